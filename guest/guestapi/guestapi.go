@@ -1,0 +1,98 @@
+// Package guestapi is the wire contract between hostd and guestd, the agent in
+// every guest: plain HTTP/1.1 over the slot's private link. guestd answers the
+// gateway's address only, so that no process of the guest, and no other guest,
+// can drive it.
+package guestapi
+
+import "time"
+
+// Port is where guestd listens on the guest's address. It is privileged and
+// taken by no common service, so that a tenant's programs do not meet it.
+const Port = 999
+
+// Routes of guestd.
+const (
+	PathHealth   = "/v1/health"   // GET → Health
+	PathIdentity = "/v1/identity" // POST Identity → IdentityConfirmation
+	PathExec     = "/v1/exec"     // POST ExecRequest → 101 and frames (see frame.go)
+	PathFile     = "/v1/file"     // PUT ?path=&mode=, the body is the bytes → 204
+	PathShutdown = "/v1/shutdown" // POST {} → 202, then sync and power off
+	PathSync     = "/v1/sync"     // POST {} → 204 once every file system is flushed
+)
+
+// Upgrade is the value of the Upgrade header on PathExec.
+const Upgrade = "berth-frames/1"
+
+// Health says that guestd serves, and which identity it last confirmed.
+type Health struct {
+	Version    string `json:"version"`    // of guestd
+	Generation uint64 `json:"generation"` // of the last Identity; 0 before the first
+	UptimeMS   int64  `json:"uptime_ms"`  // since the guest's kernel booted
+}
+
+// Identity makes a restored guest itself: two guests restored from one state
+// must share neither names, nor keys, nor random numbers, nor a stale clock.
+type Identity struct {
+	Generation  uint64            `json:"generation"`
+	UnixNanos   int64             `json:"unix_nanos"` // host wall clock at sending
+	Entropy     []byte            `json:"entropy"`    // at least 64 bytes, credited to the kernel
+	Hostname    string            `json:"hostname"`
+	MachineID   string            `json:"machine_id"` // 32 lower-case hex digits
+	Env         map[string]string `json:"env,omitempty"`
+	Nameservers []string          `json:"nameservers,omitempty"`
+	SSHHostKeys []SSHHostKey      `json:"ssh_host_keys,omitempty"`
+	ResetTCP    bool              `json:"reset_tcp,omitempty"` // abort the connections the captured guest had
+	GatewayMAC  string            `json:"gateway_mac,omitempty"`
+}
+
+// SSHHostKey is one host key pair, in the formats of sshd's files.
+type SSHHostKey struct {
+	Type    string `json:"type"`    // "ed25519", "ecdsa" or "rsa": the <type> of ssh_host_<type>_key
+	Private string `json:"private"` // PEM, OPENSSH PRIVATE KEY
+	Public  string `json:"public"`  // one authorized_keys line
+}
+
+// IdentityConfirmation is sent only after every part of Identity took effect;
+// any part that failed is an error response instead.
+type IdentityConfirmation struct {
+	Generation      uint64 `json:"generation"`
+	EntropyBits     int    `json:"entropy_bits"`      // credited and reseeded
+	ClockSteppedMS  int64  `json:"clock_stepped_ms"`  // how far the clock was off
+	ConnectionsCut  int    `json:"connections_cut"`   // TCP connections reset
+	TookMicrosecond int64  `json:"took_microseconds"` // inside the guest
+}
+
+// ExecRequest starts one process in its own session and process group.
+type ExecRequest struct {
+	Argv             []string          `json:"argv"`
+	Cwd              string            `json:"cwd,omitempty"`  // default: the user's home
+	Env              map[string]string `json:"env,omitempty"`  // over the identity's environment
+	User             string            `json:"user,omitempty"` // name or uid[:gid]; default root
+	Stdin            []byte            `json:"stdin,omitempty"`
+	OpenStdin        bool              `json:"open_stdin,omitempty"` // more stdin follows as frames; else EOF after Stdin
+	TTY              *TTY              `json:"tty,omitempty"`
+	Timeout          time.Duration     `json:"timeout,omitempty"`            // nanoseconds; 0: none. Then the group is killed
+	OutputLimitBytes int64             `json:"output_limit_bytes,omitempty"` // per stream; past it output is drained and dropped; 0: none
+}
+
+// TTY asks for a pseudo-terminal; output then comes on FrameStdout alone.
+type TTY struct {
+	Cols uint16 `json:"cols"`
+	Rows uint16 `json:"rows"`
+	Term string `json:"term,omitempty"`
+}
+
+// ExecExit is the payload of FrameExit, the last frame of an exec.
+type ExecExit struct {
+	ExitCode   int    `json:"exit_code"`        // 128+n when signal n ended it
+	Signal     string `json:"signal,omitempty"` // "KILL", "TERM", … when a signal ended it
+	DurationMS int64  `json:"duration_ms"`
+	TimedOut   bool   `json:"timed_out"`
+	Truncated  bool   `json:"truncated"` // output past OutputLimitBytes was dropped
+}
+
+// Error is the body of every guestd response of status 400 and above.
+type Error struct {
+	Error  string `json:"error"`
+	Detail string `json:"detail,omitempty"`
+}

@@ -1,0 +1,95 @@
+package hostapi
+
+import "time"
+
+// Routes of a control-plane replica's peer port that a host calls. Any replica
+// answers PathJoin; PathHeartbeat is the leader's, and another replica answers
+// it 421 with a NotLeader body.
+const (
+	PathJoin      = "/internal/v1/join"      // POST Join (no client certificate) → Joined
+	PathHeartbeat = "/internal/v1/heartbeat" // POST Heartbeat → HeartbeatReply
+)
+
+// Join trades a one-time token and a certificate request for a host certificate.
+type Join struct {
+	Token   string `json:"token"`
+	AgentID string `json:"agent_id"`
+	CSR     string `json:"csr"` // PEM
+}
+
+// Joined carries the certificate, its subject's common name "host:<agent_id>".
+type Joined struct {
+	Certificate string   `json:"certificate"` // PEM
+	CA          string   `json:"ca"`          // PEM
+	Peers       []string `json:"peers"`       // host:port of every replica
+}
+
+// Heartbeat is a host's whole picture. It is sent every interval, and at once
+// when a box's state changes.
+type Heartbeat struct {
+	AgentID   string          `json:"agent_id"`
+	Address   string          `json:"address"` // host:port of its HTTPS API
+	BootID    string          `json:"boot_id"` // of this run of the daemon
+	Sequence  uint64          `json:"sequence"`
+	StartedAt time.Time       `json:"started_at"`
+	Ready     bool            `json:"ready"` // adoption is over and Boxes is complete
+	Draining  bool            `json:"draining"`
+	Capacity  Capacity        `json:"capacity"`
+	Versions  Versions        `json:"versions"`
+	Templates []TemplateState `json:"templates"`
+	Boxes     []BoxState      `json:"boxes"`
+}
+
+// Capacity is what the host may give and what is given. Reserved counts the
+// worst case: every box's whole memory and the engine's own.
+type Capacity struct {
+	CPUs             int   `json:"cpus"`
+	MemoryMB         int   `json:"memory_mb"`
+	ReservedMB       int   `json:"reserved_mb"`
+	Slots            int   `json:"slots"`
+	SlotsUsed        int   `json:"slots_used"`
+	DiskFreeBytes    int64 `json:"disk_free_bytes"`
+	OverheadMBPerBox int   `json:"overhead_mb_per_box"` // admission adds this to a box's memory
+}
+
+// Versions are what a stored state is bound to.
+type Versions struct {
+	Hostd  string `json:"hostd"`
+	Engine string `json:"engine"` // "cloud-hypervisor v53.0" or "chvemu v… (QEMU 7.2.22, tcg)"
+	Kernel string `json:"kernel"`
+}
+
+// TemplateState is one template on this host.
+type TemplateState struct {
+	Name      string    `json:"name"`
+	BuildID   string    `json:"build_id"` // digest of all its inputs
+	Status    string    `json:"status"`   // building, ready, failed
+	Error     string    `json:"error,omitempty"`
+	CPU       int       `json:"cpu"`
+	MemoryMB  int       `json:"memory_mb"`
+	DiskMB    int       `json:"disk_mb"`
+	SizeBytes int64     `json:"size_bytes"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// BoxState is the part of a Box that a heartbeat tells.
+type BoxState struct {
+	ID         string `json:"id"`
+	Generation uint64 `json:"generation"`
+	Status     Status `json:"status"`
+	Error      string `json:"error,omitempty"`
+}
+
+// HeartbeatReply tells the host how it stands.
+type HeartbeatReply struct {
+	Term            uint64   `json:"term"`
+	IntervalSeconds float64  `json:"interval_seconds"`
+	LeaseSeconds    float64  `json:"lease_seconds"` // the host is lost when this long unheard
+	Peers           []string `json:"peers"`
+}
+
+// NotLeader says where the leader's peer port is; empty while there is none.
+type NotLeader struct {
+	LeaderID      string `json:"leader_id"`
+	LeaderAddress string `json:"leader_address"`
+}

@@ -1,0 +1,90 @@
+package record
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+)
+
+// SandboxStatus is where a sandbox stands.
+type SandboxStatus string
+
+// A sandbox is starting from its create until its guest confirmed its
+// identity; deleting is never undone, and the row goes with its last step.
+const (
+	SandboxStarting   SandboxStatus = "starting"
+	SandboxRunning    SandboxStatus = "running"
+	SandboxPaused     SandboxStatus = "paused"
+	SandboxHibernated SandboxStatus = "hibernated"
+	SandboxFailed     SandboxStatus = "failed"
+	SandboxDeleting   SandboxStatus = "deleting"
+)
+
+var sandboxMoves = map[SandboxStatus][]SandboxStatus{
+	SandboxStarting:   {SandboxRunning, SandboxFailed, SandboxDeleting},
+	SandboxRunning:    {SandboxPaused, SandboxHibernated, SandboxFailed, SandboxDeleting},
+	SandboxPaused:     {SandboxRunning, SandboxFailed, SandboxDeleting},
+	SandboxHibernated: {SandboxRunning, SandboxFailed, SandboxDeleting},
+	SandboxFailed:     {SandboxDeleting},
+	SandboxDeleting:   {},
+}
+
+// CanBecome reports whether the state table has a move from s to next.
+func (s SandboxStatus) CanBecome(next SandboxStatus) bool {
+	return slices.Contains(sandboxMoves[s], next)
+}
+
+// Owner is the app or database that manages a sandbox.
+type Owner struct {
+	Type string `json:"type"` // "app" or "database"
+	ID   string `json:"id"`
+}
+
+// VolumeMount is a volume attached to a sandbox.
+type VolumeMount struct {
+	Name      string `json:"name"`
+	MountPath string `json:"mount_path"`
+}
+
+// Sandbox is one microVM workload.
+type Sandbox struct {
+	Meta
+	WorkspaceID string          `json:"workspace_id"`
+	Status      SandboxStatus   `json:"status"`
+	Error       string          `json:"error,omitempty"` // why it failed
+	Template    string          `json:"template"`
+	Metadata    json.RawMessage `json:"metadata,omitempty"`   // the client's object, as it came
+	EnvSealed   []byte          `json:"env_sealed,omitempty"` // JSON string map, sealed
+	CPU         int             `json:"cpu"`
+	MemoryMB    int             `json:"memory_mb"`
+	DiskMB      int             `json:"disk_mb"`
+	AgentID     string          `json:"agent_id,omitempty"` // empty until placed
+	Generation  uint64          `json:"generation"`         // raised at each placement
+	Owner       *Owner          `json:"owner,omitempty"`
+
+	FromSnapshot string        `json:"from_snapshot,omitempty"`
+	ForkedFrom   string        `json:"forked_from,omitempty"`
+	Volumes      []VolumeMount `json:"volumes,omitempty"`
+
+	StartedAt  time.Time `json:"started_at,omitzero"`
+	TTLSeconds *int64    `json:"ttl_seconds,omitempty"`
+	ExpiresAt  time.Time `json:"expires_at,omitzero"`
+	Persistent bool      `json:"persistent,omitempty"`
+}
+
+// Clone returns a deep copy.
+func (s *Sandbox) Clone() *Sandbox {
+	c := *s
+	c.Metadata = slices.Clone(s.Metadata)
+	c.EnvSealed = slices.Clone(s.EnvSealed)
+	c.Volumes = slices.Clone(s.Volumes)
+	if s.Owner != nil {
+		o := *s.Owner
+		c.Owner = &o
+	}
+	if s.TTLSeconds != nil {
+		t := *s.TTLSeconds
+		c.TTLSeconds = &t
+	}
+	return &c
+}

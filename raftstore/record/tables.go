@@ -1,0 +1,46 @@
+package record
+
+// The tables, and every index by which their rows are found.
+var (
+	Workspaces = Table[*Workspace]{Name: "workspaces", New: func() *Workspace { return &Workspace{} }}
+
+	Users = Table[*User]{Name: "users", New: func() *User { return &User{} }}
+
+	APIKeys = Table[*APIKey]{
+		Name: "api_keys",
+		New:  func() *APIKey { return &APIKey{} },
+		Indexes: []Index[*APIKey]{
+			{Name: "prefix", Unique: true, Keys: func(k *APIKey) []string { return []string{k.Prefix} }},
+			{Name: "workspace", Keys: func(k *APIKey) []string { return []string{k.WorkspaceID} }},
+		},
+	}
+
+	Agents = Table[*Agent]{Name: "agents", New: func() *Agent { return &Agent{} }}
+
+	JoinTokens = Table[*JoinToken]{Name: "join_tokens", New: func() *JoinToken { return &JoinToken{} }}
+
+	Sandboxes = Table[*Sandbox]{
+		Name: "sandboxes",
+		New:  func() *Sandbox { return &Sandbox{} },
+		Indexes: []Index[*Sandbox]{
+			{Name: "workspace", Keys: func(s *Sandbox) []string { return []string{s.WorkspaceID} }},
+			{Name: "agent", Keys: func(s *Sandbox) []string {
+				if s.AgentID == "" {
+					return nil
+				}
+				return []string{s.AgentID}
+			}},
+		},
+	}
+
+	Flows = Table[*Flow]{
+		Name: "flows",
+		New:  func() *Flow { return &Flow{} },
+		Indexes: []Index[*Flow]{
+			// One live flow a subject: a flow's row is deleted when it ends.
+			{Name: "subject", Unique: true, Keys: func(f *Flow) []string { return []string{f.Subject} }},
+		},
+	}
+
+	IdempotencyKeys = Table[*IdempotencyKey]{Name: "idempotency_keys", New: func() *IdempotencyKey { return &IdempotencyKey{} }}
+)
