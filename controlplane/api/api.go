@@ -1,0 +1,160 @@
+// Package api is Berth's public interface as Go types: the body of every
+// request and response, and a Client that speaks it.
+//
+// Sizes and durations carry their unit in the field's name. Where a field of a
+// response is a pointer, it is always present in the JSON and null when there
+// is nothing to tell. Fields may be added at any time; none is renamed.
+package api
+
+import (
+	"encoding/json"
+	"reflect"
+	"time"
+)
+
+// Version is the version segment of every resource route.
+const Version = "v1"
+
+// Headers that the service reads or writes beyond HTTP's own.
+const (
+	HeaderRequestID      = "X-Request-Id"    // on every response; a request's own is reused up to MaxRequestIDLength
+	HeaderIdempotencyKey = "Idempotency-Key" // on creates; kept 24 h per workspace
+)
+
+// Limits of what a request may carry.
+const (
+	MaxRequestIDLength      = 64
+	MaxIdempotencyKeyLength = 255
+	DefaultListLimit        = 100
+	MaxListLimit            = 1000
+)
+
+// TimeLayout is how timestamps are written: RFC 3339 in UTC with milliseconds.
+const TimeLayout = "2006-01-02T15:04:05.000Z"
+
+// Time is an instant, written in TimeLayout and read from any RFC 3339 form.
+type Time struct{ time.Time }
+
+// NewTime returns t as a Time, or nil for the zero time, so that it renders as null.
+func NewTime(t time.Time) *Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &Time{t}
+}
+
+// String returns the time in TimeLayout.
+func (t Time) String() string { return t.UTC().Format(TimeLayout) }
+
+// MarshalJSON implements json.Marshaler.
+func (t Time) MarshalJSON() ([]byte, error) {
+	return json.Marshal(t.String())
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *Time) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return wrongType[Time](b)
+	}
+	parsed, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return &json.UnmarshalTypeError{Value: "string", Type: reflect.TypeFor[Time]()}
+	}
+	t.Time = parsed
+	return nil
+}
+
+// Object is a JSON object kept exactly as its owner wrote it. Its zero value
+// renders as {}.
+type Object json.RawMessage
+
+// MarshalJSON implements json.Marshaler.
+func (o Object) MarshalJSON() ([]byte, error) {
+	if len(o) == 0 {
+		return []byte("{}"), nil
+	}
+	return o, nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler; it refuses all but an object or null.
+func (o *Object) UnmarshalJSON(b []byte) error {
+	switch kindOf(b) {
+	case "object":
+		*o = append(Object(nil), b...)
+	case "null":
+		*o = nil
+	default:
+		return wrongType[Object](b)
+	}
+	return nil
+}
+
+// StringMap is an object whose values are all strings.
+type StringMap map[string]string
+
+// UnmarshalJSON implements json.Unmarshaler. Unlike a plain map it refuses a
+// null among the values instead of reading it as an empty string.
+func (m *StringMap) UnmarshalJSON(b []byte) error {
+	var values map[string]*string
+	if err := json.Unmarshal(b, &values); err != nil {
+		return wrongType[StringMap](b)
+	}
+	if values == nil {
+		*m = nil
+		return nil
+	}
+	out := make(StringMap, len(values))
+	for k, v := range values {
+		if v == nil {
+			return &json.UnmarshalTypeError{Value: "null", Type: reflect.TypeFor[StringMap](), Field: k}
+		}
+		out[k] = *v
+	}
+	*m = out
+	return nil
+}
+
+// kindOf names the JSON type that b begins.
+func kindOf(b []byte) string {
+	if len(b) == 0 {
+		return "nothing"
+	}
+	switch b[0] {
+	case '{':
+		return "object"
+	case '[':
+		return "array"
+	case '"':
+		return "string"
+	case 't', 'f':
+		return "boolean"
+	case 'n':
+		return "null"
+	}
+	return "number"
+}
+
+// wrongType is the error that encoding/json completes with the field's path.
+func wrongType[T any](b []byte) error {
+	return &json.UnmarshalTypeError{Value: kindOf(b), Type: reflect.TypeFor[T]()}
+}
+
+// VersionInfo is the answer of GET /version.
+type VersionInfo struct {
+	Version   string `json:"version"`    // of the control plane, "v0.1.0" or "devel"
+	Commit    string `json:"commit"`     // of the source it was built from
+	GoVersion string `json:"go_version"` // that built it
+	API       string `json:"api"`        // "v1"
+}
+
+// Health is the answer of GET /healthz.
+type Health struct {
+	Status string `json:"status"` // "ok"
+}
+
+// Empty is the body of a POST that takes no parameters: {}.
+type Empty struct{}

@@ -1,0 +1,190 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Version asks which build a replica runs.
+func (c *Client) Version(ctx context.Context) (*VersionInfo, error) {
+	return into[VersionInfo](ctx, c, get("version"))
+}
+
+// Healthz asks a replica whether it is up.
+func (c *Client) Healthz(ctx context.Context) error { return c.done(ctx, get("healthz")) }
+
+// CreateSandbox makes a sandbox and waits until it is running. With a
+// non-empty idempotency key, the same call again answers with the same
+// sandbox for 24 hours; without one, a create whose answer was lost may have
+// made a sandbox.
+func (c *Client) CreateSandbox(ctx context.Context, in CreateSandbox, idempotencyKey string) (*Sandbox, error) {
+	cl, err := post(in, Version, "sandboxes")
+	if err != nil {
+		return nil, err
+	}
+	if idempotencyKey != "" {
+		cl.header.Set(HeaderIdempotencyKey, idempotencyKey)
+		cl.safe = true
+	}
+	return into[Sandbox](ctx, c, cl)
+}
+
+// GetSandbox reads one sandbox.
+func (c *Client) GetSandbox(ctx context.Context, id string) (*Sandbox, error) {
+	return into[Sandbox](ctx, c, get(Version, "sandboxes", id))
+}
+
+// DeleteSandbox removes a sandbox; one that is already gone is a 404.
+func (c *Client) DeleteSandbox(ctx context.Context, id string) error {
+	return c.done(ctx, remove(Version, "sandboxes", id))
+}
+
+// Exec runs a command in a sandbox and waits for its end. A command that ends
+// with a code other than 0, or is killed by the time-out, is not an error.
+// Cancelling ctx kills the command's process group.
+func (c *Client) Exec(ctx context.Context, id string, in Exec) (*ExecResult, error) {
+	cl, err := post(in, Version, "sandboxes", id, "exec")
+	if err != nil {
+		return nil, err
+	}
+	return into[ExecResult](ctx, c, cl)
+}
+
+// Page asks for a part of a list. The zero value is the first page at the
+// default size.
+type Page struct {
+	Limit  int    // at most MaxListLimit; 0 means DefaultListLimit
+	Cursor string // from the page before
+}
+
+func (p Page) query() url.Values {
+	q := url.Values{}
+	if p.Limit != 0 {
+		q.Set("limit", strconv.Itoa(p.Limit))
+	}
+	if p.Cursor != "" {
+		q.Set("cursor", p.Cursor)
+	}
+	return q
+}
+
+// ListSandboxes reads one page, newest first, and the cursor of the next: empty
+// after the last.
+func (c *Client) ListSandboxes(ctx context.Context, p Page) ([]Sandbox, string, error) {
+	return page[Sandbox](ctx, c, p, Version, "sandboxes")
+}
+
+// Sandboxes reads every sandbox, newest first, page by page.
+func (c *Client) Sandboxes(ctx context.Context) iter.Seq2[Sandbox, error] {
+	return all(func(p Page) ([]Sandbox, string, error) { return c.ListSandboxes(ctx, p) })
+}
+
+// ListTemplates reads one page of the templates that the hosts have.
+func (c *Client) ListTemplates(ctx context.Context, p Page) ([]Template, string, error) {
+	return page[Template](ctx, c, p, Version, "templates")
+}
+
+// GetTemplate reads one template.
+func (c *Client) GetTemplate(ctx context.Context, name string) (*Template, error) {
+	return into[Template](ctx, c, get(Version, "templates", name))
+}
+
+// Me reads who the JWT belongs to.
+func (c *Client) Me(ctx context.Context) (*Me, error) {
+	return into[Me](ctx, c, get(Version, "me"))
+}
+
+// SetCurrentOrg chooses the workspace in which the JWT acts from now on.
+func (c *Client) SetCurrentOrg(ctx context.Context, orgID string) (*Me, error) {
+	cl, err := post(SetCurrentOrg{OrgID: orgID}, Version, "me", "current-org")
+	if err != nil {
+		return nil, err
+	}
+	return into[Me](ctx, c, cl)
+}
+
+// CreateToken makes an API key for the current workspace (JWT only).
+func (c *Client) CreateToken(ctx context.Context, name string) (*NewToken, error) {
+	cl, err := post(CreateToken{Name: name}, Version, "me", "tokens")
+	if err != nil {
+		return nil, err
+	}
+	return into[NewToken](ctx, c, cl)
+}
+
+// ListTokens reads one page of the current workspace's API keys (JWT only).
+func (c *Client) ListTokens(ctx context.Context, p Page) ([]Token, string, error) {
+	return page[Token](ctx, c, p, Version, "me", "tokens")
+}
+
+// RevokeToken ends an API key by its prefix (JWT only).
+func (c *Client) RevokeToken(ctx context.Context, prefix string) error {
+	return c.done(ctx, remove(Version, "me", "tokens", prefix))
+}
+
+// page reads one page of a list and the cursor of the next.
+func page[T any](ctx context.Context, c *Client, p Page, segments ...string) ([]T, string, error) {
+	cl := get(segments...)
+	cl.query = p.query()
+	resp, err := c.do(ctx, cl)
+	if err != nil {
+		return nil, "", err
+	}
+	defer resp.Body.Close()
+	var items []T
+	if err := decode(resp, &items); err != nil {
+		return nil, "", err
+	}
+	next, err := nextCursor(resp.Header)
+	if err != nil {
+		return nil, "", err
+	}
+	return items, next, nil
+}
+
+// all walks every page of a list.
+func all[T any](list func(Page) ([]T, string, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		p := Page{Limit: MaxListLimit}
+		for {
+			items, next, err := list(p)
+			if err != nil {
+				var zero T
+				yield(zero, err)
+				return
+			}
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if next == "" {
+				return
+			}
+			p.Cursor = next
+		}
+	}
+}
+
+// nextCursor reads the cursor out of a Link header with rel="next".
+func nextCursor(h http.Header) (string, error) {
+	for _, line := range h.Values("Link") {
+		for _, link := range strings.Split(line, ",") {
+			target, params, ok := strings.Cut(link, ";")
+			if !ok || !strings.Contains(strings.ReplaceAll(params, " ", ""), `rel="next"`) {
+				continue
+			}
+			u, err := url.Parse(strings.Trim(strings.TrimSpace(target), "<>"))
+			if err != nil {
+				return "", fmt.Errorf("link to the next page: %w", err)
+			}
+			return u.Query().Get("cursor"), nil
+		}
+	}
+	return "", nil
+}

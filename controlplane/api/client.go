@@ -1,0 +1,234 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Client calls the service. Its zero value is not usable; see NewClient. It is
+// safe for concurrent use.
+//
+// With several base URLs, a call goes to the one that answered last. When that
+// one refuses the connection, the next is tried, for any call, since nothing
+// was sent. When it answers 503 or the connection breaks, the next is tried
+// only for a call that may safely be sent twice: GET, DELETE, and a create
+// with an idempotency key.
+type Client struct {
+	// Token is sent as the bearer: an API key, a JWT, or an operator's token.
+	Token string
+	// UserAgent is sent with every call where it is not empty.
+	UserAgent string
+	// RequestID, when set, names each call; the service makes up a name otherwise.
+	RequestID func() string
+
+	http *http.Client
+	urls []*url.URL
+	last atomic.Uint32 // index into urls of the one that answered last
+}
+
+// dialTimeout is short because another replica may be waiting to be asked.
+const dialTimeout = 5 * time.Second
+
+// NewClient returns a client of the service at one or more base URLs, each the
+// address of one replica, such as "http://127.0.0.1:8080". A nil hc means a
+// client of its own, without an overall time-out: bound calls by their context.
+func NewClient(hc *http.Client, token string, baseURLs ...string) (*Client, error) {
+	if len(baseURLs) == 0 {
+		return nil, errors.New("no base URL")
+	}
+	c := &Client{Token: token, http: hc}
+	for _, s := range baseURLs {
+		u, err := url.Parse(strings.TrimRight(strings.TrimSpace(s), "/"))
+		if err != nil {
+			return nil, fmt.Errorf("base URL: %w", err)
+		}
+		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+			return nil, fmt.Errorf("base URL %q: want http://host:port or https://host", s)
+		}
+		c.urls = append(c.urls, u)
+	}
+	if c.http == nil {
+		c.http = &http.Client{
+			Transport: &http.Transport{
+				Proxy:               http.ProxyFromEnvironment,
+				DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+				TLSHandshakeTimeout: dialTimeout,
+				IdleConnTimeout:     90 * time.Second,
+				MaxIdleConnsPerHost: 16,
+				ForceAttemptHTTP2:   true,
+			},
+			// The service never redirects; following one could carry the token elsewhere.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return c, nil
+}
+
+// Close ends the idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// call is one request in a form that can be sent again.
+type call struct {
+	method string
+	path   string // from the root, segments escaped
+	query  url.Values
+	header http.Header
+	body   []byte
+	safe   bool // may be sent twice
+}
+
+// get, remove and post build the three kinds of call.
+func get(segments ...string) call {
+	return call{method: http.MethodGet, path: join(segments), safe: true}
+}
+
+func remove(segments ...string) call {
+	return call{method: http.MethodDelete, path: join(segments), safe: true}
+}
+
+func post(body any, segments ...string) (call, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return call{}, fmt.Errorf("encode request: %w", err)
+	}
+	h := http.Header{"Content-Type": {"application/json"}}
+	return call{method: http.MethodPost, path: join(segments), header: h, body: b}, nil
+}
+
+// join builds a path in which no segment can reach outside its place.
+func join(segments []string) string {
+	var b strings.Builder
+	for _, s := range segments {
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(s))
+	}
+	return b.String()
+}
+
+// do sends the call to one replica after the other until one answers. The
+// caller closes the body of the response, whose status is below 400.
+func (c *Client) do(ctx context.Context, cl call) (*http.Response, error) {
+	first := int(c.last.Load())
+	requestID := ""
+	if c.RequestID != nil {
+		requestID = c.RequestID()
+	}
+	var failure error
+	for i := range c.urls {
+		at := (first + i) % len(c.urls)
+		resp, err := c.send(ctx, c.urls[at], cl, requestID)
+		if err != nil {
+			failure = err
+			if ctx.Err() != nil || !(cl.safe || neverSent(err)) {
+				return nil, err
+			}
+			continue
+		}
+		if resp.StatusCode >= http.StatusMultipleChoices {
+			e := errorFrom(resp)
+			resp.Body.Close()
+			if e.Status == http.StatusServiceUnavailable && cl.safe {
+				failure = e
+				continue
+			}
+			c.last.Store(uint32(at))
+			return nil, e
+		}
+		c.last.Store(uint32(at))
+		return resp, nil
+	}
+	return nil, failure
+}
+
+func (c *Client) send(ctx context.Context, base *url.URL, cl call, requestID string) (*http.Response, error) {
+	target := base.String() + cl.path
+	if len(cl.query) > 0 {
+		target += "?" + cl.query.Encode()
+	}
+	var body io.Reader
+	if cl.body != nil {
+		body = bytes.NewReader(cl.body)
+	}
+	req, err := http.NewRequestWithContext(ctx, cl.method, target, body)
+	if err != nil {
+		return nil, fmt.Errorf("build request: %w", err)
+	}
+	for k, v := range cl.header {
+		req.Header[k] = v
+	}
+	if c.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	if c.UserAgent != "" {
+		req.Header.Set("User-Agent", c.UserAgent)
+	}
+	if requestID != "" {
+		req.Header.Set(HeaderRequestID, requestID)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, withoutPath(err, base)
+	}
+	return resp, nil
+}
+
+// withoutPath says which replica failed without repeating the path, in which a
+// sandbox id, a credential, may stand.
+func withoutPath(err error, base *url.URL) error {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		return fmt.Errorf("%s %s: %w", strings.ToUpper(ue.Op), base.Host, ue.Err)
+	}
+	return fmt.Errorf("call %s: %w", base.Host, err)
+}
+
+// neverSent reports whether err happened before the first byte of the request
+// left: the replica refused the connection or could not be reached.
+func neverSent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// into sends the call and decodes the answer.
+func into[T any](ctx context.Context, c *Client, cl call) (*T, error) {
+	resp, err := c.do(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	out := new(T)
+	if err := decode(resp, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// decode reads one JSON value and the rest of the body, so that the connection
+// can be used again.
+func decode(resp *http.Response, out any) error {
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return fmt.Errorf("decode the answer of %s: %w", resp.Request.URL.Host, err)
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<10))
+	return nil
+}
+
+// done sends the call and drops the answer.
+func (c *Client) done(ctx context.Context, cl call) error {
+	resp, err := c.do(ctx, cl)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20))
+	return resp.Body.Close()
+}

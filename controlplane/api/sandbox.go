@@ -1,0 +1,176 @@
+package api
+
+import (
+	"encoding/json"
+	"reflect"
+)
+
+// SandboxStatus is where a sandbox stands.
+type SandboxStatus string
+
+// A sandbox is starting until its guest confirmed its own identity. A create
+// answers only once it is running, so starting is seen in lists alone.
+const (
+	SandboxStarting   SandboxStatus = "starting"
+	SandboxRunning    SandboxStatus = "running"
+	SandboxPaused     SandboxStatus = "paused"
+	SandboxHibernated SandboxStatus = "hibernated"
+	SandboxFailed     SandboxStatus = "failed"
+)
+
+// Sandbox is one microVM. Its id is a bearer credential: whoever has it
+// reaches the sandbox's ports through the preview URL.
+type Sandbox struct {
+	ID           string        `json:"id"` // 26 characters of lower-case base32
+	Status       SandboxStatus `json:"status"`
+	Template     string        `json:"template"`
+	Metadata     Object        `json:"metadata"`
+	CPU          int           `json:"cpu"` // virtual CPUs, from the template
+	MemoryMB     int           `json:"memory_mb"`
+	DiskMB       int           `json:"disk_mb"`
+	AgentID      string        `json:"agent_id"` // the host; empty until one is chosen
+	Owner        *Owner        `json:"owner"`    // the app or database that manages it
+	FromSnapshot *string       `json:"from_snapshot"`
+	ForkedFrom   *string       `json:"forked_from"`
+	CreatedAt    Time          `json:"created_at"`
+	StartedAt    *Time         `json:"started_at"`
+	ExpiresAt    *Time         `json:"expires_at"`
+	TTLSeconds   *int64        `json:"ttl_seconds"`
+	Persistent   bool          `json:"persistent"`
+	Error        *string       `json:"error"` // why it failed
+	Volumes      []VolumeMount `json:"volumes"`
+	PreviewURL   string        `json:"preview_url"` // a pattern: replace {port}
+}
+
+// Owner is the app or database that manages a sandbox.
+type Owner struct {
+	Type string `json:"type"` // "app" or "database"
+	ID   string `json:"id"`
+}
+
+// VolumeMount attaches a volume to a sandbox.
+type VolumeMount struct {
+	Name      string `json:"name"`
+	MountPath string `json:"mount_path"` // absolute path in the guest
+}
+
+// CreateSandbox is the body of POST /v1/sandboxes. CPU and memory come from
+// the template; cpu and memory_mb are ignored if sent.
+type CreateSandbox struct {
+	Template     string        `json:"template"`
+	TTLSeconds   *int64        `json:"ttl_seconds,omitempty"`
+	Metadata     Object        `json:"metadata,omitempty"`
+	Env          StringMap     `json:"env,omitempty"` // in the environment of every later exec
+	FromSnapshot string        `json:"from_snapshot,omitempty"`
+	Volumes      []VolumeMount `json:"volumes,omitempty"`
+}
+
+// Exec is the body of POST /v1/sandboxes/{id}/exec.
+type Exec struct {
+	Cmd            Command   `json:"cmd"`
+	Cwd            string    `json:"cwd,omitempty"`             // default: the user's home
+	Env            StringMap `json:"env,omitempty"`             // over the sandbox's own
+	User           string    `json:"user,omitempty"`            // name or uid[:gid]; default root
+	Stdin          string    `json:"stdin,omitempty"`           // text
+	StdinBase64    []byte    `json:"stdin_base64,omitempty"`    // instead of stdin, for any bytes
+	TimeoutSeconds *float64  `json:"timeout_seconds,omitempty"` // default 60, at most 3600
+}
+
+// Command is what an exec runs: a string under sh -c, or an argv.
+type Command struct {
+	Shell string   // run by /bin/sh -c
+	Argv  []string // run as it is; wins over Shell
+}
+
+// Shell is a Command that runs s under sh -c.
+func Shell(s string) Command { return Command{Shell: s} }
+
+// Argv is a Command that runs a program with its arguments, without a shell.
+func Argv(argv ...string) Command { return Command{Argv: argv} }
+
+// IsZero reports whether there is no command.
+func (c Command) IsZero() bool { return c.Shell == "" && len(c.Argv) == 0 }
+
+// MarshalJSON implements json.Marshaler.
+func (c Command) MarshalJSON() ([]byte, error) {
+	if c.Argv != nil {
+		return json.Marshal(c.Argv)
+	}
+	return json.Marshal(c.Shell)
+}
+
+// UnmarshalJSON implements json.Unmarshaler: a string or an array of strings.
+func (c *Command) UnmarshalJSON(b []byte) error {
+	*c = Command{}
+	switch kindOf(b) {
+	case "null":
+		return nil
+	case "string":
+		return json.Unmarshal(b, &c.Shell)
+	case "array":
+		var argv []*string
+		if err := json.Unmarshal(b, &argv); err != nil {
+			return &json.UnmarshalTypeError{Value: "array of other things", Type: reflect.TypeFor[Command]()}
+		}
+		c.Argv = make([]string, len(argv))
+		for i, a := range argv {
+			if a == nil {
+				return &json.UnmarshalTypeError{Value: "null in the array", Type: reflect.TypeFor[Command]()}
+			}
+			c.Argv[i] = *a
+		}
+		return nil
+	}
+	return wrongType[Command](b)
+}
+
+// ExecResult is the end of an exec with what it wrote, up to 8 MiB a stream.
+type ExecResult struct {
+	ExitCode   int    `json:"exit_code"` // 128+n when signal n ended it
+	Stdout     string `json:"stdout"`
+	Stderr     string `json:"stderr"`
+	DurationMS int64  `json:"duration_ms"`
+	TimedOut   bool   `json:"timed_out"` // timeout_seconds passed and the process group was killed
+	Truncated  bool   `json:"truncated"` // a stream went past 8 MiB and the rest was dropped
+
+	// Present only where the stream is not valid UTF-8: its exact bytes. The
+	// text beside it then has U+FFFD for what it could not show.
+	StdoutBase64 []byte `json:"stdout_base64,omitempty"`
+	StderrBase64 []byte `json:"stderr_base64,omitempty"`
+}
+
+// StdoutBytes returns exactly what the command wrote to stdout.
+func (r *ExecResult) StdoutBytes() []byte { return exact(r.Stdout, r.StdoutBase64) }
+
+// StderrBytes returns exactly what the command wrote to stderr.
+func (r *ExecResult) StderrBytes() []byte { return exact(r.Stderr, r.StderrBase64) }
+
+func exact(text string, raw []byte) []byte {
+	if raw != nil {
+		return raw
+	}
+	return []byte(text)
+}
+
+// TemplateStatus is where a template stands.
+type TemplateStatus string
+
+// The statuses of a template.
+const (
+	TemplateBuilding TemplateStatus = "building"
+	TemplateReady    TemplateStatus = "ready"
+	TemplateFailed   TemplateStatus = "failed"
+)
+
+// Template is what sandboxes are made from.
+type Template struct {
+	Name      string         `json:"name"`
+	Status    TemplateStatus `json:"status"`
+	BuildID   string         `json:"build_id"` // digest of everything it was built from
+	CPU       int            `json:"cpu"`
+	MemoryMB  int            `json:"memory_mb"`
+	DiskMB    int            `json:"disk_mb"`
+	CreatedAt Time           `json:"created_at"`
+	UpdatedAt Time           `json:"updated_at"`
+	SizeBytes int64          `json:"size_bytes"` // on the disk of each host
+}
