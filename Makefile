@@ -1,0 +1,96 @@
+# Berth's commands. `make help` lists them; `make up` and `make test` are the
+# two that a newcomer needs.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# Go and tools that scripts/install-deps put into the clone come first.
+export PATH := $(CURDIR)/.tools/go/bin:$(CURDIR)/.tools/bin:$(PATH)
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+
+# The programs are static: guestd runs in guests that may have no libc, and the
+# others move to hosts that were not the build machine.
+BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
+PROGRAMS := controlplane hostd guestd chvemu berth
+
+# Packages whose tests need nothing but the machine's own CPU and memory. The
+# tests in them that need more skip themselves unless BERTH_TEST_ROOT=1.
+GO_TEST := go test -timeout 15m
+
+.PHONY: help
+help: ## list these commands
+	@printf 'Usage: make <command>\n\n'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14 | sed 's/^/  /'
+	@printf '\nSettings (environment): BERTH_VMM, BERTH_KERNEL, BERTH_PORT_BASE. See README.md.\n'
+
+.PHONY: up
+up: ## start a whole Berth on this machine and run a first command in a first sandbox (root)
+	@scripts/install-deps up
+	@$(MAKE) --no-print-directory build
+	@exec bin/devstack up
+
+.PHONY: down
+down: ## take everything down that `make up` started, also after a crash (root)
+	@[[ -x bin/devstack ]] || { echo "nothing to take down: bin/devstack was never built"; exit 0; }; exec bin/devstack down
+
+.PHONY: build
+build: ## build every program into bin/
+	@scripts/install-deps go
+	@mkdir -p bin
+	@$(BUILD) -o bin/ $(addprefix ./cmd/,$(PROGRAMS)) ./scripts/devstack
+
+.PHONY: test
+test: ## every test: unit with -race, conformance, end-to-end (root; about 15 minutes on 2 cores)
+	@scripts/install-deps test
+	@$(MAKE) --no-print-directory build
+	@bin/devstack prepare
+	@scripts/phase unit BERTH_TEST_ROOT=1 $(GO_TEST) -race $$(go list ./... | grep -v '/e2e')
+	@scripts/phase e2e BERTH_TEST_ROOT=1 $(GO_TEST) -count=1 ./e2e/...
+
+.PHONY: unit
+unit: ## the tests that need neither root nor network, with -race where there is a C compiler
+	@scripts/install-deps go
+	@$(GO_TEST) $(if $(shell command -v gcc),-race) ./...
+
+.PHONY: conformance
+conformance: ## the VMM conformance suite against the program that BERTH_VMM names (default: chvemu; root)
+	@scripts/install-deps up
+	@$(MAKE) --no-print-directory build
+	@bin/devstack prepare --kernel-only
+	@BERTH_TEST_ROOT=1 $(GO_TEST) -count=1 -v -run Conformance ./vmm/...
+
+.PHONY: e2e
+e2e: ## the end-to-end and fault tests alone: real processes, real guests (root)
+	@scripts/install-deps test
+	@$(MAKE) --no-print-directory build
+	@bin/devstack prepare
+	@BERTH_TEST_ROOT=1 $(GO_TEST) -count=1 -v ./e2e/...
+
+.PHONY: bench
+bench: ## measure; prints a table, writes bench.json (root; about 5 minutes)
+	@scripts/install-deps up
+	@$(MAKE) --no-print-directory build
+	@$(BUILD) -o bin/ ./scripts/bench
+	@bin/devstack prepare
+	@exec bin/bench -o bench.json
+
+.PHONY: lint
+lint: ## go vet and golangci-lint, with the rules of which floor may import which
+	@scripts/install-deps lint
+	@go vet ./...
+	@golangci-lint run ./...
+
+.PHONY: package
+package: build ## two Debian packages into dist/: berth-controlplane and berth-hostd
+	@scripts/install-deps package
+	@scripts/packaging/build $(VERSION)
+
+.PHONY: clean
+clean: ## remove what was built, and the caches of `make up` (kernel, templates)
+	@[[ ! -e .berth/run ]] || { echo "a stack may be running: make down first"; exit 1; }
+	@rm -rf bin dist bench.json .berth
