@@ -1,0 +1,80 @@
+package service
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"strings"
+)
+
+// Caller is who asks, as authn found out. An operator has no workspace; a
+// tenant always has one.
+type Caller struct {
+	WorkspaceID string
+	UserID      string // of a JWT, empty for an API key
+	KeyID       string // record id of the API key, empty for a JWT
+	Admin       bool   // operator token or operator client certificate
+	ViaJWT      bool
+	RequestID   string // X-Request-Id of this request, passed on to hosts
+}
+
+// RequireWorkspace refuses a caller that is no tenant.
+func (c Caller) RequireWorkspace() error {
+	if c.WorkspaceID == "" {
+		return Unauthorized(DetailInvalidToken)
+	}
+	return nil
+}
+
+// RequireJWT refuses a caller that came without a JWT.
+func (c Caller) RequireJWT() error {
+	if !c.ViaJWT {
+		return Unauthorized(DetailJWTRequired)
+	}
+	return nil
+}
+
+// RequireAdmin refuses a caller that is no operator.
+func (c Caller) RequireAdmin() error {
+	if !c.Admin {
+		return Unauthorized(DetailInvalidToken)
+	}
+	return nil
+}
+
+// The details of a 401, as the specification words them.
+const (
+	DetailMissingToken = "missing bearer token"
+	DetailInvalidToken = "invalid api token"
+	DetailJWTRequired  = "jwt required"
+)
+
+// Unauthorized is a 401 with one of the details above.
+func Unauthorized(detail string) *Error {
+	return &Error{Code: EUnauthorized, Message: "unauthorized", Detail: detail}
+}
+
+// MaxRequestID is the longest X-Request-Id of a client that is kept.
+const MaxRequestID = 64
+
+// RequestID returns the client's X-Request-Id when it can be reused (1 to 64
+// visible ASCII characters, so that it cannot forge a log line or a header),
+// else a new one.
+func RequestID(client string) string {
+	ok := len(client) > 0 && len(client) <= MaxRequestID
+	for i := 0; ok && i < len(client); i++ {
+		ok = client[i] > ' ' && client[i] < 0x7f
+	}
+	if ok {
+		return client
+	}
+	return "req_" + randomText(20)
+}
+
+var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// randomText returns n characters of lower-case base32, 5 random bits each.
+func randomText(n int) string {
+	raw := make([]byte, (n*5+7)/8)
+	rand.Read(raw) // never fails: crypto/rand ends the process first
+	return strings.ToLower(lowerBase32.EncodeToString(raw))[:n]
+}
