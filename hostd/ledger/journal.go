@@ -1,0 +1,253 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Format is the version of the file's layout. A newer file is refused; every
+// older one is read for ever (see the golden files in testdata).
+//
+// Version 1 is lines of text: eight hex digits, a space, JSON, a newline. The
+// digits are the CRC-32C of the JSON. The first line is a header, each other
+// one an entry. A text file because an operator with a broken host should be
+// able to read it, and because a database that maps its file into memory
+// brings the daemon down on a damaged page instead of returning an error.
+const Format = 1
+
+const (
+	rewriteAt = 1 << 20 // bytes: a longer journal is rewritten to its state
+	// reserved bytes are allocated to the file ahead of need, so that a delete
+	// can be recorded, and space so be made, on a full disk.
+	reserved = 2 * rewriteAt
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+type header struct {
+	Format int    `json:"format"`
+	Host   string `json:"host"`
+}
+
+// entry is one change; exactly one kind of it is set.
+type entry struct {
+	Box       *Record    `json:"box,omitempty"`
+	Forget    string     `json:"forget,omitempty"`
+	Bury      string     `json:"bury,omitempty"`
+	Tombstone *Tombstone `json:"tombstone,omitempty"`
+	Term      uint64     `json:"term,omitempty"`
+}
+
+type journal struct {
+	path, host string
+	lock       *os.File // held for as long as the ledger is open
+	file       *os.File
+	size       int64
+	live       int64 // size after the last rewrite
+	broken     error // set when the file's end is unknown; the next write rewrites
+}
+
+// openJournal locks path and feeds every entry of it to apply. The caller
+// rewrites before it appends.
+func openJournal(path, host string, apply func(entry) error) (*journal, error) {
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w: %s", ErrInUse, path)
+		}
+		return nil, fmt.Errorf("lock ledger %s: %w", path, err)
+	}
+	j := &journal{path: path, host: host, lock: lock}
+	raw, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		_ = lock.Close()
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	if err := j.read(raw, apply); err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	return j, nil
+}
+
+func (j *journal) read(raw []byte, apply func(entry) error) error {
+	for number := 1; len(raw) > 0; number++ {
+		line, rest, whole := bytes.Cut(raw, []byte{'\n'})
+		body, err := checked(line)
+		if err != nil {
+			// Only the last line can be unfinished: it was being written when the
+			// machine stopped, so nobody was told that it is on disk. (A file
+			// system may also leave zeros for it.) The header never is: a journal
+			// appears under its name as a whole.
+			if torn := !whole || len(bytes.Trim(raw, "\x00")) == 0 || bytes.IndexByte(line, 0) >= 0 && len(rest) == 0; torn && number > 1 {
+				return nil
+			}
+			return j.corrupt(number, err)
+		}
+		if number == 1 {
+			err = j.checkHeader(body)
+		} else {
+			var e entry
+			if err = json.Unmarshal(body, &e); err == nil {
+				err = apply(e)
+			}
+			if err != nil {
+				err = j.corrupt(number, err)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		raw = rest
+	}
+	return nil
+}
+
+func (j *journal) checkHeader(body []byte) error {
+	var h header
+	if err := json.Unmarshal(body, &h); err != nil {
+		return j.corrupt(1, err)
+	}
+	if h.Format < 1 {
+		return j.corrupt(1, fmt.Errorf("format %d", h.Format))
+	}
+	if h.Format > Format {
+		return fmt.Errorf("%w: %s has format %d and this hostd knows up to %d: start the hostd that wrote it, or a newer one", ErrNewerFormat, j.path, h.Format, Format)
+	}
+	if h.Host != j.host {
+		return fmt.Errorf("%w: %s was written by host %q and this is host %q: give each host a data directory of its own", ErrOtherHost, j.path, h.Host, j.host)
+	}
+	return nil
+}
+
+func (j *journal) corrupt(line int, err error) error {
+	return fmt.Errorf("%w: %s line %d: %w; move the file away and start hostd again: it then kills and cleans every VM it finds, and the control plane marks their sandboxes failed",
+		ErrCorrupt, j.path, line, err)
+}
+
+// append has e on disk when it returns nil, and not in the file when it
+// returns an error.
+func (j *journal) append(e entry) error {
+	if j.broken != nil {
+		return fmt.Errorf("ledger %s: an earlier write failed: %w", j.path, j.broken)
+	}
+	line, err := encode(e)
+	if err != nil {
+		return err
+	}
+	_, err = j.file.WriteAt(line, j.size)
+	if err == nil {
+		err = unix.Fdatasync(int(j.file.Fd()))
+	}
+	if err != nil {
+		// What reached the disk is not known, and a failed flush may not be
+		// tried again: the next write makes a new file.
+		j.broken = err
+		return err
+	}
+	j.size += int64(len(line))
+	return nil
+}
+
+// full reports whether the journal should be rewritten before the next append.
+func (j *journal) full() bool {
+	return j.broken != nil || j.size > rewriteAt && j.size > 4*j.live
+}
+
+// rewrite replaces the file by one that holds the entries, at once or not at all.
+func (j *journal) rewrite(entries []entry) error {
+	buf, err := encode(header{Format: Format, Host: j.host})
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		line, err := encode(e)
+		if err != nil {
+			return err
+		}
+		buf = append(buf, line...)
+	}
+	tmp := j.path + ".new"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("rewrite ledger: %w", err)
+	}
+	_, err = f.Write(buf)
+	if err == nil {
+		// Not every file system can reserve; those that cannot only lose the
+		// guarantee about a full disk.
+		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(buf))+reserved)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSPC) {
+			err = nil
+		}
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = os.Rename(tmp, j.path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("rewrite ledger %s: %w", j.path, err), f.Close(), os.Remove(tmp))
+	}
+	if j.file != nil {
+		_ = j.file.Close()
+	}
+	j.file, j.size, j.live, j.broken = f, int64(len(buf)), int64(len(buf)), nil
+	if err := syncDir(filepath.Dir(j.path)); err != nil {
+		j.broken = err
+		return fmt.Errorf("rewrite ledger %s: %w", j.path, err)
+	}
+	return nil
+}
+
+func (j *journal) close() error {
+	var err error
+	if j.file != nil {
+		err = j.file.Close()
+	}
+	return errors.Join(err, j.lock.Close())
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func encode(v any) ([]byte, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, "%08x %s\n", crc32.Checksum(body, castagnoli), body), nil
+}
+
+func checked(line []byte) ([]byte, error) {
+	if len(line) < 10 || line[8] != ' ' {
+		return nil, errors.New("no checksum")
+	}
+	want, err := strconv.ParseUint(string(line[:8]), 16, 32)
+	if err != nil {
+		return nil, errors.New("no checksum")
+	}
+	body := line[9:]
+	if crc32.Checksum(body, castagnoli) != uint32(want) {
+		return nil, errors.New("checksum does not match")
+	}
+	return body, nil
+}

@@ -1,0 +1,242 @@
+// Package ledger is what a host daemon remembers on disk: one record a box,
+// the tombstones of deleted boxes, and the highest Raft term it was called
+// with. A record is written before the first resource of its box is made and
+// removed after the last one is gone, so whatever a crash leaves behind is
+// known by a record, or is found to have none.
+//
+// Everything is held in memory; the file is a journal of changes (journal.go),
+// flushed before a change is acknowledged and rewritten when it has grown.
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+var (
+	// ErrCorrupt means that the file cannot be trusted. It is never repaired
+	// silently: the operator decides (the message says how).
+	ErrCorrupt = errors.New("ledger is corrupt")
+	// ErrInUse means that another daemon holds the file.
+	ErrInUse = errors.New("ledger is in use by another hostd")
+	// ErrOtherHost means that the file belongs to another host id.
+	ErrOtherHost = errors.New("ledger belongs to another host")
+	// ErrNewerFormat means that a newer hostd wrote the file.
+	ErrNewerFormat = errors.New("ledger has a newer format")
+	// ErrStaleTerm means that the caller's term is lower than one already seen.
+	ErrStaleTerm = errors.New("stale term")
+)
+
+// Tombstone remembers a deleted box, so that a request for it that arrives
+// late cannot bring it back.
+type Tombstone struct {
+	Generation uint64    `json:"generation"`
+	DeletedAt  time.Time `json:"deleted_at"`
+}
+
+// Ledger is an open ledger file. It is safe for concurrent use.
+type Ledger struct {
+	mu    sync.Mutex
+	state state
+	log   *journal
+}
+
+// state is everything that the journal's entries add up to.
+type state struct {
+	term       uint64
+	boxes      map[string]Record
+	tombstones map[string]Tombstone
+}
+
+// Open opens the ledger of a host, making it if there is none. It returns
+// ErrInUse, ErrCorrupt, ErrNewerFormat or ErrOtherHost, each naming the file.
+func Open(path, host string) (*Ledger, error) {
+	l := &Ledger{state: state{boxes: map[string]Record{}, tombstones: map[string]Tombstone{}}}
+	log, err := openJournal(path, host, l.state.apply)
+	if err != nil {
+		return nil, err
+	}
+	l.log = log
+	if err := l.log.rewrite(l.state.entries()); err != nil {
+		return nil, errors.Join(err, l.log.close())
+	}
+	return l, nil
+}
+
+// Close releases the file.
+func (l *Ledger) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.log.close()
+}
+
+// Boxes returns every record, ordered by id.
+func (l *Ledger) Boxes() []Record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]Record, 0, len(l.state.boxes))
+	for _, r := range l.state.boxes {
+		out = append(out, r.clone())
+	}
+	slices.SortFunc(out, func(a, b Record) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Get returns one record.
+func (l *Ledger) Get(id string) (Record, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, ok := l.state.boxes[id]
+	return r.clone(), ok
+}
+
+// Put inserts or replaces a record. It is on disk when Put returns nil, and
+// the older one still stands when it returns an error.
+func (l *Ledger) Put(r Record) error {
+	r = r.clone()
+	if err := l.write(entry{Box: &r}); err != nil {
+		return fmt.Errorf("write ledger record of box %s: %w", r.ID, err)
+	}
+	return nil
+}
+
+// Forget removes a record and leaves no tombstone: the same generation may be
+// asked for again. It is for a create that failed or was cut off.
+func (l *Ledger) Forget(id string) error {
+	if err := l.write(entry{Forget: id}); err != nil {
+		return fmt.Errorf("forget box %s in the ledger: %w", id, err)
+	}
+	return nil
+}
+
+// Bury removes a box's record, if there is one, and raises its tombstone to
+// generation, as one change.
+func (l *Ledger) Bury(id string, generation uint64, now time.Time) error {
+	if err := l.write(entry{Bury: id, Tombstone: &Tombstone{Generation: generation, DeletedAt: now.UTC()}}); err != nil {
+		return fmt.Errorf("bury box %s in the ledger: %w", id, err)
+	}
+	return nil
+}
+
+// Tombstone returns the highest generation of id that was deleted here, and
+// 0 where none was.
+func (l *Ledger) Tombstone(id string) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.tombstones[id].Generation
+}
+
+// Prune drops the tombstones of boxes deleted before t. Ids are random and
+// never used again, so a tombstone needs to outlive only requests in flight.
+func (l *Ledger) Prune(t time.Time) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := len(l.state.tombstones)
+	kept := l.state
+	kept.tombstones = maps.Clone(l.state.tombstones)
+	maps.DeleteFunc(kept.tombstones, func(_ string, s Tombstone) bool { return s.DeletedAt.Before(t) })
+	if len(kept.tombstones) == before {
+		return 0, nil
+	}
+	if err := l.log.rewrite(kept.entries()); err != nil {
+		return 0, fmt.Errorf("prune tombstones: %w", err)
+	}
+	l.state = kept
+	return before - len(kept.tombstones), nil
+}
+
+// Term returns the highest term seen.
+func (l *Ledger) Term() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.term
+}
+
+// ObserveTerm refuses a term lower than one seen before with ErrStaleTerm, and
+// has a higher one on disk before it returns.
+func (l *Ledger) ObserveTerm(term uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if term < l.state.term {
+		return fmt.Errorf("%w: %d, and %d was seen", ErrStaleTerm, term, l.state.term)
+	}
+	if term == l.state.term {
+		return nil
+	}
+	if err := l.writeLocked(entry{Term: term}); err != nil {
+		return fmt.Errorf("write term to the ledger: %w", err)
+	}
+	return nil
+}
+
+func (l *Ledger) write(e entry) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writeLocked(e)
+}
+
+// writeLocked has e on disk before memory shows it.
+func (l *Ledger) writeLocked(e entry) error {
+	if l.log.full() {
+		if err := l.log.rewrite(l.state.entries()); err != nil {
+			return err
+		}
+	}
+	if err := l.log.append(e); err != nil {
+		return err
+	}
+	return l.state.apply(e)
+}
+
+// apply is the one place where an entry changes the state, at open and later.
+func (s *state) apply(e entry) error {
+	switch {
+	case e.Box != nil:
+		s.boxes[e.Box.ID] = *e.Box
+	case e.Forget != "":
+		delete(s.boxes, e.Forget)
+	case e.Bury != "" && e.Tombstone != nil:
+		delete(s.boxes, e.Bury)
+		t := *e.Tombstone
+		t.Generation = max(t.Generation, s.tombstones[e.Bury].Generation)
+		s.tombstones[e.Bury] = t
+	case e.Term > 0:
+		s.term = max(s.term, e.Term)
+	default:
+		return errors.New("entry of an unknown kind")
+	}
+	return nil
+}
+
+// entries is the shortest journal that adds up to the state.
+func (s *state) entries() []entry {
+	var out []entry
+	if s.term > 0 {
+		out = append(out, entry{Term: s.term})
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.tombstones)) {
+		t := s.tombstones[id]
+		out = append(out, entry{Bury: id, Tombstone: &t})
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
+		r := s.boxes[id]
+		out = append(out, entry{Box: &r})
+	}
+	return out
+}
+
+// clone keeps callers from sharing a record's maps and slices with the ledger.
+func (r Record) clone() Record {
+	r.Env = maps.Clone(r.Env)
+	r.Stages = slices.Clone(r.Stages)
+	if r.ExitCode != nil {
+		c := *r.ExitCode
+		r.ExitCode = &c
+	}
+	return r
+}

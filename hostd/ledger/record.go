@@ -1,0 +1,78 @@
+package ledger
+
+import "time"
+
+// State is where a box stands, as far as the disk knows.
+type State string
+
+// A record that is still Creating or Deleting when the daemon starts was cut
+// off by a crash: the first is cleaned away and forgotten, the second is
+// finished and buried.
+const (
+	Creating   State = "creating"
+	Running    State = "running"
+	Paused     State = "paused"
+	Hibernated State = "hibernated"
+	Failed     State = "failed"
+	Deleting   State = "deleting"
+)
+
+// Boot says how the box came to life.
+type Boot string
+
+// The two boots.
+const (
+	BootRestore Boot = "restore"
+	BootCold    Boot = "cold"
+)
+
+// NoSlot is the Slot of a record that holds none.
+const NoSlot = -1
+
+// Record is one box on disk. Env may hold a tenant's secrets: the file is
+// readable by root only, as is the memory of the guest that has them too.
+type Record struct {
+	ID          string            `json:"id"`
+	Generation  uint64            `json:"generation"`
+	State       State             `json:"state"`
+	WorkspaceID string            `json:"workspace_id"`
+	Template    string            `json:"template"`
+	BuildID     string            `json:"build_id"` // of the template at create
+	Boot        Boot              `json:"boot"`
+	Hostname    string            `json:"hostname"`
+	MachineID   string            `json:"machine_id"`
+	Env         map[string]string `json:"env,omitempty"`
+
+	CPU        int `json:"cpu"`
+	MemoryMB   int `json:"memory_mb"`
+	ReservedMB int `json:"reserved_mb"` // memory and the engine's own
+	DiskMB     int `json:"disk_mb"`
+
+	Slot int `json:"slot"` // NoSlot: none
+	VMM  VMM `json:"vmm,omitzero"`
+
+	CreatedAt time.Time     `json:"created_at"`
+	StartedAt time.Time     `json:"started_at,omitzero"`
+	FailedAt  time.Time     `json:"failed_at,omitzero"`
+	Error     string        `json:"error,omitempty"`
+	ExitCode  *int          `json:"exit_code,omitempty"`
+	Signal    string        `json:"signal,omitempty"`
+	Stages    []Stage       `json:"stages,omitempty"`
+	Took      time.Duration `json:"took_ns,omitempty"` // of the whole create
+	Own       time.Duration `json:"own_ns,omitempty"`  // of it, what was not the engine's
+}
+
+// VMM is the identity of a box's VMM process: a pid means nothing without the
+// time at which its process began.
+type VMM struct {
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"start_time"` // clock ticks after boot, field 22 of /proc/<pid>/stat
+	Engine    string `json:"engine"`
+}
+
+// Stage is how long one part of a create took.
+type Stage struct {
+	Name     string        `json:"name"`
+	Duration time.Duration `json:"duration_ns"`
+	Engine   bool          `json:"engine,omitempty"`
+}
