@@ -1,0 +1,186 @@
+package vmm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxRequestBytes is the largest body the VMM's HTTP server reads
+	// (MAX_PAYLOAD_SIZE in micro_http/src/server.rs).
+	maxRequestBytes = 51200
+	// maxResponseBytes bounds what is read of an answer. The largest, vm.info
+	// with its device tree, is a few hundred kilobytes.
+	maxResponseBytes = 8 << 20
+)
+
+// Client calls the REST API of one VMM.
+//
+// The VMM answers one request at a time, in order, and goes on with a request
+// whose caller went away: when a context ends a call, its outcome is unknown and
+// Info tells. It is safe for concurrent use.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// NewClient returns a client of the VMM that listens on the unix socket. It does
+// not connect; the first call does.
+func NewClient(socket string) *Client { return newClient(socket, 0) }
+
+// newClient returns a client that, where pid is not zero, talks to that process
+// alone. The directory of the socket belongs to the VMM, and one that was taken
+// over by its guest could put another program's socket there.
+func newClient(socket string, pid int) *Client {
+	return &Client{
+		socket: socket,
+		http: &http.Client{Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dial(ctx, socket, pid)
+			},
+			// The server keeps at most ten connections open and serves one
+			// request at a time, so more than a few gain nothing.
+			MaxConnsPerHost:     4,
+			MaxIdleConnsPerHost: 1,
+			IdleConnTimeout:     30 * time.Second,
+			DisableCompression:  true,
+		}},
+	}
+}
+
+func dial(ctx context.Context, socket string, pid int) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil || pid == 0 {
+		return conn, err
+	}
+	cred, err := peerOf(conn)
+	if err == nil && int(cred.Pid) != pid {
+		err = fmt.Errorf("process %d listens there, not %d", cred.Pid, pid)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// peerOf returns who listens at the other end of a unix connection, as the
+// kernel noted it when the socket was made to listen.
+func peerOf(conn net.Conn) (*unix.Ucred, error) {
+	rc, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var serr error
+	if err := rc.Control(func(fd uintptr) {
+		cred, serr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return nil, err
+	}
+	return cred, serr
+}
+
+// Socket returns the path of the socket.
+func (c *Client) Socket() string { return c.socket }
+
+// Close closes idle connections. The client stays usable.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Error is a refusal by the VMM.
+type Error struct {
+	// Op is the endpoint, such as "vm.restore".
+	Op string
+	// Status is the HTTP status code: 400 for a request that cannot be read,
+	// 404 when there is no VM, 500 for all else.
+	Status int
+	// Messages is the VMM's own chain of errors, outermost first.
+	Messages []string
+}
+
+func (e *Error) Error() string {
+	if len(e.Messages) == 0 {
+		return fmt.Sprintf("%s: status %d", e.Op, e.Status)
+	}
+	return fmt.Sprintf("%s: %s (status %d)", e.Op, strings.Join(e.Messages, ": "), e.Status)
+}
+
+// Has reports whether one of the messages contains text.
+func (e *Error) Has(text string) bool {
+	for _, m := range e.Messages {
+		if strings.Contains(m, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// call sends one request and decodes the answer into out, which may be nil.
+func (c *Client) call(ctx context.Context, method, op string, in, out any) error {
+	var body io.Reader = http.NoBody
+	if in != nil {
+		raw, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("%s: encode request: %w", op, err)
+		}
+		if len(raw) > maxRequestBytes {
+			return fmt.Errorf("%s: request of %d bytes is larger than the %d that a VMM reads", op, len(raw), maxRequestBytes)
+		}
+		body = bytes.NewReader(raw)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://localhost/api/v1/"+op, body)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBytes+1))
+	if err != nil {
+		return fmt.Errorf("%s: read answer: %w", op, err)
+	}
+	if len(raw) > maxResponseBytes {
+		return fmt.Errorf("%s: answer is larger than %d bytes", op, maxResponseBytes)
+	}
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent {
+		return &Error{Op: op, Status: resp.StatusCode, Messages: messages(raw)}
+	}
+	if out == nil || len(raw) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("%s: decode answer: %w", op, err)
+	}
+	return nil
+}
+
+// messages reads the body of a refusal: a JSON array of strings from the API,
+// or whatever the HTTP layer below it wrote ({ "error": "…" } with a raw line
+// break inside, which is not JSON).
+func messages(raw []byte) []string {
+	var list []string
+	if json.Unmarshal(raw, &list) == nil {
+		return list
+	}
+	text := strings.TrimSpace(string(raw))
+	if text == "" {
+		return nil
+	}
+	text = strings.TrimPrefix(text, `{ "error": "`)
+	text = strings.TrimSuffix(text, `" }`)
+	return []string{text}
+}

@@ -1,0 +1,131 @@
+package vmm
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// ConfigEdit is a snapshot's config.json opened for editing. What it does not
+// know it keeps, so that a config that an engine wrote in full goes back to it
+// in full.
+type ConfigEdit struct {
+	doc map[string]any
+}
+
+// OpenConfig reads the config.json of a snapshot directory.
+func OpenConfig(path string) (*ConfigEdit, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("open config: %w", err)
+	}
+	e, err := ParseConfig(raw)
+	if err != nil {
+		return nil, fmt.Errorf("open config %s: %w", path, err)
+	}
+	return e, nil
+}
+
+// ParseConfig reads a config.json.
+func ParseConfig(raw []byte) (*ConfigEdit, error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber() // sizes are 64 bits wide and must not become floats
+	e := &ConfigEdit{}
+	if err := dec.Decode(&e.doc); err != nil {
+		return nil, err
+	}
+	if e.doc == nil {
+		return nil, fmt.Errorf("config is null")
+	}
+	return e, nil
+}
+
+// Bytes returns the edited JSON.
+func (e *ConfigEdit) Bytes() ([]byte, error) { return json.Marshal(e.doc) }
+
+// Write puts the edited config into a file, replacing it whole.
+func (e *ConfigEdit) Write(path string, mode os.FileMode) error {
+	raw, err := e.Bytes()
+	if err != nil {
+		return fmt.Errorf("write config: %w", err)
+	}
+	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
+	if err := os.WriteFile(tmp, raw, mode); err != nil {
+		return fmt.Errorf("write config: %w", err)
+	}
+	// WriteFile's mode is cut by the umask.
+	if err := os.Chmod(tmp, mode); err != nil {
+		return fmt.Errorf("write config: %w", err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("write config: %w", err)
+	}
+	return nil
+}
+
+// Config decodes the typed view.
+func (e *ConfigEdit) Config() (VMConfig, error) {
+	var c VMConfig
+	raw, err := e.Bytes()
+	if err != nil {
+		return c, err
+	}
+	return c, json.Unmarshal(raw, &c)
+}
+
+// SetZone sets the file behind a memory zone and how it is mapped.
+func (e *ConfigEdit) SetZone(id, file string, shared bool) error {
+	memory, ok := e.doc["memory"].(map[string]any)
+	if !ok {
+		return fmt.Errorf("config has no memory")
+	}
+	zone, err := find(memory, "zones", "id", id)
+	if err != nil {
+		return err
+	}
+	zone["file"], zone["shared"] = file, shared
+	return nil
+}
+
+// SetDiskPath sets the image of a disk.
+func (e *ConfigEdit) SetDiskPath(id, path string) error {
+	disk, err := find(e.doc, "disks", "id", id)
+	if err != nil {
+		return err
+	}
+	disk["path"] = path
+	return nil
+}
+
+// SetNetTap sets the tap of a network device. It also takes host_mac out, which
+// an unprivileged VMM could not set.
+func (e *ConfigEdit) SetNetTap(id, tap string) error {
+	net, err := find(e.doc, "net", "id", id)
+	if err != nil {
+		return err
+	}
+	net["tap"] = tap
+	delete(net, "host_mac")
+	return nil
+}
+
+// SetSerialFile sends the serial port's output to a file.
+func (e *ConfigEdit) SetSerialFile(path string) {
+	e.doc["serial"] = map[string]any{"mode": ConsoleFile, "file": path}
+}
+
+// find returns the object of a list whose key has the value.
+func find(doc map[string]any, list, key, value string) (map[string]any, error) {
+	items, _ := doc[list].([]any)
+	i := slices.IndexFunc(items, func(item any) bool {
+		o, ok := item.(map[string]any)
+		return ok && o[key] == value
+	})
+	if i < 0 {
+		return nil, fmt.Errorf("config has no %s with %s %q", list, key, value)
+	}
+	return items[i].(map[string]any), nil
+}

@@ -1,0 +1,143 @@
+package vmm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Event is one entry of the VMM's event monitor (event_monitor/src/lib.rs).
+type Event struct {
+	// Timestamp is the time since the VMM started.
+	Timestamp time.Duration
+	// Source and Event say what happened: "vm" "booted", "vmm" "shutdown",
+	// "virtio-device" "activated".
+	Source, Event string
+	Properties    map[string]string
+}
+
+// UnmarshalJSON reads the form in which the event monitor writes.
+func (e *Event) UnmarshalJSON(raw []byte) error {
+	var w struct {
+		Timestamp struct {
+			Secs  int64 `json:"secs"`
+			Nanos int64 `json:"nanos"`
+		} `json:"timestamp"`
+		Source     string            `json:"source"`
+		Event      string            `json:"event"`
+		Properties map[string]string `json:"properties"`
+	}
+	if err := json.Unmarshal(raw, &w); err != nil {
+		return err
+	}
+	*e = Event{
+		Timestamp:  time.Duration(w.Timestamp.Secs)*time.Second + time.Duration(w.Timestamp.Nanos),
+		Source:     w.Source,
+		Event:      w.Event,
+		Properties: w.Properties,
+	}
+	return nil
+}
+
+// maxPendingEvent bounds one event in the stream. A VMM writes a few hundred
+// bytes; more without an end means that the file is not a VMM's.
+const maxPendingEvent = 1 << 20
+
+// EventLog reads an event monitor's file as it grows. It is not safe for
+// concurrent use.
+type EventLog struct {
+	path string
+	off  int64
+}
+
+// NewEventLog returns a reader of the file at path, from its beginning. The file
+// need not exist yet.
+func NewEventLog(path string) *EventLog { return &EventLog{path: path} }
+
+// Next returns the events that were added since the last call. An event that is
+// half written is left for later. A file that became shorter was begun anew by
+// another VMM and is read from its beginning.
+func (l *EventLog) Next() ([]Event, error) {
+	// The file lies in the VMM's own directory, which is not to be trusted with
+	// links or with a pipe that never opens.
+	f, err := os.OpenFile(l.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("read events: %s is not a file", l.path)
+	}
+	if st.Size() < l.off {
+		l.off = 0
+	}
+	raw, err := io.ReadAll(io.NewSectionReader(f, l.off, min(st.Size()-l.off, 2*maxPendingEvent)))
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	events, used, err := decodeEvents(raw)
+	l.off += int64(used)
+	if err == nil && len(raw)-used > maxPendingEvent {
+		err = fmt.Errorf("an event is longer than %d bytes", maxPendingEvent)
+	}
+	if err != nil {
+		return events, fmt.Errorf("read events of %s: %w", l.path, err)
+	}
+	return events, nil
+}
+
+// decodeEvents reads the complete events at the start of raw and says how many
+// bytes they and the space around them take.
+func decodeEvents(raw []byte) (events []Event, used int, err error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	for {
+		var e Event
+		err := dec.Decode(&e)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return events, used, nil
+		}
+		if err != nil {
+			return events, used, err
+		}
+		events = append(events, e)
+		used = int(dec.InputOffset())
+	}
+}
+
+// Follow calls fn for each event, those already there first, until the context
+// ends or fn fails. It looks at the file every interval.
+func (l *EventLog) Follow(ctx context.Context, interval time.Duration, fn func(Event) error) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		events, err := l.Next()
+		for _, e := range events {
+			if ferr := fn(e); ferr != nil {
+				return ferr
+			}
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}

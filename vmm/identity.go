@@ -1,0 +1,127 @@
+package vmm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A runtime directory belongs to the daemon, so that nothing a VMM does can
+// change what vmm.json says of it. What the VMM writes itself is one level down.
+const (
+	recordName = "vmm.json"
+	logName    = "vmm.log"
+	runName    = "run"
+	socketName = "api.sock"
+	eventsName = "event.json"
+	serialName = "serial.log"
+)
+
+// RunDir is the part of a runtime directory that the VMM may write to.
+func RunDir(dir string) string { return filepath.Join(dir, runName) }
+
+// SocketPath is where the VMM of a runtime directory listens.
+func SocketPath(dir string) string { return filepath.Join(dir, runName, socketName) }
+
+// SerialPath is the place in a runtime directory for the guest's serial output.
+func SerialPath(dir string) string { return filepath.Join(dir, runName, serialName) }
+
+// EventsPath is the event monitor's stream in a runtime directory.
+func EventsPath(dir string) string { return filepath.Join(dir, runName, eventsName) }
+
+// LogPath is the VMM's own log in a runtime directory.
+func LogPath(dir string) string { return filepath.Join(dir, logName) }
+
+// record is vmm.json: who the VMM of a runtime directory is.
+type record struct {
+	PID int `json:"pid"`
+	// StartTime is in clock ticks since the host's boot (field 22 of
+	// /proc/<pid>/stat). With the pid it names one process of one boot.
+	StartTime uint64 `json:"start_time"`
+	// BootID is /proc/sys/kernel/random/boot_id. Another one means that the
+	// host was rebooted and the process is gone.
+	BootID    string    `json:"boot_id"`
+	Engine    Engine    `json:"engine"`
+	NetNS     string    `json:"netns,omitempty"`
+	UID       int       `json:"uid"`
+	StartedAt time.Time `json:"started_at"`
+}
+
+func readRecord(dir string) (record, error) {
+	var r record
+	raw, err := os.ReadFile(filepath.Join(dir, recordName))
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return r, fmt.Errorf("read %s: %w", filepath.Join(dir, recordName), err)
+	}
+	return r, nil
+}
+
+// writeRecord replaces vmm.json so that a reader sees the old one or the new. It
+// is not synced: a crash of the host ends the process it describes.
+func writeRecord(dir string, r record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(dir, "."+recordName)
+	if err := os.WriteFile(tmp, raw, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, recordName))
+}
+
+func bootID() (string, error) {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(raw)), nil
+}
+
+// procStat is what /proc/<pid>/stat says that matters here.
+type procStat struct {
+	State     byte
+	Session   int
+	StartTime uint64
+}
+
+func readStat(pid int) (procStat, error) {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return procStat{}, err
+	}
+	return parseStat(raw)
+}
+
+// parseStat reads a /proc/<pid>/stat line. The command name in parentheses may
+// itself hold spaces and parentheses, so fields are counted from the last one.
+func parseStat(raw []byte) (procStat, error) {
+	i := bytes.LastIndexByte(raw, ')')
+	if i < 0 {
+		return procStat{}, errors.New("no command name in stat line")
+	}
+	f := strings.Fields(string(raw[i+1:]))
+	// f[0] is field 3 (state), so field n is f[n-3]; 6 is the session, 22 the
+	// start time.
+	if len(f) < 20 || len(f[0]) != 1 {
+		return procStat{}, errors.New("stat line is too short")
+	}
+	session, err := strconv.Atoi(f[3])
+	if err != nil {
+		return procStat{}, fmt.Errorf("session in stat line: %w", err)
+	}
+	start, err := strconv.ParseUint(f[19], 10, 64)
+	if err != nil {
+		return procStat{}, fmt.Errorf("start time in stat line: %w", err)
+	}
+	return procStat{State: f[0][0], Session: session, StartTime: start}, nil
+}

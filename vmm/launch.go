@@ -1,0 +1,234 @@
+package vmm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Launch says how to start a VMM.
+type Launch struct {
+	Engine Engine
+	// Dir is the runtime directory, made if it is missing: vmm.json and vmm.log
+	// belong to the caller, and RunDir(Dir), with api.sock, event.json and room
+	// for the serial log, to UID. Every directory above it must let UID pass,
+	// and SocketPath(Dir) may have 107 bytes.
+	Dir string
+	// NetNS is the path of the network namespace that the VMM starts in; empty
+	// means the caller's.
+	NetNS string
+	// UID, GID and Groups are what the VMM runs as. A UID of zero keeps the
+	// caller's identity and capabilities.
+	UID, GID int
+	Groups   []int
+	Cgroup   Cgroup
+	// ExtraEnv is added to an environment that otherwise holds PATH alone.
+	ExtraEnv []string
+	// ExtraArgs is added to the command line.
+	ExtraArgs []string
+	// Timeout bounds the wait for the first answer; 10 seconds when zero.
+	Timeout time.Duration
+}
+
+// Cgroup is where the VMM lives from its first instruction.
+type Cgroup struct {
+	// V2 is an open directory of the unified hierarchy, or nil. The caller
+	// closes it.
+	V2 *os.File
+	// V1 lists directories of version 1 hierarchies, one a controller.
+	V1 []string
+}
+
+const defaultStartTimeout = 10 * time.Second
+
+// Start starts a VMM in a session of its own and waits until it answers. The
+// process does not depend on the caller's life: it holds no pipe to it and is
+// sent no signal when it ends. A socket or lock file left behind by an earlier
+// VMM does not stand in the way; a VMM that still runs there does.
+//
+// When Start fails, nothing it started is left.
+func Start(ctx context.Context, l Launch) (*Process, error) {
+	p, err := start(ctx, l)
+	if err != nil {
+		return nil, fmt.Errorf("start VMM in %s: %w", l.Dir, err)
+	}
+	return p, nil
+}
+
+func start(ctx context.Context, l Launch) (*Process, error) {
+	if l.Timeout == 0 {
+		l.Timeout = defaultStartTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
+	defer cancel()
+	if err := prepareDir(l); err != nil {
+		return nil, err
+	}
+	socket := SocketPath(l.Dir)
+	if len(socket) > 107 {
+		return nil, fmt.Errorf("socket path %s is longer than the 107 bytes that a unix address holds", socket)
+	}
+	// The last VMM here may have been killed a moment ago and still be closing
+	// its files.
+	if err := awaitLock(ctx, socket+".lock"); err != nil {
+		return nil, fmt.Errorf("another VMM holds %s: %w", socket, err)
+	}
+	log, err := os.OpenFile(LogPath(l.Dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	logStart, err := log.Seek(0, 2)
+	if err != nil {
+		return nil, err
+	}
+
+	cmd := exec.Command(l.Engine.Path, append([]string{
+		"--api-socket", "path=" + socket,
+		"--event-monitor", "path=" + EventsPath(l.Dir),
+		// One -v: the VMM's log tells which calls it got.
+		"-v",
+	}, l.ExtraArgs...)...)
+	cmd.Dir = "/"
+	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, l.ExtraEnv...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if l.UID != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(l.UID), Gid: uint32(l.GID), Groups: groups(l.Groups)}
+	}
+	if l.Cgroup.V2 != nil {
+		cmd.SysProcAttr.UseCgroupFD = true
+		cmd.SysProcAttr.CgroupFD = int(l.Cgroup.V2.Fd())
+	}
+	if err := startConfined(cmd, l); err != nil {
+		return nil, err
+	}
+	p, err := newChild(cmd, l)
+	if err != nil {
+		// Cannot be waited for properly, so it must not stay.
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return nil, err
+	}
+	if err := p.awaitPing(ctx); err != nil {
+		kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		kerr := p.Kill(kctx)
+		return nil, errors.Join(fmt.Errorf("%w; its log ends: %q", err, logTail(log.Name(), logStart)), kerr)
+	}
+	return p, nil
+}
+
+func prepareDir(l Launch) error {
+	if err := os.MkdirAll(l.Dir, 0o711); err != nil {
+		return err
+	}
+	run := RunDir(l.Dir)
+	if err := os.Mkdir(run, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if l.UID != 0 {
+		if err := os.Lchown(run, l.UID, l.GID); err != nil {
+			return err
+		}
+	}
+	// A record of an earlier VMM would be believed until the new one is written.
+	if err := os.Remove(filepath.Join(l.Dir, recordName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func groups(ids []int) []uint32 {
+	out := make([]uint32, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, uint32(id))
+	}
+	return out
+}
+
+// startConfined forks from a thread that is already in the network namespace
+// and the cgroups and without privileges to gain, so that the child is from its
+// first instruction. The thread is thrown away afterwards: most of this cannot
+// be undone.
+func startConfined(cmd *exec.Cmd, l Launch) error {
+	done := make(chan error, 1)
+	var run func()
+	run = func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread cannot end before the process does, and would
+			// show its namespace as the daemon's own. It is kept busy while
+			// another one does the work.
+			defer runtime.UnlockOSThread()
+			inner := make(chan struct{})
+			go func() { defer close(inner); run() }()
+			<-inner
+			return
+		}
+		done <- confineAndStart(cmd, l)
+		// No UnlockOSThread: the thread ends with the goroutine.
+	}
+	go run()
+	return <-done
+}
+
+func confineAndStart(cmd *exec.Cmd, l Launch) error {
+	if l.NetNS != "" {
+		fd, err := unix.Open(l.NetNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open network namespace %s: %w", l.NetNS, err)
+		}
+		err = unix.Setns(fd, unix.CLONE_NEWNET)
+		unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", l.NetNS, err)
+		}
+	}
+	if l.UID != 0 {
+		// A file capability or a set-uid bit on the binary gives nothing back.
+		for c := uintptr(0); ; c++ {
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+				if errors.Is(err, unix.EINVAL) {
+					break // past the last capability of this kernel
+				}
+				return fmt.Errorf("drop capability %d from the bounding set: %w", c, err)
+			}
+		}
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("set no_new_privs: %w", err)
+		}
+	}
+	// In a version 1 hierarchy a thread can be moved by itself, and what it
+	// forks starts where it is.
+	for _, dir := range l.Cgroup.V1 {
+		if err := os.WriteFile(filepath.Join(dir, "tasks"), fmt.Appendf(nil, "%d", unix.Gettid()), 0); err != nil {
+			return fmt.Errorf("join cgroup: %w", err)
+		}
+	}
+	return cmd.Start()
+}
+
+// logTail returns the end of what was written to a log after from.
+func logTail(path string, from int64) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	end, err := f.Seek(0, 2)
+	if err != nil {
+		return ""
+	}
+	buf := make([]byte, min(end-from, 512))
+	n, _ := f.ReadAt(buf, end-int64(len(buf)))
+	return string(buf[:n])
+}

@@ -1,0 +1,310 @@
+package vmm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrGone is returned by Adopt when the VMM of a runtime directory no longer
+// runs.
+var ErrGone = errors.New("VMM is gone")
+
+// Process is a running VMM, or one that ran.
+type Process struct {
+	dir     string
+	rec     record
+	client  *Client
+	pidfd   *os.File
+	adopted bool
+	done    chan struct{}
+
+	mu     sync.Mutex
+	code   int
+	signal syscall.Signal
+	known  bool
+}
+
+// PID returns the process id.
+func (p *Process) PID() int { return p.rec.PID }
+
+// StartTime returns the start time in clock ticks since the host's boot, which
+// together with PID names the process.
+func (p *Process) StartTime() uint64 { return p.rec.StartTime }
+
+// StartedAt returns when the process was started.
+func (p *Process) StartedAt() time.Time { return p.rec.StartedAt }
+
+// Engine returns what was started.
+func (p *Process) Engine() Engine { return p.rec.Engine }
+
+// Dir returns the runtime directory.
+func (p *Process) Dir() string { return p.dir }
+
+// LogPath returns the path of the VMM's own log.
+func (p *Process) LogPath() string { return LogPath(p.dir) }
+
+// EventsPath returns the path of the event monitor's stream.
+func (p *Process) EventsPath() string { return EventsPath(p.dir) }
+
+// Client returns the client of the VMM's API.
+func (p *Process) Client() *Client { return p.client }
+
+// Adopted reports whether the process was started by another one than this.
+func (p *Process) Adopted() bool { return p.adopted }
+
+// Done is closed when the process has ended and everything it held (tap, disk
+// locks, sockets) is free again.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Wait waits for Done.
+func (p *Process) Wait(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for VMM %d: %w", p.rec.PID, ctx.Err())
+	}
+}
+
+// Exit returns how the process ended: an exit code, or the signal that killed
+// it. It is not known while the process runs, and never for an adopted one,
+// because only a parent is told.
+func (p *Process) Exit() (code int, signal syscall.Signal, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.code, p.signal, p.known
+}
+
+// Kill sends SIGKILL and waits until the process is gone. A process that has
+// ended is no error.
+func (p *Process) Kill(ctx context.Context) error {
+	if err := p.sendSignal(unix.SIGKILL); err != nil {
+		return fmt.Errorf("kill VMM %d: %w", p.rec.PID, err)
+	}
+	return p.Wait(ctx)
+}
+
+// Terminate asks the VMM to end, which shuts the guest down as if its power was
+// cut, and waits until it has.
+func (p *Process) Terminate(ctx context.Context) error {
+	if err := p.sendSignal(unix.SIGTERM); err != nil {
+		return fmt.Errorf("terminate VMM %d: %w", p.rec.PID, err)
+	}
+	return p.Wait(ctx)
+}
+
+// sendSignal goes through the pidfd, which can never mean another process.
+func (p *Process) sendSignal(sig unix.Signal) error {
+	select {
+	case <-p.done:
+		return nil
+	default:
+	}
+	rc, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	err = rc.Control(func(fd uintptr) { serr = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
+	if errors.Is(err, os.ErrClosed) || errors.Is(serr, unix.ESRCH) {
+		return nil
+	}
+	return errors.Join(err, serr)
+}
+
+func newProcess(dir string, rec record, pidfd *os.File, adopted bool) *Process {
+	return &Process{
+		dir:     dir,
+		rec:     rec,
+		client:  newClient(SocketPath(dir), rec.PID),
+		pidfd:   pidfd,
+		adopted: adopted,
+		done:    make(chan struct{}),
+	}
+}
+
+// newChild records a process that was just started, and reaps it when it ends.
+func newChild(cmd *exec.Cmd, l Launch) (*Process, error) {
+	pid := cmd.Process.Pid
+	pidfd, err := openPidfd(pid)
+	if err != nil {
+		return nil, err
+	}
+	// It is our child and not yet waited for, so the pid cannot be another's.
+	st, err := readStat(pid)
+	if err != nil {
+		pidfd.Close()
+		return nil, err
+	}
+	boot, err := bootID()
+	if err != nil {
+		pidfd.Close()
+		return nil, err
+	}
+	rec := record{
+		PID: pid, StartTime: st.StartTime, BootID: boot, Engine: l.Engine,
+		NetNS: l.NetNS, UID: l.UID, StartedAt: time.Now().UTC(),
+	}
+	if err := writeRecord(l.Dir, rec); err != nil {
+		pidfd.Close()
+		return nil, err
+	}
+	p := newProcess(l.Dir, rec, pidfd, false)
+	go func() {
+		// The error repeats the exit status or says that there is no child
+		// left to wait for; ProcessState tells which.
+		_ = cmd.Wait()
+		p.mu.Lock()
+		if ws, ok := sysStatus(cmd.ProcessState); ok {
+			p.known = true
+			if ws.Signaled() {
+				p.code, p.signal = -1, ws.Signal()
+			} else {
+				p.code = ws.ExitStatus()
+			}
+		}
+		p.mu.Unlock()
+		p.finish()
+	}()
+	return p, nil
+}
+
+func sysStatus(s *os.ProcessState) (syscall.WaitStatus, bool) {
+	if s == nil {
+		return 0, false
+	}
+	ws, ok := s.Sys().(syscall.WaitStatus)
+	return ws, ok
+}
+
+// Adopt finds the VMM of a runtime directory after the daemon was restarted. It
+// is the process that vmm.json names if the host's boot and the start time are
+// the same; where vmm.json is missing, because a crash came between the start
+// and the writing of it, it is the process that listens on the socket.
+//
+// It returns ErrGone when there is none.
+func Adopt(ctx context.Context, dir string) (*Process, error) {
+	rec, err := readRecord(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		rec, err = recordOfListener(ctx, SocketPath(dir))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("adopt VMM in %s: %w", dir, err)
+	}
+	p, err := adopt(dir, rec)
+	if err != nil {
+		return nil, fmt.Errorf("adopt VMM in %s: %w", dir, err)
+	}
+	return p, nil
+}
+
+func adopt(dir string, rec record) (*Process, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	if rec.BootID != boot {
+		return nil, fmt.Errorf("%w: the host was rebooted since", ErrGone)
+	}
+	// The descriptor first, then the start time: whatever the pid means while
+	// the descriptor is open is what it means afterwards.
+	pidfd, err := openPidfd(rec.PID)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, fmt.Errorf("%w: no process %d", ErrGone, rec.PID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	st, err := readStat(rec.PID)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH):
+		err = fmt.Errorf("%w: no process %d", ErrGone, rec.PID)
+	case err == nil && st.StartTime != rec.StartTime:
+		err = fmt.Errorf("%w: process %d is another one", ErrGone, rec.PID)
+	case err == nil && (st.State == 'Z' || st.State == 'X'):
+		err = fmt.Errorf("%w: process %d has ended", ErrGone, rec.PID)
+	}
+	if err != nil {
+		pidfd.Close()
+		return nil, err
+	}
+	p := newProcess(dir, rec, pidfd, true)
+	go func() {
+		waitPidfd(pidfd)
+		p.finish()
+	}()
+	return p, nil
+}
+
+// recordOfListener says who listens on a socket, as the kernel noted it.
+func recordOfListener(ctx context.Context, socket string) (record, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+			return record{}, fmt.Errorf("%w: nothing listens on %s", ErrGone, socket)
+		}
+		return record{}, err
+	}
+	defer conn.Close()
+	cred, err := peerOf(conn)
+	if err != nil {
+		return record{}, fmt.Errorf("peer of %s: %w", socket, err)
+	}
+	// The connection is held while the process is looked up, so it is alive.
+	st, err := readStat(int(cred.Pid))
+	if err != nil {
+		return record{}, fmt.Errorf("%w: listener %d: %w", ErrGone, cred.Pid, err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return record{}, err
+	}
+	return record{PID: int(cred.Pid), StartTime: st.StartTime, BootID: boot, UID: int(cred.Uid)}, nil
+}
+
+// finish closes Done once nothing of the VMM is left. chvemu's QEMU dies with
+// it, but a moment later, and shares its socket lock for as long as it lives.
+func (p *Process) finish() {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	_ = awaitLock(ctx, p.client.Socket()+".lock")
+	p.client.Close()
+	p.pidfd.Close()
+	close(p.done)
+}
+
+// awaitPing waits until the VMM answers on its socket and is the process that
+// was started.
+func (p *Process) awaitPing(ctx context.Context) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		// Dialling a socket that is not there costs a few microseconds; a
+		// watch on the directory would cost more than it saves.
+		pong, err := p.client.Ping(ctx)
+		if err == nil {
+			if pong.PID != p.rec.PID {
+				return fmt.Errorf("process %d answers instead of %d", pong.PID, p.rec.PID)
+			}
+			return nil
+		}
+		select {
+		case <-p.done:
+			code, sig, _ := p.Exit()
+			return fmt.Errorf("it ended before it answered (exit code %d, signal %d)", code, sig)
+		case <-ctx.Done():
+			return fmt.Errorf("it did not answer: %w", errors.Join(ctx.Err(), err))
+		case <-tick.C:
+		}
+	}
+}
