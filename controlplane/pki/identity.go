@@ -1,0 +1,67 @@
+// Package pki is the cluster's own certificate authority: it creates it, issues
+// the certificates of replicas, hosts and operators, and makes the TLS
+// configurations in which both sides prove who they are.
+//
+// A certificate's common name is its holder's identity ("replica:a",
+// "host:h1", "operator:ann"). Addresses in a certificate are a convenience for
+// clients outside this module; inside, the chain to the CA and the identity
+// decide, so a machine may change its address without a new certificate.
+package pki
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Role is the kind of a certificate's holder.
+type Role string
+
+// The roles.
+const (
+	RoleReplica  Role = "replica"
+	RoleHost     Role = "host"
+	RoleOperator Role = "operator"
+)
+
+// Identity is who a certificate was issued to.
+type Identity struct {
+	Role Role
+	Name string
+}
+
+// CommonName is the identity as it stands in a certificate.
+func (i Identity) CommonName() string { return string(i.Role) + ":" + i.Name }
+
+// dnsName is the identity as a DNS name, in every certificate, so that standard
+// clients can verify a peer without knowing its address.
+func (i Identity) dnsName() string { return i.Name + "." + string(i.Role) + ".berth" }
+
+// ErrIdentity is returned for a common name that is no identity.
+var ErrIdentity = errors.New("not a berth identity")
+
+// ParseIdentity reads a common name.
+func ParseIdentity(commonName string) (Identity, error) {
+	role, name, ok := strings.Cut(commonName, ":")
+	id := Identity{Role: Role(role), Name: name}
+	switch {
+	case !ok, ValidName(name) != nil:
+	case id.Role == RoleReplica, id.Role == RoleHost, id.Role == RoleOperator:
+		return id, nil
+	}
+	return Identity{}, fmt.Errorf("%w: %q", ErrIdentity, commonName)
+}
+
+// ValidName refuses a name that is no DNS label: names become host names, file
+// names and metric labels.
+func ValidName(name string) error {
+	ok := len(name) >= 1 && len(name) <= 63 && name[0] != '-' && name[len(name)-1] != '-'
+	for i := 0; ok && i < len(name); i++ {
+		c := name[i]
+		ok = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-'
+	}
+	if !ok {
+		return fmt.Errorf("name %q: want 1 to 63 of a-z, 0-9 and '-', not at an end", name)
+	}
+	return nil
+}
