@@ -12,7 +12,7 @@ const (
 	PathMetrics = "/metrics"  // GET → Prometheus text
 	PathInfo    = "/v1/info"  // GET → Heartbeat (the same picture, on demand)
 	PathBoxes   = "/v1/boxes" // GET → []Box; PUT {id} BoxSpec → Box; GET {id} → Box;
-	// DELETE {id} → 204, also when it is already gone;
+	// DELETE {id}?generation=N → 204, also when it is already gone;
 	// POST {id}/pause, {id}/resume → Box; POST {id}/exec ExecRequest → ExecResult
 )
 
@@ -20,6 +20,10 @@ const (
 // has seen, on disk, and refuses a lower one with 409 and CodeStaleTerm: a
 // deposed leader can do no harm.
 const HeaderTerm = "Berth-Term"
+
+// QueryGeneration of a DELETE names the generation to bury, so that a PUT of it
+// that is still on its way makes no box. Without it, whatever is there goes.
+const QueryGeneration = "generation"
 
 // HeaderRequestID is passed on from the public API into every log line.
 const HeaderRequestID = "X-Request-Id"
@@ -37,6 +41,7 @@ const (
 	CodeNotRunning      Code = "not_running"         // 409: paused, hibernated or failed
 	CodeIllegalState    Code = "illegal_state"       // 409: the state table has no such move
 	CodeTooLarge        Code = "too_large"           // 413
+	CodeBusy            Code = "busy"                // 429: too many execs at once in this box
 	CodeTemplateMissing Code = "template_missing"    // 422: this host has no such template, ready to restore
 	CodeInternal        Code = "internal"            // 500
 	CodeGuest           Code = "guest_unreachable"   // 502: guestd did not answer
@@ -111,7 +116,10 @@ type Box struct {
 	CreatedAt  time.Time `json:"created_at"`
 	StartedAt  time.Time `json:"started_at"`
 	Boot       Boot      `json:"boot"`
-	Stages     []Stage   `json:"stages,omitempty"` // of its create, in order
+	Stages     []Stage   `json:"stages,omitempty"` // of its create, by their start; some overlap
+
+	CreateDuration    time.Duration `json:"create_ns,omitempty"`     // of the whole create
+	CreateOwnDuration time.Duration `json:"create_own_ns,omitempty"` // of it, while the engine was not starting, restoring or resuming
 }
 
 // Stage is how long one part of a create took. Engine says that the time is

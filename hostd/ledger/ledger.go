@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 var (
@@ -100,7 +102,7 @@ func (l *Ledger) Get(id string) (Record, bool) {
 func (l *Ledger) Put(r Record) error {
 	r = r.clone()
 	if err := l.write(entry{Box: &r}); err != nil {
-		return fmt.Errorf("write ledger record of box %s: %w", r.ID, err)
+		return fmt.Errorf("write ledger record of box %s: %w", hostapi.ShortID(r.ID), err)
 	}
 	return nil
 }
@@ -109,7 +111,7 @@ func (l *Ledger) Put(r Record) error {
 // asked for again. It is for a create that failed or was cut off.
 func (l *Ledger) Forget(id string) error {
 	if err := l.write(entry{Forget: id}); err != nil {
-		return fmt.Errorf("forget box %s in the ledger: %w", id, err)
+		return fmt.Errorf("forget box %s in the ledger: %w", hostapi.ShortID(id), err)
 	}
 	return nil
 }
@@ -118,7 +120,7 @@ func (l *Ledger) Forget(id string) error {
 // generation, as one change.
 func (l *Ledger) Bury(id string, generation uint64, now time.Time) error {
 	if err := l.write(entry{Bury: id, Tombstone: &Tombstone{Generation: generation, DeletedAt: now.UTC()}}); err != nil {
-		return fmt.Errorf("bury box %s in the ledger: %w", id, err)
+		return fmt.Errorf("bury box %s in the ledger: %w", hostapi.ShortID(id), err)
 	}
 	return nil
 }
