@@ -38,17 +38,25 @@ type TransferLeadership struct {
 
 // Agent is one host with its capacity and health.
 type Agent struct {
-	ID         string        `json:"id"`
-	Address    string        `json:"address"` // host:port of its HTTPS API
-	State      string        `json:"state"`   // "up" or "lost"
-	Ready      bool          `json:"ready"`   // heard of, and its inventory is complete
-	Draining   bool          `json:"draining"`
-	LastSeenAt *Time         `json:"last_seen_at"` // last heartbeat; null when none since the leader changed
-	Capacity   AgentCapacity `json:"capacity"`
-	Versions   AgentVersions `json:"versions"`
-	Templates  []string      `json:"templates"` // ready to restore from
-	Sandboxes  int           `json:"sandboxes"` // in its last inventory
-	CreatedAt  Time          `json:"created_at"`
+	ID         string          `json:"id"`
+	Address    string          `json:"address"` // host:port of its HTTPS API
+	State      string          `json:"state"`   // "up" or "lost"
+	Ready      bool            `json:"ready"`   // heard of, and its inventory is complete
+	Draining   bool            `json:"draining"`
+	LastSeenAt *Time           `json:"last_seen_at"` // last heartbeat; null when none since the leader changed
+	Capacity   AgentCapacity   `json:"capacity"`
+	Versions   AgentVersions   `json:"versions"`
+	Templates  []AgentTemplate `json:"templates"`
+	Sandboxes  int             `json:"sandboxes"` // placed on it
+	CreatedAt  Time            `json:"created_at"`
+}
+
+// AgentTemplate is one template on one host.
+type AgentTemplate struct {
+	Name    string  `json:"name"`
+	BuildID string  `json:"build_id"` // digest of everything it was built from
+	Status  string  `json:"status"`   // "building", "ready" or "failed"
+	Error   *string `json:"error"`    // why it failed
 }
 
 // AgentCapacity is what a host may give and what is given.
@@ -70,11 +78,15 @@ type AgentVersions struct {
 
 // CreateJoinToken is the body of POST /v1/admin/join-tokens.
 type CreateJoinToken struct {
-	TTLSeconds *int64 `json:"ttl_seconds,omitempty"` // default one hour
+	TTLSeconds *int64 `json:"ttl_seconds,omitempty"` // default one hour, at most 24 hours
 }
 
 // JoinToken lets one host join the cluster, once.
 type JoinToken struct {
 	Token     string `json:"token"`
 	ExpiresAt Time   `json:"expires_at"`
+
+	// What "hostd join" needs beside the token.
+	CASHA256 string   `json:"ca_sha256"` // fingerprint of the cluster's CA, hex
+	Peers    []string `json:"peers"`     // host:port of each replica's peer port
 }

@@ -118,6 +118,19 @@ func (m *StringMap) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// Bytes is any bytes, in base64 in the JSON.
+type Bytes []byte
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (b *Bytes) UnmarshalJSON(raw []byte) error {
+	var v []byte
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return wrongType[Bytes](raw)
+	}
+	*b = v
+	return nil
+}
+
 // kindOf names the JSON type that b begins.
 func kindOf(b []byte) string {
 	if len(b) == 0 {

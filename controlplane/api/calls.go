@@ -84,16 +84,6 @@ func (c *Client) Sandboxes(ctx context.Context) iter.Seq2[Sandbox, error] {
 	return all(func(p Page) ([]Sandbox, string, error) { return c.ListSandboxes(ctx, p) })
 }
 
-// ListTemplates reads one page of the templates that the hosts have.
-func (c *Client) ListTemplates(ctx context.Context, p Page) ([]Template, string, error) {
-	return page[Template](ctx, c, p, Version, "templates")
-}
-
-// GetTemplate reads one template.
-func (c *Client) GetTemplate(ctx context.Context, name string) (*Template, error) {
-	return into[Template](ctx, c, get(Version, "templates", name))
-}
-
 // Me reads who the JWT belongs to.
 func (c *Client) Me(ctx context.Context) (*Me, error) {
 	return into[Me](ctx, c, get(Version, "me"))

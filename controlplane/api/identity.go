@@ -2,8 +2,10 @@ package api
 
 // Org is a workspace as its members see it.
 type Org struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Suspended bool   `json:"suspended"` // creates are refused with 403
+	CreatedAt Time   `json:"created_at"`
 }
 
 // Me is the answer of GET /v1/me: the person behind a JWT.

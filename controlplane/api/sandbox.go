@@ -9,13 +9,15 @@ import (
 type SandboxStatus string
 
 // A sandbox is starting until its guest confirmed its own identity. A create
-// answers only once it is running, so starting is seen in lists alone.
+// answers only once it is running, so starting is seen in lists alone; and
+// deleting only while the host takes it apart.
 const (
 	SandboxStarting   SandboxStatus = "starting"
 	SandboxRunning    SandboxStatus = "running"
 	SandboxPaused     SandboxStatus = "paused"
 	SandboxHibernated SandboxStatus = "hibernated"
 	SandboxFailed     SandboxStatus = "failed"
+	SandboxDeleting   SandboxStatus = "deleting"
 )
 
 // Sandbox is one microVM. Its id is a bearer credential: whoever has it
@@ -63,7 +65,19 @@ type CreateSandbox struct {
 	Env          StringMap     `json:"env,omitempty"` // in the environment of every later exec
 	FromSnapshot string        `json:"from_snapshot,omitempty"`
 	Volumes      []VolumeMount `json:"volumes,omitempty"`
+	Boot         Boot          `json:"boot,omitempty"` // default restore
 }
+
+// Boot says how a new sandbox comes to life.
+type Boot string
+
+// BootRestore, the rule, restores the template's stored state. BootCold starts
+// the guest's kernel on the template's disk, which is slower: it is there to be
+// measured against, and for a guest that must not share what was in memory.
+const (
+	BootRestore Boot = "restore"
+	BootCold    Boot = "cold"
+)
 
 // Exec is the body of POST /v1/sandboxes/{id}/exec.
 type Exec struct {
@@ -72,8 +86,8 @@ type Exec struct {
 	Env            StringMap `json:"env,omitempty"`             // over the sandbox's own
 	User           string    `json:"user,omitempty"`            // name or uid[:gid]; default root
 	Stdin          string    `json:"stdin,omitempty"`           // text
-	StdinBase64    []byte    `json:"stdin_base64,omitempty"`    // instead of stdin, for any bytes
-	TimeoutSeconds *float64  `json:"timeout_seconds,omitempty"` // default 60, at most 3600
+	StdinBase64    Bytes     `json:"stdin_base64,omitempty"`    // instead of stdin, for any bytes
+	TimeoutSeconds *int64    `json:"timeout_seconds,omitempty"` // default 60, at most 3600
 }
 
 // Command is what an exec runs: a string under sh -c, or an argv.
@@ -135,8 +149,8 @@ type ExecResult struct {
 
 	// Present only where the stream is not valid UTF-8: its exact bytes. The
 	// text beside it then has U+FFFD for what it could not show.
-	StdoutBase64 []byte `json:"stdout_base64,omitempty"`
-	StderrBase64 []byte `json:"stderr_base64,omitempty"`
+	StdoutBase64 Bytes `json:"stdout_base64,omitempty"`
+	StderrBase64 Bytes `json:"stderr_base64,omitempty"`
 }
 
 // StdoutBytes returns exactly what the command wrote to stdout.
@@ -150,27 +164,4 @@ func exact(text string, raw []byte) []byte {
 		return raw
 	}
 	return []byte(text)
-}
-
-// TemplateStatus is where a template stands.
-type TemplateStatus string
-
-// The statuses of a template.
-const (
-	TemplateBuilding TemplateStatus = "building"
-	TemplateReady    TemplateStatus = "ready"
-	TemplateFailed   TemplateStatus = "failed"
-)
-
-// Template is what sandboxes are made from.
-type Template struct {
-	Name      string         `json:"name"`
-	Status    TemplateStatus `json:"status"`
-	BuildID   string         `json:"build_id"` // digest of everything it was built from
-	CPU       int            `json:"cpu"`
-	MemoryMB  int            `json:"memory_mb"`
-	DiskMB    int            `json:"disk_mb"`
-	CreatedAt Time           `json:"created_at"`
-	UpdatedAt Time           `json:"updated_at"`
-	SizeBytes int64          `json:"size_bytes"` // on the disk of each host
 }

@@ -1,0 +1,111 @@
+package peer
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+// Headers by which a replica tells the leader about a request that it forwards.
+// They count only on a connection with a replica's certificate; on any other,
+// and on the public port, they are removed.
+const (
+	HeaderForwarded = "Berth-Forwarded" // id of the replica that forwards
+	HeaderOperator  = "Berth-Operator"  // name on the operator certificate the client showed there
+)
+
+// PathStatus answers a replica with the RaftStatus of the one it asks.
+const PathStatus = "/internal/v1/status"
+
+const pathInternal = "/internal/"
+
+// Routes are the handlers behind the port's HTTP side.
+type Routes struct {
+	Join      http.Handler                                              // needs no client certificate
+	Heartbeat func(w http.ResponseWriter, r *http.Request, host string) // from the host of that id
+	Status    http.Handler                                              // from replicas
+	Public    http.Handler                                              // forwarded by replicas, or an operator's own
+}
+
+// Handler checks who calls before it lets a request through.
+func Handler(routes Routes) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, known := pki.PeerIdentity(r.TLS)
+		forwarder, operator := r.Header.Get(HeaderForwarded), r.Header.Get(HeaderOperator)
+		StripMarks(r)
+		switch {
+		case r.URL.Path == hostapi.PathJoin:
+			routes.Join.ServeHTTP(w, r)
+		case r.URL.Path == hostapi.PathHeartbeat && id.Role == pki.RoleHost:
+			routes.Heartbeat(w, r, id.Name)
+		case r.URL.Path == PathStatus && id.Role == pki.RoleReplica:
+			routes.Status.ServeHTTP(w, r)
+		case strings.HasPrefix(r.URL.Path, pathInternal):
+			refuse(w, known)
+		case id.Role == pki.RoleReplica && forwarder == id.Name:
+			m := marks{forwarded: true, operator: operator}
+			routes.Public.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), marksKey{}, m)))
+		case id.Role == pki.RoleOperator:
+			m := marks{operator: id.Name}
+			routes.Public.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), marksKey{}, m)))
+		default:
+			refuse(w, known)
+		}
+	})
+}
+
+// refuse answers a caller that has no business here. A stranger's connection
+// ends with it.
+func refuse(w http.ResponseWriter, known bool) {
+	w.Header().Set("Content-Type", "application/json")
+	if !known {
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusUnauthorized)
+		w.Write([]byte(`{"error":"unauthorized","detail":"client certificate required"}`))
+		return
+	}
+	w.WriteHeader(http.StatusForbidden)
+	w.Write([]byte(`{"error":"forbidden","detail":"this certificate may not call this"}`))
+}
+
+type marksKey struct{}
+
+type marks struct {
+	forwarded bool
+	operator  string
+}
+
+// Forwarded says that another replica sent the request on; it is not sent on again.
+func Forwarded(ctx context.Context) bool {
+	m, _ := ctx.Value(marksKey{}).(marks)
+	return m.forwarded
+}
+
+// Operator is the name on the operator certificate behind the request, or "".
+func Operator(ctx context.Context) string {
+	m, _ := ctx.Value(marksKey{}).(marks)
+	return m.operator
+}
+
+// StripMarks removes the headers that only replicas may send.
+func StripMarks(r *http.Request) {
+	r.Header.Del(HeaderForwarded)
+	r.Header.Del(HeaderOperator)
+}
+
+// NewTransport makes the HTTP client's side towards other replicas. HTTP/1.1
+// only: WebSockets have to pass, and one slow body must not hold up the rest.
+func NewTransport(node *pki.Node) *http.Transport {
+	return &http.Transport{
+		TLSClientConfig:     node.ClientTLS(pki.AnyOf(pki.RoleReplica), "http/1.1"),
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 3 * time.Second,
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     90 * time.Second,
+	}
+}

@@ -1,0 +1,204 @@
+// Package peer is the one TLS port of a replica, for everything that is not the
+// public API: Raft, heartbeats and joins of hosts, and requests that another
+// replica forwards. ALPN tells them apart, so that one certificate, one address
+// and one firewall rule serve all.
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/berth-cloud/berth/controlplane/pki"
+)
+
+// ProtoRaft is the ALPN name of Raft's stream; everything else is HTTP.
+const ProtoRaft = "berth-raft/1"
+
+// A stranger can make a replica spend at most this: so many unfinished
+// handshakes, each for so long. One more is closed unanswered.
+const (
+	handshakeTimeout = 5 * time.Second
+	maxHandshakes    = 512
+)
+
+// Port listens on the peer address and deals connections out by protocol.
+type Port struct {
+	listener  net.Listener
+	node      *pki.Node
+	log       *slog.Logger
+	advertise addr
+	timeout   time.Duration // of a handshake
+
+	raft *dealt
+	http *dealt
+}
+
+// Listen opens the port. advertise is the address by which others reach it.
+func Listen(ctx context.Context, listen, advertise string, node *pki.Node, log *slog.Logger) (*Port, error) {
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for peers on %s: %w", listen, err)
+	}
+	return newPort(l, advertise, node, log), nil
+}
+
+func newPort(l net.Listener, advertise string, node *pki.Node, log *slog.Logger) *Port {
+	a := addr(advertise)
+	return &Port{
+		listener: l, node: node, log: log, advertise: a, timeout: handshakeTimeout,
+		raft: newDealt(a), http: newDealt(a),
+	}
+}
+
+// Run accepts until ctx ends, then closes the port and returns once every
+// handshake is over. Connections already dealt out live on with their owners.
+func (p *Port) Run(ctx context.Context) error {
+	config := p.node.ServerTLS(ProtoRaft, "h2", "http/1.1")
+	handshakes := make(chan struct{}, maxHandshakes)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer p.raft.Close()
+	defer p.http.Close()
+	stop := context.AfterFunc(ctx, func() { p.listener.Close() })
+	defer stop()
+	pause := acceptPause
+	for {
+		conn, err := p.listener.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				conn.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("peer port closed under its owner: %w", err)
+		case err != nil: // out of descriptors, most likely: others may give some back
+			p.log.WarnContext(ctx, "accept on the peer port failed", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, time.Second)
+			continue
+		}
+		pause = acceptPause
+		select {
+		case handshakes <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		wg.Go(func() {
+			defer func() { <-handshakes }()
+			p.greet(ctx, tls.Server(conn, config))
+		})
+	}
+}
+
+const acceptPause = 10 * time.Millisecond
+
+// greet finishes a handshake and hands the connection to its protocol.
+func (p *Port) greet(ctx context.Context, conn *tls.Conn) {
+	hctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	if err := conn.HandshakeContext(hctx); err != nil {
+		p.log.DebugContext(ctx, "handshake on the peer port failed", "remote", conn.RemoteAddr().String(), "error", err)
+		conn.Close()
+		return
+	}
+	cs := conn.ConnectionState()
+	to := p.http
+	if cs.NegotiatedProtocol == ProtoRaft {
+		if id, ok := pki.PeerIdentity(&cs); !ok || id.Role != pki.RoleReplica {
+			p.log.WarnContext(ctx, "refused a Raft connection from no replica", "remote", conn.RemoteAddr().String(), "identity", id.CommonName())
+			conn.Close()
+			return
+		}
+		to = p.raft
+	}
+	to.deal(hctx, conn)
+}
+
+// HTTP is the listener of the HTTP connections, each a *tls.Conn after its handshake.
+func (p *Port) HTTP() net.Listener { return p.http }
+
+// Raft is the stream layer of Raft's transport.
+func (p *Port) Raft() raft.StreamLayer { return &stream{dealt: p.raft, node: p.node} }
+
+// stream is Raft's side of the port: it takes the connections dealt to Raft and
+// dials other replicas.
+type stream struct {
+	*dealt
+	node *pki.Node
+}
+
+// Dial implements raft.StreamLayer.
+func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout) // Raft's interface has no context
+	defer cancel()
+	d := tls.Dialer{Config: s.node.ClientTLS(pki.AnyOf(pki.RoleReplica), ProtoRaft)}
+	conn, err := d.DialContext(ctx, "tcp", string(address))
+	if err != nil {
+		return nil, fmt.Errorf("dial replica at %s: %w", address, err)
+	}
+	return conn, nil
+}
+
+// dealt is a listener fed by Port.
+type dealt struct {
+	addr   addr
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newDealt(a addr) *dealt {
+	return &dealt{addr: a, conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// deal hands conn over, or closes it when nobody takes it in time.
+func (d *dealt) deal(ctx context.Context, conn net.Conn) {
+	select {
+	case d.conns <- conn:
+	case <-d.closed:
+		conn.Close()
+	case <-ctx.Done():
+		conn.Close()
+	}
+}
+
+func (d *dealt) Accept() (net.Conn, error) {
+	select {
+	case <-d.closed:
+		return nil, net.ErrClosed
+	default:
+	}
+	select {
+	case conn := <-d.conns:
+		return conn, nil
+	case <-d.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (d *dealt) Close() error {
+	d.once.Do(func() { close(d.closed) })
+	return nil
+}
+
+func (d *dealt) Addr() net.Addr { return d.addr }
+
+// addr is an advertised host:port.
+type addr string
+
+func (addr) Network() string  { return "tcp" }
+func (a addr) String() string { return string(a) }
