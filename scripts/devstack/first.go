@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
+)
+
+// firstCommand is what a newcomer sees a microVM do.
+const firstCommand = `uname -a && python3 -c 'print(6*7)'`
+
+// firstSandbox makes a sandbox through the public API, runs a command in it and
+// says how long each took.
+func firstSandbox(ctx context.Context, s *stack.Stack, w io.Writer) error {
+	client, err := s.Client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	began := time.Now()
+	sandbox, err := client.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, "")
+	if err != nil {
+		return err
+	}
+	created := time.Since(began)
+	fmt.Fprintf(w, "Sandbox %s is running on host %s: %d vCPU, %d MB, restored from template %q in %d ms.\n",
+		sandbox.ID, sandbox.AgentID, sandbox.CPU, sandbox.MemoryMB, sandbox.Template, created.Milliseconds())
+	began = time.Now()
+	result, err := client.Exec(ctx, sandbox.ID, api.Exec{Cmd: api.Shell(firstCommand)})
+	if err != nil {
+		return err
+	}
+	took := time.Since(began)
+	fmt.Fprintf(w, "$ %s\n%s%s", firstCommand, result.Stdout, result.Stderr)
+	if result.ExitCode != 0 || !strings.HasSuffix(result.Stdout, "\n42\n") {
+		return fmt.Errorf("the command ended with %d and wrote %q", result.ExitCode, result.Stdout)
+	}
+	fmt.Fprintf(w, "(exit code 0; exec took %d ms, %d ms of them inside the guest)\n", took.Milliseconds(), result.DurationMS)
+	return nil
+}
+
+func joinURLs(urls []string) string { return strings.Join(urls, " and ") }

@@ -1,0 +1,159 @@
+// Command devstack starts and ends a whole Berth on this machine; `make up` and
+// `make down` run it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
+)
+
+// Set by the build.
+var version, commit = "devel", "unknown"
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	// The first Ctrl-C takes everything down in order; a second one ends us at
+	// once, and the next up or down removes what is left.
+	context.AfterFunc(ctx, cancel)
+	if err := command().ExecuteContext(ctx); err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			os.Exit(130)
+		}
+		fmt.Fprintln(os.Stderr, "devstack: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "devstack",
+		Short:         "Run a whole Berth on this machine",
+		Version:       version + " (" + commit + ")",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	up := &cobra.Command{
+		Use:   "up",
+		Short: "Start three replicas and two hosts, run a first command in a first sandbox, stay",
+		Args:  cobra.NoArgs,
+	}
+	level := up.Flags().String("log-level", "warn", "show events from this level on: debug, info, warn or error")
+	hosts := up.Flags().Int("hosts", 2, "host daemons to start")
+	up.RunE = func(cmd *cobra.Command, _ []string) error {
+		var l slog.Level
+		if err := l.UnmarshalText([]byte(*level)); err != nil {
+			return fmt.Errorf("--log-level: %w", err)
+		}
+		return runUp(cmd.Context(), stack.Options{Hosts: *hosts, Supervise: true, Notify: notify}, l)
+	}
+	down := &cobra.Command{
+		Use:   "down",
+		Short: "End the stack that runs here, or remove what a killed one left",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := stack.Down(cmd.Context(), stack.Options{Notify: notify}); err != nil {
+				return err
+			}
+			fmt.Println("Nothing of Berth runs here: no process, namespace, link, rule, mount or cgroup.")
+			return nil
+		},
+	}
+	prepare := &cobra.Command{
+		Use:   "prepare",
+		Short: "Fetch the guest kernel and build the base template, where they are missing",
+		Args:  cobra.NoArgs,
+	}
+	kernelOnly := prepare.Flags().Bool("kernel-only", false, "leave the template out")
+	prepare.RunE = func(cmd *cobra.Command, _ []string) error {
+		return stack.Prepare(cmd.Context(), stack.Options{Notify: notify}, *kernelOnly, os.Stderr)
+	}
+	root.AddCommand(up, down, prepare)
+	return root
+}
+
+// notify prints what the stack has to say, between the log lines.
+func notify(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05.000")+" --- "+format+"\n", args...)
+}
+
+func runUp(ctx context.Context, o stack.Options, level slog.Level) (err error) {
+	began := time.Now()
+	if err := stack.Prepare(ctx, o, false, os.Stderr); err != nil {
+		return err
+	}
+	root, err := stack.FindRoot()
+	if err != nil {
+		return err
+	}
+	fmt.Println("Starting three control-plane replicas and", o.Hosts, "hosts …")
+	s, err := stack.Start(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		fmt.Println("\nTaking everything down …")
+		// Ctrl-C ended ctx; the way down is walked to its end all the same.
+		if stopErr := s.Stop(context.WithoutCancel(ctx)); stopErr != nil {
+			err = errors.Join(err, stopErr)
+			return
+		}
+		fmt.Println("Done: no process, namespace, link, rule, mount or cgroup is left.")
+	}()
+	env := filepath.Join(root, ".berth", "dev.env")
+	if err := s.WriteEnv(env); err != nil {
+		return err
+	}
+	fmt.Printf("Healthy after %s.\n\n", seconds(time.Since(began)))
+	follow, cancel := context.WithCancel(ctx)
+	defer cancel()
+	followed := make(chan error, 1)
+	go func() { followed <- s.Follow(follow, os.Stdout, level) }()
+	if err := firstSandbox(ctx, s, os.Stdout); err != nil {
+		cancel()
+		return errors.Join(fmt.Errorf("the first sandbox: %w", err), <-followed)
+	}
+	printNext(os.Stdout, s)
+	select {
+	case <-ctx.Done():
+		return <-followed
+	case err := <-followed:
+		return err
+	}
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+
+// printNext says how to go on. The examples work when pasted.
+func printNext(w io.Writer, s *stack.Stack) {
+	fmt.Fprintf(w, `
+Berth is running.
+  API      %[1]s  (replicas also at %[2]s)
+  token    %[3]s
+  all of it, with a JWT and the operator's token: .berth/dev.env
+
+In another terminal, here:
+  set -a; . .berth/dev.env; set +a
+  bin/berth sandbox create base
+  bin/berth sandbox ls
+  bin/berth sandbox exec <id> -- uname -a
+  curl -s $BERTH_URL/v1/sandboxes -H "Authorization: Bearer $BERTH_TOKEN" -d '{"template":"base"}'
+  bin/berth raft status
+
+Kill a replica or a host daemon (kill -9) and look: sandboxes live on, and it is started again here.
+Ctrl-C, or make down, takes everything down. Logs in full: .berth/log/. Warnings follow.
+
+`, s.URLs[0], joinURLs(s.URLs[1:]), s.Token)
+}

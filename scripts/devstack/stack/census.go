@@ -1,0 +1,216 @@
+package stack
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+)
+
+// Thing is something of a stack that the kernel holds.
+type Thing struct {
+	Kind string // "process", "namespace", "link", "table", "mount" or "cgroup"
+	Name string
+	PID  int // of a process
+}
+
+func (t Thing) String() string { return t.Kind + " " + t.Name }
+
+// Census lists what the kernel holds of a stack: of its directory and of its
+// host ids. It reads the kernel's own tables and asks none of Berth's programs,
+// so that it finds what they forgot. The order is stable.
+func (o Options) Census() ([]Thing, error) {
+	var all []Thing
+	var failed error
+	for _, list := range []func() ([]Thing, error){
+		o.processes, o.namespaces, o.links, o.tables, o.mounts, o.cgroups,
+	} {
+		things, err := list()
+		failed = errors.Join(failed, err)
+		all = append(all, things...)
+	}
+	slices.SortFunc(all, func(a, b Thing) int {
+		return strings.Compare(a.Kind+" "+a.Name, b.Kind+" "+b.Name)
+	})
+	return all, failed
+}
+
+// processes finds every process that names the stack's directory on its command
+// line (VMMs and their QEMU), is one of the recorded programs, or runs as a
+// user of the hosts' ranges.
+func (o Options) processes() ([]Thing, error) {
+	recorded := make(map[int]bool)
+	records, _ := filepath.Glob(filepath.Join(o.recordDir(), "*.json"))
+	for _, r := range records {
+		if pid, alive, err := readRecord(r); err == nil && alive {
+			recorded[pid] = true
+		}
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var out []Thing
+	inside := []byte(o.Dir + "/")
+	for _, dir := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		if pid == os.Getpid() || pid == os.Getppid() {
+			continue
+		}
+		cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil || len(cmdline) == 0 {
+			continue // gone, or a kernel thread, or a zombie
+		}
+		if !recorded[pid] && !bytes.Contains(cmdline, inside) && !o.ownsUID(dir) {
+			continue
+		}
+		words := strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")
+		out = append(out, Thing{Kind: "process", PID: pid,
+			Name: fmt.Sprintf("%d %s", pid, abbreviate(strings.Join(words, " "), 120))})
+	}
+	return out, nil
+}
+
+// ownsUID reports whether the process of a /proc directory runs as a user that
+// one of the hosts gives to a VMM.
+func (o Options) ownsUID(procDir string) bool {
+	status, err := os.ReadFile(filepath.Join(procDir, "status"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		uids, ok := strings.CutPrefix(line, "Uid:")
+		if !ok {
+			continue
+		}
+		uid, err := strconv.Atoi(strings.Fields(uids)[0])
+		return err == nil && uid >= o.baseUID(0) && uid < o.baseUID(o.Hosts)
+	}
+	return false
+}
+
+func (o Options) namespaces() ([]Thing, error) {
+	entries, err := os.ReadDir("/run/netns")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var out []Thing
+	for _, e := range entries {
+		for _, id := range o.HostIDs() {
+			if strings.HasPrefix(e.Name(), "berth-"+id+"-") {
+				out = append(out, Thing{Kind: "namespace", Name: e.Name()})
+			}
+		}
+	}
+	return out, err
+}
+
+// links finds the host's ends of the slots' pairs, and taps left outside a namespace.
+func (o Options) links() ([]Thing, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	ours := regexp.MustCompile(`^b(` + strings.Join(o.HostIDs(), "|") + `)[a-z]+[0-9]+$`)
+	var out []Thing
+	for _, l := range links {
+		if ours.MatchString(l.Attrs().Name) {
+			out = append(out, Thing{Kind: "link", Name: l.Attrs().Name})
+		}
+	}
+	return out, nil
+}
+
+func (o Options) tables() ([]Thing, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	tables, err := conn.ListTables()
+	if err != nil {
+		return nil, fmt.Errorf("list nftables tables: %w", err)
+	}
+	var out []Thing
+	for _, t := range tables {
+		for _, id := range o.HostIDs() {
+			if t.Name == "berth_"+id {
+				out = append(out, Thing{Kind: "table", Name: t.Name})
+			}
+		}
+	}
+	return out, nil
+}
+
+func (o Options) mounts() ([]Thing, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []Thing
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 {
+			continue
+		}
+		// Field 5 is the mount point. A namespace's file below /run/netns is a
+		// mount as well, and is counted as a namespace.
+		if point := fields[4]; strings.HasPrefix(point, o.Dir+"/") {
+			out = append(out, Thing{Kind: "mount", Name: point})
+		}
+	}
+	return out, nil
+}
+
+// cgroups finds the groups of the hosts' sandboxes, in every hierarchy: a
+// directory of a host's id below one whose name begins with "berth".
+func (o Options) cgroups() ([]Thing, error) {
+	var out []Thing
+	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // came and went while we walked
+			}
+			return err
+		}
+		if !d.IsDir() || !o.isCgroup(path) {
+			return nil
+		}
+		out = append(out, Thing{Kind: "cgroup", Name: path})
+		return nil
+	})
+	return out, err
+}
+
+func (o Options) isCgroup(path string) bool {
+	parts := strings.Split(path, "/")
+	at := slices.IndexFunc(parts, func(s string) bool { return strings.HasPrefix(s, "berth") })
+	if at < 0 {
+		return false
+	}
+	for _, part := range parts[at:] {
+		for _, id := range o.HostIDs() {
+			if part == id || part == "berth-"+id || strings.HasPrefix(part, "berth-"+id+".") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func abbreviate(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}

@@ -1,0 +1,151 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// DefaultPortBase is where a stack's ports begin; see Options.PortBase.
+const DefaultPortBase = 7500
+
+// Options says what to start, and where. The zero value of every field but
+// Root means its default.
+type Options struct {
+	Root string // the clone: bin/, templates/ and, below .berth/, the caches
+	Dir  string // this stack's own files, wiped by Start; default <Root>/.berth/run
+	Logs string // one log file a process; default <Root>/.berth/log
+
+	// PortBase is the first of 30 ports: the replicas' public API is at +1, +2
+	// and +3, their peer ports at +11 and on, the hosts' API at +21 and on.
+	// Default BERTH_PORT_BASE, else 7500.
+	PortBase int
+
+	Replicas int // default 3
+	Hosts    int // default 2
+
+	// HostPrefix and HostRange keep stacks on one machine apart. Host ids are
+	// the prefix and a number (default "h": h1, h2). HostRange (0 to 7) chooses
+	// the range of slot addresses and of user ids.
+	HostPrefix string
+	HostRange  int
+
+	HostMemoryMB int // what each host may give to sandboxes; default: half of what is free now
+
+	// HostEnv adds to one host's environment, by host id; ReplicaEnv to every
+	// replica's.
+	HostEnv    map[string][]string
+	ReplicaEnv []string
+
+	// Supervise restarts a process that ends by itself or is killed. Tests
+	// leave it off and restart by hand.
+	Supervise bool
+
+	// Notify is told what happens, in sentences for a person. May be nil.
+	Notify func(format string, args ...any)
+}
+
+// withDefaults fills in what was left open.
+func (o Options) withDefaults() (Options, error) {
+	if o.Root == "" {
+		root, err := FindRoot()
+		if err != nil {
+			return o, err
+		}
+		o.Root = root
+	}
+	var err error
+	if o.Root, err = filepath.Abs(o.Root); err != nil {
+		return o, fmt.Errorf("root directory: %w", err)
+	}
+	if o.Dir == "" {
+		o.Dir = filepath.Join(o.Root, ".berth", "run")
+	}
+	if o.Logs == "" {
+		o.Logs = filepath.Join(o.Root, ".berth", "log")
+	}
+	if o.PortBase == 0 {
+		o.PortBase = DefaultPortBase
+		if s := os.Getenv("BERTH_PORT_BASE"); s != "" {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 1 || n > 65535-30 {
+				return o, fmt.Errorf("BERTH_PORT_BASE is %q: want a port number up to %d", s, 65535-30)
+			}
+			o.PortBase = n
+		}
+	}
+	if o.Replicas == 0 {
+		o.Replicas = 3
+	}
+	if o.Hosts == 0 {
+		o.Hosts = 2
+	}
+	if o.HostPrefix == "" {
+		o.HostPrefix = "h"
+	}
+	if o.HostRange < 0 || o.HostRange > 7 || o.Hosts > 8 {
+		return o, errors.New("at most 8 hosts, in ranges 0 to 7")
+	}
+	if o.Notify == nil {
+		o.Notify = func(string, ...any) {}
+	}
+	return o, nil
+}
+
+// FindRoot walks up from the working directory to the module's root.
+func FindRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", errors.New("not inside Berth's repository: no go.mod here or above")
+		}
+		dir = up
+	}
+}
+
+// The caches, shared by every stack of a clone.
+func (o Options) templateDir() string { return filepath.Join(o.Root, ".berth", "templates") }
+func (o Options) kernelDir() string   { return filepath.Join(o.Root, ".berth", "kernel") }
+
+func (o Options) bin(name string) string { return filepath.Join(o.Root, "bin", name) }
+
+func (o Options) replicaID(i int) string { return "r" + strconv.Itoa(i+1) }
+func (o Options) hostID(i int) string    { return o.HostPrefix + strconv.Itoa(i+1) }
+
+// HostIDs are the ids of the stack's hosts.
+func (o Options) HostIDs() []string {
+	ids := make([]string, o.Hosts)
+	for i := range ids {
+		ids[i] = o.hostID(i)
+	}
+	return ids
+}
+
+func (o Options) apiPort(i int) int  { return o.PortBase + 1 + i }
+func (o Options) peerPort(i int) int { return o.PortBase + 11 + i }
+func (o Options) hostPort(i int) int { return o.PortBase + 21 + i }
+
+func (o Options) pkiDir(id string) string  { return filepath.Join(o.Dir, "pki", id) }
+func (o Options) dataDir(id string) string { return filepath.Join(o.Dir, "data", id) }
+func (o Options) logFile(id string) string { return filepath.Join(o.Logs, id+".log") }
+
+// slotCIDR gives every host of every range a /20 of its own inside 10.212.0.0/14.
+func (o Options) slotCIDR(i int) netip.Prefix {
+	n := o.HostRange*8 + i
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(212 + n/16), byte(n % 16 * 16), 0}), 20)
+}
+
+// baseUID gives every host 2,000 user ids of its own, from 600000.
+func (o Options) baseUID(i int) int { return 600000 + (o.HostRange*8+i)*2000 }
+
+func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }

@@ -1,0 +1,116 @@
+package stack
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// previewSuffix is under .localhost, which every resolver answers with
+// loopback, so that preview URLs need no DNS of ours.
+const previewSuffix = "preview.localhost"
+
+// Everything that this package says to Berth's programs is in this file: their
+// sub-commands, flags and environment.
+
+// inherited is what a child gets of our own environment: enough to find tools
+// and to honour the settings that up, conformance and hostd share.
+func inherited() []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		switch name {
+		case "PATH", "HOME", "TMPDIR", "LANG", "BERTH_VMM", "BERTH_KERNEL",
+			"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY":
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// initArgs makes the cluster's CA, one directory a replica below pki/.
+func (o Options) initArgs() []string {
+	args := []string{"init", "--dir", filepath.Join(o.Dir, "pki")}
+	for i := range o.Replicas {
+		args = append(args, "--replica", o.replicaID(i)+"="+loopback(o.peerPort(i)))
+	}
+	return args
+}
+
+func (o Options) replicaEnv(i int, s secrets) []string {
+	id := o.replicaID(i)
+	peers := make([]string, o.Replicas)
+	for j := range peers {
+		peers[j] = o.replicaID(j) + "=" + loopback(o.peerPort(j))
+	}
+	env := append(inherited(),
+		"BERTH_NODE_ID="+id,
+		"BERTH_DATA_DIR="+o.dataDir(id),
+		"BERTH_PKI_DIR="+o.pkiDir(id),
+		"BERTH_LISTEN="+loopback(o.apiPort(i)),
+		"BERTH_PEER_LISTEN="+loopback(o.peerPort(i)),
+		"BERTH_PEERS="+strings.Join(peers, ","),
+		"BERTH_ADMIN_TOKEN="+s.adminToken,
+		"BERTH_JWT_HS256_KEY="+s.jwtKey,
+		"BERTH_JWT_ISSUER="+devIssuer,
+		"BERTH_PREVIEW_SUFFIX="+previewSuffix,
+		"BERTH_LOG_FORMAT=json",
+	)
+	return append(env, o.ReplicaEnv...)
+}
+
+func (o Options) joinArgs(i int, token, caSHA256 string) []string {
+	return []string{
+		"join",
+		"--peer", loopback(o.peerPort(0)),
+		"--token", token,
+		"--ca-sha256", caSHA256,
+		"--dir", o.pkiDir(o.hostID(i)),
+	}
+}
+
+func (o Options) hostEnv(i int) []string {
+	id := o.hostID(i)
+	peers := make([]string, o.Replicas)
+	for j := range peers {
+		peers[j] = loopback(o.peerPort(j))
+	}
+	env := append(inherited(),
+		"BERTH_AGENT_ID="+id,
+		"BERTH_DATA_DIR="+o.dataDir(id),
+		"BERTH_PKI_DIR="+o.pkiDir(id),
+		"BERTH_LISTEN="+loopback(o.hostPort(i)),
+		"BERTH_PEERS="+strings.Join(peers, ","),
+		"BERTH_TEMPLATE_DIR="+o.templateDir(),
+		"BERTH_SLOT_CIDR="+o.slotCIDR(i).String(),
+		"BERTH_BASE_UID="+strconv.Itoa(o.baseUID(i)),
+		"BERTH_MEMORY_MB="+strconv.Itoa(o.HostMemoryMB),
+		"BERTH_LOG_FORMAT=json",
+	)
+	if os.Getenv("BERTH_KERNEL") == "" {
+		env = append(env, "BERTH_KERNEL="+filepath.Join(o.kernelDir(), "vmlinux"))
+	}
+	return append(env, o.HostEnv[id]...)
+}
+
+func (o Options) recordDir() string { return filepath.Join(o.Dir, "procs") }
+
+// The sub-commands that run, and that remove, a daemon's things.
+var (
+	replicaArgs = []string{"serve"}
+	hostArgs    = []string{"serve"}
+	purgeArgs   = []string{"purge"}
+)
+
+// bakeArgs has hostd build the base template the way it builds any other.
+func (o Options) bakeArgs() []string {
+	return []string{"template", "build", filepath.Join(o.Root, "templates", BaseTemplate, "template.yaml")}
+}
+
+// bakeEnv is that of a host of its own, whose one slot is gone when the build
+// ends: no running host needs to know of it.
+func (o Options) bakeEnv() []string {
+	o.HostPrefix, o.Hosts = "bake", 1
+	return o.hostEnv(0)
+}
