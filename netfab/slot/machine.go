@@ -1,0 +1,191 @@
+package slot
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// machine is what the hosts of one machine together changed on it. The last
+// host to leave puts it back. It lies under /run, like the changes themselves
+// gone after a boot.
+type machine struct {
+	// Hosts that have not been purged.
+	Hosts []string `json:"hosts"`
+	// Forwarding holds, by link, the value of its forwarding parameter before
+	// the first host changed it.
+	Forwarding map[string]string `json:"forwarding,omitempty"`
+	// Mounted are the namespace directories that were made mount points.
+	Mounted []string `json:"mounted,omitempty"`
+}
+
+const (
+	machineFile = "machine.json"
+	machineLock = "lock"
+)
+
+// withMachine runs fn on the record while no other process does, and writes
+// back what fn left. A record that no host is in any more is removed.
+func (f *Fabric) withMachine(fn func(*machine) error) error {
+	dir := f.cfg.StateDir
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	path := filepath.Join(dir, machineFile)
+	var m machine
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("read record of changes: %w", err)
+	default:
+		if err := json.Unmarshal(data, &m); err != nil {
+			return fmt.Errorf("read record of changes %s: %w", path, err)
+		}
+	}
+	if m.Forwarding == nil {
+		m.Forwarding = make(map[string]string)
+	}
+	failed := fn(&m)
+	if len(m.Hosts) == 0 && failed == nil {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove record of changes: %w", err)
+		}
+		// The lock goes last. Whoever waits for it sees that it is gone.
+		_ = os.Remove(filepath.Join(dir, machineLock))
+		_ = os.Remove(dir)
+		return nil
+	}
+	if data, err = json.Marshal(m); err != nil {
+		return errors.Join(failed, err)
+	}
+	if err := writeFile(path, data); err != nil {
+		return errors.Join(failed, fmt.Errorf("write record of changes: %w", err))
+	}
+	return failed
+}
+
+// writeFile replaces path, so that a crash leaves the old content or the new.
+func writeFile(path string, data []byte) error {
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// lockDir takes the lock file in dir, making both as needed.
+func lockDir(dir string) (unlock func(), err error) {
+	path := filepath.Join(dir, machineLock)
+	for {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make state directory: %w", err)
+		}
+		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the last host to leave has just removed the directory
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open lock: %w", err)
+		}
+		if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+			file.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		// While we waited, the holder may have removed the file; a lock on it
+		// would then keep nobody out.
+		ours, err := file.Stat()
+		if err == nil {
+			var named os.FileInfo
+			if named, err = os.Stat(path); err == nil && os.SameFile(ours, named) {
+				return func() { file.Close() }, nil
+			}
+		}
+		file.Close()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("look at lock: %w", err)
+		}
+	}
+}
+
+// claim records that this host is there and lets the links forward.
+func (m *machine) claim(host string, uplinks []string) error {
+	if !slices.Contains(m.Hosts, host) {
+		m.Hosts = append(m.Hosts, host)
+		slices.Sort(m.Hosts)
+	}
+	for _, link := range uplinks {
+		before, err := forwarding(link)
+		if err != nil {
+			return err
+		}
+		if before == "1" {
+			continue
+		}
+		if _, ok := m.Forwarding[link]; !ok {
+			m.Forwarding[link] = before
+		}
+		if err := setForwarding(link); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// claimMount makes dir a shared mount point, as ip-netns(8) does: later
+// mounts then stay visible in every mount namespace of the machine, and ip
+// netns does not cover ours with a mount of its own.
+func (m *machine) claimMount(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make directory of namespaces: %w", err)
+	}
+	share := func() error { return unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	err := share()
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("share %s: %w", dir, err)
+	}
+	if err := unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("mount %s on itself: %w", dir, err)
+	}
+	m.Mounted = append(m.Mounted, dir)
+	if err := share(); err != nil {
+		return fmt.Errorf("share %s: %w", dir, err)
+	}
+	return nil
+}
+
+// release takes the host off the record; the last one puts everything back.
+func (m *machine) release(host string) error {
+	m.Hosts = slices.DeleteFunc(m.Hosts, func(h string) bool { return h == host })
+	if len(m.Hosts) > 0 {
+		return nil
+	}
+	var errs []error
+	for link, value := range m.Forwarding {
+		err := os.WriteFile(forwardingPath(link), []byte(value), 0o644)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("restore forwarding of %s: %w", link, err))
+		}
+	}
+	for _, dir := range m.Mounted {
+		// Someone else's namespaces may be mounted in it by now: then it stays.
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+			continue
+		}
+		if err := unix.Unmount(dir, 0); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBUSY) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,94 @@
+package slot
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Where the host's resolver configuration is. The second file holds the
+// servers behind systemd-resolved's stub, which listens on loopback only.
+var (
+	resolvConf        = "/etc/resolv.conf"
+	systemdResolvConf = "/run/systemd/resolve/resolv.conf"
+)
+
+// maxResolvers is what the C library uses of a longer list (MAXNS).
+const maxResolvers = 3
+
+// resolvers returns the servers that guests' DNS queries are sent to.
+func (c Config) resolvers() ([]netip.Addr, error) {
+	if len(c.Resolvers) > 0 {
+		return firstResolvers(c.Resolvers), nil
+	}
+	listed, err := readNameservers(resolvConf)
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(listed, netip.Addr.IsLoopback) {
+		behind, err := readNameservers(systemdResolvConf)
+		if err != nil {
+			return nil, err
+		}
+		listed = append(behind, listed...)
+	}
+	if usable := firstResolvers(listed); len(usable) > 0 {
+		return usable, nil
+	}
+	if len(c.FallbackResolvers) > 0 {
+		return firstResolvers(c.FallbackResolvers), nil
+	}
+	return nil, fmt.Errorf("%s names only loopback or IPv6 servers, and none is configured: %w", resolvConf, ErrNoResolver)
+}
+
+// firstResolvers returns the first few usable addresses, each once.
+func firstResolvers(all []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range all {
+		if usableResolver(a) && !slices.Contains(out, a) && len(out) < maxResolvers {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// usableResolver says whether another machine, which a guest is, could ask
+// the server.
+func usableResolver(a netip.Addr) bool {
+	return a.Is4() && !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast()
+}
+
+func readNameservers(path string) ([]netip.Addr, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the host's resolver configuration: %w", err)
+	}
+	return parseNameservers(data), nil
+}
+
+// parseNameservers returns the addresses of the nameserver lines
+// (resolv.conf(5)); what it does not understand it passes over, as the C
+// library does.
+func parseNameservers(data []byte) []netip.Addr {
+	var out []netip.Addr
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if a, err := netip.ParseAddr(fields[1]); err == nil {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
