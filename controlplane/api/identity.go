@@ -36,5 +36,5 @@ type Token struct {
 // NewToken is the answer of POST /v1/me/tokens. The key is shown this once.
 type NewToken struct {
 	Token
-	Key string `json:"token"`
+	Key string `json:"token"` // the whole key, brt_<prefix>_<secret>
 }

@@ -25,21 +25,21 @@ const (
 type Sandbox struct {
 	ID           string        `json:"id"` // 26 characters of lower-case base32
 	Status       SandboxStatus `json:"status"`
-	Template     string        `json:"template"`
-	Metadata     Object        `json:"metadata"`
-	CPU          int           `json:"cpu"` // virtual CPUs, from the template
+	Template     string        `json:"template"` // its name
+	Metadata     Object        `json:"metadata"` // the client's own object; {} when none was given
+	CPU          int           `json:"cpu"`      // virtual CPUs, from the template
 	MemoryMB     int           `json:"memory_mb"`
 	DiskMB       int           `json:"disk_mb"`
-	AgentID      string        `json:"agent_id"` // the host; empty until one is chosen
-	Owner        *Owner        `json:"owner"`    // the app or database that manages it
-	FromSnapshot *string       `json:"from_snapshot"`
-	ForkedFrom   *string       `json:"forked_from"`
+	AgentID      string        `json:"agent_id"`      // the host; empty until one is chosen
+	Owner        *Owner        `json:"owner"`         // the app or database that manages it
+	FromSnapshot *string       `json:"from_snapshot"` // id of the snapshot it was made from
+	ForkedFrom   *string       `json:"forked_from"`   // id of the sandbox it was forked from
 	CreatedAt    Time          `json:"created_at"`
-	StartedAt    *Time         `json:"started_at"`
-	ExpiresAt    *Time         `json:"expires_at"`
-	TTLSeconds   *int64        `json:"ttl_seconds"`
-	Persistent   bool          `json:"persistent"`
-	Error        *string       `json:"error"` // why it failed
+	StartedAt    *Time         `json:"started_at"`  // when it first ran
+	ExpiresAt    *Time         `json:"expires_at"`  // null: it lives until it is deleted
+	TTLSeconds   *int64        `json:"ttl_seconds"` // as asked for at the create
+	Persistent   bool          `json:"persistent"`  // when its time ends it hibernates instead of being deleted
+	Error        *string       `json:"error"`       // why it failed
 	Volumes      []VolumeMount `json:"volumes"`
 	PreviewURL   string        `json:"preview_url"` // a pattern: replace {port}
 }
@@ -59,11 +59,11 @@ type VolumeMount struct {
 // CreateSandbox is the body of POST /v1/sandboxes. CPU and memory come from
 // the template; cpu and memory_mb are ignored if sent.
 type CreateSandbox struct {
-	Template     string        `json:"template"`
-	TTLSeconds   *int64        `json:"ttl_seconds,omitempty"`
-	Metadata     Object        `json:"metadata,omitempty"`
-	Env          StringMap     `json:"env,omitempty"` // in the environment of every later exec
-	FromSnapshot string        `json:"from_snapshot,omitempty"`
+	Template     string        `json:"template"`                // its name, such as "base"
+	TTLSeconds   *int64        `json:"ttl_seconds,omitempty"`   // default: it lives until it is deleted
+	Metadata     Object        `json:"metadata,omitempty"`      // any object; kept and returned as it is
+	Env          StringMap     `json:"env,omitempty"`           // in the environment of every later exec
+	FromSnapshot string        `json:"from_snapshot,omitempty"` // id of a snapshot of the same template
 	Volumes      []VolumeMount `json:"volumes,omitempty"`
 	Boot         Boot          `json:"boot,omitempty"` // default restore
 }
@@ -81,7 +81,7 @@ const (
 
 // Exec is the body of POST /v1/sandboxes/{id}/exec.
 type Exec struct {
-	Cmd            Command   `json:"cmd"`
+	Cmd            Command   `json:"cmd"`                       // a string runs under sh -c, an array is an argv
 	Cwd            string    `json:"cwd,omitempty"`             // default: the user's home
 	Env            StringMap `json:"env,omitempty"`             // over the sandbox's own
 	User           string    `json:"user,omitempty"`            // name or uid[:gid]; default root
@@ -90,7 +90,8 @@ type Exec struct {
 	TimeoutSeconds *int64    `json:"timeout_seconds,omitempty"` // default 60, at most 3600
 }
 
-// Command is what an exec runs: a string under sh -c, or an argv.
+// Command is what an exec runs: a string, under sh -c, or an array of strings,
+// as an argv.
 type Command struct {
 	Shell string   // run by /bin/sh -c
 	Argv  []string // run as it is; wins over Shell
@@ -143,14 +144,13 @@ type ExecResult struct {
 	ExitCode   int    `json:"exit_code"` // 128+n when signal n ended it
 	Stdout     string `json:"stdout"`
 	Stderr     string `json:"stderr"`
-	DurationMS int64  `json:"duration_ms"`
-	TimedOut   bool   `json:"timed_out"` // timeout_seconds passed and the process group was killed
-	Truncated  bool   `json:"truncated"` // a stream went past 8 MiB and the rest was dropped
+	DurationMS int64  `json:"duration_ms"` // in the guest
+	TimedOut   bool   `json:"timed_out"`   // timeout_seconds passed and the process group was killed
+	Truncated  bool   `json:"truncated"`   // a stream went past 8 MiB and the rest was dropped
 
-	// Present only where the stream is not valid UTF-8: its exact bytes. The
-	// text beside it then has U+FFFD for what it could not show.
-	StdoutBase64 Bytes `json:"stdout_base64,omitempty"`
-	StderrBase64 Bytes `json:"stderr_base64,omitempty"`
+	// Present only where needed; the text then has U+FFFD for what it could not show.
+	StdoutBase64 Bytes `json:"stdout_base64,omitempty"` // the exact bytes, where stdout is not UTF-8
+	StderrBase64 Bytes `json:"stderr_base64,omitempty"` // the exact bytes, where stderr is not UTF-8
 }
 
 // StdoutBytes returns exactly what the command wrote to stdout.

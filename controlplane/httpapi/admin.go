@@ -1,0 +1,174 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+func (a *API) raftStatus(c *gin.Context) error {
+	status, err := a.cfg.Cluster.RaftStatus(c.Request.Context())
+	if err != nil {
+		return err
+	}
+	return ok(c, renderRaftStatus(status))
+}
+
+func (a *API) addPeer(c *gin.Context) error {
+	in, _, err := bind[api.AddPeer](c, maxJSONBody)
+	switch {
+	case err != nil:
+		return err
+	case in.ID == "":
+		return invalid("id is required", "")
+	case in.Address == "":
+		return invalid("address is required", "")
+	}
+	if err := a.cfg.Cluster.AddPeer(c.Request.Context(), in.ID, in.Address); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+func (a *API) removePeer(c *gin.Context) error {
+	id, err := pathID(c, "id")
+	if err != nil {
+		return err
+	}
+	if err := a.cfg.Cluster.RemovePeer(c.Request.Context(), id); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+func (a *API) transferLeadership(c *gin.Context) error {
+	in, _, err := bind[api.TransferLeadership](c, maxJSONBody)
+	if err != nil {
+		return err
+	}
+	if err := a.cfg.Cluster.TransferLeadership(c.Request.Context(), in.To); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+func (a *API) backup(c *gin.Context) error {
+	if c.Request.Method == http.MethodHead {
+		// A whole backup is not made only to tell its headers.
+		c.Header("Content-Type", backupType)
+		c.Status(http.StatusOK)
+		c.Writer.WriteHeaderNow()
+		return nil
+	}
+	return a.cfg.Cluster.Backup(c.Request.Context(), &backupWriter{c: c})
+}
+
+const backupType = "application/octet-stream"
+
+// backupWriter sends the header with the first byte, so that a backup that
+// fails before it can still be answered with an error.
+type backupWriter struct{ c *gin.Context }
+
+// Write implements io.Writer.
+func (w *backupWriter) Write(p []byte) (int, error) {
+	if !w.c.Writer.Written() {
+		w.c.Header("Content-Type", backupType)
+		w.c.Header("Content-Disposition", `attachment; filename="berth-backup"`)
+		w.c.Status(http.StatusOK)
+	}
+	_ = http.NewResponseController(w.c.Writer).SetWriteDeadline(time.Now().Add(stallTimeout))
+	return w.c.Writer.Write(p)
+}
+
+func (a *API) restore(c *gin.Context) error {
+	if err := a.cfg.Cluster.Restore(c.Request.Context(), &stream{c: c, left: maxRestoreBody}); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+func (a *API) listAgents(c *gin.Context) error {
+	o, err := listOptions(c)
+	if err != nil {
+		return err
+	}
+	agents, err := a.cfg.Cluster.Agents(c.Request.Context())
+	if err != nil {
+		return err
+	}
+	page, next, err := pageOf(agents, o, func(a service.Agent) (time.Time, string) { return a.CreatedAt, a.ID })
+	if err != nil {
+		return err
+	}
+	linkNext(c, o, next)
+	return ok(c, each(page, renderAgent))
+}
+
+func (a *API) drainAgent(c *gin.Context) error {
+	return changeAgent(c, a.cfg.Cluster.DrainAgent)
+}
+
+func (a *API) undrainAgent(c *gin.Context) error {
+	return changeAgent(c, a.cfg.Cluster.UndrainAgent)
+}
+
+func (a *API) removeAgent(c *gin.Context) error {
+	id, err := pathID(c, "id")
+	if err != nil {
+		return err
+	}
+	if err := a.cfg.Cluster.RemoveAgent(c.Request.Context(), id); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+// maxJoinTTL is a day: long enough to install a host, short enough that a token
+// left in a shell's history is soon worthless.
+const maxJoinTTL = 24 * 60 * 60
+
+func (a *API) createJoinToken(c *gin.Context) error {
+	in, _, err := bind[api.CreateJoinToken](c, maxJSONBody)
+	if err != nil {
+		return err
+	}
+	var ttl time.Duration
+	if s := in.TTLSeconds; s != nil {
+		if *s < 1 || *s > maxJoinTTL {
+			return invalid("ttl_seconds must be from 1 to 86400", "")
+		}
+		ttl = time.Duration(*s) * time.Second
+	}
+	token, err := a.cfg.Cluster.CreateJoinToken(c.Request.Context(), ttl)
+	if err != nil {
+		return err
+	}
+	return created(c, api.JoinToken{
+		Token:     token.Token,
+		ExpiresAt: api.Time{Time: token.ExpiresAt},
+		CASHA256:  token.CASHA256,
+		Peers:     each(token.Peers, func(p string) string { return p }),
+	})
+}
+
+// changeAgent is the body of drain and undrain. The request's own body says
+// nothing, but it has to be JSON like any other.
+func changeAgent(c *gin.Context, change func(context.Context, string) (service.Agent, error)) error {
+	id, err := pathID(c, "id")
+	if err != nil {
+		return err
+	}
+	if _, _, err := bind[api.Empty](c, maxJSONBody); err != nil {
+		return err
+	}
+	agent, err := change(c.Request.Context(), id)
+	if err != nil {
+		return err
+	}
+	return ok(c, renderAgent(agent))
+}

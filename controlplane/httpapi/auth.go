@@ -1,0 +1,55 @@
+package httpapi
+
+import (
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// access says who may use a route.
+type access int
+
+const (
+	public   access = iota // anybody
+	tenant                 // an API key or a JWT
+	jwtOnly                // a JWT
+	operator               // an operator's token or client certificate
+)
+
+// admit lets the caller in or refuses it, and remembers who it is.
+func (a *API) admit(c *gin.Context, need access) error {
+	if need == public {
+		return nil
+	}
+	caller, err := a.cfg.Authenticator.Authenticate(c.Request)
+	if err != nil {
+		return err
+	}
+	caller.RequestID = requestID(c)
+	c.Set(keyCaller, caller)
+	switch need {
+	case operator:
+		if !caller.Admin {
+			return errForbidden
+		}
+		return nil
+	case jwtOnly:
+		if err := caller.RequireJWT(); err != nil {
+			return err
+		}
+	case tenant:
+		if err := caller.RequireWorkspace(); err != nil {
+			return err
+		}
+	}
+	if a.cfg.Limiter != nil && caller.WorkspaceID != "" {
+		return a.cfg.Limiter.Allow(caller.WorkspaceID)
+	}
+	return nil
+}
+
+// errRateLimited is what a Limiter answers with; it is here for the document.
+var errRateLimited = &service.Error{
+	Code:    service.ERateLimited,
+	Message: "rate limit: 50 req/burst, 25/sec sustained per workspace",
+}

@@ -1,0 +1,99 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// Limits of request bodies. What a create carries ends in the replicated log,
+// which is kept small; an exec may carry the command's input.
+const (
+	maxJSONBody    = 1 << 20
+	maxExecBody    = 8 << 20
+	maxRestoreBody = 1 << 30
+)
+
+const (
+	// bodyTimeout is how long a JSON body may take to arrive.
+	bodyTimeout = 30 * time.Second
+	// stallTimeout is how long a stream may stand still, in either direction.
+	stallTimeout = time.Minute
+	// answerTimeout is how long a client may take to read an answer.
+	answerTimeout = 5 * time.Minute
+	// maxDrain is how much of a refused body is read and dropped: a client that
+	// sends first and reads afterwards then sees the refusal, not a reset.
+	maxDrain = 32 << 20
+)
+
+// readBody reads the whole body, of at most limit bytes.
+func readBody(c *gin.Context, limit int64) ([]byte, error) {
+	r := c.Request
+	rc := http.NewResponseController(c.Writer)
+	// A recorder in a test has no deadlines; a server always has.
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout))
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+
+	var body []byte
+	if r.ContentLength <= limit {
+		var err error
+		if body, err = io.ReadAll(io.LimitReader(r.Body, limit+1)); err != nil {
+			return nil, bodyError(err)
+		}
+	}
+	if r.ContentLength > limit || int64(len(body)) > limit {
+		// A client that awaits "100 Continue" has sent nothing yet.
+		if r.Header.Get("Expect") == "" {
+			_, _ = io.CopyN(io.Discard, r.Body, maxDrain)
+		}
+		c.Header("Connection", "close")
+		return nil, &service.Error{
+			Code:    service.ETooLarge,
+			Message: "request body too large",
+			Detail:  fmt.Sprintf("at most %d bytes", limit),
+		}
+	}
+	return body, nil
+}
+
+// bodyError is what a body that ended early or stalled is answered with.
+func bodyError(err error) error {
+	var timeout net.Error
+	if errors.Is(err, os.ErrDeadlineExceeded) || (errors.As(err, &timeout) && timeout.Timeout()) {
+		return &service.Error{Code: codeTimeout, Message: "request timeout", Detail: "the body did not arrive in time", Err: err}
+	}
+	return &service.Error{Code: service.EInvalid, Message: "invalid json", Detail: "the body ended early", Err: err}
+}
+
+// stream is a body that may be long: it is bounded in bytes and in how long it
+// may stand still, not in how long it takes.
+type stream struct {
+	c    *gin.Context
+	left int64
+}
+
+// Read implements io.Reader.
+func (s *stream) Read(p []byte) (int, error) {
+	if s.left < 0 {
+		return 0, &service.Error{
+			Code: service.ETooLarge, Message: "request body too large",
+			Detail: fmt.Sprintf("at most %d bytes", int64(maxRestoreBody)),
+		}
+	}
+	rc := http.NewResponseController(s.c.Writer)
+	_ = rc.SetReadDeadline(time.Now().Add(stallTimeout))
+	n, err := s.c.Request.Body.Read(p)
+	s.left -= int64(n)
+	if err != nil {
+		_ = rc.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}

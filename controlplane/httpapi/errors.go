@@ -1,0 +1,108 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net/http"
+	"strconv"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// Codes of failures that only HTTP knows.
+const (
+	codeMethodNotAllowed service.Code = "method_not_allowed"
+	codeTimeout          service.Code = "timeout"
+)
+
+// statusOf is the one table from an error's code to an HTTP status.
+var statusOf = map[service.Code]int{
+	service.EInvalid:        http.StatusBadRequest,
+	service.EUnauthorized:   http.StatusUnauthorized,
+	service.EQuota:          http.StatusPaymentRequired,
+	service.EForbidden:      http.StatusForbidden,
+	service.ENotFound:       http.StatusNotFound,
+	codeMethodNotAllowed:    http.StatusMethodNotAllowed,
+	codeTimeout:             http.StatusRequestTimeout,
+	service.EConflict:       http.StatusConflict,
+	service.ENoArchive:      http.StatusPreconditionFailed,
+	service.ETooLarge:       http.StatusRequestEntityTooLarge,
+	service.EUnprocessable:  http.StatusUnprocessableEntity,
+	service.ERateLimited:    http.StatusTooManyRequests,
+	service.EInternal:       http.StatusInternalServerError,
+	service.ENotImplemented: http.StatusNotImplemented,
+	service.EBadGateway:     http.StatusBadGateway,
+	service.EUnavailable:    http.StatusServiceUnavailable,
+	service.EInsufficient:   http.StatusInsufficientStorage,
+}
+
+// statusClientGone is what the log and the metrics say of a request whose
+// client left before the answer; nobody receives it.
+const statusClientGone = 499
+
+var (
+	errMethodNotAllowed = &service.Error{Code: codeMethodNotAllowed, Message: "method not allowed"}
+	errForbidden        = &service.Error{Code: service.EForbidden, Message: "forbidden", Detail: "this route needs an operator's credential"}
+)
+
+func invalid(message, detail string) error {
+	return &service.Error{Code: service.EInvalid, Message: message, Detail: detail}
+}
+
+func invalidJSON(detail string) error { return invalid("invalid json", detail) }
+
+// classify turns any error into the one that is rendered, and its status.
+func classify(ctx context.Context, err error) (*service.Error, int) {
+	var e *service.Error
+	switch {
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		return &service.Error{Message: "client closed the request", Err: err}, statusClientGone
+	case errors.As(err, &e):
+	case errors.Is(err, context.DeadlineExceeded):
+		e = service.Unavailable("the request took too long", err)
+	default:
+		e = service.AsError(err)
+	}
+	status, ok := statusOf[e.Code]
+	if !ok {
+		status = http.StatusInternalServerError
+	}
+	return e, status
+}
+
+// fail answers with the error, and logs what the caller is not told.
+func (a *API) fail(c *gin.Context, err error) {
+	e, status := classify(c.Request.Context(), err)
+	if status >= http.StatusInternalServerError {
+		a.log.LogAttrs(c.Request.Context(), slog.LevelError, "request failed",
+			slog.String("request_id", requestID(c)),
+			slog.String("route", routeOf(c)),
+			slog.Int("status", status),
+			slog.String("error", redact(err.Error())))
+	}
+	c.Abort()
+	if c.Writer.Written() {
+		// The answer has begun: cutting the connection is the only way left to
+		// say that it is not whole.
+		panic(http.ErrAbortHandler)
+	}
+	if e.RetryAfter > 0 {
+		c.Header("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
+	}
+	if status == http.StatusUnauthorized {
+		c.Header("WWW-Authenticate", "Bearer")
+	}
+	body := make(map[string]any, len(e.Fields)+2)
+	for k, v := range e.Fields {
+		body[k] = v
+	}
+	body["error"] = e.Message
+	if e.Detail != "" {
+		body["detail"] = e.Detail
+	}
+	writeJSON(c, status, body)
+}

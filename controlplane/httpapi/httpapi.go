@@ -1,0 +1,185 @@
+// Package httpapi is the public HTTP API: it binds a request to a type of
+// package api, makes one call to a use case, and renders the answer. Every
+// route stands once, in routes.go, from which both the router and the OpenAPI
+// document are made; every error becomes a status in one place, errors.go.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// Sandboxes are the use cases of /v1/sandboxes.
+type Sandboxes interface {
+	Create(ctx context.Context, c service.Caller, in service.CreateSandbox) (service.Sandbox, error)
+	Get(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
+	List(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Sandbox, next string, err error)
+	Delete(ctx context.Context, c service.Caller, id string) error
+	Exec(ctx context.Context, c service.Caller, id string, in service.Exec) (service.ExecResult, error)
+}
+
+// Identity are the use cases of /v1/me.
+type Identity interface {
+	Me(ctx context.Context, c service.Caller) (service.Profile, error)
+	SetCurrentOrg(ctx context.Context, c service.Caller, workspaceID string) (service.Profile, error)
+	CreateToken(ctx context.Context, c service.Caller, name string) (service.Token, error)
+	ListTokens(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Token, next string, err error)
+	RevokeToken(ctx context.Context, c service.Caller, prefix string) error
+}
+
+// Cluster are the use cases of /v1/admin.
+type Cluster interface {
+	RaftStatus(ctx context.Context) (service.RaftStatus, error)
+	AddPeer(ctx context.Context, id, address string) error
+	RemovePeer(ctx context.Context, id string) error
+	TransferLeadership(ctx context.Context, to string) error
+	Backup(ctx context.Context, w io.Writer) error
+	Restore(ctx context.Context, r io.Reader) error
+	Agents(ctx context.Context) ([]service.Agent, error)
+	DrainAgent(ctx context.Context, id string) (service.Agent, error)
+	UndrainAgent(ctx context.Context, id string) (service.Agent, error)
+	RemoveAgent(ctx context.Context, id string) error
+	CreateJoinToken(ctx context.Context, ttl time.Duration) (service.JoinToken, error)
+}
+
+// Authenticator finds out who a request is from, by its bearer token or its
+// client certificate. It fails with a service.Error.
+type Authenticator interface {
+	Authenticate(r *http.Request) (service.Caller, error)
+}
+
+// Limiter says whether a workspace may make one more request now. It fails
+// with a service.Error.
+type Limiter interface {
+	Allow(workspaceID string) error
+}
+
+// Config is what the API stands on.
+type Config struct {
+	Sandboxes     Sandboxes
+	Identity      Identity
+	Cluster       Cluster
+	Authenticator Authenticator
+	Limiter       Limiter                         // nil: no limit
+	Health        func(ctx context.Context) error // of this replica, for /healthz; nil: always well
+	Version       api.VersionInfo                 // of the running program
+	Registerer    prometheus.Registerer           // where the request metrics go
+	Gatherer      prometheus.Gatherer             // what /metrics shows
+	Logger        *slog.Logger
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Sandboxes == nil, c.Identity == nil, c.Cluster == nil:
+		return errors.New("httpapi: a use case is missing")
+	case c.Authenticator == nil:
+		return errors.New("httpapi: no authenticator")
+	case c.Registerer == nil, c.Gatherer == nil:
+		return errors.New("httpapi: no metrics registry")
+	case c.Logger == nil:
+		return errors.New("httpapi: no logger")
+	}
+	return nil
+}
+
+// API serves every public route. It is an http.Handler.
+type API struct {
+	cfg     Config
+	log     *slog.Logger
+	engine  *gin.Engine
+	metrics *metrics
+	openapi []byte // the document, ready to send
+}
+
+var releaseMode sync.Once // gin's mode is a global of the process
+
+// New assembles the API.
+func New(cfg Config) (*API, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	releaseMode.Do(func() { gin.SetMode(gin.ReleaseMode) })
+	cfg.Version.API = api.Version
+	a := &API{cfg: cfg, log: cfg.Logger, engine: gin.New()}
+
+	var err error
+	if a.metrics, err = newMetrics(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("httpapi: register metrics: %w", err)
+	}
+	doc, err := document(routes())
+	if err != nil {
+		return nil, fmt.Errorf("httpapi: build the OpenAPI document: %w", err)
+	}
+	a.openapi = doc
+
+	e := a.engine
+	// A path is matched as it was sent, so that an id with an escaped slash
+	// stays one segment; only exact paths exist, so nothing is redirected.
+	e.UseRawPath = true
+	e.UnescapePathValues = true
+	e.RedirectTrailingSlash = false
+	e.RedirectFixedPath = false
+	e.HandleMethodNotAllowed = true
+
+	// Outermost first: a response always has its request id, and whatever
+	// happens further in is logged and counted with the status it led to.
+	e.Use(withRequestID, a.observe, a.recoverPanic, requireBody)
+	e.NoRoute(func(c *gin.Context) { a.fail(c, service.NotFound()) })
+	e.NoMethod(func(c *gin.Context) { a.fail(c, errMethodNotAllowed) })
+	for _, rt := range routes() {
+		e.Handle(rt.method, rt.path, a.serve(rt))
+		if rt.method == http.MethodGet {
+			// net/http leaves the body out of the answer to a HEAD.
+			e.HEAD(rt.path, a.serve(rt))
+		}
+	}
+	return a, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.engine.ServeHTTP(w, r) }
+
+// serve admits the caller and runs the route's handler.
+func (a *API) serve(rt route) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		err := a.admit(c, rt.access)
+		if err == nil {
+			err = rt.handle(a, c)
+		}
+		if err != nil {
+			a.fail(c, err)
+		}
+	}
+}
+
+// Limits of one connection. There is no limit on how long an answer may take
+// to begin: an exec lasts up to an hour. Bodies have deadlines of their own.
+const (
+	headerTimeout  = 10 * time.Second
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 64 << 10
+)
+
+// NewServer returns a server for the handler with the API's time-outs. The
+// caller sets its address and TLS, and shuts it down.
+func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}

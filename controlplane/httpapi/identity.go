@@ -1,0 +1,66 @@
+package httpapi
+
+import (
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+func (a *API) getMe(c *gin.Context) error {
+	profile, err := a.cfg.Identity.Me(c.Request.Context(), callerOf(c))
+	if err != nil {
+		return err
+	}
+	return ok(c, renderMe(profile))
+}
+
+func (a *API) setCurrentOrg(c *gin.Context) error {
+	in, _, err := bind[api.SetCurrentOrg](c, maxJSONBody)
+	if err != nil {
+		return err
+	}
+	if in.OrgID == "" {
+		return invalid("org_id is required", "")
+	}
+	profile, err := a.cfg.Identity.SetCurrentOrg(c.Request.Context(), callerOf(c), in.OrgID)
+	if err != nil {
+		return err
+	}
+	return ok(c, renderMe(profile))
+}
+
+func (a *API) createToken(c *gin.Context) error {
+	in, _, err := bind[api.CreateToken](c, maxJSONBody)
+	if err != nil {
+		return err
+	}
+	token, err := a.cfg.Identity.CreateToken(c.Request.Context(), callerOf(c), in.Name)
+	if err != nil {
+		return err
+	}
+	return created(c, api.NewToken{Token: renderToken(token), Key: token.Key})
+}
+
+func (a *API) listTokens(c *gin.Context) error {
+	o, err := listOptions(c)
+	if err != nil {
+		return err
+	}
+	page, next, err := a.cfg.Identity.ListTokens(c.Request.Context(), callerOf(c), o)
+	if err != nil {
+		return err
+	}
+	linkNext(c, o, next)
+	return ok(c, each(page, renderToken))
+}
+
+func (a *API) revokeToken(c *gin.Context) error {
+	prefix, err := pathID(c, "prefix")
+	if err != nil {
+		return err
+	}
+	if err := a.cfg.Identity.RevokeToken(c.Request.Context(), callerOf(c), prefix); err != nil {
+		return err
+	}
+	return noContent(c)
+}

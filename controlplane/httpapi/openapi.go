@@ -1,0 +1,378 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/swaggest/jsonschema-go"
+	"github.com/swaggest/openapi-go"
+	"github.com/swaggest/openapi-go/openapi31"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// document builds the OpenAPI 3.1 document of the routes.
+func document(all []route) ([]byte, error) {
+	docs, err := api.Docs()
+	if err != nil {
+		return nil, err
+	}
+	r := openapi31.NewReflector()
+	describeService(r.SpecEns())
+	for _, plain := range []any{api.Time{}, api.Object{}, api.StringMap{}, api.Bytes{}} {
+		r.InlineDefinition(plain)
+	}
+	r.DefaultOptions = append(r.DefaultOptions,
+		jsonschema.InterceptDefName(func(t reflect.Type, _ string) string {
+			if t == reflect.TypeFor[api.ErrorBody]() {
+				return "Error"
+			}
+			return t.Name()
+		}),
+		jsonschema.InterceptSchema(func(p jsonschema.InterceptSchemaParams) (bool, error) {
+			return ownSchema(p, docs), nil
+		}),
+		jsonschema.InterceptProp(func(p jsonschema.InterceptPropParams) error {
+			finishProperty(p, docs)
+			return nil
+		}),
+	)
+	for _, rt := range all {
+		if err := addOperation(r, rt); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", rt.method, rt.path, err)
+		}
+	}
+	return json.MarshalIndent(r.Spec, "", "  ")
+}
+
+// The names of the security schemes.
+const (
+	schemeAPIKey   = "apiKey"
+	schemeJWT      = "jwt"
+	schemeOperator = "operatorToken"
+	schemeCert     = "operatorCertificate"
+)
+
+func describeService(s *openapi31.Spec) {
+	s.Info.WithTitle("Berth").WithVersion(api.Version).WithDescription(
+		"Isolated compute on a fleet of hosts. Every POST carries a body: send {} where there is nothing to say; " +
+			"a POST without one is refused with 411 and an empty body. Unknown members of a request are ignored. " +
+			"Every response carries X-Request-Id. Branch on the status of an error, not on its text.")
+	s.Info.WithLicense(openapi31.License{Name: "Apache-2.0"})
+	s.WithServers(openapi31.Server{URL: "/"})
+	for _, t := range [][2]string{
+		{"Service", "The replica itself. No credential."},
+		{"Sandboxes", "MicroVMs made from a template. An API key or a JWT."},
+		{"Identity", "The person behind a JWT, and API keys. A JWT."},
+		{"Administration", "The control store and the hosts. An operator's token or client certificate."},
+	} {
+		tag := openapi31.Tag{Name: t[0]}
+		tag.WithDescription(t[1])
+		s.Tags = append(s.Tags, tag)
+	}
+	s.SetHTTPBearerTokenSecurity(schemeAPIKey, "", "An API key, brt_<prefix>_<secret>.")
+	s.SetHTTPBearerTokenSecurity(schemeJWT, "JWT", "A JWT of an issuer that the operator configured.")
+	s.SetHTTPBearerTokenSecurity(schemeOperator, "", "The operator's token.")
+	s.Components.WithSecuritySchemesItem(schemeCert, openapi31.SecuritySchemeOrReference{
+		SecurityScheme: (&openapi31.SecurityScheme{}).WithMutualTLS(openapi31.MutualTLS{}).
+			WithDescription("A client certificate of the cluster's CA that names an operator."),
+	})
+	header := func(name, description, kind string) {
+		h := openapi31.Header{Schema: map[string]any{"type": kind}}
+		h.WithDescription(description)
+		s.Components.WithHeadersItem(name, openapi31.HeaderOrReference{Header: &h})
+	}
+	header("RequestID", "Names the request; the client's own where it sent one of up to 64 visible ASCII characters.", "string")
+	header("Link", `The next page: </v1/…?cursor=…&limit=…>; rel="next". Absent on the last.`, "string")
+	header("RetryAfter", "Seconds to wait before trying again.", "integer")
+}
+
+func headerRef(name string) openapi31.HeaderOrReference {
+	return openapi31.HeaderOrReference{Reference: &openapi31.Reference{Ref: "#/components/headers/" + name}}
+}
+
+// ownSchema writes the schemas that reflection cannot find out.
+func ownSchema(p jsonschema.InterceptSchemaParams, docs map[string]string) (stop bool) {
+	s, t := p.Schema, p.Value.Type()
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.PkgPath() != reflect.TypeFor[api.Error]().PkgPath() {
+		return false
+	}
+	str := jsonschema.String.ToSchemaOrBool()
+	switch t {
+	case reflect.TypeFor[api.Time]():
+		*s = jsonschema.Schema{}
+		s.WithType(jsonschema.String.Type()).WithFormat("date-time")
+	case reflect.TypeFor[api.Object]():
+		*s = jsonschema.Schema{}
+		s.WithType(jsonschema.Object.Type())
+	case reflect.TypeFor[api.StringMap]():
+		*s = jsonschema.Schema{}
+		s.WithType(jsonschema.Object.Type()).WithAdditionalProperties(str)
+	case reflect.TypeFor[api.Bytes]():
+		*s = jsonschema.Schema{}
+		s.WithType(jsonschema.String.Type()).WithExtraPropertiesItem("contentEncoding", "base64")
+	case reflect.TypeFor[api.Command]():
+		*s = jsonschema.Schema{}
+		list := jsonschema.Array.ToSchemaOrBool()
+		list.TypeObjectEns().WithItems(jsonschema.Items{SchemaOrBool: &str}).WithMinItems(1)
+		s.WithOneOf(str, list)
+	case reflect.TypeFor[api.SandboxStatus]():
+		if p.Processed {
+			s.WithEnum(api.SandboxStarting, api.SandboxRunning, api.SandboxPaused,
+				api.SandboxHibernated, api.SandboxFailed, api.SandboxDeleting)
+		}
+		return false
+	case reflect.TypeFor[api.Boot]():
+		if p.Processed {
+			s.WithEnum(api.BootRestore, api.BootCold)
+		}
+		return false
+	default:
+		if d := docs[t.Name()]; p.Processed && d != "" {
+			s.WithDescription(d)
+		}
+		return false
+	}
+	return true
+}
+
+// finishProperty says of a field what its tag and its comment say: it is
+// required unless it may be left out, and null only where it is a pointer.
+func finishProperty(p jsonschema.InterceptPropParams, docs map[string]string) {
+	if !p.Processed {
+		return
+	}
+	owner := ownerOf(p)
+	if d := docs[owner+"."+p.Field.Name]; d != "" {
+		p.PropertySchema.WithDescription(d)
+	}
+	_, options, _ := strings.Cut(p.Field.Tag.Get("json"), ",")
+	optional := strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero")
+	if !optional {
+		p.ParentSchema.Required = append(p.ParentSchema.Required, p.Name)
+	}
+	switch ref := p.PropertySchema.Ref; {
+	case p.Field.Type.Kind() != reflect.Pointer:
+		p.PropertySchema.RemoveType(jsonschema.Null)
+	case ref != nil && !optional:
+		null := jsonschema.Null.ToSchemaOrBool()
+		either := jsonschema.Schema{Ref: ref}
+		p.PropertySchema.Ref = nil
+		p.PropertySchema.WithAnyOf(either.ToSchemaOrBool(), null)
+	case !optional:
+		p.PropertySchema.AddType(jsonschema.Null)
+	}
+}
+
+// ownerOf names the struct that a field stands in.
+func ownerOf(p jsonschema.InterceptPropParams) string {
+	t := p.ParentSchema.ReflectType
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == nil {
+		return ""
+	}
+	return t.Name()
+}
+
+var ginParam = regexp.MustCompile(`:([a-z_]+)`)
+
+// addOperation adds one route with all it takes and answers.
+func addOperation(r *openapi31.Reflector, rt route) error {
+	oc, err := r.NewOperationContext(rt.method, ginParam.ReplaceAllString(rt.path, "{$1}"))
+	if err != nil {
+		return err
+	}
+	d := rt.doc
+	oc.SetID(d.id)
+	oc.SetTags(d.tag)
+	oc.SetSummary(d.summary)
+	if d.detail != "" {
+		oc.SetDescription(d.detail)
+	}
+	for _, scheme := range map[access][]string{
+		tenant:   {schemeAPIKey, schemeJWT},
+		jwtOnly:  {schemeJWT},
+		operator: {schemeOperator, schemeCert},
+	}[rt.access] {
+		oc.AddSecurity(scheme)
+	}
+	exposer, ok := oc.(openapi31.OperationExposer)
+	if !ok {
+		return fmt.Errorf("%T does not show its operation", oc)
+	}
+	exposer.Operation().Parameters = parameters(rt)
+
+	switch {
+	case d.body != nil:
+		oc.AddReqStructure(d.body, openapi.WithCustomize(func(c openapi.ContentOrReference) {
+			body, _ := c.(*openapi31.RequestBodyOrReference)
+			body.RequestBody.WithRequired(true)
+			setExample(body.RequestBody.Content, d.body)
+		}))
+	case d.bodyType != "":
+		oc.AddReqStructure(nil, openapi.WithContentType(d.bodyType), openapi.WithCustomize(func(c openapi.ContentOrReference) {
+			body, _ := c.(*openapi31.RequestBodyOrReference)
+			body.RequestBody.WithRequired(true)
+		}))
+	}
+	addAnswer(oc, d)
+	for status, list := range failuresOf(rt) {
+		addFailure(oc, status, list)
+	}
+	return r.AddOperation(oc)
+}
+
+// parameters are those of the path, and what lists and creates take.
+func parameters(rt route) []openapi31.ParameterOrReference {
+	var out []openapi31.ParameterOrReference
+	add := func(name string, in openapi31.ParameterIn, description string, schema map[string]any) {
+		p := openapi31.Parameter{Name: name, In: in, Schema: schema}
+		p.WithDescription(description)
+		p.WithRequired(in == openapi31.ParameterInPath)
+		out = append(out, openapi31.ParameterOrReference{Parameter: &p})
+	}
+	for _, m := range ginParam.FindAllStringSubmatch(rt.path, -1) {
+		add(m[1], openapi31.ParameterInPath, "What cannot be one is answered like an unknown one: 404.", map[string]any{"type": "string"})
+	}
+	if rt.doc.list {
+		add("limit", openapi31.ParameterInQuery, "How many to answer with.", map[string]any{
+			"type": "integer", "minimum": 1, "maximum": api.MaxListLimit, "default": api.DefaultListLimit,
+		})
+		add("cursor", openapi31.ParameterInQuery, "From the Link header of the page before.", map[string]any{"type": "string"})
+	}
+	if rt.doc.idempotent {
+		add(api.HeaderIdempotencyKey, openapi31.ParameterInHeader,
+			"The same key and body answer with the first result for 24 hours; the same key with another body is a 409.",
+			map[string]any{"type": "string", "minLength": 1, "maxLength": api.MaxIdempotencyKeyLength})
+	}
+	add(api.HeaderRequestID, openapi31.ParameterInHeader, "Names the request; ignored unless it is 1 to 64 visible ASCII characters.",
+		map[string]any{"type": "string"})
+	return out
+}
+
+func addAnswer(oc openapi.OperationContext, d operation) {
+	options := []openapi.ContentOption{
+		openapi.WithHTTPStatus(d.status),
+		openapi.WithCustomize(func(c openapi.ContentOrReference) {
+			resp := c.(*openapi31.ResponseOrReference).Response
+			resp.WithHeadersItem(api.HeaderRequestID, headerRef("RequestID"))
+			if d.list {
+				resp.WithHeadersItem("Link", headerRef("Link"))
+			}
+			setExample(resp.Content, d.answer)
+		}),
+	}
+	switch {
+	case d.answerType == "application/json":
+		oc.AddRespStructure(new(map[string]any), options...)
+	case d.answerType != "":
+		oc.AddRespStructure(nil, append(options, openapi.WithContentType(d.answerType))...)
+	default:
+		oc.AddRespStructure(d.answer, options...)
+	}
+}
+
+// failuresOf groups by status what a route may fail with: its own failures and
+// those that come with its method and access.
+func failuresOf(rt route) map[int][]service.Error {
+	list := append([]service.Error(nil), rt.doc.failures...)
+	if rt.method == post {
+		if rt.doc.bodyType == "" {
+			list = append(list, service.Error{Code: service.EInvalid, Message: "invalid json", Detail: "template must be a string, not number"})
+		}
+		list = append(list,
+			service.Error{Code: service.ETooLarge, Message: "request body too large"},
+			service.Error{Code: codeTimeout, Message: "request timeout"})
+	}
+	if rt.doc.list {
+		list = append(list, service.Error{Code: service.EInvalid, Message: "invalid limit", Detail: "want an integer from 1 to 1000"})
+	}
+	if strings.Contains(rt.path, ":") {
+		list = append(list, *service.NotFound())
+	}
+	switch rt.access {
+	case tenant, jwtOnly:
+		list = append(list, *errRateLimited)
+	case operator:
+		list = append(list, *errForbidden)
+	}
+	if rt.access != public {
+		detail := service.DetailMissingToken
+		if rt.access == jwtOnly {
+			detail = service.DetailJWTRequired
+		}
+		list = append(list, *service.Unauthorized(detail),
+			service.Error{Code: service.EInternal, Message: "internal error"},
+			*service.Unavailable("", nil))
+	}
+	out := map[int][]service.Error{}
+	for _, e := range list {
+		out[statusOf[e.Code]] = append(out[statusOf[e.Code]], e)
+	}
+	if rt.method == post {
+		out[http.StatusLengthRequired] = nil
+	}
+	return out
+}
+
+// addFailure documents one status, with each error it may carry as an example.
+func addFailure(oc openapi.OperationContext, status int, list []service.Error) {
+	var structure any
+	if len(list) > 0 {
+		structure = new(api.ErrorBody)
+	}
+	oc.AddRespStructure(structure, openapi.WithHTTPStatus(status), openapi.WithCustomize(func(c openapi.ContentOrReference) {
+		resp := c.(*openapi31.ResponseOrReference).Response
+		resp.WithHeadersItem(api.HeaderRequestID, headerRef("RequestID"))
+		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+			resp.WithHeadersItem("Retry-After", headerRef("RetryAfter"))
+		}
+		if status == http.StatusLengthRequired {
+			resp.Description = "The POST has no body; this answer has none either."
+			return
+		}
+		resp.Description = http.StatusText(status)
+		media := resp.Content["application/json"]
+		for i, e := range list {
+			value := toAny(api.ErrorBody{Error: e.Message, Detail: e.Detail})
+			media.WithExamplesItem("e"+strconv.Itoa(i+1), openapi31.ExampleOrReference{
+				Example: &openapi31.Example{Value: &value},
+			})
+		}
+		resp.Content["application/json"] = media
+	}))
+}
+
+func setExample(content map[string]openapi31.MediaType, v any) {
+	media, ok := content["application/json"]
+	if !ok || v == nil {
+		return
+	}
+	example := toAny(v)
+	media.Example = &example
+	content["application/json"] = media
+}
+
+// toAny is v as its JSON reads, which is how the document holds examples.
+func toAny(v any) any {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // one of our own examples
+	}
+	var out any
+	if err := json.Unmarshal(b, &out); err != nil {
+		panic(err)
+	}
+	return out
+}

@@ -1,0 +1,156 @@
+package httpapi
+
+import (
+	"cmp"
+	"encoding/base64"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// keySandboxID is set on routes of one sandbox, for the access log.
+const keySandboxID = "berth.sandbox_id"
+
+// maxID is longer than any id, name or prefix of the service.
+const maxID = 128
+
+// pathID returns a path parameter. What cannot be an id, whatever its bytes,
+// is an unknown one and goes no further: 404.
+func pathID(c *gin.Context, name string) (string, error) {
+	id := c.Param(name)
+	if id == "" || len(id) > maxID {
+		return "", service.NotFound()
+	}
+	for i := 0; i < len(id); i++ {
+		b := id[i]
+		switch {
+		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9':
+		case b == '-', b == '_', b == '.' && i > 0:
+		default:
+			return "", service.NotFound()
+		}
+	}
+	return id, nil
+}
+
+// sandboxParam is pathID for a sandbox, named in the access log.
+func sandboxParam(c *gin.Context) (string, error) {
+	id, err := pathID(c, "id")
+	if err == nil {
+		c.Set(keySandboxID, id)
+	}
+	return id, err
+}
+
+// idempotencyKey returns the Idempotency-Key of a create, or "" without one.
+func idempotencyKey(c *gin.Context) (string, error) {
+	values := c.Request.Header.Values(api.HeaderIdempotencyKey)
+	if len(values) == 0 {
+		return "", nil
+	}
+	key := values[0]
+	switch {
+	case len(values) > 1:
+		return "", invalid("invalid idempotency key", "the header is given more than once")
+	case key == "":
+		return "", invalid("invalid idempotency key", "the header is empty")
+	case !utf8.ValidString(key), strings.ContainsFunc(key, unicode.IsControl):
+		return "", invalid("invalid idempotency key", "want printable characters")
+	case utf8.RuneCountInString(key) > api.MaxIdempotencyKeyLength:
+		return "", invalid("invalid idempotency key", fmt.Sprintf("at most %d characters", api.MaxIdempotencyKeyLength))
+	}
+	return key, nil
+}
+
+// listOptions reads limit and cursor.
+func listOptions(c *gin.Context) (service.ListOptions, error) {
+	o := service.ListOptions{Limit: service.DefaultLimit}
+	q, err := url.ParseQuery(c.Request.URL.RawQuery)
+	if err != nil {
+		return o, invalid("invalid query", "the query string is malformed")
+	}
+	for _, name := range []string{"limit", "cursor"} {
+		if len(q[name]) > 1 {
+			return o, invalid("invalid "+name, name+" is given more than once")
+		}
+	}
+	if q.Has("limit") {
+		n, err := strconv.Atoi(q.Get("limit"))
+		if err != nil || n < 1 || n > service.MaxLimit {
+			return o, invalid("invalid limit", fmt.Sprintf("want an integer from 1 to %d", service.MaxLimit))
+		}
+		o.Limit = n
+	}
+	o.Cursor = q.Get("cursor")
+	const maxCursor = 512
+	visible := !strings.ContainsFunc(o.Cursor, func(r rune) bool { return r <= ' ' || r > '~' })
+	if len(o.Cursor) > maxCursor || !visible {
+		return o, errCursor
+	}
+	return o, nil
+}
+
+var errCursor = invalid("invalid cursor", "want the cursor of a Link header, unchanged")
+
+// linkNext announces the next page. The target is relative, so that it holds
+// behind any proxy and under any name of the service.
+func linkNext(c *gin.Context, o service.ListOptions, next string) {
+	if next == "" {
+		return
+	}
+	q := url.Values{"cursor": {next}, "limit": {strconv.Itoa(o.Limit)}}
+	c.Header("Link", "<"+c.Request.URL.EscapedPath()+"?"+q.Encode()+`>; rel="next"`)
+}
+
+// pageOf cuts one page, newest first, out of a whole list. The cursor is the
+// place of the last item, not the item: it holds when that one is gone.
+func pageOf[T any](items []T, o service.ListOptions, place func(T) (time.Time, string)) (page []T, next string, err error) {
+	order := func(at time.Time, id string, at2 time.Time, id2 string) int {
+		return cmp.Or(at2.Compare(at), cmp.Compare(id2, id))
+	}
+	items = slices.Clone(items)
+	slices.SortFunc(items, func(a, b T) int {
+		at, id := place(a)
+		at2, id2 := place(b)
+		return order(at, id, at2, id2)
+	})
+	if o.Cursor != "" {
+		at, id, err := parsePlace(o.Cursor)
+		if err != nil {
+			return nil, "", err
+		}
+		items = slices.DeleteFunc(items, func(t T) bool {
+			at2, id2 := place(t)
+			return order(at2, id2, at, id) <= 0
+		})
+	}
+	if len(items) > o.Limit {
+		items = items[:o.Limit]
+		at, id := place(items[o.Limit-1])
+		next = base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(at.UnixNano(), 10) + " " + id))
+	}
+	return items, next, nil
+}
+
+func parsePlace(cursor string) (time.Time, string, error) {
+	raw, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err != nil {
+		return time.Time{}, "", errCursor
+	}
+	nanos, id, ok := strings.Cut(string(raw), " ")
+	n, err := strconv.ParseInt(nanos, 10, 64)
+	if !ok || err != nil {
+		return time.Time{}, "", errCursor
+	}
+	return time.Unix(0, n), id, nil
+}

@@ -1,0 +1,32 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+func (a *API) healthz(c *gin.Context) error {
+	if a.cfg.Health != nil {
+		if err := a.cfg.Health(c.Request.Context()); err != nil {
+			return &service.Error{Code: service.EUnavailable, Message: "unhealthy", Err: err}
+		}
+	}
+	return ok(c, api.Health{Status: "ok"})
+}
+
+func (a *API) version(c *gin.Context) error { return ok(c, a.cfg.Version) }
+
+func (a *API) showMetrics(c *gin.Context) error {
+	promhttp.HandlerFor(a.cfg.Gatherer, promhttp.HandlerOpts{}).ServeHTTP(c.Writer, c.Request)
+	return nil
+}
+
+func (a *API) showOpenAPI(c *gin.Context) error {
+	writeBytes(c, http.StatusOK, "application/json; charset=utf-8", a.openapi)
+	return nil
+}

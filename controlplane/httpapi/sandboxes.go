@@ -1,0 +1,125 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+func (a *API) createSandbox(c *gin.Context) error {
+	key, err := idempotencyKey(c)
+	if err != nil {
+		return err
+	}
+	in, raw, err := bind[api.CreateSandbox](c, maxJSONBody)
+	if err != nil {
+		return err
+	}
+	if in.Template == "" {
+		return invalid("template is required", "")
+	}
+	digest := sha256.Sum256(raw)
+	sb, err := a.cfg.Sandboxes.Create(c.Request.Context(), callerOf(c), service.CreateSandbox{
+		Template:     in.Template,
+		TTLSeconds:   in.TTLSeconds,
+		Metadata:     json.RawMessage(in.Metadata),
+		Env:          in.Env,
+		FromSnapshot: in.FromSnapshot,
+		Volumes: each(in.Volumes, func(v api.VolumeMount) service.VolumeMount {
+			return service.VolumeMount{Name: v.Name, MountPath: v.MountPath}
+		}),
+		Boot:           string(in.Boot),
+		IdempotencyKey: key,
+		BodySHA256:     digest[:],
+	})
+	if err != nil {
+		return err
+	}
+	c.Set(keySandboxID, sb.ID)
+	return created(c, renderSandbox(sb))
+}
+
+func (a *API) listSandboxes(c *gin.Context) error {
+	o, err := listOptions(c)
+	if err != nil {
+		return err
+	}
+	page, next, err := a.cfg.Sandboxes.List(c.Request.Context(), callerOf(c), o)
+	if err != nil {
+		return err
+	}
+	linkNext(c, o, next)
+	return ok(c, each(page, renderSandbox))
+}
+
+func (a *API) getSandbox(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	sb, err := a.cfg.Sandboxes.Get(c.Request.Context(), callerOf(c), id)
+	if err != nil {
+		return err
+	}
+	return ok(c, renderSandbox(sb))
+}
+
+func (a *API) deleteSandbox(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	if err := a.cfg.Sandboxes.Delete(c.Request.Context(), callerOf(c), id); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+func (a *API) execInSandbox(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	in, err := bindExec(c)
+	if err != nil {
+		return err
+	}
+	result, err := a.cfg.Sandboxes.Exec(c.Request.Context(), callerOf(c), id, in)
+	if err != nil {
+		return err
+	}
+	return ok(c, renderExec(result))
+}
+
+// bindExec reads an exec. A string is run by a shell even where it is one
+// word; an array never is.
+func bindExec(c *gin.Context) (service.Exec, error) {
+	in, _, err := bind[api.Exec](c, maxExecBody)
+	switch {
+	case err != nil:
+		return service.Exec{}, err
+	case in.Cmd.IsZero():
+		return service.Exec{}, invalid("cmd required", "")
+	case in.Cmd.Argv != nil && in.Cmd.Argv[0] == "":
+		return service.Exec{}, invalid("cmd required", "the first element of cmd, the program, is empty")
+	case in.Stdin != "" && len(in.StdinBase64) > 0:
+		return service.Exec{}, invalidJSON("give stdin or stdin_base64, not both")
+	}
+	stdin := []byte(in.StdinBase64)
+	if in.Stdin != "" {
+		stdin = []byte(in.Stdin)
+	}
+	return service.Exec{
+		Shell:          in.Cmd.Shell,
+		Argv:           in.Cmd.Argv,
+		Cwd:            in.Cwd,
+		Env:            in.Env,
+		User:           in.User,
+		Stdin:          stdin,
+		TimeoutSeconds: in.TimeoutSeconds,
+	}, nil
+}
