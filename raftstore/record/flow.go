@@ -16,6 +16,7 @@ type Flow struct {
 	Data     json.RawMessage `json:"data,omitempty"`
 	Attempt  int             `json:"attempt"` // of this step, from 0
 	WakeAt   time.Time       `json:"wake_at,omitzero"`
+	WaitFor  []string        `json:"wait_for,omitempty"` // tables whose change wakes it before WakeAt
 	Deadline time.Time       `json:"deadline,omitzero"` // of the whole flow
 	Parent   string          `json:"parent,omitempty"`
 	Error    string          `json:"error,omitempty"` // of the last attempt
@@ -25,5 +26,6 @@ type Flow struct {
 func (f *Flow) Clone() *Flow {
 	c := *f
 	c.Data = slices.Clone(f.Data)
+	c.WaitFor = slices.Clone(f.WaitFor)
 	return &c
 }
