@@ -1,0 +1,229 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Config is what an Engine works with.
+type Config struct {
+	Store  *raftstore.Store
+	Kinds  []Kind
+	Clock  func() time.Time
+	Random func() float64 // in [0,1), for the jitter of retries
+	Logger *slog.Logger
+
+	// Fault, for tests, is asked at every point of every step. An error makes
+	// the engine drop the flow there as a crash would; it is then run again.
+	Fault func(f *record.Flow, at Point) error
+}
+
+// Point is a place in the run of a step.
+type Point string
+
+// The points at which Config.Fault is asked.
+const (
+	BeforeAct    Point = "before act"
+	BeforeCommit Point = "before commit"
+	AfterCommit  Point = "after commit"
+)
+
+// maxRunning bounds how many flows act at once; the others wait their turn.
+const maxRunning = 512
+
+// Engine runs the flows while this replica leads.
+type Engine struct {
+	cfg   Config
+	kinds map[string]Kind
+
+	mu       sync.Mutex
+	turned   chan struct{}        // closed and replaced when Run begins or ends
+	running  bool                 // Run is under way
+	outcomes map[string]*outcome  // of flows that ended in this Run, by id
+	notUntil map[string]time.Time // subjects whose commit failed: not at once again
+}
+
+type outcome struct {
+	err error
+	at  time.Time
+}
+
+// outcomeKept is how long an outcome waits for the one who waits for it.
+const outcomeKept = 5 * time.Minute
+
+// NewEngine makes an engine. It refuses kinds that lack a step they name.
+func NewEngine(cfg Config) (*Engine, error) {
+	e := &Engine{cfg: cfg, kinds: map[string]Kind{}, turned: make(chan struct{})}
+	for _, k := range cfg.Kinds {
+		if _, twice := e.kinds[k.Name]; twice || k.Name == "" {
+			return nil, fmt.Errorf("flow kind %q is named twice or not at all", k.Name)
+		}
+		if k.Expire != "" && k.Steps[k.Expire] == nil {
+			return nil, fmt.Errorf("flow kind %s: no step %q", k.Name, k.Expire)
+		}
+		if k.ActTimeout == 0 {
+			k.ActTimeout = DefaultActTimeout
+		}
+		e.kinds[k.Name] = k
+	}
+	return e, nil
+}
+
+// worker runs the flow on one subject.
+type worker struct {
+	flowID string
+	cancel context.CancelFunc
+}
+
+// Run runs every flow until ctx ends, and returns once no step is under way. It
+// is for the leader, behind its barrier.
+func (e *Engine) Run(ctx context.Context) {
+	e.turn(true)
+	defer e.turn(false)
+	workers := map[string]worker{} // by subject: never two on one
+	finished := make(chan string)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wake := time.NewTimer(0)
+	defer wake.Stop()
+
+	for {
+		view := e.cfg.Store.View()
+		now := e.cfg.Clock()
+		next := time.Time{}
+		for _, f := range raftstore.All(view, record.Flows) {
+			if _, busy := workers[f.Subject]; busy || len(workers) >= maxRunning {
+				continue
+			}
+			if at := e.runnableAt(f); at.After(now) {
+				if next.IsZero() || at.Before(next) {
+					next = at
+				}
+				continue
+			}
+			wctx, stop := context.WithCancel(ctx)
+			workers[f.Subject] = worker{flowID: f.ID, cancel: stop}
+			wg.Go(func() {
+				defer stop()
+				e.advance(wctx, f.ID)
+				select {
+				case finished <- f.Subject:
+				case <-ctx.Done():
+				}
+			})
+		}
+		for _, w := range workers {
+			// Ended or preempted: what it is doing has no commit to come to.
+			if _, live := raftstore.Get(view, record.Flows, w.flowID); !live {
+				w.cancel()
+			}
+		}
+		e.forget(now)
+		if !next.IsZero() {
+			wake.Reset(max(next.Sub(now), 0))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case subject := <-finished:
+			delete(workers, subject)
+		case <-view.Changed(record.Flows.Name):
+		case <-wake.C:
+		}
+	}
+}
+
+// runnableAt is when a flow may run. One that waits for tables runs at once: a
+// worker of this engine holds on to it while it waits, so that here it is one
+// left by another leader, and whatever changed since is unknown.
+func (e *Engine) runnableAt(f *record.Flow) time.Time {
+	at := f.WakeAt
+	if len(f.WaitFor) > 0 {
+		at = time.Time{}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if held := e.notUntil[f.Subject]; held.After(at) {
+		at = held
+	}
+	return at
+}
+
+func (e *Engine) turn(running bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.running = running
+	if running {
+		e.outcomes, e.notUntil = map[string]*outcome{}, map[string]time.Time{}
+	}
+	close(e.turned)
+	e.turned = make(chan struct{})
+}
+
+func (e *Engine) forget(now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, o := range e.outcomes {
+		if now.Sub(o.at) > outcomeKept {
+			delete(e.outcomes, id)
+		}
+	}
+	for subject, at := range e.notUntil {
+		if !at.After(now) {
+			delete(e.notUntil, subject)
+		}
+	}
+}
+
+// ErrOutcomeUnknown is returned by Wait for a flow that is over and whose end
+// this replica did not see: it was preempted, or ended under another leader.
+var ErrOutcomeUnknown = errors.New("the flow is over and its outcome is not known here")
+
+// recheck is how often Wait makes sure that this replica may still come to lead.
+const recheck = 250 * time.Millisecond
+
+// Wait returns when a flow has ended: nil, or the error it failed with. It
+// returns raftstore.ErrLeadershipLost when this replica stops leading first.
+func (e *Engine) Wait(ctx context.Context, id string) error {
+	led := false
+	for {
+		e.mu.Lock()
+		turned, running := e.turned, e.running
+		e.mu.Unlock()
+		view := e.cfg.Store.View()
+		_, live := raftstore.Get(view, record.Flows, id)
+		switch {
+		case !live:
+			e.mu.Lock()
+			o := e.outcomes[id]
+			e.mu.Unlock()
+			if o == nil {
+				return ErrOutcomeUnknown
+			}
+			return o.err
+		case led && !running, !running && !e.cfg.Store.IsLeader():
+			return fmt.Errorf("wait for flow: %w", raftstore.ErrLeadershipLost)
+		}
+		led = led || running
+		var again <-chan time.Time // until Run begins
+		if !running {
+			again = time.After(recheck)
+		}
+		select {
+		case <-view.Changed(record.Flows.Name):
+		case <-turned:
+		case <-again:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for flow: %w", ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,167 @@
+// Package flow runs long operations as persisted step machines. A flow is a row
+// of the control store: which kind it is, on what, at which step. A step first
+// acts (calls to hosts, which may be repeated without harm) and then commits:
+// one transaction that changes the records and the flow's cursor together. The
+// leader runs the flows; one that dies leaves each of them at a step that its
+// successor runs again.
+//
+// So every step runs at least once, "already done" is a success to it, and what
+// it must not do twice it does in its commit.
+package flow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Kind is one kind of flow.
+type Kind struct {
+	Name  string
+	Steps map[string]Step
+
+	// Expire is the step to which a flow goes when its deadline passes. It has
+	// no deadline from there on.
+	Expire string
+
+	// ActTimeout bounds one Act; default DefaultActTimeout.
+	ActTimeout time.Duration
+}
+
+// DefaultActTimeout is how long an Act may take.
+const DefaultActTimeout = 2 * time.Minute
+
+// Step acts, and returns what to commit. An error is for what may pass: the
+// step is tried again, later each time.
+type Step func(ctx context.Context, run Run) (Commit, error)
+
+// Commit changes records and says what follows. It runs in the transaction that
+// moves the flow's cursor, possibly several times; it must change nothing else.
+// Its error is a Step's error.
+type Commit func(tx *raftstore.Tx) (Next, error)
+
+// Run is what a step is given.
+type Run struct {
+	Flow *record.Flow        // shared: not to be changed
+	View *raftstore.Snapshot // in which the flow stands at this step
+}
+
+// Data decodes the flow's data.
+func (r Run) Data(into any) error { return decode(r.Flow, into) }
+
+func decode(f *record.Flow, into any) error {
+	if len(f.Data) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(f.Data, into); err != nil {
+		return fmt.Errorf("decode data of flow %s: %w", f.ID, err)
+	}
+	return nil
+}
+
+// Next says how a flow goes on.
+type Next struct {
+	step  string // "" when it ends here
+	data  any    // nil: as it is
+	after time.Duration
+	wait  []string
+	err   error // of the outcome
+}
+
+// Goto runs a step at once. Data that is not nil replaces the flow's data.
+func Goto(step string, data any) Next { return Next{step: step, data: data} }
+
+// Sleep runs a step after a while.
+func Sleep(step string, after time.Duration, data any) Next {
+	return Next{step: step, data: data, after: after}
+}
+
+// Wait runs a step when one of the tables has changed, or after atMost. The
+// commit that returns it must not change those tables each time it runs.
+func Wait(step string, atMost time.Duration, data any, tables ...string) Next {
+	return Next{step: step, data: data, after: atMost, wait: tables}
+}
+
+// Done ends the flow well.
+func Done() Next { return Next{} }
+
+// Fail ends the flow; whoever waits for it gets err. The records have to be in
+// a final state by the same commit.
+func Fail(err error) Next { return Next{err: err} }
+
+// New is a flow to begin.
+type New struct {
+	ID       string // unique for ever
+	Kind     string
+	Subject  string // see Subject
+	Step     string
+	Data     any
+	Deadline time.Time // zero: none
+}
+
+// Subject names the record that a flow is about.
+func Subject(table, id string) string { return table + "/" + id }
+
+// Begin puts a flow into a transaction. A live flow on the same subject makes
+// the transaction fail with raftstore.ErrConflict.
+func Begin(tx *raftstore.Tx, n New) error {
+	f := &record.Flow{Meta: record.Meta{ID: n.ID}, Kind: n.Kind, Subject: n.Subject, Step: n.Step, Deadline: n.Deadline}
+	if n.Data != nil {
+		raw, err := json.Marshal(n.Data)
+		if err != nil {
+			return fmt.Errorf("encode data of flow %s: %w", n.ID, err)
+		}
+		f.Data = raw
+	}
+	raftstore.Put(tx, record.Flows, f)
+	return nil
+}
+
+// Preempt begins a flow in place of the live one on its subject, if there is
+// one, which ends where it stands: an Act of it under way is cancelled and its
+// Commit finds nothing to move.
+func Preempt(tx *raftstore.Tx, n New) error {
+	for _, f := range raftstore.Find(tx, record.Flows, "subject", n.Subject) {
+		raftstore.Delete(tx, record.Flows, f.ID)
+	}
+	return Begin(tx, n)
+}
+
+// Live finds the flow on a subject.
+func Live(r raftstore.Reader, subject string) (*record.Flow, bool) {
+	for _, f := range raftstore.Find(r, record.Flows, "subject", subject) {
+		return f, true
+	}
+	return nil, false
+}
+
+// errMoved means that the flow is no longer where the step found it.
+var errMoved = errors.New("flow has moved on")
+
+// move writes the new cursor, or removes the row of a flow that ends.
+func move(tx *raftstore.Tx, f *record.Flow, next Next) error {
+	if next.step == "" {
+		raftstore.Delete(tx, record.Flows, f.ID)
+		return nil
+	}
+	c := f.Clone()
+	c.Step, c.Attempt, c.Error = next.step, 0, ""
+	c.WakeAt, c.WaitFor = time.Time{}, next.wait
+	if next.after > 0 {
+		c.WakeAt = tx.Now().Add(next.after)
+	}
+	if next.data != nil {
+		raw, err := json.Marshal(next.data)
+		if err != nil {
+			return fmt.Errorf("encode data of flow %s: %w", f.ID, err)
+		}
+		c.Data = raw
+	}
+	raftstore.Put(tx, record.Flows, c)
+	return nil
+}

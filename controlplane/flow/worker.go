@@ -1,0 +1,206 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime/debug"
+	"time"
+
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// advance runs one flow step by step until it ends, sleeps, or cannot go on now.
+func (e *Engine) advance(ctx context.Context, id string) {
+	for ctx.Err() == nil {
+		view := e.cfg.Store.View()
+		f, live := raftstore.Get(view, record.Flows, id)
+		if !live || len(f.WaitFor) == 0 && f.WakeAt.After(e.cfg.Clock()) {
+			return
+		}
+		next, err := e.step(ctx, Run{Flow: f, View: view})
+		switch {
+		case err == nil && len(next.wait) > 0:
+			await(ctx, view, next)
+		case err == nil, errors.Is(err, errMoved):
+		case ctx.Err() != nil:
+		case errors.Is(err, raftstore.ErrNotLeader), errors.Is(err, raftstore.ErrLeadershipLost):
+			// The end of ctx is on its way. If leadership was lost and won again
+			// at once, Run starts the flow anew.
+			e.hold(f.Subject)
+			return
+		case errors.Is(err, errDropped):
+			return
+		default:
+			if !e.retry(ctx, f, err) {
+				return
+			}
+		}
+	}
+}
+
+var errDropped = errors.New("dropped by a fault")
+
+// step runs one step: Act, then Commit.
+func (e *Engine) step(ctx context.Context, run Run) (Next, error) {
+	f := run.Flow
+	if err := e.fault(f, BeforeAct); err != nil {
+		return Next{}, err
+	}
+	kind, ok := e.kinds[f.Kind]
+	if !ok {
+		return Next{}, fmt.Errorf("no flow kind %q", f.Kind)
+	}
+	if kind.Expire != "" && !f.Deadline.IsZero() && !e.cfg.Clock().Before(f.Deadline) {
+		e.cfg.Logger.WarnContext(ctx, "flow is past its deadline", "flow_id", f.ID, "kind", f.Kind, "step", f.Step, "last_error", f.Error)
+		return e.commit(ctx, f, func(*raftstore.Tx) (Next, error) { return Goto(kind.Expire, nil), nil }, true)
+	}
+	act := kind.Steps[f.Step]
+	if act == nil {
+		return Next{}, fmt.Errorf("flow kind %s has no step %q", f.Kind, f.Step)
+	}
+	actCtx, cancel := context.WithTimeout(ctx, kind.ActTimeout)
+	commit, err := e.act(actCtx, act, run)
+	cancel()
+	if err != nil {
+		return Next{}, err
+	}
+	if err := e.fault(f, BeforeCommit); err != nil {
+		return Next{}, err
+	}
+	next, err := e.commit(ctx, f, commit, false)
+	if err != nil {
+		return Next{}, err
+	}
+	return next, e.fault(f, AfterCommit)
+}
+
+// act calls a step. One that panics is tried again like one that fails: the
+// flow stays, and must not take down each leader in turn.
+func (e *Engine) act(ctx context.Context, act Step, run Run) (commit Commit, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			e.cfg.Logger.ErrorContext(ctx, "flow step panicked", "flow_id", run.Flow.ID, "kind", run.Flow.Kind, "step", run.Flow.Step, "panic", v, "stack", string(debug.Stack()))
+			err = fmt.Errorf("step panicked: %v", v)
+		}
+	}()
+	return act(ctx, run)
+}
+
+// commit moves the flow from where the step found it.
+func (e *Engine) commit(ctx context.Context, f *record.Flow, commit Commit, expired bool) (Next, error) {
+	var next Next
+	err := e.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		now, ok := raftstore.Get(tx, record.Flows, f.ID)
+		if !ok || now.ModifyIndex != f.ModifyIndex {
+			return errMoved
+		}
+		if expired {
+			now = now.Clone()
+			now.Deadline = time.Time{}
+		}
+		var err error
+		if next, err = commit(tx); err != nil {
+			return err
+		}
+		if next.step == "" {
+			// Noted before the row goes: who waits for it looks here next.
+			e.note(f.ID, next.err)
+		}
+		return move(tx, now, next)
+	})
+	if err != nil {
+		return Next{}, err
+	}
+	if next.step == "" && next.err != nil {
+		e.cfg.Logger.InfoContext(ctx, "flow failed", "flow_id", f.ID, "kind", f.Kind, "step", f.Step, "error", next.err)
+	}
+	return next, nil
+}
+
+func (e *Engine) note(id string, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.outcomes[id] = &outcome{err: err, at: e.cfg.Clock()}
+}
+
+// await holds a flow until one of its tables has changed since the view that
+// its step saw, so that no change is missed between the two.
+func await(ctx context.Context, view *raftstore.Snapshot, next Next) {
+	atMost := time.NewTimer(next.after)
+	defer atMost.Stop()
+	select {
+	case <-view.Changed(next.wait...):
+	case <-atMost.C:
+	case <-ctx.Done(): // also when the flow was preempted
+	}
+}
+
+// retry writes down that a step failed and when it is tried again. It reports
+// whether the flow's row is worth another look.
+func (e *Engine) retry(ctx context.Context, f *record.Flow, cause error) bool {
+	wait := backoff(f.Attempt, e.cfg.Random())
+	e.cfg.Logger.WarnContext(ctx, "flow step failed", "flow_id", f.ID, "kind", f.Kind, "step", f.Step, "attempt", f.Attempt, "retry_in", wait, "error", cause)
+	err := e.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		now, ok := raftstore.Get(tx, record.Flows, f.ID)
+		if !ok || now.ModifyIndex != f.ModifyIndex {
+			return errMoved
+		}
+		c := now.Clone()
+		c.Attempt++
+		c.WakeAt, c.WaitFor = tx.Now().Add(wait), nil
+		if !c.Deadline.IsZero() && c.Deadline.Before(c.WakeAt) {
+			c.WakeAt = c.Deadline
+		}
+		c.Error = clip(cause.Error())
+		raftstore.Put(tx, record.Flows, c)
+		return nil
+	})
+	if err != nil && !errors.Is(err, errMoved) {
+		e.cfg.Logger.WarnContext(ctx, "retry of a flow could not be written down", "flow_id", f.ID, "error", err)
+		e.hold(f.Subject)
+		return false
+	}
+	return true
+}
+
+// hold keeps a flow that could not even be put off from being run in a tight loop.
+func (e *Engine) hold(subject string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.notUntil[subject] = e.cfg.Clock().Add(time.Second)
+}
+
+func (e *Engine) fault(f *record.Flow, at Point) error {
+	if e.cfg.Fault == nil {
+		return nil
+	}
+	if err := e.cfg.Fault(f, at); err != nil {
+		return fmt.Errorf("%w: %w", errDropped, err)
+	}
+	return nil
+}
+
+// The waits between the tries of a step.
+const (
+	firstBackoff = 100 * time.Millisecond
+	maxBackoff   = 15 * time.Second
+)
+
+// backoff doubles with each attempt, and is spread so that flows that failed
+// together do not come back together. random is in [0,1).
+func backoff(attempt int, random float64) time.Duration {
+	d := math.Min(float64(firstBackoff)*math.Pow(2, float64(min(attempt, 30))), float64(maxBackoff))
+	return time.Duration(d * (0.5 + random))
+}
+
+// clip keeps an error short enough for a row.
+func clip(s string) string {
+	const limit = 500
+	if len(s) > limit {
+		return s[:limit] + "…"
+	}
+	return s
+}

@@ -1,0 +1,137 @@
+package hosts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// maxHeartbeat bounds a heartbeat's body; a box takes about 100 bytes of it.
+const maxHeartbeat = 8 << 20
+
+var errBadHeartbeat = errors.New("bad heartbeat")
+
+// Heartbeat takes in a host's picture. The host is up from then on, which is
+// written down only when it was not.
+func (r *Registry) Heartbeat(ctx context.Context, hb hostapi.Heartbeat) (hostapi.HeartbeatReply, error) {
+	if err := checkHeartbeat(hb); err != nil {
+		return hostapi.HeartbeatReply{}, err
+	}
+	agent, ok := raftstore.Get(r.cfg.Store.View(), record.Agents, hb.AgentID)
+	if !ok {
+		return hostapi.HeartbeatReply{}, fmt.Errorf("%w: %s", ErrUnknownAgent, hb.AgentID)
+	}
+	if err := r.beat(hb); err != nil {
+		return hostapi.HeartbeatReply{}, err
+	}
+	if agent.State != record.AgentUp || agent.Address != hb.Address {
+		if err := r.concludeUp(ctx, hb); err != nil {
+			return hostapi.HeartbeatReply{}, err
+		}
+	}
+	r.mu.Lock()
+	term := r.term
+	r.mu.Unlock()
+	status := r.cfg.Store.Status()
+	reply := hostapi.HeartbeatReply{Term: term, IntervalSeconds: r.cfg.Interval.Seconds(), LeaseSeconds: r.cfg.Lease.Seconds()}
+	for _, p := range status.Peers {
+		reply.Peers = append(reply.Peers, p.Address)
+	}
+	return reply, nil
+}
+
+func checkHeartbeat(hb hostapi.Heartbeat) error {
+	host, port, err := net.SplitHostPort(hb.Address)
+	if err != nil || host == "" {
+		return fmt.Errorf("%w: address %q is no host:port", errBadHeartbeat, hb.Address)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%w: address %q has no port", errBadHeartbeat, hb.Address)
+	}
+	if hb.BootID == "" {
+		return fmt.Errorf("%w: no boot_id", errBadHeartbeat)
+	}
+	return nil
+}
+
+func (r *Registry) concludeUp(ctx context.Context, hb hostapi.Heartbeat) error {
+	err := r.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		agent, ok := raftstore.Get(tx, record.Agents, hb.AgentID)
+		if !ok {
+			return fmt.Errorf("%w: %s", ErrUnknownAgent, hb.AgentID)
+		}
+		if agent.State == record.AgentUp && agent.Address == hb.Address {
+			return nil
+		}
+		agent = agent.Clone()
+		agent.State, agent.Address = record.AgentUp, hb.Address
+		raftstore.Put(tx, record.Agents, agent)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("note that host %s is up: %w", hb.AgentID, err)
+	}
+	r.cfg.Logger.InfoContext(ctx, "host is up", "agent_id", hb.AgentID, "address", hb.Address, "engine", hb.Versions.Engine)
+	return nil
+}
+
+// ServeHeartbeat is the handler of hostapi.PathHeartbeat; host is the name on
+// the caller's certificate.
+func (r *Registry) ServeHeartbeat(w http.ResponseWriter, req *http.Request, host string) {
+	if req.Method != http.MethodPost {
+		answerError(w, http.StatusMethodNotAllowed, hostapi.CodeInvalid, "POST only")
+		return
+	}
+	var hb hostapi.Heartbeat
+	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxHeartbeat)).Decode(&hb); err != nil {
+		answerError(w, http.StatusBadRequest, hostapi.CodeInvalid, "heartbeat is not valid JSON")
+		return
+	}
+	if hb.AgentID != host {
+		answerError(w, http.StatusForbidden, hostapi.CodeUnauthorized, "the certificate is of host "+host)
+		return
+	}
+	reply, err := r.Heartbeat(req.Context(), hb)
+	switch {
+	case err == nil:
+		answer(w, http.StatusOK, reply)
+	case errors.Is(err, errBadHeartbeat):
+		answerError(w, http.StatusBadRequest, hostapi.CodeInvalid, err.Error())
+	case errors.Is(err, ErrUnknownAgent) && r.isLeading():
+		answerError(w, http.StatusForbidden, hostapi.CodeUnauthorized, err.Error())
+	case notLeading(err), errors.Is(err, ErrUnknownAgent): // a follower may not know the newest agents
+		id, address := r.cfg.Store.Leader()
+		answer(w, http.StatusMisdirectedRequest, hostapi.NotLeader{LeaderID: id, LeaderAddress: address})
+	default:
+		r.cfg.Logger.WarnContext(req.Context(), "heartbeat failed", "agent_id", host, "error", err)
+		answerError(w, http.StatusServiceUnavailable, hostapi.CodeInternal, "try again")
+	}
+}
+
+func (r *Registry) isLeading() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leading
+}
+
+func notLeading(err error) bool {
+	return errors.Is(err, ErrNotLeading) || errors.Is(err, raftstore.ErrNotLeader) || errors.Is(err, raftstore.ErrLeadershipLost)
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(v) // the caller may be gone; nothing is left to do then
+}
+
+func answerError(w http.ResponseWriter, status int, code hostapi.Code, message string) {
+	answer(w, status, hostapi.Error{Code: code, Message: message})
+}

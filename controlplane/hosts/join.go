@@ -1,0 +1,102 @@
+package hosts
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Joiner trades one-time tokens for host certificates, on the leader.
+type Joiner struct {
+	Store *raftstore.Store
+	CA    *pki.CA
+	Clock func() time.Time
+}
+
+// Why a join is refused.
+var (
+	ErrJoinToken  = errors.New("join token is unknown, used or expired")
+	ErrAgentTaken = errors.New("an agent of this id has joined already; remove it first")
+	errBadJoin    = errors.New("bad join request")
+)
+
+// JoinTokenID is the id under which the store has a token.
+func JoinTokenID(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// Join signs the host's certificate and uses the token up. An id that is taken
+// stays with its holder: a token must not be enough to take over a host.
+func (j *Joiner) Join(ctx context.Context, in hostapi.Join) (hostapi.Joined, error) {
+	if err := pki.ValidName(in.AgentID); err != nil {
+		return hostapi.Joined{}, fmt.Errorf("%w: agent_id: %w", errBadJoin, err)
+	}
+	cert, err := j.CA.SignCSR([]byte(in.CSR), pki.Identity{Role: pki.RoleHost, Name: in.AgentID}, j.Clock())
+	if err != nil {
+		return hostapi.Joined{}, fmt.Errorf("%w: %w", errBadJoin, err)
+	}
+	err = j.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		token, ok := raftstore.Get(tx, record.JoinTokens, JoinTokenID(in.Token))
+		if !ok || token.UsedBy != "" || !tx.Now().Before(token.ExpiresAt) {
+			return ErrJoinToken
+		}
+		if _, taken := raftstore.Get(tx, record.Agents, in.AgentID); taken {
+			return ErrAgentTaken
+		}
+		used := *token
+		used.UsedBy, used.UsedAt = in.AgentID, tx.Now()
+		raftstore.Put(tx, record.JoinTokens, &used)
+		// Lost until its first heartbeat, which also tells the address.
+		raftstore.Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: in.AgentID}, State: record.AgentLost})
+		return nil
+	})
+	if err != nil {
+		return hostapi.Joined{}, fmt.Errorf("join of %s: %w", in.AgentID, err)
+	}
+	out := hostapi.Joined{Certificate: string(cert), CA: string(j.CA.CertPEM())}
+	for _, p := range j.Store.Status().Peers {
+		out.Peers = append(out.Peers, p.Address)
+	}
+	return out, nil
+}
+
+// maxJoin bounds the body that a stranger may send.
+const maxJoin = 64 << 10
+
+// ServeHTTP is the handler of hostapi.PathJoin.
+func (j *Joiner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		answerError(w, http.StatusMethodNotAllowed, hostapi.CodeInvalid, "POST only")
+		return
+	}
+	var in hostapi.Join
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxJoin)).Decode(&in); err != nil {
+		answerError(w, http.StatusBadRequest, hostapi.CodeInvalid, "join request is not valid JSON")
+		return
+	}
+	out, err := j.Join(r.Context(), in)
+	switch {
+	case err == nil:
+		answer(w, http.StatusOK, out)
+	case errors.Is(err, errBadJoin):
+		answerError(w, http.StatusBadRequest, hostapi.CodeInvalid, err.Error())
+	case errors.Is(err, ErrJoinToken):
+		answerError(w, http.StatusUnauthorized, hostapi.CodeUnauthorized, ErrJoinToken.Error())
+	case errors.Is(err, ErrAgentTaken):
+		answerError(w, http.StatusConflict, hostapi.CodeIllegalState, ErrAgentTaken.Error())
+	default: // no leader, or its outcome is unknown: the token may be used up
+		w.Header().Set("Retry-After", "1")
+		answerError(w, http.StatusServiceUnavailable, hostapi.CodeInternal, "no leader answered; try again, with another token if this one is refused")
+	}
+}

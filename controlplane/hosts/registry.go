@@ -1,0 +1,366 @@
+// Package hosts is what the leader knows of the host daemons: a session each,
+// fed by heartbeats and kept in memory alone, the memory that placements have
+// reserved, and clients to call them with. Only conclusions (a host is up, a
+// host is lost) reach the control store, and only when they change.
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// ErrNotLeading is returned while this replica does not lead: it knows no hosts.
+var ErrNotLeading = errors.New("not leading")
+
+// Config is what a Registry works with.
+type Config struct {
+	Store    *raftstore.Store
+	Dial     func(agentID, address string) *hostapi.Client
+	Interval time.Duration // between a host's heartbeats
+	Lease    time.Duration // unheard this long, a host is lost
+	Clock    func() time.Time
+	Logger   *slog.Logger
+}
+
+// Registry holds the sessions of one leadership.
+type Registry struct {
+	cfg Config
+
+	mu       sync.Mutex
+	leading  bool
+	term     uint64
+	since    time.Time // of this leadership
+	sessions map[string]*session
+	reserved map[string]reservation // by sandbox id
+	clients  map[string]dialled     // by agent id; they outlive a leadership
+	changed  chan struct{}          // closed at the next heartbeat
+}
+
+type session struct {
+	heartbeat hostapi.Heartbeat
+	lastSeen  time.Time
+	sequence  uint64        // of the last heartbeat in this boot
+	gone      chan struct{} // closed when the host is lost or the leadership ends
+}
+
+// reservation is memory given to a box that its host has not reported yet.
+type reservation struct {
+	agentID    string
+	generation uint64
+	needMB     int
+}
+
+type dialled struct {
+	address string
+	client  *hostapi.Client
+}
+
+// NewRegistry makes a registry that does not lead yet.
+func NewRegistry(cfg Config) *Registry {
+	return &Registry{cfg: cfg, clients: map[string]dialled{}, changed: make(chan struct{})}
+}
+
+// Lead begins a leadership: every host has a whole lease to be heard.
+func (r *Registry) Lead(term uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leading, r.term, r.since = true, term, r.cfg.Clock()
+	r.sessions, r.reserved = map[string]*session{}, map[string]reservation{}
+	r.announce()
+}
+
+// Resign ends the leadership. Calls under WhileUp are cancelled.
+func (r *Registry) Resign() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leading = false
+	for _, s := range r.sessions {
+		close(s.gone)
+	}
+	r.sessions, r.reserved = nil, nil
+	r.announce()
+}
+
+// Close drops the idle connections to the hosts.
+func (r *Registry) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.clients {
+		d.client.Close()
+	}
+}
+
+func (r *Registry) announce() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Changed returns a channel that is closed when the next heartbeat arrives or
+// the leadership changes.
+func (r *Registry) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// Session is a copy of what the leader knows of one host.
+type Session struct {
+	Heartbeat  hostapi.Heartbeat // its slices are shared and must not be changed
+	LastSeen   time.Time
+	ReservedMB int // placed, and not yet in the heartbeat
+}
+
+// Sessions returns every host heard in this leadership, by id.
+func (r *Registry) Sessions() map[string]Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[string]Session, len(r.sessions))
+	for id, s := range r.sessions {
+		out[id] = Session{Heartbeat: s.heartbeat, LastSeen: s.lastSeen}
+	}
+	for _, res := range r.reserved {
+		if s, ok := out[res.agentID]; ok {
+			s.ReservedMB += res.needMB
+			out[res.agentID] = s
+		}
+	}
+	return out
+}
+
+// ErrUnknownAgent is returned for a host that never joined or was removed.
+var ErrUnknownAgent = errors.New("agent has not joined")
+
+// beat records a heartbeat; an out-of-date one only proves that the host lives.
+func (r *Registry) beat(hb hostapi.Heartbeat) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leading {
+		return ErrNotLeading
+	}
+	s := r.sessions[hb.AgentID]
+	if s == nil {
+		s = &session{gone: make(chan struct{})}
+		r.sessions[hb.AgentID] = s
+	}
+	s.lastSeen = r.cfg.Clock()
+	if s.heartbeat.BootID == hb.BootID && hb.Sequence <= s.sequence && s.sequence != 0 {
+		return nil
+	}
+	s.heartbeat, s.sequence = hb, hb.Sequence
+	for _, b := range hb.Boxes {
+		// The host counts this box itself now.
+		if res, ok := r.reserved[b.ID]; ok && res.agentID == hb.AgentID && b.Generation >= res.generation {
+			delete(r.reserved, b.ID)
+		}
+	}
+	r.announce()
+	return nil
+}
+
+// Overdue lists the agents, of those that the store has as up, that have been
+// unheard for a lease, and ends their sessions.
+func (r *Registry) Overdue(agents []*record.Agent) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leading {
+		return nil
+	}
+	now := r.cfg.Clock()
+	var out []string
+	for _, a := range agents {
+		last := r.since
+		s := r.sessions[a.ID]
+		if s != nil {
+			last = s.lastSeen
+		}
+		if now.Sub(last) < r.cfg.Lease {
+			continue
+		}
+		if s != nil {
+			close(s.gone)
+			delete(r.sessions, a.ID)
+			r.announce()
+		}
+		if a.State == record.AgentUp {
+			out = append(out, a.ID)
+		}
+	}
+	return out
+}
+
+// Forget ends the session of an agent that was removed.
+func (r *Registry) Forget(agentID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.sessions[agentID]; s != nil {
+		close(s.gone)
+		delete(r.sessions, agentID)
+		r.announce()
+	}
+}
+
+// Warming reports whether a host that the store has as up has yet to be heard
+// by this new leader, so that "no host" would be a guess.
+func (r *Registry) Warming(view raftstore.Reader) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leading || r.cfg.Clock().Sub(r.since) >= r.cfg.Lease {
+		return false
+	}
+	return slices.ContainsFunc(raftstore.All(view, record.Agents), func(a *record.Agent) bool {
+		s := r.sessions[a.ID]
+		return a.State == record.AgentUp && (s == nil || !s.heartbeat.Ready)
+	})
+}
+
+// Place chooses a host and reserves its memory for the sandbox in one step, so
+// that two placements at once do not both take the last of it. It fails with a
+// *placement.Error or ErrNotLeading. An earlier reservation of the sandbox is
+// replaced.
+func (r *Registry) Place(view raftstore.Reader, sandboxID string, generation uint64, req placement.Request) (placement.Choice, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leading {
+		return placement.Choice{}, ErrNotLeading
+	}
+	before, had := r.reserved[sandboxID]
+	delete(r.reserved, sandboxID)
+	choice, err := placement.Choose(r.candidates(view), req)
+	if err != nil {
+		if had {
+			r.reserved[sandboxID] = before
+		}
+		return placement.Choice{}, err
+	}
+	r.reserved[sandboxID] = reservation{agentID: choice.HostID, generation: generation, needMB: choice.NeedMB}
+	return choice, nil
+}
+
+// Choosable reports what Place would say, without reserving anything.
+func (r *Registry) Choosable(view raftstore.Reader, req placement.Request) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leading {
+		return ErrNotLeading
+	}
+	_, err := placement.Choose(r.candidates(view), req)
+	return err
+}
+
+// Reserve holds memory for a sandbox that a leader before this one placed; the
+// box may exist already, unreported.
+func (r *Registry) Reserve(s *record.Sandbox) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sess := r.sessions[s.AgentID]
+	if !r.leading || sess == nil {
+		return
+	}
+	if _, had := r.reserved[s.ID]; had || slices.ContainsFunc(sess.heartbeat.Boxes, func(b hostapi.BoxState) bool { return b.ID == s.ID }) {
+		return
+	}
+	r.reserved[s.ID] = reservation{agentID: s.AgentID, generation: s.Generation, needMB: s.MemoryMB + sess.heartbeat.Capacity.OverheadMBPerBox}
+}
+
+// Release gives a reservation back: the host refused, or the sandbox is gone.
+func (r *Registry) Release(sandboxID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.reserved, sandboxID)
+}
+
+// candidates are the hosts as placement sees them.
+func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
+	held, count := map[string]int{}, map[string]int{}
+	for _, res := range r.reserved {
+		held[res.agentID] += res.needMB
+		count[res.agentID]++
+	}
+	now := r.cfg.Clock()
+	var out []placement.Host
+	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
+		s := r.sessions[id]
+		agent, ok := raftstore.Get(view, record.Agents, id)
+		if !ok {
+			continue
+		}
+		hb := s.heartbeat
+		h := placement.Host{
+			ID:         id,
+			Accepting:  hb.Ready && !hb.Draining && !agent.Draining && now.Sub(s.lastSeen) < r.cfg.Lease,
+			FreeMB:     hb.Capacity.MemoryMB - hb.Capacity.ReservedMB - held[id],
+			FreeSlots:  hb.Capacity.Slots - hb.Capacity.SlotsUsed - count[id],
+			OverheadMB: hb.Capacity.OverheadMBPerBox,
+			Boxes:      len(hb.Boxes) + count[id],
+			Templates:  make(map[string]placement.Template, len(hb.Templates)),
+		}
+		for _, t := range hb.Templates {
+			h.Templates[t.Name] = placement.Template{Ready: t.Status == "ready", CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB}
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+// Client calls a host that is heard. For one that is not it fails with
+// hostapi.ErrUnreachable.
+func (r *Registry) Client(agentID string) (*Client, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leading {
+		return nil, ErrNotLeading
+	}
+	s := r.sessions[agentID]
+	if s == nil {
+		return nil, fmt.Errorf("host %s sends no heartbeats: %w", agentID, hostapi.ErrUnreachable)
+	}
+	d := r.clients[agentID]
+	if address := s.heartbeat.Address; d.client == nil || d.address != address {
+		if d.client != nil {
+			d.client.Close()
+		}
+		d = dialled{address: address, client: r.cfg.Dial(agentID, address)}
+		r.clients[agentID] = d
+	}
+	return &Client{agentID: agentID, term: r.term, api: d.client}, nil
+}
+
+// WhileUp returns a context that ends with ctx, and also when the host is lost
+// or the leadership ends: nobody waits for an answer that will not come.
+func (r *Registry) WhileUp(ctx context.Context, agentID string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	r.mu.Lock()
+	s := r.sessions[agentID]
+	r.mu.Unlock()
+	if s == nil {
+		cancel()
+		return ctx, cancel
+	}
+	stop := make(chan struct{})
+	var once sync.Once
+	go func() { // ends with cancel, which every caller defers
+		select {
+		case <-s.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+		close(stop)
+	}()
+	return ctx, func() {
+		once.Do(func() {
+			cancel()
+			<-stop
+		})
+	}
+}
