@@ -121,7 +121,7 @@ func (o Options) links() ([]Thing, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	ours := regexp.MustCompile(`^b(` + strings.Join(o.HostIDs(), "|") + `)[a-z]+[0-9]+$`)
+	ours := regexp.MustCompile(`^b(` + strings.Join(o.HostIDs(), "|") + `)-[0-9]+$`)
 	var out []Thing
 	for _, l := range links {
 		if ours.MatchString(l.Attrs().Name) {

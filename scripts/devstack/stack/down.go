@@ -54,7 +54,7 @@ func (o Options) askHolder(ctx context.Context) (*os.File, error) {
 		return nil, fmt.Errorf("end pid %d: %w", pid, err)
 	}
 	var lock *os.File
-	err = await(ctx, 3*time.Minute, 50*time.Millisecond, "the running stack ends", func(context.Context) error {
+	err = Await(ctx, 3*time.Minute, 50*time.Millisecond, "the running stack ends", func(context.Context) error {
 		var err error
 		lock, err = o.takeLock()
 		return err
@@ -109,7 +109,7 @@ func (o Options) killRecorded(ctx context.Context) error {
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("end pid %d: %w", pid, err)
 		}
-		err = await(ctx, 10*time.Second, 10*time.Millisecond, fmt.Sprintf("pid %d ends", pid), func(context.Context) error {
+		err = Await(ctx, 10*time.Second, 10*time.Millisecond, fmt.Sprintf("pid %d ends", pid), func(context.Context) error {
 			if _, alive, err := readRecord(r); alive || err != nil {
 				return errors.Join(err, errors.New("it is still there"))
 			}

@@ -34,7 +34,7 @@ func shell(t *testing.T, script string) *Process {
 // logged waits until the process has written the text.
 func logged(t *testing.T, p *Process, text string) {
 	t.Helper()
-	err := await(t.Context(), 10*time.Second, 5*time.Millisecond, "the log has "+text, func(context.Context) error {
+	err := Await(t.Context(), 10*time.Second, 5*time.Millisecond, "the log has "+text, func(context.Context) error {
 		b, err := os.ReadFile(p.logFile)
 		if err == nil && !strings.Contains(string(b), text) {
 			err = errors.New("it does not")
@@ -129,7 +129,7 @@ func TestSupervisorRestartsWhatDiesAndOnlyThat(t *testing.T) {
 	if err := p.signal(9); err != nil { // as somebody else would
 		t.Fatal(err)
 	}
-	err := await(t.Context(), 10*time.Second, 5*time.Millisecond, "it runs again", func(context.Context) error {
+	err := Await(t.Context(), 10*time.Second, 5*time.Millisecond, "it runs again", func(context.Context) error {
 		if !p.Running() || p.PID() == first {
 			return errors.New("it does not")
 		}

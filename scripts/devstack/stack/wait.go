@@ -19,9 +19,9 @@ const BaseTemplate = "base"
 // and a host within three; a loaded machine of two cores may take ten times that.
 const healthTimeout = 60 * time.Second
 
-// await calls check until it returns nil. When the time is up, the error says
+// Await calls check until it returns nil. When the time is up, the error says
 // what was waited for and why check refused last.
-func await(ctx context.Context, most, every time.Duration, what string, check func(context.Context) error) error {
+func Await(ctx context.Context, most, every time.Duration, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	tick := time.NewTicker(every)
@@ -115,7 +115,7 @@ func (s *Stack) await(ctx context.Context, what string, procs []*Process, check 
 	dead := errors.New("a process ended")
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	err := await(ctx, healthTimeout, 50*time.Millisecond, what, func(ctx context.Context) error {
+	err := Await(ctx, healthTimeout, 50*time.Millisecond, what, func(ctx context.Context) error {
 		for _, p := range procs {
 			if p.Wanted() && !p.Running() && !s.Supervise {
 				err := fmt.Errorf("%w: %s (%s); the end of its log:\n%s", dead, p.ID, describeExit(p.Exit()), tail(p.logFile, 12))

@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+// A guest's programs may do their worst: the caller gets a clear answer, and
+// the neighbour on the same host notices nothing.
+func TestGuestsThatMisbehave(t *testing.T) {
+	c := newTenant(t)
+	neighbours := map[string]*api.Sandbox{} // by host
+	for range 3 {
+		s := c.create(t)
+		if neighbours[s.AgentID] == nil {
+			neighbours[s.AgentID] = s
+		}
+	}
+	// victim makes a sandbox beside a neighbour, and returns both.
+	victim := func(t *testing.T) (*api.Sandbox, *api.Sandbox) {
+		s := c.create(t)
+		n := neighbours[s.AgentID]
+		if n == nil {
+			t.Fatalf("no neighbour on %s", s.AgentID)
+		}
+		return s, n
+	}
+
+	t.Run("output of 1 GiB", func(t *testing.T) {
+		s, n := victim(t)
+		got, err := c.Exec(t.Context(), s.ID, api.Exec{
+			Cmd:            api.Shell("head -c 1073741824 /dev/zero | tr '\\0' x; echo the end >&2"),
+			TimeoutSeconds: new(int64(300)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const kept = 8 << 20
+		if !got.Truncated || len(got.Stdout) != kept || got.ExitCode != 0 || got.Stderr != "the end\n" {
+			t.Errorf("truncated %t, %d bytes kept, code %d, stderr %q; want the first %d bytes and the whole of stderr",
+				got.Truncated, len(got.Stdout), got.ExitCode, clip(got.Stderr), kept)
+		}
+		c.answers(t, n.ID)
+	})
+
+	t.Run("a fork bomb", func(t *testing.T) {
+		s, n := victim(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		defer cancel()
+		got, err := c.Exec(ctx, s.ID, api.Exec{Cmd: api.Shell("b() { b | b & }; b; sleep 100"), TimeoutSeconds: new(int64(5))})
+		// The group is killed at the time-out, or the guest is too busy to say so.
+		switch {
+		case err == nil && !got.TimedOut && got.ExitCode == 0:
+			t.Errorf("it ended well: %+v", got)
+		case errors.Is(err, context.DeadlineExceeded):
+			t.Error("no answer within 90 s")
+		case err != nil && api.StatusOf(err) != 502 && api.StatusOf(err) != 409:
+			t.Errorf("got %v", err)
+		}
+		c.answers(t, n.ID)
+	})
+
+	t.Run("a full disk", func(t *testing.T) {
+		s, n := victim(t)
+		got, err := c.Exec(t.Context(), s.ID, api.Exec{TimeoutSeconds: new(int64(120)), Cmd: api.Shell(
+			// Reserving takes no time and no disk of the host's; the rest is written.
+			`free=$(df --output=avail -B1 / | tail -n 1); fallocate -l $((free - 33554432)) /reserved
+cat /dev/zero > /fill; echo "cat: $?"; rm -f /reserved; rm /fill && echo more > /more && cat /more`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(got.Stderr, "No space left on device") || !strings.HasSuffix(got.Stdout, "cat: 1\nmore\n") {
+			t.Errorf("got %+v", got)
+		}
+		c.answers(t, s.ID)
+		c.answers(t, n.ID)
+	})
+
+	t.Run("full memory", func(t *testing.T) {
+		s, n := victim(t)
+		got, err := c.Exec(t.Context(), s.ID, api.Exec{TimeoutSeconds: new(int64(120)),
+			Cmd: api.Shell(`python3 -c 'a = []
+while True: a.append(bytearray(1 << 20))'; echo "python: $?"`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.TimedOut || strings.Contains(got.Stdout, "python: 0") {
+			t.Errorf("got %+v", got)
+		}
+		c.answers(t, s.ID)
+		c.answers(t, n.ID)
+	})
+
+	t.Run("a guest that powers itself off", func(t *testing.T) {
+		s, n := victim(t)
+		_, err := c.Exec(t.Context(), s.ID, api.Exec{Cmd: api.Shell("echo o > /proc/sysrq-trigger; sleep 60"), TimeoutSeconds: new(int64(30))})
+		if api.StatusOf(err) != 502 && api.StatusOf(err) != 409 {
+			t.Errorf("exec into a guest that is gone: %v", err)
+		}
+		eventually(t, 20*time.Second, "the sandbox is failed", func(ctx context.Context) error {
+			got, err := c.GetSandbox(ctx, s.ID)
+			if err == nil && (got.Status != api.SandboxFailed || got.Error == nil) {
+				err = errors.New("it is " + string(got.Status))
+			}
+			return err
+		})
+		c.answers(t, n.ID)
+	})
+}

@@ -1,0 +1,67 @@
+// Package e2e drives a whole Berth from outside: the real programs, real
+// guests, the public API. One stack is started for all tests; what a test
+// breaks it mends before it ends.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
+)
+
+// theStack is what every test runs against.
+var theStack *stack.Stack
+
+// hostMemoryMB holds six sandboxes of the base template, each with what its
+// engine needs: few enough to fill a host in a test.
+const hostMemoryMB = 4096
+
+func TestMain(m *testing.M) {
+	if os.Getenv("BERTH_TEST_ROOT") != "1" {
+		fmt.Println("e2e: skipped: these tests start real guests and need root; run them with make e2e, or set BERTH_TEST_ROOT=1")
+		os.Exit(0)
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) (code int) {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	root, err := stack.FindRoot()
+	if err != nil {
+		fmt.Println("e2e:", err)
+		return 1
+	}
+	theStack, err = stack.Start(ctx, options(root))
+	if err != nil {
+		fmt.Println("e2e: start the stack:", err)
+		return 1
+	}
+	code = m.Run()
+	// Stop ends with a census of the kernel: what is left is an error.
+	if err := theStack.Stop(context.Background()); err != nil {
+		fmt.Println("e2e: take the stack down:", err)
+		return 1
+	}
+	return code
+}
+
+// options keep this stack apart from a `make up` on the same machine.
+func options(root string) stack.Options {
+	return stack.Options{
+		Root:         root,
+		Dir:          filepath.Join(root, ".berth", "e2e", "run"),
+		Logs:         filepath.Join(root, ".berth", "e2e", "log"),
+		PortBase:     stack.DefaultPortBase + 100,
+		HostPrefix:   "e",
+		HostRange:    1,
+		HostMemoryMB: hostMemoryMB,
+		Notify:       func(format string, args ...any) { fmt.Printf("e2e: "+format+"\n", args...) },
+	}
+}
