@@ -30,16 +30,25 @@ const MaxFrame = 256 << 10
 // ErrFrameTooLarge is returned for a frame whose header announces more than MaxFrame.
 var ErrFrameTooLarge = errors.New("frame too large")
 
+// FrameHeader is the size of a frame's header, in bytes.
+const FrameHeader = 5
+
+// PutFrameHeader makes buf a frame of type t in place: its first FrameHeader
+// bytes become the header of the payload that follows them.
+func PutFrameHeader(buf []byte, t FrameType) {
+	buf[0] = byte(t)
+	binary.BigEndian.PutUint32(buf[1:], uint32(len(buf)-FrameHeader))
+}
+
 // WriteFrame writes one frame: a type byte, the payload's length as a
 // big-endian uint32, the payload. Payloads over MaxFrame are refused.
 func WriteFrame(w io.Writer, t FrameType, payload []byte) error {
 	if len(payload) > MaxFrame {
 		return ErrFrameTooLarge
 	}
-	buf := make([]byte, 5+len(payload))
-	buf[0] = byte(t)
-	binary.BigEndian.PutUint32(buf[1:], uint32(len(payload)))
-	copy(buf[5:], payload)
+	buf := make([]byte, FrameHeader+len(payload))
+	copy(buf[FrameHeader:], payload)
+	PutFrameHeader(buf, t)
 	_, err := w.Write(buf)
 	return err
 }
@@ -47,7 +56,7 @@ func WriteFrame(w io.Writer, t FrameType, payload []byte) error {
 // ReadFrame reads one frame into buf when it is large enough, else into new
 // memory. It returns io.EOF only between frames, io.ErrUnexpectedEOF inside one.
 func ReadFrame(r io.Reader, buf []byte) (FrameType, []byte, error) {
-	var head [5]byte
+	var head [FrameHeader]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return 0, nil, err
 	}

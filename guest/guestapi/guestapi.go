@@ -10,6 +10,12 @@ import "time"
 // taken by no common service, so that a tenant's programs do not meet it.
 const Port = 999
 
+// Addresses on the slot's link, the same in every slot. The link is a /30.
+const (
+	GuestAddr   = "198.18.0.2"
+	GatewayAddr = "198.18.0.1"
+)
+
 // Routes of guestd.
 const (
 	PathHealth   = "/v1/health"   // GET → Health
@@ -28,6 +34,8 @@ type Health struct {
 	Version    string `json:"version"`    // of guestd
 	Generation uint64 `json:"generation"` // of the last Identity; 0 before the first
 	UptimeMS   int64  `json:"uptime_ms"`  // since the guest's kernel booted
+	// Start is absent in a template without a start command.
+	Start *StartState `json:"start,omitempty"`
 }
 
 // Identity makes a restored guest itself: two guests restored from one state

@@ -1,0 +1,116 @@
+// Command guestd is Berth's program in every guest. It is one static binary with
+// three modes: the initramfs's /init, process 1 (`guestd init`), and the agent
+// that the host talks to (`guestd agent`).
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/guest/agent"
+	"github.com/berth-cloud/berth/guest/boot"
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/identity"
+	"github.com/berth-cloud/berth/guest/initd"
+	"github.com/berth-cloud/berth/guest/netcfg"
+	"github.com/berth-cloud/berth/guest/proc"
+)
+
+var (
+	version = "dev"
+	commit  = "unknown"
+)
+
+const usage = `guestd is Berth's program in every guest.
+
+  guestd init     be process 1 of a guest
+  guestd agent    serve the host on the guest's private address
+  guestd version  print the version
+
+As process 1 named /init it is the initramfs's first program.
+`
+
+func main() {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	mode := ""
+	switch {
+	case os.Getpid() == 1 && os.Args[0] == "/init":
+		mode = "boot"
+	case len(os.Args) == 2:
+		mode = os.Args[1]
+	}
+	var err error
+	switch mode {
+	case "boot":
+		err = boot.Run()
+	case "init":
+		err = initd.Run(log)
+	case "agent":
+		err = runAgent(log)
+	case "version", "--version":
+		fmt.Printf("guestd %s (%s)\n", version, commit)
+	default:
+		fmt.Fprint(os.Stderr, usage)
+		os.Exit(2)
+	}
+	if err == nil {
+		return
+	}
+	log.Error("guestd ends", "mode", mode, "error", err)
+	if os.Getpid() == 1 {
+		// The end of process 1 is a kernel panic, whose trace would hide the line
+		// above on the console. Powering off says the same to the host.
+		_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	}
+	os.Exit(1)
+}
+
+// agentHeap is a soft bound for the agent's memory, in bytes: it collects
+// garbage rather than grow into the tenant's.
+const agentHeap = 24 << 20
+
+func runAgent(log *slog.Logger) error {
+	debug.SetMemoryLimit(agentHeap)
+	unix.CloseOnExec(boot.DiskFD)
+	if err := netcfg.Up(); err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp4", net.JoinHostPort(guestapi.GuestAddr, strconv.Itoa(guestapi.Port)))
+	if err != nil {
+		return err
+	}
+	if err := netcfg.SetUpResolver(identity.WriteFile); err != nil {
+		log.Error("resolver not set up", "error", err)
+	}
+	groups, err := proc.OpenGroups()
+	if err != nil {
+		log.Error("commands run without limits", "error", err)
+	}
+	spec, err := guestapi.ReadBootSpec()
+	if err != nil {
+		log.Error("template's environment not read", "error", err)
+	}
+	server, err := agent.New(agent.Config{
+		Version:  version,
+		Peer:     netip.MustParseAddr(guestapi.GatewayAddr),
+		Spec:     spec,
+		Groups:   groups,
+		StateDir: guestapi.RunDir,
+		PowerOff: func() error { return syscall.Kill(1, initd.PowerOffSignal) },
+		Log:      log,
+	})
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	return server.Serve(listener)
+}

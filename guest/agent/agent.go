@@ -1,0 +1,179 @@
+// Package agent is guestd's HTTP server: hostd's hand in the guest.
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/identity"
+	"github.com/berth-cloud/berth/guest/proc"
+)
+
+// Bounds on what a request may make the agent hold.
+const (
+	maxBody   = 4 << 20 // JSON bodies, in bytes; more stdin comes as frames
+	maxHeader = 16 << 10
+	maxExecs  = 512
+	readWait  = 30 * time.Second // for a request's header
+)
+
+// Config is what the agent needs of the guest it runs in.
+type Config struct {
+	Version  string
+	Peer     netip.Addr // the only address that is answered; the zero value: any
+	Spec     guestapi.BootSpec
+	Groups   proc.Groups
+	StateDir string // of what a restarted agent must still know
+	PowerOff func() error
+	Log      *slog.Logger
+}
+
+// Server is the agent.
+type Server struct {
+	cfg   Config
+	guest identity.Guest
+
+	identityMu sync.Mutex // one identity at a time
+
+	mu         sync.Mutex
+	generation uint64
+	env        map[string]string // of the identity
+	execs      map[*session]struct{}
+}
+
+// New returns an agent that knows the identity that an agent before it confirmed.
+func New(cfg Config) (*Server, error) {
+	s := &Server{
+		cfg:   cfg,
+		guest: identity.Guest{Groups: cfg.Groups},
+		execs: map[*session]struct{}{},
+	}
+	saved, err := loadState(cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	s.generation, s.env = saved.Generation, saved.Env
+	return s, nil
+}
+
+// Serve answers on l until it is closed.
+func (s *Server) Serve(l net.Listener) error {
+	server := &http.Server{
+		Handler:           s.routes(),
+		ReadHeaderTimeout: readWait,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn),
+	}
+	err := server.Serve(l)
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+guestapi.PathHealth, s.health)
+	mux.HandleFunc("POST "+guestapi.PathIdentity, s.identity)
+	mux.HandleFunc("POST "+guestapi.PathExec, s.exec)
+	mux.HandleFunc("PUT "+guestapi.PathFile, s.putFile)
+	mux.HandleFunc("POST "+guestapi.PathSync, s.sync)
+	mux.HandleFunc("POST "+guestapi.PathShutdown, s.shutdown)
+	return s.peerOnly(mux)
+}
+
+// peerOnly refuses everyone but the gateway, so that no process of the guest
+// can have the agent act for it.
+func (s *Server) peerOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.cfg.Peer.IsValid() && remoteOf(r).Addr() != s.cfg.Peer {
+			reply(w, http.StatusForbidden, guestapi.Error{Error: "only the host may call"})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func remoteOf(r *http.Request) netip.AddrPort {
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+}
+
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+	var up unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up)
+	s.mu.Lock()
+	h := guestapi.Health{Version: s.cfg.Version, Generation: s.generation, UptimeMS: up.Nano() / 1e6}
+	s.mu.Unlock()
+	if s.cfg.Spec.Start != "" {
+		h.Start = &guestapi.StartState{}
+		if raw, err := os.ReadFile(guestapi.StartStatePath); err == nil {
+			_ = json.Unmarshal(raw, h.Start)
+		}
+	}
+	reply(w, http.StatusOK, h)
+}
+
+func (s *Server) sync(w http.ResponseWriter, _ *http.Request) {
+	unix.Sync()
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) shutdown(w http.ResponseWriter, _ *http.Request) {
+	if err := s.cfg.PowerOff(); err != nil {
+		fail(w, http.StatusInternalServerError, fmt.Errorf("power off: %w", err))
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// decode reads a bounded JSON body.
+func decode(w http.ResponseWriter, r *http.Request, into any) error {
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// badRequest answers a body that decode refused.
+func badRequest(w http.ResponseWriter, err error) {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		fail(w, http.StatusRequestEntityTooLarge, fmt.Errorf("body over %d bytes", maxBody))
+		return
+	}
+	fail(w, http.StatusBadRequest, err)
+}
+
+func fail(w http.ResponseWriter, status int, err error) {
+	reply(w, status, guestapi.Error{Error: err.Error()})
+}
+
+func reply(w http.ResponseWriter, status int, body any) {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		status, raw = http.StatusInternalServerError, []byte(`{"error":"unencodable answer"}`)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(raw)))
+	w.WriteHeader(status)
+	_, _ = w.Write(raw)
+}

@@ -1,0 +1,343 @@
+package agent
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/proc"
+)
+
+const (
+	// goneGrace is how long a command lives on after its caller was lost. A
+	// guest that is restored finds all its callers lost before it is told that
+	// it was restored; see detachAll.
+	goneGrace = 500 * time.Millisecond
+	// lingerTime is how long the end of an exec may take to reach the caller.
+	lingerTime = 5 * time.Second
+	// stdinFrames is how many frames of input are held for a command that does
+	// not read them.
+	stdinFrames = 4
+	// peerCheck is how often a caller is looked for whose input nobody takes.
+	peerCheck = 250 * time.Millisecond
+)
+
+// session is one exec and the connection of its caller.
+type session struct {
+	server  *Server
+	conn    net.Conn
+	in      *bufio.Reader
+	process *proc.Process
+
+	detached   chan struct{} // closed: the caller is of another life of this guest
+	detachOnce sync.Once
+	ended      chan struct{} // closed: the command ended and its output is sent
+
+	out sync.Mutex // frames are written whole
+}
+
+// exec starts a command, and then speaks frames on the connection.
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
+	var req guestapi.ExecRequest
+	if err := decode(w, r, &req); err != nil {
+		badRequest(w, err)
+		return
+	}
+	if r.Header.Get("Upgrade") != guestapi.Upgrade {
+		w.Header().Set("Upgrade", guestapi.Upgrade)
+		fail(w, http.StatusUpgradeRequired, fmt.Errorf("exec needs Upgrade: %s", guestapi.Upgrade))
+		return
+	}
+	spec := s.spec(&req)
+	if err := spec.Check(); err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	session := &session{server: s, detached: make(chan struct{}), ended: make(chan struct{})}
+	if !s.enter(session) {
+		fail(w, http.StatusServiceUnavailable, fmt.Errorf("%w: %d commands run", proc.ErrLimit, maxExecs))
+		return
+	}
+	defer s.leave(session)
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Time{}) // the server's own, for the header
+	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + guestapi.Upgrade + "\r\n\r\n")); err != nil {
+		return
+	}
+	session.conn, session.in = conn, buffered.Reader
+	session.run(spec, &req)
+}
+
+func (s *Server) spec(req *guestapi.ExecRequest) proc.Spec {
+	s.mu.Lock()
+	env := s.env
+	s.mu.Unlock()
+	return proc.Spec{
+		Argv: req.Argv, Cwd: req.Cwd, User: req.User, TTY: req.TTY,
+		Env:     []map[string]string{s.cfg.Spec.Env, env, req.Env, term(req.TTY)},
+		Stdin:   req.OpenStdin || len(req.Stdin) > 0,
+		Timeout: req.Timeout, OutputLimit: req.OutputLimitBytes,
+	}
+}
+
+func term(tty *guestapi.TTY) map[string]string {
+	if tty == nil || tty.Term == "" {
+		return nil
+	}
+	return map[string]string{"TERM": tty.Term}
+}
+
+func (s *Server) enter(e *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.execs) >= maxExecs {
+		return false
+	}
+	s.execs[e] = struct{}{}
+	return true
+}
+
+func (s *Server) leave(e *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.execs, e)
+}
+
+// detachAll parts every running command from its caller. The guest was restored
+// since they were started, so the callers speak to the guest it was restored
+// from, if they live at all; here the commands go on without one.
+func (s *Server) detachAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for e := range s.execs {
+		e.detachOnce.Do(func() { close(e.detached) })
+	}
+}
+
+// run has the command run and tells its caller how it ends.
+func (e *session) run(spec proc.Spec, req *guestapi.ExecRequest) {
+	process, err := proc.Start(e.server.cfg.Groups, spec)
+	if err != nil {
+		e.notStarted(err)
+		return
+	}
+	e.process = process
+	var reader sync.WaitGroup
+	reader.Go(func() { e.receive(req) })
+	exit := process.Run(e.send)
+	raw, err := json.Marshal(exit)
+	if err == nil {
+		err = e.frame(guestapi.FrameExit, raw)
+	}
+	close(e.ended)
+	e.finish(err)
+	reader.Wait()
+}
+
+// finish lets the caller read to the end: closing a connection while input of
+// the caller is unread would reset it, and the last frames with it.
+func (e *session) finish(err error) {
+	deadline := time.Now().Add(lingerTime)
+	if err != nil {
+		deadline = time.Now()
+	} else if half, ok := e.conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	_ = e.conn.SetReadDeadline(deadline)
+}
+
+// notStarted reports a command that cannot be run as a shell does, and anything
+// else as an error.
+func (e *session) notStarted(err error) {
+	var command *proc.CommandError
+	if errors.As(err, &command) {
+		_ = e.frame(guestapi.FrameStderr, []byte(command.Error()+"\n"))
+		raw, _ := json.Marshal(guestapi.ExecExit{ExitCode: command.Code})
+		err = e.frame(guestapi.FrameExit, raw)
+	} else {
+		raw, _ := json.Marshal(guestapi.Error{Error: "command not started", Detail: err.Error()})
+		err = e.frame(guestapi.FrameError, raw)
+	}
+	close(e.ended)
+	e.finish(err)
+	for err == nil {
+		_, _, err = guestapi.ReadFrame(e.in, nil)
+	}
+}
+
+var errDetached = errors.New("the caller belongs to another life of this guest")
+
+// send is the sink of the command's output.
+func (e *session) send(stream guestapi.FrameType, frame []byte) error {
+	guestapi.PutFrameHeader(frame, stream)
+	e.out.Lock()
+	defer e.out.Unlock()
+	select {
+	case <-e.detached:
+		return errDetached
+	default:
+	}
+	_, err := e.conn.Write(frame)
+	return err
+}
+
+func (e *session) frame(t guestapi.FrameType, payload []byte) error {
+	frame := make([]byte, guestapi.FrameHeader+len(payload))
+	copy(frame[guestapi.FrameHeader:], payload)
+	return e.send(t, frame)
+}
+
+// receive takes the caller's frames until the connection ends. An end before
+// the command's own is the caller's death, and the command's.
+func (e *session) receive(req *guestapi.ExecRequest) {
+	input := newStdin(e.process, req)
+	defer input.close()
+	err := e.receiveFrames(input)
+	select {
+	case <-e.ended:
+		return
+	default:
+	}
+	if err != nil {
+		// Frames are whole or the connection is of no more use in either direction.
+		_ = e.conn.SetWriteDeadline(time.Now())
+	}
+	select {
+	case <-e.ended:
+	case <-e.detached:
+		_ = e.conn.Close()
+	case <-time.After(goneGrace):
+		select {
+		case <-e.detached:
+		default:
+			e.process.Kill()
+		}
+	}
+}
+
+func (e *session) receiveFrames(input *stdin) error {
+	for {
+		kind, payload, err := guestapi.ReadFrame(e.in, nil)
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case guestapi.FrameStdin:
+			if len(payload) > 0 {
+				err = e.offer(input, payload)
+			}
+		case guestapi.FrameEOF:
+			err = e.offer(input, nil)
+		case guestapi.FrameSignal:
+			// A name that is no signal, and a command that ended meanwhile, have
+			// nobody left to tell.
+			if sig := proc.ParseSignal(string(payload)); sig != 0 {
+				_ = e.process.Signal(sig)
+			}
+		case guestapi.FrameResize:
+			var size guestapi.TTY
+			if json.Unmarshal(payload, &size) == nil {
+				_ = e.process.Resize(size)
+			}
+		default:
+			err = fmt.Errorf("frame of unknown type %d", kind)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+var errPeerGone = errors.New("caller gone")
+
+// offer queues input. While the queue is full the caller's frames stay in the
+// connection, which is how it learns to wait; its death would stay unseen with
+// them, so it is looked for.
+func (e *session) offer(input *stdin, b []byte) error {
+	check := time.NewTicker(peerCheck)
+	defer check.Stop()
+	for {
+		select {
+		case input.queue <- b:
+			return nil
+		case <-e.ended:
+			return nil
+		case <-check.C:
+			if !peerThere(e.conn) {
+				return errPeerGone
+			}
+		}
+	}
+}
+
+// peerThere says whether the other end has neither reset nor ended the connection.
+func peerThere(conn net.Conn) bool {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return true
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return false
+	}
+	there := true
+	err = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		if n, err := unix.Poll(fds, 0); err == nil && n > 0 {
+			there = fds[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) == 0
+		}
+	})
+	return there && err == nil
+}
+
+// stdin feeds a command at the command's pace.
+type stdin struct {
+	queue chan []byte // nil: the end of the input
+	done  chan struct{}
+}
+
+func newStdin(to *proc.Process, req *guestapi.ExecRequest) *stdin {
+	in := &stdin{queue: make(chan []byte, stdinFrames), done: make(chan struct{})}
+	go func() {
+		defer close(in.done)
+		// A command that closed its input, or ended, needs no more of it: what
+		// comes is taken and dropped.
+		var closed bool
+		put := func(b []byte) {
+			if b == nil {
+				_ = to.CloseStdin()
+			} else if !closed {
+				_, err := to.Write(b)
+				closed = err != nil
+			}
+		}
+		if len(req.Stdin) > 0 {
+			put(req.Stdin)
+		}
+		if !req.OpenStdin {
+			put(nil)
+		}
+		for b := range in.queue {
+			put(b)
+		}
+	}()
+	return in
+}
+
+func (in *stdin) close() {
+	close(in.queue)
+	<-in.done
+}

@@ -1,0 +1,65 @@
+package guestapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// BootSpecPath is where the initramfs holds the guest's BootSpec, and
+// RunBootSpecPath where guestd keeps it after it left the initramfs.
+const (
+	BootSpecPath    = "/berth.json"
+	RunBootSpecPath = RunDir + "/boot.json"
+)
+
+// RunDir is guestd's own directory in the guest, on a tmpfs.
+const RunDir = "/run/berth"
+
+// GenerationPath holds the generation of the last confirmed Identity, in
+// decimal with a newline, renamed into place. A program that must reseed after
+// a restore watches this file.
+const GenerationPath = RunDir + "/generation"
+
+// Where the template's start command leaves its output and its state.
+const (
+	StartStdoutPath = "/var/log/berth/start.stdout.log"
+	StartStderrPath = "/var/log/berth/start.stderr.log"
+	StartStatePath  = RunDir + "/start.json" // StartState
+)
+
+// HookDir holds a template's own programs that run at each new Identity, before
+// it is confirmed.
+const HookDir = "/etc/berth/identity.d"
+
+// BootSpec is what a guest must know of its template before anything can reach
+// it over the network.
+type BootSpec struct {
+	Template string            `json:"template,omitempty"`
+	Env      map[string]string `json:"env,omitempty"`   // of every exec and of Start
+	Start    string            `json:"start,omitempty"` // shell command, supervised while the guest runs
+}
+
+// StartState is how the template's start command stands.
+type StartState struct {
+	Running  bool `json:"running"`
+	ExitCode int  `json:"exit_code"` // of its last end; 128+n when signal n ended it
+	Restarts int  `json:"restarts"`
+}
+
+// ReadBootSpec reads the guest's BootSpec; a guest without one has the zero value.
+func ReadBootSpec() (BootSpec, error) {
+	var spec BootSpec
+	raw, err := os.ReadFile(RunBootSpecPath)
+	if errors.Is(err, os.ErrNotExist) {
+		return spec, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &spec)
+	}
+	if err != nil {
+		return spec, fmt.Errorf("read the boot specification: %w", err)
+	}
+	return spec, nil
+}

@@ -1,0 +1,73 @@
+package identity
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/proc"
+)
+
+// hookTime is how long one hook may take; the caller of the sandbox's create is
+// waiting.
+const hookTime = 5 * time.Second
+
+// hookOutput is how much of a failed hook's output is told, in bytes.
+const hookOutput = 4 << 10
+
+// runHooks runs the executables in dir by name, one after the other. A hook that
+// fails, fails the identity: it may be what keeps a template's program from
+// repeating its random numbers.
+func (g Guest) runHooks(ctx context.Context, dir string, id *guestapi.Identity) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		st, err := os.Stat(path)
+		if err != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := g.runHook(path, id); err != nil {
+			return fmt.Errorf("hook %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+func (g Guest) runHook(path string, id *guestapi.Identity) error {
+	var output bytes.Buffer
+	command, err := proc.Start(g.Groups, proc.Spec{
+		Argv:    []string{path},
+		Cwd:     "/",
+		Timeout: hookTime,
+		Env: []map[string]string{id.Env, {
+			"BERTH_GENERATION": fmt.Sprint(id.Generation),
+			"BERTH_HOSTNAME":   id.Hostname,
+		}},
+		OutputLimit: hookOutput / 2,
+	})
+	if err != nil {
+		return err
+	}
+	exit := command.Run(proc.Collect(&output, &output))
+	switch {
+	case exit.TimedOut:
+		return fmt.Errorf("still running after %s; output: %q", hookTime, output.String())
+	case exit.ExitCode != 0:
+		return fmt.Errorf("exit code %d; output: %q", exit.ExitCode, output.String())
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package proc
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The guest's control groups (v2):
+//
+//	berth     process 1 and the agent: first on the CPU
+//	sandbox   everything of the tenant's: pids.max and memory.max leave room
+//	          for the agent, so that no command of a tenant can stop the next
+//	  exec-…  one command and what it left running, with a smaller pids.max,
+//	          so that the next command can clear up after a fork bomb
+//	  start   the template's start command
+const (
+	cgroupRoot  = "/sys/fs/cgroup"
+	agentGroup  = "berth"
+	tenantGroup = "sandbox"
+)
+
+const (
+	tenantPIDsPercent = 80 // of the kernel's limit
+	execPIDsPercent   = 90 // of the tenant's
+	// The part of RAM that is the agent's and the kernel's own.
+	reserveMinBytes = 32 << 20
+	reserveDivisor  = 16
+)
+
+// Groups makes control groups for commands. The zero value makes none: limits
+// are then absent, and a group is killed as a process group only.
+type Groups struct {
+	dir      string
+	execPIDs int
+}
+
+// SetUpGroups makes the guest's groups and moves process 1, the caller, into
+// the agent's. The agent is started later and inherits it.
+func SetUpGroups() (Groups, error) {
+	if err := write(cgroupRoot, "cgroup.subtree_control", "+cpu +memory +pids"); err != nil {
+		return Groups{}, err
+	}
+	own, tenant := filepath.Join(cgroupRoot, agentGroup), filepath.Join(cgroupRoot, tenantGroup)
+	for _, dir := range []string{own, tenant} {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return Groups{}, err
+		}
+	}
+	var failed error
+	note := func(err error) { failed = errors.Join(failed, err) }
+	note(write(own, "cpu.weight", "10000"))
+	note(write(own, "cgroup.procs", "0"))
+	pids, err := maxProcesses()
+	note(err)
+	total, err := memTotal()
+	note(err)
+	note(write(own, "memory.min", strconv.FormatInt(reserve(total), 10)))
+	note(write(tenant, "pids.max", strconv.Itoa(pids*tenantPIDsPercent/100)))
+	note(write(tenant, "memory.max", strconv.FormatInt(total-reserve(total), 10)))
+	note(write(tenant, "cgroup.subtree_control", "+cpu +pids"))
+	g, err := OpenGroups()
+	note(err)
+	return g, failed
+}
+
+// OpenGroups finds the groups that process 1 made.
+func OpenGroups() (Groups, error) {
+	g, err := openGroups(filepath.Join(cgroupRoot, tenantGroup))
+	if err != nil {
+		return Groups{}, fmt.Errorf("control groups: %w", err)
+	}
+	return g, nil
+}
+
+func openGroups(dir string) (Groups, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "pids.max"))
+	if err != nil {
+		return Groups{}, err
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return Groups{}, fmt.Errorf("pids.max of %s: %w", dir, err)
+	}
+	return Groups{dir: dir, execPIDs: limit * execPIDsPercent / 100}, nil
+}
+
+func reserve(total int64) int64 { return max(reserveMinBytes, total/reserveDivisor) }
+
+// Group is the control group of one command. The nil group is none.
+type Group struct {
+	dir *os.File
+}
+
+var groupCount atomic.Uint64
+
+// NewExec makes a group of a name not used before, by this agent or by one
+// before it whose commands still run.
+func (g Groups) NewExec() (*Group, error) {
+	return g.New("exec-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(groupCount.Add(1), 10))
+}
+
+// New makes a group, or takes over one of the same name.
+func (g Groups) New(name string) (*Group, error) {
+	if g.dir == "" {
+		return nil, nil
+	}
+	path := filepath.Join(g.dir, name)
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("control group: %w", err)
+	}
+	if err := write(path, "pids.max", strconv.Itoa(g.execPIDs)); err != nil {
+		return nil, fmt.Errorf("control group: %w", err)
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("control group: %w", err)
+	}
+	return &Group{dir: dir}, nil
+}
+
+// Join makes a process that is started with attr start in the group.
+func (g *Group) Join(attr *syscall.SysProcAttr) {
+	if g == nil {
+		return
+	}
+	attr.UseCgroupFD = true
+	attr.CgroupFD = int(g.dir.Fd())
+}
+
+// Kill kills everything in the group, including what left its process group
+// and what forks meanwhile.
+func (g *Group) Kill() error {
+	if g == nil {
+		return nil
+	}
+	return write(g.dir.Name(), "cgroup.kill", "1")
+}
+
+// Close forgets the group and leaves its processes alone.
+func (g *Group) Close() error {
+	if g == nil {
+		return nil
+	}
+	return g.dir.Close()
+}
+
+// leftovers are the groups of ended commands that still had processes then.
+var leftovers struct {
+	mu   sync.Mutex
+	dirs map[string]struct{}
+}
+
+// Remove closes the group and removes it once it is empty: now, or when a later
+// command's group is removed.
+func (g *Group) Remove() {
+	if g == nil {
+		return
+	}
+	_ = g.dir.Close()
+	leftovers.mu.Lock()
+	defer leftovers.mu.Unlock()
+	if leftovers.dirs == nil {
+		leftovers.dirs = map[string]struct{}{}
+	}
+	leftovers.dirs[g.dir.Name()] = struct{}{}
+	for dir := range leftovers.dirs {
+		if err := unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
+			delete(leftovers.dirs, dir)
+		}
+	}
+}
+
+func write(dir, file, value string) error {
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(value), 0); err != nil {
+		return fmt.Errorf("set %s to %s: %w", file, value, err)
+	}
+	return nil
+}
+
+// maxProcesses is how many processes the kernel allows at all.
+func maxProcesses() (int, error) {
+	least := 0
+	for _, name := range []string{"pid_max", "threads-max"} {
+		raw, err := os.ReadFile("/proc/sys/kernel/" + name)
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+		if err != nil {
+			return 0, fmt.Errorf("kernel.%s: %w", name, err)
+		}
+		if least == 0 || n < least {
+			least = n
+		}
+	}
+	return least, nil
+}
+
+// memTotal is the RAM that the kernel manages, in bytes.
+func memTotal() (int64, error) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		var kib int64
+		if _, err := fmt.Sscanf(lines.Text(), "MemTotal: %d kB", &kib); err == nil {
+			return kib << 10, nil
+		}
+	}
+	return 0, errors.Join(errors.New("/proc/meminfo has no MemTotal"), lines.Err())
+}
