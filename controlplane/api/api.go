@@ -8,7 +8,9 @@ package api
 
 import (
 	"encoding/json"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 )
 
@@ -99,22 +101,21 @@ type StringMap map[string]string
 // UnmarshalJSON implements json.Unmarshaler. Unlike a plain map it refuses a
 // null among the values instead of reading it as an empty string.
 func (m *StringMap) UnmarshalJSON(b []byte) error {
-	var values map[string]*string
+	var values map[string]json.RawMessage
 	if err := json.Unmarshal(b, &values); err != nil {
 		return wrongType[StringMap](b)
 	}
-	if values == nil {
-		*m = nil
-		return nil
-	}
-	out := make(StringMap, len(values))
-	for k, v := range values {
-		if v == nil {
-			return &json.UnmarshalTypeError{Value: "null", Type: reflect.TypeFor[StringMap](), Field: k}
+	*m = nil
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		var s *string
+		if json.Unmarshal(values[k], &s) != nil || s == nil {
+			return &json.UnmarshalTypeError{Value: kindOf(values[k]), Type: reflect.TypeFor[StringMap](), Field: k}
 		}
-		out[k] = *v
+		if *m == nil {
+			*m = make(StringMap, len(values))
+		}
+		(*m)[k] = *s
 	}
-	*m = out
 	return nil
 }
 

@@ -125,12 +125,12 @@ func (c *Command) UnmarshalJSON(b []byte) error {
 	case "array":
 		var argv []*string
 		if err := json.Unmarshal(b, &argv); err != nil {
-			return &json.UnmarshalTypeError{Value: "array of other things", Type: reflect.TypeFor[Command]()}
+			return &json.UnmarshalTypeError{Value: "an array with something else in it", Type: reflect.TypeFor[Command]()}
 		}
 		c.Argv = make([]string, len(argv))
 		for i, a := range argv {
 			if a == nil {
-				return &json.UnmarshalTypeError{Value: "null in the array", Type: reflect.TypeFor[Command]()}
+				return &json.UnmarshalTypeError{Value: "an array with something else in it", Type: reflect.TypeFor[Command]()}
 			}
 			c.Argv[i] = *a
 		}

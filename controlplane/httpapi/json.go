@@ -156,7 +156,11 @@ func describe(err error) string {
 		if field == "" {
 			field = "the body"
 		}
-		return fmt.Sprintf("%s must be %s, not %s", field, wanted(wrong.Type), shorten(wrong.Value))
+		want := wanted(wrong.Type)
+		if wrong.Type == reflect.TypeFor[api.StringMap]() && strings.Contains(field, ".") {
+			want = "a string" // the field is one of the map's values
+		}
+		return fmt.Sprintf("%s must be %s, not %s", field, want, shorten(wrong.Value))
 	case errors.As(err, &syntax):
 		return fmt.Sprintf("at byte %d: %s", syntax.Offset, syntax.Error())
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -85,11 +85,11 @@ func listOptions(c *gin.Context) (service.ListOptions, error) {
 		}
 	}
 	if q.Has("limit") {
-		n, err := strconv.Atoi(q.Get("limit"))
+		n, err := strconv.ParseUint(q.Get("limit"), 10, 16)
 		if err != nil || n < 1 || n > service.MaxLimit {
 			return o, invalid("invalid limit", fmt.Sprintf("want an integer from 1 to %d", service.MaxLimit))
 		}
-		o.Limit = n
+		o.Limit = int(n)
 	}
 	o.Cursor = q.Get("cursor")
 	const maxCursor = 512

@@ -1,0 +1,102 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+)
+
+func TestDocumentIsValid(t *testing.T) {
+	b, err := document(routes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := openapi3.NewLoader().LoadFromData(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Validation includes every example against its schema.
+	if err := doc.Validate(context.Background(), openapi3.EnableExamplesValidation()); err != nil {
+		t.Error(err)
+	}
+	if doc.OpenAPI != "3.1.0" {
+		t.Errorf("openapi is %q", doc.OpenAPI)
+	}
+}
+
+func TestDocumentIsTheSameEachTime(t *testing.T) {
+	first, err := document(routes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		again, err := document(routes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(again) != string(first) {
+			t.Fatal("two documents of the same routes differ")
+		}
+	}
+}
+
+// TestRouterAndDocumentAgree walks what the router really serves.
+func TestRouterAndDocumentAgree(t *testing.T) {
+	r := newRig(t)
+	var doc struct {
+		Paths map[string]map[string]struct {
+			OperationID string `json:"operationId"`
+			Summary     string `json:"summary"`
+		} `json:"paths"`
+	}
+	if err := json.Unmarshal(r.api.openapi, &doc); err != nil {
+		t.Fatal(err)
+	}
+	served := map[string]bool{}
+	heads := map[string]bool{}
+	for _, rt := range r.api.engine.Routes() {
+		path := ginParam.ReplaceAllString(rt.Path, "{$1}")
+		if rt.Method == http.MethodHead {
+			heads[path] = true
+			continue
+		}
+		served[strings.ToLower(rt.Method)+" "+path] = true
+		if _, ok := doc.Paths[path][strings.ToLower(rt.Method)]; !ok {
+			t.Errorf("the document lacks %s %s", rt.Method, path)
+		}
+	}
+	ids := map[string]string{}
+	for path, methods := range doc.Paths {
+		for method, op := range methods {
+			at := method + " " + path
+			if !served[at] {
+				t.Errorf("the router lacks %s", at)
+			}
+			if method == "get" && !heads[path] {
+				t.Errorf("%s answers no HEAD", path)
+			}
+			if op.Summary == "" || op.OperationID == "" {
+				t.Errorf("%s has no summary or no operationId", at)
+			}
+			if other, taken := ids[op.OperationID]; taken {
+				t.Errorf("%s and %s share the operationId %s", at, other, op.OperationID)
+			}
+			ids[op.OperationID] = at
+		}
+	}
+	if len(served) != len(routes()) {
+		t.Errorf("the router serves %d routes of a table of %d", len(served), len(routes()))
+	}
+}
+
+func TestDocumentIsServed(t *testing.T) {
+	r := newRig(t)
+	w := r.call(http.MethodGet, "/openapi.json", "", "")
+	if w.Code != http.StatusOK || w.Body.String() != string(r.api.openapi) {
+		t.Fatalf("status %d, %d bytes", w.Code, w.Body.Len())
+	}
+}

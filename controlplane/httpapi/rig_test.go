@@ -1,0 +1,299 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// errUnexpected is what a use case fails with that a test did not set.
+var errUnexpected = errors.New("the test expects no such call")
+
+type fakeSandboxes struct {
+	create func(context.Context, service.Caller, service.CreateSandbox) (service.Sandbox, error)
+	get    func(context.Context, service.Caller, string) (service.Sandbox, error)
+	list   func(context.Context, service.Caller, service.ListOptions) ([]service.Sandbox, string, error)
+	delete func(context.Context, service.Caller, string) error
+	exec   func(context.Context, service.Caller, string, service.Exec) (service.ExecResult, error)
+}
+
+func (f *fakeSandboxes) Create(ctx context.Context, c service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+	if f.create == nil {
+		return service.Sandbox{}, errUnexpected
+	}
+	return f.create(ctx, c, in)
+}
+
+func (f *fakeSandboxes) Get(ctx context.Context, c service.Caller, id string) (service.Sandbox, error) {
+	if f.get == nil {
+		return service.Sandbox{}, errUnexpected
+	}
+	return f.get(ctx, c, id)
+}
+
+func (f *fakeSandboxes) List(ctx context.Context, c service.Caller, o service.ListOptions) ([]service.Sandbox, string, error) {
+	if f.list == nil {
+		return nil, "", errUnexpected
+	}
+	return f.list(ctx, c, o)
+}
+
+func (f *fakeSandboxes) Delete(ctx context.Context, c service.Caller, id string) error {
+	if f.delete == nil {
+		return errUnexpected
+	}
+	return f.delete(ctx, c, id)
+}
+
+func (f *fakeSandboxes) Exec(ctx context.Context, c service.Caller, id string, in service.Exec) (service.ExecResult, error) {
+	if f.exec == nil {
+		return service.ExecResult{}, errUnexpected
+	}
+	return f.exec(ctx, c, id, in)
+}
+
+type fakeIdentity struct {
+	me     func(service.Caller) (service.Profile, error)
+	setOrg func(service.Caller, string) (service.Profile, error)
+	create func(service.Caller, string) (service.Token, error)
+	list   func(service.Caller, service.ListOptions) ([]service.Token, string, error)
+	revoke func(service.Caller, string) error
+}
+
+func (f *fakeIdentity) Me(_ context.Context, c service.Caller) (service.Profile, error) {
+	return f.me(c)
+}
+
+func (f *fakeIdentity) SetCurrentOrg(_ context.Context, c service.Caller, id string) (service.Profile, error) {
+	return f.setOrg(c, id)
+}
+
+func (f *fakeIdentity) CreateToken(_ context.Context, c service.Caller, name string) (service.Token, error) {
+	return f.create(c, name)
+}
+
+func (f *fakeIdentity) ListTokens(_ context.Context, c service.Caller, o service.ListOptions) ([]service.Token, string, error) {
+	return f.list(c, o)
+}
+
+func (f *fakeIdentity) RevokeToken(_ context.Context, c service.Caller, prefix string) error {
+	return f.revoke(c, prefix)
+}
+
+type fakeCluster struct {
+	status      service.RaftStatus
+	agents      []service.Agent
+	addPeer     func(id, address string) error
+	removePeer  func(id string) error
+	transfer    func(to string) error
+	backup      func(io.Writer) error
+	restore     func(io.Reader) error
+	changeAgent func(verb, id string) (service.Agent, error)
+	joinToken   func(time.Duration) (service.JoinToken, error)
+}
+
+func (f *fakeCluster) RaftStatus(context.Context) (service.RaftStatus, error) { return f.status, nil }
+func (f *fakeCluster) AddPeer(_ context.Context, id, address string) error {
+	return f.addPeer(id, address)
+}
+func (f *fakeCluster) RemovePeer(_ context.Context, id string) error         { return f.removePeer(id) }
+func (f *fakeCluster) TransferLeadership(_ context.Context, to string) error { return f.transfer(to) }
+func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error           { return f.backup(w) }
+func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error          { return f.restore(r) }
+func (f *fakeCluster) Agents(context.Context) ([]service.Agent, error)       { return f.agents, nil }
+func (f *fakeCluster) DrainAgent(_ context.Context, id string) (service.Agent, error) {
+	return f.changeAgent("drain", id)
+}
+
+func (f *fakeCluster) UndrainAgent(_ context.Context, id string) (service.Agent, error) {
+	return f.changeAgent("undrain", id)
+}
+
+func (f *fakeCluster) RemoveAgent(_ context.Context, id string) error {
+	_, err := f.changeAgent("remove", id)
+	return err
+}
+
+func (f *fakeCluster) CreateJoinToken(_ context.Context, ttl time.Duration) (service.JoinToken, error) {
+	return f.joinToken(ttl)
+}
+
+// fakeAuth knows four bearers.
+type fakeAuth struct{}
+
+func (fakeAuth) Authenticate(r *http.Request) (service.Caller, error) {
+	switch r.Header.Get("Authorization") {
+	case "":
+		return service.Caller{}, service.Unauthorized(service.DetailMissingToken)
+	case "Bearer tenant":
+		return service.Caller{WorkspaceID: "ws-1", KeyID: "key-1"}, nil
+	case "Bearer jwt":
+		return service.Caller{WorkspaceID: "ws-1", UserID: "u-1", ViaJWT: true}, nil
+	case "Bearer operator":
+		return service.Caller{Admin: true}, nil
+	}
+	return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+}
+
+type limiterFunc func(string) error
+
+func (f limiterFunc) Allow(workspaceID string) error { return f(workspaceID) }
+
+// logBuffer is a log that a server's goroutines write and a test reads.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// rig is the API with fakes behind it. Every answer that it gives to a test is
+// checked against its own OpenAPI document.
+type rig struct {
+	t         *testing.T
+	sandboxes *fakeSandboxes
+	identity  *fakeIdentity
+	cluster   *fakeCluster
+	registry  *prometheus.Registry
+	log       *logBuffer
+	api       *API
+	doc       routers.Router
+}
+
+func newRig(t *testing.T, change ...func(*Config)) *rig {
+	t.Helper()
+	r := &rig{
+		t: t, sandboxes: &fakeSandboxes{}, identity: &fakeIdentity{}, cluster: &fakeCluster{},
+		registry: prometheus.NewRegistry(), log: &logBuffer{},
+	}
+	cfg := Config{
+		Sandboxes: r.sandboxes, Identity: r.identity, Cluster: r.cluster, Authenticator: fakeAuth{},
+		Registerer: r.registry, Gatherer: r.registry,
+		Version: api.VersionInfo{Version: "v0", Commit: "c", GoVersion: "go1"},
+		Logger:  slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	a, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.api = a
+	r.doc = docRouter(t, a.openapi)
+	return r
+}
+
+func docRouter(t *testing.T, doc []byte) routers.Router {
+	t.Helper()
+	parsed, err := openapi3.NewLoader().LoadFromData(doc)
+	if err != nil {
+		t.Fatalf("read the OpenAPI document: %v", err)
+	}
+	router, err := gorillamux.NewRouter(parsed)
+	if err != nil {
+		t.Fatalf("route by the OpenAPI document: %v", err)
+	}
+	return router
+}
+
+// call sends one request. The bearer "" sends no credential.
+func (r *rig) call(method, target, bearer, body string, header ...string) *httptest.ResponseRecorder {
+	r.t.Helper()
+	var reader io.Reader
+	if body != "" {
+		reader = strings.NewReader(body)
+	}
+	req := httptest.NewRequest(method, target, reader)
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Add(header[i], header[i+1])
+	}
+	return r.send(req)
+}
+
+func (r *rig) send(req *http.Request) *httptest.ResponseRecorder {
+	r.t.Helper()
+	w := httptest.NewRecorder()
+	r.api.ServeHTTP(w, req)
+	r.conforms(req, w)
+	return w
+}
+
+// conforms fails the test when the answer is not one that the document has.
+func (r *rig) conforms(req *http.Request, w *httptest.ResponseRecorder) {
+	r.t.Helper()
+	if w.Header().Get(api.HeaderRequestID) == "" {
+		r.t.Errorf("%s %s: no %s", req.Method, req.URL.Path, api.HeaderRequestID)
+	}
+	route, params, err := r.doc.FindRoute(req)
+	if err != nil {
+		return // not a route of the document
+	}
+	err = openapi3filter.ValidateResponse(req.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+		Status:                 w.Code,
+		Header:                 w.Header(),
+		Body:                   io.NopCloser(bytes.NewReader(w.Body.Bytes())),
+		Options:                &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
+	})
+	if err != nil {
+		r.t.Errorf("%s %s: the answer is not as documented: %v", req.Method, req.URL.Path, err)
+	}
+}
+
+// errorOf reads the body of a refusal.
+func errorOf(t *testing.T, w *httptest.ResponseRecorder) api.ErrorBody {
+	t.Helper()
+	var e api.ErrorBody
+	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
+		t.Fatalf("the body of status %d is not an error: %v: %q", w.Code, err, w.Body.String())
+	}
+	return e
+}
+
+const testID = "k7m2qz4xw3v5n6a2j7p4t5r6sd"
+
+func testSandbox() service.Sandbox {
+	return service.Sandbox{
+		ID: testID, WorkspaceID: "ws-1", Status: "running", Template: "base",
+		CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a",
+		CreatedAt: time.Date(2026, 11, 20, 13, 5, 9, 412987654, time.FixedZone("CET", 3600)),
+	}
+}
