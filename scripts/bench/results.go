@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// results are the measured numbers, in the order in which they were added.
+type results struct {
+	rows []row
+}
+
+type row struct {
+	name   string
+	value  float64
+	unit   string
+	goal   string // as shown; "" where there is none
+	missed bool
+}
+
+// comparison says on which side of its bound a number should be.
+type comparison string
+
+const (
+	atLeast comparison = "≥"
+	atMost  comparison = "≤"
+)
+
+func (r *results) add(name string, value float64, unit string) {
+	r.rows = append(r.rows, row{name: name, value: value, unit: unit})
+}
+
+// want adds a number that has a goal.
+func (r *results) want(name string, value float64, unit string, c comparison, bound float64) {
+	missed := value > bound
+	if c == atLeast {
+		missed = value < bound
+	}
+	r.rows = append(r.rows, row{name, value, unit, fmt.Sprintf("%s %s", c, number(bound)), missed})
+}
+
+func (r *results) print(w io.Writer) {
+	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "measure\tvalue\tunit\tgoal\t")
+	for _, row := range r.rows {
+		mark := ""
+		switch {
+		case row.missed:
+			mark = "missed"
+		case row.goal != "":
+			mark = "met"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", row.name, number(row.value), row.unit, row.goal, mark)
+	}
+	_ = t.Flush() // a terminal that fails has nobody to tell
+}
+
+// number shows three significant digits of small numbers and all of large ones.
+func number(v float64) string {
+	switch {
+	case v == float64(int64(v)):
+		return fmt.Sprintf("%d", int64(v))
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// write puts the numbers into a file, in their order.
+func (r *results) write(path string) error {
+	type entry struct {
+		Value float64 `json:"value"`
+		Unit  string  `json:"unit"`
+	}
+	var b bytes.Buffer
+	b.WriteString("{")
+	for i, row := range r.rows {
+		v, err := json.Marshal(entry{row.value, row.unit})
+		if err != nil {
+			return fmt.Errorf("%s: %w", row.name, err)
+		}
+		if i > 0 {
+			b.WriteString(",")
+		}
+		fmt.Fprintf(&b, "\n  %q: %s", row.name, v)
+	}
+	b.WriteString("\n}\n")
+	return os.WriteFile(path, b.Bytes(), 0o644)
+}
+
+// verdict is an error that names the goals that were missed.
+func (r *results) verdict() error {
+	var missed []string
+	for _, row := range r.rows {
+		if row.missed {
+			missed = append(missed, fmt.Sprintf("%s is %s %s, wanted %s", row.name, number(row.value), row.unit, row.goal))
+		}
+	}
+	if len(missed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("goals missed: %s", strings.Join(missed, "; "))
+}
+
+// quantile returns the value below which the share q of the samples lies, by
+// the nearest rank.
+func quantile(samples []time.Duration, q float64) time.Duration {
+	if len(samples) == 0 {
+		return 0
+	}
+	sorted := slices.Clone(samples)
+	slices.Sort(sorted)
+	at := int(q*float64(len(sorted))+0.5) - 1
+	return sorted[min(max(at, 0), len(sorted)-1)]
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// addLatency adds the median and the 95th percentile.
+func (r *results) addLatency(name string, samples []time.Duration) {
+	r.add(name+"_p50", ms(quantile(samples, 0.5)), "ms")
+	r.add(name+"_p95", ms(quantile(samples, 0.95)), "ms")
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestQuantileIsTheNearestRank(t *testing.T) {
+	var samples []time.Duration
+	for i := 20; i >= 1; i-- {
+		samples = append(samples, time.Duration(i))
+	}
+	for q, want := range map[float64]time.Duration{0: 1, 0.5: 10, 0.95: 19, 1: 20} {
+		if got := quantile(samples, q); got != want {
+			t.Errorf("quantile %v of 1…20 is %d, want %d", q, got, want)
+		}
+	}
+	if got := quantile(nil, 0.5); got != 0 {
+		t.Errorf("quantile of nothing is %d", got)
+	}
+}
+
+func TestResults(t *testing.T) {
+	r := &results{}
+	r.add("plain", 1234.4, "1/s")
+	r.want("good", 5.25, "times", atLeast, 5)
+	if err := r.verdict(); err != nil {
+		t.Errorf("all met, and yet %v", err)
+	}
+	r.want("bad", 61, "ms", atMost, 60)
+	if err := r.verdict(); err == nil || !strings.Contains(err.Error(), "bad is 61 ms, wanted ≤ 60") {
+		t.Errorf("verdict: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "bench.json")
+	if err := r.write(path); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]struct {
+		Value float64
+		Unit  string
+	}
+	if err := json.Unmarshal(b, &got); err != nil || len(got) != 3 || got["good"].Value != 5.25 || got["plain"].Unit != "1/s" {
+		t.Errorf("%s: %v, %v", b, got, err)
+	}
+	var table strings.Builder
+	r.print(&table)
+	for _, line := range []string{"plain", "≥ 5", "met", "missed"} {
+		if !strings.Contains(table.String(), line) {
+			t.Errorf("the table lacks %q:\n%s", line, table.String())
+		}
+	}
+}
