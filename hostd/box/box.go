@@ -1,0 +1,362 @@
+// Package box is one box a sandbox: its VM, its disk, its slot, its cgroup, and
+// the moves between its states. A move holds the box's operation lock; what a
+// reader sees is guarded by a second, short one.
+//
+// Nothing is made for a box before the ledger knows the box, and the ledger
+// forgets it only when nothing is left, so that whatever ends the daemon,
+// hostd/reconcile can tell at the next start what belongs to whom.
+package box
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// Config bounds a host's boxes.
+type Config struct {
+	Paths Paths
+	// MemoryMB is what all boxes together may reserve: each its whole RAM and
+	// OverheadMB for its engine, whether they are touched or not.
+	MemoryMB   int
+	OverheadMB int
+	// DiskHeadroomMB must stay free on the file system of Paths.Data.
+	DiskHeadroomMB int
+	// OverlayPool is how many overlays are cloned ahead, a template.
+	OverlayPool int
+	// CreateTimeout bounds a create.
+	CreateTimeout time.Duration
+	// MaxExecs bounds the commands that run at once in one box.
+	MaxExecs int
+	// OutputBudget bounds the output held in memory for all execs, in bytes;
+	// past it more is dropped and the result says that it is truncated.
+	OutputBudget int64
+	// GatewayMAC and Nameservers are told to each guest.
+	GatewayMAC  net.HardwareAddr
+	Nameservers []string
+	// Engine is noted in the ledger.
+	Engine string
+}
+
+// Deps are the parts that boxes are made of. Now and Random have defaults.
+type Deps struct {
+	Ledger    *ledger.Ledger
+	Slots     Slots
+	Engine    Engine
+	Cgroups   Cgroups
+	Templates Templates
+	Metrics   *Metrics
+	Log       *slog.Logger
+	Now       func() time.Time
+	Random    io.Reader
+	// DiskFree returns the bytes free for an unprivileged user under a path.
+	DiskFree func(path string) (int64, error)
+}
+
+// Host owns every box of this host.
+type Host struct {
+	cfg       Config
+	paths     Paths
+	ledger    *ledger.Ledger
+	slots     Slots
+	engine    Engine
+	cgroups   Cgroups
+	templates Templates
+	overlays  *overlays
+	metrics   *Metrics
+	log       *slog.Logger
+	now       func() time.Time
+	random    io.Reader
+	diskFree  func(string) (int64, error)
+
+	changed  chan struct{} // capacity 1: something in List or Capacity changed
+	buffered atomic.Int64  // output bytes held by execs
+
+	life    context.Context // ends with Close
+	end     context.CancelCauseFunc
+	workers sync.WaitGroup // creates, deletes, watches, the sweep
+
+	mu         sync.Mutex
+	phase      phase
+	closed     bool // no worker may begin any more
+	boxes      map[string]*box
+	reservedMB int
+}
+
+// New returns a host without boxes. It serves no Put until Open.
+func New(cfg Config, d Deps) *Host {
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	if d.Random == nil {
+		d.Random = rand.Reader
+	}
+	if d.DiskFree == nil {
+		d.DiskFree = diskFree
+	}
+	h := &Host{
+		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
+		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree,
+		overlays: newOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
+		changed:  make(chan struct{}, 1),
+		boxes:    map[string]*box{},
+	}
+	h.life, h.end = context.WithCancelCause(context.Background())
+	h.workers.Go(h.sweep)
+	h.workers.Go(func() { h.overlays.run(h.life) })
+	return h
+}
+
+// phase is where the host is in its life.
+type phase int
+
+const (
+	starting phase = iota // what is in the map is not all there is: nothing is served
+	serving
+	draining // everything but Put is served
+)
+
+// Open begins to serve: every box of the ledger has been recovered.
+func (h *Host) Open() { h.enterPhase(serving) }
+
+// Drain refuses every further Put.
+func (h *Host) Drain() { h.enterPhase(draining) }
+
+func (h *Host) enterPhase(p phase) {
+	h.mu.Lock()
+	if p == serving || h.phase != starting {
+		h.phase = p
+	}
+	h.mu.Unlock()
+	h.notify()
+}
+
+// Ready reports whether List is complete.
+func (h *Host) Ready() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.phase != starting
+}
+
+// Close ends the creates that still run, which cleans them away, and waits for
+// every goroutine. VMs live on.
+func (h *Host) Close() {
+	h.Drain()
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.end(errClosing)
+	h.workers.Wait()
+}
+
+// spawn runs f as a worker that Close waits for, unless Close has begun.
+func (h *Host) spawn(f func()) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.workers.Go(f)
+	}
+	return !h.closed
+}
+
+// Changed receives after something that a heartbeat tells has changed.
+func (h *Host) Changed() <-chan struct{} { return h.changed }
+
+func (h *Host) notify() {
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Get returns one box.
+func (h *Host) Get(id string) (hostapi.Box, error) {
+	b, err := h.lookup(id)
+	if err != nil {
+		return hostapi.Box{}, err
+	}
+	v, shown := b.view()
+	if !shown {
+		return hostapi.Box{}, ErrNotFound
+	}
+	return v, nil
+}
+
+// List returns every box, ordered by id.
+func (h *Host) List() []hostapi.Box {
+	h.mu.Lock()
+	boxes := make([]*box, 0, len(h.boxes))
+	for _, b := range h.boxes {
+		boxes = append(boxes, b)
+	}
+	h.mu.Unlock()
+	out := make([]hostapi.Box, 0, len(boxes))
+	for _, b := range boxes {
+		if v, shown := b.view(); shown {
+			out = append(out, v)
+		}
+	}
+	slices.SortFunc(out, func(a, b hostapi.Box) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// ReservedMB is the memory that boxes have been promised.
+func (h *Host) ReservedMB() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.reservedMB
+}
+
+// SlotsUsed counts the slots that boxes hold.
+func (h *Host) SlotsUsed() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, b := range h.boxes {
+		if b.slotNumber() != ledger.NoSlot {
+			n++
+		}
+	}
+	return n
+}
+
+// lookup never says ErrNotFound before it is known.
+func (h *Host) lookup(id string) (*box, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := h.boxes[id]
+	switch {
+	case h.phase == starting:
+		return nil, ErrDraining
+	case b == nil:
+		return nil, ErrNotFound
+	}
+	return b, nil
+}
+
+// box is one sandbox. Its id and generation never change.
+type box struct {
+	id         string
+	generation uint64
+
+	// op is held by whoever moves the box: a create from its beginning, then
+	// pause, resume, delete. It is a channel so that waiting for it can end.
+	op chan struct{}
+
+	created chan struct{} // closed when the create has ended; createErr is set then
+	gone    chan struct{} // closed when nothing of the box is left and the map forgot it
+	cancel  context.CancelCauseFunc
+
+	execs    sync.WaitGroup // open connections into the slot
+	execSlot chan struct{}  // capacity MaxExecs
+
+	mu        sync.Mutex
+	createErr error
+	rec       ledger.Record
+	vmm       VMM
+	reserved  int   // MB held in Host.reservedMB for it
+	leaving   leave // why it is being taken apart; leaveNot while it is not
+	retry     bool  // taking it apart failed; the sweep tries again
+}
+
+// leave says what becomes of a box's record when nothing is left of it.
+type leave int
+
+const (
+	leaveNot    leave = iota
+	leaveForget       // a create that failed: the same generation may come again
+	leaveBury         // a delete: its generation is over
+)
+
+func newBox(rec ledger.Record, maxExecs int) *box {
+	return &box{
+		id: rec.ID, generation: rec.Generation, rec: rec,
+		op: make(chan struct{}, 1), created: make(chan struct{}), gone: make(chan struct{}),
+		cancel: func(error) {}, execSlot: make(chan struct{}, maxExecs),
+	}
+}
+
+// acquire takes the operation lock.
+func (b *box) acquire(ctx context.Context) error {
+	select {
+	case b.op <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (b *box) release() { <-b.op }
+
+func (b *box) slotNumber() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rec.Slot
+}
+
+// leave marks the box as being taken apart. A delete overrides the cleaning up
+// of a failed create, never the other way round.
+func (b *box) leave(why leave) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leaving = max(b.leaving, why)
+}
+
+// view converts the box at the border to the wire. A create that failed and is
+// still being cleaned up is not shown: its caller was told that there is no box.
+func (b *box) view() (v hostapi.Box, shown bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.leaving == leaveForget {
+		return hostapi.Box{}, false
+	}
+	r := &b.rec
+	v = hostapi.Box{
+		ID: r.ID, Generation: r.Generation, Template: r.Template, Boot: hostapi.Boot(r.Boot),
+		CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, Slot: r.Slot,
+		Error: r.Error, ExitCode: r.ExitCode, Signal: r.Signal,
+		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt,
+		CreateDuration: r.Took, CreateOwnDuration: r.Own,
+	}
+	switch {
+	case b.leaving == leaveBury:
+		v.Status = hostapi.StatusDeleting
+	case r.State == ledger.Creating:
+		v.Status = hostapi.StatusStarting
+	default:
+		v.Status = hostapi.Status(r.State)
+	}
+	if b.vmm != nil && r.State != ledger.Failed {
+		v.VMMPID = b.vmm.PID()
+	}
+	for _, s := range r.Stages {
+		v.Stages = append(v.Stages, hostapi.Stage{Name: s.Name, Duration: s.Duration, Engine: s.Engine})
+	}
+	return v, true
+}
+
+// commit changes the record on disk and then in memory. change returns false
+// where there is nothing to do any more.
+func (h *Host) commit(b *box, change func(*ledger.Record) bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	next := b.rec
+	if !change(&next) {
+		return nil
+	}
+	if err := h.ledger.Put(next); err != nil {
+		return err
+	}
+	b.rec = next
+	return nil
+}

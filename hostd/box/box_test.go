@@ -1,0 +1,549 @@
+package box_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	idA = "aaaaaaaaaaaaaaaaaaaaaaaaaa"
+	idB = "bbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
+
+func spec(generation uint64) hostapi.BoxSpec {
+	return hostapi.BoxSpec{Generation: generation, WorkspaceID: "ws", Template: "base", Env: map[string]string{"A": "b"}}
+}
+
+// daemon is a host on a machine, as one run of hostd has it.
+type daemon struct {
+	*box.Host
+	ledger *ledger.Ledger
+}
+
+func start(t *testing.T, w *boxtest.World, change ...func(*box.Config, *box.Deps)) *daemon {
+	t.Helper()
+	l, err := ledger.Open(w.Paths.Ledger(), "h1")
+	must(t, err)
+	cfg, deps := w.Config(), w.Deps(l)
+	for _, f := range change {
+		f(&cfg, &deps)
+	}
+	d := &daemon{Host: box.New(cfg, deps), ledger: l}
+	d.Open()
+	t.Cleanup(func() { d.Close(); _ = l.Close() })
+	return d
+}
+
+func TestCreateExecPauseResumeDelete(t *testing.T) {
+	ctx := t.Context()
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+
+	b, err := d.Put(ctx, idA, spec(1))
+	must(t, err)
+	if b.Status != hostapi.StatusRunning || b.MemoryMB != 512 || b.VMMPID == 0 || b.StartedAt.IsZero() {
+		t.Errorf("box = %+v", b)
+	}
+	engine := map[string]bool{}
+	for _, s := range b.Stages {
+		engine[s.Name] = s.Engine
+	}
+	for name, want := range map[string]bool{"admission": false, "slot": false, "overlay": false, "cgroup": false, "vmm_start": true, "restore": true, "resume": true, "identity": false} {
+		if got, ok := engine[name]; !ok || got != want {
+			t.Errorf("stage %s: present=%v engine=%v, want engine=%v", name, ok, got, want)
+		}
+	}
+	if b.CreateDuration <= 0 || b.CreateOwnDuration > b.CreateDuration {
+		t.Errorf("create took %s, %s of it ours", b.CreateDuration, b.CreateOwnDuration)
+	}
+
+	res, err := d.Exec(ctx, idA, hostapi.ExecRequest{Argv: []string{"hello"}, Timeout: time.Minute})
+	must(t, err)
+	if string(res.Stdout) != "hello" || res.ExitCode != 0 {
+		t.Errorf("exec = %+v", res)
+	}
+
+	b, err = d.Pause(ctx, idA)
+	must(t, err)
+	if b.Status != hostapi.StatusPaused {
+		t.Errorf("status = %s after pause", b.Status)
+	}
+	if _, err := d.Exec(ctx, idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Minute}); !errors.Is(err, box.ErrNotRunning) {
+		t.Errorf("exec in a paused box: %v, want ErrNotRunning", err)
+	}
+	_, err = d.Pause(ctx, idA)
+	must(t, err) // already done
+	b, err = d.Resume(ctx, idA)
+	must(t, err)
+	if b.Status != hostapi.StatusRunning {
+		t.Errorf("status = %s after resume", b.Status)
+	}
+
+	must(t, d.Delete(ctx, idA, 1))
+	must(t, d.Delete(ctx, idA, 1)) // already done
+	nothingLeft(t, w, d)
+	if _, err := d.Get(idA); !errors.Is(err, box.ErrNotFound) {
+		t.Errorf("Get = %v, want ErrNotFound", err)
+	}
+}
+
+func TestAFailureAtEachStepOfACreateLeavesNothing(t *testing.T) {
+	for _, step := range boxtest.CreateSteps {
+		t.Run(step, func(t *testing.T) {
+			w := boxtest.NewWorld(t)
+			fail := true
+			var mu sync.Mutex
+			w.Step = func(_ context.Context, name string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if fail && name == step {
+					return boxtest.ErrInjected
+				}
+				return nil
+			}
+			d := start(t, w)
+			if _, err := d.Put(t.Context(), idA, spec(1)); err == nil {
+				t.Fatal("create succeeded")
+			}
+			nothingLeft(t, w, d)
+			if _, err := d.Get(idA); !errors.Is(err, box.ErrNotFound) {
+				t.Errorf("Get = %v, want ErrNotFound", err)
+			}
+			// The same generation may be tried again.
+			mu.Lock()
+			fail = false
+			mu.Unlock()
+			if _, err := d.Put(t.Context(), idA, spec(1)); err != nil {
+				t.Errorf("second attempt: %v", err)
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeTakenApartIsTriedAgain(t *testing.T) {
+	for _, step := range boxtest.DeleteSteps {
+		t.Run(step, func(t *testing.T) {
+			w := boxtest.NewWorld(t)
+			var mu sync.Mutex
+			failures := 1
+			w.Step = func(_ context.Context, name string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if name == step && failures > 0 {
+					failures--
+					return boxtest.ErrInjected
+				}
+				return nil
+			}
+			d := start(t, w)
+			_, err := d.Put(t.Context(), idA, spec(1))
+			must(t, err)
+			if err := d.Delete(t.Context(), idA, 1); !errors.Is(err, boxtest.ErrInjected) {
+				t.Fatalf("Delete = %v, want the injected failure", err)
+			}
+			if b, err := d.Get(idA); err == nil && b.Status != hostapi.StatusDeleting {
+				t.Errorf("status = %s, want deleting", b.Status)
+			}
+			await(t, func() bool { return len(w.Left()) == 0 })
+			if got := d.ledger.Tombstone(idA); got != 1 {
+				t.Errorf("tombstone = %d, want 1", got)
+			}
+		})
+	}
+}
+
+func TestConcurrentPutsMakeOneBox(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if _, err := d.Put(t.Context(), idA, spec(1)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(d.List()); n != 1 {
+		t.Errorf("%d boxes, want 1", n)
+	}
+	if got := d.ReservedMB(); got != 600 {
+		t.Errorf("%d MB reserved, want 600", got)
+	}
+}
+
+func TestACreateOutlivesItsCallerAndIsJoined(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	reached, proceed := make(chan struct{}), make(chan struct{})
+	w.Step = blockAt("restore", reached, proceed)
+	d := start(t, w)
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() { _, err := d.Put(ctx, idA, spec(1)); first <- err }()
+	<-reached
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Errorf("first Put = %v, want context.Canceled", err)
+	}
+	if b, err := d.Get(idA); err != nil || b.Status != hostapi.StatusStarting {
+		t.Errorf("Get = %s, %v; want starting", b.Status, err)
+	}
+	second := make(chan error, 1)
+	go func() { _, err := d.Put(t.Context(), idA, spec(1)); second <- err }()
+	close(proceed)
+	must(t, <-second)
+}
+
+func TestDeleteCutsOffACreateAtEachStep(t *testing.T) {
+	for _, step := range []string{"take", "cgroup", "start", "restore", "resume", "identity"} {
+		t.Run(step, func(t *testing.T) {
+			w := boxtest.NewWorld(t)
+			reached := make(chan struct{})
+			w.Step = blockAt(step, reached, nil)
+			d := start(t, w)
+			put := make(chan error, 1)
+			go func() { _, err := d.Put(t.Context(), idA, spec(1)); put <- err }()
+			<-reached
+			must(t, d.Delete(t.Context(), idA, 1))
+			if err := <-put; !errors.Is(err, box.ErrStaleGeneration) {
+				t.Errorf("Put = %v, want ErrStaleGeneration", err)
+			}
+			nothingLeft(t, w, d)
+			if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, box.ErrStaleGeneration) {
+				t.Errorf("Put of the deleted generation = %v, want ErrStaleGeneration", err)
+			}
+		})
+	}
+}
+
+func TestGenerations(t *testing.T) {
+	ctx := t.Context()
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	_, err := d.Put(ctx, idA, spec(2))
+	must(t, err)
+	pid := w.VMM(idA).PID()
+
+	if _, err := d.Put(ctx, idA, spec(1)); !errors.Is(err, box.ErrStaleGeneration) {
+		t.Errorf("older Put = %v, want ErrStaleGeneration", err)
+	}
+	if err := d.Delete(ctx, idA, 1); !errors.Is(err, box.ErrStaleGeneration) {
+		t.Errorf("older Delete = %v, want ErrStaleGeneration", err)
+	}
+	b, err := d.Put(ctx, idA, spec(3))
+	must(t, err)
+	if b.Generation != 3 || b.VMMPID == pid {
+		t.Errorf("a younger Put left generation %d with VMM %d", b.Generation, b.VMMPID)
+	}
+	must(t, d.Delete(ctx, idA, 0)) // whatever is there
+	if _, err := d.Put(ctx, idA, spec(3)); !errors.Is(err, box.ErrStaleGeneration) {
+		t.Errorf("Put of a deleted generation = %v, want ErrStaleGeneration", err)
+	}
+	// A delete that arrives before the create it follows.
+	must(t, d.Delete(ctx, idB, 5))
+	if _, err := d.Put(ctx, idB, spec(5)); !errors.Is(err, box.ErrStaleGeneration) {
+		t.Errorf("late Put = %v, want ErrStaleGeneration", err)
+	}
+	_, err = d.Put(ctx, idB, spec(6))
+	must(t, err)
+}
+
+func TestAdmissionCountsTheWorstCase(t *testing.T) {
+	ctx := t.Context()
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	for i := range 4 {
+		_, err := d.Put(ctx, id(i), spec(1))
+		must(t, err)
+	}
+	if _, err := d.Put(ctx, id(4), spec(1)); !errors.Is(err, box.ErrNoMemory) {
+		t.Errorf("fifth Put = %v, want ErrNoMemory", err)
+	}
+	w.VMM(id(0)).Die(syscall.SIGKILL)
+	await(t, func() bool { return d.ReservedMB() == 3*600 })
+	_, err := d.Put(ctx, id(4), spec(1))
+	must(t, err)
+	for i := range 5 {
+		must(t, d.Delete(ctx, id(i), 1))
+	}
+	if got := d.ReservedMB(); got != 0 {
+		t.Errorf("%d MB reserved at the end", got)
+	}
+	nothingLeft(t, w, d)
+}
+
+func TestManyAtOnceNeverOverbook(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	ok := 0
+	for i := range 16 {
+		wg.Go(func() {
+			_, err := d.Put(t.Context(), id(i), spec(1))
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				ok++
+			} else if !errors.Is(err, box.ErrNoMemory) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if ok != 4 {
+		t.Errorf("%d boxes, want 4", ok)
+	}
+}
+
+func TestHostLimits(t *testing.T) {
+	ctx := t.Context()
+	w := boxtest.NewWorld(t)
+	w.Slots = 1
+	free := int64(1 << 40)
+	d := start(t, w, func(c *box.Config, dep *box.Deps) {
+		c.DiskHeadroomMB = 100
+		dep.DiskFree = func(string) (int64, error) { return free, nil }
+	})
+	_, err := d.Put(ctx, idA, spec(1))
+	must(t, err)
+	if _, err := d.Put(ctx, idB, spec(1)); !errors.Is(err, box.ErrNoSlot) {
+		t.Errorf("Put without a slot = %v, want ErrNoSlot", err)
+	}
+	free = 99 << 20
+	if _, err := d.Put(ctx, idB, spec(1)); !errors.Is(err, box.ErrNoDisk) {
+		t.Errorf("Put without disk space = %v, want ErrNoDisk", err)
+	}
+	if got := d.ReservedMB(); got != 600 {
+		t.Errorf("%d MB reserved, want 600", got)
+	}
+}
+
+func TestAFullDiskIsNamed(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	w.Step = func(_ context.Context, name string) error {
+		if name == "configure" {
+			return fmt.Errorf("write config: %w", syscall.ENOSPC)
+		}
+		return nil
+	}
+	d := start(t, w)
+	if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, box.ErrNoDisk) {
+		t.Errorf("Put = %v, want ErrNoDisk", err)
+	}
+	nothingLeft(t, w, d)
+}
+
+func TestVMMDeathFailsTheBoxAtOnce(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	_, err := d.Put(t.Context(), idA, spec(1))
+	must(t, err)
+	drain(d.Changed())
+	w.VMM(idA).Die(syscall.SIGKILL)
+	<-d.Changed()
+	b, err := d.Get(idA)
+	must(t, err)
+	if b.Status != hostapi.StatusFailed || b.Signal != "KILL" || b.ExitCode == nil || b.Error == "" {
+		t.Errorf("box = %+v, want failed by KILL", b)
+	}
+	if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, box.ErrNotRunning) {
+		t.Errorf("exec = %v, want ErrNotRunning", err)
+	}
+	if _, err := d.Resume(t.Context(), idA); !errors.Is(err, box.ErrIllegalState) {
+		t.Errorf("resume = %v, want ErrIllegalState", err)
+	}
+	rec, _ := d.ledger.Get(idA)
+	if rec.State != ledger.Failed {
+		t.Errorf("ledger says %s, want failed", rec.State)
+	}
+	must(t, d.Delete(t.Context(), idA, 1))
+	nothingLeft(t, w, d)
+}
+
+func TestVMMDeathDuringACreateEndsItAtOnce(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	reached := make(chan struct{})
+	w.Step = blockAt("identity", reached, nil)
+	d := start(t, w)
+	put := make(chan error, 1)
+	go func() { _, err := d.Put(t.Context(), idA, spec(1)); put <- err }()
+	<-reached
+	w.VMM(idA).Die(syscall.SIGSEGV)
+	if err := <-put; err == nil || !strings.Contains(err.Error(), "killed by signal SEGV") {
+		t.Errorf("Put = %v, want one that names the signal", err)
+	}
+	nothingLeft(t, w, d)
+}
+
+func TestAGuestThatDoesNotConfirmItsIdentityIsNotRunning(t *testing.T) {
+	for name, body := range map[string]string{
+		"another generation": `{"generation":7,"entropy_bits":4096}`,
+		"too little entropy": `{"generation":1,"entropy_bits":8}`,
+		"no JSON":            `confirmed!`,
+		"nothing":            ``,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := boxtest.NewWorld(t)
+			w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte(body)) })
+			d := start(t, w)
+			if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, box.ErrGuest) {
+				t.Errorf("Put = %v, want ErrGuest", err)
+			}
+			nothingLeft(t, w, d)
+		})
+	}
+}
+
+func TestColdBoot(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	s := spec(1)
+	s.Boot = hostapi.BootCold
+	b, err := d.Put(t.Context(), idA, s)
+	must(t, err)
+	if b.Boot != hostapi.BootCold || b.Status != hostapi.StatusRunning {
+		t.Errorf("box = %+v", b)
+	}
+	if state, _ := w.VMM(idA).State(t.Context()); state != vmm.StateRunning {
+		t.Errorf("VM is %s", state)
+	}
+	must(t, d.Delete(t.Context(), idA, 1))
+	nothingLeft(t, w, d)
+}
+
+func TestCloseEndsCreatesAndLeavesVMsAlone(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	reached := make(chan struct{})
+	d := start(t, w)
+	_, err := d.Put(t.Context(), idA, spec(1))
+	must(t, err)
+	w.Step = blockAt("restore", reached, nil)
+	put := make(chan error, 1)
+	go func() { _, err := d.Put(t.Context(), idB, spec(1)); put <- err }()
+	<-reached
+	d.Close()
+	if err := <-put; !errors.Is(err, box.ErrDraining) {
+		t.Errorf("Put = %v, want ErrDraining", err)
+	}
+	if w.VMM(idA) == nil || w.VMM(idB) != nil {
+		t.Error("want the running VM left alone and the other one gone")
+	}
+	if _, err := d.Put(t.Context(), id(3), spec(1)); !errors.Is(err, box.ErrDraining) {
+		t.Errorf("late Put = %v, want ErrDraining", err)
+	}
+}
+
+func TestBadSpecs(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	big := map[string]string{"A": strings.Repeat("x", 65<<10)}
+	for name, c := range map[string]struct {
+		id     string
+		change func(*hostapi.BoxSpec)
+		want   error
+	}{
+		"id with a slash":           {"aaaaaaaaaaaa/aaaaaaaaaaaaa", nil, box.ErrInvalid},
+		"id with NUL":               {"aaaaaaaaaaaa\x00aaaaaaaaaaaaa", nil, box.ErrInvalid},
+		"id with upper case":        {strings.ToUpper(idA), nil, box.ErrInvalid},
+		"id with Unicode":           {"ааааааааааааа", nil, box.ErrInvalid}, // Cyrillic, 26 bytes
+		"id of dots":                {"..", nil, box.ErrInvalid},
+		"empty id":                  {"", nil, box.ErrInvalid},
+		"generation 0":              {idA, func(s *hostapi.BoxSpec) { s.Generation = 0 }, box.ErrInvalid},
+		"unknown boot":              {idA, func(s *hostapi.BoxSpec) { s.Boot = "warm" }, box.ErrInvalid},
+		"unknown template":          {idA, func(s *hostapi.BoxSpec) { s.Template = "nope" }, box.ErrTemplate},
+		"template name with a path": {idA, func(s *hostapi.BoxSpec) { s.Template = "../etc" }, box.ErrInvalid},
+		"hostname with a newline":   {idA, func(s *hostapi.BoxSpec) { s.Hostname = "a\nb" }, box.ErrInvalid},
+		"environment name with =":   {idA, func(s *hostapi.BoxSpec) { s.Env = map[string]string{"A=B": "c"} }, box.ErrInvalid},
+		"environment with NUL":      {idA, func(s *hostapi.BoxSpec) { s.Env = map[string]string{"A": "\x00"} }, box.ErrInvalid},
+		"environment too large":     {idA, func(s *hostapi.BoxSpec) { s.Env = big }, box.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec(1)
+			if c.change != nil {
+				c.change(&s)
+			}
+			if _, err := d.Put(t.Context(), c.id, s); !errors.Is(err, c.want) {
+				t.Errorf("Put = %v, want %v", err, c.want)
+			}
+		})
+	}
+	nothingLeft(t, w, d)
+}
+
+func nothingLeft(t *testing.T, w *boxtest.World, d *daemon) {
+	t.Helper()
+	if left := w.Left(); len(left) > 0 {
+		t.Errorf("left over: %s", strings.Join(left, ", "))
+	}
+	if recs := d.ledger.Boxes(); len(recs) > 0 {
+		t.Errorf("left in the ledger: %+v", recs)
+	}
+	if got := d.ReservedMB(); got != 0 {
+		t.Errorf("%d MB still reserved", got)
+	}
+}
+
+// blockAt holds the step up until proceed is closed or the step is cut off.
+func blockAt(step string, reached chan struct{}, proceed <-chan struct{}) func(context.Context, string) error {
+	var once sync.Once
+	return func(ctx context.Context, name string) error {
+		if name != step {
+			return nil
+		}
+		once.Do(func() { close(reached) })
+		select {
+		case <-proceed:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func await(t *testing.T, cond func() bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline:
+			t.Fatal("condition did not come true within 10 s")
+		case <-tick.C:
+		}
+	}
+}
+
+func drain(ch <-chan struct{}) {
+	select {
+	case <-ch:
+	default:
+	}
+}
+
+func id(i int) string { return strings.Repeat("a", 25) + string(rune('a'+i)) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

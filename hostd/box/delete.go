@@ -1,0 +1,239 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+const (
+	teardownTimeout = 30 * time.Second
+	sweepInterval   = time.Second
+	// tombstones outlive every request that could still be on its way.
+	tombstoneAge = 24 * time.Hour
+)
+
+// Delete removes a box and everything it had, and waits until it is gone. A
+// create that is under way is cut off. generation, where it is above 0, is
+// buried even if no such box is here; a younger box is left alone. It goes on
+// when ctx ends, and again when it fails.
+func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
+	if !hostapi.ValidID(id) {
+		return invalid("id is not %d characters of lower-case base32", hostapi.IDLength)
+	}
+	for deleted := false; ; deleted = true {
+		h.mu.Lock()
+		if h.phase == starting {
+			h.mu.Unlock()
+			return ErrDraining // the ledger knows boxes that the map does not yet
+		}
+		b := h.boxes[id]
+		if b == nil {
+			defer h.mu.Unlock()
+			return h.buryLocked(id, generation)
+		}
+		h.mu.Unlock()
+		if generation > 0 && generation < b.generation {
+			if deleted {
+				return nil
+			}
+			return fmt.Errorf("%w: generation %d", ErrStaleGeneration, b.generation)
+		}
+		generation = max(generation, b.generation)
+		b.leave(leaveBury)
+		b.cancel(errDeleted)
+		h.notify()
+		result := make(chan error, 1)
+		if !h.spawn(func() { result <- h.deleteBox(b) }) {
+			return ErrDraining
+		}
+		select {
+		case err := <-result:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		// Once more: a create that failed a moment before may have let another
+		// Put of the same generation in.
+	}
+}
+
+// buryLocked raises the tombstone of an id that has no box. It holds the lock,
+// so that no Put of the generation slips in between.
+func (h *Host) buryLocked(id string, generation uint64) error {
+	if generation == 0 || generation <= h.ledger.Tombstone(id) {
+		return nil
+	}
+	return h.ledger.Bury(id, generation, h.now())
+}
+
+func (h *Host) deleteBox(b *box) error {
+	if err := b.acquire(h.life); err != nil {
+		return fmt.Errorf("%w: %w", ErrDraining, err)
+	}
+	defer b.release()
+	if err := h.takeApart(b); err != nil {
+		h.scheduleRetry(b, err)
+		return fmt.Errorf("delete sandbox (it is tried again): %w", err)
+	}
+	return nil
+}
+
+// takeApart removes everything that a box has and then its record. The order
+// matters: the intent on disk; kill and wait for the exit; what the VMM used;
+// the record; and last the slot goes back, so that never two records name one
+// slot. Each step finds its resource by the box's id and is content when it is
+// gone, so takeApart may be called again after a failure or a crash.
+//
+// The caller holds the operation lock and has called leave.
+func (h *Host) takeApart(b *box) error {
+	select {
+	case <-b.gone:
+		return nil
+	default:
+	}
+	began := h.now()
+	// A context of its own: what was begun is finished, also at shutdown.
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	defer cancel()
+	why := b.isLeaving()
+	if why == leaveBury {
+		err := h.commit(b, func(r *ledger.Record) bool {
+			if r.State == ledger.Deleting {
+				return false
+			}
+			r.State = ledger.Deleting
+			return true
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := h.killVMM(ctx, b); err != nil {
+		return err
+	}
+	h.unreserve(b)
+	// Connections into the slot end with the VMM; a namespace that is still
+	// held open cannot be used again.
+	b.execs.Wait()
+	if err := h.cgroups.Remove(ctx, b.id); err != nil {
+		return fmt.Errorf("remove cgroup: %w", err)
+	}
+	if err := h.paths.remove(b.id); err != nil {
+		return err
+	}
+	if err := h.settle(b, why); err != nil {
+		return err
+	}
+	if why == leaveBury {
+		h.log.Info("sandbox is deleted", "event", "sandbox.deleted", "sandbox_id", b.id, "generation", b.generation,
+			"took_ms", h.now().Sub(began).Milliseconds())
+	}
+	h.notify()
+	return nil
+}
+
+// settle removes the record and the box, and gives the slot back.
+func (h *Host) settle(b *box, why leave) error {
+	var err error
+	if why == leaveBury {
+		err = h.ledger.Bury(b.id, b.generation, h.now())
+	} else {
+		err = h.ledger.Forget(b.id)
+	}
+	if err != nil {
+		return err
+	}
+	slot := b.slotNumber()
+	h.mu.Lock()
+	delete(h.boxes, b.id)
+	h.mu.Unlock()
+	if slot != ledger.NoSlot {
+		h.slots.Return(slot)
+	}
+	close(b.gone)
+	return nil
+}
+
+// killVMM ends the box's VMM, if it has one, and waits for the end. One that
+// this daemon does not hold, because it was made by an earlier one, is found by
+// the runtime directory.
+func (h *Host) killVMM(ctx context.Context, b *box) error {
+	b.mu.Lock()
+	p := b.vmm
+	b.mu.Unlock()
+	if p == nil {
+		var err error
+		p, err = h.engine.Adopt(ctx, h.paths.VMM(b.id))
+		if errors.Is(err, vmm.ErrGone) {
+			return nil
+		}
+		if err != nil {
+			// Its identity cannot be told; its cgroup tells what to kill.
+			h.log.Warn("VMM has no readable identity, its cgroup is killed instead", "sandbox_id", b.id, "error", err)
+			return nil
+		}
+	}
+	if err := p.Kill(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
+// scheduleRetry leaves the box to the sweep.
+func (h *Host) scheduleRetry(b *box, err error) {
+	h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)
+	b.mu.Lock()
+	b.retry = true
+	b.mu.Unlock()
+}
+
+// sweep tries again what could not be taken apart, keeps serial logs short and
+// forgets old tombstones, until the host closes.
+func (h *Host) sweep() {
+	tick := time.NewTicker(sweepInterval)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-h.life.Done():
+			return
+		case <-tick.C:
+		}
+		h.retryAll()
+		h.trimSerialLogs()
+		if n%3600 == 0 {
+			if _, err := h.ledger.Prune(h.now().Add(-tombstoneAge)); err != nil {
+				h.log.Warn("old tombstones stay in the ledger", "error", err)
+			}
+		}
+	}
+}
+
+func (h *Host) retryAll() {
+	h.mu.Lock()
+	var again []*box
+	for _, b := range h.boxes {
+		b.mu.Lock()
+		if b.retry {
+			again = append(again, b)
+		}
+		b.mu.Unlock()
+	}
+	h.mu.Unlock()
+	for _, b := range again {
+		if err := b.acquire(h.life); err != nil {
+			return
+		}
+		if err := h.takeApart(b); err != nil {
+			h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)
+		}
+		b.release()
+	}
+}

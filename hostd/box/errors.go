@@ -1,0 +1,37 @@
+package box
+
+import "errors"
+
+// Why the host refuses. hostd/server maps each to a code and a status, once.
+var (
+	// ErrInvalid is a request that no host could serve.
+	ErrInvalid = errors.New("invalid request")
+	// ErrNotFound means that there is no such box.
+	ErrNotFound = errors.New("no such sandbox on this host")
+	// ErrStaleGeneration means that a younger box of the id is or was here.
+	ErrStaleGeneration = errors.New("a younger sandbox of this id is or was here")
+	// ErrNotRunning refuses an exec in a box that is paused, failed or not yet
+	// or no longer there.
+	ErrNotRunning = errors.New("sandbox not running")
+	// ErrIllegalState is a move that the state table does not have.
+	ErrIllegalState = errors.New("not possible in this state")
+	// ErrTemplate means that the template is missing, or not ready to restore.
+	ErrTemplate = errors.New("template is not ready on this host")
+	// ErrGuest means that the guest's agent did not answer as it should.
+	ErrGuest = errors.New("guest does not answer")
+	// ErrBusy means that too many execs run in the box.
+	ErrBusy = errors.New("too many commands run in this sandbox")
+	// ErrDraining means that the daemon is starting up or shutting down.
+	ErrDraining = errors.New("host is starting up or shutting down")
+	// ErrNoMemory, ErrNoDisk and ErrNoSlot are the host's limits.
+	ErrNoMemory = errors.New("insufficient host memory for sandbox")
+	ErrNoDisk   = errors.New("insufficient host disk space for sandbox")
+	ErrNoSlot   = errors.New("no free network slot on this host")
+)
+
+// errDeleted is why a create is cut off by a delete, and errClosing by the
+// daemon's end.
+var (
+	errDeleted = errors.New("sandbox was deleted while it was created")
+	errClosing = errors.New("host daemon is shutting down")
+)

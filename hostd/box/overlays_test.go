@@ -1,0 +1,123 @@
+package box
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestACloneIsEqualAndSparse(t *testing.T) {
+	dir := t.TempDir()
+	src, dst := filepath.Join(dir, "src"), filepath.Join(dir, "dst")
+	f, err := os.Create(src)
+	check(t, err)
+	check(t, f.Truncate(64<<20))
+	for _, at := range []int64{0, 1 << 20, 40<<20 + 123} {
+		_, err := f.WriteAt(bytes.Repeat([]byte{byte(at>>20) + 1}, 10_000), at)
+		check(t, err)
+	}
+	check(t, f.Close())
+	check(t, clone(src, dst))
+	a, err := os.ReadFile(src)
+	check(t, err)
+	b, err := os.ReadFile(dst)
+	check(t, err)
+	if !bytes.Equal(a, b) {
+		t.Error("the clone differs")
+	}
+	var st syscall.Stat_t
+	check(t, syscall.Stat(dst, &st))
+	if used := st.Blocks * 512; used > 1<<20 {
+		t.Errorf("the clone of 30 kB of data takes %d bytes", used)
+	}
+}
+
+func TestACloneThatFailsLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	if err := clone(filepath.Join(dir, "missing"), filepath.Join(dir, "dst")); err == nil {
+		t.Fatal("clone of a missing file succeeded")
+	}
+	entries, err := os.ReadDir(dir)
+	check(t, err)
+	if len(entries) > 0 {
+		t.Errorf("left over: %v", entries)
+	}
+}
+
+func TestThePoolKeepsClonesOfWhatIsOffered(t *testing.T) {
+	dir := t.TempDir()
+	seed := filepath.Join(dir, "seed")
+	check(t, os.WriteFile(seed, []byte("seed"), 0o600))
+	pool := filepath.Join(dir, "pool")
+	check(t, os.Mkdir(pool, 0o755))
+	check(t, os.WriteFile(filepath.Join(pool, "old-1"), nil, 0o600)) // of an earlier daemon
+	o := newOverlays(pool, 3, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); o.run(ctx) }()
+	defer func() { cancel(); <-ended }()
+
+	tpl := Template{BuildID: "one", OverlaySeed: seed}
+	o.offer([]Template{tpl})
+	count := func(want int) func() bool {
+		return func() bool {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			entries, err := os.ReadDir(pool)
+			return err == nil && len(o.ready["one"]) == want && len(entries) == want
+		}
+	}
+	eventually(t, count(3))
+	dst := filepath.Join(dir, "taken")
+	check(t, o.take(ctx, tpl, dst))
+	if raw, err := os.ReadFile(dst); err != nil || string(raw) != "seed" {
+		t.Errorf("taken overlay = %q, %v", raw, err)
+	}
+	eventually(t, count(3))
+	o.offer(nil) // the build is no longer current
+	eventually(t, count(0))
+	check(t, o.take(ctx, tpl, filepath.Join(dir, "direct"))) // cloned when asked for
+}
+
+func TestASerialLogIsTrimmedFromItsBeginning(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "serial.log")
+	check(t, os.WriteFile(path, bytes.Repeat([]byte("x"), 4<<20), 0o600))
+	check(t, trimLog(path))
+	var st syscall.Stat_t
+	check(t, syscall.Stat(path, &st))
+	if used := st.Blocks * 512; st.Size != 4<<20 || used > 2*serialKeep {
+		t.Errorf("size %d, %d bytes on disk", st.Size, used)
+	}
+	check(t, os.Symlink("/etc/passwd", path+".link"))
+	if err := trimLog(path + ".link"); err == nil {
+		if _, err := os.Stat("/etc/passwd"); err != nil {
+			t.Error("a link was followed")
+		}
+	}
+}
+
+func eventually(t *testing.T, cond func() bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline:
+			t.Fatal("condition did not come true within 10 s")
+		case <-tick.C:
+		}
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

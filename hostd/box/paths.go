@@ -1,0 +1,74 @@
+package box
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Paths is the one place that knows where a host keeps its files.
+//
+//	<Data>/ledger                  what is remembered (hostd/ledger)
+//	<Data>/boxes/<id>/overlay.img  the box's writable disk
+//	<Data>/boxes/<id>/ram.img      RAM of a cold-booted box
+//	<Data>/overlays/<build>-<n>    clones made ahead of need
+//	<Run>/<id>/                    the VMM: api.sock, vmm.json, logs
+//	<Run>/<id>/restore/            config.json and state.json for vm.restore
+//
+// Data survives a reboot of the host. Run should not (it is on a tmpfs), and
+// its path is short: a socket's may have 107 bytes.
+type Paths struct {
+	Data string
+	Run  string
+}
+
+// Ledger is the path of the ledger.
+func (p Paths) Ledger() string { return filepath.Join(p.Data, "ledger") }
+
+// Boxes is the directory of the boxes' disks.
+func (p Paths) Boxes() string { return filepath.Join(p.Data, "boxes") }
+
+// Box is one box's directory of disks.
+func (p Paths) Box(id string) string { return filepath.Join(p.Boxes(), id) }
+
+// Overlay is a box's writable disk.
+func (p Paths) Overlay(id string) string { return filepath.Join(p.Box(id), "overlay.img") }
+
+// RAM is the RAM file of a cold-booted box.
+func (p Paths) RAM(id string) string { return filepath.Join(p.Box(id), "ram.img") }
+
+// Overlays is the directory of the clones made ahead.
+func (p Paths) Overlays() string { return filepath.Join(p.Data, "overlays") }
+
+// VMM is a box's runtime directory.
+func (p Paths) VMM(id string) string { return filepath.Join(p.Run, id) }
+
+// Restore is where vm.restore reads a box's state from.
+func (p Paths) Restore(id string) string { return filepath.Join(p.VMM(id), "restore") }
+
+// Serial is the log of a box's serial console.
+func (p Paths) Serial(id string) string { return filepath.Join(p.VMM(id), "serial.log") }
+
+// Make makes the directories that every box needs. Others may pass through
+// them, because each VMM is an unprivileged user of its own, and may not list.
+func (p Paths) Make() error {
+	for _, dir := range []string{p.Data, p.Boxes(), p.Overlays(), p.Run} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+		if err := os.Chmod(dir, 0o711); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// remove deletes every file of a box.
+func (p Paths) remove(id string) error {
+	err := errors.Join(os.RemoveAll(p.Box(id)), os.RemoveAll(p.VMM(id)))
+	if err != nil {
+		return fmt.Errorf("remove files: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// Put makes a box and waits until it runs. The same id and generation again
+// joins a create that is under way, or answers with the box as it is; a younger
+// generation replaces an older box; an older one is refused. The create goes on
+// when ctx ends: whoever asks again joins it.
+//
+// When Put fails, nothing of the box is left, or what is left is being cleaned
+// up and is not shown.
+func (h *Host) Put(ctx context.Context, id string, spec hostapi.BoxSpec) (hostapi.Box, error) {
+	if err := validateSpec(id, &spec); err != nil {
+		return hostapi.Box{}, err
+	}
+	for {
+		b, err := h.admit(ctx, id, &spec)
+		if err != nil {
+			return hostapi.Box{}, err
+		}
+		switch {
+		case spec.Generation > b.generation:
+			if err := h.Delete(ctx, id, b.generation); err != nil {
+				return hostapi.Box{}, fmt.Errorf("replace generation %d: %w", b.generation, err)
+			}
+			continue
+		case b.isLeaving() == leaveBury:
+			return hostapi.Box{}, fmt.Errorf("%w: it is being deleted", ErrStaleGeneration)
+		case b.isLeaving() == leaveForget && b.createEnded():
+			// An earlier create of this generation failed and is not cleaned up
+			// yet: wait, then make it anew.
+			if err := wait(ctx, b.gone); err != nil {
+				return hostapi.Box{}, err
+			}
+			continue
+		}
+		if err := wait(ctx, b.created); err != nil {
+			return hostapi.Box{}, err
+		}
+		if b.createErr != nil {
+			return hostapi.Box{}, b.createErr
+		}
+		v, _ := b.view()
+		return v, nil
+	}
+}
+
+// admit returns the box that is there, or reserves what a new one needs and
+// starts its create.
+func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*box, error) {
+	if b, err := h.present(id, spec.Generation); b != nil || err != nil {
+		return b, err
+	}
+	clock := newStopwatch(h.now)
+	// Outside the lock: it may read the disk.
+	tpl, err := h.templates.Get(ctx, spec.Template)
+	if err != nil {
+		return nil, err
+	}
+	if free, err := h.diskFree(h.paths.Data); err != nil {
+		return nil, fmt.Errorf("look for free disk space: %w", err)
+	} else if free < int64(h.cfg.DiskHeadroomMB)<<20 {
+		return nil, fmt.Errorf("%w: %d MB are free under %s and %d must stay free", ErrNoDisk, free>>20, h.paths.Data, h.cfg.DiskHeadroomMB)
+	}
+	machineID, err := newMachineID(h.random)
+	if err != nil {
+		return nil, err
+	}
+	rec := ledger.Record{
+		ID: id, Generation: spec.Generation, State: ledger.Creating, WorkspaceID: spec.WorkspaceID,
+		Template: tpl.Name, BuildID: tpl.BuildID, Boot: ledger.Boot(spec.Boot), Hostname: spec.Hostname, MachineID: machineID, Env: spec.Env,
+		CPU: tpl.CPU, MemoryMB: tpl.MemoryMB, ReservedMB: tpl.MemoryMB + h.cfg.OverheadMB, DiskMB: tpl.DiskMB,
+		Slot: ledger.NoSlot, CreatedAt: h.now().UTC(),
+	}
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	// Another Put may have come first.
+	if b, err := h.presentLocked(id, spec.Generation); b != nil || err != nil {
+		return b, err
+	}
+	if h.reservedMB+rec.ReservedMB > h.cfg.MemoryMB {
+		return nil, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, rec.ReservedMB, h.reservedMB, h.cfg.MemoryMB)
+	}
+	b := newBox(rec, h.cfg.MaxExecs)
+	b.reserved = rec.ReservedMB
+	h.reservedMB += rec.ReservedMB
+	h.boxes[id] = b
+	b.op <- struct{}{}
+	// Not the caller's context: see Put.
+	cctx, cancelTimeout := context.WithTimeout(h.life, h.cfg.CreateTimeout)
+	cctx, cancel := context.WithCancelCause(cctx)
+	b.cancel = cancel
+	clock.done("admission", false)
+	h.workers.Go(func() {
+		defer cancelTimeout()
+		defer cancel(nil)
+		h.create(cctx, b, tpl, clock)
+	})
+	return b, nil
+}
+
+func (h *Host) present(id string, generation uint64) (*box, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.presentLocked(id, generation)
+}
+
+func (h *Host) presentLocked(id string, generation uint64) (*box, error) {
+	if h.phase != serving {
+		return nil, ErrDraining
+	}
+	if buried := h.ledger.Tombstone(id); generation <= buried {
+		return nil, fmt.Errorf("%w: generation %d was deleted here", ErrStaleGeneration, buried)
+	}
+	b := h.boxes[id]
+	if b != nil && generation < b.generation {
+		return nil, fmt.Errorf("%w: generation %d", ErrStaleGeneration, b.generation)
+	}
+	return b, nil
+}
+
+func (b *box) isLeaving() leave {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.leaving
+}
+
+func (b *box) createEnded() bool {
+	select {
+	case <-b.created:
+		return true
+	default:
+		return false
+	}
+}
+
+func wait(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// unreserve gives a box's memory back.
+func (h *Host) unreserve(b *box) {
+	b.mu.Lock()
+	mb := b.reserved
+	b.reserved = 0
+	b.mu.Unlock()
+	h.mu.Lock()
+	h.reservedMB -= mb
+	h.mu.Unlock()
+}
+
+func diskFree(path string) (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(path, &st); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", path, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// asNoDisk names a full disk by its own error, whichever step met it.
+func asNoDisk(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %w", ErrNoDisk, err)
+	}
+	return err
+}

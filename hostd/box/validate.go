@@ -1,0 +1,118 @@
+package box
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+const (
+	maxName      = 64       // of a template or workspace
+	maxEnvBytes  = 64 << 10 // names and values together
+	maxArgvBytes = 1 << 20  // half of what Linux passes to execve by default
+	// MaxTimeout is the longest that an exec may run.
+	MaxTimeout = time.Hour
+	// MaxOutput is the most that is kept of each output stream, in bytes.
+	MaxOutput = 8 << 20
+)
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+func validateSpec(id string, s *hostapi.BoxSpec) error {
+	switch {
+	case !hostapi.ValidID(id):
+		return invalid("id is not %d characters of lower-case base32", hostapi.IDLength)
+	case s.Generation < 1:
+		return invalid("generation starts at 1")
+	case !validName(s.Template):
+		return invalid("template name: want 1 to %d characters of a-z, 0-9, '.', '_' and '-'", maxName)
+	case len(s.WorkspaceID) > maxName || strings.ContainsRune(s.WorkspaceID, 0):
+		return invalid("workspace id")
+	}
+	switch s.Boot {
+	case "":
+		s.Boot = hostapi.BootRestore
+	case hostapi.BootRestore, hostapi.BootCold:
+	default:
+		return invalid("boot: want %q or %q", hostapi.BootRestore, hostapi.BootCold)
+	}
+	if s.Hostname == "" {
+		// Not made from the id, which is a bearer credential that programs in
+		// the guest would print everywhere.
+		s.Hostname = "sandbox"
+	}
+	if !validHostname(s.Hostname) {
+		return invalid("hostname: want 1 to 63 characters of a-z, 0-9 and '-'")
+	}
+	return validateEnv(s.Env)
+}
+
+func validateEnv(env map[string]string) error {
+	total := 0
+	for k, v := range env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return invalid("environment: a name is empty or holds '=', or something holds NUL")
+		}
+		total += len(k) + len(v) + 2
+	}
+	if total > maxEnvBytes {
+		return invalid("environment is larger than %d bytes", maxEnvBytes)
+	}
+	return nil
+}
+
+func validateExec(r *hostapi.ExecRequest) error {
+	if len(r.Argv) == 0 || r.Argv[0] == "" {
+		return invalid("argv is empty")
+	}
+	total := 0
+	for _, a := range r.Argv {
+		if strings.ContainsRune(a, 0) {
+			return invalid("argv holds NUL")
+		}
+		total += len(a) + 1
+	}
+	if total > maxArgvBytes {
+		return invalid("argv is larger than %d bytes", maxArgvBytes)
+	}
+	if strings.ContainsRune(r.Cwd, 0) || strings.ContainsRune(r.User, 0) {
+		return invalid("cwd or user holds NUL")
+	}
+	if r.Timeout <= 0 || r.Timeout > MaxTimeout {
+		return invalid("timeout: want more than 0 and at most %s", MaxTimeout)
+	}
+	if r.OutputLimitBytes <= 0 || r.OutputLimitBytes > MaxOutput {
+		r.OutputLimitBytes = MaxOutput
+	}
+	return validateEnv(r.Env)
+}
+
+func validName(s string) bool {
+	if s == "" || len(s) > maxName || s[0] == '.' || s[0] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func validHostname(s string) bool {
+	if s == "" || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}

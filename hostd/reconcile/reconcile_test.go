@@ -1,0 +1,308 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/hostd/reconcile"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	idA = "aaaaaaaaaaaaaaaaaaaaaaaaaa"
+	idB = "bbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
+
+var spec = hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base"}
+
+type daemon struct {
+	*box.Host
+	ledger *ledger.Ledger
+	report reconcile.Report
+	log    *strings.Builder
+}
+
+// start starts a daemon on a machine as it is found.
+func start(t *testing.T, w *boxtest.World) *daemon {
+	t.Helper()
+	l, err := ledger.Open(w.Paths.Ledger(), "h1")
+	must(t, err)
+	d := &daemon{Host: box.New(w.Config(), w.Deps(l)), ledger: l, log: &strings.Builder{}}
+	r := &reconcile.Reconciler{Records: l.Boxes(), Boxes: d, Machine: w, Log: slog.New(slog.NewTextHandler(d.log, nil))}
+	d.report, err = r.Run(t.Context())
+	must(t, err)
+	r.Wait()
+	t.Cleanup(func() { d.Close(); _ = l.Close() })
+	return d
+}
+
+// stop ends a daemon; its VMs live on.
+func (d *daemon) stop() {
+	d.Close()
+	_ = d.ledger.Close()
+}
+
+// crashAt runs act on a daemon that is frozen at the step, and returns the
+// machine as the next daemon finds it.
+func crashAt(t *testing.T, w *boxtest.World, step string, act func(*daemon)) *boxtest.World {
+	t.Helper()
+	reached, frozen := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.Step = func(_ context.Context, name string) error {
+		if name == step {
+			once.Do(func() { close(reached) })
+			<-frozen
+			return boxtest.ErrInjected
+		}
+		return nil
+	}
+	d := start(t, w)
+	ended := make(chan struct{})
+	go func() { defer close(ended); act(d) }()
+	<-reached
+	after := w.Fork(t)
+	close(frozen)
+	<-ended
+	return after
+}
+
+func TestACrashAtAnyStepOfACreateLeavesNothing(t *testing.T) {
+	for _, step := range []string{"take", "cgroup", "start", "configure", "restore", "resume", "identity"} {
+		t.Run(step, func(t *testing.T) {
+			w := crashAt(t, boxtest.NewWorld(t), step, func(d *daemon) { _, _ = d.Put(t.Context(), idA, spec) })
+			d := start(t, w)
+			if _, err := d.Get(idA); !errors.Is(err, box.ErrNotFound) {
+				t.Errorf("Get = %v, want ErrNotFound", err)
+			}
+			// The flow of the control plane asks again, with the same generation.
+			if _, err := d.Put(t.Context(), idA, spec); err != nil {
+				t.Fatalf("Put again: %v", err)
+			}
+			must(t, d.Delete(t.Context(), idA, 1))
+			await(t, func() bool { return len(w.Left()) == 0 }, func() string { return strings.Join(w.Left(), ", ") })
+			if recs := d.ledger.Boxes(); len(recs) > 0 {
+				t.Errorf("left in the ledger: %+v", recs)
+			}
+		})
+	}
+}
+
+func TestACrashAtAnyStepOfADeleteIsFinished(t *testing.T) {
+	for _, step := range boxtest.DeleteSteps {
+		t.Run(step, func(t *testing.T) {
+			w := crashAt(t, boxtest.NewWorld(t), step, func(d *daemon) {
+				_, err := d.Put(t.Context(), idA, spec)
+				must(t, err)
+				_ = d.Delete(t.Context(), idA, 1)
+			})
+			d := start(t, w)
+			if d.report.Leftover != 1 {
+				t.Errorf("report = %+v, want one leftover", d.report)
+			}
+			await(t, func() bool { return len(w.Left()) == 0 }, func() string { return strings.Join(w.Left(), ", ") })
+			if _, err := d.Put(t.Context(), idA, spec); !errors.Is(err, box.ErrStaleGeneration) {
+				t.Errorf("Put of the deleted generation = %v, want ErrStaleGeneration", err)
+			}
+		})
+	}
+}
+
+func TestRunningAndPausedVMsAreAdopted(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	for _, id := range []string{idA, idB} {
+		_, err := d.Put(t.Context(), id, spec)
+		must(t, err)
+	}
+	_, err := d.Pause(t.Context(), idB)
+	must(t, err)
+	pid := w.VMM(idA).PID()
+	d.stop()
+
+	w = w.Fork(t)
+	d = start(t, w)
+	if d.report.Adopted != 2 || d.report.Unmanaged != 0 {
+		t.Errorf("report = %+v, want two adopted", d.report)
+	}
+	a, err := d.Get(idA)
+	must(t, err)
+	b, err := d.Get(idB)
+	must(t, err)
+	if a.Status != hostapi.StatusRunning || a.VMMPID != pid || b.Status != hostapi.StatusPaused {
+		t.Errorf("a = %+v\nb = %+v", a, b)
+	}
+	if got := d.ReservedMB(); got != 1200 {
+		t.Errorf("%d MB reserved, want 1200", got)
+	}
+	res, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"hi"}, Timeout: time.Minute})
+	must(t, err)
+	if string(res.Stdout) != "hi" {
+		t.Errorf("exec in an adopted box = %q", res.Stdout)
+	}
+	// Its death is noticed too, though only a parent learns how.
+	w.VMM(idA).Die(syscall.SIGKILL)
+	await(t, func() bool { v, _ := d.Get(idA); return v.Status == hostapi.StatusFailed }, nil)
+	must(t, d.Delete(t.Context(), idA, 1))
+	must(t, d.Delete(t.Context(), idB, 1))
+	if left := w.Left(); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+func TestTheVMsOwnStateWins(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	_, err := d.Put(t.Context(), idA, spec)
+	must(t, err)
+	d.stop()
+	w.VMM(idA).SetState(vmm.StatePaused) // the crash came before the ledger knew
+	d = start(t, w)
+	v, err := d.Get(idA)
+	must(t, err)
+	if v.Status != hostapi.StatusPaused {
+		t.Errorf("status = %s, want paused", v.Status)
+	}
+	d.stop()
+	w.VMM(idA).SetState(vmm.StateShutdown) // the guest powered off
+	d = start(t, w)
+	v, err = d.Get(idA)
+	must(t, err)
+	if v.Status != hostapi.StatusFailed || w.VMM(idA) != nil {
+		t.Errorf("status = %s with VMM %v, want failed and none", v.Status, w.VMM(idA))
+	}
+}
+
+func TestAVanishedVMIsOrphaned(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	_, err := d.Put(t.Context(), idA, spec)
+	must(t, err)
+	d.stop()
+	w.VMM(idA).Die(syscall.SIGKILL)
+
+	d = start(t, w)
+	v, err := d.Get(idA)
+	must(t, err)
+	if v.Status != hostapi.StatusFailed || v.Error == "" || d.report.Orphaned != 1 {
+		t.Errorf("box = %+v, report = %+v", v, d.report)
+	}
+	d.stop()
+	d = start(t, w) // and stays failed
+	if d.report.Kept != 1 {
+		t.Errorf("report = %+v, want one kept", d.report)
+	}
+	must(t, d.Delete(t.Context(), idA, 1))
+	if left := w.Left(); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+func TestWhatHasNoRecordIsKilledAndRemoved(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	_, err := d.Put(t.Context(), idA, spec)
+	must(t, err)
+	d.stop()
+	stray := w.AddVMM(t, idB)
+	must(t, os.MkdirAll(w.Paths.Box("cccccccccccccccccccccccccc"), 0o755))
+	other := filepath.Join(w.Paths.Run, "not-ours")
+	must(t, os.MkdirAll(other, 0o755))
+
+	d = start(t, w)
+	<-stray.Done()
+	if d.report.Unmanaged != 2 || d.report.Adopted != 1 {
+		t.Errorf("report = %+v, want one adopted and two unmanaged", d.report)
+	}
+	if !strings.Contains(d.log.String(), "event=recover.unmanaged") {
+		t.Errorf("log lacks recover.unmanaged: %s", d.log)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("a directory that is not a box's was touched: %v", err)
+	}
+	must(t, os.Remove(other))
+	must(t, d.Delete(t.Context(), idA, 1))
+	if left := w.Left(); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+func TestALostLedgerLeavesNoVM(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	for _, id := range []string{idA, idB} {
+		_, err := d.Put(t.Context(), id, spec)
+		must(t, err)
+	}
+	d.stop()
+	w = w.Fork(t)
+	must(t, os.Remove(w.Paths.Ledger()))
+	d = start(t, w)
+	if d.report.Unmanaged != 2 || len(d.List()) != 0 {
+		t.Errorf("report = %+v, boxes = %v", d.report, d.List())
+	}
+	if left := w.Left(); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+// Nothing may be answered before the list is complete: the control plane would
+// take "not found" for the truth.
+func TestNothingIsAnsweredBeforeTheListIsComplete(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	l, err := ledger.Open(w.Paths.Ledger(), "h1")
+	must(t, err)
+	h := box.New(w.Config(), w.Deps(l))
+	defer func() { h.Close(); _ = l.Close() }()
+	ctx := t.Context()
+	_, getErr := h.Get(idA)
+	_, putErr := h.Put(ctx, idA, spec)
+	_, pauseErr := h.Pause(ctx, idA)
+	_, execErr := h.Exec(ctx, idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second})
+	for name, err := range map[string]error{
+		"get": getErr, "put": putErr, "pause": pauseErr, "exec": execErr, "delete": h.Delete(ctx, idA, 1),
+	} {
+		if !errors.Is(err, box.ErrDraining) {
+			t.Errorf("%s = %v, want ErrDraining", name, err)
+		}
+	}
+}
+
+func await(t *testing.T, cond func() bool, say func() string) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline:
+			if say != nil {
+				t.Fatalf("condition did not come true within 10 s: %s", say())
+			}
+			t.Fatal("condition did not come true within 10 s")
+		case <-tick.C:
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
