@@ -156,10 +156,12 @@ func (s *Store) watchFailure() {
 // Close hands leadership over if this replica has it, waits for transactions
 // under way, and stops. The order matters: nothing new is taken, then nothing
 // waits, then Raft stops, then its files close.
-func (s *Store) Close() error {
+func (s *Store) Close() error { return s.close(true) }
+
+func (s *Store) close(handOver bool) error {
 	s.closeOnce.Do(func() {
 		s.cancel()
-		if s.raft.State() == raft.Leader {
+		if handOver && s.raft.State() == raft.Leader {
 			s.handOver()
 		}
 		s.closeErr = errors.Join(s.stopRaft(), s.logs.Close())

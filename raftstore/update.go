@@ -38,11 +38,7 @@ func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
 		if try > optimisticTries {
 			weight = exclusive
 		}
-		if err := s.turn.Acquire(ctx, weight); err != nil {
-			return fmt.Errorf("nothing written: %w", err)
-		}
-		err := s.try(ctx, fn)
-		s.turn.Release(weight)
+		err := s.inTurn(ctx, weight, fn)
 		if !errors.Is(err, errStale) {
 			s.counters.updated(err, time.Since(start))
 			return err
@@ -55,6 +51,15 @@ func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
 			return fmt.Errorf("nothing written: %w", err)
 		}
 	}
+}
+
+// inTurn is one attempt in its turn, which ends even if fn panics.
+func (s *Store) inTurn(ctx context.Context, weight int64, fn func(tx *Tx) error) error {
+	if err := s.turn.Acquire(ctx, weight); err != nil {
+		return fmt.Errorf("nothing written: %w", err)
+	}
+	defer s.turn.Release(weight)
+	return s.try(ctx, fn)
 }
 
 // try is one attempt.
