@@ -1,0 +1,182 @@
+// Package guestclient speaks to guestd from the host's side.
+package guestclient
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+)
+
+// Dial connects to a guest's guestapi.Port.
+type Dial func(ctx context.Context) (net.Conn, error)
+
+// Client calls one guest. Every call has a connection of its own: a guest may
+// be paused, restored or gone between two calls, and a kept connection with it.
+type Client struct {
+	dial Dial
+}
+
+// New returns a client of the guest that dial reaches.
+func New(dial Dial) *Client { return &Client{dial: dial} }
+
+// maxAnswer bounds what is read of an answer: the guest is not trusted.
+const maxAnswer = 64 << 10
+
+// Error is guestd's refusal of a call.
+type Error struct {
+	Status  int // HTTP; 0 for a command that could not be started
+	Message string
+}
+
+func (e *Error) Error() string { return "guest: " + e.Message }
+
+func asError(status int, raw []byte) error {
+	var body guestapi.Error
+	if json.Unmarshal(raw, &body) != nil || body.Error == "" {
+		return &Error{Status: status, Message: "status " + strconv.Itoa(status)}
+	}
+	if body.Detail != "" {
+		body.Error += ": " + body.Detail
+	}
+	return &Error{Status: status, Message: body.Error}
+}
+
+// Health asks whether guestd serves.
+func (c *Client) Health(ctx context.Context) (guestapi.Health, error) {
+	var h guestapi.Health
+	return h, c.call(ctx, http.MethodGet, guestapi.PathHealth, nil, &h)
+}
+
+const (
+	awaitPause   = 10 * time.Millisecond
+	awaitAttempt = 500 * time.Millisecond
+)
+
+// Await asks for health until guestd answers or ctx ends.
+func (c *Client) Await(ctx context.Context) (guestapi.Health, error) {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, awaitAttempt)
+		h, err := c.Health(attempt)
+		cancel()
+		if err == nil {
+			return h, nil
+		}
+		select {
+		case <-ctx.Done():
+			return h, fmt.Errorf("guest does not answer: %w", errors.Join(context.Cause(ctx), err))
+		case <-time.After(awaitPause):
+		}
+	}
+}
+
+// Identity gives the guest a new identity. The clock is read when it is sent.
+func (c *Client) Identity(ctx context.Context, id guestapi.Identity) (guestapi.IdentityConfirmation, error) {
+	var done guestapi.IdentityConfirmation
+	return done, c.call(ctx, http.MethodPost, guestapi.PathIdentity, func() ([]byte, error) {
+		id.UnixNanos = time.Now().UnixNano()
+		return json.Marshal(&id)
+	}, &done)
+}
+
+// Sync flushes the guest's file systems.
+func (c *Client) Sync(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, guestapi.PathSync, empty, nil)
+}
+
+// Shutdown begins to power the guest off.
+func (c *Client) Shutdown(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, guestapi.PathShutdown, empty, nil)
+}
+
+// PutFile writes a file.
+func (c *Client) PutFile(ctx context.Context, path string, mode uint32, data []byte) error {
+	query := url.Values{"path": {path}, "mode": {strconv.FormatUint(uint64(mode), 8)}}
+	return c.call(ctx, http.MethodPut, guestapi.PathFile+"?"+query.Encode(), func() ([]byte, error) { return data, nil }, nil)
+}
+
+func empty() ([]byte, error) { return []byte("{}"), nil }
+
+func (c *Client) call(ctx context.Context, method, target string, body func() ([]byte, error), out any) error {
+	conn, resp, err := c.request(ctx, method, target, body, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("guest %s: read answer: %w", target, errors.Join(context.Cause(ctx), err))
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return asError(resp.StatusCode, raw)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("guest %s: decode answer: %w", target, err)
+	}
+	return nil
+}
+
+// request sends one request and reads the head of its answer. The caller closes
+// the connection.
+func (c *Client) request(ctx context.Context, method, target string, body func() ([]byte, error), header http.Header) (net.Conn, *http.Response, error) {
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("guest %s: connect: %w", target, err)
+	}
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	resp, err := roundTrip(ctx, conn, method, target, body, header)
+	if err != nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("guest %s: %w", target, errors.Join(context.Cause(ctx), err))
+	}
+	return conn, resp, nil
+}
+
+func roundTrip(ctx context.Context, conn net.Conn, method, target string, body func() ([]byte, error), header http.Header) (*http.Response, error) {
+	var raw []byte
+	var err error
+	if body != nil {
+		if raw, err = body(); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://guest"+target, bytes.NewReader(raw))
+	if err != nil {
+		return nil, err
+	}
+	for k, v := range header {
+		req.Header[k] = v
+	}
+	req.Header.Set("User-Agent", "")
+	// One write: a request in two segments would wait for a delayed acknowledgement.
+	var buf bytes.Buffer
+	if err := req.Write(&buf); err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(buf.Bytes()); err != nil {
+		return nil, err
+	}
+	r := bufio.NewReaderSize(conn, 32<<10)
+	resp, err := http.ReadResponse(r, req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		resp.Body = io.NopCloser(r) // the rest is frames
+	}
+	return resp, nil
+}

@@ -1,0 +1,168 @@
+package guestclient
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+)
+
+// Streams are the ends of a command that the caller holds. A nil one is absent.
+// Writers that are slow slow the command down.
+type Streams struct {
+	Stdin   io.Reader // read to its end, or to the command's
+	Stdout  io.Writer // a terminal's output, too
+	Stderr  io.Writer
+	Signals <-chan string // names without SIG
+	Resizes <-chan guestapi.TTY
+}
+
+// Result is a finished command with its output.
+type Result struct {
+	guestapi.ExecExit
+	Stdout, Stderr []byte
+}
+
+// Run runs a command and keeps its output, which the request bounds.
+func (c *Client) Run(ctx context.Context, req guestapi.ExecRequest) (Result, error) {
+	var stdout, stderr bytes.Buffer
+	exit, err := c.Exec(ctx, req, Streams{Stdout: &stdout, Stderr: &stderr})
+	return Result{exit, stdout.Bytes(), stderr.Bytes()}, err
+}
+
+// Exec runs a command and returns its end. When ctx ends first the connection is
+// reset, upon which guestd kills the command. A command that cannot be started
+// for any reason but its program is an *Error; one whose program is missing or
+// not executable ends with 127 or 126, as in a shell.
+func (c *Client) Exec(ctx context.Context, req guestapi.ExecRequest, s Streams) (guestapi.ExecExit, error) {
+	var exit guestapi.ExecExit
+	req.OpenStdin = req.OpenStdin || s.Stdin != nil
+	conn, resp, err := c.request(ctx, http.MethodPost, guestapi.PathExec,
+		func() ([]byte, error) { return json.Marshal(&req) },
+		http.Header{"Connection": {"Upgrade"}, "Upgrade": {guestapi.Upgrade}})
+	if err != nil {
+		return exit, err
+	}
+	defer conn.Close()
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		return exit, asError(resp.StatusCode, raw)
+	}
+	defer context.AfterFunc(ctx, func() { reset(conn) })()
+	done := make(chan struct{})
+	var senders sync.WaitGroup
+	defer senders.Wait()
+	defer conn.Close() // before the wait: a sender may be in a write
+	defer close(done)
+	out := &frameWriter{w: conn}
+	if s.Stdin != nil {
+		// Not waited for: nothing can end a read of the caller's input.
+		go sendStdin(out, s.Stdin)
+	}
+	senders.Go(func() { sendEvents(out, s, done) })
+	exit, err = receive(resp.Body, s)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("guest exec: %w", context.Cause(ctx))
+	}
+	return exit, err
+}
+
+// reset aborts a connection: the other end learns of it at once, also while it
+// takes no more data.
+func reset(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	conn.Close()
+}
+
+func receive(r io.Reader, s Streams) (guestapi.ExecExit, error) {
+	var exit guestapi.ExecExit
+	buf := make([]byte, 64<<10)
+	for {
+		kind, payload, err := guestapi.ReadFrame(r, buf)
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		if err == nil {
+			switch kind {
+			case guestapi.FrameStdout:
+				err = write(s.Stdout, payload)
+			case guestapi.FrameStderr:
+				err = write(s.Stderr, payload)
+			case guestapi.FrameExit:
+				return exit, json.Unmarshal(payload, &exit)
+			case guestapi.FrameError:
+				return exit, asError(0, payload)
+			default:
+				err = fmt.Errorf("frame of unknown type %d", kind)
+			}
+		}
+		if err != nil {
+			return exit, fmt.Errorf("guest exec: %w", err)
+		}
+	}
+}
+
+func write(w io.Writer, b []byte) error {
+	if w == nil {
+		return nil
+	}
+	_, err := w.Write(b)
+	return err
+}
+
+type frameWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (f *frameWriter) frame(t guestapi.FrameType, payload []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return guestapi.WriteFrame(f.w, t, payload)
+}
+
+func sendStdin(out *frameWriter, from io.Reader) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 && out.frame(guestapi.FrameStdin, buf[:n]) != nil {
+			return
+		}
+		if err != nil {
+			_ = out.frame(guestapi.FrameEOF, nil)
+			return
+		}
+	}
+}
+
+func sendEvents(out *frameWriter, s Streams, done <-chan struct{}) {
+	for {
+		select {
+		case name := <-s.Signals:
+			if name != "" { // not closed
+				_ = out.frame(guestapi.FrameSignal, []byte(name))
+			} else {
+				s.Signals = nil
+			}
+		case size, ok := <-s.Resizes:
+			if !ok {
+				s.Resizes = nil
+				break
+			}
+			if raw, err := json.Marshal(size); err == nil {
+				_ = out.frame(guestapi.FrameResize, raw)
+			}
+		case <-done:
+			return
+		}
+	}
+}
