@@ -34,19 +34,29 @@ const (
 	maxDrain = 32 << 20
 )
 
+// awaitBody bounds how long a body may take to arrive, also one that no handler
+// reads: net/http reads what is left of it before it sends the answer. Whoever
+// reads the body whole lifts the bound.
+func awaitBody(c *gin.Context) {
+	if c.Request.ContentLength != 0 {
+		setReadDeadline(c, time.Now().Add(bodyTimeout))
+	}
+}
+
+// setReadDeadline acts on the connection. A recorder in a test has none; a
+// server always has.
+func setReadDeadline(c *gin.Context, at time.Time) {
+	_ = http.NewResponseController(c.Writer).SetReadDeadline(at)
+}
+
 // readBody reads the whole body, of at most limit bytes.
 func readBody(c *gin.Context, limit int64) ([]byte, error) {
 	r := c.Request
-	rc := http.NewResponseController(c.Writer)
-	// A recorder in a test has no deadlines; a server always has.
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout))
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
-
 	var body []byte
 	if r.ContentLength <= limit {
 		var err error
 		if body, err = io.ReadAll(io.LimitReader(r.Body, limit+1)); err != nil {
-			return nil, bodyError(err)
+			return nil, bodyError(err, "invalid json")
 		}
 	}
 	if r.ContentLength > limit || int64(len(body)) > limit {
@@ -54,23 +64,23 @@ func readBody(c *gin.Context, limit int64) ([]byte, error) {
 		if r.Header.Get("Expect") == "" {
 			_, _ = io.CopyN(io.Discard, r.Body, maxDrain)
 		}
-		c.Header("Connection", "close")
 		return nil, &service.Error{
 			Code:    service.ETooLarge,
 			Message: "request body too large",
 			Detail:  fmt.Sprintf("at most %d bytes", limit),
 		}
 	}
+	setReadDeadline(c, time.Time{}) // an exec may now run for an hour
 	return body, nil
 }
 
 // bodyError is what a body that ended early or stalled is answered with.
-func bodyError(err error) error {
+func bodyError(err error, message string) error {
 	var timeout net.Error
 	if errors.Is(err, os.ErrDeadlineExceeded) || (errors.As(err, &timeout) && timeout.Timeout()) {
 		return &service.Error{Code: codeTimeout, Message: "request timeout", Detail: "the body did not arrive in time", Err: err}
 	}
-	return &service.Error{Code: service.EInvalid, Message: "invalid json", Detail: "the body ended early", Err: err}
+	return &service.Error{Code: service.EInvalid, Message: message, Detail: "the body ended early", Err: err}
 }
 
 // stream is a body that may be long: it is bounded in bytes and in how long it
@@ -88,12 +98,14 @@ func (s *stream) Read(p []byte) (int, error) {
 			Detail: fmt.Sprintf("at most %d bytes", int64(maxRestoreBody)),
 		}
 	}
-	rc := http.NewResponseController(s.c.Writer)
-	_ = rc.SetReadDeadline(time.Now().Add(stallTimeout))
+	setReadDeadline(s.c, time.Now().Add(stallTimeout))
 	n, err := s.c.Request.Body.Read(p)
 	s.left -= int64(n)
-	if err != nil {
-		_ = rc.SetReadDeadline(time.Time{})
+	switch {
+	case err == io.EOF: //nolint:errorlint // a Reader's contract is this very value
+		setReadDeadline(s.c, time.Time{})
+	case err != nil:
+		err = bodyError(err, "incomplete body")
 	}
 	return n, err
 }

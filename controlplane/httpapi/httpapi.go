@@ -135,7 +135,7 @@ func New(cfg Config) (*API, error) {
 
 	// Outermost first: a response always has its request id, and whatever
 	// happens further in is logged and counted with the status it led to.
-	e.Use(withRequestID, a.observe, a.recoverPanic, requireBody)
+	e.Use(withRequestID, a.observe, a.recoverPanic, requireBody, awaitBody)
 	e.NoRoute(func(c *gin.Context) { a.fail(c, service.NotFound()) })
 	e.NoMethod(func(c *gin.Context) { a.fail(c, errMethodNotAllowed) })
 	for _, rt := range routes() {
