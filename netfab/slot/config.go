@@ -47,8 +47,8 @@ const (
 
 // DefaultDenied are the prefixes no guest may reach unless Config says
 // otherwise: private and shared address space (RFC 1918, 6598, 4193),
-// benchmarking (RFC 2544, which holds the guests' own link), and the ranges
-// kept for documentation and protocol assignments (RFC 5737, 6890).
+// benchmarking (RFC 2544, which holds the guests' own link) and protocol
+// assignments (RFC 6890).
 var DefaultDenied = prefixes(
 	"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10",
 	"198.18.0.0/15", "192.0.0.0/24", "fc00::/7",

@@ -13,25 +13,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Waits for an answer before a new attempt is made beside the context. The
+// kernel repeats a lost SYN only after a second, and drops what it sends to a
+// tap until it has noticed, a moment later, that the VMM opened it: right
+// after a restore, a second is most of what a caller waits for.
+const (
+	firstAttempt = 250 * time.Millisecond
+	lastAttempt  = 4 * time.Second
+)
+
 // Dial connects to a TCP port of the guest in slot n. Only the socket is made
 // inside the namespace; the wait for the connection holds no thread, so
 // hundreds of dials may wait at once. It ends with ctx, with an error for
 // which errors.Is(err, ctx.Err()) holds.
 func (f *Fabric) Dial(ctx context.Context, n, port int) (net.Conn, error) {
-	conn, err := f.dial(ctx, n, port)
-	if err != nil {
-		return nil, fmt.Errorf("dial port %d of slot %d: %w", port, n, err)
-	}
-	return conn, nil
-}
-
-func (f *Fabric) dial(ctx context.Context, n, port int) (net.Conn, error) {
 	if err := f.check(n); err != nil {
 		return nil, err
 	}
 	if port < 1 || port > 65535 {
-		return nil, errors.New("port out of range")
+		return nil, fmt.Errorf("dial port %d of slot %d: port out of range", port, n)
 	}
+	for wait := firstAttempt; ; wait = min(2*wait, lastAttempt) {
+		attempt, cancel := context.WithTimeout(ctx, wait)
+		conn, err := f.dial(attempt, n, port)
+		cancel()
+		if err == nil {
+			return conn, nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return nil, fmt.Errorf("dial port %d of slot %d: %w", port, n, err)
+		}
+	}
+}
+
+func (f *Fabric) dial(ctx context.Context, n, port int) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -94,8 +94,8 @@ func (f *Fabric) assemble(ctx context.Context, n int) error {
 		return err
 	}
 	if stale {
-		if err := netlink.LinkDel(hostLink); err != nil {
-			return fmt.Errorf("delete stale link %s: %w", hostLink.Attrs().Name, err)
+		if err := deleteLink(hostLink); err != nil {
+			return err
 		}
 	}
 	if err := netns.Do(func(host ns.NetNS) error { return f.uplink(ctx, n, host) }); err != nil {
@@ -186,12 +186,7 @@ func (f *Fabric) dropUnpaired(hostLink netlink.Link) (stale bool, err error) {
 		up.Attrs().ParentIndex == hostLink.Attrs().Index && hostLink.Attrs().ParentIndex == up.Attrs().Index {
 		return false, nil
 	}
-	if up != nil {
-		if err := netlink.LinkDel(up); err != nil {
-			return false, fmt.Errorf("delete unpaired link %s: %w", uplinkName, err)
-		}
-	}
-	return hostLink != nil, nil
+	return hostLink != nil, deleteLink(up)
 }
 
 // uplink makes the veth pair, whose other end appears in the host's
@@ -257,6 +252,9 @@ func (f *Fabric) assembleHostSide(ctx context.Context, n int) error {
 		return fmt.Errorf("look up %s: %w", name, err)
 	}
 	if err := setForwarding(name); err != nil {
+		return err
+	}
+	if err := writeSysctls(map[string]string{"net/ipv6/conf/" + name + "/disable_ipv6": "1"}); err != nil {
 		return err
 	}
 	if err := setLink(link, f.linkMTU(), vethMAC(n, true)); err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
@@ -50,6 +51,8 @@ type Fabric struct {
 	mtu   int
 	warns []string // chains last warned about
 
+	keepEvery time.Duration
+
 	// fault, in tests, fails an operation before the named step.
 	fault func(step string) error
 }
@@ -64,7 +67,7 @@ func NewFabric(cfg Config, log *slog.Logger) (*Fabric, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network slots: open the host's network namespace: %w", err)
 	}
-	return &Fabric{cfg: cfg, log: log.With("host", cfg.Host), hostNS: hostNS}, nil
+	return &Fabric{cfg: cfg, log: log.With("host", cfg.Host), hostNS: hostNS, keepEvery: keepInterval}, nil
 }
 
 // Close releases the fabric's own descriptors; slots stay as they are.
@@ -121,6 +124,20 @@ func findLink(name string) (netlink.Link, error) {
 		return nil, fmt.Errorf("look up link %s: %w", name, err)
 	}
 	return link, nil
+}
+
+// dumpAttempts bounds how often a listing is read again.
+const dumpAttempts = 20
+
+// dump reads a list from the kernel again where something changed meanwhile,
+// so that it is complete: what it misses would look as if it were not there.
+func dump[T any](read func() ([]T, error)) (list []T, err error) {
+	for range dumpAttempts {
+		if list, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return list, err
+		}
+	}
+	return nil, err
 }
 
 // keyedLocks is one lock a slot number. Waiting ends with the context.

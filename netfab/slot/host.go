@@ -47,7 +47,7 @@ func (f *Fabric) hostReady(ctx context.Context) error {
 // flushed, resolvers and uplinks that changed, forwarding that was switched
 // off. What fails is logged, and tried again.
 func (f *Fabric) Keep(ctx context.Context) error {
-	tick := time.NewTicker(keepInterval)
+	tick := time.NewTicker(f.keepEvery)
 	defer tick.Stop()
 	failing := false
 	for {
@@ -151,7 +151,7 @@ func (f *Fabric) releaseHost() error {
 // refuseOverlap finds another network of the machine in the slots' prefix:
 // traffic would go astray, silently.
 func (f *Fabric) refuseOverlap() error {
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -199,7 +199,7 @@ func (f *Fabric) uplinks() (names []string, mtu int, err error) {
 }
 
 func defaultRouteLinks() ([]string, error) {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}

@@ -229,17 +229,15 @@ func (p *Pool) work(ctx context.Context) {
 			p.clean(ctx, number)
 			continue
 		}
-		var due <-chan time.Time
+		idle, stop := ctx, context.CancelFunc(func() {})
 		if !next.IsZero() {
-			timer := time.NewTimer(next.Sub(now))
-			defer timer.Stop()
-			due = timer.C
+			idle, stop = context.WithDeadline(ctx, next)
 		}
 		select {
-		case <-ctx.Done():
+		case <-idle.Done():
 		case <-change:
-		case <-due:
 		}
+		stop()
 	}
 }
 

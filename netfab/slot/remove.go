@@ -47,16 +47,26 @@ func (f *Fabric) remove(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	if link != nil {
-		// The other end goes with it, also out of a namespace that lives on.
-		if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
-			return fmt.Errorf("delete link %s: %w", link.Attrs().Name, err)
-		}
+	if err := deleteLink(link); err != nil {
+		return err
 	}
 	if err := f.step(ctx, "delete namespace"); err != nil {
 		return err
 	}
 	return dropNetNS(f.nsPath(n))
+}
+
+// deleteLink removes the link, if there is one, and with it the other end of
+// a veth pair, also out of a namespace that lives on. The kernel may come
+// before us: it removes the links of a namespace that ended in its own time.
+func deleteLink(link netlink.Link) error {
+	if link == nil {
+		return nil
+	}
+	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete link %s: %w", link.Attrs().Name, err)
+	}
+	return nil
 }
 
 // List returns the numbers of all slots of this host that the kernel has
@@ -75,7 +85,7 @@ func (f *Fabric) List(ctx context.Context) ([]int, error) {
 			found[n] = struct{}{}
 		}
 	}
-	links, err := netlink.LinkList()
+	links, err := dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -146,8 +156,11 @@ func (f *Fabric) refuseInUse(n int) error {
 	}
 	err = ns.WithNetNSPath(path, func(ns.NetNS) error {
 		link, err := findLink(TapName)
-		if err != nil || link == nil {
+		if err != nil {
 			return err
+		}
+		if _, ok := link.(*netlink.Tuntap); !ok {
+			return nil
 		}
 		file, err := tap.Open(TapName)
 		if err != nil {
@@ -166,7 +179,7 @@ func (f *Fabric) refuseInUse(n int) error {
 // guest of the slot could meet them. It is best effort: the slot is gone.
 func (f *Fabric) forget(p netip.Prefix) {
 	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, fromPrefix(p))
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		f.log.Warn("connection tracking entries of a removed slot stay", "prefix", p.String(), "error", err)
 	}
 }

@@ -43,7 +43,7 @@ func shape(link netlink.Link, bits uint64) error {
 }
 
 func unshape(link netlink.Link) error {
-	qdiscs, err := netlink.QdiscList(link)
+	qdiscs, err := dump(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(link) })
 	if err != nil {
 		return fmt.Errorf("list limits of %s: %w", link.Attrs().Name, err)
 	}
