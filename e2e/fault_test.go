@@ -116,7 +116,7 @@ func TestFiftyCreatesAndDeletesUnderFire(t *testing.T) {
 	c := newTenant(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test's dice
+	random := rand.New(rand.NewPCG(seed, 0))
 
 	work, stop := context.WithCancel(t.Context())
 	defer stop()
