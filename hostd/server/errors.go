@@ -1,0 +1,85 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// The server's own refusals.
+var (
+	errUnauthorized = errors.New("a certificate of a control-plane replica is needed")
+	errTooLarge     = errors.New("request body is too large")
+	errNoTerm       = errors.New("header " + hostapi.HeaderTerm + " is missing or no number")
+	errNoRoute      = errors.New("no such route")
+)
+
+// table is the one place where an error becomes a code and a status. The first
+// row that matches holds; what no row names is internal.
+var table = []struct {
+	err    error
+	status int
+	code   hostapi.Code
+}{
+	{box.ErrInvalid, http.StatusBadRequest, hostapi.CodeInvalid},
+	{errNoTerm, http.StatusBadRequest, hostapi.CodeInvalid},
+	{errUnauthorized, http.StatusForbidden, hostapi.CodeUnauthorized},
+	{errNoRoute, http.StatusNotFound, hostapi.CodeNotFound},
+	{errTooLarge, http.StatusRequestEntityTooLarge, hostapi.CodeTooLarge},
+	{box.ErrNotFound, http.StatusNotFound, hostapi.CodeNotFound},
+	{ledger.ErrStaleTerm, http.StatusConflict, hostapi.CodeStaleTerm},
+	{box.ErrStaleGeneration, http.StatusConflict, hostapi.CodeStaleGeneration},
+	{box.ErrNotRunning, http.StatusConflict, hostapi.CodeNotRunning},
+	{box.ErrIllegalState, http.StatusConflict, hostapi.CodeIllegalState},
+	{box.ErrTemplate, http.StatusUnprocessableEntity, hostapi.CodeTemplateMissing},
+	{box.ErrBusy, http.StatusTooManyRequests, hostapi.CodeBusy},
+	{box.ErrDraining, http.StatusServiceUnavailable, hostapi.CodeDraining},
+	{box.ErrNoMemory, http.StatusInsufficientStorage, hostapi.CodeNoMemory},
+	{box.ErrNoDisk, http.StatusInsufficientStorage, hostapi.CodeNoDisk},
+	{box.ErrNoSlot, http.StatusInsufficientStorage, hostapi.CodeNoSlot},
+	{box.ErrGuest, http.StatusBadGateway, hostapi.CodeGuest},
+}
+
+// statusClientGone is what proxies log for a caller who hung up; nobody reads it.
+const statusClientGone = 499
+
+func classify(err error) (int, hostapi.Error) {
+	for _, row := range table {
+		if errors.Is(err, row.err) {
+			return row.status, hostapi.Error{Code: row.code, Message: row.err.Error(), Detail: err.Error()}
+		}
+	}
+	if errors.Is(err, context.Canceled) {
+		return statusClientGone, hostapi.Error{Code: hostapi.CodeInternal, Message: "caller went away"}
+	}
+	// The caller is the control plane, which keeps the detail for its operator.
+	return http.StatusInternalServerError, hostapi.Error{Code: hostapi.CodeInternal, Message: "internal error", Detail: err.Error()}
+}
+
+// fail answers with an error. Only what the host itself is to blame for is logged here.
+func fail(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
+	status, body := classify(err)
+	if body.Detail == body.Message {
+		body.Detail = ""
+	}
+	if status == http.StatusInternalServerError {
+		log.ErrorContext(r.Context(), "request failed", "request_id", requestID(r), "route", r.Pattern, "error", err)
+	}
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	reply(w, status, &body)
+}
+
+func reply(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the caller may be gone
+}

@@ -1,0 +1,320 @@
+// Package server is the host's HTTPS API: the routes of hostapi, answered to
+// control-plane replicas only.
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+// maxBody bounds a request's body, in bytes.
+const maxBody = 10 << 20
+
+// Boxes is what the routes call.
+type Boxes interface {
+	Put(ctx context.Context, id string, spec hostapi.BoxSpec) (hostapi.Box, error)
+	Get(id string) (hostapi.Box, error)
+	List() []hostapi.Box
+	Ready() bool
+	Delete(ctx context.Context, id string, generation uint64) error
+	Pause(ctx context.Context, id string) (hostapi.Box, error)
+	Resume(ctx context.Context, id string) (hostapi.Box, error)
+	Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
+}
+
+// Config is what a Server works with.
+type Config struct {
+	Boxes Boxes
+	// Info is the host's whole picture.
+	Info func() hostapi.Heartbeat
+	// ObserveTerm refuses a deposed leader's term.
+	ObserveTerm func(uint64) error
+	Metrics     http.Handler
+	Log         *slog.Logger
+	Certificate tls.Certificate
+	CA          *x509.CertPool
+}
+
+// Server serves the API.
+type Server struct {
+	cfg  Config
+	http *http.Server
+}
+
+// New returns a server that does not listen yet.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg}
+	s.http = &http.Server{
+		Handler:           s.handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		// No write time-out: an exec may take an hour, and every route that
+		// waits ends with its caller.
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: 16 << 10,
+		ErrorLog:       slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		TLSConfig: &tls.Config{
+			MinVersion:   tls.VersionTLS13,
+			Certificates: []tls.Certificate{cfg.Certificate},
+			// Health is for everybody; every other route checks for itself that
+			// a certificate was shown.
+			ClientAuth: tls.VerifyClientCertIfGiven,
+			ClientCAs:  cfg.CA,
+			NextProtos: []string{"h2", "http/1.1"},
+		},
+	}
+	return s
+}
+
+// Serve answers on l until Shutdown.
+func (s *Server) Serve(l net.Listener) error {
+	err := s.http.ServeTLS(l, "", "")
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve the host API: %w", err)
+}
+
+// Shutdown refuses new connections and waits for the requests under way until
+// ctx ends, when it cuts them off.
+func (s *Server) Shutdown(ctx context.Context) error {
+	if err := s.http.Shutdown(ctx); err != nil {
+		return errors.Join(fmt.Errorf("requests were cut off: %w", err), s.http.Close())
+	}
+	return nil
+}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+hostapi.PathHealthz, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "ok\n")
+	})
+	// Numbers, no tenant's data: an operator's Prometheus reads them as well.
+	mux.Handle("GET "+hostapi.PathMetrics, s.only(s.cfg.Metrics, hostapi.ReplicaPrefix, hostapi.OperatorPrefix))
+
+	route := func(pattern string, h func(*http.Request) (any, error)) {
+		mux.Handle(pattern, s.only(s.answer(h), hostapi.ReplicaPrefix))
+	}
+	box := hostapi.PathBoxes + "/{id}"
+	route("GET "+hostapi.PathInfo, func(*http.Request) (any, error) { return s.cfg.Info(), nil })
+	route("GET "+hostapi.PathBoxes, s.list)
+	route("GET "+box, s.get)
+	route("PUT "+box, s.withTerm(s.put))
+	route("DELETE "+box, s.withTerm(s.remove))
+	route("POST "+box+"/pause", s.withTerm(s.pause))
+	route("POST "+box+"/resume", s.withTerm(s.resume))
+	route("POST "+box+"/exec", s.exec)
+	route("/", func(*http.Request) (any, error) { return nil, errNoRoute })
+	return s.recover(mux)
+}
+
+func (s *Server) list(*http.Request) (any, error) {
+	if !s.cfg.Boxes.Ready() {
+		return nil, box.ErrDraining
+	}
+	return s.cfg.Boxes.List(), nil
+}
+
+func (s *Server) get(r *http.Request) (any, error) {
+	id, err := pathID(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.Boxes.Get(id)
+}
+
+func (s *Server) put(r *http.Request) (any, error) {
+	id, err := pathID(r)
+	if err != nil {
+		return nil, err
+	}
+	var spec hostapi.BoxSpec
+	if err := decode(r, &spec); err != nil {
+		return nil, err
+	}
+	return s.cfg.Boxes.Put(r.Context(), id, spec)
+}
+
+func (s *Server) remove(r *http.Request) (any, error) {
+	id, err := pathID(r)
+	if err != nil {
+		return nil, err
+	}
+	var generation uint64
+	if q := r.URL.Query().Get(hostapi.QueryGeneration); q != "" {
+		if generation, err = strconv.ParseUint(q, 10, 64); err != nil {
+			return nil, fmt.Errorf("%w: generation %q", box.ErrInvalid, q)
+		}
+	}
+	return nil, s.cfg.Boxes.Delete(r.Context(), id, generation)
+}
+
+func (s *Server) pause(r *http.Request) (any, error) {
+	id, err := pathID(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.Boxes.Pause(r.Context(), id)
+}
+
+func (s *Server) resume(r *http.Request) (any, error) {
+	id, err := pathID(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.Boxes.Resume(r.Context(), id)
+}
+
+func (s *Server) exec(r *http.Request) (any, error) {
+	id, err := pathID(r)
+	if err != nil {
+		return nil, err
+	}
+	var req hostapi.ExecRequest
+	if err := decode(r, &req); err != nil {
+		return nil, err
+	}
+	return s.cfg.Boxes.Exec(r.Context(), id, req)
+}
+
+// only lets callers through whose certificate's common name has one of the prefixes.
+func (s *Server) only(next http.Handler, prefixes ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name := peerName(r); name != "" {
+			for _, p := range prefixes {
+				if strings.HasPrefix(name, p) && len(name) > len(p) {
+					next.ServeHTTP(w, r)
+					return
+				}
+			}
+		}
+		fail(w, r, s.cfg.Log, errUnauthorized)
+	})
+}
+
+// peerName is the common name of a certificate that the TLS layer verified.
+func peerName(r *http.Request) string {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return ""
+	}
+	return r.TLS.VerifiedChains[0][0].Subject.CommonName
+}
+
+// answer renders what a route returns, and logs the call.
+func (s *Server) answer(h func(*http.Request) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		w.Header().Set(hostapi.HeaderRequestID, requestID(r))
+		out, err := h(r)
+		status := http.StatusOK
+		switch {
+		case err != nil:
+			status, _ = classify(err)
+			fail(w, r, s.cfg.Log, err)
+		case out == nil:
+			status = http.StatusNoContent
+			w.WriteHeader(status)
+		default:
+			reply(w, status, out)
+		}
+		level := slog.LevelDebug
+		if r.Method != http.MethodGet {
+			level = slog.LevelInfo
+		}
+		s.cfg.Log.Log(r.Context(), level, "request", "request_id", requestID(r), "route", r.Pattern, "sandbox_id", r.PathValue("id"),
+			"status", status, "took_ms", time.Since(began).Milliseconds(), "caller", peerName(r))
+	})
+}
+
+// withTerm refuses callers that were deposed.
+func (s *Server) withTerm(h func(*http.Request) (any, error)) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		term, err := strconv.ParseUint(r.Header.Get(hostapi.HeaderTerm), 10, 64)
+		if err != nil || term == 0 {
+			return nil, errNoTerm
+		}
+		if err := s.cfg.ObserveTerm(term); err != nil {
+			return nil, err
+		}
+		return h(r)
+	}
+}
+
+// recover keeps one broken request from ending the daemon.
+func (s *Server) recover(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			p := recover()
+			if p == nil {
+				return
+			}
+			if p == http.ErrAbortHandler {
+				panic(p)
+			}
+			s.cfg.Log.ErrorContext(r.Context(), "request panicked", "request_id", requestID(r), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			reply(w, http.StatusInternalServerError, &hostapi.Error{Code: hostapi.CodeInternal, Message: "internal error"})
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// requestID is the caller's, if it can be put into a log line as it is.
+func requestID(r *http.Request) string {
+	id := r.Header.Get(hostapi.HeaderRequestID)
+	if len(id) > 64 {
+		return ""
+	}
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return ""
+		}
+	}
+	return id
+}
+
+func pathID(r *http.Request) (string, error) {
+	id := r.PathValue("id")
+	if !hostapi.ValidID(id) {
+		return "", fmt.Errorf("%w: id is not %d characters of lower-case base32", box.ErrInvalid, hostapi.IDLength)
+	}
+	return id, nil
+}
+
+// decode reads one JSON value, and names the field that has a wrong type.
+func decode(r *http.Request, v any) error {
+	dec := json.NewDecoder(r.Body)
+	err := dec.Decode(v)
+	if err == nil && dec.More() {
+		err = errors.New("more than one value")
+	}
+	var tooLarge *http.MaxBytesError
+	var wrongType *json.UnmarshalTypeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &tooLarge):
+		return fmt.Errorf("%w: over %d bytes", errTooLarge, tooLarge.Limit)
+	case errors.As(err, &wrongType):
+		return fmt.Errorf("%w: field %s: want %s, got %s", box.ErrInvalid, wrongType.Field, wrongType.Type, wrongType.Value)
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("%w: body is empty", box.ErrInvalid)
+	default:
+		return fmt.Errorf("%w: body is no JSON: %w", box.ErrInvalid, err)
+	}
+}
