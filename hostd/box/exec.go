@@ -2,14 +2,11 @@ package box
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
@@ -72,87 +69,45 @@ func (h *Host) enter(b *box) (process VMM, slot int, done func(), err error) {
 }
 
 func (h *Host) exec(ctx context.Context, slot int, req *hostapi.ExecRequest) (hostapi.ExecResult, error) {
-	var res hostapi.ExecResult
-	conn, resp, err := h.guestRequest(ctx, slot, guestapi.PathExec, &guestapi.ExecRequest{
+	stdout := collector{limit: req.OutputLimitBytes, host: h}
+	stderr := collector{limit: req.OutputLimitBytes, host: h}
+	defer stdout.free()
+	defer stderr.free()
+	exit, err := h.guest(slot).Exec(ctx, guestapi.ExecRequest{
 		Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: req.Stdin,
 		Timeout: req.Timeout, OutputLimitBytes: req.OutputLimitBytes,
-	}, http.Header{"Connection": {"Upgrade"}, "Upgrade": {guestapi.Upgrade}})
+	}, guestclient.Streams{Stdout: &stdout, Stderr: &stderr})
 	if err != nil {
-		return res, err
-	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxGuestAnswer))
-		return res, guestError(resp.StatusCode, raw)
-	}
-	out := collector{limit: req.OutputLimitBytes, host: h}
-	defer out.free()
-	exit, err := out.collect(resp.Body)
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		return res, err
+		return hostapi.ExecResult{}, guestError(ctx, err)
 	}
 	return hostapi.ExecResult{
-		ExitCode: exit.ExitCode, Stdout: out.stdout, Stderr: out.stderr,
-		DurationMS: exit.DurationMS, TimedOut: exit.TimedOut, Truncated: exit.Truncated || out.truncated,
+		ExitCode: exit.ExitCode, Stdout: stdout.kept, Stderr: stderr.kept, DurationMS: exit.DurationMS,
+		TimedOut: exit.TimedOut, Truncated: exit.Truncated || stdout.truncated || stderr.truncated,
 	}, nil
 }
 
-// collector keeps the output of one command, within its limit and within what
-// the host spends on all of them.
+// collector keeps one output stream, within its limit and within what the host
+// spends on all of them. The guest keeps the limit as well; it is not trusted.
 type collector struct {
-	limit          int64
-	host           *Host
-	stdout, stderr []byte
-	truncated      bool
-	held           int64
+	limit     int64
+	host      *Host
+	kept      []byte
+	truncated bool
 }
 
-func (c *collector) collect(r io.Reader) (guestapi.ExecExit, error) {
-	var exit guestapi.ExecExit
-	buf := make([]byte, 32<<10)
-	for {
-		t, payload, err := guestapi.ReadFrame(r, buf)
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return exit, fmt.Errorf("%w: read output: %w", ErrGuest, err)
-		}
-		switch t {
-		case guestapi.FrameStdout:
-			c.stdout = c.add(c.stdout, payload)
-		case guestapi.FrameStderr:
-			c.stderr = c.add(c.stderr, payload)
-		case guestapi.FrameExit:
-			if err := json.Unmarshal(payload, &exit); err != nil {
-				return exit, fmt.Errorf("%w: decode exit: %w", ErrGuest, err)
-			}
-			return exit, nil
-		case guestapi.FrameError:
-			return exit, guestError(http.StatusBadRequest, payload)
-		default:
-			return exit, fmt.Errorf("%w: frame of type %d", ErrGuest, t)
-		}
-	}
-}
-
-// add appends what fits. The guest keeps the limit as well; it is not trusted.
-func (c *collector) add(to, payload []byte) []byte {
-	n := min(int64(len(payload)), c.limit-int64(len(to)))
+// Write implements io.Writer. What does not fit is dropped: the command runs on.
+func (c *collector) Write(p []byte) (int, error) {
+	n := min(int64(len(p)), c.limit-int64(len(c.kept)))
 	if n > 0 && c.host.buffered.Add(n) > c.host.cfg.OutputBudget {
 		c.host.buffered.Add(-n)
 		n = 0
 	}
-	c.held += n
-	if n < int64(len(payload)) {
+	if n < int64(len(p)) {
 		c.truncated = true
 	}
-	return append(to, payload[:n]...)
+	c.kept = append(c.kept, p[:n]...)
+	return len(p), nil
 }
 
-func (c *collector) free() { c.host.buffered.Add(-c.held) }
+// free gives the budget back; the result's bytes are the caller's now.
+func (c *collector) free() { c.host.buffered.Add(-int64(len(c.kept))) }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/hex"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
 	"strings"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -80,27 +78,13 @@ func newHostKey(hostname string, random io.Reader) (guestapi.SSHHostKey, error) 
 
 // identify gives the guest its identity and returns once it confirmed all of it.
 func (h *Host) identify(ctx context.Context, slot int, id *guestapi.Identity) error {
-	var conf guestapi.IdentityConfirmation
-	if err := h.guestCall(ctx, slot, guestapi.PathIdentity, atSending{id, h.now}, &conf); err != nil {
-		return fmt.Errorf("give the guest its identity: %w", err)
+	conf, err := h.guest(slot).Identity(ctx, *id)
+	if err != nil {
+		return fmt.Errorf("%w: give it its identity: %w", ErrGuest, err)
 	}
 	if conf.Generation != id.Generation || conf.EntropyBits < minEntropyBits {
 		return fmt.Errorf("%w: it confirmed generation %d and %d bits of entropy, want %d and %d",
 			ErrGuest, conf.Generation, conf.EntropyBits, id.Generation, minEntropyBits)
 	}
 	return nil
-}
-
-// atSending reads the clock when the identity is encoded, which is after the
-// connection was made: a guest that boots makes the host wait for seconds.
-type atSending struct {
-	*guestapi.Identity
-	now func() time.Time
-}
-
-// MarshalJSON implements json.Marshaler.
-func (a atSending) MarshalJSON() ([]byte, error) {
-	id := *a.Identity
-	id.UnixNanos = a.now().UnixNano()
-	return json.Marshal(&id)
 }
