@@ -57,5 +57,5 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader) (err error) {
 	// Not abandoned when ctx ends: the file is in use until it is done.
 	meta := &raft.SnapshotMeta{Version: 1, Index: index, Term: s.Term(), Size: size}
 	err = s.waits.call(context.WithoutCancel(ctx), func() error { return s.raft.Restore(meta, f, 0) })
-	return changeError("restore backup", err)
+	return s.changeError("restore backup", err)
 }

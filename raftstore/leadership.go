@@ -85,7 +85,7 @@ func (l *leadership) close() {
 func (l *leadership) await(ctx context.Context, s *Store) (uint64, error) {
 	for {
 		if s.ctx.Err() != nil {
-			return 0, ErrClosed
+			return 0, s.gone()
 		}
 		l.mu.Lock()
 		term, changed := l.term, l.changed
@@ -94,8 +94,8 @@ func (l *leadership) await(ctx context.Context, s *Store) (uint64, error) {
 			return term, nil
 		}
 		if s.raft.State() != raft.Leader {
-			if err := s.Err(); err != nil {
-				return 0, fmt.Errorf("%w: %w", ErrNotLeader, err)
+			if s.Err() != nil {
+				return 0, s.gone()
 			}
 			return 0, ErrNotLeader
 		}
@@ -158,6 +158,9 @@ func (s *Store) watchLeadership(notify <-chan bool) {
 			case s.raft.State() == raft.Leader:
 				ask()
 			}
+		case <-s.fsm.failed:
+			s.lead.set(0)
+			return
 		case <-s.ctx.Done():
 			s.lead.set(0)
 			return

@@ -18,6 +18,9 @@ type Server struct {
 // the given voters; otherwise it does nothing. Every first member may call it,
 // with the same servers.
 func (s *Store) Bootstrap(servers []Server) error {
+	if s.raft.LastIndex() > 0 {
+		return nil
+	}
 	var conf raft.Configuration
 	for _, srv := range servers {
 		conf.Servers = append(conf.Servers, raft.Server{
@@ -36,14 +39,14 @@ func (s *Store) AddVoter(ctx context.Context, srv Server) error {
 	err := s.waits.call(ctx, func() error {
 		return s.raft.AddVoter(raft.ServerID(srv.ID), raft.ServerAddress(srv.Address), 0, 0).Error()
 	})
-	return changeError("add replica "+srv.ID, err)
+	return s.changeError("add replica "+srv.ID, err)
 }
 
 // RemovePeer takes a replica out, on the leader; that it is not in is no
 // error. A leader that removes itself steps down.
 func (s *Store) RemovePeer(ctx context.Context, id string) error {
 	err := s.waits.call(ctx, func() error { return s.raft.RemoveServer(raft.ServerID(id), 0, 0).Error() })
-	return changeError("remove replica "+id, err)
+	return s.changeError("remove replica "+id, err)
 }
 
 // ErrUnknownPeer means that no voter has the id.
@@ -64,7 +67,7 @@ func (s *Store) TransferLeadership(ctx context.Context, id string) error {
 		transfer = func() raft.Future { return s.raft.LeadershipTransferToServer(raft.ServerID(id), address) }
 	}
 	err := s.waits.call(ctx, func() error { return transfer().Error() })
-	return changeError("transfer leadership", err)
+	return s.changeError("transfer leadership", err)
 }
 
 func (s *Store) voter(id string) (raft.ServerAddress, bool) {
@@ -76,8 +79,16 @@ func (s *Store) voter(id string) (raft.ServerAddress, bool) {
 	return "", false
 }
 
+// gone is why the store takes no work.
+func (s *Store) gone() error {
+	if err := s.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotLeader, err)
+	}
+	return ErrClosed
+}
+
 // changeError keeps "certainly not done" apart from "unknown", as Update does.
-func changeError(what string, err error) error {
+func (s *Store) changeError(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -85,6 +96,8 @@ func changeError(what string, err error) error {
 		return fmt.Errorf("%s: %w", what, ErrNotLeader)
 	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrRaftShutdown):
 		return fmt.Errorf("%s: %w: %w", what, ErrLeadershipLost, err)
+	case errors.Is(err, errNoWait):
+		return fmt.Errorf("%s: %w", what, s.gone())
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -93,5 +106,5 @@ func changeError(what string, err error) error {
 // Barrier returns when this replica, the leader, has applied everything that
 // was committed before the call.
 func (s *Store) Barrier(ctx context.Context) error {
-	return changeError("barrier", s.waits.call(ctx, func() error { return s.raft.Barrier(0).Error() }))
+	return s.changeError("barrier", s.waits.call(ctx, func() error { return s.raft.Barrier(0).Error() }))
 }

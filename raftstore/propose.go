@@ -41,7 +41,7 @@ func (p *proposer) propose(ctx context.Context, data []byte) outcome {
 	p.mu.Lock()
 	if p.stopped {
 		p.mu.Unlock()
-		return outcome{err: ErrClosed}
+		return outcome{err: p.s.gone()}
 	}
 	p.queue = append(p.queue, pr)
 	p.mu.Unlock()
@@ -168,7 +168,7 @@ func (p *proposer) stop() {
 	p.stopped = true
 	p.mu.Unlock()
 	for _, pr := range queue {
-		pr.answer <- outcome{err: ErrClosed}
+		pr.answer <- outcome{err: p.s.gone()}
 	}
 	if first {
 		close(p.done)

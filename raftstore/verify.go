@@ -39,7 +39,7 @@ func (s *Store) verify(ctx context.Context, term uint64) error {
 		v.mu.Lock()
 		v.running, v.waiting = false, nil
 		v.mu.Unlock()
-		return ErrClosed
+		return s.gone()
 	}
 	select {
 	case got := <-ch:
@@ -48,7 +48,7 @@ func (s *Store) verify(ctx context.Context, term uint64) error {
 		}
 		return got.err
 	case <-s.ctx.Done():
-		return ErrClosed
+		return s.gone()
 	case <-ctx.Done():
 		return fmt.Errorf("verify leadership: %w", ctx.Err())
 	}

@@ -2,6 +2,7 @@ package raftstore
 
 import (
 	"context"
+	"errors"
 	"sync"
 )
 
@@ -51,11 +52,13 @@ func (w *waits) close() <-chan struct{} {
 	return w.idle
 }
 
+var errNoWait = errors.New("the store takes no work")
+
 // call waits for f no longer than ctx. f goes on in its goroutine.
 func (w *waits) call(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	if !w.start(func() { done <- f() }) {
-		return ErrClosed
+		return errNoWait
 	}
 	select {
 	case err := <-done:
