@@ -1,0 +1,191 @@
+package chvemu
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+)
+
+// machineType is the board. The i440fx has what Cloud Hypervisor's has: one PCI
+// bus, each slot of which takes a device at any time by ACPI. The version in its
+// name keeps the guest's view and the saved state the same under a newer QEMU.
+const machineType = "pc-i440fx-7.2"
+
+// ramBlock is the name of the guest's RAM in QEMU and in its migration stream.
+const ramBlock = "ram0"
+
+// Slots of the PCI bus that are free for devices. The board has the first two.
+const (
+	firstSlot = 2
+	lastSlot  = 31
+)
+
+// ram says what is behind the guest's RAM.
+type ram struct {
+	size uint64
+	// path of the file; empty means anonymous memory.
+	path     string
+	shared   bool
+	prefault bool
+	reserve  bool
+}
+
+// device is one PCI device of the guest and the slot it sits in.
+type device struct {
+	ID   string `json:"id"`
+	Kind string `json:"kind"` // "disk", "net" or "rng"
+	Slot int    `json:"slot"`
+}
+
+func (d device) bdf() string { return fmt.Sprintf("0000:00:%02x.0", d.Slot) }
+
+// Names that QEMU knows a device's parts by. Identifiers of the configuration
+// may hold characters that QEMU's may not.
+func (d device) qdev() string { return fmt.Sprintf("dev%d", d.Slot) }
+func (d device) node() string { return fmt.Sprintf("blk%d", d.Slot) }
+
+// commandLine collects QEMU's arguments and the files that go with them.
+type commandLine struct {
+	args  []string
+	files []*os.File
+}
+
+func (c *commandLine) add(args ...string) { c.args = append(c.args, args...) }
+
+// json adds an option whose value is a JSON object: what stands in it needs no
+// escaping, whatever path or identifier it is.
+func (c *commandLine) json(option string, value map[string]any) {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // maps of strings, numbers and maps marshal
+	}
+	c.add(option, string(raw))
+}
+
+// file passes a file on and returns its descriptor's number in QEMU.
+func (c *commandLine) file(f *os.File) string {
+	c.files = append(c.files, f)
+	return strconv.Itoa(2 + len(c.files)) // after the standard three
+}
+
+// fdset passes a file on so that QEMU opens it by the path that is returned.
+func (c *commandLine) fdset(f *os.File, set int) string {
+	c.add("-add-fd", fmt.Sprintf("fd=%s,set=%d", c.file(f), set))
+	return fmt.Sprintf("/dev/fdset/%d", set)
+}
+
+// base adds what does not depend on the devices.
+func (c *commandLine) base(cfg *vmConfig, mem ram, accel string) {
+	c.add("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot")
+	c.add("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
+	c.add("-M", machineType+",memory-backend="+ramBlock+",vmport=off,usb=off,mem-merge=off,dump-guest-core=off")
+	// Half of SeaBIOS's time to the kernel, and a quarter of its size in each
+	// saved state.
+	c.add("-bios", "qboot.rom")
+	switch accel {
+	case accelKVM:
+		c.add("-accel", "kvm", "-cpu", "host")
+	default:
+		// The translation cache is most of what a machine costs beyond its RAM.
+		c.add("-accel", "tcg,thread=multi,tb-size=32", "-cpu", "max")
+	}
+	c.add("-smp", fmt.Sprintf("cpus=%d,maxcpus=%d", cfg.CPUs.BootVCPUs, cfg.CPUs.BootVCPUs))
+	c.add("-m", fmt.Sprintf("size=%dk", mem.size>>10))
+	c.memory(mem)
+}
+
+func (c *commandLine) memory(mem ram) {
+	o := map[string]any{
+		"id": ramBlock, "size": mem.size, "qom-type": "memory-backend-ram",
+		"share": mem.shared, "prealloc": mem.prefault, "reserve": mem.reserve || mem.prefault,
+	}
+	if mem.path != "" {
+		o["qom-type"], o["mem-path"] = "memory-backend-file", mem.path
+	}
+	if mem.shared {
+		delete(o, "reserve") // QEMU reserves for a shared file in any case
+	}
+	c.json("-object", o)
+}
+
+// payload adds the kernel. A machine that is restored has it in its RAM.
+func (c *commandLine) payload(p *payloadConfig) {
+	c.add("-kernel", *p.Kernel)
+	if p.Initramfs != nil {
+		c.add("-initrd", *p.Initramfs)
+	}
+	if p.Cmdline != nil {
+		c.add("-append", *p.Cmdline)
+	}
+}
+
+func (c *commandLine) serial(cfg consoleConfig, out *os.File) {
+	switch cfg.Mode {
+	case "File":
+		c.add("-chardev", "file,id=serial0,path="+c.fdset(out, serialSet), "-serial", "chardev:serial0")
+	case "Null":
+		c.add("-serial", "null")
+	default:
+		c.add("-serial", "none")
+	}
+}
+
+// serialSet is the number of the descriptor set of the serial port's file; those
+// of disks are their slots.
+const serialSet = 100
+
+func (c *commandLine) rng(d device, cfg rngConfig) {
+	c.json("-object", map[string]any{"qom-type": "rng-random", "id": "rng" + strconv.Itoa(d.Slot), "filename": cfg.Src})
+	c.json("-device", map[string]any{
+		"driver": "virtio-rng-pci", "id": d.qdev(), "bus": "pci.0", "addr": slotAddr(d), "disable-legacy": "on",
+		"rng": "rng" + strconv.Itoa(d.Slot),
+	})
+}
+
+func (c *commandLine) net(d device, cfg *netConfig, tap *os.File) {
+	name := "net" + strconv.Itoa(d.Slot)
+	c.add("-netdev", fmt.Sprintf("tap,id=%s,fd=%s,vhost=off", name, c.file(tap)))
+	o := map[string]any{
+		"driver": "virtio-net-pci", "id": d.qdev(), "bus": "pci.0", "addr": slotAddr(d), "disable-legacy": "on",
+		"netdev": name, "mac": cfg.MAC, "romfile": "",
+		"rx_queue_size": 256, "tx_queue_size": 256,
+		"csum": cfg.OffloadCsum, "guest_csum": cfg.OffloadCsum,
+		"guest_tso4": cfg.OffloadTSO, "guest_tso6": cfg.OffloadTSO, "guest_ecn": cfg.OffloadTSO,
+		"host_tso4": cfg.OffloadTSO, "host_tso6": cfg.OffloadTSO, "host_ecn": cfg.OffloadTSO,
+		"guest_ufo": cfg.OffloadUFO, "host_ufo": cfg.OffloadUFO,
+	}
+	if cfg.MTU != nil {
+		o["host_mtu"] = *cfg.MTU
+	}
+	c.json("-device", o)
+}
+
+func (c *commandLine) disk(d device, cfg *diskConfig, image *os.File) {
+	path := c.fdset(image, d.Slot)
+	for _, o := range diskObjects(d, cfg) {
+		c.json("-object", o)
+	}
+	for _, o := range diskNodes(d, cfg, path) {
+		c.json("-blockdev", o)
+	}
+	c.json("-device", diskDevice(d, cfg))
+}
+
+// limiterGroups adds the limits that several disks share.
+func (c *commandLine) limiterGroups(groups []rateLimitGroupConfig) {
+	for i := range groups {
+		c.json("-object", throttleGroup(groupID(groups, groups[i].ID), groups[i].RateLimiterConfig))
+	}
+}
+
+func groupID(groups []rateLimitGroupConfig, id string) string {
+	for i := range groups {
+		if groups[i].ID == id {
+			return fmt.Sprintf("limits%d", i)
+		}
+	}
+	return ""
+}
+
+func slotAddr(d device) string { return fmt.Sprintf("%#x", d.Slot) }

@@ -1,0 +1,180 @@
+package chvemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Main runs the program and returns its exit code: 0 when it was asked to end or
+// the guest ended, 1 for an error, 2 for a command line that makes no sense. When
+// QEMU is killed by a signal the process ends by the same, so that its parent is
+// told.
+func Main(args []string, stdout, stderr io.Writer) int {
+	o, err := parseOptions(args)
+	switch {
+	case err != nil && o.help:
+		fmt.Fprint(stderr, usage)
+		return 2
+	case err != nil:
+		fmt.Fprintf(stderr, "error: %s\n\nFor more information, try '--help'.\n", strings.TrimPrefix(err.Error(), errUsage.Error()+": "))
+		return 2
+	case o.help:
+		fmt.Fprint(stdout, usage)
+		return 0
+	case o.version:
+		return printVersion(stdout, stderr)
+	}
+	// Nothing this process makes is for anyone but its own user (main in
+	// cloud-hypervisor/src/main.rs).
+	unix.Umask(0o077)
+	// The process is small and there is one for each VM: rather collect often.
+	debug.SetGCPercent(25)
+	ex, err := run(o, stderr)
+	if err != nil {
+		fmt.Fprintf(stderr, "Error: chvemu exited with the following error:\n  %s\n", err)
+		return 1
+	}
+	if ex.Signal != 0 {
+		signal.Reset(ex.Signal)
+		_ = unix.Kill(os.Getpid(), ex.Signal)
+		time.Sleep(time.Second) // a signal that does not kill leaves the code
+	}
+	return ex.Code
+}
+
+func printVersion(stdout, stderr io.Writer) int {
+	fmt.Fprintf(stdout, "chvemu %s\n", BuildVersion)
+	qemu := os.Getenv(EnvQEMU)
+	if qemu == "" {
+		qemu = "qemu-system-x86_64"
+	}
+	out, err := exec.Command(qemu, "--version").Output()
+	if err != nil {
+		fmt.Fprintf(stderr, "Error: run %s --version: %s\n", qemu, err)
+		return 1
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	fmt.Fprintf(stdout, "QEMU Version: %s\n", strings.TrimPrefix(line, "QEMU emulator version "))
+	return 0
+}
+
+func run(o options, stderr io.Writer) (Exit, error) {
+	log, closeLog, err := openLog(o, stderr)
+	if err != nil {
+		return Exit{}, err
+	}
+	defer closeLog()
+	accel, err := accelerator(os.Getenv(EnvAccel), "/proc/cpuinfo")
+	if err != nil {
+		return Exit{}, err
+	}
+	if o.apiSocket == "" {
+		return Exit{}, errors.New("chvemu takes its VM over the API alone: --api-socket is required")
+	}
+	events := &monitor{log: log, start: time.Now()}
+	if o.eventMonitor != "" {
+		f, err := os.OpenFile(o.eventMonitor, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o666)
+		if err != nil {
+			return Exit{}, fmt.Errorf("open event monitor: %w", err)
+		}
+		defer f.Close()
+		events.w = f
+	}
+	events.event("vmm", "starting")
+	l, lock, err := listen(o.apiSocket)
+	if err != nil {
+		return Exit{}, err
+	}
+	defer lock.Close()
+	// Only a process that ran removes the socket: one that failed to start may
+	// have failed because another one owns it.
+	defer os.Remove(o.apiSocket)
+	v := NewVMM(log, events, accel, lock)
+	return serve(v, l)
+}
+
+// serve answers the API until the VM or the VMM is told to end, or does so by
+// itself.
+func serve(v *VMM, l net.Listener) (Exit, error) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
+	srv := &http.Server{Handler: v, ErrorLog: slog.NewLogLogger(v.log.Handler(), slog.LevelWarn), MaxHeaderBytes: 16 << 10}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(l) }()
+	var ex Exit
+	var err error
+	select {
+	case ex = <-v.exit:
+	case <-signals:
+		v.mu.Lock()
+		_ = v.shutdownVMM() // no step of it can fail
+		v.mu.Unlock()
+		ex = <-v.exit
+	case err = <-failed:
+		failed <- err
+	}
+	// The answer that says so is still on its way.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if srv.Shutdown(ctx) != nil {
+		srv.Close()
+	}
+	<-failed
+	v.Close()
+	return ex, err
+}
+
+// listen takes the socket (acquire_api_socket_lock and start_http_path_thread in
+// vmm/src/api/http/mod.rs): whoever holds the lock beside it owns it, and a
+// socket that is there then was left by a process that is gone.
+func listen(path string) (net.Listener, *os.File, error) {
+	lock, err := os.OpenFile(path+".lock", os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, nil, fmt.Errorf("create API socket: %w", err)
+	}
+	if err := lockFile(lock, true, 0); err != nil {
+		lock.Close()
+		return nil, nil, fmt.Errorf("API socket %q is already in use by another running instance: %w", path, err)
+	}
+	_ = os.Remove(path) // mostly not there
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		lock.Close()
+		return nil, nil, fmt.Errorf("create API socket: %w", err)
+	}
+	return &limitListener{Listener: l, free: make(chan struct{}, maxConnections)}, lock, nil
+}
+
+func openLog(o options, stderr io.Writer) (*slog.Logger, func(), error) {
+	level := slog.LevelWarn
+	switch {
+	case o.verbosity == 1:
+		level = slog.LevelInfo
+	case o.verbosity > 1:
+		level = slog.LevelDebug
+	}
+	w, closeLog := stderr, func() {}
+	if o.logFile != "" {
+		f, err := os.Create(o.logFile)
+		if err != nil {
+			return nil, nil, fmt.Errorf("create log file: %w", err)
+		}
+		w, closeLog = f, func() { f.Close() }
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), closeLog, nil
+}
