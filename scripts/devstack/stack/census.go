@@ -45,8 +45,8 @@ func (o Options) Census() ([]Thing, error) {
 	return all, failed
 }
 
-// processes finds every process that names the stack's directory on its command
-// line (VMMs and their QEMU), is one of the recorded programs, or runs as a
+// processes finds every process that names a directory of the stack on its
+// command line (VMMs and their QEMU), is one of the recorded programs, or runs as a
 // user of the hosts' ranges.
 func (o Options) processes() ([]Thing, error) {
 	recorded := make(map[int]bool)
@@ -61,7 +61,10 @@ func (o Options) processes() ([]Thing, error) {
 		return nil, err
 	}
 	var out []Thing
-	inside := []byte(o.Dir + "/")
+	inside := [][]byte{[]byte(o.Dir + "/")}
+	for _, id := range o.HostIDs() {
+		inside = append(inside, []byte(runDir(id)+"/"))
+	}
 	for _, dir := range dirs {
 		pid, _ := strconv.Atoi(filepath.Base(dir))
 		if pid == os.Getpid() || pid == os.Getppid() {
@@ -71,7 +74,8 @@ func (o Options) processes() ([]Thing, error) {
 		if err != nil || len(cmdline) == 0 {
 			continue // gone, or a kernel thread, or a zombie
 		}
-		if !recorded[pid] && !bytes.Contains(cmdline, inside) && !o.ownsUID(dir) {
+		names := slices.ContainsFunc(inside, func(dir []byte) bool { return bytes.Contains(cmdline, dir) })
+		if !recorded[pid] && !names && !o.ownsUID(dir) {
 			continue
 		}
 		words := strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")

@@ -79,6 +79,7 @@ func (o Options) hostEnv(i int) []string {
 	env := append(inherited(),
 		"BERTH_AGENT_ID="+id,
 		"BERTH_DATA_DIR="+o.dataDir(id),
+		"BERTH_RUN_DIR="+runDir(id),
 		"BERTH_PKI_DIR="+o.pkiDir(id),
 		"BERTH_LISTEN="+loopback(o.hostPort(i)),
 		"BERTH_PEERS="+strings.Join(peers, ","),
@@ -93,6 +94,9 @@ func (o Options) hostEnv(i int) []string {
 	}
 	return append(env, o.HostEnv[id]...)
 }
+
+// runDir holds a host's sockets, whose paths must be short.
+func runDir(id string) string { return "/run/berth/" + id }
 
 func (o Options) recordDir() string { return filepath.Join(o.Dir, "procs") }
 
