@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+// Exit codes. A command that exec ran has all codes up to 124 for itself, so
+// exec's own failures are above.
+const (
+	exitFailure     = 1
+	exitUsage       = 2
+	exitTimedOut    = 124
+	exitExecFailed  = 125
+	exitInterrupted = 130
+)
+
+// app is one run of the program.
+type app struct {
+	stdin          *os.File
+	stdout, stderr io.Writer
+	env            func(string) string
+
+	json    bool
+	urls    []string
+	failure int // exit code of a failure of this command
+}
+
+// The variables that hold credentials, each with what it is for.
+const (
+	envToken = "BERTH_TOKEN"
+	envJWT   = "BERTH_JWT"
+	envAdmin = "BERTH_ADMIN_TOKEN"
+)
+
+const remedy = "on a local stack, load them all: set -a; . .berth/dev.env; set +a"
+
+// client is a client with the first of the named credentials that is set.
+func (a *app) client(credentials ...string) (*api.Client, error) {
+	urls := a.baseURLs()
+	if len(urls) == 0 {
+		return nil, fmt.Errorf("BERTH_URL is not set, so there is no service to call; %s", remedy)
+	}
+	token := ""
+	for _, name := range credentials {
+		if token = a.env(name); token != "" {
+			break
+		}
+	}
+	if token == "" && len(credentials) > 0 {
+		return nil, fmt.Errorf("%s is not set, so the service would refuse the call; %s", credentials[0], remedy)
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, fmt.Errorf("%s holds characters that no credential has", credentials[0])
+	}
+	c, err := api.NewClient(nil, token, urls...)
+	if err != nil {
+		return nil, err
+	}
+	c.UserAgent = "berth/" + version
+	return c, nil
+}
+
+// baseURLs are the replicas to call, BERTH_URL first.
+func (a *app) baseURLs() []string {
+	urls := a.urls
+	if len(urls) == 0 {
+		urls = append([]string{a.env("BERTH_URL")}, strings.Split(a.env("BERTH_URLS"), ",")...)
+	}
+	var out []string
+	for _, u := range urls {
+		if u = strings.TrimRight(strings.TrimSpace(u), "/"); u != "" && !slices.Contains(out, u) {
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+// exit ends the program with a code and nothing more to say.
+type exit int
+
+func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
+
+// usageError is a command line that makes no sense.
+type usageError struct {
+	text string
+	cmd  *cobra.Command
+}
+
+func (e *usageError) Error() string { return e.text }
+
+func usage(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{text: fmt.Sprintf(format, args...), cmd: cmd}
+}
+
+// wants checks the number of arguments and names them.
+func wants(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < least {
+			return usage(cmd, "%s is missing", what)
+		}
+		if most >= 0 && len(args) > most {
+			return usage(cmd, "unexpected argument %q", args[most])
+		}
+		return nil
+	}
+}
+
+// report says on stderr what went wrong and returns the exit code.
+func (a *app) report(ctx context.Context, err error) int {
+	var code exit
+	var misuse *usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		a.say("interrupted", "", nil)
+		return exitInterrupted
+	case errors.As(err, &misuse):
+		hint := "see: " + misuse.cmd.CommandPath() + " --help"
+		a.say(misuse.text, hint, nil)
+		if misuse.cmd.Name() == "exec" {
+			return exitExecFailed
+		}
+		return exitUsage
+	}
+	var refused *api.Error
+	if errors.As(err, &refused) {
+		a.say(refused.Message, a.hint(err), refused)
+	} else {
+		a.say(err.Error(), a.hint(err), nil)
+	}
+	return a.failure
+}
+
+// say prints one error.
+func (a *app) say(text, hint string, refused *api.Error) {
+	if a.json {
+		out := map[string]any{"error": text}
+		if hint != "" {
+			out["hint"] = hint
+		}
+		if refused != nil {
+			for k, v := range refused.Fields {
+				out[k] = v
+			}
+			out["status"] = refused.Status
+			out["request_id"] = refused.RequestID
+			if refused.Detail != "" {
+				out["detail"] = refused.Detail
+			}
+		}
+		_ = json.NewEncoder(a.stderr).Encode(out)
+		return
+	}
+	fmt.Fprintf(a.stderr, "berth: %s\n", text)
+	if refused != nil {
+		if refused.Detail != "" {
+			fmt.Fprintf(a.stderr, "  detail:     %s\n", refused.Detail)
+		}
+		for _, k := range sortedKeys(refused.Fields) {
+			fmt.Fprintf(a.stderr, "  %-11s %v\n", k+":", refused.Fields[k])
+		}
+		if refused.RequestID != "" {
+			fmt.Fprintf(a.stderr, "  request id: %s\n", refused.RequestID)
+		}
+	}
+	if hint != "" {
+		fmt.Fprintf(a.stderr, "  %s\n", hint)
+	}
+}
+
+// hint says what to do about an error, where that is known.
+func (a *app) hint(err error) string {
+	var op *net.OpError
+	switch {
+	case errors.As(err, &op) && op.Op == "dial":
+		return "is Berth running at " + strings.Join(a.baseURLs(), ", ") + "? a local stack is started with: make up"
+	case api.StatusOf(err) == 401:
+		return "the service does not know this credential; a local stack makes new ones each time it starts: " + remedy
+	case api.StatusOf(err) == 502 || api.StatusOf(err) == 507:
+		return "the hosts are full or out of reach: try again in a moment, or delete a sandbox"
+	}
+	var refused *api.Error
+	if errors.As(err, &refused) && refused.RetryAfter > 0 {
+		return fmt.Sprintf("try again in %s", refused.RetryAfter.Round(time.Second))
+	}
+	return ""
+}

@@ -1,0 +1,409 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/httpapi"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(leakChecked{m}, map[string]func(){"berth": main})
+}
+
+// leakChecked fails a run of tests that leaves a goroutine behind.
+type leakChecked struct{ m *testing.M }
+
+// Run implements testscript.TestingM.
+func (l leakChecked) Run() int {
+	code := l.m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// TestScripts runs the program as a user does, against the real HTTP API with
+// a small plane behind it: see testdata/script.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			p := &plane{dir: env.WorkDir}
+			registry := prometheus.NewRegistry()
+			h, err := httpapi.New(httpapi.Config{
+				Sandboxes: p, Identity: (*planeIdentity)(p), Cluster: (*planeCluster)(p), Authenticator: p,
+				Version:    api.VersionInfo{Version: "v9", Commit: "abc", GoVersion: "go9"},
+				Registerer: registry, Gatherer: registry,
+				Logger: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				return err
+			}
+			server := httptest.NewServer(h)
+			env.Defer(server.Close)
+			env.Setenv("BERTH_URL", server.URL)
+			env.Setenv("BERTH_TOKEN", "brt_tenant")
+			env.Setenv("BERTH_JWT", "jwt")
+			env.Setenv("BERTH_ADMIN_TOKEN", "operator")
+			// Nobody listens on the discard port of a machine of today.
+			env.Setenv("NOWHERE", "http://127.0.0.1:9")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"await": await},
+	})
+}
+
+// await waits until a file is there.
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: await FILE")
+	}
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
+			return
+		}
+		select {
+		case <-deadline.C:
+			ts.Fatalf("%s did not come", args[0])
+		case <-tick.C:
+		}
+	}
+}
+
+// plane is a control plane of one process whose sandboxes are directories: a
+// command runs on this machine.
+type plane struct {
+	dir string
+
+	mu        sync.Mutex
+	sandboxes []service.Sandbox
+	env       map[string]map[string]string
+	keys      map[string]string
+	tokens    []service.Token
+	draining  bool
+	peers     []string
+	leader    string
+	store     string
+}
+
+type (
+	planeIdentity plane
+	planeCluster  plane
+)
+
+func (p *plane) Authenticate(r *http.Request) (service.Caller, error) {
+	switch r.Header.Get("Authorization") {
+	case "":
+		return service.Caller{}, service.Unauthorized(service.DetailMissingToken)
+	case "Bearer brt_tenant":
+		return service.Caller{WorkspaceID: "ws"}, nil
+	case "Bearer jwt":
+		return service.Caller{WorkspaceID: "ws", UserID: "u", ViaJWT: true}, nil
+	case "Bearer operator":
+		return service.Caller{Admin: true}, nil
+	}
+	return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+}
+
+func (p *plane) Create(ctx context.Context, _ service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+	switch in.Template {
+	case "base", "python":
+	case "slow":
+		// Says that it began, and ends only with its client.
+		if err := os.WriteFile(filepath.Join(p.dir, "creating"), nil, 0o600); err != nil {
+			return service.Sandbox{}, err
+		}
+		<-ctx.Done()
+		return service.Sandbox{}, errors.Join(ctx.Err(), os.WriteFile(filepath.Join(p.dir, "cancelled"), nil, 0o600))
+	case "full":
+		return service.Sandbox{}, &service.Error{Code: service.EBadGateway, Message: "no available compute node", Detail: "2 hosts, none with 512 MB free"}
+	case "quota":
+		return service.Sandbox{}, &service.Error{Code: service.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}
+	default:
+		return service.Sandbox{}, &service.Error{Code: service.EInvalid, Message: "unknown template", Detail: "no template is named " + in.Template}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if id, ok := p.keys[in.IdempotencyKey]; ok {
+		return p.sandboxes[p.find(id)], nil
+	}
+	sb := service.Sandbox{
+		ID: fmt.Sprintf("k7m2qz4xw3v5n6a2j7p4t5r6s%c", 'a'+len(p.sandboxes)), WorkspaceID: "ws", Status: "running",
+		Template: in.Template, Metadata: in.Metadata, CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a",
+		CreatedAt: time.Now().Add(-90 * time.Second), StartedAt: time.Now(), TTLSeconds: in.TTLSeconds, FromSnapshot: in.FromSnapshot,
+		PreviewURL: "http://{port}-x.localhost",
+	}
+	if in.TTLSeconds != nil {
+		sb.ExpiresAt = sb.CreatedAt.Add(time.Duration(*in.TTLSeconds) * time.Second)
+	}
+	if in.Boot == "cold" {
+		sb.Error = "booted cold"
+	}
+	p.sandboxes = append(p.sandboxes, sb)
+	if p.env == nil {
+		p.env, p.keys = map[string]map[string]string{}, map[string]string{}
+	}
+	p.env[sb.ID], p.keys[in.IdempotencyKey] = in.Env, sb.ID
+	return sb, nil
+}
+
+func (p *plane) find(id string) int {
+	return slices.IndexFunc(p.sandboxes, func(s service.Sandbox) bool { return s.ID == id })
+}
+
+func (p *plane) Get(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := p.find(id); i >= 0 {
+		return p.sandboxes[i], nil
+	}
+	return service.Sandbox{}, service.NotFound()
+}
+
+func (p *plane) List(_ context.Context, _ service.Caller, o service.ListOptions) ([]service.Sandbox, string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := slices.Clone(p.sandboxes)
+	slices.Reverse(all)
+	// Two a page, whatever was asked for: clients follow the links.
+	if o.Cursor != "" {
+		at := slices.IndexFunc(all, func(s service.Sandbox) bool { return s.ID == o.Cursor })
+		all = all[at+1:]
+	}
+	if len(all) > 2 {
+		return all[:2], all[1].ID, nil
+	}
+	return all, "", nil
+}
+
+func (p *plane) Delete(_ context.Context, _ service.Caller, id string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.find(id)
+	if i < 0 {
+		return service.NotFound()
+	}
+	p.sandboxes = slices.Delete(p.sandboxes, i, i+1)
+	return nil
+}
+
+func (p *plane) Exec(ctx context.Context, _ service.Caller, id string, in service.Exec) (service.ExecResult, error) {
+	if _, err := p.Get(ctx, service.Caller{}, id); err != nil {
+		return service.ExecResult{}, err
+	}
+	argv := in.Argv
+	if in.Shell != "" {
+		argv = []string{"sh", "-c", in.Shell}
+	}
+	timeout := int64(service.DefaultExecSeconds)
+	if in.TimeoutSeconds != nil {
+		timeout = *in.TimeoutSeconds
+	}
+	limited, cancel := context.WithTimeout(ctx, time.Duration(timeout)*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(limited, argv[0], argv[1:]...) //nolint:gosec // running what it is given is its purpose
+	cmd.Dir = p.dir
+	if in.Cwd != "" {
+		cmd.Dir = in.Cwd
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "RUN_AS=" + in.User}
+	for _, vars := range []map[string]string{p.env[id], in.Env} {
+		for k, v := range vars {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in.Stdin), &stdout, &stderr
+	start := time.Now()
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return service.ExecResult{}, errors.Join(ctx.Err(), os.WriteFile(filepath.Join(p.dir, "killed"), nil, 0o600))
+	}
+	res := service.ExecResult{
+		Stdout: stdout.String(), Stderr: stderr.String(), DurationMS: time.Since(start).Milliseconds(),
+		TimedOut: limited.Err() != nil, Truncated: strings.Contains(in.Shell, "truncate-me"),
+	}
+	var ended *exec.ExitError
+	switch {
+	case errors.As(err, &ended):
+		status := ended.Sys().(syscall.WaitStatus)
+		res.ExitCode = status.ExitStatus()
+		if status.Signaled() {
+			res.ExitCode = 128 + int(status.Signal())
+		}
+	case err != nil:
+		res.ExitCode, res.Stderr = 127, err.Error()+"\n"
+	}
+	return res, nil
+}
+
+func (p *planeIdentity) Me(context.Context, service.Caller) (service.Profile, error) {
+	return service.Profile{UserID: "u"}, nil
+}
+
+func (p *planeIdentity) SetCurrentOrg(context.Context, service.Caller, string) (service.Profile, error) {
+	return service.Profile{UserID: "u"}, nil
+}
+
+func (p *planeIdentity) CreateToken(_ context.Context, _ service.Caller, name string) (service.Token, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := service.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: name, CreatedAt: time.Now().Add(-3 * time.Hour)}
+	p.tokens = append(p.tokens, t)
+	t.Key = "brt_" + t.Prefix + "_secret"
+	return t, nil
+}
+
+func (p *planeIdentity) ListTokens(context.Context, service.Caller, service.ListOptions) ([]service.Token, string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.tokens), "", nil
+}
+
+func (p *planeIdentity) RevokeToken(_ context.Context, _ service.Caller, prefix string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.IndexFunc(p.tokens, func(t service.Token) bool { return t.Prefix == prefix })
+	if i < 0 {
+		return service.NotFound()
+	}
+	p.tokens = slices.Delete(p.tokens, i, i+1)
+	return nil
+}
+
+func (p *planeCluster) RaftStatus(context.Context) (service.RaftStatus, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	leader := "r1"
+	if p.leader != "" {
+		leader = p.leader
+	}
+	st := service.RaftStatus{
+		NodeID: "r2", State: "follower", LeaderID: leader, LeaderAddress: "h1:7001", Term: 4, CommitIndex: 12, AppliedIndex: 12,
+		Peers: []service.RaftPeer{
+			{ID: "r1", Address: "h1:7001", Voter: true, Healthy: true, AppliedIndex: 12},
+			{ID: "r2", Address: "h2:7001", Voter: true, Healthy: true, AppliedIndex: 12, LastContact: 41 * time.Millisecond},
+			{ID: "r3", Address: "h3:7001", Voter: true, LastContact: -1},
+		},
+	}
+	for _, id := range p.peers {
+		st.Peers = append(st.Peers, service.RaftPeer{ID: id, Address: "h:1"})
+	}
+	return st, nil
+}
+
+func (p *planeCluster) AddPeer(_ context.Context, id, _ string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.peers = append(p.peers, id)
+	return nil
+}
+
+func (p *planeCluster) RemovePeer(_ context.Context, id string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.peers, id)
+	if i < 0 {
+		return service.NotFound()
+	}
+	p.peers = slices.Delete(p.peers, i, i+1)
+	return nil
+}
+
+func (p *planeCluster) TransferLeadership(_ context.Context, to string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leader = to
+	return nil
+}
+
+func (p *planeCluster) Backup(_ context.Context, w io.Writer) error {
+	_, err := io.WriteString(w, "the store\n")
+	return err
+}
+
+func (p *planeCluster) Restore(_ context.Context, r io.Reader) error {
+	b, err := io.ReadAll(r)
+	if err == nil && string(b) != "the store\n" {
+		err = &service.Error{Code: service.EInvalid, Message: "invalid backup"}
+	}
+	return err
+}
+
+func (p *planeCluster) Agents(context.Context) ([]service.Agent, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return []service.Agent{
+		{
+			ID: "host-a", State: "up", Ready: true, Draining: p.draining, LastSeen: time.Now(), CreatedAt: time.Now(),
+			MemoryMB: 4096, ReservedMB: 1024, Slots: 16, SlotsUsed: 2, Sandboxes: 2,
+			Versions: service.AgentVersions{Engine: "chvemu"},
+		},
+		{ID: "host-b", State: "lost"},
+	}, nil
+}
+
+func (p *planeCluster) DrainAgent(_ context.Context, id string) (service.Agent, error) {
+	return p.change(id, true)
+}
+
+func (p *planeCluster) UndrainAgent(_ context.Context, id string) (service.Agent, error) {
+	return p.change(id, false)
+}
+
+func (p *planeCluster) change(id string, draining bool) (service.Agent, error) {
+	if id != "host-a" {
+		return service.Agent{}, service.NotFound()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.draining = draining
+	return service.Agent{ID: id, State: "up", Ready: true, Draining: draining}, nil
+}
+
+func (p *planeCluster) RemoveAgent(_ context.Context, id string) error {
+	if id != "host-b" {
+		return &service.Error{Code: service.EConflict, Message: "agent has sandboxes", Detail: "2 sandboxes"}
+	}
+	return nil
+}
+
+func (p *planeCluster) CreateJoinToken(_ context.Context, ttl time.Duration) (service.JoinToken, error) {
+	if ttl == 0 {
+		ttl = time.Hour
+	}
+	return service.JoinToken{
+		Token: "bjt_secret", ExpiresAt: time.Now().Add(ttl),
+		CASHA256: "9f2b", Peers: []string{"h1:7001", "h2:7001"},
+	}, nil
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+// maxStdin is what fits into an exec's body once it is base64.
+const maxStdin = 6 << 20
+
+func (a *app) sandboxExec() *cobra.Command {
+	var (
+		shell, cwd, user string
+		env              []string
+		stdin            bool
+		timeout          span
+	)
+	cmd := &cobra.Command{
+		Use:   "exec ID [-- COMMAND [ARG…] | -c 'COMMAND LINE']",
+		Short: "Run a command in a sandbox",
+		Long: `Run a command in a sandbox, wait for its end, and end like it: its stdout on
+stdout, its stderr on stderr, its exit code as the exit code.
+
+After --, the command is run as it is, without a shell. With -c, one string is
+run by sh -c in the sandbox: quote it, so that your own shell leaves it alone.
+
+Output comes when the command ends, up to 8 MiB a stream. Ctrl-C ends the
+command and all that it started.
+
+Exit codes:
+  0–255  the command's own; 128+n when signal n ended it
+  124    the time-out passed and the command was killed
+  125    berth itself failed: no such sandbox, no answer, a wrong flag
+  130    interrupted by Ctrl-C`,
+		Example: `  berth sandbox exec $id -- uname -a
+  berth sandbox exec $id -c 'cd /tmp && ls | wc -l'
+  berth sandbox exec $id --cwd /srv --env DEBUG=1 --user nobody -- ./run --fast
+  tar c . | berth sandbox exec $id -i --cwd /srv -- tar x
+  berth sandbox exec $id --timeout 10m -- make test || echo "exit code $?"`,
+		Args:              a.execArgs(&shell),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.failure = exitExecFailed
+			vars, err := assignments(env, a.env)
+			if err != nil {
+				return usage(cmd, "--env %s", err)
+			}
+			in := api.Exec{Cwd: cwd, User: user, Env: vars, TimeoutSeconds: timeout.seconds, Cmd: api.Shell(shell)}
+			if !cmd.Flags().Changed("command") {
+				in.Cmd = api.Argv(args[1:]...)
+			}
+			if stdin {
+				if err := a.readStdin(cmd.Context(), &in); err != nil {
+					return err
+				}
+			}
+			return a.exec(cmd.Context(), args[0], in)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&shell, "command", "c", "", "a command line for sh -c, instead of arguments after --")
+	f.StringVar(&cwd, "cwd", "", "directory to run in (default: the user's home)")
+	f.StringArrayVar(&env, "env", nil, "NAME=VALUE for this command; NAME alone takes your value; may be repeated")
+	f.StringVar(&user, "user", "", "name or uid[:gid] to run as (default: root)")
+	f.BoolVarP(&stdin, "stdin", "i", false, "read stdin to its end and give it to the command, up to 6 MiB")
+	f.Var(&timeout, "timeout", "kill it after this long, at most 1h (default 1m)")
+	return cmd
+}
+
+// execArgs checks that there is one id and one command.
+func (a *app) execArgs(shell *string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		asked := cmd.Flags().Changed("command")
+		switch {
+		case len(args) == 0 || cmd.ArgsLenAtDash() == 0:
+			return usage(cmd, "ID is missing")
+		case asked && len(args) > 1:
+			return usage(cmd, "give a command with -c or after --, not both")
+		case asked && strings.TrimSpace(*shell) == "":
+			return usage(cmd, "the command line of -c is empty")
+		case !asked && len(args) == 1:
+			return usage(cmd, "COMMAND is missing: give it after --, or with -c")
+		}
+		return nil
+	}
+}
+
+// readStdin gives the command all of our own stdin. Ctrl-C ends the reading.
+func (a *app) readStdin(ctx context.Context, in *api.Exec) error {
+	type read struct {
+		b   []byte
+		err error
+	}
+	got := make(chan read, 1)
+	go func() {
+		b, err := io.ReadAll(io.LimitReader(a.stdin, maxStdin+1))
+		got <- read{b, err}
+	}()
+	select {
+	case <-ctx.Done():
+		// The goroutine ends with the process: nothing can wake a read of a terminal.
+		return ctx.Err()
+	case r := <-got:
+		switch {
+		case r.err != nil:
+			return fmt.Errorf("read stdin: %w", r.err)
+		case len(r.b) > maxStdin:
+			return errors.New("stdin is larger than the 6 MiB that an exec takes")
+		case utf8.Valid(r.b):
+			in.Stdin = string(r.b)
+		default:
+			in.StdinBase64 = r.b
+		}
+		return nil
+	}
+}
+
+func (a *app) exec(ctx context.Context, id string, in api.Exec) error {
+	c, err := a.client(envToken, envJWT)
+	if err != nil {
+		return err
+	}
+	res, err := c.Exec(ctx, id, in)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		if err := a.printJSON(res); err != nil {
+			return err
+		}
+	} else {
+		if _, err := a.stdout.Write(res.StdoutBytes()); err != nil {
+			return fmt.Errorf("write the command's output: %w", err)
+		}
+		fmt.Fprintf(a.stderr, "%s", res.StderrBytes())
+	}
+	if res.Truncated {
+		a.note("berth: the output went past 8 MiB; the rest was dropped")
+	}
+	if res.TimedOut {
+		a.note("berth: timed out after %s; the command was killed", time.Duration(res.DurationMS)*time.Millisecond)
+		return exit(exitTimedOut)
+	}
+	if res.ExitCode != 0 {
+		return exit(res.ExitCode & 0xff)
+	}
+	return nil
+}

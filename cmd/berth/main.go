@@ -1,0 +1,100 @@
+// Command berth is Berth's command-line client: sandboxes, and for operators
+// the control store and the hosts. `berth help` teaches it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version and commit are set by the build.
+var (
+	version = "devel"
+	commit  = "unknown"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
+}
+
+// run is the whole program but for its process: it returns the exit code.
+func run(args []string, stdin *os.File, stdout, stderr io.Writer, env func(string) string) int {
+	// The first Ctrl-C cancels the call, which ends what the call started; the
+	// second ends the program whatever it waits for.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, env: env, failure: exitFailure}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return a.report(ctx, root.ExecuteContext(ctx))
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "berth",
+		Short: "Run commands in microVMs",
+		Long: `berth runs commands in sandboxes: microVMs that start in a fraction of a
+second, each with its own kernel, memory, disk and network.
+
+It reads where the service is, and who you are, from the environment:
+
+  BERTH_URL          address of a replica, such as http://127.0.0.1:8080
+  BERTH_URLS         addresses of several, comma-separated: the next is tried
+                     when one does not answer
+  BERTH_TOKEN        API key, for sandboxes
+  BERTH_JWT          JWT, for API keys (and for sandboxes, without BERTH_TOKEN)
+  BERTH_ADMIN_TOKEN  operator's token, for raft, agents and join-token
+
+On a local stack (make up), all of them are in one file:
+
+  set -a; . .berth/dev.env; set +a`,
+		Example: `  id=$(berth sandbox create base)
+  berth sandbox exec $id -- python3 -c 'print(6*7)'
+  echo hello | berth sandbox exec $id -i -- tr a-z A-Z
+  berth sandbox rm $id`,
+		SilenceErrors: true, // report prints them
+		SilenceUsage:  true,
+		Args:          knownCommand,
+		RunE:          showHelp,
+	}
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "answer in JSON; errors too, on stderr")
+	root.PersistentFlags().StringSliceVar(&a.urls, "url", nil, "address of a replica, instead of BERTH_URL and BERTH_URLS")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%s", err) })
+	root.AddCommand(a.sandbox(), a.raft(), a.agents(), a.joinToken(), a.token(), a.version())
+	return root
+}
+
+// group is a command that only holds others.
+func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{Use: use, Short: short, Long: long, Args: knownCommand, RunE: showHelp}
+	g.AddCommand(commands...)
+	return g
+}
+
+func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// knownCommand refuses what is no command of the group, and says which it may
+// have been.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q", args[0])
+	cmd.SuggestionsMinimumDistance = 2
+	if close := cmd.SuggestionsFor(args[0]); len(close) > 0 {
+		text += "; did you mean " + strings.Join(close, " or ") + "?"
+	}
+	return usage(cmd, "%s", text)
+}

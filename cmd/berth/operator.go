@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+func (a *app) raft() *cobra.Command {
+	return group("raft", "See and change the replicas of the control plane (operators)",
+		"The control plane keeps its records by Raft. These commands need BERTH_ADMIN_TOKEN.",
+		a.raftStatus(),
+		a.operate("add-peer ID ADDRESS", "Make a replica a voting member",
+			`  berth raft add-peer r4 10.0.0.14:7001      # the address of its peer port`, 2,
+			func(ctx context.Context, c *api.Client, args []string) error { return c.AddPeer(ctx, args[0], args[1]) }),
+		a.operate("remove-peer ID", "Take a replica out of the members",
+			`  berth raft remove-peer r2`, 1,
+			func(ctx context.Context, c *api.Client, args []string) error { return c.RemovePeer(ctx, args[0]) }),
+		a.raftTransfer(), a.raftBackup(), a.raftRestore())
+}
+
+// operate is a command that calls once and has nothing to show.
+func (a *app) operate(use, short, example string, n int, call func(context.Context, *api.Client, []string) error) *cobra.Command {
+	_, names, _ := strings.Cut(use, " ")
+	return &cobra.Command{
+		Use: use, Short: short, Example: example, Args: wants(n, n, names),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envAdmin)
+			if err != nil {
+				return err
+			}
+			if err := call(cmd.Context(), c, args); err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(struct{}{})
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) raftStatus() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show how a replica sees the others, and who leads",
+		Example: `  berth raft status
+  berth raft status --url http://127.0.0.1:8081      # as that replica sees it
+  berth raft status --json | jq -r .leader_id`,
+		Args: wants(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client(envAdmin)
+			if err != nil {
+				return err
+			}
+			st, err := c.RaftStatus(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(st)
+			}
+			leader := "no leader"
+			if st.LeaderID != "" {
+				leader = "leader " + st.LeaderID
+			}
+			fmt.Fprintf(a.stdout, "%s is %s; %s, term %d, commit index %d, applied %d\n\n",
+				st.NodeID, st.State, leader, st.Term, st.CommitIndex, st.AppliedIndex)
+			rows := [][]string{{"ID", "ROLE", "ADDRESS", "HEALTHY", "HEARD THE LEADER", "APPLIED"}}
+			for _, p := range st.Peers {
+				rows = append(rows, []string{p.ID, role(st, p), p.Address, yes(p.Healthy), contact(st, p), known(p.AppliedIndex)})
+			}
+			return a.table(rows)
+		},
+	}
+}
+
+func role(st *api.RaftStatus, p api.RaftPeer) string {
+	switch {
+	case p.ID == st.LeaderID:
+		return "leader"
+	case p.Voter:
+		return "follower"
+	}
+	return "non-voter"
+}
+
+func contact(st *api.RaftStatus, p api.RaftPeer) string {
+	if p.LastContactMS < 0 || p.ID == st.LeaderID {
+		return "-"
+	}
+	return fmt.Sprintf("%d ms ago", p.LastContactMS)
+}
+
+func known(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+func (a *app) raftTransfer() *cobra.Command {
+	cmd := a.operate("transfer [ID]", "Hand leadership to another replica",
+		`  berth raft transfer        # to the most up to date
+  berth raft transfer r2`, 0,
+		func(ctx context.Context, c *api.Client, args []string) error {
+			return c.TransferLeadership(ctx, strings.Join(args, ""))
+		})
+	cmd.Args = wants(0, 1, "ID")
+	return cmd
+}
+
+func (a *app) raftBackup() *cobra.Command {
+	cmd := a.operate("backup FILE", "Write a whole backup of the control store to a file",
+		`  berth raft backup berth-$(date +%F).backup`, 1,
+		func(ctx context.Context, c *api.Client, args []string) (err error) {
+			// Under another name until it is whole: half a backup is none.
+			part := args[0] + ".part"
+			f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+			if err != nil {
+				return err
+			}
+			defer func() {
+				if err != nil {
+					os.Remove(part)
+				}
+			}()
+			if err := c.Backup(ctx, f); err != nil {
+				f.Close()
+				return err
+			}
+			if err := f.Sync(); err != nil {
+				f.Close()
+				return err
+			}
+			if err := f.Close(); err != nil {
+				return err
+			}
+			return os.Rename(part, args[0])
+		})
+	cmd.Long = "Write a whole backup of the control store to a file that only you may read.\n" +
+		"It holds every tenant's records; secrets in it stay sealed with the cluster's key."
+	return cmd
+}
+
+func (a *app) raftRestore() *cobra.Command {
+	var sure bool
+	cmd := a.operate("restore FILE", "Replace the control store by a backup",
+		`  berth raft restore --yes berth-2026-11-20.backup`, 1,
+		func(ctx context.Context, c *api.Client, args []string) error {
+			b, err := os.ReadFile(args[0])
+			if err != nil {
+				return err
+			}
+			return c.Restore(ctx, b)
+		})
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !sure {
+			return usage(cmd, "this replaces every record of the service: say --yes to do it")
+		}
+		return run(cmd, args)
+	}
+	cmd.Flags().BoolVar(&sure, "yes", false, "yes, replace everything")
+	return cmd
+}
+
+func (a *app) agents() *cobra.Command {
+	g := group("agents", "See the hosts, and take them in and out of use (operators)",
+		"An agent is the daemon on one host. These commands need BERTH_ADMIN_TOKEN.",
+		a.agentsList(),
+		a.changeAgents("drain ID…", "Place no new sandbox on hosts; what runs on them goes on",
+			`  berth agents drain host-a`, (*api.Client).DrainAgent),
+		a.changeAgents("undrain ID…", "Place sandboxes on hosts again",
+			`  berth agents undrain host-a`, (*api.Client).UndrainAgent),
+		a.agentsRemove())
+	g.Aliases = []string{"agent"}
+	return g
+}
+
+func (a *app) agentsList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the hosts, their capacity and health",
+		Example: `  berth agents ls
+  berth agents ls --json | jq '.[].capacity'`,
+		Args: wants(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client(envAdmin)
+			if err != nil {
+				return err
+			}
+			all := []api.Agent{}
+			for page, next := (api.Page{Limit: api.MaxListLimit}), "first"; next != ""; page.Cursor = next {
+				var items []api.Agent
+				if items, next, err = c.ListAgents(cmd.Context(), page); err != nil {
+					return err
+				}
+				all = append(all, items...)
+			}
+			if a.json {
+				return a.printJSON(all)
+			}
+			rows := [][]string{{"ID", "STATE", "SANDBOXES", "MEMORY", "SLOTS", "ENGINE", "LAST SEEN"}}
+			for _, h := range all {
+				seen := "-"
+				if h.LastSeenAt != nil {
+					seen = age(h.LastSeenAt.Time) + " ago"
+				}
+				rows = append(rows, []string{
+					h.ID, agentState(h), strconv.Itoa(h.Sandboxes),
+					fmt.Sprintf("%d of %d MB", h.Capacity.ReservedMB, h.Capacity.MemoryMB),
+					fmt.Sprintf("%d of %d", h.Capacity.SlotsUsed, h.Capacity.Slots),
+					orDash(h.Versions.Engine), seen,
+				})
+			}
+			return a.table(rows)
+		},
+	}
+}
+
+// agentState is what matters most about a host in one word or two.
+func agentState(h api.Agent) string {
+	switch {
+	case h.State != "up":
+		return h.State
+	case !h.Ready:
+		return "not ready"
+	case h.Draining:
+		return "draining"
+	}
+	return "up"
+}
+
+func (a *app) changeAgents(use, short, example string, change func(*api.Client, context.Context, string) (*api.Agent, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Example: example, Args: wants(1, -1, "ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envAdmin)
+			if err != nil {
+				return err
+			}
+			changed := []*api.Agent{}
+			for _, id := range args {
+				h, err := change(c, cmd.Context(), id)
+				if err != nil {
+					return err
+				}
+				changed = append(changed, h)
+				if !a.json {
+					fmt.Fprintln(a.stdout, h.ID, agentState(*h))
+				}
+			}
+			if a.json {
+				return a.printJSON(changed)
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) agentsRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm ID…",
+		Short:   "Forget hosts that have no sandbox left",
+		Example: `  berth agents rm host-a`,
+		Args:    wants(1, -1, "ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envAdmin)
+			if err != nil {
+				return err
+			}
+			return a.removeEach(args, func(id string) error { return c.RemoveAgent(cmd.Context(), id) })
+		},
+	}
+}
+
+func (a *app) joinToken() *cobra.Command {
+	var ttl span
+	create := &cobra.Command{
+		Use:   "create",
+		Short: "Create a token with which one host can join",
+		Long: `Create a token with which one host can join, once. The token goes to stdout,
+and the command to run on the host to stderr.`,
+		Example: `  berth join-token create --ttl 15m`,
+		Args:    wants(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client(envAdmin)
+			if err != nil {
+				return err
+			}
+			t, err := c.CreateJoinToken(cmd.Context(), api.CreateJoinToken{TTLSeconds: ttl.seconds})
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(t)
+			}
+			fmt.Fprintln(a.stdout, t.Token)
+			var peers strings.Builder
+			for _, p := range t.Peers {
+				peers.WriteString(" --peer " + p)
+			}
+			a.note("valid for %s, for one host; there, run:\n  hostd join%s --token %s --ca-sha256 %s --dir DIRECTORY",
+				time.Until(t.ExpiresAt.Time).Round(time.Second), peers.String(), t.Token, t.CASHA256)
+			return nil
+		},
+	}
+	create.Flags().Var(&ttl, "ttl", "how long it is valid, at most 24h (default 1h)")
+	return group("join-token", "Let hosts join (operators)", "These commands need BERTH_ADMIN_TOKEN.", create)
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+func (a *app) token() *cobra.Command {
+	g := group("token", "Create, list and revoke API keys",
+		"An API key lets a program act in your current organization. These commands need BERTH_JWT.",
+		a.tokenCreate(), a.tokenList(), a.tokenRemove())
+	g.Aliases = []string{"tokens"}
+	return g
+}
+
+func (a *app) tokenCreate() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:     "create",
+		Short:   "Create an API key and print it, this once",
+		Example: `  export BERTH_TOKEN=$(berth token create --name laptop)`,
+		Args:    wants(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client(envJWT)
+			if err != nil {
+				return err
+			}
+			t, err := c.CreateToken(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(t)
+			}
+			a.note("keep it: it is not shown again; revoke it with: berth token rm %s", t.Prefix)
+			fmt.Fprintln(a.stdout, t.Key)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "what it is for, for people")
+	return cmd
+}
+
+func (a *app) tokenList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the organization's API keys, newest first",
+		Example: `  berth token ls`,
+		Args:    wants(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client(envJWT)
+			if err != nil {
+				return err
+			}
+			all := []api.Token{}
+			for page, next := (api.Page{Limit: api.MaxListLimit}), "first"; next != ""; page.Cursor = next {
+				var items []api.Token
+				if items, next, err = c.ListTokens(cmd.Context(), page); err != nil {
+					return err
+				}
+				all = append(all, items...)
+			}
+			if a.json {
+				return a.printJSON(all)
+			}
+			rows := [][]string{{"PREFIX", "NAME", "AGE"}}
+			for _, t := range all {
+				rows = append(rows, []string{t.Prefix, orDash(t.Name), age(t.CreatedAt.Time)})
+			}
+			return a.table(rows)
+		},
+	}
+}
+
+func (a *app) tokenRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm PREFIX…",
+		Aliases: []string{"revoke"},
+		Short:   "Revoke API keys by their prefixes",
+		Example: `  berth token rm k3v7q2xa`,
+		Args:    wants(1, -1, "PREFIX"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envJWT)
+			if err != nil {
+				return err
+			}
+			return a.removeEach(args, func(prefix string) error { return c.RevokeToken(cmd.Context(), prefix) })
+		},
+	}
+}
+
+func (a *app) version() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Show the version of berth, and of the service where BERTH_URL is set",
+		Example: `  berth version`,
+		Args:    wants(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client := api.VersionInfo{Version: version, Commit: commit, GoVersion: runtime.Version(), API: api.Version}
+			server, problem := a.serverVersion(cmd.Context())
+			if a.json {
+				return a.printJSON(map[string]any{"client": client, "server": server})
+			}
+			fmt.Fprintf(a.stdout, "berth    %s (commit %s, %s)\n", client.Version, client.Commit, client.GoVersion)
+			if server != nil {
+				fmt.Fprintf(a.stdout, "service  %s (commit %s, %s)\n", server.Version, server.Commit, server.GoVersion)
+			} else if problem != nil {
+				a.note("service: %s", problem)
+			}
+			return nil
+		},
+	}
+}
+
+// serverVersion asks the service, where one is known. That it does not answer
+// is no failure of this command.
+func (a *app) serverVersion(ctx context.Context) (*api.VersionInfo, error) {
+	if len(a.baseURLs()) == 0 {
+		return nil, nil
+	}
+	c, err := a.client()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	v, err := c.Version(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("no answer from %s: %w", strings.Join(a.baseURLs(), ", "), err)
+	}
+	return v, nil
+}
