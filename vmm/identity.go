@@ -5,35 +5,35 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// A runtime directory belongs to the daemon, so that nothing a VMM does can
-// change what vmm.json says of it. What the VMM writes itself is one level down.
+// Names in a runtime directory. It belongs to the user that the VMM runs as, so
+// whatever is read from it may have been put there by a guest that broke out.
 const (
 	recordName = "vmm.json"
 	logName    = "vmm.log"
-	runName    = "run"
 	socketName = "api.sock"
 	eventsName = "event.json"
 	serialName = "serial.log"
 )
 
-// RunDir is the part of a runtime directory that the VMM may write to.
-func RunDir(dir string) string { return filepath.Join(dir, runName) }
-
 // SocketPath is where the VMM of a runtime directory listens.
-func SocketPath(dir string) string { return filepath.Join(dir, runName, socketName) }
+func SocketPath(dir string) string { return filepath.Join(dir, socketName) }
 
 // SerialPath is the place in a runtime directory for the guest's serial output.
-func SerialPath(dir string) string { return filepath.Join(dir, runName, serialName) }
+func SerialPath(dir string) string { return filepath.Join(dir, serialName) }
 
 // EventsPath is the event monitor's stream in a runtime directory.
-func EventsPath(dir string) string { return filepath.Join(dir, runName, eventsName) }
+func EventsPath(dir string) string { return filepath.Join(dir, eventsName) }
 
 // LogPath is the VMM's own log in a runtime directory.
 func LogPath(dir string) string { return filepath.Join(dir, logName) }
@@ -55,12 +55,18 @@ type record struct {
 
 func readRecord(dir string) (record, error) {
 	var r record
-	raw, err := os.ReadFile(filepath.Join(dir, recordName))
+	path := filepath.Join(dir, recordName)
+	f, err := openPlain(path, os.O_RDONLY, 0)
+	if err != nil {
+		return r, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, 64<<10))
 	if err != nil {
 		return r, err
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
-		return r, fmt.Errorf("read %s: %w", filepath.Join(dir, recordName), err)
+		return r, fmt.Errorf("read %s: %w", path, err)
 	}
 	return r, nil
 }
@@ -73,10 +79,50 @@ func writeRecord(dir string, r record) error {
 		return err
 	}
 	tmp := filepath.Join(dir, "."+recordName)
-	if err := os.WriteFile(tmp, raw, 0o600); err != nil {
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := openPlain(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(raw)
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(tmp, filepath.Join(dir, recordName))
+}
+
+// openPlain opens a regular file in a directory that is not to be trusted: no
+// link is followed, and no pipe can hold up the caller.
+func openPlain(path string, flags int, mode os.FileMode) (*os.File, error) {
+	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a file", path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// userOf returns the effective user of a process.
+func userOf(pid int) (int, error) {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(raw)) {
+		if f := strings.Fields(line); len(f) > 2 && f[0] == "Uid:" {
+			return strconv.Atoi(f[2])
+		}
+	}
+	return 0, errors.New("no user in process status")
 }
 
 func bootID() (string, error) {

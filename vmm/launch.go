@@ -17,10 +17,9 @@ import (
 // Launch says how to start a VMM.
 type Launch struct {
 	Engine Engine
-	// Dir is the runtime directory, made if it is missing: vmm.json and vmm.log
-	// belong to the caller, and RunDir(Dir), with api.sock, event.json and room
-	// for the serial log, to UID. Every directory above it must let UID pass,
-	// and SocketPath(Dir) may have 107 bytes.
+	// Dir is the runtime directory, made if it is missing and given to UID. It
+	// holds api.sock, vmm.log, event.json and vmm.json. Every directory above it
+	// must let UID pass, and SocketPath(Dir) may have 107 bytes.
 	Dir string
 	// NetNS is the path of the network namespace that the VMM starts in; empty
 	// means the caller's.
@@ -81,7 +80,7 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 	if err := awaitLock(ctx, socket+".lock"); err != nil {
 		return nil, fmt.Errorf("another VMM holds %s: %w", socket, err)
 	}
-	log, err := os.OpenFile(LogPath(l.Dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	log, err := openPlain(LogPath(l.Dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
 		return nil, err
 	}
@@ -128,15 +127,11 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 }
 
 func prepareDir(l Launch) error {
-	if err := os.MkdirAll(l.Dir, 0o711); err != nil {
-		return err
-	}
-	run := RunDir(l.Dir)
-	if err := os.Mkdir(run, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return err
 	}
 	if l.UID != 0 {
-		if err := os.Lchown(run, l.UID, l.GID); err != nil {
+		if err := os.Lchown(l.Dir, l.UID, l.GID); err != nil {
 			return err
 		}
 	}

@@ -233,6 +233,8 @@ func adopt(dir string, rec record) (*Process, error) {
 		err = fmt.Errorf("%w: process %d is another one", ErrGone, rec.PID)
 	case err == nil && (st.State == 'Z' || st.State == 'X'):
 		err = fmt.Errorf("%w: process %d has ended", ErrGone, rec.PID)
+	case err == nil:
+		err = sameUser(dir, rec.PID)
 	}
 	if err != nil {
 		pidfd.Close()
@@ -244,6 +246,24 @@ func adopt(dir string, rec record) (*Process, error) {
 		p.finish()
 	}()
 	return p, nil
+}
+
+// sameUser refuses a record that names somebody else's process: the directory
+// belongs to the VMM, which may have written what it likes.
+func sameUser(dir string, pid int) error {
+	st, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	owner := int(st.Sys().(*syscall.Stat_t).Uid)
+	user, err := userOf(pid)
+	if err != nil {
+		return fmt.Errorf("%w: process %d: %w", ErrGone, pid, err)
+	}
+	if user != owner {
+		return fmt.Errorf("%s belongs to user %d and names process %d of user %d", dir, owner, pid, user)
+	}
+	return nil
 }
 
 // recordOfListener says who listens on a socket, as the kernel noted it.
