@@ -62,14 +62,10 @@ func New(t testing.TB, n int) *Cluster {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			if err := r.Store.Close(); err != nil {
-				t.Errorf("close replica %s: %v", id, err)
-			}
-		})
 		c.Replicas = append(c.Replicas, r)
 		servers = append(servers, raftstore.Server{ID: id, Address: "replica-" + id})
 	}
+	t.Cleanup(c.stop)
 	for _, r := range c.Replicas {
 		c.Heal(r)
 	}
@@ -80,6 +76,29 @@ func New(t testing.TB, n int) *Cluster {
 	}
 	c.Leader()
 	return c
+}
+
+// stop closes every replica. Leaders are left to step down first: one that
+// hands its leadership over to a replica just closed waits seconds for it.
+func (c *Cluster) stop() {
+	if len(c.Replicas) > 1 {
+		for _, r := range c.Replicas {
+			c.Cut(r)
+		}
+		Await(c.t, 10*time.Second, "end of every leadership", func() bool {
+			for _, r := range c.Replicas {
+				if r.Store.Status().State == "leader" {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	for _, r := range c.Replicas {
+		if err := r.Store.Close(); err != nil {
+			c.t.Errorf("close replica %s: %v", r.ID, err)
+		}
+	}
 }
 
 // Cut takes a replica off the network.

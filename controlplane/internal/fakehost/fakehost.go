@@ -1,0 +1,340 @@
+// Package fakehost is a host daemon without virtual machines: the real wire
+// contract over real TLS, boxes in a map, and faults where a test wants them.
+package fakehost
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+// Call is one request, as a Fault sees it.
+type Call struct {
+	Op        string // "put", "get", "delete", "exec"
+	ID        string
+	Term      uint64
+	RequestID string
+	Done      bool // the host has done it and is about to answer
+}
+
+// ErrDrop, from a Fault, makes the host cut the connection without an answer.
+var ErrDrop = errors.New("drop the connection")
+
+// Host is one fake host.
+type Host struct {
+	ID string
+
+	// Fault is asked before each call is done and again before it is answered. A
+	// *hostapi.Error refuses, ErrDrop cuts the connection. It may block until
+	// the context ends, which is when the caller has gone.
+	Fault func(ctx context.Context, c Call) error
+	// Exec answers execs; by default with exit code 0 and the arguments as output.
+	Exec func(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
+
+	server  *httptest.Server
+	changed chan struct{}
+
+	mu        sync.Mutex
+	capacity  hostapi.Capacity
+	templates []hostapi.TemplateState
+	ready     bool
+	silent    bool // sends no heartbeats
+	boxes     map[string]hostapi.Box
+	buried    map[string]uint64
+	term      uint64
+	sequence  uint64
+	puts      map[string]int // boxes made, by id
+}
+
+// New starts a host with the template "base" and room for memoryMB. It is
+// stopped when the test ends.
+func New(t testing.TB, ca *pki.CA, id string, memoryMB int) *Host {
+	t.Helper()
+	cert, key, err := ca.Issue(pki.Identity{Role: pki.RoleHost, Name: id}, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := pki.ParseNode(ca.CertPEM(), cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Host{
+		ID: id, changed: make(chan struct{}, 1), ready: true,
+		capacity:  hostapi.Capacity{CPUs: 4, MemoryMB: memoryMB, Slots: 64, DiskFreeBytes: 1 << 40, OverheadMBPerBox: 32},
+		templates: []hostapi.TemplateState{{Name: "base", BuildID: "b1", Status: "ready", CPU: 1, MemoryMB: 512, DiskMB: 2048}},
+		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, puts: map[string]int{},
+	}
+	h.server = httptest.NewUnstartedServer(http.HandlerFunc(h.serve))
+	h.server.TLS = node.ServerTLS()
+	h.server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	h.server.StartTLS()
+	t.Cleanup(h.server.Close)
+	return h
+}
+
+// Address is host:port of the host's API.
+func (h *Host) Address() string { return h.server.Listener.Addr().String() }
+
+// Change changes the host under its lock, and announces it.
+func (h *Host) Change(f func(c *hostapi.Capacity, t *[]hostapi.TemplateState, boxes map[string]hostapi.Box)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f(&h.capacity, &h.templates, h.boxes)
+	h.announce()
+}
+
+// Silence stops or resumes the heartbeats.
+func (h *Host) Silence(silent bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.silent = silent
+	h.announce()
+}
+
+// SetReady says whether the heartbeats claim a complete inventory.
+func (h *Host) SetReady(ready bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ready = ready
+	h.announce()
+}
+
+// Boxes returns what is on the host.
+func (h *Host) Boxes() map[string]hostapi.Box {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.boxes)
+}
+
+// Made is how many boxes have been made of an id.
+func (h *Host) Made(id string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.puts[id]
+}
+
+func (h *Host) announce() {
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Heartbeat is the host's picture now.
+func (h *Host) Heartbeat() hostapi.Heartbeat {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.heartbeat()
+}
+
+func (h *Host) heartbeat() hostapi.Heartbeat {
+	h.sequence++
+	hb := hostapi.Heartbeat{
+		AgentID: h.ID, Address: h.server.Listener.Addr().String(), BootID: "boot-1", Sequence: h.sequence, Ready: h.ready,
+		Capacity: h.capacity, Templates: slices.Clone(h.templates),
+		Versions: hostapi.Versions{Hostd: "fake", Engine: "none", Kernel: "none"},
+	}
+	hb.Capacity.ReservedMB, hb.Capacity.SlotsUsed = h.reservedMB(), len(h.boxes)
+	for _, id := range slices.Sorted(maps.Keys(h.boxes)) {
+		b := h.boxes[id]
+		hb.Boxes = append(hb.Boxes, hostapi.BoxState{ID: id, Generation: b.Generation, Status: b.Status, Error: b.Error})
+	}
+	return hb
+}
+
+func (h *Host) reservedMB() int {
+	sum := 0
+	for _, b := range h.boxes {
+		sum += b.MemoryMB + h.capacity.OverheadMBPerBox
+	}
+	return sum
+}
+
+// Beat sends heartbeats, at once when something changes, until ctx ends. send
+// returns an error when nobody took it.
+func (h *Host) Beat(ctx context.Context, every time.Duration, send func(ctx context.Context, hb hostapi.Heartbeat) error) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		h.mu.Lock()
+		silent := h.silent
+		hb := h.heartbeat()
+		h.mu.Unlock()
+		if !silent {
+			// A heartbeat that nobody takes is followed by the next.
+			_ = send(ctx, hb)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.changed:
+		case <-tick.C:
+		}
+	}
+}
+
+func (h *Host) serve(w http.ResponseWriter, r *http.Request) {
+	if id, ok := pki.PeerIdentity(r.TLS); !ok || id.Role != pki.RoleReplica {
+		reply(w, nil, &hostapi.Error{Code: hostapi.CodeUnauthorized, Message: "not a replica"})
+		return
+	}
+	// Only once the body is read does the server notice that a caller has gone.
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	rest := strings.TrimPrefix(r.URL.Path, hostapi.PathBoxes+"/")
+	id, action, _ := strings.Cut(rest, "/")
+	c := Call{Op: strings.ToLower(r.Method), ID: id, RequestID: r.Header.Get(hostapi.HeaderRequestID)}
+	if action != "" {
+		c.Op = action
+	}
+	c.Term, _ = strconv.ParseUint(r.Header.Get(hostapi.HeaderTerm), 10, 64)
+	if h.faulty(w, r, c) {
+		return
+	}
+	out, err := h.do(r, c)
+	c.Done = true
+	if err == nil && h.faulty(w, r, c) {
+		return
+	}
+	reply(w, out, err)
+}
+
+func (h *Host) faulty(w http.ResponseWriter, r *http.Request, c Call) bool {
+	if h.Fault == nil {
+		return false
+	}
+	err := h.Fault(r.Context(), c)
+	var refusal *hostapi.Error
+	switch {
+	case err == nil:
+		return false
+	case errors.As(err, &refusal):
+		reply(w, nil, refusal)
+		return true
+	default:
+		panic(http.ErrAbortHandler) // the connection is cut
+	}
+}
+
+func (h *Host) do(r *http.Request, c Call) (any, error) {
+	if c.Op == "exec" {
+		return h.exec(r, c)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c.Op != "get" {
+		if c.Term < h.term {
+			return nil, &hostapi.Error{Code: hostapi.CodeStaleTerm, Message: "stale term"}
+		}
+		h.term = c.Term
+	}
+	switch c.Op {
+	case "put":
+		var spec hostapi.BoxSpec
+		if err := json.NewDecoder(r.Body).Decode(&spec); err != nil {
+			return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: err.Error()}
+		}
+		return h.put(c.ID, spec)
+	case "get":
+		if b, ok := h.boxes[c.ID]; ok {
+			return b, nil
+		}
+		return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
+	case "delete":
+		generation, _ := strconv.ParseUint(r.URL.Query().Get(hostapi.QueryGeneration), 10, 64)
+		if b, ok := h.boxes[c.ID]; ok && generation > 0 && b.Generation > generation {
+			return nil, &hostapi.Error{Code: hostapi.CodeStaleGeneration, Message: "a younger box is here"}
+		}
+		h.buried[c.ID] = max(h.buried[c.ID], generation)
+		delete(h.boxes, c.ID)
+		h.announce()
+		return nil, nil
+	}
+	return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: "no such call"}
+}
+
+func (h *Host) put(id string, spec hostapi.BoxSpec) (any, error) {
+	b, there := h.boxes[id]
+	i := slices.IndexFunc(h.templates, func(t hostapi.TemplateState) bool { return t.Name == spec.Template && t.Status == "ready" })
+	switch {
+	case spec.Generation <= h.buried[id], there && spec.Generation < b.Generation:
+		return nil, &hostapi.Error{Code: hostapi.CodeStaleGeneration, Message: "older than what is or was here"}
+	case there && spec.Generation == b.Generation:
+		return b, nil
+	case i < 0:
+		return nil, &hostapi.Error{Code: hostapi.CodeTemplateMissing, Message: "no such template"}
+	case h.reservedMB()+h.templates[i].MemoryMB+h.capacity.OverheadMBPerBox > h.capacity.MemoryMB:
+		return nil, &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "insufficient host memory for sandbox"}
+	}
+	t := h.templates[i]
+	b = hostapi.Box{
+		ID: id, Generation: spec.Generation, Status: hostapi.StatusRunning, Template: t.Name, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
+		CreatedAt: time.Now(), StartedAt: time.Now(), Boot: hostapi.BootRestore,
+		Stages: []hostapi.Stage{{Name: "overlay", Duration: time.Millisecond}, {Name: "restore", Duration: 2 * time.Millisecond, Engine: true}},
+	}
+	h.boxes[id] = b
+	h.puts[id]++
+	h.announce()
+	return b, nil
+}
+
+func (h *Host) exec(r *http.Request, c Call) (any, error) {
+	var req hostapi.ExecRequest
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
+		return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: err.Error()}
+	}
+	h.mu.Lock()
+	b, ok := h.boxes[c.ID]
+	h.mu.Unlock()
+	switch {
+	case !ok:
+		return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
+	case b.Status != hostapi.StatusRunning:
+		return nil, &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is " + string(b.Status)}
+	case h.Exec != nil:
+		return h.Exec(r.Context(), c.ID, req)
+	}
+	return hostapi.ExecResult{Stdout: []byte(strings.Join(req.Argv, " ")), DurationMS: 1}, nil
+}
+
+var statuses = map[hostapi.Code]int{
+	hostapi.CodeInvalid: 400, hostapi.CodeUnauthorized: 403, hostapi.CodeNotFound: 404, hostapi.CodeStaleTerm: 409,
+	hostapi.CodeStaleGeneration: 409, hostapi.CodeNotRunning: 409, hostapi.CodeIllegalState: 409, hostapi.CodeTooLarge: 413,
+	hostapi.CodeBusy: 429, hostapi.CodeTemplateMissing: 422, hostapi.CodeInternal: 500, hostapi.CodeGuest: 502,
+	hostapi.CodeDraining: 503, hostapi.CodeNoMemory: 507, hostapi.CodeNoDisk: 507, hostapi.CodeNoSlot: 507,
+}
+
+func reply(w http.ResponseWriter, out any, err error) {
+	status := http.StatusOK
+	var refusal *hostapi.Error
+	switch {
+	case errors.As(err, &refusal):
+		status, out = statuses[refusal.Code], refusal
+	case err != nil:
+		status, out = http.StatusInternalServerError, &hostapi.Error{Code: hostapi.CodeInternal, Message: err.Error()}
+	case out == nil:
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(out)
+}

@@ -1,0 +1,213 @@
+// Package testplane runs the leader's work (host sessions, flows, loops) on
+// every replica of a test cluster, with fake hosts that find the leader.
+package testplane
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Timing of a test plane: short, but longer than a busy machine's stalls.
+const (
+	Beat  = 50 * time.Millisecond
+	Lease = 1500 * time.Millisecond
+)
+
+// Node is one replica with its parts.
+type Node struct {
+	*testcluster.Replica
+	Hosts  *hosts.Registry
+	Flows  *sandbox.Flows
+	Engine *flow.Engine
+	Loops  *loops.Loops
+}
+
+// Plane is a cluster with its hosts.
+type Plane struct {
+	*testcluster.Cluster
+	CA    *pki.CA
+	Nodes []*Node
+
+	t   testing.TB
+	ctx context.Context
+	wg  sync.WaitGroup
+}
+
+// New starts a plane of n replicas. fault may be nil; see flow.Config.
+func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *Plane {
+	t.Helper()
+	ca, err := pki.NewCA(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key, err := ca.Issue(pki.Identity{Role: pki.RoleReplica, Name: "a"}, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := pki.ParseNode(ca.CertPEM(), cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Plane{Cluster: testcluster.New(t, n), CA: ca, t: t}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.ctx = ctx
+	t.Cleanup(func() {
+		cancel()
+		p.wg.Wait()
+		for _, n := range p.Nodes {
+			n.Hosts.Close()
+		}
+	})
+	for _, rep := range p.Replicas {
+		n := &Node{Replica: rep}
+		n.Hosts = hosts.NewRegistry(hosts.Config{
+			Store: rep.Store, Interval: Beat, Lease: Lease, Clock: time.Now, Logger: testcluster.Log(),
+			Dial: func(agentID, address string) *hostapi.Client {
+				return hostapi.NewClient(address, node.ClientTLS(pki.Exactly(pki.Identity{Role: pki.RoleHost, Name: agentID})))
+			},
+		})
+		n.Flows = sandbox.New(sandbox.Config{Hosts: n.Hosts, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log()})
+		n.Engine, err = flow.NewEngine(flow.Config{
+			Store: rep.Store, Kinds: n.Flows.Kinds(), Clock: time.Now, Random: func() float64 { return 0 },
+			Logger: testcluster.Log(), Fault: fault,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Loops = loops.New(loops.Config{
+			Store: rep.Store, Hosts: n.Hosts, Clock: time.Now, Logger: testcluster.Log(),
+			Every: 50 * time.Millisecond, OrphanGrace: 100 * time.Millisecond,
+		})
+		p.Nodes = append(p.Nodes, n)
+		p.wg.Go(func() { loops.WhileLeading(ctx, rep.Store.Leadership(), n.lead) })
+	}
+	return p
+}
+
+func (n *Node) lead(ctx context.Context) {
+	n.Hosts.Lead(n.Store.Term())
+	defer n.Hosts.Resign()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { n.Engine.Run(ctx) })
+	wg.Go(func() { n.Loops.Run(ctx) })
+}
+
+// LeaderNode waits for the replica that leads.
+func (p *Plane) LeaderNode() *Node {
+	p.t.Helper()
+	l := p.Leader()
+	for _, n := range p.Nodes {
+		if n.Replica == l {
+			return n
+		}
+	}
+	p.t.Fatal("the leader is no node of the plane")
+	return nil
+}
+
+// Host starts a fake host that has joined, and waits until the leader knows it.
+func (p *Plane) Host(id string, memoryMB int) *fakehost.Host {
+	p.t.Helper()
+	h := fakehost.New(p.t, p.CA, id, memoryMB)
+	p.Join(h)
+	return h
+}
+
+// Join makes a fake host known and lets its heart beat.
+func (p *Plane) Join(h *fakehost.Host) {
+	p.t.Helper()
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: h.ID}, State: record.AgentLost})
+		return nil
+	})
+	p.wg.Go(func() { h.Beat(p.ctx, Beat, p.send) })
+	testcluster.Await(p.t, 5*time.Second, "host "+h.ID, func() bool {
+		a, ok := raftstore.Get(p.Leader().Store.View(), record.Agents, h.ID)
+		_, heard := p.LeaderNode().Hosts.Sessions()[h.ID]
+		return ok && heard && a.State == record.AgentUp
+	})
+}
+
+// send gives a heartbeat to whichever replica takes it.
+func (p *Plane) send(ctx context.Context, hb hostapi.Heartbeat) error {
+	err := errors.New("no replica")
+	for _, n := range p.Nodes {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		_, err = n.Hosts.Heartbeat(ctx, hb)
+		cancel()
+		if err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// Sandbox reads a sandbox where it is current.
+func (p *Plane) Sandbox(id string) (*record.Sandbox, bool) {
+	p.t.Helper()
+	return raftstore.Get(p.Leader().Store.View(), record.Sandboxes, id)
+}
+
+// Settled waits until no flow is live and every host has exactly the boxes that
+// rows account for, and returns the rows.
+func (p *Plane) Settled(hosts ...*fakehost.Host) []*record.Sandbox {
+	p.t.Helper()
+	var rows []*record.Sandbox
+	testcluster.Await(p.t, 20*time.Second, "settled state", func() bool {
+		view := p.Leader().Store.View()
+		rows = raftstore.All(view, record.Sandboxes)
+		if len(raftstore.All(view, record.Flows)) > 0 {
+			return false
+		}
+		want := map[string]string{}
+		for _, s := range rows {
+			if s.Status == record.SandboxRunning {
+				want[s.ID] = s.AgentID
+			}
+		}
+		n := 0
+		for _, h := range hosts {
+			for id := range h.Boxes() {
+				if want[id] != h.ID {
+					return false
+				}
+				n++
+			}
+		}
+		return n == len(want)
+	})
+	return rows
+}
+
+// Sealer seals nothing, but shows when a sealed value is opened out of place.
+type Sealer struct{}
+
+// Seal implements sandbox.Sealer.
+func (Sealer) Seal(plaintext, context []byte) ([]byte, error) {
+	return append(append(bytes.Clone(context), 0), plaintext...), nil
+}
+
+// Open implements sandbox.Sealer.
+func (Sealer) Open(ciphertext, context []byte) ([]byte, error) {
+	plain, ok := bytes.CutPrefix(ciphertext, append(bytes.Clone(context), 0))
+	if !ok {
+		return nil, errors.New("sealed for another place")
+	}
+	return plain, nil
+}

@@ -1,0 +1,210 @@
+package loops
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// errHostLost is the error of a sandbox whose host was lost.
+const errHostLost = "its host was lost"
+
+// errBoxGone is the error of a sandbox whose host has no box of it.
+const errBoxGone = "its virtual machine is gone from the host"
+
+// lostHosts concludes which hosts are lost, and fails what ran on them.
+// A sandbox that is starting or being deleted has a flow that sees to it.
+func (l *Loops) lostHosts(ctx context.Context) {
+	view := l.cfg.Store.View()
+	for _, id := range l.cfg.Hosts.Overdue(raftstore.All(view, record.Agents)) {
+		l.cfg.Logger.WarnContext(ctx, "host is lost", "agent_id", id)
+		l.update(ctx, "lost hosts", func(tx *raftstore.Tx) error {
+			if a, ok := raftstore.Get(tx, record.Agents, id); ok && a.State == record.AgentUp {
+				c := a.Clone()
+				c.State = record.AgentLost
+				raftstore.Put(tx, record.Agents, c)
+			}
+			return nil
+		})
+	}
+	view = l.cfg.Store.View()
+	var doomed []string
+	for _, s := range raftstore.All(view, record.Sandboxes) {
+		if onLostHost(view, s) {
+			doomed = append(doomed, s.ID)
+		}
+	}
+	for part := range slices.Chunk(doomed, chunk) {
+		l.update(ctx, "lost hosts", func(tx *raftstore.Tx) error {
+			for _, id := range part {
+				if s, ok := raftstore.Get(tx, record.Sandboxes, id); ok && onLostHost(tx, s) {
+					fail(tx, s, errHostLost)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+func onLostHost(r raftstore.Reader, s *record.Sandbox) bool {
+	if s.AgentID == "" || s.Status == record.SandboxStarting || !s.Status.CanBecome(record.SandboxFailed) {
+		return false
+	}
+	a, ok := raftstore.Get(r, record.Agents, s.AgentID)
+	return !ok || a.State == record.AgentLost
+}
+
+func fail(tx *raftstore.Tx, s *record.Sandbox, why string) {
+	c := s.Clone()
+	c.Status, c.Error = record.SandboxFailed, why
+	raftstore.Put(tx, record.Sandboxes, c)
+}
+
+// orphan is a box that no row accounts for.
+type orphan struct {
+	agentID, id string
+	generation  uint64
+}
+
+// inventory compares what each host reports with the rows, both ways.
+func (l *Loops) inventory(ctx context.Context) {
+	sessions := l.cfg.Hosts.Sessions()
+	// After the sessions: a row is written before its box is asked for, so each
+	// box reported above has its row in this view, if it has one at all.
+	view := l.cfg.Store.View()
+	seen := map[orphan]bool{}
+	for agentID, session := range sessions {
+		for _, b := range session.Heartbeat.Boxes {
+			s, ok := raftstore.Get(view, record.Sandboxes, b.ID)
+			switch {
+			case !accounts(s, ok, agentID, b):
+				seen[orphan{agentID, b.ID, b.Generation}] = true
+			case b.Status == hostapi.StatusFailed && s.Generation == b.Generation:
+				l.failBox(ctx, s, boxError(b))
+			}
+		}
+		if session.Heartbeat.Ready {
+			l.missing(ctx, view, agentID, session.Heartbeat)
+		}
+	}
+	l.removeOrphans(ctx, seen)
+}
+
+// accounts reports whether a row wants a box where it is. A failed sandbox's
+// box that still lives is one that was given up with its host; nobody may use
+// it any more, so it must not run on.
+func accounts(s *record.Sandbox, known bool, agentID string, b hostapi.BoxState) bool {
+	switch {
+	case !known, s.AgentID != agentID, b.Generation < s.Generation:
+		return false
+	case s.Status == record.SandboxFailed:
+		return b.Status == hostapi.StatusFailed || b.Status == hostapi.StatusDeleting
+	}
+	return true
+}
+
+func boxError(b hostapi.BoxState) string {
+	if b.Error != "" {
+		return b.Error
+	}
+	return "its virtual machine ended unexpectedly"
+}
+
+// missing fails sandboxes whose host has a complete inventory without them. The
+// heartbeat may be older than the box, so the host is asked once more.
+func (l *Loops) missing(ctx context.Context, view *raftstore.Snapshot, agentID string, hb hostapi.Heartbeat) {
+	reported := make(map[string]bool, len(hb.Boxes))
+	for _, b := range hb.Boxes {
+		reported[b.ID] = true
+	}
+	for _, s := range raftstore.Find(view, record.Sandboxes, "agent", agentID) {
+		if reported[s.ID] || s.Status == record.SandboxStarting || !s.Status.CanBecome(record.SandboxFailed) {
+			continue
+		}
+		client, err := l.cfg.Hosts.Client(agentID)
+		if err != nil {
+			return
+		}
+		hctx, cancel := context.WithTimeout(ctx, callTimeout)
+		_, err = client.GetBox(hctx, s.ID)
+		cancel()
+		if hosts.Unreachable(err) {
+			return // the next pass asks again
+		}
+		if hostapi.HasCode(err, hostapi.CodeNotFound) {
+			l.failBox(ctx, s, errBoxGone)
+		}
+	}
+}
+
+func (l *Loops) failBox(ctx context.Context, seen *record.Sandbox, why string) {
+	if !seen.Status.CanBecome(record.SandboxFailed) || seen.Status == record.SandboxStarting {
+		return
+	}
+	ok := l.update(ctx, "inventory", func(tx *raftstore.Tx) error {
+		s, ok := raftstore.Get(tx, record.Sandboxes, seen.ID)
+		if ok && s.Generation == seen.Generation && s.AgentID == seen.AgentID && s.Status.CanBecome(record.SandboxFailed) {
+			fail(tx, s, why)
+		}
+		return nil
+	})
+	if ok {
+		l.cfg.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(seen.ID), "agent_id", seen.AgentID, "why", why)
+	}
+}
+
+// removeOrphans deletes boxes that have had no row for a while.
+func (l *Loops) removeOrphans(ctx context.Context, seen map[orphan]bool) {
+	now := l.cfg.Clock()
+	for o := range l.orphans {
+		if !seen[o] {
+			delete(l.orphans, o)
+		}
+	}
+	var calls errgroup.Group
+	calls.SetLimit(orphansAtOnce)
+	for o := range seen {
+		since, known := l.orphans[o]
+		if !known {
+			l.orphans[o] = now
+			since = now
+		}
+		if now.Sub(since) < l.cfg.OrphanGrace {
+			continue
+		}
+		calls.Go(func() error {
+			l.removeOrphan(ctx, o)
+			return nil
+		})
+	}
+	_ = calls.Wait() // what fails is logged, and seen again by the next pass
+}
+
+// orphansAtOnce bounds how much a host that comes back is given to do.
+const orphansAtOnce = 8
+
+func (l *Loops) removeOrphan(ctx context.Context, o orphan) {
+	client, err := l.cfg.Hosts.Client(o.agentID)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	attrs := []any{"sandbox_id", hostapi.ShortID(o.id), "agent_id", o.agentID, "generation", o.generation}
+	if err := client.DeleteBox(ctx, o.id, o.generation); err != nil {
+		l.cfg.Logger.WarnContext(ctx, "box without a sandbox could not be deleted", append(attrs, "error", err)...)
+		return
+	}
+	l.cfg.Logger.InfoContext(ctx, "box without a sandbox deleted", attrs...)
+}
+
+// callTimeout bounds a loop's call to a host, so that one that hangs does not
+// hold up the others for long.
+const callTimeout = 5 * time.Second

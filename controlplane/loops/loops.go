@@ -1,0 +1,100 @@
+// Package loops keeps true, on the leader, what must hold for ever: a lost
+// host's sandboxes are failed, hosts hold no box without a row and rows point
+// at no box that is gone, what has expired goes. Each loop looks at the whole
+// state each time and remembers nothing that matters, so it makes no difference
+// when a leader dies in the middle.
+package loops
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/raftstore"
+)
+
+// Config is what the loops work with.
+type Config struct {
+	Store  *raftstore.Store
+	Hosts  *hosts.Registry
+	Clock  func() time.Time
+	Logger *slog.Logger
+
+	// Every is how often the whole state is looked at; what a heartbeat brings
+	// is looked at when it comes, though at most ten times as often as that.
+	Every time.Duration
+
+	// OrphanGrace is how long a box without a row is left alone: a create
+	// writes its row first, so this is only for what was not thought of.
+	OrphanGrace time.Duration
+}
+
+// Loops run on the leader.
+type Loops struct {
+	cfg     Config
+	orphans map[orphan]time.Time // since when each has been seen
+}
+
+// New makes the loops.
+func New(cfg Config) *Loops {
+	if cfg.Every == 0 {
+		cfg.Every = time.Second
+	}
+	return &Loops{cfg: cfg}
+}
+
+// expiryEvery is how often rows that nobody misses are looked for.
+const expiryEvery = time.Minute
+
+// Run runs every loop until ctx ends.
+func (l *Loops) Run(ctx context.Context) {
+	l.orphans = map[orphan]time.Time{}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { every(ctx, l.cfg.Every, l.cfg.Hosts.Changed, l.inventory) })
+	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.lostHosts) })
+	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.ttl) })
+	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.strays) })
+	wg.Go(func() { every(ctx, expiryEvery, nil, l.expiredRows) })
+}
+
+// every calls pass at each interval, and sooner when woken, until ctx ends.
+func every(ctx context.Context, interval time.Duration, wake func() <-chan struct{}, pass func(context.Context)) {
+	for {
+		var woken <-chan struct{}
+		if wake != nil {
+			woken = wake() // before the pass: what changes during it is not missed
+		}
+		pass(ctx)
+		if !pause(ctx, interval/10, nil) || !pause(ctx, interval-interval/10, woken) {
+			return
+		}
+	}
+}
+
+// pause waits, and reports whether ctx is still alive.
+func pause(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-woken:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// update runs a transaction of a loop. One that fails is logged and left to the
+// next pass.
+func (l *Loops) update(ctx context.Context, what string, fn func(tx *raftstore.Tx) error) bool {
+	err := l.cfg.Store.Update(ctx, fn)
+	if err != nil && ctx.Err() == nil {
+		l.cfg.Logger.WarnContext(ctx, "loop could not write", "loop", what, "error", err)
+	}
+	return err == nil
+}
+
+// chunk bounds how many rows one transaction of a loop changes.
+const chunk = 200
