@@ -129,7 +129,7 @@ func (a *app) raftBackup() *cobra.Command {
 			}
 			defer func() {
 				if err != nil {
-					os.Remove(part)
+					_ = os.Remove(part) // the failure itself says more
 				}
 			}()
 			if err := c.Backup(ctx, f); err != nil {

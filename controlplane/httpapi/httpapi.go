@@ -118,7 +118,7 @@ func New(cfg Config) (*API, error) {
 	if a.metrics, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("httpapi: register metrics: %w", err)
 	}
-	doc, err := document(routes())
+	doc, err := theDocument()
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: build the OpenAPI document: %w", err)
 	}

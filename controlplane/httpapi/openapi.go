@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/swaggest/jsonschema-go"
 	"github.com/swaggest/openapi-go"
@@ -16,6 +17,9 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
+
+// theDocument is that of the API's routes, which are the same in every API.
+var theDocument = sync.OnceValues(func() ([]byte, error) { return document(routes()) })
 
 // document builds the OpenAPI 3.1 document of the routes.
 func document(all []route) ([]byte, error) {

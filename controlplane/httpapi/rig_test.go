@@ -211,22 +211,24 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	r.api = a
-	r.doc = docRouter(t, a.openapi)
+	if r.doc, err = docRouter(); err != nil {
+		t.Fatalf("route by the OpenAPI document: %v", err)
+	}
 	return r
 }
 
-func docRouter(t *testing.T, doc []byte) routers.Router {
-	t.Helper()
+// docRouter finds the operation of the document that a request belongs to.
+var docRouter = sync.OnceValues(func() (routers.Router, error) {
+	doc, err := theDocument()
+	if err != nil {
+		return nil, err
+	}
 	parsed, err := openapi3.NewLoader().LoadFromData(doc)
 	if err != nil {
-		t.Fatalf("read the OpenAPI document: %v", err)
+		return nil, err
 	}
-	router, err := gorillamux.NewRouter(parsed)
-	if err != nil {
-		t.Fatalf("route by the OpenAPI document: %v", err)
-	}
-	return router
-}
+	return gorillamux.NewRouter(parsed)
+})
 
 // call sends one request. The bearer "" sends no credential.
 func (r *rig) call(method, target, bearer, body string, header ...string) *httptest.ResponseRecorder {

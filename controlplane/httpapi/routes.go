@@ -29,13 +29,12 @@ type operation struct {
 	list       bool // takes limit and cursor, answers with a Link header
 	idempotent bool // takes an Idempotency-Key
 
-	body        any    // a value of the request's type, shown as its example; nil: none
-	bodyType    string // of a body that is not JSON
-	status      int    // of success
-	answer      any    // a value of the answer's type, shown as its example; nil: none
-	answerType  string // of an answer that is not JSON
-	failures    []service.Error
-	description string // of the answer
+	body       any    // a value of the request's type, shown as its example; nil: none
+	bodyType   string // of a body that is not JSON
+	status     int    // of success
+	answer     any    // a value of the answer's type, shown as its example; nil: none
+	answerType string // of an answer that is not JSON
+	failures   []service.Error
 }
 
 const (
