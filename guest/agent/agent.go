@@ -1,4 +1,5 @@
-// Package agent is guestd's HTTP server: hostd's hand in the guest.
+// Package agent is guestd's HTTP server: hostd's hand in the guest. It answers
+// the gateway only, so that no process of the guest can have it act for it.
 package agent
 
 import (
@@ -33,10 +34,11 @@ const (
 // Config is what the agent needs of the guest it runs in.
 type Config struct {
 	Version  string
+	Listen   netip.AddrPort
 	Peer     netip.Addr // the only address that is answered; the zero value: any
+	Guest    *identity.Guest
 	Spec     guestapi.BootSpec
 	Groups   proc.Groups
-	StateDir string // of what a restarted agent must still know
 	PowerOff func() error
 	Log      *slog.Logger
 }
@@ -44,9 +46,10 @@ type Config struct {
 // Server is the agent.
 type Server struct {
 	cfg   Config
-	guest identity.Guest
+	front *front
 
 	identityMu sync.Mutex // one identity at a time
+	scratch    [8 << 10]byte
 
 	mu         sync.Mutex
 	generation uint64
@@ -54,35 +57,48 @@ type Server struct {
 	execs      map[*session]struct{}
 }
 
-// New returns an agent that knows the identity that an agent before it confirmed.
+// New returns an agent that listens, and knows the identity that an agent
+// before it confirmed.
 func New(cfg Config) (*Server, error) {
-	s := &Server{
-		cfg:   cfg,
-		guest: identity.Guest{Groups: cfg.Groups},
-		execs: map[*session]struct{}{},
-	}
-	saved, err := loadState(cfg.StateDir)
+	last, err := cfg.Guest.Last()
 	if err != nil {
 		return nil, err
 	}
-	s.generation, s.env = saved.Generation, saved.Env
-	return s, nil
+	front, err := listen(cfg.Listen, cfg.Peer, cfg.Log)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		cfg: cfg, front: front, generation: last.Generation, env: last.Env,
+		execs: map[*session]struct{}{},
+	}, nil
 }
 
-// Serve answers on l until it is closed.
-func (s *Server) Serve(l net.Listener) error {
+// Addr is where the agent listens.
+func (s *Server) Addr() net.Addr { return s.front.addr }
+
+// Serve answers until Close.
+func (s *Server) Serve() error {
 	server := &http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: readWait,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn),
 	}
-	err := server.Serve(l)
-	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
-		return nil
+	var served sync.WaitGroup
+	var err error
+	served.Go(func() { err = server.Serve(s.front) })
+	accepted := s.front.run(s.answerIdentity)
+	_ = s.front.Close()
+	served.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil
 	}
-	return err
+	return errors.Join(accepted, err, server.Close())
 }
+
+// Close makes Serve return, and cuts every connection.
+func (s *Server) Close() error { return s.front.Close() }
 
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
@@ -92,19 +108,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("PUT "+guestapi.PathFile, s.putFile)
 	mux.HandleFunc("POST "+guestapi.PathSync, s.sync)
 	mux.HandleFunc("POST "+guestapi.PathShutdown, s.shutdown)
-	return s.peerOnly(mux)
-}
-
-// peerOnly refuses everyone but the gateway, so that no process of the guest
-// can have the agent act for it.
-func (s *Server) peerOnly(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.cfg.Peer.IsValid() && remoteOf(r).Addr() != s.cfg.Peer {
-			reply(w, http.StatusForbidden, guestapi.Error{Error: "only the host may call"})
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+	return mux
 }
 
 func remoteOf(r *http.Request) netip.AddrPort {

@@ -8,7 +8,130 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
 )
+
+// runEtc holds the files of the identity. It is on a tmpfs: a guest that was
+// restored a moment ago writes there in a fraction of the time that its disk
+// would take, and neither a full disk nor the template's image has a part in it.
+const runEtc = guestapi.RunDir + "/etc"
+
+// linked are the files that are links into runEtc, with what stands in them
+// until the first identity.
+var linked = []struct{ path, name, initial string }{
+	{"/etc/hostname", "hostname", "localhost\n"},
+	{"/etc/hosts", "hosts", defaultHosts},
+	{"/etc/machine-id", "machine-id", ""},
+	{"/etc/resolv.conf", "resolv.conf", "nameserver " + guestapi.GatewayAddr + "\n"},
+}
+
+// files are the open files of runEtc, by name. Overwriting a file that is open
+// and has its page is the shortest way through the kernel.
+type files struct {
+	fds map[string]*file
+}
+
+type file struct {
+	fd   int
+	size int64
+}
+
+// prepareFiles makes the links, once for a root file system, and the files, once
+// for a boot. What /etc/hosts of the image says is kept.
+func prepareFiles() (*files, error) {
+	if err := os.MkdirAll(runEtc, 0o755); err != nil {
+		return nil, err
+	}
+	f := &files{fds: map[string]*file{}}
+	for _, l := range linked {
+		content := []byte(l.initial)
+		if !isLink(l.path, runEtc+"/"+l.name) {
+			if old, err := os.ReadFile(l.path); err == nil && l.name == "hosts" && len(bytes.TrimSpace(old)) > 0 {
+				content = old
+			}
+			if err := link(l.path, runEtc+"/"+l.name); err != nil {
+				return nil, err
+			}
+		}
+		opened, err := f.open(l.name, 0o644)
+		if err == nil && opened.size == 0 {
+			err = opened.set(content)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// open returns the file of that name, which it makes if it must.
+func (f *files) open(name string, mode uint32) (*file, error) {
+	if opened, ok := f.fds[name]; ok {
+		return opened, nil
+	}
+	path := runEtc + "/" + name
+	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	size, err := unix.Seek(fd, 0, unix.SEEK_END)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	opened := &file{fd: fd, size: size}
+	f.fds[name] = opened
+	return opened, nil
+}
+
+// set replaces the content. It is one write of less than a page for all but an
+// /etc/hosts that the tenant made long; a reader never finds the file empty.
+func (f *file) set(data []byte) error {
+	n, err := unix.Pwrite(f.fd, data, 0)
+	if err == nil && n < len(data) {
+		err = unix.ENOSPC
+	}
+	if err == nil && int64(n) != f.size {
+		err = unix.Ftruncate(f.fd, int64(n))
+		f.size = int64(n)
+	}
+	return err
+}
+
+// link makes path a link to target, in the place of whatever it is.
+func link(path, target string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	temp := tempName(path)
+	_ = os.Remove(temp)
+	if err := os.Symlink(target, temp); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
+func isLink(path, target string) bool {
+	var buf [128]byte
+	n, err := unix.Readlink(path, buf[:])
+	return err == nil && string(buf[:n]) == target
+}
+
+// place puts data where programs look for it at path: in runEtc, and in the
+// file itself if the tenant put one in the place of the link.
+func (f *files) place(path, name string, data []byte, mode uint32) error {
+	opened, err := f.open(name, mode)
+	if err != nil {
+		return err
+	}
+	if err := opened.set(data); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if isLink(path, runEtc+"/"+name) {
+		return nil
+	}
+	return WriteFile(path, data, os.FileMode(mode))
+}
 
 // WriteFile puts data in a file so that a reader sees the old content or the
 // new. A file that already is as asked is left alone: writing it would copy it
@@ -43,7 +166,7 @@ func same(path string, data []byte, mode os.FileMode) bool {
 // files and its RAM are kept or lost together, and a lost machine writes its
 // identity anew when it boots.
 func replace(path string, data []byte, mode os.FileMode) error {
-	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".berth")
+	temp := tempName(path)
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return err
@@ -62,6 +185,10 @@ func replace(path string, data []byte, mode os.FileMode) error {
 		_ = os.Remove(temp)
 	}
 	return err
+}
+
+func tempName(path string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".berth")
 }
 
 func overwrite(path string, data []byte, mode os.FileMode) error {

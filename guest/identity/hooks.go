@@ -2,7 +2,6 @@ package identity
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -23,7 +22,7 @@ const hookOutput = 4 << 10
 // runHooks runs the executables in dir by name, one after the other. A hook that
 // fails, fails the identity: it may be what keeps a template's program from
 // repeating its random numbers.
-func (g Guest) runHooks(ctx context.Context, dir string, id *guestapi.Identity) error {
+func (g *Guest) runHooks(dir string, id *guestapi.Identity) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -37,9 +36,6 @@ func (g Guest) runHooks(ctx context.Context, dir string, id *guestapi.Identity) 
 		if err != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
 			continue
 		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		if err := g.runHook(path, id); err != nil {
 			return fmt.Errorf("hook %s: %w", path, err)
 		}
@@ -47,9 +43,9 @@ func (g Guest) runHooks(ctx context.Context, dir string, id *guestapi.Identity) 
 	return nil
 }
 
-func (g Guest) runHook(path string, id *guestapi.Identity) error {
+func (g *Guest) runHook(path string, id *guestapi.Identity) error {
 	var output bytes.Buffer
-	command, err := proc.Start(g.Groups, proc.Spec{
+	command, err := proc.Start(g.groups, proc.Spec{
 		Argv:    []string{path},
 		Cwd:     "/",
 		Timeout: hookTime,

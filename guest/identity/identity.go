@@ -5,7 +5,7 @@ package identity
 
 import (
 	"bytes"
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -76,19 +76,45 @@ func validMachineID(s string) bool {
 	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == "" && strings.Trim(s, "0") != ""
 }
 
-// Guest is the guest that identities are given to.
+// Guest is the guest that identities are given to. What a new identity must not
+// lose time to open is open.
 type Guest struct {
-	Groups proc.Groups // for the template's hooks
+	groups     proc.Groups // for the template's hooks
+	random     int         // descriptor of the random device
+	generation *file
+	last       *file
+	files      *files
+}
+
+// NewGuest prepares the guest for identities.
+func NewGuest(groups proc.Groups) (*Guest, error) {
+	fd, err := unix.Open(randomDevice, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", randomDevice, err)
+	}
+	files, err := prepareFiles()
+	if err != nil {
+		return nil, err
+	}
+	generation, err := files.open("../"+filepath.Base(guestapi.GenerationPath), 0o644)
+	if err != nil {
+		return nil, err
+	}
+	last, err := files.open("../identity.json", 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &Guest{groups: groups, random: fd, generation: generation, last: last, files: files}, nil
 }
 
 // Apply makes the guest id's. received is when the request arrived, so that the
 // time spent since is not lost to the clock; keep is the peer of the connection
 // that the identity came by. What it reports took effect; after an error some
 // of it may have, and the whole is to be applied again.
-func (g Guest) Apply(ctx context.Context, id *guestapi.Identity, received time.Time, keep netip.AddrPort) (guestapi.IdentityConfirmation, error) {
+func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.AddrPort) (guestapi.IdentityConfirmation, error) {
 	done := guestapi.IdentityConfirmation{Generation: id.Generation}
 	// Random numbers come first: whatever runs meanwhile draws from them.
-	if err := addEntropy(id.Entropy); err != nil {
+	if err := g.addEntropy(id.Entropy); err != nil {
 		return done, err
 	}
 	done.EntropyBits = 8 * len(id.Entropy)
@@ -107,21 +133,55 @@ func (g Guest) Apply(ctx context.Context, id *guestapi.Identity, received time.T
 			return done, err
 		}
 	}
-	if err := writeNames(id); err != nil {
+	if err := g.writeNames(id); err != nil {
 		return done, err
 	}
-	if err := writeHostKeys(sshDir, id.SSHHostKeys); err != nil {
+	if err := g.writeHostKeys(id.SSHHostKeys); err != nil {
 		return done, err
 	}
-	if err := g.runHooks(ctx, guestapi.HookDir, id); err != nil {
+	if err := g.runHooks(guestapi.HookDir, id); err != nil {
 		return done, err
 	}
-	generation := strconv.FormatUint(id.Generation, 10) + "\n"
-	if err := WriteFile(guestapi.GenerationPath, []byte(generation), 0o644); err != nil {
+	if err := g.remember(id); err != nil {
 		return done, err
 	}
-	done.TookMicrosecond = time.Since(received).Microseconds()
-	return done, nil
+	// A generation never has fewer digits than the one before it, so that one
+	// write replaces it: who watches the file reads it whole.
+	return done, g.generation.set(append(strconv.AppendUint(nil, id.Generation, 10), '\n'))
+}
+
+// Last is what an agent that starts again must know of the last identity.
+type Last struct {
+	Generation uint64            `json:"generation"`
+	Env        map[string]string `json:"env"`
+}
+
+// Last returns the zero value before the first identity.
+func (g *Guest) Last() (Last, error) {
+	var last Last
+	raw := make([]byte, g.last.size)
+	n, err := unix.Pread(g.last.fd, raw, 0)
+	if err != nil || n == 0 {
+		return last, err
+	}
+	// Only the first value counts: the agent may have died between the writing
+	// of a shorter one and the truncation.
+	if err := json.NewDecoder(bytes.NewReader(raw[:n])).Decode(&last); err != nil {
+		return last, fmt.Errorf("read the last identity: %w", err)
+	}
+	return last, nil
+}
+
+func (g *Guest) remember(id *guestapi.Identity) error {
+	raw := strconv.AppendUint([]byte(`{"generation":`), id.Generation, 10)
+	if len(id.Env) > 0 {
+		env, err := json.Marshal(id.Env)
+		if err != nil {
+			return err
+		}
+		raw = append(append(raw, `,"env":`...), env...)
+	}
+	return g.last.set(append(raw, '}'))
 }
 
 // RNDADDENTROPY and RNDRESEEDCRNG of linux/random.h.
@@ -136,22 +196,17 @@ const (
 // addEntropy credits the bytes and makes the generator start over from its
 // pool at once; without the second call it may go on with the captured key for
 // minutes.
-func addEntropy(b []byte) error {
-	f, err := os.OpenFile(randomDevice, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
+func (g *Guest) addEntropy(b []byte) error {
 	var arg struct {
 		bits, size int32
 		buf        [maxEntropy]byte
 	}
 	arg.bits, arg.size = int32(8*len(b)), int32(len(b))
 	copy(arg.buf[:], b)
-	if _, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), rndAddEntropy, uintptr(unsafe.Pointer(&arg))); e != 0 {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(g.random), rndAddEntropy, uintptr(unsafe.Pointer(&arg))); e != 0 {
 		return fmt.Errorf("credit entropy: %w", e)
 	}
-	if _, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), rndReseedCRNG, 0); e != 0 {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(g.random), rndReseedCRNG, 0); e != 0 {
 		return fmt.Errorf("reseed the random number generator: %w", e)
 	}
 	return nil
@@ -171,100 +226,126 @@ func stepClock(unixNanos int64, received time.Time) (time.Duration, error) {
 	return time.Duration(want - now.Nano()), nil
 }
 
-const (
-	hostnameFile  = "/etc/hostname"
-	hostsFile     = "/etc/hosts"
-	machineIDFile = "/etc/machine-id"
-	resolvFile    = "/etc/resolv.conf"
-	sshDir        = "/etc/ssh"
-)
+const sshDir = "/etc/ssh/"
 
-func writeNames(id *guestapi.Identity) error {
+func (g *Guest) writeNames(id *guestapi.Identity) error {
 	if err := unix.Sethostname([]byte(id.Hostname)); err != nil {
 		return fmt.Errorf("set the hostname: %w", err)
 	}
-	old, err := os.ReadFile(hostsFile)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := g.files.place("/etc/hostname", "hostname", []byte(id.Hostname+"\n"), 0o644); err != nil {
 		return err
 	}
-	files := []struct {
-		path string
-		data []byte
-	}{
-		{hostnameFile, []byte(id.Hostname + "\n")},
-		{hostsFile, hosts(old, id.Hostname)},
-		{machineIDFile, []byte(id.MachineID + "\n")},
-		{resolvFile, netcfg.ResolvConf(id.Nameservers)},
+	hosts, err := g.files.hosts(id.Hostname)
+	if err != nil {
+		return err
 	}
-	for _, f := range files {
-		if len(f.data) == 0 {
-			continue
-		}
-		if err := WriteFile(f.path, f.data, 0o644); err != nil {
-			return err
-		}
+	if err := g.files.place("/etc/hosts", "hosts", hosts, 0o644); err != nil {
+		return err
 	}
-	return nil
+	if err := g.files.place("/etc/machine-id", "machine-id", []byte(id.MachineID+"\n"), 0o644); err != nil {
+		return err
+	}
+	if len(id.Nameservers) == 0 {
+		return nil
+	}
+	return g.files.place("/etc/resolv.conf", "resolv.conf", resolvConf(id.Nameservers), 0o644)
+}
+
+func resolvConf(servers []string) []byte {
+	b := make([]byte, 0, 64)
+	for _, s := range servers {
+		b = append(append(append(b, "nameserver "...), s...), '\n')
+	}
+	return b
 }
 
 const defaultHosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
-// hosts gives the guest's own name its line, 127.0.1.1 as Debian has it, and
-// leaves what the tenant wrote.
-func hosts(old []byte, hostname string) []byte {
-	var b bytes.Buffer
-	if len(bytes.TrimSpace(old)) == 0 {
-		old = []byte(defaultHosts)
-	}
-	for line := range bytes.Lines(old) {
-		if f := bytes.Fields(line); len(f) > 0 && string(f[0]) == "127.0.1.1" {
-			continue
+const maxHosts = 1 << 20
+
+// hosts is the new /etc/hosts.
+func (f *files) hosts(hostname string) ([]byte, error) {
+	const path = "/etc/hosts"
+	if !isLink(path, runEtc+"/hosts") {
+		old, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
 		}
-		b.Write(line)
+		return hostsWith(old, hostname), nil
 	}
-	if b.Len() > 0 && b.Bytes()[b.Len()-1] != '\n' {
-		b.WriteByte('\n')
+	opened, err := f.open("hosts", 0o644)
+	if err != nil {
+		return nil, err
 	}
-	b.WriteString("127.0.1.1\t" + hostname + "\n")
-	return b.Bytes()
+	// The tenant may have written to it.
+	if opened.size, err = unix.Seek(opened.fd, 0, unix.SEEK_END); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if opened.size > maxHosts {
+		return nil, fmt.Errorf("read %s: %w", path, unix.EFBIG)
+	}
+	old := make([]byte, opened.size)
+	n, err := unix.Pread(opened.fd, old, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return hostsWith(old[:n], hostname), nil
 }
 
-// writeHostKeys replaces the host keys by these, and removes those of any other
-// type: they would be the same in every guest of the template.
-func writeHostKeys(dir string, keys []guestapi.SSHHostKey) error {
-	if len(keys) == 0 {
-		return nil
+// ownAddress has the guest's own name in /etc/hosts, as Debian's installer has it.
+const ownAddress = "127.0.1.1"
+
+// hostsWith gives the guest's own name its line and leaves what the tenant wrote.
+func hostsWith(old []byte, hostname string) []byte {
+	b := make([]byte, 0, len(old)+len(hostname)+64)
+	for len(old) > 0 {
+		line := old
+		if i := bytes.IndexByte(old, '\n'); i >= 0 {
+			line = old[:i+1]
+		}
+		old = old[len(line):]
+		rest, own := bytes.CutPrefix(line, []byte(ownAddress))
+		if own && (len(rest) == 0 || rest[0] == '\t' || rest[0] == ' ' || rest[0] == '\n') {
+			continue
+		}
+		b = append(b, line...)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		b = append(b, '\n')
 	}
-	keep := map[string]bool{}
-	for _, k := range keys {
-		name := "ssh_host_" + k.Type + "_key"
-		keep[name], keep[name+".pub"] = true, true
-		if err := WriteFile(filepath.Join(dir, name), lineEnd(k.Private), 0o600); err != nil {
+	b = append(append(b, ownAddress...), '\t')
+	return append(append(b, hostname...), '\n')
+}
+
+// writeHostKeys puts the host keys where sshd looks for them. It reads them when
+// it starts; a template whose sshd runs when it is stored restarts it in a hook.
+func (g *Guest) writeHostKeys(keys []guestapi.SSHHostKey) error {
+	for i := range keys {
+		name := "ssh_host_" + keys[i].Type + "_key"
+		if err := g.placeKey(name, keys[i].Private, 0o600); err != nil {
 			return err
 		}
-		if err := WriteFile(filepath.Join(dir, name+".pub"), lineEnd(k.Public), 0o644); err != nil {
+		if err := g.placeKey(name+".pub", keys[i].Public, 0o644); err != nil {
 			return err
-		}
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		name := e.Name()
-		isKey := strings.HasPrefix(name, "ssh_host_") && strings.HasSuffix(strings.TrimSuffix(name, ".pub"), "_key")
-		if isKey && !keep[name] {
-			if err := os.Remove(filepath.Join(dir, name)); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
 }
 
-func lineEnd(s string) []byte {
-	return []byte(strings.TrimRight(s, "\n") + "\n")
+// placeKey also makes the link: which types there are is the host's to say.
+func (g *Guest) placeKey(name, content string, mode uint32) error {
+	opened, err := g.files.open(name, mode)
+	if err != nil {
+		return err
+	}
+	if len(content) > 0 && content[len(content)-1] != '\n' {
+		content += "\n"
+	}
+	if err := opened.set([]byte(content)); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	if isLink(sshDir+name, runEtc+"/"+name) {
+		return nil
+	}
+	return link(sshDir+name, runEtc+"/"+name)
 }

@@ -104,8 +104,10 @@ func keepAgent(ctx context.Context, log *slog.Logger, reap *reaper) {
 
 func startAgent(log *slog.Logger, reap *reaper) (<-chan syscall.WaitStatus, error) {
 	pid, ended, err := reap.start(boot.Program, []string{"guestd", "agent"}, &syscall.ProcAttr{
-		Dir:   "/",
-		Env:   os.Environ(),
+		Dir: "/",
+		// In a guest restored a moment ago everything is slow once, which Go's
+		// runtime takes for a loop and interrupts by a signal: slower still.
+		Env:   append(os.Environ(), "GODEBUG=asyncpreemptoff=1"),
 		Files: []uintptr{0, 1, 2, boot.DiskFD},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})

@@ -50,6 +50,7 @@ var settings = map[string]string{
 	"fs/inotify/max_user_watches":         "262144",
 	"net/ipv4/ping_group_range":           "0 2147483647",
 	"net/ipv4/ip_unprivileged_port_start": "0",
+	"vm/compaction_proactiveness":         "0", // it wakes twice a second for nothing
 	"vm/max_map_count":                    "262144",
 }
 

@@ -2,7 +2,6 @@
 package netcfg
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
@@ -21,10 +19,7 @@ const linkWait = 10 * time.Second
 // gatewayMAC is that of the tap in every slot.
 const gatewayMAC = "52:54:00:be:47:01"
 
-const resolvConf = "/etc/resolv.conf"
-
-// Up sets up lo and the one virtio network device, and resolv.conf if the image
-// brings none that names a server. Doing it again changes nothing.
+// Up sets up lo and the one virtio network device. Doing it again changes nothing.
 func Up() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -60,8 +55,15 @@ func Up() error {
 	return nil
 }
 
-// SetGatewayMAC replaces the gateway's permanent neighbour entry.
+// currentMAC is what setGateway last set.
+var currentMAC string
+
+// SetGatewayMAC replaces the gateway's permanent neighbour entry, if it must. It
+// is not for concurrent use.
 func SetGatewayMAC(mac string) error {
+	if mac == currentMAC {
+		return nil
+	}
 	link, err := findLink()
 	if err != nil {
 		return err
@@ -82,6 +84,7 @@ func setGateway(link netlink.Link, mac string) error {
 	if err != nil {
 		return fmt.Errorf("set the gateway's neighbour entry: %w", err)
 	}
+	currentMAC = mac
 	return nil
 }
 
@@ -110,26 +113,4 @@ func awaitLink() (netlink.Link, error) {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-}
-
-// ResolvConf is the content of /etc/resolv.conf for these servers.
-func ResolvConf(servers []string) []byte {
-	var b bytes.Buffer
-	for _, s := range servers {
-		fmt.Fprintf(&b, "nameserver %s\n", s)
-	}
-	return b.Bytes()
-}
-
-// SetUpResolver points the guest at the gateway's resolver unless the image's
-// own resolv.conf already names one.
-func SetUpResolver(write func(path string, data []byte, mode os.FileMode) error) error {
-	raw, err := os.ReadFile(resolvConf)
-	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ELOOP) {
-		return err
-	}
-	if bytes.Contains(raw, []byte("nameserver")) {
-		return nil
-	}
-	return write(resolvConf, ResolvConf([]string{guestapi.GatewayAddr}), 0o644)
 }
