@@ -38,6 +38,9 @@ func ParseNode(caPEM, certPEM, keyPEM []byte) (*Node, error) {
 	if err := cert.Leaf.CheckSignatureFrom(ca); err != nil {
 		return nil, fmt.Errorf("certificate is not from this CA: %w", err)
 	}
+	// The CA goes along in every handshake: a host that joins knows it by its
+	// digest alone, and must be sure of the cluster before it sends its token.
+	cert.Certificate = append(cert.Certificate, ca.Raw)
 	return &Node{Identity: id, CAPEM: caPEM, leaf: cert.Leaf, cert: cert, pool: pool, ca: ca}, nil
 }
 
