@@ -25,7 +25,8 @@ const (
 	lastBackoff  = 2 * time.Second
 	// sendTimeout bounds one heartbeat: a leader that takes longer is as good
 	// as none, and another replica may lead by now.
-	sendTimeout = 3 * time.Second
+	sendTimeout     = 3 * time.Second
+	farewellTimeout = time.Second
 	// maxHops bounds how often one heartbeat follows a hint to another leader.
 	maxHops   = 3
 	maxAnswer = 64 << 10
@@ -74,6 +75,7 @@ func New(cfg Config) *Beat {
 // control plane goes on serving what it has, and keeps looking.
 func (b *Beat) Run(ctx context.Context) {
 	defer b.http.CloseIdleConnections()
+	defer b.farewell(ctx)
 	backoff := firstBackoff
 	for ctx.Err() == nil {
 		err := b.beat(ctx)
@@ -90,6 +92,18 @@ func (b *Beat) Run(ctx context.Context) {
 		// A random part, so that a fleet does not come back all at once.
 		b.wait(ctx, backoff/2+rand.N(backoff), nil) //nolint:gosec // spreading load is no secret
 		backoff = min(2*backoff, lastBackoff)
+	}
+}
+
+// farewell tells a leader that listened until now how the host leaves.
+func (b *Beat) farewell(ctx context.Context) {
+	if b.lost || b.target == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
+	defer cancel()
+	if err := b.beat(ctx); err != nil {
+		b.cfg.Log.Debug("the leader was not told of the end", "error", err)
 	}
 }
 

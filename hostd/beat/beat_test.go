@@ -129,6 +129,18 @@ func TestAHeartbeatIsSentAtOnceAndAfterEachChange(t *testing.T) {
 	}
 }
 
+func TestTheLeaderIsToldOfTheEnd(t *testing.T) {
+	ca := testca.New(t)
+	r := newReplica(t, ca, "replica:r1")
+	s := run(t, ca, r.addr)
+	receive(t, r.got)
+	receive(t, s.replies)
+	s.stop()
+	if hb := receive(t, r.got); hb.Sequence != 2 {
+		t.Errorf("last = %+v", hb)
+	}
+}
+
 func TestTheIntervalIsTheLeaders(t *testing.T) {
 	ca := testca.New(t)
 	r := newReplica(t, ca, "replica:r1")
@@ -185,7 +197,7 @@ func TestPeersAreLearnt(t *testing.T) {
 	r1, r2 := newReplica(t, ca, "replica:r1"), newReplica(t, ca, "replica:r2")
 	r1.reply.Peers = []string{r2.addr}
 	s := run(t, ca, r1.addr)
-	receive(t, r1.got)
+	receive(t, s.replies)
 	r1.CloseClientConnections()
 	r1.Close()
 	s.changed <- struct{}{}
@@ -247,7 +259,7 @@ func digest(ca *testca.CA) string {
 func TestJoin(t *testing.T) {
 	ca := testca.New(t)
 	peer := joinServer(t, ca, "replica:r1", "host:h1")
-	c, err := Join(t.Context(), JoinRequest{Peer: peer, Token: "good", CASHA256: strings.ToUpper(digest(ca)), AgentID: "h1"})
+	c, err := Join(t.Context(), JoinRequest{Peers: []string{joinServer(t, testca.New(t), "replica:r9", "host:h1"), peer}, Token: "good", CASHA256: strings.ToUpper(digest(ca)), AgentID: "h1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,12 +282,12 @@ func TestJoinIsRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		"a used token":                 {JoinRequest{Peer: peer, Token: "used", CASHA256: digest(ca), AgentID: "h1"}, nil, "unknown, used or expired"},
-		"another cluster":              {JoinRequest{Peer: peer, Token: "good", CASHA256: digest(other), AgentID: "h1"}, ErrWrongCA, ""},
-		"a host that plays replica":    {JoinRequest{Peer: joinServer(t, ca, "host:h9", "host:h1"), Token: "good", CASHA256: digest(ca), AgentID: "h1"}, ErrWrongCA, ""},
-		"a certificate for another id": {JoinRequest{Peer: joinServer(t, ca, "replica:r1", "host:h2"), Token: "good", CASHA256: digest(ca), AgentID: "h1"}, nil, `for "host:h2"`},
-		"a digest that is none":        {JoinRequest{Peer: peer, Token: "good", CASHA256: "abc", AgentID: "h1"}, nil, "64 hex digits"},
-		"nobody there":                 {JoinRequest{Peer: closed, Token: "good", CASHA256: digest(ca), AgentID: "h1"}, nil, "refused"},
+		"a used token":                 {JoinRequest{Peers: []string{peer}, Token: "used", CASHA256: digest(ca), AgentID: "h1"}, nil, "unknown, used or expired"},
+		"another cluster":              {JoinRequest{Peers: []string{peer}, Token: "good", CASHA256: digest(other), AgentID: "h1"}, ErrWrongCA, ""},
+		"a host that plays replica":    {JoinRequest{Peers: []string{joinServer(t, ca, "host:h9", "host:h1")}, Token: "good", CASHA256: digest(ca), AgentID: "h1"}, ErrWrongCA, ""},
+		"a certificate for another id": {JoinRequest{Peers: []string{joinServer(t, ca, "replica:r1", "host:h2")}, Token: "good", CASHA256: digest(ca), AgentID: "h1"}, nil, `for "host:h2"`},
+		"a digest that is none":        {JoinRequest{Peers: []string{peer}, Token: "good", CASHA256: "abc", AgentID: "h1"}, nil, "64 hex digits"},
+		"nobody there":                 {JoinRequest{Peers: []string{closed}, Token: "good", CASHA256: digest(ca), AgentID: "h1"}, nil, "no replica answered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Join(t.Context(), c.in)

@@ -25,9 +25,9 @@ import (
 
 // JoinRequest says which cluster to join, and as whom.
 type JoinRequest struct {
-	Peer     string // host:port of a replica's peer port
-	Token    string // one-time, from the control plane
-	CASHA256 string // hex SHA-256 of the cluster CA's certificate (DER)
+	Peers    []string // replicas' peer ports, host:port; any one does
+	Token    string   // one-time, from the control plane
+	CASHA256 string   // hex SHA-256 of the cluster CA's certificate (DER)
 	AgentID  string
 }
 
@@ -61,8 +61,8 @@ func Join(ctx context.Context, in JoinRequest) (Credentials, error) {
 	}
 	var joined hostapi.Joined
 	body := hostapi.Join{Token: in.Token, AgentID: in.AgentID, CSR: encodePEM("CERTIFICATE REQUEST", csr)}
-	if err := postJoin(ctx, in.Peer, want, body, &joined); err != nil {
-		return Credentials{}, fmt.Errorf("join by %s: %w", in.Peer, err)
+	if err := joinByAny(ctx, in.Peers, want, body, &joined); err != nil {
+		return Credentials{}, err
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -73,6 +73,26 @@ func Join(ctx context.Context, in JoinRequest) (Credentials, error) {
 		Key: []byte(encodePEM("PRIVATE KEY", der)),
 	}
 	return c, c.check(want, in.AgentID)
+}
+
+// errRefused is a replica's answer: asking another one would not change it.
+var errRefused = errors.New("refused")
+
+// joinByAny asks one replica after the other until one answers.
+func joinByAny(ctx context.Context, peers []string, caDigest []byte, in hostapi.Join, out *hostapi.Joined) error {
+	errs := []error{errors.New("no replica answered the join")}
+	for _, peer := range peers {
+		err := postJoin(ctx, peer, caDigest, in, out)
+		if err == nil {
+			return nil
+		}
+		err = fmt.Errorf("join by %s: %w", peer, err)
+		if errors.Is(err, errRefused) {
+			return err
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 func postJoin(ctx context.Context, peer string, caDigest []byte, in hostapi.Join, out *hostapi.Joined) error {
@@ -98,8 +118,11 @@ func postJoin(ctx context.Context, peer string, caDigest []byte, in hostapi.Join
 	if err != nil {
 		return err
 	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("refused with %s: %s", resp.Status, refusal(answer))
+	switch {
+	case resp.StatusCode == http.StatusServiceUnavailable:
+		return fmt.Errorf("%s: %s", resp.Status, refusal(answer))
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("%w with %s: %s", errRefused, resp.Status, refusal(answer))
 	}
 	return json.Unmarshal(answer, out)
 }

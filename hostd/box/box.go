@@ -217,6 +217,9 @@ func (h *Host) ReservedMB() int {
 	return h.reservedMB
 }
 
+// OverheadMB is what admission adds to each box's memory for its engine.
+func (h *Host) OverheadMB() int { return h.cfg.OverheadMB }
+
 // SlotsUsed counts the slots that boxes hold.
 func (h *Host) SlotsUsed() int {
 	h.mu.Lock()

@@ -148,7 +148,7 @@ func (h *Host) prepare(ctx context.Context, b *box, tpl Template, slot Slot, clo
 	})
 	group.Go(func() error {
 		lap := clock.lap()
-		cg, release, err := h.cgroups.Create(gctx, b.id, Limits{CPUs: b.rec.CPU, MemoryMB: b.rec.ReservedMB})
+		cg, release, err := h.cgroups.Create(gctx, b.id, Limits{CPUs: b.rec.CPU, MemoryMB: b.rec.MemoryMB, OverheadMB: h.cfg.OverheadMB})
 		if err != nil {
 			return fmt.Errorf("make cgroup: %w", err)
 		}

@@ -126,7 +126,7 @@ func (h *Host) takeApart(b *box) error {
 	if err := h.cgroups.Remove(ctx, b.id); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
-	if err := h.paths.remove(b.id); err != nil {
+	if err := h.paths.Remove(b.id); err != nil {
 		return err
 	}
 	if err := h.settle(b, why); err != nil {

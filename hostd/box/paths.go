@@ -64,8 +64,8 @@ func (p Paths) Make() error {
 	return nil
 }
 
-// remove deletes every file of a box.
-func (p Paths) remove(id string) error {
+// Remove deletes every file of a box.
+func (p Paths) Remove(id string) error {
 	err := errors.Join(os.RemoveAll(p.Box(id)), os.RemoveAll(p.VMM(id)))
 	if err != nil {
 		return fmt.Errorf("remove files: %w", err)

@@ -58,8 +58,9 @@ type VMM interface {
 
 // Limits are what a box may use of the host.
 type Limits struct {
-	CPUs     int
-	MemoryMB int // guest RAM and the engine's own
+	CPUs       int
+	MemoryMB   int // guest RAM
+	OverheadMB int // the engine's own
 }
 
 // Cgroups confine what runs for a box.

@@ -62,6 +62,10 @@ func (h *Host) recoverLeftover(b *box, why leave) error {
 
 func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
 	p, err := h.engine.Adopt(ctx, h.paths.VMM(b.id))
+	if err == nil && (p.PID() != b.rec.VMM.PID || p.StartTime() != b.rec.VMM.StartTime) {
+		// Whoever wrote the runtime directory last was not this daemon.
+		err = fmt.Errorf("process %d is not the one that the ledger names", p.PID())
+	}
 	if err != nil {
 		if !errors.Is(err, vmm.ErrGone) {
 			h.log.Warn("VMM has no readable identity, its cgroup is killed", "sandbox_id", b.id, "error", err)
