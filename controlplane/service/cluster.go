@@ -2,66 +2,262 @@ package service
 
 import (
 	"context"
+	"errors"
 	"io"
+	"sync"
 	"time"
+
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
 )
+
+// ClusterConfig is what the operator's use cases work with.
+type ClusterConfig struct {
+	Store         *raftstore.Store
+	Hosts         *hosts.Registry
+	CAFingerprint string
+	Clock         func() time.Time
+
+	// AskPeer asks another replica for its own status.
+	AskPeer func(ctx context.Context, address string) (RaftStatus, error)
+}
 
 // Cluster are the operator's use cases. Every one needs Caller.Admin, which
 // httpapi checks for the whole route group.
-type Cluster struct{}
+type Cluster struct{ cfg ClusterConfig }
 
-// RaftStatus is this replica's view; any replica answers.
+// NewCluster makes the use cases.
+func NewCluster(cfg ClusterConfig) *Cluster { return &Cluster{cfg: cfg} }
+
+// peerPatience bounds how long one replica that does not answer delays the status.
+const peerPatience = 500 * time.Millisecond
+
+// RaftStatus is this replica's view; any replica answers. The others are asked
+// how they are, since only they know what they have applied.
 func (s *Cluster) RaftStatus(ctx context.Context) (RaftStatus, error) {
-	return RaftStatus{}, &Error{Code: ENotImplemented, Message: "not implemented"}
+	out := s.LocalStatus()
+	ctx, cancel := context.WithTimeout(ctx, peerPatience)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range out.Peers {
+		p := &out.Peers[i]
+		if p.ID == out.NodeID {
+			p.LastContact, p.AppliedIndex, p.Healthy = out.LastContact, out.AppliedIndex, out.LeaderID != ""
+			continue
+		}
+		wg.Go(func() {
+			st, err := s.cfg.AskPeer(ctx, p.Address)
+			if err != nil || st.NodeID != p.ID {
+				return
+			}
+			p.LastContact, p.AppliedIndex = st.LastContact, st.AppliedIndex
+			p.Healthy = st.LeaderID != "" && st.LeaderID == out.LeaderID
+		})
+	}
+	wg.Wait()
+	return out, nil
 }
 
-// AddPeer adds a voter.
+// LocalStatus is what this replica knows without asking anyone.
+func (s *Cluster) LocalStatus() RaftStatus {
+	st := s.cfg.Store.Status()
+	out := RaftStatus{
+		NodeID: st.NodeID, State: st.State, LeaderID: st.LeaderID, LeaderAddress: st.LeaderAddress, Term: st.Term,
+		CommitIndex: st.CommitIndex, AppliedIndex: st.AppliedIndex, LastLogIndex: st.LastLogIndex,
+		LastSnapshotIndex: st.LastSnapshotIndex, LastContact: -1,
+	}
+	switch {
+	case st.State == "leader":
+		out.LastContact = 0
+	case !st.LastContact.IsZero():
+		out.LastContact = max(0, s.cfg.Clock().Sub(st.LastContact))
+	}
+	for _, p := range st.Peers {
+		out.Peers = append(out.Peers, RaftPeer{ID: p.ID, Address: p.Address, Voter: p.Voter, LastContact: -1})
+	}
+	return out
+}
+
+// AddPeer adds a voter, or gives one another address.
 func (s *Cluster) AddPeer(ctx context.Context, id, address string) error {
-	return &Error{Code: ENotImplemented, Message: "not implemented"}
+	if err := (pki.Member{ID: id, Address: address}).Validate(); err != nil {
+		return invalid("invalid peer", "%s", err)
+	}
+	return memberError(s.cfg.Store.AddVoter(ctx, raftstore.Server{ID: id, Address: address}))
 }
 
-// RemovePeer removes a member.
+// RemovePeer removes a member. One that is none is not found.
 func (s *Cluster) RemovePeer(ctx context.Context, id string) error {
-	return &Error{Code: ENotImplemented, Message: "not implemented"}
+	known, others := false, 0
+	for _, p := range s.cfg.Store.Status().Peers {
+		if p.ID == id {
+			known = true
+		} else {
+			others++
+		}
+	}
+	switch {
+	case !known:
+		return NotFound()
+	case others == 0:
+		return &Error{Code: EConflict, Message: "the last replica cannot be removed"}
+	}
+	return memberError(s.cfg.Store.RemovePeer(ctx, id))
 }
 
 // TransferLeadership gives the leadership to a member, or to any when to is "".
 func (s *Cluster) TransferLeadership(ctx context.Context, to string) error {
-	return &Error{Code: ENotImplemented, Message: "not implemented"}
+	return memberError(s.cfg.Store.TransferLeadership(ctx, to))
+}
+
+func memberError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, raftstore.ErrUnknownPeer):
+		return &Error{Code: ENotFound, Message: "not found", Detail: "no voter has this id", Err: err}
+	case errors.Is(err, raftstore.ErrNotLeader), errors.Is(err, raftstore.ErrLeadershipLost), errors.Is(err, raftstore.ErrClosed):
+		return storeError(err)
+	}
+	return Unavailable("the membership was not changed", err)
 }
 
 // Backup writes a whole copy of the control store.
 func (s *Cluster) Backup(ctx context.Context, w io.Writer) error {
-	return &Error{Code: ENotImplemented, Message: "not implemented"}
+	if _, err := s.cfg.Store.VerifiedView(ctx); err != nil {
+		return storeError(err)
+	}
+	return s.cfg.Store.Backup(w)
 }
 
 // Restore puts a backup in place of the control store's content.
 func (s *Cluster) Restore(ctx context.Context, r io.Reader) error {
-	return &Error{Code: ENotImplemented, Message: "not implemented"}
+	err := s.cfg.Store.RestoreBackup(ctx, r)
+	if errors.Is(err, raftstore.ErrBadBackup) {
+		return &Error{Code: EInvalid, Message: "invalid backup", Detail: "it is damaged, incomplete or not a backup", Err: err}
+	}
+	var own *Error
+	if errors.As(err, &own) { // of the reader: the body was too large or ended early
+		return own
+	}
+	return storeError(err)
 }
 
 // Agents lists every host, by id.
 func (s *Cluster) Agents(ctx context.Context) ([]Agent, error) {
-	return nil, &Error{Code: ENotImplemented, Message: "not implemented"}
+	view, err := s.cfg.Store.VerifiedView(ctx)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	sessions := s.cfg.Hosts.Sessions()
+	rows := raftstore.All(view, record.Agents)
+	out := make([]Agent, len(rows))
+	for i, row := range rows {
+		out[i] = showAgent(view, row, sessions)
+	}
+	return out, nil
+}
+
+func showAgent(r raftstore.Reader, row *record.Agent, sessions map[string]hosts.Session) Agent {
+	out := Agent{
+		ID: row.ID, Address: row.Address, State: string(row.State), Draining: row.Draining, CreatedAt: row.CreatedAt,
+		Sandboxes: len(raftstore.Find(r, record.Sandboxes, "agent", row.ID)),
+	}
+	session, heard := sessions[row.ID]
+	if !heard {
+		return out
+	}
+	hb := session.Heartbeat
+	out.LastSeen, out.Ready = session.LastSeen, hb.Ready
+	out.Draining = out.Draining || hb.Draining
+	out.CPUs, out.MemoryMB, out.ReservedMB = hb.Capacity.CPUs, hb.Capacity.MemoryMB, hb.Capacity.ReservedMB+session.ReservedMB
+	out.Slots, out.SlotsUsed, out.DiskFreeBytes = hb.Capacity.Slots, hb.Capacity.SlotsUsed, hb.Capacity.DiskFreeBytes
+	out.Versions = AgentVersions{Hostd: hb.Versions.Hostd, Engine: hb.Versions.Engine, Kernel: hb.Versions.Kernel}
+	for _, t := range hb.Templates {
+		out.Templates = append(out.Templates, AgentTemplate{Name: t.Name, BuildID: t.BuildID, Status: t.Status, Error: t.Error})
+	}
+	return out
 }
 
 // DrainAgent keeps new sandboxes off a host.
 func (s *Cluster) DrainAgent(ctx context.Context, id string) (Agent, error) {
-	return Agent{}, &Error{Code: ENotImplemented, Message: "not implemented"}
+	return s.setDraining(ctx, id, true)
 }
 
 // UndrainAgent lets new sandboxes on a host again.
 func (s *Cluster) UndrainAgent(ctx context.Context, id string) (Agent, error) {
-	return Agent{}, &Error{Code: ENotImplemented, Message: "not implemented"}
+	return s.setDraining(ctx, id, false)
 }
 
-// RemoveAgent forgets a host that has no sandbox left.
-func (s *Cluster) RemoveAgent(ctx context.Context, id string) error {
-	return &Error{Code: ENotImplemented, Message: "not implemented"}
+func (s *Cluster) setDraining(ctx context.Context, id string, draining bool) (Agent, error) {
+	var out Agent
+	sessions := s.cfg.Hosts.Sessions()
+	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		row, ok := raftstore.Get(tx, record.Agents, id)
+		if !ok {
+			return NotFound()
+		}
+		if row.Draining != draining {
+			row = row.Clone()
+			row.Draining = draining
+			raftstore.Put(tx, record.Agents, row)
+		}
+		out = showAgent(tx.Snapshot(), row, sessions)
+		return nil
+	})
+	return out, storeError(err)
 }
+
+// RemoveAgent forgets a host. One that is up and still has sandboxes is kept;
+// the failed sandboxes of a lost one may be deleted without it.
+func (s *Cluster) RemoveAgent(ctx context.Context, id string) error {
+	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		row, ok := raftstore.Get(tx, record.Agents, id)
+		if !ok {
+			return NotFound()
+		}
+		if n := len(raftstore.Find(tx, record.Sandboxes, "agent", id)); n > 0 && row.State == record.AgentUp {
+			return &Error{Code: EConflict, Message: "agent has sandboxes", Detail: "drain it and delete them first", Fields: map[string]any{"sandboxes": n}}
+		}
+		raftstore.Delete(tx, record.Agents, id)
+		return nil
+	})
+	if err != nil {
+		return storeError(err)
+	}
+	s.cfg.Hosts.Forget(id)
+	return nil
+}
+
+// How long a join token is valid.
+const (
+	defaultJoinTTL = time.Hour
+	maxJoinTTL     = 24 * time.Hour
+)
 
 // CreateJoinToken makes a one-time token with which one host can join within
 // ttl (0: one hour; at most 24 hours).
 func (s *Cluster) CreateJoinToken(ctx context.Context, ttl time.Duration) (JoinToken, error) {
-	return JoinToken{}, &Error{Code: ENotImplemented, Message: "not implemented"}
+	if ttl == 0 {
+		ttl = defaultJoinTTL
+	}
+	if ttl < 0 || ttl > maxJoinTTL {
+		return JoinToken{}, invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", int(maxJoinTTL.Seconds()))
+	}
+	secret := "bjt_" + randomText(40)
+	out := JoinToken{Token: secret, CASHA256: s.cfg.CAFingerprint}
+	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		out.ExpiresAt = tx.Now().Add(ttl)
+		raftstore.Put(tx, record.JoinTokens, &record.JoinToken{Meta: record.Meta{ID: hosts.JoinTokenID(secret)}, ExpiresAt: out.ExpiresAt})
+		return nil
+	})
+	if err != nil {
+		return JoinToken{}, storeError(err)
+	}
+	for _, p := range s.cfg.Store.Status().Peers {
+		out.Peers = append(out.Peers, p.Address)
+	}
+	return out, nil
 }

@@ -1,32 +1,169 @@
 package service
 
-import "context"
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// SandboxesConfig is what the use cases of sandboxes work with.
+type SandboxesConfig struct {
+	Store         *raftstore.Store
+	Hosts         *hosts.Registry
+	Flows         *sandbox.Flows
+	Engine        *flow.Engine
+	PreviewSuffix string // of preview host names; "" leaves preview_url empty
+	Clock         func() time.Time
+	Logger        *slog.Logger
+
+	// Observe is told how long each stage of a create took. engine: the time is
+	// the VMM's own.
+	Observe func(stage string, engine bool, took time.Duration)
+
+	// DeleteWait is how long a delete waits for the host; default 40 s, more
+	// than it takes to conclude that the host is lost.
+	DeleteWait time.Duration
+}
 
 // Sandboxes are the use cases of /v1/sandboxes.
-type Sandboxes struct{}
+type Sandboxes struct{ cfg SandboxesConfig }
 
-// Create makes a sandbox and returns once it runs.
-func (s *Sandboxes) Create(ctx context.Context, c Caller, in CreateSandbox) (Sandbox, error) {
-	return Sandbox{}, &Error{Code: ENotImplemented, Message: "not implemented"}
+// NewSandboxes makes the use cases.
+func NewSandboxes(cfg SandboxesConfig) *Sandboxes {
+	if cfg.DeleteWait == 0 {
+		cfg.DeleteWait = 40 * time.Second
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(string, bool, time.Duration) {}
+	}
+	return &Sandboxes{cfg: cfg}
 }
 
 // Get returns one sandbox of the caller's workspace.
 func (s *Sandboxes) Get(ctx context.Context, c Caller, id string) (Sandbox, error) {
-	return Sandbox{}, &Error{Code: ENotImplemented, Message: "not implemented"}
+	if err := c.RequireWorkspace(); err != nil {
+		return Sandbox{}, err
+	}
+	view, err := s.cfg.Store.VerifiedView(ctx)
+	if err != nil {
+		return Sandbox{}, storeError(err)
+	}
+	row, err := owned(view, c, id)
+	if err != nil {
+		return Sandbox{}, err
+	}
+	return s.show(row), nil
+}
+
+// owned finds a sandbox of the caller's workspace. Another workspace's is no
+// different from none.
+func owned(r raftstore.Reader, c Caller, id string) (*record.Sandbox, error) {
+	row, ok := raftstore.Get(r, record.Sandboxes, id)
+	if !ok || row.WorkspaceID != c.WorkspaceID {
+		return nil, NotFound()
+	}
+	return row, nil
 }
 
 // List returns a page of the workspace's sandboxes, newest first, and the
 // cursor of the next page ("" after the last).
 func (s *Sandboxes) List(ctx context.Context, c Caller, o ListOptions) (page []Sandbox, next string, err error) {
-	return nil, "", &Error{Code: ENotImplemented, Message: "not implemented"}
+	if err := c.RequireWorkspace(); err != nil {
+		return nil, "", err
+	}
+	view, err := s.cfg.Store.VerifiedView(ctx)
+	if err != nil {
+		return nil, "", storeError(err)
+	}
+	rows, next, err := paginate(raftstore.Find(view, record.Sandboxes, "workspace", c.WorkspaceID), o)
+	if err != nil {
+		return nil, "", err
+	}
+	page = make([]Sandbox, len(rows))
+	for i, row := range rows {
+		page[i] = s.show(row)
+	}
+	return page, next, nil
 }
 
-// Delete removes a sandbox; it returns once it is gone from its host.
+// Delete removes a sandbox; it returns once it is gone from its host. From the
+// moment it is marked there is no way back, so a host that does not answer only
+// delays the answer: past DeleteWait the removal goes on without the caller.
 func (s *Sandboxes) Delete(ctx context.Context, c Caller, id string) error {
-	return &Error{Code: ENotImplemented, Message: "not implemented"}
+	if err := c.RequireWorkspace(); err != nil {
+		return err
+	}
+	fresh := sandbox.NewFlowID()
+	var flowID string
+	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		row, err := owned(tx, c, id)
+		if err != nil {
+			return err
+		}
+		if row.Owner != nil {
+			return &Error{Code: EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"}
+		}
+		flowID, err = sandbox.BeginDelete(tx, fresh, row, c.RequestID)
+		return err
+	})
+	if err != nil {
+		return storeError(err)
+	}
+	wait, cancel := context.WithTimeout(ctx, s.cfg.DeleteWait)
+	defer cancel()
+	err = s.cfg.Engine.Wait(wait, flowID)
+	switch {
+	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
+		return nil
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return nil
+	}
+	return storeError(err)
 }
 
-// Exec runs a command in a running sandbox and waits for its end.
-func (s *Sandboxes) Exec(ctx context.Context, c Caller, id string, in Exec) (ExecResult, error) {
-	return ExecResult{}, &Error{Code: ENotImplemented, Message: "not implemented"}
+// show converts a row for its workspace.
+func (s *Sandboxes) show(r *record.Sandbox) Sandbox {
+	out := Sandbox{
+		ID: r.ID, WorkspaceID: r.WorkspaceID, Status: string(r.Status), Template: r.Template, Metadata: r.Metadata,
+		CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.AgentID,
+		FromSnapshot: r.FromSnapshot, ForkedFrom: r.ForkedFrom,
+		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, ExpiresAt: r.ExpiresAt, TTLSeconds: r.TTLSeconds,
+		Persistent: r.Persistent, Error: r.Error,
+	}
+	if r.Owner != nil {
+		out.Owner = &Owner{Type: r.Owner.Type, ID: r.Owner.ID}
+	}
+	for _, v := range r.Volumes {
+		out.Volumes = append(out.Volumes, VolumeMount{Name: v.Name, MountPath: v.MountPath})
+	}
+	if s.cfg.PreviewSuffix != "" {
+		out.PreviewURL = "https://{port}-" + r.ID + "." + s.cfg.PreviewSuffix
+	}
+	return out
+}
+
+// storeError says in the API's words why the control store did not do it.
+func storeError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, raftstore.ErrNotLeader), errors.Is(err, raftstore.ErrClosed), errors.Is(err, hosts.ErrNotLeading):
+		return Unavailable("leadership is changing; nothing was done", err)
+	case errors.Is(err, raftstore.ErrLeadershipLost):
+		return Unavailable("leadership was lost while this was done; it may or may not have happened", err)
+	case errors.Is(err, raftstore.ErrContention):
+		return Unavailable("too many changes at once; nothing was done", err)
+	case errors.Is(err, raftstore.ErrTooLarge):
+		return &Error{Code: ETooLarge, Message: "request too large", Err: err}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return Unavailable("the request ended before it was done; it may or may not have happened", err)
+	}
+	return AsError(err)
 }

@@ -1,0 +1,247 @@
+package service
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// idempotencyKept is how long a key is remembered.
+const idempotencyKept = 24 * time.Hour
+
+// Create makes a sandbox and returns once it runs.
+func (s *Sandboxes) Create(ctx context.Context, c Caller, in CreateSandbox) (Sandbox, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return Sandbox{}, err
+	}
+	if err := in.validate(); err != nil {
+		return Sandbox{}, err
+	}
+	var keyID string
+	if in.IdempotencyKey != "" {
+		keyID = idempotencyID(c.WorkspaceID, "POST /v1/sandboxes", in.IdempotencyKey)
+	}
+	for {
+		if keyID != "" {
+			out, found, err := s.replay(ctx, c, in, keyID)
+			if found || err != nil {
+				return out, err
+			}
+		}
+		out, err := s.create(ctx, c, in, keyID)
+		if !errors.Is(err, errKeyTaken) {
+			return out, err
+		}
+		// Another request with the same key came first: its result is ours.
+	}
+}
+
+var errKeyTaken = errors.New("idempotency key is taken")
+
+func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyID string) (Sandbox, error) {
+	times := stages{observe: s.cfg.Observe, clock: s.cfg.Clock, start: s.cfg.Clock()}
+	row := &record.Sandbox{
+		Meta: record.Meta{ID: randomText(hostapi.IDLength)}, WorkspaceID: c.WorkspaceID, Status: record.SandboxStarting,
+		Template: in.Template, TTLSeconds: in.TTLSeconds,
+	}
+	if string(in.Metadata) != "null" {
+		row.Metadata = in.Metadata
+	}
+	var err error
+	if row.EnvSealed, err = s.cfg.Flows.SealEnv(row.ID, in.Env); err != nil {
+		return Sandbox{}, AsError(err)
+	}
+	placing := s.cfg.Clock()
+	if err := s.cfg.Flows.Place(s.cfg.Store.View(), row); err != nil {
+		return Sandbox{}, s.placeError(ctx, c, in.Template, err)
+	}
+	times.note("placement", s.cfg.Clock().Sub(placing))
+	flowID := sandbox.NewFlowID()
+	err = s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		if err := mayCreate(tx, c); err != nil {
+			return err
+		}
+		if keyID != "" {
+			if k, taken := raftstore.Get(tx, record.IdempotencyKeys, keyID); taken && tx.Now().Before(k.ExpiresAt) {
+				return errKeyTaken
+			}
+			raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{
+				Meta: record.Meta{ID: keyID}, BodySHA256: in.BodySHA256, ResourceID: row.ID, ExpiresAt: tx.Now().Add(idempotencyKept),
+			})
+		}
+		return s.cfg.Flows.Begin(tx, flowID, row, sandbox.Create{
+			RequestID: c.RequestID, IdempotencyKeyID: keyID, Boot: hostapi.Boot(in.Boot),
+		})
+	})
+	if err != nil {
+		s.cfg.Flows.Unplace(row)
+		if errors.Is(err, errKeyTaken) {
+			return Sandbox{}, err
+		}
+		return Sandbox{}, storeError(err)
+	}
+	times.admitted = s.cfg.Clock()
+	out, err := s.await(ctx, c, row.ID, flowID)
+	if trace, ok := s.cfg.Flows.TakeTrace(row.ID); ok && err == nil {
+		times.report(trace)
+	}
+	return out, err
+}
+
+// mayCreate refuses a workspace that is blocked from creating compute.
+func mayCreate(r raftstore.Reader, c Caller) error {
+	ws, ok := raftstore.Get(r, record.Workspaces, c.WorkspaceID)
+	switch {
+	case !ok:
+		return Unauthorized(DetailInvalidToken)
+	case ws.Suspended:
+		return &Error{Code: EForbidden, Message: "account suspended"}
+	}
+	return nil
+}
+
+// await waits for a create and answers with its sandbox.
+func (s *Sandboxes) await(ctx context.Context, c Caller, id, flowID string) (Sandbox, error) {
+	err := s.cfg.Engine.Wait(ctx, flowID)
+	switch {
+	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
+	case errors.Is(err, sandbox.ErrNoHost):
+		return Sandbox{}, noNode(err)
+	case errors.Is(err, sandbox.ErrUnreachable):
+		return Sandbox{}, unreachable("", err)
+	case errors.Is(err, sandbox.ErrNotStarted):
+		return Sandbox{}, &Error{Code: EInternal, Message: "sandbox failed to start", Detail: "report the request id if a retry does not help", Err: err}
+	default:
+		return Sandbox{}, storeError(err)
+	}
+	view, verr := s.cfg.Store.VerifiedView(ctx)
+	if verr != nil {
+		return Sandbox{}, storeError(verr)
+	}
+	row, ok := raftstore.Get(view, record.Sandboxes, id)
+	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.SandboxDeleting {
+		return Sandbox{}, &Error{Code: EConflict, Message: "sandbox was deleted while it was being created"}
+	}
+	return s.show(row), nil
+}
+
+// replay answers a create whose key was used before with what that one made,
+// waiting for it when it is still under way. found is false when the key is
+// free.
+func (s *Sandboxes) replay(ctx context.Context, c Caller, in CreateSandbox, keyID string) (out Sandbox, found bool, err error) {
+	view, err := s.cfg.Store.VerifiedView(ctx)
+	if err != nil {
+		return Sandbox{}, false, storeError(err)
+	}
+	key, ok := raftstore.Get(view, record.IdempotencyKeys, keyID)
+	if !ok || !s.cfg.Clock().Before(key.ExpiresAt) {
+		return Sandbox{}, false, nil
+	}
+	if subtle.ConstantTimeCompare(key.BodySHA256, in.BodySHA256) != 1 {
+		return Sandbox{}, true, &Error{Code: EConflict, Message: "idempotency key reused", Detail: "this Idempotency-Key was sent with another body"}
+	}
+	row, ok := raftstore.Get(view, record.Sandboxes, key.ResourceID)
+	if !ok || row.WorkspaceID != c.WorkspaceID {
+		return Sandbox{}, true, &Error{Code: ENotFound, Message: "not found", Detail: "the sandbox that this Idempotency-Key made has been deleted"}
+	}
+	if live, ok := flow.Live(view, sandbox.Subject(row.ID)); ok && live.Kind == sandbox.KindCreate {
+		out, err = s.await(ctx, c, row.ID, live.ID)
+		return out, true, err
+	}
+	return s.show(row), true, nil
+}
+
+func idempotencyID(workspace, route, key string) string {
+	sum := sha256.Sum256([]byte(workspace + "\x00" + route + "\x00" + key))
+	return hex.EncodeToString(sum[:])
+}
+
+// placeError says why no host was found at once. Whether the caller may create
+// at all is found out first: it decides which error they get.
+func (s *Sandboxes) placeError(ctx context.Context, c Caller, template string, err error) error {
+	var none *placement.Error
+	if !errors.As(err, &none) {
+		return storeError(err)
+	}
+	view, verr := s.cfg.Store.VerifiedView(ctx)
+	if verr != nil {
+		return storeError(verr)
+	}
+	if err := mayCreate(view, c); err != nil {
+		return err
+	}
+	if none.Reason == placement.UnknownTemplate {
+		return invalid("unknown template", "no template %q; available: %s", template, orNone(none.Templates))
+	}
+	return noNode(err)
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+func noNode(err error) *Error {
+	var none *placement.Error
+	detail := ""
+	if errors.As(err, &none) {
+		detail = none.Reason.String()
+	}
+	return &Error{Code: EBadGateway, Message: "no available compute node", Detail: detail, RetryAfter: time.Second, Err: err}
+}
+
+func unreachable(detail string, err error) *Error {
+	return &Error{Code: EBadGateway, Message: "agent unreachable", Detail: detail, RetryAfter: time.Second, Err: err}
+}
+
+// stages tells where the time of a create went.
+type stages struct {
+	observe  func(stage string, engine bool, took time.Duration)
+	clock    func() time.Time
+	start    time.Time
+	admitted time.Time // validated, placed, written
+	placed   time.Duration
+}
+
+func (t *stages) note(stage string, took time.Duration) {
+	t.placed += took
+	t.observe(stage, false, took)
+}
+
+// report is for a create that went through at the first host. The stages
+// "admit", "placement", "dispatch", "host_call" and "commit" are the control
+// plane's own; those of the host begin with "host."; "total" is all of it, and
+// "own" is the part that was not the engine's start, restore and resume.
+func (t *stages) report(trace sandbox.Trace) {
+	end := t.clock()
+	t.observe("admit", false, t.admitted.Sub(t.start)-t.placed)
+	t.observe("dispatch", false, max(0, trace.Dispatched.Sub(t.admitted)))
+	var hostTotal, engine time.Duration
+	for _, st := range trace.Box.Stages {
+		t.observe("host."+st.Name, st.Engine, st.Duration)
+		hostTotal += st.Duration
+		if st.Engine {
+			engine += st.Duration
+		}
+	}
+	if trace.Box.CreateDuration > 0 { // stages may overlap; the host knows better
+		hostTotal, engine = trace.Box.CreateDuration, trace.Box.CreateDuration-trace.Box.CreateOwnDuration
+	}
+	t.observe("host_call", false, max(0, trace.Answered.Sub(trace.Dispatched)-hostTotal))
+	t.observe("commit", false, end.Sub(trace.Answered))
+	t.observe("total", false, end.Sub(t.start))
+	t.observe("own", false, max(0, end.Sub(t.start)-engine))
+}

@@ -1,0 +1,149 @@
+package service
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Bounds of a create.
+const (
+	MaxTTLSeconds     = 365 * 24 * 60 * 60
+	maxMetadata       = 16 << 10
+	maxIdempotencyKey = 255
+)
+
+var (
+	templateName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+	envName      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
+)
+
+// validate checks what can be checked without the control store.
+func (in CreateSandbox) validate() error {
+	switch {
+	case in.Template == "":
+		return &Error{Code: EInvalid, Message: "template is required"}
+	case !templateName.MatchString(in.Template):
+		return invalid("unknown template", "a template's name has up to 63 of a-z, 0-9, '.', '_' and '-'")
+	case in.TTLSeconds != nil && (*in.TTLSeconds < 1 || *in.TTLSeconds > MaxTTLSeconds):
+		return invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", MaxTTLSeconds)
+	case in.Boot != "" && in.Boot != string(hostapi.BootRestore) && in.Boot != string(hostapi.BootCold):
+		return invalid("invalid boot", `boot is "restore" or "cold"`)
+	case in.FromSnapshot != "": // there is no way yet to make one, so none has this id
+		return &Error{Code: ENotFound, Message: "not found", Detail: "no such snapshot"}
+	case len(in.Volumes) > 0:
+		return &Error{Code: ENotFound, Message: "not found", Detail: "no such volume"}
+	case len(in.IdempotencyKey) > maxIdempotencyKey:
+		return invalid("invalid idempotency key", "an Idempotency-Key has at most %d characters", maxIdempotencyKey)
+	case in.IdempotencyKey != "" && len(in.BodySHA256) == 0:
+		return invalid("invalid idempotency key", "the request has no body")
+	}
+	if err := validMetadata(in.Metadata); err != nil {
+		return err
+	}
+	return validEnv(in.Env)
+}
+
+func validMetadata(raw json.RawMessage) error {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil
+	}
+	if len(raw) > maxMetadata {
+		return invalid("invalid metadata", "metadata is at most %d bytes", maxMetadata)
+	}
+	if t := bytes.TrimLeft(raw, " \t\r\n"); len(t) == 0 || t[0] != '{' || !json.Valid(raw) {
+		return invalid("invalid metadata", "metadata must be an object")
+	}
+	return nil
+}
+
+// validEnv checks an environment. The values are never part of an error: they
+// may be secrets.
+func validEnv(env map[string]string) error {
+	size := 0
+	for name, value := range env {
+		size += len(name) + len(value) + 2
+		if !envName.MatchString(name) {
+			shown := name
+			if len(shown) > 40 || !utf8.ValidString(shown) {
+				shown = strings.ToValidUTF8(shown[:min(len(shown), 40)], "\uFFFD") + "…"
+			}
+			return invalid("invalid env", "%q is no name of a variable: letters, digits and '_', not beginning with a digit", shown)
+		}
+		if strings.ContainsRune(value, 0) {
+			return invalid("invalid env", "the value of %s contains a NUL character", name)
+		}
+	}
+	if size > maxEnvSize {
+		return invalid("invalid env", "names and values are at most %d bytes together", maxEnvSize)
+	}
+	return nil
+}
+
+// paginate sorts rows newest first and cuts the page that o asks for. The
+// cursor holds the row's place in history and only the beginning of its id:
+// ids of sandboxes are credentials and URLs are logged.
+func paginate[T record.Row](rows []T, o ListOptions) (page []T, next string, err error) {
+	limit := o.Limit
+	if limit == 0 {
+		limit = DefaultLimit
+	}
+	if limit < 1 || limit > MaxLimit {
+		return nil, "", invalid("invalid limit", "limit must be from 1 to %d", MaxLimit)
+	}
+	key := func(r T) (uint64, string) {
+		m := r.RowMeta()
+		return m.CreateIndex, m.ID[:min(len(m.ID), cursorID)]
+	}
+	slices.SortFunc(rows, func(a, b T) int {
+		x, y := a.RowMeta(), b.RowMeta()
+		if x.CreateIndex != y.CreateIndex {
+			if x.CreateIndex > y.CreateIndex {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(x.ID, y.ID)
+	})
+	if o.Cursor != "" {
+		index, id, err := readCursor(o.Cursor)
+		if err != nil {
+			return nil, "", err
+		}
+		start, _ := slices.BinarySearchFunc(rows, struct{}{}, func(r T, _ struct{}) int {
+			if i, p := key(r); i > index || i == index && p <= id {
+				return -1
+			}
+			return 1
+		})
+		rows = rows[start:]
+	}
+	if len(rows) <= limit {
+		return rows, "", nil
+	}
+	page = rows[:limit]
+	index, id := key(page[limit-1])
+	return page, base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatUint(index, 10) + "." + id)), nil
+}
+
+// cursorID is how much of an id tells rows of one transaction apart.
+const cursorID = 8
+
+func readCursor(cursor string) (index uint64, id string, err error) {
+	raw, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err == nil {
+		first, rest, ok := strings.Cut(string(raw), ".")
+		if index, err = strconv.ParseUint(first, 10, 64); err == nil && ok && len(rest) <= cursorID {
+			return index, rest, nil
+		}
+	}
+	return 0, "", &Error{Code: EInvalid, Message: "invalid cursor"}
+}
