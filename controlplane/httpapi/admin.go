@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -86,8 +87,10 @@ func (w *backupWriter) Write(p []byte) (int, error) {
 }
 
 func (a *API) restore(c *gin.Context) error {
-	if err := a.cfg.Cluster.Restore(c.Request.Context(), &stream{c: c, left: maxRestoreBody}); err != nil {
-		return err
+	body := &stream{c: c, left: maxRestoreBody}
+	if err := a.cfg.Cluster.Restore(c.Request.Context(), body); err != nil {
+		// A backup that did not arrive is not one that is damaged.
+		return cmp.Or(body.err, err)
 	}
 	return noContent(c)
 }
@@ -140,7 +143,7 @@ func (a *API) createJoinToken(c *gin.Context) error {
 	var ttl time.Duration
 	if s := in.TTLSeconds; s != nil {
 		if *s < 1 || *s > maxJoinTTL {
-			return invalid("ttl_seconds must be from 1 to 86400", "")
+			return invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to 86400")
 		}
 		ttl = time.Duration(*s) * time.Second
 	}

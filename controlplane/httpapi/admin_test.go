@@ -121,8 +121,10 @@ func TestRestore(t *testing.T) {
 		req.Body = io.NopCloser(io.LimitReader(zeros{}, maxRestoreBody+2))
 		req.ContentLength = -1
 		r.cluster.restore = func(in io.Reader) error {
-			_, err := io.Copy(io.Discard, in)
-			return err
+			if _, err := io.Copy(io.Discard, in); err != nil {
+				return &service.Error{Code: service.EInvalid, Message: "invalid backup", Err: err}
+			}
+			return nil
 		}
 		if w := r.send(req); w.Code != 413 || errorOf(t, w).Error != "request body too large" {
 			t.Errorf("got %d %s", w.Code, w.Body)

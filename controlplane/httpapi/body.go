@@ -88,15 +88,17 @@ func bodyError(err error, message string) error {
 type stream struct {
 	c    *gin.Context
 	left int64
+	err  error // why it broke off
 }
 
 // Read implements io.Reader.
 func (s *stream) Read(p []byte) (int, error) {
 	if s.left < 0 {
-		return 0, &service.Error{
+		s.err = &service.Error{
 			Code: service.ETooLarge, Message: "request body too large",
 			Detail: fmt.Sprintf("at most %d bytes", int64(maxRestoreBody)),
 		}
+		return 0, s.err
 	}
 	setReadDeadline(s.c, time.Now().Add(stallTimeout))
 	n, err := s.c.Request.Body.Read(p)
@@ -105,7 +107,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	case err == io.EOF: //nolint:errorlint // a Reader's contract is this very value
 		setReadDeadline(s.c, time.Time{})
 	case err != nil:
-		err = bodyError(err, "incomplete body")
+		s.err = bodyError(err, "incomplete body")
+		err = s.err
 	}
 	return n, err
 }

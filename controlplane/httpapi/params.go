@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
 
@@ -64,9 +62,9 @@ func idempotencyKey(c *gin.Context) (string, error) {
 		return "", invalid("invalid idempotency key", "the header is given more than once")
 	case key == "":
 		return "", invalid("invalid idempotency key", "the header is empty")
-	case !utf8.ValidString(key), strings.ContainsFunc(key, unicode.IsControl):
-		return "", invalid("invalid idempotency key", "want printable characters")
-	case utf8.RuneCountInString(key) > api.MaxIdempotencyKeyLength:
+	case strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }):
+		return "", invalid("invalid idempotency key", "want printable ASCII characters")
+	case len(key) > api.MaxIdempotencyKeyLength:
 		return "", invalid("invalid idempotency key", fmt.Sprintf("at most %d characters", api.MaxIdempotencyKeyLength))
 	}
 	return key, nil

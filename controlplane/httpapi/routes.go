@@ -73,9 +73,15 @@ func routes() []route {
 			body:       exampleCreate, status: 201, answer: exampleSandbox,
 			failures: []service.Error{
 				{Code: service.EInvalid, Message: "template is required"},
+				{Code: service.EInvalid, Message: "unknown template", Detail: `no template "bse"; available: base`},
+				{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 31536000"},
+				{Code: service.EInvalid, Message: "invalid idempotency key", Detail: "at most 255 characters"},
 				{Code: service.EInvalid, Message: "env must be a string map", Detail: "env must be an object whose values are strings, not array"},
 				{Code: service.EForbidden, Message: "account suspended"},
+				{Code: service.ENotFound, Message: "not found", Detail: "no such snapshot"},
 				{Code: service.EConflict, Message: "idempotency key reused"},
+				{Code: service.EConflict, Message: "sandbox was deleted while it was being created"},
+				{Code: service.EInternal, Message: "sandbox failed to start"},
 				{Code: service.EBadGateway, Message: "no available compute node"},
 				{Code: service.EBadGateway, Message: "agent unreachable"},
 				{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"},
@@ -103,6 +109,9 @@ func routes() []route {
 			body: exampleExec, status: 200, answer: exampleExecResult,
 			failures: []service.Error{
 				{Code: service.EInvalid, Message: "cmd required"},
+				{Code: service.EInvalid, Message: "invalid timeout_seconds", Detail: "timeout_seconds must be from 1 to 3600"},
+				{Code: service.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
+				{Code: service.ERateLimited, Message: "too many commands at once in this sandbox"},
 				{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
 				{Code: service.EBadGateway, Message: "agent unreachable"},
 			},
@@ -145,6 +154,7 @@ func routes() []route {
 		}},
 		{del, "/v1/admin/raft/peers/:id", operator, (*API).removePeer, operation{
 			id: "removePeer", tag: "Administration", summary: "Take a replica out of the members", status: 204,
+			failures: []service.Error{{Code: service.EConflict, Message: "the last replica cannot be removed"}},
 		}},
 		{post, "/v1/admin/raft/transfer-leadership", operator, (*API).transferLeadership, operation{
 			id: "transferLeadership", tag: "Administration", summary: "Hand leadership to another replica",
@@ -181,7 +191,7 @@ func routes() []route {
 		{post, "/v1/admin/join-tokens", operator, (*API).createJoinToken, operation{
 			id: "createJoinToken", tag: "Administration", summary: "Create a token with which one host can join",
 			body: api.CreateJoinToken{}, status: 201, answer: exampleJoinToken,
-			failures: []service.Error{{Code: service.EInvalid, Message: "ttl_seconds must be from 1 to 86400"}},
+			failures: []service.Error{{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 86400"}},
 		}},
 	}
 }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
@@ -102,7 +103,7 @@ func bindExec(c *gin.Context) (service.Exec, error) {
 	switch {
 	case err != nil:
 		return service.Exec{}, err
-	case in.Cmd.IsZero():
+	case in.Cmd.IsZero(), in.Cmd.Argv == nil && strings.TrimSpace(in.Cmd.Shell) == "":
 		return service.Exec{}, invalid("cmd required", "")
 	case in.Cmd.Argv != nil && in.Cmd.Argv[0] == "":
 		return service.Exec{}, invalid("cmd required", "the first element of cmd, the program, is empty")
