@@ -109,6 +109,7 @@ type plane struct {
 	sandboxes []service.Sandbox
 	env       map[string]map[string]string
 	keys      map[string]string
+	slow      chan struct{} // closed when the slow create is done
 	tokens    []service.Token
 	draining  bool
 	peers     []string
@@ -138,12 +139,25 @@ func (p *plane) Create(ctx context.Context, _ service.Caller, in service.CreateS
 	switch in.Template {
 	case "base", "python":
 	case "slow":
-		// Says that it began, and ends only with its client.
+		// Says that it began, and is done only when its client has gone. The
+		// same key again waits for that.
+		p.mu.Lock()
+		again := p.slow != nil
+		if !again {
+			p.slow = make(chan struct{})
+		}
+		p.mu.Unlock()
+		if again {
+			<-p.slow
+			break
+		}
+		defer close(p.slow)
 		if err := os.WriteFile(filepath.Join(p.dir, "creating"), nil, 0o600); err != nil {
 			return service.Sandbox{}, err
 		}
 		<-ctx.Done()
-		return service.Sandbox{}, errors.Join(ctx.Err(), os.WriteFile(filepath.Join(p.dir, "cancelled"), nil, 0o600))
+		_, err := p.add(in)
+		return service.Sandbox{}, errors.Join(ctx.Err(), err)
 	case "full":
 		return service.Sandbox{}, &service.Error{Code: service.EBadGateway, Message: "no available compute node", Detail: "2 hosts, none with 512 MB free"}
 	case "quota":
@@ -151,6 +165,11 @@ func (p *plane) Create(ctx context.Context, _ service.Caller, in service.CreateS
 	default:
 		return service.Sandbox{}, &service.Error{Code: service.EInvalid, Message: "unknown template", Detail: "no template is named " + in.Template}
 	}
+	return p.add(in)
+}
+
+// add makes the sandbox, or finds the one that the key made.
+func (p *plane) add(in service.CreateSandbox) (service.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if id, ok := p.keys[in.IdempotencyKey]; ok {

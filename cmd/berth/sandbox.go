@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -39,7 +40,8 @@ The id alone goes to stdout; what else there is to say goes to stderr. CPU,
 memory and disk are the template's.
 
 A create is sent with an idempotency key, one of its own unless you give one,
-so that it can be tried at another replica without making two sandboxes.`,
+so that it can be tried at another replica without making two sandboxes. After
+Ctrl-C what was begun is deleted; with a key of yours it is not.`,
 		Example: `  berth sandbox create
   id=$(berth sandbox create base --ttl 1h)
   berth sandbox create --env LANG=C.UTF-8 --env HTTP_PROXY --metadata job=42
@@ -64,9 +66,6 @@ so that it can be tried at another replica without making two sandboxes.`,
 			if in.Metadata, err = metadataOf(metadata, object); err != nil {
 				return usage(cmd, "%s", err)
 			}
-			if key == "" {
-				key = "berth-" + rand.Text()
-			}
 			return a.create(cmd.Context(), in, key, quiet)
 		},
 	}
@@ -88,6 +87,10 @@ func (a *app) create(ctx context.Context, in api.CreateSandbox, key string, quie
 	if err != nil {
 		return err
 	}
+	ownKey := key == ""
+	if ownKey {
+		key = "berth-" + rand.Text()
+	}
 	stop := func() {}
 	if !quiet {
 		stop = spin(a.stderr, "creating a sandbox from "+in.Template)
@@ -96,6 +99,9 @@ func (a *app) create(ctx context.Context, in api.CreateSandbox, key string, quie
 	sb, err := c.CreateSandbox(ctx, in, key)
 	stop()
 	if err != nil {
+		if ctx.Err() != nil && ownKey {
+			a.undo(c, in, key)
+		}
 		return err
 	}
 	if a.json {
@@ -106,6 +112,21 @@ func (a *app) create(ctx context.Context, in api.CreateSandbox, key string, quie
 	}
 	fmt.Fprintln(a.stdout, sb.ID)
 	return nil
+}
+
+// undo deletes what an interrupted create makes: the service goes on with it
+// when its client leaves. The key finds it, and is nobody else's.
+func (a *app) undo(c *api.Client, in api.CreateSandbox, key string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	defer spin(a.stderr, "interrupted, deleting the sandbox")()
+	sb, err := c.CreateSandbox(ctx, in, key)
+	if err == nil {
+		err = c.DeleteSandbox(ctx, sb.ID)
+	}
+	if err != nil && api.StatusOf(err) != http.StatusNotFound {
+		a.note("berth: the sandbox may come up all the same: %s", err)
+	}
 }
 
 // metadataOf makes the object out of --metadata or --metadata-json.
