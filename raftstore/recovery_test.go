@@ -236,12 +236,20 @@ func TestEntryNotUnderstoodStopsTheStore(t *testing.T) {
 	if err := lead.Update(bg, putWorkspace("late", "")); err == nil {
 		t.Error("a failed replica acknowledged a write")
 	}
-	for _, r := range c.all {
-		select {
-		case <-r.Failed():
-		case <-time.After(10 * time.Second):
-			t.Fatalf("%s did not stop", r.id)
+	// Each that applies it stops. The last one may be left without a majority
+	// to tell it that the entry is committed.
+	stopped := func() (out []*replica) {
+		for _, r := range c.all {
+			select {
+			case <-r.Failed():
+				out = append(out, r)
+			default:
+			}
 		}
+		return out
+	}
+	await(t, 10*time.Second, "a majority to stop", func() bool { return len(stopped()) >= 2 })
+	for _, r := range stopped() {
 		if err := r.Err(); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "unknown format version 99") {
 			t.Errorf("%s: %v", r.id, err)
 		}
@@ -259,17 +267,7 @@ func TestEntryNotUnderstoodStopsTheStore(t *testing.T) {
 	for _, r := range c.all {
 		c.start(r)
 	}
-	// Each that applies it stops; the last one may be left without a majority
-	// to tell it that the entry is committed.
-	await(t, 10*time.Second, "a majority to stop again", func() bool {
-		n := 0
-		for _, r := range c.all {
-			if r.Err() != nil {
-				n++
-			}
-		}
-		return n >= 2
-	})
+	await(t, 10*time.Second, "a majority to stop again", func() bool { return len(stopped()) >= 2 })
 }
 
 // A leader that is cut off answers nothing once the others may have another.
