@@ -104,7 +104,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	n, err := s.c.Request.Body.Read(p)
 	s.left -= int64(n)
 	switch {
-	case err == io.EOF: //nolint:errorlint // a Reader's contract is this very value
+	case err == io.EOF:
 		setReadDeadline(s.c, time.Time{})
 	case err != nil:
 		s.err = bodyError(err, "incomplete body")

@@ -27,6 +27,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// The use cases are what the handlers call.
+var (
+	_ Sandboxes = (*service.Sandboxes)(nil)
+	_ Identity  = (*service.Identity)(nil)
+	_ Cluster   = (*service.Cluster)(nil)
+)
+
 // errUnexpected is what a use case fails with that a test did not set.
 var errUnexpected = errors.New("the test expects no such call")
 
