@@ -3,7 +3,6 @@ package raftstore
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -36,7 +35,7 @@ func quietLog() *slog.Logger {
 	if os.Getenv("RAFTSTORE_TEST_LOG") != "" {
 		return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	return slog.New(slog.NewTextHandler(io.Discard, nil))
+	return slog.New(slog.DiscardHandler)
 }
 
 // replica is a place where a store runs; it keeps its address and its files

@@ -36,7 +36,7 @@ func (h *hcLog) Log(level hclog.Level, msg string, args ...any) {
 		}
 		out[i] = a
 	}
-	h.log.Log(context.Background(), l, msg, out...)
+	h.log.Log(context.Background(), l, msg, out...) //nolint:sloglint // the library's messages, constant where they are written
 }
 
 func (h *hcLog) Trace(msg string, args ...any) { h.Log(hclog.Trace, msg, args...) }

@@ -145,7 +145,7 @@ func readSnapshot(src io.Reader, set *tableSet) (*memdb.MemDB, uint64, error) {
 		r.fail("%d rows, the trailer says %d", total, binary.BigEndian.Uint64(count))
 	}
 	if r.err == nil {
-		if _, err := r.buf.ReadByte(); err != io.EOF {
+		if _, err := r.buf.ReadByte(); !errors.Is(err, io.EOF) {
 			r.fail("bytes after the end")
 		}
 	}
@@ -227,7 +227,7 @@ func (r *snapshotReader) raw(n int) []byte {
 }
 
 func (r *snapshotReader) readFailed(err error) {
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		r.fail("truncated")
 	} else if r.err == nil {
 		r.err = fmt.Errorf("read snapshot: %w", err)
@@ -267,7 +267,7 @@ func (r *snapshotReader) varint() int64 {
 }
 
 func (r *snapshotReader) numberFailed(err error) {
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		r.fail("truncated")
 		return
 	}

@@ -100,7 +100,7 @@ func retryDelay(ctx context.Context, try int) error {
 		return ctx.Err()
 	}
 	limit := min(time.Millisecond<<try, maxRetryDelay)
-	t := time.NewTimer(rand.N(limit))
+	t := time.NewTimer(rand.N(limit)) //nolint:gosec // spreads retries, guards nothing
 	defer t.Stop()
 	select {
 	case <-t.C:

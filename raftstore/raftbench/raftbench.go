@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -183,7 +182,7 @@ func startStore(ctx context.Context, dir string) (*storeCluster, error) {
 			ID: id, Dir: filepath.Join(dir, id), StreamLayer: stream,
 			Tables:           []raftstore.AnyTable{raftstore.Register(items)},
 			HeartbeatTimeout: heartbeat,
-			Logger:           slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Logger:           slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			c.close()

@@ -2,6 +2,7 @@ package raftbench
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 )
@@ -33,4 +34,15 @@ func BenchmarkComparison(b *testing.B) {
 				p.Ours.CommitsPerSecond, p.Ours.P50, p.Ours.P99, p.Plain.CommitsPerSecond, p.Plain.P50, p.Plain.P99, p.Ratio())
 		}
 	}
+}
+
+func TestFailover(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	took, err := Failover(ctx, t.TempDir(), 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(took)
+	t.Logf("leader lost to next write: median %s, worst %s", took[len(took)/2], took[len(took)-1])
 }
