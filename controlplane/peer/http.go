@@ -2,10 +2,14 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/controlplane/pki"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -102,10 +106,29 @@ func StripMarks(r *http.Request) {
 // only: WebSockets have to pass, and one slow body must not hold up the rest.
 func NewTransport(node *pki.Node) *http.Transport {
 	return &http.Transport{
-		TLSClientConfig:     node.ClientTLS(pki.AnyOf(pki.RoleReplica), "http/1.1"),
-		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+		TLSClientConfig: node.ClientTLS(pki.AnyOf(pki.RoleReplica), "http/1.1"),
+		// The kernel's own keep-alive settings, below, and not those of net.
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: -1, Control: noticeDeadPeers}).DialContext,
 		TLSHandshakeTimeout: 3 * time.Second,
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     90 * time.Second,
 	}
+}
+
+// deadAfter is how long what was sent to a replica may stay unacknowledged.
+const deadAfter = 5 * time.Second
+
+// noticeDeadPeers ends connections to a machine that is gone without a word in
+// seconds: the kernel by itself would try for a quarter of an hour.
+func noticeDeadPeers(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		failed = errors.Join(
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(deadAfter.Milliseconds())),
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 2),
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 1),
+		)
+	})
+	return errors.Join(err, failed)
 }

@@ -1,0 +1,237 @@
+// Package forward lets every replica answer: a request that only the leader can
+// serve goes on to it over the peer port, once, and the answer comes back as
+// the leader gave it.
+package forward
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"sync/atomic"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/peer"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// HeaderNotLeader is on the answer of a replica that was taken for the leader
+// and is not: the request was not looked at and may be sent elsewhere.
+const HeaderNotLeader = "Berth-Not-Leader"
+
+// Config is what a Forwarder works with.
+type Config struct {
+	Self      string       // id of this replica
+	Local     http.Handler // the API itself
+	Leading   func() bool  // this replica leads and may answer
+	Leader    func() (id, address string)
+	Transport http.RoundTripper // to the peer ports
+	Logger    *slog.Logger
+
+	// Wait bounds how long a request waits for a leader to be elected; default
+	// 3 s, several elections.
+	Wait time.Duration
+}
+
+// Forwarder is the handler in front of the API.
+type Forwarder struct {
+	cfg   Config
+	proxy *httputil.ReverseProxy
+}
+
+// New makes the handler.
+func New(cfg Config) *Forwarder {
+	if cfg.Wait == 0 {
+		cfg.Wait = 3 * time.Second
+	}
+	f := &Forwarder{cfg: cfg}
+	f.proxy = &httputil.ReverseProxy{
+		Transport:      cfg.Transport,
+		FlushInterval:  -1, // what the leader sends in pieces reaches the client in pieces
+		ErrorLog:       slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
+		Rewrite:        f.rewrite,
+		ModifyResponse: misdirected,
+		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
+			attemptOf(r.Context()).err = err
+		},
+	}
+	return f
+}
+
+// local are the routes that each replica answers for itself.
+func local(r *http.Request) bool {
+	switch r.URL.Path {
+	case "/healthz", "/version", "/metrics", "/openapi.json":
+		return true
+	case "/v1/admin/raft-status":
+		return r.Method == http.MethodGet || r.Method == http.MethodHead
+	}
+	return false
+}
+
+const (
+	headerRequestID      = "X-Request-Id"
+	headerIdempotencyKey = "Idempotency-Key"
+)
+
+// ServeHTTP implements http.Handler.
+func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	given := ""
+	if v := r.Header.Values(headerRequestID); len(v) == 1 {
+		given = v[0]
+	}
+	r.Header.Set(headerRequestID, service.RequestID(given)) // the same here and at the leader
+	if local(r) || f.cfg.Leading() {
+		f.cfg.Local.ServeHTTP(w, r)
+		return
+	}
+	f.forward(w, r)
+}
+
+func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
+	deadline := time.Now().Add(f.cfg.Wait)
+	body, err := keep(w, r)
+	if err != nil {
+		f.fail(w, r, http.StatusBadRequest, "the request's body could not be read", err)
+		return
+	}
+	for {
+		here, address := f.resolve(r.Context(), deadline, peer.Forwarded(r.Context()))
+		switch {
+		case here:
+			r.Body = body.reader()
+			f.cfg.Local.ServeHTTP(w, r)
+			return
+		case r.Context().Err() != nil:
+			return // the client has gone
+		case peer.Forwarded(r.Context()):
+			w.Header().Set(HeaderNotLeader, f.cfg.Self)
+			f.fail(w, r, http.StatusServiceUnavailable, "this replica does not lead", nil)
+			return
+		case address == "":
+			f.fail(w, r, http.StatusServiceUnavailable, "there is no leader; an election may be under way", nil)
+			return
+		}
+		a := &attempt{address: address}
+		out := r.WithContext(httptrace.WithClientTrace(
+			context.WithValue(r.Context(), attemptKey{}, a),
+			&httptrace.ClientTrace{WroteHeaders: func() { a.sent.Store(true) }}))
+		out.Body = body.reader()
+		f.proxy.ServeHTTP(w, out)
+		switch {
+		case a.err == nil, r.Context().Err() != nil:
+			return
+		case !body.replayable(), a.sent.Load() && !errors.Is(a.err, errMisdirected) && !repeatable(r):
+			f.fail(w, r, http.StatusBadGateway, "the leader went away over this request; it may or may not have happened", a.err)
+			return
+		case !time.Now().Before(deadline):
+			f.fail(w, r, http.StatusServiceUnavailable, "the leader does not answer", a.err)
+			return
+		}
+		f.cfg.Logger.DebugContext(r.Context(), "forwarding again", "request_id", r.Header.Get(headerRequestID), "leader", address, "error", a.err)
+		pause(r.Context(), retryPause)
+	}
+}
+
+// attempt is one try to forward.
+type attempt struct {
+	address string
+	sent    atomic.Bool // the request's header went out: it may have been processed
+	err     error
+}
+
+type attemptKey struct{}
+
+func attemptOf(ctx context.Context) *attempt { return ctx.Value(attemptKey{}).(*attempt) }
+
+var errMisdirected = errors.New("forwarded to a replica that does not lead")
+
+func misdirected(resp *http.Response) error {
+	if resp.Header.Get(HeaderNotLeader) != "" {
+		return errMisdirected
+	}
+	return nil
+}
+
+// repeatable requests may be sent again when it is unknown whether the leader
+// has handled them.
+func repeatable(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return true
+	case http.MethodPost:
+		// Only creates honour the key.
+		return r.URL.Path == "/v1/sandboxes" && r.Header.Get(headerIdempotencyKey) != ""
+	}
+	return false
+}
+
+func (f *Forwarder) rewrite(pr *httputil.ProxyRequest) {
+	pr.Out.URL.Scheme, pr.Out.URL.Host = "https", attemptOf(pr.In.Context()).address
+	pr.Out.URL.RawQuery = pr.In.URL.RawQuery // as it came, also what does not parse
+	pr.SetXForwarded()
+	pr.Out.Header.Set(peer.HeaderForwarded, f.cfg.Self)
+	if name := peer.Operator(pr.In.Context()); name != "" {
+		pr.Out.Header.Set(peer.HeaderOperator, name)
+	}
+}
+
+const (
+	resolvePause = 10 * time.Millisecond
+	retryPause   = 25 * time.Millisecond
+)
+
+// resolve finds out where the request is to be served. A forwarded request
+// waits here only for this replica itself, which was taken for the leader and
+// may be about to be it.
+func (f *Forwarder) resolve(ctx context.Context, deadline time.Time, forwarded bool) (here bool, address string) {
+	if forwarded {
+		deadline = time.Now().Add(f.cfg.Wait / 3)
+	}
+	for {
+		if f.cfg.Leading() {
+			return true, ""
+		}
+		id, address := f.cfg.Leader()
+		switch {
+		case forwarded && id != f.cfg.Self && id != "":
+			return false, ""
+		case !forwarded && address != "" && id != f.cfg.Self:
+			return false, address
+		case !time.Now().Before(deadline), !pause(ctx, resolvePause):
+			return false, ""
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// fail answers for the leader that could not.
+func (f *Forwarder) fail(w http.ResponseWriter, r *http.Request, status int, detail string, cause error) {
+	id := r.Header.Get(headerRequestID)
+	f.cfg.Logger.WarnContext(r.Context(), "request not forwarded", "request_id", id, "method", r.Method, "status", status, "detail", detail, "error", cause)
+	h := w.Header()
+	h.Set(headerRequestID, id)
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	message := "control plane unavailable"
+	if status == http.StatusBadRequest {
+		message = "invalid request"
+	} else {
+		h.Set("Retry-After", "1")
+	}
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(map[string]string{"error": message, "detail": detail}) // the client may be gone
+}
