@@ -40,7 +40,8 @@ type Registry struct {
 	mu       sync.Mutex
 	leading  bool
 	term     uint64
-	since    time.Time // of this leadership
+	since    time.Time     // of this leadership
+	resigned chan struct{} // closed at its end; nil outside of one
 	sessions map[string]*session
 	reserved map[string]reservation // by sandbox id
 	clients  map[string]dialled     // by agent id; they outlive a leadership
@@ -51,7 +52,7 @@ type session struct {
 	heartbeat hostapi.Heartbeat
 	lastSeen  time.Time
 	sequence  uint64        // of the last heartbeat in this boot
-	gone      chan struct{} // closed when the host is lost or the leadership ends
+	lost      chan struct{} // closed when the host is lost or removed
 }
 
 // reservation is memory given to a box that its host has not reported yet.
@@ -76,17 +77,19 @@ func (r *Registry) Lead(term uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leading, r.term, r.since = true, term, r.cfg.Clock()
+	r.resigned = make(chan struct{})
 	r.sessions, r.reserved = map[string]*session{}, map[string]reservation{}
 	r.announce()
 }
 
-// Resign ends the leadership. Calls under WhileUp are cancelled.
+// Resign ends the leadership. Contexts of WhileUp end.
 func (r *Registry) Resign() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leading = false
-	for _, s := range r.sessions {
-		close(s.gone)
+	if r.resigned != nil {
+		close(r.resigned)
+		r.resigned = nil
 	}
 	r.sessions, r.reserved = nil, nil
 	r.announce()
@@ -150,7 +153,7 @@ func (r *Registry) beat(hb hostapi.Heartbeat) error {
 	}
 	s := r.sessions[hb.AgentID]
 	if s == nil {
-		s = &session{gone: make(chan struct{})}
+		s = &session{lost: make(chan struct{})}
 		r.sessions[hb.AgentID] = s
 	}
 	s.lastSeen = r.cfg.Clock()
@@ -188,7 +191,7 @@ func (r *Registry) Overdue(agents []*record.Agent) []string {
 			continue
 		}
 		if s != nil {
-			close(s.gone)
+			close(s.lost)
 			delete(r.sessions, a.ID)
 			r.announce()
 		}
@@ -204,7 +207,7 @@ func (r *Registry) Forget(agentID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.sessions[agentID]; s != nil {
-		close(s.gone)
+		close(s.lost)
 		delete(r.sessions, agentID)
 		r.announce()
 	}
@@ -337,8 +340,21 @@ func (r *Registry) Client(agentID string) (*Client, error) {
 }
 
 // WhileUp returns a context that ends with ctx, and also when the host is lost
-// or the leadership ends: nobody waits for an answer that will not come.
+// or the leadership ends: a flow waits for no answer that is not its to use.
 func (r *Registry) WhileUp(ctx context.Context, agentID string) (context.Context, context.CancelFunc) {
+	r.mu.Lock()
+	resigned := r.resigned
+	r.mu.Unlock()
+	return r.while(ctx, agentID, resigned)
+}
+
+// WhileHeard is WhileUp for what outlives the leadership, such as a command
+// that runs: its answer is as good when another replica leads.
+func (r *Registry) WhileHeard(ctx context.Context, agentID string) (context.Context, context.CancelFunc) {
+	return r.while(ctx, agentID, nil)
+}
+
+func (r *Registry) while(ctx context.Context, agentID string, resigned <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	r.mu.Lock()
 	s := r.sessions[agentID]
@@ -347,20 +363,18 @@ func (r *Registry) WhileUp(ctx context.Context, agentID string) (context.Context
 		cancel()
 		return ctx, cancel
 	}
-	stop := make(chan struct{})
-	var once sync.Once
-	go func() { // ends with cancel, which every caller defers
+	var watch sync.WaitGroup
+	watch.Go(func() {
 		select {
-		case <-s.gone:
+		case <-s.lost:
+			cancel()
+		case <-resigned:
 			cancel()
 		case <-ctx.Done():
 		}
-		close(stop)
-	}()
+	})
 	return ctx, func() {
-		once.Do(func() {
-			cancel()
-			<-stop
-		})
+		cancel()
+		watch.Wait()
 	}
 }

@@ -40,8 +40,9 @@ type Routes struct {
 func Handler(routes Routes) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, known := pki.PeerIdentity(r.TLS)
-		forwarder, operator := r.Header.Get(HeaderForwarded), r.Header.Get(HeaderOperator)
+		m := marksOf(r, id)
 		StripMarks(r)
+		r = r.WithContext(context.WithValue(r.Context(), marksKey{}, m))
 		switch {
 		case r.URL.Path == hostapi.PathJoin:
 			routes.Join.ServeHTTP(w, r)
@@ -51,16 +52,24 @@ func Handler(routes Routes) http.Handler {
 			routes.Status.ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, pathInternal):
 			refuse(w, known)
-		case id.Role == pki.RoleReplica && forwarder == id.Name:
-			m := marks{forwarded: true, operator: operator}
-			routes.Public.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), marksKey{}, m)))
-		case id.Role == pki.RoleOperator:
-			m := marks{operator: id.Name}
-			routes.Public.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), marksKey{}, m)))
+		case m.forwarded, id.Role == pki.RoleOperator:
+			routes.Public.ServeHTTP(w, r)
 		default:
 			refuse(w, known)
 		}
 	})
+}
+
+// marksOf believes a replica what it says of a request that it forwards, and
+// everyone else only their certificate.
+func marksOf(r *http.Request, id pki.Identity) marks {
+	switch {
+	case id.Role == pki.RoleReplica && r.Header.Get(HeaderForwarded) == id.Name:
+		return marks{forwarded: true, operator: r.Header.Get(HeaderOperator)}
+	case id.Role == pki.RoleOperator:
+		return marks{operator: id.Name}
+	}
+	return marks{}
 }
 
 // refuse answers a caller that has no business here. A stranger's connection

@@ -55,7 +55,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	r.address = l.Addr().String()
-	r.Port = newPort(l, r.address, r.node(t, pki.RoleReplica, "a"), slog.New(slog.DiscardHandler))
+	r.Port = New(l, r.address, r.node(t, pki.RoleReplica, "a"), slog.New(slog.DiscardHandler))
 	r.timeout = 300 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)

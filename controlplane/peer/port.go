@@ -31,30 +31,21 @@ const (
 
 // Port listens on the peer address and deals connections out by protocol.
 type Port struct {
-	listener  net.Listener
-	node      *pki.Node
-	log       *slog.Logger
-	advertise addr
-	timeout   time.Duration // of a handshake
+	listener net.Listener
+	node     *pki.Node
+	log      *slog.Logger
+	timeout  time.Duration // of a handshake
 
 	raft *dealt
 	http *dealt
 }
 
-// Listen opens the port. advertise is the address by which others reach it.
-func Listen(ctx context.Context, listen, advertise string, node *pki.Node, log *slog.Logger) (*Port, error) {
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp", listen)
-	if err != nil {
-		return nil, fmt.Errorf("listen for peers on %s: %w", listen, err)
-	}
-	return newPort(l, advertise, node, log), nil
-}
-
-func newPort(l net.Listener, advertise string, node *pki.Node, log *slog.Logger) *Port {
+// New makes a port of a listener; advertise is the address by which others
+// reach it.
+func New(l net.Listener, advertise string, node *pki.Node, log *slog.Logger) *Port {
 	a := addr(advertise)
 	return &Port{
-		listener: l, node: node, log: log, advertise: a, timeout: handshakeTimeout,
+		listener: l, node: node, log: log, timeout: handshakeTimeout,
 		raft: newDealt(a), http: newDealt(a),
 	}
 }

@@ -42,7 +42,7 @@ func (s *Sandboxes) Exec(ctx context.Context, c Caller, id string, in Exec) (Exe
 	}
 	hctx, cancel := context.WithTimeout(hosts.WithRequestID(ctx, c.RequestID), req.Timeout+execGrace)
 	defer cancel()
-	hctx, release := s.cfg.Hosts.WhileUp(hctx, row.AgentID)
+	hctx, release := s.cfg.Hosts.WhileHeard(hctx, row.AgentID)
 	defer release()
 	res, err := client.Exec(hctx, id, req)
 	if err != nil {

@@ -1,0 +1,385 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/authn"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/forward"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/httpapi"
+	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/controlplane/peer"
+	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/raftstore/seal"
+)
+
+// Server is one replica.
+type Server struct {
+	cfg Config
+	log *slog.Logger
+	me  replica
+
+	public  net.Listener
+	port    *peer.Port
+	sealer  *seal.Keyring
+	certs   []tls.Certificate // of the public API; none: plain HTTP
+	metrics *metrics
+
+	// Made by Run, in this order.
+	store     *raftstore.Store
+	hosts     *hosts.Registry
+	engine    *flow.Engine
+	loops     *loops.Loops
+	peers     *http.Transport
+	publicAPI *http.Server
+	peerAPI   *http.Server
+}
+
+// New checks the settings, reads the keys and opens both ports, so that what
+// is wrong with any of them is said before anything runs.
+func New(ctx context.Context, cfg Config) (*Server, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	me, err := cfg.load()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, me: me, log: cfg.Logger.With("node_id", me.id), metrics: newMetrics(cfg.Version, cfg.Commit)}
+	if s.sealer, err = seal.Load(filepath.Join(cfg.PKIDir, pki.FileSealKey)); err != nil {
+		return nil, fmt.Errorf("read the sealing keys: %w", err)
+	}
+	if cfg.TLSCert != "" {
+		cert, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
+		if err != nil {
+			return nil, fmt.Errorf("BERTH_TLS_CERT and BERTH_TLS_KEY: %w", err)
+		}
+		s.certs = []tls.Certificate{cert}
+	}
+	if _, err := authn.New(authn.Config{JWT: cfg.jwt(), Clock: time.Now}); err != nil {
+		return nil, err // before a port is open
+	}
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// open opens the ports.
+func (s *Server) open(ctx context.Context) (err error) {
+	if s.public = s.cfg.PublicListener; s.public == nil {
+		if s.public, err = listen(ctx, "BERTH_LISTEN", s.cfg.Listen); err != nil {
+			return err
+		}
+	}
+	l := s.cfg.PeerListener
+	if l == nil {
+		address := s.cfg.PeerListen
+		if address == "" {
+			address = s.me.advertise
+		}
+		if l, err = listen(ctx, "BERTH_PEER_LISTEN", address); err != nil {
+			s.public.Close()
+			return err
+		}
+	}
+	s.port = peer.New(l, s.me.advertise, s.me.node, s.log)
+	return nil
+}
+
+// Addr is where the public API listens.
+func (s *Server) Addr() string { return s.public.Addr().String() }
+
+// How long the parts of a stop may take.
+const (
+	settleTime = 3 * time.Second  // requests under way end here before leadership is given away
+	drainTime  = 15 * time.Second // the rest of them, wherever they are
+)
+
+// Run serves until ctx ends or a part fails, and returns when every part has
+// stopped. The order of the start, from what others depend on:
+//
+//  1. the peer port, without which Raft reaches nobody;
+//  2. the store, which may be elected from then on;
+//  3. the parts over it, which only get going when this replica leads;
+//  4. the leader's work;
+//  5. the internal API, for hosts and other replicas, and the public API last.
+//
+// The stop goes the other way, see stop.
+func (s *Server) Run(ctx context.Context) error {
+	// Everything below ends with its own context, in the order of stop, and not
+	// with ctx, which would end it all at once.
+	portCtx, closePort := context.WithCancel(context.WithoutCancel(ctx))
+	defer closePort()
+	leadCtx, stopLeading := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLeading()
+
+	var all errgroup.Group
+	failed := make(chan error, 4) // one for each part that may
+	part := func(name string, run func() error) {
+		all.Go(func() error {
+			err := run()
+			if err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+				failed <- err
+			}
+			return err
+		})
+	}
+
+	part("peer port", func() error { return s.port.Run(portCtx) })
+	if err := s.openStore(ctx); err != nil {
+		s.public.Close()
+		closePort()
+		return errors.Join(err, all.Wait())
+	}
+	if err := s.assemble(); err != nil {
+		s.public.Close()
+		err = errors.Join(err, s.store.Close())
+		closePort()
+		return errors.Join(err, all.Wait())
+	}
+	leading := make(chan struct{})
+	go func() {
+		defer close(leading)
+		loops.WhileLeading(leadCtx, s.store.Leadership(), s.lead)
+	}()
+	part("internal API", func() error { return served(s.peerAPI.Serve(s.port.HTTP())) })
+	part("public API", func() error { return served(s.servePublic()) })
+	s.log.InfoContext(ctx, "replica runs", "version", s.cfg.Version, "listen", s.Addr(), "peer_address", s.me.advertise, "members", len(s.me.members))
+	s.warnExpiry(ctx)
+
+	var cause error
+	select {
+	case <-ctx.Done():
+		s.log.InfoContext(ctx, "stopping")
+	case cause = <-failed:
+		s.log.ErrorContext(ctx, "a part failed; stopping", "error", cause)
+	case <-s.store.Failed():
+		cause = s.store.Err()
+		s.log.ErrorContext(ctx, "the control store failed; stopping", "error", cause)
+	}
+	err := s.stop(context.WithoutCancel(ctx), stopLeading, leading)
+	closePort()
+	return errors.Join(cause, err, notTwice(all.Wait(), cause))
+}
+
+// stop ends the parts from the outside in:
+//
+//  1. the public port takes nothing new, and what is under way ends where it
+//     is, for a while;
+//  2. leadership goes to another replica, so that the cluster need not wait for
+//     an election; requests that come by other replicas follow it;
+//  3. the rest of the requests ends, or is cut;
+//  4. the leader's work has ended by now, and is waited for;
+//  5. the store closes its log. The peer port goes after it: Raft's last
+//     messages pass through it.
+func (s *Server) stop(ctx context.Context, stopLeading context.CancelFunc, leading <-chan struct{}) error {
+	drain, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
+	drained := make(chan error, 1)
+	go func() { drained <- shutdown(drain, s.publicAPI) }()
+	settle := time.NewTimer(settleTime)
+	defer settle.Stop()
+	var err error
+	ended := false
+	select {
+	case err = <-drained:
+		ended = true
+	case <-settle.C:
+	}
+	if s.store.IsLeader() && len(s.store.Status().Peers) > 1 {
+		if terr := s.store.TransferLeadership(drain, ""); terr != nil {
+			s.log.WarnContext(ctx, "leadership was not handed over", "error", terr)
+		}
+	}
+	if !ended {
+		err = <-drained
+	}
+	err = errors.Join(err, shutdown(drain, s.peerAPI))
+	stopLeading()
+	<-leading
+	s.hosts.Close()
+	s.peers.CloseIdleConnections()
+	return errors.Join(err, s.store.Close())
+}
+
+// shutdown lets requests end, and cuts those that are left when ctx ends.
+func shutdown(ctx context.Context, srv *http.Server) error {
+	if err := srv.Shutdown(ctx); err != nil {
+		return srv.Close()
+	}
+	return nil
+}
+
+func served(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// notTwice drops err when it is the cause that is reported already.
+func notTwice(err, cause error) error {
+	if err != nil && cause != nil && err.Error() == cause.Error() {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) openStore(ctx context.Context) error {
+	store, err := raftstore.Open(ctx, raftstore.Config{
+		ID: s.me.id, Dir: s.cfg.storeDir(), StreamLayer: s.port.Raft(), Logger: s.log,
+		HeartbeatTimeout: s.cfg.RaftTimeout,
+		Tables: []raftstore.AnyTable{
+			raftstore.Register(record.Workspaces), raftstore.Register(record.Users), raftstore.Register(record.APIKeys),
+			raftstore.Register(record.Agents), raftstore.Register(record.JoinTokens), raftstore.Register(record.Sandboxes),
+			raftstore.Register(record.Flows), raftstore.Register(record.IdempotencyKeys),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("open the control store: %w", err)
+	}
+	s.store = store
+	if len(s.me.members) == 0 {
+		return nil // another replica adds this one
+	}
+	servers := make([]raftstore.Server, len(s.me.members))
+	for i, m := range s.me.members {
+		servers[i] = raftstore.Server{ID: m.ID, Address: m.Address}
+	}
+	if err := store.Bootstrap(servers); err != nil {
+		return errors.Join(err, store.Close())
+	}
+	return nil
+}
+
+// assemble makes the parts over the store.
+func (s *Server) assemble() error {
+	s.hosts = hosts.NewRegistry(hosts.Config{
+		Store: s.store, Dial: s.dialHost, Interval: s.cfg.HeartbeatInterval, Lease: s.cfg.HostLease, Clock: time.Now, Logger: s.log,
+	})
+	flows := sandbox.New(sandbox.Config{Hosts: s.hosts, Sealer: s.sealer, Clock: time.Now, Logger: s.log})
+	var err error
+	s.engine, err = flow.NewEngine(flow.Config{Store: s.store, Kinds: flows.Kinds(), Clock: time.Now, Random: rand.Float64, Logger: s.log})
+	if err != nil {
+		return err
+	}
+	s.loops = loops.New(loops.Config{Store: s.store, Hosts: s.hosts, Clock: time.Now, Logger: s.log, OrphanGrace: s.cfg.OrphanGrace})
+	s.peers = peer.NewTransport(s.me.node)
+	s.metrics.registry.MustRegister(&stateCollector{store: s.store, hosts: s.hosts})
+
+	sandboxes := service.NewSandboxes(service.SandboxesConfig{
+		Store: s.store, Hosts: s.hosts, Flows: flows, Engine: s.engine, PreviewSuffix: s.cfg.PreviewSuffix,
+		Clock: time.Now, Logger: s.log, Observe: s.metrics.observeCreate, DeleteWait: s.cfg.HostLease + 10*time.Second,
+	})
+	identity := service.NewIdentity(s.store)
+	cluster := service.NewCluster(service.ClusterConfig{
+		Store: s.store, Hosts: s.hosts, CAFingerprint: s.me.ca.Fingerprint(), Clock: time.Now, AskPeer: s.askPeer,
+	})
+	auth, err := authn.New(authn.Config{
+		Store: s.store, Users: identity, AdminToken: s.cfg.AdminToken, JWT: s.cfg.jwt(), Clock: time.Now, Logger: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	routes, err := httpapi.New(httpapi.Config{
+		Sandboxes: sandboxes, Identity: identity, Cluster: cluster, Authenticator: auth, Limiter: authn.NewLimiter(time.Now),
+		Health:     func(context.Context) error { return s.store.Err() },
+		Version:    api.VersionInfo{Version: s.cfg.Version, Commit: s.cfg.Commit, GoVersion: runtime.Version()},
+		Registerer: s.metrics.registry, Gatherer: s.metrics.registry, Logger: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	front := s.forwarder(routes)
+	s.publicAPI = httpapi.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peer.StripMarks(r)
+		front.ServeHTTP(w, r)
+	}), s.log)
+	s.peerAPI = httpapi.NewServer(peer.Handler(peer.Routes{
+		Join:      s.forwarder(&hosts.Joiner{Store: s.store, CA: s.me.ca, Clock: time.Now}),
+		Heartbeat: s.hosts.ServeHeartbeat,
+		Status:    statusHandler(cluster),
+		Public:    front,
+	}), s.log)
+	return nil
+}
+
+func (s *Server) forwarder(local http.Handler) http.Handler {
+	return forward.New(forward.Config{
+		Self: s.me.id, Local: local, Leading: s.store.IsLeader, Leader: s.store.Leader, Transport: s.peers, Logger: s.log,
+	})
+}
+
+func (s *Server) dialHost(agentID, address string) *hostapi.Client {
+	return hostapi.NewClient(address, s.me.node.ClientTLS(pki.Exactly(pki.Identity{Role: pki.RoleHost, Name: agentID})))
+}
+
+func (s *Server) servePublic() error {
+	if len(s.certs) == 0 {
+		return s.publicAPI.Serve(s.public)
+	}
+	s.publicAPI.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: s.certs}
+	return s.publicAPI.ServeTLS(s.public, "", "")
+}
+
+// lead is the leader's work, under a context that ends with the leadership.
+func (s *Server) lead(ctx context.Context) {
+	term, ok := s.ownTerm(ctx)
+	if !ok {
+		return
+	}
+	s.log.InfoContext(ctx, "leading", "term", term)
+	s.hosts.Lead(term)
+	var work errgroup.Group
+	work.Go(func() error { s.engine.Run(ctx); return nil })
+	work.Go(func() error { s.loops.Run(ctx); return nil })
+	_ = work.Wait() // neither fails: what goes wrong in them is retried and logged there
+	s.hosts.Resign()
+	s.log.InfoContext(ctx, "no longer leading", "term", term)
+}
+
+// ownTerm is the term in which this replica leads. Raft's current term alone
+// may be a successor's already, and hosts obey whoever shows them the highest.
+func (s *Server) ownTerm(ctx context.Context) (uint64, bool) {
+	for ctx.Err() == nil {
+		term := s.store.Term()
+		_, err := s.store.VerifiedView(ctx)
+		if err == nil && s.store.Term() == term {
+			return term, true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return 0, false
+}
+
+// warnExpiry says in time that the certificate wants to be replaced.
+func (s *Server) warnExpiry(ctx context.Context) {
+	const notice = 60 * 24 * time.Hour
+	if end := s.me.node.Leaf().NotAfter; time.Until(end) < notice {
+		s.log.WarnContext(ctx, "this replica's certificate expires soon", "expires_at", end)
+	}
+}
