@@ -114,12 +114,17 @@ func zoneMemory(z zoneConfig) (ram, *fault) {
 	return mem, checkZoneFile(mem)
 }
 
-// checkZoneFile refuses what Cloud Hypervisor's mapping would: a directory, a
-// file that cannot be opened, or one that is too short (open_backing_file, and
-// MmapRegion::build in vm-memory). QEMU would make it longer.
+// checkZoneFile refuses what Cloud Hypervisor's mapping would: a file that is not
+// there, a directory, one that cannot be opened, or one that is too short
+// (memory_zone_get_align_size and open_backing_file in
+// vmm/src/memory_manager.rs, MmapRegion::build in vm-memory). QEMU would make
+// the last one longer.
 func checkZoneFile(mem ram) *fault {
 	st, err := os.Stat(mem.path)
-	if err == nil && st.IsDir() {
+	if err != nil {
+		return fail(err, "Failed to stat filesystem")
+	}
+	if st.IsDir() {
 		return failf("Using a directory as a backing file for memory is not supported")
 	}
 	flags := os.O_RDONLY

@@ -10,15 +10,13 @@ import (
 
 // watchButton listens for ACPI events on generic netlink, which is where the
 // button driver tells of itself without an input device.
-func watchButton(g *guest, presses chan<- struct{}) {
+func watchButton(presses chan<- struct{}, notes chan<- string) {
 	fd, group, err := subscribe("acpi_event")
-	if err != nil {
-		// Read by the loop in main at some later time; a lost note is no harm.
-		g.note("acpi events: %v", err)
-		return
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(group))
 	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(group)); err != nil {
-		g.note("acpi events: join: %v", err)
+	if err != nil {
+		notes <- "acpi events: " + err.Error()
 		return
 	}
 	buf := make([]byte, 8192)

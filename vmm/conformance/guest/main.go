@@ -23,37 +23,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/vmm/conformance"
 )
-
-// Disk is a block device.
-type Disk struct {
-	Name     string `json:"name"`
-	Serial   string `json:"serial,omitempty"`
-	Size     uint64 `json:"size"`
-	ReadOnly bool   `json:"ro"`
-	Head     string `json:"head"`
-}
-
-// Report is what the guest says of itself.
-type Report struct {
-	// Boot is drawn once a boot; a restored guest keeps it.
-	Boot string `json:"boot"`
-	Tick uint64 `json:"tick"`
-	// Tag is the last one ordered, and Sum a checksum over a buffer filled with
-	// it.
-	Tag     string            `json:"tag"`
-	Sum     uint32            `json:"sum"`
-	CPUs    int               `json:"cpus"`
-	MemKB   uint64            `json:"mem_kb"`
-	Disks   []Disk            `json:"disks"`
-	Links   map[string]string `json:"links"`
-	Button  bool              `json:"button"`
-	Pressed int               `json:"pressed"`
-	Notes   []string          `json:"notes,omitempty"`
-}
-
-// Prefix marks a report among the kernel's messages.
-const Prefix = "@conformance "
 
 const interval = 100 * time.Millisecond
 
@@ -78,7 +50,8 @@ func main() {
 	_, err = os.Stat("/sys/bus/acpi/drivers/button")
 	g.report.Button = err == nil
 	presses := make(chan struct{}, 16)
-	go watchButton(g, presses)
+	notes := make(chan string, 1)
+	go watchButton(presses, notes)
 
 	tick := time.NewTicker(interval)
 	for {
@@ -87,6 +60,8 @@ func main() {
 		g.print()
 		select {
 		case <-tick.C:
+		case n := <-notes:
+			g.note("%s", n)
 		case <-presses:
 			g.report.Pressed++
 			g.print()
@@ -97,9 +72,9 @@ func main() {
 
 type guest struct {
 	console *os.File
-	report  Report
+	report  conformance.Report
 	fill    []byte
-	done    string // the last order carried out
+	done    map[string]bool // orders carried out, and those found at boot
 }
 
 func (g *guest) note(format string, args ...any) {
@@ -115,7 +90,7 @@ func (g *guest) print() {
 		return
 	}
 	// A line break first: a restored guest may have been caught in mid-line.
-	_, _ = fmt.Fprintf(g.console, "\n%s%s\n", Prefix, raw)
+	_, _ = fmt.Fprintf(g.console, "\n%s%s\n", conformance.Prefix, raw)
 }
 
 // observe looks at everything anew: disks come and go, and change under a
@@ -128,7 +103,7 @@ func (g *guest) observe() {
 	for _, path := range names {
 		name := filepath.Base(path)
 		sectors, _ := strconv.ParseUint(readLine(path+"/size"), 10, 64)
-		r.Disks = append(r.Disks, Disk{
+		r.Disks = append(r.Disks, conformance.Disk{
 			Name:     name,
 			Serial:   readLine(path + "/serial"),
 			Size:     sectors * 512,
@@ -152,15 +127,23 @@ func (g *guest) observe() {
 	r.Sum = sum.Sum32()
 }
 
-// obey carries out the order on a disk: "order <n> <verb> [argument]". Each is
-// done once, and a restored guest remembers what it did.
+// obey carries out the orders on disks: "order <n> <verb> [argument]". Each is
+// done once: a restored guest remembers what it did, and one that boots leaves
+// alone what was there before it, or it would reboot for ever.
 func (g *guest) obey() {
+	booting := g.done == nil
+	if booting {
+		g.done = map[string]bool{}
+	}
 	for _, d := range g.report.Disks {
 		f := strings.Fields(d.Head)
-		if len(f) < 3 || f[0] != "order" || g.done == d.Head {
+		if len(f) < 3 || f[0] != "order" || g.done[d.Head] {
 			continue
 		}
-		g.done = d.Head
+		g.done[d.Head] = true
+		if booting {
+			continue
+		}
 		switch f[2] {
 		case "tag":
 			g.report.Tag = f[3]
@@ -186,7 +169,7 @@ func (g *guest) write(dev, text string) {
 		return
 	}
 	defer f.Close()
-	if _, err := f.WriteAt([]byte(text+"\n"), 4096); err != nil {
+	if _, err := f.WriteAt([]byte(text+"\n"), conformance.WriteOffset); err != nil {
 		g.note("write: %v", err)
 	}
 }
