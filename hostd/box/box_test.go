@@ -65,7 +65,7 @@ func TestCreateExecPauseResumeDelete(t *testing.T) {
 	for _, s := range b.Stages {
 		engine[s.Name] = s.Engine
 	}
-	for name, want := range map[string]bool{"admission": false, "slot": false, "overlay": false, "cgroup": false, "vmm_start": true, "restore": true, "resume": true, "identity": false} {
+	for name, want := range map[string]bool{"admission": false, "slot": false, "files": false, "cgroup": false, "vmm_start": true, "restore": true, "resume": true, "identity": false} {
 		if got, ok := engine[name]; !ok || got != want {
 			t.Errorf("stage %s: present=%v engine=%v, want engine=%v", name, ok, got, want)
 		}

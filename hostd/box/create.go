@@ -20,11 +20,10 @@ import (
 const (
 	stageAdmission = "admission"
 	stageSlot      = "slot"
-	stageIntent    = "intent"  // the record on disk
-	stageOverlay   = "overlay" // beside cgroup and vmm_start
+	stageIntent    = "intent" // the record on disk
+	stageFiles     = "files"  // disk and configuration, beside cgroup and vmm_start
 	stageCgroup    = "cgroup"
 	stageVMMStart  = "vmm_start"
-	stageConfigure = "configure"
 	stageRestore   = "restore"
 	stageBoot      = "boot" // cold: define the VM and start its kernel
 	stageResume    = "resume"
@@ -143,7 +142,7 @@ func (h *Host) prepare(ctx context.Context, b *box, tpl Template, slot Slot, clo
 		if *identity, err = newIdentity(&b.rec, h.random, h.cfg.GatewayMAC, h.cfg.Nameservers); err != nil {
 			return err
 		}
-		lap(stageOverlay, false)
+		lap(stageFiles, false)
 		return nil
 	})
 	group.Go(func() error {
@@ -172,22 +171,30 @@ func (h *Host) prepare(ctx context.Context, b *box, tpl Template, slot Slot, clo
 	return process, err
 }
 
-// makeFiles makes the box's disk and, for a cold boot, its RAM file, owned by
-// the slot's user.
+// makeFiles makes the box's disk and what its VMM starts the guest from. Only
+// disk and RAM belong to the slot's user: a VMM that a guest has taken over can
+// make nothing in the directory that we would then follow.
 func (h *Host) makeFiles(ctx context.Context, b *box, tpl Template, slot Slot) error {
-	dir := h.paths.Box(b.id)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.Mkdir(h.paths.Box(b.id), 0o711); err != nil {
 		return fmt.Errorf("make directory: %w", err)
 	}
 	if err := h.overlays.take(ctx, tpl, h.paths.Overlay(b.id)); err != nil {
 		return err
 	}
-	owned := []string{dir, h.paths.Overlay(b.id)}
+	owned := []string{h.paths.Overlay(b.id)}
 	if b.rec.Boot == ledger.BootCold {
 		if err := makeSparse(h.paths.RAM(b.id), int64(tpl.MemoryMB)<<20); err != nil {
 			return err
 		}
 		owned = append(owned, h.paths.RAM(b.id))
+	} else {
+		dir := h.paths.Restore(b.id)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+		if err := tpl.Restore(dir, h.machine(b)); err != nil {
+			return fmt.Errorf("prepare stored state: %w", err)
+		}
 	}
 	for _, path := range owned {
 		if err := os.Chown(path, slot.UID, slot.GID); err != nil {
@@ -195,6 +202,14 @@ func (h *Host) makeFiles(ctx context.Context, b *box, tpl Template, slot Slot) e
 		}
 	}
 	return nil
+}
+
+func (h *Host) machine(b *box) Machine {
+	m := Machine{Overlay: h.paths.Overlay(b.id), Serial: h.paths.Serial(b.id)}
+	if b.rec.Boot == ledger.BootCold {
+		m.RAM = h.paths.RAM(b.id)
+	}
+	return m
 }
 
 func makeSparse(path string, size int64) error {
@@ -210,15 +225,8 @@ func makeSparse(path string, size int64) error {
 
 // start brings the guest to life in a VMM that has none.
 func (h *Host) start(ctx context.Context, b *box, tpl Template, process VMM, clock *stopwatch) error {
-	m := Machine{Hostname: b.rec.Hostname, Overlay: h.paths.Overlay(b.id), Serial: h.paths.Serial(b.id)}
 	if b.rec.Boot == ledger.BootCold {
-		m.RAM = h.paths.RAM(b.id)
-		cfg, err := tpl.Cold(m)
-		if err != nil {
-			return fmt.Errorf("configure VM: %w", err)
-		}
-		clock.done(stageConfigure, false)
-		if err := process.Create(ctx, cfg); err != nil {
+		if err := process.Create(ctx, tpl.Cold(h.machine(b))); err != nil {
 			return fmt.Errorf("define VM: %w", err)
 		}
 		if err := process.Boot(ctx); err != nil {
@@ -227,15 +235,7 @@ func (h *Host) start(ctx context.Context, b *box, tpl Template, process VMM, clo
 		clock.done(stageBoot, true)
 		return nil
 	}
-	dir := h.paths.Restore(b.id)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return fmt.Errorf("make directory: %w", err)
-	}
-	if err := tpl.Restore(dir, m); err != nil {
-		return fmt.Errorf("prepare stored state: %w", err)
-	}
-	clock.done(stageConfigure, false)
-	if err := process.Restore(ctx, vmm.RestoreConfig{SourceURL: vmm.FileURL(dir)}); err != nil {
+	if err := process.Restore(ctx, vmm.RestoreConfig{SourceURL: vmm.FileURL(h.paths.Restore(b.id))}); err != nil {
 		return fmt.Errorf("restore VM: %w", err)
 	}
 	clock.done(stageRestore, true)

@@ -188,18 +188,22 @@ func (h *Host) trimSerialLogs() {
 
 // trimLog gives the space of a long log back from its beginning. The VMM goes
 // on writing where it is, so the file gets a hole rather than shorter.
+//
+// The directory belongs to the VMM's user: what lies under the name may be
+// anything, and is looked at only once it is open.
 func trimLog(path string) error {
-	var st syscall.Stat_t
-	if err := syscall.Lstat(path, &st); err != nil {
-		return err
-	}
-	if st.Mode&syscall.S_IFMT != syscall.S_IFREG || st.Blocks*512 <= serialMax {
-		return nil
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size-serialKeep)
+	fd := int(f.Fd())
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Blocks*512 <= serialMax {
+		return nil
+	}
+	return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size-serialKeep)
 }

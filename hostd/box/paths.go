@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // Paths is the one place that knows where a host keeps its files.
@@ -12,9 +14,9 @@ import (
 //	<Data>/ledger                  what is remembered (hostd/ledger)
 //	<Data>/boxes/<id>/overlay.img  the box's writable disk
 //	<Data>/boxes/<id>/ram.img      RAM of a cold-booted box
+//	<Data>/boxes/<id>/restore/     config.json and state.json for vm.restore
 //	<Data>/overlays/<build>-<n>    clones made ahead of need
 //	<Run>/<id>/                    the VMM: api.sock, vmm.json, logs
-//	<Run>/<id>/restore/            config.json and state.json for vm.restore
 //
 // Data survives a reboot of the host. Run should not (it is on a tmpfs), and
 // its path is short: a socket's may have 107 bytes.
@@ -45,10 +47,10 @@ func (p Paths) Overlays() string { return filepath.Join(p.Data, "overlays") }
 func (p Paths) VMM(id string) string { return filepath.Join(p.Run, id) }
 
 // Restore is where vm.restore reads a box's state from.
-func (p Paths) Restore(id string) string { return filepath.Join(p.VMM(id), "restore") }
+func (p Paths) Restore(id string) string { return filepath.Join(p.Box(id), "restore") }
 
 // Serial is the log of a box's serial console.
-func (p Paths) Serial(id string) string { return filepath.Join(p.VMM(id), "serial.log") }
+func (p Paths) Serial(id string) string { return vmm.SerialPath(p.VMM(id)) }
 
 // Make makes the directories that every box needs. Others may pass through
 // them, because each VMM is an unprivileged user of its own, and may not list.

@@ -75,10 +75,9 @@ type Cgroups interface {
 
 // Machine is what of a VM's configuration is one box's own.
 type Machine struct {
-	Hostname string
-	Overlay  string // path of the read-write disk
-	Serial   string // path of the serial console's log
-	RAM      string // path of the RAM file of a cold boot; it is made with the template's size
+	Overlay string // path of the read-write disk
+	Serial  string // path of the serial console's log
+	RAM     string // path of the RAM file of a cold boot, of the template's memory size
 }
 
 // Template is what boxes are made from. The functions are bound to one stored
@@ -90,7 +89,7 @@ type Template struct {
 	// Restore writes into dir, an empty directory, what vm.restore reads.
 	Restore func(dir string, m Machine) error
 	// Cold returns the configuration of a boot from the kernel.
-	Cold func(m Machine) (vmm.VMConfig, error)
+	Cold func(m Machine) vmm.VMConfig
 }
 
 // Templates finds templates by name: ErrTemplate where one is missing, broken,

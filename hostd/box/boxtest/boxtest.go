@@ -409,8 +409,8 @@ func (t templates) Get(_ context.Context, name string) (box.Template, error) {
 			}
 			return os.WriteFile(filepath.Join(dir, "config.json"), []byte(m.Overlay), 0o600)
 		},
-		Cold: func(m box.Machine) (vmm.VMConfig, error) {
-			return vmm.VMConfig{Memory: vmm.MemoryConfig{Zones: []vmm.MemoryZone{{ID: "ram", File: m.RAM, Shared: true}}}}, nil
+		Cold: func(m box.Machine) vmm.VMConfig {
+			return vmm.VMConfig{Memory: vmm.MemoryConfig{Zones: []vmm.MemoryZone{{ID: "ram", File: m.RAM, Shared: true}}}}
 		},
 	}, nil
 }
