@@ -32,6 +32,7 @@ const usage = `guestd is Berth's program in every guest.
 
   guestd init     be process 1 of a guest
   guestd agent    serve the host on the guest's private address
+  guestd scrub    fill free memory with zeros, and give it back
   guestd version  print the version
 
 As process 1 named /init it is the initramfs's first program.
@@ -54,6 +55,8 @@ func main() {
 		err = initd.Run(log)
 	case "agent":
 		err = runAgent(log)
+	case "scrub":
+		err = scrub()
 	case "version", "--version":
 		fmt.Printf("guestd %s (%s)\n", version, commit)
 	default:
@@ -113,4 +116,26 @@ func runAgent(log *slog.Logger) error {
 		return err
 	}
 	return server.Serve()
+}
+
+// scrubLeave is the free memory that scrub leaves alone, in bytes: what others
+// need meanwhile must not be taken from the page cache.
+const scrubLeave = 24 << 20
+
+// scrub has the kernel clear the free memory. A guest's state is stored after
+// it, and pages of zeros are not stored.
+func scrub() error {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return err
+	}
+	size := int(info.Freeram)*int(info.Unit) - scrubLeave
+	if size <= 0 {
+		return nil
+	}
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return fmt.Errorf("take free memory: %w", err)
+	}
+	return unix.Munmap(mem)
 }

@@ -119,12 +119,17 @@ func remoteOf(r *http.Request) netip.AddrPort {
 	return netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
 }
 
-func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	var up unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up)
 	s.mu.Lock()
 	h := guestapi.Health{Version: s.cfg.Version, Generation: s.generation, UptimeMS: up.Nano() / 1e6}
 	s.mu.Unlock()
+	var err error
+	if h.Connections, err = identity.CountConnections(remoteOf(r)); err != nil {
+		fail(w, http.StatusInternalServerError, err)
+		return
+	}
 	if s.cfg.Spec.Start != "" {
 		h.Start = &guestapi.StartState{}
 		if raw, err := os.ReadFile(guestapi.StartStatePath); err == nil {

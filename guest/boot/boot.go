@@ -20,9 +20,6 @@ import (
 // diskWait bounds the wait for a disk that its driver has yet to announce.
 const diskWait = 10 * time.Second
 
-// Program is where guestd lives once the initramfs is gone.
-const Program = guestapi.RunDir + "/guestd"
-
 // DiskFD is the descriptor of the overlay's own file system, handed down from
 // the initramfs to `guestd init` and to the agent. It is the only way to that
 // file system: its mount is hidden below the root, where no tenant can change
@@ -33,6 +30,7 @@ const DiskFD = 3
 const (
 	newRoot  = "/newroot"
 	layerDir = "/layers"
+	upperDir = "upper" // of a writable disk: what its guest changed
 )
 
 // Run does the work and does not return unless it fails.
@@ -79,6 +77,10 @@ func mountRoot(p params) (int, error) {
 		if err := mountDisk(disk(i), dir, unix.MS_RDONLY|unix.MS_NOATIME, "", "ext4", "erofs"); err != nil {
 			return -1, err
 		}
+		if i > 0 {
+			// The disk of a guest that made this layer: see below where its files are.
+			dir = filepath.Join(dir, upperDir)
+		}
 		// The first disk is the lowest layer, and overlayfs wants the highest first.
 		lower = append([]string{dir}, lower...)
 	}
@@ -88,7 +90,7 @@ func mountRoot(p params) (int, error) {
 	if err := mountDisk(disk(p.lower), rw, unix.MS_NOATIME, "discard,noinit_itable", "ext4"); err != nil {
 		return -1, err
 	}
-	upper, work := filepath.Join(rw, "upper"), filepath.Join(rw, "work")
+	upper, work := filepath.Join(rw, upperDir), filepath.Join(rw, "work")
 	for _, dir := range []string{upper, work, newRoot} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return -1, err
@@ -146,7 +148,7 @@ func moveIn() error {
 	if err := os.MkdirAll(newRoot+guestapi.RunDir, 0o755); err != nil {
 		return err
 	}
-	if err := copyFile("/init", newRoot+Program, 0o755); err != nil {
+	if err := copyFile("/init", newRoot+guestapi.ProgramPath, 0o755); err != nil {
 		return fmt.Errorf("move guestd: %w", err)
 	}
 	err := copyFile(guestapi.BootSpecPath, newRoot+guestapi.RunBootSpecPath, 0o600)
@@ -190,7 +192,7 @@ func switchRoot(diskFD int) error {
 		}
 	}
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	return fmt.Errorf("run %s: %w", Program, unix.Exec(Program, []string{"guestd", "init"}, env))
+	return fmt.Errorf("run %s: %w", guestapi.ProgramPath, unix.Exec(guestapi.ProgramPath, []string{"guestd", "init"}, env))
 }
 
 func mount(source, target, fstype string, flags uintptr, options string) error {

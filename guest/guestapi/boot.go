@@ -14,8 +14,12 @@ const (
 	RunBootSpecPath = RunDir + "/boot.json"
 )
 
-// RunDir is guestd's own directory in the guest, on a tmpfs.
-const RunDir = "/run/berth"
+// RunDir is guestd's own directory in the guest, on a tmpfs; ProgramPath is
+// guestd itself. `guestd scrub` clears the guest's free memory.
+const (
+	RunDir      = "/run/berth"
+	ProgramPath = RunDir + "/guestd"
+)
 
 // GenerationPath holds the generation of the last confirmed Identity, in
 // decimal with a newline, renamed into place. A program that must reseed after

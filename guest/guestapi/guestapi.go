@@ -34,6 +34,9 @@ type Health struct {
 	Version    string `json:"version"`    // of guestd
 	Generation uint64 `json:"generation"` // of the last Identity; 0 before the first
 	UptimeMS   int64  `json:"uptime_ms"`  // since the guest's kernel booted
+	// Connections counts the open TCP connections to other machines, but for the
+	// one that asks: what Identity.ResetTCP would cut.
+	Connections int `json:"connections"`
 	// Start is absent in a template without a start command.
 	Start *StartState `json:"start,omitempty"`
 }
@@ -41,7 +44,7 @@ type Health struct {
 // Identity makes a restored guest itself: two guests restored from one state
 // must share neither names, nor keys, nor random numbers, nor a stale clock.
 type Identity struct {
-	Generation  uint64            `json:"generation"`
+	Generation  uint64            `json:"generation"` // 0 while a template is built, then from 1
 	UnixNanos   int64             `json:"unix_nanos"` // host wall clock at sending
 	Entropy     []byte            `json:"entropy"`    // at least 64 bytes, credited to the kernel
 	Hostname    string            `json:"hostname"`

@@ -34,8 +34,6 @@ const minEntropy = 64
 // Check refuses an identity that could be applied in part only.
 func Check(id *guestapi.Identity) error {
 	switch {
-	case id.Generation == 0:
-		return fmt.Errorf("%w: generation is 0", ErrInvalid)
 	case len(id.Entropy) < minEntropy || len(id.Entropy) > maxEntropy:
 		return fmt.Errorf("%w: %d bytes of entropy, want %d to %d", ErrInvalid, len(id.Entropy), minEntropy, maxEntropy)
 	case id.UnixNanos <= 0:

@@ -37,7 +37,7 @@ func cutConnections(keep netip.AddrPort) (int, error) {
 	cut, err := destroyConnections(keep)
 	if errors.Is(err, errNoDiag) {
 		// Nothing to cut is as good as having cut it.
-		open, countErr := countConnections(keep)
+		open, countErr := CountConnections(keep)
 		if countErr == nil && open == 0 {
 			return 0, nil
 		}
@@ -175,8 +175,8 @@ func receive(fd int, each func(kind uint16, body []byte) error) (done bool, err 
 	return false, nil
 }
 
-// countConnections counts, from /proc, what cutConnections would abort.
-func countConnections(keep netip.AddrPort) (int, error) {
+// CountConnections counts, from /proc, what Identity.ResetTCP would abort.
+func CountConnections(keep netip.AddrPort) (int, error) {
 	count := 0
 	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		raw, err := os.ReadFile(path)

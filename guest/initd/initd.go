@@ -103,7 +103,7 @@ func keepAgent(ctx context.Context, log *slog.Logger, reap *reaper) {
 }
 
 func startAgent(log *slog.Logger, reap *reaper) (<-chan syscall.WaitStatus, error) {
-	pid, ended, err := reap.start(boot.Program, []string{"guestd", "agent"}, &syscall.ProcAttr{
+	pid, ended, err := reap.start(guestapi.ProgramPath, []string{"guestd", "agent"}, &syscall.ProcAttr{
 		Dir: "/",
 		// In a guest restored a moment ago everything is slow once, which Go's
 		// runtime takes for a loop and interrupts by a signal: slower still.

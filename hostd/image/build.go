@@ -1,0 +1,259 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/hostd/image/initramfs"
+	"github.com/berth-cloud/berth/hostd/image/kernel"
+)
+
+// stepTime bounds one run step.
+const stepTime = time.Hour
+
+// Ensure returns the build of a definition, and makes what of it is missing: its
+// layers, its initramfs, its stored state. The name means that build afterwards.
+// A build that fails, or is cancelled, leaves the name's old build in its place.
+func (s *Store) Ensure(ctx context.Context, d Definition, progress func(Progress)) (Template, error) {
+	d.setDefaults()
+	if err := d.Validate(); err != nil {
+		return Template{}, err
+	}
+	r := newReporter(d.Name, progress)
+	t, err := s.ensure(ctx, d, r)
+	if err != nil {
+		return Template{}, fmt.Errorf("build template %s: %w", d.Name, err)
+	}
+	r.step(StepDone, 1, t.BuildID)
+	return t, nil
+}
+
+// buildInputs are what two builds must have in common to be one.
+type buildInputs struct {
+	Format     int          `json:"format"`
+	Definition Definition   `json:"definition"` // without what the layers stand for
+	Layers     []layerInput `json:"layers"`
+	Initramfs  string       `json:"initramfs"`
+	Kernel     string       `json:"kernel"`
+	Engine     engineID     `json:"engine"`
+	Cmdline    string       `json:"cmdline"`
+}
+
+type layerInput struct {
+	Key    string `json:"key"`
+	SHA256 string `json:"sha256"`
+}
+
+func (s *Store) ensure(ctx context.Context, d Definition, r *reporter) (Template, error) {
+	kernel, err := s.ensureKernel(ctx)
+	if err != nil {
+		return Template{}, err
+	}
+	layers, err := s.ensureLayers(ctx, d, r)
+	if err != nil {
+		return Template{}, err
+	}
+	ramdisk, err := s.initramfs(kernel, guestapi.BootSpec{Template: d.Name, Env: d.Env, Start: d.Start})
+	if err != nil {
+		return Template{}, err
+	}
+	inputs := buildInputs{
+		Format: formatVersion, Definition: d, Initramfs: ramdisk.digest, Kernel: kernel.SHA256,
+		Engine: s.engine(), Cmdline: cmdline,
+	}
+	inputs.Definition.From, inputs.Definition.Bootstrap = "", nil
+	inputs.Definition.Run, inputs.Definition.Files = nil, nil
+	for _, key := range layers {
+		l, err := s.readLayer(key)
+		if err != nil {
+			return Template{}, err
+		}
+		inputs.Layers = append(inputs.Layers, layerInput{key, l.SHA256})
+	}
+	id, err := digest(inputs)
+	if err != nil {
+		return Template{}, err
+	}
+	unlock, err := s.lock(ctx, "build-"+id)
+	if err != nil {
+		return Template{}, err
+	}
+	defer unlock()
+	t, err := s.load(id)
+	if err != nil {
+		if _, statErr := os.Stat(s.path(buildsDir, id)); statErr == nil {
+			s.log.Warn("stored build is not usable and is made anew", "template", d.Name, "build_id", id, "error", err)
+		}
+		m := manifest{
+			Format: formatVersion, BuildID: id, Definition: d, Engine: s.engine(), Kernel: kernel,
+			Layers: layers, CreatedAt: time.Now().UTC(),
+		}
+		if err := s.bake(ctx, m, ramdisk, r); err != nil {
+			return Template{}, err
+		}
+		if t, err = s.load(id); err != nil {
+			return Template{}, err
+		}
+	}
+	return t, s.point(ctx, d.Name, id)
+}
+
+// point makes a name mean a build.
+func (s *Store) point(ctx context.Context, name, id string) error {
+	unlock, err := s.lock(ctx, "name-"+name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	rec, err := s.readName(name)
+	if err == nil && rec.BuildID == id {
+		return nil
+	}
+	if err == nil {
+		// From now on it is unused; see olderThan. A build that is gone has no time.
+		now := time.Now()
+		_ = os.Chtimes(s.path(buildsDir, rec.BuildID), now, now)
+	}
+	return marshalFile(s.path(namesDir, name+".json"), nameRecord{BuildID: id, UpdatedAt: time.Now().UTC()})
+}
+
+// ensureKernel keeps the kernel in the store, so that a build goes on to work
+// when the one outside is replaced.
+func (s *Store) ensureKernel(ctx context.Context) (kernelID, error) {
+	var k kernelID
+	f, err := os.Open(s.cfg.Kernel)
+	if err != nil {
+		return k, fmt.Errorf("kernel: %w", err)
+	}
+	defer f.Close()
+	if err := kernel.CheckPVH(f); err != nil {
+		return k, fmt.Errorf("kernel %s: %w", s.cfg.Kernel, err)
+	}
+	if k.Release, err = kernel.Release(s.cfg.Kernel); err != nil {
+		return k, fmt.Errorf("kernel: %w", err)
+	}
+	if k.fileID, err = identify(ctx, s.cfg.Kernel, false); err != nil {
+		return k, fmt.Errorf("kernel: %w", err)
+	}
+	to := s.path(kernelsDir, k.SHA256)
+	if st, err := os.Stat(filepath.Join(to, "vmlinux")); err == nil && st.Size() == k.Size {
+		return k, nil
+	}
+	unlock, err := s.lock(ctx, "kernel-"+k.SHA256)
+	if err != nil {
+		return k, err
+	}
+	defer unlock()
+	dir, remove, err := s.workDir(ctx)
+	if err != nil {
+		return k, err
+	}
+	defer remove()
+	done := filepath.Join(dir, "kernel")
+	if err := os.Mkdir(done, 0o755); err != nil {
+		return k, err
+	}
+	if err := CloneOverlay(s.cfg.Kernel, filepath.Join(done, "vmlinux")); err != nil {
+		return k, fmt.Errorf("kernel: %w", err)
+	}
+	if _, err := s.seal(ctx, filepath.Join(done, "vmlinux"), false); err != nil {
+		return k, err
+	}
+	return k, s.publish(done, to)
+}
+
+// ramdisk is an initramfs in memory.
+type ramdisk struct {
+	data   []byte
+	digest string
+}
+
+func (s *Store) initramfs(k kernelID, spec guestapi.BootSpec) (ramdisk, error) {
+	data, err := initramfs.Bytes(initramfs.Config{Guestd: s.cfg.Guestd, Kernel: s.cfg.Kernel, Release: k.Release, Spec: spec})
+	if err != nil {
+		return ramdisk{}, err
+	}
+	sum, err := digest(data)
+	return ramdisk{data, sum}, err
+}
+
+// stepLayer makes a layer by running a definition's steps in a guest.
+func (s *Store) stepLayer(ctx context.Context, d Definition, below []string, dir, image string, r *reporter) error {
+	kernel, err := s.ensureKernel(ctx)
+	if err != nil {
+		return err
+	}
+	ramdisk, err := s.initramfs(kernel, guestapi.BootSpec{Template: d.Name, Env: d.Env})
+	if err != nil {
+		return err
+	}
+	t := s.guestOf(d, kernel, below)
+	t.Initramfs = filepath.Join(dir, initramfsFile)
+	if err := os.WriteFile(t.Initramfs, ramdisk.data, 0o644); err != nil {
+		return err
+	}
+	vm := VM{Overlay: filepath.Join(dir, overlayFile), RAM: filepath.Join(dir, ramFile)}
+	if err := makeOverlay(ctx, vm.Overlay, d.DiskMB); err != nil {
+		return err
+	}
+	if err := sparse(vm.RAM, int64(d.MemoryMB)<<20); err != nil {
+		return err
+	}
+	r.step(StepRun, 0, "boot")
+	b, err := s.bootVM(ctx, dir, t, vm)
+	if err != nil {
+		return err
+	}
+	defer b.kill()
+	if err := b.alive(ctx, func(ctx context.Context) error { return s.steps(ctx, b, d, r) }); err != nil {
+		return err
+	}
+	if err := b.stop(ctx); err != nil {
+		return err
+	}
+	return os.Rename(vm.Overlay, image)
+}
+
+func (s *Store) steps(ctx context.Context, b *buildVM, d Definition, r *reporter) error {
+	if err := b.identity(ctx, d.Name, d.Env); err != nil {
+		return err
+	}
+	for _, path := range slices.Sorted(maps.Keys(d.Files)) {
+		r.step(StepRun, 0, path)
+		if err := b.guest.PutFile(ctx, path, 0o644, []byte(d.Files[path])); err != nil {
+			return fmt.Errorf("file %s: %w", path, err)
+		}
+	}
+	for i, line := range d.Run {
+		part := float64(i) / float64(len(d.Run))
+		r.step(StepRun, part, line)
+		err := b.run(ctx, []string{"/bin/sh", "-c", line}, stepTime, func(out string) { r.step(StepRun, part, out) })
+		if err != nil {
+			return fmt.Errorf("run[%d] %q: %w", i, line, err)
+		}
+	}
+	// Host keys that a package made are the same in every sandbox otherwise.
+	const forget = "rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub"
+	return b.run(ctx, []string{"/bin/sh", "-c", forget}, time.Minute, nil)
+}
+
+// guestOf is a template that is not stored: enough of it to boot.
+func (s *Store) guestOf(d Definition, k kernelID, layers []string) Template {
+	t := Template{
+		Name: d.Name, CPU: d.CPU, MemoryMB: d.MemoryMB, DiskMB: d.DiskMB,
+		Kernel: s.path(kernelsDir, k.SHA256, "vmlinux"),
+	}
+	for _, key := range layers {
+		t.Layers = append(t.Layers, s.layerPath(key))
+	}
+	return t
+}
+
+var errNotReady = errors.New("the template is not ready")

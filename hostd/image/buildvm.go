@@ -1,0 +1,230 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// vmDir is the VMM's runtime directory in a work directory. The name is short:
+// a socket's path may have 107 bytes.
+const vmDir = "vm"
+
+const (
+	bootTime = 2 * time.Minute
+	stopTime = 30 * time.Second
+)
+
+var errNoLease = errors.New("this store was opened for reading: it has no network for a guest")
+
+// buildVM is a guest that a build uses.
+type buildVM struct {
+	process *vmm.Process
+	lease   Lease
+	guest   *guestclient.Client
+	serial  string
+}
+
+// bootVM boots a guest from the kernel and waits until guestd answers. The disk
+// and the RAM file become the VMM's.
+func (s *Store) bootVM(ctx context.Context, dir string, t Template, vm VM) (_ *buildVM, err error) {
+	if s.cfg.Lease == nil {
+		return nil, errNoLease
+	}
+	lease, err := s.cfg.Lease(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("network for the guest: %w", err)
+	}
+	b := &buildVM{lease: lease, serial: vmm.SerialPath(filepath.Join(dir, vmDir))}
+	b.guest = guestclient.New(func(ctx context.Context) (net.Conn, error) { return lease.Dial(ctx, guestapi.Port) })
+	defer func() {
+		if err != nil {
+			b.kill()
+		}
+	}()
+	for _, path := range []string{vm.Overlay, vm.RAM} {
+		if err := os.Chown(path, lease.UID, lease.GID); err != nil {
+			return nil, err
+		}
+	}
+	b.process, err = vmm.Start(ctx, vmm.Launch{
+		Engine: s.cfg.Engine, Dir: filepath.Join(dir, vmDir), NetNS: lease.NetNS,
+		UID: lease.UID, GID: lease.GID, Groups: lease.Groups,
+	})
+	if err != nil {
+		return nil, err
+	}
+	vm.Serial = b.serial
+	api := b.process.Client()
+	if err := api.Create(ctx, t.VMConfig(vm)); err != nil {
+		return nil, err
+	}
+	if err := api.Boot(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, bootTime, fmt.Errorf("no answer within %s", bootTime))
+	defer cancel()
+	return b, b.alive(ctx, func(ctx context.Context) error {
+		_, err := b.guest.Await(ctx)
+		return err
+	})
+}
+
+var errDied = errors.New("the guest ended")
+
+// alive runs fn, and ends it if the VM ends first. Its error holds the end of
+// the console.
+func (b *buildVM) alive(ctx context.Context, fn func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-b.process.Done():
+			cancel(errDied)
+		case <-stop:
+		}
+	}()
+	err := fn(ctx)
+	close(stop)
+	<-watched
+	if err != nil {
+		if console := b.console(); console != "" {
+			return fmt.Errorf("%w; its console ends: %s", err, console)
+		}
+	}
+	return err
+}
+
+const consoleBytes = 4 << 10
+
+func (b *buildVM) console() string {
+	f, err := os.Open(b.serial)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > consoleBytes {
+		_, _ = f.Seek(-consoleBytes, io.SeekEnd)
+	}
+	raw, _ := io.ReadAll(io.LimitReader(f, consoleBytes))
+	return tail(strings.ToValidUTF8(string(raw), "?"))
+}
+
+// stop powers the guest off and waits for the VM's end, so that its disk is
+// clean.
+func (b *buildVM) stop(ctx context.Context) error {
+	defer b.kill()
+	ctx, cancel := context.WithTimeoutCause(ctx, stopTime, fmt.Errorf("the guest did not power off within %s", stopTime))
+	defer cancel()
+	if err := b.guest.Shutdown(ctx); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-b.process.Done():
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+		// A VMM may outlive its guest.
+		info, err := b.process.Client().Info(ctx)
+		if err == nil && (info.State == vmm.StateShutdown || info.State == vmm.StateCreated) {
+			return nil
+		}
+	}
+}
+
+// kill ends the VM, however it stands, and gives the network back.
+func (b *buildVM) kill() {
+	if b.process != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+		defer cancel()
+		_ = b.process.Kill(ctx)
+	}
+	if b.lease.Release != nil {
+		b.lease.Release()
+		b.lease.Release = nil
+	}
+}
+
+// identity is the one that a guest of a build has: its clock is right, its
+// generation is 0, and the next identity replaces all of it.
+func (b *buildVM) identity(ctx context.Context, name string, env map[string]string) error {
+	random := make([]byte, 80)
+	if _, err := rand.Read(random); err != nil {
+		return err
+	}
+	_, err := b.guest.Identity(ctx, guestapi.Identity{
+		Entropy: random[:64], Hostname: hostname(name), MachineID: hex.EncodeToString(random[64:]), Env: env,
+	})
+	return err
+}
+
+// hostname makes a host name of a template's name.
+func hostname(name string) string {
+	return strings.Trim(strings.ReplaceAll(name, "_", "-"), "-.")
+}
+
+// run runs a command and tells its lines. Its error holds the end of the output.
+func (b *buildVM) run(ctx context.Context, argv []string, timeout time.Duration, tell func(line string)) error {
+	out := &lineWriter{tell: tell}
+	exit, err := b.guest.Exec(ctx, guestapi.ExecRequest{Argv: argv, Cwd: "/", Timeout: timeout},
+		guestclient.Streams{Stdout: out, Stderr: out})
+	switch {
+	case err != nil:
+		return err
+	case exit.TimedOut:
+		return fmt.Errorf("still running after %s: %s", timeout, tail(out.last.String()))
+	case exit.ExitCode != 0:
+		return fmt.Errorf("exit code %d: %s", exit.ExitCode, tail(out.last.String()))
+	}
+	return nil
+}
+
+// lineWriter tells whole lines and keeps the last of the output. Frames come one
+// after the other, so it needs no lock.
+type lineWriter struct {
+	tell func(string)
+	line []byte
+	last bytes.Buffer
+}
+
+func (w *lineWriter) Write(b []byte) (int, error) {
+	if w.last.Len() > 8*tailBytes {
+		kept := append([]byte(nil), w.last.Bytes()[w.last.Len()-2*tailBytes:]...)
+		w.last.Reset()
+		w.last.Write(kept)
+	}
+	w.last.Write(b)
+	w.line = append(w.line, b...)
+	for {
+		i := bytes.IndexByte(w.line, '\n')
+		if i < 0 {
+			if len(w.line) > tailBytes {
+				w.line = w.line[:0]
+			}
+			return len(b), nil
+		}
+		if w.tell != nil {
+			w.tell(strings.ToValidUTF8(strings.TrimSpace(string(w.line[:i])), "?"))
+		}
+		w.line = w.line[i+1:]
+	}
+}

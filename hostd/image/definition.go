@@ -1,0 +1,231 @@
+package image
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Definition is a template as a person writes it. It is the body of a template
+// build request, too; Bootstrap is for the host's operator alone.
+type Definition struct {
+	Name      string            `json:"name" yaml:"name"`
+	From      string            `json:"from,omitempty" yaml:"from"` // another template
+	Bootstrap *Bootstrap        `json:"bootstrap,omitempty" yaml:"bootstrap"`
+	Run       []string          `json:"run,omitempty" yaml:"run"`     // shell commands, in the guest
+	Files     map[string]string `json:"files,omitempty" yaml:"files"` // absolute path → content, before Run
+	Env       map[string]string `json:"env,omitempty" yaml:"env"`     // of Run, Start and every exec
+	Start     string            `json:"start,omitempty" yaml:"start"` // shell command that runs while the guest does
+	Ready     *Ready            `json:"ready,omitempty" yaml:"ready"` // when the guest may be stored
+	CPU       int               `json:"cpu,omitempty" yaml:"cpu"`
+	MemoryMB  int               `json:"memory_mb,omitempty" yaml:"memory_mb"`
+	DiskMB    int               `json:"disk_mb,omitempty" yaml:"disk_mb"` // writable, logical size
+}
+
+// Bootstrap makes a Debian root file system from the host's package sources.
+type Bootstrap struct {
+	Suite    string   `json:"suite" yaml:"suite"`
+	Packages []string `json:"packages" yaml:"packages"`
+}
+
+// Ready is what must hold before the guest is stored; all that is given must.
+type Ready struct {
+	Port           int    `json:"port,omitempty" yaml:"port"` // accepts a TCP connection
+	Cmd            string `json:"cmd,omitempty" yaml:"cmd"`   // exits 0
+	TimeoutSeconds int    `json:"timeout_seconds,omitempty" yaml:"timeout_seconds"`
+}
+
+// ErrInvalid is wrapped by errors about a definition.
+var ErrInvalid = errors.New("invalid template")
+
+// Defaults and bounds.
+const (
+	DefaultCPU      = 1
+	DefaultMemoryMB = 512
+	DefaultDiskMB   = 10 << 10
+	defaultReady    = 60 // seconds
+
+	maxCPU        = 32
+	minMemoryMB   = 256
+	maxMemoryMB   = 256 << 10
+	minDiskMB     = 256
+	maxDiskMB     = 4 << 20
+	maxReady      = 3600 // seconds
+	maxDefinition = 8 << 20
+	maxFiles      = 4 << 20 // bytes of content together
+	maxSteps      = 100
+)
+
+// DefinitionFile is the name of a template's file in its directory.
+const DefinitionFile = "template.yaml"
+
+// ReadDefinition reads a template's file.
+func ReadDefinition(file string) (Definition, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return Definition{}, fmt.Errorf("template: %w", err)
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxDefinition+1))
+	if err != nil {
+		return Definition{}, fmt.Errorf("template: %w", err)
+	}
+	d, err := ParseDefinition(raw)
+	if err != nil {
+		return d, fmt.Errorf("%s: %w", file, err)
+	}
+	return d, nil
+}
+
+// ReadDefinitions reads every template under dir, by name: dir/<name>/template.yaml.
+func ReadDefinitions(dir string) ([]Definition, error) {
+	found, err := fs.Glob(os.DirFS(dir), "*/"+DefinitionFile)
+	if err != nil {
+		return nil, err
+	}
+	var all []Definition
+	for _, file := range found {
+		d, err := ReadDefinition(filepath.Join(dir, file))
+		if err != nil {
+			return nil, err
+		}
+		if d.Name != path.Dir(file) {
+			return nil, fmt.Errorf("%s: %w: its name is %q, its directory's is %q", file, ErrInvalid, d.Name, path.Dir(file))
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+// ParseDefinition parses YAML, or JSON, which is YAML. A field that no template
+// has is an error that names it.
+func ParseDefinition(raw []byte) (Definition, error) {
+	var d Definition
+	if len(raw) > maxDefinition {
+		return d, fmt.Errorf("%w: over %d bytes", ErrInvalid, maxDefinition)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(raw))
+	dec.KnownFields(true)
+	if err := dec.Decode(&d); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = errors.New("it is empty")
+		}
+		return Definition{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if err := dec.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return Definition{}, fmt.Errorf("%w: more than one document", ErrInvalid)
+	}
+	d.setDefaults()
+	return d, d.Validate()
+}
+
+func (d *Definition) setDefaults() {
+	setDefault(&d.CPU, DefaultCPU)
+	setDefault(&d.MemoryMB, DefaultMemoryMB)
+	setDefault(&d.DiskMB, DefaultDiskMB)
+	if d.Ready != nil {
+		setDefault(&d.Ready.TimeoutSeconds, defaultReady)
+	}
+}
+
+func setDefault(value *int, otherwise int) {
+	if *value == 0 {
+		*value = otherwise
+	}
+}
+
+var (
+	validName    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+	validSuite   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+	validPackage = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,127}$`)
+	validEnv     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// Validate says what is wrong, all of it.
+func (d *Definition) Validate() error {
+	var all error
+	wrong := func(format string, args ...any) {
+		all = errors.Join(all, fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...))
+	}
+	if !validName.MatchString(d.Name) {
+		wrong("name %q is not 1 to 64 of a-z, 0-9, '.', '_', '-', beginning with a letter or digit", d.Name)
+	}
+	switch {
+	case (d.From == "") == (d.Bootstrap == nil):
+		wrong("exactly one of from and bootstrap says what it is made of")
+	case d.From != "" && !validName.MatchString(d.From):
+		wrong("from: %q is not the name of a template", d.From)
+	case d.From == d.Name && d.Name != "":
+		wrong("from: a template is not made from itself")
+	}
+	if b := d.Bootstrap; b != nil {
+		if !validSuite.MatchString(b.Suite) {
+			wrong("bootstrap.suite %q", b.Suite)
+		}
+		for _, p := range b.Packages {
+			if !validPackage.MatchString(p) {
+				wrong("bootstrap.packages: %q is not a package's name", p)
+			}
+		}
+	}
+	d.validateSteps(wrong)
+	between := func(field string, value, least, most int) {
+		if value < least || value > most {
+			wrong("%s is %d, not %d to %d", field, value, least, most)
+		}
+	}
+	between("cpu", d.CPU, 1, maxCPU)
+	between("memory_mb", d.MemoryMB, minMemoryMB, maxMemoryMB)
+	between("disk_mb", d.DiskMB, minDiskMB, maxDiskMB)
+	if r := d.Ready; r != nil {
+		if r.Port == 0 && r.Cmd == "" {
+			wrong("ready: neither port nor cmd")
+		}
+		between("ready.port", r.Port, 0, 65535)
+		between("ready.timeout_seconds", r.TimeoutSeconds, 1, maxReady)
+		if strings.ContainsRune(r.Cmd, 0) {
+			wrong("ready.cmd contains a NUL byte")
+		}
+	}
+	return all
+}
+
+func (d *Definition) validateSteps(wrong func(string, ...any)) {
+	if len(d.Run) > maxSteps {
+		wrong("run: %d steps, at most %d", len(d.Run), maxSteps)
+	}
+	for i, line := range d.Run {
+		if strings.TrimSpace(line) == "" || strings.ContainsRune(line, 0) {
+			wrong("run[%d] is empty or contains a NUL byte", i)
+		}
+	}
+	if strings.ContainsRune(d.Start, 0) {
+		wrong("start contains a NUL byte")
+	}
+	total := 0
+	for _, name := range slices.Sorted(maps.Keys(d.Files)) {
+		total += len(d.Files[name])
+		if !path.IsAbs(name) || path.Clean(name) != name || name == "/" || strings.ContainsRune(name, 0) {
+			wrong("files: %q is not a clean absolute path", name)
+		}
+	}
+	if total > maxFiles {
+		wrong("files: %d bytes, at most %d", total, maxFiles)
+	}
+	for _, k := range slices.Sorted(maps.Keys(d.Env)) {
+		if !validEnv.MatchString(k) || strings.ContainsRune(d.Env[k], 0) {
+			wrong("env: variable %q", k)
+		}
+	}
+}

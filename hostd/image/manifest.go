@@ -1,0 +1,249 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// digestLen is the length of the ids here: the first 128 bits of a SHA-256.
+const digestLen = 32
+
+// formatVersion is part of every key: what an older program stored in another
+// way is built anew.
+const formatVersion = 1
+
+// manifest is template.json, the last file of a build to be written.
+type manifest struct {
+	Format          int               `json:"format"`
+	BuildID         string            `json:"build_id"`
+	Definition      Definition        `json:"definition"`
+	Engine          engineID          `json:"engine"`
+	Kernel          kernelID          `json:"kernel"`
+	Layers          []string          `json:"layers"` // keys, the lowest first
+	Files           map[string]fileID `json:"files"`  // of the build's directory
+	OpenConnections int               `json:"open_connections"`
+	CreatedAt       time.Time         `json:"created_at"`
+}
+
+type engineID struct {
+	Kind    string `json:"kind"`
+	Version string `json:"version"`
+}
+
+func (e engineID) String() string { return e.Kind + " " + e.Version }
+
+type kernelID struct {
+	Release string `json:"release"`
+	fileID
+}
+
+// fileID is what a file must be. The digest of a sparse file is that of its
+// pages that are not zero, each after its offset as eight big-endian bytes: ten
+// gigabytes of holes are not read, and holes and zeros are the same.
+type fileID struct {
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+	Sparse bool   `json:"sparse,omitempty"`
+}
+
+// file is a file at its place, with what it must be.
+type file struct {
+	path string
+	fileID
+}
+
+const manifestFile = "template.json"
+
+// Files of a build.
+const (
+	initramfsFile = "initramfs.cpio"
+	overlayFile   = "overlay.ext4"
+	ramFile       = "ram"
+	stateDir      = "state"
+)
+
+func (s *Store) readManifest(id string) (manifest, error) {
+	var m manifest
+	path := s.path(buildsDir, id, manifestFile)
+	raw, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(raw, &m)
+	}
+	if err == nil && (m.Format != formatVersion || m.BuildID != id) {
+		err = fmt.Errorf("it is of format %d, build %s", m.Format, m.BuildID)
+	}
+	if err != nil {
+		return m, fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
+	}
+	return m, nil
+}
+
+// load returns a build whose files are there and of the right size.
+func (s *Store) load(id string) (Template, error) {
+	m, err := s.readManifest(id)
+	if err != nil {
+		return Template{}, err
+	}
+	if own := s.engine(); m.Engine != own {
+		return Template{}, fmt.Errorf("%w: stored by %s, this host has %s", ErrOtherEngine, m.Engine, own)
+	}
+	var size int64
+	for _, f := range s.allFiles(m) {
+		st, err := os.Stat(f.path)
+		if err != nil {
+			return Template{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if st.Size() != f.Size {
+			return Template{}, fmt.Errorf("%w: %s has %d bytes, not %d", ErrCorrupt, f.path, st.Size(), f.Size)
+		}
+		size += allocated(st)
+	}
+	dir := s.path(buildsDir, id)
+	t := Template{
+		Name: m.Definition.Name, BuildID: id, Definition: m.Definition,
+		CPU: m.Definition.CPU, MemoryMB: m.Definition.MemoryMB, DiskMB: m.Definition.DiskMB,
+		Kernel:      s.path(kernelsDir, m.Kernel.SHA256, "vmlinux"),
+		Initramfs:   filepath.Join(dir, initramfsFile),
+		OverlaySeed: filepath.Join(dir, overlayFile),
+		RAM:         filepath.Join(dir, ramFile),
+		SnapshotDir: filepath.Join(dir, stateDir),
+		Engine:      m.Engine.String(), KernelVersion: m.Kernel.Release,
+		SizeBytes: size, OpenConnections: m.OpenConnections, CreatedAt: m.CreatedAt,
+	}
+	for _, key := range m.Layers {
+		t.Layers = append(t.Layers, s.layerPath(key))
+	}
+	return t, nil
+}
+
+func (s *Store) engine() engineID {
+	return engineID{Kind: s.cfg.Engine.Kind, Version: s.cfg.Engine.Version}
+}
+
+// allFiles lists a build's files, its kernel's and its layers'.
+func (s *Store) allFiles(m manifest) []file {
+	all := []file{{s.path(kernelsDir, m.Kernel.SHA256, "vmlinux"), m.Kernel.fileID}}
+	for _, key := range m.Layers {
+		f := file{path: s.layerPath(key)}
+		if l, err := s.readLayer(key); err == nil {
+			f.fileID = l.fileID
+		}
+		all = append(all, f)
+	}
+	for name, id := range m.Files {
+		all = append(all, file{s.path(buildsDir, m.BuildID, name), id})
+	}
+	return all
+}
+
+// allocated is what a file takes on disk, in bytes.
+func allocated(st os.FileInfo) int64 {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return sys.Blocks * 512
+	}
+	return st.Size()
+}
+
+// verify reads the file.
+func (f file) verify(ctx context.Context) error {
+	got, err := identify(ctx, f.path, f.Sparse)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		return err
+	}
+	if got != f.fileID {
+		return fmt.Errorf("%w: %s has %d bytes with SHA-256 %s, not %d with %s", ErrCorrupt, f.path, got.Size, got.SHA256, f.Size, f.SHA256)
+	}
+	return nil
+}
+
+// identify reads a file for its size and checksum.
+func identify(ctx context.Context, path string, sparse bool) (fileID, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return fileID{}, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return fileID{}, err
+	}
+	hash := sha256.New()
+	if sparse {
+		err = hashPages(ctx, hash, f, st.Size())
+	} else {
+		_, err = io.CopyBuffer(struct{ io.Writer }{hash}, interrupted{ctx, f}, make([]byte, 1<<20))
+	}
+	return fileID{Size: st.Size(), SHA256: hex.EncodeToString(hash.Sum(nil)), Sparse: sparse}, err
+}
+
+func hashPages(ctx context.Context, to hash.Hash, f *os.File, size int64) error {
+	buf := make([]byte, 256*page)
+	var offset [8]byte
+	return eachExtent(f, size, func(at, size int64) error {
+		for end := at + size; at < end; {
+			if err := ctx.Err(); err != nil {
+				return context.Cause(ctx)
+			}
+			n, err := f.ReadAt(buf[:min(int64(len(buf)), end-at)], at)
+			if n == 0 {
+				return err
+			}
+			for i := 0; i < n; i += page {
+				p := buf[i:min(i+page, n)]
+				if !isZero(p) {
+					binary.BigEndian.PutUint64(offset[:], uint64(at)+uint64(i))
+					to.Write(offset[:])
+					to.Write(p)
+				}
+			}
+			at += int64(n)
+		}
+		return nil
+	})
+}
+
+// interrupted is a reader that a context ends.
+type interrupted struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (i interrupted) Read(b []byte) (int, error) {
+	if err := i.ctx.Err(); err != nil {
+		return 0, context.Cause(i.ctx)
+	}
+	return i.r.Read(b)
+}
+
+// digest is the key of a set of inputs. encoding/json sorts maps, so that equal
+// inputs have equal keys.
+func digest(inputs any) (string, error) {
+	raw, err := json.Marshal(inputs)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])[:digestLen], nil
+}
+
+func marshalFile(path string, v any) error {
+	raw, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(path, append(raw, '\n'), 0o644)
+}

@@ -1,0 +1,56 @@
+package image
+
+import "time"
+
+// Progress is how a build stands. It is told at the beginning and the end of
+// each step, and within it where more is known.
+type Progress struct {
+	Template string
+	Step     string        // "bootstrap", "root image", "run", "boot", "store"
+	Detail   string        // for a person: a package, a command, a line of output
+	Percent  int           // of the whole build, 0 to 100
+	Elapsed  time.Duration // since the build began
+}
+
+// Steps of a build, with the part of the whole that each begins at. The
+// bootstrap is nearly all of a first build, and none of a second.
+const (
+	StepBootstrap = "bootstrap"
+	StepImage     = "root image"
+	StepRun       = "run"
+	StepBoot      = "boot"
+	StepStore     = "store"
+	StepDone      = "done"
+)
+
+var stepBegins = map[string]int{
+	StepBootstrap: 0, StepImage: 70, StepRun: 78, StepBoot: 88, StepStore: 96, StepDone: 100,
+}
+
+// reporter tells progress; its zero value tells nobody.
+type reporter struct {
+	template string
+	began    time.Time
+	tell     func(Progress)
+}
+
+func newReporter(template string, tell func(Progress)) *reporter {
+	return &reporter{template: template, began: time.Now(), tell: tell}
+}
+
+// step tells that a step is done by part (0 to 1).
+func (r *reporter) step(step string, part float64, detail string) {
+	if r.tell == nil {
+		return
+	}
+	from, to := stepBegins[step], 100
+	for _, p := range stepBegins {
+		if p > from && p < to {
+			to = p
+		}
+	}
+	r.tell(Progress{
+		Template: r.template, Step: step, Detail: detail,
+		Percent: from + int(part*float64(to-from)), Elapsed: time.Since(r.began),
+	})
+}

@@ -1,0 +1,231 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// Errors that a caller tells apart.
+var (
+	ErrNoTemplate  = errors.New("no such template")
+	ErrCorrupt     = errors.New("template is damaged")
+	ErrOtherEngine = errors.New("template was stored by another engine")
+)
+
+// Lease is a network slot for a guest of a build.
+type Lease struct {
+	NetNS    string // path
+	UID, GID int    // who runs the VMM and owns the tap
+	Groups   []int
+	Dial     func(ctx context.Context, port int) (net.Conn, error)
+	Release  func()
+}
+
+// Config says where the store is and what templates are built with.
+type Config struct {
+	Dir    string
+	Engine vmm.Engine
+	Kernel string // path of a PVH vmlinux; its modules lie in modules/ beside it
+	Guestd string // path of the static binary
+	// Lease takes a slot; builds ask for it when they boot a guest. Nil: the
+	// store is read-only, and a build fails.
+	Lease  func(ctx context.Context) (Lease, error)
+	Logger *slog.Logger
+}
+
+// Store is a directory of templates. Several daemons may use one at a time, each
+// through a Store of its own.
+type Store struct {
+	cfg Config
+	log *slog.Logger
+}
+
+// The store's directory:
+//
+//	names/<template>.json    which build a name means
+//	builds/<build id>/       template.json, initramfs.cpio, overlay.ext4, ram, state/
+//	layers/<key>/            layer.json, layer.ext4
+//	kernels/<sha256>/vmlinux
+//	users/<daemon>.json      the builds that a daemon's sandboxes use
+//	locks/                   one file a build, a layer and a name
+//	tmp/                     unfinished work; each entry locked by whoever does it
+const (
+	namesDir   = "names"
+	buildsDir  = "builds"
+	layersDir  = "layers"
+	kernelsDir = "kernels"
+	usersDir   = "users"
+	locksDir   = "locks"
+	tmpDir     = "tmp"
+)
+
+// Open opens a store, which it makes if it must, and removes what unfinished
+// builds left, the VMs of killed daemons with it.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("template store: %w", err)
+	}
+	cfg.Dir = dir
+	s := &Store{cfg: cfg, log: cfg.Logger}
+	for _, sub := range []string{namesDir, buildsDir, layersDir, kernelsDir, usersDir, locksDir, tmpDir} {
+		// VMMs run unprivileged and read what is here.
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return nil, fmt.Errorf("template store: %w", err)
+		}
+	}
+	if err := s.sweep(ctx); err != nil {
+		return nil, fmt.Errorf("template store: clean up: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Store) path(parts ...string) string {
+	return filepath.Join(append([]string{s.cfg.Dir}, parts...)...)
+}
+
+// Template is a stored build, ready to make sandboxes of. Its files are not to
+// be written to.
+type Template struct {
+	Name, BuildID         string
+	Definition            Definition
+	CPU, MemoryMB, DiskMB int
+	Kernel                string   // path of the vmlinux
+	Initramfs             string   // path
+	Layers                []string // paths of the read-only disks, the lowest first
+	OverlaySeed           string   // path of the writable disk to clone, as the guest had it when it was stored
+	RAM                   string   // path
+	SnapshotDir           string   // path of the stored state
+	Engine                string   // kind and version
+	KernelVersion         string
+	SizeBytes             int64 // on disk, with the layers
+	OpenConnections       int   // TCP connections to the outside that the stored guest has
+	CreatedAt             time.Time
+}
+
+// nameRecord is the content of names/<template>.json.
+type nameRecord struct {
+	BuildID   string    `json:"build_id"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// Get returns the build that a name means, after a look at its files: ErrCorrupt
+// names one that is missing or of another size, ErrOtherEngine the engine that
+// stored it.
+func (s *Store) Get(name string) (Template, error) {
+	rec, err := s.readName(name)
+	if err != nil {
+		return Template{}, err
+	}
+	t, err := s.load(rec.BuildID)
+	if err != nil {
+		return Template{}, fmt.Errorf("template %s: %w", name, err)
+	}
+	return t, nil
+}
+
+func (s *Store) readName(name string) (nameRecord, error) {
+	var rec nameRecord
+	if !validName.MatchString(name) {
+		return rec, fmt.Errorf("%w: %q", ErrNoTemplate, name)
+	}
+	raw, err := os.ReadFile(s.path(namesDir, name+".json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return rec, fmt.Errorf("%w: %s", ErrNoTemplate, name)
+	}
+	if err != nil {
+		return rec, fmt.Errorf("template %s: %w", name, err)
+	}
+	if err := json.Unmarshal(raw, &rec); err != nil || !isDigest(rec.BuildID) {
+		return rec, fmt.Errorf("template %s: %w: %s", name, ErrCorrupt, s.path(namesDir, name+".json"))
+	}
+	return rec, nil
+}
+
+// List returns every template that is whole, by name, and what is wrong with
+// the others.
+func (s *Store) List() ([]Template, error) {
+	names, err := s.names()
+	if err != nil {
+		return nil, err
+	}
+	var all []Template
+	var failed error
+	for _, name := range names {
+		t, err := s.Get(name)
+		switch {
+		case err == nil:
+			all = append(all, t)
+		case !errors.Is(err, ErrNoTemplate): // removed meanwhile
+			failed = errors.Join(failed, err)
+		}
+	}
+	return all, failed
+}
+
+// names returns the names of all templates, sorted.
+func (s *Store) names() ([]string, error) {
+	entries, err := os.ReadDir(s.path(namesDir))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), ".json"); ok && validName.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// Remove forgets a name. The build's files go with the next Collect, once no
+// sandbox uses them.
+func (s *Store) Remove(ctx context.Context, name string) error {
+	unlock, err := s.lock(ctx, "name-"+name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := s.readName(name); errors.Is(err, ErrNoTemplate) {
+		return err
+	}
+	if err := os.Remove(s.path(namesDir, name+".json")); err != nil {
+		return fmt.Errorf("remove template %s: %w", name, err)
+	}
+	return syncFile(s.path(namesDir))
+}
+
+// Verify reads every file of a template and compares its checksum.
+func (s *Store) Verify(ctx context.Context, name string) error {
+	rec, err := s.readName(name)
+	if err != nil {
+		return err
+	}
+	m, err := s.readManifest(rec.BuildID)
+	if err != nil {
+		return fmt.Errorf("template %s: %w", name, err)
+	}
+	for _, f := range s.allFiles(m) {
+		if err := f.verify(ctx); err != nil {
+			return fmt.Errorf("template %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func isDigest(s string) bool {
+	return len(s) == digestLen && strings.Trim(s, "0123456789abcdef") == ""
+}
