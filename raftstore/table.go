@@ -54,11 +54,37 @@ func (t *table) index(name string) (int, bool) {
 // derived, once.
 type stored struct {
 	meta    record.Meta
-	payload []byte // JSON; its meta fields are those of the writer and are ignored
+	payload []byte // JSON without the meta fields, or with some that are ignored
 	row     record.Row
 	id      []byte
 	keys    [][][]byte // per index of the table, as memdb holds them
 }
+
+// encodeRow makes the payload of a row. The entry has the id, the time and the
+// index of the row already, so its Meta is left out; it is zero afterwards.
+func encodeRow(row record.Row) ([]byte, error) {
+	*row.RowMeta() = record.Meta{}
+	b, err := json.Marshal(row)
+	if err != nil {
+		return nil, err
+	}
+	if rest, ok := bytes.CutPrefix(b, zeroMeta); ok {
+		if rest[0] == ',' {
+			rest = rest[1:]
+		}
+		return append([]byte{'{'}, rest...), nil
+	}
+	return b, nil
+}
+
+// zeroMeta is how the JSON of a row with no Meta begins.
+var zeroMeta = func() []byte {
+	b, err := json.Marshal(record.Meta{})
+	if err != nil {
+		panic(err)
+	}
+	return bytes.TrimSuffix(b, []byte{'}'})
+}()
 
 // load decodes a payload into a row with the given identity and history.
 func (t *table) load(meta record.Meta, payload []byte) (*stored, error) {

@@ -1,7 +1,6 @@
 package raftstore
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -79,8 +78,8 @@ func (tx *Tx) put(t *table, row record.Row) {
 		}
 		meta.ModifyIndex = to.base.meta.ModifyIndex
 	}
+	payload, err := encodeRow(row)
 	*m = meta
-	payload, err := json.Marshal(row)
 	if err != nil {
 		tx.fail(fmt.Errorf("put into %s: encode row %s: %w", t.name, m.ID, err))
 		return

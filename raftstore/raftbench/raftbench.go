@@ -22,7 +22,7 @@ import (
 const (
 	replicas   = 3
 	valueBytes = 512 // of a plain log entry, and of a row's value beside its id and times
-	rounds     = 4   // turns each side takes at one number of clients
+	rounds     = 12  // turns each side takes at one number of clients
 
 	heartbeat  = 300 * time.Millisecond
 	rpcTimeout = 3 * time.Second
