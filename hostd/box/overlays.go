@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/berth-cloud/berth/hostd/image"
 )
 
 // overlays keeps clones of each template's empty overlay ready, so that a
@@ -34,7 +36,7 @@ func (o *overlays) take(ctx context.Context, tpl Template, dst string) error {
 	for {
 		path := o.pop(tpl)
 		if path == "" {
-			return clone(tpl.OverlaySeed, dst)
+			return image.CloneOverlay(tpl.OverlaySeed, dst)
 		}
 		if err := os.Rename(path, dst); err == nil {
 			return nil
@@ -113,7 +115,7 @@ func (o *overlays) run(ctx context.Context) {
 		o.serial++
 		path := filepath.Join(o.dir, fmt.Sprintf("%.16s-%d", build, o.serial))
 		o.mu.Unlock()
-		if err := clone(seed, path); err != nil {
+		if err := image.CloneOverlay(seed, path); err != nil {
 			o.log.Warn("no overlay could be cloned ahead", "build_id", build, "error", err)
 			select {
 			case <-ctx.Done():

@@ -11,44 +11,6 @@ import (
 	"time"
 )
 
-func TestACloneIsEqualAndSparse(t *testing.T) {
-	dir := t.TempDir()
-	src, dst := filepath.Join(dir, "src"), filepath.Join(dir, "dst")
-	f, err := os.Create(src)
-	check(t, err)
-	check(t, f.Truncate(64<<20))
-	for _, at := range []int64{0, 1 << 20, 40<<20 + 123} {
-		_, err := f.WriteAt(bytes.Repeat([]byte{byte(at>>20) + 1}, 10_000), at)
-		check(t, err)
-	}
-	check(t, f.Close())
-	check(t, clone(src, dst))
-	a, err := os.ReadFile(src)
-	check(t, err)
-	b, err := os.ReadFile(dst)
-	check(t, err)
-	if !bytes.Equal(a, b) {
-		t.Error("the clone differs")
-	}
-	var st syscall.Stat_t
-	check(t, syscall.Stat(dst, &st))
-	if used := st.Blocks * 512; used > 1<<20 {
-		t.Errorf("the clone of 30 kB of data takes %d bytes", used)
-	}
-}
-
-func TestACloneThatFailsLeavesNothing(t *testing.T) {
-	dir := t.TempDir()
-	if err := clone(filepath.Join(dir, "missing"), filepath.Join(dir, "dst")); err == nil {
-		t.Fatal("clone of a missing file succeeded")
-	}
-	entries, err := os.ReadDir(dir)
-	check(t, err)
-	if len(entries) > 0 {
-		t.Errorf("left over: %v", entries)
-	}
-}
-
 func TestThePoolKeepsClonesOfWhatIsOffered(t *testing.T) {
 	dir := t.TempDir()
 	seed := filepath.Join(dir, "seed")

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cloud/berth/hostd"
+	"github.com/berth-cloud/berth/hostd/image"
+)
+
+func templateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "template",
+		Short: "Build and look at the templates that sandboxes start from",
+		Long: `A template is described by a file, template.yaml. It is built once: its root
+file system is made, a guest is booted from it and stored with its memory.
+Sandboxes start from what was stored. What is built already is not built again,
+unless something that it was made from has changed.`,
+	}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use: "build FILE...", Short: "Build templates; those that are built already take no time", Args: cobra.MinimumNArgs(1),
+			Example: "  hostd template build templates/base/template.yaml", RunE: buildTemplates,
+		},
+		&cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List templates", Args: cobra.NoArgs, RunE: listTemplates},
+		&cobra.Command{
+			Use: "verify NAME...", Short: "Read every file of a template and compare its checksum", Args: cobra.MinimumNArgs(1), RunE: verifyTemplates,
+		},
+		&cobra.Command{
+			Use: "rm NAME...", Short: "Remove templates; sandboxes that run go on", Args: cobra.MinimumNArgs(1), RunE: removeTemplates,
+		},
+	)
+	return cmd
+}
+
+// withStore opens the store for one command.
+func withStore(cmd *cobra.Command, do func(*image.Store) error) (err error) {
+	cfg, err := config()
+	if err != nil {
+		return err
+	}
+	store, closeStore, err := hostd.TemplateStore(cmd.Context(), cfg, hostd.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStore()) }()
+	return do(store)
+}
+
+func buildTemplates(cmd *cobra.Command, args []string) error {
+	var defs []image.Definition
+	for _, path := range args {
+		if fi, err := os.Stat(path); err == nil && fi.IsDir() {
+			path = filepath.Join(path, "template.yaml")
+		}
+		d, err := image.ReadDefinition(path)
+		if err != nil {
+			return err
+		}
+		defs = append(defs, d)
+	}
+	return withStore(cmd, func(store *image.Store) error {
+		for _, d := range defs {
+			show := &progress{out: cmd.OutOrStdout()}
+			began := time.Now()
+			t, err := store.Ensure(cmd.Context(), d, show.tell)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "template %s is ready after %s: build %s, %d CPU, %d MB memory, %d MB on disk\n",
+				t.Name, time.Since(began).Round(100*time.Millisecond), t.BuildID, t.CPU, t.MemoryMB, t.SizeBytes>>20)
+		}
+		return nil
+	})
+}
+
+// progress shows a build as lines, few enough for a log: one a step, and one
+// every few seconds within it.
+type progress struct {
+	out  io.Writer
+	step string
+	last time.Time
+}
+
+func (p *progress) tell(now image.Progress) {
+	const pace = 3 * time.Second
+	if now.Step == p.step && time.Since(p.last) < pace {
+		return
+	}
+	p.step, p.last = now.Step, time.Now()
+	fmt.Fprintf(p.out, "%3d %%  %6s  %-10s  %s\n", now.Percent, now.Elapsed.Round(100*time.Millisecond), now.Step, now.Detail)
+}
+
+func listTemplates(cmd *cobra.Command, _ []string) error {
+	return withStore(cmd, func(store *image.Store) error {
+		list, err := store.List()
+		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+		fmt.Fprintln(w, "NAME\tBUILD\tCPU\tMEMORY MB\tDISK MB\tSIZE MB\tENGINE\tKERNEL\tCREATED")
+		for _, t := range list {
+			fmt.Fprintf(w, "%s\t%.12s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", t.Name, t.BuildID, t.CPU, t.MemoryMB, t.DiskMB, t.SizeBytes>>20,
+				t.Engine, t.KernelVersion, t.CreatedAt.Format(time.RFC3339))
+		}
+		return errors.Join(w.Flush(), err)
+	})
+}
+
+func verifyTemplates(cmd *cobra.Command, args []string) error {
+	return withStore(cmd, func(store *image.Store) error {
+		var errs []error
+		for _, name := range args {
+			if err := store.Verify(cmd.Context(), name); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "template %s is whole\n", name)
+		}
+		return errors.Join(errs...)
+	})
+}
+
+func removeTemplates(cmd *cobra.Command, args []string) error {
+	return withStore(cmd, func(store *image.Store) error {
+		for _, name := range args {
+			if err := store.Remove(cmd.Context(), name); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "template %s is removed\n", name)
+		}
+		return nil
+	})
+}

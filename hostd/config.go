@@ -1,0 +1,219 @@
+// Package hostd is a host's daemon: it assembles the parts below it, and starts
+// and stops them in an order that is written down in Run.
+package hostd
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// Config is a host daemon's configuration. Every field has an environment
+// variable; cmd/hostd has a flag for those that an operator tries out by hand.
+type Config struct {
+	AgentID string `env:"BERTH_AGENT_ID"` // 1 to 8 of a-z and 0-9; default: from the certificate
+	DataDir string `env:"BERTH_DATA_DIR" envDefault:"/var/lib/berth-hostd"`
+	RunDir  string `env:"BERTH_RUN_DIR"` // default: /run/berth/<agent id>
+	PKIDir  string `env:"BERTH_PKI_DIR" envDefault:"/etc/berth/pki"`
+
+	Listen    string   `env:"BERTH_LISTEN" envDefault:":7443"`
+	Advertise string   `env:"BERTH_ADVERTISE"` // host:port that replicas call; default: Listen, if it names an address
+	Peers     []string `env:"BERTH_PEERS"`     // replicas' peer ports; default: those told at join
+
+	TemplateDir     string `env:"BERTH_TEMPLATE_DIR"`     // default: <data dir>/templates
+	TemplateSources string `env:"BERTH_TEMPLATE_SOURCES"` // directory of <name>/template.yaml that serve keeps built
+
+	VMM    string `env:"BERTH_VMM"`    // default: cloud-hypervisor with hardware virtualization, else chvemu
+	Kernel string `env:"BERTH_KERNEL"` // PVH vmlinux
+	Guestd string `env:"BERTH_GUESTD"` // default: beside hostd
+
+	SlotCIDR     string   `env:"BERTH_SLOT_CIDR" envDefault:"10.213.0.0/18"`
+	Slots        int      `env:"BERTH_SLOTS"` // default: as many as fit, at most 1000
+	SlotPool     int      `env:"BERTH_SLOT_POOL" envDefault:"8"`
+	BaseUID      int      `env:"BERTH_BASE_UID" envDefault:"600000"`
+	Resolvers    []string `env:"BERTH_RESOLVERS"`     // DNS servers of guests; default: the host's
+	AllowedCIDRs []string `env:"BERTH_ALLOWED_CIDRS"` // private addresses that guests may reach all the same
+
+	MemoryMB       int `env:"BERTH_MEMORY_MB"`   // for sandboxes; default: 80 % of the machine's
+	OverheadMB     int `env:"BERTH_OVERHEAD_MB"` // of the engine, a sandbox; default: by engine
+	DiskHeadroomMB int `env:"BERTH_DISK_HEADROOM_MB" envDefault:"2048"`
+	OverlayPool    int `env:"BERTH_OVERLAY_POOL" envDefault:"16"`
+
+	HeartbeatInterval time.Duration `env:"BERTH_HEARTBEAT_INTERVAL" envDefault:"1s"` // until the leader says another
+	CreateTimeout     time.Duration `env:"BERTH_CREATE_TIMEOUT" envDefault:"90s"`
+	StopTimeout       time.Duration `env:"BERTH_STOP_TIMEOUT" envDefault:"15s"`
+
+	LogLevel  slog.Level `env:"BERTH_LOG_LEVEL" envDefault:"info"`
+	LogFormat string     `env:"BERTH_LOG_FORMAT" envDefault:"text"`
+
+	Version string // of the build
+}
+
+const (
+	// memoryShare of the machine's memory is given to sandboxes, in percent.
+	memoryShare = 80
+	// What the engine itself takes beside the guest's RAM: for chvemu measured
+	// as 65 MB of private memory, most of it QEMU's translated code, and room
+	// for it to grow; for Cloud Hypervisor by its own documents.
+	overheadChvemuMB = 128
+	overheadCHMB     = 64
+	maxExecs         = 64
+	outputBudget     = 512 << 20
+	defaultSlots     = 1000
+)
+
+var validAgentID = regexp.MustCompile(`^[a-z0-9]{1,8}$`)
+
+// Complete checks the configuration and fills in what has a computed default.
+// Every error names the setting and what to do.
+func (c Config) Complete() (Config, error) {
+	if c.AgentID == "" {
+		id, err := agentIDOf(c.PKIDir)
+		if err != nil {
+			return c, fmt.Errorf("BERTH_AGENT_ID is not set, and there is no certificate to take it from: set it, or join a cluster first (hostd join --help): %w", err)
+		}
+		c.AgentID = id
+	}
+	if !validAgentID.MatchString(c.AgentID) {
+		return c, fmt.Errorf("BERTH_AGENT_ID is %q: want 1 to 8 characters of a-z and 0-9 (network links are named after it)", c.AgentID)
+	}
+	var err error
+	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
+		return c, fmt.Errorf("BERTH_DATA_DIR: %w", err)
+	}
+	if c.RunDir == "" {
+		c.RunDir = filepath.Join("/run/berth", c.AgentID)
+	}
+	// A unix socket's path has 107 bytes: the directory, an id of 26, a name.
+	if n := len(c.RunDir); n > 60 {
+		return c, fmt.Errorf("BERTH_RUN_DIR %s has %d characters: at most 60, because sockets live in it", c.RunDir, n)
+	}
+	if c.TemplateDir == "" {
+		c.TemplateDir = filepath.Join(c.DataDir, "templates")
+	}
+	if c.Advertise == "" {
+		c.Advertise = c.Listen
+	}
+	switch {
+	case c.MemoryMB < 0:
+		return c, fmt.Errorf("BERTH_MEMORY_MB is %d: want a number of megabytes, or 0 for %d %% of the machine's", c.MemoryMB, memoryShare)
+	case c.Slots < 0 || c.Slots > 50000:
+		return c, fmt.Errorf("BERTH_SLOTS is %d: want 1 to 50000, or 0 for as many as fit", c.Slots)
+	case c.SlotPool < 1 || c.SlotPool > 256:
+		return c, fmt.Errorf("BERTH_SLOT_POOL is %d: want 1 to 256", c.SlotPool)
+	case c.OverlayPool < 0 || c.OverlayPool > 256:
+		return c, fmt.Errorf("BERTH_OVERLAY_POOL is %d: want 0 to 256", c.OverlayPool)
+	case c.DiskHeadroomMB < 0:
+		return c, fmt.Errorf("BERTH_DISK_HEADROOM_MB is %d: want 0 or more", c.DiskHeadroomMB)
+	case c.HeartbeatInterval < 100*time.Millisecond:
+		return c, fmt.Errorf("BERTH_HEARTBEAT_INTERVAL is %s: want 100ms or more", c.HeartbeatInterval)
+	case c.CreateTimeout < time.Second:
+		return c, fmt.Errorf("BERTH_CREATE_TIMEOUT is %s: want 1s or more", c.CreateTimeout)
+	case c.StopTimeout <= 0:
+		return c, fmt.Errorf("BERTH_STOP_TIMEOUT is %s: want more than 0", c.StopTimeout)
+	case c.LogFormat != "text" && c.LogFormat != "json":
+		return c, fmt.Errorf("BERTH_LOG_FORMAT is %q: want text or json", c.LogFormat)
+	}
+	err = c.checkAddresses()
+	return c, err
+}
+
+func (c *Config) checkAddresses() error {
+	cidr, err := netip.ParsePrefix(c.SlotCIDR)
+	if err != nil || !cidr.Addr().Is4() {
+		return fmt.Errorf("BERTH_SLOT_CIDR is %q: want a private IPv4 prefix that nothing else uses, such as 10.213.0.0/18", c.SlotCIDR)
+	}
+	// Two addresses a slot, and one slot more for template builds.
+	room := 1<<max(31-cidr.Bits(), 0) - 1
+	if c.Slots == 0 {
+		c.Slots = min(room, defaultSlots)
+	}
+	if c.Slots > room || room < 1 {
+		return fmt.Errorf("BERTH_SLOTS is %d and BERTH_SLOT_CIDR %s has room for %d: lower the one or widen the other", c.Slots, c.SlotCIDR, room)
+	}
+	for _, a := range c.Resolvers {
+		if _, err := netip.ParseAddr(a); err != nil {
+			return fmt.Errorf("BERTH_RESOLVERS: %q is no IP address", a)
+		}
+	}
+	for _, p := range c.AllowedCIDRs {
+		if _, err := netip.ParsePrefix(p); err != nil {
+			return fmt.Errorf("BERTH_ALLOWED_CIDRS: %q is no address prefix", p)
+		}
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return fmt.Errorf("BERTH_LISTEN is %q: want address:port or :port", c.Listen)
+	}
+	for _, p := range c.Peers {
+		if !isHostPort(p) {
+			return fmt.Errorf("BERTH_PEERS: %q is no host:port of a replica's peer port", p)
+		}
+	}
+	return nil
+}
+
+// checkServe checks what only serve needs.
+func (c Config) checkServe() error {
+	host, port, err := net.SplitHostPort(c.Advertise)
+	if err != nil {
+		return fmt.Errorf("BERTH_ADVERTISE is %q: want host:port", c.Advertise)
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		return fmt.Errorf("BERTH_LISTEN is %q, which names no address that replicas could call: set BERTH_ADVERTISE to this host's own host:port", c.Listen)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("BERTH_ADVERTISE is %q: want a port number", c.Advertise)
+	}
+	return nil
+}
+
+func isHostPort(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}
+
+// paths is where the host keeps its boxes.
+func (c Config) paths() box.Paths { return box.Paths{Data: c.DataDir, Run: c.RunDir} }
+
+// memory returns the budget for sandboxes and the overhead of one.
+func (c Config) memory(engine vmm.Engine, totalMB int) (budget, overhead int, err error) {
+	budget, overhead = c.MemoryMB, c.OverheadMB
+	if budget == 0 {
+		budget = totalMB * memoryShare / 100
+	}
+	if budget > totalMB {
+		return 0, 0, fmt.Errorf("BERTH_MEMORY_MB is %d and the machine has %d MB: sandboxes cannot be promised what is not there", budget, totalMB)
+	}
+	if overhead <= 0 {
+		overhead = overheadCHMB
+		if engine.Kind == vmm.KindChvemu {
+			overhead = overheadChvemuMB
+		}
+	}
+	return budget, overhead, nil
+}
+
+func parsePrefixes(list []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	var errs []error
+	for _, s := range list {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		errs = append(errs, err)
+		out = append(out, p)
+	}
+	return out, errors.Join(errs...)
+}

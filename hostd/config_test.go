@@ -1,0 +1,157 @@
+package hostd
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+
+	"github.com/berth-cloud/berth/hostd/internal/testca"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+func defaults(t *testing.T) Config {
+	t.Helper()
+	c, err := env.ParseAsWithOptions[Config](env.Options{Environment: map[string]string{"BERTH_AGENT_ID": "h1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestDefaultsAreComplete(t *testing.T) {
+	c, err := defaults(t).Complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.RunDir != "/run/berth/h1" || c.TemplateDir != "/var/lib/berth-hostd/templates" || c.Advertise != ":7443" {
+		t.Errorf("config = %+v", c)
+	}
+	if err := c.checkServe(); err == nil || !strings.Contains(err.Error(), "BERTH_ADVERTISE") {
+		t.Errorf("an address that nobody can call: %v, want an error that names BERTH_ADVERTISE", err)
+	}
+}
+
+func TestBadSettingsAreNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Config)
+		says   string
+	}{
+		"agent id with capitals":   {func(c *Config) { c.AgentID = "H1" }, "BERTH_AGENT_ID"},
+		"agent id too long":        {func(c *Config) { c.AgentID = "abcdefghi" }, "BERTH_AGENT_ID"},
+		"agent id that is a path":  {func(c *Config) { c.AgentID = "../x" }, "BERTH_AGENT_ID"},
+		"run dir too long":         {func(c *Config) { c.RunDir = "/" + strings.Repeat("x", 70) }, "BERTH_RUN_DIR"},
+		"negative memory":          {func(c *Config) { c.MemoryMB = -1 }, "BERTH_MEMORY_MB"},
+		"no slots ready":           {func(c *Config) { c.SlotPool = 0 }, "BERTH_SLOT_POOL"},
+		"too many overlays":        {func(c *Config) { c.OverlayPool = 1000 }, "BERTH_OVERLAY_POOL"},
+		"negative headroom":        {func(c *Config) { c.DiskHeadroomMB = -1 }, "BERTH_DISK_HEADROOM_MB"},
+		"heartbeats without pause": {func(c *Config) { c.HeartbeatInterval = 0 }, "BERTH_HEARTBEAT_INTERVAL"},
+		"creates without time":     {func(c *Config) { c.CreateTimeout = 0 }, "BERTH_CREATE_TIMEOUT"},
+		"stop without time":        {func(c *Config) { c.StopTimeout = -time.Second }, "BERTH_STOP_TIMEOUT"},
+		"unknown log format":       {func(c *Config) { c.LogFormat = "xml" }, "BERTH_LOG_FORMAT"},
+		"slot cidr without length": {func(c *Config) { c.SlotCIDR = "10.0.0.0" }, "BERTH_SLOT_CIDR"},
+		"resolver by name":         {func(c *Config) { c.Resolvers = []string{"dns"} }, "BERTH_RESOLVERS"},
+		"allowed that is no CIDR":  {func(c *Config) { c.AllowedCIDRs = []string{"ten"} }, "BERTH_ALLOWED_CIDRS"},
+		"listen without a port":    {func(c *Config) { c.Listen = "127.0.0.1" }, "BERTH_LISTEN"},
+		"peer without a port":      {func(c *Config) { c.Peers = []string{"r1"} }, "BERTH_PEERS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := defaults(t)
+			c.change(&cfg)
+			if _, err := cfg.Complete(); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("Complete = %v, want an error that names %s", err, c.says)
+			}
+		})
+	}
+}
+
+func TestTheAgentIDComesFromTheCertificate(t *testing.T) {
+	dir := t.TempDir()
+	cfg := defaults(t)
+	cfg.AgentID, cfg.PKIDir = "", dir
+	if _, err := cfg.Complete(); err == nil || !strings.Contains(err.Error(), "hostd join") {
+		t.Errorf("without a certificate: %v, want an error that says how to join", err)
+	}
+	testca.New(t).WriteDir(t, dir, "host:abc")
+	got, err := cfg.Complete()
+	if err != nil || got.AgentID != "abc" {
+		t.Errorf("agent id = %q, %v", got.AgentID, err)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := loadCredentials(dir, "h1"); err == nil || !strings.Contains(err.Error(), "hostd join") {
+		t.Errorf("an empty directory: %v, want an error that says how to join", err)
+	}
+	testca.New(t).WriteDir(t, dir, "host:h1")
+	if err := os.WriteFile(filepath.Join(dir, filePeers), []byte("a:1\nb:2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadCredentials(dir, "h1")
+	if err != nil || len(c.peers) != 2 {
+		t.Errorf("credentials: peers %v, %v", c.peers, err)
+	}
+	if _, err := loadCredentials(dir, "h2"); err == nil || !strings.Contains(err.Error(), `"host:h1"`) {
+		t.Errorf("another host's certificate: %v", err)
+	}
+}
+
+func TestMemoryBudget(t *testing.T) {
+	emu, ch := vmm.Engine{Kind: vmm.KindChvemu}, vmm.Engine{Kind: vmm.KindCloudHypervisor}
+	for name, c := range map[string]struct {
+		cfg              Config
+		engine           vmm.Engine
+		budget, overhead int
+		fails            bool
+	}{
+		"a share of the machine": {Config{}, emu, 8000, overheadChvemuMB, false},
+		"as configured":          {Config{MemoryMB: 5000, OverheadMB: 7}, ch, 5000, 7, false},
+		"by engine":              {Config{MemoryMB: 5000}, ch, 5000, overheadCHMB, false},
+		"more than there is":     {Config{MemoryMB: 10001}, ch, 0, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, o, err := c.cfg.memory(c.engine, 10000)
+			if (err != nil) != c.fails || b != c.budget || o != c.overhead {
+				t.Errorf("memory = %d, %d, %v", b, o, err)
+			}
+		})
+	}
+}
+
+func TestNoLineHasAWholeSandboxID(t *testing.T) {
+	const id = "abcdefgh234567abcdefgh2345"
+	for _, format := range []string{"text", "json"} {
+		var out bytes.Buffer
+		log := NewLogger(&out, slog.LevelDebug, format)
+		log.Info("message", "sandbox_id", id, "path", "/run/berth/h1/"+id+"/api.sock", "error", errors.New("open "+id+": denied"), "n", 7)
+		log.With("sandbox_id", id).Error("message")
+		if strings.Contains(out.String(), id) || !strings.Contains(out.String(), "/run/berth/h1/abcdefgh/api.sock") {
+			t.Errorf("%s: %s", format, out.String())
+		}
+	}
+}
+
+func TestWriteFileReplacesAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "peers")
+	for _, content := range []string{"one", "two"} {
+		if err := writeFile(path, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		if raw, err := os.ReadFile(path); err != nil || string(raw) != content {
+			t.Errorf("file = %q, %v", raw, err)
+		}
+	}
+	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
+		t.Errorf("left over: %v", entries)
+	}
+	if err := writeFile(filepath.Join(t.TempDir(), "missing", "peers"), nil); err == nil {
+		t.Error("a missing directory was no error")
+	}
+}

@@ -1,0 +1,110 @@
+package hostd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// engine starts VMMs for boxes.
+type engine struct {
+	engine vmm.Engine
+	groups []int // beside the slot's own
+}
+
+// newEngine looks up what the engine needs: Cloud Hypervisor opens /dev/kvm,
+// which belongs to a group.
+func newEngine(e vmm.Engine) (*engine, error) {
+	if e.Kind != vmm.KindCloudHypervisor {
+		return &engine{engine: e}, nil
+	}
+	fi, err := os.Stat("/dev/kvm")
+	if err != nil {
+		return nil, fmt.Errorf("%s needs hardware virtualization: %w (load the module kvm_intel or kvm_amd, or set BERTH_VMM to chvemu)", e.Kind, err)
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil, fmt.Errorf("owner of /dev/kvm is not known")
+	}
+	return &engine{engine: e, groups: []int{int(st.Gid)}}, nil
+}
+
+func (e *engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
+	p, err := vmm.Start(ctx, vmm.Launch{
+		Engine: e.engine, Dir: l.Dir, NetNS: l.Slot.NetNSPath, UID: l.Slot.UID, GID: l.Slot.GID, Groups: e.groups, Cgroup: l.Cgroup,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return process{p}, nil
+}
+
+// Adopt finds the VMM of a runtime directory. The directory belongs to the
+// slot's user, so a VMM that was taken over could have written another process
+// into it: the process must run as the directory's owner.
+func (e *engine) Adopt(ctx context.Context, dir string) (box.VMM, error) {
+	p, err := vmm.Adopt(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := ownerOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	uid, err := userOf(p.PID())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", vmm.ErrGone, err)
+	}
+	if uid != owner {
+		return nil, fmt.Errorf("runtime directory %s belongs to user %d and names process %d of user %d", dir, owner, p.PID(), uid)
+	}
+	return process{p}, nil
+}
+
+func ownerOf(path string) (int, error) {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(path, &st); err != nil {
+		return 0, fmt.Errorf("owner of %s: %w", path, err)
+	}
+	return int(st.Uid), nil
+}
+
+// userOf returns the effective user of a process.
+func userOf(pid int) (int, error) {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(raw)) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			if f := strings.Fields(ids); len(f) >= 2 {
+				return strconv.Atoi(f[1])
+			}
+		}
+	}
+	return 0, fmt.Errorf("status of process %d has no user", pid)
+}
+
+// process is a VMM and its API in one.
+type process struct{ *vmm.Process }
+
+func (p process) Create(ctx context.Context, cfg vmm.VMConfig) error {
+	return p.Client().Create(ctx, cfg)
+}
+func (p process) Boot(ctx context.Context) error { return p.Client().Boot(ctx) }
+func (p process) Restore(ctx context.Context, cfg vmm.RestoreConfig) error {
+	return p.Client().Restore(ctx, cfg)
+}
+func (p process) Pause(ctx context.Context) error  { return p.Client().Pause(ctx) }
+func (p process) Resume(ctx context.Context) error { return p.Client().Resume(ctx) }
+
+func (p process) State(ctx context.Context) (vmm.State, error) {
+	info, err := p.Client().Info(ctx)
+	return info.State, err
+}

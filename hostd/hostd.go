@@ -1,0 +1,331 @@
+package hostd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/berth-cloud/berth/hostd/beat"
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/cgroup"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/hostd/reconcile"
+	"github.com/berth-cloud/berth/hostd/server"
+	"github.com/berth-cloud/berth/netfab/slot"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// Daemon is a host's daemon with its parts, before it runs.
+type Daemon struct {
+	cfg       Config
+	log       *slog.Logger
+	creds     credentials
+	engine    vmm.Engine
+	budgetMB  int
+	ledger    *ledger.Ledger
+	fabric    *slot.Fabric
+	pool      *slot.Pool
+	tree      *cgroup.Tree
+	templates *templates
+	boxes     *box.Host
+	machine   *machine
+	server    *server.Server
+	beat      *beat.Beat
+
+	bootID    string
+	startedAt time.Time
+
+	mu       sync.Mutex
+	draining bool
+	peers    []string // as last written to the PKI directory
+}
+
+// New checks what the host needs and puts the parts together. It starts
+// nothing, and of the machine it changes only directories of its own. After an
+// error nothing is held open.
+func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err error) {
+	if err := cfg.checkServe(); err != nil {
+		return nil, err
+	}
+	if err := failed(Preflight(ctx, cfg)); err != nil {
+		return nil, fmt.Errorf("this host is not ready (hostd doctor shows every check):\n%w", err)
+	}
+	d := &Daemon{cfg: cfg, log: log, startedAt: time.Now().UTC(), bootID: newBootID()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	if d.creds, err = loadCredentials(cfg.PKIDir, cfg.AgentID); err != nil {
+		return nil, err
+	}
+	d.peers = d.creds.peers
+	if len(cfg.Peers) > 0 {
+		d.peers = cfg.Peers
+	}
+	if d.engine, err = vmm.Detect(ctx, cfg.VMM); err != nil {
+		return nil, err
+	}
+	log.Info("engine", "kind", d.engine.Kind, "version", d.engine.Version, "path", d.engine.Path,
+		"software_emulation", d.engine.Kind == vmm.KindChvemu)
+	total, err := totalMemoryMB()
+	if err != nil {
+		return nil, err
+	}
+	var overheadMB int
+	if d.budgetMB, overheadMB, err = cfg.memory(d.engine, total); err != nil {
+		return nil, err
+	}
+	// The ledger first of what is shared with an earlier daemon: its lock says
+	// that there is no other one.
+	if d.ledger, err = ledger.Open(cfg.paths().Ledger(), cfg.AgentID); err != nil {
+		return nil, err
+	}
+	if d.fabric, err = newFabric(ctx, cfg, d.peers, log); err != nil {
+		return nil, err
+	}
+	if d.tree, err = cgroup.Open(cgroup.Config{Host: cfg.AgentID}, log); err != nil {
+		return nil, err
+	}
+	if err := openTun(log); err != nil {
+		return nil, err
+	}
+	d.pool = slot.NewPool(d.fabric, slot.PoolConfig{Ready: cfg.SlotPool, Workers: 4}, log)
+	// Never handed out and never cleaned: see TemplateStore.
+	d.pool.Hold(cfg.Slots)
+	engine, err := newEngine(d.engine)
+	if err != nil {
+		return nil, err
+	}
+	network := &slots{fabric: d.fabric, pool: d.pool, gid: cfg.BaseUID}
+	if d.templates, err = newTemplates(ctx, cfg, d.engine, poolLease(network, engine.groups), log); err != nil {
+		return nil, err
+	}
+	d.templates.inUse = d.buildsInUse
+	d.assemble(engine, network, overheadMB)
+	return d, nil
+}
+
+// assemble makes the parts that need the others.
+func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	groups := cgroups{d.tree}
+	d.machine = &machine{paths: d.cfg.paths(), engine: engine, groups: groups, pool: d.pool}
+	d.boxes = box.New(box.Config{
+		Paths: d.cfg.paths(), MemoryMB: d.budgetMB, OverheadMB: overheadMB, DiskHeadroomMB: d.cfg.DiskHeadroomMB,
+		OverlayPool: d.cfg.OverlayPool, CreateTimeout: d.cfg.CreateTimeout, MaxExecs: maxExecs, OutputBudget: outputBudget,
+		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, Engine: d.versions().Engine,
+	}, box.Deps{
+		Ledger: d.ledger, Slots: network, Engine: engine, Cgroups: groups, Templates: d.templates,
+		Metrics: box.NewMetrics(registry), Log: d.log,
+	})
+	registry.MustRegister(d.boxes.Collect())
+	d.server = server.New(server.Config{
+		Boxes: d.boxes, Info: d.picture, ObserveTerm: d.ledger.ObserveTerm,
+		Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), Log: d.log,
+		Certificate: d.creds.cert, CA: d.creds.ca,
+	})
+	d.beat = beat.New(beat.Config{
+		Picture: d.picture, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
+		TLS: hostapi.PeerTLS(d.creds.cert, d.creds.ca, hostapi.IsReplica), OnReply: d.onReply, Log: d.log,
+	})
+}
+
+// Run serves until ctx ends, and stops in an orderly way. VMs live on.
+func (d *Daemon) Run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, d.close()) }()
+
+	// Start, each step because the next one needs it:
+	// 1. The host's own network rules. Without them a guest that is adopted or
+	//    started could reach what it must not.
+	if err := d.fabric.EnsureHost(ctx); err != nil {
+		return fmt.Errorf("set up the host's network: %w", err)
+	}
+	// 2. The port, so that a host that cannot have it changes nothing more.
+	//    Until step 5 is over every call about a box is answered 503.
+	listener, err := net.Listen("tcp", d.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen on BERTH_LISTEN %s: %w", d.cfg.Listen, err)
+	}
+	stop := d.newStop()
+	served := make(chan error, 1)
+	go func() { served <- d.server.Serve(listener) }()
+
+	// 3. Heartbeats, with ready=false: the leader need not give the host up
+	//    while it looks around.
+	stop.background(d.beat.Run)
+	// 4. Templates are looked through, so that the first create need not.
+	d.templates.Scan()
+	// 5. The ledger and the kernel are brought together; then Put is served.
+	rec := &reconcile.Reconciler{Records: d.ledger.Boxes(), Boxes: d.boxes, Machine: d.machine, Log: d.log}
+	_, startErr := rec.Run(ctx)
+	if startErr == nil {
+		// 6. Only now: the pool removes every slot that no box holds.
+		stop.background(func(ctx context.Context) {
+			if err := d.pool.Run(ctx); err != nil {
+				d.log.Error("pool of network slots ended", "error", err)
+			}
+		})
+		stop.background(func(ctx context.Context) {
+			if err := d.fabric.Keep(ctx); err != nil {
+				d.log.Error("keeping the host's network rules ended", "error", err)
+			}
+		})
+		// 7. Templates that are missing are built, and overlays cloned ahead.
+		stop.background(func(ctx context.Context) { d.templates.Run(ctx, d.boxes.Offer) })
+		d.log.Info("hostd serves", "agent_id", d.cfg.AgentID, "listen", listener.Addr().String(), "advertise", d.cfg.Advertise,
+			"memory_mb", d.budgetMB, "slots", d.cfg.Slots, "version", d.cfg.Version)
+		select {
+		case <-ctx.Done():
+		case startErr = <-served:
+			served <- nil
+		}
+	}
+
+	// Stop, the other way round:
+	d.log.Info("hostd stops, sandboxes go on")
+	// a. No new box, said in a last heartbeat, so that nothing is placed here.
+	d.drain()
+	d.boxes.Drain()
+	// b. Requests end: those that only wait, in a moment; the others are given
+	//    StopTimeout. A create that is under way then is cut off and cleaned.
+	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.cfg.StopTimeout)
+	defer cancel()
+	if err := d.server.Shutdown(sctx); err != nil {
+		d.log.Warn("requests were cut off", "error", err)
+	}
+	stopErr := errors.Join(startErr, <-served)
+	// c. What removes files; d. the boxes' own workers (they need the slots'
+	//    pool to take slots back); e. heartbeats, pool, templates.
+	rec.Wait()
+	d.boxes.Close()
+	stop.end()
+	return stopErr
+}
+
+// close releases what New opened, in the opposite order.
+func (d *Daemon) close() error {
+	var errs []error
+	if d.boxes != nil {
+		d.boxes.Close() // again is no harm
+	}
+	if d.fabric != nil {
+		errs = append(errs, d.fabric.Close())
+	}
+	if d.ledger != nil {
+		errs = append(errs, d.ledger.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// stop ends background work and waits for it.
+type stop struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+}
+
+// newStop makes a context of its own: the parts outlive the signal that ends
+// Run until their turn comes.
+func (d *Daemon) newStop() *stop {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &stop{ctx: ctx, cancel: cancel}
+}
+
+func (s *stop) background(f func(context.Context)) { s.group.Go(func() { f(s.ctx) }) }
+
+func (s *stop) end() {
+	s.cancel()
+	s.group.Wait()
+}
+
+// buildsInUse are the template builds whose files boxes have open.
+func (d *Daemon) buildsInUse() []string {
+	var out []string
+	for _, rec := range d.ledger.Boxes() {
+		out = append(out, rec.BuildID)
+	}
+	return out
+}
+
+func (d *Daemon) drain() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.draining = true
+}
+
+// picture is what a heartbeat tells.
+func (d *Daemon) picture() hostapi.Heartbeat {
+	d.mu.Lock()
+	draining := d.draining
+	d.mu.Unlock()
+	list := d.boxes.List()
+	hb := hostapi.Heartbeat{
+		AgentID: d.cfg.AgentID, Address: d.cfg.Advertise, BootID: d.bootID, StartedAt: d.startedAt,
+		Ready: d.boxes.Ready(), Draining: draining,
+		Capacity: hostapi.Capacity{
+			CPUs: runtime.NumCPU(), MemoryMB: d.budgetMB, ReservedMB: d.boxes.ReservedMB(), Slots: d.cfg.Slots,
+			SlotsUsed: d.boxes.SlotsUsed(), OverheadMBPerBox: d.boxes.OverheadMB(),
+		},
+		Versions:  d.versions(),
+		Templates: d.templates.States(),
+		Boxes:     make([]hostapi.BoxState, 0, len(list)),
+	}
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(d.cfg.DataDir, &st); err == nil {
+		hb.Capacity.DiskFreeBytes = int64(st.Bavail) * st.Bsize
+	}
+	for _, b := range list {
+		hb.Boxes = append(hb.Boxes, hostapi.BoxState{ID: b.ID, Generation: b.Generation, Status: b.Status, Error: b.Error})
+	}
+	return hb
+}
+
+func (d *Daemon) versions() hostapi.Versions {
+	return hostapi.Versions{Hostd: d.cfg.Version, Engine: d.engine.Kind + " " + d.engine.Version, Kernel: d.templates.KernelVersion()}
+}
+
+// onReply takes in what the leader says of itself.
+func (d *Daemon) onReply(r hostapi.HeartbeatReply) {
+	if r.Term > 0 {
+		// A deposed leader's reply may come late; its term is refused, as its
+		// calls are.
+		if err := d.ledger.ObserveTerm(r.Term); err != nil && !errors.Is(err, ledger.ErrStaleTerm) {
+			d.log.Error("the leader's term is not on disk", "error", err)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(r.Peers) == 0 || slices.Equal(r.Peers, d.peers) {
+		return
+	}
+	if err := writeFile(filepath.Join(d.cfg.PKIDir, filePeers), []byte(strings.Join(r.Peers, "\n")+"\n")); err != nil {
+		d.log.Warn("the replicas' addresses are not on disk", "error", err)
+		return
+	}
+	d.peers = r.Peers
+}
+
+// newBootID names one run of the daemon.
+func newBootID() string {
+	raw := make([]byte, 8)
+	rand.Read(raw) // never fails: crypto/rand ends the process first
+	return hex.EncodeToString(raw)
+}

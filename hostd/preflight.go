@@ -1,0 +1,244 @@
+package hostd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// Check is one thing that a host needs.
+type Check struct {
+	Name   string
+	Detail string // what was found
+	Err    error  // what is missing, and what to do
+}
+
+// Preflight looks at everything that serve needs, changes nothing but to make
+// the data directory, and reports all of it rather than the first fault.
+func Preflight(ctx context.Context, c Config) []Check {
+	p := &preflight{ctx: ctx, cfg: c}
+	for _, check := range []struct {
+		name string
+		run  func() (string, error)
+	}{
+		{"root", p.root},
+		{"architecture", p.architecture},
+		{"engine", p.findEngine},
+		{"kernel", p.kernel},
+		{"tap device", p.tun},
+		{"cgroups", p.cgroups},
+		{"memory", p.memory},
+		{"data directory", p.disk},
+		{"certificate", p.certificate},
+	} {
+		detail, err := check.run()
+		p.checks = append(p.checks, Check{Name: check.name, Detail: detail, Err: err})
+	}
+	return p.checks
+}
+
+// failed joins the errors of checks; nil when all passed.
+func failed(checks []Check) error {
+	var errs []error
+	for _, c := range checks {
+		if c.Err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", c.Name, c.Err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+type preflight struct {
+	ctx    context.Context
+	cfg    Config
+	engine vmm.Engine
+	checks []Check
+}
+
+func (p *preflight) root() (string, error) {
+	if os.Geteuid() != 0 {
+		return "", errors.New("hostd makes network namespaces and cgroups: run it as root")
+	}
+	return "running as root", nil
+}
+
+func (p *preflight) architecture() (string, error) {
+	var u syscall.Utsname
+	if err := syscall.Uname(&u); err != nil {
+		return "", err
+	}
+	machine := utsString(u.Machine[:])
+	if machine != "x86_64" {
+		return "", fmt.Errorf("this machine is %s: only x86_64 is supported", machine)
+	}
+	return machine + ", Linux " + utsString(u.Release[:]), nil
+}
+
+func utsString(b []int8) string {
+	var s strings.Builder
+	for _, c := range b {
+		if c == 0 {
+			break
+		}
+		s.WriteByte(byte(c))
+	}
+	return s.String()
+}
+
+func (p *preflight) findEngine() (string, error) {
+	e, err := vmm.Detect(p.ctx, p.cfg.VMM)
+	if err != nil {
+		return "", err
+	}
+	p.engine = e
+	if e.Kind == vmm.KindChvemu {
+		if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+			return "", errors.New("chvemu runs guests in QEMU, which is not installed: apt-get install qemu-system-x86")
+		}
+		return fmt.Sprintf("%s %s at %s (software emulation)", e.Kind, e.Version, e.Path), nil
+	}
+	if _, err := newEngine(e); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %s at %s", e.Kind, e.Version, e.Path), nil
+}
+
+func (p *preflight) kernel() (string, error) {
+	if p.cfg.Kernel == "" {
+		return "", errors.New("BERTH_KERNEL is not set: name an uncompressed vmlinux (scripts/fetch-kernel gets one)")
+	}
+	f, err := os.Open(p.cfg.Kernel)
+	if err != nil {
+		return "", fmt.Errorf("BERTH_KERNEL: %w (scripts/fetch-kernel gets one)", err)
+	}
+	defer f.Close()
+	magic := make([]byte, 4)
+	if _, err := f.Read(magic); err != nil || string(magic) != "\x7fELF" {
+		return "", fmt.Errorf("BERTH_KERNEL %s is no ELF file: it must be an uncompressed vmlinux, not a vmlinuz", p.cfg.Kernel)
+	}
+	return p.cfg.Kernel, nil
+}
+
+func (p *preflight) tun() (string, error) {
+	fi, err := os.Stat(tunDevice)
+	if err != nil {
+		return "", fmt.Errorf("%w: load the module (modprobe tun)", err)
+	}
+	if fi.Mode().Perm()&forAll != forAll {
+		return tunDevice + ", for root only: serve opens it to VMMs", nil
+	}
+	return tunDevice, nil
+}
+
+const (
+	tunDevice = "/dev/net/tun"
+	forAll    = fs.FileMode(0o006)
+)
+
+// openTun lets unprivileged VMMs open the tap device, as udev does on most
+// machines: who may use which tap is decided by the tap's own owner.
+func openTun(log *slog.Logger) error {
+	fi, err := os.Stat(tunDevice)
+	if err != nil {
+		return fmt.Errorf("%w: load the module (modprobe tun)", err)
+	}
+	if fi.Mode().Perm()&forAll == forAll {
+		return nil
+	}
+	log.Info("tap device is opened to VMMs", "device", tunDevice, "mode_before", fi.Mode().Perm().String())
+	if err := os.Chmod(tunDevice, 0o666); err != nil {
+		return fmt.Errorf("open the tap device to VMMs: %w", err)
+	}
+	return nil
+}
+
+func (p *preflight) cgroups() (string, error) {
+	if raw, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		have := strings.Fields(string(raw))
+		for _, want := range []string{"cpu", "memory", "pids"} {
+			if !slices.Contains(have, want) {
+				return "", fmt.Errorf("cgroup controller %s is not available in /sys/fs/cgroup: enable it on the kernel's command line", want)
+			}
+		}
+		return "version 2", nil
+	}
+	for _, want := range []string{"cpu", "memory"} {
+		if _, err := os.Stat(filepath.Join("/sys/fs/cgroup", want)); err != nil {
+			return "", fmt.Errorf("neither cgroup version 2 nor the version 1 controller %s is mounted below /sys/fs/cgroup", want)
+		}
+	}
+	return "version 1", nil
+}
+
+func (p *preflight) memory() (string, error) {
+	total, err := totalMemoryMB()
+	if err != nil {
+		return "", err
+	}
+	budget, overhead, err := p.cfg.memory(p.engine, total)
+	if err != nil {
+		return "", err
+	}
+	const smallest = 512
+	if budget < smallest+overhead {
+		return "", fmt.Errorf("%d MB for sandboxes is not enough for one of %d MB and %d MB of its engine: raise BERTH_MEMORY_MB", budget, smallest, overhead)
+	}
+	return fmt.Sprintf("%d of %d MB for sandboxes, %d MB of each sandbox for its engine", budget, total, overhead), nil
+}
+
+func (p *preflight) disk() (string, error) {
+	if err := p.cfg.paths().Make(); err != nil {
+		return "", err
+	}
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(p.cfg.DataDir, &st); err != nil {
+		return "", fmt.Errorf("free space of %s: %w", p.cfg.DataDir, err)
+	}
+	free := int64(st.Bavail) * st.Bsize >> 20
+	if free < int64(p.cfg.DiskHeadroomMB) {
+		return "", fmt.Errorf("%s has %d MB free and %d must stay free (BERTH_DISK_HEADROOM_MB): make room or move BERTH_DATA_DIR", p.cfg.DataDir, free, p.cfg.DiskHeadroomMB)
+	}
+	return fmt.Sprintf("%s, %d MB free", p.cfg.DataDir, free), nil
+}
+
+func (p *preflight) certificate() (string, error) {
+	c, err := loadCredentials(p.cfg.PKIDir, p.cfg.AgentID)
+	if err != nil {
+		return "", err
+	}
+	if len(p.cfg.Peers) == 0 && len(c.peers) == 0 {
+		return "", fmt.Errorf("no replica is known: set BERTH_PEERS to the replicas' peer ports (%s is missing)", filepath.Join(p.cfg.PKIDir, filePeers))
+	}
+	return fmt.Sprintf("%s, valid until %s", c.cert.Leaf.Subject.CommonName, c.cert.Leaf.NotAfter.Format("2006-01-02")), nil
+}
+
+// totalMemoryMB is the machine's memory.
+func totalMemoryMB() (int, error) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0, fmt.Errorf("size of memory: %w", err)
+	}
+	defer f.Close()
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		if rest, ok := strings.CutPrefix(sc.Text(), "MemTotal:"); ok {
+			kb, err := strconv.Atoi(strings.Fields(rest)[0])
+			if err != nil {
+				return 0, fmt.Errorf("size of memory: %w", err)
+			}
+			return kb / 1024, nil
+		}
+	}
+	return 0, fmt.Errorf("size of memory: %w in /proc/meminfo", fs.ErrNotExist)
+}

@@ -1,0 +1,396 @@
+package hostd_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/internal/testca"
+)
+
+// These tests run the real daemon with real guests: root, the engine, a kernel
+// and the base template, which they share with the local stack.
+
+const (
+	agentID = "hdtest"
+	baseUID = 690000
+)
+
+var call = hostapi.Call{Term: 1, RequestID: "test"}
+
+// host is a hostd process, and what stands in for its control plane.
+type host struct {
+	t      *testing.T
+	bin    string
+	env    []string
+	client *hostapi.Client
+	cmd    *exec.Cmd
+	log    string
+	data   string
+
+	mu   sync.Mutex
+	last hostapi.Heartbeat
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	if os.Getenv("BERTH_TEST_ROOT") != "1" {
+		t.Skip("needs root, the engine and the base template: set BERTH_TEST_ROOT=1 (make test does)")
+	}
+	_, file, _, _ := runtime.Caller(0)
+	root := filepath.Dir(filepath.Dir(file))
+	ca := testca.New(t)
+	dir := t.TempDir()
+	// Unprivileged VMMs pass through every directory above their disks.
+	for d := dir; d != os.TempDir() && len(d) > 1; d = filepath.Dir(d) {
+		must(t, os.Chmod(d, 0o755))
+	}
+	ca.WriteDir(t, filepath.Join(dir, "pki"), "host:"+agentID)
+	h := &host{t: t, bin: filepath.Join(dir, "bin"), data: filepath.Join(dir, "data"), log: filepath.Join(dir, "hostd.log")}
+	build := exec.Command("go", "build", "-o", h.bin+"/", "./cmd/hostd", "./cmd/chvemu", "./cmd/guestd")
+	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	leader := h.serveLeader(ca)
+	listen := freePort(t)
+	h.env = append(os.Environ(),
+		"BERTH_AGENT_ID="+agentID, "BERTH_DATA_DIR="+h.data, "BERTH_PKI_DIR="+filepath.Join(dir, "pki"),
+		"BERTH_LISTEN="+listen, "BERTH_PEERS="+leader, "BERTH_SLOT_CIDR=10.219.240.0/24", "BERTH_SLOT_POOL=3",
+		"BERTH_BASE_UID="+strconv.Itoa(baseUID), "BERTH_MEMORY_MB=4096", "BERTH_DISK_HEADROOM_MB=512", "BERTH_LOG_LEVEL=debug",
+		"BERTH_TEMPLATE_DIR="+envOr("BERTH_TEMPLATE_DIR", filepath.Join(root, ".berth", "templates")),
+		"BERTH_KERNEL="+envOr("BERTH_KERNEL", filepath.Join(root, ".berth", "kernel", "vmlinux")),
+		"BERTH_VMM="+envOr("BERTH_VMM", filepath.Join(h.bin, "chvemu")),
+	)
+	h.run("template", "build", filepath.Join(root, "templates", "base", "template.yaml"))
+	h.client = hostapi.NewClient(listen, hostapi.PeerTLS(ca.Issue(t, "replica:r1"), ca.Pool, hostapi.IsHost(agentID)))
+	t.Cleanup(func() {
+		h.client.Close()
+		h.kill()
+		h.run("purge")
+		if left := h.left(); len(left) > 0 {
+			t.Errorf("left after a purge: %s", strings.Join(left, "\n  "))
+		}
+		if t.Failed() {
+			raw, _ := os.ReadFile(h.log)
+			t.Logf("hostd's log:\n%s", raw)
+		}
+	})
+	return h
+}
+
+// serveLeader takes heartbeats.
+func (h *host) serveLeader(ca *testca.CA) string {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		_ = json.NewDecoder(r.Body).Decode(&h.last)
+		_ = json.NewEncoder(w).Encode(hostapi.HeartbeatReply{Term: 1, IntervalSeconds: 5, LeaseSeconds: 15})
+	}))
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Issue(h.t, "replica:r1")}, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	s.StartTLS()
+	h.t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// heard is what the last heartbeat said of a box.
+func (h *host) heard(id string) hostapi.Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, b := range h.last.Boxes {
+		if b.ID == id {
+			return b.Status
+		}
+	}
+	return ""
+}
+
+func (h *host) run(args ...string) {
+	h.t.Helper()
+	cmd := exec.Command(filepath.Join(h.bin, "hostd"), args...)
+	cmd.Env = h.env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		h.t.Fatalf("hostd %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// start starts the daemon and waits until it is ready.
+func (h *host) start() {
+	h.t.Helper()
+	log, err := os.OpenFile(h.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(h.t, err)
+	defer log.Close()
+	h.cmd = exec.Command(filepath.Join(h.bin, "hostd"), "serve")
+	h.cmd.Env, h.cmd.Stdout, h.cmd.Stderr = h.env, log, log
+	must(h.t, h.cmd.Start())
+	await(h.t, "the daemon is ready", 30*time.Second, func() error {
+		info, err := h.client.Info(h.t.Context(), call)
+		if err != nil {
+			return err
+		}
+		if !info.Ready {
+			return errors.New("not ready")
+		}
+		for _, tpl := range info.Templates {
+			if tpl.Name == "base" && tpl.Status == "ready" {
+				return nil
+			}
+		}
+		return fmt.Errorf("template base is not ready: %+v", info.Templates)
+	})
+}
+
+// kill ends the daemon as a crash does.
+func (h *host) kill() {
+	if h.cmd != nil {
+		_ = h.cmd.Process.Kill()
+		_ = h.cmd.Wait()
+		h.cmd = nil
+	}
+}
+
+// left is what the machine still holds for this host's boxes; slots of the
+// pool are none.
+func (h *host) left(ids ...string) []string {
+	var out []string
+	for _, id := range ids {
+		for _, pattern := range []string{
+			filepath.Join(h.data, "boxes", id), filepath.Join("/run/berth", agentID, id),
+			"/sys/fs/cgroup/*/berth*/" + agentID + "/" + id, "/sys/fs/cgroup/berth*/" + agentID + "/" + id,
+		} {
+			found, _ := filepath.Glob(pattern)
+			out = append(out, found...)
+		}
+	}
+	if len(ids) == 0 {
+		for _, pattern := range []string{
+			filepath.Join(h.data, "boxes", "*"), "/run/berth/" + agentID, "/run/netns/berth-" + agentID + "-*",
+			"/sys/class/net/b" + agentID + "-*", "/sys/fs/cgroup/*/berth*/" + agentID, "/sys/fs/cgroup/berth*/" + agentID,
+		} {
+			found, _ := filepath.Glob(pattern)
+			out = append(out, found...)
+		}
+	}
+	return append(out, h.processes()...)
+}
+
+// processes are those that run as a user of this host's slots.
+func (h *host) processes() []string {
+	var out []string
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		raw, err := os.ReadFile(filepath.Join(dir, "status"))
+		if err != nil {
+			continue
+		}
+		if strings.Contains(string(raw), "\nState:\tZ") {
+			continue // ended; its parent, which is the machine's init, is slow to notice
+		}
+		for line := range strings.Lines(string(raw)) {
+			if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+				if uid, _ := strconv.Atoi(strings.Fields(ids)[0]); uid >= baseUID && uid < baseUID+1000 {
+					name, _ := os.ReadFile(filepath.Join(dir, "comm"))
+					out = append(out, dir+" "+strings.TrimSpace(string(name)))
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (h *host) put(id string) hostapi.Box {
+	h.t.Helper()
+	b, err := h.client.Put(h.t.Context(), call, id, hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base", Env: map[string]string{"GREETING": "hello"}})
+	if err != nil {
+		h.t.Fatalf("put: %v", err)
+	}
+	return b
+}
+
+func (h *host) sh(id, script string) string {
+	h.t.Helper()
+	res, err := h.client.Exec(h.t.Context(), call, id, hostapi.ExecRequest{Argv: []string{"sh", "-c", script}, Timeout: 30 * time.Second})
+	if err != nil {
+		h.t.Fatalf("%s: %v", script, err)
+	}
+	if res.ExitCode != 0 {
+		h.t.Fatalf("%s: exit code %d: %s", script, res.ExitCode, res.Stderr)
+	}
+	return strings.TrimSpace(string(res.Stdout))
+}
+
+func TestRealBoxes(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	a, b := strings.Repeat("a", 26), strings.Repeat("b", 26)
+	boxA, boxB := h.put(a), h.put(b)
+	t.Logf("create: %s, %s of it ours\n%s", boxB.CreateDuration, boxB.CreateOwnDuration, stages(boxB))
+
+	if got := h.sh(a, "uname -s; echo $GREETING"); got != "Linux\nhello" {
+		t.Errorf("exec = %q", got)
+	}
+	for what, script := range map[string]string{
+		"machine id":   "cat /etc/machine-id",
+		"random bytes": "head -c 16 /dev/urandom | od -An -tx1",
+		"getrandom":    "python3 -c 'import os; print(os.getrandom(16).hex())'",
+		"ssh host key": "cat /etc/ssh/ssh_host_ed25519_key.pub",
+		"uuid":         "cat /proc/sys/kernel/random/uuid",
+	} {
+		if x, y := h.sh(a, script), h.sh(b, script); x == y || x == "" {
+			t.Errorf("%s is %q in both", what, x)
+		}
+	}
+	if off := time.Since(clock(t, h.sh(a, "date +%s.%N"))); off < -2*time.Second || off > 2*time.Second {
+		t.Errorf("the guest's clock is %s off", off)
+	}
+
+	// Paused, it keeps its memory and answers nothing; resumed, its clock is right.
+	_, err := h.client.Pause(t.Context(), call, a)
+	must(t, err)
+	if _, err := h.client.Exec(t.Context(), call, a, hostapi.ExecRequest{Argv: []string{"true"}, Timeout: time.Second}); !hostapi.HasCode(err, hostapi.CodeNotRunning) {
+		t.Errorf("exec in a paused box: %v", err)
+	}
+	_, err = h.client.Resume(t.Context(), call, a)
+	must(t, err)
+	h.sh(a, "true")
+
+	// The daemon is killed: its VMs live on and are taken over.
+	h.sh(b, "echo kept > /dev/shm/file")
+	h.kill()
+	h.start()
+	got, err := h.client.Get(t.Context(), call, b)
+	must(t, err)
+	if got.VMMPID != boxB.VMMPID || got.Status != hostapi.StatusRunning {
+		t.Errorf("after the restart: %+v", got)
+	}
+	if got := h.sh(b, "cat /dev/shm/file"); got != "kept" {
+		t.Errorf("memory after the restart = %q", got)
+	}
+
+	// A VMM that dies is noticed at once, and the leader is told at once.
+	c := strings.Repeat("c", 26)
+	boxC := h.put(c)
+	died := time.Now()
+	must(t, syscall.Kill(boxC.VMMPID, syscall.SIGKILL))
+	await(t, "the leader hears of the death", 5*time.Second, func() error {
+		if s := h.heard(c); s != hostapi.StatusFailed {
+			return fmt.Errorf("it heard %q", s)
+		}
+		return nil
+	})
+	t.Logf("death was heard of after %s", time.Since(died).Round(time.Millisecond))
+	got, err = h.client.Get(t.Context(), call, c)
+	must(t, err)
+	if got.Status != hostapi.StatusFailed || got.Signal != "KILL" {
+		t.Errorf("after kill -9 of its VMM: %+v", got)
+	}
+
+	for _, id := range []string{a, b, c} {
+		must(t, h.client.Delete(t.Context(), call, id, 1))
+	}
+	if left := h.left(a, b, c); len(left) > 0 {
+		t.Errorf("left after the deletes: %s", strings.Join(left, "\n  "))
+	}
+	_ = boxA
+}
+
+func TestRealSixteenAtOnce(t *testing.T) {
+	h := newHost(t)
+	h.env = append(h.env, "BERTH_MEMORY_MB=12288")
+	h.start()
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range 16 {
+		wg.Go(func() {
+			id := strings.Repeat("d", 25) + string(rune('a'+i))
+			if _, err := h.client.Put(t.Context(), call, id, hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base"}); err != nil {
+				t.Errorf("box %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("16 boxes in %s", time.Since(began))
+	// Killed with all of them, and started without their records.
+	h.kill()
+	must(t, os.Remove(filepath.Join(h.data, "ledger")))
+	h.start()
+	if boxes, err := h.client.List(t.Context(), call); err != nil || len(boxes) != 0 {
+		t.Errorf("boxes = %d, %v; want none", len(boxes), err)
+	}
+	if left := h.processes(); len(left) > 0 {
+		t.Errorf("VMs without a record live on: %v", left)
+	}
+}
+
+func stages(b hostapi.Box) string {
+	var out strings.Builder
+	for _, s := range b.Stages {
+		fmt.Fprintf(&out, "  %-10s %8s engine=%v\n", s.Name, s.Duration.Round(10*time.Microsecond), s.Engine)
+	}
+	return out.String()
+}
+
+func clock(t *testing.T, s string) time.Time {
+	t.Helper()
+	f, err := strconv.ParseFloat(s, 64)
+	must(t, err)
+	return time.UnixMicro(int64(f * 1e6))
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func envOr(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+func await(t *testing.T, what string, limit time.Duration, cond func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := cond()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s: %v", what, limit, err)
+		case <-tick.C:
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,342 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/netfab/slot"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+const (
+	// scanInterval is how late a template that another process built or removed
+	// is told of.
+	scanInterval    = 5 * time.Second
+	collectInterval = 10 * time.Minute
+)
+
+// The statuses of a template, as hostapi.TemplateState has them.
+const (
+	templateBuilding = "building"
+	templateReady    = "ready"
+	templateFailed   = "failed"
+)
+
+// templates is the store as boxes and heartbeats see it.
+type templates struct {
+	store   *image.Store
+	sources string // directory of definitions that are kept built
+	daemon  string // this host, in the store's record of who uses what
+	log     *slog.Logger
+	inUse   func() []string // build ids of boxes
+
+	mu       sync.Mutex
+	states   map[string]hostapi.TemplateState // by name
+	building map[string]hostapi.TemplateState
+	kernel   string
+}
+
+// newTemplates opens the store. lease is where a build's guest gets its network.
+func newTemplates(ctx context.Context, cfg Config, engine vmm.Engine, lease func(context.Context) (image.Lease, error), log *slog.Logger) (*templates, error) {
+	guestd, err := cfg.guestd()
+	if err != nil {
+		return nil, err
+	}
+	store, err := image.Open(ctx, image.Config{
+		Dir: cfg.TemplateDir, Engine: engine, Kernel: cfg.Kernel, Guestd: guestd, Lease: lease, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &templates{
+		store: store, sources: cfg.TemplateSources, daemon: cfg.AgentID, log: log,
+		states: map[string]hostapi.TemplateState{}, building: map[string]hostapi.TemplateState{},
+	}, nil
+}
+
+// guestd finds the agent that goes into templates: beside the running program,
+// where every build and package puts it.
+func (c Config) guestd() (string, error) {
+	if c.Guestd != "" {
+		return c.Guestd, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find guestd: %w", err)
+	}
+	return filepath.Join(filepath.Dir(self), "guestd"), nil
+}
+
+// Get returns what a box is made from. The store is asked each time: it looks
+// at the files, so a damaged template is refused by name and not by its guest.
+func (t *templates) Get(_ context.Context, name string) (box.Template, error) {
+	tpl, err := t.store.Get(name)
+	if err != nil {
+		return box.Template{}, fmt.Errorf("%w: %w", box.ErrTemplate, err)
+	}
+	return asBoxTemplate(tpl), nil
+}
+
+func asBoxTemplate(tpl image.Template) box.Template {
+	vm := func(m box.Machine) image.VM { return image.VM{Overlay: m.Overlay, RAM: m.RAM, Serial: m.Serial} }
+	return box.Template{
+		Name: tpl.Name, BuildID: tpl.BuildID, CPU: tpl.CPU, MemoryMB: tpl.MemoryMB, DiskMB: tpl.DiskMB, OverlaySeed: tpl.OverlaySeed,
+		Restore: func(dir string, m box.Machine) error { return tpl.WriteRestore(dir, vm(m)) },
+		Cold:    func(m box.Machine) vmm.VMConfig { return tpl.VMConfig(vm(m)) },
+	}
+}
+
+// States is what a heartbeat tells, ordered by name.
+func (t *templates) States() []hostapi.TemplateState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]hostapi.TemplateState, 0, len(t.states)+len(t.building))
+	for name, s := range t.states {
+		if _, ok := t.building[name]; !ok {
+			out = append(out, s)
+		}
+	}
+	for _, s := range t.building {
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b hostapi.TemplateState) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// KernelVersion is that of the guests, empty while no template is ready.
+func (t *templates) KernelVersion() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.kernel
+}
+
+// Scan looks at every template of the store and returns those that are ready.
+func (t *templates) Scan() []box.Template {
+	names, err := t.store.Names()
+	if err != nil {
+		t.log.Error("templates cannot be listed", "error", err)
+		return nil
+	}
+	states := map[string]hostapi.TemplateState{}
+	var ready []box.Template
+	kernel := ""
+	for _, name := range names {
+		tpl, err := t.store.Get(name)
+		switch {
+		case errors.Is(err, image.ErrNoTemplate): // removed meanwhile
+		case err != nil:
+			states[name] = hostapi.TemplateState{Name: name, Status: templateFailed, Error: err.Error()}
+		default:
+			ready = append(ready, asBoxTemplate(tpl))
+			kernel = tpl.KernelVersion
+			states[name] = hostapi.TemplateState{
+				Name: name, BuildID: tpl.BuildID, Status: templateReady, CPU: tpl.CPU, MemoryMB: tpl.MemoryMB, DiskMB: tpl.DiskMB,
+				SizeBytes: tpl.SizeBytes, CreatedAt: tpl.CreatedAt,
+			}
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, s := range states {
+		if old := t.states[name]; old.Status != s.Status || old.BuildID != s.BuildID || old.Error != s.Error {
+			t.log.Info("template", "template", name, "status", s.Status, "build_id", s.BuildID, "error", s.Error)
+		}
+	}
+	t.states = states
+	if kernel != "" {
+		t.kernel = kernel
+	}
+	return ready
+}
+
+// Run keeps the sources built and tells offer what is ready, until ctx ends.
+func (t *templates) Run(ctx context.Context, offer func([]box.Template)) {
+	var builds sync.WaitGroup
+	defer builds.Wait()
+	if t.sources != "" {
+		builds.Go(func() { t.buildSources(ctx) })
+	}
+	scan, collect := time.NewTicker(scanInterval), time.NewTicker(collectInterval)
+	defer scan.Stop()
+	defer collect.Stop()
+	t.collect(ctx)
+	for {
+		offer(t.Scan())
+		select {
+		case <-ctx.Done():
+			return
+		case <-scan.C:
+		case <-collect.C:
+			t.collect(ctx)
+		}
+	}
+}
+
+// collect tells the store which builds this host's boxes use, and removes what
+// nobody does.
+func (t *templates) collect(ctx context.Context) {
+	if err := t.store.Collect(ctx, t.daemon, t.inUse()); err != nil && ctx.Err() == nil {
+		t.log.Error("old template builds could not be removed", "error", err)
+	}
+}
+
+// buildSources builds, one after the other, what is missing of the definitions.
+func (t *templates) buildSources(ctx context.Context) {
+	defs, err := image.ReadDefinitions(t.sources)
+	if err != nil {
+		t.log.Error("template definitions cannot be read", "dir", t.sources, "error", err)
+		return
+	}
+	for _, d := range defs {
+		t.setBuilding(hostapi.TemplateState{Name: d.Name, Status: templateBuilding, CPU: d.CPU, MemoryMB: d.MemoryMB, DiskMB: d.DiskMB})
+		step := ""
+		_, err := t.store.Ensure(ctx, d, func(p image.Progress) {
+			if p.Step != step {
+				step = p.Step
+				t.log.Info("template build", "template", p.Template, "step", p.Step, "percent", p.Percent)
+			}
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			t.log.Error("template could not be built", "template", d.Name, "error", err)
+			// An old build goes on serving; without one this is the state.
+			if _, getErr := t.store.Get(d.Name); getErr != nil {
+				t.setBuilding(hostapi.TemplateState{Name: d.Name, Status: templateFailed, Error: err.Error()})
+				continue
+			}
+		}
+		t.mu.Lock()
+		delete(t.building, d.Name)
+		t.mu.Unlock()
+		t.Scan()
+	}
+}
+
+func (t *templates) setBuilding(s hostapi.TemplateState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// A name that has a build stays ready while its next one is made.
+	if s.Status == templateBuilding && t.states[s.Name].Status == templateReady {
+		return
+	}
+	t.building[s.Name] = s
+}
+
+// poolLease takes a slot of the running host for a build's guest.
+func poolLease(s *slots, groups []int) func(context.Context) (image.Lease, error) {
+	return func(ctx context.Context) (image.Lease, error) {
+		got, err := s.Take(ctx)
+		if err != nil {
+			return image.Lease{}, err
+		}
+		return image.Lease{
+			NetNS: got.NetNSPath, UID: got.UID, GID: got.GID, Groups: groups,
+			Dial:    func(ctx context.Context, port int) (net.Conn, error) { return s.Dial(ctx, got.Number, port) },
+			Release: func() { s.Return(got.Number) },
+		}, nil
+	}
+}
+
+// TemplateStore opens a host's templates for a command. Its builds use the one
+// slot that the daemon leaves alone, so the daemon may be running. close gives
+// the slot back.
+func TemplateStore(ctx context.Context, cfg Config, log *slog.Logger) (store *image.Store, closeStore func() error, err error) {
+	e, err := vmm.Detect(ctx, cfg.VMM)
+	if err != nil {
+		return nil, nil, err
+	}
+	b := &builder{cfg: cfg, log: log}
+	if eng, err := newEngine(e); err == nil {
+		b.groups = eng.groups
+	}
+	t, err := newTemplates(ctx, cfg, e, b.lease, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	return t.store, b.close, nil
+}
+
+// builder gives a command's builds their slot.
+type builder struct {
+	cfg    Config
+	log    *slog.Logger
+	groups []int
+
+	mu     sync.Mutex
+	fabric *slot.Fabric
+	lock   *os.File // of the slot, against other commands
+}
+
+func (b *builder) lease(ctx context.Context) (image.Lease, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fabric == nil {
+		if err := b.open(ctx); err != nil {
+			return image.Lease{}, err
+		}
+	}
+	s, err := b.fabric.Ensure(ctx, b.cfg.Slots)
+	if err != nil {
+		return image.Lease{}, err
+	}
+	return image.Lease{
+		NetNS: s.NetNSPath, UID: s.UID, GID: b.cfg.BaseUID, Groups: b.groups,
+		Dial: func(ctx context.Context, port int) (net.Conn, error) { return b.fabric.Dial(ctx, s.Number, port) },
+		// The slot stays for the next guest of the build; close removes it.
+		Release: func() {},
+	}, nil
+}
+
+func (b *builder) open(ctx context.Context) error {
+	if err := os.MkdirAll(b.cfg.RunDir, 0o711); err != nil {
+		return err
+	}
+	lock, err := lockFile(filepath.Join(b.cfg.RunDir, "build.lock"))
+	if err != nil {
+		return fmt.Errorf("another hostd builds a template for this host: %w", err)
+	}
+	fabric, err := newFabric(ctx, b.cfg, nil, b.log)
+	if err == nil {
+		err = errors.Join(openTun(b.log), fabric.EnsureHost(ctx))
+	}
+	if err != nil {
+		lock.Close()
+		return err
+	}
+	b.fabric, b.lock = fabric, lock
+	return nil
+}
+
+// close removes the slot, and the host's rules with it where no other slot is
+// left: a host that only built templates leaves nothing.
+func (b *builder) close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fabric == nil {
+		return nil
+	}
+	defer b.lock.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err := b.fabric.Remove(ctx, b.cfg.Slots)
+	left, listErr := b.fabric.List(ctx)
+	if err = errors.Join(err, listErr); err == nil && len(left) == 0 {
+		err = errors.Join(b.fabric.Purge(ctx), os.Remove(b.lock.Name()))
+		_ = os.Remove(b.cfg.RunDir) // if it is empty
+	}
+	return errors.Join(err, b.fabric.Close())
+}
