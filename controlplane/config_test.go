@@ -1,0 +1,96 @@
+package controlplane
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/pki"
+)
+
+func goodConfig(t *testing.T) Config {
+	t.Helper()
+	dir := t.TempDir()
+	members := []pki.Member{{ID: "a", Address: freePort(t)}, {ID: "b", Address: "127.0.0.1:1"}}
+	if err := pki.InitCluster(dir, members, "ann", sealKey(t), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	return Config{
+		DataDir: t.TempDir(), PKIDir: filepath.Join(dir, "a"), Listen: freePort(t), AdminToken: adminToken,
+		HeartbeatInterval: time.Second, HostLease: 10 * time.Second,
+	}
+}
+
+func TestBadSettingsAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		want   string
+	}{
+		{"nothing set", func(c *Config) { *c = Config{} }, "BERTH_DATA_DIR, BERTH_LISTEN, BERTH_PKI_DIR"},
+		{"no keys", func(c *Config) { c.PKIDir = t.TempDir() }, "controlplane init"},
+		{"an operator's keys", func(c *Config) { c.PKIDir = filepath.Join(filepath.Dir(c.PKIDir), "operator") }, "node.crt"},
+		{"another replica's id", func(c *Config) { c.NodeID = "z" }, "BERTH_NODE_ID"},
+		{"peers without this one", func(c *Config) { c.Peers = []string{"b=127.0.0.1:1"} }, "does not name this replica"},
+		{"peers that are none", func(c *Config) { c.Peers = []string{"b"} }, "id=host:port"},
+		{"half of TLS", func(c *Config) { c.TLSCert = "x" }, "BERTH_TLS_KEY"},
+		{"a short lease", func(c *Config) { c.HostLease = time.Second }, "BERTH_HOST_LEASE"},
+		{"no interval", func(c *Config) { c.HeartbeatInterval = 0 }, "BERTH_HEARTBEAT_INTERVAL"},
+		{"a weak admin token", func(c *Config) { c.AdminToken = "secret" }, "BERTH_ADMIN_TOKEN"},
+		{"a weak JWT key", func(c *Config) { c.JWTKey = "secret" }, "JWT key"},
+		{"keys without an issuer", func(c *Config) { c.JWKSURL = "https://issuer.example/keys" }, "issuer"},
+		{"keys in plaintext", func(c *Config) { c.JWKSURL, c.JWTIssuer = "http://issuer.example/keys", "x" }, "https"},
+		{"an address without port", func(c *Config) { c.Listen = "localhost" }, "BERTH_LISTEN"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := goodConfig(t)
+			c.change(&cfg)
+			s, err := New(t.Context(), cfg)
+			if err == nil {
+				s.public.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestTakenPortIsNamedWithItsHolder(t *testing.T) {
+	cfg := goodConfig(t)
+	l, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(cfg.Listen)
+	_, err = New(t.Context(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "port "+port) || !strings.Contains(err.Error(), "BERTH_LISTEN") || !strings.Contains(err.Error(), "(pid ") {
+		t.Fatalf("%v", err)
+	}
+}
+
+func TestLogsHoldNoWholeSandboxID(t *testing.T) {
+	const id = "abcdefghijklmnopqrstuvwx27"
+	for _, format := range []string{"text", "json"} {
+		var out bytes.Buffer
+		log, err := NewLogger(&out, "debug", format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Info("call failed", "error", errors.New("Put https://h:1/v1/boxes/"+id+": refused"), "id", id, "request_id", "req_1")
+		if strings.Contains(out.String(), id) || !strings.Contains(out.String(), id[:8]+"…") || !strings.Contains(out.String(), "req_1") {
+			t.Errorf("%s: %s", format, out.String())
+		}
+	}
+	if _, err := NewLogger(nil, "loud", "text"); err == nil {
+		t.Error("an unknown level was accepted")
+	}
+	if _, err := NewLogger(nil, "info", "xml"); err == nil {
+		t.Error("an unknown format was accepted")
+	}
+}
