@@ -63,8 +63,7 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 		}
 		return answers
 	}
-	w := f.db.Txn(true)
-	touched := map[string]bool{}
+	b := f.beginBatch()
 	for i, l := range logs {
 		if l.Type != raft.LogCommand {
 			continue
@@ -73,7 +72,7 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 			answers[i] = f.failure
 			continue
 		}
-		outcomes, err := f.applyEntry(w, l, touched)
+		outcomes, err := f.applyEntry(b, l)
 		if err != nil {
 			f.fail(fmt.Errorf("%w: log entry %d: %w", ErrFailed, l.Index, err))
 			answers[i] = f.failure
@@ -82,9 +81,56 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 		f.index = l.Index
 		answers[i] = outcomes
 	}
-	w.Commit()
-	f.publish(touched)
+	b.w.Commit()
+	f.publish(b.touched)
 	return answers
+}
+
+// batch is the work on some entries, on the way from one published state to
+// the next. Reading through a memdb transaction that writes makes it copy its
+// nodes anew, so what the batch has not changed is read from before it.
+type batch struct {
+	w       *memdb.Txn
+	base    *memdb.Txn
+	rows    map[rowKey]*stored // changed in this batch; nil: deleted
+	touched map[string]bool    // tables changed in this batch
+}
+
+func (f *fsm) beginBatch() *batch {
+	return &batch{
+		w: f.db.Txn(true), base: f.watch.current.Load().txn,
+		rows: map[rowKey]*stored{}, touched: map[string]bool{},
+	}
+}
+
+func (b *batch) row(t *table, id string) *stored {
+	if s, ok := b.rows[rowKey{t.name, id}]; ok {
+		return s
+	}
+	return t.row(b.base, id)
+}
+
+// listing is what listings of a table are read from.
+func (b *batch) listing(t *table) *memdb.Txn {
+	if b.touched[t.name] {
+		return b.w
+	}
+	return b.base
+}
+
+func (b *batch) remove(t *table, s *stored) {
+	mustWrite(b.w.Delete(t.name, s))
+	b.note(t, s.meta.ID, nil)
+}
+
+func (b *batch) insert(t *table, s *stored) {
+	mustWrite(b.w.Insert(t.name, s))
+	b.note(t, s.meta.ID, s)
+}
+
+func (b *batch) note(t *table, id string, s *stored) {
+	b.rows[rowKey{t.name, id}] = s
+	b.touched[t.name] = true
 }
 
 func (f *fsm) publish(touched map[string]bool) {
@@ -112,7 +158,7 @@ func (f *fsm) hasFailed() bool {
 
 // applyEntry applies the transactions of one entry, in order. An error means
 // that the entry is not understood and that none of it was applied.
-func (f *fsm) applyEntry(w *memdb.Txn, l *raft.Log, touched map[string]bool) ([]outcome, error) {
+func (f *fsm) applyEntry(b *batch, l *raft.Log) ([]outcome, error) {
 	if l.Index <= f.index {
 		return nil, fmt.Errorf("%w: the state is at %d already", errMalformed, f.index)
 	}
@@ -130,7 +176,7 @@ func (f *fsm) applyEntry(w *memdb.Txn, l *raft.Log, touched map[string]bool) ([]
 	}
 	out := make([]outcome, len(txns))
 	for i := range txns {
-		out[i] = outcome{index: l.Index, err: f.applyTxn(w, l.Index, &txns[i], changes[i], touched)}
+		out[i] = outcome{index: l.Index, err: f.applyTxn(b, l.Index, &txns[i], changes[i])}
 		f.counters.applied(out[i].err)
 	}
 	return out, nil
@@ -178,10 +224,10 @@ func (f *fsm) prepare(t *txn) ([]change, error) {
 // applyTxn checks everything and then changes everything, or nothing. The
 // in-memory transaction is shared by a batch and cannot be rolled back, so no
 // change is made before the last check.
-func (f *fsm) applyTxn(w *memdb.Txn, index uint64, t *txn, changes []change, touched map[string]bool) error {
+func (f *fsm) applyTxn(b *batch, index uint64, t *txn, changes []change) error {
 	for i := range changes {
 		c := &changes[i]
-		c.before = c.t.row(w, c.id)
+		c.before = b.row(c.t, c.id)
 		var have uint64
 		if c.before != nil {
 			have = c.before.meta.ModifyIndex
@@ -191,11 +237,11 @@ func (f *fsm) applyTxn(w *memdb.Txn, index uint64, t *txn, changes []change, tou
 		}
 	}
 	for i := range t.ranges {
-		if !f.rangeHolds(w, &t.ranges[i]) {
+		if !f.rangeHolds(b, &t.ranges[i]) {
 			return errStale
 		}
 	}
-	if err := f.checkUnique(w, changes); err != nil {
+	if err := f.checkUnique(b, changes); err != nil {
 		return err
 	}
 	// Rows give up their unique keys before others take them: two rows may
@@ -203,16 +249,14 @@ func (f *fsm) applyTxn(w *memdb.Txn, index uint64, t *txn, changes []change, tou
 	for i := range changes {
 		c := &changes[i]
 		if c.before != nil && (c.kind == opDelete || c.kind == opPut && c.releasesUnique()) {
-			mustWrite(w.Delete(c.table, c.before))
-			touched[c.table] = true
+			b.remove(c.t, c.before)
 		}
 	}
 	for i := range changes {
 		c := &changes[i]
 		if c.kind == opPut {
 			c.after.setMeta(nextMeta(c.before, c.id, index, t.time))
-			mustWrite(w.Insert(c.table, c.after))
-			touched[c.table] = true
+			b.insert(c.t, c.after)
 		}
 	}
 	return nil
@@ -223,8 +267,9 @@ func (s *stored) setMeta(m record.Meta) {
 	*s.row.RowMeta() = m
 }
 
-func (f *fsm) rangeHolds(w *memdb.Txn, g *rangeGuard) bool {
+func (f *fsm) rangeHolds(b *batch, g *rangeGuard) bool {
 	t := f.set.byName[g.table]
+	w := b.listing(t)
 	var rows []*stored
 	if g.index == "" {
 		rows = t.all(w)
@@ -237,7 +282,7 @@ func (f *fsm) rangeHolds(w *memdb.Txn, g *rangeGuard) bool {
 
 // checkUnique refuses a key that another row has, unless that row is changed
 // by the same transaction and then has it no more.
-func (f *fsm) checkUnique(w *memdb.Txn, changes []change) error {
+func (f *fsm) checkUnique(b *batch, changes []change) error {
 	type claim struct {
 		table string
 		index int
@@ -264,7 +309,7 @@ func (f *fsm) checkUnique(w *memdb.Txn, changes []change) error {
 			}
 			for _, key := range c.after.keys[n] {
 				holder := ""
-				if h := c.t.holderOf(w, n, key); h != nil && h.meta.ID != c.id && !rewritten(c.table, h.meta.ID) {
+				if h := c.t.holderOf(b.listing(c.t), n, key); h != nil && h.meta.ID != c.id && !rewritten(c.table, h.meta.ID) {
 					holder = h.meta.ID
 				}
 				k := claim{c.table, n, string(key)}
