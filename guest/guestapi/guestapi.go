@@ -34,8 +34,8 @@ type Health struct {
 	Version    string `json:"version"`    // of guestd
 	Generation uint64 `json:"generation"` // of the last Identity; 0 before the first
 	UptimeMS   int64  `json:"uptime_ms"`  // since the guest's kernel booted
-	// Connections counts the open TCP connections to other machines, but for the
-	// one that asks: what Identity.ResetTCP would cut.
+	// Connections counts the open TCP connections to other machines, but for
+	// those to guestd: what Identity.ResetTCP is there to cut.
 	Connections int `json:"connections"`
 	// Start is absent in a template without a start command.
 	Start *StartState `json:"start,omitempty"`

@@ -91,10 +91,13 @@ func (f *file) set(data []byte) error {
 	if err == nil && n < len(data) {
 		err = unix.ENOSPC
 	}
-	if err == nil && int64(n) != f.size {
-		err = unix.Ftruncate(f.fd, int64(n))
-		f.size = int64(n)
+	if err != nil {
+		return err
 	}
+	if int64(n) < f.size {
+		err = unix.Ftruncate(f.fd, int64(n))
+	}
+	f.size = int64(n)
 	return err
 }
 

@@ -82,6 +82,8 @@ type Guest struct {
 	generation *file
 	last       *file
 	files      *files
+	// buf is where contents are put together. Fresh memory would be page faults.
+	buf [16 << 10]byte
 }
 
 // NewGuest prepares the guest for identities.
@@ -145,7 +147,7 @@ func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.Addr
 	}
 	// A generation never has fewer digits than the one before it, so that one
 	// write replaces it: who watches the file reads it whole.
-	return done, g.generation.set(append(strconv.AppendUint(nil, id.Generation, 10), '\n'))
+	return done, g.generation.set(append(strconv.AppendUint(g.buf[:0], id.Generation, 10), '\n'))
 }
 
 // Last is what an agent that starts again must know of the last identity.
@@ -171,7 +173,7 @@ func (g *Guest) Last() (Last, error) {
 }
 
 func (g *Guest) remember(id *guestapi.Identity) error {
-	raw := strconv.AppendUint([]byte(`{"generation":`), id.Generation, 10)
+	raw := strconv.AppendUint(append(g.buf[:0], `{"generation":`...), id.Generation, 10)
 	if len(id.Env) > 0 {
 		env, err := json.Marshal(id.Env)
 		if err != nil {
@@ -230,27 +232,35 @@ func (g *Guest) writeNames(id *guestapi.Identity) error {
 	if err := unix.Sethostname([]byte(id.Hostname)); err != nil {
 		return fmt.Errorf("set the hostname: %w", err)
 	}
-	if err := g.files.place("/etc/hostname", "hostname", []byte(id.Hostname+"\n"), 0o644); err != nil {
+	if err := g.files.place("/etc/hostname", "hostname", g.line(id.Hostname), 0o644); err != nil {
 		return err
 	}
-	hosts, err := g.files.hosts(id.Hostname)
+	hosts, err := g.hosts(id.Hostname)
 	if err != nil {
 		return err
 	}
 	if err := g.files.place("/etc/hosts", "hosts", hosts, 0o644); err != nil {
 		return err
 	}
-	if err := g.files.place("/etc/machine-id", "machine-id", []byte(id.MachineID+"\n"), 0o644); err != nil {
+	if err := g.files.place("/etc/machine-id", "machine-id", g.line(id.MachineID), 0o644); err != nil {
 		return err
 	}
 	if len(id.Nameservers) == 0 {
 		return nil
 	}
-	return g.files.place("/etc/resolv.conf", "resolv.conf", resolvConf(id.Nameservers), 0o644)
+	return g.files.place("/etc/resolv.conf", "resolv.conf", resolvConf(g.buf[:0], id.Nameservers), 0o644)
 }
 
-func resolvConf(servers []string) []byte {
-	b := make([]byte, 0, 64)
+// line is s with a newline at its end.
+func (g *Guest) line(s string) []byte {
+	b := append(g.buf[:0], s...)
+	if len(b) == 0 || b[len(b)-1] != '\n' {
+		b = append(b, '\n')
+	}
+	return b
+}
+
+func resolvConf(b []byte, servers []string) []byte {
 	for _, s := range servers {
 		b = append(append(append(b, "nameserver "...), s...), '\n')
 	}
@@ -262,16 +272,16 @@ const defaultHosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loo
 const maxHosts = 1 << 20
 
 // hosts is the new /etc/hosts.
-func (f *files) hosts(hostname string) ([]byte, error) {
+func (g *Guest) hosts(hostname string) ([]byte, error) {
 	const path = "/etc/hosts"
 	if !isLink(path, runEtc+"/hosts") {
 		old, err := os.ReadFile(path)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
-		return hostsWith(old, hostname), nil
+		return hostsWith(nil, old, hostname), nil
 	}
-	opened, err := f.open("hosts", 0o644)
+	opened, err := g.files.open("hosts", 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -282,20 +292,23 @@ func (f *files) hosts(hostname string) ([]byte, error) {
 	if opened.size > maxHosts {
 		return nil, fmt.Errorf("read %s: %w", path, unix.EFBIG)
 	}
-	old := make([]byte, opened.size)
+	old, room := g.buf[:len(g.buf)/2], g.buf[len(g.buf)/2:]
+	if opened.size > int64(len(old)) {
+		old = make([]byte, opened.size)
+	}
 	n, err := unix.Pread(opened.fd, old, 0)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	return hostsWith(old[:n], hostname), nil
+	return hostsWith(room[:0], old[:n], hostname), nil
 }
 
 // ownAddress has the guest's own name in /etc/hosts, as Debian's installer has it.
 const ownAddress = "127.0.1.1"
 
 // hostsWith gives the guest's own name its line and leaves what the tenant wrote.
-func hostsWith(old []byte, hostname string) []byte {
-	b := make([]byte, 0, len(old)+len(hostname)+64)
+// The result is appended to b.
+func hostsWith(b, old []byte, hostname string) []byte {
 	for len(old) > 0 {
 		line := old
 		if i := bytes.IndexByte(old, '\n'); i >= 0 {
@@ -336,10 +349,7 @@ func (g *Guest) placeKey(name, content string, mode uint32) error {
 	if err != nil {
 		return err
 	}
-	if len(content) > 0 && content[len(content)-1] != '\n' {
-		content += "\n"
-	}
-	if err := opened.set([]byte(content)); err != nil {
+	if err := opened.set(g.line(content)); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	if isLink(sshDir+name, runEtc+"/"+name) {

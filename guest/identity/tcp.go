@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
 )
 
 // Constants and layouts of linux/sock_diag.h, linux/inet_diag.h.
@@ -175,7 +177,8 @@ func receive(fd int, each func(kind uint16, body []byte) error) (done bool, err 
 	return false, nil
 }
 
-// CountConnections counts, from /proc, what Identity.ResetTCP would abort.
+// CountConnections counts, from /proc, what Identity.ResetTCP would abort, but
+// for the agent's own: the host knows of those.
 func CountConnections(keep netip.AddrPort) (int, error) {
 	count := 0
 	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -188,7 +191,7 @@ func CountConnections(keep netip.AddrPort) (int, error) {
 		}
 		for line := range strings.Lines(string(raw)) {
 			local, remote, state, ok := parseProcTCP(line)
-			if ok && cutStates&(1<<state) != 0 && crosses(local, remote) && remote != keep {
+			if ok && cutStates&(1<<state) != 0 && crosses(local, remote) && remote != keep && local.Port() != guestapi.Port {
 				count++
 			}
 		}

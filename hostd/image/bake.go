@@ -24,6 +24,9 @@ const (
 	warmTime     = time.Minute
 	readyPoll    = 100 * time.Millisecond
 	readyAttempt = 5 * time.Second
+	// settleTime lets the guest end what it does after the last answer: closing
+	// connections, freeing memory, writing back. Every sandbox would do it again.
+	settleTime = time.Second
 )
 
 // bake boots a build's guest once and stores it.
@@ -57,12 +60,7 @@ func (s *Store) bake(ctx context.Context, m manifest, ramdisk ramdisk, r *report
 	}
 	defer b.kill()
 	err = b.alive(ctx, func(ctx context.Context) error {
-		if err := s.prepare(ctx, b, m.Definition, r); err != nil {
-			return err
-		}
-		health, err := b.guest.Health(ctx)
-		m.OpenConnections = health.Connections
-		return err
+		return s.prepare(ctx, b, &m, r)
 	})
 	if err != nil {
 		return err
@@ -78,7 +76,8 @@ func (s *Store) bake(ctx context.Context, m manifest, ramdisk ramdisk, r *report
 }
 
 // prepare brings a booted guest to where its sandboxes begin.
-func (s *Store) prepare(ctx context.Context, b *buildVM, d Definition, r *reporter) error {
+func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporter) error {
+	d := m.Definition
 	if err := b.identity(ctx, d.Name, nil); err != nil {
 		return err
 	}
@@ -95,14 +94,30 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, d Definition, r *report
 			return fmt.Errorf("warm up: %w", err)
 		}
 	}
-	// Once more, with all its code and files in memory.
-	if err := b.identity(ctx, d.Name, nil); err != nil {
-		return err
-	}
 	if err := b.run(ctx, []string{guestapi.ProgramPath, "scrub"}, warmTime, nil); err != nil {
 		return fmt.Errorf("clear free memory: %w", err)
 	}
-	return b.guest.Sync(ctx)
+	if err := b.guest.Sync(ctx); err != nil {
+		return err
+	}
+	// Again, with all its code and files in memory, and the agent's heap as a
+	// sandbox's identity will find it.
+	for range 3 {
+		if err := b.identity(ctx, d.Name, nil); err != nil {
+			return err
+		}
+	}
+	health, err := b.guest.Health(ctx)
+	if err != nil {
+		return err
+	}
+	m.OpenConnections = health.Connections
+	select {
+	case <-time.After(settleTime):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // awaitReady waits for a template's own conditions. A start command that failed

@@ -173,8 +173,18 @@ func (b *buildVM) identity(ctx context.Context, name string, env map[string]stri
 	}
 	_, err := b.guest.Identity(ctx, guestapi.Identity{
 		Entropy: random[:64], Hostname: hostname(name), MachineID: hex.EncodeToString(random[64:]), Env: env,
+		Nameservers: []string{guestapi.GatewayAddr}, SSHHostKeys: []guestapi.SSHHostKey{noHostKey},
 	})
 	return err
+}
+
+// noHostKey is in the place of the host key that every sandbox gets. It is none:
+// an sshd of the template refuses it. Making a file, and the link to it on the
+// disk, is what takes long; a sandbox only overwrites it.
+var noHostKey = guestapi.SSHHostKey{
+	Type:    "ed25519",
+	Private: "each sandbox is given a host key of its own\n" + strings.Repeat("#", 512),
+	Public:  "# each sandbox is given a host key of its own " + strings.Repeat("#", 128),
 }
 
 // hostname makes a host name of a template's name.
