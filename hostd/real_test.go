@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,7 +37,7 @@ var call = hostapi.Call{Term: 1, RequestID: "test"}
 
 // host is a hostd process, and what stands in for its control plane.
 type host struct {
-	t      *testing.T
+	t      testing.TB
 	bin    string
 	env    []string
 	client *hostapi.Client
@@ -48,7 +49,7 @@ type host struct {
 	last hostapi.Heartbeat
 }
 
-func newHost(t *testing.T) *host {
+func newHost(t testing.TB) *host {
 	t.Helper()
 	if os.Getenv("BERTH_TEST_ROOT") != "1" {
 		t.Skip("needs root, the engine and the base template: set BERTH_TEST_ROOT=1 (make test does)")
@@ -339,6 +340,32 @@ func TestRealSixteenAtOnce(t *testing.T) {
 	}
 }
 
+// BenchmarkRealCreate reports the medians of a create's stages:
+//
+//	BERTH_TEST_ROOT=1 go test ./hostd -run xxx -bench RealCreate -benchtime 20x
+func BenchmarkRealCreate(b *testing.B) {
+	h := newHost(b)
+	h.start()
+	took := map[string][]time.Duration{}
+	id := strings.Repeat("e", 26)
+	generation := uint64(0)
+	for b.Loop() {
+		generation++
+		box, err := h.client.Put(b.Context(), call, id, hostapi.BoxSpec{Generation: generation, WorkspaceID: "ws", Template: "base"})
+		must(b, err)
+		for _, s := range box.Stages {
+			took[s.Name] = append(took[s.Name], s.Duration)
+		}
+		took["total"] = append(took["total"], box.CreateDuration)
+		took["own"] = append(took["own"], box.CreateOwnDuration)
+		must(b, h.client.Delete(b.Context(), call, id, generation))
+	}
+	for name, all := range took {
+		slices.Sort(all)
+		b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, name+"-ms/op")
+	}
+}
+
 func stages(b hostapi.Box) string {
 	var out strings.Builder
 	for _, s := range b.Stages {
@@ -354,7 +381,7 @@ func clock(t *testing.T, s string) time.Time {
 	return time.UnixMicro(int64(f * 1e6))
 }
 
-func freePort(t *testing.T) string {
+func freePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -369,7 +396,7 @@ func envOr(name, otherwise string) string {
 	return otherwise
 }
 
-func await(t *testing.T, what string, limit time.Duration, cond func() error) {
+func await(t testing.TB, what string, limit time.Duration, cond func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -388,7 +415,7 @@ func await(t *testing.T, what string, limit time.Duration, cond func() error) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

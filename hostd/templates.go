@@ -93,8 +93,9 @@ func asBoxTemplate(tpl image.Template) box.Template {
 	vm := func(m box.Machine) image.VM { return image.VM{Overlay: m.Overlay, RAM: m.RAM, Serial: m.Serial} }
 	return box.Template{
 		Name: tpl.Name, BuildID: tpl.BuildID, CPU: tpl.CPU, MemoryMB: tpl.MemoryMB, DiskMB: tpl.DiskMB, OverlaySeed: tpl.OverlaySeed,
-		Restore: func(dir string, m box.Machine) error { return tpl.WriteRestore(dir, vm(m)) },
-		Cold:    func(m box.Machine) vmm.VMConfig { return tpl.VMConfig(vm(m)) },
+		OpenConnections: tpl.OpenConnections > 0,
+		Restore:         func(dir string, m box.Machine) error { return tpl.WriteRestore(dir, vm(m)) },
+		Cold:            func(m box.Machine) vmm.VMConfig { return tpl.VMConfig(vm(m)) },
 	}
 }
 

@@ -142,6 +142,7 @@ func (h *Host) prepare(ctx context.Context, b *box, tpl Template, slot Slot, clo
 		if *identity, err = newIdentity(&b.rec, h.random, h.cfg.GatewayMAC, h.cfg.Nameservers); err != nil {
 			return err
 		}
+		(*identity).ResetTCP = tpl.OpenConnections
 		lap(stageFiles, false)
 		return nil
 	})

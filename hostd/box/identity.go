@@ -42,7 +42,6 @@ func newIdentity(rec *ledger.Record, random io.Reader, gateway net.HardwareAddr,
 		Env:         rec.Env,
 		Nameservers: nameservers,
 		SSHHostKeys: []guestapi.SSHHostKey{key},
-		ResetTCP:    true,
 		GatewayMAC:  gateway.String(),
 	}, nil
 }

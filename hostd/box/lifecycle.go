@@ -104,8 +104,7 @@ func (h *Host) setClock(ctx context.Context, b *box) {
 	b.mu.Unlock()
 	id, err := newIdentity(&rec, h.random, h.cfg.GatewayMAC, h.cfg.Nameservers)
 	if err == nil {
-		id.SSHHostKeys = nil // it keeps those it has,
-		id.ResetTCP = false  // and its connections: it is the same guest
+		id.SSHHostKeys = nil // it is the same guest and keeps those it has
 		err = h.identify(ctx, rec.Slot, id)
 	}
 	if err != nil {

@@ -86,6 +86,9 @@ type Template struct {
 	Name, BuildID         string
 	CPU, MemoryMB, DiskMB int
 	OverlaySeed           string
+	// OpenConnections says that the stored guest has connections to the
+	// outside, which no restored one can go on with.
+	OpenConnections bool
 	// Restore writes into dir, an empty directory, what vm.restore reads.
 	Restore func(dir string, m Machine) error
 	// Cold returns the configuration of a boot from the kernel.
