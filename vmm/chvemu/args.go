@@ -12,7 +12,7 @@ import (
 // name keeps the guest's view and the saved state the same under a newer QEMU.
 const machineType = "pc-i440fx-7.2"
 
-// ramBlock is the name of the guest's RAM in QEMU and in its migration stream.
+// ramBlock is the name of the guest's RAM in QEMU.
 const ramBlock = "ram0"
 
 // Slots of the PCI bus that are free for devices. The board has the first two.
@@ -97,7 +97,8 @@ func (c *commandLine) base(cfg *vmConfig, mem ram, accel string) {
 
 func (c *commandLine) memory(mem ram) {
 	o := map[string]any{
-		"id": ramBlock, "size": mem.size, "qom-type": "memory-backend-ram",
+		// A file without a name, so that all private RAM is saved the same way.
+		"id": ramBlock, "size": mem.size, "qom-type": "memory-backend-memfd",
 		"share": mem.shared, "prealloc": mem.prefault, "reserve": mem.reserve || mem.prefault,
 	}
 	if mem.path != "" {

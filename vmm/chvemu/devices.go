@@ -85,8 +85,6 @@ func (v *VMM) plugDisk(disk diskConfig) (*pciInfo, *fault) {
 	v.vm.devices = append(v.vm.devices, d)
 	v.config = v.config.clone()
 	v.config.Disks = append(v.config.Disks, disk)
-	// What was saved of this pause lacks the disk.
-	v.vm.dropSaved()
 	return &pciInfo{ID: id, BDF: d.bdf()}, nil
 }
 
@@ -210,7 +208,6 @@ func (v *VMM) deviceRemoved(m *machine, qdev string) {
 	m.unplug(d, &disk)
 	delete(v.vm.going, d.Slot)
 	v.vm.devices = slices.Delete(v.vm.devices, i, i+1)
-	v.vm.dropSaved()
 	v.events.event("vm", "device-removed", "id", d.ID, "bdf", d.bdf())
 }
 
@@ -240,7 +237,6 @@ func (v *VMM) resizeDisk(raw []byte) error {
 	if err != nil {
 		return fail(v.vm.m.explain(err), "Error from device manager", "Disk resize error")
 	}
-	v.vm.dropSaved()
 	return nil
 }
 

@@ -34,6 +34,9 @@ type machine struct {
 	version string // of QEMU
 	cmd     *exec.Cmd
 	stderr  *tailWriter
+	// private is the file that the RAM is mapped from privately, or nil. It is
+	// held open: what is saved later is a clone of it, whatever its name is then.
+	private *os.File
 
 	// done is closed when the process has ended and was waited for.
 	done chan struct{}
@@ -86,11 +89,18 @@ func startMachine(ctx context.Context, log *slog.Logger, s spec) (*machine, erro
 	m.cmd.Stdout, m.cmd.Stderr = m.stderr, m.stderr
 	// The kernel kills QEMU when the thread that started it ends, however that
 	// comes about; keep holds that thread for as long as QEMU lives.
+	if s.private != "" {
+		if m.private, err = os.Open(s.private); err != nil {
+			ours.Close()
+			return nil, err
+		}
+	}
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
 	go m.keep(s.private, started)
 	if err := <-started; err != nil {
 		ours.Close()
+		m.closePrivate()
 		return nil, fmt.Errorf("start %s: %w", qemu, err)
 	}
 	theirs.Close() // or its end would not be noticed while QEMU starts
@@ -190,6 +200,14 @@ func (m *machine) kill() {
 	<-m.done
 	if m.qmp != nil {
 		m.qmp.Close()
+	}
+	m.closePrivate()
+}
+
+func (m *machine) closePrivate() {
+	if m.private != nil {
+		m.private.Close()
+		m.private = nil
 	}
 }
 

@@ -5,10 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/berth-cloud/berth/vmm/chvemu/migstream"
 )
 
 // restoreRequest is RestoreConfig in vmm/src/config.rs.
@@ -216,7 +212,7 @@ func fillFile(dst, src string, size int64) error {
 		return err
 	}
 	defer out.Close()
-	return migstream.CopySparse(out, in, size)
+	return cloneSparse(out, in, size)
 }
 
 // match finds each configured device in the saved machine, and the other way
@@ -262,41 +258,4 @@ func (m *vm) match(cfg *vmConfig) *fault {
 		return failf("config.json lacks the saved machine's %s %s", kind, quoted(id))
 	}
 	return nil
-}
-
-// load feeds a saved state to a machine that waits for one.
-func (m *machine) load(state []byte) error {
-	f, err := memoryFileOf(state)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := m.prepareMigration(); err != nil {
-		return err
-	}
-	if err := m.command("getfd", map[string]string{"fdname": "state"}, nil, f); err != nil {
-		return err
-	}
-	if err := m.command("migrate-incoming", map[string]string{"uri": "fd:state"}, nil); err != nil {
-		return err
-	}
-	return m.awaitMigration()
-}
-
-// memoryFileOf puts bytes into a file without a name, positioned at its start.
-func memoryFileOf(raw []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("state", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "state")
-	if _, err := f.Write(raw); err != nil {
-		f.Close()
-		return nil, err
-	}
-	if _, err := f.Seek(0, 0); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }

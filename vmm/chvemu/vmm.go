@@ -54,7 +54,6 @@ type vm struct {
 	devices []device
 	names   int // counts names made up for devices
 	taps    map[string]tapBase
-	saved   *savedState        // of this pause
 	going   map[int]diskConfig // by slot: the guest is asked to let go of them
 }
 
@@ -157,7 +156,6 @@ func (v *VMM) resume() error {
 		return fail(failf("Invalid transition: InvalidStateTransition(%s, Running)", v.vm.state),
 			"Cannot resume VM", "Failed to resume migratable component")
 	}
-	v.vm.dropSaved()
 	if err := v.vm.m.command("cont", nil, nil); err != nil {
 		return fail(v.vm.m.explain(err), "Cannot resume VM", "Failed to resume migratable component")
 	}
@@ -181,7 +179,6 @@ func (v *VMM) stop() {
 	vm := v.vm
 	v.vm = nil // the watcher sees by this that it was meant
 	v.closeConsoles()
-	vm.dropSaved()
 	if vm.m == nil {
 		return
 	}
