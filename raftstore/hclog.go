@@ -6,6 +6,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -94,6 +95,6 @@ func (h *hcLog) StandardWriter(*hclog.StandardLoggerOptions) io.Writer { return 
 type hcWriter struct{ h *hcLog }
 
 func (w hcWriter) Write(b []byte) (int, error) {
-	w.h.Info(string(b))
+	w.h.Info(strings.TrimSpace(string(b)))
 	return len(b), nil
 }
