@@ -91,6 +91,7 @@ Settings are environment variables:
 		},
 		joinCommand(),
 		templateCommand(),
+		kernelCommand(),
 		&cobra.Command{
 			Use: "doctor", Short: "Check what this host needs, and say what to do", Args: cobra.NoArgs, RunE: doctor,
 		},

@@ -100,7 +100,7 @@ func olderThan(e os.DirEntry, now time.Time, grace time.Duration) bool {
 
 func (s *Store) usedBuilds() (map[string]bool, error) {
 	used := map[string]bool{}
-	names, err := s.names()
+	names, err := s.Names()
 	if err != nil {
 		return nil, err
 	}

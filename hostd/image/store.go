@@ -158,7 +158,7 @@ func (s *Store) readName(name string) (nameRecord, error) {
 // List returns every template that is whole, by name, and what is wrong with
 // the others.
 func (s *Store) List() ([]Template, error) {
-	names, err := s.names()
+	names, err := s.Names()
 	if err != nil {
 		return nil, err
 	}
@@ -176,8 +176,8 @@ func (s *Store) List() ([]Template, error) {
 	return all, failed
 }
 
-// names returns the names of all templates, sorted.
-func (s *Store) names() ([]string, error) {
+// Names returns the names of all templates, sorted, whole or not.
+func (s *Store) Names() ([]string, error) {
 	entries, err := os.ReadDir(s.path(namesDir))
 	if err != nil {
 		return nil, err
