@@ -113,7 +113,7 @@ func (s *Store) start(ctx context.Context, bolt *raftboltdb.BoltStore) error {
 		return err
 	}
 	notify := make(chan bool, 16)
-	s.raft, err = raft.NewRaft(s.cfg.raftConfig(notify), s.fsm, logs, bolt, snaps, s.acks)
+	s.raft, err = newRaft(s.cfg.raftConfig(notify), s.fsm, logs, bolt, snaps, s.acks)
 	if err != nil {
 		return errors.Join(fmt.Errorf("start raft: %w", err), s.acks.Close())
 	}
@@ -123,6 +123,17 @@ func (s *Store) start(ctx context.Context, bolt *raftboltdb.BoltStore) error {
 	s.owned.Go(s.proposer.run)
 	s.owned.Go(s.watchFailure)
 	return nil
+}
+
+// newRaft turns the library's panic into an error: it panics when the newest
+// snapshot is damaged and the log no longer reaches back to the one before.
+func newRaft(rc *raft.Config, f raft.FSM, logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore, t raft.Transport) (r *raft.Raft, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("log and snapshots do not fit together: %v", p)
+		}
+	}()
+	return raft.NewRaft(rc, f, logs, stable, snaps, t)
 }
 
 // View is the state of this replica. On a follower it may be behind.

@@ -23,8 +23,8 @@ const (
 // majority of the replicas and applied on this one. It works on the leader
 // alone.
 //
-// fn must have no effect but through its Tx: it runs again, with a fresh Tx,
-// when something that it read has changed meanwhile. An error of fn's ends the
+// fn must have no effect but through its Tx, and must not call Update: it runs
+// again, with a fresh Tx, when something that it read has changed meanwhile. An error of fn's ends the
 // transaction, writes nothing and is returned as it is, but only after the
 // leader has made sure that it still is the leader: what fn decided on was
 // current. The same holds for a transaction that wrote nothing.
