@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
@@ -101,7 +102,40 @@ func (f *Fabric) assemble(ctx context.Context, n int) error {
 	if err := netns.Do(func(host ns.NetNS) error { return f.uplink(ctx, n, host) }); err != nil {
 		return err
 	}
-	return f.assembleHostSide(ctx, n)
+	if err := f.assembleHostSide(ctx, n); err != nil {
+		return err
+	}
+	if err := awaitUp(ctx, f.cfg.linkName(n)); err != nil {
+		return err
+	}
+	return netns.Do(func(ns.NetNS) error { return awaitUp(ctx, uplinkName) })
+}
+
+// upTimeout bounds the wait for a link; a kernel at rest takes a millisecond.
+const upTimeout = 5 * time.Second
+
+// awaitUp waits until the kernel has noticed that the other end of a veth pair
+// is up. Until then it drops, silently, what is sent that way: a guest's first
+// packets, which come again only after a second.
+func awaitUp(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, upTimeout)
+	defer cancel()
+	for wait := 250 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("look up %s: %w", name, err)
+		}
+		if link.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("wait for %s to come up: %w", name, ctx.Err())
+		}
+	}
 }
 
 // assembleInside makes what is the guest's side of the namespace.

@@ -104,6 +104,10 @@ var privateAddrs = []string{"10.99.0.1", "172.20.0.1", "192.168.77.1", "100.64.1
 var internet ns.NetNS
 
 func makeWorld() error {
+	// The machine's own namespaces, which this copy of its mounts would keep
+	// alive, and which come and go.
+	for unix.Unmount(DefaultNetNSDir, unix.MNT_DETACH) == nil {
+	}
 	if err := unix.Mount("none", "/run", "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount a tmpfs on /run: %w", err)
 	}
@@ -154,6 +158,10 @@ func makeWorld() error {
 		return err
 	}
 	if err := internet.Do(furnishInternet); err != nil {
+		return err
+	}
+	up := func(ns.NetNS) error { return awaitUp(context.Background(), "eth0") }
+	if err := errors.Join(up(nil), internet.Do(up)); err != nil {
 		return err
 	}
 	_, all, _ := net.ParseCIDR("0.0.0.0/0")
@@ -339,7 +347,9 @@ func kernel(t testing.TB) []string {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	check(t, err)
 	for _, line := range strings.Split(strings.TrimSpace(string(mounts)), "\n") {
-		add("mount", strings.Fields(line)[4])
+		if point := strings.Fields(line)[4]; strings.HasPrefix(point, "/run") {
+			add("mount", point)
+		}
 	}
 	for _, dir := range []string{DefaultNetNSDir, DefaultStateDir} {
 		names, _ := filepath.Glob(dir + "/*")
