@@ -314,6 +314,10 @@ func (s *Server) assemble() error {
 	front := s.forwarder(routes)
 	s.publicAPI = httpapi.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		peer.StripMarks(r)
+		if peer.Internal(r) {
+			routes.ServeHTTP(w, r) // which has none of these: 404, and nothing reaches a peer port
+			return
+		}
 		front.ServeHTTP(w, r)
 	}), s.log)
 	s.peerAPI = httpapi.NewServer(peer.Handler(peer.Routes{

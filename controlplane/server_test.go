@@ -167,6 +167,17 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("%s: %d %s", c.name, resp.StatusCode, body)
 		}
 	}
+	// What the replicas and hosts say to each other is out of a client's reach,
+	// also through a replica that forwards.
+	for _, q := range s.replicas {
+		for _, path := range []string{peer.PathStatus, hostapi.PathHeartbeat, hostapi.PathJoin, "/%69nternal/v1/status", "/v1/../internal/v1/status", "//internal/v1/status"} {
+			for _, method := range []string{"GET", "POST"} {
+				if resp, body := raw(t, method, q.url+path, adminToken, "{}"); resp.StatusCode != 404 {
+					t.Errorf("%s %s on the public port: %d %s", method, path, resp.StatusCode, body)
+				}
+			}
+		}
+	}
 	// An operator's certificate, on the peer port of a replica that forwards it.
 	node, err := pki.LoadOperator(filepath.Join(s.dir, "pki", "operator"))
 	if err != nil {

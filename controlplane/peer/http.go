@@ -28,6 +28,10 @@ const PathStatus = "/internal/v1/status"
 
 const pathInternal = "/internal/"
 
+// Internal reports whether a request is for an internal route. None of them
+// is served on the public port, and none but a join is ever forwarded.
+func Internal(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, pathInternal) }
+
 // Routes are the handlers behind the port's HTTP side.
 type Routes struct {
 	Join      http.Handler                                              // needs no client certificate
@@ -48,9 +52,9 @@ func Handler(routes Routes) http.Handler {
 			routes.Join.ServeHTTP(w, r)
 		case r.URL.Path == hostapi.PathHeartbeat && id.Role == pki.RoleHost:
 			routes.Heartbeat(w, r, id.Name)
-		case r.URL.Path == PathStatus && id.Role == pki.RoleReplica:
+		case r.URL.Path == PathStatus && id.Role == pki.RoleReplica && !m.forwarded:
 			routes.Status.ServeHTTP(w, r)
-		case strings.HasPrefix(r.URL.Path, pathInternal):
+		case Internal(r):
 			refuse(w, known)
 		case m.forwarded, id.Role == pki.RoleOperator:
 			routes.Public.ServeHTTP(w, r)

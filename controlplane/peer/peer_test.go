@@ -115,6 +115,7 @@ func TestCallersReachOnlyWhatIsTheirs(t *testing.T) {
 		{"a host that claims to forward", as(pki.RoleHost, "h1"), "/v1/sandboxes", http.Header{HeaderForwarded: {"h1"}, HeaderOperator: {"eve"}}, 403, "forbidden"},
 		{"a host asks for a replica's status", as(pki.RoleHost, "h1"), PathStatus, nil, 403, "forbidden"},
 		{"a replica asks for the status", as(pki.RoleReplica, "b"), PathStatus, nil, 200, "status"},
+		{"a replica forwards a question for the status", as(pki.RoleReplica, "b"), PathStatus, http.Header{HeaderForwarded: {"b"}}, 403, "forbidden"},
 		{"a replica's heartbeat", as(pki.RoleReplica, "b"), hostapi.PathHeartbeat, nil, 403, "forbidden"},
 		{"a replica forwards", as(pki.RoleReplica, "b"), "/v1/sandboxes", http.Header{HeaderForwarded: {"b"}}, 200, "public forwarded"},
 		{"a replica forwards for an operator", as(pki.RoleReplica, "b"), "/v1/admin/agents", http.Header{HeaderForwarded: {"b"}, HeaderOperator: {"ann"}}, 200, "public forwarded for ann"},

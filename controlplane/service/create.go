@@ -66,7 +66,7 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 	if err := s.cfg.Flows.Place(s.cfg.Store.View(), row); err != nil {
 		return Sandbox{}, s.placeError(ctx, c, in.Template, err)
 	}
-	times.note("placement", s.cfg.Clock().Sub(placing))
+	times.placing = s.cfg.Clock().Sub(placing)
 	flowID := sandbox.NewFlowID()
 	err = s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := mayCreate(tx, c); err != nil {
@@ -213,21 +213,17 @@ type stages struct {
 	clock    func() time.Time
 	start    time.Time
 	admitted time.Time // validated, placed, written
-	placed   time.Duration
+	placing  time.Duration
 }
 
-func (t *stages) note(stage string, took time.Duration) {
-	t.placed += took
-	t.observe(stage, false, took)
-}
-
-// report is for a create that went through at the first host. The stages
+// report tells of a create that went through. The stages
 // "admit", "placement", "dispatch", "host_call" and "commit" are the control
 // plane's own; those of the host begin with "host."; "total" is all of it, and
 // "own" is the part that was not the engine's start, restore and resume.
 func (t *stages) report(trace sandbox.Trace) {
 	end := t.clock()
-	t.observe("admit", false, t.admitted.Sub(t.start)-t.placed)
+	t.observe("admit", false, t.admitted.Sub(t.start)-t.placing)
+	t.observe("placement", false, t.placing)
 	t.observe("dispatch", false, max(0, trace.Dispatched.Sub(t.admitted)))
 	var hostTotal, engine time.Duration
 	for _, st := range trace.Box.Stages {

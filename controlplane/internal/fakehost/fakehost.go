@@ -5,6 +5,7 @@ package fakehost
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
@@ -47,6 +48,7 @@ type Host struct {
 	Exec func(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
 
 	server  *httptest.Server
+	bootID  string
 	changed chan struct{}
 
 	mu        sync.Mutex
@@ -74,7 +76,7 @@ func New(t testing.TB, ca *pki.CA, id string, memoryMB int) *Host {
 		t.Fatal(err)
 	}
 	h := &Host{
-		ID: id, changed: make(chan struct{}, 1), ready: true,
+		ID: id, bootID: rand.Text(), changed: make(chan struct{}, 1), ready: true,
 		capacity:  hostapi.Capacity{CPUs: 4, MemoryMB: memoryMB, Slots: 64, DiskFreeBytes: 1 << 40, OverheadMBPerBox: 32},
 		templates: []hostapi.TemplateState{{Name: "base", BuildID: "b1", Status: "ready", CPU: 1, MemoryMB: 512, DiskMB: 2048}},
 		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, puts: map[string]int{},
@@ -145,7 +147,7 @@ func (h *Host) Heartbeat() hostapi.Heartbeat {
 func (h *Host) heartbeat() hostapi.Heartbeat {
 	h.sequence++
 	hb := hostapi.Heartbeat{
-		AgentID: h.ID, Address: h.server.Listener.Addr().String(), BootID: "boot-1", Sequence: h.sequence, Ready: h.ready,
+		AgentID: h.ID, Address: h.server.Listener.Addr().String(), BootID: h.bootID, Sequence: h.sequence, Ready: h.ready,
 		Capacity: h.capacity, Templates: slices.Clone(h.templates),
 		Versions: hostapi.Versions{Hostd: "fake", Engine: "none", Kernel: "none"},
 	}

@@ -1,0 +1,323 @@
+package hosts_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a registry that leads, with a clock of its own and one agent.
+type rig struct {
+	*hosts.Registry
+	*testcluster.Cluster
+	store *raftstore.Store
+	now   time.Time
+}
+
+func newRig(t *testing.T, agents ...string) *rig {
+	t.Helper()
+	r := &rig{Cluster: testcluster.New(t, 1), now: time.Unix(1e9, 0)}
+	r.store = r.Leader().Store
+	r.Registry = hosts.NewRegistry(hosts.Config{
+		Store: r.store, Interval: time.Second, Lease: 10 * time.Second, Clock: func() time.Time { return r.now }, Logger: testcluster.Log(),
+		Dial: func(_, address string) *hostapi.Client { return hostapi.NewClient(address, nil) },
+	})
+	t.Cleanup(r.Registry.Close)
+	r.Cluster.Update(func(tx *raftstore.Tx) error {
+		for _, id := range agents {
+			raftstore.Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: id}, State: record.AgentLost})
+		}
+		return nil
+	})
+	r.Lead(7)
+	return r
+}
+
+func beat(id string, sequence uint64, boxes ...hostapi.BoxState) hostapi.Heartbeat {
+	return hostapi.Heartbeat{
+		AgentID: id, Address: "127.0.0.1:7443", BootID: "b1", Sequence: sequence, Ready: true, Boxes: boxes,
+		Capacity:  hostapi.Capacity{MemoryMB: 1000, Slots: 4, OverheadMBPerBox: 10},
+		Templates: []hostapi.TemplateState{{Name: "base", Status: "ready", MemoryMB: 300}},
+	}
+}
+
+func (r *rig) beat(t *testing.T, hb hostapi.Heartbeat) {
+	t.Helper()
+	if _, err := r.Heartbeat(t.Context(), hb); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) agent(t *testing.T, id string) *record.Agent {
+	t.Helper()
+	a, ok := raftstore.Get(r.store.View(), record.Agents, id)
+	if !ok {
+		t.Fatalf("no agent %s", id)
+	}
+	return a
+}
+
+func TestConclusionsAreWrittenOnlyWhenTheyChange(t *testing.T) {
+	r := newRig(t, "h1")
+	reply, err := r.Heartbeat(t.Context(), beat("h1", 1))
+	if err != nil || reply.Term != 7 || reply.IntervalSeconds != 1 || reply.LeaseSeconds != 10 || len(reply.Peers) != 1 {
+		t.Fatalf("%+v, %v", reply, err)
+	}
+	a := r.agent(t, "h1")
+	if a.State != record.AgentUp || a.Address != "127.0.0.1:7443" {
+		t.Fatalf("%+v", a)
+	}
+	for i := range 5 {
+		r.beat(t, beat("h1", uint64(i+2)))
+	}
+	if again := r.agent(t, "h1"); again.ModifyIndex != a.ModifyIndex {
+		t.Fatal("a heartbeat reached the log")
+	}
+	moved := beat("h1", 9)
+	moved.Address = "127.0.0.1:9999"
+	r.beat(t, moved)
+	if r.agent(t, "h1").Address != "127.0.0.1:9999" {
+		t.Fatal("the new address was not written down")
+	}
+}
+
+func TestOverdueHosts(t *testing.T) {
+	r := newRig(t, "h1", "h2")
+	r.beat(t, beat("h1", 1))
+	r.beat(t, beat("h2", 1))
+	agents := func() []*record.Agent { return raftstore.All(r.store.View(), record.Agents) }
+	up, done := r.WhileUp(t.Context(), "h1")
+	defer done()
+	heard, done := r.WhileHeard(t.Context(), "h1")
+	defer done()
+	r.now = r.now.Add(9 * time.Second)
+	r.beat(t, beat("h2", 2))
+	if got := r.Overdue(agents()); len(got) != 0 {
+		t.Fatalf("early: %v", got)
+	}
+	r.now = r.now.Add(2 * time.Second)
+	if got := r.Overdue(agents()); len(got) != 1 || got[0] != "h1" {
+		t.Fatalf("%v, want h1", got)
+	}
+	<-up.Done()
+	<-heard.Done()
+	if _, err := r.Client("h1"); !errors.Is(err, hostapi.ErrUnreachable) {
+		t.Fatalf("a lost host has a client: %v", err)
+	}
+	if _, err := r.Client("h2"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestANewLeaderGivesEveryHostALease(t *testing.T) {
+	r := newRig(t, "h1")
+	r.beat(t, beat("h1", 1))
+	up, doneUp := r.WhileUp(t.Context(), "h1")
+	defer doneUp()
+	heard, doneHeard := r.WhileHeard(t.Context(), "h1")
+	defer doneHeard()
+	r.Resign()
+	<-up.Done()
+	if heard.Err() != nil {
+		t.Fatal("what outlives the leadership was cut")
+	}
+	if _, err := r.Heartbeat(t.Context(), beat("h1", 2)); !errors.Is(err, hosts.ErrNotLeading) {
+		t.Fatalf("heard while not leading: %v", err)
+	}
+	r.now = r.now.Add(time.Hour)
+	r.Lead(8)
+	view := r.store.View()
+	if !r.Warming(view) || len(r.Overdue(raftstore.All(view, record.Agents))) != 0 {
+		t.Fatal("a host is overdue before it could be heard")
+	}
+	unready := beat("h1", 3)
+	unready.Ready = false
+	r.beat(t, unready)
+	if !r.Warming(view) {
+		t.Fatal("not warming although the only host is not ready")
+	}
+	r.beat(t, beat("h1", 4))
+	if r.Warming(view) {
+		t.Fatal("warming although every host is heard")
+	}
+}
+
+func TestReservations(t *testing.T) {
+	r := newRig(t, "h1")
+	r.beat(t, beat("h1", 1))
+	view := r.store.View()
+	place := func(id string) error {
+		_, err := r.Place(view, id, 1, placement.Request{Template: "base"})
+		return err
+	}
+	for _, id := range []string{"a", "b", "c"} { // 3 × 310 of 1000
+		if err := place(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var none *placement.Error
+	if err := place("d"); !errors.As(err, &none) || none.Reason != placement.NoCapacity {
+		t.Fatalf("overcommitted: %v", err)
+	}
+	if err := place("a"); err != nil {
+		t.Fatalf("placed again: %v", err)
+	}
+	if got := r.Sessions()["h1"].ReservedMB; got != 930 {
+		t.Fatalf("%d MB reserved", got)
+	}
+	// The host reports a box: from then on it counts it itself.
+	hb := beat("h1", 2, hostapi.BoxState{ID: "a", Generation: 1}, hostapi.BoxState{ID: "b", Generation: 0})
+	hb.Capacity.ReservedMB = 310
+	r.beat(t, hb)
+	if got := r.Sessions()["h1"].ReservedMB; got != 620 {
+		t.Fatalf("%d MB reserved after the heartbeat: an older generation is another box", got)
+	}
+	// A heartbeat that was overtaken changes nothing.
+	r.beat(t, beat("h1", 1))
+	if got := r.Sessions()["h1"].Heartbeat.Capacity.ReservedMB; got != 310 {
+		t.Fatal("an old heartbeat was taken in")
+	}
+	r.Release("b")
+	r.Release("c")
+	r.Release("nobody")
+	if err := place("d"); err != nil {
+		t.Fatal(err)
+	}
+	// What another leader placed.
+	r.Reserve(&record.Sandbox{Meta: record.Meta{ID: "e"}, AgentID: "h1", Generation: 1, MemoryMB: 300})
+	r.Reserve(&record.Sandbox{Meta: record.Meta{ID: "a"}, AgentID: "h1", Generation: 1, MemoryMB: 300}) // reported already
+	if got := r.Sessions()["h1"].ReservedMB; got != 620 {
+		t.Fatalf("%d MB reserved", got)
+	}
+}
+
+func TestHostsThatTakeNothing(t *testing.T) {
+	r := newRig(t, "h1")
+	view := r.store.View
+	try := func() error {
+		_, err := r.Place(view(), "s", 1, placement.Request{Template: "base"})
+		r.Release("s")
+		return err
+	}
+	if try() == nil {
+		t.Fatal("placed on a host that was never heard")
+	}
+	for name, change := range map[string]func(*hostapi.Heartbeat){
+		"not ready": func(hb *hostapi.Heartbeat) { hb.Ready = false },
+		"draining":  func(hb *hostapi.Heartbeat) { hb.Draining = true },
+		"no slot":   func(hb *hostapi.Heartbeat) { hb.Capacity.SlotsUsed = 4 },
+		"building":  func(hb *hostapi.Heartbeat) { hb.Templates[0].Status = "building" },
+	} {
+		hb := beat("h1", uint64(r.now.Unix()))
+		r.now = r.now.Add(time.Second)
+		change(&hb)
+		r.beat(t, hb)
+		if try() == nil {
+			t.Errorf("placed on a host that is %s", name)
+		}
+	}
+	r.beat(t, beat("h1", uint64(r.now.Unix())))
+	if err := try(); err != nil {
+		t.Fatal(err)
+	}
+	r.Cluster.Update(func(tx *raftstore.Tx) error {
+		a, _ := raftstore.Get(tx, record.Agents, "h1")
+		c := a.Clone()
+		c.Draining = true
+		raftstore.Put(tx, record.Agents, c)
+		return nil
+	})
+	if try() == nil {
+		t.Fatal("placed on a host that the operator drains")
+	}
+}
+
+func TestHeartbeatHandlerRefusesBadInput(t *testing.T) {
+	r := newRig(t, "h1")
+	encode := func(hb hostapi.Heartbeat) string {
+		raw, err := json.Marshal(hb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	noPort, noBoot := beat("h1", 1), beat("h1", 1)
+	noPort.Address, noBoot.BootID = "127.0.0.1", ""
+	for _, c := range []struct {
+		name, method, host, body string
+		status                   int
+	}{
+		{"good", "POST", "h1", encode(beat("h1", 1)), 200},
+		{"another host's", "POST", "h2", encode(beat("h1", 1)), 403},
+		{"unknown host", "POST", "h9", encode(beat("h9", 1)), 403},
+		{"no JSON", "POST", "h1", "nonsense\x00", 400},
+		{"wrong types", "POST", "h1", `{"agent_id":5}`, 400},
+		{"too large", "POST", "h1", `{"agent_id":"` + strings.Repeat("x", 9<<20) + `"}`, 400},
+		{"no port", "POST", "h1", encode(noPort), 400},
+		{"no boot id", "POST", "h1", encode(noBoot), 400},
+		{"a GET", "GET", "h1", "", 405},
+	} {
+		w := httptest.NewRecorder()
+		r.ServeHeartbeat(w, httptest.NewRequest(c.method, hostapi.PathHeartbeat, strings.NewReader(c.body)), c.host)
+		if w.Code != c.status {
+			t.Errorf("%s: %d %s, want %d", c.name, w.Code, w.Body, c.status)
+		}
+	}
+	r.Resign()
+	w := httptest.NewRecorder()
+	r.ServeHeartbeat(w, httptest.NewRequest("POST", hostapi.PathHeartbeat, strings.NewReader(encode(beat("h1", 2)))), "h1")
+	var to hostapi.NotLeader
+	if err := json.Unmarshal(w.Body.Bytes(), &to); w.Code != 421 || err != nil || to.LeaderID != "a" {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+}
+
+// A leader that was deposed is refused by hosts that have heard its successor.
+func TestDeposedLeadersCalls(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	var highest uint64
+	h.Fault = func(_ context.Context, c fakehost.Call) error {
+		highest = max(highest, c.Term)
+		return nil
+	}
+	n := p.LeaderNode()
+	client, err := n.Hosts.Client("h1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := strings.Repeat("a", 26)
+	if _, err := client.PutBox(t.Context(), id, hostapi.BoxSpec{Generation: 1, Template: "base"}); err != nil {
+		t.Fatal(err)
+	}
+	n.Hosts.Resign()
+	n.Hosts.Lead(highest + 1) // as a successor would
+	testcluster.Await(t, 5*time.Second, "the host", func() bool { _, err := n.Hosts.Client("h1"); return err == nil })
+	successor, err := n.Hosts.Client("h1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := successor.DeleteBox(t.Context(), id, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.DeleteBox(t.Context(), id, 1); !hostapi.HasCode(err, hostapi.CodeStaleTerm) {
+		t.Fatalf("the deposed leader: %v", err)
+	}
+}

@@ -1,0 +1,229 @@
+package loops_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var id = strings.Repeat("a", 26)
+
+// running puts a sandbox that runs on a host into the store, and its box there.
+func running(p *testplane.Plane, h *fakehost.Host, id string) {
+	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+		boxes[id] = hostapi.Box{ID: id, Generation: 1, Status: hostapi.StatusRunning, MemoryMB: 512}
+	})
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
+			Meta: record.Meta{ID: id}, WorkspaceID: "ws", Status: record.SandboxRunning, Template: "base", AgentID: h.ID, Generation: 1,
+		})
+		return nil
+	})
+}
+
+func becomes(t *testing.T, p *testplane.Plane, id string, want record.SandboxStatus) *record.Sandbox {
+	t.Helper()
+	var s *record.Sandbox
+	testcluster.Await(t, 10*time.Second, "status "+string(want), func() bool {
+		var ok bool
+		s, ok = p.Sandbox(id)
+		return ok && s.Status == want
+	})
+	return s
+}
+
+func TestALostHostsSandboxesFail(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	running(p, h, id)
+	h.Silence(true)
+	if s := becomes(t, p, id, record.SandboxFailed); s.Error == "" {
+		t.Fatal("no reason given")
+	}
+	if a, _ := raftstore.Get(p.Leader().Store.View(), record.Agents, "h1"); a.State != record.AgentLost {
+		t.Fatalf("the host is %s", a.State)
+	}
+	// It comes back, and what was given up with it does not run on.
+	h.Silence(false)
+	testcluster.Await(t, 10*time.Second, "end of the box", func() bool { return len(h.Boxes()) == 0 })
+	if a, _ := raftstore.Get(p.Leader().Store.View(), record.Agents, "h1"); a.State != record.AgentUp {
+		t.Fatalf("the host is %s", a.State)
+	}
+	becomes(t, p, id, record.SandboxFailed)
+}
+
+func TestAVMThatDied(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	running(p, h, id)
+	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+		b := boxes[id]
+		b.Status, b.Error = hostapi.StatusFailed, "killed by signal 9"
+		boxes[id] = b
+	})
+	if s := becomes(t, p, id, record.SandboxFailed); s.Error != "killed by signal 9" {
+		t.Fatalf("%+v", s)
+	}
+	if len(h.Boxes()) != 1 {
+		t.Fatal("the failed box was taken away before anyone looked at it")
+	}
+}
+
+func TestABoxThatIsGone(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	running(p, h, id)
+	// Without a complete inventory nothing follows from its absence.
+	h.SetReady(false)
+	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Ready })
+	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) { delete(boxes, id) })
+	passes(t, p, 3)
+	becomes(t, p, id, record.SandboxRunning)
+	h.SetReady(true)
+	if s := becomes(t, p, id, record.SandboxFailed); s.Error == "" {
+		t.Fatal("no reason given")
+	}
+}
+
+// passes lets a number of heartbeats, and so of inventory passes, go by.
+func passes(t *testing.T, p *testplane.Plane, n int) {
+	t.Helper()
+	first := p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Sequence
+	testcluster.Await(t, 5*time.Second, "heartbeats", func() bool {
+		return p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Sequence >= first+uint64(n)
+	})
+}
+
+// A heartbeat that is older than the box it lacks must not fail the sandbox:
+// the host is asked before anything is concluded.
+func TestAHeartbeatOlderThanTheBox(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	var asked atomic.Int64
+	h.Fault = func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "get" {
+			asked.Add(1)
+		}
+		return nil
+	}
+	h.Silence(true) // the last heartbeat has no boxes
+	running(p, h, id)
+	testcluster.Await(t, 5*time.Second, "the question", func() bool { return asked.Load() >= 2 })
+	becomes(t, p, id, record.SandboxRunning)
+	h.Silence(false)
+}
+
+func TestBoxesWithoutARow(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	running(p, h, id)
+	other := strings.Repeat("b", 26)
+	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+		boxes[other] = hostapi.Box{ID: other, Generation: 1, Status: hostapi.StatusRunning}
+	})
+	testcluster.Await(t, 10*time.Second, "end of the orphan", func() bool { _, there := h.Boxes()[other]; return !there })
+	if _, there := h.Boxes()[id]; !there {
+		t.Fatal("a box with a row was deleted")
+	}
+}
+
+func TestABoxOnTheWrongHost(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h1, h2 := p.Host("h1", 4096), p.Host("h2", 4096)
+	running(p, h1, id)
+	h2.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+		boxes[id] = hostapi.Box{ID: id, Generation: 1, Status: hostapi.StatusRunning}
+	})
+	testcluster.Await(t, 10*time.Second, "end of the double", func() bool { return len(h2.Boxes()) == 0 })
+	if len(h1.Boxes()) != 1 {
+		t.Fatal("the right one is gone")
+	}
+}
+
+func TestASandboxInTransitionWithoutAFlow(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	for _, status := range []record.SandboxStatus{record.SandboxStarting, record.SandboxDeleting} {
+		running(p, h, id)
+		p.Update(func(tx *raftstore.Tx) error {
+			s, _ := raftstore.Get(tx, record.Sandboxes, id)
+			c := s.Clone()
+			c.Status = status
+			raftstore.Put(tx, record.Sandboxes, c)
+			return nil
+		})
+		if rows := p.Settled(h); len(rows) != 0 {
+			t.Fatalf("a sandbox is %s for ever", status)
+		}
+	}
+}
+
+func TestExpiredRowsGo(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	p.Update(func(tx *raftstore.Tx) error {
+		for id, at := range map[string]time.Time{"old": time.Now().Add(-time.Hour), "new": time.Now().Add(time.Hour)} {
+			raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{Meta: record.Meta{ID: id}, ExpiresAt: at})
+			raftstore.Put(tx, record.JoinTokens, &record.JoinToken{Meta: record.Meta{ID: id}, ExpiresAt: at})
+		}
+		return nil
+	})
+	// The loop looks at once when it starts; another one beside the plane's own
+	// does no harm.
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	n := p.LeaderNode()
+	go func() {
+		defer close(done)
+		loops.New(loops.Config{Store: n.Store, Hosts: n.Hosts, Clock: time.Now, Logger: testcluster.Log()}).Run(ctx)
+	}()
+	testcluster.Await(t, 5*time.Second, "end of the expired rows", func() bool {
+		v := n.Store.View()
+		keys, tokens := raftstore.All(v, record.IdempotencyKeys), raftstore.All(v, record.JoinTokens)
+		return len(keys) == 1 && keys[0].ID == "new" && len(tokens) == 1 && tokens[0].ID == "new"
+	})
+	cancel()
+	<-done
+}
+
+func TestWhileLeading(t *testing.T) {
+	leadership := make(chan bool)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running, overlaps, runs atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		loops.WhileLeading(ctx, leadership, func(ctx context.Context) {
+			if running.Add(1) != 1 {
+				overlaps.Add(1)
+			}
+			runs.Add(1)
+			<-ctx.Done()
+			running.Add(-1)
+		})
+	}()
+	for _, leading := range []bool{false, true, false, false, true, true, true, false} {
+		leadership <- leading
+	}
+	testcluster.Await(t, 5*time.Second, "end of the last leadership", func() bool { return running.Load() == 0 })
+	leadership <- true
+	testcluster.Await(t, 5*time.Second, "another leadership", func() bool { return running.Load() == 1 })
+	cancel()
+	<-done
+	if overlaps.Load() != 0 || running.Load() != 0 || runs.Load() != 5 {
+		t.Fatalf("%d runs, %d overlaps, %d left", runs.Load(), overlaps.Load(), running.Load())
+	}
+}

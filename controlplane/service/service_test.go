@@ -1,0 +1,398 @@
+package service_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is the use cases on one replica, with a workspace "ws" and another one.
+type rig struct {
+	*testplane.Plane
+	*service.Sandboxes
+	host *fakehost.Host
+}
+
+var caller = service.Caller{WorkspaceID: "ws", KeyID: "k", RequestID: "req"}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	p := testplane.New(t, 1, nil)
+	n := p.LeaderNode()
+	r := &rig{Plane: p, host: p.Host("h1", 16<<10), Sandboxes: service.NewSandboxes(service.SandboxesConfig{
+		Store: n.Store, Hosts: n.Hosts, Flows: n.Flows, Engine: n.Engine, PreviewSuffix: "preview.test",
+		Clock: time.Now, Logger: testcluster.Log(), DeleteWait: 300 * time.Millisecond,
+	})}
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}})
+		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "other"}})
+		return nil
+	})
+	return r
+}
+
+func (r *rig) must(t *testing.T, in service.CreateSandbox) service.Sandbox {
+	t.Helper()
+	if in.Template == "" {
+		in.Template = "base"
+	}
+	sb, err := r.Create(t.Context(), caller, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb
+}
+
+// change edits a sandbox's row behind everyone's back.
+func (r *rig) change(id string, f func(s *record.Sandbox)) {
+	r.Update(func(tx *raftstore.Tx) error {
+		s, ok := raftstore.Get(tx, record.Sandboxes, id)
+		if !ok {
+			return errors.New("no such sandbox")
+		}
+		c := s.Clone()
+		f(c)
+		raftstore.Put(tx, record.Sandboxes, c)
+		return nil
+	})
+}
+
+func want(t *testing.T, err error, code service.Code, message string) *service.Error {
+	t.Helper()
+	var e *service.Error
+	if !errors.As(err, &e) || e.Code != code || message != "" && e.Message != message {
+		t.Fatalf("error %v (%s), want %s %q", err, service.ErrorCode(err), code, message)
+	}
+	return e
+}
+
+func TestCreateShowsTheWholeRecord(t *testing.T) {
+	r := newRig(t)
+	ttl := int64(3600)
+	sb := r.must(t, service.CreateSandbox{TTLSeconds: &ttl, Metadata: json.RawMessage(`{"a": [1]}`), Env: map[string]string{"A": "secret"}})
+	got, err := r.Get(t.Context(), caller, sb.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Status != "running" || got.CPU != 1 || got.MemoryMB != 512 || got.DiskMB != 2048 || got.AgentID != "h1" ||
+		string(got.Metadata) != `{"a":[1]}` || *got.TTLSeconds != ttl || got.ExpiresAt.Sub(got.StartedAt) != time.Hour ||
+		got.PreviewURL != "https://{port}-"+sb.ID+".preview.test" || got.WorkspaceID != "ws" {
+		t.Fatalf("%+v", got)
+	}
+	if row, _ := r.Sandbox(sb.ID); !strings.HasPrefix(string(row.EnvSealed), "sandbox.env/"+sb.ID) {
+		t.Fatal("the environment was not sealed for its row")
+	}
+}
+
+func TestTTLEndsTheSandbox(t *testing.T) {
+	r := newRig(t)
+	ttl := int64(1)
+	sb := r.must(t, service.CreateSandbox{TTLSeconds: &ttl})
+	testcluster.Await(t, 10*time.Second, "the sandbox's end", func() bool { _, ok := r.Sandbox(sb.ID); return !ok })
+	if len(r.host.Boxes()) != 0 {
+		t.Fatal("its box is left")
+	}
+}
+
+func TestSuspendedWorkspaceCreatesNothing(t *testing.T) {
+	r := newRig(t)
+	r.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}, Suspended: true})
+		return nil
+	})
+	for _, template := range []string{"base", "unknown"} {
+		_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: template})
+		want(t, err, service.EForbidden, "account suspended")
+	}
+	if n := r.LeaderNode().Hosts.Sessions()["h1"].ReservedMB; n != 0 {
+		t.Fatalf("%d MB are still reserved", n)
+	}
+}
+
+func TestCreateRefusesBadInput(t *testing.T) {
+	r := newRig(t)
+	ttl := func(n int64) *int64 { return &n }
+	big := strings.Repeat("x", 70<<10)
+	for name, in := range map[string]service.CreateSandbox{
+		"no template":             {},
+		"template with a path":    {Template: "../base"},
+		"template with a NUL":     {Template: "ba\x00se"},
+		"template in Unicode":     {Template: "bäse"},
+		"a long template":         {Template: strings.Repeat("a", 64)},
+		"ttl 0":                   {Template: "base", TTLSeconds: ttl(0)},
+		"ttl below 0":             {Template: "base", TTLSeconds: ttl(-1)},
+		"ttl of a thousand years": {Template: "base", TTLSeconds: ttl(1 << 60)},
+		"metadata array":          {Template: "base", Metadata: json.RawMessage(`[]`)},
+		"metadata string":         {Template: "base", Metadata: json.RawMessage(`"{}"`)},
+		"metadata broken":         {Template: "base", Metadata: json.RawMessage(`{"a":`)},
+		"metadata large":          {Template: "base", Metadata: json.RawMessage(`{"a":"` + big + `"}`)},
+		"env name empty":          {Template: "base", Env: map[string]string{"": "x"}},
+		"env name with =":         {Template: "base", Env: map[string]string{"A=B": "x"}},
+		"env name not UTF-8":      {Template: "base", Env: map[string]string{"\xff\xfe": "x"}},
+		"env value with NUL":      {Template: "base", Env: map[string]string{"A": "x\x00"}},
+		"env large":               {Template: "base", Env: map[string]string{"A": big}},
+		"boot":                    {Template: "base", Boot: "warm"},
+		"a long idempotency key":  {Template: "base", IdempotencyKey: strings.Repeat("k", 256), BodySHA256: []byte{1}},
+		"unknown template":        {Template: "other"},
+	} {
+		if _, err := r.Create(t.Context(), caller, in); service.ErrorCode(err) != service.EInvalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: "base", FromSnapshot: "s"})
+	want(t, err, service.ENotFound, "not found")
+	_, err = r.Create(t.Context(), service.Caller{Admin: true}, service.CreateSandbox{Template: "base"})
+	want(t, err, service.EUnauthorized, "unauthorized")
+	e := want(t, func() error {
+		_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: "other"})
+		return err
+	}(), service.EInvalid, "unknown template")
+	if !strings.Contains(e.Detail, "available: base") {
+		t.Errorf("detail %q", e.Detail)
+	}
+	if len(raftstore.All(r.Leader().Store.View(), record.Sandboxes)) != 0 {
+		t.Fatal("rows were made")
+	}
+}
+
+func TestIdempotentCreates(t *testing.T) {
+	r := newRig(t)
+	body := sha256.Sum256([]byte("body"))
+	in := service.CreateSandbox{IdempotencyKey: "k", BodySHA256: body[:]}
+	first := r.must(t, in)
+	if again := r.must(t, in); again.ID != first.ID {
+		t.Fatal("a second sandbox was made")
+	}
+	in.Template = "base"
+	other := sha256.Sum256([]byte("other"))
+	reused := in
+	reused.BodySHA256 = other[:]
+	_, err := r.Create(t.Context(), caller, reused)
+	want(t, err, service.EConflict, "idempotency key reused")
+	// In another workspace it is another key.
+	elsewhere, err := r.Create(t.Context(), service.Caller{WorkspaceID: "other"}, in)
+	if err != nil || elsewhere.ID == first.ID {
+		t.Fatalf("%v", err)
+	}
+}
+
+func TestExecSemantics(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{})
+	var got hostapi.ExecRequest
+	r.host.Exec = func(_ context.Context, _ string, req hostapi.ExecRequest) (hostapi.ExecResult, error) {
+		got = req
+		return hostapi.ExecResult{ExitCode: 3, Stdout: []byte("a\xffb\xc3\x28"), Stderr: []byte("é"), TimedOut: true, Truncated: true, DurationMS: 7}, nil
+	}
+	res, err := r.Exec(t.Context(), caller, sb.ID, service.Exec{Shell: "echo 'a\nb' | wc -l", Cwd: "/tmp", Env: map[string]string{"A": "1"}, User: "1000:1000", Stdin: []byte("in")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res != (service.ExecResult{ExitCode: 3, Stdout: "a\uFFFDb\uFFFD(", Stderr: "é", TimedOut: true, Truncated: true, DurationMS: 7}) {
+		t.Fatalf("%+v", res)
+	}
+	if strings.Join(got.Argv, "|") != "sh|-c|echo 'a\nb' | wc -l" || got.Timeout != time.Minute || got.OutputLimitBytes != 8<<20 ||
+		got.Cwd != "/tmp" || got.Env["A"] != "1" || got.User != "1000:1000" || string(got.Stdin) != "in" {
+		t.Fatalf("%+v", got)
+	}
+	seconds := int64(3600)
+	if _, err := r.Exec(t.Context(), caller, sb.ID, service.Exec{Argv: []string{"printf", "%s", "$HOME; rm -rf /"}, TimeoutSeconds: &seconds}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Join(got.Argv, "|") != "printf|%s|$HOME; rm -rf /" || got.Timeout != time.Hour {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestExecRefusesBadInput(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{})
+	seconds := func(n int64) *int64 { return &n }
+	for name, in := range map[string]service.Exec{
+		"nothing":              {},
+		"spaces":               {Shell: " \n"},
+		"an empty array":       {Argv: []string{}},
+		"an empty program":     {Argv: []string{"", "x"}},
+		"both":                 {Shell: "x", Argv: []string{"x"}},
+		"a NUL":                {Shell: "echo \x00"},
+		"a NUL in an argument": {Argv: []string{"echo", "\x00"}},
+		"a huge argument":      {Argv: []string{"echo", strings.Repeat("x", 200<<10)}},
+		"timeout 0":            {Shell: "x", TimeoutSeconds: seconds(0)},
+		"timeout too long":     {Shell: "x", TimeoutSeconds: seconds(3601)},
+		"a relative cwd":       {Shell: "x", Cwd: "tmp"},
+		"a cwd with NUL":       {Shell: "x", Cwd: "/\x00"},
+		"a user with a slash":  {Shell: "x", User: "../root"},
+		"a bad env":            {Shell: "x", Env: map[string]string{"1": ""}},
+	} {
+		if _, err := r.Exec(t.Context(), caller, sb.ID, in); service.ErrorCode(err) != service.EInvalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, err := r.Exec(t.Context(), caller, sb.ID, service.Exec{})
+	want(t, err, service.EInvalid, "cmd required")
+}
+
+func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{})
+	run := func(c service.Caller, id string) error {
+		_, err := r.Exec(t.Context(), c, id, service.Exec{Shell: "true"})
+		return err
+	}
+	for _, id := range []string{"nope", "../" + sb.ID, sb.ID + "\x00", "", "ünï"} {
+		want(t, run(caller, id), service.ENotFound, "not found")
+	}
+	want(t, run(service.Caller{WorkspaceID: "other"}, sb.ID), service.ENotFound, "not found")
+	for status, message := range map[record.SandboxStatus]string{
+		record.SandboxPaused:     "sandbox not running (paused or hibernated) — resume/wake it first",
+		record.SandboxHibernated: "sandbox not running (paused or hibernated) — resume/wake it first",
+	} {
+		r.change(sb.ID, func(s *record.Sandbox) { s.Status = status })
+		want(t, run(caller, sb.ID), service.EConflict, message)
+	}
+	r.change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxRunning })
+	for code, c := range map[hostapi.Code]struct {
+		code    service.Code
+		message string
+	}{
+		hostapi.CodeNotFound:   {service.ENotFound, "sandbox not found or not running"},
+		hostapi.CodeNotRunning: {service.ENotFound, "sandbox not found or not running"},
+		hostapi.CodeBusy:       {service.ERateLimited, ""},
+		hostapi.CodeGuest:      {service.EBadGateway, "agent unreachable"},
+		hostapi.CodeDraining:   {service.EBadGateway, "agent unreachable"},
+		hostapi.CodeStaleTerm:  {service.EUnavailable, ""},
+		hostapi.CodeInternal:   {service.EInternal, "internal error"},
+		hostapi.CodeInvalid:    {service.EInvalid, "why"},
+		hostapi.CodeTooLarge:   {service.ETooLarge, "why"},
+	} {
+		r.host.Exec = func(context.Context, string, hostapi.ExecRequest) (hostapi.ExecResult, error) {
+			return hostapi.ExecResult{}, &hostapi.Error{Code: code, Message: "why"}
+		}
+		want(t, run(caller, sb.ID), c.code, c.message)
+	}
+	r.host.Fault = func(context.Context, fakehost.Call) error { return fakehost.ErrDrop }
+	want(t, run(caller, sb.ID), service.EBadGateway, "agent unreachable")
+	r.host.Fault = nil
+	r.change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxFailed })
+	want(t, run(caller, sb.ID), service.ENotFound, "sandbox not found or not running")
+}
+
+func TestDelete(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{})
+	want(t, r.Delete(t.Context(), service.Caller{WorkspaceID: "other"}, sb.ID), service.ENotFound, "not found")
+	r.change(sb.ID, func(s *record.Sandbox) { s.Owner = &record.Owner{Type: "app", ID: "a"} })
+	want(t, r.Delete(t.Context(), caller, sb.ID), service.EConflict, "managed sandbox: delete it from the feature that owns it (Databases or Apps)")
+	r.change(sb.ID, func(s *record.Sandbox) { s.Owner = nil })
+
+	// A host that does not answer delays the answer only for so long.
+	var down atomic.Bool
+	down.Store(true)
+	r.host.Fault = func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "delete" && down.Load() {
+			return fakehost.ErrDrop
+		}
+		return nil
+	}
+	if err := r.Delete(t.Context(), caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.Get(t.Context(), caller, sb.ID)
+	if err != nil || got.Status != "deleting" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	down.Store(false)
+	if rows := r.Settled(r.host); len(rows) != 0 {
+		t.Fatal("the row is left")
+	}
+	want(t, r.Delete(t.Context(), caller, sb.ID), service.ENotFound, "not found")
+}
+
+func TestManyDeletesAtOnceAreOne(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := r.Delete(t.Context(), caller, sb.ID); err != nil && service.ErrorCode(err) != service.ENotFound {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	r.Settled(r.host)
+}
+
+func TestListPages(t *testing.T) {
+	r := newRig(t)
+	var made []string
+	for range 7 {
+		made = append([]string{r.must(t, service.CreateSandbox{}).ID}, made...)
+	}
+	var seen []string
+	cursor := ""
+	for {
+		page, next, err := r.List(t.Context(), caller, service.ListOptions{Limit: 3, Cursor: cursor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sb := range page {
+			seen = append(seen, sb.ID)
+		}
+		if next == "" {
+			break
+		}
+		cursor = next
+	}
+	if fmt.Sprint(seen) != fmt.Sprint(made) {
+		t.Fatalf("pages show %v, want newest first %v", seen, made)
+	}
+	for _, o := range []service.ListOptions{{Limit: -1}, {Limit: 1001}, {Cursor: "!"}, {Cursor: "eA"}, {Cursor: strings.Repeat("A", 999)}} {
+		if _, _, err := r.List(t.Context(), caller, o); service.ErrorCode(err) != service.EInvalid {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if page, _, err := r.List(t.Context(), service.Caller{WorkspaceID: "other"}, service.ListOptions{}); err != nil || len(page) != 0 {
+		t.Fatalf("another workspace sees %d, %v", len(page), err)
+	}
+}
+
+func TestHostsThatDoNotAnswerAreSkippedOver(t *testing.T) {
+	r := newRig(t)
+	r.host.Fault = func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "put" {
+			return fakehost.ErrDrop
+		}
+		return nil
+	}
+	_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: "base"})
+	if e := want(t, err, service.EBadGateway, "agent unreachable"); e.RetryAfter == 0 {
+		t.Error("no Retry-After")
+	}
+	r.host.Fault = nil
+	r.host.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) { c.MemoryMB = 100 })
+	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
+		return r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Capacity.MemoryMB == 100
+	})
+	_, err = r.Create(t.Context(), caller, service.CreateSandbox{Template: "base"})
+	want(t, err, service.EBadGateway, "no available compute node")
+}
