@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,7 +30,8 @@ type Launch struct {
 	UID, GID int
 	Groups   []int
 	Cgroup   Cgroup
-	// ExtraEnv is added to an environment that otherwise holds PATH alone.
+	// ExtraEnv is added to an environment that otherwise holds PATH, and what the
+	// caller has of chvemu's settings (BERTH_CHVEMU_…).
 	ExtraEnv []string
 	// ExtraArgs is added to the command line.
 	ExtraArgs []string
@@ -46,7 +48,11 @@ type Cgroup struct {
 	V1 []string
 }
 
-const defaultStartTimeout = 10 * time.Second
+const (
+	defaultStartTimeout = 10 * time.Second
+	// maxSocketPath is what struct sockaddr_un holds beside the final zero.
+	maxSocketPath = 107
+)
 
 // Start starts a VMM in a session of its own and waits until it answers. The
 // process does not depend on the caller's life: it holds no pipe to it and is
@@ -72,12 +78,14 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 		return nil, err
 	}
 	socket := SocketPath(l.Dir)
-	if len(socket) > 107 {
-		return nil, fmt.Errorf("socket path %s is longer than the 107 bytes that a unix address holds", socket)
+	if len(socket) > maxSocketPath {
+		return nil, fmt.Errorf("socket path %s is longer than the %d bytes that a unix address holds", socket, maxSocketPath)
 	}
 	// The last VMM here may have been killed a moment ago and still be closing
-	// its files.
-	if err := awaitLock(ctx, socket+".lock"); err != nil {
+	// its files; one that does not let go is alive.
+	lctx, lcancel := context.WithTimeout(ctx, releaseTimeout)
+	defer lcancel()
+	if err := awaitLock(lctx, socket+".lock"); err != nil {
 		return nil, fmt.Errorf("another VMM holds %s: %w", socket, err)
 	}
 	log, err := openPlain(LogPath(l.Dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
@@ -97,7 +105,13 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 		"-v",
 	}, l.ExtraArgs...)...)
 	cmd.Dir = "/"
-	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, l.ExtraEnv...)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	for _, kv := range os.Environ() {
+		if strings.HasPrefix(kv, "BERTH_CHVEMU_") {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	cmd.Env = append(cmd.Env, l.ExtraEnv...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if l.UID != 0 {

@@ -270,7 +270,7 @@ func sameUser(dir string, pid int) error {
 func recordOfListener(ctx context.Context, socket string) (record, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
-		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) || len(socket) > maxSocketPath {
 			return record{}, fmt.Errorf("%w: nothing listens on %s", ErrGone, socket)
 		}
 		return record{}, err

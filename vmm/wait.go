@@ -12,7 +12,7 @@ import (
 )
 
 // releaseTimeout bounds the wait for the last files of a dead VMM to close.
-const releaseTimeout = 10 * time.Second
+const releaseTimeout = 5 * time.Second
 
 // openPidfd returns a descriptor of a process that the runtime's poller can wait
 // on, so that waiting for many VMMs does not cost a thread each.
