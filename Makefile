@@ -15,8 +15,11 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 
 # The programs are static: guestd runs in guests that may have no libc, and the
 # others move to hosts that were not the build machine.
-BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
-PROGRAMS := controlplane hostd guestd chvemu berth
+BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false
+STAMPED := controlplane hostd berth
+# These two are part of what a template is built from, and have no stamp: a
+# commit that does not change them must not make every template anew.
+UNSTAMPED := guestd chvemu
 
 # Packages whose tests need nothing but the machine's own CPU and memory. The
 # tests in them that need more skip themselves unless BERTH_TEST_ROOT=1.
@@ -42,7 +45,8 @@ down: ## take everything down that `make up` started, also after a crash (root)
 build: ## build every program into bin/
 	@scripts/install-deps go
 	@mkdir -p bin
-	@$(BUILD) -o bin/ $(addprefix ./cmd/,$(PROGRAMS)) ./scripts/devstack
+	@$(BUILD) -ldflags '-s -w' -o bin/ $(addprefix ./cmd/,$(UNSTAMPED))
+	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
 
 .PHONY: test
 test: ## every test: unit with -race, conformance, end-to-end (root; about 15 minutes on 2 cores)
@@ -75,7 +79,7 @@ e2e: ## the end-to-end and fault tests alone: real processes, real guests (root)
 bench: ## measure; prints a table, writes bench.json (root; about 5 minutes)
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
-	@$(BUILD) -o bin/ ./scripts/bench
+	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ ./scripts/bench
 	@bin/devstack prepare
 	@exec bin/bench -o bench.json
 

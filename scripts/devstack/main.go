@@ -91,6 +91,9 @@ func notify(format string, args ...any) {
 
 func runUp(ctx context.Context, o stack.Options, level slog.Level) (err error) {
 	began := time.Now()
+	if err := stack.CheckFree(o); err != nil {
+		return err
+	}
 	if err := stack.Prepare(ctx, o, false, os.Stderr); err != nil {
 		return err
 	}

@@ -71,7 +71,8 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 		}
 		s.HostMemoryMB = (free - 1024) / s.Hosts
 	}
-	for _, dir := range []string{s.Dir, s.Logs} {
+	// VMMs run as users of their own, and pass through data/ to their disks.
+	for _, dir := range []string{s.Dir, s.dataDir(""), s.Logs} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
@@ -91,6 +92,23 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	}
 	s.startSupervising()
 	return s, nil
+}
+
+// CheckFree refuses when a stack runs in the directory, or when the machine is
+// not fit for one: what Start would refuse, before the work that comes first.
+func CheckFree(o Options) error {
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	if err := o.preflight(thisMachine); err != nil {
+		return err
+	}
+	lock, err := o.takeLock()
+	if err != nil {
+		return err
+	}
+	return lock.Close()
 }
 
 // takeLock holds the stack's directory for this process. The kernel lets go of
