@@ -127,7 +127,7 @@ func pooledHolding(t *testing.T, slots *fakeSlots, cfg PoolConfig, held []int, t
 }
 
 func settle(d time.Duration) {
-	time.Sleep(d)
+	<-time.After(d) // in the bubble's time
 	synctest.Wait()
 }
 
