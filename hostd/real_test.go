@@ -312,6 +312,22 @@ func TestRealBoxes(t *testing.T) {
 	_ = boxA
 }
 
+func TestRealColdBoot(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	id := strings.Repeat("f", 26)
+	box, err := h.client.Put(t.Context(), call, id, hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base", Boot: hostapi.BootCold, Hostname: "cold-1"})
+	must(t, err)
+	t.Logf("cold boot: %s\n%s", box.CreateDuration, stages(box))
+	if got := h.sh(id, "hostname; touch /written && echo ok"); got != "cold-1\nok" {
+		t.Errorf("exec = %q", got)
+	}
+	must(t, h.client.Delete(t.Context(), call, id, 1))
+	if left := h.left(id); len(left) > 0 {
+		t.Errorf("left after the delete: %s", strings.Join(left, "\n  "))
+	}
+}
+
 func TestRealSixteenAtOnce(t *testing.T) {
 	h := newHost(t)
 	h.env = append(h.env, "BERTH_MEMORY_MB=12288")

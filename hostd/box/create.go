@@ -25,7 +25,8 @@ const (
 	stageCgroup    = "cgroup"
 	stageVMMStart  = "vmm_start"
 	stageRestore   = "restore"
-	stageBoot      = "boot" // cold: define the VM and start its kernel
+	stageBoot      = "boot"       // cold: define the VM and start its kernel
+	stageGuestBoot = "guest_boot" // cold: until the guest's agent answers
 	stageResume    = "resume"
 	stageIdentity  = "identity"
 	stageCommit    = "commit"
@@ -100,7 +101,7 @@ func (h *Host) build(ctx context.Context, b *box, tpl Template, clock *stopwatch
 	stop := afterDone(ctx, process.Done(), func() { died(fmt.Errorf("VMM died: %s", exitText(process))) })
 	defer stop()
 
-	if err := h.start(ctx, b, tpl, process, clock); err != nil {
+	if err := h.start(ctx, b, tpl, slot, process, clock); err != nil {
 		return withCause(ctx, err)
 	}
 	if err := h.identify(ctx, slot.Number, identity); err != nil {
@@ -225,7 +226,7 @@ func makeSparse(path string, size int64) error {
 }
 
 // start brings the guest to life in a VMM that has none.
-func (h *Host) start(ctx context.Context, b *box, tpl Template, process VMM, clock *stopwatch) error {
+func (h *Host) start(ctx context.Context, b *box, tpl Template, slot Slot, process VMM, clock *stopwatch) error {
 	if b.rec.Boot == ledger.BootCold {
 		if err := process.Create(ctx, tpl.Cold(h.machine(b))); err != nil {
 			return fmt.Errorf("define VM: %w", err)
@@ -234,6 +235,10 @@ func (h *Host) start(ctx context.Context, b *box, tpl Template, process VMM, clo
 			return fmt.Errorf("boot VM: %w", err)
 		}
 		clock.done(stageBoot, true)
+		if _, err := h.guest(slot.Number).Await(ctx); err != nil {
+			return fmt.Errorf("%w: boot of the guest: %w", ErrGuest, err)
+		}
+		clock.done(stageGuestBoot, true)
 		return nil
 	}
 	if err := process.Restore(ctx, vmm.RestoreConfig{SourceURL: vmm.FileURL(h.paths.Restore(b.id))}); err != nil {

@@ -264,8 +264,8 @@ func (s *Server) recover(next http.Handler) http.Handler {
 			if p == nil {
 				return
 			}
-			if p == http.ErrAbortHandler {
-				panic(p)
+			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(p) // net/http's own way to cut a response off
 			}
 			s.cfg.Log.ErrorContext(r.Context(), "request panicked", "request_id", requestID(r), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			reply(w, http.StatusInternalServerError, &hostapi.Error{Code: hostapi.CodeInternal, Message: "internal error"})

@@ -1,0 +1,138 @@
+package box_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+func TestAdmissionCountsTheWorstCase(t *testing.T) {
+	ctx := t.Context()
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	for i := range 4 {
+		_, err := d.Put(ctx, id(i), spec(1))
+		must(t, err)
+	}
+	if _, err := d.Put(ctx, id(4), spec(1)); !errors.Is(err, box.ErrNoMemory) {
+		t.Errorf("fifth Put = %v, want ErrNoMemory", err)
+	}
+	w.VMM(id(0)).Die(syscall.SIGKILL)
+	await(t, func() bool { return d.ReservedMB() == 3*600 })
+	_, err := d.Put(ctx, id(4), spec(1))
+	must(t, err)
+	for i := range 5 {
+		must(t, d.Delete(ctx, id(i), 1))
+	}
+	if got := d.ReservedMB(); got != 0 {
+		t.Errorf("%d MB reserved at the end", got)
+	}
+	nothingLeft(t, w, d)
+}
+
+func TestManyAtOnceNeverOverbook(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	ok := 0
+	for i := range 16 {
+		wg.Go(func() {
+			_, err := d.Put(t.Context(), id(i), spec(1))
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				ok++
+			} else if !errors.Is(err, box.ErrNoMemory) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if ok != 4 {
+		t.Errorf("%d boxes, want 4", ok)
+	}
+}
+
+func TestHostLimits(t *testing.T) {
+	ctx := t.Context()
+	w := boxtest.NewWorld(t)
+	w.Slots = 1
+	free := int64(1 << 40)
+	d := start(t, w, func(c *box.Config, dep *box.Deps) {
+		c.DiskHeadroomMB = 100
+		dep.DiskFree = func(string) (int64, error) { return free, nil }
+	})
+	_, err := d.Put(ctx, idA, spec(1))
+	must(t, err)
+	if _, err := d.Put(ctx, idB, spec(1)); !errors.Is(err, box.ErrNoSlot) {
+		t.Errorf("Put without a slot = %v, want ErrNoSlot", err)
+	}
+	free = 99 << 20
+	if _, err := d.Put(ctx, idB, spec(1)); !errors.Is(err, box.ErrNoDisk) {
+		t.Errorf("Put without disk space = %v, want ErrNoDisk", err)
+	}
+	if got := d.ReservedMB(); got != 600 {
+		t.Errorf("%d MB reserved, want 600", got)
+	}
+}
+
+func TestAFullDiskIsNamed(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	w.Step = func(_ context.Context, name string) error {
+		if name == "configure" {
+			return fmt.Errorf("write config: %w", syscall.ENOSPC)
+		}
+		return nil
+	}
+	d := start(t, w)
+	if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, box.ErrNoDisk) {
+		t.Errorf("Put = %v, want ErrNoDisk", err)
+	}
+	nothingLeft(t, w, d)
+}
+
+func TestBadSpecs(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	big := map[string]string{"A": strings.Repeat("x", 65<<10)}
+	for name, c := range map[string]struct {
+		id     string
+		change func(*hostapi.BoxSpec)
+		want   error
+	}{
+		"id with a slash":           {"aaaaaaaaaaaa/aaaaaaaaaaaaa", nil, box.ErrInvalid},
+		"id with NUL":               {"aaaaaaaaaaaa\x00aaaaaaaaaaaaa", nil, box.ErrInvalid},
+		"id with upper case":        {strings.ToUpper(idA), nil, box.ErrInvalid},
+		"id with Unicode":           {"ааааааааааааа", nil, box.ErrInvalid}, // Cyrillic, 26 bytes
+		"id of dots":                {"..", nil, box.ErrInvalid},
+		"empty id":                  {"", nil, box.ErrInvalid},
+		"generation 0":              {idA, func(s *hostapi.BoxSpec) { s.Generation = 0 }, box.ErrInvalid},
+		"unknown boot":              {idA, func(s *hostapi.BoxSpec) { s.Boot = "warm" }, box.ErrInvalid},
+		"unknown template":          {idA, func(s *hostapi.BoxSpec) { s.Template = "nope" }, box.ErrTemplate},
+		"template name with a path": {idA, func(s *hostapi.BoxSpec) { s.Template = "../etc" }, box.ErrInvalid},
+		"hostname with a newline":   {idA, func(s *hostapi.BoxSpec) { s.Hostname = "a\nb" }, box.ErrInvalid},
+		"environment name with =":   {idA, func(s *hostapi.BoxSpec) { s.Env = map[string]string{"A=B": "c"} }, box.ErrInvalid},
+		"environment with NUL":      {idA, func(s *hostapi.BoxSpec) { s.Env = map[string]string{"A": "\x00"} }, box.ErrInvalid},
+		"environment too large":     {idA, func(s *hostapi.BoxSpec) { s.Env = big }, box.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec(1)
+			if c.change != nil {
+				c.change(&s)
+			}
+			if _, err := d.Put(t.Context(), c.id, s); !errors.Is(err, c.want) {
+				t.Errorf("Put = %v, want %v", err, c.want)
+			}
+		})
+	}
+	nothingLeft(t, w, d)
+}
