@@ -15,7 +15,7 @@ import (
 func statusHandler(cluster *service.Cluster) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(cluster.LocalStatus()) // the caller may have given up
+		_ = json.NewEncoder(w).Encode(cluster.LocalStatus()) // the caller may have given up
 	})
 }
 

@@ -233,5 +233,5 @@ func (f *Forwarder) fail(w http.ResponseWriter, r *http.Request, status int, det
 		h.Set("Retry-After", "1")
 	}
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]string{"error": message, "detail": detail}) // the client may be gone
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": message, "detail": detail}) // the client may be gone
 }

@@ -129,7 +129,7 @@ func notLeading(err error) bool {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(v) // the caller may be gone; nothing is left to do then
+	_ = json.NewEncoder(w).Encode(v) // the caller may be gone; nothing is left to do then
 }
 
 func answerError(w http.ResponseWriter, status int, code hostapi.Code, message string) {

@@ -42,7 +42,7 @@ func newNode(t *testing.T, ca *CA, id Identity, addresses ...string) *Node {
 }
 
 // handshake connects client to server and returns each side's error.
-func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error, id Identity, known bool) {
+func handshake(t *testing.T, server, client *tls.Config) (id Identity, known bool, serverErr, clientErr error) {
 	t.Helper()
 	a, b := net.Pipe()
 	done := make(chan error, 1)
@@ -63,7 +63,8 @@ func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr e
 		_, clientErr = cli.Read(make([]byte, 1))
 	}
 	b.Close()
-	return <-done, clientErr, id, known
+	serverErr = <-done
+	return id, known, serverErr, clientErr
 }
 
 func TestMembersProveWhoTheyAre(t *testing.T) {
@@ -88,7 +89,7 @@ func TestMembersProveWhoTheyAre(t *testing.T) {
 		{"an operator cannot serve", operator, replica, AnyOf(RoleOperator), "server certificate"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			serverErr, clientErr, id, known := handshake(t, c.server.ServerTLS("x"), c.client.ClientTLS(c.accept, "x"))
+			id, known, serverErr, clientErr := handshake(t, c.server.ServerTLS("x"), c.client.ClientTLS(c.accept, "x"))
 			wrongClient := c.client.CAFingerprint() != c.server.CAFingerprint()
 			switch {
 			case c.wantErr != "":
@@ -119,7 +120,7 @@ func TestExpiredCertificateIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	host := newNode(t, ca, Identity{RoleHost, "h1"})
-	if _, clientErr, _, _ := handshake(t, expired.ServerTLS("x"), host.ClientTLS(AnyOf(RoleReplica), "x")); clientErr == nil {
+	if _, _, _, clientErr := handshake(t, expired.ServerTLS("x"), host.ClientTLS(AnyOf(RoleReplica), "x")); clientErr == nil {
 		t.Fatal("an expired server certificate was accepted")
 	}
 }

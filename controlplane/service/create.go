@@ -64,7 +64,7 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 	}
 	placing := s.cfg.Clock()
 	if err := s.cfg.Flows.Place(s.cfg.Store.View(), row); err != nil {
-		return Sandbox{}, s.placeError(ctx, c, in.Template, err)
+		return Sandbox{}, s.placeError(ctx, c, err)
 	}
 	times.placing = s.cfg.Clock().Sub(placing)
 	flowID := sandbox.NewFlowID()
@@ -117,7 +117,7 @@ func (s *Sandboxes) await(ctx context.Context, c Caller, id, flowID string) (San
 	switch {
 	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
 	case errors.Is(err, sandbox.ErrNoHost):
-		return Sandbox{}, noNode(err)
+		return Sandbox{}, noHost(err)
 	case errors.Is(err, sandbox.ErrUnreachable):
 		return Sandbox{}, unreachable("", err)
 	case errors.Is(err, sandbox.ErrNotStarted):
@@ -169,7 +169,7 @@ func idempotencyID(workspace, route, key string) string {
 
 // placeError says why no host was found at once. Whether the caller may create
 // at all is found out first: it decides which error they get.
-func (s *Sandboxes) placeError(ctx context.Context, c Caller, template string, err error) error {
+func (s *Sandboxes) placeError(ctx context.Context, c Caller, err error) error {
 	var none *placement.Error
 	if !errors.As(err, &none) {
 		return storeError(err)
@@ -181,8 +181,15 @@ func (s *Sandboxes) placeError(ctx context.Context, c Caller, template string, e
 	if err := mayCreate(view, c); err != nil {
 		return err
 	}
-	if none.Reason == placement.UnknownTemplate {
-		return invalid("unknown template", "no template %q; available: %s", template, orNone(none.Templates))
+	return noHost(err)
+}
+
+// noHost is for a create that no host can take. That none has the template is
+// the caller's mistake, as far as anyone can tell.
+func noHost(err error) *Error {
+	var none *placement.Error
+	if errors.As(err, &none) && none.Reason == placement.UnknownTemplate {
+		return invalid("unknown template", "available: %s", orNone(none.Templates))
 	}
 	return noNode(err)
 }

@@ -338,5 +338,5 @@ func reply(w http.ResponseWriter, out any, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(out)
+	_ = json.NewEncoder(w).Encode(out) // the caller may be gone
 }
