@@ -17,7 +17,7 @@ type Flow struct {
 	Attempt  int             `json:"attempt"` // of this step, from 0
 	WakeAt   time.Time       `json:"wake_at,omitzero"`
 	WaitFor  []string        `json:"wait_for,omitempty"` // tables whose change wakes it before WakeAt
-	Deadline time.Time       `json:"deadline,omitzero"` // of the whole flow
+	Deadline time.Time       `json:"deadline,omitzero"`  // of the whole flow
 	Parent   string          `json:"parent,omitempty"`
 	Error    string          `json:"error,omitempty"` // of the last attempt
 }
