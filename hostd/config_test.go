@@ -138,6 +138,19 @@ func TestNoLineHasAWholeSandboxID(t *testing.T) {
 	}
 }
 
+func TestADirectoryThatVMMsCannotPassIsNamed(t *testing.T) {
+	shut := filepath.Join(t.TempDir(), "shut")
+	if err := os.Mkdir(shut, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := passable(filepath.Join(shut, "data", "of", "hosts")); err == nil || !strings.Contains(err.Error(), "chmod o+x "+shut) {
+		t.Errorf("passable = %v, want an error that says what to do with %s", err, shut)
+	}
+	if err := passable("/run/berth/h1"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWriteFileReplacesAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "peers")
 	for _, content := range []string{"one", "two"} {

@@ -202,6 +202,11 @@ func (p *preflight) disk() (string, error) {
 	if err := p.cfg.paths().Make(); err != nil {
 		return "", err
 	}
+	for _, dir := range []string{p.cfg.DataDir, p.cfg.RunDir, p.cfg.TemplateDir} {
+		if err := passable(dir); err != nil {
+			return "", err
+		}
+	}
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(p.cfg.DataDir, &st); err != nil {
 		return "", fmt.Errorf("free space of %s: %w", p.cfg.DataDir, err)
@@ -211,6 +216,23 @@ func (p *preflight) disk() (string, error) {
 		return "", fmt.Errorf("%s has %d MB free and %d must stay free (BERTH_DISK_HEADROOM_MB): make room or move BERTH_DATA_DIR", p.cfg.DataDir, free, p.cfg.DiskHeadroomMB)
 	}
 	return fmt.Sprintf("%s, %d MB free", p.cfg.DataDir, free), nil
+}
+
+// passable finds the directory on the way to path that an unprivileged VMM
+// could not pass through.
+func passable(path string) error {
+	for dir := path; ; dir = filepath.Dir(dir) {
+		fi, err := os.Stat(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err == nil && fi.Mode().Perm()&0o001 == 0 {
+			return fmt.Errorf("VMMs run as users of their own and cannot pass through %s to %s: chmod o+x %s", dir, path, dir)
+		}
+		if dir == filepath.Dir(dir) {
+			return nil
+		}
+	}
 }
 
 func (p *preflight) certificate() (string, error) {

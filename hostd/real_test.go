@@ -64,6 +64,8 @@ func newHost(t testing.TB) *host {
 	}
 	ca.WriteDir(t, filepath.Join(dir, "pki"), "host:"+agentID)
 	h := &host{t: t, bin: filepath.Join(dir, "bin"), data: filepath.Join(dir, "data"), log: filepath.Join(dir, "hostd.log")}
+	// The daemon is built from the source at hand. Engine and agent are the
+	// stack's, if it was built: with others the template would be made anew.
 	build := exec.Command("go", "build", "-o", h.bin+"/", "./cmd/hostd", "./cmd/chvemu", "./cmd/guestd")
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -78,7 +80,8 @@ func newHost(t testing.TB) *host {
 		"BERTH_BASE_UID="+strconv.Itoa(baseUID), "BERTH_MEMORY_MB=4096", "BERTH_DISK_HEADROOM_MB=512", "BERTH_LOG_LEVEL=debug",
 		"BERTH_TEMPLATE_DIR="+envOr("BERTH_TEMPLATE_DIR", filepath.Join(root, ".berth", "templates")),
 		"BERTH_KERNEL="+envOr("BERTH_KERNEL", filepath.Join(root, ".berth", "kernel", "vmlinux")),
-		"BERTH_VMM="+envOr("BERTH_VMM", filepath.Join(h.bin, "chvemu")),
+		"BERTH_VMM="+envOr("BERTH_VMM", firstOf(filepath.Join(root, "bin", "chvemu"), filepath.Join(h.bin, "chvemu"))),
+		"BERTH_GUESTD="+firstOf(filepath.Join(root, "bin", "guestd"), filepath.Join(h.bin, "guestd")),
 	)
 	h.run("template", "build", filepath.Join(root, "templates", "base", "template.yaml"))
 	h.client = hostapi.NewClient(listen, hostapi.PeerTLS(ca.Issue(t, "replica:r1"), ca.Pool, hostapi.IsHost(agentID)))
@@ -403,6 +406,16 @@ func freePort(t testing.TB) string {
 	must(t, err)
 	defer l.Close()
 	return l.Addr().String()
+}
+
+// firstOf is the first file that is there.
+func firstOf(paths ...string) string {
+	for _, p := range paths {
+		if _, err := os.Stat(p); err == nil {
+			return p
+		}
+	}
+	return paths[0]
 }
 
 func envOr(name, otherwise string) string {
