@@ -36,11 +36,17 @@ type Config struct {
 	Version  string
 	Listen   netip.AddrPort
 	Peer     netip.Addr // the only address that is answered; the zero value: any
-	Guest    *identity.Guest
+	Guest    Guest
 	Spec     guestapi.BootSpec
 	Groups   proc.Groups
 	PowerOff func() error
 	Log      *slog.Logger
+}
+
+// Guest takes on identities.
+type Guest interface {
+	Apply(id *guestapi.Identity, received time.Time, keep netip.AddrPort) (guestapi.IdentityConfirmation, error)
+	Last() (identity.Last, error)
 }
 
 // Server is the agent.

@@ -18,7 +18,7 @@ import (
 const runEtc = guestapi.RunDir + "/etc"
 
 // linked are the files that are links into runEtc, with what stands in them
-// until the first identity.
+// until the first identity. Paths begin at the files' root.
 var linked = []struct{ path, name, initial string }{
 	{"/etc/hostname", "hostname", "localhost\n"},
 	{"/etc/hosts", "hosts", defaultHosts},
@@ -29,7 +29,9 @@ var linked = []struct{ path, name, initial string }{
 // files are the open files of runEtc, by name. Overwriting a file that is open
 // and has its page is the shortest way through the kernel.
 type files struct {
-	fds map[string]*file
+	root string // "" in a guest
+	dir  string // of the files
+	fds  map[string]*file
 }
 
 type file struct {
@@ -39,18 +41,18 @@ type file struct {
 
 // prepareFiles makes the links, once for a root file system, and the files, once
 // for a boot. What /etc/hosts of the image says is kept.
-func prepareFiles() (*files, error) {
-	if err := os.MkdirAll(runEtc, 0o755); err != nil {
+func prepareFiles(root string) (*files, error) {
+	f := &files{root: root, dir: root + runEtc + "/", fds: map[string]*file{}}
+	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return nil, err
 	}
-	f := &files{fds: map[string]*file{}}
 	for _, l := range linked {
 		content := []byte(l.initial)
-		if !isLink(l.path, runEtc+"/"+l.name) {
-			if old, err := os.ReadFile(l.path); err == nil && l.name == "hosts" && len(bytes.TrimSpace(old)) > 0 {
+		if !f.isLinked(l.path, l.name) {
+			if old, err := os.ReadFile(root + l.path); err == nil && l.name == "hosts" && len(bytes.TrimSpace(old)) > 0 {
 				content = old
 			}
-			if err := link(l.path, runEtc+"/"+l.name); err != nil {
+			if err := link(root+l.path, f.dir+l.name); err != nil {
 				return nil, err
 			}
 		}
@@ -70,7 +72,7 @@ func (f *files) open(name string, mode uint32) (*file, error) {
 	if opened, ok := f.fds[name]; ok {
 		return opened, nil
 	}
-	path := runEtc + "/" + name
+	path := f.dir + name
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
@@ -114,10 +116,11 @@ func link(path, target string) error {
 	return os.Rename(temp, path)
 }
 
-func isLink(path, target string) bool {
-	var buf [128]byte
-	n, err := unix.Readlink(path, buf[:])
-	return err == nil && string(buf[:n]) == target
+// isLinked says whether a path is still the link to the file of that name.
+func (f *files) isLinked(path, name string) bool {
+	var buf [256]byte
+	n, err := unix.Readlink(f.root+path, buf[:])
+	return err == nil && string(buf[:n]) == f.dir+name
 }
 
 // place puts data where programs look for it at path: in runEtc, and in the
@@ -130,10 +133,10 @@ func (f *files) place(path, name string, data []byte, mode uint32) error {
 	if err := opened.set(data); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	if isLink(path, runEtc+"/"+name) {
+	if f.isLinked(path, name) {
 		return nil
 	}
-	return WriteFile(path, data, os.FileMode(mode))
+	return WriteFile(f.root+path, data, os.FileMode(mode))
 }
 
 // WriteFile puts data in a file so that a reader sees the old content or the

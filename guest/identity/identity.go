@@ -78,7 +78,7 @@ func validMachineID(s string) bool {
 // lose time to open is open.
 type Guest struct {
 	groups     proc.Groups // for the template's hooks
-	random     int         // descriptor of the random device
+	system     system
 	generation *file
 	last       *file
 	files      *files
@@ -86,13 +86,32 @@ type Guest struct {
 	buf [16 << 10]byte
 }
 
+// system is what an identity changes in the kernel.
+type system struct {
+	addEntropy     func([]byte) error
+	setClock       func(time.Time) error
+	setHostname    func([]byte) error
+	setGateway     func(mac string) error
+	cutConnections func(keep netip.AddrPort) (int, error)
+}
+
 // NewGuest prepares the guest for identities.
 func NewGuest(groups proc.Groups) (*Guest, error) {
-	fd, err := unix.Open(randomDevice, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	random, err := unix.Open(randomDevice, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", randomDevice, err)
 	}
-	files, err := prepareFiles()
+	return newGuest("", groups, system{
+		addEntropy:     func(b []byte) error { return addEntropy(random, b) },
+		setClock:       setClock,
+		setHostname:    unix.Sethostname,
+		setGateway:     netcfg.SetGatewayMAC,
+		cutConnections: cutConnections,
+	})
+}
+
+func newGuest(root string, groups proc.Groups, sys system) (*Guest, error) {
+	files, err := prepareFiles(root)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +123,7 @@ func NewGuest(groups proc.Groups) (*Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Guest{groups: groups, random: fd, generation: generation, last: last, files: files}, nil
+	return &Guest{groups: groups, system: sys, generation: generation, last: last, files: files}, nil
 }
 
 // Apply makes the guest id's. received is when the request arrived, so that the
@@ -114,22 +133,23 @@ func NewGuest(groups proc.Groups) (*Guest, error) {
 func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.AddrPort) (guestapi.IdentityConfirmation, error) {
 	done := guestapi.IdentityConfirmation{Generation: id.Generation}
 	// Random numbers come first: whatever runs meanwhile draws from them.
-	if err := g.addEntropy(id.Entropy); err != nil {
+	if err := g.system.addEntropy(id.Entropy); err != nil {
 		return done, err
 	}
 	done.EntropyBits = 8 * len(id.Entropy)
-	stepped, err := stepClock(id.UnixNanos, received)
-	if err != nil {
+	now := time.Unix(0, id.UnixNanos).Add(time.Since(received))
+	done.ClockSteppedMS = now.Sub(time.Now().Round(0)).Milliseconds()
+	if err := g.system.setClock(now); err != nil {
 		return done, err
 	}
-	done.ClockSteppedMS = stepped.Milliseconds()
 	if id.ResetTCP {
-		if done.ConnectionsCut, err = cutConnections(keep); err != nil {
+		var err error
+		if done.ConnectionsCut, err = g.system.cutConnections(keep); err != nil {
 			return done, err
 		}
 	}
 	if id.GatewayMAC != "" {
-		if err := netcfg.SetGatewayMAC(id.GatewayMAC); err != nil {
+		if err := g.system.setGateway(id.GatewayMAC); err != nil {
 			return done, err
 		}
 	}
@@ -139,7 +159,7 @@ func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.Addr
 	if err := g.writeHostKeys(id.SSHHostKeys); err != nil {
 		return done, err
 	}
-	if err := g.runHooks(guestapi.HookDir, id); err != nil {
+	if err := g.runHooks(g.files.root+guestapi.HookDir, id); err != nil {
 		return done, err
 	}
 	if err := g.remember(id); err != nil {
@@ -196,40 +216,35 @@ const (
 // addEntropy credits the bytes and makes the generator start over from its
 // pool at once; without the second call it may go on with the captured key for
 // minutes.
-func (g *Guest) addEntropy(b []byte) error {
+func addEntropy(fd int, b []byte) error {
 	var arg struct {
 		bits, size int32
 		buf        [maxEntropy]byte
 	}
 	arg.bits, arg.size = int32(8*len(b)), int32(len(b))
 	copy(arg.buf[:], b)
-	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(g.random), rndAddEntropy, uintptr(unsafe.Pointer(&arg))); e != 0 {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), rndAddEntropy, uintptr(unsafe.Pointer(&arg))); e != 0 {
 		return fmt.Errorf("credit entropy: %w", e)
 	}
-	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(g.random), rndReseedCRNG, 0); e != 0 {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), rndReseedCRNG, 0); e != 0 {
 		return fmt.Errorf("reseed the random number generator: %w", e)
 	}
 	return nil
 }
 
-// stepClock sets the wall clock, and says by how much it was off.
-func stepClock(unixNanos int64, received time.Time) (time.Duration, error) {
-	want := unixNanos + int64(time.Since(received))
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_REALTIME, &now); err != nil {
-		return 0, fmt.Errorf("read the clock: %w", err)
-	}
-	ts := unix.NsecToTimespec(want)
+// setClock steps the wall clock.
+func setClock(now time.Time) error {
+	ts := unix.NsecToTimespec(now.UnixNano())
 	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &ts); err != nil {
-		return 0, fmt.Errorf("set the clock: %w", err)
+		return fmt.Errorf("set the clock: %w", err)
 	}
-	return time.Duration(want - now.Nano()), nil
+	return nil
 }
 
 const sshDir = "/etc/ssh/"
 
 func (g *Guest) writeNames(id *guestapi.Identity) error {
-	if err := unix.Sethostname([]byte(id.Hostname)); err != nil {
+	if err := g.system.setHostname([]byte(id.Hostname)); err != nil {
 		return fmt.Errorf("set the hostname: %w", err)
 	}
 	if err := g.files.place("/etc/hostname", "hostname", g.line(id.Hostname), 0o644); err != nil {
@@ -274,8 +289,8 @@ const maxHosts = 1 << 20
 // hosts is the new /etc/hosts.
 func (g *Guest) hosts(hostname string) ([]byte, error) {
 	const path = "/etc/hosts"
-	if !isLink(path, runEtc+"/hosts") {
-		old, err := os.ReadFile(path)
+	if !g.files.isLinked(path, "hosts") {
+		old, err := os.ReadFile(g.files.root + path)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
@@ -352,8 +367,8 @@ func (g *Guest) placeKey(name, content string, mode uint32) error {
 	if err := opened.set(g.line(content)); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	if isLink(sshDir+name, runEtc+"/"+name) {
+	if g.files.isLinked(sshDir+name, name) {
 		return nil
 	}
-	return link(sshDir+name, runEtc+"/"+name)
+	return link(g.files.root+sshDir+name, g.files.dir+name)
 }

@@ -181,7 +181,7 @@ func receive(fd int, each func(kind uint16, body []byte) error) (done bool, err 
 // for the agent's own: the host knows of those.
 func CountConnections(keep netip.AddrPort) (int, error) {
 	count := 0
-	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+	for _, path := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		raw, err := os.ReadFile(path)
 		if errors.Is(err, os.ErrNotExist) {
 			continue

@@ -41,23 +41,25 @@ const (
 // are then absent, and a group is killed as a process group only.
 type Groups struct {
 	dir      string
-	execPIDs int
+	execPIDs int // 0: the kernel has no limit to offer
 }
 
 // SetUpGroups makes the guest's groups and moves process 1, the caller, into
 // the agent's. The agent is started later and inherits it.
+//
+// What the kernel lacks is missing from the groups; the error names it.
 func SetUpGroups() (Groups, error) {
-	if err := write(cgroupRoot, "cgroup.subtree_control", "+cpu +memory +pids"); err != nil {
-		return Groups{}, err
+	var failed error
+	note := func(err error) { failed = errors.Join(failed, err) }
+	for _, controller := range []string{"+cpu", "+memory", "+pids"} {
+		note(write(cgroupRoot, "cgroup.subtree_control", controller))
 	}
 	own, tenant := filepath.Join(cgroupRoot, agentGroup), filepath.Join(cgroupRoot, tenantGroup)
 	for _, dir := range []string{own, tenant} {
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return Groups{}, err
+			return Groups{}, errors.Join(failed, err)
 		}
 	}
-	var failed error
-	note := func(err error) { failed = errors.Join(failed, err) }
 	note(write(own, "cpu.weight", "10000"))
 	note(write(own, "cgroup.procs", "0"))
 	pids, err := maxProcesses()
@@ -67,7 +69,9 @@ func SetUpGroups() (Groups, error) {
 	note(write(own, "memory.min", strconv.FormatInt(reserve(total), 10)))
 	note(write(tenant, "pids.max", strconv.Itoa(pids*tenantPIDsPercent/100)))
 	note(write(tenant, "memory.max", strconv.FormatInt(total-reserve(total), 10)))
-	note(write(tenant, "cgroup.subtree_control", "+cpu +pids"))
+	for _, controller := range []string{"+cpu", "+pids"} {
+		note(write(tenant, "cgroup.subtree_control", controller))
+	}
 	g, err := OpenGroups()
 	note(err)
 	return g, failed
@@ -83,7 +87,13 @@ func OpenGroups() (Groups, error) {
 }
 
 func openGroups(dir string) (Groups, error) {
+	if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
+		return Groups{}, err
+	}
 	raw, err := os.ReadFile(filepath.Join(dir, "pids.max"))
+	if errors.Is(err, os.ErrNotExist) {
+		return Groups{dir: dir}, nil
+	}
 	if err != nil {
 		return Groups{}, err
 	}
@@ -118,8 +128,10 @@ func (g Groups) New(name string) (*Group, error) {
 	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("control group: %w", err)
 	}
-	if err := write(path, "pids.max", strconv.Itoa(g.execPIDs)); err != nil {
-		return nil, fmt.Errorf("control group: %w", err)
+	if g.execPIDs > 0 {
+		if err := write(path, "pids.max", strconv.Itoa(g.execPIDs)); err != nil {
+			return nil, fmt.Errorf("control group: %w", err)
+		}
 	}
 	dir, err := os.Open(path)
 	if err != nil {

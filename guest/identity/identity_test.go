@@ -1,0 +1,396 @@
+package identity
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/proc"
+)
+
+// fakeSystem is a kernel that remembers what it was told, in order.
+type fakeSystem struct {
+	calls    []string
+	clock    time.Time
+	hostname string
+	fail     string // the call that fails
+}
+
+var errFake = errors.New("refused")
+
+func (f *fakeSystem) call(name string) error {
+	f.calls = append(f.calls, name)
+	if name == f.fail {
+		return errFake
+	}
+	return nil
+}
+
+func (f *fakeSystem) system() system {
+	return system{
+		addEntropy:     func([]byte) error { return f.call("entropy") },
+		setClock:       func(t time.Time) error { f.clock = t; return f.call("clock") },
+		setHostname:    func(b []byte) error { f.hostname = string(b); return f.call("hostname") },
+		setGateway:     func(string) error { return f.call("gateway") },
+		cutConnections: func(netip.AddrPort) (int, error) { return 3, f.call("connections") },
+	}
+}
+
+func testGuest(t *testing.T) (*Guest, *fakeSystem, string) {
+	t.Helper()
+	root := t.TempDir()
+	sys := &fakeSystem{}
+	g, err := newGuest(root, proc.Groups{}, sys.system())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, sys, root
+}
+
+func testIdentity() *guestapi.Identity {
+	return &guestapi.Identity{
+		Generation: 7, UnixNanos: time.Date(2031, 1, 2, 3, 4, 5, 0, time.UTC).UnixNano(),
+		Entropy: make([]byte, 64), Hostname: "box-1", MachineID: strings.Repeat("ab", 16),
+		Env: map[string]string{"A": "1"}, Nameservers: []string{"198.18.0.1", "2001:db8::1"},
+		SSHHostKeys: []guestapi.SSHHostKey{{Type: "ed25519", Private: "PRIVATE\nKEY\n", Public: "ssh-ed25519 AAAA"}},
+		ResetTCP:    true, GatewayMAC: "52:54:00:be:47:01",
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func mode(t *testing.T, path string) os.FileMode {
+	t.Helper()
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Mode().Perm()
+}
+
+func TestEveryPartTakesEffect(t *testing.T) {
+	g, sys, root := testGuest(t)
+	id := testIdentity()
+	done, err := g.Apply(id, time.Now().Add(-time.Second), netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done.Generation != 7 || done.EntropyBits != 512 || done.ConnectionsCut != 3 || done.ClockSteppedMS == 0 {
+		t.Errorf("confirmed %+v", done)
+	}
+	if diff := cmp.Diff([]string{"entropy", "clock", "connections", "gateway", "hostname"}, sys.calls); diff != "" {
+		t.Errorf("calls: %s", diff)
+	}
+	// A second passed since the request arrived.
+	if off := sys.clock.Sub(time.Unix(0, id.UnixNanos)); off < time.Second || off > 3*time.Second {
+		t.Errorf("the clock was set %s after the request's", off)
+	}
+	for path, want := range map[string]string{
+		"/etc/hostname":                     "box-1\n",
+		"/etc/hosts":                        defaultHosts + "127.0.1.1\tbox-1\n",
+		"/etc/machine-id":                   strings.Repeat("ab", 16) + "\n",
+		"/etc/resolv.conf":                  "nameserver 198.18.0.1\nnameserver 2001:db8::1\n",
+		"/etc/ssh/ssh_host_ed25519_key":     "PRIVATE\nKEY\n",
+		"/etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAA\n",
+		guestapi.GenerationPath:             "7\n",
+	} {
+		if got := read(t, root+path); got != want {
+			t.Errorf("%s holds %q, want %q", path, got, want)
+		}
+	}
+	if got := mode(t, root+"/etc/ssh/ssh_host_ed25519_key"); got != 0o600 {
+		t.Errorf("private key has mode %o", got)
+	}
+	if got := mode(t, root+"/etc/ssh/ssh_host_ed25519_key.pub"); got != 0o644 {
+		t.Errorf("public key has mode %o", got)
+	}
+}
+
+func TestLaterIdentityReplacesTheWhole(t *testing.T) {
+	g, _, root := testGuest(t)
+	if _, err := g.Apply(testIdentity(), time.Now(), netip.AddrPort{}); err != nil {
+		t.Fatal(err)
+	}
+	second := testIdentity()
+	second.Generation, second.Hostname, second.Env = 10, "b", nil
+	second.SSHHostKeys[0].Private = "P"
+	if _, err := g.Apply(second, time.Now(), netip.AddrPort{}); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"/etc/hostname":                 "b\n",
+		"/etc/hosts":                    defaultHosts + "127.0.1.1\tb\n",
+		"/etc/ssh/ssh_host_ed25519_key": "P\n",
+		guestapi.GenerationPath:         "10\n",
+	} {
+		if got := read(t, root+path); got != want {
+			t.Errorf("%s holds %q, want %q", path, got, want)
+		}
+	}
+}
+
+func TestNothingIsConfirmedThatFailed(t *testing.T) {
+	for _, part := range []string{"entropy", "clock", "connections", "gateway", "hostname"} {
+		t.Run(part, func(t *testing.T) {
+			g, sys, root := testGuest(t)
+			sys.fail = part
+			if _, err := g.Apply(testIdentity(), time.Now(), netip.AddrPort{}); !errors.Is(err, errFake) {
+				t.Errorf("got %v", err)
+			}
+			if got := read(t, root+guestapi.GenerationPath); got != "" {
+				t.Errorf("the generation is %q", got)
+			}
+		})
+	}
+}
+
+func TestTenantsHostsAreKept(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(root+"/etc", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(root+"/etc/hosts", []byte("10.0.0.1 db\n127.0.1.1 template"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	g, err := newGuest(root, proc.Groups{}, (&fakeSystem{}).system())
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply := func() {
+		t.Helper()
+		if _, err := g.Apply(testIdentity(), time.Now(), netip.AddrPort{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply()
+	if got, want := read(t, root+"/etc/hosts"), "10.0.0.1 db\n127.0.1.1\tbox-1\n"; got != want {
+		t.Errorf("the image's: got %q, want %q", got, want)
+	}
+	f, err := os.OpenFile(root+"/etc/hosts", os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("10.0.0.2 cache\n"); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	apply()
+	if got, want := read(t, root+"/etc/hosts"), "10.0.0.1 db\n10.0.0.2 cache\n127.0.1.1\tbox-1\n"; got != want {
+		t.Errorf("what was written through the link: got %q, want %q", got, want)
+	}
+	// As sed -i does it.
+	if err := os.Remove(root + "/etc/hosts"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(root+"/etc/hosts", []byte("10.0.0.3 own\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	apply()
+	if got, want := read(t, root+"/etc/hosts"), "10.0.0.3 own\n127.0.1.1\tbox-1\n"; got != want {
+		t.Errorf("a file in the link's place: got %q, want %q", got, want)
+	}
+}
+
+func TestFileInTheLinksPlaceIsWrittenToo(t *testing.T) {
+	g, _, root := testGuest(t)
+	if err := os.Remove(root + "/etc/hostname"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(root+"/etc/hostname", []byte("tenant\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Apply(testIdentity(), time.Now(), netip.AddrPort{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, root+"/etc/hostname"); got != "box-1\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAgentThatStartsAgainKnowsTheLastIdentity(t *testing.T) {
+	g, _, root := testGuest(t)
+	if last, err := g.Last(); err != nil || last.Generation != 0 {
+		t.Fatalf("before the first: %+v, %v", last, err)
+	}
+	if _, err := g.Apply(testIdentity(), time.Now(), netip.AddrPort{}); err != nil {
+		t.Fatal(err)
+	}
+	again, err := newGuest(root, proc.Groups{}, (&fakeSystem{}).system())
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := again.Last()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Last{Generation: 7, Env: map[string]string{"A": "1"}}, last); diff != "" {
+		t.Error(diff)
+	}
+	if got := read(t, root+"/etc/hostname"); got != "box-1\n" {
+		t.Errorf("the second agent reset the hostname to %q", got)
+	}
+}
+
+func TestLastIsReadPastATornTail(t *testing.T) {
+	g, _, _ := testGuest(t)
+	if err := g.last.set([]byte(`{"generation":9}"B":"longer"}}`)); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := g.Last(); err != nil || last.Generation != 9 {
+		t.Errorf("got %+v, %v", last, err)
+	}
+}
+
+func TestIncompleteIdentitiesAreRefused(t *testing.T) {
+	if err := Check(testIdentity()); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*guestapi.Identity){
+		"little entropy":        func(id *guestapi.Identity) { id.Entropy = id.Entropy[:63] },
+		"too much entropy":      func(id *guestapi.Identity) { id.Entropy = make([]byte, 513) },
+		"no clock":              func(id *guestapi.Identity) { id.UnixNanos = 0 },
+		"no hostname":           func(id *guestapi.Identity) { id.Hostname = "" },
+		"hostname of two lines": func(id *guestapi.Identity) { id.Hostname = "a\nb" },
+		"hostname too long":     func(id *guestapi.Identity) { id.Hostname = strings.Repeat("a", 64) },
+		"hostname with a dash":  func(id *guestapi.Identity) { id.Hostname = "-a" },
+		"short machine id":      func(id *guestapi.Identity) { id.MachineID = "ab" },
+		"zero machine id":       func(id *guestapi.Identity) { id.MachineID = strings.Repeat("0", 32) },
+		"upper-case machine id": func(id *guestapi.Identity) { id.MachineID = strings.Repeat("AB", 16) },
+		"host key of a path":    func(id *guestapi.Identity) { id.SSHHostKeys[0].Type = "../x" },
+		"empty host key":        func(id *guestapi.Identity) { id.SSHHostKeys[0].Private = "" },
+		"nameserver by name":    func(id *guestapi.Identity) { id.Nameservers = []string{"dns.example"} },
+		"variable with a NUL":   func(id *guestapi.Identity) { id.Env["A"] = "\x00" },
+		"variable with =":       func(id *guestapi.Identity) { id.Env["A=B"] = "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := testIdentity()
+			spoil(id)
+			if err := Check(id); !errors.Is(err, ErrInvalid) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func hook(t *testing.T, root, name, body string, mode os.FileMode) {
+	t.Helper()
+	dir := root + guestapi.HookDir
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+body+"\n"), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHooksRunInOrder(t *testing.T) {
+	g, _, root := testGuest(t)
+	out := filepath.Join(t.TempDir(), "out")
+	hook(t, root, "20-second", "echo second $BERTH_GENERATION $BERTH_HOSTNAME $A >> "+out, 0o755)
+	hook(t, root, "10-first", "echo first >> "+out, 0o755)
+	hook(t, root, "30-not-executable", "echo third >> "+out, 0o644)
+	if _, err := g.Apply(testIdentity(), time.Now(), netip.AddrPort{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := read(t, out), "first\nsecond 7 box-1 1\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestHookThatFailsFailsTheIdentity(t *testing.T) {
+	g, _, root := testGuest(t)
+	hook(t, root, "reseed", "echo no luck >&2; exit 3", 0o755)
+	_, err := g.Apply(testIdentity(), time.Now(), netip.AddrPort{})
+	if err == nil {
+		t.Fatal("confirmed")
+	}
+	for _, want := range []string{"reseed", "exit code 3", "no luck"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q", err, want)
+		}
+	}
+}
+
+func TestFileOnAFullDiskIsOverwrittenInPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("something long"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := overwrite(path, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, path); got != "short" || mode(t, path) != 0o600 {
+		t.Errorf("got %q of mode %o", got, mode(t, path))
+	}
+}
+
+func TestUnchangedFileIsNotWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := WriteFile(path, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(path, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !os.SameFile(before, after) {
+		t.Error("the file was replaced")
+	}
+}
+
+func TestWriteFileFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	target, path := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	if err := os.WriteFile(target, []byte("precious"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, path); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(path, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, target); got != "precious" {
+		t.Errorf("the link's target holds %q", got)
+	}
+	if err := overwrite(path+"2", nil, 0o644); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func FuzzHosts(f *testing.F) {
+	for _, s := range []string{"", defaultHosts, "127.0.1.1 a\n127.0.1.10 b\n", "127.0.1.1", "x"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, old []byte) {
+		once := hostsWith(nil, old, "name")
+		if !strings.HasSuffix(string(once), "127.0.1.1\tname\n") {
+			t.Errorf("%q lacks the name", once)
+		}
+		if twice := hostsWith(nil, once, "name"); string(twice) != string(once) {
+			t.Errorf("again: %q, not %q", twice, once)
+		}
+	})
+}

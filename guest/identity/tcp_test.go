@@ -1,0 +1,149 @@
+package identity
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// inNetwork runs fn in a network namespace of its own, on a thread of its own
+// that ends with it, with two addresses on a device that stand for this machine
+// and another.
+func inNetwork(t *testing.T, fn func(t *testing.T)) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root for a network namespace")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread is not used again
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+			return
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(lo)
+		}
+		for _, a := range []string{"10.9.9.1/24", "10.9.9.2/24"} {
+			if err == nil {
+				addr, _ := netlink.ParseAddr(a)
+				err = netlink.AddrAdd(lo, addr)
+			}
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		fn(t)
+	}()
+	<-done
+}
+
+// connect makes a connection between two addresses of the namespace.
+func connect(t *testing.T, from, to string) (client, server net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", to+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	if client, err = d.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if server, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(); server.Close() })
+	return client, server
+}
+
+func TestConnectionsToOtherMachinesAreCut(t *testing.T) {
+	inNetwork(t, func(t *testing.T) {
+		out, _ := connect(t, "10.9.9.1", "10.9.9.2")
+		inside, insideServer := connect(t, "127.0.0.1", "127.0.0.1")
+		same, sameServer := connect(t, "10.9.9.1", "10.9.9.1")
+		kept, keptServer := connect(t, "10.9.9.2", "10.9.9.1")
+		l, err := net.Listen("tcp", "10.9.9.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		keep := keptServer.LocalAddr().(*net.TCPAddr).AddrPort()
+
+		// Both ends of a connection are in this kernel here: out's two, and the
+		// end of kept whose peer is not keep.
+		if n, err := CountConnections(keep); err != nil || n != 3 {
+			t.Errorf("counted %d, %v", n, err)
+		}
+		n, err := cutConnections(keep)
+		if errors.Is(err, errNoDiag) {
+			t.Logf("this kernel cannot destroy sockets: %v", err)
+			return
+		}
+		if err != nil || n == 0 {
+			t.Fatalf("cut %d, %v", n, err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("a connection to the outside: %v", err)
+		}
+		for name, pair := range map[string][2]net.Conn{"on loopback": {inside, insideServer}, "to the machine itself": {same, sameServer}} {
+			if _, err := pair[0].Write([]byte("x")); err != nil {
+				t.Errorf("connection %s: %v", name, err)
+			}
+			if _, err := pair[1].Read(make([]byte, 1)); err != nil {
+				t.Errorf("connection %s: %v", name, err)
+			}
+		}
+		_ = kept
+		go func() { l.Accept() }()
+		again, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Errorf("a listener was cut: %v", err)
+		} else {
+			again.Close()
+		}
+		if n, err := CountConnections(netip.AddrPort{}); err != nil || n > 1 {
+			t.Errorf("%d are left, %v", n, err)
+		}
+	})
+}
+
+func TestProcTCPIsRead(t *testing.T) {
+	for line, want := range map[string]struct {
+		local, remote string
+		state         uint
+	}{
+		"   1: 0200A8C0:01BB 0100A8C0:C350 01 00000000:00000000":                                                 {"192.168.0.2:443", "192.168.0.1:50000", 1},
+		"   2: 0000000000000000FFFF00000200A8C0:01BB 0000000000000000FFFF00000100A8C0:C350 08 0:0":               {"192.168.0.2:443", "192.168.0.1:50000", 8},
+		"   3: 00000000000000000000000001000000:0016 00000000000000000000000000000000:0000 0A 00000000:00000000": {"[::1]:22", "[::]:0", 10},
+	} {
+		local, remote, state, ok := parseProcTCP(line)
+		if !ok || local.String() != want.local || remote.String() != want.remote || state != want.state {
+			t.Errorf("%q: got %s, %s, %d, %v", line, local, remote, state, ok)
+		}
+	}
+}
+
+func FuzzParseProcTCP(f *testing.F) {
+	f.Add("   1: 0200A8C0:01BB 0100A8C0:C350 01 00000000:00000000")
+	f.Add("  sl  local_address rem_address   st tx_queue rx_queue")
+	f.Fuzz(func(t *testing.T, line string) {
+		local, remote, state, ok := parseProcTCP(line)
+		if ok && (!local.IsValid() || !remote.IsValid() || state > 31) {
+			t.Errorf("%q: %s, %s, %d", line, local, remote, state)
+		}
+	})
+}
