@@ -51,11 +51,21 @@ func loadCredentials(dir, agentID string) (credentials, error) {
 	if !pool.AppendCertsFromPEM(raw) {
 		return credentials{}, fmt.Errorf("%s holds no PEM certificate", filepath.Join(dir, fileCA))
 	}
+	peers, err := loadPeers(dir)
+	if err != nil {
+		return credentials{}, err
+	}
+	return credentials{cert: cert, ca: pool, peers: peers}, nil
+}
+
+// loadPeers reads where the replicas are, as far as this host was told: none
+// where it has not joined.
+func loadPeers(dir string) ([]string, error) {
 	peers, err := os.ReadFile(filepath.Join(dir, filePeers))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return credentials{}, fmt.Errorf("load the replicas' addresses: %w", err)
+		return nil, fmt.Errorf("load the replicas' addresses: %w", err)
 	}
-	return credentials{cert: cert, ca: pool, peers: strings.Fields(string(peers))}, nil
+	return strings.Fields(string(peers)), nil
 }
 
 // agentIDOf reads the host's id from its certificate.

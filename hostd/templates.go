@@ -310,7 +310,16 @@ func (b *builder) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("another hostd builds a template for this host: %w", err)
 	}
-	fabric, err := newFabric(ctx, b.cfg, nil, b.log)
+	// The rules are the host's, the daemon's too: they must deny the replicas
+	// whichever process writes them.
+	peers := b.cfg.Peers
+	if len(peers) == 0 {
+		if peers, err = loadPeers(b.cfg.PKIDir); err != nil {
+			lock.Close()
+			return err
+		}
+	}
+	fabric, err := newFabric(ctx, b.cfg, peers, b.log)
 	if err == nil {
 		err = errors.Join(openTun(b.log), fabric.EnsureHost(ctx))
 	}
