@@ -111,7 +111,7 @@ func TestFiftyCreatesAndDeletesUnderFire(t *testing.T) {
 	const (
 		sandboxes = 50
 		workers   = 5
-		quiet     = 1500 * time.Millisecond // between two kills, on average
+		quiet     = 400 * time.Millisecond // between two kills, on average
 	)
 	c := newTenant(t)
 	seed := uint64(time.Now().UnixNano())

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
@@ -44,6 +45,20 @@ func newTenant(t *testing.T, suffix ...string) *tenant {
 	return &tenant{Client: client, token: token, jwt: jwt}
 }
 
+// knownEverywhere waits until every replica has the tenant's key in its own
+// copy of the records, from which it answers what it need not ask the leader.
+func (c *tenant) knownEverywhere(t *testing.T) {
+	t.Helper()
+	for i := range theStack.URLs {
+		eventually(t, 10*time.Second, "every replica knows the key", func(context.Context) error {
+			if got := (request{method: "GET", path: "/v1/admin/raft-status", token: c.token, replica: i}).send(t); got.status != 403 {
+				return errors.New(got.body)
+			}
+			return nil
+		})
+	}
+}
+
 // through returns the tenant's client that talks to one replica only.
 func (c *tenant) through(t *testing.T, replica int) *tenant {
 	t.Helper()
@@ -68,9 +83,20 @@ func admin(t *testing.T) *api.Client {
 // create makes a sandbox that is deleted when the test ends.
 func (c *tenant) create(t *testing.T) *api.Sandbox {
 	t.Helper()
-	sandbox, err := c.CreateSandbox(t.Context(), api.CreateSandbox{Template: stack.BaseTemplate}, "")
-	if err != nil {
-		t.Fatalf("create: %v", err)
+	// A key makes the create one that may be sent again: while a leader is
+	// replaced, the client goes on to the next replica.
+	var sandbox *api.Sandbox
+	key := rand.Text()
+	eventually(t, 20*time.Second, "a sandbox is created", func(ctx context.Context) error {
+		var err error
+		sandbox, err = c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, key)
+		if err != nil && api.StatusOf(err) != http.StatusServiceUnavailable {
+			t.Fatalf("create: %v", err)
+		}
+		return err
+	})
+	if sandbox == nil {
+		t.FailNow()
 	}
 	c.deleteAtEnd(t, sandbox.ID)
 	return sandbox

@@ -24,7 +24,7 @@ func TestSandboxThroughEachReplica(t *testing.T) {
 				Template: stack.BaseTemplate,
 				Metadata: api.Object(`{"made_by":"a newcomer","n":[1,2.50]}`),
 				Env:      api.StringMap{"GREETING": "bon jour"},
-			}, "")
+			}, t.Name())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +96,7 @@ func TestExecKeepsStreamsAndCodesApart(t *testing.T) {
 		{"an argv sees no shell", api.Exec{Cmd: api.Argv("echo", "$HOME; exit 3", "a\nb")}, api.ExecResult{Stdout: "$HOME; exit 3 a\nb\n"}},
 		{"a command of several lines", api.Exec{Cmd: api.Shell("a=1\necho $a\n\necho 'x\ny'\n")}, api.ExecResult{Stdout: "1\nx\ny\n"}},
 		{"stdin ends", api.Exec{Cmd: api.Shell("cat; echo done"), Stdin: "typed\n"}, api.ExecResult{Stdout: "typed\ndone\n"}},
-		{"directory, user and environment", api.Exec{Cmd: api.Shell("pwd; id -un; echo $A"), Cwd: "/tmp", User: "nobody", Env: api.StringMap{"A": "ü\tb"}}, api.ExecResult{Stdout: "/tmp\nnobody\nü\tb\n"}},
+		{"directory, user and environment", api.Exec{Cmd: api.Shell(`pwd; id -un; echo "$A"`), Cwd: "/tmp", User: "nobody", Env: api.StringMap{"A": "ü\tb"}}, api.ExecResult{Stdout: "/tmp\nnobody\nü\tb\n"}},
 		{"a signal ends it", api.Exec{Cmd: api.Shell("kill -9 $$")}, api.ExecResult{ExitCode: 137}},
 		{"no such program", api.Exec{Cmd: api.Argv("no-such-program")}, api.ExecResult{ExitCode: 127}},
 		{"bytes that are no text", api.Exec{Cmd: api.Shell(`printf 'a\377b'`)}, api.ExecResult{Stdout: "a\uFFFDb", StdoutBase64: api.Bytes("a\xffb")}},

@@ -23,7 +23,7 @@ func firstSandbox(ctx context.Context, s *stack.Stack, w io.Writer) error {
 	}
 	defer client.Close()
 	began := time.Now()
-	sandbox, err := client.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, "")
+	sandbox, err := client.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, "the first sandbox")
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ type Process struct {
 	Path string
 	Args []string
 	Env  []string // whole
+	Nice int      // below 0: before others when CPUs are short
 
 	logFile string
 	record  string // where pid and start time are kept, for a `down` after a crash
@@ -50,7 +51,12 @@ func (p *Process) Start() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(p.Path, p.Args...)
+	argv := append([]string{p.Path}, p.Args...)
+	if p.Nice != 0 {
+		// nice becomes the program: the pid is the same.
+		argv = append([]string{"nice", "-n", strconv.Itoa(p.Nice)}, argv...)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = p.Env
 	cmd.Stdout, cmd.Stderr = log, log
 	// A session of its own: Ctrl-C at the terminal reaches us alone, and we

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // BaseTemplate is the template that every stack has.
@@ -68,8 +69,9 @@ func (s *Stack) WaitLeader(ctx context.Context) error {
 	})
 }
 
-// WaitHosts waits until the leader knows every host that was not ended on purpose to be up, with a
-// complete inventory and the base template ready.
+// WaitHosts waits until every host that was not ended on purpose says that it
+// is ready, and the leader knows it to be up, with a complete inventory and the
+// base template ready. The leader alone may not have noticed a restart.
 func (s *Stack) WaitHosts(ctx context.Context) error {
 	admin, err := s.Admin()
 	if err != nil {
@@ -77,6 +79,13 @@ func (s *Stack) WaitHosts(ctx context.Context) error {
 	}
 	defer admin.Close()
 	return s.await(ctx, "every host is ready", s.HostProc, func(ctx context.Context) error {
+		for _, p := range s.HostProc {
+			if p.Wanted() {
+				if err := s.askHost(ctx, p.ID); err != nil {
+					return err
+				}
+			}
+		}
 		agents, _, err := admin.ListAgents(ctx, api.Page{})
 		if err != nil {
 			return err
@@ -97,6 +106,25 @@ func (s *Stack) WaitHosts(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// askHost wants a host itself to say that it is ready.
+func (s *Stack) askHost(ctx context.Context, id string) error {
+	host, err := s.HostClient(id)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	info, err := host.Info(ctx, hostapi.Call{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("host %s: %w", id, err)
+	case !info.Ready:
+		return fmt.Errorf("host %s is taking over what runs on it", id)
+	}
+	return nil
 }
 
 func isReadyBase(t api.AgentTemplate) bool { return t.Name == BaseTemplate && t.Status == "ready" }
