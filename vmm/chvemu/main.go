@@ -113,9 +113,13 @@ func serve(v *VMM, l net.Listener) (Exit, error) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
-	srv := &http.Server{Handler: v, ErrorLog: slog.NewLogLogger(v.log.Handler(), slog.LevelWarn), MaxHeaderBytes: 16 << 10}
-	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(l) }()
+	srv := &http.Server{
+		Handler: v, ErrorLog: slog.NewLogLogger(v.log.Handler(), slog.LevelWarn),
+		MaxHeaderBytes: 16 << 10, ReadHeaderTimeout: time.Minute,
+	}
+	served := make(chan struct{})
+	var failed error
+	go func() { defer close(served); failed = srv.Serve(l) }()
 	var ex Exit
 	var err error
 	select {
@@ -125,8 +129,8 @@ func serve(v *VMM, l net.Listener) (Exit, error) {
 		_ = v.shutdownVMM() // no step of it can fail
 		v.mu.Unlock()
 		ex = <-v.exit
-	case err = <-failed:
-		failed <- err
+	case <-served:
+		err = failed
 	}
 	// The answer that says so is still on its way.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -134,7 +138,7 @@ func serve(v *VMM, l net.Listener) (Exit, error) {
 	if srv.Shutdown(ctx) != nil {
 		srv.Close()
 	}
-	<-failed
+	<-served
 	v.Close()
 	return ex, err
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/vmm"
-	"github.com/berth-cloud/berth/vmm/conformance"
 )
 
 // BenchmarkEngine measures what the engine alone takes for each step in the life
@@ -23,7 +22,7 @@ func BenchmarkEngine(b *testing.B) {
 	const size = 512 << 20
 	e := &bench{b: b, ctx: context.Background(), total: map[string]time.Duration{}}
 	base := e.files("base")
-	newFile2(b, base.ram, size)
+	sized(b, base.ram, size)
 	cfg := base.config()
 	cfg.Memory.Zones[0].Size = size
 	saved := filepath.Join(base.dir, "saved")
@@ -126,12 +125,12 @@ func (e *bench) files(kind string) files {
 	dir, err := os.MkdirTemp(shared.dir, kind)
 	e.must(err)
 	f := files{dir: dir, ram: filepath.Join(dir, "ram"), orders: filepath.Join(dir, "orders"), data: filepath.Join(dir, "data"), serial: filepath.Join(dir, "serial")}
-	newFile2(e.b, f.orders, diskSize)
-	newFile2(e.b, f.data, diskSize)
+	sized(e.b, f.orders, diskSize)
+	sized(e.b, f.data, diskSize)
 	return f
 }
 
-func newFile2(b *testing.B, path string, size int64) {
+func sized(b *testing.B, path string, size int64) {
 	b.Helper()
 	f, err := os.Create(path)
 	if err == nil {
@@ -153,9 +152,16 @@ func (e *bench) start(dir string) *vmm.Process {
 // await waits for a report of the guest.
 func (e *bench) await(f files, tick uint64) error {
 	g := &guest{serial: f.serial}
-	var r conformance.Report
-	for ok := false; !ok || r.Tick <= tick; r, ok = g.last() {
-		time.Sleep(200 * time.Microsecond)
+	poll := time.NewTicker(200 * time.Microsecond)
+	defer poll.Stop()
+	for {
+		if r, ok := g.last(); ok && r.Tick > tick {
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-e.ctx.Done():
+			return e.ctx.Err()
+		}
 	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"errors"
 	"hash/crc32"
 	"io"
 	"os"
@@ -196,7 +197,7 @@ func copySparse(t *testing.T, dst, src string) {
 	must(t, out.Truncate(st.Size()))
 	for off := int64(0); off < st.Size(); {
 		data, err := unix.Seek(int(in.Fd()), off, unix.SEEK_DATA)
-		if err == unix.ENXIO {
+		if errors.Is(err, unix.ENXIO) {
 			return
 		}
 		must(t, err)

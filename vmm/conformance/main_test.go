@@ -86,7 +86,7 @@ func (f *fixture) prepare(dir string) error {
 		return fmt.Errorf("no guest kernel (set BERTH_KERNEL, or run scripts/fetch-kernel): %w", err)
 	}
 	init := filepath.Join(dir, "init")
-	if err := build(ctx, root, init, "./vmm/conformance/guest"); err != nil {
+	if err := build(ctx, root, init, "./vmm/conformance/probe"); err != nil {
 		return err
 	}
 	f.initramfs = filepath.Join(dir, "initramfs")

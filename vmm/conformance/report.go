@@ -6,7 +6,7 @@
 // Nothing is asserted that the source does not guarantee, and nothing is excused
 // for one engine.
 //
-// The guest is a program of this package (see guest): it reports on the serial
+// The guest is a program of this package (see probe): it reports on the serial
 // console what it sees and takes orders from the first sector of a disk.
 package conformance
 

@@ -1,4 +1,4 @@
-// Command guest is /init of the conformance suite's guests. It reports what it
+// Command probe is /init of the conformance suite's guests. It reports what it
 // sees, ten times a second, as one JSON object a line on the serial console, and
 // takes its orders from the first sector of a disk, which the test writes: so it
 // needs nothing of a VMM but a serial port that writes to a file, and raw disks.
