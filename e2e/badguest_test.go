@@ -34,7 +34,7 @@ func TestGuestsThatMisbehave(t *testing.T) {
 	t.Run("output of 1 GiB", func(t *testing.T) {
 		s, n := victim(t)
 		got, err := c.Exec(t.Context(), s.ID, api.Exec{
-			Cmd:            api.Shell(`python3 -c 'import os
+			Cmd: api.Shell(`python3 -c 'import os
 for _ in range(16384): os.write(1, b"x" * 65536)'; echo the end >&2`),
 			TimeoutSeconds: new(int64(300)),
 		})

@@ -12,6 +12,9 @@ import (
 // DefaultPortBase is where a stack's ports begin; see Options.PortBase.
 const DefaultPortBase = 7500
 
+// bakeRange is the HostRange in which templates are built.
+const bakeRange = 7
+
 // Options says what to start, and where. The zero value of every field but
 // Root means its default.
 type Options struct {
@@ -28,7 +31,7 @@ type Options struct {
 	Hosts    int // default 2
 
 	// HostPrefix and HostRange keep stacks on one machine apart. Host ids are
-	// the prefix and a number (default "h": h1, h2). HostRange (0 to 7) chooses
+	// the prefix and a number (default "h": h1, h2). HostRange (0 to 6) chooses
 	// the range of slot addresses and of user ids.
 	HostPrefix string
 	HostRange  int
@@ -86,8 +89,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.HostPrefix == "" {
 		o.HostPrefix = "h"
 	}
-	if o.HostRange < 0 || o.HostRange > 7 || o.Hosts > 8 {
-		return o, errors.New("at most 8 hosts, in ranges 0 to 7")
+	if o.HostRange < 0 || o.HostRange >= bakeRange || o.Hosts > 8 {
+		return o, fmt.Errorf("at most 8 hosts, in ranges 0 to %d", bakeRange-1)
 	}
 	if o.Notify == nil {
 		o.Notify = func(string, ...any) {}

@@ -113,8 +113,8 @@ func (o Options) bakeArgs() []string {
 }
 
 // bakeEnv is that of a host of its own, whose one slot is gone when the build
-// ends: no running host needs to know of it.
+// ends: it shares nothing with a stack that runs meanwhile.
 func (o Options) bakeEnv() []string {
-	o.HostPrefix, o.Hosts = "bake", 1
+	o.HostPrefix, o.Hosts, o.HostRange = "bake", 1, bakeRange
 	return o.hostEnv(0)
 }
