@@ -30,10 +30,10 @@ func TestThreeReplicasServeAsOne(t *testing.T) {
 	h1, h2 := s.join("h1", 8192), s.join("h2", 8192)
 	var requestIDs sync.Map
 	for _, h := range []*fakehost.Host{h1, h2} {
-		h.Fault = func(_ context.Context, c fakehost.Call) error {
+		h.SetFault(func(_ context.Context, c fakehost.Call) error {
 			requestIDs.Store(c.Op+" "+c.RequestID, true)
 			return nil
-		}
+		})
 	}
 	_, key := s.user("ann")
 	for i, p := range s.replicas {
@@ -262,12 +262,12 @@ func TestCreateErrors(t *testing.T) {
 		t.Errorf("no body: %d", status)
 	}
 	// A host that is full sends the create to another one.
-	h1.Fault = func(_ context.Context, call fakehost.Call) error {
+	h1.SetFault(func(_ context.Context, call fakehost.Call) error {
 		if call.Op == "put" {
 			return &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "insufficient host memory for sandbox"}
 		}
 		return nil
-	}
+	})
 	h2 := s.join("h2", 1*(512+32))
 	sb, err := c.CreateSandbox(t.Context(), api.CreateSandbox{Template: "base"}, "")
 	if err != nil || sb.AgentID != "h2" {
@@ -276,12 +276,12 @@ func TestCreateErrors(t *testing.T) {
 	if status, body := create(`{"template":"base"}`); status != 502 || !strings.Contains(body, `"no available compute node"`) {
 		t.Fatalf("full: %d %s", status, body)
 	}
-	h1.Fault = func(_ context.Context, call fakehost.Call) error {
+	h1.SetFault(func(_ context.Context, call fakehost.Call) error {
 		if call.Op == "put" {
 			return fakehost.ErrDrop
 		}
 		return nil
-	}
+	})
 	resp, body := raw(t, "POST", s.leader().url+"/v1/sandboxes", key, `{"template":"base"}`)
 	if resp.StatusCode != 502 || !strings.Contains(body, `"agent unreachable"`) || resp.Header.Get("Retry-After") == "" {
 		t.Fatalf("unreachable: %d %s", resp.StatusCode, body)
@@ -299,7 +299,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	in := api.CreateSandbox{Template: "base"}
 	// Many at once are one create.
 	hold := make(chan struct{})
-	h.Fault = func(ctx context.Context, call fakehost.Call) error {
+	h.SetFault(func(ctx context.Context, call fakehost.Call) error {
 		if call.Op == "put" && !call.Done {
 			select {
 			case <-hold:
@@ -307,7 +307,7 @@ func TestIdempotencyKeys(t *testing.T) {
 			}
 		}
 		return nil
-	}
+	})
 	var wg sync.WaitGroup
 	ids := make([]string, 8)
 	for i := range ids {
@@ -339,16 +339,16 @@ func TestIdempotencyKeys(t *testing.T) {
 		t.Fatalf("%v, %v", again, err)
 	}
 	// A create that failed gives its key back.
-	h.Fault = func(_ context.Context, call fakehost.Call) error {
+	h.SetFault(func(_ context.Context, call fakehost.Call) error {
 		if call.Op == "put" {
 			return &hostapi.Error{Code: hostapi.CodeInternal, Message: "broken"}
 		}
 		return nil
-	}
+	})
 	if _, err := c.CreateSandbox(t.Context(), in, "key-2"); api.StatusOf(err) != 500 {
 		t.Fatalf("failed create: %v", err)
 	}
-	h.Fault = nil
+	h.SetFault(nil)
 	if _, err := c.CreateSandbox(t.Context(), in, "key-2"); err != nil {
 		t.Fatalf("the same key again: %v", err)
 	}

@@ -110,11 +110,11 @@ func (e *Engine) Run(ctx context.Context) {
 				}
 				continue
 			}
-			wctx, stop := context.WithCancel(ctx)
+			live, stop := context.WithCancel(ctx)
 			workers[f.Subject] = worker{flowID: f.ID, cancel: stop}
 			wg.Go(func() {
 				defer stop()
-				e.advance(wctx, f.ID)
+				e.advance(ctx, live, f.ID)
 				select {
 				case finished <- f.Subject:
 				case <-ctx.Done():

@@ -13,19 +13,22 @@ import (
 )
 
 // advance runs one flow step by step until it ends, sleeps, or cannot go on now.
-func (e *Engine) advance(ctx context.Context, id string) {
-	for ctx.Err() == nil {
+// live ends before ctx when the flow's row is gone, which cancels an Act of a
+// flow that was preempted. Commits are under ctx: they find out by themselves,
+// and the last one of a flow, which removes the row, must not be cut by it.
+func (e *Engine) advance(ctx, live context.Context, id string) {
+	for live.Err() == nil {
 		view := e.cfg.Store.View()
-		f, live := raftstore.Get(view, record.Flows, id)
-		if !live || len(f.WaitFor) == 0 && f.WakeAt.After(e.cfg.Clock()) {
+		f, ok := raftstore.Get(view, record.Flows, id)
+		if !ok || len(f.WaitFor) == 0 && f.WakeAt.After(e.cfg.Clock()) {
 			return
 		}
-		next, err := e.step(ctx, Run{Flow: f, View: view})
+		next, err := e.step(ctx, live, Run{Flow: f, View: view})
 		switch {
 		case err == nil && len(next.wait) > 0:
-			await(ctx, view, next)
+			await(live, view, next)
 		case err == nil, errors.Is(err, errMoved):
-		case ctx.Err() != nil:
+		case live.Err() != nil:
 		case errors.Is(err, raftstore.ErrNotLeader), errors.Is(err, raftstore.ErrLeadershipLost):
 			// The end of ctx is on its way. If leadership was lost and won again
 			// at once, Run starts the flow anew.
@@ -44,7 +47,7 @@ func (e *Engine) advance(ctx context.Context, id string) {
 var errDropped = errors.New("dropped by a fault")
 
 // step runs one step: Act, then Commit.
-func (e *Engine) step(ctx context.Context, run Run) (Next, error) {
+func (e *Engine) step(ctx, live context.Context, run Run) (Next, error) {
 	f := run.Flow
 	if err := e.fault(f, BeforeAct); err != nil {
 		return Next{}, err
@@ -61,7 +64,7 @@ func (e *Engine) step(ctx context.Context, run Run) (Next, error) {
 	if act == nil {
 		return Next{}, fmt.Errorf("flow kind %s has no step %q", f.Kind, f.Step)
 	}
-	actCtx, cancel := context.WithTimeout(ctx, kind.ActTimeout)
+	actCtx, cancel := context.WithTimeout(live, kind.ActTimeout)
 	commit, err := e.act(actCtx, act, run)
 	cancel()
 	if err != nil {

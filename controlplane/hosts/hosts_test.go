@@ -294,10 +294,10 @@ func TestDeposedLeadersCalls(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	var highest uint64
-	h.Fault = func(_ context.Context, c fakehost.Call) error {
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
 		highest = max(highest, c.Term)
 		return nil
-	}
+	})
 	n := p.LeaderNode()
 	client, err := n.Hosts.Client("h1")
 	if err != nil {

@@ -114,12 +114,12 @@ func TestAHeartbeatOlderThanTheBox(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	var asked atomic.Int64
-	h.Fault = func(_ context.Context, c fakehost.Call) error {
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "get" {
 			asked.Add(1)
 		}
 		return nil
-	}
+	})
 	h.Silence(true) // the last heartbeat has no boxes
 	running(p, h, id)
 	testcluster.Await(t, 5*time.Second, "the question", func() bool { return asked.Load() >= 2 })

@@ -199,10 +199,10 @@ func TestExecSemantics(t *testing.T) {
 	r := newRig(t)
 	sb := r.must(t, service.CreateSandbox{})
 	var got hostapi.ExecRequest
-	r.host.Exec = func(_ context.Context, _ string, req hostapi.ExecRequest) (hostapi.ExecResult, error) {
+	r.host.SetExec(func(_ context.Context, _ string, req hostapi.ExecRequest) (hostapi.ExecResult, error) {
 		got = req
 		return hostapi.ExecResult{ExitCode: 3, Stdout: []byte("a\xffb\xc3\x28"), Stderr: []byte("é"), TimedOut: true, Truncated: true, DurationMS: 7}, nil
-	}
+	})
 	res, err := r.Exec(t.Context(), caller, sb.ID, service.Exec{Shell: "echo 'a\nb' | wc -l", Cwd: "/tmp", Env: map[string]string{"A": "1"}, User: "1000:1000", Stdin: []byte("in")})
 	if err != nil {
 		t.Fatal(err)
@@ -284,14 +284,14 @@ func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
 		hostapi.CodeInvalid:    {service.EInvalid, "why"},
 		hostapi.CodeTooLarge:   {service.ETooLarge, "why"},
 	} {
-		r.host.Exec = func(context.Context, string, hostapi.ExecRequest) (hostapi.ExecResult, error) {
+		r.host.SetExec(func(context.Context, string, hostapi.ExecRequest) (hostapi.ExecResult, error) {
 			return hostapi.ExecResult{}, &hostapi.Error{Code: code, Message: "why"}
-		}
+		})
 		want(t, run(caller, sb.ID), c.code, c.message)
 	}
-	r.host.Fault = func(context.Context, fakehost.Call) error { return fakehost.ErrDrop }
+	r.host.SetFault(func(context.Context, fakehost.Call) error { return fakehost.ErrDrop })
 	want(t, run(caller, sb.ID), service.EBadGateway, "agent unreachable")
-	r.host.Fault = nil
+	r.host.SetFault(nil)
 	r.change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxFailed })
 	want(t, run(caller, sb.ID), service.ENotFound, "sandbox not found or not running")
 }
@@ -307,12 +307,12 @@ func TestDelete(t *testing.T) {
 	// A host that does not answer delays the answer only for so long.
 	var down atomic.Bool
 	down.Store(true)
-	r.host.Fault = func(_ context.Context, c fakehost.Call) error {
+	r.host.SetFault(func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "delete" && down.Load() {
 			return fakehost.ErrDrop
 		}
 		return nil
-	}
+	})
 	if err := r.Delete(t.Context(), caller, sb.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -378,17 +378,17 @@ func TestListPages(t *testing.T) {
 
 func TestHostsThatDoNotAnswerAreSkippedOver(t *testing.T) {
 	r := newRig(t)
-	r.host.Fault = func(_ context.Context, c fakehost.Call) error {
+	r.host.SetFault(func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "put" {
 			return fakehost.ErrDrop
 		}
 		return nil
-	}
+	})
 	_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: "base"})
 	if e := want(t, err, service.EBadGateway, "agent unreachable"); e.RetryAfter == 0 {
 		t.Error("no Retry-After")
 	}
-	r.host.Fault = nil
+	r.host.SetFault(nil)
 	r.host.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) { c.MemoryMB = 100 })
 	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
 		return r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Capacity.MemoryMB == 100

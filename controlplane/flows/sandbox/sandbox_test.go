@@ -123,7 +123,7 @@ func TestAnotherHostIsTried(t *testing.T) {
 			p := testplane.New(t, 1, nil)
 			first := p.Host("h1", 8192) // more room: it is chosen first
 			second := p.Host("h2", 2048)
-			first.Fault = fault
+			first.SetFault(fault)
 			id := newID()
 			if err := mustCreate(t, p, id); err != nil {
 				t.Fatal(err)
@@ -151,12 +151,12 @@ func TestNoHostIsLeft(t *testing.T) {
 			p := testplane.New(t, 1, nil)
 			hosts := []*fakehost.Host{p.Host("h1", 4096), p.Host("h2", 4096)}
 			for _, h := range hosts {
-				h.Fault = func(_ context.Context, call fakehost.Call) error {
+				h.SetFault(func(_ context.Context, call fakehost.Call) error {
 					if call.Op == "put" && !call.Done {
 						return c.err
 					}
 					return nil
-				}
+				})
 			}
 			if err := mustCreate(t, p, newID()); !errors.Is(err, c.want) {
 				t.Fatalf("%v, want %v", err, c.want)
@@ -172,7 +172,7 @@ func TestMemoryIsReservedBeforeItIsUsed(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4*(512+32)+100) // room for four
 	block := make(chan struct{})
-	h.Fault = func(ctx context.Context, c fakehost.Call) error {
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
 		if c.Op == "put" && !c.Done {
 			select {
 			case <-block:
@@ -180,7 +180,7 @@ func TestMemoryIsReservedBeforeItIsUsed(t *testing.T) {
 			}
 		}
 		return nil
-	}
+	})
 	n := p.LeaderNode()
 	var flows []string
 	for range 4 {
@@ -223,7 +223,7 @@ func TestCreateCrashesAtEveryPoint(t *testing.T) {
 						return nil
 					})
 					h1, h2 := p.Host("h1", 8192), p.Host("h2", 2048)
-					h1.Fault = refuseOnce("put", false, &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"})
+					h1.SetFault(refuseOnce("put", false, &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}))
 					id := newID()
 					if err := mustCreate(t, p, id); err != nil {
 						t.Fatal(err)
@@ -267,7 +267,7 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 						return nil
 					})
 					h1, h2 := p.Host("h1", 8192), p.Host("h2", 2048)
-					h1.Fault = refuseOnce("put", false, &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"})
+					h1.SetFault(refuseOnce("put", false, &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}))
 					id := newID()
 					flowID, err := create(p, p.LeaderNode(), id)
 					if err != nil {
@@ -300,14 +300,14 @@ func TestDeletePreemptsACreate(t *testing.T) {
 	h := p.Host("h1", 4096)
 	arrived := make(chan struct{})
 	var once sync.Once
-	h.Fault = func(ctx context.Context, c fakehost.Call) error {
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
 		if c.Op == "put" && !c.Done {
 			once.Do(func() { close(arrived) })
 			<-ctx.Done() // hangs until the caller goes
 			return fakehost.ErrDrop
 		}
 		return nil
-	}
+	})
 	n := p.LeaderNode()
 	id := newID()
 	flowID, err := create(p, n, id)
@@ -327,7 +327,7 @@ func TestDeletePreemptsACreate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Fault = nil
+	h.SetFault(nil)
 	if _, err := client.PutBox(t.Context(), id, hostapi.BoxSpec{Generation: 1, Template: "base"}); !hostapi.HasCode(err, hostapi.CodeStaleGeneration) {
 		t.Fatalf("late create: %v", err)
 	}
@@ -342,12 +342,12 @@ func TestDeleteOnALostHost(t *testing.T) {
 	}
 	var down atomic.Bool
 	down.Store(true)
-	h.Fault = func(context.Context, fakehost.Call) error {
+	h.SetFault(func(context.Context, fakehost.Call) error {
 		if down.Load() {
 			return fakehost.ErrDrop
 		}
 		return nil
-	}
+	})
 	h.Silence(true)
 	remove(t, p, id)
 	testcluster.Await(t, 20*time.Second, "the row's end", func() bool { _, ok := p.Sandbox(id); return !ok })
@@ -396,7 +396,7 @@ func TestStorm(t *testing.T) {
 	var hosts []*fakehost.Host
 	for i := range 3 {
 		h := p.Host(fmt.Sprintf("h%d", i), 8192)
-		h.Fault = func(_ context.Context, c fakehost.Call) error {
+		h.SetFault(func(_ context.Context, c fakehost.Call) error {
 			switch rand.IntN(12) {
 			case 0:
 				return fakehost.ErrDrop
@@ -406,7 +406,7 @@ func TestStorm(t *testing.T) {
 				}
 			}
 			return nil
-		}
+		})
 		hosts = append(hosts, h)
 	}
 	var ids []string
@@ -446,7 +446,7 @@ func TestStorm(t *testing.T) {
 	}
 	wg.Wait()
 	for _, h := range hosts {
-		h.Fault = nil
+		h.SetFault(nil)
 	}
 	rows := p.Settled(hosts...)
 	for _, s := range rows {

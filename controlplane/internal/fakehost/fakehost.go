@@ -40,13 +40,6 @@ var ErrDrop = errors.New("drop the connection")
 type Host struct {
 	ID string
 
-	// Fault is asked before each call is done and again before it is answered. A
-	// *hostapi.Error refuses, ErrDrop cuts the connection. It may block until
-	// the context ends, which is when the caller has gone.
-	Fault func(ctx context.Context, c Call) error
-	// Exec answers execs; by default with exit code 0 and the arguments as output.
-	Exec func(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
-
 	server  *httptest.Server
 	bootID  string
 	changed chan struct{}
@@ -61,6 +54,31 @@ type Host struct {
 	term      uint64
 	sequence  uint64
 	puts      map[string]int // boxes made, by id
+	fault     Fault
+	execute   Execute
+}
+
+// Fault is asked before each call is done and again before it is answered. A
+// *hostapi.Error refuses, ErrDrop cuts the connection. It may block until the
+// context ends, which is when the caller has gone.
+type Fault func(ctx context.Context, c Call) error
+
+// Execute answers execs.
+type Execute func(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
+
+// SetFault puts a fault in place of the one before; nil is none.
+func (h *Host) SetFault(f Fault) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fault = f
+}
+
+// SetExec changes how execs are answered; by default with exit code 0 and the
+// arguments as output.
+func (h *Host) SetExec(f Execute) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.execute = f
 }
 
 // New starts a host with the template "base" and room for memoryMB. It is
@@ -220,10 +238,13 @@ func (h *Host) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Host) faulty(w http.ResponseWriter, r *http.Request, c Call) bool {
-	if h.Fault == nil {
+	h.mu.Lock()
+	fault := h.fault
+	h.mu.Unlock()
+	if fault == nil {
 		return false
 	}
-	err := h.Fault(r.Context(), c)
+	err := fault(r.Context(), c)
 	var refusal *hostapi.Error
 	switch {
 	case err == nil:
@@ -305,14 +326,15 @@ func (h *Host) exec(r *http.Request, c Call) (any, error) {
 	}
 	h.mu.Lock()
 	b, ok := h.boxes[c.ID]
+	execute := h.execute
 	h.mu.Unlock()
 	switch {
 	case !ok:
 		return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
 	case b.Status != hostapi.StatusRunning:
 		return nil, &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is " + string(b.Status)}
-	case h.Exec != nil:
-		return h.Exec(r.Context(), c.ID, req)
+	case execute != nil:
+		return execute(r.Context(), c.ID, req)
 	}
 	return hostapi.ExecResult{Stdout: []byte(strings.Join(req.Argv, " ")), DurationMS: 1}, nil
 }
