@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"testing"
 
@@ -40,16 +39,13 @@ func netns(t *testing.T) string {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
 		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
+		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -169,13 +169,18 @@ func groups(ids []int) []uint32 {
 // first instruction. The thread is thrown away afterwards: most of this cannot
 // be undone.
 func startConfined(cmd *exec.Cmd, l Launch) error {
+	return onThread(func() error { return confineAndStart(cmd, l) })
+}
+
+// onThread runs a function on a thread that ends with it.
+func onThread(f func() error) error {
 	done := make(chan error, 1)
 	var run func()
 	run = func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
 			// The main thread cannot end before the process does, and would
-			// show its namespace as the daemon's own. It is kept busy while
+			// show its namespace as the process's own. It is kept busy while
 			// another one does the work.
 			defer runtime.UnlockOSThread()
 			inner := make(chan struct{})
@@ -183,7 +188,7 @@ func startConfined(cmd *exec.Cmd, l Launch) error {
 			<-inner
 			return
 		}
-		done <- confineAndStart(cmd, l)
+		done <- f()
 		// No UnlockOSThread: the thread ends with the goroutine.
 	}
 	go run()

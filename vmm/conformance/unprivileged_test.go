@@ -49,6 +49,8 @@ func TestConformanceUnprivileged(t *testing.T) {
 	must(t, h.c.Resume(h.ctx()))
 	guest.tag("went-on")
 	h.kill()
+	// The order that came after the capture would be carried out again.
+	newFile(t, f.orders, diskSize, "")
 	must(t, os.Remove(f.serial))
 	restore(t, startHost(t), f, saved).await("the saved tag", func(r conformance.Report) bool {
 		return r.Boot == g.report.Boot && r.Tag == "unprivileged" && r.Sum == checksum("unprivileged")
