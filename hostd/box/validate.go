@@ -1,6 +1,8 @@
 package box
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -41,14 +43,20 @@ func validateSpec(id string, s *hostapi.BoxSpec) error {
 		return invalid("boot: want %q or %q", hostapi.BootRestore, hostapi.BootCold)
 	}
 	if s.Hostname == "" {
-		// Not made from the id, which is a bearer credential that programs in
-		// the guest would print everywhere.
-		s.Hostname = "sandbox"
+		s.Hostname = defaultHostname(id)
 	}
 	if !validHostname(s.Hostname) {
 		return invalid("hostname: want 1 to 63 characters of a-z, 0-9 and '-'")
 	}
 	return validateEnv(s.Env)
+}
+
+// defaultHostname differs from sandbox to sandbox and is the same for a
+// sandbox's whole life. It is a digest of the id, not a part of it: the id is a
+// bearer credential, and programs in the guest print the hostname everywhere.
+func defaultHostname(id string) string {
+	digest := sha256.Sum256([]byte(id))
+	return "sandbox-" + hex.EncodeToString(digest[:4])
 }
 
 func validateEnv(env map[string]string) error {
