@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+)
+
+func TestConfirmationIsEncodedAsByTheStandardLibrary(t *testing.T) {
+	for _, c := range []guestapi.IdentityConfirmation{
+		{}, {Generation: 1<<64 - 1, EntropyBits: 512, ClockSteppedMS: -1 << 63, ConnectionsCut: 7, TookMicrosecond: 9},
+	} {
+		want, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := encodeConfirmation(&c); string(got) != string(want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestPlainIdentityIsDecodedTheQuickWay(t *testing.T) {
+	id := testIdentity(9)
+	id.UnixNanos = 1795182929123456789
+	raw, err := json.Marshal(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got guestapi.Identity
+	p := plain{raw: raw, scratch: make([]byte, 0, 4096)}
+	if !p.identity(&got) {
+		t.Fatalf("not plain at byte %d: %s", p.at, raw)
+	}
+	if diff := cmp.Diff(id, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// FuzzDecodeIdentity holds the quick decoder against encoding/json: what it
+// takes, it takes the same way.
+func FuzzDecodeIdentity(f *testing.F) {
+	raw, err := json.Marshal(testIdentity(9))
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{
+		string(raw), "{}", "null", `{"generation":01}`, `{"generation":1e3}`, `{"generation":-1}`, `{"Generation":1}`,
+		`{"generation":1,"generation":2}`, `{"env":{"a":"1","a":"2"}}`, `{"entropy":"AA=="}`, `{"entropy":"A\nA=="}`, `{"entropy":"AB=="}`,
+		`{"hostname":"\u0041"}`, `{"hostname":"é"}`, `{"reset_tcp":true}`, `{"reset_tcp":trues}`, `{"ssh_host_keys":[{"type":"a\"b"}]}`,
+		`{"nameservers":[]}`, `{"nameservers":null}`, `{"env":{}} `, `{"env":{}} x`, `{"unix_nanos":9223372036854775808}`, `{"hostname" : "x"}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var want guestapi.Identity
+		wantErr := json.Unmarshal(raw, &want)
+		var got guestapi.Identity
+		gotErr := decodeIdentity(raw, make([]byte, 64), &got)
+		if (wantErr == nil) != (gotErr == nil) {
+			t.Fatalf("%q: %v, encoding/json: %v", raw, gotErr, wantErr)
+		}
+		if wantErr != nil {
+			return
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q: %s", raw, diff)
+		}
+	})
+}
+
+func FuzzParseRequest(f *testing.F) {
+	for _, seed := range []string{
+		"POST /v1/identity HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", "POST /v1/identity HTTP/1.1\r\n\r\n", "POST", "",
+		"POST /v1/identity HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", "POST /v1/identity HTTP/1.1\r\n: \r\n\r\n",
+		"POST /v1/identity HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, buf []byte) {
+		body, need, ok := parseRequest(buf, identityLine)
+		if !ok && body != nil {
+			t.Errorf("a body of a request that is not ours: %q", body)
+		}
+		if body != nil && (need > len(buf) || !bytes.HasSuffix(buf[:need], body)) {
+			t.Errorf("body %q, need %d of %d", body, need, len(buf))
+		}
+		if ok && !strings.HasPrefix(identityLine, string(buf[:min(len(buf), len(identityLine))])) {
+			t.Errorf("took %q", buf)
+		}
+	})
+}
