@@ -52,13 +52,10 @@ func (s *Sandboxes) Exec(ctx context.Context, c Caller, id string, in Exec) (Exe
 		return ExecResult{}, execError(err)
 	}
 	return ExecResult{
-		ExitCode: res.ExitCode, Stdout: text(res.Stdout), Stderr: text(res.Stderr),
+		ExitCode: res.ExitCode, Stdout: string(res.Stdout), Stderr: string(res.Stderr),
 		DurationMS: res.DurationMS, TimedOut: res.TimedOut, Truncated: res.Truncated,
 	}, nil
 }
-
-// text makes output fit for JSON.
-func text(b []byte) string { return strings.ToValidUTF8(string(b), "\uFFFD") }
 
 func canExec(row *record.Sandbox) error {
 	switch row.Status {

@@ -88,8 +88,8 @@ const (
 	ExecOutputBytes    = 8 << 20 // kept of each stream
 )
 
-// ExecResult is the end of a command. Stdout and Stderr are valid UTF-8: bytes
-// that were not are replaced by U+FFFD.
+// ExecResult is the end of a command. Stdout and Stderr are the bytes that it
+// wrote, whether or not they are valid UTF-8.
 type ExecResult struct {
 	ExitCode   int
 	Stdout     string

@@ -207,7 +207,7 @@ func TestExecSemantics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res != (service.ExecResult{ExitCode: 3, Stdout: "a\uFFFDb\uFFFD(", Stderr: "é", TimedOut: true, Truncated: true, DurationMS: 7}) {
+	if res != (service.ExecResult{ExitCode: 3, Stdout: "a\xffb\xc3\x28", Stderr: "é", TimedOut: true, Truncated: true, DurationMS: 7}) {
 		t.Fatalf("%+v", res)
 	}
 	if strings.Join(got.Argv, "|") != "sh|-c|echo 'a\nb' | wc -l" || got.Timeout != time.Minute || got.OutputLimitBytes != 8<<20 ||
