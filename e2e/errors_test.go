@@ -37,7 +37,7 @@ func TestErrorContract(t *testing.T) {
 		{"a wrong type names its field", request{method: "POST", path: create, token: c.token, body: `{"template":7}`}, 400, "invalid json", "template"},
 		{"an array for metadata", request{method: "POST", path: create, token: c.token, body: `{"template":"base","metadata":[]}`}, 400, "invalid json", "metadata"},
 		{"no template", request{method: "POST", path: create, token: c.token, body: `{}`}, 400, "template is required", ""},
-		{"an unknown template", request{method: "POST", path: create, token: c.token, body: `{"template":"no-such"}`}, 400, "unknown template", "no-such"},
+		{"an unknown template", request{method: "POST", path: create, token: c.token, body: `{"template":"no-such"}`}, 400, "unknown template", ""},
 		{"a template outside its directory", request{method: "POST", path: create, token: c.token, body: `{"template":"../../etc"}`}, 0, "", ""},
 		{"env with a number", request{method: "POST", path: create, token: c.token, body: `{"template":"base","env":{"A":1}}`}, 400, "env must be a string map", ""},
 		{"a negative time to live", request{method: "POST", path: create, token: c.token, body: `{"template":"base","ttl_seconds":-1}`}, 400, "", ""},

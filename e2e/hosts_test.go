@@ -197,6 +197,9 @@ func withEnv(t *testing.T, host *stack.Process, env ...string) {
 	if err := host.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, 30*time.Second, "host "+host.ID+" is ready", func(ctx context.Context) error {
+		return theStack.AskHost(ctx, host.ID)
+	})
 }
 
 // reports waits until the leader shows the host's state of the base template.
@@ -211,6 +214,9 @@ func reports(t *testing.T, host, status string, words ...string) {
 		for _, a := range agents {
 			if a.ID != host {
 				continue
+			}
+			if !a.Ready || a.Draining {
+				return errors.New("the leader has not heard of the host since its restart")
 			}
 			for _, tpl := range a.Templates {
 				if tpl.Name != stack.BaseTemplate {

@@ -254,6 +254,16 @@ func (s *Stack) Stop(ctx context.Context) error {
 	return err
 }
 
+// Abandon lets go of the stack as our death would: its processes run on, and
+// the next Start or Down of its directory ends them.
+func (s *Stack) Abandon() {
+	if s.stopSupervising != nil {
+		s.stopSupervising()
+		s.supervised.Wait()
+	}
+	s.lock.Close()
+}
+
 // stopProcesses asks the hosts to end first, so that they can still tell the
 // control plane, then the replicas. Each kind ends together.
 func (s *Stack) stopProcesses(ctx context.Context) error {

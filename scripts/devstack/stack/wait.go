@@ -81,7 +81,7 @@ func (s *Stack) WaitHosts(ctx context.Context) error {
 	return s.await(ctx, "every host is ready", s.HostProc, func(ctx context.Context) error {
 		for _, p := range s.HostProc {
 			if p.Wanted() {
-				if err := s.askHost(ctx, p.ID); err != nil {
+				if err := s.AskHost(ctx, p.ID); err != nil {
 					return err
 				}
 			}
@@ -108,8 +108,8 @@ func (s *Stack) WaitHosts(ctx context.Context) error {
 	})
 }
 
-// askHost wants a host itself to say that it is ready.
-func (s *Stack) askHost(ctx context.Context, id string) error {
+// AskHost wants a host itself to say that it is ready.
+func (s *Stack) AskHost(ctx context.Context, id string) error {
 	host, err := s.HostClient(id)
 	if err != nil {
 		return err
