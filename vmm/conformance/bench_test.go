@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -44,14 +46,7 @@ func BenchmarkEngine(b *testing.B) {
 	b.ResetTimer()
 	for i := range b.N {
 		f := e.files("child")
-		e.must(os.Link(filepath.Join(saved, "state.json"), filepath.Join(f.dir, "state.json")))
-		edit, err := vmm.OpenConfig(filepath.Join(saved, "config.json"))
-		e.must(err)
-		e.must(edit.SetZone(zoneID, base.ram, false))
-		e.must(edit.SetDiskPath("orders", f.orders))
-		e.must(edit.SetDiskPath("data", f.data))
-		edit.SetSerialFile(f.serial)
-		e.must(edit.Write(filepath.Join(f.dir, "config.json"), 0o600))
+		e.edited(saved, base, f)
 		var p *vmm.Process
 		e.step("process start", func() error { p = e.start(f.dir); return nil })
 		c := p.Client()
@@ -85,6 +80,70 @@ func BenchmarkEngine(b *testing.B) {
 	for name, d := range once {
 		b.ReportMetric(float64(d.Microseconds())/1000, unit(name))
 	}
+}
+
+// BenchmarkParallel measures sixteen VMs of 512 MiB that are restored from one
+// capture at once, each in a VMM of its own: from the first process's start until
+// the last guest reports.
+func BenchmarkParallel(b *testing.B) {
+	if !wanted() {
+		b.Skip("starts virtual machines; set BERTH_TEST_ROOT=1 and be root")
+	}
+	const size, children = 512 << 20, 16
+	e := &bench{b: b, ctx: context.Background(), total: map[string]time.Duration{}}
+	base := e.files("base")
+	sized(b, base.ram, size)
+	cfg := base.config()
+	cfg.Memory.Zones[0].Size = size
+	saved := filepath.Join(base.dir, "saved")
+	e.must(os.Mkdir(saved, 0o700))
+	p := e.start(base.dir)
+	e.must(p.Client().Create(e.ctx, cfg))
+	e.must(p.Client().Boot(e.ctx))
+	e.must(e.await(base, 0))
+	e.must(p.Client().Pause(e.ctx))
+	e.must(p.Client().Snapshot(e.ctx, vmm.SnapshotConfig{DestinationURL: vmm.FileURL(saved)}))
+	e.must(p.Kill(e.ctx))
+
+	b.ResetTimer()
+	for range b.N {
+		var group errgroup.Group
+		procs := make([]*vmm.Process, children)
+		for i := range procs {
+			f := e.files("child")
+			e.edited(saved, base, f)
+			group.Go(func() error {
+				p, err := vmm.Start(e.ctx, vmm.Launch{Engine: shared.engine, Dir: filepath.Join(f.dir, "r")})
+				if err != nil {
+					return err
+				}
+				procs[i] = p
+				if err := p.Client().Restore(e.ctx, vmm.RestoreConfig{SourceURL: vmm.FileURL(f.dir), Resume: true}); err != nil {
+					return err
+				}
+				return e.await(f, 0)
+			})
+		}
+		e.must(group.Wait())
+		b.StopTimer()
+		for _, p := range procs {
+			e.must(p.Kill(e.ctx))
+		}
+		b.StartTimer()
+	}
+}
+
+// edited makes a directory that restores a snapshot with private RAM and the
+// disks and console of f.
+func (e *bench) edited(saved string, base, f files) {
+	e.must(os.Link(filepath.Join(saved, "state.json"), filepath.Join(f.dir, "state.json")))
+	edit, err := vmm.OpenConfig(filepath.Join(saved, "config.json"))
+	e.must(err)
+	e.must(edit.SetZone(zoneID, base.ram, false))
+	e.must(edit.SetDiskPath("orders", f.orders))
+	e.must(edit.SetDiskPath("data", f.data))
+	edit.SetSerialFile(f.serial)
+	e.must(edit.Write(filepath.Join(f.dir, "config.json"), 0o600))
 }
 
 func unit(name string) string {

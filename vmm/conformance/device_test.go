@@ -99,6 +99,19 @@ func TestConformanceHotplug(t *testing.T) {
 		}
 	})
 
+	t.Run("with a rate limit", func(t *testing.T) {
+		// RateLimiterConfig in virtio-devices/src/lib.rs: tokens, and milliseconds
+		// to refill them.
+		image := newFile(t, filepath.Join(f.dir, "limited"), diskSize, "limited disk\n")
+		_, err := h.c.AddDisk(h.ctx(), vmm.DiskConfig{ID: "limited", Path: image, ImageType: vmm.ImageRaw, RateLimiterConfig: &vmm.RateLimiterConfig{
+			Bandwidth: &vmm.TokenBucket{Size: 1 << 20, RefillTime: 100}, Ops: &vmm.TokenBucket{Size: 100, RefillTime: 100},
+		}})
+		must(t, err)
+		diskWith(g, "limited disk", diskSize)
+		must(t, h.c.ResizeDisk(h.ctx(), "limited", 2*diskSize))
+		diskWith(g, "limited disk", 2*diskSize)
+	})
+
 	t.Run("restored", func(t *testing.T) {
 		must(t, h.c.Pause(h.ctx()))
 		saved := mkdir(t, f.dir, "saved")
@@ -107,9 +120,11 @@ func TestConformanceHotplug(t *testing.T) {
 		fc := newFiles(t)
 		dir := editSnapshot(t, saved, fc, func(e *vmm.ConfigEdit) {
 			must(t, e.SetDiskPath("extra", newFile(t, filepath.Join(fc.dir, "extra"), 2*diskSize, "child's extra disk\n")))
+			must(t, e.SetDiskPath("limited", newFile(t, filepath.Join(fc.dir, "limited"), 2*diskSize, "child's limited disk\n")))
 		})
 		child := restore(t, startHost(t), fc, dir)
 		diskWith(child, "child's extra disk", 2*diskSize)
+		diskWith(child, "child's limited disk", 2*diskSize)
 	})
 
 	must(t, h.c.RemoveDevice(h.ctx(), "extra"))

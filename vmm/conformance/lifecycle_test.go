@@ -154,6 +154,9 @@ func TestConformanceAnonymousMemory(t *testing.T) {
 	cfg := f.config()
 	cfg.CPUs = vmm.CPUsConfig{BootVCPUs: 2, MaxVCPUs: 2}
 	cfg.Memory = vmm.MemoryConfig{Size: ramSize}
+	// Limits that disks share (rate_limit_groups in vmm/src/vm_config.rs).
+	cfg.RateLimitGroups = []vmm.RateLimitGroupConfig{{ID: "limits", RateLimiterConfig: vmm.RateLimiterConfig{Bandwidth: &vmm.TokenBucket{Size: 10 << 20, RefillTime: 100}}}}
+	cfg.Disks[0].RateLimitGroup, cfg.Disks[1].RateLimitGroup = "limits", "limits"
 	g, first := boot(t, h, f, cfg)
 	if first.CPUs != 2 {
 		t.Errorf("the guest sees %d CPUs, want 2", first.CPUs)
