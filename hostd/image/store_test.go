@@ -1,0 +1,428 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/vmm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var testEngine = vmm.Engine{Path: "/bin/false", Kind: "chvemu", Version: "v53.0+qemu-7.2"}
+
+func openStore(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), Config{Dir: dir, Engine: testEngine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fakeBuild puts a build into a store that differs from others by its content.
+func fakeBuild(t *testing.T, s *Store, name, content string) (id string) {
+	t.Helper()
+	sum := func(path string, sparse bool) fileID {
+		f, err := identify(t.Context(), path, sparse)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	kernel := filepath.Join(t.TempDir(), "vmlinux")
+	write(t, kernel, "kernel")
+	k := kernelID{Release: "6.12", fileID: sum(kernel, false)}
+	write(t, s.path(kernelsDir, k.SHA256, "vmlinux"), "kernel")
+	key, err := s.ensureLayer(t.Context(), "layer of "+content, func(_ context.Context, _, image string) error {
+		return os.WriteFile(image, []byte("layer"), 0o644)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, err = digest(content); err != nil {
+		t.Fatal(err)
+	}
+	m := manifest{
+		Format: formatVersion, BuildID: id, Engine: s.engine(), Kernel: k, Layers: []string{key}, CreatedAt: time.Now().UTC(),
+		Definition: Definition{Name: name, From: "x", CPU: 1, MemoryMB: 512, DiskMB: 1024}, Files: map[string]fileID{}, OpenConnections: 2,
+	}
+	for _, f := range []string{initramfsFile, overlayFile, ramFile, stateDir + "/config.json", stateDir + "/state.json"} {
+		write(t, s.path(buildsDir, id, f), content+f)
+		m.Files[f] = sum(s.path(buildsDir, id, f), f == ramFile)
+	}
+	if err := marshalFile(s.path(buildsDir, id, manifestFile), m); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.point(t.Context(), name, id); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestStoredTemplateIsFound(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	id := fakeBuild(t, s, "base", "one")
+	tpl, err := s.Get("base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tpl.Name != "base" || tpl.BuildID != id || tpl.MemoryMB != 512 || tpl.Engine != "chvemu v53.0+qemu-7.2" ||
+		tpl.KernelVersion != "6.12" || tpl.SizeBytes == 0 || tpl.OpenConnections != 2 || len(tpl.Layers) != 1 {
+		t.Errorf("got %+v", tpl)
+	}
+	for _, path := range append(tpl.Layers, tpl.Kernel, tpl.Initramfs, tpl.OverlaySeed, tpl.RAM, tpl.SnapshotDir) {
+		if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := s.Verify(t.Context(), "base"); err != nil {
+		t.Errorf("verify: %v", err)
+	}
+}
+
+func TestUnknownTemplate(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	for _, name := range []string{"none", "", "../base", "a/b", "a\x00b", "Ünïcode", strings.Repeat("x", 1000)} {
+		if _, err := s.Get(name); !errors.Is(err, ErrNoTemplate) {
+			t.Errorf("%q: got %v", name, err)
+		}
+		if err := s.Verify(t.Context(), name); !errors.Is(err, ErrNoTemplate) {
+			t.Errorf("verify %q: got %v", name, err)
+		}
+	}
+	if err := s.Remove(t.Context(), "none"); !errors.Is(err, ErrNoTemplate) {
+		t.Errorf("remove: %v", err)
+	}
+}
+
+func TestDamagedFileIsNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		damage func(t *testing.T, s *Store, tpl Template) string // returns what the error must name
+	}{
+		"truncated RAM": {func(t *testing.T, _ *Store, tpl Template) string {
+			if err := os.Truncate(tpl.RAM, 1); err != nil {
+				t.Fatal(err)
+			}
+			return tpl.RAM
+		}},
+		"missing overlay": {func(t *testing.T, _ *Store, tpl Template) string {
+			if err := os.Remove(tpl.OverlaySeed); err != nil {
+				t.Fatal(err)
+			}
+			return tpl.OverlaySeed
+		}},
+		"missing state": {func(t *testing.T, _ *Store, tpl Template) string {
+			if err := os.RemoveAll(tpl.SnapshotDir); err != nil {
+				t.Fatal(err)
+			}
+			return tpl.SnapshotDir
+		}},
+		"longer layer": {func(t *testing.T, _ *Store, tpl Template) string {
+			if err := os.Chmod(tpl.Layers[0], 0o644); err != nil {
+				t.Fatal(err)
+			}
+			write(t, tpl.Layers[0], "layer and more")
+			return tpl.Layers[0]
+		}},
+		"missing kernel": {func(t *testing.T, _ *Store, tpl Template) string {
+			if err := os.Remove(tpl.Kernel); err != nil {
+				t.Fatal(err)
+			}
+			return tpl.Kernel
+		}},
+		"manifest that is no JSON": {func(t *testing.T, s *Store, tpl Template) string {
+			path := s.path(buildsDir, tpl.BuildID, manifestFile)
+			write(t, path, "{")
+			return path
+		}},
+		"name that means nothing": {func(t *testing.T, s *Store, _ Template) string {
+			path := s.path(namesDir, "base.json")
+			write(t, path, `{"build_id":"../../etc"}`)
+			return path
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, t.TempDir())
+			fakeBuild(t, s, "base", "one")
+			fakeBuild(t, s, "whole", "two")
+			tpl, err := s.Get("base")
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := c.damage(t, s, tpl)
+			if _, err := s.Get("base"); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), path) {
+				t.Errorf("got %v, want it to name %s", err, path)
+			}
+			list, err := s.List()
+			if !errors.Is(err, ErrCorrupt) || len(list) == 0 && name != "missing kernel" {
+				t.Errorf("list: %d templates, %v", len(list), err)
+			}
+		})
+	}
+}
+
+func TestChangedBytesAreFoundOnDemand(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	fakeBuild(t, s, "base", "one")
+	tpl, err := s.Get("base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(tpl.RAM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[1] ^= 1
+	if err := os.WriteFile(tpl.RAM, raw, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get("base"); err != nil {
+		t.Errorf("get, which does not read: %v", err)
+	}
+	if err := s.Verify(t.Context(), "base"); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), tpl.RAM) {
+		t.Errorf("verify: %v", err)
+	}
+}
+
+func TestTemplateOfAnotherEngineIsRefusedByName(t *testing.T) {
+	dir := t.TempDir()
+	fakeBuild(t, openStore(t, dir), "base", "one")
+	other, err := Open(t.Context(), Config{Dir: dir, Engine: vmm.Engine{Kind: "cloud-hypervisor", Version: "v54.0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = other.Get("base")
+	if !errors.Is(err, ErrOtherEngine) || !strings.Contains(err.Error(), "chvemu v53.0+qemu-7.2") || !strings.Contains(err.Error(), "cloud-hypervisor v54.0") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRemovedNameLeavesTheBuildToItsUsers(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	id := fakeBuild(t, s, "base", "one")
+	if err := s.Remove(t.Context(), "base"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get("base"); !errors.Is(err, ErrNoTemplate) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.load(id); err != nil {
+		t.Errorf("the build is gone: %v", err)
+	}
+}
+
+// age makes a build unused for long.
+func age(t *testing.T, s *Store, id string) {
+	t.Helper()
+	old := time.Now().Add(-2 * buildGrace)
+	if err := os.Chtimes(s.path(buildsDir, id), old, old); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCollectRemovesWhatNobodyUses(t *testing.T) {
+	dir := t.TempDir()
+	s, other := openStore(t, dir), openStore(t, dir)
+	there := func(id string) bool { _, err := os.Stat(s.path(buildsDir, id)); return err == nil }
+	collect := func(daemon string, inUse ...string) {
+		t.Helper()
+		if err := s.Collect(t.Context(), daemon, inUse); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := fakeBuild(t, s, "base", "one")
+	second := fakeBuild(t, s, "base", "two")
+	collect("h1")
+	if !there(first) || !there(second) {
+		t.Fatal("a build that was replaced a moment ago is gone")
+	}
+	age(t, s, first)
+	age(t, s, second)
+	collect("h1", first)
+	if !there(first) || !there(second) {
+		t.Fatal("a build in use, or the current one, is gone")
+	}
+	if err := other.Collect(t.Context(), "h2", []string{first, first}); err != nil {
+		t.Fatal(err)
+	}
+	age(t, s, first)
+	collect("h1")
+	if !there(first) {
+		t.Fatal("a build that another daemon uses is gone")
+	}
+	age(t, s, first)
+	if err := other.Collect(t.Context(), "h2", nil); err != nil {
+		t.Fatal(err)
+	}
+	if there(first) || !there(second) {
+		t.Errorf("old there: %v, current there: %v", there(first), there(second))
+	}
+	if err := s.Collect(t.Context(), "../h1", nil); err == nil {
+		t.Error("a daemon's name that is a path was taken")
+	}
+}
+
+func TestCollectKeepsLayersThatABuildNeeds(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	fakeBuild(t, s, "base", "one")
+	unused, err := s.ensureLayer(t.Context(), "unused", func(_ context.Context, _, image string) error {
+		return os.WriteFile(image, []byte("x"), 0o644)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.collect(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if !s.haveLayer(unused) {
+		t.Error("a layer made a moment ago is gone")
+	}
+	if err := s.collect(time.Now().Add(2 * layerGrace)); err != nil {
+		t.Fatal(err)
+	}
+	if s.haveLayer(unused) {
+		t.Error("a layer of no build is kept")
+	}
+	if _, err := s.Get("base"); err != nil {
+		t.Errorf("what a build needs was removed: %v", err)
+	}
+}
+
+func TestOneDaemonBuildsAndTheOthersWait(t *testing.T) {
+	dir := t.TempDir()
+	var builds atomic.Int32
+	var all sync.WaitGroup
+	for range 4 {
+		s := openStore(t, dir)
+		all.Go(func() {
+			_, err := s.ensureLayer(context.Background(), "same", func(_ context.Context, _, image string) error {
+				builds.Add(1)
+				return os.WriteFile(image, []byte("x"), 0o644)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if builds.Load() != 1 {
+		t.Errorf("built %d times", builds.Load())
+	}
+}
+
+func TestFailedBuildLeavesNothing(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	failure := errors.New("no space")
+	_, err := s.ensureLayer(t.Context(), "x", func(_ context.Context, dir, image string) error {
+		write(t, filepath.Join(dir, "half"), "half")
+		write(t, image, "half")
+		return failure
+	})
+	if !errors.Is(err, failure) {
+		t.Errorf("got %v", err)
+	}
+	for _, sub := range []string{tmpDir, layersDir} {
+		if left, err := os.ReadDir(s.path(sub)); err != nil || len(left) != 0 {
+			t.Errorf("%s holds %v, %v", sub, left, err)
+		}
+	}
+}
+
+func TestDamagedLayerIsBuiltAnew(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	builds := 0
+	ensure := func() string {
+		t.Helper()
+		key, err := s.ensureLayer(t.Context(), "x", func(_ context.Context, _, image string) error {
+			builds++
+			return os.WriteFile(image, []byte("whole"), 0o644)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	key := ensure()
+	ensure()
+	if err := os.Truncate(s.layerPath(key), 1); err != nil {
+		t.Fatal(err)
+	}
+	ensure()
+	if raw, err := os.ReadFile(s.layerPath(key)); err != nil || string(raw) != "whole" || builds != 2 {
+		t.Errorf("built %d times, holds %q, %v", builds, raw, err)
+	}
+}
+
+func TestUnfinishedWorkOfAKilledDaemonIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	mine, remove, err := s.workDir(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := s.path(tmpDir, "123")
+	write(t, filepath.Join(left, "half"), "x")
+	write(t, filepath.Join(left, lockName), "") // its holder is gone
+	openStore(t, dir)
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("work of a killed daemon is left: %v", err)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Errorf("work that goes on was removed: %v", err)
+	}
+	remove()
+	if _, err := os.Stat(mine); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("finished work is left: %v", err)
+	}
+}
+
+func TestWaitForALockEndsWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	a, b := openStore(t, dir), openStore(t, dir)
+	unlock, err := a.lock(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stopped := errors.New("stopped")
+	time.AfterFunc(20*time.Millisecond, func() { cancel(stopped) })
+	if _, err := b.lock(ctx, "x"); !errors.Is(err, stopped) {
+		t.Errorf("got %v", err)
+	}
+	unlock()
+	unlock2, err := b.lock(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock2()
+}
+
+func TestStoreThatOnlyReadsDoesNotBuild(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	if _, err := s.bootVM(t.Context(), t.TempDir(), Template{}, VM{}); !errors.Is(err, errNoLease) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.Ensure(t.Context(), Definition{Name: "a"}, nil); !errors.Is(err, ErrInvalid) {
+		t.Errorf("an invalid definition: %v", err)
+	}
+}
