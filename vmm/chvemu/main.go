@@ -21,8 +21,8 @@ import (
 
 // Main runs the program and returns its exit code: 0 when it was asked to end or
 // the guest ended, 1 for an error, 2 for a command line that makes no sense. When
-// QEMU is killed by a signal the process ends by the same, so that its parent is
-// told.
+// QEMU is killed by SIGKILL so is this process, and after another signal the code
+// is 128 and its number, as a shell has it.
 func Main(args []string, stdout, stderr io.Writer) int {
 	o, err := parseOptions(args)
 	switch {
@@ -48,12 +48,15 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "Error: chvemu exited with the following error:\n  %s\n", err)
 		return 1
 	}
-	if ex.Signal != 0 {
-		signal.Reset(ex.Signal)
-		_ = unix.Kill(os.Getpid(), ex.Signal)
-		time.Sleep(time.Second) // a signal that does not kill leaves the code
+	switch ex.Signal {
+	case 0:
+		return ex.Code
+	case syscall.SIGKILL:
+		// Most likely for want of memory, which the parent is to see.
+		_ = unix.Kill(os.Getpid(), syscall.SIGKILL)
 	}
-	return ex.Code
+	// The runtime would make a dump of its own of most others.
+	return 128 + int(ex.Signal)
 }
 
 func printVersion(stdout, stderr io.Writer) int {
