@@ -45,6 +45,7 @@ func (o Options) fetchKernel(ctx context.Context, w io.Writer) error {
 		return nil
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(o.Root, "scripts", "fetch-kernel"), o.kernelDir())
+	cmd.Env = append(os.Environ(), "BERTH_HOSTD="+o.bin("hostd"))
 	cmd.Stdout, cmd.Stderr = w, w
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("fetch the guest kernel: %w", err)
