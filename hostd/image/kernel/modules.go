@@ -17,10 +17,11 @@ import (
 )
 
 // Modules are what a guest needs beyond what is built in nearly everywhere:
-// disks, network and overlayfs to be there at all, the entropy device, and the
-// socket diagnosis by which a restored guest drops its old connections.
+// disks, network and overlayfs to be there at all, the entropy device, the socket
+// diagnosis by which a restored guest drops its old connections, and the power
+// button, so that vm.power-button reaches the guest.
 var Modules = []string{
-	"virtio_blk", "virtio_net", "overlay", "virtio-rng", "tcp_diag",
+	"virtio_blk", "virtio_net", "overlay", "virtio-rng", "tcp_diag", "button",
 }
 
 // Extract writes dir/vmlinux and dir/modules/<release>/ from an unpacked kernel
