@@ -34,6 +34,7 @@ help: ## list these commands
 .PHONY: up
 up: ## start a whole Berth on this machine and run a first command in a first sandbox (root)
 	@scripts/install-deps up
+	@[[ -x bin/devstack ]] || echo "Building Berth (once, a minute or two) …"
 	@$(MAKE) --no-print-directory build
 	@exec bin/devstack up
 
