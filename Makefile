@@ -9,6 +9,14 @@ SHELL := /bin/bash
 # Go and tools that scripts/install-deps put into the clone come first.
 export PATH := $(CURDIR)/.tools/go/bin:$(CURDIR)/.tools/bin:$(PATH)
 
+# A path is meant from here, and tests run in their own directories.
+ifdef BERTH_VMM
+export BERTH_VMM := $(if $(findstring /,$(BERTH_VMM)),$(abspath $(BERTH_VMM)),$(BERTH_VMM))
+endif
+ifdef BERTH_KERNEL
+export BERTH_KERNEL := $(abspath $(BERTH_KERNEL))
+endif
+
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
@@ -67,7 +75,7 @@ conformance: ## the VMM conformance suite against the program that BERTH_VMM nam
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
 	@bin/devstack prepare --kernel-only
-	@BERTH_TEST_ROOT=1 $(GO_TEST) -count=1 -v -run Conformance ./vmm/...
+	@BERTH_TEST_ROOT=1 $(GO_TEST) -count=1 -v ./vmm/conformance/
 
 .PHONY: e2e
 e2e: ## the end-to-end and fault tests alone: real processes, real guests (root)
