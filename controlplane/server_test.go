@@ -468,7 +468,8 @@ func TestKilledLeaders(t *testing.T) {
 // A replica that is told to stop hands its leadership over and refuses nobody.
 func TestGracefulStop(t *testing.T) {
 	s := newStack(t)
-	s.join("h1", 8192)
+	// Room for every sandbox whose delete is refused on the way.
+	s.join("h1", 1<<20)
 	_, key := s.user("ann")
 	_, fresh := s.user("bob") // whose bucket is full at the end
 	old := s.leader()
