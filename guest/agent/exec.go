@@ -206,16 +206,14 @@ func (e *session) frame(t guestapi.FrameType, payload []byte) error {
 func (e *session) receive(req *guestapi.ExecRequest) {
 	input := newStdin(e.process, req)
 	defer input.close()
-	err := e.receiveFrames(input)
+	e.receiveFrames(input)
 	select {
 	case <-e.ended:
 		return
 	default:
 	}
-	if err != nil {
-		// Frames are whole or the connection is of no more use in either direction.
-		_ = e.conn.SetWriteDeadline(time.Now())
-	}
+	// Frames are whole or the connection is of no more use in either direction.
+	_ = e.conn.SetWriteDeadline(time.Now())
 	select {
 	case <-e.ended:
 	case <-e.detached:
@@ -229,11 +227,12 @@ func (e *session) receive(req *guestapi.ExecRequest) {
 	}
 }
 
-func (e *session) receiveFrames(input *stdin) error {
+// receiveFrames returns when no more frames can come, or one made no sense.
+func (e *session) receiveFrames(input *stdin) {
 	for {
 		kind, payload, err := guestapi.ReadFrame(e.in, nil)
 		if err != nil {
-			return err
+			return
 		}
 		switch kind {
 		case guestapi.FrameStdin:
@@ -254,10 +253,10 @@ func (e *session) receiveFrames(input *stdin) error {
 				_ = e.process.Resize(size)
 			}
 		default:
-			err = fmt.Errorf("frame of unknown type %d", kind)
+			return
 		}
 		if err != nil {
-			return err
+			return
 		}
 	}
 }

@@ -378,11 +378,10 @@ func TestSignalsReachTheGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		for {
+		for range time.Tick(time.Millisecond) {
 			if _, err := os.Stat(file); err == nil {
 				break
 			}
-			time.Sleep(time.Millisecond)
 		}
 		_ = p.Signal(syscall.SIGINT)
 	}()

@@ -2,6 +2,7 @@ package initramfs
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -48,7 +49,7 @@ func content(t *testing.T, raw []byte) (names []string, files map[string]string)
 	r := cpio.Newc.Reader(bytes.NewReader(raw))
 	for {
 		rec, err := r.ReadRecord()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return names, files
 		}
 		if err != nil {
