@@ -12,8 +12,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Where the host's package sources are configured.
@@ -176,6 +178,13 @@ func hostAptOptions(ctx context.Context) []string {
 // mmdebstrap runs it and tells its progress from the lines that it prints.
 func mmdebstrap(ctx context.Context, args []string, sources []byte, tell func(float64, string)) error {
 	cmd := exec.CommandContext(ctx, "mmdebstrap", args...)
+	// What it mounts in the root, and whatever it started, ends with it, and it
+	// ends with this program. The parent that the kernel watches is a thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Unshareflags: syscall.CLONE_NEWNS, Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL,
+	}
 	cmd.Stdin = bytes.NewReader(sources)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	out, err := cmd.StderrPipe()
