@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/netfab/slot"
@@ -48,6 +50,7 @@ func newWorld(t *testing.T) *world {
 	}
 	root, err := filepath.Abs("../..")
 	must(t, err)
+	oneAtATime(t)
 	w := &world{t: t, dir: t.TempDir(), uid: worldUID, slots: make(chan int, slotCount)}
 	// Unprivileged VMMs pass through every directory above their disks.
 	for d := w.dir; d != os.TempDir() && len(d) > 1; d = filepath.Dir(d) {
@@ -91,6 +94,16 @@ func newWorld(t *testing.T) *world {
 	must(t, err)
 	w.tinyLayer()
 	return w
+}
+
+// oneAtATime waits for another run of these tests on this machine: the names and
+// addresses of the guests' networks are the same.
+func oneAtATime(t *testing.T) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), "berth-image-test.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	must(t, err)
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	t.Cleanup(func() { f.Close() })
 }
 
 func must(t testing.TB, err error) {
