@@ -1,6 +1,7 @@
 package box
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -73,10 +74,15 @@ func (h *Host) exec(ctx context.Context, slot int, req *hostapi.ExecRequest) (ho
 	stderr := collector{limit: req.OutputLimitBytes, host: h}
 	defer stdout.free()
 	defer stderr.free()
+	streams := guestclient.Streams{Stdout: &stdout, Stderr: &stderr}
+	inline := req.Stdin
+	if len(inline) > inlineStdin {
+		inline, streams.Stdin = nil, bytes.NewReader(req.Stdin)
+	}
 	exit, err := h.guest(slot).Exec(ctx, guestapi.ExecRequest{
-		Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: req.Stdin,
+		Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: inline,
 		Timeout: req.Timeout, OutputLimitBytes: req.OutputLimitBytes,
-	}, guestclient.Streams{Stdout: &stdout, Stderr: &stderr})
+	}, streams)
 	if err != nil {
 		return hostapi.ExecResult{}, guestError(ctx, err)
 	}
@@ -85,6 +91,10 @@ func (h *Host) exec(ctx context.Context, slot int, req *hostapi.ExecRequest) (ho
 		TimedOut: exit.TimedOut, Truncated: exit.Truncated || stdout.truncated || stderr.truncated,
 	}, nil
 }
+
+// inlineStdin goes with the request, more follows it as frames: the guest bounds
+// how large a request may be. In bytes.
+const inlineStdin = 64 << 10
 
 // collector keeps one output stream, within its limit and within what the host
 // spends on all of them. The guest keeps the limit as well; it is not trusted.
