@@ -155,6 +155,9 @@ func (c *commandLine) net(d device, cfg *netConfig, tap *os.File) {
 		"guest_tso4": cfg.OffloadTSO, "guest_tso6": cfg.OffloadTSO, "guest_ecn": cfg.OffloadTSO,
 		"host_tso4": cfg.OffloadTSO, "host_tso6": cfg.OffloadTSO, "host_ecn": cfg.OffloadTSO,
 		"guest_ufo": cfg.OffloadUFO, "host_ufo": cfg.OffloadUFO,
+		// With it QEMU has a restored guest send packets before anything else. Cloud
+		// Hypervisor offers it too, but asks for it after a live migration only.
+		"guest_announce": false,
 	}
 	if cfg.MTU != nil {
 		o["host_mtu"] = *cfg.MTU
