@@ -88,7 +88,8 @@ func (c *commandLine) base(cfg *vmConfig, mem ram, accel string) {
 		c.add("-accel", "kvm", "-cpu", "host")
 	default:
 		// The translation cache is most of what a machine costs beyond its RAM.
-		c.add("-accel", "tcg,thread=multi,tb-size=32", "-cpu", "max")
+		// Without five-level page tables: each cold page costs a walk in software.
+		c.add("-accel", "tcg,thread=multi,tb-size=32", "-cpu", "max,la57=off")
 	}
 	c.add("-smp", fmt.Sprintf("cpus=%d,maxcpus=%d", cfg.CPUs.BootVCPUs, cfg.CPUs.BootVCPUs))
 	c.add("-m", fmt.Sprintf("size=%dk", mem.size>>10))
@@ -155,8 +156,9 @@ func (c *commandLine) net(d device, cfg *netConfig, tap *os.File) {
 		"guest_tso4": cfg.OffloadTSO, "guest_tso6": cfg.OffloadTSO, "guest_ecn": cfg.OffloadTSO,
 		"host_tso4": cfg.OffloadTSO, "host_tso6": cfg.OffloadTSO, "host_ecn": cfg.OffloadTSO,
 		"guest_ufo": cfg.OffloadUFO, "host_ufo": cfg.OffloadUFO,
-		// With it QEMU has a restored guest send packets before anything else. Cloud
-		// Hypervisor offers it too, but asks for it after a live migration only.
+		// Cloud Hypervisor has a resumed guest announce itself, and so would QEMU. On
+		// a slot's link nobody listens, and under emulation the guest would be busy
+		// with it before it could answer anyone.
 		"guest_announce": false,
 	}
 	if cfg.MTU != nil {
