@@ -108,7 +108,8 @@ func HardwareVirtualization(cpuinfo string) bool {
 }
 
 // parseVersion reads "<name> <version>" from the first line and, for chvemu, the
-// version of QEMU from a line of its own.
+// versions of QEMU and of the machine whose states it writes from lines of their
+// own: all that a stored state is bound to.
 func parseVersion(out []byte) (Engine, error) {
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	fields := strings.Fields(lines[0])
@@ -122,6 +123,9 @@ func parseVersion(out []byte) (Engine, error) {
 		for _, line := range lines[1:] {
 			if v, ok := strings.CutPrefix(line, "QEMU Version: "); ok {
 				e.Version += "+qemu-" + strings.Fields(v)[0]
+			}
+			if v, ok := strings.CutPrefix(line, "State Format: "); ok {
+				e.Version += ".state-" + strings.TrimSpace(v)
 			}
 		}
 	default:

@@ -11,6 +11,7 @@ func TestParseVersion(t *testing.T) {
 	cases := map[string]Engine{
 		"cloud-hypervisor v53.0\nMigration Protocol Versions: 1\n":               {Kind: KindCloudHypervisor, Version: "v53.0"},
 		"chvemu v53.0\nQEMU Version: 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)\n": {Kind: KindChvemu, Version: "v53.0+qemu-7.2.22"},
+		"chvemu v53.0\nQEMU Version: 7.2.22 (Debian)\nState Format: 2\n":         {Kind: KindChvemu, Version: "v53.0+qemu-7.2.22.state-2"},
 		"chvemu v53.0\nsome other line\nQEMU Version: 10.0.2\n":                  {Kind: KindChvemu, Version: "v53.0+qemu-10.0.2"},
 	}
 	for out, want := range cases {

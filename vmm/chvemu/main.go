@@ -72,6 +72,7 @@ func printVersion(stdout, stderr io.Writer) int {
 	}
 	line, _, _ := strings.Cut(string(out), "\n")
 	fmt.Fprintf(stdout, "QEMU Version: %s\n", strings.TrimPrefix(line, "QEMU emulator version "))
+	fmt.Fprintf(stdout, "State Format: %d\n", stateFormat)
 	return 0
 }
 
