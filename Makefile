@@ -58,7 +58,7 @@ build: ## build every program into bin/
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
 
 .PHONY: test
-test: ## every test: unit with -race, conformance, end-to-end (root; about 15 minutes on 2 cores)
+test: ## every test: unit with -race, conformance, end-to-end (root; about 8 minutes on 2 cores)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	@bin/devstack prepare
@@ -85,7 +85,7 @@ e2e: ## the end-to-end and fault tests alone: real processes, real guests (root)
 	@BERTH_TEST_ROOT=1 $(GO_TEST) -count=1 -v ./e2e/...
 
 .PHONY: bench
-bench: ## measure; prints a table, writes bench.json (root; about 5 minutes)
+bench: ## measure; prints a table, writes bench.json (root; about 3 minutes)
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ ./scripts/bench
