@@ -122,6 +122,9 @@ func (o Options) namespaces() ([]Thing, error) {
 // links finds the host's ends of the slots' pairs, and taps left outside a namespace.
 func (o Options) links() ([]Thing, error) {
 	links, err := netlink.LinkList()
+	for tries := 0; errors.Is(err, netlink.ErrDumpInterrupted) && tries < 20; tries++ {
+		links, err = netlink.LinkList() // links came and went meanwhile
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
