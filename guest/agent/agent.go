@@ -151,11 +151,15 @@ func (s *Server) sync(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) shutdown(w http.ResponseWriter, _ *http.Request) {
-	if err := s.cfg.PowerOff(); err != nil {
-		fail(w, http.StatusInternalServerError, fmt.Errorf("power off: %w", err))
-		return
-	}
+	// The answer goes first: process 1 ends this one as soon as it is asked.
+	w.Header().Set("Content-Length", "0")
 	w.WriteHeader(http.StatusAccepted)
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		s.cfg.Log.Warn("power off not acknowledged", "error", err)
+	}
+	if err := s.cfg.PowerOff(); err != nil {
+		s.cfg.Log.Error("power off failed", "error", err)
+	}
 }
 
 // decode reads a bounded JSON body.
