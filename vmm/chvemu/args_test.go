@@ -20,7 +20,7 @@ func TestDiskArgumentsNeedNoEscaping(t *testing.T) {
 	want := []string{
 		"-add-fd", "fd=3,set=5",
 		"-blockdev", `{"cache":{"direct":false,"no-flush":false},"discard":"ignore","driver":"raw","file":{"cache":{"direct":false,"no-flush":false},"discard":"ignore","driver":"file","filename":"/dev/fdset/5","locking":"off","read-only":true},"node-name":"blk5","read-only":true}`,
-		"-device", `{"addr":"0x5","bus":"pci.0","disable-legacy":"on","discard":false,"drive":"blk5","driver":"virtio-blk-pci","id":"dev5","num-queues":1,"queue-size":128,"serial":"s,t","write-zeroes":false}`,
+		"-device", `{"addr":"0x5","bus":"pci.0","disable-legacy":"on","discard":false,"drive":"blk5","driver":"virtio-blk-pci","id":"dev5","num-queues":1,"queue-size":128,"rerror":"report","serial":"s,t","werror":"report","write-zeroes":false}`,
 	}
 	if diff := cmp.Diff(want, line.args); diff != "" {
 		t.Errorf("arguments (-want +got):\n%s", diff)

@@ -72,6 +72,9 @@ func diskDevice(d device, cfg *diskConfig) map[string]any {
 		"driver": "virtio-blk-pci", "id": d.qdev(), "bus": "pci.0", "addr": slotAddr(d), "disable-legacy": "on",
 		"drive": topNode(d, cfg), "num-queues": cfg.NumQueues, "queue-size": cfg.QueueSize,
 		"discard": cfg.Sparse && !cfg.ReadOnly, "write-zeroes": cfg.Sparse && !cfg.ReadOnly,
+		// A host's full disk is an I/O error of the guest's, as it is with Cloud
+		// Hypervisor. By default QEMU would stop the VM.
+		"rerror": "report", "werror": "report",
 	}
 	if cfg.Serial != nil {
 		o["serial"] = *cfg.Serial

@@ -1,0 +1,152 @@
+package vmm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// The files of a snapshot directory.
+const (
+	FileConfig = "config.json"
+	FileState  = "state.json"
+	// FileMemory is an image of the guest's RAM, laid out like the file of a
+	// memory zone. It is absent where RAM was a shared file.
+	FileMemory = "memory-ranges"
+)
+
+// DetachMemory makes a snapshot of one memory zone restorable by any number of
+// VMs at once that share its RAM: with memory-ranges as the zone's file, mapped
+// privately.
+//
+// Cloud Hypervisor would read the whole of memory-ranges into each VM, over
+// whatever the zone's file is (fill_saved_regions in vmm/src/memory_manager.rs),
+// and its other way, OnDemand, is refused by the kernel where a zone has a file
+// that is not on a tmpfs, and copies all pages as well, in the background
+// (restore_by_uffd, uffd_handler_loop). What is read is listed in the state, so
+// the list is emptied: then the mapping is all there is to the RAM. The image
+// has the ranges one after the other, which is how a zone's regions lie in its
+// file (memory_zone's file_offset in create_memory_regions_from_zones).
+//
+// chvemu maps memory-ranges privately by itself.
+func DetachMemory(engine Engine, dir string) error {
+	if engine.Kind != KindCloudHypervisor {
+		return nil
+	}
+	path := filepath.Join(dir, FileState)
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("detach memory of a snapshot: %w", err)
+	}
+	var image int64
+	st, err := os.Stat(filepath.Join(dir, FileMemory))
+	switch {
+	case err == nil:
+		image = st.Size()
+	case !errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("detach memory of a snapshot: %w", err)
+	}
+	edited, err := emptyRanges(raw, image)
+	if err != nil {
+		return fmt.Errorf("detach memory of a snapshot: %s: %w", path, err)
+	}
+	if bytes.Equal(edited, raw) {
+		return nil
+	}
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, edited, 0o600); err != nil {
+		return fmt.Errorf("detach memory of a snapshot: %w", err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("detach memory of a snapshot: %w", err)
+	}
+	return nil
+}
+
+// object is a JSON object whose members stay as they were written, but for the
+// one that is changed.
+type object map[string]json.RawMessage
+
+func (o object) get(key string, out any) error {
+	raw, ok := o[key]
+	if !ok {
+		return fmt.Errorf("it has no %s", key)
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+func (o object) set(key string, v any) (err error) {
+	o[key], err = json.Marshal(v)
+	return err
+}
+
+// emptyRanges empties the list of a state's saved memory ranges, which must add
+// up to the image of their content. The state of a component is JSON in a string
+// (SnapshotData in vm-migration/src/lib.rs).
+func emptyRanges(raw []byte, image int64) ([]byte, error) {
+	const manager = "memory-manager" // MEMORY_MANAGER_SNAPSHOT_ID in vmm/src/lib.rs
+	var root, parts, component, data, state object
+	var text string
+	if err := json.Unmarshal(raw, &root); err != nil {
+		return nil, err
+	}
+	if err := root.get("snapshots", &parts); err != nil {
+		return nil, err
+	}
+	if err := parts.get(manager, &component); err != nil {
+		return nil, err
+	}
+	if err := component.get("snapshot_data", &data); err != nil {
+		return nil, err
+	}
+	if err := data.get("state", &text); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal([]byte(text), &state); err != nil {
+		return nil, fmt.Errorf("state of the %s: %w", manager, err)
+	}
+	var ranges struct {
+		Data []struct {
+			Length int64 `json:"length"`
+		} `json:"data"`
+	}
+	if err := state.get("memory_ranges", &ranges); err != nil {
+		return nil, err
+	}
+	var total int64
+	for _, r := range ranges.Data {
+		total += r.Length
+	}
+	if len(ranges.Data) == 0 {
+		return raw, nil // RAM was a shared file, or this was done before
+	}
+	if total != image {
+		return nil, fmt.Errorf("its memory ranges have %d bytes and %s has %d", total, FileMemory, image)
+	}
+	if err := state.set("memory_ranges", map[string]any{"data": []any{}}); err != nil {
+		return nil, err
+	}
+	inner, err := json.Marshal(state)
+	if err != nil {
+		return nil, err
+	}
+	if err := data.set("state", string(inner)); err != nil {
+		return nil, err
+	}
+	if err := component.set("snapshot_data", data); err != nil {
+		return nil, err
+	}
+	if err := parts.set(manager, component); err != nil {
+		return nil, err
+	}
+	if err := root.set("snapshots", parts); err != nil {
+		return nil, err
+	}
+	return json.Marshal(root)
+}
