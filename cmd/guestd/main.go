@@ -123,6 +123,7 @@ func runAgent(log *slog.Logger) error {
 		Guest:    guest,
 		Peer:     netip.MustParseAddr(guestapi.GatewayAddr),
 		Spec:     spec,
+		StartLog: guestapi.StartLogPath,
 		Groups:   groups,
 		PowerOff: func() error { return syscall.Kill(1, initd.PowerOffSignal) },
 		Log:      log,
@@ -133,9 +134,13 @@ func runAgent(log *slog.Logger) error {
 	return server.Serve()
 }
 
-// scrubLeave is the free memory that scrub leaves alone, in bytes: what others
-// need meanwhile must not be taken from the page cache.
-const scrubLeave = 24 << 20
+// scrubLeave is the least free memory that scrub leaves alone, in bytes: what
+// others need meanwhile must not be taken from the page cache. In a larger guest
+// the kernel keeps more for itself, and the tables of the pages take more.
+const (
+	scrubLeave     = 24 << 20
+	scrubLeavePart = 24 // of all memory
+)
 
 // scrub has the kernel clear the free memory. A guest's state is stored after
 // it, and pages of zeros are not stored.
@@ -144,7 +149,8 @@ func scrub() error {
 	if err := unix.Sysinfo(&info); err != nil {
 		return err
 	}
-	size := int(info.Freeram)*int(info.Unit) - scrubLeave
+	unit := int(info.Unit)
+	size := int(info.Freeram)*unit - max(scrubLeave, int(info.Totalram)*unit/scrubLeavePart)
 	if size <= 0 {
 		return nil
 	}

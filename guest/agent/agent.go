@@ -18,15 +18,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cloud/berth/guest/disks"
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/identity"
+	"github.com/berth-cloud/berth/guest/ports"
 	"github.com/berth-cloud/berth/guest/proc"
 )
 
 // Bounds on what a request may make the agent hold.
 const (
-	maxBody   = 4 << 20 // JSON bodies, in bytes; more stdin comes as frames
-	maxHeader = 16 << 10
+	maxBody   = 4 << 20  // JSON bodies, in bytes; more stdin comes as frames
+	maxHeader = 32 << 10 // a path of 4 KB, each byte as %XX, and room
 	maxExecs  = 512
 	readWait  = 30 * time.Second // for a request's header
 )
@@ -38,6 +40,7 @@ type Config struct {
 	Peer     netip.Addr // the only address that is answered; the zero value: any
 	Guest    Guest
 	Spec     guestapi.BootSpec
+	StartLog string // path of the start command's output
 	Groups   proc.Groups
 	PowerOff func() error
 	Log      *slog.Logger
@@ -51,16 +54,20 @@ type Guest interface {
 
 // Server is the agent.
 type Server struct {
-	cfg   Config
-	front *front
+	cfg       Config
+	listener  net.Listener
+	datagrams *datagrams
+	disks     *disks.Guest
 
 	identityMu sync.Mutex // one identity at a time
+	life       life
 	scratch    [8 << 10]byte
 
 	mu         sync.Mutex
 	generation uint64
 	env        map[string]string // of the identity
 	execs      map[*session]struct{}
+	transfers  map[*func()]struct{} // each ends one; nil until the first
 }
 
 // New returns an agent that listens, and knows the identity that an agent
@@ -70,18 +77,23 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	front, err := listen(cfg.Listen, cfg.Peer, cfg.Log)
+	listener, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(cfg.Listen))
 	if err != nil {
 		return nil, err
 	}
+	datagrams, err := listenDatagrams(listener.Addr().(*net.TCPAddr).AddrPort(), cfg.Peer, cfg.Log)
+	if err != nil {
+		_ = listener.Close()
+		return nil, err
+	}
 	return &Server{
-		cfg: cfg, front: front, generation: last.Generation, env: last.Env,
-		execs: map[*session]struct{}{},
+		cfg: cfg, listener: listener, datagrams: datagrams, generation: last.Generation, env: last.Env,
+		disks: disks.NewGuest(), execs: map[*session]struct{}{},
 	}, nil
 }
 
-// Addr is where the agent listens.
-func (s *Server) Addr() net.Addr { return s.front.addr }
+// Addr is where the agent listens, for connections and for datagrams.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // Serve answers until Close.
 func (s *Server) Serve() error {
@@ -91,27 +103,63 @@ func (s *Server) Serve() error {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn),
 	}
-	var served sync.WaitGroup
-	var err error
-	served.Go(func() { err = server.Serve(s.front) })
-	accepted := s.front.run(s.answerIdentity)
-	_ = s.front.Close()
-	served.Wait()
+	served := make(chan error)
+	go func() {
+		err := server.Serve(fromPeer{s.listener, s.cfg.Peer})
+		_ = s.Close()
+		served <- err
+	}()
+	read := s.datagrams.run(s.takeIdentity)
+	_ = s.Close()
+	err := <-served
 	if errors.Is(err, net.ErrClosed) {
 		err = nil
 	}
-	return errors.Join(accepted, err, server.Close())
+	return errors.Join(read, err, server.Close())
 }
 
 // Close makes Serve return, and cuts every connection.
-func (s *Server) Close() error { return s.front.Close() }
+func (s *Server) Close() error {
+	s.datagrams.close()
+	if err := s.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// fromPeer accepts the connections of one address; the zero value: of all.
+type fromPeer struct {
+	net.Listener
+	peer netip.Addr
+}
+
+func (l fromPeer) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if from, ok := conn.RemoteAddr().(*net.TCPAddr); !l.peer.IsValid() || ok && from.AddrPort().Addr().Unmap() == l.peer {
+			return conn, nil
+		}
+		_ = conn.Close()
+	}
+}
 
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+guestapi.PathHealth, s.health)
 	mux.HandleFunc("POST "+guestapi.PathIdentity, s.identity)
 	mux.HandleFunc("POST "+guestapi.PathExec, s.exec)
-	mux.HandleFunc("PUT "+guestapi.PathFile, s.putFile)
+	mux.HandleFunc("GET "+guestapi.PathFS, s.onFiles(s.getFile))
+	mux.HandleFunc("PUT "+guestapi.PathFS, s.onFiles(s.putFile))
+	mux.HandleFunc("DELETE "+guestapi.PathFS, s.onFiles(s.deleteFile))
+	mux.HandleFunc("GET "+guestapi.PathFSStat, s.onFiles(s.statFile))
+	mux.HandleFunc("GET "+guestapi.PathFSDir, s.onFiles(s.listDir))
+	mux.HandleFunc("POST "+guestapi.PathFSDir, s.onFiles(s.makeDir))
+	mux.HandleFunc("GET "+guestapi.PathLogs, s.logs)
+	mux.HandleFunc("GET "+guestapi.PathPorts, s.ports)
+	mux.HandleFunc("POST "+guestapi.PathMounts, s.mount)
 	mux.HandleFunc("POST "+guestapi.PathSync, s.sync)
 	mux.HandleFunc("POST "+guestapi.PathShutdown, s.shutdown)
 	return mux
@@ -146,7 +194,38 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) sync(w http.ResponseWriter, _ *http.Request) {
-	unix.Sync()
+	if err := disks.Sync(); err != nil {
+		fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) ports(w http.ResponseWriter, _ *http.Request) {
+	own, _ := netip.ParseAddrPort(s.Addr().String())
+	list, err := ports.Listening("/proc", own)
+	if err != nil {
+		fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	reply(w, http.StatusOK, list)
+}
+
+func (s *Server) mount(w http.ResponseWriter, r *http.Request) {
+	var m guestapi.Mount
+	if err := decode(w, r, &m); err != nil {
+		badRequest(w, err)
+		return
+	}
+	ctx, leave, ok := s.transfer(w, r)
+	if !ok {
+		return
+	}
+	defer leave()
+	if err := s.disks.Mount(ctx, m); err != nil {
+		refuse(w, err)
+		return
+	}
 	w.WriteHeader(http.StatusNoContent)
 }
 

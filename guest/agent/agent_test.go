@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,8 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -47,6 +44,7 @@ func (g *fakeGuest) Apply(id *guestapi.Identity, _ time.Time, _ netip.AddrPort) 
 func (g *fakeGuest) Last() (identity.Last, error) { return g.last, nil }
 
 type world struct {
+	server   *Server
 	guest    *fakeGuest
 	client   *guestclient.Client
 	addr     string
@@ -85,11 +83,20 @@ func start(t *testing.T, change ...func(*Config)) *world {
 			t.Errorf("serve: %v", err)
 		}
 	})
-	w.addr = s.Addr().String()
-	w.client = guestclient.New(func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", w.addr)
-	})
+	w.server, w.addr = s, s.Addr().String()
+	w.client = guestclient.New(w.dial("tcp"), guestclient.ByDatagrams(w.dial("udp")))
 	return w
+}
+
+func (w *world) dial(network string) guestclient.Dial {
+	return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, network, w.addr) }
+}
+
+// transfers counts the requests that last.
+func (w *world) transfers() int {
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
+	return len(w.server.transfers)
 }
 
 func await(t *testing.T, what string, ok func() bool) {
@@ -124,6 +131,15 @@ func TestOnlyThePeerIsAnswered(t *testing.T) {
 	if h, err := w.client.Health(ctx); err == nil {
 		t.Errorf("answered %+v", h)
 	}
+	// Nothing answers a datagram of another, so its end is the context's.
+	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer stop()
+	if done, err := w.client.Identity(ctx, testIdentity(1)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("confirmed %+v, %v", done, err)
+	}
+	if len(w.guest.applied) != 0 {
+		t.Errorf("applied %+v", w.guest.applied)
+	}
 }
 
 func testIdentity(generation uint64) guestapi.Identity {
@@ -135,7 +151,19 @@ func testIdentity(generation uint64) guestapi.Identity {
 }
 
 func TestIdentityIsConfirmed(t *testing.T) {
-	w := start(t)
+	for _, way := range []string{"datagram", "connection"} {
+		t.Run(way, func(t *testing.T) {
+			w := start(t)
+			if way == "connection" {
+				w.client = guestclient.New(w.dial("tcp"))
+			}
+			identityIsConfirmed(t, w)
+		})
+	}
+}
+
+func identityIsConfirmed(t *testing.T, w *world) {
+	t.Helper()
 	done, err := w.client.Identity(t.Context(), testIdentity(3))
 	if err != nil {
 		t.Fatal(err)
@@ -282,13 +310,9 @@ func TestBadBodiesAreRefused(t *testing.T) {
 		"exec of a wrong type":   {"POST", guestapi.PathExec, `{"argv":"ls"}`, 400},
 		"exec without upgrade":   {"POST", guestapi.PathExec, `{"argv":["ls"]}`, 426},
 		"exec of 5 MiB":          {"POST", guestapi.PathExec, `{"argv":["` + strings.Repeat("x", 5<<20) + `"]}`, 413},
-		"file of no path":        {"PUT", guestapi.PathFile, "", 400},
-		"file of relative path":  {"PUT", guestapi.PathFile + "?path=x", "", 400},
-		"file with a NUL":        {"PUT", guestapi.PathFile + "?path=/tmp/%00", "", 400},
-		"file of a wrong mode":   {"PUT", guestapi.PathFile + "?path=/tmp/x&mode=9", "", 400},
-		"file of a setuid mode":  {"PUT", guestapi.PathFile + "?path=/tmp/x&mode=4755", "", 400},
-		"file that is a dir":     {"PUT", guestapi.PathFile + "?path=/tmp", "", 400},
-		"file below a file":      {"PUT", guestapi.PathFile + "?path=/etc/passwd/x", "", 400},
+		"mount of no JSON":       {"POST", guestapi.PathMounts, "", 400},
+		"mount on the root":      {"POST", guestapi.PathMounts, `{"serial":"vol-1","path":"/"}`, 400},
+		"ports by POST":          {"POST", guestapi.PathPorts, "", 405},
 		"unknown route":          {"GET", "/v1/nothing", "", 404},
 		"health by POST":         {"POST", guestapi.PathHealth, "{}", 405},
 		"identity of wrong type": {"POST", guestapi.PathIdentity, `{"generation":"1"}`, 400},
@@ -313,48 +337,23 @@ func TestBadBodiesAreRefused(t *testing.T) {
 	}
 }
 
-func TestFileIsWrittenWhole(t *testing.T) {
+func TestPortsLeaveTheAgentOut(t *testing.T) {
 	w := start(t)
-	path := filepath.Join(t.TempDir(), "new dir", "file")
-	data := bytes.Repeat([]byte("\x00\xff"), 1<<20)
-	if err := w.client.PutFile(t.Context(), path, 0o750, data); err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile(path)
-	if err != nil || !bytes.Equal(got, data) {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
-	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o750 {
-		t.Errorf("mode %v, %v", st.Mode(), err)
-	}
-}
-
-func TestInterruptedFileLeavesTheOld(t *testing.T) {
-	w := start(t)
-	dir := t.TempDir()
-	path := filepath.Join(dir, "file")
-	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.Dial("tcp", w.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(conn, "PUT /v1/file?path="+path+" HTTP/1.1\r\nHost: guest\r\nContent-Length: 100\r\n\r\nhalf"); err != nil {
-		t.Fatal(err)
-	}
-	entries := func() int {
-		e, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer other.Close()
+	list, err := w.client.Ports(t.Context())
+	must(t, err)
+	found := false
+	for _, p := range list {
+		addr := net.JoinHostPort(p.Address, itoa(p.Port))
+		found = found || addr == other.Addr().String()
+		if addr == w.addr {
+			t.Errorf("the agent is listed: %+v", p)
 		}
-		return len(e)
 	}
-	await(t, "the temporary file", func() bool { return entries() == 2 })
-	conn.Close()
-	await(t, "its removal", func() bool { return entries() == 1 })
-	if got, err := os.ReadFile(path); err != nil || string(got) != "old" {
-		t.Errorf("got %q, %v", got, err)
+	if !found {
+		t.Errorf("%+v lacks %s", list, other.Addr())
 	}
 }
 

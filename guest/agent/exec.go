@@ -117,14 +117,18 @@ func (s *Server) leave(e *session) {
 	delete(s.execs, e)
 }
 
-// detachAll parts every running command from its caller. The guest was restored
-// since they were started, so the callers speak to the guest it was restored
-// from, if they live at all; here the commands go on without one.
+// detachAll parts every running command from its caller, and ends what else a
+// caller waits for. The guest was restored since they were started, so the
+// callers speak to the guest it was restored from, if they live at all; here
+// the commands go on without one.
 func (s *Server) detachAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for e := range s.execs {
 		e.detachOnce.Do(func() { close(e.detached) })
+	}
+	for cut := range s.transfers {
+		(*cut)()
 	}
 }
 
@@ -132,7 +136,7 @@ func (s *Server) detachAll() {
 func (e *session) run(spec proc.Spec, req *guestapi.ExecRequest) {
 	process, err := proc.Start(e.server.cfg.Groups, spec)
 	if err != nil {
-		e.notStarted(err)
+		e.notStarted(err, req.MustStart)
 		return
 	}
 	e.process = process
@@ -160,16 +164,21 @@ func (e *session) finish(err error) {
 	_ = e.conn.SetReadDeadline(deadline)
 }
 
-// notStarted reports a command that cannot be run as a shell does, and anything
-// else as an error.
-func (e *session) notStarted(err error) {
+// notStarted reports a command whose program cannot be run as a shell does,
+// unless it must, and anything else as an error.
+func (e *session) notStarted(err error, must bool) {
 	var command *proc.CommandError
-	if errors.As(err, &command) {
+	isCommand := errors.As(err, &command)
+	if isCommand && !must {
 		_ = e.frame(guestapi.FrameStderr, []byte(command.Error()+"\n"))
 		raw, _ := json.Marshal(guestapi.ExecExit{ExitCode: command.Code})
 		err = e.frame(guestapi.FrameExit, raw)
 	} else {
-		raw, _ := json.Marshal(guestapi.Error{Error: "command not started", Detail: err.Error()})
+		told := guestapi.Error{Error: "command not started", Detail: err.Error()}
+		if isCommand {
+			told.Code = guestapi.CodeNoProgram
+		}
+		raw, _ := json.Marshal(told)
 		err = e.frame(guestapi.FrameError, raw)
 	}
 	close(e.ended)

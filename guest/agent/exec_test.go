@@ -116,10 +116,32 @@ func TestCommandThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
+func TestProgramThatMustStart(t *testing.T) {
+	w := start(t)
+	for name, program := range map[string]string{"missing": guestapi.LSPDir + "/no-such-language", "no program": "/etc/passwd", "a directory": "/etc"} {
+		t.Run(name, func(t *testing.T) {
+			_, err := w.client.Run(t.Context(), guestapi.ExecRequest{Argv: []string{program}, MustStart: true, OpenStdin: true})
+			var refused *guestclient.Error
+			if !errors.As(err, &refused) || refused.Body.Code != guestapi.CodeNoProgram || !strings.Contains(refused.Body.Detail, program) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	res, err := w.client.Run(t.Context(), guestapi.ExecRequest{Argv: sh("exit 127"), MustStart: true})
+	if err != nil || res.ExitCode != 127 {
+		t.Errorf("one that ends as if it were missing: %+v, %v", res, err)
+	}
+	var refused *guestclient.Error
+	if _, err := w.client.Run(t.Context(), guestapi.ExecRequest{Argv: sh("true"), User: "nobody-here", MustStart: true}); !errors.As(err, &refused) || refused.Body.Code != "" {
+		t.Errorf("another error: %v", err)
+	}
+}
+
 func TestCallerThatGoesAwayEndsTheCommand(t *testing.T) {
 	w := start(t)
 	for name, line := range map[string]string{
 		"while it is silent":           "sleep 1000",
+		"while it ignores signals":     "trap '' HUP INT TERM PIPE; sleep 1000; sleep 1000",
 		"while it writes":              "yes",
 		"while it reads no input":      "exec sleep 1000",
 		"while its output is not read": "yes long-output-that-fills-buffers",
@@ -152,6 +174,45 @@ func TestCallerThatGoesAwayEndsTheCommand(t *testing.T) {
 	}
 }
 
+// TestReaderThatStopsHoldsTheCommand counts what a command could write while
+// nobody reads it: what the buffers on the way hold, and no more.
+func TestReaderThatStopsHoldsTheCommand(t *testing.T) {
+	const piece, most = 64 << 10, 32 << 20
+	w := start(t)
+	dir := t.TempDir()
+	count := func() int {
+		st, err := os.Stat(filepath.Join(dir, "count"))
+		if err != nil {
+			return 0
+		}
+		return int(st.Size()) * piece
+	}
+	read := make(chan struct{})
+	done := make(chan error, 1)
+	var n counter
+	go func() {
+		_, err := w.client.Exec(t.Context(), guestapi.ExecRequest{
+			Argv: sh("i=0; while [ $i -lt 1000 ]; do head -c " + strconv.Itoa(piece) + " /dev/zero; printf x >> count; i=$((i+1)); done"), Cwd: dir,
+		}, guestclient.Streams{Stdout: io.MultiWriter(blocked{read}, &n)})
+		done <- err
+	}()
+	before, same := -1, 0
+	await(t, "the command to stand still", func() bool {
+		now := count()
+		if same++; now != before || now == 0 {
+			before, same = now, 0
+		}
+		return same > 100
+	})
+	if before > most {
+		t.Errorf("it wrote %d MB that nobody read", before>>20)
+	}
+	close(read)
+	if err := <-done; err != nil || n != 1000*piece {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
 type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
@@ -160,42 +221,60 @@ type blocked struct{ until chan struct{} }
 
 func (b blocked) Write(p []byte) (int, error) { <-b.until; return len(p), nil }
 
+// TestNewIdentityPartsCommandsFromTheirCallers also has a fork, whose generation
+// is that of its parent or a lower one.
 func TestNewIdentityPartsCommandsFromTheirCallers(t *testing.T) {
-	w := start(t)
-	out := filepath.Join(t.TempDir(), "out")
-	argv, pid := reporting(t, "while :; do echo line; [ -e "+out+" ] && exit; sleep 0.01; done")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		_, err := w.client.Exec(ctx, guestapi.ExecRequest{Argv: argv}, guestclient.Streams{})
-		done <- err
-	}()
-	p := pid()
-	if _, err := w.client.Identity(t.Context(), testIdentity(2)); err != nil {
-		t.Fatal(err)
+	first := testIdentity(2)
+	woken, fork := first, testIdentity(1)
+	woken.Entropy = bytes.Repeat([]byte{1}, 64)
+	fork.Entropy, fork.MachineID = woken.Entropy, strings.Repeat("cd", 16)
+	for name, c := range map[string]struct {
+		next  guestapi.Identity
+		parts bool
+	}{
+		"a later generation": {testIdentity(3), true}, "a wake": {woken, true}, "a fork": {fork, true}, "the same again": {first, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t)
+			_, err := w.client.Identity(t.Context(), first)
+			must(t, err)
+			out := filepath.Join(t.TempDir(), "out")
+			argv, pid := reporting(t, "while :; do echo line; [ -e "+out+" ] && exit; sleep 0.01; done")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() {
+				_, err := w.client.Exec(ctx, guestapi.ExecRequest{Argv: argv}, guestclient.Streams{})
+				done <- err
+			}()
+			p := pid()
+			_, err = w.client.Identity(t.Context(), c.next)
+			must(t, err)
+			cancel()
+			<-done
+			if c.parts {
+				outlives(t, p)
+				must(t, os.WriteFile(out, nil, 0o644))
+			}
+			await(t, "the command's end", func() bool { return !alive(p) })
+		})
 	}
-	cancel()
-	<-done
-	// The same identity again changes nothing.
-	if _, err := w.client.Identity(t.Context(), testIdentity(2)); err != nil {
-		t.Fatal(err)
-	}
+}
+
+// outlives fails if the process ends as one does whose caller went.
+func outlives(t *testing.T, pid int) {
+	t.Helper()
 	gone := time.After(3 * goneGrace)
-	for waiting := true; waiting; {
+	for {
 		select {
 		case <-gone:
-			waiting = false
+			return
 		case <-time.After(10 * time.Millisecond):
-			if !alive(p) {
+			if !alive(pid) {
 				t.Fatal("the command ended with its caller")
 			}
 		}
 	}
-	if err := os.WriteFile(out, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "the command's own end", func() bool { return !alive(p) })
 }
 
 func TestSignalsAndResizes(t *testing.T) {
@@ -238,6 +317,12 @@ func (s *screen) shows(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Contains(s.buf.String(), text)
+}
+
+func (s *screen) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
 }
 
 func TestInputPastTheCommandsEnd(t *testing.T) {

@@ -1,85 +1,234 @@
 package agent
 
 import (
-	"errors"
+	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
+	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/berth-cloud/berth/guest/files"
+	"github.com/berth-cloud/berth/guest/guestapi"
 )
 
-// putFile writes the body to a file, which is the old one until it is the new.
-func (s *Server) putFile(w http.ResponseWriter, r *http.Request) {
-	path, mode, err := fileParams(r.URL.Query().Get("path"), r.URL.Query().Get("mode"))
-	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
-	}
-	if err := receiveFile(path, mode, r.Body); err != nil {
-		status := http.StatusInternalServerError
-		switch {
-		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-			status = http.StatusInsufficientStorage
-		case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EEXIST),
-			errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ELOOP), errors.Is(err, io.ErrUnexpectedEOF):
-			status = http.StatusBadRequest
+// fileHandler serves one request for a path that was checked. An error that it
+// returns has not been answered yet.
+type fileHandler func(w http.ResponseWriter, r *http.Request, path string) error
+
+// onFiles checks the path, and keeps the request among the transfers.
+func (s *Server) onFiles(handle fileHandler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		path, err := files.Path(r.URL.Query().Get("path"))
+		if err != nil {
+			refuse(w, err)
+			return
 		}
-		fail(w, status, err)
-		return
+		ctx, leave, ok := s.transfer(w, r)
+		if !ok {
+			return
+		}
+		defer leave()
+		if err := handle(w, r.WithContext(ctx), path); err != nil {
+			refuse(w, err)
+		}
 	}
-	w.WriteHeader(http.StatusNoContent)
 }
 
-func fileParams(path, octal string) (string, os.FileMode, error) {
-	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
-		return "", 0, fmt.Errorf("path %q is not an absolute path", path)
+func refuse(w http.ResponseWriter, err error) {
+	r := files.Refuse(err)
+	reply(w, r.Status, guestapi.Error{Error: r.Text, Detail: r.Detail})
+}
+
+// getFile sends a file, or the part of it that was asked for.
+func (s *Server) getFile(w http.ResponseWriter, r *http.Request, path string) error {
+	f, err := files.Open(path)
+	if err != nil {
+		return err
 	}
+	defer f.Close()
+	h := w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	if f.Size < 0 {
+		// One of the kernel's own files: how long it is shows at its end, and no
+		// two readings of it need be the same.
+		h.Set("Last-Modified", f.Modified.UTC().Format(http.TimeFormat))
+		if r.Method == http.MethodHead {
+			return nil
+		}
+		if _, err := w.Write(f.Head); err != nil {
+			return nil
+		}
+		abortOn(copyAll(w, f.Rest()))
+		return nil
+	}
+	h.Set("ETag", f.ETag)
+	var content io.ReadSeeker = f.File
+	if f.Head != nil {
+		content = bytes.NewReader(f.Head)
+	}
+	http.ServeContent(w, r, "", f.Modified, content)
+	return nil
+}
+
+func copyAll(to io.Writer, from io.Reader) error {
+	_, err := io.CopyBuffer(struct{ io.Writer }{to}, from, make([]byte, 32<<10))
+	return err
+}
+
+// abortOn ends an answer that was begun so that the caller knows it for broken.
+func abortOn(err error) {
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// putFile writes the body to a file, which is the old one until it is the new.
+func (s *Server) putFile(w http.ResponseWriter, r *http.Request, path string) error {
+	mode, err := fileMode(r.URL.Query().Get("mode"))
+	if err != nil {
+		return err
+	}
+	body := &upload{Reader: r.Body}
+	created, err := files.Write(path, mode, r.ContentLength, body)
+	if err != nil && body.begun {
+		linger(w, r, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if created {
+		w.WriteHeader(http.StatusCreated)
+	} else {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return nil
+}
+
+// upload knows whether any of it was read.
+type upload struct {
+	io.Reader
+	begun bool
+}
+
+func (u *upload) Read(b []byte) (int, error) {
+	u.begun = true
+	return u.Reader.Read(b)
+}
+
+// linger refuses an upload whose sender is still sending, and reads on for a
+// while: closing the connection would reset it, and the answer with it.
+func linger(w http.ResponseWriter, r *http.Request, err error) {
+	conn := http.NewResponseController(w)
+	_ = conn.EnableFullDuplex()
+	w.Header().Set("Connection", "close")
+	refuse(w, err)
+	if conn.Flush() == nil && conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+		_ = copyAll(io.Discard, r.Body)
+	}
+}
+
+const defaultMode = 0o644
+
+func fileMode(octal string) (uint32, error) {
 	if octal == "" {
-		octal = "0644"
+		return defaultMode, nil
 	}
 	mode, err := strconv.ParseUint(octal, 8, 32)
-	if err != nil || mode > 0o777 {
-		return "", 0, fmt.Errorf("mode %q is not an octal number up to 0777", octal)
+	if err != nil || mode > 0o7777 {
+		return 0, &files.Refusal{
+			Status: http.StatusBadRequest, Text: "invalid mode", Detail: fmt.Sprintf("%.20q is not an octal number up to 7777", octal),
+		}
 	}
-	return filepath.Clean(path), os.FileMode(mode), nil
+	return uint32(mode), nil
 }
 
-func receiveFile(path string, mode os.FileMode, body io.Reader) error {
-	dir, base := filepath.Split(path)
-	if base == "" {
-		return fmt.Errorf("%s: %w", path, unix.EISDIR)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		return fmt.Errorf("%s: %w", path, unix.EISDIR)
-	}
-	f, err := os.CreateTemp(dir, ".berth-*")
+func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request, path string) error {
+	recursive, err := flag(r, "recursive")
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, body)
-	if err == nil {
-		err = f.Chmod(mode)
+	if err := files.Remove(r.Context(), path, recursive); err != nil {
+		return err
 	}
-	if err == nil {
-		err = f.Sync()
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// flag reads a query parameter that is true or false; absent is false.
+func flag(r *http.Request, name string) (bool, error) {
+	switch value := r.URL.Query().Get(name); value {
+	case "", "false", "0":
+		return false, nil
+	case "true", "1":
+		return true, nil
+	default:
+		return false, &files.Refusal{Status: http.StatusBadRequest, Text: "invalid " + name, Detail: fmt.Sprintf("%.20q is neither true nor false", value)}
 	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
+}
+
+// fileStat is a guestapi.FileStat as it is sent: public times have milliseconds,
+// always three digits.
+type fileStat struct {
+	guestapi.FileStat
+	ModifiedAt string `json:"modified_at"`
+}
+
+const milliseconds = "2006-01-02T15:04:05.000Z07:00"
+
+func onWire(st guestapi.FileStat) fileStat { return fileStat{st, st.ModifiedAt.Format(milliseconds)} }
+
+func (s *Server) statFile(w http.ResponseWriter, _ *http.Request, path string) error {
+	st, err := files.Stat(path)
 	if err != nil {
-		_ = os.Remove(f.Name())
-		return fmt.Errorf("write %s: %w", path, err)
+		return err
 	}
+	reply(w, http.StatusOK, onWire(st))
+	return nil
+}
+
+// listDir sends a guestapi.Directory, entry by entry: a whole one may be larger
+// than the agent.
+func (s *Server) listDir(w http.ResponseWriter, r *http.Request, path string) error {
+	l, err := files.List(path)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	quoted, err := json.Marshal(path)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	out := bufio.NewWriterSize(w, 16<<10)
+	fmt.Fprintf(out, `{"path":%s,"entries":[`, quoted)
+	first := true
+	err = l.Each(r.Context(), func(st guestapi.FileStat) error {
+		raw, err := json.Marshal(onWire(st))
+		if err != nil {
+			return err
+		}
+		if !first {
+			_ = out.WriteByte(',')
+		}
+		first = false
+		_, err = out.Write(raw)
+		return err
+	})
+	abortOn(err)
+	_, _ = out.WriteString("]}")
+	abortOn(out.Flush())
+	return nil
+}
+
+func (s *Server) makeDir(w http.ResponseWriter, _ *http.Request, path string) error {
+	if err := files.MakeDir(path); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Length", "0")
+	w.WriteHeader(http.StatusCreated)
 	return nil
 }

@@ -5,74 +5,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
-
-// parseRequest finds the body of an HTTP/1.1 request in buf. It knows what
-// hostd's clients send; ok is false for anything it does not know, which is
-// then for net/http. need is the length of the whole request once the header is
-// complete, 0 before.
-func parseRequest(buf []byte, line string) (body []byte, need int, ok bool) {
-	if !bytes.HasPrefix(buf, []byte(line)[:min(len(line), len(buf))]) {
-		return nil, 0, false
-	}
-	end := bytes.Index(buf, []byte("\r\n\r\n"))
-	if end < 0 {
-		return nil, 0, true
-	}
-	header := buf[:end+2]
-	length := -1
-	for at := bytes.Index(header, []byte("\r\n")) + 2; at < len(header); {
-		size := bytes.Index(header[at:], []byte("\r\n"))
-		field := header[at : at+size]
-		at += size + 2
-		name, value, found := bytes.Cut(field, []byte(":"))
-		value = bytes.TrimSpace(value)
-		switch {
-		case !found || len(name) == 0:
-			return nil, 0, false
-		case isField(name, "content-length"):
-			n, err := strconv.Atoi(string(value))
-			if err != nil || n < 0 || n > frontRead || length >= 0 {
-				return nil, 0, false
-			}
-			length = n
-		case isField(name, "transfer-encoding"), isField(name, "expect"):
-			return nil, 0, false
-		}
-	}
-	if length < 0 {
-		return nil, 0, false
-	}
-	need = end + 4 + length
-	if need > frontRead {
-		return nil, 0, false
-	}
-	if len(buf) < need {
-		return nil, need, true
-	}
-	return buf[end+4 : need], need, true
-}
-
-func isField(name []byte, lower string) bool {
-	if len(name) != len(lower) {
-		return false
-	}
-	for i, c := range name {
-		if c >= 'A' && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		if c != lower[i] {
-			return false
-		}
-	}
-	return true
-}
 
 // decodeIdentity decodes an identity as encoding/json does. The quick way knows
 // the plain JSON that Go's encoder writes; whatever it does not know, and
@@ -271,6 +209,9 @@ func (p *plain) identity(id *guestapi.Identity) bool {
 			return p.string(&id.MachineID) && once(4)
 		case "gateway_mac":
 			return p.string(&id.GatewayMAC) && once(5)
+		case "resumed":
+			id.Resumed, ok = p.boolean()
+			return ok && once(10)
 		case "reset_tcp":
 			id.ResetTCP, ok = p.boolean()
 			return ok && once(6)

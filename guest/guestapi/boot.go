@@ -21,17 +21,23 @@ const (
 	ProgramPath = RunDir + "/guestd"
 )
 
-// GenerationPath holds the generation of the last confirmed Identity, in
-// decimal with a newline, renamed into place. A program that must reseed after
-// a restore watches this file.
+// GenerationPath holds a number that is higher after each restore, wake and fork
+// than it was before, in decimal with a newline, overwritten in one write before
+// the Identity is confirmed. A program that must reseed watches this file. (It is
+// not Identity.Generation: a fork's may be that of its parent.)
 const GenerationPath = RunDir + "/generation"
 
-// Where the template's start command leaves its output and its state.
-const (
-	StartStdoutPath = "/var/log/berth/start.stdout.log"
-	StartStderrPath = "/var/log/berth/start.stderr.log"
-	StartStatePath  = RunDir + "/start.json" // StartState
-)
+// StartStatePath holds the StartState of the template's start command.
+const StartStatePath = RunDir + "/start.json"
+
+// StartLogPath is where both streams of the start command are kept, a line each:
+// time, stream, F (or P for a piece of a longer line), text. It is rotated to
+// StartLogPath + ".1".
+const StartLogPath = "/var/log/berth/start.log"
+
+// LSPDir holds a template's language servers: LSPDir/<lang> is an executable that
+// speaks the Language Server Protocol on its standard input and output.
+const LSPDir = "/etc/berth/lsp"
 
 // HookDir holds a template's own programs that run at each new Identity, before
 // it is confirmed.

@@ -1,7 +1,7 @@
 // Package guestapi is the wire contract between hostd and guestd, the agent in
-// every guest: plain HTTP/1.1 over the slot's private link. guestd answers the
-// gateway's address only, so that no process of the guest, and no other guest,
-// can drive it.
+// every guest: plain HTTP/1.1 over the slot's private link, and a datagram for
+// the one call that a create waits for. guestd answers the gateway's address
+// only, so that no process of the guest, and no other guest, can drive it.
 package guestapi
 
 import "time"
@@ -21,9 +21,25 @@ const (
 	PathHealth   = "/v1/health"   // GET → Health
 	PathIdentity = "/v1/identity" // POST Identity → IdentityConfirmation
 	PathExec     = "/v1/exec"     // POST ExecRequest → 101 and frames (see frame.go)
-	PathFile     = "/v1/file"     // PUT ?path=&mode=, the body is the bytes → 204
 	PathShutdown = "/v1/shutdown" // POST {} → 202, then sync and power off
 	PathSync     = "/v1/sync"     // POST {} → 204 once every file system is flushed
+	PathFS       = "/v1/fs"       // ?path=: GET → the bytes; PUT, the body is the bytes, &mode= → 201 new, 204 replaced; DELETE, &recursive= → 204
+	PathFSStat   = "/v1/fs/stat"  // ?path=: GET → FileStat
+	PathFSDir    = "/v1/fs/dir"   // ?path=: GET → Directory; POST → 201, with parents
+	PathPorts    = "/v1/ports"    // GET → []ListeningPort
+	PathLogs     = "/v1/logs"     // GET ?stream=&tail=&follow= → the start command's output, one LogLine a line
+	PathMounts   = "/v1/mounts"   // POST Mount → 204 once it is mounted
+)
+
+// An Identity may also come as a datagram to the UDP port of the same number: an
+// id of CallIDSize random bytes, then the JSON of Identity, MaxIdentityDatagram
+// bytes in all at most. The answer is the same id, the status as of HTTP in two
+// bytes, the higher first, and the JSON of IdentityConfirmation or of Error. What
+// is not answered is sent again with the same id; guestd applies it once, and
+// answers as often as it is asked.
+const (
+	CallIDSize          = 16
+	MaxIdentityDatagram = 32 << 10
 )
 
 // Upgrade is the value of the Upgrade header on PathExec.
@@ -53,6 +69,7 @@ type Identity struct {
 	Nameservers []string          `json:"nameservers,omitempty"`
 	SSHHostKeys []SSHHostKey      `json:"ssh_host_keys,omitempty"`
 	ResetTCP    bool              `json:"reset_tcp,omitempty"` // abort the connections the captured guest had
+	Resumed     bool              `json:"resumed,omitempty"`   // it only stood still: its commands keep their callers
 	GatewayMAC  string            `json:"gateway_mac,omitempty"`
 }
 
@@ -75,7 +92,7 @@ type IdentityConfirmation struct {
 
 // ExecRequest starts one process in its own session and process group.
 type ExecRequest struct {
-	Argv             []string          `json:"argv"`
+	Argv             []string          `json:"argv"`           // empty with TTY: the user's shell, as a login shell
 	Cwd              string            `json:"cwd,omitempty"`  // default: the user's home
 	Env              map[string]string `json:"env,omitempty"`  // over the identity's environment
 	User             string            `json:"user,omitempty"` // name or uid[:gid]; default root
@@ -84,6 +101,9 @@ type ExecRequest struct {
 	TTY              *TTY              `json:"tty,omitempty"`
 	Timeout          time.Duration     `json:"timeout,omitempty"`            // nanoseconds; 0: none. Then the group is killed
 	OutputLimitBytes int64             `json:"output_limit_bytes,omitempty"` // per stream; past it output is drained and dropped; 0: none
+	// MustStart has a program that is missing, or not executable, answered by
+	// FrameError with CodeNoProgram instead of as a shell does it.
+	MustStart bool `json:"must_start,omitempty"`
 }
 
 // TTY asks for a pseudo-terminal; output then comes on FrameStdout alone.
@@ -102,8 +122,75 @@ type ExecExit struct {
 	Truncated  bool   `json:"truncated"` // output past OutputLimitBytes was dropped
 }
 
-// Error is the body of every guestd response of status 400 and above.
+// FileStat is one entry of a file system, its links not followed.
+type FileStat struct {
+	Path       string    `json:"path"`
+	Name       string    `json:"name"`
+	Type       string    `json:"type"` // "file", "dir", "symlink" or "other"
+	SizeBytes  int64     `json:"size_bytes"`
+	Mode       string    `json:"mode"` // octal permissions, four digits: "0644"
+	UID        int       `json:"uid"`
+	GID        int       `json:"gid"`
+	ModifiedAt time.Time `json:"modified_at"`
+	Target     string    `json:"target,omitempty"` // of a symlink
+}
+
+// Directory is what a directory holds, sorted by name.
+type Directory struct {
+	Path    string     `json:"path"`
+	Entries []FileStat `json:"entries"`
+}
+
+// ListeningPort is a port that something in the guest listens on.
+type ListeningPort struct {
+	Port     int    `json:"port"`
+	Protocol string `json:"protocol"` // "tcp" or "udp"
+	Address  string `json:"address"`
+	Process  string `json:"process,omitempty"`
+	PID      int    `json:"pid,omitempty"`
+}
+
+// Mount asks for the file system of a disk. Mounting what is mounted already is
+// no error.
+type Mount struct {
+	Serial string `json:"serial"` // of the block device
+	Path   string `json:"path"`   // made with its parents where it is missing
+	FSType string `json:"fstype"` // "ext4"
+}
+
+// What PathLogs takes: stream is one of these, tail how many of the kept lines
+// come first (default DefaultTail, up to MaxTail), follow=true then goes on with
+// new ones until the caller goes.
+const (
+	StreamStdout = "stdout"
+	StreamStderr = "stderr"
+	StreamBoth   = "both" // the default: in the order of writing
+
+	DefaultTail = 1000
+	MaxTail     = 10_000
+)
+
+// LogLine is one line of the start command's output. A line longer than MaxLine
+// bytes comes in pieces, of which all but the last are partial.
+type LogLine struct {
+	Stream  string    `json:"stream"` // "stdout" or "stderr"
+	Time    time.Time `json:"ts"`     // when guestd read it
+	Line    string    `json:"line"`   // without its end; bytes that are not UTF-8 become U+FFFD
+	Partial bool      `json:"partial,omitempty"`
+}
+
+// MaxLine bounds LogLine.Line, in bytes of the command's.
+const MaxLine = 16 << 10
+
+// Codes of Error, for what a caller must tell apart.
+const (
+	CodeNoProgram = "no_such_program" // FrameError, with MustStart: argv[0] is not there or not executable
+)
+
+// Error is the body of every guestd response of status 400 and above, and of
+// FrameError. For files, Error is one of the texts of guest/files.
 type Error struct {
 	Error  string `json:"error"`
 	Detail string `json:"detail,omitempty"`
+	Code   string `json:"code,omitempty"`
 }

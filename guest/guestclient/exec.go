@@ -40,7 +40,8 @@ func (c *Client) Run(ctx context.Context, req guestapi.ExecRequest) (Result, err
 // Exec runs a command and returns its end. When ctx ends first the connection is
 // reset, upon which guestd kills the command. A command that cannot be started
 // for any reason but its program is an *Error; one whose program is missing or
-// not executable ends with 127 or 126, as in a shell.
+// not executable ends with 127 or 126, as in a shell, unless the request has
+// MustStart: then it is an *Error with guestapi.CodeNoProgram.
 func (c *Client) Exec(ctx context.Context, req guestapi.ExecRequest, s Streams) (guestapi.ExecExit, error) {
 	var exit guestapi.ExecExit
 	req.OpenStdin = req.OpenStdin || s.Stdin != nil

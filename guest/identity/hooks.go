@@ -8,13 +8,16 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/proc"
 )
 
 // hookTime is how long one hook may take; the caller of the sandbox's create is
-// waiting.
-const hookTime = 5 * time.Second
+// waiting. A hook of one line takes several seconds where sixteen emulated
+// guests, restored at once, share two CPUs.
+const hookTime = 20 * time.Second
 
 // hookOutput is how much of a failed hook's output is told, in bytes.
 const hookOutput = 4 << 10
@@ -22,7 +25,11 @@ const hookOutput = 4 << 10
 // runHooks runs the executables in dir by name, one after the other. A hook that
 // fails, fails the identity: it may be what keeps a template's program from
 // repeating its random numbers.
-func (g *Guest) runHooks(dir string, id *guestapi.Identity) error {
+func (g *Guest) runHooks(dir string, id *guestapi.Identity, number uint64) error {
+	// Most templates have none, and asking takes less than a failed opening.
+	if unix.Access(dir, unix.F_OK) == unix.ENOENT {
+		return nil
+	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -36,21 +43,21 @@ func (g *Guest) runHooks(dir string, id *guestapi.Identity) error {
 		if err != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
 			continue
 		}
-		if err := g.runHook(path, id); err != nil {
+		if err := g.runHook(path, id, number); err != nil {
 			return fmt.Errorf("hook %s: %w", path, err)
 		}
 	}
 	return nil
 }
 
-func (g *Guest) runHook(path string, id *guestapi.Identity) error {
+func (g *Guest) runHook(path string, id *guestapi.Identity, number uint64) error {
 	var output bytes.Buffer
 	command, err := proc.Start(g.groups, proc.Spec{
 		Argv:    []string{path},
 		Cwd:     "/",
 		Timeout: hookTime,
 		Env: []map[string]string{id.Env, {
-			"BERTH_GENERATION": fmt.Sprint(id.Generation),
+			"BERTH_GENERATION": fmt.Sprint(number),
 			"BERTH_HOSTNAME":   id.Hostname,
 		}},
 		OutputLimit: hookOutput / 2,

@@ -82,6 +82,10 @@ type Guest struct {
 	generation *file
 	last       *file
 	files      *files
+	number     uint64   // what the generation's file says
+	entropy    [64]byte // of the last identity; see next
+	known      bool     // there was one
+	sent       int64    // unix time of the one that set the clock last
 	// buf is where contents are put together. Fresh memory would be page faults.
 	buf [16 << 10]byte
 }
@@ -123,7 +127,30 @@ func newGuest(root string, groups proc.Groups, sys system) (*Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Guest{groups: groups, system: sys, generation: generation, last: last, files: files}, nil
+	g := &Guest{groups: groups, system: sys, generation: generation, last: last, files: files}
+	n, err := unix.Pread(generation.fd, g.buf[:32], 0)
+	if err != nil {
+		return nil, err
+	}
+	// Absent before the first identity.
+	g.number, _ = strconv.ParseUint(strings.TrimSpace(string(g.buf[:n])), 10, 64)
+	return g, nil
+}
+
+// next is the number of an identity: higher than any before it, though the
+// generation of a fork may be that of its parent, and that of a sandbox which
+// woke is what it was. Only the same identity again, by its entropy, and that of
+// a template's build have the same number again.
+func (g *Guest) next(id *guestapi.Identity) uint64 {
+	if id.Generation == 0 || g.has(id) {
+		return max(g.number, id.Generation)
+	}
+	return max(g.number+1, id.Generation)
+}
+
+// has reports whether the guest has this identity already, by its entropy.
+func (g *Guest) has(id *guestapi.Identity) bool {
+	return g.known && bytes.Equal(id.Entropy[:len(g.entropy)], g.entropy[:])
 }
 
 // Apply makes the guest id's. received is when the request arrived, so that the
@@ -132,14 +159,16 @@ func newGuest(root string, groups proc.Groups, sys system) (*Guest, error) {
 // of it may have, and the whole is to be applied again.
 func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.AddrPort) (guestapi.IdentityConfirmation, error) {
 	done := guestapi.IdentityConfirmation{Generation: id.Generation}
+	if g.has(id) {
+		err := g.again(id, received, &done)
+		return done, err
+	}
 	// Random numbers come first: whatever runs meanwhile draws from them.
 	if err := g.system.addEntropy(id.Entropy); err != nil {
 		return done, err
 	}
 	done.EntropyBits = 8 * len(id.Entropy)
-	now := time.Unix(0, id.UnixNanos).Add(time.Since(received))
-	done.ClockSteppedMS = now.Sub(time.Now().Round(0)).Milliseconds()
-	if err := g.system.setClock(now); err != nil {
+	if err := g.step(id, received, &done); err != nil {
 		return done, err
 	}
 	if id.ResetTCP {
@@ -159,15 +188,46 @@ func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.Addr
 	if err := g.writeHostKeys(id.SSHHostKeys); err != nil {
 		return done, err
 	}
-	if err := g.runHooks(g.files.root+guestapi.HookDir, id); err != nil {
+	number := g.next(id)
+	if err := g.runHooks(g.files.root+guestapi.HookDir, id, number); err != nil {
 		return done, err
 	}
 	if err := g.remember(id); err != nil {
 		return done, err
 	}
-	// A generation never has fewer digits than the one before it, so that one
-	// write replaces it: who watches the file reads it whole.
-	return done, g.generation.set(append(strconv.AppendUint(g.buf[:0], id.Generation, 10), '\n'))
+	// It never has fewer digits than the one before it, so that one write
+	// replaces it: who watches the file reads it whole.
+	if err := g.generation.set(append(strconv.AppendUint(g.buf[:0], number, 10), '\n')); err != nil {
+		return done, err
+	}
+	g.number = number
+	copy(g.entropy[:], id.Entropy)
+	g.known = true
+	return done, nil
+}
+
+// again is an identity that took effect before: the host asks because an answer
+// was late, or because the clock can be no better than the message was quick.
+// All else stays as it is: what connected since belongs to the new life, among
+// it the host.
+func (g *Guest) again(id *guestapi.Identity, received time.Time, done *guestapi.IdentityConfirmation) error {
+	done.EntropyBits = 8 * len(id.Entropy)
+	if id.UnixNanos <= g.sent { // it was overtaken
+		return nil
+	}
+	return g.step(id, received, done)
+}
+
+// step sets the clock to when the identity was sent, and what has passed since
+// it arrived.
+func (g *Guest) step(id *guestapi.Identity, received time.Time, done *guestapi.IdentityConfirmation) error {
+	now := time.Unix(0, id.UnixNanos).Add(time.Since(received))
+	done.ClockSteppedMS = now.Sub(time.Now().Round(0)).Milliseconds()
+	if err := g.system.setClock(now); err != nil {
+		return err
+	}
+	g.sent = id.UnixNanos
+	return nil
 }
 
 // Last is what an agent that starts again must know of the last identity.

@@ -1,7 +1,9 @@
 package identity
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -58,7 +60,7 @@ func testGuest(t *testing.T) (*Guest, *fakeSystem, string) {
 func testIdentity() *guestapi.Identity {
 	return &guestapi.Identity{
 		Generation: 7, UnixNanos: time.Date(2031, 1, 2, 3, 4, 5, 0, time.UTC).UnixNano(),
-		Entropy: make([]byte, 64), Hostname: "box-1", MachineID: strings.Repeat("ab", 16),
+		Entropy: bytes.Repeat([]byte{1}, 64), Hostname: "box-1", MachineID: strings.Repeat("ab", 16),
 		Env: map[string]string{"A": "1"}, Nameservers: []string{"198.18.0.1", "2001:db8::1"},
 		SSHHostKeys: []guestapi.SSHHostKey{{Type: "ed25519", Private: "PRIVATE\nKEY\n", Public: "ssh-ed25519 AAAA"}},
 		ResetTCP:    true, GatewayMAC: "52:54:00:be:47:01",
@@ -121,6 +123,33 @@ func TestEveryPartTakesEffect(t *testing.T) {
 	}
 }
 
+// The host asks again when an answer is late, or took so long that the clock
+// cannot be right. That sets the clock, and nothing else.
+func TestSameIdentityAgainSetsTheClockAlone(t *testing.T) {
+	g, sys, _ := testGuest(t)
+	id := testIdentity()
+	apply := func(want ...string) {
+		t.Helper()
+		sys.calls = nil
+		done, err := g.Apply(id, time.Now(), netip.AddrPort{})
+		if err != nil || done.Generation != id.Generation || done.EntropyBits != 512 {
+			t.Errorf("confirmed %+v, %v", done, err)
+		}
+		if diff := cmp.Diff(want, sys.calls); diff != "" {
+			t.Errorf("calls: %s", diff)
+		}
+	}
+	all := []string{"entropy", "clock", "connections", "gateway", "hostname"}
+	apply(all...)
+	apply() // the same message, by another way
+	id.UnixNanos += int64(time.Second)
+	apply("clock")
+	id.UnixNanos -= int64(time.Millisecond)
+	apply() // overtaken
+	id.Entropy[0]++
+	apply(all...)
+}
+
 func TestLaterIdentityReplacesTheWhole(t *testing.T) {
 	g, _, root := testGuest(t)
 	if _, err := g.Apply(testIdentity(), time.Now(), netip.AddrPort{}); err != nil {
@@ -128,6 +157,7 @@ func TestLaterIdentityReplacesTheWhole(t *testing.T) {
 	}
 	second := testIdentity()
 	second.Generation, second.Hostname, second.Env = 10, "b", nil
+	second.Entropy[0]++
 	second.SSHHostKeys[0].Private = "P"
 	if _, err := g.Apply(second, time.Now(), netip.AddrPort{}); err != nil {
 		t.Fatal(err)
@@ -141,6 +171,28 @@ func TestLaterIdentityReplacesTheWhole(t *testing.T) {
 		if got := read(t, root+path); got != want {
 			t.Errorf("%s holds %q, want %q", path, got, want)
 		}
+	}
+}
+
+// A host that saw no answer gives the identity again, by a connection that must
+// outlive what was late.
+func TestSameIdentityAgainCutsNoConnection(t *testing.T) {
+	g, sys, _ := testGuest(t)
+	for i, want := range []int{3, 0} {
+		done, err := g.Apply(testIdentity(), time.Now(), netip.AddrPort{})
+		if err != nil || done.ConnectionsCut != want {
+			t.Errorf("%d: confirmed %+v, %v", i, done, err)
+		}
+	}
+	second := testIdentity()
+	second.Entropy[0]++
+	sys.fail = "hostname"
+	if _, err := g.Apply(second, time.Now(), netip.AddrPort{}); !errors.Is(err, errFake) {
+		t.Errorf("got %v", err)
+	}
+	sys.fail = ""
+	if done, err := g.Apply(second, time.Now(), netip.AddrPort{}); err != nil || done.ConnectionsCut != 3 {
+		t.Errorf("after one that failed: confirmed %+v, %v", done, err)
 	}
 }
 
@@ -171,9 +223,11 @@ func TestTenantsHostsAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	id := testIdentity()
 	apply := func() {
 		t.Helper()
-		if _, err := g.Apply(testIdentity(), time.Now(), netip.AddrPort{}); err != nil {
+		id.Entropy[0]++
+		if _, err := g.Apply(id, time.Now(), netip.AddrPort{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -393,4 +447,48 @@ func FuzzHosts(f *testing.F) {
 			t.Errorf("again: %q, not %q", twice, once)
 		}
 	})
+}
+
+// TestNumberGrowsWithEachLife goes through what a guest may be restored as: its
+// generation is the sandbox's, which says little of the guest's own past.
+func TestNumberGrowsWithEachLife(t *testing.T) {
+	g, f, root := testGuest(t)
+	hook(t, root, "note", "echo $BERTH_GENERATION >> "+root+"/numbers", 0o755)
+	path := root + guestapi.GenerationPath
+	for _, c := range []struct {
+		name             string
+		generation, want uint64
+		entropy          byte
+		restart          bool
+	}{
+		{"a template's build", 0, 0, 1, false},
+		{"its next step", 0, 0, 2, false},
+		{"a sandbox", 1, 1, 3, false},
+		{"the same asked again", 1, 1, 3, false},
+		{"woken", 1, 2, 4, false},
+		{"forked", 1, 3, 5, false},
+		{"forked again", 1, 4, 6, false},
+		{"a sandbox tried many times", 9, 9, 7, false},
+		{"its fork", 1, 10, 8, false},
+		{"after a start of the agent", 1, 11, 9, true},
+	} {
+		if c.restart {
+			var err error
+			if g, err = newGuest(root, g.groups, f.system()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		id := testIdentity()
+		id.Generation, id.Entropy = c.generation, bytes.Repeat([]byte{c.entropy}, 64)
+		done, err := g.Apply(id, time.Now(), netip.AddrPort{})
+		if err != nil || done.Generation != c.generation {
+			t.Fatalf("%s: %+v, %v", c.name, done, err)
+		}
+		if got, want := read(t, path), fmt.Sprintln(c.want); got != want {
+			t.Errorf("%s: the number is %q, want %q", c.name, got, want)
+		}
+	}
+	if got := strings.Join(strings.Fields(read(t, root+"/numbers")), " "); got != "0 0 1 2 3 4 9 10 11" {
+		t.Errorf("the hook was told %s", got)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -53,6 +54,9 @@ func Run(log *slog.Logger) error {
 	// sense instead would be inherited by every child.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals)
+	// With a processor to spare, what was waiting in the kernel returns at once,
+	// also where the guest has one CPU: the start command's output keeps its order.
+	runtime.GOMAXPROCS(max(4, runtime.NumCPU()))
 	ctx, stop := context.WithCancel(context.Background())
 	reap := newReaper()
 	var running sync.WaitGroup

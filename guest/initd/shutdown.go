@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/guest/boot"
+	"github.com/berth-cloud/berth/guest/disks"
 )
 
 // termGrace is how long processes may take to end after SIGTERM.
@@ -32,6 +33,9 @@ func shutDown(log *slog.Logger) {
 		time.Sleep(time.Millisecond)
 	}
 	unix.Sync()
+	if err := disks.UnmountAll(); err != nil {
+		log.Error("disk not unmounted before power off", "error", err)
+	}
 	// Freezing writes the journal back and marks the file system clean, which
 	// unmounting would do if the root could be unmounted.
 	if err := unix.IoctlSetInt(boot.DiskFD, fifreeze, 0); err != nil {

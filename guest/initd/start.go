@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/proc"
+	"github.com/berth-cloud/berth/guest/startlog"
 )
 
 const (
@@ -21,11 +22,17 @@ const (
 // end; any other is a failure, after which it is started again with a pause
 // that doubles, and is reset once it ran for longer than the longest pause.
 func keepStart(ctx context.Context, log *slog.Logger, reap *reaper, groups proc.Groups, spec guestapi.BootSpec) {
+	// Never closed: what the command says while it is ended is of interest, too.
+	output, err := startlog.NewCollector(guestapi.StartLogPath)
+	if err != nil {
+		log.Error("start command not started", "error", err)
+		return
+	}
 	retry := startRetryMin
 	var state guestapi.StartState
 	for {
 		began := time.Now()
-		ended, err := runStart(reap, groups, spec)
+		ended, err := runStart(reap, groups, output, spec)
 		if err != nil {
 			log.Error("start command not started", "error", err)
 			state.ExitCode = 127
@@ -58,21 +65,17 @@ func keepStart(ctx context.Context, log *slog.Logger, reap *reaper, groups proc.
 	}
 }
 
-func runStart(reap *reaper, groups proc.Groups, spec guestapi.BootSpec) (<-chan syscall.WaitStatus, error) {
+func runStart(reap *reaper, groups proc.Groups, output *startlog.Collector, spec guestapi.BootSpec) (<-chan syscall.WaitStatus, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
-	stdout, err := os.OpenFile(guestapi.StartStdoutPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	stdout, stderr, err := output.Pipes()
 	if err != nil {
 		return nil, err
 	}
 	defer stdout.Close()
-	stderr, err := os.OpenFile(guestapi.StartStderrPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return nil, err
-	}
 	defer stderr.Close()
 	user, err := proc.LookUpUser("")
 	if err != nil {

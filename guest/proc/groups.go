@@ -32,9 +32,13 @@ const (
 const (
 	tenantPIDsPercent = 80 // of the kernel's limit
 	execPIDsPercent   = 90 // of the tenant's
-	// The part of RAM that is the agent's and the kernel's own.
-	reserveMinBytes = 32 << 20
+	// The part of RAM that is not the tenant's: guestd's file on a tmpfs, its two
+	// processes, and what the kernel charges nobody for. With 32 MB a fork bomb
+	// ran the whole guest out of memory, where the kernel kills one process every
+	// two seconds; in its own group it ends at once.
+	reserveMinBytes = 56 << 20
 	reserveDivisor  = 16
+	reserveMost     = 3 // of so many parts of a small guest
 )
 
 // Groups makes control groups for commands. The zero value makes none: limits
@@ -104,7 +108,9 @@ func openGroups(dir string) (Groups, error) {
 	return Groups{dir: dir, execPIDs: limit * execPIDsPercent / 100}, nil
 }
 
-func reserve(total int64) int64 { return max(reserveMinBytes, total/reserveDivisor) }
+func reserve(total int64) int64 {
+	return max(min(reserveMinBytes, total/reserveMost), total/reserveDivisor)
+}
 
 // Group is the control group of one command. The nil group is none.
 type Group struct {

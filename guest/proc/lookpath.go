@@ -66,6 +66,19 @@ func lookPath(name, path, dir string) (string, error) {
 	return "", commandError(name, err)
 }
 
+// fallbackShell is that of a user whose own is not there.
+const fallbackShell = "/bin/sh"
+
+// loginShell is the user's shell, with the dash before its name that has it read
+// the profile.
+func loginShell(user User) (path string, argv []string) {
+	path = user.Shell
+	if !filepath.IsAbs(path) || executable(path) != nil {
+		path = fallbackShell
+	}
+	return path, []string{"-" + filepath.Base(path)}
+}
+
 func absolute(path, dir string) string {
 	if filepath.IsAbs(path) {
 		return path

@@ -18,9 +18,9 @@ import (
 
 // Spec is one command.
 type Spec struct {
-	Argv        []string
-	Cwd         string // default: the user's home
-	User        string // see LookUpUser
+	Argv        []string // empty with TTY: the user's login shell
+	Cwd         string   // default: the user's home
+	User        string   // see LookUpUser
 	Env         []map[string]string
 	TTY         *guestapi.TTY
 	Stdin       bool          // there will be input; else it reads /dev/null
@@ -39,7 +39,7 @@ var ErrEnded = errors.New("command ended")
 
 // Check finds what no kernel would take, before anything is started.
 func (s Spec) Check() error {
-	if len(s.Argv) == 0 {
+	if len(s.Argv) == 0 && s.TTY == nil {
 		return fmt.Errorf("%w: argv is empty", ErrInvalid)
 	}
 	for i, arg := range s.Argv {
@@ -96,8 +96,10 @@ func Start(groups Groups, spec Spec) (*Process, error) {
 		return nil, err
 	}
 	env := Environ(user, spec.TTY != nil, spec.Env...)
-	path, err := lookPath(spec.Argv[0], lookEnv(env, "PATH"), dir)
-	if err != nil {
+	var path string
+	if len(spec.Argv) == 0 {
+		path, spec.Argv = loginShell(user)
+	} else if path, err = lookPath(spec.Argv[0], lookEnv(env, "PATH"), dir); err != nil {
 		return nil, err
 	}
 	p := &Process{spec: spec, grace: outputGrace}

@@ -32,6 +32,9 @@ func openTerminal(user User, size guestapi.TTY) (master, slave *os.File, err err
 		err = setSize(master, size)
 	}
 	if err == nil {
+		err = speakUTF8(master)
+	}
+	if err == nil {
 		slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	}
 	if err != nil {
@@ -41,6 +44,18 @@ func openTerminal(user User, size guestapi.TTY) (master, slave *os.File, err err
 	// As login does it: the user may open the terminal, group tty may write to it.
 	_ = slave.Chown(int(user.UID), ttyGID)
 	return master, slave, nil
+}
+
+// speakUTF8 has the terminal erase a whole character at a backspace.
+func speakUTF8(master *os.File) error {
+	return control(master, func(fd int) error {
+		modes, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		if err != nil {
+			return err
+		}
+		modes.Iflag |= unix.IUTF8
+		return unix.IoctlSetTermios(fd, unix.TCSETS, modes)
+	})
 }
 
 func setSize(master *os.File, size guestapi.TTY) error {

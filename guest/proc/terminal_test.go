@@ -3,6 +3,7 @@ package proc
 import (
 	"bytes"
 	"io"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -92,5 +93,46 @@ func TestBackgroundProcessDoesNotKeepATerminal(t *testing.T) {
 	_, _, done := terminal(t, "sleep 1000 & exit 6")
 	if exit := <-done; exit.ExitCode != 6 {
 		t.Errorf("got %+v", exit)
+	}
+}
+
+func TestBackspaceErasesACharacter(t *testing.T) {
+	p, shown, done := terminal(t, "echo ready; read -r line; echo [$line]")
+	await(t, "the shell", func() bool { return shown.shows("ready") })
+	if _, err := p.Write([]byte("a\u00fc\u65e5\x7f\x7fb\n")); err != nil {
+		t.Fatal(err)
+	}
+	if <-done; !shown.shows("[ab]") {
+		t.Errorf("the terminal shows %q", shown.buf.String())
+	}
+}
+
+func TestLoginShell(t *testing.T) {
+	p, err := Start(Groups{}, Spec{TTY: &guestapi.TTY{Cols: 80, Rows: 24}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := &screen{}
+	done := make(chan guestapi.ExecExit, 1)
+	go func() { done <- p.Run(Collect(shown, io.Discard)) }()
+	user, err := LookUpUser("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Write([]byte("echo \"name=$0 home=$HOME shell=$SHELL term=$TERM dir=$PWD\"; exit 5\n")); err != nil {
+		t.Fatal(err)
+	}
+	want := "name=-" + filepath.Base(user.Shell) + " home=" + user.Home + " shell=" + user.Shell + " term=xterm-256color dir=" + user.Dir()
+	if exit := <-done; exit.ExitCode != 5 || !shown.shows(want) {
+		t.Errorf("got %+v, want %q in:\n%s", exit, want, shown.buf.String())
+	}
+}
+
+func TestLoginShellThatIsMissing(t *testing.T) {
+	for shell, want := range map[string]string{"/no/such/shell": "/bin/sh", "bash": "/bin/sh", "/etc/passwd": "/bin/sh", "/bin/cat": "/bin/cat"} {
+		path, argv := loginShell(User{Shell: shell})
+		if path != want || len(argv) != 1 || argv[0] != "-"+filepath.Base(want) {
+			t.Errorf("%s: %s %q", shell, path, argv)
+		}
 	}
 }

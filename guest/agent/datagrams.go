@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+)
+
+// The identity after a restore is the one request that somebody always waits
+// for. In a guest that was restored a moment ago under software emulation each
+// line of code is translated when it first runs, so what counts is how many
+// different ones run. A datagram takes half the kernel's code of a connection,
+// and a blocking read a fraction of what Go's poller runs before it wakes a
+// goroutine. (Package syscall, because x/sys/unix asks the kernel for the
+// protocol of each address.)
+
+type datagrams struct {
+	fd     int
+	peer   netip.Addr // the only address served; the zero value: any
+	log    *slog.Logger
+	closed atomic.Bool
+
+	buf     [guestapi.MaxIdentityDatagram + 1]byte // one more, to know a longer one
+	control [64]byte
+	// answer is the last one, with the id of its call in front: a datagram that
+	// came again is answered again.
+	answer []byte
+}
+
+// take gives the guest an identity and appends the answer to b.
+type take func(b, raw []byte, received time.Time, remote netip.AddrPort) (status int, answer []byte)
+
+// listenDatagrams opens the agent's socket for datagrams.
+func listenDatagrams(addr netip.AddrPort, peer netip.Addr, log *slog.Logger) (*datagrams, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("listen for datagrams: %w", err)
+	}
+	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		unix.Bind(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}),
+	)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("listen for datagrams on %s: %w", addr, err)
+	}
+	return &datagrams{fd: fd, peer: peer, log: log, answer: make([]byte, 0, 1<<10)}, nil
+}
+
+// run answers until close. It has a thread of its own, which takes precedence
+// over all others of the guest: each that runs in between, and Go's runtime
+// wakes two or three of its own, adds its code to what is waited for. What the
+// thread starts is as any other. Should it ever wait for another thread without
+// sleeping, the kernel lets that one run within a second.
+func (d *datagrams) run(own take) error {
+	ended := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the precedence ends with the thread
+		first := unix.SchedAttr{
+			Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
+		}
+		if err := unix.SchedSetAttr(0, &first, 0); err != nil {
+			d.log.Warn("the identity has no precedence", "error", err)
+		}
+		ended <- d.serve(own)
+	}()
+	err := <-ended
+	_ = unix.Close(d.fd)
+	return err
+}
+
+func (d *datagrams) serve(own take) error {
+	for {
+		n, size, _, from, err := syscall.Recvmsg(d.fd, d.buf[:], d.control[:], 0)
+		if d.closed.Load() {
+			return nil
+		}
+		if err != nil {
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			return fmt.Errorf("read datagram: %w", err)
+		}
+		sender, ok := from.(*syscall.SockaddrInet4)
+		if !ok || n < guestapi.CallIDSize || n == len(d.buf) {
+			continue
+		}
+		remote := netip.AddrPortFrom(netip.AddrFrom4(sender.Addr), uint16(sender.Port))
+		if d.peer.IsValid() && remote.Addr() != d.peer {
+			continue
+		}
+		d.reply(d.buf[:n], arrival(d.control[:size]), remote, own)
+		// It fits into an empty send buffer; a caller that is gone has no use for it.
+		_ = syscall.Sendto(d.fd, d.answer, 0, from)
+	}
+}
+
+// reply makes d.answer the answer to a datagram.
+func (d *datagrams) reply(msg []byte, received time.Time, remote netip.AddrPort, own take) {
+	const head = guestapi.CallIDSize + 2
+	call := msg[:guestapi.CallIDSize]
+	if len(d.answer) >= head && string(d.answer[:guestapi.CallIDSize]) == string(call) {
+		return
+	}
+	b := append(d.answer[:0], call...)
+	b = append(b, 0, 0)
+	status, b := own(b, msg[guestapi.CallIDSize:], received, remote)
+	binary.BigEndian.PutUint16(b[guestapi.CallIDSize:], uint16(status))
+	d.answer = b
+}
+
+// arrival is when a datagram came, by the kernel's word. The difference from now
+// is what it took to wake the agent: tens of milliseconds where the guest's code
+// is translated on its way, and all of them would be missing on the clock.
+func arrival(control []byte) time.Time {
+	now := time.Now()
+	const head = unix.SizeofCmsghdr
+	if len(control) < head+16 || binary.NativeEndian.Uint32(control[8:]) != unix.SOL_SOCKET ||
+		binary.NativeEndian.Uint32(control[12:]) != unix.SO_TIMESTAMPNS {
+		return now
+	}
+	came := time.Unix(int64(binary.NativeEndian.Uint64(control[head:])), int64(binary.NativeEndian.Uint64(control[head+8:])))
+	// More than that, and the clock was set since.
+	if ago := now.Round(0).Sub(came); ago > 0 && ago < time.Second {
+		return now.Add(-ago)
+	}
+	return now
+}
+
+// close makes run return.
+func (d *datagrams) close() {
+	if !d.closed.Swap(true) {
+		_ = unix.Shutdown(d.fd, unix.SHUT_RDWR) // wakes the read, though it says ENOTCONN
+	}
+}

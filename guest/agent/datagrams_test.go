@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+)
+
+// ask sends datagrams and returns the answer to the last.
+func (w *world) ask(t *testing.T, msgs ...string) (call string, status int, body string) {
+	t.Helper()
+	conn, err := net.Dial("udp", w.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, m := range msgs {
+		if _, err := conn.Write([]byte(m)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 64<<10)
+	n, err := conn.Read(buf)
+	if err != nil || n < guestapi.CallIDSize+2 {
+		t.Fatalf("answer of %d bytes, %v", n, err)
+	}
+	return string(buf[:guestapi.CallIDSize]), int(binary.BigEndian.Uint16(buf[guestapi.CallIDSize:])), string(buf[guestapi.CallIDSize+2 : n])
+}
+
+func identityJSON(t *testing.T, change func(*guestapi.Identity)) string {
+	t.Helper()
+	id := testIdentity(3)
+	id.UnixNanos = 1
+	if change != nil {
+		change(&id)
+	}
+	raw, err := json.Marshal(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func TestDatagramThatComesAgainIsAppliedOnce(t *testing.T) {
+	w := start(t)
+	first, second := strings.Repeat("1", guestapi.CallIDSize), strings.Repeat("2", guestapi.CallIDSize)
+	raw := identityJSON(t, nil)
+	_, status, body := w.ask(t, first+raw)
+	if status != 200 || !strings.HasPrefix(body, `{"generation":3,`) {
+		t.Fatalf("status %d: %s", status, body)
+	}
+	call, status, again := w.ask(t, first+raw)
+	if call != first || status != 200 || again != body {
+		t.Errorf("the second time: %q, status %d: %s", call, status, again)
+	}
+	if call, status, _ := w.ask(t, second+raw); call != second || status != 200 {
+		t.Errorf("another call: %q, status %d", call, status)
+	}
+	w.guest.mu.Lock()
+	defer w.guest.mu.Unlock()
+	if n := len(w.guest.applied); n != 2 {
+		t.Errorf("%d identities applied, want 2", n)
+	}
+}
+
+func TestBadDatagrams(t *testing.T) {
+	w := start(t)
+	id := strings.Repeat("9", guestapi.CallIDSize)
+	for name, c := range map[string]struct {
+		body string
+		call string
+	}{
+		"nothing":      {"", "1"},
+		"no JSON":      {"\x00\xff", "2"},
+		"a wrong type": {`{"generation":"1"}`, "3"},
+		"no entropy":   {identityJSON(t, func(id *guestapi.Identity) { id.Entropy = nil }), "4"},
+	} {
+		if _, status, answer := w.ask(t, c.call+id[1:]+c.body); status != 400 {
+			t.Errorf("%s: status %d, want 400: %s", name, status, answer)
+		}
+	}
+	// What is too short or too long is passed by, and the next one answered.
+	long := id + strings.Repeat(" ", guestapi.MaxIdentityDatagram)
+	if _, status, _ := w.ask(t, "", "short", long, "0"+id[1:]+identityJSON(t, nil)); status != 200 {
+		t.Errorf("status %d", status)
+	}
+}
+
+func TestIdentityOfAnySize(t *testing.T) {
+	w := start(t)
+	for i, size := range []int{1 << 10, 20 << 10, 40 << 10, 1 << 20} {
+		id := testIdentity(uint64(i + 1))
+		id.Env = map[string]string{"LARGE": strings.Repeat("x", size)}
+		if done, err := w.client.Identity(t.Context(), id); err != nil || done.Generation != id.Generation {
+			t.Errorf("%d bytes: %+v, %v", size, done, err)
+		}
+	}
+}
+
+func TestArrival(t *testing.T) {
+	control := func(kind uint32, at time.Time) []byte {
+		b := make([]byte, unix.SizeofCmsghdr+16)
+		binary.NativeEndian.PutUint64(b, uint64(len(b)))
+		binary.NativeEndian.PutUint32(b[8:], unix.SOL_SOCKET)
+		binary.NativeEndian.PutUint32(b[12:], kind)
+		binary.NativeEndian.PutUint64(b[16:], uint64(at.Unix()))
+		binary.NativeEndian.PutUint64(b[24:], uint64(at.Nanosecond()))
+		return b
+	}
+	for name, c := range map[string]struct {
+		control []byte
+		ago     time.Duration
+	}{
+		"a moment ago":           {control(unix.SO_TIMESTAMPNS, time.Now().Add(-300*time.Millisecond)), 300 * time.Millisecond},
+		"before the clock's set": {control(unix.SO_TIMESTAMPNS, time.Now().Add(-time.Hour)), 0},
+		"in the future":          {control(unix.SO_TIMESTAMPNS, time.Now().Add(time.Hour)), 0},
+		"no time":                {control(unix.SCM_RIGHTS, time.Now()), 0},
+		"nothing":                {nil, 0},
+		"cut short":              {control(unix.SO_TIMESTAMPNS, time.Now())[:20], 0},
+	} {
+		if got := time.Since(arrival(c.control)); got < c.ago || got > c.ago+200*time.Millisecond {
+			t.Errorf("%s: %s ago, want %s", name, got, c.ago)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/guest/startlog"
+)
+
+// startWithLog runs an agent, and a collector of what is written to the two ends.
+func startWithLog(t *testing.T) (w *world, stdout, stderr *os.File) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "start.log")
+	c, err := startlog.NewCollector(path)
+	must(t, err)
+	t.Cleanup(c.Close)
+	stdout, stderr, err = c.Pipes()
+	must(t, err)
+	t.Cleanup(func() { stdout.Close(); stderr.Close() })
+	return start(t, func(cfg *Config) { cfg.StartLog = path }), stdout, stderr
+}
+
+func TestLogsAreSent(t *testing.T) {
+	w, stdout, stderr := startWithLog(t)
+	q := guestclient.LogQuery{Stream: "both", Tail: 2}
+	lines := func(q guestclient.LogQuery) (got []string) {
+		must(t, w.client.Logs(t.Context(), q, func(l guestapi.LogLine) error {
+			got = append(got, l.Stream+" "+l.Line)
+			return nil
+		}))
+		return got
+	}
+	if got := lines(q); len(got) != 0 {
+		t.Errorf("before the first line: %q", got)
+	}
+	for i := range 3 {
+		fmt.Fprintf(stdout, "out <%d>\n", i)
+		await(t, "the line", func() bool { return strings.Contains(fmt.Sprint(lines(q)), fmt.Sprintf("<%d>", i)) })
+	}
+	fmt.Fprintln(stderr, strings.Repeat("\x01", 2*guestapi.MaxLine)) // each byte is six in JSON
+	await(t, "the long line", func() bool { return len(lines(guestclient.LogQuery{Stream: "stderr", Tail: 10})) == 2 })
+	if got := lines(guestclient.LogQuery{Stream: "stdout", Tail: 2}); fmt.Sprint(got) != "[stdout out <1> stdout out <2>]" {
+		t.Errorf("got %q", got)
+	}
+	for query, want := range map[string]string{
+		"stream=console": "invalid stream", "tail=-1": "invalid tail", "tail=10001": "invalid tail", "tail=x": "invalid tail", "follow=maybe": "invalid follow",
+	} {
+		resp, raw := w.do(t, http.MethodGet, guestapi.PathLogs, "", "&"+query, nil)
+		if resp.StatusCode != 400 || !strings.Contains(string(raw), want) {
+			t.Errorf("%s: %d %s", query, resp.StatusCode, raw)
+		}
+	}
+}
+
+func TestLogsAreFollowed(t *testing.T) {
+	w, stdout, stderr := startWithLog(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got, done := make(chan string, 10), make(chan error, 1)
+	follow := func(ctx context.Context) {
+		done <- w.client.Logs(ctx, guestclient.LogQuery{Tail: 10, Follow: true}, func(l guestapi.LogLine) error {
+			got <- l.Stream + " " + l.Line
+			return nil
+		})
+	}
+	go follow(ctx)
+	for i := range 3 {
+		fmt.Fprintf(stdout, "out %d\n", i)
+		if line := <-got; line != fmt.Sprintf("stdout out %d", i) {
+			t.Errorf("got %q", line)
+		}
+		fmt.Fprintf(stderr, "err %d\n", i)
+		if line := <-got; line != fmt.Sprintf("stderr err %d", i) {
+			t.Errorf("got %q", line)
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	none := func() bool { return w.transfers() == 0 }
+	await(t, "the end of the request", none)
+
+	// A follower of the guest that this one was restored from hears nothing.
+	go follow(t.Context())
+	for range 6 {
+		<-got
+	}
+	await(t, "the request", func() bool { return w.transfers() == 1 })
+	_, err := w.client.Identity(t.Context(), testIdentity(7))
+	must(t, err)
+	if err := <-done; err == nil {
+		t.Error("the follower was told that this is the end of the log")
+	}
+	await(t, "the end of the request", none)
+}
+
+func TestTooManyTransfersAreRefused(t *testing.T) {
+	w, _, _ := startWithLog(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, maxTransfers)
+	for range maxTransfers {
+		go func() {
+			ended <- w.client.Logs(ctx, guestclient.LogQuery{Follow: true}, func(guestapi.LogLine) error { return nil })
+		}()
+	}
+	await(t, "the followers", func() bool { return w.transfers() == maxTransfers })
+	var refused *guestclient.Error
+	if _, err := w.client.Stat(t.Context(), "/"); !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable {
+		t.Errorf("got %v", err)
+	}
+	cancel()
+	for range maxTransfers {
+		<-ended
+	}
+	await(t, "room", func() bool { _, err := w.client.Stat(t.Context(), "/"); return err == nil })
+}

@@ -1,0 +1,355 @@
+package startlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 123_456_789, time.UTC)
+
+// collect starts a collector of a log in a new directory.
+func collect(t *testing.T, limit int64) (*Collector, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "berth", "start.log")
+	c, err := newCollector(path, limit, func() time.Time { return noon })
+	must(t, err)
+	t.Cleanup(c.Close)
+	return c, path
+}
+
+// run runs a command with its output collected.
+func run(t *testing.T, c *Collector, line string) {
+	t.Helper()
+	stdout, stderr, err := c.Pipes()
+	must(t, err)
+	cmd := exec.Command("/bin/sh", "-c", line)
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	must(t, cmd.Start())
+	stdout.Close()
+	stderr.Close()
+	must(t, cmd.Wait())
+}
+
+// read returns the lines as "stream text", and + for a piece.
+func read(t *testing.T, path, stream string, tail int) []string {
+	t.Helper()
+	var got []string
+	must(t, Read(t.Context(), path, Query{Stream: stream, Tail: tail}, func(l guestapi.LogLine) error {
+		got = append(got, short(l))
+		return nil
+	}, func() error { return nil }))
+	return got
+}
+
+func short(l guestapi.LogLine) string {
+	s := l.Stream + " " + l.Line
+	if l.Partial {
+		s += "+"
+	}
+	return s
+}
+
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+func TestBothStreamsAreKeptInOrder(t *testing.T) {
+	c, path := collect(t, maxFile)
+	run(t, c, `for i in 1 2 3 4 5 6 7 8; do echo out $i; sleep 0.02; echo err $i >&2; sleep 0.02; done; printf 'gr\303\274n \377 no end'`)
+	var want []string
+	for i := 1; i <= 8; i++ {
+		want = append(want, fmt.Sprintf("stdout out %d", i), fmt.Sprintf("stderr err %d", i))
+	}
+	want = append(want, "stdout grün \uFFFD no end")
+	await(t, "the last line", func() bool { return len(read(t, path, "both", 100)) == len(want) })
+	if diff := cmp.Diff(want, read(t, path, "both", 100)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"stderr err 7", "stderr err 8"}, read(t, path, "stderr", 2)); diff != "" {
+		t.Error(diff)
+	}
+	if got := read(t, path, "both", 0); got != nil {
+		t.Errorf("none were asked for: %q", got)
+	}
+	raw, err := os.ReadFile(path)
+	must(t, err)
+	if !strings.HasPrefix(string(raw), "2026-11-20T12:00:00.123456Z stdout F out 1\n") {
+		t.Errorf("the file begins %.60q", raw)
+	}
+}
+
+func TestLongLinesComeInPieces(t *testing.T) {
+	for name, c := range map[string]struct {
+		writes []string
+		want   []string
+	}{
+		"a line of the limit":  {[]string{strings.Repeat("a", guestapi.MaxLine) + "\n"}, []string{fmt.Sprint(guestapi.MaxLine)}},
+		"one byte more":        {[]string{strings.Repeat("a", guestapi.MaxLine+1) + "\n"}, []string{fmt.Sprint(guestapi.MaxLine, "+"), "1"}},
+		"many times the limit": {[]string{strings.Repeat("a", 3*guestapi.MaxLine), "b\n"}, []string{"16384+", "16384+", "16384+", "1"}},
+		"in small writes":      {[]string{"a", "b\nc", "\n", "\n", "d"}, []string{"2", "1", "0", "1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := lines{stream: "stdout"}
+			var b []byte
+			for _, w := range c.writes {
+				b = l.take(b, noon, []byte(w))
+				if len(l.held) > guestapi.MaxLine {
+					t.Errorf("%d bytes are held", len(l.held))
+				}
+			}
+			b = l.last(b, noon)
+			var got []string
+			for raw := range strings.Lines(string(b)) {
+				line, ok := parseRecord([]byte(strings.TrimSuffix(raw, "\n")))
+				if !ok {
+					t.Fatalf("%q is no record", raw)
+				}
+				s := fmt.Sprint(len(line.Line))
+				if line.Partial {
+					s += "+"
+				}
+				got = append(got, s)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestLogIsBounded(t *testing.T) {
+	const limit = 8 << 10
+	c, path := collect(t, limit)
+	run(t, c, "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo end >&2")
+	await(t, "the last line", func() bool {
+		got := read(t, path, "stderr", 1)
+		return len(got) == 1
+	})
+	await(t, "all lines", func() bool { got := read(t, path, "stdout", 1); return len(got) == 1 && got[0] == "stdout line 1999" })
+	for _, p := range []string{path, path + oldSuffix} {
+		if st, err := os.Stat(p); err != nil || st.Size() > limit+readSize*4 {
+			t.Errorf("%s: %d bytes, %v", p, st.Size(), err)
+		}
+	}
+	got := read(t, path, "stdout", 10)
+	for i, line := range got {
+		if want := fmt.Sprintf("stdout line %d", 1990+i); line != want {
+			t.Errorf("got %q, want %q", line, want)
+		}
+	}
+}
+
+func TestFollowersMissNothing(t *testing.T) {
+	const limit, total = 16 << 10, 3000
+	c, path := collect(t, limit)
+	stdout, stderr, err := c.Pipes()
+	must(t, err)
+	stderr.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	var got []string
+	started, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		var once sync.Once
+		done <- Read(ctx, path, Query{Stream: "both", Tail: 10, Follow: true}, func(l guestapi.LogLine) error {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, l.Line)
+			return nil
+		}, func() error { once.Do(func() { close(started) }); return nil })
+	}()
+	<-started // no file is there yet
+	seen := func() int { mu.Lock(); defer mu.Unlock(); return len(got) }
+	for i := range total {
+		_, err := fmt.Fprintf(stdout, "line %d\n", i)
+		must(t, err)
+		// Two files are kept: a reader further behind than that has lost lines,
+		// and rightly so.
+		await(t, "the follower", func() bool { return seen() >= i-200 })
+	}
+	stdout.Close()
+	await(t, "the last line", func() bool { return seen() == total })
+	for i, line := range got {
+		if line != fmt.Sprintf("line %d", i) {
+			t.Fatalf("line %d is %q", i, line)
+		}
+	}
+	cancel()
+	must(t, <-done)
+}
+
+func TestFollowerThatFailsEnds(t *testing.T) {
+	c, path := collect(t, maxFile)
+	run(t, c, "echo one")
+	await(t, "the line", func() bool { return len(read(t, path, "both", 1)) == 1 })
+	failure := errors.New("caller gone")
+	err := Read(t.Context(), path, Query{Stream: "both", Tail: 1, Follow: true}, func(guestapi.LogLine) error { return failure }, func() error { return nil })
+	if !errors.Is(err, failure) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestWhatTheTenantDoesToTheLog has the files deleted, emptied, replaced and
+// written by others.
+func TestWhatTheTenantDoesToTheLog(t *testing.T) {
+	c, path := collect(t, maxFile)
+	say := func(line string) {
+		t.Helper()
+		run(t, c, "echo "+line)
+		await(t, line, func() bool {
+			got := read(t, path, "both", 1)
+			return len(got) == 1 && got[0] == "stdout "+line
+		})
+	}
+	say("first")
+	must(t, os.RemoveAll(filepath.Dir(path)))
+	if got := read(t, path, "both", 1); got != nil {
+		t.Errorf("without a log: %q", got)
+	}
+	say("deleted")
+	must(t, os.Truncate(path, 0))
+	say("emptied")
+	must(t, os.WriteFile(path, []byte("nonsense\n\x00\n2026-11-20T12:00:00.123456Z stdout F "+strings.Repeat("x", 1<<20)+"\n"), 0o644))
+	say("overwritten")
+	if got := read(t, path, "both", 100); len(got) != 1 {
+		t.Errorf("%d lines", len(got))
+	}
+	must(t, os.Remove(path))
+	must(t, unix.Mkfifo(path, 0o644))
+	if got := read(t, path, "both", 1); got != nil {
+		t.Errorf("of a pipe: %q", got)
+	}
+	run(t, c, "echo into nothing; head -c 200000 /dev/zero") // it must not wait
+	must(t, os.Remove(path))
+	must(t, os.Mkdir(path, 0o755))
+	if got := read(t, path, "both", 1); got != nil {
+		t.Errorf("of a directory: %q", got)
+	}
+	run(t, c, "echo into nothing; head -c 200000 /dev/zero")
+	must(t, os.Remove(path))
+	say("itself again")
+}
+
+func TestFullDiskLosesLinesOnly(t *testing.T) {
+	if os.Getenv("BERTH_TEST_ROOT") != "1" {
+		t.Skip("mounts a file system: needs root; set BERTH_TEST_ROOT=1 (make test does)")
+	}
+	dir := t.TempDir()
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
+	defer func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	path := filepath.Join(dir, "start.log")
+	c, err := newCollector(path, maxFile, time.Now)
+	must(t, err)
+	run(t, c, "i=0; while [ $i -lt 3000 ]; do echo a line that fills the disk $i; i=$((i+1)); done")
+	await(t, "a full disk", func() bool {
+		var st unix.Statfs_t
+		must(t, unix.Statfs(dir, &st))
+		return st.Bfree == 0
+	})
+	must(t, os.Truncate(path, 100)) // in the middle of a record
+	run(t, c, "echo there is room again")
+	await(t, "the new line", func() bool {
+		got := read(t, path, "both", 1)
+		return len(got) == 1 && got[0] == "stdout there is room again"
+	})
+	c.Close()
+}
+
+func TestClosedCollectorTakesNothing(t *testing.T) {
+	c, _ := collect(t, maxFile)
+	c.Close()
+	if _, _, err := c.Pipes(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	c.Close()
+}
+
+func FuzzParseRecord(f *testing.F) {
+	for _, seed := range []string{
+		"2026-11-20T12:00:00.123456Z stdout F text", "2026-11-20T12:00:00.123456Z stderr P ", "2026-11-20T12:00:00.123456Z stdout F", "", " ", "  ",
+		"2026-11-20T12:00:00.123456Z console F x", "2026-13-20T12:00:00.123456Z stdout F x", "2026-11-20T12:00:00.123456Z stdout X x",
+		"2026-11-20T12:00:00.123456Z stdout F \xff",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		line, ok := parseRecord(raw)
+		if !ok {
+			return
+		}
+		tag := byte(whole)
+		if line.Partial {
+			tag = partial
+		}
+		again := appendRecord(nil, line.Time, line.Stream, tag, raw[len(timeFormat)+len(line.Stream)+4:])
+		if string(again) != string(raw)+"\n" && !strings.Contains(string(raw), ",") {
+			t.Errorf("%q comes back as %q", raw, again)
+		}
+	})
+}
+
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("a\nb"), 1)
+	f.Add([]byte(strings.Repeat("x", 40_000)+"\n\n"), 16384)
+	f.Fuzz(func(t *testing.T, data []byte, piece int) {
+		piece = max(1, piece%70_000)
+		l := lines{stream: "stderr"}
+		var b []byte
+		for from := 0; from < len(data); from += piece {
+			b = l.take(b, noon, data[from:min(from+piece, len(data))])
+		}
+		b = l.last(b, noon)
+		var text strings.Builder
+		for raw := range strings.Lines(string(b)) {
+			line, ok := parseRecord([]byte(strings.TrimSuffix(raw, "\n")))
+			if !ok {
+				t.Fatalf("%.80q is no record", raw)
+			}
+			text.WriteString(raw[len(timeFormat)+len(" stderr F ") : len(raw)-1])
+			if !line.Partial {
+				text.WriteByte('\n')
+			}
+		}
+		want := string(data)
+		if want != "" && !strings.HasSuffix(want, "\n") {
+			want += "\n"
+		}
+		if got := text.String(); got != want && got+"\n" != want {
+			t.Errorf("%d bytes became %d", len(want), len(got))
+		}
+	})
+}
