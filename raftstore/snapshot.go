@@ -18,8 +18,9 @@ import (
 )
 
 // A snapshot is the magic with a version byte, the state's Raft index, the
-// tables sorted by name with their rows sorted by id, and a trailer of the row
-// count and a SHA-256 of everything before it. DESIGN.md has the layout.
+// tables that have rows sorted by name with their rows sorted by id, and a
+// trailer of the row count and a SHA-256 of everything before it. DESIGN.md has
+// the layout.
 const (
 	snapshotMagic   = "BERTHST"
 	snapshotVersion = 1
@@ -59,10 +60,18 @@ func writeSnapshot(dst io.Writer, v *Snapshot) (int64, error) {
 	w.raw([]byte(snapshotMagic))
 	w.raw([]byte{snapshotVersion})
 	w.uvarint(v.index)
-	w.uvarint(uint64(len(v.set.sorted)))
-	var total uint64
+	// An empty table is left out: a replica that does not know it yet refuses
+	// its name, and has no reason to before there is a row.
+	tables, rowsOf := make([]*table, 0, len(v.set.sorted)), make([][]*stored, 0, len(v.set.sorted))
 	for _, t := range v.set.sorted {
-		rows := t.all(v.txn)
+		if rows := t.all(v.txn); len(rows) > 0 {
+			tables, rowsOf = append(tables, t), append(rowsOf, rows)
+		}
+	}
+	w.uvarint(uint64(len(tables)))
+	var total uint64
+	for i, t := range tables {
+		rows := rowsOf[i]
 		w.field([]byte(t.name))
 		w.uvarint(uint64(len(rows)))
 		for _, s := range rows {

@@ -1,6 +1,10 @@
 package record
 
-import "time"
+import (
+	"encoding/json"
+	"slices"
+	"time"
+)
 
 // Workspace is a tenant.
 type Workspace struct {
@@ -51,7 +55,15 @@ type JoinToken struct {
 // workspace, route and key.
 type IdempotencyKey struct {
 	Meta
-	BodySHA256 []byte    `json:"body_sha256"`
-	ResourceID string    `json:"resource_id"`
-	ExpiresAt  time.Time `json:"expires_at"`
+	BodySHA256 []byte          `json:"body_sha256"`
+	ResourceID string          `json:"resource_id"`
+	Result     json.RawMessage `json:"result,omitempty"` // what the answer said beyond the resource's own row
+	ExpiresAt  time.Time       `json:"expires_at"`
+}
+
+// Clone returns a deep copy.
+func (k *IdempotencyKey) Clone() *IdempotencyKey {
+	c := *k
+	c.BodySHA256, c.Result = slices.Clone(k.BodySHA256), slices.Clone(k.Result)
+	return &c
 }

@@ -46,6 +46,21 @@ type VolumeMount struct {
 	MountPath string `json:"mount_path"`
 }
 
+// PreviewMode says who may see a sandbox's ports by its preview URL.
+type PreviewMode string
+
+// The id in a preview's host name is the credential, unless a token is asked for.
+const (
+	PreviewPublic PreviewMode = "public"
+	PreviewToken  PreviewMode = "token"
+)
+
+// SandboxPort is a port that the client named.
+type SandboxPort struct {
+	Port  int    `json:"port"`
+	Label string `json:"label,omitempty"`
+}
+
 // Sandbox is one microVM workload.
 type Sandbox struct {
 	Meta
@@ -66,6 +81,19 @@ type Sandbox struct {
 	ForkedFrom   string        `json:"forked_from,omitempty"`
 	Volumes      []VolumeMount `json:"volumes,omitempty"`
 
+	// TemplateKey is the name under which hosts keep the template; empty: Template.
+	TemplateKey string `json:"template_key,omitempty"`
+	// HostSeq is the Seq of the host's word on which Status rests: an older one
+	// changes nothing.
+	HostSeq uint64 `json:"host_seq,omitempty"`
+	// ForkTree is the id of the fork-tree it is a child of.
+	ForkTree string `json:"fork_tree,omitempty"`
+	// StartedBy is the subject of the flow that brings it to life, where that is
+	// not one of its own; empty from then on.
+	StartedBy string        `json:"started_by,omitempty"`
+	Preview   PreviewMode   `json:"preview,omitempty"` // empty: public
+	Ports     []SandboxPort `json:"ports,omitempty"`   // registered by the client
+
 	StartedAt  time.Time `json:"started_at,omitzero"`
 	TTLSeconds *int64    `json:"ttl_seconds,omitempty"`
 	ExpiresAt  time.Time `json:"expires_at,omitzero"`
@@ -78,6 +106,7 @@ func (s *Sandbox) Clone() *Sandbox {
 	c.Metadata = slices.Clone(s.Metadata)
 	c.EnvSealed = slices.Clone(s.EnvSealed)
 	c.Volumes = slices.Clone(s.Volumes)
+	c.Ports = slices.Clone(s.Ports)
 	if s.Owner != nil {
 		o := *s.Owner
 		c.Owner = &o

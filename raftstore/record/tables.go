@@ -30,6 +30,54 @@ var (
 				}
 				return []string{s.AgentID}
 			}},
+			{Name: "fork_tree", Keys: func(s *Sandbox) []string {
+				if s.ForkTree == "" {
+					return nil
+				}
+				return []string{s.ForkTree}
+			}},
+		},
+	}
+
+	Snapshots = Table[*Snapshot]{
+		Name: "snapshots",
+		New:  func() *Snapshot { return &Snapshot{} },
+		Indexes: []Index[*Snapshot]{
+			{Name: "workspace", Keys: func(s *Snapshot) []string { return []string{s.WorkspaceID} }},
+			{Name: "agent", Keys: func(s *Snapshot) []string { return []string{s.AgentID} }},
+		},
+	}
+
+	// A volume's name is its workspace's own, so a unique index keeps it.
+	Volumes = Table[*Volume]{
+		Name: "volumes",
+		New:  func() *Volume { return &Volume{} },
+		Indexes: []Index[*Volume]{
+			{Name: "name", Unique: true, Keys: func(v *Volume) []string { return []string{v.WorkspaceID + "/" + v.Name} }},
+			{Name: "workspace", Keys: func(v *Volume) []string { return []string{v.WorkspaceID} }},
+			{Name: "agent", Keys: func(v *Volume) []string {
+				if v.AgentID == "" {
+					return nil
+				}
+				return []string{v.AgentID}
+			}},
+		},
+	}
+
+	Templates = Table[*Template]{
+		Name: "templates",
+		New:  func() *Template { return &Template{} },
+		Indexes: []Index[*Template]{
+			{Name: "name", Unique: true, Keys: func(t *Template) []string { return []string{t.WorkspaceID + "/" + t.Name} }},
+			{Name: "workspace", Keys: func(t *Template) []string { return []string{t.WorkspaceID} }},
+		},
+	}
+
+	Builds = Table[*Build]{
+		Name: "builds",
+		New:  func() *Build { return &Build{} },
+		Indexes: []Index[*Build]{
+			{Name: "template", Keys: func(b *Build) []string { return []string{b.WorkspaceID + "/" + b.Template} }},
 		},
 	}
 

@@ -1,0 +1,112 @@
+package record
+
+import (
+	"slices"
+	"time"
+)
+
+// ResourceStatus is where a row stands that a flow brings to life.
+type ResourceStatus string
+
+// The statuses of snapshots and volumes. A lost snapshot is on a host that is
+// gone and nowhere else; it is ready again when the host comes back with it.
+const (
+	ResourceCreating ResourceStatus = "creating"
+	ResourceReady    ResourceStatus = "ready"
+	ResourceLost     ResourceStatus = "lost"
+	ResourceDeleting ResourceStatus = "deleting"
+)
+
+// Snapshot is a capture of a sandbox that is kept until it is deleted. Its id
+// is the capture's on the host.
+type Snapshot struct {
+	Meta
+	WorkspaceID string         `json:"workspace_id"`
+	Status      ResourceStatus `json:"status"`
+	SandboxID   string         `json:"sandbox_id"`
+	Template    string         `json:"template"`
+	TemplateKey string         `json:"template_key,omitempty"` // as Sandbox.TemplateKey
+	Name        string         `json:"name,omitempty"`
+	AgentID     string         `json:"agent_id"` // which has it on its disk
+	CPU         int            `json:"cpu"`
+	MemoryMB    int            `json:"memory_mb"`
+	DiskMB      int            `json:"disk_mb"`
+	MemoryBytes int64          `json:"memory_bytes"`
+	DiskBytes   int64          `json:"disk_bytes"`
+	PauseMS     int64          `json:"pause_ms"`
+	Stored      bool           `json:"stored"` // in the snapshot store: any host can start from it
+	EnvSealed   []byte         `json:"env_sealed,omitempty"`
+}
+
+// Clone returns a deep copy.
+func (s *Snapshot) Clone() *Snapshot {
+	c := *s
+	c.EnvSealed = slices.Clone(s.EnvSealed)
+	return &c
+}
+
+// Volume is a file system that outlives sandboxes, on the one host that made it.
+type Volume struct {
+	Meta
+	WorkspaceID string         `json:"workspace_id"`
+	Name        string         `json:"name"`
+	Status      ResourceStatus `json:"status"`
+	SizeMB      int            `json:"size_mb"`
+	AgentID     string         `json:"agent_id,omitempty"`
+	AttachedTo  string         `json:"attached_to,omitempty"` // sandbox
+}
+
+// Clone returns a copy.
+func (v *Volume) Clone() *Volume { c := *v; return &c }
+
+// TemplateStatus is where a template or a build stands.
+type TemplateStatus string
+
+// A template is building until it has a build that can be used; queued is for
+// builds alone.
+const (
+	TemplateQueued   TemplateStatus = "queued"
+	TemplateBuilding TemplateStatus = "building"
+	TemplateReady    TemplateStatus = "ready"
+	TemplateFailed   TemplateStatus = "failed"
+)
+
+// Template is a template that a workspace built. Those of the hosts' operator
+// have no row: the hosts tell of them.
+type Template struct {
+	Meta
+	WorkspaceID string         `json:"workspace_id"`
+	Name        string         `json:"name"`
+	Key         string         `json:"key"` // its name on the hosts
+	Status      TemplateStatus `json:"status"`
+	BuildID     string         `json:"build_id,omitempty"` // of the build in use
+	CPU         int            `json:"cpu"`
+	MemoryMB    int            `json:"memory_mb"`
+	DiskMB      int            `json:"disk_mb"`
+	SizeBytes   int64          `json:"size_bytes"`
+	Error       string         `json:"error,omitempty"`
+}
+
+// Clone returns a copy.
+func (t *Template) Clone() *Template { c := *t; return &c }
+
+// Build is one build of a template.
+type Build struct {
+	Meta
+	WorkspaceID string         `json:"workspace_id"`
+	Template    string         `json:"template"` // its name
+	Key         string         `json:"key"`      // the template's name on the hosts
+	Status      TemplateStatus `json:"status"`
+	From        string         `json:"from,omitempty"`     // the template or the image that it is made from
+	AgentID     string         `json:"agent_id,omitempty"` // which builds it
+	SpecSealed  []byte         `json:"spec_sealed"`        // hostapi.BuildSpec as JSON, sealed: files and env may hold secrets
+	Error       string         `json:"error,omitempty"`
+	FinishedAt  time.Time      `json:"finished_at,omitzero"`
+}
+
+// Clone returns a deep copy.
+func (b *Build) Clone() *Build {
+	c := *b
+	c.SpecSealed = slices.Clone(b.SpecSealed)
+	return &c
+}
