@@ -21,7 +21,9 @@ import (
 // one an entry. A text file because an operator with a broken host should be
 // able to read it, and because a database that maps its file into memory
 // brings the daemon down on a damaged page instead of returning an error.
-const Format = 1
+//
+// Version 2 adds entries of several records that change at once.
+const Format = 2
 
 const (
 	rewriteAt = 1 << 20 // bytes: a longer journal is rewritten to its state
@@ -40,6 +42,7 @@ type header struct {
 // entry is one change; exactly one kind of it is set.
 type entry struct {
 	Box       *Record    `json:"box,omitempty"`
+	Boxes     []Record   `json:"boxes,omitempty"`
 	Forget    string     `json:"forget,omitempty"`
 	Bury      string     `json:"bury,omitempty"`
 	Tombstone *Tombstone `json:"tombstone,omitempty"`

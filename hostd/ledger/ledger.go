@@ -107,6 +107,18 @@ func (l *Ledger) Put(r Record) error {
 	return nil
 }
 
+// PutAll inserts or replaces several records as one change: all of them or none.
+func (l *Ledger) PutAll(recs ...Record) error {
+	e := entry{Boxes: make([]Record, len(recs))}
+	for i, r := range recs {
+		e.Boxes[i] = r.clone()
+	}
+	if err := l.write(e); err != nil {
+		return fmt.Errorf("write %d ledger records: %w", len(recs), err)
+	}
+	return nil
+}
+
 // Forget removes a record and leaves no tombstone: the same generation may be
 // asked for again. It is for a create that failed or was cut off.
 func (l *Ledger) Forget(id string) error {
@@ -200,6 +212,10 @@ func (s *state) apply(e entry) error {
 	switch {
 	case e.Box != nil:
 		s.boxes[e.Box.ID] = *e.Box
+	case len(e.Boxes) > 0:
+		for _, r := range e.Boxes {
+			s.boxes[r.ID] = r
+		}
 	case e.Forget != "":
 		delete(s.boxes, e.Forget)
 	case e.Bury != "" && e.Tombstone != nil:
@@ -236,6 +252,8 @@ func (s *state) entries() []entry {
 func (r Record) clone() Record {
 	r.Env = maps.Clone(r.Env)
 	r.Stages = slices.Clone(r.Stages)
+	r.Volumes = slices.Clone(r.Volumes)
+	r.HostKey = slices.Clone(r.HostKey)
 	if r.ExitCode != nil {
 		c := *r.ExitCode
 		r.ExitCode = &c

@@ -21,10 +21,12 @@ func when(s int) time.Time { return time.Date(2026, 11, 20, 12, 0, s, 0, time.UT
 
 func ptr(i int) *int { return &i }
 
-const goldenPath = "testdata/ledger-v1"
+// goldenPath is the file of the current format; older ones are never written
+// again.
+const goldenPath = "testdata/ledger-v2"
 
-// golden is what goldenPath holds, for ever.
-var golden = []ledger.Record{
+// goldenV1 is what testdata/ledger-v1 holds, for ever.
+var goldenV1 = []ledger.Record{
 	{
 		ID: "aaaaaaaaaaaaaaaaaaaaaaaaaa", Generation: 3, State: ledger.Running, WorkspaceID: "ws1",
 		Template: "base", BuildID: "b1", Boot: ledger.BootRestore, Hostname: "one", MachineID: "00112233445566778899aabbccddeeff",
@@ -39,13 +41,29 @@ var golden = []ledger.Record{
 	},
 }
 
+// golden is what goldenPath holds.
+var golden = []ledger.Record{
+	goldenV1[0],
+	goldenV1[1],
+	{
+		ID: "eeeeeeeeeeeeeeeeeeeeeeeeee", Generation: 2, State: ledger.Paused, Seq: 5, WorkspaceID: "ws1", Template: "base", BuildID: "b1",
+		Boot: ledger.BootCold, Slot: ledger.NoSlot, CreatedAt: when(6), Stopped: true, WarmChild: "ffffffffffffffffffffffffff", ResetTCP: true,
+	},
+	{
+		ID: "ffffffffffffffffffffffffff", Generation: 1, State: ledger.Running, Seq: 2, WorkspaceID: "ws1", Template: "base", BuildID: "b1",
+		Boot: ledger.BootRestore, Slot: 3, CreatedAt: when(7), Persistent: true, SharedRAM: true, PauseMS: 40, HostKey: []byte("seed"),
+		Volumes: []ledger.Volume{{ID: "vol-1", MountPath: "/data"}},
+	},
+}
+
 func TestGoldenFileOfEveryFormatIsRead(t *testing.T) {
 	if *update {
 		_ = os.Remove(goldenPath)
 		l := open(t, goldenPath)
-		for _, r := range golden {
+		for _, r := range golden[:2] {
 			must(t, l.Put(r))
 		}
+		must(t, l.PutAll(golden[2:]...))
 		must(t, l.Bury("cccccccccccccccccccccccccc", 9, when(5)))
 		must(t, l.Put(ledger.Record{ID: "dddddddddddddddddddddddddd"}))
 		must(t, l.Forget("dddddddddddddddddddddddddd"))
@@ -53,24 +71,26 @@ func TestGoldenFileOfEveryFormatIsRead(t *testing.T) {
 		must(t, l.Close())
 		must(t, os.Remove(goldenPath+".lock"))
 	}
-	raw, err := os.ReadFile(goldenPath)
-	must(t, err)
-	l := open(t, write(t, string(raw)))
-	if diff := cmp.Diff(golden, l.Boxes()); diff != "" {
-		t.Errorf("records differ (-want +got):\n%s", diff)
-	}
-	if got := l.Tombstone("cccccccccccccccccccccccccc"); got != 9 {
-		t.Errorf("tombstone = %d, want 9", got)
-	}
-	if got := l.Term(); got != 17 {
-		t.Errorf("term = %d, want 17", got)
+	for path, want := range map[string][]ledger.Record{"testdata/ledger-v1": goldenV1, goldenPath: golden} {
+		raw, err := os.ReadFile(path)
+		must(t, err)
+		l := open(t, write(t, string(raw)))
+		if diff := cmp.Diff(want, l.Boxes()); diff != "" {
+			t.Errorf("%s: records differ (-want +got):\n%s", path, diff)
+		}
+		if got := l.Tombstone("cccccccccccccccccccccccccc"); got != 9 {
+			t.Errorf("%s: tombstone = %d, want 9", path, got)
+		}
+		if got := l.Term(); got != 17 {
+			t.Errorf("%s: term = %d, want 17", path, got)
+		}
 	}
 }
 
 func TestWhatWasWrittenIsThereAfterReopening(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	l := open(t, path)
-	for _, r := range golden {
+	for _, r := range golden[:2] {
 		must(t, l.Put(r))
 	}
 	must(t, l.Forget(golden[1].ID))
@@ -136,7 +156,7 @@ func TestOpenRefuses(t *testing.T) {
 		"a header cut short":           {write(t, string(golden[:12])), "h1", ledger.ErrCorrupt},
 		"zeros":                        {write(t, strings.Repeat("\x00", 4096)), "h1", ledger.ErrCorrupt},
 		"an entry of an unknown kind":  {write(t, strings.SplitAfter(string(golden), "\n")[0]+"297bd0aa {}\n"), "h1", ledger.ErrCorrupt},
-		"a newer format":               {write(t, "085f9c91 {\"format\":2,\"host\":\"h1\"}\n"), "h1", ledger.ErrNewerFormat},
+		"a newer format":               {write(t, "5c58c9d7 {\"format\":3,\"host\":\"h1\"}\n"), "h1", ledger.ErrNewerFormat},
 		"another daemon's file":        {held, "h1", ledger.ErrInUse},
 		"another host's file":          {write(t, string(golden)), "h2", ledger.ErrOtherHost},
 	} {

@@ -8,11 +8,18 @@ type State string
 // A record that is still Creating or Deleting when the daemon starts was cut
 // off by a crash: the first is cleaned away and forgotten, the second is
 // finished and buried.
+//
+// Waking means that the box's saved memory is spent: a VM that was restored from
+// it may have run, so it must not be restored again. Booting is a persistent box
+// that is booted from its disk since its VM vanished; if it vanishes again, the
+// box is booted again.
 const (
 	Creating   State = "creating"
 	Running    State = "running"
 	Paused     State = "paused"
 	Hibernated State = "hibernated"
+	Waking     State = "waking"
+	Booting    State = "booting"
 	Failed     State = "failed"
 	Deleting   State = "deleting"
 )
@@ -35,13 +42,17 @@ type Record struct {
 	ID          string            `json:"id"`
 	Generation  uint64            `json:"generation"`
 	State       State             `json:"state"`
+	Seq         uint64            `json:"seq,omitempty"` // grows with every change of State that others see
 	WorkspaceID string            `json:"workspace_id"`
 	Template    string            `json:"template"`
 	BuildID     string            `json:"build_id"` // of the template at create
 	Boot        Boot              `json:"boot"`
 	Hostname    string            `json:"hostname"`
 	MachineID   string            `json:"machine_id"`
+	HostKey     []byte            `json:"host_key,omitempty"` // seed of the guest's SSH host key, which it has in memory alone
 	Env         map[string]string `json:"env,omitempty"`
+	Persistent  bool              `json:"persistent,omitempty"`
+	Volumes     []Volume          `json:"volumes,omitempty"`
 
 	CPU        int `json:"cpu"`
 	MemoryMB   int `json:"memory_mb"`
@@ -51,6 +62,16 @@ type Record struct {
 	Slot int `json:"slot"` // NoSlot: none
 	VMM  VMM `json:"vmm,omitzero"`
 
+	// SharedRAM says that the VM's RAM is the box's own file, and not a private
+	// mapping of a saved one.
+	SharedRAM bool `json:"shared_ram,omitempty"`
+	// Stopped is a Paused box without VMM and slot: its memory is saved, and
+	// WarmChild is the box that took its slot over.
+	Stopped   bool   `json:"stopped,omitempty"`
+	WarmChild string `json:"warm_child,omitempty"`
+	// ResetTCP says that the guest's connections are to be cut when it goes on.
+	ResetTCP bool `json:"reset_tcp,omitempty"`
+
 	CreatedAt time.Time     `json:"created_at"`
 	StartedAt time.Time     `json:"started_at,omitzero"`
 	FailedAt  time.Time     `json:"failed_at,omitzero"`
@@ -58,8 +79,21 @@ type Record struct {
 	ExitCode  *int          `json:"exit_code,omitempty"`
 	Signal    string        `json:"signal,omitempty"`
 	Stages    []Stage       `json:"stages,omitempty"`
-	Took      time.Duration `json:"took_ns,omitempty"` // of the whole create
-	Own       time.Duration `json:"own_ns,omitempty"`  // of it, what was not the engine's
+	Took      time.Duration `json:"took_ns,omitempty"`  // of the whole create
+	Own       time.Duration `json:"own_ns,omitempty"`   // of it, what was not the engine's
+	PauseMS   int64         `json:"pause_ms,omitempty"` // of a warm fork: how long its parent had stood still
+}
+
+// Volume is a volume of a box, and where its guest has it.
+type Volume struct {
+	ID        string `json:"id"`
+	MountPath string `json:"mount_path"`
+}
+
+// Enter moves the record to a state that others see.
+func (r *Record) Enter(s State) {
+	r.State = s
+	r.Seq++
 }
 
 // VMM is the identity of a box's VMM process: a pid means nothing without the
