@@ -1,0 +1,254 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+const (
+	batchEvents = 500
+	batchBytes  = 1 << 20 // of the spool's lines
+	sendTimeout = 15 * time.Second
+
+	firstBackoff = 200 * time.Millisecond
+	lastBackoff  = 30 * time.Second
+	// askAgain is after how long a replica is asked anew what it has: it may have
+	// lost its store meanwhile, and would take what comes for all there is.
+	askAgain   = 10 * time.Second
+	pruneEvery = time.Minute
+	maxAnswer  = 64 << 10
+)
+
+// DeliveryConfig is what a Delivery works with.
+type DeliveryConfig struct {
+	Recorder *Recorder
+	// Peers are the replicas' peer ports, host:port, until SetPeers.
+	Peers []string
+	TLS   *tls.Config
+	Log   *slog.Logger
+}
+
+// Delivery tells every replica of the control plane every event of the host,
+// each at its own pace: one that is away is told when it is back.
+type Delivery struct {
+	cfg     DeliveryConfig
+	changed chan struct{} // capacity 1
+
+	mu    sync.Mutex
+	peers []string
+}
+
+// NewDelivery returns a Delivery that sends nothing yet.
+func NewDelivery(cfg DeliveryConfig) *Delivery {
+	return &Delivery{cfg: cfg, peers: slices.Clone(cfg.Peers), changed: make(chan struct{}, 1)}
+}
+
+// SetPeers says which replicas there are from now on.
+func (d *Delivery) SetPeers(peers []string) {
+	d.mu.Lock()
+	d.peers = slices.Clone(peers)
+	d.mu.Unlock()
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run delivers until ctx ends, and keeps the spool within its bounds.
+func (d *Delivery) Run(ctx context.Context) {
+	var senders sync.WaitGroup
+	defer senders.Wait()
+	running := map[string]context.CancelFunc{}
+	defer func() {
+		for _, cancel := range running {
+			cancel()
+		}
+	}()
+	tick := time.NewTicker(pruneEvery)
+	defer tick.Stop()
+	for {
+		d.mu.Lock()
+		peers := slices.Clone(d.peers)
+		d.mu.Unlock()
+		for peer, cancel := range running {
+			if !slices.Contains(peers, peer) {
+				cancel()
+				delete(running, peer)
+			}
+		}
+		for _, peer := range peers {
+			if running[peer] == nil {
+				sctx, cancel := context.WithCancel(ctx)
+				running[peer] = cancel
+				senders.Go(func() { d.sender(peer).run(sctx) })
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.changed:
+		case <-tick.C:
+			d.cfg.Recorder.prune()
+		}
+	}
+}
+
+// sender tells one replica.
+type sender struct {
+	peer string
+	rec  *Recorder
+	http *http.Client
+	log  *slog.Logger
+
+	place reader
+	asked time.Time // when the replica last said what it has
+	lost  bool      // it did not answer the last time
+}
+
+func (d *Delivery) sender(peer string) *sender {
+	return &sender{
+		peer: peer, rec: d.cfg.Recorder, log: d.cfg.Log,
+		http: &http.Client{Transport: &http.Transport{
+			TLSClientConfig: d.cfg.TLS, TLSHandshakeTimeout: sendTimeout, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
+		}},
+	}
+}
+
+func (s *sender) run(ctx context.Context) {
+	defer s.http.CloseIdleConnections()
+	backoff := firstBackoff
+	for ctx.Err() == nil {
+		idle, changed, err := s.step(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			s.lose(err)
+			s.asked = time.Time{}
+			// A random part, so that a fleet does not come back all at once.
+			wait(ctx, backoff/2+rand.N(backoff), nil) //nolint:gosec // spreading load is no secret
+			backoff = min(2*backoff, lastBackoff)
+			continue
+		case idle:
+			wait(ctx, 0, changed)
+		}
+		backoff = firstBackoff
+		s.regain()
+	}
+}
+
+// wait waits for d, where it is above 0, or for changed.
+func wait(ctx context.Context, d time.Duration, changed <-chan struct{}) {
+	var after <-chan time.Time
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		after = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-after:
+	case <-changed:
+	}
+}
+
+// step tells one batch; idle says that there is nothing to tell until changed.
+func (s *sender) step(ctx context.Context) (idle bool, changed <-chan struct{}, err error) {
+	if s.asked.IsZero() {
+		if err := s.send(ctx, hostapi.EventBatch{}); err != nil {
+			return false, nil, err
+		}
+	}
+	events, first, changed, err := s.rec.spool.read(&s.place, batchEvents, batchBytes)
+	if err != nil {
+		return false, nil, err
+	}
+	if len(events) == 0 {
+		return true, changed, nil
+	}
+	if time.Since(s.asked) > askAgain {
+		s.asked = time.Time{}
+		return false, nil, nil
+	}
+	if events[0].Seq != s.place.seq+1 {
+		// Numbers were left out, by a power cut or a full disk: the replica need
+		// not wait for them.
+		first = events[0].Seq
+	}
+	before := s.place.seq
+	if err := s.send(ctx, hostapi.EventBatch{First: first, Events: events}); err != nil {
+		return false, nil, err
+	}
+	if s.place.seq <= before {
+		return false, nil, fmt.Errorf("it took nothing of a batch of %d, from number %d", len(events), events[0].Seq)
+	}
+	s.rec.cfg.Metrics.deliver(s.peer, len(events))
+	return false, nil, nil
+}
+
+// send tells a batch and takes the replica's word for what it has then.
+func (s *sender) send(ctx context.Context, b hostapi.EventBatch) error {
+	b.AgentID = s.rec.cfg.AgentID
+	if b.Events == nil {
+		b.Events = []hostapi.Event{}
+	}
+	body, err := json.Marshal(b)
+	if err != nil {
+		return fmt.Errorf("encode events: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+s.peer+hostapi.PathEvents, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("send events: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := s.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("send events: %w", err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("send events: read answer: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("send events: it answered %s", resp.Status)
+	}
+	var cursor hostapi.EventCursor
+	if err := json.Unmarshal(raw, &cursor); err != nil {
+		return fmt.Errorf("send events: decode answer: %w", err)
+	}
+	if err := s.rec.seen(cursor.Seq); err != nil {
+		return err
+	}
+	s.place.seek(cursor.Seq)
+	s.asked = time.Now()
+	return nil
+}
+
+func (s *sender) lose(err error) {
+	if !s.lost {
+		s.log.Warn("a replica does not take events; it is told later", "peer", s.peer, "error", err)
+	}
+	s.lost = true
+}
+
+func (s *sender) regain() {
+	if s.lost {
+		s.log.Info("a replica takes events again", "peer", s.peer)
+	}
+	s.lost = false
+}
