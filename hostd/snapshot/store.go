@@ -1,0 +1,414 @@
+// Package snapshot is the store that lets any host start from a snapshot: the
+// files of a capture, cut into chunks that are named by their content, in a
+// directory or an S3 bucket. DESIGN.md has the format and its reasons.
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"gocloud.dev/blob"
+	_ "gocloud.dev/blob/fileblob" // file://
+	_ "gocloud.dev/blob/s3blob"   // s3://
+	"gocloud.dev/gcerrors"
+	"golang.org/x/sync/errgroup"
+)
+
+// Errors that a caller tells apart. Each is wrapped with the object it is about.
+var (
+	// ErrNotFound: there is no such snapshot. An upload that was cut off is none.
+	ErrNotFound = errors.New("no such snapshot in the store")
+	// ErrIncomplete: something that the snapshot is made of is not in the store.
+	ErrIncomplete = errors.New("snapshot is incomplete")
+	// ErrDamaged: something is there and is not what was stored.
+	ErrDamaged = errors.New("snapshot is damaged")
+	// ErrOtherFormat: it was stored by a Berth that this one cannot read.
+	ErrOtherFormat = errors.New("snapshot has another format")
+	// ErrOtherEngine: it was made by an engine that is not this host's.
+	ErrOtherEngine = errors.New("snapshot was made by another engine")
+	// ErrInvalid: what is asked for can never be.
+	ErrInvalid = errors.New("invalid snapshot")
+)
+
+// Layout of the store.
+const (
+	manifestsDir = "snapshots/" // <id>: a snapshot's manifest, its last object to be written
+	sharedDir    = "shared/"    // <sha256>: of a file that many snapshots have
+	chunksDir    = "chunks/"    // <first two digits>/<sha256>: content, compressed
+	locksDir     = "locks/"     // of uploads and collections under way
+	probesDir    = "probes/"    // of Check
+)
+
+// ChunkSize is how files are cut, in bytes. See DESIGN.md.
+const ChunkSize = 1 << 20
+
+// maxStored bounds a stored chunk: zstd adds little to what it cannot compress.
+const maxStored = ChunkSize + ChunkSize/64 + 1024
+
+// Options of a Store; each has a default.
+type Options struct {
+	// Parallel bounds the chunks that are worked on at once. Each takes two
+	// chunks of memory.
+	Parallel int
+	// Grace is how long chunks that no snapshot has are kept: an upload that
+	// was cut off goes on where it was when it is tried again.
+	Grace time.Duration
+	// Lease is how long an upload or a collection that says nothing any more
+	// still counts as under way.
+	Lease time.Duration
+}
+
+const (
+	defaultGrace = 24 * time.Hour
+	defaultLease = time.Minute
+	maxParallel  = 16
+)
+
+// Store is one bucket. Hosts share it, each through a Store of its own.
+type Store struct {
+	bucket *blob.Bucket
+	dir    string // of a file:// store, else empty
+	opt    Options
+	enc    *zstd.Encoder
+	dec    *zstd.Decoder
+	bufs   sync.Pool // of *[ChunkSize]byte
+}
+
+// Open opens the store of a URL: file:///directory, which is made if it must,
+// or s3://bucket with the options of gocloud.dev/blob/s3blob (region, endpoint,
+// profile, use_path_style …). Credentials of S3 come from the environment or
+// the profile. Nothing is sent yet: Check does.
+func Open(ctx context.Context, rawURL string, opt Options) (*Store, error) {
+	opt.fill()
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot store: %w", err)
+	}
+	s := &Store{opt: opt}
+	s.bufs.New = func() any { return new([ChunkSize]byte) }
+	switch u.Scheme {
+	case "file":
+		if u.Host != "" || !filepath.IsAbs(u.Path) {
+			return nil, fmt.Errorf("snapshot store %s: want file:// and an absolute path, with three slashes", rawURL)
+		}
+		s.dir = filepath.Clean(u.Path)
+		q := u.Query()
+		q.Set("create_dir", "1")
+		q.Set("no_tmp_dir", "1") // what is renamed must be on the same file system
+		q.Set("metadata", "skip")
+		if !q.Has("dir_file_mode") {
+			q.Set("dir_file_mode", "0700") // memory of tenants
+		}
+		u.RawQuery = q.Encode()
+	case "s3":
+	default:
+		return nil, fmt.Errorf("snapshot store %s: want file:///directory or s3://bucket", u.Redacted())
+	}
+	if s.enc, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(opt.Parallel),
+		zstd.WithWindowSize(ChunkSize), zstd.WithEncoderCRC(false)); err != nil {
+		return nil, fmt.Errorf("snapshot store: %w", err)
+	}
+	if s.dec, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(opt.Parallel), zstd.WithDecoderMaxMemory(ChunkSize),
+		zstd.WithDecoderMaxWindow(ChunkSize)); err != nil {
+		return nil, fmt.Errorf("snapshot store: %w", err)
+	}
+	if s.bucket, err = blob.OpenBucket(ctx, u.String()); err != nil {
+		s.dec.Close()
+		return nil, fmt.Errorf("snapshot store %s: %w", u.Redacted(), err)
+	}
+	return s, nil
+}
+
+func (o *Options) fill() {
+	if o.Parallel <= 0 {
+		// Compression wants every processor; a store at a distance wants more
+		// than that under way.
+		o.Parallel = min(max(4, 2*runtime.NumCPU()), maxParallel)
+	}
+	if o.Grace <= 0 {
+		o.Grace = defaultGrace
+	}
+	if o.Lease <= 0 {
+		o.Lease = defaultLease
+	}
+}
+
+// Close gives back what Open took.
+func (s *Store) Close() error {
+	s.dec.Close()
+	return errors.Join(s.enc.Close(), s.bucket.Close())
+}
+
+// Check writes, reads, lists and removes an object: an operator hears what is
+// wrong with a store before a snapshot needs it.
+func (s *Store) Check(ctx context.Context) error {
+	key := probesDir + randomName()
+	content := []byte("berth\n")
+	if err := s.put(ctx, key, content); err != nil {
+		return fmt.Errorf("snapshot store: write: %w", err)
+	}
+	got, err := s.get(ctx, key, int64(len(content)))
+	if err == nil && !bytes.Equal(got, content) {
+		err = errors.New("it is not what was written")
+	}
+	if err != nil {
+		return fmt.Errorf("snapshot store: read what was written: %w", err)
+	}
+	seen := false
+	if err := s.list(ctx, probesDir, func(o *blob.ListObject) error {
+		seen = seen || o.Key == key
+		return nil
+	}); err != nil {
+		return fmt.Errorf("snapshot store: list: %w", err)
+	}
+	if !seen {
+		return errors.New("snapshot store: an object is not listed right after it was written: a store with strong consistency is needed")
+	}
+	if err := s.remove(ctx, key); err != nil {
+		return fmt.Errorf("snapshot store: delete: %w", err)
+	}
+	return nil
+}
+
+// Has says whether a snapshot is in the store. It does not look at its chunks.
+func (s *Store) Has(ctx context.Context, id string) (bool, error) {
+	if err := validID(id); err != nil {
+		return false, err
+	}
+	var there bool
+	err := s.retry(ctx, func() (err error) {
+		there, err = s.bucket.Exists(ctx, manifestsDir+id)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for snapshot %s: %w", id, err)
+	}
+	return there, nil
+}
+
+// List visits the id of every snapshot.
+func (s *Store) List(ctx context.Context, visit func(id string) error) error {
+	return s.list(ctx, manifestsDir, func(o *blob.ListObject) error {
+		id := strings.TrimPrefix(o.Key, manifestsDir)
+		if validID(id) != nil {
+			return nil // not ours, or half-written
+		}
+		return visit(id)
+	})
+}
+
+// put writes an object, whole or not at all.
+func (s *Store) put(ctx context.Context, key string, content []byte) error {
+	return s.retry(ctx, func() error {
+		// A context of its own: only its end keeps a broken write from being
+		// completed by Close.
+		wctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		var file *os.File
+		w, err := s.bucket.NewWriter(wctx, key, &blob.WriterOptions{
+			ContentType: "application/octet-stream", MaxConcurrency: 1,
+			BeforeWrite: func(as func(any) bool) error {
+				as(&file)
+				return nil
+			},
+		})
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(content)
+		if err == nil && file != nil {
+			// Before Close renames it: a name in the store stands for content
+			// that survives a power cut.
+			err = file.Sync()
+		}
+		if err != nil {
+			cancel()
+		}
+		return errors.Join(err, w.Close())
+	})
+}
+
+// get reads an object of at most limit bytes; one that is longer comes back
+// longer than limit, and not whole.
+func (s *Store) get(ctx context.Context, key string, limit int64) ([]byte, error) {
+	var content []byte
+	err := s.retry(ctx, func() error {
+		r, err := s.bucket.NewReader(ctx, key, nil)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		content, err = io.ReadAll(io.LimitReader(r, limit+1))
+		if err == nil && int64(len(content)) < min(r.Size(), limit) {
+			err = io.ErrUnexpectedEOF // the connection was cut
+		}
+		return err
+	})
+	return content, err
+}
+
+// remove deletes an object; one that is gone is no error.
+func (s *Store) remove(ctx context.Context, key string) error {
+	err := s.retry(ctx, func() error { return s.bucket.Delete(ctx, key) })
+	if isNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// list visits the objects right below a prefix that ends with a slash.
+func (s *Store) list(ctx context.Context, prefix string, visit func(*blob.ListObject) error) error {
+	if s.dir != "" {
+		return s.listDir(prefix, visit)
+	}
+	it := s.bucket.List(&blob.ListOptions{Prefix: prefix})
+	for {
+		var o *blob.ListObject
+		err := s.retry(ctx, func() (err error) {
+			o, err = it.Next(ctx)
+			return err
+		})
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", prefix, err)
+		}
+		if err := visit(o); err != nil {
+			return err
+		}
+	}
+}
+
+// listDir does what fileblob's List does not: a directory that cannot be read
+// is an error, and not one without objects. What collects chunks relies on it.
+func (s *Store) listDir(prefix string, visit func(*blob.ListObject) error) error {
+	entries, err := os.ReadDir(filepath.Join(s.dir, prefix))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("list %s: %w", prefix, err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed, or renamed, meanwhile
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", prefix, err)
+		}
+		if err := visit(&blob.ListObject{Key: prefix + e.Name(), ModTime: info.ModTime(), Size: info.Size()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachOf runs do for 0 to n-1, opt.Parallel at once, until one fails.
+func (s *Store) eachOf(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	return eachOf(ctx, n, s.opt.Parallel, do)
+}
+
+func eachOf(ctx context.Context, n, parallel int, do func(ctx context.Context, i int) error) error {
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i := range n {
+		if gctx.Err() != nil {
+			break
+		}
+		group.Go(func() error {
+			if gctx.Err() != nil {
+				return context.Cause(gctx)
+			}
+			return do(gctx, i)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// attempts at one object of a store behind a network: one cut connection in a
+// thousand chunks must not fail a snapshot. The flow above tries the whole again.
+const (
+	attempts  = 4
+	firstWait = 100 * time.Millisecond
+	waitGrows = 4
+)
+
+func (s *Store) retry(ctx context.Context, do func() error) error {
+	wait := firstWait
+	for n := 1; ; n++ {
+		err := do()
+		if err == nil || n == attempts || s.dir != "" || ctx.Err() != nil || !passing(err) {
+			if err != nil && ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+		wait *= waitGrows
+	}
+}
+
+// passing says whether an error may be gone at the next attempt.
+func passing(err error) bool {
+	if errors.Is(err, io.EOF) {
+		return false // the end of a list
+	}
+	switch gcerrors.Code(err) {
+	case gcerrors.NotFound, gcerrors.PermissionDenied, gcerrors.InvalidArgument, gcerrors.Unimplemented, gcerrors.FailedPrecondition:
+		return false
+	default:
+		return true
+	}
+}
+
+func isNotFound(err error) bool { return gcerrors.Code(err) == gcerrors.NotFound }
+
+// syncDirs makes the names in directories of a file:// store durable, and the
+// directories' own. An S3 store's are once it has answered.
+func (s *Store) syncDirs(dirs ...string) error {
+	if s.dir == "" {
+		return nil
+	}
+	done := map[string]bool{}
+	for _, name := range dirs {
+		for dir := filepath.Join(s.dir, name); !done[dir] && len(dir) >= len(s.dir); dir = filepath.Dir(dir) {
+			done[dir] = true
+			if err := syncFile(dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}

@@ -1,0 +1,243 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// stores are those that every behaviour is tested with.
+func stores(t *testing.T, test func(t *testing.T, url, dir string)) {
+	t.Run("directory", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "store")
+		test(t, "file://"+dir, dir)
+	})
+	t.Run("S3 server", func(t *testing.T) {
+		s := newS3(t)
+		test(t, s.url(s.addr), s.dir)
+	})
+}
+
+func TestASnapshotComesBackAsItWas(t *testing.T) {
+	stores(t, func(t *testing.T, url, _ string) {
+		s := open(t, url, Options{})
+		if err := s.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c := newCapture(t, 1)
+		stats := keep(t, s, "snap-1", c)
+		if stats.NewChunks == 0 || stats.NewChunks != stats.Chunks {
+			t.Errorf("first upload: %+v", stats)
+		}
+		if there, err := s.Has(t.Context(), "snap-1"); err != nil || !there {
+			t.Errorf("has = %v, %v", there, err)
+		}
+		var ids []string
+		if err := s.List(t.Context(), func(id string) error { ids = append(ids, id); return nil }); err != nil || strings.Join(ids, " ") != "snap-1" {
+			t.Errorf("list = %v, %v", ids, err)
+		}
+		// Another host, which has nothing.
+		dest := filepath.Join(t.TempDir(), "fetched")
+		m, err := open(t, url, Options{}).Fetch(t.Context(), "snap-1", dest, FetchOptions{Engine: engine})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Labels["template"] != "base" || m.Kernel != "6.12" {
+			t.Errorf("manifest = %+v", m)
+		}
+		c.same(t, dest)
+	})
+}
+
+func TestWhatTheStoreHasIsNotStoredAgain(t *testing.T) {
+	stores(t, func(t *testing.T, url, _ string) {
+		s := open(t, url, Options{})
+		first := keep(t, s, "snap-1", newCapture(t, 1))
+		other := keep(t, s, "snap-2", newCapture(t, 2))
+		if other.NewChunks == 0 || other.NewChunks > other.Chunks-4 {
+			t.Errorf("a capture of which a part is the same: %+v after %+v", other, first)
+		}
+		copied := keep(t, s, "snap-3", newCapture(t, 1))
+		if copied.NewChunks != 0 || copied.NewBytes != 0 {
+			t.Errorf("a capture that is the same: %+v", copied)
+		}
+		again := keep(t, s, "snap-1", newCapture(t, 1))
+		if again.Chunks != 0 {
+			t.Errorf("a snapshot that is there: %+v", again)
+		}
+	})
+}
+
+func TestFilesThatTheHostHasAreNotFetched(t *testing.T) {
+	s, _ := fileStore(t, Options{})
+	c := newCapture(t, 1)
+	keep(t, s, "snap-1", c)
+	// Nothing of the image may be needed from the store.
+	if err := s.remove(t.Context(), sharedDir+c.Shared[0].SHA256); err != nil {
+		t.Fatal(err)
+	}
+	dest := filepath.Join(c.dir, "fetched") // on the same file system
+	_, err := s.Fetch(t.Context(), "snap-1", dest, FetchOptions{Shared: func(f SharedFile) (string, bool) {
+		if f.SHA256 != c.Shared[0].SHA256 || f.Size != c.Shared[0].Size {
+			t.Errorf("asked for %+v", f)
+		}
+		return c.Shared[0].Path, true
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.same(t, dest)
+	a, errA := os.Stat(filepath.Join(dest, c.Shared[0].Name))
+	b, errB := os.Stat(c.Shared[0].Path)
+	if errors.Join(errA, errB) != nil || !os.SameFile(a, b) {
+		t.Errorf("the image was copied: %v %v", errA, errB)
+	}
+
+	dest = filepath.Join(c.dir, "without")
+	if _, err := s.Fetch(t.Context(), "snap-1", dest, FetchOptions{Shared: func(SharedFile) (string, bool) { return "", false }}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dest, "build")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that is not needed: %v", err)
+	}
+}
+
+func TestAnUploadThatWasCutOffGoesOn(t *testing.T) {
+	stores(t, func(t *testing.T, url, dir string) {
+		s := open(t, url, Options{Parallel: 2})
+		c := newCapture(t, 1)
+		// Long after the others, so that there is a middle to cut it off in.
+		big := sparse(t, filepath.Join(c.dir, "big"), 300*ChunkSize)
+		for i := range int64(300) {
+			if _, err := big.WriteAt([]byte(strconv.FormatInt(i, 10)), i*ChunkSize); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Files = append(c.Files, LocalFile{Name: "big", Path: big.Name()})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		watching := make(chan struct{})
+		go func() {
+			defer close(watching)
+			for ctx.Err() == nil {
+				if len(objects(t, dir, chunksDir)) > 60 {
+					cancel()
+				}
+			}
+		}()
+		_, _, err := s.Upload(ctx, "snap-1", c.Source)
+		cancel()
+		<-watching
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("upload = %v", err)
+		}
+		if there, err := s.Has(t.Context(), "snap-1"); err != nil || there {
+			t.Errorf("has = %v, %v", there, err)
+		}
+		if _, err := s.Fetch(t.Context(), "snap-1", filepath.Join(t.TempDir(), "x"), FetchOptions{}); !errors.Is(err, ErrNotFound) {
+			t.Errorf("fetch = %v", err)
+		}
+		stats := keep(t, s, "snap-1", c)
+		if stats.NewChunks == stats.Chunks || stats.NewChunks == 0 {
+			t.Errorf("the second try: %+v", stats)
+		}
+		if locks := objects(t, dir, locksDir); len(locks) > 0 {
+			t.Errorf("locks are left: %v", locks)
+		}
+		dest := filepath.Join(t.TempDir(), "fetched")
+		if _, err := s.Fetch(t.Context(), "snap-1", dest, FetchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.same(t, dest)
+	})
+}
+
+func TestBadRequestsAreRefused(t *testing.T) {
+	s, dir := fileStore(t, Options{})
+	c := newCapture(t, 1)
+	for name, id := range map[string]string{
+		"empty": "", "a path": "../x", "capitals": "Snap", "too long": strings.Repeat("x", 65), "an option": "-x",
+	} {
+		t.Run("id "+name, func(t *testing.T) {
+			_, _, err := s.Upload(t.Context(), id, c.Source)
+			_, fetchErr := s.Fetch(t.Context(), id, filepath.Join(t.TempDir(), "x"), FetchOptions{})
+			_, hasErr := s.Has(t.Context(), id)
+			for call, err := range map[string]error{"upload": err, "fetch": fetchErr, "has": hasErr, "delete": s.Delete(t.Context(), id)} {
+				if !errors.Is(err, ErrInvalid) {
+					t.Errorf("%s = %v", call, err)
+				}
+			}
+		})
+	}
+	for name, change := range map[string]func(*Source){
+		"no files":              func(s *Source) { s.Files, s.Shared = nil, nil },
+		"a name twice":          func(s *Source) { s.Files = append(s.Files, s.Files[0]) },
+		"a name that goes up":   func(s *Source) { s.Files = []LocalFile{{Name: "../x", Path: s.Files[0].Path}} },
+		"an absolute name":      func(s *Source) { s.Files = []LocalFile{{Name: "/x", Path: s.Files[0].Path}} },
+		"a file that is a dir":  func(s *Source) { s.Files = []LocalFile{{Name: "x", Path: filepath.Dir(s.Files[0].Path)}} },
+		"a digest that is none": func(s *Source) { s.Shared[0].SHA256 = "../../x" },
+		"another size":          func(s *Source) { s.Shared[0].Size++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCapture(t, 1)
+			change(&c.Source)
+			if _, _, err := s.Upload(t.Context(), "snap-1", c.Source); !errors.Is(err, ErrInvalid) {
+				t.Errorf("upload = %v", err)
+			}
+		})
+	}
+	if m := objects(t, dir, manifestsDir); len(m) > 0 {
+		t.Errorf("manifests are there: %v", m)
+	}
+}
+
+func TestStoresThatCannotBeAreNamed(t *testing.T) {
+	for name, url := range map[string]string{
+		"no scheme": "/var/lib/x", "two slashes": "file://var/lib", "another service": "gs://bucket", "no URL": "file://%zz",
+		"unknown option": "file:///tmp/x?colour=red",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if s, err := Open(t.Context(), url, Options{}); err == nil {
+				s.Close()
+				t.Error("it was opened")
+			}
+		})
+	}
+	t.Run("nobody listens", func(t *testing.T) {
+		s3 := s3Server{addr: freeAddress(t)}
+		t.Setenv("AWS_ACCESS_KEY_ID", "berth")
+		t.Setenv("AWS_SECRET_ACCESS_KEY", "berth")
+		ctx, cancel := context.WithCancel(t.Context())
+		s := open(t, s3.url(s3.addr), Options{})
+		cancel()
+		if err := s.Check(ctx); err == nil {
+			t.Error("the check passed")
+		}
+	})
+}
+
+func TestAFetchDoesNotReplaceWhatIsThere(t *testing.T) {
+	s, _ := fileStore(t, Options{})
+	c := newCapture(t, 1)
+	keep(t, s, "snap-1", c)
+	if _, err := s.Fetch(t.Context(), "snap-1", c.dir, FetchOptions{}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("fetch = %v", err)
+	}
+	refused := errors.New("the disk is too small")
+	parent := t.TempDir()
+	_, err := s.Fetch(t.Context(), "snap-1", filepath.Join(parent, "x"), FetchOptions{Admit: func(m *Manifest) error {
+		if m.Bytes() <= 0 || m.Bytes() > 60*ChunkSize {
+			t.Errorf("bytes = %d", m.Bytes())
+		}
+		return refused
+	}})
+	if !errors.Is(err, refused) {
+		t.Errorf("fetch = %v", err)
+	}
+	leftovers(t, parent)
+}

@@ -1,0 +1,231 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Source is what an upload is made of. The files must not change meanwhile.
+type Source struct {
+	Files  []LocalFile
+	Shared []LocalShared
+	Meta   Meta
+}
+
+// LocalFile is a file of the snapshot's own.
+type LocalFile struct {
+	Name string // in the snapshot
+	Path string // on this host
+}
+
+// LocalShared is a file of which the store keeps one, whichever snapshots have it.
+type LocalShared struct {
+	SharedFile
+	Path string
+}
+
+// Stats tell what an upload took.
+type Stats struct {
+	Chunks    int64 // of which the files consist
+	NewChunks int64 // that the store did not have
+	NewBytes  int64 // of those, as they are stored
+	Took      time.Duration
+}
+
+// Upload stores a snapshot, and returns its manifest. A snapshot of that id
+// that is there already is left as it is. When it fails, no snapshot of that id
+// is there, and the next Upload goes on with the chunks that are.
+func (s *Store) Upload(ctx context.Context, id string, src Source) (m Manifest, stats Stats, err error) {
+	began := time.Now()
+	defer func() {
+		stats.Took = time.Since(began)
+		if err != nil {
+			err = fmt.Errorf("upload snapshot %s: %w", id, err)
+		}
+	}()
+	names := make([]string, 0, len(src.Files)+len(src.Shared))
+	for _, f := range src.Files {
+		names = append(names, f.Name)
+	}
+	for _, f := range src.Shared {
+		names = append(names, f.Name)
+		if !isDigest(f.SHA256) {
+			return m, stats, fmt.Errorf("%w: shared file %s has no digest", ErrInvalid, f.Name)
+		}
+	}
+	if err := errors.Join(validID(id), checkNames(names)); err != nil {
+		return m, stats, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if m, err = s.Manifest(ctx, id); err == nil {
+		return m, stats, nil
+	} else if !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrDamaged) {
+		return m, stats, err
+	}
+
+	ctx, hold, err := s.lockShared(ctx)
+	if err != nil {
+		return m, stats, err
+	}
+	defer hold.release()
+	up := &upload{Store: s, hold: hold, parallel: s.opt.Parallel}
+	m = Manifest{ID: id, CreatedAt: began.UTC(), Meta: src.Meta, ChunkSize: ChunkSize}
+	for _, f := range src.Shared {
+		if err := up.share(ctx, f); err != nil {
+			return m, stats, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		m.Shared = append(m.Shared, f.SharedFile)
+	}
+	for _, f := range src.Files {
+		c, err := up.file(ctx, f.Path)
+		if err != nil {
+			return m, stats, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		m.Files = append(m.Files, File{Name: f.Name, Content: c})
+	}
+	sortFiles(&m)
+	stats.Chunks, stats.NewChunks, stats.NewBytes = up.chunks.Load(), up.newChunks.Load(), up.newBytes.Load()
+	raw, err := encode(manifestMagic, m)
+	if err == nil {
+		err = up.publish(ctx, manifestsDir+id, raw)
+	}
+	return m, stats, err
+}
+
+// Share stores files ahead of the snapshots that will have them, one chunk at a
+// time: nobody waits for it. What no snapshot has after Options.Grace is
+// collected, and stored again by the next that does.
+func (s *Store) Share(ctx context.Context, files []LocalShared) (stats Stats, err error) {
+	began := time.Now()
+	defer func() { stats.Took = time.Since(began) }()
+	ctx, hold, err := s.lockShared(ctx)
+	if err != nil {
+		return stats, err
+	}
+	defer hold.release()
+	up := &upload{Store: s, hold: hold, parallel: 1}
+	for _, f := range files {
+		if !isDigest(f.SHA256) {
+			return stats, fmt.Errorf("%w: shared file %s has no digest", ErrInvalid, f.Name)
+		}
+		if err := up.share(ctx, f); err != nil {
+			return stats, fmt.Errorf("store %s: %w", f.Name, err)
+		}
+	}
+	stats.Chunks, stats.NewChunks, stats.NewBytes = up.chunks.Load(), up.newChunks.Load(), up.newBytes.Load()
+	return stats, nil
+}
+
+// upload counts what one Upload stores.
+type upload struct {
+	*Store
+	hold                        *lock
+	parallel                    int // chunks worked on at once
+	chunks, newChunks, newBytes atomic.Int64
+	touched                     [256]atomic.Bool // directories of chunks with a new name
+}
+
+// publish writes a manifest, once what it names is durable.
+func (u *upload) publish(ctx context.Context, key string, raw []byte) error {
+	if len(raw) > maxManifest {
+		return fmt.Errorf("%w: its manifest has %d bytes", ErrInvalid, len(raw))
+	}
+	var names []string
+	for i := range u.touched {
+		if u.touched[i].Load() {
+			names = append(names, fmt.Sprintf("%s%02x/", chunksDir, i))
+		}
+	}
+	if err := u.syncDirs(names...); err != nil {
+		return err
+	}
+	// Without the lock a collection may have taken chunks that were skipped.
+	if err := u.hold.check(); err != nil {
+		return err
+	}
+	if err := u.put(ctx, key, raw); err != nil {
+		return fmt.Errorf("write manifest: %w", err)
+	}
+	return u.syncDirs(key[:strings.LastIndexByte(key, '/')+1])
+}
+
+// share stores a shared file, unless the store has it.
+func (u *upload) share(ctx context.Context, f LocalShared) error {
+	have, err := u.shared(ctx, f.SHA256)
+	switch {
+	case err == nil && have.Size == f.Size:
+		return nil
+	case err == nil:
+		return fmt.Errorf("%w: the store has another file of that digest, of %d bytes", ErrInvalid, have.Size)
+	case !errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrDamaged):
+		return err
+	}
+	c, err := u.file(ctx, f.Path)
+	if err != nil {
+		return err
+	}
+	if c.Size != f.Size {
+		return fmt.Errorf("%w: it has %d bytes, not %d", ErrInvalid, c.Size, f.Size)
+	}
+	raw, err := encode(sharedMagic, sharedManifest{SHA256: f.SHA256, ChunkSize: ChunkSize, Content: c})
+	if err != nil {
+		return err
+	}
+	return u.publish(ctx, sharedDir+f.SHA256, raw)
+}
+
+// file stores the chunks of a file.
+func (u *upload) file(ctx context.Context, path string) (Content, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Content{}, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return Content{}, err
+	}
+	if !st.Mode().IsRegular() {
+		return Content{}, fmt.Errorf("%w: %s is no regular file", ErrInvalid, path)
+	}
+	list, err := dataChunks(f, st.Size())
+	if err != nil {
+		return Content{}, err
+	}
+	all := make([]Chunk, len(list))
+	err = eachOf(ctx, len(list), u.parallel, func(ctx context.Context, i int) error {
+		sha, stored, err := u.putChunk(ctx, f, st.Size(), list[i])
+		if err != nil {
+			return err
+		}
+		all[i] = Chunk{Index: list[i], SHA256: sha}
+		if stored > 0 {
+			u.touched[hexByte(sha)].Store(true)
+			u.newChunks.Add(1)
+			u.newBytes.Add(int64(stored))
+		}
+		return nil
+	})
+	if err != nil {
+		return Content{}, err
+	}
+	c := Content{Size: st.Size(), Chunks: make([]Chunk, 0, len(all))}
+	for _, k := range all {
+		if k.SHA256 != "" {
+			c.Chunks = append(c.Chunks, k)
+		}
+	}
+	u.chunks.Add(int64(len(c.Chunks)))
+	return c, nil
+}
+
+// hexByte is the first byte of a digest.
+func hexByte(sha string) uint8 {
+	n, _ := strconv.ParseUint(sha[:2], 16, 8)
+	return uint8(n)
+}

@@ -1,0 +1,341 @@
+package snapshot
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const engine = "chvemu v1"
+
+// open opens a store that the test closes.
+func open(t testing.TB, url string, opt Options) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), url, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// fileStore opens a store in a directory, and returns the directory.
+func fileStore(t testing.TB, opt Options) (*Store, string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "store")
+	return open(t, "file://"+dir, opt), dir
+}
+
+// capture is a source as a host has it: RAM with holes and pages that repeat, a
+// sparse disk, small files, and a shared image.
+type capture struct {
+	dir string
+	Source
+}
+
+func newCapture(t testing.TB, seed uint64) capture {
+	t.Helper()
+	c := capture{dir: t.TempDir(), Source: Source{Meta: Meta{Engine: engine, Kernel: "6.12", Labels: map[string]string{"template": "base"}}}}
+	random := rand.New(rand.NewPCG(seed, 1))
+	// A quarter is the same in every capture, as memory of one template is.
+	same := rand.New(rand.NewPCG(42, 1))
+	ram := sparse(t, filepath.Join(c.dir, "memory-ranges"), 16*ChunkSize)
+	scatter(t, ram, same, 0, 4*ChunkSize, 40)
+	scatter(t, ram, random, 4*ChunkSize, 16*ChunkSize, 30)
+	disk := sparse(t, filepath.Join(c.dir, "overlay.img"), 40*ChunkSize+3*page)
+	scatter(t, disk, random, 0, 20*ChunkSize, 10)
+	if _, err := disk.WriteAt([]byte("the last bytes"), 40*ChunkSize+3*page-14); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(c.dir, "config.json"), []byte(`{"cpus":1}`))
+	write(t, filepath.Join(c.dir, "empty"), nil)
+	for _, name := range []string{"memory-ranges", "overlay.img", "config.json", "empty"} {
+		c.Files = append(c.Files, LocalFile{Name: name, Path: filepath.Join(c.dir, name)})
+	}
+	image := make([]byte, 3*ChunkSize+100)
+	fill(same, image)
+	write(t, filepath.Join(c.dir, "layer"), image)
+	sum := sha256.Sum256(image)
+	c.Shared = []LocalShared{{
+		SharedFile: SharedFile{Name: "build/layers/0.ext4", SHA256: hex.EncodeToString(sum[:]), Size: int64(len(image))},
+		Path:       filepath.Join(c.dir, "layer"),
+	}}
+	return c
+}
+
+func sparse(t testing.TB, path string, size int64) *os.File {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// scatter writes pages of random bytes between two offsets.
+func scatter(t testing.TB, f *os.File, r *rand.Rand, from, to int64, pages int) {
+	t.Helper()
+	buf := make([]byte, page)
+	for range pages {
+		fill(r, buf)
+		if _, err := f.WriteAt(buf, from+r.Int64N((to-from)/page)*page); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func fill(r *rand.Rand, b []byte) {
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+}
+
+func write(t testing.TB, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// same fails the test unless the fetched directory has what was captured.
+func (c capture) same(t testing.TB, dir string) {
+	t.Helper()
+	files := append([]LocalFile(nil), c.Files...)
+	for _, f := range c.Shared {
+		files = append(files, LocalFile{Name: f.Name, Path: f.Path})
+	}
+	for _, f := range files {
+		want, err := os.ReadFile(f.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(dir, f.Name))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s came back with %d bytes, %v; %d were stored", f.Name, len(got), err, len(want))
+		}
+		if a, b := blocks(t, filepath.Join(dir, f.Name)), blocks(t, f.Path); a > b+8 {
+			t.Errorf("%s takes %d blocks of disk, and %d did where it was stored: holes were filled", f.Name, a, b)
+		}
+	}
+}
+
+func blocks(t testing.TB, path string) int64 {
+	t.Helper()
+	var st syscall.Stat_t
+	if err := syscall.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Blocks
+}
+
+// objects lists what lies in a store's directory below a prefix.
+func objects(t testing.TB, dir, prefix string) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(filepath.Join(dir, prefix), func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			all = append(all, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// leftovers fails the test if something of a failed fetch is there.
+func leftovers(t testing.TB, parent string) {
+	t.Helper()
+	entries, err := os.ReadDir(parent)
+	if err != nil || len(entries) > 0 {
+		t.Errorf("a failed fetch left %v, %v", entries, err)
+	}
+}
+
+// versitygw finds the S3 server of these tests, and installs it where it is
+// not: it is a Go program, from the module proxy.
+func versitygw(t testing.TB) string {
+	t.Helper()
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(strings.TrimSpace(string(root)), ".tools/bin/versitygw")
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	if path, err := exec.LookPath("versitygw"); err == nil {
+		return path
+	}
+	if os.Getenv("BERTH_TEST_ROOT") != "1" {
+		t.Skip("no S3 server: scripts/install-deps s3 installs one")
+	}
+	cmd := exec.Command(filepath.Join(strings.TrimSpace(string(root)), "scripts/install-deps"), "s3")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("install an S3 server: %v\n%s", err, out)
+	}
+	return path
+}
+
+// s3Server is a real one on a directory.
+type s3Server struct {
+	addr string
+	dir  string // of the bucket
+}
+
+const bucketName = "berth"
+
+func newS3(t testing.TB) s3Server {
+	t.Helper()
+	program := versitygw(t)
+	root := t.TempDir()
+	s := s3Server{addr: freeAddress(t), dir: filepath.Join(root, bucketName)}
+	if err := os.Mkdir(s.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "berth")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "berth-secret")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	cmd := exec.Command(program, "--access", "berth", "--secret", "berth-secret", "--port", s.addr, "--quiet", "posix", root)
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-exited
+		if t.Failed() {
+			t.Logf("S3 server: %s", log.String())
+		}
+	})
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		conn, err := net.Dial("tcp", s.addr)
+		if err == nil {
+			conn.Close()
+			return s
+		}
+		select {
+		case <-poll.C:
+		case <-exited:
+			t.Fatalf("the S3 server ended: %s", log.String())
+		case <-deadline.C:
+			t.Fatalf("the S3 server does not answer: %v", err)
+		}
+	}
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// url is the store's, reached at an address.
+func (s s3Server) url(addr string) string {
+	q := url.Values{"endpoint": {"http://" + addr}, "region": {"us-east-1"}, "use_path_style": {"true"}}
+	return "s3://" + bucketName + "?" + q.Encode()
+}
+
+// cutter is a proxy that cuts each connection for as long as told.
+type cutter struct {
+	net.Listener
+	to    string
+	after func() int64 // bytes of the answer that the next connection may carry; below 0: all
+}
+
+func newCutter(t testing.TB, to string, after func() int64) *cutter {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{Listener: l, to: to, after: after}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		c.serve()
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-served
+	})
+	return c
+}
+
+func (c *cutter) serve() {
+	for {
+		in, err := c.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer in.Close()
+			out, err := net.Dial("tcp", c.to)
+			if err != nil {
+				return
+			}
+			defer out.Close()
+			go func() {
+				_, _ = io.Copy(out, in)
+				out.Close()
+			}()
+			if n := c.after(); n >= 0 {
+				_, _ = io.CopyN(in, out, n)
+				_ = in.(*net.TCPConn).SetLinger(0)
+				return
+			}
+			_, _ = io.Copy(in, out)
+		}()
+	}
+}
+
+func keep(t testing.TB, s *Store, id string, c capture) Stats {
+	t.Helper()
+	m, stats, err := s.Upload(t.Context(), id, c.Source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.ID != id || len(m.Files) != len(c.Files) {
+		t.Fatalf("manifest = %+v", m)
+	}
+	return stats
+}
