@@ -1,0 +1,62 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+// Attach gives a volume to a box, and its image to the user of the box's VMM. A
+// box that has it already gets it again, for the user that it has now.
+//
+// The box's record names its volumes before it attaches them, so that after a
+// crash the volume is attached to whoever may have it.
+func (s *Store) Attach(_ context.Context, boxID, volumeID string, uid, gid int) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.volumes[volumeID]
+	switch {
+	case v == nil:
+		return "", invalid("volume %s is not on this host", volumeID)
+	case v.attachedTo != "" && v.attachedTo != boxID:
+		return "", fmt.Errorf("%w: volume %s is attached to sandbox %s", box.ErrInUse, volumeID, hostapi.ShortID(v.attachedTo))
+	}
+	// The guest's kernel replays the file system's journal when it mounts it: a
+	// check here would only do that first, on the host, on a file that a guest
+	// has written.
+	if err := s.own(volumeID, uid, gid); err != nil {
+		return "", err
+	}
+	v.attachedTo = boxID
+	return s.image(volumeID), nil
+}
+
+// Detach takes a volume back from a box whose VMM has ended. One that the box
+// does not have, or that is gone, is no error.
+func (s *Store) Detach(boxID, volumeID string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.volumes[volumeID]
+	if v == nil || v.attachedTo != boxID {
+		return nil
+	}
+	if err := s.own(volumeID, 0, 0); err != nil {
+		return err
+	}
+	v.attachedTo = ""
+	return nil
+}
+
+// own gives an image to a user.
+func (s *Store) own(id string, uid, gid int) error {
+	if uid == 0 && os.Geteuid() != 0 {
+		uid, gid = os.Geteuid(), os.Getegid() // of tests that are not root's
+	}
+	if err := os.Lchown(s.image(id), uid, gid); err != nil {
+		return fmt.Errorf("give volume %s to user %d: %w", id, uid, err)
+	}
+	return nil
+}

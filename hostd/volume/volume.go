@@ -1,0 +1,343 @@
+// Package volume keeps the volumes of a host: file systems that outlive boxes.
+//
+//	<dir>/<id>/disk.img      a sparse ext4, which belongs to the user of the VMM
+//	                         that it is attached to, else to root
+//	<dir>/<id>/volume.json   what it is
+//	<dir>/.<id>-…            one that is being made or removed; gone after a start
+//
+// The directories are root's: a VMM that a guest has taken over can write to
+// its image, and can put nothing else in its place. Which box has which volume
+// is not written down here: the ledger's records of boxes say so, and are
+// handed to Open.
+package volume
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+const (
+	imageFile = "disk.img"
+	infoFile  = "volume.json"
+	format    = 1
+
+	// MinSizeMB is what an ext4 with a journal and some room takes.
+	MinSizeMB = 16
+	// MaxSizeMB bounds what one volume promises.
+	MaxSizeMB = 1 << 20
+	// maxID is what a guest can tell a disk by: the length of a virtio serial
+	// number.
+	maxID = 20
+)
+
+// Config is what a Store works with.
+type Config struct {
+	Dir string
+	// HeadroomMB must stay free on the file system, after all volumes have
+	// grown to their sizes.
+	HeadroomMB int
+	// Attached are the boxes that have volumes, by volume.
+	Attached map[string]string
+	Log      *slog.Logger
+	// DiskFree returns the bytes free for an unprivileged user under a path;
+	// the default asks the kernel.
+	DiskFree func(path string) (int64, error)
+	Now      func() time.Time
+}
+
+// Store has every volume of this host.
+type Store struct {
+	cfg Config
+	// making is held by whoever makes or removes a volume: what one promises
+	// the next one must count. It is a channel so that waiting for it can end.
+	making chan struct{}
+
+	mu      sync.Mutex
+	volumes map[string]*volume
+}
+
+// volume is one that is complete.
+type volume struct {
+	info
+	attachedTo string // box
+}
+
+// info is volume.json.
+type info struct {
+	Format      int       `json:"format"`
+	ID          string    `json:"id"`
+	WorkspaceID string    `json:"workspace_id"`
+	SizeMB      int       `json:"size_mb"`
+	CreatedAt   time.Time `json:"created_at"`
+}
+
+// Open finds the volumes that are there, and removes what a crash left of
+// others. A volume that cannot be read is left alone, and is not there.
+func Open(cfg Config) (*Store, error) {
+	if cfg.DiskFree == nil {
+		cfg.DiskFree = diskFree
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	s := &Store{cfg: cfg, making: make(chan struct{}, 1), volumes: map[string]*volume{}}
+	// VMMs pass through, and may not list.
+	if err := errors.Join(os.MkdirAll(cfg.Dir, 0o711), os.Chmod(cfg.Dir, 0o711)); err != nil {
+		return nil, fmt.Errorf("volumes: %w", err)
+	}
+	entries, err := os.ReadDir(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("volumes: %w", err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			if err := os.RemoveAll(filepath.Join(cfg.Dir, e.Name())); err != nil {
+				return nil, fmt.Errorf("volumes: remove a half-made one: %w", err)
+			}
+			continue
+		}
+		in, err := s.read(e.Name())
+		if err != nil {
+			cfg.Log.Error("volume cannot be read", "volume_id", e.Name(), "error", err)
+			continue
+		}
+		v := &volume{info: in, attachedTo: cfg.Attached[in.ID]}
+		if v.attachedTo == "" {
+			// As a crash between a box's end and its detach leaves it.
+			if err := s.own(in.ID, 0, 0); err != nil {
+				return nil, err
+			}
+		}
+		s.volumes[in.ID] = v
+	}
+	return s, nil
+}
+
+// read returns a volume that is whole.
+func (s *Store) read(id string) (info, error) {
+	var in info
+	raw, err := os.ReadFile(filepath.Join(s.cfg.Dir, id, infoFile))
+	if err != nil {
+		return in, err
+	}
+	if err := json.Unmarshal(raw, &in); err != nil {
+		return in, fmt.Errorf("%s: %w", infoFile, err)
+	}
+	if in.Format != format || in.ID != id || !validID(id) {
+		return in, fmt.Errorf("%s is of format %d and volume %q", infoFile, in.Format, in.ID)
+	}
+	st, err := os.Stat(s.image(id))
+	if err != nil {
+		return in, err
+	}
+	if want := int64(in.SizeMB) << 20; st.Size() != want {
+		return in, fmt.Errorf("%s has %d bytes, not %d", imageFile, st.Size(), want)
+	}
+	return in, nil
+}
+
+func (s *Store) image(id string) string { return filepath.Join(s.cfg.Dir, id, imageFile) }
+
+// PutVolume makes a volume and waits until it is durable. The same id and size
+// again answers with the one that is there; a volume is never resized.
+func (s *Store) PutVolume(ctx context.Context, id string, spec hostapi.VolumeSpec) (hostapi.Volume, error) {
+	switch {
+	case !validID(id):
+		return hostapi.Volume{}, invalid("volume id: want 1 to %d characters of a-z, 0-9 and '-'", maxID)
+	case spec.SizeMB < MinSizeMB || spec.SizeMB > MaxSizeMB:
+		return hostapi.Volume{}, invalid("size_mb is %d: want %d to %d", spec.SizeMB, MinSizeMB, MaxSizeMB)
+	}
+	if err := s.begin(ctx); err != nil {
+		return hostapi.Volume{}, err
+	}
+	defer s.end()
+	s.mu.Lock()
+	v := s.volumes[id]
+	s.mu.Unlock()
+	if v != nil {
+		if v.SizeMB != spec.SizeMB || v.WorkspaceID != spec.WorkspaceID {
+			return hostapi.Volume{}, invalid("volume %s is there with %d MB: a volume is not resized", id, v.SizeMB)
+		}
+		return s.Volume(id)
+	}
+	if err := s.admit(spec.SizeMB); err != nil {
+		return hostapi.Volume{}, err
+	}
+	v = &volume{info: info{
+		Format: format, ID: id, WorkspaceID: spec.WorkspaceID, SizeMB: spec.SizeMB, CreatedAt: s.cfg.Now().UTC().Truncate(time.Millisecond),
+	}}
+	began := s.cfg.Now()
+	if err := s.make(ctx, &v.info); err != nil {
+		if full := s.admit(spec.SizeMB); full != nil || errors.Is(err, syscall.ENOSPC) {
+			err = noDisk("%s", err.Error())
+		}
+		return hostapi.Volume{}, fmt.Errorf("make volume %s: %w", id, err)
+	}
+	s.mu.Lock()
+	s.volumes[id] = v
+	s.mu.Unlock()
+	s.cfg.Log.Info("volume is made", "volume_id", id, "size_mb", spec.SizeMB, "took_ms", s.cfg.Now().Sub(began).Milliseconds())
+	return s.Volume(id)
+}
+
+// admit counts by the worst case: a volume that was promised can be filled.
+func (s *Store) admit(sizeMB int) error {
+	free, err := s.cfg.DiskFree(s.cfg.Dir)
+	if err != nil {
+		return fmt.Errorf("look for free disk space: %w", err)
+	}
+	promised := int64(0)
+	for _, v := range s.Volumes() {
+		promised += max(int64(v.SizeMB)<<20-v.UsedBytes, 0)
+	}
+	if left := free - promised - int64(sizeMB)<<20; left < int64(s.cfg.HeadroomMB)<<20 {
+		return noDisk("%d MB are free, %d of them promised to other volumes, and %d must stay free", free>>20, promised>>20, s.cfg.HeadroomMB)
+	}
+	return nil
+}
+
+// Volumes returns every volume, ordered by id.
+func (s *Store) Volumes() []hostapi.Volume {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]hostapi.Volume, 0, len(s.volumes))
+	for _, v := range s.volumes {
+		out = append(out, s.view(v))
+	}
+	slices.SortFunc(out, func(a, b hostapi.Volume) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Volume returns one volume.
+func (s *Store) Volume(id string) (hostapi.Volume, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.volumes[id]
+	if v == nil {
+		return hostapi.Volume{}, notFound(id)
+	}
+	return s.view(v), nil
+}
+
+func (s *Store) view(v *volume) hostapi.Volume {
+	return hostapi.Volume{
+		ID: v.ID, WorkspaceID: v.WorkspaceID, SizeMB: v.SizeMB, UsedBytes: s.usedBytes(v.ID),
+		AttachedTo: v.attachedTo, CreatedAt: v.CreatedAt,
+	}
+}
+
+// usedBytes is what an image takes on disk.
+func (s *Store) usedBytes(id string) int64 {
+	var st syscall.Stat_t
+	if err := syscall.Stat(s.image(id), &st); err != nil {
+		return 0
+	}
+	return st.Blocks * 512
+}
+
+// DeleteVolume removes a volume and waits until it is gone. One that is gone is
+// no error; one that a box has is box.ErrInUse.
+func (s *Store) DeleteVolume(ctx context.Context, id string) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.end()
+	s.mu.Lock()
+	v := s.volumes[id]
+	if v == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	if v.attachedTo != "" {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: volume %s is attached to sandbox %s", box.ErrInUse, id, hostapi.ShortID(v.attachedTo))
+	}
+	// Before the files: from here nobody can attach it.
+	delete(s.volumes, id)
+	s.mu.Unlock()
+	aside := filepath.Join(s.cfg.Dir, "."+id+"-removed")
+	err := os.Rename(filepath.Join(s.cfg.Dir, id), aside)
+	if err == nil {
+		err = syncFile(s.cfg.Dir)
+	}
+	if err != nil {
+		s.mu.Lock()
+		s.volumes[id] = v
+		s.mu.Unlock()
+		return fmt.Errorf("delete volume %s: %w", id, err)
+	}
+	s.cfg.Log.Info("volume is deleted", "volume_id", id)
+	if err := os.RemoveAll(aside); err != nil {
+		// The volume is gone; its space comes back with the next start.
+		s.cfg.Log.Error("files of a deleted volume stay until the next start", "volume_id", id, "error", err)
+	}
+	return nil
+}
+
+// begin waits for whoever makes or removes a volume.
+func (s *Store) begin(ctx context.Context) error {
+	select {
+	case s.making <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *Store) end() { <-s.making }
+
+func validID(id string) bool {
+	if id == "" || len(id) > maxID || id[0] == '-' {
+		return false
+	}
+	for i := range len(id) {
+		c := id[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", box.ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+// The host's errors of these kinds speak of sandboxes.
+
+func notFound(id string) error {
+	return &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such volume on this host", Detail: id, HTTPStatus: http.StatusNotFound}
+}
+
+func noDisk(format string, args ...any) error {
+	return &hostapi.Error{
+		Code: hostapi.CodeNoDisk, Message: "insufficient host storage for volume", Detail: fmt.Sprintf(format, args...),
+		HTTPStatus: http.StatusInsufficientStorage,
+	}
+}
+
+func diskFree(path string) (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(path, &st); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", path, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// isGone: somebody else removed it.
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
