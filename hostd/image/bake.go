@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -21,9 +23,12 @@ var warmUp = [][]string{
 }
 
 const (
-	warmTime     = time.Minute
-	readyPoll    = 100 * time.Millisecond
-	readyAttempt = 5 * time.Second
+	warmTime  = time.Minute
+	readyPoll = 100 * time.Millisecond
+	// readyAttempt bounds one look. A command may be a template's way to have
+	// its programs' code in memory, which takes a while under emulation.
+	readyAttempt = 2 * time.Minute
+	dialAttempt  = 5 * time.Second
 	// settleTime lets the guest end what it does after the last answer: closing
 	// connections, freeing memory, writing back. Every sandbox would do it again.
 	settleTime = time.Second
@@ -83,7 +88,7 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 	}
 	if d.Ready != nil {
 		r.step(StepBoot, 0.3, "wait until it is ready")
-		if err := b.awaitReady(ctx, d); err != nil {
+		if err := b.awaitReady(ctx, d, r); err != nil {
 			return err
 		}
 	}
@@ -111,6 +116,9 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 	if err != nil {
 		return err
 	}
+	if err := b.startFailed(ctx, health); err != nil {
+		return err
+	}
 	m.OpenConnections = health.Connections
 	select {
 	case <-time.After(settleTime):
@@ -121,32 +129,58 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 }
 
 // awaitReady waits for a template's own conditions. A start command that failed
-// ends the wait: it would be started again, but not stored that way.
-func (b *buildVM) awaitReady(ctx context.Context, d Definition) error {
+// ends the wait: it would be started again, but not stored that way. One that
+// ended well may have left a daemon.
+func (b *buildVM) awaitReady(ctx context.Context, d Definition, r *reporter) error {
 	limit := time.Duration(d.Ready.TimeoutSeconds) * time.Second
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w after %s", errNotReady, limit))
 	defer cancel()
+	told := ""
 	for {
 		err := b.ready(ctx, d.Ready)
 		if err == nil {
 			return nil
 		}
-		if h, e := b.guest.Health(ctx); e == nil && h.Start != nil && !h.Start.Running && h.Start.ExitCode != 0 {
-			return fmt.Errorf("%w: the start command ended with exit code %d: %s", errNotReady, h.Start.ExitCode, b.startOutput(ctx))
+		if ctx.Err() == nil && err.Error() != told {
+			told = err.Error()
+			r.output(StepBoot, 0.3, told)
+		}
+		if h, e := b.guest.Health(ctx); e == nil {
+			if err := b.startFailed(ctx, h); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return b.notReady(context.Cause(ctx), err)
 		case <-time.After(readyPoll):
 		}
 	}
 }
 
-func (b *buildVM) ready(ctx context.Context, r *Ready) error {
-	ctx, cancel := context.WithTimeout(ctx, readyAttempt)
+// notReady says what was awaited in vain, and what the start command said.
+func (b *buildVM) notReady(cause, last error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), dialAttempt)
 	defer cancel()
+	if out := b.startOutput(ctx); out != "" {
+		return fmt.Errorf("%w: %w; the start command's output ends: %s", cause, last, out)
+	}
+	return fmt.Errorf("%w: %w", cause, last)
+}
+
+// startFailed is an error if the start command ended badly.
+func (b *buildVM) startFailed(ctx context.Context, h guestapi.Health) error {
+	if h.Start == nil || h.Start.Running || h.Start.ExitCode == 0 && h.Start.Restarts == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: the start command ended with exit code %d: %s", errNotReady, h.Start.ExitCode, b.startOutput(ctx))
+}
+
+func (b *buildVM) ready(ctx context.Context, r *Ready) error {
 	if r.Port != 0 {
-		conn, err := b.lease.Dial(ctx, r.Port)
+		dctx, cancel := context.WithTimeout(ctx, dialAttempt)
+		defer cancel()
+		conn, err := b.lease.Dial(dctx, r.Port)
 		if err != nil {
 			return fmt.Errorf("port %d: %w", r.Port, err)
 		}
@@ -160,16 +194,23 @@ func (b *buildVM) ready(ctx context.Context, r *Ready) error {
 	return nil
 }
 
+// startOutput is the end of what the start command printed, on both streams.
 func (b *buildVM) startOutput(ctx context.Context) string {
-	res, err := b.guest.Run(ctx, guestapi.ExecRequest{
-		Argv: []string{"/usr/bin/tail", "-n", "20", guestapi.StartStdoutPath, guestapi.StartStderrPath},
-		Cwd:  "/", Timeout: readyAttempt, OutputLimitBytes: tailBytes,
+	ctx, cancel := context.WithTimeout(ctx, dialAttempt)
+	defer cancel()
+	var out strings.Builder
+	err := b.guest.Logs(ctx, guestclient.LogQuery{Tail: startLines}, func(l guestapi.LogLine) error {
+		out.WriteString(l.Line + "\n")
+		return nil
 	})
 	if err != nil {
 		return ""
 	}
-	return tail(string(res.Stdout))
+	return tail(out.String())
 }
+
+// startLines is how many lines of the start command's output are told.
+const startLines = 20
 
 // store pauses the guest and writes its state. The RAM needs no writing: it is
 // the file.

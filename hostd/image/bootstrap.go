@@ -33,7 +33,7 @@ var excluded = []string{
 }
 
 // bootstrapRoot fills dir, which must not exist, with a Debian root file system.
-func bootstrapRoot(ctx context.Context, b Bootstrap, dir string, tell func(part float64, detail string)) error {
+func bootstrapRoot(ctx context.Context, b Bootstrap, cas []authority, dir string, tell func(part float64, detail string)) error {
 	sources, err := hostSources(b.Suite, aptSources, aptSourcesDir)
 	if err != nil {
 		return err
@@ -55,6 +55,7 @@ func bootstrapRoot(ctx context.Context, b Bootstrap, dir string, tell func(part 
 		slices.Sort(packages)
 		args = append(args, "--include="+strings.Join(slices.Compact(packages), ","))
 	}
+	args = append(args, trustHooks(cas)...)
 	args = append(args, b.Suite, dir, "-")
 	if err := mmdebstrap(ctx, args, sources, tell); err != nil {
 		return err

@@ -18,16 +18,34 @@ import (
 // stepTime bounds one run step.
 const stepTime = time.Hour
 
-// Ensure returns the build of a definition, and makes what of it is missing: its
-// layers, its initramfs, its stored state. The name means that build afterwards.
-// A build that fails, or is cancelled, leaves the name's old build in its place.
+// Options are how a definition is built.
+type Options struct {
+	// Tenant is set where the definition is not the host's operator's: the host
+	// then fetches no image from private networks, and none with its own
+	// credentials.
+	Tenant   bool
+	Progress func(Progress)
+}
+
+// Ensure is EnsureWith for the host's operator.
 func (s *Store) Ensure(ctx context.Context, d Definition, progress func(Progress)) (Template, error) {
-	d.setDefaults()
+	return s.EnsureWith(ctx, d, Options{Progress: progress})
+}
+
+// EnsureWith returns the build of a definition, and makes what of it is missing:
+// its layers, its initramfs, its stored state. The name means that build
+// afterwards. A build that fails, or is cancelled, leaves the name's old build
+// in its place.
+func (s *Store) EnsureWith(ctx context.Context, d Definition, o Options) (Template, error) {
+	if _, inherits := d.fromTemplate(); !inherits {
+		d.setDefaults()
+	}
+	d.setReadyDefaults()
 	if err := d.Validate(); err != nil {
 		return Template{}, err
 	}
-	r := newReporter(d.Name, progress)
-	t, err := s.ensure(ctx, d, r)
+	r := newReporter(d.Name, o.Progress)
+	t, err := s.ensure(ctx, d, o, r)
 	if err != nil {
 		return Template{}, fmt.Errorf("build template %s: %w", d.Name, err)
 	}
@@ -51,12 +69,12 @@ type layerInput struct {
 	SHA256 string `json:"sha256"`
 }
 
-func (s *Store) ensure(ctx context.Context, d Definition, r *reporter) (Template, error) {
+func (s *Store) ensure(ctx context.Context, d Definition, o Options, r *reporter) (Template, error) {
 	kernel, err := s.ensureKernel(ctx)
 	if err != nil {
 		return Template{}, err
 	}
-	layers, err := s.ensureLayers(ctx, d, r)
+	layers, err := s.ensureLayers(ctx, &d, o, r)
 	if err != nil {
 		return Template{}, err
 	}
@@ -227,17 +245,20 @@ func (s *Store) steps(ctx context.Context, b *buildVM, d Definition, r *reporter
 	}
 	for _, path := range slices.Sorted(maps.Keys(d.Files)) {
 		r.step(StepRun, 0, path)
-		if err := b.guest.PutFile(ctx, path, 0o644, []byte(d.Files[path])); err != nil {
+		if err := b.guest.PutFile(ctx, path, uint32(fileMode(d.Files[path])), []byte(d.Files[path])); err != nil {
 			return fmt.Errorf("file %s: %w", path, err)
 		}
 	}
 	for i, line := range d.Run {
 		part := float64(i) / float64(len(d.Run))
 		r.step(StepRun, part, line)
-		err := b.run(ctx, []string{"/bin/sh", "-c", line}, stepTime, func(out string) { r.step(StepRun, part, out) })
+		err := b.run(ctx, []string{"/bin/sh", "-c", line}, stepTime, func(out string) { r.output(StepRun, part, out) })
 		if err != nil {
 			return fmt.Errorf("run[%d] %q: %w", i, line, err)
 		}
+	}
+	if len(d.Run) == 0 {
+		return nil // and there need not be a shell
 	}
 	// Host keys that a package made are the same in every sandbox otherwise.
 	const forget = "rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub"

@@ -49,7 +49,11 @@ func (s *Store) bootVM(ctx context.Context, dir string, t Template, vm VM) (_ *b
 		return nil, fmt.Errorf("network for the guest: %w", err)
 	}
 	b := &buildVM{lease: lease, serial: vmm.SerialPath(filepath.Join(dir, vmDir))}
-	b.guest = guestclient.New(func(ctx context.Context) (net.Conn, error) { return lease.Dial(ctx, guestapi.Port) })
+	b.guest = guestclient.New(
+		func(ctx context.Context) (net.Conn, error) { return lease.Dial(ctx, guestapi.Port) },
+		// What a sandbox's identity goes by must be in its RAM.
+		guestclient.ByDatagrams(func(ctx context.Context) (net.Conn, error) { return lease.DialUDP(ctx, guestapi.Port) }),
+	)
 	defer func() {
 		if err != nil {
 			b.kill()
@@ -197,6 +201,7 @@ func (b *buildVM) run(ctx context.Context, argv []string, timeout time.Duration,
 	out := &lineWriter{tell: tell}
 	exit, err := b.guest.Exec(ctx, guestapi.ExecRequest{Argv: argv, Cwd: "/", Timeout: timeout},
 		guestclient.Streams{Stdout: out, Stderr: out})
+	out.end()
 	switch {
 	case err != nil:
 		return err
@@ -226,15 +231,32 @@ func (w *lineWriter) Write(b []byte) (int, error) {
 	w.line = append(w.line, b...)
 	for {
 		i := bytes.IndexByte(w.line, '\n')
+		if i < 0 && len(w.line) > tailBytes {
+			i = tailBytes // a line without an end is told in pieces
+		}
 		if i < 0 {
-			if len(w.line) > tailBytes {
-				w.line = w.line[:0]
-			}
 			return len(b), nil
 		}
-		if w.tell != nil {
-			w.tell(strings.ToValidUTF8(strings.TrimSpace(string(w.line[:i])), "?"))
-		}
-		w.line = w.line[i+1:]
+		w.say(w.line[:i])
+		w.line = bytes.TrimPrefix(w.line[i:], []byte("\n"))
 	}
+}
+
+// end tells what has no line end.
+func (w *lineWriter) end() {
+	if len(w.line) > 0 {
+		w.say(w.line)
+	}
+	w.line = nil
+}
+
+// say tells a line; of one that was written over by carriage returns, its last
+// state.
+func (w *lineWriter) say(line []byte) {
+	if w.tell == nil {
+		return
+	}
+	line = bytes.TrimRight(line, "\r")
+	line = line[bytes.LastIndexByte(line, '\r')+1:]
+	w.tell(strings.ToValidUTF8(strings.TrimRight(string(line), " \t"), "?"))
 }

@@ -15,16 +15,18 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/berth-cloud/berth/hostd/image/oci"
 )
 
 // Definition is a template as a person writes it. It is the body of a template
 // build request, too; Bootstrap is for the host's operator alone.
 type Definition struct {
 	Name      string            `json:"name" yaml:"name"`
-	From      string            `json:"from,omitempty" yaml:"from"` // another template
+	From      string            `json:"from,omitempty" yaml:"from"` // another template, or an OCI image reference
 	Bootstrap *Bootstrap        `json:"bootstrap,omitempty" yaml:"bootstrap"`
 	Run       []string          `json:"run,omitempty" yaml:"run"`     // shell commands, in the guest
-	Files     map[string]string `json:"files,omitempty" yaml:"files"` // absolute path → content, before Run
+	Files     map[string]string `json:"files,omitempty" yaml:"files"` // absolute path → content, before Run; what begins with #! is executable
 	Env       map[string]string `json:"env,omitempty" yaml:"env"`     // of Run, Start and every exec
 	Start     string            `json:"start,omitempty" yaml:"start"` // shell command that runs while the guest does
 	Ready     *Ready            `json:"ready,omitempty" yaml:"ready"` // when the guest may be stored
@@ -67,10 +69,14 @@ const (
 	maxSteps      = 100
 )
 
-// DefinitionFile is the name of a template's file in its directory.
-const DefinitionFile = "template.yaml"
+// DefinitionFile is the name of a template's file in its directory, and
+// filesDir that of the directory beside it whose files are Files, too.
+const (
+	DefinitionFile = "template.yaml"
+	filesDir       = "files"
+)
 
-// ReadDefinition reads a template's file.
+// ReadDefinition reads a template's file, and the files beside it.
 func ReadDefinition(file string) (Definition, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -82,10 +88,49 @@ func ReadDefinition(file string) (Definition, error) {
 		return Definition{}, fmt.Errorf("template: %w", err)
 	}
 	d, err := ParseDefinition(raw)
+	if err == nil {
+		err = d.addFiles(filepath.Join(filepath.Dir(file), filesDir))
+	}
 	if err != nil {
 		return d, fmt.Errorf("%s: %w", file, err)
 	}
 	return d, nil
+}
+
+// addFiles adds what is below dir, which need not be there.
+func (d *Definition) addFiles(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		if _, twice := d.Files["/"+name]; twice || !e.Type().IsRegular() {
+			return fmt.Errorf("%w: %s is no file, or in the template as well", ErrInvalid, filepath.Join(dir, name))
+		}
+		raw, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if d.Files == nil {
+			d.Files = map[string]string{}
+		}
+		d.Files["/"+name] = string(raw)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return d.Validate()
+}
+
+// fileMode is that of one of a definition's files.
+func fileMode(content string) os.FileMode {
+	if strings.HasPrefix(content, "#!") {
+		return 0o755
+	}
+	return 0o644
 }
 
 // ReadDefinitions reads every template under dir, by name: dir/<name>/template.yaml.
@@ -126,14 +171,51 @@ func ParseDefinition(raw []byte) (Definition, error) {
 	if err := dec.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return Definition{}, fmt.Errorf("%w: more than one document", ErrInvalid)
 	}
-	d.setDefaults()
+	if _, inherits := d.fromTemplate(); !inherits {
+		d.setDefaults()
+	}
+	d.setReadyDefaults()
 	return d, d.Validate()
+}
+
+// fromTemplate names the template that this one is made from, if it is one.
+func (d *Definition) fromTemplate() (string, bool) {
+	return d.From, d.From != "" && !oci.IsReference(d.From)
+}
+
+// inherit fills in what is not said, as it is in the template that this one is
+// made from. A start command has its own readiness, or none.
+func (d *Definition) inherit(from Definition) {
+	setDefault(&d.CPU, from.CPU)
+	setDefault(&d.MemoryMB, from.MemoryMB)
+	setDefault(&d.DiskMB, from.DiskMB)
+	d.Env = under(from.Env, d.Env)
+	if d.Start != "" {
+		return
+	}
+	d.Start = from.Start
+	if d.Ready == nil {
+		d.Ready = from.Ready
+	}
+}
+
+// under merges two environments, the second over the first.
+func under(below, above map[string]string) map[string]string {
+	if len(below) == 0 {
+		return above
+	}
+	out := maps.Clone(below)
+	maps.Copy(out, above)
+	return out
 }
 
 func (d *Definition) setDefaults() {
 	setDefault(&d.CPU, DefaultCPU)
 	setDefault(&d.MemoryMB, DefaultMemoryMB)
 	setDefault(&d.DiskMB, DefaultDiskMB)
+}
+
+func (d *Definition) setReadyDefaults() {
 	if d.Ready != nil {
 		setDefault(&d.Ready.TimeoutSeconds, defaultReady)
 	}
@@ -164,6 +246,10 @@ func (d *Definition) Validate() error {
 	switch {
 	case (d.From == "") == (d.Bootstrap == nil):
 		wrong("exactly one of from and bootstrap says what it is made of")
+	case oci.IsReference(d.From):
+		if err := oci.Check(d.From); err != nil {
+			wrong("from: %w", err)
+		}
 	case d.From != "" && !validName.MatchString(d.From):
 		wrong("from: %q is not the name of a template", d.From)
 	case d.From == d.Name && d.Name != "":
@@ -180,7 +266,11 @@ func (d *Definition) Validate() error {
 		}
 	}
 	d.validateSteps(wrong)
+	_, inherits := d.fromTemplate()
 	between := func(field string, value, least, most int) {
+		if value == 0 && inherits {
+			return
+		}
 		if value < least || value > most {
 			wrong("%s is %d, not %d to %d", field, value, least, most)
 		}
@@ -193,7 +283,9 @@ func (d *Definition) Validate() error {
 			wrong("ready: neither port nor cmd")
 		}
 		between("ready.port", r.Port, 0, 65535)
-		between("ready.timeout_seconds", r.TimeoutSeconds, 1, maxReady)
+		if r.TimeoutSeconds != 0 {
+			between("ready.timeout_seconds", r.TimeoutSeconds, 1, maxReady)
+		}
 		if strings.ContainsRune(r.Cmd, 0) {
 			wrong("ready.cmd contains a NUL byte")
 		}

@@ -32,12 +32,46 @@ memory_mb: 1024
 	want := Definition{
 		Name: "web", From: "base", Run: []string{"apt-get update", "echo several\necho lines\n"},
 		Files: map[string]string{"/etc/motd": "hello\n"}, Env: map[string]string{"PORT": "8080"},
-		Start: "exec python3 -m http.server $PORT",
-		Ready: &Ready{Port: 8080, Cmd: "test -e /ready", TimeoutSeconds: 60},
-		CPU:   1, MemoryMB: 1024, DiskMB: 10240,
+		Start:    "exec python3 -m http.server $PORT",
+		Ready:    &Ready{Port: 8080, Cmd: "test -e /ready", TimeoutSeconds: 60},
+		MemoryMB: 1024, // the others are base's
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestWhatIsNotSaidIsInherited(t *testing.T) {
+	parent := Definition{
+		CPU: 2, MemoryMB: 1024, DiskMB: 4096, Start: "serve", Ready: &Ready{Port: 80, TimeoutSeconds: 9},
+		Env: map[string]string{"A": "parent", "B": "parent"},
+	}
+	env := map[string]string{"A": "own", "B": "parent"}
+	own := &Ready{Cmd: "true", TimeoutSeconds: 1}
+	for name, c := range map[string]struct{ child, want Definition }{
+		"everything": {
+			Definition{Env: map[string]string{"A": "own"}},
+			Definition{CPU: 2, MemoryMB: 1024, DiskMB: 4096, Start: "serve", Ready: parent.Ready, Env: env},
+		},
+		"but its sizes": {
+			Definition{CPU: 1, MemoryMB: 256, DiskMB: 512},
+			Definition{CPU: 1, MemoryMB: 256, DiskMB: 512, Start: "serve", Ready: parent.Ready, Env: parent.Env},
+		},
+		"but its readiness": {
+			Definition{CPU: 1, MemoryMB: 256, DiskMB: 512, Ready: own},
+			Definition{CPU: 1, MemoryMB: 256, DiskMB: 512, Start: "serve", Ready: own, Env: parent.Env},
+		},
+		"but its start command, whose readiness is another": {
+			Definition{CPU: 1, MemoryMB: 256, DiskMB: 512, Start: "other"},
+			Definition{CPU: 1, MemoryMB: 256, DiskMB: 512, Start: "other", Env: parent.Env},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.child.inherit(parent)
+			if diff := cmp.Diff(c.want, c.child); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 
@@ -65,6 +99,7 @@ func TestWrongDefinitionsAreRefusedByField(t *testing.T) {
 		"both from and boot":      {"name: a\nfrom: base\nbootstrap: {suite: bookworm}", "exactly one"},
 		"from itself":             {"name: a\nfrom: a", "from itself"},
 		"from a path":             {"name: a\nfrom: ../b", `"../b"`},
+		"from an image of none":   {"name: a\nfrom: 'ghcr.io/A B'", "from: invalid image reference"},
 		"suite with an option":    {"name: a\nbootstrap: {suite: --help}", "--help"},
 		"package with an option":  {"name: a\nbootstrap: {suite: bookworm, packages: [-o]}", `"-o"`},
 		"package with a comma":    {"name: a\nbootstrap: {suite: bookworm, packages: ['a,b']}", `"a,b"`},

@@ -54,6 +54,14 @@ func TestTemplatesAndTheirGuests(t *testing.T) {
 			t.Errorf("it left %v", left)
 		}
 	})
+	t.Run("an image of a registry", func(t *testing.T) { ociGuest(t, w) })
+	t.Run("a start command that ends without anything to be ready", func(t *testing.T) {
+		bad := Definition{Name: "bad", From: "tiny", Start: "echo cannot serve >&2; exit 3", MemoryMB: 256, DiskMB: 256}
+		_, err := w.store.Ensure(t.Context(), bad, nil)
+		if !errors.Is(err, errNotReady) || !strings.Contains(err.Error(), "exit code 3") || !strings.Contains(err.Error(), "cannot serve") {
+			t.Errorf("got %v", err)
+		}
+	})
 	t.Run("a start command that ends", func(t *testing.T) {
 		bad := Definition{
 			Name: "bad", From: "tiny", Start: "echo cannot serve >&2; exit 3", MemoryMB: 256, DiskMB: 256,
@@ -211,11 +219,11 @@ func steps(t *testing.T, w *world) {
 	}
 	b := w.restore(t, web, 9)
 	for line, want := range map[string]string{
-		"cat /srv/copy":                       "hello\ngreen",
-		"test -e /bin/yes || echo gone":       "gone",
-		"cat /var/log/berth/start.stdout.log": "started green",
-		"echo $COLOUR":                        "green",
-		"cat /run/hook":                       "9",
+		"cat /srv/copy":                 "hello\ngreen",
+		"test -e /bin/yes || echo gone": "gone",
+		"while read -r _ stream _ line; do echo $stream $line; done < " + guestapi.StartLogPath: "stdout started green",
+		"echo $COLOUR":  "green",
+		"cat /run/hook": "9",
 	} {
 		if got := b.out(line); got != want {
 			t.Errorf("%s: got %q, want %q", line, got, want)

@@ -57,10 +57,18 @@ func (s *Store) haveLayer(key string) bool {
 	return err == nil && st.Size() == l.Size
 }
 
-// bootstrapInputs and stepInputs are what two layers must have in common to be one.
+// bootstrapInputs, imageInputs and stepInputs are what two layers must have in
+// common to be one.
 type bootstrapInputs struct {
-	Format    int       `json:"format"`
-	Bootstrap Bootstrap `json:"bootstrap"`
+	Format    int               `json:"format"`
+	Bootstrap Bootstrap         `json:"bootstrap"`
+	CAs       []string          `json:"cas,omitempty"` // SHA-256 of each certificate
+	Files     map[string]string `json:"files,omitempty"`
+}
+
+type imageInputs struct {
+	Format int    `json:"format"`
+	Digest string `json:"digest"`
 }
 
 type stepInputs struct {
@@ -73,35 +81,22 @@ type stepInputs struct {
 }
 
 // ensureLayers returns the keys of a definition's layers, the lowest first, and
-// builds those that are missing.
-func (s *Store) ensureLayers(ctx context.Context, d Definition, r *reporter) ([]string, error) {
-	var keys []string
-	if d.From != "" {
-		rec, err := s.readName(d.From)
-		if err != nil {
-			return nil, fmt.Errorf("from: %w", err)
-		}
-		m, err := s.readManifest(rec.BuildID)
-		if err != nil {
-			return nil, fmt.Errorf("from: %w", err)
-		}
-		keys = m.Layers
-	} else {
-		inputs := bootstrapInputs{Format: formatVersion, Bootstrap: *d.Bootstrap}
-		key, err := s.ensureLayer(ctx, inputs, func(ctx context.Context, dir, image string) error {
-			return s.bootstrapLayer(ctx, *d.Bootstrap, dir, image, r)
-		})
-		if err != nil {
-			return nil, err
-		}
-		keys = []string{key}
+// builds those that are missing. It completes the definition by what it has of
+// the template or image that it is made from.
+func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *reporter) ([]string, error) {
+	keys, err := s.ground(ctx, d, o, r)
+	if err != nil {
+		return nil, err
 	}
-	if len(d.Run) == 0 && len(d.Files) == 0 {
+	if err := d.Validate(); err != nil { // as it is now
+		return nil, err
+	}
+	if len(d.Run) == 0 && (len(d.Files) == 0 || d.filesFromStart()) {
 		return keys, nil
 	}
 	inputs := stepInputs{Format: formatVersion, Below: keys, Run: d.Run, Files: d.Files, Env: d.Env, DiskMB: d.DiskMB}
 	key, err := s.ensureLayer(ctx, inputs, func(ctx context.Context, dir, image string) error {
-		return s.stepLayer(ctx, d, keys, dir, image, r)
+		return s.stepLayer(ctx, *d, keys, dir, image, r)
 	})
 	if err != nil {
 		return nil, err
@@ -183,10 +178,13 @@ func (s *Store) publish(from, to string) error {
 }
 
 // bootstrapLayer makes a root file system on the host.
-func (s *Store) bootstrapLayer(ctx context.Context, b Bootstrap, dir, image string, r *reporter) error {
+func (s *Store) bootstrapLayer(ctx context.Context, b Bootstrap, cas []authority, files map[string]string, dir, image string, r *reporter) error {
 	root := filepath.Join(dir, "root")
 	r.step(StepBootstrap, 0, b.Suite)
-	if err := bootstrapRoot(ctx, b, root, func(part float64, detail string) { r.step(StepBootstrap, part, detail) }); err != nil {
+	if err := bootstrapRoot(ctx, b, cas, root, func(part float64, detail string) { r.step(StepBootstrap, part, detail) }); err != nil {
+		return fmt.Errorf("bootstrap %s: %w", b.Suite, err)
+	}
+	if err := putFiles(root, files); err != nil {
 		return fmt.Errorf("bootstrap %s: %w", b.Suite, err)
 	}
 	r.step(StepImage, 0, "")

@@ -6,8 +6,9 @@ import "time"
 // each step, and within it where more is known.
 type Progress struct {
 	Template string
-	Step     string        // "bootstrap", "root image", "run", "boot", "store"
+	Step     string        // "bootstrap", "pull", "root image", "run", "boot", "store"
 	Detail   string        // for a person: a package, a command, a line of output
+	Output   bool          // Detail is a line that a step, or the start command, has printed
 	Percent  int           // of the whole build, 0 to 100
 	Elapsed  time.Duration // since the build began
 }
@@ -16,6 +17,7 @@ type Progress struct {
 // bootstrap is nearly all of a first build, and none of a second.
 const (
 	StepBootstrap = "bootstrap"
+	StepPull      = "pull"
 	StepImage     = "root image"
 	StepRun       = "run"
 	StepBoot      = "boot"
@@ -24,7 +26,7 @@ const (
 )
 
 var stepBegins = map[string]int{
-	StepBootstrap: 0, StepImage: 70, StepRun: 78, StepBoot: 88, StepStore: 96, StepDone: 100,
+	StepBootstrap: 0, StepPull: 0, StepImage: 70, StepRun: 78, StepBoot: 88, StepStore: 96, StepDone: 100,
 }
 
 // reporter tells progress; its zero value tells nobody.
@@ -40,6 +42,13 @@ func newReporter(template string, tell func(Progress)) *reporter {
 
 // step tells that a step is done by part (0 to 1).
 func (r *reporter) step(step string, part float64, detail string) {
+	r.report(step, part, detail, false)
+}
+
+// output tells a line that something in the guest has printed.
+func (r *reporter) output(step string, part float64, line string) { r.report(step, part, line, true) }
+
+func (r *reporter) report(step string, part float64, detail string, output bool) {
 	if r.tell == nil {
 		return
 	}
@@ -50,7 +59,7 @@ func (r *reporter) step(step string, part float64, detail string) {
 		}
 	}
 	r.tell(Progress{
-		Template: r.template, Step: step, Detail: detail,
+		Template: r.template, Step: step, Detail: detail, Output: output,
 		Percent: from + int(part*float64(to-from)), Elapsed: time.Since(r.began),
 	})
 }

@@ -28,6 +28,7 @@ type Lease struct {
 	UID, GID int    // who runs the VMM and owns the tap
 	Groups   []int
 	Dial     func(ctx context.Context, port int) (net.Conn, error)
+	DialUDP  func(ctx context.Context, port int) (net.Conn, error)
 	Release  func()
 }
 
@@ -41,6 +42,14 @@ type Config struct {
 	// store is read-only, and a build fails.
 	Lease  func(ctx context.Context) (Lease, error)
 	Logger *slog.Logger
+
+	// OCIAllow are the registries and networks that tenants' images may come
+	// from although they are not public; see oci.Policy.
+	OCIAllow []string
+	OCIMaxMB int // of an image, unpacked; 0: oci.DefaultMaxMB
+	// GuestCAs is a directory whose *.crt a bootstrapped root file system
+	// trusts, besides Debian's own; "": none.
+	GuestCAs string
 }
 
 // Store is a directory of templates. Several daemons may use one at a time, each
@@ -133,6 +142,21 @@ func (s *Store) Get(name string) (Template, error) {
 	t, err := s.load(rec.BuildID)
 	if err != nil {
 		return Template{}, fmt.Errorf("template %s: %w", name, err)
+	}
+	return t, nil
+}
+
+// Build returns a build by its id, which no name need mean any more.
+func (s *Store) Build(id string) (Template, error) {
+	if !isDigest(id) {
+		return Template{}, fmt.Errorf("%w: build %q", ErrNoTemplate, id)
+	}
+	if _, err := os.Stat(s.path(buildsDir, id)); errors.Is(err, os.ErrNotExist) {
+		return Template{}, fmt.Errorf("%w: build %s", ErrNoTemplate, id)
+	}
+	t, err := s.load(id)
+	if err != nil {
+		return Template{}, fmt.Errorf("template build %s: %w", id, err)
 	}
 	return t, nil
 }

@@ -426,3 +426,20 @@ func TestStoreThatOnlyReadsDoesNotBuild(t *testing.T) {
 		t.Errorf("an invalid definition: %v", err)
 	}
 }
+
+// A build is found when no name means it any more: sandboxes go on with theirs.
+func TestABuildIsFoundByItsID(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	id := fakeBuild(t, s, "base", "one")
+	if err := s.Remove(t.Context(), "base"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Build(id); err != nil || got.BuildID != id || got.Name != "base" {
+		t.Errorf("Build = %s %s, %v", got.Name, got.BuildID, err)
+	}
+	for _, other := range []string{"", "../x", strings.Repeat("0", digestLen)} {
+		if _, err := s.Build(other); !errors.Is(err, ErrNoTemplate) {
+			t.Errorf("Build(%q) = %v, want ErrNoTemplate", other, err)
+		}
+	}
+}

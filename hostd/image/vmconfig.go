@@ -1,6 +1,7 @@
 package image
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -36,8 +37,11 @@ const cmdline = "console=ttyS0 quiet loglevel=4 reboot=t panic=-1 mitigations=of
 // VM is what of a VM's configuration is one sandbox's own.
 type VM struct {
 	Overlay string // path of the writable disk
-	RAM     string // path of the RAM file of a cold boot, of the template's memory size
-	Serial  string // path of the serial console's log; empty: the console is off
+	// RAM is the path of a RAM file of the template's memory size: of a cold
+	// boot, whose guest writes to it, or of a saved state, which is only read.
+	RAM    string
+	Serial string            // path of the serial console's log; empty: the console is off
+	Disks  map[string]string // paths of the disks that were plugged in, by id
 }
 
 // VMConfig is the configuration of a boot from the kernel.
@@ -71,61 +75,89 @@ func serial(path string) *vmm.ConsoleConfig {
 	return &vmm.ConsoleConfig{Mode: vmm.ConsoleFile, File: path}
 }
 
-// EditRestoreConfig edits the config.json of a template's stored state for one
-// sandbox: its own disk and console, the template's RAM mapped privately, and
-// the template's files where they are now.
+// EditRestoreConfig edits the config.json of a stored state for one sandbox:
+// its own disks and console, the RAM file mapped privately, and the template's
+// files where they are now. Without a RAM file of its own the state is the
+// template's.
 func (t Template) EditRestoreConfig(raw []byte, vm VM) ([]byte, error) {
 	edit, err := vmm.ParseConfig(raw)
 	if err != nil {
 		return nil, fmt.Errorf("stored configuration: %w", err)
 	}
-	// A private mapping: the template's RAM is read, and never written.
-	if err := edit.SetZone(zoneID, t.RAM, false); err != nil {
+	if err := t.edit(edit, vm); err != nil {
 		return nil, fmt.Errorf("stored configuration: %w", err)
-	}
-	for i, layer := range t.Layers {
-		if err := edit.SetDiskPath(layerID(i), layer); err != nil {
-			return nil, fmt.Errorf("stored configuration: %w", err)
-		}
-	}
-	if err := edit.SetDiskPath(overlayID, vm.Overlay); err != nil {
-		return nil, fmt.Errorf("stored configuration: %w", err)
-	}
-	if err := edit.SetNetTap(netID, tapName); err != nil {
-		return nil, fmt.Errorf("stored configuration: %w", err)
-	}
-	if vm.Serial != "" {
-		edit.SetSerialFile(vm.Serial)
 	}
 	return edit.Bytes()
 }
 
-// configFile is the part of a stored state that is edited; all others are used
-// as they are.
-const configFile = "config.json"
-
-// WriteRestore fills dir with what vm.restore reads: the edited configuration,
-// and links to the rest.
-func (t Template) WriteRestore(dir string, vm VM) error {
-	raw, err := os.ReadFile(filepath.Join(t.SnapshotDir, configFile))
-	if err != nil {
-		return fmt.Errorf("%w: template %s: %w", ErrCorrupt, t.Name, err)
+func (t Template) edit(edit *vmm.ConfigEdit, vm VM) error {
+	ram := t.RAM
+	if vm.RAM != "" {
+		ram = vm.RAM
 	}
-	raw, err = t.EditRestoreConfig(raw, vm)
-	if err != nil {
-		return fmt.Errorf("%w: template %s: %w", ErrCorrupt, t.Name, err)
-	}
-	entries, err := os.ReadDir(t.SnapshotDir)
-	if err != nil {
+	// A private mapping: the file is read, and never written.
+	if err := edit.SetZone(zoneID, ram, false); err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if e.Name() == configFile {
-			continue
-		}
-		if err := os.Symlink(filepath.Join(t.SnapshotDir, e.Name()), filepath.Join(dir, e.Name())); err != nil {
+	for i, layer := range t.Layers {
+		if err := edit.SetDiskPath(layerID(i), layer); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(dir, configFile), raw, 0o644)
+	if err := edit.SetDiskPath(overlayID, vm.Overlay); err != nil {
+		return err
+	}
+	for id, path := range vm.Disks {
+		if err := edit.SetDiskPath(id, path); err != nil {
+			return err
+		}
+	}
+	if err := edit.SetNetTap(netID, tapName); err != nil {
+		return err
+	}
+	if vm.Serial != "" {
+		edit.SetSerialFile(vm.Serial)
+	}
+	return nil
+}
+
+// WriteRestore fills dir with what vm.restore reads to start from the template's
+// stored state: the edited configuration, and links to the rest.
+func (t Template) WriteRestore(dir string, vm VM) error {
+	vm.RAM = ""
+	if err := t.writeRestore(dir, t.SnapshotDir, vm); err != nil {
+		return fmt.Errorf("%w: template %s: %w", ErrCorrupt, t.Name, err)
+	}
+	return nil
+}
+
+// WriteRestoreFrom does the same for a state that a sandbox of this build was
+// saved in, with its RAM in vm.RAM.
+func (t Template) WriteRestoreFrom(dir, state string, vm VM) error {
+	if err := t.writeRestore(dir, state, vm); err != nil {
+		return fmt.Errorf("saved state %s: %w", state, err)
+	}
+	return nil
+}
+
+func (t Template) writeRestore(dir, state string, vm VM) error {
+	raw, err := os.ReadFile(filepath.Join(state, vmm.FileConfig))
+	if err != nil {
+		return err
+	}
+	if raw, err = t.EditRestoreConfig(raw, vm); err != nil {
+		return err
+	}
+	for _, name := range []string{vmm.FileState, vmm.FileMemory} {
+		path := filepath.Join(state, name)
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) && name == vmm.FileMemory {
+			continue // RAM was a shared file
+		} else if err != nil {
+			return err
+		}
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(dir, vmm.FileConfig), raw, 0o644)
 }

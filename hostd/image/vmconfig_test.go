@@ -136,3 +136,54 @@ func TestRestoreDirectory(t *testing.T) {
 		t.Errorf("a damaged configuration: %v", err)
 	}
 }
+
+// A state that a sandbox was saved in brings its own memory, and the disks that
+// were plugged in.
+func TestRestoreDirectoryOfASavedState(t *testing.T) {
+	raw, err := os.ReadFile("testdata/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugged := strings.Replace(string(raw), `"disks":[`, `"disks":[{"id":"vol-1","path":"/old","serial":"vol-1","image_type":"Raw"},`, 1)
+	if plugged == string(raw) {
+		t.Fatal("the example has no disks")
+	}
+	state, tpl := t.TempDir(), testTemplate()
+	for name, content := range map[string]string{
+		"config.json": plugged, "state.json": "state", "memory-ranges": "ranges", "capture.json": "{}", "overlay.img": "disk",
+	} {
+		if err := os.WriteFile(filepath.Join(state, name), []byte(content), 0o444); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	vm := VM{Overlay: "/box/overlay", RAM: state + "/memory-ranges", Disks: map[string]string{"vol-1": "/volumes/vol-1"}}
+	if err := tpl.WriteRestoreFrom(dir, state, vm); err != nil {
+		t.Fatal(err)
+	}
+	var got vmm.VMConfig
+	edited, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err == nil {
+		err = json.Unmarshal(edited, &got)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if z := got.Memory.Zones[0]; z.File != vm.RAM || z.Shared {
+		t.Errorf("zone = %+v", z)
+	}
+	if d := got.Disks[0]; d.Path != "/volumes/vol-1" || d.Serial != "vol-1" {
+		t.Errorf("plugged disk = %+v", d)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 3 {
+		t.Errorf("%d entries, %v; want the three of a snapshot", len(entries), err)
+	}
+	vm.Disks = map[string]string{"vol-2": "/volumes/vol-2"}
+	if err := tpl.WriteRestoreFrom(t.TempDir(), state, vm); err == nil {
+		t.Error("a disk that the state does not have was taken")
+	}
+	if err := tpl.WriteRestoreFrom(t.TempDir(), t.TempDir(), vm); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no state: %v", err)
+	}
+}

@@ -90,6 +90,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w.store, err = Open(t.Context(), Config{
 		Dir: filepath.Join(w.dir, "s"), Engine: w.engine, Kernel: kernel, Guestd: filepath.Join(w.dir, "guestd"), Lease: w.lease,
+		OCIAllow: []string{"127.0.0.0/8"},
 	})
 	must(t, err)
 	w.tinyLayer()
@@ -127,6 +128,7 @@ func (w *world) lease(ctx context.Context) (Lease, error) {
 	return Lease{
 		NetNS: s.NetNSPath, UID: s.UID, GID: worldUID,
 		Dial:    func(ctx context.Context, port int) (net.Conn, error) { return w.fabric.Dial(ctx, n, port) },
+		DialUDP: func(ctx context.Context, port int) (net.Conn, error) { return w.fabric.DialUDP(ctx, n, port) },
 		Release: func() { w.slots <- n },
 	}, nil
 }
@@ -147,29 +149,37 @@ func (w *world) tinyLayer() {
 	inputs := bootstrapInputs{Format: formatVersion, Bootstrap: *tiny.Bootstrap}
 	_, err := w.store.ensureLayer(w.t.Context(), inputs, func(ctx context.Context, dir, image string) error {
 		root := filepath.Join(dir, "root")
-		for _, d := range []string{"bin", "etc", "root", "tmp", "var", "home/app", "usr"} {
-			if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
-				return err
-			}
-		}
-		if err := os.Symlink("../bin", filepath.Join(root, "usr", "bin")); err != nil {
+		if err := tinyRoot(root); err != nil {
 			return err
-		}
-		for name, content := range map[string]string{
-			"etc/passwd": "root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n", "etc/group": "root:x:0:\napp:x:1000:\nextra:x:44:app\n",
-		} {
-			if err := os.WriteFile(filepath.Join(root, name), []byte(content), 0o644); err != nil {
-				return err
-			}
-		}
-		for _, p := range tinyPrograms {
-			if err := copyProgram(root, p); err != nil {
-				return err
-			}
 		}
 		return makeImage(ctx, root, image)
 	})
 	must(w.t, err)
+}
+
+// tinyRoot fills a directory with a root file system.
+func tinyRoot(root string) error {
+	for _, d := range []string{"bin", "etc", "root", "tmp", "var", "home/app", "usr"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink("../bin", filepath.Join(root, "usr", "bin")); err != nil {
+		return err
+	}
+	for name, content := range map[string]string{
+		"etc/passwd": "root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n", "etc/group": "root:x:0:\napp:x:1000:\nextra:x:44:app\n",
+	} {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	for _, p := range tinyPrograms {
+		if err := copyProgram(root, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var libraryPath = regexp.MustCompile(`/\S+\.so\S*`)
@@ -239,6 +249,9 @@ func (w *world) restore(t *testing.T, tpl Template, generation uint64) *box {
 	p, err := vmm.Start(t.Context(), vmm.Launch{Engine: w.engine, Dir: dir, NetNS: lease.NetNS, UID: lease.UID, GID: lease.GID})
 	must(t, err)
 	t.Cleanup(func() {
+		if serial, err := os.ReadFile(vmm.SerialPath(dir)); err == nil && w.t.Failed() {
+			t.Logf("the guest's console ends:\n%s", serial[max(0, len(serial)-8<<10):])
+		}
 		must(t, p.Kill(context.Background()))
 		lease.Release()
 	})

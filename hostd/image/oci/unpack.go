@@ -1,0 +1,417 @@
+package oci
+
+import (
+	"archive/tar"
+	"bufio"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+)
+
+// Errors about what an image holds. Each names the entry.
+var (
+	ErrTooLarge = errors.New("image is too large")
+	ErrHostile  = errors.New("image refused")
+)
+
+const (
+	maxPath      = 4096
+	maxName      = 255
+	maxLinks     = 40 // of one path, as in the kernel
+	maxXattr     = 4 << 10
+	maxID        = 1<<31 - 1
+	zstdMemory   = 128 << 20 // the largest window that is decoded
+	whiteout     = ".wh."
+	whiteoutMeta = ".wh..wh."
+	opaque       = ".wh..wh..opq"
+
+	// capability is the one extended attribute that programs need: what lets
+	// ping work for everybody.
+	capability = "security.capability"
+)
+
+// unpacker writes layers, the lowest first, into one directory. Every access
+// goes through root, which refuses to leave the directory whatever links are in
+// it; parent resolves links first, so that an image's own, which often are
+// absolute, mean what they mean in a guest.
+type unpacker struct {
+	root  *os.Root
+	left  Limits
+	limit Limits
+	layer func(io.Reader) error
+	made  map[string]bool // paths of the layer at hand, and all above them
+}
+
+func newUnpacker(dir string, limits Limits) (*unpacker, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	u := &unpacker{root: root, left: limits, limit: limits}
+	u.layer = u.unpack
+	return u, nil
+}
+
+// decompress recognizes gzip and zstd by their first bytes; media types lie.
+func decompress(r io.Reader) (io.ReadCloser, error) {
+	b := bufio.NewReaderSize(r, 64<<10)
+	magic, err := b.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	switch {
+	case len(magic) >= 2 && magic[0] == 0x1f && magic[1] == 0x8b:
+		return gzip.NewReader(b)
+	case string(magic) == "\x28\xb5\x2f\xfd":
+		d, err := zstd.NewReader(b, zstd.WithDecoderMaxMemory(zstdMemory), zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			return nil, err
+		}
+		return d.IOReadCloser(), nil
+	}
+	return io.NopCloser(b), nil
+}
+
+func (u *unpacker) unpack(r io.Reader) error {
+	u.made = map[string]bool{}
+	// What is not files counts, too: headers alone can be a bomb.
+	entries := tar.NewReader(&budget{r: r, left: u.left.Bytes + int64(u.left.Entries)*1024 + 1<<20, limit: u.limit.Bytes})
+	for {
+		h, err := entries.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if u.left.Entries--; u.left.Entries < 0 {
+			return fmt.Errorf("%w: more than %d entries", ErrTooLarge, u.limit.Entries)
+		}
+		if err := u.entry(h, entries); err != nil {
+			return fmt.Errorf("%q: %w", shown(h.Name), err)
+		}
+	}
+}
+
+// budget ends a stream that is longer than it may be.
+type budget struct {
+	r           io.Reader
+	left, limit int64
+}
+
+func (b *budget) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, fmt.Errorf("%w: unpacked it has more than %d bytes", ErrTooLarge, b.limit)
+	}
+	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+func shown(name string) string { return name[:min(len(name), 200)] }
+
+// entry makes one entry of a layer.
+func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	name, err := cleanPath(h.Name)
+	if err != nil || name == "." {
+		return err
+	}
+	dir, base := path.Split(name)
+	device := h.Typeflag == tar.TypeChar || h.Typeflag == tar.TypeBlock
+	if device && (strings.HasPrefix(name, "dev/") || h.Devmajor == 0 && h.Devminor == 0 && h.Typeflag == tar.TypeChar) {
+		return nil // a guest's /dev is its kernel's, and 0:0 is overlayfs's mark of a removal
+	}
+	if h.Uid < 0 || h.Uid > maxID || h.Gid < 0 || h.Gid > maxID {
+		return fmt.Errorf("%w: its owner is %d:%d", ErrHostile, h.Uid, h.Gid)
+	}
+	if dir, err = u.resolve(dir, true); err != nil {
+		return err
+	}
+	if strings.HasPrefix(base, whiteout) {
+		return u.whiteout(dir, base)
+	}
+	full := path.Join(dir, base)
+	switch h.Typeflag {
+	case tar.TypeDir:
+		err = u.directory(full, h)
+	case tar.TypeReg:
+		err = u.file(full, h, content)
+	case tar.TypeSymlink:
+		err = u.symlink(full, h)
+	case tar.TypeLink:
+		err = u.hardLink(full, h)
+	default:
+		return fmt.Errorf("%w: it is neither file, directory nor link (type %q)", ErrHostile, h.Typeflag)
+	}
+	if err != nil {
+		return err
+	}
+	for p := full; p != "." && !u.made[p]; p = path.Dir(p) {
+		u.made[p] = true
+	}
+	return nil
+}
+
+// cleanPath returns a path relative to the image's root.
+func cleanPath(name string) (string, error) {
+	if len(name) > maxPath || strings.ContainsRune(name, 0) {
+		return "", fmt.Errorf("%w: its path has more than %d characters or a NUL", ErrHostile, maxPath)
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." {
+			return "", fmt.Errorf("%w: its path leads out of the image", ErrHostile)
+		}
+		if len(part) > maxName {
+			return "", fmt.Errorf("%w: a part of its path has more than %d characters", ErrHostile, maxName)
+		}
+	}
+	return path.Clean(strings.TrimLeft(path.Clean("/"+name), "/")), nil
+}
+
+// resolve follows the links in a directory's path as a guest would, whose root
+// this is, and makes what is missing if it may.
+func (u *unpacker) resolve(dir string, create bool) (string, error) {
+	at, rest := ".", strings.Split(strings.Trim(dir, "/"), "/")
+	for links := 0; len(rest) > 0; {
+		part := rest[0]
+		rest = rest[1:]
+		switch part {
+		case "", ".":
+			continue
+		case "..": // of a link
+			at = path.Dir(at)
+			continue
+		}
+		next := path.Join(at, part)
+		st, err := u.root.Lstat(next)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && create:
+			if u.left.Entries--; u.left.Entries < 0 {
+				return "", fmt.Errorf("%w: more than %d entries", ErrTooLarge, u.limit.Entries)
+			}
+			if err := u.root.Mkdir(next, 0o755); err != nil {
+				return "", err
+			}
+		case err != nil:
+			return "", err
+		case st.Mode()&fs.ModeSymlink != 0:
+			if links++; links > maxLinks {
+				return "", fmt.Errorf("%w: too many links in its path", ErrHostile)
+			}
+			target, err := u.root.Readlink(next)
+			if err != nil {
+				return "", err
+			}
+			if path.IsAbs(target) {
+				at = "."
+			}
+			rest = append(strings.Split(target, "/"), rest...)
+			continue
+		case !st.IsDir():
+			return "", fmt.Errorf("%w: %q, in its path, is no directory", ErrHostile, shown(next))
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// whiteout removes what a layer below has. What this layer itself has stays,
+// whichever comes first.
+func (u *unpacker) whiteout(dir, base string) error {
+	if base == opaque {
+		return u.clear(dir)
+	}
+	if strings.HasPrefix(base, whiteoutMeta) {
+		return nil // notes of aufs to itself
+	}
+	name := strings.TrimPrefix(base, whiteout)
+	if name == "" || name == "." || name == ".." {
+		return fmt.Errorf("%w: it removes no file of its directory", ErrHostile)
+	}
+	full := path.Join(dir, name)
+	if !u.made[full] {
+		return u.root.RemoveAll(full)
+	}
+	if st, err := u.root.Lstat(full); err == nil && st.IsDir() {
+		return u.clear(full)
+	}
+	return nil
+}
+
+// clear removes from a directory what is not of this layer.
+func (u *unpacker) clear(dir string) error {
+	entries, err := fs.ReadDir(u.root.FS(), dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		full := path.Join(dir, e.Name())
+		switch {
+		case !u.made[full]:
+			err = u.root.RemoveAll(full)
+		case e.IsDir():
+			err = u.clear(full)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *unpacker) directory(full string, h *tar.Header) error {
+	st, err := u.root.Lstat(full)
+	if err == nil && !st.IsDir() {
+		err = errors.Join(u.root.Remove(full), fs.ErrNotExist)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = u.root.Mkdir(full, 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	return u.attributes(full, h)
+}
+
+func (u *unpacker) file(full string, h *tar.Header, content io.Reader) error {
+	if h.Size < 0 || h.Size > u.left.Bytes {
+		return fmt.Errorf("%w: unpacked it has more than %d bytes", ErrTooLarge, u.limit.Bytes)
+	}
+	u.left.Bytes -= h.Size
+	if err := u.root.RemoveAll(full); err != nil {
+		return err
+	}
+	f, err := u.root.OpenFile(full, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(f, content)
+	if err == nil && n != h.Size {
+		err = io.ErrUnexpectedEOF
+	}
+	if value := h.PAXRecords["SCHILY.xattr."+capability]; err == nil && value != "" {
+		if len(value) > maxXattr {
+			err = fmt.Errorf("%w: its %s has %d bytes", ErrHostile, capability, len(value))
+		} else if err = f.Chown(h.Uid, h.Gid); err == nil { // a change of owner would take it away
+			err = unix.Fsetxattr(int(f.Fd()), capability, []byte(value), 0)
+		}
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	if h.PAXRecords["SCHILY.xattr."+capability] != "" {
+		return u.root.Chmod(full, h.FileInfo().Mode())
+	}
+	return u.attributes(full, h)
+}
+
+// attributes are a file's or a directory's owner, mode and time. The owner
+// first: a change of it clears the set-user-id bit.
+func (u *unpacker) attributes(full string, h *tar.Header) error {
+	if err := u.root.Lchown(full, h.Uid, h.Gid); err != nil {
+		return err
+	}
+	if err := u.root.Chmod(full, h.FileInfo().Mode()); err != nil {
+		return err
+	}
+	if t := h.ModTime; t.Year() > 1900 && t.Year() < 2400 {
+		return u.root.Chtimes(full, time.Time{}, t)
+	}
+	return nil
+}
+
+// symlink makes a link with any target: it is followed by resolve and in the
+// guest, where an absolute one means the guest's root.
+func (u *unpacker) symlink(full string, h *tar.Header) error {
+	if h.Linkname == "" || len(h.Linkname) >= maxPath || strings.ContainsRune(h.Linkname, 0) {
+		return fmt.Errorf("%w: its target has 0 or more than %d characters, or a NUL", ErrHostile, maxPath-1)
+	}
+	if err := u.root.RemoveAll(full); err != nil {
+		return err
+	}
+	if err := u.root.Symlink(h.Linkname, full); err != nil {
+		return err
+	}
+	return u.root.Lchown(full, h.Uid, h.Gid)
+}
+
+func (u *unpacker) hardLink(full string, h *tar.Header) error {
+	if path.IsAbs(h.Linkname) {
+		return fmt.Errorf("%w: it is a hard link to the absolute path %q", ErrHostile, shown(h.Linkname))
+	}
+	target, err := cleanPath(h.Linkname)
+	if err != nil {
+		return fmt.Errorf("hard link to %q: %w", shown(h.Linkname), err)
+	}
+	dir, base := path.Split(target)
+	if dir, err = u.resolve(dir, false); err != nil {
+		return fmt.Errorf("hard link to %q: %w", shown(h.Linkname), err)
+	}
+	from := path.Join(dir, base)
+	st, err := u.root.Lstat(from)
+	if err != nil {
+		return fmt.Errorf("hard link to %q: %w", shown(h.Linkname), err)
+	}
+	if st.IsDir() {
+		return fmt.Errorf("%w: it is a hard link to a directory", ErrHostile)
+	}
+	if from == full {
+		return nil
+	}
+	if err := u.root.RemoveAll(full); err != nil {
+		return err
+	}
+	return u.root.Link(from, full)
+}
+
+// standard are the directories that a guest mounts on or that programs rely on.
+var standard = map[string]fs.FileMode{
+	"dev": 0o755, "etc": 0o755, "proc": 0o555, "root": 0o700, "run": 0o755, "sys": 0o555, "tmp": 0o777 | fs.ModeSticky, "var": 0o755,
+}
+
+// finish makes the tree a root file system: with the directories that every
+// guest has, and without the SSH host keys, which all guests would share.
+func (u *unpacker) finish() error {
+	for dir, mode := range standard {
+		if _, err := u.root.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := u.root.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		if err := u.root.Chmod(dir, mode); err != nil {
+			return err
+		}
+	}
+	ssh, err := u.resolve("etc/ssh", false)
+	if err != nil {
+		return nil //nolint:nilerr // it has none
+	}
+	keys, err := fs.ReadDir(u.root.FS(), ssh)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if strings.HasPrefix(k.Name(), "ssh_host_") && strings.Contains(k.Name(), "_key") {
+			if err := u.root.RemoveAll(path.Join(ssh, k.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

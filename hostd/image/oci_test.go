@@ -1,0 +1,120 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"log"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+)
+
+// ociGuest builds a template from an image of a registry in this process, and
+// looks at a guest of it.
+func ociGuest(t *testing.T, w *world) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	reference := strings.TrimPrefix(server.URL, "http://") + "/team/tiny:v1"
+	root := filepath.Join(t.TempDir(), "root")
+	must(t, tinyRoot(root))
+	lowest, above := tarOf(t, root), new(bytes.Buffer)
+	tw := tar.NewWriter(above)
+	for name, body := range map[string]string{"bin/.wh.yes": "", "srv/app": "from the image\n", "etc/ssh/ssh_host_rsa_key": "everybody's"} {
+		must(t, tw.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(body))}))
+		_, err := io.WriteString(tw, body)
+		must(t, err)
+	}
+	must(t, tw.Close())
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: "amd64", Config: v1.Config{
+		Env: []string{"COLOUR=blue", "SHAPE=round"}, Entrypoint: []string{"/bin/touch", "/entrypoint-was-run"},
+	}})
+	must(t, err)
+	img, err = mutate.AppendLayers(img, static.NewLayer(lowest, types.OCIUncompressedLayer), static.NewLayer(above.Bytes(), types.OCIUncompressedLayer))
+	must(t, err)
+	ref, err := name.ParseReference(reference)
+	must(t, err)
+	must(t, remote.Write(ref, img))
+
+	d := Definition{
+		Name: "from-image", From: reference, CPU: 1, MemoryMB: 256, DiskMB: 256, Env: map[string]string{"COLOUR": "green"},
+		Start: "echo $COLOUR $SHAPE; exec sleep 100000", Files: map[string]string{"/usr/local/hello": "#!/bin/sh\necho hello\n"},
+	}
+	tpl, err := w.store.EnsureWith(t.Context(), d, Options{Tenant: true})
+	must(t, err)
+	if len(tpl.Layers) != 2 || !strings.Contains(tpl.Definition.From, "/team/tiny@sha256:") {
+		t.Errorf("layers %v from %q", tpl.Layers, tpl.Definition.From)
+	}
+	b := w.restore(t, tpl, 11)
+	for line, want := range map[string]string{
+		"cat /srv/app":                  "from the image",
+		"test -e /bin/yes || echo gone": "gone",
+		"echo $COLOUR $SHAPE":           "green round",
+		"while read -r _ stream _ line; do echo $stream $line; done < " + guestapi.StartLogPath: "stdout green round",
+		"/usr/local/hello":                                  "hello",
+		"test -e /entrypoint-was-run || echo right":         "right",
+		"test -e /etc/ssh/ssh_host_rsa_key || echo its own": "its own",
+	} {
+		if got := b.out(line); got != want {
+			t.Errorf("%s: got %q, want %q", line, got, want)
+		}
+	}
+	t.Run("again", func(t *testing.T) {
+		again, err := w.store.EnsureWith(t.Context(), d, Options{Tenant: true})
+		if err != nil || again.BuildID != tpl.BuildID {
+			t.Errorf("%s, %v", again.BuildID, err)
+		}
+	})
+	t.Run("a registry that is gone leaves the old build", func(t *testing.T) {
+		server.Close()
+		if _, err := w.store.EnsureWith(t.Context(), d, Options{Tenant: true}); err == nil {
+			t.Error("it was built without its image")
+		}
+		if kept, err := w.store.Get("from-image"); err != nil || kept.BuildID != tpl.BuildID {
+			t.Errorf("%s, %v", kept.BuildID, err)
+		}
+	})
+}
+
+// tarOf archives a tree the way a layer has it.
+func tarOf(t *testing.T, root string) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	must(t, filepath.Walk(root, func(path string, info os.FileInfo, err error) error {
+		if err != nil || path == root {
+			return err
+		}
+		link, _ := os.Readlink(path) // "" for all but links
+		h, err := tar.FileInfoHeader(info, link)
+		if err != nil {
+			return err
+		}
+		if h.Name, err = filepath.Rel(root, path); err != nil {
+			return err
+		}
+		if err := w.WriteHeader(h); err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		if err == nil {
+			_, err = w.Write(raw)
+		}
+		return err
+	}))
+	must(t, w.Close())
+	return buf.Bytes()
+}
