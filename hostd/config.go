@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/image/oci"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -32,6 +33,14 @@ type Config struct {
 
 	TemplateDir     string `env:"BERTH_TEMPLATE_DIR"`     // default: <data dir>/templates
 	TemplateSources string `env:"BERTH_TEMPLATE_SOURCES"` // directory of <name>/template.yaml that serve keeps built
+
+	OCIAllow []string `env:"BERTH_OCI_ALLOW"`                                               // registries (host or host:port) and prefixes that tenants' images may come from though they are private
+	OCIMaxMB int      `env:"BERTH_OCI_MAX_MB" envDefault:"8192"`                            // of an image, unpacked
+	GuestCAs string   `env:"BERTH_GUEST_CAS" envDefault:"/usr/local/share/ca-certificates"` // directory of *.crt that bootstrapped templates trust, too
+
+	// SnapshotStore is file:///directory or s3://bucket?region=…, where snapshots
+	// are kept for every host; empty: they stay on this one.
+	SnapshotStore string `env:"BERTH_SNAPSHOT_STORE"`
 
 	VMM    string `env:"BERTH_VMM"`    // default: cloud-hypervisor with hardware virtualization, else chvemu
 	Kernel string `env:"BERTH_KERNEL"` // PVH vmlinux
@@ -113,6 +122,8 @@ func (c Config) Complete() (Config, error) {
 		return c, fmt.Errorf("BERTH_SLOT_POOL is %d: want 1 to 256", c.SlotPool)
 	case c.OverlayPool < 0 || c.OverlayPool > 256:
 		return c, fmt.Errorf("BERTH_OVERLAY_POOL is %d: want 0 to 256", c.OverlayPool)
+	case c.OCIMaxMB < 0 || c.OCIMaxMB > 1<<20:
+		return c, fmt.Errorf("BERTH_OCI_MAX_MB is %d: want at most %d, or 0 for the default", c.OCIMaxMB, 1<<20)
 	case c.DiskHeadroomMB < 0:
 		return c, fmt.Errorf("BERTH_DISK_HEADROOM_MB is %d: want 0 or more", c.DiskHeadroomMB)
 	case c.HeartbeatInterval < 100*time.Millisecond:
@@ -150,6 +161,9 @@ func (c *Config) checkAddresses() error {
 		if _, err := netip.ParsePrefix(p); err != nil {
 			return fmt.Errorf("BERTH_ALLOWED_CIDRS: %q is no address prefix", p)
 		}
+	}
+	if err := (oci.Policy{Allow: c.OCIAllow}).Check(); err != nil {
+		return fmt.Errorf("BERTH_OCI_ALLOW: %w", err)
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return fmt.Errorf("BERTH_LISTEN is %q: want address:port or :port", c.Listen)

@@ -45,6 +45,9 @@ func (e *engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
 	return process{p}, nil
 }
 
+// Detach lets VMs share the memory of a saved state.
+func (e *engine) Detach(dir string) error { return vmm.DetachMemory(e.engine, dir) }
+
 // Adopt finds the VMM of a runtime directory. The directory belongs to the
 // slot's user, so a VMM that was taken over could have written another process
 // into it: the process must run as the directory's owner.
@@ -103,6 +106,15 @@ func (p process) Restore(ctx context.Context, cfg vmm.RestoreConfig) error {
 }
 func (p process) Pause(ctx context.Context) error  { return p.Client().Pause(ctx) }
 func (p process) Resume(ctx context.Context) error { return p.Client().Resume(ctx) }
+
+func (p process) Snapshot(ctx context.Context, dir string) error {
+	return p.Client().Snapshot(ctx, vmm.SnapshotConfig{DestinationURL: vmm.FileURL(dir)})
+}
+
+func (p process) AddDisk(ctx context.Context, disk vmm.DiskConfig) error {
+	_, err := p.Client().AddDisk(ctx, disk)
+	return err
+}
 
 func (p process) State(ctx context.Context) (vmm.State, error) {
 	info, err := p.Client().Info(ctx)

@@ -13,20 +13,20 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/berth-cloud/berth/hostd/beat"
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/cgroup"
+	"github.com/berth-cloud/berth/hostd/events"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/hostd/reconcile"
 	"github.com/berth-cloud/berth/hostd/server"
+	"github.com/berth-cloud/berth/hostd/volume"
 	"github.com/berth-cloud/berth/netfab/slot"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -43,8 +43,14 @@ type Daemon struct {
 	pool      *slot.Pool
 	tree      *cgroup.Tree
 	templates *templates
+	builds    *builds
+	volumes   *volume.Store
+	stored    *stored // nil: no snapshot store
 	boxes     *box.Host
 	machine   *machine
+	events    *events.Recorder
+	delivery  *events.Delivery
+	registry  *prometheus.Registry
 	server    *server.Server
 	beat      *beat.Beat
 
@@ -66,7 +72,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if err := failed(Preflight(ctx, cfg)); err != nil {
 		return nil, fmt.Errorf("this host is not ready (hostd doctor shows every check):\n%w", err)
 	}
-	d := &Daemon{cfg: cfg, log: log, startedAt: time.Now().UTC(), bootID: newBootID()}
+	d := &Daemon{cfg: cfg, log: log, startedAt: time.Now().UTC(), bootID: newBootID(), registry: newRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
@@ -97,6 +103,9 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if d.ledger, err = ledger.Open(cfg.paths().Ledger(), cfg.AgentID); err != nil {
 		return nil, err
 	}
+	if d.events, err = openEvents(cfg, d.registry, log); err != nil {
+		return nil, err
+	}
 	if d.fabric, err = newFabric(ctx, cfg, d.peers, log); err != nil {
 		return nil, err
 	}
@@ -118,34 +127,58 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 		return nil, err
 	}
 	d.templates.inUse = d.buildsInUse
+	d.builds, err = newBuilds(buildsConfig{
+		Dir: filepath.Join(cfg.DataDir, "builds"), MemoryMB: d.budgetMB, Ensure: d.templates.store.EnsureWith,
+		Turn: d.templates.takeTurn, Changed: d.templates.Changed, Delete: d.templates.Delete, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if d.volumes, err = openVolumes(cfg, d.ledger, log); err != nil {
+		return nil, err
+	}
+	if d.stored, err = openStored(ctx, cfg, d.templates.store, d.versions().Engine, log); err != nil {
+		return nil, err
+	}
 	d.assemble(engine, network, overheadMB)
 	return d, nil
 }
 
 // assemble makes the parts that need the others.
 func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	groups := cgroups{d.tree}
 	d.machine = &machine{paths: d.cfg.paths(), engine: engine, groups: groups, pool: d.pool}
+	deps := box.Deps{
+		Ledger: d.ledger, Slots: network, Engine: engine, Cgroups: groups, Templates: d.templates,
+		Metrics: box.NewMetrics(d.registry), Events: d.events, Volumes: d.volumes, Log: d.log,
+	}
+	if d.stored != nil { // a nil one in the interface would not be nil
+		deps.Remote = d.stored
+	}
 	d.boxes = box.New(box.Config{
 		Paths: d.cfg.paths(), MemoryMB: d.budgetMB, OverheadMB: overheadMB, DiskHeadroomMB: d.cfg.DiskHeadroomMB,
 		OverlayPool: d.cfg.OverlayPool, CreateTimeout: d.cfg.CreateTimeout, MaxExecs: maxExecs, OutputBudget: outputBudget,
 		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, Engine: d.versions().Engine,
-	}, box.Deps{
-		Ledger: d.ledger, Slots: network, Engine: engine, Cgroups: groups, Templates: d.templates,
-		Metrics: box.NewMetrics(registry), Log: d.log,
-	})
-	registry.MustRegister(d.boxes.Collect())
-	d.server = server.New(server.Config{
-		Boxes: d.boxes, Info: d.picture, ObserveTerm: d.ledger.ObserveTerm,
-		Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), Log: d.log,
+		GID: d.cfg.BaseUID,
+	}, deps)
+	d.registry.MustRegister(d.boxes.Collect())
+	config := server.Config{
+		Boxes: d.boxes, Guests: d.boxes, Captures: d.boxes, Volumes: d.volumes, Builds: d.builds, Events: d.events,
+		Info: d.picture, ObserveTerm: d.ledger.ObserveTerm,
+		Metrics: promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}), Log: d.log,
 		Certificate: d.creds.cert, CA: d.creds.ca,
-	})
+	}
+	if d.stored != nil {
+		d.stored.captures = d.boxes
+		config.Stored = d.stored
+	}
+	d.server = server.New(config)
+	toReplicas := hostapi.PeerTLS(d.creds.cert, d.creds.ca, hostapi.IsReplica)
 	d.beat = beat.New(beat.Config{
 		Picture: d.picture, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
-		TLS: hostapi.PeerTLS(d.creds.cert, d.creds.ca, hostapi.IsReplica), OnReply: d.onReply, Log: d.log,
+		TLS: toReplicas, OnReply: d.onReply, Log: d.log,
 	})
+	d.delivery = events.NewDelivery(events.DeliveryConfig{Recorder: d.events, Peers: d.peers, TLS: toReplicas, Log: d.log})
 }
 
 // Run serves until ctx ends, and stops in an orderly way. VMs live on.
@@ -171,12 +204,14 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	// 3. Heartbeats, with ready=false: the leader need not give the host up
 	//    while it looks around.
 	stop.background(d.beat.Run)
+	stop.background(d.delivery.Run)
 	// 4. Templates are looked through, so that the first create need not.
 	d.templates.Scan()
 	// 5. The ledger and the kernel are brought together; then Put is served.
-	rec := &reconcile.Reconciler{Records: d.ledger.Boxes(), Boxes: d.boxes, Machine: d.machine, Log: d.log}
+	rec := &reconcile.Reconciler{Records: d.ledger.Boxes(), Boxes: d.boxes, Machine: d.machine, Events: d.events, Log: d.log}
 	_, startErr := rec.Run(ctx)
 	if startErr == nil {
+		d.forgetEvents()
 		// 6. Only now: the pool removes every slot that no box holds.
 		stop.background(func(ctx context.Context) {
 			if err := d.pool.Run(ctx); err != nil {
@@ -190,6 +225,12 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		})
 		// 7. Templates that are missing are built, and overlays cloned ahead.
 		stop.background(func(ctx context.Context) { d.templates.Run(ctx, d.boxes.Offer) })
+		stop.background(d.builds.Run)
+		// 8. What nobody needs of the snapshot store goes, now and then.
+		if d.stored != nil {
+			stop.background(d.stored.Run)
+			stop.background(func(ctx context.Context) { d.stored.preload(ctx, d.templates.Ready) })
+		}
 		d.log.Info("hostd serves", "agent_id", d.cfg.AgentID, "listen", listener.Addr().String(), "advertise", d.cfg.Advertise,
 			"memory_mb", d.budgetMB, "slots", d.cfg.Slots, "version", d.cfg.Version)
 		select {
@@ -226,8 +267,14 @@ func (d *Daemon) close() error {
 	if d.boxes != nil {
 		d.boxes.Close() // again is no harm
 	}
+	if d.stored != nil {
+		errs = append(errs, d.stored.close())
+	}
 	if d.fabric != nil {
 		errs = append(errs, d.fabric.Close())
+	}
+	if d.events != nil {
+		errs = append(errs, d.events.Shut())
 	}
 	if d.ledger != nil {
 		errs = append(errs, d.ledger.Close())
@@ -256,11 +303,14 @@ func (s *stop) end() {
 	s.group.Wait()
 }
 
-// buildsInUse are the template builds whose files boxes have open.
+// buildsInUse are the template builds that boxes and captures were made from.
 func (d *Daemon) buildsInUse() []string {
 	var out []string
 	for _, rec := range d.ledger.Boxes() {
 		out = append(out, rec.BuildID)
+	}
+	for _, c := range d.boxes.Captures() {
+		out = append(out, c.BuildID)
 	}
 	return out
 }
@@ -287,13 +337,19 @@ func (d *Daemon) picture() hostapi.Heartbeat {
 		Versions:  d.versions(),
 		Templates: d.templates.States(),
 		Boxes:     make([]hostapi.BoxState, 0, len(list)),
+		Store:     d.stored != nil,
 	}
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(d.cfg.DataDir, &st); err == nil {
-		hb.Capacity.DiskFreeBytes = int64(st.Bavail) * st.Bsize
+	if free, err := freeBytes(d.cfg.DataDir); err == nil {
+		hb.Capacity.DiskFreeBytes = free
 	}
 	for _, b := range list {
-		hb.Boxes = append(hb.Boxes, hostapi.BoxState{ID: b.ID, Generation: b.Generation, Status: b.Status, Error: b.Error})
+		hb.Boxes = append(hb.Boxes, hostapi.BoxState{ID: b.ID, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Error: b.Error})
+	}
+	for _, c := range d.boxes.Captures() {
+		hb.Captures = append(hb.Captures, hostapi.CaptureState{ID: c.ID, Stored: c.Stored})
+	}
+	for _, v := range d.volumes.Volumes() {
+		hb.Volumes = append(hb.Volumes, hostapi.VolumeState{ID: v.ID, UsedBytes: v.UsedBytes})
 	}
 	return hb
 }
@@ -321,6 +377,7 @@ func (d *Daemon) onReply(r hostapi.HeartbeatReply) {
 		return
 	}
 	d.peers = r.Peers
+	d.delivery.SetPeers(r.Peers)
 }
 
 // newBootID names one run of the daemon.

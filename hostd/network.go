@@ -77,8 +77,21 @@ func (s *slots) Take(ctx context.Context) (box.Slot, error) {
 	return box.Slot{Number: got.Number, NetNSPath: got.NetNSPath, UID: got.UID, GID: s.gid}, nil
 }
 
+func (s *slots) Claim(ctx context.Context, n int) (box.Slot, error) {
+	s.pool.Hold(n)
+	got, err := s.fabric.Ensure(ctx, n)
+	if err != nil {
+		return box.Slot{}, err
+	}
+	return box.Slot{Number: got.Number, NetNSPath: got.NetNSPath, UID: got.UID, GID: s.gid}, nil
+}
+
 func (s *slots) Return(n int) { s.pool.Return(n) }
 
 func (s *slots) Dial(ctx context.Context, n, port int) (net.Conn, error) {
 	return s.fabric.Dial(ctx, n, port)
+}
+
+func (s *slots) DialUDP(ctx context.Context, n, port int) (net.Conn, error) {
+	return s.fabric.DialUDP(ctx, n, port)
 }

@@ -14,7 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
+	"github.com/berth-cloud/berth/hostd/snapshot"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -23,6 +25,9 @@ type Check struct {
 	Name   string
 	Detail string // what was found
 	Err    error  // what is missing, and what to do
+	// Later says that serve starts all the same: it is needed now and then, and
+	// may be back by then.
+	Later bool
 }
 
 // Preflight looks at everything that serve needs, changes nothing but to make
@@ -42,18 +47,19 @@ func Preflight(ctx context.Context, c Config) []Check {
 		{"memory", p.memory},
 		{"data directory", p.disk},
 		{"certificate", p.certificate},
+		{"snapshot store", p.snapshots},
 	} {
 		detail, err := check.run()
-		p.checks = append(p.checks, Check{Name: check.name, Detail: detail, Err: err})
+		p.checks = append(p.checks, Check{Name: check.name, Detail: detail, Err: err, Later: check.name == "snapshot store"})
 	}
 	return p.checks
 }
 
-// failed joins the errors of checks; nil when all passed.
+// failed joins the errors of checks that serve needs; nil when all passed.
 func failed(checks []Check) error {
 	var errs []error
 	for _, c := range checks {
-		if c.Err != nil {
+		if c.Err != nil && !c.Later {
 			errs = append(errs, fmt.Errorf("%s: %w", c.Name, c.Err))
 		}
 	}
@@ -207,11 +213,11 @@ func (p *preflight) disk() (string, error) {
 			return "", err
 		}
 	}
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(p.cfg.DataDir, &st); err != nil {
-		return "", fmt.Errorf("free space of %s: %w", p.cfg.DataDir, err)
+	bytes, err := freeBytes(p.cfg.DataDir)
+	if err != nil {
+		return "", err
 	}
-	free := int64(st.Bavail) * st.Bsize >> 20
+	free := bytes >> 20
 	if free < int64(p.cfg.DiskHeadroomMB) {
 		return "", fmt.Errorf("%s has %d MB free and %d must stay free (BERTH_DISK_HEADROOM_MB): make room or move BERTH_DATA_DIR", p.cfg.DataDir, free, p.cfg.DiskHeadroomMB)
 	}
@@ -244,6 +250,26 @@ func (p *preflight) certificate() (string, error) {
 		return "", fmt.Errorf("no replica is known: set BERTH_PEERS to the replicas' peer ports (%s is missing)", filepath.Join(p.cfg.PKIDir, filePeers))
 	}
 	return fmt.Sprintf("%s, valid until %s", c.cert.Leaf.Subject.CommonName, c.cert.Leaf.NotAfter.Format("2006-01-02")), nil
+}
+
+// storeCheckTimeout bounds the question to a snapshot store.
+const storeCheckTimeout = 15 * time.Second
+
+func (p *preflight) snapshots() (string, error) {
+	if p.cfg.SnapshotStore == "" {
+		return "none: snapshots stay on this host (BERTH_SNAPSHOT_STORE)", nil
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, storeCheckTimeout)
+	defer cancel()
+	s, err := snapshot.Open(ctx, p.cfg.SnapshotStore, snapshot.Options{})
+	if err != nil {
+		return "", fmt.Errorf("BERTH_SNAPSHOT_STORE: %w", err)
+	}
+	if err := errors.Join(s.Check(ctx), s.Close()); err != nil {
+		return "", fmt.Errorf("BERTH_SNAPSHOT_STORE: %w", err)
+	}
+	where, _, _ := strings.Cut(p.cfg.SnapshotStore, "?")
+	return where + ", written to and read from", nil
 }
 
 // totalMemoryMB is the machine's memory.

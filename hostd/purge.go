@@ -16,7 +16,7 @@ import (
 )
 
 // Purge removes everything that a host has for sandboxes: VMs, cgroups, slots,
-// network rules and disks. Its templates, its certificate and what its ledger
+// network rules, disks and captures. Its templates, its certificate and what its ledger
 // knows of terms and deleted generations stay. It refuses while the host's
 // daemon runs; a host that has nothing is no error.
 func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
@@ -44,7 +44,7 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return errors.Join(err, tree.Close())
 	}
 	// After the VMs: a namespace whose tap is open does not go away.
-	err = errors.Join(fabric.Purge(ctx), tree.Close(), os.RemoveAll(cfg.RunDir), os.RemoveAll(cfg.paths().Overlays()))
+	err = errors.Join(fabric.Purge(ctx), tree.Close(), os.RemoveAll(cfg.RunDir), os.RemoveAll(cfg.paths().Overlays()), os.RemoveAll(cfg.paths().Captures()))
 	if err != nil {
 		return fmt.Errorf("purge: %w", err)
 	}

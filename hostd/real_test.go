@@ -28,9 +28,11 @@ import (
 // These tests run the real daemon with real guests: root, the engine, a kernel
 // and the base template, which they share with the local stack.
 
-const (
-	agentID = "hdtest"
-	baseUID = 690000
+var (
+	// Two runs on one machine need names and users of their own.
+	agentID    = envOr("BERTH_TEST_AGENT_ID", "hdtest")
+	baseUID, _ = strconv.Atoi(envOr("BERTH_TEST_BASE_UID", "690000"))
+	slotCIDR   = envOr("BERTH_TEST_SLOT_CIDR", "10.219.240.0/24")
 )
 
 var call = hostapi.Call{Term: 1, RequestID: "test"}
@@ -76,12 +78,12 @@ func newHost(t testing.TB) *host {
 	listen := freePort(t)
 	h.env = append(os.Environ(),
 		"BERTH_AGENT_ID="+agentID, "BERTH_DATA_DIR="+h.data, "BERTH_PKI_DIR="+filepath.Join(dir, "pki"),
-		"BERTH_LISTEN="+listen, "BERTH_PEERS="+leader, "BERTH_SLOT_CIDR=10.219.240.0/24", "BERTH_SLOT_POOL=3",
+		"BERTH_LISTEN="+listen, "BERTH_PEERS="+leader, "BERTH_SLOT_CIDR="+slotCIDR, "BERTH_SLOT_POOL=3",
 		"BERTH_BASE_UID="+strconv.Itoa(baseUID), "BERTH_MEMORY_MB=4096", "BERTH_DISK_HEADROOM_MB=512", "BERTH_LOG_LEVEL=debug",
 		"BERTH_TEMPLATE_DIR="+envOr("BERTH_TEMPLATE_DIR", filepath.Join(root, ".berth", "templates")),
 		"BERTH_KERNEL="+envOr("BERTH_KERNEL", filepath.Join(root, ".berth", "kernel", "vmlinux")),
 		"BERTH_VMM="+envOr("BERTH_VMM", firstOf(filepath.Join(root, "bin", "chvemu"), filepath.Join(h.bin, "chvemu"))),
-		"BERTH_GUESTD="+firstOf(filepath.Join(root, "bin", "guestd"), filepath.Join(h.bin, "guestd")),
+		"BERTH_GUESTD="+envOr("BERTH_GUESTD", firstOf(filepath.Join(root, "bin", "guestd"), filepath.Join(h.bin, "guestd"))),
 	)
 	h.run("template", "build", filepath.Join(root, "templates", "base", "template.yaml"))
 	h.client = hostapi.NewClient(listen, hostapi.PeerTLS(ca.Issue(t, "replica:r1"), ca.Pool, hostapi.IsHost(agentID)))

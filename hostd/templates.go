@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
@@ -42,6 +44,9 @@ type templates struct {
 	log     *slog.Logger
 	inUse   func() []string // build ids of boxes
 
+	turn   chan struct{} // held by whoever makes a build
+	rescan chan struct{}
+
 	mu       sync.Mutex
 	states   map[string]hostapi.TemplateState // by name
 	building map[string]hostapi.TemplateState
@@ -56,12 +61,14 @@ func newTemplates(ctx context.Context, cfg Config, engine vmm.Engine, lease func
 	}
 	store, err := image.Open(ctx, image.Config{
 		Dir: cfg.TemplateDir, Engine: engine, Kernel: cfg.Kernel, Guestd: guestd, Lease: lease, Logger: log,
+		OCIAllow: cfg.OCIAllow, OCIMaxMB: cfg.OCIMaxMB, GuestCAs: cfg.GuestCAs,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &templates{
 		store: store, sources: cfg.TemplateSources, daemon: cfg.AgentID, log: log,
+		turn: make(chan struct{}, 1), rescan: make(chan struct{}, 1),
 		states: map[string]hostapi.TemplateState{}, building: map[string]hostapi.TemplateState{},
 	}, nil
 }
@@ -89,12 +96,24 @@ func (t *templates) Get(_ context.Context, name string) (box.Template, error) {
 	return asBoxTemplate(tpl), nil
 }
 
+// Build returns a build that a box or a capture was made from.
+func (t *templates) Build(_ context.Context, id string) (box.Template, error) {
+	tpl, err := t.store.Build(id)
+	if err != nil {
+		return box.Template{}, fmt.Errorf("%w: %w", box.ErrTemplate, err)
+	}
+	return asBoxTemplate(tpl), nil
+}
+
 func asBoxTemplate(tpl image.Template) box.Template {
-	vm := func(m box.Machine) image.VM { return image.VM{Overlay: m.Overlay, RAM: m.RAM, Serial: m.Serial} }
+	vm := func(m box.Machine) image.VM {
+		return image.VM{Overlay: m.Overlay, RAM: m.RAM, Serial: m.Serial, Disks: m.Volumes}
+	}
 	return box.Template{
 		Name: tpl.Name, BuildID: tpl.BuildID, CPU: tpl.CPU, MemoryMB: tpl.MemoryMB, DiskMB: tpl.DiskMB, OverlaySeed: tpl.OverlaySeed,
 		OpenConnections: tpl.OpenConnections > 0,
 		Restore:         func(dir string, m box.Machine) error { return tpl.WriteRestore(dir, vm(m)) },
+		RestoreFrom:     func(dir, state string, m box.Machine) error { return tpl.WriteRestoreFrom(dir, state, vm(m)) },
 		Cold:            func(m box.Machine) vmm.VMConfig { return tpl.VMConfig(vm(m)) },
 	}
 }
@@ -113,6 +132,20 @@ func (t *templates) States() []hostapi.TemplateState {
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b hostapi.TemplateState) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Ready are the builds of the templates that are ready.
+func (t *templates) Ready() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []string
+	for _, s := range t.states {
+		if s.Status == templateReady {
+			out = append(out, s.BuildID)
+		}
+	}
+	slices.Sort(out)
 	return out
 }
 
@@ -179,6 +212,7 @@ func (t *templates) Run(ctx context.Context, offer func([]box.Template)) {
 		case <-ctx.Done():
 			return
 		case <-scan.C:
+		case <-t.rescan:
 		case <-collect.C:
 			t.collect(ctx)
 		}
@@ -193,50 +227,6 @@ func (t *templates) collect(ctx context.Context) {
 	}
 }
 
-// buildSources builds, one after the other, what is missing of the definitions.
-func (t *templates) buildSources(ctx context.Context) {
-	defs, err := image.ReadDefinitions(t.sources)
-	if err != nil {
-		t.log.Error("template definitions cannot be read", "dir", t.sources, "error", err)
-		return
-	}
-	for _, d := range defs {
-		t.setBuilding(hostapi.TemplateState{Name: d.Name, Status: templateBuilding, CPU: d.CPU, MemoryMB: d.MemoryMB, DiskMB: d.DiskMB})
-		step := ""
-		_, err := t.store.Ensure(ctx, d, func(p image.Progress) {
-			if p.Step != step {
-				step = p.Step
-				t.log.Info("template build", "template", p.Template, "step", p.Step, "percent", p.Percent)
-			}
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			t.log.Error("template could not be built", "template", d.Name, "error", err)
-			// An old build goes on serving; without one this is the state.
-			if _, getErr := t.store.Get(d.Name); getErr != nil {
-				t.setBuilding(hostapi.TemplateState{Name: d.Name, Status: templateFailed, Error: err.Error()})
-				continue
-			}
-		}
-		t.mu.Lock()
-		delete(t.building, d.Name)
-		t.mu.Unlock()
-		t.Scan()
-	}
-}
-
-func (t *templates) setBuilding(s hostapi.TemplateState) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	// A name that has a build stays ready while its next one is made.
-	if s.Status == templateBuilding && t.states[s.Name].Status == templateReady {
-		return
-	}
-	t.building[s.Name] = s
-}
-
 // poolLease takes a slot of the running host for a build's guest.
 func poolLease(s *slots, groups []int) func(context.Context) (image.Lease, error) {
 	return func(ctx context.Context) (image.Lease, error) {
@@ -247,6 +237,7 @@ func poolLease(s *slots, groups []int) func(context.Context) (image.Lease, error
 		return image.Lease{
 			NetNS: got.NetNSPath, UID: got.UID, GID: got.GID, Groups: groups,
 			Dial:    func(ctx context.Context, port int) (net.Conn, error) { return s.Dial(ctx, got.Number, port) },
+			DialUDP: func(ctx context.Context, port int) (net.Conn, error) { return s.DialUDP(ctx, got.Number, port) },
 			Release: func() { s.Return(got.Number) },
 		}, nil
 	}
@@ -296,7 +287,8 @@ func (b *builder) lease(ctx context.Context) (image.Lease, error) {
 	}
 	return image.Lease{
 		NetNS: s.NetNSPath, UID: s.UID, GID: b.cfg.BaseUID, Groups: b.groups,
-		Dial: func(ctx context.Context, port int) (net.Conn, error) { return b.fabric.Dial(ctx, s.Number, port) },
+		Dial:    func(ctx context.Context, port int) (net.Conn, error) { return b.fabric.Dial(ctx, s.Number, port) },
+		DialUDP: func(ctx context.Context, port int) (net.Conn, error) { return b.fabric.DialUDP(ctx, s.Number, port) },
 		// The slot stays for the next guest of the build; close removes it.
 		Release: func() {},
 	}, nil
@@ -306,9 +298,9 @@ func (b *builder) open(ctx context.Context) error {
 	if err := os.MkdirAll(b.cfg.RunDir, 0o711); err != nil {
 		return err
 	}
-	lock, err := lockFile(filepath.Join(b.cfg.RunDir, "build.lock"))
+	lock, err := b.turn(ctx, filepath.Join(b.cfg.RunDir, "build.lock"))
 	if err != nil {
-		return fmt.Errorf("another hostd builds a template for this host: %w", err)
+		return err
 	}
 	// The rules are the host's, the daemon's too: they must deny the replicas
 	// whichever process writes them.
@@ -330,6 +322,26 @@ func (b *builder) open(ctx context.Context) error {
 	b.fabric, b.lock = fabric, lock
 	return nil
 }
+
+// turn waits until no other hostd builds templates for this host.
+func (b *builder) turn(ctx context.Context, path string) (*os.File, error) {
+	for said := false; ; said = true {
+		lock, err := lockFile(path)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return lock, err
+		}
+		if !said {
+			b.log.Warn("another hostd builds a template for this host; waiting until it is done", "lock", path)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("another hostd builds a template for this host: %w", errors.Join(context.Cause(ctx), err))
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+const lockPause = 200 * time.Millisecond
 
 // close removes the slot, and the host's rules with it where no other slot is
 // left: a host that only built templates leaves nothing.

@@ -44,8 +44,11 @@ type Config struct {
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
 	Nameservers []string
-	// Engine is noted in the ledger.
+	// Engine is noted in the ledger and with captures: a state is restored by
+	// the engine that saved it.
 	Engine string
+	// GID is the group that every VMM's user is in.
+	GID int
 }
 
 // Deps are the parts that boxes are made of. Now and Random have defaults.
@@ -57,8 +60,13 @@ type Deps struct {
 	Templates Templates
 	Metrics   *Metrics
 	Log       *slog.Logger
-	Now       func() time.Time
-	Random    io.Reader
+	// Events, Volumes and Remote may be nil: nobody listens, there are no
+	// volumes, no snapshot store.
+	Events  Events
+	Volumes Volumes
+	Remote  Remote
+	Now     func() time.Time
+	Random  io.Reader
 	// DiskFree returns the bytes free for an unprivileged user under a path.
 	DiskFree func(path string) (int64, error)
 }
@@ -72,7 +80,11 @@ type Host struct {
 	engine    Engine
 	cgroups   Cgroups
 	templates Templates
+	volumes   Volumes
+	remote    Remote
+	events    Events
 	overlays  *overlays
+	captures  *captures
 	metrics   *Metrics
 	log       *slog.Logger
 	now       func() time.Time
@@ -104,7 +116,11 @@ func New(cfg Config, d Deps) *Host {
 	if d.DiskFree == nil {
 		d.DiskFree = diskFree
 	}
+	if d.Events == nil {
+		d.Events = noEvents{}
+	}
 	h := &Host{
+		volumes: d.Volumes, remote: d.Remote, events: d.Events, captures: newCaptures(),
 		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
 		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree,
 		overlays: newOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
@@ -253,23 +269,30 @@ type box struct {
 	generation uint64
 
 	// op is held by whoever moves the box: a create from its beginning, then
-	// pause, resume, delete. It is a channel so that waiting for it can end.
+	// every other move, a capture, a delete. It is a channel so that waiting for
+	// it can end.
 	op chan struct{}
 
 	created chan struct{} // closed when the create has ended; createErr is set then
 	gone    chan struct{} // closed when nothing of the box is left and the map forgot it
 	cancel  context.CancelCauseFunc
 
+	admitted *source // what its create was begun with; nil for a recovered box
+
 	execs    sync.WaitGroup // open connections into the slot
 	execSlot chan struct{}  // capacity MaxExecs
 
 	mu        sync.Mutex
 	createErr error
+	links     int // uses of the slot that are no commands
 	rec       ledger.Record
 	vmm       VMM
-	reserved  int   // MB held in Host.reservedMB for it
-	leaving   leave // why it is being taken apart; leaveNot while it is not
-	retry     bool  // taking it apart failed; the sweep tries again
+	net       *Slot   // the record's slot, once this daemon has seen to it that it is complete
+	waking    *flight // the wake that is under way
+	remains   VMM     // of a hibernated box: it could not be killed yet
+	reserved  int     // MB held in Host.reservedMB for it
+	leaving   leave   // why it is being taken apart; leaveNot while it is not
+	retry     bool    // taking it apart failed; the sweep tries again
 }
 
 // leave says what becomes of a box's record when nothing is left of it.
@@ -313,39 +336,6 @@ func (b *box) leave(why leave) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.leaving = max(b.leaving, why)
-}
-
-// view converts the box at the border to the wire. A create that failed and is
-// still being cleaned up is not shown: its caller was told that there is no box.
-func (b *box) view() (v hostapi.Box, shown bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.leaving == leaveForget {
-		return hostapi.Box{}, false
-	}
-	r := &b.rec
-	v = hostapi.Box{
-		ID: r.ID, Generation: r.Generation, Template: r.Template, Boot: hostapi.Boot(r.Boot),
-		CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, Slot: r.Slot,
-		Error: r.Error, ExitCode: r.ExitCode, Signal: r.Signal,
-		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt,
-		CreateDuration: r.Took, CreateOwnDuration: r.Own,
-	}
-	switch {
-	case b.leaving == leaveBury:
-		v.Status = hostapi.StatusDeleting
-	case r.State == ledger.Creating:
-		v.Status = hostapi.StatusStarting
-	default:
-		v.Status = hostapi.Status(r.State)
-	}
-	if b.vmm != nil && r.State != ledger.Failed {
-		v.VMMPID = b.vmm.PID()
-	}
-	for _, s := range r.Stages {
-		v.Stages = append(v.Stages, hostapi.Stage{Name: s.Name, Duration: s.Duration, Engine: s.Engine})
-	}
-	return v, true
 }
 
 // commit changes the record on disk and then in memory. change returns false

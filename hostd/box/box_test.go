@@ -87,8 +87,9 @@ func TestCreateExecPauseResumeDelete(t *testing.T) {
 	if _, err := d.Exec(ctx, idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Minute}); !errors.Is(err, box.ErrNotRunning) {
 		t.Errorf("exec in a paused box: %v, want ErrNotRunning", err)
 	}
-	_, err = d.Pause(ctx, idA)
-	must(t, err) // already done
+	if _, err = d.Pause(ctx, idA); !errors.Is(err, box.ErrIllegalState) {
+		t.Errorf("second pause: %v, want ErrIllegalState", err)
+	}
 	b, err = d.Resume(ctx, idA)
 	must(t, err)
 	if b.Status != hostapi.StatusRunning {
@@ -109,14 +110,14 @@ func TestAFailureAtEachStepOfACreateLeavesNothing(t *testing.T) {
 			w := boxtest.NewWorld(t)
 			fail := true
 			var mu sync.Mutex
-			w.Step = func(_ context.Context, name string) error {
+			w.SetStep(func(_ context.Context, name string) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if fail && name == step {
 					return boxtest.ErrInjected
 				}
 				return nil
-			}
+			})
 			d := start(t, w)
 			if _, err := d.Put(t.Context(), idA, spec(1)); err == nil {
 				t.Fatal("create succeeded")
@@ -142,7 +143,7 @@ func TestWhatCannotBeTakenApartIsTriedAgain(t *testing.T) {
 			w := boxtest.NewWorld(t)
 			var mu sync.Mutex
 			failures := 1
-			w.Step = func(_ context.Context, name string) error {
+			w.SetStep(func(_ context.Context, name string) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if name == step && failures > 0 {
@@ -150,7 +151,7 @@ func TestWhatCannotBeTakenApartIsTriedAgain(t *testing.T) {
 					return boxtest.ErrInjected
 				}
 				return nil
-			}
+			})
 			d := start(t, w)
 			_, err := d.Put(t.Context(), idA, spec(1))
 			must(t, err)
@@ -191,7 +192,7 @@ func TestConcurrentPutsMakeOneBox(t *testing.T) {
 func TestACreateOutlivesItsCallerAndIsJoined(t *testing.T) {
 	w := boxtest.NewWorld(t)
 	reached, proceed := make(chan struct{}), make(chan struct{})
-	w.Step = blockAt("restore", reached, proceed)
+	w.SetStep(blockAt("restore", reached, proceed))
 	d := start(t, w)
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error, 1)
@@ -215,7 +216,7 @@ func TestDeleteCutsOffACreateAtEachStep(t *testing.T) {
 		t.Run(step, func(t *testing.T) {
 			w := boxtest.NewWorld(t)
 			reached := make(chan struct{})
-			w.Step = blockAt(step, reached, nil)
+			w.SetStep(blockAt(step, reached, nil))
 			d := start(t, w)
 			put := make(chan error, 1)
 			go func() { _, err := d.Put(t.Context(), idA, spec(1)); put <- err }()
@@ -294,7 +295,7 @@ func TestVMMDeathFailsTheBoxAtOnce(t *testing.T) {
 func TestVMMDeathDuringACreateEndsItAtOnce(t *testing.T) {
 	w := boxtest.NewWorld(t)
 	reached := make(chan struct{})
-	w.Step = blockAt("identity", reached, nil)
+	w.SetStep(blockAt("identity", reached, nil))
 	d := start(t, w)
 	put := make(chan error, 1)
 	go func() { _, err := d.Put(t.Context(), idA, spec(1)); put <- err }()
@@ -348,7 +349,7 @@ func TestCloseEndsCreatesAndLeavesVMsAlone(t *testing.T) {
 	d := start(t, w)
 	_, err := d.Put(t.Context(), idA, spec(1))
 	must(t, err)
-	w.Step = blockAt("restore", reached, nil)
+	w.SetStep(blockAt("restore", reached, nil))
 	put := make(chan error, 1)
 	go func() { _, err := d.Put(t.Context(), idB, spec(1)); put <- err }()
 	<-reached

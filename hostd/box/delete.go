@@ -109,7 +109,7 @@ func (h *Host) takeApart(b *box) error {
 			if r.State == ledger.Deleting {
 				return false
 			}
-			r.State = ledger.Deleting
+			r.Enter(ledger.Deleting)
 			return true
 		})
 		if err != nil {
@@ -126,6 +126,9 @@ func (h *Host) takeApart(b *box) error {
 	if err := h.cgroups.Remove(ctx, b.id); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
+	if err := h.detachVolumes(b); err != nil {
+		return err
+	}
 	if err := h.paths.Remove(b.id); err != nil {
 		return err
 	}
@@ -135,6 +138,9 @@ func (h *Host) takeApart(b *box) error {
 	if why == leaveBury {
 		h.log.Info("sandbox is deleted", "event", "sandbox.deleted", "sandbox_id", b.id, "generation", b.generation,
 			"took_ms", h.now().Sub(began).Milliseconds())
+		rec := b.record()
+		h.events.Emit(b.id, hostapi.EventDeleted, "sandbox is deleted", map[string]any{"lifetime_seconds": int64(h.now().Sub(rec.CreatedAt).Seconds())})
+		h.events.Close(b.id)
 	}
 	h.notify()
 	return nil
@@ -168,6 +174,9 @@ func (h *Host) settle(b *box, why leave) error {
 func (h *Host) killVMM(ctx context.Context, b *box) error {
 	b.mu.Lock()
 	p := b.vmm
+	if p == nil {
+		p = b.remains
+	}
 	b.mu.Unlock()
 	if p == nil {
 		var err error
@@ -221,7 +230,7 @@ func (h *Host) retryAll() {
 	var again []*box
 	for _, b := range h.boxes {
 		b.mu.Lock()
-		if b.retry {
+		if b.retry || b.remains != nil {
 			again = append(again, b)
 		}
 		b.mu.Unlock()
@@ -231,7 +240,14 @@ func (h *Host) retryAll() {
 		if err := b.acquire(h.life); err != nil {
 			return
 		}
-		if err := h.takeApart(b); err != nil {
+		b.mu.Lock()
+		apart := b.retry
+		b.mu.Unlock()
+		if !apart {
+			if err := h.shedRemains(h.life, b); err != nil {
+				h.log.Error("the VMM of a sandbox that sleeps could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
+			}
+		} else if err := h.takeApart(b); err != nil {
 			h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)
 		}
 		b.release()

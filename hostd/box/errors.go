@@ -21,6 +21,13 @@ var (
 	ErrGuest = errors.New("guest does not answer")
 	// ErrBusy means that too many execs run in the box.
 	ErrBusy = errors.New("too many commands run in this sandbox")
+	// ErrNoSnapshot means that there is no such capture, here or in the store.
+	ErrNoSnapshot = errors.New("no such snapshot")
+	// ErrBadSnapshot is a capture that is damaged, partial, or made by another
+	// engine.
+	ErrBadSnapshot = errors.New("snapshot is refused")
+	// ErrInUse is a volume or capture that something else holds.
+	ErrInUse = errors.New("in use")
 	// ErrDraining means that the daemon is starting up or shutting down.
 	ErrDraining = errors.New("host is starting up or shutting down")
 	// ErrNoMemory, ErrNoDisk and ErrNoSlot are the host's limits.

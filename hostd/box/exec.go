@@ -9,7 +9,6 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hostapi"
-	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
 // execGrace is how much longer than a command's time-out the host waits for
@@ -23,50 +22,20 @@ func (h *Host) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (ho
 	if err := validateExec(&req); err != nil {
 		return hostapi.ExecResult{}, err
 	}
-	b, err := h.lookup(id)
+	l, err := h.enterCommand(ctx, id)
 	if err != nil {
 		return hostapi.ExecResult{}, err
 	}
-	process, slot, leaveSlot, err := h.enter(b)
-	if err != nil {
-		return hostapi.ExecResult{}, err
-	}
-	defer leaveSlot()
+	defer l.leave()
 
 	began := h.now()
-	ctx, cancelTimeout := context.WithTimeoutCause(ctx, req.Timeout+execGrace,
+	ctx, cancel := context.WithTimeoutCause(l.ctx, req.Timeout+execGrace,
 		fmt.Errorf("%w: it did not end the command after its time-out", ErrGuest))
-	defer cancelTimeout()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	// A killed VM closes no connection; nothing would ever arrive on it.
-	stop := afterDone(ctx, process.Done(), func() { cancel(fmt.Errorf("%w: VMM died", ErrNotRunning)) })
-	defer stop()
+	defer cancel()
 
-	res, err := h.exec(ctx, slot, &req)
+	res, err := h.exec(ctx, l.slot, &req)
 	h.metrics.exec(h.now().Sub(began), err)
 	return res, err
-}
-
-// enter counts the caller as using the box's slot, where the box runs.
-func (h *Host) enter(b *box) (process VMM, slot int, done func(), err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.leaving == leaveForget:
-		return nil, 0, nil, ErrNotFound
-	case b.leaving != leaveNot:
-		return nil, 0, nil, fmt.Errorf("%w: it is being deleted", ErrNotRunning)
-	case b.rec.State != ledger.Running:
-		return nil, 0, nil, fmt.Errorf("%w: it is %s", ErrNotRunning, b.rec.State)
-	}
-	select {
-	case b.execSlot <- struct{}{}:
-	default:
-		return nil, 0, nil, ErrBusy
-	}
-	b.execs.Add(1)
-	return b.vmm, b.rec.Slot, func() { <-b.execSlot; b.execs.Done() }, nil
 }
 
 func (h *Host) exec(ctx context.Context, slot int, req *hostapi.ExecRequest) (hostapi.ExecResult, error) {

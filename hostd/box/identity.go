@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -30,7 +31,15 @@ func newIdentity(rec *ledger.Record, random io.Reader, gateway net.HardwareAddr,
 	if _, err := io.ReadFull(random, entropy); err != nil {
 		return nil, fmt.Errorf("draw entropy: %w", err)
 	}
-	key, err := newHostKey(rec.Hostname, random)
+	seed := rec.HostKey
+	if len(seed) != ed25519.SeedSize {
+		// A record of an older hostd: its guest gets new keys when it boots.
+		var err error
+		if seed, err = newHostKeySeed(random); err != nil {
+			return nil, err
+		}
+	}
+	key, err := newHostKey(rec.Hostname, seed)
 	if err != nil {
 		return nil, err
 	}
@@ -54,10 +63,19 @@ func newMachineID(random io.Reader) (string, error) {
 	return hex.EncodeToString(raw), nil
 }
 
-func newHostKey(hostname string, random io.Reader) (guestapi.SSHHostKey, error) {
-	public, private, err := ed25519.GenerateKey(random)
-	if err != nil {
-		return guestapi.SSHHostKey{}, fmt.Errorf("make SSH host key: %w", err)
+func newHostKeySeed(random io.Reader) ([]byte, error) {
+	seed := make([]byte, ed25519.SeedSize)
+	if _, err := io.ReadFull(random, seed); err != nil {
+		return nil, fmt.Errorf("draw SSH host key: %w", err)
+	}
+	return seed, nil
+}
+
+func newHostKey(hostname string, seed []byte) (guestapi.SSHHostKey, error) {
+	private := ed25519.NewKeyFromSeed(seed)
+	public, ok := private.Public().(ed25519.PublicKey)
+	if !ok {
+		return guestapi.SSHHostKey{}, errors.New("make SSH host key: no ed25519 key")
 	}
 	block, err := ssh.MarshalPrivateKey(private, "root@"+hostname)
 	if err != nil {

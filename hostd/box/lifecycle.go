@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/vmm"
 )
 
 const (
@@ -21,35 +18,77 @@ const (
 	clockTimeout = 3 * time.Second
 	// stateTimeout bounds the question to a VMM that may be adopted.
 	stateTimeout = 5 * time.Second
-	// A serial log longer than serialMax keeps its last serialKeep bytes: the
-	// guest decides what it writes, and must not fill the host's memory.
-	serialMax  = 1 << 20
-	serialKeep = 256 << 10
 )
 
-// Pause stops a running box's CPUs; its memory stays. A paused box is left as
-// it is.
+// Pause stops a running box's CPUs; its memory stays.
 func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
-	return h.move(ctx, id, ledger.Running, ledger.Paused, func(ctx context.Context, b *box, p VMM) error {
-		return p.Pause(ctx)
-	})
-}
-
-// Resume lets a paused box run on, and sets its clock. A running box is left as
-// it is.
-func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
-	return h.move(ctx, id, ledger.Paused, ledger.Running, func(ctx context.Context, b *box, p VMM) error {
-		if err := p.Resume(ctx); err != nil {
+	return h.move(ctx, id, "pause", func(ctx context.Context, b *box) error {
+		rec, p := b.running()
+		if p == nil {
+			return b.illegal("pause")
+		}
+		ctx, cancel := context.WithTimeout(ctx, lifecycleTimeout)
+		defer cancel()
+		if err := p.Pause(ctx); err != nil {
+			return fmt.Errorf("pause sandbox: %w", err)
+		}
+		if err := h.entered(b, rec.State, ledger.Paused); err != nil {
 			return err
 		}
-		h.setClock(ctx, b)
+		h.tell(b, hostapi.EventPaused, "sandbox is paused", nil)
 		return nil
 	})
 }
 
-// move takes a box from one state to another under its operation lock. It goes
-// on when the caller's context ends: half a move is worse than a late one.
-func (h *Host) move(ctx context.Context, id string, from, to ledger.State, act func(context.Context, *box, VMM) error) (hostapi.Box, error) {
+// Resume lets a paused box run on, and sets its clock. One that a warm fork
+// stopped goes on from its saved memory, in a slot of its own.
+func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
+	return h.move(ctx, id, "resume", func(ctx context.Context, b *box) error {
+		b.mu.Lock()
+		rec, p := b.rec, b.vmm
+		b.mu.Unlock()
+		switch {
+		case rec.State != ledger.Paused:
+			return b.illegal("resume")
+		case rec.Stopped:
+			_, err := h.goOn(b)
+			if err == nil {
+				h.tell(b, hostapi.EventResumed, "sandbox runs again", nil)
+			}
+			return err
+		case p == nil:
+			return b.illegal("resume")
+		}
+		rctx, cancel := context.WithTimeout(ctx, lifecycleTimeout)
+		defer cancel()
+		if err := p.Resume(rctx); err != nil {
+			return fmt.Errorf("resume sandbox: %w", err)
+		}
+		h.setClock(ctx, b)
+		if err := h.entered(b, rec.State, ledger.Running); err != nil {
+			return err
+		}
+		h.tell(b, hostapi.EventResumed, "sandbox runs again", nil)
+		return nil
+	})
+}
+
+// Update changes what may change while a box lives.
+func (h *Host) Update(ctx context.Context, id string, u hostapi.BoxUpdate) (hostapi.Box, error) {
+	return h.move(ctx, id, "update", func(_ context.Context, b *box) error {
+		return h.commit(b, func(r *ledger.Record) bool {
+			if u.Persistent == nil || r.Persistent == *u.Persistent {
+				return false
+			}
+			r.Persistent = *u.Persistent
+			return true
+		})
+	})
+}
+
+// move does something to a box under its operation lock. It goes on when the
+// caller's context ends: half a move is worse than a late one.
+func (h *Host) move(ctx context.Context, id, name string, act func(context.Context, *box) error) (hostapi.Box, error) {
 	b, err := h.lookup(id)
 	if err != nil {
 		return hostapi.Box{}, err
@@ -58,40 +97,61 @@ func (h *Host) move(ctx context.Context, id string, from, to ledger.State, act f
 		return hostapi.Box{}, err
 	}
 	defer b.release()
-	b.mu.Lock()
-	state, process, leaving := b.rec.State, b.vmm, b.leaving
-	b.mu.Unlock()
-	switch {
-	case leaving == leaveForget:
+	switch b.isLeaving() {
+	case leaveForget:
 		return hostapi.Box{}, ErrNotFound
-	case leaving != leaveNot:
-		return hostapi.Box{}, fmt.Errorf("%w: it is being deleted", ErrIllegalState)
-	case state == to:
-		v, _ := b.view()
-		return v, nil
-	case state != from || process == nil:
-		return hostapi.Box{}, fmt.Errorf("%w: it is %s", ErrIllegalState, state)
+	case leaveBury:
+		return hostapi.Box{}, b.illegal(name)
 	}
-	actx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifecycleTimeout)
-	defer cancel()
-	if err := act(actx, b, process); err != nil {
-		return hostapi.Box{}, fmt.Errorf("move sandbox from %s to %s: %w", from, to, err)
-	}
-	err = h.commit(b, func(r *ledger.Record) bool {
-		if r.State != from {
-			return false // its VMM died meanwhile
-		}
-		r.State = to
-		return true
-	})
+	began := h.now()
+	err = act(context.WithoutCancel(ctx), b)
+	h.metrics.moved(name, h.now().Sub(began), err)
 	if err != nil {
-		return hostapi.Box{}, err
+		return hostapi.Box{}, asNoDisk(err)
 	}
-	event := map[ledger.State]string{ledger.Paused: "sandbox.paused", ledger.Running: "sandbox.resumed"}[to]
-	h.log.Info("sandbox was moved", "event", event, "sandbox_id", id, "from", from, "to", to)
-	h.notify()
 	v, _ := b.view()
 	return v, nil
+}
+
+// running returns the VMM of a box that runs, and nil of any other.
+func (b *box) running() (ledger.Record, VMM) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rec.State != ledger.Running {
+		return b.rec, nil
+	}
+	return b.rec, b.vmm
+}
+
+// entered notes that a box has moved from one state to another, unless it died
+// meanwhile. What has happened to the VM has happened, also when it cannot be
+// written down: then memory tells the truth, and after a crash the VM does.
+func (h *Host) entered(b *box, from, to ledger.State) error {
+	change := func(r *ledger.Record) bool {
+		if r.State != from {
+			return false
+		}
+		r.Enter(to)
+		return true
+	}
+	err := h.commit(b, change)
+	if err != nil {
+		b.mu.Lock()
+		change(&b.rec)
+		b.mu.Unlock()
+	}
+	h.notify()
+	return err
+}
+
+// tell logs a move and emits its event.
+func (h *Host) tell(b *box, t hostapi.EventType, message string, meta map[string]any) {
+	attrs := []any{"event", string(t), "sandbox_id", b.id, "what", message}
+	for k, v := range meta {
+		attrs = append(attrs, k, v)
+	}
+	h.log.Info("sandbox moved", attrs...)
+	h.events.Emit(b.id, t, message, meta)
 }
 
 // setClock steps the clock of a guest that stood still, and gives it entropy
@@ -99,12 +159,12 @@ func (h *Host) move(ctx context.Context, id string, from, to ledger.State, act f
 func (h *Host) setClock(ctx context.Context, b *box) {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
-	b.mu.Lock()
-	rec := b.rec
-	b.mu.Unlock()
+	rec := b.record()
 	id, err := newIdentity(&rec, h.random, h.cfg.GatewayMAC, h.cfg.Nameservers)
 	if err == nil {
 		id.SSHHostKeys = nil // it is the same guest and keeps those it has
+		id.Resumed = true
+		id.ResetTCP = rec.ResetTCP
 		err = h.identify(ctx, rec.Slot, id)
 	}
 	if err != nil {
@@ -112,97 +172,51 @@ func (h *Host) setClock(ctx context.Context, b *box) {
 	}
 }
 
-// watch marks the box failed when its VMM ends by itself.
-func (h *Host) watch(b *box) {
-	b.mu.Lock()
-	p := b.vmm
-	b.mu.Unlock()
-	h.workers.Go(func() {
-		select {
-		case <-p.Done():
-			h.died(b, p)
-		case <-h.life.Done():
-		}
-	})
-}
-
-func (h *Host) died(b *box, p VMM) {
-	code, signal, known := p.Exit()
-	expected := false
-	change := func(r *ledger.Record) bool {
-		if b.leaving != leaveNot || b.vmm != p || r.State == ledger.Failed {
-			expected = true
-			return false
-		}
-		r.State = ledger.Failed
-		r.FailedAt = h.now().UTC()
-		r.Error = "VMM died: " + exitText(p)
-		if known {
-			r.ExitCode = &code
-			if signal != 0 {
-				r.Signal = signalName(signal)
-			}
-		}
-		return true
-	}
-	if err := h.commit(b, change); err != nil {
-		// The next start finds the VMM gone; until then memory tells the truth.
-		h.log.Error("the death of a VMM is not in the ledger", "sandbox_id", b.id, "error", err)
-		b.mu.Lock()
-		change(&b.rec)
-		b.mu.Unlock()
-	}
-	if expected {
-		return
-	}
-	h.notify()
-	h.unreserve(b)
-	h.metrics.died()
-	attrs := []any{"event", "vm.died", "sandbox_id", b.id, "generation", b.generation}
-	if known {
-		attrs = append(attrs, "exit_code", code, "signal", signalName(signal))
-	}
-	h.log.Error("VMM died", attrs...)
-}
-
-func signalName(s syscall.Signal) string {
-	if s == 0 {
-		return ""
-	}
-	name := unix.SignalName(s)
-	if len(name) > 3 && name[:3] == "SIG" {
-		return name[3:]
-	}
-	return fmt.Sprintf("%d", int(s))
-}
-
-// trimSerialLogs keeps every box's serial log short.
-func (h *Host) trimSerialLogs() {
-	for _, b := range h.List() {
-		if err := trimLog(h.paths.Serial(b.ID)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			h.log.Warn("serial log could not be trimmed", "sandbox_id", b.ID, "error", err)
-		}
-	}
-}
-
-// trimLog gives the space of a long log back from its beginning. The VMM goes
-// on writing where it is, so the file gets a hole rather than shorter.
-//
-// The directory belongs to the VMM's user: what lies under the name may be
-// anything, and is looked at only once it is open.
-func trimLog(path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	fd := int(f.Fd())
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Blocks*512 <= serialMax {
+// still stops a VM for a moment, or leaves it as it was. After a call that was
+// cut off nobody knows; the VM does.
+func (h *Host) still(ctx context.Context, b *box, p VMM) error {
+	err := p.Pause(ctx)
+	if err == nil {
 		return nil
 	}
-	return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size-serialKeep)
+	err = fmt.Errorf("pause VM: %w", err)
+	sctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
+	defer cancel()
+	if state, stateErr := p.State(sctx); stateErr == nil && state == vmm.StatePaused {
+		err = errors.Join(err, h.unpause(b, p))
+	}
+	return err
+}
+
+const (
+	resumeAttempts = 3
+	resumeTimeout  = 5 * time.Second
+)
+
+// unpause lets a VM run on that was stopped for a capture. One that does not is
+// paused, and says so.
+func (h *Host) unpause(b *box, p VMM) error {
+	var err error
+	for range resumeAttempts {
+		ctx, cancel := context.WithTimeout(context.Background(), resumeTimeout)
+		if err = p.Resume(ctx); err != nil {
+			if state, stateErr := p.State(ctx); stateErr == nil && state == vmm.StateRunning {
+				err = nil
+			}
+		}
+		cancel()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return fmt.Errorf("VMM died: %s", exitText(p)) // its watch tells the rest
+		default:
+		}
+	}
+	h.log.Error("a sandbox that was captured does not run on", "sandbox_id", b.id, "error", err)
+	if e := h.entered(b, ledger.Running, ledger.Paused); e == nil {
+		h.tell(b, hostapi.EventPaused, "sandbox could not be resumed", nil)
+	}
+	return fmt.Errorf("resume sandbox: %w", err)
 }

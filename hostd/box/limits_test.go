@@ -87,12 +87,12 @@ func TestHostLimits(t *testing.T) {
 
 func TestAFullDiskIsNamed(t *testing.T) {
 	w := boxtest.NewWorld(t)
-	w.Step = func(_ context.Context, name string) error {
+	w.SetStep(func(_ context.Context, name string) error {
 		if name == "configure" {
 			return fmt.Errorf("write config: %w", syscall.ENOSPC)
 		}
 		return nil
-	}
+	})
 	d := start(t, w)
 	if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, box.ErrNoDisk) {
 		t.Errorf("Put = %v, want ErrNoDisk", err)

@@ -14,6 +14,7 @@ type Metrics struct {
 	creates    *prometheus.CounterVec
 	createTime *prometheus.HistogramVec
 	execTime   *prometheus.HistogramVec
+	moveTime   *prometheus.HistogramVec
 	deaths     prometheus.Counter
 }
 
@@ -32,11 +33,14 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		execTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_hostd_exec_seconds", Help: "How long execs took, as the host sees them.", Buckets: buckets,
 		}, []string{"result"}),
+		moveTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_hostd_move_seconds", Help: "How long pauses, resumes, hibernations, wakes and captures took.", Buckets: buckets,
+		}, []string{"move", "result"}),
 		deaths: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "berth_hostd_vmm_deaths_total", Help: "VMMs that ended by themselves.",
 		}),
 	}
-	r.MustRegister(m.creates, m.createTime, m.execTime, m.deaths)
+	r.MustRegister(m.creates, m.createTime, m.execTime, m.moveTime, m.deaths)
 	return m
 }
 
@@ -58,6 +62,14 @@ func (m *Metrics) exec(took time.Duration, err error) {
 		result = "error"
 	}
 	m.execTime.WithLabelValues(result).Observe(took.Seconds())
+}
+
+func (m *Metrics) moved(move string, took time.Duration, err error) {
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	m.moveTime.WithLabelValues(move, result).Observe(took.Seconds())
 }
 
 func (m *Metrics) died() { m.deaths.Inc() }

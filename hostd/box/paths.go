@@ -15,6 +15,8 @@ import (
 //	<Data>/boxes/<id>/overlay.img  the box's writable disk
 //	<Data>/boxes/<id>/ram.img      RAM of a cold-booted box
 //	<Data>/boxes/<id>/restore/     config.json and state.json for vm.restore
+//	<Data>/boxes/<id>/state/       memory and devices of a hibernated box
+//	<Data>/captures/<id>/          the same and a disk, and capture.json
 //	<Data>/overlays/<build>-<n>    clones made ahead of need
 //	<Run>/<id>/                    the VMM: api.sock, vmm.json, logs
 //
@@ -49,13 +51,31 @@ func (p Paths) VMM(id string) string { return filepath.Join(p.Run, id) }
 // Restore is where vm.restore reads a box's state from.
 func (p Paths) Restore(id string) string { return filepath.Join(p.Box(id), "restore") }
 
+// State is what a box was saved in, complete; StateTmp while its VMM writes it.
+func (p Paths) State(id string) string { return filepath.Join(p.Box(id), "state") }
+
+// StateTmp belongs to the VMM's user.
+func (p Paths) StateTmp(id string) string { return filepath.Join(p.Box(id), "state.tmp") }
+
+// Captures is the directory of the captures.
+func (p Paths) Captures() string { return filepath.Join(p.Data, "captures") }
+
+// Capture is a complete capture's directory.
+func (p Paths) Capture(id string) string { return filepath.Join(p.Captures(), id) }
+
+// CaptureTmp is the directory of a capture that is being made or fetched.
+func (p Paths) CaptureTmp(id string) string { return filepath.Join(p.Captures(), ".tmp-"+id) }
+
+// VMMLog is what a box's VMM wrote.
+func (p Paths) VMMLog(id string) string { return vmm.LogPath(p.VMM(id)) }
+
 // Serial is the log of a box's serial console.
 func (p Paths) Serial(id string) string { return vmm.SerialPath(p.VMM(id)) }
 
 // Make makes the directories that every box needs. Others may pass through
 // them, because each VMM is an unprivileged user of its own, and may not list.
 func (p Paths) Make() error {
-	for _, dir := range []string{p.Data, p.Boxes(), p.Overlays(), p.Run} {
+	for _, dir := range []string{p.Data, p.Boxes(), p.Overlays(), p.Captures(), p.Run} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return fmt.Errorf("make directory: %w", err)
 		}

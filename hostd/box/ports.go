@@ -19,10 +19,15 @@ type Slot struct {
 type Slots interface {
 	// Take returns a slot that nobody else has, or ErrNoSlot.
 	Take(ctx context.Context) (Slot, error)
+	// Claim makes slot n complete, which a box holds already: it may be gone
+	// since the host was rebooted.
+	Claim(ctx context.Context, n int) (Slot, error)
 	// Return gives a slot back for the next box. The VMM that used it has ended.
 	Return(n int)
 	// Dial connects to a TCP port of the slot's guest.
 	Dial(ctx context.Context, n, port int) (net.Conn, error)
+	// DialUDP returns a socket for datagrams of a UDP port of it.
+	DialUDP(ctx context.Context, n, port int) (net.Conn, error)
 }
 
 // Launch says where a VMM starts.
@@ -38,6 +43,9 @@ type Engine interface {
 	// Adopt finds the VMM of a runtime directory by its identity; vmm.ErrGone
 	// where none runs.
 	Adopt(ctx context.Context, dir string) (VMM, error)
+	// Detach makes a saved state, which is no VMM's any more, one that several
+	// VMs at once can be restored from.
+	Detach(dir string) error
 }
 
 // VMM is one VMM process and its API.
@@ -53,6 +61,10 @@ type VMM interface {
 	Restore(ctx context.Context, cfg vmm.RestoreConfig) error
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
+	// Snapshot saves a paused VM into an empty directory.
+	Snapshot(ctx context.Context, dir string) error
+	// AddDisk plugs a disk into a VM that was booted or restored.
+	AddDisk(ctx context.Context, disk vmm.DiskConfig) error
 	State(ctx context.Context) (vmm.State, error)
 }
 
@@ -77,7 +89,11 @@ type Cgroups interface {
 type Machine struct {
 	Overlay string // path of the read-write disk
 	Serial  string // path of the serial console's log
-	RAM     string // path of the RAM file of a cold boot, of the template's memory size
+	// RAM is the path of the RAM file, of the template's memory size: of a cold
+	// boot, whose guest writes to it, or of a saved state, which is only read.
+	RAM string
+	// Volumes are the paths of the volumes that a saved state has, by their id.
+	Volumes map[string]string
 }
 
 // Template is what boxes are made from. The functions are bound to one stored
@@ -91,6 +107,9 @@ type Template struct {
 	OpenConnections bool
 	// Restore writes into dir, an empty directory, what vm.restore reads.
 	Restore func(dir string, m Machine) error
+	// RestoreFrom writes into dir what vm.restore reads to go on from a state
+	// that a box of this build was saved in.
+	RestoreFrom func(dir, state string, m Machine) error
 	// Cold returns the configuration of a boot from the kernel.
 	Cold func(m Machine) vmm.VMConfig
 }
@@ -99,4 +118,25 @@ type Template struct {
 // or made by another engine.
 type Templates interface {
 	Get(ctx context.Context, name string) (Template, error)
+	// Build finds a build that boxes or captures were made from, whatever its
+	// name means by now.
+	Build(ctx context.Context, id string) (Template, error)
+}
+
+// Volumes are the disks that outlive boxes. Both calls may be repeated.
+type Volumes interface {
+	// Attach gives a volume to a box and to the user of its VMM, and returns
+	// the path of its image. Another box's volume is ErrInUse, one that is not
+	// there ErrInvalid.
+	Attach(ctx context.Context, boxID, volumeID string, uid, gid int) (path string, err error)
+	// Detach takes a volume back. The box's VMM has ended.
+	Detach(boxID, volumeID string) error
+}
+
+// Remote is where captures are found that were made on another host.
+type Remote interface {
+	// Fetch fills dir, which is empty, with the files of a stored capture, and
+	// sees to it that Templates.Build finds the build it was made from. It has
+	// verified all of them when it returns nil; ErrNoSnapshot, ErrBadSnapshot.
+	Fetch(ctx context.Context, id, dir string) error
 }

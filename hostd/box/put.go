@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // Put makes a box and waits until it runs. The same id and generation again
@@ -61,22 +63,35 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 	}
 	clock := newStopwatch(h.now)
 	// Outside the lock: it may read the disk.
-	tpl, err := h.templates.Get(ctx, spec.Template)
+	src, err := h.source(ctx, id, spec)
 	if err != nil {
 		return nil, err
 	}
-	if free, err := h.diskFree(h.paths.Data); err != nil {
-		return nil, fmt.Errorf("look for free disk space: %w", err)
-	} else if free < int64(h.cfg.DiskHeadroomMB)<<20 {
-		return nil, fmt.Errorf("%w: %d MB are free under %s and %d must stay free", ErrNoDisk, free>>20, h.paths.Data, h.cfg.DiskHeadroomMB)
+	b, err := h.enlist(id, spec, src, clock)
+	if b == nil || b.admitted != src {
+		src.release() // another Put came first, or this one was refused
+	}
+	return b, err
+}
+
+// enlist puts a new box into the map and starts its create.
+func (h *Host) enlist(id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (*box, error) {
+	if err := h.room(0); err != nil {
+		return nil, err
 	}
 	machineID, err := newMachineID(h.random)
 	if err != nil {
 		return nil, err
 	}
+	hostKey, err := newHostKeySeed(h.random)
+	if err != nil {
+		return nil, err
+	}
+	tpl := src.tpl
 	rec := ledger.Record{
-		ID: id, Generation: spec.Generation, State: ledger.Creating, WorkspaceID: spec.WorkspaceID,
-		Template: tpl.Name, BuildID: tpl.BuildID, Boot: ledger.Boot(spec.Boot), Hostname: spec.Hostname, MachineID: machineID, Env: spec.Env,
+		ID: id, Generation: spec.Generation, State: ledger.Creating, Seq: 1, WorkspaceID: spec.WorkspaceID,
+		Template: tpl.Name, BuildID: tpl.BuildID, Boot: ledger.Boot(spec.Boot), Hostname: spec.Hostname, MachineID: machineID, HostKey: hostKey, Env: spec.Env,
+		Persistent: spec.Persistent, Volumes: asVolumes(spec.Volumes),
 		CPU: tpl.CPU, MemoryMB: tpl.MemoryMB, ReservedMB: tpl.MemoryMB + h.cfg.OverheadMB, DiskMB: tpl.DiskMB,
 		Slot: ledger.NoSlot, CreatedAt: h.now().UTC(),
 	}
@@ -87,12 +102,17 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 	if b, err := h.presentLocked(id, spec.Generation); b != nil || err != nil {
 		return b, err
 	}
-	if h.reservedMB+rec.ReservedMB > h.cfg.MemoryMB {
+	reserve := rec.ReservedMB
+	if src.warm != nil {
+		reserve = 0 // it takes its parent's
+	}
+	if h.reservedMB+reserve > h.cfg.MemoryMB {
 		return nil, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, rec.ReservedMB, h.reservedMB, h.cfg.MemoryMB)
 	}
 	b := newBox(rec, h.cfg.MaxExecs)
-	b.reserved = rec.ReservedMB
-	h.reservedMB += rec.ReservedMB
+	b.admitted = src
+	b.reserved = reserve
+	h.reservedMB += reserve
 	h.boxes[id] = b
 	b.op <- struct{}{}
 	// Not the caller's context: see Put.
@@ -103,7 +123,7 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 	h.workers.Go(func() {
 		defer cancelTimeout()
 		defer cancel(nil)
-		h.create(cctx, b, tpl, clock)
+		h.create(cctx, b, src, clock)
 	})
 	return b, nil
 }
@@ -171,9 +191,15 @@ func diskFree(path string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
-// asNoDisk names a full disk by its own error, whichever step met it.
+// asNoDisk names a full disk by its own error, whichever step met it. A VMM says
+// it in words.
 func asNoDisk(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	var refusal *vmm.Error
+	if errors.As(err, &refusal) {
+		full = full || strings.Contains(strings.ToLower(refusal.Error()), "no space left on device")
+	}
+	if full && !errors.Is(err, ErrNoDisk) {
 		return fmt.Errorf("%w: %w", ErrNoDisk, err)
 	}
 	return err

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -17,6 +19,7 @@ const (
 	Adopted  Recovery = "adopted"  // its VM runs, or is paused, as before
 	Orphaned Recovery = "orphaned" // its VM is gone: failed
 	Kept     Recovery = "kept"     // had failed before
+	Rebooted Recovery = "rebooted" // its VM is gone: persistent, so booted from its disk
 	Leftover Recovery = "leftover" // mid-create or mid-delete: being cleaned away
 )
 
@@ -38,10 +41,18 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 	case ledger.Creating:
 		return Leftover, h.recoverLeftover(b, leaveForget)
 	case ledger.Deleting:
+		h.open(&rec)
 		return Leftover, h.recoverLeftover(b, leaveBury)
-	case ledger.Failed, ledger.Hibernated:
+	}
+	h.open(&rec)
+	switch {
+	case rec.State == ledger.Failed:
 		return Kept, nil
-	case ledger.Running, ledger.Paused:
+	case rec.State == ledger.Hibernated, rec.State == ledger.Paused && rec.Stopped:
+		return h.recoverParked(ctx, b)
+	case rec.State == ledger.Booting:
+		return h.recoverBooting(ctx, b)
+	case rec.State == ledger.Running, rec.State == ledger.Paused, rec.State == ledger.Waking:
 		return h.recoverRunning(ctx, b)
 	default:
 		return "", fmt.Errorf("sandbox %s has state %q in the ledger, which this hostd does not know", b.id, rec.State)
@@ -60,6 +71,40 @@ func (h *Host) recoverLeftover(b *box, why leave) error {
 	return nil
 }
 
+// recoverParked takes a box over whose memory is saved. Its VMM may still be
+// there, paused: the crash came before its end.
+func (h *Host) recoverParked(ctx context.Context, b *box) (Recovery, error) {
+	if err := h.killVMM(ctx, b); err != nil {
+		return "", err
+	}
+	if err := h.cgroups.Remove(ctx, b.id); err != nil {
+		return "", fmt.Errorf("remove cgroup: %w", err)
+	}
+	if err := errors.Join(os.RemoveAll(h.paths.StateTmp(b.id)), os.RemoveAll(h.paths.RAM(b.id))); err != nil {
+		return "", err
+	}
+	if hasState(h.paths.State(b.id)) {
+		return Kept, nil
+	}
+	return h.lost(ctx, b, "its saved memory was gone when the host daemon started")
+}
+
+// recoverBooting kills what an earlier daemon had booted half-way.
+func (h *Host) recoverBooting(ctx context.Context, b *box) (Recovery, error) {
+	if err := h.killVMM(ctx, b); err != nil {
+		return "", err
+	}
+	return h.recoverPersistent(ctx, b)
+}
+
+// lost is what becomes of a box whose VM and memory are gone.
+func (h *Host) lost(ctx context.Context, b *box, why string) (Recovery, error) {
+	if b.record().Persistent {
+		return h.recoverPersistent(ctx, b)
+	}
+	return Orphaned, h.orphan(ctx, b, why)
+}
+
 func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
 	p, err := h.engine.Adopt(ctx, h.paths.VMM(b.id))
 	if err == nil && (p.PID() != b.rec.VMM.PID || p.StartTime() != b.rec.VMM.StartTime) {
@@ -70,7 +115,7 @@ func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
 		if !errors.Is(err, vmm.ErrGone) {
 			h.log.Warn("VMM has no readable identity, its cgroup is killed", "sandbox_id", b.id, "error", err)
 		}
-		return Orphaned, h.orphan(ctx, b, "its VM was gone when the host daemon started")
+		return h.lost(ctx, b, "its VM was gone when the host daemon started")
 	}
 	sctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	state, err := p.State(sctx)
@@ -81,32 +126,57 @@ func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
 		// guess, and every later call tells more.
 		h.log.Warn("an adopted VMM does not answer", "sandbox_id", b.id, "error", err)
 	case state == vmm.StateRunning || state == vmm.StatePaused:
-		// A crash may have come between the VMM's move and the ledger's.
-		seen := map[vmm.State]ledger.State{vmm.StateRunning: ledger.Running, vmm.StatePaused: ledger.Paused}[state]
-		err = h.commit(b, func(r *ledger.Record) bool {
-			changed := r.State != seen
-			r.State = seen
-			return changed
-		})
-		if err != nil {
-			return "", err
-		}
 	default:
 		if err := p.Kill(ctx); err != nil {
 			return "", err
 		}
-		return Orphaned, h.orphan(ctx, b, fmt.Sprintf("its guest had ended when the host daemon started (VM state %s)", state))
+		return h.lost(ctx, b, fmt.Sprintf("its guest had ended when the host daemon started (VM state %s)", state))
 	}
 	b.mu.Lock()
 	b.vmm = p
-	b.reserved = b.rec.ReservedMB
 	b.mu.Unlock()
 	// Even where the budget is smaller now: the memory is in use.
-	h.mu.Lock()
-	h.reservedMB += b.rec.ReservedMB
-	h.mu.Unlock()
+	h.adoptReserve(b)
+	if err := h.resumeMove(ctx, b, p, state); err != nil {
+		return "", err
+	}
 	h.watch(b)
 	return Adopted, nil
+}
+
+// resumeMove finishes, or undoes, the move that a crash cut off. A VM that runs
+// is running, whatever the ledger says. One that stands still although it
+// should run was stopped for a capture or on its way to sleep, or was waking:
+// it goes on. What was saved of it is spent then.
+func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) error {
+	was := b.record().State
+	if was == ledger.Paused && state != vmm.StateRunning {
+		return nil
+	}
+	if err := errors.Join(os.RemoveAll(h.paths.State(b.id)), os.RemoveAll(h.paths.StateTmp(b.id))); err != nil {
+		return err
+	}
+	if state == vmm.StatePaused {
+		if err := h.unpause(b, p); err != nil {
+			h.log.Error("an adopted VM does not run on", "sandbox_id", b.id, "error", err)
+			return nil // it is paused now, and says so; or its watch finds it dead
+		}
+	}
+	if state == vmm.StatePaused || was == ledger.Waking {
+		h.setClock(ctx, b)
+	}
+	if was == ledger.Running {
+		return nil
+	}
+	err := h.commit(b, func(r *ledger.Record) bool {
+		r.Enter(ledger.Running)
+		r.Stopped, r.WarmChild, r.ResetTCP = false, "", false
+		return true
+	})
+	if err == nil && was == ledger.Waking {
+		h.tell(b, hostapi.EventWoken, "sandbox is awake, found so when the host daemon started", map[string]any{"wake_ms": nil})
+	}
+	return err
 }
 
 // orphan marks a box failed whose VM is gone.
@@ -115,7 +185,7 @@ func (h *Host) orphan(ctx context.Context, b *box, why string) error {
 		h.log.Warn("cgroup of a failed sandbox stays until its delete", "sandbox_id", b.id, "error", err)
 	}
 	err := h.commit(b, func(r *ledger.Record) bool {
-		r.State = ledger.Failed
+		r.Enter(ledger.Failed)
 		r.FailedAt = h.now().UTC()
 		r.Error = why
 		return true
@@ -124,5 +194,6 @@ func (h *Host) orphan(ctx context.Context, b *box, why string) error {
 		return err
 	}
 	h.log.Error("sandbox's VM vanished", "event", "recover.orphaned", "sandbox_id", b.id, "generation", b.generation, "reason", why)
+	h.events.Emit(b.id, hostapi.EventOrphaned, why, map[string]any{"reason": why})
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"path"
 	"strings"
 	"time"
 
@@ -30,6 +31,7 @@ func validateSpec(id string, s *hostapi.BoxSpec) error {
 		return invalid("id is not %d characters of lower-case base32", hostapi.IDLength)
 	case s.Generation < 1:
 		return invalid("generation starts at 1")
+	case s.Template == "" && (s.Capture != "" || s.WarmFrom != ""): // the source's
 	case !validName(s.Template):
 		return invalid("template name: want 1 to %d characters of a-z, 0-9, '.', '_' and '-'", maxName)
 	case len(s.WorkspaceID) > maxName || strings.ContainsRune(s.WorkspaceID, 0):
@@ -42,6 +44,12 @@ func validateSpec(id string, s *hostapi.BoxSpec) error {
 	default:
 		return invalid("boot: want %q or %q", hostapi.BootRestore, hostapi.BootCold)
 	}
+	if err := validateSource(id, s); err != nil {
+		return err
+	}
+	if err := validateVolumes(s.Volumes); err != nil {
+		return err
+	}
 	if s.Hostname == "" {
 		s.Hostname = defaultHostname(id)
 	}
@@ -49,6 +57,64 @@ func validateSpec(id string, s *hostapi.BoxSpec) error {
 		return invalid("hostname: want 1 to 63 characters of a-z, 0-9 and '-'")
 	}
 	return validateEnv(s.Env)
+}
+
+func validateSource(id string, s *hostapi.BoxSpec) error {
+	switch {
+	case s.Capture != "" && s.WarmFrom != "":
+		return invalid("capture and warm_from exclude each other")
+	case s.Capture != "" && !validCaptureID(s.Capture):
+		return invalid("capture: not an id")
+	case s.WarmFrom == "":
+		return nil
+	case !hostapi.ValidID(s.WarmFrom) || s.WarmFrom == id:
+		return invalid("warm_from: not the id of another sandbox")
+	case s.Boot == hostapi.BootCold:
+		return invalid("a warm fork goes on from its parent's memory and is not booted")
+	case len(s.Volumes) > 0:
+		return invalid("a warm fork takes no volumes")
+	}
+	return nil
+}
+
+const (
+	maxVolumes   = 8  // of one box
+	maxVolumeID  = 20 // bytes of a virtio block device's serial number
+	maxMountPath = 512
+	maxCaptureID = 64
+)
+
+func validateVolumes(volumes []hostapi.VolumeAttach) error {
+	if len(volumes) > maxVolumes {
+		return invalid("at most %d volumes", maxVolumes)
+	}
+	ids, paths := map[string]bool{}, map[string]bool{}
+	for _, v := range volumes {
+		switch {
+		case !validCaptureID(v.ID) || len(v.ID) > maxVolumeID:
+			return invalid("volume id %q", v.ID)
+		case !path.IsAbs(v.MountPath) || path.Clean(v.MountPath) != v.MountPath || v.MountPath == "/" ||
+			len(v.MountPath) > maxMountPath || strings.ContainsRune(v.MountPath, 0):
+			return invalid("mount path of volume %s: want a clean absolute path below /", v.ID)
+		case ids[v.ID] || paths[v.MountPath]:
+			return invalid("volume %s or its mount path is there twice", v.ID)
+		}
+		ids[v.ID], paths[v.MountPath] = true, true
+	}
+	return nil
+}
+
+// validCaptureID guards the names of captures' directories.
+func validCaptureID(id string) bool {
+	if id == "" || len(id) > maxCaptureID || id[0] == '-' {
+		return false
+	}
+	for i := range len(id) {
+		if c := id[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
 }
 
 // defaultHostname differs from sandbox to sandbox and is the same for a

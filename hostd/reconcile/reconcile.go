@@ -27,6 +27,7 @@ const unmanagedTimeout = 30 * time.Second
 // Boxes takes records over.
 type Boxes interface {
 	Recover(ctx context.Context, rec ledger.Record) (box.Recovery, error)
+	RecoverCaptures() error
 	Open()
 }
 
@@ -51,8 +52,8 @@ type Machine interface {
 
 // Report counts what was found.
 type Report struct {
-	Adopted, Orphaned, Kept, Leftover, Unmanaged int
-	Took                                         time.Duration
+	Adopted, Orphaned, Kept, Rebooted, Leftover, Unmanaged int
+	Took                                                   time.Duration
 }
 
 // Reconciler does it once.
@@ -60,6 +61,7 @@ type Reconciler struct {
 	Records []ledger.Record
 	Boxes   Boxes
 	Machine Machine
+	Events  box.Events // nil: nobody listens
 	Log     *slog.Logger
 
 	background sync.WaitGroup
@@ -97,16 +99,20 @@ func (r *Reconciler) Run(ctx context.Context) (Report, error) {
 	if err := group.Wait(); err != nil {
 		return Report{}, err
 	}
+	if err := r.Boxes.RecoverCaptures(); err != nil {
+		return Report{}, fmt.Errorf("recover captures: %w", err)
+	}
 	unmanaged, err := r.removeUnmanaged(ctx, known)
 	if err != nil {
 		return Report{}, err
 	}
 	r.Boxes.Open()
 	rep := Report{
-		Adopted: found[box.Adopted], Orphaned: found[box.Orphaned], Kept: found[box.Kept], Leftover: found[box.Leftover],
+		Adopted: found[box.Adopted], Orphaned: found[box.Orphaned], Kept: found[box.Kept],
+		Rebooted: found[box.Rebooted], Leftover: found[box.Leftover],
 		Unmanaged: unmanaged, Took: time.Since(began),
 	}
-	r.Log.Info("host is reconciled", "adopted", rep.Adopted, "orphaned", rep.Orphaned, "kept", rep.Kept,
+	r.Log.Info("host is reconciled", "adopted", rep.Adopted, "orphaned", rep.Orphaned, "kept", rep.Kept, "rebooted", rep.Rebooted,
 		"leftover", rep.Leftover, "unmanaged", rep.Unmanaged, "took_ms", rep.Took.Milliseconds())
 	return rep, nil
 }
@@ -149,6 +155,11 @@ func (r *Reconciler) killUnmanaged(ctx context.Context, id string) {
 		return
 	}
 	r.Log.Warn("what belongs to no sandbox is removed", "event", "recover.unmanaged", "sandbox_id", id, "vm_was_running", running)
+	if r.Events != nil {
+		r.Events.Open(id, "", "")
+		r.Events.Emit(id, hostapi.EventUnmanaged, "what belongs to no sandbox is removed", map[string]any{"vm_was_running": running})
+		r.Events.Close(id)
+	}
 	r.background.Go(func() {
 		if err := r.Machine.RemoveFiles(id); err != nil {
 			r.Log.Error("files of no sandbox could not be removed", "sandbox_id", id, "error", err)

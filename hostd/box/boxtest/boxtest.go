@@ -40,9 +40,10 @@ type World struct {
 	cgroups map[string]bool
 	vmms    map[string]*VMM // by runtime directory; gone when they have ended
 	pids    int
+	told    map[string]guestapi.Identity // the last one, by hostname
 
 	// Step is called before each change, with its name; it may block, and its
-	// error fails the step. Set it before boxes are made.
+	// error fails the step. Once boxes are made, SetStep sets it.
 	Step func(ctx context.Context, name string) error
 	// Guest, where it is set, answers for every guest instead of a good one.
 	Guest http.Handler
@@ -53,6 +54,11 @@ type World struct {
 // Steps are the names that Step is called with during a create, in order of
 // their appearance (some run beside each other), and then during a delete.
 var (
+	// HibernateSteps, WakeSteps and CaptureSteps are those of their moves.
+	HibernateSteps = []string{"pause", "snapshot", "detach", "kill", "remove-cgroup"}
+	WakeSteps      = []string{"cgroup", "start", "configure", "restore", "resume", "identity"}
+	CaptureSteps   = []string{"pause", "snapshot", "resume", "detach"}
+
 	CreateSteps = []string{"take", "cgroup", "start", "overlay", "configure", "restore", "resume", "identity"}
 	DeleteSteps = []string{"kill", "remove-cgroup"}
 )
@@ -94,7 +100,13 @@ func (w *World) Fork(t testing.TB) *World {
 		if err != nil {
 			t.Fatal(err)
 		}
-		dup := &VMM{world: c, dir: filepath.Join(c.Dir, rel), pid: v.pid, state: v.state, adopted: true, done: make(chan struct{})}
+		dup := &VMM{world: c, dir: filepath.Join(c.Dir, rel), pid: v.pid, state: v.state, memory: v.memory, adopted: true, done: make(chan struct{})}
+		if v.shared != "" {
+			if rel, err = filepath.Rel(w.Dir, v.shared); err != nil {
+				t.Fatal(err)
+			}
+			dup.shared = filepath.Join(c.Dir, rel)
+		}
 		c.vmms[dup.dir] = dup
 	}
 	// Slots that nobody holds are the pool's business: it finds them free.
@@ -113,7 +125,7 @@ func (w *World) Deps(l *ledger.Ledger) box.Deps {
 func (w *World) Config() box.Config {
 	return box.Config{
 		Paths: w.Paths, MemoryMB: 4 * 600, OverheadMB: 88, CreateTimeout: 10 * time.Second,
-		MaxExecs: 4, OutputBudget: 64 << 20, Engine: "fake",
+		MaxExecs: 4, OutputBudget: 64 << 20, Engine: "fake", GID: os.Getgid(),
 	}
 }
 
@@ -166,11 +178,37 @@ func (w *World) AddVMM(t testing.TB, id string) *VMM {
 	return v
 }
 
+// Told is the last identity that the guest of a hostname was given.
+func (w *World) Told(hostname string) guestapi.Identity {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.told[hostname]
+}
+
+func (w *World) note(id guestapi.Identity) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.told == nil {
+		w.told = map[string]guestapi.Identity{}
+	}
+	w.told[id.Hostname] = id
+}
+
+// SetStep sets Step while boxes may be at work.
+func (w *World) SetStep(f func(ctx context.Context, name string) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.Step = f
+}
+
 func (w *World) step(ctx context.Context, name string) error {
-	if w.Step == nil {
+	w.mu.Lock()
+	do := w.Step
+	w.mu.Unlock()
+	if do == nil {
 		return ctx.Err()
 	}
-	if err := w.Step(ctx, name); err != nil {
+	if err := do(ctx, name); err != nil {
 		return err
 	}
 	return ctx.Err()
@@ -246,6 +284,13 @@ func (s slots) Take(ctx context.Context) (box.Slot, error) {
 	return box.Slot{}, box.ErrNoSlot
 }
 
+func (s slots) Claim(ctx context.Context, n int) (box.Slot, error) {
+	if err := s.w.step(ctx, "claim"); err != nil {
+		return box.Slot{}, err
+	}
+	return box.Slot{Number: n, UID: os.Getuid(), GID: os.Getgid()}, nil
+}
+
 func (s slots) Return(n int) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
@@ -262,6 +307,10 @@ func (s slots) Dial(_ context.Context, _, port int) (net.Conn, error) {
 	host, guest := net.Pipe()
 	go s.w.serveGuest(guest)
 	return host, nil
+}
+
+func (s slots) DialUDP(context.Context, int, int) (net.Conn, error) {
+	return nil, syscall.ENOSYS // these guests are for connections
 }
 
 type cgroups struct{ w *World }
@@ -299,12 +348,30 @@ func (t templates) Get(_ context.Context, name string) (box.Template, error) {
 			if err := t.w.step(context.Background(), "configure"); err != nil {
 				return err
 			}
-			return os.WriteFile(filepath.Join(dir, "config.json"), []byte(m.Overlay), 0o600)
+			return writeConfig(dir, config{Overlay: m.Overlay})
+		},
+		RestoreFrom: func(dir, state string, m box.Machine) error {
+			if err := t.w.step(context.Background(), "configure"); err != nil {
+				return err
+			}
+			for _, name := range []string{vmm.FileConfig, vmm.FileState} {
+				if _, err := os.Stat(filepath.Join(state, name)); err != nil {
+					return err
+				}
+			}
+			return writeConfig(dir, config{Overlay: m.Overlay, RAM: m.RAM, Volumes: m.Volumes})
 		},
 		Cold: func(m box.Machine) vmm.VMConfig {
 			return vmm.VMConfig{Memory: vmm.MemoryConfig{Zones: []vmm.MemoryZone{{ID: "ram", File: m.RAM, Shared: true}}}}
 		},
 	}, nil
+}
+
+func (t templates) Build(ctx context.Context, id string) (box.Template, error) {
+	if id != "build1" {
+		return box.Template{}, fmt.Errorf("%w: no build %q", box.ErrTemplate, id)
+	}
+	return t.Get(ctx, "base")
 }
 
 // seed names a missing file when the step "overlay" fails, which is how the

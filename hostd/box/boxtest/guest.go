@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
@@ -65,7 +66,15 @@ func (w *World) goodGuest(ctx context.Context) http.Handler {
 				rw.WriteHeader(http.StatusBadRequest)
 				return
 			}
+			w.note(id)
 			_ = json.NewEncoder(rw).Encode(guestapi.IdentityConfirmation{Generation: id.Generation, EntropyBits: 8 * len(id.Entropy)})
+		case guestapi.PathSync, guestapi.PathMounts:
+			if err := w.step(ctx, strings.TrimPrefix(req.URL.Path, "/v1/")); err != nil {
+				rw.WriteHeader(http.StatusInternalServerError)
+				_ = json.NewEncoder(rw).Encode(guestapi.Error{Error: err.Error()})
+				return
+			}
+			rw.WriteHeader(http.StatusNoContent)
 		case guestapi.PathHealth:
 			_ = json.NewEncoder(rw).Encode(guestapi.Health{Version: "fake"})
 		case guestapi.PathExec:

@@ -2,7 +2,13 @@ package boxtest
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -27,6 +33,8 @@ func (e engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
 	return v, nil
 }
 
+func (e engine) Detach(string) error { return e.w.step(context.Background(), "detach") }
+
 func (e engine) Adopt(_ context.Context, dir string) (box.VMM, error) {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
@@ -46,6 +54,9 @@ type VMM struct {
 
 	mu     sync.Mutex
 	state  vmm.State
+	memory string
+	shared string // the file that is the memory
+	disks  map[string]string
 	signal syscall.Signal
 	ended  bool
 }
@@ -97,15 +108,131 @@ func (v *VMM) move(ctx context.Context, name string, to vmm.State) error {
 	return nil
 }
 
-func (v *VMM) Create(ctx context.Context, _ vmm.VMConfig) error {
+func (v *VMM) Create(ctx context.Context, cfg vmm.VMConfig) error {
+	v.mu.Lock()
+	if zones := cfg.Memory.Zones; len(zones) == 1 && zones[0].Shared {
+		v.shared = zones[0].File
+	}
+	v.mu.Unlock()
 	return v.move(ctx, "create", vmm.StateCreated)
 }
-func (v *VMM) Boot(ctx context.Context) error { return v.move(ctx, "boot", vmm.StateRunning) }
-func (v *VMM) Restore(ctx context.Context, _ vmm.RestoreConfig) error {
-	return v.move(ctx, "restore", vmm.StatePaused)
+
+// Boot begins to use the RAM file.
+func (v *VMM) Boot(ctx context.Context) error {
+	v.Remember("booted")
+	return v.move(ctx, "boot", vmm.StateRunning)
+}
+
+// Restore takes the memory from the RAM file that the configuration names.
+func (v *VMM) Restore(ctx context.Context, cfg vmm.RestoreConfig) error {
+	if err := v.move(ctx, "restore", vmm.StatePaused); err != nil {
+		return err
+	}
+	c, err := readConfig(strings.TrimPrefix(cfg.SourceURL, "file://"))
+	if err != nil {
+		return err
+	}
+	memory := []byte("template")
+	if c.RAM != "" {
+		if memory, err = os.ReadFile(c.RAM); err != nil {
+			return err
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.memory, v.disks = string(memory), c.Volumes
+	return nil
 }
 func (v *VMM) Pause(ctx context.Context) error  { return v.move(ctx, "pause", vmm.StatePaused) }
 func (v *VMM) Resume(ctx context.Context) error { return v.move(ctx, "resume", vmm.StateRunning) }
+
+// Snapshot writes the memory into memory-ranges, unless it is shared with a file.
+func (v *VMM) Snapshot(ctx context.Context, dir string) error {
+	if err := v.world.step(ctx, "snapshot"); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.ended || v.state != vmm.StatePaused {
+		return fmt.Errorf("the VM is %s", v.state)
+	}
+	err := errors.Join(
+		os.WriteFile(filepath.Join(dir, vmm.FileConfig), []byte("{}"), 0o600),
+		os.WriteFile(filepath.Join(dir, vmm.FileState), []byte("{}"), 0o600),
+	)
+	if v.shared == "" {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, vmm.FileMemory), []byte(v.memory), 0o600))
+	}
+	if err != nil {
+		return err
+	}
+	return v.world.step(ctx, "snapshot-done")
+}
+
+// AddDisk plugs a disk in.
+func (v *VMM) AddDisk(ctx context.Context, d vmm.DiskConfig) error {
+	if err := v.world.step(ctx, "add-disk"); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.disks == nil {
+		v.disks = map[string]string{}
+	}
+	v.disks[d.ID] = d.Path
+	return nil
+}
+
+// Memory is what the guest remembers.
+func (v *VMM) Memory() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.memory
+}
+
+// Remember changes what the guest remembers.
+func (v *VMM) Remember(s string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.memory = s
+	if v.shared != "" {
+		if err := os.WriteFile(v.shared, []byte(s), 0o600); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// Disks are the volumes that the guest has, by id.
+func (v *VMM) Disks() map[string]string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return maps.Clone(v.disks)
+}
+
+// config is what a fake VMM restores from.
+type config struct {
+	Overlay string
+	RAM     string
+	Volumes map[string]string
+}
+
+func writeConfig(dir string, c config) error {
+	raw, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, vmm.FileConfig), raw, 0o600)
+}
+
+func readConfig(dir string) (config, error) {
+	var c config
+	raw, err := os.ReadFile(filepath.Join(dir, vmm.FileConfig))
+	if err != nil {
+		return c, err
+	}
+	return c, json.Unmarshal(raw, &c)
+}
+
 func (v *VMM) State(context.Context) (vmm.State, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -1,0 +1,256 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// source is what a box's guest begins with: the template's stored state, a saved
+// one, or its kernel.
+type source struct {
+	tpl  Template
+	cold bool   // boot the kernel
+	from string // directory of a saved state; empty: the template's
+	disk string // to be cloned; empty: the template's
+	// kept says that the box has its disk already, and is who it was.
+	kept     bool
+	resetTCP bool
+
+	capture *capture       // held until release
+	warm    *box           // the parent, whose operation lock is held when staged
+	staged  bool           // the parent is stopped and its slot the child's
+	origin  map[string]any // for the event
+	done    []func()
+}
+
+// release lets go of what the source is made of.
+func (s *source) release() {
+	for _, f := range s.done {
+		f()
+	}
+	s.done = nil
+}
+
+// bringUp starts a VMM in the slot, brings the guest to life in it, and gives it
+// its volumes and its identity. mayRun is called before a restored guest goes
+// on; ran says that it may have, whatever went wrong later.
+func (h *Host) bringUp(ctx context.Context, b *box, src *source, slot Slot, clock *stopwatch, mayRun func() error) (process VMM, ran bool, err error) {
+	var identity *guestapi.Identity
+	process, err = h.prepare(ctx, b, src, slot, clock, &identity)
+	if err != nil {
+		return process, false, err
+	}
+	// From here the VMM's death ends the attempt at once, not at a time-out.
+	ctx, died := context.WithCancelCause(ctx)
+	defer died(nil)
+	stop := afterDone(ctx, process.Done(), func() { died(fmt.Errorf("VMM died: %s", exitText(process))) })
+	defer stop()
+
+	if src.cold {
+		err = h.boot(ctx, b, src, slot, process, clock)
+		ran = true
+	} else {
+		ran, err = h.restore(ctx, b, process, clock, mayRun)
+	}
+	if err == nil {
+		err = h.settleIn(ctx, b, src, slot, process, clock, identity)
+	}
+	return process, ran, withCause(ctx, err)
+}
+
+// settleIn makes a guest that runs the box's own.
+func (h *Host) settleIn(ctx context.Context, b *box, src *source, slot Slot, process VMM, clock *stopwatch, identity *guestapi.Identity) error {
+	plug := len(b.rec.Volumes) > 0 && (src.cold || !src.kept)
+	if plug {
+		if err := h.plugVolumes(ctx, b, slot, process); err != nil {
+			return err
+		}
+		clock.done(stageVolumes, false)
+	}
+	if err := h.identify(ctx, slot.Number, identity); err != nil {
+		return err
+	}
+	clock.done(stageIdentity, false)
+	if plug {
+		if err := h.mountVolumes(ctx, b, slot); err != nil {
+			return err
+		}
+		clock.done(stageVolumes, false)
+	}
+	return nil
+}
+
+// prepare makes disk and cgroup, starts the VMM, and draws the identity, all of
+// which are independent of each other.
+func (h *Host) prepare(ctx context.Context, b *box, src *source, slot Slot, clock *stopwatch, identity **guestapi.Identity) (VMM, error) {
+	var process VMM
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		lap := clock.lap()
+		if err := h.makeFiles(gctx, b, src, slot); err != nil {
+			return err
+		}
+		var err error
+		if *identity, err = newIdentity(&b.rec, h.random, h.cfg.GatewayMAC, h.cfg.Nameservers); err != nil {
+			return err
+		}
+		(*identity).ResetTCP = src.resetTCP
+		if src.kept && !src.cold {
+			(*identity).SSHHostKeys = nil // it has them in memory
+		}
+		lap(stageFiles, false)
+		return nil
+	})
+	group.Go(func() error {
+		lap := clock.lap()
+		cg, release, err := h.cgroups.Create(gctx, b.id, Limits{CPUs: b.rec.CPU, MemoryMB: b.rec.MemoryMB, OverheadMB: h.cfg.OverheadMB})
+		if err != nil {
+			return fmt.Errorf("make cgroup: %w", err)
+		}
+		defer release()
+		lap(stageCgroup, false)
+		lap = clock.lap()
+		// Not gctx: a start that is cut off cleans up after itself, but only a
+		// VMM that we know of can be waited for.
+		process, err = h.engine.Start(ctx, Launch{Dir: h.paths.VMM(b.id), Slot: slot, Cgroup: cg})
+		if err != nil {
+			return fmt.Errorf("start VMM: %w", err)
+		}
+		b.mu.Lock()
+		b.vmm = process
+		b.mu.Unlock()
+		lap(stageVMMStart, true)
+		return nil
+	})
+	err := group.Wait()
+	clock.skip()
+	return process, err
+}
+
+// makeFiles makes the box's disk and what its VMM starts the guest from. Only
+// disk and RAM belong to the slot's user: a VMM that a guest has taken over can
+// make nothing in the directory that we would then follow.
+func (h *Host) makeFiles(ctx context.Context, b *box, src *source, slot Slot) error {
+	if err := h.makeDisk(ctx, b, src); err != nil {
+		return err
+	}
+	owned := []string{h.paths.Overlay(b.id)}
+	if src.cold {
+		if err := makeSparse(h.paths.RAM(b.id), int64(src.tpl.MemoryMB)<<20); err != nil {
+			return err
+		}
+		owned = append(owned, h.paths.RAM(b.id))
+	} else if err := h.makeRestore(ctx, b, src, slot); err != nil {
+		return err
+	}
+	for _, path := range owned {
+		if err := os.Chown(path, slot.UID, slot.GID); err != nil {
+			return fmt.Errorf("give %s to the slot's user: %w", path, err)
+		}
+	}
+	return nil
+}
+
+func (h *Host) makeDisk(ctx context.Context, b *box, src *source) error {
+	if src.kept {
+		return nil
+	}
+	if err := os.Mkdir(h.paths.Box(b.id), 0o711); err != nil {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	if src.disk != "" {
+		return image.CloneOverlay(src.disk, h.paths.Overlay(b.id))
+	}
+	return h.overlays.take(ctx, src.tpl, h.paths.Overlay(b.id))
+}
+
+// makeRestore makes what vm.restore reads.
+func (h *Host) makeRestore(ctx context.Context, b *box, src *source, slot Slot) error {
+	dir := h.paths.Restore(b.id)
+	if src.kept {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	m := h.machine(b)
+	if src.from == "" {
+		if err := src.tpl.Restore(dir, m); err != nil {
+			return fmt.Errorf("prepare stored state: %w", err)
+		}
+		return nil
+	}
+	m.RAM = memoryOf(src.from)
+	if src.kept {
+		var err error
+		if m.Volumes, err = h.attachVolumes(ctx, b, slot); err != nil {
+			return err
+		}
+	}
+	if err := src.tpl.RestoreFrom(dir, src.from, m); err != nil {
+		return fmt.Errorf("prepare saved state: %w", err)
+	}
+	return nil
+}
+
+func (h *Host) machine(b *box) Machine {
+	return Machine{Overlay: h.paths.Overlay(b.id), Serial: h.paths.Serial(b.id)}
+}
+
+func makeSparse(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("make RAM file: %w", err)
+	}
+	if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
+		return fmt.Errorf("make RAM file: %w", err)
+	}
+	return nil
+}
+
+// boot starts the guest's kernel on the box's disk.
+func (h *Host) boot(ctx context.Context, b *box, src *source, slot Slot, process VMM, clock *stopwatch) error {
+	m := h.machine(b)
+	m.RAM = h.paths.RAM(b.id)
+	if err := process.Create(ctx, src.tpl.Cold(m)); err != nil {
+		return fmt.Errorf("define VM: %w", err)
+	}
+	if err := process.Boot(ctx); err != nil {
+		return fmt.Errorf("boot VM: %w", err)
+	}
+	clock.done(stageBoot, true)
+	if _, err := h.guest(slot.Number).Await(ctx); err != nil {
+		return fmt.Errorf("%w: boot of the guest: %w", ErrGuest, err)
+	}
+	clock.done(stageGuestBoot, true)
+	return nil
+}
+
+// restore lets the guest go on from what makeRestore made.
+func (h *Host) restore(ctx context.Context, b *box, process VMM, clock *stopwatch, mayRun func() error) (ran bool, err error) {
+	if err := process.Restore(ctx, vmm.RestoreConfig{SourceURL: vmm.FileURL(h.paths.Restore(b.id))}); err != nil {
+		return false, fmt.Errorf("restore VM: %w", err)
+	}
+	clock.done(stageRestore, true)
+	if mayRun != nil {
+		if err := mayRun(); err != nil {
+			return false, err
+		}
+		clock.done(stageIntent, false)
+	}
+	if err := process.Resume(ctx); err != nil {
+		return true, fmt.Errorf("resume VM: %w", err)
+	}
+	clock.done(stageResume, true)
+	return true, nil
+}

@@ -1,0 +1,91 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// withCause says why a call was cut off, where ctx knows.
+func withCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// afterDone calls f when done closes before ctx ends. The returned function
+// waits until that is decided and over; it may be called after ctx ended only
+// if stop's caller ends ctx itself, which build does.
+func afterDone(ctx context.Context, done <-chan struct{}, f func()) (stop func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-done:
+			f()
+		case <-quit:
+		case <-ctx.Done():
+		}
+	}()
+	return func() { close(quit); <-ended }
+}
+
+// stopwatch notes how long the stages of one create take. done measures from
+// the last done or skip; lap starts a measurement of its own, for stages that
+// run beside others.
+type stopwatch struct {
+	now   func() time.Time
+	began time.Time
+
+	mu     sync.Mutex
+	last   time.Time
+	stages []ledger.Stage
+}
+
+func newStopwatch(now func() time.Time) *stopwatch {
+	t := now()
+	return &stopwatch{now: now, began: t, last: t}
+}
+
+func (s *stopwatch) done(name string, engine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.now()
+	s.stages = append(s.stages, ledger.Stage{Name: name, Duration: t.Sub(s.last), Engine: engine})
+	s.last = t
+}
+
+func (s *stopwatch) skip() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = s.now()
+}
+
+func (s *stopwatch) lap() func(name string, engine bool) {
+	from := s.now()
+	return func(name string, engine bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.stages = append(s.stages, ledger.Stage{Name: name, Duration: s.now().Sub(from), Engine: engine})
+	}
+}
+
+// total is the time since the beginning, and what of it was ours: the engine's
+// stages never overlap each other.
+func (s *stopwatch) total() (took, own time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	took = s.now().Sub(s.began)
+	own = took
+	for _, st := range s.stages {
+		if st.Engine {
+			own -= st.Duration
+		}
+	}
+	return took, own
+}

@@ -1,0 +1,131 @@
+package box
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// watch marks the box failed when its VMM ends by itself.
+func (h *Host) watch(b *box) {
+	b.mu.Lock()
+	p := b.vmm
+	b.mu.Unlock()
+	h.workers.Go(func() {
+		select {
+		case <-p.Done():
+			h.died(b, p)
+		case <-h.life.Done():
+		}
+	})
+}
+
+func (h *Host) died(b *box, p VMM) {
+	code, signal, known := p.Exit()
+	expected := false
+	change := func(r *ledger.Record) bool {
+		if b.leaving != leaveNot || b.vmm != p || r.State == ledger.Failed || r.State == ledger.Hibernated || r.Stopped {
+			expected = true
+			return false
+		}
+		r.Enter(ledger.Failed)
+		r.FailedAt = h.now().UTC()
+		r.Error = "VMM died: " + exitText(p)
+		if known {
+			r.ExitCode = &code
+			if signal != 0 {
+				r.Signal = signalName(signal)
+			}
+		}
+		return true
+	}
+	if err := h.commit(b, change); err != nil {
+		// The next start finds the VMM gone; until then memory tells the truth.
+		h.log.Error("the death of a VMM is not in the ledger", "sandbox_id", b.id, "error", err)
+		b.mu.Lock()
+		change(&b.rec)
+		b.mu.Unlock()
+	}
+	if expected {
+		return
+	}
+	h.notify()
+	h.unreserve(b)
+	h.metrics.died()
+	h.tellDeath(b, p)
+}
+
+// tellDeath tells of the end of a VMM that nobody asked for. How one ended that
+// an earlier daemon started, nobody knows: only a parent is told.
+func (h *Host) tellDeath(b *box, p VMM) {
+	attrs := []any{"event", "vm.died", "sandbox_id", b.id, "generation", b.generation}
+	meta := map[string]any{"exit_code": nil, "signal": nil}
+	if code, signal, known := p.Exit(); known {
+		attrs = append(attrs, "exit_code", code, "signal", signalName(signal))
+		if signal != 0 {
+			meta["signal"] = signalName(signal)
+		} else {
+			meta["exit_code"] = code
+		}
+	}
+	if last := lastWords(h.paths.VMMLog(b.id)); last != "" {
+		attrs = append(attrs, "vmm_log", last)
+	}
+	h.log.Error("VMM died", attrs...)
+	h.events.Emit(b.id, hostapi.EventVMDied, "VMM died: "+exitText(p), meta)
+}
+
+// maxLastWords bounds what is quoted of a dead VMM's log, in bytes.
+const maxLastWords = 1 << 10
+
+// lastWords is the end of a VMM's log. The file is in a directory of the VMM's
+// own user, who may have put anything in its place.
+func lastWords(path string) string {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
+		return ""
+	}
+	buf := make([]byte, min(st.Size(), maxLastWords))
+	n, err := f.ReadAt(buf, st.Size()-int64(len(buf)))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return ""
+	}
+	return strings.ToValidUTF8(strings.TrimSpace(string(buf[:n])), "?")
+}
+
+func signalName(s syscall.Signal) string {
+	if s == 0 {
+		return ""
+	}
+	name := unix.SignalName(s)
+	if len(name) > 3 && name[:3] == "SIG" {
+		return name[3:]
+	}
+	return fmt.Sprintf("%d", int(s))
+}
+
+// exitText says how a VMM ended, as far as is known.
+func exitText(p VMM) string {
+	code, signal, known := p.Exit()
+	switch {
+	case !known:
+		return "exit status unknown"
+	case signal != 0:
+		return "killed by signal " + signalName(signal)
+	default:
+		return fmt.Sprintf("exit code %d", code)
+	}
+}

@@ -1,0 +1,396 @@
+package box_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// failing makes each call of a step fail until it is told otherwise.
+type failing struct {
+	mu   sync.Mutex
+	step string
+}
+
+func (f *failing) at(step string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.step = step
+}
+
+func (f *failing) run(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if name == f.step {
+		return boxtest.ErrInjected
+	}
+	return nil
+}
+
+// world is a machine whose steps can be made to fail, with a daemon on it.
+func world(t *testing.T, change ...func(*box.Config, *box.Deps)) (*boxtest.World, *daemon, *failing) {
+	t.Helper()
+	w := boxtest.NewWorld(t)
+	f := &failing{}
+	w.SetStep(f.run)
+	return w, start(t, w, change...), f
+}
+
+func withEvents(e *boxtest.Events) func(*box.Config, *box.Deps) {
+	return func(_ *box.Config, d *box.Deps) { d.Events = e }
+}
+
+func put(t *testing.T, d *daemon, id string, change ...func(*hostapi.BoxSpec)) hostapi.Box {
+	t.Helper()
+	s := spec(1)
+	s.Hostname = "host-" + id[:1] + id[25:]
+	for _, f := range change {
+		f(&s)
+	}
+	b, err := d.Put(t.Context(), id, s)
+	must(t, err)
+	return b
+}
+
+func cold(s *hostapi.BoxSpec) { s.Boot = hostapi.BootCold }
+
+func wantStatus(t *testing.T, d *daemon, id string, want hostapi.Status) hostapi.Box {
+	t.Helper()
+	b, err := d.Get(id)
+	must(t, err)
+	if b.Status != want {
+		t.Errorf("status = %s, want %s (error %q)", b.Status, want, b.Error)
+	}
+	return b
+}
+
+func TestHibernateAndWakeKeepsMemory(t *testing.T) {
+	for name, change := range map[string]func(*hostapi.BoxSpec){"restored": func(*hostapi.BoxSpec) {}, "booted": cold} {
+		t.Run(name, func(t *testing.T) {
+			events := &boxtest.Events{}
+			w, d, _ := world(t, withEvents(events))
+			before := put(t, d, idA, change)
+			keys := w.Told("host-aa")
+			for round := range 2 {
+				w.VMM(idA).Remember("a thought")
+				b, err := d.Hibernate(t.Context(), idA)
+				must(t, err)
+				if b.Status != hostapi.StatusHibernated || b.Seq <= before.Seq || b.Slot != before.Slot || b.VMMPID != 0 {
+					t.Errorf("round %d: hibernated box = %+v", round, b)
+				}
+				if w.VMM(idA) != nil || d.ReservedMB() != 0 {
+					t.Errorf("round %d: a hibernated box has a VMM or %d MB", round, d.ReservedMB())
+				}
+				if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, box.ErrNotRunning) {
+					t.Errorf("exec = %v, want ErrNotRunning", err)
+				}
+				woken, err := d.Wake(t.Context(), idA)
+				must(t, err)
+				if woken.Status != hostapi.StatusRunning || woken.Seq <= b.Seq || woken.Slot != before.Slot {
+					t.Errorf("round %d: woken box = %+v", round, woken)
+				}
+				if got := w.VMM(idA).Memory(); got != "a thought" {
+					t.Errorf("round %d: memory = %q", round, got)
+				}
+				if _, err := os.Stat(w.Paths.State(idA)); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("round %d: spent state is still there (%v)", round, err)
+				}
+			}
+			told := w.Told("host-aa")
+			if told.MachineID != keys.MachineID || len(told.SSHHostKeys) != 0 || told.ResetTCP || string(told.Entropy) == string(keys.Entropy) {
+				t.Errorf("identity after a wake = %+v", told)
+			}
+			must(t, d.Delete(t.Context(), idA, 1))
+			nothingLeft(t, w, d)
+			want := []hostapi.EventType{
+				hostapi.EventRunning, hostapi.EventHibernated, hostapi.EventWoken, hostapi.EventHibernated, hostapi.EventWoken, hostapi.EventDeleted,
+			}
+			if got := events.Types(idA); !slices.Equal(got, want) {
+				t.Errorf("events = %v, want %v", got, want)
+			}
+			for _, ev := range events.Of(idA) {
+				keys := map[hostapi.EventType][]string{
+					hostapi.EventRunning: {"boot_ms", "boot_mode", "from_snapshot", "warm"}, hostapi.EventHibernated: {"snap_ms", "mem_mib"},
+					hostapi.EventWoken: {"wake_ms"}, hostapi.EventDeleted: {"lifetime_seconds"},
+				}[ev.Type]
+				for _, k := range keys {
+					if _, ok := ev.Metadata[k]; !ok {
+						t.Errorf("%s lacks %s: %v", ev.Type, k, ev.Metadata)
+					}
+				}
+			}
+		})
+	}
+}
+
+// The whole table: from each state, each move.
+func TestMovesThatTheTableDoesNotHaveAreRefused(t *testing.T) {
+	moves := map[string]func(*daemon) error{
+		"pause":     func(d *daemon) error { _, err := d.Pause(t.Context(), idA); return err },
+		"resume":    func(d *daemon) error { _, err := d.Resume(t.Context(), idA); return err },
+		"hibernate": func(d *daemon) error { _, err := d.Hibernate(t.Context(), idA); return err },
+		"wake":      func(d *daemon) error { _, err := d.Wake(t.Context(), idA); return err },
+	}
+	legal := map[hostapi.Status][]string{
+		hostapi.StatusRunning:    {"pause", "hibernate", "wake"},
+		hostapi.StatusPaused:     {"resume"},
+		hostapi.StatusHibernated: {"wake"},
+		hostapi.StatusFailed:     {},
+	}
+	for status, allowed := range legal {
+		for name, move := range moves {
+			t.Run(string(status)+" "+name, func(t *testing.T) {
+				w, d, _ := world(t)
+				put(t, d, idA)
+				switch status {
+				case hostapi.StatusPaused:
+					must(t, moves["pause"](d))
+				case hostapi.StatusHibernated:
+					must(t, moves["hibernate"](d))
+				case hostapi.StatusFailed:
+					w.VMM(idA).Die(9)
+					await(t, func() bool { b, _ := d.Get(idA); return b.Status == hostapi.StatusFailed })
+				}
+				err := move(d)
+				if slices.Contains(allowed, name) {
+					must(t, err)
+					return
+				}
+				var refusal *box.StateError
+				if !errors.Is(err, box.ErrIllegalState) || !errors.As(err, &refusal) || refusal.Status != status {
+					t.Errorf("%s = %v, want a refusal that says %s", name, err, status)
+				}
+				wantStatus(t, d, idA, status)
+			})
+		}
+	}
+}
+
+func TestConcurrentWakesAreOneWake(t *testing.T) {
+	w, d, _ := world(t)
+	put(t, d, idA)
+	_, err := d.Hibernate(t.Context(), idA)
+	must(t, err)
+	var mu sync.Mutex
+	starts := 0
+	reached, proceed := make(chan struct{}), make(chan struct{})
+	block := blockAt("restore", reached, proceed)
+	w.SetStep(func(ctx context.Context, name string) error {
+		if name == "start" {
+			mu.Lock()
+			starts++
+			mu.Unlock()
+		}
+		return block(ctx, name)
+	})
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			if b, err := d.Wake(t.Context(), idA); err != nil || b.Status != hostapi.StatusRunning {
+				t.Errorf("Wake = %s, %v", b.Status, err)
+			}
+		})
+	}
+	<-reached
+	if b, _ := d.Get(idA); b.Status != hostapi.StatusHibernated {
+		t.Errorf("status = %s while it wakes, want hibernated", b.Status)
+	}
+	// Whoever hangs up does not end it for the others.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := d.Wake(ctx, idA); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wake = %v, want context.Canceled", err)
+	}
+	close(proceed)
+	wg.Wait()
+	if starts != 1 {
+		t.Errorf("%d VMMs were started, want 1", starts)
+	}
+}
+
+func TestAFailureAtEachStepOfAHibernateLeavesTheBoxRunning(t *testing.T) {
+	for _, step := range []string{"pause", "snapshot", "detach"} {
+		t.Run(step, func(t *testing.T) {
+			w, d, f := world(t)
+			put(t, d, idA)
+			w.VMM(idA).Remember("x")
+			f.at(step)
+			if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, boxtest.ErrInjected) {
+				t.Fatalf("Hibernate = %v, want the injected failure", err)
+			}
+			f.at("")
+			wantStatus(t, d, idA, hostapi.StatusRunning)
+			if state, _ := w.VMM(idA).State(t.Context()); state != vmm.StateRunning {
+				t.Errorf("VM is %s", state)
+			}
+			for _, dir := range []string{w.Paths.State(idA), w.Paths.StateTmp(idA)} {
+				if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("%s is left", dir)
+				}
+			}
+			_, err := d.Hibernate(t.Context(), idA)
+			must(t, err)
+		})
+	}
+}
+
+func TestAVMMThatCannotBeEndedKeepsItsMemoryReserved(t *testing.T) {
+	for _, step := range []string{"kill", "remove-cgroup"} {
+		t.Run(step, func(t *testing.T) {
+			w, d, f := world(t)
+			put(t, d, idA)
+			w.VMM(idA).Remember("x")
+			f.at(step)
+			b, err := d.Hibernate(t.Context(), idA)
+			must(t, err)
+			if b.Status != hostapi.StatusHibernated {
+				t.Errorf("status = %s", b.Status)
+			}
+			if step == "kill" {
+				if d.ReservedMB() == 0 {
+					t.Error("the memory of a VMM that lives is given away")
+				}
+				if _, err := d.Wake(t.Context(), idA); err == nil {
+					t.Error("a second VMM was started beside the first")
+				}
+				wantStatus(t, d, idA, hostapi.StatusHibernated)
+			}
+			f.at("")
+			await(t, func() bool { return w.VMM(idA) == nil && d.ReservedMB() == 0 }) // the sweep
+			_, err = d.Wake(t.Context(), idA)
+			must(t, err)
+			if got := w.VMM(idA).Memory(); got != "x" {
+				t.Errorf("memory = %q", got)
+			}
+		})
+	}
+}
+
+func TestAFailureOfAWakeLeavesTheBoxAsleep(t *testing.T) {
+	for _, step := range []string{"cgroup", "start", "configure", "restore"} {
+		t.Run(step, func(t *testing.T) {
+			w, d, f := world(t)
+			put(t, d, idA)
+			w.VMM(idA).Remember("x")
+			_, err := d.Hibernate(t.Context(), idA)
+			must(t, err)
+			f.at(step)
+			if _, err := d.Wake(t.Context(), idA); err == nil {
+				t.Fatal("Wake succeeded")
+			}
+			f.at("")
+			wantStatus(t, d, idA, hostapi.StatusHibernated)
+			if w.VMM(idA) != nil || d.ReservedMB() != 0 {
+				t.Errorf("left: VMM %v, %d MB", w.VMM(idA), d.ReservedMB())
+			}
+			_, err = d.Wake(t.Context(), idA)
+			must(t, err)
+			if got := w.VMM(idA).Memory(); got != "x" {
+				t.Errorf("memory = %q", got)
+			}
+		})
+	}
+}
+
+// A state is never restored again once a VM may have gone on from it.
+func TestAStateIsSpentWhenItsVMMayHaveRun(t *testing.T) {
+	w, d, f := world(t)
+	put(t, d, idA)
+	_, err := d.Hibernate(t.Context(), idA)
+	must(t, err)
+	f.at("resume")
+	if _, err := d.Wake(t.Context(), idA); err == nil {
+		t.Fatal("Wake succeeded")
+	}
+	wantStatus(t, d, idA, hostapi.StatusFailed)
+	if w.VMM(idA) != nil || d.ReservedMB() != 0 {
+		t.Errorf("left: VMM %v, %d MB", w.VMM(idA), d.ReservedMB())
+	}
+	must(t, d.Delete(t.Context(), idA, 1))
+	nothingLeft(t, w, d)
+}
+
+// The guest runs, so the box does, though its agent is slow.
+func TestAWokenGuestThatDoesNotAnswerRuns(t *testing.T) {
+	w, d, f := world(t)
+	put(t, d, idA)
+	_, err := d.Hibernate(t.Context(), idA)
+	must(t, err)
+	f.at("identity")
+	_, err = d.Wake(t.Context(), idA)
+	must(t, err)
+	wantStatus(t, d, idA, hostapi.StatusRunning)
+	w.VMM(idA).Die(9) // and is watched
+	await(t, func() bool { b, _ := d.Get(idA); return b.Status == hostapi.StatusFailed })
+}
+
+func TestHostLimitsOfHibernateAndWake(t *testing.T) {
+	free := int64(1 << 40)
+	var mu sync.Mutex
+	_, d, _ := world(t, func(c *box.Config, deps *box.Deps) {
+		c.MemoryMB, c.DiskHeadroomMB = 2*600, 100
+		deps.DiskFree = func(string) (int64, error) { mu.Lock(); defer mu.Unlock(); return free, nil }
+	})
+	put(t, d, idA)
+	mu.Lock()
+	free = 512 << 20 // the memory would fit, the headroom would not stay
+	mu.Unlock()
+	if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, box.ErrNoDisk) {
+		t.Errorf("Hibernate = %v, want ErrNoDisk", err)
+	}
+	wantStatus(t, d, idA, hostapi.StatusRunning)
+	mu.Lock()
+	free = 1 << 40
+	mu.Unlock()
+	_, err := d.Hibernate(t.Context(), idA)
+	must(t, err)
+	put(t, d, idB)
+	put(t, d, id(3))
+	if _, err := d.Wake(t.Context(), idA); !errors.Is(err, box.ErrNoMemory) {
+		t.Errorf("Wake = %v, want ErrNoMemory", err)
+	}
+	wantStatus(t, d, idA, hostapi.StatusHibernated)
+	must(t, d.Delete(t.Context(), idB, 1))
+	_, err = d.Wake(t.Context(), idA)
+	must(t, err)
+}
+
+func TestAVMMThatDiesOnItsWayToSleepIsFailed(t *testing.T) {
+	w, d, _ := world(t)
+	put(t, d, idA)
+	w.SetStep(func(_ context.Context, name string) error {
+		if name == "detach" {
+			w.VMM(idA).Die(9)
+			await(t, func() bool { b, _ := d.Get(idA); return b.Status == hostapi.StatusFailed })
+		}
+		return nil
+	})
+	if _, err := d.Hibernate(t.Context(), idA); err == nil {
+		t.Error("Hibernate succeeded")
+	}
+	wantStatus(t, d, idA, hostapi.StatusFailed)
+	must(t, d.Delete(t.Context(), idA, 1))
+	nothingLeft(t, w, d)
+}
+
+func TestUpdateIsOnDisk(t *testing.T) {
+	_, d, _ := world(t)
+	put(t, d, idA)
+	yes := true
+	b, err := d.Update(t.Context(), idA, hostapi.BoxUpdate{Persistent: &yes})
+	must(t, err)
+	rec, _ := d.ledger.Get(idA)
+	if !b.Persistent || !rec.Persistent || rec.State != ledger.Running {
+		t.Errorf("box = %+v, record = %+v", b, rec)
+	}
+}

@@ -1,0 +1,93 @@
+package box
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// source finds what a new box's guest is to begin with. The caller releases it.
+func (h *Host) source(ctx context.Context, id string, spec *hostapi.BoxSpec) (*source, error) {
+	var src *source
+	var err error
+	switch {
+	case spec.Capture != "":
+		src, err = h.fromCapture(ctx, spec)
+	case spec.WarmFrom != "":
+		src, err = h.fromParent(ctx, id, spec)
+	default:
+		src, err = h.fromTemplate(ctx, spec)
+	}
+	if err != nil {
+		return nil, err
+	}
+	src.cold = spec.Boot == hostapi.BootCold
+	src.origin = spec.Origin
+	return src, nil
+}
+
+func (h *Host) fromTemplate(ctx context.Context, spec *hostapi.BoxSpec) (*source, error) {
+	tpl, err := h.templates.Get(ctx, spec.Template)
+	if err != nil {
+		return nil, err
+	}
+	return &source{tpl: tpl, resetTCP: tpl.OpenConnections}, nil
+}
+
+// fromCapture starts a box from a capture, of which nothing is copied but the
+// disk: all children share its memory.
+func (h *Host) fromCapture(ctx context.Context, spec *hostapi.BoxSpec) (*source, error) {
+	c, err := h.useCapture(ctx, spec.Capture)
+	if err != nil {
+		return nil, err
+	}
+	src := &source{capture: c, disk: h.captureFile(c.id, fileOverlay), done: []func(){func() { h.letGo(c) }}}
+	if spec.Boot != hostapi.BootCold {
+		src.from, src.resetTCP = h.paths.Capture(c.id), true
+		switch {
+		case !c.info.Memory:
+			err = invalid("capture %s holds no memory: boot from it cold", c.id)
+		case c.info.Engine != h.cfg.Engine:
+			err = fmt.Errorf("%w: made by %s, this host has %s", ErrBadSnapshot, c.info.Engine, h.cfg.Engine)
+		}
+	}
+	if err == nil {
+		src.tpl, err = h.templates.Build(ctx, c.info.BuildID)
+	}
+	if err != nil {
+		src.release()
+		return nil, err
+	}
+	return src, nil
+}
+
+// fromParent is the source of a warm fork's child.
+func (h *Host) fromParent(ctx context.Context, id string, spec *hostapi.BoxSpec) (*source, error) {
+	parent, err := h.lookup(spec.WarmFrom)
+	if err != nil {
+		return nil, fmt.Errorf("parent of a warm fork: %w", err)
+	}
+	rec := parent.record()
+	if err := forkable(&rec, id); err != nil {
+		return nil, err
+	}
+	tpl, err := h.templates.Build(ctx, rec.BuildID)
+	if err != nil {
+		return nil, err
+	}
+	return &source{tpl: tpl, warm: parent, from: h.paths.State(parent.id), disk: h.paths.Overlay(parent.id)}, nil
+}
+
+// forkable says whether a box can be the parent of a warm fork's child: it runs,
+// or was stopped for that very child, whose create was cut off.
+func forkable(rec *ledger.Record, child string) error {
+	switch {
+	case rec.State != ledger.Running && (rec.State != ledger.Paused || !rec.Stopped || rec.WarmChild != child):
+		return fmt.Errorf("%w: the parent is %s", ErrNotRunning, rec.State)
+	case len(rec.Volumes) > 0:
+		return fmt.Errorf("%w: volumes are attached", ErrIllegalState)
+	}
+	return nil
+}

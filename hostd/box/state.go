@@ -1,0 +1,155 @@
+package box
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// A saved state is a directory with the files of vm.snapshot, written by the
+// VMM and then taken away from it: whatever reads it later, reads what is root's.
+
+// memoryOf is the RAM of a saved state.
+func memoryOf(dir string) string { return filepath.Join(dir, vmm.FileMemory) }
+
+// makeStateDir makes an empty directory that a slot's VMM writes to.
+func makeStateDir(dir string, slot Slot) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	if err := os.Chown(dir, slot.UID, slot.GID); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	return nil
+}
+
+// seal takes a directory that a VMM wrote away from its user: VMMs may read what
+// is in it, and nobody writes. The directory comes first, so that nothing in it
+// can be exchanged for something else while it is looked at. Of the names, only
+// those stay. With sync, the files are on disk when it returns.
+func (h *Host) seal(dir string, sync bool, names ...string) error {
+	if err := h.sealDir(dir, sync, names); err != nil {
+		return fmt.Errorf("seal %s: %w", dir, err)
+	}
+	return nil
+}
+
+func (h *Host) sealDir(dir string, sync bool, names []string) error {
+	if err := os.Chown(dir, os.Geteuid(), h.cfg.GID); err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !slices.Contains(names, e.Name()) {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := h.sealFile(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	if err := h.engine.Detach(dir); err != nil {
+		return err
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		if err := os.Chmod(path, 0o640); errors.Is(err, os.ErrNotExist) {
+			continue // RAM that is a file of its own
+		} else if err != nil {
+			return err
+		}
+		if err := os.Chown(path, os.Geteuid(), h.cfg.GID); err != nil {
+			return err
+		}
+		if sync {
+			if err := syncPath(path); err != nil {
+				return err
+			}
+		}
+	}
+	// VMMs pass through and do not list.
+	if err := os.Chmod(dir, 0o710); err != nil {
+		return err
+	}
+	if sync {
+		return syncPath(dir)
+	}
+	return nil
+}
+
+// sealFile makes a file that a VMM made root's. It may be anything: a link to a
+// file that must not be given away, a pipe that blocks.
+func (h *Host) sealFile(path string) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 {
+		return fmt.Errorf("%s is no file of its own", filepath.Base(path))
+	}
+	return errors.Join(f.Chown(os.Geteuid(), h.cfg.GID), f.Chmod(0o640))
+}
+
+// syncPath flushes a file or a directory.
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// hasState says whether a directory holds a saved state. It appears under its
+// name as a whole.
+func hasState(dir string) bool {
+	for _, name := range []string{vmm.FileConfig, vmm.FileState} {
+		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || !st.Mode().IsRegular() {
+			return false
+		}
+	}
+	return true
+}
+
+// room refuses what would not leave the headroom free.
+func (h *Host) room(need int64) error {
+	free, err := h.diskFree(h.paths.Data)
+	if err != nil {
+		return fmt.Errorf("look for free disk space: %w", err)
+	}
+	if headroom := int64(h.cfg.DiskHeadroomMB) << 20; free-need < headroom {
+		return fmt.Errorf("%w: %d MB are free under %s, up to %d are needed and %d must stay free",
+			ErrNoDisk, free>>20, h.paths.Data, need>>20, headroom>>20)
+	}
+	return nil
+}
+
+// allocated is what a file takes on disk, 0 where there is none.
+func allocated(path string) int64 {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return 0
+	}
+	return st.Blocks * 512
+}

@@ -1,0 +1,265 @@
+package box
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+const (
+	// relayBuffer is what one transfer holds in memory, each way, in bytes.
+	relayBuffer = 64 << 10
+	// continueTimeout is how long an upload waits for the guest to say that it
+	// wants the body; then it is sent, in case that the answer was lost.
+	continueTimeout = 10 * time.Second
+	portsTimeout    = 10 * time.Second
+	maxPorts        = 1 << 20 // bytes of the answer
+	// maxLogLine bounds one line of the guest's log on the wire: a byte may
+	// become six in JSON.
+	maxLogLine = 8 * guestapi.MaxLine
+)
+
+// GuestSays is a refusal of the guest's own, of what it was asked by its tenant.
+type GuestSays struct {
+	Status          int // HTTP, 400 and above
+	Message, Detail string
+}
+
+func (e *GuestSays) Error() string {
+	if e.Detail == "" {
+		return e.Message
+	}
+	return e.Message + ": " + e.Detail
+}
+
+// GuestRequest is passed on to the guest's agent as it is.
+type GuestRequest struct {
+	Method string
+	Path   string // of guestapi
+	Query  url.Values
+	Header http.Header
+	Body   io.Reader // nil: none
+	Length int64     // of the body; -1 where it is not known
+}
+
+// Relay passes a request on to the agent of a running box and returns its
+// answer, whose body the caller closes. Both bodies are streamed. A body that
+// fails is cut off, never ended: the agent can tell it from a complete one. A
+// refusal is a *GuestSays.
+func (h *Host) Relay(ctx context.Context, id string, r GuestRequest) (*http.Response, error) {
+	l, err := h.enterPlain(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	t := &transfer{link: l, host: h}
+	resp, err := t.do(r)
+	if err != nil {
+		err = l.why(err)
+		t.end()
+		return nil, err
+	}
+	resp.Body = &relayedBody{ReadCloser: resp.Body, transfer: t}
+	return resp, nil
+}
+
+// transfer is one request to an agent, on a connection of its own.
+type transfer struct {
+	link *link
+	host *Host
+
+	mu   sync.Mutex
+	conn net.Conn
+	over bool
+}
+
+func (t *transfer) do(r GuestRequest) (*http.Response, error) {
+	u := url.URL{Scheme: "http", Host: "guest", Path: r.Path, RawQuery: r.Query.Encode()}
+	req, err := http.NewRequestWithContext(t.link.ctx, r.Method, u.String(), r.Body)
+	if err != nil {
+		return nil, invalid("%s", err)
+	}
+	req.ContentLength = r.Length
+	if r.Body == nil {
+		req.ContentLength = 0
+	} else if r.Length == 0 {
+		req.Body = http.NoBody
+	}
+	req.Header = r.Header.Clone()
+	if req.Header == nil {
+		req.Header = http.Header{}
+	}
+	req.Header.Set("User-Agent", "")
+	if r.Length != 0 && r.Body != nil {
+		req.Header.Set("Expect", "100-continue")
+	}
+	transport := &http.Transport{
+		DialContext: t.dial, DisableKeepAlives: true, DisableCompression: true,
+		ExpectContinueTimeout: continueTimeout, MaxResponseHeaderBytes: maxHead,
+		ReadBufferSize: relayBuffer, WriteBufferSize: relayBuffer,
+	}
+	resp, err := transport.RoundTrip(req)
+	switch {
+	case errors.Is(err, ErrGuest):
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrGuest, err)
+	case resp.StatusCode >= http.StatusBadRequest:
+		defer resp.Body.Close()
+		return nil, asGuestSays(resp)
+	case resp.StatusCode >= http.StatusMultipleChoices && resp.StatusCode != http.StatusNotModified:
+		resp.Body.Close()
+		return nil, fmt.Errorf("%w: it answered %s", ErrGuest, resp.Status)
+	}
+	return resp, nil
+}
+
+func (t *transfer) dial(context.Context, string, string) (net.Conn, error) {
+	conn, err := t.host.dialAgent(t.link)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	t.conn = conn
+	return conn, nil
+}
+
+// end closes the connection before the use of the slot is over: net/http would
+// close it a moment later.
+func (t *transfer) end() {
+	t.mu.Lock()
+	over := t.over
+	t.over = true
+	if t.conn != nil {
+		t.conn.Close()
+	}
+	t.mu.Unlock()
+	if !over {
+		t.link.leave()
+	}
+}
+
+type relayedBody struct {
+	io.ReadCloser
+	transfer *transfer
+}
+
+// Read says why a body ended early.
+func (b *relayedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = b.transfer.link.why(err)
+	}
+	return n, err
+}
+
+func (b *relayedBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.transfer.end()
+	return err
+}
+
+func asGuestSays(resp *http.Response) error {
+	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		// The agent's HTTP server says this by itself, as plain text.
+		return &GuestSays{Status: resp.StatusCode, Message: "invalid range", Detail: "the file is " + length(resp) + " long"}
+	}
+	var e guestapi.Error
+	if json.Unmarshal(raw, &e) != nil || e.Error == "" {
+		return fmt.Errorf("%w: it answered %s", ErrGuest, resp.Status)
+	}
+	return &GuestSays{Status: resp.StatusCode, Message: e.Error, Detail: e.Detail}
+}
+
+// length is what a refusal of a range says of the whole.
+func length(resp *http.Response) string {
+	if n, ok := strings.CutPrefix(resp.Header.Get("Content-Range"), "bytes */"); ok {
+		return n + " bytes"
+	}
+	return "not so"
+}
+
+// Ports returns what in the guest of a running box listens.
+func (h *Host) Ports(ctx context.Context, id string) ([]hostapi.Port, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, portsTimeout, fmt.Errorf("%w: it does not say what listens", ErrGuest))
+	defer cancel()
+	resp, err := h.Relay(ctx, id, GuestRequest{Method: http.MethodGet, Path: guestapi.PathPorts})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var found []guestapi.ListeningPort
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxPorts)).Decode(&found); err != nil {
+		return nil, fmt.Errorf("%w: decode ports: %w", ErrGuest, err)
+	}
+	out := make([]hostapi.Port, 0, len(found))
+	for _, p := range found {
+		if p.Port < 1 || p.Port > math.MaxUint16 || p.Port == guestapi.Port {
+			continue
+		}
+		out = append(out, hostapi.Port{Port: p.Port, Protocol: p.Protocol, Address: p.Address, Process: p.Process, PID: p.PID})
+	}
+	return out, nil
+}
+
+// Lines is who is handed a log.
+type Lines struct {
+	Began func()                      // called once, before the first line
+	Emit  func(hostapi.LogLine) error // an error of it ends the log
+}
+
+// StartLogs hands on the lines that the start command of a running box's
+// template has written, and with follow those to come until ctx ends. stream is
+// one of guestapi's. A negative tail is the guest's default.
+func (h *Host) StartLogs(ctx context.Context, id, stream string, tail int, follow bool, out Lines) error {
+	query := url.Values{"stream": {stream}}
+	if tail >= 0 {
+		query.Set("tail", strconv.Itoa(tail))
+	}
+	if follow {
+		query.Set("follow", "true")
+	}
+	resp, err := h.Relay(ctx, id, GuestRequest{Method: http.MethodGet, Path: guestapi.PathLogs, Query: query})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	out.Began()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(make([]byte, 4<<10), maxLogLine)
+	for lines.Scan() {
+		var l guestapi.LogLine
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return fmt.Errorf("%w: decode a line of its log: %w", ErrGuest, err)
+		}
+		if l.Stream != guestapi.StreamStdout && l.Stream != guestapi.StreamStderr {
+			return fmt.Errorf("%w: its log has a stream that does not exist", ErrGuest)
+		}
+		if err := out.Emit(hostapi.LogLine{Stream: l.Stream, Time: l.Time, Line: l.Line, Partial: l.Partial}); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%w: read its log: %w", ErrGuest, err)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package box
+
+import (
+	"fmt"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// view converts the box at the border to the wire. A create that failed and is
+// still being cleaned up is not shown: its caller was told that there is no box.
+func (b *box) view() (v hostapi.Box, shown bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.leaving == leaveForget {
+		return hostapi.Box{}, false
+	}
+	r := &b.rec
+	v = hostapi.Box{
+		ID: r.ID, Generation: r.Generation, Seq: r.Seq, Persistent: r.Persistent, Template: r.Template, Boot: hostapi.Boot(r.Boot),
+		CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, Slot: r.Slot,
+		Error: r.Error, ExitCode: r.ExitCode, Signal: r.Signal,
+		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt,
+		CreateDuration: r.Took, CreateOwnDuration: r.Own, PauseMS: r.PauseMS,
+	}
+	v.Status = b.statusLocked()
+	if b.vmm != nil && r.State != ledger.Failed {
+		v.VMMPID = b.vmm.PID()
+	}
+	for _, s := range r.Stages {
+		v.Stages = append(v.Stages, hostapi.Stage{Name: s.Name, Duration: s.Duration, Engine: s.Engine})
+	}
+	return v, true
+}
+
+// statusLocked is the status that others see. The caller holds b.mu.
+func (b *box) statusLocked() hostapi.Status {
+	if b.leaving == leaveBury {
+		return hostapi.StatusDeleting
+	}
+	switch b.rec.State {
+	case ledger.Creating, ledger.Booting:
+		return hostapi.StatusStarting
+	case ledger.Waking:
+		// It was asleep, or stopped, and runs only when its guest is itself.
+		if b.rec.Stopped {
+			return hostapi.StatusPaused
+		}
+		return hostapi.StatusHibernated
+	default:
+		return hostapi.Status(b.rec.State)
+	}
+}
+
+func (b *box) status() hostapi.Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.statusLocked()
+}
+
+// record returns a copy of what is known of the box.
+func (b *box) record() ledger.Record {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rec
+}
+
+// StateError is a move that the state table does not have. It is an
+// ErrIllegalState.
+type StateError struct {
+	Status hostapi.Status // as it is
+	Remedy string         // what to do first, if anything helps
+}
+
+func (e *StateError) Error() string {
+	if e.Remedy == "" {
+		return fmt.Sprintf("%s: it is %s", ErrIllegalState, e.Status)
+	}
+	return fmt.Sprintf("%s: it is %s: %s", ErrIllegalState, e.Status, e.Remedy)
+}
+
+// Is makes it an ErrIllegalState.
+func (e *StateError) Is(target error) bool { return target == ErrIllegalState }
+
+// illegal refuses a move of a box as it is now.
+func (b *box) illegal(move string) error {
+	s := b.status()
+	remedy := ""
+	switch {
+	case s == hostapi.StatusPaused && move != "pause":
+		remedy = "resume it first"
+	case s == hostapi.StatusHibernated && move != "hibernate":
+		remedy = "wake it first"
+	}
+	return &StateError{Status: s, Remedy: remedy}
+}

@@ -1,0 +1,89 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// A volume is plugged into a guest that runs: the state it was restored from
+// knows nothing of it. The guest finds it by its serial number, which is the
+// volume's id. From then on it is a part of the VM, saved and restored with it.
+
+const volumeFS = "ext4"
+
+func asVolumes(list []hostapi.VolumeAttach) []ledger.Volume {
+	var out []ledger.Volume
+	for _, v := range list {
+		out = append(out, ledger.Volume{ID: v.ID, MountPath: v.MountPath})
+	}
+	return out
+}
+
+// attachVolumes gives a box's volumes to the user of its slot, and returns their
+// paths. What was attached is in the record, so whoever takes the box apart
+// detaches it.
+func (h *Host) attachVolumes(ctx context.Context, b *box, slot Slot) (map[string]string, error) {
+	volumes := b.record().Volumes
+	if len(volumes) == 0 {
+		return nil, nil
+	}
+	if h.volumes == nil {
+		return nil, invalid("this host has no volumes")
+	}
+	paths := map[string]string{}
+	for _, v := range volumes {
+		path, err := h.volumes.Attach(ctx, b.id, v.ID, slot.UID, slot.GID)
+		if err != nil {
+			return nil, fmt.Errorf("attach volume %s: %w", v.ID, err)
+		}
+		paths[v.ID] = path
+	}
+	return paths, nil
+}
+
+func (h *Host) plugVolumes(ctx context.Context, b *box, slot Slot, process VMM) error {
+	paths, err := h.attachVolumes(ctx, b, slot)
+	if err != nil {
+		return err
+	}
+	for _, v := range b.record().Volumes {
+		err := process.AddDisk(ctx, vmm.DiskConfig{ID: v.ID, Path: paths[v.ID], ImageType: vmm.ImageRaw, Serial: v.ID})
+		if err != nil {
+			return fmt.Errorf("plug volume %s: %w", v.ID, err)
+		}
+	}
+	return nil
+}
+
+// mountVolumes has the guest mount what was plugged in. The guest waits for the
+// disk itself: only it knows when its kernel has found it.
+func (h *Host) mountVolumes(ctx context.Context, b *box, slot Slot) error {
+	for _, v := range b.record().Volumes {
+		err := h.guest(slot.Number).Mount(ctx, guestapi.Mount{Serial: v.ID, Path: v.MountPath, FSType: volumeFS})
+		if err != nil {
+			return fmt.Errorf("%w: mount volume %s at %s: %w", ErrGuest, v.ID, v.MountPath, err)
+		}
+	}
+	return nil
+}
+
+// detachVolumes takes the volumes of a box back whose VMM has ended.
+func (h *Host) detachVolumes(b *box) error {
+	volumes := b.record().Volumes
+	if h.volumes == nil {
+		return nil
+	}
+	var failed error
+	for _, v := range volumes {
+		if err := h.volumes.Detach(b.id, v.ID); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("detach volume %s: %w", v.ID, err))
+		}
+	}
+	return failed
+}

@@ -1,0 +1,250 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// flight is one wake, whoever asked for it.
+type flight struct {
+	done chan struct{}
+	err  error
+}
+
+// Wake lets a hibernated box run on; a running one is left as it is. Whoever
+// asks while it wakes waits for the same wake. It goes on when ctx ends.
+func (h *Host) Wake(ctx context.Context, id string) (hostapi.Box, error) {
+	b, err := h.lookup(id)
+	if err != nil {
+		return hostapi.Box{}, err
+	}
+	if _, p := b.running(); p == nil || b.isLeaving() != leaveNot {
+		if err := h.joinWake(ctx, b); err != nil {
+			return hostapi.Box{}, err
+		}
+	}
+	v, shown := b.view()
+	if !shown {
+		return hostapi.Box{}, ErrNotFound
+	}
+	return v, nil
+}
+
+func (h *Host) joinWake(ctx context.Context, b *box) error {
+	b.mu.Lock()
+	f := b.waking
+	first := f == nil
+	if first {
+		f = &flight{done: make(chan struct{})}
+		b.waking = f
+	}
+	b.mu.Unlock()
+	if first && !h.spawn(func() { h.fly(b, f, h.wake) }) {
+		h.fly(b, f, func(*box) error { return ErrDraining })
+	}
+	if err := wait(ctx, f.done); err != nil {
+		return err
+	}
+	return f.err
+}
+
+// fly wakes a box for everyone who waits.
+func (h *Host) fly(b *box, f *flight, wake func(*box) error) {
+	f.err = wake(b)
+	b.mu.Lock()
+	b.waking = nil
+	b.mu.Unlock()
+	close(f.done)
+}
+
+func (h *Host) wake(b *box) error {
+	if err := b.acquire(h.life); err != nil {
+		return fmt.Errorf("%w: %w", ErrDraining, err)
+	}
+	defer b.release()
+	switch b.isLeaving() {
+	case leaveForget:
+		return ErrNotFound
+	case leaveBury:
+		return b.illegal("wake")
+	}
+	switch b.record().State {
+	case ledger.Running:
+		return nil
+	case ledger.Hibernated:
+	default:
+		return b.illegal("wake")
+	}
+	began := h.now()
+	_, err := h.goOn(b)
+	took := h.now().Sub(began)
+	h.metrics.moved("wake", took, err)
+	if err != nil {
+		return asNoDisk(fmt.Errorf("wake sandbox: %w", err))
+	}
+	h.tell(b, hostapi.EventWoken, "sandbox is awake", map[string]any{"wake_ms": took.Milliseconds()})
+	return nil
+}
+
+// goOn lets a box run on from its saved state. The ledger says that the state is
+// spent before the VM goes on: from then on the disk moves away from it. A
+// failure before leaves the box as it was; one after fails it, as a VM that
+// dies. The caller holds the operation lock.
+func (h *Host) goOn(b *box) (Slot, error) {
+	// Not the host's life: a wake is over in a moment, and half of one would
+	// have to be taken apart.
+	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.CreateTimeout)
+	defer cancel()
+	rec := b.record()
+	tpl, err := h.templates.Build(ctx, rec.BuildID)
+	if err != nil {
+		return Slot{}, err
+	}
+	if err := h.shedRemains(ctx, b); err != nil {
+		return Slot{}, fmt.Errorf("its old VMM could not be ended: %w", err)
+	}
+	if err := h.reserve(b); err != nil {
+		return Slot{}, err
+	}
+	slot, err := h.slotAgain(ctx, b)
+	if err != nil {
+		h.unreserve(b)
+		return Slot{}, err
+	}
+	clock := newStopwatch(h.now)
+	src := &source{tpl: tpl, from: h.paths.State(b.id), kept: true, resetTCP: rec.ResetTCP}
+	process, ran, err := h.bringUp(ctx, b, src, slot, clock, func() error {
+		return h.commit(b, func(r *ledger.Record) bool {
+			r.State = ledger.Waking
+			r.VMM = h.identityOf(b.vmm)
+			return true
+		})
+	})
+	h.metrics.stages(clock.stages)
+	switch {
+	case err != nil && !ran:
+		return slot, errors.Join(err, h.backToSleep(b, rec))
+	case err != nil && process != nil && !ended(process) && errors.Is(err, ErrGuest):
+		// It runs, and its agent may answer later.
+		h.log.Warn("the guest of a sandbox that woke does not answer", "sandbox_id", b.id, "error", err)
+	case err != nil:
+		return slot, errors.Join(err, h.fail(b, process, "it did not go on from its saved memory: "+err.Error()))
+	}
+	h.runs(b, process)
+	if err := os.RemoveAll(h.paths.State(b.id)); err != nil {
+		h.log.Warn("spent state of a sandbox stays until its next move", "sandbox_id", b.id, "error", err)
+	}
+	return slot, nil
+}
+
+func ended(p VMM) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// runs notes that a box is awake, whatever put it to sleep.
+func (h *Host) runs(b *box, p VMM) {
+	change := func(r *ledger.Record) bool {
+		r.Enter(ledger.Running)
+		r.Stopped, r.WarmChild, r.ResetTCP = false, "", false
+		r.VMM = h.identityOf(p)
+		return true
+	}
+	if err := h.commit(b, change); err != nil {
+		// The VM runs; the next start finds it, and says so again.
+		h.log.Error("a wake is not in the ledger", "sandbox_id", b.id, "error", err)
+		b.mu.Lock()
+		change(&b.rec)
+		b.mu.Unlock()
+	}
+	h.watch(b)
+	h.notify()
+}
+
+// slotAgain returns the slot that a box kept, or another for one that gave its
+// own away.
+func (h *Host) slotAgain(ctx context.Context, b *box) (Slot, error) {
+	if b.slotNumber() != ledger.NoSlot {
+		return h.claim(ctx, b)
+	}
+	// Another slot is another user, who could not write over what the one before
+	// left.
+	if err := os.RemoveAll(h.paths.VMM(b.id)); err != nil {
+		return Slot{}, fmt.Errorf("remove what its last VMM left: %w", err)
+	}
+	return h.takeSlot(ctx, b, func() {})
+}
+
+// backToSleep takes a VM apart that was to go on and has not begun to. rec is
+// the record as it was.
+func (h *Host) backToSleep(b *box, rec ledger.Record) error {
+	b.mu.Lock()
+	p := b.vmm
+	b.vmm = nil
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	defer cancel()
+	err := h.commit(b, func(r *ledger.Record) bool {
+		changed := r.State != rec.State
+		r.State, r.VMM = rec.State, rec.VMM
+		return changed
+	})
+	if p != nil {
+		h.shed(ctx, b, p)
+	} else {
+		h.unreserve(b)
+		err = errors.Join(err, h.cgroups.Remove(ctx, b.id))
+	}
+	// Whatever was wrong with the slot is repaired at the next attempt.
+	b.mu.Lock()
+	b.net = nil
+	b.mu.Unlock()
+	return err
+}
+
+// fail ends a box's VMM and marks it failed: its VM is not what it should be.
+func (h *Host) fail(b *box, p VMM, why string) error {
+	b.mu.Lock()
+	b.vmm = nil
+	b.mu.Unlock()
+	err := h.commit(b, func(r *ledger.Record) bool {
+		r.Enter(ledger.Failed)
+		r.FailedAt = h.now().UTC()
+		r.Error = why
+		return true
+	})
+	if p != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+		defer cancel()
+		h.shed(ctx, b, p)
+		h.tellDeath(b, p)
+	}
+	h.notify()
+	return err
+}
+
+// reserve takes memory for a box that has none.
+func (h *Host) reserve(b *box) error {
+	b.mu.Lock()
+	want := b.rec.ReservedMB - b.reserved
+	b.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.reservedMB+want > h.cfg.MemoryMB {
+		return fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, want, h.reservedMB, h.cfg.MemoryMB)
+	}
+	h.reservedMB += want
+	b.mu.Lock()
+	b.reserved += want
+	b.mu.Unlock()
+	return nil
+}

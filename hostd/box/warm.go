@@ -1,0 +1,157 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// A warm fork's child goes on where its parent stood, in the parent's slot: the
+// same address, the same connections. So the parent's VMM has ended before the
+// child's starts, and the slot changes hands in one write of the ledger. The
+// parent is then paused without a VMM, its memory saved in its own directory;
+// its client resumes it, into another slot.
+
+// stage stops the parent and takes its slot. It returns with the parent's
+// operation lock held, until the child's create has ended.
+func (h *Host) stage(ctx context.Context, b *box, src *source) (Slot, error) {
+	parent := src.warm
+	if err := parent.acquire(ctx); err != nil {
+		return Slot{}, fmt.Errorf("wait for the parent: %w", err)
+	}
+	src.done = append(src.done, parent.release)
+	rec := parent.record()
+	if parent.isLeaving() != leaveNot {
+		return Slot{}, fmt.Errorf("%w: the parent is being deleted", ErrNotRunning)
+	}
+	if err := forkable(&rec, b.id); err != nil {
+		return Slot{}, err
+	}
+	if rec.Stopped {
+		// An earlier create of this child got this far. The slot went with it, and
+		// with the slot the connections.
+		src.resetTCP = true
+		if err := h.reserve(b); err != nil {
+			return Slot{}, err
+		}
+		return h.takeSlot(ctx, b, func() {})
+	}
+	_, p := parent.running()
+	if p == nil {
+		return Slot{}, fmt.Errorf("%w: the parent has no VMM", ErrNotRunning)
+	}
+	slot, err := h.claim(ctx, parent)
+	if err != nil {
+		return Slot{}, err
+	}
+	stood, err := h.save(ctx, parent, p, slot, true)
+	if err != nil {
+		return Slot{}, fmt.Errorf("save the parent: %w", err)
+	}
+	if err := h.handOver(parent, b, slot, stood.Milliseconds()); err != nil {
+		return Slot{}, errors.Join(err, h.unpause(parent, p), os.RemoveAll(h.paths.State(parent.id)))
+	}
+	src.staged = true
+	h.notify()
+	h.tell(parent, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": b.id})
+	// Both are never on the net at once: the child's VMM starts after this one's
+	// end.
+	kctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	defer cancel()
+	if err := p.Kill(kctx); err != nil {
+		return Slot{}, fmt.Errorf("end the parent's VMM: %w", err)
+	}
+	if err := h.cgroups.Remove(kctx, parent.id); err != nil {
+		return Slot{}, fmt.Errorf("remove the parent's cgroup: %w", err)
+	}
+	h.moveReserve(parent, b)
+	if err := os.RemoveAll(h.paths.RAM(parent.id)); err != nil {
+		return Slot{}, err
+	}
+	return slot, nil
+}
+
+// handOver gives the parent's slot to the child, for the ledger and for memory
+// in one step.
+func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
+	return h.commitBoth(parent, child, func(p, c *ledger.Record) error {
+		if p.State != ledger.Running {
+			return fmt.Errorf("%w: the parent's VMM died", ErrNotRunning)
+		}
+		p.Enter(ledger.Paused)
+		p.Stopped, p.ResetTCP, p.WarmChild = true, true, c.ID
+		p.SharedRAM, p.VMM, p.Slot = false, ledger.VMM{}, ledger.NoSlot
+		c.Slot, c.PauseMS = slot.Number, stoodMS
+		return nil
+	}, func() { parent.net, child.net, parent.vmm = nil, &slot, nil })
+}
+
+// unstage gives the slot back to the parent and lets it run on, because its
+// child could not.
+func (h *Host) unstage(b *box, src *source) {
+	parent := src.warm
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	defer cancel()
+	err := h.killVMM(ctx, b)
+	if err == nil {
+		err = h.killVMM(ctx, parent) // if that is what went wrong
+	}
+	if err == nil {
+		err = errors.Join(h.cgroups.Remove(ctx, b.id), h.cgroups.Remove(ctx, parent.id))
+	}
+	if err == nil {
+		err = h.commitBoth(parent, b, func(p, c *ledger.Record) error {
+			p.Slot, p.WarmChild, p.ResetTCP = c.Slot, "", false
+			c.Slot = ledger.NoSlot
+			return nil
+		}, func() { parent.net, b.net, b.vmm = b.net, nil, nil })
+	}
+	if err != nil {
+		h.log.Error("the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
+		return
+	}
+	h.moveReserve(b, parent)
+	if _, err := h.goOn(parent); err != nil {
+		h.log.Error("the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
+		return
+	}
+	h.tell(parent, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
+}
+
+// commitBoth changes two records at once, on disk and then in memory.
+func (h *Host) commitBoth(one, two *box, change func(a, b *ledger.Record) error, then func()) error {
+	// Always the same one first: nobody waits for both the other way round.
+	first, second := one, two
+	if first.id > second.id {
+		first, second = second, first
+	}
+	first.mu.Lock()
+	defer first.mu.Unlock()
+	second.mu.Lock()
+	defer second.mu.Unlock()
+	a, b := one.rec, two.rec
+	if err := change(&a, &b); err != nil {
+		return err
+	}
+	if err := h.ledger.PutAll(a, b); err != nil {
+		return err
+	}
+	one.rec, two.rec = a, b
+	then()
+	return nil
+}
+
+// moveReserve passes the memory that one box was promised on to another.
+func (h *Host) moveReserve(from, to *box) {
+	from.mu.Lock()
+	mb := from.reserved
+	from.reserved = 0
+	from.mu.Unlock()
+	to.mu.Lock()
+	to.reserved += mb
+	to.mu.Unlock()
+}

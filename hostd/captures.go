@@ -1,0 +1,376 @@
+package hostd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/hostd/snapshot"
+)
+
+const (
+	// storeTimeout bounds one upload.
+	storeTimeout = 30 * time.Minute
+	// sweepInterval is how often a host removes from the snapshot store what no
+	// snapshot has; a part of it is by chance, so that hosts take turns.
+	sweepInterval = time.Hour
+	// preloadInterval is how late a template that became ready is stored.
+	preloadInterval = 10 * time.Second
+)
+
+// Labels of a stored capture.
+const (
+	labelBuild    = "build_id"
+	labelTemplate = "template"
+)
+
+// stored is the snapshot store as this host uses it: captures go there with the
+// template build that they were made from, and come back on any host.
+type stored struct {
+	store    *snapshot.Store
+	images   *image.Store
+	captures captures
+	engine   string
+	// room is how many bytes of the data directory may be filled.
+	room func() (int64, error)
+	log  *slog.Logger
+
+	life    context.Context
+	end     context.CancelCauseFunc
+	workers sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	uploads map[string]*storing // under way, by capture
+}
+
+// captures is what stored needs of the boxes.
+type captures interface {
+	OpenCapture(id string) (info hostapi.Capture, dir string, release func(), err error)
+	MarkStored(id string, stored bool) error
+}
+
+// storing is one upload. info and err are set when done is closed.
+type storing struct {
+	done   chan struct{}
+	cancel context.CancelCauseFunc
+	info   hostapi.Capture
+	err    error
+}
+
+var errDeletedMeanwhile = errors.New("the snapshot was deleted while it was stored")
+
+// openStored opens the store that the configuration names, nil if it names none.
+// captures are set before it is used.
+func openStored(ctx context.Context, cfg Config, images *image.Store, engine string, log *slog.Logger) (*stored, error) {
+	if cfg.SnapshotStore == "" {
+		return nil, nil //nolint:nilnil // no store is no error
+	}
+	store, err := snapshot.Open(ctx, cfg.SnapshotStore, snapshot.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("BERTH_SNAPSHOT_STORE: %w", err)
+	}
+	s := &stored{store: store, images: images, engine: engine, log: log, uploads: map[string]*storing{}}
+	s.room = func() (int64, error) {
+		free, err := freeBytes(cfg.DataDir)
+		return free - int64(cfg.DiskHeadroomMB)<<20, err
+	}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	return s, nil
+}
+
+// close ends what is under way.
+func (s *stored) close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.end(box.ErrDraining)
+	s.workers.Wait()
+	return s.store.Close()
+}
+
+// StoreCapture uploads a capture and waits until it is complete in the store.
+// Whoever asks meanwhile waits for the same upload, which goes on when ctx ends.
+func (s *stored) StoreCapture(ctx context.Context, id string) (hostapi.Capture, error) {
+	up, err := s.begin(id)
+	if err != nil {
+		return hostapi.Capture{}, err
+	}
+	select {
+	case <-up.done:
+		return up.info, up.err
+	case <-ctx.Done():
+		return hostapi.Capture{}, context.Cause(ctx)
+	}
+}
+
+// begin joins the upload of a capture, or starts it.
+func (s *stored) begin(id string) (*storing, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, box.ErrDraining
+	}
+	if up := s.uploads[id]; up != nil {
+		return up, nil
+	}
+	tctx, cancelTimeout := context.WithTimeout(s.life, storeTimeout)
+	ctx, cancel := context.WithCancelCause(tctx)
+	up := &storing{done: make(chan struct{}), cancel: cancel}
+	s.uploads[id] = up
+	s.workers.Go(func() {
+		defer cancelTimeout()
+		defer cancel(nil)
+		up.info, up.err = s.upload(ctx, id)
+		s.mu.Lock()
+		delete(s.uploads, id)
+		s.mu.Unlock()
+		close(up.done)
+	})
+	return up, nil
+}
+
+func (s *stored) upload(ctx context.Context, id string) (hostapi.Capture, error) {
+	info, dir, release, err := s.captures.OpenCapture(id)
+	if err != nil {
+		return hostapi.Capture{}, err
+	}
+	defer release()
+	src, err := s.source(&info, dir)
+	if err != nil {
+		return hostapi.Capture{}, fmt.Errorf("store capture %s: %w", id, err)
+	}
+	_, stats, err := s.store.Upload(ctx, id, src)
+	if err != nil {
+		return hostapi.Capture{}, refusal(err)
+	}
+	if err := s.captures.MarkStored(id, true); err != nil {
+		return hostapi.Capture{}, err
+	}
+	info.Stored = true
+	s.log.Info("capture is stored", "capture_id", id, "chunks", stats.Chunks, "new_chunks", stats.NewChunks, "new_bytes", stats.NewBytes,
+		"took_ms", stats.Took.Milliseconds())
+	return info, nil
+}
+
+// source lists what a capture is made of: its own files, and those of the build.
+func (s *stored) source(info *hostapi.Capture, dir string) (snapshot.Source, error) {
+	src := snapshot.Source{Meta: snapshot.Meta{
+		Engine: info.Engine, Labels: map[string]string{labelBuild: info.BuildID, labelTemplate: info.Template},
+	}}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return src, err
+	}
+	for _, e := range entries {
+		if e.Type().IsRegular() && !strings.HasPrefix(e.Name(), ".") {
+			src.Files = append(src.Files, snapshot.LocalFile{Name: e.Name(), Path: filepath.Join(dir, e.Name())})
+		}
+	}
+	parts, err := s.images.Parts(info.BuildID)
+	if err != nil {
+		return src, err
+	}
+	for _, p := range parts {
+		if p.Key == "" {
+			src.Files = append(src.Files, snapshot.LocalFile{Name: p.Name, Path: p.Path})
+			continue
+		}
+		src.Shared = append(src.Shared, snapshot.LocalShared{
+			SharedFile: snapshot.SharedFile{Name: p.Name, SHA256: p.Key, Size: p.Size}, Path: p.Path,
+		})
+	}
+	return src, nil
+}
+
+// preload stores the builds of templates ahead of the first snapshot of each,
+// which would otherwise wait for some hundred megabytes.
+func (s *stored) preload(ctx context.Context, ready func() []string) {
+	done := map[string]bool{}
+	tick := time.NewTicker(preloadInterval)
+	defer tick.Stop()
+	for {
+		for _, build := range ready() {
+			if done[build] {
+				continue
+			}
+			if err := s.share(ctx, build); err != nil {
+				if ctx.Err() == nil {
+					s.log.Warn("template build is not in the snapshot store yet", "build_id", build, "error", err)
+				}
+				continue
+			}
+			done[build] = true
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *stored) share(ctx context.Context, build string) error {
+	parts, err := s.images.Parts(build)
+	if err != nil {
+		return err
+	}
+	var files []snapshot.LocalShared
+	for _, p := range parts {
+		if p.Key != "" {
+			files = append(files, snapshot.LocalShared{SharedFile: snapshot.SharedFile{Name: p.Name, SHA256: p.Key, Size: p.Size}, Path: p.Path})
+		}
+	}
+	stats, err := s.store.Share(ctx, files)
+	if err != nil {
+		return err
+	}
+	s.log.Info("template build is in the snapshot store", "build_id", build, "new_chunks", stats.NewChunks, "new_bytes", stats.NewBytes,
+		"took_ms", stats.Took.Milliseconds())
+	return nil
+}
+
+// DeleteStored removes a stored capture, wherever it was made, and ends an
+// upload of it that is under way here.
+func (s *stored) DeleteStored(ctx context.Context, id string) error {
+	s.mu.Lock()
+	up := s.uploads[id]
+	s.mu.Unlock()
+	if up != nil {
+		up.cancel(errDeletedMeanwhile)
+		select {
+		case <-up.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if err := s.store.Delete(ctx, id); err != nil {
+		return refusal(err)
+	}
+	if err := s.captures.MarkStored(id, false); err != nil && !errors.Is(err, box.ErrNoSnapshot) {
+		return err
+	}
+	return nil
+}
+
+// Fetch fills dir with the files of a stored capture and puts the build that it
+// was made from among the templates' builds, if it is not there.
+func (s *stored) Fetch(ctx context.Context, id, dir string) error {
+	began := time.Now()
+	aside := filepath.Join(dir, ".fetched")
+	m, err := s.store.Fetch(ctx, id, aside, snapshot.FetchOptions{
+		Engine: s.engine,
+		Shared: func(snapshot.SharedFile) (string, bool) { return "", false },
+		Admit:  s.admit,
+	})
+	if err != nil {
+		return refusal(err)
+	}
+	build, err := buildOf(aside, m.Labels[labelBuild])
+	if err != nil {
+		return err
+	}
+	err = s.images.Import(ctx, build, func(ctx context.Context, to string) error {
+		if err := os.Rename(filepath.Join(aside, image.PartsDir), filepath.Join(to, image.PartsDir)); err != nil {
+			return fmt.Errorf("%w: it has no template build: %w", image.ErrCorrupt, err)
+		}
+		return s.store.FetchShared(ctx, &m, to, nil)
+	})
+	if err != nil {
+		return refusal(err)
+	}
+	for i := range m.Files {
+		name := m.Files[i].Name
+		if filepath.Dir(name) != "." {
+			continue // of the build
+		}
+		if err := os.Rename(filepath.Join(aside, name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	s.log.Info("capture is fetched", "capture_id", id, "build_id", build, "took_ms", time.Since(began).Milliseconds())
+	return os.RemoveAll(aside)
+}
+
+// buildOf reads which build a capture was made from. What the store's manifest
+// says of it must agree: it is what a person goes by.
+func buildOf(dir, label string) (string, error) {
+	var info hostapi.Capture
+	raw, err := os.ReadFile(filepath.Join(dir, "capture.json"))
+	if err == nil {
+		err = json.Unmarshal(raw, &info)
+	}
+	if err == nil && info.BuildID != label {
+		err = fmt.Errorf("it was made from build %q, and is labelled %q", info.BuildID, label)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: capture.json: %w", box.ErrBadSnapshot, err)
+	}
+	return info.BuildID, nil
+}
+
+// admit refuses a capture that would fill the disk.
+func (s *stored) admit(m *snapshot.Manifest) error {
+	room, err := s.room()
+	if err != nil {
+		return err
+	}
+	if need := m.Bytes(); need > room {
+		return fmt.Errorf("%w: the snapshot takes %d MB, and there is room for %d", box.ErrNoDisk, need>>20, max(room, 0)>>20)
+	}
+	return nil
+}
+
+// refusal names an error of the store as boxes and the API do.
+func refusal(err error) error {
+	for is, as := range map[error]error{
+		snapshot.ErrNotFound:    box.ErrNoSnapshot,
+		snapshot.ErrInvalid:     box.ErrInvalid,
+		snapshot.ErrIncomplete:  box.ErrBadSnapshot,
+		snapshot.ErrDamaged:     box.ErrBadSnapshot,
+		snapshot.ErrOtherFormat: box.ErrBadSnapshot,
+		snapshot.ErrOtherEngine: box.ErrBadSnapshot,
+		image.ErrCorrupt:        box.ErrBadSnapshot,
+		image.ErrOtherEngine:    box.ErrBadSnapshot,
+		image.ErrNoTemplate:     box.ErrBadSnapshot,
+		errDeletedMeanwhile:     box.ErrNoSnapshot,
+	} {
+		if errors.Is(err, is) {
+			return fmt.Errorf("%w: %w", as, err)
+		}
+	}
+	return err
+}
+
+// Run removes from the store what no snapshot has, until ctx ends.
+func (s *stored) Run(ctx context.Context) {
+	for {
+		timer := time.NewTimer(sweepInterval/2 + rand.N(sweepInterval)) //nolint:gosec // nobody gains by guessing it
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		done, err := s.store.Collect(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			s.log.Error("what no snapshot has could not be removed from the store", "error", err)
+		case !done.Busy:
+			s.log.Info("snapshot store was swept", "chunks", done.Chunks, "shared_files", done.Shared, "bytes", done.Bytes)
+		}
+	}
+}

@@ -1,0 +1,350 @@
+package hostd
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+var captureEngine = vmm.Engine{Kind: "chvemu", Version: "v1"}
+
+const buildID = "0123456789abcdef0123456789abcdef"
+
+// storedHost is a host's side of the snapshot store, with real stores and boxes
+// that are only a directory.
+type storedHost struct {
+	*stored
+	images *image.Store
+	dir    string // of captures
+
+	mu     sync.Mutex
+	marked []string
+	opened int
+	hold   chan struct{} // if set, OpenCapture waits for it
+}
+
+func newStoredHost(t *testing.T, store string) *storedHost {
+	t.Helper()
+	h := &storedHost{dir: t.TempDir()}
+	images, err := image.Open(t.Context(), image.Config{Dir: filepath.Join(h.dir, "templates"), Engine: captureEngine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{SnapshotStore: "file://" + store, DataDir: h.dir}
+	s, err := openStored(t.Context(), cfg, images, "chvemu v1", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.captures = h
+	h.stored, h.images = s, images
+	t.Cleanup(func() {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+func (h *storedHost) OpenCapture(id string) (info hostapi.Capture, dir string, release func(), err error) {
+	h.mu.Lock()
+	h.opened++
+	h.mu.Unlock()
+	if h.hold != nil {
+		<-h.hold
+	}
+	dir = filepath.Join(h.dir, id)
+	raw, err := os.ReadFile(filepath.Join(dir, "capture.json"))
+	if err != nil {
+		return info, "", nil, box.ErrNoSnapshot
+	}
+	return info, dir, func() {}, json.Unmarshal(raw, &info)
+}
+
+func (h *storedHost) MarkStored(id string, stored bool) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.marked = append(h.marked, fmt.Sprint(id, " ", stored))
+	if _, err := os.Stat(filepath.Join(h.dir, id)); err != nil {
+		return box.ErrNoSnapshot
+	}
+	return nil
+}
+
+// capture makes one, of a build that it makes too.
+func (h *storedHost) capture(t *testing.T, id string) {
+	t.Helper()
+	h.build(t)
+	dir := filepath.Join(h.dir, id)
+	put(t, filepath.Join(dir, "memory-ranges"), bytes.Repeat([]byte("memory of "+id), 1000))
+	put(t, filepath.Join(dir, "overlay.img"), bytes.Repeat([]byte("disk of "+id), 1000))
+	put(t, filepath.Join(dir, "config.json"), []byte("{}"))
+	put(t, filepath.Join(dir, "state.json"), []byte("{}"))
+	put(t, filepath.Join(dir, ".capture.json"), []byte("half a write"))
+	raw, err := json.Marshal(hostapi.Capture{ID: id, BuildID: buildID, Template: "base", Engine: "chvemu v1", Memory: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(dir, "capture.json"), raw)
+}
+
+// build writes one as the template store has it.
+func (h *storedHost) build(t *testing.T) {
+	t.Helper()
+	root := filepath.Join(h.dir, "templates")
+	file := func(path, content string) map[string]any {
+		put(t, filepath.Join(root, path), []byte(content))
+		sum := sha256.Sum256([]byte(content))
+		return map[string]any{"size": len(content), "sha256": fmt.Sprintf("%x", sum)}
+	}
+	document := func(path string, v map[string]any) {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, filepath.Join(root, path), raw)
+	}
+	const layerKey = "fedcba9876543210fedcba9876543210"
+	layer := file("layers/"+layerKey+"/layer.ext4", "root file system")
+	layer["format"], layer["key"] = 1, layerKey
+	document("layers/"+layerKey+"/layer.json", layer)
+	kernel := file("kernel", "vmlinux")
+	file("kernels/"+kernel["sha256"].(string)+"/vmlinux", "vmlinux")
+	kernel["release"] = "6.12"
+	files := map[string]any{}
+	for _, name := range []string{"initramfs.cpio", "overlay.ext4", "ram", "state/config.json", "state/state.json"} {
+		files[name] = file("builds/"+buildID+"/"+name, "content of "+name)
+	}
+	document("builds/"+buildID+"/template.json", map[string]any{
+		"format": 1, "build_id": buildID, "definition": map[string]any{"name": "base", "cpu": 1, "memory_mb": 512, "disk_mb": 1024},
+		"engine": map[string]any{"kind": captureEngine.Kind, "version": captureEngine.Version},
+		"kernel": kernel, "layers": []string{layerKey}, "files": files,
+	})
+	if _, err := h.images.Build(buildID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func put(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fetch brings a capture to where a box's host would have it.
+func (h *storedHost) fetch(t *testing.T, id string) (dir string, err error) {
+	t.Helper()
+	dir = filepath.Join(h.dir, ".tmp-"+id)
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	return dir, h.Fetch(t.Context(), id, dir)
+}
+
+func TestACaptureIsFetchedOnAHostThatHasNothing(t *testing.T) {
+	store := t.TempDir()
+	a, b := newStoredHost(t, store), newStoredHost(t, store)
+	a.capture(t, "snap-1")
+	info, err := a.StoreCapture(t.Context(), "snap-1")
+	if err != nil || !info.Stored || info.ID != "snap-1" || strings.Join(a.marked, ",") != "snap-1 true" {
+		t.Fatalf("stored %+v, %v, marked %v", info, err, a.marked)
+	}
+	dir, err := b.fetch(t, "snap-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"memory-ranges", "overlay.img", "config.json", "state.json", "capture.json"} {
+		want, errA := os.ReadFile(filepath.Join(a.dir, "snap-1", name))
+		got, errB := os.ReadFile(filepath.Join(dir, name))
+		if err := errors.Join(errA, errB); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 5 {
+		t.Errorf("directory has %v, %v", entries, err)
+	}
+	tpl, err := b.images.Build(buildID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := os.ReadFile(tpl.Layers[0]); err != nil || string(raw) != "root file system" {
+		t.Errorf("layer = %q, %v", raw, err)
+	}
+	// With the build there, a second capture brings only its own.
+	a.capture(t, "snap-2")
+	if _, err := a.StoreCapture(t.Context(), "snap-2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(store, "shared")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.fetch(t, "snap-2"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestACaptureThatCannotBeUsedIsRefusedByName(t *testing.T) {
+	for name, c := range map[string]struct {
+		id     string
+		change func(t *testing.T, store string, h *storedHost)
+		want   error
+		says   string
+	}{
+		"unknown":        {"snap-9", nil, box.ErrNoSnapshot, "snap-9"},
+		"another engine": {"snap-1", func(_ *testing.T, _ string, h *storedHost) { h.engine = "cloud-hypervisor v53.0" }, box.ErrBadSnapshot, "v53.0"},
+		"chunks are missing": {"snap-1", func(t *testing.T, store string, _ *storedHost) {
+			if err := os.RemoveAll(filepath.Join(store, "chunks")); err != nil {
+				t.Fatal(err)
+			}
+		}, box.ErrBadSnapshot, "chunk 0"},
+		"the build is missing": {"snap-1", func(t *testing.T, store string, _ *storedHost) {
+			if err := os.RemoveAll(filepath.Join(store, "shared")); err != nil {
+				t.Fatal(err)
+			}
+		}, box.ErrBadSnapshot, "build/"},
+		"chunks are damaged": {"snap-1", func(t *testing.T, store string, _ *storedHost) {
+			err := filepath.WalkDir(filepath.Join(store, "chunks"), func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.Type().IsRegular() {
+					err = os.Truncate(path, 3)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, box.ErrBadSnapshot, "chunk 0"},
+		"no room": {"snap-1", func(_ *testing.T, _ string, h *storedHost) {
+			h.room = func() (int64, error) { return 10, nil }
+		}, box.ErrNoDisk, "room for"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := t.TempDir()
+			a, b := newStoredHost(t, store), newStoredHost(t, store)
+			a.capture(t, "snap-1")
+			if _, err := a.StoreCapture(t.Context(), "snap-1"); err != nil {
+				t.Fatal(err)
+			}
+			if c.change != nil {
+				c.change(t, store, b)
+			}
+			_, err := b.fetch(t, c.id)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("fetch = %v, want %v that names %q", err, c.want, c.says)
+			}
+			if _, err := b.images.Build(buildID); !errors.Is(err, image.ErrNoTemplate) {
+				t.Errorf("build = %v", err)
+			}
+		})
+	}
+}
+
+func TestOneUploadOfACaptureAtATime(t *testing.T) {
+	h := newStoredHost(t, t.TempDir())
+	h.capture(t, "snap-1")
+	h.hold = make(chan struct{})
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := h.StoreCapture(gone, "snap-1"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that leaves: %v", err)
+	}
+	var group sync.WaitGroup
+	for range 8 {
+		up, err := h.begin("snap-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		group.Go(func() {
+			<-up.done
+			if up.err != nil || !up.info.Stored {
+				t.Errorf("upload: %+v, %v", up.info, up.err)
+			}
+		})
+	}
+	close(h.hold)
+	group.Wait()
+	if h.opened != 1 || len(h.marked) != 1 {
+		t.Errorf("opened %d times, marked %v", h.opened, h.marked)
+	}
+	if _, err := h.StoreCapture(t.Context(), "snap-2"); !errors.Is(err, box.ErrNoSnapshot) {
+		t.Errorf("a capture that is not here: %v", err)
+	}
+}
+
+func TestADeleteEndsTheUpload(t *testing.T) {
+	h := newStoredHost(t, t.TempDir())
+	h.capture(t, "snap-1")
+	h.hold = make(chan struct{})
+	up, err := h.begin("snap-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deleted := make(chan error, 1)
+	go func() { deleted <- h.DeleteStored(context.WithoutCancel(t.Context()), "snap-1") }()
+	// Which one comes first does not matter: nothing is stored afterwards.
+	close(h.hold)
+	<-up.done
+	if err := <-deleted; err != nil {
+		t.Errorf("delete = %v", err)
+	}
+	if there, err := h.store.Has(t.Context(), "snap-1"); err != nil || there {
+		t.Errorf("has = %v, %v", there, err)
+	}
+	if err := h.DeleteStored(t.Context(), "snap-1"); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+func TestAStoppingHostUploadsNoMore(t *testing.T) {
+	h := newStoredHost(t, t.TempDir())
+	s, err := openStored(t.Context(), Config{SnapshotStore: "file://" + t.TempDir()}, h.images, "x", h.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.StoreCapture(t.Context(), "snap-1"); !errors.Is(err, box.ErrDraining) {
+		t.Errorf("store = %v", err)
+	}
+}
+
+func TestSnapshotStoreSetting(t *testing.T) {
+	p := &preflight{ctx: t.Context()}
+	for name, c := range map[string]struct{ url, says, fails string }{
+		"none":            {"", "none", ""},
+		"a directory":     {"file://" + t.TempDir() + "/new", "written to", ""},
+		"not absolute":    {"file://x/y", "", "three slashes"},
+		"another service": {"gs://x", "", "BERTH_SNAPSHOT_STORE"},
+		"not a directory": {"file:///dev/null/x", "", "BERTH_SNAPSHOT_STORE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.cfg.SnapshotStore = c.url
+			detail, err := p.snapshots()
+			if c.fails == "" && (err != nil || !strings.Contains(detail, c.says)) || c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)) {
+				t.Errorf("check = %q, %v", detail, err)
+			}
+		})
+	}
+	if err := failed([]Check{{Name: "x", Err: errors.New("away"), Later: true}}); err != nil {
+		t.Errorf("a store that is away keeps serve from starting: %v", err)
+	}
+	none, err := openStored(t.Context(), Config{}, nil, "", nil)
+	if none != nil || err != nil {
+		t.Errorf("no store = %v, %v", none, err)
+	}
+}

@@ -1,0 +1,44 @@
+package hostd
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/berth-cloud/berth/hostd/events"
+)
+
+func newRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// openEvents opens what records what happens to sandboxes.
+func openEvents(cfg Config, registry prometheus.Registerer, log *slog.Logger) (*events.Recorder, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("which run of the machine this is: %w", err)
+	}
+	return events.Open(events.Config{
+		Dir: filepath.Join(cfg.DataDir, "events"), AgentID: cfg.AgentID, BootID: strings.TrimSpace(string(boot)),
+		Metrics: events.NewMetrics(registry), Log: log,
+	})
+}
+
+// forgetEvents removes the events of sandboxes that are gone: a crash may come
+// between the end of a sandbox and that of its stream.
+func (d *Daemon) forgetEvents() {
+	var ids []string
+	for _, rec := range d.ledger.Boxes() {
+		ids = append(ids, rec.ID)
+	}
+	if err := d.events.Keep(ids); err != nil {
+		d.log.Warn("events of sandboxes that are gone stay on disk", "error", err)
+	}
+}
