@@ -59,6 +59,13 @@ Settings are environment variables:
   BERTH_PKI_DIR         certificate of this host (default /etc/berth/pki)
   BERTH_TEMPLATE_DIR    built templates (default <data dir>/templates); hosts of one machine may share it
   BERTH_TEMPLATE_SOURCES  directory of <name>/template.yaml that serve keeps built (default: none)
+  BERTH_OCI_ALLOW       registries (host or host:port) and address prefixes that
+                        tenants' images may come from though they are private
+  BERTH_OCI_MAX_MB      largest image, unpacked (default 8192)
+  BERTH_GUEST_CAS       directory of *.crt that bootstrapped templates trust, too
+                        (default /usr/local/share/ca-certificates; "" for none)
+  BERTH_SNAPSHOT_STORE  file:///directory or s3://bucket?region=..., where every host finds
+                        snapshots (default: none, they stay on their host)
   BERTH_LISTEN          address of the API (default :7443)
   BERTH_ADVERTISE       host:port that replicas call (default: BERTH_LISTEN)
   BERTH_PEERS           replicas' peer ports, comma-separated (default: those told at join)
@@ -99,7 +106,7 @@ Settings are environment variables:
 			Use: "purge", Short: "Remove every sandbox of this host, with its VM, network and disk", Args: cobra.NoArgs, RunE: purge,
 			Long: `Purge kills every VM of this host and removes their networks, cgroups and disks,
 for a host that is taken out of service. The daemon must not be running.
-Templates and the host's certificate stay.`,
+Templates, volumes and the host's certificate stay.`,
 		},
 	)
 	return root

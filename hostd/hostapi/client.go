@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -37,31 +38,64 @@ type Call struct {
 
 // Client calls one host. It is safe for concurrent use.
 type Client struct {
-	base      string
-	http      *http.Client
-	transport *http.Transport
+	addr string
+	base string
+	// Calls with one short answer share one HTTP/2 connection.
+	http *http.Client
+	// Long bodies have HTTP/1.1 connections of their own: on a shared one a
+	// reader that stalls would hold up the windows of everybody else.
+	streams *http.Client
+	dialer  *net.Dialer
+	tls     *tls.Config // of HTTP/1.1 connections
 }
 
 // NewClient returns a client of the host at addr (host:port). The TLS
 // configuration comes from PeerTLS with IsHost. Nothing is dialled yet.
 func NewClient(addr string, tlsConfig *tls.Config) *Client {
-	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 10 * time.Second}
-	t := &http.Transport{
+	// A host that vanishes without a word must not hold its callers for the
+	// kernel's quarter of an hour.
+	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3,
+	}}
+	shared := &http.Transport{
 		DialContext:         dialer.DialContext,
 		TLSClientConfig:     tlsConfig,
-		TLSHandshakeTimeout: 5 * time.Second,
+		TLSHandshakeTimeout: handshakeTimeout,
 		MaxIdleConnsPerHost: 32,
 		IdleConnTimeout:     time.Minute,
 		ForceAttemptHTTP2:   true,
-		// A host that vanishes without a word must not hold its callers for the
-		// kernel's quarter of an hour: an idle connection is pinged.
-		HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
 	}
-	return &Client{base: "https://" + addr, http: &http.Client{Transport: t}, transport: t}
+	oldTLS := tlsConfig.Clone()
+	oldTLS.NextProtos = []string{"http/1.1"}
+	old := new(http.Protocols)
+	old.SetHTTP1(true)
+	own := &http.Transport{
+		DialContext:         dialer.DialContext,
+		TLSClientConfig:     oldTLS,
+		TLSHandshakeTimeout: handshakeTimeout,
+		MaxIdleConnsPerHost: 4,
+		IdleConnTimeout:     time.Minute,
+		Protocols:           old,
+		// How long an upload waits for the host to say that it wants the body.
+		ExpectContinueTimeout: 10 * time.Second,
+		DisableCompression:    true, // bytes are passed on as they are
+		WriteBufferSize:       64 << 10,
+		ReadBufferSize:        64 << 10,
+	}
+	return &Client{
+		addr: addr, base: "https://" + addr, http: &http.Client{Transport: shared}, streams: &http.Client{Transport: own},
+		dialer: dialer, tls: oldTLS,
+	}
 }
 
+const handshakeTimeout = 5 * time.Second
+
 // Close closes idle connections.
-func (c *Client) Close() { c.transport.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.http.CloseIdleConnections()
+	c.streams.CloseIdleConnections()
+}
 
 // Healthz returns nil when the daemon serves.
 func (c *Client) Healthz(ctx context.Context) error {
@@ -128,51 +162,24 @@ func (c *Client) Exec(ctx context.Context, call Call, id string, req ExecRequest
 // do makes one request. A refusal by the host is a *Error; anything else wraps
 // ErrUnreachable or ErrUnknownOutcome.
 func (c *Client) do(ctx context.Context, call Call, method, path string, in, out any) error {
-	var body io.Reader
+	req := request{method: method, path: path}
 	if in != nil {
 		raw, err := json.Marshal(in)
 		if err != nil {
 			return fmt.Errorf("%s %s: encode request: %w", method, path, err)
 		}
-		body = bytes.NewReader(raw)
+		req.body, req.length = bytes.NewReader(raw), int64(len(raw))
+		req.header = http.Header{"Content-Type": {"application/json"}}
 	}
-	// A request that was never given to a connection cannot have been processed.
-	var connected atomic.Bool
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), method, c.base+path, body)
+	resp, err := c.send(ctx, c.http, call, req)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w: %w", method, path, ErrUnreachable, err)
-	}
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if call.RequestID != "" {
-		req.Header.Set(HeaderRequestID, call.RequestID)
-	}
-	if call.Term > 0 {
-		req.Header.Set(HeaderTerm, strconv.FormatUint(call.Term, 10))
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		kind := ErrUnknownOutcome
-		if !connected.Load() {
-			kind = ErrUnreachable
-		}
-		return fmt.Errorf("%s %s: %w: %w", method, path, kind, err)
+		return err
 	}
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBytes+1))
+	raw, err := readAnswer(resp.Body)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s %s: %w: read answer: %w", method, path, ErrUnknownOutcome, err)
-	case len(raw) > maxResponseBytes:
-		return fmt.Errorf("%s %s: %w: answer is larger than %d bytes", method, path, ErrUnknownOutcome, maxResponseBytes)
-	case resp.StatusCode >= 400:
-		var e Error
-		if json.Unmarshal(raw, &e) != nil || e.Code == "" {
-			e = Error{Code: CodeInternal, Message: "host answered " + resp.Status}
-		}
-		return &e
+		return fmt.Errorf("%s %s: %w: %w", method, path, ErrUnknownOutcome, err)
 	case out == nil || len(raw) == 0:
 		return nil
 	}
@@ -180,6 +187,95 @@ func (c *Client) do(ctx context.Context, call Call, method, path string, in, out
 		return fmt.Errorf("%s %s: %w: decode answer: %w", method, path, ErrUnknownOutcome, err)
 	}
 	return nil
+}
+
+// request is one request to a host.
+type request struct {
+	method string
+	path   string // with its query
+	header http.Header
+	body   io.Reader
+	length int64 // of the body; -1 where it is not known
+}
+
+// send makes a request and returns its answer, whose body the caller closes.
+// The errors are those of do.
+func (c *Client) send(ctx context.Context, via *http.Client, call Call, r request) (*http.Response, error) {
+	// A request that was never given to a connection cannot have been processed.
+	var connected atomic.Bool
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
+	req, err := r.build(httptrace.WithClientTrace(ctx, trace), c.base, call)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := via.Do(req)
+	if err != nil {
+		kind := ErrUnknownOutcome
+		if !connected.Load() {
+			kind = ErrUnreachable
+		}
+		return nil, fmt.Errorf("%s: %w: %w", r.name(), kind, err)
+	}
+	if resp.StatusCode < http.StatusBadRequest {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	return nil, r.refusal(resp)
+}
+
+// name is the request without its query, which names a tenant's files.
+func (r *request) name() string {
+	path, _, _ := strings.Cut(r.path, "?")
+	return r.method + " " + path
+}
+
+func (r *request) build(ctx context.Context, base string, call Call) (*http.Request, error) {
+	body := r.body
+	if body != nil && r.length == 0 {
+		body = http.NoBody
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, base+r.path, body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", r.name(), ErrUnreachable, err)
+	}
+	if body != nil && body != http.NoBody {
+		req.ContentLength = r.length
+	}
+	for k, v := range r.header {
+		req.Header[k] = v
+	}
+	if call.RequestID != "" {
+		req.Header.Set(HeaderRequestID, call.RequestID)
+	}
+	if call.Term > 0 {
+		req.Header.Set(HeaderTerm, strconv.FormatUint(call.Term, 10))
+	}
+	return req, nil
+}
+
+// refusal reads why the host refused.
+func (r *request) refusal(resp *http.Response) error {
+	raw, err := readAnswer(resp.Body)
+	if err != nil {
+		return fmt.Errorf("%s: %w: %w", r.name(), ErrUnknownOutcome, err)
+	}
+	var e Error
+	if json.Unmarshal(raw, &e) != nil || e.Code == "" {
+		e = Error{Code: CodeInternal, Message: "host answered " + resp.Status}
+	}
+	e.HTTPStatus = resp.StatusCode
+	return &e
+}
+
+func readAnswer(body io.Reader) ([]byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(body, maxResponseBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read answer: %w", err)
+	}
+	if len(raw) > maxResponseBytes {
+		return nil, fmt.Errorf("answer is larger than %d bytes", maxResponseBytes)
+	}
+	return raw, nil
 }
 
 // HasCode reports whether err is a host's refusal with the code.

@@ -8,6 +8,7 @@ import "time"
 const (
 	PathJoin      = "/internal/v1/join"      // POST Join (no client certificate) → Joined
 	PathHeartbeat = "/internal/v1/heartbeat" // POST Heartbeat → HeartbeatReply
+	PathEvents    = "/internal/v1/events"    // POST EventBatch → EventCursor; every replica takes it for itself
 )
 
 // Join trades a one-time token and a certificate request for a host certificate.
@@ -38,6 +39,21 @@ type Heartbeat struct {
 	Versions  Versions        `json:"versions"`
 	Templates []TemplateState `json:"templates"`
 	Boxes     []BoxState      `json:"boxes"`
+	Captures  []CaptureState  `json:"captures,omitempty"`
+	Volumes   []VolumeState   `json:"volumes,omitempty"`
+	Store     bool            `json:"store,omitempty"` // it has a snapshot store
+}
+
+// CaptureState is the part of a Capture that a heartbeat tells.
+type CaptureState struct {
+	ID     string `json:"id"`
+	Stored bool   `json:"stored,omitempty"`
+}
+
+// VolumeState is the part of a Volume that a heartbeat tells.
+type VolumeState struct {
+	ID        string `json:"id"`
+	UsedBytes int64  `json:"used_bytes"`
 }
 
 // Capacity is what the host may give and what is given. Reserved counts the
@@ -77,6 +93,7 @@ type BoxState struct {
 	ID         string `json:"id"`
 	Generation uint64 `json:"generation"`
 	Status     Status `json:"status"`
+	Seq        uint64 `json:"seq"`
 	Error      string `json:"error,omitempty"`
 }
 

@@ -12,8 +12,30 @@ const (
 	PathMetrics = "/metrics"  // GET → Prometheus text
 	PathInfo    = "/v1/info"  // GET → Heartbeat (the same picture, on demand)
 	PathBoxes   = "/v1/boxes" // GET → []Box; PUT {id} BoxSpec → Box; GET {id} → Box;
-	// DELETE {id}?generation=N → 204, also when it is already gone;
-	// POST {id}/pause, {id}/resume → Box; POST {id}/exec ExecRequest → ExecResult
+	// DELETE {id}?generation=N → 204, also when it is already gone; PATCH {id} BoxUpdate → Box;
+	// POST {id}/pause, /resume, /hibernate, /wake → Box;
+	// POST {id}/exec ExecRequest → ExecResult; POST {id}/exec/stream ExecStream → 101 UpgradeFrames;
+	// GET, PUT, DELETE {id}/fs?path=, GET {id}/fs/stat, GET and POST {id}/fs/dir: as guestd answers them;
+	// GET {id}/logs?stream=&tail=&follow= → text or, with follow, server-sent events;
+	// GET {id}/ports → []Port; GET {id}/dial/{port} → 101 UpgradeTCP;
+	// GET {id}/events?tail=&since=&follow= → []Event or server-sent events; POST {id}/events NewEvent → 204
+
+	PathCaptures = "/v1/captures" // GET → []Capture; PUT {id} CaptureSpec → Capture; GET {id} → Capture;
+	// DELETE {id}?stored=true → 204, with the stored copy where stored=true; POST {id}/store → Capture, once it is in the store
+
+	PathVolumes = "/v1/volumes" // GET → []Volume; PUT {id} VolumeSpec → Volume; GET {id} → Volume; DELETE {id} → 204
+
+	PathBuilds = "/v1/builds" // PUT {id} BuildSpec → Build, which goes on; GET {id} → Build; DELETE {id} → 204, ended;
+	// GET {id}/logs?follow= → text or, with follow, server-sent events
+
+	PathTemplates = "/v1/templates" // DELETE {name} → 204, or CodeInUse
+)
+
+// What follows the 101 of a request that is upgraded (HTTP/1.1, on a connection
+// of its own).
+const (
+	UpgradeFrames = "berth-frames/1" // guestd's frames, both ways; see Frame
+	UpgradeTCP    = "berth-tcp/1"    // the bytes of one TCP connection to the guest, both ways
 )
 
 // HeaderTerm carries the caller's Raft term. A host remembers the highest it
@@ -49,6 +71,12 @@ const (
 	CodeNoMemory        Code = "insufficient_memory" // 507
 	CodeNoDisk          Code = "insufficient_disk"   // 507
 	CodeNoSlot          Code = "no_slot"             // 507
+	CodeGuestSays       Code = "guest_says"          // the guest's own refusal, with its status: a path that is not there, a directory that is not empty
+	CodePortClosed      Code = "port_closed"         // 502: nothing in the guest listens there
+	CodeNoSnapshot      Code = "snapshot_missing"    // 404: no such capture here nor in the store
+	CodeBadSnapshot     Code = "snapshot_refused"    // 422: damaged, partial, or made by another engine; Detail names what
+	CodeNoStore         Code = "no_snapshot_store"   // 422: this host has no snapshot store
+	CodeInUse           Code = "in_use"              // 409: a template, volume or capture that something holds
 )
 
 // Error is the body of every response of status 400 and above.
@@ -56,6 +84,10 @@ type Error struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
 	Detail  string `json:"detail,omitempty"`
+
+	// HTTPStatus is that of the response; the client fills it in. With
+	// CodeGuestSays it is the guest's.
+	HTTPStatus int `json:"-"`
 }
 
 // Error implements error.
@@ -97,6 +129,27 @@ type BoxSpec struct {
 	Boot        Boot              `json:"boot,omitempty"` // default BootRestore
 	Env         map[string]string `json:"env,omitempty"`  // of every later exec
 	Hostname    string            `json:"hostname,omitempty"`
+	// Persistent boxes are booted from their disk when the host was rebooted.
+	Persistent bool           `json:"persistent,omitempty"`
+	Volumes    []VolumeAttach `json:"volumes,omitempty"`
+
+	// At most one of these. Template is then the source's.
+	Capture  string `json:"capture,omitempty"`   // id of the capture to start from; with BootCold only its disk is used
+	WarmFrom string `json:"warm_from,omitempty"` // id of a running box of this host, whose memory, disk and slot it takes over
+
+	// Origin goes into the event of its start as it is: from_snapshot, forked_from …
+	Origin map[string]any `json:"origin,omitempty"`
+}
+
+// VolumeAttach is a volume of this host and where the guest has it.
+type VolumeAttach struct {
+	ID        string `json:"id"`
+	MountPath string `json:"mount_path"`
+}
+
+// BoxUpdate changes what may change while a box lives; nil leaves it.
+type BoxUpdate struct {
+	Persistent *bool `json:"persistent,omitempty"`
 }
 
 // Box is a host's view of one sandbox.
@@ -104,6 +157,8 @@ type Box struct {
 	ID         string    `json:"id"`
 	Generation uint64    `json:"generation"`
 	Status     Status    `json:"status"`
+	Seq        uint64    `json:"seq"` // grows with every change of Status: the higher one is the later one
+	Persistent bool      `json:"persistent,omitempty"`
 	Template   string    `json:"template"`
 	CPU        int       `json:"cpu"`
 	MemoryMB   int       `json:"memory_mb"`
@@ -120,6 +175,8 @@ type Box struct {
 
 	CreateDuration    time.Duration `json:"create_ns,omitempty"`     // of the whole create
 	CreateOwnDuration time.Duration `json:"create_own_ns,omitempty"` // of it, while the engine was not starting, restoring or resuming
+
+	PauseMS int64 `json:"pause_ms,omitempty"` // of a warm fork's child: how long its parent had stood still when the capture was over
 }
 
 // Stage is how long one part of a create took. Engine says that the time is

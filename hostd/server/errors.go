@@ -18,6 +18,8 @@ var (
 	errTooLarge     = errors.New("request body is too large")
 	errNoTerm       = errors.New("header " + hostapi.HeaderTerm + " is missing or no number")
 	errNoRoute      = errors.New("no such route")
+	errNotHere      = errors.New("this host does not do that")
+	errNoStore      = errors.New("this host has no snapshot store")
 )
 
 // table is the one place where an error becomes a code and a status. The first
@@ -44,12 +46,28 @@ var table = []struct {
 	{box.ErrNoDisk, http.StatusInsufficientStorage, hostapi.CodeNoDisk},
 	{box.ErrNoSlot, http.StatusInsufficientStorage, hostapi.CodeNoSlot},
 	{box.ErrGuest, http.StatusBadGateway, hostapi.CodeGuest},
+	{box.ErrPortClosed, http.StatusBadGateway, hostapi.CodePortClosed},
+	{box.ErrNoSnapshot, http.StatusNotFound, hostapi.CodeNoSnapshot},
+	{box.ErrBadSnapshot, http.StatusUnprocessableEntity, hostapi.CodeBadSnapshot},
+	{box.ErrInUse, http.StatusConflict, hostapi.CodeInUse},
+	{errNoStore, http.StatusUnprocessableEntity, hostapi.CodeNoStore},
+	{errStopping, http.StatusServiceUnavailable, hostapi.CodeDraining},
+	{errNotHere, http.StatusNotImplemented, hostapi.CodeInvalid},
 }
 
 // statusClientGone is what proxies log for a caller who hung up; nobody reads it.
 const statusClientGone = 499
 
 func classify(err error) (int, hostapi.Error) {
+	var says *box.GuestSays
+	if errors.As(err, &says) {
+		return says.Status, hostapi.Error{Code: hostapi.CodeGuestSays, Message: says.Message, Detail: says.Detail}
+	}
+	// A part that has refusals of its own says itself what they are on the wire.
+	var own *hostapi.Error
+	if errors.As(err, &own) && own.HTTPStatus >= http.StatusBadRequest {
+		return own.HTTPStatus, *own
+	}
 	for _, row := range table {
 		if errors.Is(err, row.err) {
 			return row.status, hostapi.Error{Code: row.code, Message: row.err.Error(), Detail: err.Error()}

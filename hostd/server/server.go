@@ -16,6 +16,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/box"
@@ -25,21 +26,16 @@ import (
 // maxBody bounds a request's body, in bytes.
 const maxBody = 10 << 20
 
-// Boxes is what the routes call.
-type Boxes interface {
-	Put(ctx context.Context, id string, spec hostapi.BoxSpec) (hostapi.Box, error)
-	Get(id string) (hostapi.Box, error)
-	List() []hostapi.Box
-	Ready() bool
-	Delete(ctx context.Context, id string, generation uint64) error
-	Pause(ctx context.Context, id string) (hostapi.Box, error)
-	Resume(ctx context.Context, id string) (hostapi.Box, error)
-	Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
-}
-
-// Config is what a Server works with.
+// Config is what a Server works with. The parts that are nil are not there: their
+// routes answer 501.
 type Config struct {
-	Boxes Boxes
+	Boxes    Boxes
+	Guests   Guests
+	Captures Captures
+	Stored   Stored
+	Volumes  Volumes
+	Builds   Builds
+	Events   Events
 	// Info is the host's whole picture.
 	Info func() hostapi.Heartbeat
 	// ObserveTerm refuses a deposed leader's term.
@@ -54,11 +50,15 @@ type Config struct {
 type Server struct {
 	cfg  Config
 	http *http.Server
+
+	stopping chan struct{} // closed by Shutdown: who only listens goes
+	stop     sync.Once
+	streams  streams
 }
 
 // New returns a server that does not listen yet.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg}
+	s := &Server{cfg: cfg, stopping: make(chan struct{})}
 	s.http = &http.Server{
 		Handler:           s.handler(),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -82,20 +82,23 @@ func New(cfg Config) *Server {
 
 // Serve answers on l until Shutdown.
 func (s *Server) Serve(l net.Listener) error {
-	err := s.http.ServeTLS(l, "", "")
+	err := s.http.ServeTLS(listener{l}, "", "")
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
 	return fmt.Errorf("serve the host API: %w", err)
 }
 
-// Shutdown refuses new connections and waits for the requests under way until
-// ctx ends, when it cuts them off.
+// Shutdown refuses new connections, sends those away who follow something, and
+// waits for the requests and streams under way until ctx ends, when it cuts
+// them off.
 func (s *Server) Shutdown(ctx context.Context) error {
-	if err := s.http.Shutdown(ctx); err != nil {
-		return errors.Join(fmt.Errorf("requests were cut off: %w", err), s.http.Close())
+	s.stop.Do(func() { close(s.stopping) })
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("requests were cut off: %w", err), s.http.Close())
 	}
-	return nil
+	return errors.Join(err, s.streams.shut(ctx))
 }
 
 func (s *Server) handler() http.Handler {
@@ -110,86 +113,14 @@ func (s *Server) handler() http.Handler {
 	route := func(pattern string, h func(*http.Request) (any, error)) {
 		mux.Handle(pattern, s.only(s.answer(h), hostapi.ReplicaPrefix))
 	}
-	box := hostapi.PathBoxes + "/{id}"
 	route("GET "+hostapi.PathInfo, func(*http.Request) (any, error) { return s.cfg.Info(), nil })
-	route("GET "+hostapi.PathBoxes, s.list)
-	route("GET "+box, s.get)
-	route("PUT "+box, s.withTerm(s.put))
-	route("DELETE "+box, s.withTerm(s.remove))
-	route("POST "+box+"/pause", s.withTerm(s.pause))
-	route("POST "+box+"/resume", s.withTerm(s.resume))
-	route("POST "+box+"/exec", s.exec)
+	s.boxRoutes(route)
+	s.objectRoutes(route)
+	s.streamRoutes(func(pattern string, h func(http.ResponseWriter, *http.Request) error) {
+		mux.Handle(pattern, s.only(s.stream(h), hostapi.ReplicaPrefix))
+	})
 	route("/", func(*http.Request) (any, error) { return nil, errNoRoute })
 	return s.recover(mux)
-}
-
-func (s *Server) list(*http.Request) (any, error) {
-	if !s.cfg.Boxes.Ready() {
-		return nil, box.ErrDraining
-	}
-	return s.cfg.Boxes.List(), nil
-}
-
-func (s *Server) get(r *http.Request) (any, error) {
-	id, err := pathID(r)
-	if err != nil {
-		return nil, err
-	}
-	return s.cfg.Boxes.Get(id)
-}
-
-func (s *Server) put(r *http.Request) (any, error) {
-	id, err := pathID(r)
-	if err != nil {
-		return nil, err
-	}
-	var spec hostapi.BoxSpec
-	if err := decode(r, &spec); err != nil {
-		return nil, err
-	}
-	return s.cfg.Boxes.Put(r.Context(), id, spec)
-}
-
-func (s *Server) remove(r *http.Request) (any, error) {
-	id, err := pathID(r)
-	if err != nil {
-		return nil, err
-	}
-	var generation uint64
-	if q := r.URL.Query().Get(hostapi.QueryGeneration); q != "" {
-		if generation, err = strconv.ParseUint(q, 10, 64); err != nil {
-			return nil, fmt.Errorf("%w: generation %q", box.ErrInvalid, q)
-		}
-	}
-	return nil, s.cfg.Boxes.Delete(r.Context(), id, generation)
-}
-
-func (s *Server) pause(r *http.Request) (any, error) {
-	id, err := pathID(r)
-	if err != nil {
-		return nil, err
-	}
-	return s.cfg.Boxes.Pause(r.Context(), id)
-}
-
-func (s *Server) resume(r *http.Request) (any, error) {
-	id, err := pathID(r)
-	if err != nil {
-		return nil, err
-	}
-	return s.cfg.Boxes.Resume(r.Context(), id)
-}
-
-func (s *Server) exec(r *http.Request) (any, error) {
-	id, err := pathID(r)
-	if err != nil {
-		return nil, err
-	}
-	var req hostapi.ExecRequest
-	if err := decode(r, &req); err != nil {
-		return nil, err
-	}
-	return s.cfg.Boxes.Exec(r.Context(), id, req)
 }
 
 // only lets callers through whose certificate's common name has one of the prefixes.
@@ -233,13 +164,21 @@ func (s *Server) answer(h func(*http.Request) (any, error)) http.Handler {
 		default:
 			reply(w, status, out)
 		}
-		level := slog.LevelDebug
-		if r.Method != http.MethodGet {
-			level = slog.LevelInfo
-		}
-		s.cfg.Log.Log(r.Context(), level, "request", "request_id", requestID(r), "route", r.Pattern, "sandbox_id", r.PathValue("id"),
-			"status", status, "took_ms", time.Since(began).Milliseconds(), "caller", peerName(r))
+		s.logged(r, status, began)
 	})
+}
+
+func (s *Server) logged(r *http.Request, status int, began time.Time) {
+	level := slog.LevelDebug
+	if r.Method != http.MethodGet {
+		level = slog.LevelInfo
+	}
+	key := "id"
+	if strings.Contains(r.Pattern, hostapi.PathBoxes) {
+		key = "sandbox_id"
+	}
+	s.cfg.Log.Log(r.Context(), level, "request", "request_id", requestID(r), "route", r.Pattern, key, r.PathValue("id"),
+		"status", status, "took_ms", time.Since(began).Milliseconds(), "caller", peerName(r))
 }
 
 // withTerm refuses callers that were deposed.

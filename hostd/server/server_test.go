@@ -55,6 +55,15 @@ func (b *boxes) Pause(_ context.Context, id string) (hostapi.Box, error) {
 func (b *boxes) Resume(_ context.Context, id string) (hostapi.Box, error) {
 	return b.move("resume " + id)
 }
+func (b *boxes) Hibernate(_ context.Context, id string) (hostapi.Box, error) {
+	return b.move("hibernate " + id)
+}
+func (b *boxes) Wake(_ context.Context, id string) (hostapi.Box, error) {
+	return b.move("wake " + id)
+}
+func (b *boxes) Update(_ context.Context, id string, u hostapi.BoxUpdate) (hostapi.Box, error) {
+	return b.move(fmt.Sprintf("persistent=%v ", u.Persistent != nil && *u.Persistent) + id)
+}
 func (b *boxes) Exec(ctx context.Context, id string, r hostapi.ExecRequest) (hostapi.ExecResult, error) {
 	return b.exec(ctx, id, r)
 }
@@ -137,6 +146,15 @@ func TestEveryRouteReachesItsBox(t *testing.T) {
 	}
 	if got, err := f.Resume(ctx, call, id); err != nil || got.ID != "resume "+id {
 		t.Errorf("resume = %+v, %v", got, err)
+	}
+	if got, err := f.Hibernate(ctx, call, id); err != nil || got.ID != "hibernate "+id {
+		t.Errorf("hibernate = %+v, %v", got, err)
+	}
+	if got, err := f.Wake(ctx, call, id); err != nil || got.ID != "wake "+id {
+		t.Errorf("wake = %+v, %v", got, err)
+	}
+	if got, err := f.Update(ctx, call, id, hostapi.BoxUpdate{Persistent: new(true)}); err != nil || got.ID != "persistent=true "+id {
+		t.Errorf("update = %+v, %v", got, err)
 	}
 	if got, err := f.Exec(ctx, hostapi.Call{}, id, hostapi.ExecRequest{Argv: []string{"x"}}); err != nil || string(got.Stdout) != "x\xff\x00" {
 		t.Errorf("exec = %+v, %v", got, err)
@@ -278,7 +296,7 @@ func TestBadInput(t *testing.T) {
 		"id that is a path":     {"GET", "/v1/boxes/..%2F..%2Fetc%2Fpasswd", "", 400, "base32"},
 		"no such box":           {"GET", "/v1/boxes/" + id, "", 404, "not_found"},
 		"no such route":         {"GET", "/v2", "", 404, "no such route"},
-		"no such method":        {"PATCH", "/v1/boxes/" + id, "{}", 404, "no such route"},
+		"no such method":        {"POST", "/v1/boxes/" + id, "{}", 404, "no such route"},
 		"empty body":            {"PUT", "/v1/boxes/" + id, "", 400, "empty"},
 		"no JSON":               {"PUT", "/v1/boxes/" + id, "{", 400, "JSON"},
 		"two values":            {"PUT", "/v1/boxes/" + id, "{}{}", 400, "more than one"},
