@@ -1,0 +1,237 @@
+// Package eventstore keeps what happened to sandboxes for ninety days, to be
+// counted and measured: an embedded SQLite file on each replica, or one
+// PostgreSQL database for all of them. Events and usage are no metadata, so none
+// of it is in the Raft log.
+//
+// Every host tells every replica (hostapi.PathEvents), each from where that
+// replica's store left off. With SQLite each replica thus has everything, also
+// what happened while it was down; with PostgreSQL the replicas share one store,
+// and whoever is told first writes.
+package eventstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	_ "modernc.org/sqlite"             // the driver "sqlite"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+// Retention is how long an event is kept.
+const Retention = 90 * 24 * time.Hour
+
+// Config says where the events are.
+type Config struct {
+	// DSN is a PostgreSQL connection URL (postgres://…). Empty: SQLite in File.
+	DSN string
+	// File is the path of the SQLite database. It is made with its directory.
+	File  string
+	Clock func() time.Time
+}
+
+// Store is a set of events. It is safe for concurrent use.
+type Store struct {
+	db    *sql.DB
+	d     dialect
+	clock func() time.Time
+
+	mu    sync.Mutex
+	ready bool // the tables are there
+}
+
+// dialect is where the two databases differ.
+type dialect struct {
+	name string
+	lock string // statement that lets one replica at a time go on until its transaction ends
+	// args turns $1 into the database's own form.
+	args func(query string) string
+}
+
+const (
+	// openTimeout bounds the first connection and the making of the tables.
+	openTimeout = 10 * time.Second
+	// A replica needs few connections: one host's batch, a query, the pruning.
+	maxConnections = 4
+)
+
+// Open checks the settings. Nothing is connected to yet: a replica serves
+// everything else while its event store is away.
+func Open(cfg Config) (*Store, error) {
+	if cfg.Clock == nil {
+		cfg.Clock = time.Now
+	}
+	s := &Store{clock: cfg.Clock}
+	var err error
+	if cfg.DSN != "" {
+		s.d = postgresDialect
+		s.db, err = openPostgres(cfg.DSN)
+	} else {
+		s.d = sqliteDialect
+		s.db, err = openSQLite(cfg.File)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the event store: %w", err)
+	}
+	return s, nil
+}
+
+func openPostgres(dsn string) (*sql.DB, error) {
+	if u, err := url.Parse(dsn); err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		return nil, errors.New("the DSN is no postgres:// URL") // without the DSN: it has a password in it
+	}
+	db, err := sql.Open("pgx", dsn)
+	if err != nil {
+		return nil, errors.New("the DSN cannot be read")
+	}
+	db.SetMaxOpenConns(maxConnections)
+	db.SetConnMaxIdleTime(time.Minute)
+	return db, nil
+}
+
+func openSQLite(file string) (*sql.DB, error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return nil, err
+	}
+	// WAL: a query does not wait for a batch that is being written. A batch that
+	// a power cut takes back is told again: its cursor goes with it.
+	dsn := (&url.URL{Scheme: "file", Path: file, RawQuery: url.Values{
+		"_pragma": {"journal_mode(WAL)", "synchronous(NORMAL)", "busy_timeout(10000)"},
+		"_txlock": {"immediate"},
+	}.Encode()}).String()
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(maxConnections)
+	return db, nil
+}
+
+// Close closes the connections.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Kind names the database: "sqlite" or "postgres".
+func (s *Store) Kind() string { return s.d.name }
+
+// open makes the tables where they are missing, once.
+func (s *Store) open(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ready {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if err := s.migrate(ctx); err != nil {
+		return fmt.Errorf("open the event store (%s): %w", s.d.name, err)
+	}
+	s.ready = true
+	return nil
+}
+
+func (s *Store) migrate(ctx context.Context) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	for _, statement := range append([]string{s.d.lock}, strings.Split(tables, ";")...) {
+		if statement == "" {
+			continue
+		}
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("make the tables: %w", err)
+		}
+	}
+	return tx.Commit()
+}
+
+// Cursor returns the Seq up to which a host's events are here; 0 for none.
+func (s *Store) Cursor(ctx context.Context, agentID string) (uint64, error) {
+	if err := s.open(ctx); err != nil {
+		return 0, err
+	}
+	var seq int64
+	err := s.db.QueryRowContext(ctx, s.d.args("SELECT seq FROM cursors WHERE agent_id = $1"), agentID).Scan(&seq)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the cursor of host %s: %w", agentID, err)
+	}
+	return uint64(seq), nil
+}
+
+// Append takes a batch in, what is here already left out, and returns the new
+// cursor. Either all of it is written, or none.
+func (s *Store) Append(ctx context.Context, b hostapi.EventBatch) (cursor uint64, err error) {
+	if err := s.open(ctx); err != nil {
+		return 0, err
+	}
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, fmt.Errorf("append events: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	insert, err := tx.PrepareContext(ctx, s.d.args(`
+		INSERT INTO events (agent_id, seq, ts_ms, day, sandbox_id, workspace_id, template, type, code, message, metadata, ms)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+		ON CONFLICT (agent_id, seq) DO NOTHING`))
+	if err != nil {
+		return 0, fmt.Errorf("append events: %w", err)
+	}
+	defer insert.Close()
+	for i := range b.Events {
+		e := &b.Events[i]
+		at := e.Time.UnixMilli()
+		metadata := string(e.Metadata)
+		if metadata == "" {
+			metadata = "{}"
+		}
+		_, err = insert.ExecContext(ctx, b.AgentID, int64(e.Seq), at, at/dayMS, e.SandboxID, e.WorkspaceID, e.Template,
+			string(e.Type), string(e.Code), text(e.Message), text(metadata), measured(e))
+		if err != nil {
+			return 0, fmt.Errorf("append event %d of host %s: %w", e.Seq, b.AgentID, err)
+		}
+		cursor = max(cursor, e.Seq)
+	}
+	err = tx.QueryRowContext(ctx, s.d.args(`
+		INSERT INTO cursors (agent_id, seq) VALUES ($1, $2)
+		ON CONFLICT (agent_id) DO UPDATE SET seq = CASE WHEN excluded.seq > cursors.seq THEN excluded.seq ELSE cursors.seq END
+		RETURNING seq`), b.AgentID, int64(cursor)).Scan(&cursor)
+	if err != nil {
+		return 0, fmt.Errorf("move the cursor of host %s: %w", b.AgentID, err)
+	}
+	if err := tx.Commit(); err != nil {
+		return 0, fmt.Errorf("append events: %w", err)
+	}
+	return cursor, nil
+}
+
+// text is s as PostgreSQL takes it: UTF-8 without NUL.
+func text(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// Prune removes what is older than Retention and returns how many events that
+// were.
+func (s *Store) Prune(ctx context.Context) (int64, error) {
+	if err := s.open(ctx); err != nil {
+		return 0, err
+	}
+	before := s.clock().Add(-Retention).UnixMilli()
+	res, err := s.db.ExecContext(ctx, s.d.args("DELETE FROM events WHERE ts_ms < $1"), before)
+	if err != nil {
+		return 0, fmt.Errorf("prune events: %w", err)
+	}
+	return res.RowsAffected()
+}
