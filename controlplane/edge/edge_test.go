@@ -1,0 +1,568 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/berth-cloud/berth/controlplane/authn"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+const (
+	suffix = "preview.localhost"
+	box    = "k7m2qz4xw3v5n6a2j7p4t5r6sd"
+)
+
+// host is a host daemon that has one box, whose ports are backends of the test.
+type host struct {
+	t      *testing.T
+	server *httptest.Server
+
+	mu     sync.Mutex
+	ports  map[string]string // guest port to address
+	refuse *hostapi.Error    // answers every dial, if set
+	dials  int
+}
+
+func newHost(t *testing.T) *host {
+	h := &host{t: t, ports: map[string]string{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+hostapi.PathBoxes+"/{id}/dial/{port}", h.dial)
+	h.server = httptest.NewTLSServer(mux)
+	t.Cleanup(h.server.Close)
+	return h
+}
+
+func (h *host) serve(port int, backend http.Handler) {
+	h.t.Helper()
+	b := httptest.NewServer(backend)
+	h.t.Cleanup(b.Close)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ports[strconv.Itoa(port)] = b.Listener.Addr().String()
+}
+
+func (h *host) set(e *hostapi.Error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.refuse = e
+}
+
+func (h *host) dialled() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.dials
+}
+
+func (h *host) dial(w http.ResponseWriter, r *http.Request) {
+	h.mu.Lock()
+	h.dials++
+	address, refuse := h.ports[r.PathValue("port")], h.refuse
+	h.mu.Unlock()
+	if refuse == nil && address == "" {
+		refuse = &hostapi.Error{Code: hostapi.CodePortClosed, Message: "port is closed"}
+	}
+	if refuse != nil {
+		w.WriteHeader(map[hostapi.Code]int{hostapi.CodePortClosed: 502, hostapi.CodeNotRunning: 409}[refuse.Code])
+		_ = json.NewEncoder(w).Encode(refuse)
+		return
+	}
+	guest, err := net.Dial("tcp", address)
+	if err != nil {
+		h.t.Error(err)
+		return
+	}
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		h.t.Error(err)
+		return
+	}
+	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", hostapi.UpgradeTCP)
+	rw.Flush()
+	go func() {
+		defer conn.Close()
+		defer guest.Close()
+		_, _ = io.Copy(guest, rw)
+	}()
+	go func() {
+		defer conn.Close()
+		defer guest.Close()
+		_, _ = io.Copy(conn, guest)
+	}()
+}
+
+func (h *host) client() *hostapi.Client {
+	roots := x509.NewCertPool()
+	roots.AddCert(h.server.Certificate())
+	return hostapi.NewClient(h.server.Listener.Addr().String(), &tls.Config{RootCAs: roots, ServerName: "example.com", MinVersion: tls.VersionTLS12})
+}
+
+// rig is an edge with one sandbox on one host.
+type rig struct {
+	*host
+	front *httptest.Server
+
+	mu        sync.Mutex
+	sandbox   record.Sandbox
+	leading   atomic.Bool
+	forwarded atomic.Int64
+	awake     func() error
+}
+
+// plainSealer keeps nothing secret, and is bound to its context all the same.
+type plainSealer struct{}
+
+func (plainSealer) Seal(p, context []byte) ([]byte, error) {
+	sum := sha256.Sum256(append(bytes.Clone(context), p...))
+	return append(sum[:], p...), nil
+}
+
+func (plainSealer) Open(c, context []byte) ([]byte, error) {
+	if len(c) < sha256.Size {
+		return nil, errors.New("short")
+	}
+	if sum := sha256.Sum256(append(bytes.Clone(context), c[sha256.Size:]...)); !bytes.Equal(sum[:], c[:sha256.Size]) {
+		return nil, errors.New("forged")
+	}
+	return c[sha256.Size:], nil
+}
+
+func newRig(t *testing.T, change ...func(*Config)) *rig {
+	t.Helper()
+	r := &rig{host: newHost(t), sandbox: record.Sandbox{
+		Meta: record.Meta{ID: box}, Status: record.SandboxRunning, AgentID: "h1", Generation: 1,
+	}}
+	r.leading.Store(true)
+	client := r.client()
+	t.Cleanup(client.Close)
+	cfg := Config{
+		Suffix: suffix,
+		Find: func(id string) (*record.Sandbox, string, bool) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.sandbox.Clone(), "h1", id == box
+		},
+		Host:    func(string, string) *hostapi.Client { return client },
+		Leading: r.leading.Load,
+		Forward: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			r.forwarded.Add(1)
+			fmt.Fprintf(w, "from the leader, token %q", req.Header.Get(HeaderToken))
+		}),
+		Awake:  func(context.Context, string) error { return r.awake() },
+		Tokens: authn.PreviewTokens{Sealer: plainSealer{}, Clock: time.Now},
+		Log:    slog.New(slog.DiscardHandler), OpenWait: 5 * time.Second,
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	e := New(cfg)
+	r.front = httptest.NewUnstartedServer(e)
+	r.front.EnableHTTP2 = true
+	r.front.StartTLS()
+	t.Cleanup(r.front.Close)
+	return r
+}
+
+func (r *rig) become(s record.SandboxStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sandbox.Status = s
+}
+
+func (r *rig) request(t *testing.T, method, host, path string, body io.Reader) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, r.front.URL+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = host
+	return req
+}
+
+func (r *rig) do(t *testing.T, req *http.Request) (*http.Response, string) {
+	t.Helper()
+	client := *r.front.Client()
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(raw)
+}
+
+func (r *rig) get(t *testing.T, port int, path string) (*http.Response, string) {
+	t.Helper()
+	return r.do(t, r.request(t, http.MethodGet, hostOf(port), path, http.NoBody))
+}
+
+func hostOf(port int) string { return strconv.Itoa(port) + "-" + box + "." + suffix }
+
+func TestRequestReachesThePort(t *testing.T) {
+	r := newRig(t)
+	r.serve(3000, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		raw, _ := io.ReadAll(req.Body)
+		w.Header().Set("X-App", "mine")
+		w.WriteHeader(http.StatusTeapot)
+		fmt.Fprintf(w, "%s %s host=%s proto=%s body=%s", req.Method, req.URL, req.Host, req.Header.Get("X-Forwarded-Proto"), raw)
+	}))
+	resp, body := r.do(t, r.request(t, http.MethodPost, hostOf(3000)+":7443", "/a%2Fb?x=1;y=2&z", strings.NewReader("hello")))
+	want := "POST /a%2Fb?x=1;y=2&z host=" + hostOf(3000) + ":7443 proto=https body=hello"
+	if resp.StatusCode != http.StatusTeapot || body != want || resp.Header.Get("X-App") != "mine" || resp.ProtoMajor != 2 {
+		t.Errorf("%s %s\n%s\nwant\n%s", resp.Proto, resp.Status, body, want)
+	}
+}
+
+func TestHostNamesThatAreNone(t *testing.T) {
+	r := newRig(t)
+	for _, h := range []string{
+		"x." + suffix, "0-" + box + "." + suffix, "65536-" + box + "." + suffix, "080-" + box + "." + suffix, "+80-" + box + "." + suffix,
+		"80-" + box[:25] + "." + suffix, "80-" + strings.Repeat("a", 300) + "." + suffix, "80--" + box + "." + suffix, "80-" + box + ".x." + suffix,
+		"80-" + strings.Replace(box, "k", "1", 1) + "." + suffix, "." + suffix,
+	} {
+		if resp, body := r.do(t, r.request(t, http.MethodGet, h, "/", http.NoBody)); resp.StatusCode != http.StatusNotFound || !strings.Contains(body, `"error":"not found"`) {
+			t.Errorf("%s: %s %s", h, resp.Status, body)
+		}
+	}
+	if n := r.dialled(); n != 0 {
+		t.Errorf("the host was called %d times", n)
+	}
+	for h, want := range map[string]bool{
+		suffix: false, "x" + suffix: false, "evil.example.com": false, "": false, "a." + strings.ToUpper(suffix) + ".:80": true,
+	} {
+		if Belongs(h, suffix) != want {
+			t.Errorf("Belongs(%q) is %v", h, !want)
+		}
+	}
+	if Belongs("a.", "") {
+		t.Error("without a suffix there is no preview")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("80-"+box+"."+suffix+":443", suffix)
+	f.Add("80-"+box+".", "")
+	f.Add("[::1]:80", suffix)
+	f.Fuzz(func(t *testing.T, host, suffix string) {
+		n, ok := Parse(host, suffix)
+		if ok && (!Belongs(host, suffix) || n.Port < 1 || n.Port > 65535 || !hostapi.ValidID(n.SandboxID)) {
+			t.Errorf("%q: %+v", host, n)
+		}
+	})
+}
+
+func TestSandboxThatCannotAnswer(t *testing.T) {
+	for status, want := range map[record.SandboxStatus]string{
+		record.SandboxPaused:   "409 sandbox not running (paused or hibernated) — resume/wake it first",
+		record.SandboxFailed:   "404 sandbox not found or not running",
+		record.SandboxDeleting: "404 sandbox not found or not running",
+		record.SandboxStarting: "503 sandbox is starting",
+	} {
+		r := newRig(t)
+		r.become(status)
+		resp, body := r.get(t, 80, "/")
+		var e struct{ Error string }
+		if err := json.Unmarshal([]byte(body), &e); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(resp.StatusCode, " ", e.Error); got != want {
+			t.Errorf("%s: %s, want %s", status, got, want)
+		}
+	}
+	r := newRig(t)
+	other := "80-" + strings.Replace(box, "k", "a", 1) + "." + suffix
+	if resp, _ := r.do(t, r.request(t, http.MethodGet, other, "/", http.NoBody)); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("unknown id: %s", resp.Status)
+	}
+	req := r.request(t, http.MethodGet, other, "/", http.NoBody)
+	req.Header.Set("Accept", "text/html,*/*")
+	resp, body := r.do(t, req)
+	if !strings.HasPrefix(body, "<!doctype html>") || resp.Header.Get("Referrer-Policy") != "no-referrer" {
+		t.Errorf("a browser gets %v %s", resp.Header, body)
+	}
+}
+
+func TestPortThatOpensLate(t *testing.T) {
+	r := newRig(t)
+	go func() {
+		for r.dialled() < 3 {
+			select {
+			case <-t.Context().Done():
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+		r.serve(8000, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { _, _ = io.Copy(w, req.Body) }))
+	}()
+	resp, body := r.do(t, r.request(t, http.MethodPost, hostOf(8000), "/", strings.NewReader("kept")))
+	if resp.StatusCode != http.StatusOK || body != "kept" {
+		t.Errorf("%s %s", resp.Status, body)
+	}
+}
+
+func TestPortThatStaysClosed(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.OpenWait = 50 * time.Millisecond })
+	resp, body := r.get(t, 8000, "/")
+	if resp.StatusCode != http.StatusBadGateway || !strings.Contains(body, "port is closed") {
+		t.Errorf("%s %s", resp.Status, body)
+	}
+}
+
+func TestHibernatedSandboxIsWoken(t *testing.T) {
+	r := newRig(t)
+	r.serve(80, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "awake") }))
+	r.become(record.SandboxHibernated)
+	var wakes atomic.Int64
+	r.awake = func() error { wakes.Add(1); r.become(record.SandboxRunning); return nil }
+	if resp, body := r.get(t, 80, "/"); resp.StatusCode != 200 || body != "awake" || wakes.Load() != 1 {
+		t.Errorf("%s %s after %d wakes", resp.Status, body, wakes.Load())
+	}
+	r.become(record.SandboxHibernated)
+	r.awake = func() error { return errors.New("no memory") }
+	if resp, _ := r.get(t, 80, "/"); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("a wake that fails: %s", resp.Status)
+	}
+}
+
+func TestFollowerSendsWhatItCannotSettleToTheLeader(t *testing.T) {
+	for name, prepare := range map[string]func(*rig) string{
+		"a sandbox it does not know": func(*rig) string { return "80-" + strings.Replace(box, "k", "a", 1) + "." + suffix },
+		"one that sleeps":            func(r *rig) string { r.become(record.SandboxHibernated); return hostOf(80) },
+		"one of which the host says otherwise": func(r *rig) string {
+			r.set(&hostapi.Error{Code: hostapi.CodeNotRunning, Message: "it is hibernated"})
+			return hostOf(80)
+		},
+	} {
+		r := newRig(t)
+		r.leading.Store(false)
+		h := prepare(r)
+		resp, body := r.do(t, r.request(t, http.MethodPost, h, "/", strings.NewReader("x")))
+		if resp.StatusCode != 200 || !strings.HasPrefix(body, "from the leader") {
+			t.Errorf("%s: %s %s", name, resp.Status, body)
+		}
+	}
+	r := newRig(t)
+	r.leading.Store(false)
+	r.serve(80, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "mine") }))
+	if _, body := r.get(t, 80, "/"); body != "mine" || r.forwarded.Load() != 0 {
+		t.Errorf("a running sandbox needs no leader: %s", body)
+	}
+}
+
+func TestWebSocketAndEventStream(t *testing.T) {
+	r := newRig(t)
+	next := make(chan string)
+	r.serve(80, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/events" {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.(http.Flusher).Flush()
+			for {
+				select {
+				case s := <-next:
+					fmt.Fprintf(w, "data: %s\n\n", s)
+					w.(http.Flusher).Flush()
+				case <-req.Context().Done():
+					close(next)
+					return
+				}
+			}
+		}
+		c, err := websocket.Accept(w, req, &websocket.AcceptOptions{InsecureSkipVerify: true})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.CloseNow()
+		for {
+			kind, data, err := c.Read(req.Context())
+			if err != nil {
+				return
+			}
+			if err := c.Write(req.Context(), kind, append([]byte("echo "), data...)); err != nil {
+				return
+			}
+		}
+	}))
+	c, _, err := websocket.Dial(t.Context(), "wss"+strings.TrimPrefix(r.front.URL, "https"), &websocket.DialOptions{
+		Host: hostOf(80), HTTPClient: &http.Client{Transport: &http.Transport{TLSClientConfig: r.front.Client().Transport.(*http.Transport).TLSClientConfig.Clone()}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseNow()
+	for i := range 3 {
+		if err := c.Write(t.Context(), websocket.MessageText, []byte(strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+		if _, got, err := c.Read(t.Context()); err != nil || string(got) != "echo "+strconv.Itoa(i) {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+
+	resp, err := r.front.Client().Do(r.request(t, http.MethodGet, hostOf(80), "/events", http.NoBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(resp.Body)
+	for _, s := range []string{"one", "two"} {
+		next <- s // and nothing is sent after it: it must arrive by itself
+		if line, err := lines.ReadString('\n'); err != nil || line != "data: "+s+"\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+		if _, err := lines.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resp.Body.Close()
+	<-next // the program sees that its client has gone
+}
+
+func TestTooManyAtOnce(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.MaxRequests = 1 })
+	inside, leave := make(chan struct{}), make(chan struct{})
+	r.serve(80, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(inside); <-leave }))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.get(t, 80, "/")
+	}()
+	<-inside
+	if resp, _ := r.get(t, 81, "/"); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("the second: %s", resp.Status)
+	}
+	close(leave)
+	<-done
+}
+
+func TestPrivatePreview(t *testing.T) {
+	r := newRig(t)
+	r.sandbox.Preview = record.PreviewToken
+	r.serve(80, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		fmt.Fprintf(w, "cookies=%v token=%q query=%s", req.Cookies(), req.Header.Get(HeaderToken), req.URL.RawQuery)
+	}))
+	tokens := authn.PreviewTokens{Sealer: plainSealer{}, Clock: time.Now}
+	issue := func(id string, port int, ttl time.Duration) string {
+		token, err := tokens.Issue(id, port, time.Now().Add(ttl))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	good := issue(box, 0, time.Hour)
+	r.awake = func() error { t.Error("it was woken for a stranger"); return nil }
+	r.become(record.SandboxHibernated)
+	for name, token := range map[string]string{
+		"none": "", "garbage": "x", "of another sandbox": issue(strings.Replace(box, "k", "a", 1), 0, time.Hour),
+		"of another port": issue(box, 81, time.Hour), "expired": issue(box, 0, -time.Second), "long": strings.Repeat("A", 5000),
+	} {
+		req := r.request(t, http.MethodGet, hostOf(80), "/", http.NoBody)
+		if token != "" {
+			req.Header.Set(HeaderToken, token)
+		}
+		if resp, _ := r.do(t, req); resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("token %s: %s", name, resp.Status)
+		}
+	}
+	r.become(record.SandboxRunning)
+
+	req := r.request(t, http.MethodGet, hostOf(80), "/x?a=1", http.NoBody)
+	req.Header.Set(HeaderToken, good)
+	if resp, body := r.do(t, req); resp.StatusCode != 200 || body != `cookies=[] token="" query=a=1` {
+		t.Errorf("by header: %s %s", resp.Status, body)
+	}
+	resp, _ := r.get(t, 80, "/x?a=1&berth_token="+url.QueryEscape(good))
+	if resp.StatusCode != http.StatusFound || resp.Header.Get("Location") != "/x?a=1" || len(resp.Cookies()) != 1 {
+		t.Fatalf("by link: %s %v", resp.Status, resp.Header)
+	}
+	cookie := resp.Cookies()[0]
+	if !cookie.HttpOnly || !cookie.Secure || cookie.MaxAge <= 0 {
+		t.Errorf("cookie %+v", cookie)
+	}
+	req = r.request(t, http.MethodGet, hostOf(80), "/x", http.NoBody)
+	req.AddCookie(cookie)
+	req.AddCookie(&http.Cookie{Name: "app", Value: "1"})
+	if resp, body := r.do(t, req); resp.StatusCode != 200 || body != `cookies=[app=1] token="" query=` {
+		t.Errorf("by cookie: %s %s", resp.Status, body)
+	}
+	r.leading.Store(false)
+	r.become(record.SandboxHibernated)
+	req = r.request(t, http.MethodGet, hostOf(80), "/x", http.NoBody)
+	req.AddCookie(cookie)
+	if _, body := r.do(t, req); body != fmt.Sprintf("from the leader, token %q", good) {
+		t.Errorf("the leader needs the token too: %s", body)
+	}
+}
+
+func TestLargeBodiesPassThrough(t *testing.T) {
+	r := newRig(t)
+	const size = 64 << 20
+	r.serve(80, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Method == http.MethodPost {
+			sum := sha256.New()
+			n, err := io.Copy(sum, req.Body)
+			fmt.Fprintf(w, "%d %v %x", n, err, sum.Sum(nil))
+			return
+		}
+		_, _ = io.Copy(w, io.LimitReader(zeros{}, size))
+	}))
+	want := sha256.New()
+	_, body := r.do(t, r.request(t, http.MethodPost, hostOf(80), "/", io.TeeReader(io.LimitReader(zeros{}, size), want)))
+	if body != fmt.Sprintf("%d <nil> %x", size, want.Sum(nil)) {
+		t.Errorf("up: %s", body)
+	}
+	resp, err := r.front.Client().Do(r.request(t, http.MethodGet, hostOf(80), "/", http.NoBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got := sha256.New()
+	if n, err := io.Copy(got, resp.Body); err != nil || n != size || !bytes.Equal(got.Sum(nil), want.Sum(nil)) {
+		t.Errorf("down: %d bytes, %v", n, err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func TestSandboxThatIsPausedUnderARequest(t *testing.T) {
+	r := newRig(t)
+	inside := make(chan struct{})
+	r.serve(80, http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		close(inside)
+		<-req.Context().Done() // as a guest that stands still
+	}))
+	go func() {
+		<-inside
+		r.become(record.SandboxPaused)
+	}()
+	if resp, body := r.get(t, 80, "/"); resp.StatusCode != http.StatusConflict {
+		t.Errorf("%s %s", resp.Status, body)
+	}
+}
