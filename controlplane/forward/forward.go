@@ -34,6 +34,10 @@ type Config struct {
 	// Wait bounds how long a request waits for a leader to be elected; default
 	// 3 s, several elections.
 	Wait time.Duration
+
+	// Stall is how long a client may take nothing of a forwarded answer;
+	// default one minute.
+	Stall time.Duration
 }
 
 // Forwarder is the handler in front of the API.
@@ -46,6 +50,9 @@ type Forwarder struct {
 func New(cfg Config) *Forwarder {
 	if cfg.Wait == 0 {
 		cfg.Wait = 3 * time.Second
+	}
+	if cfg.Stall == 0 {
+		cfg.Stall = time.Minute
 	}
 	f := &Forwarder{cfg: cfg}
 	f.proxy = &httputil.ReverseProxy{
@@ -120,7 +127,7 @@ func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 			context.WithValue(r.Context(), attemptKey{}, a),
 			&httptrace.ClientTrace{WroteHeaders: func() { a.sent.Store(true) }}))
 		out.Body = body.reader()
-		f.proxy.ServeHTTP(w, out)
+		f.proxy.ServeHTTP(patient(w, f.cfg.Stall), out)
 		switch {
 		case a.err == nil, r.Context().Err() != nil:
 			return
@@ -152,6 +159,10 @@ var errMisdirected = errors.New("forwarded to a replica that does not lead")
 func misdirected(resp *http.Response) error {
 	if resp.Header.Get(HeaderNotLeader) != "" {
 		return errMisdirected
+	}
+	if resp.StatusCode == http.StatusUpgradeRequired {
+		// It is a header of one hop, which the proxy takes away, and must be there.
+		resp.Header.Set("Upgrade", "websocket")
 	}
 	return nil
 }

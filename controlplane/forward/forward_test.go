@@ -32,6 +32,7 @@ type cluster struct {
 	leader  string
 	address map[string]string // peer addresses
 	ca      *pki.CA
+	stall   time.Duration
 }
 
 func (c *cluster) lead(id string) {
@@ -75,7 +76,7 @@ func (c *cluster) add(t *testing.T, id string, api http.HandlerFunc) *replica {
 	r := &replica{id: id, believes: c.who}
 	transport := peer.NewTransport(node)
 	f := New(Config{
-		Self: id, Transport: transport, Logger: slog.New(slog.DiscardHandler), Wait: 600 * time.Millisecond,
+		Self: id, Transport: transport, Logger: slog.New(slog.DiscardHandler), Wait: 600 * time.Millisecond, Stall: c.stall,
 		Leading: func() bool { leader, _ := c.who(); return leader == id },
 		Leader:  func() (string, string) { return r.believes() },
 		Local: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -156,6 +157,21 @@ func TestFollowerForwardsAsItCame(t *testing.T) {
 	}
 	if resp, _ := do(t, b, "GET", "/v1/sandboxes", "", nil); !strings.HasPrefix(resp.Header.Get(headerRequestID), "req_") {
 		t.Fatalf("no request id was made: %v", resp.Header)
+	}
+}
+
+// What a client has to upgrade to is told of one hop, and told on.
+func TestUpgradeRequiredSaysToWhat(t *testing.T) {
+	c := newCluster(t)
+	c.add(t, "a", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Upgrade", "websocket")
+		w.WriteHeader(http.StatusUpgradeRequired)
+	})
+	b := c.add(t, "b", echo)
+	c.lead("a")
+	resp, _ := do(t, b, "GET", "/v1/sandboxes/x/exec/ws", "", nil)
+	if resp.StatusCode != http.StatusUpgradeRequired || resp.Header.Get("Upgrade") != "websocket" {
+		t.Errorf("%d %v", resp.StatusCode, resp.Header)
 	}
 }
 

@@ -2,6 +2,7 @@ package hosts_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"net/http/httptest"
@@ -37,7 +38,9 @@ func newRig(t *testing.T, agents ...string) *rig {
 	r.store = r.Leader().Store
 	r.Registry = hosts.NewRegistry(hosts.Config{
 		Store: r.store, Interval: time.Second, Lease: 10 * time.Second, Clock: func() time.Time { return r.now }, Logger: testcluster.Log(),
-		Dial: func(_, address string) *hostapi.Client { return hostapi.NewClient(address, nil) },
+		Dial: func(_, address string) *hostapi.Client {
+			return hostapi.NewClient(address, &tls.Config{MinVersion: tls.VersionTLS13})
+		},
 	})
 	t.Cleanup(r.Registry.Close)
 	r.Cluster.Update(func(tx *raftstore.Tx) error {

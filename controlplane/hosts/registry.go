@@ -261,6 +261,17 @@ func (r *Registry) Choosable(view raftstore.Reader, req placement.Request) error
 	return err
 }
 
+// PlaceVolume chooses a host for a new volume. It fails with a
+// *placement.Error or ErrNotLeading.
+func (r *Registry) PlaceVolume(view raftstore.Reader, sizeMB int, exclude []string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leading {
+		return "", ErrNotLeading
+	}
+	return placement.ChooseForVolume(r.candidates(view), sizeMB, exclude)
+}
+
 // Reserve holds memory for a sandbox that a leader before this one placed; the
 // box may exist already, unreported.
 func (r *Registry) Reserve(s *record.Sandbox) {
@@ -306,6 +317,8 @@ func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 			FreeSlots:  hb.Capacity.Slots - hb.Capacity.SlotsUsed - count[id],
 			OverheadMB: hb.Capacity.OverheadMBPerBox,
 			Boxes:      len(hb.Boxes) + count[id],
+			Store:      hb.Store,
+			DiskFreeMB: hb.Capacity.DiskFreeBytes >> 20,
 			Templates:  make(map[string]placement.Template, len(hb.Templates)),
 		}
 		for _, t := range hb.Templates {

@@ -2,10 +2,15 @@ package loops
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -26,6 +31,64 @@ func (l *Loops) ttl(ctx context.Context) {
 	}
 }
 
+// rest hibernates persistent sandboxes whose time has come. One that is paused
+// runs on for a moment first: there is no other way from there. One that cannot
+// be hibernated now is tried again.
+func (l *Loops) rest(ctx context.Context) {
+	now := l.cfg.Clock()
+	var due []*record.Sandbox
+	for _, s := range raftstore.All(l.cfg.Store.View(), record.Sandboxes) {
+		awake := s.Status == record.SandboxRunning || s.Status == record.SandboxPaused
+		if awake && s.Persistent && !s.ExpiresAt.IsZero() && !now.Before(s.ExpiresAt) && !now.Before(l.notYet[s.ID]) {
+			due = append(due, s)
+		}
+	}
+	done := make([]bool, len(due))
+	var calls errgroup.Group
+	calls.SetLimit(restsAtOnce)
+	for i, s := range due {
+		calls.Go(func() error {
+			done[i] = l.hibernate(ctx, s)
+			return nil
+		})
+	}
+	_ = calls.Wait() // what fails is logged
+	for i, s := range due {
+		delete(l.notYet, s.ID)
+		if !done[i] {
+			l.notYet[s.ID] = now.Add(restPause)
+		}
+	}
+}
+
+// restsAtOnce bounds how many hibernations the loop has under way: each writes
+// a guest's memory to a disk. restPause is how long one that did not go well is
+// left alone.
+const (
+	restsAtOnce = 8
+	restPause   = 10 * time.Second
+)
+
+func (l *Loops) hibernate(ctx context.Context, s *record.Sandbox) bool {
+	attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.AgentID}
+	var err error
+	if s.Status == record.SandboxPaused {
+		s, err = l.cfg.Moves.Do(ctx, s, moves.Resume)
+	}
+	if err == nil {
+		_, err = l.cfg.Moves.Do(ctx, s, moves.Hibernate)
+	}
+	var illegal *moves.IllegalError
+	switch {
+	case err == nil:
+		l.cfg.Logger.InfoContext(ctx, "persistent sandbox has reached its ttl and hibernates", attrs...)
+	case errors.As(err, &illegal), errors.Is(err, moves.ErrGone): // somebody else moved it
+	default:
+		l.cfg.Logger.WarnContext(ctx, "persistent sandbox could not be hibernated at its ttl", append(attrs, "error", err)...)
+	}
+	return err == nil
+}
+
 // strays deletes sandboxes that are on their way somewhere with no flow to take
 // them there. No transaction of ours leaves one; an old backup might.
 func (l *Loops) strays(ctx context.Context) {
@@ -35,6 +98,9 @@ func (l *Loops) strays(ctx context.Context) {
 			return false
 		}
 		_, live := flow.Live(r, sandbox.Subject(s.ID))
+		if !live && s.StartedBy != "" {
+			_, live = flow.Live(r, s.StartedBy)
+		}
 		return !live
 	}
 	for _, s := range raftstore.All(view, record.Sandboxes) {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -61,9 +62,11 @@ func onLostHost(r raftstore.Reader, s *record.Sandbox) bool {
 	return !ok || a.State == record.AgentLost
 }
 
+// fail concludes that a sandbox has failed. No host said so, and whatever one
+// says later is later.
 func fail(tx *raftstore.Tx, s *record.Sandbox, why string) {
 	c := s.Clone()
-	c.Status, c.Error = record.SandboxFailed, why
+	c.Status, c.Error, c.HostSeq = record.SandboxFailed, why, 0
 	raftstore.Put(tx, record.Sandboxes, c)
 }
 
@@ -80,41 +83,58 @@ func (l *Loops) inventory(ctx context.Context) {
 	// box reported above has its row in this view, if it has one at all.
 	view := l.cfg.Store.View()
 	seen := map[orphan]bool{}
+	var news []hostapi.BoxState
 	for agentID, session := range sessions {
 		for _, b := range session.Heartbeat.Boxes {
 			s, ok := raftstore.Get(view, record.Sandboxes, b.ID)
 			switch {
 			case !accounts(s, ok, agentID, b):
 				seen[orphan{agentID, b.ID, b.Generation}] = true
-			case b.Status == hostapi.StatusFailed && s.Generation == b.Generation:
-				l.failBox(ctx, s, boxError(b))
+			case moves.Follows(s, b):
+				news = append(news, b)
 			}
 		}
 		if session.Heartbeat.Ready {
 			l.missing(ctx, view, agentID, session.Heartbeat)
 		}
 	}
+	l.follow(ctx, news)
 	l.removeOrphans(ctx, seen)
+}
+
+// follow writes down what hosts say of their boxes: what died, and what a
+// leader before this one had moved and not written down.
+func (l *Loops) follow(ctx context.Context, news []hostapi.BoxState) {
+	for part := range slices.Chunk(news, chunk) {
+		var changed []*record.Sandbox
+		ok := l.update(ctx, "inventory", func(tx *raftstore.Tx) error {
+			changed = changed[:0]
+			for _, b := range part {
+				if s, ok := raftstore.Get(tx, record.Sandboxes, b.ID); ok && moves.Follows(s, b) {
+					changed = append(changed, moves.Follow(tx, s, b))
+				}
+			}
+			return nil
+		})
+		for _, s := range changed {
+			if ok && s.Status == record.SandboxFailed {
+				l.cfg.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.AgentID, "why", s.Error)
+			}
+		}
+	}
 }
 
 // accounts reports whether a row wants a box where it is. A failed sandbox's
 // box that still lives is one that was given up with its host; nobody may use
-// it any more, so it must not run on.
+// it any more, so it must not run on. A persistent one is taken up again.
 func accounts(s *record.Sandbox, known bool, agentID string, b hostapi.BoxState) bool {
 	switch {
 	case !known, s.AgentID != agentID, b.Generation < s.Generation:
 		return false
-	case s.Status == record.SandboxFailed:
+	case s.Status == record.SandboxFailed && !s.Persistent:
 		return b.Status == hostapi.StatusFailed || b.Status == hostapi.StatusDeleting
 	}
 	return true
-}
-
-func boxError(b hostapi.BoxState) string {
-	if b.Error != "" {
-		return b.Error
-	}
-	return "its virtual machine ended unexpectedly"
 }
 
 // missing fails sandboxes whose host has a complete inventory without them. The

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/raftstore"
 )
 
@@ -29,18 +30,34 @@ type Config struct {
 	// OrphanGrace is how long a box without a row is left alone: a create
 	// writes its row first, so this is only for what was not thought of.
 	OrphanGrace time.Duration
+
+	// KeptGrace is the same for a volume or a snapshot, which hold what somebody
+	// wanted to keep; default one hour.
+	KeptGrace time.Duration
+
+	// Moves hibernates persistent sandboxes at their end; New makes one unless
+	// it is given.
+	Moves *moves.Mover
 }
 
 // Loops run on the leader.
 type Loops struct {
-	cfg     Config
-	orphans map[orphan]time.Time // since when each has been seen
+	cfg          Config
+	orphans      map[orphan]time.Time // since when each has been seen
+	objectsSince map[object]time.Time // the same
+	notYet       map[string]time.Time // sandboxes not to be hibernated before
 }
 
 // New makes the loops.
 func New(cfg Config) *Loops {
 	if cfg.Every == 0 {
 		cfg.Every = time.Second
+	}
+	if cfg.KeptGrace == 0 {
+		cfg.KeptGrace = defaultKeptGrace
+	}
+	if cfg.Moves == nil {
+		cfg.Moves = moves.New(moves.Config{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger})
 	}
 	return &Loops{cfg: cfg}
 }
@@ -50,12 +67,15 @@ const expiryEvery = time.Minute
 
 // Run runs every loop until ctx ends.
 func (l *Loops) Run(ctx context.Context) {
-	l.orphans = map[orphan]time.Time{}
+	l.orphans, l.notYet = map[orphan]time.Time{}, map[string]time.Time{}
+	l.objectsSince = map[object]time.Time{}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { every(ctx, l.cfg.Every, l.cfg.Hosts.Changed, l.inventory) })
+	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.objects) })
 	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.lostHosts) })
 	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.ttl) })
+	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.rest) })
 	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.strays) })
 	wg.Go(func() { every(ctx, expiryEvery, nil, l.expiredRows) })
 }

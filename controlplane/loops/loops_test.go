@@ -66,6 +66,30 @@ func TestALostHostsSandboxesFail(t *testing.T) {
 	becomes(t, p, id, record.SandboxFailed)
 }
 
+// A persistent sandbox is taken up again when its host comes back with it.
+func TestAPersistentSandboxOutlivesTheLossOfItsHost(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	running(p, h, id)
+	p.Update(func(tx *raftstore.Tx) error {
+		s, _ := raftstore.Get(tx, record.Sandboxes, id)
+		c := s.Clone()
+		c.Persistent, c.HostSeq = true, 4
+		raftstore.Put(tx, record.Sandboxes, c)
+		return nil
+	})
+	h.Silence(true)
+	becomes(t, p, id, record.SandboxFailed)
+	h.Become(id, hostapi.StatusRunning)
+	h.Silence(false)
+	if s := becomes(t, p, id, record.SandboxRunning); s.Error != "" {
+		t.Fatalf("%+v", s)
+	}
+	if len(h.Boxes()) != 1 {
+		t.Fatal("its box was taken away")
+	}
+}
+
 func TestAVMThatDied(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)

@@ -36,6 +36,7 @@ func Internal(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, pathI
 type Routes struct {
 	Join      http.Handler                                              // needs no client certificate
 	Heartbeat func(w http.ResponseWriter, r *http.Request, host string) // from the host of that id
+	Events    func(w http.ResponseWriter, r *http.Request, host string) // from the host of that id
 	Status    http.Handler                                              // from replicas
 	Public    http.Handler                                              // forwarded by replicas, or an operator's own
 }
@@ -52,6 +53,8 @@ func Handler(routes Routes) http.Handler {
 			routes.Join.ServeHTTP(w, r)
 		case r.URL.Path == hostapi.PathHeartbeat && id.Role == pki.RoleHost:
 			routes.Heartbeat(w, r, id.Name)
+		case r.URL.Path == hostapi.PathEvents && id.Role == pki.RoleHost:
+			routes.Events(w, r, id.Name)
 		case r.URL.Path == PathStatus && id.Role == pki.RoleReplica && !m.forwarded:
 			routes.Status.ServeHTTP(w, r)
 		case Internal(r):

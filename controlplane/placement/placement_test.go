@@ -20,6 +20,7 @@ func host(id string, freeMB int, change ...func(*Host)) Host {
 
 func TestChoose(t *testing.T) {
 	draining := func(h *Host) { h.Accepting = false }
+	store := func(h *Host) { h.Store = true }
 	noSlots := func(h *Host) { h.FreeSlots = 0 }
 	building := func(h *Host) { h.Templates = map[string]Template{"base": {}} }
 	for _, c := range []struct {
@@ -43,6 +44,17 @@ func TestChoose(t *testing.T) {
 		{"ready elsewhere", []Host{host("a", 9000, building), host("b", 600)}, Request{Template: "base"}, "b", 0},
 		{"one tried", []Host{host("a", 9000), host("b", 600)}, Request{Template: "base", Exclude: []string{"a"}}, "b", 0},
 		{"all tried", []Host{host("a", 9000), host("b", 600)}, Request{Template: "base", Exclude: []string{"a", "b"}}, "", Excluded},
+		{"only one will do", []Host{host("a", 9000), host("b", 600)}, Request{Template: "base", Only: "b"}, "b", 0},
+		{"the one that will do is full", []Host{host("a", 9000), host("b", 60)}, Request{Template: "base", Only: "b"}, "", NoCapacity},
+		{"the one that will do is gone", []Host{host("a", 9000)}, Request{Template: "base", Only: "b"}, "", HostGone},
+		{"the one that will do drains", []Host{host("a", 9000), host("b", 600, draining)}, Request{Template: "base", Only: "b"}, "", HostGone},
+		{"one preferred", []Host{host("a", 9000), host("b", 600)}, Request{Template: "base", Prefer: "b"}, "b", 0},
+		{"the preferred one is full", []Host{host("a", 9000), host("b", 60)}, Request{Template: "base", Prefer: "b"}, "a", 0},
+		{"a store is needed", []Host{host("a", 9000), host("b", 600, store)}, Request{Template: "base", Stored: true}, "b", 0},
+		{"the preferred one needs no store", []Host{host("a", 9000), host("b", 600, store)}, Request{Template: "base", Prefer: "a", Stored: true}, "a", 0},
+		{"no host has a store", []Host{host("a", 9000)}, Request{Template: "base", Stored: true}, "", HostGone},
+		{"size brought along", []Host{host("a", 9000)}, Request{Template: "unheard-of", Size: &Template{MemoryMB: 512}}, "a", 0},
+		{"size brought along, too large", []Host{host("a", 560)}, Request{Template: "base", Size: &Template{MemoryMB: 512}}, "", NoCapacity},
 		{"one tried, the other full", []Host{host("a", 9000), host("b", 6)}, Request{Template: "base", Exclude: []string{"a"}}, "", Excluded},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -97,10 +109,17 @@ func TestChoiceProperties(t *testing.T) {
 		req := Request{
 			Template: rapid.SampledFrom([]string{"base", "node", "other"}).Draw(t, "template"),
 			Exclude:  rapid.SliceOf(rapid.SampledFrom([]string{"h0", "h1", "h2"})).Draw(t, "exclude"),
+			Only:     rapid.SampledFrom([]string{"", "", "h0", "h3"}).Draw(t, "only"),
+			Prefer:   rapid.SampledFrom([]string{"", "h1", "h4"}).Draw(t, "prefer"),
+		}
+		choice := func(h Host) Choice {
+			tpl := h.Templates[req.Template]
+			return Choice{HostID: h.ID, Template: tpl, NeedMB: tpl.MemoryMB + h.OverheadMB}
 		}
 		fits := func(h Host) bool {
 			tpl := h.Templates[req.Template]
-			return h.Accepting && tpl.Ready && h.FreeSlots > 0 && h.FreeMB >= tpl.MemoryMB+h.OverheadMB && !slices.Contains(req.Exclude, h.ID)
+			return h.Accepting && tpl.Ready && h.FreeSlots > 0 && h.FreeMB >= tpl.MemoryMB+h.OverheadMB && !slices.Contains(req.Exclude, h.ID) &&
+				(req.Only == "" || req.Only == h.ID)
 		}
 		got, err := Choose(hosts, req)
 		if (err == nil) != slices.ContainsFunc(hosts, fits) {
@@ -112,7 +131,7 @@ func TestChoiceProperties(t *testing.T) {
 				t.Fatalf("chose %+v, which does not fit", hosts[i])
 			}
 			for _, h := range hosts {
-				if fits(h) && better(h, hosts[i], req.Template) {
+				if fits(h) && better(&h, choice(h), &hosts[i], got, req.Prefer) {
 					t.Fatalf("chose %+v over %+v", hosts[i], h)
 				}
 			}
@@ -148,4 +167,31 @@ func TestPlacingNeverOvercommits(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestChooseForVolume(t *testing.T) {
+	disk := func(mb int64) func(*Host) { return func(h *Host) { h.DiskFreeMB = mb } }
+	draining := func(h *Host) { h.Accepting = false }
+	for name, c := range map[string]struct {
+		hosts   []Host
+		exclude []string
+		want    string
+		reason  Reason
+	}{
+		"most free disk":           {[]Host{host("a", 1, disk(500)), host("b", 1, disk(900))}, nil, "b", 0},
+		"a tie, by id":             {[]Host{host("b", 1, disk(900)), host("a", 1, disk(900))}, nil, "a", 0},
+		"full":                     {[]Host{host("a", 1, disk(255))}, nil, "", NoCapacity},
+		"an exact fit":             {[]Host{host("a", 1, disk(256))}, nil, "a", 0},
+		"draining":                 {[]Host{host("a", 1, disk(900), draining)}, nil, "", NoHost},
+		"the larger one was tried": {[]Host{host("a", 1, disk(900)), host("b", 1, disk(500))}, []string{"a"}, "b", 0},
+		"all were tried":           {[]Host{host("a", 1, disk(900))}, []string{"a"}, "", Excluded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := ChooseForVolume(c.hosts, 256, c.exclude)
+			var none *Error
+			if got != c.want || c.want == "" && (!errors.As(err, &none) || none.Reason != c.reason) {
+				t.Fatalf("%q, %v; want %q, %q", got, err, c.want, c.reason)
+			}
+		})
+	}
 }

@@ -36,6 +36,7 @@ type Create struct {
 	Tried  []string `json:"tried,omitempty"`  // hosts that did not do it
 	Why    why      `json:"why,omitempty"`    // the weightiest reason of those
 	Unsure *where   `json:"unsure,omitempty"` // a host that may have done it all the same
+	Detail string   `json:"detail,omitempty"` // why the snapshot was refused
 }
 
 // why a host did not start a sandbox. A later one weighs more when a create
@@ -46,6 +47,7 @@ const (
 	whyFull why = iota
 	whyUnreachable
 	whyFailed
+	whySnapshot
 )
 
 type where struct {
@@ -55,9 +57,14 @@ type where struct {
 
 // Place chooses the first host of a new sandbox, reserves its memory and fills
 // the row in. While the leader is too new to know its hosts the row is left
-// unplaced, for the flow to wait. It fails with a *placement.Error.
+// unplaced, for the flow to wait. It fails with a *placement.Error, or a
+// *SnapshotError.
 func (f *Flows) Place(view raftstore.Reader, s *record.Sandbox) error {
-	choice, err := f.cfg.Hosts.Place(view, s.ID, 1, placement.Request{Template: s.Template})
+	req, err := request(view, s, nil)
+	if err != nil {
+		return err
+	}
+	choice, err := f.cfg.Hosts.Place(view, s.ID, 1, req)
 	if err != nil {
 		if f.cfg.Hosts.Warming(view) {
 			return nil
@@ -106,9 +113,12 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	generation := s.Generation + 1
 	choice, err := f.choose(ctx, run.View, s, generation, data.Tried)
 	var none *placement.Error
+	var gone *SnapshotError
 	switch {
 	case errors.As(err, &none):
 		return f.giveUp(run, data, outcome(data, none)), nil
+	case errors.As(err, &gone):
+		return f.giveUp(run, data, err), nil
 	case err != nil:
 		return nil, err
 	}
@@ -126,9 +136,13 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 
 // choose places, and waits for hosts to be heard while the leader is new.
 func (f *Flows) choose(ctx context.Context, view *raftstore.Snapshot, s *record.Sandbox, generation uint64, tried []string) (placement.Choice, error) {
+	req, err := request(view, s, tried)
+	if err != nil {
+		return placement.Choice{}, err
+	}
 	for {
 		changed := f.cfg.Hosts.Changed()
-		choice, err := f.cfg.Hosts.Place(view, s.ID, generation, placement.Request{Template: s.Template, Exclude: tried})
+		choice, err := f.cfg.Hosts.Place(view, s.ID, generation, req)
 		var none *placement.Error
 		if err == nil || !errors.As(err, &none) || !f.cfg.Hosts.Warming(view) {
 			return choice, err
@@ -168,7 +182,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if !ok || s.Status != record.SandboxStarting {
 		return finish, nil
 	}
-	env, err := f.openEnv(s)
+	spec, err := f.spec(run.View, s, data)
 	if err != nil {
 		return nil, err
 	}
@@ -176,9 +190,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return nil, err
 	}
 	f.cfg.Hosts.Reserve(s) // a leader before this one may have placed it
-	box, err := f.put(ctx, s, data, hostapi.BoxSpec{
-		Generation: s.Generation, WorkspaceID: s.WorkspaceID, Template: s.Template, Boot: data.Boot, Env: env,
-	})
+	box, err := f.put(ctx, s, data, spec)
 	switch {
 	case err == nil && box.Status == hostapi.StatusRunning:
 		return f.run(run, s, box), nil
@@ -231,13 +243,18 @@ func (f *Flows) run(run flow.Run, placed *record.Sandbox, box hostapi.Box) flow.
 			return flow.Done(), nil
 		}
 		c := s.Clone()
-		c.Status, c.StartedAt = record.SandboxRunning, tx.Now()
+		c.Status, c.StartedAt, c.HostSeq = record.SandboxRunning, tx.Now(), box.Seq
 		c.CPU, c.MemoryMB, c.DiskMB = box.CPU, box.MemoryMB, box.DiskMB
-		if c.TTLSeconds != nil {
-			c.ExpiresAt = tx.Now().Add(time.Duration(*c.TTLSeconds) * time.Second)
-		}
+		StartTTL(c, tx.Now())
 		raftstore.Put(tx, record.Sandboxes, c)
 		return flow.Done(), nil
+	}
+}
+
+// StartTTL sets a sandbox's end, counted from the moment that it came to life.
+func StartTTL(c *record.Sandbox, now time.Time) {
+	if c.TTLSeconds != nil {
+		c.ExpiresAt = now.Add(time.Duration(*c.TTLSeconds) * time.Second)
 	}
 }
 
@@ -249,6 +266,9 @@ func (f *Flows) elsewhere(ctx context.Context, run flow.Run, placed *record.Sand
 	f.cfg.Hosts.Release(placed.ID)
 	data.Tried = append(slices.Clone(data.Tried), placed.AgentID)
 	data.Why = max(data.Why, reason)
+	if reason == whySnapshot {
+		data.Detail = refusedSnapshot(cause)
+	}
 	if errors.Is(cause, hostapi.ErrUnknownOutcome) {
 		data.Unsure = &where{AgentID: placed.AgentID, Generation: placed.Generation}
 	}
@@ -269,6 +289,8 @@ func (f *Flows) elsewhere(ctx context.Context, run flow.Run, placed *record.Sand
 func classify(err error) why {
 	var refusal *hostapi.Error
 	switch {
+	case refusedSnapshot(err) != "":
+		return whySnapshot
 	case hosts.Unreachable(err):
 		return whyUnreachable
 	case errors.As(err, &refusal):
@@ -284,6 +306,8 @@ func classify(err error) why {
 // outcome is what a create with no host left fails with.
 func outcome(data Create, none *placement.Error) error {
 	switch {
+	case data.Why == whySnapshot:
+		return &SnapshotError{Detail: data.Detail}
 	case data.Why == whyFailed:
 		return ErrNotStarted
 	case data.Why == whyUnreachable:
@@ -313,7 +337,7 @@ func (f *Flows) giveUp(run flow.Run, data Create, err error) flow.Commit {
 			if s.Status != record.SandboxStarting {
 				return flow.Done(), nil
 			}
-			raftstore.Delete(tx, record.Sandboxes, s.ID)
+			DeleteRow(tx, s)
 		}
 		if data.IdempotencyKeyID != "" { // the same key may try again
 			raftstore.Delete(tx, record.IdempotencyKeys, data.IdempotencyKeyID)

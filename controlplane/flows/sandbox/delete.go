@@ -58,7 +58,7 @@ func (f *Flows) remove(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		if s, ok := sandboxOf(tx, run.Flow); ok {
-			raftstore.Delete(tx, record.Sandboxes, s.ID)
+			DeleteRow(tx, s)
 		}
 		return flow.Done(), nil
 	}, nil

@@ -91,8 +91,8 @@ func NewFlowID() string {
 	return "flow-" + hex.EncodeToString(raw)
 }
 
-// SealEnv seals a sandbox's environment; none stays none.
-func (f *Flows) SealEnv(sandboxID string, env map[string]string) ([]byte, error) {
+// SealEnv seals the environment of a sandbox or a snapshot; none stays none.
+func (f *Flows) SealEnv(id string, env map[string]string) ([]byte, error) {
 	if len(env) == 0 {
 		return nil, nil
 	}
@@ -100,18 +100,19 @@ func (f *Flows) SealEnv(sandboxID string, env map[string]string) ([]byte, error)
 	if err != nil {
 		return nil, fmt.Errorf("encode environment: %w", err)
 	}
-	sealed, err := f.cfg.Sealer.Seal(raw, envContext(sandboxID))
+	sealed, err := f.cfg.Sealer.Seal(raw, envContext(id))
 	if err != nil {
 		return nil, fmt.Errorf("seal environment: %w", err)
 	}
 	return sealed, nil
 }
 
-func (f *Flows) openEnv(s *record.Sandbox) (map[string]string, error) {
-	if len(s.EnvSealed) == 0 {
+// OpenEnv opens what SealEnv sealed for the same id.
+func (f *Flows) OpenEnv(id string, sealed []byte) (map[string]string, error) {
+	if len(sealed) == 0 {
 		return nil, nil
 	}
-	raw, err := f.cfg.Sealer.Open(s.EnvSealed, envContext(s.ID))
+	raw, err := f.cfg.Sealer.Open(sealed, envContext(id))
 	if err != nil {
 		return nil, fmt.Errorf("open environment: %w", err)
 	}
@@ -122,8 +123,8 @@ func (f *Flows) openEnv(s *record.Sandbox) (map[string]string, error) {
 	return env, nil
 }
 
-// envContext binds a sealed environment to its sandbox: it opens in no other row.
-func envContext(sandboxID string) []byte { return []byte("sandbox.env/" + sandboxID) }
+// envContext binds a sealed environment to its row: it opens in no other.
+func envContext(id string) []byte { return []byte("sandbox.env/" + id) }
 
 // Trace is where the time of a create went, as far as this replica saw it.
 type Trace struct {

@@ -26,7 +26,7 @@ import (
 
 // Call is one request, as a Fault sees it.
 type Call struct {
-	Op        string // "put", "get", "delete", "exec"
+	Op        string // "put", "get", "delete", "exec", …; of captures "capture", "store", "uncapture"; of volumes "volume", "unvolume"
 	ID        string
 	Term      uint64
 	RequestID string
@@ -56,6 +56,11 @@ type Host struct {
 	puts      map[string]int // boxes made, by id
 	fault     Fault
 	execute   Execute
+
+	moved   map[string]int // moves made, by name
+	guest   guest
+	objects objects
+	builds  builds
 }
 
 // Fault is asked before each call is done and again before it is answered. A
@@ -97,8 +102,10 @@ func New(t testing.TB, ca *pki.CA, id string, memoryMB int) *Host {
 		ID: id, bootID: rand.Text(), changed: make(chan struct{}, 1), ready: true,
 		capacity:  hostapi.Capacity{CPUs: 4, MemoryMB: memoryMB, Slots: 64, DiskFreeBytes: 1 << 40, OverheadMBPerBox: 32},
 		templates: []hostapi.TemplateState{{Name: "base", BuildID: "b1", Status: "ready", CPU: 1, MemoryMB: 512, DiskMB: 2048}},
-		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, puts: map[string]int{},
+		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, puts: map[string]int{}, moved: map[string]int{},
 	}
+	h.guest.init()
+	h.objects = newObjects()
 	h.server = httptest.NewUnstartedServer(http.HandlerFunc(h.serve))
 	h.server.TLS = node.ServerTLS()
 	h.server.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -172,14 +179,18 @@ func (h *Host) heartbeat() hostapi.Heartbeat {
 	hb.Capacity.ReservedMB, hb.Capacity.SlotsUsed = h.reservedMB(), len(h.boxes)
 	for _, id := range slices.Sorted(maps.Keys(h.boxes)) {
 		b := h.boxes[id]
-		hb.Boxes = append(hb.Boxes, hostapi.BoxState{ID: id, Generation: b.Generation, Status: b.Status, Error: b.Error})
+		hb.Boxes = append(hb.Boxes, hostapi.BoxState{ID: id, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Error: b.Error})
 	}
+	h.objects.beat(&hb)
 	return hb
 }
 
 func (h *Host) reservedMB() int {
 	sum := 0
-	for _, b := range h.boxes {
+	for id, b := range h.boxes {
+		if h.objects.stopped[id] && b.Status == hostapi.StatusPaused {
+			continue
+		}
 		sum += b.MemoryMB + h.capacity.OverheadMBPerBox
 	}
 	return sum
@@ -213,19 +224,29 @@ func (h *Host) serve(w http.ResponseWriter, r *http.Request) {
 		reply(w, nil, &hostapi.Error{Code: hostapi.CodeUnauthorized, Message: "not a replica"})
 		return
 	}
-	// Only once the body is read does the server notice that a caller has gone.
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
 	rest := strings.TrimPrefix(r.URL.Path, hostapi.PathBoxes+"/")
 	id, action, _ := strings.Cut(rest, "/")
 	c := Call{Op: strings.ToLower(r.Method), ID: id, RequestID: r.Header.Get(hostapi.HeaderRequestID)}
 	if action != "" {
 		c.Op = action
 	}
+	op, object := objectCall(r)
+	if object != "" {
+		c.Op, c.ID = op, object
+	}
 	c.Term, _ = strconv.ParseUint(r.Header.Get(hostapi.HeaderTerm), 10, 64)
+	if serve := h.streaming(r, c); serve != nil {
+		if !h.faulty(w, r, c) {
+			serve(w, r, c)
+		}
+		return
+	}
+	// Only once the body is read does the server notice that a caller has gone.
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	if h.faulty(w, r, c) {
 		return
 	}
@@ -269,6 +290,9 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 		}
 		h.term = c.Term
 	}
+	if _, object := objectCall(r); object != "" {
+		return h.object(r, c)
+	}
 	switch c.Op {
 	case "put":
 		var spec hostapi.BoxSpec
@@ -288,10 +312,11 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 		}
 		h.buried[c.ID] = max(h.buried[c.ID], generation)
 		delete(h.boxes, c.ID)
+		h.objects.gone(c.ID)
 		h.announce()
 		return nil, nil
 	}
-	return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: "no such call"}
+	return h.move(r, c)
 }
 
 func (h *Host) put(id string, spec hostapi.BoxSpec) (any, error) {
@@ -302,18 +327,33 @@ func (h *Host) put(id string, spec hostapi.BoxSpec) (any, error) {
 		return nil, &hostapi.Error{Code: hostapi.CodeStaleGeneration, Message: "older than what is or was here"}
 	case there && spec.Generation == b.Generation:
 		return b, nil
+	}
+	source, err := h.sourceOf(id, spec)
+	if err != nil {
+		return nil, err
+	}
+	var t hostapi.TemplateState
+	switch {
+	case source != nil:
+		t = hostapi.TemplateState{Name: spec.Template, CPU: source.CPU, MemoryMB: source.MemoryMB, DiskMB: source.DiskMB}
 	case i < 0:
 		return nil, &hostapi.Error{Code: hostapi.CodeTemplateMissing, Message: "no such template"}
-	case h.reservedMB()+h.templates[i].MemoryMB+h.capacity.OverheadMBPerBox > h.capacity.MemoryMB:
+	default:
+		t = h.templates[i]
+	}
+	if h.reservedMB()+t.MemoryMB+h.capacity.OverheadMBPerBox > h.capacity.MemoryMB {
 		return nil, &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "insufficient host memory for sandbox"}
 	}
-	t := h.templates[i]
 	b = hostapi.Box{
-		ID: id, Generation: spec.Generation, Status: hostapi.StatusRunning, Template: t.Name, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
+		ID: id, Generation: spec.Generation, Status: hostapi.StatusRunning, Seq: 1, Persistent: spec.Persistent, Template: t.Name, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
 		CreatedAt: time.Now(), StartedAt: time.Now(), Boot: hostapi.BootRestore,
 		Stages: []hostapi.Stage{{Name: "overlay", Duration: time.Millisecond}, {Name: "restore", Duration: 2 * time.Millisecond, Engine: true}},
 	}
+	if source != nil && spec.WarmFrom != "" {
+		b.PauseMS = source.PauseMS
+	}
 	h.boxes[id] = b
+	h.objects.made(id, spec)
 	h.puts[id]++
 	h.announce()
 	return b, nil
@@ -332,7 +372,7 @@ func (h *Host) exec(r *http.Request, c Call) (any, error) {
 	case !ok:
 		return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
 	case b.Status != hostapi.StatusRunning:
-		return nil, &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is " + string(b.Status)}
+		return nil, &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: string(b.Status)}
 	case execute != nil:
 		return execute(r.Context(), c.ID, req)
 	}
@@ -343,7 +383,8 @@ var statuses = map[hostapi.Code]int{
 	hostapi.CodeInvalid: 400, hostapi.CodeUnauthorized: 403, hostapi.CodeNotFound: 404, hostapi.CodeStaleTerm: 409,
 	hostapi.CodeStaleGeneration: 409, hostapi.CodeNotRunning: 409, hostapi.CodeIllegalState: 409, hostapi.CodeTooLarge: 413,
 	hostapi.CodeBusy: 429, hostapi.CodeTemplateMissing: 422, hostapi.CodeInternal: 500, hostapi.CodeGuest: 502,
-	hostapi.CodeDraining: 503, hostapi.CodeNoMemory: 507, hostapi.CodeNoDisk: 507, hostapi.CodeNoSlot: 507,
+	hostapi.CodeDraining: 503, hostapi.CodeNoMemory: 507, hostapi.CodeNoDisk: 507, hostapi.CodeNoSlot: 507, hostapi.CodePortClosed: 502,
+	hostapi.CodeNoSnapshot: 404, hostapi.CodeBadSnapshot: 422, hostapi.CodeNoStore: 422, hostapi.CodeInUse: 409,
 }
 
 func reply(w http.ResponseWriter, out any, err error) {

@@ -6,12 +6,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/fork"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
+	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/controlplane/flows/volume"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
@@ -33,8 +38,11 @@ type Node struct {
 	*testcluster.Replica
 	Hosts  *hosts.Registry
 	Flows  *sandbox.Flows
+	Forks  *fork.Flows
 	Engine *flow.Engine
 	Loops  *loops.Loops
+
+	Templates *template.Flows
 }
 
 // Plane is a cluster with its hosts.
@@ -82,8 +90,18 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 			},
 		})
 		n.Flows = sandbox.New(sandbox.Config{Hosts: n.Hosts, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log()})
+		n.Forks = fork.New(fork.Config{Hosts: n.Hosts, Sandboxes: n.Flows, Clock: time.Now, Logger: testcluster.Log()})
+		n.Templates = template.New(template.Config{
+			Store: rep.Store, Hosts: n.Hosts, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log(), Every: 50 * time.Millisecond,
+		})
+		kinds := slices.Concat(
+			n.Flows.Kinds(), n.Forks.Kinds(),
+			snapshot.New(snapshot.Config{Hosts: n.Hosts, Logger: testcluster.Log()}).Kinds(),
+			volume.New(volume.Config{Hosts: n.Hosts, Logger: testcluster.Log()}).Kinds(),
+			n.Templates.Kinds(),
+		)
 		n.Engine, err = flow.NewEngine(flow.Config{
-			Store: rep.Store, Kinds: n.Flows.Kinds(), Clock: time.Now, Random: func() float64 { return 0 },
+			Store: rep.Store, Kinds: kinds, Clock: time.Now, Random: func() float64 { return 0 },
 			Logger: testcluster.Log(), Fault: fault,
 		})
 		if err != nil {
@@ -91,7 +109,7 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 		}
 		n.Loops = loops.New(loops.Config{
 			Store: rep.Store, Hosts: n.Hosts, Clock: time.Now, Logger: testcluster.Log(),
-			Every: 50 * time.Millisecond, OrphanGrace: 100 * time.Millisecond,
+			Every: 50 * time.Millisecond, OrphanGrace: 100 * time.Millisecond, KeptGrace: 300 * time.Millisecond,
 		})
 		p.Nodes = append(p.Nodes, n)
 		p.wg.Go(func() { loops.WhileLeading(ctx, rep.Store.Leadership(), n.lead) })
@@ -106,6 +124,7 @@ func (n *Node) lead(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() { n.Engine.Run(ctx) })
 	wg.Go(func() { n.Loops.Run(ctx) })
+	wg.Go(func() { n.Templates.Run(ctx) })
 }
 
 // LeaderNode waits for the replica that leads.
@@ -164,35 +183,59 @@ func (p *Plane) Sandbox(id string) (*record.Sandbox, bool) {
 	return raftstore.Get(p.Leader().Store.View(), record.Sandboxes, id)
 }
 
-// Settled waits until no flow is live and every host has exactly the boxes that
-// rows account for, and returns the rows.
+// Settled waits until no flow is live and every host has exactly the boxes, the
+// captures and the volumes that rows account for, and returns the sandboxes.
 func (p *Plane) Settled(hosts ...*fakehost.Host) []*record.Sandbox {
 	p.t.Helper()
 	var rows []*record.Sandbox
 	testcluster.Await(p.t, 20*time.Second, "settled state", func() bool {
 		view := p.Leader().Store.View()
 		rows = raftstore.All(view, record.Sandboxes)
-		if len(raftstore.All(view, record.Flows)) > 0 {
-			return false
-		}
-		want := map[string]string{}
-		for _, s := range rows {
-			if s.Status == record.SandboxRunning {
-				want[s.ID] = s.AgentID
-			}
-		}
-		n := 0
-		for _, h := range hosts {
-			for id := range h.Boxes() {
-				if want[id] != h.ID {
-					return false
-				}
-				n++
-			}
-		}
-		return n == len(want)
+		return len(raftstore.All(view, record.Flows)) == 0 && boxesAgree(rows, hosts) && objectsAgree(view, hosts)
 	})
 	return rows
+}
+
+func boxesAgree(rows []*record.Sandbox, hosts []*fakehost.Host) bool {
+	want := map[string]string{}
+	for _, s := range rows {
+		switch s.Status {
+		case record.SandboxRunning, record.SandboxPaused, record.SandboxHibernated:
+			want[s.ID] = s.AgentID
+		}
+	}
+	n := 0
+	for _, h := range hosts {
+		for id := range h.Boxes() {
+			if want[id] != h.ID {
+				return false
+			}
+			n++
+		}
+	}
+	return n == len(want)
+}
+
+func objectsAgree(view *raftstore.Snapshot, hosts []*fakehost.Host) bool {
+	volumes := map[string]string{}
+	for _, v := range raftstore.All(view, record.Volumes) {
+		volumes[v.ID] = v.AgentID
+	}
+	for _, h := range hosts {
+		for _, id := range h.Captures() {
+			if _, ok := raftstore.Get(view, record.Snapshots, id); !ok {
+				return false
+			}
+		}
+		for id, v := range h.Volumes() {
+			row, _ := raftstore.Get(view, record.Volumes, id)
+			if volumes[id] != h.ID || row.AttachedTo != v.AttachedTo {
+				return false
+			}
+			delete(volumes, id)
+		}
+	}
+	return len(volumes) == 0
 }
 
 // Sealer seals nothing, but shows when a sealed value is opened out of place.

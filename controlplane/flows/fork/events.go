@@ -1,0 +1,108 @@
+package fork
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// eventTimeout bounds how long an event may hold up what it tells of.
+const eventTimeout = 3 * time.Second
+
+// post adds an event to a sandbox's. A step may be run twice, so each has a key.
+// A sandbox that is gone has no events any more, and a host that does not answer
+// does not undo what has happened.
+func (f *Flows) post(ctx context.Context, agentID, sandboxID string, e hostapi.NewEvent) {
+	if agentID == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	err := f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.PostEvent(ctx, sandboxID, e) })
+	if err != nil {
+		f.cfg.Logger.InfoContext(ctx, "event could not be told", "type", string(e.Type), "sandbox_id", hostapi.ShortID(sandboxID), "agent_id", agentID, "error", err)
+	}
+}
+
+// about is what every event of a fork says.
+func (d *Fork) about(group string) map[string]any {
+	if d.Mode == Tree {
+		return map[string]any{"tree_id": group}
+	}
+	return map[string]any{"mode": string(d.Mode)}
+}
+
+// announce says on the parent that children are on their way.
+func (f *Flows) announce(ctx context.Context, run flow.Run, data Fork) {
+	group := groupOf(run.Flow)
+	e := hostapi.NewEvent{
+		Key: "fork/" + group + "/staged", Type: hostapi.EventForkStaged, Metadata: data.about(group),
+		Message: fmt.Sprintf("captured in %d ms, starting %d children", data.PauseMS, len(data.Children)),
+	}
+	e.Metadata["count"], e.Metadata["mem_mib"] = len(data.Children), data.MemoryMB
+	if data.Mode == Warm {
+		e.Type, e.Message = hostapi.EventWarmForkStaged, "a child takes over memory, disk and address"
+		e.Metadata["child_id"] = data.Children[0].ID
+	} else {
+		e.Metadata["pause_ms"] = data.PauseMS
+	}
+	f.post(ctx, data.AgentID, data.ParentID, e)
+}
+
+// tell says what became of every child, and of the whole.
+func (f *Flows) tell(ctx context.Context, run flow.Run, data Fork) {
+	group := groupOf(run.Flow)
+	var posts errgroup.Group
+	running := 0
+	for i, c := range data.Children {
+		e := hostapi.NewEvent{Key: "fork/" + group + "/" + c.ID, Metadata: data.about(group)}
+		e.Metadata["child_id"], e.Metadata["index"] = c.ID, i
+		if c.Error != "" {
+			e.Type, e.Message = hostapi.EventForkChildFailed, fmt.Sprintf("child %d failed", i)
+			e.Metadata["error"] = c.Error
+		} else {
+			running++
+			e.Type, e.Message = hostapi.EventForkCompleted, fmt.Sprintf("child %d is running", i)
+			e.Metadata["ms"] = c.MS
+			posts.Go(func() error { f.tellChild(ctx, run, data, i); return nil })
+		}
+		posts.Go(func() error { f.post(ctx, data.AgentID, data.ParentID, e); return nil })
+	}
+	_ = posts.Wait() // none fails
+	if data.Mode != Tree {
+		return
+	}
+	f.post(ctx, data.AgentID, data.ParentID, hostapi.NewEvent{
+		Key: "fork/" + group + "/completed", Type: hostapi.EventForkTreeCompleted,
+		Message: fmt.Sprintf("%d of %d children are running", running, len(data.Children)),
+		Metadata: map[string]any{
+			"tree_id": group, "total": len(data.Children), "running": running, "failed": len(data.Children) - running, "ms": data.Ended,
+		},
+	})
+}
+
+// tellChild says on a child where it comes from.
+func (f *Flows) tellChild(ctx context.Context, run flow.Run, data Fork, index int) {
+	child := data.Children[index]
+	row, ok := raftstore.Get(run.View, record.Sandboxes, child.ID)
+	if !ok {
+		return
+	}
+	group := groupOf(run.Flow)
+	e := hostapi.NewEvent{
+		Key: "fork/" + group, Type: hostapi.EventForked, Message: "forked from " + hostapi.ShortID(data.ParentID), Metadata: data.about(group),
+	}
+	if data.Mode == Warm {
+		e.Type = hostapi.EventWarmForked
+	}
+	e.Metadata["parent_id"], e.Metadata["index"], e.Metadata["ms"] = data.ParentID, index, child.MS
+	f.post(ctx, row.AgentID, child.ID, e)
+}

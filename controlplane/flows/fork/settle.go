@@ -1,0 +1,171 @@
+package fork
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/moves"
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// settle does what children need not wait for: the upload of a tree's capture,
+// the events, and the end of the capture.
+func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var data Fork
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	ctx = hostCtx(ctx, data.RequestID)
+	alive := 0
+	for _, c := range data.Children {
+		if c.Error == "" {
+			alive++
+		}
+	}
+	var all errgroup.Group
+	var storing error
+	if data.Mode == Tree && alive > 0 && !data.Stored && f.hasStore(data.AgentID) {
+		all.Go(func() error {
+			storing = f.store(ctx, run, &data)
+			return nil
+		})
+	}
+	f.tell(ctx, run, data)
+	_ = all.Wait() // storing is looked at below
+	if storing != nil {
+		if hosts.Superseded(ctx, storing) || f.passing(run, storing) {
+			return nil, storing
+		}
+		f.cfg.Logger.WarnContext(ctx, "capture of a fork was not stored", "group", groupOf(run.Flow), "agent_id", data.AgentID,
+			"request_id", data.RequestID, "error", storing)
+	}
+	f.release(ctx, run, data)
+	if alive == 0 {
+		return func(tx *raftstore.Tx) (flow.Next, error) {
+			f.drop(tx, run, data)
+			return flow.Fail(data.failure()), nil
+		}, nil
+	}
+	result := data.result()
+	raw, err := json.Marshal(result)
+	if err != nil {
+		return nil, fmt.Errorf("encode result: %w", err)
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		if key, ok := raftstore.Get(tx, record.IdempotencyKeys, data.IdempotencyKeyID); ok {
+			key = key.Clone()
+			key.Result = raw
+			raftstore.Put(tx, record.IdempotencyKeys, key)
+		}
+		f.keepResult(groupOf(run.Flow), result)
+		return flow.Done(), nil
+	}, nil
+}
+
+// failure is what a fork without a child fails with.
+func (d *Fork) failure() error {
+	var worst why
+	for _, c := range d.Children {
+		worst = max(worst, c.Why)
+	}
+	switch worst {
+	case whyFull:
+		return fmt.Errorf("%w: %w", sandbox.ErrNoHost, &placement.Error{Reason: placement.NoCapacity})
+	case whyUnreachable:
+		return sandbox.ErrUnreachable
+	}
+	return sandbox.ErrNotStarted
+}
+
+// release deletes the capture wherever it is. What is not reached here the
+// inventory finds: no flow accounts for it any more.
+func (f *Flows) release(ctx context.Context, run flow.Run, data Fork) {
+	if data.Mode == Warm {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var calls errgroup.Group
+	for _, agentID := range append([]string{data.AgentID}, data.Copies...) {
+		calls.Go(func() error {
+			err := f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
+				return c.DeleteCapture(ctx, groupOf(run.Flow), agentID == data.AgentID)
+			})
+			if err != nil {
+				f.cfg.Logger.InfoContext(ctx, "capture of a fork is left to the inventory", "group", groupOf(run.Flow), "agent_id", agentID, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = calls.Wait() // what fails is logged
+}
+
+// expire gives up what has not come to life in time.
+func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
+	var data Fork
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	for _, c := range data.Children {
+		if _, ok := starting(run.View, run.Flow, c.ID); ok {
+			f.cfg.Hosts.Release(c.ID)
+		}
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		data := data.clone()
+		for i := range data.Children {
+			child := &data.Children[i]
+			if row, ok := starting(tx, run.Flow, child.ID); ok {
+				child.Error, child.Why = "it took too long to start", whyFailed
+				sandbox.DeleteRow(tx, row)
+			}
+		}
+		data.Ended = f.since(&data)
+		return flow.Goto(stepSettle, data), nil
+	}, nil
+}
+
+// parentState is what the parent's host says of it after a warm fork.
+type parentState struct {
+	id    string
+	state *hostapi.BoxState
+}
+
+// parentNow asks what a warm fork has made of its parent, which is not running
+// any more. If the host cannot say, its next heartbeat will.
+func (f *Flows) parentNow(ctx context.Context, data Fork) parentState {
+	p := parentState{id: data.ParentID}
+	if data.Mode != Warm {
+		return p
+	}
+	err := f.cfg.Hosts.Call(ctx, data.AgentID, func(ctx context.Context, c *hosts.Client) error {
+		b, err := c.GetBox(ctx, data.ParentID)
+		if err == nil {
+			p.state = &hostapi.BoxState{ID: b.ID, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Error: b.Error}
+		}
+		return err
+	})
+	if err != nil {
+		f.cfg.Logger.InfoContext(ctx, "parent of a warm fork is left to the inventory", "sandbox_id", hostapi.ShortID(data.ParentID), "error", err)
+	}
+	return p
+}
+
+func (p parentState) follow(tx *raftstore.Tx) {
+	if p.state == nil {
+		return
+	}
+	if row, ok := raftstore.Get(tx, record.Sandboxes, p.id); ok {
+		moves.Follow(tx, row, *p.state)
+	}
+}

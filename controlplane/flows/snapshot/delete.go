@@ -1,0 +1,77 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// remove deletes the capture and its stored copy, then the row. While its host
+// may come back it is asked again and again. The stored copy of a snapshot
+// whose host is lost is deleted by another; what the lost host has of it, it is
+// told to delete when it returns.
+func (f *Flows) remove(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var data Create
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	ctx = hosts.WithRequestID(ctx, data.RequestID)
+	id := idOf(run.Flow)
+	if s, ok := raftstore.Get(run.View, record.Snapshots, id); ok {
+		if err := f.removeFrom(ctx, run.View, s); err != nil {
+			return nil, err
+		}
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		raftstore.Delete(tx, record.Snapshots, id)
+		return flow.Done(), nil
+	}, nil
+}
+
+func (f *Flows) removeFrom(ctx context.Context, view *raftstore.Snapshot, s *record.Snapshot) error {
+	sessions := f.cfg.Hosts.Sessions()
+	owner := s.AgentID
+	agent, known := raftstore.Get(view, record.Agents, owner)
+	if _, heard := sessions[owner]; !heard && (!known || agent.State == record.AgentLost) {
+		owner = ""
+		if s.Stored {
+			if owner = withStore(sessions); owner == "" {
+				return fmt.Errorf("no host with a snapshot store answers: %w", hostapi.ErrUnreachable)
+			}
+		}
+	}
+	if owner != "" {
+		err := f.cfg.Hosts.Call(ctx, owner, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, true) })
+		if err != nil {
+			return fmt.Errorf("delete capture: %w", err)
+		}
+	}
+	// Hosts that fetched it to start from it.
+	for id, session := range sessions {
+		fetched := slices.ContainsFunc(session.Heartbeat.Captures, func(c hostapi.CaptureState) bool { return c.ID == s.ID })
+		if id == owner || !fetched {
+			continue
+		}
+		err := f.cfg.Hosts.Call(ctx, id, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, false) })
+		if err != nil {
+			f.cfg.Logger.InfoContext(ctx, "copy of a snapshot is left to the inventory", "snapshot_id", s.ID, "agent_id", id, "error", err)
+		}
+	}
+	return nil
+}
+
+func withStore(sessions map[string]hosts.Session) string {
+	for _, id := range slices.Sorted(maps.Keys(sessions)) {
+		if sessions[id].Heartbeat.Store {
+			return id
+		}
+	}
+	return ""
+}

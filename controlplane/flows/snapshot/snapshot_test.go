@@ -1,0 +1,258 @@
+package snapshot_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var boxID = strings.Repeat("a", 26)
+
+const snapID = snapshot.Prefix + "1"
+
+// rig is a plane with a host, a store and a running sandbox.
+type rig struct {
+	t     *testing.T
+	p     *testplane.Plane
+	h     *fakehost.Host
+	store *fakehost.Store
+}
+
+func newRig(t *testing.T, replicas int, fault func(*testplane.Plane, *record.Flow, flow.Point) error) *rig {
+	t.Helper()
+	r := &rig{t: t, store: fakehost.NewStore()}
+	r.p = testplane.New(t, replicas, func(f *record.Flow, at flow.Point) error {
+		if fault == nil {
+			return nil
+		}
+		return fault(r.p, f, at)
+	})
+	r.h = r.p.Host("h1", 4096)
+	r.h.SetStore(r.store)
+	r.h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+		boxes[boxID] = hostapi.Box{ID: boxID, Generation: 1, Status: hostapi.StatusRunning, CPU: 1, MemoryMB: 512, DiskMB: 2048}
+	})
+	r.p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
+			Meta: record.Meta{ID: boxID}, WorkspaceID: "ws", Status: record.SandboxRunning, Template: "base", AgentID: "h1", Generation: 1,
+		})
+		return nil
+	})
+	testcluster.Await(t, 5*time.Second, "the store", func() bool { return r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
+	return r
+}
+
+func (r *rig) begin() string {
+	flowID := sandbox.NewFlowID()
+	r.p.Update(func(tx *raftstore.Tx) error {
+		if _, ok := flow.Live(tx, snapshot.Subject(snapID)); ok {
+			return nil // it was written although the answer was lost
+		}
+		return snapshot.Begin(tx, flowID, &record.Snapshot{
+			Meta: record.Meta{ID: snapID}, WorkspaceID: "ws", Status: record.ResourceCreating, SandboxID: boxID, Template: "base", AgentID: "h1",
+		}, snapshot.Create{RequestID: "req", Generation: 1})
+	})
+	return flowID
+}
+
+func (r *rig) wait(flowID string) error {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	defer cancel()
+	return r.p.LeaderNode().Engine.Wait(ctx, flowID)
+}
+
+func (r *rig) remove() {
+	r.p.Update(func(tx *raftstore.Tx) error {
+		s, ok := raftstore.Get(tx, record.Snapshots, snapID)
+		if !ok {
+			return nil
+		}
+		_, err := snapshot.BeginDelete(tx, sandbox.NewFlowID(), s, "req")
+		return err
+	})
+}
+
+func (r *rig) row() (*record.Snapshot, bool) {
+	return raftstore.Get(r.p.Leader().Store.View(), record.Snapshots, snapID)
+}
+
+func (r *rig) nothingLeft() {
+	r.t.Helper()
+	r.p.Settled(r.h)
+	testcluster.Await(r.t, 10*time.Second, "the end of it all", func() bool {
+		_, ok := r.row()
+		return !ok && len(r.h.Captures()) == 0 && len(r.store.Captures()) == 0
+	})
+}
+
+func TestCreateAndDelete(t *testing.T) {
+	r := newRig(t, 1, nil)
+	if err := r.wait(r.begin()); err != nil {
+		t.Fatal(err)
+	}
+	s, ok := r.row()
+	if !ok || s.Status != record.ResourceReady || !s.Stored || s.MemoryMB != 512 || s.MemoryBytes != 512<<20 || s.PauseMS != 7 {
+		t.Fatalf("%+v", s)
+	}
+	if c := r.store.Captures(); len(c) != 1 || c[0] != snapID {
+		t.Fatalf("in the store: %v", c)
+	}
+	r.remove()
+	r.nothingLeft()
+}
+
+func TestWithoutAStore(t *testing.T) {
+	r := newRig(t, 1, nil)
+	r.h.SetStore(nil)
+	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
+	if err := r.wait(r.begin()); err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := r.row(); s.Status != record.ResourceReady || s.Stored {
+		t.Fatalf("%+v", s)
+	}
+}
+
+// One that cannot be stored is kept where it is.
+func TestTheStoreFails(t *testing.T) {
+	r := newRig(t, 1, nil)
+	r.h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "store" && !c.Done {
+			return &hostapi.Error{Code: hostapi.CodeInternal, Message: "bucket is gone"}
+		}
+		return nil
+	})
+	if err := r.wait(r.begin()); err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := r.row(); s.Status != record.ResourceReady || s.Stored {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for name, c := range map[string]struct{ err, want error }{
+		"gone":        {&hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}, snapshot.ErrNoSandbox},
+		"paused":      {&hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, nil},
+		"no disk":     {&hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}, nil},
+		"unreachable": {fakehost.ErrDrop, snapshot.ErrUnreachable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 1, nil)
+			r.h.SetFault(func(_ context.Context, call fakehost.Call) error {
+				if call.Op == "capture" && call.Done == (name == "unreachable") { // it is made, and the answer is lost
+					return c.err
+				}
+				return nil
+			})
+			err := r.wait(r.begin())
+			var refused *snapshot.RefusedError
+			if c.want != nil && !errors.Is(err, c.want) || c.want == nil && !errors.As(err, &refused) {
+				t.Fatalf("%v, want %v", err, c.want)
+			}
+			r.nothingLeft()
+		})
+	}
+}
+
+var (
+	points = []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit}
+	cases  = []struct{ kind, step string }{
+		{snapshot.KindCreate, "capture"}, {snapshot.KindCreate, "store"}, {snapshot.KindDelete, "remove"},
+	}
+)
+
+func TestCrashesAtEveryPoint(t *testing.T) {
+	for _, c := range cases {
+		for _, at := range points {
+			t.Run(fmt.Sprint(c.kind, " ", c.step, " ", at), func(t *testing.T) {
+				var n atomic.Int64
+				r := newRig(t, 1, func(_ *testplane.Plane, f *record.Flow, pt flow.Point) error {
+					if f.Kind == c.kind && f.Step == c.step && pt == at && n.Add(1) <= 2 {
+						return errors.New("crash")
+					}
+					return nil
+				})
+				if err := r.wait(r.begin()); err != nil {
+					t.Fatal(err)
+				}
+				if s, ok := r.row(); !ok || s.Status != record.ResourceReady || !s.Stored {
+					t.Fatalf("%+v", s)
+				}
+				r.remove()
+				r.nothingLeft()
+			})
+		}
+	}
+}
+
+func TestLeaderDiesAtEveryPoint(t *testing.T) {
+	for _, c := range cases {
+		for _, at := range points {
+			t.Run(fmt.Sprint(c.kind, " ", c.step, " ", at), func(t *testing.T) {
+				var once sync.Once
+				var old atomic.Pointer[testcluster.Replica]
+				r := newRig(t, 3, func(p *testplane.Plane, f *record.Flow, pt flow.Point) error {
+					if f.Kind == c.kind && f.Step == c.step && pt == at {
+						once.Do(func() {
+							l := p.Leader()
+							old.Store(l)
+							p.Cut(l)
+						})
+					}
+					return nil
+				})
+				r.begin()
+				testcluster.Await(t, 20*time.Second, "a snapshot", func() bool {
+					s, ok := r.row()
+					return ok && s.Status == record.ResourceReady && s.Stored
+				})
+				r.remove()
+				r.nothingLeft()
+				r.p.Heal(old.Load())
+			})
+		}
+	}
+}
+
+// The stored copy of a snapshot whose host is lost is deleted by another host.
+func TestDeleteWithoutItsHost(t *testing.T) {
+	r := newRig(t, 1, nil)
+	if err := r.wait(r.begin()); err != nil {
+		t.Fatal(err)
+	}
+	h2 := r.p.Host("h2", 4096)
+	h2.SetStore(r.store)
+	r.h.Silence(true)
+	testcluster.Await(t, 10*time.Second, "the host's end", func() bool {
+		a, _ := raftstore.Get(r.p.Leader().Store.View(), record.Agents, "h1")
+		return a.State == record.AgentLost
+	})
+	if s, _ := r.row(); s.Status != record.ResourceReady {
+		t.Fatalf("a stored snapshot is %s with its host", s.Status)
+	}
+	r.remove()
+	testcluster.Await(t, 10*time.Second, "the stored copy's end", func() bool { _, ok := r.row(); return !ok && len(r.store.Captures()) == 0 })
+	r.h.Silence(false) // it comes back with the capture
+	testcluster.Await(t, 10*time.Second, "the capture's end", func() bool { return len(r.h.Captures()) == 0 })
+}

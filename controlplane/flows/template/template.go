@@ -1,0 +1,387 @@
+// Package template builds workspaces' templates as flows, and keeps on every
+// host what they have built: one host builds first, and when it has done so the
+// others follow.
+package template
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// KindBuild is the kind of the flow.
+const KindBuild = "template.build"
+
+// Deadline is how long a build may take, its wait for its turn included.
+const Deadline = 6 * time.Hour
+
+// The steps of a build.
+//
+//	place ──► build ──► (ready, failed)
+//	  ▲         │ refused, host lost: the next host
+//	  └─────────┘
+const (
+	stepPlace  = "place"
+	stepBuild  = "build"
+	stepExpire = "expire"
+)
+
+const (
+	actTime = 2 * time.Minute
+	// watchTime is how long one step looks at a build before it writes down
+	// that it goes on; pollEvery how often it looks.
+	watchTime = 90 * time.Second
+	pollEvery = 500 * time.Millisecond
+	// maxAttempts bounds how often a build is begun anew because the host's
+	// daemon ended.
+	maxAttempts = 3
+	// maxUnanswered is how often a host that sends heartbeats may not answer.
+	maxUnanswered = 6
+	placeAgain    = 2 * time.Second
+	maxPlacing    = 10 * time.Minute // until a host is free to build
+)
+
+// Sealer keeps secrets out of the log.
+type Sealer interface {
+	Seal(plaintext, context []byte) ([]byte, error)
+	Open(ciphertext, context []byte) ([]byte, error)
+}
+
+// Config is what the flows work with.
+type Config struct {
+	Store  *raftstore.Store
+	Hosts  *hosts.Registry
+	Sealer Sealer
+	Clock  func() time.Time
+	Logger *slog.Logger
+	Every  time.Duration // between two looks at what hosts lack; default 5 s
+}
+
+// Flows are the steps, and what keeps templates on hosts.
+type Flows struct {
+	cfg  Config
+	told map[followed]bool // what hosts have been asked for, in this leadership
+}
+
+// New makes the flows.
+func New(cfg Config) *Flows {
+	if cfg.Every == 0 {
+		cfg.Every = 5 * time.Second
+	}
+	return &Flows{cfg: cfg}
+}
+
+// Kinds are for the engine.
+func (f *Flows) Kinds() []flow.Kind {
+	return []flow.Kind{{
+		Name: KindBuild, Expire: stepExpire, ActTimeout: actTime,
+		Steps: map[string]flow.Step{stepPlace: f.place, stepBuild: f.build, stepExpire: f.expire},
+	}}
+}
+
+// Subject names a template for flows: one of its builds goes on at a time.
+func Subject(id string) string { return flow.Subject(record.Templates.Name, id) }
+
+// Key is the name under which hosts keep a workspace's template.
+func Key(workspaceID, name string) string {
+	sum := sha256.Sum256([]byte(workspaceID))
+	return "t-" + hex.EncodeToString(sum[:5]) + "." + name
+}
+
+var key = regexp.MustCompile(`^t-[0-9a-f]{10}\.`)
+
+// IsKey reports whether a name is a key, or looks like one: no operator's
+// template has such a name, and nobody asks for a template by it.
+func IsKey(name string) bool { return key.MatchString(name) }
+
+// data is that of a build.
+type data struct {
+	BuildID   string    `json:"build_id"`
+	RequestID string    `json:"request_id,omitempty"`
+	Since     time.Time `json:"since"`           // of the search for a host
+	Tried     []string  `json:"tried,omitempty"` // hosts that did not do it
+	Last      string    `json:"last,omitempty"`  // why the last one did not
+	Attempts  int       `json:"attempts,omitempty"`
+}
+
+// Begin puts a build, its template's row if it is the first, and what makes it
+// into a transaction. It fails with raftstore.ErrConflict while another build of
+// the template goes on.
+func Begin(tx *raftstore.Tx, flowID string, t *record.Template, b *record.Build, requestID string) error {
+	raftstore.Put(tx, record.Templates, t)
+	raftstore.Put(tx, record.Builds, b)
+	return flow.Begin(tx, flow.New{
+		ID: flowID, Kind: KindBuild, Subject: Subject(t.ID), Step: stepPlace, Deadline: tx.Now().Add(Deadline),
+		Data: data{BuildID: b.ID, RequestID: requestID, Since: tx.Now()},
+	})
+}
+
+// Seal seals a specification for its build's row.
+func (f *Flows) Seal(buildID string, spec hostapi.BuildSpec) ([]byte, error) {
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("encode build: %w", err)
+	}
+	sealed, err := f.cfg.Sealer.Seal(raw, specContext(buildID))
+	if err != nil {
+		return nil, fmt.Errorf("seal build: %w", err)
+	}
+	return sealed, nil
+}
+
+func (f *Flows) open(b *record.Build) (hostapi.BuildSpec, error) {
+	var spec hostapi.BuildSpec
+	raw, err := f.cfg.Sealer.Open(b.SpecSealed, specContext(b.ID))
+	if err != nil {
+		return spec, fmt.Errorf("open build: %w", err)
+	}
+	if err := json.Unmarshal(raw, &spec); err != nil {
+		return spec, fmt.Errorf("decode build: %w", err)
+	}
+	return spec, nil
+}
+
+// specContext binds a sealed specification to its row.
+func specContext(buildID string) []byte { return []byte("template.build/" + buildID) }
+
+func finish(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }
+
+// goingOn finds a flow's build while it has not ended.
+func goingOn(r raftstore.Reader, d data) (*record.Build, bool) {
+	b, ok := raftstore.Get(r, record.Builds, d.BuildID)
+	return b, ok && b.FinishedAt.IsZero()
+}
+
+// change edits a build that goes on, and says what follows.
+func change(d data, next flow.Next, edit func(b *record.Build)) flow.Commit {
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		b, ok := goingOn(tx, d)
+		if !ok {
+			return flow.Done(), nil
+		}
+		c := b.Clone()
+		edit(c)
+		raftstore.Put(tx, record.Builds, c)
+		return next, nil
+	}
+}
+
+// place chooses a host that has what the template is made from.
+func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
+	var d data
+	if err := run.Data(&d); err != nil {
+		return nil, err
+	}
+	b, ok := goingOn(run.View, d)
+	if !ok {
+		return finish, nil
+	}
+	spec, err := f.open(b)
+	if err != nil {
+		return nil, err
+	}
+	agentID := f.choose(run.View, spec, d.Tried)
+	if agentID != "" {
+		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.AgentID = agentID }), nil
+	}
+	if f.cfg.Clock().Sub(d.Since) < maxPlacing {
+		// Hosts may be yet to be heard, full, or restarting.
+		d.Tried = nil
+		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(b *record.Build) { b.AgentID = "" }), nil
+	}
+	why := "no available compute node"
+	if d.Last != "" {
+		why += ": " + d.Last
+	}
+	return fail(d, why), nil
+}
+
+// choose returns the host with the most memory free among those that can build.
+func (f *Flows) choose(view raftstore.Reader, spec hostapi.BuildSpec, tried []string) string {
+	best, most := "", -1
+	sessions := f.cfg.Hosts.Sessions()
+	for id, s := range sessions {
+		agent, ok := raftstore.Get(view, record.Agents, id)
+		hb := s.Heartbeat
+		if !ok || agent.Draining || !hb.Ready || hb.Draining || slices.Contains(tried, id) || !has(hb, spec) {
+			continue
+		}
+		free := hb.Capacity.MemoryMB - hb.Capacity.ReservedMB - s.ReservedMB
+		if free > most || free == most && id < best {
+			best, most = id, free
+		}
+	}
+	return best
+}
+
+func has(hb hostapi.Heartbeat, spec hostapi.BuildSpec) bool {
+	return spec.FromOCI || slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool {
+		return t.Name == spec.From && t.Status == "ready"
+	})
+}
+
+// build asks the host for the build and looks at it until it ends.
+func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var d data
+	if err := run.Data(&d); err != nil {
+		return nil, err
+	}
+	row, ok := goingOn(run.View, d)
+	if !ok {
+		return finish, nil
+	}
+	spec, err := f.open(row)
+	if err != nil {
+		return nil, err
+	}
+	var got hostapi.Build
+	err = f.cfg.Hosts.Call(hosts.WithRequestID(ctx, d.RequestID), row.AgentID, func(ctx context.Context, c *hosts.Client) error {
+		var err error
+		if got, err = c.PutBuild(ctx, row.ID, spec); err != nil {
+			return err
+		}
+		got, err = watch(ctx, c, row, got)
+		return err
+	})
+	switch {
+	case err == nil:
+	case hosts.Superseded(ctx, err):
+		return nil, err
+	case hosts.Unreachable(err):
+		// A host that is back within its lease goes on with it.
+		agent, known := raftstore.Get(run.View, record.Agents, row.AgentID)
+		if known && agent.State == record.AgentUp && run.Flow.Attempt < maxUnanswered {
+			return nil, err
+		}
+		return f.elsewhere(row, d, "its host does not answer"), nil
+	case hostapi.HasCode(err, hostapi.CodeInvalid):
+		return fail(d, err.Error()), nil
+	default:
+		f.cfg.Logger.WarnContext(ctx, "host does not build the template", "build_id", row.ID, "agent_id", row.AgentID, "error", err)
+		return f.elsewhere(row, d, err.Error()), nil
+	}
+	return f.conclude(row, d, spec, got)
+}
+
+// watch looks at a build until it ends, its row has to follow, or it is time to
+// write down that it goes on.
+func watch(ctx context.Context, c *hosts.Client, row *record.Build, b hostapi.Build) (hostapi.Build, error) {
+	end := time.NewTimer(watchTime)
+	defer end.Stop()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for b.FinishedAt.IsZero() && record.TemplateStatus(b.Status) == row.Status {
+		select {
+		case <-end.C:
+			return b, nil
+		case <-ctx.Done():
+			return b, ctx.Err()
+		case <-tick.C:
+		}
+		var err error
+		if b, err = c.Build(ctx, row.ID); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// conclude makes of a build as its host sees it what follows.
+func (f *Flows) conclude(row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build) (flow.Commit, error) {
+	switch {
+	case got.Status == hostapi.BuildSucceeded:
+		// From now on it means what was built, not what a tag may mean later.
+		if spec.FromOCI && got.From != "" {
+			spec.From = got.From
+		}
+		return f.ready(row, d, spec, got)
+	case got.Status == hostapi.BuildFailed && got.Interrupted:
+		if d.Attempts++; d.Attempts >= maxAttempts {
+			return fail(d, got.Error), nil
+		}
+		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.Status = record.TemplateQueued }), nil
+	case got.Status == hostapi.BuildFailed:
+		return fail(d, got.Error), nil
+	}
+	return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.Status = record.TemplateStatus(got.Status) }), nil
+}
+
+// elsewhere goes back to place without the host that did not do it.
+func (f *Flows) elsewhere(row *record.Build, d data, why string) flow.Commit {
+	d.Tried, d.Last = append(slices.Clone(d.Tried), row.AgentID), why
+	return change(d, flow.Goto(stepPlace, d), func(b *record.Build) { b.AgentID, b.Status = "", record.TemplateQueued })
+}
+
+// ready makes a build that which its template means.
+func (f *Flows) ready(row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build) (flow.Commit, error) {
+	sealed := row.SpecSealed
+	if spec.FromOCI {
+		var err error
+		if sealed, err = f.Seal(row.ID, spec); err != nil {
+			return nil, err
+		}
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		b, ok := goingOn(tx, d)
+		t, known := templateOf(tx, row)
+		if !ok || !known {
+			return flow.Done(), nil
+		}
+		b, t = b.Clone(), t.Clone()
+		b.Status, b.FinishedAt, b.SpecSealed, b.Error = record.TemplateReady, tx.Now(), sealed, ""
+		t.Status, t.BuildID, t.Error = record.TemplateReady, b.ID, ""
+		t.CPU, t.MemoryMB, t.DiskMB, t.SizeBytes = got.CPU, got.MemoryMB, got.DiskMB, got.SizeBytes
+		raftstore.Put(tx, record.Builds, b)
+		raftstore.Put(tx, record.Templates, t)
+		return flow.Done(), nil
+	}, nil
+}
+
+// fail ends a build. Its template goes on with an older build, if it has one.
+func fail(d data, why string) flow.Commit {
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		b, ok := goingOn(tx, d)
+		if !ok {
+			return flow.Done(), nil
+		}
+		b = b.Clone()
+		b.Status, b.Error, b.FinishedAt = record.TemplateFailed, why, tx.Now()
+		raftstore.Put(tx, record.Builds, b)
+		if t, known := templateOf(tx, b); known && t.BuildID == "" {
+			t = t.Clone()
+			t.Status, t.Error = record.TemplateFailed, why
+			raftstore.Put(tx, record.Templates, t)
+		}
+		return flow.Fail(errors.New(why)), nil
+	}
+}
+
+// templateOf finds the template of a build.
+func templateOf(r raftstore.Reader, b *record.Build) (*record.Template, bool) {
+	for _, t := range raftstore.Find(r, record.Templates, "name", b.WorkspaceID+"/"+b.Template) {
+		return t, true
+	}
+	return nil, false
+}
+
+// expire ends a build that took too long.
+func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
+	var d data
+	if err := run.Data(&d); err != nil {
+		return nil, err
+	}
+	return fail(d, fmt.Sprintf("not done within %s", Deadline)), nil
+}

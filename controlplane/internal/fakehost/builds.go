@@ -1,0 +1,129 @@
+package fakehost
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+// builds are the template builds that a host was asked for.
+type builds struct {
+	made  map[string]hostapi.Build
+	specs map[string]hostapi.BuildSpec
+	make  func(id string, spec hostapi.BuildSpec) hostapi.Build
+}
+
+// SetBuild changes what becomes of builds: it is asked at each look at one that
+// has not ended. By default they succeed at the first.
+func (h *Host) SetBuild(f func(id string, spec hostapi.BuildSpec) hostapi.Build) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.builds.make = f
+}
+
+// Builds returns what the host was asked to build, by id.
+func (h *Host) Builds() map[string]hostapi.BuildSpec {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := map[string]hostapi.BuildSpec{}
+	for id, spec := range h.builds.specs {
+		out[id] = spec
+	}
+	return out
+}
+
+// build answers a call about a build or a template; the lock is held.
+func (h *Host) build(r *http.Request, c Call) (any, error) {
+	b := &h.builds
+	if b.made == nil {
+		b.made, b.specs = map[string]hostapi.Build{}, map[string]hostapi.BuildSpec{}
+	}
+	switch c.Op {
+	case "build":
+		if got, ok := b.made[c.ID]; ok && !got.Interrupted {
+			return got, nil
+		}
+		var spec hostapi.BuildSpec
+		if err := json.NewDecoder(r.Body).Decode(&spec); err != nil {
+			return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: err.Error()}
+		}
+		b.specs[c.ID] = spec
+		b.made[c.ID] = hostapi.Build{ID: c.ID, Template: spec.Template, Status: hostapi.BuildBuilding, CreatedAt: time.Now()}
+		return b.made[c.ID], nil
+	case "getbuild":
+		got, ok := b.made[c.ID]
+		if !ok {
+			return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such build"}
+		}
+		if got.FinishedAt.IsZero() {
+			got = h.goOn(got, b.specs[c.ID])
+			b.made[c.ID] = got
+		}
+		return got, nil
+	case "unbuild":
+		delete(b.made, c.ID)
+	case "untemplate":
+		h.templates = slices.DeleteFunc(h.templates, func(t hostapi.TemplateState) bool { return t.Name == c.ID })
+		h.announce()
+	}
+	return nil, nil
+}
+
+// goOn lets a build go on.
+func (h *Host) goOn(b hostapi.Build, spec hostapi.BuildSpec) hostapi.Build {
+	created := b.CreatedAt
+	if h.builds.make != nil {
+		b = h.builds.make(b.ID, spec)
+	} else {
+		b.Status, b.BuildID, b.CPU, b.MemoryMB, b.DiskMB, b.SizeBytes = hostapi.BuildSucceeded, "built-"+b.ID, 2, 768, 4096, 1<<20
+	}
+	b.CreatedAt, b.Template = created, spec.Template
+	if b.Status == hostapi.BuildSucceeded || b.Status == hostapi.BuildFailed {
+		b.FinishedAt = time.Now()
+	}
+	if b.Status == hostapi.BuildSucceeded {
+		h.templates = slices.DeleteFunc(slices.Clone(h.templates), func(t hostapi.TemplateState) bool { return t.Name == spec.Template })
+		h.templates = append(h.templates, hostapi.TemplateState{
+			Name: spec.Template, BuildID: b.BuildID, Status: "ready", CPU: b.CPU, MemoryMB: b.MemoryMB, DiskMB: b.DiskMB,
+		})
+		h.announce()
+	}
+	return b
+}
+
+// serveBuildLog answers with one line, and ends when the build has ended.
+func (h *Host) serveBuildLog(w http.ResponseWriter, r *http.Request, c Call) {
+	h.mu.Lock()
+	b, ok := h.builds.made[c.ID]
+	h.mu.Unlock()
+	if !ok {
+		reply(w, nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such build"})
+		return
+	}
+	line := "==> build template " + b.Template
+	if r.URL.Query().Get("follow") == "" {
+		_, _ = io.WriteString(w, line+"\n")
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	raw, _ := json.Marshal(hostapi.LogLine{Stream: "build", Line: line})
+	_, _ = fmt.Fprintf(w, "event: log\ndata: %s\n\n", raw)
+	_ = http.NewResponseController(w).Flush()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for b.FinishedAt.IsZero() {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+		}
+		h.mu.Lock()
+		b = h.builds.made[c.ID]
+		h.mu.Unlock()
+	}
+}

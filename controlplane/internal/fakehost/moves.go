@@ -1,0 +1,74 @@
+package fakehost
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+// Moves is how many moves of a name ("pause", "wake", …) changed a box.
+func (h *Host) Moves(name string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.moved[name]
+}
+
+// table is what a move starts from and ends in.
+var table = map[string][2]hostapi.Status{
+	"pause":     {hostapi.StatusRunning, hostapi.StatusPaused},
+	"resume":    {hostapi.StatusPaused, hostapi.StatusRunning},
+	"hibernate": {hostapi.StatusRunning, hostapi.StatusHibernated},
+	"wake":      {hostapi.StatusHibernated, hostapi.StatusRunning},
+}
+
+// Become changes a box's status as a host does, with a new Seq.
+func (h *Host) Become(id string, status hostapi.Status) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := h.boxes[id]
+	b.Status, b.Seq = status, b.Seq+1
+	h.boxes[id] = b
+	h.announce()
+}
+
+// move answers the calls that change a box or ask about it; the lock is held.
+func (h *Host) move(r *http.Request, c Call) (any, error) {
+	b, ok := h.boxes[c.ID]
+	if !ok {
+		return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
+	}
+	switch c.Op {
+	case "patch":
+		var u hostapi.BoxUpdate
+		if err := json.NewDecoder(r.Body).Decode(&u); err != nil {
+			return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: err.Error()}
+		}
+		if u.Persistent != nil {
+			b.Persistent = *u.Persistent
+		}
+		h.boxes[c.ID] = b
+		return b, nil
+	case "ports":
+		if b.Status != hostapi.StatusRunning {
+			return nil, &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: string(b.Status)}
+		}
+		return h.guest.ports, nil
+	case "events":
+		return h.guest.addEvent(r, c.ID)
+	}
+	m, ok := table[c.Op]
+	switch {
+	case !ok:
+		return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: "no such call"}
+	case c.Op == "wake" && b.Status == m[1]:
+		return b, nil
+	case b.Status != m[0]:
+		return nil, &hostapi.Error{Code: hostapi.CodeIllegalState, Message: "illegal state", Detail: string(b.Status)}
+	}
+	b.Status, b.Seq = m[1], b.Seq+1
+	h.boxes[c.ID] = b
+	h.moved[c.Op]++
+	h.announce()
+	return b, nil
+}

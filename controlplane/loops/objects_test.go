@@ -1,0 +1,109 @@
+package loops_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/fork"
+	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// What no row accounts for goes: a fork's capture soon, what people keep later.
+func TestObjectsWithoutARow(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Snapshots, &record.Snapshot{Meta: record.Meta{ID: "snap-kept"}, Status: record.ResourceReady, AgentID: "h1"})
+		raftstore.Put(tx, record.Volumes, &record.Volume{Meta: record.Meta{ID: "vol-kept"}, Status: record.ResourceReady, AgentID: "h1"})
+		raftstore.Put(tx, record.Volumes, &record.Volume{Meta: record.Meta{ID: "vol-elsewhere"}, Name: "e", Status: record.ResourceReady, AgentID: "h2"})
+		return flow.Begin(tx, flow.New{
+			ID: sandbox.NewFlowID(), Kind: "asleep", Subject: fork.Subject("tree-live"), Step: "none",
+		})
+	})
+	for _, id := range []string{"snap-kept", "snap-gone", "tree-live", "tree-gone"} {
+		h.AddCapture(id)
+	}
+	for _, id := range []string{"vol-kept", "vol-elsewhere", "vol-gone"} {
+		h.AddVolume(id)
+	}
+	testcluster.Await(t, 10*time.Second, "the fork's capture's end", func() bool { return len(h.Captures()) < 4 })
+	if c := h.Captures(); len(c) != 3 || c[1] != "snap-kept" {
+		t.Fatalf("the first to go left %v", c)
+	}
+	testcluster.Await(t, 10*time.Second, "the others' end", func() bool { return len(h.Captures()) == 2 && len(h.Volumes()) == 1 })
+	passes(t, p, 5)
+	if c := h.Captures(); c[0] != "snap-kept" || c[1] != "tree-live" {
+		t.Fatalf("left are %v", c)
+	}
+	if _, ok := h.Volumes()["vol-kept"]; !ok {
+		t.Fatal("a volume with a row is gone")
+	}
+}
+
+// A host whose inventory is not complete says nothing by what it lacks.
+func TestSnapshotsOfAHostThatIsNotReady(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	h.SetReady(false)
+	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Ready })
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Snapshots, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: record.ResourceReady, AgentID: "h1"})
+		return nil
+	})
+	status := func() record.ResourceStatus {
+		s, _ := raftstore.Get(p.Leader().Store.View(), record.Snapshots, "snap-1")
+		return s.Status
+	}
+	passes(t, p, 10)
+	if s := status(); s != record.ResourceReady {
+		t.Fatalf("it is %s", s)
+	}
+	h.SetReady(true)
+	testcluster.Await(t, 10*time.Second, "the snapshot's end", func() bool { return status() == record.ResourceLost })
+	h.AddCapture("snap-1")
+	testcluster.Await(t, 10*time.Second, "the snapshot's return", func() bool { return status() == record.ResourceReady })
+}
+
+func TestObjectsInTransitionWithoutAFlow(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	for _, status := range []record.ResourceStatus{record.ResourceCreating, record.ResourceDeleting} {
+		p.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.Snapshots, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: status, AgentID: "h1"})
+			raftstore.Put(tx, record.Volumes, &record.Volume{Meta: record.Meta{ID: "vol-1"}, Status: status, AgentID: "h1", AttachedTo: "nobody"})
+			return nil
+		})
+		testcluster.Await(t, 10*time.Second, "their end", func() bool {
+			v := p.Leader().Store.View()
+			return len(raftstore.All(v, record.Snapshots)) == 0 && len(raftstore.All(v, record.Volumes)) == 0
+		})
+	}
+	p.Settled(h)
+}
+
+// A child of a fork has no flow of its own, and is no stray while its fork lives.
+func TestAChildOnItsWayIsNoStray(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	p.Host("h1", 4096)
+	flowID := sandbox.NewFlowID()
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
+			Meta: record.Meta{ID: id}, WorkspaceID: "ws", Status: record.SandboxStarting, StartedBy: fork.Subject("g"),
+		})
+		return flow.Begin(tx, flow.New{ID: flowID, Kind: "asleep", Subject: fork.Subject("g"), Step: "none"})
+	})
+	passes(t, p, 10)
+	if s, ok := p.Sandbox(id); !ok || s.Status != record.SandboxStarting {
+		t.Fatalf("%+v", s)
+	}
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Delete(tx, record.Flows, flowID)
+		return nil
+	})
+	testcluster.Await(t, 10*time.Second, "the stray's end", func() bool { _, ok := p.Sandbox(id); return !ok })
+}

@@ -1,0 +1,233 @@
+// Package moves changes what a living sandbox is doing: pause, resume,
+// hibernate, wake. None of them is a flow: the host is the authority on a
+// box's status, each of its words has a sequence number, and the record follows
+// the latest. A leader that dies between a host's answer and the record is made
+// up for by the next heartbeat.
+package moves
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Move is one change of status.
+type Move string
+
+// The moves, each from one status to another. A wake of what runs already
+// changes nothing and succeeds: wakes at the same time are one wake.
+const (
+	Pause     Move = "pause"     // running → paused
+	Resume    Move = "resume"    // paused → running
+	Hibernate Move = "hibernate" // running → hibernated
+	Wake      Move = "wake"      // hibernated → running
+)
+
+// From is the status that a move starts in.
+func (m Move) From() record.SandboxStatus {
+	switch m {
+	case Resume:
+		return record.SandboxPaused
+	case Wake:
+		return record.SandboxHibernated
+	}
+	return record.SandboxRunning
+}
+
+// ErrGone means that the sandbox was deleted meanwhile.
+var ErrGone = errors.New("sandbox is gone")
+
+// IllegalError is a move that the sandbox's status does not allow.
+type IllegalError struct {
+	Move   Move
+	Status record.SandboxStatus
+}
+
+// Error implements error.
+func (e *IllegalError) Error() string { return fmt.Sprintf("%s: sandbox is %s", e.Move, e.Status) }
+
+// Remedy says what to do about it.
+func (e *IllegalError) Remedy() string {
+	switch e.Status {
+	case record.SandboxStarting:
+		return "wait until it runs"
+	case record.SandboxFailed:
+		return "a failed sandbox can only be deleted"
+	case record.SandboxDeleting:
+		return "it is being deleted"
+	case e.target():
+		return "there is nothing to do"
+	case record.SandboxPaused:
+		return "resume it first"
+	case record.SandboxHibernated:
+		return "wake it first"
+	}
+	if e.Move == Resume {
+		return "only a paused sandbox can be resumed"
+	}
+	return "its status does not allow it"
+}
+
+func (e *IllegalError) target() record.SandboxStatus {
+	switch e.Move {
+	case Pause:
+		return record.SandboxPaused
+	case Hibernate:
+		return record.SandboxHibernated
+	}
+	return record.SandboxRunning
+}
+
+// Config is what the moves work with.
+type Config struct {
+	Store  *raftstore.Store
+	Hosts  *hosts.Registry
+	Logger *slog.Logger
+
+	// Timeout bounds one call to a host; default 2 minutes: the memory of a
+	// large sandbox is written to a slow disk in less.
+	Timeout time.Duration
+}
+
+// Mover makes moves.
+type Mover struct {
+	cfg   Config
+	wakes singleflight.Group // by sandbox id
+}
+
+// New makes a Mover.
+func New(cfg Config) *Mover {
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 2 * time.Minute
+	}
+	return &Mover{cfg: cfg}
+}
+
+// Do asks the host of a sandbox for a move and returns the row as it is then.
+// It fails with an *IllegalError, with ErrGone, or with what the host or the
+// store say. It does not end with ctx: a move that was asked for is seen
+// through, so that the record says what became of it.
+func (m *Mover) Do(ctx context.Context, seen *record.Sandbox, move Move) (*record.Sandbox, error) {
+	if move != Wake {
+		return m.do(ctx, seen, move)
+	}
+	// A crowd that finds the sandbox asleep asks the host once.
+	row, err, _ := m.wakes.Do(seen.ID, func() (any, error) { return m.do(ctx, seen, move) })
+	if err != nil {
+		return nil, err
+	}
+	return row.(*record.Sandbox), nil
+}
+
+func (m *Mover) do(ctx context.Context, seen *record.Sandbox, move Move) (*record.Sandbox, error) {
+	switch seen.Status {
+	case record.SandboxStarting, record.SandboxFailed, record.SandboxDeleting:
+		return nil, &IllegalError{Move: move, Status: seen.Status}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.Timeout)
+	defer cancel()
+	box, err := m.ask(ctx, seen, move)
+	for tries := 1; err != nil; tries++ {
+		var again bool
+		if again, err = m.refused(ctx, seen, move, err); !again || tries == maxTries {
+			return nil, err
+		}
+		box, err = m.ask(ctx, seen, move)
+	}
+	row, err := m.follow(ctx, seen, stateOf(box))
+	if err == nil && move != Wake && seen.Status != move.From() && seen.HostSeq == box.Seq {
+		// The host calls it done where nothing was to be done.
+		return nil, &IllegalError{Move: move, Status: row.Status}
+	}
+	return row, err
+}
+
+func (m *Mover) ask(ctx context.Context, s *record.Sandbox, move Move) (hostapi.Box, error) {
+	client, err := m.cfg.Hosts.Client(s.AgentID)
+	if err != nil {
+		return hostapi.Box{}, err
+	}
+	ctx, release := m.cfg.Hosts.WhileHeard(ctx, s.AgentID)
+	defer release()
+	switch move {
+	case Pause:
+		return client.Pause(ctx, s.ID)
+	case Resume:
+		return client.Resume(ctx, s.ID)
+	case Hibernate:
+		return client.Hibernate(ctx, s.ID)
+	case Wake:
+		return client.Wake(ctx, s.ID)
+	}
+	return hostapi.Box{}, fmt.Errorf("no such move: %q", move)
+}
+
+// maxTries bounds how often a move is asked for that others keep undoing.
+const maxTries = 3
+
+// refused says why the host did not do it, in the sandbox's terms where it is
+// about its status. again says that the status is the move's own by now: another
+// move has brought it back, unless the refusal is about something else.
+func (m *Mover) refused(ctx context.Context, s *record.Sandbox, move Move, err error) (again bool, why error) {
+	var refusal *hostapi.Error
+	if !errors.As(err, &refusal) || refusal.Code != hostapi.CodeIllegalState && refusal.Code != hostapi.CodeNotRunning {
+		return false, err
+	}
+	row, rerr := m.Refresh(ctx, s)
+	if rerr != nil {
+		return false, errors.Join(err, rerr)
+	}
+	if row.Status == move.From() {
+		return true, err
+	}
+	return false, &IllegalError{Move: move, Status: row.Status}
+}
+
+// Refresh asks the host what the sandbox is doing and returns the row as it is
+// then.
+func (m *Mover) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox, error) {
+	client, err := m.cfg.Hosts.Client(s.AgentID)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	box, err := client.GetBox(ctx, s.ID)
+	if err != nil {
+		return nil, err
+	}
+	return m.follow(ctx, s, stateOf(box))
+}
+
+// refreshTimeout is long for a question that a host answers from memory.
+const refreshTimeout = 10 * time.Second
+
+// follow writes down what a host said, and returns the row as it is then.
+func (m *Mover) follow(ctx context.Context, seen *record.Sandbox, b hostapi.BoxState) (*record.Sandbox, error) {
+	var out *record.Sandbox
+	err := m.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		row, ok := raftstore.Get(tx, record.Sandboxes, seen.ID)
+		if !ok || row.WorkspaceID != seen.WorkspaceID {
+			return ErrGone
+		}
+		out = Follow(tx, row, b)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write down that sandbox %s is %s: %w", hostapi.ShortID(seen.ID), b.Status, err)
+	}
+	return out, nil
+}
+
+func stateOf(b hostapi.Box) hostapi.BoxState {
+	return hostapi.BoxState{ID: b.ID, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Error: b.Error}
+}
