@@ -35,6 +35,7 @@ type Config struct {
 	JWTIssuer     string `env:"BERTH_JWT_ISSUER"`
 	JWTAudience   string `env:"BERTH_JWT_AUDIENCE"`
 	PreviewSuffix string `env:"BERTH_PREVIEW_SUFFIX"`
+	PreviewURL    string `env:"BERTH_PREVIEW_URL"` // as clients see previews; default https://{port}-{id}.<suffix>
 
 	// A host sends a heartbeat each interval and is lost when it has been
 	// unheard for a lease. Its sandboxes fail with it, so the lease is longer
@@ -49,6 +50,17 @@ type Config struct {
 
 	// OrphanGrace is how long a box that no record accounts for is left alone.
 	OrphanGrace time.Duration `env:"BERTH_ORPHAN_GRACE" envDefault:"5s"`
+
+	// KeptGrace is the same for a volume or a snapshot that no record accounts
+	// for: somebody wanted to keep what is in it, and a control store put back
+	// from a backup does not know the latest.
+	KeptGrace time.Duration `env:"BERTH_KEPT_GRACE" envDefault:"1h"`
+
+	// VolumeQuotaMB is how much the volumes of a workspace may have together.
+	VolumeQuotaMB int `env:"BERTH_VOLUME_QUOTA_MB" envDefault:"102400"`
+
+	// EventStore is a PostgreSQL URL; empty: an SQLite file in DataDir.
+	EventStore string `env:"BERTH_EVENT_STORE"`
 
 	LogLevel  string `env:"BERTH_LOG_LEVEL" envDefault:"info"`
 	LogFormat string `env:"BERTH_LOG_FORMAT" envDefault:"text"`
@@ -96,6 +108,9 @@ func (c *Config) load() (replica, error) {
 	}
 	if c.HostLease < 3*c.HeartbeatInterval {
 		return replica{}, fmt.Errorf("BERTH_HOST_LEASE is %s, want at least three heartbeats of %s: one may be late and one lost", c.HostLease, c.HeartbeatInterval)
+	}
+	if c.VolumeQuotaMB < 0 {
+		return replica{}, fmt.Errorf("BERTH_VOLUME_QUOTA_MB is %d, want at least 0", c.VolumeQuotaMB)
 	}
 	if c.AdminToken != "" && len(c.AdminToken) < 16 {
 		return replica{}, fmt.Errorf("BERTH_ADMIN_TOKEN has %d characters, want at least 16", len(c.AdminToken))
@@ -157,5 +172,8 @@ func ParseMember(s string) (pki.Member, error) {
 func (c *Config) jwt() authn.JWTConfig {
 	return authn.JWTConfig{HS256Key: c.JWTKey, JWKSURL: c.JWKSURL, Issuer: c.JWTIssuer, Audience: c.JWTAudience}
 }
+
+// eventFile is the event store of a replica that has its own.
+func (c *Config) eventFile() string { return filepath.Join(c.DataDir, "events", "events.db") }
 
 func (c *Config) storeDir() string { return filepath.Join(c.DataDir, "raft") }

@@ -11,14 +11,20 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/authn"
+	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/fork"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
+	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/controlplane/flows/volume"
 	"github.com/berth-cloud/berth/controlplane/forward"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
@@ -43,12 +49,15 @@ type Server struct {
 	sealer  *seal.Keyring
 	certs   []tls.Certificate // of the public API; none: plain HTTP
 	metrics *metrics
+	events  *eventstore.Store
 
 	// Made by Run, in this order.
 	store     *raftstore.Store
 	hosts     *hosts.Registry
 	engine    *flow.Engine
 	loops     *loops.Loops
+	templates *template.Flows
+	intake    *eventstore.Intake
 	peers     *http.Transport
 	publicAPI *http.Server
 	peerAPI   *http.Server
@@ -78,8 +87,11 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if _, err := authn.New(authn.Config{JWT: cfg.jwt(), Clock: time.Now}); err != nil {
 		return nil, err // before a port is open
 	}
+	if s.events, err = eventstore.Open(eventstore.Config{DSN: cfg.EventStore, File: cfg.eventFile()}); err != nil {
+		return nil, fmt.Errorf("BERTH_EVENT_STORE: %w", err)
+	}
 	if err := s.open(ctx); err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.events.Close())
 	}
 	return s, nil
 }
@@ -126,6 +138,8 @@ const (
 //
 // The stop goes the other way, see stop.
 func (s *Server) Run(ctx context.Context) error {
+	defer func() { _ = s.events.Close() }() // every batch was committed, so nothing is lost
+
 	// Everything below ends with its own context, in the order of stop, and not
 	// with ctx, which would end it all at once.
 	portCtx, closePort := context.WithCancel(context.WithoutCancel(ctx))
@@ -158,6 +172,7 @@ func (s *Server) Run(ctx context.Context) error {
 		closePort()
 		return errors.Join(err, all.Wait())
 	}
+	part("event store", func() error { s.intake.KeepPruned(leadCtx); return nil })
 	leading := make(chan struct{})
 	go func() {
 		defer close(leading)
@@ -254,6 +269,8 @@ func (s *Server) openStore(ctx context.Context) error {
 			raftstore.Register(record.Workspaces), raftstore.Register(record.Users), raftstore.Register(record.APIKeys),
 			raftstore.Register(record.Agents), raftstore.Register(record.JoinTokens), raftstore.Register(record.Sandboxes),
 			raftstore.Register(record.Flows), raftstore.Register(record.IdempotencyKeys),
+			raftstore.Register(record.Snapshots), raftstore.Register(record.Volumes),
+			raftstore.Register(record.Templates), raftstore.Register(record.Builds),
 		},
 	})
 	if err != nil {
@@ -280,16 +297,24 @@ func (s *Server) assemble() error {
 	})
 	flows := sandbox.New(sandbox.Config{Hosts: s.hosts, Sealer: s.sealer, Clock: time.Now, Logger: s.log})
 	var err error
-	s.engine, err = flow.NewEngine(flow.Config{Store: s.store, Kinds: flows.Kinds(), Clock: time.Now, Random: rand.Float64, Logger: s.log})
+	forks := fork.New(fork.Config{Hosts: s.hosts, Sandboxes: flows, Clock: time.Now, Logger: s.log})
+	s.templates = template.New(template.Config{Store: s.store, Hosts: s.hosts, Sealer: s.sealer, Clock: time.Now, Logger: s.log})
+	kinds := slices.Concat(
+		flows.Kinds(), forks.Kinds(),
+		snapshot.New(snapshot.Config{Hosts: s.hosts, Logger: s.log}).Kinds(),
+		volume.New(volume.Config{Hosts: s.hosts, Logger: s.log}).Kinds(),
+		s.templates.Kinds(),
+	)
+	s.engine, err = flow.NewEngine(flow.Config{Store: s.store, Kinds: kinds, Clock: time.Now, Random: rand.Float64, Logger: s.log})
 	if err != nil {
 		return err
 	}
-	s.loops = loops.New(loops.Config{Store: s.store, Hosts: s.hosts, Clock: time.Now, Logger: s.log, OrphanGrace: s.cfg.OrphanGrace})
+	s.loops = loops.New(loops.Config{Store: s.store, Hosts: s.hosts, Clock: time.Now, Logger: s.log, OrphanGrace: s.cfg.OrphanGrace, KeptGrace: s.cfg.KeptGrace})
 	s.peers = peer.NewTransport(s.me.node)
 	s.metrics.registry.MustRegister(&stateCollector{store: s.store, hosts: s.hosts})
 
 	sandboxes := service.NewSandboxes(service.SandboxesConfig{
-		Store: s.store, Hosts: s.hosts, Flows: flows, Engine: s.engine, PreviewSuffix: s.cfg.PreviewSuffix,
+		Store: s.store, Hosts: s.hosts, Flows: flows, Engine: s.engine, PreviewURL: s.cfg.previewURL(), PreviewTokens: s.previewTokens(),
 		Clock: time.Now, Logger: s.log, Observe: s.metrics.observeCreate, DeleteWait: s.cfg.HostLease + 10*time.Second,
 	})
 	identity := service.NewIdentity(s.store)
@@ -303,7 +328,9 @@ func (s *Server) assemble() error {
 		return err
 	}
 	routes, err := httpapi.New(httpapi.Config{
-		Sandboxes: sandboxes, Identity: identity, Cluster: cluster, Authenticator: auth, Limiter: authn.NewLimiter(time.Now),
+		Forks: service.NewForks(sandboxes, forks), Volumes: service.NewVolumes(sandboxes, s.cfg.VolumeQuotaMB),
+		Templates: service.NewTemplates(sandboxes, s.templates),
+		Sandboxes: sandboxes, Lifecycle: sandboxes, Streams: sandboxes, Previews: sandboxes, Metrics: service.NewMetrics(s.events, time.Now), Identity: identity, Cluster: cluster, Authenticator: auth, Limiter: authn.NewLimiter(time.Now),
 		Health:     func(context.Context) error { return s.store.Err() },
 		Version:    api.VersionInfo{Version: s.cfg.Version, Commit: s.cfg.Commit, GoVersion: runtime.Version()},
 		Registerer: s.metrics.registry, Gatherer: s.metrics.registry, Logger: s.log,
@@ -311,20 +338,24 @@ func (s *Server) assemble() error {
 	if err != nil {
 		return err
 	}
+	intake := &eventstore.Intake{Store: s.events, Log: s.log}
+	s.intake = intake
 	front := s.forwarder(routes)
+	outside := s.withPreviews(front, sandboxes)
 	s.publicAPI = httpapi.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		peer.StripMarks(r)
 		if peer.Internal(r) {
 			routes.ServeHTTP(w, r) // which has none of these: 404, and nothing reaches a peer port
 			return
 		}
-		front.ServeHTTP(w, r)
+		outside.ServeHTTP(w, r)
 	}), s.log)
 	s.peerAPI = httpapi.NewServer(peer.Handler(peer.Routes{
 		Join:      s.forwarder(&hosts.Joiner{Store: s.store, CA: s.me.ca, Clock: time.Now}),
 		Heartbeat: s.hosts.ServeHeartbeat,
+		Events:    intake.ServeEvents,
 		Status:    statusHandler(cluster),
-		Public:    front,
+		Public:    outside,
 	}), s.log)
 	return nil
 }
@@ -358,6 +389,7 @@ func (s *Server) lead(ctx context.Context) {
 	var work errgroup.Group
 	work.Go(func() error { s.engine.Run(ctx); return nil })
 	work.Go(func() error { s.loops.Run(ctx); return nil })
+	work.Go(func() error { s.templates.Run(ctx); return nil })
 	_ = work.Wait() // neither fails: what goes wrong in them is retried and logged there
 	s.hosts.Resign()
 	s.log.InfoContext(ctx, "no longer leading", "term", term)

@@ -115,23 +115,28 @@ func TestOtherWorkspacesFindNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range s.replicas {
-		for _, token := range []string{eve, eveJWT} {
-			for _, c := range []struct{ method, path, body string }{
-				{"GET", "", ""}, {"DELETE", "", ""}, {"POST", "/exec", `{"cmd":"id"}`},
-			} {
-				resp, body := raw(t, c.method, p.url+"/v1/sandboxes/"+sb.ID+c.path, token, c.body)
-				if resp.StatusCode != 404 || body != `{"error":"not found"}` && body != `{"error":"not found"}`+"\n" {
-					t.Errorf("%s %s: %d %s", c.method, c.path, resp.StatusCode, body)
-				}
+	for i, p := range s.replicas {
+		token := []string{eve, eveJWT, eve}[i]
+		for _, rt := range tenantRoutes(t, p.url) {
+			path := strangers(t, rt.path, sb.ID)
+			if path == "" {
+				continue
+			}
+			resp, body := patiently(t, rt.method, p.url+path, token, rt.body)
+			if resp.StatusCode != 404 || !strings.Contains(body, `"error":"not found"`) {
+				t.Errorf("%s %s: %d %s", rt.method, rt.path, resp.StatusCode, body)
 			}
 		}
-		if list, _, err := s.client(eve, p.url).ListSandboxes(t.Context(), api.Page{}); err != nil || len(list) != 0 {
-			t.Errorf("list: %d, %v", len(list), err)
+		if resp, list := patiently(t, http.MethodGet, p.url+"/v1/sandboxes", token, ""); resp.StatusCode != 200 || strings.TrimSpace(list) != "[]" {
+			t.Errorf("list: %d %s", resp.StatusCode, list)
 		}
 	}
+	if got, err := s.client(ann).GetSandbox(t.Context(), sb.ID); err != nil || got.Status != "running" || got.TTLSeconds != nil {
+		t.Fatalf("%+v, %v", got, err)
+	}
 	// The same idempotency key is another one in another workspace.
-	other, err := s.client(eve).CreateSandbox(t.Context(), api.CreateSandbox{Template: "base"}, "k")
+	_, eva := s.user("eva")
+	other, err := s.client(eva).CreateSandbox(t.Context(), api.CreateSandbox{Template: "base"}, "k")
 	if err != nil || other.ID == sb.ID {
 		t.Fatalf("%v", err)
 	}

@@ -77,9 +77,13 @@ const settings = `Settings are environment variables; those marked * are flags o
   BERTH_JWT_JWKS_URL, BERTH_JWT_ISSUER, BERTH_JWT_AUDIENCE   whose JWTs sign users in
   BERTH_JWT_HS256_KEY    a shared key for JWTs, 32 bytes or more; for development
   BERTH_PREVIEW_SUFFIX   host name under which sandbox ports are shown
+  BERTH_PREVIEW_URL      how clients see that (default: https://{port}-{id}.<suffix>)
+  BERTH_EVENT_STORE      postgres:// URL of the event store (default: SQLite in the data directory)
   BERTH_HEARTBEAT_INTERVAL, BERTH_HOST_LEASE   how often hosts call, and when one is lost (1s, 30s)
   BERTH_RAFT_TIMEOUT     Raft's heartbeat and election time-out (300ms)
   BERTH_ORPHAN_GRACE     how long a VM without a record is left alone (5s)
+  BERTH_KEPT_GRACE       the same for a volume or a snapshot (1h)
+  BERTH_VOLUME_QUOTA_MB  what the volumes of a workspace may have together (102400)
   BERTH_LOG_LEVEL        debug, info, warn or error (info)
   BERTH_LOG_FORMAT       text or json (text)`
 

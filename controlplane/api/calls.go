@@ -23,15 +23,7 @@ func (c *Client) Healthz(ctx context.Context) error { return c.done(ctx, get("he
 // sandbox for 24 hours; without one, a create whose answer was lost may have
 // made a sandbox.
 func (c *Client) CreateSandbox(ctx context.Context, in CreateSandbox, idempotencyKey string) (*Sandbox, error) {
-	cl, err := post(in, Version, "sandboxes")
-	if err != nil {
-		return nil, err
-	}
-	if idempotencyKey != "" {
-		cl.header.Set(HeaderIdempotencyKey, idempotencyKey)
-		cl.safe = true
-	}
-	return into[Sandbox](ctx, c, cl)
+	return create[Sandbox](ctx, c, in, idempotencyKey, Version, "sandboxes")
 }
 
 // GetSandbox reads one sandbox.
@@ -121,6 +113,10 @@ func (c *Client) RevokeToken(ctx context.Context, prefix string) error {
 func page[T any](ctx context.Context, c *Client, p Page, segments ...string) ([]T, string, error) {
 	cl := get(segments...)
 	cl.query = p.query()
+	return pageOf[T](ctx, c, cl)
+}
+
+func pageOf[T any](ctx context.Context, c *Client, cl call) ([]T, string, error) {
 	resp, err := c.do(ctx, cl)
 	if err != nil {
 		return nil, "", err

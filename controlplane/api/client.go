@@ -84,7 +84,9 @@ type call struct {
 	query  url.Values
 	header http.Header
 	body   []byte
-	safe   bool // may be sent twice
+	reader io.Reader // instead of body, for what is sent once as it is read
+	size   int64     // of what reader gives; -1 where it is not known
+	safe   bool      // may be sent twice
 }
 
 // get, remove and post build the three kinds of call.
@@ -158,10 +160,16 @@ func (c *Client) send(ctx context.Context, base *url.URL, cl call, requestID str
 	var body io.Reader
 	if cl.body != nil {
 		body = bytes.NewReader(cl.body)
+	} else if cl.reader != nil && cl.size != 0 {
+		// A transport that could not connect must not close it for the next.
+		body = io.NopCloser(cl.reader)
 	}
 	req, err := http.NewRequestWithContext(ctx, cl.method, target, body)
 	if err != nil {
 		return nil, fmt.Errorf("build request: %w", err)
+	}
+	if cl.reader != nil {
+		req.ContentLength = cl.size
 	}
 	for k, v := range cl.header {
 		req.Header[k] = v

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-//go:embed admin.go api.go errors.go identity.go sandbox.go
+//go:embed admin.go api.go errors.go files.go identity.go lifecycle.go patch.go sandbox.go template.go
 var source embed.FS
 
 // Docs returns what the comments of this package say of its types, under

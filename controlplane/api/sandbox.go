@@ -42,6 +42,32 @@ type Sandbox struct {
 	Error        *string       `json:"error"`       // why it failed
 	Volumes      []VolumeMount `json:"volumes"`
 	PreviewURL   string        `json:"preview_url"` // a pattern: replace {port}
+	Preview      PreviewMode   `json:"preview"`
+}
+
+// PreviewMode says who may see a sandbox's ports by their preview URLs.
+type PreviewMode string
+
+// PreviewPublic, the rule: whoever knows the URL, whose id is the credential.
+// PreviewToken: whoever has a token of POST /v1/sandboxes/{id}/preview-tokens too.
+const (
+	PreviewPublic PreviewMode = "public"
+	PreviewToken  PreviewMode = "token"
+)
+
+// CreatePreviewToken is the body of POST /v1/sandboxes/{id}/preview-tokens.
+type CreatePreviewToken struct {
+	TTLSeconds int64 `json:"ttl_seconds,omitempty"` // default 3600, at most 604800
+	Port       int   `json:"port,omitempty"`        // default: every port
+}
+
+// PreviewAccess is a token for the preview URLs of one sandbox, to be sent once
+// as the query parameter berth_token, which sets a cookie, or with each request
+// as the header Berth-Preview-Token.
+type PreviewAccess struct {
+	Token     string `json:"token"`
+	ExpiresAt Time   `json:"expires_at"`
+	URL       string `json:"url"` // with the token; a pattern unless a port was given
 }
 
 // Owner is the app or database that manages a sandbox.
@@ -65,7 +91,9 @@ type CreateSandbox struct {
 	Env          StringMap     `json:"env,omitempty"`           // in the environment of every later exec
 	FromSnapshot string        `json:"from_snapshot,omitempty"` // id of a snapshot of the same template
 	Volumes      []VolumeMount `json:"volumes,omitempty"`
-	Boot         Boot          `json:"boot,omitempty"` // default restore
+	Boot         Boot          `json:"boot,omitempty"`       // default restore
+	Persistent   bool          `json:"persistent,omitempty"` // when its time ends it hibernates instead of being deleted
+	Preview      PreviewMode   `json:"preview,omitempty"`    // default public
 }
 
 // Boot says how a new sandbox comes to life.

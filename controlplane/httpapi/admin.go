@@ -87,10 +87,10 @@ func (w *backupWriter) Write(p []byte) (int, error) {
 }
 
 func (a *API) restore(c *gin.Context) error {
-	body := &stream{c: c, left: maxRestoreBody}
+	body := &stream{c: c, limit: maxRestoreBody}
 	if err := a.cfg.Cluster.Restore(c.Request.Context(), body); err != nil {
 		// A backup that did not arrive is not one that is damaged.
-		return cmp.Or(body.err, err)
+		return cmp.Or(body.failure(), err)
 	}
 	return noContent(c)
 }

@@ -17,9 +17,13 @@ const (
 )
 
 // admit lets the caller in or refuses it, and remembers who it is.
-func (a *API) admit(c *gin.Context, need access) error {
+func (a *API) admit(c *gin.Context, rt route) error {
+	need := rt.access
 	if need == public {
 		return nil
+	}
+	if rt.doc.websocket {
+		bearerOfSocket(c.Request.Header)
 	}
 	caller, err := a.cfg.Authenticator.Authenticate(c.Request)
 	if err != nil {

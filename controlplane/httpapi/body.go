@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -86,29 +88,46 @@ func bodyError(err error, message string) error {
 // stream is a body that may be long: it is bounded in bytes and in how long it
 // may stand still, not in how long it takes.
 type stream struct {
-	c    *gin.Context
-	left int64
-	err  error // why it broke off
+	c     *gin.Context
+	limit int64
+	read  atomic.Int64
+	begun atomic.Bool
+
+	// A transport may still read when its round trip is over already.
+	mu  sync.Mutex
+	why error
+}
+
+// failure is why the body broke off, if it has.
+func (s *stream) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.why
+}
+
+func (s *stream) fail(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.why = err
+	return err
 }
 
 // Read implements io.Reader.
 func (s *stream) Read(p []byte) (int, error) {
-	if s.left < 0 {
-		s.err = &service.Error{
-			Code: service.ETooLarge, Message: "request body too large",
-			Detail: fmt.Sprintf("at most %d bytes", int64(maxRestoreBody)),
-		}
-		return 0, s.err
+	s.begun.Store(true)
+	if s.read.Load() > s.limit {
+		return 0, s.fail(&service.Error{
+			Code: service.ETooLarge, Message: "request body too large", Detail: fmt.Sprintf("at most %d bytes", s.limit),
+		})
 	}
 	setReadDeadline(s.c, time.Now().Add(stallTimeout))
 	n, err := s.c.Request.Body.Read(p)
-	s.left -= int64(n)
+	s.read.Add(int64(n))
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		setReadDeadline(s.c, time.Time{})
 	case err != nil:
-		s.err = bodyError(err, "incomplete body")
-		err = s.err
+		err = s.fail(bodyError(err, "incomplete body"))
 	}
 	return n, err
 }

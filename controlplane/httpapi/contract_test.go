@@ -322,7 +322,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 		if rt.method == post {
 			body = "{}"
 		}
-		target := strings.NewReplacer(":id", testID, ":prefix", "abcdefgh").Replace(rt.path)
+		target := strings.NewReplacer(":id", testID, ":prefix", "abcdefgh", ":lang", "python", ":name", "n").Replace(rt.path)
 		w := r.call(rt.method, target, "", body)
 		if want := map[bool]int{true: 200, false: 401}[rt.access == public]; w.Code != want {
 			t.Errorf("%s %s without a credential: %d, want %d", rt.method, rt.path, w.Code, want)

@@ -17,6 +17,7 @@ import (
 const (
 	codeMethodNotAllowed service.Code = "method_not_allowed"
 	codeTimeout          service.Code = "timeout"
+	codeUpgrade          service.Code = "upgrade"
 )
 
 // statusOf is the one table from an error's code to an HTTP status.
@@ -31,6 +32,8 @@ var statusOf = map[service.Code]int{
 	service.EConflict:       http.StatusConflict,
 	service.ENoArchive:      http.StatusPreconditionFailed,
 	service.ETooLarge:       http.StatusRequestEntityTooLarge,
+	service.ERange:          http.StatusRequestedRangeNotSatisfiable,
+	codeUpgrade:             http.StatusUpgradeRequired,
 	service.EUnprocessable:  http.StatusUnprocessableEntity,
 	service.ERateLimited:    http.StatusTooManyRequests,
 	service.EInternal:       http.StatusInternalServerError,
@@ -46,6 +49,7 @@ const statusClientGone = 499
 
 var (
 	errMethodNotAllowed = &service.Error{Code: codeMethodNotAllowed, Message: "method not allowed"}
+	errUpgrade          = &service.Error{Code: codeUpgrade, Message: "upgrade required", Detail: "this route is a WebSocket"}
 	errForbidden        = &service.Error{Code: service.EForbidden, Message: "forbidden", Detail: "this route needs an operator's credential"}
 )
 

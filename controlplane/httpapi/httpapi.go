@@ -1,6 +1,6 @@
 // Package httpapi is the public HTTP API: it binds a request to a type of
 // package api, makes one call to a use case, and renders the answer. Every
-// route stands once, in routes.go, from which both the router and the OpenAPI
+// route stands once, in the tables of routes*.go, from which both the router and the OpenAPI
 // document are made; every error becomes a status in one place, errors.go.
 package httpapi
 
@@ -71,6 +71,13 @@ type Config struct {
 	Sandboxes     Sandboxes
 	Identity      Identity
 	Cluster       Cluster
+	Lifecycle     Lifecycle
+	Streams       Streams
+	Previews      Previews
+	Forks         Forks
+	Volumes       Volumes
+	Templates     Templates
+	Metrics       Metrics
 	Authenticator Authenticator
 	Limiter       Limiter                         // nil: no limit
 	Health        func(ctx context.Context) error // of this replica, for /healthz; nil: always well
@@ -82,7 +89,7 @@ type Config struct {
 
 func (c Config) validate() error {
 	switch {
-	case c.Sandboxes == nil, c.Identity == nil, c.Cluster == nil:
+	case c.Sandboxes == nil, c.Identity == nil, c.Cluster == nil, c.Lifecycle == nil, c.Streams == nil, c.Forks == nil, c.Volumes == nil, c.Templates == nil:
 		return errors.New("httpapi: a use case is missing")
 	case c.Authenticator == nil:
 		return errors.New("httpapi: no authenticator")
@@ -154,7 +161,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.engine.Serve
 // serve admits the caller and runs the route's handler.
 func (a *API) serve(rt route) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		err := a.admit(c, rt.access)
+		err := a.admit(c, rt)
 		if err == nil {
 			err = rt.handle(a, c)
 		}
@@ -173,10 +180,21 @@ const (
 )
 
 // NewServer returns a server for the handler with the API's time-outs. The
-// caller sets its address and TLS, and shuts it down.
+// caller sets its address and TLS, and shuts it down. It has no time-out for
+// whole requests or answers: streams last for hours, and bodies and answers
+// have deadlines of their own.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true) // for clients that know, and proxies in front
 	return &http.Server{
-		Handler:           h,
+		Protocols: protocols,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			// One that an answer before this one set stays on the connection.
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+			h.ServeHTTP(w, r)
+		}),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,

@@ -29,7 +29,7 @@ func document(all []route) ([]byte, error) {
 	}
 	r := openapi31.NewReflector()
 	describeService(r.SpecEns())
-	for _, plain := range []any{api.Time{}, api.Object{}, api.StringMap{}, api.Bytes{}} {
+	for _, plain := range []any{api.Time{}, api.Object{}, api.StringMap{}, api.Bytes{}, api.Patch[int64]{}} {
 		r.InlineDefinition(plain)
 	}
 	r.DefaultOptions = append(r.DefaultOptions,
@@ -73,6 +73,15 @@ func describeService(s *openapi31.Spec) {
 	for _, t := range [][2]string{
 		{"Service", "The replica itself. No credential."},
 		{"Sandboxes", "MicroVMs made from a template. An API key or a JWT."},
+		{"Lifecycle", "Pause, resume, hibernate, wake, and time to live. An API key or a JWT."},
+		{"Streams", "Commands as they run, terminals and language servers. An API key or a JWT."},
+		{"Files", "The file system of a sandbox. An API key or a JWT."},
+		{"Logs and events", "What a sandbox wrote and what happened to it. An API key or a JWT."},
+		{"Ports", "The ports of a sandbox. An API key or a JWT."},
+		{"Snapshots and forks", "Sandboxes made from others. An API key or a JWT."},
+		{"Volumes", "File systems that outlive sandboxes. An API key or a JWT."},
+		{"Templates", "What sandboxes are made from. An API key or a JWT."},
+		{"Metrics", "What became of sandboxes, counted. An API key or a JWT."},
 		{"Identity", "The person behind a JWT, and API keys. A JWT."},
 		{"Administration", "The control store and the hosts. An operator's token or client certificate."},
 	} {
@@ -129,24 +138,32 @@ func ownSchema(p jsonschema.InterceptSchemaParams, docs map[string]string) (stop
 		list := jsonschema.Array.ToSchemaOrBool()
 		list.TypeObjectEns().WithItems(jsonschema.Items{SchemaOrBool: &str}).WithMinItems(1)
 		s.WithOneOf(str, list)
-	case reflect.TypeFor[api.SandboxStatus]():
-		if p.Processed {
-			s.WithEnum(api.SandboxStarting, api.SandboxRunning, api.SandboxPaused,
-				api.SandboxHibernated, api.SandboxFailed, api.SandboxDeleting)
-		}
-		return false
-	case reflect.TypeFor[api.Boot]():
-		if p.Processed {
-			s.WithEnum(api.BootRestore, api.BootCold)
-		}
-		return false
+	case reflect.TypeFor[api.Patch[int64]]():
+		*s = jsonschema.Schema{}
+		s.AddType(jsonschema.Integer)
+		s.AddType(jsonschema.Null)
 	default:
+		if values := enums[t]; p.Processed && values != nil {
+			s.WithEnum(values...)
+		}
 		if d := docs[t.Name()]; p.Processed && d != "" {
 			s.WithDescription(d)
 		}
 		return false
 	}
 	return true
+}
+
+// enums are the values of the types that have a few.
+var enums = map[reflect.Type][]any{
+	reflect.TypeFor[api.SandboxStatus](): {api.SandboxStarting, api.SandboxRunning, api.SandboxPaused,
+		api.SandboxHibernated, api.SandboxFailed, api.SandboxDeleting},
+	reflect.TypeFor[api.Boot]():           {api.BootRestore, api.BootCold},
+	reflect.TypeFor[api.PreviewMode]():    {api.PreviewPublic, api.PreviewToken},
+	reflect.TypeFor[api.FileType]():       {api.FileRegular, api.FileDir, api.FileSymlink, api.FileOther},
+	reflect.TypeFor[api.EventCode]():      {api.EventOK, api.EventError, api.EventWarn},
+	reflect.TypeFor[api.ForkMode]():       {api.ForkCold, api.ForkWarm},
+	reflect.TypeFor[api.TemplateStatus](): {api.TemplateQueued, api.TemplateBuilding, api.TemplateReady, api.TemplateFailed},
 }
 
 // finishProperty says of a field what its tag and its comment say: it is
@@ -165,6 +182,7 @@ func finishProperty(p jsonschema.InterceptPropParams, docs map[string]string) {
 		p.ParentSchema.Required = append(p.ParentSchema.Required, p.Name)
 	}
 	switch ref := p.PropertySchema.Ref; {
+	case p.Field.Type == reflect.TypeFor[api.Patch[int64]](): // null is a value of its own
 	case p.Field.Type.Kind() != reflect.Pointer:
 		p.PropertySchema.RemoveType(jsonschema.Null)
 	case ref != nil && !optional:
@@ -231,6 +249,9 @@ func addOperation(r *openapi31.Reflector, rt route) error {
 		}))
 	}
 	addAnswer(oc, d)
+	for status, description := range d.also {
+		addOther(oc, d, status, description)
+	}
 	for status, list := range failuresOf(rt) {
 		addFailure(oc, status, list)
 	}
@@ -254,6 +275,12 @@ func parameters(rt route) []openapi31.ParameterOrReference {
 			"type": "integer", "minimum": 1, "maximum": api.MaxListLimit, "default": api.DefaultListLimit,
 		})
 		add("cursor", openapi31.ParameterInQuery, "From the Link header of the page before.", map[string]any{"type": "string"})
+	}
+	for _, q := range rt.doc.query {
+		add(q.name, openapi31.ParameterInQuery, q.description, q.schema)
+		if q.required {
+			out[len(out)-1].Parameter.WithRequired(true)
+		}
 	}
 	if rt.doc.idempotent {
 		add(api.HeaderIdempotencyKey, openapi31.ParameterInHeader,
@@ -285,19 +312,45 @@ func addAnswer(oc openapi.OperationContext, d operation) {
 	default:
 		oc.AddRespStructure(d.answer, options...)
 	}
+	if d.acceptType != "" {
+		oc.AddRespStructure(nil, append(options, openapi.WithContentType(d.acceptType))...)
+	}
+}
+
+// addOther documents another status of success. One of a stream of bytes has
+// the same kind of body.
+func addOther(oc openapi.OperationContext, d operation, status int, description string) {
+	options := []openapi.ContentOption{
+		openapi.WithHTTPStatus(status),
+		openapi.WithCustomize(func(c openapi.ContentOrReference) {
+			resp := c.(*openapi31.ResponseOrReference).Response
+			resp.WithHeadersItem(api.HeaderRequestID, headerRef("RequestID"))
+			resp.Description = description
+		}),
+	}
+	if status == http.StatusPartialContent {
+		options = append(options, openapi.WithContentType(d.answerType))
+	}
+	oc.AddRespStructure(nil, options...)
 }
 
 // failuresOf groups by status what a route may fail with: its own failures and
 // those that come with its method and access.
 func failuresOf(rt route) map[int][]service.Error {
 	list := append([]service.Error(nil), rt.doc.failures...)
-	if rt.method == post {
-		if rt.doc.bodyType == "" {
+	if rt.method == post || rt.method == patch || rt.doc.bodyType != "" {
+		if rt.doc.body != nil {
 			list = append(list, service.Error{Code: service.EInvalid, Message: "invalid json", Detail: "template must be a string, not number"})
 		}
 		list = append(list,
 			service.Error{Code: service.ETooLarge, Message: "request body too large"},
 			service.Error{Code: codeTimeout, Message: "request timeout"})
+	}
+	if len(rt.doc.query) > 0 {
+		list = append(list, service.Error{Code: service.EInvalid, Message: "invalid query", Detail: "the query string is malformed"})
+	}
+	if rt.doc.websocket {
+		list = append(list, *errUpgrade)
 	}
 	if rt.doc.list {
 		list = append(list, service.Error{Code: service.EInvalid, Message: "invalid limit", Detail: "want an integer from 1 to 1000"})

@@ -91,6 +91,7 @@ func renderSandbox(s service.Sandbox) api.Sandbox {
 			return api.VolumeMount{Name: v.Name, MountPath: v.MountPath}
 		}),
 		PreviewURL: s.PreviewURL,
+		Preview:    api.PreviewMode(s.Preview),
 	}
 	if string(s.Metadata) != "null" {
 		out.Metadata = api.Object(s.Metadata)

@@ -192,6 +192,11 @@ type rig struct {
 	sandboxes *fakeSandboxes
 	identity  *fakeIdentity
 	cluster   *fakeCluster
+	lifecycle *fakeLifecycle
+	streams   *fakeStreams
+	forks     *fakeForks
+	volumes   *fakeVolumes
+	templates *fakeTemplates
 	registry  *prometheus.Registry
 	log       *logBuffer
 	api       *API
@@ -202,10 +207,12 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, sandboxes: &fakeSandboxes{}, identity: &fakeIdentity{}, cluster: &fakeCluster{},
+		lifecycle: &fakeLifecycle{}, streams: &fakeStreams{}, forks: &fakeForks{}, volumes: &fakeVolumes{}, templates: &fakeTemplates{},
 		registry: prometheus.NewRegistry(), log: &logBuffer{},
 	}
 	cfg := Config{
-		Sandboxes: r.sandboxes, Identity: r.identity, Cluster: r.cluster, Authenticator: fakeAuth{},
+		Sandboxes: r.sandboxes, Identity: r.identity, Cluster: r.cluster, Lifecycle: r.lifecycle, Streams: r.streams, Authenticator: fakeAuth{},
+		Forks: r.forks, Volumes: r.volumes, Templates: r.templates,
 		Registerer: r.registry, Gatherer: r.registry,
 		Version: api.VersionInfo{Version: "v0", Commit: "c", GoVersion: "go1"},
 		Logger:  slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -226,6 +233,7 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 
 // docRouter finds the operation of the document that a request belongs to.
 var docRouter = sync.OnceValues(func() (routers.Router, error) {
+	openapi3filter.RegisterBodyDecoder(typeEvents, openapi3filter.FileBodyDecoder)
 	doc, err := theDocument()
 	if err != nil {
 		return nil, err
@@ -302,7 +310,7 @@ const testID = "k7m2qz4xw3v5n6a2j7p4t5r6sd"
 func testSandbox() service.Sandbox {
 	return service.Sandbox{
 		ID: testID, WorkspaceID: "ws-1", Status: "running", Template: "base",
-		CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a",
+		CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a", Preview: "public",
 		CreatedAt: time.Date(2026, 11, 20, 13, 5, 9, 412987654, time.FixedZone("CET", 3600)),
 	}
 }

@@ -34,6 +34,8 @@ func (a *API) createSandbox(c *gin.Context) error {
 			return service.VolumeMount{Name: v.Name, MountPath: v.MountPath}
 		}),
 		Boot:           string(in.Boot),
+		Persistent:     in.Persistent,
+		Preview:        string(in.Preview),
 		IdempotencyKey: key,
 		BodySHA256:     digest[:],
 	})
@@ -100,9 +102,14 @@ func (a *API) execInSandbox(c *gin.Context) error {
 // word; an array never is.
 func bindExec(c *gin.Context) (service.Exec, error) {
 	in, _, err := bind[api.Exec](c, maxExecBody)
-	switch {
-	case err != nil:
+	if err != nil {
 		return service.Exec{}, err
+	}
+	return execOf(in)
+}
+
+func execOf(in api.Exec) (service.Exec, error) {
+	switch {
 	case in.Cmd.IsZero(), in.Cmd.Argv == nil && strings.TrimSpace(in.Cmd.Shell) == "":
 		return service.Exec{}, invalid("cmd required", "")
 	case in.Cmd.Argv != nil && in.Cmd.Argv[0] == "":

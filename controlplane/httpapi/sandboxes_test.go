@@ -31,7 +31,7 @@ func TestCreatePassesOnWhatWasAsked(t *testing.T) {
 	}
 	w := r.call(http.MethodPost, "/v1/sandboxes", "tenant", `{
 		"template": "base", "ttl_seconds": 60, "metadata": {"b": 1e400, "a": [null]}, "env": {"A": "b", "E": ""},
-		"from_snapshot": "snap-1", "volumes": [{"name": "data", "mount_path": "/data"}], "boot": "cold",
+		"from_snapshot": "snap-1", "volumes": [{"name": "data", "mount_path": "/data"}], "boot": "cold", "persistent": true, "preview": "token",
 		"cpu": "many", "memory_mb": {"ignored": true}, "added_later": [1]
 	}`)
 	if w.Code != 201 {
@@ -41,7 +41,7 @@ func TestCreatePassesOnWhatWasAsked(t *testing.T) {
 	want := service.CreateSandbox{
 		Template: "base", TTLSeconds: &ttl, Metadata: json.RawMessage(`{"b": 1e400, "a": [null]}`),
 		Env: map[string]string{"A": "b", "E": ""}, FromSnapshot: "snap-1",
-		Volumes: []service.VolumeMount{{Name: "data", MountPath: "/data"}}, Boot: "cold",
+		Volumes: []service.VolumeMount{{Name: "data", MountPath: "/data"}}, Boot: "cold", Persistent: true, Preview: "token",
 		BodySHA256: got.BodySHA256,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -58,7 +58,7 @@ func TestSandboxJSON(t *testing.T) {
 	full.FromSnapshot, full.ForkedFrom, full.Error = "snap-1", "other", "the VM died"
 	full.StartedAt = full.CreatedAt.Add(time.Second)
 	full.ExpiresAt = full.CreatedAt.Add(90 * time.Second)
-	full.TTLSeconds, full.Persistent = &ttl, true
+	full.TTLSeconds, full.Persistent, full.Preview = &ttl, true, "token"
 	full.Volumes = []service.VolumeMount{{Name: "data", MountPath: "/data"}}
 	full.PreviewURL = "http://{port}-" + testID + ".localhost"
 	cases := []struct {
@@ -69,11 +69,11 @@ func TestSandboxJSON(t *testing.T) {
 		{"with nothing set", testSandbox(), `{"id":"k7m2qz4xw3v5n6a2j7p4t5r6sd","status":"running","template":"base","metadata":{},` +
 			`"cpu":1,"memory_mb":512,"disk_mb":2048,"agent_id":"host-a","owner":null,"from_snapshot":null,"forked_from":null,` +
 			`"created_at":"2026-11-20T12:05:09.412Z","started_at":null,"expires_at":null,"ttl_seconds":null,"persistent":false,` +
-			`"error":null,"volumes":[],"preview_url":""}`},
+			`"error":null,"volumes":[],"preview_url":"","preview":"public"}`},
 		{"with everything set", full, `{"id":"k7m2qz4xw3v5n6a2j7p4t5r6sd","status":"running","template":"base","metadata":{"b":1,"a":"<x>"},` +
 			`"cpu":1,"memory_mb":512,"disk_mb":2048,"agent_id":"host-a","owner":{"type":"app","id":"app-1"},"from_snapshot":"snap-1","forked_from":"other",` +
 			`"created_at":"2026-11-20T12:05:09.412Z","started_at":"2026-11-20T12:05:10.412Z","expires_at":"2026-11-20T12:06:39.412Z","ttl_seconds":90,"persistent":true,` +
-			`"error":"the VM died","volumes":[{"name":"data","mount_path":"/data"}],"preview_url":"http://{port}-k7m2qz4xw3v5n6a2j7p4t5r6sd.localhost"}`},
+			`"error":"the VM died","volumes":[{"name":"data","mount_path":"/data"}],"preview_url":"http://{port}-k7m2qz4xw3v5n6a2j7p4t5r6sd.localhost","preview":"token"}`},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

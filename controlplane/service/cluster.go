@@ -210,8 +210,9 @@ func (s *Cluster) setDraining(ctx context.Context, id string, draining bool) (Ag
 	return out, storeError(err)
 }
 
-// RemoveAgent forgets a host. One that is up and still has sandboxes is kept;
-// the failed sandboxes of a lost one may be deleted without it.
+// RemoveAgent forgets a host. One that is up and still has sandboxes, volumes or
+// snapshots that are nowhere else is kept; what a lost one had may be deleted
+// without it.
 func (s *Cluster) RemoveAgent(ctx context.Context, id string) error {
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Agents, id)
@@ -220,6 +221,12 @@ func (s *Cluster) RemoveAgent(ctx context.Context, id string) error {
 		}
 		if n := len(raftstore.Find(tx, record.Sandboxes, "agent", id)); n > 0 && row.State == record.AgentUp {
 			return &Error{Code: EConflict, Message: "agent has sandboxes", Detail: "drain it and delete them first", Fields: map[string]any{"sandboxes": n}}
+		}
+		if n := kept(tx, id); n > 0 && row.State == record.AgentUp {
+			return &Error{
+				Code: EConflict, Message: "agent has volumes or snapshots", Detail: "they are on this host alone: delete them first",
+				Fields: map[string]any{"volumes_and_snapshots": n},
+			}
 		}
 		raftstore.Delete(tx, record.Agents, id)
 		return nil
@@ -260,4 +267,16 @@ func (s *Cluster) CreateJoinToken(ctx context.Context, ttl time.Duration) (JoinT
 		out.Peers = append(out.Peers, p.Address)
 	}
 	return out, nil
+}
+
+// kept counts what would be lost with a host: its volumes, and the snapshots
+// that are not stored.
+func kept(r raftstore.Reader, agentID string) int {
+	n := len(raftstore.Find(r, record.Volumes, "agent", agentID))
+	for _, s := range raftstore.Find(r, record.Snapshots, "agent", agentID) {
+		if !s.Stored {
+			n++
+		}
+	}
+	return n
 }

@@ -2,23 +2,19 @@ package service
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/hex"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
-
-// idempotencyKept is how long a key is remembered.
-const idempotencyKept = 24 * time.Hour
 
 // Create makes a sandbox and returns once it runs.
 func (s *Sandboxes) Create(ctx context.Context, c Caller, in CreateSandbox) (Sandbox, error) {
@@ -28,38 +24,34 @@ func (s *Sandboxes) Create(ctx context.Context, c Caller, in CreateSandbox) (San
 	if err := in.validate(); err != nil {
 		return Sandbox{}, err
 	}
-	var keyID string
-	if in.IdempotencyKey != "" {
-		keyID = idempotencyID(c.WorkspaceID, "POST /v1/sandboxes", in.IdempotencyKey)
-	}
-	for {
-		if keyID != "" {
-			out, found, err := s.replay(ctx, c, in, keyID)
-			if found || err != nil {
-				return out, err
-			}
-		}
-		out, err := s.create(ctx, c, in, keyID)
-		if !errors.Is(err, errKeyTaken) {
-			return out, err
-		}
-		// Another request with the same key came first: its result is ours.
-	}
+	return once(ctx, s, c, "POST /v1/sandboxes", in.idempotency(),
+		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Sandbox, error) {
+			return s.replay(ctx, c, view, key)
+		},
+		func(keyID string) (Sandbox, error) { return s.create(ctx, c, in, keyID) })
 }
 
-var errKeyTaken = errors.New("idempotency key is taken")
+func (in CreateSandbox) idempotency() Idempotency {
+	return Idempotency{Key: in.IdempotencyKey, BodySHA256: in.BodySHA256}
+}
 
 func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyID string) (Sandbox, error) {
 	times := stages{observe: s.cfg.Observe, clock: s.cfg.Clock, start: s.cfg.Clock()}
 	row := &record.Sandbox{
 		Meta: record.Meta{ID: randomText(hostapi.IDLength)}, WorkspaceID: c.WorkspaceID, Status: record.SandboxStarting,
-		Template: in.Template, TTLSeconds: in.TTLSeconds,
+		Template: in.Template, TTLSeconds: in.TTLSeconds, Persistent: in.Persistent, Preview: record.PreviewMode(in.Preview),
 	}
 	if string(in.Metadata) != "null" {
 		row.Metadata = in.Metadata
 	}
-	var err error
-	if row.EnvSealed, err = s.cfg.Flows.SealEnv(row.ID, in.Env); err != nil {
+	env, err := s.source(ctx, c, row, in)
+	if err != nil {
+		return Sandbox{}, err
+	}
+	if err := resolveTemplate(s.cfg.Store.View(), row); err != nil {
+		return Sandbox{}, err
+	}
+	if row.EnvSealed, err = s.cfg.Flows.SealEnv(row.ID, env); err != nil {
 		return Sandbox{}, AsError(err)
 	}
 	placing := s.cfg.Clock()
@@ -72,13 +64,14 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 		if err := mayCreate(tx, c); err != nil {
 			return err
 		}
-		if keyID != "" {
-			if k, taken := raftstore.Get(tx, record.IdempotencyKeys, keyID); taken && tx.Now().Before(k.ExpiresAt) {
-				return errKeyTaken
-			}
-			raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{
-				Meta: record.Meta{ID: keyID}, BodySHA256: in.BodySHA256, ResourceID: row.ID, ExpiresAt: tx.Now().Add(idempotencyKept),
-			})
+		if err := in.idempotency().claim(tx, keyID, row.ID); err != nil {
+			return err
+		}
+		if err := resolveTemplate(tx, row); err != nil { // it may have been deleted meanwhile
+			return err
+		}
+		if err := attachVolumes(tx, row); err != nil {
+			return err
 		}
 		return s.cfg.Flows.Begin(tx, flowID, row, sandbox.Create{
 			RequestID: c.RequestID, IdempotencyKeyID: keyID, Boot: hostapi.Boot(in.Boot),
@@ -86,10 +79,7 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 	})
 	if err != nil {
 		s.cfg.Flows.Unplace(row)
-		if errors.Is(err, errKeyTaken) {
-			return Sandbox{}, err
-		}
-		return Sandbox{}, storeError(err)
+		return Sandbox{}, createError(err)
 	}
 	times.admitted = s.cfg.Clock()
 	out, err := s.await(ctx, c, row.ID, flowID)
@@ -114,12 +104,15 @@ func mayCreate(r raftstore.Reader, c Caller) error {
 // await waits for a create and answers with its sandbox.
 func (s *Sandboxes) await(ctx context.Context, c Caller, id, flowID string) (Sandbox, error) {
 	err := s.cfg.Engine.Wait(ctx, flowID)
+	refused, isRefused := snapshotGone(err)
 	switch {
 	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
 	case errors.Is(err, sandbox.ErrNoHost):
 		return Sandbox{}, noHost(err)
 	case errors.Is(err, sandbox.ErrUnreachable):
 		return Sandbox{}, unreachable("", err)
+	case isRefused:
+		return Sandbox{}, refused
 	case errors.Is(err, sandbox.ErrNotStarted):
 		return Sandbox{}, &Error{Code: EInternal, Message: "sandbox failed to start", Detail: "report the request id if a retry does not help", Err: err}
 	default:
@@ -136,40 +129,24 @@ func (s *Sandboxes) await(ctx context.Context, c Caller, id, flowID string) (San
 	return s.show(row), nil
 }
 
-// replay answers a create whose key was used before with what that one made,
-// waiting for it when it is still under way. found is false when the key is
-// free.
-func (s *Sandboxes) replay(ctx context.Context, c Caller, in CreateSandbox, keyID string) (out Sandbox, found bool, err error) {
-	view, err := s.cfg.Store.VerifiedView(ctx)
-	if err != nil {
-		return Sandbox{}, false, storeError(err)
-	}
-	key, ok := raftstore.Get(view, record.IdempotencyKeys, keyID)
-	if !ok || !s.cfg.Clock().Before(key.ExpiresAt) {
-		return Sandbox{}, false, nil
-	}
-	if subtle.ConstantTimeCompare(key.BodySHA256, in.BodySHA256) != 1 {
-		return Sandbox{}, true, &Error{Code: EConflict, Message: "idempotency key reused", Detail: "this Idempotency-Key was sent with another body"}
-	}
+// replay answers a create whose key was used before with what that one made.
+func (s *Sandboxes) replay(ctx context.Context, c Caller, view *raftstore.Snapshot, key *record.IdempotencyKey) (Sandbox, error) {
 	row, ok := raftstore.Get(view, record.Sandboxes, key.ResourceID)
 	if !ok || row.WorkspaceID != c.WorkspaceID {
-		return Sandbox{}, true, &Error{Code: ENotFound, Message: "not found", Detail: "the sandbox that this Idempotency-Key made has been deleted"}
+		return Sandbox{}, errKeyGone("sandbox")
 	}
 	if live, ok := flow.Live(view, sandbox.Subject(row.ID)); ok && live.Kind == sandbox.KindCreate {
-		out, err = s.await(ctx, c, row.ID, live.ID)
-		return out, true, err
+		return s.await(ctx, c, row.ID, live.ID)
 	}
-	return s.show(row), true, nil
-}
-
-func idempotencyID(workspace, route, key string) string {
-	sum := sha256.Sum256([]byte(workspace + "\x00" + route + "\x00" + key))
-	return hex.EncodeToString(sum[:])
+	return s.show(row), nil
 }
 
 // placeError says why no host was found at once. Whether the caller may create
 // at all is found out first: it decides which error they get.
 func (s *Sandboxes) placeError(ctx context.Context, c Caller, err error) error {
+	if gone, is := snapshotGone(err); is {
+		return gone
+	}
 	var none *placement.Error
 	if !errors.As(err, &none) {
 		return storeError(err)
@@ -189,7 +166,7 @@ func (s *Sandboxes) placeError(ctx context.Context, c Caller, err error) error {
 func noHost(err error) *Error {
 	var none *placement.Error
 	if errors.As(err, &none) && none.Reason == placement.UnknownTemplate {
-		return invalid("unknown template", "available: %s", orNone(none.Templates))
+		return invalid("unknown template", "available: %s", orNone(slices.DeleteFunc(none.Templates, template.IsKey)))
 	}
 	return noNode(err)
 }

@@ -19,6 +19,7 @@ const (
 	EConflict       Code = "conflict"        // 409
 	ENoArchive      Code = "no_archive"      // 412
 	ETooLarge       Code = "too_large"       // 413
+	ERange          Code = "range"           // 416
 	EUnprocessable  Code = "unprocessable"   // 422
 	ERateLimited    Code = "rate_limited"    // 429
 	EInternal       Code = "internal"        // 500

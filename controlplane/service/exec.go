@@ -3,53 +3,38 @@ package service
 import (
 	"context"
 	"errors"
+	"net/http"
 	"path"
 	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
-	"github.com/berth-cloud/berth/raftstore/record"
 )
 
 // execGrace is how much longer than the command's own time-out the host is
 // given to kill it and to answer.
 const execGrace = 30 * time.Second
 
-// Exec runs a command in a running sandbox and waits for its end.
+// Exec runs a command in a sandbox and waits for its end. A hibernated one is
+// woken for it.
 func (s *Sandboxes) Exec(ctx context.Context, c Caller, id string, in Exec) (ExecResult, error) {
-	if err := c.RequireWorkspace(); err != nil {
-		return ExecResult{}, err
-	}
 	req, err := in.request()
 	if err != nil {
 		return ExecResult{}, err
 	}
-	view, err := s.cfg.Store.VerifiedView(ctx)
-	if err != nil {
-		return ExecResult{}, storeError(err)
-	}
-	row, err := owned(view, c, id)
+	var res hostapi.ExecResult
+	err = s.onRunning(ctx, c, id, func(ctx context.Context, t target) error {
+		hctx, cancel := context.WithTimeout(ctx, req.Timeout+execGrace)
+		defer cancel()
+		hctx, release := s.cfg.Hosts.WhileHeard(hctx, t.row.AgentID)
+		defer release()
+		var err error
+		res, err = t.client.Exec(hctx, id, req)
+		return err
+	})
 	if err != nil {
 		return ExecResult{}, err
-	}
-	if err := canExec(row); err != nil {
-		return ExecResult{}, err
-	}
-	client, err := s.cfg.Hosts.Client(row.AgentID)
-	if err != nil {
-		return ExecResult{}, execError(err)
-	}
-	hctx, cancel := context.WithTimeout(hosts.WithRequestID(ctx, c.RequestID), req.Timeout+execGrace)
-	defer cancel()
-	hctx, release := s.cfg.Hosts.WhileHeard(hctx, row.AgentID)
-	defer release()
-	res, err := client.Exec(hctx, id, req)
-	if err != nil {
-		if ctx.Err() != nil {
-			return ExecResult{}, storeError(ctx.Err())
-		}
-		return ExecResult{}, execError(err)
 	}
 	return ExecResult{
 		ExitCode: res.ExitCode, Stdout: string(res.Stdout), Stderr: string(res.Stderr),
@@ -57,23 +42,20 @@ func (s *Sandboxes) Exec(ctx context.Context, c Caller, id string, in Exec) (Exe
 	}, nil
 }
 
-func canExec(row *record.Sandbox) error {
-	switch row.Status {
-	case record.SandboxRunning:
-		return nil
-	case record.SandboxPaused, record.SandboxHibernated:
-		return &Error{Code: EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
-	}
-	return notRunning("its status is " + string(row.Status))
-}
-
 func notRunning(detail string) *Error {
 	return &Error{Code: ENotFound, Message: "sandbox not found or not running", Detail: detail}
 }
 
+// execError says why a host did not do what was asked of a sandbox that should
+// have run.
 func execError(err error) error {
 	var refusal *hostapi.Error
+	var own *Error
 	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &own):
+		return own
 	case errors.Is(err, hosts.ErrNotLeading):
 		return storeError(err)
 	case errors.Is(err, hostapi.ErrUnknownOutcome):
@@ -89,19 +71,54 @@ func execError(err error) error {
 		e.Err = err
 		return e
 	case hostapi.CodeInvalid:
-		return &Error{Code: EInvalid, Message: refusal.Message, Detail: refusal.Detail, Err: err}
+		return invalidThere(refusal, err)
 	case hostapi.CodeTooLarge:
 		return &Error{Code: ETooLarge, Message: refusal.Message, Detail: refusal.Detail, Err: err}
 	case hostapi.CodeBusy:
 		return &Error{Code: ERateLimited, Message: "too many commands at once in this sandbox", RetryAfter: time.Second, Err: err}
 	case hostapi.CodeGuest:
 		return unreachable("the sandbox does not answer", err)
+	case hostapi.CodeGuestSays:
+		return guestSays(refusal, err)
 	case hostapi.CodeDraining:
 		return unreachable("its host is restarting", err)
 	case hostapi.CodeStaleTerm:
 		return Unavailable("leadership has changed", err)
 	}
 	return AsError(err)
+}
+
+// invalidThere is for what only the sandbox can tell to be wrong: a directory
+// or a user that it does not have.
+func invalidThere(refusal *hostapi.Error, err error) error {
+	e := &Error{Code: EInvalid, Message: refusal.Message, Detail: refusal.Detail, Err: err}
+	// Host and guest each say that it is invalid, before they say what.
+	for again := true; again; {
+		e.Detail, again = strings.CutPrefix(e.Detail, refusal.Message+": ")
+		if !again {
+			e.Detail, again = strings.CutPrefix(e.Detail, "invalid command: ")
+		}
+	}
+	for _, what := range []string{"cwd", "user"} {
+		if strings.HasPrefix(e.Detail, what+" ") {
+			e.Message = "invalid " + what
+		}
+	}
+	return e
+}
+
+// guestSays passes on the guest's own refusal with its status.
+func guestSays(refusal *hostapi.Error, err error) error {
+	code, ok := map[int]Code{
+		http.StatusBadRequest: EInvalid, http.StatusForbidden: EForbidden, http.StatusNotFound: ENotFound,
+		http.StatusConflict: EConflict, http.StatusRequestEntityTooLarge: ETooLarge,
+		http.StatusRequestedRangeNotSatisfiable: ERange, http.StatusUnprocessableEntity: EUnprocessable,
+		http.StatusTooManyRequests: ERateLimited, http.StatusInsufficientStorage: EInsufficient,
+	}[refusal.HTTPStatus]
+	if !ok {
+		return unreachable("the sandbox answered: "+refusal.Message, err)
+	}
+	return &Error{Code: code, Message: refusal.Message, Detail: refusal.Detail, Err: err}
 }
 
 // Bounds of a command. One argument of Linux holds 128 KiB (MAX_ARG_STRLEN).

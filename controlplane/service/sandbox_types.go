@@ -26,6 +26,7 @@ type Sandbox struct {
 	Persistent   bool
 	Error        string // why it failed
 	Volumes      []VolumeMount
+	Preview      string // who may see its ports: "public" or "token"
 	PreviewURL   string // with "{port}" in it; empty when no preview suffix is configured
 }
 
@@ -50,6 +51,8 @@ type CreateSandbox struct {
 	FromSnapshot string
 	Volumes      []VolumeMount
 	Boot         string // "" or "restore": from the template's stored state; "cold": boot its kernel
+	Persistent   bool   // when its time ends it hibernates instead of being deleted
+	Preview      string // "" or "public", or "token"
 
 	// IdempotencyKey is the header's value, empty without one. BodySHA256 is
 	// the digest of the request body as it came, needed with a key.

@@ -1,14 +1,17 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -19,7 +22,8 @@ type SandboxesConfig struct {
 	Hosts         *hosts.Registry
 	Flows         *sandbox.Flows
 	Engine        *flow.Engine
-	PreviewSuffix string // of preview host names; "" leaves preview_url empty
+	PreviewURL    string // pattern with {port} and {id}; "" leaves preview_url empty
+	PreviewTokens PreviewTokens
 	Clock         func() time.Time
 	Logger        *slog.Logger
 
@@ -33,7 +37,10 @@ type SandboxesConfig struct {
 }
 
 // Sandboxes are the use cases of /v1/sandboxes.
-type Sandboxes struct{ cfg SandboxesConfig }
+type Sandboxes struct {
+	cfg   SandboxesConfig
+	moves *moves.Mover
+}
 
 // NewSandboxes makes the use cases.
 func NewSandboxes(cfg SandboxesConfig) *Sandboxes {
@@ -43,7 +50,7 @@ func NewSandboxes(cfg SandboxesConfig) *Sandboxes {
 	if cfg.Observe == nil {
 		cfg.Observe = func(string, bool, time.Duration) {}
 	}
-	return &Sandboxes{cfg: cfg}
+	return &Sandboxes{cfg: cfg, moves: moves.New(moves.Config{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger})}
 }
 
 // Get returns one sandbox of the caller's workspace.
@@ -135,7 +142,7 @@ func (s *Sandboxes) show(r *record.Sandbox) Sandbox {
 		CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.AgentID,
 		FromSnapshot: r.FromSnapshot, ForkedFrom: r.ForkedFrom,
 		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, ExpiresAt: r.ExpiresAt, TTLSeconds: r.TTLSeconds,
-		Persistent: r.Persistent, Error: r.Error,
+		Persistent: r.Persistent, Error: r.Error, Preview: string(cmp.Or(r.Preview, record.PreviewPublic)),
 	}
 	if r.Owner != nil {
 		out.Owner = &Owner{Type: r.Owner.Type, ID: r.Owner.ID}
@@ -143,10 +150,16 @@ func (s *Sandboxes) show(r *record.Sandbox) Sandbox {
 	for _, v := range r.Volumes {
 		out.Volumes = append(out.Volumes, VolumeMount{Name: v.Name, MountPath: v.MountPath})
 	}
-	if s.cfg.PreviewSuffix != "" {
-		out.PreviewURL = "https://{port}-" + r.ID + "." + s.cfg.PreviewSuffix
-	}
+	out.PreviewURL = s.previewURL(r.ID)
 	return out
+}
+
+// previewURL is a sandbox's preview URLs with "{port}" for the port.
+func (s *Sandboxes) previewURL(id string) string {
+	if s.cfg.PreviewURL == "" {
+		return ""
+	}
+	return strings.Replace(s.cfg.PreviewURL, "{id}", id, 1)
 }
 
 // storeError says in the API's words why the control store did not do it.

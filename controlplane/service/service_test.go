@@ -39,7 +39,7 @@ func newRig(t *testing.T) *rig {
 	p := testplane.New(t, 1, nil)
 	n := p.LeaderNode()
 	r := &rig{Plane: p, host: p.Host("h1", 16<<10), Sandboxes: service.NewSandboxes(service.SandboxesConfig{
-		Store: n.Store, Hosts: n.Hosts, Flows: n.Flows, Engine: n.Engine, PreviewSuffix: "preview.test",
+		Store: n.Store, Hosts: n.Hosts, Flows: n.Flows, Engine: n.Engine, PreviewURL: "https://{port}-{id}.preview.test",
 		Clock: time.Now, Logger: testcluster.Log(), DeleteWait: 300 * time.Millisecond,
 	})}
 	p.Update(func(tx *raftstore.Tx) error {
@@ -262,20 +262,15 @@ func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
 		want(t, run(caller, id), service.ENotFound, "not found")
 	}
 	want(t, run(service.Caller{WorkspaceID: "other"}, sb.ID), service.ENotFound, "not found")
-	for status, message := range map[record.SandboxStatus]string{
-		record.SandboxPaused:     "sandbox not running (paused or hibernated) — resume/wake it first",
-		record.SandboxHibernated: "sandbox not running (paused or hibernated) — resume/wake it first",
-	} {
-		r.change(sb.ID, func(s *record.Sandbox) { s.Status = status })
-		want(t, run(caller, sb.ID), service.EConflict, message)
-	}
+	r.change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxPaused })
+	want(t, run(caller, sb.ID), service.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
 	r.change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxRunning })
 	for code, c := range map[hostapi.Code]struct {
 		code    service.Code
 		message string
 	}{
 		hostapi.CodeNotFound:   {service.ENotFound, "sandbox not found or not running"},
-		hostapi.CodeNotRunning: {service.ENotFound, "sandbox not found or not running"},
+		hostapi.CodeNotRunning: {service.ENotFound, "sandbox not found or not running"}, // and running, when it is asked again
 		hostapi.CodeBusy:       {service.ERateLimited, ""},
 		hostapi.CodeGuest:      {service.EBadGateway, "agent unreachable"},
 		hostapi.CodeDraining:   {service.EBadGateway, "agent unreachable"},

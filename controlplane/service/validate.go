@@ -37,14 +37,14 @@ func (in CreateSandbox) validate() error {
 		return invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", MaxTTLSeconds)
 	case in.Boot != "" && in.Boot != string(hostapi.BootRestore) && in.Boot != string(hostapi.BootCold):
 		return invalid("invalid boot", `boot is "restore" or "cold"`)
-	case in.FromSnapshot != "": // there is no way yet to make one, so none has this id
-		return &Error{Code: ENotFound, Message: "not found", Detail: "no such snapshot"}
-	case len(in.Volumes) > 0:
-		return &Error{Code: ENotFound, Message: "not found", Detail: "no such volume"}
-	case len(in.IdempotencyKey) > maxIdempotencyKey:
-		return invalid("invalid idempotency key", "an Idempotency-Key has at most %d characters", maxIdempotencyKey)
-	case in.IdempotencyKey != "" && len(in.BodySHA256) == 0:
-		return invalid("invalid idempotency key", "the request has no body")
+	case in.Preview != "" && in.Preview != string(record.PreviewPublic) && in.Preview != string(record.PreviewToken):
+		return invalid("invalid preview", `preview is "public" or "token"`)
+	}
+	if err := in.idempotency().validate(); err != nil {
+		return err
+	}
+	if err := validMounts(in.Volumes); err != nil {
+		return err
 	}
 	if err := validMetadata(in.Metadata); err != nil {
 		return err

@@ -1,0 +1,83 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// PauseSandbox stops a running sandbox's CPUs.
+func (c *Client) PauseSandbox(ctx context.Context, id string) (*Sandbox, error) {
+	return c.move(ctx, id, "pause")
+}
+
+// ResumeSandbox lets a paused sandbox run on.
+func (c *Client) ResumeSandbox(ctx context.Context, id string) (*Sandbox, error) {
+	return c.move(ctx, id, "resume")
+}
+
+// HibernateSandbox writes a running sandbox's memory to disk and ends its VM.
+func (c *Client) HibernateSandbox(ctx context.Context, id string) (*Sandbox, error) {
+	return c.move(ctx, id, "hibernate")
+}
+
+// WakeSandbox lets a hibernated sandbox go on. One that runs is left as it is.
+func (c *Client) WakeSandbox(ctx context.Context, id string) (*Sandbox, error) {
+	return c.move(ctx, id, "wake")
+}
+
+func (c *Client) move(ctx context.Context, id, verb string) (*Sandbox, error) {
+	cl, err := post(Empty{}, Version, "sandboxes", id, verb)
+	if err != nil {
+		return nil, err
+	}
+	cl.safe = verb == "wake" // the others are refused the second time
+	return into[Sandbox](ctx, c, cl)
+}
+
+// GetLifecycle reads how long a sandbox lives and what becomes of it then.
+func (c *Client) GetLifecycle(ctx context.Context, id string) (*Lifecycle, error) {
+	return into[Lifecycle](ctx, c, get(Version, "sandboxes", id, "lifecycle"))
+}
+
+// PatchLifecycle changes how long a sandbox lives and what becomes of it then.
+func (c *Client) PatchLifecycle(ctx context.Context, id string, in PatchLifecycle) (*Lifecycle, error) {
+	b, err := json.Marshal(in)
+	if err != nil {
+		return nil, fmt.Errorf("encode request: %w", err)
+	}
+	return into[Lifecycle](ctx, c, call{
+		method: http.MethodPatch, path: join([]string{Version, "sandboxes", id, "lifecycle"}),
+		header: http.Header{"Content-Type": {"application/json"}}, body: b, safe: true,
+	})
+}
+
+// ListPorts reads the ports that something in a sandbox listens on, and those
+// that are registered.
+func (c *Client) ListPorts(ctx context.Context, id string) ([]Port, error) {
+	out, err := into[[]Port](ctx, c, get(Version, "sandboxes", id, "ports"))
+	if err != nil {
+		return nil, err
+	}
+	return *out, nil
+}
+
+// AddPort registers a port, or gives a registered one another label.
+func (c *Client) AddPort(ctx context.Context, id string, in AddPort) (*Port, error) {
+	cl, err := post(in, Version, "sandboxes", id, "ports")
+	if err != nil {
+		return nil, err
+	}
+	cl.safe = true // the same again is the same
+	return into[Port](ctx, c, cl)
+}
+
+// RemovePort takes back the registration of a port.
+func (c *Client) RemovePort(ctx context.Context, id string, port int) error {
+	cl := remove(Version, "sandboxes", id, "ports")
+	cl.query = url.Values{"port": {strconv.Itoa(port)}}
+	return c.done(ctx, cl)
+}

@@ -1,0 +1,311 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+
+	"github.com/coder/websocket"
+)
+
+// maxMessage bounds what is read of one message: the largest piece of output,
+// as JSON, and the messages of language servers.
+const maxMessage = 16 << 20
+
+// dial opens a WebSocket on one replica after the other until one answers.
+func (c *Client) dial(ctx context.Context, query url.Values, segments ...string) (*websocket.Conn, error) {
+	first := int(c.last.Load())
+	header := http.Header{}
+	if c.Token != "" {
+		header.Set("Authorization", "Bearer "+c.Token)
+	}
+	if c.UserAgent != "" {
+		header.Set("User-Agent", c.UserAgent)
+	}
+	if c.RequestID != nil {
+		header.Set(HeaderRequestID, c.RequestID())
+	}
+	var failure error
+	for i := range c.urls {
+		at := (first + i) % len(c.urls)
+		target := c.urls[at].String() + join(segments)
+		if len(query) > 0 {
+			target += "?" + query.Encode()
+		}
+		ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: header})
+		if err == nil {
+			ws.SetReadLimit(maxMessage)
+			c.last.Store(uint32(at))
+			return ws, nil
+		}
+		failure = withoutPath(err, c.urls[at])
+		if resp != nil && resp.StatusCode >= http.StatusBadRequest {
+			failure = errorFrom(resp)
+		}
+		// Nothing has begun before the upgrade, so any replica may be asked next.
+		if ctx.Err() != nil || StatusOf(failure) != 0 && StatusOf(failure) != http.StatusServiceUnavailable {
+			break
+		}
+	}
+	return nil, failure
+}
+
+// Terminal is a program on a pseudo-terminal of a sandbox. Reading and writing
+// are its bytes; reading ends with io.EOF when the program has ended.
+type Terminal struct {
+	ws   *websocket.Conn
+	ctx  context.Context
+	stop context.CancelFunc
+	left []byte
+	exit *Exit
+}
+
+// OpenTerminal says what to run and how large the terminal is. The zero value
+// is a login shell on 80 columns and 24 rows.
+type OpenTerminal struct {
+	Cmd        string // run by sh -c
+	Cwd        string
+	User       string
+	Cols, Rows uint16
+}
+
+// OpenTerminal starts a program on a pseudo-terminal. The caller closes it,
+// which ends the program, as does the end of ctx.
+func (c *Client) OpenTerminal(ctx context.Context, id string, in OpenTerminal) (*Terminal, error) {
+	q := url.Values{}
+	for name, v := range map[string]string{"cmd": in.Cmd, "cwd": in.Cwd, "user": in.User} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	for name, v := range map[string]uint16{"cols": in.Cols, "rows": in.Rows} {
+		if v != 0 {
+			q.Set(name, strconv.Itoa(int(v)))
+		}
+	}
+	ws, err := c.dial(ctx, q, Version, "sandboxes", id, "exec", "pty")
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	return &Terminal{ws: ws, ctx: ctx, stop: stop}, nil
+}
+
+// Read implements io.Reader.
+func (t *Terminal) Read(p []byte) (int, error) {
+	for len(t.left) == 0 {
+		if t.exit != nil {
+			return 0, io.EOF
+		}
+		kind, data, err := t.ws.Read(t.ctx)
+		if err != nil {
+			return 0, socketError(err)
+		}
+		if kind == websocket.MessageBinary {
+			t.left = data
+			continue
+		}
+		f, err := decodeFrame(data)
+		if err != nil {
+			return 0, err
+		}
+		if f.Type == "exit" && f.ExitCode != nil {
+			t.exit = &Exit{ExitCode: *f.ExitCode, DurationMS: f.DurationMS, TimedOut: f.TimedOut}
+		}
+	}
+	n := copy(p, t.left)
+	t.left = t.left[n:]
+	return n, nil
+}
+
+// Exit is how the program ended; nil before Read has returned io.EOF.
+func (t *Terminal) Exit() *Exit { return t.exit }
+
+// Write implements io.Writer.
+func (t *Terminal) Write(p []byte) (int, error) {
+	const most = 256 << 10 // well under what the service takes of one message
+	for done := 0; done < len(p); {
+		n := min(len(p)-done, most)
+		if err := t.ws.Write(t.ctx, websocket.MessageBinary, p[done:done+n]); err != nil {
+			return done, socketError(err)
+		}
+		done += n
+	}
+	return len(p), nil
+}
+
+// Resize changes the terminal's size.
+func (t *Terminal) Resize(cols, rows uint16) error {
+	return sendFrame(t.ctx, t.ws, Frame{Type: "resize", Cols: cols, Rows: rows})
+}
+
+// Signal sends a signal to the program's process group: "INT", "TERM", …
+func (t *Terminal) Signal(name string) error {
+	return sendFrame(t.ctx, t.ws, Frame{Type: "signal", Signal: name})
+}
+
+// Close ends the program.
+func (t *Terminal) Close() error {
+	t.stop()
+	_ = t.ws.CloseNow() // it may be closed already
+	return nil
+}
+
+// Session is a command in a sandbox whose input is open. Next must not be
+// called by two goroutines at once; everything else may be called meanwhile.
+type Session struct {
+	ws    *websocket.Conn
+	ctx   context.Context
+	stop  context.CancelFunc
+	write sync.Mutex
+}
+
+// OpenExec starts a command whose input stays open after what in has of it. The
+// caller closes it, which ends the command, as does the end of ctx.
+func (c *Client) OpenExec(ctx context.Context, id string, in Exec) (*Session, error) {
+	raw, err := json.Marshal(in)
+	if err != nil {
+		return nil, fmt.Errorf("encode request: %w", err)
+	}
+	ws, err := c.dial(ctx, nil, Version, "sandboxes", id, "exec", "ws")
+	if err != nil {
+		return nil, err
+	}
+	if err := ws.Write(ctx, websocket.MessageText, raw); err != nil {
+		_ = ws.CloseNow()
+		return nil, socketError(err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	return &Session{ws: ws, ctx: ctx, stop: stop}, nil
+}
+
+// Next waits for the next output, stream being "stdout" or "stderr", or for the
+// end, which is an Exit. After it there is nothing more.
+func (s *Session) Next() (stream string, data []byte, exit *Exit, err error) {
+	_, raw, err := s.ws.Read(s.ctx)
+	if err != nil {
+		return "", nil, nil, socketError(err)
+	}
+	f, err := decodeFrame(raw)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	if f.Type == "exit" && f.ExitCode != nil {
+		return "", nil, &Exit{ExitCode: *f.ExitCode, DurationMS: f.DurationMS, TimedOut: f.TimedOut}, nil
+	}
+	data, err = decodeData(f.Data, f.Encoding)
+	return f.Type, data, nil, err
+}
+
+// Write gives the command input. It implements io.Writer.
+func (s *Session) Write(p []byte) (int, error) {
+	s.write.Lock()
+	defer s.write.Unlock()
+	const most = 128 << 10 // in base64 well under what the service takes of one message
+	for done := 0; done < len(p); {
+		n := min(len(p)-done, most)
+		o := encodeData(p[done : done+n])
+		if err := sendFrame(s.ctx, s.ws, Frame{Type: "stdin", Data: o.Data, Encoding: o.Encoding}); err != nil {
+			return done, err
+		}
+		done += n
+	}
+	return len(p), nil
+}
+
+// CloseInput says that there is no more input.
+func (s *Session) CloseInput() error { return sendFrame(s.ctx, s.ws, Frame{Type: "eof"}) }
+
+// Signal sends a signal to the command's process group: "INT", "TERM", …
+func (s *Session) Signal(name string) error {
+	return sendFrame(s.ctx, s.ws, Frame{Type: "signal", Signal: name})
+}
+
+// Close ends the command.
+func (s *Session) Close() error {
+	s.stop()
+	_ = s.ws.CloseNow() // it may be closed already
+	return nil
+}
+
+// LanguageServer is a language server of a sandbox.
+type LanguageServer struct {
+	ws   *websocket.Conn
+	ctx  context.Context
+	stop context.CancelFunc
+}
+
+// OpenLanguageServer starts a sandbox's language server for lang; a 404 where
+// its template has none. The caller closes it, which ends the server.
+func (c *Client) OpenLanguageServer(ctx context.Context, id, lang string) (*LanguageServer, error) {
+	ws, err := c.dial(ctx, nil, Version, "sandboxes", id, "lsp", lang)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	return &LanguageServer{ws: ws, ctx: ctx, stop: stop}, nil
+}
+
+// Receive waits for the next JSON-RPC message of the server.
+func (l *LanguageServer) Receive() (json.RawMessage, error) {
+	_, data, err := l.ws.Read(l.ctx)
+	if err != nil {
+		return nil, socketError(err)
+	}
+	return data, nil
+}
+
+// Send sends a JSON-RPC message to the server.
+func (l *LanguageServer) Send(message json.RawMessage) error {
+	if err := l.ws.Write(l.ctx, websocket.MessageText, message); err != nil {
+		return socketError(err)
+	}
+	return nil
+}
+
+// Close ends the server.
+func (l *LanguageServer) Close() error {
+	l.stop()
+	_ = l.ws.CloseNow() // it may be closed already
+	return nil
+}
+
+func sendFrame(ctx context.Context, ws *websocket.Conn, f Frame) error {
+	raw, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("encode frame: %w", err)
+	}
+	if err := ws.Write(ctx, websocket.MessageText, raw); err != nil {
+		return socketError(err)
+	}
+	return nil
+}
+
+func decodeFrame(data []byte) (Frame, error) {
+	var f Frame
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, fmt.Errorf("decode frame: %w", err)
+	}
+	if f.Type == "error" {
+		return f, &StreamError{Message: f.Error, Detail: f.Detail}
+	}
+	return f, nil
+}
+
+// socketError names a close in the service's words where it gave a reason.
+func socketError(err error) error {
+	var closed websocket.CloseError
+	switch {
+	case errors.As(err, &closed) && closed.Code == websocket.StatusNormalClosure:
+		return io.EOF
+	case errors.As(err, &closed) && closed.Reason != "":
+		return &StreamError{Message: closed.Reason}
+	}
+	return fmt.Errorf("websocket: %w", err)
+}

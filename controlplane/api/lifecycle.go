@@ -1,0 +1,107 @@
+package api
+
+// Lifecycle is how long a sandbox lives and what becomes of it then.
+type Lifecycle struct {
+	Status     SandboxStatus `json:"status"`
+	TTLSeconds *int64        `json:"ttl_seconds"`
+	ExpiresAt  *Time         `json:"expires_at"` // null: it lives until it is deleted
+	Persistent bool          `json:"persistent"` // at its end it hibernates instead of being deleted
+}
+
+// PatchLifecycle is the body of PATCH /v1/sandboxes/{id}/lifecycle. What is
+// absent stays as it is.
+type PatchLifecycle struct {
+	TTLSeconds Patch[int64] `json:"ttl_seconds,omitzero"` // counted from now; null: no end
+	Persistent *bool        `json:"persistent,omitempty"`
+}
+
+// SnapshotStatus is where a snapshot stands.
+type SnapshotStatus string
+
+// A lost snapshot is on a host that is gone and nowhere else; it is ready again
+// when the host comes back with it.
+const (
+	SnapshotReady SnapshotStatus = "ready"
+	SnapshotLost  SnapshotStatus = "lost"
+)
+
+// Snapshot is a sandbox's memory, device state and disk at one moment.
+type Snapshot struct {
+	ID          string         `json:"id"`
+	Status      SnapshotStatus `json:"status"`
+	SandboxID   string         `json:"sandbox_id"`
+	Template    string         `json:"template"`
+	Name        string         `json:"name"`
+	CreatedAt   Time           `json:"created_at"`
+	SizeBytes   int64          `json:"size_bytes"` // on the host's disk: memory_bytes + disk_bytes
+	MemoryBytes int64          `json:"memory_bytes"`
+	DiskBytes   int64          `json:"disk_bytes"`
+	AgentID     string         `json:"agent_id"` // the host that has it
+	Stored      bool           `json:"stored"`   // it is in the snapshot store and can be restored on any host
+	PauseMS     int64          `json:"pause_ms"` // how long the sandbox stood still for it
+}
+
+// CreateSnapshot is the body of POST /v1/sandboxes/{id}/snapshots.
+type CreateSnapshot struct {
+	Name string `json:"name,omitempty"`
+}
+
+// ForkMode says what a fork's children inherit.
+type ForkMode string
+
+// ForkCold, the rule: the disk, and a fresh boot. ForkWarm: disk and memory,
+// for one child that takes over the parent's place on the network, while the
+// parent stops and must be resumed by the client.
+const (
+	ForkCold ForkMode = "cold"
+	ForkWarm ForkMode = "warm"
+)
+
+// Fork is the body of POST /v1/sandboxes/{id}/fork.
+type Fork struct {
+	Count *int     `json:"count,omitempty"` // 1 to 16, default 1; warm allows 1 alone
+	Mode  ForkMode `json:"mode,omitempty"`  // default cold
+}
+
+// Forked is the answer of a fork.
+type Forked struct {
+	ParentID string       `json:"parent_id"`
+	Mode     ForkMode     `json:"mode"`
+	Children []Sandbox    `json:"children"`
+	Failed   []FailedFork `json:"failed"`
+	PauseMS  int64        `json:"pause_ms"` // how long the parent stood still
+}
+
+// ForkTree is the body of POST /v1/sandboxes/{id}/fork-tree.
+type ForkTree struct {
+	Count    *int   `json:"count,omitempty"`    // 1 to 16, default 2
+	Metadata Object `json:"metadata,omitempty"` // of every child, with the fork's own keys
+}
+
+// ForkedTree is the answer of a fork-tree: children with the parent's disk and
+// memory. One child that fails does not fail the call.
+type ForkedTree struct {
+	TreeID   string       `json:"tree_id"`
+	ParentID string       `json:"parent_id"`
+	Children []Sandbox    `json:"children"`
+	Failed   []FailedFork `json:"failed"`
+	PauseMS  int64        `json:"pause_ms"` // how long the parent stood still
+}
+
+// FailedFork is a child that did not come to life.
+type FailedFork struct {
+	Index int    `json:"index"`
+	Error string `json:"error"`
+}
+
+// Promote is the body of POST /v1/sandboxes/{id}/promote, on the chosen child.
+type Promote struct {
+	TreeID          string `json:"tree_id"`
+	CleanupSiblings bool   `json:"cleanup_siblings"`
+}
+
+// Promoted is the chosen child, and the siblings that were deleted.
+type Promoted struct {
+	Promoted Sandbox  `json:"promoted"`
+	Deleted  []string `json:"deleted"`
+}

@@ -1,0 +1,105 @@
+package api
+
+// TemplateStatus is where a template or a build of it stands.
+type TemplateStatus string
+
+// TemplateQueued is for builds alone.
+const (
+	TemplateQueued   TemplateStatus = "queued"
+	TemplateBuilding TemplateStatus = "building"
+	TemplateReady    TemplateStatus = "ready"
+	TemplateFailed   TemplateStatus = "failed"
+)
+
+// Template is what sandboxes are made from.
+type Template struct {
+	Name      string         `json:"name"`
+	Status    TemplateStatus `json:"status"`
+	BuildID   string         `json:"build_id"` // of the build in use
+	CPU       int            `json:"cpu"`
+	MemoryMB  int            `json:"memory_mb"`
+	DiskMB    int            `json:"disk_mb"`
+	CreatedAt Time           `json:"created_at"`
+	UpdatedAt Time           `json:"updated_at"`
+	SizeBytes int64          `json:"size_bytes"` // on a host's disk
+}
+
+// BuildTemplate is the body of POST /v1/templates/build.
+type BuildTemplate struct {
+	Name     string         `json:"name"`
+	From     string         `json:"from"`            // a template, or an OCI image reference
+	Run      []string       `json:"run,omitempty"`   // shell commands, in the guest, one after the other
+	Files    StringMap      `json:"files,omitempty"` // absolute path to content, before run
+	Env      StringMap      `json:"env,omitempty"`   // of run, start and every exec
+	Start    string         `json:"start,omitempty"` // shell command that runs as long as the guest does
+	Ready    *TemplateCheck `json:"ready,omitempty"` // what must hold before the guest is stored
+	CPU      int            `json:"cpu,omitempty"`
+	MemoryMB int            `json:"memory_mb,omitempty"`
+	DiskMB   int            `json:"disk_mb,omitempty"`
+}
+
+// TemplateCheck is when a new guest is ready; all that is given must hold.
+type TemplateCheck struct {
+	Port           int    `json:"port,omitempty"` // accepts a TCP connection
+	Cmd            string `json:"cmd,omitempty"`  // exits 0
+	TimeoutSeconds int    `json:"timeout_seconds,omitempty"`
+}
+
+// Build is one build of a template.
+type Build struct {
+	ID         string         `json:"id"`
+	Template   string         `json:"template"`
+	Status     TemplateStatus `json:"status"`
+	Error      *string        `json:"error"`
+	CreatedAt  Time           `json:"created_at"`
+	FinishedAt *Time          `json:"finished_at"`
+}
+
+// BuildLog is one event "log" of a build's log.
+type BuildLog struct {
+	Line string `json:"line"`
+}
+
+// BuildEnd is the event "end", the last of a build's log.
+type BuildEnd struct {
+	Status TemplateStatus `json:"status"` // ready or failed
+	Error  *string        `json:"error"`
+}
+
+// Volume is a file system that outlives sandboxes.
+type Volume struct {
+	Name       string  `json:"name"`
+	SizeMB     int     `json:"size_mb"`
+	UsedBytes  int64   `json:"used_bytes"`
+	AgentID    string  `json:"agent_id"`
+	AttachedTo *string `json:"attached_to"` // id of the sandbox
+	CreatedAt  Time    `json:"created_at"`
+}
+
+// CreateVolume is the body of POST /v1/volumes.
+type CreateVolume struct {
+	Name   string `json:"name"`
+	SizeMB *int   `json:"size_mb,omitempty"` // default 256, at most 65536
+}
+
+// SandboxMetrics is one row of GET /v1/metrics/sandboxes: one template on one day.
+type SandboxMetrics struct {
+	Day       string  `json:"day"` // UTC, 2006-01-02
+	Template  string  `json:"template"`
+	Sandboxes int     `json:"sandboxes"` // that had an event
+	Starts    int     `json:"starts"`    // sandbox.running
+	Wakes     int     `json:"wakes"`
+	Forks     int     `json:"forks"` // children that came to life
+	Deaths    int     `json:"deaths"`
+	Boot      Summary `json:"boot_ms"`
+	Wake      Summary `json:"wake_ms"`
+}
+
+// Summary is a distribution in milliseconds; all zero where nothing was measured.
+type Summary struct {
+	Count int     `json:"count"`
+	P50   float64 `json:"p50"`
+	P90   float64 `json:"p90"`
+	P99   float64 `json:"p99"`
+	Max   float64 `json:"max"`
+}

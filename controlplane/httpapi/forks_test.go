@@ -1,0 +1,268 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+var (
+	_ Forks   = (*service.Forks)(nil)
+	_ Volumes = (*service.Volumes)(nil)
+)
+
+type fakeForks struct {
+	createSnapshot func(string, service.CreateSnapshot) (service.Snapshot, error)
+	getSnapshot    func(string) (service.Snapshot, error)
+	listSnapshots  func(string, service.ListOptions) ([]service.Snapshot, string, error)
+	deleteSnapshot func(string) error
+	fork, forkTree func(string, service.Fork) (service.Forked, error)
+	promote        func(id, treeID string, cleanup bool) (service.Sandbox, []string, error)
+}
+
+func (f *fakeForks) CreateSnapshot(_ context.Context, _ service.Caller, id string, in service.CreateSnapshot) (service.Snapshot, error) {
+	if f.createSnapshot == nil {
+		return service.Snapshot{}, errUnexpected
+	}
+	return f.createSnapshot(id, in)
+}
+
+func (f *fakeForks) GetSnapshot(_ context.Context, _ service.Caller, id string) (service.Snapshot, error) {
+	if f.getSnapshot == nil {
+		return service.Snapshot{}, errUnexpected
+	}
+	return f.getSnapshot(id)
+}
+
+func (f *fakeForks) ListSnapshots(_ context.Context, _ service.Caller, id string, o service.ListOptions) ([]service.Snapshot, string, error) {
+	if f.listSnapshots == nil {
+		return nil, "", errUnexpected
+	}
+	return f.listSnapshots(id, o)
+}
+
+func (f *fakeForks) DeleteSnapshot(_ context.Context, _ service.Caller, id string) error {
+	if f.deleteSnapshot == nil {
+		return errUnexpected
+	}
+	return f.deleteSnapshot(id)
+}
+
+func (f *fakeForks) Fork(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
+	if f.fork == nil {
+		return service.Forked{}, errUnexpected
+	}
+	return f.fork(id, in)
+}
+
+func (f *fakeForks) ForkTree(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
+	if f.forkTree == nil {
+		return service.Forked{}, errUnexpected
+	}
+	return f.forkTree(id, in)
+}
+
+func (f *fakeForks) Promote(_ context.Context, _ service.Caller, id, treeID string, cleanup bool) (service.Sandbox, []string, error) {
+	if f.promote == nil {
+		return service.Sandbox{}, nil, errUnexpected
+	}
+	return f.promote(id, treeID, cleanup)
+}
+
+type fakeVolumes struct {
+	create func(service.CreateVolume) (service.Volume, error)
+	get    func(string) (service.Volume, error)
+	list   func(service.ListOptions) ([]service.Volume, string, error)
+	delete func(string) error
+}
+
+func (f *fakeVolumes) CreateVolume(_ context.Context, _ service.Caller, in service.CreateVolume) (service.Volume, error) {
+	if f.create == nil {
+		return service.Volume{}, errUnexpected
+	}
+	return f.create(in)
+}
+
+func (f *fakeVolumes) GetVolume(_ context.Context, _ service.Caller, name string) (service.Volume, error) {
+	if f.get == nil {
+		return service.Volume{}, errUnexpected
+	}
+	return f.get(name)
+}
+
+func (f *fakeVolumes) ListVolumes(_ context.Context, _ service.Caller, o service.ListOptions) ([]service.Volume, string, error) {
+	if f.list == nil {
+		return nil, "", errUnexpected
+	}
+	return f.list(o)
+}
+
+func (f *fakeVolumes) DeleteVolume(_ context.Context, _ service.Caller, name string) error {
+	if f.delete == nil {
+		return errUnexpected
+	}
+	return f.delete(name)
+}
+
+func read[T any](t *testing.T, body string) (out T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(body), &out); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	return out
+}
+
+func TestForkRoutes(t *testing.T) {
+	r := newRig(t)
+	child := testSandbox()
+	child.ForkedFrom = "parent"
+	var got service.Fork
+	answer := func(id string, in service.Fork) (service.Forked, error) {
+		got = in
+		return service.Forked{
+			TreeID: "tree-1", ParentID: id, Mode: "cold", Children: []service.Sandbox{child},
+			Failed: []service.FailedFork{{Index: 1, Error: "no room"}}, PauseMS: 7,
+		}, nil
+	}
+	r.forks.fork, r.forks.forkTree = answer, answer
+
+	w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/fork", "tenant", `{"count":3,"mode":"warm"}`, api.HeaderIdempotencyKey, "k")
+	f := read[api.Forked](t, w.Body.String())
+	if w.Code != http.StatusCreated || *got.Count != 3 || got.Mode != "warm" || got.Idempotency.Key != "k" || len(got.Idempotency.BodySHA256) != 32 {
+		t.Fatalf("status %d, asked for %+v", w.Code, got)
+	}
+	if f.ParentID != testID || f.Mode != api.ForkCold || len(f.Children) != 1 || len(f.Failed) != 1 || f.PauseMS != 7 || *f.Children[0].ForkedFrom != "parent" {
+		t.Fatalf("%+v", f)
+	}
+	w = r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/fork-tree", "tenant", `{"metadata":{"a":[1]}}`)
+	tree := read[api.ForkedTree](t, w.Body.String())
+	if w.Code != http.StatusCreated || got.Count != nil || string(got.Metadata) != `{"a":[1]}` || tree.TreeID != "tree-1" || tree.Failed[0].Index != 1 {
+		t.Fatalf("status %d, asked for %+v, %+v", w.Code, got, tree)
+	}
+	// Nothing is null where a list is promised.
+	r.forks.fork = func(id string, _ service.Fork) (service.Forked, error) {
+		return service.Forked{ParentID: id, Mode: "cold"}, nil
+	}
+	if w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/fork", "tenant", `{}`); !strings.Contains(w.Body.String(), `"children":[],"failed":[]`) {
+		t.Fatal(w.Body.String())
+	}
+	r.forks.promote = func(id, tree string, cleanup bool) (service.Sandbox, []string, error) {
+		if id != testID || tree != "tree-1" || !cleanup {
+			t.Errorf("promote %s of %s, %v", id, tree, cleanup)
+		}
+		return child, []string{"x"}, nil
+	}
+	w = r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/promote", "tenant", `{"tree_id":"tree-1","cleanup_siblings":true}`)
+	if p := read[api.Promoted](t, w.Body.String()); w.Code != http.StatusOK || p.Promoted.ID != testID || len(p.Deleted) != 1 {
+		t.Fatalf("status %d, %+v", w.Code, p)
+	}
+}
+
+func TestForkBodiesOfTheWrongType(t *testing.T) {
+	r := newRig(t)
+	for path, bodies := range map[string][]string{
+		"fork":      {`{"count":"2"}`, `{"count":1.5}`, `{"count":1e99}`, `{"mode":3}`, `[]`},
+		"fork-tree": {`{"metadata":"x"}`, `{"metadata":[]}`, `{"count":true}`},
+		"promote":   {`{"tree_id":1}`, `{"tree_id":"t","cleanup_siblings":"yes"}`},
+		"snapshots": {`{"name":[]}`},
+	} {
+		for _, body := range bodies {
+			w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/"+path, "tenant", body)
+			if e := errorOf(t, w); w.Code != http.StatusBadRequest || e.Error != "invalid json" {
+				t.Errorf("%s %s: %d %+v", path, body, w.Code, e)
+			}
+		}
+		if w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/"+path, "tenant", ""); w.Code != http.StatusLengthRequired {
+			t.Errorf("%s without a body: %d", path, w.Code)
+		}
+		if w := r.call(http.MethodPost, "/v1/sandboxes/no%20id/"+path, "tenant", `{}`); w.Code != http.StatusNotFound {
+			t.Errorf("%s of no id: %d", path, w.Code)
+		}
+	}
+}
+
+func TestSnapshotRoutes(t *testing.T) {
+	r := newRig(t)
+	snap := service.Snapshot{
+		ID: "snap-1", Status: "ready", SandboxID: testID, Template: "base", Name: "n", CreatedAt: time.Now(),
+		MemoryBytes: 10, DiskBytes: 5, AgentID: "host-a", Stored: true, PauseMS: 3,
+	}
+	r.forks.createSnapshot = func(id string, in service.CreateSnapshot) (service.Snapshot, error) {
+		if id != testID || in.Name != "n" || in.Idempotency.Key != "k" {
+			t.Errorf("%s, %+v", id, in)
+		}
+		return snap, nil
+	}
+	w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/snapshots", "tenant", `{"name":"n"}`, api.HeaderIdempotencyKey, "k")
+	if s := read[api.Snapshot](t, w.Body.String()); w.Code != http.StatusCreated || s.SizeBytes != 15 || s.Status != api.SnapshotReady || !s.Stored || s.PauseMS != 3 {
+		t.Fatalf("status %d, %+v", w.Code, s)
+	}
+	r.forks.getSnapshot = func(id string) (service.Snapshot, error) { return snap, nil }
+	if w := r.call(http.MethodGet, "/v1/snapshots/snap-1", "tenant", ""); w.Code != http.StatusOK {
+		t.Fatalf("status %d", w.Code)
+	}
+	r.forks.deleteSnapshot = func(id string) error { return service.NotFound() }
+	if w := r.call(http.MethodDelete, "/v1/snapshots/snap-2", "tenant", ""); w.Code != http.StatusNotFound {
+		t.Fatalf("status %d", w.Code)
+	}
+	var asked string
+	r.forks.listSnapshots = func(id string, o service.ListOptions) ([]service.Snapshot, string, error) {
+		asked = id
+		return []service.Snapshot{snap}, "more", nil
+	}
+	w = r.call(http.MethodGet, "/v1/snapshots?limit=1&sandbox_id="+testID, "tenant", "")
+	// The next page is of the same sandbox.
+	if link := w.Header().Get("Link"); asked != testID || !strings.Contains(link, "sandbox_id="+testID) || !strings.Contains(link, "cursor=more") {
+		t.Fatalf("asked for %q, link %s", asked, link)
+	}
+	if w := r.call(http.MethodGet, "/v1/snapshots?sandbox_id=a&sandbox_id=b", "tenant", ""); w.Code != http.StatusBadRequest {
+		t.Fatalf("status %d", w.Code)
+	}
+}
+
+func TestVolumeRoutes(t *testing.T) {
+	r := newRig(t)
+	v := service.Volume{Name: "data", SizeMB: 7, UsedBytes: 3, AgentID: "host-a", AttachedTo: testID, CreatedAt: time.Now()}
+	var got service.CreateVolume
+	r.volumes.create = func(in service.CreateVolume) (service.Volume, error) { got = in; return v, nil }
+	w := r.call(http.MethodPost, "/v1/volumes", "tenant", `{"name":"data","size_mb":7}`, api.HeaderIdempotencyKey, "k")
+	if out := read[api.Volume](t, w.Body.String()); w.Code != http.StatusCreated || *got.SizeMB != 7 || got.Idempotency.Key != "k" || *out.AttachedTo != testID {
+		t.Fatalf("status %d, %+v, %+v", w.Code, got, out)
+	}
+	r.volumes.create = func(service.CreateVolume) (service.Volume, error) {
+		return service.Volume{}, &service.Error{Code: service.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 5, "volume_mb_max": 6}}
+	}
+	w = r.call(http.MethodPost, "/v1/volumes", "tenant", `{"name":"data"}`)
+	if w.Code != http.StatusTooManyRequests || !strings.Contains(w.Body.String(), `"volume_mb_max":6`) {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	r.volumes.get = func(name string) (service.Volume, error) { v.AttachedTo = ""; return v, nil }
+	if w := r.call(http.MethodGet, "/v1/volumes/data", "tenant", ""); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"attached_to":null`) {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	r.volumes.list = func(service.ListOptions) ([]service.Volume, string, error) { return nil, "", nil }
+	if w := r.call(http.MethodGet, "/v1/volumes", "tenant", ""); strings.TrimSpace(w.Body.String()) != "[]" {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	r.volumes.delete = func(string) error { return nil }
+	if w := r.call(http.MethodDelete, "/v1/volumes/data", "tenant", ""); w.Code != http.StatusNoContent {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	// There is no way to change one.
+	for _, method := range []string{http.MethodPatch, http.MethodPut, http.MethodPost} {
+		if w := r.call(method, "/v1/volumes/data", "tenant", `{"size_mb":9}`); w.Code != http.StatusMethodNotAllowed {
+			t.Errorf("%s: %d", method, w.Code)
+		}
+	}
+	for _, body := range []string{`{"name":1}`, `{"name":"data","size_mb":"7"}`, `{"name":"data","size_mb":0.5}`} {
+		if w := r.call(http.MethodPost, "/v1/volumes", "tenant", body); w.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d", body, w.Code)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+type fakeMetrics struct{ asked service.MetricsQuery }
+
+func (f *fakeMetrics) Sandboxes(_ context.Context, _ service.Caller, q service.MetricsQuery) ([]service.SandboxMetrics, error) {
+	f.asked = q
+	return []service.SandboxMetrics{{
+		Date: time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC), Template: "base", Starts: 2, Boot: service.SandboxMetrics{}.Boot,
+	}}, nil
+}
+
+type fakePreviews struct {
+	port int
+	ttl  int64
+}
+
+func (f *fakePreviews) PreviewToken(_ context.Context, _ service.Caller, id string, port int, ttl int64) (service.PreviewAccess, error) {
+	f.port, f.ttl = port, ttl
+	return service.PreviewAccess{Token: "tok", Expires: time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC), URL: "http://80-" + id + ".x/?berth_token=tok"}, nil
+}
+
+func TestSandboxMetrics(t *testing.T) {
+	fake := &fakeMetrics{}
+	r := newRig(t, func(c *Config) { c.Metrics = fake })
+	got := r.call(http.MethodGet, "/v1/metrics/sandboxes?from=2026-11-01&to=2026-11-20&template=base", "tenant", "")
+	want := `[{"day":"2026-11-20","template":"base","sandboxes":0,"starts":2,"wakes":0,"forks":0,"deaths":0,` +
+		`"boot_ms":{"count":0,"p50":0,"p90":0,"p99":0,"max":0},"wake_ms":{"count":0,"p50":0,"p90":0,"p99":0,"max":0}}]`
+	if got.Code != 200 || strings.TrimSpace(got.Body.String()) != want {
+		t.Errorf("%d %s\nwant %s", got.Code, got.Body, want)
+	}
+	if q := fake.asked; q.From.Format(time.DateOnly) != "2026-11-01" || q.To.Format(time.DateOnly) != "2026-11-20" || q.Template != "base" {
+		t.Errorf("asked for %+v", q)
+	}
+	for _, query := range []string{"from=yesterday", "to=2026-13-01", "from=2026-11-20T00:00:00Z"} {
+		if got := r.call(http.MethodGet, "/v1/metrics/sandboxes?"+query, "tenant", ""); got.Code != 400 {
+			t.Errorf("%s: %d %s", query, got.Code, got.Body)
+		}
+	}
+}
+
+func TestPreviewToken(t *testing.T) {
+	fake := &fakePreviews{}
+	r := newRig(t, func(c *Config) { c.Previews = fake })
+	got := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/preview-tokens", "tenant", `{"port":80,"ttl_seconds":60}`)
+	want := `{"token":"tok","expires_at":"2026-11-20T14:00:00.000Z","url":"http://80-` + testID + `.x/?berth_token=tok"}`
+	if got.Code != 201 || strings.TrimSpace(got.Body.String()) != want || fake.port != 80 || fake.ttl != 60 {
+		t.Errorf("%d %s (port %d, ttl %d)\nwant %s", got.Code, got.Body, fake.port, fake.ttl, want)
+	}
+	for body, want := range map[string]string{`{"port":0}`: "invalid port", `{"ttl_seconds":0}`: "invalid ttl_seconds"} {
+		if w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/preview-tokens", "tenant", body); w.Code != 400 || errorOf(t, w).Error != want {
+			t.Errorf("%s: %d %s", body, w.Code, w.Body)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package httpapi
+
+import (
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// adminRoutes are the operator's.
+func adminRoutes() []route {
+	return []route{
+		{get, "/v1/admin/raft-status", operator, (*API).raftStatus, operation{
+			id: "raftStatus", tag: "Administration", summary: "Read how this replica sees the control store",
+			detail: "Every replica answers for itself, whether or not there is a leader.",
+			status: 200, answer: exampleRaftStatus,
+		}},
+		{post, "/v1/admin/raft/peers", operator, (*API).addPeer, operation{
+			id: "addPeer", tag: "Administration", summary: "Make a replica a voting member",
+			body: api.AddPeer{ID: "r4", Address: "10.0.0.14:7001"}, status: 204,
+			failures: []service.Error{{Code: service.EInvalid, Message: "id is required"}},
+		}},
+		{del, "/v1/admin/raft/peers/:id", operator, (*API).removePeer, operation{
+			id: "removePeer", tag: "Administration", summary: "Take a replica out of the members", status: 204,
+			failures: []service.Error{{Code: service.EConflict, Message: "the last replica cannot be removed"}},
+		}},
+		{post, "/v1/admin/raft/transfer-leadership", operator, (*API).transferLeadership, operation{
+			id: "transferLeadership", tag: "Administration", summary: "Hand leadership to another replica",
+			body: api.TransferLeadership{To: "r2"}, status: 204,
+			failures: []service.Error{{Code: service.ENotFound, Message: "not found"}},
+		}},
+		{get, "/v1/admin/raft/snapshot", operator, (*API).backup, operation{
+			id: "backup", tag: "Administration", summary: "Download a whole backup of the control store",
+			detail: "It holds every tenant's records. Secrets in it stay sealed with the cluster's key, which is not in it.",
+			status: 200, answerType: backupType,
+		}},
+		{post, "/v1/admin/raft/restore", operator, (*API).restore, operation{
+			id: "restore", tag: "Administration", summary: "Replace the control store by a backup",
+			bodyType: backupType, status: 204,
+			failures: []service.Error{{Code: service.EInvalid, Message: "invalid backup"}},
+		}},
+		{get, "/v1/admin/agents", operator, (*API).listAgents, operation{
+			id: "listAgents", tag: "Administration", summary: "List the hosts, their capacity and health", list: true,
+			status: 200, answer: []api.Agent{exampleAgent},
+		}},
+		{post, "/v1/admin/agents/:id/drain", operator, (*API).drainAgent, operation{
+			id: "drainAgent", tag: "Administration", summary: "Place no new sandbox on a host",
+			detail: "What runs on it goes on.",
+			body:   api.Empty{}, status: 200, answer: exampleAgent,
+		}},
+		{post, "/v1/admin/agents/:id/undrain", operator, (*API).undrainAgent, operation{
+			id: "undrainAgent", tag: "Administration", summary: "Place sandboxes on a host again",
+			body: api.Empty{}, status: 200, answer: exampleAgent,
+		}},
+		{del, "/v1/admin/agents/:id", operator, (*API).removeAgent, operation{
+			id: "removeAgent", tag: "Administration", summary: "Forget a host that has no sandbox left", status: 204,
+			failures: []service.Error{
+				{Code: service.EConflict, Message: "agent has sandboxes"},
+				{Code: service.EConflict, Message: "agent has volumes or snapshots"},
+			},
+		}},
+		{post, "/v1/admin/join-tokens", operator, (*API).createJoinToken, operation{
+			id: "createJoinToken", tag: "Administration", summary: "Create a token with which one host can join",
+			body: api.CreateJoinToken{}, status: 201, answer: exampleJoinToken,
+			failures: []service.Error{{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 86400"}},
+		}},
+	}
+}

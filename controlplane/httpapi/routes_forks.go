@@ -1,0 +1,151 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"slices"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// Forks are the use cases of snapshots and forks.
+type Forks interface {
+	CreateSnapshot(ctx context.Context, c service.Caller, sandboxID string, in service.CreateSnapshot) (service.Snapshot, error)
+	GetSnapshot(ctx context.Context, c service.Caller, id string) (service.Snapshot, error)
+	ListSnapshots(ctx context.Context, c service.Caller, sandboxID string, o service.ListOptions) (page []service.Snapshot, next string, err error)
+	DeleteSnapshot(ctx context.Context, c service.Caller, id string) error
+
+	Fork(ctx context.Context, c service.Caller, id string, in service.Fork) (service.Forked, error)
+	ForkTree(ctx context.Context, c service.Caller, id string, in service.Fork) (service.Forked, error)
+	Promote(ctx context.Context, c service.Caller, id, treeID string, cleanup bool) (promoted service.Sandbox, deleted []string, err error)
+}
+
+// What a call that captures a sandbox may fail with.
+var captureFailures = []service.Error{
+	{Code: service.EForbidden, Message: "account suspended"},
+	{Code: service.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
+	{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
+	{Code: service.EConflict, Message: "idempotency key reused"},
+	{Code: service.EBadGateway, Message: "agent unreachable"},
+	{Code: service.EInsufficient, Message: "insufficient host storage for snapshot"},
+}
+
+// forkRoutes are snapshots and forks.
+func forkRoutes() []route {
+	count := service.Error{Code: service.EInvalid, Message: "count must be from 1 to 16"}
+	children := slices.Concat(captureFailures, []service.Error{
+		count,
+		{Code: service.ETooLarge, Message: "request too large", Detail: "environment and metadata of all children together are too large: make fewer children at once"},
+		{Code: service.EInternal, Message: "sandbox failed to start"},
+		{Code: service.EBadGateway, Message: "no available compute node", Detail: "every host with the template is full"},
+	})
+	volumes := service.Error{Code: service.EConflict, Message: "volumes are attached"}
+	return slices.Concat(snapshotRoutes(volumes), []route{
+		{method: post, path: "/v1/sandboxes/:id/fork", access: tenant, handle: (*API).fork, doc: operation{
+			id: "forkSandbox", tag: "Snapshots and forks", summary: "Make children with the disk of a running sandbox",
+			detail: "Cold, the rule: each child boots from a copy of the disk. Warm, for one child: it goes on with memory and disk " +
+				"in the parent's place on the network, and the parent stops until it is resumed. A child that does not come to life is " +
+				"reported in `failed`, and the others live.",
+			idempotent: true, body: exampleFork, status: 201, answer: exampleForked,
+			failures: slices.Concat(children, []service.Error{
+				{Code: service.EInvalid, Message: "warm fork requires count 1"},
+				{Code: service.EInvalid, Message: "unknown mode", Detail: `mode is "cold" or "warm"`},
+				volumes,
+			}),
+		}},
+		{method: post, path: "/v1/sandboxes/:id/fork-tree", access: tenant, handle: (*API).forkTree, doc: operation{
+			id: "forkTree", tag: "Snapshots and forks", summary: "Make children with the disk and the memory of a running sandbox",
+			detail: "Every process lives on in each child. The parent stands still for `pause_ms`. A child that does not come to " +
+				"life is reported in `failed`, and the others live.",
+			idempotent: true, body: exampleForkTree, status: 201, answer: exampleForkedTree,
+			failures: append(slices.Clone(children), volumes),
+		}},
+		{method: post, path: "/v1/sandboxes/:id/promote", access: tenant, handle: (*API).promote, doc: operation{
+			id: "promote", tag: "Snapshots and forks", summary: "Choose a fork-tree's child, and delete its siblings",
+			detail: "The parent is no sibling.",
+			body:   examplePromote, status: 200, answer: examplePromoted,
+			failures: []service.Error{
+				{Code: service.EInvalid, Message: "tree_id is required"},
+				{Code: service.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"},
+			},
+		}},
+	})
+}
+
+// bindCreate reads the body of a create and what makes it repeatable.
+func bindCreate[T any](c *gin.Context) (in T, i service.Idempotency, err error) {
+	key, err := idempotencyKey(c)
+	if err != nil {
+		return in, i, err
+	}
+	in, raw, err := bind[T](c, maxJSONBody)
+	if err != nil {
+		return in, i, err
+	}
+	digest := sha256.Sum256(raw)
+	return in, service.Idempotency{Key: key, BodySHA256: digest[:]}, nil
+}
+
+func (a *API) fork(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	in, key, err := bindCreate[api.Fork](c)
+	if err != nil {
+		return err
+	}
+	out, err := a.cfg.Forks.Fork(c.Request.Context(), callerOf(c), id, service.Fork{Count: in.Count, Mode: string(in.Mode), Idempotency: key})
+	if err != nil {
+		return err
+	}
+	return created(c, api.Forked{
+		ParentID: out.ParentID, Mode: api.ForkMode(out.Mode), PauseMS: out.PauseMS,
+		Children: each(out.Children, renderSandbox), Failed: each(out.Failed, renderFailedFork),
+	})
+}
+
+func (a *API) forkTree(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	in, key, err := bindCreate[api.ForkTree](c)
+	if err != nil {
+		return err
+	}
+	out, err := a.cfg.Forks.ForkTree(c.Request.Context(), callerOf(c), id, service.Fork{
+		Count: in.Count, Metadata: json.RawMessage(in.Metadata), Idempotency: key,
+	})
+	if err != nil {
+		return err
+	}
+	return created(c, api.ForkedTree{
+		TreeID: out.TreeID, ParentID: out.ParentID, PauseMS: out.PauseMS,
+		Children: each(out.Children, renderSandbox), Failed: each(out.Failed, renderFailedFork),
+	})
+}
+
+func renderFailedFork(f service.FailedFork) api.FailedFork {
+	return api.FailedFork{Index: f.Index, Error: f.Error}
+}
+
+func (a *API) promote(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	in, _, err := bind[api.Promote](c, maxJSONBody)
+	if err != nil {
+		return err
+	}
+	promoted, deleted, err := a.cfg.Forks.Promote(c.Request.Context(), callerOf(c), id, in.TreeID, in.CleanupSiblings)
+	if err != nil {
+		return err
+	}
+	return ok(c, api.Promoted{Promoted: renderSandbox(promoted), Deleted: each(deleted, func(s string) string { return s })})
+}

@@ -1,0 +1,36 @@
+package httpapi
+
+import (
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// identityRoutes are about the person behind a JWT.
+func identityRoutes() []route {
+	return []route{
+		{get, "/v1/me", jwtOnly, (*API).getMe, operation{
+			id: "me", tag: "Identity", summary: "Read who the JWT belongs to", status: 200, answer: exampleMe,
+		}},
+		{post, "/v1/me/current-org", jwtOnly, (*API).setCurrentOrg, operation{
+			id: "setCurrentOrg", tag: "Identity", summary: "Choose the organization in which the JWT acts from now on",
+			body: api.SetCurrentOrg{OrgID: exampleOrg.ID}, status: 200, answer: exampleMe,
+			failures: []service.Error{
+				{Code: service.EInvalid, Message: "org_id is required"},
+				{Code: service.ENotFound, Message: "not found"},
+			},
+		}},
+		{post, "/v1/me/tokens", jwtOnly, (*API).createToken, operation{
+			id: "createToken", tag: "Identity", summary: "Create an API key of the current organization",
+			detail: "The key is shown this once: only a digest of it is kept.",
+			body:   api.CreateToken{Name: "laptop"}, status: 201,
+			answer: api.NewToken{Token: exampleToken, Key: "brt_k3v7q2xa_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk"},
+		}},
+		{get, "/v1/me/tokens", jwtOnly, (*API).listTokens, operation{
+			id: "listTokens", tag: "Identity", summary: "List the current organization's API keys, newest first", list: true,
+			status: 200, answer: []api.Token{exampleToken},
+		}},
+		{del, "/v1/me/tokens/:prefix", jwtOnly, (*API).revokeToken, operation{
+			id: "revokeToken", tag: "Identity", summary: "Revoke an API key by its prefix", status: 204,
+		}},
+	}
+}

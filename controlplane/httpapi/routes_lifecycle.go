@@ -1,0 +1,136 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// Lifecycle are the use cases of pause, resume, hibernate, wake and lifecycle.
+type Lifecycle interface {
+	Pause(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
+	Resume(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
+	Hibernate(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
+	Wake(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
+	Lifecycle(ctx context.Context, c service.Caller, id string) (service.Lifecycle, error)
+	PatchLifecycle(ctx context.Context, c service.Caller, id string, in service.PatchLifecycle) (service.Lifecycle, error)
+}
+
+// lifecycleRoutes are pause, resume, hibernate and wake sandboxes.
+func lifecycleRoutes() []route {
+	away := service.Error{Code: service.EBadGateway, Message: "agent unreachable"}
+	gone := service.Error{Code: service.ENotFound, Message: "sandbox not found or not running"}
+	full := service.Error{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"}
+	is := func(status, detail string) service.Error {
+		return service.Error{Code: service.EConflict, Message: "sandbox is " + status, Detail: detail}
+	}
+	paused, hibernated := exampleSandbox, exampleSandbox
+	paused.Status, hibernated.Status = api.SandboxPaused, api.SandboxHibernated
+	return []route{
+		{method: post, path: "/v1/sandboxes/:id/pause", access: tenant, handle: (*API).pauseSandbox, doc: operation{
+			id: "pauseSandbox", tag: "Lifecycle", summary: "Stop a running sandbox's CPUs",
+			detail: "Its memory stays where it is, and its time to live goes on.",
+			body:   api.Empty{}, status: 200, answer: paused,
+			failures: []service.Error{gone, is("hibernated", "cannot pause it: wake it first"), away},
+		}},
+		{method: post, path: "/v1/sandboxes/:id/resume", access: tenant, handle: (*API).resumeSandbox, doc: operation{
+			id: "resumeSandbox", tag: "Lifecycle", summary: "Let a paused sandbox run on",
+			detail: "Also the parent of a warm fork, which stands paused and gets memory and a network place again.",
+			body:   api.Empty{}, status: 200, answer: exampleSandbox,
+			failures: []service.Error{gone, is("running", "cannot resume it: there is nothing to do"), away, full},
+		}},
+		{method: post, path: "/v1/sandboxes/:id/hibernate", access: tenant, handle: (*API).hibernateSandbox, doc: operation{
+			id: "hibernateSandbox", tag: "Lifecycle", summary: "Write a running sandbox's memory to its host's disk and end its VM",
+			detail: "It keeps its disk and its place, but no memory and no CPU.",
+			body:   api.Empty{}, status: 200, answer: hibernated,
+			failures: []service.Error{
+				gone, is("paused", "cannot hibernate it: resume it first"), away,
+				{Code: service.EInsufficient, Message: "insufficient host storage for sandbox"},
+			},
+		}},
+		{method: post, path: "/v1/sandboxes/:id/wake", access: tenant, handle: (*API).wakeSandbox, doc: operation{
+			id: "wakeSandbox", tag: "Lifecycle", summary: "Let a hibernated sandbox go on where it was",
+			detail: "One that runs is answered with as it is, so wakes at the same time are one wake.",
+			body:   api.Empty{}, status: 200, answer: exampleSandbox,
+			failures: []service.Error{gone, is("paused", "cannot wake it: resume it first"), away, full},
+		}},
+		{method: get, path: "/v1/sandboxes/:id/lifecycle", access: tenant, handle: (*API).getLifecycle, doc: operation{
+			id: "getLifecycle", tag: "Lifecycle", summary: "Read how long a sandbox lives and what becomes of it then",
+			status: 200, answer: exampleLifecycle,
+		}},
+		{method: patch, path: "/v1/sandboxes/:id/lifecycle", access: tenant, handle: (*API).patchLifecycle, doc: operation{
+			id: "patchLifecycle", tag: "Lifecycle", summary: "Change how long a sandbox lives and what becomes of it then",
+			detail: "`ttl_seconds` counts from now, and null takes the end away. What is absent stays.",
+			body:   examplePatchLifecycle, status: 200, answer: exampleLifecycle,
+			failures: []service.Error{
+				{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 31536000, or null for no end"},
+				{Code: service.EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"},
+				is("deleting", "it is being deleted"), gone, away,
+			},
+		}},
+	}
+}
+
+func (a *API) pauseSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Pause) }
+
+func (a *API) resumeSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Resume) }
+
+func (a *API) hibernateSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Hibernate) }
+
+func (a *API) wakeSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Wake) }
+
+// move is the body of the four moves. The request's own body says nothing, but
+// it has to be JSON like any other.
+func (a *API) move(c *gin.Context, move func(context.Context, service.Caller, string) (service.Sandbox, error)) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	if _, _, err := bind[api.Empty](c, maxJSONBody); err != nil {
+		return err
+	}
+	sb, err := move(c.Request.Context(), callerOf(c), id)
+	if err != nil {
+		return err
+	}
+	return ok(c, renderSandbox(sb))
+}
+
+func (a *API) getLifecycle(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	l, err := a.cfg.Lifecycle.Lifecycle(c.Request.Context(), callerOf(c), id)
+	if err != nil {
+		return err
+	}
+	return ok(c, renderLifecycle(l))
+}
+
+func (a *API) patchLifecycle(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	in, _, err := bind[api.PatchLifecycle](c, maxJSONBody)
+	if err != nil {
+		return err
+	}
+	l, err := a.cfg.Lifecycle.PatchLifecycle(c.Request.Context(), callerOf(c), id, service.PatchLifecycle{
+		SetTTL: in.TTLSeconds.Set, TTLSeconds: in.TTLSeconds.Value, Persistent: in.Persistent,
+	})
+	if err != nil {
+		return err
+	}
+	return ok(c, renderLifecycle(l))
+}
+
+func renderLifecycle(l service.Lifecycle) api.Lifecycle {
+	return api.Lifecycle{
+		Status: api.SandboxStatus(l.Status), TTLSeconds: l.TTLSeconds, ExpiresAt: api.NewTime(l.ExpiresAt), Persistent: l.Persistent,
+	}
+}

@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// Metrics are the use cases of /v1/metrics.
+type Metrics interface {
+	Sandboxes(ctx context.Context, c service.Caller, q service.MetricsQuery) ([]service.SandboxMetrics, error)
+}
+
+var exampleMetrics = api.SandboxMetrics{
+	Day: "2026-11-20", Template: "base", Sandboxes: 214, Starts: 240, Wakes: 31, Forks: 48, Deaths: 1,
+	Boot: api.Summary{Count: 240, P50: 124, P90: 171, P99: 402, Max: 611},
+	Wake: api.Summary{Count: 31, P50: 131, P90: 166, P99: 240, Max: 240},
+}
+
+// metricsRoutes are what the event store answers.
+func metricsRoutes() []route {
+	day := map[string]any{"type": "string", "format": "date"}
+	return []route{
+		{get, "/v1/metrics/sandboxes", tenant, (*API).sandboxMetrics, operation{
+			id: "sandboxMetrics", tag: "Metrics", summary: "Count and measure the workspace's sandboxes by day and template",
+			detail: "The newest day first. Events are kept for 90 days, and counted a moment after they happen.",
+			query: []parameter{
+				{name: "from", description: "The first day, in UTC; 30 days unless given.", schema: day},
+				{name: "to", description: "The last day, in UTC; today unless given.", schema: day},
+				{name: "template", description: "Only this one.", schema: aString},
+			},
+			status: 200, answer: []api.SandboxMetrics{exampleMetrics},
+			failures: refusals(service.EInvalid, "invalid from", "invalid to", "invalid time range", "invalid query"),
+		}},
+	}
+}
+
+func (a *API) sandboxMetrics(c *gin.Context) error {
+	var q service.MetricsQuery
+	var err error
+	if q.From, err = dayParam(c, "from"); err != nil {
+		return err
+	}
+	if q.To, err = dayParam(c, "to"); err != nil {
+		return err
+	}
+	q.Template = c.Query("template")
+	days, err := a.cfg.Metrics.Sandboxes(c.Request.Context(), callerOf(c), q)
+	if err != nil {
+		return err
+	}
+	return ok(c, each(days, renderMetrics))
+}
+
+// dayParam reads a day of the query; the zero time where it is not given.
+func dayParam(c *gin.Context, name string) (time.Time, error) {
+	text := c.Query(name)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	day, err := time.Parse(time.DateOnly, text)
+	if err != nil {
+		return time.Time{}, invalid("invalid "+name, "want a day such as 2026-11-20")
+	}
+	return day, nil
+}
+
+func renderMetrics(d service.SandboxMetrics) api.SandboxMetrics {
+	return api.SandboxMetrics{
+		Day: d.Date.Format(time.DateOnly), Template: d.Template, Sandboxes: d.Sandboxes, Starts: d.Starts, Wakes: d.Wakes,
+		Forks: d.Forks, Deaths: d.Deaths, Boot: api.Summary(d.Boot), Wake: api.Summary(d.Wake),
+	}
+}

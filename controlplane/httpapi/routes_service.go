@@ -1,0 +1,30 @@
+package httpapi
+
+import (
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// serviceRoutes are those of the replica itself.
+func serviceRoutes() []route {
+	return []route{
+		{get, "/healthz", public, (*API).healthz, operation{
+			id: "healthz", tag: "Service", summary: "Tell whether this replica is well",
+			detail: "It stays 200 while sandboxes cannot be placed.",
+			status: 200, answer: api.Health{Status: "ok"},
+			failures: []service.Error{{Code: service.EUnavailable, Message: "unhealthy"}},
+		}},
+		{get, "/version", public, (*API).version, operation{
+			id: "version", tag: "Service", summary: "Tell which build answers",
+			status: 200, answer: exampleVersion,
+		}},
+		{get, "/metrics", public, (*API).showMetrics, operation{
+			id: "metrics", tag: "Service", summary: "Prometheus metrics of this replica",
+			status: 200, answerType: "text/plain",
+		}},
+		{get, "/openapi.json", public, (*API).showOpenAPI, operation{
+			id: "openapi", tag: "Service", summary: "This document",
+			status: 200, answerType: "application/json",
+		}},
+	}
+}

@@ -1,0 +1,114 @@
+package httpapi
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// snapshotRoutes are the snapshots. more is what a capture of memory may fail
+// with beside what every capture may.
+func snapshotRoutes(more service.Error) []route {
+	return []route{
+		{method: post, path: "/v1/sandboxes/:id/snapshots", access: tenant, handle: (*API).createSnapshot, doc: operation{
+			id: "createSnapshot", tag: "Snapshots and forks", summary: "Take a snapshot of a running sandbox: memory, device state and disk",
+			detail: "The sandbox stands still for `pause_ms` and runs on. Where its host has a snapshot store, the answer comes once " +
+				"the snapshot is in it, and any host can start from it. It is used by `from_snapshot` of a create.",
+			idempotent: true, body: exampleCreateSnapshot, status: 201, answer: exampleSnapshot,
+			failures: slices.Concat(captureFailures, []service.Error{
+				{Code: service.EInvalid, Message: "invalid name", Detail: "name has at most 63 characters"},
+				more,
+				{Code: service.EConflict, Message: "snapshot was deleted while it was being created"},
+				{Code: service.EInternal, Message: "snapshot failed"},
+			}),
+		}},
+		{method: get, path: "/v1/snapshots", access: tenant, handle: (*API).listSnapshots, doc: operation{
+			id: "listSnapshots", tag: "Snapshots and forks", summary: "List snapshots, newest first", list: true,
+			query:  []parameter{{name: "sandbox_id", description: "Only those of this sandbox.", schema: aString}},
+			status: 200, answer: []api.Snapshot{exampleSnapshot},
+		}},
+		{method: get, path: "/v1/snapshots/:id", access: tenant, handle: (*API).getSnapshot, doc: operation{
+			id: "getSnapshot", tag: "Snapshots and forks", summary: "Read one snapshot", status: 200, answer: exampleSnapshot,
+		}},
+		{method: del, path: "/v1/snapshots/:id", access: tenant, handle: (*API).deleteSnapshot, doc: operation{
+			id: "deleteSnapshot", tag: "Snapshots and forks", summary: "Delete a snapshot and its stored copy",
+			detail: "Sandboxes that were made from it live on.", status: 204,
+		}},
+	}
+}
+
+func (a *API) createSnapshot(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	in, key, err := bindCreate[api.CreateSnapshot](c)
+	if err != nil {
+		return err
+	}
+	out, err := a.cfg.Forks.CreateSnapshot(c.Request.Context(), callerOf(c), id, service.CreateSnapshot{Name: in.Name, Idempotency: key})
+	if err != nil {
+		return err
+	}
+	return created(c, renderSnapshot(out))
+}
+
+func (a *API) listSnapshots(c *gin.Context) error {
+	o, err := listOptions(c)
+	if err != nil {
+		return err
+	}
+	q, err := queryOf(c, "sandbox_id")
+	if err != nil {
+		return err
+	}
+	sandboxID := q.Get("sandbox_id")
+	page, next, err := a.cfg.Forks.ListSnapshots(c.Request.Context(), callerOf(c), sandboxID, o)
+	if err != nil {
+		return err
+	}
+	if next != "" {
+		more := url.Values{"cursor": {next}, "limit": {strconv.Itoa(o.Limit)}}
+		if sandboxID != "" {
+			more.Set("sandbox_id", sandboxID)
+		}
+		c.Header("Link", "<"+c.Request.URL.EscapedPath()+"?"+more.Encode()+`>; rel="next"`)
+	}
+	return ok(c, each(page, renderSnapshot))
+}
+
+func (a *API) getSnapshot(c *gin.Context) error {
+	id, err := pathID(c, "id")
+	if err != nil {
+		return err
+	}
+	out, err := a.cfg.Forks.GetSnapshot(c.Request.Context(), callerOf(c), id)
+	if err != nil {
+		return err
+	}
+	return ok(c, renderSnapshot(out))
+}
+
+func (a *API) deleteSnapshot(c *gin.Context) error {
+	id, err := pathID(c, "id")
+	if err != nil {
+		return err
+	}
+	if err := a.cfg.Forks.DeleteSnapshot(c.Request.Context(), callerOf(c), id); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+func renderSnapshot(s service.Snapshot) api.Snapshot {
+	return api.Snapshot{
+		ID: s.ID, Status: api.SnapshotStatus(s.Status), SandboxID: s.SandboxID, Template: s.Template, Name: s.Name,
+		CreatedAt: api.Time{Time: s.CreatedAt}, SizeBytes: s.MemoryBytes + s.DiskBytes, MemoryBytes: s.MemoryBytes, DiskBytes: s.DiskBytes,
+		AgentID: s.AgentID, Stored: s.Stored, PauseMS: s.PauseMS,
+	}
+}

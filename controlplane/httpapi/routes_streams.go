@@ -1,0 +1,209 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// Streams are the use cases of streams, files, logs, events and ports.
+type Streams interface {
+	Rouse(ctx context.Context, c service.Caller, id string) error
+	Stream(ctx context.Context, c service.Caller, id string, in service.Exec, openStdin bool) (service.Process, error)
+	OpenTerminal(ctx context.Context, c service.Caller, id string, in service.Terminal) (service.Process, error)
+	LanguageServer(ctx context.Context, c service.Caller, id, lang string) (service.Process, error)
+
+	ReadFile(ctx context.Context, c service.Caller, id, path string, conditions http.Header) (*service.File, error)
+	WriteFile(ctx context.Context, c service.Caller, id, path, mode string, body io.Reader, size int64) (isNew bool, err error)
+	RemoveFile(ctx context.Context, c service.Caller, id, path string, recursive bool) error
+	StatFile(ctx context.Context, c service.Caller, id, path string) (service.FileStat, error)
+	ListDir(ctx context.Context, c service.Caller, id, path string) (service.Directory, error)
+	MakeDir(ctx context.Context, c service.Caller, id, path string) error
+
+	Logs(ctx context.Context, c service.Caller, id string, q service.LogQuery) (io.ReadCloser, error)
+	FollowLogs(ctx context.Context, c service.Caller, id string, q service.LogQuery) (service.Follower[service.LogLine], error)
+	Events(ctx context.Context, c service.Caller, id string, q service.EventQuery) ([]service.Event, error)
+	FollowEvents(ctx context.Context, c service.Caller, id string, q service.EventQuery) (service.Follower[service.Event], error)
+
+	Ports(ctx context.Context, c service.Caller, id string) ([]service.Port, error)
+	AddPort(ctx context.Context, c service.Caller, id string, port int, label string) (service.Port, error)
+	RemovePort(ctx context.Context, c service.Caller, id string, port int) error
+}
+
+const (
+	typeEvents = "text/event-stream"
+	typeBytes  = "application/octet-stream"
+)
+
+// needsRunning is what every route fails with that needs the sandbox to run.
+// Those of them that a hibernated one is woken for may find no memory for it.
+func needsRunning(more ...service.Error) []service.Error {
+	return append(more,
+		service.Error{Code: service.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
+		service.Error{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
+		service.Error{Code: service.EBadGateway, Message: "agent unreachable"},
+		service.Error{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"},
+	)
+}
+
+func refusals(code service.Code, messages ...string) []service.Error {
+	out := make([]service.Error, len(messages))
+	for i, m := range messages {
+		out[i] = service.Error{Code: code, Message: m}
+	}
+	return out
+}
+
+// streamRoutes are streams, files, logs, events and ports of sandboxes.
+func streamRoutes() []route {
+	return append(append(processRoutes(), fileRoutes()...), append(logRoutes(), portRoutes()...)...)
+}
+
+const bySubprotocol = " A browser, which can set no header on a WebSocket, offers the subprotocols `berth.v1` and `bearer.<credential>`."
+
+func processRoutes() []route {
+	return []route{
+		{post, "/v1/sandboxes/:id/exec/stream", tenant, (*API).execStream, operation{
+			id: "execStream", tag: "Streams", summary: "Run a command and stream what it writes",
+			detail: "Server-sent events: `stdout` and `stderr` with an Output, then one `exit` with an Exit, or `error` with an " +
+				"Error when the stream breaks off. `timeout_seconds` is 3600 unless given. A client that goes away kills the " +
+				"process group; one that reads slowly slows the command.",
+			body: exampleExec, status: 200, answerType: typeEvents,
+			failures: needsRunning(refusals(service.EInvalid, "cmd required", "invalid timeout_seconds")...),
+		}},
+		{get, "/v1/sandboxes/:id/exec/pty", tenant, (*API).openTerminal, operation{
+			id: "openTerminal", tag: "Streams", summary: "Open a terminal over a WebSocket", websocket: true,
+			detail: "Binary messages are the terminal's bytes, both ways. Text messages are Frames: `resize` and `signal` in, " +
+				"one `exit` out." + bySubprotocol,
+			query: []parameter{
+				{name: "cmd", description: "Run by sh -c; the user's login shell unless given.", schema: aString},
+				{name: "cols", description: "80 unless given.", schema: anInteger(1, maxTerminal)},
+				{name: "rows", description: "24 unless given.", schema: anInteger(1, maxTerminal)},
+				{name: "cwd", description: "Absolute; the user's home unless given.", schema: aString},
+				{name: "user", description: "A name or uid[:gid]; root unless given.", schema: aString},
+			},
+			status: 101, failures: needsRunning(refusals(service.EInvalid, "invalid cols", "invalid rows", "invalid cwd", "invalid user")...),
+		}},
+		{get, "/v1/sandboxes/:id/exec/ws", tenant, (*API).execSocket, operation{
+			id: "execSocket", tag: "Streams", summary: "Run a command over a WebSocket, with its input open", websocket: true,
+			detail: "The first message is an Exec. After it Frames: `stdin`, `eof` and `signal` in; `stdout`, `stderr` and one " +
+				"`exit`, or `error`, out." + bySubprotocol,
+			status: 101, failures: needsRunning(),
+		}},
+		{get, "/v1/sandboxes/:id/lsp/:lang", tenant, (*API).openLanguageServer, operation{
+			id: "openLanguageServer", tag: "Streams", summary: "Talk to a language server over a WebSocket", websocket: true,
+			detail: "One JSON-RPC message a text message, without the header." + bySubprotocol,
+			status: 101, failures: needsRunning(service.Error{Code: service.ENotFound, Message: "no language server for cobol"}),
+		}},
+	}
+}
+
+func fileRoutes() []route {
+	path := parameter{name: "path", description: "Absolute, without \"..\", at most 4095 bytes.", schema: aString, required: true}
+	failures := func(more ...service.Error) []service.Error {
+		return needsRunning(append(more,
+			service.Error{Code: service.EInvalid, Message: "path required"},
+			service.Error{Code: service.EInvalid, Message: "invalid path", Detail: "path must be absolute"},
+			service.Error{Code: service.EInvalid, Message: "not a directory"},
+			service.Error{Code: service.EForbidden, Message: "permission denied"},
+			service.Error{Code: service.ENotFound, Message: "no such file or directory"})...)
+	}
+	return []route{
+		{get, "/v1/sandboxes/:id/fs", tenant, (*API).readFile, operation{
+			id: "readFile", tag: "Files", summary: "Read a file",
+			detail: "With Range requests.",
+			query:  []parameter{path}, status: 200, answerType: typeBytes,
+			also: map[int]string{http.StatusPartialContent: "The range asked for.", http.StatusNotModified: "It has not changed since If-Modified-Since."},
+			failures: failures(
+				service.Error{Code: service.EInvalid, Message: "is a directory"},
+				service.Error{Code: service.ERange, Message: "invalid range"}),
+		}},
+		{put, "/v1/sandboxes/:id/fs", tenant, (*API).writeFile, operation{
+			id: "writeFile", tag: "Files", summary: "Write a file",
+			detail: "The body is the bytes, of any number. Parent directories are made. The file is in its place once all of it is there: " +
+				"an upload that breaks off leaves what was there before.",
+			query:    []parameter{path, {name: "mode", description: "Octal; 0644 unless given.", schema: aString}},
+			bodyType: typeBytes, status: 201, also: map[int]string{http.StatusNoContent: "It was there, and is replaced."},
+			failures: failures(
+				service.Error{Code: service.EInvalid, Message: "incomplete body", Detail: "the body ended early"},
+				service.Error{Code: service.EInvalid, Message: "invalid mode", Detail: "mode is octal, such as 0644"},
+				service.Error{Code: service.EInvalid, Message: "is a directory"},
+				service.Error{Code: service.EInsufficient, Message: "no space left on device"}),
+		}},
+		{del, "/v1/sandboxes/:id/fs", tenant, (*API).removeFile, operation{
+			id: "removeFile", tag: "Files", summary: "Delete a file or a directory",
+			query: []parameter{path, {name: "recursive", description: "Also a directory that is not empty.", schema: aBoolean}}, status: 204,
+			failures: failures(service.Error{Code: service.EConflict, Message: "directory not empty"}),
+		}},
+		{get, "/v1/sandboxes/:id/fs/stat", tenant, (*API).statFile, operation{
+			id: "statFile", tag: "Files", summary: "Describe a file, a directory or a link",
+			query: []parameter{path}, status: 200, answer: exampleStat, failures: failures(),
+		}},
+		{get, "/v1/sandboxes/:id/fs/dir", tenant, (*API).listDir, operation{
+			id: "listDir", tag: "Files", summary: "List a directory",
+			query: []parameter{path}, status: 200, answer: exampleDir, failures: failures(),
+		}},
+		{post, "/v1/sandboxes/:id/fs/dir", tenant, (*API).makeDir, operation{
+			id: "makeDir", tag: "Files", summary: "Make a directory, with its parents",
+			query: []parameter{path}, body: api.Empty{}, status: 201,
+			failures: failures(service.Error{Code: service.EInsufficient, Message: "no space left on device"}),
+		}},
+	}
+}
+
+func logRoutes() []route {
+	follow := parameter{name: "follow", description: "Stream what is there and what comes.", schema: map[string]any{"enum": []string{"true", "false", "1", "0"}}}
+	return []route{
+		{get, "/v1/sandboxes/:id/logs", tenant, (*API).showLogs, operation{
+			id: "logs", tag: "Logs and events", summary: "Read what the template's start command and the console wrote",
+			detail: "Text, or with `follow` server-sent events named `stdout`, `stderr` or `console` with a LogLine.",
+			query: []parameter{
+				{name: "stream", description: "Which; both unless given.", schema: map[string]any{"enum": []string{"stdout", "stderr", "both", "console"}}},
+				{name: "tail", description: "At most so many lines of those that are there.", schema: anInteger(1, maxLogTail)},
+				follow,
+			},
+			status: 200, answerType: "text/plain", acceptType: typeEvents,
+			failures: needsRunning(refusals(service.EInvalid, "invalid stream", "invalid tail", "invalid follow")...),
+		}},
+		{get, "/v1/sandboxes/:id/events", tenant, (*API).showEvents, operation{
+			id: "events", tag: "Logs and events", summary: "Read what happened to a sandbox, oldest first",
+			detail: "With `follow`, server-sent events named `ev`, each with an Event, its `id` the event's `ts`: pass it as `since`, " +
+				"or as Last-Event-ID, to go on from there without a gap or a double.",
+			query: []parameter{
+				{name: "tail", description: "The last so many; of those after since where it is given. 100 unless either is given.", schema: anInteger(0, service.MaxEventTail)},
+				{name: "since", description: "Only what came after this time.", schema: map[string]any{"type": "string", "format": "date-time"}},
+				follow,
+			},
+			status: 200, answer: []api.Event{exampleEvent}, acceptType: typeEvents,
+			failures: append(refusals(service.EInvalid, "invalid tail", "invalid since", "invalid follow"),
+				service.Error{Code: service.EBadGateway, Message: "agent unreachable"}),
+		}},
+	}
+}
+
+func portRoutes() []route {
+	return []route{
+		{get, "/v1/sandboxes/:id/ports", tenant, (*API).listPorts, operation{
+			id: "listPorts", tag: "Ports", summary: "List the ports that something listens on, and those that are registered",
+			status: 200, answer: []api.Port{examplePort}, failures: needsRunning(),
+		}},
+		{post, "/v1/sandboxes/:id/ports", tenant, (*API).addPort, operation{
+			id: "addPort", tag: "Ports", summary: "Register a port, with a label",
+			detail: "Any port can be reached at its preview URL, registered or not.",
+			body:   api.AddPort{Port: 3000, Label: "web"}, status: 201, answer: exampleNewPort,
+			failures: []service.Error{
+				{Code: service.EInvalid, Message: "invalid port", Detail: "port must be from 1 to 65535"},
+				{Code: service.EInvalid, Message: "invalid label", Detail: "a label has at most 63 printable characters"},
+				{Code: service.EConflict, Message: "too many ports"},
+			},
+		}},
+		{del, "/v1/sandboxes/:id/ports", tenant, (*API).removePort, operation{
+			id: "removePort", tag: "Ports", summary: "Take back the registration of a port",
+			query:  []parameter{{name: "port", description: "Which.", schema: anInteger(1, 65535), required: true}},
+			status: 204, failures: refusals(service.EInvalid, "port required", "invalid port"),
+		}},
+	}
+}

@@ -1,0 +1,249 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// Templates are the use cases of /v1/templates and /v1/builds.
+type Templates interface {
+	ListTemplates(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Template, next string, err error)
+	GetTemplate(ctx context.Context, c service.Caller, name string) (service.Template, error)
+	BuildTemplate(ctx context.Context, c service.Caller, in service.BuildTemplate) (service.Build, error)
+	DeleteTemplate(ctx context.Context, c service.Caller, name string) error
+	ListBuilds(ctx context.Context, c service.Caller, name string, o service.ListOptions) (page []service.Build, next string, err error)
+	GetBuild(ctx context.Context, c service.Caller, id string) (service.Build, error)
+	BuildLogs(ctx context.Context, c service.Caller, id string) (io.ReadCloser, error)
+	FollowBuildLogs(ctx context.Context, c service.Caller, id string) (service.Follower[string], error)
+}
+
+// templateRoutes are the templates and their builds.
+func templateRoutes() []route {
+	return []route{
+		{method: get, path: "/v1/templates", access: tenant, handle: (*API).listTemplates, doc: operation{
+			id: "listTemplates", tag: "Templates", summary: "List templates, newest first", list: true,
+			detail: "Those of the hosts' operator, which are everybody's, and the organization's own.",
+			status: 200, answer: []api.Template{exampleTemplate},
+		}},
+		{method: get, path: "/v1/templates/:name", access: tenant, handle: (*API).getTemplate, doc: operation{
+			id: "getTemplate", tag: "Templates", summary: "Read one template", status: 200, answer: exampleTemplate,
+		}},
+		{method: post, path: "/v1/templates/build", access: tenant, handle: (*API).buildTemplate, doc: operation{
+			id: "buildTemplate", tag: "Templates", summary: "Build a template",
+			detail: "From another template or an OCI image: files are put, the steps of `run` run in a guest, `start` is started, and when " +
+				"`ready` holds the guest is stored with its memory. What is not said is as in the template that it is made from. A build that fails " +
+				"leaves the template's earlier one in place. Answers before it is done: follow its log.",
+			idempotent: true, body: exampleBuildTemplate, status: 202, answer: exampleBuild,
+			failures: []service.Error{
+				{Code: service.EInvalid, Message: "name is required"},
+				{Code: service.EInvalid, Message: "invalid name", Detail: "a template's name has up to 50 of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit"},
+				{Code: service.EInvalid, Message: "from is required"},
+				{Code: service.EInvalid, Message: "invalid from", Detail: "an image reference has up to 512 printable characters"},
+				{Code: service.EInvalid, Message: "unknown template"},
+				{Code: service.EInvalid, Message: "template is not ready"},
+				{Code: service.EInvalid, Message: "invalid run", Detail: "run[0] is empty or contains a NUL character"},
+				{Code: service.EInvalid, Message: "invalid files", Detail: `"../x" is not a clean absolute path`},
+				{Code: service.EInvalid, Message: "invalid start"},
+				{Code: service.EInvalid, Message: "invalid ready", Detail: "neither port nor cmd"},
+				{Code: service.EInvalid, Message: "invalid env"},
+				{Code: service.EInvalid, Message: "invalid cpu", Detail: "cpu must be from 1 to 32"},
+				{Code: service.EInvalid, Message: "invalid memory_mb", Detail: "memory_mb must be from 256 to 262144"},
+				{Code: service.EInvalid, Message: "invalid disk_mb", Detail: "disk_mb must be from 256 to 4194304"},
+				{Code: service.EForbidden, Message: "account suspended"},
+				{Code: service.EConflict, Message: "template name is taken"},
+				{Code: service.EConflict, Message: "template is being built"},
+				{Code: service.EConflict, Message: "idempotency key reused"},
+				{Code: service.ETooLarge, Message: "request too large"},
+				{Code: service.ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": 200, "templates_max": 200}},
+				{Code: service.ERateLimited, Message: "too many builds at once"},
+			},
+		}},
+		{method: del, path: "/v1/templates/:name", access: tenant, handle: (*API).deleteTemplate, doc: operation{
+			id: "deleteTemplate", tag: "Templates", summary: "Delete a template and its builds", status: 204,
+			failures: []service.Error{
+				{Code: service.EForbidden, Message: "template is not yours"},
+				{Code: service.EConflict, Message: "template in use", Detail: "a sandbox is made from it"},
+			},
+		}},
+		{method: get, path: "/v1/templates/:name/builds", access: tenant, handle: (*API).listBuilds, doc: operation{
+			id: "listBuilds", tag: "Templates", summary: "List the builds of a template, newest first", list: true,
+			status: 200, answer: []api.Build{exampleBuild},
+		}},
+		{method: get, path: "/v1/builds/:id", access: tenant, handle: (*API).getBuild, doc: operation{
+			id: "getBuild", tag: "Templates", summary: "Read one build", status: 200, answer: exampleBuild,
+		}},
+		{method: get, path: "/v1/builds/:id/logs", access: tenant, handle: (*API).showBuildLogs, doc: operation{
+			id: "buildLogs", tag: "Templates", summary: "Follow what a build says, until it ends",
+			detail: "Server-sent events: `log` with a BuildLog for each line, then one `end` with a BuildEnd, or `error` with an Error when " +
+				"the stream breaks off. To a request that accepts `text/plain` and no events: the lines there are, as text.",
+			status: 200, answerType: typeEvents, acceptType: "text/plain",
+			failures: []service.Error{{Code: service.EBadGateway, Message: "agent unreachable"}},
+		}},
+	}
+}
+
+func (a *API) listTemplates(c *gin.Context) error {
+	o, err := listOptions(c)
+	if err != nil {
+		return err
+	}
+	page, next, err := a.cfg.Templates.ListTemplates(c.Request.Context(), callerOf(c), o)
+	if err != nil {
+		return err
+	}
+	linkNext(c, o, next)
+	return ok(c, each(page, renderTemplate))
+}
+
+func (a *API) getTemplate(c *gin.Context) error {
+	name, err := pathID(c, "name")
+	if err != nil {
+		return err
+	}
+	out, err := a.cfg.Templates.GetTemplate(c.Request.Context(), callerOf(c), name)
+	if err != nil {
+		return err
+	}
+	return ok(c, renderTemplate(out))
+}
+
+func (a *API) buildTemplate(c *gin.Context) error {
+	in, key, err := bindCreate[api.BuildTemplate](c)
+	if err != nil {
+		return err
+	}
+	req := service.BuildTemplate{
+		Name: in.Name, From: in.From, Run: in.Run, Files: in.Files, Env: in.Env, Start: in.Start,
+		CPU: in.CPU, MemoryMB: in.MemoryMB, DiskMB: in.DiskMB, Idempotency: key,
+	}
+	if r := in.Ready; r != nil {
+		req.Ready = &service.TemplateCheck{Port: r.Port, Cmd: r.Cmd, TimeoutSeconds: r.TimeoutSeconds}
+	}
+	out, err := a.cfg.Templates.BuildTemplate(c.Request.Context(), callerOf(c), req)
+	if err != nil {
+		return err
+	}
+	c.JSON(http.StatusAccepted, renderBuild(out))
+	return nil
+}
+
+func (a *API) deleteTemplate(c *gin.Context) error {
+	name, err := pathID(c, "name")
+	if err != nil {
+		return err
+	}
+	if err := a.cfg.Templates.DeleteTemplate(c.Request.Context(), callerOf(c), name); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+func (a *API) listBuilds(c *gin.Context) error {
+	name, err := pathID(c, "name")
+	if err != nil {
+		return err
+	}
+	o, err := listOptions(c)
+	if err != nil {
+		return err
+	}
+	page, next, err := a.cfg.Templates.ListBuilds(c.Request.Context(), callerOf(c), name, o)
+	if err != nil {
+		return err
+	}
+	linkNext(c, o, next)
+	return ok(c, each(page, renderBuild))
+}
+
+func (a *API) getBuild(c *gin.Context) error {
+	id, err := pathID(c, "id")
+	if err != nil {
+		return err
+	}
+	out, err := a.cfg.Templates.GetBuild(c.Request.Context(), callerOf(c), id)
+	if err != nil {
+		return err
+	}
+	return ok(c, renderBuild(out))
+}
+
+func (a *API) showBuildLogs(c *gin.Context) error {
+	id, err := pathID(c, "id")
+	if err != nil {
+		return err
+	}
+	ctx, caller := c.Request.Context(), callerOf(c)
+	if accept := c.GetHeader("Accept"); strings.Contains(accept, "text/plain") && !strings.Contains(accept, typeEvents) {
+		text, err := a.cfg.Templates.BuildLogs(ctx, caller, id)
+		if err != nil {
+			return err
+		}
+		defer text.Close()
+		c.Header("Content-Type", "text/plain; charset=utf-8")
+		return passOn(c, http.StatusOK, text)
+	}
+	lines, err := a.cfg.Templates.FollowBuildLogs(ctx, caller, id)
+	if err != nil {
+		return err
+	}
+	log := &buildLog{lines: lines, end: func() (service.Build, error) { return a.cfg.Templates.GetBuild(ctx, caller, id) }}
+	return follow(c, log, func(e *events, m buildMessage) error { return e.send(m.event, "", m.data) })
+}
+
+// buildMessage is one event of a build's log.
+type buildMessage struct {
+	event string
+	data  any
+}
+
+// buildLog is a build's lines with its end.
+type buildLog struct {
+	lines service.Follower[string]
+	end   func() (service.Build, error)
+	ended bool
+}
+
+// Next implements service.Follower.
+func (l *buildLog) Next() (buildMessage, error) {
+	if l.ended {
+		return buildMessage{}, io.EOF
+	}
+	line, err := l.lines.Next()
+	if err == nil {
+		return buildMessage{"log", api.BuildLog{Line: line}}, nil
+	}
+	if !errors.Is(err, io.EOF) {
+		return buildMessage{}, err
+	}
+	l.ended = true
+	b, err := l.end()
+	if err != nil {
+		return buildMessage{}, err
+	}
+	return buildMessage{"end", api.BuildEnd{Status: api.TemplateStatus(b.Status), Error: orNull(b.Error)}}, nil
+}
+
+// Close implements service.Follower.
+func (l *buildLog) Close() error { return l.lines.Close() }
+
+func renderTemplate(t service.Template) api.Template {
+	return api.Template{
+		Name: t.Name, Status: api.TemplateStatus(t.Status), BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
+		CreatedAt: api.Time{Time: t.CreatedAt}, UpdatedAt: api.Time{Time: t.UpdatedAt}, SizeBytes: t.SizeBytes,
+	}
+}
+
+func renderBuild(b service.Build) api.Build {
+	return api.Build{
+		ID: b.ID, Template: b.Template, Status: api.TemplateStatus(b.Status), Error: orNull(b.Error),
+		CreatedAt: api.Time{Time: b.CreatedAt}, FinishedAt: api.NewTime(b.FinishedAt),
+	}
+}

@@ -1,0 +1,110 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// Volumes are the use cases of /v1/volumes.
+type Volumes interface {
+	CreateVolume(ctx context.Context, c service.Caller, in service.CreateVolume) (service.Volume, error)
+	GetVolume(ctx context.Context, c service.Caller, name string) (service.Volume, error)
+	ListVolumes(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Volume, next string, err error)
+	DeleteVolume(ctx context.Context, c service.Caller, name string) error
+}
+
+// volumeRoutes are the volumes.
+func volumeRoutes() []route {
+	return []route{
+		{method: post, path: "/v1/volumes", access: tenant, handle: (*API).createVolume, doc: operation{
+			id: "createVolume", tag: "Volumes", summary: "Make a volume",
+			detail: "An ext4 file system on one host, where sandboxes that have it go. It is attached by `volumes` of a create, and " +
+				"free again when that sandbox is deleted. Its size does not change.",
+			idempotent: true, body: exampleCreateVolume, status: 201, answer: exampleVolume,
+			failures: []service.Error{
+				{Code: service.EInvalid, Message: "name is required"},
+				{Code: service.EInvalid, Message: "invalid name", Detail: "a volume's name has up to 63 of a-z, 0-9 and '-', and begins with no '-'"},
+				{Code: service.EInvalid, Message: "size_mb must be from 16 to 65536"},
+				{Code: service.EForbidden, Message: "account suspended"},
+				{Code: service.EConflict, Message: "volume already exists"},
+				{Code: service.EConflict, Message: "idempotency key reused"},
+				{Code: service.EConflict, Message: "volume was deleted while it was being created"},
+				{Code: service.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 102144, "volume_mb_max": 102400}},
+				{Code: service.EInternal, Message: "volume could not be made"},
+				{Code: service.EBadGateway, Message: "no available compute node"},
+				{Code: service.EBadGateway, Message: "agent unreachable"},
+				{Code: service.EInsufficient, Message: "insufficient host storage for volume"},
+			},
+		}},
+		{method: get, path: "/v1/volumes", access: tenant, handle: (*API).listVolumes, doc: operation{
+			id: "listVolumes", tag: "Volumes", summary: "List volumes, newest first", list: true,
+			status: 200, answer: []api.Volume{exampleVolume},
+		}},
+		{method: get, path: "/v1/volumes/:name", access: tenant, handle: (*API).getVolume, doc: operation{
+			id: "getVolume", tag: "Volumes", summary: "Read one volume", status: 200, answer: exampleVolume,
+		}},
+		{method: del, path: "/v1/volumes/:name", access: tenant, handle: (*API).deleteVolume, doc: operation{
+			id: "deleteVolume", tag: "Volumes", summary: "Delete a volume and all that is in it", status: 204,
+			failures: []service.Error{{Code: service.EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}},
+		}},
+	}
+}
+
+func (a *API) createVolume(c *gin.Context) error {
+	in, key, err := bindCreate[api.CreateVolume](c)
+	if err != nil {
+		return err
+	}
+	out, err := a.cfg.Volumes.CreateVolume(c.Request.Context(), callerOf(c), service.CreateVolume{Name: in.Name, SizeMB: in.SizeMB, Idempotency: key})
+	if err != nil {
+		return err
+	}
+	return created(c, renderVolume(out))
+}
+
+func (a *API) listVolumes(c *gin.Context) error {
+	o, err := listOptions(c)
+	if err != nil {
+		return err
+	}
+	page, next, err := a.cfg.Volumes.ListVolumes(c.Request.Context(), callerOf(c), o)
+	if err != nil {
+		return err
+	}
+	linkNext(c, o, next)
+	return ok(c, each(page, renderVolume))
+}
+
+func (a *API) getVolume(c *gin.Context) error {
+	name, err := pathID(c, "name")
+	if err != nil {
+		return err
+	}
+	out, err := a.cfg.Volumes.GetVolume(c.Request.Context(), callerOf(c), name)
+	if err != nil {
+		return err
+	}
+	return ok(c, renderVolume(out))
+}
+
+func (a *API) deleteVolume(c *gin.Context) error {
+	name, err := pathID(c, "name")
+	if err != nil {
+		return err
+	}
+	if err := a.cfg.Volumes.DeleteVolume(c.Request.Context(), callerOf(c), name); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+func renderVolume(v service.Volume) api.Volume {
+	return api.Volume{
+		Name: v.Name, SizeMB: v.SizeMB, UsedBytes: v.UsedBytes, AgentID: v.AgentID, AttachedTo: orNull(v.AttachedTo),
+		CreatedAt: api.Time{Time: v.CreatedAt},
+	}
+}

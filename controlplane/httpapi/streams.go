@@ -1,0 +1,234 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// execStream runs a command and sends what it writes as it comes.
+func (a *API) execStream(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	in, err := bindExec(c)
+	if err != nil {
+		return err
+	}
+	p, err := a.cfg.Streams.Stream(c.Request.Context(), callerOf(c), id, in, false)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	e := beginEvents(c)
+	defer e.end()
+	err = pump(p, func(stream string, o api.Output) error { return e.send(stream, "", o) },
+		func(x *service.Exit) error {
+			return e.send("exit", "", api.Exit{ExitCode: x.ExitCode, DurationMS: x.DurationMS, TimedOut: x.TimedOut})
+		})
+	e.fail(c, err)
+	return nil
+}
+
+// fail says in the stream what went wrong with it, to a client that is there.
+func (e *events) fail(c *gin.Context, err error) {
+	var own *service.Error
+	switch {
+	case err == nil, e.err != nil, c.Request.Context().Err() != nil:
+	case errors.As(err, &own):
+		_ = e.send("error", "", api.ErrorBody{Error: own.Message, Detail: own.Detail})
+	default:
+		_ = e.send("error", "", api.ErrorBody{Error: "agent unreachable", Detail: "the stream broke off"})
+	}
+}
+
+// maxLogTail is more lines than are kept of any log.
+const maxLogTail = 100_000
+
+func (a *API) showLogs(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	q, err := queryOf(c, "stream", "tail", "follow")
+	if err != nil {
+		return err
+	}
+	in := service.LogQuery{Stream: "both"}
+	if q.Has("stream") {
+		in.Stream = q.Get("stream")
+	}
+	switch in.Stream {
+	case "stdout", "stderr", "both", "console":
+	default:
+		return invalid("invalid stream", "stream is stdout, stderr, both or console")
+	}
+	tail, err := integerOf(q, "tail", 1, maxLogTail)
+	if err != nil {
+		return err
+	}
+	if tail != nil {
+		in.Tail = *tail
+	}
+	following, err := booleanOf(q, "follow")
+	if err != nil {
+		return err
+	}
+	if !following {
+		text, err := a.cfg.Streams.Logs(c.Request.Context(), callerOf(c), id, in)
+		if err != nil {
+			return err
+		}
+		defer text.Close()
+		c.Header("Content-Type", "text/plain; charset=utf-8")
+		return passOn(c, http.StatusOK, text)
+	}
+	lines, err := a.cfg.Streams.FollowLogs(c.Request.Context(), callerOf(c), id, in)
+	if err != nil {
+		return err
+	}
+	return follow(c, lines, func(e *events, l service.LogLine) error {
+		return e.send(l.Stream, "", api.LogLine{Line: l.Line, TS: api.NewTime(l.Time), Partial: l.Partial})
+	})
+}
+
+// follow sends one event after the other until there are no more or the client
+// has gone. Over HEAD there is nothing to follow.
+func follow[T any](c *gin.Context, from service.Follower[T], send func(*events, T) error) error {
+	defer from.Close()
+	e := beginEvents(c)
+	defer e.end()
+	if c.Request.Method == http.MethodHead {
+		return nil
+	}
+	// The host's connection may be quiet for long; the client's end is noticed
+	// by the server, which ends the context.
+	stop := context.AfterFunc(c.Request.Context(), func() { _ = from.Close() })
+	defer stop()
+	for {
+		v, err := from.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			e.fail(c, err)
+			return nil
+		}
+		if send(e, v) != nil {
+			return nil // the client has gone
+		}
+	}
+}
+
+func (a *API) showEvents(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	q, err := queryOf(c, "tail", "since", "follow")
+	if err != nil {
+		return err
+	}
+	var in service.EventQuery
+	if in.Tail, err = integerOf(q, "tail", 0, service.MaxEventTail); err != nil {
+		return err
+	}
+	since := q.Get("since")
+	// A browser that connects again says itself how far it has come.
+	if last := c.GetHeader("Last-Event-ID"); last != "" {
+		since = last
+	}
+	if since != "" {
+		if in.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
+			return invalid("invalid since", "want an RFC 3339 time, as an event's ts")
+		}
+	}
+	following, err := booleanOf(q, "follow")
+	if err != nil {
+		return err
+	}
+	if !following {
+		found, err := a.cfg.Streams.Events(c.Request.Context(), callerOf(c), id, in)
+		if err != nil {
+			return err
+		}
+		return ok(c, each(found, renderEvent))
+	}
+	found, err := a.cfg.Streams.FollowEvents(c.Request.Context(), callerOf(c), id, in)
+	if err != nil {
+		return err
+	}
+	return follow(c, found, func(e *events, ev service.Event) error {
+		out := renderEvent(ev)
+		return e.send("ev", out.TS.String(), out)
+	})
+}
+
+func renderEvent(e service.Event) api.Event {
+	return api.Event{
+		TS: api.Time{Time: e.Time}, SandboxID: e.SandboxID, AgentID: e.AgentID, Type: e.Type, Code: api.EventCode(e.Code),
+		Message: e.Message, Metadata: api.Object(e.Metadata),
+	}
+}
+
+func (a *API) listPorts(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	ports, err := a.cfg.Streams.Ports(c.Request.Context(), callerOf(c), id)
+	if err != nil {
+		return err
+	}
+	return ok(c, each(ports, renderPort))
+}
+
+func (a *API) addPort(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	in, _, err := bind[api.AddPort](c, maxJSONBody)
+	if err != nil {
+		return err
+	}
+	port, err := a.cfg.Streams.AddPort(c.Request.Context(), callerOf(c), id, in.Port, in.Label)
+	if err != nil {
+		return err
+	}
+	return created(c, renderPort(port))
+}
+
+func (a *API) removePort(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	q, err := queryOf(c, "port")
+	if err != nil {
+		return err
+	}
+	port, err := integerOf(q, "port", 1, 65535)
+	switch {
+	case err != nil:
+		return err
+	case port == nil:
+		return invalid("port required", "the query parameter port says which")
+	}
+	if err := a.cfg.Streams.RemovePort(c.Request.Context(), callerOf(c), id, *port); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+func renderPort(p service.Port) api.Port {
+	return api.Port{Port: p.Port, Protocol: p.Protocol, Process: p.Process, URL: p.URL, Label: p.Label}
+}

@@ -1,0 +1,542 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// fakeProcess is a command whose output a test gives out piece by piece.
+type fakeProcess struct {
+	pieces chan service.Piece
+	closed chan struct{}
+	once   sync.Once
+	input  chan string // what came in, in words
+}
+
+func newProcess() *fakeProcess {
+	return &fakeProcess{pieces: make(chan service.Piece), closed: make(chan struct{}), input: make(chan string, 16)}
+}
+
+func (p *fakeProcess) Next() (service.Piece, error) {
+	select {
+	case piece := <-p.pieces:
+		return piece, nil
+	case <-p.closed:
+		return service.Piece{}, errors.New("closed")
+	}
+}
+
+// write gives out output, and reports whether anybody took it.
+func (p *fakeProcess) write(stream string, data []byte) bool {
+	select {
+	case p.pieces <- service.Piece{Stream: stream, Data: data}:
+		return true
+	case <-p.closed:
+		return false
+	}
+}
+
+func (p *fakeProcess) exit(code int) { p.pieces <- service.Piece{Exit: &service.Exit{ExitCode: code}} }
+
+func (p *fakeProcess) came(words string) error {
+	select {
+	case p.input <- words:
+		return nil
+	case <-p.closed:
+		return errors.New("closed")
+	}
+}
+
+func (p *fakeProcess) Stdin(b []byte) error     { return p.came("stdin " + string(b)) }
+func (p *fakeProcess) CloseStdin() error        { return p.came("eof") }
+func (p *fakeProcess) Signal(name string) error { return p.came("signal " + name) }
+func (p *fakeProcess) Resize(cols, rows uint16) error {
+	return p.came(fmt.Sprintf("%dx%d", cols, rows))
+}
+func (p *fakeProcess) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+// streamOn begins an exec/stream on an in-memory connection.
+func streamOn(t *testing.T, r *rig, p *fakeProcess) net.Conn {
+	t.Helper()
+	r.streams.stream = func(ctx context.Context, _ service.Exec, _ bool) (service.Process, error) {
+		context.AfterFunc(ctx, func() { p.Close() })
+		return p, nil
+	}
+	conn := r.onPipe(t)
+	body := `{"cmd":"x"}`
+	fmt.Fprintf(conn, "POST /v1/sandboxes/%s/exec/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer tenant\r\nContent-Length: %d\r\n\r\n%s", testID, len(body), body)
+	return conn
+}
+
+// TestQuietStreamIsKeptAlive: the header comes before any output, a comment
+// every 15 seconds, and each event as soon as it happens.
+func TestQuietStreamIsKeptAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, p := newRig(t), newProcess()
+		conn := streamOn(t, r, p)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
+			t.Fatalf("%+v, %v", resp, err)
+		}
+		start := time.Now()
+		lines := bufio.NewReader(resp.Body)
+		line := func(want string) {
+			t.Helper()
+			if got, err := lines.ReadString('\n'); err != nil || got != want+"\n" {
+				t.Fatalf("%q, %v; want %q", got, err, want)
+			}
+		}
+		for i := 1; i <= 3; i++ {
+			line(": ping")
+			line("")
+			if got := time.Since(start); got != time.Duration(i)*15*time.Second {
+				t.Fatalf("ping %d came after %s", i, got)
+			}
+		}
+		go func() {
+			p.write("stdout", []byte("a\xe2\x82"))
+			p.write("stderr", []byte("<\n>"))
+			p.write("stdout", []byte("\xac\x00"))
+			p.write("stdout", []byte{0xc3})
+			p.exit(3)
+		}()
+		for _, want := range []string{
+			"event: stdout", `data: {"data":"a"}`, "",
+			"event: stderr", `data: {"data":"<\n>"}`, "",
+			"event: stdout", `data: {"data":"€\u0000"}`, "",
+			"event: stdout", `data: {"data":"ww==","encoding":"base64"}`, "",
+			"event: exit", `data: {"exit_code":3,"duration_ms":0,"timed_out":false}`, "",
+		} {
+			line(want)
+		}
+		if _, err := lines.ReadString('\n'); !errors.Is(err, io.EOF) {
+			t.Fatalf("more came: %v", err)
+		}
+		conn.Close()
+	})
+}
+
+// TestStalledListenerHoldsUpTheProcess: what nobody reads is not read from the
+// process either, and after a while the process is ended.
+func TestStalledListenerHoldsUpTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, p := newRig(t), newProcess()
+		conn := streamOn(t, r, p)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != 200 {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		taken := 0
+		for p.write("stdout", make([]byte, 64<<10)) {
+			taken++
+		}
+		if took := time.Since(start); took < stallTimeout || took > stallTimeout+pingEvery {
+			t.Errorf("the process lived for %s", took)
+		}
+		if taken > 2 {
+			t.Errorf("%d pieces were taken for a client that reads nothing", taken)
+		}
+		conn.Close()
+	})
+}
+
+func TestStreamThatBreaksOff(t *testing.T) {
+	r, p := newRig(t), newProcess()
+	r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) { return p, nil }
+	go func() {
+		p.write("stdout", []byte("x"))
+		p.Close()
+	}()
+	w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec/stream", "tenant", `{"cmd":"x"}`)
+	if want := "event: stdout\ndata: {\"data\":\"x\"}\n\nevent: error\ndata: {\"error\":\"agent unreachable\",\"detail\":\"the stream broke off\"}\n\n"; w.Body.String() != want {
+		t.Errorf("got %q", w.Body.String())
+	}
+	r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) {
+		return nil, &service.Error{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
+	}
+	w = r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec/stream", "tenant", `{"cmd":"x"}`)
+	if w.Code != 409 || errorOf(t, w).Error != "sandbox not running (paused or hibernated) — resume/wake it first" {
+		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}
+
+// dial opens a WebSocket to the rig.
+func (r *rig) dial(t *testing.T, path string) *websocket.Conn {
+	t.Helper()
+	ws, resp, err := websocket.Dial(t.Context(), r.server().URL+"/v1/sandboxes/"+testID+path, &websocket.DialOptions{
+		HTTPHeader: http.Header{"Authorization": {"Bearer tenant"}, "Origin": {"https://elsewhere.example"}},
+	})
+	if err != nil {
+		t.Fatalf("%v, %+v", err, resp)
+	}
+	t.Cleanup(func() { ws.CloseNow() })
+	ws.SetReadLimit(-1)
+	return ws
+}
+
+// TestGarbageOnWebSockets: each kind of it has its close code, and ends the
+// process.
+func TestGarbageOnWebSockets(t *testing.T) {
+	text, binary := websocket.MessageText, websocket.MessageBinary
+	request := []byte(`{"cmd":"cat"}`)
+	type message struct {
+		kind websocket.MessageType
+		data []byte
+	}
+	for name, c := range map[string]struct {
+		path string
+		in   []message
+		code websocket.StatusCode
+	}{
+		"ws: a binary request":        {"/exec/ws", []message{{binary, request}}, 1003},
+		"ws: no JSON":                 {"/exec/ws", []message{{text, []byte("ls")}}, 1008},
+		"ws: no command":              {"/exec/ws", []message{{text, []byte("{}")}}, 1008},
+		"ws: a request too long":      {"/exec/ws", []message{{text, make([]byte, maxExecBody+1)}}, 1009},
+		"ws: a binary frame":          {"/exec/ws", []message{{text, request}, {binary, []byte("x")}}, 1003},
+		"ws: a frame that is none":    {"/exec/ws", []message{{text, request}, {text, []byte("x")}}, 1008},
+		"ws: an array":                {"/exec/ws", []message{{text, request}, {text, []byte("[]")}}, 1008},
+		"ws: an unknown type":         {"/exec/ws", []message{{text, request}, {text, []byte(`{"type":"reboot"}`)}}, 1008},
+		"ws: a resize":                {"/exec/ws", []message{{text, request}, {text, []byte(`{"type":"resize","cols":1,"rows":1}`)}}, 1008},
+		"ws: an unknown signal":       {"/exec/ws", []message{{text, request}, {text, []byte(`{"type":"signal","signal":"9"}`)}}, 1008},
+		"ws: no base64":               {"/exec/ws", []message{{text, request}, {text, []byte(`{"type":"stdin","data":"!","encoding":"base64"}`)}}, 1008},
+		"ws: another encoding":        {"/exec/ws", []message{{text, request}, {text, []byte(`{"type":"stdin","data":"!","encoding":"hex"}`)}}, 1008},
+		"ws: a number for a text":     {"/exec/ws", []message{{text, request}, {text, []byte(`{"type":"stdin","data":1}`)}}, 1008},
+		"ws: a frame too long":        {"/exec/ws", []message{{text, request}, {text, make([]byte, maxFrame+1)}}, 1009},
+		"pty: a frame that is none":   {"/exec/pty", []message{{text, []byte("x")}}, 1008},
+		"pty: stdin as a frame":       {"/exec/pty", []message{{text, []byte(`{"type":"stdin","data":"x"}`)}}, 1008},
+		"pty: no columns":             {"/exec/pty", []message{{text, []byte(`{"type":"resize","cols":0,"rows":1}`)}}, 1008},
+		"pty: too many rows":          {"/exec/pty", []message{{text, []byte(`{"type":"resize","cols":1,"rows":1001}`)}}, 1008},
+		"pty: a negative size":        {"/exec/pty", []message{{text, []byte(`{"type":"resize","cols":-1,"rows":1}`)}}, 1008},
+		"pty: too much at once":       {"/exec/pty", []message{{binary, make([]byte, maxFrame+1)}}, 1009},
+		"lsp: a binary message":       {"/lsp/python", []message{{binary, []byte("{}")}}, 1003},
+		"lsp: no JSON":                {"/lsp/python", []message{{text, []byte("Content-Length: 2\r\n\r\n{}")}}, 1008},
+		"lsp: a message without end ": {"/lsp/python", []message{{text, make([]byte, maxRPCMessage+1)}}, 1009},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, p := newRig(t), newProcess()
+			started := false
+			start := func() (service.Process, error) { started = true; return p, nil }
+			r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) { return start() }
+			r.streams.terminal = func(service.Terminal) (service.Process, error) { return start() }
+			r.streams.lsp = func(string) (service.Process, error) { return start() }
+			ws := r.dial(t, c.path)
+			for _, m := range c.in {
+				_ = ws.Write(t.Context(), m.kind, m.data) // it may be closed half way
+			}
+			var err error
+			for err == nil {
+				_, _, err = ws.Read(t.Context())
+			}
+			if got := websocket.CloseStatus(err); got != c.code {
+				t.Errorf("closed with %d, want %d: %v", got, c.code, err)
+			}
+			if started {
+				<-p.closed
+			}
+		})
+	}
+}
+
+// TestWebSocketEnds: how each of the ends of a process shows.
+func TestWebSocketEnds(t *testing.T) {
+	r, p := newRig(t), newProcess()
+	r.streams.terminal = func(in service.Terminal) (service.Process, error) {
+		if in != (service.Terminal{Cmd: "top", Cwd: "/", User: "me", Cols: 100, Rows: defaultRows}) {
+			t.Errorf("%+v", in)
+		}
+		return p, nil
+	}
+	ws := r.dial(t, "/exec/pty?cmd=top&cwd=/&user=me&cols=100")
+	go func() {
+		p.write("stdout", []byte{0x1b, 0xff})
+		p.exit(130)
+	}()
+	kind, data, err := ws.Read(t.Context())
+	if err != nil || kind != websocket.MessageBinary || string(data) != "\x1b\xff" {
+		t.Fatalf("%v %q, %v", kind, data, err)
+	}
+	if _, data, err = ws.Read(t.Context()); err != nil || string(data) != `{"type":"exit","exit_code":130}` {
+		t.Fatalf("%q, %v", data, err)
+	}
+	if _, _, err = ws.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+		t.Fatal(err)
+	}
+	<-p.closed
+
+	// The client's own end.
+	p = newProcess()
+	ws = r.dial(t, "/exec/pty?cmd=top&cwd=/&user=me&cols=100")
+	ws.CloseNow()
+	<-p.closed
+
+	// A language server that dies.
+	p = newProcess()
+	r.streams.lsp = func(string) (service.Process, error) { return p, nil }
+	ws = r.dial(t, "/lsp/python")
+	go func() {
+		p.write("stderr", []byte("Traceback"))
+		p.exit(1)
+	}()
+	_, _, err = ws.Read(t.Context())
+	var closed websocket.CloseError
+	if !errors.As(err, &closed) || closed.Code != websocket.StatusInternalError || closed.Reason != "the language server ended with code 1" {
+		t.Fatal(err)
+	}
+	// One that speaks something else.
+	p = newProcess()
+	ws = r.dial(t, "/lsp/python")
+	go p.write("stdout", []byte("hello\r\n\r\n"))
+	if _, _, err = ws.Read(t.Context()); !errors.As(err, &closed) || closed.Reason != "the language server does not speak its protocol" {
+		t.Fatal(err)
+	}
+}
+
+func TestWebSocketIsRefusedByAStatus(t *testing.T) {
+	r := newRig(t)
+	r.sandboxes.get = func(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+		if id != testID {
+			return service.Sandbox{}, service.NotFound()
+		}
+		return testSandbox(), nil
+	}
+	for _, path := range []string{"/exec/pty", "/exec/ws", "/lsp/python"} {
+		w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+path, "tenant", "")
+		if w.Code != 426 || errorOf(t, w).Error != "upgrade required" || w.Header().Get("Upgrade") != "websocket" {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+		if w := r.call(http.MethodGet, "/v1/sandboxes/"+testID[1:]+path, "tenant", ""); w.Code != 404 {
+			t.Errorf("%s of nobody's: %d", path, w.Code)
+		}
+	}
+	up := []string{"Connection", "keep-alive, Upgrade", "Upgrade", "websocket"}
+	for query, message := range map[string]string{
+		"cols=0": "invalid cols", "rows=1001": "invalid rows", "cols=x": "invalid cols", "rows=": "invalid rows", "cols=-1": "invalid cols",
+		"cols=1&cols=2": "invalid cols", "cmd=a;b%": "invalid query",
+	} {
+		if w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/exec/pty?"+query, "tenant", "", up...); w.Code != 400 || errorOf(t, w).Error != message {
+			t.Errorf("%s: %d %s", query, w.Code, w.Body)
+		}
+	}
+	r.streams.lsp = func(lang string) (service.Process, error) {
+		return nil, &service.Error{Code: service.ENotFound, Message: "no language server for " + lang}
+	}
+	if w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/lsp/cobol", "tenant", "", up...); w.Code != 404 || errorOf(t, w).Error != "no language server for cobol" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	r.streams.rouse = func(string) error {
+		return &service.Error{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
+	}
+	if w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/exec/ws", "tenant", "", up...); w.Code != 409 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestCredentialAsSubprotocol(t *testing.T) {
+	for name, c := range map[string]struct {
+		header http.Header
+		want   string
+	}{
+		"one":               {http.Header{"Sec-Websocket-Protocol": {"berth.v1, bearer.tenant"}}, "Bearer tenant"},
+		"on a line each":    {http.Header{"Sec-Websocket-Protocol": {"bearer.tenant", "berth.v1"}}, "Bearer tenant"},
+		"two":               {http.Header{"Sec-Websocket-Protocol": {"bearer.tenant,bearer.other"}}, ""},
+		"none":              {http.Header{"Sec-Websocket-Protocol": {"berth.v1"}}, ""},
+		"beside the header": {http.Header{"Sec-Websocket-Protocol": {"bearer.other"}, "Authorization": {"Bearer tenant"}}, "Bearer tenant"},
+	} {
+		bearerOfSocket(c.header)
+		if got := c.header.Get("Authorization"); got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+const handshake = "GET /v1/sandboxes/" + testID + "/exec/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer tenant\r\nConnection: Upgrade\r\n" +
+	"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+
+// serverFrame reads one short frame of a server.
+func serverFrame(t *testing.T, r *bufio.Reader) (opcode byte, payload []byte) {
+	t.Helper()
+	head := make([]byte, 2)
+	if _, err := io.ReadFull(r, head); err != nil {
+		t.Fatal(err)
+	}
+	payload = make([]byte, head[1]&0x7f)
+	if _, err := io.ReadFull(r, payload); err != nil {
+		t.Fatal(err)
+	}
+	return head[0] & 0x0f, payload
+}
+
+// TestSilentWebSockets: a client that sends no request, one that answers no
+// ping, and one that takes nothing.
+func TestSilentWebSockets(t *testing.T) {
+	open := func(t *testing.T, path string) (*fakeProcess, net.Conn, *bufio.Reader) {
+		r, p := newRig(t), newProcess()
+		r.streams.terminal = func(service.Terminal) (service.Process, error) { return p, nil }
+		conn := r.onPipe(t)
+		fmt.Fprintf(conn, handshake, path)
+		in := bufio.NewReader(conn)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil || resp.StatusCode != 101 {
+			t.Fatalf("%+v, %v", resp, err)
+		}
+		return p, conn, in
+	}
+	t.Run("no request", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, conn, in := open(t, "ws")
+			start := time.Now()
+			op, payload := serverFrame(t, in)
+			if op != 8 || binary.BigEndian.Uint16(payload) != 1008 || time.Since(start) != firstFrameIn {
+				t.Errorf("opcode %d %q after %s", op, payload, time.Since(start))
+			}
+			conn.Close()
+		})
+	})
+	t.Run("no pong", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p, conn, in := open(t, "pty")
+			start := time.Now()
+			if op, _ := serverFrame(t, in); op != 9 || time.Since(start) != socketPingEvery {
+				t.Errorf("opcode %d after %s", op, time.Since(start))
+			}
+			<-p.closed
+			if took := time.Since(start); took != socketPingEvery+socketPongIn {
+				t.Errorf("ended after %s", took)
+			}
+			conn.Close()
+		})
+	})
+	t.Run("nothing is taken", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p, conn, _ := open(t, "pty")
+			start := time.Now()
+			taken := 0
+			for p.write("stdout", make([]byte, 64<<10)) {
+				taken++
+			}
+			if took := time.Since(start); took > stallTimeout || taken > 2 {
+				t.Errorf("%d pieces were taken, in %s", taken, took)
+			}
+			conn.Close()
+		})
+	})
+}
+
+// A process that reads nothing holds up its client's input, which is no reason
+// to think that the client is gone.
+func TestProcessThatReadsNothing(t *testing.T) {
+	r, p := newRig(t), newProcess()
+	p.input = make(chan string) // takes one at a time
+	r.streams.terminal = func(service.Terminal) (service.Process, error) { return p, nil }
+	ws := r.dial(t, "/exec/pty")
+	go func() {
+		for range 3 {
+			_ = ws.Write(t.Context(), websocket.MessageBinary, []byte("x"))
+		}
+	}()
+	for range 3 {
+		if got := <-p.input; got != "stdin x" {
+			t.Fatalf("%q", got)
+		}
+	}
+	go p.exit(0)
+	if _, data, err := ws.Read(t.Context()); err != nil || !json.Valid(data) {
+		t.Fatalf("%q, %v", data, err)
+	}
+}
+
+func TestQueriesOfLogsAndEvents(t *testing.T) {
+	r := newRig(t)
+	r.streams.logs = func(q service.LogQuery) (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader(fmt.Sprintf("%s %d\n", q.Stream, q.Tail))), nil
+	}
+	r.streams.events = func(q service.EventQuery) ([]service.Event, error) {
+		e := service.Event{Time: q.Since, Type: "sandbox.paused", Code: "ok"}
+		if q.Tail != nil {
+			e.Message = fmt.Sprint(*q.Tail)
+		}
+		return []service.Event{e}, nil
+	}
+	base := "/v1/sandboxes/" + testID
+	for target, want := range map[string]string{
+		"/logs": "both 0\n", "/logs?stream=console&tail=7": "console 7\n", "/logs?follow=0": "both 0\n", "/logs?follow=false&tail=100000": "both 100000\n",
+		"/events?tail=0":                            `"message":"0"`,
+		"/events?tail=512":                          `"message":"512"`,
+		"/events?since=2026-11-20T13:05:09.412Z":    `"ts":"2026-11-20T13:05:09.412Z"`,
+		"/events?since=2026-11-20T14:05:09%2B01:00": `"ts":"2026-11-20T13:05:09.000Z"`,
+		"/events": `"metadata":{}`,
+	} {
+		if w := r.call(http.MethodGet, base+target, "tenant", ""); w.Code != 200 || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body)
+		}
+	}
+	for target, message := range map[string]string{
+		"/logs?stream=all": "invalid stream", "/logs?stream=": "invalid stream", "/logs?tail=0": "invalid tail", "/logs?tail=-1": "invalid tail",
+		"/logs?tail=100001": "invalid tail", "/logs?follow=yes": "invalid follow", "/logs?tail=1&tail=2": "invalid tail", "/logs?%zz": "invalid query",
+		"/events?tail=513": "invalid tail", "/events?tail=x": "invalid tail", "/events?since=yesterday": "invalid since",
+		"/events?since=1700000000": "invalid since", "/events?follow=2": "invalid follow", "/events?since=a&since=b": "invalid since",
+	} {
+		if w := r.call(http.MethodGet, base+target, "tenant", ""); w.Code != 400 || errorOf(t, w).Error != message {
+			t.Errorf("%s: %d %s, want %q", target, w.Code, w.Body, message)
+		}
+	}
+	// A browser that connects again says how far it has come.
+	w := r.call(http.MethodGet, base+"/events?since=2020-01-01T00:00:00Z", "tenant", "", "Last-Event-ID", "2026-11-20T13:05:09.412Z")
+	if !strings.Contains(w.Body.String(), `"ts":"2026-11-20T13:05:09.412Z"`) {
+		t.Errorf("%s", w.Body)
+	}
+}
+
+// listOf follows a list that ends.
+type listOf[T any] struct{ left []T }
+
+func (l *listOf[T]) Next() (T, error) {
+	if len(l.left) == 0 {
+		var zero T
+		return zero, io.EOF
+	}
+	v := l.left[0]
+	l.left = l.left[1:]
+	return v, nil
+}
+
+func (*listOf[T]) Close() error { return nil }
+
+func TestFollowing(t *testing.T) {
+	r := newRig(t)
+	at := time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC)
+	r.streams.follow = func(service.LogQuery) (service.Follower[service.LogLine], error) {
+		return &listOf[service.LogLine]{[]service.LogLine{{Stream: "stdout", Line: "a", Time: at}, {Stream: "console", Line: "\r<b>", Partial: true}}}, nil
+	}
+	r.streams.watch = func(service.EventQuery) (service.Follower[service.Event], error) {
+		return &listOf[service.Event]{[]service.Event{{Time: at, SandboxID: testID, Type: "sandbox.paused", Code: "ok"}}}, nil
+	}
+	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/logs?follow=true", "tenant", "")
+	if want := "event: stdout\ndata: {\"line\":\"a\",\"ts\":\"2026-11-20T13:05:09.412Z\"}\n\nevent: console\ndata: {\"line\":\"\\r<b>\",\"partial\":true}\n\n"; w.Body.String() != want {
+		t.Errorf("%q", w.Body)
+	}
+	w = r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/events?follow=1", "tenant", "")
+	if !strings.HasPrefix(w.Body.String(), "event: ev\nid: 2026-11-20T13:05:09.412Z\ndata: {\"ts\":\"2026-11-20T13:05:09.412Z\",") {
+		t.Errorf("%q", w.Body)
+	}
+}

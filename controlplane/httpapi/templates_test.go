@@ -1,0 +1,113 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+var _ Templates = (*service.Templates)(nil)
+
+// fakeTemplates answers with what a test set.
+type fakeTemplates struct {
+	Templates // of which whatever a test does not set panics, as a 500
+
+	build func(in service.BuildTemplate) (service.Build, error)
+	get   func(id string) (service.Build, error)
+	text  string
+	lines []string
+}
+
+func (f *fakeTemplates) ListTemplates(context.Context, service.Caller, service.ListOptions) ([]service.Template, string, error) {
+	return []service.Template{{Name: "base", Status: "ready"}}, "", nil
+}
+
+func (f *fakeTemplates) GetTemplate(_ context.Context, _ service.Caller, name string) (service.Template, error) {
+	if name != "base" {
+		return service.Template{}, service.NotFound()
+	}
+	return service.Template{Name: name, Status: "ready"}, nil
+}
+
+func (f *fakeTemplates) BuildTemplate(_ context.Context, _ service.Caller, in service.BuildTemplate) (service.Build, error) {
+	return f.build(in)
+}
+
+func (f *fakeTemplates) DeleteTemplate(_ context.Context, _ service.Caller, name string) error {
+	if name == "used" {
+		return &service.Error{Code: service.EConflict, Message: "template in use"}
+	}
+	return nil
+}
+
+func (f *fakeTemplates) ListBuilds(context.Context, service.Caller, string, service.ListOptions) ([]service.Build, string, error) {
+	return nil, "", nil
+}
+
+func (f *fakeTemplates) GetBuild(_ context.Context, _ service.Caller, id string) (service.Build, error) {
+	return f.get(id)
+}
+
+func (f *fakeTemplates) BuildLogs(context.Context, service.Caller, string) (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader(f.text)), nil
+}
+
+func (f *fakeTemplates) FollowBuildLogs(context.Context, service.Caller, string) (service.Follower[string], error) {
+	return &fakeLines{left: f.lines}, nil
+}
+
+type fakeLines struct{ left []string }
+
+func (f *fakeLines) Next() (string, error) {
+	if len(f.left) == 0 {
+		return "", io.EOF
+	}
+	line := f.left[0]
+	f.left = f.left[1:]
+	return line, nil
+}
+
+func (f *fakeLines) Close() error { return nil }
+
+func TestTemplateRoutes(t *testing.T) {
+	r := newRig(t)
+	r.templates.build = func(in service.BuildTemplate) (service.Build, error) {
+		if in.Name != "web" || in.From != "base" || in.Ready.Port != 80 || in.Env["A"] != "b" || in.MemoryMB != 512 || in.Idempotency.Key != "k" {
+			t.Errorf("%+v", in)
+		}
+		return service.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
+	}
+	r.templates.get = func(id string) (service.Build, error) {
+		return service.Build{ID: id, Template: "web", Status: "failed", Error: "no", FinishedAt: time.Unix(1, 0)}, nil
+	}
+	r.templates.text, r.templates.lines = "one\ntwo\n", []string{"one", "two"}
+	for _, c := range []struct {
+		method, path, body string
+		header             []string
+		status             int
+		says               string
+	}{
+		{"GET", "/v1/templates", "", nil, 200, `"name":"base"`},
+		{"GET", "/v1/templates/base", "", nil, 200, `"status":"ready"`},
+		{"GET", "/v1/templates/none", "", nil, 404, "not found"},
+		{"POST", "/v1/templates/build", `{"name":"web","from":"base","env":{"A":"b"},"ready":{"port":80},"memory_mb":512}`, []string{"Idempotency-Key", "k"}, 202, `"error":null`},
+		{"POST", "/v1/templates/build", `{"name":1}`, nil, 400, "invalid json"},
+		{"POST", "/v1/templates/build", `{"name":"web","files":{"a":1}}`, nil, 400, "files must be a string map"},
+		{"POST", "/v1/templates/build", "", nil, 411, ""},
+		{"DELETE", "/v1/templates/used", "", nil, 409, "template in use"},
+		{"DELETE", "/v1/templates/web", "", nil, 204, ""},
+		{"GET", "/v1/templates/web/builds", "", nil, 200, "[]"},
+		{"GET", "/v1/builds/bld-1", "", nil, 200, `"error":"no"`},
+		{"GET", "/v1/builds/bld-1/logs", "", []string{"Accept", "text/plain"}, 200, "one\ntwo\n"},
+		{"GET", "/v1/builds/bld-1/logs", "", nil, 200, "event: log\ndata: {\"line\":\"two\"}\n\nevent: end\ndata: {\"status\":\"failed\",\"error\":\"no\"}\n\n"},
+	} {
+		w := r.call(c.method, c.path, "tenant", c.body, c.header...)
+		if w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
+			t.Errorf("%s %s: %d %s", c.method, c.path, w.Code, w.Body)
+		}
+	}
+}

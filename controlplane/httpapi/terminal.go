@@ -1,0 +1,301 @@
+package httpapi
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// The size of a terminal.
+const (
+	defaultCols, defaultRows = 80, 24
+	maxTerminal              = 1000
+)
+
+// openTerminal bridges a WebSocket with a terminal: binary messages are its
+// bytes, both ways, and text messages are frames.
+func (a *API) openTerminal(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	if err := a.requireUpgrade(c, id); err != nil {
+		return err
+	}
+	q, err := queryOf(c, "cmd", "cols", "rows", "cwd", "user")
+	if err != nil {
+		return err
+	}
+	in := service.Terminal{Cmd: q.Get("cmd"), Cwd: q.Get("cwd"), User: q.Get("user"), Cols: defaultCols, Rows: defaultRows}
+	for name, to := range map[string]*uint16{"cols": &in.Cols, "rows": &in.Rows} {
+		if !q.Has(name) {
+			continue
+		}
+		n, err := strconv.ParseUint(q.Get(name), 10, 16)
+		if err != nil || n < 1 || n > maxTerminal {
+			return invalid("invalid "+name, name+" must be from 1 to 1000")
+		}
+		*to = uint16(n)
+	}
+	p, err := a.cfg.Streams.OpenTerminal(c.Request.Context(), callerOf(c), id, in)
+	if err != nil {
+		return err
+	}
+	s, err := accept(c)
+	if err != nil {
+		_ = p.Close()
+		return nil //nolint:nilerr // answered
+	}
+	s.bridge(p, func(kind websocket.MessageType, data []byte) error {
+		if kind == websocket.MessageBinary {
+			return p.Stdin(data)
+		}
+		return control(p, data, "resize", "signal")
+	}, func() error {
+		for {
+			piece, err := p.Next()
+			switch {
+			case err != nil:
+				return err
+			case piece.Exit != nil:
+				return s.send(exitFrame(piece.Exit))
+			}
+			if err := s.write(websocket.MessageBinary, piece.Data); err != nil {
+				return err
+			}
+		}
+	})
+	return nil
+}
+
+// execSocket bridges a WebSocket with a command, which its first message names.
+func (a *API) execSocket(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	if err := a.requireUpgrade(c, id); err != nil {
+		return err
+	}
+	// Whether there is a sandbox to run it in is told by a status.
+	if err := a.cfg.Streams.Rouse(c.Request.Context(), callerOf(c), id); err != nil {
+		return err
+	}
+	s, err := accept(c)
+	if err != nil {
+		return nil //nolint:nilerr // answered
+	}
+	in, err := s.firstFrame()
+	if err != nil {
+		s.close(err)
+		return nil
+	}
+	p, err := a.cfg.Streams.Stream(c.Request.Context(), callerOf(c), id, in, true)
+	if err != nil {
+		s.close(service.AsError(err))
+		return nil
+	}
+	s.bridge(p, func(kind websocket.MessageType, data []byte) error {
+		if kind != websocket.MessageText {
+			return refuse(websocket.StatusUnsupportedData, "only text messages are taken here")
+		}
+		return control(p, data, "stdin", "eof", "signal")
+	}, func() error { return s.pump(p) })
+	return nil
+}
+
+// firstFrame is the request of exec/ws. A client that sends none in time is
+// refused.
+func (s *socket) firstFrame() (service.Exec, error) {
+	s.ws.SetReadLimit(maxExecBody)
+	defer s.ws.SetReadLimit(maxFrame)
+	late := time.AfterFunc(firstFrameIn, func() { s.close(refuse(websocket.StatusPolicyViolation, "no request came")) })
+	defer late.Stop()
+	kind, data, err := s.ws.Read(s.ctx)
+	switch {
+	case err != nil:
+		return service.Exec{}, err
+	case kind != websocket.MessageText:
+		return service.Exec{}, refuse(websocket.StatusUnsupportedData, "only text messages are taken here")
+	}
+	var in api.Exec
+	if err := decodeJSON(data, &in); err != nil {
+		return service.Exec{}, err
+	}
+	return execOf(in)
+}
+
+// pump passes on what a command writes as frames, and its end.
+func (s *socket) pump(p service.Process) error {
+	return pump(p, func(stream string, o api.Output) error {
+		return s.send(api.Frame{Type: stream, Data: o.Data, Encoding: o.Encoding})
+	}, func(e *service.Exit) error { return s.send(exitFrame(e)) })
+}
+
+// pump gives what a command writes to output, in pieces of text where it is
+// text, and its end to exit.
+func pump(p service.Process, output func(stream string, o api.Output) error, exit func(*service.Exit) error) error {
+	texts := map[string]*splitter{service.Stdout: {}, service.Stderr: {}}
+	flush := func() error {
+		for _, stream := range []string{service.Stdout, service.Stderr} {
+			if o, ok := texts[stream].end(); ok {
+				if err := output(stream, o); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	for {
+		piece, err := p.Next()
+		switch {
+		case err != nil:
+			return errors.Join(flush(), err)
+		case piece.Exit != nil:
+			if err := flush(); err != nil {
+				return err
+			}
+			return exit(piece.Exit)
+		}
+		if o, ok := texts[piece.Stream].next(piece.Data); ok {
+			if err := output(piece.Stream, o); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func exitFrame(e *service.Exit) api.Frame {
+	return api.Frame{Type: "exit", ExitCode: &e.ExitCode, DurationMS: e.DurationMS, TimedOut: e.TimedOut}
+}
+
+// control does what a text frame of the client says, if it is of one of the
+// types that the route takes.
+func control(p service.Process, data []byte, types ...string) error {
+	var f api.Frame
+	if err := json.Unmarshal(data, &f); err != nil {
+		return refuse(websocket.StatusPolicyViolation, "a frame must be a JSON object such as {\"type\":\"…\"}")
+	}
+	known := false
+	for _, t := range types {
+		known = known || t == f.Type
+	}
+	if !known {
+		return refuse(websocket.StatusPolicyViolation, "unknown type of frame")
+	}
+	switch f.Type {
+	case "stdin":
+		raw := []byte(f.Data)
+		switch f.Encoding {
+		case "":
+		case "base64":
+			var err error
+			if raw, err = base64.StdEncoding.DecodeString(f.Data); err != nil {
+				return refuse(websocket.StatusPolicyViolation, "data is not base64")
+			}
+		default:
+			return refuse(websocket.StatusPolicyViolation, "unknown encoding")
+		}
+		return p.Stdin(raw)
+	case "eof":
+		return p.CloseStdin()
+	case "signal":
+		name, ok := service.SignalName(f.Signal)
+		if !ok {
+			return refuse(websocket.StatusPolicyViolation, "unknown signal")
+		}
+		return p.Signal(name)
+	case "resize":
+		if f.Cols < 1 || f.Cols > maxTerminal || f.Rows < 1 || f.Rows > maxTerminal {
+			return refuse(websocket.StatusPolicyViolation, "cols and rows must be from 1 to 1000")
+		}
+		return p.Resize(f.Cols, f.Rows)
+	}
+	return nil
+}
+
+// openLanguageServer bridges a WebSocket with a language server: each text
+// message is one message of its protocol, without the header.
+func (a *API) openLanguageServer(c *gin.Context) error {
+	id, err := sandboxParam(c)
+	if err != nil {
+		return err
+	}
+	if err := a.requireUpgrade(c, id); err != nil {
+		return err
+	}
+	lang := c.Param("lang")
+	p, err := a.cfg.Streams.LanguageServer(c.Request.Context(), callerOf(c), id, shorten(lang))
+	if err != nil {
+		return err
+	}
+	s, err := accept(c)
+	if err != nil {
+		_ = p.Close()
+		return nil //nolint:nilerr // answered
+	}
+	s.ws.SetReadLimit(maxRPCMessage)
+	s.bridge(p, func(kind websocket.MessageType, data []byte) error {
+		if kind != websocket.MessageText {
+			return refuse(websocket.StatusUnsupportedData, "only text messages are taken here")
+		}
+		if !json.Valid(data) {
+			return refuse(websocket.StatusPolicyViolation, "a message must be JSON")
+		}
+		return p.Stdin(frameRPC(data))
+	}, func() error {
+		from := &stdoutOf{p: p}
+		messages := bufio.NewReader(from)
+		for {
+			m, err := readRPC(messages)
+			switch {
+			case errors.Is(err, errRPC):
+				return refuse(websocket.StatusInternalError, "the language server does not speak its protocol")
+			case err != nil && from.exit != nil:
+				return refuse(websocket.StatusInternalError, "the language server ended with code "+strconv.Itoa(from.exit.ExitCode))
+			case err != nil:
+				return err
+			}
+			if err := s.write(websocket.MessageText, m); err != nil {
+				return err
+			}
+		}
+	})
+	return nil
+}
+
+// stdoutOf reads what a process writes to its standard output.
+type stdoutOf struct {
+	p    service.Process
+	left []byte
+	exit *service.Exit
+}
+
+// Read implements io.Reader.
+func (r *stdoutOf) Read(p []byte) (int, error) {
+	for len(r.left) == 0 {
+		piece, err := r.p.Next()
+		switch {
+		case err != nil:
+			return 0, err
+		case piece.Exit != nil:
+			r.exit = piece.Exit
+			return 0, io.EOF
+		case piece.Stream == service.Stdout:
+			r.left = piece.Data
+		}
+	}
+	n := copy(p, r.left)
+	r.left = r.left[n:]
+	return n, nil
+}

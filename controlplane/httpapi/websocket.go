@@ -1,0 +1,220 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// Limits of a WebSocket.
+const (
+	socketPingEvery = 20 * time.Second
+	socketPongIn    = 20 * time.Second
+	firstFrameIn    = 30 * time.Second // of exec/ws: the request
+	maxFrame        = 1 << 20          // of a message from a client
+	maxReason       = 120              // bytes; the protocol has room for 123
+)
+
+// Subprotocols. A browser can set no header on a WebSocket, so it sends its
+// credential as a second subprotocol beside our own, which is the one selected:
+// the credential itself is repeated nowhere.
+const (
+	subprotocol       = "berth.v1"
+	subprotocolBearer = "bearer."
+)
+
+// bearerOfSocket makes a credential that came as a subprotocol into one that
+// came in the header. Given twice, it counts as none.
+func bearerOfSocket(h http.Header) {
+	if len(h.Values("Authorization")) > 0 {
+		return
+	}
+	var offered, tokens []string
+	for _, line := range h.Values("Sec-WebSocket-Protocol") {
+		for p := range strings.SplitSeq(line, ",") {
+			p = strings.TrimSpace(p)
+			if token, ok := strings.CutPrefix(p, subprotocolBearer); ok {
+				tokens = append(tokens, token)
+			} else {
+				offered = append(offered, p)
+			}
+		}
+	}
+	if len(tokens) == 0 {
+		return
+	}
+	h.Set("Sec-WebSocket-Protocol", strings.Join(offered, ", "))
+	if len(tokens) == 1 {
+		h.Set("Authorization", "Bearer "+tokens[0])
+	}
+}
+
+func isUpgrade(h http.Header) bool {
+	for token := range strings.SplitSeq(strings.Join(h.Values("Connection"), ","), ",") {
+		if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
+			return strings.EqualFold(h.Get("Upgrade"), "websocket")
+		}
+	}
+	return false
+}
+
+// requireUpgrade refuses a plain request to a WebSocket, to those who may see
+// the sandbox.
+func (a *API) requireUpgrade(c *gin.Context, id string) error {
+	if isUpgrade(c.Request.Header) {
+		return nil
+	}
+	if _, err := a.cfg.Sandboxes.Get(c.Request.Context(), callerOf(c), id); err != nil {
+		return err
+	}
+	c.Header("Upgrade", "websocket")
+	return errUpgrade
+}
+
+// socket is a client's WebSocket.
+type socket struct {
+	ws   *websocket.Conn
+	ctx  context.Context
+	busy atomic.Bool // what came in is being passed on, so nobody reads pongs
+}
+
+// accept upgrades the request. From here on errors are frames and close codes.
+func accept(c *gin.Context) (*socket, error) {
+	ws, err := websocket.Accept(c.Writer, c.Request, &websocket.AcceptOptions{
+		Subprotocols: []string{subprotocol},
+		// Browsers send no credential by themselves: there is no cookie, and
+		// whoever has the token may use it from any page.
+		InsecureSkipVerify: true,
+	})
+	if err != nil {
+		// It has answered: the handshake was malformed.
+		return nil, errAnswered
+	}
+	ws.SetReadLimit(maxFrame)
+	return &socket{ws: ws, ctx: c.Request.Context()}, nil
+}
+
+// errAnswered ends a handler whose answer is complete.
+var errAnswered = errors.New("answered already")
+
+// closing is an end of a WebSocket and what the client is told of it.
+type closing struct {
+	code   websocket.StatusCode
+	reason string
+}
+
+// Error implements error.
+func (e *closing) Error() string { return e.reason }
+
+func refuse(code websocket.StatusCode, reason string) error {
+	return &closing{code, reason[:min(len(reason), maxReason)]}
+}
+
+// bridge connects a socket with a process until either ends, and returns when
+// both have. in passes on one message of the client; out passes on what the
+// process writes and returns how it ended.
+func (s *socket) bridge(p service.Process, in func(kind websocket.MessageType, data []byte) error, out func() error) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	var work sync.WaitGroup
+	work.Go(func() {
+		if err := s.read(ctx, in); err != nil {
+			s.close(err)
+		}
+		_ = p.Close() // and with it ends what waits for the process
+	})
+	work.Go(func() { s.keepAlive(ctx) })
+	err := out()
+	_ = p.Close()
+	s.close(err)
+	cancel()
+	_ = s.ws.CloseNow()
+	work.Wait()
+}
+
+// read passes on what the client sends until it is gone, which is no error.
+func (s *socket) read(ctx context.Context, in func(kind websocket.MessageType, data []byte) error) error {
+	for {
+		kind, data, err := s.ws.Read(ctx)
+		if err != nil {
+			return nil //nolint:nilerr // the library has closed it, with the right code
+		}
+		s.busy.Store(true)
+		err = in(kind, data)
+		s.busy.Store(false)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// keepAlive ends the connection of a client that is gone without a word.
+func (s *socket) keepAlive(ctx context.Context) {
+	tick := time.NewTicker(socketPingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if s.busy.Load() {
+			continue // its own input is what it waits for
+		}
+		pctx, cancel := context.WithTimeout(ctx, socketPongIn)
+		err := s.ws.Ping(pctx)
+		cancel()
+		if err != nil && !s.busy.Load() {
+			_ = s.ws.CloseNow()
+			return
+		}
+	}
+}
+
+// write sends a message. A client that does not take it in time is gone.
+func (s *socket) write(kind websocket.MessageType, data []byte) error {
+	ctx, cancel := context.WithTimeout(s.ctx, stallTimeout)
+	defer cancel()
+	return s.ws.Write(ctx, kind, data)
+}
+
+func (s *socket) send(f api.Frame) error {
+	raw, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	return s.write(websocket.MessageText, raw)
+}
+
+// close ends the socket: in good order for nil, with a closing's code, and else
+// with a frame that says what went wrong.
+func (s *socket) close(err error) {
+	var c *closing
+	var own *service.Error
+	switch {
+	case err == nil:
+		_ = s.ws.Close(websocket.StatusNormalClosure, "")
+	case errors.As(err, &c):
+		_ = s.ws.Close(c.code, c.reason)
+	case errors.As(err, &own):
+		code := websocket.StatusInternalError
+		if own.Code == service.EInvalid {
+			code = websocket.StatusPolicyViolation
+		}
+		if s.send(api.Frame{Type: "error", Error: own.Message, Detail: own.Detail}) == nil {
+			_ = s.ws.Close(code, own.Message[:min(len(own.Message), maxReason)])
+		}
+	}
+	// Anything else is a client that is gone.
+	_ = s.ws.CloseNow()
+}

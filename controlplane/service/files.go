@@ -1,0 +1,210 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+// noSuchFile is how guests answer for what is not there.
+const noSuchFile = "no such file or directory"
+
+// MaxPath is the longest path of Linux, without its NUL, in bytes.
+const MaxPath = 4095
+
+// File is a file as its sandbox gives it out. Whoever has it closes it.
+type File struct {
+	Status int         // 200, 206 or 304
+	Header http.Header // those of FileHeaders
+	Body   io.ReadCloser
+}
+
+// FileHeaders are the headers of a file that mean something to its reader.
+var FileHeaders = []string{"Content-Type", "Content-Length", "Content-Range", "Last-Modified", "Accept-Ranges"}
+
+// FileConditions are the headers of a request that a file's reader may set.
+var FileConditions = []string{"Range", "If-Range", "If-Modified-Since"}
+
+// FileStat is one entry of a sandbox's file system.
+type FileStat = guestapi.FileStat
+
+// Directory is what a directory holds.
+type Directory = guestapi.Directory
+
+// checkPath refuses what is no absolute path. One with ".." in it is refused
+// too: what it means depends on links that the caller does not see.
+func checkPath(p string) error {
+	switch {
+	case p == "":
+		return invalid("path required", "the query parameter path is an absolute path in the sandbox")
+	case !path.IsAbs(p):
+		return invalid("invalid path", "path must be absolute")
+	case len(p) > MaxPath:
+		return invalid("invalid path", "path is at most %d bytes", MaxPath)
+	case strings.ContainsRune(p, 0):
+		return invalid("invalid path", "path contains a NUL character")
+	case slices.Contains(strings.Split(p, "/"), ".."):
+		return invalid("invalid path", `path contains ".."`)
+	}
+	return nil
+}
+
+// ReadFile opens a file.
+func (s *Sandboxes) ReadFile(ctx context.Context, c Caller, id, name string, conditions http.Header) (*File, error) {
+	if err := checkPath(name); err != nil {
+		return nil, s.orNotFound(ctx, c, id, err)
+	}
+	header := http.Header{}
+	for _, k := range FileConditions {
+		if v := conditions.Values(k); len(v) > 0 {
+			header[k] = v
+		}
+	}
+	var out opened[*http.Response]
+	err := s.onRunning(ctx, c, id, open(s, &out, func(ctx context.Context, t target) (*http.Response, error) {
+		return t.client.FS(ctx, http.MethodGet, id, hostapi.FSFile, url.Values{"path": {name}}, header, nil)
+	}))
+	if err != nil {
+		return nil, err
+	}
+	f := &File{Status: out.it.StatusCode, Header: http.Header{}, Body: &releasing{ReadCloser: out.it.Body, release: out.release}}
+	for _, k := range FileHeaders {
+		if v := out.it.Header.Values(k); len(v) > 0 {
+			f.Header[k] = v
+		}
+	}
+	if f.Header.Get("Content-Length") == "" && out.it.ContentLength >= 0 {
+		f.Header.Set("Content-Length", strconv.FormatInt(out.it.ContentLength, 10))
+	}
+	return f, nil
+}
+
+var fileMode = regexp.MustCompile(`^[0-7]{3,4}$`)
+
+// WriteFile puts a file in place of whatever was there, in one step once all
+// of it has arrived, and reports whether there was none. size is -1 where it is
+// not known. A body that fails leaves everything as it was.
+func (s *Sandboxes) WriteFile(ctx context.Context, c Caller, id, name, mode string, body io.Reader, size int64) (isNew bool, err error) {
+	err = checkPath(name)
+	if err == nil && mode != "" && !fileMode.MatchString(mode) {
+		err = invalid("invalid mode", "mode is octal, such as 0644")
+	}
+	if err != nil {
+		return false, s.orNotFound(ctx, c, id, err)
+	}
+	query := url.Values{"path": {name}}
+	if mode != "" {
+		query.Set("mode", mode)
+	}
+	header := http.Header{"Content-Type": {"application/octet-stream"}}
+	if size >= 0 {
+		header.Set("Content-Length", strconv.FormatInt(size, 10))
+	}
+	// The body can be read once: only what the host has not begun to take can be
+	// sent again.
+	source := &unread{r: body}
+	var resp *http.Response
+	err = s.onRunning(ctx, c, id, func(ctx context.Context, t target) error {
+		if source.begun.Load() {
+			return unreachable("the sandbox stopped while the file was sent", nil)
+		}
+		ctx, release := s.cfg.Hosts.WhileHeard(ctx, t.row.AgentID)
+		defer release()
+		var err error
+		resp, err = t.client.FS(ctx, http.MethodPut, id, hostapi.FSFile, query, header, source)
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	return resp.StatusCode == http.StatusCreated, nil
+}
+
+// unread knows whether some of it was read.
+type unread struct {
+	r     io.Reader
+	begun atomic.Bool
+}
+
+// Read implements io.Reader.
+func (u *unread) Read(p []byte) (int, error) {
+	u.begun.Store(true)
+	return u.r.Read(p)
+}
+
+// RemoveFile removes a file, or a directory, which has to be empty unless
+// recursive.
+func (s *Sandboxes) RemoveFile(ctx context.Context, c Caller, id, name string, recursive bool) error {
+	query := url.Values{"path": {name}}
+	if recursive {
+		query.Set("recursive", "true")
+	}
+	return s.fs(ctx, c, http.MethodDelete, id, hostapi.FSFile, query, nil)
+}
+
+// StatFile describes an entry; a link itself, not what it points to.
+func (s *Sandboxes) StatFile(ctx context.Context, c Caller, id, name string) (FileStat, error) {
+	var out FileStat
+	return out, s.fs(ctx, c, http.MethodGet, id, hostapi.FSStat, url.Values{"path": {name}}, &out)
+}
+
+// ListDir lists a directory, by name.
+func (s *Sandboxes) ListDir(ctx context.Context, c Caller, id, name string) (Directory, error) {
+	var out Directory
+	return out, s.fs(ctx, c, http.MethodGet, id, hostapi.FSDir, url.Values{"path": {name}}, &out)
+}
+
+// MakeDir makes a directory, with its parents.
+func (s *Sandboxes) MakeDir(ctx context.Context, c Caller, id, name string) error {
+	return s.fs(ctx, c, http.MethodPost, id, hostapi.FSDir, url.Values{"path": {name}}, nil)
+}
+
+// maxDirectory bounds what is read of a guest's answer.
+const maxDirectory = 64 << 20
+
+// fs makes a call about a path that has a short answer.
+func (s *Sandboxes) fs(ctx context.Context, c Caller, method, id, sub string, query url.Values, out any) error {
+	if err := checkPath(query.Get("path")); err != nil {
+		return s.orNotFound(ctx, c, id, err)
+	}
+	return s.onRunning(ctx, c, id, func(ctx context.Context, t target) error {
+		ctx, release := s.cfg.Hosts.WhileHeard(ctx, t.row.AgentID)
+		defer release()
+		resp, err := t.client.FS(ctx, method, id, sub, query, nil, nil)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if out == nil {
+			return nil
+		}
+		if err := json.NewDecoder(io.LimitReader(resp.Body, maxDirectory)).Decode(out); err != nil {
+			return unreachable("the sandbox's answer makes no sense", fmt.Errorf("decode the guest's answer: %w", err))
+		}
+		return nil
+	})
+}
+
+// orNotFound answers for what is wrong with a request only to those who may
+// see the sandbox.
+func (s *Sandboxes) orNotFound(ctx context.Context, c Caller, id string, err error) error {
+	if _, ferr := s.find(ctx, c, id); ferr != nil {
+		return ferr
+	}
+	return err
+}

@@ -1,0 +1,102 @@
+package service
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"time"
+
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// idempotencyKept is how long a key is remembered.
+const idempotencyKept = 24 * time.Hour
+
+// Idempotency is what makes a create repeatable: the Idempotency-Key header's
+// value, empty without one, and the digest of the request body as it came.
+type Idempotency struct {
+	Key        string
+	BodySHA256 []byte
+}
+
+func (i Idempotency) validate() error {
+	switch {
+	case len(i.Key) > maxIdempotencyKey:
+		return invalid("invalid idempotency key", "an Idempotency-Key has at most %d characters", maxIdempotencyKey)
+	case i.Key != "" && len(i.BodySHA256) == 0:
+		return invalid("invalid idempotency key", "the request has no body")
+	}
+	return nil
+}
+
+// errKeyTaken aborts a create whose key another one has just claimed.
+var errKeyTaken = errors.New("idempotency key is taken")
+
+// once runs a create, or answers with what an earlier one with the same key
+// made, waiting for it when it is still under way. create gets the id of the
+// key's row ("" without a key), which its transaction claims.
+func once[T any](ctx context.Context, s *Sandboxes, c Caller, route string, i Idempotency,
+	replay func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (T, error), create func(keyID string) (T, error),
+) (T, error) {
+	var none T
+	if err := i.validate(); err != nil {
+		return none, err
+	}
+	if i.Key == "" {
+		return create("")
+	}
+	keyID := idempotencyID(c.WorkspaceID, route, i.Key)
+	for {
+		view, err := s.cfg.Store.VerifiedView(ctx)
+		if err != nil {
+			return none, storeError(err)
+		}
+		if key, ok := raftstore.Get(view, record.IdempotencyKeys, keyID); ok && s.cfg.Clock().Before(key.ExpiresAt) {
+			if subtle.ConstantTimeCompare(key.BodySHA256, i.BodySHA256) != 1 {
+				return none, &Error{Code: EConflict, Message: "idempotency key reused", Detail: "this Idempotency-Key was sent with another body"}
+			}
+			return replay(ctx, view, key)
+		}
+		out, err := create(keyID)
+		if !errors.Is(err, errKeyTaken) {
+			return out, err
+		}
+		// Another request with the same key came first: its result is ours.
+	}
+}
+
+// claim notes in a create's transaction what its key makes. Without a key it
+// does nothing.
+func (i Idempotency) claim(tx *raftstore.Tx, keyID, resourceID string) error {
+	if keyID == "" {
+		return nil
+	}
+	if k, taken := raftstore.Get(tx, record.IdempotencyKeys, keyID); taken && tx.Now().Before(k.ExpiresAt) {
+		return errKeyTaken
+	}
+	raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{
+		Meta: record.Meta{ID: keyID}, BodySHA256: i.BodySHA256, ResourceID: resourceID, ExpiresAt: tx.Now().Add(idempotencyKept),
+	})
+	return nil
+}
+
+// created turns the error of a create's transaction into the API's.
+func createError(err error) error {
+	if errors.Is(err, errKeyTaken) {
+		return err
+	}
+	return storeError(err)
+}
+
+// errKeyGone is for a key whose resource has been deleted since.
+func errKeyGone(what string) *Error {
+	return &Error{Code: ENotFound, Message: "not found", Detail: "the " + what + " that this Idempotency-Key made has been deleted"}
+}
+
+func idempotencyID(workspace, route, key string) string {
+	sum := sha256.Sum256([]byte(workspace + "\x00" + route + "\x00" + key))
+	return hex.EncodeToString(sum[:])
+}

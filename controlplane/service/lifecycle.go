@@ -1,0 +1,185 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/moves"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Lifecycle is how long a sandbox lives and what becomes of it then.
+type Lifecycle struct {
+	Status     string
+	TTLSeconds *int64
+	ExpiresAt  time.Time // zero: it has no end
+	Persistent bool
+}
+
+// PatchLifecycle changes what it names.
+type PatchLifecycle struct {
+	SetTTL     bool
+	TTLSeconds *int64 // counted from now; nil: no end
+	Persistent *bool
+}
+
+// Pause stops a running sandbox's CPUs; its memory stays where it is.
+func (s *Sandboxes) Pause(ctx context.Context, c Caller, id string) (Sandbox, error) {
+	return s.move(ctx, c, id, moves.Pause)
+}
+
+// Resume lets a paused sandbox run on.
+func (s *Sandboxes) Resume(ctx context.Context, c Caller, id string) (Sandbox, error) {
+	return s.move(ctx, c, id, moves.Resume)
+}
+
+// Hibernate writes a running sandbox's memory to its host's disk.
+func (s *Sandboxes) Hibernate(ctx context.Context, c Caller, id string) (Sandbox, error) {
+	return s.move(ctx, c, id, moves.Hibernate)
+}
+
+// Wake lets a hibernated sandbox go on. One that runs is answered with as it is.
+func (s *Sandboxes) Wake(ctx context.Context, c Caller, id string) (Sandbox, error) {
+	return s.move(ctx, c, id, moves.Wake)
+}
+
+func (s *Sandboxes) move(ctx context.Context, c Caller, id string, m moves.Move) (Sandbox, error) {
+	row, err := s.find(ctx, c, id)
+	if err != nil {
+		return Sandbox{}, err
+	}
+	row, err = s.moves.Do(hosts.WithRequestID(ctx, c.RequestID), row, m)
+	if err != nil {
+		return Sandbox{}, moveError(err)
+	}
+	return s.show(row), nil
+}
+
+// find reads one sandbox of the caller's workspace where it is current.
+func (s *Sandboxes) find(ctx context.Context, c Caller, id string) (*record.Sandbox, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return nil, err
+	}
+	view, err := s.cfg.Store.VerifiedView(ctx)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	return owned(view, c, id)
+}
+
+// moveError says why a sandbox was not moved.
+func moveError(err error) error {
+	var illegal *moves.IllegalError
+	var refusal *hostapi.Error
+	switch {
+	case errors.As(err, &illegal):
+		return &Error{
+			Code: EConflict, Message: "sandbox is " + string(illegal.Status),
+			Detail: fmt.Sprintf("cannot %s it: %s", illegal.Move, illegal.Remedy()), Err: err,
+		}
+	case errors.Is(err, moves.ErrGone):
+		return NotFound()
+	case errors.Is(err, hostapi.ErrUnknownOutcome):
+		return unreachable("it may or may not have happened", err)
+	case errors.As(err, &refusal):
+		switch refusal.Code {
+		case hostapi.CodeNoMemory, hostapi.CodeNoSlot:
+			return &Error{Code: EInsufficient, Message: "insufficient host memory for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
+		case hostapi.CodeNoDisk:
+			return &Error{Code: EInsufficient, Message: "insufficient host storage for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
+		case hostapi.CodeIllegalState, hostapi.CodeInUse:
+			return &Error{Code: EConflict, Message: refusal.Message, Detail: refusal.Detail, Err: err}
+		}
+	}
+	return execError(err)
+}
+
+// Lifecycle tells how long a sandbox lives.
+func (s *Sandboxes) Lifecycle(ctx context.Context, c Caller, id string) (Lifecycle, error) {
+	row, err := s.find(ctx, c, id)
+	if err != nil {
+		return Lifecycle{}, err
+	}
+	return lifecycleOf(row), nil
+}
+
+// PatchLifecycle changes how long a sandbox lives, and what becomes of it then.
+// Its host is told first: it acts on persistence by itself when it is rebooted.
+func (s *Sandboxes) PatchLifecycle(ctx context.Context, c Caller, id string, in PatchLifecycle) (Lifecycle, error) {
+	row, err := s.find(ctx, c, id)
+	if err != nil {
+		return Lifecycle{}, err
+	}
+	switch {
+	case !in.SetTTL && in.Persistent == nil:
+		return Lifecycle{}, &Error{Code: EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"}
+	case in.TTLSeconds != nil && (*in.TTLSeconds < 1 || *in.TTLSeconds > MaxTTLSeconds):
+		return Lifecycle{}, invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d, or null for no end", MaxTTLSeconds)
+	case row.Status == record.SandboxDeleting:
+		return Lifecycle{}, &Error{Code: EConflict, Message: "sandbox is deleting", Detail: "it is being deleted"}
+	}
+	if in.Persistent != nil && *in.Persistent != row.Persistent && row.Status != record.SandboxStarting {
+		if err := s.tellPersistent(ctx, c, row, *in.Persistent); err != nil {
+			return Lifecycle{}, err
+		}
+	}
+	err = s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		row, err = owned(tx, c, id)
+		if err != nil {
+			return err
+		}
+		row = in.apply(row, tx.Now())
+		raftstore.Put(tx, record.Sandboxes, row)
+		return nil
+	})
+	if err != nil {
+		return Lifecycle{}, storeError(err)
+	}
+	return lifecycleOf(row), nil
+}
+
+func (s *Sandboxes) tellPersistent(ctx context.Context, c Caller, row *record.Sandbox, persistent bool) error {
+	client, err := s.cfg.Hosts.Client(row.AgentID)
+	if err == nil {
+		hctx, cancel := context.WithTimeout(hosts.WithRequestID(ctx, c.RequestID), updateTimeout)
+		defer cancel()
+		_, err = client.UpdateBox(hctx, row.ID, hostapi.BoxUpdate{Persistent: &persistent})
+	}
+	if err != nil {
+		return moveError(err)
+	}
+	return nil
+}
+
+// updateTimeout bounds a call that a host answers once a small file is written.
+const updateTimeout = 10 * time.Second
+
+// apply returns the row with the changes. A time to live that is given counts
+// from now; one that was there goes on, unless the sandbox hibernates and keeps
+// it for its wake.
+func (in PatchLifecycle) apply(row *record.Sandbox, now time.Time) *record.Sandbox {
+	c := row.Clone()
+	if in.Persistent != nil {
+		c.Persistent = *in.Persistent
+	}
+	if in.SetTTL {
+		c.TTLSeconds, c.ExpiresAt = in.TTLSeconds, time.Time{}
+	}
+	resting := c.Persistent && c.Status == record.SandboxHibernated
+	switch {
+	case resting:
+		c.ExpiresAt = time.Time{}
+	case c.TTLSeconds != nil && c.ExpiresAt.IsZero() && c.Status != record.SandboxStarting:
+		c.ExpiresAt = now.Add(time.Duration(*c.TTLSeconds) * time.Second)
+	}
+	return c
+}
+
+func lifecycleOf(row *record.Sandbox) Lifecycle {
+	return Lifecycle{Status: string(row.Status), TTLSeconds: row.TTLSeconds, ExpiresAt: row.ExpiresAt, Persistent: row.Persistent}
+}

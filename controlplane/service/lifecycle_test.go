@@ -1,0 +1,309 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+type moveFunc func(context.Context, service.Caller, string) (service.Sandbox, error)
+
+func (r *rig) move(name string) moveFunc {
+	return map[string]moveFunc{"pause": r.Pause, "resume": r.Resume, "hibernate": r.Hibernate, "wake": r.Wake}[name]
+}
+
+// TestStateTable makes every move from every status.
+func TestStateTable(t *testing.T) {
+	to := map[string]map[string]string{
+		"running":    {"pause": "paused", "hibernate": "hibernated", "wake": "running"},
+		"paused":     {"resume": "running"},
+		"hibernated": {"wake": "running"},
+	}
+	get := map[string][]string{"running": nil, "paused": {"pause"}, "hibernated": {"hibernate"}}
+	r := newRig(t)
+	for from, path := range get {
+		for _, name := range []string{"pause", "resume", "hibernate", "wake"} {
+			t.Run(name+" of "+from, func(t *testing.T) {
+				sb := r.must(t, service.CreateSandbox{})
+				for _, p := range path {
+					if _, err := r.move(p)(t.Context(), caller, sb.ID); err != nil {
+						t.Fatal(err)
+					}
+				}
+				got, err := r.move(name)(t.Context(), caller, sb.ID)
+				if next := to[from][name]; next != "" {
+					if err != nil || got.Status != next {
+						t.Fatalf("%q, %v; want %q", got.Status, err, next)
+					}
+				} else if e := want(t, err, service.EConflict, "sandbox is "+from); e.Detail == "" {
+					t.Error("no remedy is named")
+				}
+				after, err := r.Get(t.Context(), caller, sb.ID)
+				if err != nil || after.Status != string(r.host.Boxes()[sb.ID].Status) {
+					t.Fatalf("the record says %q, the host %q, %v", after.Status, r.host.Boxes()[sb.ID].Status, err)
+				}
+				if err := r.Delete(t.Context(), caller, sb.ID); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+}
+
+func TestRemedies(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{})
+	if _, err := r.Pause(t.Context(), caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.Hibernate(t.Context(), caller, sb.ID)
+	if e := want(t, err, service.EConflict, "sandbox is paused"); e.Detail != "cannot hibernate it: resume it first" {
+		t.Errorf("detail %q", e.Detail)
+	}
+	for _, status := range []record.SandboxStatus{record.SandboxStarting, record.SandboxFailed, record.SandboxDeleting} {
+		r.change(sb.ID, func(s *record.Sandbox) { s.Status, s.StartedBy = status, "tests" })
+		_, err := r.Wake(t.Context(), caller, sb.ID)
+		var e *service.Error
+		if errors.As(err, &e); e == nil || e.Code != service.EConflict && e.Code != service.ENotFound {
+			t.Errorf("%s: %v", status, err)
+		}
+	}
+	_, err = r.Pause(t.Context(), service.Caller{WorkspaceID: "other"}, sb.ID)
+	want(t, err, service.ENotFound, "not found")
+}
+
+// A host that does what it is asked without a change, as one of another version
+// might, does not make an illegal move legal.
+func TestAMoveThatChangesNothingIsRefused(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{})
+	if _, err := r.Pause(t.Context(), caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.Pause(t.Context(), caller, sb.ID)
+	if e := want(t, err, service.EConflict, "sandbox is paused"); e.Detail != "cannot pause it: there is nothing to do" {
+		t.Errorf("detail %q", e.Detail)
+	}
+}
+
+// Who refuses a move for a status that another move has ended meanwhile is asked
+// again, a few times.
+func TestAMoveIsAskedForAgainWhereItsStatusIsBack(t *testing.T) {
+	for refusals, wantErr := range map[int32]bool{1: false, 2: false, 99: true} {
+		r := newRig(t)
+		sb := r.must(t, service.CreateSandbox{})
+		var asked atomic.Int32
+		r.host.SetFault(func(_ context.Context, c fakehost.Call) error {
+			if c.Op == "pause" && asked.Add(1) <= refusals {
+				return &hostapi.Error{Code: hostapi.CodeIllegalState, Message: "illegal state", Detail: "hibernated"}
+			}
+			return nil
+		})
+		got, err := r.Pause(t.Context(), caller, sb.ID)
+		switch {
+		case wantErr:
+			want(t, err, service.EConflict, "illegal state")
+			if asked.Load() != 3 {
+				t.Errorf("asked %d times", asked.Load())
+			}
+		case err != nil || got.Status != "paused":
+			t.Errorf("after %d: %q, %v", refusals, got.Status, err)
+		}
+	}
+}
+
+func TestMovesThatHostsRefuse(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{})
+	if _, err := r.Hibernate(t.Context(), caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	for code, c := range map[hostapi.Code]struct {
+		code    service.Code
+		message string
+	}{
+		hostapi.CodeNoMemory:  {service.EInsufficient, "insufficient host memory for sandbox"},
+		hostapi.CodeNoSlot:    {service.EInsufficient, "insufficient host memory for sandbox"},
+		hostapi.CodeNoDisk:    {service.EInsufficient, "insufficient host storage for sandbox"},
+		hostapi.CodeGuest:     {service.EBadGateway, "agent unreachable"},
+		hostapi.CodeDraining:  {service.EBadGateway, "agent unreachable"},
+		hostapi.CodeNotFound:  {service.ENotFound, "sandbox not found or not running"},
+		hostapi.CodeStaleTerm: {service.EUnavailable, ""},
+		hostapi.CodeInternal:  {service.EInternal, "internal error"},
+	} {
+		r.host.SetFault(func(_ context.Context, c fakehost.Call) error {
+			if c.Op == "wake" {
+				return &hostapi.Error{Code: code, Message: "why"}
+			}
+			return nil
+		})
+		_, err := r.Wake(t.Context(), caller, sb.ID)
+		want(t, err, c.code, c.message)
+		_, err = r.Exec(t.Context(), caller, sb.ID, service.Exec{Shell: "true"})
+		want(t, err, c.code, c.message)
+	}
+	if got, err := r.Get(t.Context(), caller, sb.ID); err != nil || got.Status != "hibernated" {
+		t.Fatalf("%q, %v", got.Status, err)
+	}
+}
+
+// TestACrowdWakesOnce execs in a hibernated sandbox from many sides.
+func TestACrowdWakesOnce(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{Metadata: []byte(`{"a":1}`)})
+	if _, err := r.Hibernate(t.Context(), caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 30 {
+		wg.Go(func() {
+			var err error
+			if i%3 == 0 {
+				_, err = r.Wake(t.Context(), caller, sb.ID)
+			} else {
+				_, err = r.Exec(t.Context(), caller, sb.ID, service.Exec{Shell: "true"})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := r.host.Moves("wake"); n != 1 {
+		t.Errorf("%d wakes", n)
+	}
+	got, err := r.Get(t.Context(), caller, sb.ID)
+	if err != nil || got.Status != "running" || string(got.Metadata) != `{"a":1}` {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
+// The record is behind the host when a leader died between its answer and the
+// write: the next call finds out.
+func TestARecordThatIsBehind(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{})
+	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
+		return len(r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Boxes) == 1
+	})
+	r.host.Silence(true)
+	r.host.Become(sb.ID, hostapi.StatusHibernated)
+	if _, err := r.Exec(t.Context(), caller, sb.ID, service.Exec{Shell: "true"}); err != nil {
+		t.Fatal(err)
+	}
+	r.host.Become(sb.ID, hostapi.StatusPaused)
+	_, err := r.Exec(t.Context(), caller, sb.ID, service.Exec{Shell: "true"})
+	want(t, err, service.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
+	_, err = r.Hibernate(t.Context(), caller, sb.ID)
+	want(t, err, service.EConflict, "sandbox is paused")
+	if got, err := r.Get(t.Context(), caller, sb.ID); err != nil || got.Status != "paused" {
+		t.Fatalf("%q, %v", got.Status, err)
+	}
+	r.host.Silence(false)
+}
+
+func TestLifecycle(t *testing.T) {
+	r := newRig(t)
+	hour, zero, minus, huge := int64(3600), int64(0), int64(-1), int64(service.MaxTTLSeconds+1)
+	yes, no := true, false
+	sb := r.must(t, service.CreateSandbox{})
+	change := func(in service.PatchLifecycle) service.Lifecycle {
+		t.Helper()
+		got, err := r.PatchLifecycle(t.Context(), caller, sb.ID, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := r.Lifecycle(t.Context(), caller, sb.ID); err != nil || again.ExpiresAt != got.ExpiresAt || again.Persistent != got.Persistent {
+			t.Fatalf("%+v, %v; want %+v", again, err, got)
+		}
+		return got
+	}
+	inAnHour := func(l service.Lifecycle) bool {
+		left := time.Until(l.ExpiresAt)
+		return l.TTLSeconds != nil && *l.TTLSeconds == hour && left > 59*time.Minute && left <= time.Hour
+	}
+	for _, bad := range []*int64{&zero, &minus, &huge} {
+		_, err := r.PatchLifecycle(t.Context(), caller, sb.ID, service.PatchLifecycle{SetTTL: true, TTLSeconds: bad})
+		want(t, err, service.EInvalid, "invalid ttl_seconds")
+	}
+	_, err := r.PatchLifecycle(t.Context(), caller, sb.ID, service.PatchLifecycle{})
+	want(t, err, service.EInvalid, "no updatable fields provided (supported: ttl_seconds, persistent)")
+	_, err = r.PatchLifecycle(t.Context(), service.Caller{WorkspaceID: "other"}, sb.ID, service.PatchLifecycle{Persistent: &yes})
+	want(t, err, service.ENotFound, "not found")
+
+	if l := change(service.PatchLifecycle{SetTTL: true, TTLSeconds: &hour}); !inAnHour(l) {
+		t.Fatalf("%+v", l)
+	}
+	if l := change(service.PatchLifecycle{Persistent: &yes}); !inAnHour(l) || !l.Persistent || !r.host.Boxes()[sb.ID].Persistent {
+		t.Fatalf("%+v", l)
+	}
+	// It has no end while it hibernates, and its whole time again from its wake.
+	if _, err := r.Hibernate(t.Context(), caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := r.Lifecycle(t.Context(), caller, sb.ID); err != nil || !l.ExpiresAt.IsZero() || l.TTLSeconds == nil {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	if l := change(service.PatchLifecycle{Persistent: &no}); !inAnHour(l) {
+		t.Fatalf("%+v", l)
+	}
+	if l := change(service.PatchLifecycle{Persistent: &yes, SetTTL: true, TTLSeconds: &hour}); !l.ExpiresAt.IsZero() {
+		t.Fatalf("%+v", l)
+	}
+	if sb, err := r.Wake(t.Context(), caller, sb.ID); err != nil || time.Until(sb.ExpiresAt) < 59*time.Minute {
+		t.Fatalf("%+v, %v", sb, err)
+	}
+	if l := change(service.PatchLifecycle{SetTTL: true}); !l.ExpiresAt.IsZero() || l.TTLSeconds != nil {
+		t.Fatalf("%+v", l)
+	}
+}
+
+func TestTheEndOfAPersistentSandbox(t *testing.T) {
+	r := newRig(t)
+	second := int64(1)
+	for _, paused := range []bool{false, true} {
+		sb := r.must(t, service.CreateSandbox{TTLSeconds: &second, Persistent: true})
+		if paused {
+			if _, err := r.Pause(t.Context(), caller, sb.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			testcluster.Await(t, 10*time.Second, "its hibernation", func() bool {
+				got, err := r.Get(t.Context(), caller, sb.ID)
+				return err == nil && got.Status == "hibernated" && got.ExpiresAt.IsZero()
+			})
+			if _, err := r.Exec(t.Context(), caller, sb.ID, service.Exec{Shell: "true"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sb := r.must(t, service.CreateSandbox{TTLSeconds: &second})
+	testcluster.Await(t, 10*time.Second, "the end of another", func() bool {
+		_, err := r.Get(t.Context(), caller, sb.ID)
+		return service.ErrorCode(err) == service.ENotFound
+	})
+}
+
+// A VM that dies is seen by its host's next heartbeat, which is sent at once.
+func TestADeadVMFailsWithinASecond(t *testing.T) {
+	r := newRig(t)
+	sb := r.must(t, service.CreateSandbox{})
+	r.host.Become(sb.ID, hostapi.StatusFailed)
+	testcluster.Await(t, time.Second, "its failure", func() bool {
+		got, err := r.Get(t.Context(), caller, sb.ID)
+		return err == nil && got.Status == "failed" && strings.Contains(got.Error, "virtual machine")
+	})
+	_, err := r.Resume(t.Context(), caller, sb.ID)
+	want(t, err, service.EConflict, "sandbox is failed")
+}

@@ -1,0 +1,59 @@
+package service_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-cloud/berth/controlplane/eventstore"
+	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// told is an event store that hosts have told of templates by their keys.
+type told []eventstore.Day
+
+func (d told) Sandboxes(_ context.Context, q eventstore.Query) ([]eventstore.Day, error) {
+	var out []eventstore.Day
+	for _, day := range d {
+		if q.Template == "" || q.Template == day.Template {
+			out = append(out, day)
+		}
+	}
+	return out, nil
+}
+
+func TestMetricsCallTemplatesByTheirNames(t *testing.T) {
+	day := func(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
+	key := template.Key(caller.WorkspaceID, "web")
+	m := service.NewMetrics(told{
+		{Date: day(3), Template: "base"},
+		{Date: day(3), Template: key, Starts: 1},
+		{Date: day(2), Template: "web", Starts: 2}, // of everybody, when it was
+		{Date: day(1), Template: key, Starts: 3},
+	}, func() time.Time { return day(4) })
+	for name, want := range map[string][]eventstore.Day{
+		"": {
+			{Date: day(3), Template: "base"},
+			{Date: day(3), Template: "web", Starts: 1},
+			{Date: day(2), Template: "web", Starts: 2},
+			{Date: day(1), Template: "web", Starts: 3},
+		},
+		"web": {
+			{Date: day(3), Template: "web", Starts: 1},
+			{Date: day(2), Template: "web", Starts: 2},
+			{Date: day(1), Template: "web", Starts: 3},
+		},
+		"base": {{Date: day(3), Template: "base"}},
+	} {
+		got, err := m.Sandboxes(t.Context(), caller, service.MetricsQuery{Template: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q: %s", name, diff)
+		}
+	}
+}

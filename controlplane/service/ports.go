@@ -1,0 +1,141 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Port is a port of a sandbox.
+type Port struct {
+	Port     int
+	Protocol string // tcp or udp
+	Process  string // that listens, where it is known
+	URL      string // of its preview; empty for udp
+	Label    string // as registered
+}
+
+// Bounds of a registration.
+const (
+	MaxPorts     = 64 // of one sandbox
+	maxPortLabel = 63
+)
+
+// Ports lists the ports that something in the sandbox listens on, and those
+// that were registered, by number.
+func (s *Sandboxes) Ports(ctx context.Context, c Caller, id string) ([]Port, error) {
+	var listening []hostapi.Port
+	var row *record.Sandbox
+	err := s.onRunning(ctx, c, id, func(ctx context.Context, t target) error {
+		ctx, release := s.cfg.Hosts.WhileHeard(ctx, t.row.AgentID)
+		defer release()
+		var err error
+		row = t.row
+		listening, err = t.client.Ports(ctx, id)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.mergePorts(row, listening), nil
+}
+
+// mergePorts is one entry for each port and protocol, whatever number of
+// addresses it is bound to.
+func (s *Sandboxes) mergePorts(row *record.Sandbox, listening []hostapi.Port) []Port {
+	type key struct {
+		port     int
+		protocol string
+	}
+	found := map[key]*Port{}
+	at := func(port int, protocol string) *Port {
+		k := key{port, protocol}
+		if found[k] == nil {
+			found[k] = &Port{Port: port, Protocol: protocol}
+			if protocol == "tcp" {
+				found[k].URL = s.portURL(row.ID, port)
+			}
+		}
+		return found[k]
+	}
+	for _, p := range listening {
+		e := at(p.Port, p.Protocol)
+		e.Process = cmp.Or(e.Process, p.Process)
+	}
+	for _, p := range row.Ports {
+		at(p.Port, "tcp").Label = p.Label
+	}
+	out := make([]Port, 0, len(found))
+	for _, p := range found {
+		out = append(out, *p)
+	}
+	slices.SortFunc(out, func(a, b Port) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol))
+	})
+	return out
+}
+
+func (s *Sandboxes) portURL(id string, port int) string {
+	return strings.Replace(s.previewURL(id), "{port}", strconv.Itoa(port), 1)
+}
+
+// AddPort registers a port, or gives a registered one another label.
+func (s *Sandboxes) AddPort(ctx context.Context, c Caller, id string, port int, label string) (Port, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return Port{}, err
+	}
+	err := s.changePorts(ctx, c, id, func(ports []record.SandboxPort) ([]record.SandboxPort, error) {
+		switch {
+		case port < 1 || port > 65535:
+			return nil, invalid("invalid port", "port must be from 1 to 65535")
+		case utf8.RuneCountInString(label) > maxPortLabel || strings.ContainsFunc(label, func(r rune) bool { return r < ' ' || r == 0x7f }):
+			return nil, invalid("invalid label", "a label has at most %d printable characters", maxPortLabel)
+		}
+		ports = slices.DeleteFunc(ports, func(p record.SandboxPort) bool { return p.Port == port })
+		if len(ports) >= MaxPorts {
+			return nil, &Error{Code: EConflict, Message: "too many ports", Detail: "at most 64 are registered; any port has a preview URL all the same"}
+		}
+		return append(ports, record.SandboxPort{Port: port, Label: label}), nil
+	})
+	if err != nil {
+		return Port{}, err
+	}
+	return Port{Port: port, Protocol: "tcp", URL: s.portURL(id, port), Label: label}, nil
+}
+
+// RemovePort takes back a registration.
+func (s *Sandboxes) RemovePort(ctx context.Context, c Caller, id string, port int) error {
+	if err := c.RequireWorkspace(); err != nil {
+		return err
+	}
+	return s.changePorts(ctx, c, id, func(ports []record.SandboxPort) ([]record.SandboxPort, error) {
+		left := slices.DeleteFunc(slices.Clone(ports), func(p record.SandboxPort) bool { return p.Port == port })
+		if len(left) == len(ports) {
+			return nil, &Error{Code: ENotFound, Message: "not found", Detail: "no such port is registered"}
+		}
+		return left, nil
+	})
+}
+
+func (s *Sandboxes) changePorts(ctx context.Context, c Caller, id string, change func([]record.SandboxPort) ([]record.SandboxPort, error)) error {
+	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		row, err := owned(tx, c, id)
+		if err != nil {
+			return err
+		}
+		row = row.Clone()
+		if row.Ports, err = change(row.Ports); err != nil {
+			return err
+		}
+		raftstore.Put(tx, record.Sandboxes, row)
+		return nil
+	})
+	return storeError(err)
+}

@@ -1,0 +1,171 @@
+package service
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+// Template is what sandboxes are made from.
+type Template struct {
+	Name                  string
+	Status                string
+	BuildID               string
+	CPU, MemoryMB, DiskMB int
+	CreatedAt, UpdatedAt  time.Time
+	SizeBytes             int64
+}
+
+// Build is one build of a template.
+type Build struct {
+	ID, Template, Status string
+	Error                string // "" unless it failed
+	CreatedAt            time.Time
+	FinishedAt           time.Time // zero while it goes on
+}
+
+// BuildTemplate asks for a build. The sizes that are 0 are those of the template
+// that it is made from.
+type BuildTemplate struct {
+	Name, From            string
+	Run                   []string
+	Files, Env            map[string]string
+	Start                 string
+	Ready                 *TemplateCheck
+	CPU, MemoryMB, DiskMB int
+	Idempotency           Idempotency
+}
+
+// TemplateCheck is when a new guest is ready.
+type TemplateCheck struct {
+	Port           int
+	Cmd            string
+	TimeoutSeconds int
+}
+
+// Bounds of a build.
+const (
+	maxTemplateName  = 50
+	maxReference     = 512
+	maxBuildSteps    = 100
+	maxBuildFiles    = 1000
+	maxBuildSpec     = 256 << 10 // of all texts together: they go into the control store
+	maxTemplateCPU   = 32
+	minTemplateMB    = 256
+	maxTemplateMB    = 256 << 10
+	maxTemplateDisk  = 4 << 20
+	maxReadySeconds  = 3600
+	maxTemplates     = 200 // of a workspace
+	maxTemplateBuild = 4   // at once, of a workspace
+)
+
+// isImage tells an image reference from a template's name.
+func isImage(from string) bool { return strings.ContainsAny(from, "/:@") }
+
+// validate checks what can be checked without the control store.
+func (in BuildTemplate) validate() error {
+	switch {
+	case in.Name == "":
+		return &Error{Code: EInvalid, Message: "name is required"}
+	case len(in.Name) > maxTemplateName || !templateName.MatchString(in.Name) || template.IsKey(in.Name):
+		return invalid("invalid name", "a template's name has up to %d of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit", maxTemplateName)
+	case in.From == "":
+		return &Error{Code: EInvalid, Message: "from is required"}
+	case in.From == in.Name:
+		return invalid("invalid from", "a template is not made from itself")
+	case isImage(in.From):
+		if len(in.From) > maxReference || strings.ContainsFunc(in.From, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return invalid("invalid from", "an image reference has up to %d printable characters", maxReference)
+		}
+	case !templateName.MatchString(in.From) || template.IsKey(in.From):
+		return invalid("unknown template", "from is neither a template's name nor an image reference, such as docker.io/library/debian:12")
+	}
+	if err := in.validSizes(); err != nil {
+		return err
+	}
+	if err := in.validSteps(); err != nil {
+		return err
+	}
+	if err := in.validReady(); err != nil {
+		return err
+	}
+	return validEnv(in.Env)
+}
+
+// validSizes checks those that are given.
+func (in BuildTemplate) validSizes() error {
+	for _, v := range []struct {
+		field              string
+		value, least, most int
+	}{
+		{"cpu", in.CPU, 1, maxTemplateCPU}, {"memory_mb", in.MemoryMB, minTemplateMB, maxTemplateMB}, {"disk_mb", in.DiskMB, minTemplateMB, maxTemplateDisk},
+	} {
+		if v.value != 0 && (v.value < v.least || v.value > v.most) {
+			return invalid("invalid "+v.field, "%s must be from %d to %d", v.field, v.least, v.most)
+		}
+	}
+	return nil
+}
+
+func (in BuildTemplate) validSteps() error {
+	size := len(in.Start)
+	if len(in.Run) > maxBuildSteps {
+		return invalid("invalid run", "at most %d steps", maxBuildSteps)
+	}
+	for i, line := range in.Run {
+		size += len(line)
+		if strings.TrimSpace(line) == "" || strings.ContainsRune(line, 0) {
+			return invalid("invalid run", "run[%d] is empty or contains a NUL character", i)
+		}
+	}
+	if strings.ContainsRune(in.Start, 0) {
+		return invalid("invalid start", "start contains a NUL character")
+	}
+	if len(in.Files) > maxBuildFiles {
+		return invalid("invalid files", "at most %d", maxBuildFiles)
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
+		size += len(name) + len(in.Files[name])
+		if !path.IsAbs(name) || path.Clean(name) != name || name == "/" || len(name) > maxMountPath || strings.ContainsRune(name, 0) {
+			return invalid("invalid files", "%.80q is not a clean absolute path", name)
+		}
+	}
+	if size > maxBuildSpec {
+		return &Error{Code: ETooLarge, Message: "request too large", Detail: "run, files and start have at most 262144 bytes together; fetch what is larger in a run step"}
+	}
+	return nil
+}
+
+func (in BuildTemplate) validReady() error {
+	r := in.Ready
+	switch {
+	case r == nil:
+		return nil
+	case r.Port == 0 && r.Cmd == "":
+		return invalid("invalid ready", "neither port nor cmd")
+	case r.Port < 0 || r.Port > 65535:
+		return invalid("invalid ready", "port must be from 1 to 65535")
+	case r.TimeoutSeconds < 0 || r.TimeoutSeconds > maxReadySeconds:
+		return invalid("invalid ready", "timeout_seconds must be from 1 to %d", maxReadySeconds)
+	case strings.ContainsRune(r.Cmd, 0) || len(r.Cmd) > maxArg:
+		return invalid("invalid ready", "cmd contains a NUL character or is too long")
+	}
+	return nil
+}
+
+// spec is what the host is asked for; key and from are names on hosts.
+func (in BuildTemplate) spec(key, from string) hostapi.BuildSpec {
+	out := hostapi.BuildSpec{
+		Template: key, From: from, FromOCI: isImage(in.From), Run: in.Run, Files: in.Files, Env: in.Env, Start: in.Start,
+		CPU: in.CPU, MemoryMB: in.MemoryMB, DiskMB: in.DiskMB,
+	}
+	if r := in.Ready; r != nil {
+		out.Ready = &hostapi.BuildReady{Port: r.Port, Cmd: r.Cmd, TimeoutSeconds: r.TimeoutSeconds}
+	}
+	return out
+}

@@ -1,0 +1,332 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Templates are the use cases of templates and their builds. Those of the hosts'
+// operator are everybody's and have no rows: the hosts tell of them. The others
+// are their workspace's.
+type Templates struct {
+	*Sandboxes
+	flows *template.Flows
+}
+
+// NewTemplates makes the use cases.
+func NewTemplates(s *Sandboxes, f *template.Flows) *Templates {
+	return &Templates{Sandboxes: s, flows: f}
+}
+
+// public merges what the hosts tell of the operator's templates: one that is
+// ready anywhere is ready.
+func (s *Sandboxes) public() map[string]Template {
+	rank := map[string]int{"failed": 1, "building": 2, "ready": 3}
+	out := map[string]Template{}
+	for _, session := range s.cfg.Hosts.Sessions() {
+		for _, t := range session.Heartbeat.Templates {
+			if template.IsKey(t.Name) {
+				continue
+			}
+			have, ok := out[t.Name]
+			if ok && (rank[have.Status] > rank[t.Status] || have.Status == t.Status && !have.CreatedAt.Before(t.CreatedAt)) {
+				continue
+			}
+			out[t.Name] = Template{
+				Name: t.Name, Status: t.Status, BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
+				CreatedAt: t.CreatedAt, UpdatedAt: t.CreatedAt, SizeBytes: t.SizeBytes,
+			}
+		}
+	}
+	return out
+}
+
+// ownTemplate finds a template of a workspace.
+func ownTemplate(r raftstore.Reader, workspaceID, name string) (*record.Template, bool) {
+	for _, t := range raftstore.Find(r, record.Templates, "name", workspaceID+"/"+name) {
+		return t, true
+	}
+	return nil, false
+}
+
+// resolveTemplate fills in under which name hosts have what a sandbox's
+// workspace means by its template: an own one goes first. A snapshot has brought
+// its key with it.
+func resolveTemplate(r raftstore.Reader, row *record.Sandbox) error {
+	if row.FromSnapshot != "" {
+		return nil
+	}
+	t, ok := ownTemplate(r, row.WorkspaceID, row.Template)
+	switch {
+	case template.IsKey(row.Template), !ok && row.TemplateKey != "":
+		return invalid("unknown template", "no template %q", row.Template)
+	case !ok:
+		return nil
+	case t.BuildID == "":
+		return invalid("template is not ready", "%s has no build that succeeded", row.Template)
+	}
+	row.TemplateKey = t.Key
+	return nil
+}
+
+func showTemplate(t *record.Template) Template {
+	return Template{
+		Name: t.Name, Status: string(t.Status), BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
+		CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, SizeBytes: t.SizeBytes,
+	}
+}
+
+func showBuild(b *record.Build) Build {
+	return Build{ID: b.ID, Template: b.Template, Status: string(b.Status), Error: b.Error, CreatedAt: b.CreatedAt, FinishedAt: b.FinishedAt}
+}
+
+// GetTemplate returns one template.
+func (s *Templates) GetTemplate(ctx context.Context, c Caller, name string) (Template, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return Template{}, err
+	}
+	view, err := s.cfg.Store.VerifiedView(ctx)
+	if err != nil {
+		return Template{}, storeError(err)
+	}
+	return s.template(view, c, name)
+}
+
+func (s *Templates) template(view *raftstore.Snapshot, c Caller, name string) (Template, error) {
+	if t, ok := ownTemplate(view, c.WorkspaceID, name); ok {
+		return showTemplate(t), nil
+	}
+	if t, ok := s.public()[name]; ok {
+		return t, nil
+	}
+	if s.cfg.Hosts.Warming(view) {
+		return Template{}, Unavailable("the hosts are yet to be heard", nil)
+	}
+	return Template{}, &Error{Code: ENotFound, Message: "not found", Detail: "no such template"}
+}
+
+// ListTemplates returns a page of the workspace's own templates and of
+// everybody's, newest first.
+func (s *Templates) ListTemplates(ctx context.Context, c Caller, o ListOptions) (page []Template, next string, err error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return nil, "", err
+	}
+	limit := cmp.Or(o.Limit, DefaultLimit)
+	if limit < 1 || limit > MaxLimit {
+		return nil, "", invalid("invalid limit", "limit must be from 1 to %d", MaxLimit)
+	}
+	view, err := s.cfg.Store.VerifiedView(ctx)
+	if err != nil {
+		return nil, "", storeError(err)
+	}
+	merged := s.public()
+	for _, t := range raftstore.Find(view, record.Templates, "workspace", c.WorkspaceID) {
+		merged[t.Name] = showTemplate(t)
+	}
+	all := make([]Template, 0, len(merged))
+	for _, t := range merged {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b Template) int {
+		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.Name, b.Name))
+	})
+	if o.Cursor != "" {
+		raw, err := base64.RawURLEncoding.DecodeString(o.Cursor)
+		at := slices.IndexFunc(all, func(t Template) bool { return t.Name == string(raw) })
+		if err != nil || at < 0 {
+			return nil, "", &Error{Code: EInvalid, Message: "invalid cursor"}
+		}
+		all = all[at+1:]
+	}
+	if len(all) > limit {
+		all = all[:limit]
+		next = base64.RawURLEncoding.EncodeToString([]byte(all[limit-1].Name))
+	}
+	return all, next, nil
+}
+
+// BuildTemplate begins a build of a template of the caller's workspace.
+func (s *Templates) BuildTemplate(ctx context.Context, c Caller, in BuildTemplate) (Build, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return Build{}, err
+	}
+	if err := in.validate(); err != nil {
+		return Build{}, err
+	}
+	return once(ctx, s.Sandboxes, c, "POST /v1/templates/build", in.Idempotency,
+		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Build, error) {
+			b, ok := raftstore.Get(view, record.Builds, key.ResourceID)
+			if !ok || b.WorkspaceID != c.WorkspaceID {
+				return Build{}, errKeyGone("build")
+			}
+			return showBuild(b), nil
+		},
+		func(keyID string) (Build, error) { return s.buildTemplate(ctx, c, in, keyID) })
+}
+
+func (s *Templates) buildTemplate(ctx context.Context, c Caller, in BuildTemplate, keyID string) (Build, error) {
+	view, err := s.cfg.Store.VerifiedView(ctx)
+	if err != nil {
+		return Build{}, storeError(err)
+	}
+	from, err := s.ground(view, c, in)
+	if err != nil {
+		return Build{}, err
+	}
+	key := template.Key(c.WorkspaceID, in.Name)
+	build := &record.Build{
+		Meta: record.Meta{ID: "bld-" + randomText(20)}, WorkspaceID: c.WorkspaceID, Template: in.Name, Key: key, From: in.From, Status: record.TemplateQueued,
+	}
+	if build.SpecSealed, err = s.flows.Seal(build.ID, in.spec(key, from)); err != nil {
+		return Build{}, AsError(err)
+	}
+	templateID, flowID := "tpl-"+randomText(20), sandbox.NewFlowID()
+	err = s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		if err := mayCreate(tx, c); err != nil {
+			return err
+		}
+		if err := in.Idempotency.claim(tx, keyID, build.ID); err != nil {
+			return err
+		}
+		if err := mayBuild(tx, c, in.Name); err != nil {
+			return err
+		}
+		row, ok := ownTemplate(tx, c.WorkspaceID, in.Name)
+		switch {
+		case !ok:
+			row = &record.Template{Meta: record.Meta{ID: templateID}, WorkspaceID: c.WorkspaceID, Name: in.Name, Key: key, Status: record.TemplateBuilding}
+		case row.BuildID == "":
+			row = row.Clone()
+			row.Status, row.Error = record.TemplateBuilding, ""
+		}
+		return template.Begin(tx, flowID, row.Clone(), build.Clone(), c.RequestID)
+	})
+	if errors.Is(err, raftstore.ErrConflict) {
+		return Build{}, errBuilding(in.Name)
+	}
+	if err != nil {
+		return Build{}, createError(err)
+	}
+	return s.GetBuild(ctx, c, build.ID)
+}
+
+func errBuilding(name string) *Error {
+	return &Error{Code: EConflict, Message: "template is being built", Detail: "wait for the end of the build of " + name + " that is under way"}
+}
+
+// mayBuild refuses a build beside another one of the same template, and more
+// than a workspace may have.
+func mayBuild(tx *raftstore.Tx, c Caller, name string) error {
+	own := raftstore.Find(tx, record.Templates, "workspace", c.WorkspaceID)
+	building := 0
+	for _, t := range own {
+		if _, live := flow.Live(tx, template.Subject(t.ID)); !live {
+			continue
+		}
+		if t.Name == name {
+			return errBuilding(name)
+		}
+		building++
+	}
+	known := slices.ContainsFunc(own, func(t *record.Template) bool { return t.Name == name })
+	switch {
+	case !known && len(own) >= maxTemplates:
+		return &Error{Code: ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": len(own), "templates_max": maxTemplates}}
+	case building >= maxTemplateBuild:
+		return &Error{Code: ERateLimited, Message: "too many builds at once", RetryAfter: 30 * time.Second}
+	}
+	return nil
+}
+
+// ground says under which name hosts have what a template is made from, and
+// refuses names that the operator's templates have.
+func (s *Templates) ground(view *raftstore.Snapshot, c Caller, in BuildTemplate) (from string, err error) {
+	public := s.public()
+	if _, taken := public[in.Name]; taken {
+		return "", &Error{Code: EConflict, Message: "template name is taken", Detail: in.Name + " is one of everybody's templates"}
+	}
+	if isImage(in.From) {
+		return in.From, nil
+	}
+	if t, ok := ownTemplate(view, c.WorkspaceID, in.From); ok {
+		if t.BuildID == "" {
+			return "", invalid("template is not ready", "%s has no build that succeeded", in.From)
+		}
+		return t.Key, nil
+	}
+	switch t, ok := public[in.From]; {
+	case ok && t.Status == "ready":
+		return in.From, nil
+	case ok:
+		return "", invalid("template is not ready", "%s is %s", in.From, t.Status)
+	case s.cfg.Hosts.Warming(view):
+		return "", Unavailable("the hosts are yet to be heard", nil)
+	}
+	return "", invalid("unknown template", "no template %q; an image is written with its registry or its tag: docker.io/library/%s, %s:latest", in.From, in.From, in.From)
+}
+
+// DeleteTemplate removes a template of the caller's workspace that nothing uses.
+func (s *Templates) DeleteTemplate(ctx context.Context, c Caller, name string) error {
+	if err := c.RequireWorkspace(); err != nil {
+		return err
+	}
+	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		t, ok := ownTemplate(tx, c.WorkspaceID, name)
+		if !ok {
+			return NotFound()
+		}
+		if why := usedBy(tx, t); why != "" {
+			return &Error{Code: EConflict, Message: "template in use", Detail: why}
+		}
+		for _, b := range raftstore.Find(tx, record.Builds, "template", c.WorkspaceID+"/"+name) {
+			raftstore.Delete(tx, record.Builds, b.ID)
+		}
+		raftstore.Delete(tx, record.Templates, t.ID) // the hosts follow
+		return nil
+	})
+	if ErrorCode(err) == ENotFound {
+		if _, ok := s.public()[name]; ok {
+			return &Error{Code: EForbidden, Message: "template is not yours", Detail: name + " is one of everybody's templates: the hosts' operator removes it"}
+		}
+	}
+	return storeError(err)
+}
+
+// usedBy says what needs a template, "" when nothing does.
+func usedBy(r raftstore.Reader, t *record.Template) string {
+	for _, s := range raftstore.Find(r, record.Sandboxes, "workspace", t.WorkspaceID) {
+		if s.TemplateKey == t.Key {
+			return "a sandbox is made from it"
+		}
+	}
+	for _, s := range raftstore.Find(r, record.Snapshots, "workspace", t.WorkspaceID) {
+		if s.TemplateKey == t.Key {
+			return "a snapshot is made from it"
+		}
+	}
+	for _, o := range raftstore.Find(r, record.Templates, "workspace", t.WorkspaceID) {
+		if _, live := flow.Live(r, template.Subject(o.ID)); !live {
+			continue
+		}
+		if o.ID == t.ID {
+			return "it is being built"
+		}
+		for _, b := range raftstore.Find(r, record.Builds, "template", o.WorkspaceID+"/"+o.Name) {
+			if b.FinishedAt.IsZero() && b.From == t.Name {
+				return o.Name + ", which is being built, is made from it"
+			}
+		}
+	}
+	return ""
+}
