@@ -63,6 +63,8 @@ On a local stack (make up), all of them are in one file:
 		Example: `  id=$(berth sandbox create base)
   berth sandbox exec $id -- python3 -c 'print(6*7)'
   echo hello | berth sandbox exec $id -i -- tr a-z A-Z
+  berth cp ./src $id:/app && berth shell $id
+  berth fork $id -n 4 && berth tree $id
   berth sandbox rm $id`,
 		SilenceErrors: true, // report prints them
 		SilenceUsage:  true,
@@ -72,7 +74,9 @@ On a local stack (make up), all of them are in one file:
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "answer in JSON; errors too, on stderr")
 	root.PersistentFlags().StringSliceVar(&a.urls, "url", nil, "address of a replica, instead of BERTH_URL and BERTH_URLS")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%s", err) })
-	root.AddCommand(a.sandbox(), a.raft(), a.agents(), a.joinToken(), a.token(), a.version())
+	root.AddCommand(a.lifecycle()...)
+	root.AddCommand(a.sandbox(), a.shell(), a.copy(), a.logs(), a.events(), a.port(), a.fork(), a.tree(), a.promote(), a.snapshot(),
+		a.template(), a.volume(), a.raft(), a.agents(), a.joinToken(), a.token(), a.version())
 	return root
 }
 

@@ -132,3 +132,10 @@ func assignments(pairs []string, env func(string) string) (map[string]string, er
 	}
 	return out, nil
 }
+
+// printLine writes one value of a stream for programs, on one line.
+func (a *app) printLine(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}

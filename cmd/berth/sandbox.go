@@ -27,8 +27,9 @@ has it reaches the sandbox's ports through its preview URL.`,
 func (a *app) sandboxCreate() *cobra.Command {
 	var (
 		template, key, snapshot, object string
-		metadata, env                   []string
-		cold, quiet                     bool
+		preview                         string
+		metadata, env, volumes          []string
+		cold, quiet, persistent         bool
 		ttl                             span
 	)
 	cmd := &cobra.Command{
@@ -58,6 +59,14 @@ Ctrl-C what was begun is deleted; with a key of yours it is not.`,
 			if cold {
 				in.Boot = api.BootCold
 			}
+			in.Persistent, in.Preview = persistent, api.PreviewMode(preview)
+			for _, v := range volumes {
+				name, path, ok := strings.Cut(v, ":")
+				if !ok {
+					return usage(cmd, "--volume %q: want NAME:/path", v)
+				}
+				in.Volumes = append(in.Volumes, api.VolumeMount{Name: name, MountPath: path})
+			}
 			vars, err := assignments(env, a.env)
 			if err != nil {
 				return usage(cmd, "--env %s", err)
@@ -76,6 +85,9 @@ Ctrl-C what was begun is deleted; with a key of yours it is not.`,
 	f.StringVar(&object, "metadata-json", "", "a JSON object to remember with it, instead of --metadata")
 	f.StringArrayVar(&env, "env", nil, "NAME=VALUE in the environment of every command; NAME alone takes your value; may be repeated")
 	f.StringVar(&snapshot, "from-snapshot", "", "id of a snapshot to make it from")
+	f.StringArrayVar(&volumes, "volume", nil, "NAME:/path, a volume and where it is mounted; may be repeated")
+	f.BoolVar(&persistent, "persistent", false, "hibernate it when its time ends instead of deleting it")
+	f.StringVar(&preview, "preview", "", "who sees its ports: public (the rule), or token: berth port token")
 	f.StringVar(&key, "idempotency-key", "", "the same key and flags again answer with the same sandbox, for 24 hours")
 	f.BoolVar(&cold, "cold", false, "boot the template's kernel instead of restoring its stored state")
 	f.BoolVarP(&quiet, "quiet", "q", false, "print the id and nothing else")

@@ -1,0 +1,352 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+func (a *app) copy() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cp SOURCE DESTINATION",
+		Short: "Copy files and directories into and out of a sandbox",
+		Long: `Copy a file or a directory between here and a sandbox, whose side is written
+ID:/path. A destination that ends in / is a directory, in which the copy keeps
+its name. "-" stands for stdin or stdout.
+
+A file is in its place once all of it is there: a copy that is broken off leaves
+what was there before. A directory is copied with what is in it, links as links;
+the sandbox needs tar for that.`,
+		Example: `  berth cp report.csv $id:/root/
+  berth cp $id:/var/log/app.log .
+  berth cp ./src $id:/app/src
+  pg_dump shop | berth cp - $id:/tmp/shop.sql`,
+		Args: wants(2, 2, "SOURCE and DESTINATION"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, to := parsePlace(args[0]), parsePlace(args[1])
+			if (from.id == "") == (to.id == "") {
+				return usage(cmd, "one side is in a sandbox, written ID:/path, and the other is here")
+			}
+			if p := from.path + to.path; strings.ContainsRune(p, 0) {
+				return usage(cmd, "a path cannot contain a NUL character")
+			}
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			if to.id != "" {
+				return a.upload(cmd.Context(), c, from.path, to)
+			}
+			return a.download(cmd.Context(), c, from, to.path)
+		},
+	}
+}
+
+// place is one side of a copy; id is empty for a path here.
+type place struct{ id, path string }
+
+var inSandbox = regexp.MustCompile(`^([a-z2-7]{26}):(/.*)$`)
+
+func parsePlace(text string) place {
+	if m := inSandbox.FindStringSubmatch(text); m != nil {
+		return place{m[1], m[2]}
+	}
+	return place{path: text}
+}
+
+// bar shows how much of a copy is done, on a terminal.
+func (a *app) bar(what string, total int64) *progressbar.ProgressBar {
+	if a.json || !isTerminal(a.stderr) {
+		return progressbar.DefaultSilent(total)
+	}
+	return progressbar.NewOptions64(total, progressbar.OptionSetWriter(a.stderr), progressbar.OptionSetDescription(what),
+		progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(24), progressbar.OptionThrottle(100_000_000),
+		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
+}
+
+func (a *app) upload(ctx context.Context, c *api.Client, from string, to place) error {
+	if from == "-" {
+		if strings.HasSuffix(to.path, "/") {
+			return errors.New("stdin has no name: give the whole path of the file to write")
+		}
+		bar := a.bar("stdin", -1)
+		defer func() { _ = bar.Close() }()
+		_, err := c.WriteFile(ctx, to.id, to.path, "", io.TeeReader(a.stdin, bar), -1)
+		return err
+	}
+	st, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if st.IsDir() {
+		return a.uploadDir(ctx, c, from, to)
+	}
+	if !st.Mode().IsRegular() {
+		return fmt.Errorf("%s is neither a file nor a directory", from)
+	}
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if strings.HasSuffix(to.path, "/") {
+		to.path += filepath.Base(from)
+	}
+	bar := a.bar(filepath.Base(from), st.Size())
+	defer func() { _ = bar.Close() }()
+	_, err = c.WriteFile(ctx, to.id, to.path, fmt.Sprintf("%04o", st.Mode().Perm()), io.TeeReader(f, bar), st.Size())
+	return err
+}
+
+// uploadDir sends a tar to the sandbox's own tar, while it is read.
+func (a *app) uploadDir(ctx context.Context, c *api.Client, from string, to place) error {
+	if strings.HasSuffix(to.path, "/") {
+		abs, err := filepath.Abs(from)
+		if err != nil {
+			return err
+		}
+		to.path = path.Join(to.path, filepath.Base(abs))
+	}
+	if err := c.MakeDir(ctx, to.id, to.path); err != nil {
+		return err
+	}
+	s, err := c.OpenExec(ctx, to.id, api.Exec{Cmd: api.Argv("tar", "-x", "-p", "-C", to.path), TimeoutSeconds: new(int64(3600))})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	bar := a.bar(from, -1)
+	defer func() { _ = bar.Close() }()
+	sent := make(chan error, 1)
+	go func() {
+		err := writeTar(io.MultiWriter(s, bar), from)
+		if err == nil {
+			err = s.CloseInput()
+		}
+		sent <- err
+	}()
+	err = ended(s, nil)
+	s.Close()
+	return errors.Join(err, notClosed(<-sent, err))
+}
+
+// notClosed leaves out that writing failed to a tar that has said itself why it
+// ended.
+func notClosed(sending, receiving error) error {
+	if receiving != nil {
+		return nil
+	}
+	return sending
+}
+
+// ended reads a session to its end and fails with what it wrote to stderr
+// unless it ended well.
+func ended(s *api.Session, stdout io.Writer) error {
+	var complaint strings.Builder
+	for {
+		stream, data, exit, err := s.Next()
+		switch {
+		case err != nil:
+			return err
+		case exit != nil && exit.ExitCode != 0:
+			return fmt.Errorf("tar in the sandbox: exit code %d: %s", exit.ExitCode, strings.TrimSpace(complaint.String()))
+		case exit != nil:
+			return nil
+		case stream == "stderr" && complaint.Len() < 4<<10:
+			complaint.Write(data)
+		case stream == "stdout" && stdout != nil:
+			if _, err := stdout.Write(data); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// writeTar writes what is in a directory.
+func writeTar(w io.Writer, dir string) error {
+	tw := tar.NewWriter(w)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || name == "." {
+			return err
+		}
+		st, err := d.Info()
+		if err != nil {
+			return err
+		}
+		target := ""
+		switch {
+		case st.Mode()&fs.ModeSymlink != 0:
+			if target, err = root.Readlink(name); err != nil {
+				return err
+			}
+		case !st.Mode().IsRegular() && !st.IsDir():
+			return nil // sockets, pipes and devices stay where they are
+		}
+		h, err := tar.FileInfoHeader(st, target)
+		if err != nil {
+			return err
+		}
+		h.Name, h.Uid, h.Gid, h.Uname, h.Gname = name, 0, 0, "", ""
+		if err := tw.WriteHeader(h); err != nil || !st.Mode().IsRegular() {
+			return err
+		}
+		f, err := root.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.CopyN(tw, f, h.Size)
+		return err
+	})
+	return errors.Join(err, tw.Close())
+}
+
+func (a *app) download(ctx context.Context, c *api.Client, from place, to string) error {
+	st, err := c.StatFile(ctx, from.id, from.path)
+	if err != nil {
+		return err
+	}
+	if st.Type == api.FileDir {
+		if to == "-" {
+			return errors.New("a directory cannot go to stdout")
+		}
+		return a.downloadDir(ctx, c, from, to)
+	}
+	body, err := c.ReadFile(ctx, from.id, from.path)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	bar := a.bar(path.Base(from.path), body.Size)
+	defer func() { _ = bar.Close() }()
+	if to == "-" {
+		_, err := io.Copy(a.stdout, io.TeeReader(body, bar))
+		return err
+	}
+	if into, err := os.Stat(to); strings.HasSuffix(to, "/") || (err == nil && into.IsDir()) {
+		to = filepath.Join(to, path.Base(from.path))
+	}
+	return replace(to, st.Mode, io.TeeReader(body, bar))
+}
+
+// replace puts body in place of a file, once all of it is there.
+func replace(name, mode string, body io.Reader) error {
+	perm := fs.FileMode(0o644)
+	if _, err := fmt.Sscanf(mode, "%o", &perm); err != nil {
+		perm = 0o644
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), ".berth-*")
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, body)
+	if err = errors.Join(err, f.Chmod(perm&fs.ModePerm), f.Close()); err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// downloadDir unpacks a tar that the sandbox's own tar makes. The sandbox may
+// send anything: nothing of it lands outside the directory.
+func (a *app) downloadDir(ctx context.Context, c *api.Client, from place, to string) error {
+	if into, err := os.Stat(to); strings.HasSuffix(to, "/") || (err == nil && into.IsDir()) {
+		to = filepath.Join(to, path.Base(from.path))
+	}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	s, err := c.OpenExec(ctx, from.id, api.Exec{Cmd: api.Argv("tar", "-c", "-C", from.path, "."), TimeoutSeconds: new(int64(3600))})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	bar := a.bar(from.path, -1)
+	defer func() { _ = bar.Close() }()
+	r, w := io.Pipe()
+	unpacked := make(chan error, 1)
+	go func() {
+		err := readTar(io.TeeReader(r, bar), to)
+		_ = r.CloseWithError(err) // the sandbox's tar is not read any more
+		unpacked <- err
+	}()
+	err = ended(s, w)
+	_ = w.CloseWithError(err)
+	if local := <-unpacked; local != nil {
+		return local
+	}
+	return err
+}
+
+// readTar unpacks an archive whose author is not trusted.
+func readTar(r io.Reader, dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	tr := tar.NewReader(r)
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			// What tar pads its archive with.
+			_, err = io.Copy(io.Discard, r)
+			return err
+		}
+		if err != nil {
+			return fmt.Errorf("unpack: %w", err)
+		}
+		if err := unpack(root, filepath.FromSlash(path.Clean(h.Name)), h, tr); err != nil {
+			return fmt.Errorf("unpack %s: %w", h.Name, err)
+		}
+	}
+}
+
+func unpack(root *os.Root, name string, h *tar.Header, body io.Reader) error {
+	if name == "." {
+		return nil
+	}
+	perm := h.FileInfo().Mode().Perm()
+	switch h.Typeflag {
+	case tar.TypeDir:
+		if err := root.MkdirAll(name, perm|0o700); err != nil {
+			return err
+		}
+		return nil
+	case tar.TypeSymlink:
+		_ = root.Remove(name)
+		return root.Symlink(h.Linkname, name)
+	case tar.TypeReg:
+		_ = root.Remove(name)
+		f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(f, body)
+		return errors.Join(err, f.Close())
+	case tar.TypeLink:
+		_ = root.Remove(name)
+		return root.Link(filepath.FromSlash(path.Clean(h.Linkname)), name)
+	}
+	return nil // devices, pipes
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTarComesBack(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	for name, content := range map[string]string{"a.txt": "a", "sub/deep/b.sh": "b", "empty": ""} {
+		path := filepath.Join(from, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("sub/deep/b.sh", filepath.Join(from, "link")); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := writeTar(&b, from); err != nil {
+		t.Fatal(err)
+	}
+	if err := readTar(&b, to); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(to, "link"))
+	if err != nil || string(raw) != "b" {
+		t.Errorf("%q, %v", raw, err)
+	}
+	st, err := os.Stat(filepath.Join(to, "a.txt"))
+	if err != nil || st.Mode().Perm() != 0o755 {
+		t.Errorf("%v, %v", st, err)
+	}
+}
+
+func TestTarOfASandboxStaysInItsDirectory(t *testing.T) {
+	for name, entries := range map[string][]tar.Header{
+		"dots":     {{Name: "../../evil", Typeflag: tar.TypeReg}},
+		"absolute": {{Name: "/tmp/berth-evil", Typeflag: tar.TypeReg}},
+		"through a link": {
+			{Name: "out", Typeflag: tar.TypeSymlink, Linkname: "/tmp"},
+			{Name: "out/berth-evil", Typeflag: tar.TypeReg},
+		},
+		"hard link": {{Name: "x", Typeflag: tar.TypeLink, Linkname: "../../etc/passwd"}},
+	} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, h := range entries {
+			h.Mode = 0o644
+			if err := w.WriteHeader(&h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := readTar(&b, t.TempDir()); err == nil {
+			t.Errorf("%s: it was unpacked", name)
+		}
+		if _, err := os.Stat("/tmp/berth-evil"); err == nil {
+			t.Fatalf("%s: it left its directory", name)
+		}
+	}
+}
+
+func TestInstant(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]string{"5m": "2026-11-20T11:55:00Z", "2026-11-20T13:05:09.412Z": "2026-11-20T13:05:09.412Z"} {
+		got, err := instant(text, now)
+		if err != nil || got.Format(time.RFC3339Nano) != want {
+			t.Errorf("%s: %s, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "yesterday", "-5m"} {
+		if _, err := instant(text, now); err == nil {
+			t.Errorf("%q is no time", text)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 30: "1 GiB", 1 << 60: "1024 PiB"} {
+		if got := size(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestPlace(t *testing.T) {
+	id := "k7m2qz4xw3v5n6a2j7p4t5r6sa"
+	for text, want := range map[string]place{
+		id + ":/a:b": {id, "/a:b"}, id + ":rel": {path: id + ":rel"}, "c:/x": {path: "c:/x"}, "-": {path: "-"},
+		strings.ToUpper(id) + ":/x": {path: strings.ToUpper(id) + ":/x"},
+	} {
+		if got := parsePlace(text); got != want {
+			t.Errorf("%s: %+v", text, got)
+		}
+	}
+}

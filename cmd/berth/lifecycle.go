@@ -1,0 +1,384 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+// lifecycle are the commands that move a sandbox from one state to another.
+func (a *app) lifecycle() []*cobra.Command {
+	return []*cobra.Command{
+		a.move("pause", "Stop a sandbox's CPUs; its memory stays where it is", (*api.Client).PauseSandbox),
+		a.move("resume", "Let a paused sandbox run on", (*api.Client).ResumeSandbox),
+		a.move("hibernate", "Write a sandbox's memory to disk and end its VM", (*api.Client).HibernateSandbox),
+		a.move("wake", "Let a hibernated sandbox go on where it was", (*api.Client).WakeSandbox),
+		a.ttl(),
+	}
+}
+
+func (a *app) move(verb, short string, do func(*api.Client, context.Context, string) (*api.Sandbox, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:               verb + " ID…",
+		Short:             short,
+		Example:           "  berth " + verb + " $id",
+		Args:              wants(1, -1, "ID"),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			var moved []*api.Sandbox
+			for _, id := range args {
+				start := time.Now()
+				sb, err := do(c, cmd.Context(), id)
+				if err != nil {
+					return err
+				}
+				moved = append(moved, sb)
+				a.note("%s is %s after %s", sb.ID, sb.Status, time.Since(start).Round(time.Millisecond))
+			}
+			switch {
+			case a.json && len(moved) == 1:
+				return a.printJSON(moved[0])
+			case a.json:
+				return a.printJSON(moved)
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) ttl() *cobra.Command {
+	var (
+		life       span
+		none       bool
+		persistent string
+	)
+	cmd := &cobra.Command{
+		Use:   "ttl ID",
+		Short: "Show or change how long a sandbox lives",
+		Long: `Show or change how long a sandbox lives, and what becomes of it then: it is
+deleted, or hibernated if it is persistent.`,
+		Example: `  berth ttl $id
+  berth ttl $id --set 2h --persistent=true
+  berth ttl $id --none`,
+		Args:              wants(1, 1, "ID"),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			var in api.PatchLifecycle
+			switch {
+			case none && life.seconds != nil:
+				return usage(cmd, "give --set or --none, not both")
+			case none:
+				in.TTLSeconds = api.SetNull[int64]()
+			case life.seconds != nil:
+				in.TTLSeconds = api.SetTo(*life.seconds)
+			}
+			if cmd.Flags().Changed("persistent") {
+				on := persistent == "true"
+				if !on && persistent != "false" {
+					return usage(cmd, "--persistent is true or false")
+				}
+				in.Persistent = &on
+			}
+			var out *api.Lifecycle
+			if in.TTLSeconds.IsZero() && in.Persistent == nil {
+				out, err = c.GetLifecycle(cmd.Context(), args[0])
+			} else {
+				out, err = c.PatchLifecycle(cmd.Context(), args[0], in)
+			}
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(out)
+			}
+			expires := "never"
+			if out.ExpiresAt != nil {
+				expires = out.ExpiresAt.String() + " (in " + time.Until(out.ExpiresAt.Time).Round(time.Second).String() + ")"
+			}
+			return a.fields("status", string(out.Status), "expires", expires, "persistent", yes(out.Persistent))
+		},
+	}
+	f := cmd.Flags()
+	f.Var(&life, "set", "from now on")
+	f.BoolVar(&none, "none", false, "it lives until it is deleted")
+	f.StringVar(&persistent, "persistent", "", "true: at its end it hibernates instead of being deleted")
+	f.Lookup("persistent").NoOptDefVal = "true"
+	return cmd
+}
+
+func (a *app) snapshot() *cobra.Command {
+	return group("snapshot", "Keep the memory and disk of sandboxes",
+		`A snapshot is a sandbox's memory, device state and disk at one moment. Any
+number of sandboxes can be made from it: berth sandbox create --from-snapshot.`,
+		a.snapshotCreate(), a.snapshotList(), a.snapshotRemove())
+}
+
+func (a *app) snapshotCreate() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "create ID",
+		Short: "Take a snapshot of a running sandbox and print its id",
+		Example: `  snap=$(berth snapshot create $id --name before-upgrade)
+  berth sandbox create --from-snapshot $snap`,
+		Args:              wants(1, 1, "ID"),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			stop := spin(a.stderr, "taking a snapshot")
+			snap, err := c.CreateSnapshot(cmd.Context(), args[0], api.CreateSnapshot{Name: name}, "")
+			stop()
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(snap)
+			}
+			where := "on " + snap.AgentID + " alone"
+			if snap.Stored {
+				where = "in the snapshot store"
+			}
+			a.note("%s, %s; the sandbox stood still for %d ms", size(snap.SizeBytes), where, snap.PauseMS)
+			fmt.Fprintln(a.stdout, snap.ID)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "a name for people")
+	return cmd
+}
+
+func (a *app) snapshotList() *cobra.Command {
+	var sandbox string
+	cmd := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List snapshots, newest first",
+		Example: "  berth snapshot ls --sandbox $id",
+		Args:    wants(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			all := []api.Snapshot{}
+			for s, err := range c.Snapshots(cmd.Context(), sandbox) {
+				if err != nil {
+					return err
+				}
+				all = append(all, s)
+			}
+			if a.json {
+				return a.printJSON(all)
+			}
+			rows := [][]string{{"ID", "NAME", "SANDBOX", "TEMPLATE", "SIZE", "STORED", "AGE"}}
+			for _, s := range all {
+				rows = append(rows, []string{s.ID, orDash(s.Name), s.SandboxID, s.Template, size(s.SizeBytes), yes(s.Stored), age(s.CreatedAt.Time)})
+			}
+			return a.table(rows)
+		},
+	}
+	cmd.Flags().StringVar(&sandbox, "sandbox", "", "only those of this sandbox")
+	return cmd
+}
+
+func (a *app) snapshotRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm ID…", Aliases: []string{"delete"}, Short: "Delete snapshots, and their copies in the store",
+		Args: wants(1, -1, "ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			return a.removeEach(args, func(id string) error { return c.DeleteSnapshot(cmd.Context(), id) })
+		},
+	}
+}
+
+func (a *app) fork() *cobra.Command {
+	var (
+		count      int
+		cold, warm bool
+		metadata   []string
+		object     string
+	)
+	cmd := &cobra.Command{
+		Use:   "fork ID",
+		Short: "Fork a running sandbox and print the children's ids",
+		Long: `Fork a running sandbox with its memory: every child goes on where the parent
+is, its processes alive, with random numbers, names and keys of its own. The
+parent stands still for a moment and runs on.
+
+With --cold the children have the parent's disk alone and boot afresh. With
+--warm there is one child, which takes over the parent's place on the network;
+the parent stops until it is resumed.`,
+		Example: `  berth fork $id -n 16
+  tree=$(berth fork $id -n 4 --json | jq -r .tree_id)
+  berth fork $id --cold`,
+		Args:              wants(1, 1, "ID"),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			if cold && warm {
+				return usage(cmd, "give --cold or --warm, not both")
+			}
+			if cold || warm {
+				in := api.Fork{Mode: api.ForkCold}
+				if warm {
+					in.Mode = api.ForkWarm
+				}
+				if cmd.Flags().Changed("count") {
+					in.Count = &count
+				}
+				return a.plainFork(cmd.Context(), c, args[0], in)
+			}
+			in := api.ForkTree{}
+			if cmd.Flags().Changed("count") {
+				in.Count = &count
+			}
+			if in.Metadata, err = metadataOf(metadata, object); err != nil {
+				return usage(cmd, "%s", err)
+			}
+			return a.forkTree(cmd.Context(), c, args[0], in)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVarP(&count, "count", "n", 2, "how many children, 1 to 16 (with --cold and --warm: 1)")
+	f.BoolVar(&cold, "cold", false, "the disk alone, and a fresh boot")
+	f.BoolVar(&warm, "warm", false, "one child in the parent's place")
+	f.StringArrayVar(&metadata, "metadata", nil, "NAME=VALUE to remember with each child; may be repeated")
+	f.StringVar(&object, "metadata-json", "", "a JSON object to remember with each child, instead of --metadata")
+	return cmd
+}
+
+func (a *app) plainFork(ctx context.Context, c *api.Client, id string, in api.Fork) error {
+	stop := spin(a.stderr, "forking")
+	out, err := c.Fork(ctx, id, in, "")
+	stop()
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(out)
+	}
+	a.note("%d forked; the parent stood still for %d ms", len(out.Children), out.PauseMS)
+	for _, child := range out.Children {
+		fmt.Fprintln(a.stdout, child.ID)
+	}
+	if in.Mode == api.ForkWarm {
+		a.note("the parent is paused: berth resume %s", id)
+	}
+	return nil
+}
+
+func (a *app) forkTree(ctx context.Context, c *api.Client, id string, in api.ForkTree) error {
+	start := time.Now()
+	stop := spin(a.stderr, "forking")
+	out, err := c.ForkTree(ctx, id, in, "")
+	stop()
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(out)
+	}
+	a.note("%s: %d children after %s; the parent stood still for %d ms", out.TreeID, len(out.Children), time.Since(start).Round(time.Millisecond), out.PauseMS)
+	for _, f := range out.Failed {
+		a.note("berth: child %d: %s", f.Index, f.Error)
+	}
+	for _, child := range out.Children {
+		fmt.Fprintln(a.stdout, child.ID)
+	}
+	if len(out.Failed) > 0 {
+		return exit(a.failure)
+	}
+	return nil
+}
+
+func (a *app) promote() *cobra.Command {
+	var tree string
+	var cleanup bool
+	cmd := &cobra.Command{
+		Use:   "promote ID",
+		Short: "Keep the chosen child of a fork tree",
+		Example: `  berth promote $child                 # its siblings go on
+  berth promote $child --cleanup       # its siblings are deleted`,
+		Args:              wants(1, 1, "ID"),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			if tree == "" {
+				sb, err := c.GetSandbox(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				if tree = treeOf(sb); tree == "" {
+					return fmt.Errorf("%s is no child of a fork tree", args[0])
+				}
+			}
+			out, err := c.Promote(cmd.Context(), args[0], api.Promote{TreeID: tree, CleanupSiblings: cleanup})
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(out)
+			}
+			a.note("%s is promoted, %d siblings deleted", out.Promoted.ID, len(out.Deleted))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&tree, "tree", "", "id of the tree (default: the one that it is a child of)")
+	cmd.Flags().BoolVar(&cleanup, "cleanup", false, "delete its siblings")
+	return cmd
+}
+
+// forkKeys are the fork's own keys in a child's metadata.
+type forkKeys struct {
+	Tree   string `json:"fork_tree_id"`
+	Role   string `json:"fork_tree_role"`
+	Parent string `json:"fork_parent_id"`
+	Index  int    `json:"fork_index"`
+}
+
+func keysOf(sb *api.Sandbox) forkKeys {
+	var k forkKeys
+	_ = json.Unmarshal(sb.Metadata, &k) // a client's own metadata may have other types there
+	return k
+}
+
+func treeOf(sb *api.Sandbox) string { return keysOf(sb).Tree }
+
+// size is a number of bytes as people read it.
+func size(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, units := float64(n), "KMGTP"
+	i := -1
+	for v >= unit && i < len(units)-1 {
+		v /= unit
+		i++
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") + " " + units[i:i+1] + "iB"
+}

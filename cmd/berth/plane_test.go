@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/httpapi"
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// What the plane of the scripts does beyond sandboxes: moves, forks, volumes
+// and files, which are those under its directory.
+type (
+	planeMoves struct{ *plane }
+	planeForks struct{ *plane }
+	planeFiles struct {
+		httpapi.Streams // what no script uses
+		*plane
+	}
+	planeVolumes struct {
+		*plane
+		all []service.Volume
+	}
+)
+
+func (p planeMoves) to(id, from, status string) (service.Sandbox, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.find(id)
+	switch {
+	case i < 0:
+		return service.Sandbox{}, service.NotFound()
+	case p.sandboxes[i].Status != from:
+		return service.Sandbox{}, &service.Error{Code: service.EConflict, Message: "sandbox is " + p.sandboxes[i].Status, Detail: "resume it first"}
+	}
+	p.sandboxes[i].Status = status
+	return p.sandboxes[i], nil
+}
+
+func (p planeMoves) Pause(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+	return p.to(id, "running", "paused")
+}
+
+func (p planeMoves) Resume(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+	return p.to(id, "paused", "running")
+}
+
+func (p planeMoves) Hibernate(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+	return p.to(id, "running", "hibernated")
+}
+
+func (p planeMoves) Wake(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+	return p.to(id, "hibernated", "running")
+}
+
+func (p planeMoves) Lifecycle(ctx context.Context, c service.Caller, id string) (service.Lifecycle, error) {
+	return p.PatchLifecycle(ctx, c, id, service.PatchLifecycle{})
+}
+
+func (p planeMoves) PatchLifecycle(_ context.Context, _ service.Caller, id string, in service.PatchLifecycle) (service.Lifecycle, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.find(id)
+	if i < 0 {
+		return service.Lifecycle{}, service.NotFound()
+	}
+	sb := &p.sandboxes[i]
+	if in.SetTTL {
+		sb.TTLSeconds, sb.ExpiresAt = in.TTLSeconds, time.Time{}
+		if in.TTLSeconds != nil {
+			sb.ExpiresAt = time.Now().Add(time.Duration(*in.TTLSeconds) * time.Second)
+		}
+	}
+	if in.Persistent != nil {
+		sb.Persistent = *in.Persistent
+	}
+	return service.Lifecycle{Status: sb.Status, TTLSeconds: sb.TTLSeconds, ExpiresAt: sb.ExpiresAt, Persistent: sb.Persistent}, nil
+}
+
+var snapshot = service.Snapshot{
+	ID: "snap-1", Status: "ready", SandboxID: "k7m2qz4xw3v5n6a2j7p4t5r6sa", Template: "base", Name: "first",
+	MemoryBytes: 100 << 20, DiskBytes: 1 << 20, AgentID: "host-a", Stored: true, PauseMS: 41,
+}
+
+func (p planeForks) CreateSnapshot(context.Context, service.Caller, string, service.CreateSnapshot) (service.Snapshot, error) {
+	return snapshot, nil
+}
+
+func (p planeForks) GetSnapshot(context.Context, service.Caller, string) (service.Snapshot, error) {
+	return snapshot, nil
+}
+
+func (p planeForks) ListSnapshots(context.Context, service.Caller, string, service.ListOptions) ([]service.Snapshot, string, error) {
+	return []service.Snapshot{snapshot}, "", nil
+}
+
+func (p planeForks) DeleteSnapshot(context.Context, service.Caller, string) error { return nil }
+
+func (p planeForks) Fork(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
+	return p.children(id, in, 1, func(int) map[string]any { return map[string]any{"forked_from": id} })
+}
+
+func (p planeForks) ForkTree(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
+	out, err := p.children(id, in, 2, func(i int) map[string]any {
+		return map[string]any{"fork_tree_id": "tree-1", "fork_tree_role": "child", "fork_parent_id": id, "fork_index": i}
+	})
+	out.TreeID = "tree-1"
+	return out, err
+}
+
+// children makes those asked for; of more than three the last fails.
+func (p planeForks) children(id string, in service.Fork, count int, keys func(int) map[string]any) (service.Forked, error) {
+	out := service.Forked{ParentID: id, Mode: in.Mode, PauseMS: 41}
+	if in.Count != nil {
+		count = *in.Count
+	}
+	for i := range count {
+		if i == 3 {
+			out.Failed = append(out.Failed, service.FailedFork{Index: i, Error: "no memory"})
+			break
+		}
+		metadata, err := json.Marshal(keys(i))
+		if err != nil {
+			return out, err
+		}
+		child, err := p.add(service.CreateSandbox{Template: "base", Metadata: metadata, IdempotencyKey: fmt.Sprint(id, i)})
+		if err != nil {
+			return out, err
+		}
+		p.mu.Lock()
+		p.sandboxes[p.find(child.ID)].ForkedFrom = id
+		p.mu.Unlock()
+		out.Children = append(out.Children, child)
+	}
+	return out, nil
+}
+
+func (p planeForks) Promote(ctx context.Context, c service.Caller, id, tree string, cleanup bool) (service.Sandbox, []string, error) {
+	sb, err := p.Get(ctx, c, id)
+	if err != nil || tree != "tree-1" {
+		return sb, nil, service.NotFound()
+	}
+	if cleanup {
+		return sb, []string{"k7m2qz4xw3v5n6a2j7p4t5r6sz"}, nil
+	}
+	return sb, nil, nil
+}
+
+func (p *planeVolumes) CreateVolume(_ context.Context, _ service.Caller, in service.CreateVolume) (service.Volume, error) {
+	v := service.Volume{Name: in.Name, SizeMB: service.DefaultVolumeMB, AgentID: "host-a", CreatedAt: time.Now()}
+	if in.SizeMB != nil {
+		v.SizeMB = *in.SizeMB
+	}
+	p.all = append(p.all, v)
+	return v, nil
+}
+
+func (p *planeVolumes) GetVolume(context.Context, service.Caller, string) (service.Volume, error) {
+	return service.Volume{}, service.NotFound()
+}
+
+func (p *planeVolumes) ListVolumes(context.Context, service.Caller, service.ListOptions) ([]service.Volume, string, error) {
+	return p.all, "", nil
+}
+
+func (p *planeVolumes) DeleteVolume(_ context.Context, _ service.Caller, name string) error {
+	if name == "busy" {
+		return &service.Error{Code: service.EConflict, Message: "volume in use"}
+	}
+	return nil
+}
+
+func (p planeFiles) at(path string) string { return filepath.Join(p.dir, "guest", path) }
+
+func (p planeFiles) ReadFile(_ context.Context, _ service.Caller, _, path string, _ http.Header) (*service.File, error) {
+	f, err := os.Open(p.at(path))
+	if err != nil {
+		return nil, &service.Error{Code: service.ENotFound, Message: "no such file or directory"}
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &service.File{Status: 200, Header: http.Header{"Content-Length": {strconv.FormatInt(st.Size(), 10)}}, Body: f}, nil
+}
+
+func (p planeFiles) WriteFile(_ context.Context, _ service.Caller, _, path, mode string, body io.Reader, _ int64) (bool, error) {
+	if strings.HasPrefix(path, "/full/") {
+		return false, &service.Error{Code: service.EInsufficient, Message: "no space left on device"}
+	}
+	if err := os.MkdirAll(filepath.Dir(p.at(path)), 0o755); err != nil {
+		return false, err
+	}
+	perm, err := strconv.ParseUint(mode, 8, 32)
+	if err != nil {
+		perm = 0o644
+	}
+	raw, err := io.ReadAll(body)
+	if err != nil {
+		return false, err
+	}
+	return true, errors.Join(os.WriteFile(p.at(path), raw, os.FileMode(perm)), os.Chmod(p.at(path), os.FileMode(perm)))
+}
+
+func (p planeFiles) StatFile(_ context.Context, _ service.Caller, _, path string) (service.FileStat, error) {
+	st, err := os.Stat(p.at(path))
+	if err != nil {
+		return service.FileStat{}, &service.Error{Code: service.ENotFound, Message: "no such file or directory"}
+	}
+	return service.FileStat{
+		Path: path, Name: filepath.Base(path), Type: map[bool]string{true: "dir", false: "file"}[st.IsDir()], SizeBytes: st.Size(),
+		Mode: fmt.Sprintf("%04o", st.Mode().Perm()), ModifiedAt: st.ModTime(),
+	}, nil
+}
+
+func (p planeFiles) Logs(context.Context, service.Caller, string, service.LogQuery) (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader("line one\nline two\n")), nil
+}
+
+func (p planeFiles) Events(_ context.Context, _ service.Caller, id string, _ service.EventQuery) ([]service.Event, error) {
+	return []service.Event{{
+		Time: time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC), SandboxID: id, AgentID: "host-a", Type: "vm.died", Code: "error",
+		Message: "VM died", Metadata: json.RawMessage(`{"signal":"KILL"}`),
+	}}, nil
+}
+
+func (p planeFiles) Ports(context.Context, service.Caller, string) ([]service.Port, error) {
+	return []service.Port{{Port: 3000, Protocol: "tcp", Process: "node", URL: "http://3000-x.localhost", Label: "web"}}, nil
+}

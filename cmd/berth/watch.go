@@ -1,0 +1,247 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+func (a *app) logs() *cobra.Command {
+	var (
+		follow bool
+		tail   int
+		stream string
+	)
+	cmd := &cobra.Command{
+		Use:   "logs ID",
+		Short: "Show what the template's start command, or the console, wrote",
+		Example: `  berth logs $id -f
+  berth logs $id --stream console --tail 50`,
+		Args:              wants(1, 1, "ID"),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			q := api.LogQuery{Stream: stream, Tail: tail}
+			if follow {
+				return c.FollowLogs(cmd.Context(), args[0], q, func(name string, l api.LogLine) error {
+					if a.json {
+						return a.printLine(map[string]any{"stream": name, "ts": l.TS, "line": l.Line})
+					}
+					out := a.stdout
+					if name == "stderr" {
+						out = a.stderr
+					}
+					_, err := fmt.Fprintln(out, l.Line)
+					return err
+				})
+			}
+			body, err := c.Logs(cmd.Context(), args[0], q)
+			if err != nil {
+				return err
+			}
+			defer body.Close()
+			_, err = io.Copy(a.stdout, body)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until Ctrl-C")
+	f.IntVar(&tail, "tail", 0, "at most so many lines of those that are there (default: all)")
+	f.StringVar(&stream, "stream", "both", "stdout, stderr, both or console")
+	return cmd
+}
+
+func (a *app) events() *cobra.Command {
+	var (
+		follow bool
+		tail   int
+		since  string
+	)
+	cmd := &cobra.Command{
+		Use:   "events ID",
+		Short: "Show what happened to a sandbox",
+		Example: `  berth events $id
+  berth events $id -f --json | jq -c '[.ts, .type]'`,
+		Args:              wants(1, 1, "ID"),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			var q api.EventQuery
+			if cmd.Flags().Changed("tail") {
+				q.Tail = &tail
+			}
+			if since != "" {
+				if q.Since, err = instant(since, time.Now()); err != nil {
+					return usage(cmd, "--since %s", err)
+				}
+			}
+			if !follow {
+				list, err := c.Events(cmd.Context(), args[0], q)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(list)
+				}
+				for _, e := range list {
+					a.showEvent(e)
+				}
+				return nil
+			}
+			for e, err := range c.FollowEvents(cmd.Context(), args[0], q) {
+				if err != nil {
+					return err
+				}
+				if a.json {
+					if err := a.printLine(e); err != nil {
+						return err
+					}
+					continue
+				}
+				a.showEvent(e)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until Ctrl-C")
+	f.IntVar(&tail, "tail", 100, "the last so many")
+	f.StringVar(&since, "since", "", "only what came after this time, such as 2026-11-20T13:05:09.412Z, or 5m")
+	return cmd
+}
+
+func (a *app) showEvent(e api.Event) {
+	meta := strings.TrimSpace(string(e.Metadata))
+	if meta == "{}" {
+		meta = ""
+	}
+	mark := " "
+	if e.Code != api.EventOK {
+		mark = "!"
+	}
+	fmt.Fprintf(a.stdout, "%s %s %-22s %s  %s\n", e.TS, mark, e.Type, e.Message, meta)
+}
+
+// instant reads a time, or how long ago it was.
+func instant(text string, now time.Time) (time.Time, error) {
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%q: want a time such as 2026-11-20T13:05:09Z, or a duration such as 5m", text)
+	}
+	return t, nil
+}
+
+func (a *app) port() *cobra.Command {
+	list := &cobra.Command{
+		Use: "ls ID", Aliases: []string{"list"}, Short: "List the ports that something listens on, and those registered",
+		Args: wants(1, 1, "ID"), ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			ports, err := c.ListPorts(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(ports)
+			}
+			rows := [][]string{{"PORT", "PROTOCOL", "PROCESS", "LABEL", "URL"}}
+			for _, p := range ports {
+				rows = append(rows, []string{fmt.Sprint(p.Port), p.Protocol, orDash(p.Process), orDash(p.Label), orDash(p.URL)})
+			}
+			return a.table(rows)
+		},
+	}
+	var label string
+	add := &cobra.Command{
+		Use: "add ID PORT", Short: "Register a port with a label, and print its URL",
+		Args: wants(2, 2, "ID and PORT"), ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, port, err := a.onPort(cmd, args)
+			if err != nil {
+				return err
+			}
+			p, err := c.AddPort(cmd.Context(), args[0], api.AddPort{Port: port, Label: label})
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(p)
+			}
+			fmt.Fprintln(a.stdout, p.URL)
+			return nil
+		},
+	}
+	add.Flags().StringVar(&label, "label", "", "what it is")
+	remove := &cobra.Command{
+		Use: "rm ID PORT", Short: "Take the registration of a port back", Args: wants(2, 2, "ID and PORT"), ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, port, err := a.onPort(cmd, args)
+			if err != nil {
+				return err
+			}
+			return c.RemovePort(cmd.Context(), args[0], port)
+		},
+	}
+	var life span
+	open := &cobra.Command{
+		Use: "token ID [PORT]", Short: "Print a link to a private sandbox's port, or to any of them",
+		Args: wants(1, 2, "ID"), ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in := api.CreatePreviewToken{}
+			if life.seconds != nil {
+				in.TTLSeconds = *life.seconds
+			}
+			c, err := a.client(envToken, envJWT)
+			if err != nil {
+				return err
+			}
+			if len(args) == 2 {
+				if _, in.Port, err = a.onPort(cmd, args); err != nil {
+					return err
+				}
+			}
+			access, err := c.CreatePreviewToken(cmd.Context(), args[0], in)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(access)
+			}
+			fmt.Fprintln(a.stdout, access.URL)
+			return nil
+		},
+	}
+	open.Flags().Var(&life, "ttl", "how long it lasts (default 1h)")
+	return group("port", "See and name the ports of a sandbox",
+		`Any port of a sandbox is reached at its preview URL, registered or not. A
+server in the sandbox must listen on 0.0.0.0.`, list, add, remove, open)
+}
+
+func (a *app) onPort(cmd *cobra.Command, args []string) (*api.Client, int, error) {
+	c, err := a.client(envToken, envJWT)
+	if err != nil {
+		return nil, 0, err
+	}
+	var port int
+	if _, err := fmt.Sscanf(args[1], "%d", &port); err != nil {
+		return nil, 0, usage(cmd, "%q is no port", args[1])
+	}
+	return c, port, nil
+}
