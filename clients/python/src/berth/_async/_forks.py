@@ -1,0 +1,57 @@
+"""A running sandbox's children with its memory."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .. import models
+from .. import operations as op
+from ..errors import NotFound
+from ._transport import AsyncTransport
+
+if TYPE_CHECKING:
+    from ._sandbox import AsyncSandbox
+
+
+class AsyncForkTree:
+    """Children that go on from where their parent was, each by itself.
+
+    As a context manager it deletes them at the end, but for the one that was
+    promoted.
+    """
+
+    def __init__(self, transport: AsyncTransport, forked: models.ForkedTree, children: list[AsyncSandbox]) -> None:
+        self._transport = transport
+        self.tree_id = forked.tree_id
+        self.parent_id = forked.parent_id
+        self.children = children
+        self.failed = forked.failed
+        """children that did not come to life"""
+        self.pause_ms = forked.pause_ms
+        """how long the parent stood still"""
+        self.promoted: AsyncSandbox | None = None
+
+    async def promote(self, child: AsyncSandbox, *, cleanup_siblings: bool = True) -> AsyncSandbox:
+        """Keeps the child, and deletes the others unless told not to."""
+        answer = await self._transport.call(
+            op.promote(child.id, models.Promote(tree_id=self.tree_id, cleanup_siblings=cleanup_siblings))
+        )
+        child.info = answer.promoted
+        self.promoted = child
+        self.children = [c for c in self.children if c.id not in answer.deleted]
+        return child
+
+    async def __aenter__(self) -> AsyncForkTree:
+        return self
+
+    async def __aexit__(
+        self, of: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        for child in self.children:
+            if child is self.promoted:
+                continue
+            try:
+                await child.delete()
+            except NotFound:
+                pass

@@ -1,0 +1,161 @@
+"""Sends calls to one replica after the other until one answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus
+
+from .._call import Call, Nothing, Page, Request, Socket, Stream
+from .._core import CONNECT_TIMEOUT, READ_TIMEOUT, STREAM_TIMEOUT, Attempts, Config, next_cursor, prepare
+from .._sse import Decoder, Message
+from ..errors import BerthError, ConnectionFailed, error_of
+from . import _io
+
+T = TypeVar("T")
+
+Connection = AbstractAsyncContextManager[ClientConnection]
+
+_MAX_MESSAGE = 32 << 20
+
+
+class AsyncTransport:
+    """One pool of connections."""
+
+    def __init__(self, config: Config, http: httpx.AsyncClient | None) -> None:
+        self.config = config
+        self._http = http or httpx.AsyncClient(follow_redirects=False)
+        self._own = http is None
+        self._last = 0
+
+    async def aclose(self) -> None:
+        if self._own:
+            await self._http.aclose()
+
+    async def call(self, call: Call[T], read_timeout: float = READ_TIMEOUT) -> T:
+        response = await self._open(call, read_timeout, whole=True)
+        return call.decode(_json(response))
+
+    async def nothing(self, call: Nothing, read_timeout: float = READ_TIMEOUT) -> None:
+        await self._open(call, read_timeout, whole=True)
+
+    async def page(self, call: Page[T]) -> tuple[list[T], str | None]:
+        """One page of a list, and the cursor of the next."""
+        response = await self._open(call, READ_TIMEOUT, whole=True)
+        return [call.decode(raw) for raw in _json(response)], next_cursor(response.headers.get("link"))
+
+    async def pages(self, call: Page[T]) -> AsyncIterator[T]:
+        """Every element of a list, page by page."""
+        while True:
+            elements, cursor = await self.page(call)
+            for element in elements:
+                yield element
+            if cursor is None:
+                return
+            call.query["cursor"] = cursor
+
+    @asynccontextmanager
+    async def stream(self, call: Stream, read_timeout: float = STREAM_TIMEOUT) -> AsyncIterator[httpx.Response]:
+        """The answer, to be read as it comes; leaving ends it."""
+        response = await self._open(call, read_timeout, whole=False)
+        try:
+            yield response
+        except httpx.TransportError as e:
+            raise ConnectionFailed(f"the stream broke off: {_why(e)}") from e
+        finally:
+            await response.aclose()
+
+    async def messages(self, response: httpx.Response) -> AsyncIterator[Message]:
+        """The server-sent events of an answer."""
+        decoder = Decoder()
+        async for chunk in response.aiter_bytes():
+            for message in decoder.feed(chunk):
+                yield message
+
+    async def socket(self, call: Socket) -> tuple[ClientConnection, Connection]:
+        """A WebSocket, and what it is left by."""
+        attempts = Attempts(self.config, call, self._last)
+        while True:
+            url = httpx.URL(attempts.url + call.path, params=call.query)
+            scheme = "wss" if url.scheme == "https" else "ws"
+            try:
+                connection: Connection = connect(
+                    str(url.copy_with(scheme=scheme)),
+                    additional_headers=self.config.headers(call),
+                    open_timeout=READ_TIMEOUT,  # the sandbox may have to be woken first
+                    max_size=_MAX_MESSAGE,
+                    compression=None,
+                )
+                ws = await connection.__aenter__()
+            except InvalidStatus as e:
+                status, headers = e.response.status_code, e.response.headers
+                wait = attempts.after_answer(status, headers)
+                if wait is None:
+                    raise error_of(status, headers, bytes(e.response.body or b"")) from None
+            except (OSError, InvalidHandshake, TimeoutError) as e:
+                wait = attempts.after_break(sent=not isinstance(e, ConnectionRefusedError))
+                if wait is None:
+                    raise ConnectionFailed(f"open a WebSocket at {attempts.url}: {_why(e)}") from e
+            else:
+                self._last = attempts.at
+                return ws, connection
+            await _io.sleep(wait)
+
+    async def _open(self, call: Request, read_timeout: float, whole: bool) -> httpx.Response:
+        """The first answer that is not a failure, its body read or yet to be read."""
+        prepare(call)
+        attempts = Attempts(self.config, call, self._last)
+        timeout = httpx.Timeout(read_timeout, connect=CONNECT_TIMEOUT)
+        while True:
+            url = attempts.url
+            try:
+                response = await self._http.send(self._build(call, url, timeout), stream=True)
+                try:
+                    if whole or response.is_error:
+                        await response.aread()
+                except BaseException:
+                    await response.aclose()
+                    raise
+            except httpx.TransportError as e:
+                sent = not isinstance(e, (httpx.ConnectError, httpx.ConnectTimeout))
+                wait = attempts.after_break(sent)
+                if wait is None:
+                    raise ConnectionFailed(f"{call.method} at {url}: {_why(e)}") from e
+            else:
+                if response.status_code < 300:
+                    self._last = attempts.at
+                    return response
+                await response.aclose()
+                wait = attempts.after_answer(response.status_code, response.headers)
+                if wait is None:
+                    self._last = attempts.at
+                    body = response.content if response.is_error else b""
+                    raise error_of(response.status_code, response.headers, body)
+            await _io.sleep(wait)
+
+    def _build(self, call: Request, url: str, timeout: httpx.Timeout) -> httpx.Request:
+        content: Any = call.content
+        return self._http.build_request(
+            call.method,
+            url + call.path,
+            params=call.query or None,
+            headers=self.config.headers(call),
+            json=call.json,
+            content=content,
+            timeout=timeout,
+        )
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as e:
+        raise BerthError(f"the answer of status {response.status_code} is not JSON") from e
+
+
+def _why(e: BaseException) -> str:
+    return str(e) or type(e).__name__

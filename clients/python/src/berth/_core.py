@@ -1,0 +1,143 @@
+"""What both clients decide without waiting: settings, headers, and whether to try again."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from urllib.parse import parse_qs, urlsplit
+
+from ._call import Request
+from .errors import BerthError, retry_after
+
+try:
+    VERSION = version("berth")
+except PackageNotFoundError:
+    VERSION = "devel"
+
+CONNECT_TIMEOUT = 5.0
+"""seconds; short, because another replica may be waiting to be asked"""
+READ_TIMEOUT = 300.0
+"""seconds without a byte of an answer: a fork of many takes a while"""
+STREAM_TIMEOUT = 60.0
+"""seconds without a byte of a stream, in which something comes every 15"""
+CHUNK = 256 << 10
+"""bytes of a file that are sent at a time"""
+
+
+@dataclass(frozen=True)
+class Config:
+    urls: tuple[str, ...]
+    token: str
+    retries: int
+
+    @classmethod
+    def of(cls, url: str | Sequence[str] | None, token: str | None, retries: int) -> Config:
+        if url is None:
+            url = os.environ.get("BERTH_URLS") or os.environ.get("BERTH_URL") or ""
+        if isinstance(url, str):
+            url = url.split(",")
+        urls = tuple(u.strip().rstrip("/") for u in url if u.strip())
+        if not urls:
+            raise BerthError("no URL: give one, or set BERTH_URL")
+        for u in urls:
+            parts = urlsplit(u)
+            if parts.scheme not in ("http", "https") or not parts.netloc:
+                raise BerthError(f"URL {u!r}: want http://host:port or https://host")
+        if token is None:
+            token = os.environ.get("BERTH_TOKEN", "")
+        if not token:
+            raise BerthError("no token: give one, or set BERTH_TOKEN")
+        return cls(urls, token, retries)
+
+    def headers(self, request: Request) -> dict[str, str]:
+        out = {"Authorization": f"Bearer {self.token}", "User-Agent": f"berth-python/{VERSION}"}
+        if request.idempotency_key:
+            out["Idempotency-Key"] = request.idempotency_key
+        if request.content is not None:
+            out["Content-Type"] = "application/octet-stream"
+            if request.content_length is not None:
+                out["Content-Length"] = str(request.content_length)
+        return out
+
+
+def prepare(request: Request) -> None:
+    """Completes a request before it is first sent."""
+    if request.idempotent and request.idempotency_key is None:
+        request.idempotency_key = uuid.uuid4().hex
+    if request.method == "POST" and request.json is None and request.content is None:
+        request.json = {}  # a POST without a body is refused
+
+
+class Attempts:
+    """Where a call is tried next, and after which pause, until it is given up.
+
+    Refused connections go to the next replica at once: nothing was sent. What
+    may be done twice is also tried again after a broken connection, 502, 507,
+    and a 503 that says when. A rate limit (429 with Retry-After) is waited for
+    by any call, since it was not carried out; a quota is not, since waiting
+    does not help.
+    """
+
+    def __init__(self, config: Config, request: Request, first: int) -> None:
+        self._config = config
+        self._request = request
+        self._failed = 0
+        self.at = first % len(config.urls)
+
+    @property
+    def url(self) -> str:
+        return self._config.urls[self.at]
+
+    def after_break(self, sent: bool) -> float | None:
+        """Seconds to wait after a connection that failed; None: give up."""
+        if not (self._request.safe if sent else self._request.replayable):
+            return None
+        return self._next(None)
+
+    def after_answer(self, status: int, headers: Mapping[str, str]) -> float | None:
+        """Seconds to wait after a refusal; None: it is the answer."""
+        wait = retry_after(headers)
+        if status == 429:
+            again = wait is not None and self._request.replayable
+        elif status == 503:
+            again = wait is not None and self._request.safe
+        else:
+            again = status in (502, 507) and self._request.safe
+        if not again:
+            return None
+        return self._next(wait)
+
+    def _next(self, wait: float | None) -> float | None:
+        self._failed += 1
+        if self._failed > max(self._config.retries, len(self._config.urls) - 1 if wait is None else 0):
+            return None
+        self.at = (self.at + 1) % len(self._config.urls)
+        if wait is not None:
+            return wait + random.uniform(0, 0.25)
+        if self._failed < len(self._config.urls):
+            return 0.0
+        return backoff(self._failed - len(self._config.urls))
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait after so many failures: half a second, doubled up to 8, and some chance."""
+    return min(0.5 * 2.0 ** max(failures, 0), 8.0) * random.uniform(0.75, 1.25)
+
+
+def next_cursor(link: str | None) -> str | None:
+    """The cursor in a Link header with rel="next"."""
+    for one in (link or "").split(","):
+        target, _, parameters = one.partition(";")
+        if 'rel="next"' in parameters.replace(" ", ""):
+            found = parse_qs(urlsplit(target.strip().strip("<>")).query).get("cursor")
+            return found[0] if found else None
+    return None
+
+
+def short(sandbox_id: str) -> str:
+    """The beginning of a sandbox's id: the whole of it is a credential."""
+    return sandbox_id[:6] + "…"

@@ -1,0 +1,52 @@
+"""Server-sent events out of bytes as they come."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One event."""
+
+    event: str
+    data: str
+
+    def json(self) -> dict[str, Any]:
+        """The data of the service's events, which are objects."""
+        value = json.loads(self.data)
+        return value if isinstance(value, dict) else {}
+
+
+class Decoder:
+    """Keeps what is not yet a whole line, and the lines that are not yet a whole event."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._event = ""
+        self._data: list[str] = []
+
+    def feed(self, chunk: bytes) -> list[Message]:
+        """The events that the chunk completes."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        out = []
+        for raw in lines:
+            message = self._line(raw.removesuffix(b"\r").decode(errors="replace"))
+            if message:
+                out.append(message)
+        return out
+
+    def _line(self, line: str) -> Message | None:
+        if not line:
+            message = Message(self._event or "message", "\n".join(self._data)) if self._data else None
+            self._event, self._data = "", []
+            return message
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            self._event = value
+        elif name == "data":
+            self._data.append(value)
+        return None  # a comment, as the heartbeats are, has an empty name

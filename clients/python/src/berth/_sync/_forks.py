@@ -1,0 +1,58 @@
+# Generated from _async/_forks.py by `make clients`. Do not edit.
+"""A running sandbox's children with its memory."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .. import models
+from .. import operations as op
+from ..errors import NotFound
+from ._transport import Transport
+
+if TYPE_CHECKING:
+    from ._sandbox import Sandbox
+
+
+class ForkTree:
+    """Children that go on from where their parent was, each by itself.
+
+    As a context manager it deletes them at the end, but for the one that was
+    promoted.
+    """
+
+    def __init__(self, transport: Transport, forked: models.ForkedTree, children: list[Sandbox]) -> None:
+        self._transport = transport
+        self.tree_id = forked.tree_id
+        self.parent_id = forked.parent_id
+        self.children = children
+        self.failed = forked.failed
+        """children that did not come to life"""
+        self.pause_ms = forked.pause_ms
+        """how long the parent stood still"""
+        self.promoted: Sandbox | None = None
+
+    def promote(self, child: Sandbox, *, cleanup_siblings: bool = True) -> Sandbox:
+        """Keeps the child, and deletes the others unless told not to."""
+        answer = self._transport.call(
+            op.promote(child.id, models.Promote(tree_id=self.tree_id, cleanup_siblings=cleanup_siblings))
+        )
+        child.info = answer.promoted
+        self.promoted = child
+        self.children = [c for c in self.children if c.id not in answer.deleted]
+        return child
+
+    def __enter__(self) -> ForkTree:
+        return self
+
+    def __exit__(
+        self, of: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        for child in self.children:
+            if child is self.promoted:
+                continue
+            try:
+                child.delete()
+            except NotFound:
+                pass

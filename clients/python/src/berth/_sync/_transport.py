@@ -1,0 +1,162 @@
+# Generated from _async/_transport.py by `make clients`. Do not edit.
+"""Sends calls to one replica after the other until one answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+import httpx
+from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus
+
+from .._call import Call, Nothing, Page, Request, Socket, Stream
+from .._core import CONNECT_TIMEOUT, READ_TIMEOUT, STREAM_TIMEOUT, Attempts, Config, next_cursor, prepare
+from .._sse import Decoder, Message
+from ..errors import BerthError, ConnectionFailed, error_of
+from . import _io
+
+T = TypeVar("T")
+
+Connection = AbstractContextManager[ClientConnection]
+
+_MAX_MESSAGE = 32 << 20
+
+
+class Transport:
+    """One pool of connections."""
+
+    def __init__(self, config: Config, http: httpx.Client | None) -> None:
+        self.config = config
+        self._http = http or httpx.Client(follow_redirects=False)
+        self._own = http is None
+        self._last = 0
+
+    def close(self) -> None:
+        if self._own:
+            self._http.close()
+
+    def call(self, call: Call[T], read_timeout: float = READ_TIMEOUT) -> T:
+        response = self._open(call, read_timeout, whole=True)
+        return call.decode(_json(response))
+
+    def nothing(self, call: Nothing, read_timeout: float = READ_TIMEOUT) -> None:
+        self._open(call, read_timeout, whole=True)
+
+    def page(self, call: Page[T]) -> tuple[list[T], str | None]:
+        """One page of a list, and the cursor of the next."""
+        response = self._open(call, READ_TIMEOUT, whole=True)
+        return [call.decode(raw) for raw in _json(response)], next_cursor(response.headers.get("link"))
+
+    def pages(self, call: Page[T]) -> Iterator[T]:
+        """Every element of a list, page by page."""
+        while True:
+            elements, cursor = self.page(call)
+            for element in elements:
+                yield element
+            if cursor is None:
+                return
+            call.query["cursor"] = cursor
+
+    @contextmanager
+    def stream(self, call: Stream, read_timeout: float = STREAM_TIMEOUT) -> Iterator[httpx.Response]:
+        """The answer, to be read as it comes; leaving ends it."""
+        response = self._open(call, read_timeout, whole=False)
+        try:
+            yield response
+        except httpx.TransportError as e:
+            raise ConnectionFailed(f"the stream broke off: {_why(e)}") from e
+        finally:
+            response.close()
+
+    def messages(self, response: httpx.Response) -> Iterator[Message]:
+        """The server-sent events of an answer."""
+        decoder = Decoder()
+        for chunk in response.iter_bytes():
+            for message in decoder.feed(chunk):
+                yield message
+
+    def socket(self, call: Socket) -> tuple[ClientConnection, Connection]:
+        """A WebSocket, and what it is left by."""
+        attempts = Attempts(self.config, call, self._last)
+        while True:
+            url = httpx.URL(attempts.url + call.path, params=call.query)
+            scheme = "wss" if url.scheme == "https" else "ws"
+            try:
+                connection: Connection = connect(
+                    str(url.copy_with(scheme=scheme)),
+                    additional_headers=self.config.headers(call),
+                    open_timeout=READ_TIMEOUT,  # the sandbox may have to be woken first
+                    max_size=_MAX_MESSAGE,
+                    compression=None,
+                )
+                ws = connection.__enter__()
+            except InvalidStatus as e:
+                status, headers = e.response.status_code, e.response.headers
+                wait = attempts.after_answer(status, headers)
+                if wait is None:
+                    raise error_of(status, headers, bytes(e.response.body or b"")) from None
+            except (OSError, InvalidHandshake, TimeoutError) as e:
+                wait = attempts.after_break(sent=not isinstance(e, ConnectionRefusedError))
+                if wait is None:
+                    raise ConnectionFailed(f"open a WebSocket at {attempts.url}: {_why(e)}") from e
+            else:
+                self._last = attempts.at
+                return ws, connection
+            _io.sleep(wait)
+
+    def _open(self, call: Request, read_timeout: float, whole: bool) -> httpx.Response:
+        """The first answer that is not a failure, its body read or yet to be read."""
+        prepare(call)
+        attempts = Attempts(self.config, call, self._last)
+        timeout = httpx.Timeout(read_timeout, connect=CONNECT_TIMEOUT)
+        while True:
+            url = attempts.url
+            try:
+                response = self._http.send(self._build(call, url, timeout), stream=True)
+                try:
+                    if whole or response.is_error:
+                        response.read()
+                except BaseException:
+                    response.close()
+                    raise
+            except httpx.TransportError as e:
+                sent = not isinstance(e, (httpx.ConnectError, httpx.ConnectTimeout))
+                wait = attempts.after_break(sent)
+                if wait is None:
+                    raise ConnectionFailed(f"{call.method} at {url}: {_why(e)}") from e
+            else:
+                if response.status_code < 300:
+                    self._last = attempts.at
+                    return response
+                response.close()
+                wait = attempts.after_answer(response.status_code, response.headers)
+                if wait is None:
+                    self._last = attempts.at
+                    body = response.content if response.is_error else b""
+                    raise error_of(response.status_code, response.headers, body)
+            _io.sleep(wait)
+
+    def _build(self, call: Request, url: str, timeout: httpx.Timeout) -> httpx.Request:
+        content: Any = call.content
+        return self._http.build_request(
+            call.method,
+            url + call.path,
+            params=call.query or None,
+            headers=self.config.headers(call),
+            json=call.json,
+            content=content,
+            timeout=timeout,
+        )
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as e:
+        raise BerthError(f"the answer of status {response.status_code} is not JSON") from e
+
+
+def _why(e: BaseException) -> str:
+    return str(e) or type(e).__name__

@@ -1,0 +1,154 @@
+"""What can go wrong. Everything that the package raises by itself is a BerthError."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .types import ExecResult
+
+
+class BerthError(Exception):
+    """Of everything that this package raises."""
+
+
+class ConnectionFailed(BerthError):
+    """No replica could be reached, or the connection broke off."""
+
+
+class StreamBroken(BerthError):
+    """A stream ended before its end. What it came from may go on."""
+
+
+class CommandFailed(BerthError):
+    """A command that was to succeed did not; see result."""
+
+    def __init__(self, result: ExecResult) -> None:
+        self.result = result
+        how = "timed out" if result.timed_out else f"ended with code {result.exit_code}"
+        super().__init__(f"the command {how}: {result.stderr[-500:].strip()}".rstrip(": "))
+
+
+class BuildFailed(BerthError):
+    """A template could not be built; the message says why."""
+
+
+class APIError(BerthError):
+    """The service refused. Branch on the class or on status: texts may change."""
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        detail: str | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+        fields: dict[str, Any] | None = None,
+    ) -> None:
+        self.status = status
+        self.error = error
+        self.detail = detail
+        self.request_id = request_id
+        """quote it when you ask for help"""
+        self.retry_after = retry_after
+        """seconds that the service asks to wait"""
+        self.fields = fields or {}
+        """what else the body had, such as max and active of a quota"""
+        text = error + (f": {detail}" if detail else "") + f" (status {status}"
+        super().__init__(text + (f", request {request_id})" if request_id else ")"))
+
+
+class BadRequest(APIError):
+    """400: the request is wrong; the same again will be refused again."""
+
+
+class Unauthorized(APIError):
+    """401: no credential, or not a valid one."""
+
+
+class PaymentRequired(APIError):
+    """402: the workspace's credit or subscription has ended."""
+
+
+class Forbidden(APIError):
+    """403: the credential is not for this."""
+
+
+class NotFound(APIError):
+    """404: there is none, or it belongs to somebody else."""
+
+
+class Conflict(APIError):
+    """409: not in the state that it is in now."""
+
+
+class LimitExceeded(APIError):
+    """429: a rate limit (then there is retry_after) or a quota (then there are fields)."""
+
+
+class ServerError(APIError):
+    """500 and above: not the caller's fault."""
+
+
+class Unreachable(ServerError):
+    """502: no host could take it, or the host did not answer."""
+
+
+class Unavailable(ServerError):
+    """503: the service cannot decide now, as while a leader is elected."""
+
+
+class InsufficientCapacity(ServerError):
+    """507: no room on the hosts."""
+
+
+_CLASSES: dict[int, type[APIError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    402: PaymentRequired,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    429: LimitExceeded,
+    502: Unreachable,
+    503: Unavailable,
+    507: InsufficientCapacity,
+}
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> APIError:
+    """The exception for an answer of status 400 or above, whoever wrote it."""
+    fields: dict[str, Any] = {}
+    try:
+        parsed = json.loads(body)
+        if isinstance(parsed, dict):
+            fields = parsed
+    except ValueError:
+        pass
+    error, detail = fields.pop("error", None), fields.pop("detail", None)
+    if not isinstance(error, str) or not error:
+        try:
+            error = HTTPStatus(status).phrase.lower()
+        except ValueError:
+            error = f"status {status}"
+    of = _CLASSES.get(status, ServerError if status >= 500 else APIError)
+    return of(
+        status,
+        error,
+        detail if isinstance(detail, str) else None,
+        headers.get("x-request-id"),
+        retry_after(headers),
+        fields,
+    )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds of a Retry-After header; its other form, a date, is not used here."""
+    try:
+        seconds = float(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < 1e6 else None

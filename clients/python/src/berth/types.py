@@ -1,0 +1,116 @@
+"""What streams and commands give, beside the types of models."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from . import models
+from .errors import CommandFailed
+
+Command = str | list[str]
+"""A string runs under sh -c; a list is a program with its arguments."""
+
+Progress = Callable[[int, int | None], None]
+"""Told the bytes that are through, and how many there will be where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stdout:
+    """Some of what a command wrote to its standard output."""
+
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        return self.data.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Stderr:
+    """Some of what a command wrote to its standard error."""
+
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        return self.data.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a command ended; nothing comes after it."""
+
+    exit_code: int
+    """128+n when signal n ended it"""
+    duration_ms: int = 0
+    timed_out: bool = False
+
+
+Output = Stdout | Stderr | Exit
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """A command's end with what it wrote, up to 8 MiB a stream."""
+
+    exit_code: int
+    """128+n when signal n ended it"""
+    stdout: str
+    stderr: str
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    duration_ms: int
+    timed_out: bool
+    truncated: bool
+    """a stream went past 8 MiB and the rest was dropped"""
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0 and not self.timed_out
+
+    def check(self) -> ExecResult:
+        """This result, or CommandFailed unless the command succeeded."""
+        if not self.ok:
+            raise CommandFailed(self)
+        return self
+
+    @classmethod
+    def of(cls, r: models.ExecResult) -> ExecResult:
+        return cls(
+            exit_code=r.exit_code,
+            stdout=r.stdout,
+            stderr=r.stderr,
+            stdout_bytes=r.stdout.encode() if r.stdout_base64 is None else r.stdout_base64,
+            stderr_bytes=r.stderr.encode() if r.stderr_base64 is None else r.stderr_base64,
+            duration_ms=r.duration_ms,
+            timed_out=r.timed_out,
+            truncated=r.truncated,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a log."""
+
+    stream: str
+    """stdout, stderr or console"""
+    line: str
+    ts: datetime | None = None
+    """when it was written, where that is known"""
+    partial: bool = False
+    """it is very long and goes on in the next"""
+
+
+def output_of(kind: str, raw: dict[str, Any]) -> Output | None:
+    """A frame or event of a command; None for one of a kind added later."""
+    if kind == "exit":
+        return Exit(raw["exit_code"], raw.get("duration_ms", 0), raw.get("timed_out", False))
+    if kind not in ("stdout", "stderr"):
+        return None
+    text = raw.get("data", "")
+    data = b64decode(text) if raw.get("encoding") == "base64" else text.encode()
+    return Stdout(data) if kind == "stdout" else Stderr(data)

@@ -1,0 +1,70 @@
+// Whether a call is tried again, where, and after which pause.
+import type { Request } from "./call.js";
+import { retryAfter, type Refusal } from "./errors.js";
+
+/** Where a call is tried next, until it is given up.
+ *
+ * Refused connections go to the next replica at once: nothing was sent. What
+ * may be done twice is also tried again after a broken connection, 502, 507,
+ * and a 503 that says when. A rate limit (429 with Retry-After) is waited for
+ * by any call, since it was not carried out; a quota is not, since waiting does
+ * not help.
+ */
+export class Attempts {
+  private failed = 0;
+
+  constructor(
+    private readonly urls: readonly string[],
+    private readonly retries: number,
+    private readonly request: Request,
+    public at: number,
+  ) {}
+
+  get url(): string {
+    return this.urls[this.at]!;
+  }
+
+  private get replayable(): boolean {
+    const c = this.request.content;
+    return c === undefined || typeof c === "string" || c instanceof Uint8Array || c instanceof Blob;
+  }
+
+  private get safe(): boolean {
+    const once = ["GET", "HEAD", "PUT", "DELETE"].includes(this.request.method) || this.request.idempotencyKey !== undefined;
+    return once && this.replayable;
+  }
+
+  /** Seconds to wait after a connection that failed; undefined: give up. */
+  afterBreak(sent: boolean): number | undefined {
+    return (sent ? this.safe : this.replayable) ? this.next(undefined) : undefined;
+  }
+
+  /** Seconds to wait after a refusal; undefined: it is the answer. */
+  afterAnswer(r: Pick<Refusal, "status" | "header">): number | undefined {
+    const wait = retryAfter(r);
+    const again =
+      r.status === 429
+        ? wait !== undefined && this.replayable
+        : r.status === 503
+          ? wait !== undefined && this.safe
+          : (r.status === 502 || r.status === 507) && this.safe;
+    return again ? this.next(wait) : undefined;
+  }
+
+  private next(wait: number | undefined): number | undefined {
+    this.failed++;
+    if (this.failed > Math.max(this.retries, wait === undefined ? this.urls.length - 1 : 0)) {
+      return undefined;
+    }
+    this.at = (this.at + 1) % this.urls.length;
+    if (wait !== undefined) {
+      return wait + Math.random() / 4;
+    }
+    return this.failed < this.urls.length ? 0 : backoff(this.failed - this.urls.length);
+  }
+}
+
+/** Seconds to wait after so many failures: half a second, doubled up to 8, and some chance. */
+export function backoff(failures: number): number {
+  return Math.min(0.5 * 2 ** Math.max(failures, 0), 8) * (0.75 + Math.random() / 2);
+}

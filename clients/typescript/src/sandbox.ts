@@ -1,0 +1,310 @@
+// One sandbox, and its children with its memory.
+import { NotFound } from "./errors.js";
+import { Files } from "./files.js";
+import type * as m from "./models.js";
+import * as op from "./operations.js";
+import { LanguageServer, Process, Pty } from "./sockets.js";
+import { bytes, eventFeed, execOutput, logFeed } from "./streams.js";
+import type { Transport } from "./transport.js";
+import { base64, collect, ExecResult, type Command, type LogLine, type Output } from "./types.js";
+
+/** How a command is run. */
+export interface ExecOptions {
+  cwd?: string;
+  env?: Record<string, string>;
+  user?: string;
+  stdin?: string | Uint8Array;
+  timeoutSeconds?: number;
+}
+
+export type LogStream = "stdout" | "stderr" | "both" | "console";
+
+/**
+ * Seconds for which an answer is waited for without a byte of it: fetch waits
+ * five minutes at most, and cannot be told otherwise. A command that may take
+ * longer is streamed.
+ */
+const patience = 240;
+
+/** A microVM. With `await using` it is deleted at the end of the block. */
+export class Sandbox {
+  readonly files: Files;
+  readonly ports: Ports;
+
+  constructor(
+    private readonly transport: Transport,
+    /** What the service last said of it; see refresh. */
+    public info: m.Sandbox,
+  ) {
+    this.files = new Files(transport, info.id);
+    this.ports = new Ports(transport, info.id);
+  }
+
+  /** A credential: who has it reaches the sandbox's ports. */
+  get id(): string {
+    return this.info.id;
+  }
+
+  get status(): m.SandboxStatus {
+    return this.info.status;
+  }
+
+  get metadata(): Record<string, unknown> {
+    return this.info.metadata;
+  }
+
+  /** Asks how it stands. */
+  async refresh(): Promise<this> {
+    this.info = await this.transport.call(op.getSandbox(this.id));
+    return this;
+  }
+
+  /** Deletes it, with its memory and its disk. */
+  delete(): Promise<void> {
+    return this.transport.nothing(op.deleteSandbox(this.id));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await gone(this.delete());
+  }
+
+  // Commands.
+
+  /** Runs a command to its end. With check, one that fails is a CommandFailed. */
+  async exec(cmd: Command, options: ExecOptions & { check?: boolean } = {}): Promise<ExecResult> {
+    const body = execOf(cmd, options);
+    const raw =
+      (options.timeoutSeconds ?? 0) > patience
+        ? await collect(execOutput(this.transport, this.id, body))
+        : await this.transport.call(op.exec(this.id, body));
+    const result = new ExecResult(raw);
+    return options.check ? result.check() : result;
+  }
+
+  /** Runs a command: what it writes as it comes, then its Exit. Leaving the loop kills it. */
+  stream(cmd: Command, options: ExecOptions = {}): AsyncGenerator<Output> {
+    return execOutput(this.transport, this.id, execOf(cmd, options));
+  }
+
+  /** Runs a command with its input open. */
+  async process(cmd: Command, options: Omit<ExecOptions, "stdin"> = {}): Promise<Process> {
+    const connection = await this.transport.socket(op.execSocket(this.id));
+    connection.send(JSON.stringify(execOf(cmd, options)));
+    return new Process(connection);
+  }
+
+  /** A shell, or another program, on a terminal. */
+  async pty(options: { cmd?: string; cols?: number; rows?: number; cwd?: string; user?: string } = {}): Promise<Pty> {
+    return new Pty(await this.transport.socket(op.openTerminal(this.id, options)));
+  }
+
+  /** The language server that the template has for lang. */
+  async languageServer(lang: string): Promise<LanguageServer> {
+    return new LanguageServer(await this.transport.socket(op.openLanguageServer(this.id, lang)));
+  }
+
+  // What it did.
+
+  /** What the template's start command wrote, or with stream "console" the guest's console. */
+  async logs(options: { stream?: LogStream; tail?: number } = {}): Promise<string> {
+    const decoder = new TextDecoder();
+    let text = "";
+    for await (const chunk of bytes(await this.transport.stream(op.logs(this.id, options)))) {
+      text += decoder.decode(chunk, { stream: true });
+    }
+    return text + decoder.decode();
+  }
+
+  /** The lines that are there, and those to come. */
+  followLogs(options: { stream?: LogStream; tail?: number } = {}): AsyncGenerator<LogLine> {
+    return logFeed(this.transport, op.followLogs(this.id, options));
+  }
+
+  /** What happened to it, oldest first. */
+  events(options: { tail?: number; since?: string } = {}): Promise<m.Event[]> {
+    return this.transport.call(op.events(this.id, options));
+  }
+
+  /**
+   * Events that are there and those to come, until the sandbox is gone. A
+   * connection that breaks off is made again, without a gap or a double.
+   */
+  followEvents(options: { tail?: number; since?: string } = {}): AsyncGenerator<m.Event> {
+    return eventFeed(this.transport, this.id, options);
+  }
+
+  // Its life.
+
+  /** Stops its CPUs; its memory stays. */
+  async pause(): Promise<this> {
+    this.info = await this.transport.call(op.pauseSandbox(this.id));
+    return this;
+  }
+
+  /** Lets it run on after a pause, or after a warm fork of it. */
+  async resume(): Promise<this> {
+    this.info = await this.transport.call(op.resumeSandbox(this.id));
+    return this;
+  }
+
+  /** Writes its memory to disk and frees it. The next command wakes it. */
+  async hibernate(): Promise<this> {
+    this.info = await this.transport.call(op.hibernateSandbox(this.id));
+    return this;
+  }
+
+  /** Lets it go on after it was hibernated. */
+  async wake(): Promise<this> {
+    this.info = await this.transport.call(op.wakeSandbox(this.id));
+    return this;
+  }
+
+  /** How long it lives and what becomes of it then. */
+  lifecycle(): Promise<m.Lifecycle> {
+    return this.transport.call(op.getLifecycle(this.id));
+  }
+
+  /** Changes that. ttlSeconds counts from now, and null takes its end away. */
+  setLifecycle(options: { ttlSeconds?: number | null; persistent?: boolean }): Promise<m.Lifecycle> {
+    return this.transport.call(
+      op.patchLifecycle(this.id, given({ ttl_seconds: options.ttlSeconds, persistent: options.persistent })),
+    );
+  }
+
+  // Copies.
+
+  /** Keeps its memory and disk as they are now; see fromSnapshot of create. */
+  snapshot(name?: string): Promise<m.Snapshot> {
+    return this.transport.call(op.createSnapshot(this.id, given({ name })));
+  }
+
+  /**
+   * Children with its disk, freshly booted. Warm: one child with its memory too,
+   * in its place on the network. This sandbox then stands still until it is
+   * resumed.
+   */
+  async fork(count = 1, options: { mode?: m.ForkMode } = {}): Promise<Sandbox[]> {
+    const forked = await this.transport.call(op.forkSandbox(this.id, given({ count, mode: options.mode })));
+    return forked.children.map((info) => new Sandbox(this.transport, info));
+  }
+
+  /** Children with its disk and its memory, in which its processes go on. */
+  async forkTree(count = 2, options: { metadata?: Record<string, unknown> } = {}): Promise<ForkTree> {
+    const forked = await this.transport.call(op.forkTree(this.id, given({ count, metadata: options.metadata })));
+    return new ForkTree(
+      this.transport,
+      forked,
+      forked.children.map((info) => new Sandbox(this.transport, info)),
+    );
+  }
+
+  // Its ports.
+
+  /** Where a port of it is reached. */
+  previewUrl(port: number): string {
+    return this.info.preview_url.replace("{port}", String(port));
+  }
+
+  /** Access to the previews of a sandbox made with preview "token": to one port, or to all. */
+  previewToken(options: { port?: number; ttlSeconds?: number } = {}): Promise<m.PreviewAccess> {
+    return this.transport.call(
+      op.createPreviewToken(this.id, given({ port: options.port, ttl_seconds: options.ttlSeconds })),
+    );
+  }
+}
+
+/**
+ * Children that go on from where their parent was, each by itself. With `await
+ * using` they are deleted at the end of the block, but for the one that was
+ * promoted.
+ */
+export class ForkTree {
+  readonly treeId: string;
+  readonly parentId: string;
+  /** Children that did not come to life. */
+  readonly failed: m.FailedFork[];
+  /** How long the parent stood still. */
+  readonly pauseMs: number;
+  promoted: Sandbox | undefined;
+
+  constructor(
+    private readonly transport: Transport,
+    forked: m.ForkedTree,
+    public children: Sandbox[],
+  ) {
+    this.treeId = forked.tree_id;
+    this.parentId = forked.parent_id;
+    this.failed = forked.failed;
+    this.pauseMs = forked.pause_ms;
+  }
+
+  /** Keeps the child, and deletes the others unless told not to. */
+  async promote(child: Sandbox, options: { cleanupSiblings?: boolean } = {}): Promise<Sandbox> {
+    const answer = await this.transport.call(
+      op.promote(child.id, { tree_id: this.treeId, cleanup_siblings: options.cleanupSiblings ?? true }),
+    );
+    child.info = answer.promoted;
+    this.promoted = child;
+    this.children = this.children.filter((c) => !answer.deleted.includes(c.id));
+    return child;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all(this.children.filter((c) => c !== this.promoted).map((c) => gone(c.delete())));
+  }
+}
+
+/** The ports of a sandbox. Any can be reached, registered or not. */
+export class Ports {
+  constructor(
+    private readonly transport: Transport,
+    private readonly id: string,
+  ) {}
+
+  /** Registers a port, with a label. */
+  add(port: number, label?: string): Promise<m.Port> {
+    return this.transport.call(op.addPort(this.id, given({ port, label })));
+  }
+
+  /** Takes a registration back. */
+  remove(port: number): Promise<void> {
+    return this.transport.nothing(op.removePort(this.id, { port }));
+  }
+
+  /** Those that something listens on, and those that are registered. */
+  list(): Promise<m.Port[]> {
+    return this.transport.call(op.listPorts(this.id));
+  }
+}
+
+type Given<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] } & {
+  [K in keyof T as undefined extends T[K] ? K : never]?: Exclude<T[K], undefined>;
+};
+
+/** An object without the members that were not given. */
+export function given<T extends object>(all: T): Given<T> {
+  return Object.fromEntries(Object.entries(all).filter(([, v]) => v !== undefined)) as Given<T>;
+}
+
+async function gone(deleted: Promise<void>): Promise<void> {
+  try {
+    await deleted;
+  } catch (e) {
+    if (!(e instanceof NotFound)) {
+      throw e;
+    }
+  }
+}
+
+function execOf(cmd: Command, options: ExecOptions): m.Exec {
+  const { cwd, env, user, stdin, timeoutSeconds } = options;
+  return given({
+    cmd,
+    cwd,
+    env,
+    user,
+    stdin: typeof stdin === "string" ? stdin : undefined,
+    stdin_base64: stdin instanceof Uint8Array ? base64(stdin) : undefined,
+    timeout_seconds: timeoutSeconds,
+  });
+}

@@ -1,0 +1,127 @@
+// What a sandbox gives as it comes: output of commands, events, lines of logs.
+import { backoff } from "./attempts.js";
+import type { Stream } from "./call.js";
+import { ConnectionFailed, NotFound, StreamBroken } from "./errors.js";
+import type * as m from "./models.js";
+import * as op from "./operations.js";
+import { messages, said, type Message } from "./sse.js";
+import { why, type Transport } from "./transport.js";
+import { outputOf, type LogLine, type Output } from "./types.js";
+
+/** The bytes of an answer as they come. Leaving the loop ends the answer. */
+export async function* bytes(response: Response): AsyncGenerator<Uint8Array> {
+  const reader = response.body?.getReader();
+  if (reader === undefined) {
+    return;
+  }
+  try {
+    for (;;) {
+      const { done, value } = await reader.read().catch((e: unknown) => {
+        throw new ConnectionFailed(`the stream broke off: ${why(e)}`, { cause: e });
+      });
+      if (done) {
+        return;
+      }
+      yield value;
+    }
+  } finally {
+    await reader.cancel().catch(() => undefined);
+  }
+}
+
+async function* open(transport: Transport, call: Stream): AsyncGenerator<Message> {
+  for await (const message of messages(bytes(await transport.stream(call)))) {
+    if (message.event === "error") {
+      throw new StreamBroken(said(message.json));
+    }
+    yield message;
+  }
+}
+
+/** What a command writes and how it ends. Going away kills it. */
+export async function* execOutput(transport: Transport, id: string, body: m.Exec): AsyncGenerator<Output> {
+  for await (const message of open(transport, op.execStream(id, body))) {
+    const output = outputOf(message.event, message.json);
+    if (output !== undefined) {
+      yield output;
+    }
+    if (output?.type === "exit") {
+      return;
+    }
+  }
+  throw new StreamBroken("the stream ended before the command");
+}
+
+/** Events as they come, until the sandbox is gone; a connection that breaks off is made again. */
+export async function* eventFeed(
+  transport: Transport,
+  id: string,
+  options: { since?: string | undefined; tail?: number | undefined },
+): AsyncGenerator<m.Event> {
+  let { since, tail } = options;
+  let began = false;
+  for (let failures = 0; ; ) {
+    try {
+      const response = await transport.stream(op.followEvents(id, { since, tail }));
+      began = true;
+      const date = Date.parse(response.headers.get("date") ?? "");
+      if (since === undefined && tail === 0 && !Number.isNaN(date)) {
+        // For another connection: from here on.
+        since = new Date(date).toISOString();
+        tail = undefined;
+      }
+      for await (const message of messages(bytes(response))) {
+        if (message.event === "error") {
+          throw new StreamBroken(said(message.json));
+        }
+        if (message.event !== "ev") {
+          continue;
+        }
+        const event = message.json as unknown as m.Event;
+        since = event.ts;
+        tail = undefined;
+        failures = 0;
+        yield event;
+        if (event.type === "sandbox.deleted") {
+          return;
+        }
+      }
+    } catch (e) {
+      if (e instanceof NotFound && began) {
+        return; // gone in the meantime
+      }
+      if (!(e instanceof ConnectionFailed || e instanceof StreamBroken) || ++failures > transport.retries) {
+        throw e;
+      }
+    }
+    await transport.sleep(backoff(failures));
+  }
+}
+
+/** Lines that are there, and those to come. */
+export async function* logFeed(transport: Transport, call: Stream): AsyncGenerator<LogLine> {
+  for await (const { event, json } of open(transport, call)) {
+    if (typeof json["line"] === "string") {
+      const ts = json["ts"];
+      yield {
+        stream: event,
+        line: json["line"],
+        partial: json["partial"] === true,
+        ...(typeof ts === "string" ? { ts } : {}),
+      };
+    }
+  }
+}
+
+/** What a build has written, and writes until its end. */
+export async function* buildFeed(transport: Transport, id: string): AsyncGenerator<string> {
+  for await (const { event, json } of open(transport, op.buildLogs(id))) {
+    if (event === "end") {
+      return;
+    }
+    if (event === "log") {
+      yield String(json["line"]);
+    }
+  }
+  throw new StreamBroken("the log ended before the build");
+}

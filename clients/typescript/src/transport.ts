@@ -1,0 +1,230 @@
+// Sends calls to one replica after the other until one answers.
+import { Attempts } from "./attempts.js";
+import type { Call, Nothing, Page, Request, Socket, Stream } from "./call.js";
+import { BerthError, ConnectionFailed, errorOf } from "./errors.js";
+import { connect, Refused, type Connection } from "./websocket.js";
+
+export const VERSION = "0.1.0";
+
+/** What a client is made with. */
+export interface Options {
+  /** One address, or that of each replica; BERTH_URLS or BERTH_URL unless given. */
+  url?: string | readonly string[] | undefined;
+  /** An API key or a JWT; BERTH_TOKEN unless given. */
+  token?: string | undefined;
+  /** How often a call is tried again; 4 unless given. */
+  retries?: number | undefined;
+  /** Sends the requests; the global fetch unless given. */
+  fetch?: typeof globalThis.fetch | undefined;
+  /** Waits; a timer unless given. */
+  sleep?: ((seconds: number) => Promise<void>) | undefined;
+}
+
+const timer = (seconds: number): Promise<void> => new Promise((done) => setTimeout(done, seconds * 1000));
+
+/** Codes of failures in which nothing was sent. */
+const unsent = new Set(["ECONNREFUSED", "ENOTFOUND", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
+
+export class Transport {
+  readonly urls: readonly string[];
+  readonly retries: number;
+  readonly sleep: (seconds: number) => Promise<void>;
+  private readonly token: string;
+  private readonly fetch: typeof globalThis.fetch;
+  private last = 0;
+
+  constructor(options: Options) {
+    const env = globalThis.process?.env ?? {};
+    const url = options.url ?? env["BERTH_URLS"] ?? env["BERTH_URL"] ?? "";
+    this.urls = (typeof url === "string" ? url.split(",") : url).map((u) => u.trim().replace(/\/+$/, "")).filter((u) => u !== "");
+    if (this.urls.length === 0) {
+      throw new BerthError("no URL: give one, or set BERTH_URL");
+    }
+    for (const u of this.urls) {
+      if (!/^https?:\/\/[^/]+/.test(u)) {
+        throw new BerthError(`URL ${JSON.stringify(u)}: want http://host:port or https://host`);
+      }
+    }
+    this.token = options.token ?? env["BERTH_TOKEN"] ?? "";
+    if (this.token === "") {
+      throw new BerthError("no token: give one, or set BERTH_TOKEN");
+    }
+    this.retries = options.retries ?? 4;
+    this.fetch = options.fetch ?? globalThis.fetch;
+    this.sleep = options.sleep ?? timer;
+  }
+
+  async call<T>(call: Call<T>): Promise<T> {
+    return (await this.open(call, (r) => json(r))) as T;
+  }
+
+  async nothing(call: Nothing): Promise<void> {
+    await this.open(call, (r) => r.arrayBuffer());
+  }
+
+  /** Every element of a list, page by page. */
+  async *pages<T>(call: Page<T>): AsyncGenerator<T> {
+    for (let cursor: string | undefined; ; ) {
+      const asked: Request = cursor === undefined ? call : { ...call, query: { ...call.query, cursor } };
+      const { elements, next } = await this.open(asked, async (r) => ({
+        elements: (await json(r)) as T[],
+        next: nextCursor(r.headers.get("link")),
+      }));
+      yield* elements;
+      if (next === undefined) {
+        return;
+      }
+      cursor = next;
+    }
+  }
+
+  /** The answer, to be read as it comes. Whoever leaves it half read cancels its body. */
+  stream(call: Stream): Promise<Response> {
+    return this.open(call, (r) => Promise.resolve(r));
+  }
+
+  async socket(call: Socket): Promise<Connection> {
+    const attempts = new Attempts(this.urls, this.retries, call, this.last);
+    for (;;) {
+      let wait: number | undefined;
+      try {
+        const url = address(attempts.url.replace(/^http/, "ws"), call);
+        const connection = await connect(url, this.token);
+        this.last = attempts.at;
+        return connection;
+      } catch (e) {
+        if (e instanceof Refused) {
+          wait = attempts.afterAnswer(e.refusal);
+          if (wait === undefined) {
+            throw errorOf(e.refusal);
+          }
+        } else {
+          wait = attempts.afterBreak(!unsent.has(codeOf(e)));
+          if (wait === undefined) {
+            throw new ConnectionFailed(`open a WebSocket at ${attempts.url}: ${why(e)}`, { cause: e });
+          }
+        }
+      }
+      await this.sleep(wait);
+    }
+  }
+
+  /** What read makes of the first answer that is not a failure. */
+  private async open<T>(call: Request, read: (r: Response) => Promise<T>): Promise<T> {
+    if (call.idempotent && call.idempotencyKey === undefined) {
+      call = { ...call, idempotencyKey: await newKey() };
+    }
+    const attempts = new Attempts(this.urls, this.retries, call, this.last);
+    for (;;) {
+      let wait: number | undefined;
+      try {
+        const response = await this.fetch(address(attempts.url, call), this.init(call));
+        if (response.ok) {
+          const value = await read(response);
+          this.last = attempts.at;
+          return value;
+        }
+        const refusal = {
+          status: response.status,
+          header: (name: string) => response.headers.get(name),
+          body: await response.text(),
+        };
+        wait = attempts.afterAnswer(refusal);
+        if (wait === undefined) {
+          this.last = attempts.at;
+          throw errorOf(refusal);
+        }
+      } catch (e) {
+        if (e instanceof BerthError) {
+          throw e;
+        }
+        wait = attempts.afterBreak(!unsent.has(codeOf(e)));
+        if (wait === undefined) {
+          throw new ConnectionFailed(`${call.method} at ${attempts.url}: ${why(e)}`, { cause: e });
+        }
+      }
+      await this.sleep(wait);
+    }
+  }
+
+  private init(call: Request): RequestInit {
+    const headers: Record<string, string> = {
+      authorization: `Bearer ${this.token}`,
+      "user-agent": `berth-typescript/${VERSION}`,
+    };
+    if (call.idempotencyKey !== undefined) {
+      headers["idempotency-key"] = call.idempotencyKey;
+    }
+    const init: RequestInit & { duplex?: "half" } = { method: call.method, headers, redirect: "manual" };
+    if (call.content !== undefined) {
+      headers["content-type"] = "application/octet-stream";
+      init.body = call.content as BodyInit;
+      if (!(typeof call.content === "string" || call.content instanceof Uint8Array || call.content instanceof Blob)) {
+        init.duplex = "half";
+      }
+    } else if (call.json !== undefined || call.method === "POST") {
+      headers["content-type"] = "application/json";
+      init.body = JSON.stringify(call.json ?? {}); // a POST without a body is refused
+    }
+    return init;
+  }
+}
+
+function address(base: string, call: Request): string {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(call.query ?? {})) {
+    if (value !== undefined) {
+      query.set(name, String(value));
+    }
+  }
+  const text = query.toString();
+  return base + call.path + (text ? `?${text}` : "");
+}
+
+async function json(response: Response): Promise<unknown> {
+  const text = await response.text();
+  try {
+    return JSON.parse(text);
+  } catch (e) {
+    throw new BerthError(`the answer of status ${response.status} is not JSON`, { cause: e });
+  }
+}
+
+/** The cursor in a Link header with rel="next". */
+function nextCursor(link: string | null): string | undefined {
+  for (const one of (link ?? "").split(",")) {
+    const [target, ...parameters] = one.split(";");
+    if (target !== undefined && parameters.join(";").replaceAll(" ", "").includes('rel="next"')) {
+      return new URL(target.trim().replace(/^<|>$/g, ""), "http://x").searchParams.get("cursor") ?? undefined;
+    }
+  }
+  return undefined;
+}
+
+async function newKey(): Promise<string> {
+  // Node 18 has no global of it.
+  const { randomUUID } = globalThis.crypto ? { randomUUID: () => crypto.randomUUID() } : await import("node:crypto");
+  return randomUUID();
+}
+
+/** The system's name of what went wrong below fetch. */
+function codeOf(e: unknown): string {
+  for (let at: unknown = e; at instanceof Error; at = at.cause) {
+    if ("code" in at && typeof at.code === "string") {
+      return at.code;
+    }
+    if (at instanceof AggregateError && at.errors.length > 0) {
+      return codeOf(at.errors[0]);
+    }
+  }
+  return "";
+}
+
+/** Why, as far down as it is told. */
+export function why(e: unknown): string {
+  let text = String(e);
+  for (let at: unknown = e; at instanceof Error; at = at.cause) {
+    text = at.message || codeOf(at) || text;
+  }
+  return text;
+}

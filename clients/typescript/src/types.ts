@@ -1,0 +1,142 @@
+// What streams and commands give, beside the types of models.ts.
+import { CommandFailed } from "./errors.js";
+import type * as m from "./models.js";
+
+/** A string runs under sh -c; an array is a program with its arguments. */
+export type Command = string | string[];
+
+/** Told the bytes that are through, and how many there will be where that is known. */
+export type Progress = (done: number, total: number | undefined) => void;
+
+/** Some of what a command wrote. */
+export interface OutputPiece {
+  type: "stdout" | "stderr";
+  data: Uint8Array;
+  text: string;
+}
+
+/** How a command ended; nothing comes after it. */
+export interface Exit {
+  type: "exit";
+  /** 128+n when signal n ended it. */
+  exitCode: number;
+  durationMs: number;
+  timedOut: boolean;
+}
+
+export type Output = OutputPiece | Exit;
+
+/** One line of a log. */
+export interface LogLine {
+  /** stdout, stderr or console. */
+  stream: string;
+  line: string;
+  /** When it was written, where that is known. */
+  ts?: string;
+  /** It is very long and goes on in the next. */
+  partial: boolean;
+}
+
+/** A command's end with what it wrote, up to 8 MiB a stream. */
+export class ExecResult {
+  /** 128+n when signal n ended it. */
+  readonly exitCode: number;
+  readonly stdout: string;
+  readonly stderr: string;
+  readonly stdoutBytes: Uint8Array;
+  readonly stderrBytes: Uint8Array;
+  readonly durationMs: number;
+  readonly timedOut: boolean;
+  /** A stream went past 8 MiB and the rest was dropped. */
+  readonly truncated: boolean;
+
+  constructor(raw: m.ExecResult) {
+    this.exitCode = raw.exit_code;
+    this.stdout = raw.stdout;
+    this.stderr = raw.stderr;
+    this.stdoutBytes = raw.stdout_base64 ? unbase64(raw.stdout_base64) : utf8(raw.stdout);
+    this.stderrBytes = raw.stderr_base64 ? unbase64(raw.stderr_base64) : utf8(raw.stderr);
+    this.durationMs = raw.duration_ms;
+    this.timedOut = raw.timed_out;
+    this.truncated = raw.truncated;
+  }
+
+  get ok(): boolean {
+    return this.exitCode === 0 && !this.timedOut;
+  }
+
+  /** This result, or CommandFailed unless the command succeeded. */
+  check(): this {
+    if (!this.ok) {
+      throw new CommandFailed(this);
+    }
+    return this;
+  }
+}
+
+/** What the service keeps of each stream of a command that is not streamed. */
+const keptBytes = 8 << 20;
+
+/** The result of a command out of its output, as the service would have given it. */
+export async function collect(output: AsyncIterable<Output>): Promise<m.ExecResult> {
+  const kept = { stdout: new Uint8Array(keptBytes), stderr: new Uint8Array(keptBytes) };
+  const sizes = { stdout: 0, stderr: 0 };
+  const result: m.ExecResult = { exit_code: 0, stdout: "", stderr: "", duration_ms: 0, timed_out: false, truncated: false };
+  for await (const piece of output) {
+    if (piece.type === "exit") {
+      result.exit_code = piece.exitCode;
+      result.duration_ms = piece.durationMs;
+      result.timed_out = piece.timedOut;
+      continue;
+    }
+    const room = piece.data.subarray(0, keptBytes - sizes[piece.type]);
+    result.truncated ||= room.length < piece.data.length;
+    kept[piece.type].set(room, sizes[piece.type]);
+    sizes[piece.type] += room.length;
+  }
+  for (const stream of ["stdout", "stderr"] as const) {
+    const data = kept[stream].subarray(0, sizes[stream]);
+    result[stream] = new TextDecoder("utf-8", { ignoreBOM: true }).decode(data);
+    if (result[stream].includes("\ufffd")) {
+      result[`${stream}_base64`] = base64(data);
+    }
+  }
+  return result;
+}
+
+/** A frame or event of a command; undefined for one of a kind added later. */
+export function outputOf(type: string, raw: Record<string, unknown>): Output | undefined {
+  if (type === "exit") {
+    return {
+      type,
+      exitCode: Number(raw["exit_code"]),
+      durationMs: Number(raw["duration_ms"] ?? 0),
+      timedOut: raw["timed_out"] === true,
+    };
+  }
+  if (type !== "stdout" && type !== "stderr") {
+    return undefined;
+  }
+  const text = String(raw["data"] ?? "");
+  if (raw["encoding"] !== "base64") {
+    return { type, data: utf8(text), text };
+  }
+  const data = unbase64(text);
+  return { type, data, text: new TextDecoder().decode(data) };
+}
+
+export function utf8(text: string): Uint8Array<ArrayBuffer> {
+  return new TextEncoder().encode(text);
+}
+
+export function base64(data: Uint8Array): string {
+  let text = "";
+  for (let i = 0; i < data.length; i += 0x8000) {
+    text += String.fromCharCode(...data.subarray(i, i + 0x8000));
+  }
+  return btoa(text);
+}
+
+export function unbase64(text: string): Uint8Array<ArrayBuffer> {
+  return Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+}

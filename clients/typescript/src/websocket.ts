@@ -1,0 +1,127 @@
+// WebSockets: those of the platform, or of the package ws where there are none.
+import { ConnectionFailed, StreamBroken, TimeoutError, type Refusal } from "./errors.js";
+
+/** An answer to the request for a WebSocket that is none. */
+export class Refused extends Error {
+  constructor(readonly refusal: Refusal) {
+    super(`status ${refusal.status}`);
+  }
+}
+
+/** One connection: messages out, and messages in, one after the other. */
+export class Connection {
+  private readonly queue: (string | Uint8Array)[] = [];
+  private closed: string | undefined;
+  private wake: () => void = () => undefined;
+
+  constructor(private readonly socket: Pick<WebSocket, "send" | "close">) {}
+
+  /** What came in. */
+  push(message: string | Uint8Array): void {
+    this.queue.push(message);
+    this.wake();
+  }
+
+  /** That there will be no more. */
+  end(reason: string): void {
+    this.closed ??= reason ? `the connection was closed: ${reason}` : "the connection was closed";
+    this.wake();
+  }
+
+  send(message: string | Uint8Array): void {
+    if (this.closed !== undefined) {
+      throw new StreamBroken(this.closed);
+    }
+    this.socket.send(message as string);
+  }
+
+  close(): void {
+    this.socket.close();
+  }
+
+  /** The next message; TimeoutError where none comes in time. */
+  async receive(timeoutSeconds?: number): Promise<string | Uint8Array> {
+    if (this.queue.length === 0 && this.closed === undefined) {
+      let timer: ReturnType<typeof setTimeout> | undefined;
+      await new Promise<void>((done) => {
+        this.wake = done;
+        if (timeoutSeconds !== undefined) {
+          timer = setTimeout(done, timeoutSeconds * 1000);
+        }
+      });
+      clearTimeout(timer);
+    }
+    const message = this.queue.shift();
+    if (message !== undefined) {
+      return message;
+    }
+    if (this.closed !== undefined) {
+      throw new StreamBroken(this.closed);
+    }
+    throw new TimeoutError(`nothing came in ${timeoutSeconds} seconds`);
+  }
+}
+
+/** Opens a WebSocket. */
+export async function connect(url: string, token: string): Promise<Connection> {
+  const ws = await import("ws").then(
+    (m) => m.WebSocket,
+    () => undefined,
+  );
+  if (ws !== undefined) {
+    return connectWS(ws, url, token);
+  }
+  if (typeof WebSocket === "undefined") {
+    throw new ConnectionFailed("there is no WebSocket here: install the package ws");
+  }
+  return connectPlatform(WebSocket, url, token);
+}
+
+/** ws can set a header, and tells what a refusal says. */
+function connectWS(WS: typeof import("ws").WebSocket, url: string, token: string): Promise<Connection> {
+  return new Promise((done, fail) => {
+    const socket = new WS(url, { headers: { authorization: `Bearer ${token}` }, perMessageDeflate: false });
+    const connection = new Connection(socket as unknown as WebSocket);
+    socket.on("open", () => done(connection));
+    socket.on("message", (data, binary) => {
+      const bytes = data as Buffer;
+      connection.push(binary ? new Uint8Array(bytes) : bytes.toString());
+    });
+    socket.on("error", (e) => {
+      fail(e);
+      connection.end(e.message);
+    });
+    socket.on("close", (_, reason) => connection.end(reason.toString()));
+    socket.on("unexpected-response", (_, response) => {
+      const { socket: below } = response;
+      const chunks: Buffer[] = [];
+      response.on("data", (chunk: Buffer) => chunks.push(chunk));
+      response.on("error", fail);
+      response.on("end", () => {
+        const header = (name: string): string | null => {
+          const value = response.headers[name];
+          return typeof value === "string" ? value : null;
+        };
+        below.destroy(); // or the connection would keep the program alive
+        fail(new Refused({ status: response.statusCode ?? 0, header, body: Buffer.concat(chunks).toString() }));
+      });
+    });
+  });
+}
+
+/** The platform's own can set none, so the credential goes as a subprotocol. */
+export function connectPlatform(WS: typeof WebSocket, url: string, token: string): Promise<Connection> {
+  return new Promise((done, fail) => {
+    const socket = new WS(url, ["berth.v1", `bearer.${token}`]);
+    socket.binaryType = "arraybuffer";
+    const connection = new Connection(socket);
+    socket.onopen = () => done(connection);
+    socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) =>
+      connection.push(typeof data === "string" ? data : new Uint8Array(data));
+    socket.onerror = () => fail(new Error("the WebSocket was refused; the platform does not say why"));
+    socket.onclose = ({ reason }) => {
+      fail(new Error("the WebSocket was closed before it was open"));
+      connection.end(reason);
+    };
+  });
+}

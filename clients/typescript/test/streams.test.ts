@@ -1,0 +1,317 @@
+// Streams, files and terminals.
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, test } from "node:test";
+import { WebSocket } from "ws";
+import * as berth from "../src/index.js";
+import { messages } from "../src/sse.js";
+import { collect } from "../src/types.js";
+import { connectPlatform } from "../src/websocket.js";
+import { Fake, SANDBOX, sockets, type Answer } from "./fake.js";
+
+let fake: Fake;
+let sandbox: berth.Sandbox;
+beforeEach(async () => {
+  fake = await new Fake().start();
+  sandbox = await fake.sandbox();
+});
+afterEach(() => fake.stop());
+
+const sse = (event: string, data: unknown): string => `event: ${event}\ndata: ${JSON.stringify(data)}\n\n`;
+const event = (n: number, type = "sandbox.paused"): unknown => ({ ts: `2026-11-20T13:05:09.00${n}Z`, type, metadata: {} });
+
+async function all<T>(from: AsyncIterable<T>): Promise<T[]> {
+  const out = [];
+  for await (const one of from) {
+    out.push(one);
+  }
+  return out;
+}
+
+test("events come whole however the bytes are cut", async () => {
+  const text = Buffer.from('event: é\r\ndata: {"a":"é"}\r\n\r\n: ping\n\ndata: {"a":\ndata: 2}\nid: 5\n\nevent: lost\n\ndata:{}\n\n');
+  const cut = async function* (size: number): AsyncGenerator<Uint8Array> {
+    for (let i = 0; i < text.length; i += size) {
+      yield text.subarray(i, i + size);
+    }
+  };
+  const whole = await all(messages(cut(text.length)));
+  assert.deepEqual(whole, [
+    { event: "é", json: { a: "é" } },
+    { event: "message", json: { a: 2 } },
+    { event: "message", json: {} },
+  ]);
+  assert.deepEqual(await all(messages(cut(1))), whole);
+});
+
+test("output comes as it is written", async () => {
+  const whole = Buffer.from(
+    sse("stdout", { data: "héllo" }) +
+      ": ping\n\n" +
+      sse("stderr", { data: "/w==", encoding: "base64" }) +
+      sse("a_kind_of_tomorrow", {}) +
+      sse("exit", { exit_code: 3, duration_ms: 7, timed_out: false }),
+  );
+  fake.say({ chunks: [whole.subarray(0, 31), whole.subarray(31, 33), whole.subarray(33)] });
+  const out = await all(sandbox.stream("make", { cwd: "/src", stdin: new Uint8Array([0]) }));
+  assert.deepEqual(
+    out.map((o) => (o.type === "exit" ? o : { type: o.type, text: o.text })),
+    [
+      { type: "stdout", text: "héllo" },
+      { type: "stderr", text: "\ufffd" },
+      { type: "exit", exitCode: 3, durationMs: 7, timedOut: false },
+    ],
+  );
+  assert.deepEqual(JSON.parse(fake.asked[0]!.body.toString()), { cmd: "make", cwd: "/src", stdin_base64: "AA==" });
+});
+
+test("an output without its end is an error", async () => {
+  const x = sse("stdout", { data: "x" });
+  const answers: [Answer, typeof berth.BerthError][] = [
+    [{ chunks: [x] }, berth.StreamBroken],
+    [{ chunks: [x, sse("error", { error: "agent unreachable" })] }, berth.StreamBroken],
+    [{ chunks: [x], cut: true }, berth.ConnectionFailed],
+  ];
+  for (const [answer, of] of answers) {
+    fake.say(answer);
+    const output = sandbox.stream("make");
+    assert.equal((await output.next()).done, false);
+    await assert.rejects(all(output), of);
+  }
+});
+
+test("check says what the command said", async () => {
+  fake.say({ json: { exit_code: 2, stdout: "\ufffd", stdout_base64: "/w==", stderr: "no rule\n", duration_ms: 1 } });
+  assert.deepEqual([...(await sandbox.exec("make")).stdoutBytes], [255]);
+  await assert.rejects(sandbox.exec("make", { check: true }), /ended with code 2: no rule$/);
+});
+
+test("a command that may take long is streamed, to the same result", async () => {
+  const big = { type: "stdout" as const, data: new Uint8Array(5 << 20).fill(65), text: "" };
+  const result = await collect(
+    (async function* (): AsyncGenerator<berth.Output> {
+      yield big;
+      yield { type: "stderr", data: new Uint8Array([255]), text: "" };
+      yield big;
+      yield { type: "exit", exitCode: 1, durationMs: 5, timedOut: true };
+    })(),
+  );
+  assert.equal(result.stdout.length, 8 << 20);
+  assert.deepEqual([result.truncated, result.timed_out, result.stderr_base64, result.stdout_base64], [true, true, "/w==", undefined]);
+  fake.say({ chunks: [sse("stdout", { data: "x" }), sse("exit", { exit_code: 0 })] });
+  assert.equal((await sandbox.exec("make", { timeoutSeconds: 3600 })).stdout, "x");
+  assert.ok(fake.asked[0]!.path.endsWith("/exec/stream"));
+});
+
+test("following goes on where it was cut", async () => {
+  fake.say(
+    { chunks: [sse("ev", event(1)), sse("ev", event(2))], cut: true },
+    { status: 503, json: { error: "unavailable" }, headers: { "Retry-After": "1" } },
+    { chunks: [sse("ev", event(3))] },
+    { chunks: [sse("error", { error: "agent unreachable" })] },
+    { chunks: [sse("ev", event(4, "sandbox.deleted"))] },
+  );
+  const events = await all(sandbox.followEvents({ tail: 5 }));
+  assert.deepEqual(
+    events.map((e) => e.ts.slice(-4)),
+    ["001Z", "002Z", "003Z", "004Z"],
+  );
+  assert.deepEqual(
+    fake.asked.map((a) => new URL(a.path, fake.url).searchParams.get("since")?.slice(-4)),
+    [undefined, "002Z", "002Z", "003Z", "003Z"],
+  );
+});
+
+test("following ends when the sandbox is gone, and gives up on a service that stays away", async () => {
+  fake.say({ chunks: [sse("ev", event(1))] }, { status: 404, json: { error: "not found" } });
+  assert.equal((await all(sandbox.followEvents())).length, 1);
+  await assert.rejects(all(sandbox.followEvents()), berth.NotFound);
+  fake.say({ chunks: [sse("error", { error: "agent unreachable", detail: "the stream broke off" })] });
+  await assert.rejects(all(sandbox.followEvents()), { message: "agent unreachable: the stream broke off" });
+});
+
+test("logs", async () => {
+  fake.say({ body: "héllo\n" });
+  assert.equal(await sandbox.logs({ stream: "console", tail: 3 }), "héllo\n");
+  assert.ok(fake.asked[0]!.path.endsWith("/logs?stream=console&tail=3"));
+  fake.say({ chunks: [sse("stdout", { line: "up", ts: "2026-11-20T13:05:09.412Z" }), sse("console", { line: "a", partial: true })] });
+  assert.deepEqual(await all(sandbox.followLogs()), [
+    { stream: "stdout", line: "up", partial: false, ts: "2026-11-20T13:05:09.412Z" },
+    { stream: "console", line: "a", partial: true },
+  ]);
+});
+
+test("a build says what it does and becomes a template", async () => {
+  const build = await fake.client().templates.build({ name: "web", from: "python" });
+  fake.say({ chunks: [sse("log", { line: "one" }), sse("end", { status: "ready" })] });
+  assert.deepEqual(await all(build.logs()), ["one"]);
+  fake.say({ chunks: [sse("log", { line: "one" })] });
+  await assert.rejects(all(build.logs()), berth.StreamBroken);
+  fake.say({ json: { status: "building" } }, { json: { status: "failed", error: "exit 1" } });
+  build.info.status = "queued";
+  await assert.rejects(build.wait(), { name: "BuildFailed", message: "exit 1" });
+  build.info.status = "ready";
+  fake.say({ json: { name: "web" } });
+  assert.equal((await build.wait()).name, "web");
+});
+
+test("files", async () => {
+  const dir = await mkdtemp(join(tmpdir(), "berth-"));
+  try {
+    const data = Buffer.alloc(1 << 20, "0123456789abcdef");
+    await writeFile(join(dir, "in"), data);
+    const seen: [number, number | undefined][] = [];
+    const progress = (done: number, total: number | undefined): void => void seen.push([done, total]);
+
+    fake.say({ status: 201 });
+    assert.equal(await sandbox.files.upload(join(dir, "in"), "/srv/a b&c", { mode: "0755", progress }), data.length);
+    assert.equal(fake.asked[0]!.path, `/v1/sandboxes/${SANDBOX.id}/fs?path=%2Fsrv%2Fa+b%26c&mode=0755`);
+    assert.ok(fake.asked[0]!.body.equals(data));
+    assert.deepEqual(seen.at(-1), [data.length, data.length]);
+
+    fake.say({ status: 204 });
+    await sandbox.files.write("/a", "text");
+    await sandbox.files.write("/b", new Uint8Array([1, 2]));
+    assert.deepEqual([fake.asked[1]!.body.toString(), [...fake.asked[2]!.body]], ["text", [1, 2]]);
+
+    fake.say({ body: data });
+    assert.equal(await sandbox.files.download("/srv/a", join(dir, "out"), { progress }), data.length);
+    assert.ok((await readFile(join(dir, "out"))).equals(data));
+    assert.ok(Buffer.from(await sandbox.files.read("/srv/a")).equals(data));
+
+    await writeFile(join(dir, "out"), "old");
+    fake.say({ chunks: ["half"], cut: true });
+    await assert.rejects(sandbox.files.download("/a", join(dir, "out")), berth.ConnectionFailed);
+    assert.equal(await readFile(join(dir, "out"), "utf8"), "old");
+    assert.deepEqual(await readdir(dir), ["in", "out"]);
+  } finally {
+    await rm(dir, { recursive: true });
+  }
+  fake.say({ json: { path: "/", entries: [{ name: "a" }] } });
+  assert.deepEqual(
+    (await sandbox.files.list("/")).map((e) => e.name),
+    ["a"],
+  );
+  assert.ok(await sandbox.files.exists("/a"));
+  fake.say({ status: 404, json: { error: "no such file or directory" } });
+  assert.equal(await sandbox.files.exists("/a"), false);
+  fake.say({ status: 404, json: { error: "not found" } });
+  await assert.rejects(sandbox.files.exists("/a"), berth.NotFound);
+  fake.say({ status: 204 });
+  await sandbox.files.delete("/d", { recursive: true });
+  await sandbox.files.mkdir("/e");
+  assert.deepEqual(
+    fake.asked.slice(-2).map((a) => [a.method, a.path.split("/fs")[1]]),
+    [
+      ["DELETE", "?path=%2Fd&recursive=true"],
+      ["POST", "/dir?path=%2Fe"],
+    ],
+  );
+});
+
+test("a fork tree keeps the winner", async () => {
+  const children = ["one", "two", "three"].map((id) => ({ ...SANDBOX, id }));
+  fake.say((asked) =>
+    asked.path.endsWith("/fork-tree")
+      ? { status: 201, json: { tree_id: "t", parent_id: "p", children, failed: [], pause_ms: 4 } }
+      : asked.path.endsWith("/promote")
+        ? { json: { promoted: children[1], deleted: ["one", "three"] } }
+        : { status: 204 },
+  );
+  {
+    await using tree = await sandbox.forkTree(3, { metadata: { try: 1 } });
+    assert.deepEqual([tree.pauseMs, tree.children.map((c) => c.id)], [4, ["one", "two", "three"]]);
+    assert.equal((await tree.promote(tree.children[1]!)).id, "two");
+  }
+  assert.deepEqual(
+    fake.asked.map((a) => a.path.split("/").slice(-2).join("/")),
+    [`${SANDBOX.id}/fork-tree`, "two/promote"],
+  );
+  assert.deepEqual(JSON.parse(fake.asked[1]!.body.toString()), { tree_id: "t", cleanup_siblings: true });
+  {
+    await using _tree = await sandbox.forkTree(3);
+  }
+  assert.deepEqual(new Set(fake.asked.slice(-3).map((a) => a.path.split("/").pop())), new Set(["one", "two", "three"]));
+});
+
+test("a terminal", async () => {
+  const server = await sockets();
+  try {
+    sandbox = await atSockets(server.url);
+    const pty = await sandbox.pty({ cols: 100, rows: 30 });
+    pty.send("ls\r");
+    assert.equal(Buffer.from((await pty.recv(5))!).toString(), "ls\r");
+    await assert.rejects(pty.recv(0.01), berth.TimeoutError);
+    pty.resize(120, 40);
+    pty.signal("TERM");
+    assert.deepEqual(await all(pty), []);
+    assert.equal(pty.exitCode, 143);
+    pty.close();
+    const killed = await sandbox.pty();
+    killed.signal("KILL");
+    await assert.rejects(killed.recv(5), { message: "the connection was closed: the guest is gone" });
+    assert.throws(() => killed.send("x"), berth.StreamBroken);
+  } finally {
+    server.stop();
+  }
+});
+
+test("a command with open input", async () => {
+  const server = await sockets();
+  try {
+    sandbox = await atSockets(server.url);
+    const process = await sandbox.process(["cat", "-"]);
+    const first = await process.recv(5);
+    assert.ok(first.type === "stdout");
+    assert.deepEqual(JSON.parse(first.text), { cmd: ["cat", "-"] });
+    process.write(new Uint8Array([255]));
+    const second = await process.recv(5);
+    assert.ok(second.type === "stderr");
+    assert.deepEqual([...second.data], [255]);
+    process.closeStdin();
+    assert.deepEqual(await all(process), [{ type: "exit", exitCode: 143, durationMs: 1, timedOut: false }]);
+    process.close();
+    const failing = await sandbox.process("x");
+    failing.signal("INT");
+    await assert.rejects(all(failing), { message: "agent unreachable" });
+    failing.close();
+  } finally {
+    server.stop();
+  }
+});
+
+test("a socket that is refused is told by its status", async () => {
+  fake.say({ status: 409, json: { error: "sandbox not running", detail: "resume it" } });
+  fake.peers.clear();
+  await assert.rejects(sandbox.pty(), (e) => e instanceof berth.Conflict && e.detail === "resume it");
+  // Its connection would keep the program alive.
+  const [peer] = fake.peers;
+  if (!peer!.destroyed) {
+    await once(peer!, "close", { signal: AbortSignal.timeout(5000) });
+  }
+});
+
+test("the platform's WebSocket sends the credential as a subprotocol", async () => {
+  const server = await sockets();
+  try {
+    const platform = WebSocket as unknown as typeof globalThis.WebSocket;
+    const connection = await connectPlatform(platform, `${server.url.replace("http", "ws")}/exec/pty`, "brt_k");
+    connection.send(new Uint8Array([1, 2]));
+    assert.deepEqual(await connection.receive(5), new Uint8Array([1, 2]));
+    assert.deepEqual(server.protocols, ["berth.v1", "bearer.brt_k"]);
+    connection.close();
+    await assert.rejects(connectPlatform(platform, fake.url.replace("http", "ws"), "k"), /refused/);
+  } finally {
+    server.stop();
+  }
+});
+
+/** The sandbox of a service that has WebSockets alone. */
+async function atSockets(url: string): Promise<berth.Sandbox> {
+  fake.say({ json: SANDBOX });
+  const routed: typeof fetch = (input, init) => fetch(String(input).replace(url, fake.url), init);
+  return fake.client({ url, fetch: routed, retries: 0 }).sandboxes.get(SANDBOX.id);
+}
