@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -18,70 +20,148 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
+// parts are what can be measured alone, in the order in which they are.
+var parts = []string{"raft", "sandboxes", "moves", "forks", "commands", "data", "preview", "failover"}
+
+type options struct {
+	out       string
+	parts     map[string]bool
+	templates bool
+}
+
 func main() {
 	out := flag.String("o", "bench.json", "where the numbers are written")
-	only := flag.String("only", "", "run one part alone: sandboxes, failover or raft")
+	only := flag.String("only", "", "run these parts alone, separated by commas: "+strings.Join(parts, ", "))
+	templates := flag.Bool("templates", false, "build the templates python and node first, where they are missing")
+	render := flag.String("render", "", "measure nothing: write the numbers of -o into the tables of this document")
+	address := flag.String("serve", "", "measure nothing: be the server at this address that a preview is measured with")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	if err := run(ctx, *out, *only); err != nil {
+	o := options{out: *out, templates: *templates}
+	var err error
+	switch {
+	case *address != "":
+		err = serve(*address)
+	case *render != "":
+		err = renderInto(*render, *out)
+	default:
+		if o.parts, err = chosen(*only); err == nil {
+			err = run(ctx, o)
+		}
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out, only string) error {
+// chosen reads a list of parts; an empty one is all of them.
+func chosen(list string) (map[string]bool, error) {
+	names := parts
+	if list != "" {
+		names = strings.Split(list, ",")
+	}
+	set := map[string]bool{}
+	for _, name := range names {
+		if !slices.Contains(parts, name) {
+			return nil, fmt.Errorf("no part %q: there are %s", name, strings.Join(parts, ", "))
+		}
+		set[name] = true
+	}
+	return set, nil
+}
+
+func run(ctx context.Context, o options) error {
 	r := &results{}
-	if only == "" || only == "raft" {
+	if o.parts["raft"] {
 		if err := measureRaft(ctx, r); err != nil {
 			return err
 		}
 	}
-	if only != "raft" {
-		if err := measureStack(ctx, r, only); err != nil {
-			return err
-		}
+	var failed error
+	if len(o.parts) > 1 || !o.parts["raft"] {
+		failed = measureStack(ctx, r, o)
 	}
+	// What was measured until a part failed is shown and written all the same.
 	r.print(os.Stdout)
-	if err := r.write(out); err != nil {
-		return err
+	if err := r.write(o.out); err != nil {
+		return errors.Join(failed, err)
 	}
-	fmt.Println("\nwritten to", out)
-	return r.verdict()
+	fmt.Println("\nwritten to", o.out)
+	return errors.Join(failed, r.verdict())
 }
 
+// hostMemoryMB is what each host may give: 17 sandboxes of the base template by
+// their worst case, which a fork never takes. One host at a time has so many.
+const hostMemoryMB = 12288
+
 // measureStack starts a stack of its own beside any other on the machine.
-func measureStack(ctx context.Context, r *results, only string) (err error) {
+func measureStack(ctx context.Context, r *results, o options) (err error) {
 	root, err := stack.FindRoot()
 	if err != nil {
 		return err
 	}
-	progress("starting three replicas and two hosts")
-	s, err := stack.Start(ctx, stack.Options{
-		Root:       root,
-		Dir:        filepath.Join(root, ".berth", "bench", "run"),
-		Logs:       filepath.Join(root, ".berth", "bench", "log"),
-		PortBase:   stack.DefaultPortBase + 200,
-		HostPrefix: "m",
-		HostRange:  2,
-	})
-	if err != nil {
-		return err
+	so := stack.Options{
+		Root:         root,
+		Dir:          filepath.Join(root, ".berth", "bench", "run"),
+		Logs:         filepath.Join(root, ".berth", "bench", "log"),
+		PortBase:     stack.DefaultPortBase + 200,
+		HostPrefix:   "m",
+		HostRange:    2,
+		HostMemoryMB: hostMemoryMB,
+		HostEnv:      map[string][]string{plainHost: {"BERTH_SNAPSHOT_STORE="}},
 	}
-	defer func() {
-		if stopErr := s.Stop(context.WithoutCancel(ctx)); err == nil {
-			err = stopErr
-		}
-	}()
-	if only == "" || only == "sandboxes" {
-		if err := measureSandboxes(ctx, s, r); err != nil {
+	if o.templates {
+		progress("building the templates that are missing")
+		so.Templates = commandTemplates
+		if err := stack.Prepare(ctx, so, false, os.Stderr); err != nil {
 			return err
 		}
 	}
-	if only == "" || only == "failover" {
-		return measureFailover(ctx, s, r)
+	progress("starting three replicas and two hosts")
+	s, err := stack.Start(ctx, so)
+	if err != nil {
+		return err
 	}
-	return nil
+	defer func() { err = errors.Join(err, s.Stop(context.WithoutCancel(ctx))) }()
+	c, err := s.Client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return measureParts(ctx, &bench{s: s, c: c, r: r}, o)
+}
+
+func measureParts(ctx context.Context, b *bench, o options) (err error) {
+	var e *rawEngine
+	if o.parts["moves"] || o.parts["forks"] {
+		if e, err = openRaw(ctx, b.s.Root, most); err != nil {
+			return fmt.Errorf("engine alone: %w", err)
+		}
+		defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
+	}
+	measures := map[string]func() error{
+		"sandboxes": func() error { return measureSandboxes(ctx, b) },
+		"moves":     func() error { return measureMoves(ctx, b, e) },
+		"forks":     func() error { return measureForks(ctx, b, e) },
+		"commands":  func() error { return measureCommands(ctx, b) },
+		"data":      func() error { return measureData(ctx, b) },
+		"preview":   func() error { return measurePreview(ctx, b) },
+		"failover":  func() error { return measureFailover(ctx, b.s, b.r) },
+	}
+	for _, name := range parts {
+		if measure := measures[name]; measure != nil && o.parts[name] {
+			if rerr := rest(ctx); rerr != nil {
+				return errors.Join(err, rerr)
+			}
+			if ferr := measure(); ferr != nil {
+				b.r.note(name, "failed: "+ferr.Error())
+				err = errors.Join(err, fmt.Errorf("%s: %w", name, ferr))
+			}
+		}
+	}
+	return err
 }
 
 // measureRaft compares raftstore with the library that it stands on.

@@ -23,6 +23,7 @@ type row struct {
 	unit   string
 	goal   string // as shown; "" where there is none
 	missed bool
+	note   string // instead of a value: why there is none
 }
 
 // comparison says on which side of its bound a number should be.
@@ -43,13 +44,20 @@ func (r *results) want(name string, value float64, unit string, c comparison, bo
 	if c == atLeast {
 		missed = value < bound
 	}
-	r.rows = append(r.rows, row{name, value, unit, fmt.Sprintf("%s %s", c, number(bound)), missed})
+	r.rows = append(r.rows, row{name: name, value: value, unit: unit, goal: fmt.Sprintf("%s %s", c, number(bound)), missed: missed})
 }
+
+// note says why something was not measured. It is shown, and not written.
+func (r *results) note(name, text string) { r.rows = append(r.rows, row{name: name, note: text}) }
 
 func (r *results) print(w io.Writer) {
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "measure\tvalue\tunit\tgoal\t")
 	for _, row := range r.rows {
+		if row.note != "" {
+			fmt.Fprintf(t, "%s\t-\t\t\t%s\n", row.name, row.note)
+			continue
+		}
 		mark := ""
 		switch {
 		case row.missed:
@@ -75,20 +83,25 @@ func number(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
+// entry is one number in the file.
+type entry struct {
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+}
+
 // write puts the numbers into a file, in their order.
 func (r *results) write(path string) error {
-	type entry struct {
-		Value float64 `json:"value"`
-		Unit  string  `json:"unit"`
-	}
 	var b bytes.Buffer
 	b.WriteString("{")
-	for i, row := range r.rows {
+	for _, row := range r.rows {
+		if row.note != "" {
+			continue
+		}
 		v, err := json.Marshal(entry{row.value, row.unit})
 		if err != nil {
 			return fmt.Errorf("%s: %w", row.name, err)
 		}
-		if i > 0 {
+		if b.Len() > 1 {
 			b.WriteString(",")
 		}
 		fmt.Fprintf(&b, "\n  %q: %s", row.name, v)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +18,6 @@ const (
 	atOnce     = 16
 	coldBoots  = 8
 	execs      = 100
-	residents  = 8 // sandboxes whose memory is measured
 )
 
 // made is one create: how long the caller waited, and the host's stages of it.
@@ -41,20 +38,15 @@ func (m made) ours() time.Duration {
 	return d
 }
 
-func measureSandboxes(ctx context.Context, s *stack.Stack, r *results) error {
-	c, err := s.Client()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-
+func measureSandboxes(ctx context.Context, b *bench) error {
+	r := b.r
 	progress("%d creates, one after the other", sequential)
-	restored, err := createSequential(ctx, s, c, sequential, api.BootRestore)
+	restored, err := createSequential(ctx, b, sequential, api.BootRestore)
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
 	progress("%d cold boots", coldBoots)
-	cold, err := createSequential(ctx, s, c, coldBoots, api.BootCold)
+	cold, err := createSequential(ctx, b, coldBoots, api.BootCold)
 	if err != nil {
 		return fmt.Errorf("create by cold boot: %w", err)
 	}
@@ -70,15 +62,15 @@ func measureSandboxes(ctx context.Context, s *stack.Stack, r *results) error {
 	addStages(r, restored)
 
 	progress("%d creates at once", atOnce)
-	if err := createAtOnce(ctx, s, c, r); err != nil {
+	if err := createAtOnce(ctx, b); err != nil {
 		return err
 	}
 	progress("%d execs of true", execs)
-	if err := measureExec(ctx, c, r); err != nil {
+	if err := measureExec(ctx, b); err != nil {
 		return fmt.Errorf("exec: %w", err)
 	}
 	progress("memory of %d sandboxes", residents)
-	if err := measureMemory(ctx, s, c, r); err != nil {
+	if err := measureMemory(ctx, b); err != nil {
 		return fmt.Errorf("memory: %w", err)
 	}
 	return nil
@@ -93,19 +85,14 @@ func waits(all []made) []time.Duration {
 }
 
 // createOne makes a sandbox and asks its host for the stages.
-func createOne(ctx context.Context, s *stack.Stack, c *api.Client, boot api.Boot) (made, error) {
+func createOne(ctx context.Context, b *bench, boot api.Boot) (made, error) {
 	began := time.Now()
-	sandbox, err := c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Boot: boot}, "")
+	sandbox, err := b.c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Boot: boot}, "")
 	if err != nil {
 		return made{}, err
 	}
 	m := made{sandbox: sandbox, took: time.Since(began)}
-	host, err := s.HostClient(sandbox.AgentID)
-	if err != nil {
-		return made{}, err
-	}
-	defer host.Close()
-	box, err := host.Get(ctx, hostapi.Call{}, sandbox.ID)
+	box, err := b.box(ctx, sandbox)
 	if err != nil {
 		return made{}, err
 	}
@@ -115,14 +102,14 @@ func createOne(ctx context.Context, s *stack.Stack, c *api.Client, boot api.Boot
 
 // createSequential makes sandboxes one at a time, and deletes each before the
 // next, so that every one meets the same machine.
-func createSequential(ctx context.Context, s *stack.Stack, c *api.Client, n int, boot api.Boot) ([]made, error) {
+func createSequential(ctx context.Context, b *bench, n int, boot api.Boot) ([]made, error) {
 	var all []made
 	for range n + 1 {
-		m, err := createOne(ctx, s, c, boot)
+		m, err := createOne(ctx, b, boot)
 		if err != nil {
 			return nil, err
 		}
-		if err := c.DeleteSandbox(ctx, m.sandbox.ID); err != nil {
+		if err := b.c.DeleteSandbox(ctx, m.sandbox.ID); err != nil {
 			return nil, err
 		}
 		all = append(all, m)
@@ -159,13 +146,13 @@ func addStages(r *results, all []made) {
 	r.add("create_stage_ours_control_plane_p50", ms(quantile(rest, 0.5)), "ms")
 }
 
-func createAtOnce(ctx context.Context, s *stack.Stack, c *api.Client, r *results) error {
+func createAtOnce(ctx context.Context, b *bench) error {
 	all := make([]made, atOnce)
 	errs := make([]error, atOnce)
 	began := time.Now()
 	var group sync.WaitGroup
 	for i := range all {
-		group.Go(func() { all[i], errs[i] = createOne(ctx, s, c, api.BootRestore) })
+		group.Go(func() { all[i], errs[i] = createOne(ctx, b, api.BootRestore) })
 	}
 	group.Wait()
 	whole := time.Since(began)
@@ -179,13 +166,13 @@ func createAtOnce(ctx context.Context, s *stack.Stack, c *api.Client, r *results
 		}
 		took = append(took, all[i].took)
 	}
-	r.want("create_16_at_once_errors", float64(failed), "", atMost, 0)
-	r.addLatency("create_16_at_once", took)
-	r.add("create_16_at_once_all", ms(whole), "ms")
+	b.r.want("create_16_at_once_errors", float64(failed), "", atMost, 0)
+	b.r.addLatency("create_16_at_once", took)
+	b.r.add("create_16_at_once_all", ms(whole), "ms")
 	for _, m := range all {
 		if m.sandbox != nil {
 			group.Go(func() {
-				if err := c.DeleteSandbox(ctx, m.sandbox.ID); err != nil {
+				if err := b.c.DeleteSandbox(ctx, m.sandbox.ID); err != nil {
 					fmt.Fprintf(os.Stderr, "  delete: %v\n", err)
 				}
 			})
@@ -195,8 +182,8 @@ func createAtOnce(ctx context.Context, s *stack.Stack, c *api.Client, r *results
 	return nil
 }
 
-func measureExec(ctx context.Context, c *api.Client, r *results) error {
-	sandbox, err := c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, "")
+func measureExec(ctx context.Context, b *bench) error {
+	sandbox, err := b.c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, "")
 	if err != nil {
 		return err
 	}
@@ -206,7 +193,7 @@ func measureExec(ctx context.Context, c *api.Client, r *results) error {
 	for i := range execs + 5 {
 		<-pace.C
 		began := time.Now()
-		result, err := c.Exec(ctx, sandbox.ID, api.Exec{Cmd: api.Argv("true")})
+		result, err := b.c.Exec(ctx, sandbox.ID, api.Exec{Cmd: api.Argv("true")})
 		if err != nil {
 			return err
 		}
@@ -217,86 +204,6 @@ func measureExec(ctx context.Context, c *api.Client, r *results) error {
 			took = append(took, time.Since(began))
 		}
 	}
-	r.addLatency("exec_true", took)
-	return c.DeleteSandbox(ctx, sandbox.ID)
-}
-
-// measureMemory is the proportional set size of the VMMs and their children: a
-// page that n processes share counts a n-th for each.
-func measureMemory(ctx context.Context, s *stack.Stack, c *api.Client, r *results) error {
-	var ids []string
-	var roots []int
-	for range residents {
-		m, err := createOne(ctx, s, c, api.BootRestore)
-		if err != nil {
-			return err
-		}
-		ids = append(ids, m.sandbox.ID)
-		if _, err := c.Exec(ctx, m.sandbox.ID, api.Exec{Cmd: api.Shell("python3 -c 'print(6*7)'")}); err != nil {
-			return err
-		}
-		host, err := s.HostClient(m.sandbox.AgentID)
-		if err != nil {
-			return err
-		}
-		box, err := host.Get(ctx, hostapi.Call{}, m.sandbox.ID)
-		host.Close()
-		if err != nil {
-			return err
-		}
-		roots = append(roots, box.VMMPID)
-	}
-	total, err := pssKB(roots)
-	if err != nil {
-		return err
-	}
-	r.add("memory_of_a_sandbox_pss", float64(total)/1024/residents, "MB")
-	for _, id := range ids {
-		if err := c.DeleteSandbox(ctx, id); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// pssKB sums over processes and all their descendants.
-func pssKB(roots []int) (int, error) {
-	total := 0
-	for len(roots) > 0 {
-		pid := roots[0]
-		roots = roots[1:]
-		proc := "/proc/" + strconv.Itoa(pid)
-		b, err := os.ReadFile(proc + "/smaps_rollup")
-		if err != nil {
-			return 0, err
-		}
-		for line := range strings.Lines(string(b)) {
-			if kb, ok := strings.CutPrefix(line, "Pss:"); ok {
-				n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(kb), " kB"))
-				if err != nil {
-					return 0, fmt.Errorf("%s/smaps_rollup: %w", proc, err)
-				}
-				total += n
-			}
-		}
-		// A VMM has many threads, and each may have started a child.
-		tasks, err := os.ReadDir(proc + "/task")
-		if err != nil {
-			return 0, err
-		}
-		for _, task := range tasks {
-			children, err := os.ReadFile(proc + "/task/" + task.Name() + "/children")
-			if err != nil {
-				return 0, err
-			}
-			for _, child := range strings.Fields(string(children)) {
-				n, err := strconv.Atoi(child)
-				if err != nil {
-					return 0, err
-				}
-				roots = append(roots, n)
-			}
-		}
-	}
-	return total, nil
+	b.r.addLatency("exec_true", took)
+	return b.c.DeleteSandbox(ctx, sandbox.ID)
 }

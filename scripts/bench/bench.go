@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
+)
+
+// The two hosts of the stack differ in one thing.
+const (
+	plainHost  = "m1" // has no snapshot store
+	storedHost = "m2"
+)
+
+// bench is what the parts measure with.
+type bench struct {
+	s *stack.Stack
+	c *api.Client
+	r *results
+}
+
+// A workspace has 50 requests at once and 25 a second; a full bucket again
+// takes this long.
+const refill = 2 * time.Second
+
+// rest waits until the rate limit does not show in what is measured next.
+func rest(ctx context.Context) error { return pause(ctx, refill) }
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// patiently repeats what the rate limit refused; for what is not measured.
+func patiently(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if api.StatusOf(err) != http.StatusTooManyRequests {
+			return err
+		}
+		if err := pause(ctx, refill/4); err != nil {
+			return err
+		}
+	}
+}
+
+// exec runs a shell command in a sandbox, which has to succeed.
+func (b *bench) exec(ctx context.Context, id, command string) (time.Duration, error) {
+	var took time.Duration
+	err := patiently(ctx, func() error {
+		began := time.Now()
+		result, err := b.c.Exec(ctx, id, api.Exec{Cmd: api.Shell(command)})
+		took = time.Since(began)
+		if err == nil && result.ExitCode != 0 {
+			err = fmt.Errorf("%s: exit code %d: %s", command, result.ExitCode, result.Stderr)
+		}
+		return err
+	})
+	return took, err
+}
+
+// execTrue is the shortest sign of life. It goes out once, and at once.
+func (b *bench) execTrue(ctx context.Context, id string) error {
+	result, err := b.c.Exec(ctx, id, api.Exec{Cmd: api.Argv("true")})
+	if err == nil && result.ExitCode != 0 {
+		err = errors.New("true ended with an error")
+	}
+	return err
+}
+
+// create makes a sandbox on a certain host.
+func (b *bench) create(ctx context.Context, host string) (*api.Sandbox, error) {
+	var elsewhere []string
+	defer func() { _ = b.deleteAll(context.WithoutCancel(ctx), elsewhere) }()
+	for range 8 {
+		var made *api.Sandbox
+		err := patiently(ctx, func() (err error) {
+			made, err = b.c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, "")
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if made.AgentID == host {
+			return made, nil
+		}
+		elsewhere = append(elsewhere, made.ID) // it stays for now, so that the other host is the emptier
+	}
+	return nil, fmt.Errorf("no sandbox came to be on %s", host)
+}
+
+// box is a sandbox as its host sees it.
+func (b *bench) box(ctx context.Context, sandbox *api.Sandbox) (hostapi.Box, error) {
+	host, err := b.s.HostClient(sandbox.AgentID)
+	if err != nil {
+		return hostapi.Box{}, err
+	}
+	defer host.Close()
+	return host.Get(ctx, hostapi.Call{}, sandbox.ID)
+}
+
+// What a parent has written before it is measured.
+const writtenMB = 100
+
+// createParent makes a sandbox whose guest has written to much memory.
+func (b *bench) createParent(ctx context.Context, host string) (*api.Sandbox, error) {
+	parent, err := b.create(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	_, err = b.exec(ctx, parent.ID, fmt.Sprintf(
+		"mkdir -p /mnt/written && mount -t tmpfs none /mnt/written && yes berth | head -c %dM > /mnt/written/file", writtenMB))
+	return parent, err
+}
+
+func (b *bench) deleteAll(ctx context.Context, ids []string) error {
+	errs := make([]error, len(ids))
+	var group sync.WaitGroup
+	for i, id := range ids {
+		group.Go(func() {
+			errs[i] = patiently(ctx, func() error { return b.c.DeleteSandbox(ctx, id) })
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// samples are measured under a name, in turns with others.
+type samples struct {
+	names []string
+	of    map[string][]time.Duration
+}
+
+func (s *samples) add(name string, d time.Duration) {
+	if s.of == nil {
+		s.of = map[string][]time.Duration{}
+	}
+	if s.of[name] == nil {
+		s.names = append(s.names, name)
+	}
+	s.of[name] = append(s.of[name], d)
+}
+
+// timed measures what do takes.
+func (s *samples) timed(name string, do func() error) error {
+	began := time.Now()
+	if err := do(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	s.add(name, time.Since(began))
+	return nil
+}
+
+func (s *samples) p50(name string) time.Duration { return quantile(s.of[name], 0.5) }
+
+// over is how many times the median of one is that of the other.
+func (s *samples) over(name, other string) float64 {
+	if s.p50(other) == 0 {
+		return 0
+	}
+	return float64(s.p50(name)) / float64(s.p50(other))
+}
+
+// report adds the median and the worst of each, which are few.
+func (s *samples) report(r *results) {
+	for _, name := range s.names {
+		r.add(name+"_p50", ms(s.p50(name)), "ms")
+		r.add(name+"_max", ms(slices.Max(s.of[name])), "ms")
+	}
+}
