@@ -32,11 +32,12 @@ UNSTAMPED := guestd chvemu
 # Packages whose tests need nothing but the machine's own CPU and memory. The
 # tests in them that need more skip themselves unless BERTH_TEST_ROOT=1.
 GO_TEST := go test -timeout 15m
+E2E_TEST := go test -timeout 40m -count=1
 
 .PHONY: help
 help: ## list these commands
 	@printf 'Usage: make <command>\n\n'
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14 | sed 's/^/  /'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 15 | sed 's/^/  /'
 	@printf '\nSettings (environment): BERTH_VMM, BERTH_KERNEL, BERTH_PORT_BASE. See README.md.\n'
 
 .PHONY: up
@@ -58,12 +59,12 @@ build: ## build every program into bin/
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
 
 .PHONY: test
-test: ## every test: unit with -race, conformance, end-to-end (root; about 8 minutes on 2 cores)
+test: ## every test: unit with -race, conformance, end-to-end (root; about 20 minutes on 2 cores)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	@bin/devstack prepare
 	@scripts/phase unit BERTH_TEST_ROOT=1 $(GO_TEST) -race $$(go list ./... | grep -v '/e2e')
-	@scripts/phase e2e BERTH_TEST_ROOT=1 $(GO_TEST) -count=1 ./e2e/...
+	@scripts/phase e2e BERTH_TEST_ROOT=1 $(E2E_TEST) ./e2e/...
 
 .PHONY: unit
 unit: ## the tests that need neither root nor network, with -race where there is a C compiler
@@ -82,10 +83,20 @@ e2e: ## the end-to-end and fault tests alone: real processes, real guests (root)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	@bin/devstack prepare
-	@BERTH_TEST_ROOT=1 $(GO_TEST) -count=1 -v ./e2e/...
+	@BERTH_TEST_ROOT=1 $(E2E_TEST) -v ./e2e/...
+
+.PHONY: clients
+clients: ## write the generated parts of the Python and TypeScript clients anew
+	@scripts/install-deps go
+	@go run ./clients/generate
+
+.PHONY: clients-test
+clients-test: ## the clients' own tests; where BERTH_URL and BERTH_TOKEN are set, against that Berth too
+	@scripts/install-deps clients
+	@scripts/clients-test
 
 .PHONY: bench
-bench: ## measure; prints a table, writes bench.json (root; about 3 minutes)
+bench: ## measure; prints a table, writes bench.json (root; about 7 minutes)
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ ./scripts/bench

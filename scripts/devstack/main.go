@@ -57,7 +57,7 @@ func command() *cobra.Command {
 		if err := l.UnmarshalText([]byte(*level)); err != nil {
 			return fmt.Errorf("--log-level: %w", err)
 		}
-		return runUp(cmd.Context(), stack.Options{Hosts: *hosts, Supervise: true, Notify: notify}, l)
+		return runUp(cmd.Context(), stack.Options{Hosts: *hosts, Supervise: true, AllTemplates: true, Notify: notify}, l)
 	}
 	down := &cobra.Command{
 		Use:   "down",
@@ -77,8 +77,9 @@ func command() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	kernelOnly := prepare.Flags().Bool("kernel-only", false, "leave the template out")
+	templates := prepare.Flags().StringSlice("template", nil, "build these instead, each behind the one that it is made from")
 	prepare.RunE = func(cmd *cobra.Command, _ []string) error {
-		return stack.Prepare(cmd.Context(), stack.Options{Notify: notify}, *kernelOnly, os.Stderr)
+		return stack.Prepare(cmd.Context(), stack.Options{Templates: *templates, Notify: notify}, *kernelOnly, os.Stderr)
 	}
 	root.AddCommand(up, down, prepare)
 	return root

@@ -36,12 +36,24 @@ type Options struct {
 	HostPrefix string
 	HostRange  int
 
+	// Snapshots is the directory of the hosts' snapshot store; default
+	// <Dir>/snapshots, or <Root>/.berth/snapshots for the default Dir: template
+	// builds that are stored stay so, and snapshots of an earlier run go.
+	Snapshots string
+
 	HostMemoryMB int // what each host may give to sandboxes; default: half of what is free now
 
 	// HostEnv adds to one host's environment, by host id; ReplicaEnv to every
 	// replica's.
 	HostEnv    map[string][]string
 	ReplicaEnv []string
+
+	// Templates are those that Prepare builds, each behind the one that it is
+	// made from; default the base template alone. AllTemplates has the first
+	// host build the others of templates/ while the stack runs, for which a
+	// test's measurements have no processor to spare.
+	Templates    []string
+	AllTemplates bool
 
 	// Supervise restarts a process that ends by itself or is killed. Tests
 	// leave it off and restart by hand.
@@ -64,8 +76,14 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Root, err = filepath.Abs(o.Root); err != nil {
 		return o, fmt.Errorf("root directory: %w", err)
 	}
+	if o.Snapshots == "" && o.Dir == "" {
+		o.Snapshots = filepath.Join(o.Root, ".berth", "snapshots")
+	}
 	if o.Dir == "" {
 		o.Dir = filepath.Join(o.Root, ".berth", "run")
+	}
+	if o.Snapshots == "" {
+		o.Snapshots = filepath.Join(o.Dir, "snapshots")
 	}
 	if o.Logs == "" {
 		o.Logs = filepath.Join(o.Root, ".berth", "log")

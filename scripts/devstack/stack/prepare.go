@@ -31,7 +31,7 @@ func Prepare(ctx context.Context, o Options, kernelOnly bool, w io.Writer) error
 	cmd.Env = o.bakeEnv()
 	cmd.Stdout, cmd.Stderr = w, w
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build the %s template: %w", BaseTemplate, err)
+		return fmt.Errorf("build templates: %w", err)
 	}
 	return nil
 }

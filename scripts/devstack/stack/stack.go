@@ -77,6 +77,11 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 			return nil, err
 		}
 	}
+	// The rows of an earlier run's snapshots are gone with its Dir. What they
+	// share stays; chunks that nobody has go with the hosts' sweep.
+	if err := os.RemoveAll(filepath.Join(s.Snapshots, "snapshots")); err != nil {
+		return nil, err
+	}
 	if err := s.startReplicas(ctx); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -55,6 +56,7 @@ func (o Options) replicaEnv(i int, s secrets) []string {
 		"BERTH_JWT_HS256_KEY="+s.jwtKey,
 		"BERTH_JWT_ISSUER="+devIssuer,
 		"BERTH_PREVIEW_SUFFIX="+previewSuffix,
+		"BERTH_PREVIEW_URL=http://{port}-{id}."+previewSuffix+":"+strconv.Itoa(o.apiPort(i)),
 		"BERTH_LOG_FORMAT=json",
 	)
 	return append(env, o.ReplicaEnv...)
@@ -84,6 +86,7 @@ func (o Options) hostEnv(i int) []string {
 		"BERTH_LISTEN="+loopback(o.hostPort(i)),
 		"BERTH_PEERS="+strings.Join(peers, ","),
 		"BERTH_TEMPLATE_DIR="+o.templateDir(),
+		"BERTH_SNAPSHOT_STORE="+o.snapshotStore(),
 		"BERTH_SLOT_CIDR="+o.slotCIDR(i).String(),
 		"BERTH_BASE_UID="+strconv.Itoa(o.baseUID(i)),
 		"BERTH_MEMORY_MB="+strconv.Itoa(o.HostMemoryMB),
@@ -92,7 +95,15 @@ func (o Options) hostEnv(i int) []string {
 	if os.Getenv("BERTH_KERNEL") == "" {
 		env = append(env, "BERTH_KERNEL="+filepath.Join(o.kernelDir(), "vmlinux"))
 	}
+	if o.AllTemplates && i == 0 {
+		env = append(env, "BERTH_TEMPLATE_SOURCES="+filepath.Join(o.Root, "templates"))
+	}
 	return append(env, o.HostEnv[id]...)
+}
+
+// snapshotStore is one directory for all hosts of the stack.
+func (o Options) snapshotStore() string {
+	return (&url.URL{Scheme: "file", Path: o.Snapshots}).String()
 }
 
 // runDir holds a host's sockets, whose paths must be short.
@@ -107,14 +118,22 @@ var (
 	purgeArgs   = []string{"purge"}
 )
 
-// bakeArgs has hostd build the base template the way it builds any other.
+// bakeArgs has hostd build templates the way it builds any other.
 func (o Options) bakeArgs() []string {
-	return []string{"template", "build", filepath.Join(o.Root, "templates", BaseTemplate, "template.yaml")}
+	names := o.Templates
+	if len(names) == 0 {
+		names = []string{BaseTemplate}
+	}
+	args := []string{"template", "build"}
+	for _, name := range names {
+		args = append(args, filepath.Join(o.Root, "templates", name, "template.yaml"))
+	}
+	return args
 }
 
 // bakeEnv is that of a host of its own, whose one slot is gone when the build
 // ends: it shares nothing with a stack that runs meanwhile.
 func (o Options) bakeEnv() []string {
-	o.HostPrefix, o.Hosts, o.HostRange = "bake", 1, bakeRange
+	o.HostPrefix, o.Hosts, o.HostRange, o.AllTemplates = "bake", 1, bakeRange, false
 	return o.hostEnv(0)
 }
