@@ -34,7 +34,7 @@ func agreement(ctx context.Context, c *tenant) error {
 		if err != nil {
 			return err
 		}
-		if s.Status != api.SandboxRunning && s.Status != api.SandboxFailed {
+		if s.Status == api.SandboxStarting || s.Status == api.SandboxDeleting {
 			return fmt.Errorf("sandbox %s is %s in the list", hostapi.ShortID(s.ID), s.Status)
 		}
 		if s.Status == api.SandboxFailed {
@@ -51,6 +51,12 @@ func agreement(ctx context.Context, c *tenant) error {
 				continue
 			}
 			onHosts[b.ID] = place{host, string(b.Status)}
+			if b.VMMPID == 0 { // it hibernates, or a warm fork took its place
+				if b.Status == hostapi.StatusRunning {
+					return fmt.Errorf("box %s runs without a VMM", hostapi.ShortID(b.ID))
+				}
+				continue
+			}
 			if other, taken := vmms[b.VMMPID]; taken {
 				return fmt.Errorf("boxes %s and %s share the VMM %d", hostapi.ShortID(other), hostapi.ShortID(b.ID), b.VMMPID)
 			}

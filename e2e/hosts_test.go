@@ -18,6 +18,10 @@ import (
 
 func TestFullHostsAreRefusedAndFreedMemoryIsUsedAgain(t *testing.T) {
 	c := newTenant(t)
+	for _, host := range theStack.HostProc {
+		withEnv(t, host, "BERTH_MEMORY_MB=4096")
+	}
+	healthy(t)
 	agents, _, err := admin(t).ListAgents(t.Context(), api.Page{})
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
@@ -18,9 +21,13 @@ import (
 // theStack is what every test runs against.
 var theStack *stack.Stack
 
-// hostMemoryMB holds six sandboxes of the base template, each with what its
-// engine needs: few enough to fill a host in a test.
-const hostMemoryMB = 4096
+// hostMemoryMB holds a parent and sixteen children of the base template, each
+// with what its engine needs, and two more. Guests take of it what they touch,
+// which is a fraction.
+const hostMemoryMB = 12288
+
+// volumeQuotaMB is small enough to be used up on any disk.
+const volumeQuotaMB = 4096
 
 func TestMain(m *testing.M) {
 	if os.Getenv("BERTH_TEST_ROOT") != "1" {
@@ -38,7 +45,17 @@ func run(m *testing.M) (code int) {
 		fmt.Println("e2e:", err)
 		return 1
 	}
-	theStack, err = stack.Start(ctx, options(root))
+	unmake, err := makeOutside()
+	if err != nil {
+		fmt.Println("e2e: make the outside world:", err)
+		return 1
+	}
+	o, err := options(root)
+	if err != nil {
+		fmt.Println("e2e:", err)
+		return 1
+	}
+	theStack, err = stack.Start(ctx, o)
 	if err != nil {
 		fmt.Println("e2e: start the stack:", err)
 		return 1
@@ -49,11 +66,22 @@ func run(m *testing.M) (code int) {
 		fmt.Println("e2e: take the stack down:", err)
 		return 1
 	}
+	if err := unmake(); err != nil {
+		fmt.Println("e2e: take the outside world down:", err)
+		return 1
+	}
 	return code
 }
 
 // options keep this stack apart from a `make up` on the same machine.
-func options(root string) stack.Options {
+func options(root string) (stack.Options, error) {
+	var machine unix.Sysinfo_t
+	if err := unix.Sysinfo(&machine); err != nil {
+		return stack.Options{}, fmt.Errorf("sysinfo: %w", err)
+	}
+	// On a smaller machine, sixteen children need both hosts.
+	memoryMB := min(hostMemoryMB, int(machine.Totalram*uint64(machine.Unit)>>20)*9/10)
+	resolver := []string{"BERTH_RESOLVERS=" + outsideDNS}
 	return stack.Options{
 		Root:         root,
 		Dir:          filepath.Join(root, ".berth", "e2e", "run"),
@@ -61,7 +89,9 @@ func options(root string) stack.Options {
 		PortBase:     stack.DefaultPortBase + 100,
 		HostPrefix:   "e",
 		HostRange:    1,
-		HostMemoryMB: hostMemoryMB,
+		HostMemoryMB: memoryMB,
+		ReplicaEnv:   []string{"BERTH_VOLUME_QUOTA_MB=" + strconv.Itoa(volumeQuotaMB)},
+		HostEnv:      map[string][]string{"e1": resolver, "e2": resolver},
 		Notify:       func(format string, args ...any) { fmt.Printf("e2e: "+format+"\n", args...) },
-	}
+	}, nil
 }

@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
+)
+
+// The clients' own checks and tests, all of them: those against a small server
+// of their own, and those against this stack. They end with the example of the
+// client's README.
+func TestPythonClient(t *testing.T) { testClient(t, "python") }
+
+func TestTypeScriptClient(t *testing.T) { testClient(t, "typescript") }
+
+// clientTime is ten times what one client's tests take on an idle machine with
+// two cores.
+const clientTime = 10 * time.Minute
+
+func testClient(t *testing.T, which string) {
+	root, err := stack.FindRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newTenant(t)
+	c.knownEverywhere(t)
+	ctx, cancel := context.WithTimeout(t.Context(), clientTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "scripts", "clients-test"), which)
+	cmd.Env = append(os.Environ(),
+		"BERTH_URL="+theStack.URLs[0],
+		"BERTH_URLS="+strings.Join(theStack.URLs, ","),
+		"BERTH_TOKEN="+c.token,
+	)
+	// The script's children go with it, or they would hold its output open.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}

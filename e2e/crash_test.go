@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
+)
+
+// The host's daemon is killed in the middle of each operation. Whatever was
+// answered, the API then tells the truth: each sandbox that it lists does what
+// its status says, and nothing is left that it does not list.
+func TestDaemonKilledInTheMiddleOf(t *testing.T) {
+	host := theStack.HostProc[0]
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	onlyOn(t, host.ID)
+	for _, tc := range []struct {
+		name  string
+		most  time.Duration // in which the kill comes
+		begin func(t *testing.T, c *tenant, s *api.Sandbox)
+		do    func(ctx context.Context, c *tenant, s *api.Sandbox) error
+	}{
+		{"pause", 20 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+			_, err := c.PauseSandbox(ctx, s.ID)
+			return err
+		}},
+		{"hibernate", 300 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+			_, err := c.HibernateSandbox(ctx, s.ID)
+			return err
+		}},
+		{"wake", 300 * time.Millisecond, func(t *testing.T, c *tenant, s *api.Sandbox) {
+			moved(t, api.SandboxHibernated)(c.HibernateSandbox(t.Context(), s.ID))
+		}, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+			_, err := c.WakeSandbox(ctx, s.ID)
+			return err
+		}},
+		{"snapshot", 600 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+			_, err := c.CreateSnapshot(ctx, s.ID, api.CreateSnapshot{}, "")
+			return err
+		}},
+		{"fork-tree", 900 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+			_, err := c.ForkTree(ctx, s.ID, api.ForkTree{Count: new(3)}, "")
+			return err
+		}},
+		{"cold fork", 2 * time.Second, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+			_, err := c.Fork(ctx, s.ID, api.Fork{}, "")
+			return err
+		}},
+		{"warm fork", 600 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+			_, err := c.Fork(ctx, s.ID, api.Fork{Mode: api.ForkWarm}, "")
+			return err
+		}},
+		{"volume create", 40 * time.Millisecond, nil, func(ctx context.Context, c *tenant, _ *api.Sandbox) error {
+			_, err := c.CreateVolume(ctx, api.CreateVolume{Name: "made"}, "")
+			return err
+		}},
+		{"create with a volume", 400 * time.Millisecond, func(t *testing.T, c *tenant, _ *api.Sandbox) {
+			c.volume(t, "there", 64)
+		}, func(ctx context.Context, c *tenant, _ *api.Sandbox) error {
+			_, err := c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Volumes: at("there", "/mnt/v")}, "")
+			return err
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newTenant(t)
+			restartAtEnd(t, host)
+			s := c.create(t)
+			t.Cleanup(func() { c.clear(t) })
+			c.exec(t, s.ID, "echo kept > /root/kept; sync")
+			if tc.begin != nil {
+				tc.begin(t, c, s)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+			defer cancel()
+			answered := make(chan error, 1)
+			go func() { answered <- tc.do(ctx, c, s) }()
+			after := time.Duration(random.Int64N(int64(tc.most)))
+			moment := time.NewTimer(after)
+			<-moment.C
+			if err := errors.Join(host.Kill9(), host.Start()); err != nil {
+				t.Fatal(err)
+			}
+			err := <-answered
+			t.Logf("killed after %s, answered with %v", after.Round(time.Millisecond), err)
+			healthy(t)
+			c.truthful(t)
+			if got := c.run(t, s.ID, "cat /root/kept"); got != "kept" {
+				t.Errorf("it reads %q", got)
+			}
+			// An orphan has a few seconds of grace.
+			c.agrees(t, 40*time.Second)
+		})
+	}
+}
+
+// truthful brings each sandbox that the API lists to run a command, by the moves
+// that its status allows.
+func (c *tenant) truthful(t *testing.T) {
+	t.Helper()
+	eventually(t, 60*time.Second, "no sandbox is between two states", func(ctx context.Context) error {
+		for s, err := range c.Sandboxes(ctx) {
+			if err != nil {
+				return err
+			}
+			if s.Status == api.SandboxStarting || s.Status == api.SandboxDeleting {
+				return fmt.Errorf("one is %s", s.Status)
+			}
+		}
+		return nil
+	})
+	for s, err := range c.Sandboxes(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch s.Status {
+		case api.SandboxFailed:
+			if s.Error == nil || *s.Error == "" {
+				t.Errorf("a sandbox has failed and does not say why")
+			}
+			continue
+		case api.SandboxPaused:
+			// The status follows the host by its heartbeats.
+			eventually(t, 20*time.Second, "a paused sandbox runs on", func(ctx context.Context) error {
+				_, err := c.ResumeSandbox(ctx, s.ID)
+				if e := (*api.Error)(nil); errors.As(err, &e) && e.Message == "sandbox is running" {
+					return nil
+				}
+				return err
+			})
+		}
+		c.answers(t, s.ID) // which wakes one that hibernates
+	}
+}
+
+// clear deletes all that a tenant has.
+func (c *tenant) clear(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	eventually(t, time.Minute, "everything is deleted", func(context.Context) error {
+		left := 0
+		for s, err := range c.Sandboxes(ctx) {
+			if err != nil {
+				return err
+			}
+			left++
+			if err := c.DeleteSandbox(ctx, s.ID); err != nil && api.StatusOf(err) != 404 {
+				return err
+			}
+		}
+		for s, err := range c.Snapshots(ctx, "") {
+			if err != nil {
+				return err
+			}
+			left++
+			if err := c.DeleteSnapshot(ctx, s.ID); err != nil && api.StatusOf(err) != 404 {
+				return err
+			}
+		}
+		for v, err := range c.Volumes(ctx) {
+			if err != nil {
+				return err
+			}
+			left++
+			if err := c.DeleteVolume(ctx, v.Name); err != nil && api.StatusOf(err) != 404 {
+				return err
+			}
+		}
+		if left > 0 {
+			return errors.New(strconv.Itoa(left) + " were there a moment ago")
+		}
+		return nil
+	})
+}

@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// The outside world: a namespace with a public address (of a range that is
+// reserved for documents) behind a link of this machine. Guests reach it by the
+// host's address translation, as they would the internet, and their questions
+// for names end there.
+const (
+	outsideNS   = "e2e-outside"
+	outsideLink = "e2e-outside"
+	outsideHost = "198.51.100.1" // this machine, as the outside sees it
+	outsideAddr = "198.51.100.10"
+	outsideDNS  = "198.51.100.53"
+	outsideName = "outside.test" // which, with all below it, is outsideAddr
+)
+
+// makeOutside makes the namespace, which unmake removes.
+func makeOutside() (unmake func() error, err error) {
+	// What a killed run left.
+	_ = exec.Command("ip", "netns", "del", outsideNS).Run()
+	_ = exec.Command("ip", "link", "del", outsideLink).Run()
+	for _, line := range []string{
+		"netns add " + outsideNS,
+		"link add " + outsideLink + " type veth peer name eth0 netns " + outsideNS,
+		"addr add " + outsideHost + "/24 dev " + outsideLink,
+		"link set " + outsideLink + " up",
+		"-n " + outsideNS + " link set lo up",
+		"-n " + outsideNS + " link set eth0 up",
+		"-n " + outsideNS + " addr add " + outsideAddr + "/24 dev eth0",
+		"-n " + outsideNS + " addr add " + outsideDNS + "/24 dev eth0",
+	} {
+		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("ip %s: %w: %s", line, err, out)
+		}
+	}
+	// The kernel forwards what comes back by the setting of the link it comes in on.
+	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+outsideLink+"/forwarding", []byte("1"), 0o644); err != nil {
+		return nil, err
+	}
+	var dns net.PacketConn
+	err = insideOf(outsideNS, func() error {
+		dns, err = net.ListenPacket("udp4", outsideDNS+":53")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	go answerNames(dns)
+	return func() error {
+		return errors.Join(dns.Close(), exec.Command("ip", "netns", "del", outsideNS).Run())
+	}, nil
+}
+
+// insideOf runs f on a thread that is in a namespace: the sockets that it makes
+// belong there for ever.
+func insideOf(name string, f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	there, err := netns.GetFromName(name)
+	if err != nil {
+		return fmt.Errorf("namespace %s: %w", name, err)
+	}
+	defer there.Close()
+	if err := netns.Set(there); err != nil {
+		return err
+	}
+	err = f()
+	return errors.Join(err, netns.Set(home))
+}
+
+// listenOutside opens a port of the outside world until the test ends.
+func listenOutside(t *testing.T) net.Listener {
+	t.Helper()
+	var l net.Listener
+	err := insideOf(outsideNS, func() (err error) {
+		l, err = net.Listen("tcp4", outsideAddr+":0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// answerNames is a DNS server that knows one name.
+func answerNames(c net.PacketConn) {
+	b := make([]byte, 1500)
+	for {
+		n, from, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		if reply := nameAnswer(b[:n]); reply != nil {
+			_, _ = c.WriteTo(reply, from)
+		}
+	}
+}
+
+func nameAnswer(query []byte) []byte {
+	var p dnsmessage.Parser
+	h, err := p.Start(query)
+	if err != nil {
+		return nil
+	}
+	q, err := p.Question()
+	if err != nil {
+		return nil
+	}
+	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
+	known := name == outsideName || strings.HasSuffix(name, "."+outsideName)
+	reply := dnsmessage.Message{
+		Header: dnsmessage.Header{
+			ID: h.ID, Response: true, RecursionDesired: h.RecursionDesired, RecursionAvailable: true,
+		},
+		Questions: []dnsmessage.Question{q},
+	}
+	switch {
+	case !known:
+		reply.RCode = dnsmessage.RCodeNameError
+	case q.Type == dnsmessage.TypeA:
+		reply.Answers = []dnsmessage.Resource{{
+			Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 1},
+			Body:   &dnsmessage.AResource{A: [4]byte(net.ParseIP(outsideAddr).To4())},
+		}}
+	}
+	out, err := reply.Pack()
+	if err != nil {
+		return nil
+	}
+	return out
+}
