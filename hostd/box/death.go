@@ -79,14 +79,18 @@ func (h *Host) tellDeath(b *box, p VMM) {
 	if last := lastWords(h.paths.VMMLog(b.id)); last != "" {
 		attrs = append(attrs, "vmm_log", last)
 	}
+	// A guest that panicked says why there, and its VMM says only that it rebooted.
+	if last := lastWords(h.paths.Serial(b.id)); last != "" {
+		attrs = append(attrs, "console", last)
+	}
 	h.log.Error("VMM died", attrs...)
 	h.events.Emit(b.id, hostapi.EventVMDied, "VMM died: "+exitText(p), meta)
 }
 
-// maxLastWords bounds what is quoted of a dead VMM's log, in bytes.
-const maxLastWords = 1 << 10
+// maxLastWords bounds what is quoted of a log of a dead VMM, in bytes.
+const maxLastWords = 4 << 10
 
-// lastWords is the end of a VMM's log. The file is in a directory of the VMM's
+// lastWords is the end of a VMM's log or of its guest's console. The file is in a directory of the VMM's
 // own user, who may have put anything in its place.
 func lastWords(path string) string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
