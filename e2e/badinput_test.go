@@ -326,7 +326,7 @@ func TestTemplateWhoseStartCommandExits(t *testing.T) {
 	c := newTenant(t)
 	build, err := c.BuildTemplate(t.Context(), api.BuildTemplate{
 		Name: "quits", From: "base", Start: "echo cannot start >&2; exit 3",
-		Ready: &api.TemplateCheck{Port: 4000, TimeoutSeconds: 10},
+		Ready: &api.TemplateCheck{Port: new(4000), TimeoutSeconds: new(10)},
 	}, "")
 	if err != nil {
 		t.Fatal(err)

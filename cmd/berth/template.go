@@ -114,13 +114,13 @@ func (a *app) readBuild(file string) (in api.BuildTemplate, err error) {
 		Env   map[string]string `yaml:"env"`
 		Start string            `yaml:"start"`
 		Ready *struct {
-			Port           int    `yaml:"port"`
+			Port           *int   `yaml:"port"`
 			Cmd            string `yaml:"cmd"`
-			TimeoutSeconds int    `yaml:"timeout_seconds"`
+			TimeoutSeconds *int   `yaml:"timeout_seconds"`
 		} `yaml:"ready"`
-		CPU      int `yaml:"cpu"`
-		MemoryMB int `yaml:"memory_mb"`
-		DiskMB   int `yaml:"disk_mb"`
+		CPU      *int `yaml:"cpu"`
+		MemoryMB *int `yaml:"memory_mb"`
+		DiskMB   *int `yaml:"disk_mb"`
 	}
 	dec := yaml.NewDecoder(io.LimitReader(r, maxBuildFile))
 	dec.KnownFields(true)

@@ -33,16 +33,16 @@ type BuildTemplate struct {
 	Env      StringMap      `json:"env,omitempty"`   // of run, start and every exec
 	Start    string         `json:"start,omitempty"` // shell command that runs as long as the guest does
 	Ready    *TemplateCheck `json:"ready,omitempty"` // what must hold before the guest is stored
-	CPU      int            `json:"cpu,omitempty"`
-	MemoryMB int            `json:"memory_mb,omitempty"`
-	DiskMB   int            `json:"disk_mb,omitempty"`
+	CPU      *int           `json:"cpu,omitempty"`
+	MemoryMB *int           `json:"memory_mb,omitempty"`
+	DiskMB   *int           `json:"disk_mb,omitempty"`
 }
 
 // TemplateCheck is when a new guest is ready; all that is given must hold.
 type TemplateCheck struct {
-	Port           int    `json:"port,omitempty"` // accepts a TCP connection
+	Port           *int   `json:"port,omitempty"` // accepts a TCP connection
 	Cmd            string `json:"cmd,omitempty"`  // exits 0
-	TimeoutSeconds int    `json:"timeout_seconds,omitempty"`
+	TimeoutSeconds *int   `json:"timeout_seconds,omitempty"`
 }
 
 // Build is one build of a template.

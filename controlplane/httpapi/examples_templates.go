@@ -16,7 +16,7 @@ var (
 		Name: "web", From: "node", Run: []string{"npm install --prefix /app express@5.1.0"},
 		Files: api.StringMap{"/app/server.js": "require('express')().listen(process.env.PORT)\n"},
 		Env:   api.StringMap{"NODE_ENV": "production"},
-		Ready: &api.TemplateCheck{Port: 3000, TimeoutSeconds: 60},
+		Ready: &api.TemplateCheck{Port: new(3000), TimeoutSeconds: new(60)},
 	}
 	exampleBuild = api.Build{ID: exampleTemplate.BuildID, Template: "web", Status: api.TemplateReady, CreatedAt: exampleAt, FinishedAt: &exampleBuilt}
 )

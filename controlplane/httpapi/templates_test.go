@@ -76,8 +76,11 @@ func (f *fakeLines) Close() error { return nil }
 func TestTemplateRoutes(t *testing.T) {
 	r := newRig(t)
 	r.templates.build = func(in service.BuildTemplate) (service.Build, error) {
-		if in.Name != "web" || in.From != "base" || in.Ready.Port != 80 || in.Env["A"] != "b" || in.MemoryMB != 512 || in.Idempotency.Key != "k" {
+		if in.Name != "web" || in.From != "base" || *in.Ready.Port != 80 || in.Env["A"] != "b" || *in.MemoryMB != 512 || in.Idempotency.Key != "k" {
 			t.Errorf("%+v", in)
+		}
+		if in.CPU != nil || in.DiskMB != nil || in.Ready.TimeoutSeconds != nil {
+			t.Errorf("what is not given came as given: %+v", in)
 		}
 		return service.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
 	}
@@ -109,5 +112,28 @@ func TestTemplateRoutes(t *testing.T) {
 		if w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
 			t.Errorf("%s %s: %d %s", c.method, c.path, w.Code, w.Body)
 		}
+	}
+}
+
+// A number that is given as 0 is a number, which the use case refuses: only one
+// that is absent, or null, is as in the template that the build is made from.
+func TestZeroesOfABuildAreGiven(t *testing.T) {
+	r := newRig(t)
+	var got service.BuildTemplate
+	r.templates.build = func(in service.BuildTemplate) (service.Build, error) {
+		got = in
+		return service.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
+	}
+	r.call("POST", "/v1/templates/build", "tenant", `{"cpu":0,"memory_mb":0,"disk_mb":0,"ready":{"port":0,"timeout_seconds":0}}`)
+	for name, v := range map[string]*int{
+		"cpu": got.CPU, "memory_mb": got.MemoryMB, "disk_mb": got.DiskMB, "ready.port": got.Ready.Port, "ready.timeout_seconds": got.Ready.TimeoutSeconds,
+	} {
+		if v == nil || *v != 0 {
+			t.Errorf("%s came as %v", name, v)
+		}
+	}
+	r.call("POST", "/v1/templates/build", "tenant", `{"cpu":null,"memory_mb":null,"disk_mb":null}`)
+	if got.CPU != nil || got.MemoryMB != nil || got.DiskMB != nil {
+		t.Errorf("null came as given: %+v", got)
 	}
 }

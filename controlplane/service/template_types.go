@@ -29,23 +29,23 @@ type Build struct {
 	FinishedAt           time.Time // zero while it goes on
 }
 
-// BuildTemplate asks for a build. The sizes that are 0 are those of the template
-// that it is made from.
+// BuildTemplate asks for a build. The sizes that are nil are those of the
+// template that it is made from.
 type BuildTemplate struct {
 	Name, From            string
 	Run                   []string
 	Files, Env            map[string]string
 	Start                 string
 	Ready                 *TemplateCheck
-	CPU, MemoryMB, DiskMB int
+	CPU, MemoryMB, DiskMB *int
 	Idempotency           Idempotency
 }
 
 // TemplateCheck is when a new guest is ready.
 type TemplateCheck struct {
-	Port           int
+	Port           *int // nil: none
 	Cmd            string
-	TimeoutSeconds int
+	TimeoutSeconds *int // nil: as long as the host waits unless told otherwise
 }
 
 // Bounds of a build.
@@ -97,15 +97,19 @@ func (in BuildTemplate) validate() error {
 	return validEnv(in.Env)
 }
 
+// outside reports whether a number is given and out of bounds.
+func outside(v *int, least, most int) bool { return v != nil && (*v < least || *v > most) }
+
 // validSizes checks those that are given.
 func (in BuildTemplate) validSizes() error {
 	for _, v := range []struct {
-		field              string
-		value, least, most int
+		field       string
+		value       *int
+		least, most int
 	}{
 		{"cpu", in.CPU, 1, maxTemplateCPU}, {"memory_mb", in.MemoryMB, minTemplateMB, maxTemplateMB}, {"disk_mb", in.DiskMB, minTemplateMB, maxTemplateDisk},
 	} {
-		if v.value != 0 && (v.value < v.least || v.value > v.most) {
+		if outside(v.value, v.least, v.most) {
 			return invalid("invalid "+v.field, "%s must be from %d to %d", v.field, v.least, v.most)
 		}
 	}
@@ -146,11 +150,11 @@ func (in BuildTemplate) validReady() error {
 	switch {
 	case r == nil:
 		return nil
-	case r.Port == 0 && r.Cmd == "":
+	case r.Port == nil && r.Cmd == "":
 		return invalid("invalid ready", "neither port nor cmd")
-	case r.Port < 0 || r.Port > 65535:
+	case outside(r.Port, 1, 65535):
 		return invalid("invalid ready", "port must be from 1 to 65535")
-	case r.TimeoutSeconds < 0 || r.TimeoutSeconds > maxReadySeconds:
+	case outside(r.TimeoutSeconds, 1, maxReadySeconds):
 		return invalid("invalid ready", "timeout_seconds must be from 1 to %d", maxReadySeconds)
 	case strings.ContainsRune(r.Cmd, 0) || len(r.Cmd) > maxArg:
 		return invalid("invalid ready", "cmd contains a NUL character or is too long")
@@ -162,10 +166,18 @@ func (in BuildTemplate) validReady() error {
 func (in BuildTemplate) spec(key, from string) hostapi.BuildSpec {
 	out := hostapi.BuildSpec{
 		Template: key, From: from, FromOCI: isImage(in.From), Run: in.Run, Files: in.Files, Env: in.Env, Start: in.Start,
-		CPU: in.CPU, MemoryMB: in.MemoryMB, DiskMB: in.DiskMB,
+		CPU: orZero(in.CPU), MemoryMB: orZero(in.MemoryMB), DiskMB: orZero(in.DiskMB),
 	}
 	if r := in.Ready; r != nil {
-		out.Ready = &hostapi.BuildReady{Port: r.Port, Cmd: r.Cmd, TimeoutSeconds: r.TimeoutSeconds}
+		out.Ready = &hostapi.BuildReady{Port: orZero(r.Port), Cmd: r.Cmd, TimeoutSeconds: orZero(r.TimeoutSeconds)}
 	}
 	return out
+}
+
+// orZero is 0 for a number that is not given, which is what a host takes it for.
+func orZero(v *int) int {
+	if v == nil {
+		return 0
+	}
+	return *v
 }

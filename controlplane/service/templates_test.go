@@ -176,11 +176,16 @@ func TestBuildsThatAreRefused(t *testing.T) {
 		"a start with NUL":   {service.BuildTemplate{Name: "a", From: "base", Start: "x\x00"}, service.EInvalid, "invalid start"},
 		"a bad variable":     {service.BuildTemplate{Name: "a", From: "base", Env: map[string]string{"A-B": ""}}, service.EInvalid, "invalid env"},
 		"ready for nothing":  {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{}}, service.EInvalid, "invalid ready"},
-		"port 70000":         {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: 70000}}, service.EInvalid, "invalid ready"},
-		"a long wait":        {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: 1, TimeoutSeconds: 9999}}, service.EInvalid, "invalid ready"},
-		"negative cpu":       {service.BuildTemplate{Name: "a", From: "base", CPU: -1}, service.EInvalid, "invalid cpu"},
-		"little memory":      {service.BuildTemplate{Name: "a", From: "base", MemoryMB: 8}, service.EInvalid, "invalid memory_mb"},
-		"a large disk":       {service.BuildTemplate{Name: "a", From: "base", DiskMB: 1 << 30}, service.EInvalid, "invalid disk_mb"},
+		"port 70000":         {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(70000)}}, service.EInvalid, "invalid ready"},
+		"a long wait":        {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(1), TimeoutSeconds: new(9999)}}, service.EInvalid, "invalid ready"},
+		"port 0":             {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(0), Cmd: "true"}}, service.EInvalid, "invalid ready"},
+		"no wait":            {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(1), TimeoutSeconds: new(0)}}, service.EInvalid, "invalid ready"},
+		"no cpu":             {service.BuildTemplate{Name: "a", From: "base", CPU: new(0)}, service.EInvalid, "invalid cpu"},
+		"no memory":          {service.BuildTemplate{Name: "a", From: "base", MemoryMB: new(0)}, service.EInvalid, "invalid memory_mb"},
+		"no disk":            {service.BuildTemplate{Name: "a", From: "base", DiskMB: new(0)}, service.EInvalid, "invalid disk_mb"},
+		"negative cpu":       {service.BuildTemplate{Name: "a", From: "base", CPU: new(-1)}, service.EInvalid, "invalid cpu"},
+		"little memory":      {service.BuildTemplate{Name: "a", From: "base", MemoryMB: new(8)}, service.EInvalid, "invalid memory_mb"},
+		"a large disk":       {service.BuildTemplate{Name: "a", From: "base", DiskMB: new(1 << 30)}, service.EInvalid, "invalid disk_mb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.BuildTemplate(t.Context(), caller, c.in)

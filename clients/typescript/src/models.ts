@@ -84,13 +84,13 @@ export interface BuildTemplate {
   /** a template, or an OCI image reference */
   from: string;
   name: string;
-  cpu?: number;
-  disk_mb?: number;
+  cpu?: number | null;
+  disk_mb?: number | null;
   /** of run, start and every exec */
   env?: Record<string, string>;
   /** absolute path to content, before run */
   files?: Record<string, string>;
-  memory_mb?: number;
+  memory_mb?: number | null;
   /** what must hold before the guest is stored */
   ready?: TemplateCheck;
   /** shell commands, in the guest, one after the other */
@@ -559,8 +559,8 @@ export interface TemplateCheck {
   /** exits 0 */
   cmd?: string;
   /** accepts a TCP connection */
-  port?: number;
-  timeout_seconds?: number;
+  port?: number | null;
+  timeout_seconds?: number | null;
 }
 
 /** TemplateStatus is where a template or a build of it stands. */
