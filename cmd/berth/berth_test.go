@@ -186,7 +186,7 @@ func (p *plane) add(in service.CreateSandbox) (service.Sandbox, error) {
 	if in.TTLSeconds != nil {
 		sb.ExpiresAt = sb.CreatedAt.Add(time.Duration(*in.TTLSeconds) * time.Second)
 	}
-	if in.Boot == "cold" {
+	if in.Boot != nil && *in.Boot == "cold" {
 		sb.Error = "booted cold"
 	}
 	p.sandboxes = append(p.sandboxes, sb)

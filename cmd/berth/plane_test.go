@@ -119,7 +119,10 @@ func (p planeForks) ForkTree(_ context.Context, _ service.Caller, id string, in 
 
 // children makes those asked for; of more than three the last fails.
 func (p planeForks) children(id string, in service.Fork, count int, keys func(int) map[string]any) (service.Forked, error) {
-	out := service.Forked{ParentID: id, Mode: in.Mode, PauseMS: 41}
+	out := service.Forked{ParentID: id, PauseMS: 41}
+	if in.Mode != nil {
+		out.Mode = *in.Mode
+	}
 	if in.Count != nil {
 		count = *in.Count
 	}

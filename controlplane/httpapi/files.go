@@ -43,9 +43,13 @@ func integerOf(q url.Values, name string, least, most int) (*int, error) {
 	return &out, nil
 }
 
+// booleanOf is false where the parameter is not given.
 func booleanOf(q url.Values, name string) (bool, error) {
-	switch v := q.Get(name); v {
-	case "", "false", "0":
+	if !q.Has(name) {
+		return false, nil
+	}
+	switch q.Get(name) {
+	case "false", "0":
 		return false, nil
 	case "true", "1":
 		return true, nil
@@ -112,6 +116,9 @@ func (a *API) writeFile(c *gin.Context) error {
 	id, q, err := fileTarget(c, "mode")
 	if err != nil {
 		return err
+	}
+	if q.Has("mode") && q.Get("mode") == "" {
+		return invalid("invalid mode", "mode is octal, such as 0644")
 	}
 	body := &stream{c: c, limit: math.MaxInt64}
 	isNew, err := a.cfg.Streams.WriteFile(c.Request.Context(), callerOf(c), id, q.Get("path"), q.Get("mode"), body, c.Request.ContentLength)

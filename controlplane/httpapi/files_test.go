@@ -178,6 +178,8 @@ func TestFilesByPath(t *testing.T) {
 		{"DELETE", "?path=/d", "", 204, ""},
 		{"DELETE", "?path=/d&recursive=true", "", 204, ""},
 		{"DELETE", "?path=/d&recursive=maybe", "", 400, `{"detail":"recursive is true or false","error":"invalid recursive"}`},
+		{"DELETE", "?path=/d&recursive=", "", 400, `{"detail":"recursive is true or false","error":"invalid recursive"}`},
+		{"PUT", "?path=/d&mode=", "x", 400, `{"detail":"mode is octal, such as 0644","error":"invalid mode"}`},
 		{"GET", "/stat?path=/a&path=/b", "", 400, `{"detail":"path is given more than once","error":"invalid path"}`},
 		{"GET", "/stat?path=%zz", "", 400, `{"detail":"the query string is malformed","error":"invalid query"}`},
 		{"PATCH", "?path=/a", "{}", 405, `{"error":"method not allowed"}`},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,7 +136,7 @@ func TestForkRoutes(t *testing.T) {
 
 	w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/fork", "tenant", `{"count":3,"mode":"warm"}`, api.HeaderIdempotencyKey, "k")
 	f := read[api.Forked](t, w.Body.String())
-	if w.Code != http.StatusCreated || *got.Count != 3 || got.Mode != "warm" || got.Idempotency.Key != "k" || len(got.Idempotency.BodySHA256) != 32 {
+	if w.Code != http.StatusCreated || *got.Count != 3 || *got.Mode != "warm" || got.Idempotency.Key != "k" || len(got.Idempotency.BodySHA256) != 32 {
 		t.Fatalf("status %d, asked for %+v", w.Code, got)
 	}
 	if f.ParentID != testID || f.Mode != api.ForkCold || len(f.Children) != 1 || len(f.Failed) != 1 || f.PauseMS != 7 || *f.Children[0].ForkedFrom != "parent" {
@@ -161,6 +163,49 @@ func TestForkRoutes(t *testing.T) {
 	w = r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/promote", "tenant", `{"tree_id":"tree-1","cleanup_siblings":true}`)
 	if p := read[api.Promoted](t, w.Body.String()); w.Code != http.StatusOK || p.Promoted.ID != testID || len(p.Deleted) != 1 {
 		t.Fatalf("status %d, %+v", w.Code, p)
+	}
+}
+
+// A choice that is given as "" goes to the use case as it is, which refuses it:
+// only one that is absent, or null, means the default.
+func TestEmptyChoicesAreGiven(t *testing.T) {
+	r := newRig(t)
+	var mode, boot, preview *string
+	r.forks.fork = func(id string, in service.Fork) (service.Forked, error) {
+		mode = in.Mode
+		return service.Forked{ParentID: id, Mode: "cold"}, nil
+	}
+	r.sandboxes.create = func(_ context.Context, _ service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+		boot, preview = in.Boot, in.Preview
+		return testSandbox(), nil
+	}
+	for value, given := range map[string]bool{`""`: true, `null`: false} {
+		r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/fork", "tenant", `{"mode":`+value+`}`)
+		r.call(http.MethodPost, "/v1/sandboxes", "tenant", `{"template":"base","boot":`+value+`,"preview":`+value+`}`)
+		for name, got := range map[string]*string{"mode": mode, "boot": boot, "preview": preview} {
+			if (got != nil) != given || given && *got != "" {
+				t.Errorf("%s: %s came as %v", name, value, got)
+			}
+		}
+	}
+}
+
+// What is read of a body is what the public type documents.
+func TestBodiesAsTheyAreRead(t *testing.T) {
+	members := func(v any) (out []string) {
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			out = append(out, name)
+		}
+		slices.Sort(out)
+		return out
+	}
+	for _, c := range [][2]any{
+		{forkBody{}, api.Fork{}}, {createSandboxBody{}, api.CreateSandbox{}}, {createPreviewToken{}, api.CreatePreviewToken{}},
+	} {
+		if read, public := members(c[0]), members(c[1]); !slices.Equal(read, public) {
+			t.Errorf("%T has %v, %T has %v", c[0], read, c[1], public)
+		}
 	}
 }
 

@@ -90,16 +90,23 @@ func bindCreate[T any](c *gin.Context) (in T, i service.Idempotency, err error) 
 	return in, service.Idempotency{Key: key, BodySHA256: digest[:]}, nil
 }
 
+// forkBody is api.Fork as it is read: a mode that is given as "" is none of those
+// that there are.
+type forkBody struct {
+	Count *int    `json:"count"`
+	Mode  *string `json:"mode"`
+}
+
 func (a *API) fork(c *gin.Context) error {
 	id, err := sandboxParam(c)
 	if err != nil {
 		return err
 	}
-	in, key, err := bindCreate[api.Fork](c)
+	in, key, err := bindCreate[forkBody](c)
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.Fork(c.Request.Context(), callerOf(c), id, service.Fork{Count: in.Count, Mode: string(in.Mode), Idempotency: key})
+	out, err := a.cfg.Forks.Fork(c.Request.Context(), callerOf(c), id, service.Fork{Count: in.Count, Mode: in.Mode, Idempotency: key})
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,26 @@ import (
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
+// createSandboxBody is api.CreateSandbox as it is read: a boot or a preview that
+// is given as "" is none of those that there are.
+type createSandboxBody struct {
+	Template     string            `json:"template"`
+	TTLSeconds   *int64            `json:"ttl_seconds"`
+	Metadata     api.Object        `json:"metadata"`
+	Env          api.StringMap     `json:"env"`
+	FromSnapshot string            `json:"from_snapshot"`
+	Volumes      []api.VolumeMount `json:"volumes"`
+	Boot         *string           `json:"boot"`
+	Persistent   bool              `json:"persistent"`
+	Preview      *string           `json:"preview"`
+}
+
 func (a *API) createSandbox(c *gin.Context) error {
 	key, err := idempotencyKey(c)
 	if err != nil {
 		return err
 	}
-	in, raw, err := bind[api.CreateSandbox](c, maxJSONBody)
+	in, raw, err := bind[createSandboxBody](c, maxJSONBody)
 	if err != nil {
 		return err
 	}
@@ -33,9 +47,9 @@ func (a *API) createSandbox(c *gin.Context) error {
 		Volumes: each(in.Volumes, func(v api.VolumeMount) service.VolumeMount {
 			return service.VolumeMount{Name: v.Name, MountPath: v.MountPath}
 		}),
-		Boot:           string(in.Boot),
+		Boot:           in.Boot,
 		Persistent:     in.Persistent,
-		Preview:        string(in.Preview),
+		Preview:        in.Preview,
 		IdempotencyKey: key,
 		BodySHA256:     digest[:],
 	})

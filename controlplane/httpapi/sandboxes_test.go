@@ -41,7 +41,7 @@ func TestCreatePassesOnWhatWasAsked(t *testing.T) {
 	want := service.CreateSandbox{
 		Template: "base", TTLSeconds: &ttl, Metadata: json.RawMessage(`{"b": 1e400, "a": [null]}`),
 		Env: map[string]string{"A": "b", "E": ""}, FromSnapshot: "snap-1",
-		Volumes: []service.VolumeMount{{Name: "data", MountPath: "/data"}}, Boot: "cold", Persistent: true, Preview: "token",
+		Volumes: []service.VolumeMount{{Name: "data", MountPath: "/data"}}, Boot: new("cold"), Persistent: true, Preview: new("token"),
 		BodySHA256: got.BodySHA256,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -492,7 +492,7 @@ func TestQueriesOfLogsAndEvents(t *testing.T) {
 	}
 	for target, message := range map[string]string{
 		"/logs?stream=all": "invalid stream", "/logs?stream=": "invalid stream", "/logs?tail=0": "invalid tail", "/logs?tail=-1": "invalid tail",
-		"/logs?tail=100001": "invalid tail", "/logs?follow=yes": "invalid follow", "/logs?tail=1&tail=2": "invalid tail", "/logs?%zz": "invalid query",
+		"/logs?tail=100001": "invalid tail", "/logs?follow=yes": "invalid follow", "/logs?follow=": "invalid follow", "/events?follow": "invalid follow", "/logs?tail=1&tail=2": "invalid tail", "/logs?%zz": "invalid query",
 		"/events?tail=513": "invalid tail", "/events?tail=x": "invalid tail", "/events?since=yesterday": "invalid since",
 		"/events?since=1700000000": "invalid since", "/events?follow=2": "invalid follow", "/events?since=a&since=b": "invalid since",
 	} {

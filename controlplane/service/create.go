@@ -39,7 +39,7 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 	times := stages{observe: s.cfg.Observe, clock: s.cfg.Clock, start: s.cfg.Clock()}
 	row := &record.Sandbox{
 		Meta: record.Meta{ID: randomText(hostapi.IDLength)}, WorkspaceID: c.WorkspaceID, Status: record.SandboxStarting,
-		Template: in.Template, TTLSeconds: in.TTLSeconds, Persistent: in.Persistent, Preview: record.PreviewMode(in.Preview),
+		Template: in.Template, TTLSeconds: in.TTLSeconds, Persistent: in.Persistent, Preview: record.PreviewMode(orZero(in.Preview)),
 	}
 	if string(in.Metadata) != "null" {
 		row.Metadata = in.Metadata
@@ -74,7 +74,7 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 			return err
 		}
 		return s.cfg.Flows.Begin(tx, flowID, row, sandbox.Create{
-			RequestID: c.RequestID, IdempotencyKeyID: keyID, Boot: hostapi.Boot(in.Boot),
+			RequestID: c.RequestID, IdempotencyKeyID: keyID, Boot: hostapi.Boot(orZero(in.Boot)),
 		})
 	})
 	if err != nil {

@@ -21,7 +21,7 @@ const MaxFork = 16
 // Fork asks for children of a running sandbox.
 type Fork struct {
 	Count       *int            // 1 to MaxFork; nil: 1, or 2 of a tree
-	Mode        string          // "", "cold" or "warm"; not for a tree
+	Mode        *string         // "cold" or "warm"; nil: cold; not for a tree
 	Metadata    json.RawMessage // of a tree's children
 	Idempotency Idempotency
 }
@@ -78,13 +78,12 @@ func (in Fork) check(mode fork.Mode, count int) (forking, error) {
 // Fork makes children with the disk of a running sandbox, or, warm, one child
 // that takes over its memory and its address too.
 func (s *Forks) Fork(ctx context.Context, c Caller, id string, in Fork) (Forked, error) {
-	mode := fork.Mode(in.Mode)
-	switch in.Mode {
-	case "":
-		mode = fork.Cold
-	case string(fork.Cold), string(fork.Warm):
-	default:
+	mode := fork.Cold
+	if !oneOf(in.Mode, string(fork.Cold), string(fork.Warm)) {
 		return Forked{}, invalid("unknown mode", `mode is "cold" or "warm"`)
+	}
+	if in.Mode != nil {
+		mode = fork.Mode(*in.Mode)
 	}
 	f, err := in.check(mode, 1)
 	if err != nil {

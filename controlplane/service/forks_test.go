@@ -44,9 +44,10 @@ func TestForkRefusesBadInput(t *testing.T) {
 		"a tree of 0":          {service.Fork{Count: n(0)}, true, "count must be from 1 to 16"},
 		"a tree of 17":         {service.Fork{Count: n(17)}, true, "count must be from 1 to 16"},
 		"negative":             {service.Fork{Count: n(-1)}, true, "count must be from 1 to 16"},
-		"warm with 2":          {service.Fork{Count: n(2), Mode: "warm"}, false, "warm fork requires count 1"},
-		"warm with 0":          {service.Fork{Count: n(0), Mode: "warm"}, false, "count must be from 1 to 16"},
-		"unknown mode":         {service.Fork{Mode: "lukewarm"}, false, "unknown mode"},
+		"warm with 2":          {service.Fork{Count: n(2), Mode: new("warm")}, false, "warm fork requires count 1"},
+		"warm with 0":          {service.Fork{Count: n(0), Mode: new("warm")}, false, "count must be from 1 to 16"},
+		"unknown mode":         {service.Fork{Mode: new("lukewarm")}, false, "unknown mode"},
+		"empty mode":           {service.Fork{Mode: new("")}, false, "unknown mode"},
 		"metadata is too long": {service.Fork{Metadata: big}, true, "invalid metadata"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestForkOfWhatDoesNotRun(t *testing.T) {
 			return err
 		},
 		"warm": func(ctx context.Context, c service.Caller, id string) error {
-			_, err := f.Fork(ctx, c, id, service.Fork{Mode: "warm"})
+			_, err := f.Fork(ctx, c, id, service.Fork{Mode: new("warm")})
 			return err
 		},
 		"fork-tree": func(ctx context.Context, c service.Caller, id string) error {
@@ -115,7 +116,7 @@ func TestATreeOfTrees(t *testing.T) {
 	r := newRig(t)
 	f := r.forks()
 	ttl := int64(3600)
-	root := r.must(t, service.CreateSandbox{TTLSeconds: &ttl, Env: map[string]string{"A": "1"}, Preview: "token", Persistent: true})
+	root := r.must(t, service.CreateSandbox{TTLSeconds: &ttl, Env: map[string]string{"A": "1"}, Preview: new("token"), Persistent: true})
 	first, err := f.ForkTree(t.Context(), caller, root.ID, service.Fork{Metadata: json.RawMessage(`{"try":1,"fork_tree_id":"forged"}`)})
 	if err != nil || len(first.Children) != 2 || first.ParentID != root.ID || first.PauseMS == 0 {
 		t.Fatalf("%+v, %v", first, err)
@@ -206,7 +207,7 @@ func TestWarmForkStopsItsParent(t *testing.T) {
 	r := newRig(t)
 	f := r.forks()
 	sb := r.must(t, service.CreateSandbox{})
-	out, err := f.Fork(t.Context(), caller, sb.ID, service.Fork{Mode: "warm"})
+	out, err := f.Fork(t.Context(), caller, sb.ID, service.Fork{Mode: new("warm")})
 	if err != nil || len(out.Children) != 1 || out.Mode != "warm" || out.PauseMS == 0 {
 		t.Fatalf("%+v, %v", out, err)
 	}

@@ -50,9 +50,9 @@ type CreateSandbox struct {
 	Env          map[string]string // of every later exec
 	FromSnapshot string
 	Volumes      []VolumeMount
-	Boot         string // "" or "restore": from the template's stored state; "cold": boot its kernel
-	Persistent   bool   // when its time ends it hibernates instead of being deleted
-	Preview      string // "" or "public", or "token"
+	Boot         *string // nil or "restore": from the template's stored state; "cold": boot its kernel
+	Persistent   bool    // when its time ends it hibernates instead of being deleted
+	Preview      *string // nil or "public", or "token"
 
 	// IdempotencyKey is the header's value, empty without one. BodySHA256 is
 	// the digest of the request body as it came, needed with a key.

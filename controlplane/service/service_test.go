@@ -150,7 +150,10 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"env name not UTF-8":      {Template: "base", Env: map[string]string{"\xff\xfe": "x"}},
 		"env value with NUL":      {Template: "base", Env: map[string]string{"A": "x\x00"}},
 		"env large":               {Template: "base", Env: map[string]string{"A": big}},
-		"boot":                    {Template: "base", Boot: "warm"},
+		"boot":                    {Template: "base", Boot: new("warm")},
+		"empty boot":              {Template: "base", Boot: new("")},
+		"preview":                 {Template: "base", Preview: new("secret")},
+		"empty preview":           {Template: "base", Preview: new("")},
 		"a long idempotency key":  {Template: "base", IdempotencyKey: strings.Repeat("k", 256), BodySHA256: []byte{1}},
 		"unknown template":        {Template: "other"},
 	} {

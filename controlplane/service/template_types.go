@@ -174,10 +174,10 @@ func (in BuildTemplate) spec(key, from string) hostapi.BuildSpec {
 	return out
 }
 
-// orZero is 0 for a number that is not given, which is what a host takes it for.
-func orZero(v *int) int {
-	if v == nil {
-		return 0
+// orZero is the zero value for what is not given.
+func orZero[T any](v *T) (out T) {
+	if v != nil {
+		out = *v
 	}
-	return *v
+	return out
 }

@@ -35,9 +35,9 @@ func (in CreateSandbox) validate() error {
 		return invalid("unknown template", "a template's name has up to 63 of a-z, 0-9, '.', '_' and '-'")
 	case in.TTLSeconds != nil && (*in.TTLSeconds < 1 || *in.TTLSeconds > MaxTTLSeconds):
 		return invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", MaxTTLSeconds)
-	case in.Boot != "" && in.Boot != string(hostapi.BootRestore) && in.Boot != string(hostapi.BootCold):
+	case !oneOf(in.Boot, string(hostapi.BootRestore), string(hostapi.BootCold)):
 		return invalid("invalid boot", `boot is "restore" or "cold"`)
-	case in.Preview != "" && in.Preview != string(record.PreviewPublic) && in.Preview != string(record.PreviewToken):
+	case !oneOf(in.Preview, string(record.PreviewPublic), string(record.PreviewToken)):
 		return invalid("invalid preview", `preview is "public" or "token"`)
 	}
 	if err := in.idempotency().validate(); err != nil {
@@ -51,6 +51,10 @@ func (in CreateSandbox) validate() error {
 	}
 	return validEnv(in.Env)
 }
+
+// oneOf reports whether a choice is one of those that there are, or not given:
+// only then the default is meant.
+func oneOf(v *string, values ...string) bool { return v == nil || slices.Contains(values, *v) }
 
 func validMetadata(raw json.RawMessage) error {
 	if len(raw) == 0 || string(raw) == "null" {

@@ -165,7 +165,7 @@ func TestAttach(t *testing.T) {
 	// Memory does not go with volumes, a disk does, without them.
 	_, err = f.ForkTree(t.Context(), caller, sb.ID, service.Fork{})
 	want(t, err, service.EConflict, "volumes are attached")
-	_, err = f.Fork(t.Context(), caller, sb.ID, service.Fork{Mode: "warm"})
+	_, err = f.Fork(t.Context(), caller, sb.ID, service.Fork{Mode: new("warm")})
 	want(t, err, service.EConflict, "volumes are attached")
 	_, err = f.CreateSnapshot(t.Context(), caller, sb.ID, service.CreateSnapshot{})
 	want(t, err, service.EConflict, "volumes are attached")
