@@ -159,6 +159,8 @@ func TestBadLifecycleForkAndPortRequests(t *testing.T) {
 		{"GET", "/v1/metrics/sandboxes?from=2026-02-02&to=2026-02-01", ``, 400, "invalid time range"},
 		{"POST", "/v1/templates/build", `{}`, 400, ""},
 		{"POST", "/v1/templates/build", `{"name":"base","from":"docker.io/library/debian:12"}`, 409, "template name is taken"},
+		{"POST", "/v1/templates/build", `{"name":"base","from":"base"}`, 409, "template name is taken"},
+		{"POST", "/v1/templates/build", `{"name":"mine","from":"mine"}`, 400, "invalid from"},
 		{"POST", "/v1/templates/build", `{"name":"mine","from":"no-such"}`, 400, "unknown template"},
 		{"POST", "/v1/templates/build", `{"name":"mine","from":"base","cpu":0}`, 400, "invalid cpu"},
 		{"POST", "/v1/templates/build", `{"name":"mine","from":"base","memory_mb":0}`, 400, "invalid memory_mb"},

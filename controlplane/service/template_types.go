@@ -76,8 +76,6 @@ func (in BuildTemplate) validate() error {
 		return invalid("invalid name", "a template's name has up to %d of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit", maxTemplateName)
 	case in.From == "":
 		return &Error{Code: EInvalid, Message: "from is required"}
-	case in.From == in.Name:
-		return invalid("invalid from", "a template is not made from itself")
 	case isImage(in.From):
 		if len(in.From) > maxReference || strings.ContainsFunc(in.From, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return invalid("invalid from", "an image reference has up to %d printable characters", maxReference)

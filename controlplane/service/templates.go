@@ -256,7 +256,10 @@ func (s *Templates) ground(view *raftstore.Snapshot, c Caller, in BuildTemplate)
 	if _, taken := public[in.Name]; taken {
 		return "", &Error{Code: EConflict, Message: "template name is taken", Detail: in.Name + " is one of everybody's templates"}
 	}
-	if isImage(in.From) {
+	switch {
+	case in.From == in.Name: // and not everybody's, whose name is taken above all
+		return "", invalid("invalid from", "a template is not made from itself")
+	case isImage(in.From):
 		return in.From, nil
 	}
 	if t, ok := ownTemplate(view, c.WorkspaceID, in.From); ok {

@@ -162,6 +162,7 @@ func TestBuildsThatAreRefused(t *testing.T) {
 		"a long name":        {service.BuildTemplate{Name: strings.Repeat("a", 51), From: "base"}, service.EInvalid, "invalid name"},
 		"a name like a key":  {service.BuildTemplate{Name: "t-0123456789.a", From: "base"}, service.EInvalid, "invalid name"},
 		"everybody's name":   {service.BuildTemplate{Name: "base", From: "docker.io/library/debian:12"}, service.EConflict, "template name is taken"},
+		"everybody's itself": {service.BuildTemplate{Name: "base", From: "base"}, service.EConflict, "template name is taken"},
 		"from itself":        {service.BuildTemplate{Name: "a", From: "a"}, service.EInvalid, "invalid from"},
 		"from nothing known": {service.BuildTemplate{Name: "a", From: "debian"}, service.EInvalid, "unknown template"},
 		"from a key":         {service.BuildTemplate{Name: "a", From: template.Key("other", "web")}, service.EInvalid, "unknown template"},
