@@ -260,6 +260,19 @@ func TestStreamsThroughAFollower(t *testing.T) {
 		if st, err := c.StatFile(t.Context(), sb.ID, "/root/a b"); err != nil || st.SizeBytes != int64(len(content)) || st.Type != "file" {
 			t.Fatalf("%+v, %v", st, err)
 		}
+		past, err := http.NewRequestWithContext(t.Context(), http.MethodGet, follower.url+"/v1/sandboxes/"+sb.ID+"/fs?path=/root/a%20b", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		past.Header = http.Header{"Authorization": {"Bearer " + key}, "Range": {fmt.Sprintf("bytes=%d-", len(content))}}
+		resp, err := http.DefaultClient.Do(past)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if size := resp.Header.Get("Content-Range"); resp.StatusCode != 416 || size != fmt.Sprintf("bytes */%d", len(content)) {
+			t.Fatalf("a range past the end: %d, the size is %q", resp.StatusCode, size)
+		}
 		if dir, err := c.ListDir(t.Context(), sb.ID, "/root"); err != nil || len(dir.Entries) != 1 {
 			t.Fatalf("%+v, %v", dir, err)
 		}

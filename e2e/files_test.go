@@ -160,11 +160,15 @@ func TestFilesAndDirectories(t *testing.T) {
 		{map[string]string{"Range": "bytes=2-4"}, 206, "234"},
 		{map[string]string{"Range": "bytes=-3"}, 206, "789"},
 		{map[string]string{"Range": "bytes=20-"}, 416, ""},
+		{map[string]string{"Range": "lines=2-4"}, 200, content},
 		{map[string]string{"If-Modified-Since": time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)}, 304, ""},
 	} {
 		got := request{method: "GET", path: query, token: c.token, header: tc.header}.send(t)
 		if got.status != tc.status || tc.body != "" && got.body != tc.body {
 			t.Errorf("%v: %d %q, want %d %q", tc.header, got.status, clip(got.body), tc.status, tc.body)
+		}
+		if size := got.header.Get("Content-Range"); tc.status == 416 && size != "bytes */10" {
+			t.Errorf("%v: the size is told as %q", tc.header, size)
 		}
 	}
 	if got := (request{method: "HEAD", path: query, token: c.token}).send(t); got.status != 200 || got.header.Get("Content-Length") != "10" {

@@ -97,6 +97,9 @@ func (a *API) fail(c *gin.Context, err error) {
 	if e.RetryAfter > 0 {
 		c.Header("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
 	}
+	if e.ContentRange != "" {
+		c.Header("Content-Range", e.ContentRange)
+	}
 	if status == http.StatusUnauthorized {
 		c.Header("WWW-Authenticate", "Bearer")
 	}

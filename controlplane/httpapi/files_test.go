@@ -60,6 +60,18 @@ func TestFileAnswers(t *testing.T) {
 	}
 }
 
+// A refusal of a range says how long the file is.
+func TestRangeThatCannotBe(t *testing.T) {
+	r := newRig(t)
+	r.streams.read = func(string, http.Header) (*service.File, error) {
+		return nil, &service.Error{Code: service.ERange, Message: "invalid range", ContentRange: "bytes */5"}
+	}
+	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/fs?path=/a", "tenant", "", "Range", "bytes=7-")
+	if got := w.Header().Get("Content-Range"); w.Code != 416 || got != "bytes */5" || errorOf(t, w).Error != "invalid range" {
+		t.Errorf("%d %q %s", w.Code, got, w.Body)
+	}
+}
+
 // A download that breaks off is not taken for a whole one.
 func TestBrokenDownload(t *testing.T) {
 	r := newRig(t)

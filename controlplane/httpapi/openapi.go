@@ -104,6 +104,7 @@ func describeService(s *openapi31.Spec) {
 	header("RequestID", "Names the request; the client's own where it sent one of up to 64 visible ASCII characters.", "string")
 	header("Link", `The next page: </v1/…?cursor=…&limit=…>; rel="next". Absent on the last.`, "string")
 	header("RetryAfter", "Seconds to wait before trying again.", "integer")
+	header("ContentRange", "How long the file is: bytes */<size>.", "string")
 }
 
 func headerRef(name string) openapi31.HeaderOrReference {
@@ -394,6 +395,9 @@ func addFailure(oc openapi.OperationContext, status int, list []service.Error) {
 		resp.WithHeadersItem(api.HeaderRequestID, headerRef("RequestID"))
 		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 			resp.WithHeadersItem("Retry-After", headerRef("RetryAfter"))
+		}
+		if status == http.StatusRequestedRangeNotSatisfiable {
+			resp.WithHeadersItem("Content-Range", headerRef("ContentRange"))
 		}
 		if status == http.StatusLengthRequired {
 			resp.Description = "The POST has no body; this answer has none either."

@@ -37,7 +37,10 @@ type Error struct {
 	Detail     string         // the body's "detail", left out when empty
 	Fields     map[string]any // further members of the body (quotas)
 	RetryAfter time.Duration  // the Retry-After header, left out when 0
-	Err        error          // the cause, never shown to a caller
+	// ContentRange is the header of that name, left out when empty: of an ERange
+	// it says how long the whole is.
+	ContentRange string
+	Err          error // the cause, never shown to a caller
 }
 
 // Error implements error; it includes the cause, so it is for logs.

@@ -118,7 +118,7 @@ func guestSays(refusal *hostapi.Error, err error) error {
 	if !ok {
 		return unreachable("the sandbox answered: "+refusal.Message, err)
 	}
-	return &Error{Code: code, Message: refusal.Message, Detail: refusal.Detail, Err: err}
+	return &Error{Code: code, Message: refusal.Message, Detail: refusal.Detail, ContentRange: refusal.ContentRange, Err: err}
 }
 
 // Bounds of a command. One argument of Linux holds 128 KiB (MAX_ARG_STRLEN).

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/files"
@@ -69,9 +70,38 @@ func (s *Server) getFile(w http.ResponseWriter, r *http.Request, path string) er
 	if f.Head != nil {
 		content = bytes.NewReader(f.Head)
 	}
-	http.ServeContent(w, r, "", f.Modified, content)
+	onlyBytes(r.Header)
+	http.ServeContent(&ranged{w, f.Size}, r, "", f.Modified, content)
 	return nil
 }
+
+// onlyBytes drops a range of another unit, which RFC 9110 says is to be ignored:
+// http.ServeContent refuses it, and knows its own unit in lower case alone.
+func onlyBytes(h http.Header) {
+	unit, set, ok := strings.Cut(h.Get("Range"), "=")
+	if !ok || !strings.EqualFold(unit, "bytes") {
+		h.Del("Range")
+		return
+	}
+	h.Set("Range", "bytes="+set)
+}
+
+// ranged says with every refusal of a range how long the file is, which
+// http.ServeContent says only of a range past its end.
+type ranged struct {
+	http.ResponseWriter
+	size int64
+}
+
+func (w *ranged) WriteHeader(status int) {
+	if status == http.StatusRequestedRangeNotSatisfiable {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", w.size))
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// ReadFrom keeps the way by which a file goes to a connection without a copy.
+func (w *ranged) ReadFrom(r io.Reader) (int64, error) { return io.Copy(w.ResponseWriter, r) }
 
 func copyAll(to io.Writer, from io.Reader) error {
 	_, err := io.CopyBuffer(struct{ io.Writer }{to}, from, make([]byte, 32<<10))

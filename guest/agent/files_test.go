@@ -161,8 +161,20 @@ func TestFileIsReadAsItIs(t *testing.T) {
 			if part.StatusCode != 206 || string(got) != "3456789" || part.Header.Get("Content-Range") != fmt.Sprintf("bytes 3-9/%d", size) {
 				t.Errorf("range: %d %q %v", part.StatusCode, got, part.Header)
 			}
-			if none, _ := w.do(t, "GET", guestapi.PathFS, path, "", nil, "Range", "bytes=9999999-"); none.StatusCode != http.StatusRequestedRangeNotSatisfiable {
-				t.Errorf("range past the end: %d", none.StatusCode)
+			if part, got := w.do(t, "GET", guestapi.PathFS, path, "", nil, "Range", "Bytes=3-9"); part.StatusCode != 206 || string(got) != "3456789" {
+				t.Errorf("range in capitals: %d %q", part.StatusCode, got)
+			}
+			for _, bad := range []string{"bytes=9999999-", "bytes=9-3", "bytes=x", "bytes=-"} {
+				none, _ := w.do(t, "GET", guestapi.PathFS, path, "", nil, "Range", bad)
+				if none.StatusCode != http.StatusRequestedRangeNotSatisfiable || none.Header.Get("Content-Range") != fmt.Sprintf("bytes */%d", size) {
+					t.Errorf("%s: %d %v", bad, none.StatusCode, none.Header)
+				}
+			}
+			for _, other := range []string{"lines=1-2", "items=0-", "bytes", "=0-1", ""} {
+				whole, got := w.do(t, "GET", guestapi.PathFS, path, "", nil, "Range", other)
+				if whole.StatusCode != 200 || !bytes.Equal(got, data) || whole.Header.Get("Content-Range") != "" {
+					t.Errorf("%q: %d, %d bytes, %v", other, whole.StatusCode, len(got), whole.Header)
+				}
 			}
 			if same, _ := w.do(t, "GET", guestapi.PathFS, path, "", nil, "If-None-Match", resp.Header.Get("ETag")); same.StatusCode != http.StatusNotModified {
 				t.Errorf("the same again: %d", same.StatusCode)

@@ -37,6 +37,7 @@ const (
 type GuestSays struct {
 	Status          int // HTTP, 400 and above
 	Message, Detail string
+	ContentRange    string // of a 416, the header of that name; "" where it is not known
 }
 
 func (e *GuestSays) Error() string {
@@ -181,7 +182,7 @@ func asGuestSays(resp *http.Response) error {
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
 		// The agent's HTTP server says this by itself, as plain text.
-		return &GuestSays{Status: resp.StatusCode, Message: "invalid range", Detail: "the file is " + length(resp) + " long"}
+		return refusedRange(resp)
 	}
 	var e guestapi.Error
 	if json.Unmarshal(raw, &e) != nil || e.Error == "" {
@@ -190,12 +191,16 @@ func asGuestSays(resp *http.Response) error {
 	return &GuestSays{Status: resp.StatusCode, Message: e.Error, Detail: e.Detail}
 }
 
-// length is what a refusal of a range says of the whole.
-func length(resp *http.Response) string {
-	if n, ok := strings.CutPrefix(resp.Header.Get("Content-Range"), "bytes */"); ok {
-		return n + " bytes"
+// refusedRange passes on what a refusal of a range says of the whole, if it is a
+// length: who answers is the tenant's.
+func refusedRange(resp *http.Response) *GuestSays {
+	says := &GuestSays{Status: resp.StatusCode, Message: "invalid range", Detail: "the file is not so long"}
+	raw, ok := strings.CutPrefix(resp.Header.Get("Content-Range"), "bytes */")
+	if n, err := strconv.ParseInt(raw, 10, 64); ok && err == nil && n >= 0 {
+		says.Detail = fmt.Sprintf("the file is %d bytes long", n)
+		says.ContentRange = fmt.Sprintf("bytes */%d", n)
 	}
-	return "not so"
+	return says
 }
 
 // Ports returns what in the guest of a running box listens.

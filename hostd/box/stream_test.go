@@ -71,6 +71,25 @@ func TestHostileAnswers(t *testing.T) {
 			t.Errorf("ports = %+v, %v", got, err)
 		}
 	})
+	for header, want := range map[string]string{
+		"bytes */5": "bytes */5", "bytes */-5": "", "bytes */5, and more": "", "lines */5": "", "bytes */99999999999999999999": "", "": "",
+	} {
+		t.Run("a refusal of a range that says "+header, func(t *testing.T) {
+			w := boxtest.NewWorld(t)
+			d := start(t, w)
+			_, err := d.Put(t.Context(), idA, spec(1))
+			must(t, err)
+			w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+				rw.Header().Set("Content-Range", header)
+				rw.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+			})
+			_, err = d.Relay(t.Context(), idA, box.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"})
+			var says *box.GuestSays
+			if !errors.As(err, &says) || says.Status != 416 || says.Message != "invalid range" || says.ContentRange != want {
+				t.Errorf("relay = %+v, want %q", says, want)
+			}
+		})
+	}
 	t.Run("a refusal", func(t *testing.T) {
 		d := withGuest(t, http.StatusNotFound, `{"error":"no such file or directory","detail":"/x"}`)
 		_, err := d.Relay(t.Context(), idA, box.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"})

@@ -263,7 +263,7 @@ func (r *request) refusal(resp *http.Response) error {
 	if json.Unmarshal(raw, &e) != nil || e.Code == "" {
 		e = Error{Code: CodeInternal, Message: "host answered " + resp.Status}
 	}
-	e.HTTPStatus = resp.StatusCode
+	e.HTTPStatus, e.ContentRange = resp.StatusCode, resp.Header.Get("Content-Range")
 	return &e
 }
 

@@ -88,6 +88,8 @@ type Error struct {
 	// HTTPStatus is that of the response; the client fills it in. With
 	// CodeGuestSays it is the guest's.
 	HTTPStatus int `json:"-"`
+	// ContentRange is the response's header of that name, which a 416 has.
+	ContentRange string `json:"-"`
 }
 
 // Error implements error.

@@ -61,7 +61,7 @@ const statusClientGone = 499
 func classify(err error) (int, hostapi.Error) {
 	var says *box.GuestSays
 	if errors.As(err, &says) {
-		return says.Status, hostapi.Error{Code: hostapi.CodeGuestSays, Message: says.Message, Detail: says.Detail}
+		return says.Status, hostapi.Error{Code: hostapi.CodeGuestSays, Message: says.Message, Detail: says.Detail, ContentRange: says.ContentRange}
 	}
 	// A part that has refusals of its own says itself what they are on the wire.
 	var own *hostapi.Error
@@ -91,6 +91,9 @@ func fail(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
 	}
 	if status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
+	}
+	if body.ContentRange != "" {
+		w.Header().Set("Content-Range", body.ContentRange)
 	}
 	reply(w, status, &body)
 }

@@ -513,6 +513,16 @@ func TestFiles(t *testing.T) {
 	if err != nil || got != "EL" || resp.StatusCode != http.StatusPartialContent || resp.Header.Get("Content-Range") != "bytes 1-2/5" {
 		t.Errorf("get a range = %q, %v, %v", got, resp, err)
 	}
+	var past *hostapi.Error
+	_, _, err = do("GET", hostapi.FSFile, at(path), http.Header{"Range": {"bytes=5-"}}, nil)
+	if !errors.As(err, &past) || past.Code != hostapi.CodeGuestSays || past.HTTPStatus != 416 || past.ContentRange != "bytes */5" ||
+		past.Message != "invalid range" || past.Detail != "the file is 5 bytes long" {
+		t.Errorf("get past the end = %+v", err)
+	}
+	resp, got, err = do("GET", hostapi.FSFile, at(path), http.Header{"Range": {"lines=1-2"}}, nil)
+	if err != nil || got != "HELLO" || resp.StatusCode != http.StatusOK {
+		t.Errorf("get lines = %q, %v, %v", got, resp, err)
+	}
 	_, got, err = do("GET", hostapi.FSStat, at(path), nil, nil)
 	if err != nil || !strings.Contains(got, `"size_bytes":5`) {
 		t.Errorf("stat = %q, %v", got, err)

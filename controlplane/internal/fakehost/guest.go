@@ -229,8 +229,29 @@ func (h *Host) serveFiles(w http.ResponseWriter, r *http.Request, c Call) {
 		w.WriteHeader(http.StatusNoContent)
 	default:
 		w.Header().Set("Content-Type", "application/octet-stream")
-		http.ServeContent(w, r, "", time.Unix(1700000000, 0), strings.NewReader(string(data)))
+		http.ServeContent(&rangeRefusal{ResponseWriter: w}, r, "", time.Unix(1700000000, 0), strings.NewReader(string(data)))
 	}
+}
+
+// rangeRefusal words a 416 as a host does; http.ServeContent has set the header.
+type rangeRefusal struct {
+	http.ResponseWriter
+	refused bool
+}
+
+func (w *rangeRefusal) WriteHeader(status int) {
+	if w.refused = status == http.StatusRequestedRangeNotSatisfiable; w.refused {
+		guestSays(w.ResponseWriter, status, "invalid range")
+		return
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *rangeRefusal) Write(p []byte) (int, error) {
+	if w.refused {
+		return len(p), nil
+	}
+	return w.ResponseWriter.Write(p)
 }
 
 func stat(name string, data []byte) guestapi.FileStat {

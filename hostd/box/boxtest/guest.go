@@ -122,7 +122,9 @@ func (c *connWriter) finish() {
 	if c.status == 0 {
 		c.status = http.StatusOK
 	}
-	_, _ = fmt.Fprintf(c.conn, "HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s", c.status, len(c.body), c.body)
+	var head bytes.Buffer
+	_ = c.header.Write(&head)
+	_, _ = fmt.Fprintf(c.conn, "HTTP/1.1 %d X\r\nContent-Length: %d\r\n%s\r\n%s", c.status, len(c.body), &head, c.body)
 }
 
 // Upgrader is what a Guest handler's ResponseWriter is, for execs.
