@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
 )
 
 // Call makes calls to a host for as long as it is up and this replica leads.
@@ -16,6 +17,38 @@ func (r *Registry) Call(ctx context.Context, agentID string, calls func(ctx cont
 	ctx, cancel := r.WhileUp(ctx, agentID)
 	defer cancel()
 	return calls(ctx, client)
+}
+
+// How often a step of a flow asks the same host again. With the pauses between
+// the tries of a flow, one that does not answer is given some seconds, and one
+// that has said that it is restarting most of a lease.
+const (
+	patience        = 5
+	restartPatience = 8
+)
+
+// Passing reports whether what a call to a host failed with, at a step's attempt
+// (from 0), may be over at the next: the host does not answer, or has yet to be
+// heard by a new leader, or refuses because it is starting up or shutting down,
+// and has begun nothing.
+func (r *Registry) Passing(view raftstore.Reader, agentID string, attempt int, err error) bool {
+	refused := hostapi.HasCode(err, hostapi.CodeDraining)
+	switch {
+	case !refused && !Unreachable(err):
+		return false
+	case refused, r.Restarting(agentID):
+		return attempt < restartPatience
+	}
+	return attempt < patience || r.Warming(view)
+}
+
+// Restarting reports whether a host's last heartbeat said so. Between its end and
+// its start it does not answer at all.
+func (r *Registry) Restarting(agentID string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sessions[agentID]
+	return s != nil && (s.heartbeat.Draining || !s.heartbeat.Ready)
 }
 
 // Superseded reports whether a call failed because the flow that made it under

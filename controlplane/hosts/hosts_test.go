@@ -324,3 +324,38 @@ func TestDeposedLeadersCalls(t *testing.T) {
 		t.Fatalf("the deposed leader: %v", err)
 	}
 }
+
+// How long a flow asks the same host again depends on what it hears of it.
+func TestWhatMayPass(t *testing.T) {
+	r := newRig(t, "steady", "ending", "starting", "gone")
+	ending, starting := beat("ending", 1), beat("starting", 1)
+	ending.Draining, starting.Ready = true, false
+	for _, hb := range []hostapi.Heartbeat{beat("steady", 1), ending, starting} {
+		r.beat(t, hb)
+	}
+	r.now = r.now.Add(10 * time.Second) // nobody is waited for to be heard any more
+	draining := &hostapi.Error{Code: hostapi.CodeDraining, Message: "host is starting up or shutting down"}
+	for name, c := range map[string]struct {
+		agentID string
+		err     error
+		tries   int // that are worth another
+	}{
+		"refused by one that restarts":      {"steady", draining, 8}, // its heartbeat is older than the refusal
+		"refused by one that ends":          {"ending", draining, 8},
+		"no answer":                         {"steady", hostapi.ErrUnreachable, 5},
+		"an answer that was lost":           {"steady", hostapi.ErrUnknownOutcome, 5},
+		"no answer of one that ends":        {"ending", hostapi.ErrUnreachable, 8},
+		"no answer of one that starts":      {"starting", hostapi.ErrUnknownOutcome, 8},
+		"no answer of one that is not here": {"gone", hostapi.ErrUnreachable, 5},
+		"another refusal":                   {"starting", &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}, 0},
+		"no call at all":                    {"steady", hosts.ErrNotLeading, 0},
+	} {
+		tries := 0
+		for tries < 100 && r.Passing(r.store.View(), c.agentID, tries, c.err) {
+			tries++
+		}
+		if tries != c.tries {
+			t.Errorf("%s: %d tries, want %d", name, tries, c.tries)
+		}
+	}
+}

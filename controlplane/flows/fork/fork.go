@@ -197,26 +197,28 @@ type Order struct {
 // Place reserves memory for each child on the parent's host, fills the rows in,
 // and leaves those unplaced for which another host, by way of the snapshot
 // store, has to be found. Those for which there is none are noted in Unplaced;
-// when that is all of them, it fails with a *placement.Error.
+// when that is all of them, it fails with a *placement.Error. What room there is
+// on a host that is restarting shows when the flow, which waits for it, asks.
 func (f *Flows) Place(view raftstore.Reader, n *Order) error {
 	n.Unplaced = map[string]string{}
 	if n.Mode == Warm { // takes over what the parent has
 		placeOn(n.Children[0], n.Parent.AgentID)
 		return nil
 	}
-	warming := f.cfg.Hosts.Warming(view)
+	restarting := f.cfg.Hosts.Restarting(n.Parent.AgentID)
+	untold := restarting || f.cfg.Hosts.Warming(view)
 	store := f.hasStore(n.Parent.AgentID)
 	var last error
 	for _, c := range n.Children {
 		_, err := f.cfg.Hosts.Place(view, c.ID, 1, placement.Request{Size: sizeOf(n.Parent), Only: n.Parent.AgentID})
-		if err != nil && store {
+		if err != nil && store && !restarting {
 			if err = f.cfg.Hosts.Choosable(view, f.elsewhere(n.Parent, n.Parent.AgentID)); err == nil {
 				continue
 			}
 		}
 		var none *placement.Error
 		switch {
-		case err == nil, warming && errors.As(err, &none):
+		case err == nil, untold && errors.As(err, &none):
 			placeOn(c, n.Parent.AgentID)
 		case errors.As(err, &none):
 			last = err
@@ -293,14 +295,9 @@ func hostCtx(ctx context.Context, requestID string) context.Context {
 	return hosts.WithRequestID(ctx, requestID)
 }
 
-// passing reports whether it is worth asking the same host once more: it may be
-// restarting, or have yet to be heard by a new leader.
-func (f *Flows) passing(run flow.Run, err error) bool {
-	return hosts.Unreachable(err) && (run.Flow.Attempt < patience || f.cfg.Hosts.Warming(run.View))
+// passing reports whether it is worth asking the same host once more.
+func (f *Flows) passing(run flow.Run, agentID string, err error) bool {
+	return f.cfg.Hosts.Passing(run.View, agentID, run.Flow.Attempt, err)
 }
-
-// patience is how often a host that does not answer is asked again: some
-// seconds in all.
-const patience = 5
 
 func childName(i int, id string) string { return fmt.Sprintf("%d (%s)", i, hostapi.ShortID(id)) }

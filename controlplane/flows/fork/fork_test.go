@@ -413,6 +413,76 @@ func TestNoRoomAndNoStore(t *testing.T) {
 	p.Settled(h)
 }
 
+// restarting refuses a call the first few times, as a host does that starts.
+func restarting(op string) fakehost.Fault {
+	var n atomic.Int64
+	return func(_ context.Context, c fakehost.Call) error {
+		if c.Op == op && !c.Done && n.Add(1) <= 3 {
+			return &hostapi.Error{Code: hostapi.CodeDraining, Message: "host is starting up or shutting down"}
+		}
+		return nil
+	}
+}
+
+// A fork waits for its host where that has begun nothing, and sends nobody away.
+func TestTheHostRestarts(t *testing.T) {
+	for _, op := range []string{"capture", "put", "store"} {
+		for _, mode := range []fork.Mode{fork.Tree, fork.Cold, fork.Warm} {
+			t.Run(op+" "+string(mode), func(t *testing.T) {
+				p := testplane.New(t, 1, nil)
+				h1, h2 := p.Host("h1", 8*boxMB), p.Host("h2", 8*boxMB)
+				store := fakehost.NewStore()
+				h1.SetStore(store)
+				h2.SetStore(store)
+				parent := parentOn(p, h1)
+				h1.SetFault(restarting(op))
+				n := 3
+				if mode == fork.Warm {
+					n = 1
+				}
+				f, r, err := run(t, p, parent, mode, n)
+				if err != nil || len(r.Failed) != 0 {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				for _, id := range f.children {
+					if s, _ := p.Sandbox(id); s.Status != record.SandboxRunning || s.AgentID != "h1" || h1.Made(id) != 1 {
+						t.Errorf("a child is %s on %q, made %d times", s.Status, s.AgentID, h1.Made(id))
+					}
+				}
+				p.Settled(h1, h2)
+			})
+		}
+	}
+}
+
+// Nor is a fork refused for want of a host that has just said that it restarts.
+func TestTheHostIsRestartingAlready(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8*boxMB)
+	parent := parentOn(p, h)
+	h.SetReady(false)
+	testcluster.Await(t, 5*time.Second, "the heartbeat to a leader that is not new", func() bool {
+		n := p.LeaderNode()
+		return !n.Hosts.Sessions()["h1"].Heartbeat.Ready && !n.Hosts.Warming(n.Store.View())
+	})
+	begun := restarting("capture")
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		err := begun(ctx, c)
+		if err == nil {
+			h.SetReady(true)
+		}
+		return err
+	})
+	f, r, err := run(t, p, parent, fork.Tree, 2)
+	if err != nil || len(r.Failed) != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if s := statuses(p, f.children); count(s, record.SandboxRunning) != 2 {
+		t.Fatalf("%v", s)
+	}
+	p.Settled(h)
+}
+
 func TestAChildIsDeletedOnItsWay(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 8*boxMB)

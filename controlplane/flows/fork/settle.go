@@ -43,7 +43,7 @@ func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	f.tell(ctx, run, data)
 	_ = all.Wait() // storing is looked at below
 	if storing != nil {
-		if hosts.Superseded(ctx, storing) || f.passing(run, storing) {
+		if hosts.Superseded(ctx, storing) || f.passing(run, data.AgentID, storing) {
 			return nil, storing
 		}
 		f.cfg.Logger.WarnContext(ctx, "capture of a fork was not stored", "group", groupOf(run.Flow), "agent_id", data.AgentID,

@@ -32,7 +32,7 @@ func (f *Flows) spread(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var failed error
 	if !data.Stored {
 		failed = f.store(ctx, run, &data)
-		if failed != nil && (hosts.Superseded(ctx, failed) || f.passing(run, failed)) {
+		if failed != nil && (hosts.Superseded(ctx, failed) || f.passing(run, data.AgentID, failed)) {
 			return nil, failed
 		}
 		data.Stored = failed == nil
@@ -102,7 +102,7 @@ func (f *Flows) warm(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		f.announce(ctx, run, data)
 		outcomes[0] = f.put(ctx, run, &data, 0, row)
 	}
-	if err := f.undecided(ctx, run, outcomes); err != nil {
+	if err := f.undecided(ctx, run, &data, outcomes); err != nil {
 		return nil, err
 	}
 	if err := outcomes[0].err; refused(err) {

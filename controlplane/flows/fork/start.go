@@ -52,7 +52,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	ctx = hostCtx(ctx, data.RequestID)
 	first := !data.Captured
 	if err := f.capture(ctx, run, &data); err != nil {
-		if hosts.Superseded(ctx, err) || f.passing(run, err) {
+		if hosts.Superseded(ctx, err) || f.passing(run, data.AgentID, err) {
 			return nil, err
 		}
 		return f.abandon(ctx, run, data, err), nil
@@ -87,7 +87,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	_ = all.Wait() // each child has its own outcome
 	data.Stored = stored
-	if err := f.undecided(ctx, run, outcomes); err != nil {
+	if err := f.undecided(ctx, run, &data, outcomes); err != nil {
 		return nil, err
 	}
 	return f.land(ctx, run, data, outcomes), nil
@@ -152,9 +152,16 @@ func (f *Flows) spec(data *Fork, index int, row *record.Sandbox) (hostapi.BoxSpe
 }
 
 // undecided is why the wave has to be asked for once more, nil when it is over.
-func (f *Flows) undecided(ctx context.Context, run flow.Run, outcomes []outcome) error {
+// The parent's host is waited for while it restarts: its children belong there.
+// For those that went elsewhere another host is as good.
+func (f *Flows) undecided(ctx context.Context, run flow.Run, data *Fork, outcomes []outcome) error {
 	for _, o := range outcomes {
-		if o.err != nil && (hosts.Superseded(ctx, o.err) || f.passing(run, o.err)) {
+		switch {
+		case o.err == nil:
+		case hosts.Superseded(ctx, o.err):
+			return o.err
+		case hostapi.HasCode(o.err, hostapi.CodeDraining) && o.row.AgentID != data.AgentID:
+		case f.passing(run, o.row.AgentID, o.err):
 			return o.err
 		}
 	}

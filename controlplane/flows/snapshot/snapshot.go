@@ -129,14 +129,9 @@ func snapshotOf(r raftstore.Reader, fl *record.Flow) (*record.Snapshot, bool) {
 
 func finish(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }
 
-// patience is how often a host that does not answer is asked again: some
-// seconds in all.
-const patience = 5
-
-// again reports whether a step that failed is to be run once more. A new leader
-// waits for its hosts to be heard.
-func (f *Flows) again(ctx context.Context, run flow.Run, err error) bool {
-	return hosts.Superseded(ctx, err) || hosts.Unreachable(err) && (run.Flow.Attempt < patience || f.cfg.Hosts.Warming(run.View))
+// again reports whether a step that failed is to be run once more.
+func (f *Flows) again(ctx context.Context, run flow.Run, agentID string, err error) bool {
+	return hosts.Superseded(ctx, err) || f.cfg.Hosts.Passing(run.View, agentID, run.Flow.Attempt, err)
 }
 
 // capture asks the sandbox's host for the capture.
@@ -160,7 +155,7 @@ func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 	})
 	switch {
 	case err == nil:
-	case f.again(ctx, run, err):
+	case f.again(ctx, run, s.AgentID, err):
 		return nil, err
 	default:
 		f.cfg.Logger.WarnContext(ctx, "snapshot was not taken", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
@@ -217,7 +212,7 @@ func (f *Flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return err
 	})
 	if err != nil {
-		if f.again(ctx, run, err) {
+		if f.again(ctx, run, s.AgentID, err) {
 			return nil, err
 		}
 		f.cfg.Logger.WarnContext(ctx, "snapshot was not stored", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)

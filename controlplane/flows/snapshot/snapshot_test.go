@@ -175,6 +175,28 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A host that is restarting has begun nothing, and is asked again.
+func TestTheHostRestarts(t *testing.T) {
+	for _, op := range []string{"capture", "store"} {
+		t.Run(op, func(t *testing.T) {
+			r := newRig(t, 1, nil)
+			var n atomic.Int64
+			r.h.SetFault(func(_ context.Context, c fakehost.Call) error {
+				if c.Op == op && !c.Done && n.Add(1) <= 3 {
+					return &hostapi.Error{Code: hostapi.CodeDraining, Message: "host is starting up or shutting down"}
+				}
+				return nil
+			})
+			if err := r.wait(r.begin()); err != nil {
+				t.Fatal(err)
+			}
+			if s, ok := r.row(); !ok || s.Status != record.ResourceReady || !s.Stored {
+				t.Fatalf("%+v", s)
+			}
+		})
+	}
+}
+
 var (
 	points = []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit}
 	cases  = []struct{ kind, step string }{
