@@ -343,7 +343,7 @@ func (d *Daemon) picture() hostapi.Heartbeat {
 		hb.Capacity.DiskFreeBytes = free
 	}
 	for _, b := range list {
-		hb.Boxes = append(hb.Boxes, hostapi.BoxState{ID: b.ID, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Error: b.Error})
+		hb.Boxes = append(hb.Boxes, b.State())
 	}
 	for _, c := range d.boxes.Captures() {
 		hb.Captures = append(hb.Captures, hostapi.CaptureState{ID: c.ID, Stored: c.Stored})

@@ -84,14 +84,19 @@ func (l *Loops) inventory(ctx context.Context) {
 	view := l.cfg.Store.View()
 	seen := map[orphan]bool{}
 	var news []hostapi.BoxState
+	var drifted []*record.Sandbox
 	for agentID, session := range sessions {
 		for _, b := range session.Heartbeat.Boxes {
 			s, ok := raftstore.Get(view, record.Sandboxes, b.ID)
 			switch {
 			case !accounts(s, ok, agentID, b):
 				seen[orphan{agentID, b.ID, b.Generation}] = true
+				continue
 			case moves.Follows(s, b):
 				news = append(news, b)
+			}
+			if l.drifted(s, session, b) {
+				drifted = append(drifted, s)
 			}
 		}
 		if session.Heartbeat.Ready {
@@ -99,8 +104,48 @@ func (l *Loops) inventory(ctx context.Context) {
 		}
 	}
 	l.follow(ctx, news)
+	l.tellPersistent(ctx, drifted)
 	l.removeOrphans(ctx, seen)
 }
+
+// drifted reports whether a host has it otherwise than the row whether a sandbox
+// is persistent: a leader may have ended between telling the one and writing the
+// other, and a create takes what was true when it was asked for.
+func (l *Loops) drifted(s *record.Sandbox, session hosts.Session, b hostapi.BoxState) bool {
+	moving := s.Status == record.SandboxStarting || s.Status == record.SandboxDeleting
+	return !moving && s.Generation == b.Generation && b.Persistent != nil && *b.Persistent != s.Persistent && l.sure(s.UpdatedAt, session)
+}
+
+// tellPersistent makes hosts follow the rows.
+func (l *Loops) tellPersistent(ctx context.Context, drifted []*record.Sandbox) {
+	var calls errgroup.Group
+	calls.SetLimit(tellsAtOnce)
+	for _, seen := range drifted {
+		calls.Go(func() error {
+			s, ok := raftstore.Get(l.cfg.Store.View(), record.Sandboxes, seen.ID)
+			if !ok || s.ModifyIndex != seen.ModifyIndex {
+				return nil // somebody is at it
+			}
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
+			attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.AgentID, "persistent", s.Persistent}
+			err := l.cfg.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
+				_, err := c.UpdateBox(ctx, s.ID, hostapi.BoxUpdate{Persistent: &s.Persistent})
+				return err
+			})
+			if err != nil {
+				l.cfg.Logger.WarnContext(ctx, "host could not be told whether a sandbox is persistent", append(attrs, "error", err)...)
+				return nil
+			}
+			l.cfg.Logger.InfoContext(ctx, "host is told again whether a sandbox is persistent", attrs...)
+			return nil
+		})
+	}
+	_ = calls.Wait() // what fails is logged, and seen again by the next pass
+}
+
+// tellsAtOnce bounds how many of those calls a pass has under way.
+const tellsAtOnce = 8
 
 // follow writes down what hosts say of their boxes: what died, and what a
 // leader before this one had moved and not written down.

@@ -66,6 +66,55 @@ func TestALostHostsSandboxesFail(t *testing.T) {
 	becomes(t, p, id, record.SandboxFailed)
 }
 
+// A host has it from the row whether a sandbox is persistent, whatever it was
+// told by a leader that did not come to write it down.
+func TestAHostFollowsTheRowsPersistence(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	running(p, h, id)
+	var told atomic.Int64
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op != "patch" || c.Done {
+			return nil
+		}
+		if told.Add(1)%2 == 1 { // each second time
+			return fakehost.ErrDrop
+		}
+		return nil
+	})
+	become := func(persistent bool) {
+		h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+			b := boxes[id]
+			b.Persistent = persistent
+			boxes[id] = b
+		})
+	}
+	follows := func(persistent bool) {
+		t.Helper()
+		testcluster.Await(t, 10*time.Second, "the host's word", func() bool { return h.Boxes()[id].Persistent == persistent })
+	}
+	become(true) // told, and not written down
+	follows(false)
+	p.Update(func(tx *raftstore.Tx) error { // written down, and not told
+		s, _ := raftstore.Get(tx, record.Sandboxes, id)
+		c := s.Clone()
+		c.Persistent = true
+		raftstore.Put(tx, record.Sandboxes, c)
+		return nil
+	})
+	follows(true)
+	// Once they agree, nothing more is said.
+	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
+		boxes := p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Boxes
+		return len(boxes) == 1 && boxes[0].Persistent != nil && *boxes[0].Persistent
+	})
+	before := told.Load()
+	passes(t, p, 5)
+	if n := told.Load() - before; n > 1 { // one may have been on its way
+		t.Errorf("the host was told %d times more", n)
+	}
+}
+
 // A persistent sandbox is taken up again when its host comes back with it.
 func TestAPersistentSandboxOutlivesTheLossOfItsHost(t *testing.T) {
 	p := testplane.New(t, 1, nil)

@@ -131,7 +131,7 @@ func (l *Loops) lostSnapshots(ctx context.Context, sessions map[string]hosts.Ses
 		case s.Status != record.ResourceReady && s.Status != record.ResourceLost:
 		case s.Stored, heard && there:
 			status = record.ResourceReady
-		case !known, agent.State == record.AgentLost, heard && l.sure(s, sessions[s.AgentID]):
+		case !known, agent.State == record.AgentLost, heard && l.sure(s.UpdatedAt, sessions[s.AgentID]):
 			status = record.ResourceLost
 		}
 		if status == s.Status {
@@ -152,10 +152,10 @@ func (l *Loops) lostSnapshots(ctx context.Context, sessions map[string]hosts.Ses
 	}
 }
 
-// sure reports whether a heartbeat without a snapshot is younger than the
-// snapshot: of an older one nothing follows.
-func (l *Loops) sure(s *record.Snapshot, session hosts.Session) bool {
-	return session.LastSeen.Sub(s.UpdatedAt) > l.cfg.OrphanGrace
+// sure reports whether a heartbeat is younger than the last change of a row that
+// it does not agree with: of an older one nothing follows.
+func (l *Loops) sure(updated time.Time, session hosts.Session) bool {
+	return session.LastSeen.Sub(updated) > l.cfg.OrphanGrace
 }
 
 // freeVolumes detaches volumes from sandboxes that there are not. No

@@ -143,7 +143,7 @@ func (m *Mover) do(ctx context.Context, seen *record.Sandbox, move Move) (*recor
 		}
 		box, err = m.ask(ctx, seen, move)
 	}
-	row, err := m.follow(ctx, seen, stateOf(box))
+	row, err := m.follow(ctx, seen, box.State())
 	if err == nil && move != Wake && seen.Status != move.From() && seen.HostSeq == box.Seq {
 		// The host calls it done where nothing was to be done.
 		return nil, &IllegalError{Move: move, Status: row.Status}
@@ -205,7 +205,7 @@ func (m *Mover) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox
 	if err != nil {
 		return nil, err
 	}
-	return m.follow(ctx, s, stateOf(box))
+	return m.follow(ctx, s, box.State())
 }
 
 // refreshTimeout is long for a question that a host answers from memory.
@@ -226,8 +226,4 @@ func (m *Mover) follow(ctx context.Context, seen *record.Sandbox, b hostapi.BoxS
 		return nil, fmt.Errorf("write down that sandbox %s is %s: %w", hostapi.ShortID(seen.ID), b.Status, err)
 	}
 	return out, nil
-}
-
-func stateOf(b hostapi.Box) hostapi.BoxState {
-	return hostapi.BoxState{ID: b.ID, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Error: b.Error}
 }

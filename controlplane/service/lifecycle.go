@@ -110,6 +110,7 @@ func (s *Sandboxes) Lifecycle(ctx context.Context, c Caller, id string) (Lifecyc
 
 // PatchLifecycle changes how long a sandbox lives, and what becomes of it then.
 // Its host is told first: it acts on persistence by itself when it is rebooted.
+// Where the row comes to say otherwise the inventory loop makes the host follow.
 func (s *Sandboxes) PatchLifecycle(ctx context.Context, c Caller, id string, in PatchLifecycle) (Lifecycle, error) {
 	row, err := s.find(ctx, c, id)
 	if err != nil {

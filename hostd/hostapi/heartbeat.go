@@ -94,7 +94,15 @@ type BoxState struct {
 	Generation uint64 `json:"generation"`
 	Status     Status `json:"status"`
 	Seq        uint64 `json:"seq"`
+	Persistent *bool  `json:"persistent,omitempty"` // nil: a host that does not tell
 	Error      string `json:"error,omitempty"`
+}
+
+// State is what a heartbeat tells of the box.
+func (b *Box) State() BoxState {
+	return BoxState{
+		ID: b.ID, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Persistent: &b.Persistent, Error: b.Error,
+	}
 }
 
 // HeartbeatReply tells the host how it stands.

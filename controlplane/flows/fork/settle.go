@@ -151,7 +151,8 @@ func (f *Flows) parentNow(ctx context.Context, data Fork) parentState {
 	err := f.cfg.Hosts.Call(ctx, data.AgentID, func(ctx context.Context, c *hosts.Client) error {
 		b, err := c.GetBox(ctx, data.ParentID)
 		if err == nil {
-			p.state = &hostapi.BoxState{ID: b.ID, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Error: b.Error}
+			state := b.State()
+			p.state = &state
 		}
 		return err
 	})

@@ -179,7 +179,7 @@ func (h *Host) heartbeat() hostapi.Heartbeat {
 	hb.Capacity.ReservedMB, hb.Capacity.SlotsUsed = h.reservedMB(), len(h.boxes)
 	for _, id := range slices.Sorted(maps.Keys(h.boxes)) {
 		b := h.boxes[id]
-		hb.Boxes = append(hb.Boxes, hostapi.BoxState{ID: id, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Error: b.Error})
+		hb.Boxes = append(hb.Boxes, b.State())
 	}
 	h.objects.beat(&hb)
 	return hb
