@@ -289,6 +289,7 @@ type box struct {
 	vmm       VMM
 	net       *Slot   // the record's slot, once this daemon has seen to it that it is complete
 	waking    *flight // the wake that is under way
+	clock     func()  // ends the setting of the guest's clock that was begun last
 	remains   VMM     // of a hibernated box: it could not be killed yet
 	reserved  int     // MB held in Host.reservedMB for it
 	leaving   leave   // why it is being taken apart; leaveNot while it is not
@@ -308,7 +309,7 @@ func newBox(rec ledger.Record, maxExecs int) *box {
 	return &box{
 		id: rec.ID, generation: rec.Generation, rec: rec,
 		op: make(chan struct{}, 1), created: make(chan struct{}), gone: make(chan struct{}),
-		cancel: func(error) {}, execSlot: make(chan struct{}, maxExecs),
+		cancel: func(error) {}, clock: func() {}, execSlot: make(chan struct{}, maxExecs),
 	}
 }
 

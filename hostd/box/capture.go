@@ -168,7 +168,7 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 		return rec, 0, err
 	}
 	stood := h.now().Sub(began)
-	h.spawn(func() { h.setClock(h.life, b) })
+	h.setClockSoon(b)
 	return rec, stood, nil
 }
 

@@ -14,8 +14,6 @@ import (
 const (
 	// lifecycleTimeout bounds one call to a VMM.
 	lifecycleTimeout = 30 * time.Second
-	// clockTimeout bounds how long a resume waits for its guest's clock.
-	clockTimeout = 3 * time.Second
 	// stateTimeout bounds the question to a VMM that may be adopted.
 	stateTimeout = 5 * time.Second
 )
@@ -152,24 +150,6 @@ func (h *Host) tell(b *box, t hostapi.EventType, message string, meta map[string
 	}
 	h.log.Info("sandbox moved", attrs...)
 	h.events.Emit(b.id, t, message, meta)
-}
-
-// setClock steps the clock of a guest that stood still, and gives it entropy
-// anew. The guest runs either way: a failure is a late clock, not a dead box.
-func (h *Host) setClock(ctx context.Context, b *box) {
-	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
-	defer cancel()
-	rec := b.record()
-	id, err := newIdentity(&rec, h.random, h.cfg.GatewayMAC, h.cfg.Nameservers)
-	if err == nil {
-		id.SSHHostKeys = nil // it is the same guest and keeps those it has
-		id.Resumed = true
-		id.ResetTCP = rec.ResetTCP
-		err = h.identify(ctx, rec.Slot, id)
-	}
-	if err != nil {
-		h.log.Warn("clock of a resumed sandbox was not set", "sandbox_id", b.id, "error", err)
-	}
 }
 
 // still stops a VM for a moment, or leaves it as it was. After a call that was

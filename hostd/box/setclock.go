@@ -1,0 +1,149 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+)
+
+const (
+	// clockTimeout bounds how long a resume waits for its guest's clock.
+	clockTimeout = 3 * time.Second
+	// lateClockTimeout bounds each further try: on a host that is very busy the
+	// first one may have ended for want of time alone.
+	lateClockTimeout = 15 * time.Second
+	// The pauses between the tries, of which each is twice the one before.
+	firstClockPause = 100 * time.Millisecond
+	lastClockPause  = 30 * time.Second
+)
+
+// clockSetting steps the clock of a guest that stood still, and gives it entropy
+// anew. It is one identity however often it is sent: a guest that has taken it
+// and could not say so knows it again, and sets its clock alone.
+//
+// The guest runs either way: a failure is a late clock, not a dead box. So it
+// goes on in the background until it is done, or another has begun because the
+// guest has stood still again, or the VMM has ended; a wake gives the guest an
+// identity of its own.
+type clockSetting struct {
+	host   *Host
+	box    *box
+	vmm    VMM
+	id     *guestapi.Identity
+	ctx    context.Context // ends with the daemon and with the next one
+	end    context.CancelFunc
+	warned bool
+}
+
+// setClock sets the clock of a guest that runs again, and waits for that a
+// moment. The caller holds the operation lock, so the slot stays the box's.
+func (h *Host) setClock(ctx context.Context, b *box) {
+	s := h.beginClock(b)
+	if s == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
+	defer cancel()
+	if err := h.identify(ctx, b.slotNumber(), s.id); err != nil {
+		s.late(err)
+		s.goOn(firstClockPause)
+		return
+	}
+	s.end()
+}
+
+// setClockSoon sets the clock without waiting for it. The caller holds the
+// operation lock.
+func (h *Host) setClockSoon(b *box) {
+	if s := h.beginClock(b); s != nil {
+		s.goOn(0)
+	}
+}
+
+// beginClock ends the setting that was begun before, and returns a new one, nil
+// where that cannot be.
+func (h *Host) beginClock(b *box) *clockSetting {
+	s := &clockSetting{host: h, box: b}
+	s.ctx, s.end = context.WithCancel(h.life)
+	b.mu.Lock()
+	b.clock()
+	b.clock = s.end
+	s.vmm = b.vmm
+	rec := b.rec
+	b.mu.Unlock()
+	if s.vmm == nil {
+		s.end()
+		return nil
+	}
+	var err error
+	if s.id, err = newIdentity(&rec, h.random, h.cfg.GatewayMAC, h.cfg.Nameservers); err != nil {
+		h.log.Error("clock of a resumed sandbox was not set", "sandbox_id", b.id, "error", err)
+		s.end()
+		return nil
+	}
+	s.id.SSHHostKeys = nil // it is the same guest and keeps those it has
+	s.id.Resumed = true
+	s.id.ResetTCP = rec.ResetTCP
+	return s
+}
+
+// goOn tries in the background, for the first time after a pause.
+func (s *clockSetting) goOn(pause time.Duration) {
+	if !s.host.spawn(func() { s.run(pause) }) {
+		s.end()
+	}
+}
+
+func (s *clockSetting) run(pause time.Duration) {
+	defer s.end()
+	for s.rest(pause) {
+		err := s.try()
+		if err == nil || errors.Is(err, ErrNotFound) {
+			return
+		}
+		s.late(err)
+		pause = min(max(2*pause, firstClockPause), lastClockPause)
+	}
+}
+
+// rest waits, and reports whether there is still something to be set.
+func (s *clockSetting) rest(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.ctx.Done():
+	case <-s.vmm.Done():
+	}
+	return s.ctx.Err() == nil && !ended(s.vmm)
+}
+
+// try is a use of the slot like any other, so that the slot is nobody else's
+// while it lasts. A box that is paused is left alone: its resume sets the clock.
+func (s *clockSetting) try() error {
+	l, err := s.host.enterPlain(s.ctx, s.box.id)
+	if err != nil {
+		return err
+	}
+	defer l.leave()
+	s.box.mu.Lock()
+	same := l.box == s.box && s.box.vmm == s.vmm
+	s.box.mu.Unlock()
+	if !same {
+		return ErrNotFound
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, lateClockTimeout)
+	defer cancel()
+	return s.host.identify(ctx, l.slot, s.id)
+}
+
+// late says once that a guest has not set its clock.
+func (s *clockSetting) late(err error) {
+	if s.warned || !errors.Is(err, ErrGuest) || s.ctx.Err() != nil || ended(s.vmm) {
+		return
+	}
+	s.warned = true
+	s.host.log.Warn("clock of a resumed sandbox is late, it is told again", "sandbox_id", s.box.id, "error", err)
+}
