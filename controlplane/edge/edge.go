@@ -88,8 +88,8 @@ func New(cfg Config) *Edge {
 	}
 	e := &Edge{cfg: cfg, count: map[string]int{}}
 	e.proxy = &httputil.ReverseProxy{
-		Transport: &http.Transport{
-			DialContext:            e.dial,
+		Transport: &lanes{dial: e.dial, rest: &http.Transport{
+			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) },
 			MaxIdleConns:           maxIdleOverall,
 			MaxIdleConnsPerHost:    idlePerPort,
 			IdleConnTimeout:        idleTimeout,
@@ -97,7 +97,7 @@ func New(cfg Config) *Edge {
 			ExpectContinueTimeout:  continueTimeout,
 			MaxResponseHeaderBytes: maxHeaderBytes,
 			DisableCompression:     true, // what the program sends is what the client gets
-		},
+		}},
 		FlushInterval: -1, // what comes in pieces goes on in pieces
 		ErrorLog:      slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 		Rewrite:       rewrite,
@@ -409,7 +409,7 @@ func (a *attempt) retryable() bool {
 
 // dial connects to the port through the sandbox's host. The connection outlives
 // the request that it is made for.
-func (e *Edge) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (e *Edge) dial(ctx context.Context) (tunnel, error) {
 	a := attemptOf(ctx)
 	conn, err := e.cfg.Host(a.target.sandbox.AgentID, a.target.address).
 		Dial(context.WithoutCancel(ctx), hostapi.Call{}, a.name.SandboxID, a.name.Port)

@@ -37,7 +37,7 @@ const (
 
 // host is a host daemon that has one box, whose ports are backends of the test.
 type host struct {
-	t      *testing.T
+	t      testing.TB
 	server *httptest.Server
 
 	mu     sync.Mutex
@@ -46,7 +46,7 @@ type host struct {
 	dials  int
 }
 
-func newHost(t *testing.T) *host {
+func newHost(t testing.TB) *host {
 	h := &host{t: t, ports: map[string]string{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+hostapi.PathBoxes+"/{id}/dial/{port}", h.dial)
@@ -122,6 +122,7 @@ func (h *host) client() *hostapi.Client {
 // rig is an edge with one sandbox on one host.
 type rig struct {
 	*host
+	edge  *Edge
 	front *httptest.Server
 
 	mu        sync.Mutex
@@ -149,7 +150,7 @@ func (plainSealer) Open(c, context []byte) ([]byte, error) {
 	return c[sha256.Size:], nil
 }
 
-func newRig(t *testing.T, change ...func(*Config)) *rig {
+func newRig(t testing.TB, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{host: newHost(t), sandbox: record.Sandbox{
 		Meta: record.Meta{ID: box}, Status: record.SandboxRunning, AgentID: "h1", Generation: 1,
@@ -178,6 +179,7 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 		c(&cfg)
 	}
 	e := New(cfg)
+	r.edge = e
 	r.front = httptest.NewUnstartedServer(e)
 	r.front.EnableHTTP2 = true
 	r.front.StartTLS()
