@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/berth-cloud/berth/hostd/snapshot/s3test"
 )
 
 // benchRAM is that of a guest with 512 MB of which 116 are touched, in runs of
@@ -55,11 +57,11 @@ func BenchmarkUpload(b *testing.B) {
 	})
 	b.Run("S3", func(b *testing.B) {
 		server := newS3(b)
-		s := open(b, server.url(server.addr), Options{})
+		s := open(b, s3test.URL(server.Addr), Options{})
 		b.SetBytes(touched)
 		for i := range b.N {
 			b.StopTimer()
-			if err := os.RemoveAll(filepath.Join(server.dir, chunksDir)); err != nil {
+			if err := os.RemoveAll(filepath.Join(server.Dir, chunksDir)); err != nil {
 				b.Fatal(err)
 			}
 			b.StartTimer()
@@ -92,6 +94,6 @@ func BenchmarkFetch(b *testing.B) {
 	})
 	b.Run("S3", func(b *testing.B) {
 		server := newS3(b)
-		run(b, open(b, server.url(server.addr), Options{}))
+		run(b, open(b, s3test.URL(server.Addr), Options{}))
 	})
 }

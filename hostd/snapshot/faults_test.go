@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/berth-cloud/berth/hostd/snapshot/s3test"
 )
 
 // damaged does something to an object of a store's directory.
@@ -171,17 +173,17 @@ func TestAFileThatShrinksEndsItsUpload(t *testing.T) {
 func TestCutConnectionsAreTriedAgain(t *testing.T) {
 	server := newS3(t)
 	c := newCapture(t, 1)
-	keep(t, open(t, server.url(server.addr), Options{}), "snap-1", c)
+	keep(t, open(t, s3test.URL(server.Addr), Options{}), "snap-1", c)
 
 	t.Run("some", func(t *testing.T) {
 		var n atomic.Int64
-		proxy := newCutter(t, server.addr, func() int64 {
+		proxy := newCutter(t, server.Addr, func() int64 {
 			if n.Add(1)%4 == 0 {
 				return 20 << 10 // in the middle of an answer
 			}
 			return -1
 		})
-		s := open(t, server.url(proxy.Addr().String()), Options{})
+		s := open(t, s3test.URL(proxy.Addr().String()), Options{})
 		dest := filepath.Join(t.TempDir(), "x")
 		if _, err := s.Fetch(t.Context(), "snap-1", dest, FetchOptions{}); err != nil {
 			t.Fatal(err)
@@ -197,13 +199,13 @@ func TestCutConnectionsAreTriedAgain(t *testing.T) {
 	})
 	t.Run("every one", func(t *testing.T) {
 		var on atomic.Bool
-		proxy := newCutter(t, server.addr, func() int64 {
+		proxy := newCutter(t, server.Addr, func() int64 {
 			if on.Load() {
 				return 20 << 10
 			}
 			return -1
 		})
-		s := open(t, server.url(proxy.Addr().String()), Options{})
+		s := open(t, s3test.URL(proxy.Addr().String()), Options{})
 		if _, err := s.Manifest(t.Context(), "snap-1"); err != nil {
 			t.Fatal(err)
 		}
@@ -220,16 +222,16 @@ func TestCutConnectionsAreTriedAgain(t *testing.T) {
 func TestAFetchEndsWithItsContext(t *testing.T) {
 	server := newS3(t)
 	c := newCapture(t, 1)
-	keep(t, open(t, server.url(server.addr), Options{}), "snap-1", c)
+	keep(t, open(t, s3test.URL(server.Addr), Options{}), "snap-1", c)
 	ctx, cancel := context.WithCancel(t.Context())
 	var n atomic.Int64
-	proxy := newCutter(t, server.addr, func() int64 {
+	proxy := newCutter(t, server.Addr, func() int64 {
 		if n.Add(1) == 8 {
 			cancel()
 		}
 		return -1
 	})
-	s := open(t, server.url(proxy.Addr().String()), Options{Parallel: 2})
+	s := open(t, s3test.URL(proxy.Addr().String()), Options{Parallel: 2})
 	parent := t.TempDir()
 	if _, err := s.Fetch(ctx, "snap-1", filepath.Join(parent, "x"), FetchOptions{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("fetch = %v", err)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/berth-cloud/berth/hostd/snapshot/s3test"
 )
 
 // stores are those that every behaviour is tested with.
@@ -19,7 +21,7 @@ func stores(t *testing.T, test func(t *testing.T, url, dir string)) {
 	})
 	t.Run("S3 server", func(t *testing.T) {
 		s := newS3(t)
-		test(t, s.url(s.addr), s.dir)
+		test(t, s3test.URL(s.Addr), s.Dir)
 	})
 }
 
@@ -209,11 +211,11 @@ func TestStoresThatCannotBeAreNamed(t *testing.T) {
 		})
 	}
 	t.Run("nobody listens", func(t *testing.T) {
-		s3 := s3Server{addr: freeAddress(t)}
-		t.Setenv("AWS_ACCESS_KEY_ID", "berth")
-		t.Setenv("AWS_SECRET_ACCESS_KEY", "berth")
+		for name, value := range s3test.Credentials() {
+			t.Setenv(name, value)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
-		s := open(t, s3.url(s3.addr), Options{})
+		s := open(t, s3test.URL(s3test.FreeAddress(t)), Options{})
 		cancel()
 		if err := s.Check(ctx); err == nil {
 			t.Error("the check passed")

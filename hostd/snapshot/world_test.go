@@ -7,16 +7,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/hostd/snapshot/s3test"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -176,103 +174,13 @@ func leftovers(t testing.TB, parent string) {
 	}
 }
 
-// versitygw finds the S3 server of these tests, and installs it where it is
-// not: it is a Go program, from the module proxy.
-func versitygw(t testing.TB) string {
+// newS3 starts an S3 server, with this process's credentials set to its own.
+func newS3(t testing.TB) *s3test.Server {
 	t.Helper()
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		t.Fatal(err)
+	for name, value := range s3test.Credentials() {
+		t.Setenv(name, value)
 	}
-	path := filepath.Join(strings.TrimSpace(string(root)), ".tools/bin/versitygw")
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-	if path, err := exec.LookPath("versitygw"); err == nil {
-		return path
-	}
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("no S3 server: scripts/install-deps s3 installs one")
-	}
-	cmd := exec.Command(filepath.Join(strings.TrimSpace(string(root)), "scripts/install-deps"), "s3")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("install an S3 server: %v\n%s", err, out)
-	}
-	return path
-}
-
-// s3Server is a real one on a directory.
-type s3Server struct {
-	addr string
-	dir  string // of the bucket
-}
-
-const bucketName = "berth"
-
-func newS3(t testing.TB) s3Server {
-	t.Helper()
-	program := versitygw(t)
-	root := t.TempDir()
-	s := s3Server{addr: freeAddress(t), dir: filepath.Join(root, bucketName)}
-	if err := os.Mkdir(s.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("AWS_ACCESS_KEY_ID", "berth")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "berth-secret")
-	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
-	cmd := exec.Command(program, "--access", "berth", "--secret", "berth-secret", "--port", s.addr, "--quiet", "posix", root)
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	exited := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-exited
-		if t.Failed() {
-			t.Logf("S3 server: %s", log.String())
-		}
-	})
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		conn, err := net.Dial("tcp", s.addr)
-		if err == nil {
-			conn.Close()
-			return s
-		}
-		select {
-		case <-poll.C:
-		case <-exited:
-			t.Fatalf("the S3 server ended: %s", log.String())
-		case <-deadline.C:
-			t.Fatalf("the S3 server does not answer: %v", err)
-		}
-	}
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// url is the store's, reached at an address.
-func (s s3Server) url(addr string) string {
-	q := url.Values{"endpoint": {"http://" + addr}, "region": {"us-east-1"}, "use_path_style": {"true"}}
-	return "s3://" + bucketName + "?" + q.Encode()
+	return s3test.New(t)
 }
 
 // cutter is a proxy that cuts each connection for as long as told.
