@@ -34,7 +34,8 @@ func metricsRoutes() []route {
 				{name: "template", description: "Only this one.", schema: aString},
 			},
 			status: 200, answer: []api.SandboxMetrics{exampleMetrics},
-			failures: refusals(service.EInvalid, "invalid from", "invalid to", "invalid time range", "invalid query"),
+			failures: append(refusals(service.EInvalid, "invalid from", "invalid to", "invalid time range", "invalid query"),
+				refusals(service.EUnavailable, "event store unavailable")...),
 		}},
 	}
 }

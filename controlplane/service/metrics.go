@@ -66,7 +66,8 @@ func (m *Metrics) Sandboxes(ctx context.Context, c Caller, q MetricsQuery) ([]Sa
 	for _, name := range asked {
 		some, err := m.events.Sandboxes(ctx, eventstore.Query{WorkspaceID: c.WorkspaceID, From: q.From, To: q.To, Template: name})
 		if err != nil {
-			return nil, AsError(err)
+			// Nothing else needs the store, which may be a server of its own.
+			return nil, &Error{Code: EUnavailable, Message: "event store unavailable", RetryAfter: time.Second, Err: err}
 		}
 		days = append(days, some...)
 	}

@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -55,5 +56,19 @@ func TestMetricsCallTemplatesByTheirNames(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%q: %s", name, diff)
 		}
+	}
+}
+
+type away struct{}
+
+func (away) Sandboxes(context.Context, eventstore.Query) ([]eventstore.Day, error) {
+	return nil, errors.New("connection refused by berth:secret@db")
+}
+
+func TestMetricsAreUnavailableWithTheirStore(t *testing.T) {
+	_, err := service.NewMetrics(away{}, time.Now).Sandboxes(t.Context(), caller, service.MetricsQuery{})
+	var e *service.Error
+	if !errors.As(err, &e) || e.Code != service.EUnavailable || e.Message != "event store unavailable" || e.Detail != "" || e.RetryAfter == 0 {
+		t.Errorf("got %#v", err)
 	}
 }
