@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/image/initramfs"
 	"github.com/berth-cloud/berth/hostd/image/kernel"
 )
@@ -260,9 +263,30 @@ func (s *Store) steps(ctx context.Context, b *buildVM, d Definition, r *reporter
 	if len(d.Run) == 0 {
 		return nil // and there need not be a shell
 	}
-	// Host keys that a package made are the same in every sandbox otherwise.
-	const forget = "rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub"
-	return b.run(ctx, []string{"/bin/sh", "-c", forget}, time.Minute, nil)
+	return forgetHostKeys(ctx, b.guest)
+}
+
+// forgetHostKeys removes the host keys that a package has made: every sandbox
+// would have the same. The guest does it itself, since an image need not have rm.
+func forgetHostKeys(ctx context.Context, guest *guestclient.Client) error {
+	const dir = "/etc/ssh"
+	list, err := guest.ReadDir(ctx, dir)
+	var refusal *guestclient.Error
+	switch {
+	case errors.As(err, &refusal) && (refusal.Status == http.StatusNotFound || refusal.Status == http.StatusBadRequest):
+		return nil // it is not there, or no directory
+	case err != nil:
+		return fmt.Errorf("look for SSH host keys: %w", err)
+	}
+	for _, entry := range list.Entries {
+		if !strings.HasPrefix(entry.Name, "ssh_host_") || !strings.HasSuffix(strings.TrimSuffix(entry.Name, ".pub"), "_key") {
+			continue
+		}
+		if err := guest.Remove(ctx, dir+"/"+entry.Name, false); err != nil {
+			return fmt.Errorf("remove an SSH host key: %w", err)
+		}
+	}
+	return nil
 }
 
 // guestOf is a template that is not stored: enough of it to boot.

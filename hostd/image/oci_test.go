@@ -33,7 +33,9 @@ func ociGuest(t *testing.T, w *world) {
 	must(t, tinyRoot(root))
 	lowest, above := tarOf(t, root), new(bytes.Buffer)
 	tw := tar.NewWriter(above)
-	for name, body := range map[string]string{"bin/.wh.yes": "", "srv/app": "from the image\n", "etc/ssh/ssh_host_rsa_key": "everybody's"} {
+	for name, body := range map[string]string{
+		"bin/.wh.yes": "", "bin/.wh.rm": "", "srv/app": "from the image\n", "etc/ssh/ssh_host_rsa_key": "everybody's",
+	} {
 		must(t, tw.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(body))}))
 		_, err := io.WriteString(tw, body)
 		must(t, err)
@@ -52,6 +54,7 @@ func ociGuest(t *testing.T, w *world) {
 	d := Definition{
 		Name: "from-image", From: reference, CPU: 1, MemoryMB: 256, DiskMB: 256, Env: map[string]string{"COLOUR": "green"},
 		Start: "echo $COLOUR $SHAPE; exec sleep 100000", Files: map[string]string{"/usr/local/hello": "#!/bin/sh\necho hello\n"},
+		Run: []string{"echo everybody\\'s > /etc/ssh/ssh_host_dsa_key", "echo mine > /etc/ssh/ssh_config"}, // as a package's own scripts do
 	}
 	tpl, err := w.store.EnsureWith(t.Context(), d, Options{Tenant: true})
 	must(t, err)
@@ -67,6 +70,8 @@ func ociGuest(t *testing.T, w *world) {
 		"/usr/local/hello":                                  "hello",
 		"test -e /entrypoint-was-run || echo right":         "right",
 		"test -e /etc/ssh/ssh_host_rsa_key || echo its own": "its own",
+		"test -e /etc/ssh/ssh_host_dsa_key || echo its own": "its own",
+		"cat /etc/ssh/ssh_config":                           "mine",
 	} {
 		if got := b.out(line); got != want {
 			t.Errorf("%s: got %q, want %q", line, got, want)
