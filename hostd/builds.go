@@ -174,7 +174,7 @@ func (b *builds) ensure(ctx context.Context, j *job) (image.Template, error) {
 	if err != nil {
 		return image.Template{}, err
 	}
-	j.log.say("==> build template " + j.build.Template)
+	j.log.say("==> build " + j.build.ID)
 	return b.cfg.Ensure(ctx, j.def, image.Options{Tenant: true, Progress: j.log.progress()})
 }
 
@@ -184,9 +184,11 @@ func (b *builds) finish(j *job, tpl image.Template, err error) {
 	j.cancel = nil
 	j.build.FinishedAt = time.Now().UTC()
 	if err != nil {
-		j.build.Status, j.build.Error = hostapi.BuildFailed, oneLine(err.Error())
+		// Who reads this knows the template by another name than its hosts do.
+		why := strings.TrimSpace(strings.TrimPrefix(err.Error(), "build template "+j.build.Template+": "))
+		j.build.Status, j.build.Error = hostapi.BuildFailed, oneLine(why)
 		j.build.Interrupted = errors.Is(err, errInterrupted)
-		j.log.last("==> failed: " + strings.TrimSpace(err.Error()))
+		j.log.last("==> failed: " + why)
 	} else {
 		j.build.Status, j.build.BuildID, j.build.From = hostapi.BuildSucceeded, tpl.BuildID, tpl.Definition.From
 		j.build.CPU, j.build.MemoryMB, j.build.DiskMB, j.build.SizeBytes = tpl.CPU, tpl.MemoryMB, tpl.DiskMB, tpl.SizeBytes

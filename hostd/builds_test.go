@@ -134,15 +134,20 @@ func TestBuildsAreMadeOneAfterTheOther(t *testing.T) {
 		t.Errorf("%+v", one)
 	}
 	<-y.begun
-	y.answer <- fmt.Errorf("build template x: run[0] \"make all\": exit code 2: cc: not found\nmake: *** [all] Error 127")
+	y.answer <- fmt.Errorf("build template %s: run[0] \"make all\": exit code 2: cc: not found\nmake: *** [all] Error 127", other.Template)
 	two := y.awaitEnd("two")
-	if two.Status != hostapi.BuildFailed || strings.ContainsAny(two.Error, "\n") || !strings.Contains(two.Error, "Error 127") || two.Interrupted {
+	if two.Status != hostapi.BuildFailed || strings.ContainsAny(two.Error, "\n") || !strings.HasPrefix(two.Error, `run[0] "make all"`) ||
+		!strings.Contains(two.Error, "Error 127") || two.Interrupted {
 		t.Errorf("%+v", two)
 	}
 	for _, want := range []string{"==> run: make all", "\nall made\n", "cc: not found"} {
 		if log := y.log("two"); !strings.Contains(log, want) {
 			t.Errorf("the log lacks %q:\n%s", want, log)
 		}
+	}
+	// The name is one between hosts and the control plane; the reader knows another.
+	if log := y.log("two"); strings.Contains(log, other.Template) {
+		t.Errorf("the log names %s:\n%s", other.Template, log)
 	}
 	if err := y.DeleteTemplate(t.Context(), "base"); err != nil {
 		t.Error(err)
@@ -220,7 +225,7 @@ func TestBuildLogIsFollowed(t *testing.T) {
 	go func() {
 		ended <- y.BuildLogs(t.Context(), "one", true, func(l hostapi.LogLine) error { lines <- l.Line; return nil })
 	}()
-	for _, want := range []string{"==> build template", "==> run: make all", "all made"} {
+	for _, want := range []string{"==> build one", "==> run: make all", "all made"} {
 		if got := <-lines; !strings.HasPrefix(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}

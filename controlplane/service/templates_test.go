@@ -222,7 +222,7 @@ func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	if line, err := log.Next(); err != nil || !strings.HasPrefix(line, "==> build template") {
+	if line, err := log.Next(); err != nil || !strings.HasPrefix(line, "==> build bld-") {
 		t.Errorf("%q, %v", line, err)
 	}
 	text, err := s.BuildLogs(t.Context(), caller, b.ID)
@@ -230,7 +230,7 @@ func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw, err := io.ReadAll(text)
-	if text.Close(); err != nil || !strings.HasPrefix(string(raw), "==> build template") {
+	if text.Close(); err != nil || !strings.HasPrefix(string(raw), "==> build bld-") {
 		t.Errorf("%q, %v", raw, err)
 	}
 	close(proceed)

@@ -105,7 +105,7 @@ func (h *Host) serveBuildLog(w http.ResponseWriter, r *http.Request, c Call) {
 		reply(w, nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such build"})
 		return
 	}
-	line := "==> build template " + b.Template
+	line := "==> build " + c.ID
 	if r.URL.Query().Get("follow") == "" {
 		_, _ = io.WriteString(w, line+"\n")
 		return
