@@ -33,6 +33,8 @@ UNSTAMPED := guestd chvemu
 # tests in them that need more skip themselves unless BERTH_TEST_ROOT=1.
 GO_TEST := go test -timeout 15m
 E2E_TEST := go test -timeout 40m -count=1
+# Made ahead: beside the tests they would take the processor from them.
+E2E_TEMPLATES := base,python,node
 
 .PHONY: help
 help: ## list these commands
@@ -59,10 +61,10 @@ build: ## build every program into bin/
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
 
 .PHONY: test
-test: ## every test: unit with -race, conformance, end-to-end (root; about 20 minutes on 2 cores)
+test: ## every test: unit with -race, conformance, end-to-end (root; about half an hour on 2 cores)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
-	@bin/devstack prepare
+	@bin/devstack prepare --template $(E2E_TEMPLATES)
 	@scripts/phase unit BERTH_TEST_ROOT=1 $(GO_TEST) -race $$(go list ./... | grep -v '/e2e')
 	@scripts/phase e2e BERTH_TEST_ROOT=1 $(E2E_TEST) ./e2e/...
 
@@ -82,7 +84,7 @@ conformance: ## the VMM conformance suite against the program that BERTH_VMM nam
 e2e: ## the end-to-end and fault tests alone: real processes, real guests (root)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
-	@bin/devstack prepare
+	@bin/devstack prepare --template $(E2E_TEMPLATES)
 	@BERTH_TEST_ROOT=1 $(E2E_TEST) -v ./e2e/...
 
 .PHONY: clients
