@@ -81,7 +81,7 @@ func options(root string) (stack.Options, error) {
 	}
 	// On a smaller machine, sixteen children need both hosts.
 	memoryMB := min(hostMemoryMB, int(machine.Totalram*uint64(machine.Unit)>>20)*9/10)
-	resolver := []string{"BERTH_RESOLVERS=" + outsideDNS}
+	host := []string{"BERTH_RESOLVERS=" + outsideDNS, "BERTH_OCI_ALLOW=" + allowedRegistries}
 	return stack.Options{
 		Root:         root,
 		Dir:          filepath.Join(root, ".berth", "e2e", "run"),
@@ -91,7 +91,7 @@ func options(root string) (stack.Options, error) {
 		HostRange:    1,
 		HostMemoryMB: memoryMB,
 		ReplicaEnv:   []string{"BERTH_VOLUME_QUOTA_MB=" + strconv.Itoa(volumeQuotaMB)},
-		HostEnv:      map[string][]string{"e1": resolver, "e2": resolver},
+		HostEnv:      map[string][]string{"e1": host, "e2": host},
 		Notify:       func(format string, args ...any) { fmt.Printf("e2e: "+format+"\n", args...) },
 	}, nil
 }
