@@ -1,6 +1,6 @@
 // Package e2e drives a whole Berth from outside: the real programs, real
-// guests, the public API. One stack is started for all tests; what a test
-// breaks it mends before it ends.
+// guests, the public API. One stack is started for nearly all tests; what a
+// test breaks it mends before it ends.
 package e2e
 
 import (
