@@ -102,8 +102,9 @@ func TestNodeTemplate(t *testing.T) {
 }
 
 // languageTime is ten times what a language server takes, from its start to the
-// last answer, on an idle machine with two cores.
-const languageTime = 5 * time.Minute
+// languageTime is several times what a language server takes, from its start to
+// the last answer, on a machine with two cores that are busy.
+const languageTime = 10 * time.Minute
 
 // conversation is one with a language server.
 type conversation struct {
