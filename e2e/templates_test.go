@@ -101,7 +101,6 @@ func TestNodeTemplate(t *testing.T) {
 	})
 }
 
-// languageTime is ten times what a language server takes, from its start to the
 // languageTime is several times what a language server takes, from its start to
 // the last answer, on a machine with two cores that are busy.
 const languageTime = 10 * time.Minute
