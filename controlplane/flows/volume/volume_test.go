@@ -197,7 +197,8 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 					return ok && v.Status == record.ResourceReady
 				})
 				remove(p)
-				gone(t, p, h)
+				gone(t, p, h) // which a commit shows before the hook behind it has run
+				testcluster.Await(t, 10*time.Second, "the leader's end", func() bool { return old.Load() != nil })
 				p.Heal(old.Load())
 			})
 		}
