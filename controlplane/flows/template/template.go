@@ -52,6 +52,9 @@ const (
 	maxUnanswered = 6
 	placeAgain    = 2 * time.Second
 	maxPlacing    = 10 * time.Minute // until a host is free to build
+	// inventoryTime is how long a host that has built may take to say that it
+	// has the template.
+	inventoryTime = 15 * time.Second
 )
 
 // Sealer keeps secrets out of the log.
@@ -273,7 +276,30 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		f.cfg.Logger.WarnContext(ctx, "host does not build the template", "build_id", row.ID, "agent_id", row.AgentID, "error", err)
 		return f.elsewhere(row, d, err.Error()), nil
 	}
+	if got.Status == hostapi.BuildSucceeded {
+		f.awaitInventory(ctx, row.AgentID, spec.Template, got.BuildID)
+	}
 	return f.conclude(row, d, spec, got)
+}
+
+// awaitInventory waits until a host's heartbeat has what it has built: who makes
+// a sandbox of a template that is ready must not hear that nobody knows it.
+func (f *Flows) awaitInventory(ctx context.Context, agentID, name, buildID string) {
+	ctx, cancel := context.WithTimeout(ctx, inventoryTime)
+	defer cancel()
+	for {
+		changed := f.cfg.Hosts.Changed()
+		if slices.ContainsFunc(f.cfg.Hosts.Sessions()[agentID].Heartbeat.Templates, func(t hostapi.TemplateState) bool {
+			return t.Name == name && t.BuildID == buildID && t.Status == "ready"
+		}) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // watch looks at a build until it ends, its row has to follow, or it is time to

@@ -94,6 +94,27 @@ func TestOneHostBuildsAndTheOthersFollow(t *testing.T) {
 	}
 }
 
+// A template is ready once a sandbox can be made of it: its host has built it,
+// and has said that it has it.
+func TestReadyIsWhatCanBePlaced(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8192)
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "getbuild" && !c.Done {
+			h.Silence(true)
+			time.AfterFunc(500*time.Millisecond, func() { h.Silence(false) })
+		}
+		return nil
+	})
+	begin(t, p, "base")
+	if b, _ := ended(t, p); b.Status != record.TemplateReady {
+		t.Fatalf("%+v", b)
+	}
+	if said := p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Templates; !slices.ContainsFunc(said, func(t hostapi.TemplateState) bool { return t.Name == key }) {
+		t.Errorf("it is ready, and its host has said no more than %+v", said)
+	}
+}
+
 func TestImageIsPinned(t *testing.T) {
 	const pinned = "registry.example.com/app@sha256:0000000000000000000000000000000000000000000000000000000000000000"
 	p := testplane.New(t, 1, nil)
