@@ -61,7 +61,8 @@ type Server struct {
 
 	identityMu sync.Mutex // one identity at a time
 	life       life
-	scratch    [8 << 10]byte
+	coming     guestapi.Identity // in room and in what it came in
+	room       room
 
 	mu         sync.Mutex
 	generation uint64

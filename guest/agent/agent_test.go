@@ -125,17 +125,14 @@ func TestHealth(t *testing.T) {
 }
 
 func TestOnlyThePeerIsAnswered(t *testing.T) {
-	w := start(t, func(c *Config) { c.Peer = netip.MustParseAddr("198.18.0.1") })
+	w := start(t, func(c *Config) { c.Peer = netip.MustParseAddr("127.0.0.2") })
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if h, err := w.client.Health(ctx); err == nil {
 		t.Errorf("answered %+v", h)
 	}
-	// Nothing answers a datagram of another, so its end is the context's.
-	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer stop()
-	if done, err := w.client.Identity(ctx, testIdentity(1)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("confirmed %+v, %v", done, err)
+	if done, err := w.client.Identity(ctx, testIdentity(1)); err == nil {
+		t.Errorf("confirmed %+v", done)
 	}
 	if len(w.guest.applied) != 0 {
 		t.Errorf("applied %+v", w.guest.applied)

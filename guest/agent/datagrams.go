@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"runtime"
 	"sync/atomic"
-	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -21,8 +21,8 @@ import (
 // line of code is translated when it first runs, so what counts is how many
 // different ones run. A datagram takes half the kernel's code of a connection,
 // and a blocking read a fraction of what Go's poller runs before it wakes a
-// goroutine. (Package syscall, because x/sys/unix asks the kernel for the
-// protocol of each address.)
+// goroutine. The two calls are made as the kernel has them: the functions of
+// syscall and x/sys/unix allocate an address for each datagram.
 
 type datagrams struct {
 	fd     int
@@ -32,6 +32,9 @@ type datagrams struct {
 
 	buf     [guestapi.MaxIdentityDatagram + 1]byte // one more, to know a longer one
 	control [64]byte
+	from    unix.RawSockaddrInet4
+	vector  unix.Iovec
+	header  unix.Msghdr
 	// answer is the last one, with the id of its call in front: a datagram that
 	// came again is answered again.
 	answer []byte
@@ -48,8 +51,16 @@ func listenDatagrams(addr netip.AddrPort, peer netip.Addr, log *slog.Logger) (*d
 	}
 	err = errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		// What is never fragmented needs no number, which the kernel would draw at
+		// random.
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO),
 		unix.Bind(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}),
 	)
+	if err == nil && peer.IsValid() {
+		// A socket that is connected remembers its routes, which are looked for in
+		// a thousand instructions otherwise.
+		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: peer.As4()})
+	}
 	if err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("listen for datagrams on %s: %w", addr, err)
@@ -81,28 +92,65 @@ func (d *datagrams) run(own take) error {
 
 func (d *datagrams) serve(own take) error {
 	for {
-		n, size, _, from, err := syscall.Recvmsg(d.fd, d.buf[:], d.control[:], 0)
+		n, err := d.receive()
 		if d.closed.Load() {
 			return nil
 		}
 		if err != nil {
-			if errors.Is(err, unix.EINTR) {
+			// The second: an answer met nobody any more.
+			if err == unix.EINTR || err == unix.ECONNREFUSED {
 				continue
 			}
 			return fmt.Errorf("read datagram: %w", err)
 		}
-		sender, ok := from.(*syscall.SockaddrInet4)
-		if !ok || n < guestapi.CallIDSize || n == len(d.buf) {
+		if d.from.Family != unix.AF_INET || n < guestapi.CallIDSize || n == len(d.buf) {
 			continue
 		}
-		remote := netip.AddrPortFrom(netip.AddrFrom4(sender.Addr), uint16(sender.Port))
+		remote := netip.AddrPortFrom(netip.AddrFrom4(d.from.Addr), ntohs(d.from.Port))
 		if d.peer.IsValid() && remote.Addr() != d.peer {
 			continue
 		}
-		d.reply(d.buf[:n], arrival(d.control[:size]), remote, own)
-		// It fits into an empty send buffer; a caller that is gone has no use for it.
-		_ = syscall.Sendto(d.fd, d.answer, 0, from)
+		d.reply(d.buf[:n], arrival(d.control[:d.header.Controllen]), remote, own)
+		d.send()
 	}
+}
+
+// send sends the answer. It fits into an empty send buffer; a caller that is gone
+// has no use for it.
+func (d *datagrams) send() {
+	var to *unix.RawSockaddrInet4 // that of the connected socket
+	if !d.peer.IsValid() {
+		to = &d.from
+	}
+	for range 2 {
+		_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(d.fd), uintptr(unsafe.Pointer(unsafe.SliceData(d.answer))),
+			uintptr(len(d.answer)), 0, uintptr(unsafe.Pointer(to)), unix.SizeofSockaddrInet4)
+		if errno != unix.ECONNREFUSED { // of an answer before
+			return
+		}
+	}
+}
+
+// receive waits for a datagram.
+func (d *datagrams) receive() (int, error) {
+	d.vector.Base = &d.buf[0]
+	d.vector.SetLen(len(d.buf))
+	d.header.Name, d.header.Namelen = (*byte)(unsafe.Pointer(&d.from)), unix.SizeofSockaddrInet4
+	d.header.Iov, d.header.Iovlen = &d.vector, 1
+	d.header.Control = &d.control[0]
+	d.header.SetControllen(len(d.control))
+	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, uintptr(d.fd), uintptr(unsafe.Pointer(&d.header)), 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}
+
+// ntohs is a port from a socket address.
+func ntohs(port uint16) uint16 {
+	var b [2]byte
+	binary.NativeEndian.PutUint16(b[:], port)
+	return binary.BigEndian.Uint16(b[:])
 }
 
 // reply makes d.answer the answer to a datagram.
@@ -129,10 +177,10 @@ func arrival(control []byte) time.Time {
 		binary.NativeEndian.Uint32(control[12:]) != unix.SO_TIMESTAMPNS {
 		return now
 	}
-	came := time.Unix(int64(binary.NativeEndian.Uint64(control[head:])), int64(binary.NativeEndian.Uint64(control[head+8:])))
+	came := int64(binary.NativeEndian.Uint64(control[head:]))*1e9 + int64(binary.NativeEndian.Uint64(control[head+8:]))
 	// More than that, and the clock was set since.
-	if ago := now.Round(0).Sub(came); ago > 0 && ago < time.Second {
-		return now.Add(-ago)
+	if ago := now.UnixNano() - came; ago > 0 && ago < int64(time.Second) {
+		return now.Add(-time.Duration(ago))
 	}
 	return now
 }

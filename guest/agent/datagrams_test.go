@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,38 @@ func TestDatagramThatComesAgainIsAppliedOnce(t *testing.T) {
 	defer w.guest.mu.Unlock()
 	if n := len(w.guest.applied); n != 2 {
 		t.Errorf("%d identities applied, want 2", n)
+	}
+}
+
+// A host that gave up has closed its socket, and asks again by another.
+func TestAnswerThatMeetsNobody(t *testing.T) {
+	peer := netip.MustParseAddr("127.0.0.2")
+	w := start(t, func(c *Config) { c.Peer = peer })
+	agent := netip.MustParseAddrPort(w.addr)
+	call := strings.Repeat("1", guestapi.CallIDSize)
+	dial := func() *net.UDPConn {
+		t.Helper()
+		conn, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, agent.Port())), net.UDPAddrFromAddrPort(agent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte(call + identityJSON(t, nil))); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	for range 20 {
+		dial().Close()
+	}
+	conn := dial()
+	defer conn.Close()
+	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 1<<10)
+	n, err := conn.Read(answer)
+	if err != nil || !strings.HasPrefix(string(answer[:n]), call) {
+		t.Errorf("answered %q, %v", answer[:n], err)
 	}
 }
 

@@ -32,26 +32,26 @@ func (s *Server) identity(w http.ResponseWriter, r *http.Request) {
 func (s *Server) takeIdentity(b, raw []byte, received time.Time, remote netip.AddrPort) (int, []byte) {
 	s.identityMu.Lock()
 	defer s.identityMu.Unlock()
-	var id guestapi.Identity
-	err := decodeIdentity(raw, s.scratch[:], &id)
+	id := &s.coming
+	err := decodeIdentity(raw, &s.room, id)
 	if err == nil {
-		err = identity.Check(&id)
+		err = identity.Check(id)
 	}
 	if err != nil {
 		return refusal(b, http.StatusBadRequest, err)
 	}
-	if s.life.outlived(&id) {
+	if s.life.outlived(id) {
 		return refusal(b, http.StatusConflict, fmt.Errorf("generation %d is over, this guest is at %d", id.Generation, s.life.generation))
 	}
-	if !id.Resumed && !s.life.began(&id) {
+	if !id.Resumed && !s.life.began(id) {
 		s.detachAll()
 	}
-	done, err := s.cfg.Guest.Apply(&id, received, remote)
+	done, err := s.cfg.Guest.Apply(id, received, remote)
 	if err != nil {
 		s.cfg.Log.Error("identity not taken on", "generation", id.Generation, "error", err)
 		return refusal(b, http.StatusInternalServerError, err)
 	}
-	s.life.begin(&id)
+	s.life.begin(id)
 	s.mu.Lock()
 	s.generation, s.env = id.Generation, id.Env
 	s.mu.Unlock()

@@ -1,10 +1,7 @@
 package agent
 
 import (
-	"bytes"
-	"encoding/base64"
 	"encoding/json"
-	"slices"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
@@ -13,12 +10,13 @@ import (
 )
 
 // decodeIdentity decodes an identity as encoding/json does. The quick way knows
-// the plain JSON that Go's encoder writes; whatever it does not know, and
-// whatever is wrong, is encoding/json's to decode and to name.
+// what json.Marshal makes of one; all else, and whatever is wrong, is
+// encoding/json's to decode and to name.
 //
-// The identity's strings, except those of Env, lie in raw and in scratch.
-func decodeIdentity(raw, scratch []byte, id *guestapi.Identity) error {
-	p := plain{raw: raw, scratch: scratch[:0]}
+// The identity's strings, except those of Env, lie in raw and in room.
+func decodeIdentity(raw []byte, r *room, id *guestapi.Identity) error {
+	*id = guestapi.Identity{}
+	p := plain{raw: raw, room: r, scratch: r.scratch[:0]}
 	if p.identity(id) {
 		return nil
 	}
@@ -26,30 +24,36 @@ func decodeIdentity(raw, scratch []byte, id *guestapi.Identity) error {
 	return json.Unmarshal(raw, id)
 }
 
-// plain reads plain JSON: no escapes but \n and a few more, integers only, no
-// null. Each method returns false at the first byte it does not expect. What it
-// returns lies in raw or in scratch: it allocates next to nothing, because fresh
-// memory is page faults, and those are slow in a guest restored a moment ago.
+// room is what most identities need no fresh memory beside: that is page faults,
+// and those are slow in a guest restored a moment ago.
+type room struct {
+	scratch     [8 << 10]byte
+	nameservers [4]string
+	keys        [3]guestapi.SSHHostKey
+}
+
+// plain reads an identity as json.Marshal writes it: fields in their order, no
+// space, no escapes but \n and a few more. Each method returns false at the
+// first byte it does not expect.
 type plain struct {
 	raw     []byte
 	at      int
+	room    *room
 	scratch []byte
 }
 
-func (p *plain) next(c byte) bool {
-	for p.at < len(p.raw) && (p.raw[p.at] == ' ' || p.raw[p.at] == '\n') {
-		p.at++
+// next reads exactly that.
+func (p *plain) next(s string) bool {
+	if len(p.raw)-p.at < len(s) || string(p.raw[p.at:p.at+len(s)]) != s {
+		return false
 	}
-	if p.at < len(p.raw) && p.raw[p.at] == c {
-		p.at++
-		return true
-	}
-	return false
+	p.at += len(s)
+	return true
 }
 
 // str reads a string.
 func (p *plain) str() ([]byte, bool) {
-	if !p.next('"') {
+	if !p.next(`"`) {
 		return nil, false
 	}
 	start := p.at
@@ -100,7 +104,6 @@ func (p *plain) escaped(start int) ([]byte, bool) {
 
 // num reads an integer of up to 19 digits.
 func (p *plain) num() (uint64, bool) {
-	p.next(' ')
 	start := p.at
 	var n uint64
 	for p.at < len(p.raw) && p.raw[p.at] >= '0' && p.raw[p.at] <= '9' {
@@ -108,65 +111,56 @@ func (p *plain) num() (uint64, bool) {
 		p.at++
 	}
 	digits := p.at - start
-	if digits == 0 || digits > 18+1 || n > 1<<63-1 || (digits > 1 && p.raw[start] == '0') {
-		return 0, false
-	}
-	return n, p.at == len(p.raw) || p.raw[p.at] == ',' || p.raw[p.at] == '}'
+	return n, digits > 0 && digits <= 18+1 && n <= 1<<63-1 && (digits == 1 || p.raw[start] != '0')
 }
 
-func (p *plain) boolean() (value, ok bool) {
-	rest := p.raw[p.at:]
+// base64 reads bytes. (That of the standard library is several times as long.)
+func (p *plain) base64() ([]byte, bool) {
+	text, ok := p.str()
+	if !ok || len(text)%4 != 0 || len(text)/4*3 > cap(p.scratch)-len(p.scratch) {
+		return nil, false
+	}
+	out := p.scratch[len(p.scratch):]
+	var bits uint32
+	for i, c := range text {
+		v := digits64[c]
+		if v < 0 {
+			return p.padded(out, text[i:], bits, i%4)
+		}
+		bits = bits<<6 | uint32(v)
+		if i%4 == 3 {
+			out = append(out, byte(bits>>16), byte(bits>>8), byte(bits))
+		}
+	}
+	p.scratch = p.scratch[:len(p.scratch)+len(out)]
+	return out, true
+}
+
+// padded reads the end of it, from the first byte on that is no digit. The digits
+// before hold bits that count for nothing; they may be anything.
+func (p *plain) padded(out, rest []byte, bits uint32, digits int) ([]byte, bool) {
 	switch {
-	case bytes.HasPrefix(rest, []byte("true")):
-		p.at += 4
-		return true, true
-	case bytes.HasPrefix(rest, []byte("false")):
-		p.at += 5
-		return false, true
+	case digits == 2 && string(rest) == "==":
+		out = append(out, byte(bits>>4))
+	case digits == 3 && string(rest) == "=":
+		out = append(out, byte(bits>>10), byte(bits>>2))
+	default:
+		return nil, false
 	}
-	return false, false
+	p.scratch = p.scratch[:len(p.scratch)+len(out)]
+	return out, true
 }
 
-// object reads {"key":value,…}; field reads the value. A key that comes twice
-// is not plain.
-func (p *plain) object(field func(key []byte) bool) bool {
-	if !p.next('{') {
-		return false
+// digits64 are the values of base64's digits; all other bytes are negative.
+var digits64 = func() (values [256]int8) {
+	for i := range values {
+		values[i] = -1
 	}
-	if p.next('}') {
-		return true
+	for i, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/") {
+		values[c] = int8(i)
 	}
-	for {
-		key, ok := p.str()
-		if !ok || !p.next(':') || !field(key) {
-			return false
-		}
-		if p.next('}') {
-			return true
-		}
-		if !p.next(',') {
-			return false
-		}
-	}
-}
-
-func (p *plain) array(element func() bool) bool {
-	if !p.next('[') {
-		return false
-	}
-	if p.next(']') {
-		return true
-	}
-	for element() {
-		if p.next(']') {
-			return true
-		}
-		if !p.next(',') {
-			return false
-		}
-	}
-	return false
-}
+	return values
+}()
 
 func (p *plain) string(to *string) bool {
 	b, ok := p.str()
@@ -175,97 +169,87 @@ func (p *plain) string(to *string) bool {
 }
 
 func (p *plain) identity(id *guestapi.Identity) bool {
-	seen := 0
-	once := func(bit int) bool {
-		first := seen&(1<<bit) == 0
-		seen |= 1 << bit
-		return first
+	var ok bool
+	if !p.next(`{"generation":`) {
+		return false
 	}
-	whole := p.object(func(key []byte) bool {
-		var n uint64
-		var ok bool
-		switch string(key) {
-		case "generation":
-			id.Generation, ok = p.num()
-			return ok && once(0)
-		case "unix_nanos":
-			n, ok = p.num()
-			id.UnixNanos = int64(n)
-			return ok && once(1)
-		case "entropy":
-			b, ok := p.str()
-			if !ok || !once(2) {
-				return false
-			}
-			from := len(p.scratch)
-			p.scratch = slices.Grow(p.scratch, base64.StdEncoding.DecodedLen(len(b)))
-			size, err := base64.StdEncoding.Decode(p.scratch[from:cap(p.scratch)], b)
-			p.scratch = p.scratch[:from+size]
-			id.Entropy = p.scratch[from:]
-			return err == nil
-		case "hostname":
-			return p.string(&id.Hostname) && once(3)
-		case "machine_id":
-			return p.string(&id.MachineID) && once(4)
-		case "gateway_mac":
-			return p.string(&id.GatewayMAC) && once(5)
-		case "resumed":
-			id.Resumed, ok = p.boolean()
-			return ok && once(10)
-		case "reset_tcp":
-			id.ResetTCP, ok = p.boolean()
-			return ok && once(6)
-		case "env":
-			id.Env = map[string]string{}
-			return once(7) && p.object(func(key []byte) bool {
-				name := string(key)
-				var value string
-				_, twice := id.Env[name]
-				ok := !twice && p.string(&value)
-				id.Env[name] = strings.Clone(value)
-				return ok
-			})
-		case "nameservers":
-			id.Nameservers = []string{}
-			return once(8) && p.array(func() bool {
-				var s string
-				ok := p.string(&s)
-				id.Nameservers = append(id.Nameservers, s)
-				return ok
-			})
-		case "ssh_host_keys":
-			id.SSHHostKeys = []guestapi.SSHHostKey{}
-			return once(9) && p.array(func() bool {
-				var k guestapi.SSHHostKey
-				ok := p.hostKey(&k)
-				id.SSHHostKeys = append(id.SSHHostKeys, k)
-				return ok
-			})
-		}
+	if id.Generation, ok = p.num(); !ok || !p.next(`,"unix_nanos":`) {
 		return false
-	})
-	return whole && p.end()
+	}
+	nanos, ok := p.num()
+	if id.UnixNanos = int64(nanos); !ok || !p.next(`,"entropy":`) {
+		return false
+	}
+	if id.Entropy, ok = p.base64(); !ok {
+		return false
+	}
+	if !p.next(`,"hostname":`) || !p.string(&id.Hostname) || !p.next(`,"machine_id":`) || !p.string(&id.MachineID) {
+		return false
+	}
+	if p.next(`,"env":{`) && !p.env(id) || p.next(`,"nameservers":[`) && !p.nameservers(id) || p.next(`,"ssh_host_keys":[`) && !p.hostKeys(id) {
+		return false
+	}
+	id.ResetTCP = p.next(`,"reset_tcp":true`)
+	id.Resumed = p.next(`,"resumed":true`)
+	if p.next(`,"gateway_mac":`) && !p.string(&id.GatewayMAC) {
+		return false
+	}
+	return p.next("}") && p.at == len(p.raw)
 }
 
-func (p *plain) hostKey(k *guestapi.SSHHostKey) bool {
-	return p.object(func(key []byte) bool {
-		switch string(key) {
-		case "type":
-			return k.Type == "" && p.string(&k.Type)
-		case "private":
-			return k.Private == "" && p.string(&k.Private)
-		case "public":
-			return k.Public == "" && p.string(&k.Public)
+// env reads the variables, of which there is one at least.
+func (p *plain) env(id *guestapi.Identity) bool {
+	id.Env = map[string]string{}
+	for {
+		key, ok := p.str()
+		name := string(key)
+		var value string
+		if _, twice := id.Env[name]; !ok || twice || !p.next(":") || !p.string(&value) {
+			return false
 		}
-		return false
-	})
-}
-
-func (p *plain) end() bool {
-	for _, c := range p.raw[p.at:] {
-		if c != ' ' && c != '\n' {
+		id.Env[name] = strings.Clone(value)
+		if p.next("}") {
+			return true
+		}
+		if !p.next(",") {
 			return false
 		}
 	}
-	return true
+}
+
+// nameservers reads the addresses, of which there is one at least.
+func (p *plain) nameservers(id *guestapi.Identity) bool {
+	id.Nameservers = p.room.nameservers[:0]
+	for {
+		var s string
+		if !p.string(&s) {
+			return false
+		}
+		id.Nameservers = append(id.Nameservers, s)
+		if p.next("]") {
+			return true
+		}
+		if !p.next(",") {
+			return false
+		}
+	}
+}
+
+// hostKeys reads the keys, of which there is one at least.
+func (p *plain) hostKeys(id *guestapi.Identity) bool {
+	id.SSHHostKeys = p.room.keys[:0]
+	for {
+		var k guestapi.SSHHostKey
+		if !p.next(`{"type":`) || !p.string(&k.Type) || !p.next(`,"private":`) || !p.string(&k.Private) ||
+			!p.next(`,"public":`) || !p.string(&k.Public) || !p.next("}") {
+			return false
+		}
+		id.SSHHostKeys = append(id.SSHHostKeys, k)
+		if p.next("]") {
+			return true
+		}
+		if !p.next(",") {
+			return false
+		}
+	}
 }

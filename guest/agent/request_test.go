@@ -31,7 +31,8 @@ func TestPlainIdentityIsDecodedTheQuickWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got guestapi.Identity
-	p := plain{raw: raw, scratch: make([]byte, 0, 4096)}
+	var r room
+	p := plain{raw: raw, room: &r, scratch: r.scratch[:0]}
 	if !p.identity(&got) {
 		t.Fatalf("not plain at byte %d: %s", p.at, raw)
 	}
@@ -47,7 +48,12 @@ func FuzzDecodeIdentity(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	const head, tail = `{"generation":1,"unix_nanos":2,"entropy":"`, `","hostname":"h","machine_id":"m"`
 	for _, seed := range []string{
+		head + "AA==" + tail + "}", head + "AB==" + tail + "}", head + "ABC=" + tail + "}", head + "A===" + tail + "}",
+		head + "AAAA" + tail + `,"env":{}}`, head + "A\nA=" + tail + "}", head + "AA=A" + tail + "}", head + "AAA" + tail + "}",
+		head + tail + `,"env":{"a":"1","a":"2"},"resumed":true}`, head + tail + `,"reset_tcp":true,"resumed":true,"gateway_mac":"x"}`,
+		head + tail + `,"resumed":true,"reset_tcp":true}`, head + tail + "} ", head + tail + `,"nameservers":["1","2"]}x`,
 		string(raw), "{}", "null", `{"generation":01}`, `{"generation":1e3}`, `{"generation":-1}`, `{"Generation":1}`,
 		`{"generation":1,"generation":2}`, `{"env":{"a":"1","a":"2"}}`, `{"entropy":"AA=="}`, `{"entropy":"A\nA=="}`, `{"entropy":"AB=="}`,
 		`{"hostname":"\u0041"}`, `{"hostname":"é"}`, `{"reset_tcp":true}`, `{"reset_tcp":trues}`, `{"ssh_host_keys":[{"type":"a\"b"}]}`,
@@ -59,7 +65,7 @@ func FuzzDecodeIdentity(f *testing.F) {
 		var want guestapi.Identity
 		wantErr := json.Unmarshal(raw, &want)
 		var got guestapi.Identity
-		gotErr := decodeIdentity(raw, make([]byte, 64), &got)
+		gotErr := decodeIdentity(raw, &room{}, &got)
 		if (wantErr == nil) != (gotErr == nil) {
 			t.Fatalf("%q: %v, encoding/json: %v", raw, gotErr, wantErr)
 		}

@@ -31,8 +31,8 @@ const (
 	PathMounts   = "/v1/mounts"   // POST Mount → 204 once it is mounted
 )
 
-// An Identity may also come as a datagram to the UDP port of the same number: an
-// id of CallIDSize random bytes, then the JSON of Identity, MaxIdentityDatagram
+// An Identity may also come as a datagram to the UDP port of the same number,
+// from the same port of the gateway: an id of CallIDSize random bytes, then the JSON of Identity, MaxIdentityDatagram
 // bytes in all at most. The answer is the same id, the status as of HTTP in two
 // bytes, the higher first, and the JSON of IdentityConfirmation or of Error. What
 // is not answered is sent again with the same id; guestd applies it once, and

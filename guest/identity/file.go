@@ -29,20 +29,22 @@ var linked = []struct{ path, name, initial string }{
 // files are the open files of runEtc, by name. Overwriting a file that is open
 // and has its page is the shortest way through the kernel.
 type files struct {
-	root string // "" in a guest
-	dir  string // of the files
-	fds  map[string]*file
+	root   string // "" in a guest
+	dir    string // of the files
+	opened []*file
 }
 
 type file struct {
-	fd   int
-	size int64
+	name   string
+	fd     int
+	size   int64
+	linked bool // its path was the link to it when that was last looked at
 }
 
 // prepareFiles makes the links, once for a root file system, and the files, once
 // for a boot. What /etc/hosts of the image says is kept.
 func prepareFiles(root string) (*files, error) {
-	f := &files{root: root, dir: root + runEtc + "/", fds: map[string]*file{}}
+	f := &files{root: root, dir: root + runEtc + "/"}
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -69,8 +71,10 @@ func prepareFiles(root string) (*files, error) {
 
 // open returns the file of that name, which it makes if it must.
 func (f *files) open(name string, mode uint32) (*file, error) {
-	if opened, ok := f.fds[name]; ok {
-		return opened, nil
+	for _, opened := range f.opened {
+		if opened.name == name {
+			return opened, nil
+		}
 	}
 	path := f.dir + name
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode)
@@ -81,8 +85,8 @@ func (f *files) open(name string, mode uint32) (*file, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	opened := &file{fd: fd, size: size}
-	f.fds[name] = opened
+	opened := &file{name: name, fd: fd, size: size}
+	f.opened = append(f.opened, opened)
 	return opened, nil
 }
 
@@ -121,22 +125,6 @@ func (f *files) isLinked(path, name string) bool {
 	var buf [256]byte
 	n, err := unix.Readlink(f.root+path, buf[:])
 	return err == nil && string(buf[:n]) == f.dir+name
-}
-
-// place puts data where programs look for it at path: in runEtc, and in the
-// file itself if the tenant put one in the place of the link.
-func (f *files) place(path, name string, data []byte, mode uint32) error {
-	opened, err := f.open(name, mode)
-	if err != nil {
-		return err
-	}
-	if err := opened.set(data); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if f.isLinked(path, name) {
-		return nil
-	}
-	return WriteFile(f.root+path, data, os.FileMode(mode))
 }
 
 // WriteFile puts data in a file so that a reader sees the old content or the

@@ -22,12 +22,16 @@ const hookTime = 20 * time.Second
 // hookOutput is how much of a failed hook's output is told, in bytes.
 const hookOutput = 4 << 10
 
-// runHooks runs the executables in dir by name, one after the other. A hook that
+// runHooks runs the executables of HookDir by name, one after the other. A hook that
 // fails, fails the identity: it may be what keeps a template's program from
 // repeating its random numbers.
-func (g *Guest) runHooks(dir string, id *guestapi.Identity, number uint64) error {
+func (g *Guest) runHooks(id *guestapi.Identity, number uint64) error {
+	if !g.look && g.noHooks {
+		return nil
+	}
+	dir := g.files.root + guestapi.HookDir
 	// Most templates have none, and asking takes less than a failed opening.
-	if unix.Access(dir, unix.F_OK) == unix.ENOENT {
+	if g.noHooks = unix.Access(dir, unix.F_OK) == unix.ENOENT; g.noHooks {
 		return nil
 	}
 	entries, err := os.ReadDir(dir)

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,11 +43,14 @@ func Check(id *guestapi.Identity) error {
 		return fmt.Errorf("%w: machine_id %q is not 32 lower-case hexadecimal digits", ErrInvalid, id.MachineID)
 	}
 	for _, k := range id.SSHHostKeys {
-		if !slices.Contains(keyTypes, k.Type) || k.Private == "" || k.Public == "" {
+		if keyFile(k.Type) == "" || k.Private == "" || k.Public == "" {
 			return fmt.Errorf("%w: SSH host key of type %q", ErrInvalid, k.Type)
 		}
 	}
 	for _, s := range id.Nameservers {
+		if s == guestapi.GatewayAddr {
+			continue
+		}
 		if _, err := netip.ParseAddr(s); err != nil {
 			return fmt.Errorf("%w: nameserver %q", ErrInvalid, s)
 		}
@@ -61,17 +63,45 @@ func Check(id *guestapi.Identity) error {
 	return nil
 }
 
-var keyTypes = []string{"ed25519", "ecdsa", "rsa"}
+// publicSuffix is that of a public key's file, beside the private one.
+const publicSuffix = ".pub"
+
+// keyFile is the public key's file, "" of an unknown type.
+func keyFile(keyType string) string {
+	switch keyType {
+	case "ed25519":
+		return "ssh_host_ed25519_key" + publicSuffix
+	case "ecdsa":
+		return "ssh_host_ecdsa_key" + publicSuffix
+	case "rsa":
+		return "ssh_host_rsa_key" + publicSuffix
+	}
+	return ""
+}
 
 func validHostname(s string) bool {
-	if s == "" || len(s) > 63 || strings.Trim(s, "-.") != s {
-		return false
-	}
-	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.") == ""
+	return s != "" && len(s) <= 63 && isAlnum(s[0]) && isAlnum(s[len(s)-1]) && each(s, func(c byte) bool {
+		return isAlnum(c) || c == '-' || c == '.'
+	})
+}
+
+func isAlnum(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
 func validMachineID(s string) bool {
-	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == "" && strings.Trim(s, "0") != ""
+	return len(s) == 32 && s != noMachineID && each(s, func(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' })
+}
+
+const noMachineID = "00000000000000000000000000000000"
+
+func each(s string, allowed func(byte) bool) bool {
+	for i := range len(s) {
+		if !allowed(s[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // Guest is the guest that identities are given to. What a new identity must not
@@ -85,7 +115,13 @@ type Guest struct {
 	number     uint64   // what the generation's file says
 	entropy    [64]byte // of the last identity; see next
 	known      bool     // there was one
-	sent       int64    // unix time of the one that set the clock last
+	watch      *watch
+	look       bool // in this identity: something may not be as it was
+	looked     bool // all of the identity before was looked at
+	noHooks    bool // when that was last looked at
+	// hosts is the tenant's part of the file, and the whole that was last written.
+	hosts struct{ kept, whole []byte }
+	sent  int64 // unix time of the one that set the clock last
 	// buf is where contents are put together. Fresh memory would be page faults.
 	buf [16 << 10]byte
 }
@@ -93,7 +129,7 @@ type Guest struct {
 // system is what an identity changes in the kernel.
 type system struct {
 	addEntropy     func([]byte) error
-	setClock       func(time.Time) error
+	setClock       func(unixNanos int64) error
 	setHostname    func([]byte) error
 	setGateway     func(mac string) error
 	cutConnections func(keep netip.AddrPort) (int, error)
@@ -127,7 +163,7 @@ func newGuest(root string, groups proc.Groups, sys system) (*Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Guest{groups: groups, system: sys, generation: generation, last: last, files: files}
+	g := &Guest{groups: groups, system: sys, generation: generation, last: last, files: files, watch: newWatch(root)}
 	n, err := unix.Pread(generation.fd, g.buf[:32], 0)
 	if err != nil {
 		return nil, err
@@ -163,6 +199,8 @@ func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.Addr
 		err := g.again(id, received, &done)
 		return done, err
 	}
+	g.look = g.watch.changed() || !g.looked
+	g.looked = false
 	// Random numbers come first: whatever runs meanwhile draws from them.
 	if err := g.system.addEntropy(id.Entropy); err != nil {
 		return done, err
@@ -189,7 +227,7 @@ func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.Addr
 		return done, err
 	}
 	number := g.next(id)
-	if err := g.runHooks(g.files.root+guestapi.HookDir, id, number); err != nil {
+	if err := g.runHooks(id, number); err != nil {
 		return done, err
 	}
 	if err := g.remember(id); err != nil {
@@ -202,7 +240,7 @@ func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.Addr
 	}
 	g.number = number
 	copy(g.entropy[:], id.Entropy)
-	g.known = true
+	g.known, g.looked = true, true
 	return done, nil
 }
 
@@ -221,8 +259,8 @@ func (g *Guest) again(id *guestapi.Identity, received time.Time, done *guestapi.
 // step sets the clock to when the identity was sent, and what has passed since
 // it arrived.
 func (g *Guest) step(id *guestapi.Identity, received time.Time, done *guestapi.IdentityConfirmation) error {
-	now := time.Unix(0, id.UnixNanos).Add(time.Since(received))
-	done.ClockSteppedMS = now.Sub(time.Now().Round(0)).Milliseconds()
+	now := id.UnixNanos + int64(time.Since(received))
+	done.ClockSteppedMS = (now - time.Now().UnixNano()) / int64(time.Millisecond)
 	if err := g.system.setClock(now); err != nil {
 		return err
 	}
@@ -293,37 +331,66 @@ func addEntropy(fd int, b []byte) error {
 }
 
 // setClock steps the wall clock.
-func setClock(now time.Time) error {
-	ts := unix.NsecToTimespec(now.UnixNano())
+func setClock(unixNanos int64) error {
+	ts := unix.NsecToTimespec(unixNanos)
 	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &ts); err != nil {
 		return fmt.Errorf("set the clock: %w", err)
 	}
 	return nil
 }
 
-const sshDir = "/etc/ssh/"
+const (
+	etcDir = "/etc/"
+	sshDir = "/etc/ssh/"
+)
 
 func (g *Guest) writeNames(id *guestapi.Identity) error {
-	if err := g.system.setHostname([]byte(id.Hostname)); err != nil {
+	hostname := g.line(id.Hostname)
+	if err := g.system.setHostname(hostname[:len(hostname)-1]); err != nil {
 		return fmt.Errorf("set the hostname: %w", err)
 	}
-	if err := g.files.place("/etc/hostname", "hostname", g.line(id.Hostname), 0o644); err != nil {
+	if err := g.place("hostname", hostname); err != nil {
 		return err
 	}
-	hosts, err := g.hosts(id.Hostname)
+	hosts, err := g.newHosts(id.Hostname)
 	if err != nil {
 		return err
 	}
-	if err := g.files.place("/etc/hosts", "hosts", hosts, 0o644); err != nil {
+	if err := g.place("hosts", hosts); err != nil {
 		return err
 	}
-	if err := g.files.place("/etc/machine-id", "machine-id", g.line(id.MachineID), 0o644); err != nil {
+	if err := g.place("machine-id", g.line(id.MachineID)); err != nil {
 		return err
 	}
 	if len(id.Nameservers) == 0 {
 		return nil
 	}
-	return g.files.place("/etc/resolv.conf", "resolv.conf", resolvConf(g.buf[:0], id.Nameservers), 0o644)
+	return g.place("resolv.conf", resolvConf(g.buf[:0], id.Nameservers))
+}
+
+// place puts data where programs look for it in /etc: in runEtc, and in the
+// file itself if the tenant put one in the place of the link.
+func (g *Guest) place(name string, data []byte) error {
+	const mode = 0o644
+	opened, err := g.files.open(name, mode)
+	if err != nil {
+		return err
+	}
+	if err := opened.set(data); err != nil {
+		return fmt.Errorf("write %s%s: %w", etcDir, name, err)
+	}
+	if g.isLinked(etcDir, opened) {
+		return nil
+	}
+	return WriteFile(g.files.root+etcDir+name, data, mode)
+}
+
+// isLinked says whether the name in dir is still the link to the file.
+func (g *Guest) isLinked(dir string, opened *file) bool {
+	if g.look || !opened.linked {
+		opened.linked = g.files.isLinked(dir+opened.name, opened.name)
+	}
+	return opened.linked
 }
 
 // line is s with a newline at its end.
@@ -344,46 +411,59 @@ func resolvConf(b []byte, servers []string) []byte {
 
 const defaultHosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
-const maxHosts = 1 << 20
+const (
+	hostsPath = etcDir + "hosts"
+	maxHosts  = 1 << 20
+)
 
-// hosts is the new /etc/hosts.
-func (g *Guest) hosts(hostname string) ([]byte, error) {
-	const path = "/etc/hosts"
-	if !g.files.isLinked(path, "hosts") {
-		old, err := os.ReadFile(g.files.root + path)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, err
-		}
-		return hostsWith(nil, old, hostname), nil
-	}
+// newHosts is the new /etc/hosts.
+func (g *Guest) newHosts(hostname string) ([]byte, error) {
 	opened, err := g.files.open("hosts", 0o644)
 	if err != nil {
 		return nil, err
 	}
-	// The tenant may have written to it.
-	if opened.size, err = unix.Seek(opened.fd, 0, unix.SEEK_END); err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+	var old []byte
+	if g.isLinked(etcDir, opened) {
+		old, err = g.readHosts(opened)
+	} else if old, err = os.ReadFile(g.files.root + hostsPath); errors.Is(err, os.ErrNotExist) {
+		err = nil
 	}
-	if opened.size > maxHosts {
-		return nil, fmt.Errorf("read %s: %w", path, unix.EFBIG)
-	}
-	old, room := g.buf[:len(g.buf)/2], g.buf[len(g.buf)/2:]
-	if opened.size > int64(len(old)) {
-		old = make([]byte, opened.size)
-	}
-	n, err := unix.Pread(opened.fd, old, 0)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, err
 	}
-	return hostsWith(room[:0], old[:n], hostname), nil
+	if !bytes.Equal(old, g.hosts.whole) {
+		g.hosts.kept = withoutOwn(old)
+	}
+	whole := append(g.hosts.whole[:0], g.hosts.kept...)
+	whole = append(append(whole, ownAddress...), '\t')
+	g.hosts.whole = append(append(whole, hostname...), '\n')
+	return g.hosts.whole, nil
+}
+
+// readHosts reads what the tenant may have written to.
+func (g *Guest) readHosts(opened *file) ([]byte, error) {
+	b := g.buf[:]
+	n, err := unix.Pread(opened.fd, b, 0)
+	if err == nil && n == len(b) {
+		b = make([]byte, maxHosts+1)
+		n, err = unix.Pread(opened.fd, b, 0)
+	}
+	if err == nil && n > maxHosts {
+		err = unix.EFBIG
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", hostsPath, err)
+	}
+	opened.size = int64(n)
+	return b[:n], nil
 }
 
 // ownAddress has the guest's own name in /etc/hosts, as Debian's installer has it.
 const ownAddress = "127.0.1.1"
 
-// hostsWith gives the guest's own name its line and leaves what the tenant wrote.
-// The result is appended to b.
-func hostsWith(b, old []byte, hostname string) []byte {
+// withoutOwn is the tenant's part of /etc/hosts.
+func withoutOwn(old []byte) []byte {
+	var b []byte
 	for len(old) > 0 {
 		line := old
 		if i := bytes.IndexByte(old, '\n'); i >= 0 {
@@ -399,19 +479,18 @@ func hostsWith(b, old []byte, hostname string) []byte {
 	if len(b) > 0 && b[len(b)-1] != '\n' {
 		b = append(b, '\n')
 	}
-	b = append(append(b, ownAddress...), '\t')
-	return append(append(b, hostname...), '\n')
+	return b
 }
 
 // writeHostKeys puts the host keys where sshd looks for them. It reads them when
 // it starts; a template whose sshd runs when it is stored restarts it in a hook.
 func (g *Guest) writeHostKeys(keys []guestapi.SSHHostKey) error {
 	for i := range keys {
-		name := "ssh_host_" + keys[i].Type + "_key"
-		if err := g.placeKey(name, keys[i].Private, 0o600); err != nil {
+		public := keyFile(keys[i].Type)
+		if err := g.placeKey(public[:len(public)-len(publicSuffix)], keys[i].Private, 0o600); err != nil {
 			return err
 		}
-		if err := g.placeKey(name+".pub", keys[i].Public, 0o644); err != nil {
+		if err := g.placeKey(public, keys[i].Public, 0o644); err != nil {
 			return err
 		}
 	}
@@ -427,8 +506,12 @@ func (g *Guest) placeKey(name, content string, mode uint32) error {
 	if err := opened.set(g.line(content)); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	if g.files.isLinked(sshDir+name, name) {
+	if g.isLinked(sshDir, opened) {
 		return nil
 	}
-	return link(g.files.root+sshDir+name, g.files.dir+name)
+	if err := link(g.files.root+sshDir+name, g.files.dir+name); err != nil {
+		return err
+	}
+	opened.linked = true
+	return nil
 }

@@ -39,7 +39,7 @@ func (f *fakeSystem) call(name string) error {
 func (f *fakeSystem) system() system {
 	return system{
 		addEntropy:     func([]byte) error { return f.call("entropy") },
-		setClock:       func(t time.Time) error { f.clock = t; return f.call("clock") },
+		setClock:       func(ns int64) error { f.clock = time.Unix(0, ns); return f.call("clock") },
 		setHostname:    func(b []byte) error { f.hostname = string(b); return f.call("hostname") },
 		setGateway:     func(string) error { return f.call("gateway") },
 		cutConnections: func(netip.AddrPort) (int, error) { return 3, f.call("connections") },
@@ -170,6 +170,70 @@ func TestLaterIdentityReplacesTheWhole(t *testing.T) {
 	} {
 		if got := read(t, root+path); got != want {
 			t.Errorf("%s holds %q, want %q", path, got, want)
+		}
+	}
+}
+
+// What nobody changed is not looked at, and whatever changed is.
+func TestWhatChangedIsLookedAt(t *testing.T) {
+	write := func(path, content string) func(*testing.T, string) {
+		return func(t *testing.T, root string) {
+			if err := os.MkdirAll(filepath.Dir(root+path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(root+path, []byte(content), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	replace := func(path string) func(*testing.T, string) {
+		return func(t *testing.T, root string) {
+			write(path+".new", "own\n")(t, root)
+			if err := os.Rename(root+path+".new", root+path); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(t *testing.T, root string)
+		path   string // with what it holds after the next identity
+		want   string
+		calm   bool // there was nothing to look at
+	}{
+		"nothing":                   {func(*testing.T, string) {}, "/etc/hostname", "box-2\n", true},
+		"a file of no concern":      {write("/var/x", "x"), "/etc/hostname", "box-2\n", true},
+		"written through the link":  {write("/etc/hosts", "10.0.0.3 own\n"), "/etc/hosts", "10.0.0.3 own\n127.0.1.1\tbox-2\n", true},
+		"hosts, longer than it was": {write("/etc/hosts", strings.Repeat("10.0.0.3 own\n", 2000)), "/etc/hosts", strings.Repeat("10.0.0.3 own\n", 2000) + "127.0.1.1\tbox-2\n", true},
+		"a file for the link":       {replace("/etc/hostname"), "/etc/hostname", "box-2\n", false},
+		"own hosts":                 {replace("/etc/hosts"), "/etc/hosts", "own\n127.0.1.1\tbox-2\n", false},
+		"an own key":                {replace("/etc/ssh/ssh_host_ed25519_key"), "/etc/ssh/ssh_host_ed25519_key", "SECOND\n", false},
+		"a hook":                    {write(guestapi.HookDir+"/10", "#!/bin/sh\necho $BERTH_HOSTNAME > $0.ran\n"), guestapi.HookDir + "/10.ran", "box-2\n", false},
+	} {
+		for _, times := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s, %d times", name, times), func(t *testing.T) {
+				g, _, root := testGuest(t)
+				id := testIdentity()
+				apply := func() {
+					t.Helper()
+					id.Entropy[0]++
+					if _, err := g.Apply(id, time.Now(), netip.AddrPort{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				apply()
+				apply() // the first one made the keys' links
+				id.Hostname, id.SSHHostKeys[0].Private = "box-2", "SECOND"
+				for range times {
+					c.change(t, root)
+					apply()
+					if g.look == c.calm {
+						t.Errorf("looked: %v", g.look)
+					}
+				}
+				if got := read(t, root+c.path); got != c.want {
+					t.Errorf("%s holds %q, want %q", c.path, got, c.want)
+				}
+			})
 		}
 	}
 }
@@ -439,11 +503,12 @@ func FuzzHosts(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, old []byte) {
-		once := hostsWith(nil, old, "name")
+		with := func(old []byte) []byte { return append(withoutOwn(old), ownAddress+"\tname\n"...) }
+		once := with(old)
 		if !strings.HasSuffix(string(once), "127.0.1.1\tname\n") {
 			t.Errorf("%q lacks the name", once)
 		}
-		if twice := hostsWith(nil, once, "name"); string(twice) != string(once) {
+		if twice := with(once); string(twice) != string(once) {
 			t.Errorf("again: %q, not %q", twice, once)
 		}
 	})

@@ -44,7 +44,9 @@ func (f *Fabric) Dial(ctx context.Context, n, port int) (net.Conn, error) {
 }
 
 // DialUDP returns a socket for datagrams to and from a UDP port of the guest in
-// slot n. Nothing is sent yet, so it does not tell whether anybody listens there.
+// slot n, on the port of the same number of the gateway's: the guest knows its
+// host by it. Nothing is sent yet, so it does not tell whether anybody listens
+// there. While another such socket is open the error is EADDRINUSE.
 func (f *Fabric) DialUDP(ctx context.Context, n, port int) (net.Conn, error) {
 	if err := f.checkDial(n, port); err != nil {
 		return nil, err
@@ -79,6 +81,12 @@ func (f *Fabric) dial(ctx context.Context, n, port, kind int) (net.Conn, error) 
 	})
 	if err != nil {
 		return nil, err
+	}
+	if kind == unix.SOCK_DGRAM {
+		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port}); err != nil {
+			_ = unix.Close(fd)
+			return nil, os.NewSyscallError("bind", err)
+		}
 	}
 	// A descriptor that does not block is registered with the runtime's poller.
 	file := os.NewFile(uintptr(fd), "guest")

@@ -156,6 +156,12 @@ func TestDialUDP(t *testing.T) {
 	buf := make([]byte, 16)
 	n, from, err := l.ReadFrom(buf)
 	check(t, err)
+	if got, want := from.String(), GatewayAddr.String()+":999"; got != want {
+		t.Errorf("from %s, want %s", got, want)
+	}
+	if _, err := f.DialUDP(t.Context(), 0, 999); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("a second one: %v", err)
+	}
 	_, err = l.WriteTo(buf[:n], from)
 	check(t, err)
 	check(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
