@@ -32,6 +32,10 @@ const (
 	// settleTime lets the guest end what it does after the last answer: closing
 	// connections, freeing memory, writing back. Every sandbox would do it again.
 	settleTime = time.Second
+	// restTime then lets it go idle after a last identity, for which it did what
+	// had become due meanwhile: every sandbox would do that, too, before anything
+	// else.
+	restTime = 50 * time.Millisecond
 )
 
 // bake boots a build's guest once and stores it.
@@ -120,8 +124,18 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 		return err
 	}
 	m.OpenConnections = health.Connections
+	if err := pause(ctx, settleTime); err != nil {
+		return err
+	}
+	if err := b.identity(ctx, d.Name, nil); err != nil {
+		return err
+	}
+	return pause(ctx, restTime)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
 	select {
-	case <-time.After(settleTime):
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

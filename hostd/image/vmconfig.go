@@ -31,7 +31,7 @@ func layerID(i int) string { return "layer" + strconv.Itoa(i) }
 // reboot=t and panic=-1 end the VM when the guest ends; the 8042 and the other
 // serial ports are not probed for.
 const cmdline = "console=ttyS0 quiet loglevel=4 reboot=t panic=-1 mitigations=off init_on_alloc=0 " +
-	"psi=0 nosoftlockup noautogroup audit=0 lsm=landlock,yama tsc=reliable no_timer_check " +
+	"hardened_usercopy=off psi=0 nosoftlockup noautogroup audit=0 lsm=landlock,yama tsc=reliable no_timer_check " +
 	"8250.nr_uarts=1 i8042.noaux i8042.nokbd i8042.nopnp random.trust_cpu=on cryptomgr.notests"
 
 // VM is what of a VM's configuration is one sandbox's own.
