@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -28,7 +29,7 @@ func (c *tenant) forkTree(t *testing.T, parent string, n int, metadata string) *
 	if metadata != "" {
 		in.Metadata = api.Object(metadata)
 	}
-	tree, err := c.ForkTree(t.Context(), parent, in, "")
+	tree, err := c.ForkTree(t.Context(), parent, in, rand.Text())
 	if err != nil {
 		t.Fatalf("fork-tree of %d: %v", n, err)
 	}
@@ -43,7 +44,7 @@ func (c *tenant) forkTree(t *testing.T, parent string, n int, metadata string) *
 
 func (c *tenant) fork(t *testing.T, parent string, in api.Fork) *api.Forked {
 	t.Helper()
-	forked, err := c.Fork(t.Context(), parent, in, "")
+	forked, err := c.Fork(t.Context(), parent, in, rand.Text())
 	if err != nil {
 		t.Fatalf("fork %+v: %v", in, err)
 	}

@@ -41,6 +41,8 @@ func newTenant(t *testing.T, suffix ...string) *tenant {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A machine whose processors are taken elects now and then.
+	client.Patience = 20 * time.Second
 	t.Cleanup(client.Close)
 	return &tenant{Client: client, token: token, jwt: jwt}
 }

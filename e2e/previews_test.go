@@ -135,11 +135,24 @@ func (c *tenant) serves(t *testing.T, id string, port int, after string) {
 	c.exec(t, id, fmt.Sprintf("setsid sh -c 'sleep %s; exec python3 /site.py %d' </dev/null >/site.log 2>&1 &", after, port))
 }
 
+// isServed waits until the site is up, longer than a preview does.
+func (c *tenant) isServed(t *testing.T, id string, port int) {
+	t.Helper()
+	client := browser(t, 0)
+	eventually(t, time.Minute, "the site is served", func(context.Context) error {
+		if got := visitWithin(t, 30*time.Second, client, "http://"+previewHost(port, id)+"/"); got.status != 200 {
+			return fmt.Errorf("status %d: %s", got.status, got.body)
+		}
+		return nil
+	})
+}
+
 func TestPreviewsThroughEveryReplica(t *testing.T) {
 	c := newTenant(t)
 	c.knownEverywhere(t)
 	s := c.create(t)
 	c.serves(t, s.ID, 8080, "0")
+	c.isServed(t, s.ID, 8080)
 	for i := range theStack.URLs {
 		t.Run(fmt.Sprintf("replica %d", i+1), func(t *testing.T) { c.seesTheSite(t, s, i) })
 	}

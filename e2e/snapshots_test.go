@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io/fs"
 	"os"
@@ -16,7 +17,7 @@ import (
 
 func (c *tenant) snapshot(t *testing.T, id, name string) *api.Snapshot {
 	t.Helper()
-	snap, err := c.CreateSnapshot(t.Context(), id, api.CreateSnapshot{Name: name}, "")
+	snap, err := c.CreateSnapshot(t.Context(), id, api.CreateSnapshot{Name: name}, rand.Text())
 	if err != nil {
 		t.Fatalf("snapshot: %v", err)
 	}

@@ -69,9 +69,13 @@ func (a *app) client(credentials ...string) (*api.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.UserAgent = "berth/" + version
+	c.UserAgent, c.Patience = "berth/"+version, electionTime
 	return c, nil
 }
+
+// electionTime is for how long a command waits for a leader: several times what
+// an election takes.
+const electionTime = 10 * time.Second
 
 // baseURLs are the replicas to call, BERTH_URL first.
 func (a *app) baseURLs() []string {

@@ -30,6 +30,10 @@ type Client struct {
 	UserAgent string
 	// RequestID, when set, names each call; the service makes up a name otherwise.
 	RequestID func() string
+	// Patience is for how long a call that may be sent twice is tried again while
+	// every replica says that there is no leader, which an election takes a second
+	// or so to change. Zero: all replicas are asked once.
+	Patience time.Duration
 
 	http *http.Client
 	urls []*url.URL
@@ -120,6 +124,24 @@ func join(segments []string) string {
 // do sends the call to one replica after the other until one answers. The
 // caller closes the body of the response, whose status is below 400.
 func (c *Client) do(ctx context.Context, cl call) (*http.Response, error) {
+	for until := time.Now().Add(c.Patience); ; {
+		resp, err := c.round(ctx, cl)
+		if err == nil || !cl.safe || StatusOf(err) != http.StatusServiceUnavailable || time.Now().After(until) {
+			return resp, err
+		}
+		select {
+		case <-time.After(retryPause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// retryPause is a part of what an election takes.
+const retryPause = 300 * time.Millisecond
+
+// round asks each replica once at most.
+func (c *Client) round(ctx context.Context, cl call) (*http.Response, error) {
 	first := int(c.last.Load())
 	requestID := ""
 	if c.RequestID != nil {

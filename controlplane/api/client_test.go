@@ -154,6 +154,33 @@ func TestFailOverComesRound(t *testing.T) {
 	}
 }
 
+func TestPatience(t *testing.T) {
+	electing := func(rounds int32) *Client {
+		var asked atomic.Int32
+		r := newReplica(t, func(w http.ResponseWriter, req *http.Request) {
+			if asked.Add(1) <= rounds {
+				answer(503, `{"error":"control plane unavailable"}`)(w, req)
+				return
+			}
+			answer(200, `{}`)(w, req)
+		})
+		c := newClient(t, r.URL)
+		c.Patience = time.Minute
+		return c
+	}
+	if _, err := electing(2).GetSandbox(context.Background(), "a"); err != nil {
+		t.Errorf("after an election: %v", err)
+	}
+	if _, err := electing(1).CreateSandbox(context.Background(), CreateSandbox{}, ""); StatusOf(err) != 503 {
+		t.Errorf("a call that may not be sent twice: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := electing(1<<30).GetSandbox(ctx, "a"); StatusOf(err) != 503 {
+		t.Errorf("a caller that waits no longer: %v", err)
+	}
+}
+
 func TestCancelledCallIsNotTriedElsewhere(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	first := newReplica(t, func(_ http.ResponseWriter, r *http.Request) {

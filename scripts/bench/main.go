@@ -130,6 +130,7 @@ func measureStack(ctx context.Context, r *results, o options) (err error) {
 		return err
 	}
 	defer c.Close()
+	c.Patience = 0 // an election's length is measured
 	return measureParts(ctx, &bench{s: s, c: c, r: r}, o)
 }
 

@@ -64,6 +64,7 @@ func (s *Stack) NewToken(ctx context.Context, subject string) (jwt, token string
 		return "", "", err
 	}
 	defer client.Close()
+	client.Patience = electionTime
 	created, err := client.CreateToken(ctx, "devstack")
 	if err != nil {
 		return "", "", fmt.Errorf("create an API key for %s: %w", subject, err)
@@ -72,12 +73,23 @@ func (s *Stack) NewToken(ctx context.Context, subject string) (jwt, token string
 }
 
 // Client speaks the public API with the stack's API key, through every replica.
-func (s *Stack) Client() (*api.Client, error) { return api.NewClient(nil, s.Token, s.URLs...) }
+func (s *Stack) Client() (*api.Client, error) { return s.client(s.Token) }
 
 // Admin speaks the public API as the operator, through every replica.
-func (s *Stack) Admin() (*api.Client, error) {
-	return api.NewClient(nil, s.AdminToken, s.URLs...)
+func (s *Stack) Admin() (*api.Client, error) { return s.client(s.AdminToken) }
+
+func (s *Stack) client(token string) (*api.Client, error) {
+	c, err := api.NewClient(nil, token, s.URLs...)
+	if err != nil {
+		return nil, err
+	}
+	c.Patience = electionTime
+	return c, nil
 }
+
+// electionTime is for how long calls wait for a leader. On a machine whose
+// processors are taken it is several times what an election needs.
+const electionTime = 20 * time.Second
 
 // WriteEnv writes what a shell needs to use the stack; only root may read it.
 func (s *Stack) WriteEnv(path string) error {
