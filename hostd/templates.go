@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -295,9 +296,6 @@ func (b *builder) lease(ctx context.Context) (image.Lease, error) {
 }
 
 func (b *builder) open(ctx context.Context) error {
-	if err := os.MkdirAll(b.cfg.RunDir, 0o711); err != nil {
-		return err
-	}
 	lock, err := b.turn(ctx, filepath.Join(b.cfg.RunDir, "build.lock"))
 	if err != nil {
 		return err
@@ -323,15 +321,28 @@ func (b *builder) open(ctx context.Context) error {
 	return nil
 }
 
-// turn waits until no other hostd builds templates for this host.
+// turn waits until no other hostd builds templates for this host. Whoever is
+// done removes the lock and its directory: they are made again for each try.
 func (b *builder) turn(ctx context.Context, path string) (*os.File, error) {
-	for said := false; ; said = true {
+	for said := false; ; {
+		if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
+			return nil, err
+		}
 		lock, err := lockFile(path)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return lock, err
+		switch {
+		case err == nil && isAt(lock, path):
+			return lock, nil
+		case err == nil: // it was removed between our open and our lock
+			lock.Close()
+			continue
+		case errors.Is(err, fs.ErrNotExist): // as was its directory
+			continue
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, err
 		}
 		if !said {
 			b.log.Warn("another hostd builds a template for this host; waiting until it is done", "lock", path)
+			said = true
 		}
 		select {
 		case <-ctx.Done():
@@ -339,6 +350,16 @@ func (b *builder) turn(ctx context.Context, path string) (*os.File, error) {
 		case <-time.After(lockPause):
 		}
 	}
+}
+
+// isAt reports whether an open file is the one that its path names now.
+func isAt(f *os.File, path string) bool {
+	here, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(here, there)
 }
 
 const lockPause = 200 * time.Millisecond
