@@ -65,15 +65,7 @@ func newHost(t testing.TB) *host {
 		must(t, os.Chmod(d, 0o755))
 	}
 	ca.WriteDir(t, filepath.Join(dir, "pki"), "host:"+agentID)
-	h := &host{t: t, bin: filepath.Join(dir, "bin"), data: filepath.Join(dir, "data"), log: filepath.Join(dir, "hostd.log")}
-	// The daemon is built from the source at hand. Engine and agent are the
-	// stack's, if it was built: with others the template would be made anew.
-	build := exec.Command("go", "build", "-o", h.bin+"/", "./cmd/hostd", "./cmd/chvemu", "./cmd/guestd")
-	build.Dir = root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
+	h := &host{t: t, bin: programs(t, root), data: filepath.Join(dir, "data"), log: filepath.Join(dir, "hostd.log")}
 	leader := h.serveLeader(ca)
 	listen := freePort(t)
 	h.env = append(os.Environ(),
@@ -100,6 +92,43 @@ func newHost(t testing.TB) *host {
 		}
 	})
 	return h
+}
+
+// programs builds the daemon from the source at hand, once for all tests. Engine
+// and agent are the stack's, if it was built: with others the template would be
+// made anew.
+func programs(t testing.TB, root string) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "berth-hostd-test-"); built.err != nil {
+			return
+		}
+		if built.err = os.Chmod(built.dir, 0o755); built.err != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-o", built.dir+"/", "./cmd/hostd", "./cmd/chvemu", "./cmd/guestd")
+		build.Dir = root
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("build: %w\n%s", err, out)
+		}
+	})
+	must(t, built.err)
+	return built.dir
+}
+
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
 }
 
 // serveLeader takes heartbeats.
