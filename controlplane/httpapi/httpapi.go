@@ -107,7 +107,7 @@ type API struct {
 	log     *slog.Logger
 	engine  *gin.Engine
 	metrics *metrics
-	openapi []byte // the document, ready to send
+	openapi func() ([]byte, error) // theDocument
 }
 
 var releaseMode sync.Once // gin's mode is a global of the process
@@ -119,17 +119,12 @@ func New(cfg Config) (*API, error) {
 	}
 	releaseMode.Do(func() { gin.SetMode(gin.ReleaseMode) })
 	cfg.Version.API = api.Version
-	a := &API{cfg: cfg, log: cfg.Logger, engine: gin.New()}
+	a := &API{cfg: cfg, log: cfg.Logger, engine: gin.New(), openapi: theDocument}
 
 	var err error
 	if a.metrics, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("httpapi: register metrics: %w", err)
 	}
-	doc, err := theDocument()
-	if err != nil {
-		return nil, fmt.Errorf("httpapi: build the OpenAPI document: %w", err)
-	}
-	a.openapi = doc
 
 	e := a.engine
 	// A path is matched as it was sent, so that an id with an escaped slash

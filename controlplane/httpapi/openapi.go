@@ -18,7 +18,9 @@ import (
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
-// theDocument is that of the API's routes, which are the same in every API.
+// theDocument is that of the API's routes, which are the same in every API. It
+// is built when it is first asked for: that takes a third of a second, for which
+// no replica waits that starts.
 var theDocument = sync.OnceValues(func() ([]byte, error) { return document(routes()) })
 
 // document builds the OpenAPI 3.1 document of the routes.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -27,6 +28,10 @@ func (a *API) showMetrics(c *gin.Context) error {
 }
 
 func (a *API) showOpenAPI(c *gin.Context) error {
-	writeBytes(c, http.StatusOK, "application/json; charset=utf-8", a.openapi)
+	doc, err := a.openapi()
+	if err != nil {
+		return fmt.Errorf("build the OpenAPI document: %w", err)
+	}
+	writeBytes(c, http.StatusOK, "application/json; charset=utf-8", doc)
 	return nil
 }
