@@ -297,7 +297,7 @@ func TestRandomNumbersDiffer(t *testing.T) {
 // waiting starts a command that tells its process number and waits.
 func (w *warm) waiting(code string) (cmd *exec.Cmd, pid int) {
 	w.t.Helper()
-	cmd = w.command(w.client, "-c", code+"\nimport os, signal; print(os.getpid(), flush=True)\nwhile True: signal.pause()")
+	cmd = w.command(w.client, "-c", code+"\nimport os, time; print(os.getpid(), flush=True)\nwhile True: time.sleep(0.1)")
 	out, err := cmd.StdoutPipe()
 	must(w.t, err)
 	must(w.t, cmd.Start())
