@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
+	"time"
 )
 
 // Prepare makes what stacks share and keep: the guest kernel and the base
@@ -30,6 +32,9 @@ func Prepare(ctx context.Context, o Options, kernelOnly bool, w io.Writer) error
 	cmd := exec.CommandContext(ctx, o.bin("hostd"), o.bakeArgs()...)
 	cmd.Env = o.bakeEnv()
 	cmd.Stdout, cmd.Stderr = w, w
+	// It removes its guest and its network before it ends.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("build templates: %w", err)
 	}
