@@ -25,6 +25,7 @@ func TestTypeScriptClient(t *testing.T) { testClient(t, "typescript") }
 const clientTime = 10 * time.Minute
 
 func testClient(t *testing.T, which string) {
+	t.Parallel()
 	root, err := stack.FindRoot()
 	if err != nil {
 		t.Fatal(err)

@@ -406,6 +406,7 @@ func TestTreeOfTrees(t *testing.T) {
 }
 
 func TestColdFork(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	parent := c.make(t, api.CreateSandbox{Metadata: api.Object(`{"mine":1}`), Env: api.StringMap{"KEPT": "yes"}})
 	// What was written and not synced is the parent's own, and in the child.

@@ -34,6 +34,7 @@ import (
 const allowedRegistries = "127.0.0.1"
 
 func TestTemplateFromAnImage(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	c.knownEverywhere(t)
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))

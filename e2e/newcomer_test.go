@@ -59,6 +59,7 @@ func TestSandboxThroughEachReplica(t *testing.T) {
 }
 
 func TestBaseTemplateHasWhatItPromises(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	sandbox := c.create(t)
 	out := c.exec(t, sandbox.ID, `set -e
@@ -85,6 +86,7 @@ df --output=used -BM / | tail -n 1 | tr -dc 0-9
 }
 
 func TestExecKeepsStreamsAndCodesApart(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	id := c.create(t).ID
 	cases := []struct {
@@ -119,6 +121,7 @@ func TestExecKeepsStreamsAndCodesApart(t *testing.T) {
 }
 
 func TestExecTimeoutKillsTheWholeGroup(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	id := c.create(t).ID
 	began := time.Now()
@@ -137,6 +140,7 @@ func TestExecTimeoutKillsTheWholeGroup(t *testing.T) {
 // Two sandboxes come from one stored memory, and yet share nothing that should
 // be a guest's own.
 func TestRestoredSandboxesAreNotTwins(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	a, b := c.create(t), c.create(t)
 	const facts = `hostname

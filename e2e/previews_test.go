@@ -332,6 +332,7 @@ func TestPreviewsWakeAndWait(t *testing.T) {
 }
 
 func TestPrivatePreviews(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	s := c.make(t, api.CreateSandbox{Preview: api.PreviewToken})
 	c.serves(t, s.ID, 8080, "0")

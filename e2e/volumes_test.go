@@ -35,6 +35,7 @@ func at(name, path string) []api.VolumeMount {
 }
 
 func TestVolumeOutlivesItsSandboxes(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	v := c.volume(t, "data", 256)
 	if v.Name != "data" || v.SizeMB != 256 || v.AgentID == "" || v.AttachedTo != nil {
