@@ -235,6 +235,8 @@ func TestAfterAReboot(t *testing.T) {
 	if got := w.VMM(idA).Memory(); got != "booted" || string(raw) != "kept" {
 		t.Errorf("persistent box: memory %q, disk %q", got, raw)
 	}
+	// It is told after the box has its status.
+	await(t, func() bool { return len(d.events.Of(idA)) > 0 }, nil)
 	ev := d.events.Of(idA)
 	if len(ev) != 1 || ev[0].Type != hostapi.EventRunning || ev[0].Metadata["boot_mode"] != "cold" || ev[0].Metadata["recovered"] != true {
 		t.Errorf("events = %+v", ev)
