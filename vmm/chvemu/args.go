@@ -89,7 +89,9 @@ func (c *commandLine) base(cfg *vmConfig, mem ram, accel string) {
 	default:
 		// The translation cache is most of what a machine costs beyond its RAM.
 		// Without five-level page tables: each cold page costs a walk in software.
-		c.add("-accel", "tcg,thread=multi,tb-size=32", "-cpu", "max,la57=off")
+		// Without "enhanced rep movsb": kernels clear and copy pages by it where it is
+		// there, byte by byte.
+		c.add("-accel", "tcg,thread=multi,tb-size=32", "-cpu", "max,la57=off,erms=off")
 	}
 	c.add("-smp", fmt.Sprintf("cpus=%d,maxcpus=%d", cfg.CPUs.BootVCPUs, cfg.CPUs.BootVCPUs))
 	c.add("-m", fmt.Sprintf("size=%dk", mem.size>>10))

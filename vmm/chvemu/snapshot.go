@@ -18,7 +18,7 @@ const (
 // stateFormat is the version of state.json, and of the machine that it is the
 // state of: 2 has a CPU without five-level page tables, and a network device
 // that does not have its guest announce itself.
-const stateFormat = 2
+const stateFormat = 3
 
 // savedState is state.json: the machine without its RAM, and what must be the
 // same for it to be restored.
