@@ -72,7 +72,7 @@ test: ## every test: unit with -race, conformance, end-to-end (root; about half 
 	@$(MAKE) --no-print-directory build
 	@scripts/beside scripts/phase "compile the unit tests" bash -c 'go list -race -test -export $(UNIT) >/dev/null' \
 	  -- scripts/phase "template base" bin/devstack prepare
-	@scripts/beside scripts/phase "the other templates" bin/devstack prepare --template $(E2E_TEMPLATES) \
+	@scripts/beside scripts/phase "the other templates" nice bin/devstack prepare --template $(E2E_TEMPLATES) \
 	  -- scripts/phase unit BERTH_TEST_ROOT=1 $(UNIT_TEST) $(UNIT)
 	@scripts/phase e2e BERTH_TEST_ROOT=1 $(E2E_TEST) ./e2e/...
 
