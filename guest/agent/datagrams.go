@@ -98,7 +98,7 @@ func (d *datagrams) serve(own take) error {
 		}
 		if err != nil {
 			// The second: an answer met nobody any more.
-			if err == unix.EINTR || err == unix.ECONNREFUSED {
+			if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ECONNREFUSED) {
 				continue
 			}
 			return fmt.Errorf("read datagram: %w", err)

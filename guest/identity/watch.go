@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"errors"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,7 @@ func (w *watch) again() {
 	const names = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE | unix.IN_MOVE_SELF | unix.IN_DELETE_SELF
 	for _, dir := range w.dirs {
 		_, err := unix.InotifyAddWatch(w.fd, dir, names|unix.IN_ONLYDIR|unix.IN_ONESHOT)
-		if err != nil && err != unix.ENOENT && err != unix.ENOTDIR {
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
 			_ = unix.Close(w.fd)
 			w.fd = -1
 			return
