@@ -98,11 +98,15 @@ func New(cfg Config) *Edge {
 			MaxResponseHeaderBytes: maxHeaderBytes,
 			DisableCompression:     true, // what the program sends is what the client gets
 		}},
-		FlushInterval: -1, // what comes in pieces goes on in pieces
-		ErrorLog:      slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
-		Rewrite:       rewrite,
+		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		Rewrite:  rewrite,
 		ModifyResponse: func(resp *http.Response) error {
-			attemptOf(resp.Request.Context()).begun.Store(true)
+			a := attemptOf(resp.Request.Context())
+			a.begun.Store(true)
+			// The proxy itself sends at once what has no length.
+			if resp.ContentLength > 0 {
+				resp.Body = &inPieces{ReadCloser: resp.Body, to: a.to}
+			}
 			return nil
 		},
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
@@ -169,7 +173,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, name Name) {
 			}
 			continue
 		}
-		a := &attempt{target: to, name: name}
+		a := &attempt{target: to, name: name, to: http.NewResponseController(w)}
 		ctx, cancel := context.WithCancel(context.WithValue(r.Context(), attemptKey{}, a))
 		out := r.WithContext(ctx)
 		out.Body = body.again()
@@ -380,10 +384,26 @@ func (e *Edge) find(n Name) (target, situation) {
 type attempt struct {
 	target target
 	name   Name
+	to     *http.ResponseController
 	err    error
 
 	begun   atomic.Bool // a response has begun
 	stopped atomic.Bool // it was given up: the sandbox had stopped
+}
+
+// inPieces has what came of a response go on before more of it is waited for. A
+// response that has come whole goes on in one write.
+type inPieces struct {
+	io.ReadCloser
+	to *http.ResponseController
+}
+
+// Read implements io.Reader.
+func (p *inPieces) Read(b []byte) (int, error) {
+	if l, ok := p.ReadCloser.(*laneBody); !ok || !l.come() {
+		_ = p.to.Flush() // an error is the next write's, too
+	}
+	return p.ReadCloser.Read(b)
 }
 
 type attemptKey struct{}

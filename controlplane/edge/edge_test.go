@@ -377,6 +377,41 @@ func TestFollowerSendsWhatItCannotSettleToTheLeader(t *testing.T) {
 	}
 }
 
+// What has come of a response goes on, also where more of it is announced.
+func TestResponseInPieces(t *testing.T) {
+	r := newRig(t)
+	more := make(chan struct{})
+	r.serve(80, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Length", "8")
+		for i, part := range []string{"", "half", "rest"} {
+			if i > 0 {
+				<-more
+			}
+			_, _ = io.WriteString(w, part)
+			w.(http.Flusher).Flush()
+		}
+	}))
+	for _, method := range []string{"GET", "POST"} { // by a lane, and by the transport
+		req, err := http.NewRequestWithContext(t.Context(), method, r.front.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = fmt.Sprintf("80-%s.%s", box, suffix)
+		resp, err := r.front.Client().Do(req) // the head comes before the first half
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"half", "rest"} {
+			more <- struct{}{}
+			got := make([]byte, 4)
+			if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != want {
+				t.Errorf("%s: got %q, %v, want %q", method, got, err, want)
+			}
+		}
+		resp.Body.Close()
+	}
+}
+
 func TestWebSocketAndEventStream(t *testing.T) {
 	r := newRig(t)
 	next := make(chan string)

@@ -187,6 +187,9 @@ func (b *laneBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// come reports whether the next Read waits for nothing.
+func (b *laneBody) come() bool { return b.lane == nil || b.lane.in.Buffered() > 0 }
+
 // Close implements io.Closer. A body that was not read to its end takes its
 // connection with it.
 func (b *laneBody) Close() error {
