@@ -114,13 +114,20 @@ func (c *commandLine) memory(mem ram) {
 }
 
 // payload adds the kernel. A machine that is restored has it in its RAM.
-func (c *commandLine) payload(p *payloadConfig) {
+func (c *commandLine) payload(p *payloadConfig, accel string) {
 	c.add("-kernel", *p.Kernel)
 	if p.Initramfs != nil {
 		c.add("-initrd", *p.Initramfs)
 	}
+	var line string
 	if p.Cmdline != nil {
-		c.add("-append", *p.Cmdline)
+		line = *p.Cmdline
+	}
+	if accel == accelTCG {
+		line = withTSC(line, cpuinfoPath)
+	}
+	if line != "" {
+		c.add("-append", line)
 	}
 }
 

@@ -58,7 +58,7 @@ func (v *VMM) start() *fault {
 	if f := checkPayload(cfg.Payload); f != nil {
 		return f
 	}
-	p.line.payload(cfg.Payload)
+	p.line.payload(cfg.Payload, v.accel)
 	return v.launch(p)
 }
 
