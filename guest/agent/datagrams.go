@@ -122,10 +122,14 @@ func (d *datagrams) send() {
 	if !d.peer.IsValid() {
 		to = &d.from
 	}
-	for range 2 {
+	for range 3 {
 		_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(d.fd), uintptr(unsafe.Pointer(unsafe.SliceData(d.answer))),
 			uintptr(len(d.answer)), 0, uintptr(unsafe.Pointer(to)), unix.SizeofSockaddrInet4)
-		if errno != unix.ECONNREFUSED { // of an answer before
+		switch errno {
+		case unix.ECONNREFUSED: // of an answer before
+		case unix.EMSGSIZE: // a refusal with a hook's output
+			_ = unix.SetsockoptInt(d.fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
+		default:
 			return
 		}
 	}

@@ -3,12 +3,18 @@ package agent
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
@@ -104,6 +110,66 @@ func TestAnswerThatMeetsNobody(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(answer[:n]), call) {
 		t.Errorf("answered %q, %v", answer[:n], err)
 	}
+}
+
+// A refusal that is longer than a packet comes all the same.
+func TestLongAnswer(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root for a network namespace")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with its namespace
+		if err := longAnswer(strings.Repeat("x", 4<<10)); err != nil {
+			t.Error(err)
+		}
+	}()
+	<-done
+}
+
+func longAnswer(answer string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(netlink.LinkSetMTU(lo, 1500), netlink.LinkSetUp(lo)); err != nil {
+		return err
+	}
+	local := netip.MustParseAddr("127.0.0.1")
+	d, err := listenDatagrams(netip.AddrPortFrom(local, 999), netip.Addr{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(d.fd)
+	caller, err := net.DialUDP("udp4", nil, &net.UDPAddr{IP: local.AsSlice(), Port: 999})
+	if err != nil {
+		return err
+	}
+	defer caller.Close()
+	if _, err := caller.Write([]byte("?")); err != nil {
+		return err
+	}
+	if _, err := d.receive(); err != nil {
+		return err
+	}
+	d.answer = []byte(answer)
+	d.send()
+	if err := caller.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	got := make([]byte, 2*len(answer))
+	n, err := caller.Read(got)
+	if err == nil && string(got[:n]) != answer {
+		err = fmt.Errorf("%d bytes came, want %d", n, len(answer))
+	}
+	return err
 }
 
 func TestBadDatagrams(t *testing.T) {
