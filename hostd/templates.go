@@ -325,6 +325,9 @@ func (b *builder) open(ctx context.Context) error {
 // done removes the lock and its directory: they are made again for each try.
 func (b *builder) turn(ctx context.Context, path string) (*os.File, error) {
 	for said := false; ; {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 			return nil, err
 		}
