@@ -32,8 +32,14 @@ UNSTAMPED := guestd chvemu
 # Packages whose tests need nothing but the machine's own CPU and memory. The
 # tests in them that need more skip themselves unless BERTH_TEST_ROOT=1.
 GO_TEST := go test -timeout 15m
-E2E_TEST := go test -timeout 40m -count=1
-# Made ahead: beside the tests they would take the processor from them.
+# The longest come first, so that they do not run alone at the end.
+UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server ./raftstore ./controlplane/flows/fork \
+  $$(go list ./... | grep -v /e2e)
+# Most packages wait more than they compute, and a guest has one CPU: two
+# packages for each CPU keep it busy, and of the end-to-end tests that share the
+# stack one more than there are CPUs.
+UNIT_TEST := $(GO_TEST) -race -p $(shell echo $$((2 * $$(nproc))))
+E2E_TEST := go test -timeout 40m -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
 E2E_TEMPLATES := base,python,node
 
 .PHONY: help
@@ -64,8 +70,10 @@ build: ## build every program into bin/
 test: ## every test: unit with -race, conformance, end-to-end (root; about half an hour on 2 cores)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
-	@bin/devstack prepare --template $(E2E_TEMPLATES)
-	@scripts/phase unit BERTH_TEST_ROOT=1 $(GO_TEST) -race $$(go list ./... | grep -v '/e2e')
+	@scripts/beside scripts/phase "compile the unit tests" bash -c 'go list -race -test -export $(UNIT) >/dev/null' \
+	  -- scripts/phase "template base" bin/devstack prepare
+	@scripts/beside scripts/phase "the other templates" nice bin/devstack prepare --template $(E2E_TEMPLATES) \
+	  -- scripts/phase unit BERTH_TEST_ROOT=1 $(UNIT_TEST) $(UNIT)
 	@scripts/phase e2e BERTH_TEST_ROOT=1 $(E2E_TEST) ./e2e/...
 
 .PHONY: unit

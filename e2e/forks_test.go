@@ -375,6 +375,7 @@ func (c *tenant) promotes(t *testing.T, parent string, tree *api.ForkedTree) {
 }
 
 func TestTreeOfTrees(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	root := c.create(t)
 	c.exec(t, root.ID, survivor)
@@ -402,7 +403,6 @@ func TestTreeOfTrees(t *testing.T) {
 	moved(t, api.SandboxHibernated)(c.HibernateSandbox(t.Context(), parent))
 	c.livesOn(t, parent, asked+2)
 	c.livesOn(t, root.ID, 2)
-	c.agrees(t, 20*time.Second)
 }
 
 func TestColdFork(t *testing.T) {
@@ -443,6 +443,7 @@ func TestColdFork(t *testing.T) {
 // The warm fork's child stands where the parent stood: same address, same
 // connections. The parent waits, and goes on in a place of its own.
 func TestWarmFork(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	parent := c.create(t)
 	server := listenOutside(t)
@@ -534,5 +535,4 @@ setsid python3 /talk.py </dev/null >/dev/null 2>&1 &`, outsideAddr, server.Addr(
 	if count(events, "warmfork.staged") != 1 || count(events, "sandbox.paused") != 1 || count(events, "sandbox.resumed") != 1 {
 		t.Errorf("the parent's events: %v", typesOf(events))
 	}
-	c.agrees(t, 20*time.Second)
 }

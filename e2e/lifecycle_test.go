@@ -128,6 +128,7 @@ func TestEveryMoveOfTheStateTable(t *testing.T) {
 }
 
 func TestConcurrentWakesAreOne(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	c.knownEverywhere(t)
 	s := c.create(t)

@@ -288,6 +288,7 @@ func (c *tenant) seesTheSite(t *testing.T, s *api.Sandbox, replica int) {
 }
 
 func TestPreviewsWakeAndWait(t *testing.T) {
+	t.Parallel()
 	c := newTenant(t)
 	c.knownEverywhere(t)
 	s := c.create(t)
