@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,9 @@ var ErrNotFound = errors.New("no such cgroup")
 // Limits bound one group. Zero leaves a resource without a limit.
 type Limits struct {
 	// CPUs is CPU time a second of time, in CPUs. What was left unused may be
-	// saved up to one period of 100 ms and used in a burst.
+	// saved up to one period of 100 ms and used in a burst. It is also the
+	// group's weight: where there is less than all want, each gets its part of
+	// what it is allowed.
 	CPUs float64
 	// MemoryBytes bounds memory and the page cache that is charged to the
 	// group: see MemoryLimit.
@@ -40,6 +43,16 @@ type Limits struct {
 
 // cpuPeriod is the kernel's default period of the CPU quota.
 const cpuPeriod = 100 * time.Millisecond
+
+// weight is what the kernel is told for so many CPUs: its own default for one,
+// and within its bounds. All groups of a host together weigh as much as the
+// machine's CPUs, so that beside its other work they are not taken for one.
+func weight(cpus float64, one, most int64) string {
+	if cpus == 0 {
+		cpus = 1
+	}
+	return strconv.FormatInt(min(max(int64(cpus*float64(one)), 1), most), 10)
+}
 
 // quota is the CPU time a period. The kernel takes no less than 1 ms.
 func (l Limits) quota() time.Duration {

@@ -69,6 +69,9 @@ func TestGroupHoldsItsProcessesAndGoes(t *testing.T) {
 		check(t, err)
 		return s.MemoryBytes > 0 && s.CPU > 0 && s.PIDs >= 1 && s.OOMKills == 0
 	})
+	if got, want := weightOf(t, tree, "box1"), map[bool]string{true: "150", false: "1536"}[tree.h.unified()]; got != want {
+		t.Errorf("one and a half CPUs weigh %s, want %s", got, want)
+	}
 	// Another daemon finds it again, and may change its limits.
 	again, err := Open(Config{Host: "t1", Base: base}, quiet())
 	check(t, err)
@@ -96,6 +99,20 @@ func TestGroupHoldsItsProcessesAndGoes(t *testing.T) {
 	if _, err := g.Stats(); !errors.Is(err, ErrNotFound) {
 		t.Errorf("Stats after Remove: %v", err)
 	}
+}
+
+// weightOf reads what the kernel took for a group's weight.
+func weightOf(t *testing.T, tree *Tree, id string) string {
+	t.Helper()
+	for _, root := range tree.h.roots() {
+		for _, file := range []string{"cpu.weight", "cpu.shares"} {
+			if path := filepath.Join(root, tree.host, id, file); exists(path) {
+				return content(t, path)
+			}
+		}
+	}
+	t.Fatal("the group has no weight")
+	return ""
 }
 
 func TestAddMovesAProcess(t *testing.T) {

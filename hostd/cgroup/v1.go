@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -57,8 +58,12 @@ func (h *v1) prepare(host string) error {
 			return err
 		}
 	}
-	return nil
+	root, all := filepath.Join(h.dirOf["cpu"], h.base), sharesV1(float64(runtime.NumCPU()))
+	return errors.Join(write(root, "cpu.shares", all), write(filepath.Join(root, host), "cpu.shares", all))
 }
+
+// sharesV1 is the value of cpu.shares: 1024 by default, at most 2^18.
+func sharesV1(cpus float64) string { return weight(cpus, 1024, 1<<18) }
 
 // dir picks the controller's directory out of a group's.
 func (h *v1) dir(dirs []string, controller string) string {
@@ -74,6 +79,7 @@ func (h *v1) limit(dirs []string, l Limits) error {
 	}
 	// The kernel refuses a burst above the quota, so it is cleared first.
 	return errors.Join(
+		write(cpu, "cpu.shares", sharesV1(l.CPUs)),
 		writeIfThere(cpu, "cpu.cfs_burst_us", "0"),
 		write(cpu, "cpu.cfs_period_us", strconv.FormatInt(cpuPeriod.Microseconds(), 10)),
 		write(cpu, "cpu.cfs_quota_us", strconv.FormatInt(quota, 10)),

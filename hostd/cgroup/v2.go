@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,9 +108,15 @@ func (h *v2) prepare(host string) error {
 		if err := makeDir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
+		if err := write(dir, "cpu.weight", weightV2(float64(runtime.NumCPU()))); err != nil {
+			return err
+		}
 	}
 	return handDown(dir)
 }
+
+// weightV2 is the value of cpu.weight: 100 by default, 1 to 10,000.
+func weightV2(cpus float64) string { return weight(cpus, 100, 10_000) }
 
 // handDown gives the children of dir the controllers they lack.
 func handDown(dir string) error {
@@ -144,6 +151,7 @@ func (h *v2) limit(dirs []string, l Limits) error {
 		// The kernel refuses a burst above the quota, so it is cleared first.
 		// Kernels before 5.14 have none.
 		writeIfThere(dir, "cpu.max.burst", "0"),
+		write(dir, "cpu.weight", weightV2(l.CPUs)),
 		write(dir, "cpu.max", quota+" "+period),
 		writeIfThere(dir, "cpu.max.burst", burst),
 		write(dir, "memory.max", limited(l.MemoryBytes, "max")),

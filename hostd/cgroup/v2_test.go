@@ -3,7 +3,9 @@ package cgroup
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +16,7 @@ func playKernel(t *testing.T, missing ...string) (mount string) {
 	t.Helper()
 	files := map[string]string{
 		"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.subtree_control": "", "cgroup.procs": "", "cgroup.kill": "",
-		"cpu.max": "max 100000\n", "cpu.max.burst": "0\n", "cpu.stat": "usage_usec 1500000\nuser_usec 1\n",
+		"cpu.max": "max 100000\n", "cpu.max.burst": "0\n", "cpu.weight": "100\n", "cpu.stat": "usage_usec 1500000\nuser_usec 1\n",
 		"memory.max": "max\n", "memory.oom.group": "0\n", "memory.current": "4096\n", "memory.events": "low 0\noom 3\noom_kill 2\n",
 		"pids.max": "max\n", "pids.current": "7\n",
 	}
@@ -77,6 +79,9 @@ func TestVersion2WritesTheLimits(t *testing.T) {
 		if got := content(t, mount, dir, "cgroup.subtree_control"); got != "+cpu +memory +pids" {
 			t.Errorf("%q hands down %q", dir, got)
 		}
+		if got, want := content(t, mount, dir, "cpu.weight"), strconv.Itoa(100*runtime.NumCPU()); dir != "" && got != want {
+			t.Errorf("%q weighs %s, want %s", dir, got, want)
+		}
 	}
 	for name, c := range map[string]struct {
 		limits Limits
@@ -84,15 +89,15 @@ func TestVersion2WritesTheLimits(t *testing.T) {
 	}{
 		"limited": {
 			Limits{CPUs: 1.5, MemoryBytes: 1 << 30, PIDs: 64},
-			map[string]string{"cpu.max": "150000 100000", "cpu.max.burst": "150000", "memory.max": "1073741824", "memory.oom.group": "1", "pids.max": "64"},
+			map[string]string{"cpu.max": "150000 100000", "cpu.max.burst": "150000", "cpu.weight": "150", "memory.max": "1073741824", "memory.oom.group": "1", "pids.max": "64"},
 		},
 		"unlimited": {
 			Limits{},
-			map[string]string{"cpu.max": "max 100000", "cpu.max.burst": "0", "memory.max": "max", "pids.max": "max"},
+			map[string]string{"cpu.max": "max 100000", "cpu.max.burst": "0", "cpu.weight": "100", "memory.max": "max", "pids.max": "max"},
 		},
 		"less than the kernel takes": {
 			Limits{CPUs: 0.001},
-			map[string]string{"cpu.max": "1000 100000"},
+			map[string]string{"cpu.max": "1000 100000", "cpu.weight": "1"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
