@@ -22,7 +22,7 @@ const (
 	previewConns  = 8
 	previewWarmUp = 3 // rounds that do not count
 	previewRounds = 8
-	previewTime   = 3*time.Second // of one way in one round
+	previewTime   = 3 * time.Second // of one way in one round
 )
 
 // serve is what this program does in the guest: it answers every request with

@@ -91,7 +91,6 @@ func notify(format string, args ...any) {
 }
 
 func runUp(ctx context.Context, o stack.Options, level slog.Level) (err error) {
-	began := time.Now()
 	if err := stack.CheckFree(o); err != nil {
 		return err
 	}
@@ -103,6 +102,7 @@ func runUp(ctx context.Context, o stack.Options, level slog.Level) (err error) {
 		return err
 	}
 	fmt.Println("Starting three control-plane replicas and", o.Hosts, "hosts …")
+	began := time.Now()
 	s, err := stack.Start(ctx, o)
 	if err != nil {
 		return err
