@@ -35,10 +35,8 @@ GO_TEST := go test -timeout 15m
 # The longest come first, so that they do not run alone at the end.
 UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server ./raftstore ./controlplane/flows/fork \
   $$(go list ./... | grep -v /e2e)
-# Most packages wait more than they compute, and a guest has one CPU: two
-# packages for each CPU keep it busy, and of the end-to-end tests that share the
-# stack one more than there are CPUs.
-UNIT_TEST := $(GO_TEST) -race -p $(shell echo $$((2 * $$(nproc))))
+# A guest has one CPU: of the end-to-end tests that share the stack, one more
+# than there are CPUs run at once.
 E2E_TEST := go test -timeout 40m -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
 E2E_TEMPLATES := base,python,node
 
@@ -71,9 +69,8 @@ test: ## every test: unit with -race, conformance, end-to-end (root; about half 
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	@scripts/beside scripts/phase "compile the unit tests" bash -c 'go list -race -test -export $(UNIT) >/dev/null' \
-	  -- scripts/phase "template base" bin/devstack prepare
-	@scripts/beside scripts/phase "the other templates" nice bin/devstack prepare --template $(E2E_TEMPLATES) \
-	  -- scripts/phase unit BERTH_TEST_ROOT=1 $(UNIT_TEST) $(UNIT)
+	  -- scripts/phase templates bin/devstack prepare --template $(E2E_TEMPLATES)
+	@scripts/phase unit BERTH_TEST_ROOT=1 $(GO_TEST) -race $(UNIT)
 	@scripts/phase e2e BERTH_TEST_ROOT=1 $(E2E_TEST) ./e2e/...
 
 .PHONY: unit

@@ -28,12 +28,19 @@ func testGroups(t *testing.T) Groups {
 		t.Skip("needs root and a cgroup v2 hierarchy; set BERTH_TEST_ROOT=1 to insist")
 	}
 	t.Cleanup(func() {
-		left, _ := filepath.Glob(dir + "/*/cgroup.procs")
-		for _, g := range left {
-			_ = os.Remove(filepath.Dir(g))
-		}
-		if err := os.Remove(dir); err != nil {
-			t.Errorf("control groups are left: %v", err)
+		// What was killed a moment ago may still be on its way out.
+		for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+			left, _ := filepath.Glob(dir + "/*/cgroup.procs")
+			for _, g := range left {
+				_ = os.Remove(filepath.Dir(g))
+			}
+			err := os.Remove(dir)
+			if err == nil {
+				return
+			}
+			if time.Since(begin) > 10*time.Second {
+				t.Fatalf("control groups are left: %v", err)
+			}
 		}
 	})
 	g, err := openGroups(dir)

@@ -296,9 +296,6 @@ func TestAPersistentBoxThatCannotBeBootedFails(t *testing.T) {
 	reboot(t, w, idA)
 	must(t, os.Remove(w.Paths.Overlay(idA)))
 	d = start(t, w)
-	await(t, func() bool { v, _ := d.Get(idA); return v.Status == hostapi.StatusFailed }, nil)
-	if got := d.ReservedMB(); got != 0 {
-		t.Errorf("%d MB are reserved", got)
-	}
+	await(t, func() bool { v, _ := d.Get(idA); return v.Status == hostapi.StatusFailed && d.ReservedMB() == 0 }, nil)
 	nothingAfterDelete(t, d, w, idA)
 }

@@ -76,7 +76,7 @@ func (r *rig) begin() string {
 
 func (r *rig) wait(flowID string) error {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	return r.p.LeaderNode().Engine.Wait(ctx, flowID)
 }
@@ -245,7 +245,7 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 					return nil
 				})
 				r.begin()
-				testcluster.Await(t, 20*time.Second, "a snapshot", func() bool {
+				testcluster.Await(t, time.Minute, "a snapshot", func() bool {
 					s, ok := r.row()
 					return ok && s.Status == record.ResourceReady && s.Stored
 				})

@@ -15,6 +15,9 @@ const DefaultPortBase = 7500
 // bakeRange is the HostRange in which templates are built.
 const bakeRange = 7
 
+// maxHosts is how many hosts a range has room for.
+const maxHosts = 8
+
 // Options says what to start, and where. The zero value of every field but
 // Root means its default.
 type Options struct {
@@ -107,8 +110,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.HostPrefix == "" {
 		o.HostPrefix = "h"
 	}
-	if o.HostRange < 0 || o.HostRange >= bakeRange || o.Hosts > 8 {
-		return o, fmt.Errorf("at most 8 hosts, in ranges 0 to %d", bakeRange-1)
+	if o.HostRange < 0 || o.HostRange >= bakeRange || o.Hosts > maxHosts {
+		return o, fmt.Errorf("at most %d hosts, in ranges 0 to %d", maxHosts, bakeRange-1)
 	}
 	if o.Notify == nil {
 		o.Notify = func(string, ...any) {}

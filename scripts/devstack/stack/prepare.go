@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,8 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/hostd/image"
 )
 
 // Prepare makes what stacks share and keep: the guest kernel and the base
@@ -29,16 +36,93 @@ func Prepare(ctx context.Context, o Options, kernelOnly bool, w io.Writer) error
 	if kernelOnly {
 		return nil
 	}
-	cmd := exec.CommandContext(ctx, o.bin("hostd"), o.bakeArgs()...)
-	cmd.Env = o.bakeEnv()
+	return o.bakeAll(ctx, w)
+}
+
+// bakeAll builds the templates, each behind the one that it is made from, and
+// otherwise as many at once as there are CPUs: the guest in which one is made
+// has one, and none all the time.
+func (o Options) bakeAll(ctx context.Context, w io.Writer) error {
+	names := o.Templates
+	if len(names) == 0 {
+		names = []string{BaseTemplate}
+	}
+	hosts := make(chan int, min(runtime.NumCPU(), maxHosts))
+	for i := range cap(hosts) {
+		hosts <- i
+	}
+	built := map[string]chan struct{}{}
+	var turns sync.Mutex // one line at a time
+	group, ctx := errgroup.WithContext(ctx)
+	for _, name := range names {
+		def, err := image.ReadDefinition(o.definition(name))
+		if err != nil {
+			return err
+		}
+		out := w
+		if len(names) > 1 {
+			out = &labelled{label: name + ": ", w: w, turns: &turns}
+		}
+		mine, parent := make(chan struct{}), built[def.From]
+		built[name] = mine
+		group.Go(func() error {
+			if parent != nil {
+				select {
+				case <-parent:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			host := <-hosts
+			defer func() { hosts <- host }()
+			if err := o.bake(ctx, host, name, out); err != nil {
+				return fmt.Errorf("build template %s: %w", name, err)
+			}
+			close(mine)
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// bake has hostd build a template the way it builds any other.
+func (o Options) bake(ctx context.Context, host int, name string, w io.Writer) error {
+	cmd := exec.CommandContext(ctx, o.bin("hostd"), "template", "build", o.definition(name))
+	cmd.Env = o.bakeEnv(host)
 	cmd.Stdout, cmd.Stderr = w, w
 	// It removes its guest and its network before it ends.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build templates: %w", err)
+	return cmd.Run()
+}
+
+// definition is the file that describes a template.
+func (o Options) definition(name string) string {
+	return filepath.Join(o.Root, "templates", name, "template.yaml")
+}
+
+// labelled writes whole lines with a label before each.
+type labelled struct {
+	label string
+	w     io.Writer
+	turns *sync.Mutex
+	rest  []byte // of a line that has not ended
+}
+
+// Write implements io.Writer.
+func (l *labelled) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	end := bytes.LastIndexByte(l.rest, '\n') + 1
+	lines := l.rest[:end]
+	l.rest = bytes.Clone(l.rest[end:])
+	l.turns.Lock()
+	defer l.turns.Unlock()
+	for line := range bytes.Lines(lines) {
+		if _, err := l.w.Write(append([]byte(l.label), line...)); err != nil {
+			return 0, err
+		}
 	}
-	return nil
+	return len(p), nil
 }
 
 // fetchKernel fetches the guests' kernel, unless BERTH_KERNEL names another.

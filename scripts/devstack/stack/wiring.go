@@ -118,22 +118,9 @@ var (
 	purgeArgs   = []string{"purge"}
 )
 
-// bakeArgs has hostd build templates the way it builds any other.
-func (o Options) bakeArgs() []string {
-	names := o.Templates
-	if len(names) == 0 {
-		names = []string{BaseTemplate}
-	}
-	args := []string{"template", "build"}
-	for _, name := range names {
-		args = append(args, filepath.Join(o.Root, "templates", name, "template.yaml"))
-	}
-	return args
-}
-
 // bakeEnv is that of a host of its own, whose one slot is gone when the build
 // ends: it shares nothing with a stack that runs meanwhile.
-func (o Options) bakeEnv() []string {
-	o.HostPrefix, o.Hosts, o.HostRange, o.AllTemplates = "bake", 1, bakeRange, false
-	return o.hostEnv(0)
+func (o Options) bakeEnv(host int) []string {
+	o.HostPrefix, o.Hosts, o.HostRange, o.AllTemplates = "bake", maxHosts, bakeRange, false
+	return o.hostEnv(host)
 }
