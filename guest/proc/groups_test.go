@@ -29,19 +29,13 @@ func testGroups(t *testing.T) Groups {
 	}
 	t.Cleanup(func() {
 		// What was killed a moment ago may still be on its way out.
-		for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		await(t, "no control group is left", func() bool {
 			left, _ := filepath.Glob(dir + "/*/cgroup.procs")
 			for _, g := range left {
 				_ = os.Remove(filepath.Dir(g))
 			}
-			err := os.Remove(dir)
-			if err == nil {
-				return
-			}
-			if time.Since(begin) > 10*time.Second {
-				t.Fatalf("control groups are left: %v", err)
-			}
-		}
+			return os.Remove(dir) == nil
+		})
 	})
 	g, err := openGroups(dir)
 	if err != nil {
