@@ -1,6 +1,6 @@
 // Package beat is a host's side of its session with the control plane: it joins
-// once, and then tells the leader its whole picture, every interval and at once
-// when something changes.
+// once, and then tells the leader its whole picture, every interval and soon
+// after something changes.
 package beat
 
 import (
@@ -27,6 +27,10 @@ const (
 	// as none, and another replica may lead by now.
 	sendTimeout     = 3 * time.Second
 	farewellTimeout = time.Second
+	// settleTime is how long a change waits to be told. Most are the work of a
+	// call that is being answered just then, which is what somebody waits for;
+	// and of several changes at once one picture tells.
+	settleTime = 50 * time.Millisecond
 	// maxHops bounds how often one heartbeat follows a hint to another leader.
 	maxHops   = 3
 	maxAnswer = 64 << 10
@@ -82,7 +86,10 @@ func (b *Beat) Run(ctx context.Context) {
 		if err == nil {
 			backoff = firstBackoff
 			b.regained()
-			b.wait(ctx, b.interval, b.cfg.Changed)
+			if b.wait(ctx, b.interval, b.cfg.Changed) {
+				b.wait(ctx, settleTime, nil)
+				b.settled()
+			}
 			continue
 		}
 		if ctx.Err() != nil {
@@ -107,14 +114,25 @@ func (b *Beat) farewell(ctx context.Context) {
 	}
 }
 
-func (b *Beat) wait(ctx context.Context, d time.Duration, changed <-chan struct{}) {
+// settled forgets a change that the next picture has in it.
+func (b *Beat) settled() {
+	select {
+	case <-b.cfg.Changed:
+	default:
+	}
+}
+
+// wait returns when the time is over, or earlier and true with a change.
+func (b *Beat) wait(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
 	case <-changed:
+		return true
 	}
+	return false
 }
 
 // beat tells the leader once, following hints to it. When it fails, the next

@@ -129,6 +129,29 @@ func TestAHeartbeatIsSentAtOnceAndAfterEachChange(t *testing.T) {
 	}
 }
 
+func TestChangesAtOnceAreToldInOne(t *testing.T) {
+	ca := testca.New(t)
+	r := newReplica(t, ca, "replica:r1")
+	s := run(t, ca, r.addr)
+	receive(t, r.got)
+	receive(t, s.replies)
+	const pairs = 5
+	inOne := 0
+	for range pairs {
+		s.changed <- struct{}{}
+		s.changed <- struct{}{}
+		receive(t, r.got)
+		if len(s.changed) == 0 {
+			inOne++
+		}
+		receive(t, s.replies)
+	}
+	// On a machine that is held up, a pair may be torn.
+	if inOne == 0 {
+		t.Errorf("of %d pairs of changes, each made two heartbeats", pairs)
+	}
+}
+
 func TestTheLeaderIsToldOfTheEnd(t *testing.T) {
 	ca := testca.New(t)
 	r := newReplica(t, ca, "replica:r1")
