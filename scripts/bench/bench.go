@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
@@ -33,6 +35,49 @@ const refill = 2 * time.Second
 
 // rest waits until the rate limit does not show in what is measured next.
 func rest(ctx context.Context) error { return pause(ctx, refill) }
+
+const (
+	restWithin  = 2 * time.Minute
+	restWindow  = time.Second
+	restCPUTime = 200 * time.Millisecond // in the window, of all daemons together
+)
+
+// settle waits until the daemons are through with what they do of themselves:
+// a host that has just started puts its templates into the snapshot store.
+func (b *bench) settle(ctx context.Context) error {
+	deadline := time.Now().Add(restWithin)
+	before, err := b.cpuTime()
+	for err == nil {
+		if err = pause(ctx, restWindow); err != nil {
+			break
+		}
+		var now time.Duration
+		if now, err = b.cpuTime(); err != nil || now-before < restCPUTime {
+			break
+		}
+		before = now
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the daemons have not come to rest within %s", restWithin)
+		}
+	}
+	return err
+}
+
+// cpuTime is what the stack's daemons have used, without the engines.
+func (b *bench) cpuTime() (sum time.Duration, err error) {
+	for _, p := range slices.Concat(b.s.Replicas, b.s.HostProc) {
+		proc, err := procfs.NewProc(p.PID())
+		if err != nil {
+			return 0, fmt.Errorf("CPU time of %s: %w", p.ID, err)
+		}
+		stat, err := proc.Stat()
+		if err != nil {
+			return 0, fmt.Errorf("CPU time of %s: %w", p.ID, err)
+		}
+		sum += time.Duration(stat.CPUTime() * float64(time.Second))
+	}
+	return sum, nil
+}
 
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
