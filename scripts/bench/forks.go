@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -35,7 +36,7 @@ func measureForks(ctx context.Context, b *bench, e *rawEngine) error {
 	if err != nil {
 		return err
 	}
-	snapshot, err := b.c.CreateSnapshot(ctx, parent.ID, api.CreateSnapshot{}, "")
+	snapshot, err := b.c.CreateSnapshot(ctx, parent.ID, api.CreateSnapshot{}, rand.Text())
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (f *forks) forkTree(ctx context.Context, name, parent string, n int, memory
 		return err
 	}
 	began := time.Now()
-	tree, err := f.c.ForkTree(ctx, parent, api.ForkTree{Count: &n}, "")
+	tree, err := f.c.ForkTree(ctx, parent, api.ForkTree{Count: &n}, rand.Text())
 	if err != nil {
 		return fmt.Errorf("fork-tree of %d: %w", n, err)
 	}

@@ -130,7 +130,7 @@ func measureStack(ctx context.Context, r *results, o options) (err error) {
 		return err
 	}
 	defer c.Close()
-	c.Patience = 0 // an election's length is measured
+	c.Patience = electionTime
 	return measureParts(ctx, &bench{s: s, c: c, r: r}, o)
 }
 
@@ -158,7 +158,7 @@ func measureParts(ctx context.Context, b *bench, o options) (err error) {
 			}
 			if ferr := measure(); ferr != nil {
 				b.r.note(name, "failed: "+ferr.Error())
-				err = errors.Join(err, fmt.Errorf("%s: %w", name, ferr))
+				err = errors.Join(err, fmt.Errorf("%s: %w", name, ferr), b.clear(ctx))
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -25,7 +26,7 @@ func measureMoves(ctx context.Context, b *bench, e *rawEngine) error {
 	}
 	progress("%d times pause, resume, hibernate and wake, beside raw restores", moveRounds)
 	var all samples
-	snapshot, err := b.c.CreateSnapshot(ctx, parent.ID, api.CreateSnapshot{}, "")
+	snapshot, err := b.c.CreateSnapshot(ctx, parent.ID, api.CreateSnapshot{}, rand.Text())
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func snapshots(ctx context.Context, b *bench, got *samples, name, id string) err
 	for range snapshotRounds {
 		var made *api.Snapshot
 		err := got.timed(name, func() (err error) {
-			made, err = b.c.CreateSnapshot(ctx, id, api.CreateSnapshot{}, "")
+			made, err = b.c.CreateSnapshot(ctx, id, api.CreateSnapshot{}, rand.Text())
 			return err
 		})
 		if err != nil {
@@ -147,7 +148,7 @@ func fromSnapshot(ctx context.Context, b *bench, got *samples, id string) error 
 func forkCold(ctx context.Context, b *bench, got *samples, id string) error {
 	for range coldForks {
 		began := time.Now()
-		forked, err := b.c.Fork(ctx, id, api.Fork{Mode: api.ForkCold}, "")
+		forked, err := b.c.Fork(ctx, id, api.Fork{Mode: api.ForkCold}, rand.Text())
 		if err != nil {
 			return fmt.Errorf("cold fork: %w", err)
 		}
