@@ -65,7 +65,7 @@ build: ## build every program into bin/
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
 
 .PHONY: test
-test: ## every test: unit with -race, conformance, end-to-end (root; about half an hour on 2 cores)
+test: ## every test: unit with -race, conformance, end-to-end (root; 20 to 30 minutes on 2 cores)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	@scripts/beside scripts/phase "compile the unit tests" bash -c 'go list -race -test -export $(UNIT) >/dev/null' \
@@ -103,7 +103,7 @@ clients-test: ## the clients' own tests; where BERTH_URL and BERTH_TOKEN are set
 	@scripts/clients-test
 
 .PHONY: bench
-bench: ## measure; prints a table, writes bench.json (root; about 7 minutes)
+bench: ## measure; prints a table, writes bench.json (root; about 9 minutes)
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ ./scripts/bench
