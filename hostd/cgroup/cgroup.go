@@ -45,8 +45,8 @@ type Limits struct {
 const cpuPeriod = 100 * time.Millisecond
 
 // weight is what the kernel is told for so many CPUs: its own default for one,
-// and within its bounds. All groups of a host together weigh as much as the
-// machine's CPUs, so that beside its other work they are not taken for one.
+// and within its bounds. All groups of a host together keep the default: guests
+// that compute on every CPU must not hold the daemons up.
 func weight(cpus float64, one, most int64) string {
 	if cpus == 0 {
 		cpus = 1

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -58,8 +57,7 @@ func (h *v1) prepare(host string) error {
 			return err
 		}
 	}
-	root, all := filepath.Join(h.dirOf["cpu"], h.base), sharesV1(float64(runtime.NumCPU()))
-	return errors.Join(write(root, "cpu.shares", all), write(filepath.Join(root, host), "cpu.shares", all))
+	return nil
 }
 
 // sharesV1 is the value of cpu.shares: 1024 by default, at most 2^18.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,9 +105,6 @@ func (h *v2) prepare(host string) error {
 		}
 		dir = filepath.Join(dir, name)
 		if err := makeDir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		if err := write(dir, "cpu.weight", weightV2(float64(runtime.NumCPU()))); err != nil {
 			return err
 		}
 	}
