@@ -51,19 +51,22 @@ func (o Options) bakeAll(ctx context.Context, w io.Writer) error {
 	for i := range cap(hosts) {
 		hosts <- i
 	}
-	built := map[string]chan struct{}{}
-	var turns sync.Mutex // one line at a time
-	group, ctx := errgroup.WithContext(ctx)
+	parents, built := map[string]string{}, map[string]chan struct{}{}
 	for _, name := range names {
 		def, err := image.ReadDefinition(o.definition(name))
 		if err != nil {
 			return err
 		}
+		parents[name] = def.From
+	}
+	var turns sync.Mutex // one line at a time
+	group, ctx := errgroup.WithContext(ctx)
+	for _, name := range names {
 		out := w
 		if len(names) > 1 {
 			out = &labelled{label: name + ": ", w: w, turns: &turns}
 		}
-		mine, parent := make(chan struct{}), built[def.From]
+		mine, parent := make(chan struct{}), built[parents[name]]
 		built[name] = mine
 		group.Go(func() error {
 			if parent != nil {

@@ -96,3 +96,15 @@ esac`)
 		t.Errorf("the other was not told to end: %v", err)
 	}
 }
+
+func TestUnknownTemplateIsRefusedBeforeAnyIsBuilt(t *testing.T) {
+	o := bakery(t, "touch begun")
+	o.Templates = []string{"base", "no-such"}
+	var out bytes.Buffer
+	if err := o.bakeAll(t.Context(), &out); err == nil || !strings.Contains(err.Error(), "no-such") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(o.Root, "begun")); err == nil {
+		t.Error("a build was begun")
+	}
+}
