@@ -1,9 +1,6 @@
 package box
 
 import (
-	"bytes"
-	"context"
-	"io"
 	"maps"
 	"time"
 
@@ -29,62 +26,5 @@ func (h *Host) announce(b *box, src *source, began time.Time) {
 	maps.Copy(meta, src.origin)
 	h.open(&rec)
 	h.events.Emit(b.id, hostapi.EventRunning, "sandbox is running", meta)
-	h.probeSSH(b, rec.Slot, began)
-}
-
-const (
-	sshPort = 22
-	// sshDelay is how long a new guest is left alone: to answer a probe it starts a
-	// server, which takes from what its user is waiting for.
-	sshDelay    = 3 * time.Second
-	sshPatience = 10 * time.Second // a guest without an SSH server is the rule
-	sshPause    = 100 * time.Millisecond
-)
-
-// probeSSH tells when the guest's SSH server first answered, if it has one.
-func (h *Host) probeSSH(b *box, slot int, began time.Time) {
-	h.spawn(func() {
-		select {
-		case <-h.life.Done():
-			return
-		case <-b.gone:
-			return
-		case <-time.After(sshDelay):
-		}
-		ctx, cancel := context.WithTimeout(h.life, sshPatience)
-		defer cancel()
-		for pause := sshPause; ; pause *= 2 {
-			if h.sshAnswers(ctx, slot) {
-				// The slot may be another's by now, if this box is gone.
-				if b.status() == hostapi.StatusRunning {
-					h.events.Emit(b.id, hostapi.EventSSHReady, "SSH server answers",
-						map[string]any{"ssh_ready_ms": h.now().Sub(began).Milliseconds()})
-				}
-				return
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-b.gone:
-				return
-			case <-time.After(pause):
-			}
-		}
-	})
-}
-
-func (h *Host) sshAnswers(ctx context.Context, slot int) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	conn, err := h.slots.Dial(ctx, slot, sshPort)
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = conn.SetReadDeadline(deadline)
-	}
-	greeting := make([]byte, 4)
-	_, err = io.ReadFull(conn, greeting)
-	return err == nil && bytes.Equal(greeting, []byte("SSH-"))
+	h.spawn(func() { h.probeSSH(b, began) })
 }

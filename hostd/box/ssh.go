@@ -1,0 +1,110 @@
+package box
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+const (
+	sshPort = 22
+	// sshDelay is how long a new guest is left alone: to answer a probe it starts
+	// a server, which takes from what its user is waiting for.
+	sshDelay = 3 * time.Second
+	// sshDeference is how much longer it is left alone while it is being used.
+	sshDeference = 30 * time.Second
+	sshPatience  = 10 * time.Second // a guest without an SSH server is the rule
+	sshPause     = 100 * time.Millisecond
+	sshTimeout   = time.Second
+)
+
+// sshProbes is how many guests a host probes at once: sixteen that were forked
+// together would start sixteen servers together.
+var sshProbes = max(1, runtime.NumCPU()/2)
+
+// probeSSH tells when the guest's SSH server first answered, if it has one.
+func (h *Host) probeSSH(b *box, began time.Time) {
+	if !b.stays(h.life, sshDelay) {
+		return
+	}
+	for busy := time.Now(); b.used() && time.Since(busy) < sshDeference; {
+		if !b.stays(h.life, sshPause) {
+			return
+		}
+	}
+	patience := time.Now().Add(sshPatience)
+	for pause := sshPause; time.Now().Before(patience); pause *= 2 {
+		switch err := h.trySSH(b); {
+		case err == nil:
+			h.events.Emit(b.id, hostapi.EventSSHReady, "SSH server answers",
+				map[string]any{"ssh_ready_ms": h.now().Sub(began).Milliseconds()})
+			return
+		case errors.Is(err, ErrNotFound) || !b.stays(h.life, pause):
+			return
+		}
+	}
+}
+
+// stays waits, and reports whether the box is still there.
+func (b *box) stays(life context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-b.gone:
+	case <-life.Done():
+	}
+	return false
+}
+
+// used reports whether a command or a connection of a caller is in the guest.
+func (b *box) used() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.execSlot) > 0 || b.links > 0
+}
+
+var errNoSSH = errors.New("it does not greet as an SSH server does")
+
+// trySSH returns nil once the guest's SSH server has greeted. It is a use of the
+// slot like any other, so that the slot is nobody else's while it lasts.
+func (h *Host) trySSH(b *box) error {
+	select {
+	case h.probing <- struct{}{}:
+		defer func() { <-h.probing }()
+	case <-b.gone:
+		return ErrNotFound
+	case <-h.life.Done():
+		return ErrNotFound
+	}
+	l, err := h.enterPlain(h.life, b.id)
+	if err != nil {
+		return err
+	}
+	defer l.leave()
+	if l.box != b {
+		return ErrNotFound
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, sshTimeout)
+	defer cancel()
+	conn, err := h.slots.Dial(ctx, l.slot, sshPort)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	greeting := make([]byte, 4)
+	if _, err := io.ReadFull(conn, greeting); err != nil {
+		return err
+	}
+	if !bytes.Equal(greeting, []byte("SSH-")) {
+		return errNoSSH
+	}
+	return nil
+}
