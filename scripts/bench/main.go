@@ -34,7 +34,7 @@ func main() {
 	only := flag.String("only", "", "run these parts alone, separated by commas: "+strings.Join(parts, ", "))
 	templates := flag.Bool("templates", false, "build the templates python and node first, where they are missing")
 	render := flag.String("render", "", "measure nothing: write the numbers of -o into the tables of this document")
-	address := flag.String("serve", "", "measure nothing: be the server at this address that a preview is measured with")
+	address := flag.String("serve", "", "measure nothing: be the server at this address that the way of a preview is measured with")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()

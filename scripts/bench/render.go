@@ -98,9 +98,12 @@ var tables = map[string]struct {
 		{"exec/stream, 16 MiB of text", "{exec_stream}; from the guest's agent directly {exec_stream_direct}", ""},
 		{"Event → seen by a follower", "p50 {event_latency_p50}, p95 {event_latency_p95}", ""},
 		{"Call of a move → its event seen by a follower", "p50 {move_call_to_event_p50}, p95 {move_call_to_event_p95}", ""},
-		{"Server in a guest, reached directly in its slot", "{direct_requests}, p99 {direct_p99}", ""},
+		{"Node.js server in a guest, reached directly in its slot", "{direct_requests}, p99 {direct_p99}", ""},
 		{"The same by its preview URL", "{preview_requests}, p99 {preview_p99}", ""},
 		{"**Preview over direct**", "{preview_share_of_direct}", "at least 70 %"},
+		{"The leanest server, in Go, directly", "{lean_direct_requests}, p99 {lean_direct_p99}", ""},
+		{"The same by its preview URL", "{lean_preview_requests}, p99 {lean_preview_p99}", ""},
+		{"Preview over direct, of the leanest server", "{lean_preview_share_of_direct}", ""},
 	}},
 	"stages": {"| stage | | whose |\n|---|---|---|\n", []shown{
 		{"admission", "{create_stage_ours_admission_p50}", "ours"},
