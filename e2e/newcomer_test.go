@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -83,6 +84,13 @@ df --output=used -BM / | tail -n 1 | tr -dc 0-9
 	if used > 2048 {
 		t.Errorf("the guest's disk holds %d MB, want at most 2048", used)
 	}
+	eventually(t, time.Minute, "the SSH server answers", func(ctx context.Context) error {
+		all, err := c.Events(ctx, sandbox.ID, api.EventQuery{})
+		if err == nil && count(all, "sandbox.ssh_ready") != 1 {
+			err = fmt.Errorf("its events are %v", all)
+		}
+		return err
+	})
 }
 
 func TestExecKeepsStreamsAndCodesApart(t *testing.T) {

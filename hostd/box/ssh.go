@@ -20,7 +20,9 @@ const (
 	sshDeference = 30 * time.Second
 	sshPatience  = 10 * time.Second // a guest without an SSH server is the rule
 	sshPause     = 100 * time.Millisecond
-	sshTimeout   = time.Second
+	// sshTimeout is how long a server may take to greet. One that is given up too
+	// soon is started once more by the next probe.
+	sshTimeout = 5 * time.Second
 )
 
 // sshProbes is how many guests a host probes at once: sixteen that were forked

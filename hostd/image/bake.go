@@ -182,9 +182,10 @@ func (b *buildVM) notReady(cause, last error) error {
 	return fmt.Errorf("%w: %w", cause, last)
 }
 
-// startFailed is an error if the start command ended badly.
+// startFailed is an error if the start command ended badly, though it may have
+// been started again since.
 func (b *buildVM) startFailed(ctx context.Context, h guestapi.Health) error {
-	if h.Start == nil || h.Start.Running || h.Start.ExitCode == 0 && h.Start.Restarts == 0 {
+	if h.Start == nil || h.Start.ExitCode == 0 && h.Start.Restarts == 0 {
 		return nil
 	}
 	return fmt.Errorf("%w: the start command ended with exit code %d: %s", errNotReady, h.Start.ExitCode, b.startOutput(ctx))
