@@ -32,6 +32,8 @@ UNSTAMPED := guestd chvemu
 # Packages whose tests need nothing but the machine's own CPU and memory. The
 # tests in them that need more skip themselves unless BERTH_TEST_ROOT=1.
 GO_TEST := go test -timeout 15m
+# Half of the packages wait, for elections and time-outs, most of their time.
+UNIT_TEST := $(GO_TEST) -race -p $(shell echo $$((1 + $$(nproc))))
 # The longest come first, so that they do not run alone at the end.
 UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server ./raftstore ./controlplane/flows/fork \
   $$(go list ./... | grep -v /e2e)
@@ -70,7 +72,7 @@ test: ## every test: unit with -race, conformance, end-to-end (root; 20 to 30 mi
 	@$(MAKE) --no-print-directory build
 	@scripts/beside scripts/phase "compile the unit tests" bash -c 'go list -race -test -export $(UNIT) >/dev/null' \
 	  -- scripts/phase templates bin/devstack prepare --template $(E2E_TEMPLATES)
-	@scripts/phase unit BERTH_TEST_ROOT=1 $(GO_TEST) -race $(UNIT)
+	@scripts/phase unit BERTH_TEST_ROOT=1 $(UNIT_TEST) $(UNIT)
 	@scripts/phase e2e BERTH_TEST_ROOT=1 $(E2E_TEST) ./e2e/...
 
 .PHONY: unit

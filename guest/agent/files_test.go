@@ -419,7 +419,7 @@ func (p *pattern) Read(b []byte) (int, error) {
 // TestLargeFilesTakeNoMemory streams a file in and out and watches the heap of
 // agent and client together.
 func TestLargeFilesTakeNoMemory(t *testing.T) {
-	const size = 256 << 20
+	const size = 128 << 20
 	w := start(t)
 	path := filepath.Join(t.TempDir(), "large")
 	runtime.GC()

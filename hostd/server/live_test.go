@@ -618,7 +618,7 @@ func TestADownloadThatBreaksOffIsNotWhole(t *testing.T) {
 func TestLargeFilesNeedNoMemory(t *testing.T) {
 	size := int64(96 << 20)
 	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		size = 1 << 30
+		size = 384 << 20
 	}
 	l := goLive(t)
 	path := filepath.Join(t.TempDir(), "file")

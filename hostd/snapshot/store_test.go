@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-cloud/berth/hostd/snapshot/s3test"
 )
@@ -114,8 +115,9 @@ func TestAnUploadThatWasCutOffGoesOn(t *testing.T) {
 		s := open(t, url, Options{Parallel: 2})
 		c := newCapture(t, 1)
 		// Long after the others, so that there is a middle to cut it off in.
-		big := sparse(t, filepath.Join(c.dir, "big"), 300*ChunkSize)
-		for i := range int64(300) {
+		const chunks = 150
+		big := sparse(t, filepath.Join(c.dir, "big"), chunks*ChunkSize)
+		for i := range int64(chunks) {
 			if _, err := big.WriteAt([]byte(strconv.FormatInt(i, 10)), i*ChunkSize); err != nil {
 				t.Fatal(err)
 			}
@@ -126,10 +128,13 @@ func TestAnUploadThatWasCutOffGoesOn(t *testing.T) {
 		watching := make(chan struct{})
 		go func() {
 			defer close(watching)
+			look := time.NewTicker(time.Millisecond)
+			defer look.Stop()
 			for ctx.Err() == nil {
 				if len(objects(t, dir, chunksDir)) > 60 {
 					cancel()
 				}
+				<-look.C
 			}
 		}()
 		_, _, err := s.Upload(ctx, "snap-1", c.Source)

@@ -60,6 +60,7 @@ func TestForkCrashesAtEveryPoint(t *testing.T) {
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.mode, " ", c.step, " ", at), func(t *testing.T) {
+				t.Parallel()
 				var n atomic.Int64
 				p := testplane.New(t, 1, func(f *record.Flow, pt flow.Point) error {
 					if f.Kind == fork.KindFork && f.Step == c.step && pt == at && n.Add(1) <= 2 {
@@ -92,6 +93,7 @@ func TestForkSurvivesItsLeader(t *testing.T) {
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.mode, " ", c.step, " ", at), func(t *testing.T) {
+				t.Parallel()
 				var once sync.Once
 				var p *testplane.Plane
 				var old atomic.Pointer[testcluster.Replica]

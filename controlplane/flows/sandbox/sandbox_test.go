@@ -215,6 +215,7 @@ func TestCreateCrashesAtEveryPoint(t *testing.T) {
 		for _, step := range steps {
 			for _, at := range points {
 				t.Run(fmt.Sprint(kind, " ", step, " ", at), func(t *testing.T) {
+					t.Parallel()
 					var n atomic.Int64
 					p := testplane.New(t, 1, func(f *record.Flow, pt flow.Point) error {
 						if f.Kind == kind && f.Step == step && pt == at && n.Add(1) <= 2 {
@@ -253,6 +254,7 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 		for _, step := range steps {
 			for _, at := range points {
 				t.Run(fmt.Sprint(kind, " ", step, " ", at), func(t *testing.T) {
+					t.Parallel()
 					var once sync.Once
 					var p *testplane.Plane
 					var old atomic.Pointer[testcluster.Replica]

@@ -208,6 +208,7 @@ func TestCrashesAtEveryPoint(t *testing.T) {
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.kind, " ", c.step, " ", at), func(t *testing.T) {
+				t.Parallel()
 				var n atomic.Int64
 				r := newRig(t, 1, func(_ *testplane.Plane, f *record.Flow, pt flow.Point) error {
 					if f.Kind == c.kind && f.Step == c.step && pt == at && n.Add(1) <= 2 {
@@ -232,6 +233,7 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.kind, " ", c.step, " ", at), func(t *testing.T) {
+				t.Parallel()
 				var once sync.Once
 				var old atomic.Pointer[testcluster.Replica]
 				r := newRig(t, 3, func(p *testplane.Plane, f *record.Flow, pt flow.Point) error {

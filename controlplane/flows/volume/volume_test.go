@@ -152,6 +152,7 @@ func TestCrashesAtEveryPoint(t *testing.T) {
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.kind, " ", c.step, " ", at), func(t *testing.T) {
+				t.Parallel()
 				var n atomic.Int64
 				p := testplane.New(t, 1, func(f *record.Flow, pt flow.Point) error {
 					if f.Kind == c.kind && f.Step == c.step && pt == at && n.Add(1) <= 2 {
@@ -177,6 +178,7 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.kind, " ", c.step, " ", at), func(t *testing.T) {
+				t.Parallel()
 				var once sync.Once
 				var p *testplane.Plane
 				var old atomic.Pointer[testcluster.Replica]
