@@ -2,6 +2,7 @@ package slot
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Two hosts live on one machine in the local stack. The ids are chosen so
@@ -136,12 +138,22 @@ func TestKeepPutsTheHostRight(t *testing.T) {
 	// The host's DHCP client writes another resolver.
 	check(t, os.WriteFile(resolvConf, []byte("nameserver "+webAddr+"\n"), 0o644))
 	defer os.WriteFile(resolvConf, []byte("nameserver "+dnsAddr+"\n"), 0o644)
+	await(t, "queries go to the other resolver, where nothing listens", func() bool {
+		_, err := g.resolve("udp")
+		return errors.Is(err, unix.ECONNREFUSED)
+	})
 	check(t, os.WriteFile(resolvConf, []byte("nameserver 127.0.0.1\n"), 0o644))
 	await(t, "an unusable resolver is logged", func() bool { return strings.Contains(log.String(), "no usable upstream") })
 	check(t, os.WriteFile(resolvConf, []byte("nameserver "+dnsAddr+"\n"), 0o644))
-	await(t, "a change is logged", func() bool { return strings.Contains(log.String(), "were put right") })
+	await(t, "queries go to the first resolver again", func() bool {
+		seen, err := g.resolve("udp")
+		return err == nil && seen == hostUplink
+	})
 	stop()
 	check(t, <-done)
+	if !strings.Contains(log.String(), "were put right") {
+		t.Errorf("the changes are not logged:\n%s", log)
+	}
 	g.works(t)
 	g.end(t)
 }
