@@ -104,11 +104,27 @@ func (c *tenant) create(t *testing.T) *api.Sandbox {
 	return sandbox
 }
 
+// showConsole logs the end of what a guest's kernel said, if it said anything: why
+// it ended by itself, say.
+func (c *tenant) showConsole(ctx context.Context, t *testing.T, id string) {
+	body, err := c.Logs(ctx, id, api.LogQuery{Stream: "console", Tail: 60})
+	if err != nil {
+		return // of a sandbox that the test itself has deleted, say
+	}
+	defer body.Close()
+	if raw, _ := io.ReadAll(io.LimitReader(body, 64<<10)); len(raw) > 0 {
+		t.Logf("the console of %s ends with:\n%s", hostapi.ShortID(id), raw)
+	}
+}
+
 func (c *tenant) deleteAtEnd(t *testing.T, id string) {
 	t.Cleanup(func() {
 		// Not t.Context(), which has ended by now.
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
+		if t.Failed() {
+			c.showConsole(ctx, t, id)
+		}
 		eventually(t, time.Minute, "sandbox "+hostapi.ShortID(id)+" is deleted", func(context.Context) error {
 			if err := c.DeleteSandbox(ctx, id); err != nil && api.StatusOf(err) != http.StatusNotFound {
 				return err
