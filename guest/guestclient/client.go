@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
@@ -98,50 +97,11 @@ func (c *Client) Await(ctx context.Context) (guestapi.Health, error) {
 	}
 }
 
-// connectionTries is how often an identity goes by a connection that is reset.
-const connectionTries = 8
-
-// What a message takes to its guest is what the guest's clock is late by
-// afterwards, at most. A busy guest is told the time again, in the hope of a
-// moment in which it is not.
-const (
-	clockSlack = 30 * time.Millisecond
-	clockTries = 5
-)
-
 // Identity gives the guest a new identity. The clock is read when it is sent.
 func (c *Client) Identity(ctx context.Context, id guestapi.Identity) (guestapi.IdentityConfirmation, error) {
-	done, slack, err := c.identity(ctx, id)
-	for tries := 1; err == nil && slack > clockSlack && tries < clockTries; tries++ {
-		// The guest has its identity, and knows that this is the same.
-		if _, slack, err = c.identity(ctx, id); err != nil {
-			return done, fmt.Errorf("set the clock again: %w", err)
-		}
-	}
-	return done, err
-}
-
-// identity returns by how much the guest's clock is late at most.
-func (c *Client) identity(ctx context.Context, id guestapi.Identity) (done guestapi.IdentityConfirmation, slack time.Duration, err error) {
-	sent := time.Now()
-	defer func() { slack = time.Since(sent) - time.Duration(done.TookMicrosecond)*time.Microsecond }()
-	done, err = c.identityByDatagram(ctx, id)
-	if !errors.Is(err, errNoDatagrams) {
-		return done, 0, err
-	}
-	for tries := 1; ; tries++ {
-		err := c.call(ctx, http.MethodPost, guestapi.PathIdentity, func() ([]byte, error) {
-			sent = time.Now()
-			id.UnixNanos = sent.UnixNano()
-			return json.Marshal(&id)
-		}, &done)
-		// A guest that gets to the datagrams after all cuts, with ResetTCP, every
-		// connection there is: this one too. So it does when it gets to what came
-		// by a connection that was cut.
-		if tries == connectionTries || !id.ResetTCP || !errors.Is(err, syscall.ECONNRESET) {
-			return done, 0, err
-		}
-	}
+	call := c.NewIdentity(id)
+	defer call.Close()
+	return call.Wait(ctx)
 }
 
 // Sync flushes the guest's file systems.

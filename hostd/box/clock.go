@@ -56,8 +56,19 @@ func (s *stopwatch) done(name string, engine bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.now()
-	s.stages = append(s.stages, ledger.Stage{Name: name, Duration: t.Sub(s.last), Engine: engine})
+	s.add(name, t.Sub(s.last), engine)
 	s.last = t
+}
+
+// add notes a stage, or more of one that came before.
+func (s *stopwatch) add(name string, took time.Duration, engine bool) {
+	for i := range s.stages {
+		if s.stages[i].Name == name {
+			s.stages[i].Duration += took
+			return
+		}
+	}
+	s.stages = append(s.stages, ledger.Stage{Name: name, Duration: took, Engine: engine})
 }
 
 func (s *stopwatch) skip() {
@@ -71,7 +82,7 @@ func (s *stopwatch) lap() func(name string, engine bool) {
 	return func(name string, engine bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.stages = append(s.stages, ledger.Stage{Name: name, Duration: s.now().Sub(from), Engine: engine})
+		s.add(name, s.now().Sub(from), engine)
 	}
 }
 

@@ -47,6 +47,9 @@ type World struct {
 	Step func(ctx context.Context, name string) error
 	// Guest, where it is set, answers for every guest instead of a good one.
 	Guest http.Handler
+	// Datagrams has the guests take identities by datagrams, with a step
+	// "datagram" when one is sent.
+	Datagrams bool
 	// Slots is how many there are.
 	Slots int
 }
@@ -309,8 +312,11 @@ func (s slots) Dial(_ context.Context, _, port int) (net.Conn, error) {
 	return host, nil
 }
 
-func (s slots) DialUDP(context.Context, int, int) (net.Conn, error) {
-	return nil, syscall.ENOSYS // these guests are for connections
+func (s slots) DialUDP(ctx context.Context, _, _ int) (net.Conn, error) {
+	if !s.w.Datagrams {
+		return nil, syscall.ENOSYS
+	}
+	return &letters{w: s.w, ctx: ctx}, nil
 }
 
 type cgroups struct{ w *World }

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
@@ -49,6 +51,37 @@ func (w *World) serveGuest(conn net.Conn) {
 	<-ended
 }
 
+// letters is a socket whose peer confirms each identity that is sent.
+type letters struct {
+	net.Conn
+	w      *World
+	ctx    context.Context
+	answer []byte
+}
+
+func (l *letters) Write(msg []byte) (int, error) {
+	if err := l.w.step(l.ctx, "datagram"); err != nil {
+		return 0, err
+	}
+	var id guestapi.Identity
+	if err := json.Unmarshal(msg[guestapi.CallIDSize:], &id); err != nil {
+		return 0, err
+	}
+	l.w.note(id)
+	l.answer = binary.BigEndian.AppendUint16(bytes.Clone(msg[:guestapi.CallIDSize]), http.StatusOK)
+	confirmed, err := json.Marshal(confirmation(id))
+	l.answer = append(l.answer, confirmed...)
+	return len(msg), err
+}
+
+func (l *letters) Read(b []byte) (int, error)      { return copy(b, l.answer), nil }
+func (l *letters) SetReadDeadline(time.Time) error { return nil }
+func (l *letters) Close() error                    { return nil }
+
+func confirmation(id guestapi.Identity) guestapi.IdentityConfirmation {
+	return guestapi.IdentityConfirmation{Generation: id.Generation, EntropyBits: 8 * len(id.Entropy)}
+}
+
 // goodGuest confirms identities, and runs every command as "echo" would.
 func (w *World) goodGuest(ctx context.Context) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
@@ -67,7 +100,7 @@ func (w *World) goodGuest(ctx context.Context) http.Handler {
 				return
 			}
 			w.note(id)
-			_ = json.NewEncoder(rw).Encode(guestapi.IdentityConfirmation{Generation: id.Generation, EntropyBits: 8 * len(id.Entropy)})
+			_ = json.NewEncoder(rw).Encode(confirmation(id))
 		case guestapi.PathSync, guestapi.PathMounts:
 			if err := w.step(ctx, strings.TrimPrefix(req.URL.Path, "/v1/")); err != nil {
 				rw.WriteHeader(http.StatusInternalServerError)

@@ -94,6 +94,44 @@ func TestLostDatagramIsSentAgain(t *testing.T) {
 	}
 }
 
+// What is sent to a guest that stands still is answered once it goes on, and not
+// sent again.
+func TestIdentityThatIsSentBeforeItIsWaitedFor(t *testing.T) {
+	goOn := make(chan struct{})
+	g := start(t, func(_ int32, msg []byte) []byte {
+		<-goOn
+		return answer(msg, 200, `{"generation":5,"entropy_bits":512,"took_microseconds":3600000000}`)
+	})
+	call := g.client.NewIdentity(guestapi.Identity{Generation: 5})
+	defer call.Close()
+	call.Send(t.Context())
+	close(goOn)
+	if done, err := call.Wait(t.Context()); err != nil || done.Generation != 5 {
+		t.Errorf("got %+v, %v", done, err)
+	}
+	if n := g.datagrams.Load(); n != 1 {
+		t.Errorf("%d datagrams, want 1", n)
+	}
+}
+
+func TestIdentityThatCouldNotBeSentGoesByAConnection(t *testing.T) {
+	g := start(t, nil)
+	call := g.client.NewIdentity(guestapi.Identity{Generation: 5})
+	defer call.Close()
+	call.Send(t.Context())
+	if done, err := call.Wait(t.Context()); err != nil || done.Generation != 99 {
+		t.Errorf("got %+v, %v", done, err)
+	}
+}
+
+func TestIdentityThatIsNotSentAfterAll(t *testing.T) {
+	g := start(t, func(int32, []byte) []byte { return nil })
+	g.client.NewIdentity(guestapi.Identity{}).Close()
+	call := g.client.NewIdentity(guestapi.Identity{})
+	call.Send(t.Context())
+	call.Close()
+}
+
 // A guest that is late with its answer may have been late with the question:
 // it is told the time again, by another call.
 func TestLateGuestIsToldTheTimeAgain(t *testing.T) {
