@@ -29,6 +29,7 @@ type datagrams struct {
 	peer   netip.Addr // the only address served; the zero value: any
 	log    *slog.Logger
 	closed atomic.Bool
+	awake  bool // see stayAwake
 
 	buf     [guestapi.MaxIdentityDatagram + 1]byte // one more, to know a longer one
 	control [64]byte
@@ -40,8 +41,9 @@ type datagrams struct {
 	answer []byte
 }
 
-// take gives the guest an identity and appends the answer to b.
-type take func(b, raw []byte, received time.Time, remote netip.AddrPort) (status int, answer []byte)
+// take gives the guest an identity and appends the answer to b. stayAwake is what
+// the identity asks for.
+type take func(b, raw []byte, received time.Time, remote netip.AddrPort) (status int, answer []byte, stayAwake bool)
 
 // listenDatagrams opens the agent's socket for datagrams.
 func listenDatagrams(addr netip.AddrPort, peer netip.Addr, log *slog.Logger) (*datagrams, error) {
@@ -110,8 +112,9 @@ func (d *datagrams) serve(own take) error {
 		if d.peer.IsValid() && remote.Addr() != d.peer {
 			continue
 		}
-		d.reply(d.buf[:n], arrival(d.control[:d.header.Controllen]), remote, own)
+		awake := d.reply(d.buf[:n], arrival(d.control[:d.header.Controllen]), remote, own)
 		d.send()
+		d.stayAwake(awake)
 	}
 }
 
@@ -150,6 +153,28 @@ func (d *datagrams) receive() (int, error) {
 	return int(n), nil
 }
 
+// awakeTime is how long a guest that was told to stays awake, of its own time: from
+// the answer until it is paused, and from its restore until its identity comes.
+const awakeTime = 2 * time.Second
+
+// stayAwake has the calls of receive from now on ask the network device again and
+// again, in the kernel, before they sleep, or has them not. A guest that is
+// restored there has no interrupt to take, no idle to come out of, no thread to
+// wake and to switch to. A kernel that cannot do it leaves it as it is.
+func (d *datagrams) stayAwake(yes bool) {
+	if d.awake == yes {
+		return
+	}
+	d.awake = yes
+	var most int
+	if yes {
+		most = int(awakeTime / time.Microsecond)
+	}
+	if err := unix.SetsockoptInt(d.fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL, most); err != nil {
+		d.log.Warn("the next identity is not waited for awake", "error", err)
+	}
+}
+
 // ntohs is a port from a socket address.
 func ntohs(port uint16) uint16 {
 	var b [2]byte
@@ -157,18 +182,20 @@ func ntohs(port uint16) uint16 {
 	return binary.BigEndian.Uint16(b[:])
 }
 
-// reply makes d.answer the answer to a datagram.
-func (d *datagrams) reply(msg []byte, received time.Time, remote netip.AddrPort, own take) {
+// reply makes d.answer the answer to a datagram, and reports whether that asks to
+// stay awake.
+func (d *datagrams) reply(msg []byte, received time.Time, remote netip.AddrPort, own take) (awake bool) {
 	const head = guestapi.CallIDSize + 2
 	call := msg[:guestapi.CallIDSize]
 	if len(d.answer) >= head && string(d.answer[:guestapi.CallIDSize]) == string(call) {
-		return
+		return d.awake
 	}
 	b := append(d.answer[:0], call...)
 	b = append(b, 0, 0)
-	status, b := own(b, msg[guestapi.CallIDSize:], received, remote)
+	status, b, awake := own(b, msg[guestapi.CallIDSize:], received, remote)
 	binary.BigEndian.PutUint16(b[guestapi.CallIDSize:], uint16(status))
 	d.answer = b
+	return awake
 }
 
 // arrival is when a datagram came, by the kernel's word. The difference from now

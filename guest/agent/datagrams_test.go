@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -203,6 +204,71 @@ func TestIdentityOfAnySize(t *testing.T) {
 		if done, err := w.client.Identity(t.Context(), id); err != nil || done.Generation != id.Generation {
 			t.Errorf("%d bytes: %+v, %v", size, done, err)
 		}
+	}
+}
+
+// The guest waits awake for the one identity after that which asks for it.
+func TestGuestStaysAwakeForTheNextIdentity(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root to poll")
+	}
+	d, err := listenDatagrams(netip.MustParseAddrPort("127.0.0.1:0"), netip.Addr{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(d.fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Bool
+	ended := make(chan error)
+	go func() {
+		ended <- d.run(func(b, _ []byte, _ time.Time, _ netip.AddrPort) (int, []byte, bool) { return 200, b, asked.Load() })
+	}()
+	conn, err := net.Dial("udp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*unix.SockaddrInet4).Port)).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		call        string
+		asks, awake bool
+	}{
+		{"1", false, false},
+		{"2", true, true},
+		{"2", false, true}, // it came again
+		{"3", false, false},
+	} {
+		asked.Store(c.asks)
+		msg := strings.Repeat(c.call, guestapi.CallIDSize)
+		if _, err := conn.Write([]byte(msg)); err != nil {
+			t.Fatal(err)
+		}
+		answer := make([]byte, 64)
+		if n, err := conn.Read(answer); err != nil || !strings.HasPrefix(string(answer[:n]), msg) {
+			t.Fatalf("answered %q, %v", answer[:n], err)
+		}
+		want := 0
+		if c.awake {
+			want = int(awakeTime / time.Microsecond)
+		}
+		// It is set after the answer.
+		got := -1
+		for end := time.Now().Add(10 * time.Second); got != want; runtime.Gosched() {
+			if got, err = unix.GetsockoptInt(d.fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL); err != nil || time.Now().After(end) {
+				t.Fatalf("call %s: polls for %d µs, %v; want %d", c.call, got, err, want)
+			}
+		}
+	}
+	d.close()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

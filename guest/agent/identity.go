@@ -22,14 +22,14 @@ func (s *Server) identity(w http.ResponseWriter, r *http.Request) {
 		badRequest(w, err)
 		return
 	}
-	status, answer := s.takeIdentity(nil, raw, received, remoteOf(r))
+	status, answer, _ := s.takeIdentity(nil, raw, received, remoteOf(r))
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(answer)
 }
 
-// takeIdentity gives the guest a new identity and appends the answer to b.
-func (s *Server) takeIdentity(b, raw []byte, received time.Time, remote netip.AddrPort) (int, []byte) {
+// takeIdentity gives the guest a new identity and appends the answer to b; it is a take.
+func (s *Server) takeIdentity(b, raw []byte, received time.Time, remote netip.AddrPort) (status int, answer []byte, stayAwake bool) {
 	s.identityMu.Lock()
 	defer s.identityMu.Unlock()
 	id := &s.coming
@@ -56,12 +56,12 @@ func (s *Server) takeIdentity(b, raw []byte, received time.Time, remote netip.Ad
 	s.generation, s.env = id.Generation, id.Env
 	s.mu.Unlock()
 	done.TookMicrosecond = time.Since(received).Microseconds()
-	return http.StatusOK, appendConfirmation(b, &done)
+	return http.StatusOK, appendConfirmation(b, &done), id.StayAwake
 }
 
-func refusal(b []byte, status int, err error) (int, []byte) {
+func refusal(b []byte, status int, err error) (int, []byte, bool) {
 	raw, _ := json.Marshal(guestapi.Error{Error: err.Error()})
-	return status, append(b, raw...)
+	return status, append(b, raw...), false
 }
 
 // appendConfirmation appends what encoding/json would write.

@@ -194,6 +194,7 @@ func (p *plain) identity(id *guestapi.Identity) bool {
 	if p.next(`,"gateway_mac":`) && !p.string(&id.GatewayMAC) {
 		return false
 	}
+	id.StayAwake = p.next(`,"stay_awake":true`)
 	return p.next("}") && p.at == len(p.raw)
 }
 

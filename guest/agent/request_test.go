@@ -26,6 +26,7 @@ func TestConfirmationIsEncodedAsByTheStandardLibrary(t *testing.T) {
 func TestPlainIdentityIsDecodedTheQuickWay(t *testing.T) {
 	id := testIdentity(9)
 	id.UnixNanos = 1795182929123456789
+	id.ResetTCP, id.Resumed, id.GatewayMAC, id.StayAwake = true, true, "52:54:00:be:47:01", true
 	raw, err := json.Marshal(id)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func FuzzDecodeIdentity(f *testing.F) {
 		head + "AA==" + tail + "}", head + "AB==" + tail + "}", head + "ABC=" + tail + "}", head + "A===" + tail + "}",
 		head + "AAAA" + tail + `,"env":{}}`, head + "A\nA=" + tail + "}", head + "AA=A" + tail + "}", head + "AAA" + tail + "}",
 		head + tail + `,"env":{"a":"1","a":"2"},"resumed":true}`, head + tail + `,"reset_tcp":true,"resumed":true,"gateway_mac":"x"}`,
-		head + tail + `,"resumed":true,"reset_tcp":true}`, head + tail + "} ", head + tail + `,"nameservers":["1","2"]}x`,
+		head + tail + `,"resumed":true,"reset_tcp":true}`, head + tail + `,"stay_awake":true}`, head + tail + "} ", head + tail + `,"nameservers":["1","2"]}x`,
 		string(raw), "{}", "null", `{"generation":01}`, `{"generation":1e3}`, `{"generation":-1}`, `{"Generation":1}`,
 		`{"generation":1,"generation":2}`, `{"env":{"a":"1","a":"2"}}`, `{"entropy":"AA=="}`, `{"entropy":"A\nA=="}`, `{"entropy":"AB=="}`,
 		`{"hostname":"\u0041"}`, `{"hostname":"é"}`, `{"reset_tcp":true}`, `{"reset_tcp":trues}`, `{"ssh_host_keys":[{"type":"a\"b"}]}`,

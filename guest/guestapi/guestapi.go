@@ -36,7 +36,8 @@ const (
 // bytes in all at most. The answer is the same id, the status as of HTTP in two
 // bytes, the higher first, and the JSON of IdentityConfirmation or of Error. What
 // is not answered is sent again with the same id; guestd applies it once, and
-// answers as often as it is asked.
+// answers as often as it is asked. A guest that stands still may be sent it, and
+// takes it when it goes on.
 const (
 	CallIDSize          = 16
 	MaxIdentityDatagram = 32 << 10
@@ -71,6 +72,7 @@ type Identity struct {
 	ResetTCP    bool              `json:"reset_tcp,omitempty"` // abort the connections the captured guest had
 	Resumed     bool              `json:"resumed,omitempty"`   // it only stood still: its commands keep their callers
 	GatewayMAC  string            `json:"gateway_mac,omitempty"`
+	StayAwake   bool              `json:"stay_awake,omitempty"` // the guest is stored next, and waits without sleeping for the identity after this one
 }
 
 // SSHHostKey is one host key pair, in the formats of sshd's files.

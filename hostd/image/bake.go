@@ -32,9 +32,9 @@ const (
 	// settleTime lets the guest end what it does after the last answer: closing
 	// connections, freeing memory, writing back. Every sandbox would do it again.
 	settleTime = time.Second
-	// restTime then lets it go idle after a last identity, for which it did what
-	// had become due meanwhile: every sandbox would do that, too, before anything
-	// else.
+	// restTime then lets it come to its wait for the next identity after a last
+	// one, for which it did what had become due meanwhile: every sandbox would do
+	// that, too, before anything else.
 	restTime = 50 * time.Millisecond
 )
 
@@ -87,7 +87,7 @@ func (s *Store) bake(ctx context.Context, m manifest, ramdisk ramdisk, r *report
 // prepare brings a booted guest to where its sandboxes begin.
 func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporter) error {
 	d := m.Definition
-	if err := b.identity(ctx, d.Name, nil); err != nil {
+	if err := b.identity(ctx, d.Name, nil, false); err != nil {
 		return err
 	}
 	if d.Ready != nil {
@@ -112,7 +112,7 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 	// Again, with all its code and files in memory, and the agent's heap as a
 	// sandbox's identity will find it.
 	for range 3 {
-		if err := b.identity(ctx, d.Name, nil); err != nil {
+		if err := b.identity(ctx, d.Name, nil, false); err != nil {
 			return err
 		}
 	}
@@ -127,7 +127,7 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 	if err := pause(ctx, settleTime); err != nil {
 		return err
 	}
-	if err := b.identity(ctx, d.Name, nil); err != nil {
+	if err := b.identity(ctx, d.Name, nil, true); err != nil {
 		return err
 	}
 	return pause(ctx, restTime)

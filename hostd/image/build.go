@@ -243,7 +243,7 @@ func (s *Store) stepLayer(ctx context.Context, d Definition, below []string, dir
 }
 
 func (s *Store) steps(ctx context.Context, b *buildVM, d Definition, r *reporter) error {
-	if err := b.identity(ctx, d.Name, d.Env); err != nil {
+	if err := b.identity(ctx, d.Name, d.Env, false); err != nil {
 		return err
 	}
 	for _, path := range slices.Sorted(maps.Keys(d.Files)) {

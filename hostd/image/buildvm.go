@@ -169,8 +169,9 @@ func (b *buildVM) kill() {
 }
 
 // identity is the one that a guest of a build has: its clock is right, its
-// generation is 0, and the next identity replaces all of it.
-func (b *buildVM) identity(ctx context.Context, name string, env map[string]string) error {
+// generation is 0, and the next identity replaces all of it. With stayAwake the
+// guest is stored next.
+func (b *buildVM) identity(ctx context.Context, name string, env map[string]string, stayAwake bool) error {
 	random := make([]byte, 80)
 	if _, err := rand.Read(random); err != nil {
 		return err
@@ -178,6 +179,7 @@ func (b *buildVM) identity(ctx context.Context, name string, env map[string]stri
 	_, err := b.guest.Identity(ctx, guestapi.Identity{
 		Entropy: random[:64], Hostname: hostname(name), MachineID: hex.EncodeToString(random[64:]), Env: env,
 		Nameservers: []string{guestapi.GatewayAddr}, SSHHostKeys: []guestapi.SSHHostKey{noHostKey},
+		StayAwake: stayAwake,
 	})
 	return err
 }
