@@ -37,7 +37,8 @@ const (
 // bytes, the higher first, and the JSON of IdentityConfirmation or of Error. What
 // is not answered is sent again with the same id; guestd applies it once, and
 // answers as often as it is asked. A guest that stands still may be sent it, and
-// takes it when it goes on.
+// takes it when it goes on. Before an identity that is too large comes by HTTP its
+// id is sent alone, which ends what StayAwake began.
 const (
 	CallIDSize          = 16
 	MaxIdentityDatagram = 32 << 10

@@ -99,9 +99,7 @@ func (c *Client) Await(ctx context.Context) (guestapi.Health, error) {
 
 // Identity gives the guest a new identity. The clock is read when it is sent.
 func (c *Client) Identity(ctx context.Context, id guestapi.Identity) (guestapi.IdentityConfirmation, error) {
-	call := c.NewIdentity(id)
-	defer call.Close()
-	return call.Wait(ctx)
+	return c.NewIdentityCall(id).Wait(ctx)
 }
 
 // Sync flushes the guest's file systems.

@@ -38,8 +38,8 @@ const (
 	clockTries = 5
 )
 
-// IdentityCall is a new identity on its way to a guest. It serves one goroutine
-// at a time.
+// IdentityCall is a new identity on its way to a guest, once. It serves one
+// goroutine at a time.
 type IdentityCall struct {
 	client *Client
 	id     guestapi.Identity
@@ -49,8 +49,8 @@ type IdentityCall struct {
 	msg    []byte
 }
 
-// NewIdentity prepares to give the guest a new identity.
-func (c *Client) NewIdentity(id guestapi.Identity) *IdentityCall {
+// NewIdentityCall prepares to give the guest a new identity.
+func (c *Client) NewIdentityCall(id guestapi.Identity) *IdentityCall {
 	return &IdentityCall{client: c, id: id}
 }
 
@@ -64,19 +64,19 @@ func (i *IdentityCall) Send(ctx context.Context) {
 	}
 }
 
-// Wait returns what the guest confirmed.
+// Wait returns what the guest confirmed, and ends the call.
 func (i *IdentityCall) Wait(ctx context.Context) (guestapi.IdentityConfirmation, error) {
 	done, slack, err := i.wait(ctx)
 	for tries := 1; err == nil && slack > clockSlack && tries < clockTries; tries++ {
 		// The guest has its identity, and knows that this is the same.
-		if _, slack, err = i.client.NewIdentity(i.id).wait(ctx); err != nil {
+		if _, slack, err = i.client.NewIdentityCall(i.id).wait(ctx); err != nil {
 			return done, fmt.Errorf("set the clock again: %w", err)
 		}
 	}
 	return done, err
 }
 
-// Close ends a call, whether or not it was sent.
+// Close ends a call that is not waited for, or was already.
 func (i *IdentityCall) Close() {
 	if i.conn != nil {
 		i.conn.Close()
@@ -125,18 +125,20 @@ func (i *IdentityCall) open(ctx context.Context) error {
 	return nil
 }
 
-// write sends the datagram, with the time of now.
+// write sends the datagram, with the time of now. Of an identity that is too large
+// for one it sends the id: a guest that polls for a datagram does nothing else.
 func (i *IdentityCall) write() error {
 	i.id.UnixNanos = time.Now().UnixNano()
 	raw, err := json.Marshal(&i.id)
 	if err != nil {
 		return err
 	}
-	i.msg = append(i.msg[:guestapi.CallIDSize], raw...)
-	if len(i.msg) > guestapi.MaxIdentityDatagram {
-		return errNoDatagrams
+	tooLarge := guestapi.CallIDSize+len(raw) > guestapi.MaxIdentityDatagram
+	if tooLarge {
+		raw = nil
 	}
-	if _, err := i.conn.Write(i.msg); err != nil {
+	i.msg = append(i.msg[:guestapi.CallIDSize], raw...)
+	if _, err := i.conn.Write(i.msg); tooLarge || err != nil {
 		return errors.Join(errNoDatagrams, err)
 	}
 	return nil

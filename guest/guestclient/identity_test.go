@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -102,7 +103,7 @@ func TestIdentityThatIsSentBeforeItIsWaitedFor(t *testing.T) {
 		<-goOn
 		return answer(msg, 200, `{"generation":5,"entropy_bits":512,"took_microseconds":3600000000}`)
 	})
-	call := g.client.NewIdentity(guestapi.Identity{Generation: 5})
+	call := g.client.NewIdentityCall(guestapi.Identity{Generation: 5})
 	defer call.Close()
 	call.Send(t.Context())
 	close(goOn)
@@ -116,7 +117,7 @@ func TestIdentityThatIsSentBeforeItIsWaitedFor(t *testing.T) {
 
 func TestIdentityThatCouldNotBeSentGoesByAConnection(t *testing.T) {
 	g := start(t, nil)
-	call := g.client.NewIdentity(guestapi.Identity{Generation: 5})
+	call := g.client.NewIdentityCall(guestapi.Identity{Generation: 5})
 	defer call.Close()
 	call.Send(t.Context())
 	if done, err := call.Wait(t.Context()); err != nil || done.Generation != 99 {
@@ -124,10 +125,31 @@ func TestIdentityThatCouldNotBeSentGoesByAConnection(t *testing.T) {
 	}
 }
 
+// A guest that polls for a datagram must get one before it answers connections.
+func TestIdentityTooLargeForADatagramIsAnnouncedByOne(t *testing.T) {
+	got := make(chan int, 1)
+	g := start(t, func(_ int32, msg []byte) []byte {
+		got <- len(msg)
+		return nil
+	})
+	id := guestapi.Identity{Generation: 5, Env: map[string]string{"LARGE": strings.Repeat("x", guestapi.MaxIdentityDatagram)}}
+	if done, err := g.client.Identity(t.Context(), id); err != nil || done.Generation != 99 {
+		t.Errorf("got %+v, %v", done, err)
+	}
+	select {
+	case n := <-got:
+		if n != guestapi.CallIDSize {
+			t.Errorf("%d bytes, want %d", n, guestapi.CallIDSize)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no datagram")
+	}
+}
+
 func TestIdentityThatIsNotSentAfterAll(t *testing.T) {
 	g := start(t, func(int32, []byte) []byte { return nil })
-	g.client.NewIdentity(guestapi.Identity{}).Close()
-	call := g.client.NewIdentity(guestapi.Identity{})
+	g.client.NewIdentityCall(guestapi.Identity{}).Close()
+	call := g.client.NewIdentityCall(guestapi.Identity{})
 	call.Send(t.Context())
 	call.Close()
 }

@@ -55,7 +55,7 @@ func (h *Host) bringUp(ctx context.Context, b *box, src *source, slot Slot, cloc
 	stop := afterDone(ctx, process.Done(), func() { died(fmt.Errorf("VMM died: %s", exitText(process))) })
 	defer stop()
 
-	call := h.guest(slot.Number).NewIdentity(*identity)
+	call := h.guest(slot.Number).NewIdentityCall(*identity)
 	defer call.Close()
 	plug := len(b.rec.Volumes) > 0 && (src.cold || !src.kept)
 	switch {

@@ -96,9 +96,7 @@ func newHostKey(hostname string, seed []byte) (guestapi.SSHHostKey, error) {
 
 // identify gives the guest its identity and returns once it confirmed all of it.
 func (h *Host) identify(ctx context.Context, slot int, id *guestapi.Identity) error {
-	call := h.guest(slot).NewIdentity(*id)
-	defer call.Close()
-	return confirm(ctx, call, id)
+	return confirm(ctx, h.guest(slot).NewIdentityCall(*id), id)
 }
 
 // confirm returns once the guest confirmed all of its identity.
