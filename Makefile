@@ -67,7 +67,7 @@ build: ## build every program into bin/
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
 
 .PHONY: test
-test: ## every test: unit with -race, conformance, end-to-end (root; 20 to 30 minutes on 2 cores)
+test: ## every test: unit with -race, conformance, end-to-end (root; about 20 minutes on 2 cores)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	@scripts/beside scripts/phase "compile the unit tests" bash -c 'go list -race -test -export $(UNIT) >/dev/null' \
