@@ -248,15 +248,9 @@ func killOne(random *rand.Rand) (kind string, err error) {
 	case 1:
 		return "replica", killAndRestart(theStack.Replicas[random.IntN(len(theStack.Replicas))], down)
 	}
-	things, err := theStack.Census()
+	vmms, err := theStack.VMMs()
 	if err != nil {
 		return "", err
-	}
-	var vmms []int
-	for _, thing := range things {
-		if thing.Kind == "process" && isVMM(thing.PID) {
-			vmms = append(vmms, thing.PID)
-		}
 	}
 	if len(vmms) == 0 {
 		return "nothing", nil
