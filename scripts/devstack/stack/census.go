@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 )
 
 // Thing is something of a stack that the kernel holds.
@@ -33,7 +34,7 @@ func (o Options) Census() ([]Thing, error) {
 	var all []Thing
 	var failed error
 	for _, list := range []func() ([]Thing, error){
-		o.processes, o.namespaces, o.links, o.tables, o.mounts, o.cgroups,
+		o.processes, o.namespaces, o.links, o.tables, o.mounts, o.cgroups, o.machines,
 	} {
 		things, err := list()
 		failed = errors.Join(failed, err)
@@ -121,10 +122,12 @@ func (o Options) namespaces() ([]Thing, error) {
 
 // links finds the host's ends of the slots' pairs, and taps left outside a namespace.
 func (o Options) links() ([]Thing, error) {
-	links, err := netlink.LinkList()
-	for tries := 0; errors.Is(err, netlink.ErrDumpInterrupted) && tries < 20; tries++ {
-		links, err = netlink.LinkList() // links came and went meanwhile
-	}
+	var links []netlink.Link
+	err := o.eachNetwork(func(ns netns.NsHandle) error {
+		here, err := linksIn(ns)
+		links = append(links, here...)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -138,12 +141,38 @@ func (o Options) links() ([]Thing, error) {
 	return out, nil
 }
 
-func (o Options) tables() ([]Thing, error) {
-	conn, err := nftables.New()
-	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", err)
+// linksIn lists a network's links; those of ours for netns.None().
+func linksIn(ns netns.NsHandle) ([]netlink.Link, error) {
+	h := &netlink.Handle{}
+	if ns.IsOpen() {
+		var err error
+		if h, err = netlink.NewHandleAt(ns); err != nil {
+			return nil, err
+		}
+		defer h.Close()
 	}
-	tables, err := conn.ListTables()
+	links, err := h.LinkList()
+	for tries := 0; errors.Is(err, netlink.ErrDumpInterrupted) && tries < 20; tries++ {
+		links, err = h.LinkList() // links came and went meanwhile
+	}
+	return links, err
+}
+
+func (o Options) tables() ([]Thing, error) {
+	var tables []*nftables.Table
+	err := o.eachNetwork(func(ns netns.NsHandle) error {
+		var in []nftables.ConnOption
+		if ns.IsOpen() {
+			in = append(in, nftables.WithNetNSFd(int(ns)))
+		}
+		conn, err := nftables.New(in...)
+		if err != nil {
+			return err
+		}
+		here, err := conn.ListTables()
+		tables = append(tables, here...)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list nftables tables: %w", err)
 	}

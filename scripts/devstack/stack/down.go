@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -72,6 +71,9 @@ func (o Options) takeDown(ctx context.Context) error {
 	if err := o.purgeHosts(ctx); err != nil {
 		return err
 	}
+	if err := o.removeMachines(); err != nil {
+		return err
+	}
 	left, err := o.Census()
 	if err != nil {
 		return err
@@ -132,10 +134,14 @@ func (o Options) purgeHosts(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i := range o.Hosts {
 		all.Go(func() {
-			cmd := exec.CommandContext(ctx, o.bin("hostd"), purgeArgs...)
+			id := o.hostID(i)
+			if o.Machines && !o.hasMachine(id) {
+				return // and so nothing that was on it
+			}
+			cmd := o.command(ctx, id, append([]string{o.bin("hostd")}, purgeArgs...)...)
 			cmd.Env = o.hostEnv(i)
 			if out, err := cmd.CombinedOutput(); err != nil {
-				errs[i] = fmt.Errorf("purge %s: %w: %s", o.hostID(i), err, strings.TrimSpace(string(out)))
+				errs[i] = fmt.Errorf("purge %s: %w: %s", id, err, strings.TrimSpace(string(out)))
 			}
 		})
 	}

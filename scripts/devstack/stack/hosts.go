@@ -30,7 +30,7 @@ func (s *Stack) HostClient(id string) (*hostapi.Client, error) {
 	}
 	for i := range s.Options.Hosts {
 		if s.hostID(i) == id {
-			return hostapi.NewClient(loopback(s.hostPort(i)), hostapi.PeerTLS(cert, pool, hostapi.IsHost(id))), nil
+			return hostapi.NewClient(s.address(id, s.hostPort(i)), hostapi.PeerTLS(cert, pool, hostapi.IsHost(id))), nil
 		}
 	}
 	return nil, fmt.Errorf("no host %s", id)

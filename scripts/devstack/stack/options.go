@@ -58,6 +58,11 @@ type Options struct {
 	Templates    []string
 	AllTemplates bool
 
+	// Machines gives each replica and each host a network of its own, on which
+	// they meet as machines do, so that Cut can take one off it. The zero value
+	// has them all on loopback.
+	Machines bool
+
 	// Supervise restarts a process that ends by itself or is killed. Tests
 	// leave it off and restart by hand.
 	Supervise bool

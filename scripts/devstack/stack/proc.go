@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ type Process struct {
 	Env  []string // whole
 	Nice int      // below 0: before others when CPUs are short
 
+	wrap    []string // a command that becomes the program, with its first arguments
 	logFile string
 	record  string // where pid and start time are kept, for a `down` after a crash
 
@@ -51,7 +53,7 @@ func (p *Process) Start() error {
 		return err
 	}
 	defer log.Close()
-	argv := append([]string{p.Path}, p.Args...)
+	argv := slices.Concat(p.wrap, []string{p.Path}, p.Args)
 	if p.Nice != 0 {
 		// nice becomes the program: the pid is the same.
 		argv = append([]string{"nice", "-n", strconv.Itoa(p.Nice)}, argv...)

@@ -82,6 +82,9 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	if err := os.RemoveAll(filepath.Join(s.Snapshots, "snapshots")); err != nil {
 		return nil, err
 	}
+	if err := s.makeMachines(); err != nil {
+		return nil, err
+	}
 	if err := s.startReplicas(ctx); err != nil {
 		return nil, err
 	}
@@ -148,6 +151,7 @@ func writeAt(f *os.File, s string) error {
 func (s *Stack) newProcess(id, program string, args, env []string) *Process {
 	return &Process{
 		ID: id, Path: s.bin(program), Args: args, Env: env,
+		wrap:    s.onMachine(id),
 		logFile: s.logFile(id),
 		record:  filepath.Join(s.recordDir(), id+".json"),
 	}
@@ -159,7 +163,7 @@ func (s *Stack) startReplicas(ctx context.Context) error {
 	}
 	for i := range s.Options.Replicas {
 		id := s.replicaID(i)
-		s.URLs = append(s.URLs, "http://"+loopback(s.apiPort(i)))
+		s.URLs = append(s.URLs, "http://"+s.address(id, s.apiPort(i)))
 		p := s.newProcess(id, "controlplane", replicaArgs, s.replicaEnv(i, s.secrets))
 		// Guests that compute take all of a small machine's CPUs, and a leader
 		// that is late by 300 ms is replaced. Elsewhere replicas have machines
@@ -185,7 +189,7 @@ func (s *Stack) startHosts(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("make a join token for %s: %w", id, err)
 		}
-		join := exec.CommandContext(ctx, s.bin("hostd"), s.joinArgs(i, token.Token, token.CASHA256)...)
+		join := s.command(ctx, id, append([]string{s.bin("hostd")}, s.joinArgs(i, token.Token, token.CASHA256)...)...)
 		join.Env = s.hostEnv(i)
 		if out, err := join.CombinedOutput(); err != nil {
 			return fmt.Errorf("join %s to the cluster: %w: %s", id, err, strings.TrimSpace(string(out)))

@@ -40,7 +40,7 @@ const wakeful = "GODEBUG=schedtrace=2147483647"
 func (o Options) initArgs() []string {
 	args := []string{"init", "--dir", filepath.Join(o.Dir, "pki")}
 	for i := range o.Replicas {
-		args = append(args, "--replica", o.replicaID(i)+"="+loopback(o.peerPort(i)))
+		args = append(args, "--replica", o.replicaID(i)+"="+o.address(o.replicaID(i), o.peerPort(i)))
 	}
 	return args
 }
@@ -49,15 +49,15 @@ func (o Options) replicaEnv(i int, s secrets) []string {
 	id := o.replicaID(i)
 	peers := make([]string, o.Replicas)
 	for j := range peers {
-		peers[j] = o.replicaID(j) + "=" + loopback(o.peerPort(j))
+		peers[j] = o.replicaID(j) + "=" + o.address(o.replicaID(j), o.peerPort(j))
 	}
 	env := append(inherited(),
 		wakeful,
 		"BERTH_NODE_ID="+id,
 		"BERTH_DATA_DIR="+o.dataDir(id),
 		"BERTH_PKI_DIR="+o.pkiDir(id),
-		"BERTH_LISTEN="+loopback(o.apiPort(i)),
-		"BERTH_PEER_LISTEN="+loopback(o.peerPort(i)),
+		"BERTH_LISTEN="+o.address(id, o.apiPort(i)),
+		"BERTH_PEER_LISTEN="+o.address(id, o.peerPort(i)),
 		"BERTH_PEERS="+strings.Join(peers, ","),
 		"BERTH_ADMIN_TOKEN="+s.adminToken,
 		"BERTH_JWT_HS256_KEY="+s.jwtKey,
@@ -72,7 +72,7 @@ func (o Options) replicaEnv(i int, s secrets) []string {
 func (o Options) joinArgs(i int, token, caSHA256 string) []string {
 	return []string{
 		"join",
-		"--peer", loopback(o.peerPort(0)),
+		"--peer", o.address(o.replicaID(0), o.peerPort(0)),
 		"--token", token,
 		"--ca-sha256", caSHA256,
 		"--dir", o.pkiDir(o.hostID(i)),
@@ -83,7 +83,7 @@ func (o Options) hostEnv(i int) []string {
 	id := o.hostID(i)
 	peers := make([]string, o.Replicas)
 	for j := range peers {
-		peers[j] = loopback(o.peerPort(j))
+		peers[j] = o.address(o.replicaID(j), o.peerPort(j))
 	}
 	env := append(inherited(),
 		wakeful,
@@ -91,7 +91,7 @@ func (o Options) hostEnv(i int) []string {
 		"BERTH_DATA_DIR="+o.dataDir(id),
 		"BERTH_RUN_DIR="+runDir(id),
 		"BERTH_PKI_DIR="+o.pkiDir(id),
-		"BERTH_LISTEN="+loopback(o.hostPort(i)),
+		"BERTH_LISTEN="+o.address(id, o.hostPort(i)),
 		"BERTH_PEERS="+strings.Join(peers, ","),
 		"BERTH_TEMPLATE_DIR="+o.templateDir(),
 		"BERTH_SNAPSHOT_STORE="+o.snapshotStore(),
@@ -129,6 +129,6 @@ var (
 // bakeEnv is that of a host of its own, whose one slot is gone when the build
 // ends: it shares nothing with a stack that runs meanwhile.
 func (o Options) bakeEnv(host int) []string {
-	o.HostPrefix, o.Hosts, o.HostRange, o.AllTemplates = "bake", maxHosts, bakeRange, false
+	o.HostPrefix, o.Hosts, o.HostRange, o.AllTemplates, o.Machines = "bake", maxHosts, bakeRange, false, false
 	return o.hostEnv(host)
 }
