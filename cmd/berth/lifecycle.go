@@ -225,7 +225,10 @@ parent stands still for a moment and runs on.
 
 With --cold the children have the parent's disk alone and boot afresh. With
 --warm there is one child, which takes over the parent's place on the network;
-the parent stops until it is resumed.`,
+the parent stops until it is resumed.
+
+A child that does not come to life is told with its reason; the others live, and
+the exit code is 1.`,
 		Example: `  berth fork $id -n 16
   tree=$(berth fork $id -n 4 --json | jq -r .tree_id)
   berth fork $id --cold`,
@@ -275,15 +278,32 @@ func (a *app) plainFork(ctx context.Context, c *api.Client, id string, in api.Fo
 	if err != nil {
 		return err
 	}
+	if !a.json {
+		a.note("%d forked; the parent stood still for %d ms", len(out.Children), out.PauseMS)
+		if in.Mode == api.ForkWarm {
+			a.note("the parent is paused: berth resume %s", id)
+		}
+	}
+	return a.tellForked(out, out.Children, out.Failed)
+}
+
+// tellForked prints what a fork answered. A child that does not run is a failure
+// of the command, however its outcome is printed.
+func (a *app) tellForked(out any, children []api.Sandbox, failed []api.FailedFork) error {
 	if a.json {
-		return a.printJSON(out)
+		if err := a.printJSON(out); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range failed {
+			a.note("berth: child %d: %s", f.Index, f.Error)
+		}
+		for _, child := range children {
+			fmt.Fprintln(a.stdout, child.ID)
+		}
 	}
-	a.note("%d forked; the parent stood still for %d ms", len(out.Children), out.PauseMS)
-	for _, child := range out.Children {
-		fmt.Fprintln(a.stdout, child.ID)
-	}
-	if in.Mode == api.ForkWarm {
-		a.note("the parent is paused: berth resume %s", id)
+	if len(failed) > 0 {
+		return exit(a.failure)
 	}
 	return nil
 }
@@ -296,20 +316,10 @@ func (a *app) forkTree(ctx context.Context, c *api.Client, id string, in api.For
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(out)
+	if !a.json {
+		a.note("%s: %d children after %s; the parent stood still for %d ms", out.TreeID, len(out.Children), time.Since(start).Round(time.Millisecond), out.PauseMS)
 	}
-	a.note("%s: %d children after %s; the parent stood still for %d ms", out.TreeID, len(out.Children), time.Since(start).Round(time.Millisecond), out.PauseMS)
-	for _, f := range out.Failed {
-		a.note("berth: child %d: %s", f.Index, f.Error)
-	}
-	for _, child := range out.Children {
-		fmt.Fprintln(a.stdout, child.ID)
-	}
-	if len(out.Failed) > 0 {
-		return exit(a.failure)
-	}
-	return nil
+	return a.tellForked(out, out.Children, out.Failed)
 }
 
 func (a *app) promote() *cobra.Command {
