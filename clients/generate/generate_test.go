@@ -25,7 +25,7 @@ func TestWhatIsCommittedIsWhatIsGenerated(t *testing.T) {
 		}
 	}
 	// A module that is generated no more must not stay.
-	left, err := filepath.Glob("../python/src/berth/_sync/*.py")
+	left, err := filepath.Glob("../python/src/berth_client/_sync/*.py")
 	if err != nil {
 		t.Fatal(err)
 	}

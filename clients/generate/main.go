@@ -50,12 +50,12 @@ func generate(root string) (map[string]string, error) {
 		return nil, err
 	}
 	files := map[string]string{
-		filepath.Join(root, "python/src/berth/models.py"):     pythonModels(a),
-		filepath.Join(root, "python/src/berth/operations.py"): pythonOperations(a),
-		filepath.Join(root, "typescript/src/models.ts"):       typescriptModels(a),
-		filepath.Join(root, "typescript/src/operations.ts"):   typescriptOperations(a),
+		filepath.Join(root, "python/src/berth_client/models.py"):     pythonModels(a),
+		filepath.Join(root, "python/src/berth_client/operations.py"): pythonOperations(a),
+		filepath.Join(root, "typescript/src/models.ts"):              typescriptModels(a),
+		filepath.Join(root, "typescript/src/operations.ts"):          typescriptOperations(a),
 	}
-	if err := addSync(files, filepath.Join(root, "python/src/berth")); err != nil {
+	if err := addSync(files, filepath.Join(root, "python/src/berth_client")); err != nil {
 		return nil, err
 	}
 	return files, nil

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from berth import Berth, Sandbox
+from berth_client import Berth, Sandbox
 
 TTL = 900
 """seconds after which what a killed test run left behind is gone"""

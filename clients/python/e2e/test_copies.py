@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import berth
-from berth import AsyncBerth, Berth, Sandbox, Stdout
+import berth_client as berth
+from berth_client import AsyncBerth, Berth, Sandbox, Stdout
 
 from .conftest import TTL
 

@@ -10,8 +10,8 @@ from queue import Queue
 
 import pytest
 
-import berth
-from berth import Berth, Exit, Sandbox, Stderr, Stdout
+import berth_client as berth
+from berth_client import Berth, Exit, Sandbox, Stderr, Stdout
 
 from .conftest import TTL, look
 

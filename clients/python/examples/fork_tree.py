@@ -1,6 +1,6 @@
 """Try several ways from one moment, and go on from the best."""
 
-from berth import Berth, Sandbox
+from berth_client import Berth, Sandbox
 
 # A process that has made ready what every way needs: here some text in memory.
 WORKER = """

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from berth import Berth, Sandbox
+from berth_client import Berth, Sandbox
 
 from .fake import SANDBOX, Answer, Fake, serve
 
@@ -19,7 +19,7 @@ def fake() -> Iterator[Fake]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Nobody waits: the pauses that would have been are kept instead."""
     waits: list[float] = []
-    for module in ("berth._sync._io", "berth._async._io"):
+    for module in ("berth_client._sync._io", "berth_client._async._io"):
         monkeypatch.setattr(f"{module}.sleep", _kept(waits, "_async" in module))
     return waits
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import berth
-from berth import APIError, AsyncBerth, Berth, operations
+import berth_client as berth
+from berth_client import APIError, AsyncBerth, Berth, operations
 
 from .fake import SANDBOX, Answer, Asked, Fake
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from websockets.sync.server import ServerConnection, serve
 
-import berth
-from berth import AsyncBerth, Berth, Exit, Sandbox, Stderr, Stdout
-from berth._sse import Decoder
+import berth_client as berth
+from berth_client import AsyncBerth, Berth, Exit, Sandbox, Stderr, Stdout
+from berth_client._sse import Decoder
 
 from .fake import SANDBOX, Answer, Asked, Fake
 
@@ -248,6 +248,17 @@ def test_half_a_download_leaves_what_was_there(fake: Fake, sandbox: Sandbox, tmp
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_fork_tells_which_children_failed(fake: Fake, sandbox: Sandbox) -> None:
+    failed = [{"index": 1, "error": "insufficient host memory for sandbox"}]
+    fake.say(
+        Answer(201, {"parent_id": "p", "mode": "cold", "children": [SANDBOX], "failed": failed, "pause_ms": 4}),
+    )
+    children = sandbox.fork(2)
+    assert [c.id for c in children] == [SANDBOX["id"]]
+    assert [(f.index, f.error) for f in children.failed] == [(1, "insufficient host memory for sandbox")]
+    assert children.pause_ms == 4
+
+
 def test_fork_tree_keeps_the_winner(fake: Fake, sandbox: Sandbox) -> None:
     children = [dict(SANDBOX, id=i) for i in ("one", "two", "three")]
 
@@ -370,7 +381,7 @@ def test_async_streams(fake: Fake, tmp_path: Path) -> None:
 
     async def terminal(url: str) -> None:
         async with AsyncBerth(url, "k") as client:
-            from berth import AsyncSandbox
+            from berth_client import AsyncSandbox
 
             sandbox = AsyncSandbox(client._transport, berth.models.Sandbox.from_json(SANDBOX))
             async with sandbox.pty() as pty:

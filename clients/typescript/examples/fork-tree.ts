@@ -1,5 +1,5 @@
 // Try several ways from one moment, and go on from the best.
-import { Berth, type Sandbox } from "@berth-cloud/berth";
+import { Berth, type Sandbox } from "berth-client";
 
 // A process that has made ready what every way needs: here some text in memory.
 const worker = `

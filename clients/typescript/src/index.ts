@@ -4,7 +4,7 @@ export * from "./errors.js";
 export { Files } from "./files.js";
 export type * as models from "./models.js";
 export * as operations from "./operations.js";
-export { ForkTree, Ports, Sandbox, type ExecOptions, type LogStream } from "./sandbox.js";
+export { ForkTree, Ports, Sandbox, type ExecOptions, type Fork, type LogStream } from "./sandbox.js";
 export { LanguageServer, Process, Pty } from "./sockets.js";
 export { VERSION, type Options } from "./transport.js";
 export { ExecResult, type Command, type Exit, type LogLine, type Output, type OutputPiece, type Progress } from "./types.js";

@@ -179,13 +179,14 @@ export class Sandbox {
   }
 
   /**
-   * Children with its disk, freshly booted. Warm: one child with its memory too,
-   * in its place on the network. This sandbox then stands still until it is
-   * resumed.
+   * Children with its disk, freshly booted: those that run, and in `failed`
+   * those that do not. Warm: one child with its memory too, in its place on the
+   * network. This sandbox then stands still until it is resumed.
    */
-  async fork(count = 1, options: { mode?: m.ForkMode } = {}): Promise<Sandbox[]> {
+  async fork(count = 1, options: { mode?: m.ForkMode } = {}): Promise<Fork> {
     const forked = await this.transport.call(op.forkSandbox(this.id, given({ count, mode: options.mode })));
-    return forked.children.map((info) => new Sandbox(this.transport, info));
+    const children = forked.children.map((info) => new Sandbox(this.transport, info));
+    return Object.assign(children, { failed: forked.failed, pauseMs: forked.pause_ms });
   }
 
   /** Children with its disk and its memory, in which its processes go on. */
@@ -212,6 +213,14 @@ export class Sandbox {
     );
   }
 }
+
+/** The children of a fork that run, and those that do not. */
+export type Fork = Sandbox[] & {
+  /** Children that did not come to life. */
+  readonly failed: m.FailedFork[];
+  /** How long the parent stood still. */
+  readonly pauseMs: number;
+};
 
 /**
  * Children that go on from where their parent was, each by itself. With `await

@@ -212,6 +212,14 @@ test("files", async () => {
   );
 });
 
+test("a fork tells which children failed", async () => {
+  const failed = [{ index: 1, error: "insufficient host memory for sandbox" }];
+  fake.say({ status: 201, json: { parent_id: "p", mode: "cold", children: [SANDBOX], failed, pause_ms: 4 } });
+  const children = await sandbox.fork(2);
+  assert.deepEqual(children.map((c) => c.id), [SANDBOX.id]);
+  assert.deepEqual([children.failed, children.pauseMs], [failed, 4]);
+});
+
 test("a fork tree keeps the winner", async () => {
   const children = ["one", "two", "three"].map((id) => ({ ...SANDBOX, id }));
   fake.say((asked) =>

@@ -3,14 +3,14 @@
 from . import models, operations
 from ._async._client import AsyncBerth, AsyncBuild
 from ._async._files import AsyncFiles
-from ._async._forks import AsyncForkTree
+from ._async._forks import AsyncFork, AsyncForkTree
 from ._async._sandbox import AsyncSandbox
 from ._async._sockets import AsyncLanguageServer, AsyncProcess, AsyncPty
 from ._async._streams import AsyncFeed
 from ._core import VERSION as __version__
 from ._sync._client import Berth, Build
 from ._sync._files import Files
-from ._sync._forks import ForkTree
+from ._sync._forks import Fork, ForkTree
 from ._sync._sandbox import Sandbox
 from ._sync._sockets import LanguageServer, Process, Pty
 from ._sync._streams import Feed
@@ -43,6 +43,7 @@ __all__ = [
     "AsyncBuild",
     "AsyncFeed",
     "AsyncFiles",
+    "AsyncFork",
     "AsyncForkTree",
     "AsyncLanguageServer",
     "AsyncProcess",
@@ -62,6 +63,7 @@ __all__ = [
     "Feed",
     "Files",
     "Forbidden",
+    "Fork",
     "ForkTree",
     "InsufficientCapacity",
     "LanguageServer",

@@ -14,7 +14,7 @@ from ._call import Request
 from .errors import BerthError, retry_after
 
 try:
-    VERSION = version("berth")
+    VERSION = version("berth-client")
 except PackageNotFoundError:
     VERSION = "devel"
 

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from ._sandbox import AsyncSandbox
 
 
+class AsyncFork(list["AsyncSandbox"]):
+    """The children of a fork that run, and those that do not."""
+
+    def __init__(self, forked: models.Forked, children: list[AsyncSandbox]) -> None:
+        super().__init__(children)
+        self.failed = forked.failed
+        """children that did not come to life"""
+        self.pause_ms = forked.pause_ms
+        """how long the parent stood still"""
+
+
 class AsyncForkTree:
     """Children that go on from where their parent was, each by itself.
 

@@ -13,7 +13,7 @@ from .._unset import UNSET, Unset
 from ..errors import NotFound
 from ..types import Command, ExecResult, LogLine, Output
 from ._files import AsyncFiles
-from ._forks import AsyncForkTree
+from ._forks import AsyncFork, AsyncForkTree
 from ._sockets import AsyncLanguageServer, AsyncProcess, AsyncPty
 from ._streams import AsyncFeed, event_feed, exec_output, log_feed
 from ._transport import AsyncTransport
@@ -190,14 +190,15 @@ class AsyncSandbox:
         """Keeps its memory and disk as they are now; see from_snapshot of create."""
         return await self._transport.call(op.create_snapshot(self.id, models.CreateSnapshot(name=name)))
 
-    async def fork(self, count: int = 1, *, mode: models.ForkMode = "cold") -> list[AsyncSandbox]:
-        """Children with its disk, freshly booted.
+    async def fork(self, count: int = 1, *, mode: models.ForkMode = "cold") -> AsyncFork:
+        """Children with its disk, freshly booted: a list of those that run, with
+        those that do not in its failed.
 
         Warm: one child with its memory too, in its place on the network. This
         sandbox then stands still until it is resumed.
         """
         forked = await self._transport.call(op.fork_sandbox(self.id, models.Fork(count=count, mode=mode)))
-        return [AsyncSandbox(self._transport, child) for child in forked.children]
+        return AsyncFork(forked, [AsyncSandbox(self._transport, child) for child in forked.children])
 
     async def fork_tree(self, count: int = 2, *, metadata: dict[str, Any] | None = None) -> AsyncForkTree:
         """Children with its disk and its memory, in which its processes go on."""

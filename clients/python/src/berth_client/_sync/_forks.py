@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from ._sandbox import Sandbox
 
 
+class Fork(list["Sandbox"]):
+    """The children of a fork that run, and those that do not."""
+
+    def __init__(self, forked: models.Forked, children: list[Sandbox]) -> None:
+        super().__init__(children)
+        self.failed = forked.failed
+        """children that did not come to life"""
+        self.pause_ms = forked.pause_ms
+        """how long the parent stood still"""
+
+
 class ForkTree:
     """Children that go on from where their parent was, each by itself.
 

@@ -14,7 +14,7 @@ from .._unset import UNSET, Unset
 from ..errors import NotFound
 from ..types import Command, ExecResult, LogLine, Output
 from ._files import Files
-from ._forks import ForkTree
+from ._forks import Fork, ForkTree
 from ._sockets import LanguageServer, Process, Pty
 from ._streams import Feed, event_feed, exec_output, log_feed
 from ._transport import Transport
@@ -191,14 +191,15 @@ class Sandbox:
         """Keeps its memory and disk as they are now; see from_snapshot of create."""
         return self._transport.call(op.create_snapshot(self.id, models.CreateSnapshot(name=name)))
 
-    def fork(self, count: int = 1, *, mode: models.ForkMode = "cold") -> list[Sandbox]:
-        """Children with its disk, freshly booted.
+    def fork(self, count: int = 1, *, mode: models.ForkMode = "cold") -> Fork:
+        """Children with its disk, freshly booted: a list of those that run, with
+        those that do not in its failed.
 
         Warm: one child with its memory too, in its place on the network. This
         sandbox then stands still until it is resumed.
         """
         forked = self._transport.call(op.fork_sandbox(self.id, models.Fork(count=count, mode=mode)))
-        return [Sandbox(self._transport, child) for child in forked.children]
+        return Fork(forked, [Sandbox(self._transport, child) for child in forked.children])
 
     def fork_tree(self, count: int = 2, *, metadata: dict[str, Any] | None = None) -> ForkTree:
         """Children with its disk and its memory, in which its processes go on."""
