@@ -1,6 +1,7 @@
 package hostd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,11 +64,13 @@ type builds struct {
 
 // job is one build. Its build is guarded by builds.mu.
 type job struct {
-	build  hostapi.Build
-	def    image.Definition
-	log    *buildLog
-	cancel context.CancelCauseFunc // set while it runs
-	done   chan struct{}           // closed when it has ended
+	build hostapi.Build
+	def   image.Definition
+	// workspace is whose build it is, never empty: this is no operator's.
+	workspace string
+	log       *buildLog
+	cancel    context.CancelCauseFunc // set while it runs
+	done      chan struct{}           // closed when it has ended
 }
 
 var validBuildID = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,127}$`)
@@ -175,7 +178,7 @@ func (b *builds) ensure(ctx context.Context, j *job) (image.Template, error) {
 		return image.Template{}, err
 	}
 	j.log.say("==> build " + j.build.ID)
-	return b.cfg.Ensure(ctx, j.def, image.Options{Tenant: true, Progress: j.log.progress()})
+	return b.cfg.Ensure(ctx, j.def, image.Options{Workspace: j.workspace, Progress: j.log.progress()})
 }
 
 // finish writes down how a build ended.
@@ -246,7 +249,7 @@ func (b *builds) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) 
 	b.prune()
 	j := &job{
 		build: hostapi.Build{ID: id, Template: spec.Template, Status: hostapi.BuildQueued, CreatedAt: time.Now().UTC()},
-		def:   def, done: make(chan struct{}),
+		def:   def, workspace: cmp.Or(spec.WorkspaceID, spec.Template), done: make(chan struct{}),
 	}
 	if old != nil {
 		j.build.CreatedAt = old.build.CreatedAt

@@ -5,9 +5,11 @@ import "time"
 // BuildSpec asks for one build of a template. Template is the name under which
 // this host keeps it. From names another of its templates, or an OCI image.
 type BuildSpec struct {
-	Template string            `json:"template"`
-	From     string            `json:"from"`
-	FromOCI  bool              `json:"from_oci,omitempty"` // From is an OCI reference
+	Template    string `json:"template"`
+	WorkspaceID string `json:"workspace_id"` // whose it is: what is made of it is shared with no other
+	From        string `json:"from"`
+	FromOCI     bool   `json:"from_oci,omitempty"` // From is an OCI reference
+
 	Run      []string          `json:"run,omitempty"`
 	Files    map[string]string `json:"files,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`

@@ -38,14 +38,31 @@ const (
 	restTime = 50 * time.Millisecond
 )
 
-// bake boots a build's guest once and stores it.
-func (s *Store) bake(ctx context.Context, m manifest, ramdisk ramdisk, r *reporter) error {
+// bake boots a build's guest once, stores it, and returns the build's id.
+func (s *Store) bake(ctx context.Context, m manifest, ramdisk ramdisk, r *reporter) (string, error) {
 	dir, remove, err := s.workDir(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer remove()
 	done := filepath.Join(dir, "build")
+	if err := s.bakeInto(ctx, dir, done, &m, ramdisk, r); err != nil {
+		return "", err
+	}
+	return m.BuildID, s.publishBuild(ctx, done, m.BuildID)
+}
+
+// publishBuild moves a finished build to its place, over one that is damaged.
+func (s *Store) publishBuild(ctx context.Context, done, id string) error {
+	unlock, err := s.lock(ctx, "build-"+id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return s.publish(done, s.path(buildsDir, id))
+}
+
+func (s *Store) bakeInto(ctx context.Context, dir, done string, m *manifest, ramdisk ramdisk, r *reporter) error {
 	state := filepath.Join(done, stateDir)
 	if err := os.MkdirAll(state, 0o755); err != nil {
 		return err
@@ -69,7 +86,7 @@ func (s *Store) bake(ctx context.Context, m manifest, ramdisk ramdisk, r *report
 	}
 	defer b.kill()
 	err = b.alive(ctx, func(ctx context.Context) error {
-		return s.prepare(ctx, b, &m, r)
+		return s.prepare(ctx, b, m, r)
 	})
 	if err != nil {
 		return err
@@ -78,10 +95,7 @@ func (s *Store) bake(ctx context.Context, m manifest, ramdisk ramdisk, r *report
 	if err := store(ctx, b, state); err != nil {
 		return err
 	}
-	if err := s.finish(ctx, &m, done, vm.RAM, r); err != nil {
-		return err
-	}
-	return s.publish(done, s.path(buildsDir, m.BuildID))
+	return s.finish(ctx, m, done, vm.RAM, r)
 }
 
 // prepare brings a booted guest to where its sandboxes begin.
@@ -245,7 +259,7 @@ func store(ctx context.Context, b *buildVM, state string) error {
 }
 
 // finish makes the files of a build read-only and durable and writes down what
-// they are.
+// they are, which names the build.
 func (s *Store) finish(ctx context.Context, m *manifest, dir, ram string, r *reporter) error {
 	f, err := os.OpenFile(ram, os.O_RDWR, 0)
 	if err != nil {
@@ -274,6 +288,9 @@ func (s *Store) finish(ctx context.Context, m *manifest, dir, ram string, r *rep
 		}
 	}
 	if err := syncFile(filepath.Join(dir, stateDir)); err != nil {
+		return err
+	}
+	if m.BuildID, err = m.contentID(); err != nil {
 		return err
 	}
 	return marshalFile(filepath.Join(dir, manifestFile), m)

@@ -23,11 +23,11 @@ const stepTime = time.Hour
 
 // Options are how a definition is built.
 type Options struct {
-	// Tenant is set where the definition is not the host's operator's: the host
-	// then fetches no image from private networks, and none with its own
-	// credentials.
-	Tenant   bool
-	Progress func(Progress)
+	// Workspace is whose definition it is; empty: the host's operator's. For a
+	// workspace the host fetches no image from private networks, and none with
+	// its own credentials, and its steps share no layer with another's.
+	Workspace string
+	Progress  func(Progress)
 }
 
 // Ensure is EnsureWith for the host's operator.
@@ -56,7 +56,7 @@ func (s *Store) EnsureWith(ctx context.Context, d Definition, o Options) (Templa
 	return t, nil
 }
 
-// buildInputs are what two builds must have in common to be one.
+// buildInputs are the recipe of a build.
 type buildInputs struct {
 	Format     int          `json:"format"`
 	Definition Definition   `json:"definition"` // without what the layers stand for
@@ -86,7 +86,7 @@ func (s *Store) ensure(ctx context.Context, d Definition, o Options, r *reporter
 		return Template{}, err
 	}
 	inputs := buildInputs{
-		Format: formatVersion, Definition: d, Initramfs: ramdisk.digest, Kernel: kernel.SHA256,
+		Format: buildRecipe, Definition: d, Initramfs: ramdisk.digest, Kernel: kernel.SHA256,
 		Engine: s.engine(), Cmdline: cmdline,
 	}
 	inputs.Definition.From, inputs.Definition.Bootstrap = "", nil
@@ -98,32 +98,44 @@ func (s *Store) ensure(ctx context.Context, d Definition, o Options, r *reporter
 		}
 		inputs.Layers = append(inputs.Layers, layerInput{key, l.SHA256})
 	}
-	id, err := digest(inputs)
+	m := manifest{
+		Format: formatVersion, Definition: d, Engine: s.engine(), Kernel: kernel, Layers: layers, CreatedAt: time.Now().UTC(),
+	}
+	t, err := s.ensureBuild(ctx, inputs, m, ramdisk, r)
 	if err != nil {
 		return Template{}, err
 	}
-	unlock, err := s.lock(ctx, "build-"+id)
+	return t, s.point(ctx, d.Name, t.BuildID)
+}
+
+// ensureBuild returns a build that was made from these inputs, and makes one if
+// there is none that can be used.
+func (s *Store) ensureBuild(ctx context.Context, inputs buildInputs, m manifest, ramdisk ramdisk, r *reporter) (Template, error) {
+	recipe, err := digest(inputs)
+	if err != nil {
+		return Template{}, err
+	}
+	unlock, err := s.lock(ctx, "recipe-"+recipe)
 	if err != nil {
 		return Template{}, err
 	}
 	defer unlock()
+	if id := s.made(recipe).Build; id != "" {
+		t, err := s.load(id)
+		if err == nil {
+			return t, nil
+		}
+		s.log.Warn("stored build is not usable and is made anew", "template", m.Definition.Name, "build_id", id, "error", err)
+	}
+	id, err := s.bake(ctx, m, ramdisk, r)
+	if err != nil {
+		return Template{}, err
+	}
 	t, err := s.load(id)
 	if err != nil {
-		if _, statErr := os.Stat(s.path(buildsDir, id)); statErr == nil {
-			s.log.Warn("stored build is not usable and is made anew", "template", d.Name, "build_id", id, "error", err)
-		}
-		m := manifest{
-			Format: formatVersion, BuildID: id, Definition: d, Engine: s.engine(), Kernel: kernel,
-			Layers: layers, CreatedAt: time.Now().UTC(),
-		}
-		if err := s.bake(ctx, m, ramdisk, r); err != nil {
-			return Template{}, err
-		}
-		if t, err = s.load(id); err != nil {
-			return Template{}, err
-		}
+		return Template{}, err
 	}
-	return t, s.point(ctx, d.Name, id)
+	return t, s.note(recipe, madeRecord{Build: id})
 }
 
 // point makes a name mean a build.

@@ -89,7 +89,7 @@ func (s *Store) collect(now time.Time) error {
 			}
 		}
 	}
-	return nil
+	return s.forgetRecipes()
 }
 
 // olderThan says whether a directory has been as it is for longer than grace.

@@ -30,7 +30,7 @@ func (s *Store) ground(ctx context.Context, d *Definition, o Options, r *reporte
 			return nil, fmt.Errorf("from: %w", err)
 		}
 		d.inherit(m.Definition)
-		return m.Layers, nil
+		return s.byContent(ctx, m.Layers)
 	}
 	var key string
 	var err error
@@ -52,7 +52,7 @@ func (s *Store) bootstrapGround(ctx context.Context, d *Definition, r *reporter)
 	if err != nil {
 		return "", err
 	}
-	inputs := bootstrapInputs{Format: formatVersion, Bootstrap: *d.Bootstrap}
+	inputs := bootstrapInputs{Format: layerRecipe, Bootstrap: *d.Bootstrap}
 	for _, ca := range cas {
 		inputs.CAs = append(inputs.CAs, ca.digest)
 	}
@@ -97,7 +97,7 @@ func (s *Store) imageGround(ctx context.Context, d *Definition, o Options, r *re
 		limits.Bytes = int64(s.cfg.OCIMaxMB) << 20
 	}
 	r.step(StepPull, 0, d.From)
-	img, err := oci.Resolve(ctx, d.From, oci.Policy{Trusted: !o.Tenant, Allow: s.cfg.OCIAllow}, limits)
+	img, err := oci.Resolve(ctx, d.From, oci.Policy{Trusted: o.Workspace == "", Allow: s.cfg.OCIAllow}, limits)
 	if err != nil {
 		return "", err
 	}
@@ -105,7 +105,7 @@ func (s *Store) imageGround(ctx context.Context, d *Definition, o Options, r *re
 	r.step(StepPull, 0, img.Pinned)
 	d.From = img.Pinned
 	d.Env = under(img.Env, d.Env)
-	return s.ensureLayer(ctx, imageInputs{Format: formatVersion, Digest: img.Digest}, func(ctx context.Context, dir, image string) error {
+	return s.ensureLayer(ctx, imageInputs{Format: layerRecipe, Digest: img.Digest}, func(ctx context.Context, dir, image string) error {
 		return s.imageLayer(ctx, img, limits, dir, image, r)
 	})
 }

@@ -15,11 +15,12 @@ import (
 
 // layer is layer.json: one read-only disk. The lowest layer of a template is a
 // whole root file system; each further one is the writable disk of a guest that
-// ran a template's steps, and holds what they changed.
+// ran a template's steps, and holds what they changed. Its key is that of its
+// content: one that was damaged and made anew from the same recipe is another.
 type layer struct {
 	Format    int       `json:"format"`
 	Key       string    `json:"key"`
-	Inputs    any       `json:"inputs"` // what the key is the digest of, for a person
+	Inputs    any       `json:"inputs"` // of its recipe, for a person
 	CreatedAt time.Time `json:"created_at"`
 	fileID
 }
@@ -38,7 +39,7 @@ func (s *Store) readLayer(key string) (layer, error) {
 	if err == nil {
 		err = json.Unmarshal(raw, &l)
 	}
-	if err == nil && (l.Format != formatVersion || l.Key != key) {
+	if err == nil && (l.Format != layerFormat || l.Key != key) {
 		err = errors.New("it is another layer's")
 	}
 	if err != nil {
@@ -57,8 +58,8 @@ func (s *Store) haveLayer(key string) bool {
 	return err == nil && st.Size() == l.Size
 }
 
-// bootstrapInputs, imageInputs and stepInputs are what two layers must have in
-// common to be one.
+// bootstrapInputs, imageInputs and stepInputs are the recipes of layers: what is
+// made from an equal one already is used, and not made again.
 type bootstrapInputs struct {
 	Format    int               `json:"format"`
 	Bootstrap Bootstrap         `json:"bootstrap"`
@@ -71,13 +72,16 @@ type imageInputs struct {
 	Digest string `json:"digest"`
 }
 
+// stepInputs have whose steps they are: what a workspace's steps have fetched
+// and made goes into no other's templates.
 type stepInputs struct {
-	Format int               `json:"format"`
-	Below  []string          `json:"below"`
-	Run    []string          `json:"run"`
-	Files  map[string]string `json:"files"`
-	Env    map[string]string `json:"env"`
-	DiskMB int               `json:"disk_mb"`
+	Format    int               `json:"format"`
+	Workspace string            `json:"workspace,omitempty"` // empty: the operator's
+	Below     []string          `json:"below"`
+	Run       []string          `json:"run"`
+	Files     map[string]string `json:"files"`
+	Env       map[string]string `json:"env"`
+	DiskMB    int               `json:"disk_mb"`
 }
 
 // ensureLayers returns the keys of a definition's layers, the lowest first, and
@@ -94,7 +98,7 @@ func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *r
 	if len(d.Run) == 0 && (len(d.Files) == 0 || d.filesFromStart()) {
 		return keys, nil
 	}
-	inputs := stepInputs{Format: formatVersion, Below: keys, Run: d.Run, Files: d.Files, Env: d.Env, DiskMB: d.DiskMB}
+	inputs := stepInputs{Format: layerRecipe, Workspace: o.Workspace, Below: keys, Run: d.Run, Files: d.Files, Env: d.Env, DiskMB: d.DiskMB}
 	key, err := s.ensureLayer(ctx, inputs, func(ctx context.Context, dir, image string) error {
 		return s.stepLayer(ctx, *d, keys, dir, image, r)
 	})
@@ -104,21 +108,33 @@ func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *r
 	return append(append([]string(nil), keys...), key), nil
 }
 
-// ensureLayer returns the key of the layer with these inputs, and has build make
-// its image if it is not there. One daemon builds, the others wait for it.
+// ensureLayer returns the key of a layer that was made from these inputs, and
+// has build make its image if there is none. One daemon builds, the others wait
+// for it.
 func (s *Store) ensureLayer(ctx context.Context, inputs any, build func(ctx context.Context, dir, image string) error) (string, error) {
-	key, err := digest(inputs)
+	recipe, err := digest(inputs)
 	if err != nil {
 		return "", err
 	}
-	unlock, err := s.lock(ctx, "layer-"+key)
+	unlock, err := s.lock(ctx, "recipe-"+recipe)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if s.haveLayer(key) {
+	if key := s.made(recipe).Layer; key != "" && s.haveLayer(key) {
 		return key, nil
 	}
+	if s.haveLayer(recipe) { // of a time when recipes were names
+		build = func(_ context.Context, _, image string) error { return os.Link(s.layerPath(recipe), image) }
+	}
+	key, err := s.makeLayer(ctx, inputs, build)
+	if err != nil {
+		return "", err
+	}
+	return key, s.note(recipe, madeRecord{Layer: key})
+}
+
+func (s *Store) makeLayer(ctx context.Context, inputs any, build func(ctx context.Context, dir, image string) error) (string, error) {
 	dir, remove, err := s.workDir(ctx)
 	if err != nil {
 		return "", err
@@ -132,14 +148,51 @@ func (s *Store) ensureLayer(ctx context.Context, inputs any, build func(ctx cont
 	if err := build(ctx, dir, image); err != nil {
 		return "", err
 	}
-	l := layer{Format: formatVersion, Key: key, Inputs: inputs, CreatedAt: time.Now().UTC()}
+	l := layer{Format: layerFormat, Inputs: inputs, CreatedAt: time.Now().UTC()}
 	if l.fileID, err = s.seal(ctx, image, true); err != nil {
 		return "", err
 	}
-	if err := marshalFile(filepath.Join(done, layerManifest), l); err != nil {
-		return "", err
+	l.Key = l.fileID.layerKey()
+	return l.Key, s.publishLayer(ctx, l, done)
+}
+
+// byContent returns the keys that layers have by their contents, where some were
+// named after their recipes.
+func (s *Store) byContent(ctx context.Context, keys []string) ([]string, error) {
+	out := make([]string, len(keys))
+	for i, key := range keys {
+		l, err := s.readLayer(key)
+		if err != nil {
+			return nil, err
+		}
+		if out[i] = l.fileID.layerKey(); out[i] == key || s.haveLayer(out[i]) {
+			continue
+		}
+		out[i], err = s.makeLayer(ctx, l.Inputs, func(_ context.Context, _, image string) error { return os.Link(s.layerPath(key), image) })
+		if err != nil {
+			return nil, err
+		}
 	}
-	return key, s.publish(done, s.path(layersDir, key))
+	return out, nil
+}
+
+// layerKey is the key of a layer with this content.
+func (f fileID) layerKey() string { return f.key()[:digestLen] }
+
+// publishLayer moves a finished layer to its place, unless it is there.
+func (s *Store) publishLayer(ctx context.Context, l layer, done string) error {
+	unlock, err := s.lock(ctx, "layer-"+l.Key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if s.haveLayer(l.Key) {
+		return nil
+	}
+	if err := marshalFile(filepath.Join(done, layerManifest), l); err != nil {
+		return err
+	}
+	return s.publish(done, s.path(layersDir, l.Key))
 }
 
 // seal makes a finished file read-only and durable, and returns what it is.

@@ -19,18 +19,27 @@ import (
 // digestLen is the length of the ids here: the first 128 bits of a SHA-256.
 const digestLen = 32
 
-// formatVersion is part of every key: what an older program stored in another
-// way is built anew.
-const formatVersion = 1
+// Formats of what is stored. A build of format 1 was named after its recipe, and
+// so were its layers: it is used on, by what was started from it, and nothing is
+// built into it any more.
+const (
+	formatVersion = 2 // of template.json
+	oldestFormat  = 1
+	layerFormat   = 1 // of layer.json
+	// layerRecipe and buildRecipe are part of the keys of recipes: what an older
+	// program made in another way is made anew.
+	layerRecipe = 1
+	buildRecipe = 2
+)
 
 // manifest is template.json, the last file of a build to be written.
 type manifest struct {
 	Format          int               `json:"format"`
-	BuildID         string            `json:"build_id"`
+	BuildID         string            `json:"build_id"` // see contentID
 	Definition      Definition        `json:"definition"`
 	Engine          engineID          `json:"engine"`
 	Kernel          kernelID          `json:"kernel"`
-	Layers          []string          `json:"layers"` // keys, the lowest first
+	Layers          []string          `json:"layers"` // keys, which are of their contents, the lowest first
 	Files           map[string]fileID `json:"files"`  // of the build's directory
 	OpenConnections int               `json:"open_connections"`
 	CreatedAt       time.Time         `json:"created_at"`
@@ -80,13 +89,45 @@ func (s *Store) readManifest(id string) (manifest, error) {
 	if err == nil {
 		err = json.Unmarshal(raw, &m)
 	}
-	if err == nil && (m.Format != formatVersion || m.BuildID != id) {
-		err = fmt.Errorf("it is of format %d, build %s", m.Format, m.BuildID)
+	if err == nil {
+		err = m.check(id)
 	}
 	if err != nil {
 		return m, fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
 	}
 	return m, nil
+}
+
+// check says why a manifest is not that of build id.
+func (m *manifest) check(id string) error {
+	if m.Format < oldestFormat || m.Format > formatVersion || m.BuildID != id {
+		return fmt.Errorf("it is of format %d, build %s", m.Format, m.BuildID)
+	}
+	if m.Format == 1 {
+		return nil
+	}
+	own, err := m.contentID()
+	if err == nil && own != id {
+		err = fmt.Errorf("its content is that of build %s", own)
+	}
+	return err
+}
+
+// contentID is the digest of all that a build holds: its description, and the
+// digests of its layers, its kernel and its files. Memory that was stored over
+// the one build is never resumed over another, though both have one recipe.
+func (m *manifest) contentID() (string, error) {
+	raw, err := json.Marshal(m)
+	if err != nil {
+		return "", err
+	}
+	// As it is read back: what is no UTF-8 is written as another character.
+	var c manifest
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return "", err
+	}
+	c.BuildID, c.CreatedAt = "", time.Time{}
+	return digest(c)
 }
 
 // load returns a build whose files are there and of the right size.

@@ -56,7 +56,7 @@ func ociGuest(t *testing.T, w *world) {
 		Start: "echo $COLOUR $SHAPE; exec sleep 100000", Files: map[string]string{"/usr/local/hello": "#!/bin/sh\necho hello\n"},
 		Run: []string{"echo everybody\\'s > /etc/ssh/ssh_host_dsa_key", "echo mine > /etc/ssh/ssh_config"}, // as a package's own scripts do
 	}
-	tpl, err := w.store.EnsureWith(t.Context(), d, Options{Tenant: true})
+	tpl, err := w.store.EnsureWith(t.Context(), d, Options{Workspace: "ws"})
 	must(t, err)
 	if len(tpl.Layers) != 2 || !strings.Contains(tpl.Definition.From, "/team/tiny@sha256:") {
 		t.Errorf("layers %v from %q", tpl.Layers, tpl.Definition.From)
@@ -78,14 +78,14 @@ func ociGuest(t *testing.T, w *world) {
 		}
 	}
 	t.Run("again", func(t *testing.T) {
-		again, err := w.store.EnsureWith(t.Context(), d, Options{Tenant: true})
+		again, err := w.store.EnsureWith(t.Context(), d, Options{Workspace: "ws"})
 		if err != nil || again.BuildID != tpl.BuildID {
 			t.Errorf("%s, %v", again.BuildID, err)
 		}
 	})
 	t.Run("a registry that is gone leaves the old build", func(t *testing.T) {
 		server.Close()
-		if _, err := w.store.EnsureWith(t.Context(), d, Options{Tenant: true}); err == nil {
+		if _, err := w.store.EnsureWith(t.Context(), d, Options{Workspace: "ws"}); err == nil {
 			t.Error("it was built without its image")
 		}
 		if kept, err := w.store.Get("from-image"); err != nil || kept.BuildID != tpl.BuildID {

@@ -65,6 +65,7 @@ type Store struct {
 //	builds/<build id>/       template.json, initramfs.cpio, overlay.ext4, ram, state/
 //	layers/<key>/            layer.json, layer.ext4
 //	kernels/<sha256>/vmlinux
+//	recipes/<key>.json       the layer or the build that was made from a recipe
 //	users/<daemon>.json      the builds that a daemon's sandboxes use
 //	locks/                   one file a build, a layer and a name
 //	tmp/                     unfinished work; each entry locked by whoever does it
@@ -73,6 +74,7 @@ const (
 	buildsDir  = "builds"
 	layersDir  = "layers"
 	kernelsDir = "kernels"
+	recipesDir = "recipes"
 	usersDir   = "users"
 	locksDir   = "locks"
 	tmpDir     = "tmp"
@@ -90,7 +92,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	cfg.Dir = dir
 	s := &Store{cfg: cfg, log: cfg.Logger}
-	for _, sub := range []string{namesDir, buildsDir, layersDir, kernelsDir, usersDir, locksDir, tmpDir} {
+	for _, sub := range []string{namesDir, buildsDir, layersDir, kernelsDir, recipesDir, usersDir, locksDir, tmpDir} {
 		// VMMs run unprivileged and read what is here.
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
 			return nil, fmt.Errorf("template store: %w", err)
@@ -208,12 +210,15 @@ func (s *Store) Names() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if name, ok := strings.CutSuffix(e.Name(), ".json"); ok && validName.MatchString(name) {
+		if name, ok := cutJSON(e.Name()); ok && validName.MatchString(name) {
 			names = append(names, name)
 		}
 	}
 	return names, nil
 }
+
+// cutJSON is the name of a record without its ending.
+func cutJSON(file string) (string, bool) { return strings.CutSuffix(file, ".json") }
 
 // Remove forgets a name. The build's files go with the next Collect, once no
 // sandbox uses them.

@@ -126,9 +126,10 @@ func (s *Store) adopt(ctx context.Context, id, dir string) error {
 	if err := readDescription(filepath.Join(from, manifestFile), &m); err != nil {
 		return err
 	}
+	if err := m.check(id); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
 	switch {
-	case m.Format != formatVersion || m.BuildID != id:
-		return fmt.Errorf("%w: it is of format %d, build %s", ErrCorrupt, m.Format, m.BuildID)
 	case m.Engine != s.engine():
 		return fmt.Errorf("%w: stored by %s, this host has %s", ErrOtherEngine, m.Engine, s.engine())
 	case len(m.Layers) == 0 || len(m.Layers) > maxLayers || !isContentDigest(m.Kernel.SHA256):
@@ -142,6 +143,9 @@ func (s *Store) adopt(ctx context.Context, id, dir string) error {
 		key, err := s.adoptLayer(ctx, from, done, i)
 		if err != nil {
 			return err
+		}
+		if m.Format > 1 && m.Layers[i] != key {
+			return fmt.Errorf("%w: layer %d is %s, not %s", ErrCorrupt, i, key, m.Layers[i])
 		}
 		m.Layers[i] = key
 	}
@@ -180,46 +184,26 @@ func (s *Store) adoptKernel(ctx context.Context, from, done string, k kernelID) 
 	return s.publish(kernel, to)
 }
 
-// adoptLayer puts a layer into the store and returns its key there. A layer of
-// that key may be there with other content, because it was bootstrapped on
-// another day: then this one's key is its content's.
+// adoptLayer puts a layer into the store and returns its key there, which is
+// that of its content, whatever it was called where it comes from.
 func (s *Store) adoptLayer(ctx context.Context, from, done string, i int) (string, error) {
 	image, description := layerPart(i)
 	var l layer
 	if err := readDescription(filepath.Join(from, description), &l); err != nil {
 		return "", err
 	}
-	if l.Format != formatVersion || !isDigest(l.Key) {
+	if l.Format != layerFormat || !isDigest(l.Key) {
 		return "", fmt.Errorf("%w: %s is of format %d, layer %q", ErrCorrupt, description, l.Format, l.Key)
 	}
-	for _, key := range []string{l.Key, l.fileID.key()[:digestLen]} {
-		taken, err := s.placeLayer(ctx, key, l, filepath.Join(from, image), filepath.Join(done, "layer"+strconv.Itoa(i)))
-		if err != nil || !taken {
-			return key, err
-		}
+	l.Key = l.fileID.layerKey()
+	if s.haveLayer(l.Key) {
+		return l.Key, nil
 	}
-	return "", fmt.Errorf("%w: layer %s is there twice, with other content", ErrCorrupt, l.Key)
-}
-
-// placeLayer says taken if the key is another layer's.
-func (s *Store) placeLayer(ctx context.Context, key string, l layer, image, done string) (taken bool, err error) {
-	unlock, err := s.lock(ctx, "layer-"+key)
-	if err != nil {
-		return false, err
+	done = filepath.Join(done, "layer"+strconv.Itoa(i))
+	if err := s.adoptFile(ctx, filepath.Join(from, image), filepath.Join(done, layerImage), l.fileID); err != nil {
+		return "", err
 	}
-	defer unlock()
-	if s.haveLayer(key) {
-		have, err := s.readLayer(key)
-		return have.fileID != l.fileID, err
-	}
-	l.Key = key
-	if err := s.adoptFile(ctx, image, filepath.Join(done, layerImage), l.fileID); err != nil {
-		return false, err
-	}
-	if err := marshalFile(filepath.Join(done, layerManifest), l); err != nil {
-		return false, err
-	}
-	return false, s.publish(done, s.path(layersDir, key))
+	return l.Key, s.publishLayer(ctx, l, done)
 }
 
 // adoptFile moves a file to its place in a directory that is being made, as

@@ -85,8 +85,8 @@ func TestABuildIsTakenToAnotherStore(t *testing.T) {
 }
 
 // A host that bootstrapped the same suite on another day has a layer of the same
-// key with other content.
-func TestALayerOfTheSameKeyAndOtherContentStaysApart(t *testing.T) {
+// recipe with other content.
+func TestALayerOfTheSameRecipeAndOtherContentStaysApart(t *testing.T) {
 	from, to := openStore(t, t.TempDir()), openStore(t, t.TempDir())
 	id := fakeBuild(t, from, "one", "a")
 	key, err := to.ensureLayer(t.Context(), "layer of a", func(_ context.Context, _, image string) error {
@@ -129,7 +129,7 @@ func TestABuildThatArrivesDamagedIsRefused(t *testing.T) {
 		"a name that goes up": func(dir string) error {
 			return edit(filepath.Join(dir, manifestFile), `"`+initramfsFile+`"`, `"../../`+initramfsFile+`"`)
 		},
-		"a later format": func(dir string) error { return edit(filepath.Join(dir, manifestFile), `"format": 1`, `"format": 2`) },
+		"a later format": func(dir string) error { return edit(filepath.Join(dir, manifestFile), `"format": 2`, `"format": 3`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := openStore(t, t.TempDir())

@@ -146,7 +146,7 @@ var tiny = Definition{
 // tinyLayer puts the layer where a bootstrap would.
 func (w *world) tinyLayer() {
 	w.t.Helper()
-	inputs := bootstrapInputs{Format: formatVersion, Bootstrap: *tiny.Bootstrap}
+	inputs := bootstrapInputs{Format: layerRecipe, Bootstrap: *tiny.Bootstrap}
 	_, err := w.store.ensureLayer(w.t.Context(), inputs, func(ctx context.Context, dir, image string) error {
 		root := filepath.Join(dir, "root")
 		if err := tinyRoot(root); err != nil {

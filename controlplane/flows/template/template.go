@@ -154,6 +154,7 @@ func (f *Flows) open(b *record.Build) (hostapi.BuildSpec, error) {
 	if err := json.Unmarshal(raw, &spec); err != nil {
 		return spec, fmt.Errorf("decode build: %w", err)
 	}
+	spec.WorkspaceID = b.WorkspaceID // also where it was sealed without
 	return spec, nil
 }
 
