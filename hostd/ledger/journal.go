@@ -55,6 +55,7 @@ type journal struct {
 	file       *os.File
 	size       int64
 	live       int64 // size after the last rewrite
+	flush      func(*os.File) error
 	broken     error // set when the file's end is unknown; the next write rewrites
 }
 
@@ -140,19 +141,15 @@ func (j *journal) corrupt(line int, err error) error {
 		ErrCorrupt, j.path, line, err)
 }
 
-// append has e on disk when it returns nil, and not in the file when it
+// append has lines on disk when it returns nil, and not in the file when it
 // returns an error.
-func (j *journal) append(e entry) error {
+func (j *journal) append(lines []byte) error {
 	if j.broken != nil {
 		return fmt.Errorf("ledger %s: an earlier write failed: %w", j.path, j.broken)
 	}
-	line, err := encode(e)
-	if err != nil {
-		return err
-	}
-	_, err = j.file.WriteAt(line, j.size)
+	_, err := j.file.WriteAt(lines, j.size)
 	if err == nil {
-		err = unix.Fdatasync(int(j.file.Fd()))
+		err = j.flush(j.file)
 	}
 	if err != nil {
 		// What reached the disk is not known, and a failed flush may not be
@@ -160,9 +157,11 @@ func (j *journal) append(e entry) error {
 		j.broken = err
 		return err
 	}
-	j.size += int64(len(line))
+	j.size += int64(len(lines))
 	return nil
 }
+
+func fdatasync(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }
 
 // full reports whether the journal should be rewritten before the next append.
 func (j *journal) full() bool {
@@ -197,7 +196,7 @@ func (j *journal) rewrite(entries []entry) error {
 		}
 	}
 	if err == nil {
-		err = f.Sync()
+		err = j.flush(f)
 	}
 	if err == nil {
 		err = os.Rename(tmp, j.path)

@@ -5,13 +5,16 @@
 // known by a record, or is found to have none.
 //
 // Everything is held in memory; the file is a journal of changes (journal.go),
-// flushed before a change is acknowledged and rewritten when it has grown.
+// flushed before a change is acknowledged and rewritten when it has grown. Who
+// reads never waits for the disk: changes are written by a writer of their own
+// (writer.go), and shown when they are on disk.
 package ledger
 
 import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +33,8 @@ var (
 	ErrOtherHost = errors.New("ledger belongs to another host")
 	// ErrNewerFormat means that a newer hostd wrote the file.
 	ErrNewerFormat = errors.New("ledger has a newer format")
+	// ErrOverloaded refuses a change because too many wait for the disk.
+	ErrOverloaded = errors.New("too many changes wait for the ledger's disk")
 	// ErrStaleTerm means that the caller's term is lower than one already seen.
 	ErrStaleTerm = errors.New("stale term")
 )
@@ -43,9 +48,10 @@ type Tombstone struct {
 
 // Ledger is an open ledger file. It is safe for concurrent use.
 type Ledger struct {
-	mu    sync.Mutex
-	state state
-	log   *journal
+	writer *writer
+
+	mu    sync.Mutex // short: never held while anything is written
+	state state      // what is on disk; the writer changes it
 }
 
 // state is everything that the journal's entries add up to.
@@ -57,25 +63,30 @@ type state struct {
 
 // Open opens the ledger of a host, making it if there is none. It returns
 // ErrInUse, ErrCorrupt, ErrNewerFormat or ErrOtherHost, each naming the file.
-func Open(path, host string) (*Ledger, error) {
+func Open(path, host string) (*Ledger, error) { return OpenOn(path, host, fdatasync) }
+
+// OpenOn is Open on a disk that flushes as it is told, which may take long or
+// fail.
+func OpenOn(path, host string, flush func(*os.File) error) (*Ledger, error) {
 	l := &Ledger{state: state{boxes: map[string]Record{}, tombstones: map[string]Tombstone{}}}
 	log, err := openJournal(path, host, l.state.apply)
 	if err != nil {
 		return nil, err
 	}
-	l.log = log
-	if err := l.log.rewrite(l.state.entries()); err != nil {
-		return nil, errors.Join(err, l.log.close())
+	log.flush = flush
+	if err := log.rewrite(l.state.entries()); err != nil {
+		return nil, errors.Join(err, log.close())
 	}
+	l.writer = newWriter(l, log)
 	return l, nil
 }
 
-// Close releases the file.
-func (l *Ledger) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.log.close()
-}
+// Close waits for what is being written and releases the file.
+func (l *Ledger) Close() error { return l.writer.close() }
+
+// Stalled is how long the disk has been at work on the changes that it has now,
+// 0 while there are none.
+func (l *Ledger) Stalled() time.Duration { return l.writer.stalled() }
 
 // Boxes returns every record, ordered by id.
 func (l *Ledger) Boxes() []Record {
@@ -148,20 +159,11 @@ func (l *Ledger) Tombstone(id string) uint64 {
 // Prune drops the tombstones of boxes deleted before t. Ids are random and
 // never used again, so a tombstone needs to outlive only requests in flight.
 func (l *Ledger) Prune(t time.Time) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	before := len(l.state.tombstones)
-	kept := l.state
-	kept.tombstones = maps.Clone(l.state.tombstones)
-	maps.DeleteFunc(kept.tombstones, func(_ string, s Tombstone) bool { return s.DeletedAt.Before(t) })
-	if len(kept.tombstones) == before {
-		return 0, nil
-	}
-	if err := l.log.rewrite(kept.entries()); err != nil {
+	c := &change{prune: t}
+	if err := l.writer.do(c); err != nil {
 		return 0, fmt.Errorf("prune tombstones: %w", err)
 	}
-	l.state = kept
-	return before - len(kept.tombstones), nil
+	return c.pruned, nil
 }
 
 // Term returns the highest term seen.
@@ -174,37 +176,26 @@ func (l *Ledger) Term() uint64 {
 // ObserveTerm refuses a term lower than one seen before with ErrStaleTerm, and
 // has a higher one on disk before it returns.
 func (l *Ledger) ObserveTerm(term uint64) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if term < l.state.term {
-		return fmt.Errorf("%w: %d, and %d was seen", ErrStaleTerm, term, l.state.term)
+	seen := l.Term()
+	if term > seen {
+		if err := l.write(entry{Term: term}); err != nil {
+			return fmt.Errorf("write term to the ledger: %w", err)
+		}
+		seen = l.Term() // a higher one may have come before
 	}
-	if term == l.state.term {
-		return nil
-	}
-	if err := l.writeLocked(entry{Term: term}); err != nil {
-		return fmt.Errorf("write term to the ledger: %w", err)
+	if term < seen {
+		return fmt.Errorf("%w: %d, and %d was seen", ErrStaleTerm, term, seen)
 	}
 	return nil
 }
 
+// write has e on disk, and shown, when it returns nil.
 func (l *Ledger) write(e entry) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.writeLocked(e)
-}
-
-// writeLocked has e on disk before memory shows it.
-func (l *Ledger) writeLocked(e entry) error {
-	if l.log.full() {
-		if err := l.log.rewrite(l.state.entries()); err != nil {
-			return err
-		}
-	}
-	if err := l.log.append(e); err != nil {
+	line, err := encode(e)
+	if err != nil {
 		return err
 	}
-	return l.state.apply(e)
+	return l.writer.do(&change{entry: e, line: line})
 }
 
 // apply is the one place where an entry changes the state, at open and later.

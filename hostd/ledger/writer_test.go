@@ -1,0 +1,145 @@
+package ledger_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// disk flushes like a real one, or hangs while it is told to.
+type disk struct {
+	flushes atomic.Int32
+	hang    chan chan struct{} // capacity 1: the next flush waits for what is in it
+	hangs   chan struct{}      // a flush has begun to wait
+}
+
+func newDisk() *disk { return &disk{hang: make(chan chan struct{}, 1), hangs: make(chan struct{}, 1)} }
+
+func (d *disk) flush(f *os.File) error {
+	d.flushes.Add(1)
+	select {
+	case free := <-d.hang:
+		d.hangs <- struct{}{}
+		<-free
+	default:
+	}
+	return unix.Fdatasync(int(f.Fd()))
+}
+
+func openOn(t *testing.T, d *disk) (*ledger.Ledger, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ledger")
+	l, err := ledger.OpenOn(path, "h1", d.flush)
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l, path
+}
+
+func TestReadersDoNotWaitForTheDisk(t *testing.T) {
+	d := newDisk()
+	l, path := openOn(t, d)
+	must(t, l.Put(golden[0]))
+	must(t, l.ObserveTerm(4))
+	if got := l.Stalled(); got != 0 {
+		t.Errorf("with nothing to write it is stalled for %s", got)
+	}
+
+	free := make(chan struct{})
+	d.hang <- free
+	written := make(chan error, 1)
+	moved := golden[0]
+	moved.State = ledger.Paused
+	go func() { written <- l.Put(moved) }()
+	<-d.hangs
+
+	if r, ok := l.Get(golden[0].ID); !ok || r.State != ledger.Running {
+		t.Errorf("while the disk hangs the record is %q, %t: want what is on disk", r.State, ok)
+	}
+	if n := len(l.Boxes()); n != 1 {
+		t.Errorf("%d records, want 1", n)
+	}
+	if l.Tombstone("x") != 0 || l.Term() != 4 {
+		t.Error("tombstone or term is not what is on disk")
+	}
+	must(t, l.ObserveTerm(4))
+	if err := l.ObserveTerm(3); !errors.Is(err, ledger.ErrStaleTerm) {
+		t.Errorf("a lower term: %v", err)
+	}
+	if l.Stalled() <= 0 {
+		t.Error("a disk that hangs is not told of")
+	}
+
+	// What comes meanwhile is written together.
+	const more = 20
+	var wg sync.WaitGroup
+	before := d.flushes.Load()
+	for i := range more {
+		wg.Go(func() {
+			if err := l.Put(ledger.Record{ID: fmt.Sprint(i), State: ledger.Running}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waitFor(t, func() bool { return ledger.Waiting(l) == more })
+	close(free)
+	must(t, <-written)
+	wg.Wait()
+	if got := d.flushes.Load() - before; got != 1 {
+		t.Errorf("%d changes took %d flushes, want 1", more, got)
+	}
+	if l.Stalled() != 0 {
+		t.Error("the disk is still said to hang")
+	}
+	must(t, l.Close())
+	again, err := ledger.Open(path, "h1")
+	must(t, err)
+	if r, _ := again.Get(golden[0].ID); r.State != ledger.Paused || len(again.Boxes()) != more+1 {
+		t.Errorf("after reopening: %q and %d records", r.State, len(again.Boxes()))
+	}
+	must(t, again.Close())
+}
+
+func TestADiskThatHangsIsNotQueuedForWithoutBound(t *testing.T) {
+	d := newDisk()
+	l, _ := openOn(t, d)
+	free := make(chan struct{})
+	d.hang <- free
+	var wg sync.WaitGroup
+	put := func() {
+		wg.Go(func() {
+			if err := l.Forget("x"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	put()
+	<-d.hangs
+	for range ledger.MaxWaiting {
+		put()
+	}
+	waitFor(t, func() bool { return ledger.Waiting(l) == ledger.MaxWaiting })
+	if err := l.Forget("x"); !errors.Is(err, ledger.ErrOverloaded) {
+		t.Errorf("one too many: %v, want ErrOverloaded", err)
+	}
+	close(free)
+	wg.Wait()
+}
+
+// waitFor gives way to others until cond holds.
+func waitFor(t *testing.T, cond func() bool) {
+	t.Helper()
+	for !cond() {
+		if t.Context().Err() != nil {
+			t.Fatal("it never came true")
+		}
+		unix.Select(0, nil, nil, nil, &unix.Timeval{Usec: 1000})
+	}
+}
