@@ -50,9 +50,7 @@ func (h *Host) died(b *box, p VMM) {
 	if err := h.commit(b, change); err != nil {
 		// The next start finds the VMM gone; until then memory tells the truth.
 		h.log.Error("the death of a VMM is not in the ledger", "sandbox_id", b.id, "error", err)
-		b.mu.Lock()
-		change(&b.rec)
-		b.mu.Unlock()
+		b.amend(func(r *ledger.Record) { change(r) })
 	}
 	if expected {
 		return
@@ -108,6 +106,23 @@ func lastWords(path string) string {
 		return ""
 	}
 	return strings.ToValidUTF8(strings.TrimSpace(string(buf[:n])), "?")
+}
+
+// maxQuote bounds what an error quotes of each of the two logs, in bytes.
+const maxQuote = 1 << 10
+
+// quote adds to the error of a guest that did not come to life what it and its
+// VMM said last. Both files go with the box.
+func (h *Host) quote(b *box, err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, log := range []struct{ name, path string }{{"VMM's log", h.paths.VMMLog(b.id)}, {"console", h.paths.Serial(b.id)}} {
+		if last := lastWords(log.path); last != "" {
+			err = fmt.Errorf("%w; the %s ends with %q", err, log.name, last[max(0, len(last)-maxQuote):])
+		}
+	}
+	return err
 }
 
 func signalName(s syscall.Signal) string {
