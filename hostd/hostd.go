@@ -10,8 +10,6 @@ import (
 	"net"
 	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -57,9 +55,11 @@ type Daemon struct {
 	bootID    string
 	startedAt time.Time
 
+	replies chan hostapi.HeartbeatReply // capacity 1: the last one that was not taken in yet
+	peers   []string                    // as last written to the PKI directory
+
 	mu       sync.Mutex
 	draining bool
-	peers    []string // as last written to the PKI directory
 }
 
 // New checks what the host needs and puts the parts together. It starts
@@ -72,7 +72,8 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if err := failed(Preflight(ctx, cfg)); err != nil {
 		return nil, fmt.Errorf("this host is not ready (hostd doctor shows every check):\n%w", err)
 	}
-	d := &Daemon{cfg: cfg, log: log, startedAt: time.Now().UTC(), bootID: newBootID(), registry: newRegistry()}
+	d := &Daemon{cfg: cfg, log: log, startedAt: time.Now().UTC(), bootID: newBootID(), registry: newRegistry(),
+		replies: make(chan hostapi.HeartbeatReply, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
@@ -176,7 +177,7 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	toReplicas := hostapi.PeerTLS(d.creds.cert, d.creds.ca, hostapi.IsReplica)
 	d.beat = beat.New(beat.Config{
 		Picture: d.picture, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
-		TLS: toReplicas, OnReply: d.onReply, Log: d.log,
+		TLS: toReplicas, OnReply: d.noteReply, Log: d.log,
 	})
 	d.delivery = events.NewDelivery(events.DeliveryConfig{Recorder: d.events, Peers: d.peers, TLS: toReplicas, Log: d.log})
 }
@@ -204,6 +205,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	// 3. Heartbeats, with ready=false: the leader need not give the host up
 	//    while it looks around.
 	stop.background(d.beat.Run)
+	stop.background(d.takeReplies)
 	stop.background(d.delivery.Run)
 	// 4. Templates are looked through, so that the first create need not.
 	d.templates.Scan()
@@ -333,6 +335,7 @@ func (d *Daemon) picture() hostapi.Heartbeat {
 		Capacity: hostapi.Capacity{
 			CPUs: runtime.NumCPU(), MemoryMB: d.budgetMB, ReservedMB: d.boxes.ReservedMB(), Slots: d.cfg.Slots,
 			SlotsUsed: d.boxes.SlotsUsed(), OverheadMBPerBox: d.boxes.OverheadMB(),
+			DiskStalledMS: d.boxes.DiskStalled().Milliseconds(),
 		},
 		Versions:  d.versions(),
 		Templates: d.templates.States(),
@@ -356,28 +359,6 @@ func (d *Daemon) picture() hostapi.Heartbeat {
 
 func (d *Daemon) versions() hostapi.Versions {
 	return hostapi.Versions{Hostd: d.cfg.Version, Engine: d.engine.Kind + " " + d.engine.Version, Kernel: d.templates.KernelVersion()}
-}
-
-// onReply takes in what the leader says of itself.
-func (d *Daemon) onReply(r hostapi.HeartbeatReply) {
-	if r.Term > 0 {
-		// A deposed leader's reply may come late; its term is refused, as its
-		// calls are.
-		if err := d.ledger.ObserveTerm(r.Term); err != nil && !errors.Is(err, ledger.ErrStaleTerm) {
-			d.log.Error("the leader's term is not on disk", "error", err)
-		}
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(r.Peers) == 0 || slices.Equal(r.Peers, d.peers) {
-		return
-	}
-	if err := writeFile(filepath.Join(d.cfg.PKIDir, filePeers), []byte(strings.Join(r.Peers, "\n")+"\n")); err != nil {
-		d.log.Warn("the replicas' addresses are not on disk", "error", err)
-		return
-	}
-	d.peers = r.Peers
-	d.delivery.SetPeers(r.Peers)
 }
 
 // newBootID names one run of the daemon.

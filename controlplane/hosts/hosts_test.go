@@ -226,6 +226,7 @@ func TestHostsThatTakeNothing(t *testing.T) {
 		"not ready": func(hb *hostapi.Heartbeat) { hb.Ready = false },
 		"draining":  func(hb *hostapi.Heartbeat) { hb.Draining = true },
 		"no slot":   func(hb *hostapi.Heartbeat) { hb.Capacity.SlotsUsed = 4 },
+		"stalled":   func(hb *hostapi.Heartbeat) { hb.Capacity.DiskStalledMS = 2500 },
 		"building":  func(hb *hostapi.Heartbeat) { hb.Templates[0].Status = "building" },
 	} {
 		hb := beat("h1", uint64(r.now.Unix()))

@@ -294,6 +294,10 @@ func (r *Registry) Release(sandboxID string) {
 	delete(r.reserved, sandboxID)
 }
 
+// maxDiskStalledMS is how long a host's disk may work on one write before nothing
+// is placed there.
+const maxDiskStalledMS = 2000
+
 // candidates are the hosts as placement sees them.
 func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 	held, count := map[string]int{}, map[string]int{}
@@ -312,7 +316,7 @@ func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 		hb := s.heartbeat
 		h := placement.Host{
 			ID:         id,
-			Accepting:  hb.Ready && !hb.Draining && !agent.Draining && now.Sub(s.lastSeen) < r.cfg.Lease,
+			Accepting:  hb.Ready && !hb.Draining && !agent.Draining && hb.Capacity.DiskStalledMS < maxDiskStalledMS && now.Sub(s.lastSeen) < r.cfg.Lease,
 			FreeMB:     hb.Capacity.MemoryMB - hb.Capacity.ReservedMB - held[id],
 			FreeSlots:  hb.Capacity.Slots - hb.Capacity.SlotsUsed - count[id],
 			OverheadMB: hb.Capacity.OverheadMBPerBox,

@@ -103,6 +103,7 @@ type Host struct {
 	phase      phase
 	closed     bool // no worker may begin any more
 	boxes      map[string]*box
+	burying    map[string][]uint64 // generations whose tombstones are being written
 	reservedMB int
 }
 
@@ -128,6 +129,7 @@ func New(cfg Config, d Deps) *Host {
 		changed:  make(chan struct{}, 1),
 		probing:  make(chan struct{}, sshProbes),
 		boxes:    map[string]*box{},
+		burying:  map[string][]uint64{},
 	}
 	h.life, h.end = context.WithCancelCause(context.Background())
 	h.workers.Go(h.sweep)
@@ -284,6 +286,10 @@ type box struct {
 	execs    sync.WaitGroup // open connections into the slot
 	execSlot chan struct{}  // capacity MaxExecs
 
+	// writing is held by whoever changes the record, over the write to disk, and
+	// taken before mu. mu is short: who looks at a box never waits for a disk.
+	writing sync.Mutex
+
 	mu        sync.Mutex
 	createErr error
 	links     int // uses of the slot that are no commands
@@ -291,6 +297,7 @@ type box struct {
 	vmm       VMM
 	net       *Slot   // the record's slot, once this daemon has seen to it that it is complete
 	waking    *flight // the wake that is under way
+	ending    *flight // the delete
 	clock     func()  // ends the setting of the guest's clock that was begun last
 	remains   VMM     // of a hibernated box: it could not be killed yet
 	reserved  int     // MB held in Host.reservedMB for it
@@ -341,18 +348,36 @@ func (b *box) leave(why leave) {
 	b.leaving = max(b.leaving, why)
 }
 
-// commit changes the record on disk and then in memory. change returns false
-// where there is nothing to do any more.
+// commit changes the record on disk and then in memory, where it is seen. change
+// returns false where there is nothing to do any more; it is called with mu held.
 func (h *Host) commit(b *box, change func(*ledger.Record) bool) error {
+	b.writing.Lock()
+	defer b.writing.Unlock()
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	next := b.rec
-	if !change(&next) {
+	changed := change(&next)
+	b.mu.Unlock()
+	if !changed {
 		return nil
 	}
 	if err := h.ledger.Put(next); err != nil {
 		return err
 	}
+	b.mu.Lock()
 	b.rec = next
+	b.mu.Unlock()
 	return nil
 }
+
+// amend changes the record in memory alone. It is on disk with the next commit.
+func (b *box) amend(change func(*ledger.Record)) {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(&b.rec)
+}
+
+// DiskStalled is how long the host's disk has been at work on the ledger without
+// an end, 0 where nothing is being written.
+func (h *Host) DiskStalled() time.Duration { return h.ledger.Stalled() }

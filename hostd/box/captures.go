@@ -28,6 +28,8 @@ type capture struct {
 	done chan struct{}
 	err  error
 
+	marking sync.Mutex // held while the manifest is written anew; taken before captures.mu
+
 	info    hostapi.Capture
 	users   int  // creates, uploads: its files stay
 	deleted bool // as soon as it has no users
@@ -199,9 +201,12 @@ func (h *Host) MarkStored(id string, stored bool) error {
 		return ErrNoSnapshot
 	}
 	defer h.letGo(c)
+	c.marking.Lock()
+	defer c.marking.Unlock()
 	h.captures.mu.Lock()
-	defer h.captures.mu.Unlock()
-	if c.info.Stored == stored {
+	same := c.info.Stored == stored
+	h.captures.mu.Unlock()
+	if same {
 		return nil
 	}
 	m, err := readManifest(h.captureFile(id, fileManifest))
@@ -212,7 +217,9 @@ func (h *Host) MarkStored(id string, stored bool) error {
 	if err := writeManifest(h.paths.Capture(id), m, true); err != nil {
 		return err
 	}
+	h.captures.mu.Lock()
 	c.info.Stored = stored
+	h.captures.mu.Unlock()
 	h.notify()
 	return nil
 }

@@ -98,10 +98,10 @@ func (h *Host) build(ctx context.Context, b *box, src *source, clock *stopwatch)
 	}
 	clock.done(stageCommit, false)
 	// In memory the commit's own time is counted too.
-	b.mu.Lock()
-	b.rec.Stages = slices.Clone(clock.stages)
-	b.rec.Took, b.rec.Own = clock.total()
-	b.mu.Unlock()
+	b.amend(func(r *ledger.Record) {
+		r.Stages = slices.Clone(clock.stages)
+		r.Took, r.Own = clock.total()
+	})
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -34,8 +35,7 @@ func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
 		}
 		b := h.boxes[id]
 		if b == nil {
-			defer h.mu.Unlock()
-			return h.buryLocked(id, generation)
+			return h.buryAndUnlock(id, generation)
 		}
 		h.mu.Unlock()
 		if generation > 0 && generation < b.generation {
@@ -48,30 +48,41 @@ func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
 		b.leave(leaveBury)
 		b.cancel(errDeleted)
 		h.notify()
-		result := make(chan error, 1)
-		if !h.spawn(func() { result <- h.deleteBox(b) }) {
-			return ErrDraining
-		}
-		select {
-		case err := <-result:
-			if err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := h.join(ctx, b, &b.ending, h.deleteBox); err != nil {
+			return err
 		}
 		// Once more: a create that failed a moment before may have let another
 		// Put of the same generation in.
 	}
 }
 
-// buryLocked raises the tombstone of an id that has no box. It holds the lock,
-// so that no Put of the generation slips in between.
-func (h *Host) buryLocked(id string, generation uint64) error {
+// buryAndUnlock raises the tombstone of an id that has no box. A Put of the
+// generation is refused from the moment at which the lock is let go, not only
+// when the tombstone is on disk.
+func (h *Host) buryAndUnlock(id string, generation uint64) error {
 	if generation == 0 || generation <= h.ledger.Tombstone(id) {
+		h.mu.Unlock()
 		return nil
 	}
-	return h.ledger.Bury(id, generation, h.now())
+	h.burying[id] = append(h.burying[id], generation)
+	h.mu.Unlock()
+	err := h.ledger.Bury(id, generation, h.now())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	left := h.burying[id]
+	i := slices.Index(left, generation)
+	if left = slices.Delete(left, i, i+1); len(left) == 0 {
+		delete(h.burying, id)
+	} else {
+		h.burying[id] = left
+	}
+	return err
+}
+
+// buriedLocked is the highest generation of an id that is over. The caller holds
+// the lock.
+func (h *Host) buriedLocked(id string) uint64 {
+	return slices.Max(append([]uint64{h.ledger.Tombstone(id)}, h.burying[id]...))
 }
 
 func (h *Host) deleteBox(b *box) error {
@@ -218,13 +229,19 @@ func (h *Host) sweep() {
 		h.retryAll()
 		h.trimSerialLogs()
 		if n%3600 == 0 {
-			if _, err := h.ledger.Prune(h.now().Add(-tombstoneAge)); err != nil {
-				h.log.Warn("old tombstones stay in the ledger", "error", err)
-			}
+			h.spawn(h.forgetTombstones)
 		}
 	}
 }
 
+func (h *Host) forgetTombstones() {
+	if _, err := h.ledger.Prune(h.now().Add(-tombstoneAge)); err != nil {
+		h.log.Warn("old tombstones stay in the ledger", "error", err)
+	}
+}
+
+// retryAll begins to try again, each box by itself: one that takes long, or a
+// disk that does, keeps no other waiting.
 func (h *Host) retryAll() {
 	h.mu.Lock()
 	var again []*box
@@ -237,19 +254,27 @@ func (h *Host) retryAll() {
 	}
 	h.mu.Unlock()
 	for _, b := range again {
-		if err := b.acquire(h.life); err != nil {
-			return
+		select {
+		case b.op <- struct{}{}:
+		default:
+			continue // it is being moved; the next sweep looks again
 		}
-		b.mu.Lock()
-		apart := b.retry
-		b.mu.Unlock()
-		if !apart {
-			if err := h.shedRemains(h.life, b); err != nil {
-				h.log.Error("the VMM of a sandbox that sleeps could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
-			}
-		} else if err := h.takeApart(b); err != nil {
-			h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)
+		if !h.spawn(func() { defer b.release(); h.tryAgain(b) }) {
+			b.release()
 		}
-		b.release()
+	}
+}
+
+// tryAgain does once more what failed. The caller holds the operation lock.
+func (h *Host) tryAgain(b *box) {
+	b.mu.Lock()
+	apart := b.retry
+	b.mu.Unlock()
+	if !apart {
+		if err := h.shedRemains(h.life, b); err != nil {
+			h.log.Error("the VMM of a sandbox that sleeps could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
+		}
+	} else if err := h.takeApart(b); err != nil {
+		h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)
 	}
 }

@@ -33,7 +33,9 @@ var (
 	// ErrNoMemory, ErrNoDisk and ErrNoSlot are the host's limits.
 	ErrNoMemory = errors.New("insufficient host memory for sandbox")
 	ErrNoDisk   = errors.New("insufficient host disk space for sandbox")
-	ErrNoSlot   = errors.New("no free network slot on this host")
+	// ErrDiskStalled refuses a new box while the disk does not end a write.
+	ErrDiskStalled = errors.New("the host's disk does not take writes")
+	ErrNoSlot      = errors.New("no free network slot on this host")
 )
 
 // errDeleted is why a create is cut off by a delete, and errClosing by the

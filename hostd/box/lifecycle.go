@@ -134,9 +134,7 @@ func (h *Host) entered(b *box, from, to ledger.State) error {
 	}
 	err := h.commit(b, change)
 	if err != nil {
-		b.mu.Lock()
-		change(&b.rec)
-		b.mu.Unlock()
+		b.amend(func(r *ledger.Record) { change(r) })
 	}
 	h.notify()
 	return err

@@ -81,6 +81,7 @@ var (
 	descBoxes    = prometheus.NewDesc("berth_hostd_boxes", "Boxes by state.", []string{"state"}, nil)
 	descReserved = prometheus.NewDesc("berth_hostd_reserved_memory_bytes", "Memory promised to boxes, their engines' overhead included.", nil, nil)
 	descBudget   = prometheus.NewDesc("berth_hostd_memory_budget_bytes", "Memory that may be promised.", nil, nil)
+	descStalled  = prometheus.NewDesc("berth_hostd_disk_stalled_seconds", "How long the disk has been at work on the ledger without an end.", nil, nil)
 	descSlots    = prometheus.NewDesc("berth_hostd_slots_used", "Network slots that boxes hold.", nil, nil)
 )
 
@@ -103,5 +104,6 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(descReserved, prometheus.GaugeValue, float64(g.h.ReservedMB())*(1<<20))
 	ch <- prometheus.MustNewConstMetric(descBudget, prometheus.GaugeValue, float64(g.h.cfg.MemoryMB)*(1<<20))
+	ch <- prometheus.MustNewConstMetric(descStalled, prometheus.GaugeValue, g.h.DiskStalled().Seconds())
 	ch <- prometheus.MustNewConstMetric(descSlots, prometheus.GaugeValue, float64(g.h.SlotsUsed()))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
@@ -55,11 +56,18 @@ func (h *Host) Put(ctx context.Context, id string, spec hostapi.BoxSpec) (hostap
 	}
 }
 
+// stallPatience is how long a write to the ledger may take before nothing new is
+// begun here: another host has a disk that answers.
+const stallPatience = 5 * time.Second
+
 // admit returns the box that is there, or reserves what a new one needs and
 // starts its create.
 func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*box, error) {
 	if b, err := h.present(id, spec.Generation); b != nil || err != nil {
 		return b, err
+	}
+	if d := h.DiskStalled(); d > stallPatience {
+		return nil, fmt.Errorf("%w: one has been under way for %s", ErrDiskStalled, d.Round(time.Millisecond))
 	}
 	clock := newStopwatch(h.now)
 	// Outside the lock: it may read the disk.
@@ -138,7 +146,7 @@ func (h *Host) presentLocked(id string, generation uint64) (*box, error) {
 	if h.phase != serving {
 		return nil, ErrDraining
 	}
-	if buried := h.ledger.Tombstone(id); generation <= buried {
+	if buried := h.buriedLocked(id); generation <= buried {
 		return nil, fmt.Errorf("%w: generation %d was deleted here", ErrStaleGeneration, buried)
 	}
 	b := h.boxes[id]

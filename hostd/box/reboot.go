@@ -89,9 +89,7 @@ func (h *Host) bootAgain(ctx context.Context, b *box, clock *stopwatch) (VMM, er
 	p, _, err := h.bringUp(ctx, b, src, slot, clock, nil)
 	h.metrics.stages(clock.stages)
 	if err == nil {
-		b.mu.Lock()
-		b.rec.SharedRAM = true // on disk with the next change, which is runs
-		b.mu.Unlock()
+		b.amend(func(r *ledger.Record) { r.SharedRAM = true })
 	}
 	return p, err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// flight is one wake, whoever asked for it.
+// flight is one wake, or one delete, whoever asked for it.
 type flight struct {
 	done chan struct{}
 	err  error
@@ -36,30 +36,34 @@ func (h *Host) Wake(ctx context.Context, id string) (hostapi.Box, error) {
 }
 
 func (h *Host) joinWake(ctx context.Context, b *box) error {
+	return h.join(ctx, b, &b.waking, h.wake)
+}
+
+// join does something to a box for everyone who asks for it meanwhile, and waits
+// for its end. It goes on when ctx ends.
+func (h *Host) join(ctx context.Context, b *box, current **flight, do func(*box) error) error {
 	b.mu.Lock()
-	f := b.waking
+	f := *current
 	first := f == nil
 	if first {
 		f = &flight{done: make(chan struct{})}
-		b.waking = f
+		*current = f
 	}
 	b.mu.Unlock()
-	if first && !h.spawn(func() { h.fly(b, f, h.wake) }) {
-		h.fly(b, f, func(*box) error { return ErrDraining })
+	fly := func(do func(*box) error) {
+		f.err = do(b)
+		b.mu.Lock()
+		*current = nil
+		b.mu.Unlock()
+		close(f.done)
+	}
+	if first && !h.spawn(func() { fly(do) }) {
+		fly(func(*box) error { return ErrDraining })
 	}
 	if err := wait(ctx, f.done); err != nil {
 		return err
 	}
 	return f.err
-}
-
-// fly wakes a box for everyone who waits.
-func (h *Host) fly(b *box, f *flight, wake func(*box) error) {
-	f.err = wake(b)
-	b.mu.Lock()
-	b.waking = nil
-	b.mu.Unlock()
-	close(f.done)
 }
 
 func (h *Host) wake(b *box) error {
@@ -162,9 +166,7 @@ func (h *Host) runs(b *box, p VMM) {
 	if err := h.commit(b, change); err != nil {
 		// The VM runs; the next start finds it, and says so again.
 		h.log.Error("a wake is not in the ledger", "sandbox_id", b.id, "error", err)
-		b.mu.Lock()
-		change(&b.rec)
-		b.mu.Unlock()
+		b.amend(func(r *ledger.Record) { change(r) })
 	}
 	h.watch(b)
 	h.notify()

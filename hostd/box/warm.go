@@ -122,27 +122,41 @@ func (h *Host) unstage(b *box, src *source) {
 	h.tell(parent, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
 }
 
-// commitBoth changes two records at once, on disk and then in memory.
+// commitBoth changes two records at once, on disk and then in memory. change and
+// then are called with the locks of both held.
 func (h *Host) commitBoth(one, two *box, change func(a, b *ledger.Record) error, then func()) error {
 	// Always the same one first: nobody waits for both the other way round.
 	first, second := one, two
 	if first.id > second.id {
 		first, second = second, first
 	}
-	first.mu.Lock()
-	defer first.mu.Unlock()
-	second.mu.Lock()
-	defer second.mu.Unlock()
-	a, b := one.rec, two.rec
-	if err := change(&a, &b); err != nil {
+	first.writing.Lock()
+	defer first.writing.Unlock()
+	second.writing.Lock()
+	defer second.writing.Unlock()
+	locked := func(f func() error) error {
+		first.mu.Lock()
+		defer first.mu.Unlock()
+		second.mu.Lock()
+		defer second.mu.Unlock()
+		return f()
+	}
+	var a, b ledger.Record
+	err := locked(func() error {
+		a, b = one.rec, two.rec
+		return change(&a, &b)
+	})
+	if err != nil {
 		return err
 	}
 	if err := h.ledger.PutAll(a, b); err != nil {
 		return err
 	}
-	one.rec, two.rec = a, b
-	then()
-	return nil
+	return locked(func() error {
+		one.rec, two.rec = a, b
+		then()
+		return nil
+	})
 }
 
 // moveReserve passes the memory that one box was promised on to another.

@@ -66,6 +66,9 @@ type Capacity struct {
 	SlotsUsed        int   `json:"slots_used"`
 	DiskFreeBytes    int64 `json:"disk_free_bytes"`
 	OverheadMBPerBox int   `json:"overhead_mb_per_box"` // admission adds this to a box's memory
+	// DiskStalledMS is how long the disk has been at work on a write that has not
+	// ended.
+	DiskStalledMS int64 `json:"disk_stalled_ms,omitempty"`
 }
 
 // Versions are what a stored state is bound to.

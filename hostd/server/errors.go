@@ -44,6 +44,8 @@ var table = []struct {
 	{box.ErrDraining, http.StatusServiceUnavailable, hostapi.CodeDraining},
 	{box.ErrNoMemory, http.StatusInsufficientStorage, hostapi.CodeNoMemory},
 	{box.ErrNoDisk, http.StatusInsufficientStorage, hostapi.CodeNoDisk},
+	{box.ErrDiskStalled, http.StatusInsufficientStorage, hostapi.CodeNoDisk},
+	{ledger.ErrOverloaded, http.StatusInsufficientStorage, hostapi.CodeNoDisk},
 	{box.ErrNoSlot, http.StatusInsufficientStorage, hostapi.CodeNoSlot},
 	{box.ErrGuest, http.StatusBadGateway, hostapi.CodeGuest},
 	{box.ErrPortClosed, http.StatusBadGateway, hostapi.CodePortClosed},

@@ -15,38 +15,65 @@ import (
 // The box's record names its volumes before it attaches them, so that after a
 // crash the volume is attached to whoever may have it.
 func (s *Store) Attach(_ context.Context, boxID, volumeID string, uid, gid int) (string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v := s.volumes[volumeID]
-	switch {
-	case v == nil:
-		return "", invalid("volume %s is not on this host", volumeID)
-	case v.attachedTo != "" && v.attachedTo != boxID:
-		return "", fmt.Errorf("%w: volume %s is attached to sandbox %s", box.ErrInUse, volumeID, hostapi.ShortID(v.attachedTo))
+	fresh, err := s.claim(boxID, volumeID)
+	if err != nil {
+		return "", err
 	}
 	// The guest's kernel replays the file system's journal when it mounts it: a
 	// check here would only do that first, on the host, on a file that a guest
 	// has written.
 	if err := s.own(volumeID, uid, gid); err != nil {
+		if fresh {
+			s.unclaim(boxID, volumeID)
+		}
 		return "", err
 	}
-	v.attachedTo = boxID
 	return s.image(volumeID), nil
+}
+
+// claim makes a volume a box's, in memory; fresh says that it was nobody's.
+func (s *Store) claim(boxID, volumeID string) (fresh bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.volumes[volumeID]
+	switch {
+	case v == nil:
+		return false, invalid("volume %s is not on this host", volumeID)
+	case v.attachedTo != "" && v.attachedTo != boxID:
+		return false, fmt.Errorf("%w: volume %s is attached to sandbox %s", box.ErrInUse, volumeID, hostapi.ShortID(v.attachedTo))
+	}
+	fresh = v.attachedTo == ""
+	v.attachedTo = boxID
+	return fresh, nil
+}
+
+func (s *Store) unclaim(boxID, volumeID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.volumes[volumeID]; v != nil && v.attachedTo == boxID {
+		v.attachedTo = ""
+	}
+}
+
+// has reports whether a box has a volume.
+func (s *Store) has(boxID, volumeID string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.volumes[volumeID]
+	return v != nil && v.attachedTo == boxID
 }
 
 // Detach takes a volume back from a box whose VMM has ended. One that the box
 // does not have, or that is gone, is no error.
 func (s *Store) Detach(boxID, volumeID string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v := s.volumes[volumeID]
-	if v == nil || v.attachedTo != boxID {
+	if !s.has(boxID, volumeID) {
 		return nil
 	}
+	// Nobody else's before it is root's again.
 	if err := s.own(volumeID, 0, 0); err != nil {
 		return err
 	}
-	v.attachedTo = ""
+	s.unclaim(boxID, volumeID)
 	return nil
 }
 

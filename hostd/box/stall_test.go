@@ -1,0 +1,155 @@
+package box_test
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// stallable is a disk whose flushes can be made to hang.
+type stallable struct {
+	mu   sync.Mutex
+	free chan struct{} // nil: it works
+	hung chan struct{} // closed when a flush hangs
+}
+
+func (d *stallable) flush(f *os.File) error {
+	d.mu.Lock()
+	free := d.free
+	if free != nil && d.hung != nil {
+		close(d.hung)
+		d.hung = nil
+	}
+	d.mu.Unlock()
+	if free != nil {
+		<-free
+	}
+	return unix.Fdatasync(int(f.Fd()))
+}
+
+// stall has every flush from now hang until release is called; hung is closed
+// when one does.
+func (d *stallable) stall() (hung <-chan struct{}, release func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	free := make(chan struct{})
+	d.free, d.hung = free, make(chan struct{})
+	return d.hung, sync.OnceFunc(func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.free = nil
+		close(free)
+	})
+}
+
+func startOn(t *testing.T, w *boxtest.World, disk *stallable) *daemon {
+	t.Helper()
+	l, err := ledger.OpenOn(w.Paths.Ledger(), "h1", disk.flush)
+	must(t, err)
+	d := &daemon{Host: box.New(w.Config(), w.Deps(l)), ledger: l}
+	d.Open()
+	t.Cleanup(func() { d.Close(); _ = l.Close() })
+	return d
+}
+
+// promptly fails where f waits for something.
+func promptly(t *testing.T, what string, f func() error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s waits for the disk", what)
+	}
+}
+
+func TestADiskThatHangsStopsNothingButWhatItWrites(t *testing.T) {
+	ctx := t.Context()
+	w := boxtest.NewWorld(t)
+	disk := &stallable{}
+	d := startOn(t, w, disk)
+	for _, id := range []string{id(0), id(1), id(2)} {
+		_, err := d.Put(ctx, id, spec(1))
+		must(t, err)
+	}
+	if d.DiskStalled() != 0 {
+		t.Error("a disk that works is said to hang")
+	}
+
+	hung, release := disk.stall()
+	defer release()
+	var writers sync.WaitGroup
+	write := func(f func() error) {
+		writers.Go(func() {
+			if err := f(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	// Each of these waits for the disk: a move, a create, a delete of a box and
+	// of one that is not here.
+	write(func() error { _, err := d.Pause(ctx, id(0)); return err })
+	<-hung
+	write(func() error { _, err := d.Put(ctx, id(3), spec(1)); return err })
+	write(func() error { return d.Delete(ctx, id(1), 1) })
+	write(func() error { return d.Delete(ctx, idB, 7) })
+	await(t, func() bool {
+		seen := map[string]hostapi.Status{}
+		promptly(t, "the list", func() error {
+			for _, b := range d.List() {
+				seen[b.ID] = b.Status
+			}
+			return nil
+		})
+		return seen[id(1)] == hostapi.StatusDeleting && seen[id(3)] == hostapi.StatusStarting
+	})
+	promptly(t, "a look-up", func() error {
+		got, err := d.Get(id(0))
+		if got.Status != hostapi.StatusRunning {
+			t.Errorf("a pause that is not on disk is shown: %s", got.Status)
+		}
+		return err
+	})
+	promptly(t, "the capacity", func() error {
+		if d.SlotsUsed() < 3 || d.ReservedMB() == 0 || !d.Ready() || len(d.Captures()) != 0 {
+			return errors.New("it is not what it was")
+		}
+		return nil
+	})
+	promptly(t, "an exec", func() error {
+		_, err := d.Exec(ctx, id(2), hostapi.ExecRequest{Argv: []string{"hello"}, Timeout: time.Minute})
+		return err
+	})
+	if d.DiskStalled() <= 0 {
+		t.Error("nobody is told that the disk hangs")
+	}
+
+	release()
+	writers.Wait()
+	for id, want := range map[string]hostapi.Status{id(0): hostapi.StatusPaused, id(2): hostapi.StatusRunning, id(3): hostapi.StatusRunning} {
+		got, err := d.Get(id)
+		must(t, err)
+		if got.Status != want {
+			t.Errorf("%s is %s, want %s", id, got.Status, want)
+		}
+	}
+	if _, err := d.Get(id(1)); !errors.Is(err, box.ErrNotFound) {
+		t.Errorf("the deleted one: %v", err)
+	}
+	if _, err := d.Put(ctx, idB, spec(7)); !errors.Is(err, box.ErrStaleGeneration) {
+		t.Errorf("a create that its delete overtook: %v", err)
+	}
+}
