@@ -112,6 +112,14 @@ bench: ## measure; prints a table, writes bench.json (root; about 9 minutes)
 	@bin/devstack prepare
 	@exec bin/bench -o bench.json
 
+.PHONY: soak
+soak: ## 30 minutes of random work while everything is killed, frozen, cut off and slowed (root); SOAK="-for 5m" changes it
+	@scripts/install-deps soak
+	@$(MAKE) --no-print-directory build
+	@$(BUILD) -o bin/ ./scripts/soak
+	@bin/devstack prepare
+	@exec bin/soak $(SOAK)
+
 .PHONY: lint
 lint: ## go vet and golangci-lint, with the rules of which floor may import which
 	@scripts/install-deps lint

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // With Options.Machines each replica and each host has a network namespace of
@@ -172,7 +173,12 @@ func (o Options) removeMachines() error {
 		// The pair goes with its end in the namespace, but only once the kernel
 		// gets to it: the next stack wants the name now.
 		failed = errors.Join(failed, removeLink(o.portName(id)))
-		if err := netns.DeleteNamed(o.machineName(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err := netns.DeleteNamed(o.machineName(id))
+		// It is mounted once more where a host made /run/netns a shared mount.
+		for tries := 0; errors.Is(err, unix.EBUSY) && tries < 8; tries++ {
+			err = netns.DeleteNamed(o.machineName(id))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			failed = errors.Join(failed, fmt.Errorf("remove namespace %s: %w", o.machineName(id), err))
 		}
 	}

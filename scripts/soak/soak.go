@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
+)
+
+// soak is one run.
+type soak struct {
+	stack   *stack.Stack
+	options options
+	history *history
+}
+
+// settleTime is for how long everything may take to be itself again after the
+// last fault: elections, leases, and what hosts do again after a pause.
+const settleTime = 5 * time.Minute
+
+// watchPause is between two looks at the hosts.
+const watchPause = 2 * time.Second
+
+func (k *soak) run(ctx context.Context) error {
+	workers := make([]*worker, k.options.clients)
+	for i := range workers {
+		var err error
+		if workers[i], err = k.newWorker(ctx, i); err != nil {
+			return err
+		}
+		defer workers[i].client.Close()
+	}
+	broken, cancel := context.WithTimeout(ctx, k.options.time)
+	defer cancel()
+	g, broken := errgroup.WithContext(broken)
+	g.Go(func() error { return k.breakThings(broken) })
+	g.Go(func() error { k.watch(broken); return nil })
+	for _, w := range workers {
+		g.Go(func() error { return w.work(broken, ctx) })
+	}
+	err := g.Wait()
+	if err == nil {
+		err = k.settle(ctx, workers)
+	}
+	k.history.print()
+	if n := len(k.history.violations); n > 0 {
+		err = errors.Join(err, fmt.Errorf("%d violations (seed %d); logs are in %s", n, k.options.seed, k.stack.Logs))
+	}
+	return err
+}
+
+// settle has everything mended, wants each sandbox to be itself again with all
+// that was done in it, and wants API, hosts and kernel to agree; then everything
+// is deleted, and they have to agree that there is nothing.
+func (k *soak) settle(ctx context.Context, workers []*worker) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	say("mended; waiting until all is well")
+	clients := make([]*api.Client, len(workers))
+	for i, w := range workers {
+		clients[i] = w.client
+	}
+	if err := k.stack.WaitHealthy(ctx); err != nil {
+		return err
+	}
+	for _, w := range workers {
+		w.verifyAll(ctx)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := k.agree(ctx, clients); err != nil && ctx.Err() == nil {
+		k.history.violate("API, hosts and kernel do not agree: %v", err)
+	}
+	for _, w := range workers {
+		w.deleteAll(ctx)
+	}
+	if err := k.agree(ctx, clients); err != nil && ctx.Err() == nil {
+		k.history.violate("after everything was deleted: %v", err)
+	}
+	return ctx.Err()
+}
+
+func (k *soak) agree(ctx context.Context, clients []*api.Client) error {
+	return stack.Await(ctx, settleTime, time.Second, "API, hosts and kernel agree", func(ctx context.Context) error {
+		return k.stack.Agreement(ctx, clients...)
+	})
+}
+
+// watch looks at both hosts again and again: no generation of a box may be on two.
+func (k *soak) watch(ctx context.Context) {
+	for wait(ctx, watchPause) {
+		seen := map[string]map[uint64]string{}
+		for _, p := range k.stack.HostProc {
+			for _, b := range k.boxesOf(ctx, p.ID) {
+				if seen[b.ID] == nil {
+					seen[b.ID] = map[uint64]string{}
+				}
+				if other, twice := seen[b.ID][b.Generation]; twice {
+					k.history.violate("generation %d of box %s is on %s and on %s", b.Generation, hostapi.ShortID(b.ID), other, p.ID)
+				}
+				seen[b.ID][b.Generation] = p.ID
+			}
+		}
+	}
+}
+
+// boxesOf asks one host, which may be frozen, dead or cut off now.
+func (k *soak) boxesOf(ctx context.Context, host string) []hostapi.Box {
+	client, err := k.stack.HostClient(host)
+	if err != nil {
+		return nil
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	boxes, err := client.List(ctx, hostapi.Call{})
+	if err != nil {
+		return nil
+	}
+	return boxes
+}

@@ -1,0 +1,422 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
+)
+
+// worker is one workspace's only client. What it does it does one after the
+// other, so that it knows what each sandbox must contain.
+type worker struct {
+	*soak
+	name   string
+	client *api.Client
+	random *rand.Rand
+	boxes  map[string]marks
+	shots  map[string]marks // snapshots
+	count  int
+}
+
+const (
+	mostBoxes = 4
+	mostShots = 2
+	// callTime bounds one call; a call whose outcome must be known is made again.
+	callTime = 40 * time.Second
+	// outcomeTime is when a call that is repeated has failed for good: it is
+	// longer than every fault, and than what comes after one.
+	outcomeTime = settleTime
+	journal     = "/root/journal"
+)
+
+func (k *soak) newWorker(ctx context.Context, i int) (*worker, error) {
+	name := "soak" + strconv.Itoa(i)
+	_, token, err := k.stack.NewToken(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	client, err := api.NewClient(nil, token, k.stack.URLs...)
+	if err != nil {
+		return nil, err
+	}
+	return &worker{
+		soak: k, name: name, client: client, random: k.options.random(uint64(i) + 1),
+		boxes: map[string]marks{}, shots: map[string]marks{},
+	}, nil
+}
+
+// work does one thing after the other until busy ends. What it has begun it
+// brings to an end, within ctx, so that its outcome is known.
+func (w *worker) work(busy, ctx context.Context) error {
+	things := []func(context.Context, string){
+		w.append, w.append, w.append, w.appendDuringHibernate, w.pauseAndResume,
+		w.hibernateAndWake, w.fork, w.snapshot, w.verify, w.verify, w.file, w.remove,
+	}
+	for wait(busy, upTo(w.random, 300*time.Millisecond)) {
+		switch {
+		case len(w.boxes) == 0 || len(w.boxes) < mostBoxes && w.random.IntN(4) == 0:
+			w.create(ctx)
+		default:
+			pick(w.random, things)(ctx, pick(w.random, sortedKeys(w.boxes)))
+		}
+	}
+	return nil
+}
+
+// once makes one call and counts it.
+func (w *worker) once(ctx context.Context, kind string, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	began := time.Now()
+	err := call(ctx)
+	w.history.call(kind, refusal(err), time.Since(began))
+	return err
+}
+
+func refusal(err error) string {
+	if err == nil {
+		return ""
+	}
+	if status := api.StatusOf(err); status != 0 {
+		return strconv.Itoa(status)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "no answer"
+	}
+	return "network"
+}
+
+// settled repeats a call until its outcome is known: done, or refused with a
+// status that says that nothing was done. The call must be one that may be sent
+// twice.
+func (w *worker) settled(ctx context.Context, kind string, call func(context.Context) error) error {
+	var final error
+	err := stack.Await(ctx, outcomeTime, 500*time.Millisecond, kind+" has an outcome", func(ctx context.Context) error {
+		err := w.once(ctx, kind, call)
+		switch status := api.StatusOf(err); {
+		case err == nil:
+			return nil
+		case status == http.StatusConflict, status == http.StatusNotFound, status == http.StatusBadRequest:
+			final = err
+			return nil
+		default:
+			return err
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		w.history.violate("%s: %v", w.name, err)
+	}
+	return errors.Join(err, final)
+}
+
+// create makes a sandbox with a key, and sometimes asks with the same key again:
+// the answer must be the same sandbox.
+func (w *worker) create(ctx context.Context) {
+	w.makeOne(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, newMarks())
+}
+
+func (w *worker) makeOne(ctx context.Context, in api.CreateSandbox, has marks) {
+	key := w.mark()
+	var made *api.Sandbox
+	call := func(ctx context.Context) error {
+		again, err := w.client.CreateSandbox(ctx, in, key)
+		if err == nil && made != nil && made.ID != again.ID {
+			w.history.violate("key %s made %s and then %s", key, hostapi.ShortID(made.ID), hostapi.ShortID(again.ID))
+		}
+		if err == nil {
+			made = again
+		}
+		return err
+	}
+	if err := w.settled(ctx, "create", call); err != nil {
+		return
+	}
+	w.boxes[made.ID] = has
+	if w.random.IntN(3) == 0 {
+		_ = w.once(ctx, "create again", call)
+	}
+}
+
+// append has a command append a line; see marks.
+func (w *worker) append(ctx context.Context, id string) {
+	w.appendSlowly(ctx, id, "")
+}
+
+func (w *worker) appendSlowly(ctx context.Context, id, before string) {
+	mark := w.mark()
+	err := w.once(ctx, "exec", func(ctx context.Context) error {
+		r, err := w.client.Exec(ctx, id, api.Exec{Cmd: api.Shell(before + "echo " + mark + " >>" + journal)})
+		if err == nil && (r.ExitCode != 0 || r.TimedOut) {
+			return fmt.Errorf("exit code %d, timed out: %t: %s", r.ExitCode, r.TimedOut, r.Stderr)
+		}
+		return err
+	})
+	if err == nil {
+		w.boxes[id].certain[mark] = true
+	} else {
+		w.boxes[id].maybe[mark] = true
+	}
+}
+
+// appendDuringHibernate cuts a command off in the middle.
+func (w *worker) appendDuringHibernate(ctx context.Context, id string) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.appendSlowly(ctx, id, "sleep 1; ")
+	}()
+	wait(ctx, 500*time.Millisecond)
+	_ = w.once(ctx, "hibernate", func(ctx context.Context) error {
+		_, err := w.client.HibernateSandbox(ctx, id)
+		return err
+	})
+	<-done
+}
+
+func (w *worker) pauseAndResume(ctx context.Context, id string) {
+	err := w.once(ctx, "pause", func(ctx context.Context) error {
+		_, err := w.client.PauseSandbox(ctx, id)
+		return err
+	})
+	if err == nil {
+		w.awake(ctx, id)
+	}
+}
+
+func (w *worker) hibernateAndWake(ctx context.Context, id string) {
+	err := w.once(ctx, "hibernate", func(ctx context.Context) error {
+		_, err := w.client.HibernateSandbox(ctx, id)
+		return err
+	})
+	if err == nil && w.random.IntN(2) == 0 {
+		w.awake(ctx, id)
+	}
+}
+
+// awake brings a sandbox to run; it reports false for one that is doomed, which
+// it removes.
+func (w *worker) awake(ctx context.Context, id string) bool {
+	err := stack.Await(ctx, outcomeTime, 500*time.Millisecond, "sandbox "+hostapi.ShortID(id)+" runs", func(ctx context.Context) error {
+		return w.oneStepToRunning(ctx, id)
+	})
+	if w.history.isDoomed(id) {
+		w.forget(ctx, id)
+		return false
+	}
+	if err != nil && ctx.Err() == nil {
+		w.history.violate("%s: %v", w.name, err)
+		delete(w.boxes, id)
+	}
+	return err == nil
+}
+
+func (w *worker) oneStepToRunning(ctx context.Context, id string) error {
+	if w.history.isDoomed(id) {
+		return nil
+	}
+	var status api.SandboxStatus
+	err := w.once(ctx, "get", func(ctx context.Context) error {
+		s, err := w.client.GetSandbox(ctx, id)
+		if err != nil {
+			return err
+		}
+		if status = s.Status; s.Error != nil {
+			return fmt.Errorf("it is %s: %s", status, *s.Error)
+		}
+		return nil
+	})
+	move := map[api.SandboxStatus]func(context.Context, string) (*api.Sandbox, error){
+		api.SandboxPaused: w.client.ResumeSandbox, api.SandboxHibernated: w.client.WakeSandbox,
+	}[status]
+	switch {
+	case err != nil:
+		return err
+	case status == api.SandboxRunning:
+		return nil
+	case move == nil:
+		return fmt.Errorf("it is %s", status)
+	}
+	return w.once(ctx, "wake", func(ctx context.Context) error {
+		_, err := move(ctx, id)
+		return err
+	})
+}
+
+// fork makes two children that have all that the parent has.
+func (w *worker) fork(ctx context.Context, id string) {
+	if len(w.boxes) >= mostBoxes || !w.awake(ctx, id) {
+		return
+	}
+	key, has, two := w.mark(), w.boxes[id].inherited(), 2
+	var tree *api.ForkedTree
+	err := w.settled(ctx, "fork-tree", func(ctx context.Context) error {
+		again, err := w.client.ForkTree(ctx, id, api.ForkTree{Count: &two}, key)
+		if err == nil {
+			tree = again
+		}
+		return err
+	})
+	if err != nil {
+		return
+	}
+	for _, child := range tree.Children {
+		w.boxes[child.ID] = has.inherited()
+	}
+}
+
+// snapshot keeps one, or makes a sandbox from one that was kept.
+func (w *worker) snapshot(ctx context.Context, id string) {
+	if len(w.shots) >= mostShots {
+		shot := pick(w.random, sortedKeys(w.shots))
+		if len(w.boxes) < mostBoxes {
+			w.makeOne(ctx, api.CreateSandbox{Template: stack.BaseTemplate, FromSnapshot: shot}, w.shots[shot].inherited())
+		}
+		err := w.settled(ctx, "rm snapshot", func(ctx context.Context) error { return w.client.DeleteSnapshot(ctx, shot) })
+		if err == nil || api.StatusOf(err) == http.StatusNotFound {
+			delete(w.shots, shot)
+		}
+		return
+	}
+	if !w.awake(ctx, id) {
+		return
+	}
+	key, has := w.mark(), w.boxes[id].inherited()
+	var made *api.Snapshot
+	err := w.settled(ctx, "snapshot", func(ctx context.Context) error {
+		again, err := w.client.CreateSnapshot(ctx, id, api.CreateSnapshot{}, key)
+		if err == nil {
+			made = again
+		}
+		return err
+	})
+	if err == nil {
+		w.shots[made.ID] = has
+	}
+}
+
+// verify holds a sandbox's journal against what must be in it.
+func (w *worker) verify(ctx context.Context, id string) {
+	if !w.awake(ctx, id) {
+		return
+	}
+	var content string
+	err := stack.Await(ctx, outcomeTime, 500*time.Millisecond, "the journal of "+hostapi.ShortID(id)+" is read", func(ctx context.Context) error {
+		return w.once(ctx, "exec", func(ctx context.Context) error {
+			r, err := w.client.Exec(ctx, id, api.Exec{Cmd: api.Shell("touch " + journal + " && cat " + journal)})
+			if err != nil {
+				if w.history.isDoomed(id) {
+					return nil
+				}
+				return err
+			}
+			content = r.Stdout
+			return nil
+		})
+	})
+	switch {
+	case w.history.isDoomed(id):
+		w.forget(ctx, id)
+	case err != nil && ctx.Err() == nil:
+		w.history.violate("%s: %v", w.name, err)
+	case err == nil:
+		for _, wrong := range w.boxes[id].judge(content) {
+			w.history.violate("sandbox %s: %s", hostapi.ShortID(id), wrong)
+		}
+	}
+}
+
+// file writes one and reads it back: it is whole, or was refused.
+func (w *worker) file(ctx context.Context, id string) {
+	const path = "/root/data"
+	content := strings.Repeat(w.mark(), 2000)
+	err := w.once(ctx, "put file", func(ctx context.Context) error {
+		_, err := w.client.WriteFile(ctx, id, path, "", strings.NewReader(content), int64(len(content)))
+		return err
+	})
+	if err != nil {
+		return
+	}
+	_ = w.once(ctx, "get file", func(ctx context.Context) error {
+		f, err := w.client.ReadFile(ctx, id, path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		b, err := io.ReadAll(f)
+		if err != nil {
+			return err
+		}
+		if string(b) != content {
+			w.history.violate("sandbox %s: %s reads otherwise than it was written", hostapi.ShortID(id), path)
+		}
+		return nil
+	})
+}
+
+func (w *worker) remove(ctx context.Context, id string) {
+	if w.random.IntN(3) == 0 {
+		w.forget(ctx, id)
+	}
+}
+
+// forget deletes a sandbox for good.
+func (w *worker) forget(ctx context.Context, id string) {
+	err := w.settled(ctx, "delete", func(ctx context.Context) error { return w.client.DeleteSandbox(ctx, id) })
+	if err == nil || api.StatusOf(err) == http.StatusNotFound {
+		delete(w.boxes, id)
+	}
+}
+
+// verifyAll looks at every sandbox, and wants the list to have these alone.
+func (w *worker) verifyAll(ctx context.Context) {
+	for _, id := range sortedKeys(w.boxes) {
+		w.verify(ctx, id)
+	}
+	listed := map[string]bool{}
+	for s, err := range w.client.Sandboxes(ctx) {
+		if err != nil {
+			if ctx.Err() == nil {
+				w.history.violate("%s: list: %v", w.name, err)
+			}
+			return
+		}
+		listed[s.ID] = true
+		if _, known := w.boxes[s.ID]; !known {
+			w.history.violate("sandbox %s (%s) is listed and was never acknowledged, or was deleted", hostapi.ShortID(s.ID), s.Status)
+		}
+	}
+	for id := range w.boxes {
+		if !listed[id] {
+			w.history.violate("sandbox %s was acknowledged and is not listed", hostapi.ShortID(id))
+		}
+	}
+}
+
+// deleteAll deletes whatever there is, known or not.
+func (w *worker) deleteAll(ctx context.Context) {
+	for s, err := range w.client.Sandboxes(ctx) {
+		if err != nil {
+			return
+		}
+		w.forget(ctx, s.ID)
+	}
+	for _, id := range sortedKeys(w.shots) {
+		_ = w.settled(ctx, "rm snapshot", func(ctx context.Context) error { return w.client.DeleteSnapshot(ctx, id) })
+	}
+}
+
+// mark is a word that no other worker uses and this one only once.
+func (w *worker) mark() string {
+	w.count++
+	return w.name + "-" + strconv.Itoa(w.count)
+}
