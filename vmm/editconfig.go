@@ -90,6 +90,18 @@ func (e *ConfigEdit) SetZone(id, file string, shared bool) error {
 	return nil
 }
 
+// SetPayload sets the kernel and the initramfs. Cloud Hypervisor opens the
+// initramfs at a restore too, although it loads neither then (Vm::new in
+// vmm/src/vm.rs), and both when the guest reboots.
+func (e *ConfigEdit) SetPayload(kernel, initramfs string) error {
+	payload, ok := e.doc["payload"].(map[string]any)
+	if !ok {
+		return fmt.Errorf("config has no payload")
+	}
+	payload["kernel"], payload["initramfs"] = kernel, initramfs
+	return nil
+}
+
 // SetDiskPath sets the image of a disk.
 func (e *ConfigEdit) SetDiskPath(id, path string) error {
 	disk, err := find(e.doc, "disks", "id", id)

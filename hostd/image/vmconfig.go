@@ -91,12 +91,12 @@ func (t Template) EditRestoreConfig(raw []byte, vm VM) ([]byte, error) {
 }
 
 func (t Template) edit(edit *vmm.ConfigEdit, vm VM) error {
-	ram := t.RAM
-	if vm.RAM != "" {
-		ram = vm.RAM
-	}
 	// A private mapping: the file is read, and never written.
-	if err := edit.SetZone(zoneID, ram, false); err != nil {
+	if err := edit.SetZone(zoneID, t.ramOf(vm), false); err != nil {
+		return err
+	}
+	// Those that the state was stored with may be gone: they were the build's.
+	if err := edit.SetPayload(t.Kernel, t.Initramfs); err != nil {
 		return err
 	}
 	for i, layer := range t.Layers {
@@ -121,6 +121,27 @@ func (t Template) edit(edit *vmm.ConfigEdit, vm VM) error {
 	return nil
 }
 
+func (t Template) ramOf(vm VM) string {
+	if vm.RAM != "" {
+		return vm.RAM
+	}
+	return t.RAM
+}
+
+// checkRAM refuses a RAM file that is cut off. A VMM would map it, and the guest
+// die of the first page that is not there.
+func (t Template) checkRAM(vm VM) error {
+	path := t.ramOf(vm)
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if want := int64(t.MemoryMB) << 20; st.Size() != want {
+		return fmt.Errorf("%s has %d bytes, and the guest's memory %d", path, st.Size(), want)
+	}
+	return nil
+}
+
 // WriteRestore fills dir with what vm.restore reads to start from the template's
 // stored state: the edited configuration, and links to the rest.
 func (t Template) WriteRestore(dir string, vm VM) error {
@@ -141,6 +162,9 @@ func (t Template) WriteRestoreFrom(dir, state string, vm VM) error {
 }
 
 func (t Template) writeRestore(dir, state string, vm VM) error {
+	if err := t.checkRAM(vm); err != nil {
+		return err
+	}
 	raw, err := os.ReadFile(filepath.Join(state, vmm.FileConfig))
 	if err != nil {
 		return err

@@ -21,6 +21,14 @@ func testTemplate() Template {
 	}
 }
 
+// writeRAM makes a RAM file of the right size.
+func writeRAM(t *testing.T, path string, mb int) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(path, nil, 0o644), os.Truncate(path, int64(mb)<<20)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestColdBootConfiguration(t *testing.T) {
 	got := testTemplate().VMConfig(VM{Overlay: "/box/overlay", RAM: "/box/ram", Serial: "/box/serial.log"})
 	want := vmm.VMConfig{
@@ -69,6 +77,8 @@ func TestRestoreConfigurationIsEdited(t *testing.T) {
 	}
 	zone := want["memory"].(map[string]any)["zones"].([]any)[0].(map[string]any)
 	zone["file"], zone["shared"] = "/store/ram", false
+	payload := want["payload"].(map[string]any)
+	payload["kernel"], payload["initramfs"] = "/store/vmlinux", "/store/initramfs.cpio"
 	disks := want["disks"].([]any)
 	disks[0].(map[string]any)["path"] = "/store/root"
 	disks[1].(map[string]any)["path"] = "/store/step"
@@ -90,6 +100,7 @@ func TestConfigurationOfAnotherShapeIsRefused(t *testing.T) {
 		"no zone":    strings.Replace(string(raw), `"id":"ram"`, `"id":"mem0"`, 1),
 		"no layer":   strings.Replace(string(raw), `"id":"layer1"`, `"id":"_disk1"`, 1),
 		"no overlay": strings.Replace(string(raw), `"id":"overlay"`, `"id":"_disk2"`, 1),
+		"no payload": strings.Replace(string(raw), `"payload":`, `"load":`, 1),
 		"no network": strings.Replace(string(raw), `"id":"net0"`, `"id":"_net1"`, 1),
 	} {
 		if _, err := testTemplate().EditRestoreConfig([]byte(from), VM{}); err == nil {
@@ -105,6 +116,8 @@ func TestRestoreDirectory(t *testing.T) {
 	}
 	tpl := testTemplate()
 	tpl.SnapshotDir = t.TempDir()
+	tpl.RAM = filepath.Join(t.TempDir(), "ram")
+	writeRAM(t, tpl.RAM, tpl.MemoryMB)
 	for name, content := range map[string]string{"config.json": string(raw), "state.json": "state", "memory-ranges": "ranges"} {
 		if err := os.WriteFile(filepath.Join(tpl.SnapshotDir, name), []byte(content), 0o444); err != nil {
 			t.Fatal(err)
@@ -135,6 +148,24 @@ func TestRestoreDirectory(t *testing.T) {
 	if err := tpl.WriteRestore(t.TempDir(), VM{}); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("a damaged configuration: %v", err)
 	}
+	for name, spoil := range map[string]func(string) error{
+		"a RAM file that is cut off": func(path string) error { return os.Truncate(path, 1<<20) },
+		"no RAM file":                os.Remove,
+	} {
+		if err := os.WriteFile(filepath.Join(tpl.SnapshotDir, "config.json"), raw, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		writeRAM(t, tpl.RAM, tpl.MemoryMB)
+		if err := tpl.WriteRestore(t.TempDir(), VM{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := spoil(tpl.RAM); err != nil {
+			t.Fatal(err)
+		}
+		if err := tpl.WriteRestore(t.TempDir(), VM{}); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // A state that a sandbox was saved in brings its own memory, and the disks that
@@ -150,12 +181,13 @@ func TestRestoreDirectoryOfASavedState(t *testing.T) {
 	}
 	state, tpl := t.TempDir(), testTemplate()
 	for name, content := range map[string]string{
-		"config.json": plugged, "state.json": "state", "memory-ranges": "ranges", "capture.json": "{}", "overlay.img": "disk",
+		"config.json": plugged, "state.json": "state", "capture.json": "{}", "overlay.img": "disk",
 	} {
 		if err := os.WriteFile(filepath.Join(state, name), []byte(content), 0o444); err != nil {
 			t.Fatal(err)
 		}
 	}
+	writeRAM(t, filepath.Join(state, "memory-ranges"), tpl.MemoryMB)
 	dir := t.TempDir()
 	vm := VM{Overlay: "/box/overlay", RAM: state + "/memory-ranges", Disks: map[string]string{"vol-1": "/volumes/vol-1"}}
 	if err := tpl.WriteRestoreFrom(dir, state, vm); err != nil {

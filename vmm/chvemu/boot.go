@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // prepared is a machine about to be started: its command line, and the files to
@@ -46,6 +48,9 @@ func (v *VMM) start() *fault {
 	if f != nil {
 		return fail(f, "Error from device manager")
 	}
+	if f := openInitramfs(cfg.Payload); f != nil {
+		return f
+	}
 	v.config = cfg
 
 	// From here on a VM exists, even if it does not get to run.
@@ -55,7 +60,7 @@ func (v *VMM) start() *fault {
 			return fail(f, "Error locking disk images: Another instance likely holds a lock")
 		}
 	}
-	if f := checkPayload(cfg.Payload); f != nil {
+	if f := loadPayload(cfg.Payload, mem); f != nil {
 		return f
 	}
 	p.line.payload(cfg.Payload, v.accel)
@@ -115,10 +120,9 @@ func zoneMemory(z zoneConfig) (ram, *fault) {
 }
 
 // checkZoneFile refuses what Cloud Hypervisor's mapping would: a file that is not
-// there, a directory, one that cannot be opened, or one that is too short
-// (memory_zone_get_align_size and open_backing_file in
-// vmm/src/memory_manager.rs, MmapRegion::build in vm-memory). QEMU would make
-// the last one longer.
+// there, a directory, or one that cannot be opened (memory_zone_get_align_size
+// and open_backing_file in vmm/src/memory_manager.rs). One that is too short is
+// mapped all the same, and noticed when the payload is loaded.
 func checkZoneFile(mem ram) *fault {
 	st, err := os.Stat(mem.path)
 	if err != nil {
@@ -135,27 +139,56 @@ func checkZoneFile(mem ram) *fault {
 	if err != nil {
 		return fail(err, "Failed to create shared file")
 	}
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || uint64(st.Size()) < mem.size {
-		return fail(failf("The specified file offset and length is greater then file length"), "Error from region creation")
+	f.Close()
+	return nil
+}
+
+// checkZoneSize refuses a file that is too short for RAM that is restored: QEMU
+// would make it longer, and a guest on Cloud Hypervisor would die of it later.
+func checkZoneSize(mem ram) *fault {
+	st, err := os.Stat(mem.path)
+	if err != nil {
+		return fail(err, "Failed to stat filesystem")
+	}
+	if uint64(st.Size()) < mem.size {
+		return failf("%s has %d bytes, and the RAM %d", quoted(mem.path), st.Size(), mem.size)
 	}
 	return nil
 }
 
-func checkPayload(p *payloadConfig) *fault {
+// openInitramfs looks whether the initramfs can be opened, which Vm::new in
+// vmm/src/vm.rs does at a boot, a reboot and a restore alike.
+func openInitramfs(p *payloadConfig) *fault {
+	if p.Initramfs == nil {
+		return nil
+	}
+	f, err := os.Open(*p.Initramfs)
+	if err != nil {
+		return fail(err, "Cannot open initramfs file")
+	}
+	f.Close()
+	return nil
+}
+
+// loadPayload looks whether the kernel can be opened, and whether there is RAM
+// behind the place of the initramfs, which is its end (load_payload and
+// load_initramfs in vmm/src/vm.rs). A restore does neither.
+func loadPayload(p *payloadConfig, mem ram) *fault {
 	kernel, err := os.Open(*p.Kernel)
 	if err != nil {
 		return fail(err, "Cannot open kernel file")
 	}
 	kernel.Close()
-	if p.Initramfs == nil {
+	if mem.path == "" {
 		return nil
 	}
-	initramfs, err := os.Open(*p.Initramfs)
-	if err != nil {
-		return fail(err, "Cannot open initramfs file")
+	st, err := os.Stat(mem.path)
+	if err == nil && uint64(st.Size()) < mem.size {
+		err = unix.EFAULT
 	}
-	initramfs.Close()
+	if err != nil {
+		return fail(err, "Cannot read initramfs into guest memory")
+	}
 	return nil
 }
 

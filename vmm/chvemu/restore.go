@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // restoreRequest is RestoreConfig in vmm/src/config.rs.
@@ -104,7 +106,7 @@ func (v *VMM) restoreFrom(dir string, cfg *vmConfig, q restoreRequest) *fault {
 	if f := v.openConsoles(); f != nil {
 		return f
 	}
-	mem, f := state.memory(dir, cfg.Memory, q.prefault)
+	mem, f := state.memory(dir, cfg.Memory, q)
 	if f != nil {
 		return fail(f, "Memory manager error")
 	}
@@ -123,6 +125,9 @@ func (v *VMM) restoreFrom(dir string, cfg *vmConfig, q restoreRequest) *fault {
 	images, f := p.addDevices(cfg)
 	if f != nil {
 		return fail(f, "Error from device manager")
+	}
+	if f := openInitramfs(cfg.Payload); f != nil {
+		return f
 	}
 	v.events.event("vm", "restoring")
 	for i, image := range images {
@@ -176,20 +181,34 @@ func (s *savedState) fits(cfg *vmConfig, accel string) *fault {
 // memory says what the restored RAM is. What the snapshot holds itself is mapped
 // privately, so that restoring reads none of it and leaves it as it is; only
 // where RAM is to be a shared file is it copied there first.
-func (s *savedState) memory(dir string, c memoryConfig, prefault bool) (ram, *fault) {
+func (s *savedState) memory(dir string, c memoryConfig, q restoreRequest) (ram, *fault) {
 	mem, f := bootMemory(c)
 	if f != nil {
 		return ram{}, f
 	}
-	mem.prefault = prefault
+	mem.prefault = q.prefault
+	if mem.path != "" {
+		if f := checkZoneSize(mem); f != nil {
+			return ram{}, f
+		}
+	}
 	if !s.Memory {
 		return mem, nil
 	}
-	saved := ram{size: mem.size, path: filepath.Join(dir, memoryFile), prefault: prefault, reserve: mem.reserve}
+	if q.onDemand && mem.path != "" {
+		// Only anonymous memory can be registered (restore_by_uffd in
+		// vmm/src/memory_manager.rs). On a tmpfs it takes a file too, and the guest
+		// does not survive it.
+		return ram{}, fail(unix.EINVAL, "On-demand restore failed", "Failed to register region")
+	}
+	saved := ram{size: mem.size, path: filepath.Join(dir, memoryFile), prefault: q.prefault, reserve: mem.reserve}
 	if _, err := os.Stat(saved.path); err != nil {
 		return ram{}, fail(err, "Error opening snapshot file")
 	}
 	if f := checkZoneFile(saved); f != nil {
+		return ram{}, fail(f, "Error reading from snapshot file")
+	}
+	if f := checkZoneSize(saved); f != nil {
 		return ram{}, fail(f, "Error reading from snapshot file")
 	}
 	if !mem.shared {

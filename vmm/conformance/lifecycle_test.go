@@ -34,8 +34,6 @@ func TestConformanceBootRefused(t *testing.T) {
 		{"a zone of no whole pages", zone(func(z *vmm.MemoryZone) { z.Size -= 512 }), []string{"Memory manager error", "Memory size is misaligned with default page size or its hugepage size"}},
 		{"no file of the zone", zone(func(z *vmm.MemoryZone) { z.File += "-not" }), []string{"Memory manager error", "Failed to stat filesystem", "No such file or directory (os error 2)"}},
 		{"a directory as the zone's file", zone(func(z *vmm.MemoryZone) { z.File = filepath.Dir(z.File) }), []string{"Memory manager error", "Using a directory as a backing file for memory is not supported"}},
-		// check_file_offset in vm-memory, from MmapRegion::build.
-		{"a zone's file that is too short", func(t *testing.T, _ *vmm.VMConfig, f files) { must(t, os.Truncate(f.ram, ramSize/2)) }, []string{"Memory manager error", "Error from region creation"}},
 
 		// VmConfig::validate in vmm/src/config.rs.
 		{"no payload", func(_ *testing.T, c *vmm.VMConfig, _ files) { c.Payload = nil }, []string{"Failed to validate config", "Payload configuration is not bootable"}},
@@ -61,7 +59,16 @@ func TestConformanceBootRefused(t *testing.T) {
 			must(t, os.Truncate(f.data, diskSize))
 		}, []string{"Error from device manager"}},
 
-		// load_payload in vmm/src/vm.rs.
+		// A file that is too short is mapped all the same, and has no page for the
+		// initramfs, which goes to the end of the RAM (load_initramfs in vmm/src/vm.rs).
+		{"a zone's file that is too short", func(t *testing.T, _ *vmm.VMConfig, f files) { must(t, os.Truncate(f.ram, ramSize/2)) }, []string{"Cannot read initramfs into guest memory", "Bad address (os error 14)"}},
+
+		// Vm::new in vmm/src/vm.rs, then load_payload.
+		{"no initramfs", func(_ *testing.T, c *vmm.VMConfig, _ files) { c.Payload.Initramfs += "-not" }, []string{"Cannot open initramfs file", "No such file or directory (os error 2)"}},
+		{"neither kernel nor initramfs", func(_ *testing.T, c *vmm.VMConfig, _ files) {
+			c.Payload.Kernel += "-not"
+			c.Payload.Initramfs += "-not"
+		}, []string{"Cannot open initramfs file", "No such file or directory (os error 2)"}},
 		{"no kernel", func(_ *testing.T, c *vmm.VMConfig, _ files) { c.Payload.Kernel += "-not" }, []string{"Cannot open kernel file", "No such file or directory (os error 2)"}},
 	}
 	for _, c := range cases {
@@ -170,12 +177,15 @@ func TestConformanceAnonymousMemory(t *testing.T) {
 	if st.Size() != ramSize {
 		t.Errorf("memory-ranges has %d bytes, want %d", st.Size(), ramSize)
 	}
-	must(t, h.c.Delete(h.ctx()))
 
-	// The same VMM takes it back.
-	must(t, os.Remove(f.serial))
-	g = restore(t, h, f, snapshot)
-	g.await("the tag", func(r conformance.Report) bool {
-		return r.Boot == first.Boot && r.Tag == "anonymous" && r.Sum == checksum("anonymous")
-	})
+	// The same VMM takes it back, read at once or when the guest asks for it
+	// (restore_by_uffd in vmm/src/memory_manager.rs).
+	for _, mode := range []string{vmm.MemoryRestoreCopy, vmm.MemoryRestoreOnDemand} {
+		must(t, h.c.Delete(h.ctx()))
+		must(t, os.Remove(f.serial))
+		must(t, h.c.Restore(h.ctx(), vmm.RestoreConfig{SourceURL: vmm.FileURL(snapshot), MemoryRestoreMode: mode, Resume: true}))
+		f.guest(t).await("the tag, "+mode, func(r conformance.Report) bool {
+			return r.Boot == first.Boot && r.Tag == "anonymous" && r.Sum == checksum("anonymous")
+		})
+	}
 }

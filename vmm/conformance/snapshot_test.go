@@ -191,6 +191,12 @@ func TestConformanceRestoreRefused(t *testing.T) {
 		// RestoreConfig::validate in vmm/src/config.rs.
 		{"prefault and on demand", nil, vmm.RestoreConfig{Prefault: true, MemoryRestoreMode: vmm.MemoryRestoreOnDemand}, []string{"Failed to validate config", "'prefault' cannot be combined with 'memory_restore_mode=ondemand'"}},
 		{"no image", func(t *testing.T, f files, _ string) { must(t, os.Remove(f.data)) }, vmm.RestoreConfig{}, []string{"Error from device manager", "Cannot open disk path"}},
+		// Vm::new in vmm/src/vm.rs.
+		{"no initramfs", func(t *testing.T, f files, dir string) {
+			editConfig(t, dir, func(e *vmm.ConfigEdit) error {
+				return e.SetPayload(shared.kernel, filepath.Join(f.dir, "no-initramfs"))
+			})
+		}, vmm.RestoreConfig{}, []string{"Cannot open initramfs file", "No such file or directory (os error 2)"}},
 	}
 	h := startHost(t)
 	for _, c := range cases {
@@ -207,6 +213,28 @@ func TestConformanceRestoreRefused(t *testing.T) {
 	wantError(t, h.c.Restore(h.ctx(), vmm.RestoreConfig{SourceURL: g.snapshot}), 500, "Could not extract path from URL")
 	f, dir := child(t, g, nil)
 	restore(t, h, f, dir).await("a restore after all", func(r conformance.Report) bool { return r.Boot == g.report.Boot })
+}
+
+// editConfig edits the config.json of a snapshot directory again.
+func editConfig(t *testing.T, dir string, edit func(*vmm.ConfigEdit) error) {
+	t.Helper()
+	path := filepath.Join(dir, "config.json")
+	e, err := vmm.OpenConfig(path)
+	must(t, err)
+	must(t, edit(e))
+	must(t, e.Write(path, 0o600))
+}
+
+// A restore opens the initramfs, whatever is in it, and not the kernel: it loads
+// neither (Vm::new in vmm/src/vm.rs).
+func TestConformanceRestorePayload(t *testing.T) {
+	need(t)
+	g := theGolden(t)
+	f, dir := child(t, g, func(e *vmm.ConfigEdit, f files) {
+		initramfs := newFile(t, filepath.Join(f.dir, "initramfs"), 0, "")
+		must(t, e.SetPayload(filepath.Join(f.dir, "no-kernel"), initramfs))
+	})
+	restore(t, startHost(t), f, dir).await("its memory", func(r conformance.Report) bool { return r.Boot == g.report.Boot })
 }
 
 // spoil replaces a file, which may be linked to the shared snapshot's.
@@ -296,7 +324,10 @@ func TestConformancePrivateSnapshot(t *testing.T) {
 	_ = hosts
 }
 
-// memory_restore_mode OnDemand is another way to the same VM.
+// memory_restore_mode OnDemand asks the kernel for the faults of the RAM, which it
+// has for anonymous memory and for a tmpfs alone (restore_by_uffd in
+// vmm/src/memory_manager.rs). RAM in a file is refused: here it is on another
+// file system, for on a tmpfs the guest would start, and die of a fault.
 func TestConformanceRestoreOnDemand(t *testing.T) {
 	need(t)
 	g := theGolden(t)
@@ -310,10 +341,10 @@ func TestConformanceRestoreOnDemand(t *testing.T) {
 	fc := newFiles(t)
 	dir := editSnapshot(t, saved, fc, func(*vmm.ConfigEdit) {})
 	hc := startHost(t)
-	must(t, hc.c.Restore(hc.ctx(), vmm.RestoreConfig{SourceURL: vmm.FileURL(dir), MemoryRestoreMode: vmm.MemoryRestoreOnDemand}))
-	hc.wantState(vmm.StatePaused)
-	must(t, hc.c.Resume(hc.ctx()))
-	fc.guest(t).await("the tag", func(r conformance.Report) bool {
+	err := hc.c.Restore(hc.ctx(), vmm.RestoreConfig{SourceURL: vmm.FileURL(dir), MemoryRestoreMode: vmm.MemoryRestoreOnDemand})
+	wantError(t, err, http.StatusInternalServerError, "On-demand restore failed", "Invalid argument (os error 22)")
+	hc.wantNoVM()
+	restore(t, hc, fc, dir).await("the tag", func(r conformance.Report) bool {
 		return r.Boot == g.report.Boot && r.Tag == "lazy" && r.Sum == checksum("lazy")
 	})
 }
