@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -102,19 +103,26 @@ while True: a.append(bytearray(1 << 20))'; echo "python: $?"`)})
 		c.answers(t, n.ID)
 	})
 
-	t.Run("a guest that powers itself off", func(t *testing.T) {
-		s, n := victim(t)
-		_, err := c.Exec(t.Context(), s.ID, api.Exec{Cmd: api.Shell("echo o > /proc/sysrq-trigger; sleep 60"), TimeoutSeconds: new(int64(30))})
-		if status := api.StatusOf(err); status != 502 && status != 404 && status != 409 {
-			t.Errorf("exec into a guest that is gone: %v", err)
-		}
-		eventually(t, 20*time.Second, "the sandbox is failed", func(ctx context.Context) error {
-			got, err := c.GetSandbox(ctx, s.ID)
-			if err == nil && (got.Status != api.SandboxFailed || got.Error == nil) {
-				err = errors.New("it is " + string(got.Status))
+	for name, end := range map[string]struct{ key, why string }{
+		"a guest that powers itself off": {"o", ""},
+		"a guest that reboots":           {"b", "rebooted"},
+		"a guest whose kernel crashes":   {"c", "rebooted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, n := victim(t)
+			_, err := c.Exec(t.Context(), s.ID, api.Exec{Cmd: api.Shell("echo " + end.key + " > /proc/sysrq-trigger; sleep 60"), TimeoutSeconds: new(int64(30))})
+			if status := api.StatusOf(err); status != 502 && status != 404 && status != 409 {
+				t.Errorf("exec into a guest that is gone: %v", err)
 			}
-			return err
+			eventually(t, 20*time.Second, "the sandbox is failed", func(ctx context.Context) error {
+				got, err := c.GetSandbox(ctx, s.ID)
+				if err == nil && (got.Status != api.SandboxFailed || got.Error == nil || !strings.Contains(*got.Error, end.why)) {
+					err = fmt.Errorf("it is %s, error %v", got.Status, got.Error)
+				}
+				return err
+			})
+			c.told(t, s.ID, "vm.died")
+			c.answers(t, n.ID)
 		})
-		c.answers(t, n.ID)
-	})
+	}
 }

@@ -3,6 +3,7 @@ package hostd
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -24,15 +25,36 @@ func newEngine(e vmm.Engine) (*engine, error) {
 	if e.Kind != vmm.KindCloudHypervisor {
 		return &engine{engine: e}, nil
 	}
-	fi, err := os.Stat("/dev/kvm")
+	fi, err := os.Stat(kvmDevice)
 	if err != nil {
 		return nil, fmt.Errorf("%s needs hardware virtualization: %w (load the module kvm_intel or kvm_amd, or set BERTH_VMM to chvemu)", e.Kind, err)
 	}
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
-		return nil, fmt.Errorf("owner of /dev/kvm is not known")
+		return nil, fmt.Errorf("owner of %s is not known", kvmDevice)
 	}
-	return &engine{engine: e, groups: []int{int(st.Gid)}}, nil
+	groups, err := kvmGroups(fi.Mode().Perm(), int(st.Gid))
+	if err != nil {
+		return nil, err
+	}
+	return &engine{engine: e, groups: groups}, nil
+}
+
+const kvmDevice = "/dev/kvm"
+
+// kvmGroups is which group lets a VMM's user open a /dev/kvm of this mode and
+// group. Root's group is not given away: it opens more than that.
+func kvmGroups(mode fs.FileMode, gid int) ([]int, error) {
+	const forGroup = fs.FileMode(0o060)
+	switch {
+	case mode&forAll == forAll:
+		return nil, nil
+	case mode&forGroup == forGroup && gid != 0:
+		return []int{gid}, nil
+	default:
+		return nil, fmt.Errorf("%s has mode %#o and group %d, and VMMs, which run as users of their own, cannot open it: "+
+			"give it to a group (groupadd -rf kvm; chgrp kvm %s; chmod 0660 %s), as udev does where it runs", kvmDevice, mode, gid, kvmDevice, kvmDevice)
+	}
 }
 
 func (e *engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
@@ -42,6 +64,7 @@ func (e *engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.EndOnReboot()
 	return process{p}, nil
 }
 
@@ -67,6 +90,7 @@ func (e *engine) Adopt(ctx context.Context, dir string) (box.VMM, error) {
 	if uid != owner {
 		return nil, fmt.Errorf("runtime directory %s belongs to user %d and names process %d of user %d", dir, owner, p.PID(), uid)
 	}
+	p.EndOnReboot()
 	return process{p}, nil
 }
 

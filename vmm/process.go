@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,6 +28,7 @@ type Process struct {
 	pidfd   *os.File
 	adopted bool
 	done    chan struct{}
+	reboots atomic.Pointer[rebootWatch] // nil until EndOnReboot
 
 	mu     sync.Mutex
 	code   int

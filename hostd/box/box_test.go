@@ -292,6 +292,40 @@ func TestVMMDeathFailsTheBoxAtOnce(t *testing.T) {
 	nothingLeft(t, w, d)
 }
 
+// A guest that reboots is another machine than the one that was restored: its
+// memory is gone, and with it who it is.
+func TestAGuestThatRebootsFailsItsBox(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	_, err := d.Put(t.Context(), idA, spec(1))
+	must(t, err)
+	drain(d.Changed())
+	w.VMM(idA).Reboot()
+	<-d.Changed()
+	b, err := d.Get(idA)
+	must(t, err)
+	if b.Status != hostapi.StatusFailed || b.Signal != "" || b.ExitCode != nil || !strings.Contains(b.Error, "rebooted") {
+		t.Errorf("box = %+v, want failed, for its guest rebooted", b)
+	}
+	must(t, d.Delete(t.Context(), idA, 1))
+	nothingLeft(t, w, d)
+}
+
+func TestAGuestThatRebootsDuringItsCreateEndsIt(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	reached := make(chan struct{})
+	w.SetStep(blockAt("identity", reached, nil))
+	d := start(t, w)
+	put := make(chan error, 1)
+	go func() { _, err := d.Put(t.Context(), idA, spec(1)); put <- err }()
+	<-reached
+	w.VMM(idA).Reboot()
+	if err := <-put; err == nil || !strings.Contains(err.Error(), "the guest rebooted") {
+		t.Errorf("Put = %v, want one that says that the guest rebooted", err)
+	}
+	nothingLeft(t, w, d)
+}
+
 func TestVMMDeathDuringACreateEndsItAtOnce(t *testing.T) {
 	w := boxtest.NewWorld(t)
 	reached := make(chan struct{})

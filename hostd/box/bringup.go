@@ -53,7 +53,7 @@ func (h *Host) bringUp(ctx context.Context, b *box, src *source, slot Slot, cloc
 	// From here the VMM's death ends the attempt at once, not at a time-out.
 	ctx, died := context.WithCancelCause(ctx)
 	defer died(nil)
-	stop := afterDone(ctx, process.Done(), func() { died(fmt.Errorf("VMM died: %s", exitText(process))) })
+	stop := afterDone(ctx, process.Done(), func() { died(errors.New(endText(process))) })
 	defer stop()
 
 	call := h.guest(slot.Number).NewIdentityCall(*identity)

@@ -107,10 +107,14 @@ func (h *Host) build(ctx context.Context, b *box, src *source, clock *stopwatch)
 	}
 	select {
 	case <-process.Done():
-		return fmt.Errorf("VMM died: %s", exitText(process))
+		return errors.New(endText(process))
 	default:
-		return nil
 	}
+	// It may not have been ended for it yet, and is not who it was restored as.
+	if process.Rebooted() {
+		return errors.New(endText(process))
+	}
+	return nil
 }
 
 // occupy gives a new box its slot, and has both on disk.

@@ -29,7 +29,7 @@ func (h *Host) watch(b *box) {
 }
 
 func (h *Host) died(b *box, p VMM) {
-	code, signal, known := p.Exit()
+	code, signal, known := exit(p)
 	expected := false
 	change := func(r *ledger.Record) bool {
 		if b.leaving != leaveNot || b.vmm != p || r.State == ledger.Failed || r.State == ledger.Hibernated || r.Stopped {
@@ -38,7 +38,7 @@ func (h *Host) died(b *box, p VMM) {
 		}
 		r.Enter(ledger.Failed)
 		r.FailedAt = h.now().UTC()
-		r.Error = "VMM died: " + exitText(p)
+		r.Error = endText(p)
 		if known {
 			r.ExitCode = &code
 			if signal != 0 {
@@ -66,7 +66,7 @@ func (h *Host) died(b *box, p VMM) {
 func (h *Host) tellDeath(b *box, p VMM) {
 	attrs := []any{"event", "vm.died", "sandbox_id", b.id, "generation", b.generation}
 	meta := map[string]any{"exit_code": nil, "signal": nil}
-	if code, signal, known := p.Exit(); known {
+	if code, signal, known := exit(p); known {
 		attrs = append(attrs, "exit_code", code, "signal", signalName(signal))
 		if signal != 0 {
 			meta["signal"] = signalName(signal)
@@ -82,7 +82,7 @@ func (h *Host) tellDeath(b *box, p VMM) {
 		attrs = append(attrs, "console", last)
 	}
 	h.log.Error("VMM died", attrs...)
-	h.events.Emit(b.id, hostapi.EventVMDied, "VMM died: "+exitText(p), meta)
+	h.events.Emit(b.id, hostapi.EventVMDied, endText(p), meta)
 }
 
 // maxLastWords bounds what is quoted of a log of a dead VMM, in bytes.
@@ -136,15 +136,26 @@ func signalName(s syscall.Signal) string {
 	return fmt.Sprintf("%d", int(s))
 }
 
-// exitText says how a VMM ended, as far as is known.
-func exitText(p VMM) string {
-	code, signal, known := p.Exit()
+// exit is how a VMM ended by itself. One whose guest rebooted was ended here,
+// and its signal is none that would say anything to anybody.
+func exit(p VMM) (code int, signal syscall.Signal, known bool) {
+	if p.Rebooted() {
+		return 0, 0, false
+	}
+	return p.Exit()
+}
+
+// endText says why a VM has ended, as far as is known.
+func endText(p VMM) string {
+	code, signal, known := exit(p)
 	switch {
+	case p.Rebooted():
+		return "the guest rebooted, or its kernel crashed"
 	case !known:
-		return "exit status unknown"
+		return "VMM died: exit status unknown"
 	case signal != 0:
-		return "killed by signal " + signalName(signal)
+		return "VMM died: killed by signal " + signalName(signal)
 	default:
-		return fmt.Sprintf("exit code %d", code)
+		return fmt.Sprintf("VMM died: exit code %d", code)
 	}
 }

@@ -188,7 +188,7 @@ func (h *Host) unpause(b *box, p VMM) error {
 		}
 		select {
 		case <-p.Done():
-			return fmt.Errorf("VMM died: %s", exitText(p)) // its watch tells the rest
+			return errors.New(endText(p)) // its watch tells the rest
 		default:
 		}
 	}

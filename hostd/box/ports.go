@@ -54,6 +54,8 @@ type VMM interface {
 	StartTime() uint64
 	Done() <-chan struct{}
 	Exit() (code int, signal syscall.Signal, known bool)
+	// Rebooted reports whether the guest rebooted, of which the VMM is ended.
+	Rebooted() bool
 	Kill(ctx context.Context) error
 
 	Create(ctx context.Context, cfg vmm.VMConfig) error

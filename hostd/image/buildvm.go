@@ -71,6 +71,7 @@ func (s *Store) bootVM(ctx context.Context, dir string, t Template, vm VM) (_ *b
 	if err != nil {
 		return nil, err
 	}
+	b.process.EndOnReboot()
 	vm.Serial = b.serial
 	api := b.process.Client()
 	if err := api.Create(ctx, t.VMConfig(vm)); err != nil {
@@ -87,7 +88,10 @@ func (s *Store) bootVM(ctx context.Context, dir string, t Template, vm VM) (_ *b
 	})
 }
 
-var errDied = errors.New("the guest ended")
+var (
+	errDied     = errors.New("the guest ended")
+	errRebooted = errors.New("the guest rebooted, or its kernel crashed")
+)
 
 // alive runs fn, and ends it if the VM ends first. Its error holds the end of
 // the console.
@@ -100,7 +104,11 @@ func (b *buildVM) alive(ctx context.Context, fn func(context.Context) error) err
 		defer close(watched)
 		select {
 		case <-b.process.Done():
-			cancel(errDied)
+			if b.process.Rebooted() {
+				cancel(errRebooted)
+			} else {
+				cancel(errDied)
+			}
 		case <-stop:
 		}
 	}()

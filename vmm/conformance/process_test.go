@@ -105,6 +105,43 @@ func TestConformanceGuestReboot(t *testing.T) {
 	wantEvents(t, h, "vm/rebooting", "vm/rebooted")
 }
 
+// What a reboot opens must be there: where it is not, the VMM ends with an error
+// (VmReboot in control_loop in vmm/src/lib.rs), after it told of the reboot.
+func TestConformanceGuestRebootRefused(t *testing.T) {
+	need(t)
+	g := theGolden(t)
+	f, dir := child(t, g, func(e *vmm.ConfigEdit, f files) {
+		must(t, e.SetPayload(shared.kernel, newFile(t, filepath.Join(f.dir, "initramfs"), 0, "")))
+	})
+	h := startHost(t)
+	guest := restore(t, h, f, dir)
+	guest.up()
+	must(t, os.Remove(filepath.Join(f.dir, "initramfs")))
+	guest.order("reboot")
+	must(t, h.p.Wait(h.ctx()))
+	if code, signal, known := h.p.Exit(); !known || code != 1 || signal != 0 {
+		t.Errorf("the VMM ended with code %d, signal %d, known %t; want code 1", code, signal, known)
+	}
+	wantEvents(t, h, "vm/rebooting")
+}
+
+// A VMM that is told to ends when its guest reboots, however the reboot would
+// have ended, and says so.
+func TestConformanceEndOnReboot(t *testing.T) {
+	need(t)
+	h, _, guest := restoreGolden(t)
+	h.p.EndOnReboot()
+	guest.up()
+	if h.p.Rebooted() {
+		t.Error("a guest that runs is taken for one that rebooted")
+	}
+	guest.order("reboot")
+	must(t, h.p.Wait(h.ctx()))
+	if !h.p.Rebooted() {
+		t.Error("the VMM ended, and its guest's reboot is not known")
+	}
+}
+
 // SIGKILL at every step leaves nothing that stops the next VMM on the same paths:
 // not the socket, not its lock (acquire_api_socket_lock in
 // vmm/src/api/http/mod.rs), not the locks on images.

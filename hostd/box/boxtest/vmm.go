@@ -59,6 +59,8 @@ type VMM struct {
 	disks  map[string]string
 	signal syscall.Signal
 	ended  bool
+
+	rebooted bool
 }
 
 // Die ends it as the signal does.
@@ -74,6 +76,21 @@ func (v *VMM) Die(s syscall.Signal) {
 		v.ended, v.signal = true, s
 		close(v.done)
 	}
+}
+
+// Reboot is what a guest's own reboot looks like to the daemon.
+func (v *VMM) Reboot() {
+	v.mu.Lock()
+	v.rebooted = true
+	v.mu.Unlock()
+	v.Die(syscall.SIGKILL)
+}
+
+// Rebooted reports whether Reboot was called.
+func (v *VMM) Rebooted() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.rebooted
 }
 
 func (v *VMM) PID() int              { return v.pid }

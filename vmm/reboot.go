@@ -1,0 +1,68 @@
+package vmm
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// rebootPoll is how often the event monitor's file is looked at for a reboot. A
+// kernel takes longer to boot, so that no program of the new guest runs for long.
+const rebootPoll = 500 * time.Millisecond
+
+// rebootWatch finds out from a VMM's events whether its guest rebooted.
+type rebootWatch struct {
+	seen atomic.Bool
+
+	mu  sync.Mutex
+	log *EventLog
+}
+
+// look reads the events that were added. A stream that cannot be read tells
+// nothing: it is the VMM's own file, and its end is seen in other ways.
+func (w *rebootWatch) look() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	events, _ := w.log.Next()
+	for _, e := range events {
+		if e.Source == "vm" && e.Event == "rebooting" {
+			w.seen.Store(true)
+		}
+	}
+	return w.seen.Load()
+}
+
+// EndOnReboot kills the VMM once its guest has rebooted, or has before this call.
+// A VMM would boot such a guest again in its place, from the kernel (Reset in
+// control_loop, vm_reboot in vmm/src/lib.rs; a triple fault is the same to it):
+// a machine without the memory and the identity that it is thought to have. It is
+// called once, by who started or adopted the process.
+func (p *Process) EndOnReboot() {
+	w := &rebootWatch{log: NewEventLog(p.EventsPath())}
+	p.reboots.Store(w)
+	go func() {
+		tick := time.NewTicker(rebootPoll)
+		defer tick.Stop()
+		for {
+			if w.look() {
+				// It may have ended, and no other error can come of it.
+				_ = p.sendSignal(unix.SIGKILL)
+				return
+			}
+			select {
+			case <-p.done:
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+}
+
+// Rebooted reports whether the guest has rebooted, which EndOnReboot must have
+// been told to look for.
+func (p *Process) Rebooted() bool {
+	w := p.reboots.Load()
+	return w != nil && w.look()
+}
