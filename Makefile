@@ -9,21 +9,25 @@ SHELL := /bin/bash
 # Go and tools that scripts/install-deps put into the clone come first.
 export PATH := $(CURDIR)/.tools/go/bin:$(CURDIR)/.tools/bin:$(PATH)
 
-# A path is meant from here, and tests run in their own directories.
-ifdef BERTH_VMM
-export BERTH_VMM := $(if $(findstring /,$(BERTH_VMM)),$(abspath $(BERTH_VMM)),$(BERTH_VMM))
+# A path is meant from here, and tests run in their own directories. (abspath
+# would take a path with a space for two.)
+ifneq ($(findstring /,$(BERTH_VMM)),)
+override export BERTH_VMM := $(shell realpath -ms -- '$(BERTH_VMM)')
 endif
 ifdef BERTH_KERNEL
-export BERTH_KERNEL := $(abspath $(BERTH_KERNEL))
+override export BERTH_KERNEL := $(shell realpath -ms -- '$(BERTH_KERNEL)')
 endif
+
+# The build tags of everything that is compiled here: programs, tests, linter,
+# packages. gin's MessagePack codec, which nothing here speaks, alone took most
+# of a minute and 0.9 GB to compile.
+TAGS := -tags=nomsgpack
+export GOFLAGS := $(strip $(filter-out $(TAGS),$(shell go env GOFLAGS 2>/dev/null)) $(TAGS))
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 
-# The programs are static: guestd runs in guests that may have no libc, and the
-# others move to hosts that were not the build machine.
-BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false
 STAMPED := controlplane hostd berth
 # These two are part of what a template is built from, and have no stamp: a
 # commit that does not change them must not make every template anew.
@@ -50,8 +54,9 @@ help: ## list these commands
 
 .PHONY: up
 up: ## start a whole Berth on this machine and run a first command in a first sandbox (root)
+	@$(MAKE) --no-print-directory ready PREFLIGHT=--ports
 	@scripts/install-deps up
-	@[[ -x bin/devstack ]] || echo "Building Berth (once, a minute or two) …"
+	@[[ -x bin/devstack ]] || echo "Building Berth (once, some minutes) …"
 	@$(MAKE) --no-print-directory build
 	@exec bin/devstack up
 
@@ -59,15 +64,23 @@ up: ## start a whole Berth on this machine and run a first command in a first sa
 down: ## take everything down that `make up` started, also after a crash (root)
 	@[[ -x bin/devstack ]] || { echo "nothing to take down: bin/devstack was never built"; exit 0; }; exec bin/devstack down
 
+# What can be known to fail is known before anything slow begins.
+.PHONY: ready
+ready:
+	@scripts/install-deps go
+	@scripts/place
+	@CGO_ENABLED=0 go run -trimpath -buildvcs=false ./scripts/preflight $(PREFLIGHT)
+
 .PHONY: build
 build: ## build every program into bin/
 	@scripts/install-deps go
-	@mkdir -p bin
-	@$(BUILD) -ldflags '-s -w' -o bin/ $(addprefix ./cmd/,$(UNSTAMPED))
-	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
+	@scripts/place
+	@scripts/build '-s -w' $(addprefix ./cmd/,$(UNSTAMPED))
+	@scripts/build '$(LDFLAGS)' $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
 
 .PHONY: test
 test: ## every test: unit with -race, conformance, end-to-end (root; about 20 minutes on 2 cores)
+	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	@scripts/beside scripts/phase "compile the unit tests" bash -c 'go list -race -test -export $(UNIT) >/dev/null' \
@@ -82,6 +95,7 @@ unit: ## the tests that need neither root nor network, with -race where there is
 
 .PHONY: conformance
 conformance: ## the VMM conformance suite against the program that BERTH_VMM names (default: chvemu; root)
+	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
 	@bin/devstack prepare --kernel-only
@@ -89,6 +103,7 @@ conformance: ## the VMM conformance suite against the program that BERTH_VMM nam
 
 .PHONY: e2e
 e2e: ## the end-to-end and fault tests alone: real processes, real guests (root)
+	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	@bin/devstack prepare --template $(E2E_TEMPLATES)
@@ -106,9 +121,10 @@ clients-test: ## the clients' own tests; where BERTH_URL and BERTH_TOKEN are set
 
 .PHONY: bench
 bench: ## measure; prints a table, writes bench.json (root; about 9 minutes)
+	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
-	@$(BUILD) -ldflags '$(LDFLAGS)' -o bin/ ./scripts/bench
+	@scripts/build '$(LDFLAGS)' ./scripts/bench
 	@bin/devstack prepare
 	@exec bin/bench -o bench.json
 
@@ -134,4 +150,5 @@ package: build ## two Debian packages into dist/: berth-controlplane and berth-h
 .PHONY: clean
 clean: ## remove what was built, and the caches of `make up` (kernel, templates)
 	@[[ ! -e .berth/run ]] || { echo "a stack may be running: make down first"; exit 1; }
-	@rm -rf bin dist bench.json .berth
+	@rm -rf dist bench.json
+	@scripts/place remove

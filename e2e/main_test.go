@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -84,8 +83,8 @@ func options(root string) (stack.Options, error) {
 	host := []string{"BERTH_RESOLVERS=" + outsideDNS, "BERTH_OCI_ALLOW=" + allowedRegistries}
 	return stack.Options{
 		Root:         root,
-		Dir:          filepath.Join(root, ".berth", "e2e", "run"),
-		Logs:         filepath.Join(root, ".berth", "e2e", "log"),
+		Dir:          stack.Cache(root, "e2e", "run"),
+		Logs:         stack.Cache(root, "e2e", "log"),
 		PortBase:     stack.DefaultPortBase + 100,
 		HostPrefix:   "e",
 		HostRange:    1,

@@ -23,7 +23,7 @@ import (
 // it, and never written to.
 func templateCopy(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(filepath.Join(theStack.Root, ".berth", "e2e"), "templates-")
+	dir, err := os.MkdirTemp(stack.Cache(theStack.Root, "e2e"), "templates-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func templateCopy(t *testing.T) string {
 	if err := os.Chmod(dir, 0o755); err != nil { // VMMs read it
 		t.Fatal(err)
 	}
-	from := filepath.Join(theStack.Root, ".berth", "templates")
+	from := stack.Cache(theStack.Root, "templates")
 	if out, err := exec.CommandContext(t.Context(), "cp", "-al", from+"/.", dir).CombinedOutput(); err != nil {
 		t.Fatalf("link %s: %v: %s", from, err, out)
 	}
@@ -269,7 +269,7 @@ func TestKilledStackIsCleanedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, cache := range []string{"kernel", "templates"} {
-		if err := os.Symlink(filepath.Join(theStack.Root, ".berth", cache), filepath.Join(root, ".berth", cache)); err != nil {
+		if err := os.Symlink(stack.Cache(theStack.Root, cache), filepath.Join(root, ".berth", cache)); err != nil {
 			t.Fatal(err)
 		}
 	}

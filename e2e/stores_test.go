@@ -90,7 +90,7 @@ func TestPostgreSQLAndS3(t *testing.T) {
 		host = append(host, name+"="+value)
 	}
 	bare := baseAlone(t)
-	dir := filepath.Join(theStack.Root, ".berth", "e2e", "stores")
+	dir := stack.Cache(theStack.Root, "e2e", "stores")
 	standOn(t, stack.Options{
 		Root: theStack.Root, Dir: filepath.Join(dir, "run"), Logs: filepath.Join(dir, "log"),
 		PortBase: stack.DefaultPortBase + 400, HostPrefix: "s", HostRange: 4, HostMemoryMB: 2560,

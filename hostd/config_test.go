@@ -151,6 +151,34 @@ func TestADirectoryThatVMMsCannotPassIsNamed(t *testing.T) {
 	}
 }
 
+func TestAFileThatVMMsCannotOpenIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir() && len(d) > 1; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	engine := filepath.Join(dir, "engine")
+	if err := os.WriteFile(engine, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := openToVMMs(engine, 0o001); err != nil {
+		t.Error(err)
+	}
+	if err := os.Chmod(engine, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := openToVMMs(engine, 0o001); err == nil || !strings.Contains(err.Error(), "chmod a+rx "+engine) {
+		t.Errorf("a private engine: %v", err)
+	}
+	if err := errors.Join(os.Chmod(engine, 0o755), os.Chmod(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := openToVMMs(engine, 0o001); err == nil || !strings.Contains(err.Error(), "chmod o+x "+dir) {
+		t.Errorf("an engine in a private directory: %v", err)
+	}
+}
+
 func TestWriteFileReplacesAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "peers")
 	for _, content := range []string{"one", "two"} {

@@ -109,6 +109,9 @@ func (p *preflight) findEngine() (string, error) {
 		return "", err
 	}
 	p.engine = e
+	if err := openToVMMs(e.Path, 0o001); err != nil {
+		return "", err
+	}
 	if e.Kind == vmm.KindChvemu {
 		if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
 			return "", errors.New("chvemu runs guests in QEMU, which is not installed: apt-get install qemu-system-x86")
@@ -133,6 +136,9 @@ func (p *preflight) kernel() (string, error) {
 	magic := make([]byte, 4)
 	if _, err := f.Read(magic); err != nil || string(magic) != "\x7fELF" {
 		return "", fmt.Errorf("BERTH_KERNEL %s is no ELF file: it must be an uncompressed vmlinux, not a vmlinuz", p.cfg.Kernel)
+	}
+	if err := openToVMMs(p.cfg.Kernel, 0o004); err != nil {
+		return "", fmt.Errorf("BERTH_KERNEL: %w", err)
 	}
 	return p.cfg.Kernel, nil
 }
@@ -222,6 +228,19 @@ func (p *preflight) disk() (string, error) {
 		return "", fmt.Errorf("%s has %d MB free and %d must stay free (BERTH_DISK_HEADROOM_MB): make room or move BERTH_DATA_DIR", p.cfg.DataDir, free, p.cfg.DiskHeadroomMB)
 	}
 	return fmt.Sprintf("%s, %d MB free", p.cfg.DataDir, free), nil
+}
+
+// openToVMMs refuses a file that an unprivileged VMM could not come to, or not
+// read or execute.
+func openToVMMs(path string, mode fs.FileMode) error {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if fi.Mode().Perm()&mode == 0 {
+		return fmt.Errorf("VMMs run as users of their own and may not open %s: chmod a+rx %s", path, path)
+	}
+	return passable(filepath.Dir(path))
 }
 
 // passable finds the directory on the way to path that an unprivileged VMM

@@ -58,6 +58,9 @@ func newHost(t testing.TB) *host {
 	}
 	_, file, _, _ := runtime.Caller(0)
 	root := filepath.Dir(filepath.Dir(file))
+	// Behind the link, if it is one: VMMs may not be able to enter the clone.
+	cache, err := filepath.EvalSymlinks(filepath.Join(root, ".berth"))
+	must(t, err)
 	ca := testca.New(t)
 	dir := t.TempDir()
 	// Unprivileged VMMs pass through every directory above their disks.
@@ -72,8 +75,8 @@ func newHost(t testing.TB) *host {
 		"BERTH_AGENT_ID="+agentID, "BERTH_DATA_DIR="+h.data, "BERTH_PKI_DIR="+filepath.Join(dir, "pki"),
 		"BERTH_LISTEN="+listen, "BERTH_PEERS="+leader, "BERTH_SLOT_CIDR="+slotCIDR, "BERTH_SLOT_POOL=3",
 		"BERTH_BASE_UID="+strconv.Itoa(baseUID), "BERTH_MEMORY_MB=4096", "BERTH_DISK_HEADROOM_MB=512", "BERTH_LOG_LEVEL=debug",
-		"BERTH_TEMPLATE_DIR="+envOr("BERTH_TEMPLATE_DIR", filepath.Join(root, ".berth", "templates")),
-		"BERTH_KERNEL="+envOr("BERTH_KERNEL", filepath.Join(root, ".berth", "kernel", "vmlinux")),
+		"BERTH_TEMPLATE_DIR="+envOr("BERTH_TEMPLATE_DIR", filepath.Join(cache, "templates")),
+		"BERTH_KERNEL="+envOr("BERTH_KERNEL", filepath.Join(cache, "kernel", "vmlinux")),
 		"BERTH_VMM="+envOr("BERTH_VMM", firstOf(filepath.Join(root, "bin", "chvemu"), filepath.Join(h.bin, "chvemu"))),
 		"BERTH_GUESTD="+envOr("BERTH_GUESTD", firstOf(filepath.Join(root, "bin", "guestd"), filepath.Join(h.bin, "guestd"))),
 	)

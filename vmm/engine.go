@@ -55,6 +55,11 @@ func Detect(ctx context.Context, path string) (Engine, error) {
 	if abs, err = filepath.Abs(abs); err != nil {
 		return Engine{}, fmt.Errorf("%w: %w", ErrNoEngine, err)
 	}
+	// The launcher's unprivileged user may be able to come to where a link leads,
+	// and not to the link.
+	if abs, err = filepath.EvalSymlinks(abs); err != nil {
+		return Engine{}, fmt.Errorf("%w: %w", ErrNoEngine, err)
+	}
 	out, err := exec.CommandContext(ctx, abs, "--version").Output()
 	if err != nil {
 		return Engine{}, fmt.Errorf("run %s --version: %w", abs, err)

@@ -75,6 +75,8 @@ func newWorld(t *testing.T) *world {
 		if out, err := fetch.CombinedOutput(); err != nil {
 			t.Fatalf("fetch the kernel: %v\n%s", err, out)
 		}
+		kernel, err = filepath.EvalSymlinks(kernel) // VMMs may not be able to enter the clone
+		must(t, err)
 	}
 	w.fabric, err = slot.NewFabric(slot.Config{
 		Host: "imgtest", CIDR: netip.MustParsePrefix(worldCIDR), BaseUID: worldUID,

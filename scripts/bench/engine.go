@@ -22,6 +22,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/netfab/slot"
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -49,7 +50,7 @@ type rawEngine struct {
 
 // openRaw makes n slots, and first takes down what a run that was killed left.
 func openRaw(ctx context.Context, root string, n int) (_ *rawEngine, err error) {
-	e := &rawEngine{dir: filepath.Join(root, ".berth", "bench", "engine")}
+	e := &rawEngine{dir: stack.Cache(root, "bench", "engine")}
 	if e.engine, err = vmm.Detect(ctx, ""); err != nil {
 		return nil, err
 	}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -104,8 +103,8 @@ func measureStack(ctx context.Context, r *results, o options) (err error) {
 	}
 	so := stack.Options{
 		Root:         root,
-		Dir:          filepath.Join(root, ".berth", "bench", "run"),
-		Logs:         filepath.Join(root, ".berth", "bench", "log"),
+		Dir:          stack.Cache(root, "bench", "run"),
+		Logs:         stack.Cache(root, "bench", "log"),
 		PortBase:     stack.DefaultPortBase + 200,
 		HostPrefix:   "m",
 		HostRange:    2,
@@ -173,7 +172,7 @@ func measureRaft(ctx context.Context, r *results) error {
 		return err
 	}
 	// On the disk of the clone: /tmp may be in memory, where a sync costs nothing.
-	dir := filepath.Join(root, ".berth", "bench", "raft")
+	dir := stack.Cache(root, "bench", "raft")
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
 	}

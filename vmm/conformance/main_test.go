@@ -82,7 +82,8 @@ func (f *fixture) prepare(dir string) error {
 	if f.kernel, err = filepath.Abs(f.kernel); err != nil {
 		return err
 	}
-	if _, err := os.Stat(f.kernel); err != nil {
+	// A VMM that runs as another user may not be able to enter the clone.
+	if f.kernel, err = filepath.EvalSymlinks(f.kernel); err != nil {
 		return fmt.Errorf("no guest kernel (set BERTH_KERNEL, or run scripts/fetch-kernel): %w", err)
 	}
 	init := filepath.Join(dir, "init")

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/scripts/devstack/preflight"
 )
 
 // Down takes a stack down from outside: it asks the `up` that runs it, or, when
@@ -23,7 +25,7 @@ func Down(ctx context.Context, o Options) error {
 		return err
 	}
 	if os.Geteuid() != 0 {
-		return refusef("make down needs root: run it with sudo")
+		return preflight.Refusef("make down needs root: run it with sudo")
 	}
 	lock, err := o.takeLock()
 	if IsRefusal(err) {

@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/berth-cloud/berth/scripts/devstack/preflight"
 )
 
 // DefaultPortBase is where a stack's ports begin; see Options.PortBase.
-const DefaultPortBase = 7500
+const DefaultPortBase = preflight.DefaultPortBase
 
 // bakeRange is the HostRange in which templates are built.
 const bakeRange = 7
@@ -85,25 +87,20 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("root directory: %w", err)
 	}
 	if o.Snapshots == "" && o.Dir == "" {
-		o.Snapshots = filepath.Join(o.Root, ".berth", "snapshots")
+		o.Snapshots = o.cache("snapshots")
 	}
 	if o.Dir == "" {
-		o.Dir = filepath.Join(o.Root, ".berth", "run")
+		o.Dir = o.cache("run")
 	}
 	if o.Snapshots == "" {
 		o.Snapshots = filepath.Join(o.Dir, "snapshots")
 	}
 	if o.Logs == "" {
-		o.Logs = filepath.Join(o.Root, ".berth", "log")
+		o.Logs = o.cache("log")
 	}
 	if o.PortBase == 0 {
-		o.PortBase = DefaultPortBase
-		if s := os.Getenv("BERTH_PORT_BASE"); s != "" {
-			n, err := strconv.Atoi(s)
-			if err != nil || n < 1 || n > 65535-30 {
-				return o, fmt.Errorf("BERTH_PORT_BASE is %q: want a port number up to %d", s, 65535-30)
-			}
-			o.PortBase = n
+		if o.PortBase, err = preflight.PortBase(); err != nil {
+			return o, err
 		}
 	}
 	if o.Replicas == 0 {
@@ -142,11 +139,31 @@ func FindRoot() (string, error) {
 	}
 }
 
-// The caches, shared by every stack of a clone.
-func (o Options) templateDir() string { return filepath.Join(o.Root, ".berth", "templates") }
-func (o Options) kernelDir() string   { return filepath.Join(o.Root, ".berth", "kernel") }
+// Cache is a path below a clone's .berth/, as a VMM can open it.
+func Cache(root string, elem ...string) string {
+	return filepath.Join(append([]string{preflight.Resolve(root, ".berth")}, elem...)...)
+}
 
-func (o Options) bin(name string) string { return filepath.Join(o.Root, "bin", name) }
+func (o Options) cache(elem ...string) string { return Cache(o.Root, elem...) }
+
+// The caches, shared by every stack of a clone.
+func (o Options) templateDir() string { return o.cache("templates") }
+func (o Options) kernelDir() string   { return o.cache("kernel") }
+
+func (o Options) bin(name string) string {
+	return filepath.Join(preflight.Resolve(o.Root, "bin"), name)
+}
+
+func (o Options) preflight(m preflight.Machine) error {
+	return m.Check(o.cache(), preflight.Resolve(o.Root, "bin"))
+}
+
+func (o Options) checkPorts() error {
+	if o.Machines {
+		return nil // their addresses are new, and nobody else's
+	}
+	return preflight.CheckPorts(preflight.Ports(o.PortBase, o.Replicas, o.Hosts))
+}
 
 func (o Options) replicaID(i int) string { return "r" + strconv.Itoa(i+1) }
 func (o Options) hostID(i int) string    { return o.HostPrefix + strconv.Itoa(i+1) }
@@ -160,9 +177,9 @@ func (o Options) HostIDs() []string {
 	return ids
 }
 
-func (o Options) apiPort(i int) int  { return o.PortBase + 1 + i }
-func (o Options) peerPort(i int) int { return o.PortBase + 11 + i }
-func (o Options) hostPort(i int) int { return o.PortBase + 21 + i }
+func (o Options) apiPort(i int) int  { return preflight.APIPort(o.PortBase, i) }
+func (o Options) peerPort(i int) int { return preflight.PeerPort(o.PortBase, i) }
+func (o Options) hostPort(i int) int { return preflight.HostPort(o.PortBase, i) }
 
 func (o Options) pkiDir(id string) string  { return filepath.Join(o.Dir, "pki", id) }
 func (o Options) dataDir(id string) string { return filepath.Join(o.Dir, "data", id) }

@@ -3,7 +3,6 @@ package stack
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/scripts/devstack/preflight"
 )
 
 // Prepare makes what stacks share and keep: the guest kernel and the base
@@ -27,7 +27,7 @@ func Prepare(ctx context.Context, o Options, kernelOnly bool, w io.Writer) error
 	if err != nil {
 		return err
 	}
-	if err := o.preflight(thisMachine); err != nil {
+	if err := o.preflight(preflight.This); err != nil {
 		return err
 	}
 	if err := o.fetchKernel(ctx, w); err != nil {
@@ -130,11 +130,8 @@ func (l *labelled) Write(p []byte) (int, error) {
 
 // fetchKernel fetches the guests' kernel, unless BERTH_KERNEL names another.
 func (o Options) fetchKernel(ctx context.Context, w io.Writer) error {
-	if own := os.Getenv("BERTH_KERNEL"); own != "" {
-		if _, err := os.Stat(own); err != nil {
-			return refusef("BERTH_KERNEL names %s, which cannot be read: %s", own, errors.Unwrap(err))
-		}
-		return nil
+	if os.Getenv("BERTH_KERNEL") != "" {
+		return nil // it was looked at before
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(o.Root, "scripts", "fetch-kernel"), o.kernelDir())
 	cmd.Env = append(os.Environ(), "BERTH_HOSTD="+o.bin("hostd"))

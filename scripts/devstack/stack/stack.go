@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/scripts/devstack/preflight"
 )
 
 // Stack is a running Berth.
@@ -43,7 +44,7 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.preflight(thisMachine); err != nil {
+	if err := o.preflight(preflight.This); err != nil {
 		return nil, err
 	}
 	lock, err := o.takeLock()
@@ -65,7 +66,7 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 		return nil, err
 	}
 	if s.HostMemoryMB == 0 {
-		free, err := availableMemoryMB()
+		free, err := preflight.AvailableMemoryMB()
 		if err != nil {
 			return nil, err
 		}
@@ -102,6 +103,10 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	return s, nil
 }
 
+// IsRefusal reports whether err is one sentence for a person, to be shown
+// without more.
+func IsRefusal(err error) bool { return preflight.IsRefusal(err) }
+
 // CheckFree refuses when a stack runs in the directory, or when the machine is
 // not fit for one: what Start would refuse, before the work that comes first.
 func CheckFree(o Options) error {
@@ -109,14 +114,20 @@ func CheckFree(o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := o.preflight(thisMachine); err != nil {
+	if err := o.preflight(preflight.This); err != nil {
 		return err
 	}
 	lock, err := o.takeLock()
 	if err != nil {
 		return err
 	}
-	return lock.Close()
+	defer lock.Close()
+	// What an earlier stack left may have the ports, and goes before they are
+	// wanted.
+	if _, err := os.Stat(o.Dir); err == nil {
+		return nil
+	}
+	return o.checkPorts()
 }
 
 // takeLock holds the stack's directory for this process. The kernel lets go of
@@ -135,7 +146,7 @@ func (o Options) takeLock() (*os.File, error) {
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
 		holder, _ := os.ReadFile(f.Name())
-		return nil, refusef("a stack already runs here (pid %s): use it with .berth/dev.env, or end it with make down", strings.TrimSpace(string(holder)))
+		return nil, preflight.Refusef("a stack already runs here (pid %s): use it with .berth/dev.env, or end it with make down", strings.TrimSpace(string(holder)))
 	}
 	if err := errors.Join(f.Truncate(0), writeAt(f, fmt.Sprintln(os.Getpid()))); err != nil {
 		return nil, errors.Join(err, f.Close())

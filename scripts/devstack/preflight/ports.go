@@ -1,0 +1,130 @@
+package preflight
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Port is one that a stack listens on, on loopback.
+type Port struct {
+	Number int
+	Use    string // what for
+}
+
+// CheckPorts refuses when a port is taken, and says by whom.
+func CheckPorts(ports []Port) error {
+	for _, p := range ports {
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number)))
+		if err == nil {
+			l.Close()
+			continue
+		}
+		who := portOwner(p.Number)
+		if who == "" {
+			who = "another process"
+		}
+		return Refusef("port %d, wanted for %s, is taken by %s; end that, or choose other ports with BERTH_PORT_BASE=<first port>", p.Number, p.Use, who)
+	}
+	return nil
+}
+
+// DefaultPortBase is where a stack's ports begin.
+const DefaultPortBase = 7500
+
+// PortBase is BERTH_PORT_BASE, or else the default.
+func PortBase() (int, error) {
+	s := os.Getenv("BERTH_PORT_BASE")
+	if s == "" {
+		return DefaultPortBase, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > 65535-30 {
+		return 0, Refusef("BERTH_PORT_BASE is %q: want a port number up to %d", s, 65535-30)
+	}
+	return n, nil
+}
+
+// Where the ports of a stack lie, from its first one.
+const (
+	apiOffset  = 1
+	peerOffset = 11
+	hostOffset = 21
+)
+
+// APIPort is a replica's for users.
+func APIPort(base, i int) int { return base + apiOffset + i }
+
+// PeerPort is a replica's for the other replicas and the hosts.
+func PeerPort(base, i int) int { return base + peerOffset + i }
+
+// HostPort is a host's for the replicas.
+func HostPort(base, i int) int { return base + hostOffset + i }
+
+// Ports lists every port of a stack.
+func Ports(base, replicas, hosts int) []Port {
+	var out []Port
+	for i := range replicas {
+		id := "r" + strconv.Itoa(i+1)
+		out = append(out, Port{APIPort(base, i), "the public API of replica " + id}, Port{PeerPort(base, i), "the peer port of replica " + id})
+	}
+	for i := range hosts {
+		out = append(out, Port{HostPort(base, i), "the API of host h" + strconv.Itoa(i+1)})
+	}
+	return out
+}
+
+// portOwner names the process that listens on a TCP port as "name (pid n)", or
+// returns "" when the kernel does not tell.
+func portOwner(port int) string {
+	inodes := make(map[string]bool)
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		listeningInodes(table, port, inodes)
+	}
+	if len(inodes) == 0 {
+		return ""
+	}
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, fd := range fds {
+		target, err := os.Readlink(fd)
+		if err != nil || !inodes[strings.TrimSuffix(strings.TrimPrefix(target, "socket:["), "]")] {
+			continue
+		}
+		pid := strings.Split(fd, "/")[2]
+		comm, err := os.ReadFile("/proc/" + pid + "/comm")
+		if err != nil {
+			return "pid " + pid
+		}
+		return fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(comm)), pid)
+	}
+	return ""
+}
+
+// listeningInodes adds the socket inodes that listen on port in one of the
+// kernel's tables. The fields are: sl, local, remote, state, queues, timer,
+// retransmits, uid, timeout, inode.
+func listeningInodes(table string, port int, into map[string]bool) {
+	const stateListen = "0A"
+	f, err := os.Open(table)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 10 || fields[3] != stateListen {
+			continue
+		}
+		_, hex, ok := strings.Cut(fields[1], ":")
+		if !ok {
+			continue
+		}
+		if n, err := strconv.ParseUint(hex, 16, 16); err == nil && int(n) == port {
+			into[fields[9]] = true
+		}
+	}
+}

@@ -1,0 +1,200 @@
+// Package preflight looks at a machine before a stack is built or started on
+// it, and refuses with one sentence what would fail later with many. It imports
+// next to nothing, because it is compiled and run before all else is.
+package preflight
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a stack needs of its machine.
+const (
+	// Two hosts are of use from two sandboxes each: 512 MB a guest, some 100 MB
+	// an emulator, and 500 MB for the replicas and daemons.
+	needMemoryMB = 3 * 1024
+	// The base template takes some 2 GB while it is made, and as much as the
+	// root file system and RAM hold afterwards.
+	needDiskMB       = 6 * 1024
+	needDiskCachedMB = 2 * 1024
+)
+
+// Refusal is a sentence that tells a person why the stack does not start.
+type Refusal struct{ Sentence string }
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Sentence }
+
+// Refusef returns a Refusal.
+func Refusef(format string, args ...any) error {
+	return &Refusal{Sentence: fmt.Sprintf(format, args...)}
+}
+
+// IsRefusal reports whether err is a Refusal: to be shown without more.
+func IsRefusal(err error) bool {
+	var r *Refusal
+	return errors.As(err, &r)
+}
+
+// Machine is what is looked at, so that tests can look elsewhere.
+type Machine struct {
+	goarch       string
+	uid          int
+	memoryMB     func() (int, error)
+	diskMB       func(dir string) (int, error)
+	deviceExists func(path string) bool
+	env          func(name string) string
+}
+
+// This is the machine that the program runs on.
+var This = Machine{
+	goarch:   runtime.GOARCH,
+	uid:      os.Geteuid(),
+	memoryMB: AvailableMemoryMB,
+	diskMB:   freeDiskMB,
+	deviceExists: func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
+	},
+	env: os.Getenv,
+}
+
+// Check refuses a machine that is not fit for a stack, whose caches, disks and
+// programs are in the given directories. They need not be there yet.
+func (m Machine) Check(cache, bin string) error {
+	if m.uid != 0 {
+		return Refusef("make up needs root (network namespaces, taps, cgroups): run it with sudo")
+	}
+	if m.goarch != "amd64" {
+		return Refusef("Berth's guests are x86-64 and this machine is %s: nothing here would start", m.goarch)
+	}
+	if !m.deviceExists("/dev/net/tun") {
+		return Refusef("/dev/net/tun is missing, and guests have no network without it: modprobe tun, or give this container the device")
+	}
+	if err := m.checkReach(cache, bin); err != nil {
+		return err
+	}
+	free, err := m.memoryMB()
+	if err != nil {
+		return err
+	}
+	if free < needMemoryMB {
+		return Refusef("too little memory: %d MB are available and %d MB are needed (two hosts with two 512 MB sandboxes each)", free, needMemoryMB)
+	}
+	need := needDiskMB
+	if cached, _ := filepath.Glob(filepath.Join(cache, "templates", "*")); len(cached) > 0 {
+		need = needDiskCachedMB
+	}
+	disk, err := m.diskMB(existing(cache))
+	if err != nil {
+		return err
+	}
+	if disk < need {
+		return Refusef("too little disk: %d MB are free below %s and %d MB are needed (kernel, base template, sandboxes' disks)", disk, cache, need)
+	}
+	return nil
+}
+
+// checkReach refuses what VMMs, unprivileged users of their own, could not open.
+func (m Machine) checkReach(cache, bin string) error {
+	for _, dir := range []string{cache, bin} {
+		if closed := ClosedDir(dir); closed != "" {
+			return Refusef("VMMs run as users of their own, and may not pass through %s to %s: run scripts/place as root, or chmod o+x %s", closed, dir, closed)
+		}
+	}
+	for name, mode := range map[string]os.FileMode{"BERTH_VMM": 0o001, "BERTH_KERNEL": 0o004} {
+		path := m.env(name)
+		if path == "" {
+			continue
+		}
+		if name == "BERTH_VMM" && !strings.Contains(path, "/") {
+			found, err := exec.LookPath(path)
+			if err != nil {
+				return Refusef("BERTH_VMM is %q, and there is no such program on the PATH", path)
+			}
+			path = found
+		}
+		fi, err := os.Stat(path)
+		if err != nil {
+			return Refusef("%s names %s, which cannot be read: %s", name, path, errors.Unwrap(err))
+		}
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			path = real
+		}
+		if closed := ClosedDir(filepath.Dir(path)); closed != "" {
+			return Refusef("%s names %s, and VMMs, which run as users of their own, may not pass through %s: put it elsewhere, such as in /usr/local/bin", name, path, closed)
+		}
+		if fi.Mode().Perm()&mode == 0 {
+			return Refusef("%s names %s, which VMMs, users of their own, may not open: chmod a+rx %s", name, path, path)
+		}
+	}
+	return nil
+}
+
+// ClosedDir is the directory on the way to a path that not every user may
+// enter, "" when there is none. What does not exist yet counts as open.
+func ClosedDir(path string) string {
+	for dir := path; ; dir = filepath.Dir(dir) {
+		if fi, err := os.Stat(dir); err == nil && fi.IsDir() && fi.Mode().Perm()&0o001 == 0 {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			return ""
+		}
+	}
+}
+
+// Resolve is a directory of a clone, bin or .berth, without the links that
+// scripts/place may have made: a VMM cannot follow them from its other end.
+func Resolve(root, name string) string {
+	dir := filepath.Join(root, name)
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		return real
+	}
+	return dir
+}
+
+func existing(dir string) string {
+	for {
+		if _, err := os.Stat(dir); err == nil || dir == filepath.Dir(dir) {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// AvailableMemoryMB is MemAvailable: what can be had without swapping.
+func AvailableMemoryMB() (int, error) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if kb, ok := strings.CutPrefix(lines.Text(), "MemAvailable:"); ok {
+			n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(kb), " kB"))
+			if err != nil {
+				return 0, fmt.Errorf("/proc/meminfo: %w", err)
+			}
+			return n / 1024, nil
+		}
+	}
+	return 0, errors.New("/proc/meminfo has no MemAvailable")
+}
+
+func freeDiskMB(dir string) (int, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, fmt.Errorf("free space of %s: %w", dir, err)
+	}
+	return int(s.Bavail * uint64(s.Bsize) >> 20), nil
+}
