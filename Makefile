@@ -130,9 +130,10 @@ bench: ## measure; prints a table, writes bench.json (root; about 9 minutes)
 
 .PHONY: soak
 soak: ## 30 minutes of random work while everything is killed, frozen, cut off and slowed (root); SOAK="-for 5m" changes it
+	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps soak
 	@$(MAKE) --no-print-directory build
-	@$(BUILD) -o bin/ ./scripts/soak
+	@scripts/build '$(LDFLAGS)' ./scripts/soak
 	@bin/devstack prepare
 	@exec bin/soak $(SOAK)
 

@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -61,8 +60,8 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	so := stack.Options{
 		Root:         root,
-		Dir:          filepath.Join(root, ".berth", "soak", "run"),
-		Logs:         filepath.Join(root, ".berth", "soak", "log"),
+		Dir:          stack.Cache(root, "soak", "run"),
+		Logs:         stack.Cache(root, "soak", "log"),
 		PortBase:     stack.DefaultPortBase + 300,
 		HostPrefix:   "s",
 		HostRange:    3,
