@@ -19,16 +19,18 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/image/oci"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 const (
-	// buildTime bounds a whole build, its wait for the guest included: builds
-	// are made one after the other.
-	buildTime = 2 * time.Hour
 	maxQueued = 32
 	// buildsKept is how many finished builds, and their logs, are kept.
 	buildsKept = 64
 )
+
+// buildTime bounds a whole build, its wait for the guest included: builds
+// are made one after the other.
+var buildTime = timescale.Limit(2 * time.Hour)
 
 // Why a build was ended.
 var (

@@ -17,17 +17,19 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/snapshot"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 const (
-	// storeTimeout bounds one upload.
-	storeTimeout = 30 * time.Minute
 	// sweepInterval is how often a host removes from the snapshot store what no
 	// snapshot has; a part of it is by chance, so that hosts take turns.
 	sweepInterval = time.Hour
 	// preloadInterval is how late a template that became ready is stored.
 	preloadInterval = 10 * time.Second
 )
+
+// storeTimeout bounds one upload.
+var storeTimeout = timescale.Limit(30 * time.Minute)
 
 // Labels of a stored capture.
 const (

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/snapshot"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -272,7 +273,7 @@ func (p *preflight) certificate() (string, error) {
 }
 
 // storeCheckTimeout bounds the question to a snapshot store.
-const storeCheckTimeout = 15 * time.Second
+var storeCheckTimeout = timescale.Limit(15 * time.Second)
 
 func (p *preflight) snapshots() (string, error) {
 	if p.cfg.SnapshotStore == "" {

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/netfab/slot"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -376,7 +377,7 @@ func (b *builder) close() error {
 		return nil
 	}
 	defer b.lock.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), timescale.Limit(30*time.Second))
 	defer cancel()
 	err := b.fabric.Remove(ctx, b.cfg.Slots)
 	left, listErr := b.fabric.List(ctx)

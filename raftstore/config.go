@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Config says how a replica is opened. Only ID, Dir, Tables and one of
@@ -82,7 +84,7 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.ElectionTimeout, c.HeartbeatTimeout)
 	def(&c.LeaderLease, c.HeartbeatTimeout)
 	def(&c.CommitInterval, 50*time.Millisecond)
-	def(&c.RPCTimeout, 3*time.Second)
+	def(&c.RPCTimeout, timescale.Limit(3*time.Second))
 	def(&c.SnapshotInterval, time.Minute)
 	def(&c.CloseTimeout, 3*time.Second)
 	if c.SnapshotThreshold == 0 {

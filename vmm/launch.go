@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Launch says how to start a VMM.
@@ -31,7 +33,7 @@ type Launch struct {
 	Groups   []int
 	Cgroup   Cgroup
 	// ExtraEnv is added to an environment that otherwise holds PATH, and what the
-	// caller has of chvemu's settings (BERTH_CHVEMU_…).
+	// caller has of chvemu's settings (BERTH_CHVEMU_…, BERTH_TIME_SCALE).
 	ExtraEnv []string
 	// ExtraArgs is added to the command line.
 	ExtraArgs []string
@@ -49,10 +51,11 @@ type Cgroup struct {
 }
 
 const (
-	defaultStartTimeout = 10 * time.Second
 	// maxSocketPath is what struct sockaddr_un holds beside the final zero.
 	maxSocketPath = 107
 )
+
+var defaultStartTimeout = timescale.Limit(10 * time.Second)
 
 // Start starts a VMM in a session of its own and waits until it answers. The
 // process does not depend on the caller's life: it holds no pipe to it and is
@@ -107,7 +110,7 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, kv := range os.Environ() {
-		if strings.HasPrefix(kv, "BERTH_CHVEMU_") {
+		if strings.HasPrefix(kv, "BERTH_CHVEMU_") || strings.HasPrefix(kv, timescale.Env+"=") {
 			cmd.Env = append(cmd.Env, kv)
 		}
 	}
@@ -132,7 +135,7 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 		return nil, err
 	}
 	if err := p.awaitPing(ctx); err != nil {
-		kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timescale.Limit(5*time.Second))
 		defer cancel()
 		kerr := p.Kill(kctx)
 		return nil, errors.Join(fmt.Errorf("%w; its log ends: %q", err, logTail(log.Name(), logStart)), kerr)

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // releaseTimeout bounds the wait for the last files of a dead VMM to close.
-const releaseTimeout = 5 * time.Second
+var releaseTimeout = timescale.Limit(5 * time.Second)
 
 // openPidfd returns a descriptor of a process that the runtime's poller can wait
 // on, so that waiting for many VMMs does not cost a thread each.

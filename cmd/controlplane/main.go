@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cloud/berth/controlplane"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Set by the build.
@@ -81,6 +82,7 @@ const settings = `Settings are environment variables; those marked * are flags o
   BERTH_EVENT_STORE      postgres:// URL of the event store (default: SQLite in the data directory)
   BERTH_HEARTBEAT_INTERVAL, BERTH_HOST_LEASE   how often hosts call, and when one is lost (1s, 30s)
   BERTH_RAFT_TIMEOUT     Raft's heartbeat and election time-out (300ms)
+  BERTH_TIME_SCALE       multiplies every limit on what hosts and peers may take, for slow machines (1)
   BERTH_ORPHAN_GRACE     how long a VM without a record is left alone (5s)
   BERTH_KEPT_GRACE       the same for a volume or a snapshot (1h)
   BERTH_VOLUME_QUOTA_MB  what the volumes of a workspace may have together (102400)
@@ -120,9 +122,14 @@ over, lets requests end, and stops.
 // config reads the environment; a flag that is given goes before it.
 func config(flags controlplane.Config) (controlplane.Config, error) {
 	cfg, err := env.ParseAs[controlplane.Config]()
+	if err == nil {
+		err = timescale.Check()
+	}
 	if err != nil {
 		return cfg, fmt.Errorf("read settings from the environment: %w", err)
 	}
+	timescale.Default(&cfg.HostLease, "BERTH_HOST_LEASE")
+	timescale.Default(&cfg.RaftTimeout, "BERTH_RAFT_TIMEOUT")
 	for to, from := range map[*string]string{
 		&cfg.NodeID: flags.NodeID, &cfg.DataDir: flags.DataDir, &cfg.PKIDir: flags.PKIDir,
 		&cfg.Listen: flags.Listen, &cfg.PeerListen: flags.PeerListen,

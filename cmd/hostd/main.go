@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cloud/berth/hostd"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Set by the build.
@@ -83,6 +84,7 @@ Settings are environment variables:
   BERTH_DISK_HEADROOM_MB  disk space that must stay free (default 2048)
   BERTH_OVERLAY_POOL    disks cloned ahead, a template (default 16)
   BERTH_HEARTBEAT_INTERVAL, BERTH_CREATE_TIMEOUT, BERTH_STOP_TIMEOUT  (1s, 90s, 15s)
+  BERTH_TIME_SCALE      multiplies every limit on what guests, VMMs and peers may take, for slow machines (1)
   BERTH_LOG_LEVEL       debug, info, warn or error (default info)
   BERTH_LOG_FORMAT      text or json (default text)`,
 		Args:          cobra.NoArgs,
@@ -115,9 +117,13 @@ Templates, volumes and the host's certificate stay.`,
 // config reads and completes the configuration.
 func config() (hostd.Config, error) {
 	cfg, err := env.ParseAs[hostd.Config]()
+	if err == nil {
+		err = timescale.Check()
+	}
 	if err != nil {
 		return cfg, fmt.Errorf("read settings from the environment: %w", err)
 	}
+	timescale.Default(&cfg.CreateTimeout, "BERTH_CREATE_TIMEOUT")
 	cfg.Version = version
 	return cfg.Complete()
 }

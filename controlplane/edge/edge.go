@@ -26,6 +26,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Config is what an Edge works with.
@@ -52,22 +53,24 @@ type Config struct {
 }
 
 const (
-	defaultOpenWait    = 10 * time.Second
 	defaultMaxRequests = 512
-	// headerTimeout is how long a program may think before its response begins.
-	// A response that has begun may last for ever.
-	headerTimeout   = 5 * time.Minute
-	maxHeaderBytes  = 1 << 20
-	idleTimeout     = 30 * time.Second
-	idlePerPort     = 32
-	firstRetry      = 25 * time.Millisecond
-	lastRetry       = 400 * time.Millisecond
-	maxWakes        = 2
-	maxIdleOverall  = 1024
-	continueTimeout = time.Second
+	maxHeaderBytes     = 1 << 20
+	idleTimeout        = 30 * time.Second
+	idlePerPort        = 32
+	firstRetry         = 25 * time.Millisecond
+	lastRetry          = 400 * time.Millisecond
+	maxWakes           = 2
+	maxIdleOverall     = 1024
+	continueTimeout    = time.Second
 	// stoppedCheck is how soon a request notices that its sandbox has stopped.
 	stoppedCheck = 200 * time.Millisecond
 )
+
+// headerTimeout is how long a program may think before its response begins.
+// A response that has begun may last for ever.
+var headerTimeout = timescale.Limit(5 * time.Minute)
+
+var defaultOpenWait = timescale.Limit(10 * time.Second)
 
 // Edge is the handler of every request whose Host Belongs to it.
 type Edge struct {

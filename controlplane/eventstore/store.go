@@ -25,6 +25,7 @@ import (
 	_ "modernc.org/sqlite"             // the driver "sqlite"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Retention is how long an event is kept.
@@ -58,11 +59,12 @@ type dialect struct {
 }
 
 const (
-	// openTimeout bounds the first connection and the making of the tables.
-	openTimeout = 10 * time.Second
 	// A replica needs few connections: one host's batch, a query, the pruning.
 	maxConnections = 4
 )
+
+// openTimeout bounds the first connection and the making of the tables.
+var openTimeout = timescale.Limit(10 * time.Second)
 
 // Open checks the settings. Nothing is connected to yet: a replica serves
 // everything else while its event store is away.

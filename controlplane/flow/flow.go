@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Kind is one kind of flow.
@@ -34,7 +35,7 @@ type Kind struct {
 }
 
 // DefaultActTimeout is how long an Act may take.
-const DefaultActTimeout = 2 * time.Minute
+var DefaultActTimeout = timescale.Limit(2 * time.Minute)
 
 // Step acts, and returns what to commit. An error is for what may pass: the
 // step is tried again, later each time.

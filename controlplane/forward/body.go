@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // maxKept is the largest body that is kept to be sent again; every JSON body of
@@ -13,7 +15,7 @@ import (
 const maxKept = 256 << 10
 
 // keepTimeout bounds how long a client may take over a body that is kept.
-const keepTimeout = 30 * time.Second
+var keepTimeout = timescale.Limit(30 * time.Second)
 
 // body is a request's body that may have to be sent twice.
 type body struct {

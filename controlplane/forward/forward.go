@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // HeaderNotLeader is on the answer of a replica that was taken for the leader
@@ -49,10 +50,10 @@ type Forwarder struct {
 // New makes the handler.
 func New(cfg Config) *Forwarder {
 	if cfg.Wait == 0 {
-		cfg.Wait = 3 * time.Second
+		cfg.Wait = timescale.Limit(3 * time.Second)
 	}
 	if cfg.Stall == 0 {
-		cfg.Stall = time.Minute
+		cfg.Stall = timescale.Limit(time.Minute)
 	}
 	f := &Forwarder{cfg: cfg}
 	f.proxy = &httputil.ReverseProxy{

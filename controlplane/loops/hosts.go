@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // errHostLost is the error of a sandbox whose host was lost.
@@ -272,4 +273,4 @@ func (l *Loops) removeOrphan(ctx context.Context, o orphan) {
 
 // callTimeout bounds a loop's call to a host, so that one that hangs does not
 // hold up the others for long.
-const callTimeout = 5 * time.Second
+var callTimeout = timescale.Limit(5 * time.Second)

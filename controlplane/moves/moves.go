@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Move is one change of status.
@@ -107,7 +108,7 @@ type Mover struct {
 // New makes a Mover.
 func New(cfg Config) *Mover {
 	if cfg.Timeout == 0 {
-		cfg.Timeout = 2 * time.Minute
+		cfg.Timeout = timescale.Limit(2 * time.Minute)
 	}
 	return &Mover{cfg: cfg}
 }
@@ -209,7 +210,7 @@ func (m *Mover) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox
 }
 
 // refreshTimeout is long for a question that a host answers from memory.
-const refreshTimeout = 10 * time.Second
+var refreshTimeout = timescale.Limit(10 * time.Second)
 
 // follow writes down what a host said, and returns the row as it is then.
 func (m *Mover) follow(ctx context.Context, seen *record.Sandbox, b hostapi.BoxState) (*record.Sandbox, error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/pki"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Headers by which a replica tells the leader about a request that it forwards.
@@ -124,15 +125,15 @@ func NewTransport(node *pki.Node) *http.Transport {
 	return &http.Transport{
 		TLSClientConfig: node.ClientTLS(pki.AnyOf(pki.RoleReplica), "http/1.1"),
 		// The kernel's own keep-alive settings, below, and not those of net.
-		DialContext:         (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: -1, Control: noticeDeadPeers}).DialContext,
-		TLSHandshakeTimeout: 3 * time.Second,
+		DialContext:         (&net.Dialer{Timeout: timescale.Limit(2 * time.Second), KeepAlive: -1, Control: noticeDeadPeers}).DialContext,
+		TLSHandshakeTimeout: timescale.Limit(3 * time.Second),
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     90 * time.Second,
 	}
 }
 
 // deadAfter is how long what was sent to a replica may stay unacknowledged.
-const deadAfter = 5 * time.Second
+var deadAfter = timescale.Limit(5 * time.Second)
 
 // noticeDeadPeers ends connections to a machine that is gone without a word in
 // seconds: the kernel by itself would try for a quarter of an hour.

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // ProtoRaft is the ALPN name of Raft's stream; everything else is HTTP.
@@ -25,9 +26,10 @@ const ProtoRaft = "berth-raft/1"
 // A stranger can make a replica spend at most this: so many unfinished
 // handshakes, each for so long. One more is closed unanswered.
 const (
-	handshakeTimeout = 5 * time.Second
-	maxHandshakes    = 512
+	maxHandshakes = 512
 )
+
+var handshakeTimeout = timescale.Limit(5 * time.Second)
 
 // Port listens on the peer address and deals connections out by protocol.
 type Port struct {

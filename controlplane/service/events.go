@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Event is one thing that happened to a sandbox.
@@ -52,7 +53,7 @@ func (s *Sandboxes) Events(ctx context.Context, c Caller, id string, q EventQuer
 }
 
 // eventsTimeout bounds a question that a host answers from memory or one file.
-const eventsTimeout = 15 * time.Second
+var eventsTimeout = timescale.Limit(15 * time.Second)
 
 // FollowEvents returns the events asked for and then those to come, until the
 // sandbox is gone.

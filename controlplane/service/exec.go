@@ -10,11 +10,12 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // execGrace is how much longer than the command's own time-out the host is
 // given to kill it and to answer.
-const execGrace = 30 * time.Second
+var execGrace = timescale.Limit(30 * time.Second)
 
 // Exec runs a command in a sandbox and waits for its end. A hibernated one is
 // woken for it.

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Lifecycle is how long a sandbox lives and what becomes of it then.
@@ -158,7 +159,7 @@ func (s *Sandboxes) tellPersistent(ctx context.Context, c Caller, row *record.Sa
 }
 
 // updateTimeout bounds a call that a host answers once a small file is written.
-const updateTimeout = 10 * time.Second
+var updateTimeout = timescale.Limit(10 * time.Second)
 
 // apply returns the row with the changes. A time to live that is given counts
 // from now; one that was there goes on, unless the sandbox hibernates and keeps

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // SandboxesConfig is what the use cases of sandboxes work with.
@@ -45,7 +46,7 @@ type Sandboxes struct {
 // NewSandboxes makes the use cases.
 func NewSandboxes(cfg SandboxesConfig) *Sandboxes {
 	if cfg.DeleteWait == 0 {
-		cfg.DeleteWait = 40 * time.Second
+		cfg.DeleteWait = timescale.Limit(40 * time.Second)
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(string, bool, time.Duration) {}

@@ -18,15 +18,12 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 const (
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = 2 * time.Second
-	// sendTimeout bounds one heartbeat: a leader that takes longer is as good
-	// as none, and another replica may lead by now.
-	sendTimeout     = 3 * time.Second
-	farewellTimeout = time.Second
 	// settleTime is how long a change waits to be told. Most are the work of a
 	// call that is being answered just then, which is what somebody waits for;
 	// and of several changes at once one picture tells.
@@ -35,6 +32,12 @@ const (
 	maxHops   = 3
 	maxAnswer = 64 << 10
 )
+
+var farewellTimeout = timescale.Limit(time.Second)
+
+// sendTimeout bounds one heartbeat: a leader that takes longer is as good
+// as none, and another replica may lead by now.
+var sendTimeout = timescale.Limit(3 * time.Second)
 
 // Config is what a Beat works with.
 type Config struct {

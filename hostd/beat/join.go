@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // JoinRequest says which cluster to join, and as whom.
@@ -96,7 +97,7 @@ func joinByAny(ctx context.Context, peers []string, caDigest []byte, in hostapi.
 }
 
 func postJoin(ctx context.Context, peer string, caDigest []byte, in hostapi.Join, out *hostapi.Joined) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(30*time.Second))
 	defer cancel()
 	raw, err := json.Marshal(in)
 	if err != nil {

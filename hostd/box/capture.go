@@ -13,15 +13,15 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
-const (
-	// captureTimeout bounds one capture, flushing to disk included.
-	captureTimeout = 5 * time.Minute
-	// flushTimeout bounds how long a guest may take to flush its file systems.
-	flushTimeout = 30 * time.Second
-)
+// flushTimeout bounds how long a guest may take to flush its file systems.
+var flushTimeout = timescale.Limit(30 * time.Second)
+
+// captureTimeout bounds one capture, flushing to disk included.
+var captureTimeout = timescale.Limit(5 * time.Minute)
 
 // Capture keeps a running box's disk, and its memory where it is asked for, as
 // they are at one moment. The same id again joins a capture that is under way,
@@ -229,7 +229,7 @@ func (h *Host) useCapture(ctx context.Context, id string) (*capture, error) {
 }
 
 // fetchTimeout bounds the fetching of one capture.
-const fetchTimeout = 30 * time.Minute
+var fetchTimeout = timescale.Limit(30 * time.Minute)
 
 func (h *Host) fetchCapture(id string) (hostapi.Capture, error) {
 	ctx, cancel := context.WithTimeout(h.life, fetchTimeout)

@@ -9,15 +9,17 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
 const (
-	teardownTimeout = 30 * time.Second
-	sweepInterval   = time.Second
+	sweepInterval = time.Second
 	// tombstones outlive every request that could still be on its way.
 	tombstoneAge = 24 * time.Hour
 )
+
+var teardownTimeout = timescale.Limit(30 * time.Second)
 
 // Delete removes a box and everything it had, and waits until it is gone. A
 // create that is under way is cut off. generation, where it is above 0, is

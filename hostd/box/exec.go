@@ -9,11 +9,12 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // execGrace is how much longer than a command's time-out the host waits for
 // the guest to say how it ended.
-const execGrace = 10 * time.Second
+var execGrace = timescale.Limit(10 * time.Second)
 
 // Exec runs a command in a running box and waits for its end. When ctx ends
 // first the connection is closed, upon which guestd kills the command's whole

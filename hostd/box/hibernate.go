@@ -9,11 +9,12 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
 // saveTimeout bounds the saving of a VM's memory.
-const saveTimeout = 2 * time.Minute
+var saveTimeout = timescale.Limit(2 * time.Minute)
 
 // Hibernate saves a running box's memory to disk and ends its VMM. The box keeps
 // its slot and gives its memory back. Until the saved state is on disk and the

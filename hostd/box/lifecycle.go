@@ -8,15 +8,15 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
-const (
-	// lifecycleTimeout bounds one call to a VMM.
-	lifecycleTimeout = 30 * time.Second
-	// stateTimeout bounds the question to a VMM that may be adopted.
-	stateTimeout = 5 * time.Second
-)
+// stateTimeout bounds the question to a VMM that may be adopted.
+var stateTimeout = timescale.Limit(5 * time.Second)
+
+// lifecycleTimeout bounds one call to a VMM.
+var lifecycleTimeout = timescale.Limit(30 * time.Second)
 
 // Pause stops a running box's CPUs; its memory stays.
 func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
@@ -168,8 +168,9 @@ func (h *Host) still(ctx context.Context, b *box, p VMM) error {
 
 const (
 	resumeAttempts = 3
-	resumeTimeout  = 5 * time.Second
 )
+
+var resumeTimeout = timescale.Limit(5 * time.Second)
 
 // unpause lets a VM run on that was stopped for a capture. One that does not is
 // paused, and says so.

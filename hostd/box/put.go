@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -58,7 +59,7 @@ func (h *Host) Put(ctx context.Context, id string, spec hostapi.BoxSpec) (hostap
 
 // stallPatience is how long a write to the ledger may take before nothing new is
 // begun here: another host has a disk that answers.
-const stallPatience = 5 * time.Second
+var stallPatience = timescale.Limit(5 * time.Second)
 
 // admit returns the box that is there, or reserves what a new one needs and
 // starts its create.

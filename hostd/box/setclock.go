@@ -6,18 +6,21 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 const (
-	// clockTimeout bounds how long a resume waits for its guest's clock.
-	clockTimeout = 3 * time.Second
-	// lateClockTimeout bounds each further try: on a host that is very busy the
-	// first one may have ended for want of time alone.
-	lateClockTimeout = 15 * time.Second
 	// The pauses between the tries, of which each is twice the one before.
 	firstClockPause = 100 * time.Millisecond
 	lastClockPause  = 30 * time.Second
 )
+
+// lateClockTimeout bounds each further try: on a host that is very busy the
+// first one may have ended for want of time alone.
+var lateClockTimeout = timescale.Limit(15 * time.Second)
+
+// clockTimeout bounds how long a resume waits for its guest's clock.
+var clockTimeout = timescale.Limit(3 * time.Second)
 
 // clockSetting steps the clock of a guest that stood still, and gives it entropy
 // anew. It is one identity however often it is sent: a guest that has taken it

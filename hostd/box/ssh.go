@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 const (
@@ -18,12 +19,14 @@ const (
 	sshDelay = 3 * time.Second
 	// sshDeference is how much longer it is left alone while it is being used.
 	sshDeference = 30 * time.Second
-	sshPatience  = 10 * time.Second // a guest without an SSH server is the rule
 	sshPause     = 100 * time.Millisecond
-	// sshTimeout is how long a server may take to greet. One that is given up too
-	// soon is started once more by the next probe.
-	sshTimeout = 5 * time.Second
 )
+
+// sshTimeout is how long a server may take to greet. One that is given up too
+// soon is started once more by the next probe.
+var sshTimeout = timescale.Limit(5 * time.Second)
+
+var sshPatience = timescale.Limit(10 * time.Second) // a guest without an SSH server is the rule
 
 // sshProbes is how many guests a host probes at once: sixteen that were forked
 // together would start sixteen servers together.

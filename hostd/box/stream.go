@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // maxLinks bounds the connections into one box that are no commands: transfers,
@@ -126,7 +127,7 @@ func (l *link) leave() {
 
 // connectTimeout bounds how long the guest's agent, or a port, may take to
 // accept a connection.
-const connectTimeout = 10 * time.Second
+var connectTimeout = timescale.Limit(10 * time.Second)
 
 // why sorts what a use of the slot failed with: its own end, or the guest.
 func (l *link) why(err error) error {

@@ -17,19 +17,21 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // ErrPortClosed means that nothing in the guest accepts on the port.
 var ErrPortClosed = errors.New("port is closed")
 
 const (
-	// headTimeout bounds how long the agent may take to switch to frames.
-	headTimeout = 30 * time.Second
 	// maxHead and maxRefusal bound what is read of an answer of the guest, which
 	// is not trusted, in bytes.
 	maxHead    = 64 << 10
 	maxRefusal = 64 << 10
 )
+
+// headTimeout bounds how long the agent may take to switch to frames.
+var headTimeout = timescale.Limit(30 * time.Second)
 
 // ExecStream starts a process in a running box and returns the connection that
 // its frames are on. first is what the guest must be sent before the caller's

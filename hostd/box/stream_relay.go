@@ -18,20 +18,23 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 const (
 	// relayBuffer is what one transfer holds in memory, each way, in bytes.
 	relayBuffer = 64 << 10
-	// continueTimeout is how long an upload waits for the guest to say that it
-	// wants the body; then it is sent, in case that the answer was lost.
-	continueTimeout = 10 * time.Second
-	portsTimeout    = 10 * time.Second
-	maxPorts        = 1 << 20 // bytes of the answer
+	maxPorts    = 1 << 20 // bytes of the answer
 	// maxLogLine bounds one line of the guest's log on the wire: a byte may
 	// become six in JSON.
 	maxLogLine = 8 * guestapi.MaxLine
 )
+
+var portsTimeout = timescale.Limit(10 * time.Second)
+
+// continueTimeout is how long an upload waits for the guest to say that it
+// wants the body; then it is sent, in case that the answer was lost.
+var continueTimeout = timescale.Limit(10 * time.Second)
 
 // GuestSays is a refusal of the guest's own, of what it was asked by its tenant.
 type GuestSays struct {

@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 const (
 	batchEvents = 500
 	batchBytes  = 1 << 20 // of the spool's lines
-	sendTimeout = 15 * time.Second
 
 	firstBackoff = 200 * time.Millisecond
 	lastBackoff  = 30 * time.Second
@@ -30,6 +30,8 @@ const (
 	pruneEvery = time.Minute
 	maxAnswer  = 64 << 10
 )
+
+var sendTimeout = timescale.Limit(15 * time.Second)
 
 // DeliveryConfig is what a Delivery works with.
 type DeliveryConfig struct {

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
 var (
@@ -54,7 +56,7 @@ type Client struct {
 func NewClient(addr string, tlsConfig *tls.Config) *Client {
 	// A host that vanishes without a word must not hold its callers for the
 	// kernel's quarter of an hour.
-	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAliveConfig: net.KeepAliveConfig{
+	dialer := &net.Dialer{Timeout: timescale.Limit(2 * time.Second), KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3,
 	}}
 	shared := &http.Transport{
@@ -64,7 +66,7 @@ func NewClient(addr string, tlsConfig *tls.Config) *Client {
 		MaxIdleConnsPerHost: 32,
 		IdleConnTimeout:     time.Minute,
 		ForceAttemptHTTP2:   true,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: timescale.Limit(5 * time.Second), PingTimeout: timescale.Limit(5 * time.Second)},
 	}
 	oldTLS := tlsConfig.Clone()
 	oldTLS.NextProtos = []string{"http/1.1"}
@@ -78,7 +80,7 @@ func NewClient(addr string, tlsConfig *tls.Config) *Client {
 		IdleConnTimeout:     time.Minute,
 		Protocols:           old,
 		// How long an upload waits for the host to say that it wants the body.
-		ExpectContinueTimeout: 10 * time.Second,
+		ExpectContinueTimeout: timescale.Limit(10 * time.Second),
 		DisableCompression:    true, // bytes are passed on as they are
 		WriteBufferSize:       64 << 10,
 		ReadBufferSize:        64 << 10,
@@ -89,7 +91,7 @@ func NewClient(addr string, tlsConfig *tls.Config) *Client {
 	}
 }
 
-const handshakeTimeout = 5 * time.Second
+var handshakeTimeout = timescale.Limit(5 * time.Second)
 
 // Close closes idle connections.
 func (c *Client) Close() {

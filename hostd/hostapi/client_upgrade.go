@@ -18,11 +18,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // maxHead bounds how long an upgrade may take: the host connects to the guest
 // before it answers.
-const maxHead = 30 * time.Second
+var maxHead = timescale.Limit(30 * time.Second)
 
 // Stream is a connection that was upgraded: what is read and written are frames
 // (ExecStream) or bytes (Dial). It is a net.Conn of its own, which no other call

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -23,12 +24,7 @@ var warmUp = [][]string{
 }
 
 const (
-	warmTime  = time.Minute
 	readyPoll = 100 * time.Millisecond
-	// readyAttempt bounds one look. A command may be a template's way to have
-	// its programs' code in memory, which takes a while under emulation.
-	readyAttempt = 2 * time.Minute
-	dialAttempt  = 5 * time.Second
 	// settleTime lets the guest end what it does after the last answer: closing
 	// connections, freeing memory, writing back. Every sandbox would do it again.
 	settleTime = time.Second
@@ -37,6 +33,14 @@ const (
 	// that, too, before anything else.
 	restTime = 50 * time.Millisecond
 )
+
+var dialAttempt = timescale.Limit(5 * time.Second)
+
+// readyAttempt bounds one look. A command may be a template's way to have
+// its programs' code in memory, which takes a while under emulation.
+var readyAttempt = timescale.Limit(2 * time.Minute)
+
+var warmTime = timescale.Limit(time.Minute)
 
 // bake boots a build's guest once, stores it, and returns the build's id.
 func (s *Store) bake(ctx context.Context, m manifest, ramdisk ramdisk, r *reporter) (string, error) {
@@ -160,7 +164,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // ends the wait: it would be started again, but not stored that way. One that
 // ended well may have left a daemon.
 func (b *buildVM) awaitReady(ctx context.Context, d Definition, r *reporter) error {
-	limit := time.Duration(d.Ready.TimeoutSeconds) * time.Second
+	limit := timescale.Limit(time.Duration(d.Ready.TimeoutSeconds) * time.Second)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w after %s", errNotReady, limit))
 	defer cancel()
 	told := ""

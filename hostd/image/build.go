@@ -16,10 +16,11 @@ import (
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/image/initramfs"
 	"github.com/berth-cloud/berth/hostd/image/kernel"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // stepTime bounds one run step.
-const stepTime = time.Hour
+var stepTime = timescale.Limit(time.Hour)
 
 // Options are how a definition is built.
 type Options struct {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -23,10 +24,9 @@ import (
 // a socket's path may have 107 bytes.
 const vmDir = "vm"
 
-const (
-	bootTime = 2 * time.Minute
-	stopTime = 30 * time.Second
-)
+var stopTime = timescale.Limit(30 * time.Second)
+
+var bootTime = timescale.Limit(2 * time.Minute)
 
 var errNoLease = errors.New("this store was opened for reading: it has no network for a guest")
 

@@ -16,13 +16,14 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // parallel is how many boxes are looked at at once.
 const parallel = 16
 
 // unmanagedTimeout bounds the killing of one VM that no record names.
-const unmanagedTimeout = 30 * time.Second
+var unmanagedTimeout = timescale.Limit(30 * time.Second)
 
 // Boxes takes records over.
 type Boxes interface {

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Set by the build.
@@ -28,7 +29,11 @@ func main() {
 	// The first Ctrl-C takes everything down in order; a second one ends us at
 	// once, and the next up or down removes what is left.
 	context.AfterFunc(ctx, cancel)
-	if err := command().ExecuteContext(ctx); err != nil {
+	err := timescale.Check()
+	if err == nil {
+		err = command().ExecuteContext(ctx)
+	}
+	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			os.Exit(130)
 		}

@@ -17,15 +17,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm/chvemu/qmp"
 )
 
-const (
-	// startTimeout bounds the time from QEMU's start to its first answer.
-	startTimeout = 30 * time.Second
-	// commandTimeout bounds one command that QEMU answers at once.
-	commandTimeout = 30 * time.Second
-)
+// commandTimeout bounds one command that QEMU answers at once.
+var commandTimeout = timescale.Limit(30 * time.Second)
+
+// startTimeout bounds the time from QEMU's start to its first answer.
+var startTimeout = timescale.Limit(30 * time.Second)
 
 // machine is one QEMU process.
 type machine struct {

@@ -16,16 +16,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 	"github.com/berth-cloud/berth/vmm/conformance"
 )
 
 const (
 	ramSize = 256 << 20
-	// guestTimeout bounds what a guest takes to do anything, boot included,
-	// translated and on a busy machine.
-	guestTimeout = 60 * time.Second
 )
+
+// guestTimeout bounds what a guest takes to do anything, boot included,
+// translated and on a busy machine.
+var guestTimeout = timescale.Limit(60 * time.Second)
 
 // host is one VMM of a test.
 type host struct {
@@ -36,7 +38,7 @@ type host struct {
 }
 
 func testContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), timescale.Limit(3*time.Minute))
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -79,7 +81,7 @@ func launchHost(t *testing.T, l vmm.Launch) *host {
 
 func (h *host) kill() {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), timescale.Limit(20*time.Second))
 	defer cancel()
 	if err := h.p.Kill(ctx); err != nil {
 		h.t.Errorf("kill VMM: %v", err)

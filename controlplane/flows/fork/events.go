@@ -12,10 +12,11 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // eventTimeout bounds how long an event may hold up what it tells of.
-const eventTimeout = 3 * time.Second
+var eventTimeout = timescale.Limit(3 * time.Second)
 
 // post adds an event to a sandbox's. A step may be run twice, so each has a key.
 // A sandbox that is gone has no events any more, and a host that does not answer

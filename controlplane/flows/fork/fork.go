@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // The kinds of flow.
@@ -41,10 +42,10 @@ const (
 
 // Deadline is how long a fork may take, over all the hosts it tries. Sixteen
 // guests that boot under emulation on two processors take minutes.
-const Deadline = 10 * time.Minute
+var Deadline = timescale.Limit(10 * time.Minute)
 
 // actTimeout is how long one wave of children may take.
-const actTimeout = 5 * time.Minute
+var actTimeout = timescale.Limit(5 * time.Minute)
 
 // How a fork fails that leaves no child.
 var (

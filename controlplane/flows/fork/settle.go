@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // settle does what children need not wait for: the upload of a tree's capture,
@@ -93,7 +94,7 @@ func (f *Flows) release(ctx context.Context, run flow.Run, data Fork) {
 	if data.Mode == Warm {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(10*time.Second))
 	defer cancel()
 	var calls errgroup.Group
 	for _, agentID := range append([]string{data.AgentID}, data.Copies...) {

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // The steps of a create.
@@ -165,7 +166,7 @@ func (f *Flows) clean(ctx context.Context, id string, at where, requestID string
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(hostCtx(ctx, requestID), 2*time.Second)
+	ctx, cancel := context.WithTimeout(hostCtx(ctx, requestID), timescale.Limit(2*time.Second))
 	defer cancel()
 	if err := client.DeleteBox(ctx, id, at.Generation); err != nil {
 		f.cfg.Logger.InfoContext(ctx, "box of an earlier placement is left to the inventory", "sandbox_id", hostapi.ShortID(id), "agent_id", at.AgentID, "error", err)

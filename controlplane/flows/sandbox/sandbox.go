@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // The kinds of flow.
@@ -37,10 +38,10 @@ var (
 
 // CreateDeadline is how long a create may take, over all the hosts it tries. A
 // cold boot under emulation takes half a minute; sixteen at once take longer.
-const CreateDeadline = 5 * time.Minute
+var CreateDeadline = timescale.Limit(5 * time.Minute)
 
 // actTimeout is how long one host may take.
-const actTimeout = 3 * time.Minute
+var actTimeout = timescale.Limit(3 * time.Minute)
 
 // Sealer keeps secrets out of the log.
 type Sealer interface {

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // The kinds of flow.
@@ -28,7 +29,7 @@ const Prefix = "snap-"
 
 // Deadline is how long a snapshot may take: its upload is as long as a
 // sandbox's memory and disk are.
-const Deadline = 15 * time.Minute
+var Deadline = timescale.Limit(15 * time.Minute)
 
 // The steps.
 //
@@ -75,7 +76,7 @@ func New(cfg Config) *Flows { return &Flows{cfg: cfg} }
 func (f *Flows) Kinds() []flow.Kind {
 	return []flow.Kind{
 		{
-			Name: KindCreate, Expire: stepExpire, ActTimeout: 10 * time.Minute,
+			Name: KindCreate, Expire: stepExpire, ActTimeout: timescale.Limit(10 * time.Minute),
 			Steps: map[string]flow.Step{stepCapture: f.capture, stepStore: f.store, stepExpire: f.expire},
 		},
 		{
@@ -264,7 +265,7 @@ func (f *Flows) giveUp(run flow.Run, data Create, err error) flow.Commit {
 // discard tries once to remove a capture that may have been made. What it
 // misses the inventory finds.
 func (f *Flows) discard(ctx context.Context, s *record.Snapshot) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(5*time.Second))
 	defer cancel()
 	err := f.cfg.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, true) })
 	if err != nil {

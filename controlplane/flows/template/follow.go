@@ -9,10 +9,11 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // followTime bounds one call of a host.
-const followTime = 10 * time.Second
+var followTime = timescale.Limit(10 * time.Second)
 
 // followed is one build that one run of a host's daemon was asked for.
 type followed struct{ agentID, bootID, buildID string }

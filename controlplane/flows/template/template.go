@@ -20,13 +20,14 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // KindBuild is the kind of the flow.
 const KindBuild = "template.build"
 
 // Deadline is how long a build may take, its wait for its turn included.
-const Deadline = 6 * time.Hour
+var Deadline = timescale.Limit(6 * time.Hour)
 
 // The steps of a build.
 //
@@ -40,10 +41,6 @@ const (
 )
 
 const (
-	actTime = 2 * time.Minute
-	// watchTime is how long one step looks at a build before it writes down
-	// that it goes on; pollEvery how often it looks.
-	watchTime = 90 * time.Second
 	pollEvery = 500 * time.Millisecond
 	// maxAttempts bounds how often a build is begun anew because the host's
 	// daemon ended.
@@ -51,11 +48,19 @@ const (
 	// maxUnanswered is how often a host that sends heartbeats may not answer.
 	maxUnanswered = 6
 	placeAgain    = 2 * time.Second
-	maxPlacing    = 10 * time.Minute // until a host is free to build
-	// inventoryTime is how long a host that has built may take to say that it
-	// has the template.
-	inventoryTime = 15 * time.Second
 )
+
+// inventoryTime is how long a host that has built may take to say that it
+// has the template.
+var inventoryTime = timescale.Limit(15 * time.Second)
+
+var maxPlacing = timescale.Limit(10 * time.Minute) // until a host is free to build
+
+// watchTime is how long one step looks at a build before it writes down
+// that it goes on; pollEvery how often it looks.
+var watchTime = timescale.Limit(90 * time.Second)
+
+var actTime = timescale.Limit(2 * time.Minute)
 
 // Sealer keeps secrets out of the log.
 type Sealer interface {

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // The kinds of flow.
@@ -33,7 +34,7 @@ const (
 )
 
 // Deadline is how long a create may take, over all the hosts it tries.
-const Deadline = 2 * time.Minute
+var Deadline = timescale.Limit(2 * time.Minute)
 
 // The steps of a create.
 //

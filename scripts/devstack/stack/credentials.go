@@ -14,6 +14,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // What the development stack signs its own JWTs with.
@@ -89,7 +90,7 @@ func (s *Stack) client(token string) (*api.Client, error) {
 
 // electionTime is for how long calls wait for a leader. On a machine whose
 // processors are taken it is several times what an election needs.
-const electionTime = 20 * time.Second
+var electionTime = timescale.Limit(20 * time.Second)
 
 // WriteEnv writes what a shell needs to use the stack; only root may read it.
 func (s *Stack) WriteEnv(path string) error {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/scripts/devstack/preflight"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Stack is a running Berth.
@@ -264,7 +265,7 @@ func (s *Stack) Stop(ctx context.Context) error {
 		s.stopSupervising()
 		s.supervised.Wait()
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(2*time.Minute))
 	defer cancel()
 	err := s.stopProcesses(ctx)
 	err = errors.Join(err, s.takeDown(ctx))
@@ -287,7 +288,7 @@ func (s *Stack) Abandon() {
 // stopProcesses asks the hosts to end first, so that they can still tell the
 // control plane, then the replicas. Each kind ends together.
 func (s *Stack) stopProcesses(ctx context.Context) error {
-	const patience = 10 * time.Second
+	patience := timescale.Limit(10 * time.Second)
 	var failed error
 	for _, kind := range [][]*Process{s.HostProc, s.Replicas} {
 		ctx, cancel := context.WithTimeout(ctx, patience)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // BaseTemplate is the template that every stack has.
@@ -18,7 +19,7 @@ const BaseTemplate = "base"
 
 // healthTimeout bounds each wait of a start. A replica is up within a second
 // and a host within three; a loaded machine of two cores may take ten times that.
-const healthTimeout = 60 * time.Second
+var healthTimeout = timescale.Limit(60 * time.Second)
 
 // Await calls check until it returns nil. When the time is up, the error says
 // what was waited for and why check refused last.
@@ -115,7 +116,7 @@ func (s *Stack) AskHost(ctx context.Context, id string) error {
 		return err
 	}
 	defer host.Close()
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(2*time.Second))
 	defer cancel()
 	info, err := host.Info(ctx, hostapi.Call{})
 	switch {

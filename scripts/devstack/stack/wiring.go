@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // previewSuffix is under .localhost, which every resolver answers with
@@ -22,7 +24,7 @@ func inherited() []string {
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
-		case "PATH", "HOME", "TMPDIR", "LANG", "BERTH_VMM", "BERTH_KERNEL",
+		case "PATH", "HOME", "TMPDIR", "LANG", "BERTH_VMM", "BERTH_KERNEL", timescale.Env,
 			"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY":
 			env = append(env, kv)
 		}
