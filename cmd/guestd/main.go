@@ -113,7 +113,8 @@ func runAgent(log *slog.Logger) error {
 	if err != nil {
 		log.Error("template's environment not read", "error", err)
 	}
-	guest, err := identity.NewGuest(groups)
+	freezer := proc.NewFreezer(groups, agent.FreezeHold, identity.Reseed)
+	guest, err := identity.NewGuest(groups, freezer.Thaw)
 	if err != nil {
 		return err
 	}
@@ -125,6 +126,7 @@ func runAgent(log *slog.Logger) error {
 		Spec:     spec,
 		StartLog: guestapi.StartLogPath,
 		Groups:   groups,
+		Freezer:  freezer,
 		PowerOff: func() error { return syscall.Kill(1, initd.PowerOffSignal) },
 		Log:      log,
 	})

@@ -42,6 +42,7 @@ type Config struct {
 	Spec     guestapi.BootSpec
 	StartLog string // path of the start command's output
 	Groups   proc.Groups
+	Freezer  *proc.Freezer
 	PowerOff func() error
 	Log      *slog.Logger
 }
@@ -86,6 +87,9 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		_ = listener.Close()
 		return nil, err
+	}
+	if cfg.Freezer == nil {
+		cfg.Freezer = proc.NewFreezer(proc.Groups{}, FreezeHold, func() error { return nil })
 	}
 	return &Server{
 		cfg: cfg, listener: listener, datagrams: datagrams, generation: last.Generation, env: last.Env,
@@ -160,6 +164,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST "+guestapi.PathFSDir, s.onFiles(s.makeDir))
 	mux.HandleFunc("GET "+guestapi.PathLogs, s.logs)
 	mux.HandleFunc("GET "+guestapi.PathPorts, s.ports)
+	mux.HandleFunc("POST "+guestapi.PathFreeze, s.freeze)
 	mux.HandleFunc("POST "+guestapi.PathMounts, s.mount)
 	mux.HandleFunc("POST "+guestapi.PathSync, s.sync)
 	mux.HandleFunc("POST "+guestapi.PathShutdown, s.shutdown)

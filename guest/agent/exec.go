@@ -134,7 +134,13 @@ func (s *Server) detachAll() {
 
 // run has the command run and tells its caller how it ends.
 func (e *session) run(spec proc.Spec, req *guestapi.ExecRequest) {
+	leave, ok := e.server.cfg.Freezer.Enter(e.detached)
+	if !ok {
+		e.notStarted(errDetached, req.MustStart)
+		return
+	}
 	process, err := proc.Start(e.server.cfg.Groups, spec)
+	leave()
 	if err != nil {
 		e.notStarted(err, req.MustStart)
 		return

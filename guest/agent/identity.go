@@ -47,6 +47,9 @@ func (s *Server) takeIdentity(b, raw []byte, received time.Time, remote netip.Ad
 		s.detachAll()
 	}
 	done, err := s.cfg.Guest.Apply(id, received, remote)
+	if err == nil {
+		err = s.settle(id)
+	}
 	if err != nil {
 		s.cfg.Log.Error("identity not taken on", "generation", id.Generation, "error", err)
 		return refusal(b, http.StatusInternalServerError, err)

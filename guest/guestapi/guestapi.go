@@ -28,6 +28,7 @@ const (
 	PathFSDir    = "/v1/fs/dir"   // ?path=: GET → Directory; POST → 201, with parents
 	PathPorts    = "/v1/ports"    // GET → []ListeningPort
 	PathLogs     = "/v1/logs"     // GET ?stream=&tail=&follow= → the start command's output, one LogLine a line
+	PathFreeze   = "/v1/freeze"   // POST Freeze → Frozen: the tenant's processes stand still until the next identity
 	PathMounts   = "/v1/mounts"   // POST Mount → 204 once it is mounted
 )
 
@@ -73,7 +74,28 @@ type Identity struct {
 	ResetTCP    bool              `json:"reset_tcp,omitempty"` // abort the connections the captured guest had
 	Resumed     bool              `json:"resumed,omitempty"`   // it only stood still: its commands keep their callers
 	GatewayMAC  string            `json:"gateway_mac,omitempty"`
-	StayAwake   bool              `json:"stay_awake,omitempty"` // the guest is stored next, and waits without sleeping for the identity after this one
+	// StayAwake says that the guest is stored next: the tenant's processes stand
+	// still, and the agent waits without sleeping for the identity after this one.
+	StayAwake bool `json:"stay_awake,omitempty"`
+}
+
+// Freeze asks for the tenant's processes to stand still: the guest is saved next.
+// They go on when the guest has taken an identity, and have then random numbers
+// that no other copy of the guest has.
+type Freeze struct {
+	// NotAfter is when the caller no longer waits, in Unix nanoseconds: a request
+	// that is read in a copy of the guest must not stop that.
+	NotAfter int64 `json:"not_after"`
+	// HoldMS is after how much of its own time the guest lets them go on though no
+	// identity came, with numbers from its entropy device.
+	HoldMS int64 `json:"hold_ms"`
+	WaitMS int64 `json:"wait_ms"` // how long to wait until they stand still
+}
+
+// Frozen says how a Freeze went. Those of Moving were in the midst of a call to
+// the kernel; they stand still where it ends.
+type Frozen struct {
+	Moving []string `json:"moving,omitempty"` // "pid name (state)"
 }
 
 // SSHHostKey is one host key pair, in the formats of sshd's files.

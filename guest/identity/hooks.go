@@ -47,6 +47,9 @@ func (g *Guest) runHooks(id *guestapi.Identity, number uint64) error {
 		if err != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
 			continue
 		}
+		// It has the tenant's programs draw anew, so they must run; the kernel's
+		// numbers are new already.
+		g.system.thaw()
 		if err := g.runHook(path, id, number); err != nil {
 			return fmt.Errorf("hook %s: %w", path, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -128,20 +129,23 @@ type Guest struct {
 // system is what an identity changes in the kernel.
 type system struct {
 	addEntropy     func([]byte) error
+	thaw           func() // the tenant's processes
 	setClock       func(unixNanos int64) error
 	setHostname    func([]byte) error
 	setGateway     func(mac string) error
 	cutConnections func(keep netip.AddrPort) (int, error)
 }
 
-// NewGuest prepares the guest for identities.
-func NewGuest(groups proc.Groups) (*Guest, error) {
+// NewGuest prepares the guest for identities. thaw lets the tenant's processes go
+// on, for the hooks: they speak to them.
+func NewGuest(groups proc.Groups, thaw func()) (*Guest, error) {
 	random, err := unix.Open(randomDevice, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", randomDevice, err)
 	}
 	return newGuest("", groups, system{
 		addEntropy:     func(b []byte) error { return addEntropy(random, b) },
+		thaw:           thaw,
 		setClock:       setClock,
 		setHostname:    unix.Sethostname,
 		setGateway:     netcfg.SetGatewayMAC,
@@ -327,6 +331,41 @@ func addEntropy(fd int, b []byte) error {
 		return fmt.Errorf("reseed the random number generator: %w", e)
 	}
 	return nil
+}
+
+const (
+	entropyDevice = "/dev/hwrng"
+	entropyWait   = 2 * time.Second
+)
+
+// Reseed gives the kernel's generator what the host's entropy device has: for a
+// guest that goes on without an identity.
+func Reseed() error {
+	device, err := os.OpenFile(entropyDevice, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	fresh := make([]byte, minEntropy)
+	for got, deadline := 0, time.Now().Add(entropyWait); got < len(fresh); {
+		n, err := unix.Read(int(device.Fd()), fresh[got:])
+		switch {
+		case err == nil && n > 0:
+			got += n
+		case err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("read %s: %w", entropyDevice, err)
+		case time.Now().After(deadline):
+			return fmt.Errorf("%s has nothing", entropyDevice)
+		default:
+			time.Sleep(time.Millisecond) // the host's turn; such a device cannot be waited for
+		}
+	}
+	random, err := unix.Open(randomDevice, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", randomDevice, err)
+	}
+	defer unix.Close(random)
+	return addEntropy(random, fresh)
 }
 
 // setClock steps the wall clock.

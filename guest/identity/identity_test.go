@@ -38,6 +38,7 @@ func (f *fakeSystem) call(name string) error {
 
 func (f *fakeSystem) system() system {
 	return system{
+		thaw:           func() {},
 		addEntropy:     func([]byte) error { return f.call("entropy") },
 		setClock:       func(ns int64) error { f.clock = time.Unix(0, ns); return f.call("clock") },
 		setHostname:    func(b []byte) error { f.hostname = string(b); return f.call("hostname") },

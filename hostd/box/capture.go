@@ -160,16 +160,24 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 		}
 	}
 	began := h.now()
+	if spec.Memory {
+		h.freeze(ctx, b, slot)
+	}
 	if err := h.still(ctx, b, p); err != nil {
+		h.setClockSoon(b)
 		return rec, 0, err
 	}
 	copyErr := h.copyStill(ctx, b, &rec, p, dir, spec.Memory)
 	if err := errors.Join(copyErr, h.unpause(b, p)); err != nil {
+		h.setClockSoon(b)
 		return rec, 0, err
 	}
-	stood := h.now().Sub(began)
-	h.setClockSoon(b)
-	return rec, stood, nil
+	if spec.Memory {
+		h.setClock(ctx, b) // its processes stand still until then
+	} else {
+		h.setClockSoon(b)
+	}
+	return rec, h.now().Sub(began), nil
 }
 
 func (h *Host) flushGuest(ctx context.Context, slot Slot) error {

@@ -58,7 +58,7 @@ func (h *Host) park(ctx context.Context, b *box, p VMM, enter func(*ledger.Recor
 		err = errors.New("its VMM died")
 	}
 	if err != nil {
-		return errors.Join(err, h.unpause(b, p), os.RemoveAll(h.paths.State(b.id)))
+		return errors.Join(err, h.runOn(b, p), os.RemoveAll(h.paths.State(b.id)))
 	}
 	b.mu.Lock()
 	b.vmm = nil
@@ -86,11 +86,13 @@ func (h *Host) save(ctx context.Context, b *box, p VMM, slot Slot, sync bool) (s
 		return 0, err
 	}
 	began := h.now()
+	h.freeze(ctx, b, slot)
 	if err := h.still(ctx, b, p); err != nil {
+		h.setClockSoon(b)
 		return 0, errors.Join(err, os.RemoveAll(tmp))
 	}
 	undo := func(err error) (time.Duration, error) {
-		return 0, errors.Join(asNoDisk(err), h.unpause(b, p), os.RemoveAll(tmp), os.RemoveAll(dir))
+		return 0, errors.Join(asNoDisk(err), h.runOn(b, p), os.RemoveAll(tmp), os.RemoveAll(dir))
 	}
 	if err := p.Snapshot(ctx, tmp); err != nil {
 		return undo(fmt.Errorf("save VM: %w", err))

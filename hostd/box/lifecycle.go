@@ -166,6 +166,13 @@ func (h *Host) still(ctx context.Context, b *box, p VMM) error {
 	return err
 }
 
+// runOn lets a VM run on that was to be put to sleep.
+func (h *Host) runOn(b *box, p VMM) error {
+	err := h.unpause(b, p)
+	h.setClockSoon(b)
+	return err
+}
+
 const (
 	resumeAttempts = 3
 )

@@ -16,6 +16,7 @@ type Metrics struct {
 	execTime   *prometheus.HistogramVec
 	moveTime   *prometheus.HistogramVec
 	deaths     prometheus.Counter
+	unfrozen   prometheus.Counter
 }
 
 // seconds from a millisecond to half a minute.
@@ -40,7 +41,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "berth_hostd_vmm_deaths_total", Help: "VMMs that ended by themselves.",
 		}),
 	}
-	r.MustRegister(m.creates, m.createTime, m.execTime, m.moveTime, m.deaths)
+	m.unfrozen = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "berth_hostd_unfrozen_saves_total", Help: "Saves of guests whose processes could not be made to stand still.",
+	})
+	r.MustRegister(m.creates, m.createTime, m.execTime, m.moveTime, m.deaths, m.unfrozen)
 	return m
 }
 

@@ -53,7 +53,7 @@ func (h *Host) stage(ctx context.Context, b *box, src *source) (Slot, error) {
 		return Slot{}, fmt.Errorf("save the parent: %w", err)
 	}
 	if err := h.handOver(parent, b, slot, stood.Milliseconds()); err != nil {
-		return Slot{}, errors.Join(err, h.unpause(parent, p), os.RemoveAll(h.paths.State(parent.id)))
+		return Slot{}, errors.Join(err, h.runOn(parent, p), os.RemoveAll(h.paths.State(parent.id)))
 	}
 	src.staged = true
 	h.notify()

@@ -108,6 +108,12 @@ func (w *World) goodGuest(ctx context.Context) http.Handler {
 				return
 			}
 			rw.WriteHeader(http.StatusNoContent)
+		case guestapi.PathFreeze:
+			if err := w.step(ctx, "freeze"); err != nil {
+				rw.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			_ = json.NewEncoder(rw).Encode(guestapi.Frozen{})
 		case guestapi.PathHealth:
 			_ = json.NewEncoder(rw).Encode(guestapi.Health{Version: "fake"})
 		case guestapi.PathExec:

@@ -1,0 +1,193 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	freezePause = time.Millisecond
+	// maxUnfrozen is how many processes are named that did not stand still.
+	maxUnfrozen = 8
+)
+
+// Freezer stops everything of the tenant's and lets it go on. A guest is stored
+// while it stands still, so that nothing draws random numbers in a copy of it
+// before the copy has entropy of its own.
+type Freezer struct {
+	dir    string       // "": there are no groups, and nothing to stop
+	reseed func() error // before a thaw that nobody asked for
+
+	// starting is held, shared, while a command is started: one that is stopped
+	// between fork and exec would hold a thread of the agent.
+	starting sync.RWMutex
+	thawed   chan struct{} // nil while nothing is frozen; changed under starting
+
+	mu    sync.Mutex // one freeze or thaw at a time; taken before starting
+	timer *time.Timer
+}
+
+// NewFreezer returns the freezer of the groups. What an agent before this one
+// left frozen is thawed after hold.
+func NewFreezer(groups Groups, hold time.Duration, reseed func() error) *Freezer {
+	f := &Freezer{dir: groups.dir, reseed: reseed}
+	for _, dir := range f.groups() {
+		if raw, err := os.ReadFile(filepath.Join(dir, "cgroup.freeze")); err == nil && strings.TrimSpace(string(raw)) == "1" {
+			f.begin(hold)
+			break
+		}
+	}
+	return f
+}
+
+// groups are the directories of the groups that processes are in.
+func (f *Freezer) groups() []string {
+	if f.dir == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, filepath.Join(f.dir, e.Name()))
+		}
+	}
+	return out
+}
+
+// Enter waits until nothing is frozen, or ended is closed. No freeze begins until
+// leave is called.
+func (f *Freezer) Enter(ended <-chan struct{}) (leave func(), ok bool) {
+	for {
+		f.starting.RLock()
+		thawed := f.thawed
+		if thawed == nil {
+			return f.starting.RUnlock, true
+		}
+		f.starting.RUnlock()
+		select {
+		case <-thawed:
+		case <-ended:
+			return nil, false
+		}
+	}
+}
+
+// Freeze stops the tenant's processes, and waits for that. It returns those that
+// did not stand still in time, which are in the midst of a call to the kernel:
+// none of them gets to its own code again before the thaw. That comes by Thaw, or
+// after hold, when the host that was to come has not.
+func (f *Freezer) Freeze(hold, wait time.Duration) (moving []string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.begin(hold)
+	groups := f.groups()
+	for _, dir := range groups {
+		if err := write(dir, "cgroup.freeze", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
+			f.thaw()
+			return nil, err
+		}
+	}
+	for deadline := time.Now().Add(wait); ; {
+		groups = stillMoving(groups)
+		if len(groups) == 0 {
+			return nil, nil
+		}
+		if time.Now().After(deadline) {
+			return unfrozen(groups), nil
+		}
+		time.Sleep(freezePause) // of several groups; a watch would take longer to set up
+	}
+}
+
+func (f *Freezer) begin(hold time.Duration) {
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+	f.timer = time.AfterFunc(hold, f.expire)
+	f.starting.Lock()
+	defer f.starting.Unlock()
+	if f.thawed == nil {
+		f.thawed = make(chan struct{})
+	}
+}
+
+// expire thaws what nobody came for. It may be a copy, so it is given numbers of
+// its own first.
+func (f *Freezer) expire() {
+	_ = f.reseed() // there is no better source; and it cannot stay frozen
+	f.Thaw()
+}
+
+// Thaw lets everything go on.
+func (f *Freezer) Thaw() {
+	f.starting.RLock()
+	frozen := f.thawed != nil
+	f.starting.RUnlock()
+	if !frozen {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.thaw()
+}
+
+func (f *Freezer) thaw() {
+	if f.timer != nil {
+		f.timer.Stop()
+		f.timer = nil
+	}
+	for _, dir := range f.groups() {
+		_ = write(dir, "cgroup.freeze", "0") // it fails for a group that is gone
+	}
+	f.starting.Lock()
+	defer f.starting.Unlock()
+	if f.thawed != nil {
+		close(f.thawed)
+		f.thawed = nil
+	}
+}
+
+// stillMoving are those of the groups that are not frozen yet.
+func stillMoving(groups []string) []string {
+	var out []string
+	for _, dir := range groups {
+		raw, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+		if err == nil && !strings.Contains(string(raw), "frozen 1") && strings.Contains(string(raw), "populated 1") {
+			out = append(out, dir)
+		}
+	}
+	return out
+}
+
+// unfrozen names the processes of groups that sleep where they cannot be stopped.
+func unfrozen(groups []string) []string {
+	out := []string{}
+	for _, dir := range groups {
+		raw, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		for _, pid := range strings.Fields(string(raw)) {
+			stat, err := os.ReadFile("/proc/" + pid + "/stat")
+			if err != nil {
+				continue
+			}
+			// pid (name) state …; the name may have any character.
+			_, rest, _ := strings.Cut(string(stat), "(")
+			i := strings.LastIndex(rest, ") ")
+			if i < 0 || len(rest) < i+3 || rest[i+2] == 'S' {
+				continue
+			}
+			if out = append(out, fmt.Sprintf("%s %s (%c)", pid, rest[:i], rest[i+2])); len(out) == maxUnfrozen {
+				return out
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,42 @@
+package box
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+)
+
+const (
+	// freezeTimeout bounds how long a guest may take to have its tenant's
+	// processes stand still before it is saved.
+	freezeTimeout = 5 * time.Second
+	// freezeWait is how long the guest waits for those that are in the midst of a
+	// call to its kernel.
+	freezeWait = time.Second
+	// freezeHold is how much of its own time a guest stands still without an
+	// identity: a host that died has let it run on.
+	freezeHold = 30 * time.Second
+)
+
+// freeze has the tenant's processes in a guest stand still, because its memory
+// is saved next: in each copy they go on when that has entropy of its own. Every
+// guest that goes on is given an identity, which thaws it.
+//
+// A guest that does not answer is saved all the same, as it is: it may be why it
+// is put to sleep. Its copies may then draw the same random numbers for the
+// moment until they have taken their identities.
+func (h *Host) freeze(ctx context.Context, b *box, slot Slot) {
+	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
+	defer cancel()
+	done, err := h.guest(slot.Number).Freeze(ctx, guestapi.Freeze{
+		NotAfter: h.now().Add(freezeTimeout).UnixNano(), HoldMS: freezeHold.Milliseconds(), WaitMS: freezeWait.Milliseconds(),
+	})
+	switch {
+	case err != nil:
+		h.metrics.unfrozen.Inc()
+		h.log.Warn("sandbox is saved while its processes run", "sandbox_id", b.id, "error", err)
+	case len(done.Moving) > 0:
+		h.log.Info("sandbox is saved with processes in the midst of calls to its kernel", "sandbox_id", b.id, "processes", done.Moving[:min(len(done.Moving), 8)])
+	}
+}
