@@ -93,6 +93,7 @@ type Host struct {
 
 	changed  chan struct{} // capacity 1: something in List or Capacity changed
 	buffered atomic.Int64  // output bytes held by execs
+	booting  chan struct{} // capacity bootsAtOnce: who is booted again
 	probing  chan struct{} // capacity sshProbes: who probes a guest's SSH server
 
 	life    context.Context // ends with Close
@@ -127,6 +128,7 @@ func New(cfg Config, d Deps) *Host {
 		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree,
 		overlays: newOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
+		booting:  make(chan struct{}, bootsAtOnce),
 		probing:  make(chan struct{}, sshProbes),
 		boxes:    map[string]*box{},
 		burying:  map[string][]uint64{},

@@ -5,14 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
+// bootsAtOnce is how many boxes are booted again at once: after a reboot of the
+// host all of them want to, and a kernel that boots takes a processor.
+var bootsAtOnce = max(1, runtime.NumCPU()/2)
+
+const (
+	firstBootPause = time.Second
+	lastBootPause  = time.Minute
+)
+
+var errTooLong = errors.New("it took too long")
+
 // recoverPersistent boots a persistent box from its own disk, in the background:
 // its VM and its memory went with a reboot of the host. Until it runs it is
-// starting. If this is cut off, the next start does it again.
+// starting, and tried again, however often it takes. If this is cut off, the next
+// start does it again.
 func (h *Host) recoverPersistent(ctx context.Context, b *box) (Recovery, error) {
 	if err := h.cgroups.Remove(ctx, b.id); err != nil {
 		return "", fmt.Errorf("remove cgroup: %w", err)
@@ -30,44 +44,96 @@ func (h *Host) recoverPersistent(ctx context.Context, b *box) (Recovery, error) 
 	// Even where the budget is smaller now: it had this before.
 	h.adoptReserve(b)
 	b.op <- struct{}{}
+	// A delete ends it.
+	bctx, cancel := context.WithCancelCause(h.life)
+	b.cancel = cancel
 	h.spawn(func() {
+		defer cancel(nil)
 		defer b.release()
-		h.reboot(b)
+		h.reboot(bctx, b)
 	})
 	return Rebooted, nil
 }
 
-func (h *Host) reboot(b *box) {
-	ctx, cancel := context.WithTimeoutCause(h.life, h.cfg.CreateTimeout, errors.New("it took too long"))
+// reboot boots a box in its turn, until it runs or ctx ends.
+func (h *Host) reboot(ctx context.Context, b *box) {
+	for pause := firstBootPause; ; pause = min(2*pause, lastBootPause) {
+		err := h.rebootOnce(ctx, b)
+		if err == nil || ctx.Err() != nil {
+			return // the next daemon boots it, or it is being deleted
+		}
+		if _, gone := os.Stat(h.paths.Overlay(b.id)); errors.Is(gone, os.ErrNotExist) {
+			h.rebootFailed(b, err)
+			return
+		}
+		h.log.Error("a persistent sandbox could not be booted again, it is tried again", "sandbox_id", b.id, "in", pause, "error", err)
+		b.amend(func(r *ledger.Record) { r.Error = "it could not be booted again yet: " + err.Error() })
+		h.notify()
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+// rebootOnce waits for the box's turn, and then boots it. When it fails nothing
+// runs for the box.
+func (h *Host) rebootOnce(ctx context.Context, b *box) error {
+	select {
+	case h.booting <- struct{}{}:
+		defer func() { <-h.booting }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	// What an earlier attempt left.
+	if err := h.shedRemains(ctx, b); err != nil {
+		return fmt.Errorf("its last VMM could not be ended: %w", err)
+	}
+	h.adoptReserve(b)
+	bctx, cancel := context.WithTimeoutCause(ctx, h.cfg.CreateTimeout, errTooLong)
 	defer cancel()
 	clock := newStopwatch(h.now)
-	p, err := h.bootAgain(ctx, b, clock)
-	switch {
-	case err == nil:
-	case h.life.Err() != nil:
-		// The daemon ends: the next one boots it. Only the VMM must go.
-		b.mu.Lock()
-		p := b.vmm
-		b.vmm = nil
-		b.mu.Unlock()
-		if p != nil {
-			h.shed(context.Background(), b, p)
-		}
-		return
-	default:
-		h.log.Error("a persistent sandbox could not be booted again", "sandbox_id", b.id, "error", err)
-		if err := h.fail(b, p, "it could not be booted again after its VM was gone: "+err.Error()); err != nil {
-			h.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
-		}
-		h.unreserve(b)
-		h.events.Emit(b.id, hostapi.EventOrphaned, "its VM was gone and it could not be booted again", map[string]any{"reason": err.Error()})
-		return
+	p, err := h.bootAgain(bctx, b, clock)
+	if err != nil {
+		h.afterBoot(b, p)
+		return err
 	}
 	h.runs(b, p)
 	took, _ := clock.total()
 	h.tell(b, hostapi.EventRunning, "sandbox is running again", map[string]any{
 		"boot_ms": took.Milliseconds(), "boot_mode": string(ledger.BootCold), "from_snapshot": nil, "warm": false, "recovered": true,
 	})
+	return nil
+}
+
+// afterBoot takes apart what a boot that failed has made. The box keeps its disk
+// and its slot, and its memory stays promised.
+func (h *Host) afterBoot(b *box, p VMM) {
+	b.mu.Lock()
+	b.vmm = nil
+	b.net = nil // whatever was wrong with it is repaired at the next attempt
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	defer cancel()
+	if p != nil {
+		h.shed(ctx, b, p)
+	} else if err := h.cgroups.Remove(ctx, b.id); err != nil {
+		h.log.Warn("cgroup of a sandbox that was not booted stays", "sandbox_id", b.id, "error", err)
+	}
+	h.adoptReserve(b)
+}
+
+// rebootFailed gives a box up whose disk is gone.
+func (h *Host) rebootFailed(b *box, why error) {
+	h.log.Error("a persistent sandbox could not be booted again, its disk is gone", "sandbox_id", b.id, "error", why)
+	if err := h.fail(b, nil, "its disk was gone when it was to be booted again: "+why.Error()); err != nil {
+		h.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
+	}
+	h.unreserve(b)
+	h.events.Emit(b.id, hostapi.EventOrphaned, "its VM was gone and it could not be booted again", map[string]any{"reason": why.Error()})
 }
 
 func (h *Host) bootAgain(ctx context.Context, b *box, clock *stopwatch) (VMM, error) {
@@ -94,11 +160,11 @@ func (h *Host) bootAgain(ctx context.Context, b *box, clock *stopwatch) (VMM, er
 	return p, err
 }
 
-// adoptReserve counts memory that a box has, or has a right to.
+// adoptReserve counts memory that a box has, or has a right to, once.
 func (h *Host) adoptReserve(b *box) {
 	b.mu.Lock()
-	mb := b.rec.ReservedMB
-	b.reserved = mb
+	mb := b.rec.ReservedMB - b.reserved
+	b.reserved += mb
 	b.mu.Unlock()
 	h.mu.Lock()
 	h.reservedMB += mb

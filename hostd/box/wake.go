@@ -159,7 +159,7 @@ func ended(p VMM) bool {
 func (h *Host) runs(b *box, p VMM) {
 	change := func(r *ledger.Record) bool {
 		r.Enter(ledger.Running)
-		r.Stopped, r.WarmChild, r.ResetTCP = false, "", false
+		r.Stopped, r.WarmChild, r.ResetTCP, r.Error = false, "", false, ""
 		r.VMM = h.identityOf(p)
 		return true
 	}

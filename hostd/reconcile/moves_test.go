@@ -1,10 +1,13 @@
 package reconcile_test
 
 import (
+	"context"
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -276,7 +279,7 @@ func TestACrashWhileAPersistentBoxIsBootedAgain(t *testing.T) {
 			d.stop()
 			reboot(t, w, idA)
 			w = crashAt(t, w, step, func(d *daemon) {
-				await(t, func() bool { v, _ := d.Get(idA); return v.Status != hostapi.StatusStarting }, nil)
+				await(t, func() bool { v, _ := d.Get(idA); return v.Error != "" }, nil) // it is tried again
 			})
 			d = start(t, w)
 			await(t, func() bool { v, _ := d.Get(idA); return v.Status == hostapi.StatusRunning }, nil)
@@ -298,4 +301,63 @@ func TestAPersistentBoxThatCannotBeBootedFails(t *testing.T) {
 	d = start(t, w)
 	await(t, func() bool { v, _ := d.Get(idA); return v.Status == hostapi.StatusFailed && d.ReservedMB() == 0 }, nil)
 	nothingAfterDelete(t, d, w, idA)
+}
+
+func TestPersistentBoxesAreBootedInTheirTurnAndTriedAgain(t *testing.T) {
+	const idC, idE = "cccccccccccccccccccccccccc", "eeeeeeeeeeeeeeeeeeeeeeeeee"
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	persistent := spec
+	persistent.Persistent = true
+	ids := []string{idA, idB, idC}
+	for _, id := range ids {
+		_, err := d.Put(t.Context(), id, persistent)
+		must(t, err)
+	}
+	d.stop()
+	reboot(t, w, ids...)
+
+	var mu sync.Mutex
+	var now, most, failures int
+	free := make(chan struct{})
+	w.SetStep(func(ctx context.Context, name string) error {
+		if name != "boot" {
+			return nil
+		}
+		mu.Lock()
+		now++
+		most = max(most, now)
+		failures++
+		fail := failures == 1
+		mu.Unlock()
+		defer func() { mu.Lock(); now--; mu.Unlock() }()
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if fail {
+			return boxtest.ErrInjected
+		}
+		return nil
+	})
+	d = start(t, w)
+	await(t, func() bool { mu.Lock(); defer mu.Unlock(); return now > 0 }, nil)
+	// A new box and a delete wait for none of them.
+	_, err := d.Put(t.Context(), idE, spec)
+	must(t, err)
+	must(t, d.Delete(t.Context(), idC, 1))
+	mu.Lock()
+	if limit := max(1, runtime.NumCPU()/2); most > limit {
+		t.Errorf("%d were booted at once, want at most %d", most, limit)
+	}
+	mu.Unlock()
+	close(free)
+	for _, id := range []string{idA, idB} {
+		await(t, func() bool { v, _ := d.Get(id); return v.Status == hostapi.StatusRunning && v.Error == "" }, nil)
+	}
+	if n := d.ReservedMB(); n != 3*600 {
+		t.Errorf("%d MB are reserved for three boxes", n)
+	}
+	nothingAfterDelete(t, d, w, idA, idB, idE)
 }
