@@ -56,6 +56,7 @@ type Config struct {
 	MemoryMB       int `env:"BERTH_MEMORY_MB"`   // for sandboxes; default: 80 % of the machine's
 	OverheadMB     int `env:"BERTH_OVERHEAD_MB"` // of the engine, a sandbox; default: by engine
 	DiskHeadroomMB int `env:"BERTH_DISK_HEADROOM_MB" envDefault:"2048"`
+	DiskOvercommit int `env:"BERTH_DISK_OVERCOMMIT" envDefault:"20"`
 	OverlayPool    int `env:"BERTH_OVERLAY_POOL" envDefault:"16"`
 
 	HeartbeatInterval time.Duration `env:"BERTH_HEARTBEAT_INTERVAL" envDefault:"1s"` // until the leader says another
@@ -126,6 +127,8 @@ func (c Config) Complete() (Config, error) {
 		return c, fmt.Errorf("BERTH_OCI_MAX_MB is %d: want at most %d, or 0 for the default", c.OCIMaxMB, 1<<20)
 	case c.DiskHeadroomMB < 0:
 		return c, fmt.Errorf("BERTH_DISK_HEADROOM_MB is %d: want 0 or more", c.DiskHeadroomMB)
+	case c.DiskOvercommit < 1 || c.DiskOvercommit > 1000:
+		return c, fmt.Errorf("BERTH_DISK_OVERCOMMIT is %d: want 1 (every sandbox's whole disk is kept for it) to 1000", c.DiskOvercommit)
 	case c.HeartbeatInterval < 100*time.Millisecond:
 		return c, fmt.Errorf("BERTH_HEARTBEAT_INTERVAL is %s: want 100ms or more", c.HeartbeatInterval)
 	case c.CreateTimeout < time.Second:

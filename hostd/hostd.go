@@ -135,7 +135,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if err != nil {
 		return nil, err
 	}
-	if d.volumes, err = openVolumes(cfg, d.ledger, log); err != nil {
+	if d.volumes, err = openVolumes(cfg, d.ledger, d.promisedToBoxes, log); err != nil {
 		return nil, err
 	}
 	if d.stored, err = openStored(ctx, cfg, d.templates.store, d.versions().Engine, log); err != nil {
@@ -151,13 +151,13 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	d.machine = &machine{paths: d.cfg.paths(), engine: engine, groups: groups, pool: d.pool}
 	deps := box.Deps{
 		Ledger: d.ledger, Slots: network, Engine: engine, Cgroups: groups, Templates: d.templates,
-		Metrics: box.NewMetrics(d.registry), Events: d.events, Volumes: d.volumes, Log: d.log,
+		Metrics: box.NewMetrics(d.registry), Events: d.events, Volumes: d.volumes, Promised: d.volumes.Promised, Log: d.log,
 	}
 	if d.stored != nil { // a nil one in the interface would not be nil
 		deps.Remote = d.stored
 	}
 	d.boxes = box.New(box.Config{
-		Paths: d.cfg.paths(), MemoryMB: d.budgetMB, OverheadMB: overheadMB, DiskHeadroomMB: d.cfg.DiskHeadroomMB,
+		Paths: d.cfg.paths(), MemoryMB: d.budgetMB, OverheadMB: overheadMB, DiskHeadroomMB: d.cfg.DiskHeadroomMB, DiskOvercommit: d.cfg.DiskOvercommit,
 		OverlayPool: d.cfg.OverlayPool, CreateTimeout: d.cfg.CreateTimeout, MaxExecs: maxExecs, OutputBudget: outputBudget,
 		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, Engine: d.versions().Engine,
 		GID: d.cfg.BaseUID,
@@ -316,6 +316,9 @@ func (d *Daemon) buildsInUse() []string {
 	}
 	return out
 }
+
+// promisedToBoxes is what is kept on the disk for what boxes may still write.
+func (d *Daemon) promisedToBoxes() int64 { return d.boxes.DiskPromised() }
 
 func (d *Daemon) drain() {
 	d.mu.Lock()

@@ -147,8 +147,9 @@ func TestRealVolumes(t *testing.T) {
 	}
 }
 
-// TestRealFullDisk: a disk that fills up in spite of all counting is an error of
-// whoever writes, and not the end of a sandbox.
+// TestRealFullDisk: a volume has what it was promised on a disk that somebody else
+// fills, and one that is full is an error of whoever writes, and not the end of a
+// sandbox.
 func TestRealFullDisk(t *testing.T) {
 	h := newHost(t)
 	h.env = append(h.env, "BERTH_DISK_HEADROOM_MB=0")
@@ -173,8 +174,11 @@ func TestRealFullDisk(t *testing.T) {
 	for err == nil {
 		_, err = f.Write(make([]byte, 1<<20))
 	}
-	if got := h.sh(id, "dd if=/dev/urandom of=/data/big bs=1M count=20 conv=fsync >/dev/null 2>&1 || echo refused"); got != "refused" {
-		t.Errorf("20 MB on a full disk: %q", got)
+	if got := h.sh(id, "dd if=/dev/urandom of=/data/big bs=1M count=20 conv=fsync >/dev/null 2>&1 || echo refused"); got != "" {
+		t.Errorf("20 MB that the volume was promised, on a disk that somebody filled: %q", got)
+	}
+	if got := h.sh(id, "dd if=/dev/urandom of=/data/more bs=1M count=40 conv=fsync >/dev/null 2>&1 || echo refused"); got != "refused" {
+		t.Errorf("60 MB on a volume of 48: %q", got)
 	}
 	h.sh(id, "echo it runs > /root/f && cat /data/kept")
 	if b, err := h.client.Get(t.Context(), call, id); err != nil || b.Status != hostapi.StatusRunning {

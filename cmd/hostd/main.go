@@ -82,6 +82,7 @@ Settings are environment variables:
   BERTH_MEMORY_MB       memory for sandboxes (default: 80 % of the machine's)
   BERTH_OVERHEAD_MB     memory of the engine, a sandbox (default: by engine)
   BERTH_DISK_HEADROOM_MB  disk space that must stay free (default 2048)
+  BERTH_DISK_OVERCOMMIT   how much more sandboxes may be promised to write than there is room for (default 20)
   BERTH_OVERLAY_POOL    disks cloned ahead, a template (default 16)
   BERTH_HEARTBEAT_INTERVAL, BERTH_CREATE_TIMEOUT, BERTH_STOP_TIMEOUT  (1s, 90s, 15s)
   BERTH_TIME_SCALE      multiplies every limit on what guests, VMMs and peers may take, for slow machines (1)

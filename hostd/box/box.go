@@ -32,6 +32,9 @@ type Config struct {
 	OverheadMB int
 	// DiskHeadroomMB must stay free on the file system of Paths.Data.
 	DiskHeadroomMB int
+	// DiskOvercommit is by how much more boxes may be promised to write than there
+	// is room for; 1 or less: by nothing.
+	DiskOvercommit int
 	// OverlayPool is how many overlays are cloned ahead, a template.
 	OverlayPool int
 	// CreateTimeout bounds a create.
@@ -67,6 +70,9 @@ type Deps struct {
 	Remote  Remote
 	Now     func() time.Time
 	Random  io.Reader
+	// Promised, where it is not nil, is what others may still take of the disk, in
+	// bytes.
+	Promised func() int64
 	// DiskFree returns the bytes free for an unprivileged user under a path.
 	DiskFree func(path string) (int64, error)
 }
@@ -89,6 +95,7 @@ type Host struct {
 	log       *slog.Logger
 	now       func() time.Time
 	random    io.Reader
+	promised  func() int64
 	diskFree  func(string) (int64, error)
 
 	changed  chan struct{} // capacity 1: something in List or Capacity changed
@@ -125,7 +132,7 @@ func New(cfg Config, d Deps) *Host {
 	h := &Host{
 		volumes: d.Volumes, remote: d.Remote, events: d.Events, captures: newCaptures(),
 		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
-		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree,
+		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree, promised: d.Promised,
 		overlays: newOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
 		booting:  make(chan struct{}, bootsAtOnce),

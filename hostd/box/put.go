@@ -85,7 +85,8 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 
 // enlist puts a new box into the map and starts its create.
 func (h *Host) enlist(id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (*box, error) {
-	if err := h.room(0); err != nil {
+	room, err := h.lookForRoom()
+	if err != nil {
 		return nil, err
 	}
 	machineID, err := newMachineID(h.random)
@@ -110,6 +111,9 @@ func (h *Host) enlist(id string, spec *hostapi.BoxSpec, src *source, clock *stop
 	// Another Put may have come first.
 	if b, err := h.presentLocked(id, spec.Generation); b != nil || err != nil {
 		return b, err
+	}
+	if err := h.admitDiskLocked(room, rec.DiskMB); err != nil {
+		return nil, err
 	}
 	reserve := rec.ReservedMB
 	if src.warm != nil {

@@ -28,8 +28,9 @@ const Format = 2
 const (
 	rewriteAt = 1 << 20 // bytes: a longer journal is rewritten to its state
 	// reserved bytes are allocated to the file ahead of need, so that a delete
-	// can be recorded, and space so be made, on a full disk.
-	reserved = 2 * rewriteAt
+	// can be recorded, and space so be made, on a full disk: there, it is the room
+	// for some ten thousand changes, since a rewrite needs a second file.
+	reserved = 16 * rewriteAt
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -166,6 +167,13 @@ func fdatasync(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }
 // full reports whether the journal should be rewritten before the next append.
 func (j *journal) full() bool {
 	return j.broken != nil || j.size > rewriteAt && j.size > 4*j.live
+}
+
+// canWait says whether a rewrite that failed is not needed for the next n bytes: a
+// full disk has no room for a second file, and this one has some left that it
+// reserved.
+func (j *journal) canWait(err error, n int) bool {
+	return errors.Is(err, unix.ENOSPC) && j.broken == nil && j.size+int64(n) <= j.live+reserved
 }
 
 // rewrite replaces the file by one that holds the entries, at once or not at all.

@@ -157,7 +157,7 @@ func (w *writer) append(batch []*change) {
 	err := w.timed(func() error {
 		if w.log.full() {
 			// Nobody else changes the state.
-			if err := w.log.rewrite(w.ledger.state.entries()); err != nil {
+			if err := w.log.rewrite(w.ledger.state.entries()); err != nil && !w.log.canWait(err, len(lines)) {
 				return err
 			}
 		}

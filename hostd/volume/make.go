@@ -31,6 +31,9 @@ func (s *Store) make(ctx context.Context, in *info) (err error) {
 	if err := makeImage(ctx, image, in.SizeMB); err != nil {
 		return err
 	}
+	if err := reserve(image, int64(in.SizeMB)<<20); err != nil {
+		return err
+	}
 	raw, err := json.MarshalIndent(in, "", "  ")
 	if err != nil {
 		return err
@@ -65,7 +68,7 @@ const (
 	bigMB = 1024
 )
 
-// makeImage makes a sparse file with an empty ext4. The file is all holes, so
+// makeImage makes a sparse file with an empty ext4. The file is all holes yet, so
 // its tables need not be zeroed, now or by the guest's kernel later, which would
 // fill the holes.
 func makeImage(ctx context.Context, path string, sizeMB int) error {

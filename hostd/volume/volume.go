@@ -1,6 +1,6 @@
 // Package volume keeps the volumes of a host: file systems that outlive boxes.
 //
-//	<dir>/<id>/disk.img      a sparse ext4, which belongs to the user of the VMM
+//	<dir>/<id>/disk.img      an ext4, whose size is reserved, which belongs to the user of the VMM
 //	                         that it is attached to, else to root
 //	<dir>/<id>/volume.json   what it is
 //	<dir>/.<id>-…            one that is being made or removed; gone after a start
@@ -53,6 +53,9 @@ type Config struct {
 	HeadroomMB int
 	// Attached are the boxes that have volumes, by volume.
 	Attached map[string]string
+	// Promised, where it is not nil, is what others may still take of the disk, in
+	// bytes.
+	Promised func() int64
 	Log      *slog.Logger
 	// DiskFree returns the bytes free for an unprivileged user under a path;
 	// the default asks the kernel.
@@ -124,6 +127,9 @@ func Open(cfg Config) (*Store, error) {
 			}
 		}
 		s.volumes[in.ID] = v
+		if err := reserve(s.image(in.ID), int64(in.SizeMB)<<20); err != nil {
+			cfg.Log.Warn("a volume's whole size cannot be kept for it", "volume_id", in.ID, "error", err)
+		}
 	}
 	return s, nil
 }
@@ -201,23 +207,42 @@ func (s *Store) admit(sizeMB int) error {
 	if err != nil {
 		return fmt.Errorf("look for free disk space: %w", err)
 	}
-	promised := int64(0)
-	for _, v := range s.Volumes() {
-		promised += max(int64(v.SizeMB)<<20-v.UsedBytes, 0)
+	promised := s.Promised()
+	if s.cfg.Promised != nil {
+		promised += s.cfg.Promised()
 	}
 	if left := free - promised - int64(sizeMB)<<20; left < int64(s.cfg.HeadroomMB)<<20 {
-		return noDisk("%d MB are free, %d of them promised to other volumes, and %d must stay free", free>>20, promised>>20, s.cfg.HeadroomMB)
+		return noDisk("%d MB are free, %d of them promised to others, and %d must stay free", free>>20, promised>>20, s.cfg.HeadroomMB)
 	}
 	return nil
+}
+
+// Promised is what volumes may still take of the disk, in bytes. Where the file
+// system can reserve it is nothing.
+func (s *Store) Promised() int64 {
+	s.mu.Lock()
+	sizes := map[string]int64{}
+	for id, v := range s.volumes {
+		sizes[id] = int64(v.SizeMB) << 20
+	}
+	s.mu.Unlock()
+	promised := int64(0)
+	for id, size := range sizes {
+		promised += max(size-takenBytes(s.image(id)), 0)
+	}
+	return promised
 }
 
 // Volumes returns every volume, ordered by id.
 func (s *Store) Volumes() []hostapi.Volume {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	out := make([]hostapi.Volume, 0, len(s.volumes))
 	for _, v := range s.volumes {
-		out = append(out, s.view(v))
+		out = append(out, view(v))
+	}
+	s.mu.Unlock()
+	for i := range out {
+		out[i].UsedBytes = usedBytes(s.image(out[i].ID))
 	}
 	slices.SortFunc(out, func(a, b hostapi.Volume) int { return strings.Compare(a.ID, b.ID) })
 	return out
@@ -226,28 +251,21 @@ func (s *Store) Volumes() []hostapi.Volume {
 // Volume returns one volume.
 func (s *Store) Volume(id string) (hostapi.Volume, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	v := s.volumes[id]
 	if v == nil {
+		s.mu.Unlock()
 		return hostapi.Volume{}, notFound(id)
 	}
-	return s.view(v), nil
+	out := view(v)
+	s.mu.Unlock()
+	out.UsedBytes = usedBytes(s.image(id))
+	return out, nil
 }
 
-func (s *Store) view(v *volume) hostapi.Volume {
-	return hostapi.Volume{
-		ID: v.ID, WorkspaceID: v.WorkspaceID, SizeMB: v.SizeMB, UsedBytes: s.usedBytes(v.ID),
-		AttachedTo: v.attachedTo, CreatedAt: v.CreatedAt,
-	}
-}
-
-// usedBytes is what an image takes on disk.
-func (s *Store) usedBytes(id string) int64 {
-	var st syscall.Stat_t
-	if err := syscall.Stat(s.image(id), &st); err != nil {
-		return 0
-	}
-	return st.Blocks * 512
+// view is what is known of a volume without a look at its image. The caller holds
+// the lock.
+func view(v *volume) hostapi.Volume {
+	return hostapi.Volume{ID: v.ID, WorkspaceID: v.WorkspaceID, SizeMB: v.SizeMB, AttachedTo: v.attachedTo, CreatedAt: v.CreatedAt}
 }
 
 // DeleteVolume removes a volume and waits until it is gone. One that is gone is

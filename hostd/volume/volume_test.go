@@ -49,15 +49,18 @@ func put(t *testing.T, s *Store, id string, sizeMB int) hostapi.Volume {
 	return v
 }
 
-func TestAVolumeIsAnEmptySparseFileSystem(t *testing.T) {
-	for _, sizeMB := range []int{MinSizeMB, 256, 65536} {
+func TestAVolumeIsAnEmptyFileSystem(t *testing.T) {
+	for _, sizeMB := range []int{MinSizeMB, 256, 4096} {
 		s := open(t, t.TempDir(), nil)
 		v := put(t, s, id, sizeMB)
 		if v.ID != id || v.WorkspaceID != "ws" || v.SizeMB != sizeMB || v.AttachedTo != "" || v.CreatedAt.IsZero() {
 			t.Errorf("volume = %+v", v)
 		}
 		if v.UsedBytes <= 0 || v.UsedBytes > 4<<20 {
-			t.Errorf("an empty volume of %d MB takes %d bytes", sizeMB, v.UsedBytes)
+			t.Errorf("an empty volume of %d MB has %d bytes written", sizeMB, v.UsedBytes)
+		}
+		if taken := takenBytes(s.image(id)); taken < int64(sizeMB)<<20 || s.Promised() != 0 {
+			t.Errorf("a volume of %d MB has %d bytes of the disk, and %d are promised", sizeMB, taken, s.Promised())
 		}
 		cmd := exec.Command("e2fsck", "-f", "-n", s.image(id))
 		cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
@@ -133,6 +136,7 @@ func TestWhatIsPromisedCanBeFilled(t *testing.T) {
 		c.DiskFree = func(string) (int64, error) { return free, nil }
 	})
 	put(t, s, "vol-1", 500)
+	free -= 500 << 20
 	refused := func(size int) {
 		t.Helper()
 		_, err := s.PutVolume(t.Context(), "vol-2", hostapi.VolumeSpec{SizeMB: size})
@@ -143,11 +147,14 @@ func TestWhatIsPromisedCanBeFilled(t *testing.T) {
 		}
 	}
 	refused(450)
+	s.cfg.Promised = func() int64 { return 20 << 20 }
+	refused(390)
+	s.cfg.Promised = nil
 	put(t, s, "vol-2", 390)
 	if err := s.DeleteVolume(t.Context(), "vol-2"); err != nil {
 		t.Fatal(err)
 	}
-	free = 550 << 20
+	free = 150 << 20
 	refused(64)
 }
 

@@ -1,0 +1,80 @@
+package box
+
+import (
+	"fmt"
+)
+
+// A box's disk is a sparse file that may grow to its size, and most never do. So
+// what all of them may still take is promised by a factor more than there is: the
+// operator says which.
+
+// diskRoom is how the disk was found, outside of the host's lock.
+type diskRoom struct {
+	free   int64
+	others int64            // what volumes may still take
+	growth map[string]int64 // what each box may still take
+}
+
+func (h *Host) lookForRoom() (diskRoom, error) {
+	free, err := h.diskFree(h.paths.Data)
+	if err != nil {
+		return diskRoom{}, fmt.Errorf("look for free disk space: %w", err)
+	}
+	room := diskRoom{free: free, growth: map[string]int64{}}
+	if h.promised != nil {
+		room.others = h.promised()
+	}
+	h.mu.Lock()
+	boxes := make([]*box, 0, len(h.boxes))
+	for _, b := range h.boxes {
+		boxes = append(boxes, b)
+	}
+	h.mu.Unlock()
+	for _, b := range boxes {
+		room.growth[b.id] = h.growth(b)
+	}
+	return room, nil
+}
+
+// growth is what a box may still write to the disk.
+func (h *Host) growth(b *box) int64 {
+	rec := b.record()
+	left := max(int64(rec.DiskMB)<<20-allocated(h.paths.Overlay(b.id)), 0)
+	if ram := allocated(h.paths.RAM(b.id)); ram > 0 { // the RAM of one that was booted is a file
+		left += max(int64(rec.MemoryMB)<<20-ram, 0)
+	}
+	return left
+}
+
+// admitDiskLocked refuses a disk of a size for which there is no room. Boxes that
+// came since the look have all of theirs before them. The caller holds the lock.
+func (h *Host) admitDiskLocked(room diskRoom, diskMB int) error {
+	promised := int64(diskMB) << 20
+	for id, b := range h.boxes {
+		if left, seen := room.growth[id]; seen {
+			promised += left
+		} else {
+			promised += int64(b.record().DiskMB) << 20
+		}
+	}
+	factor := int64(max(h.cfg.DiskOvercommit, 1))
+	headroom := int64(h.cfg.DiskHeadroomMB) << 20
+	if left := room.free - room.others - promised/factor; left < headroom {
+		return fmt.Errorf("%w: %d MB are free under %s, %d of them are promised to volumes; all sandboxes may still write %d MB, of which one in %d is kept for them, and %d must stay free",
+			ErrNoDisk, room.free>>20, h.paths.Data, room.others>>20, promised>>20, factor, headroom>>20)
+	}
+	return nil
+}
+
+// DiskPromised is what is kept on the disk for what boxes may still write.
+func (h *Host) DiskPromised() int64 {
+	room, err := h.lookForRoom()
+	if err != nil {
+		return 0
+	}
+	sum := int64(0)
+	for _, left := range room.growth {
+		sum += left
+	}
+	return sum / int64(max(h.cfg.DiskOvercommit, 1))
+}
