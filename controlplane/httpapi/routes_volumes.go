@@ -27,7 +27,7 @@ func volumeRoutes() []route {
 			idempotent: true, body: exampleCreateVolume, status: 201, answer: exampleVolume,
 			failures: []service.Error{
 				{Code: service.EInvalid, Message: "name is required"},
-				{Code: service.EInvalid, Message: "invalid name", Detail: "a volume's name has up to 63 of a-z, 0-9 and '-', and begins with no '-'"},
+				{Code: service.EInvalid, Message: "invalid name", Detail: "a volume's name has 1 to 128 printable characters, and is neither . nor .."},
 				{Code: service.EInvalid, Message: "size_mb must be from 16 to 65536"},
 				{Code: service.EForbidden, Message: "account suspended"},
 				{Code: service.EConflict, Message: "volume already exists"},
@@ -80,9 +80,9 @@ func (a *API) listVolumes(c *gin.Context) error {
 }
 
 func (a *API) getVolume(c *gin.Context) error {
-	name, err := pathID(c, "name")
-	if err != nil {
-		return err
+	name := c.Param("name")
+	if !service.IsVolumeName(name) {
+		return service.NotFound()
 	}
 	out, err := a.cfg.Volumes.GetVolume(c.Request.Context(), callerOf(c), name)
 	if err != nil {
@@ -92,9 +92,9 @@ func (a *API) getVolume(c *gin.Context) error {
 }
 
 func (a *API) deleteVolume(c *gin.Context) error {
-	name, err := pathID(c, "name")
-	if err != nil {
-		return err
+	name := c.Param("name")
+	if !service.IsVolumeName(name) {
+		return service.NotFound()
 	}
 	if err := a.cfg.Volumes.DeleteVolume(c.Request.Context(), callerOf(c), name); err != nil {
 		return err

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"maps"
 	"path"
-	"regexp"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/raftstore"
@@ -92,11 +93,19 @@ func attachVolumes(tx *raftstore.Tx, row *record.Sandbox) error {
 
 // Bounds of a create's volumes.
 const (
-	maxVolumes   = 8
-	maxMountPath = 1024
+	maxVolumes    = 8
+	maxMountPath  = 1024
+	maxVolumeName = 128 // characters
 )
 
-var volumeName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+const volumeNameRule = "a volume's name has 1 to 128 printable characters, and is neither . nor .."
+
+// IsVolumeName reports whether a volume may have the name: any that can be shown
+// and that a path can hold, for hosts never see it.
+func IsVolumeName(name string) bool {
+	return name != "" && name != "." && name != ".." && utf8.ValidString(name) && utf8.RuneCountInString(name) <= maxVolumeName &&
+		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+}
 
 // What a guest's kernel and its agent need where it is, and what programs are
 // started from: as guest/disks has it, which would refuse it too, but late.
@@ -113,8 +122,8 @@ func validMounts(mounts []VolumeMount) error {
 		return invalid("invalid volumes", "at most %d", maxVolumes)
 	}
 	for i, m := range mounts {
-		if !volumeName.MatchString(m.Name) {
-			return invalid("invalid volumes", "volumes[%d]: a volume's name has up to 63 of a-z, 0-9 and '-', and begins with no '-'", i)
+		if !IsVolumeName(m.Name) {
+			return invalid("invalid volumes", "volumes[%d]: %s", i, volumeNameRule)
 		}
 		if why := badMountPath(m.MountPath); why != "" {
 			return invalid("invalid volumes", "volumes[%d]: mount_path %s", i, why)

@@ -51,8 +51,8 @@ func (in CreateVolume) validate() error {
 	switch {
 	case in.Name == "":
 		return &Error{Code: EInvalid, Message: "name is required"}
-	case !volumeName.MatchString(in.Name):
-		return invalid("invalid name", "a volume's name has up to 63 of a-z, 0-9 and '-', and begins with no '-'")
+	case !IsVolumeName(in.Name):
+		return invalid("invalid name", volumeNameRule)
 	case in.size() < MinVolumeMB || in.size() > MaxVolumeMB:
 		return &Error{Code: EInvalid, Message: "size_mb must be from 16 to 65536"}
 	}

@@ -31,15 +31,16 @@ func TestVolumes(t *testing.T) {
 		size    *int
 		message string
 	}{
-		"":                      {nil, "name is required"},
-		"Data":                  {nil, "invalid name"},
-		"-data":                 {nil, "invalid name"},
-		"a/b":                   {nil, "invalid name"},
-		strings.Repeat("v", 64): {nil, "invalid name"},
-		"tiny":                  {n(15), "size_mb must be from 16 to 65536"},
-		"zero":                  {n(0), "size_mb must be from 16 to 65536"},
-		"negative":              {n(-1), "size_mb must be from 16 to 65536"},
-		"large":                 {n(65537), "size_mb must be from 16 to 65536"},
+		"":                       {nil, "name is required"},
+		".":                      {nil, "invalid name"},
+		"..":                     {nil, "invalid name"},
+		"a\nb":                   {nil, "invalid name"},
+		"a\xffb":                 {nil, "invalid name"},
+		strings.Repeat("ü", 129): {nil, "invalid name"},
+		"tiny":                   {n(15), "size_mb must be from 16 to 65536"},
+		"zero":                   {n(0), "size_mb must be from 16 to 65536"},
+		"negative":               {n(-1), "size_mb must be from 16 to 65536"},
+		"large":                  {n(65537), "size_mb must be from 16 to 65536"},
 	} {
 		_, err := make1(caller, name, c.size)
 		want(t, err, service.EInvalid, c.message)
@@ -132,7 +133,7 @@ func TestAttach(t *testing.T) {
 		"a NUL":                 mounts("data", "/mnt\x00"),
 		"too long":              mounts("data", "/"+strings.Repeat("a", 5000)),
 		"no name":               mounts("", "/mnt"),
-		"no such name":          mounts("Data!", "/mnt"),
+		"no such name":          mounts("a\nb", "/mnt"),
 		"a name twice":          mounts("data", "/a", "data", "/b"),
 		"a path twice":          mounts("data", "/a", "logs", "/a"),
 		"a path inside another": mounts("data", "/a", "logs", "/a/b"),
