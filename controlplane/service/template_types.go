@@ -74,6 +74,8 @@ func (in BuildTemplate) validate() error {
 		return &Error{Code: EInvalid, Message: "name is required"}
 	case len(in.Name) > maxTemplateName || !templateName.MatchString(in.Name) || template.IsKey(in.Name):
 		return invalid("invalid name", "a template's name has up to %d of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit", maxTemplateName)
+	case in.Name == "build": // /v1/templates/build is a route of its own
+		return invalid("invalid name", "build is no name of a template")
 	case in.From == "":
 		return &Error{Code: EInvalid, Message: "from is required"}
 	case isImage(in.From):

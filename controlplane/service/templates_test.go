@@ -159,6 +159,7 @@ func TestBuildsThatAreRefused(t *testing.T) {
 		"no name":            {service.BuildTemplate{From: "base"}, service.EInvalid, "name is required"},
 		"no from":            {service.BuildTemplate{Name: "a"}, service.EInvalid, "from is required"},
 		"a path":             {service.BuildTemplate{Name: "../a", From: "base"}, service.EInvalid, "invalid name"},
+		"a route":            {service.BuildTemplate{Name: "build", From: "base"}, service.EInvalid, "invalid name"},
 		"a long name":        {service.BuildTemplate{Name: strings.Repeat("a", 51), From: "base"}, service.EInvalid, "invalid name"},
 		"a name like a key":  {service.BuildTemplate{Name: "t-0123456789.a", From: "base"}, service.EInvalid, "invalid name"},
 		"everybody's name":   {service.BuildTemplate{Name: "base", From: "docker.io/library/debian:12"}, service.EConflict, "template name is taken"},
