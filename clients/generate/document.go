@@ -128,6 +128,8 @@ type schema struct {
 	OneOf                []*schema          `json:"oneOf"`
 }
 
+var onlyInEvents = map[string]bool{"BuildEnd": true, "BuildLog": true, "Exit": true, "LogLine": true, "Output": true}
+
 const (
 	refPrefix = "#/components/schemas/"
 	jsonType  = "application/json"
@@ -169,7 +171,25 @@ func read(text []byte) (*api, error) {
 			out.mark(*op.answer, func(m *model) *bool { return &m.got })
 		}
 	}
+	// What the events of streams carry is read by hand.
+	out.models = slices.DeleteFunc(out.models, func(m model) bool { return onlyInEvents[m.name] })
+	for i := range out.models {
+		out.models[i].forgetNulls()
+	}
 	return out, nil
+}
+
+// forgetNulls takes null from what a request may leave out: there both say the
+// same, but in a PATCH.
+func (m *model) forgetNulls() {
+	if !m.sent || m.patch {
+		return
+	}
+	for i := range m.fields {
+		if !m.fields[i].required {
+			m.fields[i].of.nullable = false
+		}
+	}
 }
 
 // mark says of a type and all it is made of in which direction it goes.
@@ -353,7 +373,10 @@ func readOperation(method, path string, raw rawOperation) (operation, error) {
 			if err != nil {
 				return op, fmt.Errorf("request: %w", err)
 			}
-			op.body = &t
+			// A body that says nothing is sent without being asked for.
+			if t.kind != kindObject {
+				op.body = &t
+			}
 		} else {
 			op.rawBody = true
 		}

@@ -78,7 +78,7 @@ type AgentVersions struct {
 
 // CreateJoinToken is the body of POST /v1/admin/join-tokens.
 type CreateJoinToken struct {
-	TTLSeconds *int64 `json:"ttl_seconds,omitempty"` // default one hour, at most 24 hours
+	TTLSeconds *int64 `json:"ttl_seconds,omitempty" minimum:"1" maximum:"86400"` // default one hour, at most 24 hours
 }
 
 // JoinToken lets one host join the cluster, once.

@@ -122,9 +122,13 @@ func (m *StringMap) UnmarshalJSON(b []byte) error {
 // Bytes is any bytes, in base64 in the JSON.
 type Bytes []byte
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. An array of numbers, which
+// encoding/json takes for bytes, is refused.
 func (b *Bytes) UnmarshalJSON(raw []byte) error {
 	var v []byte
+	if kind := kindOf(raw); kind != "string" && kind != "null" {
+		return wrongType[Bytes](raw)
+	}
 	if err := json.Unmarshal(raw, &v); err != nil {
 		return wrongType[Bytes](raw)
 	}

@@ -43,8 +43,8 @@ type Port struct {
 
 // AddPort is the body of POST /v1/sandboxes/{id}/ports.
 type AddPort struct {
-	Port  int    `json:"port"`
-	Label string `json:"label,omitempty"`
+	Port  int    `json:"port" minimum:"1" maximum:"65535"`
+	Label string `json:"label,omitempty" maxLength:"63"`
 }
 
 // Event is one thing that happened to a sandbox.

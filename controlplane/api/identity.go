@@ -18,12 +18,12 @@ type Me struct {
 
 // SetCurrentOrg is the body of POST /v1/me/current-org.
 type SetCurrentOrg struct {
-	OrgID string `json:"org_id"`
+	OrgID string `json:"org_id" minLength:"1"`
 }
 
 // CreateToken is the body of POST /v1/me/tokens.
 type CreateToken struct {
-	Name string `json:"name,omitempty"` // for people; need not be unique
+	Name string `json:"name,omitempty" maxLength:"100"` // for people; need not be unique
 }
 
 // Token is an API key as lists show it.

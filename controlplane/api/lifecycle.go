@@ -11,7 +11,7 @@ type Lifecycle struct {
 // PatchLifecycle is the body of PATCH /v1/sandboxes/{id}/lifecycle. What is
 // absent stays as it is.
 type PatchLifecycle struct {
-	TTLSeconds Patch[int64] `json:"ttl_seconds,omitzero"` // counted from now; null: no end
+	TTLSeconds Patch[int64] `json:"ttl_seconds,omitzero" minimum:"1" maximum:"31536000"` // counted from now; null: no end
 	Persistent *bool        `json:"persistent,omitempty"`
 }
 
@@ -43,7 +43,7 @@ type Snapshot struct {
 
 // CreateSnapshot is the body of POST /v1/sandboxes/{id}/snapshots.
 type CreateSnapshot struct {
-	Name string `json:"name,omitempty"`
+	Name string `json:"name,omitempty" maxLength:"63"`
 }
 
 // ForkMode says what a fork's children inherit.
@@ -59,8 +59,8 @@ const (
 
 // Fork is the body of POST /v1/sandboxes/{id}/fork.
 type Fork struct {
-	Count *int     `json:"count,omitempty"` // 1 to 16, default 1; warm allows 1 alone
-	Mode  ForkMode `json:"mode,omitempty"`  // default cold
+	Count *int     `json:"count,omitempty" minimum:"1" maximum:"16"` // 1 to 16, default 1; warm allows 1 alone
+	Mode  ForkMode `json:"mode,omitempty"`                           // default cold
 }
 
 // Forked is the answer of a fork.
@@ -74,8 +74,8 @@ type Forked struct {
 
 // ForkTree is the body of POST /v1/sandboxes/{id}/fork-tree.
 type ForkTree struct {
-	Count    *int   `json:"count,omitempty"`    // 1 to 16, default 2
-	Metadata Object `json:"metadata,omitempty"` // of every child, with the fork's own keys
+	Count    *int   `json:"count,omitempty" minimum:"1" maximum:"16"` // 1 to 16, default 2
+	Metadata Object `json:"metadata,omitempty"`                       // of every child, with the fork's own keys
 }
 
 // ForkedTree is the answer of a fork-tree: children with the parent's disk and
@@ -96,8 +96,8 @@ type FailedFork struct {
 
 // Promote is the body of POST /v1/sandboxes/{id}/promote, on the chosen child.
 type Promote struct {
-	TreeID          string `json:"tree_id"`
-	CleanupSiblings bool   `json:"cleanup_siblings"`
+	TreeID          string `json:"tree_id" minLength:"1"`
+	CleanupSiblings bool   `json:"cleanup_siblings,omitempty"` // delete the other children of the tree
 }
 
 // Promoted is the chosen child, and the siblings that were deleted.

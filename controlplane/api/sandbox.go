@@ -57,8 +57,8 @@ const (
 
 // CreatePreviewToken is the body of POST /v1/sandboxes/{id}/preview-tokens.
 type CreatePreviewToken struct {
-	TTLSeconds int64 `json:"ttl_seconds,omitempty"` // default 3600, at most 604800
-	Port       int   `json:"port,omitempty"`        // default: every port
+	TTLSeconds int64 `json:"ttl_seconds,omitempty" minimum:"1" maximum:"604800"` // default 3600, at most 604800
+	Port       int   `json:"port,omitempty" minimum:"1" maximum:"65535"`         // default: every port
 }
 
 // PreviewAccess is a token for the preview URLs of one sandbox, to be sent once
@@ -78,22 +78,22 @@ type Owner struct {
 
 // VolumeMount attaches a volume to a sandbox.
 type VolumeMount struct {
-	Name      string `json:"name"`
-	MountPath string `json:"mount_path"` // absolute path in the guest
+	Name      string `json:"name" minLength:"1" maxLength:"128"`
+	MountPath string `json:"mount_path" pattern:"^/." maxLength:"1024"` // absolute path in the guest
 }
 
 // CreateSandbox is the body of POST /v1/sandboxes. CPU and memory come from
 // the template; cpu and memory_mb are ignored if sent.
 type CreateSandbox struct {
-	Template     string        `json:"template"`                // its name, such as "base"
-	TTLSeconds   *int64        `json:"ttl_seconds,omitempty"`   // default: it lives until it is deleted
-	Metadata     Object        `json:"metadata,omitempty"`      // any object; kept and returned as it is
-	Env          StringMap     `json:"env,omitempty"`           // in the environment of every later exec
-	FromSnapshot string        `json:"from_snapshot,omitempty"` // id of a snapshot of the same template
-	Volumes      []VolumeMount `json:"volumes,omitempty"`
-	Boot         Boot          `json:"boot,omitempty"`       // default restore
-	Persistent   bool          `json:"persistent,omitempty"` // when its time ends it hibernates instead of being deleted
-	Preview      PreviewMode   `json:"preview,omitempty"`    // default public
+	Template     string        `json:"template" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$"`       // its name, such as "base"
+	TTLSeconds   *int64        `json:"ttl_seconds,omitempty" minimum:"1" maximum:"31536000"` // default: it lives until it is deleted
+	Metadata     Object        `json:"metadata,omitempty"`                                   // any object; kept and returned as it is
+	Env          StringMap     `json:"env,omitempty"`                                        // in the environment of every later exec
+	FromSnapshot string        `json:"from_snapshot,omitempty"`                              // id of a snapshot of the same template
+	Volumes      []VolumeMount `json:"volumes,omitempty"`                                    // at most 8
+	Boot         Boot          `json:"boot,omitempty"`                                       // default restore
+	Persistent   bool          `json:"persistent,omitempty"`                                 // when its time ends it hibernates instead of being deleted
+	Preview      PreviewMode   `json:"preview,omitempty"`                                    // default public
 }
 
 // Boot says how a new sandbox comes to life.
@@ -109,13 +109,13 @@ const (
 
 // Exec is the body of POST /v1/sandboxes/{id}/exec.
 type Exec struct {
-	Cmd            Command   `json:"cmd"`                       // a string runs under sh -c, an array is an argv
-	Cwd            string    `json:"cwd,omitempty"`             // default: the user's home
-	Env            StringMap `json:"env,omitempty"`             // over the sandbox's own
-	User           string    `json:"user,omitempty"`            // name or uid[:gid]; default root
-	Stdin          string    `json:"stdin,omitempty"`           // text
-	StdinBase64    Bytes     `json:"stdin_base64,omitempty"`    // instead of stdin, for any bytes
-	TimeoutSeconds *int64    `json:"timeout_seconds,omitempty"` // default 60, at most 3600
+	Cmd            Command   `json:"cmd"`                                                    // a string runs under sh -c, an array is an argv
+	Cwd            string    `json:"cwd,omitempty" pattern:"^(/.*)?$" maxLength:"4096"`      // default: the user's home
+	Env            StringMap `json:"env,omitempty"`                                          // over the sandbox's own
+	User           string    `json:"user,omitempty" pattern:"^[^/ \\r\\n]*$" maxLength:"64"` // name or uid[:gid]; default root
+	Stdin          string    `json:"stdin,omitempty"`                                        // text
+	StdinBase64    Bytes     `json:"stdin_base64,omitempty"`                                 // instead of stdin, for any bytes
+	TimeoutSeconds *int64    `json:"timeout_seconds,omitempty" minimum:"1" maximum:"3600"`   // default 60, at most 3600
 }
 
 // Command is what an exec runs: a string, under sh -c, or an array of strings,

@@ -26,23 +26,23 @@ type Template struct {
 
 // BuildTemplate is the body of POST /v1/templates/build.
 type BuildTemplate struct {
-	Name     string         `json:"name"`
-	From     string         `json:"from"`            // a template, or an OCI image reference
-	Run      []string       `json:"run,omitempty"`   // shell commands, in the guest, one after the other
-	Files    StringMap      `json:"files,omitempty"` // absolute path to content, before run
-	Env      StringMap      `json:"env,omitempty"`   // of run, start and every exec
-	Start    string         `json:"start,omitempty"` // shell command that runs as long as the guest does
-	Ready    *TemplateCheck `json:"ready,omitempty"` // what must hold before the guest is stored
-	CPU      *int           `json:"cpu,omitempty"`
-	MemoryMB *int           `json:"memory_mb,omitempty"`
-	DiskMB   *int           `json:"disk_mb,omitempty"`
+	Name     string         `json:"name" pattern:"^[a-z0-9][a-z0-9._-]{0,49}$"`
+	From     string         `json:"from" pattern:"^[!-~]{1,512}$"` // a template, or an OCI image reference
+	Run      []string       `json:"run,omitempty" maxItems:"100"`  // shell commands, in the guest, one after the other
+	Files    StringMap      `json:"files,omitempty"`               // absolute path to content, before run
+	Env      StringMap      `json:"env,omitempty"`                 // of run, start and every exec
+	Start    string         `json:"start,omitempty"`               // shell command that runs as long as the guest does
+	Ready    *TemplateCheck `json:"ready,omitempty"`               // what must hold before the guest is stored
+	CPU      *int           `json:"cpu,omitempty" minimum:"1" maximum:"32"`
+	MemoryMB *int           `json:"memory_mb,omitempty" minimum:"256" maximum:"262144"`
+	DiskMB   *int           `json:"disk_mb,omitempty" minimum:"256" maximum:"4194304"`
 }
 
 // TemplateCheck is when a new guest is ready; all that is given must hold.
 type TemplateCheck struct {
-	Port           *int   `json:"port,omitempty"` // accepts a TCP connection
-	Cmd            string `json:"cmd,omitempty"`  // exits 0
-	TimeoutSeconds *int   `json:"timeout_seconds,omitempty"`
+	Port           *int   `json:"port,omitempty" minimum:"1" maximum:"65535"` // accepts a TCP connection
+	Cmd            string `json:"cmd,omitempty"`                              // exits 0
+	TimeoutSeconds *int   `json:"timeout_seconds,omitempty" minimum:"1" maximum:"3600"`
 }
 
 // Build is one build of a template.
@@ -78,8 +78,8 @@ type Volume struct {
 
 // CreateVolume is the body of POST /v1/volumes.
 type CreateVolume struct {
-	Name   string `json:"name"`
-	SizeMB *int   `json:"size_mb,omitempty"` // default 256, at most 65536
+	Name   string `json:"name" minLength:"1" maxLength:"128"`
+	SizeMB *int   `json:"size_mb,omitempty" minimum:"16" maximum:"65536"` // default 256, at most 65536
 }
 
 // SandboxMetrics is one row of GET /v1/metrics/sandboxes: one template on one day.

@@ -237,6 +237,10 @@ func TestRouting(t *testing.T) {
 		{"wrong method", "PUT", "/v1/sandboxes", 405, "method not allowed", "GET, HEAD, POST"},
 		{"wrong method on one", "PATCH", "/v1/sandboxes/" + testID, 405, "method not allowed", "DELETE, GET, HEAD"},
 		{"OPTIONS", "OPTIONS", "/v1/me", 405, "method not allowed", "GET, HEAD"},
+		{"POST where there is none, without a body", "POST", "/healthz", 405, "method not allowed", "GET, HEAD"},
+		{"a path that is no value of its sibling's parameter", "GET", "/v1/templates/build", 405, "method not allowed", "POST"},
+		{"the same", "DELETE", "/v1/templates/build", 405, "method not allowed", "POST"},
+		{"the same", "OPTIONS", "/v1/templates/build", 405, "method not allowed", "POST"},
 		{"made-up method", "BREW", "/version", 405, "method not allowed", "GET, HEAD"},
 	}
 	r := newRig(t)

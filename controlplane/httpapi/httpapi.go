@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -108,6 +109,7 @@ type API struct {
 	engine  *gin.Engine
 	metrics *metrics
 	openapi func() ([]byte, error) // theDocument
+	allow   map[string]string      // of each path without parameters
 }
 
 var releaseMode sync.Once // gin's mode is a global of the process
@@ -119,7 +121,7 @@ func New(cfg Config) (*API, error) {
 	}
 	releaseMode.Do(func() { gin.SetMode(gin.ReleaseMode) })
 	cfg.Version.API = api.Version
-	a := &API{cfg: cfg, log: cfg.Logger, engine: gin.New(), openapi: theDocument}
+	a := &API{cfg: cfg, log: cfg.Logger, engine: gin.New(), openapi: theDocument, allow: allowed(routes())}
 
 	var err error
 	if a.metrics, err = newMetrics(cfg.Registerer); err != nil {
@@ -137,11 +139,11 @@ func New(cfg Config) (*API, error) {
 
 	// Outermost first: a response always has its request id, and whatever
 	// happens further in is logged and counted with the status it led to.
-	e.Use(withRequestID, a.observe, a.recoverPanic, requireBody, awaitBody)
-	e.NoRoute(func(c *gin.Context) { a.fail(c, service.NotFound()) })
-	e.NoMethod(func(c *gin.Context) { a.fail(c, errMethodNotAllowed) })
+	e.Use(withRequestID, a.observe, a.recoverPanic, awaitBody)
+	e.NoRoute(requireBody, func(c *gin.Context) { a.fail(c, service.NotFound()) })
+	e.NoMethod(func(c *gin.Context) { a.fail(c, a.refuseMethod(c)) })
 	for _, rt := range routes() {
-		e.Handle(rt.method, rt.path, a.serve(rt))
+		e.Handle(rt.method, rt.path, requireBody, a.serve(rt))
 		if rt.method == http.MethodGet {
 			// net/http leaves the body out of the answer to a HEAD.
 			e.HEAD(rt.path, a.serve(rt))
@@ -155,15 +157,47 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.engine.Serve
 
 // serve admits the caller and runs the route's handler.
 func (a *API) serve(rt route) gin.HandlerFunc {
+	hasParameters := strings.Contains(rt.path, ":")
 	return func(c *gin.Context) {
-		err := a.admit(c, rt)
-		if err == nil {
+		var err error
+		if hasParameters && a.allow[c.Request.URL.EscapedPath()] != "" {
+			err = a.refuseMethod(c) // another route has this very path
+		} else if err = a.admit(c, rt); err == nil {
 			err = rt.handle(a, c)
 		}
 		if err != nil {
 			a.fail(c, err)
 		}
 	}
+}
+
+// allowed are the methods of each path without parameters, as the Allow header
+// lists them.
+func allowed(all []route) map[string]string {
+	out := map[string]string{}
+	for _, rt := range all {
+		if strings.Contains(rt.path, ":") {
+			continue
+		}
+		methods := rt.method
+		if rt.method == http.MethodGet {
+			methods += ", " + http.MethodHead
+		}
+		if before := out[rt.path]; before != "" {
+			methods = before + ", " + methods
+		}
+		out[rt.path] = methods
+	}
+	return out
+}
+
+// refuseMethod answers for a path that has other methods. The router's own Allow
+// takes a path without parameters for a value of its sibling's parameter.
+func (a *API) refuseMethod(c *gin.Context) error {
+	if methods := a.allow[c.Request.URL.EscapedPath()]; methods != "" {
+		c.Header("Allow", methods)
+	}
+	return errMethodNotAllowed
 }
 
 // Limits of one connection. There is no limit on how long an answer may take

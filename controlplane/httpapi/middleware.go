@@ -115,8 +115,8 @@ func (a *API) recoverPanic(c *gin.Context) {
 	c.Next()
 }
 
-// requireBody refuses a POST without a body, wherever it goes and whoever it
-// is from: 411 with an empty body.
+// requireBody refuses a POST without a body, whoever it is from: 411 with an
+// empty body. Only where there is no POST at all the method is what is wrong.
 func requireBody(c *gin.Context) {
 	// ContentLength is 0 both for none given and for 0, and -1 when chunked.
 	if c.Request.Method == http.MethodPost && c.Request.ContentLength == 0 {

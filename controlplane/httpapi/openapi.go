@@ -29,6 +29,7 @@ func document(all []route) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	sent := sentTypes(all)
 	r := openapi31.NewReflector()
 	describeService(r.SpecEns())
 	for _, plain := range []any{api.Time{}, api.Object{}, api.StringMap{}, api.Bytes{}, api.Patch[int64]{}} {
@@ -45,7 +46,7 @@ func document(all []route) ([]byte, error) {
 			return ownSchema(p, docs), nil
 		}),
 		jsonschema.InterceptProp(func(p jsonschema.InterceptPropParams) error {
-			finishProperty(p, docs)
+			finishProperty(p, docs, sent)
 			return nil
 		}),
 	)
@@ -113,103 +114,6 @@ func headerRef(name string) openapi31.HeaderOrReference {
 	return openapi31.HeaderOrReference{Reference: &openapi31.Reference{Ref: "#/components/headers/" + name}}
 }
 
-// ownSchema writes the schemas that reflection cannot find out.
-func ownSchema(p jsonschema.InterceptSchemaParams, docs map[string]string) (stop bool) {
-	s, t := p.Schema, p.Value.Type()
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t.PkgPath() != reflect.TypeFor[api.Error]().PkgPath() {
-		return false
-	}
-	str := jsonschema.String.ToSchemaOrBool()
-	switch t {
-	case reflect.TypeFor[api.Time]():
-		*s = jsonschema.Schema{}
-		s.WithType(jsonschema.String.Type()).WithFormat("date-time")
-	case reflect.TypeFor[api.Object]():
-		*s = jsonschema.Schema{}
-		s.WithType(jsonschema.Object.Type())
-	case reflect.TypeFor[api.StringMap]():
-		*s = jsonschema.Schema{}
-		s.WithType(jsonschema.Object.Type()).WithAdditionalProperties(str)
-	case reflect.TypeFor[api.Bytes]():
-		*s = jsonschema.Schema{}
-		s.WithType(jsonschema.String.Type()).WithExtraPropertiesItem("contentEncoding", "base64")
-	case reflect.TypeFor[api.Command]():
-		*s = jsonschema.Schema{}
-		list := jsonschema.Array.ToSchemaOrBool()
-		list.TypeObjectEns().WithItems(jsonschema.Items{SchemaOrBool: &str}).WithMinItems(1)
-		s.WithOneOf(str, list)
-	case reflect.TypeFor[api.Patch[int64]]():
-		*s = jsonschema.Schema{}
-		s.AddType(jsonschema.Integer)
-		s.AddType(jsonschema.Null)
-	default:
-		if values := enums[t]; p.Processed && values != nil {
-			s.WithEnum(values...)
-		}
-		if d := docs[t.Name()]; p.Processed && d != "" {
-			s.WithDescription(d)
-		}
-		return false
-	}
-	return true
-}
-
-// enums are the values of the types that have a few.
-var enums = map[reflect.Type][]any{
-	reflect.TypeFor[api.SandboxStatus](): {api.SandboxStarting, api.SandboxRunning, api.SandboxPaused,
-		api.SandboxHibernated, api.SandboxFailed, api.SandboxDeleting},
-	reflect.TypeFor[api.Boot]():           {api.BootRestore, api.BootCold},
-	reflect.TypeFor[api.PreviewMode]():    {api.PreviewPublic, api.PreviewToken},
-	reflect.TypeFor[api.FileType]():       {api.FileRegular, api.FileDir, api.FileSymlink, api.FileOther},
-	reflect.TypeFor[api.EventCode]():      {api.EventOK, api.EventError, api.EventWarn},
-	reflect.TypeFor[api.ForkMode]():       {api.ForkCold, api.ForkWarm},
-	reflect.TypeFor[api.TemplateStatus](): {api.TemplateQueued, api.TemplateBuilding, api.TemplateReady, api.TemplateFailed},
-}
-
-// finishProperty says of a field what its tag and its comment say: it is
-// required unless it may be left out, and null only where it is a pointer.
-func finishProperty(p jsonschema.InterceptPropParams, docs map[string]string) {
-	if !p.Processed {
-		return
-	}
-	owner := ownerOf(p)
-	if d := docs[owner+"."+p.Field.Name]; d != "" {
-		p.PropertySchema.WithDescription(d)
-	}
-	_, options, _ := strings.Cut(p.Field.Tag.Get("json"), ",")
-	optional := strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero")
-	if !optional {
-		p.ParentSchema.Required = append(p.ParentSchema.Required, p.Name)
-	}
-	switch ref := p.PropertySchema.Ref; {
-	case p.Field.Type == reflect.TypeFor[api.Patch[int64]](): // null is a value of its own
-	case p.Field.Type.Kind() != reflect.Pointer:
-		p.PropertySchema.RemoveType(jsonschema.Null)
-	case ref != nil && !optional:
-		null := jsonschema.Null.ToSchemaOrBool()
-		either := jsonschema.Schema{Ref: ref}
-		p.PropertySchema.Ref = nil
-		p.PropertySchema.WithAnyOf(either.ToSchemaOrBool(), null)
-	case !optional:
-		p.PropertySchema.AddType(jsonschema.Null)
-	}
-}
-
-// ownerOf names the struct that a field stands in.
-func ownerOf(p jsonschema.InterceptPropParams) string {
-	t := p.ParentSchema.ReflectType
-	for t != nil && t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t == nil {
-		return ""
-	}
-	return t.Name()
-}
-
 var ginParam = regexp.MustCompile(`:([a-z_]+)`)
 
 // addOperation adds one route with all it takes and answers.
@@ -239,6 +143,8 @@ func addOperation(r *openapi31.Reflector, rt route) error {
 	exposer.Operation().Parameters = parameters(rt)
 
 	switch {
+	case d.body == api.Empty{}:
+		exposer.Operation().RequestBodyEns().RequestBodyEns().WithRequired(true).WithContentItem("application/json", anyObject())
 	case d.body != nil:
 		oc.AddReqStructure(d.body, openapi.WithCustomize(func(c openapi.ContentOrReference) {
 			body, _ := c.(*openapi31.RequestBodyOrReference)
@@ -248,10 +154,12 @@ func addOperation(r *openapi31.Reflector, rt route) error {
 	case d.bodyType != "":
 		oc.AddReqStructure(nil, openapi.WithContentType(d.bodyType), openapi.WithCustomize(func(c openapi.ContentOrReference) {
 			body, _ := c.(*openapi31.RequestBodyOrReference)
-			body.RequestBody.WithRequired(true)
+			body.RequestBody.WithRequired(rt.method == post) // no bytes are bytes too
 		}))
 	}
-	addAnswer(oc, d)
+	if err := addAnswer(r, oc, d); err != nil {
+		return err
+	}
 	for status, description := range d.also {
 		addOther(oc, d, status, description)
 	}
@@ -295,7 +203,11 @@ func parameters(rt route) []openapi31.ParameterOrReference {
 	return out
 }
 
-func addAnswer(oc openapi.OperationContext, d operation) {
+func addAnswer(r *openapi31.Reflector, oc openapi.OperationContext, d operation) error {
+	event, err := eventSchema(r, d.events)
+	if err != nil {
+		return err
+	}
 	options := []openapi.ContentOption{
 		openapi.WithHTTPStatus(d.status),
 		openapi.WithCustomize(func(c openapi.ContentOrReference) {
@@ -305,6 +217,10 @@ func addAnswer(oc openapi.OperationContext, d operation) {
 				resp.WithHeadersItem("Link", headerRef("Link"))
 			}
 			setExample(resp.Content, d.answer)
+			if media, ok := resp.Content[typeEvents]; ok && event != nil {
+				media.Schema = event
+				resp.Content[typeEvents] = media
+			}
 		}),
 	}
 	switch {
@@ -318,6 +234,7 @@ func addAnswer(oc openapi.OperationContext, d operation) {
 	if d.acceptType != "" {
 		oc.AddRespStructure(nil, append(options, openapi.WithContentType(d.acceptType))...)
 	}
+	return nil
 }
 
 // addOther documents another status of success. One of a stream of bytes has
@@ -357,6 +274,9 @@ func failuresOf(rt route) map[int][]service.Error {
 	}
 	if rt.doc.list {
 		list = append(list, service.Error{Code: service.EInvalid, Message: "invalid limit", Detail: "want an integer from 1 to 1000"})
+	}
+	if rt.doc.idempotent {
+		list = append(list, service.Error{Code: service.ENotFound, Message: "not found", Detail: "the volume that this Idempotency-Key made has been deleted"})
 	}
 	if strings.Contains(rt.path, ":") {
 		list = append(list, *service.NotFound())

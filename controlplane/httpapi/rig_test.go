@@ -233,7 +233,7 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 
 // docRouter finds the operation of the document that a request belongs to.
 var docRouter = sync.OnceValues(func() (routers.Router, error) {
-	openapi3filter.RegisterBodyDecoder(typeEvents, openapi3filter.FileBodyDecoder)
+	openapi3filter.RegisterBodyDecoder(typeEvents, decodeEvents)
 	doc, err := theDocument()
 	if err != nil {
 		return nil, err
@@ -244,6 +244,34 @@ var docRouter = sync.OnceValues(func() (routers.Router, error) {
 	}
 	return gorillamux.NewRouter(parsed)
 })
+
+// decodeEvents checks each event against the document, which has a schema for one.
+func decodeEvents(body io.Reader, _ http.Header, schema *openapi3.SchemaRef, _ openapi3filter.EncodingFn) (any, error) {
+	raw, err := io.ReadAll(body)
+	if err != nil {
+		return nil, err
+	}
+	var last any
+	for block := range strings.SplitSeq(string(raw), "\n\n") {
+		event := map[string]any{}
+		for line := range strings.Lines(block) {
+			if name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); ok && name != "" {
+				event[name] = value
+			}
+		}
+		if len(event) == 0 {
+			continue // a comment that keeps the connection open
+		}
+		if err := schema.Value.VisitJSON(event); err != nil {
+			return nil, err
+		}
+		last = event
+	}
+	if last == nil {
+		last = map[string]any{"event": "error", "data": "{}"} // none is as good as any
+	}
+	return last, nil
+}
 
 // call sends one request. The bearer "" sends no credential.
 func (r *rig) call(method, target, bearer, body string, header ...string) *httptest.ResponseRecorder {

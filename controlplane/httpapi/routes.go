@@ -41,6 +41,7 @@ type operation struct {
 	answer     any            // a value of the answer's type, shown as its example; nil: none
 	answerType string         // of an answer that is not JSON
 	acceptType string         // the same, to whoever accepts only this
+	events     map[string]any // of an answer of server-sent events: a value of what each carries, by its name
 	also       map[int]string // other statuses of success, each with what it says
 	failures   []service.Error
 }
@@ -56,6 +57,9 @@ type parameter struct {
 var (
 	aString  = map[string]any{"type": "string"}
 	aBoolean = map[string]any{"type": "boolean"}
+	aFlag    = map[string]any{"enum": []string{"true", "false", "1", "0"}}
+	aFile    = map[string]any{"type": "string", "pattern": "^/.*[^/.]", "maxLength": service.MaxPath}
+	aPath    = map[string]any{"type": "string", "pattern": "^/", "maxLength": service.MaxPath}
 )
 
 func anInteger(least, most int) map[string]any {

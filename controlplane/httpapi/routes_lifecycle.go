@@ -111,17 +111,27 @@ func (a *API) getLifecycle(c *gin.Context) error {
 	return ok(c, renderLifecycle(l))
 }
 
+// patchLifecycle is api.PatchLifecycle as it is read: null takes the end away,
+// and means nothing else.
+type patchLifecycle struct {
+	TTLSeconds api.Patch[int64] `json:"ttl_seconds"`
+	Persistent api.Patch[bool]  `json:"persistent"`
+}
+
 func (a *API) patchLifecycle(c *gin.Context) error {
 	id, err := sandboxParam(c)
 	if err != nil {
 		return err
 	}
-	in, _, err := bind[api.PatchLifecycle](c, maxJSONBody)
+	in, _, err := bind[patchLifecycle](c, maxJSONBody)
 	if err != nil {
 		return err
 	}
+	if in.Persistent.Set && in.Persistent.Value == nil {
+		return invalidJSON("persistent must be true or false, not null")
+	}
 	l, err := a.cfg.Lifecycle.PatchLifecycle(c.Request.Context(), callerOf(c), id, service.PatchLifecycle{
-		SetTTL: in.TTLSeconds.Set, TTLSeconds: in.TTLSeconds.Value, Persistent: in.Persistent,
+		SetTTL: in.TTLSeconds.Set, TTLSeconds: in.TTLSeconds.Value, Persistent: in.Persistent.Value,
 	})
 	if err != nil {
 		return err

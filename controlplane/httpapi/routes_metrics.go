@@ -31,7 +31,7 @@ func metricsRoutes() []route {
 			query: []parameter{
 				{name: "from", description: "The first day, in UTC; 30 days unless given.", schema: day},
 				{name: "to", description: "The last day, in UTC; today unless given.", schema: day},
-				{name: "template", description: "Only this one.", schema: aString},
+				{name: "template", description: "Only this one; all when empty.", schema: aString},
 			},
 			status: 200, answer: []api.SandboxMetrics{exampleMetrics},
 			failures: append(refusals(service.EInvalid, "invalid from", "invalid to", "invalid time range", "invalid query"),
@@ -59,8 +59,8 @@ func (a *API) sandboxMetrics(c *gin.Context) error {
 
 // dayParam reads a day of the query; the zero time where it is not given.
 func dayParam(c *gin.Context, name string) (time.Time, error) {
-	text := c.Query(name)
-	if text == "" {
+	text, given := c.GetQuery(name)
+	if !given {
 		return time.Time{}, nil
 	}
 	day, err := time.Parse(time.DateOnly, text)

@@ -33,7 +33,6 @@ func sandboxRoutes() []route {
 				{Code: service.EInternal, Message: "sandbox failed to start"},
 				{Code: service.EBadGateway, Message: "no available compute node"},
 				{Code: service.EBadGateway, Message: "agent unreachable"},
-				{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"},
 			},
 		}},
 		{get, "/v1/sandboxes", tenant, (*API).listSandboxes, operation{

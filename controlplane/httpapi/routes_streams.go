@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"io"
+	"math"
 	"net/http"
 
 	"github.com/berth-cloud/berth/controlplane/api"
@@ -71,7 +72,9 @@ func processRoutes() []route {
 			detail: "Server-sent events: `stdout` and `stderr` with an Output, then one `exit` with an Exit, or `error` with an " +
 				"Error when the stream breaks off. `timeout_seconds` is 3600 unless given. A client that goes away kills the " +
 				"process group; one that reads slowly slows the command.",
-			body: exampleExec, status: 200, answerType: typeEvents,
+			body: exampleExec, status: 200, answerType: typeEvents, events: map[string]any{
+				"stdout": api.Output{}, "stderr": api.Output{}, "exit": api.Exit{}, "error": api.ErrorBody{},
+			},
 			failures: needsRunning(refusals(service.EInvalid, "cmd required", "invalid timeout_seconds")...),
 		}},
 		{get, "/v1/sandboxes/:id/exec/pty", tenant, (*API).openTerminal, operation{
@@ -102,7 +105,8 @@ func processRoutes() []route {
 }
 
 func fileRoutes() []route {
-	path := parameter{name: "path", description: "Absolute, without \"..\", at most 4095 bytes.", schema: aString, required: true}
+	file := parameter{name: "path", description: "Absolute, without \"..\", at most 4095 bytes; not the root.", schema: aFile, required: true}
+	path := parameter{name: "path", description: "Absolute, without \"..\", at most 4095 bytes.", schema: aPath, required: true}
 	failures := func(more ...service.Error) []service.Error {
 		return needsRunning(append(more,
 			service.Error{Code: service.EInvalid, Message: "path required"},
@@ -115,7 +119,7 @@ func fileRoutes() []route {
 		{get, "/v1/sandboxes/:id/fs", tenant, (*API).readFile, operation{
 			id: "readFile", tag: "Files", summary: "Read a file",
 			detail: "With Range requests.",
-			query:  []parameter{path}, status: 200, answerType: typeBytes,
+			query:  []parameter{file}, status: 200, answerType: typeBytes,
 			also: map[int]string{http.StatusPartialContent: "The range asked for.", http.StatusNotModified: "It has not changed since If-Modified-Since."},
 			failures: failures(
 				service.Error{Code: service.EInvalid, Message: "is a directory"},
@@ -125,7 +129,7 @@ func fileRoutes() []route {
 			id: "writeFile", tag: "Files", summary: "Write a file",
 			detail: "The body is the bytes, of any number. Parent directories are made. The file is in its place once all of it is there: " +
 				"an upload that breaks off leaves what was there before.",
-			query:    []parameter{path, {name: "mode", description: "Octal; 0644 unless given.", schema: aString}},
+			query:    []parameter{file, {name: "mode", description: "Octal; 0644 unless given.", schema: map[string]any{"type": "string", "pattern": "^[0-7]{3,4}$"}}},
 			bodyType: typeBytes, status: 201, also: map[int]string{http.StatusNoContent: "It was there, and is replaced."},
 			failures: failures(
 				service.Error{Code: service.EInvalid, Message: "incomplete body", Detail: "the body ended early"},
@@ -135,7 +139,7 @@ func fileRoutes() []route {
 		}},
 		{del, "/v1/sandboxes/:id/fs", tenant, (*API).removeFile, operation{
 			id: "removeFile", tag: "Files", summary: "Delete a file or a directory",
-			query: []parameter{path, {name: "recursive", description: "Also a directory that is not empty.", schema: aBoolean}}, status: 204,
+			query: []parameter{file, {name: "recursive", description: "Also a directory that is not empty.", schema: aBoolean}}, status: 204,
 			failures: failures(service.Error{Code: service.EConflict, Message: "directory not empty"}),
 		}},
 		{get, "/v1/sandboxes/:id/fs/stat", tenant, (*API).statFile, operation{
@@ -155,17 +159,19 @@ func fileRoutes() []route {
 }
 
 func logRoutes() []route {
-	follow := parameter{name: "follow", description: "Stream what is there and what comes.", schema: map[string]any{"enum": []string{"true", "false", "1", "0"}}}
+	follow := parameter{name: "follow", description: "Stream what is there and what comes.", schema: aFlag}
 	return []route{
 		{get, "/v1/sandboxes/:id/logs", tenant, (*API).showLogs, operation{
 			id: "logs", tag: "Logs and events", summary: "Read what the template's start command and the console wrote",
 			detail: "Text, or with `follow` server-sent events named `stdout`, `stderr` or `console` with a LogLine.",
 			query: []parameter{
 				{name: "stream", description: "Which; both unless given.", schema: map[string]any{"enum": []string{"stdout", "stderr", "both", "console"}}},
-				{name: "tail", description: "At most so many lines of those that are there.", schema: anInteger(1, maxLogTail)},
+				{name: "tail", description: "At most so many lines of those that are there.", schema: anInteger(1, math.MaxInt32)},
 				follow,
 			},
-			status: 200, answerType: "text/plain", acceptType: typeEvents,
+			status: 200, answerType: "text/plain", acceptType: typeEvents, events: map[string]any{
+				"stdout": api.LogLine{}, "stderr": api.LogLine{}, "console": api.LogLine{}, "error": api.ErrorBody{},
+			},
 			failures: needsRunning(refusals(service.EInvalid, "invalid stream", "invalid tail", "invalid follow")...),
 		}},
 		{get, "/v1/sandboxes/:id/events", tenant, (*API).showEvents, operation{
@@ -173,11 +179,12 @@ func logRoutes() []route {
 			detail: "With `follow`, server-sent events named `ev`, each with an Event, its `id` the event's `ts`: pass it as `since`, " +
 				"or as Last-Event-ID, to go on from there without a gap or a double.",
 			query: []parameter{
-				{name: "tail", description: "The last so many; of those after since where it is given. 100 unless either is given.", schema: anInteger(0, service.MaxEventTail)},
+				{name: "tail", description: "The last so many, of 512 at most; of those after since where it is given. 100 unless either is given.", schema: anInteger(0, math.MaxInt32)},
 				{name: "since", description: "Only what came after this time.", schema: map[string]any{"type": "string", "format": "date-time"}},
 				follow,
 			},
 			status: 200, answer: []api.Event{exampleEvent}, acceptType: typeEvents,
+			events: map[string]any{"ev": api.Event{}, "error": api.ErrorBody{}},
 			failures: append(refusals(service.EInvalid, "invalid tail", "invalid since", "invalid follow"),
 				service.Error{Code: service.EBadGateway, Message: "agent unreachable"}),
 		}},

@@ -85,6 +85,7 @@ func templateRoutes() []route {
 			detail: "Server-sent events: `log` with a BuildLog for each line, then one `end` with a BuildEnd, or `error` with an Error when " +
 				"the stream breaks off. To a request that accepts `text/plain` and no events: the lines there are, as text.",
 			status: 200, answerType: typeEvents, acceptType: "text/plain",
+			events:   map[string]any{"log": api.BuildLog{}, "end": api.BuildEnd{}, "error": api.ErrorBody{}},
 			failures: []service.Error{{Code: service.EBadGateway, Message: "agent unreachable"}},
 		}},
 	}

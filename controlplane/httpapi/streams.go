@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"time"
 
@@ -71,12 +72,12 @@ func (a *API) showLogs(c *gin.Context) error {
 	default:
 		return invalid("invalid stream", "stream is stdout, stderr, both or console")
 	}
-	tail, err := integerOf(q, "tail", 1, maxLogTail)
+	tail, err := integerOf(q, "tail", 1, math.MaxInt32)
 	if err != nil {
 		return err
 	}
 	if tail != nil {
-		in.Tail = *tail
+		in.Tail = min(*tail, maxLogTail)
 	}
 	following, err := booleanOf(q, "follow")
 	if err != nil {
@@ -138,15 +139,18 @@ func (a *API) showEvents(c *gin.Context) error {
 		return err
 	}
 	var in service.EventQuery
-	if in.Tail, err = integerOf(q, "tail", 0, service.MaxEventTail); err != nil {
+	if in.Tail, err = integerOf(q, "tail", 0, math.MaxInt32); err != nil {
 		return err
 	}
-	since := q.Get("since")
+	if in.Tail != nil {
+		*in.Tail = min(*in.Tail, service.MaxEventTail) // no more is kept
+	}
+	since, given := q.Get("since"), q.Has("since")
 	// A browser that connects again says itself how far it has come.
 	if last := c.GetHeader("Last-Event-ID"); last != "" {
-		since = last
+		since, given = last, true
 	}
-	if since != "" {
+	if given {
 		if in.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
 			return invalid("invalid since", "want an RFC 3339 time, as an event's ts")
 		}

@@ -479,9 +479,10 @@ func TestQueriesOfLogsAndEvents(t *testing.T) {
 	}
 	base := "/v1/sandboxes/" + testID
 	for target, want := range map[string]string{
-		"/logs": "both 0\n", "/logs?stream=console&tail=7": "console 7\n", "/logs?follow=0": "both 0\n", "/logs?follow=false&tail=100000": "both 100000\n",
+		"/logs": "both 0\n", "/logs?stream=console&tail=7": "console 7\n", "/logs?follow=0": "both 0\n", "/logs?tail=2147483647": "both 100000\n", "/logs?follow=false&tail=100000": "both 100000\n",
 		"/events?tail=0":                            `"message":"0"`,
 		"/events?tail=512":                          `"message":"512"`,
+		"/events?tail=2147483647":                   `"message":"512"`,
 		"/events?since=2026-11-20T13:05:09.412Z":    `"ts":"2026-11-20T13:05:09.412Z"`,
 		"/events?since=2026-11-20T14:05:09%2B01:00": `"ts":"2026-11-20T13:05:09.000Z"`,
 		"/events": `"metadata":{}`,
@@ -492,8 +493,8 @@ func TestQueriesOfLogsAndEvents(t *testing.T) {
 	}
 	for target, message := range map[string]string{
 		"/logs?stream=all": "invalid stream", "/logs?stream=": "invalid stream", "/logs?tail=0": "invalid tail", "/logs?tail=-1": "invalid tail",
-		"/logs?tail=100001": "invalid tail", "/logs?follow=yes": "invalid follow", "/logs?follow=": "invalid follow", "/events?follow": "invalid follow", "/logs?tail=1&tail=2": "invalid tail", "/logs?%zz": "invalid query",
-		"/events?tail=513": "invalid tail", "/events?tail=x": "invalid tail", "/events?since=yesterday": "invalid since",
+		"/logs?tail=2147483648": "invalid tail", "/logs?follow=yes": "invalid follow", "/logs?follow=": "invalid follow", "/events?follow": "invalid follow", "/logs?tail=1&tail=2": "invalid tail", "/logs?%zz": "invalid query",
+		"/events?tail=2147483648": "invalid tail", "/events?tail=-1": "invalid tail", "/events?since=": "invalid since", "/events?tail=x": "invalid tail", "/events?since=yesterday": "invalid since",
 		"/events?since=1700000000": "invalid since", "/events?follow=2": "invalid follow", "/events?since=a&since=b": "invalid since",
 	} {
 		if w := r.call(http.MethodGet, base+target, "tenant", ""); w.Code != 400 || errorOf(t, w).Error != message {

@@ -84,13 +84,13 @@ export interface BuildTemplate {
   /** a template, or an OCI image reference */
   from: string;
   name: string;
-  cpu?: number | null;
-  disk_mb?: number | null;
+  cpu?: number;
+  disk_mb?: number;
   /** of run, start and every exec */
   env?: Record<string, string>;
   /** absolute path to content, before run */
   files?: Record<string, string>;
-  memory_mb?: number | null;
+  memory_mb?: number;
   /** what must hold before the guest is stored */
   ready?: TemplateCheck;
   /** shell commands, in the guest, one after the other */
@@ -102,7 +102,7 @@ export interface BuildTemplate {
 /** CreateJoinToken is the body of POST /v1/admin/join-tokens. */
 export interface CreateJoinToken {
   /** default one hour, at most 24 hours */
-  ttl_seconds?: number | null;
+  ttl_seconds?: number;
 }
 
 /** CreatePreviewToken is the body of POST /v1/sandboxes/{id}/preview-tokens. */
@@ -133,7 +133,8 @@ export interface CreateSandbox {
   /** default public */
   preview?: PreviewMode;
   /** default: it lives until it is deleted */
-  ttl_seconds?: number | null;
+  ttl_seconds?: number;
+  /** at most 8 */
   volumes?: VolumeMount[];
 }
 
@@ -152,7 +153,7 @@ export interface CreateToken {
 export interface CreateVolume {
   name: string;
   /** default 256, at most 65536 */
-  size_mb?: number | null;
+  size_mb?: number;
 }
 
 /** Directory is what a directory holds, sorted by name. */
@@ -198,7 +199,7 @@ export interface Exec {
   /** instead of stdin, for any bytes (base64) */
   stdin_base64?: string;
   /** default 60, at most 3600 */
-  timeout_seconds?: number | null;
+  timeout_seconds?: number;
   /** name or uid[:gid]; default root */
   user?: string;
 }
@@ -252,7 +253,7 @@ export type FileType = "file" | "dir" | "symlink" | "other";
 /** Fork is the body of POST /v1/sandboxes/{id}/fork. */
 export interface Fork {
   /** 1 to 16, default 1; warm allows 1 alone */
-  count?: number | null;
+  count?: number;
   /** default cold */
   mode?: ForkMode;
 }
@@ -263,7 +264,7 @@ export type ForkMode = "cold" | "warm";
 /** ForkTree is the body of POST /v1/sandboxes/{id}/fork-tree. */
 export interface ForkTree {
   /** 1 to 16, default 2 */
-  count?: number | null;
+  count?: number;
   /** of every child, with the fork's own keys */
   metadata?: Record<string, unknown>;
 }
@@ -359,7 +360,7 @@ export interface Owner {
  * PatchLifecycle is the body of PATCH /v1/sandboxes/{id}/lifecycle. What is absent stays as it is.
  */
 export interface PatchLifecycle {
-  persistent?: boolean | null;
+  persistent?: boolean;
   /** counted from now; null: no end */
   ttl_seconds?: number | null;
 }
@@ -398,8 +399,9 @@ export type PreviewMode = "public" | "token";
 
 /** Promote is the body of POST /v1/sandboxes/{id}/promote, on the chosen child. */
 export interface Promote {
-  cleanup_siblings: boolean;
   tree_id: string;
+  /** delete the other children of the tree */
+  cleanup_siblings?: boolean;
 }
 
 /** Promoted is the chosen child, and the siblings that were deleted. */
@@ -559,8 +561,8 @@ export interface TemplateCheck {
   /** exits 0 */
   cmd?: string;
   /** accepts a TCP connection */
-  port?: number | null;
-  timeout_seconds?: number | null;
+  port?: number;
+  timeout_seconds?: number;
 }
 
 /** TemplateStatus is where a template or a build of it stands. */

@@ -279,6 +279,7 @@ class CreateSandbox:
     ttl_seconds: int | None = None
     """default: it lives until it is deleted"""
     volumes: list[VolumeMount] | None = None
+    """at most 8"""
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -734,13 +735,13 @@ class PatchLifecycle:
     is.
     """
 
-    persistent: bool | Unset | None = UNSET
+    persistent: bool | None = None
     ttl_seconds: int | Unset | None = UNSET
     """counted from now; null: no end"""
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        if not isinstance(self.persistent, Unset):
+        if self.persistent is not None:
             out["persistent"] = self.persistent
         if not isinstance(self.ttl_seconds, Unset):
             out["ttl_seconds"] = self.ttl_seconds
@@ -799,13 +800,15 @@ class PreviewAccess:
 class Promote:
     """Promote is the body of POST /v1/sandboxes/{id}/promote, on the chosen child."""
 
-    cleanup_siblings: bool
     tree_id: str
+    cleanup_siblings: bool | None = None
+    """delete the other children of the tree"""
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        out["cleanup_siblings"] = self.cleanup_siblings
         out["tree_id"] = self.tree_id
+        if self.cleanup_siblings is not None:
+            out["cleanup_siblings"] = self.cleanup_siblings
         return out
 
 

@@ -182,7 +182,7 @@ class Sandbox:
         self, *, ttl_seconds: int | Unset | None = UNSET, persistent: bool | None = None
     ) -> models.Lifecycle:
         """Changes that. ttl_seconds counts from now, and None takes its end away."""
-        body = models.PatchLifecycle(ttl_seconds=ttl_seconds, persistent=UNSET if persistent is None else persistent)
+        body = models.PatchLifecycle(ttl_seconds=ttl_seconds, persistent=persistent)
         return self._transport.call(op.patch_lifecycle(self.id, body))
 
     # Copies.
