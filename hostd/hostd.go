@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/hostd/events"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/lease"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/hostd/reconcile"
 	"github.com/berth-cloud/berth/hostd/server"
@@ -51,15 +52,18 @@ type Daemon struct {
 	registry  *prometheus.Registry
 	server    *server.Server
 	beat      *beat.Beat
+	lease     *lease.Lease
 
-	bootID    string
-	startedAt time.Time
+	bootID      string
+	machineBoot string // which run of the machine this is
+	startedAt   time.Time
 
 	replies chan hostapi.HeartbeatReply // capacity 1: the last one that was not taken in yet
 	peers   []string                    // as last written to the PKI directory
 
 	mu       sync.Mutex
 	draining bool
+	replicas []string // who may call, as the leader said last; none: every replica
 }
 
 // New checks what the host needs and puts the parts together. It starts
@@ -104,7 +108,10 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if d.ledger, err = ledger.Open(cfg.paths().Ledger(), cfg.AgentID); err != nil {
 		return nil, err
 	}
-	if d.events, err = openEvents(cfg, d.registry, log); err != nil {
+	if d.machineBoot, err = machineBoot(); err != nil {
+		return nil, err
+	}
+	if d.events, err = openEvents(cfg, d.machineBoot, d.registry, log); err != nil {
 		return nil, err
 	}
 	if d.fabric, err = newFabric(ctx, cfg, d.peers, log); err != nil {
@@ -163,9 +170,13 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 		GID: d.cfg.BaseUID,
 	}, deps)
 	d.registry.MustRegister(d.boxes.Collect())
+	d.lease = lease.New(lease.Config{
+		File: filepath.Join(d.cfg.paths().Run, "lease.json"), BootID: d.machineBoot, Log: d.log,
+		Fence: func(ctx context.Context) { d.boxes.Fence(ctx, "its host was without the control plane for a lease") },
+	})
 	config := server.Config{
 		Boxes: d.boxes, Guests: d.boxes, Captures: d.boxes, Volumes: d.volumes, Builds: d.builds, Events: d.events,
-		Info: d.picture, ObserveTerm: d.ledger.ObserveTerm,
+		Info: d.picture, ObserveTerm: d.ledger.ObserveTerm, Member: d.isMember,
 		Metrics: promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}), Log: d.log,
 		Certificate: d.creds.cert, CA: d.creds.ca,
 	}
@@ -177,7 +188,7 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	toReplicas := hostapi.PeerTLS(d.creds.cert, d.creds.ca, hostapi.IsReplica)
 	d.beat = beat.New(beat.Config{
 		Picture: d.picture, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
-		TLS: toReplicas, OnReply: d.noteReply, Log: d.log,
+		TLS: toReplicas, Clock: d.lease.Now, OnReply: d.noteReply, Log: d.log,
 	})
 	d.delivery = events.NewDelivery(events.DeliveryConfig{Recorder: d.events, Peers: d.peers, TLS: toReplicas, Log: d.log})
 }
@@ -207,6 +218,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	stop.background(d.beat.Run)
 	stop.background(d.takeReplies)
 	stop.background(d.delivery.Run)
+	stop.background(d.lease.Run)
 	// 4. Templates are looked through, so that the first create need not.
 	d.templates.Scan()
 	// 5. The ledger and the kernel are brought together; then Put is served.

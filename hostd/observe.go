@@ -19,14 +19,19 @@ func newRegistry() *prometheus.Registry {
 	return r
 }
 
-// openEvents opens what records what happens to sandboxes.
-func openEvents(cfg Config, registry prometheus.Registerer, log *slog.Logger) (*events.Recorder, error) {
+// machineBoot says which run of the machine this is.
+func machineBoot() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return nil, fmt.Errorf("which run of the machine this is: %w", err)
+		return "", fmt.Errorf("which run of the machine this is: %w", err)
 	}
+	return strings.TrimSpace(string(boot)), nil
+}
+
+// openEvents opens what records what happens to sandboxes.
+func openEvents(cfg Config, boot string, registry prometheus.Registerer, log *slog.Logger) (*events.Recorder, error) {
 	return events.Open(events.Config{
-		Dir: filepath.Join(cfg.DataDir, "events"), AgentID: cfg.AgentID, BootID: strings.TrimSpace(string(boot)),
+		Dir: filepath.Join(cfg.DataDir, "events"), AgentID: cfg.AgentID, BootID: boot,
 		Metrics: events.NewMetrics(registry), Log: log,
 	})
 }

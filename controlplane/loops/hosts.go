@@ -15,14 +15,19 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// errHostLost is the error of a sandbox whose host was lost.
-const errHostLost = "its host was lost"
+// errHostLost is the error of a sandbox whose host is lost, errRemoved of one
+// whose host was removed.
+const (
+	errHostLost = "its host is unreachable"
+	errRemoved  = "its host was removed"
+)
 
 // errBoxGone is the error of a sandbox whose host has no box of it.
 const errBoxGone = "its virtual machine is gone from the host"
 
-// lostHosts concludes which hosts are lost, and fails what ran on them.
-// A sandbox that is starting or being deleted has a flow that sees to it.
+// lostHosts concludes which hosts are lost, and fails what ran on them, until
+// they return with it. A sandbox that is starting or being deleted has a flow
+// that sees to it.
 func (l *Loops) lostHosts(ctx context.Context) {
 	view := l.cfg.Store.View()
 	for _, id := range l.cfg.Hosts.Overdue(raftstore.All(view, record.Agents)) {
@@ -47,7 +52,7 @@ func (l *Loops) lostHosts(ctx context.Context) {
 		l.update(ctx, "lost hosts", func(tx *raftstore.Tx) error {
 			for _, id := range part {
 				if s, ok := raftstore.Get(tx, record.Sandboxes, id); ok && onLostHost(tx, s) {
-					fail(tx, s, errHostLost)
+					unreachable(tx, s)
 				}
 			}
 			return nil
@@ -65,10 +70,20 @@ func onLostHost(r raftstore.Reader, s *record.Sandbox) bool {
 
 // fail concludes that a sandbox has failed. No host said so, and whatever one
 // says later is later.
-func fail(tx *raftstore.Tx, s *record.Sandbox, why string) {
+func fail(tx *raftstore.Tx, s *record.Sandbox, why string, unreachable bool) {
 	c := s.Clone()
-	c.Status, c.Error, c.HostSeq = record.SandboxFailed, why, 0
+	c.Status, c.Error, c.HostSeq, c.Unreachable = record.SandboxFailed, why, 0, unreachable
 	raftstore.Put(tx, record.Sandboxes, c)
+}
+
+// unreachable concludes that a sandbox has failed with its host. An exclusive
+// one is given up with that: its host has ended it, or will not be believed.
+func unreachable(tx *raftstore.Tx, s *record.Sandbox) {
+	why := errHostLost
+	if _, known := raftstore.Get(tx, record.Agents, s.AgentID); !known {
+		why = errRemoved
+	}
+	fail(tx, s, why, !s.Exclusive)
 }
 
 // orphan is a box that no row accounts for.
@@ -171,13 +186,13 @@ func (l *Loops) follow(ctx context.Context, news []hostapi.BoxState) {
 }
 
 // accounts reports whether a row wants a box where it is. A failed sandbox's
-// box that still lives is one that was given up with its host; nobody may use
-// it any more, so it must not run on. A persistent one is taken up again.
+// box that still lives is one that was given up; nobody may use it any more, so
+// it must not run on. One that was only unreachable is taken up again.
 func accounts(s *record.Sandbox, known bool, agentID string, b hostapi.BoxState) bool {
 	switch {
 	case !known, s.AgentID != agentID, b.Generation < s.Generation:
 		return false
-	case s.Status == record.SandboxFailed && !s.Persistent:
+	case s.Status == record.SandboxFailed && !moves.Returns(s):
 		return b.Status == hostapi.StatusFailed || b.Status == hostapi.StatusDeleting
 	}
 	return true
@@ -191,7 +206,7 @@ func (l *Loops) missing(ctx context.Context, view *raftstore.Snapshot, agentID s
 		reported[b.ID] = true
 	}
 	for _, s := range raftstore.Find(view, record.Sandboxes, "agent", agentID) {
-		if reported[s.ID] || s.Status == record.SandboxStarting || !s.Status.CanBecome(record.SandboxFailed) {
+		if reported[s.ID] || !mayFail(s) {
 			continue
 		}
 		client, err := l.cfg.Hosts.Client(agentID)
@@ -210,14 +225,23 @@ func (l *Loops) missing(ctx context.Context, view *raftstore.Snapshot, agentID s
 	}
 }
 
-func (l *Loops) failBox(ctx context.Context, seen *record.Sandbox, why string) {
-	if !seen.Status.CanBecome(record.SandboxFailed) || seen.Status == record.SandboxStarting {
-		return
+// mayFail reports whether a host's word that it has no box of a sandbox is news.
+// One that is starting has a flow that sees to it.
+func mayFail(s *record.Sandbox) bool {
+	switch s.Status {
+	case record.SandboxStarting:
+		return false
+	case record.SandboxFailed:
+		return s.Unreachable
 	}
+	return s.Status.CanBecome(record.SandboxFailed)
+}
+
+func (l *Loops) failBox(ctx context.Context, seen *record.Sandbox, why string) {
 	ok := l.update(ctx, "inventory", func(tx *raftstore.Tx) error {
 		s, ok := raftstore.Get(tx, record.Sandboxes, seen.ID)
-		if ok && s.Generation == seen.Generation && s.AgentID == seen.AgentID && s.Status.CanBecome(record.SandboxFailed) {
-			fail(tx, s, why)
+		if ok && s.Generation == seen.Generation && s.AgentID == seen.AgentID && mayFail(s) {
+			fail(tx, s, why, false)
 		}
 		return nil
 	})

@@ -10,8 +10,8 @@ import (
 
 // Follows reports whether what a host says of its box changes the row. A
 // sandbox that is starting or being deleted has a flow that sees to it. What
-// failed stays failed, but for a persistent sandbox whose host was given up and
-// has come back with it.
+// failed stays failed, but for a persistent sandbox, and for one that was
+// unreachable and whose host has come back with it.
 func Follows(s *record.Sandbox, b hostapi.BoxState) bool {
 	if s.Generation != b.Generation {
 		return false
@@ -29,10 +29,14 @@ func Follows(s *record.Sandbox, b hostapi.BoxState) bool {
 	case record.SandboxRunning, record.SandboxPaused, record.SandboxHibernated:
 		return true
 	case record.SandboxFailed:
-		return s.Persistent && b.Status != hostapi.StatusFailed
+		return Returns(s) && (s.Unreachable || b.Status != hostapi.StatusFailed)
 	}
 	return false
 }
+
+// Returns reports whether a sandbox that failed is taken up again where its host
+// has its box still.
+func Returns(s *record.Sandbox) bool { return !s.Exclusive && (s.Persistent || s.Unreachable) }
 
 // Follow puts what a host says into the row where it is news, and returns the
 // row as it is then.
@@ -41,11 +45,14 @@ func Follow(tx *raftstore.Tx, s *record.Sandbox, b hostapi.BoxState) *record.San
 		return s
 	}
 	c := s.Clone()
-	c.Status, c.HostSeq, c.Error = record.SandboxStatus(b.Status), max(s.HostSeq, b.Seq), ""
+	c.Status, c.HostSeq, c.Error, c.Unreachable = record.SandboxStatus(b.Status), max(s.HostSeq, b.Seq), "", false
 	if b.Status == hostapi.StatusFailed {
 		c.Error = Why(b)
 	}
-	Expire(c, tx.Now(), s.Status)
+	// Nobody woke what was unreachable: its end stays what it was.
+	if !s.Unreachable || c.Status == record.SandboxHibernated || c.ExpiresAt.IsZero() {
+		Expire(c, tx.Now(), s.Status)
+	}
 	raftstore.Put(tx, record.Sandboxes, c)
 	return c
 }

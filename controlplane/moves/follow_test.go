@@ -23,6 +23,9 @@ func TestWhatARowFollows(t *testing.T) {
 		"one that a flow makes":            {record.Sandbox{Status: record.SandboxStarting}, hostapi.BoxState{Status: hostapi.StatusRunning, Seq: 9}, false},
 		"one that a flow takes apart":      {record.Sandbox{Status: record.SandboxDeleting}, hostapi.BoxState{Status: hostapi.StatusFailed, Seq: 9}, false},
 		"one that has failed":              {record.Sandbox{Status: record.SandboxFailed}, hostapi.BoxState{Status: hostapi.StatusRunning, Seq: 9}, false},
+		"one that was unreachable":         {record.Sandbox{Status: record.SandboxFailed, Unreachable: true}, hostapi.BoxState{Status: hostapi.StatusHibernated, Seq: 9}, true},
+		"one that died unreachable":        {record.Sandbox{Status: record.SandboxFailed, Unreachable: true}, hostapi.BoxState{Status: hostapi.StatusFailed, Seq: 9}, true},
+		"an exclusive one that comes back": {record.Sandbox{Status: record.SandboxFailed, Persistent: true, Exclusive: true}, hostapi.BoxState{Status: hostapi.StatusRunning, Seq: 9}, false},
 		"a persistent one that comes back": {record.Sandbox{Status: record.SandboxFailed, Persistent: true}, hostapi.BoxState{Status: hostapi.StatusRunning, Seq: 9}, true},
 		"a persistent one, once more":      {record.Sandbox{Status: record.SandboxFailed, Persistent: true}, hostapi.BoxState{Status: hostapi.StatusFailed, Seq: 9}, false},
 	} {

@@ -50,8 +50,11 @@ type Config struct {
 	// Interval is used until a reply says another.
 	Interval time.Duration
 	TLS      *tls.Config
-	// OnReply is told of every reply, before the next heartbeat.
-	OnReply func(hostapi.HeartbeatReply)
+	// Clock is when a heartbeat is sent, by whatever clock OnReply wants.
+	Clock func() time.Duration
+	// OnReply is told of every reply, before the next heartbeat, and when it was
+	// sent for. An error says that it is no leader who replied.
+	OnReply func(reply hostapi.HeartbeatReply, sent time.Duration) error
 	Log     *slog.Logger
 }
 
@@ -187,6 +190,10 @@ func (b *Beat) send(ctx context.Context, target string, body []byte) (leader str
 		return "", err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	var sent time.Duration
+	if b.cfg.Clock != nil {
+		sent = b.cfg.Clock()
+	}
 	resp, err := b.http.Do(req)
 	if err != nil {
 		return "", err
@@ -214,8 +221,7 @@ func (b *Beat) send(ctx context.Context, target string, body []byte) (leader str
 	if err := json.Unmarshal(raw, &reply); err != nil {
 		return "", fmt.Errorf("decode reply of %s: %w", target, err)
 	}
-	b.take(reply)
-	return target, nil
+	return target, b.take(reply, sent)
 }
 
 func refusal(raw []byte) string {
@@ -226,16 +232,21 @@ func refusal(raw []byte) string {
 	return "no reason given"
 }
 
-func (b *Beat) take(reply hostapi.HeartbeatReply) {
+// take believes a leader. What one says that was deposed is worth nothing, its
+// own peers included: the heartbeat counts as not taken.
+func (b *Beat) take(reply hostapi.HeartbeatReply, sent time.Duration) error {
+	if b.cfg.OnReply != nil {
+		if err := b.cfg.OnReply(reply, sent); err != nil {
+			return err
+		}
+	}
 	if reply.IntervalSeconds > 0 {
 		b.interval = max(time.Duration(reply.IntervalSeconds*float64(time.Second)), 100*time.Millisecond)
 	}
 	if len(reply.Peers) > 0 {
 		b.peers = slices.Clone(reply.Peers)
 	}
-	if b.cfg.OnReply != nil {
-		b.cfg.OnReply(reply)
-	}
+	return nil
 }
 
 func (b *Beat) lose(err error) {

@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,6 +80,7 @@ func newReplica(t *testing.T, ca *testca.CA, commonName string) *replica {
 }
 
 type session struct {
+	term    atomic.Uint64 // the highest heard
 	changed chan struct{}
 	replies chan hostapi.HeartbeatReply
 	stop    func()
@@ -90,9 +92,16 @@ func run(t *testing.T, ca *testca.CA, peers ...string) *session {
 	b := New(Config{
 		Picture: func() hostapi.Heartbeat { return hostapi.Heartbeat{AgentID: "h1"} },
 		Changed: s.changed, Peers: peers, Interval: time.Hour,
-		TLS:     hostapi.PeerTLS(ca.Issue(t, "host:h1"), ca.Pool, hostapi.IsReplica),
-		OnReply: func(r hostapi.HeartbeatReply) { s.replies <- r },
-		Log:     slog.New(slog.DiscardHandler),
+		TLS: hostapi.PeerTLS(ca.Issue(t, "host:h1"), ca.Pool, hostapi.IsReplica),
+		OnReply: func(r hostapi.HeartbeatReply, _ time.Duration) error {
+			if r.Term < s.term.Load() {
+				return errors.New("stale term")
+			}
+			s.term.Store(r.Term)
+			s.replies <- r
+			return nil
+		},
+		Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -213,6 +222,21 @@ func TestAHostWithoutALeaderKeepsTrying(t *testing.T) {
 	r2.mu.Unlock()
 	r1.set(r1.addr)
 	receive(t, r1.got)
+}
+
+// A replica that was deposed and does not know it takes heartbeats still. The
+// host looks for another as soon as it has heard of a higher term.
+func TestADeposedLeaderIsLeftForAnother(t *testing.T) {
+	ca := testca.New(t)
+	old, now := newReplica(t, ca, "replica:r1"), newReplica(t, ca, "replica:r2")
+	now.reply.Term = 4
+	old.reply.Peers = []string{old.addr}
+	s := run(t, ca, old.addr, now.addr)
+	s.term.Store(4) // by a call of its successor's
+	if reply := receive(t, s.replies); reply.Term != 4 {
+		t.Errorf("the reply of term %d was believed", reply.Term)
+	}
+	receive(t, now.got)
 }
 
 func TestPeersAreLearnt(t *testing.T) {

@@ -310,6 +310,7 @@ type box struct {
 	clock     func()  // ends the setting of the guest's clock that was begun last
 	remains   VMM     // of a hibernated box: it could not be killed yet
 	reserved  int     // MB held in Host.reservedMB for it
+	fenced    string  // why its VMM was ended here, if it was
 	leaving   leave   // why it is being taken apart; leaveNot while it is not
 	retry     bool    // taking it apart failed; the sweep tries again
 }

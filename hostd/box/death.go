@@ -39,6 +39,9 @@ func (h *Host) died(b *box, p VMM) {
 		r.Enter(ledger.Failed)
 		r.FailedAt = h.now().UTC()
 		r.Error = endText(p)
+		if b.fenced != "" {
+			r.Error = b.fenced
+		}
 		if known {
 			r.ExitCode = &code
 			if signal != 0 {

@@ -101,7 +101,7 @@ func (h *Host) enlist(id string, spec *hostapi.BoxSpec, src *source, clock *stop
 	rec := ledger.Record{
 		ID: id, Generation: spec.Generation, State: ledger.Creating, Seq: 1, WorkspaceID: spec.WorkspaceID,
 		Template: tpl.Name, BuildID: tpl.BuildID, Boot: ledger.Boot(spec.Boot), Hostname: spec.Hostname, MachineID: machineID, HostKey: hostKey, Env: spec.Env,
-		Persistent: spec.Persistent, Volumes: asVolumes(spec.Volumes),
+		Persistent: spec.Persistent, Exclusive: spec.Exclusive, Volumes: asVolumes(spec.Volumes),
 		CPU: tpl.CPU, MemoryMB: tpl.MemoryMB, ReservedMB: tpl.MemoryMB + h.cfg.OverheadMB, DiskMB: tpl.DiskMB,
 		Slot: ledger.NoSlot, CreatedAt: h.now().UTC(),
 	}

@@ -214,10 +214,19 @@ func (h *Host) backToSleep(b *box, rec ledger.Record) error {
 }
 
 // fail ends a box's VMM and marks it failed: its VM is not what it should be.
+// Nobody is told that it has failed before it has ended.
 func (h *Host) fail(b *box, p VMM, why string) error {
 	b.mu.Lock()
 	b.vmm = nil
+	if b.fenced != "" {
+		why = b.fenced
+	}
 	b.mu.Unlock()
+	if p != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+		defer cancel()
+		h.shed(ctx, b, p)
+	}
 	err := h.commit(b, func(r *ledger.Record) bool {
 		r.Enter(ledger.Failed)
 		r.FailedAt = h.now().UTC()
@@ -225,9 +234,6 @@ func (h *Host) fail(b *box, p VMM, why string) error {
 		return true
 	})
 	if p != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
-		defer cancel()
-		h.shed(ctx, b, p)
 		h.tellDeath(b, p)
 	}
 	h.notify()

@@ -34,6 +34,7 @@ const maxResponseBytes = 32 << 20
 
 // Call says on whose behalf a request is made.
 type Call struct {
+	Cluster   string // whose term it is; see HeaderCluster
 	Term      uint64 // the caller's Raft term; 0 sends none, which only reads and execs may
 	RequestID string
 }
@@ -251,6 +252,9 @@ func (r *request) build(ctx context.Context, base string, call Call) (*http.Requ
 	}
 	if call.Term > 0 {
 		req.Header.Set(HeaderTerm, strconv.FormatUint(call.Term, 10))
+		if call.Cluster != "" {
+			req.Header.Set(HeaderCluster, call.Cluster)
+		}
 	}
 	return req, nil
 }

@@ -110,10 +110,14 @@ func (b *Box) State() BoxState {
 
 // HeartbeatReply tells the host how it stands.
 type HeartbeatReply struct {
+	Cluster         string   `json:"cluster,omitempty"` // see HeaderCluster
 	Term            uint64   `json:"term"`
 	IntervalSeconds float64  `json:"interval_seconds"`
 	LeaseSeconds    float64  `json:"lease_seconds"` // the host is lost when this long unheard
 	Peers           []string `json:"peers"`
+	// Replicas are the ids of the members: no other replica may call the host.
+	// Empty: a leader that does not tell.
+	Replicas []string `json:"replicas,omitempty"`
 }
 
 // NotLeader says where the leader's peer port is; empty while there is none.

@@ -38,10 +38,18 @@ const (
 	UpgradeTCP    = "berth-tcp/1"    // the bytes of one TCP connection to the guest, both ways
 )
 
-// HeaderTerm carries the caller's Raft term. A host remembers the highest it
-// has seen, on disk, and refuses a lower one with 409 and CodeStaleTerm: a
-// deposed leader can do no harm.
-const HeaderTerm = "Berth-Term"
+// HeaderTerm carries the caller's Raft term, HeaderCluster the name of the cluster
+// whose term it is. A host remembers the highest it has seen, on disk, and
+// refuses a lower one with 409 and CodeStaleTerm: a deposed leader can do no harm.
+// Terms of two clusters do not compare. A cluster restored from a backup has a
+// name of its own; who has heard it refuses the one that it was.
+const (
+	HeaderTerm    = "Berth-Term"
+	HeaderCluster = "Berth-Cluster"
+)
+
+// MaxCluster is how long a cluster's name may be, in bytes.
+const MaxCluster = 64
 
 // QueryGeneration of a DELETE names the generation to bury, so that a PUT of it
 // that is still on its way makes no box. Without it, whatever is there goes.
@@ -132,8 +140,11 @@ type BoxSpec struct {
 	Env         map[string]string `json:"env,omitempty"`  // of every later exec
 	Hostname    string            `json:"hostname,omitempty"`
 	// Persistent boxes are booted from their disk when the host was rebooted.
-	Persistent bool           `json:"persistent,omitempty"`
-	Volumes    []VolumeAttach `json:"volumes,omitempty"`
+	Persistent bool `json:"persistent,omitempty"`
+	// Exclusive boxes are ended by their host when it has been without a leader
+	// for its lease: another may be started in their place.
+	Exclusive bool           `json:"exclusive,omitempty"`
+	Volumes   []VolumeAttach `json:"volumes,omitempty"`
 
 	// At most one of these. Template is then the source's.
 	Capture  string `json:"capture,omitempty"`   // id of the capture to start from; with BootCold only its disk is used

@@ -22,8 +22,10 @@ import (
 // able to read it, and because a database that maps its file into memory
 // brings the daemon down on a damaged page instead of returning an error.
 //
-// Version 2 adds entries of several records that change at once.
-const Format = 2
+// Version 2 adds entries of several records that change at once. Version 3 adds
+// the cluster that a term is of, and exclusive records: who does not know them
+// would obey the leaders of a cluster that is over.
+const Format = 3
 
 const (
 	rewriteAt = 1 << 20 // bytes: a longer journal is rewritten to its state
@@ -48,6 +50,7 @@ type entry struct {
 	Bury      string     `json:"bury,omitempty"`
 	Tombstone *Tombstone `json:"tombstone,omitempty"`
 	Term      uint64     `json:"term,omitempty"`
+	Cluster   string     `json:"cluster,omitempty"` // that Term is of
 }
 
 type journal struct {

@@ -56,7 +56,9 @@ type Ledger struct {
 
 // state is everything that the journal's entries add up to.
 type state struct {
-	term       uint64
+	cluster    string   // whose leaders are obeyed; the first ones had no name
+	term       uint64   // the highest seen of it; 0: none yet
+	former     []string // clusters that were obeyed before it
 	boxes      map[string]Record
 	tombstones map[string]Tombstone
 }
@@ -166,27 +168,42 @@ func (l *Ledger) Prune(t time.Time) (int, error) {
 	return c.pruned, nil
 }
 
-// Term returns the highest term seen.
-func (l *Ledger) Term() uint64 {
+// Term returns the cluster whose leaders are obeyed and its highest term seen.
+func (l *Ledger) Term() (cluster string, term uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state.term
+	return l.state.cluster, l.state.term
 }
 
-// ObserveTerm refuses a term lower than one seen before with ErrStaleTerm, and
-// has a higher one on disk before it returns.
-func (l *Ledger) ObserveTerm(term uint64) error {
-	seen := l.Term()
-	if term > seen {
-		if err := l.write(entry{Term: term}); err != nil {
-			return fmt.Errorf("write term to the ledger: %w", err)
-		}
-		seen = l.Term() // a higher one may have come before
+// ObserveTerm refuses with ErrStaleTerm a term that is lower than one seen
+// before of the same cluster, and every term of a cluster that another one has
+// followed. Terms of two clusters do not compare. A cluster never seen follows
+// the one there is: it is what was made of its backup. What is news is on disk
+// before ObserveTerm returns.
+func (l *Ledger) ObserveTerm(cluster string, term uint64) error {
+	news, err := l.CheckTerm(cluster, term)
+	if err != nil || !news {
+		return err
 	}
-	if term < seen {
-		return fmt.Errorf("%w: %d, and %d was seen", ErrStaleTerm, term, seen)
+	if err := l.write(entry{Term: term, Cluster: cluster}); err != nil {
+		return fmt.Errorf("write term to the ledger: %w", err)
 	}
-	return nil
+	_, err = l.CheckTerm(cluster, term) // others may have come before
+	return err
+}
+
+// CheckTerm is ObserveTerm without noting anything: news says that there is
+// something to note.
+func (l *Ledger) CheckTerm(cluster string, term uint64) (news bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case slices.Contains(l.state.former, cluster):
+		return false, fmt.Errorf("%w: of cluster %q, which %q has followed", ErrStaleTerm, cluster, l.state.cluster)
+	case cluster == l.state.cluster && term < l.state.term:
+		return false, fmt.Errorf("%w: %d, and %d was seen", ErrStaleTerm, term, l.state.term)
+	}
+	return cluster != l.state.cluster || term > l.state.term, nil
 }
 
 // write has e on disk, and shown, when it returns nil.
@@ -215,18 +232,35 @@ func (s *state) apply(e entry) error {
 		t.Generation = max(t.Generation, s.tombstones[e.Bury].Generation)
 		s.tombstones[e.Bury] = t
 	case e.Term > 0:
-		s.term = max(s.term, e.Term)
+		s.observe(e.Cluster, e.Term)
 	default:
 		return errors.New("entry of an unknown kind")
 	}
 	return nil
 }
 
+func (s *state) observe(cluster string, term uint64) {
+	switch {
+	case slices.Contains(s.former, cluster): // it was followed while this was on its way
+		return
+	case cluster == s.cluster:
+		s.term = max(s.term, term)
+		return
+	}
+	if s.term > 0 {
+		s.former = append(slices.Clone(s.former), s.cluster)
+	}
+	s.cluster, s.term = cluster, term
+}
+
 // entries is the shortest journal that adds up to the state.
 func (s *state) entries() []entry {
 	var out []entry
+	for _, c := range s.former {
+		out = append(out, entry{Term: 1, Cluster: c})
+	}
 	if s.term > 0 {
-		out = append(out, entry{Term: s.term})
+		out = append(out, entry{Term: s.term, Cluster: s.cluster})
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.tombstones)) {
 		t := s.tombstones[id]

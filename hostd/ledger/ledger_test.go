@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,7 @@ func ptr(i int) *int { return &i }
 
 // goldenPath is the file of the current format; older ones are never written
 // again.
-const goldenPath = "testdata/ledger-v2"
+const goldenPath = "testdata/ledger-v3"
 
 // goldenV1 is what testdata/ledger-v1 holds, for ever.
 var goldenV1 = []ledger.Record{
@@ -41,8 +42,8 @@ var goldenV1 = []ledger.Record{
 	},
 }
 
-// golden is what goldenPath holds.
-var golden = []ledger.Record{
+// goldenV2 is what testdata/ledger-v2 holds, for ever.
+var goldenV2 = []ledger.Record{
 	goldenV1[0],
 	goldenV1[1],
 	{
@@ -56,6 +57,12 @@ var golden = []ledger.Record{
 	},
 }
 
+// golden is what goldenPath holds.
+var golden = append(slices.Clone(goldenV2), ledger.Record{
+	ID: "gggggggggggggggggggggggggg", Generation: 1, State: ledger.Running, Seq: 2, WorkspaceID: "ws1", Template: "base", BuildID: "b1",
+	Boot: ledger.BootRestore, Slot: 4, CreatedAt: when(8), Exclusive: true,
+})
+
 func TestGoldenFileOfEveryFormatIsRead(t *testing.T) {
 	if *update {
 		_ = os.Remove(goldenPath)
@@ -67,11 +74,13 @@ func TestGoldenFileOfEveryFormatIsRead(t *testing.T) {
 		must(t, l.Bury("cccccccccccccccccccccccccc", 9, when(5)))
 		must(t, l.Put(ledger.Record{ID: "dddddddddddddddddddddddddd"}))
 		must(t, l.Forget("dddddddddddddddddddddddddd"))
-		must(t, l.ObserveTerm(17))
+		must(t, l.ObserveTerm("", 40))
+		must(t, l.ObserveTerm("one", 3))
+		must(t, l.ObserveTerm("two", 17))
 		must(t, l.Close())
 		must(t, os.Remove(goldenPath+".lock"))
 	}
-	for path, want := range map[string][]ledger.Record{"testdata/ledger-v1": goldenV1, goldenPath: golden} {
+	for path, want := range map[string][]ledger.Record{"testdata/ledger-v1": goldenV1, "testdata/ledger-v2": goldenV2, goldenPath: golden} {
 		raw, err := os.ReadFile(path)
 		must(t, err)
 		l := open(t, write(t, string(raw)))
@@ -81,8 +90,12 @@ func TestGoldenFileOfEveryFormatIsRead(t *testing.T) {
 		if got := l.Tombstone("cccccccccccccccccccccccccc"); got != 9 {
 			t.Errorf("%s: tombstone = %d, want 9", path, got)
 		}
-		if got := l.Term(); got != 17 {
-			t.Errorf("%s: term = %d, want 17", path, got)
+		wantCluster := ""
+		if path == goldenPath {
+			wantCluster = "two"
+		}
+		if cluster, got := l.Term(); got != 17 || cluster != wantCluster {
+			t.Errorf("%s: term = %d of %q, want 17 of %q", path, got, cluster, wantCluster)
 		}
 	}
 }
@@ -96,7 +109,7 @@ func TestWhatWasWrittenIsThereAfterReopening(t *testing.T) {
 	must(t, l.Forget(golden[1].ID))
 	must(t, l.Bury(golden[0].ID, 3, when(0)))
 	must(t, l.Bury(golden[0].ID, 2, when(9))) // a late, older delete does not lower it
-	must(t, l.ObserveTerm(4))
+	must(t, l.ObserveTerm("", 4))
 	must(t, l.Close())
 
 	l = open(t, path)
@@ -109,10 +122,37 @@ func TestWhatWasWrittenIsThereAfterReopening(t *testing.T) {
 	if got := l.Tombstone(golden[1].ID); got != 0 {
 		t.Errorf("a forgotten box has tombstone %d, want none", got)
 	}
-	if err := l.ObserveTerm(3); !errors.Is(err, ledger.ErrStaleTerm) {
+	if err := l.ObserveTerm("", 3); !errors.Is(err, ledger.ErrStaleTerm) {
 		t.Errorf("lower term: %v, want ErrStaleTerm", err)
 	}
-	must(t, l.ObserveTerm(4))
+	must(t, l.ObserveTerm("", 4))
+}
+
+// A cluster that was restored from a backup counts its terms anew. The one that
+// it follows is over, whatever its terms.
+func TestTermsAreOfACluster(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	l := open(t, path)
+	must(t, l.ObserveTerm("", 57)) // of the time before clusters had names
+	must(t, l.ObserveTerm("old", 9))
+	must(t, l.ObserveTerm("new", 2))
+	for range 2 { // also after reopening
+		for _, stale := range []struct {
+			cluster string
+			term    uint64
+		}{{"", 58}, {"old", 100}, {"new", 1}} {
+			if err := l.ObserveTerm(stale.cluster, stale.term); !errors.Is(err, ledger.ErrStaleTerm) {
+				t.Errorf("term %d of %q: %v, want ErrStaleTerm", stale.term, stale.cluster, err)
+			}
+		}
+		must(t, l.ObserveTerm("new", 2))
+		must(t, l.Close())
+		l = open(t, path)
+	}
+	must(t, l.ObserveTerm("newer", 1))
+	if err := l.ObserveTerm("new", 3); !errors.Is(err, ledger.ErrStaleTerm) {
+		t.Errorf("a cluster that was followed: %v", err)
+	}
 }
 
 func TestPruneDropsOnlyOldTombstones(t *testing.T) {
@@ -156,7 +196,7 @@ func TestOpenRefuses(t *testing.T) {
 		"a header cut short":           {write(t, string(golden[:12])), "h1", ledger.ErrCorrupt},
 		"zeros":                        {write(t, strings.Repeat("\x00", 4096)), "h1", ledger.ErrCorrupt},
 		"an entry of an unknown kind":  {write(t, strings.SplitAfter(string(golden), "\n")[0]+"297bd0aa {}\n"), "h1", ledger.ErrCorrupt},
-		"a newer format":               {write(t, "5c58c9d7 {\"format\":3,\"host\":\"h1\"}\n"), "h1", ledger.ErrNewerFormat},
+		"a newer format":               {write(t, "f5a015f4 {\"format\":4,\"host\":\"h1\"}\n"), "h1", ledger.ErrNewerFormat},
 		"another daemon's file":        {held, "h1", ledger.ErrInUse},
 		"another host's file":          {write(t, string(golden)), "h2", ledger.ErrOtherHost},
 	} {
@@ -189,12 +229,12 @@ func TestALineThatWasBeingWrittenAtAPowerCutIsDropped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, string(golden)+tail)
 			l := open(t, path)
-			if got := l.Term(); got != 17 {
+			if _, got := l.Term(); got != 17 {
 				t.Errorf("term = %d, want 17", got)
 			}
-			must(t, l.ObserveTerm(18))
+			must(t, l.ObserveTerm("two", 18))
 			must(t, l.Close())
-			if got := open(t, path).Term(); got != 18 {
+			if _, got := open(t, path).Term(); got != 18 {
 				t.Errorf("term = %d after a later write, want 18", got)
 			}
 		})

@@ -52,6 +52,7 @@ type Record struct {
 	HostKey     []byte            `json:"host_key,omitempty"` // seed of the guest's SSH host key, which it has in memory alone
 	Env         map[string]string `json:"env,omitempty"`
 	Persistent  bool              `json:"persistent,omitempty"`
+	Exclusive   bool              `json:"exclusive,omitempty"` // see hostapi.BoxSpec
 	Volumes     []Volume          `json:"volumes,omitempty"`
 
 	CPU        int `json:"cpu"`

@@ -47,7 +47,7 @@ func TestReadersDoNotWaitForTheDisk(t *testing.T) {
 	d := newDisk()
 	l, path := openOn(t, d)
 	must(t, l.Put(golden[0]))
-	must(t, l.ObserveTerm(4))
+	must(t, l.ObserveTerm("", 4))
 	if got := l.Stalled(); got != 0 {
 		t.Errorf("with nothing to write it is stalled for %s", got)
 	}
@@ -69,8 +69,8 @@ func TestReadersDoNotWaitForTheDisk(t *testing.T) {
 	if l.Tombstone("x") != 0 || l.Term() != 4 {
 		t.Error("tombstone or term is not what is on disk")
 	}
-	must(t, l.ObserveTerm(4))
-	if err := l.ObserveTerm(3); !errors.Is(err, ledger.ErrStaleTerm) {
+	must(t, l.ObserveTerm("", 4))
+	if err := l.ObserveTerm("", 3); !errors.Is(err, ledger.ErrStaleTerm) {
 		t.Errorf("a lower term: %v", err)
 	}
 	if l.Stalled() <= 0 {

@@ -39,7 +39,9 @@ type Config struct {
 	// Info is the host's whole picture.
 	Info func() hostapi.Heartbeat
 	// ObserveTerm refuses a deposed leader's term.
-	ObserveTerm func(uint64) error
+	ObserveTerm func(cluster string, term uint64) error
+	// Member reports whether a replica still is one; nil: every one is.
+	Member      func(replicaID string) bool
 	Metrics     http.Handler
 	Log         *slog.Logger
 	Certificate tls.Certificate
@@ -128,7 +130,7 @@ func (s *Server) only(next http.Handler, prefixes ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if name := peerName(r); name != "" {
 			for _, p := range prefixes {
-				if strings.HasPrefix(name, p) && len(name) > len(p) {
+				if strings.HasPrefix(name, p) && len(name) > len(p) && s.member(name) {
 					next.ServeHTTP(w, r)
 					return
 				}
@@ -136,6 +138,13 @@ func (s *Server) only(next http.Handler, prefixes ...string) http.Handler {
 		}
 		fail(w, r, s.cfg.Log, errUnauthorized)
 	})
+}
+
+// member reports whether a caller is not a replica that was removed: what it had
+// keys for, it has them for still.
+func (s *Server) member(name string) bool {
+	id, replica := strings.CutPrefix(name, hostapi.ReplicaPrefix)
+	return !replica || s.cfg.Member == nil || s.cfg.Member(id)
 }
 
 // peerName is the common name of a certificate that the TLS layer verified.
@@ -188,7 +197,11 @@ func (s *Server) withTerm(h func(*http.Request) (any, error)) func(*http.Request
 		if err != nil || term == 0 {
 			return nil, errNoTerm
 		}
-		if err := s.cfg.ObserveTerm(term); err != nil {
+		cluster := r.Header.Get(hostapi.HeaderCluster)
+		if len(cluster) > hostapi.MaxCluster {
+			return nil, errNoTerm
+		}
+		if err := s.cfg.ObserveTerm(cluster, term); err != nil {
 			return nil, err
 		}
 		return h(r)

@@ -85,7 +85,7 @@ func serve(t *testing.T, b *boxes, commonName string) *fixture {
 	b.ready = true
 	f.server = New(Config{
 		Boxes: b, Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{AgentID: "h1"} },
-		ObserveTerm: func(term uint64) error {
+		ObserveTerm: func(_ string, term uint64) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if term < highest {
@@ -358,7 +358,7 @@ func FuzzRequests(f *testing.F) {
 			},
 			ready: true,
 		},
-		Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{} }, ObserveTerm: func(uint64) error { return nil },
+		Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{} }, ObserveTerm: func(string, uint64) error { return nil },
 		Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
 	})
 	h := s.handler()

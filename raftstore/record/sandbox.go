@@ -64,18 +64,24 @@ type SandboxPort struct {
 // Sandbox is one microVM workload.
 type Sandbox struct {
 	Meta
-	WorkspaceID string          `json:"workspace_id"`
-	Status      SandboxStatus   `json:"status"`
-	Error       string          `json:"error,omitempty"` // why it failed
-	Template    string          `json:"template"`
-	Metadata    json.RawMessage `json:"metadata,omitempty"`   // the client's object, as it came
-	EnvSealed   []byte          `json:"env_sealed,omitempty"` // JSON string map, sealed
-	CPU         int             `json:"cpu"`
-	MemoryMB    int             `json:"memory_mb"`
-	DiskMB      int             `json:"disk_mb"`
-	AgentID     string          `json:"agent_id,omitempty"` // empty until placed
-	Generation  uint64          `json:"generation"`         // raised at each placement
-	Owner       *Owner          `json:"owner,omitempty"`
+	WorkspaceID string        `json:"workspace_id"`
+	Status      SandboxStatus `json:"status"`
+	Error       string        `json:"error,omitempty"` // why it failed
+	// Unreachable says that it failed because its host was silent for a lease,
+	// and for nothing else: it is itself again when the host returns with it.
+	Unreachable bool `json:"unreachable,omitempty"`
+	// Exclusive says that there must never be two of it: what is unreachable is
+	// given up, and its host ends it by itself when it hears no leader.
+	Exclusive  bool            `json:"exclusive,omitempty"`
+	Template   string          `json:"template"`
+	Metadata   json.RawMessage `json:"metadata,omitempty"`   // the client's object, as it came
+	EnvSealed  []byte          `json:"env_sealed,omitempty"` // JSON string map, sealed
+	CPU        int             `json:"cpu"`
+	MemoryMB   int             `json:"memory_mb"`
+	DiskMB     int             `json:"disk_mb"`
+	AgentID    string          `json:"agent_id,omitempty"` // empty until placed
+	Generation uint64          `json:"generation"`         // raised at each placement
+	Owner      *Owner          `json:"owner,omitempty"`
 
 	FromSnapshot string        `json:"from_snapshot,omitempty"`
 	ForkedFrom   string        `json:"forked_from,omitempty"`

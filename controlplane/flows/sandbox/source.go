@@ -80,7 +80,7 @@ func (f *Flows) spec(r raftstore.Reader, s *record.Sandbox, data Create) (hostap
 	}
 	spec := hostapi.BoxSpec{
 		Generation: s.Generation, WorkspaceID: s.WorkspaceID, Template: TemplateOf(s), Boot: data.Boot, Env: env,
-		Persistent: s.Persistent, Capture: s.FromSnapshot,
+		Persistent: s.Persistent, Exclusive: s.Exclusive, Capture: s.FromSnapshot,
 	}
 	if s.FromSnapshot != "" {
 		spec.Origin = map[string]any{"from_snapshot": s.FromSnapshot}

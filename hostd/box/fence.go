@@ -1,0 +1,53 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/berth-cloud/berth/hostd/ledger"
+)
+
+// errFenced is why the create of an exclusive box is cut off.
+var errFenced = errors.New("the host's lease is over")
+
+// Fence ends the VMM of every exclusive box, whatever is being done to it, and
+// waits for their ends. A create is cut off. What sleeps has none and stays. A
+// box that a move brings to life meanwhile is met by the next call: it is for
+// whoever calls to call again for as long as the reason holds.
+func (h *Host) Fence(ctx context.Context, why string) {
+	h.mu.Lock()
+	var exclusive []*box
+	for _, b := range h.boxes {
+		if b.record().Exclusive {
+			exclusive = append(exclusive, b)
+		}
+	}
+	h.mu.Unlock()
+	var ends sync.WaitGroup
+	defer ends.Wait()
+	for _, b := range exclusive {
+		if !b.createEnded() {
+			b.cancel(errFenced)
+		}
+		b.mu.Lock()
+		p := b.vmm
+		if p == nil || b.rec.State == ledger.Failed || ended(p) {
+			p = nil
+		} else {
+			b.fenced = why
+		}
+		b.mu.Unlock()
+		if p == nil {
+			continue
+		}
+		h.log.Warn("exclusive sandbox is ended", "event", "box.fenced", "sandbox_id", b.id, "generation", b.generation, "why", why)
+		ends.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, teardownTimeout)
+			defer cancel()
+			if err := p.Kill(ctx); err != nil {
+				h.log.Error("exclusive sandbox could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
+			}
+		})
+	}
+}

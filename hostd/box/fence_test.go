@@ -1,0 +1,86 @@
+package box_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+const fenceReason = "no leader for a lease"
+
+func exclusive(generation uint64) hostapi.BoxSpec {
+	s := spec(generation)
+	s.Exclusive = true
+	return s
+}
+
+// Exclusive boxes are ended and say why; the others run on.
+func TestAFenceEndsExclusiveBoxesAlone(t *testing.T) {
+	ctx := t.Context()
+	d := start(t, boxtest.NewWorld(t))
+	for id, s := range map[string]hostapi.BoxSpec{idA: exclusive(1), idB: spec(1)} {
+		_, err := d.Put(ctx, id, s)
+		must(t, err)
+	}
+	d.Fence(ctx, fenceReason)
+	await(t, func() bool { b, _ := d.Get(idA); return b.Status == hostapi.StatusFailed })
+	if b := wantStatus(t, d, idA, hostapi.StatusFailed); b.Error != fenceReason || b.VMMPID != 0 {
+		t.Errorf("the exclusive box is %+v", b)
+	}
+	wantStatus(t, d, idB, hostapi.StatusRunning)
+	d.Fence(ctx, fenceReason) // again is no harm
+	must(t, d.Delete(ctx, idA, 1))
+}
+
+// What sleeps stays asleep. What is on its way to life is met in the end.
+func TestAFenceMeetsEveryState(t *testing.T) {
+	ctx := t.Context()
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	_, err := d.Put(ctx, idA, exclusive(1))
+	must(t, err)
+	_, err = d.Hibernate(ctx, idA)
+	must(t, err)
+	d.Fence(ctx, fenceReason)
+	if b, _ := d.Get(idA); b.Status != hostapi.StatusHibernated {
+		t.Fatalf("one that slept is %+v", b)
+	}
+	waiting, goOn := make(chan struct{}), make(chan struct{})
+	block := func(step string) {
+		w.SetStep(func(ctx context.Context, name string) error {
+			if name == step {
+				close(waiting)
+				select {
+				case <-goOn:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return nil
+		})
+	}
+	block("resume")
+	woken := make(chan error, 1)
+	go func() { _, err := d.Wake(ctx, idA); woken <- err }()
+	<-waiting
+	d.Fence(ctx, fenceReason)
+	close(goOn)
+	if err := <-woken; err == nil {
+		t.Error("it woke in spite of the fence")
+	}
+	if b, _ := d.Get(idA); b.Status != hostapi.StatusFailed || b.Error != fenceReason {
+		t.Errorf("one that was woken is %+v", b)
+	}
+	waiting, goOn = make(chan struct{}), make(chan struct{})
+	block("identity")
+	made := make(chan error, 1)
+	go func() { _, err := d.Put(ctx, idB, exclusive(1)); made <- err }()
+	<-waiting
+	d.Fence(ctx, fenceReason)
+	if err := <-made; err == nil {
+		t.Error("it was made in spite of the fence")
+	}
+	w.SetStep(nil)
+}
