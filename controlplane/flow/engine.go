@@ -35,7 +35,8 @@ const (
 	AfterCommit  Point = "after commit"
 )
 
-// maxRunning bounds how many flows act at once; the others wait their turn.
+// maxRunning bounds how many flows are at a step at once; the others wait their
+// turn. One that waits for a table to change is at none.
 const maxRunning = 512
 
 // Engine runs the flows while this replica leads.
@@ -48,6 +49,12 @@ type Engine struct {
 	running  bool                 // Run is under way
 	outcomes map[string]*outcome  // of flows that ended in this Run, by id
 	notUntil map[string]time.Time // subjects whose commit failed: not at once again
+
+	turns chan struct{} // capacity maxRunning: who is at a step
+	// inherited is the index of the state that this Run began with, at began. Times
+	// in rows up to it may be of another leader's clock.
+	inherited uint64
+	began     time.Time
 }
 
 type outcome struct {
@@ -60,7 +67,7 @@ const outcomeKept = 5 * time.Minute
 
 // NewEngine makes an engine. It refuses kinds that lack a step they name.
 func NewEngine(cfg Config) (*Engine, error) {
-	e := &Engine{cfg: cfg, kinds: map[string]Kind{}, turned: make(chan struct{})}
+	e := &Engine{cfg: cfg, kinds: map[string]Kind{}, turned: make(chan struct{}), turns: make(chan struct{}, maxRunning)}
 	for _, k := range cfg.Kinds {
 		if _, twice := e.kinds[k.Name]; twice || k.Name == "" {
 			return nil, fmt.Errorf("flow kind %q is named twice or not at all", k.Name)
@@ -101,7 +108,7 @@ func (e *Engine) Run(ctx context.Context) {
 		now := e.cfg.Clock()
 		next := time.Time{}
 		for _, f := range raftstore.All(view, record.Flows) {
-			if _, busy := workers[f.Subject]; busy || len(workers) >= maxRunning {
+			if _, busy := workers[f.Subject]; busy {
 				continue
 			}
 			if at := e.runnableAt(f); at.After(now) {
@@ -146,7 +153,7 @@ func (e *Engine) Run(ctx context.Context) {
 // worker of this engine holds on to it while it waits, so that here it is one
 // left by another leader, and whatever changed since is unknown.
 func (e *Engine) runnableAt(f *record.Flow) time.Time {
-	at := f.WakeAt
+	at := e.here(f, f.WakeAt)
 	if len(f.WaitFor) > 0 {
 		at = time.Time{}
 	}
@@ -158,11 +165,21 @@ func (e *Engine) runnableAt(f *record.Flow) time.Time {
 	return at
 }
 
+// here is a time of a flow's row by this leader's clock. What another leader
+// wrote is as far off from when this one began as it was from the writing.
+func (e *Engine) here(f *record.Flow, at time.Time) time.Time {
+	if at.IsZero() || f.ModifyIndex > e.inherited {
+		return at
+	}
+	return e.began.Add(max(0, at.Sub(f.UpdatedAt)))
+}
+
 func (e *Engine) turn(running bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.running = running
 	if running {
+		e.inherited, e.began = e.cfg.Store.View().Index(), e.cfg.Clock()
 		e.outcomes, e.notUntil = map[string]*outcome{}, map[string]time.Time{}
 	}
 	close(e.turned)

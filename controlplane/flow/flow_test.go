@@ -335,6 +335,32 @@ func TestWaitWakesOnAChange(t *testing.T) {
 	}
 }
 
+// However many flows wait, another one has its turn.
+func TestFlowsThatWaitHoldNobodyUp(t *testing.T) {
+	r := newRig(t, 1, nil, waiting(), threeSteps(func(string) error { return nil }))
+	const many = 600
+	r.Update(func(tx *raftstore.Tx) error {
+		for i := range many {
+			id := fmt.Sprintf("w%d", i)
+			if err := flow.Begin(tx, flow.New{ID: id, Kind: "w", Subject: "x/" + id, Step: "look"}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	testcluster.Await(t, 30*time.Second, "all to wait", func() bool {
+		n := 0
+		for _, f := range raftstore.All(r.Leader().Store.View(), record.Flows) {
+			if len(f.WaitFor) > 0 {
+				n++
+			}
+		}
+		return n == many
+	})
+	r.begin(three("f1"))
+	r.gone("f1")
+}
+
 func TestANewLeaderLooksAgainAtWhatWaits(t *testing.T) {
 	r := newRig(t, 3, nil, waiting())
 	r.begin(flow.New{ID: "f1", Kind: "w", Subject: "x/1", Step: "look"})

@@ -18,12 +18,19 @@ import (
 // and the last one of a flow, which removes the row, must not be cut by it.
 func (e *Engine) advance(ctx, live context.Context, id string) {
 	for live.Err() == nil {
+		select {
+		case e.turns <- struct{}{}:
+		case <-live.Done():
+			return
+		}
 		view := e.cfg.Store.View()
 		f, ok := raftstore.Get(view, record.Flows, id)
-		if !ok || len(f.WaitFor) == 0 && f.WakeAt.After(e.cfg.Clock()) {
+		if !ok || len(f.WaitFor) == 0 && e.here(f, f.WakeAt).After(e.cfg.Clock()) {
+			<-e.turns
 			return
 		}
 		next, err := e.step(ctx, live, Run{Flow: f, View: view})
+		<-e.turns
 		switch {
 		case err == nil && len(next.wait) > 0:
 			await(live, view, next)
@@ -56,7 +63,7 @@ func (e *Engine) step(ctx, live context.Context, run Run) (Next, error) {
 	if !ok {
 		return Next{}, fmt.Errorf("no flow kind %q", f.Kind)
 	}
-	if kind.Expire != "" && !f.Deadline.IsZero() && !e.cfg.Clock().Before(f.Deadline) {
+	if kind.Expire != "" && !f.Deadline.IsZero() && !e.cfg.Clock().Before(e.here(f, f.Deadline)) {
 		e.cfg.Logger.WarnContext(ctx, "flow is past its deadline", "flow_id", f.ID, "kind", f.Kind, "step", f.Step, "last_error", f.Error)
 		return e.commit(ctx, f, func(*raftstore.Tx) (Next, error) { return Goto(kind.Expire, nil), nil }, true)
 	}
@@ -100,8 +107,9 @@ func (e *Engine) commit(ctx context.Context, f *record.Flow, commit Commit, expi
 		if !ok || now.ModifyIndex != f.ModifyIndex {
 			return errMoved
 		}
+		now = now.Clone()
+		now.Deadline = e.here(f, now.Deadline)
 		if expired {
-			now = now.Clone()
 			now.Deadline = time.Time{}
 		}
 		var err error
@@ -153,6 +161,7 @@ func (e *Engine) retry(ctx context.Context, f *record.Flow, cause error) bool {
 		}
 		c := now.Clone()
 		c.Attempt++
+		c.Deadline = e.here(f, c.Deadline)
 		c.WakeAt, c.WaitFor = tx.Now().Add(wait), nil
 		if !c.Deadline.IsZero() && c.Deadline.Before(c.WakeAt) {
 			c.WakeAt = c.Deadline
