@@ -172,6 +172,8 @@ func (s *Server) Run(ctx context.Context) error {
 		closePort()
 		return errors.Join(err, all.Wait())
 	}
+	s.port.Trust(s.trusted)
+	part("members", func() error { s.watchMembers(leadCtx); return nil })
 	part("event store", func() error { s.intake.KeepPruned(leadCtx); return nil })
 	leading := make(chan struct{})
 	go func() {
@@ -270,7 +272,7 @@ func (s *Server) openStore(ctx context.Context) error {
 			raftstore.Register(record.Agents), raftstore.Register(record.JoinTokens), raftstore.Register(record.Sandboxes),
 			raftstore.Register(record.Flows), raftstore.Register(record.IdempotencyKeys),
 			raftstore.Register(record.Snapshots), raftstore.Register(record.Volumes),
-			raftstore.Register(record.Templates), raftstore.Register(record.Builds),
+			raftstore.Register(record.Templates), raftstore.Register(record.Builds), raftstore.Register(record.Clusters),
 		},
 	})
 	if err != nil {
@@ -294,6 +296,7 @@ func (s *Server) openStore(ctx context.Context) error {
 func (s *Server) assemble() error {
 	s.hosts = hosts.NewRegistry(hosts.Config{
 		Store: s.store, Dial: s.dialHost, Interval: s.cfg.HeartbeatInterval, Lease: s.cfg.HostLease, Clock: time.Now, Logger: s.log,
+		Leads: s.store.LeadsIn,
 	})
 	flows := sandbox.New(sandbox.Config{Hosts: s.hosts, Sealer: s.sealer, Clock: time.Now, Logger: s.log})
 	var err error
@@ -319,7 +322,7 @@ func (s *Server) assemble() error {
 	})
 	identity := service.NewIdentity(s.store)
 	cluster := service.NewCluster(service.ClusterConfig{
-		Store: s.store, Hosts: s.hosts, CAFingerprint: s.me.ca.Fingerprint(), Clock: time.Now, AskPeer: s.askPeer,
+		Store: s.store, Hosts: s.hosts, CAFingerprint: s.me.ca.Fingerprint(), Clock: time.Now, Kept: s.cfg.KeptGrace, AskPeer: s.askPeer,
 	})
 	auth, err := authn.New(authn.Config{
 		Store: s.store, Users: identity, AdminToken: s.cfg.AdminToken, JWT: s.cfg.jwt(), Clock: time.Now, Logger: s.log,
@@ -356,6 +359,7 @@ func (s *Server) assemble() error {
 		Events:    intake.ServeEvents,
 		Status:    statusHandler(cluster),
 		Public:    outside,
+		Trusted:   s.trusted,
 	}), s.log)
 	return nil
 }
@@ -381,17 +385,11 @@ func (s *Server) servePublic() error {
 // lead is the leader's work, under a context that ends with the leadership.
 func (s *Server) lead(ctx context.Context) {
 	term, ok := s.ownTerm(ctx)
-	if !ok {
+	if !ok || !s.named(ctx) {
 		return
 	}
 	s.log.InfoContext(ctx, "leading", "term", term)
-	s.hosts.Lead(term)
-	var work errgroup.Group
-	work.Go(func() error { s.engine.Run(ctx); return nil })
-	work.Go(func() error { s.loops.Run(ctx); return nil })
-	work.Go(func() error { s.templates.Run(ctx); return nil })
-	_ = work.Wait() // neither fails: what goes wrong in them is retried and logged there
-	s.hosts.Resign()
+	s.hosts.LeadWhile(ctx, term, s.engine.Run, s.loops.Run, s.templates.Run)
 	s.log.InfoContext(ctx, "no longer leading", "term", term)
 }
 
@@ -410,6 +408,26 @@ func (s *Server) ownTerm(ctx context.Context) (uint64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// named makes sure that the cluster has a name before its leader speaks to hosts.
+func (s *Server) named(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		err := s.store.Update(ctx, func(tx *raftstore.Tx) error {
+			if _, ok := raftstore.Get(tx, record.Clusters, record.ClusterID); !ok {
+				raftstore.Put(tx, record.Clusters, service.NewClusterRow(0))
+			}
+			return nil
+		})
+		if err == nil {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return false
 }
 
 // warnExpiry says in time that the certificate wants to be replaced.

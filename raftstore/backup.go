@@ -7,7 +7,10 @@ import (
 	"io"
 	"os"
 
+	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/raft"
+
+	"github.com/berth-cloud/berth/raftstore/record"
 )
 
 // Backup writes this replica's whole state to w, in the format of snapshots.
@@ -22,11 +25,21 @@ func (s *Store) Backup(w io.Writer) error {
 // ErrBadBackup means that a backup is damaged, truncated or not one.
 var ErrBadBackup = errSnapshot
 
+// Amendment is a row that a restored backup is to have.
+type Amendment struct {
+	table string
+	row   record.Row
+}
+
+// Amend makes an Amendment: the row takes the place of the one with its id.
+func Amend[T record.Row](t record.Table[T], row T) Amendment { return Amendment{t.Name, row} }
+
 // RestoreBackup replaces the state of the whole cluster by a backup, on the
 // leader. The backup is read and checked in full before anything is changed.
 // Transactions under way are waited for; everything written after the backup
-// was taken is gone.
-func (s *Store) RestoreBackup(ctx context.Context, r io.Reader) (err error) {
+// was taken is gone. The amendments are part of the restored state: nobody ever
+// sees it without them.
+func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, amendments ...Amendment) (err error) {
 	f, err := os.CreateTemp(s.cfg.Dir, "restore-*.tmp")
 	if err != nil {
 		return fmt.Errorf("restore backup: %w", err)
@@ -40,9 +53,14 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader) (err error) {
 		return fmt.Errorf("restore backup: %w", err)
 	}
 	// Raft panics on a snapshot that the state machine refuses.
-	_, index, err := readSnapshot(f, s.fsm.set)
+	db, index, err := readSnapshot(f, s.fsm.set)
 	if err != nil {
 		return fmt.Errorf("restore backup: %w", err)
+	}
+	if len(amendments) > 0 {
+		if size, err = s.amend(f, db, index, amendments); err != nil {
+			return fmt.Errorf("restore backup: %w", err)
+		}
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("restore backup: %w", err)
@@ -58,4 +76,37 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader) (err error) {
 	meta := &raft.SnapshotMeta{Version: 1, Index: index, Term: s.Term(), Size: size}
 	err = s.waits.call(context.WithoutCancel(ctx), func() error { return s.raft.Restore(meta, f, 0) })
 	return s.changeError("restore backup", err)
+}
+
+// amend writes a state and what it is to have beyond into a file anew.
+func (s *Store) amend(f *os.File, db *memdb.MemDB, index uint64, amendments []Amendment) (size int64, err error) {
+	txn := db.Txn(true)
+	defer txn.Abort() // no effect after the commit below
+	now := s.cfg.Clock().UTC()
+	for _, a := range amendments {
+		t := s.fsm.set.byName[a.table]
+		if t == nil {
+			return 0, fmt.Errorf("amend: no table %s", a.table)
+		}
+		meta := record.Meta{ID: a.row.RowMeta().ID, CreatedAt: now, UpdatedAt: now, CreateIndex: index, ModifyIndex: index}
+		payload, err := encodeRow(a.row)
+		if err != nil {
+			return 0, fmt.Errorf("amend %s: %w", a.table, err)
+		}
+		row, err := t.load(meta, payload)
+		if err != nil {
+			return 0, fmt.Errorf("amend %s: %w", a.table, err)
+		}
+		if err := txn.Insert(a.table, row); err != nil {
+			return 0, fmt.Errorf("amend %s: %w", a.table, err)
+		}
+	}
+	txn.Commit()
+	if err := f.Truncate(0); err != nil {
+		return 0, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return 0, err
+	}
+	return writeSnapshot(f, &Snapshot{state: &state{txn: db.Txn(false), index: index}, set: s.fsm.set})
 }

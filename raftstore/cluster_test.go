@@ -28,7 +28,7 @@ func recordTables() []AnyTable {
 	return []AnyTable{
 		Register(record.Workspaces), Register(record.Users), Register(record.APIKeys), Register(record.Agents),
 		Register(record.JoinTokens), Register(record.Sandboxes), Register(record.Flows), Register(record.IdempotencyKeys),
-		Register(record.Snapshots), Register(record.Volumes), Register(record.Templates), Register(record.Builds),
+		Register(record.Snapshots), Register(record.Volumes), Register(record.Templates), Register(record.Builds), Register(record.Clusters),
 	}
 }
 

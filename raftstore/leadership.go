@@ -49,6 +49,14 @@ func (s *Store) IsLeader() bool {
 	return s.lead.term != 0
 }
 
+// LeadsIn reports whether this replica answers for a term, as Leadership said
+// last. It is no proof either.
+func (s *Store) LeadsIn(term uint64) bool {
+	s.lead.mu.Lock()
+	defer s.lead.mu.Unlock()
+	return term != 0 && s.lead.term == term
+}
+
 // set records that this replica answers for a term, or (0) for none. A new
 // term is a change even if the loss between the two went unseen.
 func (l *leadership) set(term uint64) {

@@ -70,6 +70,16 @@ func (s *Store) TransferLeadership(ctx context.Context, id string) error {
 	return s.changeError("transfer leadership", err)
 }
 
+// IsMember reports whether a replica is in the cluster, as far as this one knows.
+func (s *Store) IsMember(id string) bool {
+	for _, srv := range s.raft.GetConfiguration().Configuration().Servers {
+		if srv.ID == raft.ServerID(id) {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *Store) voter(id string) (raft.ServerAddress, bool) {
 	for _, srv := range s.raft.GetConfiguration().Configuration().Servers {
 		if srv.ID == raft.ServerID(id) && srv.Suffrage == raft.Voter {

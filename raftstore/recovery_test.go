@@ -314,3 +314,39 @@ func TestIsolatedLeader(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 }
+
+// What a restored state is to have beyond the backup it has from its first
+// moment, on every replica.
+func TestAmendmentsArePartOfARestore(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	leader := c.leader()
+	put := func(id, name string) {
+		t.Helper()
+		err := leader.Update(t.Context(), func(tx *Tx) error {
+			Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: id}, Name: name})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(record.ClusterID, "old")
+	put("other", "stays")
+	var backup bytes.Buffer
+	if err := leader.Backup(&backup); err != nil {
+		t.Fatal(err)
+	}
+	put(record.ClusterID, "later")
+	row := &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Name: "new", Keep: time.Hour}
+	if err := leader.RestoreBackup(t.Context(), &backup, Amend(record.Clusters, row)); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range c.all {
+		await(t, 10*time.Second, "restored state of "+r.id, func() bool {
+			got, ok := Get(r.View(), record.Clusters, record.ClusterID)
+			other, there := Get(r.View(), record.Clusters, "other")
+			return ok && there && got.Name == "new" && got.Keep == time.Hour && other.Name == "stays"
+		})
+	}
+	put(record.ClusterID, "and on")
+}

@@ -374,6 +374,8 @@ func (p *planeCluster) Backup(_ context.Context, w io.Writer) error {
 	return err
 }
 
+func (p *planeCluster) AcceptRestore(context.Context) error { return nil }
+
 func (p *planeCluster) Restore(_ context.Context, r io.Reader) error {
 	b, err := io.ReadAll(r)
 	if err == nil && string(b) != "the store\n" {

@@ -23,7 +23,7 @@ func (a *app) raft() *cobra.Command {
 		a.operate("remove-peer ID", "Take a replica out of the members",
 			`  berth raft remove-peer r2`, 1,
 			func(ctx context.Context, c *api.Client, args []string) error { return c.RemovePeer(ctx, args[0]) }),
-		a.raftTransfer(), a.raftBackup(), a.raftRestore())
+		a.raftTransfer(), a.raftBackup(), a.raftRestore(), a.raftAcceptRestore())
 }
 
 // operate is a command that calls once and has nothing to show.
@@ -169,6 +169,15 @@ func (a *app) raftRestore() *cobra.Command {
 		return run(cmd, args)
 	}
 	cmd.Flags().BoolVar(&sure, "yes", false, "yes, replace everything")
+	return cmd
+}
+
+func (a *app) raftAcceptRestore() *cobra.Command {
+	cmd := a.operate("accept-restore", "Let go what hosts have and the restored backup does not know",
+		`  berth raft accept-restore`, 0,
+		func(ctx context.Context, c *api.Client, _ []string) error { return c.AcceptRestore(ctx) })
+	cmd.Long = "Let go what hosts have and the restored backup does not know: sandboxes, volumes,\n" +
+		"snapshots and templates of the time after it. They are kept for an hour otherwise."
 	return cmd
 }
 

@@ -56,6 +56,12 @@ func (c *Client) Restore(ctx context.Context, backup []byte) error {
 	})
 }
 
+// AcceptRestore lets go what hosts have and the backup that was restored does not
+// know, which is kept for an hour otherwise (operators only).
+func (c *Client) AcceptRestore(ctx context.Context) error {
+	return c.done(ctx, remove(Version, "admin", "raft", "restore"))
+}
+
 // ListAgents reads one page of the hosts (operators only).
 func (c *Client) ListAgents(ctx context.Context, p Page) ([]Agent, string, error) {
 	return page[Agent](ctx, c, p, Version, "admin", "agents")

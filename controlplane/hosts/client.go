@@ -11,6 +11,8 @@ import (
 // Client calls one host in the name of one term of leadership.
 type Client struct {
 	agentID string
+	cluster string
+	created func(agentID string, err error) // is told how creates go
 	term    uint64
 	api     *hostapi.Client
 }
@@ -25,6 +27,7 @@ func Unreachable(err error) bool {
 // nothing of it is left on the host.
 func (c *Client) PutBox(ctx context.Context, id string, spec hostapi.BoxSpec) (hostapi.Box, error) {
 	box, err := c.api.Put(ctx, c.call(ctx), id, spec)
+	c.created(c.agentID, err)
 	return box, c.explain(err)
 }
 
@@ -51,7 +54,7 @@ func (c *Client) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (
 }
 
 func (c *Client) call(ctx context.Context) hostapi.Call {
-	return hostapi.Call{Term: c.term, RequestID: RequestID(ctx)}
+	return hostapi.Call{Cluster: c.cluster, Term: c.term, RequestID: RequestID(ctx)}
 }
 
 func (c *Client) explain(err error) error {

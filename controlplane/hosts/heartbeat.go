@@ -41,9 +41,12 @@ func (r *Registry) Heartbeat(ctx context.Context, hb hostapi.Heartbeat) (hostapi
 	term := r.term
 	r.mu.Unlock()
 	status := r.cfg.Store.Status()
-	reply := hostapi.HeartbeatReply{Term: term, IntervalSeconds: r.cfg.Interval.Seconds(), LeaseSeconds: r.cfg.Lease.Seconds()}
+	reply := hostapi.HeartbeatReply{
+		Cluster: r.cluster(), Term: term, IntervalSeconds: r.cfg.Interval.Seconds(), LeaseSeconds: r.cfg.Lease.Seconds(),
+	}
 	for _, p := range status.Peers {
 		reply.Peers = append(reply.Peers, p.Address)
+		reply.Replicas = append(reply.Replicas, p.ID)
 	}
 	return reply, nil
 }
@@ -119,7 +122,7 @@ func (r *Registry) ServeHeartbeat(w http.ResponseWriter, req *http.Request, host
 func (r *Registry) isLeading() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.leading
+	return r.leads()
 }
 
 func notLeading(err error) bool {

@@ -110,11 +110,13 @@ func TestOverdueHosts(t *testing.T) {
 	defer done()
 	heard, done := r.WhileHeard(t.Context(), "h1")
 	defer done()
-	r.now = r.now.Add(9 * time.Second)
-	r.beat(t, beat("h2", 2))
-	if got := r.Overdue(agents()); len(got) != 0 {
-		t.Fatalf("early: %v", got)
+	for range 9 { // looked at each second, as the loop does
+		r.now = r.now.Add(time.Second)
+		if got := r.Overdue(agents()); len(got) != 0 {
+			t.Fatalf("early: %v", got)
+		}
 	}
+	r.beat(t, beat("h2", 2))
 	r.now = r.now.Add(2 * time.Second)
 	if got := r.Overdue(agents()); len(got) != 1 || got[0] != "h1" {
 		t.Fatalf("%v, want h1", got)
@@ -358,5 +360,102 @@ func TestWhatMayPass(t *testing.T) {
 		if tries != c.tries {
 			t.Errorf("%s: %d tries, want %d", name, tries, c.tries)
 		}
+	}
+}
+
+// A leader that was stopped has heard nobody meanwhile: that says nothing of the
+// hosts.
+func TestAStalledLeaderGivesEveryHostALeaseAgain(t *testing.T) {
+	r := newRig(t, "h1")
+	r.beat(t, beat("h1", 1))
+	agents := func() []*record.Agent { return raftstore.All(r.store.View(), record.Agents) }
+	if got := r.Overdue(agents()); len(got) != 0 {
+		t.Fatal(got)
+	}
+	r.now = r.now.Add(time.Minute) // in which it did not run
+	for range 10 {
+		if got := r.Overdue(agents()); len(got) != 0 {
+			t.Fatalf("%v is lost before it could speak", got)
+		}
+		r.now = r.now.Add(time.Second)
+	}
+	if got := r.Overdue(agents()); len(got) != 1 {
+		t.Fatalf("%v, want the host that stays silent", got)
+	}
+}
+
+// Only who leads takes heartbeats, in the term that it began to lead in.
+func TestHeartbeatsAreTheLeadersToTake(t *testing.T) {
+	p := testplane.New(t, 3, nil)
+	p.Host("h1", 4096)
+	n := p.LeaderNode()
+	ctx, cancel := context.WithCancel(t.Context())
+	begun, end, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	reg := hosts.NewRegistry(hosts.Config{
+		Store: n.Store, Interval: time.Second, Lease: time.Minute, Clock: time.Now, Logger: testcluster.Log(), Leads: n.Store.LeadsIn,
+	})
+	go func() {
+		defer close(ended)
+		reg.LeadWhile(ctx, n.Store.Term(), func(context.Context) { close(begun); <-end }) // which is slow to end
+	}()
+	<-begun
+	if _, err := reg.Heartbeat(t.Context(), beat("h1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	refuses := func() bool {
+		_, err := reg.Heartbeat(t.Context(), beat("h1", 2))
+		return errors.Is(err, hosts.ErrNotLeading)
+	}
+	cancel()
+	testcluster.Await(t, 5*time.Second, "refusal by who resigns", refuses)
+	close(end)
+	<-ended
+	reg.Lead(n.Store.Term())
+	p.Cut(n.Replica)
+	testcluster.Await(t, 5*time.Second, "refusal by who was deposed", refuses)
+	p.Heal(n.Replica)
+}
+
+// A host whose creates fail is empty, and would be given every one of them.
+func TestABrokenHostIsPassedOver(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	broken, busy := p.Host("h1", 8192), p.Host("h2", 4096)
+	n := p.LeaderNode()
+	place := func() string {
+		t.Helper()
+		c, err := n.Hosts.Place(n.Store.View(), strings.Repeat("p", 26), 1, placement.Request{Template: "base"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Hosts.Release(strings.Repeat("p", 26))
+		return c.HostID
+	}
+	put := func(fault error) {
+		broken.SetFault(func(_ context.Context, c fakehost.Call) error {
+			if c.Op == "put" {
+				return fault
+			}
+			return nil
+		})
+		client, err := n.Hosts.Client(broken.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = client.PutBox(t.Context(), strings.Repeat("a", 26), hostapi.BoxSpec{Generation: 1, Template: "base"})
+	}
+	if got := place(); got != broken.ID {
+		t.Fatalf("the emptiest host is %s", got)
+	}
+	put(&hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}) // is no fault
+	if got := place(); got != broken.ID {
+		t.Errorf("a host that was full for a moment is passed over for %s", got)
+	}
+	put(&hostapi.Error{Code: hostapi.CodeInternal, Message: "broken"})
+	if got := place(); got != busy.ID {
+		t.Errorf("the broken host is chosen again")
+	}
+	put(nil)
+	if got := place(); got != broken.ID {
+		t.Errorf("a host that works again is passed over for %s", got)
 	}
 }

@@ -42,15 +42,19 @@ func (j *Joiner) Join(ctx context.Context, in hostapi.Join) (hostapi.Joined, err
 	if err := pki.ValidName(in.AgentID); err != nil {
 		return hostapi.Joined{}, fmt.Errorf("%w: agent_id: %w", errBadJoin, err)
 	}
+	// A stranger's guess costs a look-up, and nothing else.
+	if !joinable(j.Store.View(), in.Token, j.Clock()) {
+		return hostapi.Joined{}, fmt.Errorf("join of %s: %w", in.AgentID, ErrJoinToken)
+	}
 	cert, err := j.CA.SignCSR([]byte(in.CSR), pki.Identity{Role: pki.RoleHost, Name: in.AgentID}, j.Clock())
 	if err != nil {
 		return hostapi.Joined{}, fmt.Errorf("%w: %w", errBadJoin, err)
 	}
 	err = j.Store.Update(ctx, func(tx *raftstore.Tx) error {
-		token, ok := raftstore.Get(tx, record.JoinTokens, JoinTokenID(in.Token))
-		if !ok || token.UsedBy != "" || !tx.Now().Before(token.ExpiresAt) {
+		if !joinable(tx, in.Token, tx.Now()) {
 			return ErrJoinToken
 		}
+		token, _ := raftstore.Get(tx, record.JoinTokens, JoinTokenID(in.Token))
 		if _, taken := raftstore.Get(tx, record.Agents, in.AgentID); taken {
 			return ErrAgentTaken
 		}
@@ -69,6 +73,12 @@ func (j *Joiner) Join(ctx context.Context, in hostapi.Join) (hostapi.Joined, err
 		out.Peers = append(out.Peers, p.Address)
 	}
 	return out, nil
+}
+
+// joinable reports whether a token lets a host join.
+func joinable(r raftstore.Reader, token string, now time.Time) bool {
+	row, ok := raftstore.Get(r, record.JoinTokens, JoinTokenID(token))
+	return ok && row.UsedBy == "" && now.Before(row.ExpiresAt)
 }
 
 // maxJoin bounds the body that a stranger may send.

@@ -30,7 +30,10 @@ type Config struct {
 	Interval time.Duration // between a host's heartbeats
 	Lease    time.Duration // unheard this long, a host is lost
 	Clock    func() time.Time
-	Logger   *slog.Logger
+	// Leads reports whether this replica still leads in a term, as far as it
+	// knows; nil: until it resigns.
+	Leads  func(term uint64) bool
+	Logger *slog.Logger
 }
 
 // Registry holds the sessions of one leadership.
@@ -40,12 +43,20 @@ type Registry struct {
 	mu       sync.Mutex
 	leading  bool
 	term     uint64
-	since    time.Time     // of this leadership
+	since    time.Time     // of this leadership, or of the end of a stall in it
+	looked   time.Time     // when Overdue was asked last
 	resigned chan struct{} // closed at its end; nil outside of one
 	sessions map[string]*session
 	reserved map[string]reservation // by sandbox id
 	clients  map[string]dialled     // by agent id; they outlive a leadership
+	trouble  map[string]trouble     // of hosts whose creates fail, by agent id
 	changed  chan struct{}          // closed at the next heartbeat
+}
+
+// trouble is a host's that failed creates one after the other.
+type trouble struct {
+	failures int
+	until    time.Time // other hosts are preferred
 }
 
 type session struct {
@@ -77,6 +88,8 @@ func (r *Registry) Lead(term uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leading, r.term, r.since = true, term, r.cfg.Clock()
+	r.looked = r.since
+	r.trouble = map[string]trouble{}
 	r.resigned = make(chan struct{})
 	r.sessions, r.reserved = map[string]*session{}, map[string]reservation{}
 	r.announce()
@@ -93,6 +106,28 @@ func (r *Registry) Resign() {
 	}
 	r.sessions, r.reserved = nil, nil
 	r.announce()
+}
+
+// LeadWhile leads in a term until ctx ends, doing the work of a leader, and
+// returns when all of that has ended. It resigns at once: however long the work
+// takes to end, hosts find out that another replica leads.
+func (r *Registry) LeadWhile(ctx context.Context, term uint64, work ...func(ctx context.Context)) {
+	r.Lead(term)
+	var all sync.WaitGroup
+	all.Go(func() {
+		<-ctx.Done()
+		r.Resign()
+	})
+	for _, w := range work {
+		all.Go(func() { w(ctx) })
+	}
+	all.Wait()
+}
+
+// leads reports whether heartbeats are this replica's to take. The caller holds
+// the lock.
+func (r *Registry) leads() bool {
+	return r.leading && (r.cfg.Leads == nil || r.cfg.Leads(r.term))
 }
 
 // Close drops the idle connections to the hosts.
@@ -148,7 +183,7 @@ var ErrUnknownAgent = errors.New("agent has not joined")
 func (r *Registry) beat(hb hostapi.Heartbeat) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.leading {
+	if !r.leads() {
 		return ErrNotLeading
 	}
 	s := r.sessions[hb.AgentID]
@@ -172,7 +207,9 @@ func (r *Registry) beat(hb hostapi.Heartbeat) error {
 }
 
 // Overdue lists the agents, of those that the store has as up, that have been
-// unheard for a lease, and ends their sessions.
+// unheard for a lease, and ends their sessions. It is to be asked often: a gap
+// between two questions is one in which this replica heard nobody, because it
+// was stopped or starved, and every host is given a whole lease again.
 func (r *Registry) Overdue(agents []*record.Agent) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,11 +217,15 @@ func (r *Registry) Overdue(agents []*record.Agent) []string {
 		return nil
 	}
 	now := r.cfg.Clock()
+	if now.Sub(r.looked) > r.cfg.Lease/stalls {
+		r.since = now
+	}
+	r.looked = now
 	var out []string
 	for _, a := range agents {
 		last := r.since
 		s := r.sessions[a.ID]
-		if s != nil {
+		if s != nil && s.lastSeen.After(last) {
 			last = s.lastSeen
 		}
 		if now.Sub(last) < r.cfg.Lease {
@@ -202,6 +243,9 @@ func (r *Registry) Overdue(agents []*record.Agent) []string {
 	return out
 }
 
+// stalls is the part of a lease by which Overdue may be late.
+const stalls = 4
+
 // Forget ends the session of an agent that was removed.
 func (r *Registry) Forget(agentID string) {
 	r.mu.Lock()
@@ -210,6 +254,10 @@ func (r *Registry) Forget(agentID string) {
 		close(s.lost)
 		delete(r.sessions, agentID)
 		r.announce()
+	}
+	if d := r.clients[agentID]; d.client != nil {
+		d.client.Close()
+		delete(r.clients, agentID)
 	}
 }
 
@@ -323,6 +371,7 @@ func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 			Boxes:      len(hb.Boxes) + count[id],
 			Store:      hb.Store,
 			DiskFreeMB: hb.Capacity.DiskFreeBytes >> 20,
+			Troubled:   now.Before(r.trouble[id].until),
 			Templates:  make(map[string]placement.Template, len(hb.Templates)),
 		}
 		for _, t := range hb.Templates {
@@ -353,7 +402,7 @@ func (r *Registry) Client(agentID string) (*Client, error) {
 		d = dialled{address: address, client: r.cfg.Dial(agentID, address)}
 		r.clients[agentID] = d
 	}
-	return &Client{agentID: agentID, term: r.term, api: d.client}, nil
+	return &Client{agentID: agentID, cluster: r.cluster(), term: r.term, api: d.client, created: r.created}, nil
 }
 
 // WhileUp returns a context that ends with ctx, and also when the host is lost
@@ -394,4 +443,44 @@ func (r *Registry) while(ctx context.Context, agentID string, resigned <-chan st
 		cancel()
 		watch.Wait()
 	}
+}
+
+// cluster is whose terms these are. It changes when a backup is restored.
+func (r *Registry) cluster() string {
+	if c, ok := raftstore.Get(r.cfg.Store.View(), record.Clusters, record.ClusterID); ok {
+		return c.Name
+	}
+	return ""
+}
+
+// How long a host is passed over whose creates fail: a broken host is empty, and
+// would be given every one of them.
+const (
+	firstTrouble = 2 * time.Second
+	lastTrouble  = time.Minute
+)
+
+// created notes how a create went on a host.
+func (r *Registry) created(agentID string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case !r.leading:
+	case err == nil:
+		delete(r.trouble, agentID)
+	case hostsFault(err):
+		t := r.trouble[agentID]
+		t.until = r.cfg.Clock().Add(min(firstTrouble<<min(t.failures, 10), lastTrouble))
+		t.failures++
+		r.trouble[agentID] = t
+	}
+}
+
+// hostsFault reports whether a create failed for what is wrong with its host,
+// and not with what was asked for or with the room that there is.
+func hostsFault(err error) bool {
+	if errors.Is(err, context.Canceled) {
+		return false
+	}
+	return Unreachable(err) || hostapi.HasCode(err, hostapi.CodeInternal) || hostapi.HasCode(err, hostapi.CodeGuest)
 }

@@ -95,6 +95,13 @@ func (a *API) restore(c *gin.Context) error {
 	return noContent(c)
 }
 
+func (a *API) acceptRestore(c *gin.Context) error {
+	if err := a.cfg.Cluster.AcceptRestore(c.Request.Context()); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
 func (a *API) listAgents(c *gin.Context) error {
 	o, err := listOptions(c)
 	if err != nil {

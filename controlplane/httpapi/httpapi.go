@@ -48,6 +48,7 @@ type Cluster interface {
 	TransferLeadership(ctx context.Context, to string) error
 	Backup(ctx context.Context, w io.Writer) error
 	Restore(ctx context.Context, r io.Reader) error
+	AcceptRestore(ctx context.Context) error
 	Agents(ctx context.Context) ([]service.Agent, error)
 	DrainAgent(ctx context.Context, id string) (service.Agent, error)
 	UndrainAgent(ctx context.Context, id string) (service.Agent, error)

@@ -127,6 +127,7 @@ func (f *fakeCluster) AddPeer(_ context.Context, id, address string) error {
 func (f *fakeCluster) RemovePeer(_ context.Context, id string) error         { return f.removePeer(id) }
 func (f *fakeCluster) TransferLeadership(_ context.Context, to string) error { return f.transfer(to) }
 func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error           { return f.backup(w) }
+func (f *fakeCluster) AcceptRestore(context.Context) error                   { return nil }
 func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error          { return f.restore(r) }
 func (f *fakeCluster) Agents(context.Context) ([]service.Agent, error)       { return f.agents, nil }
 func (f *fakeCluster) DrainAgent(_ context.Context, id string) (service.Agent, error) {

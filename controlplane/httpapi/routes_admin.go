@@ -37,6 +37,11 @@ func adminRoutes() []route {
 			bodyType: backupType, status: 204,
 			failures: []service.Error{{Code: service.EInvalid, Message: "invalid backup"}},
 		}},
+		{del, "/v1/admin/raft/restore", operator, (*API).acceptRestore, operation{
+			id: "acceptRestore", tag: "Administration", summary: "Let go what the restored backup does not know",
+			detail: "For an hour after a restore nothing is deleted that hosts have and the backup does not know. This ends that time.",
+			status: 204,
+		}},
 		{get, "/v1/admin/agents", operator, (*API).listAgents, operation{
 			id: "listAgents", tag: "Administration", summary: "List the hosts, their capacity and health", list: true,
 			status: 200, answer: []api.Agent{exampleAgent},

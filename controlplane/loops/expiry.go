@@ -24,7 +24,7 @@ func (l *Loops) ttl(ctx context.Context) {
 			continue
 		}
 		if l.remove(ctx, "ttl", s.ID, func(s *record.Sandbox) bool {
-			return !s.ExpiresAt.IsZero() && !now.Before(s.ExpiresAt) && !s.Persistent
+			return !s.ExpiresAt.IsZero() && !l.cfg.Clock().Before(s.ExpiresAt) && !s.Persistent
 		}) {
 			l.cfg.Logger.InfoContext(ctx, "sandbox has reached its ttl", "sandbox_id", hostapi.ShortID(s.ID))
 		}
@@ -38,8 +38,7 @@ func (l *Loops) rest(ctx context.Context) {
 	now := l.cfg.Clock()
 	var due []*record.Sandbox
 	for _, s := range raftstore.All(l.cfg.Store.View(), record.Sandboxes) {
-		awake := s.Status == record.SandboxRunning || s.Status == record.SandboxPaused
-		if awake && s.Persistent && !s.ExpiresAt.IsZero() && !now.Before(s.ExpiresAt) && !now.Before(l.notYet[s.ID]) {
+		if restless(s, now) && !now.Before(l.notYet[s.ID]) {
 			due = append(due, s)
 		}
 	}
@@ -69,20 +68,48 @@ const (
 	restPause   = 10 * time.Second
 )
 
+// restless reports whether the time of a persistent sandbox that is awake is over.
+func restless(s *record.Sandbox, now time.Time) bool {
+	awake := s.Status == record.SandboxRunning || s.Status == record.SandboxPaused
+	return awake && s.Persistent && !s.ExpiresAt.IsZero() && !now.Before(s.ExpiresAt)
+}
+
+// current is a row as it is now, and whether its time is over still: it may have
+// waited for its turn, and its owner have given it more time meanwhile.
+func (l *Loops) current(ctx context.Context, id string) (*record.Sandbox, bool) {
+	view, err := l.cfg.Store.VerifiedView(ctx)
+	if err != nil {
+		return nil, false
+	}
+	s, ok := raftstore.Get(view, record.Sandboxes, id)
+	return s, ok && restless(s, l.cfg.Clock())
+}
+
 func (l *Loops) hibernate(ctx context.Context, s *record.Sandbox) bool {
 	attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.AgentID}
+	s, due := l.current(ctx, s.ID)
+	if !due {
+		return false
+	}
 	var err error
 	if s.Status == record.SandboxPaused {
-		s, err = l.cfg.Moves.Do(ctx, s, moves.Resume)
+		s, err = l.cfg.Moves.While(ctx, s, moves.Resume)
+		if err == nil {
+			if _, due := l.current(ctx, s.ID); !due {
+				_, err = l.cfg.Moves.While(ctx, s, moves.Pause)
+				return err == nil
+			}
+		}
 	}
 	if err == nil {
-		_, err = l.cfg.Moves.Do(ctx, s, moves.Hibernate)
+		_, err = l.cfg.Moves.While(ctx, s, moves.Hibernate)
 	}
 	var illegal *moves.IllegalError
 	switch {
 	case err == nil:
 		l.cfg.Logger.InfoContext(ctx, "persistent sandbox has reached its ttl and hibernates", attrs...)
 	case errors.As(err, &illegal), errors.Is(err, moves.ErrGone): // somebody else moved it
+	case ctx.Err() != nil: // this leadership is over
 	default:
 		l.cfg.Logger.WarnContext(ctx, "persistent sandbox could not be hibernated at its ttl", append(attrs, "error", err)...)
 	}
@@ -120,18 +147,21 @@ func (l *Loops) strays(ctx context.Context) {
 }
 
 func (l *Loops) remove(ctx context.Context, what, id string, still func(*record.Sandbox) bool) bool {
-	return l.update(ctx, what, func(tx *raftstore.Tx) error {
+	begun := false
+	ok := l.update(ctx, what, func(tx *raftstore.Tx) error {
 		s, ok := raftstore.Get(tx, record.Sandboxes, id)
-		if !ok || s.Status == record.SandboxDeleting || !still(s) {
+		if begun = ok && s.Status != record.SandboxDeleting && still(s); !begun {
 			return nil
 		}
 		_, err := sandbox.BeginDelete(tx, sandbox.NewFlowID(), s, "")
 		return err
 	})
+	return ok && begun
 }
 
 // expiredRows removes idempotency keys and join tokens that are of no more use.
 func (l *Loops) expiredRows(ctx context.Context) {
+	l.forgetRows()
 	now := l.cfg.Clock()
 	view := l.cfg.Store.View()
 	var keys, tokens []string

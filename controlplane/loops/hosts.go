@@ -129,7 +129,7 @@ func (l *Loops) inventory(ctx context.Context) {
 // other, and a create takes what was true when it was asked for.
 func (l *Loops) drifted(s *record.Sandbox, session hosts.Session, b hostapi.BoxState) bool {
 	moving := s.Status == record.SandboxStarting || s.Status == record.SandboxDeleting
-	return !moving && s.Generation == b.Generation && b.Persistent != nil && *b.Persistent != s.Persistent && l.sure(s.UpdatedAt, session)
+	return !moving && s.Generation == b.Generation && b.Persistent != nil && *b.Persistent != s.Persistent && l.sure(record.Sandboxes.Name, &s.Meta, session)
 }
 
 // tellPersistent makes hosts follow the rows.
@@ -266,7 +266,7 @@ func (l *Loops) removeOrphans(ctx context.Context, seen map[orphan]bool) {
 			l.orphans[o] = now
 			since = now
 		}
-		if now.Sub(since) < l.cfg.OrphanGrace {
+		if l.keeping(ctx, !known, "box", hostapi.ShortID(o.id), o.agentID) || now.Sub(since) < l.cfg.OrphanGrace {
 			continue
 		}
 		calls.Go(func() error {

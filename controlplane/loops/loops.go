@@ -46,6 +46,16 @@ type Loops struct {
 	orphans      map[orphan]time.Time // since when each has been seen
 	objectsSince map[object]time.Time // the same
 	notYet       map[string]time.Time // sandboxes not to be hibernated before
+
+	mu   sync.Mutex
+	rows map[string]sight // that a heartbeat does not agree with
+}
+
+// sight is since when this leader has seen a row as it is. Times in the rows are
+// of whichever leader wrote them, by its clock.
+type sight struct {
+	index uint64
+	since time.Time
 }
 
 // New makes the loops.
@@ -69,6 +79,7 @@ const expiryEvery = time.Minute
 func (l *Loops) Run(ctx context.Context) {
 	l.orphans, l.notYet = map[orphan]time.Time{}, map[string]time.Time{}
 	l.objectsSince = map[object]time.Time{}
+	l.rows = map[string]sight{}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { every(ctx, l.cfg.Every, l.cfg.Hosts.Changed, l.inventory) })
@@ -78,6 +89,7 @@ func (l *Loops) Run(ctx context.Context) {
 	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.rest) })
 	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.strays) })
 	wg.Go(func() { every(ctx, expiryEvery, nil, l.expiredRows) })
+	wg.Go(func() { l.countDown(ctx) })
 }
 
 // every calls pass at each interval, and sooner when woken, until ctx ends.

@@ -2,7 +2,9 @@ package loops_test
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
@@ -243,6 +246,124 @@ func TestAPersistentSandboxOutlivesTheLossOfItsHost(t *testing.T) {
 	if len(h.Boxes()) != 1 {
 		t.Fatal("its box was taken away")
 	}
+}
+
+// After a restore what hosts have and no row accounts for is kept until its time
+// is over, however often the leader changes, or until the operator says so.
+func TestWhatARestoredBackupDoesNotKnowIsKept(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	keep := func(d time.Duration) {
+		p.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Keep: d})
+			return nil
+		})
+	}
+	keep(time.Hour)
+	h := p.Host("h1", 4096)
+	unknown := func() {
+		h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+			boxes[id] = hostapi.Box{ID: id, Generation: 1, Status: hostapi.StatusRunning}
+		})
+	}
+	unknown()
+	passes(t, p, 10) // each longer than the grace of an orphan
+	if len(h.Boxes()) != 1 {
+		t.Fatal("it is gone")
+	}
+	keep(0)
+	testcluster.Await(t, 10*time.Second, "end of the box", func() bool { return len(h.Boxes()) == 0 })
+	keep(500 * time.Millisecond)
+	unknown()
+	testcluster.Await(t, 10*time.Second, "end of the time", func() bool { return len(h.Boxes()) == 0 })
+	if row, _ := raftstore.Get(p.Leader().Store.View(), record.Clusters, record.ClusterID); row.Keep != 0 {
+		t.Errorf("the box went with %s to keep it", row.Keep)
+	}
+}
+
+// A sandbox waits for its turn to hibernate. What its owner does meanwhile counts.
+func TestTheEndOfAPersistentSandboxIsLookedAtAgain(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 16384)
+	first := make(chan struct{})
+	var asked sync.Map
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op == "hibernate" && !c.Done {
+			asked.Store(c.ID, true)
+			select {
+			case <-first:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	const many = 12 // more than hibernate at once
+	all := make([]string, many)
+	for i := range all {
+		all[i] = strings.Repeat(string(rune('a'+i)), 26)
+		running(p, h, all[i])
+	}
+	p.Update(func(tx *raftstore.Tx) error {
+		for _, id := range all {
+			s, _ := raftstore.Get(tx, record.Sandboxes, id)
+			c := s.Clone()
+			c.Persistent, c.ExpiresAt = true, tx.Now().Add(-time.Second)
+			raftstore.Put(tx, record.Sandboxes, c)
+		}
+		return nil
+	})
+	under := func() (ids []string) {
+		asked.Range(func(id, _ any) bool { ids = append(ids, id.(string)); return true })
+		return ids
+	}
+	testcluster.Await(t, 10*time.Second, "full house", func() bool { return len(under()) == 8 })
+	var spared []string
+	for _, id := range all {
+		if _, on := asked.Load(id); !on {
+			spared = append(spared, id)
+			edit(p, id, func(s *record.Sandbox) { s.ExpiresAt = time.Now().Add(time.Hour) })
+		}
+	}
+	close(first)
+	for _, id := range under() {
+		becomes(t, p, id, record.SandboxHibernated)
+	}
+	passes(t, p, 5)
+	for _, id := range spared {
+		if s, _ := p.Sandbox(id); s.Status != record.SandboxRunning {
+			t.Errorf("one that was given more time is %s", s.Status)
+		}
+	}
+}
+
+// A leader in the middle of a long move ends with its leadership all the same.
+func TestALongMoveEndsWithTheLeadership(t *testing.T) {
+	p := testplane.New(t, 3, nil)
+	h := p.Host("h1", 4096)
+	asked, over := make(chan struct{}, 16), make(chan struct{})
+	defer close(over)
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op == "hibernate" && !c.Done {
+			asked <- struct{}{}
+			select {
+			case <-ctx.Done():
+			case <-over:
+			}
+			return fakehost.ErrDrop
+		}
+		return nil
+	})
+	running(p, h, id)
+	edit(p, id, func(s *record.Sandbox) { s.Persistent, s.ExpiresAt = true, time.Now().Add(-time.Second) })
+	<-asked
+	old := p.LeaderNode()
+	p.Cut(old.Replica)
+	<-asked // the next leader has heard the host, and asks
+	testcluster.Await(t, 10*time.Second, "end of the old leader's work", func() bool {
+		_, err := old.Hosts.Heartbeat(t.Context(), h.Heartbeat())
+		return errors.Is(err, hosts.ErrNotLeading)
+	})
+	p.Heal(old.Replica)
+	becomes(t, p, id, record.SandboxRunning)
 }
 
 func TestAVMThatDied(t *testing.T) {

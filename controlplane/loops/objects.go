@@ -81,7 +81,7 @@ func (l *Loops) removeObjects(ctx context.Context, seen map[object]bool) {
 		if o.volume || strings.HasPrefix(o.id, snapshot.Prefix) {
 			grace = l.cfg.KeptGrace
 		}
-		if now.Sub(since) < grace {
+		if l.keeping(ctx, !known, "object", o.id, o.agentID) || now.Sub(since) < grace {
 			continue
 		}
 		calls.Go(func() error {
@@ -131,7 +131,7 @@ func (l *Loops) lostSnapshots(ctx context.Context, sessions map[string]hosts.Ses
 		case s.Status != record.ResourceReady && s.Status != record.ResourceLost:
 		case s.Stored, heard && there:
 			status = record.ResourceReady
-		case !known, agent.State == record.AgentLost, heard && l.sure(s.UpdatedAt, sessions[s.AgentID]):
+		case !known, agent.State == record.AgentLost, heard && l.sure(record.Snapshots.Name, &s.Meta, sessions[s.AgentID]):
 			status = record.ResourceLost
 		}
 		if status == s.Status {
@@ -150,12 +150,6 @@ func (l *Loops) lostSnapshots(ctx context.Context, sessions map[string]hosts.Ses
 			l.cfg.Logger.WarnContext(ctx, "snapshot changed with its host", "snapshot_id", s.ID, "agent_id", s.AgentID, "status", string(status))
 		}
 	}
-}
-
-// sure reports whether a heartbeat is younger than the last change of a row that
-// it does not agree with: of an older one nothing follows.
-func (l *Loops) sure(updated time.Time, session hosts.Session) bool {
-	return session.LastSeen.Sub(updated) > l.cfg.OrphanGrace
 }
 
 // freeVolumes detaches volumes from sandboxes that there are not. No

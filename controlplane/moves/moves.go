@@ -129,12 +129,22 @@ func (m *Mover) Do(ctx context.Context, seen *record.Sandbox, move Move) (*recor
 	return row.(*record.Sandbox), nil
 }
 
+// While is Do for who leads: it ends with ctx. What the host does all the same it
+// says in its heartbeats, to whoever leads then.
+func (m *Mover) While(ctx context.Context, seen *record.Sandbox, move Move) (*record.Sandbox, error) {
+	return m.through(ctx, seen, move)
+}
+
 func (m *Mover) do(ctx context.Context, seen *record.Sandbox, move Move) (*record.Sandbox, error) {
+	return m.through(context.WithoutCancel(ctx), seen, move)
+}
+
+func (m *Mover) through(ctx context.Context, seen *record.Sandbox, move Move) (*record.Sandbox, error) {
 	switch seen.Status {
 	case record.SandboxStarting, record.SandboxFailed, record.SandboxDeleting:
 		return nil, &IllegalError{Move: move, Status: seen.Status}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
 	box, err := m.ask(ctx, seen, move)
 	for tries := 1; err != nil; tries++ {

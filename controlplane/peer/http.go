@@ -40,6 +40,10 @@ type Routes struct {
 	Events    func(w http.ResponseWriter, r *http.Request, host string) // from the host of that id
 	Status    http.Handler                                              // from replicas
 	Public    http.Handler                                              // forwarded by replicas, or an operator's own
+
+	// Trusted reports whether who shows a certificate is a member still; nil:
+	// everyone is. It is asked at each request.
+	Trusted func(id pki.Identity) bool
 }
 
 // Handler checks who calls before it lets a request through.
@@ -50,6 +54,9 @@ func Handler(routes Routes) http.Handler {
 		StripMarks(r)
 		r = r.WithContext(context.WithValue(r.Context(), marksKey{}, m))
 		switch {
+		case known && routes.Trusted != nil && !routes.Trusted(id):
+			w.Header().Set("Connection", "close")
+			refuse(w, true)
 		case r.URL.Path == hostapi.PathJoin:
 			routes.Join.ServeHTTP(w, r)
 		case r.URL.Path == hostapi.PathHeartbeat && id.Role == pki.RoleHost:

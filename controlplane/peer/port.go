@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -40,6 +41,10 @@ type Port struct {
 
 	raft *dealt
 	http *dealt
+
+	mu      sync.Mutex
+	trusted func(pki.Identity) bool // nil: everyone with a certificate
+	open    map[*watched]pki.Identity
 }
 
 // New makes a port of a listener; advertise is the address by which others
@@ -48,8 +53,56 @@ func New(l net.Listener, advertise string, node *pki.Node, log *slog.Logger) *Po
 	a := addr(advertise)
 	return &Port{
 		listener: l, node: node, log: log, timeout: handshakeTimeout,
-		raft: newDealt(a), http: newDealt(a),
+		raft: newDealt(a), http: newDealt(a), open: map[*watched]pki.Identity{},
 	}
+}
+
+// Trust says who is a member still. Connections of others are refused from now
+// on, and those there are end with the next Recheck.
+func (p *Port) Trust(trusted func(pki.Identity) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trusted = trusted
+}
+
+// Recheck ends the connections of those who are members no more.
+func (p *Port) Recheck() {
+	p.mu.Lock()
+	trusted, open := p.trusted, maps.Clone(p.open)
+	p.mu.Unlock()
+	for conn, id := range open {
+		if trusted != nil && !trusted(id) {
+			p.log.Info("connection of a former member is cut", "identity", id.CommonName(), "remote", conn.RemoteAddr().String())
+			conn.Close()
+		}
+	}
+}
+
+// admit notes whose a connection is, or refuses it.
+func (p *Port) admit(conn *watched, id pki.Identity) bool {
+	p.mu.Lock()
+	trusted := p.trusted
+	p.open[conn] = id
+	p.mu.Unlock()
+	return trusted == nil || trusted(id)
+}
+
+func (p *Port) forget(conn *watched) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, conn)
+}
+
+// watched is a connection below TLS that tells of its end.
+type watched struct {
+	net.Conn
+	port *Port
+}
+
+// Close implements net.Conn.
+func (w *watched) Close() error {
+	w.port.forget(w)
+	return w.Conn.Close()
 }
 
 // Run accepts until ctx ends, then closes the port and returns once every
@@ -92,7 +145,8 @@ func (p *Port) Run(ctx context.Context) error {
 		}
 		wg.Go(func() {
 			defer func() { <-handshakes }()
-			p.greet(ctx, tls.Server(conn, config))
+			below := &watched{Conn: conn, port: p}
+			p.greet(ctx, below, tls.Server(below, config))
 		})
 	}
 }
@@ -100,7 +154,7 @@ func (p *Port) Run(ctx context.Context) error {
 const acceptPause = 10 * time.Millisecond
 
 // greet finishes a handshake and hands the connection to its protocol.
-func (p *Port) greet(ctx context.Context, conn *tls.Conn) {
+func (p *Port) greet(ctx context.Context, below *watched, conn *tls.Conn) {
 	hctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	if err := conn.HandshakeContext(hctx); err != nil {
@@ -110,8 +164,14 @@ func (p *Port) greet(ctx context.Context, conn *tls.Conn) {
 	}
 	cs := conn.ConnectionState()
 	to := p.http
+	id, known := pki.PeerIdentity(&cs)
+	if known && !p.admit(below, id) {
+		p.log.WarnContext(ctx, "refused a former member", "remote", conn.RemoteAddr().String(), "identity", id.CommonName())
+		conn.Close()
+		return
+	}
 	if cs.NegotiatedProtocol == ProtoRaft {
-		if id, ok := pki.PeerIdentity(&cs); !ok || id.Role != pki.RoleReplica {
+		if !known || id.Role != pki.RoleReplica {
 			p.log.WarnContext(ctx, "refused a Raft connection from no replica", "remote", conn.RemoteAddr().String(), "identity", id.CommonName())
 			conn.Close()
 			return

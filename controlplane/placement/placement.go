@@ -19,6 +19,7 @@ type Host struct {
 	Boxes      int
 	Store      bool // it has a snapshot store
 	DiskFreeMB int64
+	Troubled   bool // creates have failed there lately: any other host is preferred
 	Templates  map[string]Template
 }
 
@@ -157,6 +158,9 @@ func (r Request) on(h *Host) (Choice, Reason) {
 func better(a *Host, ca Choice, b *Host, cb Choice, prefer string) bool {
 	if (a.ID == prefer) != (b.ID == prefer) {
 		return a.ID == prefer
+	}
+	if a.Troubled != b.Troubled {
+		return b.Troubled
 	}
 	if l, r := a.FreeMB-ca.NeedMB, b.FreeMB-cb.NeedMB; l != r {
 		return l > r

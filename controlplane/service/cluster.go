@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,10 @@ type ClusterConfig struct {
 	Hosts         *hosts.Registry
 	CAFingerprint string
 	Clock         func() time.Time
+
+	// Kept is for how long after a restore nothing is deleted that hosts have and
+	// no row accounts for.
+	Kept time.Duration
 
 	// AskPeer asks another replica for its own status.
 	AskPeer func(ctx context.Context, address string) (RaftStatus, error)
@@ -85,7 +90,38 @@ func (s *Cluster) AddPeer(ctx context.Context, id, address string) error {
 	if err := (pki.Member{ID: id, Address: address}).Validate(); err != nil {
 		return invalid("invalid peer", "%s", err)
 	}
+	// First: whoever hears of the member must not refuse it.
+	if err := s.remember(ctx, id, false); err != nil {
+		return err
+	}
 	return memberError(s.cfg.Store.AddVoter(ctx, raftstore.Server{ID: id, Address: address}))
+}
+
+// remember notes that a replica is removed, or is no more.
+func (s *Cluster) remember(ctx context.Context, id string, removed bool) error {
+	return storeError(s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		row, ok := raftstore.Get(tx, record.Clusters, record.ClusterID)
+		switch {
+		case !ok && !removed, ok && slices.Contains(row.Removed, id) == removed:
+			return nil
+		case !ok:
+			row = NewClusterRow(0)
+		default:
+			row = row.Clone()
+		}
+		row.Removed = slices.DeleteFunc(row.Removed, func(r string) bool { return r == id })
+		if removed {
+			row.Removed = append(row.Removed, id)
+		}
+		raftstore.Put(tx, record.Clusters, row)
+		return nil
+	}))
+}
+
+// NewClusterRow is the row of a cluster that begins, or begins anew from a
+// backup, which keep is for.
+func NewClusterRow(keep time.Duration) *record.Cluster {
+	return &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Name: "cl-" + randomText(24), Keep: keep}
 }
 
 // RemovePeer removes a member. One that is none is not found.
@@ -103,6 +139,11 @@ func (s *Cluster) RemovePeer(ctx context.Context, id string) error {
 		return NotFound()
 	case others == 0:
 		return &Error{Code: EConflict, Message: "the last replica cannot be removed"}
+	}
+	// First: a leader that removes itself writes nothing afterwards. Who is a
+	// member still is trusted all the same.
+	if err := s.remember(ctx, id, true); err != nil {
+		return err
 	}
 	return memberError(s.cfg.Store.RemovePeer(ctx, id))
 }
@@ -134,7 +175,11 @@ func (s *Cluster) Backup(ctx context.Context, w io.Writer) error {
 
 // Restore puts a backup in place of the control store's content.
 func (s *Cluster) Restore(ctx context.Context, r io.Reader) error {
-	err := s.cfg.Store.RestoreBackup(ctx, r)
+	row := NewClusterRow(s.cfg.Kept)
+	if now, ok := raftstore.Get(s.cfg.Store.View(), record.Clusters, record.ClusterID); ok {
+		row.Removed = slices.Clone(now.Removed) // of this cluster's replicas the backup knows nothing
+	}
+	err := s.cfg.Store.RestoreBackup(ctx, r, raftstore.Amend(record.Clusters, row))
 	if errors.Is(err, raftstore.ErrBadBackup) {
 		return &Error{Code: EInvalid, Message: "invalid backup", Detail: "it is damaged, incomplete or not a backup", Err: err}
 	}
@@ -143,6 +188,19 @@ func (s *Cluster) Restore(ctx context.Context, r io.Reader) error {
 		return own
 	}
 	return storeError(err)
+}
+
+// AcceptRestore ends the time after a restore in which nothing is deleted that
+// hosts have and the backup does not know.
+func (s *Cluster) AcceptRestore(ctx context.Context) error {
+	return storeError(s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		if row, ok := raftstore.Get(tx, record.Clusters, record.ClusterID); ok && row.Keep > 0 {
+			row = row.Clone()
+			row.Keep = 0
+			raftstore.Put(tx, record.Clusters, row)
+		}
+		return nil
+	}))
 }
 
 // Agents lists every host, by id.

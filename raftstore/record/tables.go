@@ -2,6 +2,8 @@ package record
 
 // The tables, and every index by which their rows are found.
 var (
+	Clusters = Table[*Cluster]{Name: "cluster", New: func() *Cluster { return &Cluster{} }}
+
 	Workspaces = Table[*Workspace]{Name: "workspaces", New: func() *Workspace { return &Workspace{} }}
 
 	Users = Table[*User]{Name: "users", New: func() *User { return &User{} }}

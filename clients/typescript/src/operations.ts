@@ -5,6 +5,18 @@ import type * as m from "./models.js";
 
 const q = encodeURIComponent;
 
+/**
+ * Let go what the restored backup does not know. For an hour after a restore nothing is deleted
+ * that hosts have and the backup does not know. This ends that time.
+ */
+export function acceptRestore(): Nothing {
+  return {
+    kind: "nothing",
+    method: "DELETE",
+    path: "/v1/admin/raft/restore",
+  };
+}
+
 /** Make a replica a voting member. */
 export function addPeer(body: m.AddPeer): Nothing {
   return {

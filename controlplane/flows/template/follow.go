@@ -42,13 +42,16 @@ func (f *Flows) keep(ctx context.Context) {
 	for _, t := range templates {
 		known[t.Key] = true
 	}
+	// A backup that was restored may not know the latest.
+	cluster, ok := raftstore.Get(view, record.Clusters, record.ClusterID)
+	keeps := ok && cluster.Keep > 0
 	for id, s := range f.cfg.Hosts.Sessions() {
 		hb := s.Heartbeat
 		if !hb.Ready || hb.Draining {
 			continue
 		}
 		for _, state := range hb.Templates {
-			if IsKey(state.Name) && !known[state.Name] {
+			if IsKey(state.Name) && !known[state.Name] && !keeps {
 				f.forget(ctx, id, state.Name)
 			}
 		}

@@ -52,6 +52,8 @@ type Host struct {
 	boxes     map[string]hostapi.Box
 	buried    map[string]uint64
 	term      uint64
+	cluster   string   // whose term it is
+	former    []string // clusters before it, refused
 	sequence  uint64
 	puts      map[string]int // boxes made, by id
 	fault     Fault
@@ -285,7 +287,11 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c.Op != "get" {
-		if c.Term < h.term {
+		cluster := r.Header.Get(hostapi.HeaderCluster)
+		if cluster != h.cluster && !slices.Contains(h.former, cluster) {
+			h.former, h.cluster, h.term = append(h.former, h.cluster), cluster, 0
+		}
+		if c.Term < h.term || cluster != h.cluster {
 			return nil, &hostapi.Error{Code: hostapi.CodeStaleTerm, Message: "stale term"}
 		}
 		h.term = c.Term

@@ -118,13 +118,7 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 }
 
 func (n *Node) lead(ctx context.Context) {
-	n.Hosts.Lead(n.Store.Term())
-	defer n.Hosts.Resign()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { n.Engine.Run(ctx) })
-	wg.Go(func() { n.Loops.Run(ctx) })
-	wg.Go(func() { n.Templates.Run(ctx) })
+	n.Hosts.LeadWhile(ctx, n.Store.Term(), n.Engine.Run, n.Loops.Run, n.Templates.Run)
 }
 
 // LeaderNode waits for the replica that leads.

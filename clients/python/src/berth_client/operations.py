@@ -16,6 +16,16 @@ def _q(segment: str) -> str:
     return quote(segment, safe="")
 
 
+def accept_restore() -> Nothing:
+    """Let go what the restored backup does not know. For an hour after a restore nothing is
+    deleted that hosts have and the backup does not know. This ends that time.
+    """
+    return Nothing(
+        method="DELETE",
+        path="/v1/admin/raft/restore",
+    )
+
+
 def add_peer(body: m.AddPeer) -> Nothing:
     """Make a replica a voting member."""
     return Nothing(
