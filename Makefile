@@ -137,6 +137,18 @@ soak: ## 30 minutes of random work while everything is killed, frozen, cut off a
 	@bin/devstack prepare
 	@exec bin/soak $(SOAK)
 
+.PHONY: nested
+nested: ## the suite and every operation on the real Cloud Hypervisor that BERTH_VMM names, in an emulated machine (root; hours); NESTED="-parts suite -run Reboot" chooses
+	@scripts/install-deps up
+	@scripts/place
+	@scripts/build '-s -w' ./scripts/nested
+	@bin/nested check
+	@$(MAKE) --no-print-directory build
+	@scripts/build '-s -w' ./vmm/conformance/probe
+	@CGO_ENABLED=0 go test -c -trimpath -o bin/conformance.test ./vmm/conformance/
+	@env -u BERTH_VMM bin/devstack prepare
+	@exec nice -n 5 bin/nested $(NESTED)
+
 .PHONY: lint
 lint: ## go vet and golangci-lint, with the rules of which floor may import which
 	@scripts/install-deps lint

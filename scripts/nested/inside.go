@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// inside runs what the outer guest is for, in the directory of its second disk.
+func inside(ctx context.Context) error {
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	if err := readSettings(filepath.Join(root, settingsFile)); err != nil {
+		return err
+	}
+	tmp := filepath.Join(root, "tmp")
+	if err := os.MkdirAll(tmp, 0o755); err != nil {
+		return err
+	}
+	for name, value := range map[string]string{
+		vmm.EnvVMM:        filepath.Join(root, "bin", vmm.KindCloudHypervisor),
+		"BERTH_KERNEL":    filepath.Join(root, ".berth", "kernel", "vmlinux"),
+		"BERTH_PROBE":     filepath.Join(root, "bin", "probe"),
+		"BERTH_TEST_ROOT": "1",
+		"TMPDIR":          tmp, // on ext4: files on a tmpfs are other to the engine
+	} {
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	parts := strings.Split(os.Getenv("NESTED_PARTS"), ",")
+	var errs []error
+	if slices.Contains(parts, partSuite) {
+		if err := suite(ctx, root); err != nil {
+			errs = append(errs, fmt.Errorf("the suite: %w", err))
+		}
+	}
+	if slices.Contains(parts, partStack) {
+		if err := operations(ctx, root); err != nil {
+			errs = append(errs, fmt.Errorf("the stack: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// readSettings puts the lines of a file into the environment.
+func readSettings(path string) error {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(raw)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func suite(ctx context.Context, root string) error {
+	args := []string{"-test.v", "-test.count=1", "-test.timeout=5h"}
+	if run := os.Getenv("NESTED_RUN"); run != "" {
+		args = append(args, "-test.run", run)
+	}
+	return command(ctx, filepath.Join(root, "bin", "conformance.test"), args...)
+}
+
+// operations starts a stack of one replica and one host, does to sandboxes what
+// users do and what befalls them, and prints what it took.
+func operations(ctx context.Context, root string) (err error) {
+	o := stack.Options{Root: root, Replicas: 1, Hosts: 1, HostMemoryMB: hostMemoryMB, Notify: say}
+	began := time.Now()
+	if err := stack.Prepare(ctx, o, false, os.Stdout); err != nil {
+		return fmt.Errorf("build the base template: %w", err)
+	}
+	t := &table{}
+	t.add("build the template base, its layer there", time.Since(began), "")
+	began = time.Now()
+	s, err := stack.Start(ctx, o)
+	if err != nil {
+		return fmt.Errorf("start the stack: %w", err)
+	}
+	t.add("start the stack", time.Since(began), "")
+	defer func() {
+		if err != nil {
+			showLogs(s.Logs)
+		}
+		err = errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
+		t.print(os.Stdout)
+	}()
+	return perform(ctx, s, t)
+}
+
+// hostMemoryMB is enough for a parent and four children of base.
+const hostMemoryMB = 5000
+
+func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+// showLogs prints the end of each daemon's log.
+func showLogs(dir string) {
+	const most = 6000
+	files, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+	for _, path := range files {
+		raw, err := os.ReadFile(path)
+		if err == nil {
+			fmt.Printf("the end of %s:\n%s\n", filepath.Base(path), raw[max(0, len(raw)-most):])
+		}
+	}
+}

@@ -1,0 +1,116 @@
+// Command nested runs the real Cloud Hypervisor on a machine without hardware
+// virtualization: inside a Debian guest whose processor QEMU emulates, AMD's
+// virtualization included. There it runs the conformance suite and then every
+// operation of a sandbox, on a stack of its own. `make nested` builds what it
+// needs and starts it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
+	"github.com/berth-cloud/berth/timescale"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// The parts of a run.
+const (
+	partSuite = "suite"
+	partStack = "stack"
+)
+
+// slowness is how many times longer everything may take in the outer guest,
+// unless BERTH_TIME_SCALE says otherwise.
+const slowness = "20"
+
+type options struct {
+	parts    []string
+	run      string // of the suite's tests, as for go test
+	memoryMB int
+	time     time.Duration
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == "inside":
+		err = inside(ctx)
+	case len(os.Args) > 1 && os.Args[1] == "check": // before anything slow
+		_, err = realEngine(ctx)
+	default:
+		err = outside(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "nested:", err)
+		os.Exit(1)
+	}
+}
+
+func outside(ctx context.Context) error {
+	var o options
+	parts := flag.String("parts", partSuite+","+partStack, "what to run: suite, stack")
+	flag.StringVar(&o.run, "run", "", "of the suite, only the tests whose names match")
+	flag.IntVar(&o.memoryMB, "memory", 6144, "MB of memory of the outer guest")
+	flag.DurationVar(&o.time, "timeout", 6*time.Hour, "how long all of it may take")
+	flag.Parse()
+	o.parts = strings.Split(*parts, ",")
+	for _, p := range o.parts {
+		if p != partSuite && p != partStack {
+			return fmt.Errorf("-parts: %q is neither %s nor %s", p, partSuite, partStack)
+		}
+	}
+	if err := timescale.Check(); err != nil {
+		return err
+	}
+	engine, err := realEngine(ctx)
+	if err != nil {
+		return err
+	}
+	root, err := stack.FindRoot()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, o.time, fmt.Errorf("not done within %s", o.time))
+	defer cancel()
+	dir := stack.Cache(root, "nested")
+	if err := command(ctx, filepath.Join(root, "scripts", "nested", "make-outer"), dir); err != nil {
+		return fmt.Errorf("make the outer guest: %w", err)
+	}
+	if err := fillDisk(ctx, root, dir, engine, o); err != nil {
+		return fmt.Errorf("make the outer guest's disk: %w", err)
+	}
+	return runOuter(ctx, dir, o)
+}
+
+const whereToGetOne = `make nested runs the real Cloud Hypervisor, and BERTH_VMM does not name one.
+Take the static binary of release v53.0 (cloud-hypervisor-static) from
+https://github.com/cloud-hypervisor/cloud-hypervisor/releases, or build that tag with
+cargo build --release --no-default-features --features kvm, and say
+  make nested BERTH_VMM=/path/to/cloud-hypervisor`
+
+// realEngine is the program that BERTH_VMM names.
+func realEngine(ctx context.Context) (vmm.Engine, error) {
+	path := os.Getenv(vmm.EnvVMM)
+	if path == "" {
+		return vmm.Engine{}, errors.New(whereToGetOne)
+	}
+	e, err := vmm.Detect(ctx, path)
+	if err != nil {
+		return e, err
+	}
+	if e.Kind != vmm.KindCloudHypervisor {
+		return e, fmt.Errorf("BERTH_VMM is %s.\n%s", e.Kind, whereToGetOne)
+	}
+	return e, nil
+}

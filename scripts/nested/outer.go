@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berth-cloud/berth/timescale"
+	"github.com/berth-cloud/berth/vmm"
+)
+
+// command runs a program of which all is shown. It ends with this process.
+func command(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(name), err)
+	}
+	return nil
+}
+
+// settingsFile holds what the inside is told, one NAME=VALUE a line.
+const settingsFile = "settings"
+
+// fillDisk makes the outer guest's second disk: the programs, the suite, the
+// engine, the guests' kernel, the descriptions of templates and the layer that
+// base is made from, all where they are in a clone.
+func fillDisk(ctx context.Context, root, dir string, engine vmm.Engine, o options) error {
+	staging := filepath.Join(dir, "work")
+	if err := os.RemoveAll(staging); err != nil {
+		return err
+	}
+	defer os.RemoveAll(staging)
+	if err := os.MkdirAll(filepath.Join(staging, ".berth", "templates"), 0o755); err != nil {
+		return err
+	}
+	// Links are followed: bin and .berth may be kept elsewhere.
+	for from, to := range map[string]string{
+		"bin/.":                    "bin",
+		"go.mod":                   "go.mod",
+		"templates":                "templates",
+		".berth/kernel":            ".berth/kernel",
+		".berth/templates/kernels": ".berth/templates/kernels",
+		".berth/templates/layers":  ".berth/templates/layers",
+	} {
+		if err := command(ctx, "cp", "-rL", "--sparse=always", filepath.Join(root, from), filepath.Join(staging, to)); err != nil {
+			return err
+		}
+	}
+	if err := command(ctx, "cp", "-L", engine.Path, filepath.Join(staging, "bin", vmm.KindCloudHypervisor)); err != nil {
+		return err
+	}
+	scale := os.Getenv(timescale.Env)
+	if scale == "" {
+		scale = slowness
+	}
+	settings := fmt.Sprintf("%s=%s\nNESTED_PARTS=%s\nNESTED_RUN=%s\n", timescale.Env, scale, strings.Join(o.parts, ","), o.run)
+	if err := os.WriteFile(filepath.Join(staging, settingsFile), []byte(settings), 0o644); err != nil {
+		return err
+	}
+	disk := filepath.Join(dir, "work.ext4")
+	if err := os.RemoveAll(disk); err != nil {
+		return err
+	}
+	if err := command(ctx, "truncate", "-s", "24G", disk); err != nil {
+		return err
+	}
+	return command(ctx, "mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1", "-d", staging, disk)
+}
+
+// kernelLine is the outer guest's. Its clock is the emulated processor's.
+const kernelLine = "root=/dev/vda rw console=ttyS0 init=/sbin/outer-init mitigations=off panic=-1 loglevel=4 " +
+	"tsc=reliable no_timer_check nokaslr audit=0 net.ifnames=0"
+
+// runOuter boots the outer guest, shows what it says, and returns how what it
+// ran has ended. Ctrl-C cuts its power: all that it changes are two disks, of
+// which one is not kept and the other made anew.
+func runOuter(ctx context.Context, dir string, o options) error {
+	in := func(name string) string { return filepath.Join(dir, name) }
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-name", "berth-nested", "-nodefaults", "-no-user-config",
+		"-display", "none", "-no-reboot", "-M", "q35", "-accel", "tcg,thread=multi,tb-size=512",
+		// More than one processor, or nested paging turned off, does not last.
+		"-cpu", "EPYC-v1,+svm,+npt,la57=off", "-smp", "1", "-m", fmt.Sprintf("%dM", o.memoryMB),
+		"-kernel", in("vmlinuz"), "-initrd", in("initrd.img"), "-append", kernelLine,
+		"-drive", "file="+in("rootfs.ext4")+",format=raw,if=virtio,cache=unsafe,snapshot=on",
+		"-drive", "file="+in("work.ext4")+",format=raw,if=virtio,cache=unsafe,discard=unmap",
+		"-device", "virtio-rng-pci", "-serial", "stdio", "-monitor", "none")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // Ctrl-C is for us
+	cmd.Stderr = io.Discard                                                           // warnings of processor features
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := errors.New("the outer guest ended before what it ran")
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		line := strings.TrimRight(lines.Text(), "\r")
+		switch {
+		case line == "@nested exit 0":
+			ended = nil
+		case strings.HasPrefix(line, "@nested exit "):
+			ended = errors.New("what ran in the outer guest failed: see above")
+		default:
+			fmt.Println(line)
+		}
+	}
+	err = cmd.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if ended != nil {
+		return errors.Join(ended, err)
+	}
+	return nil
+}
