@@ -24,8 +24,15 @@ func inside(ctx context.Context) error {
 		return err
 	}
 	tmp := filepath.Join(root, "tmp")
-	if err := os.MkdirAll(tmp, 0o755); err != nil {
-		return err
+	for _, dir := range []string{tmp, trustDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, "trust")); err == nil {
+		if err := command(ctx, "cp", "-r", filepath.Join(root, "trust")+"/.", trustDir); err != nil {
+			return err
+		}
 	}
 	for name, value := range map[string]string{
 		vmm.EnvVMM:        filepath.Join(root, "bin", vmm.KindCloudHypervisor),

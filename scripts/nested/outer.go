@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berth-cloud/berth/scripts/devstack/stack"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -33,6 +34,10 @@ func command(ctx context.Context, name string, args ...string) error {
 // settingsFile holds what the inside is told, one NAME=VALUE a line.
 const settingsFile = "settings"
 
+// trustDir has the certificates that the machine trusts beside the usual ones. A
+// layer is made with them, and is another one without.
+const trustDir = "/usr/local/share/ca-certificates"
+
 // fillDisk makes the outer guest's second disk: the programs, the suite, the
 // engine, the guests' kernel, the descriptions of templates and the layer that
 // base is made from, all where they are in a clone.
@@ -45,16 +50,20 @@ func fillDisk(ctx context.Context, root, dir string, engine vmm.Engine, o option
 	if err := os.MkdirAll(filepath.Join(staging, ".berth", "templates"), 0o755); err != nil {
 		return err
 	}
-	// Links are followed: bin and .berth may be kept elsewhere.
 	for from, to := range map[string]string{
-		"bin/.":                    "bin",
-		"go.mod":                   "go.mod",
-		"templates":                "templates",
-		".berth/kernel":            ".berth/kernel",
-		".berth/templates/kernels": ".berth/templates/kernels",
-		".berth/templates/layers":  ".berth/templates/layers",
+		filepath.Join(root, "bin") + "/.":         "bin",
+		filepath.Join(root, "go.mod"):             "go.mod",
+		filepath.Join(root, "templates"):          "templates",
+		stack.Cache(root, "kernel"):               ".berth/kernel",
+		stack.Cache(root, "templates", "kernels"): ".berth/templates/kernels",
+		stack.Cache(root, "templates", "layers"):  ".berth/templates/layers",
+		stack.Cache(root, "templates", "recipes"): ".berth/templates/recipes",
+		trustDir + "/.":                           "trust",
 	} {
-		if err := command(ctx, "cp", "-rL", "--sparse=always", filepath.Join(root, from), filepath.Join(staging, to)); err != nil {
+		if _, err := os.Stat(from); errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err := command(ctx, "cp", "-rL", "--sparse=always", from, filepath.Join(staging, to)); err != nil {
 			return err
 		}
 	}

@@ -177,15 +177,12 @@ func TestConformanceAnonymousMemory(t *testing.T) {
 	if st.Size() != ramSize {
 		t.Errorf("memory-ranges has %d bytes, want %d", st.Size(), ramSize)
 	}
+	must(t, h.c.Delete(h.ctx()))
 
-	// The same VMM takes it back, read at once or when the guest asks for it
-	// (restore_by_uffd in vmm/src/memory_manager.rs).
-	for _, mode := range []string{vmm.MemoryRestoreCopy, vmm.MemoryRestoreOnDemand} {
-		must(t, h.c.Delete(h.ctx()))
-		must(t, os.Remove(f.serial))
-		must(t, h.c.Restore(h.ctx(), vmm.RestoreConfig{SourceURL: vmm.FileURL(snapshot), MemoryRestoreMode: mode, Resume: true}))
-		f.guest(t).await("the tag, "+mode, func(r conformance.Report) bool {
-			return r.Boot == first.Boot && r.Tag == "anonymous" && r.Sum == checksum("anonymous")
-		})
-	}
+	// The same VMM takes it back.
+	must(t, os.Remove(f.serial))
+	g = restore(t, h, f, snapshot)
+	g.await("the tag", func(r conformance.Report) bool {
+		return r.Boot == first.Boot && r.Tag == "anonymous" && r.Sum == checksum("anonymous")
+	})
 }
