@@ -37,7 +37,7 @@ func (h *Host) create(ctx context.Context, b *box, src *source, clock *stopwatch
 		h.metrics.created(string(b.rec.Boot), "ok")
 		h.log.Info("sandbox is running", "event", "sandbox.running", "sandbox_id", b.id, "generation", b.generation,
 			"template", src.tpl.Name, "boot", b.rec.Boot, "boot_ms", b.rec.Took.Milliseconds(), "own_ms", b.rec.Own.Milliseconds())
-		h.announce(b, src, clock.began)
+		h.announce(b, src)
 		h.watch(b)
 		close(b.created)
 		h.notify()

@@ -2,7 +2,6 @@ package box
 
 import (
 	"maps"
-	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
@@ -18,7 +17,7 @@ func (noEvents) Close(string)                                           {}
 func (h *Host) open(rec *ledger.Record) { h.events.Open(rec.ID, rec.WorkspaceID, rec.Template) }
 
 // announce says that a box runs for the first time.
-func (h *Host) announce(b *box, src *source, began time.Time) {
+func (h *Host) announce(b *box, src *source) {
 	rec := b.record()
 	meta := map[string]any{
 		"boot_ms": rec.Took.Milliseconds(), "boot_mode": string(rec.Boot), "from_snapshot": nil, "warm": src.warm != nil,
@@ -26,5 +25,5 @@ func (h *Host) announce(b *box, src *source, began time.Time) {
 	maps.Copy(meta, src.origin)
 	h.open(&rec)
 	h.events.Emit(b.id, hostapi.EventRunning, "sandbox is running", meta)
-	h.spawn(func() { h.probeSSH(b, began) })
+	h.spawn(func() { h.probeSSH(b) })
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -32,9 +33,15 @@ var sshPatience = timescale.Limit(10 * time.Second) // a guest without an SSH se
 // together would start sixteen servers together.
 var sshProbes = max(1, runtime.NumCPU()/2)
 
-// probeSSH tells when the guest's SSH server first answered, if it has one.
-func (h *Host) probeSSH(b *box, began time.Time) {
-	if !b.stays(h.life, sshDelay) {
+// probeSSH tells how long the guest's SSH server, if it has one, took to answer:
+// from when the guest ran to the first probe that succeeded, without the time for
+// which probes were held back. A restored guest stands ready; one that boots is
+// still starting its servers, and is asked from the beginning.
+func (h *Host) probeSSH(b *box) {
+	rec := b.record()
+	ready := rec.StartedAt
+	held := h.now()
+	if rec.Boot == ledger.BootRestore && !b.stays(h.life, sshDelay) {
 		return
 	}
 	for busy := time.Now(); b.used() && time.Since(busy) < sshDeference; {
@@ -42,12 +49,13 @@ func (h *Host) probeSSH(b *box, began time.Time) {
 			return
 		}
 	}
+	ready = ready.Add(h.now().Sub(held))
 	patience := time.Now().Add(sshPatience)
 	for pause := sshPause; time.Now().Before(patience); pause *= 2 {
 		switch err := h.trySSH(b); {
 		case err == nil:
 			h.events.Emit(b.id, hostapi.EventSSHReady, "SSH server answers",
-				map[string]any{"ssh_ready_ms": h.now().Sub(began).Milliseconds()})
+				map[string]any{"ssh_ready_ms": max(h.now().Sub(ready), 0).Milliseconds()})
 			return
 		case errors.Is(err, ErrNotFound) || !b.stays(h.life, pause):
 			return

@@ -19,11 +19,11 @@ import (
 var eventTimeout = timescale.Limit(3 * time.Second)
 
 // post adds an event to a sandbox's. A step may be run twice, so each has a key.
-// A sandbox that is gone has no events any more, and a host that does not answer
-// does not undo what has happened.
-func (f *Flows) post(ctx context.Context, agentID, sandboxID string, e hostapi.NewEvent) {
+// A sandbox that is gone has no events any more. What a host did not take is told
+// again with the step that returns the error.
+func (f *Flows) post(ctx context.Context, agentID, sandboxID string, e hostapi.NewEvent) error {
 	if agentID == "" {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
@@ -31,6 +31,7 @@ func (f *Flows) post(ctx context.Context, agentID, sandboxID string, e hostapi.N
 	if err != nil {
 		f.cfg.Logger.InfoContext(ctx, "event could not be told", "type", string(e.Type), "sandbox_id", hostapi.ShortID(sandboxID), "agent_id", agentID, "error", err)
 	}
+	return err
 }
 
 // about is what every event of a fork says.
@@ -42,7 +43,7 @@ func (d *Fork) about(group string) map[string]any {
 }
 
 // announce says on the parent that children are on their way.
-func (f *Flows) announce(ctx context.Context, run flow.Run, data Fork) {
+func (f *Flows) announce(ctx context.Context, run flow.Run, data *Fork) error {
 	group := groupOf(run.Flow)
 	e := hostapi.NewEvent{
 		Key: "fork/" + group + "/staged", Type: hostapi.EventForkStaged, Metadata: data.about(group),
@@ -55,33 +56,45 @@ func (f *Flows) announce(ctx context.Context, run flow.Run, data Fork) {
 	} else {
 		e.Metadata["pause_ms"] = data.PauseMS
 	}
-	f.post(ctx, data.AgentID, data.ParentID, e)
+	return f.post(ctx, data.AgentID, data.ParentID, e)
 }
 
-// tell says what became of every child, and of the whole.
-func (f *Flows) tell(ctx context.Context, run flow.Run, data Fork) {
+// tellRunning says on the parent that a child runs, ms after the fork began.
+func (f *Flows) tellRunning(ctx context.Context, run flow.Run, data *Fork, index int, ms int64) error {
+	group, id := groupOf(run.Flow), data.Children[index].ID
+	e := hostapi.NewEvent{
+		Key: "fork/" + group + "/" + id, Type: hostapi.EventForkCompleted, Message: fmt.Sprintf("child %d is running", index), Metadata: data.about(group),
+	}
+	e.Metadata["child_id"], e.Metadata["index"], e.Metadata["ms"] = id, index, ms
+	return f.post(ctx, data.AgentID, data.ParentID, e)
+}
+
+// tell says what became of every child, and of the whole. What was told as it
+// happened is told again, in case that it was not heard.
+func (f *Flows) tell(ctx context.Context, run flow.Run, data Fork) error {
 	group := groupOf(run.Flow)
+	if err := f.announce(ctx, run, &data); err != nil {
+		return err
+	}
 	var posts errgroup.Group
 	running := 0
 	for i, c := range data.Children {
-		e := hostapi.NewEvent{Key: "fork/" + group + "/" + c.ID, Metadata: data.about(group)}
-		e.Metadata["child_id"], e.Metadata["index"] = c.ID, i
-		if c.Error != "" {
-			e.Type, e.Message = hostapi.EventForkChildFailed, fmt.Sprintf("child %d failed", i)
-			e.Metadata["error"] = c.Error
-		} else {
+		if c.Error == "" {
 			running++
-			e.Type, e.Message = hostapi.EventForkCompleted, fmt.Sprintf("child %d is running", i)
-			e.Metadata["ms"] = c.MS
-			posts.Go(func() error { f.tellChild(ctx, run, data, i); return nil })
+			posts.Go(func() error { return f.tellRunning(ctx, run, &data, i, c.MS) })
+			posts.Go(func() error { return f.tellChild(ctx, run, data, i) })
+			continue
 		}
-		posts.Go(func() error { f.post(ctx, data.AgentID, data.ParentID, e); return nil })
+		e := hostapi.NewEvent{
+			Key: "fork/" + group + "/" + c.ID, Type: hostapi.EventForkChildFailed, Message: fmt.Sprintf("child %d failed", i), Metadata: data.about(group),
+		}
+		e.Metadata["child_id"], e.Metadata["index"], e.Metadata["error"] = c.ID, i, c.Error
+		posts.Go(func() error { return f.post(ctx, data.AgentID, data.ParentID, e) })
 	}
-	_ = posts.Wait() // none fails
-	if data.Mode != Tree {
-		return
+	if err := posts.Wait(); err != nil || data.Mode != Tree {
+		return err
 	}
-	f.post(ctx, data.AgentID, data.ParentID, hostapi.NewEvent{
+	return f.post(ctx, data.AgentID, data.ParentID, hostapi.NewEvent{
 		Key: "fork/" + group + "/completed", Type: hostapi.EventForkTreeCompleted,
 		Message: fmt.Sprintf("%d of %d children are running", running, len(data.Children)),
 		Metadata: map[string]any{
@@ -91,11 +104,11 @@ func (f *Flows) tell(ctx context.Context, run flow.Run, data Fork) {
 }
 
 // tellChild says on a child where it comes from.
-func (f *Flows) tellChild(ctx context.Context, run flow.Run, data Fork, index int) {
+func (f *Flows) tellChild(ctx context.Context, run flow.Run, data Fork, index int) error {
 	child := data.Children[index]
 	row, ok := raftstore.Get(run.View, record.Sandboxes, child.ID)
 	if !ok {
-		return
+		return nil
 	}
 	group := groupOf(run.Flow)
 	e := hostapi.NewEvent{
@@ -105,5 +118,5 @@ func (f *Flows) tellChild(ctx context.Context, run flow.Run, data Fork, index in
 		e.Type = hostapi.EventWarmForked
 	}
 	e.Metadata["parent_id"], e.Metadata["index"], e.Metadata["ms"] = data.ParentID, index, child.MS
-	f.post(ctx, row.AgentID, child.ID, e)
+	return f.post(ctx, row.AgentID, child.ID, e)
 }

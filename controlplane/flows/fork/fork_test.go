@@ -543,3 +543,53 @@ func TestPastItsDeadline(t *testing.T) {
 		t.Fatalf("%d rows", len(rows))
 	}
 }
+
+// An event of a child is told when the child runs, not when the last one does, and
+// what a host does not take is told again.
+func TestEventsAreToldAsTheyHappenAndNoneIsLost(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8*boxMB)
+	parent := parentOn(p, h)
+	var last atomic.Value
+	last.Store("")
+	begun, hold := make(chan struct{}), make(chan struct{})
+	var refusals atomic.Int32
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		<-begun
+		switch {
+		case c.Op == "put" && !c.Done && c.ID == last.Load():
+			<-hold
+		case c.Op == "events" && !c.Done && c.ID == last.Load() && refusals.Add(1) == 1:
+			return &hostapi.Error{Code: hostapi.CodeDraining, Message: "host is starting up"}
+		}
+		return nil
+	})
+	n := p.LeaderNode()
+	f, err := begin(n, parent, fork.Tree, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last.Store(f.children[3])
+	close(begun)
+	for deadline := time.After(20 * time.Second); count(types(h.Events(parent.ID)), hostapi.EventForkCompleted) < 3; {
+		select {
+		case <-deadline:
+			t.Fatalf("while one child is not there yet the events are %v", types(h.Events(parent.ID)))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	close(hold)
+	if err := n.Engine.Wait(t.Context(), f.flowID); err != nil {
+		t.Fatal(err)
+	}
+	e := types(h.Events(parent.ID))
+	if len(e) != 6 || e[0] != hostapi.EventForkStaged || e[5] != hostapi.EventForkTreeCompleted || count(e, hostapi.EventForkCompleted) != 4 {
+		t.Errorf("the parent's events are %v", e)
+	}
+	for _, id := range f.children {
+		if e := types(h.Events(id)); !slices.Equal(e, []hostapi.EventType{hostapi.EventForked}) {
+			t.Errorf("a child's events are %v", e)
+		}
+	}
+	p.Settled(h)
+}

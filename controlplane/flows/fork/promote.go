@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -68,21 +69,23 @@ func (f *Flows) await(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	id := run.Flow.Subject[len(promotePrefix):]
 	if row, ok := raftstore.Get(run.View, record.Sandboxes, id); ok {
-		f.tellPromoted(hostCtx(ctx, data.RequestID), run, data, row)
+		if err := f.tellPromoted(hostCtx(ctx, data.RequestID), run, data, row); err != nil && (hosts.Superseded(ctx, err) || f.passing(run, row.AgentID, err)) {
+			return nil, err
+		}
 	}
 	return func(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }, nil
 }
 
 // tellPromoted says it on the promoted sandbox and on the parent, if that lives.
-func (f *Flows) tellPromoted(ctx context.Context, run flow.Run, data promotion, row *record.Sandbox) {
+func (f *Flows) tellPromoted(ctx context.Context, run flow.Run, data promotion, row *record.Sandbox) error {
 	e := hostapi.NewEvent{
 		Key: "promote/" + data.Tree + "/" + row.ID, Type: hostapi.EventForkTreePromoted, Message: "promoted",
 		Metadata: map[string]any{"tree_id": data.Tree, "child_id": row.ID, "deleted": len(data.Deleted)},
 	}
 	var posts errgroup.Group
-	posts.Go(func() error { f.post(ctx, row.AgentID, row.ID, e); return nil })
+	posts.Go(func() error { return f.post(ctx, row.AgentID, row.ID, e) })
 	if parent, ok := raftstore.Get(run.View, record.Sandboxes, row.ForkedFrom); ok {
-		posts.Go(func() error { f.post(ctx, parent.AgentID, parent.ID, e); return nil })
+		posts.Go(func() error { return f.post(ctx, parent.AgentID, parent.ID, e) })
 	}
-	_ = posts.Wait() // none fails
+	return posts.Wait()
 }

@@ -41,8 +41,11 @@ func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
 			return nil
 		})
 	}
-	f.tell(ctx, run, data)
+	untold := f.tell(ctx, run, data)
 	_ = all.Wait() // storing is looked at below
+	if untold != nil && (hosts.Superseded(ctx, untold) || f.passing(run, data.AgentID, untold)) {
+		return nil, untold
+	}
 	if storing != nil {
 		if hosts.Superseded(ctx, storing) || f.passing(run, data.AgentID, storing) {
 			return nil, storing

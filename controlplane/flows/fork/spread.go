@@ -99,7 +99,7 @@ func (f *Flows) warm(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	ctx = hostCtx(ctx, data.RequestID)
 	outcomes := make([]outcome, 1)
 	if row, ok := starting(run.View, run.Flow, data.Children[0].ID); ok {
-		f.announce(ctx, run, data)
+		_ = f.announce(ctx, run, &data) // settle tells it again
 		outcomes[0] = f.put(ctx, run, &data, 0, row)
 	}
 	if err := f.undecided(ctx, run, &data, outcomes); err != nil {

@@ -60,9 +60,14 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	outcomes := make([]outcome, len(data.Children))
 	unplaced, stored := false, data.Stored
 	var all errgroup.Group
-	if first {
-		all.Go(func() error { f.announce(ctx, run, data); return nil })
-	}
+	announced := make(chan struct{})
+	all.Go(func() error {
+		defer close(announced)
+		if first {
+			_ = f.announce(ctx, run, &data) // settle tells it again
+		}
+		return nil
+	})
 	for i := range data.Children {
 		row, ok := starting(run.View, run.Flow, data.Children[i].ID)
 		switch {
@@ -73,6 +78,9 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 			f.cfg.Hosts.Reserve(row) // a leader before this one may have placed it
 			all.Go(func() error {
 				outcomes[i] = f.put(ctx, run, &data, i, row)
+				if <-announced; outcomes[i].err == nil {
+					_ = f.tellRunning(ctx, run, &data, i, outcomes[i].ends) // and this
+				}
 				return nil
 			})
 		}
