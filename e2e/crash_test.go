@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -13,9 +15,14 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
-// The host's daemon is killed in the middle of each operation. Whatever was
-// answered, the API then tells the truth: each sandbox that it lists does what
-// its status says, and nothing is left that it does not list.
+// The host's daemon is killed in the middle of each operation: at some moment of
+// it, or right after one of the entries that it makes in the host's ledger, which
+// are its steps. Whatever was answered, the API then tells the truth: each
+// sandbox that it lists does what its status says, and nothing is left that it
+// does not list.
+//
+// A run takes one moment of each operation. With BERTH_TEST_EVERY_STEP=1 it takes
+// every entry of the ledger, one after the other.
 func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 	host := theStack.HostProc[0]
 	seed := uint64(time.Now().UnixNano())
@@ -28,8 +35,18 @@ func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 		begin func(t *testing.T, c *tenant, s *api.Sandbox)
 		do    func(ctx context.Context, c *tenant, s *api.Sandbox) error
 	}{
+		{"create", 400 * time.Millisecond, nil, func(ctx context.Context, c *tenant, _ *api.Sandbox) error {
+			_, err := c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, "")
+			return err
+		}},
 		{"pause", 20 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
 			_, err := c.PauseSandbox(ctx, s.ID)
+			return err
+		}},
+		{"resume", 20 * time.Millisecond, func(t *testing.T, c *tenant, s *api.Sandbox) {
+			moved(t, api.SandboxPaused)(c.PauseSandbox(t.Context(), s.ID))
+		}, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+			_, err := c.ResumeSandbox(ctx, s.ID)
 			return err
 		}},
 		{"hibernate", 300 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
@@ -68,8 +85,21 @@ func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 			_, err := c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Volumes: at("there", "/mnt/v")}, "")
 			return err
 		}},
+		{"delete", 100 * time.Millisecond, func(t *testing.T, c *tenant, _ *api.Sandbox) {
+			c.create(t)
+		}, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+			for other, err := range c.Sandboxes(ctx) {
+				if err != nil {
+					return err
+				}
+				if other.ID != s.ID {
+					return c.DeleteSandbox(ctx, other.ID)
+				}
+			}
+			return errors.New("there is no other sandbox")
+		}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		once := func(t *testing.T, entry int) (reached bool) {
 			c := newTenant(t)
 			restartAtEnd(t, host)
 			s := c.create(t)
@@ -80,16 +110,25 @@ func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 			defer cancel()
-			answered := make(chan error, 1)
-			go func() { answered <- tc.do(ctx, c, s) }()
-			after := time.Duration(random.Int64N(int64(tc.most)))
-			moment := time.NewTimer(after)
-			<-moment.C
+			ledger := watchLedger(t, host.ID)
+			answered, over := make(chan error, 1), make(chan struct{})
+			began := time.Now()
+			go func() {
+				answered <- tc.do(ctx, c, s)
+				close(over)
+			}()
+			if entry == 0 {
+				moment := time.NewTimer(time.Duration(random.Int64N(int64(tc.most))))
+				<-moment.C
+			} else {
+				reached = ledger.entries(entry, over)
+			}
+			after := time.Since(began)
 			if err := errors.Join(host.Kill9(), host.Start()); err != nil {
 				t.Fatal(err)
 			}
 			err := <-answered
-			t.Logf("killed after %s, answered with %v", after.Round(time.Millisecond), err)
+			t.Logf("killed after %s, at entry %d, reached: %t; answered with %v", after.Round(time.Millisecond), entry, reached, err)
 			healthy(t)
 			c.truthful(t)
 			if got := c.run(t, s.ID, "cat /root/kept"); got != "kept" {
@@ -97,8 +136,60 @@ func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 			}
 			// An orphan has a few seconds of grace.
 			c.agrees(t, 40*time.Second)
-		})
+			return reached
+		}
+		if os.Getenv("BERTH_TEST_EVERY_STEP") == "" {
+			// 0 is some moment; most operations make no more than three entries.
+			t.Run(tc.name, func(t *testing.T) { once(t, random.IntN(4)) })
+			continue
+		}
+		for entry, more := 1, true; more && !t.Failed(); entry++ {
+			t.Run(fmt.Sprintf("%s/entry %d", tc.name, entry), func(t *testing.T) { more = once(t, entry) })
+		}
 	}
+}
+
+// ledgerOf watches the file of a host's ledger grow: each of its changes is
+// appended before it is acted upon.
+type ledgerOf struct {
+	t    *testing.T
+	path string
+	size int64
+}
+
+func watchLedger(t *testing.T, host string) *ledgerOf {
+	t.Helper()
+	l := &ledgerOf{t: t, path: filepath.Join(theStack.DataDir(host), "ledger")}
+	l.size = l.now()
+	return l
+}
+
+func (l *ledgerOf) now() int64 {
+	l.t.Helper()
+	st, err := os.Stat(l.path)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return st.Size()
+}
+
+// entries waits until so many were made, or the operation is over.
+func (l *ledgerOf) entries(n int, over <-chan struct{}) bool {
+	l.t.Helper()
+	tick := time.NewTicker(200 * time.Microsecond)
+	defer tick.Stop()
+	for n > 0 {
+		select {
+		case <-over:
+			return false
+		case <-tick.C:
+		}
+		if size := l.now(); size != l.size {
+			l.size = size
+			n--
+		}
+	}
+	return true
 }
 
 // truthful brings each sandbox that the API lists to run a command, by the moves
