@@ -60,6 +60,7 @@ func kvmGroups(mode fs.FileMode, gid int) ([]int, error) {
 func (e *engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
 	p, err := vmm.Start(ctx, vmm.Launch{
 		Engine: e.engine, Dir: l.Dir, NetNS: l.Slot.NetNSPath, UID: l.Slot.UID, GID: l.Slot.GID, Groups: e.groups, Cgroup: l.Cgroup,
+		Isolated: true,
 	})
 	if err != nil {
 		return nil, err
@@ -121,22 +122,12 @@ func userOf(pid int) (int, error) {
 // process is a VMM and its API in one.
 type process struct{ *vmm.Process }
 
-func (p process) Create(ctx context.Context, cfg vmm.VMConfig) error {
-	return p.Client().Create(ctx, cfg)
-}
-func (p process) Boot(ctx context.Context) error { return p.Client().Boot(ctx) }
-func (p process) Restore(ctx context.Context, cfg vmm.RestoreConfig) error {
-	return p.Client().Restore(ctx, cfg)
-}
+func (p process) Boot(ctx context.Context) error   { return p.Client().Boot(ctx) }
 func (p process) Pause(ctx context.Context) error  { return p.Client().Pause(ctx) }
 func (p process) Resume(ctx context.Context) error { return p.Client().Resume(ctx) }
 
-func (p process) Snapshot(ctx context.Context, dir string) error {
-	return p.Client().Snapshot(ctx, vmm.SnapshotConfig{DestinationURL: vmm.FileURL(dir)})
-}
-
 func (p process) AddDisk(ctx context.Context, disk vmm.DiskConfig) error {
-	_, err := p.Client().AddDisk(ctx, disk)
+	_, err := p.Process.AddDisk(ctx, disk)
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -57,6 +58,9 @@ func newClient(socket string, pid int) *Client {
 	}
 }
 
+// errImpostor is a socket of another process than the VMM's.
+var errImpostor = errors.New("the socket is another process's")
+
 func dial(ctx context.Context, socket string, pid int) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil || pid == 0 {
@@ -64,7 +68,7 @@ func dial(ctx context.Context, socket string, pid int) (net.Conn, error) {
 	}
 	cred, err := peerOf(conn)
 	if err == nil && int(cred.Pid) != pid {
-		err = fmt.Errorf("process %d listens there, not %d", cred.Pid, pid)
+		err = fmt.Errorf("process %d listens there, not %d: %w", cred.Pid, pid, errImpostor)
 	}
 	if err != nil {
 		conn.Close()

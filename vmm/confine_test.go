@@ -90,8 +90,8 @@ func cgroups(t *testing.T) Cgroup {
 
 func cgroup(t *testing.T, root string) string {
 	t.Helper()
-	dir := filepath.Join(root, cgroupName+"-"+itoa(os.Getpid()))
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	dir, err := os.MkdirTemp(root, cgroupName+"-")
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

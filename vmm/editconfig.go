@@ -141,3 +141,51 @@ func find(doc map[string]any, list, key, value string) (map[string]any, error) {
 	}
 	return items[i].(map[string]any), nil
 }
+
+// eachFile calls fn for each file that the configuration names, with a name for
+// it and whether the VMM writes to it, and has the configuration name what fn
+// returns.
+func (e *ConfigEdit) eachFile(fn func(path, name string, write bool) (string, error)) error {
+	replace := func(o map[string]any, key, name string, write bool) error {
+		path, _ := o[key].(string)
+		if path == "" {
+			return nil
+		}
+		to, err := fn(path, name, write)
+		if err != nil {
+			return err
+		}
+		o[key] = to
+		return nil
+	}
+	memory, _ := e.doc["memory"].(map[string]any)
+	zones, _ := memory["zones"].([]any)
+	for i, item := range zones {
+		if zone, ok := item.(map[string]any); ok {
+			if err := replace(zone, "file", fmt.Sprintf("ram%d", i), zone["shared"] == true); err != nil {
+				return err
+			}
+		}
+	}
+	disks, _ := e.doc["disks"].([]any)
+	for i, item := range disks {
+		if disk, ok := item.(map[string]any); ok {
+			if err := replace(disk, "path", fmt.Sprintf("disk%d", i), disk["readonly"] != true); err != nil {
+				return err
+			}
+		}
+	}
+	payload, _ := e.doc["payload"].(map[string]any)
+	for _, key := range []string{"firmware", "kernel", "initramfs"} {
+		if err := replace(payload, key, key, false); err != nil {
+			return err
+		}
+	}
+	for _, key := range []string{"serial", "console"} {
+		console, _ := e.doc[key].(map[string]any)
+		if err := replace(console, "file", key, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}

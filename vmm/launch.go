@@ -32,6 +32,11 @@ type Launch struct {
 	UID, GID int
 	Groups   []int
 	Cgroup   Cgroup
+	// Isolated gives the VMM a root directory and a PID namespace of its own. It
+	// then sees nothing of the host but what its engine loads, Dir, and what the
+	// methods of Process hand over to it; the directories above those need not
+	// let UID pass. It takes a UID.
+	Isolated bool
 	// ExtraEnv is added to an environment that otherwise holds PATH, and what the
 	// caller has of chvemu's settings (BERTH_CHVEMU_…, BERTH_TIME_SCALE).
 	ExtraEnv []string
@@ -91,7 +96,7 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 	if err := awaitLock(lctx, socket+".lock"); err != nil {
 		return nil, fmt.Errorf("another VMM holds %s: %w", socket, err)
 	}
-	log, err := openPlain(LogPath(l.Dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	log, err := OpenPlain(LogPath(l.Dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
 		return nil, err
 	}
@@ -101,9 +106,21 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 		return nil, err
 	}
 
-	cmd := exec.Command(l.Engine.Path, append([]string{
-		"--api-socket", "path=" + socket,
-		"--event-monitor", "path=" + EventsPath(l.Dir),
+	program, dir := l.Engine.Path, l.Dir
+	var v *view
+	if l.Isolated {
+		if l.UID == 0 {
+			return nil, errors.New("a VMM of root's cannot be isolated")
+		}
+		if v, err = newView(l.Engine, l.Dir); err != nil {
+			return nil, err
+		}
+		defer v.close()
+		program, dir = v.engine, viewRun
+	}
+	cmd := exec.Command(program, append([]string{
+		"--api-socket", "path=" + SocketPath(dir),
+		"--event-monitor", "path=" + EventsPath(dir),
 		// One -v: the VMM's log tells which calls it got.
 		"-v",
 	}, l.ExtraArgs...)...)
@@ -124,7 +141,10 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 		cmd.SysProcAttr.UseCgroupFD = true
 		cmd.SysProcAttr.CgroupFD = int(l.Cgroup.V2.Fd())
 	}
-	if err := startConfined(cmd, l); err != nil {
+	if l.Isolated {
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+	}
+	if err := startConfined(cmd, l, v); err != nil {
 		return nil, err
 	}
 	p, err := newChild(cmd, l)
@@ -167,12 +187,12 @@ func groups(ids []int) []uint32 {
 	return out
 }
 
-// startConfined forks from a thread that is already in the network namespace
-// and the cgroups and without privileges to gain, so that the child is from its
-// first instruction. The thread is thrown away afterwards: most of this cannot
-// be undone.
-func startConfined(cmd *exec.Cmd, l Launch) error {
-	return onThread(func() error { return confineAndStart(cmd, l) })
+// startConfined forks from a thread that is already in the namespaces and the
+// cgroups and without privileges to gain, so that the child is from its first
+// instruction. The thread is thrown away afterwards: most of this cannot be
+// undone.
+func startConfined(cmd *exec.Cmd, l Launch, v *view) error {
+	return onThread(func() error { return confineAndStart(cmd, l, v) })
 }
 
 // onThread runs a function on a thread that ends with it.
@@ -198,7 +218,7 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-func confineAndStart(cmd *exec.Cmd, l Launch) error {
+func confineAndStart(cmd *exec.Cmd, l Launch, v *view) error {
 	if l.NetNS != "" {
 		fd, err := unix.Open(l.NetNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -210,20 +230,6 @@ func confineAndStart(cmd *exec.Cmd, l Launch) error {
 			return fmt.Errorf("enter network namespace %s: %w", l.NetNS, err)
 		}
 	}
-	if l.UID != 0 {
-		// A file capability or a set-uid bit on the binary gives nothing back.
-		for c := uintptr(0); ; c++ {
-			if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
-				if errors.Is(err, unix.EINVAL) {
-					break // past the last capability of this kernel
-				}
-				return fmt.Errorf("drop capability %d from the bounding set: %w", c, err)
-			}
-		}
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return fmt.Errorf("set no_new_privs: %w", err)
-		}
-	}
 	// In a version 1 hierarchy a thread can be moved by itself, and what it
 	// forks starts where it is.
 	for _, dir := range l.Cgroup.V1 {
@@ -231,7 +237,35 @@ func confineAndStart(cmd *exec.Cmd, l Launch) error {
 			return fmt.Errorf("join cgroup: %w", err)
 		}
 	}
+	if v != nil {
+		if err := v.enter(l.Dir); err != nil {
+			return fmt.Errorf("make the VMM's view: %w", err)
+		}
+	}
+	if l.UID != 0 {
+		if err := dropPrivileges(); err != nil {
+			return err
+		}
+	}
 	return cmd.Start()
+}
+
+// dropPrivileges sees to it that what the thread starts as another user has no
+// way back: a file capability or a set-uid bit on a program gives nothing.
+func dropPrivileges() error {
+	for c := uintptr(0); ; c++ {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) {
+			break // past the last capability of this kernel
+		}
+		if err != nil {
+			return fmt.Errorf("drop capability %d from the bounding set: %w", c, err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	return nil
 }
 
 // logTail returns the end of what was written to a log after from.

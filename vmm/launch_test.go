@@ -114,7 +114,7 @@ func TestStartFails(t *testing.T) {
 		"a path too long":       {long, "107"},
 		"it ends":               {fake(t, "exit"), "cannot start: no such hypervisor"},
 		"it does not answer":    {silent, "did not answer"},
-		"somebody else answers": {fake(t, "impostor"), "process 1 answers"},
+		"somebody else answers": {fake(t, "impostor"), "the socket is another process's"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

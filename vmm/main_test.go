@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -34,11 +35,18 @@ func fakeVMM(mode string, args []string) int {
 		}
 	}
 	switch mode {
+	case "listener":
+		if _, err := net.Listen("unix", socket); err != nil {
+			return 1
+		}
+		_ = unix.Pause()
 	case "exit":
 		fmt.Fprintln(os.Stderr, "cannot start: no such hypervisor")
 		return 3
 	case "silent":
 		_ = unix.Pause()
+	case "escaped":
+		return escapedVMM(socket)
 	}
 	lock, err := os.OpenFile(socket+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -58,18 +66,22 @@ func fakeVMM(mode string, args []string) int {
 		}
 	}
 	_ = os.Remove(socket)
+	if mode == "impostor" {
+		// Another process has the socket.
+		cmd := exec.Command(os.Args[0], args...)
+		cmd.Env = []string{envFake + "=listener"}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		_ = cmd.Run()
+		return 1
+	}
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		return 1
 	}
-	pid := os.Getpid()
-	if mode == "impostor" {
-		pid = 1
-	}
 	_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/api/v1/vmm.ping":
-			_ = json.NewEncoder(w).Encode(Pong{Version: "53.0.0", PID: pid})
+			_ = json.NewEncoder(w).Encode(Pong{Version: "53.0.0", PID: os.Getpid()})
 		case "/api/v1/vmm.shutdown":
 			os.Exit(7)
 		default:

@@ -27,8 +27,10 @@ type Process struct {
 	client  *Client
 	pidfd   *os.File
 	adopted bool
-	done    chan struct{}
-	reboots atomic.Pointer[rebootWatch] // nil until EndOnReboot
+	// isolated says that files are handed over to it; see Launch.Isolated.
+	isolated bool
+	done     chan struct{}
+	reboots  atomic.Pointer[rebootWatch] // nil until EndOnReboot
 
 	mu     sync.Mutex
 	code   int
@@ -124,14 +126,15 @@ func (p *Process) sendSignal(sig unix.Signal) error {
 	return errors.Join(err, serr)
 }
 
-func newProcess(dir string, rec record, pidfd *os.File, adopted bool) *Process {
+func newProcess(dir string, rec record, pidfd *os.File, adopted, isolated bool) *Process {
 	return &Process{
-		dir:     dir,
-		rec:     rec,
-		client:  newClient(SocketPath(dir), rec.PID),
-		pidfd:   pidfd,
-		adopted: adopted,
-		done:    make(chan struct{}),
+		dir:      dir,
+		rec:      rec,
+		client:   newClient(SocketPath(dir), rec.PID),
+		pidfd:    pidfd,
+		adopted:  adopted,
+		isolated: isolated,
+		done:     make(chan struct{}),
 	}
 }
 
@@ -161,7 +164,7 @@ func newChild(cmd *exec.Cmd, l Launch) (*Process, error) {
 		pidfd.Close()
 		return nil, err
 	}
-	p := newProcess(l.Dir, rec, pidfd, false)
+	p := newProcess(l.Dir, rec, pidfd, false, l.Isolated)
 	go func() {
 		// The error repeats the exit status or says that there is no child
 		// left to wait for; ProcessState tells which.
@@ -238,11 +241,15 @@ func adopt(dir string, rec record) (*Process, error) {
 	case err == nil:
 		err = sameUser(dir, rec.PID)
 	}
+	var isolated bool
+	if err == nil {
+		isolated, err = isIsolated(rec.PID)
+	}
 	if err != nil {
 		pidfd.Close()
 		return nil, err
 	}
-	p := newProcess(dir, rec, pidfd, true)
+	p := newProcess(dir, rec, pidfd, true, isolated)
 	go func() {
 		waitPidfd(pidfd)
 		p.finish()
@@ -312,13 +319,14 @@ func (p *Process) awaitPing(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		// Dialling a socket that is not there costs a few microseconds; a
-		// watch on the directory would cost more than it saves.
-		pong, err := p.client.Ping(ctx)
+		// watch on the directory would cost more than it saves. Who listens there
+		// the client asks the kernel: an isolated VMM does not know its number.
+		_, err := p.client.Ping(ctx)
 		if err == nil {
-			if pong.PID != p.rec.PID {
-				return fmt.Errorf("process %d answers instead of %d", pong.PID, p.rec.PID)
-			}
 			return nil
+		}
+		if errors.Is(err, errImpostor) {
+			return err
 		}
 		select {
 		case <-p.done:

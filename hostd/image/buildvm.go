@@ -66,18 +66,17 @@ func (s *Store) bootVM(ctx context.Context, dir string, t Template, vm VM) (_ *b
 	}
 	b.process, err = vmm.Start(ctx, vmm.Launch{
 		Engine: s.cfg.Engine, Dir: filepath.Join(dir, vmDir), NetNS: lease.NetNS,
-		UID: lease.UID, GID: lease.GID, Groups: lease.Groups,
+		UID: lease.UID, GID: lease.GID, Groups: lease.Groups, Isolated: true,
 	})
 	if err != nil {
 		return nil, err
 	}
 	b.process.EndOnReboot()
 	vm.Serial = b.serial
-	api := b.process.Client()
-	if err := api.Create(ctx, t.VMConfig(vm)); err != nil {
+	if err := b.process.Create(ctx, t.VMConfig(vm)); err != nil {
 		return nil, err
 	}
-	if err := api.Boot(ctx); err != nil {
+	if err := b.process.Client().Boot(ctx); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, bootTime, fmt.Errorf("no answer within %s", bootTime))
@@ -126,7 +125,7 @@ func (b *buildVM) alive(ctx context.Context, fn func(context.Context) error) err
 const consoleBytes = 4 << 10
 
 func (b *buildVM) console() string {
-	f, err := os.Open(b.serial)
+	f, err := vmm.OpenPlain(b.serial, os.O_RDONLY, 0)
 	if err != nil {
 		return ""
 	}

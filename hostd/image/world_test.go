@@ -128,7 +128,7 @@ func (w *world) lease(ctx context.Context) (Lease, error) {
 		return Lease{}, err
 	}
 	return Lease{
-		NetNS: s.NetNSPath, UID: s.UID, GID: worldUID,
+		NetNS: s.NetNSPath, UID: s.UID, GID: s.UID,
 		Dial:    func(ctx context.Context, port int) (net.Conn, error) { return w.fabric.Dial(ctx, n, port) },
 		DialUDP: func(ctx context.Context, port int) (net.Conn, error) { return w.fabric.DialUDP(ctx, n, port) },
 		Release: func() { w.slots <- n },
@@ -248,7 +248,7 @@ func (w *world) restore(t *testing.T, tpl Template, generation uint64) *box {
 	must(t, os.Chown(overlay, lease.UID, lease.GID))
 	must(t, os.Mkdir(state, 0o755))
 	must(t, tpl.WriteRestore(state, VM{Overlay: overlay, Serial: vmm.SerialPath(dir)}))
-	p, err := vmm.Start(t.Context(), vmm.Launch{Engine: w.engine, Dir: dir, NetNS: lease.NetNS, UID: lease.UID, GID: lease.GID})
+	p, err := vmm.Start(t.Context(), vmm.Launch{Engine: w.engine, Dir: dir, NetNS: lease.NetNS, UID: lease.UID, GID: lease.GID, Isolated: true})
 	must(t, err)
 	t.Cleanup(func() {
 		if serial, err := os.ReadFile(vmm.SerialPath(dir)); err == nil && w.t.Failed() {
@@ -257,7 +257,7 @@ func (w *world) restore(t *testing.T, tpl Template, generation uint64) *box {
 		must(t, p.Kill(context.Background()))
 		lease.Release()
 	})
-	must(t, p.Client().Restore(t.Context(), vmm.RestoreConfig{SourceURL: vmm.FileURL(state)}))
+	must(t, p.Restore(t.Context(), vmm.RestoreConfig{SourceURL: vmm.FileURL(state)}))
 	must(t, p.Client().Resume(t.Context()))
 	b := &box{t: t, process: p, overlay: overlay, Client: guestclient.New(func(ctx context.Context) (net.Conn, error) {
 		return lease.Dial(ctx, guestapi.Port)

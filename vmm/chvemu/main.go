@@ -21,8 +21,9 @@ import (
 
 // Main runs the program and returns its exit code: 0 when it was asked to end or
 // the guest ended, 1 for an error, 2 for a command line that makes no sense. When
-// QEMU is killed by SIGKILL so is this process, and after another signal the code
-// is 128 and its number, as a shell has it.
+// QEMU is killed by SIGKILL so is this process, unless it is the first of its PID
+// namespace, which nothing in there can kill. After another signal, and then, the
+// code is 128 and its number, as a shell has it.
 func Main(args []string, stdout, stderr io.Writer) int {
 	o, err := parseOptions(args)
 	switch {

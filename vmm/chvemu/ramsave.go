@@ -37,7 +37,11 @@ type mapping struct {
 // saveRAM writes the RAM of a paused machine to an image of its size. The file
 // it was mapped from is nil for anonymous memory.
 func saveRAM(pid int, size uint64, from, image *os.File) error {
-	maps, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+	dir, err := procDir(pid)
+	if err != nil {
+		return err
+	}
+	maps, err := os.Open(dir + "/maps")
 	if err != nil {
 		return err
 	}
@@ -58,7 +62,7 @@ func saveRAM(pid int, size uint64, from, image *os.File) error {
 			return err
 		}
 	}
-	pagemap, err := os.Open(fmt.Sprintf("/proc/%d/pagemap", pid))
+	pagemap, err := os.Open(dir + "/pagemap")
 	if err != nil {
 		return err
 	}
@@ -70,6 +74,27 @@ func saveRAM(pid int, size uint64, from, image *os.File) error {
 		}
 	}
 	return c.flush()
+}
+
+// procDir is a process's directory in /proc, which may have been mounted in
+// another PID namespace and then has other numbers than this process's system
+// calls. The kernel tells the number there with a descriptor of the process.
+func procDir(pid int) (string, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return "", fmt.Errorf("open process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	info, err := os.ReadFile(fmt.Sprintf("/proc/thread-self/fdinfo/%d", fd))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(info)) {
+		if n, ok := strings.CutPrefix(line, "Pid:"); ok {
+			return "/proc/" + strings.TrimSpace(n), nil
+		}
+	}
+	return "", fmt.Errorf("the kernel does not tell the number of process %d", pid)
 }
 
 // findRAM finds the private, writable mappings that together are one file of

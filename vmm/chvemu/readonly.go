@@ -155,16 +155,15 @@ func (g *openGate) answer(fd uintptr) {
 
 // pathOf reads the path that is to be opened from the child's memory.
 func (g *openGate) pathOf(n *notification) string {
-	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", n.pid))
+	buf := make([]byte, len(g.path)+1)
+	local := []unix.Iovec{{Base: &buf[0]}}
+	local[0].SetLen(len(buf))
+	remote := []unix.RemoteIovec{{Base: uintptr(n.args[1]), Len: len(buf)}}
+	got, err := unix.ProcessVMReadv(int(n.pid), local, remote, 0)
 	if err != nil {
 		return ""
 	}
-	defer mem.Close()
-	buf := make([]byte, len(g.path)+1)
-	if _, err := mem.ReadAt(buf, int64(n.args[1])); err != nil {
-		return ""
-	}
-	path, _, ok := bytes.Cut(buf, []byte{0})
+	path, _, ok := bytes.Cut(buf[:got], []byte{0})
 	if !ok {
 		return "" // longer than ours
 	}

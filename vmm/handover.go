@@ -1,0 +1,230 @@
+package vmm
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Files are handed to an isolated VMM when it is told to open them. Each time, a
+// directory with a name by chance appears in its view, which holds the files
+// under names that say what they are for. Mounts are made in the VMM's own
+// namespace, so that they go with it and the host's table of mounts stays short.
+//
+// Paths here are the host's, for a VMM that is isolated and for one that is not.
+
+// Create defines a VM.
+func (p *Process) Create(ctx context.Context, cfg VMConfig) error {
+	if !p.isolated {
+		return p.client.Create(ctx, cfg)
+	}
+	raw, err := json.Marshal(cfg)
+	if err != nil {
+		return fmt.Errorf("vm.create: %w", err)
+	}
+	edit, err := ParseConfig(raw)
+	if err != nil {
+		return fmt.Errorf("vm.create: %w", err)
+	}
+	h := p.newHandover()
+	defer h.close()
+	if err := h.config(edit); err != nil {
+		return fmt.Errorf("vm.create: %w", err)
+	}
+	if err := h.deliver(); err != nil {
+		return fmt.Errorf("vm.create: %w", err)
+	}
+	return p.client.call(ctx, http.MethodPut, "vm.create", edit.doc, nil)
+}
+
+// Restore makes a VM from a snapshot in a directory, whose files may be links.
+// When it fails there is no VM.
+func (p *Process) Restore(ctx context.Context, cfg RestoreConfig) error {
+	dir, ok := strings.CutPrefix(cfg.SourceURL, FileURL(""))
+	if !p.isolated || !ok {
+		return p.client.Restore(ctx, cfg)
+	}
+	h := p.newHandover()
+	defer h.close()
+	if err := h.snapshot(dir); err != nil {
+		return fmt.Errorf("vm.restore: %w", err)
+	}
+	if err := h.deliver(); err != nil {
+		return fmt.Errorf("vm.restore: %w", err)
+	}
+	cfg.SourceURL = FileURL(h.dir)
+	return p.client.Restore(ctx, cfg)
+}
+
+// AddDisk adds a disk.
+func (p *Process) AddDisk(ctx context.Context, disk DiskConfig) (PCIDevice, error) {
+	if !p.isolated {
+		return p.client.AddDisk(ctx, disk)
+	}
+	h := p.newHandover()
+	defer h.close()
+	var err error
+	if disk.Path, err = h.file(disk.Path, "disk", !disk.ReadOnly); err == nil {
+		err = h.deliver()
+	}
+	if err != nil {
+		return PCIDevice{}, fmt.Errorf("vm.add-disk: %w", err)
+	}
+	return p.client.AddDisk(ctx, disk)
+}
+
+// Snapshot saves the VM into a directory that its user may write to. It is in
+// the VMM's view while it is written.
+func (p *Process) Snapshot(ctx context.Context, dir string) error {
+	if !p.isolated {
+		return p.client.Snapshot(ctx, SnapshotConfig{DestinationURL: FileURL(dir)})
+	}
+	h := p.newHandover()
+	defer h.close()
+	in, err := h.file(dir, "state", true)
+	if err == nil {
+		err = h.deliver()
+	}
+	if err != nil {
+		return fmt.Errorf("vm.snapshot: %w", err)
+	}
+	err = p.client.Snapshot(ctx, SnapshotConfig{DestinationURL: FileURL(in)})
+	if uerr := p.inView(func() error { return unix.Unmount(in, unix.MNT_DETACH) }); uerr != nil && !p.ended() {
+		err = errors.Join(err, fmt.Errorf("vm.snapshot: take the directory away: %w", uerr))
+	}
+	return err
+}
+
+func (p *Process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// handover is what a VMM gets with one request.
+type handover struct {
+	p      *Process
+	dir    string // in the view
+	mounts mounts
+	text   map[string][]byte // files that are written there, by name
+}
+
+func (p *Process) newHandover() *handover {
+	random := make([]byte, 8)
+	rand.Read(random) // never fails: crypto/rand ends the process first
+	return &handover{p: p, dir: filepath.Join(viewHanded, hex.EncodeToString(random)), text: map[string][]byte{}}
+}
+
+func (h *handover) close() { h.mounts.close() }
+
+// file hands over a file or a directory of the host, and returns its path in the
+// view.
+func (h *handover) file(host, name string, write bool) (string, error) {
+	if rest, ok := strings.CutPrefix(host, h.p.dir+"/"); ok {
+		return filepath.Join(viewRun, rest), nil
+	}
+	attrs := uint64(mountRead)
+	if write {
+		attrs = mountWrite
+	}
+	at := filepath.Join(h.dir, name)
+	return at, h.mounts.add(host, at, attrs)
+}
+
+// config hands over the files that a configuration names, and has it name them
+// as the VMM sees them.
+func (h *handover) config(e *ConfigEdit) error {
+	return e.eachFile(func(path, name string, write bool) (string, error) { return h.file(path, name, write) })
+}
+
+// snapshot hands over the files of a snapshot.
+func (h *handover) snapshot(dir string) error {
+	edit, err := OpenConfig(filepath.Join(dir, FileConfig))
+	if err != nil {
+		return err
+	}
+	if err := h.config(edit); err != nil {
+		return err
+	}
+	if h.text[FileConfig], err = edit.Bytes(); err != nil {
+		return err
+	}
+	for _, name := range []string{FileState, FileMemory} {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) && name == FileMemory {
+			continue // RAM was a shared file
+		}
+		if _, err := h.file(path, name, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deliver makes all of it appear in the VMM's view.
+func (h *handover) deliver() error {
+	return h.p.inView(func() error {
+		if err := os.Mkdir(h.dir, 0o755); err != nil {
+			return err
+		}
+		for name, raw := range h.text {
+			if err := os.WriteFile(filepath.Join(h.dir, name), raw, 0o644); err != nil {
+				return err
+			}
+		}
+		return h.mounts.attach()
+	})
+}
+
+// inView runs a function on a thread whose root is the VMM's. A VMM that was
+// taken over may have gone into a namespace that it made: what the function does
+// there, it does in what the VMM could see anyway.
+func (p *Process) inView(f func() error) error {
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return err
+		}
+		rc, err := p.pidfd.SyscallConn()
+		if err != nil {
+			return err
+		}
+		var serr error
+		if err := rc.Control(func(fd uintptr) { serr = unix.Setns(int(fd), unix.CLONE_NEWNS) }); err != nil {
+			return err
+		}
+		if serr != nil {
+			return serr
+		}
+		unix.Umask(0o022)
+		return f()
+	})
+	if err != nil {
+		return fmt.Errorf("in the view of VMM %d: %w", p.rec.PID, err)
+	}
+	return nil
+}
+
+// isIsolated says whether a process has a mount namespace of its own.
+func isIsolated(pid int) (bool, error) {
+	var ours, theirs unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/mnt", &ours); err != nil {
+		return false, err
+	}
+	if err := unix.Stat("/proc/"+strconv.Itoa(pid)+"/ns/mnt", &theirs); err != nil {
+		return false, err
+	}
+	return ours.Ino != theirs.Ino, nil
+}
