@@ -130,7 +130,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if err != nil {
 		return nil, err
 	}
-	network := &slots{fabric: d.fabric, pool: d.pool, gid: cfg.BaseUID}
+	network := &slots{fabric: d.fabric, pool: d.pool}
 	if d.templates, err = newTemplates(ctx, cfg, d.engine, poolLease(network, engine.groups), log); err != nil {
 		return nil, err
 	}
@@ -167,7 +167,6 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 		Paths: d.cfg.paths(), MemoryMB: d.budgetMB, OverheadMB: overheadMB, DiskHeadroomMB: d.cfg.DiskHeadroomMB, DiskOvercommit: d.cfg.DiskOvercommit,
 		OverlayPool: d.cfg.OverlayPool, CreateTimeout: d.cfg.CreateTimeout, MaxExecs: maxExecs, OutputBudget: outputBudget,
 		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, Engine: d.versions().Engine,
-		GID: d.cfg.BaseUID,
 	}, deps)
 	d.registry.MustRegister(d.boxes.Collect())
 	d.lease = lease.New(lease.Config{

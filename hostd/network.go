@@ -63,7 +63,6 @@ func addressesOf(ctx context.Context, peers []string, log *slog.Logger) []netip.
 type slots struct {
 	fabric *slot.Fabric
 	pool   *slot.Pool
-	gid    int
 }
 
 func (s *slots) Take(ctx context.Context) (box.Slot, error) {
@@ -74,7 +73,7 @@ func (s *slots) Take(ctx context.Context) (box.Slot, error) {
 	if err != nil {
 		return box.Slot{}, err
 	}
-	return box.Slot{Number: got.Number, NetNSPath: got.NetNSPath, UID: got.UID, GID: s.gid}, nil
+	return box.Slot{Number: got.Number, NetNSPath: got.NetNSPath, UID: got.UID, GID: got.UID}, nil
 }
 
 func (s *slots) Claim(ctx context.Context, n int) (box.Slot, error) {
@@ -83,7 +82,7 @@ func (s *slots) Claim(ctx context.Context, n int) (box.Slot, error) {
 	if err != nil {
 		return box.Slot{}, err
 	}
-	return box.Slot{Number: got.Number, NetNSPath: got.NetNSPath, UID: got.UID, GID: s.gid}, nil
+	return box.Slot{Number: got.Number, NetNSPath: got.NetNSPath, UID: got.UID, GID: got.UID}, nil
 }
 
 func (s *slots) Return(n int) { s.pool.Return(n) }

@@ -110,7 +110,7 @@ func (p *preflight) findEngine() (string, error) {
 		return "", err
 	}
 	p.engine = e
-	if err := openToVMMs(e.Path, 0o001); err != nil {
+	if err := executable(e.Path); err != nil {
 		return "", err
 	}
 	if e.Kind == vmm.KindChvemu {
@@ -137,9 +137,6 @@ func (p *preflight) kernel() (string, error) {
 	magic := make([]byte, 4)
 	if _, err := f.Read(magic); err != nil || string(magic) != "\x7fELF" {
 		return "", fmt.Errorf("BERTH_KERNEL %s is no ELF file: it must be an uncompressed vmlinux, not a vmlinuz", p.cfg.Kernel)
-	}
-	if err := openToVMMs(p.cfg.Kernel, 0o004); err != nil {
-		return "", fmt.Errorf("BERTH_KERNEL: %w", err)
 	}
 	return p.cfg.Kernel, nil
 }
@@ -215,11 +212,6 @@ func (p *preflight) disk() (string, error) {
 	if err := p.cfg.paths().Make(); err != nil {
 		return "", err
 	}
-	for _, dir := range []string{p.cfg.DataDir, p.cfg.RunDir, p.cfg.TemplateDir} {
-		if err := passable(dir); err != nil {
-			return "", err
-		}
-	}
 	bytes, err := freeBytes(p.cfg.DataDir)
 	if err != nil {
 		return "", err
@@ -231,34 +223,17 @@ func (p *preflight) disk() (string, error) {
 	return fmt.Sprintf("%s, %d MB free", p.cfg.DataDir, free), nil
 }
 
-// openToVMMs refuses a file that an unprivileged VMM could not come to, or not
-// read or execute.
-func openToVMMs(path string, mode fs.FileMode) error {
+// executable refuses an engine that an unprivileged VMM could not run. The
+// directories above it do not count: VMMs are handed their engine.
+func executable(path string) error {
 	fi, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	if fi.Mode().Perm()&mode == 0 {
-		return fmt.Errorf("VMMs run as users of their own and may not open %s: chmod a+rx %s", path, path)
+	if fi.Mode().Perm()&0o001 == 0 {
+		return fmt.Errorf("VMMs run as users of their own and may not run %s: chmod a+rx %s", path, path)
 	}
-	return passable(filepath.Dir(path))
-}
-
-// passable finds the directory on the way to path that an unprivileged VMM
-// could not pass through.
-func passable(path string) error {
-	for dir := path; ; dir = filepath.Dir(dir) {
-		fi, err := os.Stat(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err == nil && fi.Mode().Perm()&0o001 == 0 {
-			return fmt.Errorf("VMMs run as users of their own and cannot pass through %s to %s: chmod o+x %s", dir, path, dir)
-		}
-		if dir == filepath.Dir(dir) {
-			return nil
-		}
-	}
+	return nil
 }
 
 func (p *preflight) certificate() (string, error) {

@@ -288,7 +288,7 @@ func (b *builder) lease(ctx context.Context) (image.Lease, error) {
 		return image.Lease{}, err
 	}
 	return image.Lease{
-		NetNS: s.NetNSPath, UID: s.UID, GID: b.cfg.BaseUID, Groups: b.groups,
+		NetNS: s.NetNSPath, UID: s.UID, GID: s.UID, Groups: b.groups,
 		Dial:    func(ctx context.Context, port int) (net.Conn, error) { return b.fabric.Dial(ctx, s.Number, port) },
 		DialUDP: func(ctx context.Context, port int) (net.Conn, error) { return b.fabric.DialUDP(ctx, s.Number, port) },
 		// The slot stays for the next guest of the build; close removes it.

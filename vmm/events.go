@@ -64,7 +64,7 @@ func NewEventLog(path string) *EventLog { return &EventLog{path: path} }
 // half written is left for later. A file that became shorter was begun anew by
 // another VMM and is read from its beginning.
 func (l *EventLog) Next() ([]Event, error) {
-	f, err := openPlain(l.path, os.O_RDONLY, 0)
+	f, err := OpenPlain(l.path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

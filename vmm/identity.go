@@ -56,7 +56,7 @@ type record struct {
 func readRecord(dir string) (record, error) {
 	var r record
 	path := filepath.Join(dir, recordName)
-	f, err := openPlain(path, os.O_RDONLY, 0)
+	f, err := OpenPlain(path, os.O_RDONLY, 0)
 	if err != nil {
 		return r, err
 	}
@@ -82,7 +82,7 @@ func writeRecord(dir string, r record) error {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := openPlain(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := OpenPlain(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -93,16 +93,16 @@ func writeRecord(dir string, r record) error {
 	return os.Rename(tmp, filepath.Join(dir, recordName))
 }
 
-// openPlain opens a regular file in a directory that is not to be trusted: no
+// OpenPlain opens a regular file in a directory that is not to be trusted: no
 // link is followed, and no pipe can hold up the caller.
-func openPlain(path string, flags int, mode os.FileMode) (*os.File, error) {
+func OpenPlain(path string, flags int, mode os.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
 	if err != nil {
 		return nil, err
 	}
 	st, err := f.Stat()
 	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a file", path)
+		err = fmt.Errorf("%s is no file of its own", path)
 	}
 	if err != nil {
 		f.Close()

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // The files of a snapshot directory.
@@ -17,6 +20,52 @@ const (
 	// memory zone. It is absent where RAM was a shared file.
 	FileMemory = "memory-ranges"
 )
+
+// Reclaim takes a directory that a VMM wrote to away from its user, with the
+// files in it that have one of the names; the others are removed. The directory
+// comes first, so that nothing in it can be exchanged for something else while it
+// is looked at: a file may be anything, a link to one that must not be given
+// away, a pipe that blocks.
+//
+// Files can be read by everyone then, and the directory be passed by root alone:
+// a VMM reads what it is handed.
+func Reclaim(dir string, names ...string) error {
+	if err := errors.Join(os.Lchown(dir, os.Geteuid(), os.Getegid()), os.Chmod(dir, 0o700)); err != nil {
+		return fmt.Errorf("take %s back: %w", dir, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("take %s back: %w", dir, err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if slices.Contains(names, e.Name()) {
+			err = reclaimFile(path)
+		} else {
+			err = os.RemoveAll(path)
+		}
+		if err != nil {
+			return fmt.Errorf("take %s back: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+func reclaimFile(path string) error {
+	f, err := OpenPlain(path, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Nlink != 1 {
+		return fmt.Errorf("%s is no file of its own", filepath.Base(path))
+	}
+	return errors.Join(f.Chown(os.Geteuid(), os.Getegid()), f.Chmod(0o644))
+}
 
 // DetachMemory makes a snapshot of one memory zone restorable by any number of
 // VMs at once that share its RAM: with memory-ranges as the zone's file, mapped

@@ -50,8 +50,6 @@ type Config struct {
 	// Engine is noted in the ledger and with captures: a state is restored by
 	// the engine that saved it.
 	Engine string
-	// GID is the group that every VMM's user is in.
-	GID int
 }
 
 // Deps are the parts that boxes are made of. Now and Random have defaults.

@@ -170,7 +170,7 @@ func (h *Host) makeDisk(ctx context.Context, b *box, src *source) error {
 	if src.kept {
 		return nil
 	}
-	if err := os.Mkdir(h.paths.Box(b.id), 0o711); err != nil {
+	if err := os.Mkdir(h.paths.Box(b.id), 0o700); err != nil {
 		return fmt.Errorf("make directory: %w", err)
 	}
 	if src.disk != "" {
@@ -187,7 +187,7 @@ func (h *Host) makeRestore(ctx context.Context, b *box, src *source, slot Slot) 
 			return fmt.Errorf("make directory: %w", err)
 		}
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fmt.Errorf("make directory: %w", err)
 	}
 	m := h.machine(b)

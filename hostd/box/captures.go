@@ -250,6 +250,9 @@ func (h *Host) RecoverCaptures() error {
 			}
 			continue
 		}
+		if err := openToVMMs(path); err != nil {
+			return fmt.Errorf("take over a capture: %w", err)
+		}
 		c, _, err := h.captures.begin(m.ID)
 		if err != nil {
 			return err
@@ -300,7 +303,7 @@ func writeManifest(dir string, m manifest, sync bool) error {
 		return err
 	}
 	tmp := filepath.Join(dir, "."+fileManifest)
-	if err := os.WriteFile(tmp, append(raw, '\n'), 0o640); err != nil {
+	if err := os.WriteFile(tmp, append(raw, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write manifest: %w", err)
 	}
 	if sync {

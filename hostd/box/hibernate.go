@@ -131,7 +131,7 @@ func (h *Host) keepRAM(b *box, dir string, sync bool) error {
 	if err := os.Link(h.paths.RAM(b.id), memory); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Chown(memory, os.Geteuid(), h.cfg.GID), os.Chmod(memory, 0o640)); err != nil {
+	if err := errors.Join(os.Chown(memory, os.Geteuid(), os.Getegid()), os.Chmod(memory, 0o644)); err != nil {
 		return err
 	}
 	if !sync {

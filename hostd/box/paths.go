@@ -72,8 +72,8 @@ func (p Paths) VMMLog(id string) string { return vmm.LogPath(p.VMM(id)) }
 // Serial is the log of a box's serial console.
 func (p Paths) Serial(id string) string { return vmm.SerialPath(p.VMM(id)) }
 
-// Make makes the directories that every box needs. Others may pass through
-// them, because each VMM is an unprivileged user of its own, and may not list.
+// Make makes the directories that every box needs. Others may pass through them
+// and not list: VMMs that an earlier daemon started reach their files by path.
 func (p Paths) Make() error {
 	for _, dir := range []string{p.Data, p.Boxes(), p.Overlays(), p.Captures(), p.Run} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {

@@ -84,7 +84,7 @@ func (h *Host) recoverParked(ctx context.Context, b *box) (Recovery, error) {
 		return "", err
 	}
 	if hasState(h.paths.State(b.id)) {
-		return Kept, nil
+		return Kept, openToVMMs(h.paths.State(b.id))
 	}
 	return h.lost(ctx, b, "its saved memory was gone when the host daemon started")
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -32,10 +31,9 @@ func makeStateDir(dir string, slot Slot) error {
 	return nil
 }
 
-// seal takes a directory that a VMM wrote away from its user: VMMs may read what
-// is in it, and nobody writes. The directory comes first, so that nothing in it
-// can be exchanged for something else while it is looked at. Of the names, only
-// those stay. With sync, the files are on disk when it returns.
+// seal takes a directory that a VMM wrote away from its user: what is in it can
+// be handed to VMMs, and nobody writes. Of the names, only those stay. With sync,
+// the files are on disk when it returns.
 func (h *Host) seal(dir string, sync bool, names ...string) error {
 	if err := h.sealDir(dir, sync, names); err != nil {
 		return fmt.Errorf("seal %s: %w", dir, err)
@@ -44,38 +42,18 @@ func (h *Host) seal(dir string, sync bool, names ...string) error {
 }
 
 func (h *Host) sealDir(dir string, sync bool, names []string) error {
-	if err := os.Chown(dir, os.Geteuid(), h.cfg.GID); err != nil {
+	if err := vmm.Reclaim(dir, names...); err != nil {
 		return err
-	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if !slices.Contains(names, e.Name()) {
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := h.sealFile(filepath.Join(dir, e.Name())); err != nil {
-			return err
-		}
 	}
 	if err := h.engine.Detach(dir); err != nil {
 		return err
 	}
 	for _, name := range names {
 		path := filepath.Join(dir, name)
-		if err := os.Chmod(path, 0o640); errors.Is(err, os.ErrNotExist) {
+		// Again: Detach makes files anew.
+		if err := os.Chmod(path, 0o644); errors.Is(err, os.ErrNotExist) {
 			continue // RAM that is a file of its own
 		} else if err != nil {
-			return err
-		}
-		if err := os.Chown(path, os.Geteuid(), h.cfg.GID); err != nil {
 			return err
 		}
 		if sync {
@@ -84,32 +62,21 @@ func (h *Host) sealDir(dir string, sync bool, names []string) error {
 			}
 		}
 	}
-	// VMMs pass through and do not list.
-	if err := os.Chmod(dir, 0o710); err != nil {
-		return err
-	}
 	if sync {
 		return syncPath(dir)
 	}
 	return nil
 }
 
-// sealFile makes a file that a VMM made root's. It may be anything: a link to a
-// file that must not be given away, a pipe that blocks.
-func (h *Host) sealFile(path string) error {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return err
+// openToVMMs lets VMMs that are handed the files of a saved state read them, where
+// an earlier daemon let one group do so.
+func openToVMMs(dir string) error {
+	for _, name := range []string{vmm.FileConfig, vmm.FileState, vmm.FileMemory} {
+		if err := os.Chmod(filepath.Join(dir, name), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
 	}
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 {
-		return fmt.Errorf("%s is no file of its own", filepath.Base(path))
-	}
-	return errors.Join(f.Chown(os.Geteuid(), h.cfg.GID), f.Chmod(0o640))
+	return os.Chmod(dir, 0o700)
 }
 
 // syncPath flushes a file or a directory.

@@ -248,18 +248,17 @@ const startLines = 20
 // store pauses the guest and writes its state. The RAM needs no writing: it is
 // the file.
 func store(ctx context.Context, b *buildVM, state string) error {
-	api := b.process.Client()
-	if err := api.Pause(ctx); err != nil {
+	if err := b.process.Client().Pause(ctx); err != nil {
 		return err
 	}
 	if err := os.Chown(state, b.lease.UID, b.lease.GID); err != nil {
 		return err
 	}
-	if err := api.Snapshot(ctx, vmm.SnapshotConfig{DestinationURL: vmm.FileURL(state)}); err != nil {
+	if err := b.process.Snapshot(ctx, state); err != nil {
 		return err
 	}
 	b.kill()
-	return os.Chown(state, os.Geteuid(), os.Getegid())
+	return vmm.Reclaim(state, vmm.FileConfig, vmm.FileState)
 }
 
 // finish makes the files of a build read-only and durable and writes down what

@@ -73,9 +73,6 @@ func (s *Store) workDir(ctx context.Context) (string, func(), error) {
 	if err == nil {
 		_, err = tryLock(f)
 	}
-	if err == nil {
-		err = os.Chmod(dir, 0o755) // the VMM passes through
-	}
 	if err != nil {
 		f.Close()
 		_ = os.RemoveAll(dir)

@@ -233,7 +233,7 @@ func guestVolume(t *testing.T, w *world, b *box) {
 	mounted := make(chan error, 1)
 	began := time.Now()
 	go func() { mounted <- b.Mount(t.Context(), mount) }()
-	_, err = b.process.Client().AddDisk(t.Context(), vmm.DiskConfig{ID: "vol", Path: image, ImageType: vmm.ImageRaw, Serial: mount.Serial})
+	_, err = b.process.AddDisk(t.Context(), vmm.DiskConfig{ID: "vol", Path: image, ImageType: vmm.ImageRaw, Serial: mount.Serial})
 	must(t, err)
 	must(t, <-mounted)
 	t.Logf("mounted after %s", time.Since(began))

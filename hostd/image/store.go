@@ -93,8 +93,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg.Dir = dir
 	s := &Store{cfg: cfg, log: cfg.Logger}
 	for _, sub := range []string{namesDir, buildsDir, layersDir, kernelsDir, recipesDir, usersDir, locksDir, tmpDir} {
-		// VMMs run unprivileged and read what is here.
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+		// VMMs are handed what they may read: nobody else passes.
+		path := filepath.Join(dir, sub)
+		if err := errors.Join(os.MkdirAll(path, 0o700), os.Chmod(path, 0o700)); err != nil {
 			return nil, fmt.Errorf("template store: %w", err)
 		}
 	}

@@ -24,9 +24,6 @@ func (s *Store) make(ctx context.Context, in *info) (err error) {
 			_ = os.RemoveAll(temp)
 		}
 	}()
-	if err := os.Chmod(temp, 0o711); err != nil {
-		return err
-	}
 	image := filepath.Join(temp, imageFile)
 	if err := makeImage(ctx, image, in.SizeMB); err != nil {
 		return err

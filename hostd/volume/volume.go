@@ -100,7 +100,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, making: make(chan struct{}, 1), volumes: map[string]*volume{}}
 	// VMMs pass through, and may not list.
-	if err := errors.Join(os.MkdirAll(cfg.Dir, 0o711), os.Chmod(cfg.Dir, 0o711)); err != nil {
+	if err := errors.Join(os.MkdirAll(cfg.Dir, 0o700), os.Chmod(cfg.Dir, 0o700)); err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
 	entries, err := os.ReadDir(cfg.Dir)

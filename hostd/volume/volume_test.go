@@ -237,7 +237,7 @@ func TestAnImageBelongsToItsBoxsUser(t *testing.T) {
 		if int(st.Uid) != want || st.Mode&0o777 != 0o600 {
 			t.Errorf("image belongs to %d with mode %o, want %d", st.Uid, st.Mode, want)
 		}
-		if st := stat(t, filepath.Dir(s.image(id))); st.Uid != 0 || st.Mode&0o777 != 0o711 {
+		if st := stat(t, filepath.Dir(s.image(id))); st.Uid != 0 || st.Mode&0o777 != 0o700 {
 			t.Errorf("directory belongs to %d with mode %o", st.Uid, st.Mode)
 		}
 	}

@@ -128,7 +128,7 @@ func (w *World) Deps(l *ledger.Ledger) box.Deps {
 func (w *World) Config() box.Config {
 	return box.Config{
 		Paths: w.Paths, MemoryMB: 4 * 600, OverheadMB: 88, CreateTimeout: 10 * time.Second,
-		MaxExecs: 4, OutputBudget: 64 << 20, Engine: "fake", GID: os.Getgid(), DiskOvercommit: 20,
+		MaxExecs: 4, OutputBudget: 64 << 20, Engine: "fake", DiskOvercommit: 20,
 	}
 }
 
