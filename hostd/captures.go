@@ -24,6 +24,9 @@ const (
 	// sweepInterval is how often a host removes from the snapshot store what no
 	// snapshot has; a part of it is by chance, so that hosts take turns.
 	sweepInterval = time.Hour
+	// A sweep of the store gives way to uploads; after so many times in a row it
+	// waits for those that are under way, and holds up those that begin.
+	politeSweeps = 3
 	// preloadInterval is how late a template that became ready is stored.
 	preloadInterval = 10 * time.Second
 )
@@ -357,7 +360,7 @@ func refusal(err error) error {
 
 // Run removes from the store what no snapshot has, until ctx ends.
 func (s *stored) Run(ctx context.Context) {
-	for {
+	for busy := 0; ; {
 		timer := time.NewTimer(sweepInterval/2 + rand.N(sweepInterval)) //nolint:gosec // nobody gains by guessing it
 		select {
 		case <-ctx.Done():
@@ -365,14 +368,26 @@ func (s *stored) Run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		done, err := s.store.Collect(ctx)
+		done, err := s.store.Collect(ctx, patienceAfter(busy))
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			s.log.Error("what no snapshot has could not be removed from the store", "error", err)
-		case !done.Busy:
+		case done.Busy:
+			busy++
+		default:
+			busy = 0
 			s.log.Info("snapshot store was swept", "chunks", done.Chunks, "shared_files", done.Shared, "bytes", done.Bytes)
 		}
 	}
+}
+
+// patienceAfter is how long a sweep waits that was put off so many times: some
+// upload is under way on a busy cluster at any time.
+func patienceAfter(busy int) time.Duration {
+	if busy < politeSweeps {
+		return 0
+	}
+	return storeTimeout
 }

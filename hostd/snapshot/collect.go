@@ -16,7 +16,7 @@ import (
 type Collected struct {
 	Chunks, Shared int64
 	Bytes          int64 // as they were stored
-	Busy           bool  // uploads were under way: nothing was looked at
+	Busy           bool  // uploads were under way, or another collection: nothing was looked at
 }
 
 // Delete removes a snapshot: its manifest, and then the chunks that no other
@@ -52,7 +52,7 @@ func isUnreadable(err error) bool {
 }
 
 func (s *Store) removeChunksOf(ctx context.Context, m *Manifest) error {
-	ctx, hold, err := s.lockExclusive(ctx)
+	ctx, hold, err := s.lockExclusive(ctx, 0)
 	if err != nil {
 		return err
 	}
@@ -74,15 +74,16 @@ func (s *Store) removeChunksOf(ctx context.Context, m *Manifest) error {
 }
 
 // Collect removes what no snapshot has: chunks, and manifests of shared files,
-// that are older than Options.Grace. It does nothing while uploads are under
-// way. One host at a time collects.
-func (s *Store) Collect(ctx context.Context) (done Collected, err error) {
+// that are older than Options.Grace. It waits as long as patience for uploads that
+// are under way, and lets no other begin meanwhile; where some are left it does
+// nothing. One host at a time collects.
+func (s *Store) Collect(ctx context.Context, patience time.Duration) (done Collected, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("collect the snapshot store: %w", err)
 		}
 	}()
-	ctx, hold, err := s.lockExclusive(ctx)
+	ctx, hold, err := s.lockExclusive(ctx, patience)
 	if errors.Is(err, errBusy) {
 		return Collected{Busy: true}, nil
 	}

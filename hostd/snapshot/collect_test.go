@@ -5,8 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"gocloud.dev/blob"
 )
 
 // age makes every object of a store older.
@@ -75,7 +78,7 @@ func TestCollectTakesWhatIsOldAndUnused(t *testing.T) {
 	total := len(objects(t, dir, chunksDir))
 	collect := func() Collected {
 		t.Helper()
-		done, err := s.Collect(t.Context())
+		done, err := s.Collect(t.Context(), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +111,7 @@ func TestNothingIsCollectedWhileAManifestCannotBeRead(t *testing.T) {
 	damage(t, filepath.Join(dir, manifestsDir, "snap-1"), func(b []byte) []byte { return b[:len(b)-1] })
 	age(t, dir, 2*time.Hour)
 	before := len(objects(t, dir, chunksDir))
-	if _, err := s.Collect(t.Context()); !errors.Is(err, ErrDamaged) {
+	if _, err := s.Collect(t.Context(), 0); !errors.Is(err, ErrDamaged) {
 		t.Errorf("collect = %v", err)
 	}
 	if err := s.Delete(t.Context(), "snap-2"); err != nil {
@@ -121,7 +124,7 @@ func TestNothingIsCollectedWhileAManifestCannotBeRead(t *testing.T) {
 	if err := s.Delete(t.Context(), "snap-1"); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := s.Collect(t.Context()); err != nil || done.Chunks == 0 {
+	if done, err := s.Collect(t.Context(), 0); err != nil || done.Chunks == 0 {
 		t.Errorf("collect = %+v, %v", done, err)
 	}
 	t.Run("or a directory", func(t *testing.T) {
@@ -130,7 +133,7 @@ func TestNothingIsCollectedWhileAManifestCannotBeRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, filepath.Join(dir, "snapshots"), nil)
-		if _, err := s.Collect(t.Context()); err == nil {
+		if _, err := s.Collect(t.Context(), 0); err == nil {
 			t.Error("a directory that cannot be listed was taken for an empty one")
 		}
 	})
@@ -150,7 +153,7 @@ func TestUploadsAndCollectionsKeepOutOfEachOthersWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done, err := s.Collect(t.Context()); err != nil || !done.Busy {
+	if done, err := s.Collect(t.Context(), 0); err != nil || !done.Busy {
 		t.Errorf("collect = %+v, %v", done, err)
 	}
 	before := len(objects(t, dir, chunksDir))
@@ -164,11 +167,11 @@ func TestUploadsAndCollectionsKeepOutOfEachOthersWay(t *testing.T) {
 	second.release()
 
 	// A collection is under way: an upload waits for its end.
-	_, exclusive, err := s.lockExclusive(t.Context())
+	_, exclusive, err := s.lockExclusive(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done, err := s.Collect(t.Context()); err != nil || !done.Busy {
+	if done, err := s.Collect(t.Context(), 0); err != nil || !done.Busy {
 		t.Errorf("two collections: %+v, %v", done, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*lockPoll)
@@ -200,7 +203,7 @@ func TestADeadOwnersLockEndsWithItsLease(t *testing.T) {
 	}
 	age(t, dir, s.opt.Lease+time.Second)
 	keep(t, s, "snap-1", c)
-	if done, err := s.Collect(t.Context()); err != nil || done.Busy {
+	if done, err := s.Collect(t.Context(), 0); err != nil || done.Busy {
 		t.Errorf("collect = %+v, %v", done, err)
 	}
 	if left := objects(t, dir, locksDir); len(left) > 0 {
@@ -245,4 +248,66 @@ func (l *lock) seen() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.alive
+}
+
+// Where uploads follow one another without a gap, a collection that waits gets
+// its turn: those that begin after it wait for it.
+func TestACollectionGetsItsTurn(t *testing.T) {
+	s, _ := fileStore(t, Options{})
+	_, first, err := s.lockShared(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	collected := make(chan error, 1)
+	go func() {
+		done, err := s.Collect(t.Context(), time.Minute)
+		if err == nil && done.Busy {
+			err = errors.New("it gave up")
+		}
+		collected <- err
+	}()
+	// The next upload begins before the first has ended, and not before the
+	// collection.
+	for waits := false; !waits; {
+		err := s.list(t.Context(), locksDir, func(o *blob.ListObject) error {
+			waits = waits || strings.HasPrefix(o.Key, collectLock)
+			return t.Context().Err()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := make(chan error, 1)
+	go func() {
+		_, hold, err := s.lockShared(t.Context())
+		if err == nil {
+			hold.release()
+		}
+		next <- err
+	}()
+	first.release()
+	if err := <-next; err != nil {
+		t.Errorf("the next upload: %v", err)
+	}
+	if err := <-collected; err != nil {
+		t.Errorf("the collection: %v", err)
+	}
+}
+
+// A collection does not wait for an upload for ever.
+func TestACollectionLosesPatience(t *testing.T) {
+	s, _ := fileStore(t, Options{})
+	_, upload, err := s.lockShared(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer upload.release()
+	if done, err := s.Collect(t.Context(), time.Millisecond); err != nil || !done.Busy {
+		t.Errorf("collected %+v, %v", done, err)
+	}
+	_, next, err := s.lockShared(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.release()
 }

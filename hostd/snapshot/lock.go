@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -71,17 +72,48 @@ func (s *Store) lockShared(ctx context.Context) (context.Context, *lock, error) 
 	}
 }
 
-// lockExclusive returns errBusy where anything is under way.
-func (s *Store) lockExclusive(ctx context.Context) (context.Context, *lock, error) {
+// lockExclusive waits as long as patience for the uploads that are under way, and
+// returns errBusy where some still are, or another collection is. Uploads that
+// begin meanwhile wait for it.
+func (s *Store) lockExclusive(ctx context.Context, patience time.Duration) (context.Context, *lock, error) {
 	lctx, l, others, err := s.lock(ctx, collectLock)
-	if err == nil && len(others) > 0 {
-		l.release()
-		err = errBusy
+	if err == nil {
+		err = l.outlast(lctx, others, patience)
 	}
 	if err != nil {
+		if l != nil {
+			l.release()
+		}
 		return nil, nil, err
 	}
 	return lctx, l, nil
+}
+
+// outlast waits for the end of uploads that were under way when the lock was
+// written. One that is not among them found the lock when it began, and waits.
+func (l *lock) outlast(ctx context.Context, uploads []string, patience time.Duration) error {
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for len(uploads) > 0 {
+		if patience == 0 || hasPrefix(uploads, collectLock) {
+			return errBusy
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timeout.C:
+			return errBusy
+		case <-tick.C:
+		}
+		live, err := l.others(ctx)
+		if err != nil {
+			return fmt.Errorf("lock the snapshot store: %w", err)
+		}
+		uploads = slices.DeleteFunc(uploads, func(key string) bool { return !slices.Contains(live, key) })
+	}
+	return nil
 }
 
 // lock writes a lock, begins to renew it, and returns those of others that live.
