@@ -1,12 +1,11 @@
 package e2e
 
 import (
-	"bytes"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,22 +25,26 @@ func reboot(t *testing.T, host *stack.Process) {
 		t.Fatal(err)
 	}
 	run := filepath.Join("/run/berth", host.ID)
-	marks := [][]byte{[]byte(run + "/"), []byte(theStack.DataDir(host.ID) + "/")}
-	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
+	// A VMM's command line does not say whose it is, and what it started ends
+	// with it.
+	records, err := filepath.Glob(filepath.Join(run, "*", "vmm.json"))
+	if err != nil || len(records) == 0 {
+		t.Fatalf("no VMM runs on %s: %v", host.ID, err)
 	}
 	var killed []int
-	for _, file := range procs {
-		line, err := os.ReadFile(file)
-		pid, convErr := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err != nil || convErr != nil || !bytes.Contains(line, marks[0]) && !bytes.Contains(line, marks[1]) {
-			continue
+	for _, path := range records {
+		var vmm struct{ PID int }
+		raw, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(raw, &vmm)
 		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err != nil {
 			t.Fatal(err)
 		}
-		killed = append(killed, pid)
+		if err := unix.Kill(vmm.PID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatal(err)
+		}
+		killed = append(killed, vmm.PID)
 	}
 	for _, pid := range killed {
 		if err := stack.Await(t.Context(), 10*time.Second, 10*time.Millisecond, "a process ends", goneOrZombie(pid)); err != nil {
