@@ -52,6 +52,12 @@ type Config struct {
 	// RPCTimeout bounds one dial, read or write between replicas. Default 3 s.
 	RPCTimeout time.Duration
 
+	// DiskTimeout is how long one write of the log may take before this replica
+	// leads no more: it falls silent, and the others elect another. Default 5 s,
+	// or ten times HeartbeatTimeout where that is more: a busy disk is no reason.
+	DiskTimeout time.Duration
+	diskFault   func() // for tests: called before each write
+
 	// SnapshotThreshold is the number of log entries after which a snapshot is
 	// taken, looked at every SnapshotInterval; TrailingLogs entries are kept
 	// behind it so that a follower that was away for a while needs no snapshot.
@@ -85,6 +91,7 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.LeaderLease, c.HeartbeatTimeout)
 	def(&c.CommitInterval, 50*time.Millisecond)
 	def(&c.RPCTimeout, timescale.Limit(3*time.Second))
+	def(&c.DiskTimeout, max(5*time.Second, 10*c.HeartbeatTimeout))
 	def(&c.SnapshotInterval, time.Minute)
 	def(&c.CloseTimeout, 3*time.Second)
 	if c.SnapshotThreshold == 0 {

@@ -19,6 +19,9 @@ var (
 	// wrapped by a *ConflictError that names table, index and key.
 	ErrConflict = errors.New("unique index conflict")
 
+	// ErrOverloaded means that more waits for the log than is admitted: it is slow,
+	// or hangs.
+	ErrOverloaded = errors.New("too many writes wait for the log")
 	// ErrContention means that the rows a transaction read changed again and
 	// again before it could be applied. Nothing was written.
 	ErrContention = errors.New("too much contention on the rows read")

@@ -127,7 +127,9 @@ func (s *Store) watchLeadership(notify <-chan bool) {
 		err  error
 	}
 	barrier := make(chan passed, 1)
-	leading, asking := false, false
+	leading, asking, hung := false, false, false
+	look := time.NewTicker(s.cfg.HeartbeatTimeout)
+	defer look.Stop()
 	ask := func() {
 		asking = s.waits.start(func() {
 			term := s.raft.CurrentTerm()
@@ -161,10 +163,22 @@ func (s *Store) watchLeadership(notify <-chan bool) {
 			asking = false
 			switch {
 			case !leading:
-			case b.err == nil && b.term == s.raft.CurrentTerm():
+			case b.err == nil && b.term == s.raft.CurrentTerm() && !hung:
 				s.lead.set(b.term)
 			case s.raft.State() == raft.Leader:
 				ask()
+			}
+		case <-look.C:
+			switch hangs := s.acks.disk.hangs(); {
+			case hangs && !hung:
+				hung = true
+				s.lead.set(0) // Raft itself finds out when its disk answers
+				s.cfg.Logger.Error("a write of the log hangs; this replica does not lead for now", "component", "raftstore", "limit", s.cfg.DiskTimeout)
+			case !hangs && hung:
+				hung = false
+				if leading && !asking {
+					ask()
+				}
 			}
 		case <-s.fsm.failed:
 			s.lead.set(0)

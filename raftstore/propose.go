@@ -17,11 +17,18 @@ type proposer struct {
 
 	mu      sync.Mutex
 	queue   []*proposal
+	bytes   int // of the queue
 	stopped bool
 	wake    chan struct{} // capacity 1
 	done    chan struct{} // closed by stop
 	exited  chan struct{} // closed when run has returned
 }
+
+// What waits for the log at most: a log that is written has far less before it.
+const (
+	maxQueued      = 4096
+	maxQueuedBytes = 64 << 20
+)
 
 // proposal is one transaction on its way into the log.
 type proposal struct {
@@ -43,7 +50,12 @@ func (p *proposer) propose(ctx context.Context, data []byte) outcome {
 		p.mu.Unlock()
 		return outcome{err: p.s.gone()}
 	}
+	if len(p.queue) >= maxQueued || p.bytes+len(data) > maxQueuedBytes {
+		p.mu.Unlock()
+		return outcome{err: ErrOverloaded}
+	}
 	p.queue = append(p.queue, pr)
+	p.bytes += len(data)
 	p.mu.Unlock()
 	select {
 	case p.wake <- struct{}{}:
@@ -71,6 +83,7 @@ func (p *proposer) withdraw(pr *proposal) bool {
 	for i, q := range p.queue {
 		if q == pr {
 			p.queue = append(p.queue[:i], p.queue[i+1:]...)
+			p.bytes -= len(pr.data)
 			return true
 		}
 	}
@@ -107,6 +120,7 @@ func (p *proposer) next() []*proposal {
 	}
 	batch := p.queue[:n:n]
 	p.queue = p.queue[n:]
+	p.bytes -= size
 	if len(p.queue) == 0 {
 		p.queue = nil
 	}
@@ -163,7 +177,7 @@ func applyError(err error) error {
 func (p *proposer) stop() {
 	p.mu.Lock()
 	queue := p.queue
-	p.queue = nil
+	p.queue, p.bytes = nil, 0
 	first := !p.stopped
 	p.stopped = true
 	p.mu.Unlock()

@@ -78,7 +78,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	s.logs = bolt
-	if err := s.start(ctx, bolt); err != nil {
+	if err := s.start(ctx, newDisk(bolt, cfg)); err != nil {
 		return nil, errors.Join(err, bolt.Close())
 	}
 	return s, nil
@@ -86,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 
 // start makes the transport and Raft itself, which restores the newest
 // snapshot, and the store's goroutines.
-func (s *Store) start(ctx context.Context, bolt *raftboltdb.BoltStore) error {
+func (s *Store) start(ctx context.Context, bolt *disk) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (s *Store) start(ctx context.Context, bolt *raftboltdb.BoltStore) error {
 			MsgpackUseNewTimeFormat: true,
 		})
 	}
-	if s.acks, err = newAckTransport(transport); err != nil {
+	if s.acks, err = newAckTransport(transport, bolt); err != nil {
 		return err
 	}
 	notify := make(chan bool, 16)

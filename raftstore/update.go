@@ -29,7 +29,7 @@ const (
 // leader has made sure that it still is the leader: what fn decided on was
 // current. The same holds for a transaction that wrote nothing.
 //
-// ErrNotLeader, ErrConflict, ErrContention, ErrTooLarge and ErrClosed mean that
+// ErrNotLeader, ErrConflict, ErrOverloaded, ErrContention, ErrTooLarge and ErrClosed mean that
 // nothing was written; ErrLeadershipLost that it is unknown.
 func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
 	start := time.Now()

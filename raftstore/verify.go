@@ -109,6 +109,7 @@ func (s *Store) verifyRound() (uint64, error) {
 type ackTransport struct {
 	raft.Transport
 	preVote raft.WithPreVote
+	disk    *disk
 
 	mu   sync.Mutex
 	last map[raft.ServerID]ack
@@ -120,19 +121,22 @@ type ack struct {
 	lastLog uint64 // the peer's last log index
 }
 
-func newAckTransport(t raft.Transport) (*ackTransport, error) {
+func newAckTransport(t raft.Transport, d *disk) (*ackTransport, error) {
 	pv, ok := t.(raft.WithPreVote)
 	if !ok {
 		// Without it a replica that comes back from a partition deposes a
 		// healthy leader.
 		return nil, errors.New("raftstore config: the transport has no pre-vote")
 	}
-	return &ackTransport{Transport: t, preVote: pv, last: map[raft.ServerID]ack{}}, nil
+	return &ackTransport{Transport: t, preVote: pv, disk: d, last: map[raft.ServerID]ack{}}, nil
 }
 
 // AppendEntries implements raft.Transport. Heartbeats come this way; what is
 // pipelined beside them does not, and need not.
 func (t *ackTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if t.disk.hangs() {
+		return errDiskHangs
+	}
 	sent := time.Now()
 	err := t.Transport.AppendEntries(id, target, args, resp)
 	if err == nil && resp.Success && resp.Term == args.Term {

@@ -172,6 +172,8 @@ func storeError(err error) error {
 		return Unavailable("leadership is changing; nothing was done", err)
 	case errors.Is(err, raftstore.ErrLeadershipLost):
 		return Unavailable("leadership was lost while this was done; it may or may not have happened", err)
+	case errors.Is(err, raftstore.ErrOverloaded):
+		return Unavailable("too many writes wait; nothing was done", err)
 	case errors.Is(err, raftstore.ErrContention):
 		return Unavailable("too many changes at once; nothing was done", err)
 	case errors.Is(err, raftstore.ErrTooLarge):
