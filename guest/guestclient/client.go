@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"strconv"
@@ -47,6 +48,10 @@ func New(dial Dial, options ...Option) *Client {
 
 // maxAnswer bounds what is read of an answer: the guest is not trusted.
 const maxAnswer = 64 << 10
+
+// ErrNotReached means that no connection to the guest could be made: nothing of
+// the call was sent, so the guest has certainly not begun it.
+var ErrNotReached = errors.New("guest was not reached")
 
 // Error is guestd's refusal of a call.
 type Error struct {
@@ -148,7 +153,7 @@ func (c *Client) call(ctx context.Context, method, target string, body func() ([
 func (c *Client) request(ctx context.Context, method, target string, body func() ([]byte, error), header http.Header) (net.Conn, *http.Response, error) {
 	conn, err := c.dial(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("guest %s: connect: %w", target, err)
+		return nil, nil, fmt.Errorf("guest %s: %w: %w", target, ErrNotReached, err)
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	resp, err := roundTrip(ctx, conn, method, target, body, header)
@@ -183,11 +188,16 @@ func roundTrip(ctx context.Context, conn net.Conn, method, target string, body f
 	if _, err := conn.Write(buf.Bytes()); err != nil {
 		return nil, err
 	}
-	r := bufio.NewReaderSize(conn, 32<<10)
+	head := &io.LimitedReader{R: conn, N: maxHead}
+	r := bufio.NewReaderSize(head, 32<<10)
 	resp, err := http.ReadResponse(r, req)
 	if err != nil {
+		if head.N <= 0 {
+			err = fmt.Errorf("the head of the answer is larger than %d bytes", maxHead)
+		}
 		return nil, err
 	}
+	head.N = math.MaxInt64 // whoever reads the rest bounds it
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		resp.Body = io.NopCloser(r) // the rest is frames
 	}

@@ -43,45 +43,87 @@ func (c *Client) Run(ctx context.Context, req guestapi.ExecRequest) (Result, err
 // not executable ends with 127 or 126, as in a shell, unless the request has
 // MustStart: then it is an *Error with guestapi.CodeNoProgram.
 func (c *Client) Exec(ctx context.Context, req guestapi.ExecRequest, s Streams) (guestapi.ExecExit, error) {
-	var exit guestapi.ExecExit
 	req.OpenStdin = req.OpenStdin || s.Stdin != nil
+	command, err := c.Start(ctx, req)
+	if err != nil {
+		return guestapi.ExecExit{}, err
+	}
+	return command.Wait(ctx, s)
+}
+
+// Command is a command that the guest has taken on. As a connection it carries
+// the frames, both ways. Closing it kills the command.
+type Command struct {
+	net.Conn
+	in io.Reader // what was read ahead, then the connection
+}
+
+// Start hands a command to the guest and returns once the guest has taken it on:
+// from then on it runs, or has failed to start, and must not be started again.
+// A refusal is an *Error.
+func (c *Client) Start(ctx context.Context, req guestapi.ExecRequest) (*Command, error) {
 	conn, resp, err := c.request(ctx, http.MethodPost, guestapi.PathExec,
 		func() ([]byte, error) { return json.Marshal(&req) },
 		http.Header{"Connection": {"Upgrade"}, "Upgrade": {guestapi.Upgrade}})
 	if err != nil {
-		return exit, err
+		return nil, err
 	}
-	defer conn.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
+		defer conn.Close()
+		defer context.AfterFunc(ctx, func() { conn.Close() })()
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-		return exit, asError(resp.StatusCode, raw)
+		return nil, asError(resp.StatusCode, raw)
 	}
-	defer context.AfterFunc(ctx, func() { reset(conn) })()
+	return &Command{Conn: conn, in: resp.Body}, nil
+}
+
+// Wait passes the streams on until the command ends, and closes the connection.
+// When ctx ends first the connection is reset.
+func (c *Command) Wait(ctx context.Context, s Streams) (guestapi.ExecExit, error) {
+	defer context.AfterFunc(ctx, c.Reset)()
 	done := make(chan struct{})
 	var senders sync.WaitGroup
 	defer senders.Wait()
-	defer conn.Close() // before the wait: a sender may be in a write
+	defer c.Close() // before the wait: a sender may be in a write
 	defer close(done)
-	out := &frameWriter{w: conn}
+	out := &frameWriter{w: c}
 	if s.Stdin != nil {
 		// Not waited for: nothing can end a read of the caller's input.
 		go sendStdin(out, s.Stdin)
 	}
 	senders.Go(func() { sendEvents(out, s, done) })
-	exit, err = receive(resp.Body, s)
+	exit, err := receive(c, s)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("guest exec: %w", context.Cause(ctx))
 	}
 	return exit, err
 }
 
-// reset aborts a connection: the other end learns of it at once, also while it
-// takes no more data.
-func reset(conn net.Conn) {
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
+// Read implements io.Reader.
+func (c *Command) Read(p []byte) (int, error) { return c.in.Read(p) }
+
+// CloseWrite says that nothing more will be written; reading goes on.
+func (c *Command) CloseWrite() error {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
 	}
-	conn.Close()
+	return half.CloseWrite()
+}
+
+// SetLinger is net.TCPConn's.
+func (c *Command) SetLinger(sec int) error {
+	if tcp, ok := c.Conn.(interface{ SetLinger(int) error }); ok {
+		return tcp.SetLinger(sec)
+	}
+	return nil
+}
+
+// Reset aborts the connection: the other end learns of it at once, also while it
+// takes no more data.
+func (c *Command) Reset() {
+	_ = c.SetLinger(0)
+	_ = c.Close()
 }
 
 func receive(r io.Reader, s Streams) (guestapi.ExecExit, error) {

@@ -44,6 +44,9 @@ type Config struct {
 	// OutputBudget bounds the output held in memory for all execs, in bytes;
 	// past it more is dropped and the result says that it is truncated.
 	OutputBudget int64
+	// ExecGrace is how much longer than a command's time-out the host waits for
+	// the guest to end it; default 10 s.
+	ExecGrace time.Duration
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
 	Nameservers []string
@@ -126,6 +129,9 @@ func New(cfg Config, d Deps) *Host {
 	}
 	if d.Events == nil {
 		d.Events = noEvents{}
+	}
+	if cfg.ExecGrace == 0 {
+		cfg.ExecGrace = defaultExecGrace
 	}
 	h := &Host{
 		volumes: d.Volumes, remote: d.Remote, events: d.Events, captures: newCaptures(),
@@ -290,8 +296,7 @@ type box struct {
 
 	admitted *source // what its create was begun with; nil for a recovered box
 
-	execs    sync.WaitGroup // open connections into the slot
-	execSlot chan struct{}  // capacity MaxExecs
+	execSlot chan struct{} // capacity MaxExecs
 
 	// writing is held by whoever changes the record, over the write to disk, and
 	// taken before mu. mu is short: who looks at a box never waits for a disk.
@@ -299,7 +304,9 @@ type box struct {
 
 	mu        sync.Mutex
 	createErr error
-	links     int // uses of the slot that are no commands
+	uses      int           // of the slot: commands, transfers, connections
+	links     int           // of those, the ones that are no commands
+	unused    chan struct{} // closed when uses is 0 again; nil while nobody waits for that
 	rec       ledger.Record
 	vmm       VMM
 	net       *Slot   // the record's slot, once this daemon has seen to it that it is complete

@@ -135,7 +135,9 @@ func (h *Host) takeApart(b *box) error {
 	h.unreserve(b)
 	// Connections into the slot end with the VMM; a namespace that is still
 	// held open cannot be used again.
-	b.execs.Wait()
+	if err := b.awaitUnused(ctx); err != nil {
+		return err
+	}
 	if err := h.cgroups.Remove(ctx, b.id); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
@@ -218,7 +220,7 @@ func (h *Host) scheduleRetry(b *box, err error) {
 }
 
 // sweep tries again what could not be taken apart, keeps serial logs short and
-// forgets old tombstones, until the host closes.
+// forgets old tombstones, until the host closes. It waits for no box.
 func (h *Host) sweep() {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()

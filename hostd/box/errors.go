@@ -10,9 +10,13 @@ var (
 	ErrNotFound = errors.New("no such sandbox on this host")
 	// ErrStaleGeneration means that a younger box of the id is or was here.
 	ErrStaleGeneration = errors.New("a younger sandbox of this id is or was here")
-	// ErrNotRunning refuses an exec in a box that is paused, failed or not yet
-	// or no longer there.
+	// ErrNotRunning refuses what needs a box to run that is paused, failed or not
+	// yet or no longer there. The guest was not asked: nothing was done, and the
+	// same may be asked again.
 	ErrNotRunning = errors.New("sandbox not running")
+	// ErrCutOff ends what was under way in a box that stopped. It was begun, so it
+	// must not be done again for its caller.
+	ErrCutOff = errors.New("sandbox stopped while this was under way")
 	// ErrIllegalState is a move that the state table does not have.
 	ErrIllegalState = errors.New("not possible in this state")
 	// ErrTemplate means that the template is missing, or not ready to restore.

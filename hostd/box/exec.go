@@ -3,7 +3,8 @@ package box
 import (
 	"bytes"
 	"context"
-	"fmt"
+	"errors"
+	"syscall"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
@@ -12,13 +13,17 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// execGrace is how much longer than a command's time-out the host waits for
-// the guest to say how it ended.
-var execGrace = timescale.Limit(10 * time.Second)
+// defaultExecGrace is how much longer than a command's time-out the host waits
+// for the guest to end it and to say so. A guest on a busy host may be that late.
+var defaultExecGrace = timescale.Limit(10 * time.Second)
+
+// exitKilled is the exit code of a command that was killed, as a shell has it.
+const exitKilled = 128 + int(syscall.SIGKILL)
 
 // Exec runs a command in a running box and waits for its end. When ctx ends
 // first the connection is closed, upon which guestd kills the command's whole
-// process group.
+// process group. A command whose time is over has timed out, whether or not the
+// guest says so in time.
 func (h *Host) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error) {
 	if err := validateExec(&req); err != nil {
 		return hostapi.ExecResult{}, err
@@ -30,16 +35,14 @@ func (h *Host) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (ho
 	defer l.leave()
 
 	began := h.now()
-	ctx, cancel := context.WithTimeoutCause(l.ctx, req.Timeout+execGrace,
-		fmt.Errorf("%w: it did not end the command after its time-out", ErrGuest))
-	defer cancel()
-
-	res, err := h.exec(ctx, l.slot, &req)
+	res, err := h.exec(l, &req)
 	h.metrics.exec(h.now().Sub(began), err)
 	return res, err
 }
 
-func (h *Host) exec(ctx context.Context, slot int, req *hostapi.ExecRequest) (hostapi.ExecResult, error) {
+var errOverdue = errors.New("the command's time is over")
+
+func (h *Host) exec(l *link, req *hostapi.ExecRequest) (hostapi.ExecResult, error) {
 	stdout := collector{limit: req.OutputLimitBytes, host: h}
 	stderr := collector{limit: req.OutputLimitBytes, host: h}
 	defer stdout.free()
@@ -49,11 +52,22 @@ func (h *Host) exec(ctx context.Context, slot int, req *hostapi.ExecRequest) (ho
 	if len(inline) > inlineStdin {
 		inline, streams.Stdin = nil, bytes.NewReader(req.Stdin)
 	}
-	exit, err := h.guest(slot).Exec(ctx, guestapi.ExecRequest{
-		Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: inline,
+	command, err := h.startCommand(l, guestapi.ExecRequest{
+		Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: inline, OpenStdin: streams.Stdin != nil,
 		Timeout: req.Timeout, OutputLimitBytes: req.OutputLimitBytes,
-	}, streams)
+	})
 	if err != nil {
+		return hostapi.ExecResult{}, err
+	}
+	// Its time runs from here, and not from when a busy guest was first asked.
+	started := h.now()
+	ctx, cancel := context.WithTimeoutCause(l.ctx, req.Timeout+h.cfg.ExecGrace, errOverdue)
+	defer cancel()
+	exit, err := command.Wait(ctx, streams)
+	switch {
+	case err != nil && errors.Is(context.Cause(ctx), errOverdue):
+		exit = guestapi.ExecExit{ExitCode: exitKilled, TimedOut: true, DurationMS: h.now().Sub(started).Milliseconds()}
+	case err != nil:
 		return hostapi.ExecResult{}, guestError(ctx, err)
 	}
 	return hostapi.ExecResult{

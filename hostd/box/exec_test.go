@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -116,8 +117,136 @@ func TestADeadVMEndsItsExecs(t *testing.T) {
 		_, _ = io.Copy(io.Discard, conn)
 	})
 	go func() { <-serving; w.VMM(idA).Die(syscall.SIGKILL) }()
-	if _, err := run(d, t.Context()); !errors.Is(err, box.ErrNotRunning) {
+	if _, err := run(d, t.Context()); !errors.Is(err, box.ErrCutOff) || errors.Is(err, box.ErrNotRunning) {
+		t.Errorf("exec = %v, want ErrCutOff", err)
+	}
+}
+
+// Who is refused may ask again; who was cut off must not.
+func TestAHibernateCutsOffWhatWasBegun(t *testing.T) {
+	serving := make(chan struct{})
+	_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) {
+		close(serving)
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	ended := make(chan error, 1)
+	go func() {
+		<-serving
+		_, err := d.Hibernate(t.Context(), idA)
+		ended <- err
+	}()
+	if _, err := run(d, t.Context()); !errors.Is(err, box.ErrCutOff) || errors.Is(err, box.ErrNotRunning) || !strings.Contains(err.Error(), "hibernated") {
+		t.Errorf("exec = %v, want ErrCutOff for it is hibernated", err)
+	}
+	must(t, <-ended)
+	if _, err := run(d, t.Context()); !errors.Is(err, box.ErrNotRunning) || errors.Is(err, box.ErrCutOff) {
 		t.Errorf("exec = %v, want ErrNotRunning", err)
+	}
+}
+
+// unanswered are slots in which no guest accepts a connection.
+type unanswered struct {
+	box.Slots
+	on      atomic.Bool
+	dialled chan struct{}
+}
+
+func (s *unanswered) Dial(ctx context.Context, n, port int) (net.Conn, error) {
+	if !s.on.Load() {
+		return s.Slots.Dial(ctx, n, port)
+	}
+	select {
+	case s.dialled <- struct{}{}:
+	default:
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestWhatNeverReachedTheGuestWasNotBegun(t *testing.T) {
+	slots := &unanswered{dialled: make(chan struct{}, 1)}
+	_, d := withExec(t, func(net.Conn, guestapi.ExecRequest) {}, func(_ *box.Config, deps *box.Deps) {
+		slots.Slots, deps.Slots = deps.Slots, slots
+	})
+	slots.on.Store(true)
+	for name, ask := range map[string]func() error{
+		"exec": func() error { _, err := run(d, t.Context()); return err },
+		"stream": func() error {
+			_, _, err := d.ExecStream(t.Context(), idA, hostapi.ExecStream{Argv: []string{"x"}})
+			return err
+		},
+		"dial": func() error { _, err := d.DialPort(t.Context(), idA, 80); return err },
+	} {
+		ended := make(chan error, 1)
+		go func() { ended <- ask() }()
+		<-slots.dialled
+		_, err := d.Hibernate(t.Context(), idA)
+		must(t, err)
+		if err := <-ended; !errors.Is(err, box.ErrNotRunning) || errors.Is(err, box.ErrCutOff) {
+			t.Errorf("%s = %v, want ErrNotRunning", name, err)
+		}
+		slots.on.Store(false)
+		_, err = d.Wake(t.Context(), idA)
+		must(t, err)
+		slots.on.Store(true)
+	}
+}
+
+// A guest on a busy host may be late with everything, also with the kill.
+func TestACommandWhoseTimeIsOverHasTimedOut(t *testing.T) {
+	for name, serve := range map[string]func(net.Conn){
+		"a guest that says nothing": func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+		"a guest in the middle of a frame": func(c net.Conn) {
+			_, _ = c.Write([]byte{1, 0})
+			_, _ = io.Copy(io.Discard, c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gone := make(chan struct{})
+			_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) {
+				defer close(gone)
+				_ = guestapi.WriteFrame(conn, guestapi.FrameStdout, []byte("so far"))
+				serve(conn)
+			}, func(c *box.Config, _ *box.Deps) { c.ExecGrace = 500 * time.Millisecond })
+			res, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Millisecond, OutputLimitBytes: 1 << 20})
+			must(t, err)
+			if !res.TimedOut || string(res.Stdout) != "so far" || res.ExitCode != 137 {
+				t.Errorf("result = %+v", res)
+			}
+			<-gone // the connection is closed, upon which a guest kills the command
+		})
+	}
+}
+
+func TestAnAnswerWithoutEndIsGivenUp(t *testing.T) {
+	for name, head := range map[string]string{
+		"a status line": "HTTP/1.1 101 ", "a header": "HTTP/1.1 101 Switching Protocols\r\nX: ",
+		"many headers": "HTTP/1.1 101 Switching Protocols\r\n" + strings.Repeat("X: y\r\n", 100),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := boxtest.NewWorld(t)
+			d := start(t, w)
+			_, err := d.Put(t.Context(), idA, spec(1))
+			must(t, err)
+			w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+				conn := rw.(boxtest.Raw).Raw()
+				defer conn.Close()
+				_, err := io.WriteString(conn, head)
+				for n := 0; err == nil; n++ {
+					if n > 1<<10 {
+						t.Error("the host went on reading")
+						return
+					}
+					_, err = conn.Write(bytes.Repeat([]byte("X: y\r\n"), 1<<10)[:1<<10])
+				}
+			})
+			if _, err := run(d, t.Context()); !errors.Is(err, box.ErrGuest) {
+				t.Errorf("exec = %v, want ErrGuest", err)
+			}
+			if _, _, err := d.ExecStream(t.Context(), idA, hostapi.ExecStream{Argv: []string{"x"}}); !errors.Is(err, box.ErrGuest) {
+				t.Errorf("stream = %v, want ErrGuest", err)
+			}
+		})
 	}
 }
 
@@ -131,8 +260,8 @@ func TestADeleteEndsExecsBeforeTheSlotGoesBack(t *testing.T) {
 	go func() { _, err := run(d, t.Context()); result <- err }()
 	<-serving
 	must(t, d.Delete(t.Context(), idA, 1))
-	if err := <-result; !errors.Is(err, box.ErrNotRunning) {
-		t.Errorf("exec = %v, want ErrNotRunning", err)
+	if err := <-result; !errors.Is(err, box.ErrCutOff) || !strings.Contains(err.Error(), "deleted") {
+		t.Errorf("exec = %v, want ErrCutOff for it was deleted", err)
 	}
 	nothingLeft(t, w, d)
 }

@@ -41,10 +41,15 @@ func (h *Host) dialGuest(ctx context.Context, slot int) (net.Conn, error) {
 	}
 }
 
-// guestError sorts what a call to a guest failed with: the caller's request,
-// or the guest.
+// guestError sorts what a call to a guest failed with: the end of what the call
+// was for, the caller's request, or the guest.
 func guestError(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrNotRunning) || errors.Is(cause, ErrGuest) || errors.Is(cause, context.Canceled)) {
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(cause, ErrCutOff) && errors.Is(err, guestclient.ErrNotReached):
+		// %v: it is not a cut-off, for nothing had begun.
+		return fmt.Errorf("%w: %v", ErrNotRunning, cause) //nolint:errorlint // see above
+	case errors.Is(cause, ErrCutOff), errors.Is(cause, ErrGuest), errors.Is(cause, context.Canceled):
 		return cause
 	}
 	var refusal *guestclient.Error

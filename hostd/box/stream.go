@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 )
@@ -68,14 +69,18 @@ func (h *Host) enterBox(ctx context.Context, id string, plain bool) (*link, erro
 	return l, nil
 }
 
-// ended says why the VMM of a box that ran has ended.
+// ended says why what was under way in a box is cut off: its VMM has ended.
 func (b *box) ended() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.runs(); err != nil && !errors.Is(err, ErrNotFound) {
-		return err
+	why := "its VMM died"
+	switch {
+	case b.leaving != leaveNot:
+		why = "it was deleted"
+	case b.rec.State != ledger.Running:
+		why = "it is " + string(b.rec.State)
 	}
-	return fmt.Errorf("%w: VMM died", ErrNotRunning)
+	return fmt.Errorf("%w: %s", ErrCutOff, why)
 }
 
 // runs says why nobody can speak to the box's guest. The caller holds b.mu.
@@ -107,58 +112,95 @@ func (b *box) admit(l *link) error {
 			return ErrBusy
 		}
 	}
-	b.execs.Add(1)
+	b.uses++
 	return nil
 }
 
-// leave ends the use.
+// leave ends the use. It is called once.
 func (l *link) leave() {
 	l.cancel(context.Canceled)
 	l.stop()
-	if l.plain {
-		l.box.mu.Lock()
-		l.box.links--
-		l.box.mu.Unlock()
-	} else {
+	if !l.plain {
 		<-l.box.execSlot
 	}
-	l.box.execs.Done()
+	b := l.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l.plain {
+		b.links--
+	}
+	if b.uses--; b.uses == 0 && b.unused != nil {
+		close(b.unused)
+		b.unused = nil
+	}
 }
 
-// connectTimeout bounds how long the guest's agent, or a port, may take to
-// accept a connection.
+// awaitUnused returns once nobody uses the slot of a box that is leaving. Each
+// use ends with the VMM, whatever the one does that it is for.
+func (b *box) awaitUnused(ctx context.Context) error {
+	b.mu.Lock()
+	if b.uses == 0 {
+		b.mu.Unlock()
+		return nil
+	}
+	if b.unused == nil {
+		b.unused = make(chan struct{})
+	}
+	unused, n := b.unused, b.uses
+	b.mu.Unlock()
+	select {
+	case <-unused:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%d connections into its slot are open: %w", n, context.Cause(ctx))
+	}
+}
+
+// connectTimeout bounds how long a port may take to accept a connection.
 var connectTimeout = timescale.Limit(10 * time.Second)
 
 // why sorts what a use of the slot failed with: its own end, or the guest.
 func (l *link) why(err error) error {
-	if cause := context.Cause(l.ctx); cause != nil {
-		return cause
+	if context.Cause(l.ctx) == nil {
+		return err
 	}
-	return err
+	return guestError(l.ctx, err)
 }
 
 // dialAgent connects to the guest's agent.
-func (h *Host) dialAgent(l *link) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, connectTimeout)
+func (h *Host) dialAgent(ctx context.Context, l *link) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	conn, err := h.dialGuest(ctx, l.slot)
 	if err != nil {
-		return nil, l.why(fmt.Errorf("%w: %w", ErrGuest, err))
+		return nil, fmt.Errorf("%w: %w: %w", ErrGuest, guestclient.ErrNotReached, err)
 	}
 	return conn, nil
 }
 
-// Conn is a connection into a guest. It is reset when the box can no longer be
-// spoken to; Err then says why.
+// agent is the agent in the guest of a link.
+func (h *Host) agent(l *link) *guestclient.Client {
+	return guestclient.New(func(ctx context.Context) (net.Conn, error) { return h.dialAgent(ctx, l) })
+}
+
+// Conn is a connection into a guest. It is reset, and its use of the slot is
+// over, when the box can no longer be spoken to; Err then says why. Whoever has
+// it may be in a write to somebody who does not read: nobody waits for that.
 type Conn struct {
 	net.Conn
-	link  *link
-	stop  func() bool
-	close sync.Once
+	link *link
+	stop func() bool
+	over sync.Once
+	err  error // of the close
 }
 
 func (l *link) conn(c net.Conn) *Conn {
-	return &Conn{Conn: c, link: l, stop: context.AfterFunc(l.ctx, func() { reset(c) })}
+	conn := &Conn{Conn: c, link: l}
+	conn.stop = context.AfterFunc(l.ctx, func() {
+		linger(c)
+		conn.end()
+	})
+	return conn
 }
 
 // CloseWrite says that nothing more will be written; reading goes on.
@@ -173,15 +215,21 @@ func (c *Conn) CloseWrite() error {
 // Err returns why the connection was cut, nil while it is not.
 func (c *Conn) Err() error { return context.Cause(c.link.ctx) }
 
+// AfterCut calls f once the connection is cut, unless stop is called before.
+func (c *Conn) AfterCut(f func()) (stop func() bool) { return context.AfterFunc(c.link.ctx, f) }
+
 // Close implements io.Closer. It ends the use of the slot.
 func (c *Conn) Close() error {
-	var err error
-	c.close.Do(func() {
-		c.stop()
-		err = c.Conn.Close()
+	c.stop()
+	c.end()
+	return c.err
+}
+
+func (c *Conn) end() {
+	c.over.Do(func() {
+		c.err = c.Conn.Close()
 		c.link.leave()
 	})
-	return err
 }
 
 // Reset closes the connection so that the guest learns of it at once, also
@@ -189,12 +237,6 @@ func (c *Conn) Close() error {
 func (c *Conn) Reset() error {
 	linger(c.Conn)
 	return c.Close()
-}
-
-// reset aborts a connection, from any goroutine.
-func reset(c net.Conn) {
-	linger(c)
-	c.Close()
 }
 
 func linger(c net.Conn) {

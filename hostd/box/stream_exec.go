@@ -1,16 +1,12 @@
 package box
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"net"
-	"net/http"
 	"syscall"
 	"time"
 
@@ -23,15 +19,12 @@ import (
 // ErrPortClosed means that nothing in the guest accepts on the port.
 var ErrPortClosed = errors.New("port is closed")
 
+// maxHead and maxRefusal bound what is read of an answer of the guest, which is
+// not trusted, in bytes.
 const (
-	// maxHead and maxRefusal bound what is read of an answer of the guest, which
-	// is not trusted, in bytes.
 	maxHead    = 64 << 10
 	maxRefusal = 64 << 10
 )
-
-// headTimeout bounds how long the agent may take to switch to frames.
-var headTimeout = timescale.Limit(30 * time.Second)
 
 // ExecStream starts a process in a running box and returns the connection that
 // its frames are on. first is what the guest must be sent before the caller's
@@ -56,12 +49,12 @@ func (h *Host) ExecStream(ctx context.Context, id string, req hostapi.ExecStream
 		first = stdinFrames(r.Stdin, !r.OpenStdin)
 		r.Stdin, r.OpenStdin = nil, true
 	}
-	conn, err = h.upgradeAgent(l, r)
+	command, err := h.startCommand(l, r)
 	if err != nil {
 		l.leave()
 		return nil, nil, err
 	}
-	return conn, first, nil
+	return l.conn(command), first, nil
 }
 
 // stdinFrames is input as the frames that carry it, with the end of the input
@@ -84,88 +77,18 @@ func stdinFrames(stdin []byte, end bool) io.Reader {
 	return io.MultiReader(parts...)
 }
 
-// upgradeAgent asks the agent for a process and reads the head of its answer.
-func (h *Host) upgradeAgent(l *link, r guestapi.ExecRequest) (*Conn, error) {
-	raw, err := json.Marshal(&r)
-	if err != nil {
-		return nil, fmt.Errorf("encode exec: %w", err)
-	}
-	conn, err := h.dialAgent(l)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(l.ctx, headTimeout)
+// startTimeout bounds how long the agent may take to take a command on.
+var startTimeout = timescale.Limit(30 * time.Second)
+
+// startCommand has the agent of a box start a command.
+func (h *Host) startCommand(l *link, r guestapi.ExecRequest) (*guestclient.Command, error) {
+	ctx, cancel := context.WithTimeoutCause(l.ctx, startTimeout, fmt.Errorf("%w: it did not take the command on", ErrGuest))
 	defer cancel()
-	detach := context.AfterFunc(ctx, func() { conn.Close() })
-	in, err := switchToFrames(conn, raw)
-	if !detach() && err == nil {
-		err = context.Cause(ctx)
-	}
+	command, err := h.agent(l).Start(ctx, r)
 	if err != nil {
-		conn.Close()
-		return nil, l.why(guestError(l.ctx, err))
+		return nil, guestError(ctx, err)
 	}
-	return l.conn(buffered{Conn: conn, r: in}), nil
-}
-
-// switchToFrames makes the request, and returns what the frames are read from.
-func switchToFrames(conn net.Conn, body []byte) (io.Reader, error) {
-	// One write: a request in two segments would wait for a delayed acknowledgement.
-	var buf bytes.Buffer
-	fmt.Fprintf(&buf, "POST %s HTTP/1.1\r\nHost: guest\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"+
-		"Connection: Upgrade\r\nUpgrade: %s\r\n\r\n", guestapi.PathExec, len(body), guestapi.Upgrade)
-	buf.Write(body)
-	if _, err := conn.Write(buf.Bytes()); err != nil {
-		return nil, err
-	}
-	head := &io.LimitedReader{R: conn, N: maxHead}
-	in := bufio.NewReaderSize(head, 32<<10)
-	resp, err := http.ReadResponse(in, &http.Request{Method: http.MethodPost})
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		return nil, asGuestRefusal(resp)
-	}
-	head.N = math.MaxInt64
-	return in, nil
-}
-
-// buffered is a connection of which some bytes were read already.
-type buffered struct {
-	net.Conn
-	r io.Reader
-}
-
-func (b buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
-
-func (b buffered) CloseWrite() error {
-	half, ok := b.Conn.(interface{ CloseWrite() error })
-	if !ok {
-		return errors.ErrUnsupported
-	}
-	return half.CloseWrite()
-}
-
-func (b buffered) SetLinger(sec int) error {
-	if tcp, ok := b.Conn.(interface{ SetLinger(int) error }); ok {
-		return tcp.SetLinger(sec)
-	}
-	return nil
-}
-
-// asGuestRefusal reads why the agent refused. A caller's mistake is a refusal
-// of the guest's own; what the agent itself is to blame for is not.
-func asGuestRefusal(resp *http.Response) error {
-	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
-	var body guestapi.Error
-	if json.Unmarshal(raw, &body) != nil || body.Error == "" {
-		body.Error = "status " + resp.Status
-	}
-	if body.Detail != "" {
-		body.Error += ": " + body.Detail
-	}
-	return &guestclient.Error{Status: resp.StatusCode, Message: body.Error}
+	return command, nil
 }
 
 // DialPort connects to a TCP port of a running box's guest, ErrPortClosed where
@@ -187,7 +110,7 @@ func (h *Host) DialPort(ctx context.Context, id string, port int) (*Conn, error)
 	defer cancel()
 	conn, err := h.slots.Dial(dctx, l.slot, port)
 	if err != nil {
-		err = l.why(fmt.Errorf("dial the guest: %w", err))
+		err = l.why(fmt.Errorf("dial the guest: %w: %w", guestclient.ErrNotReached, err))
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", ErrPortClosed, err)
 		}

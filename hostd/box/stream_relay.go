@@ -70,10 +70,13 @@ func (h *Host) Relay(ctx context.Context, id string, r GuestRequest) (*http.Resp
 		return nil, err
 	}
 	t := &transfer{link: l, host: h}
+	// The use of the slot ends with the VMM, also while whoever asked takes no
+	// more of the answer.
+	t.stop = context.AfterFunc(l.ctx, t.end)
 	resp, err := t.do(r)
 	if err != nil {
 		err = l.why(err)
-		t.end()
+		t.close()
 		return nil, err
 	}
 	resp.Body = &relayedBody{ReadCloser: resp.Body, transfer: t}
@@ -84,6 +87,7 @@ func (h *Host) Relay(ctx context.Context, id string, r GuestRequest) (*http.Resp
 type transfer struct {
 	link *link
 	host *Host
+	stop func() bool
 
 	mu   sync.Mutex
 	conn net.Conn
@@ -132,7 +136,7 @@ func (t *transfer) do(r GuestRequest) (*http.Response, error) {
 }
 
 func (t *transfer) dial(context.Context, string, string) (net.Conn, error) {
-	conn, err := t.host.dialAgent(t.link)
+	conn, err := t.host.dialAgent(t.link.ctx, t.link)
 	if err != nil {
 		return nil, err
 	}
@@ -146,6 +150,11 @@ func (t *transfer) dial(context.Context, string, string) (net.Conn, error) {
 	return conn, nil
 }
 
+func (t *transfer) close() {
+	t.stop()
+	t.end()
+}
+
 // end closes the connection before the use of the slot is over: net/http would
 // close it a moment later.
 func (t *transfer) end() {
@@ -153,6 +162,9 @@ func (t *transfer) end() {
 	over := t.over
 	t.over = true
 	if t.conn != nil {
+		if t.link.ctx.Err() != nil {
+			linger(t.conn) // cut off, not ended
+		}
 		t.conn.Close()
 	}
 	t.mu.Unlock()
@@ -177,7 +189,7 @@ func (b *relayedBody) Read(p []byte) (int, error) {
 
 func (b *relayedBody) Close() error {
 	err := b.ReadCloser.Close()
-	b.transfer.end()
+	b.transfer.close()
 	return err
 }
 

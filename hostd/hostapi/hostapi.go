@@ -68,7 +68,8 @@ const (
 	CodeNotFound        Code = "not_found"           // 404: no such box
 	CodeStaleTerm       Code = "stale_term"          // 409
 	CodeStaleGeneration Code = "stale_generation"    // 409: a younger box of this id is or was here
-	CodeNotRunning      Code = "not_running"         // 409: paused, hibernated or failed
+	CodeNotRunning      Code = "not_running"         // 409: paused, hibernated or failed; nothing was begun, and it may be asked again
+	CodeCutOff          Code = "cut_off"             // 409: the box stopped while this was under way; it was begun, and is not done again
 	CodeIllegalState    Code = "illegal_state"       // 409: the state table has no such move
 	CodeTooLarge        Code = "too_large"           // 413
 	CodeBusy            Code = "busy"                // 429: too many execs at once in this box

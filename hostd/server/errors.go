@@ -38,6 +38,7 @@ var table = []struct {
 	{ledger.ErrStaleTerm, http.StatusConflict, hostapi.CodeStaleTerm},
 	{box.ErrStaleGeneration, http.StatusConflict, hostapi.CodeStaleGeneration},
 	{box.ErrNotRunning, http.StatusConflict, hostapi.CodeNotRunning},
+	{box.ErrCutOff, http.StatusConflict, hostapi.CodeCutOff},
 	{box.ErrIllegalState, http.StatusConflict, hostapi.CodeIllegalState},
 	{box.ErrTemplate, http.StatusUnprocessableEntity, hostapi.CodeTemplateMissing},
 	{box.ErrBusy, http.StatusTooManyRequests, hostapi.CodeBusy},

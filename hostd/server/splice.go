@@ -123,6 +123,9 @@ func (s *Server) upgrade(w http.ResponseWriter, protocol string, guest *box.Conn
 		return nil
 	}
 	defer s.streams.remove(sp)
+	// A caller that takes nothing holds up down, which alone would see that the
+	// guest is gone.
+	defer guest.AfterCut(sp.abort)()
 	if p := patient(conn); p != nil {
 		p.patient.Store(true)
 	}

@@ -166,5 +166,14 @@ func (c *connWriter) finish() {
 	_, _ = fmt.Fprintf(c.conn, "HTTP/1.1 %d X\r\nContent-Length: %d\r\n%s\r\n%s", c.status, len(c.body), &head, c.body)
 }
 
+// Raw gives the connection out on which nothing was answered.
+func (c *connWriter) Raw() net.Conn {
+	c.hijacked = true
+	return c.conn
+}
+
 // Upgrader is what a Guest handler's ResponseWriter is, for execs.
 type Upgrader interface{ Upgrade() net.Conn }
+
+// Raw is what a Guest handler's ResponseWriter is, for what is no HTTP.
+type Raw interface{ Raw() net.Conn }
