@@ -58,7 +58,7 @@ type Server struct {
 	loops     *loops.Loops
 	templates *template.Flows
 	intake    *eventstore.Intake
-	peers     *http.Transport
+	peers     *peer.Transport
 	publicAPI *http.Server
 	peerAPI   *http.Server
 }
@@ -343,7 +343,8 @@ func (s *Server) assemble() error {
 	}
 	intake := &eventstore.Intake{Store: s.events, Log: s.log}
 	s.intake = intake
-	front := s.forwarder(routes)
+	table := httpapi.NewRouting()
+	front := s.forwarder(routes, func(c *forward.Config) { c.AnyReplica, c.Repeatable = table.AnyReplica, table.Repeatable })
 	outside := s.withPreviews(front, sandboxes)
 	s.publicAPI = httpapi.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		peer.StripMarks(r)
@@ -364,10 +365,14 @@ func (s *Server) assemble() error {
 	return nil
 }
 
-func (s *Server) forwarder(local http.Handler) http.Handler {
-	return forward.New(forward.Config{
+func (s *Server) forwarder(local http.Handler, change ...func(*forward.Config)) http.Handler {
+	cfg := forward.Config{
 		Self: s.me.id, Local: local, Leading: s.store.IsLeader, Leader: s.store.Leader, Transport: s.peers, Logger: s.log,
-	})
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	return forward.New(cfg)
 }
 
 func (s *Server) dialHost(agentID, address string) *hostapi.Client {

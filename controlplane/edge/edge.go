@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"strconv"
 	"strings"
@@ -24,10 +25,14 @@ import (
 	"github.com/berth-cloud/berth/controlplane/authn"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/peer"
+	"github.com/berth-cloud/berth/controlplane/stall"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/timescale"
 )
+
+// errPaused is what a paused sandbox answers to everything that needs it to run.
+const errPaused = "sandbox not running (paused or hibernated) — resume/wake it first"
 
 // Config is what an Edge works with.
 type Config struct {
@@ -48,6 +53,8 @@ type Config struct {
 	// OpenWait is how long a request waits for the port to open; default 10 s.
 	// A server that has just been started, or woken, is given that long.
 	OpenWait time.Duration
+	// Stall is how long a client may take nothing of an answer; default one minute.
+	Stall time.Duration
 	// MaxRequests bounds the requests under way to one sandbox; default 512.
 	MaxRequests int
 }
@@ -86,12 +93,15 @@ func New(cfg Config) *Edge {
 	if cfg.OpenWait == 0 {
 		cfg.OpenWait = defaultOpenWait
 	}
+	if cfg.Stall == 0 {
+		cfg.Stall = stall.Limit
+	}
 	if cfg.MaxRequests == 0 {
 		cfg.MaxRequests = defaultMaxRequests
 	}
 	e := &Edge{cfg: cfg, count: map[string]int{}}
 	e.proxy = &httputil.ReverseProxy{
-		Transport: &lanes{dial: e.dial, rest: &http.Transport{
+		Transport: &lanes{dial: e.dial, rest: peer.NewUpgrading(&http.Transport{
 			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) },
 			MaxIdleConns:           maxIdleOverall,
 			MaxIdleConnsPerHost:    idlePerPort,
@@ -100,12 +110,13 @@ func New(cfg Config) *Edge {
 			ExpectContinueTimeout:  continueTimeout,
 			MaxResponseHeaderBytes: maxHeaderBytes,
 			DisableCompression:     true, // what the program sends is what the client gets
-		}},
+		})},
 		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 		Rewrite:  rewrite,
 		ModifyResponse: func(resp *http.Response) error {
 			a := attemptOf(resp.Request.Context())
 			a.begun.Store(true)
+			disown(resp.Header)
 			// The proxy itself sends at once what has no length.
 			if resp.ContentLength > 0 {
 				resp.Body = &inPieces{ReadCloser: resp.Body, to: a.to}
@@ -122,6 +133,7 @@ func New(cfg Config) *Edge {
 
 // ServeHTTP implements http.Handler.
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	nameRequest(r)
 	name, ok := Parse(r.Host, e.cfg.Suffix)
 	if !ok {
 		e.refuse(w, r, http.StatusNotFound, "not found", "a preview's host name is <port>-<sandbox_id>."+e.cfg.Suffix)
@@ -137,7 +149,8 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve tries until the port answers, its time is over, or it is clear that it
-// never will. A request is sent to the sandbox at most once.
+// never will. A request of which anything may have reached the sandbox is not
+// sent again.
 func (e *Edge) serve(w http.ResponseWriter, r *http.Request, name Name) {
 	deadline := time.Now().Add(e.cfg.OpenWait)
 	body := &body{ReadCloser: r.Body}
@@ -145,8 +158,10 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, name Name) {
 	for {
 		to, status := e.find(name)
 		switch {
-		case status == unknown && e.elsewhere(r):
-			e.cfg.Forward.ServeHTTP(w, r) // this copy may be behind
+		case status != ready && e.elsewhere(r):
+			// This copy may be behind: the sandbox may just have been made, or have
+			// been resumed.
+			e.cfg.Forward.ServeHTTP(w, r)
 			return
 		case status == unknown:
 			e.refuse(w, r, http.StatusNotFound, "not found", "")
@@ -161,40 +176,39 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, name Name) {
 			e.refuse(w, r, http.StatusNotFound, "sandbox not found or not running", "its status is "+string(to.sandbox.Status))
 			return
 		case status == paused:
-			e.refuse(w, r, http.StatusConflict, "sandbox not running (paused or hibernated) — resume/wake it first", "")
-			return
-		case status == asleep && e.elsewhere(r):
-			e.cfg.Forward.ServeHTTP(w, r)
+			e.refuse(w, r, http.StatusConflict, errPaused, "")
 			return
 		case status == asleep:
 			wakes++
-			if err := e.cfg.Awake(r.Context(), name.SandboxID); err != nil || wakes > maxWakes {
-				e.cfg.Log.WarnContext(r.Context(), "preview could not wake the sandbox", "sandbox_id", hostapi.ShortID(name.SandboxID), "error", err)
+			if err := e.cfg.Awake(hosts.WithRequestID(r.Context(), r.Header.Get(headerRequestID)), name.SandboxID); err != nil || wakes > maxWakes {
+				e.cfg.Log.WarnContext(r.Context(), "preview could not wake the sandbox",
+					"request_id", r.Header.Get(headerRequestID), "sandbox_id", hostapi.ShortID(name.SandboxID), "error", err)
 				w.Header().Set("Retry-After", "1")
 				e.refuse(w, r, http.StatusServiceUnavailable, "sandbox could not be woken", "")
 				return
 			}
 			continue
 		}
-		a := &attempt{target: to, name: name, to: http.NewResponseController(w)}
-		ctx, cancel := context.WithCancel(context.WithValue(r.Context(), attemptKey{}, a))
-		out := r.WithContext(ctx)
-		out.Body = body.again()
-		watch := e.whileReady(ctx, cancel, a)
-		e.proxy.ServeHTTP(w, out)
-		watch.Stop()
-		cancel()
+		a := &attempt{target: to, name: name, requestID: r.Header.Get(headerRequestID), to: http.NewResponseController(w)}
+		e.try(w, r, a, body)
 		err := a.err
 		var notSent *dialError
+		unsent := !a.sent.Load() && !body.begun.Load()
 		switch {
 		case err == nil, r.Context().Err() != nil:
 			return
-		case a.stopped.Load() && !body.begun.Load():
+		case a.stopped.Load() && unsent:
 			continue // find says what has become of it
-		case errors.As(err, &notSent) && !body.begun.Load() && a.stale() && e.elsewhere(r):
+		case a.stopped.Load():
+			if _, now := e.find(name); now == paused {
+				e.refuse(w, r, http.StatusConflict, errPaused, "")
+				return
+			}
+		case errors.As(err, &notSent) && unsent && a.stale() && e.elsewhere(r):
+			w.Header().Del(headerRequestID)
 			e.cfg.Forward.ServeHTTP(w, r) // the host knows better than this copy
 			return
-		case errors.As(err, &notSent) && !body.begun.Load() && a.retryable() && time.Now().Before(deadline):
+		case errors.As(err, &notSent) && unsent && a.retryable() && time.Now().Before(deadline):
 			if !pause(r.Context(), retry) {
 				return
 			}
@@ -204,6 +218,18 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, name Name) {
 		e.fail(w, r, name, err)
 		return
 	}
+}
+
+// try sends the request to the sandbox, and notes in a what came of it.
+func (e *Edge) try(w http.ResponseWriter, r *http.Request, a *attempt, body *body) {
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), attemptKey{}, a))
+	defer cancel()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { a.sent.Store(true) }})
+	out := r.WithContext(ctx)
+	out.Body = body.again()
+	defer e.whileReady(ctx, cancel, a).Stop()
+	w.Header().Set(headerRequestID, r.Header.Get(headerRequestID))
+	e.proxy.ServeHTTP(stall.New(w, e.cfg.Stall), out)
 }
 
 // whileReady gives a request up that waits for a response of a sandbox that has
@@ -230,7 +256,7 @@ func (e *Edge) whileReady(ctx context.Context, cancel context.CancelFunc, a *att
 
 // fail answers for a program that did not.
 func (e *Edge) fail(w http.ResponseWriter, r *http.Request, name Name, err error) {
-	e.cfg.Log.DebugContext(r.Context(), "preview failed", "sandbox_id", hostapi.ShortID(name.SandboxID), "port", name.Port, "error", err)
+	e.cfg.Log.DebugContext(r.Context(), "preview failed", "request_id", r.Header.Get(headerRequestID), "sandbox_id", hostapi.ShortID(name.SandboxID), "port", name.Port, "error", err)
 	var timeout net.Error
 	switch {
 	case hostapi.HasCode(err, hostapi.CodePortClosed):
@@ -337,59 +363,17 @@ func (buffers) Put(b []byte) {
 	}
 }
 
-// situation is what can be done with a sandbox.
-type situation int
-
-const (
-	ready situation = iota
-	unknown
-	busy
-	gone
-	paused
-	asleep
-)
-
-// target is where a sandbox is.
-type target struct {
-	sandbox *record.Sandbox
-	address string // of its host
-}
-
-// key names a port of one generation of a sandbox at one host: connections that
-// are kept open are used again for that alone.
-func (t target) key(n Name) string {
-	return n.SandboxID + "-" + strconv.FormatUint(t.sandbox.Generation, 10) + ":" + strconv.Itoa(n.Port)
-}
-
-func (e *Edge) find(n Name) (target, situation) {
-	s, address, ok := e.cfg.Find(n.SandboxID)
-	if !ok {
-		return target{}, unknown
-	}
-	t := target{sandbox: s, address: address}
-	switch s.Status {
-	case record.SandboxRunning:
-		if address != "" {
-			return t, ready
-		}
-		return t, gone
-	case record.SandboxPaused:
-		return t, paused
-	case record.SandboxHibernated:
-		return t, asleep
-	case record.SandboxStarting:
-		return t, busy
-	}
-	return t, gone
-}
-
 // attempt is one try to reach the sandbox.
 type attempt struct {
 	target target
 	name   Name
-	to     *http.ResponseController
-	err    error
+	// requestID is that of the request for which a connection is made; those that
+	// use it again later have others.
+	requestID string
+	to        *http.ResponseController
+	err       error
 
+	sent    atomic.Bool // the head of the request went out
 	begun   atomic.Bool // a response has begun
 	stopped atomic.Bool // it was given up: the sandbox had stopped
 }
@@ -413,7 +397,7 @@ type attemptKey struct{}
 
 func attemptOf(ctx context.Context) *attempt { return ctx.Value(attemptKey{}).(*attempt) }
 
-// dialError says that nothing of the request was sent.
+// dialError says that no connection to the sandbox was made.
 type dialError struct{ err error }
 
 func (d *dialError) Error() string { return d.err.Error() }
@@ -434,8 +418,9 @@ func (a *attempt) retryable() bool {
 // the request that it is made for.
 func (e *Edge) dial(ctx context.Context) (tunnel, error) {
 	a := attemptOf(ctx)
+	// Neither the request's end nor its trace are the connection's.
 	conn, err := e.cfg.Host(a.target.sandbox.AgentID, a.target.address).
-		Dial(context.WithoutCancel(ctx), hostapi.Call{}, a.name.SandboxID, a.name.Port)
+		Dial(context.Background(), hostapi.Call{RequestID: a.requestID}, a.name.SandboxID, a.name.Port)
 	if err != nil {
 		return nil, &dialError{err}
 	}
@@ -446,6 +431,7 @@ func (e *Edge) dial(ctx context.Context) (tunnel, error) {
 // a credential in it, so it must not leave in a Referer.
 func (e *Edge) refuse(w http.ResponseWriter, r *http.Request, status int, message, detail string) {
 	h := w.Header()
+	h.Set(headerRequestID, r.Header.Get(headerRequestID))
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")

@@ -169,7 +169,8 @@ func newRig(t testing.TB, change ...func(*Config)) *rig {
 		Leading: r.leading.Load,
 		Forward: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			r.forwarded.Add(1)
-			fmt.Fprintf(w, "from the leader, token %q", req.Header.Get(HeaderToken))
+			token, _ := takeToken(req)
+			fmt.Fprintf(w, "from the leader, token %q", token)
 		}),
 		Awake:  func(context.Context, string) error { return r.awake() },
 		Tokens: authn.PreviewTokens{Sealer: plainSealer{}, Clock: time.Now},

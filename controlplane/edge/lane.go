@@ -86,6 +86,9 @@ func (l *lanes) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, cause
 		}
 		// Nothing came back from one that was idle: the other end had closed it.
+		// Such a request, which is only a read, is sent once more, as browsers and
+		// proxies do. Where the sandbox has stopped no connection can be made, and
+		// the request is not sent a third time.
 		var silent *silentError
 		if !c.used || !errors.As(err, &silent) {
 			return nil, err
@@ -119,6 +122,9 @@ func (l *lanes) ask(c *lane, r *http.Request) (*http.Response, error) {
 }
 
 func (c *lane) exchange(r *http.Request) (*http.Response, error) {
+	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil && trace.WroteHeaders != nil {
+		trace.WroteHeaders() // some of them may be from here on
+	}
 	err := r.Write(c.out)
 	if err == nil {
 		err = c.out.Flush()

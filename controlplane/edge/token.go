@@ -43,6 +43,7 @@ func (e *Edge) authorized(w http.ResponseWriter, r *http.Request, n Name, s *rec
 		Name: cookieToken, Value: token, Path: "/", Expires: expires, MaxAge: max(1, int(time.Until(expires).Seconds())),
 		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode,
 	})
+	w.Header().Set(headerRequestID, r.Header.Get(headerRequestID))
 	w.Header().Set("Referrer-Policy", "no-referrer")
 	w.Header().Set("Cache-Control", "no-store")
 	to := *r.URL

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/stall"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -31,6 +32,13 @@ type Config struct {
 	Leader    func() (id, address string)
 	Transport http.RoundTripper // to the peer ports
 	Logger    *slog.Logger
+
+	// AnyReplica reports whether every replica answers a request for itself; nil:
+	// none does.
+	AnyReplica func(r *http.Request) bool
+	// Repeatable reports whether a request may be sent again when it is unknown
+	// whether the leader that went away has handled it; nil: none may.
+	Repeatable func(r *http.Request) bool
 
 	// Wait bounds how long a request waits for a leader to be elected; default
 	// 3 s, several elections.
@@ -53,7 +61,14 @@ func New(cfg Config) *Forwarder {
 		cfg.Wait = timescale.Limit(3 * time.Second)
 	}
 	if cfg.Stall == 0 {
-		cfg.Stall = timescale.Limit(time.Minute)
+		cfg.Stall = stall.Limit
+	}
+	none := func(*http.Request) bool { return false }
+	if cfg.AnyReplica == nil {
+		cfg.AnyReplica = none
+	}
+	if cfg.Repeatable == nil {
+		cfg.Repeatable = none
 	}
 	f := &Forwarder{cfg: cfg}
 	f.proxy = &httputil.ReverseProxy{
@@ -69,21 +84,7 @@ func New(cfg Config) *Forwarder {
 	return f
 }
 
-// local are the routes that each replica answers for itself.
-func local(r *http.Request) bool {
-	switch r.URL.Path {
-	case "/healthz", "/version", "/metrics", "/openapi.json":
-		return true
-	case "/v1/admin/raft-status":
-		return r.Method == http.MethodGet || r.Method == http.MethodHead
-	}
-	return false
-}
-
-const (
-	headerRequestID      = "X-Request-Id"
-	headerIdempotencyKey = "Idempotency-Key"
-)
+const headerRequestID = "X-Request-Id"
 
 // ServeHTTP implements http.Handler.
 func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -92,7 +93,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		given = v[0]
 	}
 	r.Header.Set(headerRequestID, service.RequestID(given)) // the same here and at the leader
-	if local(r) || f.cfg.Leading() {
+	if f.cfg.AnyReplica(r) || f.cfg.Leading() {
 		f.cfg.Local.ServeHTTP(w, r)
 		return
 	}
@@ -132,7 +133,7 @@ func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case a.err == nil, r.Context().Err() != nil:
 			return
-		case !body.replayable(), a.sent.Load() && !errors.Is(a.err, errMisdirected) && !repeatable(r):
+		case !body.replayable(), a.sent.Load() && !errors.Is(a.err, errMisdirected) && !f.cfg.Repeatable(r):
 			f.fail(w, r, http.StatusBadGateway, "the leader went away over this request; it may or may not have happened", a.err)
 			return
 		case !time.Now().Before(deadline):
@@ -166,19 +167,6 @@ func misdirected(resp *http.Response) error {
 		resp.Header.Set("Upgrade", "websocket")
 	}
 	return nil
-}
-
-// repeatable requests may be sent again when it is unknown whether the leader
-// has handled them.
-func repeatable(r *http.Request) bool {
-	switch r.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions:
-		return true
-	case http.MethodPost:
-		// Only creates honour the key.
-		return r.URL.Path == "/v1/sandboxes" && r.Header.Get(headerIdempotencyKey) != ""
-	}
-	return false
 }
 
 func (f *Forwarder) rewrite(pr *httputil.ProxyRequest) {

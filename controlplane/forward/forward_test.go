@@ -77,8 +77,10 @@ func (c *cluster) add(t *testing.T, id string, api http.HandlerFunc) *replica {
 	transport := peer.NewTransport(node)
 	f := New(Config{
 		Self: id, Transport: transport, Logger: slog.New(slog.DiscardHandler), Wait: 600 * time.Millisecond, Stall: c.stall,
-		Leading: func() bool { leader, _ := c.who(); return leader == id },
-		Leader:  func() (string, string) { return r.believes() },
+		Leading:    func() bool { leader, _ := c.who(); return leader == id },
+		Leader:     func() (string, string) { return r.believes() },
+		AnyReplica: func(req *http.Request) bool { return strings.HasPrefix(req.URL.Path, "/own/") },
+		Repeatable: func(req *http.Request) bool { return strings.HasPrefix(req.URL.Path, "/twice/") },
 		Local: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			r.served.Add(1)
 			w.Header().Set("Served-By", id)
@@ -179,10 +181,8 @@ func TestLocalRoutesStayLocal(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.add(t, "a", echo), c.add(t, "b", echo)
 	c.lead("a")
-	for _, path := range []string{"/healthz", "/version", "/metrics", "/openapi.json", "/v1/admin/raft-status"} {
-		if resp, _ := do(t, b, "GET", path, "", nil); resp.Header.Get("Served-By") != "b" {
-			t.Errorf("%s was served by %s", path, resp.Header.Get("Served-By"))
-		}
+	if resp, _ := do(t, b, "GET", "/own/health", "", nil); resp.Header.Get("Served-By") != "b" {
+		t.Errorf("it was served by %s", resp.Header.Get("Served-By"))
 	}
 	if a.served.Load() != 0 {
 		t.Fatal("the leader was bothered")
@@ -258,12 +258,9 @@ func TestLeaderThatDiesOverARequest(t *testing.T) {
 		status             int
 		asked              int64 // how often the API was asked in all
 	}{
-		{"an exec is not repeated", "POST", "/v1/sandboxes/x/exec", nil, 502, 1},
-		{"an exec with a key is not repeated", "POST", "/v1/sandboxes/x/exec", http.Header{headerIdempotencyKey: {"k"}}, 502, 1},
-		{"a delete is not repeated", "DELETE", "/v1/sandboxes/x", nil, 502, 1},
-		{"a create is not repeated", "POST", "/v1/sandboxes", nil, 502, 1},
-		{"a create with a key is repeated", "POST", "/v1/sandboxes", http.Header{headerIdempotencyKey: {"k"}}, http.StatusTeapot, 2},
-		{"a read is repeated", "GET", "/v1/sandboxes", nil, http.StatusTeapot, 2},
+		{"what may be done once is not repeated", "POST", "/v1/sandboxes", nil, 502, 1},
+		{"nor a GET", "GET", "/v1/sandboxes/x/exec/ws", http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}, 502, 1},
+		{"what may be done twice is repeated", "POST", "/twice/sandboxes", nil, http.StatusTeapot, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newCluster(t)

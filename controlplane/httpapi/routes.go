@@ -32,6 +32,7 @@ type operation struct {
 
 	list       bool // takes limit and cursor, answers with a Link header
 	idempotent bool // takes an Idempotency-Key
+	anyReplica bool // every replica answers for itself, whoever leads
 
 	query []parameter
 

@@ -11,7 +11,7 @@ func adminRoutes() []route {
 		{get, "/v1/admin/raft-status", operator, (*API).raftStatus, operation{
 			id: "raftStatus", tag: "Administration", summary: "Read how this replica sees the control store",
 			detail: "Every replica answers for itself, whether or not there is a leader.",
-			status: 200, answer: exampleRaftStatus,
+			status: 200, anyReplica: true, answer: exampleRaftStatus,
 		}},
 		{post, "/v1/admin/raft/peers", operator, (*API).addPeer, operation{
 			id: "addPeer", tag: "Administration", summary: "Make a replica a voting member",

@@ -11,20 +11,20 @@ func serviceRoutes() []route {
 		{get, "/healthz", public, (*API).healthz, operation{
 			id: "healthz", tag: "Service", summary: "Tell whether this replica is well",
 			detail: "It stays 200 while sandboxes cannot be placed.",
-			status: 200, answer: api.Health{Status: "ok"},
+			status: 200, anyReplica: true, answer: api.Health{Status: "ok"},
 			failures: []service.Error{{Code: service.EUnavailable, Message: "unhealthy"}},
 		}},
 		{get, "/version", public, (*API).version, operation{
 			id: "version", tag: "Service", summary: "Tell which build answers",
-			status: 200, answer: exampleVersion,
+			status: 200, anyReplica: true, answer: exampleVersion,
 		}},
 		{get, "/metrics", public, (*API).showMetrics, operation{
 			id: "metrics", tag: "Service", summary: "Prometheus metrics of this replica",
-			status: 200, answerType: "text/plain",
+			status: 200, anyReplica: true, answerType: "text/plain",
 		}},
 		{get, "/openapi.json", public, (*API).showOpenAPI, operation{
 			id: "openapi", tag: "Service", summary: "This document",
-			status: 200, answerType: "application/json",
+			status: 200, anyReplica: true, answerType: "application/json",
 		}},
 	}
 }

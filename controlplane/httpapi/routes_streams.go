@@ -45,6 +45,7 @@ func needsRunning(more ...service.Error) []service.Error {
 	return append(more,
 		service.Error{Code: service.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
 		service.Error{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
+		service.Error{Code: service.EConflict, Message: "sandbox stopped while this was under way", Detail: "it is hibernated; what had begun is not done again"},
 		service.Error{Code: service.EBadGateway, Message: "agent unreachable"},
 		service.Error{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"},
 	)

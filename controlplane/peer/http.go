@@ -128,16 +128,41 @@ func StripMarks(r *http.Request) {
 
 // NewTransport makes the HTTP client's side towards other replicas. HTTP/1.1
 // only: WebSockets have to pass, and one slow body must not hold up the rest.
-func NewTransport(node *pki.Node) *http.Transport {
-	return &http.Transport{
+func NewTransport(node *pki.Node) *Transport {
+	return NewUpgrading(&http.Transport{
 		TLSClientConfig: node.ClientTLS(pki.AnyOf(pki.RoleReplica), "http/1.1"),
 		// The kernel's own keep-alive settings, below, and not those of net.
 		DialContext:         (&net.Dialer{Timeout: timescale.Limit(2 * time.Second), KeepAlive: -1, Control: noticeDeadPeers}).DialContext,
 		TLSHandshakeTimeout: timescale.Limit(3 * time.Second),
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     90 * time.Second,
-	}
+	})
 }
+
+// Transport sends requests that are upgraded on connections of their own. On one
+// that was used before, http.Transport sends a GET again when the connection
+// ends over it, as it may a read; an upgrade starts something each time.
+type Transport struct {
+	shared, own *http.Transport
+}
+
+// NewUpgrading makes a Transport with the settings of t, which it takes over.
+func NewUpgrading(t *http.Transport) *Transport {
+	own := t.Clone()
+	own.DisableKeepAlives = true
+	return &Transport{shared: t, own: own}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Upgrade") != "" {
+		return t.own.RoundTrip(r)
+	}
+	return t.shared.RoundTrip(r)
+}
+
+// CloseIdleConnections closes those that nobody uses.
+func (t *Transport) CloseIdleConnections() { t.shared.CloseIdleConnections() }
 
 // deadAfter is how long what was sent to a replica may stay unacknowledged.
 var deadAfter = timescale.Limit(5 * time.Second)

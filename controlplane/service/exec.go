@@ -13,9 +13,9 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// execGrace is how much longer than the command's own time-out the host is
-// given to kill it and to answer.
-var execGrace = timescale.Limit(30 * time.Second)
+// execGrace is how much longer than the command's own time-out the host is given
+// to have a busy guest take the command on, to end it and to answer.
+var execGrace = timescale.Limit(time.Minute)
 
 // Exec runs a command in a sandbox and waits for its end. A hibernated one is
 // woken for it.
@@ -71,6 +71,8 @@ func execError(err error) error {
 		e := notRunning("its host does not run it")
 		e.Err = err
 		return e
+	case hostapi.CodeCutOff:
+		return cutOff(refusal, err)
 	case hostapi.CodeInvalid:
 		return invalidThere(refusal, err)
 	case hostapi.CodeTooLarge:
@@ -87,6 +89,16 @@ func execError(err error) error {
 		return Unavailable("leadership has changed", err)
 	}
 	return AsError(err)
+}
+
+// cutOff answers for what had begun when its sandbox stopped. It is not done
+// again, whatever it was: nobody knows how far it had come.
+func cutOff(refusal *hostapi.Error, err error) error {
+	detail := strings.TrimPrefix(refusal.Detail, refusal.Message+": ")
+	return &Error{
+		Code: EConflict, Message: "sandbox stopped while this was under way",
+		Detail: strings.TrimPrefix(detail+"; what had begun is not done again", "; "), Err: err,
+	}
 }
 
 // invalidThere is for what only the sandbox can tell to be wrong: a directory

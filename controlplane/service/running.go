@@ -78,8 +78,9 @@ func (s *Sandboxes) client(row *record.Sandbox) (*hosts.Client, error) {
 
 // onRunning calls fn with the host of a sandbox that runs, waking it if it
 // hibernates. The record may be behind its host for a moment: when the host
-// says that the sandbox does not run, it is asked what it does, and fn is
-// called once more if it can be made to run.
+// refuses because the sandbox does not run (CodeNotRunning: nothing was begun),
+// it is asked what the sandbox does, and fn is called once more if it can be made
+// to run. What was cut off (CodeCutOff) had begun, and is not called again.
 func (s *Sandboxes) onRunning(ctx context.Context, c Caller, id string, fn func(ctx context.Context, t target) error) error {
 	row, err := s.find(ctx, c, id)
 	if err != nil {

@@ -1,0 +1,63 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+// Routing tells what the table of routes says of a request, for whoever stands
+// before the API.
+type Routing struct {
+	mux    *http.ServeMux
+	routes map[string]route // by pattern of the mux
+}
+
+// NewRouting reads the table.
+func NewRouting() *Routing {
+	r := &Routing{mux: http.NewServeMux(), routes: map[string]route{}}
+	for _, rt := range routes() {
+		pattern := rt.method + " " + muxPath(rt.path)
+		r.mux.Handle(pattern, http.NotFoundHandler())
+		r.routes[pattern] = rt
+	}
+	return r
+}
+
+// muxPath is a path of gin's in net/http's form.
+func muxPath(path string) string {
+	parts := strings.Split(path, "/")
+	for i, p := range parts {
+		if name, ok := strings.CutPrefix(p, ":"); ok {
+			parts[i] = "{" + name + "}"
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+func (r *Routing) find(req *http.Request) (route, bool) {
+	_, pattern := r.mux.Handler(req)
+	rt, ok := r.routes[pattern]
+	return rt, ok
+}
+
+// AnyReplica reports whether every replica answers the request for itself.
+func (r *Routing) AnyReplica(req *http.Request) bool {
+	rt, ok := r.find(req)
+	return ok && rt.doc.anyReplica
+}
+
+// Repeatable reports whether the request may be done twice: it changes nothing,
+// or the second time answers with what the first has made. A request that is
+// upgraded starts something each time.
+func (r *Routing) Repeatable(req *http.Request) bool {
+	rt, ok := r.find(req)
+	switch {
+	case !ok, rt.doc.websocket, req.Header.Get("Upgrade") != "":
+		return false
+	case rt.method == http.MethodGet:
+		return true
+	}
+	return rt.doc.idempotent && req.Header.Get(api.HeaderIdempotencyKey) != ""
+}
