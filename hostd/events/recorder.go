@@ -330,8 +330,11 @@ func query(s *stream, q hostapi.EventQuery) (found []hostapi.Event, at time.Time
 		if q.Tail != nil {
 			n = *q.Tail
 		}
-		found, at = s.lastOnes(n)
-		return found, at, nil
+		if n <= ringSize {
+			found, at = s.lastOnes(n)
+			return found, at, nil
+		}
+		q.Tail = &n // of all that is on disk, too
 	}
 	if found, _, _, err = s.after(q.Since); err != nil {
 		return nil, at, err

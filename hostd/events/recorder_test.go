@@ -126,6 +126,8 @@ func TestQueries(t *testing.T) {
 			"tail":                          {hostapi.EventQuery{Tail: new(3)}, 697, 700},
 			"tail 0":                        {hostapi.EventQuery{Tail: new(0)}, 0, 0},
 			"the whole ring":                {hostapi.EventQuery{Tail: new(512)}, 188, 700},
+			"more than the ring":            {hostapi.EventQuery{Tail: new(600)}, 100, 700},
+			"more than there is":            {hostapi.EventQuery{Tail: new(10_000)}, 0, 700},
 			"since, in the ring":            {hostapi.EventQuery{Since: at(650)}, 651, 700},
 			"since, between two":            {hostapi.EventQuery{Since: at(650).Add(time.Microsecond)}, 651, 700},
 			"since, the ring's first":       {hostapi.EventQuery{Since: at(188)}, 189, 700},

@@ -31,7 +31,7 @@ type stream struct {
 }
 
 const (
-	ringSize    = hostapi.MaxEventTail
+	ringSize    = 512
 	maxKeys     = 4096 // remembered, a sandbox
 	olderSuffix = ".1"
 )

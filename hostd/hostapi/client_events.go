@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// Bounds of a query of events.
+// Bounds of a query of events. A host keeps the last 512 of a sandbox in memory
+// and more on disk, where it looks for what is asked for beyond them.
 const (
 	DefaultEventTail = 100
-	MaxEventTail     = 512
+	MaxEventTail     = 10_000
 )
 
 // TimeFormat is how an event's time is written where it stands alone: in a
