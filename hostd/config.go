@@ -78,7 +78,7 @@ const (
 	overheadChvemuMB = 128
 	overheadCHMB     = 64
 	maxExecs         = 64
-	outputBudget     = 512 << 20
+	outputBudget     = 256 << 20
 	defaultSlots     = 1000
 )
 

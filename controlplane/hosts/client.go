@@ -47,9 +47,12 @@ func (c *Client) DeleteBox(ctx context.Context, id string, generation uint64) er
 	return c.explain(err)
 }
 
-// Exec runs a command in a box and waits for its end.
-func (c *Client) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error) {
-	res, err := c.api.Exec(ctx, c.call(ctx), id, req)
+// Exec runs a command in a box and waits for its end. admit is asked before an
+// output that is large is read; see hostapi.Call.
+func (c *Client) Exec(ctx context.Context, id string, req hostapi.ExecRequest, admit func(ctx context.Context, bytes int64) error) (hostapi.ExecResult, error) {
+	call := c.call(ctx)
+	call.Admit = admit
+	res, err := c.api.Exec(ctx, call, id, req)
 	return res, c.explain(err)
 }
 

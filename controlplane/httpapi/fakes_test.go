@@ -69,7 +69,7 @@ type fakeStreams struct {
 	write    func(path, mode string, body io.Reader, size int64) (bool, error)
 	remove   func(path string, recursive bool) error
 	stat     func(path string) (service.FileStat, error)
-	list     func(path string) (service.Directory, error)
+	list     func(path string, each func(service.FileStat) error) error
 	mkdir    func(path string) error
 	logs     func(q service.LogQuery) (io.ReadCloser, error)
 	follow   func(q service.LogQuery) (service.Follower[service.LogLine], error)
@@ -115,8 +115,8 @@ func (f *fakeStreams) StatFile(_ context.Context, _ service.Caller, _, path stri
 	return f.stat(path)
 }
 
-func (f *fakeStreams) ListDir(_ context.Context, _ service.Caller, _, path string) (service.Directory, error) {
-	return f.list(path)
+func (f *fakeStreams) ListDir(_ context.Context, _ service.Caller, _, path string, each func(service.FileStat) error) error {
+	return f.list(path, each)
 }
 
 func (f *fakeStreams) MakeDir(_ context.Context, _ service.Caller, _, path string) error {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -172,11 +173,25 @@ func (a *API) listDir(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	dir, err := a.cfg.Streams.ListDir(c.Request.Context(), callerOf(c), id, q.Get("path"))
-	if err != nil {
+	out := &large{c: c}
+	out.held.WriteString(`{"path":`)
+	out.json(q.Get("path"))
+	out.held.WriteString(`,"entries":[`)
+	first := true
+	err = a.cfg.Streams.ListDir(c.Request.Context(), callerOf(c), id, q.Get("path"), func(s service.FileStat) error {
+		if !first {
+			out.held.WriteByte(',')
+		}
+		first = false
+		_, err := out.Write(bytes.TrimSuffix(marshal(renderStat(s)), []byte("\n")))
 		return err
+	})
+	if err != nil {
+		return out.fail(err)
 	}
-	return ok(c, api.Directory{Path: dir.Path, Entries: each(dir.Entries, renderStat)})
+	out.held.WriteString("]}\n")
+	out.end()
+	return nil
 }
 
 func (a *API) makeDir(c *gin.Context) error {

@@ -169,9 +169,7 @@ func TestFilesByPath(t *testing.T) {
 	at := time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC)
 	st := service.FileStat{Path: "/l", Name: "l", Type: "symlink", SizeBytes: 3, Mode: "0777", UID: 1, GID: 2, ModifiedAt: at, Target: "/t"}
 	r.streams.stat = func(string) (service.FileStat, error) { return st, nil }
-	r.streams.list = func(path string) (service.Directory, error) {
-		return service.Directory{Path: path, Entries: []service.FileStat{}}, nil
-	}
+	r.streams.list = func(string, func(service.FileStat) error) error { return nil }
 	var removed []string
 	r.streams.remove = func(path string, recursive bool) error {
 		removed = append(removed, fmt.Sprint(path, recursive))

@@ -1,13 +1,9 @@
 package httpapi
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
 
@@ -17,14 +13,7 @@ import (
 
 // writeJSON sends the value with its length.
 func writeJSON(c *gin.Context, status int, v any) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	// Output of programs is easier to read as it is, and no answer is HTML.
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic(err) // one of our own types cannot be written: a bug, answered 500
-	}
-	writeBytes(c, status, "application/json; charset=utf-8", b.Bytes())
+	writeBytes(c, status, typeJSON, marshal(v))
 }
 
 func writeBytes(c *gin.Context, status int, contentType string, body []byte) {
@@ -100,27 +89,6 @@ func renderSandbox(s service.Sandbox) api.Sandbox {
 		out.Owner = &api.Owner{Type: s.Owner.Type, ID: s.Owner.ID}
 	}
 	return out
-}
-
-func renderExec(r service.ExecResult) api.ExecResult {
-	out := api.ExecResult{
-		ExitCode:   r.ExitCode,
-		DurationMS: r.DurationMS,
-		TimedOut:   r.TimedOut,
-		Truncated:  r.Truncated,
-	}
-	out.Stdout, out.StdoutBase64 = text(r.Stdout)
-	out.Stderr, out.StderrBase64 = text(r.Stderr)
-	return out
-}
-
-// text is a program's output as JSON can hold it, and beside it the exact
-// bytes where that lost something.
-func text(s string) (string, api.Bytes) {
-	if utf8.ValidString(s) {
-		return s, nil
-	}
-	return strings.ToValidUTF8(s, "\uFFFD"), api.Bytes(s)
 }
 
 func renderMe(p service.Profile) api.Me {

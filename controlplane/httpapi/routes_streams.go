@@ -21,7 +21,7 @@ type Streams interface {
 	WriteFile(ctx context.Context, c service.Caller, id, path, mode string, body io.Reader, size int64) (isNew bool, err error)
 	RemoveFile(ctx context.Context, c service.Caller, id, path string, recursive bool) error
 	StatFile(ctx context.Context, c service.Caller, id, path string) (service.FileStat, error)
-	ListDir(ctx context.Context, c service.Caller, id, path string) (service.Directory, error)
+	ListDir(ctx context.Context, c service.Caller, id, path string, each func(service.FileStat) error) error
 	MakeDir(ctx context.Context, c service.Caller, id, path string) error
 
 	Logs(ctx context.Context, c service.Caller, id string, q service.LogQuery) (io.ReadCloser, error)

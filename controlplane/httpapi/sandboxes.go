@@ -109,7 +109,8 @@ func (a *API) execInSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderExec(result))
+	writeExec(c, result)
+	return nil
 }
 
 // bindExec reads an exec. A string is run by a shell even where it is one

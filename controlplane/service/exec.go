@@ -18,7 +18,7 @@ import (
 var execGrace = timescale.Limit(time.Minute)
 
 // Exec runs a command in a sandbox and waits for its end. A hibernated one is
-// woken for it.
+// woken for it. Large output is held within bounds until ctx ends.
 func (s *Sandboxes) Exec(ctx context.Context, c Caller, id string, in Exec) (ExecResult, error) {
 	req, err := in.request()
 	if err != nil {
@@ -31,7 +31,9 @@ func (s *Sandboxes) Exec(ctx context.Context, c Caller, id string, in Exec) (Exe
 		hctx, release := s.cfg.Hosts.WhileHeard(hctx, t.row.AgentID)
 		defer release()
 		var err error
-		res, err = t.client.Exec(hctx, id, req)
+		res, err = t.client.Exec(hctx, id, req, func(wait context.Context, bytes int64) error {
+			return s.outputs.admit(wait, ctx, t.row.WorkspaceID, outputCopies*bytes)
+		})
 		return err
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,9 +40,6 @@ var FileConditions = []string{"Range", "If-Range", "If-Modified-Since"}
 
 // FileStat is one entry of a sandbox's file system.
 type FileStat = guestapi.FileStat
-
-// Directory is what a directory holds.
-type Directory = guestapi.Directory
 
 // checkPath refuses what is no absolute path. One with ".." in it is refused
 // too: what it means depends on links that the caller does not see.
@@ -163,10 +161,53 @@ func (s *Sandboxes) StatFile(ctx context.Context, c Caller, id, name string) (Fi
 	return out, s.fs(ctx, c, http.MethodGet, id, hostapi.FSStat, url.Values{"path": {name}}, &out)
 }
 
-// ListDir lists a directory, by name.
-func (s *Sandboxes) ListDir(ctx context.Context, c Caller, id, name string) (Directory, error) {
-	var out Directory
-	return out, s.fs(ctx, c, http.MethodGet, id, hostapi.FSDir, url.Values{"path": {name}}, &out)
+// ListDir describes what is in a directory, by name, as it is read: a listing may
+// be larger than what is good to hold. An error of each ends it, and is returned.
+func (s *Sandboxes) ListDir(ctx context.Context, c Caller, id, name string, each func(FileStat) error) error {
+	if err := checkPath(name); err != nil {
+		return s.orNotFound(ctx, c, id, err)
+	}
+	var out opened[*http.Response]
+	err := s.onRunning(ctx, c, id, open(s, &out, func(ctx context.Context, t target) (*http.Response, error) {
+		return t.client.FS(ctx, http.MethodGet, id, hostapi.FSDir, url.Values{"path": {name}}, nil, nil)
+	}))
+	if err != nil {
+		return err
+	}
+	defer out.release()
+	defer out.it.Body.Close()
+	return entries(json.NewDecoder(io.LimitReader(out.it.Body, maxDirectory)), each)
+}
+
+// entries reads a guestapi.Directory as it comes.
+func entries(d *json.Decoder, each func(FileStat) error) error {
+	nonsense := func(err error) error {
+		return unreachable("the sandbox's answer makes no sense", fmt.Errorf("decode the guest's answer: %w", err))
+	}
+	for _, want := range []json.Token{json.Delim('{'), "path", nil, "entries", json.Delim('[')} {
+		got, err := d.Token()
+		if err == nil && want != nil && got != want {
+			err = fmt.Errorf("%v where %v should be", got, want)
+		}
+		if err != nil {
+			return nonsense(err)
+		}
+	}
+	for d.More() {
+		var st FileStat
+		if err := d.Decode(&st); err != nil {
+			return nonsense(err)
+		}
+		if err := each(st); err != nil {
+			return err
+		}
+	}
+	for _, want := range []json.Token{json.Delim(']'), json.Delim('}')} {
+		if got, err := d.Token(); err != nil || got != want {
+			return nonsense(errors.Join(err, errors.New("it has no end")))
+		}
+	}
+	return nil
 }
 
 // MakeDir makes a directory, with its parents.
@@ -174,8 +215,11 @@ func (s *Sandboxes) MakeDir(ctx context.Context, c Caller, id, name string) erro
 	return s.fs(ctx, c, http.MethodPost, id, hostapi.FSDir, url.Values{"path": {name}}, nil)
 }
 
-// maxDirectory bounds what is read of a guest's answer.
-const maxDirectory = 64 << 20
+// maxDirectory and maxShort bound what is read of a guest's answer, in bytes.
+const (
+	maxDirectory = 256 << 20
+	maxShort     = 64 << 10
+)
 
 // fs makes a call about a path that has a short answer.
 func (s *Sandboxes) fs(ctx context.Context, c Caller, method, id, sub string, query url.Values, out any) error {
@@ -193,7 +237,7 @@ func (s *Sandboxes) fs(ctx context.Context, c Caller, method, id, sub string, qu
 		if out == nil {
 			return nil
 		}
-		if err := json.NewDecoder(io.LimitReader(resp.Body, maxDirectory)).Decode(out); err != nil {
+		if err := json.NewDecoder(io.LimitReader(resp.Body, maxShort)).Decode(out); err != nil {
 			return unreachable("the sandbox's answer makes no sense", fmt.Errorf("decode the guest's answer: %w", err))
 		}
 		return nil

@@ -39,8 +39,9 @@ type SandboxesConfig struct {
 
 // Sandboxes are the use cases of /v1/sandboxes.
 type Sandboxes struct {
-	cfg   SandboxesConfig
-	moves *moves.Mover
+	cfg     SandboxesConfig
+	moves   *moves.Mover
+	outputs *outputs
 }
 
 // NewSandboxes makes the use cases.
@@ -51,7 +52,9 @@ func NewSandboxes(cfg SandboxesConfig) *Sandboxes {
 	if cfg.Observe == nil {
 		cfg.Observe = func(string, bool, time.Duration) {}
 	}
-	return &Sandboxes{cfg: cfg, moves: moves.New(moves.Config{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger})}
+	return &Sandboxes{
+		cfg: cfg, moves: moves.New(moves.Config{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger}), outputs: newOutputs(),
+	}
 }
 
 // Get returns one sandbox of the caller's workspace.

@@ -42,7 +42,8 @@ type Config struct {
 	// MaxExecs bounds the commands that run at once in one box.
 	MaxExecs int
 	// OutputBudget bounds the output held in memory for all execs, in bytes;
-	// past it more is dropped and the result says that it is truncated.
+	// past it, and past a quarter of it in one box, more is dropped and the result
+	// says that it is truncated.
 	OutputBudget int64
 	// ExecGrace is how much longer than a command's time-out the host waits for
 	// the guest to end it; default 10 s.
@@ -297,6 +298,7 @@ type box struct {
 	admitted *source // what its create was begun with; nil for a recovered box
 
 	execSlot chan struct{} // capacity MaxExecs
+	buffered atomic.Int64  // output bytes held by execs
 
 	// writing is held by whoever changes the record, over the write to disk, and
 	// taken before mu. mu is short: who looks at a box never waits for a disk.

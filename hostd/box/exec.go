@@ -22,7 +22,8 @@ const exitKilled = 128 + int(syscall.SIGKILL)
 
 // Exec runs a command in a running box and waits for its end. When ctx ends
 // first the connection is closed, upon which guestd kills the command's whole
-// process group. A command whose time is over has timed out, whether or not the
+// process group. Its output counts against the host's budget until ctx ends: who
+// asks ends it when the result has been read. A command whose time is over has timed out, whether or not the
 // guest says so in time.
 func (h *Host) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error) {
 	if err := validateExec(&req); err != nil {
@@ -35,18 +36,18 @@ func (h *Host) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (ho
 	defer l.leave()
 
 	began := h.now()
-	res, err := h.exec(l, &req)
+	res, err := h.exec(ctx, l, &req)
 	h.metrics.exec(h.now().Sub(began), err)
 	return res, err
 }
 
 var errOverdue = errors.New("the command's time is over")
 
-func (h *Host) exec(l *link, req *hostapi.ExecRequest) (hostapi.ExecResult, error) {
-	stdout := collector{limit: req.OutputLimitBytes, host: h}
-	stderr := collector{limit: req.OutputLimitBytes, host: h}
-	defer stdout.free()
-	defer stderr.free()
+func (h *Host) exec(caller context.Context, l *link, req *hostapi.ExecRequest) (hostapi.ExecResult, error) {
+	stdout := collector{limit: req.OutputLimitBytes, host: h, box: l.box}
+	stderr := collector{limit: req.OutputLimitBytes, host: h, box: l.box}
+	// A result may wait for a reader who is slow: it counts until then.
+	defer func() { context.AfterFunc(caller, func() { stdout.free(); stderr.free() }) }()
 	streams := guestclient.Streams{Stdout: &stdout, Stderr: &stderr}
 	inline := req.Stdin
 	if len(inline) > inlineStdin {
@@ -80,11 +81,16 @@ func (h *Host) exec(l *link, req *hostapi.ExecRequest) (hostapi.ExecResult, erro
 // how large a request may be. In bytes.
 const inlineStdin = 64 << 10
 
+// boxShare is which part of the budget for output one box may have.
+const boxShare = 4
+
 // collector keeps one output stream, within its limit and within what the host
-// spends on all of them. The guest keeps the limit as well; it is not trusted.
+// spends on all of them and on one box. The guest keeps the limit as well; it is
+// not trusted.
 type collector struct {
 	limit     int64
 	host      *Host
+	box       *box
 	kept      []byte
 	truncated bool
 }
@@ -92,8 +98,7 @@ type collector struct {
 // Write implements io.Writer. What does not fit is dropped: the command runs on.
 func (c *collector) Write(p []byte) (int, error) {
 	n := min(int64(len(p)), c.limit-int64(len(c.kept)))
-	if n > 0 && c.host.buffered.Add(n) > c.host.cfg.OutputBudget {
-		c.host.buffered.Add(-n)
+	if n > 0 && !c.take(n) {
 		n = 0
 	}
 	if n < int64(len(p)) {
@@ -103,5 +108,23 @@ func (c *collector) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// free gives the budget back; the result's bytes are the caller's now.
-func (c *collector) free() { c.host.buffered.Add(-int64(len(c.kept))) }
+func (c *collector) take(n int64) bool {
+	budget := c.host.cfg.OutputBudget
+	if c.host.buffered.Add(n) > budget {
+		c.host.buffered.Add(-n)
+		return false
+	}
+	if c.box.buffered.Add(n) > budget/boxShare {
+		c.box.buffered.Add(-n)
+		c.host.buffered.Add(-n)
+		return false
+	}
+	return true
+}
+
+// free gives the budget back.
+func (c *collector) free() {
+	n := int64(len(c.kept))
+	c.host.buffered.Add(-n)
+	c.box.buffered.Add(-n)
+}

@@ -85,13 +85,20 @@ func TestExecsShareAMemoryBudget(t *testing.T) {
 			_ = guestapi.WriteFrame(conn, guestapi.FrameStdout, chunk)
 		}
 		exit(conn, guestapi.ExecExit{})
-	}, func(c *box.Config, _ *box.Deps) { c.OutputBudget = 256 << 10 })
-	for range 3 { // the budget comes back
-		res, err := run(d, t.Context())
-		must(t, err)
-		if len(res.Stdout) != 256<<10 || !res.Truncated {
-			t.Errorf("kept %d bytes, truncated=%v", len(res.Stdout), res.Truncated)
-		}
+	}, func(c *box.Config, _ *box.Deps) { c.OutputBudget = 1 << 20 })
+	for range 6 { // the budget comes back once a result was read
+		await(t, func() bool {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			res, err := run(d, ctx)
+			must(t, err)
+			return len(res.Stdout) == 256<<10 && res.Truncated
+		})
+	}
+	res, err := run(d, t.Context())
+	must(t, err)
+	if another, err := run(d, t.Context()); err != nil || len(res.Stdout)+len(another.Stdout) > 256<<10 || !another.Truncated {
+		t.Errorf("one box holds %d and %d bytes, %v", len(res.Stdout), len(another.Stdout), err)
 	}
 }
 

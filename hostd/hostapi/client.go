@@ -28,6 +28,22 @@ var (
 	ErrUnknownOutcome = errors.New("outcome unknown")
 )
 
+// MaxBody bounds the body of a request that is JSON, in bytes: the public API
+// takes 8 MiB for a command with its input, which is a third more in base64.
+const MaxBody = 12 << 20
+
+// fits refuses a body here that the host would refuse: it does so while the body
+// is still being sent, and not every caller would see why.
+func fits(body []byte) error {
+	if len(body) <= MaxBody {
+		return nil
+	}
+	return &Error{
+		Code: CodeTooLarge, Message: "request body is too large", Detail: fmt.Sprintf("over %d bytes", MaxBody),
+		HTTPStatus: http.StatusRequestEntityTooLarge,
+	}
+}
+
 // maxResponseBytes bounds what is read of an answer: two output streams of
 // 8 MiB in base64, and their wrapping.
 const maxResponseBytes = 32 << 20
@@ -37,7 +53,13 @@ type Call struct {
 	Cluster   string // whose term it is; see HeaderCluster
 	Term      uint64 // the caller's Raft term; 0 sends none, which only reads and execs may
 	RequestID string
+	// Admit, if set, is asked before a large answer of so many bytes is read and
+	// held, and may wait.
+	Admit func(ctx context.Context, bytes int64) error
 }
+
+// largeAnswer is the size from which Call.Admit is asked, in bytes.
+const largeAnswer = 64 << 10
 
 // Client calls one host. It is safe for concurrent use.
 type Client struct {
@@ -171,6 +193,9 @@ func (c *Client) do(ctx context.Context, call Call, method, path string, in, out
 		if err != nil {
 			return fmt.Errorf("%s %s: encode request: %w", method, path, err)
 		}
+		if err := fits(raw); err != nil {
+			return err
+		}
 		req.body, req.length = bytes.NewReader(raw), int64(len(raw))
 		req.header = http.Header{"Content-Type": {"application/json"}}
 	}
@@ -179,6 +204,15 @@ func (c *Client) do(ctx context.Context, call Call, method, path string, in, out
 		return err
 	}
 	defer resp.Body.Close()
+	if call.Admit != nil && (resp.ContentLength < 0 || resp.ContentLength > largeAnswer) {
+		size := resp.ContentLength
+		if size < 0 || size > maxResponseBytes {
+			size = maxResponseBytes
+		}
+		if err := call.Admit(ctx, size); err != nil {
+			return fmt.Errorf("%s %s: %w: %w", method, path, ErrUnknownOutcome, err)
+		}
+	}
 	raw, err := readAnswer(resp.Body)
 	switch {
 	case err != nil:

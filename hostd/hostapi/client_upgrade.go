@@ -115,6 +115,9 @@ func (c *Client) ExecStream(ctx context.Context, call Call, id string, req ExecS
 	if err != nil {
 		return nil, fmt.Errorf("exec stream: encode request: %w", err)
 	}
+	if err := fits(raw); err != nil {
+		return nil, err
+	}
 	return c.upgrade(ctx, call, UpgradeFrames, request{
 		method: http.MethodPost, path: PathBoxes + "/" + id + "/exec/stream", body: bytes.NewReader(raw), length: int64(len(raw)),
 		header: http.Header{"Content-Type": {"application/json"}},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strconv"
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -102,8 +103,15 @@ func fail(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
 }
 
 func reply(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // one of our own types cannot be written
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	// Its length tells the caller what it has to make room for.
+	h.Set("Content-Length", strconv.Itoa(len(raw)))
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the caller may be gone
+	_, _ = w.Write(raw) // the caller may be gone
 }

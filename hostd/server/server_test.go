@@ -282,7 +282,7 @@ func TestBadInput(t *testing.T) {
 		get: func(string) (hostapi.Box, error) { return hostapi.Box{}, box.ErrNotFound },
 	}
 	h := serve(t, b, "replica:r1").server.handler()
-	big := `{"generation":1,"template":"` + strings.Repeat("x", maxBody) + `"}`
+	big := `{"generation":1,"template":"` + strings.Repeat("x", hostapi.MaxBody) + `"}`
 	for name, c := range map[string]struct {
 		method, path, body string
 		status             int

@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/service"
+)
+
+// heldAnswer is how much of an answer is held back in the hope that it is all
+// there is: then it has a length, and what goes wrong has a status. In bytes.
+const heldAnswer = 64 << 10
+
+// large is a JSON answer that may be large: it goes out in pieces, each of which
+// the client has to take in time, and is never held as a whole.
+type large struct {
+	c     *gin.Context
+	held  bytes.Buffer
+	begun bool // some of it went out
+}
+
+const typeJSON = "application/json; charset=utf-8"
+
+// Write implements io.Writer. A client that does not take it ends the request.
+func (l *large) Write(p []byte) (int, error) {
+	l.held.Write(p)
+	if l.held.Len() >= heldAnswer {
+		l.send()
+	}
+	return len(p), nil
+}
+
+func (l *large) send() {
+	if !l.begun {
+		l.begun = true
+		l.c.Header("Content-Type", typeJSON)
+		l.c.Status(http.StatusOK)
+	}
+	_ = http.NewResponseController(l.c.Writer).SetWriteDeadline(time.Now().Add(stallTimeout))
+	if _, err := l.c.Writer.Write(l.held.Bytes()); err != nil {
+		panic(http.ErrAbortHandler) // the client has gone, or does not read
+	}
+	l.held.Reset()
+}
+
+// end sends what is left.
+func (l *large) end() {
+	if l.begun {
+		l.send()
+		return
+	}
+	writeBytes(l.c, http.StatusOK, typeJSON, l.held.Bytes())
+}
+
+// fail ends an answer that cannot be completed: with a status where nothing of it
+// went out.
+func (l *large) fail(err error) error {
+	if l.begun {
+		panic(http.ErrAbortHandler)
+	}
+	return err
+}
+
+func (l *large) json(v any) { l.held.Write(bytes.TrimSuffix(marshal(v), []byte("\n"))) }
+
+// marshal is v as JSON, with a line end.
+func marshal(v any) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	// Output of programs is easier to read as it is, and no answer is HTML.
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic(err) // one of our own types cannot be written: a bug, answered 500
+	}
+	return b.Bytes()
+}
+
+// textPiece is how much of a text is encoded at once; JSON may make six bytes of
+// one.
+const textPiece = 16 << 10
+
+// text writes a program's output as a JSON string, with U+FFFD for what it cannot
+// hold.
+func (l *large) text(s string) {
+	_, _ = l.Write([]byte{'"'})
+	for len(s) > 0 {
+		piece := s[:min(len(s), textPiece)]
+		if whole, _ := cut([]byte(piece)); len(piece) < len(s) && len(whole) > 0 {
+			piece = piece[:len(whole)]
+		}
+		s = s[len(piece):]
+		raw := bytes.TrimSuffix(marshal(strings.ToValidUTF8(piece, "\uFFFD")), []byte("\n"))
+		_, _ = l.Write(raw[1 : len(raw)-1])
+	}
+	_, _ = l.Write([]byte{'"'})
+}
+
+// exact writes a member with a stream's bytes where its text has lost some.
+func (l *large) exact(name, s string) {
+	if utf8.ValidString(s) {
+		return
+	}
+	fmt.Fprintf(l, `,%q:"`, name)
+	enc := base64.NewEncoder(base64.StdEncoding, l)
+	for len(s) > 0 {
+		n := min(len(s), textPiece)
+		_, _ = enc.Write([]byte(s[:n]))
+		s = s[n:]
+	}
+	_ = enc.Close()
+	_, _ = l.Write([]byte{'"'})
+}
+
+// writeExec writes an api.ExecResult without making one: two streams of 8 MiB
+// may be a hundred as JSON.
+func writeExec(c *gin.Context, r service.ExecResult) {
+	l := &large{c: c}
+	fmt.Fprintf(l, `{"exit_code":%d,"stdout":`, r.ExitCode)
+	l.text(r.Stdout)
+	fmt.Fprint(l, `,"stderr":`)
+	l.text(r.Stderr)
+	fmt.Fprintf(l, `,"duration_ms":%d,"timed_out":%t,"truncated":%t`, r.DurationMS, r.TimedOut, r.Truncated)
+	l.exact("stdout_base64", r.Stdout)
+	l.exact("stderr_base64", r.Stderr)
+	fmt.Fprint(l, "}\n")
+	l.end()
+}

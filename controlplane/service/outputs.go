@@ -1,0 +1,83 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+)
+
+const (
+	// maxOutputs is what the outputs of commands that wait to be read may take of
+	// the leader's memory, and maxWorkspaceOutputs one workspace's share. The
+	// share holds two of the largest. In bytes.
+	maxOutputs          = 512 << 20
+	maxWorkspaceOutputs = 128 << 20
+	// outputCopies is how often an output is in memory at most: as it came, and as
+	// the bytes and the text made of it.
+	outputCopies = 2
+)
+
+// outputs bounds the memory that outputs of commands take, whatever tenants run
+// and however slowly they read. Who finds no room waits for it; the output stays
+// on its host meanwhile.
+type outputs struct {
+	all *semaphore.Weighted
+
+	mu sync.Mutex
+	of map[string]*share // by workspace, of those that have or want some
+}
+
+type share struct {
+	room  *semaphore.Weighted
+	users int
+}
+
+func newOutputs() *outputs {
+	return &outputs{all: semaphore.NewWeighted(maxOutputs), of: map[string]*share{}}
+}
+
+// admit waits for room of so many bytes until wait ends. The room is taken until
+// held ends.
+func (o *outputs) admit(wait, held context.Context, workspace string, bytes int64) error {
+	bytes = min(bytes, maxWorkspaceOutputs)
+	s := o.enter(workspace)
+	if err := s.room.Acquire(wait, bytes); err != nil {
+		o.leave(workspace)
+		return fmt.Errorf("wait for the workspace's share of memory for output: %w", err)
+	}
+	if err := o.all.Acquire(wait, bytes); err != nil {
+		s.room.Release(bytes)
+		o.leave(workspace)
+		return fmt.Errorf("wait for memory for output: %w", err)
+	}
+	context.AfterFunc(held, func() {
+		o.all.Release(bytes)
+		s.room.Release(bytes)
+		o.leave(workspace)
+	})
+	return nil
+}
+
+func (o *outputs) enter(workspace string) *share {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.of[workspace]
+	if s == nil {
+		s = &share{room: semaphore.NewWeighted(maxWorkspaceOutputs)}
+		o.of[workspace] = s
+	}
+	s.users++
+	return s
+}
+
+func (o *outputs) leave(workspace string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s := o.of[workspace]; s != nil {
+		if s.users--; s.users == 0 {
+			delete(o.of, workspace)
+		}
+	}
+}

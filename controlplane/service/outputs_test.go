@@ -1,0 +1,47 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// One workspace whose readers are slow waits for itself, and nobody for it.
+func TestOutputsAreHeldWithinBounds(t *testing.T) {
+	o := newOutputs()
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := o.admit(t.Context(), ctx, "slow", maxWorkspaceOutputs); err != nil {
+		t.Fatal(err)
+	}
+	impatient, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	if err := o.admit(impatient, t.Context(), "slow", 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("past its share: %v", err)
+	}
+	for _, ws := range []string{"a", "b", "c"} {
+		if err := o.admit(t.Context(), ctx, ws, maxWorkspaceOutputs); err != nil {
+			t.Errorf("%s waits for another: %v", ws, err)
+		}
+	}
+	impatient, stop = context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	if err := o.admit(impatient, t.Context(), "d", 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("past all there is: %v", err)
+	}
+	cancel() // all have been read
+	if err := o.admit(t.Context(), t.Context(), "slow", 10*maxWorkspaceOutputs); err != nil {
+		t.Errorf("more than a share waits for the whole of it: %v", err)
+	}
+	late := time.After(10 * time.Second)
+	for kept := 5; kept > 1; { // what has been read is forgotten soon
+		select {
+		case <-late:
+			t.Fatalf("%d shares are kept", kept)
+		case <-time.After(time.Millisecond):
+		}
+		o.mu.Lock()
+		kept = len(o.of)
+		o.mu.Unlock()
+	}
+}
