@@ -381,10 +381,10 @@ func (s *Server) dialHost(agentID, address string) *hostapi.Client {
 
 func (s *Server) servePublic() error {
 	if len(s.certs) == 0 {
-		return s.publicAPI.Serve(s.public)
+		return s.publicAPI.Serve(bound(s.public, maxConnections))
 	}
 	s.publicAPI.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: s.certs}
-	return s.publicAPI.ServeTLS(s.public, "", "")
+	return s.publicAPI.ServeTLS(bound(s.public, maxConnections), "", "")
 }
 
 // lead is the leader's work, under a context that ends with the leadership.

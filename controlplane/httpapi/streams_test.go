@@ -482,7 +482,7 @@ func TestQueriesOfLogsAndEvents(t *testing.T) {
 		"/logs": "both 0\n", "/logs?stream=console&tail=7": "console 7\n", "/logs?follow=0": "both 0\n", "/logs?tail=2147483647": "both 100000\n", "/logs?follow=false&tail=100000": "both 100000\n",
 		"/events?tail=0":                            `"message":"0"`,
 		"/events?tail=512":                          `"message":"512"`,
-		"/events?tail=2147483647":                   `"message":"512"`,
+		"/events?tail=2147483647":                   `"message":"10000"`,
 		"/events?since=2026-11-20T13:05:09.412Z":    `"ts":"2026-11-20T13:05:09.412Z"`,
 		"/events?since=2026-11-20T14:05:09%2B01:00": `"ts":"2026-11-20T13:05:09.000Z"`,
 		"/events": `"metadata":{}`,

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -89,6 +90,31 @@ func TestReadersWhoStopHoldNothingUp(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The same command with the same input is taken by both ways to run one.
+func TestInputOfACommandHasOneLimit(t *testing.T) {
+	l := goLive(t)
+	for size, code := range map[int]hostapi.Code{0: "", 8 << 20: "", 12 << 20: hostapi.CodeTooLarge} {
+		stdin := make([]byte, size)
+		want := strconv.Itoa(size) + "\n"
+		res, err := l.Exec(t.Context(), call, id, hostapi.ExecRequest{Argv: []string{"wc", "-c"}, Stdin: stdin, Timeout: time.Minute})
+		if code == "" && (err != nil || string(res.Stdout) != want) || code != "" && !hostapi.HasCode(err, code) {
+			t.Errorf("exec with %d bytes: %q, %v", size, res.Stdout, err)
+		}
+		s, err := l.ExecStream(t.Context(), call, id, hostapi.ExecStream{Argv: []string{"wc", "-c"}, Stdin: stdin, Timeout: time.Minute})
+		if code != "" {
+			if !hostapi.HasCode(err, code) {
+				t.Errorf("stream with %d bytes: %v", size, err)
+			}
+			continue
+		}
+		must(t, err)
+		if out, _ := output(t, s, ""); out != want {
+			t.Errorf("stream with %d bytes: %q", size, out)
+		}
+		_ = s.Close()
 	}
 }
 

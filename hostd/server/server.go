@@ -23,8 +23,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// maxBody bounds a request's body, in bytes.
-const maxBody = 10 << 20
+// strangerTime is how long a request without a certificate may take to end.
+const strangerTime = 5 * time.Second
 
 // Config is what a Server works with. The parts that are nil are not there: their
 // routes answer 501.
@@ -46,6 +46,12 @@ type Config struct {
 	Log         *slog.Logger
 	Certificate tls.Certificate
 	CA          *x509.CertPool
+
+	// Stall is how long a caller may take nothing of an answer; default 2 minutes,
+	// twice what replicas give their own clients. MaxConnections bounds those that
+	// are open at once; default 16384.
+	Stall          time.Duration
+	MaxConnections int
 }
 
 // Server serves the API.
@@ -60,6 +66,12 @@ type Server struct {
 
 // New returns a server that does not listen yet.
 func New(cfg Config) *Server {
+	if cfg.Stall == 0 {
+		cfg.Stall = stallTime
+	}
+	if cfg.MaxConnections == 0 {
+		cfg.MaxConnections = maxConnections
+	}
 	s := &Server{cfg: cfg, stopping: make(chan struct{})}
 	s.http = &http.Server{
 		Handler:           s.handler(),
@@ -84,7 +96,7 @@ func New(cfg Config) *Server {
 
 // Serve answers on l until Shutdown.
 func (s *Server) Serve(l net.Listener) error {
-	err := s.http.ServeTLS(listener{l}, "", "")
+	err := s.http.ServeTLS(newListener(l, s.cfg.MaxConnections), "", "")
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -122,7 +134,11 @@ func (s *Server) handler() http.Handler {
 		mux.Handle(pattern, s.only(s.stream(h), hostapi.ReplicaPrefix))
 	})
 	route("/", func(*http.Request) (any, error) { return nil, errNoRoute })
-	return s.recover(mux)
+	return s.recover(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p := newPacedWriter(w, s.cfg.Stall)
+		defer p.done()
+		mux.ServeHTTP(p, r)
+	}))
 }
 
 // only lets callers through whose certificate's common name has one of the prefixes.
@@ -136,6 +152,9 @@ func (s *Server) only(next http.Handler, prefixes ...string) http.Handler {
 				}
 			}
 		}
+		// A stranger's body is not waited for.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(strangerTime))
+		w.Header().Set("Connection", "close")
 		fail(w, r, s.cfg.Log, errUnauthorized)
 	})
 }
@@ -159,7 +178,7 @@ func peerName(r *http.Request) string {
 func (s *Server) answer(h func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		r.Body = http.MaxBytesReader(w, r.Body, hostapi.MaxBody)
 		w.Header().Set(hostapi.HeaderRequestID, requestID(r))
 		out, err := h(r)
 		status := http.StatusOK

@@ -279,22 +279,41 @@ func gone(conn *net.TCPConn, mustListen bool) bool {
 	return found || err != nil
 }
 
+// maxConnections bounds the connections to the API: replicas have some for each
+// stream and each preview that they pass on.
+const maxConnections = 16 << 10
+
 // listener makes connections whose other end is noticed to be gone, and that
-// can be patient.
-type listener struct{ net.Listener }
+// can be patient. It closes what is one too many.
+type listener struct {
+	net.Listener
+	slots chan struct{}
+}
+
+func newListener(l net.Listener, most int) *listener {
+	return &listener{Listener: l, slots: make(chan struct{}, most)}
+}
 
 // Accept implements net.Listener.
-func (l listener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		tcp, ok := conn.(*net.TCPConn)
+		if !ok {
+			return conn, nil
+		}
+		select {
+		case l.slots <- struct{}{}:
+		default:
+			tcp.Close()
+			continue
+		}
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3})
+		return &patientConn{TCPConn: tcp, release: func() { <-l.slots }}, nil
 	}
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
-		return conn, nil
-	}
-	_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3})
-	return &patientConn{TCPConn: tcp}, nil
 }
 
 // patientConn lets a TLS connection wait with its goodbye: crypto/tls allows
@@ -303,6 +322,14 @@ func (l listener) Accept() (net.Conn, error) {
 type patientConn struct {
 	*net.TCPConn
 	patient atomic.Bool
+	closing sync.Once
+	release func() // gives its place back
+}
+
+// Close implements io.Closer.
+func (c *patientConn) Close() error {
+	c.closing.Do(c.release)
+	return c.TCPConn.Close()
 }
 
 // SetWriteDeadline implements net.Conn.

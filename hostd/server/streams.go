@@ -72,7 +72,7 @@ func (s *Server) execStream(w http.ResponseWriter, r *http.Request, id string) e
 		return err
 	}
 	var req hostapi.ExecStream
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	r.Body = http.MaxBytesReader(w, r.Body, hostapi.MaxBody)
 	if err := decode(r, &req); err != nil {
 		return err
 	}
