@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,6 +99,47 @@ func TestStreamsThroughAFollower(t *testing.T) {
 			t.Fatal(err)
 		}
 		none(t)
+	})
+	t.Run("a preview of a path that replicas answer themselves", func(t *testing.T) {
+		// It must go to the leader once, and not round in circles here.
+		for _, path := range []string{"/healthz", "/metrics", "/version", "/v1/admin/raft-status"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, follower.url+path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = "80-" + strings.Repeat("a", 26) + ".preview.test"
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusNotFound || len(resp.Header.Values("X-Request-Id")) != 1 {
+				t.Errorf("%s: %s %v", path, resp.Status, resp.Header)
+			}
+		}
+	})
+	t.Run("a command that is cut off", func(t *testing.T) {
+		var begun atomic.Int64
+		h.SetExec(func(ctx context.Context, id string, _ hostapi.ExecRequest) (hostapi.ExecResult, error) {
+			begun.Add(1)
+			if _, err := c.HibernateSandbox(ctx, id); err != nil {
+				t.Error(err)
+			}
+			return hostapi.ExecResult{}, &hostapi.Error{Code: hostapi.CodeCutOff, Message: "sandbox stopped while this was under way", Detail: "sandbox stopped while this was under way: it is hibernated"}
+		})
+		defer h.SetExec(nil)
+		_, err := c.Exec(t.Context(), sb.ID, api.Exec{Cmd: api.Shell("x")})
+		var refused *api.Error
+		if !errors.As(err, &refused) || refused.Status != http.StatusConflict || refused.Message != "sandbox stopped while this was under way" ||
+			refused.Detail != "it is hibernated; what had begun is not done again" {
+			t.Errorf("%+v", err)
+		}
+		if b := h.Boxes()[sb.ID]; begun.Load() != 1 || b.Status != hostapi.StatusHibernated {
+			t.Errorf("it was begun %d times, the sandbox is %s", begun.Load(), b.Status)
+		}
+		if _, err := c.WakeSandbox(t.Context(), sb.ID); err != nil {
+			t.Fatal(err)
+		}
 	})
 	t.Run("exec/pty", func(t *testing.T) {
 		term, err := c.OpenTerminal(t.Context(), sb.ID, api.OpenTerminal{Cols: 100, Rows: 30})

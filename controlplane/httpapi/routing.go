@@ -9,18 +9,16 @@ import (
 
 // Routing tells what the table of routes says of a request, for whoever stands
 // before the API.
-type Routing struct {
-	mux    *http.ServeMux
-	routes map[string]route // by pattern of the mux
-}
+type Routing struct{ mux *http.ServeMux }
+
+// ServeHTTP implements http.Handler; a mux finds handlers, and nothing calls them.
+func (route) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
 // NewRouting reads the table.
 func NewRouting() *Routing {
-	r := &Routing{mux: http.NewServeMux(), routes: map[string]route{}}
+	r := &Routing{mux: http.NewServeMux()}
 	for _, rt := range routes() {
-		pattern := rt.method + " " + muxPath(rt.path)
-		r.mux.Handle(pattern, http.NotFoundHandler())
-		r.routes[pattern] = rt
+		r.mux.Handle(rt.method+" "+muxPath(rt.path), rt)
 	}
 	return r
 }
@@ -37,8 +35,8 @@ func muxPath(path string) string {
 }
 
 func (r *Routing) find(req *http.Request) (route, bool) {
-	_, pattern := r.mux.Handler(req)
-	rt, ok := r.routes[pattern]
+	h, _ := r.mux.Handler(req) // for a path that is not clean it is a redirection
+	rt, ok := h.(route)
 	return rt, ok
 }
 

@@ -96,7 +96,7 @@ func TestReadersWhoStopHoldNothingUp(t *testing.T) {
 // The same command with the same input is taken by both ways to run one.
 func TestInputOfACommandHasOneLimit(t *testing.T) {
 	l := goLive(t)
-	for size, code := range map[int]hostapi.Code{0: "", 8 << 20: "", 12 << 20: hostapi.CodeTooLarge} {
+	for size, code := range map[int]hostapi.Code{0: "", 1 << 20: "", hostapi.MaxBody: hostapi.CodeTooLarge} {
 		stdin := make([]byte, size)
 		want := strconv.Itoa(size) + "\n"
 		res, err := l.Exec(t.Context(), call, id, hostapi.ExecRequest{Argv: []string{"wc", "-c"}, Stdin: stdin, Timeout: time.Minute})
