@@ -28,6 +28,10 @@ func withExec(t *testing.T, serve func(net.Conn, guestapi.ExecRequest), change .
 	_, err := d.Put(t.Context(), idA, spec(1))
 	must(t, err)
 	w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		if req.URL.Path != guestapi.PathExec {
+			rw.WriteHeader(http.StatusNoContent)
+			return
+		}
 		var r guestapi.ExecRequest
 		_ = json.NewDecoder(req.Body).Decode(&r)
 		conn := rw.(boxtest.Upgrader).Upgrade()
