@@ -43,10 +43,11 @@ type Config struct {
 	HeartbeatInterval time.Duration `env:"BERTH_HEARTBEAT_INTERVAL" envDefault:"1s"`
 	HostLease         time.Duration `env:"BERTH_HOST_LEASE" envDefault:"30s"`
 
-	// RaftTimeout is Raft's heartbeat and election time-out. 300 ms replaces a
-	// killed leader in 0.6 s at the median; replicas that are further apart than
-	// a few milliseconds want more.
-	RaftTimeout time.Duration `env:"BERTH_RAFT_TIMEOUT" envDefault:"300ms"`
+	// RaftTimeout is Raft's heartbeat and election time-out. 500 ms replaces a
+	// killed leader within a second at the median, and lets one be held up for
+	// half a second by a busy machine; 300 ms lost leaders that were alive.
+	// Replicas that are further apart than a few milliseconds want more.
+	RaftTimeout time.Duration `env:"BERTH_RAFT_TIMEOUT" envDefault:"500ms"`
 
 	// OrphanGrace is how long a box that no record accounts for is left alone.
 	OrphanGrace time.Duration `env:"BERTH_ORPHAN_GRACE" envDefault:"5s"`

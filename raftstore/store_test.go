@@ -319,7 +319,7 @@ func TestOpenRefuses(t *testing.T) {
 		"no tables":         {func(c *Config) { c.Tables = nil }, "raftstore config: no tables"},
 		"table twice":       {func(c *Config) { c.Tables = append(itemTables(), Register(items)) }, "raftstore config: table items is registered twice"},
 		"directory in use":  {func(*Config) {}, fmt.Sprintf("open %s/raft.db: another process has it open", dir)},
-		"lease too long":    {func(c *Config) { c.LeaderLease = time.Minute }, "raftstore config: LeaderLeaseTimeout (1m0s) cannot be larger than heartbeat timeout (300ms)"},
+		"lease too long":    {func(c *Config) { c.LeaderLease = time.Minute }, "raftstore config: LeaderLeaseTimeout (1m0s) cannot be larger than heartbeat timeout (500ms)"},
 		"index named as id": {func(c *Config) { c.Tables = []AnyTable{Register(badIndex("id"))} }, `raftstore config: table bad: bad index name "id"`},
 		"index named as a memdb query": {func(c *Config) { c.Tables = []AnyTable{Register(badIndex("x_prefix"))} },
 			`raftstore config: table bad: bad index name "x_prefix"`},

@@ -81,7 +81,7 @@ const settings = `Settings are environment variables; those marked * are flags o
   BERTH_PREVIEW_URL      how clients see that (default: https://{port}-{id}.<suffix>)
   BERTH_EVENT_STORE      postgres:// URL of the event store (default: SQLite in the data directory)
   BERTH_HEARTBEAT_INTERVAL, BERTH_HOST_LEASE   how often hosts call, and when one is lost (1s, 30s)
-  BERTH_RAFT_TIMEOUT     Raft's heartbeat and election time-out (300ms)
+  BERTH_RAFT_TIMEOUT     Raft's heartbeat and election time-out (500ms)
   BERTH_TIME_SCALE       multiplies every limit on what hosts and peers may take, for slow machines (1)
   BERTH_ORPHAN_GRACE     how long a VM without a record is left alone (5s)
   BERTH_KEPT_GRACE       the same for a volume or a snapshot (1h)

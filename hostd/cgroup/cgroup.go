@@ -44,9 +44,15 @@ type Limits struct {
 // cpuPeriod is the kernel's default period of the CPU quota.
 const cpuPeriod = 100 * time.Millisecond
 
+// boxesCPUs is the weight of all boxes together against the daemons beside them,
+// as that of a group with so many CPUs. Guests that compute on every CPU must not
+// hold up what decides about them: a replica that gets to run too late to say
+// that it leads is replaced. What the daemons leave is the guests' whatever the
+// weight.
+const boxesCPUs = 0.2
+
 // weight is what the kernel is told for so many CPUs: its own default for one,
-// and within its bounds. All groups of a host together keep the default: guests
-// that compute on every CPU must not hold the daemons up.
+// and within its bounds.
 func weight(cpus float64, one, most int64) string {
 	if cpus == 0 {
 		cpus = 1

@@ -3,10 +3,12 @@ package cgroup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -150,6 +152,63 @@ func TestCPUIsLimited(t *testing.T) {
 	if share := used.Seconds() / time.Since(begin).Seconds(); share > 0.35 {
 		t.Errorf("used %.2f CPUs, limited to 0.2", share)
 	}
+}
+
+// Where both want one CPU, what runs beside the boxes, as a daemon does, gets
+// more of it than all boxes together.
+func TestDaemonsComeBeforeBoxes(t *testing.T) {
+	tree := openReal(t, "t1")
+	box, err := tree.Ensure(t.Context(), "spin", Limits{CPUs: 8})
+	check(t, err)
+	// A group of the kernel's own weight beside the one of all boxes.
+	beside := &Group{tree: tree}
+	for _, root := range tree.h.roots() {
+		dir := root + "-daemon"
+		check(t, os.Mkdir(dir, 0o755))
+		beside.dirs = append(beside.dirs, dir)
+	}
+	t.Cleanup(func() { check(t, errors.Join(beside.Kill(context.Background()), beside.remove(context.Background()))) })
+	var one unix.CPUSet
+	check(t, unix.SchedGetaffinity(0, &one))
+	for cpu, first := 0, true; cpu < len(one)*64; cpu++ {
+		if one.IsSet(cpu) && !first {
+			one.Clear(cpu)
+		}
+		first = first && !one.IsSet(cpu)
+	}
+	for _, g := range []*Group{box, box, box, beside} {
+		check(t, pin(start(t, g, "spin").Process.Pid, &one))
+	}
+	begin, err := both(box, beside)
+	check(t, err)
+	var boxes, daemon time.Duration
+	await(t, "half a second of the CPU was used", func() bool {
+		now, err := both(box, beside)
+		check(t, err)
+		boxes, daemon = now[0]-begin[0], now[1]-begin[1]
+		return boxes+daemon > 500*time.Millisecond
+	})
+	if daemon < 2*boxes {
+		t.Errorf("the daemon had %s of the CPU and the boxes %s", daemon, boxes)
+	}
+}
+
+// pin binds every thread that a process has, and will have.
+func pin(pid int, cpus *unix.CPUSet) error {
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	for _, th := range threads {
+		tid, _ := strconv.Atoi(th.Name())
+		err = errors.Join(err, unix.SchedSetaffinity(tid, cpus))
+	}
+	return err
+}
+
+func both(a, b *Group) (used [2]time.Duration, err error) {
+	for i, g := range []*Group{a, b} {
+		s, serr := g.Stats()
+		used[i], err = s.CPU, errors.Join(err, serr)
+	}
+	return used, err
 }
 
 func TestMemoryIsLimitedAndTheKillIsCounted(t *testing.T) {

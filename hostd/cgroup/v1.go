@@ -57,7 +57,7 @@ func (h *v1) prepare(host string) error {
 			return err
 		}
 	}
-	return nil
+	return write(filepath.Join(h.dirOf["cpu"], h.base), "cpu.shares", sharesV1(boxesCPUs))
 }
 
 // sharesV1 is the value of cpu.shares: 1024 by default, at most 2^18.

@@ -108,7 +108,12 @@ func (h *v2) prepare(host string) error {
 			return err
 		}
 	}
-	return handDown(dir)
+	if err := handDown(dir); err != nil {
+		return err
+	}
+	// The highest group that holds boxes alone, beside that of the daemon or, where
+	// nothing was delegated, beside those of everything else.
+	return write(filepath.Join(h.top, below[0]), "cpu.weight", weightV2(boxesCPUs))
 }
 
 // weightV2 is the value of cpu.weight: 100 by default, 1 to 10,000.

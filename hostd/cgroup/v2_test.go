@@ -168,6 +168,32 @@ func TestVersion2LivesInWhatSystemdDelegated(t *testing.T) {
 	}
 }
 
+// Boxes come after the daemons: their groups together weigh less than the
+// kernel's default, and no box's own weight changes that.
+func TestVersion2PutsTheDaemonsBeforeTheBoxes(t *testing.T) {
+	t.Run("nothing delegated", func(t *testing.T) {
+		mount := playKernel(t)
+		openFake(t, mount)
+		if got := content(t, mount, "berth", "cpu.weight"); got != "20" {
+			t.Errorf("all boxes weigh %s, want 20 against the 100 of everything else", got)
+		}
+		if got := content(t, mount, "berth", "h1", "cpu.weight"); got != "100" {
+			t.Errorf("one host's boxes weigh %s against another's", got)
+		}
+	})
+	t.Run("delegated", func(t *testing.T) {
+		mount := playKernel(t)
+		service := filepath.Join(mount, "berth-hostd.service")
+		check(t, makeDir(service, 0o755))
+		check(t, makeDir(filepath.Join(service, "daemon"), 0o755))
+		belongTo(t, "/berth-hostd.service/daemon", "berth-hostd.service")
+		openFake(t, mount)
+		if boxes, daemon := content(t, service, "h1", "cpu.weight"), content(t, service, "daemon", "cpu.weight"); boxes != "20" || daemon != "100" {
+			t.Errorf("boxes weigh %s and the daemon %s, want 20 and 100", boxes, daemon)
+		}
+	})
+}
+
 func TestVersion2SaysWhichControllerIsMissing(t *testing.T) {
 	mount := playKernel(t)
 	check(t, os.WriteFile(filepath.Join(mount, "cgroup.controllers"), []byte("cpu pids\n"), 0o644))

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -57,4 +58,22 @@ func FuzzRenderEvent(f *testing.F) {
 			t.Errorf("%q reaches the terminal", got)
 		}
 	})
+}
+
+// Daemons come before guests, and their memory has an end.
+func TestTheUnitsBoundAndPreferTheDaemons(t *testing.T) {
+	for unit, want := range map[string][]string{
+		"berth-controlplane": {"CPUWeight=1000", "IOWeight=1000", "Environment=GOMEMLIMIT=3GiB", "MemoryMax=4G"},
+		"berth-hostd":        {"Environment=GOMEMLIMIT=1GiB", "MemoryMax=95%"},
+	} {
+		raw, err := os.ReadFile(filepath.Join("..", "..", "systemd", unit+".service"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range want {
+			if !slices.Contains(strings.Split(string(raw), "\n"), line) {
+				t.Errorf("%s.service lacks %s", unit, line)
+			}
+		}
+	}
 }

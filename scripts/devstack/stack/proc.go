@@ -67,6 +67,11 @@ func (p *Process) Start() error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.ID, err)
 	}
+	if p.Nice != 0 {
+		// Where the kernel groups sessions, nice counts within one only, and the
+		// session has a nice value of its own. Other kernels have no such file.
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", cmd.Process.Pid), []byte(strconv.Itoa(p.Nice)), 0)
+	}
 	done := make(chan struct{})
 	p.cmd, p.done, p.wanted = cmd, done, true
 	p.started++

@@ -177,9 +177,9 @@ func (s *Stack) startReplicas(ctx context.Context) error {
 		id := s.replicaID(i)
 		s.URLs = append(s.URLs, "http://"+s.address(id, s.apiPort(i)))
 		p := s.newProcess(id, "controlplane", replicaArgs, s.replicaEnv(i, s.secrets))
-		// Guests that compute take all of a small machine's CPUs, and a leader
-		// that is late by 300 ms is replaced. Elsewhere replicas have machines
-		// of their own, or a weight in systemd's unit.
+		// Guests weigh less than daemons (hostd/cgroup), but what else runs on a
+		// developer's machine does not, and a leader that is late by half a second
+		// is replaced. Elsewhere replicas have a weight in systemd's unit.
 		p.Nice = -10
 		s.Replicas = append(s.Replicas, p)
 		if err := p.Start(); err != nil {
