@@ -431,3 +431,14 @@ func (p *planeCluster) CreateJoinToken(_ context.Context, ttl time.Duration) (se
 		CASHA256: "9f2b", Peers: []string{"h1:7001", "h2:7001"},
 	}, nil
 }
+
+// What join-token prints is run on a host that has the package.
+func TestTheJoinCommandIsWhereThePackagePutsIt(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join("..", "..", "scripts", "packaging", "berth-hostd.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(raw), "{src: bin/hostd, dst: "+installedHostd+"}") {
+		t.Errorf("the package does not install %s", installedHostd)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -207,13 +208,9 @@ func (a *app) agentsList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all := []api.Agent{}
-			for page, next := (api.Page{Limit: api.MaxListLimit}), "first"; next != ""; page.Cursor = next {
-				var items []api.Agent
-				if items, next, err = c.ListAgents(cmd.Context(), page); err != nil {
-					return err
-				}
-				all = append(all, items...)
+			all, err := allAgents(cmd.Context(), c)
+			if err != nil {
+				return err
 			}
 			if a.json {
 				return a.printJSON(all)
@@ -292,19 +289,65 @@ func (a *app) agentsRemove() *cobra.Command {
 	}
 }
 
+// agentID is what a host may be called.
+var agentID = regexp.MustCompile(`^[a-z0-9]{1,8}$`)
+
+func allAgents(ctx context.Context, c *api.Client) ([]api.Agent, error) {
+	all := []api.Agent{}
+	for page, next := (api.Page{Limit: api.MaxListLimit}), "first"; next != ""; page.Cursor = next {
+		var items []api.Agent
+		var err error
+		if items, next, err = c.ListAgents(ctx, page); err != nil {
+			return nil, err
+		}
+		all = append(all, items...)
+	}
+	return all, nil
+}
+
+// freeAgentID is the first of h1, h2 … that no host has.
+func freeAgentID(ctx context.Context, c *api.Client) (string, error) {
+	agents, err := allAgents(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	taken := map[string]bool{}
+	for _, agent := range agents {
+		taken[agent.ID] = true
+	}
+	n := 1
+	for taken["h"+strconv.Itoa(n)] {
+		n++
+	}
+	return "h" + strconv.Itoa(n), nil
+}
+
+// installedHostd is where the package puts the daemon. It is on no PATH.
+const installedHostd = "/usr/lib/berth/hostd"
+
 func (a *app) joinToken() *cobra.Command {
 	var ttl span
+	var id string
 	create := &cobra.Command{
 		Use:   "create",
 		Short: "Create a token with which one host can join",
 		Long: `Create a token with which one host can join, once. The token goes to stdout,
-and the command to run on the host to stderr.`,
-		Example: `  berth join-token create --ttl 15m`,
+and the command to run on the host, as root, to stderr. The host is to have the id
+that --id names, 1 to 8 of a-z and 0-9; else one that is free.`,
+		Example: `  berth join-token create --id h4 --ttl 15m`,
 		Args:    wants(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("id") && !agentID.MatchString(id) {
+				return fmt.Errorf("--id %q: want 1 to 8 characters of a-z and 0-9", id)
+			}
 			c, err := a.client(envAdmin)
 			if err != nil {
 				return err
+			}
+			if id == "" {
+				if id, err = freeAgentID(cmd.Context(), c); err != nil {
+					return err
+				}
 			}
 			t, err := c.CreateJoinToken(cmd.Context(), api.CreateJoinToken{TTLSeconds: ttl.seconds})
 			if err != nil {
@@ -318,11 +361,12 @@ and the command to run on the host to stderr.`,
 			for _, p := range t.Peers {
 				peers.WriteString(" --peer " + p)
 			}
-			a.note("valid for %s, for one host; there, run:\n  hostd join%s --token %s --ca-sha256 %s --dir DIRECTORY",
-				time.Until(t.ExpiresAt.Time).Round(time.Second), peers.String(), t.Token, t.CASHA256)
+			a.note("valid for %s, for one host; there, run as root:\n  %s join%s --token %s --ca-sha256 %s --id %s",
+				time.Until(t.ExpiresAt.Time).Round(time.Second), installedHostd, peers.String(), t.Token, t.CASHA256, id)
 			return nil
 		},
 	}
 	create.Flags().Var(&ttl, "ttl", "how long it is valid, at most 24h (default 1h)")
+	create.Flags().StringVar(&id, "id", "", "id that the host is to have (default: the first free of h1, h2 …)")
 	return group("join-token", "Let hosts join (operators)", "These commands need BERTH_ADMIN_TOKEN.", create)
 }

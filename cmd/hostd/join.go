@@ -21,7 +21,7 @@ func joinCommand() *cobra.Command {
 and stays here; the token is sent only to a replica of the cluster whose CA has
 the given digest. An operator gets both from the control plane
 (berth join-token create).`,
-		Example: "  hostd join --peer 10.0.0.5:7600 --token brtj_... --ca-sha256 5f3c... --id h1",
+		Example: "  hostd join --peer 10.0.0.5:7600 --token bjt_... --ca-sha256 5f3c... --id h1",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
