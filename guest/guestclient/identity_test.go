@@ -202,13 +202,9 @@ func TestRefusalByDatagram(t *testing.T) {
 
 func TestConnectionWhereNobodyTakesDatagrams(t *testing.T) {
 	g := start(t, nil)
-	began := time.Now()
 	done, err := g.client.Identity(t.Context(), guestapi.Identity{Generation: 5})
 	if err != nil || done.Generation != 99 {
 		t.Errorf("got %+v, %v", done, err)
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %s", took)
 	}
 }
 

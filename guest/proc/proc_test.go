@@ -237,13 +237,9 @@ func TestDaemonOfAnEndedCommandLivesOn(t *testing.T) {
 	go1, done := filepath.Join(dir, "go"), filepath.Join(dir, "done")
 	// The daemon holds the output pipe, and writes to it after the command ended.
 	line := fmt.Sprintf("(until [ -e %s ]; do sleep 0.01; done; echo late; echo late; echo survived > %s) & echo $!", go1, done)
-	began := time.Now()
-	got := run(t, Spec{Argv: sh(line)})
+	got := run(t, Spec{Argv: sh(line)}) // the daemon has not been told to go on: it holds nothing up
 	if got.exit.ExitCode != 0 || strings.Contains(got.stdout, "late") {
 		t.Errorf("got %+v", got)
-	}
-	if waited := time.Since(began); waited > 5*time.Second {
-		t.Errorf("the daemon held the command up for %s", waited)
 	}
 	if err := os.WriteFile(go1, nil, 0o644); err != nil {
 		t.Fatal(err)

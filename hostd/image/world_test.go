@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,7 @@ type world struct {
 	fabric *slot.Fabric
 	engine vmm.Engine
 	slots  chan int // free numbers
+	leased atomic.Int64
 	uid    int
 }
 
@@ -123,6 +125,7 @@ func (w *world) lease(ctx context.Context) (Lease, error) {
 	case <-ctx.Done():
 		return Lease{}, ctx.Err()
 	}
+	w.leased.Add(1)
 	s, err := w.fabric.Ensure(ctx, n)
 	if err != nil {
 		return Lease{}, err

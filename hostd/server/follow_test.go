@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -78,11 +77,7 @@ func TestFollowersAreSentAwayWhenTheDaemonStops(t *testing.T) {
 	follower, err := l.FollowEvents(t.Context(), call, id, hostapi.EventQuery{})
 	must(t, err)
 	defer follower.Close()
-	began := time.Now()
-	must(t, l.stop())
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("the stop took %s", took)
-	}
+	must(t, l.stop()) // an error if it had to wait for them
 	if _, err := follower.Next(); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("end of the stream = %v, want an error that is no end", err)
 	}

@@ -115,7 +115,7 @@ func goLive(t *testing.T, change ...func(*Config)) *live {
 			return nil
 		}
 		stopped = true
-		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		return errors.Join(l.server.Shutdown(ctx), <-served)
 	}

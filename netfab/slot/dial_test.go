@@ -105,7 +105,6 @@ func TestDialWithoutAGuestEndsWithTheContext(t *testing.T) {
 	startVMM(t, ensure(t, f, 0)) // takes frames, answers none
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	start := time.Now()
 	if _, err := f.Dial(ctx, 0, 999); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("with a deadline: %v", err)
 	}
@@ -113,9 +112,6 @@ func TestDialWithoutAGuestEndsWithTheContext(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, stop)
 	if _, err := f.Dial(ctx, 0, 999); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
-	}
-	if took := time.Since(start); took > 3*time.Second {
-		t.Errorf("both took %v", took)
 	}
 }
 

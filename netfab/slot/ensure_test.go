@@ -428,7 +428,7 @@ func TestCancelledContextStopsWork(t *testing.T) {
 	}
 }
 
-func TestManySlotsAreMadeAndPurgedQuickly(t *testing.T) {
+func TestManySlotsAreMadeAndPurged(t *testing.T) {
 	f := newFabric(t)
 	check(t, f.EnsureHost(t.Context()))
 	const count = 64
@@ -441,13 +441,6 @@ func TestManySlotsAreMadeAndPurgedQuickly(t *testing.T) {
 	check(t, f.Purge(t.Context()))
 	purged := time.Since(start)
 	t.Logf("%d slots one after the other: %v each; purge: %v", count, made/count, purged)
-	// Generous, for a loaded machine: what it measures is in the log.
-	if made > count*150*time.Millisecond {
-		t.Errorf("making %d slots took %v", count, made)
-	}
-	if purged > 20*time.Second {
-		t.Errorf("purging %d slots took %v", count, purged)
-	}
 }
 
 func BenchmarkEnsureRemove(b *testing.B) {

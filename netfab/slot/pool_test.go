@@ -312,12 +312,8 @@ func TestPoolOverTheKernel(t *testing.T) {
 	first := NewPool(f, PoolConfig{Ready: 3, Workers: 4}, f.log)
 	stop := run(first)
 	filled(first)
-	start := time.Now()
 	kept, err := first.Take(t.Context())
 	check(t, err)
-	if took := time.Since(start); took > 20*time.Millisecond {
-		t.Errorf("taking a ready slot took %v", took)
-	}
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {

@@ -4,11 +4,13 @@ package python_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -33,6 +35,7 @@ func newWarm(t *testing.T) *warm {
 	if os.Getenv("BERTH_TEST_ROOT") != "1" {
 		t.Skip("needs root, gcc with a static libc, and Python 3.11 or later: set BERTH_TEST_ROOT=1 (make test does)")
 	}
+	obey(t)
 	// A caller with further open files has python3 run its command.
 	open, err := os.ReadDir("/proc/self/fd")
 	must(t, err)
@@ -61,6 +64,19 @@ func newWarm(t *testing.T) *warm {
 	t.Cleanup(w.stop)
 	await(t, "the resident listens", func() bool { return w.parent(w.client) == w.resident.Process.Pid })
 	return w
+}
+
+// obey has commands begin with the usual handling of signals, also where these
+// tests run in the background of a script or under nohup: what a caller ignores,
+// its commands ignore, and would not end by it.
+func obey(t *testing.T) {
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2} {
+		if signal.Ignored(sig) {
+			caught := make(chan os.Signal, 1) // and dropped: as good as ignored
+			signal.Notify(caught, sig)
+			t.Cleanup(func() { signal.Ignore(sig) })
+		}
+	}
 }
 
 func (w *warm) stop() {
@@ -297,7 +313,11 @@ func TestRandomNumbersDiffer(t *testing.T) {
 // waiting starts a command that tells its process number and waits.
 func (w *warm) waiting(code string) (cmd *exec.Cmd, pid int) {
 	w.t.Helper()
-	cmd = w.command(w.client, "-c", code+"\nimport os, time; print(os.getpid(), flush=True)\nwhile True: time.sleep(0.1)")
+	// It ends in any case: one that a signal did not reach must not wait for ever.
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	w.t.Cleanup(cancel)
+	cmd = exec.CommandContext(ctx, w.client, "-c", code+"\nimport os, time; print(os.getpid(), flush=True)\nwhile True: time.sleep(0.1)")
+	cmd.Dir, cmd.Env = w.dir, environment()
 	out, err := cmd.StdoutPipe()
 	must(w.t, err)
 	must(w.t, cmd.Start())
@@ -313,6 +333,17 @@ func (w *warm) waiting(code string) (cmd *exec.Cmd, pid int) {
 		w.t.Fatal("it was not the resident")
 	}
 	return cmd, pid
+}
+
+// The tests may run where the shell has them ignore signals.
+func TestSignalsWhereTheCallerIgnoresThem(t *testing.T) {
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
+		if !signal.Ignored(sig) {
+			signal.Ignore(sig)
+			t.Cleanup(func() { signal.Reset(sig) })
+		}
+	}
+	TestSignals(t)
 }
 
 func TestSignals(t *testing.T) {
