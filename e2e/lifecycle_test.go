@@ -212,7 +212,7 @@ func TestConcurrentMovesAreOneAfterTheOther(t *testing.T) {
 func TestTimeToLive(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
-	const ttl = 4
+	const ttl = 8 // long enough for what is done in it on a slow machine
 	brief := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(ttl))})
 	kept := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(ttl)), Persistent: true})
 	paused := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(ttl))})
