@@ -121,7 +121,7 @@ while True: a.append(bytearray(1 << 20))'; echo "python: $?"`)})
 				}
 				return err
 			})
-			c.told(t, s.ID, "vm.died")
+			c.told(t, s.ID, "sandbox.running", "vm.died")
 			c.answers(t, n.ID)
 		})
 	}
