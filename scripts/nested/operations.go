@@ -151,14 +151,15 @@ func (r *run) pause(ctx context.Context) (string, error) {
 	)
 }
 
-// remember leaves something in the guest's memory alone: a process.
+// remember leaves something that is in the guest's memory alone.
 const (
-	remember = "(exec -a remembered sleep 1000000) >/dev/null 2>&1 & echo yes"
-	recall   = "pgrep -fc '^remembered' || true"
+	remember = "echo remembered | tee /dev/shm/it"
+	recall   = "cat /dev/shm/it"
+	it       = "remembered"
 )
 
 func (r *run) hibernate(ctx context.Context) (string, error) {
-	if err := r.says(ctx, r.parent.ID, remember, "yes"); err != nil {
+	if err := r.says(ctx, r.parent.ID, remember, it); err != nil {
 		return "", err
 	}
 	return "", becomes(api.SandboxHibernated)(r.client.HibernateSandbox(ctx, r.parent.ID))
@@ -168,11 +169,11 @@ func (r *run) wake(ctx context.Context) (string, error) {
 	if err := becomes(api.SandboxRunning)(r.client.WakeSandbox(ctx, r.parent.ID)); err != nil {
 		return "", err
 	}
-	return "", r.says(ctx, r.parent.ID, recall, "1")
+	return "", r.says(ctx, r.parent.ID, recall, it)
 }
 
 func (r *run) preview(ctx context.Context) (string, error) {
-	const serve = "cd /root && echo seen >page && (python3 -m http.server 3000 --bind 0.0.0.0 >/dev/null 2>&1 &) && echo yes"
+	const serve = "cd /root && echo seen >page && (setsid python3 -m http.server 3000 --bind 0.0.0.0 </dev/null >/dev/null 2>&1 &) && echo yes"
 	if err := r.says(ctx, r.parent.ID, serve, "yes"); err != nil {
 		return "", err
 	}
@@ -229,7 +230,7 @@ func (r *run) forkTree(ctx context.Context) (string, error) {
 	}
 	names := map[string]bool{}
 	for _, c := range tree.Children {
-		err = errors.Join(err, r.says(ctx, c.ID, recall, "1"))
+		err = errors.Join(err, r.says(ctx, c.ID, recall, it))
 		got, execErr := r.client.Exec(ctx, c.ID, api.Exec{Cmd: api.Shell("cat /etc/hostname /etc/machine-id")})
 		if execErr == nil {
 			names[got.Stdout] = true
@@ -247,7 +248,7 @@ func (r *run) warmFork(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := r.says(ctx, s.ID, remember, "yes"); err != nil {
+	if err := r.says(ctx, s.ID, remember, it); err != nil {
 		return "", err
 	}
 	forked, err := r.client.Fork(ctx, s.ID, api.Fork{Mode: api.ForkWarm}, "")
@@ -259,7 +260,7 @@ func (r *run) warmFork(ctx context.Context) (string, error) {
 	}
 	child := forked.Children[0].ID
 	return fmt.Sprintf("the parent stood still for %.1f s", float64(forked.PauseMS)/1000), errors.Join(
-		r.says(ctx, child, recall, "1"),
+		r.says(ctx, child, recall, it),
 		r.client.DeleteSandbox(ctx, child), r.client.DeleteSandbox(ctx, s.ID),
 	)
 }
@@ -293,7 +294,7 @@ func (r *run) killHostd(ctx context.Context) (string, error) {
 	if err == nil && after.VMMPID != before.VMMPID {
 		err = fmt.Errorf("its VMM was process %d and is %d", before.VMMPID, after.VMMPID)
 	}
-	return "", errors.Join(err, r.says(ctx, r.parent.ID, recall, "1"))
+	return "", errors.Join(err, r.says(ctx, r.parent.ID, recall, it))
 }
 
 // failed waits until a sandbox is failed with a reason that has the word.
