@@ -45,13 +45,14 @@ func parentOn(p *testplane.Plane, h *fakehost.Host) *record.Sandbox {
 	id, ttl := newID(), int64(3600)
 	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
 		boxes[id] = hostapi.Box{ID: id, Generation: 3, Status: hostapi.StatusRunning, Seq: 1, Template: "base", CPU: 1, MemoryMB: 512, DiskMB: 2048}
-	})
-	p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
-			Meta: record.Meta{ID: id}, WorkspaceID: "ws", Status: record.SandboxRunning, Template: "base", AgentID: h.ID, Generation: 3,
-			HostSeq: 1, CPU: 1, MemoryMB: 512, DiskMB: 2048, TTLSeconds: &ttl,
+		// Before the host can tell of a box that nobody knows, which would be deleted.
+		p.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
+				Meta: record.Meta{ID: id}, WorkspaceID: "ws", Status: record.SandboxRunning, Template: "base", AgentID: h.ID, Generation: 3,
+				HostSeq: 1, CPU: 1, MemoryMB: 512, DiskMB: 2048, TTLSeconds: &ttl,
+			})
+			return nil
 		})
-		return nil
 	})
 	s, _ := p.Sandbox(id)
 	return s
