@@ -43,8 +43,18 @@ type buildsConfig struct {
 	Dir      string // one directory a build
 	MemoryMB int    // that the host has for sandboxes
 	Ensure   func(context.Context, image.Definition, image.Options) (image.Template, error)
-	// Turn waits for the turn of one build on this host.
-	Turn func(context.Context) (done func(), err error)
+	// Parallel is how many are made at once, at least two. One workspace has all
+	// but one of them at most.
+	Parallel int
+	// Source finds a definition of this host's operator.
+	Source func(name, recipe string) (image.Definition, bool)
+	// Fetch makes a template mean a build of the snapshot store, made elsewhere
+	// by the control plane's build.
+	Fetch func(ctx context.Context, digest, template, by string) (image.Template, error)
+	// Have reports whether a build is here and whole.
+	Have func(digest string) bool
+	// Admit takes what a build's guest needs, as a box of this size would.
+	Admit func(image.Guest) (release func(), err error)
 	// Changed is told that templates are not what they were.
 	Changed func()
 	// Delete removes a template that no box uses.
@@ -52,24 +62,27 @@ type buildsConfig struct {
 	Log    *slog.Logger
 }
 
-// builds are the template builds that the control plane asks for. They run one
-// after the other; what the daemon's end cuts off has failed after its start.
+// builds are the template builds that the control plane asks for. Workspaces take
+// turns; what the daemon's end cuts off has failed after its start.
 type builds struct {
 	cfg buildsConfig
 
-	mu      sync.Mutex
-	jobs    map[string]*job
-	queue   []*job
-	serving bool
-	wake    chan struct{}
+	mu       sync.Mutex
+	jobs     map[string]*job
+	queue    []*job
+	underWay map[string]int    // by workspace
+	served   map[string]uint64 // the turn that each workspace had last, while it has builds here
+	turn     uint64
+	serving  bool
+	wake     chan struct{}
 }
 
 // job is one build. Its build is guarded by builds.mu.
 type job struct {
-	build hostapi.Build
-	def   image.Definition
-	// workspace is whose build it is, never empty: this is no operator's.
-	workspace string
+	build     hostapi.Build
+	def       image.Definition
+	workspace string // whose build it is; empty: the operator's
+	fetch     string // digest, where it comes from the snapshot store
 	log       *buildLog
 	cancel    context.CancelCauseFunc // set while it runs
 	done      chan struct{}           // closed when it has ended
@@ -79,7 +92,10 @@ var validBuildID = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,127}$`)
 
 // newBuilds reads what an earlier daemon left.
 func newBuilds(cfg buildsConfig) (*builds, error) {
-	b := &builds{cfg: cfg, jobs: map[string]*job{}, wake: make(chan struct{}, 1)}
+	cfg.Parallel = max(cfg.Parallel, 2)
+	b := &builds{
+		cfg: cfg, jobs: map[string]*job{}, underWay: map[string]int{}, served: map[string]uint64{}, wake: make(chan struct{}, 1),
+	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("template builds: %w", err)
 	}
@@ -101,27 +117,49 @@ func newBuilds(cfg buildsConfig) (*builds, error) {
 	return b, nil
 }
 
-// Run makes the builds until ctx ends, which fails the one under way.
+// Run makes the builds until ctx ends, which fails those under way.
 func (b *builds) Run(ctx context.Context) {
 	b.mu.Lock()
 	b.serving = true
 	b.mu.Unlock()
+	var underWay sync.WaitGroup
+	defer underWay.Wait()
 	defer b.stop()
-	for {
+	for ctx.Err() == nil {
 		j, jctx, end := b.next(ctx)
-		if j == nil {
-			select {
-			case <-b.wake:
-				continue
-			case <-ctx.Done():
-				return
-			}
+		if j != nil {
+			underWay.Go(func() {
+				b.make(jctx, j)
+				end()
+				b.leave(j)
+			})
+			continue
 		}
-		b.make(jctx, j)
-		end()
-		if ctx.Err() != nil {
-			return
+		select {
+		case <-b.wake:
+		case <-ctx.Done():
 		}
+	}
+}
+
+// leave gives a build's turn to the next.
+func (b *builds) leave(j *job) {
+	b.mu.Lock()
+	if b.underWay[j.workspace]--; b.underWay[j.workspace] == 0 {
+		delete(b.underWay, j.workspace)
+		if !slices.ContainsFunc(b.queue, func(o *job) bool { return o.workspace == j.workspace }) {
+			delete(b.served, j.workspace)
+		}
+	}
+	b.mu.Unlock()
+	b.look()
+}
+
+// look has Run look for what can be done.
+func (b *builds) look() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -137,15 +175,46 @@ func (b *builds) stop() {
 	}
 }
 
-// next takes the build that has waited longest, with the context that ends it.
+// pick says which build is next, -1 if none is: of the workspaces with the fewest
+// builds under way the one that has had no turn for longest.
+func (b *builds) pick() int {
+	total := 0
+	for _, n := range b.underWay {
+		total += n
+	}
+	best := -1
+	if total >= b.cfg.Parallel {
+		return best
+	}
+	for i, j := range b.queue {
+		n := b.underWay[j.workspace]
+		if n >= b.cfg.Parallel-1 {
+			continue
+		}
+		if best >= 0 {
+			o := b.queue[best].workspace
+			if n > b.underWay[o] || n == b.underWay[o] && b.served[j.workspace] >= b.served[o] {
+				continue
+			}
+		}
+		best = i
+	}
+	return best
+}
+
+// next takes the build whose turn it is, with the context that ends it.
 func (b *builds) next(ctx context.Context) (j *job, jctx context.Context, end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.queue) == 0 {
+	i := b.pick()
+	if i < 0 {
 		return nil, nil, nil
 	}
-	j = b.queue[0]
-	b.queue = b.queue[1:]
+	j = b.queue[i]
+	b.queue = slices.Delete(b.queue, i, i+1)
+	b.turn++
+	b.underWay[j.workspace]++
+	b.served[j.workspace] = b.turn
 	ctx, j.cancel = context.WithCancelCause(ctx)
 	jctx, stop := context.WithTimeoutCause(ctx, buildTime, fmt.Errorf("not done within %s", buildTime))
 	cancel := j.cancel
@@ -167,20 +236,18 @@ func (b *builds) make(ctx context.Context, j *job) {
 }
 
 func (b *builds) ensure(ctx context.Context, j *job) (image.Template, error) {
-	done, err := b.cfg.Turn(ctx)
-	if err != nil {
-		return image.Template{}, err
-	}
-	defer done()
 	b.mu.Lock()
 	j.build.Status = hostapi.BuildBuilding
-	err = b.save(j)
+	err := b.save(j)
 	b.mu.Unlock()
 	if err != nil {
 		return image.Template{}, err
 	}
 	j.log.say("==> build " + j.build.ID)
-	return b.cfg.Ensure(ctx, j.def, image.Options{Workspace: j.workspace, Progress: j.log.progress()})
+	if j.fetch != "" {
+		return b.cfg.Fetch(ctx, j.fetch, j.build.Template, j.build.ID)
+	}
+	return b.cfg.Ensure(ctx, j.def, image.Options{Workspace: j.workspace, By: j.build.ID, Progress: j.log.progress(), Admit: b.cfg.Admit})
 }
 
 // finish writes down how a build ended.
@@ -193,6 +260,7 @@ func (b *builds) finish(j *job, tpl image.Template, err error) {
 		why := strings.TrimSpace(strings.TrimPrefix(err.Error(), "build template "+j.build.Template+": "))
 		j.build.Status, j.build.Error = hostapi.BuildFailed, oneLine(why)
 		j.build.Interrupted = errors.Is(err, errInterrupted)
+		j.build.Refused = errors.Is(err, box.ErrNoMemory) || errors.Is(err, box.ErrNoDisk) || errors.Is(err, box.ErrNoSlot)
 		j.log.last("==> failed: " + why)
 	} else {
 		j.build.Status, j.build.BuildID, j.build.From = hostapi.BuildSucceeded, tpl.BuildID, tpl.Definition.From
@@ -230,16 +298,16 @@ func oneLine(text string) string {
 }
 
 // PutBuild begins a build, or answers with the one of this id. One that the
-// daemon's end has failed is begun anew.
+// daemon's end, or want of room, has failed is begun anew.
 func (b *builds) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) (hostapi.Build, error) {
-	def := definitionOf(spec)
-	if err := b.check(id, spec, &def); err != nil {
+	def, err := b.definition(id, spec)
+	if err != nil {
 		return hostapi.Build{}, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old := b.jobs[id]
-	if old != nil && !old.build.Interrupted {
+	if old != nil && !b.again(old.build, spec) {
 		return old.build, nil
 	}
 	switch {
@@ -251,7 +319,10 @@ func (b *builds) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) 
 	b.prune()
 	j := &job{
 		build: hostapi.Build{ID: id, Template: spec.Template, Status: hostapi.BuildQueued, CreatedAt: time.Now().UTC()},
-		def:   def, workspace: cmp.Or(spec.WorkspaceID, spec.Template), done: make(chan struct{}),
+		def:   def, fetch: spec.Fetch, done: make(chan struct{}),
+	}
+	if spec.Source == "" && spec.Fetch == "" {
+		j.workspace = cmp.Or(spec.WorkspaceID, spec.Template)
 	}
 	if old != nil {
 		j.build.CreatedAt = old.build.CreatedAt
@@ -259,17 +330,46 @@ func (b *builds) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) 
 	if err := b.save(j); err != nil {
 		return hostapi.Build{}, err
 	}
-	var err error
 	if j.log, err = createBuildLog(b.path(id)); err != nil {
 		return hostapi.Build{}, err
 	}
 	b.jobs[id] = j
 	b.queue = append(b.queue, j)
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	b.look()
 	return j.build, nil
+}
+
+// again reports whether a build that ended is begun anew: it failed by no fault of
+// its own, or what it made is damaged or gone.
+func (b *builds) again(old hostapi.Build, spec hostapi.BuildSpec) bool {
+	switch old.Status {
+	case hostapi.BuildFailed:
+		return old.Interrupted || old.Refused || spec.Fetch != ""
+	case hostapi.BuildSucceeded:
+		return !b.cfg.Have(old.BuildID)
+	}
+	return false
+}
+
+// definition is what a build is made of. A workspace's is checked as any input.
+func (b *builds) definition(id string, spec hostapi.BuildSpec) (def image.Definition, err error) {
+	switch {
+	case !validBuildID.MatchString(id):
+		return def, fmt.Errorf("%w: id of a build", box.ErrInvalid)
+	case spec.Fetch != "":
+		if b.cfg.Fetch == nil {
+			return def, fmt.Errorf("%w: this host has no snapshot store", box.ErrTemplate)
+		}
+		return image.Definition{Name: spec.Template}, nil
+	case spec.Source != "":
+		def, ok := b.cfg.Source(spec.Template, spec.Source)
+		if !ok {
+			return def, fmt.Errorf("%w: this host has no definition of %s with that recipe", box.ErrTemplate, spec.Template)
+		}
+		return def, nil
+	}
+	def = definitionOf(spec)
+	return def, b.check(spec, &def)
 }
 
 func definitionOf(spec hostapi.BuildSpec) image.Definition {
@@ -283,10 +383,7 @@ func definitionOf(spec hostapi.BuildSpec) image.Definition {
 	return d
 }
 
-func (b *builds) check(id string, spec hostapi.BuildSpec, d *image.Definition) error {
-	if !validBuildID.MatchString(id) {
-		return fmt.Errorf("%w: id of a build", box.ErrInvalid)
-	}
+func (b *builds) check(spec hostapi.BuildSpec, d *image.Definition) error {
 	if spec.FromOCI != oci.IsReference(spec.From) {
 		return fmt.Errorf("%w: from_oci is %v and from %q", box.ErrInvalid, spec.FromOCI, spec.From)
 	}

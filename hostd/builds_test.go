@@ -33,11 +33,20 @@ func newYard(t *testing.T, dir string) *yard {
 	var err error
 	y.builds, err = newBuilds(buildsConfig{
 		Dir: dir, MemoryMB: 4096, Changed: func() {}, Log: slog.New(slog.DiscardHandler),
-		Turn:   func(context.Context) (func(), error) { return func() {}, nil },
 		Delete: func(context.Context, string) error { return nil },
+		Have:   func(digest string) bool { return digest != "damaged" },
+		Source: func(name, recipe string) (image.Definition, bool) {
+			return image.Definition{Name: name, From: "base"}, recipe == "r1"
+		},
+		Fetch: func(_ context.Context, digest, template, _ string) (image.Template, error) {
+			if digest == "gone" {
+				return image.Template{}, box.ErrNoSnapshot
+			}
+			return image.Template{Name: template, BuildID: digest}, nil
+		},
 		Ensure: func(ctx context.Context, d image.Definition, o image.Options) (image.Template, error) {
-			if o.Workspace == "" {
-				t.Error("a tenant's build is made as the operator's")
+			if (o.Workspace == "") != (d.Name == "python") {
+				t.Error("a tenant's build is made as the operator's, or the other way round")
 			}
 			o.Progress(image.Progress{Step: image.StepRun, Detail: "make all"})
 			o.Progress(image.Progress{Step: image.StepRun, Detail: "all made", Output: true})
@@ -106,7 +115,7 @@ func (y *yard) log(id string) string {
 	return strings.Join(all, "\n")
 }
 
-var web = hostapi.BuildSpec{Template: "t-0123456789.web", From: "base", Run: []string{"make all"}}
+var web = hostapi.BuildSpec{Template: "t-0123456789.web", WorkspaceID: "ws", From: "base", Run: []string{"make all"}}
 
 func TestBuildsAreMadeOneAfterTheOther(t *testing.T) {
 	y := newYard(t, t.TempDir())
@@ -299,14 +308,84 @@ func TestBuildsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestSourcesAreBuiltInOrder(t *testing.T) {
-	var got []string
-	for _, d := range inOrder([]image.Definition{
-		{Name: "a", From: "c"}, {Name: "base"}, {Name: "c", From: "base"}, {Name: "loop1", From: "loop2"}, {Name: "loop2", From: "loop1"}, {Name: "x", From: "elsewhere"},
-	}) {
-		got = append(got, d.Name)
+// One workspace's builds do not keep another's waiting, however many they are.
+func TestWorkspacesTakeTurns(t *testing.T) {
+	y := newYard(t, t.TempDir())
+	of := func(workspace, name string) hostapi.BuildSpec {
+		spec := web
+		spec.WorkspaceID, spec.Template = workspace, "t-0123456789."+name
+		return spec
 	}
-	if strings.Join(got, " ") != "base x c a loop2 loop1" {
-		t.Errorf("got %v", got)
+	begun := func() string { return strings.TrimPrefix((<-y.begun).Name, "t-0123456789.") }
+	for _, name := range []string{"a1", "a2", "a3"} {
+		y.put(name, of("a", name))
 	}
+	if got := begun(); got != "a1" {
+		t.Fatalf("first: %s", got)
+	}
+	// Of two places the one workspace has one.
+	y.put("b1", of("b", "b1"))
+	if got := begun(); got != "b1" {
+		t.Fatalf("second: %s", got)
+	}
+	y.put("c1", of("c", "c1"))
+	y.answer <- nil // whichever of the two that are made it is, c has waited without a turn
+	if got := begun(); got != "c1" {
+		t.Errorf("third: %s", got)
+	}
+	for range 2 {
+		y.answer <- nil
+	}
+	for _, want := range []string{"a2", "a3"} {
+		if got := begun(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		y.answer <- nil
+	}
+}
+
+// A host that has no room says so, and may be asked again.
+func TestABuildThatFindsNoRoom(t *testing.T) {
+	y := newYard(t, t.TempDir())
+	y.put("one", web)
+	<-y.begun
+	y.answer <- fmt.Errorf("run: %w", box.ErrNoMemory)
+	if b := y.awaitEnd("one"); b.Status != hostapi.BuildFailed || !b.Refused || b.Interrupted {
+		t.Errorf("%+v", b)
+	}
+	y.put("one", web)
+	<-y.begun
+	y.answer <- nil
+	if b := y.awaitEnd("one"); b.Status != hostapi.BuildSucceeded || b.Refused {
+		t.Errorf("%+v", b)
+	}
+}
+
+func TestTheOperatorsOwnBuilds(t *testing.T) {
+	y := newYard(t, t.TempDir())
+	if _, err := y.PutBuild(t.Context(), "x", hostapi.BuildSpec{Template: "python", Source: "other"}); !errors.Is(err, box.ErrTemplate) {
+		t.Errorf("a recipe that this host has not: %v", err)
+	}
+	y.put("x", hostapi.BuildSpec{Template: "python", Source: "r1"})
+	if d := <-y.begun; d.Name != "python" || d.From != "base" {
+		t.Errorf("%+v", d)
+	}
+	y.answer <- nil
+	y.awaitEnd("x")
+	// What another host has built is fetched, and tried again if that failed.
+	y.put("y", hostapi.BuildSpec{Template: "python", Fetch: "gone"})
+	if b := y.awaitEnd("y"); b.Status != hostapi.BuildFailed {
+		t.Errorf("%+v", b)
+	}
+	y.put("y", hostapi.BuildSpec{Template: "python", Fetch: "digest"})
+	if b := y.awaitEnd("y"); b.Status != hostapi.BuildSucceeded || b.BuildID != "digest" || b.Template != "python" {
+		t.Errorf("%+v", b)
+	}
+	// So is what was damaged since.
+	y.put("z", hostapi.BuildSpec{Template: "python", Fetch: "damaged"})
+	y.awaitEnd("z")
+	if b := y.put("z", hostapi.BuildSpec{Template: "python", Fetch: "damaged"}); b.Status != hostapi.BuildQueued {
+		t.Errorf("%+v", b)
+	}
+	y.awaitEnd("z")
 }

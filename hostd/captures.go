@@ -58,6 +58,7 @@ type stored struct {
 	mu      sync.Mutex
 	closed  bool
 	uploads map[string]*storing // under way, by capture
+	builds  map[string]bool     // builds that are in the store
 }
 
 // captures is what stored needs of the boxes.
@@ -86,7 +87,7 @@ func openStored(ctx context.Context, cfg Config, images *image.Store, engine str
 	if err != nil {
 		return nil, fmt.Errorf("BERTH_SNAPSHOT_STORE: %w", err)
 	}
-	s := &stored{store: store, images: images, engine: engine, log: log, uploads: map[string]*storing{}}
+	s := &stored{store: store, images: images, engine: engine, log: log, uploads: map[string]*storing{}, builds: map[string]bool{}}
 	s.room = func() (int64, error) {
 		free, err := freeBytes(cfg.DataDir)
 		return free - int64(cfg.DiskHeadroomMB)<<20, err
@@ -183,25 +184,12 @@ func (s *stored) source(info *hostapi.Capture, dir string) (snapshot.Source, err
 			src.Files = append(src.Files, snapshot.LocalFile{Name: e.Name(), Path: filepath.Join(dir, e.Name())})
 		}
 	}
-	parts, err := s.images.Parts(info.BuildID)
-	if err != nil {
-		return src, err
-	}
-	for _, p := range parts {
-		if p.Key == "" {
-			src.Files = append(src.Files, snapshot.LocalFile{Name: p.Name, Path: p.Path})
-			continue
-		}
-		src.Shared = append(src.Shared, snapshot.LocalShared{
-			SharedFile: snapshot.SharedFile{Name: p.Name, SHA256: p.Key, Size: p.Size}, Path: p.Path,
-		})
-	}
-	return src, nil
+	return src, s.addBuild(&src, info.BuildID)
 }
 
-// preload stores the builds of templates ahead of the first snapshot of each,
-// which would otherwise wait for some hundred megabytes.
-func (s *stored) preload(ctx context.Context, ready func() []string) {
+// preload stores the builds of templates: other hosts take them from there, and
+// the first snapshot of each need not wait for some hundred megabytes.
+func (s *stored) preload(ctx context.Context, ready func() []string, changed func()) {
 	done := map[string]bool{}
 	tick := time.NewTicker(preloadInterval)
 	defer tick.Stop()
@@ -210,13 +198,18 @@ func (s *stored) preload(ctx context.Context, ready func() []string) {
 			if done[build] {
 				continue
 			}
-			if err := s.share(ctx, build); err != nil {
+			err := s.share(ctx, build)
+			if err == nil {
+				err = s.storeBuild(ctx, build)
+			}
+			if err != nil {
 				if ctx.Err() == nil {
 					s.log.Warn("template build is not in the snapshot store yet", "build_id", build, "error", err)
 				}
 				continue
 			}
 			done[build] = true
+			changed()
 		}
 		select {
 		case <-ctx.Done():

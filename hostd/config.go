@@ -31,8 +31,9 @@ type Config struct {
 	Advertise string   `env:"BERTH_ADVERTISE"` // host:port that replicas call; default: Listen, if it names an address
 	Peers     []string `env:"BERTH_PEERS"`     // replicas' peer ports; default: those told at join
 
-	TemplateDir     string `env:"BERTH_TEMPLATE_DIR"`     // default: <data dir>/templates
-	TemplateSources string `env:"BERTH_TEMPLATE_SOURCES"` // directory of <name>/template.yaml that serve keeps built
+	TemplateDir     string   `env:"BERTH_TEMPLATE_DIR"`                      // default: <data dir>/templates
+	TemplateSources string   `env:"BERTH_TEMPLATE_SOURCES"`                  // directory of <name>/template.yaml that are built here when they are asked for
+	TemplatesAhead  []string `env:"BERTH_TEMPLATES_AHEAD" envDefault:"base"` // those of them that are built before anybody asks
 
 	OCIAllow []string `env:"BERTH_OCI_ALLOW"`                                               // registries (host or host:port) and prefixes that tenants' images may come from though they are private
 	OCIMaxMB int      `env:"BERTH_OCI_MAX_MB" envDefault:"8192"`                            // of an image, unpacked

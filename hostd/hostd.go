@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/hostd/events"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/lease"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/hostd/reconcile"
@@ -131,25 +132,47 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 		return nil, err
 	}
 	network := &slots{fabric: d.fabric, pool: d.pool}
-	if d.templates, err = newTemplates(ctx, cfg, d.engine, poolLease(network, engine.groups), log); err != nil {
+	guestLease := poolLease(network, engine.groups, cgroups{d.tree}, overheadMB)
+	if d.templates, err = newTemplates(ctx, cfg, d.engine, guestLease, log); err != nil {
+		return nil, err
+	}
+	if err := removeBuildGroups(ctx, cgroups{d.tree}); err != nil {
 		return nil, err
 	}
 	d.templates.inUse = d.buildsInUse
-	d.builds, err = newBuilds(buildsConfig{
-		Dir: filepath.Join(cfg.DataDir, "builds"), MemoryMB: d.budgetMB, Ensure: d.templates.store.EnsureWith,
-		Turn: d.templates.takeTurn, Changed: d.templates.Changed, Delete: d.templates.Delete, Log: log,
-	})
-	if err != nil {
-		return nil, err
-	}
 	if d.volumes, err = openVolumes(cfg, d.ledger, d.promisedToBoxes, log); err != nil {
 		return nil, err
 	}
 	if d.stored, err = openStored(ctx, cfg, d.templates.store, d.versions().Engine, log); err != nil {
 		return nil, err
 	}
+	if err := d.openBuilds(); err != nil {
+		return nil, err
+	}
 	d.assemble(engine, network, overheadMB)
 	return d, nil
+}
+
+func (d *Daemon) openBuilds() (err error) {
+	cfg := buildsConfig{
+		Dir: filepath.Join(d.cfg.DataDir, "builds"), MemoryMB: d.budgetMB, Ensure: d.templates.store.EnsureWith, Parallel: runtime.NumCPU() / 2,
+		Source: d.templates.source, Changed: d.templates.Changed, Delete: d.templates.Delete, Log: d.log,
+		Have:  func(digest string) bool { _, err := d.templates.store.Build(digest); return err == nil },
+		Admit: func(g image.Guest) (func(), error) { return d.boxes.Reserve(g.MemoryMB) },
+	}
+	if d.stored != nil {
+		cfg.Fetch = func(ctx context.Context, digest, template, by string) (image.Template, error) {
+			if err := d.stored.FetchBuild(ctx, digest); err != nil {
+				return image.Template{}, err
+			}
+			if err := d.templates.store.Point(ctx, template, digest, by); err != nil {
+				return image.Template{}, err
+			}
+			return d.templates.store.Get(template)
+		}
+	}
+	d.builds, err = newBuilds(cfg)
+	return err
 }
 
 // assemble makes the parts that need the others.
@@ -219,6 +242,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	stop.background(d.delivery.Run)
 	stop.background(d.lease.Run)
 	// 4. Templates are looked through, so that the first create need not.
+	d.templates.readSources(ctx)
 	d.templates.Scan()
 	// 5. The ledger and the kernel are brought together; then Put is served.
 	rec := &reconcile.Reconciler{Records: d.ledger.Boxes(), Boxes: d.boxes, Machine: d.machine, Events: d.events, Log: d.log}
@@ -236,13 +260,13 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 				d.log.Error("keeping the host's network rules ended", "error", err)
 			}
 		})
-		// 7. Templates that are missing are built, and overlays cloned ahead.
+		// 7. Templates are built when they are asked for, and overlays cloned ahead.
 		stop.background(func(ctx context.Context) { d.templates.Run(ctx, d.boxes.Offer) })
 		stop.background(d.builds.Run)
 		// 8. What nobody needs of the snapshot store goes, now and then.
 		if d.stored != nil {
 			stop.background(d.stored.Run)
-			stop.background(func(ctx context.Context) { d.stored.preload(ctx, d.templates.Ready) })
+			stop.background(func(ctx context.Context) { d.stored.preload(ctx, d.templates.Ready, d.templates.Changed) })
 		}
 		d.log.Info("hostd serves", "agent_id", d.cfg.AgentID, "listen", listener.Addr().String(), "advertise", d.cfg.Advertise,
 			"memory_mb", d.budgetMB, "slots", d.cfg.Slots, "version", d.cfg.Version)
@@ -353,11 +377,15 @@ func (d *Daemon) picture() hostapi.Heartbeat {
 		},
 		Versions:  d.versions(),
 		Templates: d.templates.States(),
+		Sources:   d.templates.Sources(),
 		Boxes:     make([]hostapi.BoxState, 0, len(list)),
 		Store:     d.stored != nil,
 	}
 	if free, err := freeBytes(d.cfg.DataDir); err == nil {
 		hb.Capacity.DiskFreeBytes = free
+	}
+	for i, t := range hb.Templates {
+		hb.Templates[i].Stored = d.stored != nil && d.stored.hasBuild(t.BuildID)
 	}
 	for _, b := range list {
 		hb.Boxes = append(hb.Boxes, b.State())

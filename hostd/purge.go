@@ -40,7 +40,7 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	m := &machine{paths: cfg.paths(), engine: &engine{}, groups: cgroups{tree}}
-	if err := m.removeAll(ctx); err != nil {
+	if err := errors.Join(m.removeAll(ctx), removeBuildGroups(ctx, m.groups)); err != nil {
 		return errors.Join(err, tree.Close())
 	}
 	// After the VMs: a namespace whose tap is open does not go away.

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,34 +31,35 @@ const (
 	// is told of.
 	scanInterval    = 5 * time.Second
 	collectInterval = 10 * time.Minute
+	// groupTime bounds the removal of a build's control group.
+	groupTime = 10 * time.Second
 )
 
 // The statuses of a template, as hostapi.TemplateState has them.
 const (
-	templateBuilding = "building"
-	templateReady    = "ready"
-	templateFailed   = "failed"
+	templateReady  = "ready"
+	templateFailed = "failed"
 )
 
 // templates is the store as boxes and heartbeats see it.
 type templates struct {
-	store   *image.Store
-	sources string // directory of definitions that are kept built
-	daemon  string // this host, in the store's record of who uses what
-	log     *slog.Logger
-	inUse   func() []string // build ids of boxes
+	store  *image.Store
+	dir    string // of definitions that can be built here; empty: none
+	ahead  []string
+	daemon string // this host, in the store's record of who uses what
+	log    *slog.Logger
+	inUse  func() []string // build ids of boxes
 
-	turn   chan struct{} // held by whoever makes a build
 	rescan chan struct{}
 
-	mu       sync.Mutex
-	states   map[string]hostapi.TemplateState // by name
-	building map[string]hostapi.TemplateState
-	kernel   string
+	mu      sync.Mutex
+	states  map[string]hostapi.TemplateState // by name
+	sources map[string]definition            // by name
+	kernel  string
 }
 
 // newTemplates opens the store. lease is where a build's guest gets its network.
-func newTemplates(ctx context.Context, cfg Config, engine vmm.Engine, lease func(context.Context) (image.Lease, error), log *slog.Logger) (*templates, error) {
+func newTemplates(ctx context.Context, cfg Config, engine vmm.Engine, lease func(context.Context, image.Guest) (image.Lease, error), log *slog.Logger) (*templates, error) {
 	guestd, err := cfg.guestd()
 	if err != nil {
 		return nil, err
@@ -69,9 +72,8 @@ func newTemplates(ctx context.Context, cfg Config, engine vmm.Engine, lease func
 		return nil, err
 	}
 	return &templates{
-		store: store, sources: cfg.TemplateSources, daemon: cfg.AgentID, log: log,
-		turn: make(chan struct{}, 1), rescan: make(chan struct{}, 1),
-		states: map[string]hostapi.TemplateState{}, building: map[string]hostapi.TemplateState{},
+		store: store, dir: cfg.TemplateSources, ahead: cfg.TemplatesAhead, daemon: cfg.AgentID, log: log,
+		rescan: make(chan struct{}, 1), states: map[string]hostapi.TemplateState{},
 	}, nil
 }
 
@@ -124,15 +126,7 @@ func asBoxTemplate(tpl image.Template) box.Template {
 func (t *templates) States() []hostapi.TemplateState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := make([]hostapi.TemplateState, 0, len(t.states)+len(t.building))
-	for name, s := range t.states {
-		if _, ok := t.building[name]; !ok {
-			out = append(out, s)
-		}
-	}
-	for _, s := range t.building {
-		out = append(out, s)
-	}
+	out := slices.Collect(maps.Values(t.states))
 	slices.SortFunc(out, func(a, b hostapi.TemplateState) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
@@ -178,7 +172,7 @@ func (t *templates) Scan() []box.Template {
 			ready = append(ready, asBoxTemplate(tpl))
 			kernel = tpl.KernelVersion
 			states[name] = hostapi.TemplateState{
-				Name: name, BuildID: tpl.BuildID, Status: templateReady, CPU: tpl.CPU, MemoryMB: tpl.MemoryMB, DiskMB: tpl.DiskMB,
+				Name: name, BuildID: tpl.BuildID, Build: tpl.By, Status: templateReady, CPU: tpl.CPU, MemoryMB: tpl.MemoryMB, DiskMB: tpl.DiskMB,
 				SizeBytes: tpl.SizeBytes, CreatedAt: tpl.CreatedAt,
 			}
 		}
@@ -197,13 +191,8 @@ func (t *templates) Scan() []box.Template {
 	return ready
 }
 
-// Run keeps the sources built and tells offer what is ready, until ctx ends.
+// Run tells offer what is ready, until ctx ends.
 func (t *templates) Run(ctx context.Context, offer func([]box.Template)) {
-	var builds sync.WaitGroup
-	defer builds.Wait()
-	if t.sources != "" {
-		builds.Go(func() { t.buildSources(ctx) })
-	}
 	scan, collect := time.NewTicker(scanInterval), time.NewTicker(collectInterval)
 	defer scan.Stop()
 	defer collect.Stop()
@@ -217,6 +206,7 @@ func (t *templates) Run(ctx context.Context, offer func([]box.Template)) {
 		case <-t.rescan:
 		case <-collect.C:
 			t.collect(ctx)
+			t.readSources(ctx)
 		}
 	}
 }
@@ -229,18 +219,47 @@ func (t *templates) collect(ctx context.Context) {
 	}
 }
 
-// poolLease takes a slot of the running host for a build's guest.
-func poolLease(s *slots, groups []int) func(context.Context) (image.Lease, error) {
-	return func(ctx context.Context) (image.Lease, error) {
+// buildGroup begins the names of the control groups of builds' guests.
+const buildGroup = "build-"
+
+// removeBuildGroups removes those that a killed daemon left.
+func removeBuildGroups(ctx context.Context, groups cgroups) error {
+	names, err := groups.List()
+	for _, name := range names {
+		if strings.HasPrefix(name, buildGroup) {
+			err = errors.Join(err, groups.Remove(ctx, name))
+		}
+	}
+	return err
+}
+
+// poolLease takes a slot of the running host for a build's guest, and confines
+// its VMM as a box's.
+func poolLease(s *slots, groups []int, confine cgroups, overheadMB int) func(context.Context, image.Guest) (image.Lease, error) {
+	return func(ctx context.Context, g image.Guest) (image.Lease, error) {
 		got, err := s.Take(ctx)
 		if err != nil {
 			return image.Lease{}, err
 		}
+		group := buildGroup + strconv.Itoa(got.Number)
+		cg, entered, err := confine.Create(ctx, group, box.Limits{CPUs: g.CPU, MemoryMB: g.MemoryMB, OverheadMB: overheadMB})
+		if err != nil {
+			s.Return(got.Number)
+			return image.Lease{}, err
+		}
 		return image.Lease{
-			NetNS: got.NetNSPath, UID: got.UID, GID: got.GID, Groups: groups,
+			Cgroup: cg,
+			NetNS:  got.NetNSPath, UID: got.UID, GID: got.GID, Groups: groups,
 			Dial:    func(ctx context.Context, port int) (net.Conn, error) { return s.Dial(ctx, got.Number, port) },
 			DialUDP: func(ctx context.Context, port int) (net.Conn, error) { return s.DialUDP(ctx, got.Number, port) },
-			Release: func() { s.Return(got.Number) },
+			Release: func() {
+				entered()
+				rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), groupTime)
+				defer cancel()
+				// What stays is in the way of nothing: the slot's next guest takes it over.
+				_ = confine.Remove(rctx, group)
+				s.Return(got.Number)
+			},
 		}, nil
 	}
 }
@@ -275,7 +294,7 @@ type builder struct {
 	lock   *os.File // of the slot, against other commands
 }
 
-func (b *builder) lease(ctx context.Context) (image.Lease, error) {
+func (b *builder) lease(ctx context.Context, _ image.Guest) (image.Lease, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fabric == nil {

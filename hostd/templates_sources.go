@@ -4,24 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"maps"
 	"slices"
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/hostd/image/oci"
 )
-
-// takeTurn waits for the turn of one build: a guest that boots under emulation
-// takes a whole processor.
-func (t *templates) takeTurn(ctx context.Context) (done func(), err error) {
-	select {
-	case t.turn <- struct{}{}:
-		return func() { <-t.turn }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
 
 // Changed has the templates looked through at once.
 func (t *templates) Changed() {
@@ -49,90 +39,62 @@ func (t *templates) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// buildSources builds, one after the other, what is missing of the definitions.
-func (t *templates) buildSources(ctx context.Context) {
-	defs, err := image.ReadDefinitions(t.sources)
-	if err != nil {
-		t.log.Error("template definitions cannot be read", "dir", t.sources, "error", err)
+// definition is one of the operator's on this host.
+type definition struct {
+	image.Definition
+	from, recipe   string
+	cpu, mem, disk int // what it inherits filled in
+}
+
+// readSources reads the operator's definitions. What cannot be read is said, and
+// what was known before goes on to hold.
+func (t *templates) readSources(ctx context.Context) {
+	if t.dir == "" {
 		return
 	}
-	defs = inOrder(defs)
-	for _, d := range defs {
-		t.setBuilding(hostapi.TemplateState{Name: d.Name, Status: templateBuilding, CPU: d.CPU, MemoryMB: d.MemoryMB, DiskMB: d.DiskMB})
+	defs, err := image.ReadDefinitions(t.dir)
+	if err != nil {
+		t.log.Error("template definitions cannot be read", "dir", t.dir, "error", err)
+		return
 	}
-	for _, d := range defs {
-		done, err := t.takeTurn(ctx)
+	complete := image.Complete(defs)
+	sources := map[string]definition{}
+	for i, d := range defs {
+		recipe, err := t.store.Recipe(ctx, d)
 		if err != nil {
-			return
+			t.log.Error("template definition cannot be used", "template", d.Name, "error", err)
+			continue
 		}
-		err = t.buildSource(ctx, d)
-		done()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			t.log.Error("template could not be built", "template", d.Name, "source", filepath.Join(t.sources, d.Name), "error", err)
-			// An old build goes on serving; without one this is the state.
-			if _, getErr := t.store.Get(d.Name); getErr != nil {
-				t.setBuilding(hostapi.TemplateState{Name: d.Name, Status: templateFailed, Error: err.Error()})
-				continue
-			}
-		}
-		t.mu.Lock()
-		delete(t.building, d.Name)
-		t.mu.Unlock()
-		t.Changed()
+		c := complete[i]
+		sources[d.Name] = definition{Definition: d, from: d.From, recipe: recipe, cpu: c.CPU, mem: c.MemoryMB, disk: c.DiskMB}
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sources = sources
 }
 
-func (t *templates) buildSource(ctx context.Context, d image.Definition) error {
-	step := ""
-	_, err := t.store.Ensure(ctx, d, func(p image.Progress) {
-		if p.Step != step {
-			step = p.Step
-			t.log.Info("template build", "template", p.Template, "step", p.Step, "percent", p.Percent)
+// Sources is what a heartbeat tells of the definitions, ordered by name.
+func (t *templates) Sources() []hostapi.TemplateSource {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]hostapi.TemplateSource, 0, len(t.sources))
+	for _, name := range slices.Sorted(maps.Keys(t.sources)) {
+		d := t.sources[name]
+		from := d.from
+		if oci.IsReference(from) {
+			from = ""
 		}
-	})
-	return err
-}
-
-// inOrder puts each definition behind the one that it is made from, and keeps
-// the order of the others: what is made from nothing comes first.
-func inOrder(defs []image.Definition) []image.Definition {
-	byName := map[string]image.Definition{}
-	for _, d := range defs {
-		byName[d.Name] = d
-	}
-	var out []image.Definition
-	placed := map[string]bool{}
-	var place func(d image.Definition)
-	place = func(d image.Definition) {
-		if placed[d.Name] {
-			return // also where two are made from each other: the build says so
-		}
-		placed[d.Name] = true
-		if from, ok := byName[d.From]; ok {
-			place(from)
-		}
-		out = append(out, d)
-	}
-	for _, roots := range []bool{true, false} {
-		for _, d := range defs {
-			if _, below := byName[d.From]; below != roots {
-				place(d)
-			}
-		}
+		out = append(out, hostapi.TemplateSource{
+			Name: name, From: from, Recipe: d.recipe, Ahead: slices.Contains(t.ahead, name), CPU: d.cpu, MemoryMB: d.mem, DiskMB: d.disk,
+		})
 	}
 	return out
 }
 
-// setBuilding shows a template that is made. A name that has a build stays ready
-// while its next one is made.
-func (t *templates) setBuilding(s hostapi.TemplateState) {
+// source finds a definition with the recipe that was asked for.
+func (t *templates) source(name, recipe string) (image.Definition, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.Status == templateBuilding && t.states[s.Name].Status == templateReady {
-		return
-	}
-	t.building[s.Name] = s
+	d, ok := t.sources[name]
+	return d.Definition, ok && d.recipe == recipe
 }

@@ -29,11 +29,25 @@ func (h *Host) source(ctx context.Context, id string, spec *hostapi.BoxSpec) (*s
 }
 
 func (h *Host) fromTemplate(ctx context.Context, spec *hostapi.BoxSpec) (*source, error) {
-	tpl, err := h.templates.Get(ctx, spec.Template)
+	tpl, err := h.templateOf(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
 	return &source{tpl: tpl, resetTCP: tpl.OpenConnections}, nil
+}
+
+// templateOf finds a build that is asked for, whatever the template's name means
+// here.
+func (h *Host) templateOf(ctx context.Context, spec *hostapi.BoxSpec) (tpl Template, err error) {
+	if len(spec.Builds) == 0 {
+		return h.templates.Get(ctx, spec.Template)
+	}
+	for _, id := range spec.Builds {
+		if tpl, err = h.templates.Build(ctx, id); err == nil {
+			return tpl, nil
+		}
+	}
+	return tpl, err
 }
 
 // fromCapture starts a box from a capture, of which nothing is copied but the

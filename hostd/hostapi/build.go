@@ -3,12 +3,17 @@ package hostapi
 import "time"
 
 // BuildSpec asks for one build of a template. Template is the name under which
-// this host keeps it. From names another of its templates, or an OCI image.
+// this host keeps it. From names another of its templates, or an OCI image. With
+// Source or Fetch the rest is not looked at.
 type BuildSpec struct {
 	Template    string `json:"template"`
 	WorkspaceID string `json:"workspace_id"` // whose it is: what is made of it is shared with no other
-	From        string `json:"from"`
-	FromOCI     bool   `json:"from_oci,omitempty"` // From is an OCI reference
+
+	Source string `json:"source,omitempty"` // build this host's own definition of that name, which has this recipe
+	Fetch  string `json:"fetch,omitempty"`  // take what another host has built from the snapshot store
+
+	From    string `json:"from"`
+	FromOCI bool   `json:"from_oci,omitempty"` // From is an OCI reference
 
 	Run      []string          `json:"run,omitempty"`
 	Files    map[string]string `json:"files,omitempty"`
@@ -19,6 +24,10 @@ type BuildSpec struct {
 	MemoryMB int               `json:"memory_mb,omitempty"`
 	DiskMB   int               `json:"disk_mb,omitempty"`
 }
+
+// StoredBuild is the name of a build in the snapshot store, by its digest. No
+// capture has such a one.
+func StoredBuild(digest string) string { return "tpl-" + digest }
 
 // BuildReady is what must hold before the guest's state is stored.
 type BuildReady struct {
@@ -43,14 +52,17 @@ type Build struct {
 	ID         string      `json:"id"`
 	Template   string      `json:"template"`
 	Status     BuildStatus `json:"status"`
-	Error      string      `json:"error,omitempty"` // one line; the log has the rest
-	BuildID    string      `json:"build_id,omitempty"`
+	Error      string      `json:"error,omitempty"`    // one line; the log has the rest
+	BuildID    string      `json:"build_id,omitempty"` // digest of its content
 	CreatedAt  time.Time   `json:"created_at"`
 	FinishedAt time.Time   `json:"finished_at,omitzero"`
 
 	// Interrupted says that it failed because the daemon ended. A Put of the
 	// same id begins it anew.
 	Interrupted bool `json:"interrupted,omitempty"`
+	// Refused says that it failed because the host had no room for its guest. A
+	// Put of the same id tries again.
+	Refused bool `json:"refused,omitempty"`
 
 	// Of one that succeeded.
 	From      string `json:"from,omitempty"` // what it was made from: an image by its digest

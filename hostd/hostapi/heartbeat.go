@@ -38,10 +38,12 @@ type Heartbeat struct {
 	Capacity  Capacity        `json:"capacity"`
 	Versions  Versions        `json:"versions"`
 	Templates []TemplateState `json:"templates"`
-	Boxes     []BoxState      `json:"boxes"`
-	Captures  []CaptureState  `json:"captures,omitempty"`
-	Volumes   []VolumeState   `json:"volumes,omitempty"`
-	Store     bool            `json:"store,omitempty"` // it has a snapshot store
+	// Sources are the definitions that this host can build by itself.
+	Sources  []TemplateSource `json:"sources,omitempty"`
+	Boxes    []BoxState       `json:"boxes"`
+	Captures []CaptureState   `json:"captures,omitempty"`
+	Volumes  []VolumeState    `json:"volumes,omitempty"`
+	Store    bool             `json:"store,omitempty"` // it has a snapshot store
 }
 
 // CaptureState is the part of a Capture that a heartbeat tells.
@@ -81,14 +83,27 @@ type Versions struct {
 // TemplateState is one template on this host.
 type TemplateState struct {
 	Name      string    `json:"name"`
-	BuildID   string    `json:"build_id"` // digest of all its inputs
-	Status    string    `json:"status"`   // building, ready, failed
+	BuildID   string    `json:"build_id"`         // digest of its content
+	Build     string    `json:"build,omitempty"`  // which of the control plane's builds it is; empty: made by hand
+	Stored    bool      `json:"stored,omitempty"` // in the snapshot store
+	Status    string    `json:"status"`           // building, ready, failed
 	Error     string    `json:"error,omitempty"`
 	CPU       int       `json:"cpu"`
 	MemoryMB  int       `json:"memory_mb"`
 	DiskMB    int       `json:"disk_mb"`
 	SizeBytes int64     `json:"size_bytes"`
 	CreatedAt time.Time `json:"created_at"`
+}
+
+// TemplateSource is a definition of the host's operator.
+type TemplateSource struct {
+	Name     string `json:"name"`
+	From     string `json:"from,omitempty"`  // the template that it is made from
+	Recipe   string `json:"recipe"`          // digest of the definition and of what goes into every template
+	Ahead    bool   `json:"ahead,omitempty"` // to be built before anybody asks for it
+	CPU      int    `json:"cpu"`
+	MemoryMB int    `json:"memory_mb"`
+	DiskMB   int    `json:"disk_mb"`
 }
 
 // BoxState is the part of a Box that a heartbeat tells.

@@ -137,8 +137,9 @@ type BoxSpec struct {
 	Generation  uint64            `json:"generation"` // from 1
 	WorkspaceID string            `json:"workspace_id"`
 	Template    string            `json:"template"`
-	Boot        Boot              `json:"boot,omitempty"` // default BootRestore
-	Env         map[string]string `json:"env,omitempty"`  // of every later exec
+	Builds      []string          `json:"builds,omitempty"` // digests of builds, any of which it may start from; none: what Template means here
+	Boot        Boot              `json:"boot,omitempty"`   // default BootRestore
+	Env         map[string]string `json:"env,omitempty"`    // of every later exec
 	Hostname    string            `json:"hostname,omitempty"`
 	// Persistent boxes are booted from their disk when the host was rebooted.
 	Persistent bool `json:"persistent,omitempty"`

@@ -28,7 +28,10 @@ type Options struct {
 	// workspace the host fetches no image from private networks, and none with
 	// its own credentials, and its steps share no layer with another's.
 	Workspace string
+	By        string // noted with the name: for whom it was built; empty: by hand
 	Progress  func(Progress)
+	// Admit is asked, once, before the first guest is booted, and may refuse it.
+	Admit func(Guest) (release func(), err error)
 }
 
 // Ensure is EnsureWith for the host's operator.
@@ -78,6 +81,17 @@ func (s *Store) ensure(ctx context.Context, d Definition, o Options, r *reporter
 	if err != nil {
 		return Template{}, err
 	}
+	release := func() {}
+	defer func() { release() }()
+	if admit := o.Admit; admit != nil {
+		o.Admit = func(g Guest) (func(), error) {
+			give, err := admit(g)
+			if err == nil {
+				release = give
+			}
+			return give, err
+		}
+	}
 	layers, err := s.ensureLayers(ctx, &d, o, r)
 	if err != nil {
 		return Template{}, err
@@ -106,7 +120,7 @@ func (s *Store) ensure(ctx context.Context, d Definition, o Options, r *reporter
 	if err != nil {
 		return Template{}, err
 	}
-	return t, s.point(ctx, d.Name, t.BuildID)
+	return t, s.Point(ctx, d.Name, t.BuildID, o.By)
 }
 
 // ensureBuild returns a build that was made from these inputs, and makes one if
@@ -139,23 +153,23 @@ func (s *Store) ensureBuild(ctx context.Context, inputs buildInputs, m manifest,
 	return t, s.note(recipe, madeRecord{Build: id})
 }
 
-// point makes a name mean a build.
-func (s *Store) point(ctx context.Context, name, id string) error {
+// Point makes a name mean a build.
+func (s *Store) Point(ctx context.Context, name, id, by string) error {
 	unlock, err := s.lock(ctx, "name-"+name)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	rec, err := s.readName(name)
-	if err == nil && rec.BuildID == id {
+	if err == nil && rec.BuildID == id && (rec.By == by || by == "") {
 		return nil
 	}
-	if err == nil {
+	if err == nil && rec.BuildID != id {
 		// From now on it is unused; see olderThan. A build that is gone has no time.
 		now := time.Now()
 		_ = os.Chtimes(s.path(buildsDir, rec.BuildID), now, now)
 	}
-	return marshalFile(s.path(namesDir, name+".json"), nameRecord{BuildID: id, UpdatedAt: time.Now().UTC()})
+	return marshalFile(s.path(namesDir, name+".json"), nameRecord{BuildID: id, By: by, UpdatedAt: time.Now().UTC()})
 }
 
 // ensureKernel keeps the kernel in the store, so that a build goes on to work

@@ -95,6 +95,11 @@ func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *r
 	if err := d.Validate(); err != nil { // as it is now
 		return nil, err
 	}
+	if o.Admit != nil {
+		if _, err := o.Admit(Guest{CPU: d.CPU, MemoryMB: d.MemoryMB}); err != nil {
+			return nil, err
+		}
+	}
 	if len(d.Run) == 0 && (len(d.Files) == 0 || d.filesFromStart()) {
 		return keys, nil
 	}

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 )
@@ -51,4 +52,56 @@ func (s *Store) forgetRecipes() error {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
+}
+
+// Recipe is the digest of a definition and of what goes into every template of
+// this host, but for the engine: where two hosts have the same, what the one
+// builds is what the other would.
+func (s *Store) Recipe(ctx context.Context, d Definition) (string, error) {
+	guestd, err := identify(ctx, s.cfg.Guestd, false)
+	if err != nil {
+		return "", err
+	}
+	kernel, err := identify(ctx, s.cfg.Kernel, false)
+	if err != nil {
+		return "", err
+	}
+	cas, err := authorities(s.cfg.GuestCAs)
+	if err != nil {
+		return "", err
+	}
+	digests := make([]string, len(cas))
+	for i, ca := range cas {
+		digests[i] = ca.digest
+	}
+	return digest(struct {
+		Format         int
+		Definition     Definition
+		Guestd, Kernel fileID
+		CAs            []string
+		Cmdline        string
+	}{buildRecipe, d, guestd, kernel, digests, cmdline})
+}
+
+// Complete returns definitions with what they inherit from each other, as far as
+// that is among them.
+func Complete(defs []Definition) []Definition {
+	byName := map[string]Definition{}
+	for _, d := range defs {
+		byName[d.Name] = d
+	}
+	var complete func(d Definition, depth int) Definition
+	complete = func(d Definition, depth int) Definition {
+		from, ok := byName[d.From]
+		if !ok || depth > len(defs) { // made from itself: its build says so
+			return d
+		}
+		d.inherit(complete(from, depth+1))
+		return d
+	}
+	out := make([]Definition, len(defs))
+	for i, d := range defs {
+		out[i] = complete(d, 0)
+	}
+	return out
 }

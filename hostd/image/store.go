@@ -22,11 +22,15 @@ var (
 	ErrOtherEngine = errors.New("template was stored by another engine")
 )
 
-// Lease is a network slot for a guest of a build.
+// Guest is what a guest of a build takes of the host.
+type Guest struct{ CPU, MemoryMB int }
+
+// Lease is a network slot for a guest of a build, and what confines its VMM.
 type Lease struct {
 	NetNS    string // path
 	UID, GID int    // who runs the VMM and owns the tap
 	Groups   []int
+	Cgroup   vmm.Cgroup // the zero value: none
 	Dial     func(ctx context.Context, port int) (net.Conn, error)
 	DialUDP  func(ctx context.Context, port int) (net.Conn, error)
 	Release  func()
@@ -40,7 +44,7 @@ type Config struct {
 	Guestd string // path of the static binary
 	// Lease takes a slot; builds ask for it when they boot a guest. Nil: the
 	// store is read-only, and a build fails.
-	Lease  func(ctx context.Context) (Lease, error)
+	Lease  func(ctx context.Context, g Guest) (Lease, error)
 	Logger *slog.Logger
 
 	// OCIAllow are the registries and networks that tenants' images may come
@@ -113,6 +117,7 @@ func (s *Store) path(parts ...string) string {
 // be written to.
 type Template struct {
 	Name, BuildID         string
+	By                    string // for whom the name was given to it, see Options
 	Definition            Definition
 	CPU, MemoryMB, DiskMB int
 	Kernel                string   // path of the vmlinux
@@ -131,6 +136,7 @@ type Template struct {
 // nameRecord is the content of names/<template>.json.
 type nameRecord struct {
 	BuildID   string    `json:"build_id"`
+	By        string    `json:"by,omitempty"` // Options.By
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
@@ -146,6 +152,7 @@ func (s *Store) Get(name string) (Template, error) {
 	if err != nil {
 		return Template{}, fmt.Errorf("template %s: %w", name, err)
 	}
+	t.By = rec.By
 	return t, nil
 }
 

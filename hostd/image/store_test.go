@@ -79,7 +79,7 @@ func fakeBuild(t *testing.T, s *Store, name, content string) (id string) {
 	if err := os.Rename(made, s.path(buildsDir, id)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.point(t.Context(), name, id); err != nil {
+	if err := s.Point(t.Context(), name, id, ""); err != nil {
 		t.Fatal(err)
 	}
 	return id

@@ -118,7 +118,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func (w *world) lease(ctx context.Context) (Lease, error) {
+func (w *world) lease(ctx context.Context, _ Guest) (Lease, error) {
 	var n int
 	select {
 	case n = <-w.slots:
@@ -241,7 +241,7 @@ type box struct {
 // restore starts a guest from a template's stored state and gives it an identity.
 func (w *world) restore(t *testing.T, tpl Template, generation uint64) *box {
 	t.Helper()
-	lease, err := w.lease(t.Context())
+	lease, err := w.lease(t.Context(), Guest{})
 	must(t, err)
 	dir, err := os.MkdirTemp(w.dir, "b")
 	must(t, err)
