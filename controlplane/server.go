@@ -317,7 +317,7 @@ func (s *Server) assemble() error {
 	s.metrics.registry.MustRegister(&stateCollector{store: s.store, hosts: s.hosts})
 
 	sandboxes := service.NewSandboxes(service.SandboxesConfig{
-		Store: s.store, Hosts: s.hosts, Flows: flows, Engine: s.engine, PreviewURL: s.cfg.previewURL(), PreviewTokens: s.previewTokens(),
+		Store: s.store, Hosts: s.hosts, Flows: flows, Templates: s.templates, Engine: s.engine, PreviewURL: s.cfg.previewURL(), PreviewTokens: s.previewTokens(),
 		Clock: time.Now, Logger: s.log, Observe: s.metrics.observeCreate, DeleteWait: s.cfg.HostLease + 10*time.Second,
 	})
 	identity := service.NewIdentity(s.store)

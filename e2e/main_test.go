@@ -5,9 +5,12 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -54,6 +57,11 @@ func run(m *testing.M) (code int) {
 		fmt.Println("e2e:", err)
 		return 1
 	}
+	// Built by an earlier run, it would be taken in as what somebody built by hand.
+	if err := os.Remove(stack.Cache(root, "templates", "names", "later.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		fmt.Println("e2e:", err)
+		return 1
+	}
 	theStack, err = stack.Start(ctx, o)
 	if err != nil {
 		fmt.Println("e2e: start the stack:", err)
@@ -80,7 +88,10 @@ func options(root string) (stack.Options, error) {
 	}
 	// On a smaller machine, sixteen children need both hosts.
 	memoryMB := min(hostMemoryMB, int(machine.Totalram*uint64(machine.Unit)>>20)*9/10)
-	host := []string{"BERTH_RESOLVERS=" + outsideDNS, "BERTH_OCI_ALLOW=" + allowedRegistries}
+	host := []string{
+		"BERTH_RESOLVERS=" + outsideDNS, "BERTH_OCI_ALLOW=" + allowedRegistries,
+		"BERTH_TEMPLATE_SOURCES=" + filepath.Join(root, "e2e", "testdata", "templates"),
+	}
 	return stack.Options{
 		Root:         root,
 		Dir:          stack.Cache(root, "e2e", "run"),

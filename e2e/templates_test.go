@@ -101,6 +101,35 @@ func TestNodeTemplate(t *testing.T) {
 	})
 }
 
+// A template of the hosts' operator is built by the first create that names it,
+// and has builds and a log as any other.
+func TestATemplateIsBuiltWhenItIsFirstAskedFor(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	s := c.make(t, api.CreateSandbox{Template: "later"})
+	if got := c.run(t, s.ID, "cat /built"); got != "built" {
+		t.Errorf("the sandbox has %q", got)
+	}
+	tpl, err := c.GetTemplate(t.Context(), "later")
+	if err != nil || tpl.Status != api.TemplateReady || tpl.BuildID == "" {
+		t.Fatalf("%+v, %v", tpl, err)
+	}
+	b, err := c.GetBuild(t.Context(), tpl.BuildID)
+	if err != nil || b.Status != api.TemplateReady || b.Template != "later" {
+		t.Errorf("%+v, %v", b, err)
+	}
+	said := ""
+	end, err := c.FollowBuild(t.Context(), tpl.BuildID, func(l api.BuildLog) error { said += l.Line + "\n"; return nil })
+	if err != nil || end.Status != api.TemplateReady || !strings.Contains(said, "==> ready") {
+		t.Errorf("%+v, %v; it said %q", end, err, said)
+	}
+	refusal(t, c.DeleteTemplate(t.Context(), "later"), 409, "template in use")
+	if err := c.DeleteSandbox(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	refusal(t, c.DeleteTemplate(t.Context(), "later"), 403, "template is not yours")
+}
+
 // languageTime is several times what a language server takes, from its start to
 // the last answer, on a machine with two cores that are busy.
 const languageTime = 10 * time.Minute

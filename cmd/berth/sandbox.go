@@ -105,7 +105,9 @@ func (a *app) create(ctx context.Context, in api.CreateSandbox, key string, quie
 	}
 	stop := func() {}
 	if !quiet {
-		stop = spin(a.stderr, "creating a sandbox from "+in.Template)
+		if stop = a.showTemplateBuild(ctx, c, in); stop == nil {
+			stop = spin(a.stderr, "creating a sandbox from "+in.Template)
+		}
 	}
 	start := time.Now()
 	sb, err := c.CreateSandbox(ctx, in, key)

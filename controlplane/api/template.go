@@ -5,6 +5,7 @@ type TemplateStatus string
 
 // TemplateQueued is for builds alone.
 const (
+	TemplateUnbuilt  TemplateStatus = "unbuilt" // one of everybody's that nobody has asked for yet
 	TemplateQueued   TemplateStatus = "queued"
 	TemplateBuilding TemplateStatus = "building"
 	TemplateReady    TemplateStatus = "ready"

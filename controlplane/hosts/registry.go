@@ -373,9 +373,14 @@ func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 			DiskFreeMB: hb.Capacity.DiskFreeBytes >> 20,
 			Troubled:   now.Before(r.trouble[id].until),
 			Templates:  make(map[string]placement.Template, len(hb.Templates)),
+			Builds:     make(map[string]placement.Template, len(hb.Templates)),
 		}
 		for _, t := range hb.Templates {
-			h.Templates[t.Name] = placement.Template{Ready: t.Status == "ready", CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB}
+			of := placement.Template{Ready: t.Status == "ready", CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB}
+			h.Templates[t.Name] = of
+			if of.Ready {
+				h.Builds[t.BuildID] = of
+			}
 		}
 		out = append(out, h)
 	}

@@ -73,7 +73,7 @@ var enums = map[reflect.Type][]any{
 	reflect.TypeFor[api.FileType]():       {api.FileRegular, api.FileDir, api.FileSymlink, api.FileOther},
 	reflect.TypeFor[api.EventCode]():      {api.EventOK, api.EventError, api.EventWarn},
 	reflect.TypeFor[api.ForkMode]():       {api.ForkCold, api.ForkWarm},
-	reflect.TypeFor[api.TemplateStatus](): {api.TemplateQueued, api.TemplateBuilding, api.TemplateReady, api.TemplateFailed},
+	reflect.TypeFor[api.TemplateStatus](): {api.TemplateUnbuilt, api.TemplateQueued, api.TemplateBuilding, api.TemplateReady, api.TemplateFailed},
 }
 
 // finishProperty says of a field what its tag and its comment say: it is

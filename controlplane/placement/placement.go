@@ -19,8 +19,9 @@ type Host struct {
 	Boxes      int
 	Store      bool // it has a snapshot store
 	DiskFreeMB int64
-	Troubled   bool // creates have failed there lately: any other host is preferred
-	Templates  map[string]Template
+	Troubled   bool                // creates have failed there lately: any other host is preferred
+	Templates  map[string]Template // by name
+	Builds     map[string]Template // those that are ready, by the digest of the build
 }
 
 // Template is one template as a host reports it.
@@ -34,7 +35,10 @@ type Template struct {
 // Request is what to place.
 type Request struct {
 	Template string
-	Exclude  []string // hosts that refused or did not answer
+	// Builds are the digests of builds that it may be started from; none:
+	// whatever the template's name means on the host.
+	Builds  []string
+	Exclude []string // hosts that refused or did not answer
 
 	// Size is what it takes, when that is known without a host's template: a
 	// capture brings along all that it needs.
@@ -135,7 +139,7 @@ func (r Request) on(h *Host) (Choice, Reason) {
 	if r.Only != "" && h.ID != r.Only || r.Stored && !h.Store && h.ID != r.Prefer {
 		return Choice{}, HostGone
 	}
-	t, known := h.Templates[r.Template]
+	t, known := r.template(h)
 	if r.Size != nil {
 		t, known = *r.Size, true
 		t.Ready = true
@@ -152,6 +156,21 @@ func (r Request) on(h *Host) (Choice, Reason) {
 		return c, Excluded
 	}
 	return c, chosen
+}
+
+// template finds what the request is made from. A host that knows only its name
+// is yet to get the build.
+func (r Request) template(h *Host) (t Template, known bool) {
+	for _, digest := range r.Builds {
+		if t, ok := h.Builds[digest]; ok {
+			return t, true
+		}
+	}
+	t, known = h.Templates[r.Template]
+	if len(r.Builds) > 0 {
+		t.Ready = false
+	}
+	return t, known
 }
 
 // better reports whether a is preferred to b; both can take the request.

@@ -32,14 +32,13 @@ func (s *Templates) GetBuild(ctx context.Context, c Caller, id string) (Build, e
 
 func ownedBuild(r raftstore.Reader, c Caller, id string) (*record.Build, error) {
 	b, ok := raftstore.Get(r, record.Builds, id)
-	if !ok || b.WorkspaceID != c.WorkspaceID {
+	if !ok || b.Dropped || b.WorkspaceID != "" && b.WorkspaceID != c.WorkspaceID {
 		return nil, NotFound()
 	}
 	return b, nil
 }
 
-// ListBuilds returns a page of a template's builds, newest first. Of those of
-// the hosts' operator nothing is known here.
+// ListBuilds returns a page of a template's builds, newest first.
 func (s *Templates) ListBuilds(ctx context.Context, c Caller, name string, o ListOptions) (page []Build, next string, err error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return nil, "", err
@@ -48,10 +47,12 @@ func (s *Templates) ListBuilds(ctx context.Context, c Caller, name string, o Lis
 	if err != nil {
 		return nil, "", storeError(err)
 	}
-	if _, err := s.template(view, c, name); err != nil {
+	t, ok := usable(view, c.WorkspaceID, name)
+	if !ok {
+		_, err := s.template(view, c, name) // which says why
 		return nil, "", err
 	}
-	rows, next, err := paginate(raftstore.Find(view, record.Builds, "template", c.WorkspaceID+"/"+name), o)
+	rows, next, err := paginate(raftstore.Find(view, record.Builds, "template", t.WorkspaceID+"/"+name), o)
 	if err != nil {
 		return nil, "", err
 	}

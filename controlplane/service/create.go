@@ -48,6 +48,11 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 	if err != nil {
 		return Sandbox{}, err
 	}
+	if row.FromSnapshot == "" {
+		if err := s.awaitTemplate(ctx, c, in.Template); err != nil {
+			return Sandbox{}, err
+		}
+	}
 	if err := resolveTemplate(s.cfg.Store.View(), row); err != nil {
 		return Sandbox{}, err
 	}

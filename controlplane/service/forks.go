@@ -198,7 +198,7 @@ func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*re
 	for i := range out {
 		row := &record.Sandbox{
 			Meta: record.Meta{ID: randomText(hostapi.IDLength)}, WorkspaceID: parent.WorkspaceID, Status: record.SandboxStarting,
-			Template: parent.Template, TemplateKey: parent.TemplateKey, CPU: parent.CPU, MemoryMB: parent.MemoryMB, DiskMB: parent.DiskMB,
+			Template: parent.Template, TemplateKey: parent.TemplateKey, BuildID: parent.BuildID, CPU: parent.CPU, MemoryMB: parent.MemoryMB, DiskMB: parent.DiskMB,
 			ForkedFrom: parent.ID, TTLSeconds: parent.TTLSeconds, Preview: parent.Preview,
 		}
 		if f.mode == fork.Tree {

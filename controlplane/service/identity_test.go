@@ -126,7 +126,7 @@ func TestAgentsAndDrain(t *testing.T) {
 		agents[0].Address != h.Address() || len(agents[0].Templates) != 1 || agents[0].LastSeen.IsZero() {
 		t.Fatalf("%+v, %v", agents, err)
 	}
-	sandboxes := service.NewSandboxes(service.SandboxesConfig{Store: n.Store, Hosts: n.Hosts, Flows: n.Flows, Engine: n.Engine, Clock: time.Now, Logger: testcluster.Log()})
+	sandboxes := service.NewSandboxes(service.SandboxesConfig{Store: n.Store, Hosts: n.Hosts, Flows: n.Flows, Templates: n.Templates, Engine: n.Engine, Clock: time.Now, Logger: testcluster.Log()})
 	p.Update(func(tx *raftstore.Tx) error {
 		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}})
 		return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/raftstore"
@@ -22,6 +23,7 @@ type SandboxesConfig struct {
 	Store         *raftstore.Store
 	Hosts         *hosts.Registry
 	Flows         *sandbox.Flows
+	Templates     *template.Flows
 	Engine        *flow.Engine
 	PreviewURL    string // pattern with {port} and {id}; "" leaves preview_url empty
 	PreviewTokens PreviewTokens

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
@@ -39,13 +40,17 @@ func newRig(t *testing.T) *rig {
 	p := testplane.New(t, 1, nil)
 	n := p.LeaderNode()
 	r := &rig{Plane: p, host: p.Host("h1", 16<<10), Sandboxes: service.NewSandboxes(service.SandboxesConfig{
-		Store: n.Store, Hosts: n.Hosts, Flows: n.Flows, Engine: n.Engine, PreviewURL: "https://{port}-{id}.preview.test",
+		Store: n.Store, Hosts: n.Hosts, Flows: n.Flows, Templates: n.Templates, Engine: n.Engine, PreviewURL: "https://{port}-{id}.preview.test",
 		Clock: time.Now, Logger: testcluster.Log(), DeleteWait: 300 * time.Millisecond,
 	})}
 	p.Update(func(tx *raftstore.Tx) error {
 		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}})
 		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "other"}})
 		return nil
+	})
+	testcluster.Await(t, 10*time.Second, "the record of base", func() bool {
+		_, ok := template.Operators(p.Leader().Store.View(), "base")
+		return ok
 	})
 	return r
 }

@@ -17,8 +17,7 @@ import (
 )
 
 // Templates are the use cases of templates and their builds. Those of the hosts'
-// operator are everybody's and have no rows: the hosts tell of them. The others
-// are their workspace's.
+// operator are everybody's, the others are their workspace's.
 type Templates struct {
 	*Sandboxes
 	flows *template.Flows
@@ -29,29 +28,6 @@ func NewTemplates(s *Sandboxes, f *template.Flows) *Templates {
 	return &Templates{Sandboxes: s, flows: f}
 }
 
-// public merges what the hosts tell of the operator's templates: one that is
-// ready anywhere is ready.
-func (s *Sandboxes) public() map[string]Template {
-	rank := map[string]int{"failed": 1, "building": 2, "ready": 3}
-	out := map[string]Template{}
-	for _, session := range s.cfg.Hosts.Sessions() {
-		for _, t := range session.Heartbeat.Templates {
-			if template.IsKey(t.Name) {
-				continue
-			}
-			have, ok := out[t.Name]
-			if ok && (rank[have.Status] > rank[t.Status] || have.Status == t.Status && !have.CreatedAt.Before(t.CreatedAt)) {
-				continue
-			}
-			out[t.Name] = Template{
-				Name: t.Name, Status: t.Status, BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
-				CreatedAt: t.CreatedAt, UpdatedAt: t.CreatedAt, SizeBytes: t.SizeBytes,
-			}
-		}
-	}
-	return out
-}
-
 // ownTemplate finds a template of a workspace.
 func ownTemplate(r raftstore.Reader, workspaceID, name string) (*record.Template, bool) {
 	for _, t := range raftstore.Find(r, record.Templates, "name", workspaceID+"/"+name) {
@@ -60,24 +36,35 @@ func ownTemplate(r raftstore.Reader, workspaceID, name string) (*record.Template
 	return nil, false
 }
 
-// resolveTemplate fills in under which name hosts have what a sandbox's
-// workspace means by its template: an own one goes first. A snapshot has brought
-// its key with it.
+// resolveTemplate fills in which build of which template a sandbox is to be made
+// from, as its workspace means it: an own one goes first. A snapshot has brought
+// its own with it.
 func resolveTemplate(r raftstore.Reader, row *record.Sandbox) error {
 	if row.FromSnapshot != "" {
 		return nil
 	}
 	t, ok := ownTemplate(r, row.WorkspaceID, row.Template)
-	switch {
-	case template.IsKey(row.Template), !ok && row.TemplateKey != "":
+	if template.IsKey(row.Template) || !ok && row.TemplateKey != "" {
 		return invalid("unknown template", "no template %q", row.Template)
-	case !ok:
-		return nil
-	case t.BuildID == "":
+	}
+	if ok {
+		row.TemplateKey = t.Key
+	} else if t, ok = template.Operators(r, row.Template); !ok {
+		return nil // the hosts know what there is
+	}
+	if t.BuildID == "" {
 		return invalid("template is not ready", "%s has no build that succeeded", row.Template)
 	}
-	row.TemplateKey = t.Key
+	row.BuildID = t.BuildID
 	return nil
+}
+
+// usable finds a template that a workspace may use.
+func usable(r raftstore.Reader, workspaceID, name string) (*record.Template, bool) {
+	if t, ok := ownTemplate(r, workspaceID, name); ok {
+		return t, true
+	}
+	return template.Operators(r, name)
 }
 
 func showTemplate(t *record.Template) Template {
@@ -104,11 +91,8 @@ func (s *Templates) GetTemplate(ctx context.Context, c Caller, name string) (Tem
 }
 
 func (s *Templates) template(view *raftstore.Snapshot, c Caller, name string) (Template, error) {
-	if t, ok := ownTemplate(view, c.WorkspaceID, name); ok {
+	if t, ok := usable(view, c.WorkspaceID, name); ok {
 		return showTemplate(t), nil
-	}
-	if t, ok := s.public()[name]; ok {
-		return t, nil
 	}
 	if s.cfg.Hosts.Warming(view) {
 		return Template{}, Unavailable("the hosts are yet to be heard", nil)
@@ -130,9 +114,11 @@ func (s *Templates) ListTemplates(ctx context.Context, c Caller, o ListOptions) 
 	if err != nil {
 		return nil, "", storeError(err)
 	}
-	merged := s.public()
-	for _, t := range raftstore.Find(view, record.Templates, "workspace", c.WorkspaceID) {
-		merged[t.Name] = showTemplate(t)
+	merged := map[string]Template{}
+	for _, workspaceID := range []string{"", c.WorkspaceID} { // an own one goes first
+		for _, t := range raftstore.Find(view, record.Templates, "workspace", workspaceID) {
+			merged[t.Name] = showTemplate(t)
+		}
 	}
 	all := make([]Template, 0, len(merged))
 	for _, t := range merged {
@@ -176,6 +162,11 @@ func (s *Templates) BuildTemplate(ctx context.Context, c Caller, in BuildTemplat
 }
 
 func (s *Templates) buildTemplate(ctx context.Context, c Caller, in BuildTemplate, keyID string) (Build, error) {
+	if !isImage(in.From) {
+		if err := s.awaitKnown(ctx, c, in.From); err != nil {
+			return Build{}, err
+		}
+	}
 	view, err := s.cfg.Store.VerifiedView(ctx)
 	if err != nil {
 		return Build{}, storeError(err)
@@ -197,6 +188,9 @@ func (s *Templates) buildTemplate(ctx context.Context, c Caller, in BuildTemplat
 			return err
 		}
 		if err := in.Idempotency.claim(tx, keyID, build.ID); err != nil {
+			return err
+		}
+		if err := s.askFor(tx, c, from); err != nil {
 			return err
 		}
 		if err := mayBuild(tx, c, in.Name); err != nil {
@@ -252,8 +246,7 @@ func mayBuild(tx *raftstore.Tx, c Caller, name string) error {
 // ground says under which name hosts have what a template is made from, and
 // refuses names that the operator's templates have.
 func (s *Templates) ground(view *raftstore.Snapshot, c Caller, in BuildTemplate) (from string, err error) {
-	public := s.public()
-	if _, taken := public[in.Name]; taken {
+	if _, taken := template.Operators(view, in.Name); taken {
 		return "", &Error{Code: EConflict, Message: "template name is taken", Detail: in.Name + " is one of everybody's templates"}
 	}
 	switch {
@@ -268,11 +261,10 @@ func (s *Templates) ground(view *raftstore.Snapshot, c Caller, in BuildTemplate)
 		}
 		return t.Key, nil
 	}
-	switch t, ok := public[in.From]; {
-	case ok && t.Status == "ready":
-		return in.From, nil
+	_, ok := template.Operators(view, in.From)
+	switch {
 	case ok:
-		return "", invalid("template is not ready", "%s is %s", in.From, t.Status)
+		return in.From, nil
 	case s.cfg.Hosts.Warming(view):
 		return "", Unavailable("the hosts are yet to be heard", nil)
 	}
@@ -285,40 +277,38 @@ func (s *Templates) DeleteTemplate(ctx context.Context, c Caller, name string) e
 		return err
 	}
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
-		t, ok := ownTemplate(tx, c.WorkspaceID, name)
+		t, ok := usable(tx, c.WorkspaceID, name)
 		if !ok {
 			return NotFound()
 		}
-		if why := usedBy(tx, t); why != "" {
+		if why := usedBy(tx, c.WorkspaceID, t); why != "" {
 			return &Error{Code: EConflict, Message: "template in use", Detail: why}
 		}
-		for _, b := range raftstore.Find(tx, record.Builds, "template", c.WorkspaceID+"/"+name) {
-			raftstore.Delete(tx, record.Builds, b.ID)
-		}
-		raftstore.Delete(tx, record.Templates, t.ID) // the hosts follow
-		return nil
-	})
-	if ErrorCode(err) == ENotFound {
-		if _, ok := s.public()[name]; ok {
+		if t.WorkspaceID == "" {
 			return &Error{Code: EForbidden, Message: "template is not yours", Detail: name + " is one of everybody's templates: the hosts' operator removes it"}
 		}
-	}
+		template.Drop(tx, t) // the hosts follow
+		return nil
+	})
 	return storeError(err)
 }
 
-// usedBy says what needs a template, "" when nothing does.
-func usedBy(r raftstore.Reader, t *record.Template) string {
-	for _, s := range raftstore.Find(r, record.Sandboxes, "workspace", t.WorkspaceID) {
-		if s.TemplateKey == t.Key {
+// usedBy says what of a workspace needs a template, "" when nothing does.
+func usedBy(r raftstore.Reader, workspaceID string, t *record.Template) string {
+	uses := func(name, key string) bool {
+		return key == t.Key || t.WorkspaceID == "" && key == "" && name == t.Name
+	}
+	for _, s := range raftstore.Find(r, record.Sandboxes, "workspace", workspaceID) {
+		if uses(s.Template, s.TemplateKey) {
 			return "a sandbox is made from it"
 		}
 	}
-	for _, s := range raftstore.Find(r, record.Snapshots, "workspace", t.WorkspaceID) {
-		if s.TemplateKey == t.Key {
+	for _, s := range raftstore.Find(r, record.Snapshots, "workspace", workspaceID) {
+		if uses(s.Template, s.TemplateKey) {
 			return "a snapshot is made from it"
 		}
 	}
-	for _, o := range raftstore.Find(r, record.Templates, "workspace", t.WorkspaceID) {
+	for _, o := range raftstore.Find(r, record.Templates, "workspace", workspaceID) {
 		if _, live := flow.Live(r, template.Subject(o.ID)); !live {
 			continue
 		}

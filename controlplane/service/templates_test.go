@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/service"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -271,4 +273,134 @@ func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
 		r.host.SetBuild(nil)
 		r.buildEnded(t, b.ID)
 	})
+}
+
+// python is a definition of which nothing is built until it is asked for.
+var python = hostapi.TemplateSource{Name: "python", From: "base", Recipe: "r1", CPU: 1, MemoryMB: 512, DiskMB: 1024}
+
+func TestACreateBuildsTheTemplateThatItNames(t *testing.T) {
+	r := newRig(t)
+	s := r.templates()
+	r.host.SetSources(python)
+	testcluster.Await(t, 10*time.Second, "the template", func() bool { _, err := s.GetTemplate(t.Context(), caller, "python"); return err == nil })
+	if got, err := s.GetTemplate(t.Context(), caller, "python"); err != nil || got.Status != "unbuilt" || got.BuildID != "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	// Two at once join one build, whoever asks.
+	other := service.Caller{WorkspaceID: "other", RequestID: "req"}
+	made := make(chan error, 1)
+	go func() {
+		_, err := r.Create(t.Context(), other, service.CreateSandbox{Template: "python"})
+		made <- err
+	}()
+	sb := r.must(t, service.CreateSandbox{Template: "python"})
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.GetTemplate(t.Context(), caller, "python")
+	if err != nil || got.Status != "ready" || got.BuildID == "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	// It has builds as any other, which everybody sees.
+	for _, c := range []service.Caller{caller, other} {
+		builds, _, err := s.ListBuilds(t.Context(), c, "python", service.ListOptions{})
+		if err != nil || len(builds) != 1 || builds[0].ID != got.BuildID {
+			t.Errorf("%+v, %v", builds, err)
+		}
+		if b, err := s.GetBuild(t.Context(), c, got.BuildID); err != nil || b.Status != "ready" || b.Template != "python" {
+			t.Errorf("%+v, %v", b, err)
+		}
+		log, err := s.BuildLogs(t.Context(), c, got.BuildID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, _ := io.ReadAll(log)
+		_ = log.Close()
+		if !strings.Contains(string(raw), "==> build "+got.BuildID) {
+			t.Errorf("its log is %q", raw)
+		}
+	}
+	// The sandbox's record names the build.
+	if row, _ := r.Sandbox(sb.ID); row.BuildID != got.BuildID {
+		t.Errorf("the sandbox is of build %q", row.BuildID)
+	}
+	// It is in use by this workspace, and nobody's to delete.
+	want(t, s.DeleteTemplate(t.Context(), caller, "python"), service.EConflict, "template in use")
+	if err := r.Delete(t.Context(), caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	want(t, s.DeleteTemplate(t.Context(), caller, "python"), service.EForbidden, "template is not yours")
+}
+
+func TestATemplateThatCannotBeBuilt(t *testing.T) {
+	r := newRig(t)
+	r.host.SetSources(python)
+	r.host.SetBuild(func(id string, _ hostapi.BuildSpec) hostapi.Build {
+		return hostapi.Build{ID: id, Status: hostapi.BuildFailed, Error: "run[0]: exit code 1"}
+	})
+	testcluster.Await(t, 10*time.Second, "the template", func() bool { _, err := r.templates().GetTemplate(t.Context(), caller, "python"); return err == nil })
+	_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: "python"})
+	if e := want(t, err, service.EUnprocessable, "template could not be built"); !strings.Contains(e.Detail, "exit code 1") {
+		t.Errorf("detail %q", e.Detail)
+	}
+	// It is tried again for the next one.
+	r.host.SetBuild(nil)
+	r.must(t, service.CreateSandbox{Template: "python"})
+	// Nobody can build it once its definition is gone.
+	r.host.SetSources(hostapi.TemplateSource{Name: "node", Recipe: "r2"})
+	testcluster.Await(t, 10*time.Second, "node", func() bool { _, err := r.templates().GetTemplate(t.Context(), caller, "node"); return err == nil })
+	r.host.SetBuild(func(id string, _ hostapi.BuildSpec) hostapi.Build {
+		return hostapi.Build{ID: id, Status: hostapi.BuildBuilding}
+	})
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := r.Create(ctx, caller, service.CreateSandbox{Template: "node"})
+		gone <- err
+	}()
+	testcluster.Await(t, 10*time.Second, "its build", func() bool {
+		got, err := r.templates().GetTemplate(t.Context(), caller, "node")
+		return err == nil && got.Status == "building"
+	})
+	leave()
+	if err := <-gone; err == nil {
+		t.Error("a create that was given up is answered")
+	}
+	r.host.SetBuild(nil) // the build goes on without it
+	testcluster.Await(t, 20*time.Second, "the build's end", func() bool {
+		got, err := r.templates().GetTemplate(t.Context(), caller, "node")
+		return err == nil && got.Status == "ready"
+	})
+}
+
+// After a rebuild no host starts the old one, whatever the name means there.
+func TestPlacementIsByBuild(t *testing.T) {
+	r := newRig(t)
+	h2 := r.Host("h2", 64<<10) // with more room, and base as it was
+	store := fakehost.NewStore()
+	r.host.SetStore(store)
+	h2.SetStore(store)
+	r.host.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
+		*templates = []hostapi.TemplateState{{Name: "base", BuildID: "b2", Status: "ready", CPU: 1, MemoryMB: 512, CreatedAt: time.Now()}}
+	})
+	testcluster.Await(t, 10*time.Second, "the rebuilt one", func() bool {
+		view := r.Leader().Store.View()
+		tpl, ok := template.Operators(view, "base")
+		b, there := raftstore.Get(view, record.Builds, tpl.BuildID)
+		return ok && there && len(b.Products) == 1 && b.Products[0].Digest == "b2"
+	})
+	for range 3 {
+		if sb := r.must(t, service.CreateSandbox{}); sb.AgentID != "h1" {
+			t.Errorf("started on %s, which has the old build", sb.AgentID)
+		}
+	}
+	// The other host fetches it, and takes sandboxes again.
+	r.host.StoreTemplates()
+	testcluster.Await(t, 10*time.Second, "the other host's copy", func() bool { return h2.Heartbeat().Templates[0].BuildID == "b2" })
+	testcluster.Await(t, 10*time.Second, "its heartbeat", func() bool {
+		return r.LeaderNode().Hosts.Sessions()["h2"].Heartbeat.Templates[0].BuildID == "b2"
+	})
+	if sb := r.must(t, service.CreateSandbox{}); sb.AgentID != "h2" {
+		t.Errorf("started on %s", sb.AgentID)
+	}
 }

@@ -89,6 +89,8 @@ type Sandbox struct {
 
 	// TemplateKey is the name under which hosts keep the template; empty: Template.
 	TemplateKey string `json:"template_key,omitempty"`
+	// BuildID is the template's build that it is started from.
+	BuildID string `json:"build_id,omitempty"`
 	// HostSeq is the Seq of the host's word on which Status rests: an older one
 	// changes nothing.
 	HostSeq uint64 `json:"host_seq,omitempty"`

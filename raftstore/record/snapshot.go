@@ -63,16 +63,17 @@ func (v *Volume) Clone() *Volume { c := *v; return &c }
 type TemplateStatus string
 
 // A template is building until it has a build that can be used; queued is for
-// builds alone.
+// builds alone. One of the hosts' operator is unbuilt until it is asked for.
 const (
+	TemplateUnbuilt  TemplateStatus = "unbuilt"
 	TemplateQueued   TemplateStatus = "queued"
 	TemplateBuilding TemplateStatus = "building"
 	TemplateReady    TemplateStatus = "ready"
 	TemplateFailed   TemplateStatus = "failed"
 )
 
-// Template is a template that a workspace built. Those of the hosts' operator
-// have no row: the hosts tell of them.
+// Template is a template that a workspace built, or, without a workspace, one of
+// the hosts' operator, of which the hosts tell.
 type Template struct {
 	Meta
 	WorkspaceID string         `json:"workspace_id"`
@@ -90,6 +91,16 @@ type Template struct {
 // Clone returns a copy.
 func (t *Template) Clone() *Template { c := *t; return &c }
 
+// Product is what a build made on a host. Every host that can use it has the same
+// bytes, by way of the snapshot store; where it cannot (another engine, no store)
+// there is another one of the same build.
+type Product struct {
+	Digest    string    `json:"digest"` // of its content: hosts know it by this
+	Engine    string    `json:"engine"`
+	Stored    bool      `json:"stored,omitempty"` // in the snapshot store
+	CreatedAt time.Time `json:"created_at"`
+}
+
 // Build is one build of a template.
 type Build struct {
 	Meta
@@ -99,7 +110,10 @@ type Build struct {
 	Status      TemplateStatus `json:"status"`
 	From        string         `json:"from,omitempty"`     // the template or the image that it is made from
 	AgentID     string         `json:"agent_id,omitempty"` // which builds it
-	SpecSealed  []byte         `json:"spec_sealed"`        // hostapi.BuildSpec as JSON, sealed: files and env may hold secrets
+	SpecSealed  []byte         `json:"spec_sealed"`        // hostapi.BuildSpec as JSON, sealed: files and env may hold secrets; empty once it is not needed any more
+	Recipe      string         `json:"recipe,omitempty"`   // of an operator's: which definition of a host's it was built from
+	Products    []Product      `json:"products,omitempty"`
+	Dropped     bool           `json:"dropped,omitempty"` // its template is gone; the row goes when the snapshot store has nothing of it
 	Error       string         `json:"error,omitempty"`
 	FinishedAt  time.Time      `json:"finished_at,omitzero"`
 }
@@ -108,5 +122,15 @@ type Build struct {
 func (b *Build) Clone() *Build {
 	c := *b
 	c.SpecSealed = slices.Clone(b.SpecSealed)
+	c.Products = slices.Clone(b.Products)
 	return &c
+}
+
+// Digests are those of a build's products.
+func (b *Build) Digests() []string {
+	out := make([]string, len(b.Products))
+	for i, p := range b.Products {
+		out[i] = p.Digest
+	}
+	return out
 }

@@ -79,7 +79,12 @@ var (
 		Name: "builds",
 		New:  func() *Build { return &Build{} },
 		Indexes: []Index[*Build]{
-			{Name: "template", Keys: func(b *Build) []string { return []string{b.WorkspaceID + "/" + b.Template} }},
+			{Name: "template", Keys: func(b *Build) []string {
+				if b.Dropped {
+					return nil
+				}
+				return []string{b.WorkspaceID + "/" + b.Template}
+			}},
 		},
 	}
 

@@ -566,7 +566,7 @@ export interface TemplateCheck {
 }
 
 /** TemplateStatus is where a template or a build of it stands. */
-export type TemplateStatus = "queued" | "building" | "ready" | "failed";
+export type TemplateStatus = "unbuilt" | "queued" | "building" | "ready" | "failed";
 
 /** Token is an API key as lists show it. */
 export interface Token {

@@ -111,7 +111,9 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		f.clean(ctx, s.ID, *data.Unsure, data.RequestID)
 		data.Unsure = nil
 	}
-	generation := s.Generation + 1
+	s = s.Clone()
+	s.BuildID = currentBuild(run.View, s)
+	build, generation := s.BuildID, s.Generation+1
 	choice, err := f.choose(ctx, run.View, s, generation, data.Tried)
 	var none *placement.Error
 	var gone *SnapshotError
@@ -130,6 +132,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		}
 		c := s.Clone()
 		placeOn(c, choice, generation)
+		c.BuildID = build
 		raftstore.Put(tx, record.Sandboxes, c)
 		return flow.Goto(stepStart, data), nil
 	}, nil

@@ -24,7 +24,7 @@ func TemplateOf(s *record.Sandbox) string { return cmp.Or(s.TemplateKey, s.Templ
 // request is what a sandbox asks of placement, as its row says it. It fails with
 // a *SnapshotError or a *placement.Error.
 func request(r raftstore.Reader, s *record.Sandbox, tried []string) (placement.Request, error) {
-	req := placement.Request{Template: TemplateOf(s), Exclude: tried}
+	req := placement.Request{Template: TemplateOf(s), Builds: buildsOf(r, s), Exclude: tried}
 	if s.FromSnapshot != "" {
 		snap, ok := raftstore.Get(r, record.Snapshots, s.FromSnapshot)
 		if !ok || snap.Status == record.ResourceDeleting {
@@ -44,6 +44,34 @@ func request(r raftstore.Reader, s *record.Sandbox, tried []string) (placement.R
 		req.Only = v.AgentID
 	}
 	return req, nil
+}
+
+// buildsOf are the digests by which hosts know the build that a sandbox is started
+// from.
+func buildsOf(r raftstore.Reader, s *record.Sandbox) []string {
+	b, ok := raftstore.Get(r, record.Builds, s.BuildID)
+	if s.FromSnapshot != "" || !ok {
+		return nil
+	}
+	return b.Digests()
+}
+
+// currentBuild is the one that a sandbox's template means now: its own may have
+// been replaced while the sandbox waited for a host.
+func currentBuild(r raftstore.Reader, s *record.Sandbox) string {
+	if s.BuildID == "" || s.FromSnapshot != "" {
+		return s.BuildID
+	}
+	own, ok := raftstore.Get(r, record.Builds, s.BuildID)
+	if !ok {
+		return s.BuildID
+	}
+	for _, t := range raftstore.Find(r, record.Templates, "name", own.WorkspaceID+"/"+own.Template) {
+		if t.BuildID != "" {
+			return t.BuildID
+		}
+	}
+	return s.BuildID
 }
 
 // VolumesOf finds the rows of a sandbox's volumes, in the order of its mounts.
@@ -79,7 +107,7 @@ func (f *Flows) spec(r raftstore.Reader, s *record.Sandbox, data Create) (hostap
 		return hostapi.BoxSpec{}, err
 	}
 	spec := hostapi.BoxSpec{
-		Generation: s.Generation, WorkspaceID: s.WorkspaceID, Template: TemplateOf(s), Boot: data.Boot, Env: env,
+		Generation: s.Generation, WorkspaceID: s.WorkspaceID, Template: TemplateOf(s), Builds: buildsOf(r, s), Boot: data.Boot, Env: env,
 		Persistent: s.Persistent, Exclusive: s.Exclusive, Capture: s.FromSnapshot,
 	}
 	if s.FromSnapshot != "" {

@@ -3,6 +3,7 @@ package template
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -15,22 +16,32 @@ import (
 // followTime bounds one call of a host.
 var followTime = timescale.Limit(10 * time.Second)
 
-// followed is one build that one run of a host's daemon was asked for.
-type followed struct{ agentID, bootID, buildID string }
+const (
+	// followAgain is when a host that was asked and has not done it is asked again.
+	followAgain = time.Minute
+	// stateReady is the status of a template that a host can start.
+	stateReady = "ready"
+)
 
-// Run keeps templates where they belong until ctx ends: every host builds what
-// one has built, and forgets what has no row any more. It looks at the whole
-// state each time; that a host was asked already only spares it the question.
+// followed is one build that one run of a host's daemon was asked for.
+type followed struct{ agentID, bootID, buildID, how string }
+
+// Run keeps templates where they belong until ctx ends: every host has what one
+// has built, and forgets what has no row any more. It looks at the whole state
+// each time; that a host was asked already only spares it the question.
 func (f *Flows) Run(ctx context.Context) {
-	f.told = map[followed]bool{}
+	f.told = map[followed]time.Time{}
 	tick := time.NewTicker(f.cfg.Every)
 	defer tick.Stop()
 	for {
+		f.learn(ctx)
 		f.keep(ctx)
+		f.prune(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-f.look:
 		}
 	}
 }
@@ -63,39 +74,106 @@ func (f *Flows) keep(ctx context.Context) {
 	}
 }
 
-// follow asks a host for the build that a template means.
+// follow asks a host for the build that a template means: to fetch it, or, where
+// that cannot be, to build it as well.
 func (f *Flows) follow(ctx context.Context, view raftstore.Reader, agentID string, hb hostapi.Heartbeat, t *record.Template) {
-	asked := followed{agentID, hb.BootID, t.BuildID}
 	b, ok := raftstore.Get(view, record.Builds, t.BuildID)
-	if !ok || f.told[asked] {
+	if !ok || isAt(hb, t.Key, b) {
 		return
 	}
-	if b.AgentID == agentID && has(hb, hostapi.BuildSpec{From: t.Key}) {
-		return // it is the one that has built it
-	}
-	spec, err := f.open(b)
-	if err != nil {
-		f.cfg.Logger.ErrorContext(ctx, "specification of a template cannot be opened", "build_id", b.ID, "error", err)
-		f.told[asked] = true
+	spec, how, ok := f.wayTo(ctx, view, hb, t, b)
+	asked := followed{agentID, hb.BootID, t.BuildID, how}
+	now := f.cfg.Clock()
+	if !ok || now.Before(f.told[asked]) {
 		return
-	}
-	if !has(hb, spec) {
-		return // what it is made from comes first
 	}
 	ctx, cancel := context.WithTimeout(ctx, followTime)
 	defer cancel()
-	err = f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
+	err := f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
 		_, err := c.PutBuild(ctx, b.ID, spec)
 		return err
 	})
 	var refusal *hostapi.Error
 	switch {
 	case err == nil:
-		f.told[asked] = true
+		f.told[asked] = now.Add(followAgain)
 	case errors.As(err, &refusal) && refusal.Code != hostapi.CodeDraining && refusal.Code != hostapi.CodeBusy && refusal.Code != hostapi.CodeStaleTerm:
-		f.told[asked] = true // it never will
+		f.told[asked] = now.Add(10 * followAgain) // most likely it never will
 		f.cfg.Logger.WarnContext(ctx, "host does not take a template", "template", t.Key, "agent_id", agentID, "error", err)
 	}
+}
+
+// wayTo says how a host comes by a build, if it can now.
+func (f *Flows) wayTo(ctx context.Context, view raftstore.Reader, hb hostapi.Heartbeat, t *record.Template, b *record.Build) (spec hostapi.BuildSpec, how string, ok bool) {
+	awaited := false
+	for _, p := range b.Products {
+		if p.Engine != hb.Versions.Engine || !hb.Store {
+			continue
+		}
+		if p.Stored {
+			return hostapi.BuildSpec{Template: t.Key, WorkspaceID: t.WorkspaceID, Fetch: p.Digest}, "fetch", true
+		}
+		awaited = awaited || f.isStoring(p.Digest)
+	}
+	if awaited || b.WorkspaceID == "" && b.Recipe == "" || b.WorkspaceID != "" && len(b.SpecSealed) == 0 {
+		return spec, "", false // it will be in the store, or nobody knows how it was built
+	}
+	spec, err := f.open(b)
+	if err != nil {
+		f.cfg.Logger.ErrorContext(ctx, "specification of a template cannot be opened", "build_id", b.ID, "error", err)
+		return spec, "", false
+	}
+	return spec, "build", can(view, hb, b, spec) // what it is made from comes first
+}
+
+// isStoring reports whether a host that has a build is there to put it into the
+// snapshot store.
+func (f *Flows) isStoring(digest string) bool {
+	for _, s := range f.cfg.Hosts.Sessions() {
+		if s.Heartbeat.Store && slices.ContainsFunc(s.Heartbeat.Templates, func(t hostapi.TemplateState) bool { return t.BuildID == digest }) {
+			return true
+		}
+	}
+	return false
+}
+
+// isAt reports whether a template means a build's product on a host.
+func isAt(hb hostapi.Heartbeat, key string, b *record.Build) bool {
+	return slices.ContainsFunc(hb.Templates, func(s hostapi.TemplateState) bool {
+		return s.Name == key && s.Status == stateReady &&
+			slices.ContainsFunc(b.Products, func(p record.Product) bool { return p.Digest == s.BuildID })
+	})
+}
+
+// can reports whether a host has all that a build takes.
+func can(view raftstore.Reader, hb hostapi.Heartbeat, b *record.Build, spec hostapi.BuildSpec) bool {
+	if spec.Source != "" && !slices.ContainsFunc(hb.Sources, func(s hostapi.TemplateSource) bool {
+		return s.Name == spec.Template && s.Recipe == spec.Source
+	}) {
+		return false
+	}
+	if spec.FromOCI || spec.From == "" {
+		return true
+	}
+	if t, ok := byKey(view, b.WorkspaceID, spec.From); ok {
+		if parent, ok := raftstore.Get(view, record.Builds, t.BuildID); ok && len(parent.Products) > 0 {
+			return isAt(hb, t.Key, parent)
+		}
+	}
+	return slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool { return t.Name == spec.From && t.Status == stateReady })
+}
+
+// byKey finds the template that a workspace's build is made from.
+func byKey(r raftstore.Reader, workspaceID, key string) (*record.Template, bool) {
+	if !IsKey(key) {
+		return Operators(r, key)
+	}
+	for _, t := range raftstore.Find(r, record.Templates, "workspace", workspaceID) {
+		if t.Key == key {
+			return t, true
+		}
+	}
+	return nil, false
 }
 
 // forget removes from a host a template that has no row. One that is in use

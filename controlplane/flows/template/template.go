@@ -1,6 +1,6 @@
-// Package template builds workspaces' templates as flows, and keeps on every
-// host what they have built: one host builds first, and when it has done so the
-// others follow.
+// Package template builds templates as flows: workspaces', as they ask for it, and
+// those of the hosts' operator when they are first asked for. One host builds,
+// and the others fetch what it has built from the snapshot store.
 package template
 
 import (
@@ -75,21 +75,22 @@ type Config struct {
 	Sealer Sealer
 	Clock  func() time.Time
 	Logger *slog.Logger
-	Every  time.Duration // between two looks at what hosts lack; default 5 s
+	Every  time.Duration // between two looks at what hosts lack; default 1 s
 }
 
 // Flows are the steps, and what keeps templates on hosts.
 type Flows struct {
 	cfg  Config
-	told map[followed]bool // what hosts have been asked for, in this leadership
+	told map[followed]time.Time // what hosts have been asked for, in this leadership
+	look chan struct{}
 }
 
 // New makes the flows.
 func New(cfg Config) *Flows {
 	if cfg.Every == 0 {
-		cfg.Every = 5 * time.Second
+		cfg.Every = time.Second
 	}
-	return &Flows{cfg: cfg}
+	return &Flows{cfg: cfg, look: make(chan struct{}, 1)}
 }
 
 // Kinds are for the engine.
@@ -152,6 +153,9 @@ func (f *Flows) Seal(buildID string, spec hostapi.BuildSpec) ([]byte, error) {
 
 func (f *Flows) open(b *record.Build) (hostapi.BuildSpec, error) {
 	var spec hostapi.BuildSpec
+	if b.WorkspaceID == "" {
+		return hostapi.BuildSpec{Template: b.Key, From: b.From, Source: b.Recipe}, nil
+	}
 	raw, err := f.cfg.Sealer.Open(b.SpecSealed, specContext(b.ID))
 	if err != nil {
 		return spec, fmt.Errorf("open build: %w", err)
@@ -202,7 +206,15 @@ func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	if err != nil {
 		return nil, err
 	}
-	agentID := f.choose(run.View, spec, d.Tried)
+	parent, state := f.parent(run.View, b, spec)
+	switch state {
+	case parentFailed:
+		return fail(d, parent+", which it is made from, could not be built"), nil
+	case parentBuilds:
+		d.Since = f.cfg.Clock()
+		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(*record.Build) {}), nil
+	}
+	agentID := f.choose(run.View, b, spec, d.Tried)
 	if agentID != "" {
 		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.AgentID = agentID }), nil
 	}
@@ -219,13 +231,13 @@ func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 }
 
 // choose returns the host with the most memory free among those that can build.
-func (f *Flows) choose(view raftstore.Reader, spec hostapi.BuildSpec, tried []string) string {
+func (f *Flows) choose(view raftstore.Reader, b *record.Build, spec hostapi.BuildSpec, tried []string) string {
 	best, most := "", -1
 	sessions := f.cfg.Hosts.Sessions()
 	for id, s := range sessions {
 		agent, ok := raftstore.Get(view, record.Agents, id)
 		hb := s.Heartbeat
-		if !ok || agent.Draining || !hb.Ready || hb.Draining || slices.Contains(tried, id) || !has(hb, spec) {
+		if !ok || agent.Draining || !hb.Ready || hb.Draining || slices.Contains(tried, id) || !can(view, hb, b, spec) {
 			continue
 		}
 		free := hb.Capacity.MemoryMB - hb.Capacity.ReservedMB - s.ReservedMB
@@ -234,12 +246,6 @@ func (f *Flows) choose(view raftstore.Reader, spec hostapi.BuildSpec, tried []st
 		}
 	}
 	return best
-}
-
-func has(hb hostapi.Heartbeat, spec hostapi.BuildSpec) bool {
-	return spec.FromOCI || slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool {
-		return t.Name == spec.From && t.Status == "ready"
-	})
 }
 
 // build asks the host for the build and looks at it until it ends.
@@ -282,28 +288,31 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		f.cfg.Logger.WarnContext(ctx, "host does not build the template", "build_id", row.ID, "agent_id", row.AgentID, "error", err)
 		return f.elsewhere(row, d, err.Error()), nil
 	}
+	made := record.Product{Digest: got.BuildID, CreatedAt: f.cfg.Clock()}
 	if got.Status == hostapi.BuildSucceeded {
-		f.awaitInventory(ctx, row.AgentID, spec.Template, got.BuildID)
+		made.Engine = f.awaitInventory(ctx, row.AgentID, spec.Template, got.BuildID)
 	}
-	return f.conclude(row, d, spec, got)
+	return f.conclude(row, d, spec, got, made)
 }
 
 // awaitInventory waits until a host's heartbeat has what it has built: who makes
-// a sandbox of a template that is ready must not hear that nobody knows it.
-func (f *Flows) awaitInventory(ctx context.Context, agentID, name, buildID string) {
+// a sandbox of a template that is ready must not hear that nobody knows it. It
+// returns the host's engine.
+func (f *Flows) awaitInventory(ctx context.Context, agentID, name, buildID string) string {
 	ctx, cancel := context.WithTimeout(ctx, inventoryTime)
 	defer cancel()
 	for {
 		changed := f.cfg.Hosts.Changed()
-		if slices.ContainsFunc(f.cfg.Hosts.Sessions()[agentID].Heartbeat.Templates, func(t hostapi.TemplateState) bool {
-			return t.Name == name && t.BuildID == buildID && t.Status == "ready"
+		hb := f.cfg.Hosts.Sessions()[agentID].Heartbeat
+		if slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool {
+			return t.Name == name && t.BuildID == buildID && t.Status == stateReady
 		}) {
-			return
+			return hb.Versions.Engine
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return
+			return hb.Versions.Engine
 		}
 	}
 }
@@ -332,19 +341,21 @@ func watch(ctx context.Context, c *hosts.Client, row *record.Build, b hostapi.Bu
 }
 
 // conclude makes of a build as its host sees it what follows.
-func (f *Flows) conclude(row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build) (flow.Commit, error) {
+func (f *Flows) conclude(row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build, made record.Product) (flow.Commit, error) {
 	switch {
 	case got.Status == hostapi.BuildSucceeded:
 		// From now on it means what was built, not what a tag may mean later.
 		if spec.FromOCI && got.From != "" {
 			spec.From = got.From
 		}
-		return f.ready(row, d, spec, got)
+		return f.ready(row, d, spec, got, made)
 	case got.Status == hostapi.BuildFailed && got.Interrupted:
 		if d.Attempts++; d.Attempts >= maxAttempts {
 			return fail(d, got.Error), nil
 		}
 		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.Status = record.TemplateQueued }), nil
+	case got.Status == hostapi.BuildFailed && got.Refused:
+		return f.elsewhere(row, d, got.Error), nil
 	case got.Status == hostapi.BuildFailed:
 		return fail(d, got.Error), nil
 	}
@@ -358,7 +369,7 @@ func (f *Flows) elsewhere(row *record.Build, d data, why string) flow.Commit {
 }
 
 // ready makes a build that which its template means.
-func (f *Flows) ready(row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build) (flow.Commit, error) {
+func (f *Flows) ready(row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build, made record.Product) (flow.Commit, error) {
 	sealed := row.SpecSealed
 	if spec.FromOCI {
 		var err error
@@ -374,6 +385,7 @@ func (f *Flows) ready(row *record.Build, d data, spec hostapi.BuildSpec, got hos
 		}
 		b, t = b.Clone(), t.Clone()
 		b.Status, b.FinishedAt, b.SpecSealed, b.Error = record.TemplateReady, tx.Now(), sealed, ""
+		b.Products = append(b.Products, made)
 		t.Status, t.BuildID, t.Error = record.TemplateReady, b.ID, ""
 		t.CPU, t.MemoryMB, t.DiskMB, t.SizeBytes = got.CPU, got.MemoryMB, got.DiskMB, got.SizeBytes
 		raftstore.Put(tx, record.Builds, b)
@@ -390,7 +402,7 @@ func fail(d data, why string) flow.Commit {
 			return flow.Done(), nil
 		}
 		b = b.Clone()
-		b.Status, b.Error, b.FinishedAt = record.TemplateFailed, why, tx.Now()
+		b.Status, b.Error, b.FinishedAt, b.SpecSealed = record.TemplateFailed, why, tx.Now(), nil
 		raftstore.Put(tx, record.Builds, b)
 		if t, known := templateOf(tx, b); known && t.BuildID == "" {
 			t = t.Clone()

@@ -26,6 +26,26 @@ func (h *Host) SetBuild(f func(id string, spec hostapi.BuildSpec) hostapi.Build)
 	h.builds.make = f
 }
 
+// SetSources changes the definitions that the host can build by itself.
+func (h *Host) SetSources(sources ...hostapi.TemplateSource) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sources = sources
+	h.announce()
+}
+
+// StoreTemplates puts the host's templates into its snapshot store.
+func (h *Host) StoreTemplates() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.templates = slices.Clone(h.templates)
+	for i, t := range h.templates {
+		h.objects.store.put(hostapi.Capture{ID: hostapi.StoredBuild(t.BuildID)})
+		h.templates[i].Stored = true
+	}
+	h.announce()
+}
+
 // Builds returns what the host was asked to build, by id.
 func (h *Host) Builds() map[string]hostapi.BuildSpec {
 	h.mu.Lock()
@@ -45,7 +65,7 @@ func (h *Host) build(r *http.Request, c Call) (any, error) {
 	}
 	switch c.Op {
 	case "build":
-		if got, ok := b.made[c.ID]; ok && !got.Interrupted {
+		if got, ok := b.made[c.ID]; ok && !got.Interrupted && !got.Refused {
 			return got, nil
 		}
 		var spec hostapi.BuildSpec
@@ -54,6 +74,9 @@ func (h *Host) build(r *http.Request, c Call) (any, error) {
 		}
 		b.specs[c.ID] = spec
 		b.made[c.ID] = hostapi.Build{ID: c.ID, Template: spec.Template, Status: hostapi.BuildBuilding, CreatedAt: time.Now()}
+		if spec.Fetch != "" { // nobody looks how it goes
+			b.made[c.ID] = h.goOn(b.made[c.ID], spec)
+		}
 		return b.made[c.ID], nil
 	case "getbuild":
 		got, ok := b.made[c.ID]
@@ -77,7 +100,9 @@ func (h *Host) build(r *http.Request, c Call) (any, error) {
 // goOn lets a build go on.
 func (h *Host) goOn(b hostapi.Build, spec hostapi.BuildSpec) hostapi.Build {
 	created := b.CreatedAt
-	if h.builds.make != nil {
+	if spec.Fetch != "" {
+		b.Status, b.BuildID, b.CPU, b.MemoryMB, b.DiskMB, b.SizeBytes = hostapi.BuildSucceeded, spec.Fetch, 2, 768, 4096, 1<<20
+	} else if h.builds.make != nil {
 		b = h.builds.make(b.ID, spec)
 	} else {
 		b.Status, b.BuildID, b.CPU, b.MemoryMB, b.DiskMB, b.SizeBytes = hostapi.BuildSucceeded, "built-"+b.ID, 2, 768, 4096, 1<<20
@@ -89,7 +114,7 @@ func (h *Host) goOn(b hostapi.Build, spec hostapi.BuildSpec) hostapi.Build {
 	if b.Status == hostapi.BuildSucceeded {
 		h.templates = slices.DeleteFunc(slices.Clone(h.templates), func(t hostapi.TemplateState) bool { return t.Name == spec.Template })
 		h.templates = append(h.templates, hostapi.TemplateState{
-			Name: spec.Template, BuildID: b.BuildID, Status: "ready", CPU: b.CPU, MemoryMB: b.MemoryMB, DiskMB: b.DiskMB,
+			Name: spec.Template, BuildID: b.BuildID, Build: b.ID, Status: "ready", CPU: b.CPU, MemoryMB: b.MemoryMB, DiskMB: b.DiskMB,
 		})
 		h.announce()
 	}

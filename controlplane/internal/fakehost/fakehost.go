@@ -47,6 +47,7 @@ type Host struct {
 	mu        sync.Mutex
 	capacity  hostapi.Capacity
 	templates []hostapi.TemplateState
+	sources   []hostapi.TemplateSource
 	ready     bool
 	silent    bool // sends no heartbeats
 	boxes     map[string]hostapi.Box
@@ -175,7 +176,7 @@ func (h *Host) heartbeat() hostapi.Heartbeat {
 	h.sequence++
 	hb := hostapi.Heartbeat{
 		AgentID: h.ID, Address: h.server.Listener.Addr().String(), BootID: h.bootID, Sequence: h.sequence, Ready: h.ready,
-		Capacity: h.capacity, Templates: slices.Clone(h.templates),
+		Capacity: h.capacity, Templates: slices.Clone(h.templates), Sources: slices.Clone(h.sources),
 		Versions: hostapi.Versions{Hostd: "fake", Engine: "none", Kernel: "none"},
 	}
 	hb.Capacity.ReservedMB, hb.Capacity.SlotsUsed = h.reservedMB(), len(h.boxes)
@@ -327,7 +328,9 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 
 func (h *Host) put(id string, spec hostapi.BoxSpec) (any, error) {
 	b, there := h.boxes[id]
-	i := slices.IndexFunc(h.templates, func(t hostapi.TemplateState) bool { return t.Name == spec.Template && t.Status == "ready" })
+	i := slices.IndexFunc(h.templates, func(t hostapi.TemplateState) bool {
+		return t.Status == "ready" && (len(spec.Builds) == 0 && t.Name == spec.Template || slices.Contains(spec.Builds, t.BuildID))
+	})
 	switch {
 	case spec.Generation <= h.buried[id], there && spec.Generation < b.Generation:
 		return nil, &hostapi.Error{Code: hostapi.CodeStaleGeneration, Message: "older than what is or was here"}

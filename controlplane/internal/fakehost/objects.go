@@ -21,6 +21,13 @@ type Store struct {
 // NewStore makes an empty store.
 func NewStore() *Store { return &Store{captures: map[string]hostapi.Capture{}} }
 
+// Put fills the store with captures of these ids.
+func (s *Store) Put(ids ...string) {
+	for _, id := range ids {
+		s.put(hostapi.Capture{ID: id})
+	}
+}
+
 // Captures lists what is in the store, by id.
 func (s *Store) Captures() []string {
 	s.mu.Lock()

@@ -155,6 +155,15 @@ func (p *Plane) Join(h *fakehost.Host) {
 		_, heard := p.LeaderNode().Hosts.Sessions()[h.ID]
 		return ok && heard && a.State == record.AgentUp
 	})
+	testcluster.Await(p.t, 5*time.Second, "the templates of host "+h.ID, func() bool {
+		view := p.Leader().Store.View()
+		for _, t := range h.Heartbeat().Templates {
+			if _, ok := template.Operators(view, t.Name); !ok && !template.IsKey(t.Name) && t.Status == "ready" {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // send gives a heartbeat to whichever replica takes it.

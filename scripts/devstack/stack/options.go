@@ -55,7 +55,7 @@ type Options struct {
 
 	// Templates are those that Prepare builds, each behind the one that it is
 	// made from; default the base template alone. AllTemplates has the first
-	// host build the others of templates/ while the stack runs, for which a
+	// host build the others of templates/ when they are asked for, for which a
 	// test's measurements have no processor to spare.
 	Templates    []string
 	AllTemplates bool

@@ -21,7 +21,7 @@ PreviewMode = Literal["public", "token"]
 """PreviewMode says who may see a sandbox's ports by their preview URLs."""
 SandboxStatus = Literal["starting", "running", "paused", "hibernated", "failed", "deleting"]
 """SandboxStatus is where a sandbox stands."""
-TemplateStatus = Literal["queued", "building", "ready", "failed"]
+TemplateStatus = Literal["unbuilt", "queued", "building", "ready", "failed"]
 """TemplateStatus is where a template or a build of it stands."""
 
 

@@ -1,0 +1,122 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// awaitTemplate waits until an operator's template that a sandbox is to be made
+// from is built, and begins its build if it has none yet. What it finds out about
+// templates that there are not, others say better.
+func (s *Sandboxes) awaitTemplate(ctx context.Context, c Caller, name string) error {
+	if err := s.awaitKnown(ctx, c, name); err != nil {
+		return err
+	}
+	for asked := false; ; asked = true {
+		view := s.cfg.Store.View()
+		if _, ok := ownTemplate(view, c.WorkspaceID, name); ok {
+			return nil
+		}
+		t, ok := template.Operators(view, name)
+		switch {
+		case !ok, t.BuildID != "":
+			return nil
+		case asked && t.Status == record.TemplateFailed:
+			return unbuildable(name, t.Error)
+		}
+		if err := s.build(ctx, c, name); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitKnown waits, while hosts that were heard a moment ago tell of an
+// operator's template, until there is a record of it.
+func (s *Sandboxes) awaitKnown(ctx context.Context, c Caller, name string) error {
+	for {
+		view := s.cfg.Store.View()
+		if _, ok := usable(view, c.WorkspaceID, name); ok || template.IsKey(name) {
+			return nil
+		}
+		if !s.cfg.Templates.Known(name) && !s.cfg.Hosts.Warming(view) {
+			return nil
+		}
+		if err := s.awaitTemplates(ctx, view); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitTemplates waits for a change of the templates, or for a host to be heard.
+func (s *Sandboxes) awaitTemplates(ctx context.Context, view *raftstore.Snapshot) error {
+	again := time.NewTimer(templatesAgain)
+	defer again.Stop()
+	select {
+	case <-view.Changed(record.Templates.Name):
+	case <-s.cfg.Hosts.Changed():
+	case <-again.C: // no longer leading, or no longer warming
+		if !s.cfg.Store.IsLeader() {
+			return storeError(raftstore.ErrLeadershipLost)
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+const templatesAgain = 250 * time.Millisecond
+
+// build joins the build of an operator's template, or begins it, and waits for
+// its end.
+func (s *Sandboxes) build(ctx context.Context, c Caller, name string) error {
+	flowID := ""
+	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) (err error) {
+		if err := mayCreate(tx, c); err != nil {
+			return err
+		}
+		flowID, err = s.cfg.Templates.Ask(tx, name, c.RequestID)
+		return err
+	})
+	switch {
+	case errors.Is(err, template.ErrNoSource):
+		return &Error{Code: EBadGateway, Message: "no available compute node", Detail: "no host that can build the template is there", RetryAfter: time.Second, Err: err}
+	case err != nil:
+		return createError(err)
+	case flowID == "":
+		return nil
+	}
+	err = s.cfg.Engine.Wait(ctx, flowID)
+	switch {
+	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
+		return nil // what became of it the row says
+	case ctx.Err() != nil, errors.Is(err, raftstore.ErrLeadershipLost):
+		return storeError(err)
+	}
+	return unbuildable(name, err.Error())
+}
+
+func unbuildable(name, why string) *Error {
+	return &Error{Code: EUnprocessable, Message: "template could not be built", Detail: name + ": " + why}
+}
+
+// askFor begins the build of an operator's template that a new one is made from,
+// if it has none.
+func (s *Templates) askFor(tx *raftstore.Tx, c Caller, from string) error {
+	t, ok := template.Operators(tx, from)
+	if !ok || t.BuildID != "" {
+		return nil
+	}
+	if _, err := s.flows.Ask(tx, from, c.RequestID); err != nil {
+		if errors.Is(err, template.ErrNoSource) {
+			return invalid("template is not ready", "no host that can build %s is there", from)
+		}
+		return err
+	}
+	return nil
+}
