@@ -7,15 +7,19 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// drawing draws random numbers without pause, in two processes for two CPUs. Each
-// value is written with the life that the guest was in when it was drawn, by the
-// file that an identity changes last.
+// drawing draws random numbers without pause, in two processes for two CPUs, until
+// each has some of another life than its first. Each value is written with the life
+// that the guest was in when it was drawn, by the file that an identity changes last.
 const drawing = `cat > /root/draw.py <<'X'
 import os, sys
 out = open('/dev/shm/draws.' + sys.argv[1], 'w', buffering=1)
-while True:
+first, later = None, 0
+while later < 50:
     with open('/run/berth/generation') as f: life = f.read().strip()
+    first = first or life
+    later += life != first
     out.write(life + ' ' + os.getrandom(16).hex() + '\n')
+open('/dev/shm/drawn.' + sys.argv[1], 'w').close()
 X
 for i in 1 2; do setsid python3 /root/draw.py $i </dev/null >/dev/null 2>&1 & done
 while ! [ -s /dev/shm/draws.1 -a -s /dev/shm/draws.2 ]; do sleep 0.05; done; cat /run/berth/generation`
@@ -24,7 +28,7 @@ while ! [ -s /dev/shm/draws.1 -a -s /dev/shm/draws.2 ]; do sleep 0.05; done; cat
 // was saved, and those after it.
 func (h *host) draws(id, process, life string) (before, after []string) {
 	h.t.Helper()
-	for line := range strings.Lines(h.sh(id, "head -n -1 /dev/shm/draws."+process)) {
+	for line := range strings.Lines(h.sh(id, "while ! [ -e /dev/shm/drawn."+process+" ]; do sleep 0.1; done; cat /dev/shm/draws."+process)) {
 		if of, value, _ := strings.Cut(strings.TrimSpace(line), " "); of == life {
 			before = append(before, value)
 		} else {

@@ -264,7 +264,7 @@ func (h *host) put(id string) hostapi.Box {
 
 func (h *host) sh(id, script string) string {
 	h.t.Helper()
-	res, err := h.client.Exec(h.t.Context(), call, id, hostapi.ExecRequest{Argv: []string{"sh", "-c", script}, Timeout: 30 * time.Second})
+	res, err := h.client.Exec(h.t.Context(), call, id, hostapi.ExecRequest{Argv: []string{"sh", "-c", script}, Timeout: 2 * time.Minute})
 	if err != nil {
 		h.t.Fatalf("%s: %v", script, err)
 	}

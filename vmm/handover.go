@@ -152,6 +152,9 @@ func (h *handover) config(e *ConfigEdit) error {
 
 // snapshot hands over the files of a snapshot.
 func (h *handover) snapshot(dir string) error {
+	if strings.HasPrefix(dir, h.p.dir+"/") {
+		return fmt.Errorf("%s is the VMM's own, which may have changed it", dir)
+	}
 	edit, err := OpenConfig(filepath.Join(dir, FileConfig))
 	if err != nil {
 		return err

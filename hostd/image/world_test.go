@@ -246,15 +246,17 @@ func (w *world) restore(t *testing.T, tpl Template, generation uint64) *box {
 	dir, err := os.MkdirTemp(w.dir, "b")
 	must(t, err)
 	must(t, os.Chmod(dir, 0o755))
-	overlay, state := filepath.Join(dir, "overlay"), filepath.Join(dir, "restore")
+	// What a VMM is given is not in the directory that it owns.
+	overlay, state, run := filepath.Join(dir, "overlay"), filepath.Join(dir, "restore"), filepath.Join(dir, "run")
 	must(t, CloneOverlay(tpl.OverlaySeed, overlay))
 	must(t, os.Chown(overlay, lease.UID, lease.GID))
 	must(t, os.Mkdir(state, 0o755))
-	must(t, tpl.WriteRestore(state, VM{Overlay: overlay, Serial: vmm.SerialPath(dir)}))
-	p, err := vmm.Start(t.Context(), vmm.Launch{Engine: w.engine, Dir: dir, NetNS: lease.NetNS, UID: lease.UID, GID: lease.GID, Isolated: true})
+	must(t, os.Mkdir(run, 0o755))
+	must(t, tpl.WriteRestore(state, VM{Overlay: overlay, Serial: vmm.SerialPath(run)}))
+	p, err := vmm.Start(t.Context(), vmm.Launch{Engine: w.engine, Dir: run, NetNS: lease.NetNS, UID: lease.UID, GID: lease.GID, Isolated: true})
 	must(t, err)
 	t.Cleanup(func() {
-		if serial, err := os.ReadFile(vmm.SerialPath(dir)); err == nil && w.t.Failed() {
+		if serial, err := os.ReadFile(vmm.SerialPath(run)); err == nil && w.t.Failed() {
 			t.Logf("the guest's console ends:\n%s", serial[max(0, len(serial)-8<<10):])
 		}
 		must(t, p.Kill(context.Background()))
