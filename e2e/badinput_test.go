@@ -147,7 +147,6 @@ func TestBadLifecycleForkAndPortRequests(t *testing.T) {
 		{"POST", path + "/preview-tokens", `{"port":70000}`, 400, "invalid port"},
 		{"POST", path + "/snapshots", `{"name":"` + strings.Repeat("n", 64) + `"}`, 400, "invalid name"},
 		{"GET", "/v1/snapshots/snap-aaaaaaaaaaaaaaaaaaaa", ``, 404, "not found"},
-		{"GET", path + "/events?tail=10001", ``, 400, "invalid tail"},
 		{"GET", path + "/events?tail=-1", ``, 400, "invalid tail"},
 		{"GET", path + "/events?since=yesterday", ``, 400, "invalid since"},
 		{"GET", path + "/events?follow=maybe", ``, 400, "invalid follow"},
@@ -166,7 +165,7 @@ func TestBadLifecycleForkAndPortRequests(t *testing.T) {
 		{"POST", "/v1/templates/build", `{"name":"mine","from":"base","memory_mb":0}`, 400, "invalid memory_mb"},
 		{"POST", "/v1/templates/build", `{"name":"mine","from":"base","disk_mb":0}`, 400, "invalid disk_mb"},
 		{"POST", "/v1/templates/build", `{"name":"Not A Name","from":"base"}`, 400, "invalid name"},
-		{"DELETE", "/v1/templates/base", ``, 403, "template is not yours"},
+		{"DELETE", "/v1/templates/base", ``, 409, "template in use"},
 		{"GET", "/v1/builds/bld-aaaaaaaaaaaaaaaaaaaa", ``, 404, "not found"},
 	} {
 		got := request{method: tc.method, path: tc.path, token: c.token, body: tc.body, replica: i % len(theStack.URLs)}.send(t)
