@@ -301,9 +301,13 @@ func TestPreviewsWakeAndWait(t *testing.T) {
 	base := "http://" + previewHost(8080, s.ID)
 	// The port opens three seconds from now.
 	c.serves(t, s.ID, 8080, "3")
-	if got := visit(t, browser(t, 0), "GET", base+"/late", nil, nil); got.status != 200 || !strings.HasPrefix(got.body, "/late\n") {
-		t.Errorf("a port that opens late: %d %s", got.status, got.body)
-	}
+	// On a busy machine its program takes longer to start than a request is held.
+	eventually(t, time.Minute, "a port that opens late answers", func(context.Context) error {
+		if got := visit(t, browser(t, 0), "GET", base+"/late", nil, nil); got.status != 200 || !strings.HasPrefix(got.body, "/late\n") {
+			return fmt.Errorf("%d %s", got.status, got.body)
+		}
+		return nil
+	})
 	moved(t, api.SandboxHibernated)(c.HibernateSandbox(t.Context(), s.ID))
 	// Each answers in one go, also one whose copy of the records is behind: what
 	// sleeps, or stopped under the request, is asked of the leader.
