@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -27,7 +28,7 @@ const (
 	lastWait  = 4 * time.Second
 )
 
-// connectionTries is how often an identity goes by a connection that is reset.
+// connectionTries is how often an identity goes by a connection that is cut.
 const connectionTries = 8
 
 // What a message takes to its guest is what the guest's clock is late by
@@ -101,13 +102,18 @@ func (i *IdentityCall) wait(ctx context.Context) (done guestapi.IdentityConfirma
 			i.id.UnixNanos = sent.UnixNano()
 			return json.Marshal(&i.id)
 		}, &done)
-		// A guest that gets to the datagrams after all cuts, with ResetTCP, every
-		// connection there is: this one too. So it does when it gets to what came
-		// by a connection that was cut.
-		if tries == connectionTries || !i.id.ResetTCP || !errors.Is(err, syscall.ECONNRESET) {
+		if tries == connectionTries || !wasCut(err) {
 			return done, 0, err
 		}
 	}
+}
+
+// wasCut tells whether the guest ended the connection before it answered. One
+// that gets to the datagrams after all cuts, with ResetTCP, every connection
+// there is: this one too. One that had no processor for long finds that the
+// request took too long to come.
+func wasCut(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 func (i *IdentityCall) open(ctx context.Context) error {
