@@ -320,9 +320,9 @@ func (s *Server) assemble() error {
 		Store: s.store, Hosts: s.hosts, Flows: flows, Templates: s.templates, Engine: s.engine, PreviewURL: s.cfg.previewURL(), PreviewTokens: s.previewTokens(),
 		Clock: time.Now, Logger: s.log, Observe: s.metrics.observeCreate, DeleteWait: s.cfg.HostLease + 10*time.Second,
 	})
-	identity := service.NewIdentity(s.store)
+	identity := service.NewIdentity(s.store, s.sealer, time.Now)
 	cluster := service.NewCluster(service.ClusterConfig{
-		Store: s.store, Hosts: s.hosts, CAFingerprint: s.me.ca.Fingerprint(), Clock: time.Now, Kept: s.cfg.KeptGrace, AskPeer: s.askPeer,
+		Store: s.store, Hosts: s.hosts, CAFingerprint: s.me.ca.Fingerprint(), Clock: time.Now, Kept: s.cfg.KeptGrace, Events: s.events, AskPeer: s.askPeer,
 	})
 	auth, err := authn.New(authn.Config{
 		Store: s.store, Users: identity, AdminToken: s.cfg.AdminToken, JWT: s.cfg.jwt(), Clock: time.Now, Logger: s.log,

@@ -297,10 +297,10 @@ func (p *planeIdentity) SetCurrentOrg(context.Context, service.Caller, string) (
 	return service.Profile{UserID: "u"}, nil
 }
 
-func (p *planeIdentity) CreateToken(_ context.Context, _ service.Caller, name string) (service.Token, error) {
+func (p *planeIdentity) CreateToken(_ context.Context, _ service.Caller, in service.CreateToken) (service.Token, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := service.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: name, CreatedAt: time.Now().Add(-3 * time.Hour)}
+	t := service.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, CreatedAt: time.Now().Add(-3 * time.Hour)}
 	p.tokens = append(p.tokens, t)
 	t.Key = "brt_" + t.Prefix + "_secret"
 	return t, nil
@@ -395,6 +395,13 @@ func (p *planeCluster) Agents(context.Context) ([]service.Agent, error) {
 		},
 		{ID: "host-b", State: "lost"},
 	}, nil
+}
+
+func (p *planeCluster) AgentEvents(_ context.Context, id string, _ service.EventQuery) ([]service.Event, error) {
+	if id != "host-a" {
+		return nil, service.NotFound()
+	}
+	return []service.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn", Message: "what belongs to no sandbox is removed"}}, nil
 }
 
 func (p *planeCluster) DrainAgent(_ context.Context, id string) (service.Agent, error) {

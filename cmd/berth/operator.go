@@ -190,7 +190,7 @@ func (a *app) agents() *cobra.Command {
 			`  berth agents drain host-a`, (*api.Client).DrainAgent),
 		a.changeAgents("undrain ID…", "Place sandboxes on hosts again",
 			`  berth agents undrain host-a`, (*api.Client).UndrainAgent),
-		a.agentsRemove())
+		a.agentsEvents(), a.agentsRemove())
 	g.Aliases = []string{"agent"}
 	return g
 }
@@ -229,6 +229,32 @@ func (a *app) agentsList() *cobra.Command {
 				})
 			}
 			return a.table(rows)
+		},
+	}
+}
+
+func (a *app) agentsEvents() *cobra.Command {
+	return &cobra.Command{
+		Use:     "events ID",
+		Short:   "Show what a host found that belongs to no sandbox",
+		Example: `  berth agents events host-a`,
+		Args:    wants(1, 1, "ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(envAdmin)
+			if err != nil {
+				return err
+			}
+			list, err := c.AgentEvents(cmd.Context(), args[0], api.EventQuery{})
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(list)
+			}
+			for _, e := range list {
+				a.showEvent(e)
+			}
+			return nil
 		},
 	}
 }

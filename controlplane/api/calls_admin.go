@@ -67,6 +67,16 @@ func (c *Client) ListAgents(ctx context.Context, p Page) ([]Agent, string, error
 	return page[Agent](ctx, c, p, Version, "admin", "agents")
 }
 
+// AgentEvents reads what a host found that belongs to no sandbox, newest last
+// (operators only).
+func (c *Client) AgentEvents(ctx context.Context, id string, q EventQuery) ([]Event, error) {
+	out, err := into[[]Event](ctx, c, q.call(Version, "admin", "agents", id, "events"))
+	if err != nil {
+		return nil, err
+	}
+	return *out, nil
+}
+
 // DrainAgent stops new sandboxes from being placed on a host (operators only).
 func (c *Client) DrainAgent(ctx context.Context, id string) (*Agent, error) {
 	return c.agentCall(ctx, id, "drain")

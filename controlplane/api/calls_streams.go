@@ -149,8 +149,8 @@ type EventQuery struct {
 	Since time.Time // only what came after it
 }
 
-func (q EventQuery) call(id string) call {
-	cl := get(Version, "sandboxes", id, "events")
+func (q EventQuery) call(segments ...string) call {
+	cl := get(segments...)
 	cl.query = url.Values{}
 	if q.Tail != nil {
 		cl.query.Set("tail", strconv.Itoa(*q.Tail))
@@ -163,7 +163,7 @@ func (q EventQuery) call(id string) call {
 
 // Events reads a sandbox's events, oldest first.
 func (c *Client) Events(ctx context.Context, id string, q EventQuery) ([]Event, error) {
-	out, err := into[[]Event](ctx, c, q.call(id))
+	out, err := into[[]Event](ctx, c, q.call(Version, "sandboxes", id, "events"))
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func passing(err error, begun bool) bool {
 }
 
 func (c *Client) followEvents(ctx context.Context, id string, q *EventQuery, yield func(Event) bool, begun *bool) error {
-	cl := q.call(id)
+	cl := q.call(Version, "sandboxes", id, "events")
 	cl.query.Set("follow", "1")
 	s, err := c.listen(ctx, cl)
 	if err != nil {

@@ -250,7 +250,8 @@ func TestRequestsAreAsWritten(t *testing.T) {
 		got = append(got, strings.Join([]string{
 			req.Method, req.RequestURI, req.Header.Get("Authorization"), req.Header.Get(HeaderIdempotencyKey), string(body),
 		}, "|"))
-		if strings.HasSuffix(req.URL.Path, "tokens") && req.Method == http.MethodGet || strings.HasSuffix(req.URL.Path, "agents") {
+		if strings.HasSuffix(req.URL.Path, "tokens") && req.Method == http.MethodGet || strings.HasSuffix(req.URL.Path, "agents") ||
+			strings.HasSuffix(req.URL.Path, "events") {
 			answer(200, `[]`)(w, req)
 			return
 		}
@@ -285,6 +286,10 @@ func TestRequestsAreAsWritten(t *testing.T) {
 		func() error { return c.TransferLeadership(ctx, "") },
 		func() error { return c.Restore(ctx, []byte("store")) },
 		func() error { _, _, err := c.ListAgents(ctx, Page{}); return err },
+		func() error {
+			_, err := c.AgentEvents(ctx, "h", EventQuery{Since: time.Unix(1_800_000_000, 0)})
+			return err
+		},
 		func() error { _, err := c.DrainAgent(ctx, "h"); return err },
 		func() error { _, err := c.UndrainAgent(ctx, "h"); return err },
 		func() error { return c.RemoveAgent(ctx, "h") },
@@ -314,6 +319,7 @@ func TestRequestsAreAsWritten(t *testing.T) {
 		"POST|/v1/admin/raft/transfer-leadership" + bearer + "|{}",
 		"POST|/v1/admin/raft/restore" + bearer + "|store",
 		"GET|/v1/admin/agents" + bearer + "|",
+		"GET|/v1/admin/agents/h/events?since=2027-01-15T08%3A00%3A00.000Z" + bearer + "|",
 		"POST|/v1/admin/agents/h/drain" + bearer + "|{}",
 		"POST|/v1/admin/agents/h/undrain" + bearer + "|{}",
 		"DELETE|/v1/admin/agents/h" + bearer + "|",

@@ -12,11 +12,13 @@ package eventstore
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -171,6 +173,35 @@ func (s *Store) Cursor(ctx context.Context, agentID string) (uint64, error) {
 		return 0, fmt.Errorf("read the cursor of host %s: %w", agentID, err)
 	}
 	return uint64(seq), nil
+}
+
+// Unowned returns the last limit events of a host after since that belong to no
+// workspace's sandbox, oldest first.
+func (s *Store) Unowned(ctx context.Context, agentID string, since time.Time, limit int) ([]hostapi.Event, error) {
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := s.db.QueryContext(ctx, s.d.args(`
+		SELECT seq, ts_ms, sandbox_id, type, code, message, metadata FROM events
+		WHERE workspace_id = '' AND agent_id = $1 AND ts_ms > $2 ORDER BY seq DESC LIMIT $3`),
+		agentID, since.UnixMilli(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the events of host %s: %w", agentID, err)
+	}
+	defer rows.Close()
+	var out []hostapi.Event
+	for rows.Next() {
+		e := hostapi.Event{AgentID: agentID}
+		var at int64
+		var metadata string
+		if err := rows.Scan(&e.Seq, &at, &e.SandboxID, &e.Type, &e.Code, &e.Message, &metadata); err != nil {
+			return nil, fmt.Errorf("read the events of host %s: %w", agentID, err)
+		}
+		e.Time, e.Metadata = time.UnixMilli(at).UTC(), json.RawMessage(metadata)
+		out = append(out, e)
+	}
+	slices.Reverse(out)
+	return out, rows.Err()
 }
 
 // Append takes a batch in, what is here already left out, and returns the new

@@ -268,3 +268,43 @@ func TestIntake(t *testing.T) {
 		t.Errorf("GET: status %d", w.Code)
 	}
 }
+
+func TestWhatBelongsToNoSandbox(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, open func() *Store) {
+		s := open()
+		var events []hostapi.Event
+		for i := range 5 {
+			e := event(uint64(i+1), noon.Add(time.Duration(i)*time.Second), fmt.Sprint("s", i), hostapi.EventUnmanaged, `{"vm_was_running":true}`)
+			if i != 1 {
+				e.WorkspaceID = ""
+			}
+			events = append(events, e)
+		}
+		appendAll(t, s, "h1", events...)
+		appendAll(t, s, "h2", hostapi.Event{Seq: 1, Time: noon, SandboxID: "other", Type: hostapi.EventUnmanaged})
+		for name, c := range map[string]struct {
+			since time.Time
+			limit int
+			want  string
+		}{
+			"all":   {limit: 10, want: "s0 s2 s3 s4"},
+			"last":  {limit: 2, want: "s3 s4"},
+			"since": {limit: 10, since: noon.Add(2 * time.Second), want: "s3 s4"},
+		} {
+			found, err := s.Unowned(t.Context(), "h1", c.since, c.limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, e := range found {
+				got = append(got, e.SandboxID)
+				if e.Type != hostapi.EventUnmanaged || e.AgentID != "h1" || string(e.Metadata) != `{"vm_was_running":true}` || e.Code != hostapi.EventWarn {
+					t.Errorf("%+v", e)
+				}
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("%s: %q, want %q", name, got, c.want)
+			}
+		}
+	})
+}

@@ -119,6 +119,26 @@ func (a *API) listAgents(c *gin.Context) error {
 	return ok(c, each(page, renderAgent))
 }
 
+func (a *API) showAgentEvents(c *gin.Context) error {
+	id, err := pathID(c, "id")
+	if err != nil {
+		return err
+	}
+	q, err := queryOf(c, "tail", "since")
+	if err != nil {
+		return err
+	}
+	in, err := eventQuery(c, q)
+	if err != nil {
+		return err
+	}
+	found, err := a.cfg.Cluster.AgentEvents(c.Request.Context(), id, in)
+	if err != nil {
+		return err
+	}
+	return ok(c, each(found, renderEvent))
+}
+
 func (a *API) drainAgent(c *gin.Context) error {
 	return changeAgent(c, a.cfg.Cluster.DrainAgent)
 }

@@ -35,7 +35,7 @@ type Sandboxes interface {
 type Identity interface {
 	Me(ctx context.Context, c service.Caller) (service.Profile, error)
 	SetCurrentOrg(ctx context.Context, c service.Caller, workspaceID string) (service.Profile, error)
-	CreateToken(ctx context.Context, c service.Caller, name string) (service.Token, error)
+	CreateToken(ctx context.Context, c service.Caller, in service.CreateToken) (service.Token, error)
 	ListTokens(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Token, next string, err error)
 	RevokeToken(ctx context.Context, c service.Caller, prefix string) error
 }
@@ -51,6 +51,7 @@ type Cluster interface {
 	AcceptRestore(ctx context.Context) error
 	Agents(ctx context.Context) ([]service.Agent, error)
 	DrainAgent(ctx context.Context, id string) (service.Agent, error)
+	AgentEvents(ctx context.Context, id string, q service.EventQuery) ([]service.Event, error)
 	UndrainAgent(ctx context.Context, id string) (service.Agent, error)
 	RemoveAgent(ctx context.Context, id string) error
 	CreateJoinToken(ctx context.Context, ttl time.Duration) (service.JoinToken, error)

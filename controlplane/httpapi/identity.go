@@ -4,6 +4,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 func (a *API) getMe(c *gin.Context) error {
@@ -30,11 +31,11 @@ func (a *API) setCurrentOrg(c *gin.Context) error {
 }
 
 func (a *API) createToken(c *gin.Context) error {
-	in, _, err := bind[api.CreateToken](c, maxJSONBody)
+	in, key, err := bindCreate[api.CreateToken](c)
 	if err != nil {
 		return err
 	}
-	token, err := a.cfg.Identity.CreateToken(c.Request.Context(), callerOf(c), in.Name)
+	token, err := a.cfg.Identity.CreateToken(c.Request.Context(), callerOf(c), service.CreateToken{Name: in.Name, Idempotency: key})
 	if err != nil {
 		return err
 	}

@@ -96,8 +96,8 @@ func (f *fakeIdentity) SetCurrentOrg(_ context.Context, c service.Caller, id str
 	return f.setOrg(c, id)
 }
 
-func (f *fakeIdentity) CreateToken(_ context.Context, c service.Caller, name string) (service.Token, error) {
-	return f.create(c, name)
+func (f *fakeIdentity) CreateToken(_ context.Context, c service.Caller, in service.CreateToken) (service.Token, error) {
+	return f.create(c, in.Name)
 }
 
 func (f *fakeIdentity) ListTokens(_ context.Context, c service.Caller, o service.ListOptions) ([]service.Token, string, error) {
@@ -130,6 +130,13 @@ func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error           { r
 func (f *fakeCluster) AcceptRestore(context.Context) error                   { return nil }
 func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error          { return f.restore(r) }
 func (f *fakeCluster) Agents(context.Context) ([]service.Agent, error)       { return f.agents, nil }
+func (f *fakeCluster) AgentEvents(_ context.Context, id string, _ service.EventQuery) ([]service.Event, error) {
+	if id != "h1" {
+		return nil, service.NotFound()
+	}
+	return []service.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn"}}, nil
+}
+
 func (f *fakeCluster) DrainAgent(_ context.Context, id string) (service.Agent, error) {
 	return f.changeAgent("drain", id)
 }

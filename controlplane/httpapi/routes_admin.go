@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"math"
+
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
@@ -45,6 +47,17 @@ func adminRoutes() []route {
 		{get, "/v1/admin/agents", operator, (*API).listAgents, operation{
 			id: "listAgents", tag: "Administration", summary: "List the hosts, their capacity and health", list: true,
 			status: 200, answer: []api.Agent{exampleAgent},
+		}},
+		{get, "/v1/admin/agents/:id/events", operator, (*API).showAgentEvents, operation{
+			id: "listAgentEvents", tag: "Administration", summary: "List what a host found that belongs to no sandbox, newest last",
+			detail: "`recover.unmanaged`: a VM that no record names, which was killed. From the event store.",
+			query: []parameter{
+				{name: "tail", description: "The last so many, 512 at most; 100 unless either is given.", schema: anInteger(0, math.MaxInt32)},
+				{name: "since", description: "Only those after it: an event's ts.", schema: map[string]any{"type": "string", "format": "date-time"}},
+			},
+			status: 200, answer: []api.Event{exampleUnmanaged},
+			failures: append(refusals(service.EInvalid, "invalid tail", "invalid since"),
+				service.Error{Code: service.EUnavailable, Message: "event store unavailable"}),
 		}},
 		{post, "/v1/admin/agents/:id/drain", operator, (*API).drainAgent, operation{
 			id: "drainAgent", tag: "Administration", summary: "Place no new sandbox on a host",

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -138,22 +139,9 @@ func (a *API) showEvents(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	var in service.EventQuery
-	if in.Tail, err = integerOf(q, "tail", 0, math.MaxInt32); err != nil {
+	in, err := eventQuery(c, q)
+	if err != nil {
 		return err
-	}
-	if in.Tail != nil {
-		*in.Tail = min(*in.Tail, service.MaxEventTail) // no more is kept
-	}
-	since, given := q.Get("since"), q.Has("since")
-	// A browser that connects again says itself how far it has come.
-	if last := c.GetHeader("Last-Event-ID"); last != "" {
-		since, given = last, true
-	}
-	if given {
-		if in.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
-			return invalid("invalid since", "want an RFC 3339 time, as an event's ts")
-		}
 	}
 	following, err := booleanOf(q, "follow")
 	if err != nil {
@@ -174,6 +162,27 @@ func (a *API) showEvents(c *gin.Context) error {
 		out := renderEvent(ev)
 		return e.send("ev", out.TS.String(), out)
 	})
+}
+
+// eventQuery reads tail and since.
+func eventQuery(c *gin.Context, q url.Values) (in service.EventQuery, err error) {
+	if in.Tail, err = integerOf(q, "tail", 0, math.MaxInt32); err != nil {
+		return in, err
+	}
+	if in.Tail != nil {
+		*in.Tail = min(*in.Tail, service.MaxEventTail) // no more is kept
+	}
+	since, given := q.Get("since"), q.Has("since")
+	// A browser that connects again says itself how far it has come.
+	if last := c.GetHeader("Last-Event-ID"); last != "" {
+		since, given = last, true
+	}
+	if given {
+		if in.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
+			return in, invalid("invalid since", "want an RFC 3339 time, as an event's ts")
+		}
+	}
+	return in, nil
 }
 
 func renderEvent(e service.Event) api.Event {

@@ -25,6 +25,9 @@ type ClusterConfig struct {
 	// no row accounts for.
 	Kept time.Duration
 
+	// Events has what hosts found that belongs to no sandbox.
+	Events EventStore
+
 	// AskPeer asks another replica for its own status.
 	AskPeer func(ctx context.Context, address string) (RaftStatus, error)
 }
@@ -247,6 +250,30 @@ func (s *Cluster) DrainAgent(ctx context.Context, id string) (Agent, error) {
 // UndrainAgent lets new sandboxes on a host again.
 func (s *Cluster) UndrainAgent(ctx context.Context, id string) (Agent, error) {
 	return s.setDraining(ctx, id, false)
+}
+
+// AgentEvents returns what a host told that belongs to no workspace's sandbox,
+// such as recover.unmanaged, oldest first, as this replica's event store has it.
+func (s *Cluster) AgentEvents(ctx context.Context, id string, q EventQuery) ([]Event, error) {
+	if _, ok := raftstore.Get(s.cfg.Store.View(), record.Agents, id); !ok {
+		return nil, NotFound()
+	}
+	tail := DefaultEventTail
+	switch {
+	case q.Tail != nil:
+		tail = *q.Tail
+	case !q.Since.IsZero():
+		tail = MaxEventTail
+	}
+	found, err := s.cfg.Events.Unowned(ctx, id, q.Since, tail)
+	if err != nil {
+		return nil, errEventStore(err)
+	}
+	out := make([]Event, len(found))
+	for i, e := range found {
+		out[i] = eventOf(e)
+	}
+	return out, nil
 }
 
 func (s *Cluster) setDraining(ctx context.Context, id string, draining bool) (Agent, error) {

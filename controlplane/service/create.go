@@ -24,7 +24,7 @@ func (s *Sandboxes) Create(ctx context.Context, c Caller, in CreateSandbox) (San
 	if err := in.validate(); err != nil {
 		return Sandbox{}, err
 	}
-	return once(ctx, s, c, "POST /v1/sandboxes", in.idempotency(),
+	return once(ctx, s.cfg.Store, s.cfg.Clock, c, "POST /v1/sandboxes", in.idempotency(),
 		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Sandbox, error) {
 			return s.replay(ctx, c, view, key)
 		},

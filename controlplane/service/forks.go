@@ -107,7 +107,7 @@ func (s *Forks) run(ctx context.Context, c Caller, id string, f forking) (Forked
 	if err := c.RequireWorkspace(); err != nil {
 		return Forked{}, err
 	}
-	return once(ctx, s.Sandboxes, c, "POST /v1/sandboxes/"+id+"/"+f.route, f.Idempotency,
+	return once(ctx, s.cfg.Store, s.cfg.Clock, c, "POST /v1/sandboxes/"+id+"/"+f.route, f.Idempotency,
 		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Forked, error) {
 			group, children, _ := strings.Cut(key.ResourceID, " ")
 			live, _ := flow.Live(view, fork.Subject(group))

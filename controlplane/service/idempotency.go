@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -38,7 +39,7 @@ var errKeyTaken = errors.New("idempotency key is taken")
 // once runs a create, or answers with what an earlier one with the same key
 // made, waiting for it when it is still under way. create gets the id of the
 // key's row ("" without a key), which its transaction claims.
-func once[T any](ctx context.Context, s *Sandboxes, c Caller, route string, i Idempotency,
+func once[T any](ctx context.Context, store *raftstore.Store, clock func() time.Time, c Caller, route string, i Idempotency,
 	replay func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (T, error), create func(keyID string) (T, error),
 ) (T, error) {
 	var none T
@@ -50,11 +51,11 @@ func once[T any](ctx context.Context, s *Sandboxes, c Caller, route string, i Id
 	}
 	keyID := idempotencyID(c.WorkspaceID, route, i.Key)
 	for {
-		view, err := s.cfg.Store.VerifiedView(ctx)
+		view, err := store.VerifiedView(ctx)
 		if err != nil {
 			return none, storeError(err)
 		}
-		if key, ok := raftstore.Get(view, record.IdempotencyKeys, keyID); ok && s.cfg.Clock().Before(key.ExpiresAt) {
+		if key, ok := raftstore.Get(view, record.IdempotencyKeys, keyID); ok && clock().Before(key.ExpiresAt) {
 			if subtle.ConstantTimeCompare(key.BodySHA256, i.BodySHA256) != 1 {
 				return none, &Error{Code: EConflict, Message: "idempotency key reused", Detail: "this Idempotency-Key was sent with another body"}
 			}
@@ -71,6 +72,11 @@ func once[T any](ctx context.Context, s *Sandboxes, c Caller, route string, i Id
 // claim notes in a create's transaction what its key makes. Without a key it
 // does nothing.
 func (i Idempotency) claim(tx *raftstore.Tx, keyID, resourceID string) error {
+	return i.claimWith(tx, keyID, resourceID, nil)
+}
+
+// claimWith notes also what the answer says beyond the resource's own row.
+func (i Idempotency) claimWith(tx *raftstore.Tx, keyID, resourceID string, result json.RawMessage) error {
 	if keyID == "" {
 		return nil
 	}
@@ -78,7 +84,7 @@ func (i Idempotency) claim(tx *raftstore.Tx, keyID, resourceID string) error {
 		return errKeyTaken
 	}
 	raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{
-		Meta: record.Meta{ID: keyID}, BodySHA256: i.BodySHA256, ResourceID: resourceID, ExpiresAt: tx.Now().Add(idempotencyKept),
+		Meta: record.Meta{ID: keyID}, BodySHA256: i.BodySHA256, ResourceID: resourceID, Result: result, ExpiresAt: tx.Now().Add(idempotencyKept),
 	})
 	return nil
 }

@@ -3,9 +3,12 @@ package service
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -14,10 +17,22 @@ import (
 )
 
 // Identity are the use cases of /v1/me. Every one needs a JWT.
-type Identity struct{ store *raftstore.Store }
+type Identity struct {
+	store  *raftstore.Store
+	sealer Sealer
+	clock  func() time.Time
+}
+
+// Sealer encrypts and authenticates with the cluster's keys (raftstore/seal).
+type Sealer interface {
+	Seal(plaintext, context []byte) ([]byte, error)
+	Open(ciphertext, context []byte) ([]byte, error)
+}
 
 // NewIdentity makes the use cases.
-func NewIdentity(store *raftstore.Store) *Identity { return &Identity{store: store} }
+func NewIdentity(store *raftstore.Store, sealer Sealer, clock func() time.Time) *Identity {
+	return &Identity{store: store, sealer: sealer, clock: clock}
+}
 
 // UserID is the id of the user whom an issuer knows by a subject.
 func UserID(issuer, subject string) string { return "usr-" + derived("user", issuer, subject) }
@@ -118,24 +133,49 @@ func (s *Identity) SetCurrentOrg(ctx context.Context, c Caller, workspaceID stri
 	return out, storeError(err)
 }
 
+// CreateToken says what API key to make.
+type CreateToken struct {
+	Name        string // for people
+	Idempotency Idempotency
+}
+
 // CreateToken makes an API key of the current workspace; its Key is shown only
-// here.
-func (s *Identity) CreateToken(ctx context.Context, c Caller, name string) (Token, error) {
+// here, and to whom repeats the request with its idempotency key.
+func (s *Identity) CreateToken(ctx context.Context, c Caller, in CreateToken) (Token, error) {
 	if err := c.RequireJWT(); err != nil {
 		return Token{}, err
 	}
-	if !utf8.ValidString(name) || utf8.RuneCountInString(name) > maxTokenName || strings.ContainsFunc(name, unicode.IsControl) {
+	if !utf8.ValidString(in.Name) || utf8.RuneCountInString(in.Name) > maxTokenName || strings.ContainsFunc(in.Name, unicode.IsControl) {
 		return Token{}, invalid("invalid name", "a token's name has at most %d printable characters", maxTokenName)
 	}
+	// Other members of the workspace do not get this one's secret.
+	return once(ctx, s.store, s.clock, c, "POST /v1/me/tokens "+c.UserID, in.Idempotency,
+		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Token, error) {
+			return s.sameToken(view, c, key)
+		},
+		func(keyID string) (Token, error) { return s.createToken(ctx, c, in, keyID) })
+}
+
+func (s *Identity) createToken(ctx context.Context, c Caller, in CreateToken, keyID string) (Token, error) {
 	for attempt := 1; ; attempt++ {
 		key, prefix := newAPIKey()
 		row := &record.APIKey{
-			Meta: record.Meta{ID: "key-" + randomText(20)}, WorkspaceID: c.WorkspaceID, Name: name,
+			Meta: record.Meta{ID: "key-" + randomText(20)}, WorkspaceID: c.WorkspaceID, Name: in.Name,
 			Prefix: prefix, SHA256: APIKeyDigest(key), CreatedBy: c.UserID,
+		}
+		var sealed json.RawMessage
+		if keyID != "" {
+			var err error
+			if sealed, err = s.sealToken(row.ID, key); err != nil {
+				return Token{}, AsError(err)
+			}
 		}
 		err := s.store.Update(ctx, func(tx *raftstore.Tx) error {
 			if _, ok := raftstore.Get(tx, record.Workspaces, c.WorkspaceID); !ok {
 				return NotFound()
+			}
+			if err := in.Idempotency.claimWith(tx, keyID, row.ID, sealed); err != nil {
+				return err
 			}
 			raftstore.Put(tx, record.APIKeys, row)
 			return nil
@@ -144,12 +184,48 @@ func (s *Identity) CreateToken(ctx context.Context, c Caller, name string) (Toke
 			continue
 		}
 		if err != nil {
-			return Token{}, storeError(err)
+			return Token{}, createError(err)
 		}
 		t := token(row)
 		t.Key = key
 		return t, nil
 	}
+}
+
+// sameToken is what the first request with the same idempotency key made.
+func (s *Identity) sameToken(view *raftstore.Snapshot, c Caller, key *record.IdempotencyKey) (Token, error) {
+	row, ok := raftstore.Get(view, record.APIKeys, key.ResourceID)
+	if !ok || row.WorkspaceID != c.WorkspaceID {
+		return Token{}, errKeyGone("token")
+	}
+	t := token(row)
+	var err error
+	if t.Key, err = s.openToken(row.ID, key.Result); err != nil {
+		return Token{}, AsError(err)
+	}
+	return t, nil
+}
+
+func tokenContext(id string) []byte { return []byte("api-key/" + id) }
+
+func (s *Identity) sealToken(id, key string) (json.RawMessage, error) {
+	sealed, err := s.sealer.Seal([]byte(key), tokenContext(id))
+	if err != nil {
+		return nil, fmt.Errorf("seal API key: %w", err)
+	}
+	return json.Marshal(sealed)
+}
+
+func (s *Identity) openToken(id string, result json.RawMessage) (string, error) {
+	var sealed []byte
+	if err := json.Unmarshal(result, &sealed); err != nil {
+		return "", fmt.Errorf("decode sealed API key: %w", err)
+	}
+	key, err := s.sealer.Open(sealed, tokenContext(id))
+	if err != nil {
+		return "", fmt.Errorf("open API key: %w", err)
+	}
+	return string(key), nil
 }
 
 func token(k *record.APIKey) Token {

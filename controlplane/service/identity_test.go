@@ -15,7 +15,7 @@ import (
 
 func TestFirstLoginMakesUserAndWorkspaceOnce(t *testing.T) {
 	c := testcluster.New(t, 1)
-	ident := service.NewIdentity(c.Leader().Store)
+	ident := service.NewIdentity(c.Leader().Store, testplane.Sealer{}, time.Now)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -44,7 +44,7 @@ func TestFirstLoginMakesUserAndWorkspaceOnce(t *testing.T) {
 
 func TestTokens(t *testing.T) {
 	c := testcluster.New(t, 1)
-	ident := service.NewIdentity(c.Leader().Store)
+	ident := service.NewIdentity(c.Leader().Store, testplane.Sealer{}, time.Now)
 	login := func(subject string) service.Caller {
 		u, w, err := ident.SignIn(t.Context(), "iss", subject, "")
 		if err != nil {
@@ -53,7 +53,7 @@ func TestTokens(t *testing.T) {
 		return service.Caller{UserID: u, WorkspaceID: w, ViaJWT: true}
 	}
 	ann, eve := login("ann"), login("eve")
-	tok, err := ident.CreateToken(t.Context(), ann, "laptop")
+	tok, err := ident.CreateToken(t.Context(), ann, service.CreateToken{Name: "laptop"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,13 +81,48 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("second revoke: %v", err)
 	}
 	for _, bad := range []string{"a\nb", strings.Repeat("x", 101), "\xff"} {
-		if _, err := ident.CreateToken(t.Context(), ann, bad); service.ErrorCode(err) != service.EInvalid {
+		if _, err := ident.CreateToken(t.Context(), ann, service.CreateToken{Name: bad}); service.ErrorCode(err) != service.EInvalid {
 			t.Errorf("name %q: %v", bad, err)
 		}
 	}
 	key := service.Caller{WorkspaceID: ann.WorkspaceID, KeyID: "k"}
 	if _, err := ident.Me(t.Context(), key); service.AsError(err).Detail != "jwt required" {
 		t.Fatalf("an API key as a JWT: %v", err)
+	}
+}
+
+func TestATokenIsMadeOnceAKey(t *testing.T) {
+	c := testcluster.New(t, 1)
+	ident := service.NewIdentity(c.Leader().Store, testplane.Sealer{}, time.Now)
+	user, workspace, err := ident.SignIn(t.Context(), "iss", "ann", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann := service.Caller{UserID: user, WorkspaceID: workspace, ViaJWT: true}
+	in := service.CreateToken{Name: "ci", Idempotency: service.Idempotency{Key: "k1", BodySHA256: []byte("body")}}
+	first, err := ident.CreateToken(t.Context(), ann, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := ident.CreateToken(t.Context(), ann, in)
+	if err != nil || again != first || again.Key == "" {
+		t.Fatalf("the same request made %+v, then %+v, %v", first, again, err)
+	}
+	other := in
+	other.Idempotency.BodySHA256 = []byte("another")
+	if _, err := ident.CreateToken(t.Context(), ann, other); service.ErrorCode(err) != service.EConflict {
+		t.Fatalf("another body: %v", err)
+	}
+	bob := ann
+	bob.UserID = "usr-bob"
+	if his, err := ident.CreateToken(t.Context(), bob, in); err != nil || his.Key == first.Key {
+		t.Fatalf("another member of the workspace with the same idempotency key got %+v, %v", his, err)
+	}
+	if err := ident.RevokeToken(t.Context(), ann, first.Prefix); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ident.CreateToken(t.Context(), ann, in); service.ErrorCode(err) != service.ENotFound {
+		t.Fatalf("of a revoked key: %v", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // SandboxMetrics is what happened on one day in the sandboxes of one template.
@@ -27,6 +28,12 @@ const defaultDays = 30
 // EventStore answers questions about what happened.
 type EventStore interface {
 	Sandboxes(ctx context.Context, q eventstore.Query) ([]eventstore.Day, error)
+	Unowned(ctx context.Context, agentID string, since time.Time, limit int) ([]hostapi.Event, error)
+}
+
+// errEventStore is for a store that does not answer: it may be a server of its own.
+func errEventStore(err error) error {
+	return &Error{Code: EUnavailable, Message: "event store unavailable", RetryAfter: time.Second, Err: err}
 }
 
 // Metrics are the use cases of /v1/metrics.
@@ -66,8 +73,7 @@ func (m *Metrics) Sandboxes(ctx context.Context, c Caller, q MetricsQuery) ([]Sa
 	for _, name := range asked {
 		some, err := m.events.Sandboxes(ctx, eventstore.Query{WorkspaceID: c.WorkspaceID, From: q.From, To: q.To, Template: name})
 		if err != nil {
-			// Nothing else needs the store, which may be a server of its own.
-			return nil, &Error{Code: EUnavailable, Message: "event store unavailable", RetryAfter: time.Second, Err: err}
+			return nil, errEventStore(err)
 		}
 		days = append(days, some...)
 	}

@@ -11,10 +11,15 @@ import (
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // told is an event store that hosts have told of templates by their keys.
 type told []eventstore.Day
+
+func (told) Unowned(context.Context, string, time.Time, int) ([]hostapi.Event, error) {
+	return nil, nil
+}
 
 func (d told) Sandboxes(_ context.Context, q eventstore.Query) ([]eventstore.Day, error) {
 	var out []eventstore.Day
@@ -60,6 +65,10 @@ func TestMetricsCallTemplatesByTheirNames(t *testing.T) {
 }
 
 type away struct{}
+
+func (away) Unowned(context.Context, string, time.Time, int) ([]hostapi.Event, error) {
+	return nil, errors.New("connection refused by berth:secret@db")
+}
 
 func (away) Sandboxes(context.Context, eventstore.Query) ([]eventstore.Day, error) {
 	return nil, errors.New("connection refused by berth:secret@db")

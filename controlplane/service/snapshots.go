@@ -88,7 +88,7 @@ func (s *Snapshots) CreateSnapshot(ctx context.Context, c Caller, sandboxID stri
 	if err := in.validate(); err != nil {
 		return Snapshot{}, err
 	}
-	return once(ctx, s.Sandboxes, c, "POST /v1/sandboxes/"+sandboxID+"/snapshots", in.Idempotency,
+	return once(ctx, s.cfg.Store, s.cfg.Clock, c, "POST /v1/sandboxes/"+sandboxID+"/snapshots", in.Idempotency,
 		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Snapshot, error) {
 			live, _ := flow.Live(view, snapshot.Subject(key.ResourceID))
 			if live != nil && live.Kind == snapshot.KindCreate {

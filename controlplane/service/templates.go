@@ -150,7 +150,7 @@ func (s *Templates) BuildTemplate(ctx context.Context, c Caller, in BuildTemplat
 	if err := in.validate(); err != nil {
 		return Build{}, err
 	}
-	return once(ctx, s.Sandboxes, c, "POST /v1/templates/build", in.Idempotency,
+	return once(ctx, s.cfg.Store, s.cfg.Clock, c, "POST /v1/templates/build", in.Idempotency,
 		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Build, error) {
 			b, ok := raftstore.Get(view, record.Builds, key.ResourceID)
 			if !ok || b.WorkspaceID != c.WorkspaceID {

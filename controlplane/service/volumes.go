@@ -82,7 +82,7 @@ func (s *Volumes) CreateVolume(ctx context.Context, c Caller, in CreateVolume) (
 	if err := in.validate(); err != nil {
 		return Volume{}, err
 	}
-	return once(ctx, s.Sandboxes, c, "POST /v1/volumes", in.Idempotency,
+	return once(ctx, s.cfg.Store, s.cfg.Clock, c, "POST /v1/volumes", in.Idempotency,
 		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Volume, error) {
 			row, ok := raftstore.Get(view, record.Volumes, key.ResourceID)
 			if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.ResourceDeleting {
