@@ -381,6 +381,10 @@ func (s *Server) dialHost(agentID, address string) *hostapi.Client {
 
 func (s *Server) servePublic() error {
 	if len(s.certs) == 0 {
+		if a, ok := s.public.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+			s.log.Warn("the API is plain HTTP on an address that others reach: keys and data pass in the clear; "+
+				"set BERTH_TLS_CERT and BERTH_TLS_KEY, or listen on loopback behind a proxy that ends TLS", "listen", a.String())
+		}
 		return s.publicAPI.Serve(bound(s.public, maxConnections))
 	}
 	s.publicAPI.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: s.certs}

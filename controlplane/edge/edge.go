@@ -22,6 +22,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/berth-cloud/berth/controlplane/authn"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/peer"
@@ -84,6 +86,8 @@ type Edge struct {
 	cfg   Config
 	proxy *httputil.ReverseProxy
 
+	unwoken rate.Sometimes // to be logged: a viewer may ask any number of times
+
 	mu    sync.Mutex
 	count map[string]int // requests under way, by sandbox
 }
@@ -99,7 +103,7 @@ func New(cfg Config) *Edge {
 	if cfg.MaxRequests == 0 {
 		cfg.MaxRequests = defaultMaxRequests
 	}
-	e := &Edge{cfg: cfg, count: map[string]int{}}
+	e := &Edge{cfg: cfg, count: map[string]int{}, unwoken: rate.Sometimes{First: 10, Interval: time.Second}}
 	e.proxy = &httputil.ReverseProxy{
 		Transport: &lanes{dial: e.dial, rest: peer.NewUpgrading(&http.Transport{
 			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) },
@@ -181,8 +185,10 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, name Name) {
 		case status == asleep:
 			wakes++
 			if err := e.cfg.Awake(hosts.WithRequestID(r.Context(), r.Header.Get(headerRequestID)), name.SandboxID); err != nil || wakes > maxWakes {
-				e.cfg.Log.WarnContext(r.Context(), "preview could not wake the sandbox",
-					"request_id", r.Header.Get(headerRequestID), "sandbox_id", hostapi.ShortID(name.SandboxID), "error", err)
+				e.unwoken.Do(func() {
+					e.cfg.Log.WarnContext(r.Context(), "preview could not wake the sandbox",
+						"request_id", r.Header.Get(headerRequestID), "sandbox_id", hostapi.ShortID(name.SandboxID), "error", err)
+				})
 				w.Header().Set("Retry-After", "1")
 				e.refuse(w, r, http.StatusServiceUnavailable, "sandbox could not be woken", "")
 				return

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/controlplane/service"
 	"github.com/berth-cloud/berth/controlplane/stall"
@@ -51,8 +53,9 @@ type Config struct {
 
 // Forwarder is the handler in front of the API.
 type Forwarder struct {
-	cfg   Config
-	proxy *httputil.ReverseProxy
+	cfg      Config
+	proxy    *httputil.ReverseProxy
+	failures rate.Sometimes // to be logged: a stranger may cause any number
 }
 
 // New makes the handler.
@@ -70,7 +73,7 @@ func New(cfg Config) *Forwarder {
 	if cfg.Repeatable == nil {
 		cfg.Repeatable = none
 	}
-	f := &Forwarder{cfg: cfg}
+	f := &Forwarder{cfg: cfg, failures: rate.Sometimes{First: 10, Interval: time.Second}}
 	f.proxy = &httputil.ReverseProxy{
 		Transport:      cfg.Transport,
 		FlushInterval:  -1, // what the leader sends in pieces reaches the client in pieces
@@ -221,7 +224,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 // fail answers for the leader that could not.
 func (f *Forwarder) fail(w http.ResponseWriter, r *http.Request, status int, detail string, cause error) {
 	id := r.Header.Get(headerRequestID)
-	f.cfg.Logger.WarnContext(r.Context(), "request not forwarded", "request_id", id, "method", r.Method, "status", status, "detail", detail, "error", cause)
+	f.failures.Do(func() {
+		f.cfg.Logger.WarnContext(r.Context(), "request not forwarded", "request_id", id, "method", r.Method, "status", status, "detail", detail, "error", cause)
+	})
 	h := w.Header()
 	h.Set(headerRequestID, id)
 	h.Set("Content-Type", "application/json; charset=utf-8")

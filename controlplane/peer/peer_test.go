@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -74,7 +75,7 @@ func newRig(t *testing.T) *rig {
 			}
 		})
 	}
-	srv := &http.Server{ReadHeaderTimeout: time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0), Handler: Handler(Routes{
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0), Handler: Handler(Routes{
 		Join:      say("join"),
 		Heartbeat: func(w http.ResponseWriter, q *http.Request, host string) { say("heartbeat of "+host).ServeHTTP(w, q) },
 		Status:    say("status"),
@@ -237,6 +238,61 @@ func TestStrangersHandshakesAreBounded(t *testing.T) {
 			t.Fatal("a silent connection was kept")
 		}
 	}
+}
+
+// Connections that went through the handshake and then say nothing are kept until
+// they are idle for long; members have room beside them.
+func TestStrangersConnectionsAreBounded(t *testing.T) {
+	r := newRig(t)
+	config := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
+	var conns []*tls.Conn
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	dial := func() *tls.Conn {
+		t.Helper()
+		c, err := tls.Dial("tcp", r.address, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+		return c
+	}
+	counted := func() int {
+		r.Port.mu.Lock()
+		defer r.Port.mu.Unlock()
+		return len(r.Port.strangers)
+	}
+	until := func(what string, n int) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); counted() != n; runtime.Gosched() {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %d strangers, want %d", what, counted(), n)
+			}
+		}
+	}
+	for range maxStrangers {
+		dial()
+	}
+	until("at the bound", maxStrangers)
+	more := dial()
+	more.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := more.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Fatalf("one more was not closed: %v", err)
+	}
+	transport := NewTransport(r.node(t, pki.RoleReplica, "b"))
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Get("https://" + r.address + PathStatus)
+	if err != nil {
+		t.Fatalf("a member beside them: %v", err)
+	}
+	resp.Body.Close()
+	for _, c := range conns {
+		c.Close()
+	}
+	until("when they have gone", 0)
 }
 
 func isTimeout(err error) bool {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/time/rate"
 
 	"github.com/berth-cloud/berth/controlplane/pki"
 	"github.com/berth-cloud/berth/timescale"
@@ -24,10 +25,12 @@ import (
 // ProtoRaft is the ALPN name of Raft's stream; everything else is HTTP.
 const ProtoRaft = "berth-raft/1"
 
-// A stranger can make a replica spend at most this: so many unfinished
-// handshakes, each for so long. One more is closed unanswered.
+// Strangers can make a replica spend at most this: so many unfinished
+// handshakes, each for so long, and so many connections without a certificate,
+// of which only hosts that join have need. One more is closed unanswered.
 const (
 	maxHandshakes = 512
+	maxStrangers  = 128
 )
 
 var handshakeTimeout = timescale.Limit(5 * time.Second)
@@ -42,9 +45,11 @@ type Port struct {
 	raft *dealt
 	http *dealt
 
-	mu      sync.Mutex
-	trusted func(pki.Identity) bool // nil: everyone with a certificate
-	open    map[*watched]pki.Identity
+	mu        sync.Mutex
+	trusted   func(pki.Identity) bool // nil: everyone with a certificate
+	open      map[*watched]pki.Identity
+	strangers map[*watched]bool
+	refusals  rate.Sometimes // to be logged: whoever is refused may come again at once
 }
 
 // New makes a port of a listener; advertise is the address by which others
@@ -53,7 +58,8 @@ func New(l net.Listener, advertise string, node *pki.Node, log *slog.Logger) *Po
 	a := addr(advertise)
 	return &Port{
 		listener: l, node: node, log: log, timeout: handshakeTimeout,
-		raft: newDealt(a), http: newDealt(a), open: map[*watched]pki.Identity{},
+		raft: newDealt(a), http: newDealt(a), open: map[*watched]pki.Identity{}, strangers: map[*watched]bool{},
+		refusals: rate.Sometimes{First: 10, Interval: time.Second},
 	}
 }
 
@@ -87,10 +93,29 @@ func (p *Port) admit(conn *watched, id pki.Identity) bool {
 	return trusted == nil || trusted(id)
 }
 
+// admitStranger counts a connection without a certificate, or refuses it.
+func (p *Port) admitStranger(conn *watched) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.strangers) >= maxStrangers {
+		return false
+	}
+	p.strangers[conn] = true
+	return true
+}
+
 func (p *Port) forget(conn *watched) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.open, conn)
+	delete(p.strangers, conn)
+}
+
+func (p *Port) refuse(ctx context.Context, conn *tls.Conn, why string, id pki.Identity) {
+	p.refusals.Do(func() {
+		p.log.WarnContext(ctx, "refused a connection", "why", why, "remote", conn.RemoteAddr().String(), "identity", id.CommonName())
+	})
+	conn.Close()
 }
 
 // watched is a connection below TLS that tells of its end.
@@ -165,15 +190,17 @@ func (p *Port) greet(ctx context.Context, below *watched, conn *tls.Conn) {
 	cs := conn.ConnectionState()
 	to := p.http
 	id, known := pki.PeerIdentity(&cs)
-	if known && !p.admit(below, id) {
-		p.log.WarnContext(ctx, "refused a former member", "remote", conn.RemoteAddr().String(), "identity", id.CommonName())
-		conn.Close()
+	switch {
+	case known && !p.admit(below, id):
+		p.refuse(ctx, conn, "of a former member", id)
+		return
+	case !known && !p.admitStranger(below):
+		p.refuse(ctx, conn, "too many are without a certificate", id)
 		return
 	}
 	if cs.NegotiatedProtocol == ProtoRaft {
 		if !known || id.Role != pki.RoleReplica {
-			p.log.WarnContext(ctx, "refused a Raft connection from no replica", "remote", conn.RemoteAddr().String(), "identity", id.CommonName())
-			conn.Close()
+			p.refuse(ctx, conn, "Raft is for replicas", id)
 			return
 		}
 		to = p.raft
