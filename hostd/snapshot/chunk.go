@@ -113,8 +113,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (s *Store) exists(ctx context.Context, key string) (bool, error) {
 	there := false
 	err := s.retry(ctx, func() error {
-		attrs, err := s.bucket.Attributes(ctx, key)
-		there = err == nil && attrs.Size > 0
+		o, err := s.bucket.stat(ctx, key)
+		there = err == nil && o.size > 0
 		return err
 	})
 	if isNotFound(err) {

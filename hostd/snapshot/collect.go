@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"gocloud.dev/blob"
 )
 
 // Collected tells what a collection removed.
@@ -114,11 +112,11 @@ func (s *Store) Collect(ctx context.Context, patience time.Duration) (done Colle
 	err = s.eachOf(ctx, 256, func(ctx context.Context, i int) error {
 		var old []string
 		prefix := fmt.Sprintf("%s%02x/", chunksDir, i)
-		err := s.list(ctx, prefix, func(o *blob.ListObject) error {
+		err := s.list(ctx, prefix, func(o object) error {
 			// What is no chunk's name is a write that was cut off.
-			if now.Sub(o.ModTime) > s.opt.Grace && !used.chunks[strings.TrimPrefix(o.Key, prefix)] {
-				old = append(old, o.Key)
-				bytes.Add(o.Size)
+			if now.Sub(o.written) > s.opt.Grace && !used.chunks[strings.TrimPrefix(o.key, prefix)] {
+				old = append(old, o.key)
+				bytes.Add(o.size)
 			}
 			return nil
 		})
@@ -148,11 +146,11 @@ func (s *Store) removeAll(ctx context.Context, keys []string, hold *lock) error 
 
 // clock is the store's: the one that objects' times are told by.
 func (s *Store) clock(ctx context.Context, hold *lock) (time.Time, error) {
-	attrs, err := s.bucket.Attributes(ctx, hold.key)
+	o, err := s.bucket.stat(ctx, hold.key)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("%w: %w", errLockLost, err)
 	}
-	return attrs.ModTime, nil
+	return o.written, nil
 }
 
 // references is what manifests name.
@@ -169,9 +167,9 @@ func (s *Store) references(ctx context.Context) (references, error) {
 	if err := s.List(ctx, func(id string) error { ids = append(ids, id); return nil }); err != nil {
 		return r, err
 	}
-	err := s.list(ctx, sharedDir, func(o *blob.ListObject) error {
-		if sha := strings.TrimPrefix(o.Key, sharedDir); isDigest(sha) {
-			r.shared[sha] = o.ModTime
+	err := s.list(ctx, sharedDir, func(o object) error {
+		if sha := strings.TrimPrefix(o.key, sharedDir); isDigest(sha) {
+			r.shared[sha] = o.written
 			shas = append(shas, sha)
 		}
 		return nil

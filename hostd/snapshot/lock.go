@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"gocloud.dev/blob"
 )
 
 // Uploads skip chunks that are in the store, and collections remove chunks that
@@ -135,13 +133,13 @@ func (s *Store) lock(ctx context.Context, kind string) (context.Context, *lock, 
 
 // others lists the locks that live beside this one, and removes dead ones.
 func (l *lock) others(ctx context.Context) ([]string, error) {
-	var all []blob.ListObject
+	var all []object
 	var now time.Time
-	err := l.store.list(ctx, locksDir, func(o *blob.ListObject) error {
-		if o.Key == l.key {
-			now = o.ModTime
+	err := l.store.list(ctx, locksDir, func(o object) error {
+		if o.key == l.key {
+			now = o.written
 		} else {
-			all = append(all, *o)
+			all = append(all, o)
 		}
 		return nil
 	})
@@ -153,9 +151,9 @@ func (l *lock) others(ctx context.Context) ([]string, error) {
 	}
 	var live []string
 	for _, o := range all {
-		if now.Sub(o.ModTime) <= l.store.opt.Lease {
-			live = append(live, o.Key)
-		} else if err := l.store.remove(ctx, o.Key); err != nil {
+		if now.Sub(o.written) <= l.store.opt.Lease {
+			live = append(live, o.key)
+		} else if err := l.store.remove(ctx, o.key); err != nil {
 			return nil, err
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,10 +18,6 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	"gocloud.dev/blob"
-	_ "gocloud.dev/blob/fileblob" // file://
-	_ "gocloud.dev/blob/s3blob"   // s3://
-	"gocloud.dev/gcerrors"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -78,7 +73,7 @@ const (
 
 // Store is one bucket. Hosts share it, each through a Store of its own.
 type Store struct {
-	bucket *blob.Bucket
+	bucket bucket
 	dir    string // of a file:// store, else empty
 	opt    Options
 	enc    *zstd.Encoder
@@ -87,9 +82,9 @@ type Store struct {
 }
 
 // Open opens the store of a URL: file:///directory, which is made if it must,
-// or s3://bucket with the options of gocloud.dev/blob/s3blob (region, endpoint,
-// profile, use_path_style …). Credentials of S3 come from the environment or
-// the profile. Nothing is sent yet: Check does.
+// or s3://bucket with the options region, endpoint, profile and use_path_style.
+// Credentials of S3 come from the environment, the profile or the machine's
+// role. Nothing is sent yet: Check does.
 func Open(ctx context.Context, rawURL string, opt Options) (*Store, error) {
 	opt.fill()
 	u, err := url.Parse(rawURL)
@@ -103,18 +98,18 @@ func Open(ctx context.Context, rawURL string, opt Options) (*Store, error) {
 		if u.Host != "" || !filepath.IsAbs(u.Path) {
 			return nil, fmt.Errorf("snapshot store %s: want file:// and an absolute path, with three slashes", rawURL)
 		}
-		s.dir = filepath.Clean(u.Path)
-		q := u.Query()
-		q.Set("create_dir", "1")
-		q.Set("no_tmp_dir", "1") // what is renamed must be on the same file system
-		q.Set("metadata", "skip")
-		if !q.Has("dir_file_mode") {
-			q.Set("dir_file_mode", "0700") // memory of tenants
+		if u.RawQuery != "" {
+			return nil, fmt.Errorf("snapshot store %s: a directory has no options", rawURL)
 		}
-		u.RawQuery = q.Encode()
+		s.dir = filepath.Clean(u.Path)
+		s.bucket, err = openDirectory(s.dir)
 	case "s3":
+		s.bucket, err = openS3(ctx, u)
 	default:
 		return nil, fmt.Errorf("snapshot store %s: want file:///directory or s3://bucket", u.Redacted())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("snapshot store %s: %w", u.Redacted(), err)
 	}
 	if s.enc, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(opt.Parallel),
 		zstd.WithWindowSize(ChunkSize), zstd.WithEncoderCRC(false)); err != nil {
@@ -123,10 +118,6 @@ func Open(ctx context.Context, rawURL string, opt Options) (*Store, error) {
 	if s.dec, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(opt.Parallel), zstd.WithDecoderMaxMemory(ChunkSize),
 		zstd.WithDecoderMaxWindow(ChunkSize)); err != nil {
 		return nil, fmt.Errorf("snapshot store: %w", err)
-	}
-	if s.bucket, err = blob.OpenBucket(ctx, u.String()); err != nil {
-		s.dec.Close()
-		return nil, fmt.Errorf("snapshot store %s: %w", u.Redacted(), err)
 	}
 	return s, nil
 }
@@ -148,7 +139,7 @@ func (o *Options) fill() {
 // Close gives back what Open took.
 func (s *Store) Close() error {
 	s.dec.Close()
-	return errors.Join(s.enc.Close(), s.bucket.Close())
+	return s.enc.Close()
 }
 
 // Check writes, reads, lists and removes an object: an operator hears what is
@@ -167,8 +158,8 @@ func (s *Store) Check(ctx context.Context) error {
 		return fmt.Errorf("snapshot store: read what was written: %w", err)
 	}
 	seen := false
-	if err := s.list(ctx, probesDir, func(o *blob.ListObject) error {
-		seen = seen || o.Key == key
+	if err := s.list(ctx, probesDir, func(o object) error {
+		seen = seen || o.key == key
 		return nil
 	}); err != nil {
 		return fmt.Errorf("snapshot store: list: %w", err)
@@ -188,11 +179,12 @@ func (s *Store) Has(ctx context.Context, id string) (bool, error) {
 		return false, err
 	}
 	var there bool
-	err := s.retry(ctx, func() (err error) {
-		there, err = s.bucket.Exists(ctx, manifestsDir+id)
+	err := s.retry(ctx, func() error {
+		_, err := s.bucket.stat(ctx, manifestsDir+id)
+		there = err == nil
 		return err
 	})
-	if err != nil {
+	if err != nil && !isNotFound(err) {
 		return false, fmt.Errorf("look for snapshot %s: %w", id, err)
 	}
 	return there, nil
@@ -200,8 +192,8 @@ func (s *Store) Has(ctx context.Context, id string) (bool, error) {
 
 // List visits the id of every snapshot.
 func (s *Store) List(ctx context.Context, visit func(id string) error) error {
-	return s.list(ctx, manifestsDir, func(o *blob.ListObject) error {
-		id := strings.TrimPrefix(o.Key, manifestsDir)
+	return s.list(ctx, manifestsDir, func(o object) error {
+		id := strings.TrimPrefix(o.key, manifestsDir)
 		if validID(id) != nil {
 			return nil // not ours, or half-written
 		}
@@ -211,33 +203,7 @@ func (s *Store) List(ctx context.Context, visit func(id string) error) error {
 
 // put writes an object, whole or not at all.
 func (s *Store) put(ctx context.Context, key string, content []byte) error {
-	return s.retry(ctx, func() error {
-		// A context of its own: only its end keeps a broken write from being
-		// completed by Close.
-		wctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		var file *os.File
-		w, err := s.bucket.NewWriter(wctx, key, &blob.WriterOptions{
-			ContentType: "application/octet-stream", MaxConcurrency: 1,
-			BeforeWrite: func(as func(any) bool) error {
-				as(&file)
-				return nil
-			},
-		})
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(content)
-		if err == nil && file != nil {
-			// Before Close renames it: a name in the store stands for content
-			// that survives a power cut.
-			err = file.Sync()
-		}
-		if err != nil {
-			cancel()
-		}
-		return errors.Join(err, w.Close())
-	})
+	return s.retry(ctx, func() error { return s.bucket.put(ctx, key, content) })
 }
 
 // get reads an object of at most limit bytes; one that is longer comes back
@@ -245,13 +211,13 @@ func (s *Store) put(ctx context.Context, key string, content []byte) error {
 func (s *Store) get(ctx context.Context, key string, limit int64) ([]byte, error) {
 	var content []byte
 	err := s.retry(ctx, func() error {
-		r, err := s.bucket.NewReader(ctx, key, nil)
+		r, size, err := s.bucket.get(ctx, key)
 		if err != nil {
 			return err
 		}
 		defer r.Close()
 		content, err = io.ReadAll(io.LimitReader(r, limit+1))
-		if err == nil && int64(len(content)) < min(r.Size(), limit) {
+		if err == nil && int64(len(content)) < min(size, limit) {
 			err = io.ErrUnexpectedEOF // the connection was cut
 		}
 		return err
@@ -261,7 +227,7 @@ func (s *Store) get(ctx context.Context, key string, limit int64) ([]byte, error
 
 // remove deletes an object; one that is gone is no error.
 func (s *Store) remove(ctx context.Context, key string) error {
-	err := s.retry(ctx, func() error { return s.bucket.Delete(ctx, key) })
+	err := s.retry(ctx, func() error { return s.bucket.remove(ctx, key) })
 	if isNotFound(err) {
 		return nil
 	}
@@ -269,47 +235,9 @@ func (s *Store) remove(ctx context.Context, key string) error {
 }
 
 // list visits the objects right below a prefix that ends with a slash.
-func (s *Store) list(ctx context.Context, prefix string, visit func(*blob.ListObject) error) error {
-	if s.dir != "" {
-		return s.listDir(prefix, visit)
-	}
-	it := s.bucket.List(&blob.ListOptions{Prefix: prefix})
-	for {
-		var o *blob.ListObject
-		err := s.retry(ctx, func() (err error) {
-			o, err = it.Next(ctx)
-			return err
-		})
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("list %s: %w", prefix, err)
-		}
-		if err := visit(o); err != nil {
-			return err
-		}
-	}
-}
-
-// listDir does what fileblob's List does not: a directory that cannot be read
-// is an error, and not one without objects. What collects chunks relies on it.
-func (s *Store) listDir(prefix string, visit func(*blob.ListObject) error) error {
-	entries, err := os.ReadDir(filepath.Join(s.dir, prefix))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (s *Store) list(ctx context.Context, prefix string, visit func(object) error) error {
+	if err := s.bucket.list(ctx, prefix, visit); err != nil {
 		return fmt.Errorf("list %s: %w", prefix, err)
-	}
-	for _, e := range entries {
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed, or renamed, meanwhile
-		}
-		if err != nil {
-			return fmt.Errorf("list %s: %w", prefix, err)
-		}
-		if err := visit(&blob.ListObject{Key: prefix + e.Name(), ModTime: info.ModTime(), Size: info.Size()}); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -354,7 +282,7 @@ func (s *Store) retry(ctx context.Context, do func() error) error {
 	wait := firstWait
 	for n := 1; ; n++ {
 		err := do()
-		if err == nil || n == attempts || s.dir != "" || ctx.Err() != nil || !passing(err) {
+		if err == nil || n == attempts || ctx.Err() != nil || !s.bucket.passing(err) {
 			if err != nil && ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -370,21 +298,6 @@ func (s *Store) retry(ctx context.Context, do func() error) error {
 		wait *= waitGrows
 	}
 }
-
-// passing says whether an error may be gone at the next attempt.
-func passing(err error) bool {
-	if errors.Is(err, io.EOF) {
-		return false // the end of a list
-	}
-	switch gcerrors.Code(err) {
-	case gcerrors.NotFound, gcerrors.PermissionDenied, gcerrors.InvalidArgument, gcerrors.Unimplemented, gcerrors.FailedPrecondition:
-		return false
-	default:
-		return true
-	}
-}
-
-func isNotFound(err error) bool { return gcerrors.Code(err) == gcerrors.NotFound }
 
 // syncDirs makes the names in directories of a file:// store durable, and the
 // directories' own. An S3 store's are once it has answered.

@@ -1,49 +1,41 @@
 package conformance_test
 
 import (
-	"fmt"
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 
-	"github.com/u-root/u-root/pkg/cpio"
+	"github.com/berth-cloud/berth/vmm/cpio"
 )
 
 // writeInitramfs makes the guest's initramfs: its program, and the modules that
 // lie beside the kernel. A kernel without any has its drivers built in.
 func writeInitramfs(path, init, modules string) error {
-	records := []cpio.Record{
-		cpio.Directory("dev", 0o755),
-		cpio.Directory("proc", 0o755),
-		cpio.Directory("sys", 0o755),
-		cpio.Directory("modules", 0o755),
-		cpio.CharDev("dev/console", 0o600, 5, 1),
+	var raw bytes.Buffer
+	w := cpio.NewWriter(&raw)
+	var failed error
+	for _, dir := range []string{"dev", "proc", "sys", "modules"} {
+		failed = errors.Join(failed, w.Directory(dir, 0o755))
 	}
-	files := map[string]string{"init": init}
+	failed = errors.Join(failed, w.CharDevice("dev/console", 0o600, 5, 1))
 	found, err := filepath.Glob(filepath.Join(modules, "*", "*.ko"))
 	if err != nil {
 		return err
 	}
+	files := map[string]string{"init": init}
 	for _, m := range found {
 		files["modules/"+filepath.Base(m)] = m
 	}
 	for name, source := range files {
-		raw, err := os.ReadFile(source)
+		content, err := os.ReadFile(source)
 		if err != nil {
 			return err
 		}
-		records = append(records, cpio.StaticFile(name, string(raw), 0o755))
+		failed = errors.Join(failed, w.File(name, 0o755, content))
 	}
-	f, err := os.Create(path)
-	if err != nil {
+	if err := errors.Join(failed, w.Close()); err != nil {
 		return err
 	}
-	defer f.Close()
-	w := cpio.Newc.Writer(f)
-	if err := cpio.WriteRecords(w, records); err != nil {
-		return fmt.Errorf("write initramfs: %w", err)
-	}
-	if err := cpio.WriteTrailer(w); err != nil {
-		return fmt.Errorf("write initramfs: %w", err)
-	}
-	return f.Close()
+	return os.WriteFile(path, raw.Bytes(), 0o644)
 }

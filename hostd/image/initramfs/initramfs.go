@@ -4,6 +4,7 @@ package initramfs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,10 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/u-root/u-root/pkg/cpio"
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/vmm/cpio"
 )
 
 // Config is what goes into an initramfs.
@@ -30,17 +29,19 @@ type Config struct {
 // Write writes the archive. Equal inputs give equal bytes: the archive carries
 // no times, owners or inode numbers of this machine.
 func Write(w io.Writer, cfg Config) error {
-	archive := cpio.Newc.Writer(w)
-	var records []cpio.Record
-	dir := func(name string) { records = append(records, cpio.Directory(name, 0o755)) }
-	file := func(name string, data []byte, mode uint64) {
-		records = append(records, cpio.StaticRecord(data, cpio.Info{Name: name, Mode: unix.S_IFREG | mode}))
+	archive := cpio.NewWriter(w)
+	var failed error
+	dir := func(names ...string) {
+		for _, name := range names {
+			failed = cmp.Or(failed, archive.Directory(name, 0o755))
+		}
 	}
-	for _, d := range []string{"dev", "proc", "sys", "layers", "newroot"} {
-		dir(d)
+	file := func(name string, data []byte, perm uint32) {
+		failed = cmp.Or(failed, archive.File(name, perm, data))
 	}
+	dir("dev", "proc", "sys", "layers", "newroot")
 	// The kernel opens it for process 1 before anything can mount /dev.
-	records = append(records, cpio.CharDev("dev/console", 0o600, 5, 1))
+	failed = cmp.Or(failed, archive.CharDevice("dev/console", 0o600, 5, 1))
 	guestd, err := os.ReadFile(cfg.Guestd)
 	if err != nil {
 		return fmt.Errorf("guestd: %w", err)
@@ -52,9 +53,7 @@ func Write(w io.Writer, cfg Config) error {
 	}
 	if len(modules) > 0 {
 		in := "lib/modules/" + cfg.Release
-		for _, d := range []string{"lib", "lib/modules", in} {
-			dir(d)
-		}
+		dir("lib", "lib/modules", in)
 		for _, m := range modules {
 			file(in+"/"+m.name, m.data, 0o644)
 		}
@@ -64,14 +63,10 @@ func Write(w io.Writer, cfg Config) error {
 		return err
 	}
 	file(strings.TrimPrefix(guestapi.BootSpecPath, "/"), spec, 0o600)
-	for i, r := range records {
-		r.Ino = uint64(i + 1)
-		r.NLink = 1
-		if err := archive.WriteRecord(r); err != nil {
-			return fmt.Errorf("initramfs: %s: %w", r.Name, err)
-		}
+	if failed = cmp.Or(failed, archive.Close()); failed != nil {
+		return fmt.Errorf("initramfs: %w", failed)
 	}
-	return cpio.WriteTrailer(archive)
+	return nil
 }
 
 // Bytes returns the archive.

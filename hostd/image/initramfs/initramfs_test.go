@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cavaliergopher/cpio"
 	"github.com/google/go-cmp/cmp"
-	"github.com/u-root/u-root/pkg/cpio"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
@@ -46,22 +46,22 @@ func config(t *testing.T, modules bool) Config {
 func content(t *testing.T, raw []byte) (names []string, files map[string]string) {
 	t.Helper()
 	files = map[string]string{}
-	r := cpio.Newc.Reader(bytes.NewReader(raw))
+	r := cpio.NewReader(bytes.NewReader(raw))
 	for {
-		rec, err := r.ReadRecord()
+		entry, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return names, files
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		names = append(names, rec.Name)
-		if rec.Mode&cpio.S_IFMT == cpio.S_IFREG {
-			data, err := io.ReadAll(io.NewSectionReader(rec.ReaderAt, 0, int64(rec.FileSize)))
+		names = append(names, entry.Name)
+		if entry.Mode.IsRegular() {
+			data, err := io.ReadAll(r)
 			if err != nil {
 				t.Fatal(err)
 			}
-			files[rec.Name] = string(data)
+			files[entry.Name] = string(data)
 		}
 	}
 }
