@@ -276,7 +276,9 @@ func failuresOf(rt route) map[int][]service.Error {
 		list = append(list, service.Error{Code: service.EInvalid, Message: "invalid limit", Detail: "want an integer from 1 to 1000"})
 	}
 	if rt.doc.idempotent {
-		list = append(list, service.Error{Code: service.ENotFound, Message: "not found", Detail: "the volume that this Idempotency-Key made has been deleted"})
+		list = append(list,
+			service.Error{Code: service.EConflict, Message: "idempotency key reused", Detail: "this Idempotency-Key was sent with another body"},
+			service.Error{Code: service.ENotFound, Message: "not found", Detail: "the volume that this Idempotency-Key made has been deleted"})
 	}
 	if strings.Contains(rt.path, ":") {
 		list = append(list, *service.NotFound())

@@ -29,7 +29,6 @@ var captureFailures = []service.Error{
 	{Code: service.EForbidden, Message: "account suspended"},
 	{Code: service.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
 	{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
-	{Code: service.EConflict, Message: "idempotency key reused"},
 	{Code: service.EBadGateway, Message: "agent unreachable"},
 	{Code: service.EInsufficient, Message: "insufficient host storage for snapshot"},
 }

@@ -29,7 +29,6 @@ func sandboxRoutes() []route {
 				{Code: service.EConflict, Message: "volume in use", Detail: "data is attached to another sandbox"},
 				{Code: service.EUnprocessable, Message: "snapshot cannot be restored", Detail: "snapshot refused: chunk 7 is damaged"},
 				{Code: service.EUnprocessable, Message: "template could not be built", Detail: "python: run[2]: exit code 1"},
-				{Code: service.EConflict, Message: "idempotency key reused"},
 				{Code: service.EConflict, Message: "sandbox was deleted while it was being created"},
 				{Code: service.EInternal, Message: "sandbox failed to start"},
 				{Code: service.EBadGateway, Message: "no available compute node"},

@@ -60,7 +60,6 @@ func templateRoutes() []route {
 				{Code: service.EForbidden, Message: "account suspended"},
 				{Code: service.EConflict, Message: "template name is taken"},
 				{Code: service.EConflict, Message: "template is being built"},
-				{Code: service.EConflict, Message: "idempotency key reused"},
 				{Code: service.ETooLarge, Message: "request too large"},
 				{Code: service.ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": 200, "templates_max": 200}},
 				{Code: service.ERateLimited, Message: "too many builds at once"},

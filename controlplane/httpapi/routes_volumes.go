@@ -31,7 +31,6 @@ func volumeRoutes() []route {
 				{Code: service.EInvalid, Message: "size_mb must be from 16 to 65536"},
 				{Code: service.EForbidden, Message: "account suspended"},
 				{Code: service.EConflict, Message: "volume already exists"},
-				{Code: service.EConflict, Message: "idempotency key reused"},
 				{Code: service.EConflict, Message: "volume was deleted while it was being created"},
 				{Code: service.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 102144, "volume_mb_max": 102400}},
 				{Code: service.EInternal, Message: "volume could not be made"},

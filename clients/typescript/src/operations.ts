@@ -137,15 +137,17 @@ export function createSnapshot(id: string, body: m.CreateSnapshot, options: { id
 }
 
 /**
- * Create an API key of the current organization. The key is shown this once: only a digest of it is
- * kept.
+ * Create an API key of the current organization. The key is shown this once, and for 24 hours to
+ * whom sends the same request with the same Idempotency-Key.
  */
-export function createToken(body: m.CreateToken): Call<m.NewToken> {
+export function createToken(body: m.CreateToken, options: { idempotencyKey?: string | undefined } = {}): Call<m.NewToken> {
   return {
     kind: "call",
     method: "POST",
     path: "/v1/me/tokens",
     json: body,
+    idempotent: true,
+    idempotencyKey: options.idempotencyKey,
   };
 }
 
@@ -398,6 +400,19 @@ export function hibernateSandbox(id: string): Call<m.Sandbox> {
     kind: "call",
     method: "POST",
     path: `/v1/sandboxes/${q(id)}/hibernate`,
+  };
+}
+
+/**
+ * List what a host found that belongs to no sandbox, newest last. `recover.unmanaged`: a VM that no
+ * record names, which was killed. From the event store.
+ */
+export function listAgentEvents(id: string, options: { tail?: number | undefined; since?: string | undefined } = {}): Call<m.Event[]> {
+  return {
+    kind: "call",
+    method: "GET",
+    path: `/v1/admin/agents/${q(id)}/events`,
+    query: { tail: options.tail, since: options.since },
   };
 }
 

@@ -138,14 +138,16 @@ def create_snapshot(id: str, body: m.CreateSnapshot, *, idempotency_key: str | N
     )
 
 
-def create_token(body: m.CreateToken) -> Call[m.NewToken]:
-    """Create an API key of the current organization. The key is shown this once: only a digest of
-    it is kept.
+def create_token(body: m.CreateToken, *, idempotency_key: str | None = None) -> Call[m.NewToken]:
+    """Create an API key of the current organization. The key is shown this once, and for 24 hours
+    to whom sends the same request with the same Idempotency-Key.
     """
     return Call(
         method="POST",
         path="/v1/me/tokens",
         json=body.to_json(),
+        idempotent=True,
+        idempotency_key=idempotency_key,
         decode=m.NewToken.from_json,
     )
 
@@ -393,6 +395,21 @@ def hibernate_sandbox(id: str) -> Call[m.Sandbox]:
         method="POST",
         path=f"/v1/sandboxes/{_q(id)}/hibernate",
         decode=m.Sandbox.from_json,
+    )
+
+
+def list_agent_events(id: str, *, tail: int | None = None, since: datetime | None = None) -> Call[list[m.Event]]:
+    """List what a host found that belongs to no sandbox, newest last. `recover.unmanaged`: a VM
+    that no record names, which was killed. From the event store.
+    """
+    return Call(
+        method="GET",
+        path=f"/v1/admin/agents/{_q(id)}/events",
+        query=query({
+            "tail": tail,
+            "since": since,
+        }),
+        decode=lambda raw: [m.Event.from_json(e) for e in raw],
     )
 
 
