@@ -5,18 +5,20 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
-const (
+var (
 	// freezeTimeout bounds how long a guest may take to have its tenant's
 	// processes stand still before it is saved.
-	freezeTimeout = 5 * time.Second
+	freezeTimeout = timescale.Limit(5 * time.Second)
 	// freezeWait is how long the guest waits for those that are in the midst of a
 	// call to its kernel.
-	freezeWait = time.Second
+	freezeWait = timescale.Limit(time.Second)
 	// freezeHold is how much of its own time a guest stands still without an
-	// identity: a host that died has let it run on.
-	freezeHold = 30 * time.Second
+	// identity: a host that died has let it run on. A guest takes ten minutes at
+	// most.
+	freezeHold = min(timescale.Limit(30*time.Second), 10*time.Minute)
 )
 
 // freeze has the tenant's processes in a guest stand still, because its memory

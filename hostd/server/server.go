@@ -21,10 +21,11 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // strangerTime is how long a request without a certificate may take to end.
-const strangerTime = 5 * time.Second
+var strangerTime = timescale.Limit(5 * time.Second)
 
 // Config is what a Server works with. The parts that are nil are not there: their
 // routes answer 501.

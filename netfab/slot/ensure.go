@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-cloud/berth/netfab/nft"
 	"github.com/berth-cloud/berth/netfab/tap"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // tapQueue is how many frames wait for a guest that does not read.
@@ -112,7 +113,7 @@ func (f *Fabric) assemble(ctx context.Context, n int) error {
 }
 
 // upTimeout bounds the wait for a link; a kernel at rest takes a millisecond.
-const upTimeout = 5 * time.Second
+var upTimeout = timescale.Limit(5 * time.Second)
 
 // awaitUp waits until the kernel has noticed that the other end of a veth pair
 // is up. Until then it drops, silently, what is sent that way: a guest's first
