@@ -157,14 +157,15 @@ func (s *stored) upload(ctx context.Context, id string) (hostapi.Capture, error)
 	if err != nil {
 		return hostapi.Capture{}, fmt.Errorf("store capture %s: %w", id, err)
 	}
-	_, stats, err := s.store.Upload(ctx, id, src)
+	src.Distrust = true
+	m, stats, err := s.store.Upload(ctx, id, src)
 	if err != nil {
 		return hostapi.Capture{}, refusal(err)
 	}
 	if err := s.captures.MarkStored(id, true); err != nil {
 		return hostapi.Capture{}, err
 	}
-	info.Stored = true
+	info.Stored, info.Manifest = true, m.Digest
 	s.log.Info("capture is stored", "capture_id", id, "chunks", stats.Chunks, "new_chunks", stats.NewChunks, "new_bytes", stats.NewBytes,
 		"took_ms", stats.Took.Milliseconds())
 	return info, nil
@@ -263,12 +264,14 @@ func (s *stored) DeleteStored(ctx context.Context, id string) error {
 }
 
 // Fetch fills dir with the files of a stored capture and puts the build that it
-// was made from among the templates' builds, if it is not there.
-func (s *stored) Fetch(ctx context.Context, id, dir string) error {
+// was made from among the templates' builds, if it is not there. The capture's
+// manifest must have the digest, where there is one.
+func (s *stored) Fetch(ctx context.Context, id, digest, dir string) error {
 	began := time.Now()
 	aside := filepath.Join(dir, ".fetched")
 	m, err := s.store.Fetch(ctx, id, aside, snapshot.FetchOptions{
 		Engine: s.engine,
+		Digest: digest,
 		Shared: func(snapshot.SharedFile) (string, bool) { return "", false },
 		Admit:  s.admit,
 	})

@@ -147,13 +147,13 @@ func put(t *testing.T, path string, content []byte) {
 }
 
 // fetch brings a capture to where a box's host would have it.
-func (h *storedHost) fetch(t *testing.T, id string) (dir string, err error) {
+func (h *storedHost) fetch(t *testing.T, id, digest string) (dir string, err error) {
 	t.Helper()
 	dir = filepath.Join(h.dir, ".tmp-"+id)
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	return dir, h.Fetch(t.Context(), id, dir)
+	return dir, h.Fetch(t.Context(), id, digest, dir)
 }
 
 func TestACaptureIsFetchedOnAHostThatHasNothing(t *testing.T) {
@@ -164,7 +164,7 @@ func TestACaptureIsFetchedOnAHostThatHasNothing(t *testing.T) {
 	if err != nil || !info.Stored || info.ID != "snap-1" || strings.Join(a.marked, ",") != "snap-1 true" {
 		t.Fatalf("stored %+v, %v, marked %v", info, err, a.marked)
 	}
-	dir, err := b.fetch(t, "snap-1")
+	dir, err := b.fetch(t, "snap-1", info.Manifest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestACaptureIsFetchedOnAHostThatHasNothing(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(store, "shared")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.fetch(t, "snap-2"); err != nil {
+	if _, err := b.fetch(t, "snap-2", ""); err != nil {
 		t.Error(err)
 	}
 }
@@ -242,7 +242,7 @@ func TestACaptureThatCannotBeUsedIsRefusedByName(t *testing.T) {
 			if c.change != nil {
 				c.change(t, store, b)
 			}
-			_, err := b.fetch(t, c.id)
+			_, err := b.fetch(t, c.id, "")
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("fetch = %v, want %v that names %q", err, c.want, c.says)
 			}
@@ -250,6 +250,46 @@ func TestACaptureThatCannotBeUsedIsRefusedByName(t *testing.T) {
 				t.Errorf("build = %v", err)
 			}
 		})
+	}
+}
+
+// Whoever can write to the store can put a manifest there whose checksums are all
+// right. The control plane has the digest of the one that was stored.
+func TestAManifestInTheStoredOnesPlaceIsRefused(t *testing.T) {
+	store := t.TempDir()
+	a, b, evil := newStoredHost(t, store), newStoredHost(t, store), newStoredHost(t, store)
+	a.capture(t, "snap-1")
+	info, err := a.StoreCapture(t.Context(), "snap-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	evil.capture(t, "snap-1")
+	put(t, filepath.Join(evil.dir, "snap-1", "memory-ranges"), []byte("another memory"))
+	put(t, filepath.Join(evil.dir, "snap-1", "config.json"), []byte("another machine"))
+	planted, err := evil.StoreCapture(t.Context(), "snap-1")
+	if err != nil || planted.Manifest == info.Manifest {
+		t.Fatalf("planted %+v, %v", planted, err)
+	}
+	if _, err := b.fetch(t, "snap-1", info.Manifest); !errors.Is(err, box.ErrBadSnapshot) || !strings.Contains(err.Error(), "manifest") {
+		t.Errorf("fetch of what was planted = %v", err)
+	}
+	if _, err := b.fetch(t, "snap-1", ""); err != nil { // the manifest is sound
+		t.Errorf("fetch without a digest = %v", err)
+	}
+	// What is in the store is not believed by an upload either.
+	again, err := a.StoreCapture(t.Context(), "snap-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := b.fetch(t, "snap-1", again.Manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "config.json")); err != nil || string(got) != "{}" {
+		t.Errorf("config.json = %q, %v", got, err)
+	}
+	if same, err := a.StoreCapture(t.Context(), "snap-1"); err != nil || same.Manifest != again.Manifest {
+		t.Errorf("stored once more: %+v, %v", same, err)
 	}
 }
 

@@ -208,8 +208,8 @@ func (h *Host) copyStill(ctx context.Context, b *box, rec *ledger.Record, p VMM,
 }
 
 // useCapture returns a capture whose files stay until letGo, fetched from the
-// snapshot store where it is not here.
-func (h *Host) useCapture(ctx context.Context, id string) (*capture, error) {
+// snapshot store where it is not here, by the digest of its manifest.
+func (h *Host) useCapture(ctx context.Context, id, digest string) (*capture, error) {
 	for {
 		if c := h.captures.pin(id); c != nil {
 			return c, nil
@@ -222,7 +222,7 @@ func (h *Host) useCapture(ctx context.Context, id string) (*capture, error) {
 			return nil, err
 		}
 		if mine {
-			fetch := func() (hostapi.Capture, error) { return h.fetchCapture(id) }
+			fetch := func() (hostapi.Capture, error) { return h.fetchCapture(id, digest) }
 			if !h.spawn(func() { h.endCapture(c, fetch) }) {
 				h.captures.end(c, hostapi.Capture{}, ErrDraining)
 			}
@@ -239,14 +239,14 @@ func (h *Host) useCapture(ctx context.Context, id string) (*capture, error) {
 // fetchTimeout bounds the fetching of one capture.
 var fetchTimeout = timescale.Limit(30 * time.Minute)
 
-func (h *Host) fetchCapture(id string) (hostapi.Capture, error) {
+func (h *Host) fetchCapture(id, digest string) (hostapi.Capture, error) {
 	ctx, cancel := context.WithTimeout(h.life, fetchTimeout)
 	defer cancel()
 	dir := h.paths.CaptureTmp(id)
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return hostapi.Capture{}, fmt.Errorf("fetch capture: %w", err)
 	}
-	if err := h.remote.Fetch(ctx, id, dir); err != nil {
+	if err := h.remote.Fetch(ctx, id, digest, dir); err != nil {
 		return hostapi.Capture{}, fmt.Errorf("fetch capture %s: %w", id, err)
 	}
 	m, err := readManifest(filepath.Join(dir, fileManifest))

@@ -306,14 +306,14 @@ func TestACaptureIsFetchedOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 3 {
 		wg.Go(func() {
-			if _, err := d2.Put(t.Context(), id(i), hostapi.BoxSpec{Generation: 1, Capture: "c1"}); err != nil {
+			if _, err := d2.Put(t.Context(), id(i), hostapi.BoxSpec{Generation: 1, Capture: "c1", Manifest: "digest of c1"}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	if remote.Fetches != 1 {
-		t.Errorf("%d fetches, want 1", remote.Fetches)
+	if remote.Fetches != 1 || remote.Digests[0] != "digest of c1" {
+		t.Errorf("%d fetches, want 1, by %q", remote.Fetches, remote.Digests)
 	}
 	if got := w2.VMM(id(0)).Memory(); got != "far away" {
 		t.Errorf("memory = %q", got)

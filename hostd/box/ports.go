@@ -139,6 +139,7 @@ type Volumes interface {
 type Remote interface {
 	// Fetch fills dir, which is empty, with the files of a stored capture, and
 	// sees to it that Templates.Build finds the build it was made from. It has
-	// verified all of them when it returns nil; ErrNoSnapshot, ErrBadSnapshot.
-	Fetch(ctx context.Context, id, dir string) error
+	// verified all of them when it returns nil, and that digest, unless it is
+	// empty, is their manifest's; ErrNoSnapshot, ErrBadSnapshot.
+	Fetch(ctx context.Context, id, digest, dir string) error
 }

@@ -53,7 +53,7 @@ func (h *Host) templateOf(ctx context.Context, spec *hostapi.BoxSpec) (tpl Templ
 // fromCapture starts a box from a capture, of which nothing is copied but the
 // disk: all children share its memory.
 func (h *Host) fromCapture(ctx context.Context, spec *hostapi.BoxSpec) (*source, error) {
-	c, err := h.useCapture(ctx, spec.Capture)
+	c, err := h.useCapture(ctx, spec.Capture, spec.Manifest)
 	if err != nil {
 		return nil, err
 	}

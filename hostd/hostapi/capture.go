@@ -40,6 +40,10 @@ type Capture struct {
 	PauseMS     int64     `json:"pause_ms"` // how long the box stood still
 	Stored      bool      `json:"stored"`   // it is in the snapshot store, so any host can start from it
 	CreatedAt   time.Time `json:"created_at"`
+
+	// Manifest is the SHA-256 of the object that says in the snapshot store what
+	// the capture is made of. Only the answer to StoreCapture has it.
+	Manifest string `json:"manifest,omitempty"`
 }
 
 // VolumeSpec asks for one volume.

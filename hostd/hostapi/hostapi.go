@@ -149,7 +149,10 @@ type BoxSpec struct {
 	Volumes   []VolumeAttach `json:"volumes,omitempty"`
 
 	// At most one of these. Template is then the source's.
-	Capture  string `json:"capture,omitempty"`   // id of the capture to start from; with BootCold only its disk is used
+	Capture string `json:"capture,omitempty"` // id of the capture to start from; with BootCold only its disk is used
+	// Manifest is Capture.Manifest of that capture: one that is fetched must have
+	// it. Empty: any is good.
+	Manifest string `json:"manifest,omitempty"`
 	WarmFrom string `json:"warm_from,omitempty"` // id of a running box of this host, whose memory, disk and slot it takes over
 
 	// Origin goes into the event of its start as it is: from_snapshot, forked_from …

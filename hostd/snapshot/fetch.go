@@ -14,6 +14,8 @@ import (
 type FetchOptions struct {
 	// Engine is the host's, as Meta.Engine has it. Empty: any is fetched.
 	Engine string
+	// Digest is what Manifest.Digest must be. Empty: any is fetched.
+	Digest string
 	// Shared is asked for each shared file. Where it has a path, that file is
 	// linked instead of fetched; where need is false, the file is left out.
 	// Nil: all are fetched.
@@ -35,6 +37,9 @@ func (s *Store) Fetch(ctx context.Context, id, dest string, opt FetchOptions) (m
 			err = fmt.Errorf("fetch snapshot %s: %w", id, err)
 		}
 	}()
+	if opt.Digest != "" && m.Digest != opt.Digest {
+		return m, fmt.Errorf("%w: its manifest is not the one that was stored", ErrDamaged)
+	}
 	if opt.Engine != "" && m.Engine != opt.Engine {
 		return m, fmt.Errorf("%w: %s, this host has %s", ErrOtherEngine, m.Engine, opt.Engine)
 	}

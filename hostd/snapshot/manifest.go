@@ -25,6 +25,10 @@ type Manifest struct {
 	ChunkSize int          `json:"chunk_size"`
 	Files     []File       `json:"files"`
 	Shared    []SharedFile `json:"shared,omitempty"`
+
+	// Digest is the SHA-256 of all this as it is stored, in hexadecimal: whoever
+	// keeps it elsewhere knows a manifest that was put in the place of this one.
+	Digest string `json:"-"`
 }
 
 // Meta is what a snapshot is bound to.
@@ -131,6 +135,7 @@ func parseManifest(raw []byte) (Manifest, error) {
 	if err := m.check(); err != nil {
 		return Manifest{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
+	m.Digest = digest(raw)
 	return m, nil
 }
 
@@ -293,6 +298,11 @@ func validID(id string) error {
 		return fmt.Errorf("%w: id %q", ErrInvalid, id)
 	}
 	return nil
+}
+
+func digest(raw []byte) string {
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])
 }
 
 func isDigest(s string) bool {

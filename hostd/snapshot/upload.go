@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,10 @@ type Source struct {
 	Files  []LocalFile
 	Shared []LocalShared
 	Meta   Meta
+	// Distrust compares a snapshot that the store has under the id already with
+	// these files, and writes it anew where it is another. Without it, that one is
+	// left as it is: for ids that are digests of what they name.
+	Distrust bool
 }
 
 // LocalFile is a file of the snapshot's own.
@@ -38,9 +43,9 @@ type Stats struct {
 	Took      time.Duration
 }
 
-// Upload stores a snapshot, and returns its manifest. A snapshot of that id
-// that is there already is left as it is. When it fails, no snapshot of that id
-// is there, and the next Upload goes on with the chunks that are.
+// Upload stores a snapshot, and returns its manifest. When it fails, no snapshot
+// of that id is there that was not before, and the next Upload goes on with the
+// chunks that are.
 func (s *Store) Upload(ctx context.Context, id string, src Source) (m Manifest, stats Stats, err error) {
 	began := time.Now()
 	defer func() {
@@ -62,9 +67,11 @@ func (s *Store) Upload(ctx context.Context, id string, src Source) (m Manifest, 
 	if err := errors.Join(validID(id), checkNames(names)); err != nil {
 		return m, stats, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	if m, err = s.Manifest(ctx, id); err == nil {
-		return m, stats, nil
-	} else if !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrDamaged) {
+	there, err := s.Manifest(ctx, id)
+	switch {
+	case err == nil && !src.Distrust:
+		return there, stats, nil
+	case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrDamaged):
 		return m, stats, err
 	}
 
@@ -90,11 +97,22 @@ func (s *Store) Upload(ctx context.Context, id string, src Source) (m Manifest, 
 	}
 	sortFiles(&m)
 	stats.Chunks, stats.NewChunks, stats.NewBytes = up.chunks.Load(), up.newChunks.Load(), up.newBytes.Load()
+	if there.isOf(&m) {
+		return there, stats, nil
+	}
 	raw, err := encode(manifestMagic, m)
 	if err == nil {
+		m.Digest = digest(raw)
 		err = up.publish(ctx, manifestsDir+id, raw)
 	}
 	return m, stats, err
+}
+
+// isOf reports whether two manifests are of the same snapshot with the same files.
+func (m *Manifest) isOf(o *Manifest) bool {
+	a, b := *m, *o
+	a.CreatedAt, a.Digest, b.CreatedAt, b.Digest = time.Time{}, "", time.Time{}, ""
+	return reflect.DeepEqual(a, b)
 }
 
 // Share stores files ahead of the snapshots that will have them, one chunk at a

@@ -34,7 +34,8 @@ type Snapshot struct {
 	MemoryBytes int64          `json:"memory_bytes"`
 	DiskBytes   int64          `json:"disk_bytes"`
 	PauseMS     int64          `json:"pause_ms"`
-	Stored      bool           `json:"stored"` // in the snapshot store: any host can start from it
+	Stored      bool           `json:"stored"`             // in the snapshot store: any host can start from it
+	Manifest    string         `json:"manifest,omitempty"` // SHA-256 of its manifest there; older rows have none
 	EnvSealed   []byte         `json:"env_sealed,omitempty"`
 }
 

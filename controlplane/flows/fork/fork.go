@@ -118,6 +118,7 @@ type Fork struct {
 	PauseMS  int64    `json:"pause_ms,omitempty"`
 	MemoryMB int      `json:"memory_mb,omitempty"` // of a child
 	Stored   bool     `json:"stored,omitempty"`    // the capture is in the snapshot store
+	Manifest string   `json:"manifest,omitempty"`  // SHA-256 of its manifest there
 	Copies   []string `json:"copies,omitempty"`    // other hosts that may have fetched it
 	Ended    int64    `json:"ended_ms,omitempty"`  // when the last child was up or had failed, in ms after Begun
 }

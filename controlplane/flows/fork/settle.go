@@ -37,7 +37,7 @@ func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var storing error
 	if data.Mode == Tree && alive > 0 && !data.Stored && f.hasStore(data.AgentID) {
 		all.Go(func() error {
-			storing = f.store(ctx, run, &data)
+			_, storing = f.store(ctx, run, data.AgentID) // nothing is started from it any more
 			return nil
 		})
 	}

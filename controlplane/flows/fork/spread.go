@@ -14,12 +14,15 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// store puts the capture into the snapshot store.
-func (f *Flows) store(ctx context.Context, run flow.Run, data *Fork) error {
-	return f.cfg.Hosts.Call(ctx, data.AgentID, func(ctx context.Context, c *hosts.Client) error {
-		_, err := c.StoreCapture(ctx, groupOf(run.Flow))
+// store puts the capture into the snapshot store. It returns the digest of its
+// manifest there.
+func (f *Flows) store(ctx context.Context, run flow.Run, agentID string) (manifest string, err error) {
+	err = f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
+		made, err := c.StoreCapture(ctx, groupOf(run.Flow))
+		manifest = made.Manifest
 		return err
 	})
+	return manifest, err
 }
 
 // spread finds other hosts for the children that the ones before did not take.
@@ -31,7 +34,7 @@ func (f *Flows) spread(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	ctx = hostCtx(ctx, data.RequestID)
 	var failed error
 	if !data.Stored {
-		failed = f.store(ctx, run, &data)
+		data.Manifest, failed = f.store(ctx, run, data.AgentID)
 		if failed != nil && (hosts.Superseded(ctx, failed) || f.passing(run, data.AgentID, failed)) {
 			return nil, failed
 		}

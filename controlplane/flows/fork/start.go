@@ -58,7 +58,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return f.abandon(ctx, run, data, err), nil
 	}
 	outcomes := make([]outcome, len(data.Children))
-	unplaced, stored := false, data.Stored
+	unplaced, stored, manifest := false, data.Stored, data.Manifest
 	var all errgroup.Group
 	announced := make(chan struct{})
 	all.Go(func() error {
@@ -89,12 +89,14 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		// Those wait for the upload anyway. In any other case it comes after the
 		// children, who then have the processors to themselves.
 		all.Go(func() error {
-			stored = f.store(ctx, run, &data) == nil
+			var err error
+			manifest, err = f.store(ctx, run, data.AgentID)
+			stored = err == nil
 			return nil
 		})
 	}
 	_ = all.Wait() // each child has its own outcome
-	data.Stored = stored
+	data.Stored, data.Manifest = stored, manifest
 	if err := f.undecided(ctx, run, &data, outcomes); err != nil {
 		return nil, err
 	}
@@ -127,7 +129,7 @@ func (f *Flows) put(ctx context.Context, run flow.Run, data *Fork, index int, ro
 	if err == nil {
 		if data.Mode == Warm {
 			spec.WarmFrom = data.ParentID
-		} else if spec.Capture = groupOf(run.Flow); data.Mode == Cold {
+		} else if spec.Capture, spec.Manifest = groupOf(run.Flow), data.Manifest; data.Mode == Cold {
 			spec.Boot = hostapi.BootCold
 		}
 		err = f.cfg.Hosts.Call(ctx, row.AgentID, func(ctx context.Context, c *hosts.Client) error {

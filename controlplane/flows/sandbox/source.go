@@ -111,6 +111,9 @@ func (f *Flows) spec(r raftstore.Reader, s *record.Sandbox, data Create) (hostap
 		Persistent: s.Persistent, Exclusive: s.Exclusive, Capture: s.FromSnapshot,
 	}
 	if s.FromSnapshot != "" {
+		if snap, ok := raftstore.Get(r, record.Snapshots, s.FromSnapshot); ok {
+			spec.Manifest = snap.Manifest
+		}
 		spec.Origin = map[string]any{"from_snapshot": s.FromSnapshot}
 	}
 	paths := make(map[string]string, len(s.Volumes))

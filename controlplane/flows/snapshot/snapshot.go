@@ -163,7 +163,8 @@ func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 		f.discard(ctx, s) // of one whose outcome is unknown
 		return f.giveUp(run, data, explain(err)), nil
 	}
-	store := f.cfg.Hosts.Sessions()[s.AgentID].Heartbeat.Store && !made.Stored
+	// Also where the host says that it is stored: this is how the digest is learnt.
+	store := f.cfg.Hosts.Sessions()[s.AgentID].Heartbeat.Store
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		s, ok := snapshotOf(tx, run.Flow)
 		if !ok {
@@ -208,8 +209,10 @@ func (f *Flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return finish, nil
 	}
 	ctx = hosts.WithRequestID(ctx, data.RequestID)
+	var made hostapi.Capture
 	err := f.cfg.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
-		_, err := c.StoreCapture(ctx, s.ID)
+		var err error
+		made, err = c.StoreCapture(ctx, s.ID)
 		return err
 	})
 	if err != nil {
@@ -218,14 +221,14 @@ func (f *Flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		}
 		f.cfg.Logger.WarnContext(ctx, "snapshot was not stored", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
 	}
-	return ready(run, err == nil), nil
+	return ready(run, err == nil, made.Manifest), nil
 }
 
-func ready(run flow.Run, stored bool) flow.Commit {
+func ready(run flow.Run, stored bool, manifest string) flow.Commit {
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		if s, ok := snapshotOf(tx, run.Flow); ok {
 			c := s.Clone()
-			c.Status, c.Stored = record.ResourceReady, stored
+			c.Status, c.Stored, c.Manifest = record.ResourceReady, stored, manifest
 			raftstore.Put(tx, record.Snapshots, c)
 		}
 		return flow.Done(), nil
@@ -243,7 +246,7 @@ func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return finish, nil
 	}
 	if s.MemoryMB > 0 { // it is captured
-		return ready(run, false), nil
+		return ready(run, false, ""), nil
 	}
 	f.discard(ctx, s)
 	return f.giveUp(run, data, ErrNotTaken), nil

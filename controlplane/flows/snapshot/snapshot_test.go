@@ -111,7 +111,7 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, ok := r.row()
-	if !ok || s.Status != record.ResourceReady || !s.Stored || s.MemoryMB != 512 || s.MemoryBytes != 512<<20 || s.PauseMS != 7 {
+	if !ok || s.Status != record.ResourceReady || !s.Stored || s.Manifest == "" || s.MemoryMB != 512 || s.MemoryBytes != 512<<20 || s.PauseMS != 7 {
 		t.Fatalf("%+v", s)
 	}
 	if c := r.store.Captures(); len(c) != 1 || c[0] != snapID {

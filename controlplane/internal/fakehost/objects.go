@@ -1,7 +1,9 @@
 package fakehost
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -180,6 +182,7 @@ func (h *Host) object(r *http.Request, c Call) (any, error) {
 		}
 		made.Stored = true
 		o.captures[c.ID] = made
+		made.Manifest = fmt.Sprintf("%x", sha256.Sum256([]byte(c.ID)))
 		o.store.put(made)
 		h.announce()
 		return made, nil
@@ -261,6 +264,10 @@ func (h *Host) sourceOf(id string, spec hostapi.BoxSpec) (*hostapi.Capture, erro
 			if made, ok = o.store.get(spec.Capture); !ok {
 				return nil, &hostapi.Error{Code: hostapi.CodeNoSnapshot, Message: "no such capture"}
 			}
+			if spec.Manifest != made.Manifest {
+				return nil, &hostapi.Error{Code: hostapi.CodeBadSnapshot, Message: "its manifest is not the one that was stored"}
+			}
+			made.Manifest = ""
 			o.captures[spec.Capture] = made
 		}
 		if !made.Memory && spec.Boot != hostapi.BootCold {

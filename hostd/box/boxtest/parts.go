@@ -123,13 +123,15 @@ type Remote struct {
 	mu      sync.Mutex
 	Fetches int
 	Err     error
+	Digests []string // that were asked for
 }
 
 // Fetch implements box.Remote.
-func (r *Remote) Fetch(_ context.Context, id, dir string) error {
+func (r *Remote) Fetch(_ context.Context, id, digest, dir string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Fetches++
+	r.Digests = append(r.Digests, digest)
 	if r.Err != nil {
 		return r.Err
 	}
