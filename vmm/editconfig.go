@@ -11,7 +11,7 @@ import (
 
 // ConfigEdit is a snapshot's config.json opened for editing. What it does not
 // know it keeps, so that a config that an engine wrote in full goes back to it
-// in full.
+// in full, unless Distrust was called.
 type ConfigEdit struct {
 	doc map[string]any
 }
@@ -109,6 +109,16 @@ func (e *ConfigEdit) SetDiskPath(id, path string) error {
 		return err
 	}
 	disk["path"] = path
+	return nil
+}
+
+// SetRNG sets the source of the guest's entropy.
+func (e *ConfigEdit) SetRNG(src string) error {
+	rng, ok := e.doc["rng"].(map[string]any)
+	if !ok {
+		return fmt.Errorf("config has no rng")
+	}
+	rng["src"] = src
 	return nil
 }
 

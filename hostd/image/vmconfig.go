@@ -75,10 +75,11 @@ func serial(path string) *vmm.ConsoleConfig {
 	return &vmm.ConsoleConfig{Mode: vmm.ConsoleFile, File: path}
 }
 
-// EditRestoreConfig edits the config.json of a stored state for one sandbox:
-// its own disks and console, the RAM file mapped privately, and the template's
-// files where they are now. Without a RAM file of its own the state is the
-// template's.
+// EditRestoreConfig makes the configuration of a restore for one sandbox: its own
+// disks and console, the RAM file mapped privately, and the template's files
+// where they are now. Of the config.json of the stored state, which a VMM wrote
+// that its guest may have owned, it takes what names nothing outside the VM.
+// Without a RAM file of its own the state is the template's.
 func (t Template) EditRestoreConfig(raw []byte, vm VM) ([]byte, error) {
 	edit, err := vmm.ParseConfig(raw)
 	if err != nil {
@@ -91,6 +92,7 @@ func (t Template) EditRestoreConfig(raw []byte, vm VM) ([]byte, error) {
 }
 
 func (t Template) edit(edit *vmm.ConfigEdit, vm VM) error {
+	edit.Distrust()
 	// A private mapping: the file is read, and never written.
 	if err := edit.SetZone(zoneID, t.ramOf(vm), false); err != nil {
 		return err
@@ -115,8 +117,44 @@ func (t Template) edit(edit *vmm.ConfigEdit, vm VM) error {
 	if err := edit.SetNetTap(netID, tapName); err != nil {
 		return err
 	}
+	if err := edit.SetRNG(rngSource); err != nil {
+		return err
+	}
 	if vm.Serial != "" {
 		edit.SetSerialFile(vm.Serial)
+	}
+	return t.check(edit)
+}
+
+// check refuses a configuration of another machine: what was set above are all
+// the disks, links and memory that it may have.
+func (t Template) check(edit *vmm.ConfigEdit) error {
+	cfg, err := edit.Config()
+	if err != nil {
+		return err
+	}
+	want := vmm.CPUsConfig{BootVCPUs: uint32(t.CPU), MaxVCPUs: uint32(t.CPU)}
+	switch {
+	case cfg.CPUs != want:
+		return fmt.Errorf("it has %d CPUs, up to %d, and the template %d", cfg.CPUs.BootVCPUs, cfg.CPUs.MaxVCPUs, t.CPU)
+	case len(cfg.Memory.Zones) != 1 || cfg.Memory.Size != 0 || cfg.Memory.Zones[0].Size != uint64(t.MemoryMB)<<20:
+		return fmt.Errorf("its memory is not one zone of %d MB", t.MemoryMB)
+	case len(cfg.Net) != 1:
+		return fmt.Errorf("it has %d network devices", len(cfg.Net))
+	}
+	layers := map[string]bool{}
+	for i := range t.Layers {
+		layers[layerID(i)] = true
+	}
+	for _, d := range cfg.Disks {
+		switch {
+		case d.Path == "":
+			return fmt.Errorf("it has a disk %q, which is not the sandbox's", d.ID)
+		case d.ImageType != vmm.ImageRaw:
+			return fmt.Errorf("disk %q is not raw, but %q", d.ID, d.ImageType)
+		case d.ReadOnly != layers[d.ID]:
+			return fmt.Errorf("disk %q: readonly is %t", d.ID, d.ReadOnly)
+		}
 	}
 	return nil
 }
