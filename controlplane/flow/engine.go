@@ -35,10 +35,6 @@ const (
 	AfterCommit  Point = "after commit"
 )
 
-// maxRunning bounds how many flows are at a step at once; the others wait their
-// turn. One that waits for a table to change is at none.
-const maxRunning = 512
-
 // Engine runs the flows while this replica leads.
 type Engine struct {
 	cfg   Config
@@ -50,7 +46,7 @@ type Engine struct {
 	outcomes map[string]*outcome  // of flows that ended in this Run, by id
 	notUntil map[string]time.Time // subjects whose commit failed: not at once again
 
-	turns chan struct{} // capacity maxRunning: who is at a step
+	lanes map[lane]chan struct{} // who is at a step, in this Run
 	// inherited is the index of the state that this Run began with, at began. Times
 	// in rows up to it may be of another leader's clock.
 	inherited uint64
@@ -67,7 +63,7 @@ const outcomeKept = 5 * time.Minute
 
 // NewEngine makes an engine. It refuses kinds that lack a step they name.
 func NewEngine(cfg Config) (*Engine, error) {
-	e := &Engine{cfg: cfg, kinds: map[string]Kind{}, turned: make(chan struct{}), turns: make(chan struct{}, maxRunning)}
+	e := &Engine{cfg: cfg, kinds: map[string]Kind{}, turned: make(chan struct{})}
 	for _, k := range cfg.Kinds {
 		if _, twice := e.kinds[k.Name]; twice || k.Name == "" {
 			return nil, fmt.Errorf("flow kind %q is named twice or not at all", k.Name)
@@ -181,6 +177,7 @@ func (e *Engine) turn(running bool) {
 	if running {
 		e.inherited, e.began = e.cfg.Store.View().Index(), e.cfg.Clock()
 		e.outcomes, e.notUntil = map[string]*outcome{}, map[string]time.Time{}
+		e.lanes = map[lane]chan struct{}{}
 	}
 	close(e.turned)
 	e.turned = make(chan struct{})

@@ -32,6 +32,10 @@ type Kind struct {
 
 	// ActTimeout bounds one Act; default DefaultActTimeout.
 	ActTimeout time.Duration
+
+	// Host names the host that the flow calls as it stands, "" for none: flows
+	// whose host hangs hold up those of the same host alone. nil is none.
+	Host func(r raftstore.Reader, f *record.Flow) string
 }
 
 // DefaultActTimeout is how long an Act may take.
@@ -53,9 +57,10 @@ type Run struct {
 }
 
 // Data decodes the flow's data.
-func (r Run) Data(into any) error { return decode(r.Flow, into) }
+func (r Run) Data(into any) error { return Decode(r.Flow, into) }
 
-func decode(f *record.Flow, into any) error {
+// Decode decodes a flow's data.
+func Decode(f *record.Flow, into any) error {
 	if len(f.Data) == 0 {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -359,6 +360,82 @@ func TestFlowsThatWaitHoldNobodyUp(t *testing.T) {
 	})
 	r.begin(three("f1"))
 	r.gone("f1")
+}
+
+// However many flows hang in calls to hosts, those of another host go on; so do
+// those of another kind on the same.
+func TestFlowsThatHangHoldUpTheirOwnHostAlone(t *testing.T) {
+	var hanging atomic.Int64
+	host := func(_ raftstore.Reader, f *record.Flow) string { return strings.Split(f.Subject, "/")[1] }
+	hang := flow.Kind{Name: "hang", Host: host, Steps: map[string]flow.Step{
+		"call": func(ctx context.Context, run flow.Run) (flow.Commit, error) {
+			if strings.HasPrefix(run.Flow.Subject, "x/dead") {
+				hanging.Add(1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return func(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }, nil
+		},
+	}}
+	other := threeSteps(func(string) error { return nil })
+	other.Host = host
+	r := newRig(t, 1, nil, hang, other)
+	const dead, each = 6, 100
+	for h := range dead {
+		r.Update(func(tx *raftstore.Tx) error {
+			for i := range each {
+				id := fmt.Sprintf("dead%d-%d", h, i)
+				if err := flow.Begin(tx, flow.New{ID: id, Kind: "hang", Subject: fmt.Sprintf("x/dead%d/%s", h, id), Step: "call"}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	testcluster.Await(t, 30*time.Second, "many to hang", func() bool { return hanging.Load() >= dead*64 })
+	r.begin(flow.New{ID: "live", Kind: "hang", Subject: "x/live/1", Step: "call"})
+	r.gone("live")
+	same := three("same")
+	same.Subject = "x/dead0/same"
+	r.begin(same)
+	r.gone("same")
+	if n := hanging.Load(); n != dead*64 {
+		t.Errorf("%d hang at once", n)
+	}
+}
+
+// A flow that waits behind others that hang on its host is given up in time.
+func TestADeadlineBehindFlowsThatHang(t *testing.T) {
+	tooLate := errors.New("too late")
+	var hanging atomic.Int64
+	kind := flow.Kind{
+		Name: "hang", Expire: "expire", Host: func(raftstore.Reader, *record.Flow) string { return "dead" },
+		Steps: map[string]flow.Step{
+			"call": func(ctx context.Context, _ flow.Run) (flow.Commit, error) {
+				hanging.Add(1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			},
+			"expire": func(context.Context, flow.Run) (flow.Commit, error) {
+				return func(*raftstore.Tx) (flow.Next, error) { return flow.Fail(tooLate), nil }, nil
+			},
+		},
+	}
+	r := newRig(t, 1, nil, kind)
+	r.Update(func(tx *raftstore.Tx) error {
+		for i := range 64 {
+			id := fmt.Sprintf("f%d", i)
+			if err := flow.Begin(tx, flow.New{ID: id, Kind: "hang", Subject: "x/" + id, Step: "call"}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	testcluster.Await(t, 10*time.Second, "all to hang", func() bool { return hanging.Load() == 64 })
+	r.begin(flow.New{ID: "late", Kind: "hang", Subject: "x/late", Step: "call", Deadline: time.Now().Add(300 * time.Millisecond)})
+	if err := r.wait("late"); !errors.Is(err, tooLate) {
+		t.Fatalf("%v, want %v", err, tooLate)
+	}
 }
 
 func TestANewLeaderLooksAgainAtWhatWaits(t *testing.T) {

@@ -18,22 +18,16 @@ import (
 // and the last one of a flow, which removes the row, must not be cut by it.
 func (e *Engine) advance(ctx, live context.Context, id string) {
 	for live.Err() == nil {
-		select {
-		case e.turns <- struct{}{}:
-		case <-live.Done():
+		run, release := e.turnOf(live, id)
+		if release == nil {
 			return
 		}
-		view := e.cfg.Store.View()
-		f, ok := raftstore.Get(view, record.Flows, id)
-		if !ok || len(f.WaitFor) == 0 && e.here(f, f.WakeAt).After(e.cfg.Clock()) {
-			<-e.turns
-			return
-		}
-		next, err := e.step(ctx, live, Run{Flow: f, View: view})
-		<-e.turns
+		f := run.Flow
+		next, err := e.step(ctx, live, run)
+		release()
 		switch {
 		case err == nil && len(next.wait) > 0:
-			await(live, view, next)
+			await(live, run.View, next)
 		case err == nil, errors.Is(err, errMoved):
 		case live.Err() != nil:
 		case errors.Is(err, raftstore.ErrNotLeader), errors.Is(err, raftstore.ErrLeadershipLost):
@@ -63,7 +57,7 @@ func (e *Engine) step(ctx, live context.Context, run Run) (Next, error) {
 	if !ok {
 		return Next{}, fmt.Errorf("no flow kind %q", f.Kind)
 	}
-	if kind.Expire != "" && !f.Deadline.IsZero() && !e.cfg.Clock().Before(e.here(f, f.Deadline)) {
+	if e.late(f) {
 		e.cfg.Logger.WarnContext(ctx, "flow is past its deadline", "flow_id", f.ID, "kind", f.Kind, "step", f.Step, "last_error", f.Error)
 		return e.commit(ctx, f, func(*raftstore.Tx) (Next, error) { return Goto(kind.Expire, nil), nil }, true)
 	}

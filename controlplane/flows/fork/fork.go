@@ -84,16 +84,25 @@ func New(cfg Config) *Flows { return &Flows{cfg: cfg, results: map[string]Result
 func (f *Flows) Kinds() []flow.Kind {
 	return []flow.Kind{
 		{
-			Name: KindFork, Expire: stepExpire, ActTimeout: actTimeout,
+			Name: KindFork, Expire: stepExpire, ActTimeout: actTimeout, Host: parentsHost,
 			Steps: map[string]flow.Step{
 				stepStart: f.start, stepWarm: f.warm, stepSpread: f.spread, stepSettle: f.settle, stepExpire: f.expire,
 			},
 		},
 		{
-			Name: KindPromote, ActTimeout: time.Minute,
+			Name: KindPromote, ActTimeout: time.Minute, Host: promotedsHost,
 			Steps: map[string]flow.Step{stepAwait: f.await},
 		},
 	}
+}
+
+// parentsHost is the host that a fork calls most.
+func parentsHost(_ raftstore.Reader, fl *record.Flow) string {
+	var data Fork
+	if err := flow.Decode(fl, &data); err != nil {
+		return "" // the step says so
+	}
+	return data.AgentID
 }
 
 // subjectPrefix begins the subject of every fork.

@@ -2,6 +2,7 @@ package fork
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -54,6 +55,15 @@ func BeginPromote(tx *raftstore.Tx, flowID string, s *record.Sandbox, cleanup bo
 }
 
 const promotePrefix = "promotions/"
+
+// promotedsHost is the host that a promotion calls.
+func promotedsHost(r raftstore.Reader, fl *record.Flow) string {
+	row, ok := raftstore.Get(r, record.Sandboxes, strings.TrimPrefix(fl.Subject, promotePrefix))
+	if !ok {
+		return ""
+	}
+	return row.AgentID
+}
 
 func (f *Flows) await(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data promotion

@@ -72,14 +72,23 @@ func New(cfg Config) *Flows { return &Flows{cfg: cfg, traces: map[string]Trace{}
 func (f *Flows) Kinds() []flow.Kind {
 	return []flow.Kind{
 		{
-			Name: KindCreate, Expire: stepExpire, ActTimeout: actTimeout,
+			Name: KindCreate, Expire: stepExpire, ActTimeout: actTimeout, Host: hostOf,
 			Steps: map[string]flow.Step{stepPlace: f.place, stepStart: f.start, stepExpire: f.expire},
 		},
 		{
-			Name: KindDelete, ActTimeout: time.Minute,
+			Name: KindDelete, ActTimeout: time.Minute, Host: hostOf,
 			Steps: map[string]flow.Step{stepRemove: f.remove},
 		},
 	}
+}
+
+// hostOf is the host that a flow calls.
+func hostOf(r raftstore.Reader, fl *record.Flow) string {
+	s, ok := sandboxOf(r, fl)
+	if !ok || fl.Step == stepPlace {
+		return ""
+	}
+	return s.AgentID
 }
 
 // Subject names a sandbox for flows.

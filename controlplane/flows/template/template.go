@@ -96,9 +96,22 @@ func New(cfg Config) *Flows {
 // Kinds are for the engine.
 func (f *Flows) Kinds() []flow.Kind {
 	return []flow.Kind{{
-		Name: KindBuild, Expire: stepExpire, ActTimeout: actTime,
+		Name: KindBuild, Expire: stepExpire, ActTimeout: actTime, Host: hostOf,
 		Steps: map[string]flow.Step{stepPlace: f.place, stepBuild: f.build, stepExpire: f.expire},
 	}}
+}
+
+// hostOf is the host that a flow calls.
+func hostOf(r raftstore.Reader, fl *record.Flow) string {
+	var d data
+	if err := flow.Decode(fl, &d); err != nil {
+		return "" // the step says so
+	}
+	b, ok := raftstore.Get(r, record.Builds, d.BuildID)
+	if !ok || fl.Step == stepPlace {
+		return ""
+	}
+	return b.AgentID
 }
 
 // Subject names a template for flows: one of its builds goes on at a time.

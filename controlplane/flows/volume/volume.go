@@ -72,14 +72,23 @@ func New(cfg Config) *Flows { return &Flows{cfg: cfg} }
 func (f *Flows) Kinds() []flow.Kind {
 	return []flow.Kind{
 		{
-			Name: KindCreate, Expire: stepExpire, ActTimeout: time.Minute,
+			Name: KindCreate, Expire: stepExpire, ActTimeout: time.Minute, Host: hostOf,
 			Steps: map[string]flow.Step{stepPlace: f.place, stepMake: f.make, stepExpire: f.expire},
 		},
 		{
-			Name: KindDelete, ActTimeout: time.Minute,
+			Name: KindDelete, ActTimeout: time.Minute, Host: hostOf,
 			Steps: map[string]flow.Step{stepRemove: f.remove},
 		},
 	}
+}
+
+// hostOf is the host that a flow calls.
+func hostOf(r raftstore.Reader, fl *record.Flow) string {
+	v, ok := raftstore.Get(r, record.Volumes, idOf(fl))
+	if !ok || fl.Step == stepPlace {
+		return ""
+	}
+	return v.AgentID
 }
 
 // Subject names a volume for flows.
