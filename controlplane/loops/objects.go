@@ -44,6 +44,7 @@ func (l *Loops) objects(ctx context.Context) {
 	}
 	l.removeObjects(ctx, seen)
 	l.lostSnapshots(ctx, sessions, view)
+	l.storeSnapshots(ctx, sessions, view)
 	l.freeVolumes(ctx, view)
 	l.strayObjects(ctx, view)
 }
@@ -149,6 +150,24 @@ func (l *Loops) lostSnapshots(ctx context.Context, sessions map[string]hosts.Ses
 		if ok {
 			l.cfg.Logger.WarnContext(ctx, "snapshot changed with its host", "snapshot_id", s.ID, "agent_id", s.AgentID, "status", string(status))
 		}
+	}
+}
+
+// storeSnapshots sees to it that what is not in the snapshot store and can be
+// put there is tried again: an upload failed, or the host had no store then.
+func (l *Loops) storeSnapshots(ctx context.Context, sessions map[string]hosts.Session, view *raftstore.Snapshot) {
+	for _, s := range raftstore.All(view, record.Snapshots) {
+		host := sessions[s.AgentID]
+		if !snapshot.Unstored(view, s, host) {
+			continue
+		}
+		l.update(ctx, "snapshots", func(tx *raftstore.Tx) error {
+			now, ok := raftstore.Get(tx, record.Snapshots, s.ID)
+			if !ok || !snapshot.Unstored(tx, now, host) {
+				return nil
+			}
+			return snapshot.BeginStore(tx, sandbox.NewFlowID(), now)
+		})
 	}
 }
 

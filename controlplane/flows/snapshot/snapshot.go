@@ -22,6 +22,7 @@ import (
 const (
 	KindCreate = "snapshot.create"
 	KindDelete = "snapshot.delete"
+	KindStore  = "snapshot.store"
 )
 
 // Prefix begins the id of every snapshot.
@@ -31,17 +32,23 @@ const Prefix = "snap-"
 // sandbox's memory and disk are.
 var Deadline = timescale.Limit(15 * time.Minute)
 
+// storeTimeout is how long one call to a host may take. An upload goes on there
+// after it, and is joined by the next.
+var storeTimeout = timescale.Limit(10 * time.Minute)
+
 // The steps.
 //
 //	capture ──► store ──► (ready)
 //
 // Past the deadline (expire) what is captured is ready without being stored,
-// and what is not is given up.
+// and what is not is given up. What is ready and not stored has a flow of its own
+// that tries again.
 const (
-	stepCapture = "capture"
-	stepStore   = "store"
-	stepExpire  = "expire"
-	stepRemove  = "remove"
+	stepCapture    = "capture"
+	stepStore      = "store"
+	stepExpire     = "expire"
+	stepRemove     = "remove"
+	stepStoreAgain = "store again"
 )
 
 // How a snapshot fails.
@@ -64,32 +71,54 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 type Config struct {
 	Hosts  *hosts.Registry
 	Logger *slog.Logger
+
+	// StorePause is how long after a first failure a snapshot is tried to be
+	// stored again; default 10 s.
+	StorePause time.Duration
 }
 
-// Flows are the steps of both kinds.
+// Flows are the steps of all kinds.
 type Flows struct{ cfg Config }
 
 // New makes the flows.
-func New(cfg Config) *Flows { return &Flows{cfg: cfg} }
+func New(cfg Config) *Flows {
+	if cfg.StorePause == 0 {
+		cfg.StorePause = firstPause
+	}
+	return &Flows{cfg: cfg}
+}
 
 // Kinds are for the engine.
 func (f *Flows) Kinds() []flow.Kind {
 	return []flow.Kind{
 		{
-			Name: KindCreate, Expire: stepExpire, ActTimeout: timescale.Limit(10 * time.Minute),
+			Name: KindCreate, Expire: stepExpire, ActTimeout: storeTimeout, Host: hostOf,
 			Steps: map[string]flow.Step{stepCapture: f.capture, stepStore: f.store, stepExpire: f.expire},
 		},
 		{
-			Name: KindDelete, ActTimeout: time.Minute,
+			Name: KindDelete, ActTimeout: time.Minute, Host: hostOf,
 			Steps: map[string]flow.Step{stepRemove: f.remove},
 		},
+		{
+			Name: KindStore, ActTimeout: storeTimeout, Host: hostOf,
+			Steps: map[string]flow.Step{stepStoreAgain: f.storeAgain},
+		},
 	}
+}
+
+// hostOf is the host that a flow calls.
+func hostOf(r raftstore.Reader, fl *record.Flow) string {
+	s, ok := raftstore.Get(r, record.Snapshots, idOf(fl))
+	if !ok {
+		return ""
+	}
+	return s.AgentID
 }
 
 // Subject names a snapshot for flows.
 func Subject(id string) string { return flow.Subject(record.Snapshots.Name, id) }
 
-// Create is the data of both kinds.
+// Create is the data of KindCreate and KindDelete.
 type Create struct {
 	RequestID        string `json:"request_id,omitempty"`
 	IdempotencyKeyID string `json:"idempotency_key_id,omitempty"`
@@ -198,7 +227,7 @@ func explain(err error) error {
 }
 
 // store puts the capture into the snapshot store. One that cannot be stored is
-// as good on its own host.
+// as good on its own host, until it can be.
 func (f *Flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
@@ -209,12 +238,7 @@ func (f *Flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return finish, nil
 	}
 	ctx = hosts.WithRequestID(ctx, data.RequestID)
-	var made hostapi.Capture
-	err := f.cfg.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
-		var err error
-		made, err = c.StoreCapture(ctx, s.ID)
-		return err
-	})
+	made, err := f.upload(ctx, s)
 	if err != nil {
 		if f.again(ctx, run, s.AgentID, err) {
 			return nil, err

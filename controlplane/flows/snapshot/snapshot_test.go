@@ -133,11 +133,25 @@ func TestWithoutAStore(t *testing.T) {
 	}
 }
 
-// One that cannot be stored is kept where it is.
+// One that cannot be stored is kept where it is, and stored when it can be. A
+// snapshot whose upload hangs holds up no other.
 func TestTheStoreFails(t *testing.T) {
 	r := newRig(t, 1, nil)
-	r.h.SetFault(func(_ context.Context, c fakehost.Call) error {
-		if c.Op == "store" && !c.Done {
+	var broken atomic.Bool
+	var tries atomic.Int64
+	broken.Store(true)
+	over := make(chan struct{})
+	defer close(over) // the host's server waits for its calls
+	r.h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		switch {
+		case c.Op != "store" || c.Done:
+		case c.ID == hangs:
+			select {
+			case <-ctx.Done():
+			case <-over:
+			}
+		case broken.Load():
+			tries.Add(1)
 			return &hostapi.Error{Code: hostapi.CodeInternal, Message: "bucket is gone"}
 		}
 		return nil
@@ -148,6 +162,74 @@ func TestTheStoreFails(t *testing.T) {
 	if s, _ := r.row(); s.Status != record.ResourceReady || s.Stored {
 		t.Fatalf("%+v", s)
 	}
+	r.h.AddCapture(hangs)
+	r.p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Snapshots, &record.Snapshot{Meta: record.Meta{ID: hangs}, WorkspaceID: "ws", Status: record.ResourceReady, AgentID: "h1"})
+		return nil
+	})
+	testcluster.Await(t, 10*time.Second, "some tries", func() bool { return tries.Load() >= 4 })
+	broken.Store(false)
+	r.stored()
+	if c := r.store.Captures(); len(c) != 1 || c[0] != snapID {
+		t.Fatalf("in the store: %v", c)
+	}
+}
+
+// hangs is a snapshot whose upload never ends.
+const hangs = snapshot.Prefix + "hangs"
+
+func (r *rig) stored() {
+	r.t.Helper()
+	testcluster.Await(r.t, 20*time.Second, "the stored snapshot", func() bool {
+		s, ok := r.row()
+		_, live := flow.Live(r.p.Leader().Store.View(), snapshot.Subject(snapID))
+		return ok && s.Status == record.ResourceReady && s.Stored && !live
+	})
+}
+
+// A snapshot that was taken without a store is put into the one that its host
+// has later, whoever leads then, and not while its host is away.
+func TestAStoreThatComesLater(t *testing.T) {
+	r := newRig(t, 3, nil)
+	r.h.SetStore(nil)
+	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
+	if err := r.wait(r.begin()); err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	r.h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "store" && asked.Add(1) <= 2 {
+			return fakehost.ErrDrop
+		}
+		return nil
+	})
+	r.h.SetStore(r.store)
+	testcluster.Await(t, 10*time.Second, "a try", func() bool { return asked.Load() > 0 })
+	old := r.p.Leader()
+	r.p.Cut(old)
+	r.stored()
+	r.p.Heal(old)
+}
+
+// What is deleted while it is to be stored leaves nothing.
+func TestDeleteWhileItIsStored(t *testing.T) {
+	r := newRig(t, 1, nil)
+	var n atomic.Int64
+	r.h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op != "store" || c.Done {
+			return nil
+		}
+		if n.Add(1) > 1 {
+			<-ctx.Done()
+		}
+		return &hostapi.Error{Code: hostapi.CodeInternal, Message: "bucket is gone"}
+	})
+	if err := r.wait(r.begin()); err != nil {
+		t.Fatal(err)
+	}
+	testcluster.Await(t, 10*time.Second, "the second try", func() bool { return n.Load() == 2 })
+	r.remove()
+	r.nothingLeft()
 }
 
 func TestRefusals(t *testing.T) {

@@ -96,7 +96,7 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 		})
 		kinds := slices.Concat(
 			n.Flows.Kinds(), n.Forks.Kinds(),
-			snapshot.New(snapshot.Config{Hosts: n.Hosts, Logger: testcluster.Log()}).Kinds(),
+			snapshot.New(snapshot.Config{Hosts: n.Hosts, Logger: testcluster.Log(), StorePause: 20 * time.Millisecond}).Kinds(),
 			volume.New(volume.Config{Hosts: n.Hosts, Logger: testcluster.Log()}).Kinds(),
 			n.Templates.Kinds(),
 		)
