@@ -109,7 +109,7 @@ func (s *stored) close() error {
 // StoreCapture uploads a capture and waits until it is complete in the store.
 // Whoever asks meanwhile waits for the same upload, which goes on when ctx ends.
 func (s *stored) StoreCapture(ctx context.Context, id string) (hostapi.Capture, error) {
-	up, err := s.begin(id)
+	up, err := s.begin(ctx, id)
 	if err != nil {
 		return hostapi.Capture{}, err
 	}
@@ -121,8 +121,8 @@ func (s *stored) StoreCapture(ctx context.Context, id string) (hostapi.Capture, 
 	}
 }
 
-// begin joins the upload of a capture, or starts it.
-func (s *stored) begin(id string) (*storing, error) {
+// begin joins the upload of a capture, or starts it, which goes on when ctx ends.
+func (s *stored) begin(ctx context.Context, id string) (*storing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -131,14 +131,14 @@ func (s *stored) begin(id string) (*storing, error) {
 	if up := s.uploads[id]; up != nil {
 		return up, nil
 	}
-	tctx, cancelTimeout := context.WithTimeout(s.life, storeTimeout)
-	ctx, cancel := context.WithCancelCause(tctx)
+	tctx, cancelTimeout := context.WithTimeout(hostapi.WithRequestID(s.life, hostapi.RequestID(ctx)), storeTimeout)
+	uctx, cancel := context.WithCancelCause(tctx)
 	up := &storing{done: make(chan struct{}), cancel: cancel}
 	s.uploads[id] = up
 	s.workers.Go(func() {
 		defer cancelTimeout()
 		defer cancel(nil)
-		up.info, up.err = s.upload(ctx, id)
+		up.info, up.err = s.upload(uctx, id)
 		s.mu.Lock()
 		delete(s.uploads, id)
 		s.mu.Unlock()
@@ -166,7 +166,7 @@ func (s *stored) upload(ctx context.Context, id string) (hostapi.Capture, error)
 		return hostapi.Capture{}, err
 	}
 	info.Stored, info.Manifest = true, m.Digest
-	s.log.Info("capture is stored", "capture_id", id, "chunks", stats.Chunks, "new_chunks", stats.NewChunks, "new_bytes", stats.NewBytes,
+	s.log.InfoContext(ctx, "capture is stored", "capture_id", id, "chunks", stats.Chunks, "new_chunks", stats.NewChunks, "new_bytes", stats.NewBytes,
 		"took_ms", stats.Took.Milliseconds())
 	return info, nil
 }
@@ -300,7 +300,7 @@ func (s *stored) Fetch(ctx context.Context, id, digest, dir string) error {
 			return err
 		}
 	}
-	s.log.Info("capture is fetched", "capture_id", id, "build_id", build, "took_ms", time.Since(began).Milliseconds())
+	s.log.InfoContext(ctx, "capture is fetched", "capture_id", id, "build_id", build, "took_ms", time.Since(began).Milliseconds())
 	return os.RemoveAll(aside)
 }
 

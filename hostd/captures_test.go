@@ -304,7 +304,7 @@ func TestOneUploadOfACaptureAtATime(t *testing.T) {
 	}
 	var group sync.WaitGroup
 	for range 8 {
-		up, err := h.begin("snap-1")
+		up, err := h.begin(t.Context(), "snap-1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -329,7 +329,7 @@ func TestADeleteEndsTheUpload(t *testing.T) {
 	h := newStoredHost(t, t.TempDir())
 	h.capture(t, "snap-1")
 	h.hold = make(chan struct{})
-	up, err := h.begin("snap-1")
+	up, err := h.begin(t.Context(), "snap-1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func (c *Client) Exec(ctx context.Context, id string, req hostapi.ExecRequest, a
 }
 
 func (c *Client) call(ctx context.Context) hostapi.Call {
-	return hostapi.Call{Cluster: c.cluster, Term: c.term, RequestID: RequestID(ctx)}
+	return hostapi.Call{Cluster: c.cluster, Term: c.term, RequestID: hostapi.RequestID(ctx)}
 }
 
 func (c *Client) explain(err error) error {
@@ -67,15 +67,7 @@ func (c *Client) explain(err error) error {
 	return fmt.Errorf("host %s: %w", c.agentID, err)
 }
 
-type requestIDKey struct{}
-
 // WithRequestID makes the calls under ctx carry the public request's id.
 func WithRequestID(ctx context.Context, id string) context.Context {
-	return context.WithValue(ctx, requestIDKey{}, id)
-}
-
-// RequestID is the id that WithRequestID put into ctx, or "".
-func RequestID(ctx context.Context) string {
-	id, _ := ctx.Value(requestIDKey{}).(string)
-	return id
+	return hostapi.WithRequestID(ctx, id)
 }

@@ -43,7 +43,8 @@ func (h *Host) Capture(ctx context.Context, id string, spec hostapi.CaptureSpec)
 		return hostapi.Capture{}, err
 	}
 	if mine {
-		take := func() (hostapi.Capture, error) { return h.makeCapture(id, &spec) }
+		detached := h.detach(ctx)
+		take := func() (hostapi.Capture, error) { return h.makeCapture(detached, id, &spec) }
 		if !h.spawn(func() { h.endCapture(c, take) }) {
 			h.captures.end(c, hostapi.Capture{}, ErrDraining)
 		}
@@ -68,8 +69,8 @@ func (h *Host) endCapture(c *capture, take func() (hostapi.Capture, error)) {
 }
 
 // makeCapture is everything from the box to the capture's directory.
-func (h *Host) makeCapture(id string, spec *hostapi.CaptureSpec) (hostapi.Capture, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), captureTimeout)
+func (h *Host) makeCapture(ctx context.Context, id string, spec *hostapi.CaptureSpec) (hostapi.Capture, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), captureTimeout)
 	defer cancel()
 	dir := h.paths.CaptureTmp(id)
 	rec, stood, err := h.shoot(ctx, dir, spec)
@@ -95,7 +96,7 @@ func (h *Host) makeCapture(id string, spec *hostapi.CaptureSpec) (hostapi.Captur
 	if err := h.publish(dir, m, !spec.Transient); err != nil {
 		return hostapi.Capture{}, fmt.Errorf("capture sandbox: %w", err)
 	}
-	h.log.Info("sandbox is captured", "sandbox_id", rec.ID, "capture_id", id, "memory", spec.Memory, "pause_ms", m.PauseMS,
+	h.log.InfoContext(ctx, "sandbox is captured", "sandbox_id", rec.ID, "capture_id", id, "memory", spec.Memory, "pause_ms", m.PauseMS,
 		"memory_bytes", m.MemoryBytes, "disk_bytes", m.DiskBytes)
 	return m.Capture, nil
 }
@@ -168,7 +169,7 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 		return rec, 0, err
 	}
 	copyErr := h.copyStill(ctx, b, &rec, p, dir, spec.Memory)
-	if err := errors.Join(copyErr, h.unpause(b, p)); err != nil {
+	if err := errors.Join(copyErr, h.unpause(ctx, b, p)); err != nil {
 		h.setClockSoon(b)
 		return rec, 0, err
 	}
@@ -222,7 +223,8 @@ func (h *Host) useCapture(ctx context.Context, id, digest string) (*capture, err
 			return nil, err
 		}
 		if mine {
-			fetch := func() (hostapi.Capture, error) { return h.fetchCapture(id, digest) }
+			detached := h.detach(ctx)
+			fetch := func() (hostapi.Capture, error) { return h.fetchCapture(detached, id, digest) }
 			if !h.spawn(func() { h.endCapture(c, fetch) }) {
 				h.captures.end(c, hostapi.Capture{}, ErrDraining)
 			}
@@ -239,8 +241,8 @@ func (h *Host) useCapture(ctx context.Context, id, digest string) (*capture, err
 // fetchTimeout bounds the fetching of one capture.
 var fetchTimeout = timescale.Limit(30 * time.Minute)
 
-func (h *Host) fetchCapture(id, digest string) (hostapi.Capture, error) {
-	ctx, cancel := context.WithTimeout(h.life, fetchTimeout)
+func (h *Host) fetchCapture(ctx context.Context, id, digest string) (hostapi.Capture, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	dir := h.paths.CaptureTmp(id)
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {

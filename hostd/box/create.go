@@ -35,7 +35,7 @@ func (h *Host) create(ctx context.Context, b *box, src *source, clock *stopwatch
 	err := h.build(ctx, b, src, clock)
 	if err == nil {
 		h.metrics.created(string(b.rec.Boot), "ok")
-		h.log.Info("sandbox is running", "event", "sandbox.running", "sandbox_id", b.id, "generation", b.generation,
+		h.log.InfoContext(ctx, "sandbox is running", "event", "sandbox.running", "sandbox_id", b.id, "generation", b.generation,
 			"template", src.tpl.Name, "boot", b.rec.Boot, "boot_ms", b.rec.Took.Milliseconds(), "own_ms", b.rec.Own.Milliseconds())
 		h.announce(b, src)
 		h.watch(b)
@@ -56,17 +56,17 @@ func (h *Host) create(ctx context.Context, b *box, src *source, clock *stopwatch
 	}
 	b.leave(leaveForget)
 	h.metrics.created(string(b.rec.Boot), "error")
-	h.log.Warn("create failed", "sandbox_id", b.id, "generation", b.generation, "template", src.tpl.Name, "error", err)
+	h.log.WarnContext(ctx, "create failed", "sandbox_id", b.id, "generation", b.generation, "template", src.tpl.Name, "error", err)
 	b.mu.Lock()
 	b.createErr = fmt.Errorf("create sandbox: %w", err)
 	b.mu.Unlock()
 	if src.staged {
-		h.unstage(b, src)
+		h.unstage(ctx, b, src)
 	}
 	// The caller is told once the cleaning up was tried, so that it finds what
 	// this box had free again. Not under ctx, which may have ended.
-	if err := h.takeApart(b); err != nil {
-		h.scheduleRetry(b, err)
+	if err := h.takeApart(ctx, b); err != nil {
+		h.scheduleRetry(ctx, b, err)
 	}
 	close(b.created)
 	h.notify()

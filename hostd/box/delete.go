@@ -87,13 +87,13 @@ func (h *Host) buriedLocked(id string) uint64 {
 	return slices.Max(append([]uint64{h.ledger.Tombstone(id)}, h.burying[id]...))
 }
 
-func (h *Host) deleteBox(b *box) error {
-	if err := b.acquire(h.life); err != nil {
+func (h *Host) deleteBox(ctx context.Context, b *box) error {
+	if err := b.acquire(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrDraining, err)
 	}
 	defer b.release()
-	if err := h.takeApart(b); err != nil {
-		h.scheduleRetry(b, err)
+	if err := h.takeApart(ctx, b); err != nil {
+		h.scheduleRetry(ctx, b, err)
 		return fmt.Errorf("delete sandbox (it is tried again): %w", err)
 	}
 	return nil
@@ -106,15 +106,15 @@ func (h *Host) deleteBox(b *box) error {
 // gone, so takeApart may be called again after a failure or a crash.
 //
 // The caller holds the operation lock and has called leave.
-func (h *Host) takeApart(b *box) error {
+func (h *Host) takeApart(ctx context.Context, b *box) error {
 	select {
 	case <-b.gone:
 		return nil
 	default:
 	}
 	began := h.now()
-	// A context of its own: what was begun is finished, also at shutdown.
-	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	// What was begun is finished, also at shutdown.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	why := b.isLeaving()
 	if why == leaveBury {
@@ -151,7 +151,7 @@ func (h *Host) takeApart(b *box) error {
 		return err
 	}
 	if why == leaveBury {
-		h.log.Info("sandbox is deleted", "event", "sandbox.deleted", "sandbox_id", b.id, "generation", b.generation,
+		h.log.InfoContext(ctx, "sandbox is deleted", "event", "sandbox.deleted", "sandbox_id", b.id, "generation", b.generation,
 			"took_ms", h.now().Sub(began).Milliseconds())
 		rec := b.record()
 		h.events.Emit(b.id, hostapi.EventDeleted, "sandbox is deleted", map[string]any{"lifetime_seconds": int64(h.now().Sub(rec.CreatedAt).Seconds())})
@@ -201,7 +201,7 @@ func (h *Host) killVMM(ctx context.Context, b *box) error {
 		}
 		if err != nil {
 			// Its identity cannot be told; its cgroup tells what to kill.
-			h.log.Warn("VMM has no readable identity, its cgroup is killed instead", "sandbox_id", b.id, "error", err)
+			h.log.WarnContext(ctx, "VMM has no readable identity, its cgroup is killed instead", "sandbox_id", b.id, "error", err)
 			return nil
 		}
 	}
@@ -212,8 +212,8 @@ func (h *Host) killVMM(ctx context.Context, b *box) error {
 }
 
 // scheduleRetry leaves the box to the sweep.
-func (h *Host) scheduleRetry(b *box, err error) {
-	h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)
+func (h *Host) scheduleRetry(ctx context.Context, b *box, err error) {
+	h.log.ErrorContext(ctx, "sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)
 	b.mu.Lock()
 	b.retry = true
 	b.mu.Unlock()
@@ -278,7 +278,7 @@ func (h *Host) tryAgain(b *box) {
 		if err := h.shedRemains(h.life, b); err != nil {
 			h.log.Error("the VMM of a sandbox that sleeps could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
 		}
-	} else if err := h.takeApart(b); err != nil {
+	} else if err := h.takeApart(h.life, b); err != nil {
 		h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)
 	}
 }

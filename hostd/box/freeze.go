@@ -37,8 +37,8 @@ func (h *Host) freeze(ctx context.Context, b *box, slot Slot) {
 	switch {
 	case err != nil:
 		h.metrics.unfrozen.Inc()
-		h.log.Warn("sandbox is saved while its processes run", "sandbox_id", b.id, "error", err)
+		h.log.WarnContext(ctx, "sandbox is saved while its processes run", "sandbox_id", b.id, "error", err)
 	case len(done.Moving) > 0:
-		h.log.Info("sandbox is saved with processes in the midst of calls to its kernel", "sandbox_id", b.id, "processes", done.Moving[:min(len(done.Moving), 8)])
+		h.log.InfoContext(ctx, "sandbox is saved with processes in the midst of calls to its kernel", "sandbox_id", b.id, "processes", done.Moving[:min(len(done.Moving), 8)])
 	}
 }

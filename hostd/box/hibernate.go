@@ -29,7 +29,7 @@ func (h *Host) Hibernate(ctx context.Context, id string) (hostapi.Box, error) {
 		if err := h.park(ctx, b, p, func(r *ledger.Record) { r.Enter(ledger.Hibernated) }); err != nil {
 			return fmt.Errorf("hibernate sandbox: %w", err)
 		}
-		h.tell(b, hostapi.EventHibernated, "memory is saved and the VMM has ended",
+		h.tell(ctx, b, hostapi.EventHibernated, "memory is saved and the VMM has ended",
 			map[string]any{"snap_ms": h.now().Sub(began).Milliseconds(), "mem_mib": rec.MemoryMB})
 		return nil
 	})
@@ -58,7 +58,7 @@ func (h *Host) park(ctx context.Context, b *box, p VMM, enter func(*ledger.Recor
 		err = errors.New("its VMM died")
 	}
 	if err != nil {
-		return errors.Join(err, h.runOn(b, p), os.RemoveAll(h.paths.State(b.id)))
+		return errors.Join(err, h.runOn(ctx, b, p), os.RemoveAll(h.paths.State(b.id)))
 	}
 	b.mu.Lock()
 	b.vmm = nil
@@ -92,7 +92,7 @@ func (h *Host) save(ctx context.Context, b *box, p VMM, slot Slot, sync bool) (s
 		return 0, errors.Join(err, os.RemoveAll(tmp))
 	}
 	undo := func(err error) (time.Duration, error) {
-		return 0, errors.Join(asNoDisk(err), h.runOn(b, p), os.RemoveAll(tmp), os.RemoveAll(dir))
+		return 0, errors.Join(asNoDisk(err), h.runOn(ctx, b, p), os.RemoveAll(tmp), os.RemoveAll(dir))
 	}
 	if err := p.Snapshot(ctx, tmp); err != nil {
 		return undo(fmt.Errorf("save VM: %w", err))
@@ -148,7 +148,7 @@ func (h *Host) shed(ctx context.Context, b *box, p VMM) {
 	b.remains = p
 	b.mu.Unlock()
 	if err := h.shedRemains(ctx, b); err != nil {
-		h.log.Error("the VMM of a sandbox that sleeps could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
+		h.log.ErrorContext(ctx, "the VMM of a sandbox that sleeps could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
 	}
 }
 

@@ -33,7 +33,7 @@ func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
 		if err := h.entered(b, rec.State, ledger.Paused); err != nil {
 			return err
 		}
-		h.tell(b, hostapi.EventPaused, "sandbox is paused", nil)
+		h.tell(ctx, b, hostapi.EventPaused, "sandbox is paused", nil)
 		return nil
 	})
 }
@@ -49,9 +49,9 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 		case rec.State != ledger.Paused:
 			return b.illegal("resume")
 		case rec.Stopped:
-			_, err := h.goOn(b)
+			_, err := h.goOn(ctx, b)
 			if err == nil {
-				h.tell(b, hostapi.EventResumed, "sandbox runs again", nil)
+				h.tell(ctx, b, hostapi.EventResumed, "sandbox runs again", nil)
 			}
 			return err
 		case p == nil:
@@ -66,7 +66,7 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 		if err := h.entered(b, rec.State, ledger.Running); err != nil {
 			return err
 		}
-		h.tell(b, hostapi.EventResumed, "sandbox runs again", nil)
+		h.tell(ctx, b, hostapi.EventResumed, "sandbox runs again", nil)
 		return nil
 	})
 }
@@ -141,12 +141,12 @@ func (h *Host) entered(b *box, from, to ledger.State) error {
 }
 
 // tell logs a move and emits its event.
-func (h *Host) tell(b *box, t hostapi.EventType, message string, meta map[string]any) {
+func (h *Host) tell(ctx context.Context, b *box, t hostapi.EventType, message string, meta map[string]any) {
 	attrs := []any{"event", string(t), "sandbox_id", b.id, "what", message}
 	for k, v := range meta {
 		attrs = append(attrs, k, v)
 	}
-	h.log.Info("sandbox moved", attrs...)
+	h.log.InfoContext(ctx, "sandbox moved", attrs...)
 	h.events.Emit(b.id, t, message, meta)
 }
 
@@ -161,14 +161,14 @@ func (h *Host) still(ctx context.Context, b *box, p VMM) error {
 	sctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
 	defer cancel()
 	if state, stateErr := p.State(sctx); stateErr == nil && state == vmm.StatePaused {
-		err = errors.Join(err, h.unpause(b, p))
+		err = errors.Join(err, h.unpause(ctx, b, p))
 	}
 	return err
 }
 
 // runOn lets a VM run on that was to be put to sleep.
-func (h *Host) runOn(b *box, p VMM) error {
-	err := h.unpause(b, p)
+func (h *Host) runOn(ctx context.Context, b *box, p VMM) error {
+	err := h.unpause(ctx, b, p)
 	h.setClockSoon(b)
 	return err
 }
@@ -181,12 +181,12 @@ var resumeTimeout = timescale.Limit(5 * time.Second)
 
 // unpause lets a VM run on that was stopped for a capture. One that does not is
 // paused, and says so.
-func (h *Host) unpause(b *box, p VMM) error {
+func (h *Host) unpause(ctx context.Context, b *box, p VMM) error {
 	var err error
 	for range resumeAttempts {
-		ctx, cancel := context.WithTimeout(context.Background(), resumeTimeout)
-		if err = p.Resume(ctx); err != nil {
-			if state, stateErr := p.State(ctx); stateErr == nil && state == vmm.StateRunning {
+		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeTimeout)
+		if err = p.Resume(rctx); err != nil {
+			if state, stateErr := p.State(rctx); stateErr == nil && state == vmm.StateRunning {
 				err = nil
 			}
 		}
@@ -200,9 +200,9 @@ func (h *Host) unpause(b *box, p VMM) error {
 		default:
 		}
 	}
-	h.log.Error("a sandbox that was captured does not run on", "sandbox_id", b.id, "error", err)
+	h.log.ErrorContext(ctx, "a sandbox that was captured does not run on", "sandbox_id", b.id, "error", err)
 	if e := h.entered(b, ledger.Running, ledger.Paused); e == nil {
-		h.tell(b, hostapi.EventPaused, "sandbox could not be resumed", nil)
+		h.tell(ctx, b, hostapi.EventPaused, "sandbox could not be resumed", nil)
 	}
 	return fmt.Errorf("resume sandbox: %w", err)
 }

@@ -76,7 +76,7 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 	if err != nil {
 		return nil, err
 	}
-	b, err := h.enlist(id, spec, src, clock)
+	b, err := h.enlist(ctx, id, spec, src, clock)
 	if b == nil || b.admitted != src {
 		src.release() // another Put came first, or this one was refused
 	}
@@ -84,7 +84,7 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 }
 
 // enlist puts a new box into the map and starts its create.
-func (h *Host) enlist(id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (*box, error) {
+func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (*box, error) {
 	room, err := h.lookForRoom()
 	if err != nil {
 		return nil, err
@@ -128,8 +128,8 @@ func (h *Host) enlist(id string, spec *hostapi.BoxSpec, src *source, clock *stop
 	h.reservedMB += reserve
 	h.boxes[id] = b
 	b.op <- struct{}{}
-	// Not the caller's context: see Put.
-	cctx, cancelTimeout := context.WithTimeout(h.life, h.cfg.CreateTimeout)
+	// It goes on without the caller: see Put.
+	cctx, cancelTimeout := context.WithTimeout(h.detach(ctx), h.cfg.CreateTimeout)
 	cctx, cancel := context.WithCancelCause(cctx)
 	b.cancel = cancel
 	clock.done("admission", false)

@@ -101,9 +101,9 @@ func (h *Host) rebootOnce(ctx context.Context, b *box) error {
 		h.afterBoot(b, p)
 		return err
 	}
-	h.runs(b, p)
+	h.runs(ctx, b, p)
 	took, _ := clock.total()
-	h.tell(b, hostapi.EventRunning, "sandbox is running again", map[string]any{
+	h.tell(ctx, b, hostapi.EventRunning, "sandbox is running again", map[string]any{
 		"boot_ms": took.Milliseconds(), "boot_mode": string(ledger.BootCold), "from_snapshot": nil, "warm": false, "recovered": true,
 	})
 	return nil
@@ -129,7 +129,7 @@ func (h *Host) afterBoot(b *box, p VMM) {
 // rebootFailed gives a box up whose disk is gone.
 func (h *Host) rebootFailed(b *box, why error) {
 	h.log.Error("a persistent sandbox could not be booted again, its disk is gone", "sandbox_id", b.id, "error", why)
-	if err := h.fail(b, nil, "its disk was gone when it was to be booted again: "+why.Error()); err != nil {
+	if err := h.fail(h.life, b, nil, "its disk was gone when it was to be booted again: "+why.Error()); err != nil {
 		h.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
 	}
 	h.unreserve(b)

@@ -39,10 +39,10 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 
 	switch rec.State {
 	case ledger.Creating:
-		return Leftover, h.recoverLeftover(b, leaveForget)
+		return Leftover, h.recoverLeftover(ctx, b, leaveForget)
 	case ledger.Deleting:
 		h.open(&rec)
-		return Leftover, h.recoverLeftover(b, leaveBury)
+		return Leftover, h.recoverLeftover(ctx, b, leaveBury)
 	}
 	h.open(&rec)
 	switch {
@@ -59,13 +59,13 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 	}
 }
 
-func (h *Host) recoverLeftover(b *box, why leave) error {
+func (h *Host) recoverLeftover(ctx context.Context, b *box, why leave) error {
 	b.leave(why)
 	b.op <- struct{}{}
 	h.spawn(func() {
 		defer b.release()
-		if err := h.takeApart(b); err != nil {
-			h.scheduleRetry(b, err)
+		if err := h.takeApart(ctx, b); err != nil {
+			h.scheduleRetry(ctx, b, err)
 		}
 	})
 	return nil
@@ -157,7 +157,7 @@ func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) e
 		return err
 	}
 	if state == vmm.StatePaused {
-		if err := h.unpause(b, p); err != nil {
+		if err := h.unpause(ctx, b, p); err != nil {
 			h.log.Error("an adopted VM does not run on", "sandbox_id", b.id, "error", err)
 			return nil // it is paused now, and says so; or its watch finds it dead
 		}
@@ -174,7 +174,7 @@ func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) e
 		return true
 	})
 	if err == nil && was == ledger.Waking {
-		h.tell(b, hostapi.EventWoken, "sandbox is awake, found so when the host daemon started", map[string]any{"wake_ms": nil})
+		h.tell(ctx, b, hostapi.EventWoken, "sandbox is awake, found so when the host daemon started", map[string]any{"wake_ms": nil})
 	}
 	return err
 }

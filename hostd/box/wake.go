@@ -41,7 +41,7 @@ func (h *Host) joinWake(ctx context.Context, b *box) error {
 
 // join does something to a box for everyone who asks for it meanwhile, and waits
 // for its end. It goes on when ctx ends.
-func (h *Host) join(ctx context.Context, b *box, current **flight, do func(*box) error) error {
+func (h *Host) join(ctx context.Context, b *box, current **flight, do func(context.Context, *box) error) error {
 	b.mu.Lock()
 	f := *current
 	first := f == nil
@@ -50,15 +50,16 @@ func (h *Host) join(ctx context.Context, b *box, current **flight, do func(*box)
 		*current = f
 	}
 	b.mu.Unlock()
-	fly := func(do func(*box) error) {
-		f.err = do(b)
+	detached := h.detach(ctx)
+	fly := func(do func(context.Context, *box) error) {
+		f.err = do(detached, b)
 		b.mu.Lock()
 		*current = nil
 		b.mu.Unlock()
 		close(f.done)
 	}
 	if first && !h.spawn(func() { fly(do) }) {
-		fly(func(*box) error { return ErrDraining })
+		fly(func(context.Context, *box) error { return ErrDraining })
 	}
 	if err := wait(ctx, f.done); err != nil {
 		return err
@@ -66,8 +67,14 @@ func (h *Host) join(ctx context.Context, b *box, current **flight, do func(*box)
 	return f.err
 }
 
-func (h *Host) wake(b *box) error {
-	if err := b.acquire(h.life); err != nil {
+// detach returns a context for what goes on when its caller has gone: it ends with
+// the host, and knows the request that it is done for.
+func (h *Host) detach(ctx context.Context) context.Context {
+	return hostapi.WithRequestID(h.life, hostapi.RequestID(ctx))
+}
+
+func (h *Host) wake(ctx context.Context, b *box) error {
+	if err := b.acquire(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrDraining, err)
 	}
 	defer b.release()
@@ -85,13 +92,13 @@ func (h *Host) wake(b *box) error {
 		return b.illegal("wake")
 	}
 	began := h.now()
-	_, err := h.goOn(b)
+	_, err := h.goOn(ctx, b)
 	took := h.now().Sub(began)
 	h.metrics.moved("wake", took, err)
 	if err != nil {
 		return asNoDisk(fmt.Errorf("wake sandbox: %w", err))
 	}
-	h.tell(b, hostapi.EventWoken, "sandbox is awake", map[string]any{"wake_ms": took.Milliseconds()})
+	h.tell(ctx, b, hostapi.EventWoken, "sandbox is awake", map[string]any{"wake_ms": took.Milliseconds()})
 	return nil
 }
 
@@ -99,10 +106,10 @@ func (h *Host) wake(b *box) error {
 // spent before the VM goes on: from then on the disk moves away from it. A
 // failure before leaves the box as it was; one after fails it, as a VM that
 // dies. The caller holds the operation lock.
-func (h *Host) goOn(b *box) (Slot, error) {
+func (h *Host) goOn(ctx context.Context, b *box) (Slot, error) {
 	// Not the host's life: a wake is over in a moment, and half of one would
 	// have to be taken apart.
-	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.CreateTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.cfg.CreateTimeout)
 	defer cancel()
 	rec := b.record()
 	tpl, err := h.templates.Build(ctx, rec.BuildID)
@@ -132,16 +139,16 @@ func (h *Host) goOn(b *box) (Slot, error) {
 	h.metrics.stages(clock.stages)
 	switch {
 	case err != nil && !ran:
-		return slot, errors.Join(err, h.backToSleep(b, rec))
+		return slot, errors.Join(err, h.backToSleep(ctx, b, rec))
 	case err != nil && process != nil && !ended(process) && errors.Is(err, ErrGuest):
 		// It runs, and its agent may answer later.
-		h.log.Warn("the guest of a sandbox that woke does not answer", "sandbox_id", b.id, "error", err)
+		h.log.WarnContext(ctx, "the guest of a sandbox that woke does not answer", "sandbox_id", b.id, "error", err)
 	case err != nil:
-		return slot, errors.Join(err, h.fail(b, process, "it did not go on from its saved memory: "+err.Error()))
+		return slot, errors.Join(err, h.fail(ctx, b, process, "it did not go on from its saved memory: "+err.Error()))
 	}
-	h.runs(b, process)
+	h.runs(ctx, b, process)
 	if err := os.RemoveAll(h.paths.State(b.id)); err != nil {
-		h.log.Warn("spent state of a sandbox stays until its next move", "sandbox_id", b.id, "error", err)
+		h.log.WarnContext(ctx, "spent state of a sandbox stays until its next move", "sandbox_id", b.id, "error", err)
 	}
 	return slot, nil
 }
@@ -156,7 +163,7 @@ func ended(p VMM) bool {
 }
 
 // runs notes that a box is awake, whatever put it to sleep.
-func (h *Host) runs(b *box, p VMM) {
+func (h *Host) runs(ctx context.Context, b *box, p VMM) {
 	change := func(r *ledger.Record) bool {
 		r.Enter(ledger.Running)
 		r.Stopped, r.WarmChild, r.ResetTCP, r.Error = false, "", false, ""
@@ -165,7 +172,7 @@ func (h *Host) runs(b *box, p VMM) {
 	}
 	if err := h.commit(b, change); err != nil {
 		// The VM runs; the next start finds it, and says so again.
-		h.log.Error("a wake is not in the ledger", "sandbox_id", b.id, "error", err)
+		h.log.ErrorContext(ctx, "a wake is not in the ledger", "sandbox_id", b.id, "error", err)
 		b.amend(func(r *ledger.Record) { change(r) })
 	}
 	h.watch(b)
@@ -188,12 +195,12 @@ func (h *Host) slotAgain(ctx context.Context, b *box) (Slot, error) {
 
 // backToSleep takes a VM apart that was to go on and has not begun to. rec is
 // the record as it was.
-func (h *Host) backToSleep(b *box, rec ledger.Record) error {
+func (h *Host) backToSleep(ctx context.Context, b *box, rec ledger.Record) error {
 	b.mu.Lock()
 	p := b.vmm
 	b.vmm = nil
 	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	err := h.commit(b, func(r *ledger.Record) bool {
 		changed := r.State != rec.State
@@ -215,7 +222,7 @@ func (h *Host) backToSleep(b *box, rec ledger.Record) error {
 
 // fail ends a box's VMM and marks it failed: its VM is not what it should be.
 // Nobody is told that it has failed before it has ended.
-func (h *Host) fail(b *box, p VMM, why string) error {
+func (h *Host) fail(ctx context.Context, b *box, p VMM, why string) error {
 	b.mu.Lock()
 	b.vmm = nil
 	if b.fenced != "" {
@@ -223,7 +230,7 @@ func (h *Host) fail(b *box, p VMM, why string) error {
 	}
 	b.mu.Unlock()
 	if p != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 		defer cancel()
 		h.shed(ctx, b, p)
 	}

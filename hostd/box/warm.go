@@ -53,14 +53,14 @@ func (h *Host) stage(ctx context.Context, b *box, src *source) (Slot, error) {
 		return Slot{}, fmt.Errorf("save the parent: %w", err)
 	}
 	if err := h.handOver(parent, b, slot, stood.Milliseconds()); err != nil {
-		return Slot{}, errors.Join(err, h.runOn(parent, p), os.RemoveAll(h.paths.State(parent.id)))
+		return Slot{}, errors.Join(err, h.runOn(ctx, parent, p), os.RemoveAll(h.paths.State(parent.id)))
 	}
 	src.staged = true
 	h.notify()
-	h.tell(parent, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": b.id})
+	h.tell(ctx, parent, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": b.id})
 	// Both are never on the net at once: the child's VMM starts after this one's
 	// end.
-	kctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	if err := p.Kill(kctx); err != nil {
 		return Slot{}, fmt.Errorf("end the parent's VMM: %w", err)
@@ -92,9 +92,9 @@ func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
 
 // unstage gives the slot back to the parent and lets it run on, because its
 // child could not.
-func (h *Host) unstage(b *box, src *source) {
+func (h *Host) unstage(ctx context.Context, b *box, src *source) {
 	parent := src.warm
-	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	err := h.killVMM(ctx, b)
 	if err == nil {
@@ -111,15 +111,15 @@ func (h *Host) unstage(b *box, src *source) {
 		}, func() { parent.net, b.net, b.vmm = b.net, nil, nil })
 	}
 	if err != nil {
-		h.log.Error("the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
+		h.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
 		return
 	}
 	h.moveReserve(b, parent)
-	if _, err := h.goOn(parent); err != nil {
-		h.log.Error("the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
+	if _, err := h.goOn(ctx, parent); err != nil {
+		h.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
 		return
 	}
-	h.tell(parent, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
+	h.tell(ctx, parent, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
 }
 
 // commitBoth changes two records at once, on disk and then in memory. change and

@@ -91,7 +91,7 @@ func fail(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
 		body.Detail = ""
 	}
 	if status == http.StatusInternalServerError {
-		log.ErrorContext(r.Context(), "request failed", "request_id", requestID(r), "route", r.Pattern, "error", err)
+		log.ErrorContext(r.Context(), "request failed", "route", r.Pattern, "error", err)
 	}
 	if status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")

@@ -180,7 +180,6 @@ func (s *Server) answer(h func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		r.Body = http.MaxBytesReader(w, r.Body, hostapi.MaxBody)
-		w.Header().Set(hostapi.HeaderRequestID, requestID(r))
 		out, err := h(r)
 		status := http.StatusOK
 		switch {
@@ -206,7 +205,7 @@ func (s *Server) logged(r *http.Request, status int, began time.Time) {
 	if strings.Contains(r.Pattern, hostapi.PathBoxes) {
 		key = "sandbox_id"
 	}
-	s.cfg.Log.Log(r.Context(), level, "request", "request_id", requestID(r), "route", r.Pattern, key, r.PathValue("id"),
+	s.cfg.Log.Log(r.Context(), level, "request", "route", r.Pattern, key, r.PathValue("id"),
 		"status", status, "took_ms", time.Since(began).Milliseconds(), "caller", peerName(r))
 }
 
@@ -228,9 +227,13 @@ func (s *Server) withTerm(h func(*http.Request) (any, error)) func(*http.Request
 	}
 }
 
-// recover keeps one broken request from ending the daemon.
+// recover keeps one broken request from ending the daemon. All that is done under
+// a request knows its id.
 func (s *Server) recover(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := requestID(r)
+		w.Header().Set(hostapi.HeaderRequestID, id)
+		r = r.WithContext(hostapi.WithRequestID(r.Context(), id))
 		defer func() {
 			p := recover()
 			if p == nil {
@@ -239,7 +242,7 @@ func (s *Server) recover(next http.Handler) http.Handler {
 			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(p) // net/http's own way to cut a response off
 			}
-			s.cfg.Log.ErrorContext(r.Context(), "request panicked", "request_id", requestID(r), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			s.cfg.Log.ErrorContext(r.Context(), "request panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			reply(w, http.StatusInternalServerError, &hostapi.Error{Code: hostapi.CodeInternal, Message: "internal error"})
 		}()
 		next.ServeHTTP(w, r)

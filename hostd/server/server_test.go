@@ -95,7 +95,7 @@ func serve(t *testing.T, b *boxes, commonName string) *fixture {
 			return nil
 		},
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "up 1\n") }),
-		Log:     slog.New(slog.NewTextHandler(f.log, nil)), Certificate: f.ca.Issue(t, "host:h1"), CA: f.ca.Pool,
+		Log:     slog.New(hostapi.WithRequestIDs(slog.NewTextHandler(f.log, nil))), Certificate: f.ca.Issue(t, "host:h1"), CA: f.ca.Pool,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)

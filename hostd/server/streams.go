@@ -59,7 +59,6 @@ func (s *Server) stream(h func(http.ResponseWriter, *http.Request) error) http.H
 		began := time.Now()
 		status := http.StatusOK
 		defer func() { s.logged(r, status, began) }()
-		w.Header().Set(hostapi.HeaderRequestID, requestID(r))
 		if err := h(w, r); err != nil {
 			status, _ = classify(err)
 			fail(w, r, s.cfg.Log, err)
@@ -155,7 +154,7 @@ func (s *Server) files(path string) func(http.ResponseWriter, *http.Request, str
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(resp.StatusCode)
 		if _, err := io.CopyBuffer(plainWriter{w}, resp.Body, make([]byte, relayBuffer)); err != nil {
-			s.cfg.Log.DebugContext(r.Context(), "transfer broke off", "request_id", requestID(r), "error", err)
+			s.cfg.Log.DebugContext(r.Context(), "transfer broke off", "error", err)
 			panic(http.ErrAbortHandler)
 		}
 		return nil
