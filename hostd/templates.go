@@ -233,9 +233,17 @@ func removeBuildGroups(ctx context.Context, groups cgroups) error {
 	return err
 }
 
+// slotPool is what a build's guest needs of the host's slots.
+type slotPool interface {
+	Take(ctx context.Context) (box.Slot, error)
+	Return(n int)
+	Dial(ctx context.Context, n, port int) (net.Conn, error)
+	DialUDP(ctx context.Context, n, port int) (net.Conn, error)
+}
+
 // poolLease takes a slot of the running host for a build's guest, and confines
 // its VMM as a box's.
-func poolLease(s *slots, groups []int, confine cgroups, overheadMB int) func(context.Context, image.Guest) (image.Lease, error) {
+func poolLease(s slotPool, groups []int, confine cgroups, overheadMB int) func(context.Context, image.Guest) (image.Lease, error) {
 	return func(ctx context.Context, g image.Guest) (image.Lease, error) {
 		got, err := s.Take(ctx)
 		if err != nil {

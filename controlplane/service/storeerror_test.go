@@ -1,0 +1,39 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/raftstore"
+)
+
+// What the control store says to writes, in the API's words. Whatever may go
+// well a moment later asks to be tried again.
+func TestWhatTheControlStoreRefuses(t *testing.T) {
+	for err, detail := range map[error]string{
+		raftstore.ErrOverloaded:     "too many writes wait; nothing was done",
+		raftstore.ErrContention:     "too many changes at once; nothing was done",
+		raftstore.ErrNotLeader:      "leadership is changing; nothing was done",
+		raftstore.ErrClosed:         "leadership is changing; nothing was done",
+		hosts.ErrNotLeading:         "leadership is changing; nothing was done",
+		raftstore.ErrLeadershipLost: "leadership was lost while this was done; it may or may not have happened",
+		context.DeadlineExceeded:    "the request ended before it was done; it may or may not have happened",
+	} {
+		var got *Error
+		if !errors.As(storeError(fmt.Errorf("update: %w", err)), &got) || got.Code != EUnavailable || got.Message != "control plane unavailable" ||
+			got.Detail != detail || got.RetryAfter != time.Second || !errors.Is(got, err) {
+			t.Errorf("%v: %+v", err, got)
+		}
+	}
+	var got *Error
+	if !errors.As(storeError(raftstore.ErrTooLarge), &got) || got.Code != ETooLarge {
+		t.Errorf("too large: %+v", got)
+	}
+	if storeError(nil) != nil {
+		t.Error("nothing is no error")
+	}
+}
