@@ -255,6 +255,34 @@ func TestHostsThatTakeNothing(t *testing.T) {
 	}
 }
 
+// A stranger's guess at a token costs a look-up: nothing is signed, and nothing
+// goes into the log.
+func TestAJoinLooksAtItsTokenFirst(t *testing.T) {
+	r := newRig(t)
+	now := time.Now()
+	r.Update(func(tx *raftstore.Tx) error {
+		for id, change := range map[string]func(*record.JoinToken){
+			"used":    func(j *record.JoinToken) { j.UsedBy = "h1" },
+			"expired": func(j *record.JoinToken) { j.ExpiresAt = now.Add(-time.Second) },
+		} {
+			row := &record.JoinToken{Meta: record.Meta{ID: hosts.JoinTokenID(id)}, ExpiresAt: now.Add(time.Hour)}
+			change(row)
+			raftstore.Put(tx, record.JoinTokens, row)
+		}
+		return nil
+	})
+	before := r.store.Status().LastLogIndex
+	j := &hosts.Joiner{Store: r.store, Clock: func() time.Time { return now }} // no CA: it could sign nothing
+	for _, token := range []string{"", "a guess", "used", "expired"} {
+		if _, err := j.Join(t.Context(), hostapi.Join{AgentID: "h2", Token: token, CSR: "none"}); !errors.Is(err, hosts.ErrJoinToken) {
+			t.Errorf("token %q: %v", token, err)
+		}
+	}
+	if after := r.store.Status().LastLogIndex; after != before {
+		t.Errorf("the log went from %d to %d", before, after)
+	}
+}
+
 func TestHeartbeatHandlerRefusesBadInput(t *testing.T) {
 	r := newRig(t, "h1")
 	encode := func(hb hostapi.Heartbeat) string {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -181,6 +182,47 @@ func TestRaftStreamIsForReplicas(t *testing.T) {
 	layer.Close()
 	if _, err := layer.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Fatalf("Accept after Close: %v", err)
+	}
+}
+
+// What a member opened while it was one ends when it is removed.
+func TestConnectionsOfWhoIsRemovedAreCut(t *testing.T) {
+	r := newRig(t)
+	layer := r.Raft()
+	open := func(name string) net.Conn {
+		conn, err := (&stream{dealt: newDealt("m"), node: r.node(t, pki.RoleReplica, name)}).Dial(raft.ServerAddress(r.address), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		accepted, err := layer.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { accepted.Close() })
+		return conn
+	}
+	stays, goes := open("b"), open("c")
+	r.Trust(func(id pki.Identity) bool { return id.Name != "c" })
+	r.Recheck()
+	if _, err := goes.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the removed replica's connection: %v, want its end", err)
+	}
+	again, err := (&stream{dealt: newDealt("c"), node: r.node(t, pki.RoleReplica, "c")}).Dial(raft.ServerAddress(r.address), time.Second)
+	if err == nil { // TLS 1.3: the client is done before the server has looked
+		defer again.Close()
+		_, err = again.Read(make([]byte, 1))
+	}
+	if err == nil {
+		t.Error("the removed replica connected again")
+	}
+	if _, err := stays.Write([]byte("x")); err != nil {
+		t.Errorf("the connection of a member: %v", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.open); n != 1 {
+		t.Errorf("%d connections are open, want the member's", n)
 	}
 }
 
