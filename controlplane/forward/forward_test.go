@@ -204,13 +204,9 @@ func TestMarksOfStrangersAreIgnored(t *testing.T) {
 func TestNoLeader(t *testing.T) {
 	c := newCluster(t)
 	b := c.add(t, "b", echo)
-	start := time.Now()
 	resp, body := do(t, b, "GET", "/v1/sandboxes", "", nil)
 	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || resp.Header.Get(headerRequestID) == "" || !strings.Contains(body, `"error"`) {
 		t.Fatalf("%d %v %s", resp.StatusCode, resp.Header, body)
-	}
-	if took := time.Since(start); took < 500*time.Millisecond {
-		t.Fatalf("waited only %s for a leader", took)
 	}
 }
 

@@ -141,17 +141,16 @@ func TestCPUIsLimited(t *testing.T) {
 	g, err := tree.Ensure(t.Context(), "spin", Limits{CPUs: 0.2})
 	check(t, err)
 	start(t, g, "spin")
-	const window = time.Second
-	before, err := g.Stats()
-	check(t, err)
-	begin := time.Now()
-	await(t, "a second has passed", func() bool { return time.Since(begin) > window })
-	after, err := g.Stats()
-	check(t, err)
-	used := after.CPU - before.CPU
-	if share := used.Seconds() / time.Since(begin).Seconds(); share > 0.35 {
-		t.Errorf("used %.2f CPUs, limited to 0.2", share)
-	}
+	// The kernel counts the periods in which it stopped the group. How much of a
+	// period it may run is what Ensure wrote.
+	await(t, "it is stopped", func() bool {
+		for _, dir := range g.dirs {
+			if n, err := readField(dir, "cpu.stat", "nr_throttled"); err == nil && n > 3 {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // Where both want one CPU, what runs beside the boxes, as a daemon does, gets
