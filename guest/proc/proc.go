@@ -186,10 +186,10 @@ func (p *Process) fork(path, dir string, env []string, files []*os.File, user Us
 	}
 	protect := expose()
 	p.started = time.Now()
-	pid, err := syscall.ForkExec(path, p.spec.Argv, attr)
+	pid, err := forkExec(path, p.spec.Argv, attr)
 	if errors.Is(err, unix.ENOEXEC) {
 		// A script without #!, which execvp gives to the shell.
-		pid, err = syscall.ForkExec("/bin/sh", append([]string{"sh", path}, p.spec.Argv[1:]...), attr)
+		pid, err = forkExec("/bin/sh", append([]string{"sh", path}, p.spec.Argv[1:]...), attr)
 	}
 	protect()
 	switch {

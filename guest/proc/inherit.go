@@ -1,0 +1,59 @@
+package proc
+
+import (
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A command begins with every signal at its default and with none blocked,
+// whatever this process was started with. Exec resets what is caught, keeps what
+// is ignored, and keeps the mask of the thread that forks: a shell without job
+// control has its background jobs ignore interrupts, and nohup hang-ups.
+
+// catchIgnored has this process catch what it was started to ignore, and drop
+// it: as good as ignored here, and no concern of its children.
+var catchIgnored = sync.OnceFunc(func() {
+	status, _ := os.ReadFile("/proc/self/status")
+	dropped := make(chan os.Signal, 1)
+	for _, sig := range ignored(string(status)) {
+		signal.Notify(dropped, sig)
+	}
+})
+
+// ignored reads SigIgn of a /proc/PID/status. Signals of the C library's own,
+// 32 and 33, cannot be caught and are not in it.
+func ignored(status string) (signals []syscall.Signal) {
+	for line := range strings.Lines(status) {
+		if mask, ok := strings.CutPrefix(line, "SigIgn:"); ok {
+			bits, _ := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+			for i := range 64 {
+				if bits&(1<<i) != 0 {
+					signals = append(signals, syscall.Signal(i+1))
+				}
+			}
+		}
+	}
+	return signals
+}
+
+// forkExec is syscall.ForkExec from a thread that blocks no signal. (Go's
+// runtime blocks all for the fork itself, and gives the child the mask from
+// before.)
+func forkExec(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
+	catchIgnored()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var none, before unix.Sigset_t
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &none, &before); err != nil {
+		return 0, err
+	}
+	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) }()
+	return syscall.ForkExec(path, argv, attr)
+}
