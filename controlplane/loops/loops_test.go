@@ -27,15 +27,7 @@ var id = strings.Repeat("a", 26)
 
 // running puts a sandbox that runs on a host into the store, and its box there.
 func running(p *testplane.Plane, h *fakehost.Host, id string) {
-	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
-		boxes[id] = hostapi.Box{ID: id, Generation: 1, Status: hostapi.StatusRunning, MemoryMB: 512}
-	})
-	p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
-			Meta: record.Meta{ID: id}, WorkspaceID: "ws", Status: record.SandboxRunning, Template: "base", AgentID: h.ID, Generation: 1,
-		})
-		return nil
-	})
+	p.Place(h, &record.Sandbox{Meta: record.Meta{ID: id}, WorkspaceID: "ws", Generation: 1, MemoryMB: 512})
 }
 
 func becomes(t *testing.T, p *testplane.Plane, id string, want record.SandboxStatus) *record.Sandbox {

@@ -43,16 +43,8 @@ const boxMB = 512 + 32
 // parentOn makes a running sandbox on a host.
 func parentOn(p *testplane.Plane, h *fakehost.Host) *record.Sandbox {
 	id, ttl := newID(), int64(3600)
-	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
-		boxes[id] = hostapi.Box{ID: id, Generation: 3, Status: hostapi.StatusRunning, Seq: 1, Template: "base", CPU: 1, MemoryMB: 512, DiskMB: 2048}
-		// Before the host can tell of a box that nobody knows, which would be deleted.
-		p.Update(func(tx *raftstore.Tx) error {
-			raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
-				Meta: record.Meta{ID: id}, WorkspaceID: "ws", Status: record.SandboxRunning, Template: "base", AgentID: h.ID, Generation: 3,
-				HostSeq: 1, CPU: 1, MemoryMB: 512, DiskMB: 2048, TTLSeconds: &ttl,
-			})
-			return nil
-		})
+	p.Place(h, &record.Sandbox{
+		Meta: record.Meta{ID: id}, WorkspaceID: "ws", Generation: 3, HostSeq: 1, CPU: 1, MemoryMB: 512, DiskMB: 2048, TTLSeconds: &ttl,
 	})
 	s, _ := p.Sandbox(id)
 	return s

@@ -48,15 +48,7 @@ func newRig(t *testing.T, replicas int, fault func(*testplane.Plane, *record.Flo
 	})
 	r.h = r.p.Host("h1", 4096)
 	r.h.SetStore(r.store)
-	r.h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
-		boxes[boxID] = hostapi.Box{ID: boxID, Generation: 1, Status: hostapi.StatusRunning, CPU: 1, MemoryMB: 512, DiskMB: 2048}
-	})
-	r.p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
-			Meta: record.Meta{ID: boxID}, WorkspaceID: "ws", Status: record.SandboxRunning, Template: "base", AgentID: "h1", Generation: 1,
-		})
-		return nil
-	})
+	r.p.Place(r.h, &record.Sandbox{Meta: record.Meta{ID: boxID}, WorkspaceID: "ws", Generation: 1, CPU: 1, MemoryMB: 512, DiskMB: 2048})
 	testcluster.Await(t, 5*time.Second, "the store", func() bool { return r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
 	return r
 }

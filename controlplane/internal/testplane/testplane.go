@@ -180,6 +180,24 @@ func (p *Plane) send(ctx context.Context, hb hostapi.Heartbeat) error {
 	return err
 }
 
+// Place puts a sandbox that runs on a host into the store, and its box onto the
+// host. Meanwhile the host can tell nobody of the one without the other, which
+// would be deleted, or fail.
+func (p *Plane) Place(h *fakehost.Host, row *record.Sandbox) {
+	p.t.Helper()
+	row.Status, row.Template, row.AgentID = record.SandboxRunning, "base", h.ID
+	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+		boxes[row.ID] = hostapi.Box{
+			ID: row.ID, Generation: row.Generation, Status: hostapi.StatusRunning, Seq: row.HostSeq,
+			Template: row.Template, CPU: row.CPU, MemoryMB: row.MemoryMB, DiskMB: row.DiskMB,
+		}
+		p.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.Sandboxes, row.Clone())
+			return nil
+		})
+	})
+}
+
 // Sandbox reads a sandbox where it is current.
 func (p *Plane) Sandbox(id string) (*record.Sandbox, bool) {
 	p.t.Helper()
