@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/authn"
+	"github.com/berth-cloud/berth/controlplane/httpapi"
 	"github.com/berth-cloud/berth/controlplane/pki"
 )
 
@@ -69,6 +70,9 @@ type Config struct {
 	Version string       `env:"-"`
 	Commit  string       `env:"-"`
 	Logger  *slog.Logger `env:"-"`
+
+	// Limiter says how much a workspace may ask; default: what clients are told.
+	Limiter httpapi.Limiter `env:"-"`
 
 	// Tests hand in listeners, on ports that the system chose.
 	PublicListener net.Listener `env:"-"`

@@ -23,7 +23,7 @@ func TestTheDocumentIsTheService(t *testing.T) {
 	if os.Getenv("BERTH_TEST_ROOT") == "" {
 		t.Skip("needs schemathesis, which scripts/install-deps test installs; set BERTH_TEST_ROOT=1")
 	}
-	s := newStack(t)
+	s := newStack(t, unlimitedEnv+"=1") // thousands of requests, of one workspace
 	s.join("h1", 256<<10).Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 		// The document's example of a build is made from it.
 		*templates = append(*templates, hostapi.TemplateState{Name: "node", BuildID: "b2", Status: "ready", CPU: 1, MemoryMB: 512, DiskMB: 2048})

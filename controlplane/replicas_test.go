@@ -41,6 +41,13 @@ import (
 // set, so that it can be killed like the real one.
 const replicaEnv = "BERTH_TEST_REPLICA"
 
+// unlimitedEnv lets workspaces ask such a replica as much as they like.
+const unlimitedEnv = "BERTH_TEST_UNLIMITED"
+
+type unlimited struct{}
+
+func (unlimited) Allow(string) error { return nil }
+
 func TestMain(m *testing.M) {
 	if os.Getenv(replicaEnv) != "" {
 		os.Exit(runReplica())
@@ -54,6 +61,9 @@ func runReplica() int {
 	cfg, err := env.ParseAs[Config]()
 	if err == nil {
 		cfg.Logger, err = NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
+	}
+	if os.Getenv(unlimitedEnv) != "" {
+		cfg.Limiter = unlimited{}
 	}
 	var s *Server
 	if err == nil {

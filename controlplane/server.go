@@ -69,6 +69,9 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	if cfg.Limiter == nil {
+		cfg.Limiter = authn.NewLimiter(time.Now)
+	}
 	me, err := cfg.load()
 	if err != nil {
 		return nil, err
@@ -333,7 +336,7 @@ func (s *Server) assemble() error {
 	routes, err := httpapi.New(httpapi.Config{
 		Forks: service.NewForks(sandboxes, forks), Volumes: service.NewVolumes(sandboxes, s.cfg.VolumeQuotaMB),
 		Templates: service.NewTemplates(sandboxes, s.templates),
-		Sandboxes: sandboxes, Lifecycle: sandboxes, Streams: sandboxes, Previews: sandboxes, Metrics: service.NewMetrics(s.events, time.Now), Identity: identity, Cluster: cluster, Authenticator: auth, Limiter: authn.NewLimiter(time.Now),
+		Sandboxes: sandboxes, Lifecycle: sandboxes, Streams: sandboxes, Previews: sandboxes, Metrics: service.NewMetrics(s.events, time.Now), Identity: identity, Cluster: cluster, Authenticator: auth, Limiter: s.cfg.Limiter,
 		Health:     func(context.Context) error { return s.store.Err() },
 		Version:    api.VersionInfo{Version: s.cfg.Version, Commit: s.cfg.Commit, GoVersion: runtime.Version()},
 		Registerer: s.metrics.registry, Gatherer: s.metrics.registry, Logger: s.log,
