@@ -219,11 +219,11 @@ func TestConnectionsOfWhoIsRemovedAreCut(t *testing.T) {
 	if _, err := stays.Write([]byte("x")); err != nil {
 		t.Errorf("the connection of a member: %v", err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if n := len(r.open); n != 1 {
-		t.Errorf("%d connections are open, want the member's", n)
-	}
+	until(t, "open connections, beside a removed replica's", 1, func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.open)
+	})
 }
 
 func TestPortOutlivesHostileBytes(t *testing.T) {
@@ -282,6 +282,16 @@ func TestStrangersHandshakesAreBounded(t *testing.T) {
 	}
 }
 
+// until waits for a number of something.
+func until(t *testing.T, what string, want int, count func() int) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); count() != want; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %d, want %d", what, count(), want)
+		}
+	}
+}
+
 // Connections that went through the handshake and then say nothing are kept until
 // they are idle for long; members have room beside them.
 func TestStrangersConnectionsAreBounded(t *testing.T) {
@@ -307,18 +317,10 @@ func TestStrangersConnectionsAreBounded(t *testing.T) {
 		defer r.Port.mu.Unlock()
 		return len(r.Port.strangers)
 	}
-	until := func(what string, n int) {
-		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); counted() != n; runtime.Gosched() {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %d strangers, want %d", what, counted(), n)
-			}
-		}
-	}
 	for range maxStrangers {
 		dial()
 	}
-	until("at the bound", maxStrangers)
+	until(t, "strangers, at the bound", maxStrangers, counted)
 	more := dial()
 	more.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := more.Read(make([]byte, 1)); err == nil || isTimeout(err) {
@@ -334,7 +336,7 @@ func TestStrangersConnectionsAreBounded(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	until("when they have gone", 0)
+	until(t, "strangers, when they have gone", 0, counted)
 }
 
 func isTimeout(err error) bool {
