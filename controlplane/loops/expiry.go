@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/moves"
@@ -36,33 +34,35 @@ func (l *Loops) ttl(ctx context.Context) {
 // be hibernated now is tried again.
 func (l *Loops) rest(ctx context.Context) {
 	now := l.cfg.Clock()
-	var due []*record.Sandbox
 	for _, s := range raftstore.All(l.cfg.Store.View(), record.Sandboxes) {
-		if restless(s, now) && !now.Before(l.notYet[s.ID]) {
-			due = append(due, s)
+		if !restless(s, now) || !l.mayRest(s.ID, now) {
+			continue
 		}
-	}
-	done := make([]bool, len(due))
-	var calls errgroup.Group
-	calls.SetLimit(restsAtOnce)
-	for i, s := range due {
-		calls.Go(func() error {
-			done[i] = l.hibernate(ctx, s)
-			return nil
+		l.jobs.begin(job{"rest", s.AgentID, s.ID}, restsAtOnce, func() {
+			l.rested(s.ID, l.hibernate(ctx, s))
 		})
-	}
-	_ = calls.Wait() // what fails is logged
-	for i, s := range due {
-		delete(l.notYet, s.ID)
-		if !done[i] {
-			l.notYet[s.ID] = now.Add(restPause)
-		}
 	}
 }
 
-// restsAtOnce bounds how many hibernations the loop has under way: each writes
-// a guest's memory to a disk. restPause is how long one that did not go well is
-// left alone.
+// mayRest reports whether a sandbox is not one that was just tried in vain.
+func (l *Loops) mayRest(id string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !now.Before(l.notYet[id])
+}
+
+func (l *Loops) rested(id string, well bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.notYet, id)
+	if !well {
+		l.notYet[id] = l.cfg.Clock().Add(restPause)
+	}
+}
+
+// restsAtOnce bounds how many hibernations the loop has under way on a host: each
+// writes a guest's memory to its disk. restPause is how long one that did not go
+// well is left alone.
 const (
 	restsAtOnce = 8
 	restPause   = 10 * time.Second

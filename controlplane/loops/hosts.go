@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -134,34 +132,32 @@ func (l *Loops) drifted(s *record.Sandbox, session hosts.Session, b hostapi.BoxS
 
 // tellPersistent makes hosts follow the rows.
 func (l *Loops) tellPersistent(ctx context.Context, drifted []*record.Sandbox) {
-	var calls errgroup.Group
-	calls.SetLimit(tellsAtOnce)
-	for _, seen := range drifted {
-		calls.Go(func() error {
-			s, ok := raftstore.Get(l.cfg.Store.View(), record.Sandboxes, seen.ID)
-			if !ok || s.ModifyIndex != seen.ModifyIndex {
-				return nil // somebody is at it
-			}
-			ctx, cancel := context.WithTimeout(ctx, callTimeout)
-			defer cancel()
-			attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.AgentID, "persistent", s.Persistent}
-			err := l.cfg.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
-				_, err := c.UpdateBox(ctx, s.ID, hostapi.BoxUpdate{Persistent: &s.Persistent})
-				return err
-			})
-			if err != nil {
-				l.cfg.Logger.WarnContext(ctx, "host could not be told whether a sandbox is persistent", append(attrs, "error", err)...)
-				return nil
-			}
-			l.cfg.Logger.InfoContext(ctx, "host is told again whether a sandbox is persistent", attrs...)
-			return nil
-		})
+	for _, s := range drifted {
+		l.jobs.begin(job{"persistent", s.AgentID, s.ID}, tellsAtOnce, func() { l.tell(ctx, s) })
 	}
-	_ = calls.Wait() // what fails is logged, and seen again by the next pass
 }
 
-// tellsAtOnce bounds how many of those calls a pass has under way.
+// tellsAtOnce bounds how many of those calls a host is made at once.
 const tellsAtOnce = 8
+
+func (l *Loops) tell(ctx context.Context, seen *record.Sandbox) {
+	s, ok := raftstore.Get(l.cfg.Store.View(), record.Sandboxes, seen.ID)
+	if !ok || s.ModifyIndex != seen.ModifyIndex {
+		return // somebody is at it
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.AgentID, "persistent", s.Persistent}
+	err := l.cfg.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
+		_, err := c.UpdateBox(ctx, s.ID, hostapi.BoxUpdate{Persistent: &s.Persistent})
+		return err
+	})
+	if err != nil {
+		l.cfg.Logger.WarnContext(ctx, "host could not be told whether a sandbox is persistent", append(attrs, "error", err)...)
+		return
+	}
+	l.cfg.Logger.InfoContext(ctx, "host is told again whether a sandbox is persistent", attrs...)
+}
 
 // follow writes down what hosts say of their boxes: what died, and what a
 // leader before this one had moved and not written down.
@@ -209,19 +205,22 @@ func (l *Loops) missing(ctx context.Context, view *raftstore.Snapshot, agentID s
 		if reported[s.ID] || !mayFail(s) {
 			continue
 		}
-		client, err := l.cfg.Hosts.Client(agentID)
-		if err != nil {
-			return
-		}
-		hctx, cancel := context.WithTimeout(ctx, callTimeout)
-		_, err = client.GetBox(hctx, s.ID)
-		cancel()
-		if hosts.Unreachable(err) {
-			return // the next pass asks again
-		}
-		if hostapi.HasCode(err, hostapi.CodeNotFound) {
-			l.failBox(ctx, s, errBoxGone)
-		}
+		l.jobs.begin(job{"missing", agentID, s.ID}, asksAtOnce, func() { l.ask(ctx, s) })
+	}
+}
+
+// asksAtOnce bounds how many of those questions a host is asked at once.
+const asksAtOnce = 8
+
+func (l *Loops) ask(ctx context.Context, s *record.Sandbox) {
+	client, err := l.cfg.Hosts.Client(s.AgentID)
+	if err != nil {
+		return
+	}
+	hctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err = client.GetBox(hctx, s.ID); hostapi.HasCode(err, hostapi.CodeNotFound) {
+		l.failBox(ctx, s, errBoxGone)
 	}
 }
 
@@ -258,8 +257,6 @@ func (l *Loops) removeOrphans(ctx context.Context, seen map[orphan]bool) {
 			delete(l.orphans, o)
 		}
 	}
-	var calls errgroup.Group
-	calls.SetLimit(orphansAtOnce)
 	for o := range seen {
 		since, known := l.orphans[o]
 		if !known {
@@ -269,12 +266,8 @@ func (l *Loops) removeOrphans(ctx context.Context, seen map[orphan]bool) {
 		if l.keeping(ctx, !known, "box", hostapi.ShortID(o.id), o.agentID) || now.Sub(since) < l.cfg.OrphanGrace {
 			continue
 		}
-		calls.Go(func() error {
-			l.removeOrphan(ctx, o)
-			return nil
-		})
+		l.jobs.begin(job{"orphan", o.agentID, o.id}, orphansAtOnce, func() { l.removeOrphan(ctx, o) })
 	}
-	_ = calls.Wait() // what fails is logged, and seen again by the next pass
 }
 
 // orphansAtOnce bounds how much a host that comes back is given to do.

@@ -45,10 +45,11 @@ type Loops struct {
 	cfg          Config
 	orphans      map[orphan]time.Time // since when each has been seen
 	objectsSince map[object]time.Time // the same
-	notYet       map[string]time.Time // sandboxes not to be hibernated before
+	jobs         *jobs
 
-	mu   sync.Mutex
-	rows map[string]sight // that a heartbeat does not agree with
+	mu     sync.Mutex
+	rows   map[string]sight     // that a heartbeat does not agree with
+	notYet map[string]time.Time // sandboxes not to be hibernated before
 }
 
 // sight is since when this leader has seen a row as it is. Times in the rows are
@@ -80,6 +81,8 @@ func (l *Loops) Run(ctx context.Context) {
 	l.orphans, l.notYet = map[orphan]time.Time{}, map[string]time.Time{}
 	l.objectsSince = map[object]time.Time{}
 	l.rows = map[string]sight{}
+	l.jobs = newJobs()
+	defer l.jobs.wg.Wait() // after the passes that begin them
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { every(ctx, l.cfg.Every, l.cfg.Hosts.Changed, l.inventory) })

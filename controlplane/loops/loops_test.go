@@ -212,6 +212,60 @@ func TestTheEndOfAPersistentSandboxIsLookedAtAgain(t *testing.T) {
 	}
 }
 
+// A box that hangs, whatever it is asked, holds up no other: neither those of its
+// own host nor, when they fill all its places, those of another.
+func TestABoxThatHangsHoldsUpNoOther(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h1, h2 := p.Host("h1", 16384), p.Host("h2", 16384)
+	over := make(chan struct{})
+	defer close(over) // the host's server waits for its calls
+	var hanging atomic.Int64
+	h1.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Done || !strings.HasPrefix(c.ID, "h") || c.Op == "get" {
+			return nil
+		}
+		hanging.Add(1)
+		select {
+		case <-ctx.Done():
+		case <-over:
+		}
+		return fakehost.ErrDrop
+	})
+	box := func(prefix string, i int) string { return strings.Repeat(prefix, 25) + string(rune('a'+i)) }
+	rest := func(h *fakehost.Host, id string) {
+		running(p, h, id)
+		edit(p, id, func(s *record.Sandbox) { s.Persistent, s.ExpiresAt = true, time.Now().Add(-time.Second) })
+	}
+	orphan := func(h *fakehost.Host, id string) {
+		h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+			boxes[id] = hostapi.Box{ID: id, Generation: 1, Status: hostapi.StatusRunning}
+		})
+	}
+	gone := func(h *fakehost.Host, id string) {
+		testcluster.Await(t, 10*time.Second, "end of the orphan", func() bool { _, there := h.Boxes()[id]; return !there })
+	}
+	// One of each hangs, and the host's others go on.
+	rest(h1, box("h", 0))
+	orphan(h1, box("h", 1))
+	h1.AddCapture("hangs")
+	testcluster.Await(t, 10*time.Second, "calls that hang", func() bool { return hanging.Load() >= 3 })
+	rest(h1, box("a", 0))
+	orphan(h1, box("a", 1))
+	h1.AddCapture("tree-gone")
+	becomes(t, p, box("a", 0), record.SandboxHibernated)
+	gone(h1, box("a", 1))
+	testcluster.Await(t, 10*time.Second, "end of the capture", func() bool { return len(h1.Captures()) == 1 })
+	// All places of the host are taken.
+	for i := range 10 {
+		rest(h1, box("h", 2+i))
+	}
+	testcluster.Await(t, 10*time.Second, "a full host", func() bool { return hanging.Load() >= 10 })
+	rest(h2, box("b", 0))
+	orphan(h2, box("b", 1))
+	becomes(t, p, box("b", 0), record.SandboxHibernated)
+	gone(h2, box("b", 1))
+}
+
 // A leader in the middle of a long move ends with its leadership all the same.
 func TestALongMoveEndsWithTheLeadership(t *testing.T) {
 	p := testplane.New(t, 3, nil)

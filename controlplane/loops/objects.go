@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/fork"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
@@ -70,8 +68,6 @@ func (l *Loops) removeObjects(ctx context.Context, seen map[object]bool) {
 			delete(l.objectsSince, o)
 		}
 	}
-	var calls errgroup.Group
-	calls.SetLimit(orphansAtOnce)
 	for o := range seen {
 		since, known := l.objectsSince[o]
 		if !known {
@@ -85,21 +81,19 @@ func (l *Loops) removeObjects(ctx context.Context, seen map[object]bool) {
 		if l.keeping(ctx, !known, "object", o.id, o.agentID) || now.Sub(since) < grace {
 			continue
 		}
-		calls.Go(func() error {
-			l.removeObject(ctx, o)
-			return nil
-		})
-	}
-	_ = calls.Wait() // what fails is logged, and seen again by the next pass
-}
-
-func (l *Loops) removeObject(ctx context.Context, o object) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	what := "capture"
-	err := l.cfg.Hosts.Call(ctx, o.agentID, func(ctx context.Context, c *hosts.Client) error {
+		what := "capture"
 		if o.volume {
 			what = "volume"
+		}
+		l.jobs.begin(job{what, o.agentID, o.id}, orphansAtOnce, func() { l.removeObject(ctx, what, o) })
+	}
+}
+
+func (l *Loops) removeObject(ctx context.Context, what string, o object) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := l.cfg.Hosts.Call(ctx, o.agentID, func(ctx context.Context, c *hosts.Client) error {
+		if o.volume {
 			return c.DeleteVolume(ctx, o.id)
 		}
 		return c.DeleteCapture(ctx, o.id, true)

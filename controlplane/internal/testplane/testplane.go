@@ -210,14 +210,28 @@ func (p *Plane) Settled(hosts ...*fakehost.Host) []*record.Sandbox {
 	p.t.Helper()
 	var rows []*record.Sandbox
 	testcluster.Await(p.t, 20*time.Second, "settled state", func() bool {
+		// Before the rows: what a flow does between the two looks is then seen
+		// in the rows, and is no agreement by chance.
+		has := make([]holding, len(hosts))
+		for i, h := range hosts {
+			has[i] = holding{id: h.ID, boxes: h.Boxes(), captures: h.Captures(), volumes: h.Volumes()}
+		}
 		view := p.Leader().Store.View()
 		rows = raftstore.All(view, record.Sandboxes)
-		return len(raftstore.All(view, record.Flows)) == 0 && boxesAgree(rows, hosts) && objectsAgree(view, hosts)
+		return len(raftstore.All(view, record.Flows)) == 0 && boxesAgree(rows, has) && objectsAgree(view, has)
 	})
 	return rows
 }
 
-func boxesAgree(rows []*record.Sandbox, hosts []*fakehost.Host) bool {
+// holding is what a host has.
+type holding struct {
+	id       string
+	boxes    map[string]hostapi.Box
+	captures []string
+	volumes  map[string]hostapi.Volume
+}
+
+func boxesAgree(rows []*record.Sandbox, hosts []holding) bool {
 	want := map[string]string{}
 	for _, s := range rows {
 		switch s.Status {
@@ -227,8 +241,8 @@ func boxesAgree(rows []*record.Sandbox, hosts []*fakehost.Host) bool {
 	}
 	n := 0
 	for _, h := range hosts {
-		for id := range h.Boxes() {
-			if want[id] != h.ID {
+		for id := range h.boxes {
+			if want[id] != h.id {
 				return false
 			}
 			n++
@@ -237,20 +251,20 @@ func boxesAgree(rows []*record.Sandbox, hosts []*fakehost.Host) bool {
 	return n == len(want)
 }
 
-func objectsAgree(view *raftstore.Snapshot, hosts []*fakehost.Host) bool {
+func objectsAgree(view *raftstore.Snapshot, hosts []holding) bool {
 	volumes := map[string]string{}
 	for _, v := range raftstore.All(view, record.Volumes) {
 		volumes[v.ID] = v.AgentID
 	}
 	for _, h := range hosts {
-		for _, id := range h.Captures() {
+		for _, id := range h.captures {
 			if _, ok := raftstore.Get(view, record.Snapshots, id); !ok {
 				return false
 			}
 		}
-		for id, v := range h.Volumes() {
+		for id, v := range h.volumes {
 			row, _ := raftstore.Get(view, record.Volumes, id)
-			if volumes[id] != h.ID || row.AttachedTo != v.AttachedTo {
+			if volumes[id] != h.id || row.AttachedTo != v.AttachedTo {
 				return false
 			}
 			delete(volumes, id)

@@ -1,0 +1,42 @@
+package loops
+
+import "sync"
+
+// job is a call to a host that a pass has begun.
+type job struct{ what, host, id string }
+
+// jobs run beside the passes, which do not wait for them: a box or a host that
+// hangs holds up none but its own host's. What did not find a place, or failed,
+// is seen again by a later pass.
+type jobs struct {
+	wg sync.WaitGroup
+
+	mu      sync.Mutex
+	running map[job]bool
+	count   map[job]int // by what and host
+}
+
+func newJobs() *jobs { return &jobs{running: map[job]bool{}, count: map[job]int{}} }
+
+// begin runs do, unless that is under way or its host has atMost of the same.
+func (j *jobs) begin(is job, atMost int, do func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	alike := job{what: is.what, host: is.host}
+	if j.running[is] || j.count[alike] >= atMost {
+		return
+	}
+	j.running[is] = true
+	j.count[alike]++
+	j.wg.Go(func() {
+		defer func() {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			delete(j.running, is)
+			if j.count[alike]--; j.count[alike] == 0 {
+				delete(j.count, alike)
+			}
+		}()
+		do()
+	})
+}
