@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
-	"io"
 	"iter"
 	"net/url"
 )
@@ -45,40 +43,6 @@ func (c *Client) Builds(ctx context.Context, template string) iter.Seq2[Build, e
 // GetBuild reads one build.
 func (c *Client) GetBuild(ctx context.Context, id string) (*Build, error) {
 	return into[Build](ctx, c, get(Version, "builds", id))
-}
-
-// FollowBuild calls line with what the build says, from its beginning, until
-// the build has ended, and returns how it ended.
-func (c *Client) FollowBuild(ctx context.Context, id string, line func(BuildLog) error) (*BuildEnd, error) {
-	s, err := c.listen(ctx, get(Version, "builds", id, "logs"))
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	for {
-		name, data, err := s.next()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil, io.ErrUnexpectedEOF
-		case err != nil:
-			return nil, err
-		}
-		switch name {
-		case "log":
-			var l BuildLog
-			if err := decodeEvent(data, &l); err != nil {
-				return nil, err
-			}
-			if err := line(l); err != nil {
-				return nil, err
-			}
-		case "end":
-			end := new(BuildEnd)
-			return end, decodeEvent(data, end)
-		case "error":
-			return nil, streamError(data)
-		}
-	}
 }
 
 // CreatePreviewToken makes a token that shows a private sandbox's ports.
