@@ -102,7 +102,7 @@ func (l *buildLog) progress() func(image.Progress) {
 		}
 		if now != step {
 			step = now
-			l.say(fmt.Sprintf("==> %s (%s)", now, p.Elapsed.Round(100*time.Millisecond)))
+			l.say(fmt.Sprintf("==> %s (%d %%, %s)", now, p.Percent, p.Elapsed.Round(100*time.Millisecond)))
 		}
 	}
 }

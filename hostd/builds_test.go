@@ -48,7 +48,7 @@ func newYard(t *testing.T, dir string) *yard {
 			if (o.Workspace == "") != (d.Name == "python") {
 				t.Error("a tenant's build is made as the operator's, or the other way round")
 			}
-			o.Progress(image.Progress{Step: image.StepRun, Detail: "make all"})
+			o.Progress(image.Progress{Step: image.StepRun, Detail: "make all", Percent: 78})
 			o.Progress(image.Progress{Step: image.StepRun, Detail: "all made", Output: true})
 			select {
 			case y.begun <- d:
@@ -149,7 +149,7 @@ func TestBuildsAreMadeOneAfterTheOther(t *testing.T) {
 		!strings.Contains(two.Error, "Error 127") || two.Interrupted {
 		t.Errorf("%+v", two)
 	}
-	for _, want := range []string{"==> run: make all", "\nall made\n", "cc: not found"} {
+	for _, want := range []string{"==> run: make all (78 %, 0s)", "\nall made\n", "cc: not found"} {
 		if log := y.log("two"); !strings.Contains(log, want) {
 			t.Errorf("the log lacks %q:\n%s", want, log)
 		}

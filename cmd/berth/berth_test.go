@@ -57,7 +57,7 @@ func TestScripts(t *testing.T) {
 			h, err := httpapi.New(httpapi.Config{
 				Sandboxes: p, Identity: (*planeIdentity)(p), Cluster: (*planeCluster)(p), Authenticator: p,
 				Lifecycle: planeMoves{p}, Streams: planeFiles{plane: p}, Forks: planeForks{p}, Volumes: &planeVolumes{plane: p},
-				Templates: struct{ httpapi.Templates }{}, Previews: struct{ httpapi.Previews }{}, Metrics: struct{ httpapi.Metrics }{},
+				Templates: planeTemplates{}, Previews: struct{ httpapi.Previews }{}, Metrics: struct{ httpapi.Metrics }{},
 				Version:    api.VersionInfo{Version: "v9", Commit: "abc", GoVersion: "go9"},
 				Registerer: registry, Gatherer: registry,
 				Logger: slog.New(slog.DiscardHandler),

@@ -26,11 +26,40 @@ type (
 		httpapi.Streams // what no script uses
 		*plane
 	}
-	planeVolumes struct {
+	planeTemplates struct{ httpapi.Templates } // what no script uses
+	planeVolumes   struct {
 		*plane
 		all []service.Volume
 	}
 )
+
+func (planeTemplates) BuildTemplate(_ context.Context, _ service.Caller, in service.BuildTemplate) (service.Build, error) {
+	return service.Build{ID: "bld-1", Template: in.Name, Status: "queued"}, nil
+}
+
+func (planeTemplates) GetBuild(context.Context, service.Caller, string) (service.Build, error) {
+	return service.Build{ID: "bld-1", Template: "web", Status: "ready"}, nil
+}
+
+func (planeTemplates) FollowBuildLogs(context.Context, service.Caller, string) (service.Follower[string], error) {
+	return &planeBuild{
+		"==> build bld-1", "==> run: apt-get install -y a-package-with-a-long-name (78 %, 1.2s)", "it is installed", "==> store (96 %, 4s)", "==> ready: build b1",
+	}, nil
+}
+
+// planeBuild is what a build says.
+type planeBuild []string
+
+func (b *planeBuild) Next() (string, error) {
+	if len(*b) == 0 {
+		return "", io.EOF
+	}
+	line := (*b)[0]
+	*b = (*b)[1:]
+	return line, nil
+}
+
+func (*planeBuild) Close() error { return nil }
 
 func (p planeMoves) to(id, from, status string) (service.Sandbox, error) {
 	p.mu.Lock()

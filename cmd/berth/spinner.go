@@ -15,6 +15,14 @@ func isTerminal(w any) bool {
 	return ok && isatty.IsTerminal(f.Fd())
 }
 
+// What moves on a terminal's last line.
+const (
+	clearLine = "\r\x1b[K"
+	frameTime = 100 * time.Millisecond
+)
+
+func frame(i int) rune { return []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")[i%10] }
+
 // spin shows on a terminal that something goes on, until the returned function
 // is called. Anywhere else it shows nothing.
 func spin(w io.Writer, what string) (stop func()) {
@@ -24,13 +32,12 @@ func spin(w io.Writer, what string) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		const clear = "\r\x1b[K"
-		defer fmt.Fprint(w, clear)
-		tick := time.NewTicker(100 * time.Millisecond)
+		defer fmt.Fprint(w, clearLine)
+		tick := time.NewTicker(frameTime)
 		defer tick.Stop()
 		start := time.Now()
 		for i := 0; ; i++ {
-			fmt.Fprintf(w, "%s%c %s %.1f s", clear, []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")[i%10], what, time.Since(start).Seconds())
+			fmt.Fprintf(w, "%s%c %s %.1f s", clearLine, frame(i), what, time.Since(start).Seconds())
 			select {
 			case <-quit:
 				return

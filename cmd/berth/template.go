@@ -56,7 +56,8 @@ func (a *app) templateBuild() *cobra.Command {
 		Use:   "build -f FILE",
 		Short: "Build a template and show how it goes",
 		Long: `Build a template from a file with the fields of POST /v1/templates/build, in
-YAML or JSON. What the build says comes as it goes; Ctrl-C leaves it to go on.`,
+YAML or JSON. What the build says comes as it goes, on a terminal with how far it is below;
+Ctrl-C leaves it to go on.`,
 		Example: `  berth template build -f template.yaml
   printf 'name: web\nfrom: base\nrun: [apt-get install -y nginx]\n' | berth template build -f -`,
 		Args: wants(0, 0, ""),
@@ -138,13 +139,14 @@ func (a *app) readBuild(file string) (in api.BuildTemplate, err error) {
 }
 
 func (a *app) followBuild(ctx context.Context, c *api.Client, id string) error {
+	bar := a.buildBar()
 	end, err := c.FollowBuild(ctx, id, func(l api.BuildLog) error {
 		if a.json {
 			return a.printLine(l)
 		}
-		_, err := fmt.Fprintln(a.stdout, l.Line)
-		return err
+		return bar.line(l.Line)
 	})
+	bar.stop()
 	if err != nil {
 		return err
 	}
