@@ -150,7 +150,29 @@ func ReadDefinitions(dir string) ([]Definition, error) {
 		}
 		all = append(all, d)
 	}
+	if err := checkOrigins(all); err != nil {
+		return nil, err
+	}
 	return all, nil
+}
+
+// checkOrigins refuses templates that are made from each other: the build of each
+// would wait for the other's.
+func checkOrigins(defs []Definition) error {
+	from := map[string]string{}
+	for _, d := range defs {
+		from[d.Name], _ = d.fromTemplate()
+	}
+	for _, d := range defs {
+		chain := []string{d.Name}
+		for next := from[d.Name]; next != ""; next = from[next] {
+			if slices.Contains(chain, next) {
+				return fmt.Errorf("%w: from: %s: a template is not made from itself", ErrInvalid, strings.Join(append(chain, next), " is made from "))
+			}
+			chain = append(chain, next)
+		}
+	}
+	return nil
 }
 
 // ParseDefinition parses YAML, or JSON, which is YAML. A field that no template

@@ -183,3 +183,27 @@ func FuzzParseDefinition(f *testing.F) {
 		}
 	})
 }
+
+func TestTemplatesMadeFromEachOtherAreRefused(t *testing.T) {
+	write := func(t *testing.T, from map[string]string) string {
+		t.Helper()
+		dir := t.TempDir()
+		for name, from := range from {
+			if err := errors.Join(
+				os.Mkdir(filepath.Join(dir, name), 0o755),
+				os.WriteFile(filepath.Join(dir, name, DefinitionFile), []byte("name: "+name+"\nfrom: "+from+"\n"), 0o644),
+			); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dir
+	}
+	_, err := ReadDefinitions(write(t, map[string]string{"a": "c", "b": "a", "c": "b", "d": "a"}))
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "a is made from c is made from b is made from a") {
+		t.Errorf("three in a ring: %v", err)
+	}
+	all, err := ReadDefinitions(write(t, map[string]string{"a": "elsewhere", "b": "a", "c": "b", "d": "a"}))
+	if err != nil || len(all) != 4 {
+		t.Errorf("four in a tree: %d, %v", len(all), err)
+	}
+}
