@@ -80,7 +80,9 @@ func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 			return err
 		}},
 		{"create with a volume", 400 * time.Millisecond, func(t *testing.T, c *tenant, _ *api.Sandbox) {
-			c.volume(t, "there", 64)
+			if _, err := c.CreateVolume(t.Context(), api.CreateVolume{Name: "there", SizeMB: new(64)}, ""); err != nil {
+				t.Fatal(err) // clear deletes it, once nothing has it
+			}
 		}, func(ctx context.Context, c *tenant, _ *api.Sandbox) error {
 			_, err := c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Volumes: at("there", "/mnt/v")}, "")
 			return err

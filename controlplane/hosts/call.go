@@ -3,9 +3,12 @@ package hosts
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Call makes calls to a host for as long as it is up and this replica leads.
@@ -17,6 +20,50 @@ func (r *Registry) Call(ctx context.Context, agentID string, calls func(ctx cont
 	ctx, cancel := r.WhileUp(ctx, agentID)
 	defer cancel()
 	return calls(ctx, client)
+}
+
+// Reach is Client for calls that somebody waits for. A host that a new leader has
+// yet to hear is given a moment for its first heartbeat: it looks for the leader,
+// too.
+func (r *Registry) Reach(ctx context.Context, agentID string) (*Client, error) {
+	for {
+		changed := r.Changed()
+		client, err := r.Client(agentID)
+		if err == nil {
+			return client, nil
+		}
+		left := r.mayBeHeard(agentID)
+		if left <= 0 {
+			return nil, err
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		}
+		timer.Stop()
+	}
+}
+
+// firstWord is how long after an election hosts may take to find the new leader.
+var firstWord = timescale.Limit(5 * time.Second)
+
+// mayBeHeard is how much of that is left for a host that was up under the leader
+// before and has not been heard by this one.
+func (r *Registry) mayBeHeard(agentID string) time.Duration {
+	agent, ok := raftstore.Get(r.cfg.Store.View(), record.Agents, agentID)
+	if !ok || agent.State != record.AgentUp {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leading || r.sessions[agentID] != nil {
+		return 0
+	}
+	return firstWord - r.cfg.Clock().Sub(r.since)
 }
 
 // How often a step of a flow asks the same host again. With the pauses between

@@ -283,6 +283,36 @@ func TestAJoinLooksAtItsTokenFirst(t *testing.T) {
 	}
 }
 
+// Right after an election nobody is told that a host does not answer which looks
+// for the new leader.
+func TestAHostThatANewLeaderHasYetToHearIsWaitedFor(t *testing.T) {
+	r := newRig(t, "h1", "h2")
+	r.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: "h1"}, State: record.AgentUp})
+		return nil
+	})
+	if _, err := r.Reach(t.Context(), "h2"); !errors.Is(err, hostapi.ErrUnreachable) {
+		t.Errorf("a host that was lost before: %v", err)
+	}
+	reached := make(chan error, 1)
+	go func() { _, err := r.Reach(t.Context(), "h1"); reached <- err }()
+	r.beat(t, beat("h2", 1)) // another's word is not its own
+	r.beat(t, beat("h1", 1))
+	if err := <-reached; err != nil {
+		t.Errorf("a host that was heard: %v", err)
+	}
+	r.Lead(8)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := r.Reach(gone, "h1"); !errors.Is(err, hostapi.ErrUnreachable) {
+		t.Errorf("for a caller who has gone: %v", err)
+	}
+	r.now = r.now.Add(6 * time.Second)
+	if _, err := r.Reach(t.Context(), "h1"); !errors.Is(err, hostapi.ErrUnreachable) {
+		t.Errorf("when the leader is no longer new: %v", err)
+	}
+}
+
 func TestHeartbeatHandlerRefusesBadInput(t *testing.T) {
 	r := newRig(t, "h1")
 	encode := func(hb hostapi.Heartbeat) string {

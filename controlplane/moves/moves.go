@@ -163,7 +163,7 @@ func (m *Mover) through(ctx context.Context, seen *record.Sandbox, move Move) (*
 }
 
 func (m *Mover) ask(ctx context.Context, s *record.Sandbox, move Move) (hostapi.Box, error) {
-	client, err := m.cfg.Hosts.Client(s.AgentID)
+	client, err := m.cfg.Hosts.Reach(ctx, s.AgentID)
 	if err != nil {
 		return hostapi.Box{}, err
 	}
@@ -206,7 +206,7 @@ func (m *Mover) refused(ctx context.Context, s *record.Sandbox, move Move, err e
 // Refresh asks the host what the sandbox is doing and returns the row as it is
 // then.
 func (m *Mover) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox, error) {
-	client, err := m.cfg.Hosts.Client(s.AgentID)
+	client, err := m.cfg.Hosts.Reach(ctx, s.AgentID)
 	if err != nil {
 		return nil, err
 	}

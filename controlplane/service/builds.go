@@ -79,7 +79,7 @@ func (s *Templates) BuildLogs(ctx context.Context, c Caller, id string) (io.Read
 	if row.AgentID == "" {
 		return io.NopCloser(strings.NewReader(epitaph(row))), nil
 	}
-	client, err := s.cfg.Hosts.Client(row.AgentID)
+	client, err := s.cfg.Hosts.Reach(ctx, row.AgentID)
 	if err != nil {
 		return nil, execError(err)
 	}

@@ -146,7 +146,7 @@ func (s *Sandboxes) PatchLifecycle(ctx context.Context, c Caller, id string, in 
 }
 
 func (s *Sandboxes) tellPersistent(ctx context.Context, c Caller, row *record.Sandbox, persistent bool) error {
-	client, err := s.cfg.Hosts.Client(row.AgentID)
+	client, err := s.cfg.Hosts.Reach(ctx, row.AgentID)
 	if err == nil {
 		hctx, cancel := context.WithTimeout(hosts.WithRequestID(ctx, c.RequestID), updateTimeout)
 		defer cancel()

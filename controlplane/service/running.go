@@ -58,18 +58,18 @@ func (s *Sandboxes) onHost(ctx context.Context, c Caller, id string, fn func(ctx
 	if err != nil {
 		return err
 	}
-	client, err := s.client(row)
+	client, err := s.client(ctx, row)
 	if err != nil {
 		return err
 	}
 	return execError(fn(hosts.WithRequestID(ctx, c.RequestID), target{row, client}))
 }
 
-func (s *Sandboxes) client(row *record.Sandbox) (*hosts.Client, error) {
+func (s *Sandboxes) client(ctx context.Context, row *record.Sandbox) (*hosts.Client, error) {
 	if row.AgentID == "" {
 		return nil, notRunning("its status is " + string(row.Status))
 	}
-	client, err := s.cfg.Hosts.Client(row.AgentID)
+	client, err := s.cfg.Hosts.Reach(ctx, row.AgentID)
 	if err != nil {
 		return nil, execError(err)
 	}
@@ -91,7 +91,7 @@ func (s *Sandboxes) onRunning(ctx context.Context, c Caller, id string, fn func(
 		if err := s.rouse(hctx, row); err != nil {
 			return err
 		}
-		client, err := s.client(row)
+		client, err := s.client(hctx, row)
 		if err != nil {
 			return err
 		}
