@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A command begins with every signal at its default and with none blocked,
-// whatever this process was started with. Exec resets what is caught, keeps what
-// is ignored, and keeps the mask of the thread that forks: a shell without job
-// control has its background jobs ignore interrupts, and nohup hang-ups.
+// A command begins with every signal but a C library's own at its default, and
+// with none blocked, whatever this process was started with. Exec resets what is
+// caught, keeps what is ignored, and keeps the mask of the thread that forks: a
+// shell without job control has its background jobs ignore interrupts, and nohup
+// hang-ups.
 
 // catchIgnored has this process catch what it was started to ignore, and drop
 // it: as good as ignored here, and no concern of its children.
@@ -27,12 +28,13 @@ var catchIgnored = sync.OnceFunc(func() {
 	}
 })
 
-// ignored reads SigIgn of a /proc/PID/status. Signals of the C library's own,
-// 32 and 33, cannot be caught and are not in it.
+// ignored reads SigIgn of a /proc/PID/status, without what only a C library may
+// handle.
 func ignored(status string) (signals []syscall.Signal) {
 	for line := range strings.Lines(status) {
 		if mask, ok := strings.CutPrefix(line, "SigIgn:"); ok {
 			bits, _ := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+			bits &^= libcSignals
 			for i := range 64 {
 				if bits&(1<<i) != 0 {
 					signals = append(signals, syscall.Signal(i+1))
@@ -42,6 +44,10 @@ func ignored(status string) (signals []syscall.Signal) {
 	}
 	return signals
 }
+
+// libcSignals are 32 and 33, by which C libraries cancel threads and change their
+// user. Go cannot catch them; a C library that uses them sets its own handlers.
+const libcSignals = 1<<31 | 1<<32
 
 // forkExec is syscall.ForkExec from a thread that blocks no signal. (Go's
 // runtime blocks all for the fork itself, and gives the child the mask from

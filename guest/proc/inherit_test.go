@@ -37,8 +37,8 @@ func TestCommandsBeginWithTheUsualHandlingOfSignals(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := run(t, Spec{Argv: []string{"grep", "-E", "^Sig(Blk|Ign):", "/proc/self/status"}})
-	if want := "SigBlk:\t" + none + "\nSigIgn:\t" + none + "\n"; got.stdout != want {
-		t.Errorf("a command begins with\n%swant\n%s", got.stdout, want)
+	if !strings.Contains(got.stdout, "SigBlk:\t"+none+"\n") || len(ignored(got.stdout)) > 0 {
+		t.Errorf("a command begins with\n%s", got.stdout)
 	}
 	if err := unix.PthreadSigmask(unix.SIG_BLOCK, nil, &usr2); err != nil || usr2.Val[0]&(1<<(syscall.SIGUSR2-1)) == 0 {
 		t.Errorf("the thread that forked blocks %x, %v", usr2.Val[0], err)
