@@ -48,7 +48,7 @@ UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server .
 # than there are CPUs run at once.
 E2E_TEST := $(GO) test -timeout 40m -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
 # Unit tests need base alone: the others are built with the time that those leave.
-E2E_TEMPLATES := base,python,node
+E2E_TEMPLATES := base,python,node,code-interpreter
 
 .PHONY: help
 help: ## list these commands

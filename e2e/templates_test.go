@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -99,6 +100,62 @@ func TestNodeTemplate(t *testing.T) {
 		l.server.Close()
 		c.noSuchProcess(t, s.ID, "tsserver.js")
 	})
+}
+
+// A kernel that runs already executes cells at once, and goes on in each fork,
+// where it draws random numbers of its own.
+func TestCodeInterpreterTemplate(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	c.knownEverywhere(t)
+	s := c.of(t, "code-interpreter")
+	execute := func(t *testing.T, id, code string) (result string) {
+		t.Helper()
+		raw, err := json.Marshal(object{"code": code})
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 2*time.Minute, "the interpreter of "+id+" executes "+code, func(context.Context) error {
+			got := visit(t, browser(t, 0), "POST", "http://"+previewHost(8888, id)+"/execute",
+				map[string]string{"Content-Type": "application/json"}, bytes.NewReader(raw))
+			if got.status != 200 {
+				return fmt.Errorf("%d %s", got.status, clip(got.body))
+			}
+			var cell struct {
+				Status  string `json:"status"`
+				Outputs []struct {
+					Text string         `json:"text"` // of a stream
+					Data map[string]any `json:"data"` // of a result, by media type
+				} `json:"outputs"`
+			}
+			if err := json.Unmarshal([]byte(got.body), &cell); err != nil || cell.Status != "ok" || len(cell.Outputs) != 1 {
+				t.Fatalf("executing %s: %v, %s", code, err, clip(got.body))
+			}
+			result = cell.Outputs[0].Text
+			for mediaType := range cell.Outputs[0].Data {
+				result += mediaType + " "
+			}
+			return nil
+		})
+		return result
+	}
+	if got := execute(t, s.ID, "data = pandas.DataFrame({'n': numpy.arange(5)}); print(data.n.sum())"); got != "10\n" {
+		t.Errorf("a sum of 0 to 4 is %q", got)
+	}
+	if got := execute(t, s.ID, "matplotlib.pyplot.plot(data.n); None"); !strings.Contains(got, "image/png") {
+		t.Errorf("a plot is %q", got)
+	}
+	drawn := map[string]string{}
+	for _, child := range append(c.forkTree(t, s.ID, 2, "").Children, *s) {
+		if got := execute(t, child.ID, "print(len(data))"); got != "5\n" {
+			t.Errorf("%s has the parent's data as %q", child.ID, got)
+		}
+		number := execute(t, child.ID, "import random; print(random.getrandbits(64), numpy.random.random())")
+		if twin, ok := drawn[number]; ok {
+			t.Errorf("%s and %s drew %s", twin, child.ID, number)
+		}
+		drawn[number] = child.ID
+	}
 }
 
 // A template of the hosts' operator is built by the first create that names it,
