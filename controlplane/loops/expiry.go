@@ -56,17 +56,13 @@ func (l *Loops) rested(id string, well bool) {
 	defer l.mu.Unlock()
 	delete(l.notYet, id)
 	if !well {
-		l.notYet[id] = l.cfg.Clock().Add(restPause)
+		l.notYet[id] = l.cfg.Clock().Add(l.cfg.RestPause)
 	}
 }
 
 // restsAtOnce bounds how many hibernations the loop has under way on a host: each
-// writes a guest's memory to its disk. restPause is how long one that did not go
-// well is left alone.
-const (
-	restsAtOnce = 8
-	restPause   = 10 * time.Second
-)
+// writes a guest's memory to its disk.
+const restsAtOnce = 8
 
 // restless reports whether the time of a persistent sandbox that is awake is over.
 func restless(s *record.Sandbox, now time.Time) bool {

@@ -35,6 +35,10 @@ type Config struct {
 	// wanted to keep; default one hour.
 	KeptGrace time.Duration
 
+	// RestPause is how long a persistent sandbox that could not be hibernated at
+	// its end is left alone; default ten seconds.
+	RestPause time.Duration
+
 	// Moves hibernates persistent sandboxes at their end; New makes one unless
 	// it is given.
 	Moves *moves.Mover
@@ -66,6 +70,9 @@ func New(cfg Config) *Loops {
 	}
 	if cfg.KeptGrace == 0 {
 		cfg.KeptGrace = defaultKeptGrace
+	}
+	if cfg.RestPause == 0 {
+		cfg.RestPause = 10 * time.Second
 	}
 	if cfg.Moves == nil {
 		cfg.Moves = moves.New(moves.Config{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger})

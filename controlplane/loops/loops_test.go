@@ -3,6 +3,7 @@ package loops_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -212,6 +213,91 @@ func TestTheEndOfAPersistentSandboxIsLookedAtAgain(t *testing.T) {
 	}
 }
 
+// announcer lets a test into a loop: say is called with each message before the
+// loop goes on.
+type announcer struct {
+	slog.Handler
+	say func(message string)
+}
+
+func (announcer) Enabled(context.Context, slog.Level) bool { return true }
+
+func (a announcer) Handle(_ context.Context, r slog.Record) error {
+	a.say(r.Message)
+	return nil
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// What a pass has seen to be over may be so no more when its turn comes.
+func TestTheEndOfASandboxIsLookedAtAgain(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	// Over by the clock of the loops below, and not by that of the plane's own.
+	now := func() time.Time { return time.Now().Add(2 * time.Hour) }
+	name := func(s string) string { return strings.Repeat(s, 26) }
+	first, extended, kept, last := name("a"), name("b"), name("c"), name("d") // in the order of a pass
+	for _, id := range []string{first, extended, kept, last} {
+		running(p, h, id)
+		edit(p, id, func(s *record.Sandbox) { s.ExpiresAt = time.Now().Add(time.Hour) })
+	}
+	begun, edited := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	log := announcer{slog.DiscardHandler, func(message string) {
+		if message == "sandbox has reached its ttl" {
+			once.Do(func() { close(begun); <-edited })
+		}
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(edited) })
+	n := p.LeaderNode()
+	go func() {
+		defer close(ended)
+		loops.New(loops.Config{Store: n.Store, Hosts: n.Hosts, Clock: now, Logger: slog.New(log), Every: time.Hour, OrphanGrace: time.Hour}).Run(ctx)
+	}()
+	defer func() { cancel(); goOn(); <-ended }()
+	testcluster.Await(t, 10*time.Second, "end of the first", func() bool { return closed(begun) })
+	edit(p, extended, func(s *record.Sandbox) { s.ExpiresAt = now().Add(time.Hour) })
+	edit(p, kept, func(s *record.Sandbox) { s.Persistent = true })
+	goOn()
+	testcluster.Await(t, 10*time.Second, "end of the last", func() bool {
+		_, there := p.Sandbox(last)
+		return !there
+	})
+	for _, id := range []string{extended, kept} {
+		if s, there := p.Sandbox(id); !there || s.Status == record.SandboxDeleting {
+			t.Errorf("one that was given more time, or is kept, is %+v", s)
+		}
+	}
+}
+
+// One that cannot be hibernated at its end is left alone for a moment, not for ever.
+func TestAHibernationThatFailsIsTriedAgain(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	var asked atomic.Int64
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "hibernate" && !c.Done && asked.Add(1) == 1 {
+			return &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "the disk is full"}
+		}
+		return nil
+	})
+	running(p, h, id)
+	edit(p, id, func(s *record.Sandbox) { s.Persistent, s.ExpiresAt = true, time.Now().Add(-time.Second) })
+	becomes(t, p, id, record.SandboxHibernated)
+	if n := asked.Load(); n != 2 {
+		t.Errorf("the host was asked %d times", n)
+	}
+}
+
 // A box that hangs, whatever it is asked, holds up no other: neither those of its
 // own host nor, when they fill all its places, those of another.
 func TestABoxThatHangsHoldsUpNoOther(t *testing.T) {
@@ -270,13 +356,18 @@ func TestABoxThatHangsHoldsUpNoOther(t *testing.T) {
 func TestALongMoveEndsWithTheLeadership(t *testing.T) {
 	p := testplane.New(t, 3, nil)
 	h := p.Host("h1", 4096)
-	asked, over := make(chan struct{}, 16), make(chan struct{})
+	asked, over, ended := make(chan struct{}, 16), make(chan struct{}), make(chan struct{})
 	defer close(over)
+	var calls atomic.Int64
 	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
 		if c.Op == "hibernate" && !c.Done {
+			first := calls.Add(1) == 1
 			asked <- struct{}{}
 			select {
 			case <-ctx.Done():
+				if first {
+					close(ended)
+				}
 			case <-over:
 			}
 			return fakehost.ErrDrop
@@ -293,6 +384,7 @@ func TestALongMoveEndsWithTheLeadership(t *testing.T) {
 		_, err := old.Hosts.Heartbeat(t.Context(), h.Heartbeat())
 		return errors.Is(err, hosts.ErrNotLeading)
 	})
+	testcluster.Await(t, 10*time.Second, "end of the old leader's call", func() bool { return closed(ended) })
 	p.Heal(old.Replica)
 	becomes(t, p, id, record.SandboxRunning)
 }

@@ -136,7 +136,8 @@ func (h *Host) Silence(silent bool) {
 	h.announce()
 }
 
-// SetReady says whether the heartbeats claim a complete inventory.
+// SetReady says whether the heartbeats claim a complete inventory. Until they do,
+// nobody is told of a box that it is not here.
 func (h *Host) SetReady(ready bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -308,6 +309,9 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 		}
 		return h.put(c.ID, spec)
 	case "get":
+		if !h.ready {
+			return nil, &hostapi.Error{Code: hostapi.CodeDraining, Message: "host is starting up"}
+		}
 		if b, ok := h.boxes[c.ID]; ok {
 			return b, nil
 		}

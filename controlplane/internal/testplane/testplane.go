@@ -110,6 +110,7 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 		n.Loops = loops.New(loops.Config{
 			Store: rep.Store, Hosts: n.Hosts, Clock: time.Now, Logger: testcluster.Log(),
 			Every: 50 * time.Millisecond, OrphanGrace: 100 * time.Millisecond, KeptGrace: 300 * time.Millisecond,
+			RestPause: 200 * time.Millisecond,
 		})
 		p.Nodes = append(p.Nodes, n)
 		p.wg.Go(func() { loops.WhileLeading(ctx, rep.Store.Leadership(), n.lead) })
