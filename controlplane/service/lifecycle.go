@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -96,8 +97,22 @@ func moveError(err error) error {
 		case hostapi.CodeIllegalState, hostapi.CodeInUse:
 			return &Error{Code: EConflict, Message: refusal.Message, Detail: refusal.Detail, Err: err}
 		}
+	case unwritten(err):
+		return Unavailable("it may or may not have happened", err)
 	}
 	return execError(err)
+}
+
+// unwritten reports whether a move failed with the store, and not with its host:
+// what the host did by then is done, whatever the store did with the record of it.
+func unwritten(err error) bool {
+	if hosts.Unreachable(err) {
+		return false
+	}
+	return slices.ContainsFunc([]error{
+		raftstore.ErrNotLeader, raftstore.ErrLeadershipLost, raftstore.ErrClosed, raftstore.ErrOverloaded, raftstore.ErrContention,
+		context.Canceled, context.DeadlineExceeded,
+	}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // Lifecycle tells how long a sandbox lives.

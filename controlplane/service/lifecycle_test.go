@@ -157,6 +157,53 @@ func TestMovesThatHostsRefuse(t *testing.T) {
 	}
 }
 
+// A host has done what it was asked when its leader is cut off and cannot write it
+// down. The host's heartbeats tell the next leader.
+func TestAMoveThatCannotBeWrittenDown(t *testing.T) {
+	for name, c := range map[string]struct {
+		op, becomes, detail string
+		asleep              bool
+		call                func(r *rig, id string) error
+	}{
+		"a move": {
+			op: "hibernate", becomes: "hibernated", detail: "it may or may not have happened",
+			call: func(r *rig, id string) error { _, err := r.Hibernate(t.Context(), caller, id); return err },
+		},
+		"a command's wake": {
+			op: "wake", becomes: "running", detail: "the sandbox may have been woken; nothing else was done", asleep: true,
+			call: func(r *rig, id string) error {
+				_, err := r.Exec(t.Context(), caller, id, service.Exec{Shell: "true"})
+				return err
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRigOf(t, 3)
+			sb := r.must(t, service.CreateSandbox{})
+			if c.asleep {
+				if _, err := r.Hibernate(t.Context(), caller, sb.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			leader := r.LeaderNode()
+			r.host.SetFault(func(_ context.Context, call fakehost.Call) error {
+				if call.Op == c.op && call.Done {
+					r.Cut(leader.Replica)
+				}
+				return nil
+			})
+			e := want(t, c.call(r, sb.ID), service.EUnavailable, "control plane unavailable")
+			if e.Detail != c.detail || e.RetryAfter == 0 {
+				t.Errorf("%+v", e)
+			}
+			testcluster.Await(t, 10*time.Second, "its record", func() bool {
+				row, ok := r.Sandbox(sb.ID)
+				return ok && string(row.Status) == c.becomes
+			})
+		})
+	}
+}
+
 // TestACrowdWakesOnce execs in a hibernated sandbox from many sides.
 func TestACrowdWakesOnce(t *testing.T) {
 	r := newRig(t)

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is the use cases on one replica, with a workspace "ws" and another one.
+// rig is the use cases on the leading replica, with a workspace "ws" and another one.
 type rig struct {
 	*testplane.Plane
 	*service.Sandboxes
@@ -37,7 +37,14 @@ var caller = service.Caller{WorkspaceID: "ws", KeyID: "k", RequestID: "req"}
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	p := testplane.New(t, 1, nil)
+	return newRigOf(t, 1)
+}
+
+// newRigOf makes a rig of so many replicas. The use cases are those of the one
+// that leads now.
+func newRigOf(t *testing.T, replicas int) *rig {
+	t.Helper()
+	p := testplane.New(t, replicas, nil)
 	n := p.LeaderNode()
 	r := &rig{Plane: p, host: p.Host("h1", 16<<10), Sandboxes: service.NewSandboxes(service.SandboxesConfig{
 		Store: n.Store, Hosts: n.Hosts, Flows: n.Flows, Templates: n.Templates, Engine: n.Engine, PreviewURL: "https://{port}-{id}.preview.test",
