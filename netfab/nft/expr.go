@@ -132,6 +132,23 @@ func srcMACNot(mac net.HardwareAddr) []expr.Any {
 	}
 }
 
+// arpSenderMACNot: arp saddr ether != mac. The kernel has checked the lengths
+// of an ARP packet's addresses before any rule sees it.
+func arpSenderMACNot(mac net.HardwareAddr) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 6},
+		cmp(expr.CmpOpNeq, mac),
+	}
+}
+
+// arpSenderNot: arp saddr ip != addr
+func arpSenderNot(a netip.Addr) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: 14, Len: 4},
+		cmp(expr.CmpOpNeq, a.AsSlice()),
+	}
+}
+
 // proto: meta l4proto p
 func proto(p byte) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}, cmp(expr.CmpOpEq, []byte{p})}

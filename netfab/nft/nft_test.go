@@ -162,7 +162,7 @@ func TestKernelTakesTheRulesOnceAndLetsGo(t *testing.T) {
 		changed := hostRules()
 		changed.Policy.Denied = prefixes("0.0.0.0/0")
 		for _, r := range []*Ruleset{
-			hostRules().Ruleset(), slotRules().Ruleset(), bare.Ruleset(), changed.Ruleset(), hostRules().Ruleset(),
+			hostRules().Ruleset(), slotRules().Ruleset(), slotRules().ARP(), bare.Ruleset(), changed.Ruleset(), hostRules().Ruleset(),
 		} {
 			for i, want := range []bool{true, false} {
 				if got, err := Ensure(r); err != nil || got != want {
@@ -174,6 +174,10 @@ func TestKernelTakesTheRulesOnceAndLetsGo(t *testing.T) {
 			if err := Delete(name); err != nil {
 				t.Error(err)
 			}
+		}
+		other.DelTable(&nftables.Table{Name: "berth", Family: nftables.TableFamilyARP})
+		if err := other.Flush(); err != nil {
+			t.Errorf("the slot's table for ARP: %v", err)
 		}
 		tables, err := other.ListTables()
 		if err != nil || len(tables) != 1 || tables[0].Name != "filter" {

@@ -89,7 +89,7 @@ type HostRules struct {
 // way out and DNS queries to the upstream servers, keeps guests away from the
 // host's own services and lets nothing into a slot but answers.
 func (h HostRules) Ruleset() *Ruleset {
-	r := &Ruleset{Table: h.Table}
+	r := &Ruleset{Table: h.Table, family: nftables.TableFamilyINet}
 	var resolvers []netip.Prefix
 	for _, a := range h.Resolvers {
 		resolvers = append(resolvers, netip.PrefixFrom(a, a.BitLen()))
@@ -172,7 +172,7 @@ type SlotRules struct {
 // The policy stands here as well as on the host, so that a host whose rules
 // someone flushed still refuses what it can.
 func (s SlotRules) Ruleset() *Ruleset {
-	r := &Ruleset{Table: s.Table}
+	r := &Ruleset{Table: s.Table, family: nftables.TableFamilyINet}
 
 	spoof := r.base("antispoof", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, priorityRaw, nftables.ChainPolicyAccept)
 	spoof.add(notIPv4(), drop())
@@ -207,5 +207,20 @@ func (s SlotRules) Ruleset() *Ruleset {
 	r.addPolicy(from, s.Policy)
 
 	r.addRefuse()
+	return r
+}
+
+// hookARPInput is NF_ARP_IN of the kernel's netfilter_arp.h.
+const hookARPInput nftables.ChainHook = 0
+
+// ARP builds the slot's table for ARP, which no other family sees: the guest
+// speaks for nobody but itself. The kernel would remember each sender in the
+// one neighbour table that all namespaces of the machine share.
+func (s SlotRules) ARP() *Ruleset {
+	r := &Ruleset{Table: s.Table, family: nftables.TableFamilyARP}
+	hook := hookARPInput
+	spoof := r.base("antispoof", nftables.ChainTypeFilter, &hook, priorityFilter, nftables.ChainPolicyAccept)
+	spoof.add(iif(s.Tap), arpSenderMACNot(s.GuestMAC), drop())
+	spoof.add(iif(s.Tap), arpSenderNot(s.GuestAddr), drop())
 	return r
 }

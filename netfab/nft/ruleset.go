@@ -19,6 +19,7 @@ const markerPrefix = "spec_"
 // Ruleset is the whole content of one table.
 type Ruleset struct {
 	Table  string
+	family nftables.TableFamily
 	sets   []set
 	chains []*chain
 }
@@ -64,7 +65,7 @@ func (r *Ruleset) chain(name string) *chain {
 // same one only if the kernel would treat packets the same.
 func (r *Ruleset) Fingerprint() string {
 	var b bytes.Buffer
-	fmt.Fprintln(&b, r.Table)
+	fmt.Fprintln(&b, r.Table, r.family)
 	for _, s := range r.sets {
 		fmt.Fprintln(&b, s.name, s.ranges)
 	}
@@ -93,7 +94,7 @@ func Ensure(r *Ruleset) (changed bool, err error) {
 		return false, err
 	}
 	conn := &nftables.Conn{}
-	table := &nftables.Table{Name: r.Table, Family: nftables.TableFamilyINet}
+	table := &nftables.Table{Name: r.Table, Family: r.family}
 	// Adding first makes the deletion succeed where there was no table.
 	conn.AddTable(table)
 	conn.DelTable(table)
@@ -111,7 +112,7 @@ func Ensure(r *Ruleset) (changed bool, err error) {
 // with exactly this content, as far as its marker tells.
 func Present(r *Ruleset) (bool, error) {
 	conn := &nftables.Conn{}
-	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	chains, err := conn.ListChainsOfTableFamily(r.family)
 	if err != nil {
 		return false, fmt.Errorf("list nft chains: %w", err)
 	}
@@ -124,7 +125,7 @@ func Present(r *Ruleset) (bool, error) {
 	return false, nil
 }
 
-// Delete removes the table from the calling thread's network namespace. A
+// Delete removes the table of family inet from the calling thread's network namespace. A
 // table that is not there is not an error.
 func Delete(name string) error {
 	conn := &nftables.Conn{}

@@ -144,8 +144,11 @@ func (f *Fabric) assembleInside(ctx context.Context, n int) error {
 	if err := f.step(ctx, "rules"); err != nil {
 		return err
 	}
-	if _, err := nft.Ensure(f.slotRules(n)); err != nil {
-		return err
+	rules := f.slotRules(n)
+	for _, table := range []*nft.Ruleset{rules.Ruleset(), rules.ARP()} {
+		if _, err := nft.Ensure(table); err != nil {
+			return err
+		}
 	}
 	if err := f.step(ctx, "sysctls"); err != nil {
 		return err
@@ -154,6 +157,7 @@ func (f *Fabric) assembleInside(ctx context.Context, n int) error {
 		"net/ipv6/conf/all/disable_ipv6":     "1",
 		"net/ipv6/conf/default/disable_ipv6": "1",
 		"net/ipv4/ip_forward":                "1",
+		"net/ipv4/conf/all/rp_filter":        "1",
 	}); err != nil {
 		return err
 	}
@@ -162,6 +166,11 @@ func (f *Fabric) assembleInside(ctx context.Context, n int) error {
 	}
 	link, err := f.tapLink(n)
 	if err != nil {
+		return err
+	}
+	// The larger of this value and that for all counts, and 2, which a new
+	// namespace may have from the host, would take any sender there is a route to.
+	if err := writeSysctls(map[string]string{"net/ipv4/conf/" + TapName + "/rp_filter": "1"}); err != nil {
 		return err
 	}
 	if err := f.step(ctx, "tap address"); err != nil {
@@ -304,7 +313,7 @@ func (f *Fabric) assembleHostSide(ctx context.Context, n int) error {
 	return address(link, netip.PrefixFrom(f.cfg.hostAddr(n), 31), f.cfg.nsAddr(n), vethMAC(n, false))
 }
 
-func (f *Fabric) slotRules(n int) *nft.Ruleset {
+func (f *Fabric) slotRules(n int) nft.SlotRules {
 	return nft.SlotRules{
 		Table:          slotTable,
 		Tap:            TapName,
@@ -316,7 +325,7 @@ func (f *Fabric) slotRules(n int) *nft.Ruleset {
 		HostAddr:       f.cfg.hostAddr(n),
 		Policy:         f.cfg.policy(),
 		MaxConnections: uint32(f.cfg.MaxConnections),
-	}.Ruleset()
+	}
 }
 
 // setLink gives a link its MTU and hardware address where they differ.

@@ -233,6 +233,74 @@ func frame(srcMAC net.HardwareAddr, src netip.Addr, text string) []byte {
 	return b
 }
 
+// arpFrame asks for (op 1) or answers (op 2) the gateway, as it would stand on
+// the guest's wire.
+func arpFrame(op uint16, mac net.HardwareAddr, sender netip.Addr) []byte {
+	b := make([]byte, 10, 10+14+28) // the virtio-net header
+	b = append(b, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}...)
+	b = append(b, mac...)
+	for _, v := range []uint16{unix.ETH_P_ARP, 1, unix.ETH_P_IP, 6<<8 | 4, op} {
+		b = binary.BigEndian.AppendUint16(b, v)
+	}
+	b = append(append(b, mac...), sender.AsSlice()...)
+	return append(append(b, TapMAC...), GatewayAddr.AsSlice()...)
+}
+
+// neighbourSolicitation is IPv6's question (RFC 4861, 4.3), from an address of
+// the link that is made of mac, for fe80::1.
+func neighbourSolicitation(mac net.HardwareAddr) []byte {
+	src := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 10: mac[0], 11: mac[1], 12: mac[2], 13: mac[3], 14: mac[4], 15: mac[5]})
+	target := netip.MustParseAddr("fe80::1")
+	icmp := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, target.AsSlice()...)
+	icmp = append(append(icmp, 1, 1), mac...)
+	pseudo := append(append(src.AsSlice(), target.AsSlice()...), 0, 0, 0, byte(len(icmp)), 0, 0, 0, unix.IPPROTO_ICMPV6)
+	var sum uint32
+	for _, part := range [][]byte{pseudo, icmp} {
+		for i := 0; i < len(part); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(part[i:]))
+		}
+	}
+	sum = sum&0xffff + sum>>16
+	binary.BigEndian.PutUint16(icmp[2:], ^uint16(sum&0xffff+sum>>16))
+	b := append(make([]byte, 10), TapMAC...)
+	b = append(append(b, mac...), 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(icmp)), unix.IPPROTO_ICMPV6, 255)
+	b = append(append(b, src.AsSlice()...), target.AsSlice()...)
+	return append(b, icmp...)
+}
+
+// resolvesGateway lets the guest forget its gateway and ask for it by ARP.
+func (g *guest) resolvesGateway(t testing.TB) {
+	t.Helper()
+	check(t, g.ns.Do(func(ns.NetNS) error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		gateway := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: netlink.FAMILY_V4, IP: GatewayAddr.AsSlice(), HardwareAddr: TapMAC}
+		if err := netlink.NeighDel(gateway); err != nil {
+			return err
+		}
+		c, err := net.Dial("udp4", hostPort(GatewayAddr, 9))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		await(t, "the gateway answers ARP", func() bool {
+			_, _ = c.Write([]byte("x"))
+			neighs, err := dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(gateway.LinkIndex, netlink.FAMILY_V4) })
+			check(t, err)
+			for _, n := range neighs {
+				if n.IP.Equal(gateway.IP) && n.State&(netlink.NUD_REACHABLE|netlink.NUD_STALE|netlink.NUD_DELAY) != 0 {
+					return true
+				}
+			}
+			return false
+		})
+		gateway.State = netlink.NUD_PERMANENT
+		return netlink.NeighSet(gateway)
+	}))
+}
+
 // startVMM starts a process in the slot's namespace, as the slot's user and
 // without any capability, that opens the tap and keeps it until it is killed.
 func startVMM(t testing.TB, s Slot) (kill func()) {

@@ -165,16 +165,22 @@ func (p *Pool) Status() PoolStatus {
 	return s
 }
 
-// Run removes what an earlier run left behind and keeps the pool filled until
+// Run removes what an earlier run left behind, gives the slots of guests that
+// were there before the rules of this version, and keeps the pool filled until
 // ctx ends. Slots stay as they are when it returns.
 func (p *Pool) Run(ctx context.Context) error {
-	if err := p.readKernel(ctx); err != nil {
+	kept, err := p.readKernel(ctx)
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
 		return fmt.Errorf("start the pool of network slots: %w", err)
 	}
 	var g errgroup.Group
+	g.Go(func() error {
+		p.renew(ctx, kept)
+		return nil
+	})
 	for range p.cfg.Workers {
 		g.Go(func() error {
 			p.work(ctx)
@@ -184,16 +190,19 @@ func (p *Pool) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-func (p *Pool) readKernel(ctx context.Context) error {
+// readKernel returns the slots that are there and held.
+func (p *Pool) readKernel(ctx context.Context) (kept []int, err error) {
 	found, err := p.slots.List(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left := 0
 	for _, n := range found {
-		if _, ok := p.held[n]; !ok {
+		if _, ok := p.held[n]; ok {
+			kept = append(kept, n)
+		} else {
 			p.dirty[n] = &job{wait: firstRetry}
 			left++
 		}
@@ -210,7 +219,23 @@ func (p *Pool) readKernel(ctx context.Context) error {
 	if left > 0 {
 		p.log.Info("network slots without an owner are being removed", "count", left)
 	}
-	return nil
+	return kept, nil
+}
+
+// renew completes slots under the guests that have them: an earlier version of
+// the program, or another configuration, may have made them.
+func (p *Pool) renew(ctx context.Context, numbers []int) {
+	for _, n := range numbers {
+		p.mu.Lock()
+		_, held := p.held[n]
+		p.mu.Unlock()
+		if !held {
+			continue // its guest has ended since
+		}
+		if _, err := p.slots.Ensure(ctx, n); err != nil && ctx.Err() == nil {
+			p.log.Error("network slot of a guest could not be renewed", "slot", n, "error", err)
+		}
+	}
 }
 
 // work does one thing after the other: first what someone waits for.

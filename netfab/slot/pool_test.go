@@ -18,6 +18,7 @@ type fakeSlots struct {
 	count   int
 	exist   map[int]bool
 	inUse   map[int]bool
+	old     map[int]bool // made by an earlier daemon, not ensured since
 	listErr error
 	fail    error // of Ensure
 	made    []int
@@ -26,9 +27,9 @@ type fakeSlots struct {
 }
 
 func newFakeSlots(count int, exist ...int) *fakeSlots {
-	f := &fakeSlots{count: count, exist: make(map[int]bool), inUse: make(map[int]bool)}
+	f := &fakeSlots{count: count, exist: make(map[int]bool), inUse: make(map[int]bool), old: make(map[int]bool)}
 	for _, n := range exist {
-		f.exist[n] = true
+		f.exist[n], f.old[n] = true, true
 	}
 	return f
 }
@@ -62,10 +63,11 @@ func (f *fakeSlots) Ensure(ctx context.Context, n int) (Slot, error) {
 	if f.fail != nil {
 		return Slot{}, f.fail
 	}
-	if f.exist[n] {
+	if f.exist[n] && !f.old[n] {
 		return Slot{}, errors.New("made twice")
 	}
 	f.exist[n] = true
+	delete(f.old, n)
 	f.made = append(f.made, n)
 	return Slot{Number: n}, nil
 }
@@ -77,6 +79,7 @@ func (f *fakeSlots) Remove(ctx context.Context, n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.exist, n)
+	delete(f.old, n)
 	return nil
 }
 
@@ -233,6 +236,9 @@ func TestLeftoversAreRemovedAndHeldSlotsKept(t *testing.T) {
 		slots.set(func() {
 			if !slots.exist[1] || slots.exist[0] || slots.exist[2] || slots.exist[9] {
 				t.Errorf("left are %v", slots.exist)
+			}
+			if slots.old[1] {
+				t.Error("the slot of a guest that was there before has the rules of an earlier daemon")
 			}
 		})
 		p.Return(1)

@@ -129,6 +129,74 @@ func TestSpoofedFramesAreDropped(t *testing.T) {
 	heard.Clear()
 }
 
+// The kernel has one neighbour table for all namespaces, and a full one takes
+// the whole machine off its network. Either guard suffices.
+func TestForgedARPLeavesNoNeighbour(t *testing.T) {
+	flush := func() error {
+		conn := &nftables.Conn{}
+		conn.FlushRuleset()
+		return conn.Flush()
+	}
+	loose := func() error { // as a host's own setting is passed on to new namespaces
+		return writeSysctls(map[string]string{"net/ipv4/conf/all/rp_filter": "2", "net/ipv4/conf/" + TapName + "/rp_filter": "2"})
+	}
+	onLink := netip.PrefixFrom(GatewayAddr, linkBits).Masked()
+	for name, c := range map[string]struct {
+		weaken func() error
+		again  bool // Ensure is called once more
+		bare   bool // what is left takes any address of the link
+	}{
+		"as made":                     {weaken: func() error { return nil }},
+		"without rules":               {weaken: flush, bare: true},
+		"without reverse path filter": {weaken: loose},
+		"of an earlier version":       {weaken: func() error { return errors.Join(flush(), loose()) }, again: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			s := ensure(t, f, 0)
+			g := newGuest(t, s)
+			check(t, ns.WithNetNSPath(s.NetNSPath, func(ns.NetNS) error { return c.weaken() }))
+			if c.again {
+				ensure(t, f, 0)
+			}
+			for i := range 50 {
+				forged := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})
+				mac := net.HardwareAddr{0x52, 0x54, 0, 1, 2, byte(i)}
+				for _, b := range [][]byte{
+					arpFrame(1, mac, forged), arpFrame(2, mac, forged), arpFrame(1, GuestMAC, forged),
+					arpFrame(1, mac, netip.AddrFrom4([4]byte{198, 18, 0, byte(i)})), neighbourSolicitation(mac),
+				} {
+					_, err := g.wire.Write(b)
+					check(t, err)
+				}
+			}
+			g.resolvesGateway(t) // after all those before it
+			check(t, ns.WithNetNSPath(s.NetNSPath, func(ns.NetNS) error {
+				link, err := netlink.LinkByName(TapName)
+				if err != nil {
+					return err
+				}
+				for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+					neighs, err := dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Attrs().Index, family) })
+					if err != nil {
+						return err
+					}
+					for _, n := range neighs {
+						ip, _ := netip.AddrFromSlice(n.IP)
+						if n.State&netlink.NUD_NOARP == 0 && ip != GuestAddr && !(c.bare && onLink.Contains(ip)) {
+							t.Errorf("forged neighbour %v is in the kernel's table", n)
+						}
+					}
+				}
+				return nil
+			}))
+			if !c.bare {
+				g.works(t)
+			}
+		})
+	}
+}
+
 func TestNoIPv6(t *testing.T) {
 	f := newFabric(t)
 	s := ensure(t, f, 0)
