@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -107,11 +108,14 @@ func onlyOn(t *testing.T, id string) {
 	}
 }
 
+// endless is a process that runs until its guest ends.
+const endless = "setsid sh -c 'while :; do sleep 1; done' </dev/null >/dev/null 2>&1 & echo $! > /pid"
+
 func TestKilledHostdLeavesItsSandboxesRunning(t *testing.T) {
 	c := newTenant(t)
 	s := c.create(t)
 	host := theStack.Process(s.AgentID)
-	c.exec(t, s.ID, "setsid sh -c 'while :; do sleep 1; done' </dev/null >/dev/null 2>&1 & echo $! > /pid")
+	c.exec(t, s.ID, endless)
 	before := boxOf(t, s)
 	restartAtEnd(t, host)
 	if err := host.Kill9(); err != nil {
@@ -149,6 +153,63 @@ func TestHangingHostIsUnreachableNotForEver(t *testing.T) {
 	_, err := c.Exec(ctx, s.ID, api.Exec{Cmd: api.Argv("true"), TimeoutSeconds: new(int64(5))})
 	if api.StatusOf(err) != http.StatusBadGateway {
 		t.Errorf("exec on a host that hangs: %v, want 502", err)
+	}
+}
+
+// A host that is silent for longer than its lease is lost, and its sandbox failed
+// for all that anybody can tell. It runs on there, and is what it was once the host
+// is heard again.
+func TestSandboxOutlivesASilenceLongerThanTheLease(t *testing.T) {
+	dir := stack.Cache(theStack.Root, "e2e", "silence")
+	host := []string{"BERTH_SNAPSHOT_STORE="} // into which each would put its templates
+	standOn(t, stack.Options{
+		Root: theStack.Root, Dir: filepath.Join(dir, "run"), Logs: filepath.Join(dir, "log"),
+		PortBase: stack.DefaultPortBase + 400, HostPrefix: "q", HostRange: 4, HostMemoryMB: 1536,
+		Replicas: 1, Machines: true, ReplicaEnv: []string{"BERTH_HOST_LEASE=8s"},
+		HostEnv: map[string][]string{"q1": host, "q2": host},
+	})
+	c := newTenant(t)
+	one := c.create(t)
+	for _, host := range theStack.HostProc {
+		if host.ID != one.AgentID {
+			onlyOn(t, host.ID)
+		}
+	}
+	two := c.create(t)
+	frozen, severed := theStack.Process(one.AgentID), theStack.Process(two.AgentID)
+	for _, tc := range []struct {
+		name         string
+		s            *api.Sandbox
+		silence, end func() error
+	}{
+		{"its daemon stands still", one, frozen.Pause, frozen.Continue},
+		{"its network is cut", two, func() error { return theStack.Cut(severed.ID) }, func() error { return theStack.Join(severed.ID) }},
+	} {
+		c.exec(t, tc.s.ID, endless)
+		before := boxOf(t, tc.s)
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel() // on a host of its own
+			t.Cleanup(func() {
+				if err := tc.end(); err != nil {
+					t.Error(err)
+				}
+			})
+			if err := tc.silence(); err != nil {
+				t.Fatal(err)
+			}
+			c.becomes(t, tc.s.ID, api.SandboxFailed, 60*time.Second)
+			if got, err := c.GetSandbox(t.Context(), tc.s.ID); err != nil || got.Error == nil || *got.Error != "its host is unreachable" {
+				t.Errorf("while its host is silent: %+v, %v", got, err)
+			}
+			if err := tc.end(); err != nil {
+				t.Fatal(err)
+			}
+			c.becomes(t, tc.s.ID, api.SandboxRunning, 60*time.Second)
+			if after := boxOf(t, tc.s); after.VMMPID != before.VMMPID || after.Generation != before.Generation || after.Status != hostapi.StatusRunning {
+				t.Errorf("before the silence %+v, after it %+v", before, after)
+			}
+			c.exec(t, tc.s.ID, "kill -0 $(cat /pid)")
+		})
 	}
 }
 
