@@ -31,7 +31,7 @@ func (l *Loops) ttl(ctx context.Context) {
 
 // rest hibernates persistent sandboxes whose time has come. One that is paused
 // runs on for a moment first: there is no other way from there. One that cannot
-// be hibernated now is tried again.
+// be hibernated now is paused again if it was, and tried again.
 func (l *Loops) rest(ctx context.Context) {
 	now := l.cfg.Clock()
 	for _, s := range raftstore.All(l.cfg.Store.View(), record.Sandboxes) {
@@ -88,7 +88,8 @@ func (l *Loops) hibernate(ctx context.Context, s *record.Sandbox) bool {
 		return false
 	}
 	var err error
-	if s.Status == record.SandboxPaused {
+	paused := s.Status == record.SandboxPaused
+	if paused {
 		s, err = l.cfg.Moves.While(ctx, s, moves.Resume)
 		if err == nil {
 			if _, due := l.current(ctx, s.ID); !due {
@@ -99,17 +100,25 @@ func (l *Loops) hibernate(ctx context.Context, s *record.Sandbox) bool {
 	}
 	if err == nil {
 		_, err = l.cfg.Moves.While(ctx, s, moves.Hibernate)
+		if paused && err != nil && !movedByOthers(err) {
+			_, perr := l.cfg.Moves.While(ctx, s, moves.Pause)
+			err = errors.Join(err, perr)
+		}
 	}
-	var illegal *moves.IllegalError
 	switch {
 	case err == nil:
 		l.cfg.Logger.InfoContext(ctx, "persistent sandbox has reached its ttl and hibernates", attrs...)
-	case errors.As(err, &illegal), errors.Is(err, moves.ErrGone): // somebody else moved it
+	case movedByOthers(err):
 	case ctx.Err() != nil: // this leadership is over
 	default:
 		l.cfg.Logger.WarnContext(ctx, "persistent sandbox could not be hibernated at its ttl", append(attrs, "error", err)...)
 	}
 	return err == nil
+}
+
+func movedByOthers(err error) bool {
+	var illegal *moves.IllegalError
+	return errors.As(err, &illegal) || errors.Is(err, moves.ErrGone)
 }
 
 // strays deletes sandboxes that are on their way somewhere with no flow to take

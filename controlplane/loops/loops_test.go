@@ -298,6 +298,27 @@ func TestAHibernationThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
+// What its owner has paused does not run on because its host has no room for it.
+func TestAPausedSandboxThatCannotHibernateIsPausedAgain(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	running(p, h, id)
+	h.Become(id, hostapi.StatusPaused)
+	becomes(t, p, id, record.SandboxPaused)
+	var refused atomic.Bool
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op != "hibernate" || c.Done {
+			return nil
+		}
+		refused.Store(true)
+		return &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "no room"}
+	})
+	edit(p, id, func(s *record.Sandbox) { s.Persistent, s.ExpiresAt = true, time.Now().Add(-time.Second) })
+	testcluster.Await(t, 10*time.Second, "refusal", refused.Load)
+	testcluster.Await(t, 5*time.Second, "pause", func() bool { return h.Boxes()[id].Status == hostapi.StatusPaused })
+	becomes(t, p, id, record.SandboxPaused)
+}
+
 // A box that hangs, whatever it is asked, holds up no other: neither those of its
 // own host nor, when they fill all its places, those of another.
 func TestABoxThatHangsHoldsUpNoOther(t *testing.T) {
