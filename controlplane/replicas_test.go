@@ -290,7 +290,7 @@ func (s *stack) user(subject string) (token, key string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	created, err := s.client(token).CreateToken(s.t.Context(), "tests")
+	created, err := s.client(token).CreateToken(s.t.Context(), api.CreateToken{Name: "tests"})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func TestNextWriteAfterTheLeaderIsKilled(t *testing.T) {
 	err = stack.Await(t.Context(), time.Minute, 10*time.Millisecond, "a write is accepted", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		_, err := client.CreateToken(ctx, "after")
+		_, err := client.CreateToken(ctx, api.CreateToken{Name: "after"})
 		return err
 	})
 	if err != nil {

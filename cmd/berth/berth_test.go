@@ -300,7 +300,7 @@ func (p *planeIdentity) SetCurrentOrg(context.Context, service.Caller, string) (
 func (p *planeIdentity) CreateToken(_ context.Context, _ service.Caller, in service.CreateToken) (service.Token, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := service.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, CreatedAt: time.Now().Add(-3 * time.Hour)}
+	t := service.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, CreatedAt: time.Now().Add(-3 * time.Hour), ExpiresAt: in.ExpiresAt}
 	p.tokens = append(p.tokens, t)
 	t.Key = "brt_" + t.Prefix + "_secret"
 	return t, nil

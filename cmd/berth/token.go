@@ -21,7 +21,8 @@ func (a *app) token() *cobra.Command {
 }
 
 func (a *app) tokenCreate() *cobra.Command {
-	var name string
+	var in api.CreateToken
+	var ttl span
 	cmd := &cobra.Command{
 		Use:     "create",
 		Short:   "Create an API key and print it, this once",
@@ -32,7 +33,10 @@ func (a *app) tokenCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t, err := c.CreateToken(cmd.Context(), name)
+			if ttl.seconds != nil {
+				in.ExpiresAt = api.NewTime(time.Now().Add(time.Duration(*ttl.seconds) * time.Second))
+			}
+			t, err := c.CreateToken(cmd.Context(), in)
 			if err != nil {
 				return err
 			}
@@ -44,7 +48,8 @@ func (a *app) tokenCreate() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "what it is for, for people")
+	cmd.Flags().StringVar(&in.Name, "name", "", "what it is for, for people")
+	cmd.Flags().Var(&ttl, "ttl", "refuse it after this long, such as 720h (default never)")
 	return cmd
 }
 
@@ -71,9 +76,13 @@ func (a *app) tokenList() *cobra.Command {
 			if a.json {
 				return a.printJSON(all)
 			}
-			rows := [][]string{{"PREFIX", "NAME", "AGE"}}
+			rows := [][]string{{"PREFIX", "NAME", "AGE", "EXPIRES"}}
 			for _, t := range all {
-				rows = append(rows, []string{t.Prefix, orDash(t.Name), age(t.CreatedAt.Time)})
+				expires := ""
+				if t.ExpiresAt != nil {
+					expires = t.ExpiresAt.String()
+				}
+				rows = append(rows, []string{t.Prefix, orDash(t.Name), age(t.CreatedAt.Time), orDash(expires)})
 			}
 			return a.table(rows)
 		},

@@ -91,8 +91,8 @@ func (c *Client) SetCurrentOrg(ctx context.Context, orgID string) (*Me, error) {
 }
 
 // CreateToken makes an API key for the current workspace (JWT only).
-func (c *Client) CreateToken(ctx context.Context, name string) (*NewToken, error) {
-	cl, err := post(CreateToken{Name: name}, Version, "me", "tokens")
+func (c *Client) CreateToken(ctx context.Context, in CreateToken) (*NewToken, error) {
+	cl, err := post(in, Version, "me", "tokens")
 	if err != nil {
 		return nil, err
 	}

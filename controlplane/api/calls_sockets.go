@@ -115,8 +115,8 @@ func (t *Terminal) Read(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if f.Type == "exit" && f.ExitCode != nil {
-			t.exit = &Exit{ExitCode: *f.ExitCode, DurationMS: f.DurationMS, TimedOut: f.TimedOut}
+		if exit := f.exit(); exit != nil {
+			t.exit = exit
 		}
 	}
 	n := copy(p, t.left)
@@ -196,8 +196,8 @@ func (s *Session) Next() (stream string, data []byte, exit *Exit, err error) {
 	if err != nil {
 		return "", nil, nil, err
 	}
-	if f.Type == "exit" && f.ExitCode != nil {
-		return "", nil, &Exit{ExitCode: *f.ExitCode, DurationMS: f.DurationMS, TimedOut: f.TimedOut}, nil
+	if exit := f.exit(); exit != nil {
+		return "", nil, exit, nil
 	}
 	data, err = decodeData(f.Data, f.Encoding)
 	return f.Type, data, nil, err

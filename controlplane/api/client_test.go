@@ -277,7 +277,7 @@ func TestRequestsAreAsWritten(t *testing.T) {
 		func() error { _, err := c.Exec(ctx, "a", Exec{Cmd: Shell("x | y"), TimeoutSeconds: &ttl}); return err },
 		func() error { _, err := c.Me(ctx); return err },
 		func() error { _, err := c.SetCurrentOrg(ctx, "ws"); return err },
-		func() error { _, err := c.CreateToken(ctx, "n"); return err },
+		func() error { _, err := c.CreateToken(ctx, CreateToken{Name: "n"}); return err },
 		func() error { _, _, err := c.ListTokens(ctx, Page{Limit: 3, Cursor: "a b"}); return err },
 		func() error { return c.RevokeToken(ctx, "abcd") },
 		func() error { _, err := c.RaftStatus(ctx); return err },

@@ -99,8 +99,16 @@ type Frame struct {
 	Cols       uint16 `json:"cols,omitempty"`     // of resize
 	Rows       uint16 `json:"rows,omitempty"`
 	ExitCode   *int   `json:"exit_code,omitempty"` // of exit
-	DurationMS int64  `json:"duration_ms,omitempty"`
-	TimedOut   bool   `json:"timed_out,omitempty"`
+	DurationMS *int64 `json:"duration_ms,omitempty"`
+	TimedOut   *bool  `json:"timed_out,omitempty"`
 	Error      string `json:"error,omitempty"` // of error
 	Detail     string `json:"detail,omitempty"`
+}
+
+// exit is what a frame of that type says, and nil of another.
+func (f *Frame) exit() *Exit {
+	if f.Type != "exit" || f.ExitCode == nil || f.DurationMS == nil || f.TimedOut == nil {
+		return nil
+	}
+	return &Exit{ExitCode: *f.ExitCode, DurationMS: *f.DurationMS, TimedOut: *f.TimedOut}
 }

@@ -23,7 +23,9 @@ type SetCurrentOrg struct {
 
 // CreateToken is the body of POST /v1/me/tokens.
 type CreateToken struct {
-	Name string `json:"name,omitempty" maxLength:"100"` // for people; need not be unique
+	Name      string   `json:"name,omitempty" maxLength:"100"` // for people; need not be unique
+	ExpiresAt *Time    `json:"expires_at,omitempty"`           // from then on the key is refused; default: never
+	Scopes    []string `json:"scopes,omitempty"`               // there are none yet: a key may do all that its workspace may
 }
 
 // Token is an API key as lists show it.
@@ -31,6 +33,7 @@ type Token struct {
 	Prefix    string `json:"prefix"` // 8 characters: the key is brt_<prefix>_<secret>
 	Name      string `json:"name"`
 	CreatedAt Time   `json:"created_at"`
+	ExpiresAt *Time  `json:"expires_at"` // null: it is good until it is revoked
 }
 
 // NewToken is the answer of POST /v1/me/tokens. The key is shown this once.

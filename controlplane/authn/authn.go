@@ -104,7 +104,8 @@ func (a *Authenticator) isAdmin(token string) bool {
 func (a *Authenticator) apiKey(key, prefix string) (service.Caller, error) {
 	digest := service.APIKeyDigest(key)
 	for _, k := range raftstore.Find(a.cfg.Store.View(), record.APIKeys, "prefix", prefix) {
-		if subtle.ConstantTimeCompare(k.SHA256, digest) == 1 {
+		expired := !k.ExpiresAt.IsZero() && !a.cfg.Clock().Before(k.ExpiresAt)
+		if subtle.ConstantTimeCompare(k.SHA256, digest) == 1 && !expired {
 			return service.Caller{WorkspaceID: k.WorkspaceID, UserID: k.CreatedBy, KeyID: k.ID}, nil
 		}
 	}

@@ -121,6 +121,23 @@ func TestAPIKeys(t *testing.T) {
 	if c, err := ask(a, "Bearer "+key); err != nil || c.WorkspaceID != "ws" || c.KeyID != "k1" || c.ViaJWT || c.Admin {
 		t.Fatalf("%+v, %v", c, err)
 	}
+	expires := func(at time.Time) {
+		cluster.Update(func(tx *raftstore.Tx) error {
+			k, _ := raftstore.Get(tx, record.APIKeys, "k1")
+			n := *k
+			n.ExpiresAt = at
+			raftstore.Put(tx, record.APIKeys, &n)
+			return nil
+		})
+	}
+	expires(a.cfg.Clock().Add(time.Second))
+	if _, err := ask(a, "Bearer "+key); err != nil {
+		t.Errorf("a key before its end: %v", err)
+	}
+	expires(a.cfg.Clock())
+	if _, err := ask(a, "Bearer "+key); service.AsError(err).Detail != "invalid api token" {
+		t.Errorf("a key that has expired: %v", err)
+	}
 	if _, err := ask(a, "Bearer brt_abcdefgh_"+strings.Repeat("t", 32)); err == nil {
 		t.Fatal("the prefix alone was enough")
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// maxKept is the largest body that is kept to be sent again; every JSON body of
-// the API is far smaller, uploads are not.
+// maxKept is the largest body that is kept to be sent again: nearly every JSON
+// body of the API is far smaller. A PUT carries a file, which may come slowly.
 const maxKept = 256 << 10
 
 // keepTimeout bounds how long a client may take over a body that is kept.
@@ -25,10 +25,10 @@ type body struct {
 }
 
 func keep(w http.ResponseWriter, r *http.Request) (*body, error) {
-	if r.ContentLength < 0 || r.ContentLength > maxKept || r.Body == nil {
-		if r.Body == nil {
-			return &body{}, nil
-		}
+	switch {
+	case r.Body == nil:
+		return &body{}, nil
+	case r.Method == http.MethodPut, r.ContentLength < 0, r.ContentLength > maxKept:
 		return &body{stream: r.Body}, nil
 	}
 	// A server without deadlines has none to set, and none is needed in tests.

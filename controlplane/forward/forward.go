@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -106,8 +107,12 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 	deadline := time.Now().Add(f.cfg.Wait)
 	body, err := keep(w, r)
-	if err != nil {
-		f.fail(w, r, http.StatusBadRequest, "the request's body could not be read", err)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		f.fail(w, r, http.StatusRequestTimeout, "the body did not arrive in time", err)
+		return
+	case err != nil:
+		f.fail(w, r, http.StatusBadRequest, "the body ended early", err)
 		return
 	}
 	for {
@@ -221,7 +226,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// fail answers for the leader that could not.
+// fail answers for the leader, which could not or never got the request.
 func (f *Forwarder) fail(w http.ResponseWriter, r *http.Request, status int, detail string, cause error) {
 	id := r.Header.Get(headerRequestID)
 	f.failures.Do(func() {
@@ -232,9 +237,12 @@ func (f *Forwarder) fail(w http.ResponseWriter, r *http.Request, status int, det
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	message := "control plane unavailable"
-	if status == http.StatusBadRequest {
-		message = "invalid request"
-	} else {
+	switch status {
+	case http.StatusRequestTimeout: // this and the next as the API itself has them
+		message = "request timeout"
+	case http.StatusBadRequest:
+		message = "invalid json"
+	default:
 		h.Set("Retry-After", "1")
 	}
 	w.WriteHeader(status)

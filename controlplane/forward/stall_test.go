@@ -56,6 +56,53 @@ func TestStalledReaderEndsTheAnswer(t *testing.T) {
 	}
 }
 
+// A client that is slow is told by a follower what the leader would tell it, and
+// has as long for a file.
+func TestSlowBodies(t *testing.T) {
+	before := keepTimeout
+	t.Cleanup(func() { keepTimeout = before })
+	keepTimeout = 50 * time.Millisecond
+	c := newCluster(t)
+	begun := make(chan struct{})
+	c.add(t, "a", func(w http.ResponseWriter, r *http.Request) {
+		close(begun)
+		echo(w, r)
+	})
+	b := c.add(t, "b", echo)
+	c.lead("a")
+	read := func(conn net.Conn) string {
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		got, _ := io.ReadAll(conn)
+		return string(got)
+	}
+	post := "POST /v1/sandboxes HTTP/1.1\r\nHost: b\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{"
+	got := read(b.raw(t, post))
+	if !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, `{"detail":"the body did not arrive in time","error":"request timeout"}`) {
+		t.Errorf("a body that does not come: %s", got)
+	}
+	keepTimeout = time.Minute
+	short := b.raw(t, post)
+	if err := short.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(short); !strings.HasPrefix(got, "HTTP/1.1 400 ") || !strings.Contains(got, `{"detail":"the body ended early","error":"invalid json"}`) {
+		t.Errorf("a body that ends early: %s", got)
+	}
+	keepTimeout = time.Nanosecond
+	put := b.raw(t, "PUT /v1/sandboxes/x/fs?path=/a HTTP/1.1\r\nHost: b\r\nConnection: close\r\nContent-Length: 4\r\n\r\nab")
+	select {
+	case <-begun: // it goes on before the whole of it is here
+	case <-time.After(20 * time.Second):
+		t.Error("a file waits for its end at the follower")
+	}
+	if _, err := io.WriteString(put, "cd"); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(put); !strings.HasPrefix(got, "HTTP/1.1 418 ") || !strings.Contains(got, "/a abcd 4") {
+		t.Errorf("a file: %s", got)
+	}
+}
+
 const upgrade = "GET /v1/sandboxes/x/exec/pty HTTP/1.1\r\nHost: b\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
 	"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 

@@ -272,9 +272,12 @@ func TestIdentity(t *testing.T) {
 	}{
 		{"GET", "/v1/me", "", 200, me},
 		{"POST", "/v1/me/current-org", `{"org_id":"ws-2"}`, 200, me},
-		{"POST", "/v1/me/tokens", `{"name":"n"}`, 201, `{"prefix":"abcdefgh","name":"n","created_at":"2026-11-20T10:00:00.000Z","token":"brt_abcdefgh_secret"}`},
-		{"POST", "/v1/me/tokens", `{}`, 201, `{"prefix":"abcdefgh","name":"n","created_at":"2026-11-20T10:00:00.000Z","token":"brt_abcdefgh_secret"}`},
-		{"GET", "/v1/me/tokens", "", 200, `[{"prefix":"abcdefgh","name":"n","created_at":"2026-11-20T10:00:00.000Z"}]`},
+		{"POST", "/v1/me/tokens", `{"name":"n"}`, 201, `{"prefix":"abcdefgh","name":"n","created_at":"2026-11-20T10:00:00.000Z","expires_at":null,"token":"brt_abcdefgh_secret"}`},
+		{"POST", "/v1/me/tokens", `{}`, 201, `{"prefix":"abcdefgh","name":"n","created_at":"2026-11-20T10:00:00.000Z","expires_at":null,"token":"brt_abcdefgh_secret"}`},
+		{"GET", "/v1/me/tokens", "", 200, `[{"prefix":"abcdefgh","name":"n","created_at":"2026-11-20T10:00:00.000Z","expires_at":null}]`},
+		{"POST", "/v1/me/tokens", `{"scopes":["read"]}`, 400,
+			`{"detail":"keys have no scopes yet: a key may do all that its organization may","error":"invalid scopes"}`},
+		{"POST", "/v1/me/tokens", `{"expires_at":"soon"}`, 400, `{"detail":"expires_at must be an RFC 3339 time, not string","error":"invalid json"}`},
 		{"DELETE", "/v1/me/tokens/abcdefgh", "", 204, ""},
 	} {
 		w := r.call(c.method, c.target, "jwt", c.body)

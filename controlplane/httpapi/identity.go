@@ -35,7 +35,15 @@ func (a *API) createToken(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	token, err := a.cfg.Identity.CreateToken(c.Request.Context(), callerOf(c), service.CreateToken{Name: in.Name, Idempotency: key})
+	// A key that may do more than was asked for is worse than none.
+	if len(in.Scopes) > 0 {
+		return invalid("invalid scopes", "keys have no scopes yet: a key may do all that its organization may")
+	}
+	want := service.CreateToken{Name: in.Name, Idempotency: key}
+	if in.ExpiresAt != nil {
+		want.ExpiresAt = in.ExpiresAt.Time
+	}
+	token, err := a.cfg.Identity.CreateToken(c.Request.Context(), callerOf(c), want)
 	if err != nil {
 		return err
 	}

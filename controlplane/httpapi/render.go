@@ -106,7 +106,7 @@ func renderOrg(w service.Workspace) api.Org {
 }
 
 func renderToken(t service.Token) api.Token {
-	return api.Token{Prefix: t.Prefix, Name: t.Name, CreatedAt: api.Time{Time: t.CreatedAt}}
+	return api.Token{Prefix: t.Prefix, Name: t.Name, CreatedAt: api.Time{Time: t.CreatedAt}, ExpiresAt: api.NewTime(t.ExpiresAt)}
 }
 
 func renderRaftStatus(s service.RaftStatus) api.RaftStatus {

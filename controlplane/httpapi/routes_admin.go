@@ -52,7 +52,7 @@ func adminRoutes() []route {
 			id: "listAgentEvents", tag: "Administration", summary: "List what a host found that belongs to no sandbox, newest last",
 			detail: "`recover.unmanaged`: a VM that no record names, which was killed. From the event store.",
 			query: []parameter{
-				{name: "tail", description: "The last so many, 512 at most; 100 unless either is given.", schema: anInteger(0, math.MaxInt32)},
+				{name: "tail", description: "The last so many, 10000 at most; 100 unless either is given.", schema: anInteger(0, math.MaxInt32)},
 				{name: "since", description: "Only those after it: an event's ts.", schema: map[string]any{"type": "string", "format": "date-time"}},
 			},
 			status: 200, answer: []api.Event{exampleUnmanaged},

@@ -25,6 +25,10 @@ func identityRoutes() []route {
 			idempotent: true,
 			body:       api.CreateToken{Name: "laptop"}, status: 201,
 			answer: api.NewToken{Token: exampleToken, Key: "brt_k3v7q2xa_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk"},
+			failures: []service.Error{
+				{Code: service.EInvalid, Message: "invalid expires_at", Detail: "expires_at must be in the future"},
+				{Code: service.EInvalid, Message: "invalid scopes", Detail: "keys have no scopes yet: a key may do all that its organization may"},
+			},
 		}},
 		{get, "/v1/me/tokens", jwtOnly, (*API).listTokens, operation{
 			id: "listTokens", tag: "Identity", summary: "List the current organization's API keys, newest first", list: true,

@@ -71,7 +71,7 @@ func processRoutes() []route {
 		{post, "/v1/sandboxes/:id/exec/stream", tenant, (*API).execStream, operation{
 			id: "execStream", tag: "Streams", summary: "Run a command and stream what it writes",
 			detail: "Server-sent events: `stdout` and `stderr` with an Output, then one `exit` with an Exit, or `error` with an " +
-				"Error when the stream breaks off. `timeout_seconds` is 3600 unless given. A client that goes away kills the " +
+				"Error when the stream breaks off. A client that goes away kills the " +
 				"process group; one that reads slowly slows the command.",
 			body: exampleExec, status: 200, answerType: typeEvents, events: map[string]any{
 				"stdout": api.Output{}, "stderr": api.Output{}, "exit": api.Exit{}, "error": api.ErrorBody{},
@@ -180,7 +180,7 @@ func logRoutes() []route {
 			detail: "With `follow`, server-sent events named `ev`, each with an Event, its `id` the event's `ts`: pass it as `since`, " +
 				"or as Last-Event-ID, to go on from there without a gap or a double.",
 			query: []parameter{
-				{name: "tail", description: "The last so many, of 512 at most; of those after since where it is given. 100 unless either is given.", schema: anInteger(0, math.MaxInt32)},
+				{name: "tail", description: "The last so many, 10000 at most; of those after since where it is given. 100 unless either is given.", schema: anInteger(0, math.MaxInt32)},
 				{name: "since", description: "Only what came after this time.", schema: map[string]any{"type": "string", "format": "date-time"}},
 				follow,
 			},

@@ -275,7 +275,7 @@ func TestWebSocketEnds(t *testing.T) {
 	if err != nil || kind != websocket.MessageBinary || string(data) != "\x1b\xff" {
 		t.Fatalf("%v %q, %v", kind, data, err)
 	}
-	if _, data, err = ws.Read(t.Context()); err != nil || string(data) != `{"type":"exit","exit_code":130}` {
+	if _, data, err = ws.Read(t.Context()); err != nil || string(data) != `{"type":"exit","exit_code":130,"duration_ms":0,"timed_out":false}` {
 		t.Fatalf("%q, %v", data, err)
 	}
 	if _, _, err = ws.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusNormalClosure {

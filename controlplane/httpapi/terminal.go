@@ -176,7 +176,7 @@ func pump(p service.Process, output func(stream string, o api.Output) error, exi
 }
 
 func exitFrame(e *service.Exit) api.Frame {
-	return api.Frame{Type: "exit", ExitCode: &e.ExitCode, DurationMS: e.DurationMS, TimedOut: e.TimedOut}
+	return api.Frame{Type: "exit", ExitCode: &e.ExitCode, DurationMS: &e.DurationMS, TimedOut: &e.TimedOut}
 }
 
 // control does what a text frame of the client says, if it is of one of the

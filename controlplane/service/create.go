@@ -141,7 +141,7 @@ func (s *Sandboxes) await(ctx context.Context, c Caller, id, flowID string) (San
 // replay answers a create whose key was used before with what that one made.
 func (s *Sandboxes) replay(ctx context.Context, c Caller, view *raftstore.Snapshot, key *record.IdempotencyKey) (Sandbox, error) {
 	row, ok := raftstore.Get(view, record.Sandboxes, key.ResourceID)
-	if !ok || row.WorkspaceID != c.WorkspaceID {
+	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.SandboxDeleting {
 		return Sandbox{}, errKeyGone("sandbox")
 	}
 	if live, ok := flow.Live(view, sandbox.Subject(row.ID)); ok && live.Kind == sandbox.KindCreate {

@@ -135,7 +135,8 @@ func (s *Identity) SetCurrentOrg(ctx context.Context, c Caller, workspaceID stri
 
 // CreateToken says what API key to make.
 type CreateToken struct {
-	Name        string // for people
+	Name        string    // for people
+	ExpiresAt   time.Time // zero: never
 	Idempotency Idempotency
 }
 
@@ -147,6 +148,9 @@ func (s *Identity) CreateToken(ctx context.Context, c Caller, in CreateToken) (T
 	}
 	if !utf8.ValidString(in.Name) || utf8.RuneCountInString(in.Name) > maxTokenName || strings.ContainsFunc(in.Name, unicode.IsControl) {
 		return Token{}, invalid("invalid name", "a token's name has at most %d printable characters", maxTokenName)
+	}
+	if !in.ExpiresAt.IsZero() && !in.ExpiresAt.After(s.clock()) {
+		return Token{}, invalid("invalid expires_at", "expires_at must be in the future")
 	}
 	// Other members of the workspace do not get this one's secret.
 	return once(ctx, s.store, s.clock, c, "POST /v1/me/tokens "+c.UserID, in.Idempotency,
@@ -161,7 +165,7 @@ func (s *Identity) createToken(ctx context.Context, c Caller, in CreateToken, ke
 		key, prefix := newAPIKey()
 		row := &record.APIKey{
 			Meta: record.Meta{ID: "key-" + randomText(20)}, WorkspaceID: c.WorkspaceID, Name: in.Name,
-			Prefix: prefix, SHA256: APIKeyDigest(key), CreatedBy: c.UserID,
+			Prefix: prefix, SHA256: APIKeyDigest(key), CreatedBy: c.UserID, ExpiresAt: in.ExpiresAt.UTC(),
 		}
 		var sealed json.RawMessage
 		if keyID != "" {
@@ -229,7 +233,7 @@ func (s *Identity) openToken(id string, result json.RawMessage) (string, error) 
 }
 
 func token(k *record.APIKey) Token {
-	return Token{Prefix: k.Prefix, Name: k.Name, CreatedAt: k.CreatedAt, CreatedBy: k.CreatedBy}
+	return Token{Prefix: k.Prefix, Name: k.Name, CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt, CreatedBy: k.CreatedBy}
 }
 
 // ListTokens lists the current workspace's API keys, newest first.

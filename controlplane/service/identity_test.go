@@ -85,6 +85,13 @@ func TestTokens(t *testing.T) {
 			t.Errorf("name %q: %v", bad, err)
 		}
 	}
+	if _, err := ident.CreateToken(t.Context(), ann, service.CreateToken{ExpiresAt: time.Now()}); service.AsError(err).Message != "invalid expires_at" {
+		t.Errorf("a token that has expired already: %v", err)
+	}
+	end := time.Now().Add(time.Hour).UTC()
+	if got, err := ident.CreateToken(t.Context(), ann, service.CreateToken{ExpiresAt: end}); err != nil || !got.ExpiresAt.Equal(end) {
+		t.Errorf("%+v, %v", got, err)
+	}
 	key := service.Caller{WorkspaceID: ann.WorkspaceID, KeyID: "k"}
 	if _, err := ident.Me(t.Context(), key); service.AsError(err).Detail != "jwt required" {
 		t.Fatalf("an API key as a JWT: %v", err)

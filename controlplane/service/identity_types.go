@@ -25,5 +25,6 @@ type Token struct {
 	Name      string
 	Key       string
 	CreatedAt time.Time
-	CreatedBy string // user id
+	ExpiresAt time.Time // zero: never
+	CreatedBy string    // user id
 }

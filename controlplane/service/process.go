@@ -21,10 +21,6 @@ const (
 	Stderr = "stderr"
 )
 
-// DefaultStreamSeconds is the time-out of a command whose output is streamed:
-// somebody is watching it.
-const DefaultStreamSeconds = MaxExecSeconds
-
 // Process is a command that runs in a sandbox. Whoever has it reads from it,
 // and closes it, which ends what still runs of it. A reader that is slow slows
 // the command. The methods that write may be called while Next waits.
@@ -64,10 +60,6 @@ type Terminal struct {
 // Stream starts a command. With openStdin its input goes on after in.Stdin,
 // until it is closed.
 func (s *Sandboxes) Stream(ctx context.Context, c Caller, id string, in Exec, openStdin bool) (Process, error) {
-	if in.TimeoutSeconds == nil {
-		seconds := int64(DefaultStreamSeconds)
-		in.TimeoutSeconds = &seconds
-	}
 	req, err := in.request()
 	if err != nil {
 		return nil, err

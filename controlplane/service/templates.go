@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -124,22 +126,39 @@ func (s *Templates) ListTemplates(ctx context.Context, c Caller, o ListOptions) 
 	for _, t := range merged {
 		all = append(all, t)
 	}
-	slices.SortFunc(all, func(a, b Template) int {
-		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(all, newerTemplate)
 	if o.Cursor != "" {
-		raw, err := base64.RawURLEncoding.DecodeString(o.Cursor)
-		at := slices.IndexFunc(all, func(t Template) bool { return t.Name == string(raw) })
-		if err != nil || at < 0 {
-			return nil, "", &Error{Code: EInvalid, Message: "invalid cursor"}
+		last, err := readTemplateCursor(o.Cursor)
+		if err != nil {
+			return nil, "", err
 		}
-		all = all[at+1:]
+		all = slices.DeleteFunc(all, func(t Template) bool { return newerTemplate(t, last) <= 0 })
 	}
 	if len(all) > limit {
 		all = all[:limit]
-		next = base64.RawURLEncoding.EncodeToString([]byte(all[limit-1].Name))
+		next = templateCursor(all[limit-1])
 	}
 	return all, next, nil
+}
+
+// newerTemplate is the order of lists: the newest first, and by name.
+func newerTemplate(a, b Template) int {
+	return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.Name, b.Name))
+}
+
+// templateCursor is a template's place in lists, which holds when it is gone.
+func templateCursor(t Template) string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", t.CreatedAt.UnixNano(), t.Name))
+}
+
+func readTemplateCursor(cursor string) (Template, error) {
+	raw, err := base64.RawURLEncoding.DecodeString(cursor)
+	at, name, ok := strings.Cut(string(raw), " ")
+	nanos, notANumber := strconv.ParseInt(at, 10, 64)
+	if err != nil || !ok || notANumber != nil {
+		return Template{}, &Error{Code: EInvalid, Message: "invalid cursor"}
+	}
+	return Template{CreatedAt: time.Unix(0, nanos), Name: name}, nil
 }
 
 // BuildTemplate begins a build of a template of the caller's workspace.

@@ -69,6 +69,10 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].Name != "web" || list[1].Name != "base" {
 		t.Errorf("%+v, %v", list, err)
 	}
+	page, next, err := s.ListTemplates(t.Context(), caller, service.ListOptions{Limit: 1})
+	if err != nil || len(page) != 1 || page[0].Name != "web" || next == "" {
+		t.Errorf("the first page: %+v, %q, %v", page, next, err)
+	}
 	if list, _, err := s.ListTemplates(t.Context(), other, service.ListOptions{}); err != nil || len(list) != 1 || list[0].Name != "base" {
 		t.Errorf("another workspace sees %+v, %v", list, err)
 	}
@@ -108,6 +112,11 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 	r.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Snapshots, "snap-1"); return nil })
 	if err := s.DeleteTemplate(t.Context(), caller, "web"); err != nil {
 		t.Fatal(err)
+	}
+	// The place in the list holds when what was there is gone.
+	page, next, err = s.ListTemplates(t.Context(), caller, service.ListOptions{Limit: 1, Cursor: next})
+	if err != nil || len(page) != 1 || page[0].Name != "base" || next != "" {
+		t.Errorf("the second page: %+v, %q, %v", page, next, err)
 	}
 	_, err = s.GetBuild(t.Context(), caller, b.ID)
 	want(t, err, service.ENotFound, "not found")

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 
@@ -42,7 +43,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 }
 
 func logQuery(r *http.Request) (startlog.Query, error) {
-	q := startlog.Query{Stream: guestapi.StreamBoth, Tail: guestapi.DefaultTail}
+	q := startlog.Query{Stream: guestapi.StreamBoth, Tail: math.MaxInt}
 	values := r.URL.Query()
 	switch stream := values.Get("stream"); stream {
 	case "":
@@ -53,10 +54,8 @@ func logQuery(r *http.Request) (startlog.Query, error) {
 	}
 	if text := values.Get("tail"); text != "" {
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 || n > guestapi.MaxTail {
-			return q, &files.Refusal{
-				Status: http.StatusBadRequest, Text: "invalid tail", Detail: fmt.Sprintf("%.20q is not a number from 0 to %d", text, guestapi.MaxTail),
-			}
+		if err != nil || n < 0 {
+			return q, &files.Refusal{Status: http.StatusBadRequest, Text: "invalid tail", Detail: fmt.Sprintf("%.20q is not a number from 0", text)}
 		}
 		q.Tail = n
 	}

@@ -50,8 +50,15 @@ func TestLogsAreSent(t *testing.T) {
 	if got := lines(guestclient.LogQuery{Stream: "stdout", Tail: 2}); fmt.Sprint(got) != "[stdout out <1> stdout out <2>]" {
 		t.Errorf("got %q", got)
 	}
+	// More lines than were ever written, and no number at all: all of them.
+	for _, query := range []string{"tail=20000", ""} {
+		resp, raw := w.do(t, http.MethodGet, guestapi.PathLogs, "", "&"+query, nil)
+		if resp.StatusCode != 200 || strings.Count(string(raw), "\n") != 5 {
+			t.Errorf("%q: %d, %d lines", query, resp.StatusCode, strings.Count(string(raw), "\n"))
+		}
+	}
 	for query, want := range map[string]string{
-		"stream=console": "invalid stream", "tail=-1": "invalid tail", "tail=10001": "invalid tail", "tail=x": "invalid tail", "follow=maybe": "invalid follow",
+		"stream=console": "invalid stream", "tail=-1": "invalid tail", "tail=x": "invalid tail", "follow=maybe": "invalid follow",
 	} {
 		resp, raw := w.do(t, http.MethodGet, guestapi.PathLogs, "", "&"+query, nil)
 		if resp.StatusCode != 400 || !strings.Contains(string(raw), want) {

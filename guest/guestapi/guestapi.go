@@ -184,15 +184,12 @@ type Mount struct {
 }
 
 // What PathLogs takes: stream is one of these, tail how many of the kept lines
-// come first (default DefaultTail, up to MaxTail), follow=true then goes on with
-// new ones until the caller goes.
+// come first (all of them unless given), follow=true then goes on with new ones
+// until the caller goes.
 const (
 	StreamStdout = "stdout"
 	StreamStderr = "stderr"
 	StreamBoth   = "both" // the default: in the order of writing
-
-	DefaultTail = 1000
-	MaxTail     = 10_000
 )
 
 // LogLine is one line of the start command's output. A line longer than MaxLine

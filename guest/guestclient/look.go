@@ -33,7 +33,7 @@ func (c *Client) Mount(ctx context.Context, m guestapi.Mount) error {
 // LogQuery says which lines of the start command's output are asked for.
 type LogQuery struct {
 	Stream string // guestapi.StreamStdout …; empty: both
-	Tail   int    // at most so many of the lines that are there, up to guestapi.MaxTail
+	Tail   int    // at most so many of the lines that are there
 	Follow bool   // then go on with new ones
 }
 

@@ -249,7 +249,7 @@ type Lines struct {
 
 // StartLogs hands on the lines that the start command of a running box's
 // template has written, and with follow those to come until ctx ends. stream is
-// one of guestapi's. A negative tail is the guest's default.
+// one of guestapi's. A negative tail is all of them.
 func (h *Host) StartLogs(ctx context.Context, id, stream string, tail int, follow bool, out Lines) error {
 	query := url.Values{"stream": {stream}}
 	if tail >= 0 {

@@ -35,11 +35,12 @@ func (u *User) Clone() *User {
 // the whole key is kept.
 type APIKey struct {
 	Meta
-	WorkspaceID string `json:"workspace_id"`
-	Name        string `json:"name,omitempty"`
-	Prefix      string `json:"prefix"` // 8 characters, unique
-	SHA256      []byte `json:"sha256"`
-	CreatedBy   string `json:"created_by,omitempty"` // user id
+	WorkspaceID string    `json:"workspace_id"`
+	Name        string    `json:"name,omitempty"`
+	Prefix      string    `json:"prefix"` // 8 characters, unique
+	SHA256      []byte    `json:"sha256"`
+	CreatedBy   string    `json:"created_by,omitempty"` // user id
+	ExpiresAt   time.Time `json:"expires_at,omitzero"`  // zero: it is good until it is revoked
 }
 
 // JoinToken lets one host obtain its certificate, once. The id is the hex

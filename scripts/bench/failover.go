@@ -30,7 +30,7 @@ func measureFailover(ctx context.Context, s *stack.Stack, r *results) error {
 		if leader == nil {
 			return errors.New("no leader to kill")
 		}
-		if _, err := c.CreateToken(ctx, "before"); err != nil {
+		if _, err := c.CreateToken(ctx, api.CreateToken{Name: "before"}); err != nil {
 			return err
 		}
 		if err := leader.Kill9(); err != nil {
@@ -40,7 +40,7 @@ func measureFailover(ctx context.Context, s *stack.Stack, r *results) error {
 		err := stack.Await(ctx, 20*time.Second, 10*time.Millisecond, "a write is accepted", func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
-			_, err := c.CreateToken(ctx, "after")
+			_, err := c.CreateToken(ctx, api.CreateToken{Name: "after"})
 			return err
 		})
 		if err != nil {

@@ -145,8 +145,12 @@ export interface CreateSnapshot {
 
 /** CreateToken is the body of POST /v1/me/tokens. */
 export interface CreateToken {
+  /** from then on the key is refused; default: never (RFC 3339) */
+  expires_at?: string;
   /** for people; need not be unique */
   name?: string;
+  /** there are none yet: a key may do all that its workspace may */
+  scopes?: string[];
 }
 
 /** CreateVolume is the body of POST /v1/volumes. */
@@ -333,6 +337,8 @@ export interface Me {
 export interface NewToken {
   /** (RFC 3339) */
   created_at: string;
+  /** (RFC 3339) */
+  expires_at: string | null;
   name: string;
   prefix: string;
   /** the whole key, brt_<prefix>_<secret> */
@@ -572,6 +578,8 @@ export type TemplateStatus = "unbuilt" | "queued" | "building" | "ready" | "fail
 export interface Token {
   /** (RFC 3339) */
   created_at: string;
+  /** null: it is good until it is revoked (RFC 3339) */
+  expires_at: string | null;
   name: string;
   /** 8 characters: the key is brt_<prefix>_<secret> */
   prefix: string;

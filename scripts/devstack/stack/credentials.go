@@ -66,7 +66,7 @@ func (s *Stack) NewToken(ctx context.Context, subject string) (jwt, token string
 	}
 	defer client.Close()
 	client.Patience = electionTime
-	created, err := client.CreateToken(ctx, "devstack")
+	created, err := client.CreateToken(ctx, api.CreateToken{Name: "devstack"})
 	if err != nil {
 		return "", "", fmt.Errorf("create an API key for %s: %w", subject, err)
 	}

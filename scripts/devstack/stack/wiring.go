@@ -24,7 +24,7 @@ func inherited() []string {
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
-		case "PATH", "HOME", "TMPDIR", "LANG", "BERTH_VMM", "BERTH_KERNEL", timescale.Env,
+		case "PATH", "HOME", "TMPDIR", "LANG", "BERTH_VMM", "BERTH_KERNEL", "BERTH_ALLOWED_CIDRS", "BERTH_HOST_LEASE", timescale.Env,
 			"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY":
 			env = append(env, kv)
 		}

@@ -320,13 +320,21 @@ class CreateSnapshot:
 class CreateToken:
     """CreateToken is the body of POST /v1/me/tokens."""
 
+    expires_at: datetime | None = None
+    """from then on the key is refused; default: never"""
     name: str | None = None
     """for people; need not be unique"""
+    scopes: list[str] | None = None
+    """there are none yet: a key may do all that its workspace may"""
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
+        if self.expires_at is not None:
+            out["expires_at"] = self.expires_at.isoformat()
         if self.name is not None:
             out["name"] = self.name
+        if self.scopes is not None:
+            out["scopes"] = self.scopes
         return out
 
 
@@ -678,6 +686,7 @@ class NewToken:
     """NewToken is the answer of POST /v1/me/tokens. The key is shown this once."""
 
     created_at: datetime
+    expires_at: datetime | None
     name: str
     prefix: str
     token: str
@@ -687,6 +696,7 @@ class NewToken:
     def from_json(cls, raw: dict[str, Any]) -> NewToken:
         return cls(
             created_at=datetime.fromisoformat(raw["created_at"]),
+            expires_at=None if (v := raw["expires_at"]) is None else datetime.fromisoformat(v),
             name=raw["name"],
             prefix=raw["prefix"],
             token=raw["token"],
@@ -1119,6 +1129,8 @@ class Token:
     """Token is an API key as lists show it."""
 
     created_at: datetime
+    expires_at: datetime | None
+    """null: it is good until it is revoked"""
     name: str
     prefix: str
     """8 characters: the key is brt_<prefix>_<secret>"""
@@ -1127,6 +1139,7 @@ class Token:
     def from_json(cls, raw: dict[str, Any]) -> Token:
         return cls(
             created_at=datetime.fromisoformat(raw["created_at"]),
+            expires_at=None if (v := raw["expires_at"]) is None else datetime.fromisoformat(v),
             name=raw["name"],
             prefix=raw["prefix"],
         )

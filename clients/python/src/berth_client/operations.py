@@ -251,9 +251,8 @@ def exec_socket(id: str) -> Socket:
 
 def exec_stream(id: str, body: m.Exec) -> Stream:
     """Run a command and stream what it writes. Server-sent events: `stdout` and `stderr` with an
-    Output, then one `exit` with an Exit, or `error` with an Error when the stream breaks off.
-    `timeout_seconds` is 3600 unless given. A client that goes away kills the process group; one
-    that reads slowly slows the command.
+    Output, then one `exit` with an Exit, or `error` with an Error when the stream breaks off. A
+    client that goes away kills the process group; one that reads slowly slows the command.
     """
     return Stream(
         method="POST",
