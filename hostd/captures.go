@@ -27,8 +27,10 @@ const (
 	// A sweep of the store gives way to uploads; after so many times in a row it
 	// waits for those that are under way, and holds up those that begin.
 	politeSweeps = 3
-	// preloadInterval is how late a template that became ready is stored.
+	// preloadInterval is how late a template that became ready is stored,
+	// lookInterval how late it is noticed that one is in the store no more.
 	preloadInterval = 10 * time.Second
+	lookInterval    = 5 * time.Minute
 )
 
 // storeTimeout bounds one upload.
@@ -58,7 +60,7 @@ type stored struct {
 	mu      sync.Mutex
 	closed  bool
 	uploads map[string]*storing // under way, by capture
-	builds  map[string]bool     // builds that are in the store
+	builds  map[string]bool     // builds that are in the store, of the templates that are ready
 }
 
 // captures is what stored needs of the boxes.
@@ -191,32 +193,44 @@ func (s *stored) source(info *hostapi.Capture, dir string) (snapshot.Source, err
 // preload stores the builds of templates: other hosts take them from there, and
 // the first snapshot of each need not wait for some hundred megabytes.
 func (s *stored) preload(ctx context.Context, ready func() []string, changed func()) {
-	done := map[string]bool{}
 	tick := time.NewTicker(preloadInterval)
 	defer tick.Stop()
-	for {
-		for _, build := range ready() {
-			if done[build] {
-				continue
-			}
-			err := s.share(ctx, build)
-			if err == nil {
-				err = s.storeBuild(ctx, build)
-			}
-			if err != nil {
-				if ctx.Err() == nil {
-					s.log.Warn("template build is not in the snapshot store yet", "build_id", build, "error", err)
-				}
-				continue
-			}
-			done[build] = true
-			changed()
+	for looked := time.Now(); ; {
+		look := time.Since(looked) >= lookInterval
+		if look {
+			looked = time.Now()
 		}
+		s.preloadOnce(ctx, ready(), look, changed)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
+	}
+}
+
+// preloadOnce stores those builds that are not known to be in the store, and
+// forgets what it knows of others. With look, what was there is looked for again.
+func (s *stored) preloadOnce(ctx context.Context, ready []string, look bool, changed func()) {
+	s.keepBuilds(ready)
+	for _, build := range ready {
+		if look {
+			s.lookFor(ctx, build)
+		}
+		if s.hasBuild(build) {
+			continue
+		}
+		err := s.share(ctx, build)
+		if err == nil {
+			err = s.storeBuild(ctx, build)
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log.Warn("template build is not in the snapshot store yet", "build_id", build, "error", err)
+			}
+			continue
+		}
+		changed()
 	}
 }
 
@@ -257,6 +271,7 @@ func (s *stored) DeleteStored(ctx context.Context, id string) error {
 	if err := s.store.Delete(ctx, id); err != nil {
 		return refusal(err)
 	}
+	s.forgetBuild(id)
 	if err := s.captures.MarkStored(id, false); err != nil && !errors.Is(err, box.ErrNoSnapshot) {
 		return err
 	}

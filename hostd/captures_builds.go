@@ -3,8 +3,10 @@ package hostd
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -22,9 +24,7 @@ func (s *stored) storeBuild(ctx context.Context, build string) error {
 	if _, _, err := s.store.Upload(ctx, hostapi.StoredBuild(build), src); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.builds[build] = true
+	s.nowHas(build)
 	return nil
 }
 
@@ -53,6 +53,35 @@ func (s *stored) hasBuild(build string) bool {
 	return s.builds[build]
 }
 
+func (s *stored) nowHas(build string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.builds[build] = true
+}
+
+// keepBuilds forgets all builds but these: one that no template here means is
+// deleted by way of any host, and may be built again.
+func (s *stored) keepBuilds(ready []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.builds, func(build string, _ bool) bool { return !slices.Contains(ready, build) })
+}
+
+// forgetBuild forgets the build of this name in the store, if it is one's.
+func (s *stored) forgetBuild(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.builds, func(build string, _ bool) bool { return hostapi.StoredBuild(build) == name })
+}
+
+// lookFor forgets a build that is not in the store any more.
+func (s *stored) lookFor(ctx context.Context, build string) {
+	name := hostapi.StoredBuild(build)
+	if there, err := s.store.Has(ctx, name); err == nil && !there {
+		s.forgetBuild(name)
+	}
+}
+
 // FetchBuild puts a build among the templates' builds, if it is not there. That
 // it is the one that was asked for, its name says, which is its content's.
 func (s *stored) FetchBuild(ctx context.Context, build string) error {
@@ -71,9 +100,7 @@ func (s *stored) FetchBuild(ctx context.Context, build string) error {
 	if err != nil {
 		return refusal(err)
 	}
-	s.mu.Lock()
-	s.builds[build] = true
-	s.mu.Unlock()
+	s.nowHas(build)
 	s.log.Info("template build is fetched", "build_id", build, "took_ms", time.Since(began).Milliseconds())
 	return nil
 }

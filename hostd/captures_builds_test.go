@@ -44,3 +44,50 @@ func TestABuildGoesToAnotherHost(t *testing.T) {
 		t.Errorf("a build that was removed: %v", err)
 	}
 }
+
+// A template that goes back to an earlier build has it stored again, though
+// another host was told to remove it in between.
+func TestABuildThatComesBackIsStoredAgain(t *testing.T) {
+	store := t.TempDir()
+	one, two := newStoredHost(t, store), newStoredHost(t, store)
+	one.capture(t, "c1") // and the build that it was made from
+	name := hostapi.StoredBuild(buildID)
+	changes := 0
+	look := func(look bool, ready ...string) {
+		t.Helper()
+		one.preloadOnce(t.Context(), ready, look, func() { changes++ })
+	}
+	stored := func(when string) {
+		t.Helper()
+		if there, err := two.store.Has(t.Context(), name); err != nil || !there || !one.hasBuild(buildID) {
+			t.Errorf("%s: in the store %v (%v), said to be %v", when, there, err, one.hasBuild(buildID))
+		}
+	}
+	look(false, buildID)
+	look(false, buildID)
+	if stored("at first"); changes != 1 {
+		t.Errorf("%d changes", changes)
+	}
+	look(false) // the template is another build
+	if err := two.DeleteStored(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	look(false, buildID)
+	stored("after it came back")
+
+	if err := one.DeleteStored(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	if one.hasBuild(buildID) {
+		t.Error("what this host has removed is said to be stored")
+	}
+	look(false, buildID)
+	stored("after its own removal")
+
+	// Removed while the template meant it.
+	if err := two.DeleteStored(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	look(true, buildID)
+	stored("after another look")
+}
