@@ -261,6 +261,7 @@ func (b *builds) finish(j *job, tpl image.Template, err error) {
 		j.build.Status, j.build.Error = hostapi.BuildFailed, oneLine(why)
 		j.build.Interrupted = errors.Is(err, errInterrupted)
 		j.build.Refused = errors.Is(err, box.ErrNoMemory) || errors.Is(err, box.ErrNoDisk) || errors.Is(err, box.ErrNoSlot)
+		j.build.Missing = j.fetch != "" && errors.Is(err, box.ErrNoSnapshot)
 		j.log.last("==> failed: " + why)
 	} else {
 		j.build.Status, j.build.BuildID, j.build.From = hostapi.BuildSucceeded, tpl.BuildID, tpl.Definition.From

@@ -374,11 +374,11 @@ func TestTheOperatorsOwnBuilds(t *testing.T) {
 	y.awaitEnd("x")
 	// What another host has built is fetched, and tried again if that failed.
 	y.put("y", hostapi.BuildSpec{Template: "python", Fetch: "gone"})
-	if b := y.awaitEnd("y"); b.Status != hostapi.BuildFailed {
+	if b := y.awaitEnd("y"); b.Status != hostapi.BuildFailed || !b.Missing {
 		t.Errorf("%+v", b)
 	}
 	y.put("y", hostapi.BuildSpec{Template: "python", Fetch: "digest"})
-	if b := y.awaitEnd("y"); b.Status != hostapi.BuildSucceeded || b.BuildID != "digest" || b.Template != "python" {
+	if b := y.awaitEnd("y"); b.Missing || b.Status != hostapi.BuildSucceeded || b.BuildID != "digest" || b.Template != "python" {
 		t.Errorf("%+v", b)
 	}
 	// So is what was damaged since.

@@ -63,6 +63,9 @@ type Build struct {
 	// Refused says that it failed because the host had no room for its guest. A
 	// Put of the same id tries again.
 	Refused bool `json:"refused,omitempty"`
+	// Missing says that it failed because what it was to fetch is not in the
+	// snapshot store.
+	Missing bool `json:"missing,omitempty"`
 
 	// Of one that succeeded.
 	From      string `json:"from,omitempty"` // what it was made from: an image by its digest

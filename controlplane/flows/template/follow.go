@@ -16,12 +16,8 @@ import (
 // followTime bounds one call of a host.
 var followTime = timescale.Limit(10 * time.Second)
 
-const (
-	// followAgain is when a host that was asked and has not done it is asked again.
-	followAgain = time.Minute
-	// stateReady is the status of a template that a host can start.
-	stateReady = "ready"
-)
+// stateReady is the status of a template that a host can start.
+const stateReady = "ready"
 
 // followed is one build that one run of a host's daemon was asked for.
 type followed struct{ agentID, bootID, buildID, how string }
@@ -89,18 +85,47 @@ func (f *Flows) follow(ctx context.Context, view raftstore.Reader, agentID strin
 	}
 	ctx, cancel := context.WithTimeout(ctx, followTime)
 	defer cancel()
+	_, before := f.told[asked]
+	missing := false
 	err := f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
+		if before && spec.Fetch != "" {
+			if got, err := c.Build(ctx, b.ID); err == nil && got.Missing {
+				missing = true
+				return c.DeleteBuild(ctx, b.ID) // so that it is not met again
+			}
+		}
 		_, err := c.PutBuild(ctx, b.ID, spec)
 		return err
 	})
 	var refusal *hostapi.Error
 	switch {
+	case err == nil && missing:
+		f.told[asked] = now.Add(f.cfg.Again)
+		f.missing(ctx, b, spec.Fetch)
 	case err == nil:
-		f.told[asked] = now.Add(followAgain)
+		f.told[asked] = now.Add(f.cfg.Again)
 	case errors.As(err, &refusal) && refusal.Code != hostapi.CodeDraining && refusal.Code != hostapi.CodeBusy && refusal.Code != hostapi.CodeStaleTerm:
-		f.told[asked] = now.Add(10 * followAgain) // most likely it never will
+		f.told[asked] = now.Add(10 * f.cfg.Again) // most likely it never will
 		f.cfg.Logger.WarnContext(ctx, "host does not take a template", "template", t.Key, "agent_id", agentID, "error", err)
 	}
+}
+
+// missing notes that a product is not in the snapshot store. A host that has it
+// puts it there again, and says so; where there is none, it is built anew.
+func (f *Flows) missing(ctx context.Context, b *record.Build, digest string) {
+	f.cfg.Logger.WarnContext(ctx, "template is not in the snapshot store any more", "template", b.Key, "build_id", b.ID, "digest", digest)
+	f.write(ctx, "product that is not stored", true, func(tx *raftstore.Tx) error {
+		row, ok := raftstore.Get(tx, record.Builds, b.ID)
+		if !ok {
+			return nil
+		}
+		row = row.Clone()
+		for i := range row.Products {
+			row.Products[i].Stored = row.Products[i].Stored && row.Products[i].Digest != digest
+		}
+		raftstore.Put(tx, record.Builds, row)
+		return nil
+	})
 }
 
 // wayTo says how a host comes by a build, if it can now.

@@ -215,3 +215,94 @@ func TestBuildsThatAreOverAreForgotten(t *testing.T) {
 		t.Errorf("the snapshot store has %v", got)
 	}
 }
+
+// What is not in the snapshot store though its row says so is stored again by a
+// host that has it, and built where there is none.
+func TestAProductThatIsGoneFromTheStore(t *testing.T) {
+	for name, again := range map[string]bool{"it is stored again": true, "nobody has it": false} {
+		t.Run(name, func(t *testing.T) {
+			p := testplane.New(t, 1, nil)
+			h1 := bare(p, t, "h1", base)
+			store := fakehost.NewStore()
+			h1.SetStore(store)
+			row := awaitBuilt(t, p, "base")
+			h1.StoreTemplates()
+			testcluster.Await(t, 10*time.Second, "the stored product", func() bool { return buildOf(t, p, row.BuildID).Products[0].Stored })
+			digest := buildOf(t, p, row.BuildID).Products[0].Digest
+			h1.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
+				(*templates)[0].Stored = false // it has noticed
+				if !again {
+					*templates = nil
+				}
+				store.Remove(hostapi.StoredBuild(digest))
+			})
+			h2 := bare(p, t, "h2", base)
+			h2.SetStore(store)
+			testcluster.Await(t, 10*time.Second, "the fetch", func() bool { return h2.Builds()[row.BuildID].Fetch == digest })
+			if !again {
+				testcluster.Await(t, 10*time.Second, "a build", func() bool { return h2.Builds()[row.BuildID].Source == base.Recipe })
+				return
+			}
+			testcluster.Await(t, 10*time.Second, "that it is known", func() bool { return !buildOf(t, p, row.BuildID).Products[0].Stored })
+			h1.StoreTemplates()
+			testcluster.Await(t, 10*time.Second, "the other host's copy", func() bool { return has(h2, "base") })
+			if spec := h2.Builds()[row.BuildID]; spec.Fetch != digest {
+				t.Errorf("it was asked for %+v", spec)
+			}
+		})
+	}
+}
+
+// What a host has under a template's name stays in the store: it would put it
+// there again.
+func TestABuildThatAHostStillHasIsNotRemoved(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8192)
+	store := fakehost.NewStore()
+	h.SetStore(store)
+	awaitBuilt(t, p, "base")
+	store.Put("tpl-d1")
+	h.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
+		*templates = append(*templates, hostapi.TemplateState{Name: key, BuildID: "d1", Status: "failed"})
+	})
+	testcluster.Await(t, 10*time.Second, "the heartbeat", func() bool {
+		return len(p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Templates) == 2
+	})
+	p.Update(func(tx *raftstore.Tx) error {
+		for id, digest := range map[string]string{"old": "d1", "other": "d2"} {
+			raftstore.Put(tx, record.Builds, &record.Build{
+				Meta: record.Meta{ID: id}, WorkspaceID: "ws", Template: "web", Key: key, Status: record.TemplateReady, Dropped: true,
+				FinishedAt: time.Now(), Products: []record.Product{{Digest: digest, Stored: true}},
+			})
+		}
+		// So that the host is not told to forget it.
+		raftstore.Put(tx, record.Templates, &record.Template{Meta: record.Meta{ID: templateID}, WorkspaceID: "ws", Name: "web", Key: key})
+		return nil
+	})
+	testcluster.Await(t, 10*time.Second, "the other's end", func() bool {
+		_, there := raftstore.Get(p.Leader().Store.View(), record.Builds, "other")
+		return !there
+	})
+	passed(t, p)
+	if got := store.Captures(); !slices.Equal(got, []string{"tpl-d1"}) {
+		t.Errorf("the snapshot store has %v", got)
+	}
+	p.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Templates, templateID); return nil })
+	testcluster.Await(t, 10*time.Second, "its end", func() bool { return len(store.Captures()) == 0 })
+}
+
+// passed waits until the templates were looked at once more.
+func passed(t *testing.T, p *testplane.Plane) {
+	t.Helper()
+	marker := template.Key("ws", "marker")
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Builds, &record.Build{
+			Meta: record.Meta{ID: marker}, WorkspaceID: "ws", Template: "marker", Dropped: true, FinishedAt: time.Now(),
+		})
+		return nil
+	})
+	testcluster.Await(t, 10*time.Second, "another look", func() bool {
+		_, there := raftstore.Get(p.Leader().Store.View(), record.Builds, marker)
+		return !there
+	})
+}

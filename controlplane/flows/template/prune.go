@@ -44,6 +44,12 @@ func (f *Flows) prune(ctx context.Context) {
 			}
 		}
 	}
+	held := map[string]bool{}
+	for _, s := range f.cfg.Hosts.Sessions() {
+		for _, t := range s.Heartbeat.Templates {
+			held[t.BuildID] = true
+		}
+	}
 	over := map[string][]*record.Build{}
 	for _, b := range raftstore.All(view, record.Builds) {
 		if !b.FinishedAt.IsZero() && !current[b.ID] {
@@ -58,19 +64,24 @@ func (f *Flows) prune(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			f.retire(ctx, b, inUse, b.Dropped || i >= buildsKept || now.Sub(b.FinishedAt) > buildAge)
+			f.retire(ctx, b, inUse, held, b.Dropped || i >= buildsKept || now.Sub(b.FinishedAt) > buildAge)
 		}
 	}
 }
 
 // retire takes from a build that no template means what is not needed any more,
-// or removes it.
-func (f *Flows) retire(ctx context.Context, b *record.Build, inUse map[string]bool, remove bool) {
+// or removes it. inUse are the products of builds that templates mean, held those
+// that some host still has under a template's name.
+func (f *Flows) retire(ctx context.Context, b *record.Build, inUse, held map[string]bool, remove bool) {
 	for i, p := range b.Products {
-		if !p.Stored {
+		switch {
+		case !p.Stored:
 			continue
-		}
-		if !inUse[p.Digest] && !f.unstore(ctx, p.Digest) {
+		case inUse[p.Digest]: // it is the other build's
+		case held[p.Digest]:
+			remove = false // its host would store it again
+			continue
+		case !f.unstore(ctx, p.Digest):
 			return // again at the next look
 		}
 		f.write(ctx, "product of a build that is over", true, func(tx *raftstore.Tx) error {

@@ -76,6 +76,7 @@ type Config struct {
 	Clock  func() time.Time
 	Logger *slog.Logger
 	Every  time.Duration // between two looks at what hosts lack; default 1 s
+	Again  time.Duration // until a host that was asked for a template and has not got it is asked again; default 1 min
 }
 
 // Flows are the steps, and what keeps templates on hosts.
@@ -89,6 +90,9 @@ type Flows struct {
 func New(cfg Config) *Flows {
 	if cfg.Every == 0 {
 		cfg.Every = time.Second
+	}
+	if cfg.Again == 0 {
+		cfg.Again = time.Minute
 	}
 	return &Flows{cfg: cfg, look: make(chan struct{}, 1)}
 }

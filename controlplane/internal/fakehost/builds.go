@@ -65,7 +65,7 @@ func (h *Host) build(r *http.Request, c Call) (any, error) {
 	}
 	switch c.Op {
 	case "build":
-		if got, ok := b.made[c.ID]; ok && !got.Interrupted && !got.Refused {
+		if got, ok := b.made[c.ID]; ok && !got.Interrupted && !got.Refused && !got.Missing {
 			return got, nil
 		}
 		var spec hostapi.BuildSpec
@@ -100,7 +100,9 @@ func (h *Host) build(r *http.Request, c Call) (any, error) {
 // goOn lets a build go on.
 func (h *Host) goOn(b hostapi.Build, spec hostapi.BuildSpec) hostapi.Build {
 	created := b.CreatedAt
-	if spec.Fetch != "" {
+	if _, there := h.objects.store.get(hostapi.StoredBuild(spec.Fetch)); spec.Fetch != "" && !there {
+		b.Status, b.Missing = hostapi.BuildFailed, true
+	} else if spec.Fetch != "" {
 		b.Status, b.BuildID, b.CPU, b.MemoryMB, b.DiskMB, b.SizeBytes = hostapi.BuildSucceeded, spec.Fetch, 2, 768, 4096, 1<<20
 	} else if h.builds.make != nil {
 		b = h.builds.make(b.ID, spec)

@@ -53,6 +53,11 @@ func (s *Store) put(c hostapi.Capture) {
 	s.captures[c.ID] = c
 }
 
+// Remove takes something out of the store.
+func (s *Store) Remove(id string) {
+	s.remove(id)
+}
+
 func (s *Store) remove(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

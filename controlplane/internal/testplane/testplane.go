@@ -93,6 +93,7 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 		n.Forks = fork.New(fork.Config{Hosts: n.Hosts, Sandboxes: n.Flows, Clock: time.Now, Logger: testcluster.Log()})
 		n.Templates = template.New(template.Config{
 			Store: rep.Store, Hosts: n.Hosts, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log(), Every: 50 * time.Millisecond,
+			Again: 200 * time.Millisecond,
 		})
 		kinds := slices.Concat(
 			n.Flows.Kinds(), n.Forks.Kinds(),
