@@ -176,16 +176,23 @@ func (s *Sandboxes) ListDir(ctx context.Context, c Caller, id, name string, each
 	}
 	defer out.release()
 	defer out.it.Body.Close()
-	return entries(json.NewDecoder(io.LimitReader(out.it.Body, maxDirectory)), each)
+	return entries(io.LimitReader(out.it.Body, maxDirectory), each)
 }
 
-// entries reads a guestapi.Directory as it comes.
-func entries(d *json.Decoder, each func(FileStat) error) error {
+// entries reads a guestapi.Directory as it comes, and holds at most maxShort of
+// it for each of its parts.
+func entries(r io.Reader, each func(FileStat) error) error {
+	part := &io.LimitedReader{R: r}
+	decoder := json.NewDecoder(part)
+	next := func() *json.Decoder {
+		part.N = maxShort
+		return decoder
+	}
 	nonsense := func(err error) error {
 		return unreachable("the sandbox's answer makes no sense", fmt.Errorf("decode the guest's answer: %w", err))
 	}
 	for _, want := range []json.Token{json.Delim('{'), "path", nil, "entries", json.Delim('[')} {
-		got, err := d.Token()
+		got, err := next().Token()
 		if err == nil && want != nil && got != want {
 			err = fmt.Errorf("%v where %v should be", got, want)
 		}
@@ -193,9 +200,9 @@ func entries(d *json.Decoder, each func(FileStat) error) error {
 			return nonsense(err)
 		}
 	}
-	for d.More() {
+	for next().More() {
 		var st FileStat
-		if err := d.Decode(&st); err != nil {
+		if err := next().Decode(&st); err != nil {
 			return nonsense(err)
 		}
 		if err := each(st); err != nil {
@@ -203,7 +210,7 @@ func entries(d *json.Decoder, each func(FileStat) error) error {
 		}
 	}
 	for _, want := range []json.Token{json.Delim(']'), json.Delim('}')} {
-		if got, err := d.Token(); err != nil || got != want {
+		if got, err := next().Token(); err != nil || got != want {
 			return nonsense(errors.Join(err, errors.New("it has no end")))
 		}
 	}
