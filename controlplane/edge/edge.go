@@ -63,14 +63,17 @@ type Config struct {
 
 const (
 	defaultMaxRequests = 512
-	maxHeaderBytes     = 1 << 20
+	maxHeaderBytes     = 64 << 10
 	idleTimeout        = 30 * time.Second
 	idlePerPort        = 32
 	firstRetry         = 25 * time.Millisecond
 	lastRetry          = 400 * time.Millisecond
 	maxWakes           = 2
 	maxIdleOverall     = 1024
-	continueTimeout    = time.Second
+	// maxFields bounds the lines of a head: the shortest take four bytes of it, and
+	// a hundred of memory each.
+	maxFields       = 256
+	continueTimeout = time.Second
 	// stoppedCheck is how soon a request notices that its sandbox has stopped.
 	stoppedCheck = 200 * time.Millisecond
 )
@@ -120,6 +123,9 @@ func New(cfg Config) *Edge {
 		ModifyResponse: func(resp *http.Response) error {
 			a := attemptOf(resp.Request.Context())
 			a.begun.Store(true)
+			if err := fewFields(resp.Header); err != nil {
+				return err
+			}
 			disown(resp.Header)
 			// The proxy itself sends at once what has no length.
 			if resp.ContentLength > 0 {
@@ -195,7 +201,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, name Name) {
 			}
 			continue
 		}
-		a := &attempt{target: to, name: name, requestID: r.Header.Get(headerRequestID), to: http.NewResponseController(w)}
+		a := &attempt{target: to, name: name, requestID: r.Header.Get(headerRequestID)}
 		e.try(w, r, a, body)
 		err := a.err
 		var notSent *dialError
@@ -235,7 +241,12 @@ func (e *Edge) try(w http.ResponseWriter, r *http.Request, a *attempt, body *bod
 	out.Body = body.again()
 	defer e.whileReady(ctx, cancel, a).Stop()
 	w.Header().Set(headerRequestID, r.Header.Get(headerRequestID))
-	e.proxy.ServeHTTP(stall.New(w, e.cfg.Stall), out)
+	answer := stall.New(w, e.cfg.Stall)
+	a.to = http.NewResponseController(answer)
+	e.proxy.ServeHTTP(answer, out)
+	if a.err == nil {
+		answer.Complete() // here, where the request counts still
+	}
 }
 
 // whileReady gives a request up that waits for a response of a sandbox that has

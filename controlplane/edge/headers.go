@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -22,6 +23,18 @@ func disown(h http.Header) {
 		}
 	}
 	delete(h, headerRequestID)
+}
+
+// fewFields refuses a head of too many lines.
+func fewFields(h http.Header) error {
+	n := 0
+	for _, values := range h {
+		n += len(values)
+	}
+	if n > maxFields {
+		return fmt.Errorf("the head of the response has %d lines, at most %d", n, maxFields)
+	}
+	return nil
 }
 
 // nameRequest gives a request an id: the client's own where it is usable.

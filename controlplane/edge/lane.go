@@ -69,6 +69,16 @@ func plain(r *http.Request) bool {
 
 // RoundTrip implements http.RoundTripper.
 func (l *lanes) RoundTrip(r *http.Request) (*http.Response, error) {
+	// The trace is the proxy's, of this request alone.
+	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil && trace.Got1xxResponse != nil {
+		pass := trace.Got1xxResponse
+		trace.Got1xxResponse = func(code int, header textproto.MIMEHeader) error {
+			if err := fewFields(http.Header(header)); err != nil {
+				return err
+			}
+			return pass(code, header)
+		}
+	}
 	if !plain(r) {
 		return l.rest.RoundTrip(r)
 	}

@@ -194,16 +194,21 @@ func TestHeadsOutOfBounds(t *testing.T) {
 	r.raw(t, "8000", func(req *http.Request, _ int, conn net.Conn) bool {
 		switch req.URL.Path {
 		case "/large":
-			line := "X: " + strings.Repeat("x", 1<<10) + "\r\n"
+			line := "X: " + strings.Repeat("x", 1<<10) + "\r\n" // 128 of them are too many
 			if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\n"); err != nil {
 				return false
 			}
-			for range 2 << 10 {
+			for range 128 {
 				if _, err := io.WriteString(conn, line); err != nil {
 					return false
 				}
 			}
-			return false
+			_, err := io.WriteString(conn, "Content-Length: 0\r\n\r\n")
+			return err == nil
+		case "/many":
+			io.WriteString(conn, "HTTP/1.1 200 OK\r\n"+strings.Repeat("a:b\r\n", maxFields+1)+"Content-Length: 0\r\n\r\n")
+		case "/many-hints":
+			io.WriteString(conn, "HTTP/1.1 103 Early Hints\r\n"+strings.Repeat("a:b\r\n", maxFields+1)+"\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 		case "/100s":
 			io.WriteString(conn, strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10)+"HTTP/1.1 200 OK\r\n\r\n")
 		case "/101":
@@ -213,9 +218,14 @@ func TestHeadsOutOfBounds(t *testing.T) {
 		}
 		return false
 	})
-	for _, path := range []string{"/large", "/100s", "/101", "/none"} {
-		if status, text := r.ask(t, "GET", path, nil); status != http.StatusBadGateway {
-			t.Errorf("%s: %d %.100s", path, status, text)
+	for path, methods := range map[string][]string{
+		"/100s": {"GET"}, "/101": {"GET"}, "/none": {"GET"},
+		"/large": {"GET", "POST"}, "/many": {"GET", "POST"}, "/many-hints": {"GET", "POST"}, // by a lane, and by the transport
+	} {
+		for _, method := range methods {
+			if status, text := r.ask(t, method, path, nil); status != http.StatusBadGateway {
+				t.Errorf("%s %s: %d %.100s", method, path, status, text)
+			}
 		}
 	}
 }

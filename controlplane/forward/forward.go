@@ -137,7 +137,11 @@ func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 			context.WithValue(r.Context(), attemptKey{}, a),
 			&httptrace.ClientTrace{WroteHeaders: func() { a.sent.Store(true) }}))
 		out.Body = body.reader()
-		f.proxy.ServeHTTP(patient(w, f.cfg.Stall), out)
+		answer := patient(w, f.cfg.Stall)
+		f.proxy.ServeHTTP(answer, out)
+		if a.err == nil {
+			answer.Complete()
+		}
 		switch {
 		case a.err == nil, r.Context().Err() != nil:
 			return

@@ -345,3 +345,28 @@ func TestGoneClientEndsItsExec(t *testing.T) {
 		t.Fatal("the exec goes on after its client left")
 	}
 }
+
+// deadlined is an answer that knows its deadline.
+type deadlined struct {
+	*httptest.ResponseRecorder
+	at time.Time
+}
+
+func (d *deadlined) SetWriteDeadline(at time.Time) error {
+	d.at = at
+	return nil
+}
+
+// What the server sends after its handler has a limit, and begins without that
+// of the answer before.
+func TestTheRestOfAnAnswerHasALimit(t *testing.T) {
+	w := &deadlined{httptest.NewRecorder(), time.Now()}
+	NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if !w.at.IsZero() {
+			t.Error("it begins with a limit")
+		}
+	}), slog.New(slog.DiscardHandler)).Handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	if w.at.IsZero() {
+		t.Error("it ends without one")
+	}
+}

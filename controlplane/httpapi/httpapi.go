@@ -225,6 +225,8 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 			// One that an answer before this one set stays on the connection.
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 			h.ServeHTTP(w, r)
+			// For what is still held of the answer, which may be all of it.
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(stallTimeout))
 		}),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
