@@ -191,6 +191,18 @@ func moreThan(n uint32) []expr.Any {
 	return []expr.Any{&expr.Connlimit{Count: n, Flags: expr.NFT_CONNLIMIT_F_INV}}
 }
 
+// moreThanOf: add @name { ip saddr ct count over n }
+func moreThanOf(name string, n uint32) []expr.Any {
+	return append(loadAddr(srcOffset), &expr.Dynset{
+		SrcRegKey: reg, SetName: name, Operation: unix.NFT_DYNSET_OP_ADD, Exprs: moreThan(n),
+	})
+}
+
+// notRoots: meta skuid != 0. What no process sends does not match.
+func notRoots() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeySKUID, Register: reg}, cmp(expr.CmpOpNeq, make([]byte, 4))}
+}
+
 // everyNth: numgen inc mod n == 0
 func everyNth(n uint32) []expr.Any {
 	return []expr.Any{

@@ -45,7 +45,7 @@ func (r *Ruleset) addPolicy(c *chain, p Policy) {
 		if len(ranges) == 0 {
 			return
 		}
-		r.sets = append(r.sets, set{name, ranges})
+		r.sets = append(r.sets, set{name: name, ranges: ranges})
 		if verdict == pass {
 			c.add(dstInSet(name), accept())
 		} else {
@@ -83,6 +83,9 @@ type HostRules struct {
 	SlotCIDR   netip.Prefix // holds the addresses of all slots
 	Resolvers  []netip.Addr // upstream DNS servers, IPv4
 	Policy     Policy
+	// MaxConnections bounds what one slot can take of the connection tracking
+	// table; 0 does not.
+	MaxConnections uint32
 }
 
 // Ruleset builds the host's table: it translates the slots' addresses on the
@@ -96,7 +99,7 @@ func (h HostRules) Ruleset() *Ruleset {
 	}
 	const setResolvers = "resolvers"
 	if len(resolvers) > 0 {
-		r.sets = append(r.sets, set{setResolvers, mergeRanges(resolvers)})
+		r.sets = append(r.sets, set{name: setResolvers, ranges: mergeRanges(resolvers)})
 	}
 
 	dns := r.base("dns", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, priorityDNAT, nftables.ChainPolicyAccept)
@@ -128,8 +131,21 @@ func (h HostRules) Ruleset() *Ruleset {
 	from.add(invalid(), drop())
 	host := r.chain("to_host")
 	host.add(notIPv4(), drop())
+	host.add(srcNotIn(h.SlotCIDR), drop())
 	host.add(answers(), accept())
+	const (
+		setConnections = "connections"
+		maxSetBits     = 18 // the kernel makes a hash table of the set's size at once
+	)
+	if h.MaxConnections > 0 {
+		r.sets = append(r.sets, set{name: setConnections, size: 1 << min(32-h.SlotCIDR.Bits(), maxSetBits)})
+	}
 	for _, c := range []*chain{from, host} {
+		// By source, and not in the slot alone: what has broken out of a guest
+		// into its VMM is behind the slot's own rules.
+		if h.MaxConnections > 0 {
+			c.add(fresh(), moreThanOf(setConnections, h.MaxConnections), jump(chainRefuse))
+		}
 		for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			if len(resolvers) > 0 {
 				c.add(translated(), dstInSet(setResolvers), dport(p, dnsPort), accept())
@@ -198,6 +214,10 @@ func (s SlotRules) Ruleset() *Ruleset {
 	input.add(iif("lo"), accept())
 	input.add(answers(), accept())
 	input.add(iif(s.Tap), jump(chainRefuse))
+
+	// The VMM has no socket of its own; what has broken out into it gets none.
+	output := r.base("output", nftables.ChainTypeFilter, nftables.ChainHookOutput, priorityFilter, nftables.ChainPolicyAccept)
+	output.add(notRoots(), jump(chainRefuse))
 
 	from := r.chain("from_guest")
 	if s.MaxConnections > 0 {

@@ -24,10 +24,12 @@ type Ruleset struct {
 	chains []*chain
 }
 
-// set is a named set of IPv4 addresses, as sorted ranges that do not overlap.
+// set is a named set of IPv4 addresses: sorted ranges that do not overlap, or
+// where size is set, up to so many single ones that rules add.
 type set struct {
 	name   string
 	ranges []addrRange
+	size   uint32
 }
 
 // chain is a regular chain, or a base chain where hook is set.
@@ -67,7 +69,7 @@ func (r *Ruleset) Fingerprint() string {
 	var b bytes.Buffer
 	fmt.Fprintln(&b, r.Table, r.family)
 	for _, s := range r.sets {
-		fmt.Fprintln(&b, s.name, s.ranges)
+		fmt.Fprintln(&b, s.name, s.ranges, s.size)
 	}
 	for _, c := range r.chains {
 		fmt.Fprintln(&b, c.name, c.kind, c.priority, c.policy)
@@ -76,13 +78,26 @@ func (r *Ruleset) Fingerprint() string {
 		}
 		for _, rule := range c.rules {
 			for _, e := range rule {
-				fmt.Fprintf(&b, "%T%+v ", e, e)
+				describe(&b, e)
 			}
 			fmt.Fprintln(&b)
 		}
 	}
 	sum := sha256.Sum256(b.Bytes())
 	return hex.EncodeToString(sum[:8])
+}
+
+// describe writes an expression by its values, those inside it included.
+func describe(b *bytes.Buffer, e expr.Any) {
+	if d, ok := e.(*expr.Dynset); ok {
+		for _, inner := range d.Exprs {
+			describe(b, inner)
+		}
+		bare := *d
+		bare.Exprs = nil
+		e = &bare
+	}
+	fmt.Fprintf(b, "%T%+v ", e, e)
 }
 
 // Ensure makes the table in the calling thread's network namespace hold
@@ -148,7 +163,8 @@ func (r *Ruleset) queue(conn *nftables.Conn, table *nftables.Table) error {
 		id := uint32(i + 1)
 		sets[s.name] = id
 		err := conn.AddSet(&nftables.Set{
-			Table: table, ID: id, Name: s.name, KeyType: nftables.TypeIPAddr, Interval: true,
+			Table: table, ID: id, Name: s.name, KeyType: nftables.TypeIPAddr,
+			Interval: s.size == 0, Dynamic: s.size > 0, Size: s.size,
 		}, s.elements())
 		if err != nil {
 			return err
@@ -166,7 +182,12 @@ func (r *Ruleset) queue(conn *nftables.Conn, table *nftables.Table) error {
 		for _, rule := range c.rules {
 			exprs := make([]expr.Any, len(rule))
 			for i, e := range rule {
-				if l, ok := e.(*expr.Lookup); ok {
+				switch l := e.(type) {
+				case *expr.Lookup:
+					bound := *l
+					bound.SetID = sets[l.SetName]
+					e = &bound
+				case *expr.Dynset:
 					bound := *l
 					bound.SetID = sets[l.SetName]
 					e = &bound

@@ -51,6 +51,9 @@ type Fabric struct {
 	mtu   int
 	warns []string // chains last warned about
 
+	connections  int // of one guest, in the host's table
+	conntrackMax int // the kernel's, when that was decided
+
 	keepEvery time.Duration
 
 	// fault, in tests, fails an operation before the named step.
@@ -67,7 +70,7 @@ func NewFabric(cfg Config, log *slog.Logger) (*Fabric, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network slots: open the host's network namespace: %w", err)
 	}
-	return &Fabric{cfg: cfg, log: log.With("host", cfg.Host), hostNS: hostNS, keepEvery: keepInterval}, nil
+	return &Fabric{cfg: cfg, log: log.With("host", cfg.Host), hostNS: hostNS, keepEvery: keepInterval, connections: cfg.MaxConnections}, nil
 }
 
 // Close releases the fabric's own descriptors; slots stay as they are.

@@ -127,21 +127,37 @@ func (f *Fabric) ensureHost(ctx context.Context) (changed bool, err error) {
 	if err := f.step(ctx, "host rules"); err != nil {
 		return false, err
 	}
-	replaced, err := nft.Ensure(nft.HostRules{
-		Table:      f.cfg.hostTable(),
-		LinkPrefix: f.cfg.linkPrefix(),
-		SlotCIDR:   f.cfg.CIDR,
-		Resolvers:  resolvers,
-		Policy:     f.cfg.policy(),
-	}.Ruleset())
+	replaced, err := nft.Ensure(f.hostRules(resolvers))
 	if err != nil {
 		return false, err
+	}
+	other, err := f.ensureConnections()
+	if err != nil {
+		return false, err
+	}
+	if other {
+		if _, err := nft.Ensure(f.hostRules(resolvers)); err != nil {
+			return false, err
+		}
 	}
 	f.warnForwardDrops()
 	f.mu.Lock()
 	f.ready = true
 	f.mu.Unlock()
-	return replaced || (stopped && !first), nil
+	return replaced || ((stopped || other) && !first), nil
+}
+
+func (f *Fabric) hostRules(resolvers []netip.Addr) *nft.Ruleset {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return nft.HostRules{
+		Table:          f.cfg.hostTable(),
+		LinkPrefix:     f.cfg.linkPrefix(),
+		SlotCIDR:       f.cfg.CIDR,
+		Resolvers:      resolvers,
+		Policy:         f.cfg.policy(),
+		MaxConnections: uint32(f.connections),
+	}.Ruleset()
 }
 
 func (f *Fabric) releaseHost() error {

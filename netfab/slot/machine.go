@@ -21,6 +21,12 @@ type machine struct {
 	// Forwarding holds, by link, the value of its forwarding parameter before
 	// the first host changed it.
 	Forwarding map[string]string `json:"forwarding,omitempty"`
+	// Connections holds, by host, what its guests may have open together.
+	Connections map[string]int `json:"connections,omitempty"`
+	// ConntrackMax is the kernel's bound on tracked connections before the first
+	// host raised it, 0 if none did; ConntrackSet is what it was raised to.
+	ConntrackMax int `json:"conntrack_max,omitempty"`
+	ConntrackSet int `json:"conntrack_set,omitempty"`
 	// Mounted are the namespace directories that were made mount points.
 	Mounted []string `json:"mounted,omitempty"`
 }
@@ -168,10 +174,11 @@ func (m *machine) claimMount(dir string) error {
 // release takes the host off the record; the last one puts everything back.
 func (m *machine) release(host string) error {
 	m.Hosts = slices.DeleteFunc(m.Hosts, func(h string) bool { return h == host })
+	delete(m.Connections, host)
 	if len(m.Hosts) > 0 {
 		return nil
 	}
-	var errs []error
+	errs := []error{m.releaseConnections()}
 	for link, value := range m.Forwarding {
 		err := os.WriteFile(forwardingPath(link), []byte(value), 0o644)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -2,6 +2,7 @@ package slot
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -296,6 +297,54 @@ func TestConnectionsOfOneGuestAreBounded(t *testing.T) {
 	if ok < 10 || ok > 25 {
 		t.Errorf("%d of 30 flows were let through, want about 20", ok)
 	}
+}
+
+// A slot's own rules do not count what does not come from its guest.
+func TestConnectionsOfOneSlotAreBoundedByTheHost(t *testing.T) {
+	f := newFabric(t, func(c *Config) { c.MaxConnections = 20 })
+	a, b := ensure(t, f, 0), ensure(t, f, 1)
+	open := func(s Slot, addr string) (made int) {
+		check(t, ns.WithNetNSPath(s.NetNSPath, func(ns.NetNS) error {
+			for range 30 {
+				c, err := net.DialTimeout("tcp4", addr, 10*time.Second)
+				switch {
+				case err == nil:
+					t.Cleanup(func() { c.Close() })
+					made++
+				case !errors.Is(err, unix.ECONNREFUSED):
+					return err
+				}
+			}
+			return nil
+		}))
+		return made
+	}
+	for _, s := range []Slot{a, b} { // the one takes nothing from the other
+		if n := open(s, webAddr+":80"); n < 15 || n > 25 {
+			t.Errorf("%d of 30 connections of slot %d were let through, want about 20", n, s.Number)
+		}
+		if n := open(s, hostPort(s.HostAddr, 53)); n > 5 {
+			t.Errorf("%d of 30 to the DNS server were let through after that, want none", n)
+		}
+	}
+}
+
+func TestVMMHasNoSocketOfItsOwn(t *testing.T) {
+	f := newFabric(t)
+	s := ensure(t, f, 0)
+	var inside net.Listener
+	check(t, ns.WithNetNSPath(s.NetNSPath, func(ns.NetNS) (err error) {
+		inside, err = net.Listen("tcp4", "127.0.0.1:999")
+		return err
+	}))
+	defer inside.Close()
+	go serve(inside)
+	said, kill := launchVMM(t, s, webAddr+":80", hostPort(s.HostAddr, 53), "127.0.0.1:999")
+	kill()
+	if want := fmt.Sprintf("%s:80: true; %s: true; 127.0.0.1:999: true;", webAddr, hostPort(s.HostAddr, 53)); said != want {
+		t.Errorf("refused to the slot's user: %s\nwant: %s", said, want)
+	}
+	newGuest(t, s).works(t)
 }
 
 func TestSegmentsFitTheUplink(t *testing.T) {

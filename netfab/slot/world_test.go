@@ -360,6 +360,9 @@ func kernel(t testing.TB) []string {
 	ipForward, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
 	check(t, err)
 	add("ip_forward", strings.TrimSpace(string(ipForward)))
+	tracked, err := os.ReadFile(conntrackMax)
+	check(t, err)
+	add("nf_conntrack_max", strings.TrimSpace(string(tracked)))
 	sort.Strings(out)
 	return out
 }

@@ -1,0 +1,134 @@
+package slot
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// conntrackMax is the kernel's bound on connections in one namespace. 0 is
+// none.
+var conntrackMax = "/proc/sys/net/netfilter/nf_conntrack_max"
+
+const (
+	// reservedConnections are the machine's own.
+	reservedConnections = 1 << 16
+	// connectionBytes is what the kernel takes for one, with what NAT adds.
+	connectionBytes = 512
+	// connectionMemory is the part of the machine's memory, one in so many, that
+	// a table that was raised may take.
+	connectionMemory = 16
+)
+
+// ensureConnections makes room in the host's connection tracking table for all
+// that guests may have, and says whether a guest may have another number of
+// connections than before. The kernel has the table once rules use it.
+func (f *Fabric) ensureConnections() (changed bool, err error) {
+	limit, err := readConntrackMax()
+	if err != nil {
+		return false, err
+	}
+	f.mu.Lock()
+	known := limit == f.conntrackMax && f.ready
+	before := f.connections
+	f.mu.Unlock()
+	if known {
+		return false, nil
+	}
+	each := f.cfg.MaxConnections
+	if err := f.withMachine(func(m *machine) error {
+		sum, err := m.claimConnections(f.cfg.Host, f.cfg.Count*each)
+		if err != nil {
+			return err
+		}
+		if limit, err = readConntrackMax(); err != nil {
+			return err
+		}
+		if room := max(limit-reservedConnections, limit/2); limit > 0 && room < sum {
+			each = max(int(int64(each)*int64(room)/int64(sum)), 1)
+		}
+		return nil
+	}); err != nil {
+		return false, err
+	}
+	if each != before && each < f.cfg.MaxConnections {
+		f.log.Info("the connection tracking table has no room for what all slots may have, so each gets a part of it",
+			"nf_conntrack_max", limit, "slots", f.cfg.Count, "connections", each, "wanted", f.cfg.MaxConnections)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.conntrackMax, f.connections = limit, each
+	return each != before, nil
+}
+
+// claimConnections raises the kernel's bound, never lowers it, to what all
+// hosts of the machine want, as far as its memory allows, and returns that.
+// Where it cannot be set, as in a network namespace that is not the machine's,
+// it stays.
+func (m *machine) claimConnections(host string, want int) (sum int, err error) {
+	if m.Connections == nil {
+		m.Connections = make(map[string]int)
+	}
+	m.Connections[host] = want
+	for _, n := range m.Connections {
+		sum += n
+	}
+	limit, err := readConntrackMax()
+	if err != nil {
+		return 0, err
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, fmt.Errorf("read the machine's memory: %w", err)
+	}
+	most := int(info.Totalram * uint64(info.Unit) / connectionMemory / connectionBytes)
+	target := min(sum, most) + reservedConnections
+	if limit == 0 || limit >= target {
+		return sum, nil
+	}
+	err = os.WriteFile(conntrackMax, []byte(strconv.Itoa(target)), 0o644)
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
+		return sum, nil
+	case err != nil:
+		return 0, fmt.Errorf("raise the number of tracked connections: %w", err)
+	}
+	if m.ConntrackMax == 0 {
+		m.ConntrackMax = limit
+	}
+	m.ConntrackSet = target
+	return sum, nil
+}
+
+// releaseConnections puts the kernel's bound back, unless someone else has set
+// it since.
+func (m *machine) releaseConnections() error {
+	if m.ConntrackMax == 0 {
+		return nil
+	}
+	limit, err := readConntrackMax()
+	if err != nil || limit != m.ConntrackSet {
+		return err
+	}
+	if err := os.WriteFile(conntrackMax, []byte(strconv.Itoa(m.ConntrackMax)), 0o644); err != nil {
+		return fmt.Errorf("restore the number of tracked connections: %w", err)
+	}
+	return nil
+}
+
+func readConntrackMax() (int, error) {
+	data, err := os.ReadFile(conntrackMax)
+	if err != nil {
+		return 0, fmt.Errorf("read the number of tracked connections: %w", err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return 0, fmt.Errorf("read the number of tracked connections: %w", err)
+	}
+	return n, nil
+}
