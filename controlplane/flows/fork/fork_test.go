@@ -380,6 +380,74 @@ func TestChildrenSpread(t *testing.T) {
 	}
 }
 
+// A host that hangs costs no child: those that run elsewhere are written down when
+// the wave's time is over, and its own are made elsewhere once it was told not to.
+func TestAHostThatHangsInAWave(t *testing.T) {
+	t.Cleanup(fork.SetLimits(3*time.Second, 9*time.Second))
+	p := testplane.New(t, 1, nil)
+	h1, h2, h3 := p.Host("h1", 2*boxMB), p.Host("h2", 8*boxMB), p.Host("h3", 8*boxMB)
+	store := fakehost.NewStore()
+	for _, h := range []*fakehost.Host{h1, h2, h3} {
+		h.SetStore(store)
+	}
+	over := make(chan struct{})
+	defer close(over) // the host's server waits for its calls
+	var mu sync.Mutex
+	hung := map[string]chan struct{}{} // by child: closed when its delete is done
+	h2.SetFault(func(_ context.Context, c fakehost.Call) error {
+		mu.Lock()
+		deleted := hung[c.ID]
+		switch {
+		case c.Op == "put" && !c.Done && deleted == nil:
+			deleted = make(chan struct{})
+			hung[c.ID] = deleted
+		case c.Op == "delete" && c.Done && deleted != nil:
+			close(deleted)
+		}
+		mu.Unlock()
+		if c.Op == "put" && !c.Done { // it goes on when its caller has gone
+			select {
+			case <-deleted:
+			case <-over:
+			}
+		}
+		return nil
+	})
+	h3.SetFault(func(_ context.Context, c fakehost.Call) error {
+		mu.Lock()
+		deleted := hung[c.ID]
+		mu.Unlock()
+		if c.Op == "put" && deleted != nil {
+			select {
+			case <-deleted:
+			default:
+				t.Error("a child is made elsewhere while the host that hangs may make it")
+			}
+		}
+		return nil
+	})
+	parent := parentOn(p, h1)
+	testcluster.Await(t, 5*time.Second, "the stores", func() bool {
+		s := p.LeaderNode().Hosts.Sessions()
+		return s["h1"].Heartbeat.Store && s["h2"].Heartbeat.Store && s["h3"].Heartbeat.Store && len(s["h1"].Heartbeat.Boxes) == 1
+	})
+	f, r, err := run(t, p, parent, fork.Tree, 5)
+	if err != nil || len(r.Failed) != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(hung) == 0 || len(hung) > 3 {
+		t.Fatalf("%d of the children met the host that hangs", len(hung))
+	}
+	for _, id := range f.children {
+		s, _ := p.Sandbox(id)
+		if s.Status != record.SandboxRunning || s.AgentID == "h2" || h2.Made(id) != 0 || h1.Made(id)+h3.Made(id) != 1 {
+			t.Errorf("%s on %q; made %d times on the host that hangs, %d elsewhere", s.Status, s.AgentID, h2.Made(id), h1.Made(id)+h3.Made(id))
+		}
+	}
+}
+
 func TestNoRoomAndNoStore(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 3*boxMB)

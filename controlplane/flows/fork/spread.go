@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -32,6 +34,7 @@ func (f *Flows) spread(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return nil, err
 	}
 	ctx = hostCtx(ctx, data.RequestID)
+	f.clean(ctx, run, data)
 	var failed error
 	if !data.Stored {
 		data.Manifest, failed = f.store(ctx, run, data.AgentID)
@@ -91,6 +94,22 @@ func (f *Flows) spread(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		}
 		return flow.Goto(stepStart, data), nil
 	}, nil
+}
+
+// clean removes what hosts that did not answer may have made of children, before
+// they are made elsewhere.
+func (f *Flows) clean(ctx context.Context, run flow.Run, data Fork) {
+	var all errgroup.Group
+	for _, child := range data.Children {
+		row, ok := starting(run.View, run.Flow, child.ID)
+		if ok && row.AgentID == "" && child.Why == whyUnreachable && len(child.Tried) > 0 {
+			all.Go(func() error {
+				f.cfg.Sandboxes.Clean(ctx, row.ID, child.Tried[len(child.Tried)-1], row.Generation)
+				return nil
+			})
+		}
+	}
+	_ = all.Wait() // what fails is logged
 }
 
 // warm lets the one child take over the parent's memory, disk and slot.

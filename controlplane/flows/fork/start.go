@@ -163,13 +163,17 @@ func (f *Flows) spec(data *Fork, index int, row *record.Sandbox) (hostapi.BoxSpe
 
 // undecided is why the wave has to be asked for once more, nil when it is over.
 // The parent's host is waited for while it restarts: its children belong there.
-// For those that went elsewhere another host is as good.
+// For those that went elsewhere another host is as good. Once the wave's own time
+// is over it is not asked for again: one host that hangs would keep from the record
+// what runs on the others, until the fork's time is over too.
 func (f *Flows) undecided(ctx context.Context, run flow.Run, data *Fork, outcomes []outcome) error {
+	timeUp := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	for _, o := range outcomes {
 		switch {
 		case o.err == nil:
 		case hosts.Superseded(ctx, o.err):
 			return o.err
+		case timeUp:
 		case hostapi.HasCode(o.err, hostapi.CodeDraining) && o.row.AgentID != data.AgentID:
 		case f.passing(run, o.row.AgentID, o.err):
 			return o.err

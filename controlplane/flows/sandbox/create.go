@@ -108,7 +108,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return finish, nil
 	}
 	if data.Unsure != nil {
-		f.clean(ctx, s.ID, *data.Unsure, data.RequestID)
+		f.Clean(hostCtx(ctx, data.RequestID), s.ID, data.Unsure.AgentID, data.Unsure.Generation)
 		data.Unsure = nil
 	}
 	s = s.Clone()
@@ -162,17 +162,18 @@ func (f *Flows) choose(ctx context.Context, view *raftstore.Snapshot, s *record.
 
 const warmingCheck = 250 * time.Millisecond
 
-// clean tries once to remove a box whose start has an unknown outcome. What it
-// misses the inventory loop finds: the row no longer points there.
-func (f *Flows) clean(ctx context.Context, id string, at where, requestID string) {
-	client, err := f.cfg.Hosts.Client(at.AgentID)
+// Clean tries once to remove a box whose start has an unknown outcome, and to keep
+// a start of it that goes on from making it. What it misses the inventory loop
+// finds: the row no longer points there.
+func (f *Flows) Clean(ctx context.Context, id, agentID string, generation uint64) {
+	client, err := f.cfg.Hosts.Client(agentID)
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(hostCtx(ctx, requestID), timescale.Limit(2*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(2*time.Second))
 	defer cancel()
-	if err := client.DeleteBox(ctx, id, at.Generation); err != nil {
-		f.cfg.Logger.InfoContext(ctx, "box of an earlier placement is left to the inventory", "sandbox_id", hostapi.ShortID(id), "agent_id", at.AgentID, "error", err)
+	if err := client.DeleteBox(ctx, id, generation); err != nil {
+		f.cfg.Logger.InfoContext(ctx, "box of an earlier placement is left to the inventory", "sandbox_id", hostapi.ShortID(id), "agent_id", agentID, "error", err)
 	}
 }
 
