@@ -165,6 +165,9 @@ func (s *stored) upload(ctx context.Context, id string) (hostapi.Capture, error)
 		return hostapi.Capture{}, refusal(err)
 	}
 	if err := s.captures.MarkStored(id, true); err != nil {
+		if errors.Is(err, box.ErrNoSnapshot) { // it was deleted since
+			err = errors.Join(err, s.store.Delete(ctx, id))
+		}
 		return hostapi.Capture{}, err
 	}
 	info.Stored, info.Manifest = true, m.Digest

@@ -36,6 +36,7 @@ type storedHost struct {
 	marked []string
 	opened int
 	hold   chan struct{} // if set, OpenCapture waits for it
+	lost   bool          // what is opened is deleted before it is marked
 }
 
 func newStoredHost(t *testing.T, store string) *storedHost {
@@ -79,7 +80,7 @@ func (h *storedHost) MarkStored(id string, stored bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.marked = append(h.marked, fmt.Sprint(id, " ", stored))
-	if _, err := os.Stat(filepath.Join(h.dir, id)); err != nil {
+	if _, err := os.Stat(filepath.Join(h.dir, id)); err != nil || h.lost {
 		return box.ErrNoSnapshot
 	}
 	return nil
@@ -346,6 +347,19 @@ func TestADeleteEndsTheUpload(t *testing.T) {
 	}
 	if err := h.DeleteStored(t.Context(), "snap-1"); err != nil {
 		t.Errorf("again: %v", err)
+	}
+}
+
+// What is deleted here while it is uploaded is not left in the store.
+func TestAnUploadOfWhatIsGone(t *testing.T) {
+	h := newStoredHost(t, t.TempDir())
+	h.capture(t, "snap-1")
+	h.lost = true
+	if _, err := h.StoreCapture(t.Context(), "snap-1"); !errors.Is(err, box.ErrNoSnapshot) {
+		t.Errorf("store = %v", err)
+	}
+	if there, err := h.store.Has(t.Context(), "snap-1"); err != nil || there {
+		t.Errorf("has = %v, %v", there, err)
 	}
 }
 

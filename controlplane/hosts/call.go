@@ -3,6 +3,7 @@ package hosts
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -20,6 +21,35 @@ func (r *Registry) Call(ctx context.Context, agentID string, calls func(ctx cont
 	ctx, cancel := r.WhileUp(ctx, agentID)
 	defer cancel()
 	return calls(ctx, client)
+}
+
+// ErrNoStore: no host that is there has a snapshot store.
+var ErrNoStore = errors.New("no host with a snapshot store answers")
+
+// Stores are the hosts that are there and have the snapshot store, in any order.
+func (r *Registry) Stores() []string {
+	var ids []string
+	for id, s := range r.Sessions() {
+		if s.Heartbeat.Store && s.Heartbeat.Ready {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// DeleteStored removes something from the snapshot store by way of any host that
+// has it, but for some. What that host itself has of it goes as well.
+func (r *Registry) DeleteStored(ctx context.Context, id string, except ...string) error {
+	err := ErrNoStore
+	for _, agentID := range r.Stores() {
+		if slices.Contains(except, agentID) {
+			continue
+		}
+		if err = r.Call(ctx, agentID, func(ctx context.Context, c *Client) error { return c.DeleteCapture(ctx, id, true) }); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // Reach is Client for calls that somebody waits for. A host that a new leader has

@@ -81,15 +81,15 @@ func (s *Server) captureRoutes(route objectRoute) {
 		return s.cfg.Captures.Capture(r.Context(), id, spec)
 	}))
 	route("DELETE "+one, s.changing(func(r *http.Request, id string) (any, error) {
-		if err := s.cfg.Captures.DeleteCapture(r.Context(), id); err != nil || r.URL.Query().Get(hostapi.QueryStored) != "true" {
-			return nil, err
+		// The stored copy first: while this host has the capture, its heartbeats
+		// tell of it, and whoever sees that asks again. Without a store it has
+		// none there, or had it when it still had a store: the leader asks another.
+		if r.URL.Query().Get(hostapi.QueryStored) == "true" && s.cfg.Stored != nil {
+			if err := s.cfg.Stored.DeleteStored(r.Context(), id); err != nil {
+				return nil, err
+			}
 		}
-		if s.cfg.Stored == nil {
-			// It put nothing there. What it did when it still had a store, the
-			// sweep of the hosts that have one removes.
-			return nil, nil
-		}
-		return nil, s.cfg.Stored.DeleteStored(r.Context(), id)
+		return nil, s.cfg.Captures.DeleteCapture(r.Context(), id)
 	}))
 	route("POST "+one+"/store", s.changing(func(r *http.Request, id string) (any, error) {
 		if s.cfg.Stored == nil {

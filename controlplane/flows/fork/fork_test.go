@@ -654,3 +654,25 @@ func TestEventsAreToldAsTheyHappenAndNoneIsLost(t *testing.T) {
 	}
 	p.Settled(h)
 }
+
+// The stored copy of a capture goes although the parent's host does not answer.
+func TestReleaseWithoutTheParentsHost(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h1, h2 := p.Host("h1", 4*boxMB), p.Host("h2", 4*boxMB)
+	store := fakehost.NewStore()
+	h1.SetStore(store)
+	h2.SetStore(store)
+	testcluster.Await(t, 5*time.Second, "the stores", func() bool { return len(p.LeaderNode().Hosts.Stores()) == 2 })
+	h1.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "uncapture" {
+			return fakehost.ErrDrop
+		}
+		return nil
+	})
+	if _, _, err := run(t, p, parentOn(p, h1), fork.Tree, 2); err != nil {
+		t.Fatal(err)
+	}
+	if left := store.Captures(); len(left) != 0 || len(h1.Captures()) != 1 {
+		t.Errorf("left in the store %v, on the host %v", left, h1.Captures())
+	}
+}

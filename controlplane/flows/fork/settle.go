@@ -3,6 +3,7 @@ package fork
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -91,22 +92,39 @@ func (d *Fork) failure() error {
 	return sandbox.ErrNotStarted
 }
 
-// release deletes the capture wherever it is. What is not reached here the
+// releaseTime bounds each of the calls that release a capture.
+var releaseTime = timescale.Limit(10 * time.Second)
+
+// release deletes the capture wherever it is, and where the parent's host does
+// not do it, the stored copy by way of another. What is not reached here the
 // inventory finds: no flow accounts for it any more.
 func (f *Flows) release(ctx context.Context, run flow.Run, data Fork) {
 	if data.Mode == Warm {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(10*time.Second))
-	defer cancel()
+	limited := func(do func(ctx context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, releaseTime)
+		defer cancel()
+		return do(ctx)
+	}
+	group := groupOf(run.Flow)
 	var calls errgroup.Group
 	for _, agentID := range append([]string{data.AgentID}, data.Copies...) {
 		calls.Go(func() error {
-			err := f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
-				return c.DeleteCapture(ctx, groupOf(run.Flow), agentID == data.AgentID)
+			stored := agentID == data.AgentID
+			err := limited(func(ctx context.Context) error {
+				return f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, group, stored) })
 			})
-			if err != nil {
-				f.cfg.Logger.InfoContext(ctx, "capture of a fork is left to the inventory", "group", groupOf(run.Flow), "agent_id", agentID, "error", err)
+			if err == nil {
+				return nil
+			}
+			f.cfg.Logger.InfoContext(ctx, "capture of a fork is left to the inventory", "group", group, "agent_id", agentID, "error", err)
+			if !stored {
+				return nil
+			}
+			err = limited(func(ctx context.Context) error { return f.cfg.Hosts.DeleteStored(ctx, group, agentID) })
+			if err != nil && !errors.Is(err, hosts.ErrNoStore) {
+				f.cfg.Logger.InfoContext(ctx, "stored capture of a fork is left to the inventory", "group", group, "error", err)
 			}
 			return nil
 		})

@@ -2,8 +2,8 @@ package snapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -15,7 +15,7 @@ import (
 
 // remove deletes the capture and its stored copy, then the row. While its host
 // may come back it is asked again and again. The stored copy of a snapshot
-// whose host is lost is deleted by another; what the lost host has of it, it is
+// whose host is lost, or has no store any more, is deleted by another; what the lost host has of it, it is
 // told to delete when it returns.
 func (f *Flows) remove(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
@@ -39,18 +39,22 @@ func (f *Flows) removeFrom(ctx context.Context, view *raftstore.Snapshot, s *rec
 	sessions := f.cfg.Hosts.Sessions()
 	owner := s.AgentID
 	agent, known := raftstore.Get(view, record.Agents, owner)
-	if _, heard := sessions[owner]; !heard && (!known || agent.State == record.AgentLost) {
+	host, heard := sessions[owner]
+	if !heard && (!known || agent.State == record.AgentLost) {
 		owner = ""
-		if s.Stored {
-			if owner = withStore(sessions); owner == "" {
-				return fmt.Errorf("no host with a snapshot store answers: %w", hostapi.ErrUnreachable)
-			}
-		}
 	}
 	if owner != "" {
 		err := f.cfg.Hosts.Call(ctx, owner, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, true) })
 		if err != nil {
 			return fmt.Errorf("delete capture: %w", err)
+		}
+	}
+	if owner == "" || !host.Heartbeat.Store {
+		// Also where its row does not say that it is stored: the answer to an
+		// upload may have been lost.
+		err := f.cfg.Hosts.DeleteStored(ctx, s.ID, owner)
+		if err != nil && (!errors.Is(err, hosts.ErrNoStore) || owner == "" && s.Stored) {
+			return fmt.Errorf("delete stored copy: %w", err)
 		}
 	}
 	// Hosts that fetched it to start from it.
@@ -65,13 +69,4 @@ func (f *Flows) removeFrom(ctx context.Context, view *raftstore.Snapshot, s *rec
 		}
 	}
 	return nil
-}
-
-func withStore(sessions map[string]hosts.Session) string {
-	for _, id := range slices.Sorted(maps.Keys(sessions)) {
-		if sessions[id].Heartbeat.Store {
-			return id
-		}
-	}
-	return ""
 }

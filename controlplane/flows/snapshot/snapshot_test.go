@@ -355,3 +355,47 @@ func TestDeleteWithoutItsHost(t *testing.T) {
 	r.h.Silence(false) // it comes back with the capture
 	testcluster.Await(t, 10*time.Second, "the capture's end", func() bool { return len(r.h.Captures()) == 0 })
 }
+
+// One that is in the store although its row does not say so, because the answer
+// to its upload was lost with the host.
+func TestDeleteOfACopyThatNobodyKnowsOf(t *testing.T) {
+	r := newRig(t, 1, nil)
+	r.h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "store" && c.Done {
+			return &hostapi.Error{Code: hostapi.CodeInternal, Message: "cut off"}
+		}
+		return nil
+	})
+	if err := r.wait(r.begin()); err != nil {
+		t.Fatal(err)
+	}
+	h2 := r.p.Host("h2", 4096)
+	h2.SetStore(r.store)
+	r.h.Silence(true)
+	testcluster.Await(t, 10*time.Second, "the host's end", func() bool {
+		s, ok := r.row()
+		return ok && s.Status == record.ResourceLost
+	})
+	if s, _ := r.row(); s.Stored || len(r.store.Captures()) != 1 {
+		t.Fatalf("%+v, in the store %v", s, r.store.Captures())
+	}
+	r.remove()
+	testcluster.Await(t, 10*time.Second, "the stored copy's end", func() bool { _, ok := r.row(); return !ok && len(r.store.Captures()) == 0 })
+}
+
+// What a host put into a store that it has no more, another removes.
+func TestDeleteByAHostWithoutAStore(t *testing.T) {
+	r := newRig(t, 1, nil)
+	if err := r.wait(r.begin()); err != nil {
+		t.Fatal(err)
+	}
+	h2 := r.p.Host("h2", 4096)
+	h2.SetStore(r.store)
+	r.h.SetStore(nil)
+	testcluster.Await(t, 5*time.Second, "the heartbeats", func() bool {
+		sessions := r.p.LeaderNode().Hosts.Sessions()
+		return !sessions["h1"].Heartbeat.Store && sessions["h2"].Heartbeat.Store
+	})
+	r.remove()
+	r.nothingLeft()
+}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -112,16 +111,5 @@ func (f *Flows) retire(ctx context.Context, b *record.Build, inUse, held map[str
 func (f *Flows) unstore(ctx context.Context, digest string) bool {
 	ctx, cancel := context.WithTimeout(ctx, followTime)
 	defer cancel()
-	for id, s := range f.cfg.Hosts.Sessions() {
-		if !s.Heartbeat.Store || !s.Heartbeat.Ready {
-			continue
-		}
-		err := f.cfg.Hosts.Call(ctx, id, func(ctx context.Context, c *hosts.Client) error {
-			return c.DeleteCapture(ctx, hostapi.StoredBuild(digest), true)
-		})
-		if err == nil {
-			return true
-		}
-	}
-	return false
+	return f.cfg.Hosts.DeleteStored(ctx, hostapi.StoredBuild(digest)) == nil
 }
