@@ -11,8 +11,9 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
 
-// maxListing bounds the listing of a directory, in bytes.
-const maxListing = 64 << 20
+// maxListing bounds the listing of a directory, in bytes. Entries of two bytes
+// take fifty times that in memory.
+const maxListing = 1 << 20
 
 // inlineBody goes with its request; a larger one is sent once guestd took the
 // request, so that a refusal reaches whoever is still sending. In bytes.
@@ -26,7 +27,7 @@ func (c *Client) Stat(ctx context.Context, path string) (guestapi.FileStat, erro
 	return st, c.get(ctx, target(guestapi.PathFSStat, at(path)), maxAnswer, &st)
 }
 
-// ReadDir lists a directory.
+// ReadDir lists a directory that is not large.
 func (c *Client) ReadDir(ctx context.Context, path string) (guestapi.Directory, error) {
 	var d guestapi.Directory
 	return d, c.get(ctx, target(guestapi.PathFSDir, at(path)), maxListing, &d)
