@@ -28,7 +28,7 @@ const (
 	DefaultMaxMB   = 8 << 10
 	DefaultEntries = 1_000_000
 	maxLayers      = 256
-	maxConfig      = 4 << 20
+	maxConfig      = 1 << 20
 	maxReference   = 512
 )
 
@@ -107,7 +107,8 @@ func describe(img v1.Image, limits Limits) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if manifest.Config.Size > maxConfig {
+	// Of one whose size is not told, all that comes would be held.
+	if manifest.Config.Size < 0 || manifest.Config.Size > maxConfig {
 		return nil, fmt.Errorf("its configuration has %d bytes, at most %d", manifest.Config.Size, maxConfig)
 	}
 	if len(manifest.Layers) > maxLayers {

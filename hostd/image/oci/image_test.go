@@ -232,6 +232,62 @@ func TestHugeAnswersEnd(t *testing.T) {
 	}
 }
 
+func TestManifestsThatWouldTakeMuchMemory(t *testing.T) {
+	const head = `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",`
+	digest := `"sha256:` + strings.Repeat("0", 64) + `"`
+	layers := head + `"config":{"size":0,"digest":` + digest + `},"layers":[{}` + strings.Repeat(",{}", 400_000) + `]}`
+	for name, c := range map[string]struct{ manifest, repository, says string }{
+		"a configuration of any size": {head + `"config":{"size":-1,"digest":` + digest + `},"layers":[]}`, "a/b", "its configuration has -1 bytes"},
+		"a large configuration":       {head + `"config":{"size":1048577,"digest":` + digest + `},"layers":[]}`, "a/b", "its configuration has 1048577 bytes"},
+		"layers of a few bytes":       {layers, "a/b", "larger than 1048576 bytes"},
+		"in a repository of a name":   {layers, "a/blobs/b", "larger than 1048576 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			host := serve(t, func(http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					switch {
+					case strings.Contains(r.URL.Path, "/manifests/"):
+						w.Header().Set("Content-Type", string(types.OCIManifestSchema1))
+						_, _ = io.WriteString(w, c.manifest)
+					case strings.Contains(r.URL.Path, "/blobs/sha256:"):
+						t.Error("its configuration is asked for")
+					}
+				})
+			})
+			_, err := Resolve(t.Context(), host+"/"+c.repository+":v1", Policy{Allow: []string{host}}, small)
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// Registries keep blobs elsewhere, at addresses of any form.
+func TestALargeLayerIsPulledFromElsewhere(t *testing.T) {
+	needRoot(t)
+	const size = maxManifest + 1
+	host := serve(t, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			at, elsewhere := strings.CutPrefix(r.URL.Path, "/elsewhere/")
+			if elsewhere {
+				r.URL.Path = "/v2/team/app/blobs/" + at
+			} else if at, ok := strings.CutPrefix(r.URL.Path, "/v2/team/app/blobs/sha256:"); ok && r.Method == http.MethodGet {
+				http.Redirect(w, r, "/elsewhere/sha256:"+at, http.StatusTemporaryRedirect)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	reference := push(t, host, forGuests, layerOf(t, entry{name: "big", body: strings.Repeat("0", size)}))
+	_, dir, err := pull(t, reference, Policy{Allow: []string{host}}, Limits{Bytes: 32 << 20, Entries: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(filepath.Join(dir, "big")); err != nil || st.Size() != size {
+		t.Errorf("got %v, %v", st, err)
+	}
+}
+
 func TestPullEndsWithItsContext(t *testing.T) {
 	host := serve(t, func(http.Handler) http.Handler {
 		return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })

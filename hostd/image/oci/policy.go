@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,8 +34,9 @@ const (
 	// stallTime ends a download that brings nothing: one image after the other
 	// is pulled, and a registry that falls asleep would hold up all of them.
 	stallTime = time.Minute
-	// maxManifest bounds every answer that is kept in memory.
-	maxManifest = 8 << 20
+	// maxManifest bounds every answer that is kept in memory, where it may take
+	// fifty times its size.
+	maxManifest = 1 << 20
 )
 
 // closed are the prefixes in which a host's own and its neighbours' services
@@ -134,11 +136,20 @@ func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {
 		body: resp.Body, left: maxManifest, cancel: cancel, ctx: ctx,
 		watch: time.AfterFunc(stallTime, func() { cancel(stalled) }),
 	}
-	if strings.Contains(r.URL.Path, "/blobs/") || resp.Request != nil && resp.Request.URL.Path != r.URL.Path {
+	if isBlob(r) {
 		b.left = -1 // read as a stream, against the size that the manifest says
 	}
 	resp.Body = b
 	return resp, nil
+}
+
+// isBlob reports whether a request is for a blob, also where a redirect led it to
+// another place. A repository may be called blobs.
+func isBlob(r *http.Request) bool {
+	for r.Response != nil && r.Response.Request != nil {
+		r = r.Response.Request
+	}
+	return path.Base(path.Dir(r.URL.Path)) == "blobs"
 }
 
 func isLoopback(host string) bool {

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bufio"
 	"compress/gzip"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -48,7 +49,15 @@ type unpacker struct {
 	left  Limits
 	limit Limits
 	layer func(io.Reader) error
-	made  map[string]bool // paths of the layer at hand, and all above them
+	made  map[pathKey]bool // paths of the layer at hand, and all above them
+}
+
+// pathKey stands for a path, of which an image may have a million of 4 KiB each.
+type pathKey [16]byte
+
+func keyOf(p string) pathKey {
+	sum := sha256.Sum256([]byte(p))
+	return pathKey(sum[:16])
 }
 
 func newUnpacker(dir string, limits Limits) (*unpacker, error) {
@@ -82,7 +91,7 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 }
 
 func (u *unpacker) unpack(r io.Reader) error {
-	u.made = map[string]bool{}
+	u.made = map[pathKey]bool{}
 	// What is not files counts, too: headers alone can be a bomb.
 	entries := tar.NewReader(&budget{r: r, left: u.left.Bytes + int64(u.left.Entries)*1024 + 1<<20, limit: u.limit.Bytes})
 	for {
@@ -158,8 +167,8 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	for p := full; p != "." && !u.made[p]; p = path.Dir(p) {
-		u.made[p] = true
+	for p := full; p != "." && !u.made[keyOf(p)]; p = path.Dir(p) {
+		u.made[keyOf(p)] = true
 	}
 	return nil
 }
@@ -195,6 +204,9 @@ func (u *unpacker) resolve(dir string, create bool) (string, error) {
 			continue
 		}
 		next := path.Join(at, part)
+		if len(next) > maxPath {
+			return "", fmt.Errorf("%w: with the links in it its path has more than %d characters", ErrHostile, maxPath)
+		}
 		st, err := u.root.Lstat(next)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && create:
@@ -241,7 +253,7 @@ func (u *unpacker) whiteout(dir, base string) error {
 		return fmt.Errorf("%w: it removes no file of its directory", ErrHostile)
 	}
 	full := path.Join(dir, name)
-	if !u.made[full] {
+	if !u.made[keyOf(full)] {
 		return u.root.RemoveAll(full)
 	}
 	if st, err := u.root.Lstat(full); err == nil && st.IsDir() {
@@ -259,7 +271,7 @@ func (u *unpacker) clear(dir string) error {
 	for _, e := range entries {
 		full := path.Join(dir, e.Name())
 		switch {
-		case !u.made[full]:
+		case !u.made[keyOf(full)]:
 			err = u.root.RemoveAll(full)
 		case e.IsDir():
 			err = u.clear(full)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -227,6 +228,7 @@ func TestHostileLayersAreRefusedByName(t *testing.T) {
 		many = append(many, entry{name: fmt.Sprint(i)})
 	}
 	deep := strings.Repeat("d/", 1500) + "x"
+	long := strings.Repeat(strings.Repeat("d", 250)+"/", 10)
 	for name, c := range map[string]struct {
 		entries []entry
 		is      error
@@ -252,6 +254,9 @@ func TestHostileLayersAreRefusedByName(t *testing.T) {
 		"a loop of links": {
 			[]entry{{name: "a", kind: tar.TypeSymlink, link: "b"}, {name: "b", kind: tar.TypeSymlink, link: "a"}, {name: "a/x"}}, ErrHostile, "too many links",
 		},
+		"a path that links make long": {
+			[]entry{{name: long + "x"}, {name: "l", kind: tar.TypeSymlink, link: long}, {name: "l/" + long + "x"}}, ErrHostile, "with the links in it",
+		},
 		"a long link":       {[]entry{{name: "l", kind: tar.TypeSymlink, link: strings.Repeat("x", 5000)}}, ErrHostile, "4095"},
 		"a huge file":       {[]entry{{name: "big", body: strings.Repeat("0", 2<<20)}}, ErrTooLarge, `"big"`},
 		"files that add up": {[]entry{{name: "a", body: strings.Repeat("0", 600<<10)}, {name: "b", body: strings.Repeat("0", 600<<10)}}, ErrTooLarge, `"b"`},
@@ -272,6 +277,40 @@ func TestHostileLayersAreRefusedByName(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The paths of a layer are remembered, not held.
+func TestLongPathsTakeLittleMemory(t *testing.T) {
+	needRoot(t)
+	deep := strings.Repeat(strings.Repeat("d", 250)+"/", 15)
+	var many []entry
+	for i := range 300 {
+		many = append(many, entry{name: deep + fmt.Sprint(i)})
+	}
+	layer := layerOf(t, many...)
+	many = nil
+	u, err := newUnpacker(t.TempDir(), Limits{Bytes: 8 << 20, Entries: 2000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.root.Close()
+	inUse := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := inUse()
+	if err := u.layer(bytes.NewReader(layer)); err != nil {
+		t.Fatal(err)
+	}
+	if grown := inUse() - before; grown > 256<<10 {
+		t.Errorf("%d bytes are held", grown)
+	}
+	if !u.made[keyOf(deep+"299")] {
+		t.Error("the last path is forgotten")
+	}
+	runtime.KeepAlive(layer)
 }
 
 func TestBombsEnd(t *testing.T) {
