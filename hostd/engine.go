@@ -65,7 +65,7 @@ func (e *engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.EndOnReboot()
+	p.Supervise()
 	return process{p}, nil
 }
 
@@ -91,7 +91,7 @@ func (e *engine) Adopt(ctx context.Context, dir string) (box.VMM, error) {
 	if uid != owner {
 		return nil, fmt.Errorf("runtime directory %s belongs to user %d and names process %d of user %d", dir, owner, p.PID(), uid)
 	}
-	p.EndOnReboot()
+	p.Supervise()
 	return process{p}, nil
 }
 

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Event is one entry of the VMM's event monitor (event_monitor/src/lib.rs).
@@ -79,10 +81,22 @@ func (l *EventLog) Next() ([]Event, error) {
 	if st.Size() < l.off {
 		l.off = 0
 	}
+	// What was read may have been given back since, and reads as NULs.
+	data, err := unix.Seek(int(f.Fd()), l.off, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	l.off = max(l.off, data)
 	raw, err := io.ReadAll(io.NewSectionReader(f, l.off, min(st.Size()-l.off, 2*maxPendingEvent)))
 	if err != nil {
 		return nil, fmt.Errorf("read events: %w", err)
 	}
+	text := bytes.TrimLeft(raw, "\x00") // of the page that the hole ends in
+	l.off += int64(len(raw) - len(text))
+	raw = text
 	events, used, err := decodeEvents(raw)
 	l.off += int64(used)
 	if err == nil && len(raw)-used > maxPendingEvent {

@@ -43,6 +43,8 @@ func fakeVMM(mode string, args []string) int {
 	case "exit":
 		fmt.Fprintln(os.Stderr, "cannot start: no such hypervisor")
 		return 3
+	case "talkative":
+		fmt.Fprintln(os.Stderr, strings.Repeat("x", 4*LogMax)+" last words")
 	case "silent":
 		_ = unix.Pause()
 	case "escaped":

@@ -30,7 +30,7 @@ type Process struct {
 	// isolated says that files are handed over to it; see Launch.Isolated.
 	isolated bool
 	done     chan struct{}
-	reboots  atomic.Pointer[rebootWatch] // nil until EndOnReboot
+	reboots  atomic.Pointer[rebootWatch] // nil until Supervise
 
 	mu     sync.Mutex
 	code   int

@@ -219,8 +219,8 @@ func (h *Host) scheduleRetry(ctx context.Context, b *box, err error) {
 	b.mu.Unlock()
 }
 
-// sweep tries again what could not be taken apart, keeps serial logs short and
-// forgets old tombstones, until the host closes. It waits for no box.
+// sweep tries again what could not be taken apart and forgets old tombstones,
+// until the host closes. It waits for no box.
 func (h *Host) sweep() {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -231,7 +231,6 @@ func (h *Host) sweep() {
 		case <-tick.C:
 		}
 		h.retryAll()
-		h.trimSerialLogs()
 		if n%3600 == 0 {
 			h.spawn(h.forgetTombstones)
 		}

@@ -1,12 +1,10 @@
 package box
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -44,23 +42,6 @@ func TestThePoolKeepsClonesOfWhatIsOffered(t *testing.T) {
 	o.offer(nil) // the build is no longer current
 	eventually(t, count(0))
 	check(t, o.take(ctx, tpl, filepath.Join(dir, "direct"))) // cloned when asked for
-}
-
-func TestASerialLogIsTrimmedFromItsBeginning(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "serial.log")
-	check(t, os.WriteFile(path, bytes.Repeat([]byte("x"), 4<<20), 0o600))
-	check(t, trimLog(path))
-	var st syscall.Stat_t
-	check(t, syscall.Stat(path, &st))
-	if used := st.Blocks * 512; st.Size != 4<<20 || used > 2*serialKeep {
-		t.Errorf("size %d, %d bytes on disk", st.Size, used)
-	}
-	check(t, os.Symlink("/etc/passwd", path+".link"))
-	if err := trimLog(path + ".link"); err == nil {
-		if _, err := os.Stat("/etc/passwd"); err != nil {
-			t.Error("a link was followed")
-		}
-	}
 }
 
 func eventually(t *testing.T, cond func() bool) {

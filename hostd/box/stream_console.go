@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/vmm"
 )
 
 const (
@@ -163,7 +164,7 @@ func (c *console) replaced() (bool, error) {
 }
 
 // read hands on the whole lines between the offset and the end. Of a log that
-// is far ahead only the last serialMax bytes are read.
+// is far ahead only the last vmm.LogMax bytes are read.
 func (c *console) read(emit func(hostapi.LogLine) error) error {
 	st, err := c.file.Stat()
 	if err != nil {
@@ -173,9 +174,9 @@ func (c *console) read(emit func(hostapi.LogLine) error) error {
 	if size < c.offset {
 		c.offset, c.line = 0, nil // the VMM emptied it
 	}
-	skipped := size-c.offset > serialMax
+	skipped := size-c.offset > vmm.LogMax
 	if skipped {
-		c.offset, c.line = size-serialMax, nil
+		c.offset, c.line = size-vmm.LogMax, nil
 	}
 	buf := make([]byte, 32<<10)
 	for c.offset < size {

@@ -71,7 +71,7 @@ func (s *Store) bootVM(ctx context.Context, dir string, t Template, vm VM) (_ *b
 	if err != nil {
 		return nil, err
 	}
-	b.process.EndOnReboot()
+	b.process.Supervise()
 	vm.Serial = b.serial
 	if err := b.process.Create(ctx, t.VMConfig(vm)); err != nil {
 		return nil, err

@@ -130,7 +130,7 @@ func TestConformanceGuestRebootRefused(t *testing.T) {
 func TestConformanceEndOnReboot(t *testing.T) {
 	need(t)
 	h, _, guest := restoreGolden(t)
-	h.p.EndOnReboot()
+	h.p.Supervise()
 	guest.up()
 	if h.p.Rebooted() {
 		t.Error("a guest that runs is taken for one that rebooted")

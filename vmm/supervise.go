@@ -1,0 +1,89 @@
+package vmm
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// superviseInterval is how often the event monitor's file is looked at for a
+// reboot. A kernel takes longer to boot, so that no program of the new guest runs
+// for long.
+const superviseInterval = 500 * time.Millisecond
+
+// rebootWatch finds out from a VMM's events whether its guest rebooted.
+type rebootWatch struct {
+	seen atomic.Bool
+
+	mu  sync.Mutex
+	log *EventLog
+}
+
+// look reads the events that were added, all of them. A stream that cannot be read tells
+// nothing: it is the VMM's own file, and its end is seen in other ways.
+func (w *rebootWatch) look() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		events, _ := w.log.Next()
+		for _, e := range events {
+			if e.Source == "vm" && e.Event == "rebooting" {
+				w.seen.Store(true)
+			}
+		}
+		if len(events) == 0 {
+			return w.seen.Load()
+		}
+	}
+}
+
+// trim gives back the space of what was read.
+func (w *rebootWatch) trim() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = trimLog(w.log.path, w.log.off)
+}
+
+// Supervise looks after the VMM until it ends. It is called once, by who started
+// or adopted the process.
+//
+// It kills the VMM once its guest has rebooted, or has before this call. A VMM
+// would boot such a guest again in its place, from the kernel (Reset in
+// control_loop, vm_reboot in vmm/src/lib.rs; a triple fault is the same to it):
+// a machine without the memory and the identity that it is thought to have.
+//
+// It keeps the files short that grow with what the guest does: the log, the
+// serial console's and the events. One that cannot be cut is no file that the
+// VMM was given.
+func (p *Process) Supervise() {
+	w := &rebootWatch{log: NewEventLog(p.EventsPath())}
+	p.reboots.Store(w)
+	go func() {
+		tick := time.NewTicker(superviseInterval)
+		defer tick.Stop()
+		for {
+			if w.look() {
+				// It may have ended, and no other error can come of it.
+				_ = p.sendSignal(unix.SIGKILL)
+				return
+			}
+			w.trim()
+			_ = trimLog(LogPath(p.dir), -1)
+			_ = trimLog(SerialPath(p.dir), -1)
+			select {
+			case <-p.done:
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+}
+
+// Rebooted reports whether the guest has rebooted, which Supervise must have
+// been told to look for.
+func (p *Process) Rebooted() bool {
+	w := p.reboots.Load()
+	return w != nil && w.look()
+}

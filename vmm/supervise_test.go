@@ -1,0 +1,102 @@
+package vmm
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func diskUse(t *testing.T, path string) (size, used int64) {
+	t.Helper()
+	var st syscall.Stat_t
+	if err := syscall.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Size, st.Blocks * 512
+}
+
+func TestALogIsTrimmedFromItsBeginning(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "serial.log")
+	if err := os.WriteFile(path, bytes.Repeat([]byte("x"), 4*LogMax), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := trimLog(path, -1); err != nil {
+		t.Fatal(err)
+	}
+	if size, used := diskUse(t, path); size != 4*LogMax || used > 2*logKeep {
+		t.Errorf("size %d, %d bytes on disk", size, used)
+	}
+	link := path + ".link"
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := trimLog(link, -1); err == nil {
+		t.Error("a link was followed")
+	}
+}
+
+func TestEventsGoOnAfterThoseReadAreGivenBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events")
+	add := func(text string) {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &rebootWatch{log: NewEventLog(path)}
+	for range 2 {
+		add(strings.Repeat(sampleEvent, 4*LogMax/len(sampleEvent)) + sampleRemoved[:40])
+		if w.look() {
+			t.Fatal("a reboot that was none")
+		}
+		w.trim()
+		if size, used := diskUse(t, path); used > LogMax || size < 3*LogMax {
+			t.Errorf("the events take %d of %d bytes", used, size)
+		}
+		add(sampleRemoved[40:])
+	}
+	add(strings.Replace(sampleEvent, "booted", "rebooting", 1))
+	// One that begins now, as another daemon does, finds what is left.
+	for who, w := range map[string]*rebootWatch{"the same": w, "another": {log: NewEventLog(path)}} {
+		if !w.look() {
+			t.Errorf("%s reader does not see the reboot", who)
+		}
+		w.trim()
+	}
+}
+
+func TestWhatAGuestMakesItsVMMWriteIsKeptShort(t *testing.T) {
+	l := fake(t, "talkative")
+	p := startFake(t, l)
+	for path, text := range map[string]string{SerialPath(l.Dir): "x", EventsPath(l.Dir): sampleEvent} {
+		if err := os.WriteFile(path, bytes.Repeat([]byte(text), 4*LogMax/len(text)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Supervise()
+	deadline := time.After(10 * time.Second)
+	for _, path := range []string{LogPath(l.Dir), SerialPath(l.Dir), EventsPath(l.Dir)} {
+		for {
+			if size, used := diskUse(t, path); size >= 3*LogMax && used <= LogMax {
+				break
+			}
+			select {
+			case <-deadline:
+				t.Fatalf("%s is still long", path)
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+	if end := logTail(LogPath(l.Dir), 0); !strings.HasSuffix(end, "last words\n") {
+		t.Errorf("the log ends %q", end)
+	}
+}
