@@ -315,7 +315,8 @@ type box struct {
 	waking    *flight // the wake that is under way
 	ending    *flight // the delete
 	clock     func()  // ends the setting of the guest's clock that was begun last
-	remains   VMM     // of a hibernated box: it could not be killed yet
+	unshed    bool    // what its last VMM used is still to be ended; see shed
+	remains   VMM     // that VMM, where it is known
 	reserved  int     // MB held in Host.reservedMB for it
 	fenced    string  // why its VMM was ended here, if it was
 	leaving   leave   // why it is being taken apart; leaveNot while it is not

@@ -183,9 +183,7 @@ func (h *Host) settle(b *box, why leave) error {
 	return nil
 }
 
-// killVMM ends the box's VMM, if it has one, and waits for the end. One that
-// this daemon does not hold, because it was made by an earlier one, is found by
-// the runtime directory.
+// killVMM ends the box's VMM, if it has one, and waits for the end.
 func (h *Host) killVMM(ctx context.Context, b *box) error {
 	b.mu.Lock()
 	p := b.vmm
@@ -194,19 +192,24 @@ func (h *Host) killVMM(ctx context.Context, b *box) error {
 	}
 	b.mu.Unlock()
 	if p == nil {
-		var err error
-		p, err = h.engine.Adopt(ctx, h.paths.VMM(b.id))
-		if errors.Is(err, vmm.ErrGone) {
-			return nil
-		}
-		if err != nil {
-			// Its identity cannot be told; its cgroup tells what to kill.
-			h.log.WarnContext(ctx, "VMM has no readable identity, its cgroup is killed instead", "sandbox_id", b.id, "error", err)
-			return nil
-		}
+		p = h.formerVMM(ctx, b)
 	}
-	if err := p.Kill(ctx); err != nil {
-		return err
+	if p == nil {
+		return nil
+	}
+	return p.Kill(ctx)
+}
+
+// formerVMM finds a VMM that this daemon does not hold, because it was made by an
+// earlier one, by the runtime directory. It is nil where there is none, or its
+// identity cannot be told; its cgroup tells what to kill then.
+func (h *Host) formerVMM(ctx context.Context, b *box) VMM {
+	p, err := h.engine.Adopt(ctx, h.paths.VMM(b.id))
+	if err == nil {
+		return p
+	}
+	if !errors.Is(err, vmm.ErrGone) {
+		h.log.WarnContext(ctx, "VMM has no readable identity, its cgroup is killed instead", "sandbox_id", b.id, "error", err)
 	}
 	return nil
 }
@@ -250,7 +253,7 @@ func (h *Host) retryAll() {
 	var again []*box
 	for _, b := range h.boxes {
 		b.mu.Lock()
-		if b.retry || b.remains != nil {
+		if b.retry || b.unshed && h.phase != starting { // until then its recovery is at it
 			again = append(again, b)
 		}
 		b.mu.Unlock()
@@ -275,7 +278,7 @@ func (h *Host) tryAgain(b *box) {
 	b.mu.Unlock()
 	if !apart {
 		if err := h.shedRemains(h.life, b); err != nil {
-			h.log.Error("the VMM of a sandbox that sleeps could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
+			h.log.Error("what a sandbox's last VMM used could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
 		}
 	} else if err := h.takeApart(h.life, b); err != nil {
 		h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)

@@ -140,39 +140,43 @@ func (h *Host) keepRAM(b *box, dir string, sync bool) error {
 	return errors.Join(syncPath(memory), syncPath(dir))
 }
 
-// shed ends what a parked box does not need: VMM, cgroup, memory. What cannot be
-// ended now is tried again before the box wakes, and by the sweep; until then
-// its memory stays reserved.
+// shed ends what a box does not need that sleeps or has failed: VMM, cgroup,
+// memory. p is nil where there is no VMM, or only its cgroup tells what to kill.
+// What cannot be ended now is tried again before the box goes on, and by the
+// sweep; until then its memory stays reserved.
 func (h *Host) shed(ctx context.Context, b *box, p VMM) {
 	b.mu.Lock()
-	b.remains = p
+	b.unshed, b.remains = true, p
 	b.mu.Unlock()
 	if err := h.shedRemains(ctx, b); err != nil {
-		h.log.ErrorContext(ctx, "the VMM of a sandbox that sleeps could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
+		h.log.ErrorContext(ctx, "what a sandbox's last VMM used could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
 	}
 }
 
 func (h *Host) shedRemains(ctx context.Context, b *box) error {
 	b.mu.Lock()
-	p := b.remains
+	unshed, p := b.unshed, b.remains
 	b.mu.Unlock()
-	if p == nil {
+	if !unshed {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, teardownTimeout)
 	defer cancel()
-	if err := p.Kill(ctx); err != nil {
-		return err
+	if p != nil {
+		if err := p.Kill(ctx); err != nil {
+			return err
+		}
+		h.unreserve(b)
 	}
-	h.unreserve(b)
 	if err := h.cgroups.Remove(ctx, b.id); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
+	h.unreserve(b)
 	if err := os.RemoveAll(h.paths.RAM(b.id)); err != nil {
 		return err
 	}
 	b.mu.Lock()
-	b.remains = nil
+	b.unshed, b.remains = false, nil
 	b.mu.Unlock()
 	return nil
 }

@@ -28,8 +28,8 @@ var errTooLong = errors.New("it took too long")
 // starting, and tried again, however often it takes. If this is cut off, the next
 // start does it again.
 func (h *Host) recoverPersistent(ctx context.Context, b *box) (Recovery, error) {
-	if err := h.cgroups.Remove(ctx, b.id); err != nil {
-		return "", fmt.Errorf("remove cgroup: %w", err)
+	if err := h.shedFormer(ctx, b, nil); err != nil {
+		return "", err
 	}
 	err := h.commit(b, func(r *ledger.Record) bool {
 		if r.State != ledger.Booting {
@@ -79,20 +79,20 @@ func (h *Host) reboot(ctx context.Context, b *box) {
 	}
 }
 
-// rebootOnce waits for the box's turn, and then boots it. When it fails nothing
-// runs for the box.
+// rebootOnce ends what an earlier attempt left, waits for the box's turn, and then
+// boots it. When it fails nothing runs for the box.
 func (h *Host) rebootOnce(ctx context.Context, b *box) error {
+	// Before its turn: a VMM that cannot be ended keeps nobody else from theirs.
+	if err := h.shedRemains(ctx, b); err != nil {
+		return fmt.Errorf("its last VMM could not be ended: %w", err)
+	}
+	h.adoptReserve(b)
 	select {
 	case h.booting <- struct{}{}:
 		defer func() { <-h.booting }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	// What an earlier attempt left.
-	if err := h.shedRemains(ctx, b); err != nil {
-		return fmt.Errorf("its last VMM could not be ended: %w", err)
-	}
-	h.adoptReserve(b)
 	bctx, cancel := context.WithTimeoutCause(ctx, h.cfg.CreateTimeout, errTooLong)
 	defer cancel()
 	clock := newStopwatch(h.now)

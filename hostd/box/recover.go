@@ -74,13 +74,10 @@ func (h *Host) recoverLeftover(ctx context.Context, b *box, why leave) error {
 // recoverParked takes a box over whose memory is saved. Its VMM may still be
 // there, paused: the crash came before its end.
 func (h *Host) recoverParked(ctx context.Context, b *box) (Recovery, error) {
-	if err := h.killVMM(ctx, b); err != nil {
+	if err := h.shedFormer(ctx, b, h.formerVMM(ctx, b)); err != nil {
 		return "", err
 	}
-	if err := h.cgroups.Remove(ctx, b.id); err != nil {
-		return "", fmt.Errorf("remove cgroup: %w", err)
-	}
-	if err := errors.Join(os.RemoveAll(h.paths.StateTmp(b.id)), os.RemoveAll(h.paths.RAM(b.id))); err != nil {
+	if err := os.RemoveAll(h.paths.StateTmp(b.id)); err != nil {
 		return "", err
 	}
 	if hasState(h.paths.State(b.id)) {
@@ -91,10 +88,28 @@ func (h *Host) recoverParked(ctx context.Context, b *box) (Recovery, error) {
 
 // recoverBooting kills what an earlier daemon had booted half-way.
 func (h *Host) recoverBooting(ctx context.Context, b *box) (Recovery, error) {
-	if err := h.killVMM(ctx, b); err != nil {
+	if err := h.shedFormer(ctx, b, h.formerVMM(ctx, b)); err != nil {
 		return "", err
 	}
 	return h.recoverPersistent(ctx, b)
+}
+
+// shedFormer is shed for what an earlier daemon made. One VMM that cannot be
+// killed does not keep the host from starting: only the end of ctx is an error.
+func (h *Host) shedFormer(ctx context.Context, b *box, p VMM) error {
+	unshed := func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.unshed
+	}
+	if unshed() {
+		return nil // this recovery has tried it in vain
+	}
+	h.shed(ctx, b, p)
+	if unshed() {
+		h.adoptReserve(b)
+	}
+	return ctx.Err()
 }
 
 // lost is what becomes of a box whose VM and memory are gone.
@@ -127,7 +142,7 @@ func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
 		h.log.Warn("an adopted VMM does not answer", "sandbox_id", b.id, "error", err)
 	case state == vmm.StateRunning || state == vmm.StatePaused:
 	default:
-		if err := p.Kill(ctx); err != nil {
+		if err := h.shedFormer(ctx, b, p); err != nil {
 			return "", err
 		}
 		return h.lost(ctx, b, fmt.Sprintf("its guest had ended when the host daemon started (VM state %s)", state))
@@ -181,8 +196,8 @@ func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) e
 
 // orphan marks a box failed whose VM is gone.
 func (h *Host) orphan(ctx context.Context, b *box, why string) error {
-	if err := h.cgroups.Remove(ctx, b.id); err != nil {
-		h.log.Warn("cgroup of a failed sandbox stays until its delete", "sandbox_id", b.id, "error", err)
+	if err := h.shedFormer(ctx, b, nil); err != nil {
+		return err
 	}
 	err := h.commit(b, func(r *ledger.Record) bool {
 		r.Enter(ledger.Failed)

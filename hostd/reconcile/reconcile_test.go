@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -202,6 +203,96 @@ func TestTheVMsOwnStateWins(t *testing.T) {
 	must(t, err)
 	if v.Status != hostapi.StatusFailed || w.VMM(idA) != nil {
 		t.Errorf("status = %s with VMM %v, want failed and none", v.Status, w.VMM(idA))
+	}
+}
+
+// A VMM that cannot be killed, or a cgroup that stays, costs its own box and none
+// of the others.
+func TestOneVMMThatCannotBeEnded(t *testing.T) {
+	persistent := spec
+	persistent.Persistent = true
+	for name, c := range map[string]struct {
+		left   func(t *testing.T, w *boxtest.World) *boxtest.World // what the crash leaves of box A
+		status hostapi.Status                                      // of it, while its VMM cannot be ended
+		after  hostapi.Status
+	}{
+		"hibernated": {func(t *testing.T, w *boxtest.World) *boxtest.World {
+			return crashAt(t, w, "kill", func(d *daemon) {
+				_, err := d.Put(t.Context(), idA, spec)
+				must(t, err)
+				_, _ = d.Hibernate(t.Context(), idA)
+			})
+		}, hostapi.StatusHibernated, hostapi.StatusHibernated},
+		"booting": {func(t *testing.T, w *boxtest.World) *boxtest.World {
+			d := start(t, w)
+			_, err := d.Put(t.Context(), idA, persistent)
+			must(t, err)
+			d.stop()
+			reboot(t, w, idA)
+			return crashAt(t, w, "boot", func(d *daemon) {
+				await(t, func() bool { v, _ := d.Get(idA); return v.Error != "" }, nil)
+			})
+		}, hostapi.StatusStarting, hostapi.StatusRunning},
+		"powered off": {func(t *testing.T, w *boxtest.World) *boxtest.World {
+			d := start(t, w)
+			_, err := d.Put(t.Context(), idA, spec)
+			must(t, err)
+			d.stop()
+			w.VMM(idA).SetState(vmm.StateShutdown)
+			return w
+		}, hostapi.StatusFailed, hostapi.StatusFailed},
+		"gone": {func(t *testing.T, w *boxtest.World) *boxtest.World {
+			d := start(t, w)
+			_, err := d.Put(t.Context(), idA, spec)
+			must(t, err)
+			d.stop()
+			w.VMM(idA).Die(syscall.SIGKILL)
+			return w
+		}, hostapi.StatusFailed, hostapi.StatusFailed},
+	} {
+		for _, step := range []string{"kill", "remove-cgroup"} {
+			t.Run(name+" "+step, func(t *testing.T) {
+				w := boxtest.NewWorld(t)
+				d := start(t, w)
+				_, err := d.Put(t.Context(), idB, spec)
+				must(t, err)
+				d.stop()
+				w = c.left(t, w)
+				var stuck atomic.Bool
+				stuck.Store(true)
+				w.SetStep(func(ctx context.Context, name string) error {
+					if _, bounded := ctx.Deadline(); name == step && !bounded {
+						t.Errorf("%s may take for ever", name)
+					}
+					if name == step && stuck.Load() {
+						return boxtest.ErrInjected
+					}
+					return nil
+				})
+				d = start(t, w)
+				a, err := d.Get(idA)
+				must(t, err)
+				b, err := d.Get(idB)
+				must(t, err)
+				if a.Status != c.status || b.Status != hostapi.StatusRunning {
+					t.Errorf("status = %s, of the other %s; want %s and running", a.Status, b.Status, c.status)
+				}
+				if lives := w.VMM(idA) != nil; lives && d.ReservedMB() != 1200 {
+					t.Errorf("%d MB are reserved while it lives, want 1200", d.ReservedMB())
+				}
+				stuck.Store(false)
+				runs, reserved := false, 600
+				if c.after == hostapi.StatusRunning {
+					runs, reserved = true, 1200
+				}
+				await(t, func() bool {
+					v, err := d.Get(idA)
+					must(t, err)
+					return v.Status == c.after && runs == (w.VMM(idA) != nil) && d.ReservedMB() == reserved
+				}, func() string { return strings.Join(w.Left(), ", ") })
+				nothingAfterDelete(t, d, w, idA, idB)
+			})
+		}
 	}
 }
 
