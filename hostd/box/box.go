@@ -317,6 +317,7 @@ type box struct {
 	clock     func()  // ends the setting of the guest's clock that was begun last
 	unshed    bool    // what its last VMM used is still to be ended; see shed
 	remains   VMM     // that VMM, where it is known
+	failing   string  // why the box has failed as soon as that VMM has ended
 	reserved  int     // MB held in Host.reservedMB for it
 	fenced    string  // why its VMM was ended here, if it was
 	leaving   leave   // why it is being taken apart; leaveNot while it is not

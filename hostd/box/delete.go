@@ -274,11 +274,16 @@ func (h *Host) retryAll() {
 // tryAgain does once more what failed. The caller holds the operation lock.
 func (h *Host) tryAgain(b *box) {
 	b.mu.Lock()
-	apart := b.retry
+	apart, p, failing := b.retry, b.remains, b.failing != ""
 	b.mu.Unlock()
 	if !apart {
 		if err := h.shedRemains(h.life, b); err != nil {
 			h.log.Error("what a sandbox's last VMM used could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
+		}
+		if failing && p != nil && ended(p) {
+			if err := h.failed(b, p); err != nil {
+				h.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
+			}
 		}
 	} else if err := h.takeApart(h.life, b); err != nil {
 		h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)

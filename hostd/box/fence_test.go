@@ -2,10 +2,13 @@ package box_test
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
 const fenceReason = "no leader for a lease"
@@ -32,6 +35,72 @@ func TestAFenceEndsExclusiveBoxesAlone(t *testing.T) {
 	wantStatus(t, d, idB, hostapi.StatusRunning)
 	d.Fence(ctx, fenceReason) // again is no harm
 	must(t, d.Delete(ctx, idA, 1))
+}
+
+// Who hears that an exclusive box has failed may start another in its place, so
+// neither the ledger nor anybody else is told before its VMM has ended, also where
+// that takes several attempts.
+func TestNoBoxHasFailedBeforeItsVMMHasEnded(t *testing.T) {
+	for name, end := range map[string]func(d *daemon, breaks func(step string)){
+		"a fence": func(d *daemon, breaks func(string)) {
+			breaks("nothing else")
+			d.Fence(t.Context(), fenceReason)
+			d.Fence(t.Context(), fenceReason)
+		},
+		"a wake that went wrong": func(d *daemon, breaks func(string)) {
+			_, err := d.Hibernate(t.Context(), idA)
+			must(t, err)
+			breaks("resume")
+			if _, err := d.Wake(t.Context(), idA); err == nil {
+				t.Error("it woke")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := boxtest.NewWorld(t)
+			d := start(t, w)
+			_, err := d.Put(t.Context(), idA, exclusive(1))
+			must(t, err)
+			var mu sync.Mutex
+			var broken string         // the step, and with it the first attempt to kill
+			var before []ledger.State // what the ledger said at each attempt
+			w.SetStep(func(_ context.Context, step string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if broken != "" && step == "kill" {
+					rec, _ := d.ledger.Get(idA)
+					before = append(before, rec.State)
+				}
+				if step == broken || step == "kill" && len(before) == 1 {
+					return boxtest.ErrInjected
+				}
+				return nil
+			})
+			end(d, func(step string) {
+				mu.Lock()
+				defer mu.Unlock()
+				broken = step
+			})
+			early := 0
+			await(t, func() bool {
+				b, _ := d.Get(idA)
+				rec, _ := d.ledger.Get(idA)
+				told := b.Status == hostapi.StatusFailed || rec.State == ledger.Failed
+				if told && w.VMM(idA) != nil { // it lived then: none is started here
+					early++
+				}
+				return b.Status == hostapi.StatusFailed && d.ReservedMB() == 0
+			})
+			w.SetStep(nil)
+			mu.Lock()
+			if early > 0 || len(before) != 2 || slices.Contains(before, ledger.Failed) {
+				t.Errorf("the ledger said %q when it was to be killed; %d times it had failed while its VMM lived", before, early)
+			}
+			mu.Unlock()
+			must(t, d.Delete(t.Context(), idA, 1))
+			nothingLeft(t, w, d)
+		})
+	}
 }
 
 // What sleeps stays asleep. What is on its way to life is met in the end.

@@ -89,7 +89,7 @@ func (b *box) illegal(move string) error {
 	switch {
 	case s == hostapi.StatusPaused && move != "pause":
 		remedy = "resume it first"
-	case s == hostapi.StatusHibernated && move != "hibernate":
+	case s == hostapi.StatusHibernated && move != "hibernate" && move != "wake":
 		remedy = "wake it first"
 	}
 	return &StateError{Status: s, Remedy: remedy}

@@ -221,25 +221,42 @@ func (h *Host) backToSleep(ctx context.Context, b *box, rec ledger.Record) error
 }
 
 // fail ends a box's VMM and marks it failed: its VM is not what it should be.
-// Nobody is told that it has failed before it has ended.
+// Nobody is told that it has failed before it has ended; where that takes longer,
+// the sweep tells them.
 func (h *Host) fail(ctx context.Context, b *box, p VMM, why string) error {
 	b.mu.Lock()
 	b.vmm = nil
 	if b.fenced != "" {
 		why = b.fenced
 	}
+	b.failing = why
 	b.mu.Unlock()
 	if p != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 		defer cancel()
 		h.shed(ctx, b, p)
+		if !ended(p) {
+			return nil
+		}
 	}
-	err := h.commit(b, func(r *ledger.Record) bool {
+	return h.failed(b, p)
+}
+
+// failed marks a box failed whose VMM p, if it had one, has ended.
+func (h *Host) failed(b *box, p VMM) error {
+	change := func(r *ledger.Record) bool {
 		r.Enter(ledger.Failed)
 		r.FailedAt = h.now().UTC()
-		r.Error = why
+		r.Error = b.failing
 		return true
-	})
+	}
+	err := h.commit(b, change)
+	if err != nil {
+		b.amend(func(r *ledger.Record) { change(r) }) // as of a VMM that died
+	}
+	b.mu.Lock()
+	b.failing = ""
+	b.mu.Unlock()
 	if p != nil {
 		h.tellDeath(b, p)
 	}
