@@ -52,6 +52,12 @@ func (h *Host) probeSSH(b *box) {
 	ready = ready.Add(h.now().Sub(held))
 	patience := time.Now().Add(sshPatience)
 	for pause := sshPause; time.Now().Before(patience); pause *= 2 {
+		queued := time.Now()
+		if !h.awaitProbe(b) {
+			return
+		}
+		waited := time.Since(queued)
+		ready, patience = ready.Add(waited), patience.Add(waited)
 		switch err := h.trySSH(b); {
 		case err == nil:
 			h.events.Emit(b.id, hostapi.EventSSHReady, "SSH server answers",
@@ -85,17 +91,22 @@ func (b *box) used() bool {
 
 var errNoSSH = errors.New("it does not greet as an SSH server does")
 
-// trySSH returns nil once the guest's SSH server has greeted. It is a use of the
-// slot like any other, so that the slot is nobody else's while it lasts.
-func (h *Host) trySSH(b *box) error {
+// awaitProbe waits for the box's turn to be probed, and reports whether it came.
+func (h *Host) awaitProbe(b *box) bool {
 	select {
 	case h.probing <- struct{}{}:
-		defer func() { <-h.probing }()
+		return true
 	case <-b.gone:
-		return ErrNotFound
 	case <-h.life.Done():
-		return ErrNotFound
 	}
+	return false
+}
+
+// trySSH returns nil once the guest's SSH server has greeted, and ends the box's
+// turn. It is a use of the slot like any other, so that the slot is nobody else's
+// while it lasts.
+func (h *Host) trySSH(b *box) error {
+	defer func() { <-h.probing }()
 	l, err := h.enterPlain(h.life, b.id)
 	if err != nil {
 		return err
