@@ -45,9 +45,6 @@ type Config struct {
 	// past it, and past a quarter of it in one box, more is dropped and the result
 	// says that it is truncated.
 	OutputBudget int64
-	// ExecGrace is how much longer than a command's time-out the host waits for
-	// the guest to end it; default 10 s.
-	ExecGrace time.Duration
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
 	Nameservers []string
@@ -130,9 +127,6 @@ func New(cfg Config, d Deps) *Host {
 	}
 	if d.Events == nil {
 		d.Events = noEvents{}
-	}
-	if cfg.ExecGrace == 0 {
-		cfg.ExecGrace = defaultExecGrace
 	}
 	h := &Host{
 		volumes: d.Volumes, remote: d.Remote, events: d.Events, captures: newCaptures(),

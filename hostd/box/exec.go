@@ -13,9 +13,9 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// defaultExecGrace is how much longer than a command's time-out the host waits
-// for the guest to end it and to say so. A guest on a busy host may be that late.
-var defaultExecGrace = timescale.Limit(10 * time.Second)
+// execGrace is how much longer than a command's time-out the host waits for the
+// guest to end it and to say so. A guest on a busy host may be that late.
+var execGrace = timescale.Limit(10 * time.Second)
 
 // exitKilled is the exit code of a command that was killed, as a shell has it.
 const exitKilled = 128 + int(syscall.SIGKILL)
@@ -62,7 +62,7 @@ func (h *Host) exec(caller context.Context, l *link, req *hostapi.ExecRequest) (
 	}
 	// Its time runs from here, and not from when a busy guest was first asked.
 	started := h.now()
-	ctx, cancel := context.WithTimeoutCause(l.ctx, req.Timeout+h.cfg.ExecGrace, errOverdue)
+	ctx, cancel := context.WithTimeoutCause(l.ctx, req.Timeout+execGrace, errOverdue)
 	defer cancel()
 	exit, err := command.Wait(ctx, streams)
 	switch {

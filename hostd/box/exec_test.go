@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
@@ -213,18 +214,22 @@ func TestACommandWhoseTimeIsOverHasTimedOut(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gone := make(chan struct{})
-			_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) {
-				defer close(gone)
-				_ = guestapi.WriteFrame(conn, guestapi.FrameStdout, []byte("so far"))
-				serve(conn)
-			}, func(c *box.Config, _ *box.Deps) { c.ExecGrace = 500 * time.Millisecond })
-			res, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Millisecond, OutputLimitBytes: 1 << 20})
-			must(t, err)
-			if !res.TimedOut || string(res.Stdout) != "so far" || res.ExitCode != 137 {
-				t.Errorf("result = %+v", res)
-			}
-			<-gone // the connection is closed, upon which a guest kills the command
+			// In the bubble's clock no time passes while something is on its way.
+			synctest.Test(t, func(t *testing.T) {
+				gone := make(chan struct{})
+				_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) {
+					defer close(gone)
+					_ = guestapi.WriteFrame(conn, guestapi.FrameStdout, []byte("so far"))
+					serve(conn)
+				})
+				res, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Millisecond, OutputLimitBytes: 1 << 20})
+				must(t, err)
+				if !res.TimedOut || string(res.Stdout) != "so far" || res.ExitCode != 137 {
+					t.Errorf("result = %+v", res)
+				}
+				<-gone // the connection is closed, upon which a guest kills the command
+				d.Close()
+			})
 		})
 	}
 }
