@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -79,24 +80,37 @@ func TestTheLastWordOutlivesTheDaemonAlone(t *testing.T) {
 }
 
 func TestFencingGoesOnUntilTheLeaderIsHeard(t *testing.T) {
-	c := &clock{}
-	c.pass(time.Hour)
-	fenced := make(chan struct{})
-	cfg := c.lease(filepath.Join(t.TempDir(), "lease.json"))
-	cfg.Fence = func(ctx context.Context) {
-		select {
-		case fenced <- struct{}{}:
-		case <-ctx.Done():
+	synctest.Test(t, func(t *testing.T) {
+		var fences atomic.Int64
+		cfg := (&clock{}).lease(filepath.Join(t.TempDir(), "lease.json"))
+		booted := time.Now()
+		cfg.Now = func() time.Duration { return time.Since(booted) } // by the bubble's clock
+		cfg.Fence = func(context.Context) { fences.Add(1) }
+		l := New(cfg)
+		l.Renew(l.Now(), length)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); l.Run(ctx) }()
+		after := func(d time.Duration) int64 {
+			<-time.After(d)
+			synctest.Wait()
+			return fences.Load()
 		}
-	}
-	l := New(cfg)
-	l.Renew(c.Now(), 20*time.Millisecond)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); l.Run(ctx) }()
-	c.pass(time.Minute)
-	<-fenced
-	<-fenced // what came to life meanwhile is met as well
-	cancel()
-	<-ended
+		if n := after(22 * time.Second); n != 0 {
+			t.Errorf("%d fences after 22 of 30 s", n)
+		}
+		over := after(5 * time.Second)
+		if over < 2 { // what comes to life meanwhile is met as well
+			t.Errorf("%d fences in the last quarter of the lease", over)
+		}
+		l.Renew(l.Now(), length)
+		if n := after(22 * time.Second); n != over {
+			t.Errorf("%d fences more after the leader was heard", n-over)
+		}
+		if n := after(5 * time.Second); n < over+2 {
+			t.Errorf("%d fences after it was silent again", n-over)
+		}
+		cancel()
+		<-ended
+	})
 }
