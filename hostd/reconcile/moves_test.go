@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
@@ -303,61 +305,131 @@ func TestAPersistentBoxThatCannotBeBootedFails(t *testing.T) {
 	nothingAfterDelete(t, d, w, idA)
 }
 
-func TestPersistentBoxesAreBootedInTheirTurnAndTriedAgain(t *testing.T) {
-	const idC, idE = "cccccccccccccccccccccccccc", "eeeeeeeeeeeeeeeeeeeeeeeeee"
-	w := boxtest.NewWorld(t)
-	d := start(t, w)
+// rebooted makes n persistent boxes on a machine that is rebooted then. room is for
+// the daemons on it: they have memory for one box more.
+func rebooted(t *testing.T, n int) (w *boxtest.World, ids []string, room func(*box.Config)) {
+	t.Helper()
+	w = boxtest.NewWorld(t)
+	w.Slots = n + 1
+	room = func(c *box.Config) { c.MemoryMB = (n + 1) * 600 }
+	d := start(t, w, room)
 	persistent := spec
 	persistent.Persistent = true
-	ids := []string{idA, idB, idC}
-	for _, id := range ids {
+	for i := range n {
+		id := strings.Repeat("b", 24) + string(rune('a'+i/26)) + string(rune('a'+i%26))
 		_, err := d.Put(t.Context(), id, persistent)
 		must(t, err)
+		ids = append(ids, id)
 	}
 	d.stop()
 	reboot(t, w, ids...)
+	return w, ids, room
+}
 
-	var mu sync.Mutex
-	var now, most, failures int
-	free := make(chan struct{})
-	w.SetStep(func(ctx context.Context, name string) error {
-		if name != "boot" {
-			return nil
-		}
-		mu.Lock()
-		now++
-		most = max(most, now)
-		failures++
-		fail := failures == 1
-		mu.Unlock()
-		defer func() { mu.Lock(); now--; mu.Unlock() }()
-		select {
-		case <-free:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if fail {
-			return boxtest.ErrInjected
-		}
-		return nil
-	})
-	d = start(t, w)
-	await(t, func() bool { mu.Lock(); defer mu.Unlock(); return now > 0 }, nil)
-	// A new box and a delete wait for none of them.
-	_, err := d.Put(t.Context(), idE, spec)
-	must(t, err)
-	must(t, d.Delete(t.Context(), idC, 1))
-	mu.Lock()
-	if limit := max(1, runtime.NumCPU()/2); most > limit {
-		t.Errorf("%d were booted at once, want at most %d", most, limit)
-	}
-	mu.Unlock()
-	close(free)
-	for _, id := range []string{idA, idB} {
+// runInTheEnd waits until boxes run and are rid of what they failed of.
+func runInTheEnd(t *testing.T, d *daemon, ids []string) {
+	t.Helper()
+	for _, id := range ids {
 		await(t, func() bool { v, _ := d.Get(id); return v.Status == hostapi.StatusRunning && v.Error == "" }, nil)
 	}
-	if n := d.ReservedMB(); n != 3*600 {
-		t.Errorf("%d MB are reserved for three boxes", n)
-	}
-	nothingAfterDelete(t, d, w, idA, idB, idE)
+}
+
+// bootsAtOnce is how many boxes are booted again at once.
+var bootsAtOnce = max(1, runtime.NumCPU()/2)
+
+func TestPersistentBoxesAreBootedInTheirTurnAndTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, ids, room := rebooted(t, 2*runtime.NumCPU()+1)
+		deleted := ids[0]
+		var mu sync.Mutex
+		var now, most int
+		var failed string
+		free := make(chan struct{})
+		w.SetStep(func(ctx context.Context, name string) error {
+			if name != "boot" {
+				return nil
+			}
+			mu.Lock()
+			now++
+			most = max(most, now)
+			id := boxtest.BoxID(ctx)
+			fail := failed == "" && id != deleted
+			if fail {
+				failed = id
+			}
+			mu.Unlock()
+			defer func() { mu.Lock(); now--; mu.Unlock() }()
+			select {
+			case <-free:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if fail {
+				return boxtest.ErrInjected
+			}
+			return nil
+		})
+		d := start(t, w, room)
+		synctest.Wait()
+		// A new box and a delete wait for none of them.
+		_, err := d.Put(t.Context(), idA, spec)
+		must(t, err)
+		must(t, d.Delete(t.Context(), deleted, 1))
+		synctest.Wait()
+		close(free)
+		synctest.Wait() // no time has passed: what failed has not been tried again
+		v, err := d.Get(failed)
+		must(t, err)
+		if v.Status != hostapi.StatusStarting || !strings.Contains(v.Error, boxtest.ErrInjected.Error()) {
+			t.Errorf("the box whose boot failed is %s, error %q", v.Status, v.Error)
+		}
+		runInTheEnd(t, d, ids[1:])
+		if most != bootsAtOnce {
+			t.Errorf("%d were booted at once, want %d", most, bootsAtOnce)
+		}
+		if n := d.ReservedMB(); n != len(ids)*600 {
+			t.Errorf("%d MB are reserved for %d boxes", n, len(ids))
+		}
+		nothingAfterDelete(t, d, w, append(ids[1:], idA)...)
+		d.Close()
+	})
+}
+
+// The time of a boot runs from its turn: those before it may have used up theirs.
+func TestABootIsTimedFromItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, ids, room := rebooted(t, bootsAtOnce+1)
+		var mu sync.Mutex
+		held := map[string]bool{} // the first ones, until their time is over
+		w.SetStep(func(ctx context.Context, name string) error {
+			if name != "boot" {
+				return nil
+			}
+			mu.Lock()
+			hold := len(held) < bootsAtOnce
+			if hold {
+				held[boxtest.BoxID(ctx)] = true
+			}
+			mu.Unlock()
+			if hold {
+				<-ctx.Done()
+			}
+			return nil
+		})
+		d := start(t, w, room, func(c *box.Config) { c.CreateTimeout = time.Second })
+		await(t, func() bool {
+			return slices.ContainsFunc(ids, func(id string) bool { v, _ := d.Get(id); return v.Error != "" })
+		}, nil)
+		synctest.Wait()
+		for _, id := range ids {
+			v, err := d.Get(id)
+			must(t, err)
+			if late := held[id]; late != strings.Contains(v.Error, "it took too long") || late == (v.Status == hostapi.StatusRunning) {
+				t.Errorf("held up: %v; it is %s, error %q", late, v.Status, v.Error)
+			}
+		}
+		runInTheEnd(t, d, ids)
+		nothingAfterDelete(t, d, w, ids...)
+		d.Close()
+	})
 }

@@ -42,14 +42,18 @@ type daemon struct {
 }
 
 // start starts a daemon on a machine as it is found.
-func start(t *testing.T, w *boxtest.World) *daemon {
+func start(t *testing.T, w *boxtest.World, change ...func(*box.Config)) *daemon {
 	t.Helper()
 	l, err := ledger.Open(w.Paths.Ledger(), "h1")
 	must(t, err)
 	d := &daemon{ledger: l, log: &strings.Builder{}, events: &boxtest.Events{}}
 	deps := w.Deps(l)
 	deps.Events = d.events
-	d.Host = box.New(w.Config(), deps)
+	cfg := w.Config()
+	for _, f := range change {
+		f(&cfg)
+	}
+	d.Host = box.New(cfg, deps)
 	r := &reconcile.Reconciler{Records: l.Boxes(), Boxes: d, Machine: w, Events: d.events, Log: slog.New(slog.NewTextHandler(d.log, nil))}
 	d.report, err = r.Run(t.Context())
 	must(t, err)

@@ -44,6 +44,14 @@ func (e engine) Adopt(_ context.Context, dir string) (box.VMM, error) {
 	return nil, vmm.ErrGone
 }
 
+type boxKey struct{}
+
+// BoxID is, in a step that a VMM makes, the box that it is of.
+func BoxID(ctx context.Context) string {
+	id, _ := ctx.Value(boxKey{}).(string)
+	return id
+}
+
 // VMM is a VMM process in memory.
 type VMM struct {
 	world   *World
@@ -113,7 +121,7 @@ func (v *VMM) Kill(ctx context.Context) error {
 }
 
 func (v *VMM) move(ctx context.Context, name string, to vmm.State) error {
-	if err := v.world.step(ctx, name); err != nil {
+	if err := v.world.step(context.WithValue(ctx, boxKey{}, filepath.Base(v.dir)), name); err != nil {
 		return err
 	}
 	v.mu.Lock()
