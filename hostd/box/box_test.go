@@ -272,10 +272,8 @@ func TestVMMDeathFailsTheBoxAtOnce(t *testing.T) {
 	must(t, err)
 	drain(d.Changed())
 	w.VMM(idA).Die(syscall.SIGKILL)
-	<-d.Changed()
-	b, err := d.Get(idA)
-	must(t, err)
-	if b.Status != hostapi.StatusFailed || b.Signal != "KILL" || b.ExitCode == nil || b.Error == "" {
+	b := changed(t, d, idA, hostapi.StatusFailed)
+	if b.Signal != "KILL" || b.ExitCode == nil || b.Error == "" {
 		t.Errorf("box = %+v, want failed by KILL", b)
 	}
 	if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, box.ErrNotRunning) {
@@ -301,10 +299,8 @@ func TestAGuestThatRebootsFailsItsBox(t *testing.T) {
 	must(t, err)
 	drain(d.Changed())
 	w.VMM(idA).Reboot()
-	<-d.Changed()
-	b, err := d.Get(idA)
-	must(t, err)
-	if b.Status != hostapi.StatusFailed || b.Signal != "" || b.ExitCode != nil || !strings.Contains(b.Error, "rebooted") {
+	b := changed(t, d, idA, hostapi.StatusFailed)
+	if b.Signal != "" || b.ExitCode != nil || !strings.Contains(b.Error, "rebooted") {
 		t.Errorf("box = %+v, want failed, for its guest rebooted", b)
 	}
 	must(t, d.Delete(t.Context(), idA, 1))
@@ -439,6 +435,22 @@ func await(t *testing.T, cond func() bool) {
 		case <-deadline:
 			t.Fatal("condition did not come true within 10 s")
 		case <-tick.C:
+		}
+	}
+}
+
+// changed waits until a box has a status that the host tells its leader of at once.
+func changed(t *testing.T, d *daemon, id string, want hostapi.Status) hostapi.Box {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		select {
+		case <-d.Changed(): // maybe of its create
+		case <-deadline:
+			t.Fatalf("no change to %s within 10 s", want)
+		}
+		if b, err := d.Get(id); err == nil && b.Status == want {
+			return b
 		}
 	}
 }
