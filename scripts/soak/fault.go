@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,11 +19,14 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
-// fault breaks one thing and mends it again before it returns.
+// fault breaks one thing and mends it again before it returns; errNothing says
+// that there was nothing to break.
 type fault struct {
 	name string
 	do   func(ctx context.Context, k *soak, r *rand.Rand) error
 }
+
+var errNothing = errors.New("there is nothing to break")
 
 var faults = []fault{
 	{"kill-leader", func(ctx context.Context, k *soak, r *rand.Rand) error { return k.kill(ctx, k.leader(ctx, r), r) }},
@@ -82,19 +87,38 @@ func chosenFaults(list string) ([]string, error) {
 	return names, nil
 }
 
-// breakThings breaks one thing after the other, with pauses, until ctx ends.
+// breakThings breaks one thing after the other, with pauses, until ctx ends: in
+// each round every kind that was chosen.
 func (k *soak) breakThings(ctx context.Context) error {
 	r := k.options.random(0)
+	var round []string // what is left of it
 	for wait(ctx, 3*time.Second+upTo(r, 6*time.Second)) {
-		name := pick(r, k.options.faults)
-		f := faults[slices.IndexFunc(faults, func(f fault) bool { return f.name == name })]
-		k.history.fault(f.name)
-		// What was broken is mended although ctx ends meanwhile.
-		if err := f.do(ctx, k, r); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
+		if len(round) == 0 {
+			round = slices.Clone(k.options.faults)
+			r.Shuffle(len(round), func(i, j int) { round[i], round[j] = round[j], round[i] })
+		}
+		name := round[0]
+		round = round[1:]
+		if err := k.inflict(ctx, name, r); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// inflict breaks one thing, and counts it when that was done.
+func (k *soak) inflict(ctx context.Context, name string, r *rand.Rand) error {
+	f := faults[slices.IndexFunc(faults, func(f fault) bool { return f.name == name })]
+	k.history.breaks()
+	err := f.do(ctx, k, r) // which mends although ctx ends meanwhile
+	k.history.mends()
+	if errors.Is(err, errNothing) {
+		return nil
+	}
+	if err == nil && ctx.Err() == nil { // else it was cut short
+		k.history.fault(name)
+	}
+	return err
 }
 
 // leader is who leads, or any replica while nobody does.
@@ -126,7 +150,7 @@ func (k *soak) killVMM(ctx context.Context, r *rand.Rand) error {
 	defer cancel()
 	all, err := k.stack.Boxes(ask)
 	if err != nil {
-		return nil //nolint:nilerr // a host that does not answer now has no VMM to choose
+		return fmt.Errorf("%w: %w", errNothing, err)
 	}
 	for _, id := range sortedKeys(all) {
 		for _, b := range all[id] {
@@ -136,12 +160,15 @@ func (k *soak) killVMM(ctx context.Context, r *rand.Rand) error {
 		}
 	}
 	if len(boxes) == 0 {
-		return nil
+		return errNothing
 	}
 	b := pick(r, boxes)
 	say("kill -9 the VMM of %s", hostapi.ShortID(b.ID))
 	k.history.doom(b.ID, "its VMM was killed")
-	if err := unix.Kill(b.VMMPID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+	switch err := unix.Kill(b.VMMPID, unix.SIGKILL); {
+	case errors.Is(err, unix.ESRCH):
+		return errNothing
+	case err != nil:
 		return fmt.Errorf("kill VMM %d: %w", b.VMMPID, err)
 	}
 	return nil
@@ -178,20 +205,24 @@ func (k *soak) slowDisk(ctx context.Context, p *stack.Process, each, most time.D
 	delay := strconv.FormatInt(each.Microseconds(), 10)
 	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-p", strconv.Itoa(p.PID()),
 		"-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:delay_enter="+delay)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us alone
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("strace (a package of that name): %w", err)
 	}
-	done := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(done) }()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
 	bounded, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	select {
 	case <-bounded.Done():
-	case <-done: // the daemon ended
+	case err := <-ended:
+		return fmt.Errorf("strace of %s (which runs: %t) ended (%v): %s", p.ID, p.Running(), err, strings.TrimSpace(said.String()))
 	}
 	// It lets go of the daemon when it is asked to end.
 	_ = cmd.Process.Signal(unix.SIGINT)
-	<-done
+	<-ended
 	return nil
 }
 

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"bufio"
+	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // history is what happened, of all workers together: it judges what may be, and
@@ -16,6 +21,8 @@ type history struct {
 	doomed     map[string]string // sandbox id → why it may be failed
 	calls      map[string]*tally
 	faults     map[string]int
+	broken     bool      // something is, now
+	mended     time.Time // when the last thing was
 }
 
 // tally counts one kind of call by how it ended.
@@ -25,8 +32,18 @@ type tally struct {
 	took    []time.Duration
 }
 
+// kinds are those of calls. A whole run does each.
+var kinds = []string{
+	"create", "create again", "delete", "exec", "fork-tree", "get", "get file", "hibernate", "pause", "put file",
+	"rm snapshot", "snapshot", "wake",
+}
+
 func newHistory() *history {
-	return &history{doomed: map[string]string{}, calls: map[string]*tally{}, faults: map[string]int{}}
+	h := &history{doomed: map[string]string{}, calls: map[string]*tally{}, faults: map[string]int{}}
+	for _, kind := range kinds {
+		h.calls[kind] = &tally{refused: map[string]int{}}
+	}
+	return h
 }
 
 // violate records what must never be.
@@ -52,27 +69,91 @@ func (h *history) isDoomed(id string) bool {
 	return yes
 }
 
+// breaks and mends are told when something is broken, and when it was mended.
+func (h *history) breaks() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.broken = true
+}
+
+func (h *history) mends() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.broken, h.mended = false, time.Now()
+}
+
+// calmSince reports whether nothing was broken at any time since.
+func (h *history) calmSince(t time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.broken && h.mended.Before(t)
+}
+
+// fault counts one that was done.
 func (h *history) fault(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.faults[name]++
 }
 
-// call counts one call; refused is empty when it was done.
+// call counts one call of kinds; refused is empty when it was done.
 func (h *history) call(kind, refused string, took time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.calls[kind]
-	if t == nil {
-		t = &tally{refused: map[string]int{}}
-		h.calls[kind] = t
-	}
 	if refused != "" {
 		t.refused[refused]++
 		return
 	}
 	t.done++
 	t.took = append(t.took, took)
+}
+
+// never are the kinds of calls, and of these faults, that were not done once.
+func (h *history) never(faults []string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []string
+	for _, kind := range kinds {
+		if h.calls[kind].done == 0 {
+			all = append(all, "call "+kind)
+		}
+	}
+	for _, name := range faults {
+		if h.faults[name] == 0 {
+			all = append(all, "fault "+name)
+		}
+	}
+	return all
+}
+
+// deaths are the lines of a host's log that tell of a VMM, or a guest, that ended
+// by itself, also in a create that another host then did: all but those of the
+// doomed.
+func (h *history) deaths(log io.Reader) ([]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	doomed := map[string]bool{} // as logs have them
+	for id := range h.doomed {
+		doomed[hostapi.ShortID(id)] = true
+	}
+	var all []string
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var line struct {
+			Msg     string `json:"msg"`
+			Sandbox string `json:"sandbox_id"`
+			Error   string `json:"error"`
+		}
+		if json.Unmarshal(lines.Bytes(), &line) != nil || line.Sandbox == "" || doomed[hostapi.ShortID(line.Sandbox)] {
+			continue
+		}
+		if text := line.Msg + " " + line.Error; strings.Contains(text, "VMM died") || strings.Contains(text, "the guest rebooted") {
+			all = append(all, lines.Text())
+		}
+	}
+	return all, lines.Err()
 }
 
 // print writes the tables of a run.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,6 +25,10 @@ type soak struct {
 // settleTime is for how long everything may take to be itself again after the
 // last fault: elections, leases, and what hosts do again after a pause.
 const settleTime = 5 * time.Minute
+
+// wholeRun is how long a run must be, in leases, to do everything that it can. A
+// round of all faults takes 30 of the default ones at most.
+const wholeRun = 60
 
 // watchPause is between two looks at the hosts.
 const watchPause = 2 * time.Second
@@ -47,6 +53,9 @@ func (k *soak) run(ctx context.Context) error {
 	err := g.Wait()
 	if err == nil {
 		err = k.settle(ctx, workers)
+	}
+	if err == nil {
+		err = k.judge()
 	}
 	k.history.print()
 	if n := len(k.history.violations); n > 0 {
@@ -86,6 +95,31 @@ func (k *soak) settle(ctx context.Context, workers []*worker) error {
 		k.history.violate("after everything was deleted: %v", err)
 	}
 	return ctx.Err()
+}
+
+// judge looks at the whole run.
+func (k *soak) judge() error {
+	for _, p := range k.stack.HostProc {
+		log, err := os.Open(filepath.Join(k.stack.Logs, p.ID+".log"))
+		if err != nil {
+			return err
+		}
+		deaths, err := k.history.deaths(log)
+		log.Close()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", log.Name(), err)
+		}
+		for _, line := range deaths {
+			k.history.violate("on %s a VMM ended that nobody killed: %s", p.ID, line)
+		}
+	}
+	if k.options.time < wholeRun*k.options.lease {
+		return nil
+	}
+	for _, what := range k.history.never(k.options.faults) {
+		k.history.violate("%s was never done", what)
+	}
+	return nil
 }
 
 func (k *soak) agree(ctx context.Context, clients []*api.Client) error {

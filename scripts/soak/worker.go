@@ -101,8 +101,13 @@ func refusal(err error) string {
 // twice.
 func (w *worker) settled(ctx context.Context, kind string, call func(context.Context) error) error {
 	var final error
+	began, told := time.Now(), false
 	err := stack.Await(ctx, outcomeTime, 500*time.Millisecond, kind+" has an outcome", func(ctx context.Context) error {
 		err := w.once(ctx, kind, call)
+		if notStarted(err) && !told && w.history.calmSince(began) {
+			told = true
+			w.history.violate("%s: %s while nothing was broken: %v", w.name, kind, err)
+		}
 		switch status := api.StatusOf(err); {
 		case err == nil:
 			return nil
@@ -117,6 +122,12 @@ func (w *worker) settled(ctx context.Context, kind string, call func(context.Con
 		w.history.violate("%s: %v", w.name, err)
 	}
 	return errors.Join(err, final)
+}
+
+// notStarted tells the refusal of a create, or a fork, that no host brought to life.
+func notStarted(err error) bool {
+	var refused *api.Error
+	return errors.As(err, &refused) && refused.Message == "sandbox failed to start"
 }
 
 // create makes a sandbox with a key, and sometimes asks with the same key again:
@@ -257,7 +268,7 @@ func (w *worker) fork(ctx context.Context, id string) {
 	if len(w.boxes) >= mostBoxes || !w.awake(ctx, id) {
 		return
 	}
-	key, has, two := w.mark(), w.boxes[id].inherited(), 2
+	key, has, two, began := w.mark(), w.boxes[id].inherited(), 2, time.Now()
 	var tree *api.ForkedTree
 	err := w.settled(ctx, "fork-tree", func(ctx context.Context) error {
 		again, err := w.client.ForkTree(ctx, id, api.ForkTree{Count: &two}, key)
@@ -268,6 +279,9 @@ func (w *worker) fork(ctx context.Context, id string) {
 	})
 	if err != nil {
 		return
+	}
+	if len(tree.Failed) > 0 && w.history.calmSince(began) {
+		w.history.violate("%s: children of a fork failed while nothing was broken: %+v", w.name, tree.Failed)
 	}
 	for _, child := range tree.Children {
 		w.boxes[child.ID] = has.inherited()
