@@ -15,6 +15,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -141,6 +143,7 @@ type data struct {
 	Tried     []string  `json:"tried,omitempty"` // hosts that did not do it
 	Last      string    `json:"last,omitempty"`  // why the last one did not
 	Attempts  int       `json:"attempts,omitempty"`
+	Abandoned []string  `json:"abandoned,omitempty"` // hosts where it may go on all the same
 }
 
 // Begin puts a build, its template's row if it is the first, and what makes it
@@ -210,7 +213,7 @@ func change(d data, next flow.Next, edit func(b *record.Build)) flow.Commit {
 }
 
 // place chooses a host that has what the template is made from.
-func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
+func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var d data
 	if err := run.Data(&d); err != nil {
 		return nil, err
@@ -233,6 +236,8 @@ func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	agentID := f.choose(run.View, b, spec, d.Tried)
 	if agentID != "" {
+		// One that goes on with it there is as good as a new one.
+		d.Abandoned = slices.DeleteFunc(slices.Clone(d.Abandoned), func(id string) bool { return id == agentID })
 		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.AgentID = agentID }), nil
 	}
 	if f.cfg.Clock().Sub(d.Since) < maxPlacing {
@@ -244,6 +249,7 @@ func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	if d.Last != "" {
 		why += ": " + d.Last
 	}
+	f.end(ctx, &d)
 	return fail(d, why), nil
 }
 
@@ -298,18 +304,19 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		if known && agent.State == record.AgentUp && run.Flow.Attempt < maxUnanswered {
 			return nil, err
 		}
-		return f.elsewhere(row, d, "its host does not answer"), nil
+		return f.elsewhere(ctx, row, d, "its host does not answer"), nil
 	case hostapi.HasCode(err, hostapi.CodeInvalid):
 		return fail(d, err.Error()), nil
 	default:
 		f.cfg.Logger.WarnContext(ctx, "host does not build the template", "build_id", row.ID, "agent_id", row.AgentID, "error", err)
-		return f.elsewhere(row, d, err.Error()), nil
+		return f.elsewhere(ctx, row, d, err.Error()), nil
 	}
 	made := record.Product{Digest: got.BuildID, CreatedAt: f.cfg.Clock()}
 	if got.Status == hostapi.BuildSucceeded {
 		made.Engine = f.awaitInventory(ctx, row.AgentID, spec.Template, got.BuildID)
 	}
-	return f.conclude(row, d, spec, got, made)
+	f.end(ctx, &d)
+	return f.conclude(ctx, row, d, spec, got, made)
 }
 
 // awaitInventory waits until a host's heartbeat has what it has built: who makes
@@ -358,7 +365,7 @@ func watch(ctx context.Context, c *hosts.Client, row *record.Build, b hostapi.Bu
 }
 
 // conclude makes of a build as its host sees it what follows.
-func (f *Flows) conclude(row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build, made record.Product) (flow.Commit, error) {
+func (f *Flows) conclude(ctx context.Context, row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build, made record.Product) (flow.Commit, error) {
 	switch {
 	case got.Status == hostapi.BuildSucceeded:
 		// From now on it means what was built, not what a tag may mean later.
@@ -372,7 +379,7 @@ func (f *Flows) conclude(row *record.Build, d data, spec hostapi.BuildSpec, got 
 		}
 		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.Status = record.TemplateQueued }), nil
 	case got.Status == hostapi.BuildFailed && got.Refused:
-		return f.elsewhere(row, d, got.Error), nil
+		return f.elsewhere(ctx, row, d, got.Error), nil
 	case got.Status == hostapi.BuildFailed:
 		return fail(d, got.Error), nil
 	}
@@ -380,9 +387,37 @@ func (f *Flows) conclude(row *record.Build, d data, spec hostapi.BuildSpec, got 
 }
 
 // elsewhere goes back to place without the host that did not do it.
-func (f *Flows) elsewhere(row *record.Build, d data, why string) flow.Commit {
+func (f *Flows) elsewhere(ctx context.Context, row *record.Build, d data, why string) flow.Commit {
 	d.Tried, d.Last = append(slices.Clone(d.Tried), row.AgentID), why
+	d.Abandoned = append(slices.Clone(d.Abandoned), row.AgentID)
+	f.end(ctx, &d)
 	return change(d, flow.Goto(stepPlace, d), func(b *record.Build) { b.AgentID, b.Status = "", record.TemplateQueued })
+}
+
+// end ends the build on hosts where it was given up, and leaves in d those that
+// could not be told, for the next time.
+func (f *Flows) end(ctx context.Context, d *data) {
+	ctx, cancel := context.WithTimeout(hosts.WithRequestID(ctx, d.RequestID), followTime)
+	defer cancel()
+	untold := make([]bool, len(d.Abandoned))
+	var calls errgroup.Group
+	for i, agentID := range d.Abandoned {
+		calls.Go(func() error {
+			err := f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteBuild(ctx, d.BuildID) })
+			if untold[i] = err != nil; err != nil {
+				f.cfg.Logger.InfoContext(ctx, "build may go on where it was given up", "build_id", d.BuildID, "agent_id", agentID, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = calls.Wait() // what fails is logged
+	var left []string
+	for i, agentID := range d.Abandoned {
+		if untold[i] {
+			left = append(left, agentID)
+		}
+	}
+	d.Abandoned = left
 }
 
 // ready makes a build that which its template means.
@@ -439,10 +474,14 @@ func templateOf(r raftstore.Reader, b *record.Build) (*record.Template, bool) {
 }
 
 // expire ends a build that took too long.
-func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
+func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var d data
 	if err := run.Data(&d); err != nil {
 		return nil, err
 	}
+	if row, ok := goingOn(run.View, d); ok && row.AgentID != "" {
+		d.Abandoned = append(d.Abandoned, row.AgentID)
+	}
+	f.end(ctx, &d)
 	return fail(d, fmt.Sprintf("not done within %s", Deadline)), nil
 }

@@ -158,6 +158,63 @@ func TestAnotherHostIsTried(t *testing.T) {
 	}
 }
 
+// A host that did not answer is told to end its build as soon as it does, at the
+// latest when the build has ended elsewhere.
+func TestABuildThatWasGivenUpIsEnded(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h1, _ := p.Host("h1", 8192), p.Host("h2", 4096)
+	var told atomic.Int32
+	h1.SetFault(func(_ context.Context, c fakehost.Call) error {
+		switch {
+		case c.Op == "getbuild" && told.Load() < 2, c.Op == "unbuild" && !c.Done && told.Add(1) == 1:
+			return fakehost.ErrDrop
+		}
+		return nil
+	})
+	begin(t, p, "base")
+	b, _ := ended(t, p)
+	if b.Status != record.TemplateReady || b.AgentID != "h2" {
+		t.Errorf("%+v", b)
+	}
+	if n := told.Load(); n < 2 {
+		t.Errorf("the other host was told to end it %d times, and has not heard it", n)
+	}
+}
+
+// Nor does a build go on that has taken too long.
+func TestABuildPastItsDeadlineIsEnded(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8192)
+	var status atomic.Value
+	status.Store(hostapi.BuildBuilding)
+	h.SetBuild(func(id string, _ hostapi.BuildSpec) hostapi.Build {
+		return hostapi.Build{ID: id, Status: status.Load().(hostapi.BuildStatus)}
+	})
+	var told atomic.Int32
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "unbuild" && c.Done {
+			told.Add(1)
+		}
+		return nil
+	})
+	begin(t, p, "base")
+	testcluster.Await(t, 10*time.Second, "the build", func() bool {
+		b, ok := raftstore.Get(p.Leader().Store.View(), record.Builds, buildID)
+		return ok && b.Status == record.TemplateBuilding
+	})
+	p.Update(func(tx *raftstore.Tx) error {
+		fl, _ := flow.Live(tx, template.Subject(templateID))
+		fl = fl.Clone()
+		fl.Deadline = tx.Now().Add(-time.Second)
+		raftstore.Put(tx, record.Flows, fl)
+		return nil
+	})
+	status.Store(hostapi.BuildQueued) // the step that looks at it ends
+	if b, _ := ended(t, p); b.Status != record.TemplateFailed || told.Load() == 0 {
+		t.Errorf("%+v; its host was told %d times", b, told.Load())
+	}
+}
+
 func TestBuildsThatFail(t *testing.T) {
 	failed := func(why string, interrupted bool) func(string, hostapi.BuildSpec) hostapi.Build {
 		return func(id string, _ hostapi.BuildSpec) hostapi.Build {
