@@ -180,6 +180,20 @@ func TestPostgreSQLAndS3(t *testing.T) {
 			t.Errorf("after the bucket is back: %+v", again)
 		}
 	})
+	t.Run("a template that only another host has built", func(t *testing.T) {
+		onlyOn(t, "s2")
+		eventually(t, 5*time.Minute, "s2 has fetched it", func(ctx context.Context) error {
+			s, err := c.CreateSandbox(ctx, api.CreateSandbox{Template: "node"}, "")
+			if err != nil {
+				return err
+			}
+			c.deleteAtEnd(t, s.ID)
+			if got := c.run(t, s.ID, "node -p 6*7"); s.AgentID != "s2" || got != "42" {
+				t.Errorf("on %s it says %q", s.AgentID, got)
+			}
+			return nil
+		})
+	})
 	if err := c.DeleteSnapshot(t.Context(), snap.ID); err != nil {
 		t.Error(err)
 	}
