@@ -293,6 +293,42 @@ func (c *tenant) seesTheSite(t *testing.T, s *api.Sandbox, replica int) {
 	memory.grewAtMost(t, 32<<10)
 }
 
+// Viewers who take no more of an answer hold up neither the sleep of its sandbox
+// nor its end.
+func TestStuckViewersHoldNothingUp(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	s := c.create(t)
+	c.serves(t, s.ID, 3000, "0")
+	c.isServed(t, s.ID, 3000)
+	stick := func() {
+		for i := range theStack.URLs {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(theStack.URLs[i], "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+			if _, err := fmt.Fprintf(conn, "GET /big HTTP/1.1\r\nHost: %s\r\n\r\n", previewHost(3000, s.ID)); err != nil {
+				t.Fatal(err)
+			}
+			// It has begun, and 64 MiB fit into no buffers on the way.
+			if line, err := bufio.NewReaderSize(conn, 16).ReadString('\n'); err != nil || line != "HTTP/1.1 200 OK\r\n" {
+				t.Fatalf("replica %d: %q, %v", i+1, line, err)
+			}
+		}
+	}
+	stick()
+	moved(t, api.SandboxHibernated)(c.HibernateSandbox(t.Context(), s.ID))
+	moved(t, api.SandboxRunning)(c.WakeSandbox(t.Context(), s.ID))
+	stick()
+	if err := c.DeleteSandbox(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.GetSandbox(t.Context(), s.ID); api.StatusOf(err) != 404 {
+		t.Errorf("after its delete it is %+v, %v", got, err)
+	}
+}
+
 func TestPreviewsWakeAndWait(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
