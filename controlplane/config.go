@@ -55,7 +55,8 @@ type Config struct {
 
 	// KeptGrace is the same for a volume or a snapshot that no record accounts
 	// for: somebody wanted to keep what is in it, and a control store put back
-	// from a backup does not know the latest.
+	// from a backup does not know the latest. And for all that is in the snapshot
+	// store.
 	KeptGrace time.Duration `env:"BERTH_KEPT_GRACE" envDefault:"1h"`
 
 	// VolumeQuotaMB is how much the volumes of a workspace may have together.

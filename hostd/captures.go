@@ -281,6 +281,15 @@ func (s *stored) DeleteStored(ctx context.Context, id string) error {
 	return nil
 }
 
+// ListStored returns a page of what is in the store.
+func (s *stored) ListStored(ctx context.Context, after string, limit int) (hostapi.StoredPage, error) {
+	ids, more, err := s.store.Page(ctx, after, limit)
+	if err != nil {
+		return hostapi.StoredPage{}, refusal(err)
+	}
+	return hostapi.StoredPage{IDs: ids, More: more}, nil
+}
+
 // Fetch fills dir with the files of a stored capture and puts the build that it
 // was made from among the templates' builds, if it is not there. The capture's
 // manifest must have the digest, where there is one.

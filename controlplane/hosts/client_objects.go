@@ -30,6 +30,12 @@ func (c *Client) DeleteCapture(ctx context.Context, id string, stored bool) erro
 	return c.explain(err)
 }
 
+// Stored returns what is in the snapshot store after an id, a page of it.
+func (c *Client) Stored(ctx context.Context, after string) (hostapi.StoredPage, error) {
+	out, err := c.api.Stored(ctx, c.call(ctx), after, hostapi.MaxStoredPage)
+	return out, c.explain(err)
+}
+
 // PutVolume makes a volume, or answers with the one that is there.
 func (c *Client) PutVolume(ctx context.Context, id string, spec hostapi.VolumeSpec) (hostapi.Volume, error) {
 	out, err := c.api.PutVolume(ctx, c.call(ctx), id, spec)

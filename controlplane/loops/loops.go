@@ -32,7 +32,7 @@ type Config struct {
 	OrphanGrace time.Duration
 
 	// KeptGrace is the same for a volume or a snapshot, which hold what somebody
-	// wanted to keep; default one hour.
+	// wanted to keep, and for all that is in the snapshot store; default one hour.
 	KeptGrace time.Duration
 
 	// RestPause is how long a persistent sandbox that could not be hibernated at
@@ -49,6 +49,7 @@ type Loops struct {
 	cfg          Config
 	orphans      map[orphan]time.Time // since when each has been seen
 	objectsSince map[object]time.Time // the same
+	storedSince  map[string]time.Time // the same, of what is in the snapshot store
 	jobs         *jobs
 
 	mu     sync.Mutex
@@ -86,7 +87,7 @@ const expiryEvery = time.Minute
 // Run runs every loop until ctx ends.
 func (l *Loops) Run(ctx context.Context) {
 	l.orphans, l.notYet = map[orphan]time.Time{}, map[string]time.Time{}
-	l.objectsSince = map[object]time.Time{}
+	l.objectsSince, l.storedSince = map[object]time.Time{}, map[string]time.Time{}
 	l.rows = map[string]sight{}
 	l.jobs = newJobs()
 	defer l.jobs.wg.Wait() // after the passes that begin them
@@ -94,6 +95,7 @@ func (l *Loops) Run(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() { every(ctx, l.cfg.Every, l.cfg.Hosts.Changed, l.inventory) })
 	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.objects) })
+	wg.Go(func() { every(ctx, l.storedEvery(), nil, l.stored) })
 	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.lostHosts) })
 	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.ttl) })
 	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.rest) })

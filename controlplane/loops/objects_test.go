@@ -1,14 +1,18 @@
 package loops_test
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/fork"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -43,6 +47,73 @@ func TestObjectsWithoutARow(t *testing.T) {
 	if _, ok := h.Volumes()["vol-kept"]; !ok {
 		t.Fatal("a volume with a row is gone")
 	}
+}
+
+// What is in the snapshot store and nobody knows of goes later, whoever put it
+// there.
+func TestStoredCopiesWithoutARow(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Snapshots, &record.Snapshot{
+			Meta: record.Meta{ID: "snap-kept"}, Status: record.ResourceReady, AgentID: "away", Stored: true,
+		})
+		raftstore.Put(tx, record.Templates, &record.Template{Meta: record.Meta{ID: "tpl-1"}, WorkspaceID: "ws", Name: "web", BuildID: "bld-2"})
+		for id, products := range map[string][]record.Product{
+			"bld-1": {{Digest: "gone"}, {Digest: "yet-to-be-removed", Stored: true}}, // an older one
+			"bld-2": {{Digest: "meant"}},
+		} {
+			// Of nobody's name, so that nothing else takes care of them.
+			raftstore.Put(tx, record.Builds, &record.Build{Meta: record.Meta{ID: id}, WorkspaceID: "ws", Template: id, Products: products})
+		}
+		return flow.Begin(tx, flow.New{ID: sandbox.NewFlowID(), Kind: "asleep", Subject: fork.Subject("tree-live"), Step: "none"})
+	})
+	store := fakehost.NewStore()
+	h.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
+		*templates = append(*templates, hostapi.TemplateState{Name: "odd", BuildID: "held", Status: "failed"})
+	})
+	kept := []string{"snap-kept", "tpl-held", "tpl-meant", "tpl-yet-to-be-removed", "tree-live"}
+	store.Put(kept...)
+	store.Put("snap-gone", "tpl-gone", "tpl-unknown", "tree-gone", "what-is-this")
+	h.SetStore(store)
+	testcluster.Await(t, 10*time.Second, "the others' end", func() bool { return len(store.Captures()) <= len(kept) })
+	passes(t, p, 5)
+	if left := store.Captures(); !slices.Equal(left, kept) {
+		t.Errorf("left are %v", left)
+	}
+}
+
+// What a restored backup does not know is left in the store, too.
+func TestStoredCopiesAreKeptAfterARestore(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	keep := func(d time.Duration) {
+		p.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Keep: d})
+			return nil
+		})
+	}
+	keep(time.Hour)
+	store, listed := fakehost.NewStore(), make(chan struct{}, 100)
+	store.Put("snap-1")
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "stored" && !c.Done {
+			select {
+			case listed <- struct{}{}:
+			default:
+			}
+		}
+		return nil
+	})
+	h.SetStore(store)
+	for range 15 { // longer than the grace
+		<-listed
+	}
+	if len(store.Captures()) != 1 {
+		t.Fatal("it is gone")
+	}
+	keep(0)
+	testcluster.Await(t, 10*time.Second, "its end", func() bool { return len(store.Captures()) == 0 })
 }
 
 // A host whose inventory is not complete says nothing by what it lacks.

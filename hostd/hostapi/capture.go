@@ -46,6 +46,16 @@ type Capture struct {
 	Manifest string `json:"manifest,omitempty"`
 }
 
+// StoredPage is a part of what is in the snapshot store, whichever host put it
+// there: ids of captures, and names of builds (StoredBuild), in their order.
+type StoredPage struct {
+	IDs  []string `json:"ids"`
+	More bool     `json:"more,omitempty"` // there are more, after the last of these
+}
+
+// MaxStoredPage bounds the ids of one StoredPage.
+const MaxStoredPage = 1000
+
 // VolumeSpec asks for one volume.
 type VolumeSpec struct {
 	WorkspaceID string `json:"workspace_id"`

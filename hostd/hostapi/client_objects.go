@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 )
 
 // PutCapture captures a box and waits until the capture is complete, or answers
@@ -44,6 +45,20 @@ func (c *Client) DeleteCapture(ctx context.Context, call Call, id string, stored
 		path += "?" + QueryStored + "=true"
 	}
 	return c.do(ctx, call, http.MethodDelete, path, nil, nil)
+}
+
+// The parameters of PathStored: the id to begin after, none for the first page,
+// and how many ids are wanted, at most and by default MaxStoredPage.
+const (
+	QueryAfter = "after"
+	QueryLimit = "limit"
+)
+
+// Stored returns what is in the snapshot store after an id, at most limit ids of it.
+func (c *Client) Stored(ctx context.Context, call Call, after string, limit int) (StoredPage, error) {
+	var out StoredPage
+	query := url.Values{QueryAfter: {after}, QueryLimit: {strconv.Itoa(limit)}}
+	return out, c.do(ctx, call, http.MethodGet, PathStored+"?"+query.Encode(), nil, &out)
 }
 
 // PutVolume makes a volume, or answers with the one that is there.

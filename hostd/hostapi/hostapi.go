@@ -23,6 +23,8 @@ const (
 	PathCaptures = "/v1/captures" // GET → []Capture; PUT {id} CaptureSpec → Capture; GET {id} → Capture;
 	// DELETE {id}?stored=true → 204, with the stored copy where stored=true; POST {id}/store → Capture, once it is in the store
 
+	PathStored = "/v1/stored" // GET ?after=&limit= → StoredPage
+
 	PathVolumes = "/v1/volumes" // GET → []Volume; PUT {id} VolumeSpec → Volume; GET {id} → Volume; DELETE {id} → 204
 
 	PathBuilds = "/v1/builds" // PUT {id} BuildSpec → Build, which goes on; GET {id} → Build; DELETE {id} → 204, ended;

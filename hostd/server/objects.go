@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -24,6 +25,8 @@ type Stored interface {
 	StoreCapture(ctx context.Context, id string) (hostapi.Capture, error)
 	// DeleteStored removes a stored capture, wherever it was made.
 	DeleteStored(ctx context.Context, id string) error
+	// ListStored returns at most limit ids of what is in the store, after one.
+	ListStored(ctx context.Context, after string, limit int) (hostapi.StoredPage, error)
 }
 
 // Volumes is what the routes of volumes call.
@@ -97,6 +100,19 @@ func (s *Server) captureRoutes(route objectRoute) {
 		}
 		return s.cfg.Stored.StoreCapture(r.Context(), id)
 	}))
+	route("GET "+hostapi.PathStored, func(r *http.Request, _ string) (any, error) {
+		if s.cfg.Stored == nil {
+			return nil, errNoStore
+		}
+		query, limit := r.URL.Query(), hostapi.MaxStoredPage
+		if text := query.Get(hostapi.QueryLimit); text != "" {
+			var err error
+			if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > hostapi.MaxStoredPage {
+				return nil, fmt.Errorf("%w: %s is no number from 1 to %d", box.ErrInvalid, hostapi.QueryLimit, hostapi.MaxStoredPage)
+			}
+		}
+		return s.cfg.Stored.ListStored(r.Context(), query.Get(hostapi.QueryAfter), limit)
+	})
 }
 
 func (s *Server) volumeRoutes(route objectRoute) {

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -32,6 +34,26 @@ type storedStub struct {
 }
 
 func (s *storedStub) DeleteStored(context.Context, string) error { return s.err }
+
+func (s *storedStub) ListStored(_ context.Context, after string, limit int) (hostapi.StoredPage, error) {
+	return hostapi.StoredPage{IDs: []string{after, strconv.Itoa(limit)}, More: true}, s.err
+}
+
+func TestTheStoreIsListed(t *testing.T) {
+	l := goLive(t)
+	if _, err := l.Stored(t.Context(), call, "", 10); !hostapi.HasCode(err, hostapi.CodeNoStore) {
+		t.Errorf("without a store: %v", err)
+	}
+	l = goLive(t, func(c *Config) { c.Stored = &storedStub{} })
+	if page, err := l.Stored(t.Context(), call, "snap-1", 10); err != nil || !page.More || strings.Join(page.IDs, " ") != "snap-1 10" {
+		t.Errorf("%+v, %v", page, err)
+	}
+	for _, limit := range []int{-1, 0, hostapi.MaxStoredPage + 1} {
+		if _, err := l.Stored(t.Context(), call, "", limit); !hostapi.HasCode(err, hostapi.CodeInvalid) {
+			t.Errorf("a limit of %d: %v", limit, err)
+		}
+	}
+}
 
 // A capture whose stored copy is still there is not forgotten.
 func TestCaptureStaysUntilItsStoredCopyIsGone(t *testing.T) {

@@ -15,8 +15,9 @@ type bucket interface {
 	get(ctx context.Context, key string) (io.ReadCloser, int64, error)
 	stat(ctx context.Context, key string) (object, error)
 	remove(ctx context.Context, key string) error
-	// list visits the objects right below a prefix that ends with a slash.
-	list(ctx context.Context, prefix string, visit func(object) error) error
+	// list visits the objects right below a prefix that ends with a slash, by
+	// their keys, from the first that comes after the key after.
+	list(ctx context.Context, prefix, after string, visit func(object) error) error
 	// passing says whether an error may be gone at the next attempt.
 	passing(err error) bool
 }

@@ -77,12 +77,15 @@ func (d *directory) remove(_ context.Context, key string) error {
 
 // list fails for a directory that cannot be read, which is not one without
 // objects: what collects chunks relies on it.
-func (d *directory) list(_ context.Context, prefix string, visit func(object) error) error {
+func (d *directory) list(_ context.Context, prefix, after string, visit func(object) error) error {
 	entries, err := os.ReadDir(d.file(prefix))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, e := range entries {
+	for _, e := range entries { // in their order
+		if prefix+e.Name() <= after {
+			continue
+		}
 		info, err := e.Info()
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed, or renamed, meanwhile

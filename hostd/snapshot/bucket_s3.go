@@ -87,8 +87,12 @@ func (b *s3Bucket) remove(ctx context.Context, key string) error {
 	return noKey(err)
 }
 
-func (b *s3Bucket) list(ctx context.Context, prefix string, visit func(object) error) error {
-	pages := s3.NewListObjectsV2Paginator(b.client, &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &prefix})
+func (b *s3Bucket) list(ctx context.Context, prefix, after string, visit func(object) error) error {
+	in := &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &prefix}
+	if after != "" {
+		in.StartAfter = &after
+	}
+	pages := s3.NewListObjectsV2Paginator(b.client, in)
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx) // the SDK tries a page again
 		if err != nil {

@@ -193,12 +193,44 @@ func (s *Store) Has(ctx context.Context, id string) (bool, error) {
 // List visits the id of every snapshot.
 func (s *Store) List(ctx context.Context, visit func(id string) error) error {
 	return s.list(ctx, manifestsDir, func(o object) error {
-		id := strings.TrimPrefix(o.key, manifestsDir)
-		if validID(id) != nil {
-			return nil // not ours, or half-written
+		if id, ok := idOf(o); ok {
+			return visit(id)
 		}
-		return visit(id)
+		return nil
 	})
+}
+
+// Page returns the ids of at most limit snapshots, those that come next after one
+// in the order of ids, and whether there are more.
+func (s *Store) Page(ctx context.Context, after string, limit int) (ids []string, more bool, err error) {
+	if after != "" {
+		if err := validID(after); err != nil {
+			return nil, false, err
+		}
+	}
+	full := errors.New("there are more")
+	err = s.listFrom(ctx, manifestsDir, manifestsDir+after, func(o object) error {
+		id, ok := idOf(o)
+		switch {
+		case !ok:
+		case len(ids) == limit:
+			return full
+		default:
+			ids = append(ids, id)
+		}
+		return nil
+	})
+	if errors.Is(err, full) {
+		return ids, true, nil
+	}
+	return ids, false, err
+}
+
+// idOf is the id of the snapshot whose manifest an object is. Others are not
+// ours, or half-written.
+func idOf(o object) (string, bool) {
+	id := strings.TrimPrefix(o.key, manifestsDir)
+	return id, validID(id) == nil
 }
 
 // put writes an object, whole or not at all.
@@ -236,7 +268,12 @@ func (s *Store) remove(ctx context.Context, key string) error {
 
 // list visits the objects right below a prefix that ends with a slash.
 func (s *Store) list(ctx context.Context, prefix string, visit func(object) error) error {
-	if err := s.bucket.list(ctx, prefix, visit); err != nil {
+	return s.listFrom(ctx, prefix, "", visit)
+}
+
+// listFrom visits only those whose keys come after one.
+func (s *Store) listFrom(ctx context.Context, prefix, after string, visit func(object) error) error {
+	if err := s.bucket.list(ctx, prefix, after, visit); err != nil {
 		return fmt.Errorf("list %s: %w", prefix, err)
 	}
 	return nil

@@ -57,6 +57,38 @@ func TestASnapshotComesBackAsItWas(t *testing.T) {
 	})
 }
 
+func TestAStoreIsListedInPages(t *testing.T) {
+	stores(t, func(t *testing.T, url, dir string) {
+		s := open(t, url, Options{})
+		if ids, more, err := s.Page(t.Context(), "", 2); len(ids) != 0 || more || err != nil {
+			t.Errorf("an empty one: %v, %v, %v", ids, more, err)
+		}
+		c := newCapture(t, 1)
+		for _, id := range []string{"b", "a-1", "a", "tpl-0", "c"} {
+			keep(t, s, id, c)
+		}
+		write(t, filepath.Join(dir, manifestsDir, "Not_an_id"), []byte("x"))
+		var all, sizes []string
+		for after, more := "", true; more; {
+			var ids []string
+			var err error
+			if ids, more, err = s.Page(t.Context(), after, 2); err != nil || len(ids) == 0 {
+				t.Fatalf("after %q: %v, %v", after, ids, err)
+			}
+			all, sizes, after = append(all, ids...), append(sizes, strconv.Itoa(len(ids))), ids[len(ids)-1]
+		}
+		if got := strings.Join(all, " "); got != "a a-1 b c tpl-0" || strings.Join(sizes, " ") != "2 2 1" {
+			t.Errorf("pages of %v: %s", sizes, got)
+		}
+		if ids, more, err := s.Page(t.Context(), "a-1", 3); strings.Join(ids, " ") != "b c tpl-0" || more || err != nil {
+			t.Errorf("the last page, which is full: %v, %v, %v", ids, more, err)
+		}
+		if _, _, err := s.Page(t.Context(), "../chunks", 2); !errors.Is(err, ErrInvalid) {
+			t.Errorf("after what is no id: %v", err)
+		}
+	})
+}
+
 func TestWhatTheStoreHasIsNotStoredAgain(t *testing.T) {
 	stores(t, func(t *testing.T, url, _ string) {
 		s := open(t, url, Options{})

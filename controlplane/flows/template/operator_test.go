@@ -211,9 +211,8 @@ func TestBuildsThatAreOverAreForgotten(t *testing.T) {
 	if b := buildOf(t, p, buildID); len(b.SpecSealed) == 0 {
 		t.Error("what the build in use is made from is gone")
 	}
-	if got := store.Captures(); !slices.Equal(got, []string{"tpl-d2"}) {
-		t.Errorf("the snapshot store has %v", got)
-	}
+	// That the second is there nobody knows; its upload ended too late.
+	testcluster.Await(t, 10*time.Second, "the end of what is stored", func() bool { return len(store.Captures()) == 0 })
 }
 
 // What is not in the snapshot store though its row says so is stored again by a

@@ -53,6 +53,13 @@ func (s *Store) put(c hostapi.Capture) {
 	s.captures[c.ID] = c
 }
 
+// page is small, so that it takes some to see all.
+func (s *Store) page(after string) hostapi.StoredPage {
+	const size = 2
+	ids := slices.DeleteFunc(s.Captures(), func(id string) bool { return id <= after })
+	return hostapi.StoredPage{IDs: ids[:min(size, len(ids))], More: len(ids) > size}
+}
+
 // Remove takes something out of the store.
 func (s *Store) Remove(id string) {
 	s.remove(id)
@@ -155,6 +162,9 @@ func (o *objects) beat(hb *hostapi.Heartbeat) {
 
 // objectCall tells the calls about captures and volumes from those about boxes.
 func objectCall(r *http.Request) (op, id string) {
+	if r.URL.Path == hostapi.PathStored {
+		return "stored", "all"
+	}
 	for prefix, ops := range map[string]map[string]string{
 		hostapi.PathCaptures + "/":  {http.MethodPut: "capture", http.MethodPost: "store", http.MethodDelete: "uncapture"},
 		hostapi.PathVolumes + "/":   {http.MethodPut: "volume", http.MethodDelete: "unvolume"},
@@ -191,6 +201,11 @@ func (h *Host) object(r *http.Request, c Call) (any, error) {
 		o.store.put(made)
 		h.announce()
 		return made, nil
+	case "stored":
+		if o.store == nil {
+			return nil, &hostapi.Error{Code: hostapi.CodeNoStore, Message: "no snapshot store"}
+		}
+		return o.store.page(r.URL.Query().Get(hostapi.QueryAfter)), nil
 	case "uncapture":
 		delete(o.captures, c.ID)
 		if o.store != nil && r.URL.Query().Get(hostapi.QueryStored) == "true" {
