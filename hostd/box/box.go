@@ -99,6 +99,7 @@ type Host struct {
 
 	changed  chan struct{} // capacity 1: something in List or Capacity changed
 	buffered atomic.Int64  // output bytes held by execs
+	consoles atomic.Int64  // readers of its console
 	booting  chan struct{} // capacity bootsAtOnce: who is booted again
 	probing  chan struct{} // capacity sshProbes: who probes a guest's SSH server
 
@@ -293,6 +294,7 @@ type box struct {
 
 	execSlot chan struct{} // capacity MaxExecs
 	buffered atomic.Int64  // output bytes held by execs
+	consoles atomic.Int64  // readers of its console
 
 	// writing is held by whoever changes the record, over the write to disk, and
 	// taken before mu. mu is short: who looks at a box never waits for a disk.

@@ -22,6 +22,9 @@ const (
 	consolePoll = 200 * time.Millisecond
 	// maxConsoleLine is where a line of the console is broken, in bytes.
 	maxConsoleLine = 16 << 10
+	// maxConsoleReaders bounds those who read one box's console at once: each holds
+	// up to vmm.LogMax bytes of it.
+	maxConsoleReaders = 16
 	// StreamConsole is the stream of its lines.
 	StreamConsole = "console"
 )
@@ -37,6 +40,11 @@ func (h *Host) ConsoleLogs(ctx context.Context, id string, tail int, follow bool
 	if _, shown := b.view(); !shown {
 		return ErrNotFound
 	}
+	if n := b.consoles.Add(1); n > maxConsoleReaders {
+		b.consoles.Add(-1)
+		return fmt.Errorf("%w: %d readers of its console", ErrBusy, maxConsoleReaders)
+	}
+	defer b.consoles.Add(-1)
 	c := &console{path: h.paths.Serial(id)}
 	defer c.close()
 	out.Began()
@@ -53,7 +61,7 @@ func (h *Host) ConsoleLogs(ctx context.Context, id string, tail int, follow bool
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-b.gone:
-			return c.rest(out.Emit)
+			return c.rest(func(raw []byte, partial bool) error { return out.Emit(consoleLine(raw, partial)) })
 		case <-tick.C:
 		}
 	}
@@ -97,37 +105,57 @@ func (c *console) close() {
 }
 
 // begin reads what is there and hands on the last tail lines of it. A line that
-// has no end yet is one of them where it is all that is asked for.
+// has no end yet is one of them where it is all that is asked for. While they are
+// taken the text is held, and not the lines, which may be as many as its bytes.
 func (c *console) begin(tail int, all bool, emit func(hostapi.LogLine) error) error {
 	if err := c.open(); err != nil || c.file == nil {
 		return err
 	}
-	var lines []hostapi.LogLine
-	keep := func(l hostapi.LogLine) error {
-		lines = append(lines, l)
+	var text []byte
+	err := c.read(func(p []byte, apart bool) error {
+		if apart {
+			text = text[:bytes.LastIndexByte(text, '\n')+1]
+		}
+		text = append(text, p...)
 		return nil
-	}
-	if err := c.read(keep); err != nil {
+	})
+	if err != nil {
 		return err
 	}
-	if all {
-		_ = c.rest(keep)
+	lines := func(emit func(raw []byte, partial bool) error) error {
+		c.line = nil
+		err := c.split(text, emit)
+		if err == nil && all {
+			err = c.rest(emit)
+		}
+		return err
 	}
-	if tail >= 0 && len(lines) > tail {
-		lines = lines[len(lines)-tail:]
-	}
-	for _, l := range lines {
-		if err := emit(l); err != nil {
+	skip := 0
+	if tail >= 0 {
+		skip = -tail
+		if err := lines(func([]byte, bool) error { skip++; return nil }); err != nil {
 			return err
 		}
 	}
-	return nil
+	return lines(func(raw []byte, partial bool) error {
+		if skip--; skip >= 0 {
+			return nil
+		}
+		return emit(consoleLine(raw, partial))
+	})
 }
 
 // more hands on what was written since.
 func (c *console) more(emit func(hostapi.LogLine) error) error {
+	line := func(raw []byte, partial bool) error { return emit(consoleLine(raw, partial)) }
+	take := func(text []byte, apart bool) error {
+		if apart {
+			c.line = nil
+		}
+		return c.split(text, line)
+	}
 	if c.file != nil {
-		if err := c.read(emit); err != nil {
+		if err := c.read(take); err != nil {
 			return err
 		}
 	}
@@ -135,13 +163,13 @@ func (c *console) more(emit func(hostapi.LogLine) error) error {
 	if err != nil || !replaced {
 		return err
 	}
-	if err := c.rest(emit); err != nil {
+	if err := c.rest(line); err != nil {
 		return err
 	}
 	if err := c.open(); err != nil || c.file == nil {
 		return err
 	}
-	return c.read(emit)
+	return c.read(take)
 }
 
 // replaced reports whether the path names another file than the open one.
@@ -163,20 +191,27 @@ func (c *console) replaced() (bool, error) {
 	return !os.SameFile(now, open), nil
 }
 
-// read hands on the whole lines between the offset and the end. Of a log that
-// is far ahead only the last vmm.LogMax bytes are read.
-func (c *console) read(emit func(hostapi.LogLine) error) error {
+// read hands on the text between the offset and the end, in pieces. Of a log that
+// is far ahead only the last vmm.LogMax bytes are read. A piece that is apart does
+// not go on where the one before ended.
+func (c *console) read(take func(text []byte, apart bool) error) error {
 	st, err := c.file.Stat()
 	if err != nil {
 		return fmt.Errorf("read serial log: %w", err)
 	}
 	size := st.Size()
-	if size < c.offset {
-		c.offset, c.line = 0, nil // the VMM emptied it
+	emptied := size < c.offset // by the VMM
+	if emptied {
+		c.offset = 0
 	}
 	skipped := size-c.offset > vmm.LogMax
 	if skipped {
-		c.offset, c.line = size-vmm.LogMax, nil
+		c.offset = size - vmm.LogMax
+	}
+	if emptied || skipped {
+		if err := take(nil, true); err != nil {
+			return err
+		}
 	}
 	buf := make([]byte, 32<<10)
 	for c.offset < size {
@@ -200,20 +235,18 @@ func (c *console) read(emit func(hostapi.LogLine) error) error {
 		}
 		c.offset += int64(n)
 		text := buf[:n]
-		if hole || skipped {
-			// In the middle of a page, and of a line.
-			c.line = nil
+		if hole || skipped { // in the middle of a page, and of a line
 			text = bytes.TrimLeft(text, "\x00")
-			skipped = false
 		}
-		if err := c.split(text, emit); err != nil {
+		if err := take(text, hole); err != nil {
 			return err
 		}
+		skipped = false
 	}
 	return nil
 }
 
-func (c *console) split(text []byte, emit func(hostapi.LogLine) error) error {
+func (c *console) split(text []byte, emit func(raw []byte, partial bool) error) error {
 	for len(text) > 0 {
 		line, rest, ended := bytes.Cut(text, []byte("\n"))
 		if n := maxConsoleLine - len(c.line); len(line) > n {
@@ -224,23 +257,22 @@ func (c *console) split(text []byte, emit func(hostapi.LogLine) error) error {
 		if !ended && len(c.line) < maxConsoleLine {
 			return nil
 		}
-		l := consoleLine(c.line, !ended)
-		c.line = c.line[:0]
-		if err := emit(l); err != nil {
+		if err := emit(c.line, !ended); err != nil {
 			return err
 		}
+		c.line = c.line[:0]
 	}
 	return nil
 }
 
 // rest hands on a line that has no end.
-func (c *console) rest(emit func(hostapi.LogLine) error) error {
+func (c *console) rest(emit func(raw []byte, partial bool) error) error {
 	if len(c.line) == 0 {
 		return nil
 	}
-	l := consoleLine(c.line, false)
+	raw := c.line
 	c.line = nil
-	return emit(l)
+	return emit(raw, false)
 }
 
 // consoleLine is a line as text. A serial line ends with CR LF.
