@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -351,7 +352,8 @@ func query(s *stream, q hostapi.EventQuery) (found []hostapi.Event, at time.Time
 
 // Follow hands on the events asked for and those to come, until ctx ends or the
 // stream is closed, which is no error. A caller that is slower than the ring is
-// handed on from the file what the ring dropped.
+// handed on from the file what the ring dropped. No more than ringSize events are
+// held while a caller takes them.
 func (r *Recorder) Follow(ctx context.Context, id string, q hostapi.EventQuery, began func(), emit func(hostapi.Event) error) error {
 	s, err := r.stream(id, false)
 	if err != nil {
@@ -363,6 +365,10 @@ func (r *Recorder) Follow(ctx context.Context, id string, q hostapi.EventQuery, 
 	}
 	began()
 	for {
+		if len(found) > ringSize {
+			found = slices.Clone(found[:ringSize])
+			at = found[ringSize-1].Time // the rest is read again
+		}
 		for _, e := range found {
 			if err := emit(e); err != nil {
 				return err

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -421,6 +423,41 @@ func TestAFollowerThatLagsMissesNothing(t *testing.T) {
 	f.cancel()
 	if err := <-f.result; !errors.Is(err, context.Canceled) {
 		t.Errorf("follow = %v, want context.Canceled", err)
+	}
+}
+
+// The backlog of a follower that takes nothing is on disk, and not held.
+func TestABacklogIsReadInParts(t *testing.T) {
+	const total = 8000
+	r := open(t, t.TempDir())
+	r.Open(idA, "", "")
+	emit(r, idA, 0, total)
+	inUse := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before, taken := inUse(), total
+	err := r.Follow(t.Context(), idA, hostapi.EventQuery{Tail: new(total)}, func() {}, func(e hostapi.Event) error {
+		if taken == total {
+			n, err := strconv.Atoi(e.Message)
+			must(t, err)
+			taken = n // those before it are not kept on disk
+			if grown := inUse() - before; grown > 1<<20 {
+				t.Errorf("%d bytes are held", grown)
+			}
+		}
+		if e.Message != strconv.Itoa(taken) {
+			t.Fatalf("got %q, want %d", e.Message, taken)
+		}
+		if taken++; taken == total {
+			r.Close(idA)
+		}
+		return nil
+	})
+	if err != nil || taken != total {
+		t.Errorf("follow = %v, after %d", err, taken)
 	}
 }
 
