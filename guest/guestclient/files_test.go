@@ -37,3 +37,22 @@ func TestAListingWithoutEndIsGivenUp(t *testing.T) {
 		t.Error("it was read to the end")
 	}
 }
+
+func TestALargeHeadIsGivenUp(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for range 2 << 10 {
+			w.Header().Add("X", "y") // 6 bytes each
+		}
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer server.Close()
+	c := guestclient.New(func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", server.Listener.Addr().String())
+	})
+	if _, err := c.Health(t.Context()); err == nil {
+		t.Error("health is taken")
+	}
+	if _, err := c.Stat(t.Context(), "/"); err == nil {
+		t.Error("a file's state is taken")
+	}
+}

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// maxHead bounds the header of an answer, in bytes.
-const maxHead = 32 << 10
+// maxHead bounds the header of an answer, in bytes. In short lines it takes fifty
+// times that.
+const maxHead = 8 << 10
 
 // continueWait is how long a body is held back that its sender would rather
 // have refused first (Expect: 100-continue).

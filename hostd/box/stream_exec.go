@@ -20,9 +20,10 @@ import (
 var ErrPortClosed = errors.New("port is closed")
 
 // maxHead and maxRefusal bound what is read of an answer of the guest, which is
-// not trusted, in bytes.
+// not trusted, in bytes. A head in short lines takes fifty times its size, for
+// as long as its body lasts.
 const (
-	maxHead    = 64 << 10
+	maxHead    = 8 << 10
 	maxRefusal = 64 << 10
 )
 

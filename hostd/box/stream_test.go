@@ -90,6 +90,20 @@ func TestHostileAnswers(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a large head", func(t *testing.T) {
+		w := boxtest.NewWorld(t)
+		d := start(t, w)
+		_, err := d.Put(t.Context(), idA, spec(1))
+		must(t, err)
+		w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			for range 2 << 10 {
+				rw.Header().Add("X", "y") // 6 bytes each
+			}
+		})
+		if _, err = d.Relay(t.Context(), idA, box.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"}); !errors.Is(err, box.ErrGuest) {
+			t.Errorf("relay = %v, want ErrGuest", err)
+		}
+	})
 	t.Run("a refusal", func(t *testing.T) {
 		d := withGuest(t, http.StatusNotFound, `{"error":"no such file or directory","detail":"/x"}`)
 		_, err := d.Relay(t.Context(), idA, box.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"})
