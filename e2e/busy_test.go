@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os/exec"
 	"runtime"
@@ -13,7 +14,8 @@ import (
 )
 
 // Guests that compute on every CPU cost the replicas no leader. What computes
-// here are processes where VMMs are, beside the boxes of the stack's hosts.
+// here are processes where VMMs are, each in a box's group, beside the boxes of the
+// stack's hosts.
 func TestBusyGuestsCostNoLeader(t *testing.T) {
 	const busy = 30 * time.Second
 	admin, err := theStack.Admin()
@@ -48,7 +50,8 @@ func TestBusyGuestsCostNoLeader(t *testing.T) {
 	t.Logf("%d writes in term %d", writes, after.Term)
 }
 
-// keepBusy runs processes that never rest, in a box's cgroup, until the test ends.
+// keepBusy runs processes that never rest, each in the cgroup of a box of one CPU,
+// until the test ends.
 func keepBusy(t *testing.T, n int) {
 	t.Helper()
 	tree, err := cgroup.Open(cgroup.Config{Host: "busy"}, slog.New(slog.DiscardHandler))
@@ -56,18 +59,21 @@ func keepBusy(t *testing.T, n int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := tree.Remove(context.Background(), "box"); err != nil {
-			t.Error(err)
-		}
 		if err := tree.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	group, err := tree.Ensure(t.Context(), "box", cgroup.Limits{CPUs: float64(n)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range n {
+	for i := range n {
+		box := fmt.Sprintf("box%d", i)
+		t.Cleanup(func() {
+			if err := tree.Remove(context.Background(), box); err != nil {
+				t.Error(err)
+			}
+		})
+		group, err := tree.Ensure(t.Context(), box, cgroup.Limits{CPUs: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
 		burner := exec.Command("sh", "-c", "while :; do :; done")
 		if err := burner.Start(); err != nil {
 			t.Fatal(err)
