@@ -212,23 +212,35 @@ func TestConcurrentMovesAreOneAfterTheOther(t *testing.T) {
 func TestTimeToLive(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
-	const ttl = 8 // long enough for what is done in it on a slow machine
-	brief := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(ttl))})
-	kept := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(ttl)), Persistent: true})
-	paused := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(ttl))})
-	moved(t, api.SandboxPaused)(c.PauseSandbox(t.Context(), paused.ID))
-	spared := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(ttl))})
-	if brief.ExpiresAt == nil || brief.StartedAt == nil || brief.ExpiresAt.Sub(brief.StartedAt.Time) != ttl*time.Second {
+	const hour, ttl = 3600, 8
+	brief := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(hour))})
+	if brief.ExpiresAt == nil || brief.StartedAt == nil || brief.ExpiresAt.Sub(brief.StartedAt.Time) != hour*time.Second {
 		t.Errorf("it came to life at %v and ends at %v", brief.StartedAt, brief.ExpiresAt)
 	}
+	kept := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(hour)), Persistent: true})
+	c.exec(t, kept.ID, "echo 1 > /dev/shm/kept")
+	paused := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(hour))})
+	moved(t, api.SandboxPaused)(c.PauseSandbox(t.Context(), paused.ID))
+	spared := c.make(t, api.CreateSandbox{TTLSeconds: new(int64(hour))})
+	// Their time begins when all is ready, however long that took.
+	begin := func(s *api.Sandbox) time.Time {
+		l, err := c.PatchLifecycle(t.Context(), s.ID, api.PatchLifecycle{TTLSeconds: api.SetTo(int64(ttl))})
+		if err != nil || l.ExpiresAt == nil || l.TTLSeconds == nil || *l.TTLSeconds != ttl {
+			t.Fatalf("with an end: %+v, %v", l, err)
+		}
+		return l.ExpiresAt.Time
+	}
+	begin(spared)
 	l, err := c.PatchLifecycle(t.Context(), spared.ID, api.PatchLifecycle{TTLSeconds: api.SetNull[int64]()})
 	if err != nil || l.ExpiresAt != nil || l.TTLSeconds != nil {
 		t.Fatalf("without an end: %+v, %v", l, err)
 	}
-	c.exec(t, kept.ID, "echo 1 > /dev/shm/kept")
+	begin(kept)
+	begin(paused)
+	end := begin(brief)
 
 	c.gone(t, brief.ID, 20*time.Second)
-	if early := time.Until(brief.ExpiresAt.Time); early > 0 {
+	if early := time.Until(end); early > 0 {
 		t.Errorf("it was gone %s before its end", early)
 	}
 	c.gone(t, paused.ID, 20*time.Second)
