@@ -20,7 +20,7 @@ func TestAHibernatedCommandIsNotRunTwice(t *testing.T) {
 	s := c.create(t)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := c.Exec(t.Context(), s.ID, api.Exec{Cmd: api.Shell(`echo x >>/n; sleep 8; echo end >>/ended`)})
+		_, err := c.Exec(t.Context(), s.ID, api.Exec{Cmd: api.Shell(`echo x >>/n; until [ -e /go-on ]; do sleep 0.1; done; echo end >>/ended`)})
 		ended <- err
 	}()
 	eventually(t, time.Minute, "the command to begin", func(ctx context.Context) error {
@@ -40,6 +40,7 @@ func TestAHibernatedCommandIsNotRunTwice(t *testing.T) {
 	if _, err := c.WakeSandbox(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
 	}
+	c.exec(t, s.ID, "touch /go-on")
 	eventually(t, time.Minute, "the command's end, without a caller", func(ctx context.Context) error {
 		_, err := c.StatFile(ctx, s.ID, "/ended")
 		return err
