@@ -21,28 +21,49 @@ import (
 // none: never in one that stays between.
 func TestLeaderKilledDuringCreate(t *testing.T) {
 	c := newTenant(t)
-	// The moments are spread over a create's usual time, and over what follows.
-	for _, after := range []time.Duration{5 * time.Millisecond, 40 * time.Millisecond, 120 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond} {
+	underWay := 0
+	// The moments are spread over a create's usual time, and over what follows. All
+	// but the first are counted from when a host has begun it.
+	for i, after := range []time.Duration{5 * time.Millisecond, 0, 40 * time.Millisecond, 120 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond} {
 		leader := theStack.Leader(t.Context())
 		if leader == nil {
 			t.Fatal("no leader")
 		}
 		follower := c.through(t, (indexOf(leader)+1)%len(theStack.Replicas))
-		var g errgroup.Group
+		before := boxIDs(t)
 		var made *api.Sandbox
 		var createErr error
-		g.Go(func() error {
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
 			made, createErr = follower.CreateSandbox(t.Context(), api.CreateSandbox{Template: stack.BaseTemplate}, "")
-			return nil
-		})
+		}()
+		if i > 0 {
+			err := stack.Await(t.Context(), 30*time.Second, 5*time.Millisecond, "a host has begun the create", func(context.Context) error {
+				for id := range boxIDs(t) {
+					if !before[id] {
+						return nil
+					}
+				}
+				return errors.New("no host has a new box")
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 		timer := time.NewTimer(after)
 		<-timer.C
+		select {
+		case <-answered:
+		default:
+			if i > 0 {
+				underWay++
+			}
+		}
 		if err := leader.Kill9(); err != nil {
 			t.Fatal(err)
 		}
-		if err := g.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		<-answered
 		if createErr != nil {
 			// 502 and 503 say that the outcome is unknown, or that it was not done.
 			if s := api.StatusOf(createErr); s != http.StatusBadGateway && s != http.StatusServiceUnavailable {
@@ -66,6 +87,25 @@ func TestLeaderKilledDuringCreate(t *testing.T) {
 			}
 		}
 	}
+	if underWay == 0 {
+		t.Error("each create was answered before its leader was killed")
+	}
+}
+
+// boxIDs are those of the boxes that the hosts have.
+func boxIDs(t *testing.T) map[string]bool {
+	t.Helper()
+	boxes, err := theStack.Boxes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]bool{}
+	for _, list := range boxes {
+		for _, b := range list {
+			ids[b.ID] = true
+		}
+	}
+	return ids
 }
 
 // The time from a leader's death to the next write that is accepted.
@@ -118,7 +158,12 @@ func TestFiftyCreatesAndDeletesUnderFire(t *testing.T) {
 	var killer sync.WaitGroup
 	kills := map[string]int{}
 	killer.Go(func() {
+		var kinds []string // that are next: each comes as often as the others
 		for work.Err() == nil {
+			if len(kinds) == 0 {
+				kinds = append(kinds, killable...)
+				random.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+			}
 			pause := time.NewTimer(quiet/2 + time.Duration(random.Int64N(int64(quiet))))
 			select {
 			case <-work.Done():
@@ -126,12 +171,15 @@ func TestFiftyCreatesAndDeletesUnderFire(t *testing.T) {
 				return
 			case <-pause.C:
 			}
-			kind, err := killOne(random)
+			killed, err := killOne(random, kinds[0])
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			kills[kind]++
+			if killed {
+				kills[kinds[0]]++
+				kinds = kinds[1:]
+			}
 		}
 	})
 
@@ -188,6 +236,11 @@ func TestFiftyCreatesAndDeletesUnderFire(t *testing.T) {
 	}
 	healthy(t)
 	t.Logf("created %d, not created %d, deleted %d; kills %v", tally.created, tally.refused, tally.deleted, kills)
+	for _, kind := range killable {
+		if kills[kind] == 0 {
+			t.Errorf("no %s was killed", kind)
+		}
+	}
 	if err != nil {
 		t.Error(err)
 	}
@@ -233,28 +286,28 @@ func createUnderFire(ctx context.Context, c *tenant, key string) (*api.Sandbox, 
 	return s, err
 }
 
-// killOne kills one process at random, and lets it come back after a moment: a
-// host's daemon, a replica, or a VMM, which nothing brings back.
-func killOne(random *rand.Rand) (kind string, err error) {
+// killable is what killOne kills: a host's daemon or a replica, which come back
+// after a moment, or a VMM, which nothing brings back.
+var killable = []string{"hostd", "replica", "vmm"}
+
+// killOne kills one process of a kind at random, and reports whether there was one.
+func killOne(random *rand.Rand, kind string) (killed bool, err error) {
 	down := time.Duration(random.Int64N(int64(800 * time.Millisecond)))
-	switch random.IntN(3) {
-	case 0:
-		return "hostd", killAndRestart(theStack.HostProc[random.IntN(len(theStack.HostProc))], down)
-	case 1:
-		return "replica", killAndRestart(theStack.Replicas[random.IntN(len(theStack.Replicas))], down)
+	switch kind {
+	case "hostd":
+		return true, killAndRestart(theStack.HostProc[random.IntN(len(theStack.HostProc))], down)
+	case "replica":
+		return true, killAndRestart(theStack.Replicas[random.IntN(len(theStack.Replicas))], down)
 	}
 	vmms, err := theStack.VMMs()
-	if err != nil {
-		return "", err
-	}
-	if len(vmms) == 0 {
-		return "nothing", nil
+	if err != nil || len(vmms) == 0 {
+		return false, err
 	}
 	err = unix.Kill(vmms[random.IntN(len(vmms))], unix.SIGKILL)
 	if errors.Is(err, unix.ESRCH) {
-		err = nil
+		return false, nil
 	}
-	return "vmm", err
+	return true, err
 }
 
 func killAndRestart(p *stack.Process, down time.Duration) error {
