@@ -67,6 +67,9 @@ type stored struct {
 type captures interface {
 	OpenCapture(id string) (info hostapi.Capture, dir string, release func(), err error)
 	MarkStored(id string, stored bool) error
+	// MakeRoom runs check, and again if it could do something for the bytes that
+	// are missing.
+	MakeRoom(check func() (missing int64, err error)) error
 }
 
 // storing is one upload. info and err are set when done is closed.
@@ -350,14 +353,17 @@ func buildOf(dir, label string) (string, error) {
 
 // admit refuses a capture that would fill the disk.
 func (s *stored) admit(m *snapshot.Manifest) error {
-	room, err := s.room()
-	if err != nil {
-		return err
-	}
-	if need := m.Bytes(); need > room {
-		return fmt.Errorf("%w: the snapshot takes %d MB, and there is room for %d", box.ErrNoDisk, need>>20, max(room, 0)>>20)
-	}
-	return nil
+	return s.captures.MakeRoom(func() (missing int64, err error) {
+		room, err := s.room()
+		if err != nil {
+			return 0, err
+		}
+		need := m.Bytes()
+		if missing = need - room; missing > 0 {
+			err = fmt.Errorf("%w: the snapshot takes %d MB, and there is room for %d", box.ErrNoDisk, need>>20, max(room, 0)>>20)
+		}
+		return missing, err
+	})
 }
 
 // refusal names an error of the store as boxes and the API do.

@@ -32,11 +32,12 @@ type storedHost struct {
 	images *image.Store
 	dir    string // of captures
 
-	mu     sync.Mutex
-	marked []string
-	opened int
-	hold   chan struct{} // if set, OpenCapture waits for it
-	lost   bool          // what is opened is deleted before it is marked
+	mu       sync.Mutex
+	marked   []string
+	opened   int
+	hold     chan struct{} // if set, OpenCapture waits for it
+	makeRoom func(missing int64)
+	lost     bool // what is opened is deleted before it is marked
 }
 
 func newStoredHost(t *testing.T, store string) *storedHost {
@@ -84,6 +85,16 @@ func (h *storedHost) MarkStored(id string, stored bool) error {
 		return box.ErrNoSnapshot
 	}
 	return nil
+}
+
+func (h *storedHost) MakeRoom(check func() (missing int64, err error)) error {
+	missing, err := check()
+	if missing <= 0 || h.makeRoom == nil {
+		return err
+	}
+	h.makeRoom(missing)
+	_, err = check()
+	return err
 }
 
 // capture makes one, of a build that it makes too.
@@ -251,6 +262,22 @@ func TestACaptureThatCannotBeUsedIsRefusedByName(t *testing.T) {
 				t.Errorf("build = %v", err)
 			}
 		})
+	}
+}
+
+// What is fetched may take the place of what can be fetched again.
+func TestRoomIsMadeForWhatIsFetched(t *testing.T) {
+	store := t.TempDir()
+	a, b := newStoredHost(t, store), newStoredHost(t, store)
+	a.capture(t, "snap-1")
+	if _, err := a.StoreCapture(t.Context(), "snap-1"); err != nil {
+		t.Fatal(err)
+	}
+	room := int64(10)
+	b.room = func() (int64, error) { return room, nil }
+	b.makeRoom = func(missing int64) { room += missing }
+	if _, err := b.fetch(t, "snap-1", ""); err != nil {
+		t.Error(err)
 	}
 }
 

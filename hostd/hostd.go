@@ -140,7 +140,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 		return nil, err
 	}
 	d.templates.inUse = d.buildsInUse
-	if d.volumes, err = openVolumes(cfg, d.ledger, d.promisedToBoxes, log); err != nil {
+	if d.volumes, err = openVolumes(cfg, d.ledger, d.promisedToBoxes, d.makeRoom, log); err != nil {
 		return nil, err
 	}
 	if d.stored, err = openStored(ctx, cfg, d.templates.store, d.versions().Engine, log); err != nil {
@@ -354,6 +354,12 @@ func (d *Daemon) buildsInUse() []string {
 
 // promisedToBoxes is what is kept on the disk for what boxes may still write.
 func (d *Daemon) promisedToBoxes() int64 { return d.boxes.DiskPromised() }
+
+// makeRoom lets something be admitted to the disk in place of captures that are
+// stored.
+func (d *Daemon) makeRoom(check func() (missing int64, err error)) error {
+	return d.boxes.MakeRoom(check)
+}
 
 func (d *Daemon) drain() {
 	d.mu.Lock()

@@ -12,7 +12,7 @@ import (
 
 // openVolumes finds the host's volumes. Who has which is what the records of
 // boxes say, each written before its box attached anything.
-func openVolumes(cfg Config, records *ledger.Ledger, promised func() int64, log *slog.Logger) (*volume.Store, error) {
+func openVolumes(cfg Config, records *ledger.Ledger, promised func() int64, makeRoom func(func() (int64, error)) error, log *slog.Logger) (*volume.Store, error) {
 	attached := map[string]string{}
 	boxes := records.Boxes()
 	for _, rec := range boxes {
@@ -30,7 +30,8 @@ func openVolumes(cfg Config, records *ledger.Ledger, promised func() int64, log 
 		}
 	}
 	return volume.Open(volume.Config{
-		Dir: filepath.Join(cfg.DataDir, "volumes"), HeadroomMB: cfg.DiskHeadroomMB, Attached: attached, Promised: promised, Log: log,
+		Dir: filepath.Join(cfg.DataDir, "volumes"), HeadroomMB: cfg.DiskHeadroomMB, Attached: attached, Promised: promised, MakeRoom: makeRoom,
+		Log: log,
 	})
 }
 

@@ -49,7 +49,7 @@ func (l *Loops) objects(ctx context.Context) {
 
 // capturedFor reports whether a snapshot or a fork wants a capture. Hosts other
 // than the snapshot's own have it because they fetched it, and keep it for the
-// next time.
+// next time, until they want the disk for something else.
 func capturedFor(r raftstore.Reader, id string) bool {
 	if _, ok := raftstore.Get(r, record.Snapshots, id); ok {
 		return true

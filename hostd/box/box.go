@@ -90,6 +90,7 @@ type Host struct {
 	events    Events
 	overlays  *overlays
 	captures  *captures
+	giving    sync.Mutex // held while captures are given up for room; taken before the others
 	metrics   *Metrics
 	log       *slog.Logger
 	now       func() time.Time

@@ -63,7 +63,8 @@ func (h *Host) endCapture(c *capture, take func() (hostapi.Capture, error)) {
 		err = asNoDisk(err)
 		err = errors.Join(err, os.RemoveAll(h.paths.CaptureTmp(c.id)))
 	}
-	h.metrics.moved("capture", h.now().Sub(began), err)
+	c.used = h.now()
+	h.metrics.moved("capture", c.used.Sub(began), err)
 	h.captures.end(c, info, err)
 	h.notify()
 }
@@ -213,7 +214,13 @@ func (h *Host) copyStill(ctx context.Context, b *box, rec *ledger.Record, p VMM,
 func (h *Host) useCapture(ctx context.Context, id, digest string) (*capture, error) {
 	for {
 		if c := h.captures.pin(id); c != nil {
+			h.used(c)
 			return c, nil
+		}
+		if again, err := h.untilGone(ctx, id); err != nil {
+			return nil, err
+		} else if again {
+			continue
 		}
 		if h.remote == nil {
 			return nil, fmt.Errorf("%w: %s", ErrNoSnapshot, id)

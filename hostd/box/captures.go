@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
@@ -31,8 +32,11 @@ type capture struct {
 	marking sync.Mutex // held while the manifest is written anew; taken before captures.mu
 
 	info    hostapi.Capture
-	users   int  // creates, uploads: its files stay
-	deleted bool // as soon as it has no users
+	users   int           // creates, uploads: its files stay
+	deleted bool          // as soon as it has no users
+	gone    chan struct{} // closed when it is, where it is given up for room
+	used    time.Time     // when a box was last made of it, or it was made
+	stored  time.Time     // when it was last put into the store; zero of one that came from there
 }
 
 func newCaptures() *captures { return &captures{byID: map[string]*capture{}} }
@@ -205,6 +209,7 @@ func (h *Host) MarkStored(id string, stored bool) error {
 	defer c.marking.Unlock()
 	h.captures.mu.Lock()
 	same := c.info.Stored == stored
+	c.stored = h.now()
 	h.captures.mu.Unlock()
 	if same {
 		return nil
@@ -257,6 +262,7 @@ func (h *Host) RecoverCaptures() error {
 		if err != nil {
 			return err
 		}
+		c.used, c.stored = m.CreatedAt, h.now()
 		h.captures.end(c, m.Capture, nil)
 	}
 	return nil

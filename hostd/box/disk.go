@@ -46,9 +46,10 @@ func (h *Host) growth(b *box) int64 {
 	return left
 }
 
-// admitDiskLocked refuses a disk of a size for which there is no room. Boxes that
-// came since the look have all of theirs before them. The caller holds the lock.
-func (h *Host) admitDiskLocked(room diskRoom, diskMB int) error {
+// admitDiskLocked refuses a disk of a size for which there is no room, and says how
+// many bytes are missing. Boxes that came since the look have all of theirs before
+// them. The caller holds the lock.
+func (h *Host) admitDiskLocked(room diskRoom, diskMB int) (missing int64, err error) {
 	promised := int64(diskMB) << 20
 	for id, b := range h.boxes {
 		if left, seen := room.growth[id]; seen {
@@ -60,10 +61,10 @@ func (h *Host) admitDiskLocked(room diskRoom, diskMB int) error {
 	factor := int64(max(h.cfg.DiskOvercommit, 1))
 	headroom := int64(h.cfg.DiskHeadroomMB) << 20
 	if left := room.free - room.others - promised/factor; left < headroom {
-		return fmt.Errorf("%w: %d MB are free under %s, %d of them are promised to volumes; all sandboxes may still write %d MB, of which one in %d is kept for them, and %d must stay free",
+		return headroom - left, fmt.Errorf("%w: %d MB are free under %s, %d of them are promised to volumes; all sandboxes may still write %d MB, of which one in %d is kept for them, and %d must stay free",
 			ErrNoDisk, room.free>>20, h.paths.Data, room.others>>20, promised>>20, factor, headroom>>20)
 	}
-	return nil
+	return 0, nil
 }
 
 // DiskPromised is what is kept on the disk for what boxes may still write.

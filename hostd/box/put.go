@@ -76,26 +76,31 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 	if err != nil {
 		return nil, err
 	}
-	b, err := h.enlist(ctx, id, spec, src, clock)
+	var b *box
+	err = h.MakeRoom(func() (missing int64, err error) {
+		b, missing, err = h.enlist(ctx, id, spec, src, clock)
+		return missing, err
+	})
 	if b == nil || b.admitted != src {
 		src.release() // another Put came first, or this one was refused
 	}
 	return b, err
 }
 
-// enlist puts a new box into the map and starts its create.
-func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (*box, error) {
+// enlist puts a new box into the map and starts its create. Where there is no room
+// for its disk, it says how many bytes are missing.
+func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (_ *box, missing int64, err error) {
 	room, err := h.lookForRoom()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	machineID, err := newMachineID(h.random)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	hostKey, err := newHostKeySeed(h.random)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	tpl := src.tpl
 	rec := ledger.Record{
@@ -110,17 +115,17 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 	defer h.mu.Unlock()
 	// Another Put may have come first.
 	if b, err := h.presentLocked(id, spec.Generation); b != nil || err != nil {
-		return b, err
+		return b, 0, err
 	}
-	if err := h.admitDiskLocked(room, rec.DiskMB); err != nil {
-		return nil, err
+	if missing, err := h.admitDiskLocked(room, rec.DiskMB); err != nil {
+		return nil, missing, err
 	}
 	reserve := rec.ReservedMB
 	if src.warm != nil {
 		reserve = 0 // it takes its parent's
 	}
 	if h.reservedMB+reserve > h.cfg.MemoryMB {
-		return nil, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, rec.ReservedMB, h.reservedMB, h.cfg.MemoryMB)
+		return nil, 0, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, rec.ReservedMB, h.reservedMB, h.cfg.MemoryMB)
 	}
 	b := newBox(rec, h.cfg.MaxExecs)
 	b.admitted = src
@@ -138,7 +143,7 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 		defer cancel(nil)
 		h.create(cctx, b, src, clock)
 	})
-	return b, nil
+	return b, 0, nil
 }
 
 func (h *Host) present(id string, generation uint64) (*box, error) {

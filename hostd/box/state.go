@@ -101,15 +101,18 @@ func hasState(dir string) bool {
 
 // room refuses what would not leave the headroom free.
 func (h *Host) room(need int64) error {
-	free, err := h.diskFree(h.paths.Data)
-	if err != nil {
-		return fmt.Errorf("look for free disk space: %w", err)
-	}
-	if headroom := int64(h.cfg.DiskHeadroomMB) << 20; free-need < headroom {
-		return fmt.Errorf("%w: %d MB are free under %s, up to %d are needed and %d must stay free",
-			ErrNoDisk, free>>20, h.paths.Data, need>>20, headroom>>20)
-	}
-	return nil
+	return h.MakeRoom(func() (missing int64, err error) {
+		free, err := h.diskFree(h.paths.Data)
+		if err != nil {
+			return 0, fmt.Errorf("look for free disk space: %w", err)
+		}
+		headroom := int64(h.cfg.DiskHeadroomMB) << 20
+		if missing = headroom + need - free; missing > 0 {
+			err = fmt.Errorf("%w: %d MB are free under %s, up to %d are needed and %d must stay free",
+				ErrNoDisk, free>>20, h.paths.Data, need>>20, headroom>>20)
+		}
+		return missing, err
+	})
 }
 
 // allocated is what a file takes on disk, 0 where there is none.

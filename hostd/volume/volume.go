@@ -56,6 +56,9 @@ type Config struct {
 	// Promised, where it is not nil, is what others may still take of the disk, in
 	// bytes.
 	Promised func() int64
+	// MakeRoom runs check, which says how many bytes are missing, and again if it
+	// could do something for them; the default does nothing.
+	MakeRoom func(check func() (missing int64, err error)) error
 	Log      *slog.Logger
 	// DiskFree returns the bytes free for an unprivileged user under a path;
 	// the default asks the kernel.
@@ -94,6 +97,9 @@ type info struct {
 func Open(cfg Config) (*Store, error) {
 	if cfg.DiskFree == nil {
 		cfg.DiskFree = diskFree
+	}
+	if cfg.MakeRoom == nil {
+		cfg.MakeRoom = func(check func() (int64, error)) error { _, err := check(); return err }
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -203,18 +209,20 @@ func (s *Store) PutVolume(ctx context.Context, id string, spec hostapi.VolumeSpe
 
 // admit counts by the worst case: a volume that was promised can be filled.
 func (s *Store) admit(sizeMB int) error {
-	free, err := s.cfg.DiskFree(s.cfg.Dir)
-	if err != nil {
-		return fmt.Errorf("look for free disk space: %w", err)
-	}
-	promised := s.Promised()
-	if s.cfg.Promised != nil {
-		promised += s.cfg.Promised()
-	}
-	if left := free - promised - int64(sizeMB)<<20; left < int64(s.cfg.HeadroomMB)<<20 {
-		return noDisk("%d MB are free, %d of them promised to others, and %d must stay free", free>>20, promised>>20, s.cfg.HeadroomMB)
-	}
-	return nil
+	return s.cfg.MakeRoom(func() (missing int64, err error) {
+		free, err := s.cfg.DiskFree(s.cfg.Dir)
+		if err != nil {
+			return 0, fmt.Errorf("look for free disk space: %w", err)
+		}
+		promised := s.Promised()
+		if s.cfg.Promised != nil {
+			promised += s.cfg.Promised()
+		}
+		if missing = int64(sizeMB+s.cfg.HeadroomMB)<<20 + promised - free; missing > 0 {
+			err = noDisk("%d MB are free, %d of them promised to others, and %d must stay free", free>>20, promised>>20, s.cfg.HeadroomMB)
+		}
+		return missing, err
+	})
 }
 
 // Promised is what volumes may still take of the disk, in bytes. Where the file

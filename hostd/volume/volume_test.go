@@ -156,6 +156,13 @@ func TestWhatIsPromisedCanBeFilled(t *testing.T) {
 	}
 	free = 150 << 20
 	refused(64)
+	s.cfg.MakeRoom = func(check func() (int64, error)) error {
+		missing, _ := check()
+		free += missing
+		_, err := check()
+		return err
+	}
+	put(t, s, "vol-2", 64)
 }
 
 func TestAVolumeThatCannotBeMadeLeavesNothing(t *testing.T) {

@@ -1,0 +1,106 @@
+package box
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// A capture that the snapshot store has can be fetched again. So what lies here is
+// kept for the next time, until the disk is wanted for something else.
+
+// storedSettles is how long a capture stays that was made here, once it is stored:
+// until its record surely says so, this host is where it is to be found.
+var storedSettles = timescale.Limit(30 * time.Minute)
+
+// MakeRoom runs check, which admits something to the disk or says how many bytes
+// are missing. Where some are, captures that the snapshot store has are given up
+// for it, and it is run again.
+func (h *Host) MakeRoom(check func() (missing int64, err error)) error {
+	missing, err := check()
+	if missing <= 0 {
+		return err
+	}
+	h.giving.Lock()
+	defer h.giving.Unlock()
+	// Whoever had the lock before may have made room for this one, too.
+	if missing, err = check(); missing <= 0 || !h.giveUp(missing) {
+		return err
+	}
+	_, err = check()
+	return err
+}
+
+// giveUp removes captures that take so many bytes together, those that were used
+// least recently first. Where all that there are take less, they stay.
+func (h *Host) giveUp(bytes int64) bool {
+	var chosen []*capture
+	h.captures.mu.Lock()
+	for _, c := range h.dispensable() {
+		if bytes <= 0 {
+			break
+		}
+		chosen = append(chosen, c)
+		bytes -= c.info.MemoryBytes + c.info.DiskBytes
+	}
+	if bytes > 0 {
+		chosen = nil
+	}
+	for _, c := range chosen {
+		c.deleted, c.gone = true, make(chan struct{})
+	}
+	h.captures.mu.Unlock()
+	h.notify()
+	for _, c := range chosen {
+		err := h.dropCapture(c)
+		close(c.gone)
+		if err != nil {
+			h.log.Error("a capture could not be given up for room on the disk", "capture_id", c.id, "error", err)
+			continue
+		}
+		h.log.Info("capture is given up for room on the disk, and stays in the snapshot store", "capture_id", c.id,
+			"memory_bytes", c.info.MemoryBytes, "disk_bytes", c.info.DiskBytes)
+	}
+	h.notify()
+	return len(chosen) > 0
+}
+
+// dispensable are the captures that can be fetched again and that nobody uses,
+// those that were used least recently first. The caller holds captures.mu.
+func (h *Host) dispensable() []*capture {
+	var out []*capture
+	if h.remote == nil {
+		return nil
+	}
+	for id := range h.captures.byID {
+		c := h.captures.complete(id)
+		if c != nil && c.info.Stored && c.users == 0 && h.now().Sub(c.stored) >= storedSettles {
+			out = append(out, c)
+		}
+	}
+	slices.SortFunc(out, func(a, b *capture) int { return a.used.Compare(b.used) })
+	return out
+}
+
+// used notes that a capture is used now.
+func (h *Host) used(c *capture) {
+	h.captures.mu.Lock()
+	defer h.captures.mu.Unlock()
+	c.used = h.now()
+}
+
+// untilGone waits while a capture is being given up. It reports whether one was.
+func (h *Host) untilGone(ctx context.Context, id string) (bool, error) {
+	h.captures.mu.Lock()
+	var gone chan struct{}
+	if c := h.captures.byID[id]; c != nil && c.deleted {
+		gone = c.gone
+	}
+	h.captures.mu.Unlock()
+	if gone == nil {
+		return false, nil
+	}
+	return true, wait(ctx, gone)
+}
