@@ -41,9 +41,9 @@ type Config struct {
 	CreateTimeout time.Duration
 	// MaxExecs bounds the commands that run at once in one box.
 	MaxExecs int
-	// OutputBudget bounds the output held in memory for all execs, in bytes;
-	// past it, and past a quarter of it in one box, more is dropped and the result
-	// says that it is truncated.
+	// OutputBudget bounds the input and output held in memory for all execs, in
+	// bytes. Past it, and past a quarter of it in one box, more output is dropped and
+	// the result says that it is truncated; a command with input is refused.
 	OutputBudget int64
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
@@ -99,7 +99,7 @@ type Host struct {
 	diskFree  func(string) (int64, error)
 
 	changed  chan struct{} // capacity 1: something in List or Capacity changed
-	buffered atomic.Int64  // output bytes held by execs
+	buffered atomic.Int64  // bytes of input and output held by execs
 	consoles atomic.Int64  // readers of its console
 	booting  chan struct{} // capacity bootsAtOnce: who is booted again
 	probing  chan struct{} // capacity sshProbes: who probes a guest's SSH server
@@ -294,7 +294,7 @@ type box struct {
 	admitted *source // what its create was begun with; nil for a recovered box
 
 	execSlot chan struct{} // capacity MaxExecs
-	buffered atomic.Int64  // output bytes held by execs
+	buffered atomic.Int64  // bytes of input and output held by execs
 	consoles atomic.Int64  // readers of its console
 
 	// writing is held by whoever changes the record, over the write to disk, and

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"sync"
 	"syscall"
 	"time"
 
@@ -51,7 +54,12 @@ func (h *Host) exec(caller context.Context, l *link, req *hostapi.ExecRequest) (
 	streams := guestclient.Streams{Stdout: &stdout, Stderr: &stderr}
 	inline := req.Stdin
 	if len(inline) > inlineStdin {
-		inline, streams.Stdin = nil, bytes.NewReader(req.Stdin)
+		in, err := h.holdInput(l.box, int64(len(inline)), bytes.NewReader(inline))
+		if err != nil {
+			return hostapi.ExecResult{}, err
+		}
+		defer in.free()
+		inline, req.Stdin, streams.Stdin = nil, nil, in
 	}
 	command, err := h.startCommand(l, guestapi.ExecRequest{
 		Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: inline, OpenStdin: streams.Stdin != nil,
@@ -81,7 +89,7 @@ func (h *Host) exec(caller context.Context, l *link, req *hostapi.ExecRequest) (
 // how large a request may be. In bytes.
 const inlineStdin = 64 << 10
 
-// boxShare is which part of the budget for output one box may have.
+// boxShare is which part of the budget for input and output one box may have.
 const boxShare = 4
 
 // collector keeps one output stream, within its limit and within what the host
@@ -98,7 +106,7 @@ type collector struct {
 // Write implements io.Writer. What does not fit is dropped: the command runs on.
 func (c *collector) Write(p []byte) (int, error) {
 	n := min(int64(len(p)), c.limit-int64(len(c.kept)))
-	if n > 0 && !c.take(n) {
+	if n > 0 && !c.host.hold(c.box, n) {
 		n = 0
 	}
 	if n < int64(len(p)) {
@@ -108,23 +116,48 @@ func (c *collector) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (c *collector) take(n int64) bool {
-	budget := c.host.cfg.OutputBudget
-	if c.host.buffered.Add(n) > budget {
-		c.host.buffered.Add(-n)
+// free gives the budget back.
+func (c *collector) free() { c.host.unhold(c.box, int64(len(c.kept))) }
+
+// hold takes n bytes of a box's and of the host's budget, if both have them.
+func (h *Host) hold(b *box, n int64) bool {
+	if h.buffered.Add(n) > h.cfg.OutputBudget {
+		h.buffered.Add(-n)
 		return false
 	}
-	if c.box.buffered.Add(n) > budget/boxShare {
-		c.box.buffered.Add(-n)
-		c.host.buffered.Add(-n)
+	if b.buffered.Add(n) > h.cfg.OutputBudget/boxShare {
+		h.unhold(b, n)
 		return false
 	}
 	return true
 }
 
-// free gives the budget back.
-func (c *collector) free() {
-	n := int64(len(c.kept))
-	c.host.buffered.Add(-n)
-	c.box.buffered.Add(-n)
+func (h *Host) unhold(b *box, n int64) {
+	h.buffered.Add(-n)
+	b.buffered.Add(-n)
+}
+
+// input is what a command has yet to take of its input: a command need not read
+// any for as long as it runs. It counts against the budget of outputs until all of
+// it was read, or it is freed.
+type input struct {
+	from io.Reader
+	free func()
+}
+
+func (h *Host) holdInput(b *box, n int64, from io.Reader) (*input, error) {
+	if !h.hold(b, n) {
+		return nil, fmt.Errorf("%w: their input and output take all that may be held", ErrBusy)
+	}
+	return &input{from: from, free: sync.OnceFunc(func() { h.unhold(b, n) })}, nil
+}
+
+// Read implements io.Reader.
+func (i *input) Read(p []byte) (int, error) {
+	n, err := i.from.Read(p)
+	if err != nil {
+		i.from = bytes.NewReader(nil) // whoever has i need not have the rest
+		i.free()
+	}
+	return n, err
 }

@@ -107,6 +107,85 @@ func TestExecsShareAMemoryBudget(t *testing.T) {
 	}
 }
 
+// Input that a command does not read is held for as long as it runs.
+func TestInputsShareTheMemoryBudget(t *testing.T) {
+	const share = 256 << 10 // of the box
+	serving, over := make(chan struct{}, 8), make(chan struct{})
+	_, d := withExec(t, func(conn net.Conn, r guestapi.ExecRequest) {
+		for kind := guestapi.FrameStdin; r.Argv[0] == "reads" && kind != guestapi.FrameEOF; {
+			var err error
+			if kind, _, err = guestapi.ReadFrame(conn, nil); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		serving <- struct{}{}
+		<-over
+		exit(conn, guestapi.ExecExit{})
+	}, func(c *box.Config, _ *box.Deps) { c.OutputBudget = 4 * share })
+	exec := func(ctx context.Context, program string, n int) error {
+		_, err := d.Exec(ctx, idA, hostapi.ExecRequest{
+			Argv: []string{program}, Timeout: time.Minute, OutputLimitBytes: 1 << 20, Stdin: make([]byte, n),
+		})
+		return err
+	}
+	stream := func(program string, n int) (*box.Conn, io.Reader, error) {
+		return d.ExecStream(t.Context(), idA, hostapi.ExecStream{Argv: []string{program}, Stdin: make([]byte, n)})
+	}
+	refused := func(n int, what string) {
+		t.Helper()
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		result := make(chan error, 1)
+		go func() { result <- exec(ctx, "reads", n) }()
+		select {
+		case err := <-result:
+			if !errors.Is(err, box.ErrBusy) {
+				t.Errorf("%s: %v, want ErrBusy", what, err)
+			}
+		case <-serving:
+			t.Errorf("%s: it is taken", what)
+		}
+		if conn, _, err := stream("idles", n); !errors.Is(err, box.ErrBusy) {
+			t.Errorf("%s, streamed: %v, want ErrBusy", what, err)
+			must(t, conn.Close())
+		}
+	}
+	refused(share+1, "more than a share")
+
+	result := make(chan error, 2)
+	ctx, leave := context.WithCancel(t.Context())
+	go func() { result <- exec(ctx, "idles", share) }()
+	<-serving
+	refused(share, "beside a command that does not read")
+	leave()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for range 2 { // the first has read its own when the second comes
+		go func() { result <- exec(t.Context(), "reads", share) }()
+		<-serving
+	}
+	conn, first, err := stream("reads", share)
+	must(t, err)
+	_, err = io.Copy(conn, first)
+	must(t, err)
+	<-serving
+	idle, _, err := stream("idles", share)
+	must(t, err)
+	<-serving
+	close(over)
+	for range 2 {
+		must(t, <-result)
+	}
+	refused(share, "beside a stream that was passed on to nobody")
+	must(t, idle.Close())
+	must(t, conn.Close())
+	last, _, err := stream("idles", share)
+	must(t, err)
+	must(t, last.Close())
+}
+
 func TestACallerWhoGoesAwayClosesTheConnection(t *testing.T) {
 	closed, serving := make(chan struct{}), make(chan struct{})
 	_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) {

@@ -31,6 +31,7 @@ type link struct {
 	cancel context.CancelCauseFunc
 	plain  bool
 	stop   func()
+	free   func() // of what is held for it; nil: nothing is
 }
 
 // enterCommand counts the caller as running a command in the box.
@@ -120,6 +121,9 @@ func (b *box) admit(l *link) error {
 func (l *link) leave() {
 	l.cancel(context.Canceled)
 	l.stop()
+	if l.free != nil {
+		l.free()
+	}
 	if !l.plain {
 		<-l.box.execSlot
 	}

@@ -47,7 +47,12 @@ func (h *Host) ExecStream(ctx context.Context, id string, req hostapi.ExecStream
 	}
 	first = bytes.NewReader(nil)
 	if len(r.Stdin) > inlineStdin {
-		first = stdinFrames(r.Stdin, !r.OpenStdin)
+		in, err := h.holdInput(l.box, int64(len(r.Stdin)), stdinFrames(r.Stdin, !r.OpenStdin))
+		if err != nil {
+			l.leave()
+			return nil, nil, err
+		}
+		l.free, first = in.free, in
 		r.Stdin, r.OpenStdin = nil, true
 	}
 	command, err := h.startCommand(l, r)
