@@ -29,16 +29,15 @@ while True:
 ' </dev/null >/dev/null 2>&1 &
 done; sleep 1`
 
-// TestRealRestores restores guests until as many as BERTH_TEST_RESTORES says have
-// come, by forks of 16 of a parent that is busy. It is for long runs:
+// TestRealRestores restores guests until 48 have come, or as many as
+// BERTH_TEST_RESTORES says, by forks of 16 of a parent that is busy and, one round
+// in three, from the template. A long run is
 //
 //	BERTH_TEST_ROOT=1 BERTH_TEST_RESTORES=5000 go test ./hostd -run TestRealRestores -v -timeout 4h
 func TestRealRestores(t *testing.T) {
-	want, _ := strconv.Atoi(envOr("BERTH_TEST_RESTORES", "0"))
-	if want == 0 {
-		t.Skip("for long runs: set BERTH_TEST_RESTORES to a number of restores")
-	}
 	h := newHost(t)
+	want, err := strconv.Atoi(envOr("BERTH_TEST_RESTORES", "48"))
+	must(t, err)
 	h.env = append(h.env, "BERTH_MEMORY_MB=14336", "BERTH_SLOT_POOL=20", "BERTH_LOG_LEVEL=info")
 	h.start()
 	parent := rid('q', 0)
@@ -52,7 +51,7 @@ func TestRealRestores(t *testing.T) {
 		_, err := h.client.PutCapture(t.Context(), call, capture, hostapi.CaptureSpec{BoxID: parent, Generation: 1, Memory: true, Transient: true})
 		must(t, err)
 		spec := hostapi.BoxSpec{Capture: capture, Generation: uint64(round), WorkspaceID: "ws"}
-		if round%4 == 0 { // those of the template are restored from an idle guest
+		if round%3 == 0 { // those of the template are restored from an idle guest
 			spec.Capture, spec.Template = "", "base"
 		}
 		each(children, func(i int) {
