@@ -1,6 +1,8 @@
 package hostd_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -44,9 +46,16 @@ func (h *host) draws(id, process, life string) (before, after []string) {
 func TestRealCopiesDrawNothingInCommon(t *testing.T) {
 	h := newHost(t)
 	h.env = append(h.env, "BERTH_MEMORY_MB=8192")
+	const template = "two-cpus"
+	definition := filepath.Join(t.TempDir(), "template.yaml")
+	must(t, os.WriteFile(definition, []byte("name: "+template+"\nfrom: base\ncpu: 2\n"), 0o600))
+	h.run("template", "build", definition)
 	h.start()
 	parent := rid('y', 0)
-	h.make(parent, hostapi.BoxSpec{Template: "base"})
+	h.make(parent, hostapi.BoxSpec{Template: template})
+	if cpus := h.sh(parent, "nproc"); cpus != "2" {
+		t.Fatalf("the guest has %s CPUs", cpus)
+	}
 	life := h.sh(parent, drawing)
 	const name = "draws"
 	c, err := h.client.PutCapture(t.Context(), call, name, hostapi.CaptureSpec{BoxID: parent, Generation: 1, Memory: true, Transient: true})
@@ -88,4 +97,5 @@ func TestRealCopiesDrawNothingInCommon(t *testing.T) {
 		must(t, h.client.Delete(t.Context(), call, id, 1))
 	}
 	must(t, h.client.DeleteCapture(t.Context(), call, name, false))
+	must(t, h.client.DeleteTemplate(t.Context(), call, template))
 }
