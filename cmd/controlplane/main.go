@@ -84,7 +84,7 @@ const settings = `Settings are environment variables; those marked * are flags o
   BERTH_RAFT_TIMEOUT     Raft's heartbeat and election time-out (500ms)
   BERTH_TIME_SCALE       multiplies every limit on what hosts and peers may take, for slow machines (1)
   BERTH_ORPHAN_GRACE     how long a VM without a record is left alone (5s)
-  BERTH_KEPT_GRACE       the same for a volume or a snapshot (1h)
+  BERTH_KEPT_GRACE       the same for a volume, a snapshot or what is in the snapshot store (1h)
   BERTH_VOLUME_QUOTA_MB  what the volumes of a workspace may have together (102400)
   BERTH_LOG_LEVEL        debug, info, warn or error (info)
   BERTH_LOG_FORMAT       text or json (text)`

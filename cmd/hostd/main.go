@@ -66,7 +66,7 @@ Settings are environment variables:
   BERTH_GUEST_CAS       directory of *.crt that bootstrapped templates trust, too
                         (default /usr/local/share/ca-certificates; "" for none)
   BERTH_SNAPSHOT_STORE  file:///directory or s3://bucket?region=..., where every host finds
-                        snapshots (default: none, they stay on their host)
+                        snapshots; one cluster's alone (default: none, they stay on their host)
   BERTH_LISTEN          address of the API (default :7443)
   BERTH_ADVERTISE       host:port that replicas call (default: BERTH_LISTEN)
   BERTH_PEERS           replicas' peer ports, comma-separated (default: those told at join)
