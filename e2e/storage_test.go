@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -186,14 +185,23 @@ func TestFullHostDisk(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("berth-e2e", dir, "tmpfs", 0, "size=512m,mode=0755"); err != nil {
-		t.Fatal(err)
-	}
+	// Large enough for one sandbox's disk; its file takes what is written.
+	image := dir + ".img"
 	t.Cleanup(func() {
-		if err := errors.Join(unix.Unmount(dir, 0), os.Remove(dir)); err != nil {
+		if err := errors.Join(os.Remove(dir), os.Remove(image)); err != nil {
 			t.Error(err)
 		}
 	})
+	try := func(name string, args ...string) {
+		t.Helper()
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+	}
+	try("truncate", "-s", "12G", image)
+	try("/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", "-N", "4096", image)
+	try("mount", "-o", "loop", image, dir)
+	t.Cleanup(func() { try("umount", dir) })
 	withEnv(t, full, "BERTH_DATA_DIR="+filepath.Join(dir, "data"), "BERTH_DISK_HEADROOM_MB=0", "BERTH_OVERLAY_POOL=0",
 		"BERTH_DISK_OVERCOMMIT=100") // the disk is to be full, not promised away
 	reports(t, full.ID, "ready")
@@ -235,7 +243,7 @@ func TestFullHostDisk(t *testing.T) {
 	})
 }
 
-// fill writes zeros into a file until nothing fits any more.
+// fill allocates for a file until nothing fits any more.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -243,9 +251,15 @@ func fill(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	_, err = io.Copy(f, zeros{})
-	if !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("fill %s: %v", path, err)
+	at := int64(0)
+	for _, size := range []int64{1 << 30, 1 << 20, 4 << 10} {
+		for ; err == nil; at += size {
+			err = unix.Fallocate(int(f.Fd()), 0, at, size)
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("fill %s: %v", path, err)
+		}
+		at, err = at-size, nil
 	}
 }
 

@@ -60,7 +60,7 @@ func kvmGroups(mode fs.FileMode, gid int) ([]int, error) {
 func (e *engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
 	p, err := vmm.Start(ctx, vmm.Launch{
 		Engine: e.engine, Dir: l.Dir, NetNS: l.Slot.NetNSPath, UID: l.Slot.UID, GID: l.Slot.GID, Groups: e.groups, Cgroup: l.Cgroup,
-		Isolated: true,
+		Isolated: true, MaxFile: l.MaxFile,
 	})
 	if err != nil {
 		return nil, err

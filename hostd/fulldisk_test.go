@@ -76,6 +76,7 @@ func TestABoxThatFillsTheDisk(t *testing.T) {
 		must(t, err)
 		cfg, deps := w.Config(), w.Deps(records)
 		cfg.DiskHeadroomMB, cfg.DiskOvercommit, deps.Promised = 16, 20, volumes.Promised
+		deps.DiskSize = func(string) (int64, error) { return 1 << 40, nil } // else no box of 1024 MB is taken at all
 		boxes = box.New(cfg, deps)
 		boxes.Open()
 		t.Cleanup(func() { boxes.Close(); must(t, records.Close()) })

@@ -158,7 +158,7 @@ func (d *Daemon) openBuilds() (err error) {
 		Dir: filepath.Join(d.cfg.DataDir, "builds"), MemoryMB: d.budgetMB, Ensure: d.templates.store.EnsureWith, Parallel: runtime.NumCPU() / 2,
 		Source: d.templates.source, Changed: d.templates.Changed, Delete: d.templates.Delete, Log: d.log,
 		Have:  func(digest string) bool { _, err := d.templates.store.Build(digest); return err == nil },
-		Admit: func(g image.Guest) (func(), error) { return d.boxes.Reserve(g.MemoryMB) },
+		Admit: func(g image.Guest) (func(), error) { return d.boxes.Reserve(g.MemoryMB, g.DiskMB) },
 	}
 	if d.stored != nil {
 		cfg.Fetch = func(ctx context.Context, digest, template, by string) (image.Template, error) {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -69,6 +70,18 @@ func attempt(do, on string) (string, error) {
 		return "", err
 	case "make":
 		return "", os.WriteFile(on, nil, 0o600)
+	case "grow":
+		// Go, unlike an engine, takes the signal back that was ignored for it.
+		signal.Ignore(unix.SIGXFSZ)
+		most := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+		_ = unix.Setrlimit(unix.RLIMIT_FSIZE, &most)
+		f, err := os.Create(on)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		_, err = f.WriteAt([]byte("x"), escapedMaxFile)
+		return "", err
 	case "list":
 		entries, err := os.ReadDir(on)
 		var names []string
@@ -108,11 +121,13 @@ type escaped struct {
 	t *testing.T
 }
 
+const escapedMaxFile = 1 << 20
+
 func startEscaped(t *testing.T, uid int) escaped {
 	t.Helper()
 	needRoot(t)
 	l := fake(t, "escaped")
-	l.UID, l.GID, l.Isolated = uid, uid, true
+	l.UID, l.GID, l.Isolated, l.MaxFile = uid, uid, true, escapedMaxFile
 	l.NetNS, l.Cgroup = netns(t), cgroups(t)
 	return escaped{startFake(t, l), t}
 }
@@ -181,6 +196,7 @@ func TestAnEscapedVMMIsAlone(t *testing.T) {
 	e.mustFail("write", "/bin/"+filepath.Base(e.Engine().Path))
 	e.mustFail("mount", "/")
 	_ = e.must("make", "/run/file")
+	e.mustFail("grow", "/run/grown")
 
 	// Processes.
 	for _, pid := range []int{os.Getpid(), other.PID()} {
@@ -219,6 +235,7 @@ func TestAVMMThatIsNotIsolatedIsNot(t *testing.T) {
 	l := fake(t, "escaped")
 	e := escaped{startFake(t, l), t}
 	e.must("read", "/etc/passwd")
+	e.must("grow", filepath.Join(l.Dir, "grown"))
 	e.must("signal", strconv.Itoa(os.Getpid()))
 	e.must("read", "/proc/"+strconv.Itoa(os.Getpid())+"/cmdline")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -37,6 +38,9 @@ type Launch struct {
 	// methods of Process hand over to it; the directories above those need not
 	// let UID pass. It takes a UID.
 	Isolated bool
+	// MaxFile, in bytes, is how far the VMM may write into any file; 0 does not
+	// bound it. A write beyond fails, and does not end it.
+	MaxFile int64
 	// ExtraEnv is added to an environment that otherwise holds PATH, and what the
 	// caller has of chvemu's settings (BERTH_CHVEMU_…, BERTH_TIME_SCALE).
 	ExtraEnv []string
@@ -45,6 +49,19 @@ type Launch struct {
 	// Timeout bounds the wait for the first answer; 10 seconds when zero.
 	Timeout time.Duration
 }
+
+// MaxFile is the size of the largest file that the VMM of a guest with such a
+// disk and memory writes: its disk, or its memory when it is saved. Its state
+// beside that is a few MB. A log counts what was cut from its beginning, so one
+// that a guest has made as long falls silent.
+func MaxFile(diskMB, memoryMB int) int64 {
+	const step = 1 << 30
+	most := int64(max(diskMB, memoryMB+stateMB)) << 20
+	return (most + step - 1) / step * step
+}
+
+// stateMB is room for a state beside the memory.
+const stateMB = 64
 
 // Cgroup is where the VMM lives from its first instruction.
 type Cgroup struct {
@@ -143,6 +160,11 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 	}
 	if l.Isolated {
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+	}
+	if l.MaxFile > 0 {
+		// What this process ignores, a program that it starts does; the default
+		// of this signal is the end.
+		signal.Ignore(unix.SIGXFSZ)
 	}
 	if err := startConfined(cmd, l, v); err != nil {
 		return nil, err
@@ -247,7 +269,36 @@ func confineAndStart(cmd *exec.Cmd, l Launch, v *view) error {
 			return err
 		}
 	}
-	return cmd.Start()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if l.MaxFile > 0 {
+		// It has no guest yet, nor another process.
+		if err := boundFiles(cmd.Process.Pid, l); err != nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			return fmt.Errorf("bound the VMM's files: %w", err)
+		}
+	}
+	return nil
+}
+
+// boundFiles limits a child that is not yet waited for, so that its pid cannot be
+// another's. Its user's own may do that; root needs CAP_SYS_RESOURCE, which a
+// container may lack. So the calling thread, which ends soon, takes the real user
+// and group, and keeps the effective ones. Go's calls would change every thread.
+func boundFiles(pid int, l Launch) error {
+	const keep = ^uintptr(0)
+	if l.UID != 0 {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(l.GID), keep, keep); errno != 0 {
+			return errno
+		}
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(l.UID), keep, keep); errno != 0 {
+			return errno
+		}
+	}
+	limit := unix.Rlimit{Cur: uint64(l.MaxFile), Max: uint64(l.MaxFile)}
+	return unix.Prlimit(pid, unix.RLIMIT_FSIZE, &limit, nil)
 }
 
 // dropPrivileges sees to it that what the thread starts as another user has no

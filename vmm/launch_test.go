@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -78,6 +80,31 @@ func TestStartDetachesTheVMM(t *testing.T) {
 		t.Errorf("exit %d, signal %d, known %t", code, signal, known)
 	}
 	kill(t, p) // of one that is gone
+}
+
+func TestFilesOfAVMMAreBounded(t *testing.T) {
+	l := fake(t, "serve")
+	l.MaxFile = MaxFile(300, 2047)
+	// A program that leaves the signals as they are, as engines do.
+	script, signals := filepath.Join(filepath.Dir(l.Dir), "engine"), filepath.Join(filepath.Dir(l.Dir), "signals")
+	text := "#!/bin/sh\ngrep SigIgn /proc/self/status > " + signals + "\nexec " + l.Engine.Path + " \"$@\"\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l.Engine.Path = script
+	p := startFake(t, l)
+	limits, err := os.ReadFile("/proc/" + itoa(p.PID()) + "/limits")
+	if err != nil || !regexp.MustCompile(`Max file size +3221225472 +3221225472 `).Match(limits) {
+		t.Errorf("limits of the VMM, %v:\n%s\nwant files of 3 GiB: 2047 MB and a state", err, limits)
+	}
+	raw, err := os.ReadFile(signals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ignored, err := strconv.ParseUint(strings.TrimSpace(strings.TrimPrefix(string(raw), "SigIgn:")), 16, 64)
+	if err != nil || ignored&(1<<(unix.SIGXFSZ-1)) == 0 {
+		t.Errorf("the VMM would end when it writes too much: %s, %v", raw, err)
+	}
 }
 
 func TestExitCodeIsKnown(t *testing.T) {

@@ -74,6 +74,8 @@ type Deps struct {
 	Promised func() int64
 	// DiskFree returns the bytes free for an unprivileged user under a path.
 	DiskFree func(path string) (int64, error)
+	// DiskSize returns the bytes that such a user could have under a path at all.
+	DiskSize func(path string) (int64, error)
 }
 
 // Host owns every box of this host.
@@ -97,6 +99,7 @@ type Host struct {
 	random    io.Reader
 	promised  func() int64
 	diskFree  func(string) (int64, error)
+	diskSize  func(string) (int64, error)
 
 	changed  chan struct{} // capacity 1: something in List or Capacity changed
 	buffered atomic.Int64  // bytes of input and output held by execs
@@ -127,13 +130,16 @@ func New(cfg Config, d Deps) *Host {
 	if d.DiskFree == nil {
 		d.DiskFree = diskFree
 	}
+	if d.DiskSize == nil {
+		d.DiskSize = diskSize
+	}
 	if d.Events == nil {
 		d.Events = noEvents{}
 	}
 	h := &Host{
 		volumes: d.Volumes, remote: d.Remote, events: d.Events, captures: newCaptures(),
 		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
-		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree, promised: d.Promised,
+		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree, diskSize: d.DiskSize, promised: d.Promised,
 		overlays: newOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
 		booting:  make(chan struct{}, bootsAtOnce),

@@ -123,11 +123,15 @@ func (h *Host) prepare(ctx context.Context, b *box, src *source, slot Slot, cloc
 			return fmt.Errorf("make cgroup: %w", err)
 		}
 		defer release()
+		most, err := h.maxFile(b)
+		if err != nil {
+			return err
+		}
 		lap(stageCgroup, false)
 		lap = clock.lap()
 		// Not gctx: a start that is cut off cleans up after itself, but only a
 		// VMM that we know of can be waited for.
-		process, err = h.engine.Start(ctx, Launch{Dir: h.paths.VMM(b.id), Slot: slot, Cgroup: cg})
+		process, err = h.engine.Start(ctx, Launch{Dir: h.paths.VMM(b.id), Slot: slot, Cgroup: cg, MaxFile: most})
 		if err != nil {
 			return fmt.Errorf("start VMM: %w", err)
 		}
@@ -140,6 +144,25 @@ func (h *Host) prepare(ctx context.Context, b *box, src *source, slot Slot, cloc
 	err := group.Wait()
 	clock.skip()
 	return process, err
+}
+
+// maxFile is the size of the largest file that a box's VMM has to write: its
+// disk, a volume, or its memory and state when they are saved. One that a guest
+// has taken over can make none larger.
+func (h *Host) maxFile(b *box) (int64, error) {
+	rec := b.record()
+	most := vmm.MaxFile(rec.DiskMB, rec.MemoryMB)
+	for _, v := range rec.Volumes {
+		if h.volumes == nil {
+			return 0, invalid("this host has no volumes")
+		}
+		size, err := h.volumes.Size(v.ID)
+		if err != nil {
+			return 0, fmt.Errorf("look at volume %s: %w", v.ID, err)
+		}
+		most = max(most, size)
+	}
+	return most, nil
 }
 
 // makeFiles makes the box's disk and what its VMM starts the guest from. Only

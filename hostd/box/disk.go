@@ -46,6 +46,19 @@ func (h *Host) growth(b *box) int64 {
 	return left
 }
 
+// diskFits refuses a disk that the host could not hold if it had nothing else,
+// whatever it promises.
+func (h *Host) diskFits(diskMB int) error {
+	size, err := h.diskSize(h.paths.Data)
+	if err != nil {
+		return fmt.Errorf("look for the disk's size: %w", err)
+	}
+	if headroom := int64(h.cfg.DiskHeadroomMB) << 20; int64(diskMB)<<20 > size-headroom {
+		return fmt.Errorf("%w: it has %d MB, and all of %s has %d, of which %d must stay free", ErrNoDisk, diskMB, h.paths.Data, size>>20, headroom>>20)
+	}
+	return nil
+}
+
 // admitDiskLocked refuses a disk of a size for which there is no room, and says how
 // many bytes are missing. Boxes that came since the look have all of theirs before
 // them. The caller holds the lock.

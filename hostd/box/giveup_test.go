@@ -81,7 +81,7 @@ func (f *full) list() string {
 }
 
 func (f *full) reserve() error {
-	release, err := f.Reserve(512)
+	release, err := f.Reserve(512, 1024)
 	if err == nil {
 		release()
 	}

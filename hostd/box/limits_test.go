@@ -85,6 +85,35 @@ func TestHostLimits(t *testing.T) {
 	}
 }
 
+// Whatever is promised by a factor, one disk may be filled by its box alone.
+func TestADiskLargerThanTheHostsIsRefused(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	size := int64(1123 << 20)
+	d := start(t, w, func(c *box.Config, dep *box.Deps) {
+		c.DiskHeadroomMB, c.DiskOvercommit = 100, 1000
+		dep.DiskFree = func(string) (int64, error) { return 1 << 30, nil }
+		dep.DiskSize = func(string) (int64, error) { return size, nil }
+	})
+	if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, box.ErrNoDisk) {
+		t.Errorf("Put of 1024 MB on a disk of 1123 with a headroom of 100 = %v, want ErrNoDisk", err)
+	}
+	size = 1124 << 20
+	_, err := d.Put(t.Context(), idA, spec(1))
+	must(t, err)
+}
+
+// The largest is the disk of 1024 MB, or a volume, which in this test has 20 GiB.
+func TestAVMMWritesNoFileLargerThanItNeeds(t *testing.T) {
+	w, d, _ := world(t, func(_ *box.Config, deps *box.Deps) { deps.Volumes = &boxtest.Volumes{} })
+	put(t, d, idA)
+	put(t, d, idB, func(s *hostapi.BoxSpec) { s.Volumes = []hostapi.VolumeAttach{{ID: "vol-1", MountPath: "/data"}} })
+	for id, want := range map[string]int64{idA: 1 << 30, idB: 20 << 30} {
+		if got := w.VMM(id).MaxFile(); got != want {
+			t.Errorf("the VMM of %.1s may write files of %d bytes, want %d", id, got, want)
+		}
+	}
+}
+
 func TestAFullDiskIsNamed(t *testing.T) {
 	w := boxtest.NewWorld(t)
 	w.SetStep(func(_ context.Context, name string) error {

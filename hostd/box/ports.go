@@ -35,6 +35,8 @@ type Launch struct {
 	Dir    string
 	Slot   Slot
 	Cgroup vmm.Cgroup
+	// MaxFile is how many bytes any file may have that the VMM writes.
+	MaxFile int64
 }
 
 // Engine starts and finds VMMs.
@@ -125,8 +127,10 @@ type Templates interface {
 	Build(ctx context.Context, id string) (Template, error)
 }
 
-// Volumes are the disks that outlive boxes. Both calls may be repeated.
+// Volumes are the disks that outlive boxes. Every call may be repeated.
 type Volumes interface {
+	// Size returns a volume's bytes.
+	Size(volumeID string) (int64, error)
 	// Attach gives a volume to a box and to the user of its VMM, and returns
 	// the path of its image. Another box's volume is ErrInUse, one that is not
 	// there ErrInvalid.

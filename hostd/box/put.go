@@ -94,6 +94,9 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 	if err != nil {
 		return nil, 0, err
 	}
+	if err := h.diskFits(src.tpl.DiskMB); err != nil {
+		return nil, 0, err
+	}
 	machineID, err := newMachineID(h.random)
 	if err != nil {
 		return nil, 0, err
@@ -207,6 +210,14 @@ func diskFree(path string) (int64, error) {
 		return 0, fmt.Errorf("statfs %s: %w", path, err)
 	}
 	return int64(st.Bavail) * st.Bsize, nil
+}
+
+func diskSize(path string) (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(path, &st); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", path, err)
+	}
+	return int64(st.Blocks-(st.Bfree-st.Bavail)) * st.Bsize, nil
 }
 
 // asNoDisk names a full disk by its own error, whichever step met it. A VMM says

@@ -6,10 +6,13 @@ import (
 )
 
 // Reserve takes memory for a guest that is no box, as an admission of a box of
-// this size does: a template's build is one. The caller releases it once the
+// these sizes does: a template's build is one. The caller releases it once the
 // guest has ended.
-func (h *Host) Reserve(memoryMB int) (release func(), err error) {
+func (h *Host) Reserve(memoryMB, diskMB int) (release func(), err error) {
 	if err := h.room(0); err != nil {
+		return nil, err
+	}
+	if err := h.diskFits(diskMB); err != nil {
 		return nil, err
 	}
 	need := memoryMB + h.cfg.OverheadMB

@@ -9,13 +9,14 @@ import (
 
 // A build's guest is promised memory as a box is, from the same.
 func TestBuildsReserveWhatBoxesDo(t *testing.T) {
-	free := int64(1 << 40)
+	free, size := int64(1<<40), int64(1<<40)
 	_, d, _ := world(t, func(c *box.Config, deps *box.Deps) { // room for four of 512 MB and what the engine takes
 		c.DiskHeadroomMB = 100
 		deps.DiskFree = func(string) (int64, error) { return free, nil }
+		deps.DiskSize = func(string) (int64, error) { return size, nil }
 	})
 	put(t, d, idA)
-	release, err := d.Reserve(2*600 - 88)
+	release, err := d.Reserve(2*600-88, 1024)
 	must(t, err)
 	if got := d.ReservedMB(); got != 3*600 {
 		t.Errorf("%d MB are reserved", got)
@@ -24,7 +25,7 @@ func TestBuildsReserveWhatBoxesDo(t *testing.T) {
 	if _, err := d.Put(t.Context(), id(3), spec(1)); !errors.Is(err, box.ErrNoMemory) {
 		t.Errorf("a box beside a build that has the memory: %v", err)
 	}
-	if _, err := d.Reserve(512); !errors.Is(err, box.ErrNoMemory) {
+	if _, err := d.Reserve(512, 1024); !errors.Is(err, box.ErrNoMemory) {
 		t.Errorf("a build that finds no memory: %v", err)
 	}
 	release()
@@ -32,8 +33,12 @@ func TestBuildsReserveWhatBoxesDo(t *testing.T) {
 	if got := d.ReservedMB(); got != 2*600 {
 		t.Errorf("%d MB are reserved after the build", got)
 	}
-	free = 50 << 20
-	if _, err := d.Reserve(512); !errors.Is(err, box.ErrNoDisk) {
+	size = 1123 << 20
+	if _, err := d.Reserve(512, 1024); !errors.Is(err, box.ErrNoDisk) {
+		t.Errorf("a build with a disk larger than the host's: %v", err)
+	}
+	size, free = 1124<<20, 50<<20
+	if _, err := d.Reserve(512, 1024); !errors.Is(err, box.ErrNoDisk) {
 		t.Errorf("a build on a full disk: %v", err)
 	}
 	if got := d.ReservedMB(); got != 2*600 {

@@ -44,7 +44,7 @@ func (s *Store) bootVM(ctx context.Context, dir string, t Template, vm VM) (_ *b
 	if s.cfg.Lease == nil {
 		return nil, errNoLease
 	}
-	lease, err := s.cfg.Lease(ctx, Guest{CPU: t.CPU, MemoryMB: t.MemoryMB})
+	lease, err := s.cfg.Lease(ctx, Guest{CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB})
 	if err != nil {
 		return nil, fmt.Errorf("network for the guest: %w", err)
 	}
@@ -67,6 +67,7 @@ func (s *Store) bootVM(ctx context.Context, dir string, t Template, vm VM) (_ *b
 	b.process, err = vmm.Start(ctx, vmm.Launch{
 		Engine: s.cfg.Engine, Dir: filepath.Join(dir, vmDir), NetNS: lease.NetNS,
 		UID: lease.UID, GID: lease.GID, Groups: lease.Groups, Cgroup: lease.Cgroup, Isolated: true,
+		MaxFile: vmm.MaxFile(t.DiskMB, t.MemoryMB),
 	})
 	if err != nil {
 		return nil, err

@@ -96,7 +96,7 @@ func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *r
 		return nil, err
 	}
 	if o.Admit != nil {
-		if _, err := o.Admit(Guest{CPU: d.CPU, MemoryMB: d.MemoryMB}); err != nil {
+		if _, err := o.Admit(Guest{CPU: d.CPU, MemoryMB: d.MemoryMB, DiskMB: d.DiskMB}); err != nil {
 			return nil, err
 		}
 	}

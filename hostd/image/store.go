@@ -23,7 +23,7 @@ var (
 )
 
 // Guest is what a guest of a build takes of the host.
-type Guest struct{ CPU, MemoryMB int }
+type Guest struct{ CPU, MemoryMB, DiskMB int }
 
 // Lease is a network slot for a guest of a build, and what confines its VMM.
 type Lease struct {

@@ -9,6 +9,19 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
+// Size returns a volume's bytes.
+func (s *Store) Size(volumeID string) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.volumes[volumeID]
+	if v == nil {
+		return 0, notHere(volumeID)
+	}
+	return int64(v.SizeMB) << 20, nil
+}
+
+func notHere(volumeID string) error { return invalid("volume %s is not on this host", volumeID) }
+
 // Attach gives a volume to a box, and its image to the user of the box's VMM. A
 // box that has it already gets it again, for the user that it has now.
 //
@@ -38,7 +51,7 @@ func (s *Store) claim(boxID, volumeID string) (fresh bool, err error) {
 	v := s.volumes[volumeID]
 	switch {
 	case v == nil:
-		return false, invalid("volume %s is not on this host", volumeID)
+		return false, notHere(volumeID)
 	case v.attachedTo != "" && v.attachedTo != boxID:
 		return false, fmt.Errorf("%w: volume %s is attached to sandbox %s", box.ErrInUse, volumeID, hostapi.ShortID(v.attachedTo))
 	}

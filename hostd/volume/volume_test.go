@@ -200,6 +200,12 @@ func TestAVolumeHasOneBoxAtATime(t *testing.T) {
 	if _, err := s.Attach(t.Context(), "box1", id, uid, gid); err != nil {
 		t.Errorf("attach again = %v", err)
 	}
+	if size, err := s.Size(id); err != nil || size != 64<<20 {
+		t.Errorf("it has %d bytes, %v", size, err)
+	}
+	if _, err := s.Size("vol-gone"); !errors.Is(err, box.ErrInvalid) {
+		t.Errorf("size of a volume that is not there: %v", err)
+	}
 	if _, err := s.Attach(t.Context(), "box2", id, uid, gid); !errors.Is(err, box.ErrInUse) {
 		t.Errorf("another box: %v", err)
 	}

@@ -42,6 +42,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	// Nothing this process makes is for anyone but its own user (main in
 	// cloud-hypervisor/src/main.rs).
 	unix.Umask(0o077)
+	// A write beyond the size that a file may have fails, here and in QEMU. Go
+	// would take the signal back from its parent.
+	signal.Ignore(unix.SIGXFSZ)
 	// The process is small and there is one for each VM: rather collect often.
 	debug.SetGCPercent(25)
 	ex, err := run(o, stderr)

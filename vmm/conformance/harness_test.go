@@ -66,6 +66,9 @@ func startHostIn(t *testing.T, dir string) *host {
 
 func launchHost(t *testing.T, l vmm.Launch) *host {
 	t.Helper()
+	if l.MaxFile == 0 {
+		l.MaxFile = vmm.MaxFile(diskSize>>20, ramSize>>20)
+	}
 	p, err := vmm.Start(testContext(t), l)
 	must(t, err)
 	h := &host{t: t, dir: l.Dir, p: p, c: p.Client()}

@@ -2,6 +2,7 @@ package conformance_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -322,6 +323,24 @@ func TestConformancePrivateSnapshot(t *testing.T) {
 		t.Error("the captured memory was changed")
 	}
 	_ = hosts
+}
+
+// A write beyond the size that files may have fails, and the VM goes on.
+func TestConformanceFilesAreBounded(t *testing.T) {
+	need(t)
+	g := theGolden(t)
+	f, dir := child(t, g, nil)
+	h := launchHost(t, vmm.Launch{Engine: shared.engine, Dir: filepath.Join(shortDir(t), "r"), MaxFile: ramSize / 2})
+	guest := restore(t, h, f, dir)
+	before := guest.up()
+	must(t, h.c.Pause(h.ctx()))
+	var refused *vmm.Error
+	if err := snapshotTo(h, mkdir(t, f.dir, "saved")); !errors.As(err, &refused) {
+		t.Errorf("a snapshot of %d bytes where files may have %d: %v", ramSize, ramSize/2, err)
+	}
+	h.wantState(vmm.StatePaused)
+	must(t, h.c.Resume(h.ctx()))
+	guest.after(before)
 }
 
 // memory_restore_mode OnDemand asks the kernel for the faults of the RAM, which it

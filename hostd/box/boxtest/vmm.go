@@ -28,7 +28,7 @@ func (e engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
 	e.w.pids++
-	v := &VMM{world: e.w, dir: l.Dir, pid: e.w.pids, state: vmm.StateCreated, done: make(chan struct{})}
+	v := &VMM{world: e.w, dir: l.Dir, maxFile: l.MaxFile, pid: e.w.pids, state: vmm.StateCreated, done: make(chan struct{})}
 	e.w.vmms[l.Dir] = v
 	return v, nil
 }
@@ -58,6 +58,7 @@ type VMM struct {
 	dir     string
 	pid     int
 	adopted bool
+	maxFile int64
 	done    chan struct{}
 
 	mu     sync.Mutex
@@ -101,7 +102,11 @@ func (v *VMM) Rebooted() bool {
 	return v.rebooted
 }
 
-func (v *VMM) PID() int              { return v.pid }
+func (v *VMM) PID() int { return v.pid }
+
+// MaxFile is how large a file the VMM may write.
+func (v *VMM) MaxFile() int64 { return v.maxFile }
+
 func (v *VMM) StartTime() uint64     { return uint64(v.pid) }
 func (v *VMM) Done() <-chan struct{} { return v.done }
 

@@ -26,6 +26,9 @@ const (
 	// root file system and RAM hold afterwards.
 	needDiskMB       = 6 * 1024
 	needDiskCachedMB = 2 * 1024
+	// A host takes no sandbox whose disk, 10 GB of base's, could never be written
+	// beside the headroom of 2.
+	needDiskSizeMB = 12 * 1024
 )
 
 // Refusal is a sentence that tells a person why the stack does not start.
@@ -51,16 +54,18 @@ type Machine struct {
 	uid          int
 	memoryMB     func() (int, error)
 	diskMB       func(dir string) (int, error)
+	diskSizeMB   func(dir string) (int, error)
 	deviceExists func(path string) bool
 	env          func(name string) string
 }
 
 // This is the machine that the program runs on.
 var This = Machine{
-	goarch:   runtime.GOARCH,
-	uid:      os.Geteuid(),
-	memoryMB: AvailableMemoryMB,
-	diskMB:   freeDiskMB,
+	goarch:     runtime.GOARCH,
+	uid:        os.Geteuid(),
+	memoryMB:   AvailableMemoryMB,
+	diskMB:     freeDiskMB,
+	diskSizeMB: diskSizeMB,
 	deviceExists: func(path string) bool {
 		_, err := os.Stat(path)
 		return err == nil
@@ -100,6 +105,13 @@ func (m Machine) Check(cache, bin string) error {
 	}
 	if disk < need {
 		return Refusef("too little disk: %d MB are free below %s and %d MB are needed (kernel, base template, sandboxes' disks)", disk, cache, need)
+	}
+	size, err := m.diskSizeMB(existing(cache))
+	if err != nil {
+		return err
+	}
+	if size < needDiskSizeMB {
+		return Refusef("too little disk: the file system of %s has %d MB in all and %d MB are needed (a sandbox's disk may grow to 10 GB)", cache, size, needDiskSizeMB)
 	}
 	return nil
 }
@@ -197,4 +209,13 @@ func freeDiskMB(dir string) (int, error) {
 		return 0, fmt.Errorf("free space of %s: %w", dir, err)
 	}
 	return int(s.Bavail * uint64(s.Bsize) >> 20), nil
+}
+
+// diskSizeMB is what is free, and what is taken.
+func diskSizeMB(dir string) (int, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, fmt.Errorf("size of %s: %w", dir, err)
+	}
+	return int((s.Blocks - (s.Bfree - s.Bavail)) * uint64(s.Bsize) >> 20), nil
 }

@@ -17,6 +17,7 @@ func TestPreflightRefusesWithOneSentence(t *testing.T) {
 		goarch:       "amd64",
 		memoryMB:     func() (int, error) { return 8192, nil },
 		diskMB:       func(string) (int, error) { return 20480, nil },
+		diskSizeMB:   func(string) (int, error) { return 40960, nil },
 		deviceExists: func(string) bool { return true },
 		env:          func(string) string { return "" },
 	}
@@ -55,6 +56,7 @@ func TestPreflightRefusesWithOneSentence(t *testing.T) {
 		{"another architecture", func(m *Machine) { m.goarch = "arm64" }, "this machine is arm64"},
 		{"no tun device", func(m *Machine) { m.deviceExists = func(string) bool { return false } }, "/dev/net/tun is missing"},
 		{"too little memory", func(m *Machine) { m.memoryMB = func() (int, error) { return 1000, nil } }, "1000 MB are available and 3072 MB are needed"},
+		{"a small disk", func(m *Machine) { m.diskSizeMB = func(string) (int, error) { return 10000, nil } }, "10000 MB in all"},
 		{"too little disk", func(m *Machine) { m.diskMB = func(string) (int, error) { return 500, nil } }, "500 MB are free"},
 		{"an engine for all", with("BERTH_VMM", program), ""},
 		{"a hidden engine", with("BERTH_VMM", hidden), "may not pass through " + shut},
