@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -21,65 +23,68 @@ import (
 // sandbox that it lists does what its status says, and nothing is left that it
 // does not list.
 //
-// A run takes one moment of each operation. With BERTH_TEST_EVERY_STEP=1 it takes
-// every entry of the ledger, one after the other.
+// A run takes some moment of each operation, and one of its entries: the operations
+// in turn a later one, from a beginning by chance. With BERTH_TEST_EVERY_STEP=1 it
+// takes every entry of each.
 func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 	host := theStack.HostProc[0]
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
+	turn := random.IntN(1000)
 	onlyOn(t, host.ID)
 	for _, tc := range []struct {
 		name  string
-		most  time.Duration // in which the kill comes
+		most  time.Duration // in which the kill comes, at some moment
+		makes int           // entries
 		begin func(t *testing.T, c *tenant, s *api.Sandbox)
 		do    func(ctx context.Context, c *tenant, s *api.Sandbox) error
 	}{
-		{"create", 400 * time.Millisecond, nil, func(ctx context.Context, c *tenant, _ *api.Sandbox) error {
+		{"create", 400 * time.Millisecond, 2, nil, func(ctx context.Context, c *tenant, _ *api.Sandbox) error {
 			_, err := c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, "")
 			return err
 		}},
-		{"pause", 20 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+		{"pause", 20 * time.Millisecond, 1, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
 			_, err := c.PauseSandbox(ctx, s.ID)
 			return err
 		}},
-		{"resume", 20 * time.Millisecond, func(t *testing.T, c *tenant, s *api.Sandbox) {
+		{"resume", 20 * time.Millisecond, 1, func(t *testing.T, c *tenant, s *api.Sandbox) {
 			moved(t, api.SandboxPaused)(c.PauseSandbox(t.Context(), s.ID))
 		}, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
 			_, err := c.ResumeSandbox(ctx, s.ID)
 			return err
 		}},
-		{"hibernate", 300 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+		{"hibernate", 300 * time.Millisecond, 1, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
 			_, err := c.HibernateSandbox(ctx, s.ID)
 			return err
 		}},
-		{"wake", 300 * time.Millisecond, func(t *testing.T, c *tenant, s *api.Sandbox) {
+		{"wake", 300 * time.Millisecond, 2, func(t *testing.T, c *tenant, s *api.Sandbox) {
 			moved(t, api.SandboxHibernated)(c.HibernateSandbox(t.Context(), s.ID))
 		}, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
 			_, err := c.WakeSandbox(ctx, s.ID)
 			return err
 		}},
-		{"snapshot", 600 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+		{"snapshot", 600 * time.Millisecond, 0, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
 			_, err := c.CreateSnapshot(ctx, s.ID, api.CreateSnapshot{}, "")
 			return err
 		}},
-		{"fork-tree", 900 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+		{"fork-tree", 900 * time.Millisecond, 6, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
 			_, err := c.ForkTree(ctx, s.ID, api.ForkTree{Count: new(3)}, "")
 			return err
 		}},
-		{"cold fork", 2 * time.Second, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+		{"cold fork", 2 * time.Second, 2, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
 			_, err := c.Fork(ctx, s.ID, api.Fork{}, "")
 			return err
 		}},
-		{"warm fork", 600 * time.Millisecond, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
+		{"warm fork", 600 * time.Millisecond, 2, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
 			_, err := c.Fork(ctx, s.ID, api.Fork{Mode: api.ForkWarm}, "")
 			return err
 		}},
-		{"volume create", 40 * time.Millisecond, nil, func(ctx context.Context, c *tenant, _ *api.Sandbox) error {
+		{"volume create", 40 * time.Millisecond, 0, nil, func(ctx context.Context, c *tenant, _ *api.Sandbox) error {
 			_, err := c.CreateVolume(ctx, api.CreateVolume{Name: "made"}, "")
 			return err
 		}},
-		{"create with a volume", 400 * time.Millisecond, func(t *testing.T, c *tenant, _ *api.Sandbox) {
+		{"create with a volume", 400 * time.Millisecond, 2, func(t *testing.T, c *tenant, _ *api.Sandbox) {
 			if _, err := c.CreateVolume(t.Context(), api.CreateVolume{Name: "there", SizeMB: new(64)}, ""); err != nil {
 				t.Fatal(err) // clear deletes it, once nothing has it
 			}
@@ -87,7 +92,7 @@ func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 			_, err := c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Volumes: at("there", "/mnt/v")}, "")
 			return err
 		}},
-		{"delete", 100 * time.Millisecond, func(t *testing.T, c *tenant, _ *api.Sandbox) {
+		{"delete", 100 * time.Millisecond, 2, func(t *testing.T, c *tenant, _ *api.Sandbox) {
 			c.create(t)
 		}, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
 			for other, err := range c.Sandboxes(ctx) {
@@ -122,8 +127,8 @@ func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 			if entry == 0 {
 				moment := time.NewTimer(time.Duration(random.Int64N(int64(tc.most))))
 				<-moment.C
-			} else {
-				reached = ledger.entries(entry, over)
+			} else if reached = ledger.entries(entry, over); !reached && entry <= tc.makes {
+				t.Errorf("it was over before entry %d of %d", entry, tc.makes)
 			}
 			after := time.Since(began)
 			if err := errors.Join(host.Kill9(), host.Start()); err != nil {
@@ -131,6 +136,9 @@ func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 			}
 			err := <-answered
 			t.Logf("killed after %s, at entry %d, reached: %t; answered with %v", after.Round(time.Millisecond), entry, reached, err)
+			if status := api.StatusOf(err); status >= 400 && status < 500 {
+				t.Errorf("the fault is the host's, and the answer blames the caller: %v", err)
+			}
 			healthy(t)
 			c.truthful(t)
 			if got := c.run(t, s.ID, "cat /root/kept"); got != "kept" {
@@ -141,18 +149,26 @@ func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 			return reached
 		}
 		if os.Getenv("BERTH_TEST_EVERY_STEP") == "" {
-			// 0 is some moment; most operations make no more than three entries.
-			t.Run(tc.name, func(t *testing.T) { once(t, random.IntN(4)) })
+			t.Run(tc.name+"/some moment", func(t *testing.T) { once(t, 0) })
+			if tc.makes > 0 {
+				entry := 1 + turn%tc.makes
+				t.Run(fmt.Sprintf("%s/entry %d", tc.name, entry), func(t *testing.T) { once(t, entry) })
+				turn++
+			}
 			continue
 		}
 		for entry, more := 1, true; more && !t.Failed(); entry++ {
-			t.Run(fmt.Sprintf("%s/entry %d", tc.name, entry), func(t *testing.T) { more = once(t, entry) })
+			t.Run(fmt.Sprintf("%s/entry %d", tc.name, entry), func(t *testing.T) {
+				if more = once(t, entry); more && entry > tc.makes {
+					t.Errorf("it made more than %d entries", tc.makes)
+				}
+			})
 		}
 	}
 }
 
 // ledgerOf watches the file of a host's ledger grow: each of its changes is
-// appended before it is acted upon.
+// appended, as a line, before it is acted upon.
 type ledgerOf struct {
 	t    *testing.T
 	path string
@@ -162,17 +178,31 @@ type ledgerOf struct {
 func watchLedger(t *testing.T, host string) *ledgerOf {
 	t.Helper()
 	l := &ledgerOf{t: t, path: filepath.Join(theStack.DataDir(host), "ledger")}
-	l.size = l.now()
+	l.grown()
 	return l
 }
 
-func (l *ledgerOf) now() int64 {
+// grown is how many entries there are that were not there when it was last asked.
+func (l *ledgerOf) grown() int {
 	l.t.Helper()
 	st, err := os.Stat(l.path)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return st.Size()
+	if st.Size() == l.size {
+		return 0
+	}
+	f, err := os.Open(l.path)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer f.Close()
+	added, err := io.ReadAll(io.NewSectionReader(f, l.size, st.Size()-l.size))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.size = st.Size()
+	return bytes.Count(added, []byte{'\n'})
 }
 
 // entries waits until so many were made, or the operation is over.
@@ -180,18 +210,17 @@ func (l *ledgerOf) entries(n int, over <-chan struct{}) bool {
 	l.t.Helper()
 	tick := time.NewTicker(200 * time.Microsecond)
 	defer tick.Stop()
-	for n > 0 {
+	for {
+		ended := false
 		select {
 		case <-over:
-			return false
+			ended = true
 		case <-tick.C:
 		}
-		if size := l.now(); size != l.size {
-			l.size = size
-			n--
+		if n -= l.grown(); n <= 0 || ended {
+			return n <= 0
 		}
 	}
-	return true
 }
 
 // truthful brings each sandbox that the API lists to run a command, by the moves
