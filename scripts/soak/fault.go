@@ -211,18 +211,19 @@ func (k *soak) slowDisk(ctx context.Context, p *stack.Process, each, most time.D
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("strace (a package of that name): %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	var ended error
+	done := make(chan struct{})
+	go func() { ended = cmd.Wait(); close(done) }()
 	bounded, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	select {
 	case <-bounded.Done():
-	case err := <-ended:
-		return fmt.Errorf("strace of %s (which runs: %t) ended (%v): %s", p.ID, p.Running(), err, strings.TrimSpace(said.String()))
+	case <-done:
+		return errors.Join(fmt.Errorf("strace of %s (which runs: %t) ended: %s", p.ID, p.Running(), strings.TrimSpace(said.String())), ended)
 	}
 	// It lets go of the daemon when it is asked to end.
 	_ = cmd.Process.Signal(unix.SIGINT)
-	<-ended
+	<-done
 	return nil
 }
 
