@@ -36,6 +36,33 @@ const (
 	maxDrain = 32 << 20
 )
 
+// Input that may be held for long, while a command runs or does not read, counts
+// against a budget where it is larger than freeInput, in bytes. inputCopies is how
+// often it is in memory at most: as it came, as what was read of it, and as what
+// the host is sent.
+const (
+	freeInput   = 64 << 10
+	inputCopies = 3
+)
+
+// admitBody waits for room for a body with input before any of it is read. A
+// larger one than limit is left to readBody.
+func (a *API) admitBody(c *gin.Context, limit int64) (release func(), err error) {
+	n := c.Request.ContentLength
+	if n < 0 {
+		n = limit
+	}
+	if n <= freeInput || n > limit {
+		return func() {}, nil
+	}
+	release, err = a.cfg.Streams.AdmitInput(c.Request.Context(), callerOf(c), inputCopies*n)
+	setReadDeadline(c, time.Now().Add(bodyTimeout))
+	if err != nil && c.Request.Header.Get("Expect") == "" {
+		_, _ = io.CopyN(io.Discard, c.Request.Body, maxDrain)
+	}
+	return release, err
+}
+
 // awaitBody bounds how long a body may take to arrive, also one that no handler
 // reads: net/http reads what is left of it before it sends the answer. Whoever
 // reads the body whole lifts the bound.

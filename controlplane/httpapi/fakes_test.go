@@ -62,6 +62,7 @@ type fakeStreams struct {
 	Streams // of which whatever a test does not set panics, as a 500
 
 	rouse    func(id string) error
+	admit    func(bytes int64) (release func(), err error)
 	stream   func(ctx context.Context, in service.Exec, openStdin bool) (service.Process, error)
 	terminal func(in service.Terminal) (service.Process, error)
 	lsp      func(lang string) (service.Process, error)
@@ -85,6 +86,13 @@ func (f *fakeStreams) Rouse(_ context.Context, _ service.Caller, id string) erro
 		return nil
 	}
 	return f.rouse(id)
+}
+
+func (f *fakeStreams) AdmitInput(_ context.Context, _ service.Caller, bytes int64) (func(), error) {
+	if f.admit == nil {
+		return func() {}, nil
+	}
+	return f.admit(bytes)
 }
 
 func (f *fakeStreams) Stream(ctx context.Context, _ service.Caller, _ string, in service.Exec, openStdin bool) (service.Process, error) {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -21,21 +22,23 @@ var errRPC = errors.New("not a message of the language server protocol")
 
 // readRPC reads the next message of a language server: a header with the
 // content's length, an empty line, the content. It returns io.EOF only between
-// messages.
-func readRPC(r *bufio.Reader) ([]byte, error) {
+// messages. Once freeInput of a larger content is there, the rest is read when
+// hold, which is told its length, returns; release is called when the message is
+// not held any more.
+func readRPC(r *bufio.Reader, hold func(bytes int64) (func(), error)) (content []byte, release func(), err error) {
 	length, read := -1, 0
 	for {
 		line, err := r.ReadSlice('\n')
 		read += len(line)
 		switch {
 		case errors.Is(err, io.EOF) && read == 0:
-			return nil, io.EOF
+			return nil, nil, io.EOF
 		case errors.Is(err, io.EOF):
-			return nil, io.ErrUnexpectedEOF
+			return nil, nil, io.ErrUnexpectedEOF
 		case errors.Is(err, bufio.ErrBufferFull), read > maxRPCHeader:
-			return nil, fmt.Errorf("%w: its header is too long", errRPC)
+			return nil, nil, fmt.Errorf("%w: its header is too long", errRPC)
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		}
 		text := textproto.TrimString(string(line))
 		if text == "" {
@@ -43,26 +46,36 @@ func readRPC(r *bufio.Reader) ([]byte, error) {
 		}
 		name, value, ok := strings.Cut(text, ":")
 		if !ok {
-			return nil, fmt.Errorf("%w: a line of its header is none", errRPC)
+			return nil, nil, fmt.Errorf("%w: a line of its header is none", errRPC)
 		}
 		if !strings.EqualFold(name, "Content-Length") {
 			continue
 		}
 		n, err := strconv.ParseUint(textproto.TrimString(value), 10, 31)
 		if err != nil || n > maxRPCMessage {
-			return nil, fmt.Errorf("%w: its length is %.20q; at most %d", errRPC, value, maxRPCMessage)
+			return nil, nil, fmt.Errorf("%w: its length is %.20q; at most %d", errRPC, value, maxRPCMessage)
 		}
 		length = int(n)
 	}
 	if length < 0 {
-		return nil, fmt.Errorf("%w: its header has no Content-Length", errRPC)
+		return nil, nil, fmt.Errorf("%w: its header has no Content-Length", errRPC)
 	}
 	// What is announced is not believed before it is there.
-	content, err := io.ReadAll(io.LimitReader(r, int64(length)))
+	release = func() {}
+	content, err = io.ReadAll(io.LimitReader(r, min(int64(length), freeInput)))
+	if err == nil && len(content) == freeInput && length > freeInput {
+		if release, err = hold(int64(length)); err != nil {
+			return nil, nil, err
+		}
+		content, err = io.ReadAll(io.MultiReader(bytes.NewReader(content), io.LimitReader(r, int64(length-freeInput))))
+	}
 	if err == nil && len(content) < length {
 		err = io.ErrUnexpectedEOF
 	}
-	return content, err
+	if err != nil {
+		release()
+	}
+	return content, release, err
 }
 
 // frameRPC is a message as language servers read it.

@@ -60,6 +60,7 @@ func sandboxRoutes() []route {
 				{Code: service.EInvalid, Message: "invalid timeout_seconds", Detail: "timeout_seconds must be from 1 to 3600"},
 				{Code: service.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
 				{Code: service.ERateLimited, Message: "too many commands at once in this sandbox"},
+				{Code: service.ERateLimited, Message: "too much input at once"},
 				{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
 				{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"},
 				{Code: service.EBadGateway, Message: "agent unreachable"},

@@ -13,6 +13,7 @@ import (
 // Streams are the use cases of streams, files, logs, events and ports.
 type Streams interface {
 	Rouse(ctx context.Context, c service.Caller, id string) error
+	AdmitInput(ctx context.Context, c service.Caller, bytes int64) (release func(), err error)
 	Stream(ctx context.Context, c service.Caller, id string, in service.Exec, openStdin bool) (service.Process, error)
 	OpenTerminal(ctx context.Context, c service.Caller, id string, in service.Terminal) (service.Process, error)
 	LanguageServer(ctx context.Context, c service.Caller, id, lang string) (service.Process, error)

@@ -101,11 +101,12 @@ func (a *API) execInSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	in, err := bindExec(c)
+	in, release, err := a.bindExec(c)
 	if err != nil {
 		return err
 	}
 	result, err := a.cfg.Sandboxes.Exec(c.Request.Context(), callerOf(c), id, in)
+	release()
 	if err != nil {
 		return err
 	}
@@ -113,16 +114,24 @@ func (a *API) execInSandbox(c *gin.Context) error {
 	return nil
 }
 
-// bindExec reads an exec. A string is run by a shell even where it is one
-// word; an array never is.
-func bindExec(c *gin.Context) (service.Exec, error) {
-	in, _, err := bind[api.Exec](c, maxExecBody)
+// bindExec reads an exec. release is called once it is not held any more.
+func (a *API) bindExec(c *gin.Context) (in service.Exec, release func(), err error) {
+	release, err = a.admitBody(c, maxExecBody)
 	if err != nil {
-		return service.Exec{}, err
+		return in, nil, err
 	}
-	return execOf(in)
+	body, _, err := bind[api.Exec](c, maxExecBody)
+	if err == nil {
+		in, err = execOf(body)
+	}
+	if err != nil {
+		release()
+	}
+	return in, release, err
 }
 
+// execOf is an exec in the service's terms. A string is run by a shell even where
+// it is one word; an array never is.
 func execOf(in api.Exec) (service.Exec, error) {
 	switch {
 	case in.Cmd.IsZero(), in.Cmd.Argv == nil && strings.TrimSpace(in.Cmd.Shell) == "":

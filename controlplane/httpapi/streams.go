@@ -21,11 +21,12 @@ func (a *API) execStream(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	in, err := bindExec(c)
+	in, release, err := a.bindExec(c)
 	if err != nil {
 		return err
 	}
 	p, err := a.cfg.Streams.Stream(c.Request.Context(), callerOf(c), id, in, false)
+	release() // the host has it
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 )
 
+func holdNothing(int64) (func(), error) { return func() {}, nil }
+
 // FuzzReadRPC: whatever a language server writes, what is read of it is
 // bounded, and what comes out of the framer goes through it unchanged.
 func FuzzReadRPC(f *testing.F) {
@@ -25,7 +27,7 @@ func FuzzReadRPC(f *testing.F) {
 		var messages [][]byte
 		r := bufio.NewReader(&piecewise{in, max(1, piece%64)})
 		for {
-			m, err := readRPC(r)
+			m, _, err := readRPC(r, holdNothing)
 			if err != nil {
 				if !errors.Is(err, errRPC) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 					t.Fatal(err)
@@ -43,11 +45,11 @@ func FuzzReadRPC(f *testing.F) {
 		}
 		r = bufio.NewReader(iotest.OneByteReader(bytes.NewReader(framed)))
 		for i, want := range messages {
-			if got, err := readRPC(r); err != nil || !bytes.Equal(got, want) {
+			if got, _, err := readRPC(r, holdNothing); err != nil || !bytes.Equal(got, want) {
 				t.Fatalf("message %d: %q, %v; want %q", i, got, err, want)
 			}
 		}
-		if _, err := readRPC(r); !errors.Is(err, io.EOF) {
+		if _, _, err := readRPC(r, holdNothing); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
 	})
@@ -133,7 +135,7 @@ func TestRPCFraming(t *testing.T) {
 		"a header without end": {strings.Repeat("A: b\r\n", 2000), errRPC},
 		"a line without end":   {strings.Repeat("A", 9000), errRPC},
 	} {
-		if _, err := readRPC(bufio.NewReader(strings.NewReader(c.in))); !errors.Is(err, c.want) {
+		if _, _, err := readRPC(bufio.NewReader(strings.NewReader(c.in)), holdNothing); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}

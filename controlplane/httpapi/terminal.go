@@ -51,7 +51,7 @@ func (a *API) openTerminal(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := accept(c)
+	s, err := a.accept(c)
 	if err != nil {
 		_ = p.Close()
 		return nil //nolint:nilerr // answered
@@ -91,16 +91,17 @@ func (a *API) execSocket(c *gin.Context) error {
 	if err := a.cfg.Streams.Rouse(c.Request.Context(), callerOf(c), id); err != nil {
 		return err
 	}
-	s, err := accept(c)
+	s, err := a.accept(c)
 	if err != nil {
 		return nil //nolint:nilerr // answered
 	}
-	in, err := s.firstFrame()
+	in, release, err := s.firstFrame()
 	if err != nil {
 		s.close(err)
 		return nil
 	}
 	p, err := a.cfg.Streams.Stream(c.Request.Context(), callerOf(c), id, in, true)
+	release() // the host has it
 	if err != nil {
 		s.close(service.AsError(err))
 		return nil
@@ -115,24 +116,26 @@ func (a *API) execSocket(c *gin.Context) error {
 }
 
 // firstFrame is the request of exec/ws. A client that sends none in time is
-// refused.
-func (s *socket) firstFrame() (service.Exec, error) {
-	s.ws.SetReadLimit(maxExecBody)
-	defer s.ws.SetReadLimit(maxFrame)
+// refused. release is called once the request is not held any more.
+func (s *socket) firstFrame() (in service.Exec, release func(), err error) {
+	s.take(maxExecBody)
+	defer s.take(maxFrame)
 	late := time.AfterFunc(firstFrameIn, func() { s.close(refuse(websocket.StatusPolicyViolation, "no request came")) })
 	defer late.Stop()
-	kind, data, err := s.ws.Read(s.ctx)
-	switch {
-	case err != nil:
-		return service.Exec{}, err
-	case kind != websocket.MessageText:
-		return service.Exec{}, refuse(websocket.StatusUnsupportedData, "only text messages are taken here")
+	kind, data, release, err := s.receive(s.ctx, func() { _ = s.ws.CloseNow() })
+	if err != nil {
+		return in, nil, err
 	}
-	var in api.Exec
-	if err := decodeJSON(data, &in); err != nil {
-		return service.Exec{}, err
+	var request api.Exec
+	if kind != websocket.MessageText {
+		err = refuse(websocket.StatusUnsupportedData, "only text messages are taken here")
+	} else if err = decodeJSON(data, &request); err == nil {
+		in, err = execOf(request)
 	}
-	return execOf(in)
+	if err != nil {
+		release()
+	}
+	return in, release, err
 }
 
 // pump passes on what a command writes as frames, and its end.
@@ -239,12 +242,12 @@ func (a *API) openLanguageServer(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := accept(c)
+	s, err := a.accept(c)
 	if err != nil {
 		_ = p.Close()
 		return nil //nolint:nilerr // answered
 	}
-	s.ws.SetReadLimit(maxRPCMessage)
+	s.take(maxRPCMessage)
 	s.bridge(p, func(kind websocket.MessageType, data []byte) error {
 		if kind != websocket.MessageText {
 			return refuse(websocket.StatusUnsupportedData, "only text messages are taken here")
@@ -257,7 +260,9 @@ func (a *API) openLanguageServer(c *gin.Context) error {
 		from := &stdoutOf{p: p}
 		messages := bufio.NewReader(from)
 		for {
-			m, err := readRPC(messages)
+			m, release, err := readRPC(messages, func(bytes int64) (func(), error) {
+				return s.hold(inputCopies*bytes, func() { _ = p.Close() })
+			})
 			switch {
 			case errors.Is(err, errRPC):
 				return refuse(websocket.StatusInternalError, "the language server does not speak its protocol")
@@ -266,7 +271,9 @@ func (a *API) openLanguageServer(c *gin.Context) error {
 			case err != nil:
 				return err
 			}
-			if err := s.write(websocket.MessageText, m); err != nil {
+			err = s.write(websocket.MessageText, m)
+			release()
+			if err != nil {
 				return err
 			}
 		}

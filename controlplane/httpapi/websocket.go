@@ -1,9 +1,11 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -23,6 +25,7 @@ const (
 	socketPongIn    = 20 * time.Second
 	firstFrameIn    = 30 * time.Second // of exec/ws: the request
 	maxFrame        = 1 << 20          // of a message from a client
+	messageTimeout  = 5 * time.Minute  // for a large message to arrive, and to be passed on
 	maxReason       = 120              // bytes; the protocol has room for 123
 )
 
@@ -84,13 +87,15 @@ func (a *API) requireUpgrade(c *gin.Context, id string) error {
 
 // socket is a client's WebSocket.
 type socket struct {
-	ws   *websocket.Conn
-	ctx  context.Context
-	busy atomic.Bool // what came in is being passed on, so nobody reads pongs
+	ws    *websocket.Conn
+	ctx   context.Context
+	limit int64       // of a message from the client, in bytes
+	busy  atomic.Bool // what came in is being passed on, so nobody reads pongs
+	admit func(bytes int64) (release func(), err error)
 }
 
 // accept upgrades the request. From here on errors are frames and close codes.
-func accept(c *gin.Context) (*socket, error) {
+func (a *API) accept(c *gin.Context) (*socket, error) {
 	ws, err := websocket.Accept(c.Writer, c.Request, &websocket.AcceptOptions{
 		Subprotocols: []string{subprotocol},
 		// Browsers send no credential by themselves: there is no cookie, and
@@ -101,8 +106,50 @@ func accept(c *gin.Context) (*socket, error) {
 		// It has answered: the handshake was malformed.
 		return nil, errAnswered
 	}
-	ws.SetReadLimit(maxFrame)
-	return &socket{ws: ws, ctx: c.Request.Context()}, nil
+	s := &socket{ws: ws, ctx: c.Request.Context(), admit: func(bytes int64) (func(), error) {
+		return a.cfg.Streams.AdmitInput(c.Request.Context(), callerOf(c), bytes)
+	}}
+	s.take(maxFrame)
+	return s, nil
+}
+
+// take sets the limit of the messages to come.
+func (s *socket) take(limit int64) {
+	s.limit = limit
+	s.ws.SetReadLimit(limit)
+}
+
+// receive reads a message of the client. A large one counts against the budget of
+// inputs until release is called; where that takes too long, late is.
+func (s *socket) receive(ctx context.Context, late func()) (kind websocket.MessageType, data []byte, release func(), err error) {
+	kind, r, err := s.ws.Reader(ctx)
+	if err != nil {
+		return kind, nil, nil, err
+	}
+	data, err = io.ReadAll(io.LimitReader(r, freeInput+1))
+	if err != nil || len(data) <= freeInput {
+		return kind, data, func() {}, err
+	}
+	if release, err = s.hold(inputCopies*s.limit, late); err != nil {
+		return kind, nil, nil, err
+	}
+	data, err = io.ReadAll(io.MultiReader(bytes.NewReader(data), r))
+	release()
+	if err == nil { // and now its size is known
+		release, err = s.hold(inputCopies*int64(len(data)), late)
+	}
+	return kind, data, release, err
+}
+
+// hold takes so many bytes of the budget of inputs until release is called. late
+// is called where that takes longer than anybody may hold them.
+func (s *socket) hold(bytes int64, late func()) (release func(), err error) {
+	free, err := s.admit(bytes)
+	if err != nil {
+		return nil, err
+	}
+	watch := time.AfterFunc(messageTimeout, late)
+	return func() { watch.Stop(); free() }, nil
 }
 
 // errAnswered ends a handler whose answer is complete.
@@ -128,7 +175,11 @@ func (s *socket) bridge(p service.Process, in func(kind websocket.MessageType, d
 	ctx, cancel := context.WithCancel(s.ctx)
 	var work sync.WaitGroup
 	work.Go(func() {
-		if err := s.read(ctx, in); err != nil {
+		late := func() {
+			s.close(refuse(websocket.StatusPolicyViolation, "a large message was not taken in time"))
+			_ = p.Close()
+		}
+		if err := s.read(ctx, in, late); err != nil {
 			s.close(err)
 		}
 		_ = p.Close() // and with it ends what waits for the process
@@ -143,15 +194,20 @@ func (s *socket) bridge(p service.Process, in func(kind websocket.MessageType, d
 }
 
 // read passes on what the client sends until it is gone, which is no error.
-func (s *socket) read(ctx context.Context, in func(kind websocket.MessageType, data []byte) error) error {
+func (s *socket) read(ctx context.Context, in func(kind websocket.MessageType, data []byte) error, late func()) error {
 	for {
-		kind, data, err := s.ws.Read(ctx)
-		if err != nil {
+		kind, data, release, err := s.receive(ctx, late)
+		var own *service.Error
+		switch {
+		case errors.As(err, &own):
+			return err
+		case err != nil:
 			return nil //nolint:nilerr // the library has closed it, with the right code
 		}
 		s.busy.Store(true)
 		err = in(kind, data)
 		s.busy.Store(false)
+		release()
 		if err != nil {
 			return err
 		}
@@ -208,8 +264,11 @@ func (s *socket) close(err error) {
 		_ = s.ws.Close(c.code, c.reason)
 	case errors.As(err, &own):
 		code := websocket.StatusInternalError
-		if own.Code == service.EInvalid {
+		switch own.Code {
+		case service.EInvalid:
 			code = websocket.StatusPolicyViolation
+		case service.ERateLimited:
+			code = websocket.StatusTryAgainLater
 		}
 		if s.send(api.Frame{Type: "error", Error: own.Message, Detail: own.Detail}) == nil {
 			_ = s.ws.Close(code, own.Message[:min(len(own.Message), maxReason)])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 )
@@ -11,13 +12,16 @@ import (
 const (
 	// maxOutputs is what the outputs of commands that wait to be read may take of
 	// the leader's memory, and maxWorkspaceOutputs one workspace's share. The
-	// share holds two of the largest. In bytes.
+	// share holds two of the largest. In bytes. As much is there for inputs.
 	maxOutputs          = 512 << 20
 	maxWorkspaceOutputs = 128 << 20
 	// outputCopies is how often an output is in memory at most: as it came, and as
 	// the bytes and the text made of it.
 	outputCopies = 2
 )
+
+// inputWait is how long a client with input waits for room before it is refused.
+const inputWait = 10 * time.Second
 
 // outputs bounds the memory that outputs of commands take, whatever tenants run
 // and however slowly they read. Who finds no room waits for it; the output stays
@@ -58,6 +62,23 @@ func (o *outputs) admit(wait, held context.Context, workspace string, bytes int6
 		o.leave(workspace)
 	})
 	return nil
+}
+
+// AdmitInput waits for room for so many bytes that the caller's client is about to
+// send as input, and may hold for as long as a command runs. The room is taken
+// until release is called.
+func (s *Sandboxes) AdmitInput(ctx context.Context, c Caller, bytes int64) (release func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, inputWait)
+	defer cancel()
+	held, release := context.WithCancel(context.Background())
+	if err := s.inputs.admit(ctx, held, c.WorkspaceID, bytes); err != nil {
+		release()
+		return nil, &Error{
+			Code: ERateLimited, Message: "too much input at once", Detail: "the input of what runs in this workspace takes all that may be held",
+			RetryAfter: time.Second, Err: err,
+		}
+	}
+	return release, nil
 }
 
 func (o *outputs) enter(workspace string) *share {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -44,4 +45,45 @@ func TestOutputsAreHeldWithinBounds(t *testing.T) {
 		kept = len(o.of)
 		o.mu.Unlock()
 	}
+}
+
+// A client whose input finds no room is refused after a while, and takes no room
+// from outputs.
+func TestInputsAreHeldWithinBounds(t *testing.T) {
+	s := &Sandboxes{inputs: newOutputs(), outputs: newOutputs()}
+	c := Caller{WorkspaceID: "ws"}
+	release, err := s.AdmitInput(t.Context(), c, maxWorkspaceOutputs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	impatient, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	_, err = s.AdmitInput(impatient, c, 1)
+	var own *Error
+	if !errors.As(err, &own) || own.Code != ERateLimited || own.RetryAfter == 0 {
+		t.Errorf("past its share: %v", err)
+	}
+	if err := s.outputs.admit(t.Context(), t.Context(), c.WorkspaceID, maxWorkspaceOutputs); err != nil {
+		t.Error(err)
+	}
+	release()
+	release, err = s.AdmitInput(t.Context(), c, maxWorkspaceOutputs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+}
+
+func TestWhoWaitsForRoomForInputIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Sandboxes{inputs: newOutputs()}
+		release, err := s.AdmitInput(t.Context(), Caller{}, maxWorkspaceOutputs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release()
+		if _, err := s.AdmitInput(t.Context(), Caller{}, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
 }

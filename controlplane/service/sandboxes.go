@@ -44,6 +44,7 @@ type Sandboxes struct {
 	cfg     SandboxesConfig
 	moves   *moves.Mover
 	outputs *outputs
+	inputs  *outputs // of its own: who holds some of it waits for room for its output
 }
 
 // NewSandboxes makes the use cases.
@@ -55,7 +56,8 @@ func NewSandboxes(cfg SandboxesConfig) *Sandboxes {
 		cfg.Observe = func(string, bool, time.Duration) {}
 	}
 	return &Sandboxes{
-		cfg: cfg, moves: moves.New(moves.Config{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger}), outputs: newOutputs(),
+		cfg: cfg, moves: moves.New(moves.Config{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger}),
+		outputs: newOutputs(), inputs: newOutputs(),
 	}
 }
 
