@@ -14,6 +14,10 @@ import (
 // body of the API is far smaller. A PUT carries a file, which may come slowly.
 const maxKept = 256 << 10
 
+// maxKeptAtOnce bounds what is kept of all bodies, in bytes: they are read before
+// anybody knows who sent them.
+const maxKeptAtOnce = 64 << 20
+
 // keepTimeout bounds how long a client may take over a body that is kept.
 var keepTimeout = timescale.Limit(30 * time.Second)
 
@@ -24,19 +28,25 @@ type body struct {
 	begun  atomic.Bool   // some of the stream is gone
 }
 
-func keep(w http.ResponseWriter, r *http.Request) (*body, error) {
+// keep reads a body that is to be kept, until release is called. Where there is
+// no room it is not kept, and can be sent once.
+func (f *Forwarder) keep(w http.ResponseWriter, r *http.Request) (b *body, release func(), err error) {
+	size := r.ContentLength
 	switch {
-	case r.Body == nil:
-		return &body{}, nil
-	case r.Method == http.MethodPut, r.ContentLength < 0, r.ContentLength > maxKept:
-		return &body{stream: r.Body}, nil
+	case r.Body == nil, size == 0:
+		return &body{}, func() {}, nil
+	case r.Method == http.MethodPut, size < 0, size > maxKept:
+		return &body{stream: r.Body}, func() {}, nil
+	case f.kept.Add(size) > maxKeptAtOnce:
+		f.kept.Add(-size)
+		return &body{stream: r.Body}, func() {}, nil
 	}
 	// A server without deadlines has none to set, and none is needed in tests.
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(keepTimeout))
 	kept, err := io.ReadAll(r.Body)
 	_ = control.SetReadDeadline(time.Time{})
-	return &body{kept: kept}, err
+	return &body{kept: kept}, func() { f.kept.Add(-size) }, err
 }
 
 // reader is the body from its beginning; of a stream, only while replayable.

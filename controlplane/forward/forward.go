@@ -57,6 +57,7 @@ type Forwarder struct {
 	cfg      Config
 	proxy    *httputil.ReverseProxy
 	failures rate.Sometimes // to be logged: a stranger may cause any number
+	kept     atomic.Int64   // bytes of bodies
 }
 
 // New makes the handler.
@@ -106,7 +107,8 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 	deadline := time.Now().Add(f.cfg.Wait)
-	body, err := keep(w, r)
+	body, release, err := f.keep(w, r)
+	defer release()
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		f.fail(w, r, http.StatusRequestTimeout, "the body did not arrive in time", err)
