@@ -25,6 +25,8 @@ const (
 	// relayBuffer is what one transfer holds in memory, each way, in bytes.
 	relayBuffer = 64 << 10
 	maxPorts    = 1 << 20 // bytes of the answer
+	// maxListening is how many are told of what listens.
+	maxListening = 4096
 	// maxLogLine bounds one line of the guest's log on the wire: a byte may
 	// become six in JSON.
 	maxLogLine = 8 * guestapi.MaxLine
@@ -227,16 +229,30 @@ func (h *Host) Ports(ctx context.Context, id string) ([]hostapi.Port, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	var found []guestapi.ListeningPort
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxPorts)).Decode(&found); err != nil {
+	nonsense := func(err error) ([]hostapi.Port, error) {
 		return nil, fmt.Errorf("%w: decode ports: %w", ErrGuest, err)
 	}
-	out := make([]hostapi.Port, 0, len(found))
-	for _, p := range found {
+	// One after the other: in short entries a list takes thirty times its size.
+	found := json.NewDecoder(io.LimitReader(resp.Body, maxPorts))
+	if begin, err := found.Token(); err != nil || begin != json.Delim('[') {
+		return nonsense(errors.Join(err, errors.New("it is no list")))
+	}
+	out := []hostapi.Port{}
+	for len(out) < maxListening && found.More() {
+		var p guestapi.ListeningPort
+		if err := found.Decode(&p); err != nil {
+			return nonsense(err)
+		}
 		if p.Port < 1 || p.Port > math.MaxUint16 || p.Port == guestapi.Port {
 			continue
 		}
 		out = append(out, hostapi.Port{Port: p.Port, Protocol: p.Protocol, Address: p.Address, Process: p.Process, PID: p.PID})
+	}
+	if len(out) == maxListening {
+		return out, nil
+	}
+	if end, err := found.Token(); err != nil || end != json.Delim(']') {
+		return nonsense(errors.Join(err, errors.New("it has no end")))
 	}
 	return out, nil
 }

@@ -71,6 +71,23 @@ func TestHostileAnswers(t *testing.T) {
 			t.Errorf("ports = %+v, %v", got, err)
 		}
 	})
+	t.Run("more ports than are told of", func(t *testing.T) {
+		d := withGuest(t, http.StatusOK, `[{"port":1}`+strings.Repeat(`,{"port":1}`, 9000)+"]")
+		got, err := d.Ports(t.Context(), idA)
+		if err != nil || len(got) != 4096 {
+			t.Errorf("%d ports, %v", len(got), err)
+		}
+	})
+	for name, body := range map[string]string{
+		"no list": `{"port":1}`, "nothing": "", "a list without an end": `[{"port":1}`, "a port that is none": `[{"port":"x"}]`,
+		"more than is read": "[{}" + strings.Repeat(",{}", 1<<20) + "]",
+	} {
+		t.Run("ports: "+name, func(t *testing.T) {
+			if got, err := withGuest(t, http.StatusOK, body).Ports(t.Context(), idA); !errors.Is(err, box.ErrGuest) {
+				t.Errorf("ports = %v, %v, want ErrGuest", got, err)
+			}
+		})
+	}
 	for header, want := range map[string]string{
 		"bytes */5": "bytes */5", "bytes */-5": "", "bytes */5, and more": "", "lines */5": "", "bytes */99999999999999999999": "", "": "",
 	} {
