@@ -75,9 +75,12 @@ func (c *Client) FollowLogs(ctx context.Context, id string, q hostapi.LogQuery) 
 	return f, c.explain(err)
 }
 
-// Events returns a sandbox's events, oldest first.
-func (c *Client) Events(ctx context.Context, id string, q hostapi.EventQuery) ([]hostapi.Event, error) {
-	events, err := c.api.Events(ctx, c.call(ctx), id, q)
+// Events returns a sandbox's events, oldest first. admit is asked before many are
+// read; see hostapi.Call.
+func (c *Client) Events(ctx context.Context, id string, q hostapi.EventQuery, admit func(ctx context.Context, bytes int64) error) ([]hostapi.Event, error) {
+	call := c.call(ctx)
+	call.Admit = admit
+	events, err := c.api.Events(ctx, call, id, q)
 	return events, c.explain(err)
 }
 

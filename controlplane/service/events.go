@@ -37,13 +37,20 @@ func (q EventQuery) forHost() hostapi.EventQuery {
 	return hostapi.EventQuery{Tail: q.Tail, Since: q.Since}
 }
 
-// Events returns a sandbox's events, oldest first.
+// eventCopies is how often events are in memory at most: as they came, as a host's
+// and as ours, and as what the client is sent.
+const eventCopies = 4
+
+// Events returns a sandbox's events, oldest first. Many of them are held within
+// bounds until ctx ends.
 func (s *Sandboxes) Events(ctx context.Context, c Caller, id string, q EventQuery) ([]Event, error) {
 	var out []Event
 	err := s.onHost(ctx, c, id, func(ctx context.Context, t target) error {
-		ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
+		wait, cancel := context.WithTimeout(ctx, eventsTimeout)
 		defer cancel()
-		events, err := t.client.Events(ctx, id, q.forHost())
+		events, err := t.client.Events(wait, id, q.forHost(), func(wait context.Context, bytes int64) error {
+			return s.outputs.admit(wait, ctx, t.row.WorkspaceID, eventCopies*bytes)
+		})
 		for _, e := range events {
 			out = append(out, eventOf(e))
 		}

@@ -23,9 +23,9 @@ const (
 // inputWait is how long a client with input waits for room before it is refused.
 const inputWait = 10 * time.Second
 
-// outputs bounds the memory that outputs of commands take, whatever tenants run
-// and however slowly they read. Who finds no room waits for it; the output stays
-// on its host meanwhile.
+// outputs bounds the memory that outputs of commands, and long lists of events,
+// take, whatever tenants run and however slowly they read. Who finds no room waits
+// for it; the output stays on its host meanwhile.
 type outputs struct {
 	all *semaphore.Weighted
 
