@@ -195,7 +195,7 @@ func (s *Store) PutVolume(ctx context.Context, id string, spec hostapi.VolumeSpe
 	}}
 	began := s.cfg.Now()
 	if err := s.make(ctx, &v.info); err != nil {
-		if full := s.admit(spec.SizeMB); full != nil || errors.Is(err, syscall.ENOSPC) {
+		if _, full := s.missing(spec.SizeMB); full != nil || errors.Is(err, syscall.ENOSPC) {
 			err = noDisk("%s", err.Error())
 		}
 		return hostapi.Volume{}, fmt.Errorf("make volume %s: %w", id, err)
@@ -207,22 +207,26 @@ func (s *Store) PutVolume(ctx context.Context, id string, spec hostapi.VolumeSpe
 	return s.Volume(id)
 }
 
-// admit counts by the worst case: a volume that was promised can be filled.
+// admit refuses a volume that would fill the disk.
 func (s *Store) admit(sizeMB int) error {
-	return s.cfg.MakeRoom(func() (missing int64, err error) {
-		free, err := s.cfg.DiskFree(s.cfg.Dir)
-		if err != nil {
-			return 0, fmt.Errorf("look for free disk space: %w", err)
-		}
-		promised := s.Promised()
-		if s.cfg.Promised != nil {
-			promised += s.cfg.Promised()
-		}
-		if missing = int64(sizeMB+s.cfg.HeadroomMB)<<20 + promised - free; missing > 0 {
-			err = noDisk("%d MB are free, %d of them promised to others, and %d must stay free", free>>20, promised>>20, s.cfg.HeadroomMB)
-		}
-		return missing, err
-	})
+	return s.cfg.MakeRoom(func() (int64, error) { return s.missing(sizeMB) })
+}
+
+// missing says how many bytes there are too few for a volume. It counts by the
+// worst case: one that was promised can be filled.
+func (s *Store) missing(sizeMB int) (bytes int64, err error) {
+	free, err := s.cfg.DiskFree(s.cfg.Dir)
+	if err != nil {
+		return 0, fmt.Errorf("look for free disk space: %w", err)
+	}
+	promised := s.Promised()
+	if s.cfg.Promised != nil {
+		promised += s.cfg.Promised()
+	}
+	if bytes = int64(sizeMB+s.cfg.HeadroomMB)<<20 + promised - free; bytes > 0 {
+		err = noDisk("%d MB are free, %d of them promised to others, and %d must stay free", free>>20, promised>>20, s.cfg.HeadroomMB)
+	}
+	return bytes, err
 }
 
 // Promised is what volumes may still take of the disk, in bytes. Where the file

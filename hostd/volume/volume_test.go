@@ -165,6 +165,34 @@ func TestWhatIsPromisedCanBeFilled(t *testing.T) {
 	put(t, s, "vol-2", 64)
 }
 
+// Whoever asked goes to another host then, and nothing here is given up for it.
+func TestADiskThatFillsUpIsNamed(t *testing.T) {
+	asked, free := 0, int64(1<<40)
+	s := open(t, t.TempDir(), func(c *Config) {
+		c.DiskFree = func(string) (int64, error) { return free, nil }
+		c.MakeRoom = func(check func() (int64, error)) error {
+			asked++
+			_, err := check()
+			free = 0
+			if asked > 1 {
+				free = 1 << 40
+				_, err = check()
+			}
+			return err
+		}
+	})
+	t.Setenv("PATH", t.TempDir())
+	fake := filepath.Join(os.Getenv("PATH"), "mke2fs")
+	if err := os.WriteFile(fake, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.PutVolume(t.Context(), id, hostapi.VolumeSpec{SizeMB: 64})
+	var own *hostapi.Error
+	if !errors.As(err, &own) || own.Code != hostapi.CodeNoDisk || asked != 1 {
+		t.Errorf("put = %v, room was asked for %d times", err, asked)
+	}
+}
+
 func TestAVolumeThatCannotBeMadeLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, nil)
