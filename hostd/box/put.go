@@ -120,15 +120,16 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 	if b, err := h.presentLocked(id, spec.Generation); b != nil || err != nil {
 		return b, 0, err
 	}
-	if missing, err := h.admitDiskLocked(room, rec.DiskMB); err != nil {
-		return nil, missing, err
-	}
 	reserve := rec.ReservedMB
 	if src.warm != nil {
 		reserve = 0 // it takes its parent's
 	}
+	// Before the disk: nothing is given up for a box that is refused anyway.
 	if h.reservedMB+reserve > h.cfg.MemoryMB {
 		return nil, 0, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, rec.ReservedMB, h.reservedMB, h.cfg.MemoryMB)
+	}
+	if missing, err := h.admitDiskLocked(room, rec.DiskMB); err != nil {
+		return nil, missing, err
 	}
 	b := newBox(rec, h.cfg.MaxExecs)
 	b.admitted = src
