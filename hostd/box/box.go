@@ -103,7 +103,6 @@ type Host struct {
 
 	changed  chan struct{} // capacity 1: something in List or Capacity changed
 	buffered atomic.Int64  // bytes of input and output held by execs
-	consoles atomic.Int64  // readers of its console
 	booting  chan struct{} // capacity bootsAtOnce: who is booted again
 	probing  chan struct{} // capacity sshProbes: who probes a guest's SSH server
 

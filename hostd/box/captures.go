@@ -34,7 +34,7 @@ type capture struct {
 	info    hostapi.Capture
 	users   int           // creates, uploads: its files stay
 	deleted bool          // as soon as it has no users
-	gone    chan struct{} // closed when it is, where it is given up for room
+	gone    chan struct{} // closed when that is over, where it is given up for room
 	used    time.Time     // when a box was last made of it, or it was made
 	stored  time.Time     // when it was last put into the store; zero of one that came from there
 }
@@ -178,7 +178,7 @@ func (h *Host) dropCapture(c *capture) error {
 	h.captures.mu.Lock()
 	defer h.captures.mu.Unlock()
 	if err != nil {
-		c.deleted = false // it can be asked for again
+		c.deleted, c.gone = false, nil // it can be asked for again
 		return fmt.Errorf("remove capture %s: %w", c.id, err)
 	}
 	delete(h.captures.byID, c.id)

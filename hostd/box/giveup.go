@@ -54,8 +54,9 @@ func (h *Host) giveUp(bytes int64) bool {
 	h.captures.mu.Unlock()
 	h.notify()
 	for _, c := range chosen {
+		gone := c.gone
 		err := h.dropCapture(c)
-		close(c.gone)
+		close(gone)
 		if err != nil {
 			h.log.Error("a capture could not be given up for room on the disk", "capture_id", c.id, "error", err)
 			continue

@@ -1,6 +1,7 @@
 package box_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -159,6 +160,45 @@ func TestWhatMakesNoRoom(t *testing.T) {
 	err = d.MakeRoom(func() (int64, error) { return 1, box.ErrNoDisk })
 	if _, gone := os.Stat(w.Paths.Capture("c1")); gone != nil || !errors.Is(err, box.ErrNoDisk) {
 		t.Errorf("without a store: %v, %v", gone, err)
+	}
+}
+
+func TestNoCaptureIsGivenUpForABoxThatIsRefusedAnyway(t *testing.T) {
+	f := newFull(t, "c1")
+	must(t, f.MarkStored("c1", true))
+	f.pass(time.Hour)
+	release, err := f.Reserve(7*600-88, 1024) // all that idA leaves
+	must(t, err)
+	defer release()
+	f.short(0, 1, "c1")
+	if _, err := f.Put(t.Context(), idB, spec(1)); !errors.Is(err, box.ErrNoMemory) || f.list() != "c1" {
+		t.Errorf("a host without memory or room: %v, left %q", err, f.list())
+	}
+}
+
+// One that could not be removed is there as before, and can be deleted.
+func TestACaptureThatCannotBeGivenUp(t *testing.T) {
+	f := newFull(t, "c1")
+	must(t, f.MarkStored("c1", true))
+	f.pass(time.Hour)
+	inTheWay := filepath.Join(f.w.Paths.Captures(), ".gone-c1", "x")
+	must(t, os.MkdirAll(inTheWay, 0o700))
+	f.short(0, 1, "c1")
+	if err := f.reserve(); !errors.Is(err, box.ErrNoDisk) || f.list() != "c1" {
+		t.Fatalf("it made room: %v, left %q", err, f.list())
+	}
+	must(t, os.RemoveAll(filepath.Dir(inTheWay)))
+	f.short(0, -1<<40, "")
+	_, _, release, err := f.OpenCapture("c1")
+	must(t, err)
+	defer release()
+	must(t, f.DeleteCapture(t.Context(), "c1"))
+	s := spec(1)
+	s.Template, s.Capture = "", "c1"
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it would be asked for for ever
+	defer cancel()
+	if _, err := f.Put(ctx, idB, s); !errors.Is(err, box.ErrInUse) {
+		t.Errorf("a box of one that is being deleted: %v", err)
 	}
 }
 
