@@ -426,8 +426,12 @@ func (s *Server) ownTerm(ctx context.Context) (uint64, bool) {
 func (s *Server) named(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		err := s.store.Update(ctx, func(tx *raftstore.Tx) error {
-			if _, ok := raftstore.Get(tx, record.Clusters, record.ClusterID); !ok {
-				raftstore.Put(tx, record.Clusters, service.NewClusterRow(0))
+			for _, id := range []string{record.ClusterID, record.OriginID} {
+				if _, ok := raftstore.Get(tx, record.Clusters, id); !ok {
+					row := service.NewClusterRow(0)
+					row.ID = id
+					raftstore.Put(tx, record.Clusters, row)
+				}
 			}
 			return nil
 		})

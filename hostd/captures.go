@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -284,8 +285,14 @@ func (s *stored) DeleteStored(ctx context.Context, id string) error {
 	return nil
 }
 
-// ListStored returns a page of what is in the store.
-func (s *stored) ListStored(ctx context.Context, after string, limit int) (hostapi.StoredPage, error) {
+// ListStored returns a page of what is in the owner's store.
+func (s *stored) ListStored(ctx context.Context, owner, after string, limit int) (hostapi.StoredPage, error) {
+	switch err := s.store.Claim(ctx, owner); {
+	case errors.Is(err, snapshot.ErrForeign):
+		return hostapi.StoredPage{}, &hostapi.Error{HTTPStatus: http.StatusConflict, Code: hostapi.CodeForeignStore, Message: err.Error()}
+	case err != nil:
+		return hostapi.StoredPage{}, refusal(err)
+	}
 	ids, more, err := s.store.Page(ctx, after, limit)
 	if err != nil {
 		return hostapi.StoredPage{}, refusal(err)

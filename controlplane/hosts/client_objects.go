@@ -31,8 +31,8 @@ func (c *Client) DeleteCapture(ctx context.Context, id string, stored bool) erro
 }
 
 // Stored returns what is in the snapshot store after an id, a page of it.
-func (c *Client) Stored(ctx context.Context, after string) (hostapi.StoredPage, error) {
-	out, err := c.api.Stored(ctx, c.call(ctx), after, hostapi.MaxStoredPage)
+func (c *Client) Stored(ctx context.Context, owner, after string) (hostapi.StoredPage, error) {
+	out, err := c.api.Stored(ctx, c.call(ctx), owner, after, hostapi.MaxStoredPage)
 	return out, c.explain(err)
 }
 

@@ -49,10 +49,45 @@ func TestObjectsWithoutARow(t *testing.T) {
 	}
 }
 
+// own gives the cluster the name by which it owns a snapshot store.
+func own(p *testplane.Plane, name string) {
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: record.OriginID}, Name: name})
+		return nil
+	})
+}
+
+// Another cluster's snapshots are not this one's to delete.
+func TestTheStoreOfAnotherCluster(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	store, asked := fakehost.NewStore(), make(chan struct{}, 100)
+	store.Put("snap-1")
+	store.Claim("another")
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "stored" && !c.Done {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+		}
+		return nil
+	})
+	h.SetStore(store)
+	own(p, "ours")
+	for range 15 { // longer than the grace
+		<-asked
+	}
+	if len(store.Captures()) != 1 {
+		t.Error("it is gone")
+	}
+}
+
 // What is in the snapshot store and nobody knows of goes later, whoever put it
 // there.
 func TestStoredCopiesWithoutARow(t *testing.T) {
 	p := testplane.New(t, 1, nil)
+	own(p, "ours")
 	h := p.Host("h1", 4096)
 	p.Update(func(tx *raftstore.Tx) error {
 		raftstore.Put(tx, record.Snapshots, &record.Snapshot{
@@ -86,6 +121,7 @@ func TestStoredCopiesWithoutARow(t *testing.T) {
 // What a restored backup does not know is left in the store, too.
 func TestStoredCopiesAreKeptAfterARestore(t *testing.T) {
 	p := testplane.New(t, 1, nil)
+	own(p, "ours")
 	h := p.Host("h1", 4096)
 	keep := func(d time.Duration) {
 		p.Update(func(tx *raftstore.Tx) error {

@@ -26,8 +26,12 @@ var listTime = 6 * callTimeout
 // the host that put it there was gone when it was given up, or the upload ended
 // later than that.
 func (l *Loops) stored(ctx context.Context) {
+	origin, ok := raftstore.Get(l.cfg.Store.View(), record.Clusters, record.OriginID)
+	if !ok {
+		return
+	}
 	seen := map[string]bool{}
-	if !l.eachStored(ctx, func(ids []string) {
+	if !l.eachStored(ctx, origin.Name, func(ids []string) {
 		// After the page: what is stored has its row before.
 		view, builds := l.cfg.Store.View(), l.storedBuilds()
 		for _, id := range ids {
@@ -58,10 +62,11 @@ func (l *Loops) stored(ctx context.Context) {
 	}
 }
 
-// eachStored visits everything in the store, and reports whether it saw it all.
-func (l *Loops) eachStored(ctx context.Context, visit func(ids []string)) bool {
+// eachStored visits everything in the store, if it is the owner's, and reports
+// whether it saw it all.
+func (l *Loops) eachStored(ctx context.Context, owner string, visit func(ids []string)) bool {
 	for after := ""; ; {
-		page, ok := l.storedPage(ctx, after)
+		page, ok := l.storedPage(ctx, owner, after)
 		if !ok {
 			return false
 		}
@@ -74,11 +79,11 @@ func (l *Loops) eachStored(ctx context.Context, visit func(ids []string)) bool {
 }
 
 // storedPage asks the hosts one after the other.
-func (l *Loops) storedPage(ctx context.Context, after string) (page hostapi.StoredPage, ok bool) {
+func (l *Loops) storedPage(ctx context.Context, owner, after string) (page hostapi.StoredPage, ok bool) {
 	for _, agentID := range l.cfg.Hosts.Stores() {
 		ctx, cancel := context.WithTimeout(ctx, listTime)
 		err := l.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) (err error) {
-			page, err = c.Stored(ctx, after)
+			page, err = c.Stored(ctx, owner, after)
 			return err
 		})
 		cancel()

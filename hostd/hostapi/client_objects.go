@@ -47,17 +47,20 @@ func (c *Client) DeleteCapture(ctx context.Context, call Call, id string, stored
 	return c.do(ctx, call, http.MethodDelete, path, nil, nil)
 }
 
-// The parameters of PathStored: the id to begin after, none for the first page,
+// The parameters of PathStored: the cluster's name in the store, which is claimed
+// for it if it is nobody's yet; the id to begin after, none for the first page;
 // and how many ids are wanted, at most and by default MaxStoredPage.
 const (
+	QueryOwner = "owner"
 	QueryAfter = "after"
 	QueryLimit = "limit"
 )
 
-// Stored returns what is in the snapshot store after an id, at most limit ids of it.
-func (c *Client) Stored(ctx context.Context, call Call, after string, limit int) (StoredPage, error) {
+// Stored returns what is in an owner's snapshot store after an id, at most limit
+// ids of it. Another's is CodeForeignStore.
+func (c *Client) Stored(ctx context.Context, call Call, owner, after string, limit int) (StoredPage, error) {
 	var out StoredPage
-	query := url.Values{QueryAfter: {after}, QueryLimit: {strconv.Itoa(limit)}}
+	query := url.Values{QueryOwner: {owner}, QueryAfter: {after}, QueryLimit: {strconv.Itoa(limit)}}
 	return out, c.do(ctx, call, http.MethodGet, PathStored+"?"+query.Encode(), nil, &out)
 }
 

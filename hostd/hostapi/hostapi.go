@@ -23,7 +23,7 @@ const (
 	PathCaptures = "/v1/captures" // GET → []Capture; PUT {id} CaptureSpec → Capture; GET {id} → Capture;
 	// DELETE {id}?stored=true → 204, with the stored copy where stored=true; POST {id}/store → Capture, once it is in the store
 
-	PathStored = "/v1/stored" // GET ?after=&limit= → StoredPage
+	PathStored = "/v1/stored" // GET ?owner=&after=&limit= → StoredPage, of an owner's own store
 
 	PathVolumes = "/v1/volumes" // GET → []Volume; PUT {id} VolumeSpec → Volume; GET {id} → Volume; DELETE {id} → 204
 
@@ -87,6 +87,7 @@ const (
 	CodeNoSnapshot      Code = "snapshot_missing"    // 404: no such capture here nor in the store
 	CodeBadSnapshot     Code = "snapshot_refused"    // 422: damaged, partial, or made by another engine; Detail names what
 	CodeNoStore         Code = "no_snapshot_store"   // 422: this host has no snapshot store
+	CodeForeignStore    Code = "foreign_store"       // 409: the snapshot store belongs to another cluster
 	CodeInUse           Code = "in_use"              // 409: a template, volume or capture that something holds
 )
 

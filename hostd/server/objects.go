@@ -25,8 +25,8 @@ type Stored interface {
 	StoreCapture(ctx context.Context, id string) (hostapi.Capture, error)
 	// DeleteStored removes a stored capture, wherever it was made.
 	DeleteStored(ctx context.Context, id string) error
-	// ListStored returns at most limit ids of what is in the store, after one.
-	ListStored(ctx context.Context, after string, limit int) (hostapi.StoredPage, error)
+	// ListStored returns at most limit ids of what is in the owner's store, after one.
+	ListStored(ctx context.Context, owner, after string, limit int) (hostapi.StoredPage, error)
 }
 
 // Volumes is what the routes of volumes call.
@@ -111,7 +111,7 @@ func (s *Server) captureRoutes(route objectRoute) {
 				return nil, fmt.Errorf("%w: %s is no number from 1 to %d", box.ErrInvalid, hostapi.QueryLimit, hostapi.MaxStoredPage)
 			}
 		}
-		return s.cfg.Stored.ListStored(r.Context(), query.Get(hostapi.QueryAfter), limit)
+		return s.cfg.Stored.ListStored(r.Context(), query.Get(hostapi.QueryOwner), query.Get(hostapi.QueryAfter), limit)
 	})
 }
 

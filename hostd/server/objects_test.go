@@ -35,21 +35,21 @@ type storedStub struct {
 
 func (s *storedStub) DeleteStored(context.Context, string) error { return s.err }
 
-func (s *storedStub) ListStored(_ context.Context, after string, limit int) (hostapi.StoredPage, error) {
-	return hostapi.StoredPage{IDs: []string{after, strconv.Itoa(limit)}, More: true}, s.err
+func (s *storedStub) ListStored(_ context.Context, owner, after string, limit int) (hostapi.StoredPage, error) {
+	return hostapi.StoredPage{IDs: []string{owner, after, strconv.Itoa(limit)}, More: true}, s.err
 }
 
 func TestTheStoreIsListed(t *testing.T) {
 	l := goLive(t)
-	if _, err := l.Stored(t.Context(), call, "", 10); !hostapi.HasCode(err, hostapi.CodeNoStore) {
+	if _, err := l.Stored(t.Context(), call, "cl", "", 10); !hostapi.HasCode(err, hostapi.CodeNoStore) {
 		t.Errorf("without a store: %v", err)
 	}
 	l = goLive(t, func(c *Config) { c.Stored = &storedStub{} })
-	if page, err := l.Stored(t.Context(), call, "snap-1", 10); err != nil || !page.More || strings.Join(page.IDs, " ") != "snap-1 10" {
+	if page, err := l.Stored(t.Context(), call, "cl", "snap-1", 10); err != nil || !page.More || strings.Join(page.IDs, " ") != "cl snap-1 10" {
 		t.Errorf("%+v, %v", page, err)
 	}
 	for _, limit := range []int{-1, 0, hostapi.MaxStoredPage + 1} {
-		if _, err := l.Stored(t.Context(), call, "", limit); !hostapi.HasCode(err, hostapi.CodeInvalid) {
+		if _, err := l.Stored(t.Context(), call, "cl", "", limit); !hostapi.HasCode(err, hostapi.CodeInvalid) {
 			t.Errorf("a limit of %d: %v", limit, err)
 		}
 	}

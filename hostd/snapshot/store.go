@@ -33,12 +33,15 @@ var (
 	ErrOtherFormat = errors.New("snapshot has another format")
 	// ErrOtherEngine: it was made by an engine that is not this host's.
 	ErrOtherEngine = errors.New("snapshot was made by another engine")
+	// ErrForeign: the store is another cluster's.
+	ErrForeign = errors.New("snapshot store belongs to another cluster")
 	// ErrInvalid: what is asked for can never be.
 	ErrInvalid = errors.New("invalid snapshot")
 )
 
 // Layout of the store.
 const (
+	ownerKey     = "owner"      // of Claim
 	manifestsDir = "snapshots/" // <id>: a snapshot's manifest, its last object to be written
 	sharedDir    = "shared/"    // <sha256>: of a file that many snapshots have
 	chunksDir    = "chunks/"    // <first two digits>/<sha256>: content, compressed
@@ -169,6 +172,32 @@ func (s *Store) Check(ctx context.Context) error {
 	}
 	if err := s.remove(ctx, key); err != nil {
 		return fmt.Errorf("snapshot store: delete: %w", err)
+	}
+	return nil
+}
+
+// maxOwner is how long an owner's name may be, in bytes.
+const maxOwner = 256
+
+// Claim makes the store owner's, if it is nobody's yet. That of another is
+// ErrForeign: it may be read and written, and what is in it is not this owner's
+// to give up.
+func (s *Store) Claim(ctx context.Context, owner string) error {
+	if owner == "" || len(owner) > maxOwner {
+		return fmt.Errorf("%w: an owner's name has 1 to %d bytes", ErrInvalid, maxOwner)
+	}
+	got, err := s.get(ctx, ownerKey, maxOwner)
+	if errors.Is(err, errNoObject) {
+		if err := s.put(ctx, ownerKey, []byte(owner)); err != nil {
+			return fmt.Errorf("claim snapshot store: %w", err)
+		}
+		got, err = s.get(ctx, ownerKey, maxOwner) // two may claim it at once
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("claim snapshot store: %w", err)
+	case string(got) != owner:
+		return fmt.Errorf("%w: the object %s says %.80q", ErrForeign, ownerKey, got)
 	}
 	return nil
 }

@@ -57,6 +57,26 @@ func TestASnapshotComesBackAsItWas(t *testing.T) {
 	})
 }
 
+func TestAStoreIsOneClusters(t *testing.T) {
+	stores(t, func(t *testing.T, url, _ string) {
+		first, second := open(t, url, Options{}), open(t, url, Options{})
+		for range 2 {
+			if err := first.Claim(t.Context(), "one"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := second.Claim(t.Context(), "two"); !errors.Is(err, ErrForeign) {
+			t.Errorf("another cluster's: %v", err)
+		}
+		if err := second.Claim(t.Context(), "one"); err != nil {
+			t.Errorf("by another host: %v", err)
+		}
+		if err := first.Claim(t.Context(), ""); !errors.Is(err, ErrInvalid) {
+			t.Errorf("by nobody: %v", err)
+		}
+	})
+}
+
 func TestAStoreIsListedInPages(t *testing.T) {
 	stores(t, func(t *testing.T, url, dir string) {
 		s := open(t, url, Options{})

@@ -5,8 +5,14 @@ import (
 	"time"
 )
 
-// ClusterID is the id of the one row of Clusters.
-const ClusterID = "cluster"
+// Ids of the rows of Clusters.
+const (
+	ClusterID = "cluster"
+	// OriginID is of a row whose name a restored backup brings along: the cluster
+	// that is restored owns what the one that was backed up owned. It has no more
+	// than a name.
+	OriginID = "origin"
+)
 
 // Cluster is what the cluster knows of itself.
 type Cluster struct {

@@ -397,7 +397,7 @@ var statuses = map[hostapi.Code]int{
 	hostapi.CodeStaleGeneration: 409, hostapi.CodeNotRunning: 409, hostapi.CodeCutOff: 409, hostapi.CodeIllegalState: 409, hostapi.CodeTooLarge: 413,
 	hostapi.CodeBusy: 429, hostapi.CodeTemplateMissing: 422, hostapi.CodeInternal: 500, hostapi.CodeGuest: 502,
 	hostapi.CodeDraining: 503, hostapi.CodeNoMemory: 507, hostapi.CodeNoDisk: 507, hostapi.CodeNoSlot: 507, hostapi.CodePortClosed: 502,
-	hostapi.CodeNoSnapshot: 404, hostapi.CodeBadSnapshot: 422, hostapi.CodeNoStore: 422, hostapi.CodeInUse: 409,
+	hostapi.CodeNoSnapshot: 404, hostapi.CodeBadSnapshot: 422, hostapi.CodeNoStore: 422, hostapi.CodeForeignStore: 409, hostapi.CodeInUse: 409,
 }
 
 func reply(w http.ResponseWriter, out any, err error) {

@@ -1,6 +1,7 @@
 package fakehost
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -18,6 +19,15 @@ import (
 type Store struct {
 	mu       sync.Mutex
 	captures map[string]hostapi.Capture
+	owner    string
+}
+
+// Claim makes the store an owner's, and reports whether it is.
+func (s *Store) Claim(owner string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owner = cmp.Or(s.owner, owner)
+	return s.owner == owner
 }
 
 // NewStore makes an empty store.
@@ -204,6 +214,9 @@ func (h *Host) object(r *http.Request, c Call) (any, error) {
 	case "stored":
 		if o.store == nil {
 			return nil, &hostapi.Error{Code: hostapi.CodeNoStore, Message: "no snapshot store"}
+		}
+		if !o.store.Claim(r.URL.Query().Get(hostapi.QueryOwner)) {
+			return nil, &hostapi.Error{Code: hostapi.CodeForeignStore, Message: "snapshot store belongs to another cluster"}
 		}
 		return o.store.page(r.URL.Query().Get(hostapi.QueryAfter)), nil
 	case "uncapture":

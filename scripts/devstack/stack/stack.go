@@ -79,10 +79,13 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 			return nil, err
 		}
 	}
-	// The rows of an earlier run's snapshots are gone with its Dir. What they
-	// share stays; chunks that nobody has go with the hosts' sweep.
-	if err := os.RemoveAll(filepath.Join(s.Snapshots, "snapshots")); err != nil {
-		return nil, err
+	// The rows of an earlier run's snapshots are gone with its Dir, and so is whom
+	// the store belonged to. What they share stays; chunks that nobody has go with
+	// the hosts' sweep.
+	for _, name := range []string{"snapshots", "owner"} {
+		if err := os.RemoveAll(filepath.Join(s.Snapshots, name)); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.makeMachines(); err != nil {
 		return nil, err
