@@ -1,6 +1,7 @@
 package vmm
 
 import (
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,11 +22,21 @@ type rebootWatch struct {
 	log *EventLog
 }
 
-// look reads the events that were added, all of them. A stream that cannot be read tells
-// nothing: it is the VMM's own file, and its end is seen in other ways.
+// look reads the events that were added before it began: a VMM that writes without
+// end holds up nobody.
 func (w *rebootWatch) look() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if st, err := os.Lstat(w.log.path); err == nil {
+		w.readTo(st.Size())
+	}
+	return w.seen.Load()
+}
+
+// readTo reads the events up to an offset, and some after it. A stream that cannot
+// be read tells nothing: it is the VMM's own file, and its end is seen in other
+// ways. The caller holds the lock.
+func (w *rebootWatch) readTo(end int64) {
 	for {
 		events, _ := w.log.Next()
 		for _, e := range events {
@@ -33,8 +44,8 @@ func (w *rebootWatch) look() bool {
 				w.seen.Store(true)
 			}
 		}
-		if len(events) == 0 {
-			return w.seen.Load()
+		if len(events) == 0 || w.log.off >= end {
+			return
 		}
 	}
 }

@@ -74,6 +74,24 @@ func TestEventsGoOnAfterThoseReadAreGivenBack(t *testing.T) {
 	}
 }
 
+// Else one that a guest has taken over would hold up who asks whether it rebooted,
+// and the trimming.
+func TestEventsWithoutEndAreReadInParts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events")
+	reboot := strings.Replace(sampleEvent, "booted", "rebooting", 1)
+	text := strings.Repeat(sampleEvent, 3*maxPendingEvent/len(sampleEvent)) + reboot
+	begun := int64(len(text))
+	text += strings.Repeat(sampleEvent, 8*maxPendingEvent/len(sampleEvent))
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := &rebootWatch{log: NewEventLog(path)}
+	w.readTo(begun)
+	if !w.seen.Load() || w.log.off > begun+2*maxPendingEvent {
+		t.Errorf("%d of %d bytes were read, where %d were there; reboot seen: %v", w.log.off, len(text), begun, w.seen.Load())
+	}
+}
+
 func TestWhatAGuestMakesItsVMMWriteIsKeptShort(t *testing.T) {
 	l := fake(t, "talkative")
 	p := startFake(t, l)
