@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -33,8 +34,14 @@ func (f *Fabric) ensureConnections() (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	// Without the lock: the record is replaced, and this is done every few seconds.
+	m, err := readMachine(filepath.Join(f.cfg.StateDir, machineFile))
+	if err != nil {
+		return false, err
+	}
+	sum := m.allConnections()
 	f.mu.Lock()
-	known := limit == f.conntrackMax && f.ready
+	known := limit == f.conntrackMax && sum == f.claimed && f.ready
 	before := f.connections
 	f.mu.Unlock()
 	if known {
@@ -42,8 +49,8 @@ func (f *Fabric) ensureConnections() (changed bool, err error) {
 	}
 	each := f.cfg.MaxConnections
 	if err := f.withMachine(func(m *machine) error {
-		sum, err := m.claimConnections(f.cfg.Host, f.cfg.Count*each)
-		if err != nil {
+		var err error
+		if sum, err = m.claimConnections(f.cfg.Host, f.cfg.Count*each); err != nil {
 			return err
 		}
 		if limit, err = readConntrackMax(); err != nil {
@@ -62,7 +69,7 @@ func (f *Fabric) ensureConnections() (changed bool, err error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.conntrackMax, f.connections = limit, each
+	f.conntrackMax, f.claimed, f.connections = limit, sum, each
 	return each != before, nil
 }
 
@@ -75,9 +82,7 @@ func (m *machine) claimConnections(host string, want int) (sum int, err error) {
 		m.Connections = make(map[string]int)
 	}
 	m.Connections[host] = want
-	for _, n := range m.Connections {
-		sum += n
-	}
+	sum = m.allConnections()
 	limit, err := readConntrackMax()
 	if err != nil {
 		return 0, err
@@ -103,6 +108,14 @@ func (m *machine) claimConnections(host string, want int) (sum int, err error) {
 	}
 	m.ConntrackSet = target
 	return sum, nil
+}
+
+// allConnections is what the guests of all hosts may have open together.
+func (m *machine) allConnections() (sum int) {
+	for _, n := range m.Connections {
+		sum += n
+	}
+	return sum
 }
 
 // releaseConnections puts the kernel's bound back, unless someone else has set

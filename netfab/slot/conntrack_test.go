@@ -82,3 +82,28 @@ func TestGuestsShareWhatTheTableHas(t *testing.T) {
 		t.Errorf("the log says %d times that guests have less, want once:\n%s", n, log)
 	}
 }
+
+// One that was there alone gives way to another.
+func TestGuestsOfAllHostsShareWhatTheTableHas(t *testing.T) {
+	needRoot(t)
+	limit, err := readConntrackMax()
+	check(t, err)
+	one := newFabric(t, func(c *Config) { c.MaxConnections = limit })
+	two := newFabric(t, func(c *Config) {
+		c.Host, c.CIDR, c.MaxConnections = "h2", prefixes("10.214.0.0/24")[0], limit
+	})
+	check(t, one.EnsureHost(t.Context()))
+	alone := one.connections
+	check(t, two.EnsureHost(t.Context()))
+	check(t, one.EnsureHost(t.Context()))
+	if sum := one.connections*one.cfg.Count + two.connections*two.cfg.Count; sum > limit {
+		t.Errorf("%d and %d slots with %d and %d connections each, and the table has %d",
+			one.cfg.Count, two.cfg.Count, one.connections, two.connections, limit)
+	}
+	check(t, two.Purge(t.Context()))
+	check(t, one.EnsureHost(t.Context()))
+	if one.connections != alone {
+		t.Errorf("after the other host left, a guest may have %d connections, want %d", one.connections, alone)
+	}
+	check(t, one.Purge(t.Context()))
+}

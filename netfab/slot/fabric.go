@@ -53,6 +53,7 @@ type Fabric struct {
 
 	connections  int // of one guest, in the host's table
 	conntrackMax int // the kernel's, when that was decided
+	claimed      int // by all hosts of the machine, then
 
 	keepEvery time.Duration
 

@@ -46,16 +46,9 @@ func (f *Fabric) withMachine(fn func(*machine) error) error {
 	}
 	defer unlock()
 	path := filepath.Join(dir, machineFile)
-	var m machine
-	data, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return fmt.Errorf("read record of changes: %w", err)
-	default:
-		if err := json.Unmarshal(data, &m); err != nil {
-			return fmt.Errorf("read record of changes %s: %w", path, err)
-		}
+	m, err := readMachine(path)
+	if err != nil {
+		return err
 	}
 	if m.Forwarding == nil {
 		m.Forwarding = make(map[string]string)
@@ -70,13 +63,29 @@ func (f *Fabric) withMachine(fn func(*machine) error) error {
 		_ = os.Remove(dir)
 		return nil
 	}
-	if data, err = json.Marshal(m); err != nil {
+	data, err := json.Marshal(m)
+	if err != nil {
 		return errors.Join(failed, err)
 	}
 	if err := writeFile(path, data); err != nil {
 		return errors.Join(failed, fmt.Errorf("write record of changes: %w", err))
 	}
 	return failed
+}
+
+// readMachine reads the record, which is empty where there is no file.
+func readMachine(path string) (m machine, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, nil
+	}
+	if err != nil {
+		return m, fmt.Errorf("read record of changes: %w", err)
+	}
+	if err := json.Unmarshal(data, &m); err != nil {
+		return m, fmt.Errorf("read record of changes %s: %w", path, err)
+	}
+	return m, nil
 }
 
 // writeFile replaces path, so that a crash leaves the old content or the new.
