@@ -288,7 +288,6 @@ func TestLongPathsTakeLittleMemory(t *testing.T) {
 		many = append(many, entry{name: deep + fmt.Sprint(i)})
 	}
 	layer := layerOf(t, many...)
-	many = nil
 	u, err := newUnpacker(t.TempDir(), Limits{Bytes: 8 << 20, Entries: 2000})
 	if err != nil {
 		t.Fatal(err)
