@@ -117,6 +117,7 @@ func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 		f.fail(w, r, http.StatusBadRequest, "the body ended early", err)
 		return
 	}
+	defer body.leave()
 	for {
 		here, address := f.resolve(r.Context(), deadline, peer.Forwarded(r.Context()))
 		switch {
@@ -127,14 +128,16 @@ func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 		case r.Context().Err() != nil:
 			return // the client has gone
 		case peer.Forwarded(r.Context()):
+			body.answered()
 			w.Header().Set(HeaderNotLeader, f.cfg.Self)
 			f.fail(w, r, http.StatusServiceUnavailable, "this replica does not lead", nil)
 			return
 		case address == "":
+			body.answered()
 			f.fail(w, r, http.StatusServiceUnavailable, "there is no leader; an election may be under way", nil)
 			return
 		}
-		a := &attempt{address: address}
+		a := &attempt{address: address, body: body}
 		out := r.WithContext(httptrace.WithClientTrace(
 			context.WithValue(r.Context(), attemptKey{}, a),
 			&httptrace.ClientTrace{WroteHeaders: func() { a.sent.Store(true) }}))
@@ -148,9 +151,11 @@ func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 		case a.err == nil, r.Context().Err() != nil:
 			return
 		case !body.replayable(), a.sent.Load() && !errors.Is(a.err, errMisdirected) && !f.cfg.Repeatable(r):
+			body.answered()
 			f.fail(w, r, http.StatusBadGateway, "the leader went away over this request; it may or may not have happened", a.err)
 			return
 		case !time.Now().Before(deadline):
+			body.answered()
 			f.fail(w, r, http.StatusServiceUnavailable, "the leader does not answer", a.err)
 			return
 		}
@@ -162,6 +167,7 @@ func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 // attempt is one try to forward.
 type attempt struct {
 	address string
+	body    *body
 	sent    atomic.Bool // the request's header went out: it may have been processed
 	err     error
 }
@@ -176,6 +182,7 @@ func misdirected(resp *http.Response) error {
 	if resp.Header.Get(HeaderNotLeader) != "" {
 		return errMisdirected
 	}
+	attemptOf(resp.Request.Context()).body.answered()
 	if resp.StatusCode == http.StatusUpgradeRequired {
 		// It is a header of one hop, which the proxy takes away, and must be there.
 		resp.Header.Set("Upgrade", "websocket")

@@ -75,11 +75,14 @@ func TestSlowBodies(t *testing.T) {
 		got, _ := io.ReadAll(conn)
 		return string(got)
 	}
-	post := "POST /v1/sandboxes HTTP/1.1\r\nHost: b\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{"
-	got := read(b.raw(t, post))
-	if !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, `{"detail":"the body did not arrive in time","error":"request timeout"}`) {
-		t.Errorf("a body that does not come: %s", got)
+	const post = "POST /v1/sandboxes HTTP/1.1\r\nHost: b\r\nContent-Length: 100\r\n\r\n{"
+	late := func(conn net.Conn) {
+		t.Helper()
+		if got := read(conn); !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, `{"detail":"the body did not arrive in time","error":"request timeout"}`) {
+			t.Errorf("a body that does not come: %s", got)
+		}
 	}
+	late(b.raw(t, post))
 	keepTimeout = time.Minute
 	short := b.raw(t, post)
 	if err := short.(*net.TCPConn).CloseWrite(); err != nil {
@@ -100,6 +103,30 @@ func TestSlowBodies(t *testing.T) {
 	}
 	if got := read(put); !strings.HasPrefix(got, "HTTP/1.1 418 ") || !strings.Contains(got, "/a abcd 4") {
 		t.Errorf("a file: %s", got)
+	}
+}
+
+// A file that stands still holds up no answer: not the leader's, and not that
+// there is none.
+func TestAFileThatStandsStill(t *testing.T) {
+	before := lingerTime
+	t.Cleanup(func() { lingerTime = before })
+	lingerTime = 50 * time.Millisecond
+	for leader, want := range map[string]string{"a": "HTTP/1.1 403 ", "": "HTTP/1.1 503 "} {
+		t.Run("leader "+leader, func(t *testing.T) {
+			c := newCluster(t)
+			c.add(t, "a", func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Connection", "close") // it does not wait for the body
+				w.WriteHeader(http.StatusForbidden)
+			})
+			b := c.add(t, "b", echo)
+			c.lead(leader)
+			conn := b.raw(t, "PUT /v1/sandboxes/x/fs?path=/a HTTP/1.1\r\nHost: b\r\nContent-Length: 4\r\n\r\nab")
+			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			if got, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(got), want) {
+				t.Errorf("%s, %v", got, err)
+			}
+		})
 	}
 }
 
