@@ -448,6 +448,29 @@ func TestAHostThatHangsInAWave(t *testing.T) {
 	}
 }
 
+// A warm fork is asked for again for as long as it may take: its child, which no
+// other host can make, has the parent's memory and disk.
+func TestAHostThatIsSlowToWarm(t *testing.T) {
+	t.Cleanup(fork.SetLimits(time.Second, time.Minute))
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 2*boxMB)
+	var asked atomic.Int64
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op == "put" && !c.Done && asked.Add(1) == 1 {
+			<-ctx.Done() // the wave's time is over
+		}
+		return nil
+	})
+	f, r, err := run(t, p, parentOn(p, h), fork.Warm, 1)
+	if err != nil || len(r.Failed) != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if s, _ := p.Sandbox(f.children[0]); s.Status != record.SandboxRunning || h.Made(s.ID) != 1 {
+		t.Errorf("the child is %s, made %d times", s.Status, h.Made(s.ID))
+	}
+	p.Settled(h)
+}
+
 func TestNoRoomAndNoStore(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 3*boxMB)

@@ -165,9 +165,10 @@ func (f *Flows) spec(data *Fork, index int, row *record.Sandbox) (hostapi.BoxSpe
 // The parent's host is waited for while it restarts: its children belong there.
 // For those that went elsewhere another host is as good. Once the wave's own time
 // is over it is not asked for again: one host that hangs would keep from the record
-// what runs on the others, until the fork's time is over too.
+// what runs on the others, until the fork's time is over too. A warm fork has no
+// others, and its child is all that is left of its parent.
 func (f *Flows) undecided(ctx context.Context, run flow.Run, data *Fork, outcomes []outcome) error {
-	timeUp := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	timeUp := data.Mode != Warm && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	for _, o := range outcomes {
 		switch {
 		case o.err == nil:
