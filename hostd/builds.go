@@ -259,7 +259,7 @@ func (b *builds) finish(j *job, tpl image.Template, err error) {
 		// Who reads this knows the template by another name than its hosts do.
 		why := strings.TrimSpace(strings.TrimPrefix(err.Error(), "build template "+j.build.Template+": "))
 		j.build.Status, j.build.Error = hostapi.BuildFailed, oneLine(why)
-		j.build.Interrupted = errors.Is(err, errInterrupted)
+		j.build.Interrupted = errors.Is(err, errInterrupted) || errors.Is(err, errBuildDeleted)
 		j.build.Refused = errors.Is(err, box.ErrNoMemory) || errors.Is(err, box.ErrNoDisk) || errors.Is(err, box.ErrNoSlot)
 		j.build.Missing = j.fetch != "" && errors.Is(err, box.ErrNoSnapshot)
 		j.log.last("==> failed: " + why)

@@ -226,6 +226,33 @@ func TestBuildsAreDeleted(t *testing.T) {
 	}
 }
 
+// One whose end nobody waited for has not failed by itself.
+func TestABuildThatWasEndedIsBegunAnew(t *testing.T) {
+	y := newYard(t, t.TempDir())
+	release := make(chan struct{})
+	y.cfg.Ensure = func(ctx context.Context, d image.Definition, _ image.Options) (image.Template, error) {
+		y.begun <- d
+		<-ctx.Done()
+		<-release
+		return image.Template{}, ctx.Err()
+	}
+	y.put("one", web)
+	<-y.begun
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := y.DeleteBuild(gone, "one"); !errors.Is(err, context.Canceled) {
+		t.Errorf("its end was waited for: %v", err)
+	}
+	close(release)
+	if b := y.awaitEnd("one"); b.Status != hostapi.BuildFailed || !b.Interrupted {
+		t.Errorf("%+v", b)
+	}
+	if b := y.put("one", web); b.Status != hostapi.BuildQueued {
+		t.Fatalf("%+v", b)
+	}
+	<-y.begun
+}
+
 func TestBuildLogIsFollowed(t *testing.T) {
 	y := newYard(t, t.TempDir())
 	y.put("one", web)

@@ -57,8 +57,9 @@ type Build struct {
 	CreatedAt  time.Time   `json:"created_at"`
 	FinishedAt time.Time   `json:"finished_at,omitzero"`
 
-	// Interrupted says that it failed because the daemon ended. A Put of the
-	// same id begins it anew.
+	// Interrupted says that it failed because the daemon ended, or because of a
+	// Delete whose caller did not wait for its end. A Put of the same id begins it
+	// anew.
 	Interrupted bool `json:"interrupted,omitempty"`
 	// Refused says that it failed because the host had no room for its guest. A
 	// Put of the same id tries again.
