@@ -229,7 +229,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	parent, state := f.parent(run.View, b, spec)
 	switch state {
 	case parentFailed:
-		return fail(d, parent+", which it is made from, could not be built"), nil
+		return f.giveUp(ctx, d, parent+", which it is made from, could not be built"), nil
 	case parentBuilds:
 		d.Since = f.cfg.Clock()
 		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(*record.Build) {}), nil
@@ -249,8 +249,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if d.Last != "" {
 		why += ": " + d.Last
 	}
-	f.end(ctx, &d)
-	return fail(d, why), nil
+	return f.giveUp(ctx, d, why), nil
 }
 
 // choose returns the host with the most memory free among those that can build.
@@ -306,7 +305,7 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		}
 		return f.elsewhere(ctx, row, d, "its host does not answer"), nil
 	case hostapi.HasCode(err, hostapi.CodeInvalid):
-		return fail(d, err.Error()), nil
+		return f.giveUp(ctx, d, err.Error()), nil
 	default:
 		f.cfg.Logger.WarnContext(ctx, "host does not build the template", "build_id", row.ID, "agent_id", row.AgentID, "error", err)
 		return f.elsewhere(ctx, row, d, err.Error()), nil
@@ -446,6 +445,12 @@ func (f *Flows) ready(row *record.Build, d data, spec hostapi.BuildSpec, got hos
 	}, nil
 }
 
+// giveUp ends a build, also where it was given up before.
+func (f *Flows) giveUp(ctx context.Context, d data, why string) flow.Commit {
+	f.end(ctx, &d)
+	return fail(d, why)
+}
+
 // fail ends a build. Its template goes on with an older build, if it has one.
 func fail(d data, why string) flow.Commit {
 	return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -482,6 +487,5 @@ func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if row, ok := goingOn(run.View, d); ok && row.AgentID != "" {
 		d.Abandoned = append(d.Abandoned, row.AgentID)
 	}
-	f.end(ctx, &d)
-	return fail(d, fmt.Sprintf("not done within %s", Deadline)), nil
+	return f.giveUp(ctx, d, fmt.Sprintf("not done within %s", Deadline)), nil
 }

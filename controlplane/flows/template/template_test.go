@@ -161,23 +161,39 @@ func TestAnotherHostIsTried(t *testing.T) {
 // A host that did not answer is told to end its build as soon as it does, at the
 // latest when the build has ended elsewhere.
 func TestABuildThatWasGivenUpIsEnded(t *testing.T) {
-	p := testplane.New(t, 1, nil)
-	h1, _ := p.Host("h1", 8192), p.Host("h2", 4096)
-	var told atomic.Int32
-	h1.SetFault(func(_ context.Context, c fakehost.Call) error {
-		switch {
-		case c.Op == "getbuild" && told.Load() < 2, c.Op == "unbuild" && !c.Done && told.Add(1) == 1:
-			return fakehost.ErrDrop
-		}
-		return nil
-	})
-	begin(t, p, "base")
-	b, _ := ended(t, p)
-	if b.Status != record.TemplateReady || b.AgentID != "h2" {
-		t.Errorf("%+v", b)
-	}
-	if n := told.Load(); n < 2 {
-		t.Errorf("the other host was told to end it %d times, and has not heard it", n)
+	for name, c := range map[string]struct {
+		fault error // of the host that is tried next
+		ends  record.TemplateStatus
+	}{
+		"built elsewhere":   {nil, record.TemplateReady},
+		"refused elsewhere": {&hostapi.Error{Code: hostapi.CodeInvalid, Message: "no such thing"}, record.TemplateFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := testplane.New(t, 1, nil)
+			h1, h2 := p.Host("h1", 8192), p.Host("h2", 4096)
+			var told atomic.Int32
+			h1.SetFault(func(_ context.Context, c fakehost.Call) error {
+				switch {
+				case c.Op == "getbuild" && told.Load() < 2, c.Op == "unbuild" && !c.Done && told.Add(1) == 1:
+					return fakehost.ErrDrop
+				}
+				return nil
+			})
+			h2.SetFault(func(_ context.Context, call fakehost.Call) error {
+				if call.Op == "build" {
+					return c.fault
+				}
+				return nil
+			})
+			begin(t, p, "base")
+			b, _ := ended(t, p)
+			if b.Status != c.ends || b.AgentID != "h2" {
+				t.Errorf("%+v", b)
+			}
+			if n := told.Load(); n < 2 {
+				t.Errorf("the other host was told to end it %d times, and has not heard it", n)
+			}
+		})
 	}
 }
 
