@@ -152,6 +152,9 @@ func (s *Identity) CreateToken(ctx context.Context, c Caller, in CreateToken) (T
 	if !in.ExpiresAt.IsZero() && !in.ExpiresAt.After(s.clock()) {
 		return Token{}, invalid("invalid expires_at", "expires_at must be in the future")
 	}
+	if in.ExpiresAt.UTC().Year() > 9999 { // no record can have it
+		return Token{}, invalid("invalid expires_at", "expires_at must be before the year 10000")
+	}
 	// Other members of the workspace do not get this one's secret.
 	return once(ctx, s.store, s.clock, c, "POST /v1/me/tokens "+c.UserID, in.Idempotency,
 		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Token, error) {

@@ -88,6 +88,10 @@ func TestTokens(t *testing.T) {
 	if _, err := ident.CreateToken(t.Context(), ann, service.CreateToken{ExpiresAt: time.Now()}); service.AsError(err).Message != "invalid expires_at" {
 		t.Errorf("a token that has expired already: %v", err)
 	}
+	last := time.Date(9999, time.December, 31, 23, 59, 59, 0, time.FixedZone("", -3600)) // the year 10000, which no JSON has
+	if _, err := ident.CreateToken(t.Context(), ann, service.CreateToken{ExpiresAt: last}); service.AsError(err).Message != "invalid expires_at" {
+		t.Errorf("a token for too long: %v", err)
+	}
 	end := time.Now().Add(time.Hour).UTC()
 	if got, err := ident.CreateToken(t.Context(), ann, service.CreateToken{ExpiresAt: end}); err != nil || !got.ExpiresAt.Equal(end) {
 		t.Errorf("%+v, %v", got, err)
