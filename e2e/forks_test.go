@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -176,6 +178,9 @@ func TestSixteenChildren(t *testing.T) {
 	ackedBefore, _ := acks.state()
 	began := time.Now()
 	tree := c.forkTree(t, parent.ID, children, `{"purpose":"test","fork_index":99}`)
+	if _, err := os.Stat(filepath.Join(snapshotStore(), "snapshots", tree.TreeID)); err != nil {
+		t.Errorf("the parent's capture is not in the snapshot store when the call returns: %v", err)
+	}
 	t.Logf("%d children after %s; the parent stood still for %d ms", children, time.Since(began).Round(time.Millisecond), tree.PauseMS)
 	if tree.PauseMS <= 0 || tree.PauseMS > time.Since(began).Milliseconds() {
 		t.Errorf("the parent stood still for %d ms", tree.PauseMS)

@@ -58,6 +58,12 @@ func capturedFor(r raftstore.Reader, id string) bool {
 	return live
 }
 
+// treeLives reports whether a fork-tree has a sandbox, for which what is stored of
+// it stays in the snapshot store.
+func treeLives(r raftstore.Reader, id string) bool {
+	return len(raftstore.Find(r, record.Sandboxes, "fork_tree", id)) > 0
+}
+
 // removeObjects deletes what has had no row for a while. Volumes and snapshots
 // are what people keep: a control store that was put back from a backup may not
 // know the latest, and whoever did that is given time to notice.
@@ -96,7 +102,7 @@ func (l *Loops) removeObject(ctx context.Context, what string, o object) {
 		if o.volume {
 			return c.DeleteVolume(ctx, o.id)
 		}
-		return c.DeleteCapture(ctx, o.id, true)
+		return c.DeleteCapture(ctx, o.id, !treeLives(l.cfg.Store.View(), o.id))
 	})
 	if err != nil {
 		l.cfg.Logger.WarnContext(ctx, "object without a row could not be deleted", "what", what, "id", o.id, "agent_id", o.agentID, "error", err)

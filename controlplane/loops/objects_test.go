@@ -49,14 +49,6 @@ func TestObjectsWithoutARow(t *testing.T) {
 	}
 }
 
-// own gives the cluster the name by which it owns a snapshot store.
-func own(p *testplane.Plane, name string) {
-	p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: record.OriginID}, Name: name})
-		return nil
-	})
-}
-
 // Another cluster's snapshots are not this one's to delete.
 func TestTheStoreOfAnotherCluster(t *testing.T) {
 	p := testplane.New(t, 1, nil)
@@ -74,7 +66,6 @@ func TestTheStoreOfAnotherCluster(t *testing.T) {
 		return nil
 	})
 	h.SetStore(store)
-	own(p, "ours")
 	for range 15 { // longer than the grace
 		<-asked
 	}
@@ -87,7 +78,6 @@ func TestTheStoreOfAnotherCluster(t *testing.T) {
 // there.
 func TestStoredCopiesWithoutARow(t *testing.T) {
 	p := testplane.New(t, 1, nil)
-	own(p, "ours")
 	h := p.Host("h1", 4096)
 	p.Update(func(tx *raftstore.Tx) error {
 		raftstore.Put(tx, record.Snapshots, &record.Snapshot{
@@ -101,13 +91,14 @@ func TestStoredCopiesWithoutARow(t *testing.T) {
 			// Of nobody's name, so that nothing else takes care of them.
 			raftstore.Put(tx, record.Builds, &record.Build{Meta: record.Meta{ID: id}, WorkspaceID: "ws", Template: id, Products: products})
 		}
+		raftstore.Put(tx, record.Sandboxes, &record.Sandbox{Meta: record.Meta{ID: "child"}, Status: record.SandboxFailed, ForkTree: "tree-child"})
 		return flow.Begin(tx, flow.New{ID: sandbox.NewFlowID(), Kind: "asleep", Subject: fork.Subject("tree-live"), Step: "none"})
 	})
 	store := fakehost.NewStore()
 	h.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 		*templates = append(*templates, hostapi.TemplateState{Name: "odd", BuildID: "held", Status: "failed"})
 	})
-	kept := []string{"snap-kept", "tpl-held", "tpl-meant", "tpl-yet-to-be-removed", "tree-live"}
+	kept := []string{"snap-kept", "tpl-held", "tpl-meant", "tpl-yet-to-be-removed", "tree-child", "tree-live"}
 	store.Put(kept...)
 	store.Put("snap-gone", "tpl-gone", "tpl-unknown", "tree-gone", "what-is-this")
 	h.SetStore(store)
@@ -116,12 +107,15 @@ func TestStoredCopiesWithoutARow(t *testing.T) {
 	if left := store.Captures(); !slices.Equal(left, kept) {
 		t.Errorf("left are %v", left)
 	}
+	p.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Sandboxes, "child"); return nil })
+	testcluster.Await(t, 10*time.Second, "the end of what was stored of a tree", func() bool {
+		return !slices.Contains(store.Captures(), "tree-child")
+	})
 }
 
 // What a restored backup does not know is left in the store, too.
 func TestStoredCopiesAreKeptAfterARestore(t *testing.T) {
 	p := testplane.New(t, 1, nil)
-	own(p, "ours")
 	h := p.Host("h1", 4096)
 	keep := func(d time.Duration) {
 		p.Update(func(tx *raftstore.Tx) error {

@@ -36,7 +36,7 @@ func (l *Loops) stored(ctx context.Context) {
 		view, builds := l.cfg.Store.View(), l.storedBuilds()
 		for _, id := range ids {
 			digest, build := strings.CutPrefix(id, hostapi.StoredBuild(""))
-			if build && !builds[digest] || !build && !capturedFor(view, id) {
+			if build && !builds[digest] || !build && !capturedFor(view, id) && !treeLives(view, id) {
 				seen[id] = true
 			}
 		}

@@ -54,7 +54,8 @@ func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		f.cfg.Logger.WarnContext(ctx, "capture of a fork was not stored", "group", groupOf(run.Flow), "agent_id", data.AgentID,
 			"request_id", data.RequestID, "error", storing)
 	}
-	f.release(ctx, run, data)
+	// What is stored of a tree stays while a sandbox of it is there.
+	f.release(ctx, run, data, data.Mode != Tree || alive == 0)
 	if alive == 0 {
 		return func(tx *raftstore.Tx) (flow.Next, error) {
 			f.drop(tx, run, data)
@@ -95,10 +96,10 @@ func (d *Fork) failure() error {
 // releaseTime bounds each of the calls that release a capture.
 var releaseTime = timescale.Limit(10 * time.Second)
 
-// release deletes the capture wherever it is, and where the parent's host does
-// not do it, the stored copy by way of another. What is not reached here the
+// release deletes the capture wherever it is on hosts, and the stored copy, if it
+// may, by way of the parent's host or of another. What is not reached here the
 // inventory finds: no flow accounts for it any more.
-func (f *Flows) release(ctx context.Context, run flow.Run, data Fork) {
+func (f *Flows) release(ctx context.Context, run flow.Run, data Fork, unstore bool) {
 	if data.Mode == Warm {
 		return
 	}
@@ -111,7 +112,7 @@ func (f *Flows) release(ctx context.Context, run flow.Run, data Fork) {
 	var calls errgroup.Group
 	for _, agentID := range append([]string{data.AgentID}, data.Copies...) {
 		calls.Go(func() error {
-			stored := agentID == data.AgentID
+			stored := unstore && agentID == data.AgentID
 			err := limited(func(ctx context.Context) error {
 				return f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, group, stored) })
 			})

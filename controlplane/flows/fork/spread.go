@@ -155,7 +155,7 @@ func (f *Flows) abandon(ctx context.Context, run flow.Run, data Fork, cause erro
 	for _, c := range data.Children {
 		f.cfg.Hosts.Release(c.ID)
 	}
-	f.release(ctx, run, data) // of a capture whose outcome is unknown
+	f.release(ctx, run, data, true) // of a capture whose outcome is unknown
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		f.drop(tx, run, data)
 		return flow.Fail(cause), nil

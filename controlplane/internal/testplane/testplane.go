@@ -120,6 +120,13 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 }
 
 func (n *Node) lead(ctx context.Context) {
+	// As a real one; where it cannot be written, another leads.
+	_ = n.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		if _, ok := raftstore.Get(tx, record.Clusters, record.OriginID); !ok {
+			raftstore.Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: record.OriginID}, Name: "tests"})
+		}
+		return nil
+	})
 	n.Hosts.LeadWhile(ctx, n.Store.Term(), n.Engine.Run, n.Loops.Run, n.Templates.Run)
 }
 
