@@ -211,6 +211,10 @@ func (p *planeVolumes) DeleteVolume(_ context.Context, _ service.Caller, name st
 	return nil
 }
 
+func (planeFiles) AdmitInput(context.Context, service.Caller, int64) (func(), error) {
+	return func() {}, nil
+}
+
 func (p planeFiles) at(path string) string { return filepath.Join(p.dir, "guest", path) }
 
 func (p planeFiles) ReadFile(_ context.Context, _ service.Caller, _, path string, _ http.Header) (*service.File, error) {

@@ -25,7 +25,7 @@ type SetCurrentOrg struct {
 type CreateToken struct {
 	Name      string   `json:"name,omitempty" maxLength:"100"` // for people; need not be unique
 	ExpiresAt *Time    `json:"expires_at,omitempty"`           // from then on the key is refused; default: never
-	Scopes    []string `json:"scopes,omitempty"`               // there are none yet: a key may do all that its workspace may
+	Scopes    []string `json:"scopes,omitempty" maxItems:"0"`  // there are none yet: a key may do all that its workspace may
 }
 
 // Token is an API key as lists show it.
