@@ -76,7 +76,8 @@ func (f *Fabric) Keep(ctx context.Context) error {
 	}
 }
 
-// ensureHost says whether it had to change rules or forwarding.
+// ensureHost says whether it had to put rules or forwarding right: a share of the
+// connections that is another one, because a host came or went, is no such thing.
 func (f *Fabric) ensureHost(ctx context.Context) (changed bool, err error) {
 	if err := f.step(ctx, "host"); err != nil {
 		return false, err
@@ -144,7 +145,7 @@ func (f *Fabric) ensureHost(ctx context.Context) (changed bool, err error) {
 	f.mu.Lock()
 	f.ready = true
 	f.mu.Unlock()
-	return replaced || ((stopped || other) && !first), nil
+	return replaced || stopped && !first, nil
 }
 
 func (f *Fabric) hostRules(resolvers []netip.Addr) *nft.Ruleset {
