@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"bytes"
 	"strings"
 	"sync"
 	"testing"
@@ -228,4 +229,37 @@ func TestJoinTokensAndMembers(t *testing.T) {
 	want(t, cluster.RemovePeer(t.Context(), "a"), service.EConflict, "")
 	want(t, cluster.TransferLeadership(t.Context(), "zz"), service.ENotFound, "")
 	want(t, cluster.Restore(t.Context(), strings.NewReader("no backup")), service.EInvalid, "invalid backup")
+}
+
+// Hosts obey a restored cluster as another one than it was, and what the one that
+// was backed up owned is still its own.
+func TestNamesAfterARestore(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	n := p.LeaderNode()
+	cluster := service.NewCluster(service.ClusterConfig{Store: n.Store, Hosts: n.Hosts, Clock: time.Now})
+	name := func(id string) (name string) {
+		if row, ok := raftstore.Get(n.Store.View(), record.Clusters, id); ok {
+			name = row.Name
+		}
+		return name
+	}
+	call := func(id, name string) {
+		p.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: id}, Name: name})
+			return nil
+		})
+	}
+	call(record.ClusterID, "first")
+	call(record.OriginID, "owner")
+	var backup bytes.Buffer
+	if err := cluster.Backup(t.Context(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	call(record.OriginID, "another")
+	if err := cluster.Restore(t.Context(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	if name(record.OriginID) != "owner" || name(record.ClusterID) == "first" || name(record.ClusterID) == "" {
+		t.Errorf("the cluster is %q, and owns what is %q's", name(record.ClusterID), name(record.OriginID))
+	}
 }
