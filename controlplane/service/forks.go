@@ -114,7 +114,7 @@ func (s *Forks) run(ctx context.Context, c Caller, id string, f forking) (Forked
 			if live == nil {
 				return s.forked(view, c, id, group, strings.Fields(children), f.mode, resultOf(key))
 			}
-			return s.awaitFork(ctx, c, id, group, strings.Fields(children), live.ID, f.mode)
+			return s.awaitFork(ctx, c, id, group, strings.Fields(children), live.ID, f.mode, key.ID)
 		},
 		func(keyID string) (Forked, error) { return s.begin(ctx, c, id, f, keyID) })
 }
@@ -175,7 +175,7 @@ func (s *Forks) begin(ctx context.Context, c Caller, id string, f forking, keyID
 		s.flows.Unplace(order)
 		return Forked{}, createError(err)
 	}
-	return s.awaitFork(ctx, c, id, order.Group, ids, order.FlowID, f.mode)
+	return s.awaitFork(ctx, c, id, order.Group, ids, order.FlowID, f.mode, keyID)
 }
 
 // newGroup makes the id of a fork, which for a tree is the tree's.
@@ -222,7 +222,9 @@ func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*re
 	return out, nil
 }
 
-func (s *Forks) awaitFork(ctx context.Context, c Caller, id, group string, children []string, flowID string, mode fork.Mode) (Forked, error) {
+// awaitFork waits for a fork and answers with what it came to. keyID is that of
+// the request's idempotency key, "" without one.
+func (s *Forks) awaitFork(ctx context.Context, c Caller, id, group string, children []string, flowID string, mode fork.Mode, keyID string) (Forked, error) {
 	err := s.cfg.Engine.Wait(ctx, flowID)
 	var refused *fork.RefusedError
 	switch {
@@ -246,7 +248,10 @@ func (s *Forks) awaitFork(ctx context.Context, c Caller, id, group string, child
 		return Forked{}, storeError(verr)
 	}
 	if !known {
-		result = fork.Result{}
+		// Another request with the same key may have taken it.
+		if key, ok := raftstore.Get(view, record.IdempotencyKeys, keyID); ok {
+			result = resultOf(key)
+		}
 	}
 	return s.forked(view, c, id, group, children, mode, result)
 }

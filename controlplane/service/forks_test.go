@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"runtime/pprof"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,6 +203,55 @@ func TestForkIsRepeatable(t *testing.T) {
 	if rows := r.Settled(r.host); len(rows) != 3 {
 		t.Fatalf("%d rows", len(rows))
 	}
+}
+
+// All who wait for one fork are told the same of it.
+func TestARepetitionOfAForkUnderWay(t *testing.T) {
+	r := newRig(t)
+	f := r.forks()
+	sb := r.must(t, service.CreateSandbox{})
+	begun, hold := make(chan struct{}), make(chan struct{})
+	var puts atomic.Int32
+	r.host.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op != "put" || c.Done {
+			return nil
+		}
+		first := puts.Add(1) == 1
+		if first {
+			close(begun)
+		}
+		<-hold
+		if first {
+			return &hostapi.Error{Code: hostapi.CodeGuest, Message: "guest does not answer"}
+		}
+		return nil
+	})
+	type answer struct {
+		service.Forked
+		err error
+	}
+	answers := make(chan answer)
+	call := func() {
+		out, err := f.ForkTree(t.Context(), caller, sb.ID, service.Fork{Count: n(2), Idempotency: key("k", "body")})
+		answers <- answer{out, err}
+	}
+	go call()
+	<-begun
+	go call()
+	testcluster.Await(t, 10*time.Second, "two who wait", func() bool {
+		var stacks strings.Builder
+		if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
+			t.Error(err)
+		}
+		return strings.Count(stacks.String(), "(*Forks).awaitFork(") == 2
+	})
+	close(hold)
+	for range 2 {
+		if a := <-answers; a.err != nil || len(a.Children) != 1 || len(a.Failed) != 1 || a.PauseMS == 0 {
+			t.Errorf("%+v", a)
+		}
+	}
+	r.Settled(r.host)
 }
 
 func TestWarmForkStopsItsParent(t *testing.T) {
