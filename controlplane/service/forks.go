@@ -112,7 +112,11 @@ func (s *Forks) run(ctx context.Context, c Caller, id string, f forking) (Forked
 			group, children, _ := strings.Cut(key.ResourceID, " ")
 			live, _ := flow.Live(view, fork.Subject(group))
 			if live == nil {
-				return s.forked(view, c, id, group, strings.Fields(children), f.mode, resultOf(key))
+				out, err := s.forked(view, c, id, group, strings.Fields(children), f.mode, resultOf(key))
+				if err != nil {
+					return Forked{}, errKeyGone("fork")
+				}
+				return out, nil
 			}
 			return s.awaitFork(ctx, c, id, group, strings.Fields(children), live.ID, f.mode, key.ID)
 		},

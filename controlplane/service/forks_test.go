@@ -203,6 +203,11 @@ func TestForkIsRepeatable(t *testing.T) {
 	if rows := r.Settled(r.host); len(rows) != 3 {
 		t.Fatalf("%d rows", len(rows))
 	}
+	if err := r.Delete(t.Context(), caller, first.Children[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.ForkTree(t.Context(), caller, sb.ID, in)
+	want(t, err, service.ENotFound, "not found") // as of any key whose resource is gone
 }
 
 // All who wait for one fork are told the same of it.
