@@ -2,7 +2,9 @@ package loops_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -111,6 +113,38 @@ func TestStoredCopiesWithoutARow(t *testing.T) {
 	testcluster.Await(t, 10*time.Second, "the end of what was stored of a tree", func() bool {
 		return !slices.Contains(store.Captures(), "tree-child")
 	})
+}
+
+// Passes through the store are minutes apart: each deletes all that is due.
+func TestOnePassEmptiesTheStore(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	store := fakehost.NewStore()
+	for i := range 9 {
+		store.Put(fmt.Sprintf("tree-%d", i))
+	}
+	begun, enough := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(enough) })
+	begin := sync.OnceFunc(func() { close(begun) })
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		switch {
+		case c.Done:
+		case c.Op == "uncapture":
+			begin()
+		case c.Op == "stored":
+			select {
+			case <-begun: // no pass comes after the one that deletes
+				select {
+				case <-enough:
+				case <-ctx.Done():
+				}
+			default:
+			}
+		}
+		return nil
+	})
+	h.SetStore(store)
+	testcluster.Await(t, 10*time.Second, "an empty store", func() bool { return len(store.Captures()) == 0 })
 }
 
 // What a restored backup does not know is left in the store, too.

@@ -2,8 +2,11 @@ package loops
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -33,12 +36,8 @@ func (l *Loops) stored(ctx context.Context) {
 	seen := map[string]bool{}
 	if !l.eachStored(ctx, origin.Name, func(ids []string) {
 		// After the page: what is stored has its row before.
-		view, builds := l.cfg.Store.View(), l.storedBuilds()
-		for _, id := range ids {
-			digest, build := strings.CutPrefix(id, hostapi.StoredBuild(""))
-			if build && !builds[digest] || !build && !capturedFor(view, id) && !treeLives(view, id) {
-				seen[id] = true
-			}
+		for _, id := range l.unwanted(ids) {
+			seen[id] = true
 		}
 	}) {
 		return
@@ -49,6 +48,7 @@ func (l *Loops) stored(ctx context.Context) {
 			delete(l.storedSince, id)
 		}
 	}
+	var due []string
 	for id := range seen {
 		since, known := l.storedSince[id]
 		if !known {
@@ -58,8 +58,22 @@ func (l *Loops) stored(ctx context.Context) {
 		if l.keeping(ctx, !known, "stored copy", id, "") || now.Sub(since) < l.cfg.KeptGrace {
 			continue
 		}
-		l.jobs.begin(job{what: "stored", id: id}, storedAtOnce, func() { l.removeStored(ctx, id) })
+		due = append(due, id)
 	}
+	if len(due) > 0 {
+		l.jobs.begin(job{what: "stored"}, 1, func() { l.removeAllStored(ctx, due) })
+	}
+}
+
+// unwanted are those of some stored copies that nobody wants.
+func (l *Loops) unwanted(ids []string) []string {
+	view, builds := l.cfg.Store.View(), l.storedBuilds()
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+		if digest, build := strings.CutPrefix(id, hostapi.StoredBuild("")); build {
+			return builds[digest]
+		}
+		return capturedFor(view, id) || treeLives(view, id)
+	})
 }
 
 // eachStored visits everything in the store, if it is the owner's, and reports
@@ -117,6 +131,22 @@ func (l *Loops) storedBuilds() map[string]bool {
 		}
 	}
 	return wanted
+}
+
+// removeAllStored deletes what a pass found, however much it is: passes are far
+// apart. It takes a while, so each is looked at again before it goes.
+func (l *Loops) removeAllStored(ctx context.Context, ids []string) {
+	var all errgroup.Group
+	all.SetLimit(storedAtOnce)
+	for _, id := range ids {
+		all.Go(func() error {
+			if ctx.Err() == nil && kept(l.cfg.Store.View()) == 0 && len(l.unwanted([]string{id})) > 0 {
+				l.removeStored(ctx, id)
+			}
+			return nil
+		})
+	}
+	_ = all.Wait() // what fails is logged
 }
 
 func (l *Loops) removeStored(ctx context.Context, id string) {
