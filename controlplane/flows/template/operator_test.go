@@ -290,6 +290,36 @@ func TestABuildThatAHostStillHasIsNotRemoved(t *testing.T) {
 	testcluster.Await(t, 10*time.Second, "its end", func() bool { return len(store.Captures()) == 0 })
 }
 
+// A template that is built anew of the same is the same: hosts that had it go on
+// telling of it as of the older build's. Nothing of that is written again and again.
+func TestTwoBuildsOfOneProduct(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := bare(p, t, "h1", base)
+	h.SetStore(fakehost.NewStore())
+	row := awaitBuilt(t, p, "base")
+	h.StoreTemplates()
+	testcluster.Await(t, 10*time.Second, "the stored product", func() bool { return buildOf(t, p, row.BuildID).Products[0].Stored })
+	p.Update(func(tx *raftstore.Tx) error {
+		older := buildOf(t, p, row.BuildID).Clone()
+		older.Meta = record.Meta{ID: "older"}
+		raftstore.Put(tx, record.Builds, older)
+		return nil
+	})
+	h.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
+		(*templates)[0].Build = "older"
+	})
+	testcluster.Await(t, 10*time.Second, "the heartbeat", func() bool {
+		return p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Templates[0].Build == "older"
+	})
+	passed(t, p)
+	before := buildOf(t, p, "older").ModifyIndex
+	passed(t, p)
+	passed(t, p)
+	if after := buildOf(t, p, "older").ModifyIndex; after != before {
+		t.Errorf("it was written again: %d, %d", before, after)
+	}
+}
+
 // passed waits until the templates were looked at once more.
 func passed(t *testing.T, p *testplane.Plane) {
 	t.Helper()

@@ -74,9 +74,8 @@ func (f *Flows) prune(ctx context.Context) {
 func (f *Flows) retire(ctx context.Context, b *record.Build, inUse, held map[string]bool, remove bool) {
 	for i, p := range b.Products {
 		switch {
-		case !p.Stored:
+		case !p.Stored, inUse[p.Digest]: // it is the other build's; a host may tell of it as this one's
 			continue
-		case inUse[p.Digest]: // it is the other build's
 		case held[p.Digest]:
 			remove = false // its host would store it again
 			continue
