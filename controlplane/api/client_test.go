@@ -441,3 +441,20 @@ func TestDocsCoverEveryType(t *testing.T) {
 		}
 	}
 }
+
+func TestExitFrames(t *testing.T) {
+	for raw, want := range map[string]*Exit{
+		`{"type":"exit","exit_code":3}`:                                       {ExitCode: 3}, // as services before wrote it
+		`{"type":"exit","exit_code":0,"duration_ms":0,"timed_out":false}`:     {},
+		`{"type":"exit","exit_code":137,"duration_ms":1000,"timed_out":true}`: {ExitCode: 137, DurationMS: 1000, TimedOut: true},
+		`{"type":"stdout","data":"x"}`:                                        nil,
+	} {
+		f, err := decodeFrame([]byte(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, f.exit()); diff != "" {
+			t.Errorf("%s: %s", raw, diff)
+		}
+	}
+}

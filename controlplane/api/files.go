@@ -105,10 +105,18 @@ type Frame struct {
 	Detail     string `json:"detail,omitempty"`
 }
 
-// exit is what a frame of that type says, and nil of another.
+// exit is what a frame of that type says, and nil of another. An older service
+// leaves out what is zero.
 func (f *Frame) exit() *Exit {
-	if f.Type != "exit" || f.ExitCode == nil || f.DurationMS == nil || f.TimedOut == nil {
+	if f.Type != "exit" || f.ExitCode == nil {
 		return nil
 	}
-	return &Exit{ExitCode: *f.ExitCode, DurationMS: *f.DurationMS, TimedOut: *f.TimedOut}
+	out := &Exit{ExitCode: *f.ExitCode}
+	if f.DurationMS != nil {
+		out.DurationMS = *f.DurationMS
+	}
+	if f.TimedOut != nil {
+		out.TimedOut = *f.TimedOut
+	}
+	return out
 }
