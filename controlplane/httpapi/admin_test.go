@@ -278,6 +278,7 @@ func TestIdentity(t *testing.T) {
 		{"POST", "/v1/me/tokens", `{"scopes":["read"]}`, 400,
 			`{"detail":"keys have no scopes yet: a key may do all that its organization may","error":"invalid scopes"}`},
 		{"POST", "/v1/me/tokens", `{"expires_at":"soon"}`, 400, `{"detail":"expires_at must be an RFC 3339 time, not string","error":"invalid json"}`},
+		{"POST", "/v1/me/tokens", `{"expires_at":"0001-01-01T00:00:00Z"}`, 400, `{"detail":"expires_at must be in the future","error":"invalid expires_at"}`},
 		{"DELETE", "/v1/me/tokens/abcdefgh", "", 204, ""},
 	} {
 		w := r.call(c.method, c.target, "jwt", c.body)

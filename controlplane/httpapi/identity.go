@@ -41,6 +41,9 @@ func (a *API) createToken(c *gin.Context) error {
 	}
 	want := service.CreateToken{Name: in.Name, Idempotency: key}
 	if in.ExpiresAt != nil {
+		if in.ExpiresAt.IsZero() { // in the service's terms: never
+			return invalid("invalid expires_at", "expires_at must be in the future")
+		}
 		want.ExpiresAt = in.ExpiresAt.Time
 	}
 	token, err := a.cfg.Identity.CreateToken(c.Request.Context(), callerOf(c), want)
