@@ -124,8 +124,16 @@ func (p planeForks) CreateSnapshot(context.Context, service.Caller, string, serv
 	return snapshot, nil
 }
 
-func (p planeForks) GetSnapshot(context.Context, service.Caller, string) (service.Snapshot, error) {
-	return snapshot, nil
+func (p planeForks) GetSnapshot(_ context.Context, _ service.Caller, id string) (service.Snapshot, error) {
+	switch id {
+	case "snap-1":
+		return snapshot, nil
+	case "snap-python":
+		of := snapshot
+		of.ID, of.Template = id, "python"
+		return of, nil
+	}
+	return service.Snapshot{}, service.NotFound()
 }
 
 func (p planeForks) ListSnapshots(context.Context, service.Caller, string, service.ListOptions) ([]service.Snapshot, string, error) {

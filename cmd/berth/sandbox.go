@@ -75,11 +75,14 @@ Ctrl-C what was begun is deleted; with a key of yours it is not.`,
 			if in.Metadata, err = metadataOf(metadata, object); err != nil {
 				return usage(cmd, "%s", err)
 			}
+			if snapshot != "" && len(args) == 0 && !cmd.Flags().Changed("template") {
+				in.Template = "" // the snapshot's own
+			}
 			return a.create(cmd.Context(), in, key, quiet)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&template, "template", "base", "what to make the sandbox from; also the argument")
+	f.StringVar(&template, "template", "base", "what to make the sandbox from; also the argument; with --from-snapshot, the snapshot's own")
 	f.Var(&ttl, "ttl", "delete it after this long (default: it lives until it is deleted)")
 	f.StringArrayVar(&metadata, "metadata", nil, "NAME=VALUE to remember with it; may be repeated")
 	f.StringVar(&object, "metadata-json", "", "a JSON object to remember with it, instead of --metadata")
@@ -102,6 +105,13 @@ func (a *app) create(ctx context.Context, in api.CreateSandbox, key string, quie
 	ownKey := key == ""
 	if ownKey {
 		key = "berth-" + rand.Text()
+	}
+	if in.Template == "" && in.FromSnapshot != "" {
+		snap, err := c.GetSnapshot(ctx, in.FromSnapshot)
+		if err != nil {
+			return err
+		}
+		in.Template = snap.Template
 	}
 	stop := func() {}
 	if !quiet {
