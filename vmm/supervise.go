@@ -10,16 +10,20 @@ import (
 )
 
 // superviseInterval is how often the event monitor's file is looked at for a
-// reboot. A kernel takes longer to boot, so that no program of the new guest runs
-// for long.
+// reboot, and the end of the console kept. A kernel takes longer to boot, so that
+// no program of the new guest runs for long.
 const superviseInterval = 500 * time.Millisecond
+
+// consoleEnd is how much of the console is kept, in bytes.
+const consoleEnd = 4 << 10
 
 // rebootWatch finds out from a VMM's events whether its guest rebooted.
 type rebootWatch struct {
 	seen atomic.Bool
 
-	mu  sync.Mutex
-	log *EventLog
+	mu      sync.Mutex
+	log     *EventLog
+	console string
 }
 
 // look reads the events that were added before it began: a VMM that writes without
@@ -31,6 +35,21 @@ func (w *rebootWatch) look() bool {
 		w.readTo(st.Size())
 	}
 	return w.seen.Load()
+}
+
+// follow keeps what a guest wrote last to its serial console, and reports whether
+// the guest has rebooted. A VMM makes the file anew when its guest reboots, after
+// it told of that (vm_reboot in vmm/src/lib.rs): what was read before the events
+// were is the rebooted guest's own.
+func (w *rebootWatch) follow(serial string) bool {
+	end := LogEnd(serial, consoleEnd)
+	if w.look() {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.console = end
+	return false
 }
 
 // readTo reads the events up to an offset, and some after it. A stream that cannot
@@ -65,6 +84,8 @@ func (w *rebootWatch) trim() {
 // control_loop, vm_reboot in vmm/src/lib.rs; a triple fault is the same to it):
 // a machine without the memory and the identity that it is thought to have.
 //
+// It keeps what the guest said last for LastConsole.
+//
 // It keeps the files short that grow with what the guest does: the log, the
 // serial console's and the events. One that cannot be cut is no file that the
 // VMM was given.
@@ -75,7 +96,7 @@ func (p *Process) Supervise() {
 		tick := time.NewTicker(superviseInterval)
 		defer tick.Stop()
 		for {
-			if w.look() {
+			if w.follow(SerialPath(p.dir)) {
 				// It may have ended, and no other error can come of it.
 				_ = p.sendSignal(unix.SIGKILL)
 				return
@@ -90,6 +111,19 @@ func (p *Process) Supervise() {
 			}
 		}
 	}()
+}
+
+// LastConsole returns what the guest wrote last to its serial console before it
+// rebooted, up to half a second before it did: a kernel that is to be understood
+// waits longer than that after it panicked (panic=1). At most 4 KiB.
+func (p *Process) LastConsole() string {
+	w := p.reboots.Load()
+	if w == nil {
+		return ""
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.console
 }
 
 // Rebooted reports whether the guest has rebooted, which Supervise must have

@@ -39,6 +39,55 @@ func TestALogIsTrimmedFromItsBeginning(t *testing.T) {
 	}
 }
 
+func TestTheEndOfALogIsItsOwn(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "vmm.log")
+	if err := os.WriteFile(log, []byte(strings.Repeat("x", 5000)+"\nqemu: it is over\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := LogEnd(log, 4<<10); len(got) > 4<<10 || !strings.HasSuffix(got, "qemu: it is over") {
+		t.Errorf("%q", got)
+	}
+	link, pipe := filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
+	if err := os.Symlink("/etc/passwd", link); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{link, pipe, filepath.Join(dir, "none"), dir} {
+		if got := LogEnd(path, 4<<10); got != "" {
+			t.Errorf("%s: %q", path, got)
+		}
+	}
+}
+
+// A VMM makes the console's file anew when its guest reboots.
+func TestARebootedGuestsLastWordsAreKept(t *testing.T) {
+	dir := t.TempDir()
+	serial, events := filepath.Join(dir, "serial.log"), filepath.Join(dir, "events")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &rebootWatch{log: NewEventLog(events)}
+	write(events, sampleEvent)
+	write(serial, "Kernel panic - not syncing")
+	if w.follow(serial) {
+		t.Fatal("a reboot that was none")
+	}
+	write(serial, "another guest")
+	write(events, sampleEvent+strings.Replace(sampleEvent, "booted", "rebooting", 1))
+	if !w.follow(serial) {
+		t.Fatal("the reboot is not seen")
+	}
+	if w.console != "Kernel panic - not syncing" {
+		t.Errorf("kept %q", w.console)
+	}
+}
+
 func TestEventsGoOnAfterThoseReadAreGivenBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events")
 	add := func(text string) {

@@ -2,6 +2,7 @@ package vmm
 
 import (
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,4 +39,22 @@ func trimLog(path string, keep int64) error {
 		return nil
 	}
 	return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, keep)
+}
+
+// LogEnd returns the end of a log, at most n bytes of it, as text; nothing where
+// it cannot be read. The directory belongs to the VMM's user, who may have put
+// anything in the log's place.
+func LogEnd(path string, n int64) string {
+	f, err := OpenPlain(path, os.O_RDONLY, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	buf := make([]byte, min(st.Size(), n))
+	got, _ := f.ReadAt(buf, st.Size()-int64(len(buf))) // what was read before an error is told
+	return strings.ToValidUTF8(strings.TrimSpace(string(buf[:got])), "?")
 }

@@ -298,7 +298,7 @@ func TestAGuestThatRebootsFailsItsBox(t *testing.T) {
 	_, err := d.Put(t.Context(), idA, spec(1))
 	must(t, err)
 	drain(d.Changed())
-	w.VMM(idA).Reboot()
+	w.VMM(idA).Reboot("")
 	b := changed(t, d, idA, hostapi.StatusFailed)
 	if b.Signal != "" || b.ExitCode != nil || !strings.Contains(b.Error, "rebooted") {
 		t.Errorf("box = %+v, want failed, for its guest rebooted", b)
@@ -315,9 +315,10 @@ func TestAGuestThatRebootsDuringItsCreateEndsIt(t *testing.T) {
 	put := make(chan error, 1)
 	go func() { _, err := d.Put(t.Context(), idA, spec(1)); put <- err }()
 	<-reached
-	w.VMM(idA).Reboot()
-	if err := <-put; err == nil || !strings.Contains(err.Error(), "the guest rebooted") {
-		t.Errorf("Put = %v, want one that says that the guest rebooted", err)
+	w.VMM(idA).Reboot("Kernel panic - not syncing: for this test")
+	err := <-put
+	if err == nil || !strings.Contains(err.Error(), "the guest rebooted") || !strings.Contains(err.Error(), "for this test") {
+		t.Errorf("Put = %v, want one that says that the guest rebooted, and what it said last", err)
 	}
 	nothingLeft(t, w, d)
 }

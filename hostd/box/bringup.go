@@ -44,7 +44,7 @@ func (s *source) release() {
 // its volumes and its identity. mayRun is called before a restored guest goes
 // on; ran says that it may have, whatever went wrong later.
 func (h *Host) bringUp(ctx context.Context, b *box, src *source, slot Slot, clock *stopwatch, mayRun func() error) (process VMM, ran bool, err error) {
-	defer func() { err = h.quote(b, err) }()
+	defer func() { err = h.quote(b, process, err) }()
 	var identity *guestapi.Identity
 	process, err = h.prepare(ctx, b, src, slot, clock, &identity)
 	if err != nil {

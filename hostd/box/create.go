@@ -107,12 +107,12 @@ func (h *Host) build(ctx context.Context, b *box, src *source, clock *stopwatch)
 	}
 	select {
 	case <-process.Done():
-		return h.quote(b, errors.New(endText(process)))
+		return h.quote(b, process, errors.New(endText(process)))
 	default:
 	}
 	// It may not have been ended for it yet, and is not who it was restored as.
 	if process.Rebooted() {
-		return h.quote(b, errors.New(endText(process)))
+		return h.quote(b, process, errors.New(endText(process)))
 	}
 	return nil
 }

@@ -1,17 +1,14 @@
 package box
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // watch marks the box failed when its VMM ends by itself.
@@ -77,38 +74,29 @@ func (h *Host) tellDeath(b *box, p VMM) {
 			meta["exit_code"] = code
 		}
 	}
-	if last := lastWords(h.paths.VMMLog(b.id)); last != "" {
-		attrs = append(attrs, "vmm_log", last)
+	log, console := h.lastWords(b, p)
+	if log != "" {
+		attrs = append(attrs, "vmm_log", log)
 	}
-	// A guest that panicked says why there, and its VMM says only that it rebooted.
-	if last := lastWords(h.paths.Serial(b.id)); last != "" {
-		attrs = append(attrs, "console", last)
+	if console != "" {
+		attrs = append(attrs, "console", console)
 	}
 	h.log.Error("VMM died", attrs...)
 	h.events.Emit(b.id, hostapi.EventVMDied, endText(p), meta)
 }
 
-// maxLastWords bounds what is quoted of a log of a dead VMM, in bytes.
+// maxLastWords bounds what is logged of a log of a dead VMM, in bytes.
 const maxLastWords = 4 << 10
 
-// lastWords is the end of a VMM's log or of its guest's console. The file is in a directory of the VMM's
-// own user, who may have put anything in its place.
-func lastWords(path string) string {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return ""
+// lastWords returns the ends of a VMM's log and of its guest's console. A guest
+// whose kernel panicked says why there, and its VMM only that it rebooted. The VMM
+// is nil where it was not started.
+func (h *Host) lastWords(b *box, p VMM) (log, console string) {
+	log = vmm.LogEnd(h.paths.VMMLog(b.id), maxLastWords)
+	if p != nil && p.Rebooted() {
+		return log, p.LastConsole()
 	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() {
-		return ""
-	}
-	buf := make([]byte, min(st.Size(), maxLastWords))
-	n, err := f.ReadAt(buf, st.Size()-int64(len(buf)))
-	if err != nil && !errors.Is(err, io.EOF) {
-		return ""
-	}
-	return strings.ToValidUTF8(strings.TrimSpace(string(buf[:n])), "?")
+	return log, vmm.LogEnd(h.paths.Serial(b.id), maxLastWords)
 }
 
 // maxQuote bounds what an error quotes of each of the two logs, in bytes.
@@ -116,13 +104,14 @@ const maxQuote = 1 << 10
 
 // quote adds to the error of a guest that did not come to life what it and its
 // VMM said last. Both files go with the box.
-func (h *Host) quote(b *box, err error) error {
+func (h *Host) quote(b *box, p VMM, err error) error {
 	if err == nil {
 		return nil
 	}
-	for _, log := range []struct{ name, path string }{{"VMM's log", h.paths.VMMLog(b.id)}, {"console", h.paths.Serial(b.id)}} {
-		if last := lastWords(log.path); last != "" {
-			err = fmt.Errorf("%w; the %s ends with %q", err, log.name, last[max(0, len(last)-maxQuote):])
+	log, console := h.lastWords(b, p)
+	for _, said := range []struct{ name, text string }{{"VMM's log", log}, {"console", console}} {
+		if said.text != "" {
+			err = fmt.Errorf("%w; the %s ends with %q", err, said.name, said.text[max(0, len(said.text)-maxQuote):])
 		}
 	}
 	return err

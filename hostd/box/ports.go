@@ -58,6 +58,8 @@ type VMM interface {
 	Exit() (code int, signal syscall.Signal, known bool)
 	// Rebooted reports whether the guest rebooted, of which the VMM is ended.
 	Rebooted() bool
+	// LastConsole returns what a guest that rebooted wrote last to its console.
+	LastConsole() string
 	Kill(ctx context.Context) error
 
 	Create(ctx context.Context, cfg vmm.VMConfig) error

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -126,16 +125,10 @@ func (b *buildVM) alive(ctx context.Context, fn func(context.Context) error) err
 const consoleBytes = 4 << 10
 
 func (b *buildVM) console() string {
-	f, err := vmm.OpenPlain(b.serial, os.O_RDONLY, 0)
-	if err != nil {
-		return ""
+	if b.process.Rebooted() {
+		return tail(b.process.LastConsole())
 	}
-	defer f.Close()
-	if st, err := f.Stat(); err == nil && st.Size() > consoleBytes {
-		_, _ = f.Seek(-consoleBytes, io.SeekEnd)
-	}
-	raw, _ := io.ReadAll(io.LimitReader(f, consoleBytes))
-	return tail(strings.ToValidUTF8(string(raw), "?"))
+	return tail(vmm.LogEnd(b.serial, consoleBytes))
 }
 
 // stop powers the guest off and waits for the VM's end, so that its disk is

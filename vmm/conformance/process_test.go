@@ -126,19 +126,28 @@ func TestConformanceGuestRebootRefused(t *testing.T) {
 }
 
 // A VMM that is told to ends when its guest reboots, however the reboot would
-// have ended, and says so.
+// have ended, and says so. The console's file is made anew at a reboot; what the
+// guest wrote last to it is kept.
 func TestConformanceEndOnReboot(t *testing.T) {
 	need(t)
-	h, _, guest := restoreGolden(t)
+	h := startHost(t)
+	serial := vmm.SerialPath(h.dir)
+	f, dir := child(t, theGolden(t), func(e *vmm.ConfigEdit, _ files) { e.SetSerialFile(serial) })
+	f.serial = serial
+	guest := restore(t, h, f, dir)
 	h.p.Supervise()
-	guest.up()
+	first := guest.up()
 	if h.p.Rebooted() {
 		t.Error("a guest that runs is taken for one that rebooted")
 	}
+	eventually(t, "the console's end is kept", func() bool { return strings.Contains(h.p.LastConsole(), first.Boot) })
 	guest.order("reboot")
 	must(t, h.p.Wait(h.ctx()))
 	if !h.p.Rebooted() {
 		t.Error("the VMM ended, and its guest's reboot is not known")
+	}
+	if last := h.p.LastConsole(); !strings.Contains(last, first.Boot) {
+		t.Errorf("its console is said to have ended with %q", last)
 	}
 }
 

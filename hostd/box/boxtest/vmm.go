@@ -70,6 +70,7 @@ type VMM struct {
 	ended  bool
 
 	rebooted bool
+	console  string // of a guest that rebooted
 }
 
 // Die ends it as the signal does.
@@ -87,10 +88,11 @@ func (v *VMM) Die(s syscall.Signal) {
 	}
 }
 
-// Reboot is what a guest's own reboot looks like to the daemon.
-func (v *VMM) Reboot() {
+// Reboot is what a guest's own reboot looks like to the daemon, after it wrote
+// this to its console.
+func (v *VMM) Reboot(console string) {
 	v.mu.Lock()
-	v.rebooted = true
+	v.rebooted, v.console = true, console
 	v.mu.Unlock()
 	v.Die(syscall.SIGKILL)
 }
@@ -100,6 +102,13 @@ func (v *VMM) Rebooted() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.rebooted
+}
+
+// LastConsole returns what Reboot was told.
+func (v *VMM) LastConsole() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.console
 }
 
 func (v *VMM) PID() int { return v.pid }
