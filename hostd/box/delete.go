@@ -183,7 +183,9 @@ func (h *Host) settle(b *box, why leave) error {
 	return nil
 }
 
-// killVMM ends the box's VMM, if it has one, and waits for the end.
+// killVMM ends the box's VMM, if it has one, and waits for the end. One that does
+// not end in time is what is left to shed: nothing is started beside it, and the
+// next attempt need not look for it, and watch it, once more.
 func (h *Host) killVMM(ctx context.Context, b *box) error {
 	b.mu.Lock()
 	p := b.vmm
@@ -197,7 +199,13 @@ func (h *Host) killVMM(ctx context.Context, b *box) error {
 	if p == nil {
 		return nil
 	}
-	return p.Kill(ctx)
+	err := p.Kill(ctx)
+	if err != nil {
+		b.mu.Lock()
+		b.unshed, b.remains = true, p
+		b.mu.Unlock()
+	}
+	return err
 }
 
 // formerVMM finds a VMM that this daemon does not hold, because it was made by an

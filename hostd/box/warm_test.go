@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/berth-cloud/berth/hostd/box"
@@ -113,6 +114,40 @@ func TestTheParentOfAWarmForkThatFailsRunsOn(t *testing.T) {
 			nothingLeft(t, w, d)
 		})
 	}
+}
+
+// A VMM that takes longer to end than anybody waits for it, as on a disk that hangs.
+func TestAParentWhoseVMMCouldNotBeEndedHasNoSecondOne(t *testing.T) {
+	w, d, _ := world(t)
+	put(t, d, idA)
+	w.VMM(idA).Remember("x")
+	var stuck atomic.Bool
+	w.SetStep(func(_ context.Context, name string) error {
+		switch {
+		case name == "kill" && stuck.Load():
+			return boxtest.ErrInjected
+		case name == "start" && w.VMM(idA) != nil:
+			t.Error("a VMM is started beside the parent's")
+		}
+		return nil
+	})
+	stuck.Store(true)
+	if _, err := d.Put(t.Context(), idB, hostapi.BoxSpec{Generation: 1, WarmFrom: idA}); err == nil {
+		t.Fatal("create succeeded")
+	}
+	if _, err := d.Resume(t.Context(), idA); err == nil {
+		t.Error("the parent runs on beside its VMM")
+	}
+	stuck.Store(false)
+	await(t, func() bool { return w.VMM(idA) == nil }) // the sweep
+	_, err := d.Resume(t.Context(), idA)
+	must(t, err)
+	if got := w.VMM(idA).Memory(); got != "x" {
+		t.Errorf("memory = %q", got)
+	}
+	must(t, d.Delete(t.Context(), idA, 1))
+	await(t, func() bool { _, err := d.Get(idB); return errors.Is(err, box.ErrNotFound) })
+	nothingLeft(t, w, d)
 }
 
 func TestADeletedWarmForkGivesItsParentBack(t *testing.T) {
