@@ -281,6 +281,11 @@ func (h *Host) retryAll() {
 
 // tryAgain does once more what failed. The caller holds the operation lock.
 func (h *Host) tryAgain(b *box) {
+	select {
+	case <-b.gone:
+		return // its id may be another box's, and so its cgroup and its record
+	default:
+	}
 	b.mu.Lock()
 	apart, p, failing := b.retry, b.remains, b.failing != ""
 	b.mu.Unlock()
