@@ -51,6 +51,10 @@ func (e *Event) UnmarshalJSON(raw []byte) error {
 // bytes; more without an end means that the file is not a VMM's.
 const maxPendingEvent = 1 << 20
 
+// maxEvents bounds the events that are held at once: those of two bytes take fifty
+// times that in memory.
+const maxEvents = 16 << 10
+
 // EventLog reads an event monitor's file as it grows. It is not safe for
 // concurrent use.
 type EventLog struct {
@@ -62,9 +66,10 @@ type EventLog struct {
 // need not exist yet.
 func NewEventLog(path string) *EventLog { return &EventLog{path: path} }
 
-// Next returns the events that were added since the last call. An event that is
-// half written is left for later. A file that became shorter was begun anew by
-// another VMM and is read from its beginning.
+// Next returns the events that were added since the last call, or the first of
+// them where they are many. An event that is half written is left for later. A
+// file that became shorter was begun anew by another VMM and is read from its
+// beginning.
 func (l *EventLog) Next() ([]Event, error) {
 	f, err := OpenPlain(l.path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +104,7 @@ func (l *EventLog) Next() ([]Event, error) {
 	raw = text
 	events, used, err := decodeEvents(raw)
 	l.off += int64(used)
-	if err == nil && len(raw)-used > maxPendingEvent {
+	if err == nil && len(events) == 0 && len(raw) > maxPendingEvent {
 		err = fmt.Errorf("an event is longer than %d bytes", maxPendingEvent)
 	}
 	if err != nil {
@@ -112,7 +117,7 @@ func (l *EventLog) Next() ([]Event, error) {
 // bytes they and the space around them take.
 func decodeEvents(raw []byte) (events []Event, used int, err error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
-	for {
+	for len(events) < maxEvents {
 		var e Event
 		err := dec.Decode(&e)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -124,6 +129,7 @@ func decodeEvents(raw []byte) (events []Event, used int, err error) {
 		events = append(events, e)
 		used = int(dec.InputOffset())
 	}
+	return events, used, nil
 }
 
 // Follow calls fn for each event, those already there first, until the context
