@@ -164,12 +164,16 @@ func (l *Loops) remove(ctx context.Context, what, id string, still func(*record.
 	return ok && begun
 }
 
-// expiredRows removes idempotency keys and join tokens that are of no more use.
+// apiKeyShown is how long lists show an API key that has expired.
+const apiKeyShown = 30 * 24 * time.Hour
+
+// expiredRows removes idempotency keys, join tokens and API keys that are of no
+// more use.
 func (l *Loops) expiredRows(ctx context.Context) {
 	l.forgetRows()
 	now := l.cfg.Clock()
 	view := l.cfg.Store.View()
-	var keys, tokens []string
+	var keys, tokens, apiKeys []string
 	for _, k := range raftstore.All(view, record.IdempotencyKeys) {
 		if !now.Before(k.ExpiresAt) {
 			keys = append(keys, k.ID)
@@ -178,6 +182,11 @@ func (l *Loops) expiredRows(ctx context.Context) {
 	for _, t := range raftstore.All(view, record.JoinTokens) {
 		if !now.Before(t.ExpiresAt) {
 			tokens = append(tokens, t.ID)
+		}
+	}
+	for _, k := range raftstore.All(view, record.APIKeys) {
+		if !k.ExpiresAt.IsZero() && now.Sub(k.ExpiresAt) >= apiKeyShown {
+			apiKeys = append(apiKeys, k.ID)
 		}
 	}
 	for part := range slices.Chunk(keys, chunk) {
@@ -194,6 +203,14 @@ func (l *Loops) expiredRows(ctx context.Context) {
 		l.update(ctx, "expired rows", func(tx *raftstore.Tx) error {
 			for _, id := range part {
 				raftstore.Delete(tx, record.JoinTokens, id)
+			}
+			return nil
+		})
+	}
+	for part := range slices.Chunk(apiKeys, chunk) {
+		l.update(ctx, "expired rows", func(tx *raftstore.Tx) error {
+			for _, id := range part {
+				raftstore.Delete(tx, record.APIKeys, id)
 			}
 			return nil
 		})

@@ -523,6 +523,10 @@ func TestExpiredRowsGo(t *testing.T) {
 			raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{Meta: record.Meta{ID: id}, ExpiresAt: at})
 			raftstore.Put(tx, record.JoinTokens, &record.JoinToken{Meta: record.Meta{ID: id}, ExpiresAt: at})
 		}
+		day := 24 * time.Hour
+		for id, at := range map[string]time.Time{"lately": time.Now().Add(-29 * day), "long ago": time.Now().Add(-31 * day), "never": {}} {
+			raftstore.Put(tx, record.APIKeys, &record.APIKey{Meta: record.Meta{ID: id}, Prefix: id, ExpiresAt: at})
+		}
 		return nil
 	})
 	// The loop looks at once when it starts; another one beside the plane's own
@@ -537,8 +541,12 @@ func TestExpiredRowsGo(t *testing.T) {
 	testcluster.Await(t, 5*time.Second, "end of the expired rows", func() bool {
 		v := n.Store.View()
 		keys, tokens := raftstore.All(v, record.IdempotencyKeys), raftstore.All(v, record.JoinTokens)
-		return len(keys) == 1 && keys[0].ID == "new" && len(tokens) == 1 && tokens[0].ID == "new"
+		_, there := raftstore.Get(v, record.APIKeys, "long ago")
+		return len(keys) == 1 && keys[0].ID == "new" && len(tokens) == 1 && tokens[0].ID == "new" && !there
 	})
+	if left := raftstore.All(n.Store.View(), record.APIKeys); len(left) != 2 {
+		t.Errorf("left are %+v", left)
+	}
 	cancel()
 	<-done
 }
