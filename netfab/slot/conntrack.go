@@ -24,6 +24,11 @@ const (
 	// connectionMemory is the part of the machine's memory, one in so many, that
 	// a table that was raised may take.
 	connectionMemory = 16
+	// leastConnections are any guest's, in a table that they are at most one
+	// part in leastGuests of: most slots have no guest that runs, and with fewer a
+	// browser or a package manager fails in one that does.
+	leastConnections = 512
+	leastGuests      = 16
 )
 
 // ensureConnections makes room in the host's connection tracking table for all
@@ -47,18 +52,16 @@ func (f *Fabric) ensureConnections() (changed bool, err error) {
 	if known {
 		return false, nil
 	}
-	each := f.cfg.MaxConnections
+	var each int
 	if err := f.withMachine(func(m *machine) error {
 		var err error
-		if sum, err = m.claimConnections(f.cfg.Host, f.cfg.Count*each); err != nil {
+		if sum, err = m.claimConnections(f.cfg.Host, f.cfg.Count*f.cfg.MaxConnections); err != nil {
 			return err
 		}
 		if limit, err = readConntrackMax(); err != nil {
 			return err
 		}
-		if room := max(limit-reservedConnections, limit/2); limit > 0 && room < sum {
-			each = max(int(int64(each)*int64(room)/int64(sum)), 1)
-		}
+		each = share(f.cfg.MaxConnections, sum, limit)
 		return nil
 	}); err != nil {
 		return false, err
@@ -71,6 +74,17 @@ func (f *Fabric) ensureConnections() (changed bool, err error) {
 	defer f.mu.Unlock()
 	f.conntrackMax, f.claimed, f.connections = limit, sum, each
 	return each != before, nil
+}
+
+// share is what a guest may have that may have each, where all that there may be
+// may have sum and the table holds limit.
+func share(each, sum, limit int) int {
+	room := max(limit-reservedConnections, limit/2)
+	if limit == 0 || room >= sum {
+		return each
+	}
+	part := int(int64(each) * int64(room) / int64(sum))
+	return max(part, min(each, leastConnections, room/leastGuests), 1)
 }
 
 // claimConnections raises the kernel's bound, never lowers it, to what all

@@ -64,6 +64,25 @@ func TestBoundWithoutEndStays(t *testing.T) {
 	}
 }
 
+// A thousand slots are the default, of which a small machine runs few at once.
+func TestGuestsHaveEnoughOfASmallTable(t *testing.T) {
+	const all = 1001 * DefaultMaxConnections
+	for _, c := range []struct{ each, sum, limit, want int }{
+		{DefaultMaxConnections, all, 0, DefaultMaxConnections},
+		{DefaultMaxConnections, all, all + reservedConnections, DefaultMaxConnections},
+		{DefaultMaxConnections, all, 3151048, 3082},
+		{DefaultMaxConnections, all, 262144, leastConnections},
+		{DefaultMaxConnections, all, 65536, leastConnections},
+		{DefaultMaxConnections, all, 4096, 128},
+		{100, 1001 * 100, 65536, 100},
+		{DefaultMaxConnections, all, 1, 1},
+	} {
+		if got := share(c.each, c.sum, c.limit); got != c.want {
+			t.Errorf("of %d, and %d for all, a table of %d has %d for a guest, want %d", c.each, c.sum, c.limit, got, c.want)
+		}
+	}
+}
+
 // The bound of this test's own network namespace cannot be set.
 func TestGuestsShareWhatTheTableHas(t *testing.T) {
 	needRoot(t)
