@@ -150,6 +150,10 @@ func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case a.err == nil, r.Context().Err() != nil:
 			return
+		case !body.replayable() && errors.Is(a.err, errMisdirected):
+			body.answered()
+			f.fail(w, r, http.StatusServiceUnavailable, "the leader is another by now, and the body cannot be sent again", a.err)
+			return
 		case !body.replayable(), a.sent.Load() && !errors.Is(a.err, errMisdirected) && !f.cfg.Repeatable(r):
 			body.answered()
 			f.fail(w, r, http.StatusBadGateway, "the leader went away over this request; it may or may not have happened", a.err)

@@ -304,6 +304,10 @@ func TestForwardedAtMostOnce(t *testing.T) {
 	if resp.StatusCode != 503 || a.served.Load()+b.served.Load() != 0 {
 		t.Fatalf("%d", resp.StatusCode)
 	}
+	// Of a body that is not kept nothing was done either.
+	if resp, got := do(t, b, "PUT", "/v1/sandboxes/x/fs?path=/a", "{}", nil); resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" {
+		t.Fatalf("%d %s", resp.StatusCode, got)
+	}
 }
 
 func TestClientThatGoesIsNoticed(t *testing.T) {
