@@ -88,7 +88,7 @@ func TestGuestsShareWhatTheTableHas(t *testing.T) {
 	needRoot(t)
 	limit, err := readConntrackMax()
 	check(t, err)
-	f, log := newLoggedFabric(t, func(c *Config) { c.MaxConnections = limit })
+	f, log := newLoggedFabric(t, func(c *Config) { c.Count, c.MaxConnections = 16, limit })
 	check(t, f.EnsureHost(t.Context()))
 	if sum := f.connections * f.cfg.Count; sum > limit || sum < limit/4 {
 		t.Errorf("%d slots with %d connections each, and the table has %d", f.cfg.Count, f.connections, limit)
@@ -107,9 +107,9 @@ func TestGuestsOfAllHostsShareWhatTheTableHas(t *testing.T) {
 	needRoot(t)
 	limit, err := readConntrackMax()
 	check(t, err)
-	one := newFabric(t, func(c *Config) { c.MaxConnections = limit })
+	one := newFabric(t, func(c *Config) { c.Count, c.MaxConnections = 16, limit })
 	two := newFabric(t, func(c *Config) {
-		c.Host, c.CIDR, c.MaxConnections = "h2", prefixes("10.214.0.0/24")[0], limit
+		c.Host, c.CIDR, c.Count, c.MaxConnections = "h2", prefixes("10.214.0.0/24")[0], 16, limit
 	})
 	check(t, one.EnsureHost(t.Context()))
 	alone := one.connections
