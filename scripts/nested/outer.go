@@ -99,8 +99,9 @@ func runOuter(ctx context.Context, dir string, o options) error {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-name", "berth-nested", "-nodefaults", "-no-user-config",
 		"-display", "none", "-no-reboot", "-M", "q35", "-accel", "tcg,thread=multi,tb-size=512",
-		// More than one processor, or nested paging turned off, does not last.
-		"-cpu", "EPYC-v1,+svm,+npt,la57=off", "-smp", "1", "-m", fmt.Sprintf("%dM", o.memoryMB),
+		// More than one processor, or nested paging turned off, does not last; neither
+		// does a kernel that uses CMPXCHG16B (withoutCX16 in vmm/chvemu).
+		"-cpu", "EPYC-v1,+svm,+npt,la57=off,cx16=off", "-smp", "1", "-m", fmt.Sprintf("%dM", o.memoryMB),
 		"-kernel", in("vmlinuz"), "-initrd", in("initrd.img"), "-append", kernelLine,
 		"-drive", "file="+in("rootfs.ext4")+",format=raw,if=virtio,cache=unsafe,snapshot=on",
 		"-drive", "file="+in("work.ext4")+",format=raw,if=virtio,cache=unsafe,discard=unmap",

@@ -18,8 +18,9 @@ const (
 // stateFormat is the version of state.json, and of the machine that it is the
 // state of: 2 has a CPU without five-level page tables, and a network device
 // that does not have its guest announce itself; 3 a CPU without enhanced rep
-// movsb, and a guest that was told its counter's frequency.
-const stateFormat = 3
+// movsb, and a guest that was told its counter's frequency; 4 a guest
+// whose kernel does not use CMPXCHG16B.
+const stateFormat = 4
 
 // savedState is state.json: the machine without its RAM, and what must be the
 // same for it to be restored.

@@ -186,3 +186,17 @@ func TestConformanceAnonymousMemory(t *testing.T) {
 		return r.Boot == first.Boot && r.Tag == "anonymous" && r.Sum == checksum("anonymous")
 	})
 }
+
+// A processor has the flags that its instructions leave, and no others: an
+// interrupt at any time saves them.
+func TestConformanceFlags(t *testing.T) {
+	need(t)
+	_, _, g := restoreGolden(t)
+	const (
+		always     = 1<<1 | 1<<9 // reserved, and interrupts
+		arithmetic = 1 | 1<<2 | 1<<4 | 1<<6 | 1<<7 | 1<<11
+	)
+	if flags := g.up().Flags; flags&^arithmetic != always && flags != 0 {
+		t.Errorf("the flags after a CMPXCHG16B are %#x", flags)
+	}
+}

@@ -33,6 +33,9 @@ type Report struct {
 	Button  bool     `json:"button"`
 	Pressed int      `json:"pressed"`
 	Notes   []string `json:"notes,omitempty"`
+	// Flags are those of the processor after a CMPXCHG16B that follows a subtraction;
+	// 0 where the kernel does not use the instruction.
+	Flags uint64 `json:"flags"`
 }
 
 // Disk is a block device as the guest sees it.

@@ -97,6 +97,7 @@ func (g *guest) print() {
 // restored guest.
 func (g *guest) observe() {
 	r := &g.report
+	r.Flags = flags()
 	r.Disks, r.Links = nil, map[string]string{}
 	names, _ := filepath.Glob("/sys/block/vd*")
 	sort.Strings(names)
