@@ -47,7 +47,8 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 	h.open(&rec)
 	switch {
 	case rec.State == ledger.Failed:
-		return Kept, nil
+		// It may have failed while its VMM could not be ended.
+		return Kept, h.shedFormer(ctx, b, h.formerVMM(ctx, b))
 	case rec.State == ledger.Hibernated, rec.State == ledger.Paused && rec.Stopped:
 		return h.recoverParked(ctx, b)
 	case rec.State == ledger.Booting:

@@ -273,16 +273,21 @@ func TestOneVMMThatCannotBeEnded(t *testing.T) {
 					}
 					return nil
 				})
-				d = start(t, w)
-				a, err := d.Get(idA)
-				must(t, err)
-				b, err := d.Get(idB)
-				must(t, err)
-				if a.Status != c.status || b.Status != hostapi.StatusRunning {
-					t.Errorf("status = %s, of the other %s; want %s and running", a.Status, b.Status, c.status)
-				}
-				if lives := w.VMM(idA) != nil; lives && d.ReservedMB() != 1200 {
-					t.Errorf("%d MB are reserved while it lives, want 1200", d.ReservedMB())
+				for _, when := range []string{"first", "second"} {
+					d = start(t, w)
+					a, err := d.Get(idA)
+					must(t, err)
+					b, err := d.Get(idB)
+					must(t, err)
+					if a.Status != c.status || b.Status != hostapi.StatusRunning {
+						t.Errorf("%s start: status = %s, of the other %s; want %s and running", when, a.Status, b.Status, c.status)
+					}
+					if lives := w.VMM(idA) != nil; lives && d.ReservedMB() != 1200 {
+						t.Errorf("%s start: %d MB are reserved while it lives, want 1200", when, d.ReservedMB())
+					}
+					if when == "first" {
+						d.stop()
+					}
 				}
 				stuck.Store(false)
 				runs, reserved := false, 600
@@ -292,7 +297,7 @@ func TestOneVMMThatCannotBeEnded(t *testing.T) {
 				await(t, func() bool {
 					v, err := d.Get(idA)
 					must(t, err)
-					return v.Status == c.after && runs == (w.VMM(idA) != nil) && d.ReservedMB() == reserved
+					return v.Status == c.after && runs == (w.VMM(idA) != nil) && runs == slices.Contains(w.Left(), "cgroup "+idA) && d.ReservedMB() == reserved
 				}, func() string { return strings.Join(w.Left(), ", ") })
 				nothingAfterDelete(t, d, w, idA, idB)
 			})
