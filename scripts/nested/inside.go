@@ -45,6 +45,11 @@ func inside(ctx context.Context) error {
 			return err
 		}
 	}
+	go func() {
+		for range time.Tick(aliveInterval) {
+			fmt.Println(aliveLine)
+		}
+	}()
 	parts := strings.Split(os.Getenv("NESTED_PARTS"), ",")
 	var errs []error
 	if slices.Contains(parts, partSuite) {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -92,6 +93,18 @@ func fillDisk(ctx context.Context, root, dir string, engine vmm.Engine, o option
 const kernelLine = "root=/dev/vda rw console=ttyS0 init=/sbin/outer-init mitigations=off panic=-1 loglevel=4 " +
 	"tsc=reliable no_timer_check nokaslr audit=0 net.ifnames=0"
 
+// What runs in the outer guest says at an interval that it lives. Silence for
+// stillLimit is a guest that stands still, as some do: its emulated processor is
+// busy, and nothing in it goes on.
+const (
+	aliveLine     = "@nested alive"
+	aliveInterval = 10 * time.Second
+	stillLimit    = 5 * time.Minute
+)
+
+var errStill = fmt.Errorf("the outer guest has stood still for %s: the fault is its emulated processor's, not that of what ran in it; "+
+	"run again, with NESTED=\"-parts suite -run NAME\" for a test of the suite alone", stillLimit)
+
 // runOuter boots the outer guest, shows what it says, and returns how what it
 // ran has ended. Ctrl-C cuts its power: all that it changes are two disks, of
 // which one is not kept and the other made anew.
@@ -116,9 +129,17 @@ func runOuter(ctx context.Context, dir string, o options) error {
 		return err
 	}
 	ended := errors.New("the outer guest ended before what it ran")
+	var stands atomic.Bool
+	still := time.AfterFunc(stillLimit, func() {
+		stands.Store(true)
+		_ = cmd.Process.Kill() // it may have ended
+	})
+	defer still.Stop()
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		line := strings.TrimRight(lines.Text(), "\r")
+		still.Reset(stillLimit)
 		switch {
+		case line == aliveLine:
 		case line == "@nested exit 0":
 			ended = nil
 		case strings.HasPrefix(line, "@nested exit "):
@@ -130,6 +151,9 @@ func runOuter(ctx context.Context, dir string, o options) error {
 	err = cmd.Wait()
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
+	}
+	if stands.Load() {
+		return errStill
 	}
 	if ended != nil {
 		return errors.Join(ended, err)
