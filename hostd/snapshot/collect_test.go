@@ -239,6 +239,81 @@ func TestAnUploadThatLostItsLockWritesNoManifest(t *testing.T) {
 	hold.release()
 }
 
+// stop does to the owner of a lock what a stop of its process for a lease does.
+func (l *lock) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.alive = wallClock().Add(-l.store.opt.Lease)
+}
+
+// Others have taken the lock for a dead owner's: a collection may have removed
+// what an upload found in the store, or an upload have skipped what a collection
+// is about to remove.
+func TestALockIsNotRenewedAfterItsTime(t *testing.T) {
+	s, _ := fileStore(t, Options{})
+	_, hold, err := s.lockShared(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.release()
+	if err := hold.again(t.Context()); err != nil {
+		t.Errorf("in time: %v", err)
+	}
+	hold.stop()
+	for range 2 {
+		if err := hold.again(t.Context()); !errors.Is(err, errLockLost) {
+			t.Errorf("too late: %v", err)
+		}
+	}
+}
+
+// atPut is a bucket that calls a function before each write of a key.
+type atPut struct {
+	bucket
+	key string
+	do  func()
+}
+
+func (b atPut) put(ctx context.Context, key string, content []byte) error {
+	if key == b.key {
+		b.do()
+	}
+	return b.bucket.put(ctx, key, content)
+}
+
+// What a manifest names that was written then may be gone, until the next upload.
+func TestAnUploadFailsWhoseLockIsLostAtItsEnd(t *testing.T) {
+	s, dir := fileStore(t, Options{})
+	c := newCapture(t, 1)
+	c.Distrust = true
+	keep(t, s, "snap-1", c)
+	_, hold, err := s.lockShared(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, manifestsDir, "snap-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := s.bucket
+	s.bucket = atPut{plain, manifestsDir + "snap-1", hold.stop}
+	up := &upload{Store: s, hold: hold}
+	if err := up.publish(t.Context(), manifestsDir+"snap-1", raw); !errors.Is(err, errLockLost) {
+		t.Errorf("publish = %v", err)
+	}
+	s.bucket = plain
+	hold.release()
+	if err := os.Remove(objects(t, dir, chunksDir)[0]); err != nil {
+		t.Fatal(err)
+	}
+	keep(t, s, "snap-1", c)
+	dest := filepath.Join(t.TempDir(), "x")
+	if _, err := s.Fetch(t.Context(), "snap-1", dest, FetchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.same(t, dest)
+}
+
 func (l *lock) seen() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -169,16 +169,28 @@ func (l *lock) renew(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		began := wallClock()
-		if err := l.store.put(ctx, l.key, []byte("berth\n")); err == nil {
-			l.mu.Lock()
-			l.alive = began
-			l.mu.Unlock()
-		} else if err := l.check(); err != nil {
+		if err := l.again(ctx); err != nil {
 			l.end(err)
 			return
 		}
 	}
+}
+
+// again writes the lock anew. It fails where others may have taken it for a dead
+// owner's by now: the store did not answer, or this process was stopped. What they
+// did meanwhile, no renewal undoes.
+func (l *lock) again(ctx context.Context) error {
+	if err := l.check(); err != nil {
+		return err
+	}
+	began := wallClock()
+	if err := l.store.put(ctx, l.key, []byte("berth\n")); err != nil {
+		return l.check()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.alive = began
+	return nil
 }
 
 // check fails if others may take the lock for a dead owner's.

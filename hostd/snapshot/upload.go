@@ -45,7 +45,8 @@ type Stats struct {
 
 // Upload stores a snapshot, and returns its manifest. When it fails, no snapshot
 // of that id is there that was not before, and the next Upload goes on with the
-// chunks that are.
+// chunks that are. Where the lock was lost while the manifest was written, that is
+// there, and chunks of it may be missing until the next Upload.
 func (s *Store) Upload(ctx context.Context, id string, src Source) (m Manifest, stats Stats, err error) {
 	began := time.Now()
 	defer func() {
@@ -169,7 +170,10 @@ func (u *upload) publish(ctx context.Context, key string, raw []byte) error {
 	if err := u.put(ctx, key, raw); err != nil {
 		return fmt.Errorf("write manifest: %w", err)
 	}
-	return u.syncDirs(key[:strings.LastIndexByte(key, '/')+1])
+	if err := u.syncDirs(key[:strings.LastIndexByte(key, '/')+1]); err != nil {
+		return err
+	}
+	return u.hold.check() // it may have been lost between the two
 }
 
 // share stores a shared file, unless the store has it.
