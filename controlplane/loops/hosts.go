@@ -2,7 +2,6 @@ package loops
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -46,16 +45,14 @@ func (l *Loops) lostHosts(ctx context.Context) {
 			doomed = append(doomed, s.ID)
 		}
 	}
-	for part := range slices.Chunk(doomed, chunk) {
-		l.update(ctx, "lost hosts", func(tx *raftstore.Tx) error {
-			for _, id := range part {
-				if s, ok := raftstore.Get(tx, record.Sandboxes, id); ok && onLostHost(tx, s) {
-					unreachable(tx, s)
-				}
+	inParts(ctx, l, "lost hosts", doomed, func(tx *raftstore.Tx, part []string) error {
+		for _, id := range part {
+			if s, ok := raftstore.Get(tx, record.Sandboxes, id); ok && onLostHost(tx, s) {
+				unreachable(tx, s)
 			}
-			return nil
-		})
-	}
+		}
+		return nil
+	}, func() {})
 }
 
 func onLostHost(r raftstore.Reader, s *record.Sandbox) bool {
@@ -162,23 +159,22 @@ func (l *Loops) tell(ctx context.Context, seen *record.Sandbox) {
 // follow writes down what hosts say of their boxes: what died, and what a
 // leader before this one had moved and not written down.
 func (l *Loops) follow(ctx context.Context, news []hostapi.BoxState) {
-	for part := range slices.Chunk(news, chunk) {
-		var changed []*record.Sandbox
-		ok := l.update(ctx, "inventory", func(tx *raftstore.Tx) error {
-			changed = changed[:0]
-			for _, b := range part {
-				if s, ok := raftstore.Get(tx, record.Sandboxes, b.ID); ok && moves.Follows(s, b) {
-					changed = append(changed, moves.Follow(tx, s, b))
-				}
+	var changed []*record.Sandbox
+	inParts(ctx, l, "inventory", news, func(tx *raftstore.Tx, part []hostapi.BoxState) error {
+		changed = changed[:0]
+		for _, b := range part {
+			if s, ok := raftstore.Get(tx, record.Sandboxes, b.ID); ok && moves.Follows(s, b) {
+				changed = append(changed, moves.Follow(tx, s, b))
 			}
-			return nil
-		})
+		}
+		return nil
+	}, func() {
 		for _, s := range changed {
-			if ok && s.Status == record.SandboxFailed {
+			if s.Status == record.SandboxFailed {
 				l.cfg.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.AgentID, "why", s.Error)
 			}
 		}
-	}
+	})
 }
 
 // accounts reports whether a row wants a box where it is. A failed sandbox's

@@ -7,7 +7,9 @@ package loops
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -134,11 +136,35 @@ func pause(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 // next pass.
 func (l *Loops) update(ctx context.Context, what string, fn func(tx *raftstore.Tx) error) bool {
 	err := l.cfg.Store.Update(ctx, fn)
-	if err != nil && ctx.Err() == nil {
-		l.cfg.Logger.WarnContext(ctx, "loop could not write", "loop", what, "error", err)
+	if err != nil {
+		l.failed(ctx, what, err)
 	}
 	return err == nil
 }
 
+func (l *Loops) failed(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil {
+		l.cfg.Logger.WarnContext(ctx, "loop could not write", "loop", what, "error", err)
+	}
+}
+
 // chunk bounds how many rows one transaction of a loop changes.
 const chunk = 200
+
+// inParts has change write rows, in transactions of at most chunk of them, and of
+// fewer where those are too large for one: with what its tenant has given it a
+// sandbox's row may take a fifth of it, and more. done is called after each.
+func inParts[T any](ctx context.Context, l *Loops, what string, rows []T, change func(tx *raftstore.Tx, part []T) error, done func()) {
+	for part := range slices.Chunk(rows, chunk) {
+		err := l.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error { return change(tx, part) })
+		switch {
+		case err == nil:
+			done()
+		case errors.Is(err, raftstore.ErrTooLarge) && len(part) > 1:
+			inParts(ctx, l, what, part[:len(part)/2], change, done)
+			inParts(ctx, l, what, part[len(part)/2:], change, done)
+		default:
+			l.failed(ctx, what, err)
+		}
+	}
+}

@@ -427,6 +427,41 @@ func TestAVMThatDied(t *testing.T) {
 	}
 }
 
+// Rows of which a few are as large as a transaction may be do not keep what
+// happened to all the others from being written down.
+func TestLargeRowsHoldUpNoOthers(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 65536)
+	var ids []string
+	for i, letter := range "abcdefghijklm" {
+		s := &record.Sandbox{
+			Meta: record.Meta{ID: strings.Repeat(string(letter), len(id))}, WorkspaceID: "ws", Generation: 1, HostSeq: 1, MemoryMB: 512,
+		}
+		if i > 0 {
+			s.EnvSealed = make([]byte, 64<<10)
+		}
+		p.Place(h, s)
+		ids = append(ids, s.ID)
+	}
+	all := func(want record.SandboxStatus) {
+		t.Helper()
+		for _, id := range ids {
+			becomes(t, p, id, want)
+		}
+	}
+	h.Silence(true)
+	all(record.SandboxFailed)
+	h.Silence(false)
+	all(record.SandboxRunning)
+	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+		for id, b := range boxes {
+			b.Status, b.Error = hostapi.StatusFailed, "killed by signal 9"
+			boxes[id] = b
+		}
+	})
+	all(record.SandboxFailed)
+}
+
 func TestABoxThatIsGone(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
