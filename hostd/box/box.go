@@ -42,8 +42,9 @@ type Config struct {
 	// MaxExecs bounds the commands that run at once in one box.
 	MaxExecs int
 	// OutputBudget bounds the input and output held in memory for all execs, in
-	// bytes. Past it, and past a quarter of it in one box, more output is dropped and
-	// the result says that it is truncated; a command with input is refused.
+	// bytes. Past it, past a quarter of it in one box, and where the boxes of one
+	// workspace would hold more than they leave, more output is dropped and the result
+	// says that it is truncated; a command with input is refused.
 	OutputBudget int64
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
@@ -101,10 +102,10 @@ type Host struct {
 	diskFree  func(string) (int64, error)
 	diskSize  func(string) (int64, error)
 
-	changed  chan struct{} // capacity 1: something in List or Capacity changed
-	buffered atomic.Int64  // bytes of input and output held by execs
-	booting  chan struct{} // capacity bootsAtOnce: who is booted again
-	probing  chan struct{} // capacity sshProbes: who probes a guest's SSH server
+	changed chan struct{} // capacity 1: something in List or Capacity changed
+	held    budget        // of input and output, by execs
+	booting chan struct{} // capacity bootsAtOnce: who is booted again
+	probing chan struct{} // capacity sshProbes: who probes a guest's SSH server
 
 	life    context.Context // ends with Close
 	end     context.CancelCauseFunc
@@ -141,6 +142,7 @@ func New(cfg Config, d Deps) *Host {
 		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree, diskSize: d.DiskSize, promised: d.Promised,
 		overlays: newOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
+		held:     budget{of: map[string]int64{}},
 		booting:  make(chan struct{}, bootsAtOnce),
 		probing:  make(chan struct{}, sshProbes),
 		boxes:    map[string]*box{},
@@ -282,10 +284,11 @@ func (h *Host) lookup(id string) (*box, error) {
 	return b, nil
 }
 
-// box is one sandbox. Its id and generation never change.
+// box is one sandbox. Its id, generation and workspace never change.
 type box struct {
 	id         string
 	generation uint64
+	workspace  string
 
 	// op is held by whoever moves the box: a create from its beginning, then
 	// every other move, a capture, a delete. It is a channel so that waiting for
@@ -299,7 +302,7 @@ type box struct {
 	admitted *source // what its create was begun with; nil for a recovered box
 
 	execSlot chan struct{} // capacity MaxExecs
-	buffered atomic.Int64  // bytes of input and output held by execs
+	held     int64         // bytes of input and output held by its execs; guarded by Host.held
 	consoles atomic.Int64  // readers of its console
 
 	// writing is held by whoever changes the record, over the write to disk, and
@@ -337,7 +340,7 @@ const (
 
 func newBox(rec ledger.Record, maxExecs int) *box {
 	return &box{
-		id: rec.ID, generation: rec.Generation, rec: rec,
+		id: rec.ID, generation: rec.Generation, workspace: rec.WorkspaceID, rec: rec,
 		op: make(chan struct{}, 1), created: make(chan struct{}), gone: make(chan struct{}),
 		cancel: func(error) {}, clock: func() {}, execSlot: make(chan struct{}, maxExecs),
 	}

@@ -92,9 +92,16 @@ const inlineStdin = 64 << 10
 // boxShare is which part of the budget for input and output one box may have.
 const boxShare = 4
 
+// budget is what is held of the budget for input and output, in bytes.
+type budget struct {
+	mu  sync.Mutex
+	all int64
+	of  map[string]int64 // by workspace, of those that have some
+}
+
 // collector keeps one output stream, within its limit and within what the host
-// spends on all of them and on one box. The guest keeps the limit as well; it is
-// not trusted.
+// spends on all of them, on a workspace's and on one box. The guest keeps the limit
+// as well; it is not trusted.
 type collector struct {
 	limit     int64
 	host      *Host
@@ -119,22 +126,30 @@ func (c *collector) Write(p []byte) (int, error) {
 // free gives the budget back.
 func (c *collector) free() { c.host.unhold(c.box, int64(len(c.kept))) }
 
-// hold takes n bytes of a box's and of the host's budget, if both have them.
+// hold takes n bytes of the budget for a box, if there are as many. A workspace
+// leaves at least as much as its boxes hold, so that however many there are, some
+// is left for another.
 func (h *Host) hold(b *box, n int64) bool {
-	if h.buffered.Add(n) > h.cfg.OutputBudget {
-		h.buffered.Add(-n)
+	h.held.mu.Lock()
+	defer h.held.mu.Unlock()
+	left := h.cfg.OutputBudget - h.held.all - n
+	if left < 0 || b.held+n > h.cfg.OutputBudget/boxShare || h.held.of[b.workspace]+n > left {
 		return false
 	}
-	if b.buffered.Add(n) > h.cfg.OutputBudget/boxShare {
-		h.unhold(b, n)
-		return false
-	}
+	h.held.all += n
+	h.held.of[b.workspace] += n
+	b.held += n
 	return true
 }
 
 func (h *Host) unhold(b *box, n int64) {
-	h.buffered.Add(-n)
-	b.buffered.Add(-n)
+	h.held.mu.Lock()
+	defer h.held.mu.Unlock()
+	h.held.all -= n
+	b.held -= n
+	if h.held.of[b.workspace] -= n; h.held.of[b.workspace] == 0 {
+		delete(h.held.of, b.workspace)
+	}
 }
 
 // input is what a command has yet to take of its input: a command need not read

@@ -107,6 +107,55 @@ func TestExecsShareAMemoryBudget(t *testing.T) {
 	}
 }
 
+// A command that has written much and sleeps holds its output for as long as it
+// runs, and a workspace may have any number of boxes for such.
+func TestAWorkspaceLeavesSomeOfTheBudgetToOthers(t *testing.T) {
+	const share = 256 << 10 // of a box
+	chunk := bytes.Repeat([]byte("x"), 64<<10)
+	w, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) {
+		for range 8 {
+			_ = guestapi.WriteFrame(conn, guestapi.FrameStdout, chunk)
+		}
+		exit(conn, guestapi.ExecExit{})
+	}, func(c *box.Config, _ *box.Deps) { c.OutputBudget, c.MemoryMB = 4*share, 6*600 })
+	exec := func(ctx context.Context, id string) hostapi.ExecResult {
+		res, err := d.Exec(ctx, id, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Minute, OutputLimitBytes: 1 << 20})
+		must(t, err)
+		return res
+	}
+	put := func(letter, workspace string) string {
+		id := strings.Repeat(letter, len(idA))
+		s := spec(1)
+		s.WorkspaceID = workspace
+		_, err := d.Put(t.Context(), id, s)
+		must(t, err)
+		return id
+	}
+	commands := w.Guest
+	w.Guest = nil // a guest that takes an identity
+	one := []string{put("c", "one"), put("d", "one"), put("e", "one"), put("f", "one")}
+	w.Guest = commands
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	held := 0
+	for _, id := range one {
+		held += len(exec(ctx, id).Stdout)
+	}
+	if held != 2*share {
+		t.Errorf("one workspace holds %d bytes of %d", held, 4*share)
+	}
+	// That of idA is another.
+	if res := exec(ctx, idA); len(res.Stdout) != share {
+		t.Errorf("%d bytes are left for another", len(res.Stdout))
+	}
+	leave()
+	await(t, func() bool {
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		return len(exec(ctx, one[3]).Stdout) == share
+	})
+}
+
 // Input that a command does not read is held for as long as it runs.
 func TestInputsShareTheMemoryBudget(t *testing.T) {
 	const share = 256 << 10 // of the box
