@@ -124,6 +124,10 @@ func config() (hostd.Config, error) {
 	if err != nil {
 		return cfg, fmt.Errorf("read settings from the environment: %w", err)
 	}
+	// The parser gives a variable that is empty its default as well.
+	if dir, set := os.LookupEnv("BERTH_GUEST_CAS"); set && dir == "" {
+		cfg.GuestCAs = ""
+	}
 	timescale.Default(&cfg.CreateTimeout, "BERTH_CREATE_TIMEOUT")
 	cfg.Version = version
 	return cfg.Complete()
