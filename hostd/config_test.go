@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,23 @@ func TestDefaultsAreComplete(t *testing.T) {
 	}
 	if err := c.checkServe(); err == nil || !strings.Contains(err.Error(), "BERTH_ADVERTISE") {
 		t.Errorf("an address that nobody can call: %v, want an error that names BERTH_ADVERTISE", err)
+	}
+}
+
+// What keeps the daemon from starting, doctor says before.
+func TestDoctorNamesAnAddressThatNobodyCanCall(t *testing.T) {
+	for advertise, says := range map[string]string{"": "BERTH_ADVERTISE", "10.0.0.21:7443": ""} {
+		cfg := defaults(t)
+		cfg.DataDir, cfg.RunDir, cfg.Advertise = t.TempDir(), t.TempDir(), advertise
+		cfg, err := cfg.Complete()
+		if err != nil {
+			t.Fatal(err)
+		}
+		checks := Preflight(t.Context(), cfg)
+		i := slices.IndexFunc(checks, func(c Check) bool { return c.Name == "address" })
+		if i < 0 || (checks[i].Err == nil) != (says == "") || says != "" && !strings.Contains(checks[i].Err.Error(), says) {
+			t.Errorf("BERTH_ADVERTISE=%q: %+v", advertise, checks)
+		}
 	}
 }
 

@@ -47,6 +47,7 @@ func Preflight(ctx context.Context, c Config) []Check {
 		{"cgroups", p.cgroups},
 		{"memory", p.memory},
 		{"data directory", p.disk},
+		{"address", p.address},
 		{"certificate", p.certificate},
 		{"snapshot store", p.snapshots},
 	} {
@@ -127,11 +128,11 @@ func (p *preflight) findEngine() (string, error) {
 
 func (p *preflight) kernel() (string, error) {
 	if p.cfg.Kernel == "" {
-		return "", errors.New("BERTH_KERNEL is not set: name an uncompressed vmlinux (scripts/fetch-kernel gets one)")
+		return "", errors.New("BERTH_KERNEL is not set: name an uncompressed vmlinux (fetch-kernel gets one: /usr/lib/berth/fetch-kernel, or scripts/fetch-kernel)")
 	}
 	f, err := os.Open(p.cfg.Kernel)
 	if err != nil {
-		return "", fmt.Errorf("BERTH_KERNEL: %w (scripts/fetch-kernel gets one)", err)
+		return "", fmt.Errorf("BERTH_KERNEL: %w (fetch-kernel gets one: /usr/lib/berth/fetch-kernel, or scripts/fetch-kernel)", err)
 	}
 	defer f.Close()
 	magic := make([]byte, 4)
@@ -234,6 +235,13 @@ func executable(path string) error {
 		return fmt.Errorf("VMMs run as users of their own and may not run %s: chmod a+rx %s", path, path)
 	}
 	return nil
+}
+
+func (p *preflight) address() (string, error) {
+	if err := p.cfg.checkServe(); err != nil {
+		return "", err
+	}
+	return "replicas call " + p.cfg.Advertise, nil
 }
 
 func (p *preflight) certificate() (string, error) {
