@@ -20,7 +20,7 @@ import (
 )
 
 // Config is a host daemon's configuration. Every field has an environment
-// variable; cmd/hostd has a flag for those that an operator tries out by hand.
+// variable, which cmd/hostd reads.
 type Config struct {
 	AgentID string `env:"BERTH_AGENT_ID"` // 1 to 8 of a-z and 0-9; default: from the certificate
 	DataDir string `env:"BERTH_DATA_DIR" envDefault:"/var/lib/berth-hostd"`

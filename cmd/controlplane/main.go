@@ -48,7 +48,7 @@ A new cluster:
   2. on each machine: BERTH_PKI_DIR=… BERTH_DATA_DIR=… BERTH_LISTEN=:8080 controlplane serve
      The first start forms the cluster by itself.
   3. berth raft status                     who leads
-  4. a join token for each host            POST /v1/admin/join-tokens, then hostd join
+  4. a join token for each host            berth join-token create, then hostd join
 
 ` + settings,
 		Args:          cobra.NoArgs,

@@ -48,10 +48,9 @@ plane asks, and keeps them running. It may be restarted, or killed, at any time:
 sandboxes live on and are taken over by the next start.
 
 A new host:
-  1. hostd doctor                     what this machine still lacks
-  2. hostd join --peer ... --token ...  a certificate from the cluster
-  3. hostd template build base.yaml   the template that sandboxes start from
-  4. hostd serve                      (systemd does this)
+  1. hostd join --peer ... --token ...  a certificate from the cluster
+  2. hostd doctor                     what this machine still lacks
+  3. hostd serve                      (systemd does this)
 
 Settings are environment variables:
   BERTH_AGENT_ID        id of this host, 1 to 8 of a-z and 0-9 (default: from the certificate)
@@ -59,7 +58,8 @@ Settings are environment variables:
   BERTH_RUN_DIR         sockets and logs of VMs (default /run/berth/<agent id>)
   BERTH_PKI_DIR         certificate of this host (default /etc/berth/pki)
   BERTH_TEMPLATE_DIR    built templates (default <data dir>/templates); hosts of one machine may share it
-  BERTH_TEMPLATE_SOURCES  directory of <name>/template.yaml that serve keeps built (default: none)
+  BERTH_TEMPLATE_SOURCES  directory of <name>/template.yaml, built when they are asked for (default: none)
+  BERTH_TEMPLATES_AHEAD  those of them that are built before, comma-separated (default base)
   BERTH_OCI_ALLOW       registries (host or host:port) and address prefixes that
                         tenants' images may come from though they are private
   BERTH_OCI_MAX_MB      largest image, unpacked (default 8192)
@@ -68,7 +68,7 @@ Settings are environment variables:
   BERTH_SNAPSHOT_STORE  file:///directory or s3://bucket?region=..., where every host finds
                         snapshots; one cluster's alone (default: none, they stay on their host)
   BERTH_LISTEN          address of the API (default :7443)
-  BERTH_ADVERTISE       host:port that replicas call (default: BERTH_LISTEN)
+  BERTH_ADVERTISE       host:port that replicas call (default: BERTH_LISTEN, where that names an address)
   BERTH_PEERS           replicas' peer ports, comma-separated (default: those told at join)
   BERTH_VMM             cloud-hypervisor or chvemu binary (default: found)
   BERTH_KERNEL          uncompressed PVH vmlinux of guests
