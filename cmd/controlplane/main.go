@@ -9,10 +9,10 @@ import (
 	"runtime"
 	"syscall"
 
-	"github.com/caarlos0/env/v11"
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cloud/berth/controlplane"
+	"github.com/berth-cloud/berth/settings"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -50,7 +50,7 @@ A new cluster:
   3. berth raft status                     who leads
   4. a join token for each host            berth join-token create, then hostd join
 
-` + settings,
+` + settingsHelp,
 		Args:          cobra.NoArgs,
 		Version:       version + " (" + commit + ")",
 		SilenceUsage:  true,
@@ -66,7 +66,7 @@ A new cluster:
 	return root
 }
 
-const settings = `Settings are environment variables; those marked * are flags of serve as well:
+const settingsHelp = `Settings are environment variables; those marked * are flags of serve as well:
   BERTH_PKI_DIR *        what init wrote for this replica
   BERTH_DATA_DIR *       the replica's log and snapshots
   BERTH_LISTEN *         address of the public API, e.g. :8080
@@ -96,7 +96,7 @@ func serveCommand() *cobra.Command {
 		Long: `Serve runs the replica until it is interrupted. It then hands its leadership
 over, lets requests end, and stops.
 
-` + settings,
+` + settingsHelp,
 	}
 	f := cmd.Flags()
 	f.StringVar(&flags.NodeID, "node-id", "", "id of this replica")
@@ -121,12 +121,9 @@ over, lets requests end, and stops.
 
 // config reads the environment; a flag that is given goes before it.
 func config(flags controlplane.Config) (controlplane.Config, error) {
-	cfg, err := env.ParseAs[controlplane.Config]()
-	if err == nil {
-		err = timescale.Check()
-	}
+	cfg, err := settings.Read[controlplane.Config]()
 	if err != nil {
-		return cfg, fmt.Errorf("read settings from the environment: %w", err)
+		return cfg, err
 	}
 	timescale.Default(&cfg.HostLease, "BERTH_HOST_LEASE")
 	timescale.Default(&cfg.RaftTimeout, "BERTH_RAFT_TIMEOUT")

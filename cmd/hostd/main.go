@@ -9,10 +9,10 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/caarlos0/env/v11"
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cloud/berth/hostd"
+	"github.com/berth-cloud/berth/settings"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -117,12 +117,9 @@ Templates, volumes and the host's certificate stay.`,
 
 // config reads and completes the configuration.
 func config() (hostd.Config, error) {
-	cfg, err := env.ParseAs[hostd.Config]()
-	if err == nil {
-		err = timescale.Check()
-	}
+	cfg, err := settings.Read[hostd.Config]()
 	if err != nil {
-		return cfg, fmt.Errorf("read settings from the environment: %w", err)
+		return cfg, err
 	}
 	// The parser gives a variable that is empty its default as well.
 	if dir, set := os.LookupEnv("BERTH_GUEST_CAS"); set && dir == "" {

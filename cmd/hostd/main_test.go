@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,6 +15,18 @@ import (
 )
 
 var setting = regexp.MustCompile(`\bBERTH_[A-Z0-9_]+`)
+
+func TestASettingThatCannotBeReadIsNamed(t *testing.T) {
+	t.Setenv("BERTH_AGENT_ID", "h1")
+	for name, value := range map[string]string{"BERTH_SLOTS": "many", "BERTH_CREATE_TIMEOUT": "soon", "BERTH_LOG_LEVEL": "loud"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, value)
+			if _, err := config(); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s=%s: %v", name, value, err)
+			}
+		})
+	}
+}
 
 // The help has every setting, and none that there is not; so has the package's file.
 func TestSettingsThatAreToldAreThoseThereAre(t *testing.T) {
