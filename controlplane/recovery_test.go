@@ -5,12 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/pki"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -79,6 +81,45 @@ func TestRecoveryFromABackup(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A directory that was made anew does not say whom to begin a cluster with: its
+// replica says that it waits, and for what. BERTH_PEERS begins the cluster that a
+// backup goes into.
+func TestReplicasThatWereMadeAnewBeginACluster(t *testing.T) {
+	s := newStack(t)
+	_, key := s.user("ann")
+	var backup bytes.Buffer
+	must(t, s.admin().Backup(t.Context(), &backup))
+	for _, p := range s.replicas {
+		p.kill()
+	}
+	anew := filepath.Join(s.dir, "anew")
+	var members []string
+	for _, p := range s.replicas {
+		must(t, os.RemoveAll(filepath.Join(s.dir, "data-"+p.id)))
+		must(t, pki.AddReplica(anew, filepath.Join(s.dir, "pki", "a"), pki.Member{ID: p.id, Address: p.peer}, time.Now()))
+		p.env = append(p.env, "BERTH_PKI_DIR="+filepath.Join(anew, p.id))
+		members = append(members, p.id+"="+p.peer)
+	}
+	alone := s.replicas[0]
+	s.start(alone)
+	testcluster.Await(t, 20*time.Second, "the remedy in the log", func() bool {
+		raw, err := os.ReadFile(alone.log.Name())
+		return err == nil && bytes.Contains(raw, []byte("BERTH_PEERS"))
+	})
+	alone.kill()
+	for _, p := range s.replicas {
+		p.env = append(p.env, "BERTH_PEERS="+strings.Join(members, ","))
+		s.start(p)
+	}
+	s.leader()
+	must(t, s.admin().Restore(t.Context(), backup.Bytes()))
+	client := s.client(key)
+	testcluster.Await(t, 20*time.Second, "the backup's records", func() bool {
+		_, _, err := client.ListSandboxes(t.Context(), api.Page{})
+		return err == nil
+	})
 }
 
 // term is the cluster's present one.

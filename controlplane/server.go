@@ -283,6 +283,10 @@ func (s *Server) openStore(ctx context.Context) error {
 	}
 	s.store = store
 	if len(s.me.members) == 0 {
+		if store.Status().LastLogIndex == 0 {
+			s.log.WarnContext(ctx, "this replica is in no cluster, and waits to be added to one", "remedy",
+				"berth raft add-peer "+s.me.id+" "+s.me.advertise+"; or, where no replica is left to add it, BERTH_PEERS with all of them")
+		}
 		return nil // another replica adds this one
 	}
 	servers := make([]raftstore.Server, len(s.me.members))

@@ -31,7 +31,8 @@ certificate for the operator. HOST:PORT is the replica's peer port, as the other
 replicas and the hosts reach it.
 
 With --ca it makes the directory of one more replica of the cluster whose CA is
-in that directory. Start it, then add it: POST /v1/admin/raft/peers.
+in that directory. Start it, then add it: berth raft add-peer. Where no replica is
+left to add it, begin the cluster anew: name all of them to each in BERTH_PEERS.
 
 Nothing that exists is overwritten. Whoever has ca.key can join the cluster as
 anything: keep these directories where only root and the service can read them.`,
