@@ -323,6 +323,7 @@ type box struct {
 	unshed    bool    // what its last VMM used is still to be ended; see shed
 	remains   VMM     // that VMM, where it is known
 	failing   string  // why the box has failed as soon as that VMM has ended
+	doubts    int     // so many answers of its VMM are awaited until it is known whether its CPUs run; see doubt
 	reserved  int     // MB held in Host.reservedMB for it
 	fenced    string  // why its VMM was ended here, if it was
 	leaving   leave   // why it is being taken apart; leaveNot while it is not

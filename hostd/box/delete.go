@@ -261,7 +261,7 @@ func (h *Host) retryAll() {
 	var again []*box
 	for _, b := range h.boxes {
 		b.mu.Lock()
-		if b.retry || b.unshed && h.phase != starting { // until then its recovery is at it
+		if b.retry || (b.unshed || b.doubts > 0) && h.phase != starting { // until then its recovery is at it
 			again = append(again, b)
 		}
 		b.mu.Unlock()
@@ -297,6 +297,9 @@ func (h *Host) tryAgain(b *box) {
 			if err := h.failed(b, p); err != nil {
 				h.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
 			}
+		}
+		if err := h.clearDoubt(b); err != nil {
+			h.log.Error("what a sandbox's VMM was late to do is not in its record", "sandbox_id", b.id, "error", err)
 		}
 	} else if err := h.takeApart(h.life, b); err != nil {
 		h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)

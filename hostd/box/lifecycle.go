@@ -28,6 +28,7 @@ func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
 		ctx, cancel := context.WithTimeout(ctx, lifecycleTimeout)
 		defer cancel()
 		if err := p.Pause(ctx); err != nil {
+			b.doubt()
 			return fmt.Errorf("pause sandbox: %w", err)
 		}
 		if err := h.entered(b, rec.State, ledger.Paused); err != nil {
@@ -60,6 +61,7 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 		rctx, cancel := context.WithTimeout(ctx, lifecycleTimeout)
 		defer cancel()
 		if err := p.Resume(rctx); err != nil {
+			b.doubt()
 			return fmt.Errorf("resume sandbox: %w", err)
 		}
 		h.setClock(ctx, b)
@@ -160,6 +162,7 @@ func (h *Host) still(ctx context.Context, b *box, p VMM) error {
 	err = fmt.Errorf("pause VM: %w", err)
 	sctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
 	defer cancel()
+	b.doubt()
 	if state, stateErr := p.State(sctx); stateErr == nil && state == vmm.StatePaused {
 		err = errors.Join(err, h.unpause(ctx, b, p))
 	}
@@ -200,9 +203,54 @@ func (h *Host) unpause(ctx context.Context, b *box, p VMM) error {
 		default:
 		}
 	}
+	b.doubt()
 	h.log.ErrorContext(ctx, "a sandbox that was captured does not run on", "sandbox_id", b.id, "error", err)
 	if e := h.entered(b, ledger.Running, ledger.Paused); e == nil {
 		h.tell(ctx, b, hostapi.EventPaused, "sandbox could not be resumed", nil)
 	}
 	return fmt.Errorf("resume sandbox: %w", err)
+}
+
+// answersAwaited is how many answers of a VMM clear a doubt: what was asked of it
+// before may be carried out after the first.
+const answersAwaited = 2
+
+// doubt notes that it is not known whether a VM runs: a VMM that did not answer in
+// time carries out what it was asked for when it comes to it. The sweep finds out.
+func (b *box) doubt() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.doubts = answersAwaited
+}
+
+// clearDoubt asks a VMM whether its VM runs, and where it has said so has the VM
+// and the record agree, as after a crash. The caller holds the operation lock.
+func (h *Host) clearDoubt(b *box) error {
+	b.mu.Lock()
+	p := b.vmm
+	if p == nil || ended(p) {
+		b.doubts = 0 // its watch tells the rest
+	}
+	doubts := b.doubts
+	b.mu.Unlock()
+	if doubts == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(h.life, stateTimeout)
+	defer cancel()
+	state, err := p.State(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // it is asked again
+	}
+	b.mu.Lock()
+	b.doubts--
+	doubts = b.doubts
+	b.mu.Unlock()
+	switch {
+	case doubts > 0:
+		return nil
+	case state != vmm.StateRunning && state != vmm.StatePaused:
+		return h.fail(h.life, b, p, fmt.Sprintf("its guest has ended (VM state %s)", state))
+	}
+	return h.resumeMove(h.life, b, p, state)
 }

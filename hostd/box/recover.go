@@ -138,9 +138,10 @@ func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
 	cancel()
 	switch {
 	case err != nil:
-		// It lives and does not answer now; what the ledger says is the best
-		// guess, and every later call tells more.
-		h.log.Warn("an adopted VMM does not answer", "sandbox_id", b.id, "error", err)
+		// It lives and is at work, on a snapshot that was cut off maybe; what the
+		// ledger says is the best guess until it answers.
+		h.log.Warn("an adopted VMM does not answer yet", "sandbox_id", b.id, "error", err)
+		b.doubt()
 	case state == vmm.StateRunning || state == vmm.StatePaused:
 	default:
 		if err := h.shedFormer(ctx, b, p); err != nil {
@@ -153,8 +154,10 @@ func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
 	b.mu.Unlock()
 	// Even where the budget is smaller now: the memory is in use.
 	h.adoptReserve(b)
-	if err := h.resumeMove(ctx, b, p, state); err != nil {
-		return "", err
+	if err == nil {
+		if err := h.resumeMove(ctx, b, p, state); err != nil {
+			return "", err
+		}
 	}
 	h.watch(b)
 	return Adopted, nil

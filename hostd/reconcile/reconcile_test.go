@@ -210,6 +210,51 @@ func TestTheVMsOwnStateWins(t *testing.T) {
 	}
 }
 
+// A snapshot that was cut off by the daemon's end goes on in the VMM, which answers
+// nothing until it is done.
+func TestAVMMThatAnswersLateIsTakenUpThen(t *testing.T) {
+	for step, status := range map[string]hostapi.Status{
+		"snapshot": hostapi.StatusRunning, // of a hibernation
+		"resume":   hostapi.StatusHibernated,
+	} {
+		t.Run(step, func(t *testing.T) {
+			w := boxtest.NewWorld(t)
+			d := start(t, w)
+			thinking(t, d, w, idA)
+			if step == "resume" {
+				_, err := d.Hibernate(t.Context(), idA)
+				must(t, err)
+			}
+			d.stop()
+			w = crashAt(t, w, step, func(d *daemon) {
+				if step == "resume" {
+					_, _ = d.Wake(t.Context(), idA)
+				} else {
+					_, _ = d.Hibernate(t.Context(), idA)
+				}
+			})
+			w.SetStep(func(_ context.Context, name string) error {
+				if name == "state" {
+					return boxtest.ErrInjected
+				}
+				return nil
+			})
+			d = start(t, w)
+			if v, err := d.Get(idA); err != nil || v.Status != status {
+				t.Errorf("status = %s, %v; want %s", v.Status, err, status)
+			}
+			w.SetStep(nil)
+			await(t, func() bool {
+				v, _ := d.Get(idA)
+				state, _ := w.VMM(idA).State(t.Context())
+				return v.Status == hostapi.StatusRunning && state == vmm.StateRunning
+			}, nil)
+			isWell(t, d, w, idA, hostapi.StatusRunning)
+			nothingAfterDelete(t, d, w, idA)
+		})
+	}
+}
+
 // A VMM that cannot be killed, or a cgroup that stays, costs its own box and none
 // of the others.
 func TestOneVMMThatCannotBeEnded(t *testing.T) {

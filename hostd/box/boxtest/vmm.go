@@ -272,7 +272,11 @@ func readConfig(dir string) (config, error) {
 	return c, json.Unmarshal(raw, &c)
 }
 
-func (v *VMM) State(context.Context) (vmm.State, error) {
+// State is a step of its own, "state".
+func (v *VMM) State(ctx context.Context) (vmm.State, error) {
+	if err := v.world.step(ctx, "state"); err != nil {
+		return "", err
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.state, nil
