@@ -1,7 +1,6 @@
 package guestclient
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,11 +29,35 @@ type Result struct {
 	Stdout, Stderr []byte
 }
 
-// Run runs a command and keeps its output, which the request bounds.
+// maxKept is how much of each stream Run keeps where the request does not say.
+const maxKept = 8 << 20
+
+// Run runs a command and keeps its output, up to the request's limit: here as
+// well, whatever the guest sends.
 func (c *Client) Run(ctx context.Context, req guestapi.ExecRequest) (Result, error) {
-	var stdout, stderr bytes.Buffer
+	limit := int(req.OutputLimitBytes)
+	if limit <= 0 {
+		limit = maxKept
+	}
+	stdout, stderr := keeper{limit: limit}, keeper{limit: limit}
 	exit, err := c.Exec(ctx, req, Streams{Stdout: &stdout, Stderr: &stderr})
-	return Result{exit, stdout.Bytes(), stderr.Bytes()}, err
+	exit.Truncated = exit.Truncated || stdout.dropped || stderr.dropped
+	return Result{exit, stdout.kept, stderr.kept}, err
+}
+
+// keeper keeps the beginning of a stream.
+type keeper struct {
+	limit   int
+	kept    []byte
+	dropped bool
+}
+
+// Write implements io.Writer. What does not fit is dropped.
+func (k *keeper) Write(p []byte) (int, error) {
+	n := min(len(p), k.limit-len(k.kept))
+	k.kept = append(k.kept, p[:n]...)
+	k.dropped = k.dropped || n < len(p)
+	return len(p), nil
 }
 
 // Exec runs a command and returns its end. When ctx ends first the connection is

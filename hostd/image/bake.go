@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -115,11 +116,8 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 		}
 	}
 	r.step(StepBoot, 0.6, "warm up")
-	for _, argv := range warmUp {
-		// What a template lacks needs no warmth.
-		if _, err := b.guest.Run(ctx, guestapi.ExecRequest{Argv: argv, Timeout: warmTime}); err != nil {
-			return fmt.Errorf("warm up: %w", err)
-		}
+	if err := b.warmUp(ctx); err != nil {
+		return err
 	}
 	if err := b.run(ctx, []string{guestapi.ProgramPath, "scrub"}, warmTime, nil); err != nil {
 		return fmt.Errorf("clear free memory: %w", err)
@@ -149,6 +147,18 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 		return err
 	}
 	return pause(ctx, restTime)
+}
+
+// warmUp runs the commands that warm a guest up. They are the template's own
+// programs, which may print without end: nobody keeps what they print.
+func (b *buildVM) warmUp(ctx context.Context) error {
+	for _, argv := range warmUp {
+		// What a template lacks needs no warmth.
+		if _, err := b.guest.Exec(ctx, guestapi.ExecRequest{Argv: argv, Timeout: warmTime}, guestclient.Streams{}); err != nil {
+			return fmt.Errorf("warm up: %w", err)
+		}
+	}
+	return nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -232,7 +242,11 @@ func (b *buildVM) startOutput(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, dialAttempt)
 	defer cancel()
 	var out strings.Builder
+	lines := 0
 	err := b.guest.Logs(ctx, guestclient.LogQuery{Tail: startLines}, func(l guestapi.LogLine) error {
+		if lines++; lines > startLines {
+			return errManyLines
+		}
 		out.WriteString(l.Line + "\n")
 		return nil
 	})
@@ -244,6 +258,9 @@ func (b *buildVM) startOutput(ctx context.Context) string {
 
 // startLines is how many lines of the start command's output are told.
 const startLines = 20
+
+// errManyLines ends a log of more lines than were asked for.
+var errManyLines = errors.New("more lines than were asked for")
 
 // store pauses the guest and writes its state. The RAM needs no writing: it is
 // the file.
