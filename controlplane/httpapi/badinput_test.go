@@ -2,11 +2,15 @@ package httpapi
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -90,6 +94,28 @@ func TestBodiesThatNoRouteTakes(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A name as long as a body, with as many members in it as it has room for.
+func TestLongNamesAreNotCopiedForEachMember(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`{"` + strings.Repeat("n", 64<<10) + `":{`)
+	for i := range 4096 {
+		fmt.Fprintf(&b, `"m%d":0,`, i)
+	}
+	b.WriteString(`"z":{"y":1,"y":2}}}`)
+	body := []byte(b.String())
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err := decodeJSON(body, &api.Empty{})
+	runtime.ReadMemStats(&after)
+	var e *service.Error
+	if want := strings.Repeat("n", maxShown) + "… is given twice"; !errors.As(err, &e) || e.Detail != want {
+		t.Errorf("got %v, want %q", err, want)
+	}
+	if taken := after.TotalAlloc - before.TotalAlloc; taken > 32<<20 {
+		t.Errorf("%d MB were taken for a body of %d KB", taken>>20, len(body)>>10)
 	}
 }
 

@@ -73,7 +73,8 @@ func decodeJSON(raw []byte, out any) error {
 	return nil
 }
 
-// walk reads one value and refuses what encoding/json would let through.
+// walk reads one value and refuses what encoding/json would let through. path is
+// the beginning of the value's, as much as an answer may show.
 func walk(d *json.Decoder, path string, depth int) error {
 	if depth > maxDepth {
 		return invalidJSON(fmt.Sprintf("%s nests deeper than %d levels", topOf(path), maxDepth))
@@ -120,7 +121,9 @@ func walkObject(d *json.Decoder, path string, depth int) error {
 			return invalidJSON(shorten(at) + " is given twice")
 		}
 		seen[name] = true
-		if err := walk(d, at, depth+1); err != nil {
+		// Not all of it: it would be copied for each member, and names may be as long
+		// as the body.
+		if err := walk(d, at[:min(len(at), maxShown+1)], depth+1); err != nil {
 			return err
 		}
 	}
@@ -137,13 +140,15 @@ func topOf(path string) string {
 	return shorten(field)
 }
 
+// maxShown is how much of a client's own words an answer shows, in bytes.
+const maxShown = 80
+
 // shorten keeps a client's own words in an answer short.
 func shorten(s string) string {
-	const most = 80
-	if len(s) <= most {
+	if len(s) <= maxShown {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return strings.ToValidUTF8(s[:maxShown], "") + "…"
 }
 
 // describe says in a sentence what is wrong with a body, naming the field.
