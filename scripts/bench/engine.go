@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/cgroup"
+	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/netfab/slot"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 	"github.com/berth-cloud/berth/vmm"
@@ -41,17 +42,26 @@ const (
 // the machine's other programs are in they would be given more time, or less.
 type rawEngine struct {
 	engine vmm.Engine
-	fabric *slot.Fabric
-	slots  []slot.Slot
-	tree   *cgroup.Tree
-	groups []*cgroup.Group
-	dir    string
+	// template is the one whose sandboxes are restored.
+	template image.Template
+	fabric   *slot.Fabric
+	slots    []slot.Slot
+	tree     *cgroup.Tree
+	groups   []*cgroup.Group
+	dir      string
 }
 
 // openRaw makes n slots, and first takes down what a run that was killed left.
 func openRaw(ctx context.Context, root string, n int) (_ *rawEngine, err error) {
 	e := &rawEngine{dir: stack.Cache(root, "bench", "engine")}
 	if e.engine, err = vmm.Detect(ctx, ""); err != nil {
+		return nil, err
+	}
+	images, err := image.Open(ctx, image.Config{Dir: stack.Cache(root, "templates"), Engine: e.engine})
+	if err != nil {
+		return nil, err
+	}
+	if e.template, err = images.Get("base"); err != nil {
 		return nil, err
 	}
 	if e.fabric, err = slotsOf(rawHost); err != nil {
@@ -131,18 +141,9 @@ func (e *rawEngine) prepare(ctx context.Context, state string, n int) (dir strin
 	if err := copyDisk(ctx, filepath.Join(state, "overlay.img"), disk); err != nil {
 		return "", err
 	}
-	edit, err := vmm.OpenConfig(filepath.Join(state, vmm.FileConfig))
-	if err != nil {
-		return "", err
-	}
-	edit.SetSerialFile(filepath.Join(dir, "serial.log"))
-	return dir, errors.Join(
-		edit.SetZone("ram", filepath.Join(state, vmm.FileMemory), false),
-		edit.SetDiskPath("overlay", disk),
-		edit.Write(filepath.Join(dir, vmm.FileConfig), 0o644),
-		os.Symlink(filepath.Join(state, vmm.FileState), filepath.Join(dir, vmm.FileState)),
-		os.Symlink(filepath.Join(state, vmm.FileMemory), filepath.Join(dir, vmm.FileMemory)),
-	)
+	return dir, e.template.WriteRestoreFrom(dir, state, image.VM{
+		Overlay: disk, RAM: filepath.Join(state, vmm.FileMemory), Serial: filepath.Join(dir, "serial.log"),
+	})
 }
 
 // copyDisk copies a sparse file with the system's own program.
@@ -240,24 +241,29 @@ func (e *rawEngine) restoreAll(ctx context.Context, state string, n int) ([]rawV
 // saveAndCopy is what a capture cannot do without, done to the VM of a sandbox
 // behind its host's back: pause, save, copy the disk, resume.
 func (e *rawEngine) saveAndCopy(ctx context.Context, b *bench, host, id string) (time.Duration, error) {
+	// The VMM is its host's, and goes on when this process ends.
 	runtime := filepath.Join("/run/berth", host, id)
 	var owner syscall.Stat_t
 	if err := syscall.Stat(runtime, &owner); err != nil {
 		return 0, err
 	}
+	process, err := vmm.Adopt(ctx, runtime)
+	if err != nil {
+		return 0, err
+	}
+	c := process.Client()
+	defer c.Close()
 	dir := filepath.Join(e.dir, "save")
-	err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755), os.Chown(dir, int(owner.Uid), int(owner.Gid)))
+	err = errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755), os.Chown(dir, int(owner.Uid), int(owner.Gid)))
 	if err != nil {
 		return 0, err
 	}
 	disk := filepath.Join(b.s.DataDir(host), "boxes", id, "overlay.img")
-	c := vmm.NewClient(vmm.SocketPath(runtime))
-	defer c.Close()
 	began := time.Now()
 	if err := c.Pause(ctx); err != nil {
 		return 0, err
 	}
-	err = c.Snapshot(ctx, vmm.SnapshotConfig{DestinationURL: vmm.FileURL(dir)})
+	err = process.Snapshot(ctx, dir)
 	if err == nil {
 		err = copyDisk(ctx, disk, filepath.Join(dir, "overlay.img"))
 	}

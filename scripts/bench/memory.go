@@ -134,8 +134,8 @@ func (f *footprint) addProcess(path string) error {
 	return nil
 }
 
-// isRAM says whether a mapping is a guest's RAM: of a saved state, of a
-// template, or of a cold boot. The file may have been deleted since.
+// isRAM says whether a mapping is a guest's RAM: as an isolated VMM was handed it,
+// or of a saved state. The file may have been deleted since.
 func isRAM(head string) bool {
 	fields := strings.Fields(head)
 	if len(fields) < 6 {
@@ -143,5 +143,5 @@ func isRAM(head string) bool {
 	}
 	path := fields[5]
 	name := path[strings.LastIndexByte(path, '/')+1:]
-	return name == vmm.FileMemory || name == "ram" || name == "ram.img"
+	return name == vmm.FileMemory || name == "ram0"
 }

@@ -79,7 +79,7 @@ Pss:                   7 kB
 		t.Errorf("got %+v, want %+v", f, want)
 	}
 	for head, want := range map[string]bool{
-		"1-2 rw-p 0 fe:00 1 /t/builds/b/ram": true, "1-2 rw-p 0 fe:00 1 /t/boxes/x/ram.img": true, "1-2 rw-p 0 fe:00 1 /lib/libram": false,
+		"1-2 rw-p 0 fe:00 1 /vm/33f9326a7e921bde/ram0": true, "1-2 rw-p 0 fe:00 1 /lib/libram": false,
 		"1-2 rw-p 0 00:00 0": false,
 	} {
 		if isRAM(head) != want {
