@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/berth-cloud/berth/raftstore/record"
 )
 
 const (
@@ -20,11 +22,21 @@ const (
 	outputCopies = 2
 )
 
-// inputWait is how long a client with input waits for room before it is refused.
+// inputWait is how long a client with input waits for room before it is refused,
+// and one that asks for a long list.
 const inputWait = 10 * time.Second
 
-// outputs bounds the memory that outputs of commands, and long lists of events,
-// take, whatever tenants run and however slowly they read. Who finds no room waits
+// A list of sandboxes counts as output where it is larger than freeList, in bytes:
+// with their metadata a thousand have sixteen megabytes. As JSON that grows it is in
+// memory listCopies times at most. restOfOne is what one has beside its metadata.
+const (
+	freeList   = 64 << 10
+	listCopies = 2
+	restOfOne  = 1 << 10
+)
+
+// outputs bounds the memory that outputs of commands, and long lists of events and
+// of sandboxes, take, whatever tenants run and however slowly they read. Who finds no room waits
 // for it; the output stays on its host meanwhile.
 type outputs struct {
 	all *semaphore.Weighted
@@ -61,6 +73,26 @@ func (o *outputs) admit(wait, held context.Context, workspace string, bytes int6
 		s.room.Release(bytes)
 		o.leave(workspace)
 	})
+	return nil
+}
+
+// admitList waits for room for a list of sandboxes, which is held until ctx ends.
+func (s *Sandboxes) admitList(ctx context.Context, c Caller, rows []*record.Sandbox) error {
+	size := 0
+	for _, r := range rows {
+		size += restOfOne + len(r.Metadata) + len(r.Error)
+	}
+	if size <= freeList {
+		return nil
+	}
+	wait, cancel := context.WithTimeout(ctx, inputWait)
+	defer cancel()
+	if err := s.outputs.admit(wait, ctx, c.WorkspaceID, listCopies*int64(size)); err != nil {
+		return &Error{
+			Code: ERateLimited, Message: "too many long lists at once", Detail: "what this workspace has yet to read takes all that may be held",
+			RetryAfter: time.Second, Err: err,
+		}
+	}
 	return nil
 }
 

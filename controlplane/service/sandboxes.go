@@ -88,7 +88,8 @@ func owned(r raftstore.Reader, c Caller, id string) (*record.Sandbox, error) {
 }
 
 // List returns a page of the workspace's sandboxes, newest first, and the
-// cursor of the next page ("" after the last).
+// cursor of the next page ("" after the last). A long one is held within bounds
+// until ctx ends.
 func (s *Sandboxes) List(ctx context.Context, c Caller, o ListOptions) (page []Sandbox, next string, err error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return nil, "", err
@@ -99,6 +100,9 @@ func (s *Sandboxes) List(ctx context.Context, c Caller, o ListOptions) (page []S
 	}
 	rows, next, err := paginate(raftstore.Find(view, record.Sandboxes, "workspace", c.WorkspaceID), o)
 	if err != nil {
+		return nil, "", err
+	}
+	if err := s.admitList(ctx, c, rows); err != nil {
 		return nil, "", err
 	}
 	page = make([]Sandbox, len(rows))

@@ -386,6 +386,39 @@ func TestListPages(t *testing.T) {
 	}
 }
 
+// Lists that nobody reads take no more of the leader than outputs do.
+func TestLongListsAreHeldWithinBounds(t *testing.T) {
+	r := newRig(t)
+	large := json.RawMessage(`{"a":"` + strings.Repeat("x", 400<<10) + `"}`)
+	for i := range 50 { // 20 MB; the workspace may have 128, and a list takes twice its size
+		r.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
+				Meta: record.Meta{ID: fmt.Sprintf("sandbox-%d", i)}, WorkspaceID: "ws", Status: record.SandboxFailed, Metadata: large,
+			})
+			return nil
+		})
+	}
+	unread, read := context.WithCancel(t.Context())
+	for range 3 {
+		if page, _, err := r.List(unread, caller, service.ListOptions{}); err != nil || len(page) != 50 {
+			t.Fatalf("%d sandboxes, %v", len(page), err)
+		}
+	}
+	impatient, stop := context.WithTimeout(t.Context(), time.Second)
+	defer stop()
+	_, _, err := r.List(impatient, caller, service.ListOptions{})
+	if e := want(t, err, service.ERateLimited, "too many long lists at once"); e.RetryAfter == 0 {
+		t.Error("no Retry-After")
+	}
+	if page, _, err := r.List(t.Context(), service.Caller{WorkspaceID: "other"}, service.ListOptions{}); err != nil || len(page) != 0 {
+		t.Errorf("another workspace: %d, %v", len(page), err)
+	}
+	read()
+	if _, _, err := r.List(t.Context(), caller, service.ListOptions{}); err != nil {
+		t.Errorf("after they were read: %v", err)
+	}
+}
+
 func TestHostsThatDoNotAnswerAreSkippedOver(t *testing.T) {
 	r := newRig(t)
 	r.host.SetFault(func(_ context.Context, c fakehost.Call) error {
