@@ -252,5 +252,9 @@ func (h *Host) clearDoubt(b *box) error {
 	case state != vmm.StateRunning && state != vmm.StatePaused:
 		return h.fail(h.life, b, p, fmt.Sprintf("its guest has ended (VM state %s)", state))
 	}
-	return h.resumeMove(h.life, b, p, state)
+	if err := h.resumeMove(h.life, b, p, state); err != nil {
+		b.doubt() // it is not in the ledger
+		return err
+	}
+	return nil
 }

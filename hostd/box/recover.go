@@ -181,7 +181,7 @@ func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) e
 			return nil // it is paused now, and says so; or its watch finds it dead
 		}
 	}
-	if state == vmm.StatePaused || was == ledger.Waking {
+	if state == vmm.StatePaused || was != ledger.Running { // it has stood still
 		h.setClock(ctx, b)
 	}
 	if was == ledger.Running {
@@ -192,8 +192,12 @@ func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) e
 		r.Stopped, r.WarmChild, r.ResetTCP = false, "", false
 		return true
 	})
-	if err == nil && was == ledger.Waking {
-		h.tell(ctx, b, hostapi.EventWoken, "sandbox is awake, found so when the host daemon started", map[string]any{"wake_ms": nil})
+	switch {
+	case err != nil:
+	case was == ledger.Waking:
+		h.tell(ctx, b, hostapi.EventWoken, "sandbox is awake, found so by its VMM", map[string]any{"wake_ms": nil})
+	case was == ledger.Paused:
+		h.tell(ctx, b, hostapi.EventResumed, "sandbox runs again, found so by its VMM", nil)
 	}
 	return err
 }

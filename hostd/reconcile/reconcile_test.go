@@ -178,7 +178,9 @@ func TestRunningAndPausedVMsAreAdopted(t *testing.T) {
 func TestTheVMsOwnStateWins(t *testing.T) {
 	w := boxtest.NewWorld(t)
 	d := start(t, w)
-	_, err := d.Put(t.Context(), idA, spec)
+	named := spec
+	named.Hostname = "a"
+	_, err := d.Put(t.Context(), idA, named)
 	must(t, err)
 	d.stop()
 	// The crash came while it stood still for a moment, for a capture or on its
@@ -193,12 +195,16 @@ func TestTheVMsOwnStateWins(t *testing.T) {
 	_, err = d.Pause(t.Context(), idA)
 	must(t, err)
 	d.stop()
-	w.VMM(idA).SetState(vmm.StateRunning) // resumed before the ledger knew
+	before := w.Told("a")
+	w.VMM(idA).SetState(vmm.StateRunning) // resumed before the ledger knew, and the guest the time
 	d = start(t, w)
 	v, err = d.Get(idA)
 	must(t, err)
-	if v.Status != hostapi.StatusRunning {
-		t.Errorf("status = %s, want running", v.Status)
+	if v.Status != hostapi.StatusRunning || !slices.Equal(d.events.Types(idA), []hostapi.EventType{hostapi.EventResumed}) {
+		t.Errorf("status = %s, events %v; want running, and resumed", v.Status, d.events.Types(idA))
+	}
+	if told := w.Told("a"); !told.Resumed || string(told.Entropy) == string(before.Entropy) {
+		t.Error("the guest was not told the time")
 	}
 	d.stop()
 	w.VMM(idA).SetState(vmm.StateShutdown) // the guest powered off
