@@ -107,9 +107,12 @@ func (h *Host) save(ctx context.Context, b *box, p VMM, slot Slot, sync bool) (s
 		}
 	}
 	if sync {
-		// The disk and the memory are one: neither is good without the other.
+		// The disks and the memory are one: neither is good without the other.
 		if err := syncPath(h.paths.Overlay(b.id)); err != nil {
 			return undo(fmt.Errorf("flush disk: %w", err))
+		}
+		if err := h.flushVolumes(rec.Volumes); err != nil {
+			return undo(err)
 		}
 	}
 	if err := os.Rename(tmp, dir); err != nil {

@@ -133,6 +133,26 @@ func TestHibernateAndWakeKeepsMemory(t *testing.T) {
 	}
 }
 
+// Memory that takes something for written needs disks that have it.
+func TestVolumesAreFlushedBeforeTheirBoxSleeps(t *testing.T) {
+	volumes := &boxtest.Volumes{}
+	_, d, _ := world(t, func(_ *box.Config, deps *box.Deps) { deps.Volumes = volumes })
+	put(t, d, idA, func(s *hostapi.BoxSpec) {
+		s.Volumes = []hostapi.VolumeAttach{{ID: "vol-1", MountPath: "/data"}, {ID: "vol-2", MountPath: "/more"}}
+	})
+	volumes.NoFlush = boxtest.ErrInjected
+	if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, boxtest.ErrInjected) {
+		t.Errorf("hibernate = %v", err)
+	}
+	wantStatus(t, d, idA, hostapi.StatusRunning)
+	volumes.NoFlush = nil
+	_, err := d.Hibernate(t.Context(), idA)
+	must(t, err)
+	if want := []string{"vol-1", "vol-2"}; !slices.Equal(volumes.Flushed, want) {
+		t.Errorf("flushed %v, want %v", volumes.Flushed, want)
+	}
+}
+
 // The whole table: from each state, each move.
 func TestMovesThatTheTableDoesNotHaveAreRefused(t *testing.T) {
 	moves := map[string]func(*daemon) error{

@@ -137,6 +137,8 @@ type Volumes interface {
 	// the path of its image. Another box's volume is ErrInUse, one that is not
 	// there ErrInvalid.
 	Attach(ctx context.Context, boxID, volumeID string, uid, gid int) (path string, err error)
+	// Flush has on disk what was written to a volume.
+	Flush(volumeID string) error
 	// Detach takes a volume back. The box's VMM has ended.
 	Detach(boxID, volumeID string) error
 }

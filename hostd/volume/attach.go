@@ -76,6 +76,9 @@ func (s *Store) has(boxID, volumeID string) bool {
 	return v != nil && v.attachedTo == boxID
 }
 
+// Flush has on disk what was written to a volume.
+func (s *Store) Flush(volumeID string) error { return syncFile(s.image(volumeID)) }
+
 // Detach takes a volume back from a box whose VMM has ended. One that the box
 // does not have, or that is gone, is no error.
 func (s *Store) Detach(boxID, volumeID string) error {

@@ -228,6 +228,12 @@ func TestAVolumeHasOneBoxAtATime(t *testing.T) {
 	if _, err := s.Attach(t.Context(), "box1", id, uid, gid); err != nil {
 		t.Errorf("attach again = %v", err)
 	}
+	if err := s.Flush(id); err != nil {
+		t.Error(err)
+	}
+	if err := s.Flush("vol-gone"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("flush of a volume that is not there: %v", err)
+	}
 	if size, err := s.Size(id); err != nil || size != 64<<20 {
 		t.Errorf("it has %d bytes, %v", size, err)
 	}

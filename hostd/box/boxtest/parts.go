@@ -81,6 +81,8 @@ type Volumes struct {
 	mu       sync.Mutex
 	Attached map[string]string // volume id → box id
 	Fail     error             // of every Attach
+	NoFlush  error             // of every Flush
+	Flushed  []string          // volume ids
 }
 
 // Size implements box.Volumes.
@@ -101,6 +103,16 @@ func (v *Volumes) Attach(_ context.Context, boxID, volumeID string, _, _ int) (s
 	}
 	v.Attached[volumeID] = boxID
 	return "/volumes/" + volumeID, nil
+}
+
+// Flush implements box.Volumes.
+func (v *Volumes) Flush(volumeID string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.NoFlush == nil {
+		v.Flushed = append(v.Flushed, volumeID)
+	}
+	return v.NoFlush
 }
 
 // Detach implements box.Volumes.
