@@ -396,6 +396,7 @@ func (d *Daemon) picture() hostapi.Heartbeat {
 	for _, b := range list {
 		hb.Boxes = append(hb.Boxes, b.State())
 	}
+	hb.ShortenErrors()
 	for _, c := range d.boxes.Captures() {
 		hb.Captures = append(hb.Captures, hostapi.CaptureState{ID: c.ID, Stored: c.Stored})
 	}

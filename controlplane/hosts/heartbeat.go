@@ -14,9 +14,6 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// maxHeartbeat bounds a heartbeat's body; a box takes about 100 bytes of it.
-const maxHeartbeat = 8 << 20
-
 var errBadHeartbeat = errors.New("bad heartbeat")
 
 // Heartbeat takes in a host's picture. The host is up from then on, which is
@@ -94,7 +91,7 @@ func (r *Registry) ServeHeartbeat(w http.ResponseWriter, req *http.Request, host
 		return
 	}
 	var hb hostapi.Heartbeat
-	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxHeartbeat)).Decode(&hb); err != nil {
+	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, hostapi.MaxHeartbeat)).Decode(&hb); err != nil {
 		answerError(w, http.StatusBadRequest, hostapi.CodeInvalid, "heartbeat is not valid JSON")
 		return
 	}

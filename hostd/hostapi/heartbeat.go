@@ -1,6 +1,9 @@
 package hostapi
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Routes of a control-plane replica's peer port that a host calls. Any replica
 // answers PathJoin; PathHeartbeat is the leader's, and another replica answers
@@ -44,6 +47,30 @@ type Heartbeat struct {
 	Captures []CaptureState   `json:"captures,omitempty"`
 	Volumes  []VolumeState    `json:"volumes,omitempty"`
 	Store    bool             `json:"store,omitempty"` // it has a snapshot store
+}
+
+// MaxHeartbeat bounds a heartbeat's body, in bytes: a larger one is refused. A box
+// takes about 100 of them, and its error.
+const MaxHeartbeat = 8 << 20
+
+// maxErrors bounds the errors of all boxes in a heartbeat together, in bytes. JSON
+// may make six of one.
+const maxErrors = 1 << 20
+
+// ShortenErrors keeps what is said of boxes that failed within bounds: their guests
+// may have a say in it, and must not keep their host from being heard.
+func (hb *Heartbeat) ShortenErrors() {
+	failed := 0
+	for _, b := range hb.Boxes {
+		if b.Error != "" {
+			failed++
+		}
+	}
+	for i := range hb.Boxes {
+		if e := &hb.Boxes[i].Error; *e != "" {
+			*e = strings.ToValidUTF8((*e)[:min(len(*e), maxErrors/failed)], "")
+		}
+	}
 }
 
 // CaptureState is the part of a Capture that a heartbeat tells.
