@@ -169,8 +169,8 @@ func newRig(t testing.TB, change ...func(*Config)) *rig {
 		Leading: r.leading.Load,
 		Forward: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			r.forwarded.Add(1)
-			token, _ := takeToken(req)
-			fmt.Fprintf(w, "from the leader, token %q", token)
+			tokens, _ := takeTokens(req)
+			fmt.Fprintf(w, "from the leader, token %q", strings.Join(tokens, " "))
 		}),
 		Awake:  func(context.Context, string) error { return r.awake() },
 		Tokens: authn.PreviewTokens{Sealer: plainSealer{}, Clock: time.Now},
@@ -547,6 +547,18 @@ func TestPrivatePreview(t *testing.T) {
 	req.AddCookie(&http.Cookie{Name: "app", Value: "1"})
 	if resp, body := r.do(t, req); resp.StatusCode != 200 || body != `cookies=[app=1] token="" query=` {
 		t.Errorf("by cookie: %s %s", resp.Status, body)
+	}
+	// What another preview has set for all of them comes first, or last.
+	for _, foreign := range []string{"x", issue(strings.Replace(box, "k", "a", 1), 0, time.Hour)} {
+		for name, cookies := range map[string][]string{"before": {foreign, good}, "after": {good, foreign}} {
+			req = r.request(t, http.MethodGet, hostOf(80), "/x", http.NoBody)
+			for _, value := range cookies {
+				req.AddCookie(&http.Cookie{Name: cookieToken, Value: value})
+			}
+			if resp, body := r.do(t, req); resp.StatusCode != 200 || body != `cookies=[] token="" query=` {
+				t.Errorf("with another's cookie %s its own: %s %s", name, resp.Status, body)
+			}
+		}
 	}
 	r.leading.Store(false)
 	r.become(record.SandboxHibernated)

@@ -21,14 +21,14 @@ const (
 // token for it; otherwise it answers. It is asked before anything is woken, and
 // the token never reaches the sandbox.
 func (e *Edge) authorized(w http.ResponseWriter, r *http.Request, n Name, s *record.Sandbox) bool {
-	token, from := takeToken(r)
+	tokens, from := takeTokens(r)
 	if s.Preview != record.PreviewToken {
 		return true
 	}
-	expires, err := e.cfg.Tokens.Check(n.SandboxID, n.Port, token)
-	if err != nil {
+	token, expires, ok := e.valid(n, tokens)
+	if !ok {
 		detail := "this preview is private: ask its owner for a link"
-		if token != "" {
+		if len(tokens) > 0 {
 			detail = "the preview token is not valid or has expired"
 		}
 		e.refuse(w, r, http.StatusUnauthorized, "unauthorized", detail)
@@ -52,6 +52,16 @@ func (e *Edge) authorized(w http.ResponseWriter, r *http.Request, n Name, s *rec
 	return false
 }
 
+// valid returns the first of the tokens that opens a preview.
+func (e *Edge) valid(n Name, tokens []string) (token string, expires time.Time, ok bool) {
+	for _, token := range tokens {
+		if expires, err := e.cfg.Tokens.Check(n.SandboxID, n.Port, token); err == nil {
+			return token, expires, true
+		}
+	}
+	return "", time.Time{}, false
+}
+
 type source int
 
 const (
@@ -61,24 +71,28 @@ const (
 	fromCookie
 )
 
-// takeToken removes the token from a request, wherever it is.
-func takeToken(r *http.Request) (token string, from source) {
-	if c, err := r.Cookie(cookieToken); err == nil {
-		token, from = c.Value, fromCookie
+// takeTokens removes the token from a request, wherever it is. Of cookies there may
+// be several: every preview under the suffix can set one for all of them, and a
+// browser does not say which is whose.
+func takeTokens(r *http.Request) (tokens []string, from source) {
+	for _, c := range r.CookiesNamed(cookieToken) {
+		tokens, from = append(tokens, c.Value), fromCookie
+	}
+	if from == fromCookie {
 		dropCookie(r)
 	}
 	if strings.Contains(r.URL.RawQuery, QueryToken) {
 		if q := r.URL.Query(); q.Has(QueryToken) {
-			token, from = q.Get(QueryToken), fromQuery
+			tokens, from = []string{q.Get(QueryToken)}, fromQuery
 			q.Del(QueryToken)
 			r.URL.RawQuery = q.Encode()
 		}
 	}
 	if v := r.Header.Get(HeaderToken); v != "" {
-		token, from = v, fromHeader
+		tokens, from = []string{v}, fromHeader
 		r.Header.Del(HeaderToken)
 	}
-	return token, from
+	return tokens, from
 }
 
 func dropCookie(r *http.Request) {
