@@ -188,19 +188,25 @@ func (a *app) say(text, hint string, refused *api.Error) {
 	}
 }
 
+// diskFull is what a sandbox says of its own disk. It comes with a status that hosts
+// have as well.
+const diskFull = "no space left on device"
+
 // hint says what to do about an error, where that is known.
 func (a *app) hint(err error) string {
 	var op *net.OpError
+	var refused *api.Error
 	switch {
 	case errors.As(err, &op) && op.Op == "dial":
 		return "is Berth running at " + strings.Join(a.baseURLs(), ", ") + "? a local stack is started with: make up"
 	case api.StatusOf(err) == 401:
 		return "the service does not know this credential; a local stack makes new ones each time it starts: " + remedy
+	case errors.As(err, &refused) && refused.Message == diskFull:
+		return "the sandbox's own disk is full: delete something in it; its size is the template's disk_mb"
 	case api.StatusOf(err) == 502 || api.StatusOf(err) == 507:
 		return "the hosts are full or out of reach: try again in a moment, or delete a sandbox"
 	}
-	var refused *api.Error
-	if errors.As(err, &refused) && refused.RetryAfter > 0 {
+	if refused != nil && refused.RetryAfter > 0 {
 		return fmt.Sprintf("try again in %s", refused.RetryAfter.Round(time.Second))
 	}
 	return ""

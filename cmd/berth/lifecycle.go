@@ -243,6 +243,9 @@ the exit code is 1.`,
 				return usage(cmd, "give --cold or --warm, not both")
 			}
 			if cold || warm {
+				if len(metadata) > 0 || object != "" {
+					return usage(cmd, "children have no metadata of yours with --cold or --warm")
+				}
 				in := api.Fork{Mode: api.ForkCold}
 				if warm {
 					in.Mode = api.ForkWarm
@@ -266,7 +269,7 @@ the exit code is 1.`,
 	f.IntVarP(&count, "count", "n", 2, "how many children, 1 to 16 (with --cold and --warm: 1)")
 	f.BoolVar(&cold, "cold", false, "the disk alone, and a fresh boot")
 	f.BoolVar(&warm, "warm", false, "one child in the parent's place")
-	f.StringArrayVar(&metadata, "metadata", nil, "NAME=VALUE to remember with each child; may be repeated")
+	f.StringArrayVar(&metadata, "metadata", nil, "NAME=VALUE to remember with each child; may be repeated; not with --cold and --warm")
 	f.StringVar(&object, "metadata-json", "", "a JSON object to remember with each child, instead of --metadata")
 	return cmd
 }
