@@ -114,7 +114,7 @@ type plane struct {
 	slow      chan struct{} // closed when the slow create is done
 	tokens    []service.Token
 	draining  bool
-	peers     []string
+	peers     []service.RaftPeer
 	leader    string
 }
 
@@ -338,23 +338,21 @@ func (p *planeCluster) RaftStatus(context.Context) (service.RaftStatus, error) {
 			{ID: "r3", Address: "h3:7001", Voter: true, LastContact: -1},
 		},
 	}
-	for _, id := range p.peers {
-		st.Peers = append(st.Peers, service.RaftPeer{ID: id, Address: "h:1"})
-	}
+	st.Peers = append(st.Peers, p.peers...)
 	return st, nil
 }
 
-func (p *planeCluster) AddPeer(_ context.Context, id, _ string) error {
+func (p *planeCluster) AddPeer(_ context.Context, id, address string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.peers = append(p.peers, id)
+	p.peers = append(p.peers, service.RaftPeer{ID: id, Address: address})
 	return nil
 }
 
 func (p *planeCluster) RemovePeer(_ context.Context, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.Index(p.peers, id)
+	i := slices.IndexFunc(p.peers, func(r service.RaftPeer) bool { return r.ID == id })
 	if i < 0 {
 		return service.NotFound()
 	}
@@ -374,7 +372,10 @@ func (p *planeCluster) Backup(_ context.Context, w io.Writer) error {
 	return err
 }
 
-func (p *planeCluster) AcceptRestore(context.Context) error { return nil }
+// AcceptRestore tells the script that it was asked for.
+func (p *planeCluster) AcceptRestore(context.Context) error {
+	return os.WriteFile(filepath.Join(p.dir, "accepted"), nil, 0o600)
+}
 
 func (p *planeCluster) Restore(_ context.Context, r io.Reader) error {
 	b, err := io.ReadAll(r)
