@@ -340,16 +340,35 @@ func TestDelete(t *testing.T) {
 func TestManyDeletesAtOnceAreOne(t *testing.T) {
 	r := newRig(t)
 	sb := r.must(t, service.CreateSandbox{})
+	var asked atomic.Int32
+	hold := make(chan struct{})
+	r.host.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op == "delete" && !c.Done {
+			asked.Add(1)
+			select {
+			case <-hold:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			if err := r.Delete(t.Context(), caller, sb.ID); err != nil && service.ErrorCode(err) != service.ENotFound {
+			if err := r.Delete(t.Context(), caller, sb.ID); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	wg.Wait()
-	r.Settled(r.host)
+	wg.Wait() // none waits for ever
+	testcluster.Await(t, 5*time.Second, "the host to be asked", func() bool { return asked.Load() > 0 })
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the host was asked %d times", n)
+	}
+	close(hold)
+	if rows := r.Settled(r.host); len(rows) != 0 {
+		t.Errorf("%d rows are left", len(rows))
+	}
 }
 
 func TestListPages(t *testing.T) {

@@ -237,6 +237,8 @@ func TestCreateCrashesAtEveryPoint(t *testing.T) {
 					if rows := p.Settled(h1, h2); len(rows) != 0 {
 						t.Fatal("rows left")
 					}
+					// The last point of the last step comes after the row's end.
+					testcluster.Await(t, 5*time.Second, "the step", func() bool { return n.Load() > 0 })
 				})
 			}
 		}
@@ -411,7 +413,7 @@ func TestStorm(t *testing.T) {
 		})
 		hosts = append(hosts, h)
 	}
-	var ids []string
+	var ids, kept []string // kept are those that ran and that nobody has deleted
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for w := range 6 {
@@ -424,10 +426,13 @@ func TestStorm(t *testing.T) {
 					continue
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-				_ = n.Engine.Wait(ctx, flowID)
+				err = n.Engine.Wait(ctx, flowID)
 				cancel()
 				mu.Lock()
 				ids = append(ids, id)
+				if w%2 != 0 && err == nil {
+					kept = append(kept, id)
+				}
 				mu.Unlock()
 				if w%2 == 0 {
 					remove(t, p, id)
@@ -454,6 +459,11 @@ func TestStorm(t *testing.T) {
 	for _, s := range rows {
 		if !slices.Contains([]record.SandboxStatus{record.SandboxRunning, record.SandboxFailed}, s.Status) {
 			t.Errorf("sandbox is %s", s.Status)
+		}
+	}
+	for _, id := range kept {
+		if !slices.ContainsFunc(rows, func(s *record.Sandbox) bool { return s.ID == id }) {
+			t.Errorf("sandbox %s ran, and is gone", id)
 		}
 	}
 }

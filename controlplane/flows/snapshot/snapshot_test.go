@@ -298,6 +298,8 @@ func TestCrashesAtEveryPoint(t *testing.T) {
 				}
 				r.remove()
 				r.nothingLeft()
+				// The last point of the last step comes after the row's end.
+				testcluster.Await(t, 5*time.Second, "the step", func() bool { return n.Load() > 0 })
 			})
 		}
 	}

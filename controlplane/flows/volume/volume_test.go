@@ -169,6 +169,8 @@ func TestCrashesAtEveryPoint(t *testing.T) {
 				}
 				remove(p)
 				gone(t, p, h)
+				// The last point of the last step comes after the row's end.
+				testcluster.Await(t, 5*time.Second, "the step", func() bool { return n.Load() > 0 })
 			})
 		}
 	}
