@@ -137,8 +137,12 @@ func TestANewDefinitionIsBuiltAndAnOldOneIsNot(t *testing.T) {
 	// h2 still has the older definition, and h1 looks again: nothing is turned back.
 	h1.SetSources(newer, python)
 	testcluster.Await(t, 10*time.Second, "python's row", func() bool { return operators(p, "python").ID != "" })
+	passed(t, p)
 	if got := operators(p, "base").BuildID; got != now.BuildID {
 		t.Errorf("base is turned back to %s", got)
+	}
+	if all := raftstore.Find(p.Leader().Store.View(), record.Builds, "template", "/base"); len(all) != 2 {
+		t.Errorf("%d builds of base", len(all))
 	}
 }
 
