@@ -23,7 +23,16 @@ var (
 // bare starts a host that has no template yet, and these definitions.
 func bare(p *testplane.Plane, t *testing.T, id string, sources ...hostapi.TemplateSource) *fakehost.Host {
 	t.Helper()
+	return bareWithStore(p, t, id, nil, sources...)
+}
+
+// bareWithStore starts one that has a snapshot store as well, from its first heartbeat on.
+func bareWithStore(p *testplane.Plane, t *testing.T, id string, store *fakehost.Store, sources ...hostapi.TemplateSource) *fakehost.Host {
+	t.Helper()
 	h := fakehost.New(t, p.CA, id, 8192)
+	if store != nil {
+		h.SetStore(store)
+	}
 	h.SetSources(sources...)
 	h.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 		*templates = nil
@@ -239,9 +248,8 @@ func TestAProductThatIsGoneFromTheStore(t *testing.T) {
 				}
 				store.Remove(hostapi.StoredBuild(digest))
 			})
-			h2 := bare(p, t, "h2", base)
-			h2.SetStore(store)
-			testcluster.Await(t, 10*time.Second, "the fetch", func() bool { return h2.Builds()[row.BuildID].Fetch == digest })
+			h2 := bareWithStore(p, t, "h2", store, base)
+			testcluster.Await(t, 10*time.Second, "the fetch", func() bool { return h2.AskedToFetch(digest) })
 			if !again {
 				testcluster.Await(t, 10*time.Second, "a build", func() bool { return h2.Builds()[row.BuildID].Source == base.Recipe })
 				return

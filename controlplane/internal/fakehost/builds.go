@@ -15,6 +15,7 @@ import (
 type builds struct {
 	made  map[string]hostapi.Build
 	specs map[string]hostapi.BuildSpec
+	asked []hostapi.BuildSpec
 	make  func(id string, spec hostapi.BuildSpec) hostapi.Build
 }
 
@@ -57,6 +58,14 @@ func (h *Host) Builds() map[string]hostapi.BuildSpec {
 	return out
 }
 
+// AskedToFetch reports whether the host was ever asked for the build of a digest
+// from its snapshot store.
+func (h *Host) AskedToFetch(digest string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.ContainsFunc(h.builds.asked, func(s hostapi.BuildSpec) bool { return s.Fetch == digest })
+}
+
 // build answers a call about a build or a template; the lock is held.
 func (h *Host) build(r *http.Request, c Call) (any, error) {
 	b := &h.builds
@@ -73,6 +82,7 @@ func (h *Host) build(r *http.Request, c Call) (any, error) {
 			return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: err.Error()}
 		}
 		b.specs[c.ID] = spec
+		b.asked = append(b.asked, spec)
 		b.made[c.ID] = hostapi.Build{ID: c.ID, Template: spec.Template, Status: hostapi.BuildBuilding, CreatedAt: time.Now()}
 		if spec.Fetch != "" { // nobody looks how it goes
 			b.made[c.ID] = h.goOn(b.made[c.ID], spec)
