@@ -143,7 +143,7 @@ soak: ## 30 minutes of random work while everything is killed, frozen, cut off a
 	@exec bin/soak $(SOAK)
 
 .PHONY: nested
-nested: ## the suite and every operation on the real Cloud Hypervisor that BERTH_VMM names, in an emulated machine (root; hours); NESTED="-parts suite -run Reboot" chooses
+nested: ## the suite and every operation on the real Cloud Hypervisor that BERTH_VMM names, in an emulated machine (root; half an hour to hours); NESTED="-parts suite -run Reboot" chooses
 	@scripts/install-deps up
 	@scripts/place
 	@scripts/build '-s -w' ./scripts/nested
