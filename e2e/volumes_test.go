@@ -156,9 +156,7 @@ func TestVolumeRefusals(t *testing.T) {
 		if err == nil {
 			c.deleteAtEnd(t, s.ID)
 		}
-		if api.StatusOf(err) != tc.status {
-			t.Errorf("%s: %v, want %d %q", name, err, tc.status, tc.text)
-		}
+		t.Run(name, func(t *testing.T) { refusal(t, err, tc.status, tc.text) })
 	}
 	stranger := newTenant(t, "stranger")
 	_, err := stranger.GetVolume(t.Context(), "mine")
