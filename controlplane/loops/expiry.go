@@ -3,7 +3,6 @@ package loops
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -172,47 +171,28 @@ const apiKeyShown = 30 * 24 * time.Hour
 func (l *Loops) expiredRows(ctx context.Context) {
 	l.forgetRows()
 	now := l.cfg.Clock()
-	view := l.cfg.Store.View()
-	var keys, tokens, apiKeys []string
-	for _, k := range raftstore.All(view, record.IdempotencyKeys) {
-		if !now.Before(k.ExpiresAt) {
-			keys = append(keys, k.ID)
+	removeRows(ctx, l, record.IdempotencyKeys, func(k *record.IdempotencyKey) bool { return !now.Before(k.ExpiresAt) })
+	removeRows(ctx, l, record.JoinTokens, func(t *record.JoinToken) bool { return !now.Before(t.ExpiresAt) })
+	removeRows(ctx, l, record.APIKeys, func(k *record.APIKey) bool {
+		return !k.ExpiresAt.IsZero() && now.Sub(k.ExpiresAt) >= apiKeyShown
+	})
+}
+
+// removeRows removes the rows of a table that are due, then and when they are
+// written.
+func removeRows[T record.Row](ctx context.Context, l *Loops, table record.Table[T], due func(T) bool) {
+	var ids []string
+	for _, row := range raftstore.All(l.cfg.Store.View(), table) {
+		if due(row) {
+			ids = append(ids, row.RowMeta().ID)
 		}
 	}
-	for _, t := range raftstore.All(view, record.JoinTokens) {
-		if !now.Before(t.ExpiresAt) {
-			tokens = append(tokens, t.ID)
+	inParts(ctx, l, "expired rows", ids, func(tx *raftstore.Tx, part []string) error {
+		for _, id := range part {
+			if row, ok := raftstore.Get(tx, table, id); ok && due(row) {
+				raftstore.Delete(tx, table, id)
+			}
 		}
-	}
-	for _, k := range raftstore.All(view, record.APIKeys) {
-		if !k.ExpiresAt.IsZero() && now.Sub(k.ExpiresAt) >= apiKeyShown {
-			apiKeys = append(apiKeys, k.ID)
-		}
-	}
-	for part := range slices.Chunk(keys, chunk) {
-		l.update(ctx, "expired rows", func(tx *raftstore.Tx) error {
-			for _, id := range part {
-				if k, ok := raftstore.Get(tx, record.IdempotencyKeys, id); ok && !now.Before(k.ExpiresAt) {
-					raftstore.Delete(tx, record.IdempotencyKeys, id)
-				}
-			}
-			return nil
-		})
-	}
-	for part := range slices.Chunk(tokens, chunk) {
-		l.update(ctx, "expired rows", func(tx *raftstore.Tx) error {
-			for _, id := range part {
-				raftstore.Delete(tx, record.JoinTokens, id)
-			}
-			return nil
-		})
-	}
-	for part := range slices.Chunk(apiKeys, chunk) {
-		l.update(ctx, "expired rows", func(tx *raftstore.Tx) error {
-			for _, id := range part {
-				raftstore.Delete(tx, record.APIKeys, id)
-			}
-			return nil
-		})
-	}
+		return nil
+	}, nil)
 }

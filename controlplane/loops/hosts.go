@@ -52,7 +52,7 @@ func (l *Loops) lostHosts(ctx context.Context) {
 			}
 		}
 		return nil
-	}, func() {})
+	}, nil)
 }
 
 func onLostHost(r raftstore.Reader, s *record.Sandbox) bool {

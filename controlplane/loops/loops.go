@@ -153,13 +153,15 @@ const chunk = 200
 
 // inParts has change write rows, in transactions of at most chunk of them, and of
 // fewer where those are too large for one: with what its tenant has given it a
-// sandbox's row may take a fifth of it, and more. done is called after each.
+// sandbox's row may take a fifth of it, and more. done, if there is one, is called
+// after each.
 func inParts[T any](ctx context.Context, l *Loops, what string, rows []T, change func(tx *raftstore.Tx, part []T) error, done func()) {
 	for part := range slices.Chunk(rows, chunk) {
 		err := l.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error { return change(tx, part) })
 		switch {
-		case err == nil:
+		case err == nil && done != nil:
 			done()
+		case err == nil:
 		case errors.Is(err, raftstore.ErrTooLarge) && len(part) > 1:
 			inParts(ctx, l, what, part[:len(part)/2], change, done)
 			inParts(ctx, l, what, part[len(part)/2:], change, done)

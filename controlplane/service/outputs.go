@@ -36,8 +36,8 @@ const (
 )
 
 // outputs bounds the memory that outputs of commands, and long lists of events and
-// of sandboxes, take, whatever tenants run and however slowly they read. Who finds no room waits
-// for it; the output stays on its host meanwhile.
+// of sandboxes, take, whatever tenants run and however slowly they read. Who finds
+// no room waits for it; the output stays on its host meanwhile.
 type outputs struct {
 	all *semaphore.Weighted
 

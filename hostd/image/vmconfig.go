@@ -29,8 +29,8 @@ func layerID(i int) string { return "layer" + strconv.Itoa(i) }
 //
 // Of the security modules only those stay that a program can use by itself.
 // reboot=t ends the VM when the guest ends, and panic=1 a second after its kernel
-// panicked, so that what it said of that is kept (vmm.Process.LastConsole); the 8042 and the other
-// serial ports are not probed for.
+// panicked, so that what it said of that is kept (vmm.Process.LastConsole). The 8042
+// and the other serial ports are not probed for.
 const cmdline = "console=ttyS0 quiet loglevel=4 reboot=t panic=1 mitigations=off init_on_alloc=0 " +
 	"hardened_usercopy=off psi=0 nosoftlockup noautogroup audit=0 lsm=landlock,yama tsc=reliable no_timer_check " +
 	"8250.nr_uarts=1 i8042.noaux i8042.nokbd i8042.nopnp random.trust_cpu=on cryptomgr.notests"
