@@ -1,20 +1,12 @@
 package main
 
 import (
-	"os"
-	"reflect"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/berth-cloud/berth/hostd"
-	"github.com/berth-cloud/berth/timescale"
+	"github.com/berth-cloud/berth/settings/settingstest"
 )
-
-var setting = regexp.MustCompile(`\bBERTH_[A-Z0-9_]+`)
 
 func TestASettingThatCannotBeReadIsNamed(t *testing.T) {
 	t.Setenv("BERTH_AGENT_ID", "h1")
@@ -30,27 +22,7 @@ func TestASettingThatCannotBeReadIsNamed(t *testing.T) {
 
 // The help has every setting, and none that there is not; so has the package's file.
 func TestSettingsThatAreToldAreThoseThereAre(t *testing.T) {
-	there := []string{timescale.Env}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[hostd.Config]()) {
-		if name := setting.FindString(f.Tag.Get("env")); name != "" {
-			there = append(there, name)
-		}
-	}
-	slices.Sort(there)
-	told := setting.FindAllString(command().Long, -1)
-	slices.Sort(told)
-	if diff := cmp.Diff(there, slices.Compact(told)); diff != "" {
-		t.Errorf("settings that there are, and those of the help: %s", diff)
-	}
-	file, err := os.ReadFile("../../scripts/packaging/hostd.env")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range setting.FindAllString(string(file), -1) {
-		if !slices.Contains(there, name) {
-			t.Errorf("the package's file has %s, which is no setting", name)
-		}
-	}
+	settingstest.Told[hostd.Config](t, command().Long, "../../scripts/packaging/hostd.env")
 }
 
 // Tenants' guests need not trust what the host trusts.

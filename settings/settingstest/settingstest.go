@@ -1,0 +1,43 @@
+// Package settingstest tests what is told of a daemon's settings.
+package settingstest
+
+import (
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-cloud/berth/timescale"
+)
+
+var setting = regexp.MustCompile(`\bBERTH_[A-Z0-9_]+`)
+
+// Told fails the test where a help lacks one of the settings of a configuration, or
+// where it, or a file of settings, has one that there is not.
+func Told[Config any](t *testing.T, help, file string) {
+	t.Helper()
+	there := []string{timescale.Env}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		if name := setting.FindString(f.Tag.Get("env")); name != "" {
+			there = append(there, name)
+		}
+	}
+	slices.Sort(there)
+	told := setting.FindAllString(help, -1)
+	slices.Sort(told)
+	if diff := cmp.Diff(there, slices.Compact(told)); diff != "" {
+		t.Errorf("settings that there are, and those of the help: %s", diff)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range setting.FindAllString(string(raw), -1) {
+		if !slices.Contains(there, name) {
+			t.Errorf("%s has %s, which is no setting", file, name)
+		}
+	}
+}
