@@ -11,6 +11,7 @@ import (
 //go:noescape
 func flagsAfterExchange(m *[2]uint64) uint64
 
+// flags are what a report tells of them.
 func flags() uint64 {
 	if !strings.Contains(readAll("/proc/cpuinfo"), " cx16 ") {
 		return 0
