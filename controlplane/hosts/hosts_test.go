@@ -30,6 +30,7 @@ type rig struct {
 	*testcluster.Cluster
 	store *raftstore.Store
 	now   time.Time
+	dials int
 }
 
 func newRig(t *testing.T, agents ...string) *rig {
@@ -39,6 +40,7 @@ func newRig(t *testing.T, agents ...string) *rig {
 	r.Registry = hosts.NewRegistry(hosts.Config{
 		Store: r.store, Interval: time.Second, Lease: 10 * time.Second, Clock: func() time.Time { return r.now }, Logger: testcluster.Log(),
 		Dial: func(_, address string) *hostapi.Client {
+			r.dials++
 			return hostapi.NewClient(address, &tls.Config{MinVersion: tls.VersionTLS13})
 		},
 	})
@@ -128,6 +130,26 @@ func TestOverdueHosts(t *testing.T) {
 	}
 	if _, err := r.Client("h2"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A network that was cut leaves connections that are dead, and do not know it.
+func TestAHostThatWasSilentIsDialledAnew(t *testing.T) {
+	r := newRig(t, "h1")
+	sequence := uint64(0)
+	for _, c := range []struct {
+		after time.Duration
+		dials int
+	}{{0, 1}, {time.Second, 1}, {3 * time.Second, 1}, {4 * time.Second, 2}, {time.Second, 2}} {
+		r.now = r.now.Add(c.after)
+		sequence++
+		r.beat(t, beat("h1", sequence))
+		if _, err := r.Client("h1"); err != nil {
+			t.Fatal(err)
+		}
+		if r.dials != c.dials {
+			t.Errorf("heartbeat %d, %s after the last: %d clients, want %d", sequence, c.after, r.dials, c.dials)
+		}
 	}
 }
 

@@ -186,12 +186,16 @@ func (r *Registry) beat(hb hostapi.Heartbeat) error {
 	if !r.leads() {
 		return ErrNotLeading
 	}
+	now := r.cfg.Clock()
 	s := r.sessions[hb.AgentID]
+	if s == nil || now.Sub(s.lastSeen) > silence*r.cfg.Interval {
+		r.hangUp(hb.AgentID)
+	}
 	if s == nil {
 		s = &session{lost: make(chan struct{})}
 		r.sessions[hb.AgentID] = s
 	}
-	s.lastSeen = r.cfg.Clock()
+	s.lastSeen = now
 	if s.heartbeat.BootID == hb.BootID && hb.Sequence <= s.sequence && s.sequence != 0 {
 		return nil
 	}
@@ -204,6 +208,20 @@ func (r *Registry) beat(hb hostapi.Heartbeat) error {
 	}
 	r.announce()
 	return nil
+}
+
+// silence is after how many intervals without a heartbeat a host is dialled anew: a
+// connection of before may be dead, and the next call on it would learn that alone,
+// when it may have been carried out.
+const silence = 3
+
+// hangUp has the next call of a host dial it anew; what is under way goes on. The
+// caller holds the lock.
+func (r *Registry) hangUp(agentID string) {
+	if d := r.clients[agentID]; d.client != nil {
+		d.client.Close()
+		delete(r.clients, agentID)
+	}
 }
 
 // Overdue lists the agents, of those that the store has as up, that have been
@@ -255,10 +273,7 @@ func (r *Registry) Forget(agentID string) {
 		delete(r.sessions, agentID)
 		r.announce()
 	}
-	if d := r.clients[agentID]; d.client != nil {
-		d.client.Close()
-		delete(r.clients, agentID)
-	}
+	r.hangUp(agentID)
 }
 
 // Warming reports whether a host that the store has as up has yet to be heard
@@ -401,9 +416,7 @@ func (r *Registry) Client(agentID string) (*Client, error) {
 	}
 	d := r.clients[agentID]
 	if address := s.heartbeat.Address; d.client == nil || d.address != address {
-		if d.client != nil {
-			d.client.Close()
-		}
+		r.hangUp(agentID)
 		d = dialled{address: address, client: r.cfg.Dial(agentID, address)}
 		r.clients[agentID] = d
 	}
