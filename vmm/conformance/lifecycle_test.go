@@ -152,9 +152,10 @@ func TestConformanceLifecycle(t *testing.T) {
 	h.wantNoVM()
 }
 
-// Two vCPUs, and RAM that is neither a zone nor a file: its snapshot holds all
-// of it (memory_range_table in vmm/src/memory_manager.rs).
-func TestConformanceAnonymousMemory(t *testing.T) {
+// Two vCPUs: what one changes in code, as kernels do, the other runs. And RAM that is
+// neither a zone nor a file: its snapshot holds all of it (memory_range_table in
+// vmm/src/memory_manager.rs).
+func TestConformanceTwoCPUsAndAnonymousMemory(t *testing.T) {
 	need(t)
 	h := startHost(t)
 	f := newFiles(t)
@@ -167,6 +168,11 @@ func TestConformanceAnonymousMemory(t *testing.T) {
 	g, first := boot(t, h, f, cfg)
 	if first.CPUs != 2 {
 		t.Errorf("the guest sees %d CPUs, want 2", first.CPUs)
+	}
+	g.order("patch")
+	r := g.await("the end of the changes", func(r conformance.Report) bool { return r.Patched })
+	if r.Stale > 0 || len(r.Notes) > 0 {
+		t.Errorf("after %d changes of code a CPU went on with the code of before; notes %q", r.Stale, r.Notes)
 	}
 	g.tag("anonymous")
 	must(t, h.c.Pause(h.ctx()))

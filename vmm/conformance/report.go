@@ -36,6 +36,10 @@ type Report struct {
 	// Flags are those of the processor after a CMPXCHG16B that follows a subtraction;
 	// 0 where the kernel does not use the instruction.
 	Flags uint64 `json:"flags"`
+	// Patched says that a CPU has changed code that another ran, as ordered, and
+	// Stale after how many changes the other went on with the code of before.
+	Patched bool `json:"patched,omitempty"`
+	Stale   int  `json:"stale,omitempty"`
 }
 
 // Disk is a block device as the guest sees it.
@@ -53,6 +57,7 @@ type Disk struct {
 //
 //	tag <text>          fill the buffer with the text
 //	write <disk> <text> write the text to a disk, at offset WriteOffset
+//	patch               change code that another CPU runs
 //	poweroff, reboot
 const orderFormat = "order %d %s\n"
 

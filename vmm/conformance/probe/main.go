@@ -153,6 +153,12 @@ func (g *guest) obey() {
 			}
 		case "write":
 			g.write("/dev/"+f[3], f[4])
+		case "patch":
+			n, err := stale()
+			if err != nil {
+				g.note("patch: %v", err)
+			}
+			g.report.Patched, g.report.Stale = true, n
 		case "poweroff":
 			poweroff()
 		case "reboot":
