@@ -18,11 +18,13 @@ ifdef BERTH_KERNEL
 override export BERTH_KERNEL := $(shell realpath -ms -- '$(BERTH_KERNEL)')
 endif
 
-# The build tags of everything that is compiled here: programs, tests, linter,
-# packages. gin's MessagePack codec, which nothing here speaks, alone took most
-# of a minute and 0.9 GB to compile.
-TAGS := -tags=nomsgpack
-export GOFLAGS := $(strip $(filter-out $(TAGS),$(shell go env GOFLAGS 2>/dev/null)) $(TAGS))
+# How everything is compiled here: programs, tests, linter, packages. What one of
+# them has compiled serves the others, but for the tests with -race, which have the
+# race detector in every package, and need C. gin's MessagePack codec, which nothing
+# here speaks, alone took most of a minute and 0.9 GB.
+FLAGS := -tags=nomsgpack -trimpath
+export GOFLAGS := $(strip $(filter-out $(FLAGS),$(shell go env GOFLAGS 2>/dev/null)) $(FLAGS))
+export CGO_ENABLED := 0
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
@@ -38,15 +40,17 @@ UNSTAMPED := guestd chvemu
 # Tests interrupt what they start; begun in the background of a script, they would
 # hand on that interrupts are ignored.
 GO := env --default-signal=INT,QUIT go
-GO_TEST := $(GO) test -timeout 15m
-# Half of the packages wait, for elections and time-outs, most of their time.
-UNIT_TEST := $(GO_TEST) -race -p $(shell echo $$((1 + $$(nproc))))
+GO_RACE := env --default-signal=INT,QUIT CGO_ENABLED=1 go
+TEST := test -timeout 40m
+# Half of the packages wait, for elections and time-outs, most of their time. `make
+# lint` vets, and without what only a debugger reads a test is linked in half the time.
+UNIT_TEST := $(GO_RACE) $(TEST) -race -vet=off -ldflags='-s -w' -p $(shell echo $$((1 + $$(nproc))))
 # The longest come first, so that they do not run alone at the end.
 UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server ./raftstore ./controlplane/flows/fork \
   $$(go list ./... | grep -v /e2e)
 # A guest has one CPU: of the end-to-end tests that share the stack, one more
 # than there are CPUs run at once.
-E2E_TEST := $(GO) test -timeout 40m -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
+E2E_TEST := $(GO) $(TEST) -vet=off -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
 # Unit tests need base alone: the others are built with the time that those leave.
 E2E_TEMPLATES := base,python,node,code-interpreter
 
@@ -73,7 +77,7 @@ down: ## take everything down that `make up` started, also after a crash (root)
 ready:
 	@scripts/install-deps go
 	@scripts/place
-	@CGO_ENABLED=0 go run -trimpath -buildvcs=false ./scripts/preflight $(PREFLIGHT)
+	@go run -buildvcs=false ./scripts/preflight $(PREFLIGHT)
 
 .PHONY: build
 build: ## build every program into bin/
@@ -87,7 +91,7 @@ test: ## every test: unit with -race, conformance, end-to-end (root; about 35 mi
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
-	@scripts/beside scripts/phase "compile the unit tests" bash -c 'go list -race -test -export $(UNIT) >/dev/null' \
+	@scripts/beside scripts/phase "compile the unit tests" bash -c 'CGO_ENABLED=1 go list -race -test -export $(UNIT) >/dev/null' \
 	  -- scripts/phase "base template" bin/devstack prepare
 	@scripts/beside scripts/phase "other templates" BERTH_TIME_SCALE=$${BERTH_TIME_SCALE:-4} nice -n 19 bin/devstack prepare --template $(E2E_TEMPLATES) \
 	  -- scripts/phase unit BERTH_TEST_ROOT=1 $(UNIT_TEST) $(UNIT)
@@ -96,7 +100,7 @@ test: ## every test: unit with -race, conformance, end-to-end (root; about 35 mi
 .PHONY: unit
 unit: ## the tests that need neither root nor network, with -race where there is a C compiler
 	@scripts/install-deps go
-	@$(GO_TEST) $(if $(shell command -v gcc),-race) ./...
+	@$(if $(shell command -v gcc),$(GO_RACE) $(TEST) -race,$(GO) $(TEST)) ./...
 
 .PHONY: conformance
 conformance: ## the VMM conformance suite against the program that BERTH_VMM names (default: chvemu; root)
@@ -104,7 +108,7 @@ conformance: ## the VMM conformance suite against the program that BERTH_VMM nam
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
 	@bin/devstack prepare --kernel-only
-	@BERTH_TEST_ROOT=1 $(GO_TEST) -count=1 -v ./vmm/conformance/
+	@BERTH_TEST_ROOT=1 $(GO) $(TEST) -count=1 -v ./vmm/conformance/
 
 .PHONY: e2e
 e2e: ## the end-to-end and fault tests alone: real processes, real guests (root)
@@ -150,7 +154,7 @@ nested: ## the suite and every operation on the real Cloud Hypervisor that BERTH
 	@bin/nested check
 	@$(MAKE) --no-print-directory build
 	@scripts/build '-s -w' ./vmm/conformance/probe
-	@CGO_ENABLED=0 go test -c -trimpath -o bin/conformance.test ./vmm/conformance/
+	@go test -c -o bin/conformance.test ./vmm/conformance/
 	@env -u BERTH_VMM bin/devstack prepare
 	@exec nice -n 5 bin/nested $(NESTED)
 

@@ -146,11 +146,18 @@ func TestFiftyCreatesAndDeletesUnderFire(t *testing.T) {
 	const (
 		sandboxes = 50
 		workers   = 5
-		quiet     = 400 * time.Millisecond // between two kills, on average
 	)
 	c := newTenant(t)
+	// Between two kills, on average: where a create takes longer, they come as much later,
+	// or none would ever end.
+	began := time.Now()
+	first := c.create(t)
+	quiet := max(400*time.Millisecond, time.Since(began))
+	if err := c.DeleteSandbox(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
 	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	t.Logf("seed %d, a kill every %s", seed, quiet)
 	random := rand.New(rand.NewPCG(seed, 0))
 
 	work, stop := context.WithCancel(t.Context())

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,8 +55,8 @@ func newHost(t testing.TB) *host {
 	if os.Getenv("BERTH_TEST_ROOT") != "1" {
 		t.Skip("needs root, the engine and the base template: set BERTH_TEST_ROOT=1 (make test does)")
 	}
-	_, file, _, _ := runtime.Caller(0)
-	root := filepath.Dir(filepath.Dir(file))
+	root, err := filepath.Abs("..")
+	must(t, err)
 	// Behind the link, if it is one: VMMs may not be able to enter the clone.
 	cache, err := filepath.EvalSymlinks(filepath.Join(root, ".berth"))
 	must(t, err)
@@ -264,7 +263,7 @@ func (h *host) put(id string) hostapi.Box {
 
 func (h *host) sh(id, script string) string {
 	h.t.Helper()
-	res, err := h.client.Exec(h.t.Context(), call, id, hostapi.ExecRequest{Argv: []string{"sh", "-c", script}, Timeout: 2 * time.Minute})
+	res, err := h.client.Exec(h.t.Context(), call, id, hostapi.ExecRequest{Argv: []string{"sh", "-c", script}, Timeout: 10 * time.Minute})
 	if err != nil {
 		h.t.Fatalf("%s: %v", script, err)
 	}

@@ -38,6 +38,7 @@ func TestTemplatesAndTheirGuests(t *testing.T) {
 	})
 	t.Run("two guests of one state", func(t *testing.T) { twoGuests(t, w, base) })
 	t.Run("a hostile guest", func(t *testing.T) { hostileGuest(t, w, base) })
+	t.Run("services", func(t *testing.T) { services(t, w) })
 	t.Run("steps", func(t *testing.T) { steps(t, w) })
 	t.Run("a step that fails", func(t *testing.T) {
 		bad := Definition{Name: "web", From: "tiny", Run: []string{"echo about to fail; exit 7"}, MemoryMB: 256, DiskMB: 256}

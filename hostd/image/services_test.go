@@ -21,10 +21,8 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// TestServicesOfGuestd asks a guest for what its host passes on to clients.
-func TestServicesOfGuestd(t *testing.T) {
-	w := newWorld(t)
-	w.ensure(tiny)
+// services asks a guest for what its host passes on to clients.
+func services(t *testing.T, w *world) {
 	b := w.restore(t, w.ensure(Definition{
 		Name: "talker", From: "tiny", MemoryMB: 256, DiskMB: 256,
 		Files: map[string]string{"/etc/berth/identity.d/talker": "#!/bin/sh\n[ ! -s /run/talker.pid ] || kill -USR1 $(cat /run/talker.pid)\n"},
