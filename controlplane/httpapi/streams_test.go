@@ -257,6 +257,31 @@ func TestGarbageOnWebSockets(t *testing.T) {
 	}
 }
 
+// A client that is still sending when its message is found to be too large gets to
+// see why its socket is closed.
+func TestTooLargeAMessageIsReadToItsEnd(t *testing.T) {
+	r, p := newRig(t), newProcess()
+	r.streams.terminal = func(service.Terminal) (service.Process, error) { return p, nil }
+	ws := r.dial(t, "/exec/pty")
+	w, err := ws.Writer(t.Context(), websocket.MessageBinary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sent := 0; sent < 2*maxFrame; sent += 64 << 10 {
+		if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+			t.Fatalf("after %d bytes: %v", sent, err)
+		}
+		time.Sleep(10 * time.Millisecond) // as a network that takes its time
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := ws.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusMessageTooBig {
+		t.Errorf("closed with %v", err)
+	}
+	<-p.closed
+}
+
 // TestWebSocketEnds: how each of the ends of a process shows.
 func TestWebSocketEnds(t *testing.T) {
 	r, p := newRig(t), newProcess()

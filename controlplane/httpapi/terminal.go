@@ -118,8 +118,8 @@ func (a *API) execSocket(c *gin.Context) error {
 // firstFrame is the request of exec/ws. A client that sends none in time is
 // refused. release is called once the request is not held any more.
 func (s *socket) firstFrame() (in service.Exec, release func(), err error) {
-	s.take(maxExecBody)
-	defer s.take(maxFrame)
+	s.limit = maxExecBody
+	defer func() { s.limit = maxFrame }()
 	late := time.AfterFunc(firstFrameIn, func() { s.close(refuse(websocket.StatusPolicyViolation, "no request came")) })
 	defer late.Stop()
 	kind, data, release, err := s.receive(s.ctx, func() { _ = s.ws.CloseNow() })
@@ -247,7 +247,7 @@ func (a *API) openLanguageServer(c *gin.Context) error {
 		_ = p.Close()
 		return nil //nolint:nilerr // answered
 	}
-	s.take(maxRPCMessage)
+	s.limit = maxRPCMessage
 	s.bridge(p, func(kind websocket.MessageType, data []byte) error {
 		if kind != websocket.MessageText {
 			return refuse(websocket.StatusUnsupportedData, "only text messages are taken here")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -27,6 +28,11 @@ const (
 	maxFrame        = 1 << 20          // of a message from a client
 	messageTimeout  = 5 * time.Minute  // for a large message to arrive, and to be passed on
 	maxReason       = 120              // bytes; the protocol has room for 123
+
+	// Of a message that is too large, what is read on so that its client, which is
+	// still sending, gets to see why the socket is closed.
+	maxExcess = 32 << 20
+	excessIn  = 5 * time.Second
 )
 
 // Subprotocols. A browser can set no header on a WebSocket, so it sends its
@@ -109,18 +115,14 @@ func (a *API) accept(c *gin.Context) (*socket, error) {
 	s := &socket{ws: ws, ctx: c.Request.Context(), admit: func(bytes int64) (func(), error) {
 		return a.cfg.Streams.AdmitInput(c.Request.Context(), callerOf(c), bytes)
 	}}
-	s.take(maxFrame)
+	s.limit = maxFrame
+	ws.SetReadLimit(-1) // receive has a limit
 	return s, nil
 }
 
-// take sets the limit of the messages to come.
-func (s *socket) take(limit int64) {
-	s.limit = limit
-	s.ws.SetReadLimit(limit)
-}
-
 // receive reads a message of the client. A large one counts against the budget of
-// inputs until release is called; where that takes too long, late is.
+// inputs until release is called; where that takes too long, late is. One beyond the
+// limit is a closing.
 func (s *socket) receive(ctx context.Context, late func()) (kind websocket.MessageType, data []byte, release func(), err error) {
 	kind, r, err := s.ws.Reader(ctx)
 	if err != nil {
@@ -133,12 +135,25 @@ func (s *socket) receive(ctx context.Context, late func()) (kind websocket.Messa
 	if release, err = s.hold(inputCopies*s.limit, late); err != nil {
 		return kind, nil, nil, err
 	}
-	data, err = io.ReadAll(io.MultiReader(bytes.NewReader(data), r))
+	data, err = io.ReadAll(io.LimitReader(io.MultiReader(bytes.NewReader(data), r), s.limit+1))
 	release()
-	if err == nil { // and now its size is known
+	switch {
+	case err != nil:
+	case int64(len(data)) > s.limit:
+		s.discard(r)
+		err = refuse(websocket.StatusMessageTooBig, fmt.Sprintf("a message may have %d bytes", s.limit))
+	default: // and now its size is known
 		release, err = s.hold(inputCopies*int64(len(data)), late)
 	}
 	return kind, data, release, err
+}
+
+// discard reads the rest of a message. A connection that is closed while there is
+// something to read is reset, and what was sent on it lost.
+func (s *socket) discard(r io.Reader) {
+	late := time.AfterFunc(excessIn, func() { _ = s.ws.CloseNow() })
+	defer late.Stop()
+	_, _ = io.CopyN(io.Discard, r, maxExcess)
 }
 
 // hold takes so many bytes of the budget of inputs until release is called. late
@@ -198,8 +213,9 @@ func (s *socket) read(ctx context.Context, in func(kind websocket.MessageType, d
 	for {
 		kind, data, release, err := s.receive(ctx, late)
 		var own *service.Error
+		var beyond *closing
 		switch {
-		case errors.As(err, &own):
+		case errors.As(err, &own), errors.As(err, &beyond):
 			return err
 		case err != nil:
 			return nil //nolint:nilerr // the library has closed it, with the right code
