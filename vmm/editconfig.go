@@ -18,7 +18,7 @@ type ConfigEdit struct {
 
 // OpenConfig reads the config.json of a snapshot directory.
 func OpenConfig(path string) (*ConfigEdit, error) {
-	raw, err := os.ReadFile(path)
+	raw, err := readAtMost(path, maxConfig)
 	if err != nil {
 		return nil, fmt.Errorf("open config: %w", err)
 	}

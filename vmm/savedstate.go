@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,31 @@ const (
 	// memory zone. It is absent where RAM was a shared file.
 	FileMemory = "memory-ranges"
 )
+
+// More than an engine writes, which is kilobytes of configuration, and of state less
+// than one megabyte. A VMM that was broken out of may write anything.
+const (
+	maxConfig = 1 << 20
+	maxState  = 64 << 20
+)
+
+// ReadConfig returns the config.json of a snapshot, at most 1 MiB.
+func ReadConfig(dir string) ([]byte, error) {
+	return readAtMost(filepath.Join(dir, FileConfig), maxConfig)
+}
+
+func readAtMost(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(raw)) > most {
+		err = fmt.Errorf("%s is larger than %d bytes", filepath.Base(path), most)
+	}
+	return raw, err
+}
 
 // Reclaim takes a directory that a VMM wrote to away from its user, with the
 // files in it that have one of the names; the others are removed. The directory
@@ -86,7 +112,7 @@ func DetachMemory(engine Engine, dir string) error {
 		return nil
 	}
 	path := filepath.Join(dir, FileState)
-	raw, err := os.ReadFile(path)
+	raw, err := readAtMost(path, maxState)
 	if err != nil {
 		return fmt.Errorf("detach memory of a snapshot: %w", err)
 	}

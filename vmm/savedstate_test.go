@@ -2,6 +2,7 @@ package vmm
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -84,6 +85,28 @@ func TestDetachMemoryLeavesAloneWhatNeedsNothing(t *testing.T) {
 	}
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != shared {
 		t.Errorf("state of shared RAM was changed: %s %v", raw, err)
+	}
+}
+
+// A VMM that was broken out of writes what it likes, and the daemon reads it.
+func TestDescriptionsWithoutEndAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	for name, size := range map[string]int64{FileConfig: maxConfig, FileState: maxState} {
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f.Truncate(size+1), f.Close()); err != nil { // zeros, which take no room
+			t.Fatal(err)
+		}
+	}
+	_, config := ReadConfig(dir)
+	_, edit := OpenConfig(filepath.Join(dir, FileConfig))
+	state := DetachMemory(Engine{Kind: KindCloudHypervisor}, dir)
+	for name, err := range map[string]error{"ReadConfig": config, "OpenConfig": edit, "DetachMemory": state} {
+		if err == nil || !strings.Contains(err.Error(), "is larger than") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

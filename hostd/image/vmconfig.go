@@ -204,7 +204,7 @@ func (t Template) writeRestore(dir, state string, vm VM) error {
 	if err := t.checkRAM(vm); err != nil {
 		return err
 	}
-	raw, err := os.ReadFile(filepath.Join(state, vmm.FileConfig))
+	raw, err := vmm.ReadConfig(state)
 	if err != nil {
 		return err
 	}
