@@ -14,6 +14,7 @@ import (
 // TestCommandLine runs the program berth as a user does, with real guests: see
 // testdata/berth. Each script has a workspace of its own.
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	scripts, err := filepath.Glob("testdata/berth/*.txtar")
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("no scripts: %v", err)

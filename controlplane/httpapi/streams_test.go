@@ -267,11 +267,13 @@ func TestTooLargeAMessageIsReadToItsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	network := time.NewTicker(10 * time.Millisecond)
+	defer network.Stop()
 	for sent := 0; sent < 2*maxFrame; sent += 64 << 10 {
+		<-network.C
 		if _, err := w.Write(make([]byte, 64<<10)); err != nil {
 			t.Fatalf("after %d bytes: %v", sent, err)
 		}
-		time.Sleep(10 * time.Millisecond) // as a network that takes its time
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func stale() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer unix.Munmap(code)
+	defer func() { _ = unix.Munmap(code) }()
 	copy(code, []byte{0xb8, 0, 0, 0, 0, 0xc3}) // MOVL $0, AX; RET
 	if err := membarrier(membarrierRegisterSyncCore); err != nil {
 		return 0, err
