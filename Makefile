@@ -87,7 +87,7 @@ build: ## build every program into bin/
 	@scripts/build '$(LDFLAGS)' $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
 
 .PHONY: test
-test: ## every test: unit with -race, conformance, end-to-end (root; about 35 minutes on 2 cores)
+test: ## every test: unit with -race, conformance, end-to-end (root; about 28 minutes on 2 cores)
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build

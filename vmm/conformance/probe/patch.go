@@ -20,8 +20,11 @@ const (
 	membarrierRegisterSyncCore = 1 << 6
 )
 
-// patches is how often the code is changed.
-const patches = 1000
+// The code is changed so often, or as often as there is time for.
+const (
+	patches    = 1000
+	patchesFor = 30 * time.Second
+)
 
 // stale has one CPU change code that another runs, as a kernel does that patches
 // itself, and returns after how many of the changes the other CPU ran on with what
@@ -57,7 +60,8 @@ func stale() (int, error) {
 		<-ended
 	}()
 	n := 0
-	for i := range patches {
+	late := time.Now().Add(patchesFor)
+	for i := 0; i < patches && time.Now().Before(late); i++ {
 		want := byte(i + 1)
 		code[1] = want
 		if err := membarrier(membarrierSyncCore); err != nil {
