@@ -11,11 +11,10 @@ type State string
 // The states of a VM. One that is defined but not booted, and one that was shut
 // down, is Created; a restored one is Paused.
 const (
-	StateCreated    State = "Created"
-	StateRunning    State = "Running"
-	StatePaused     State = "Paused"
-	StateShutdown   State = "Shutdown"
-	StateBreakPoint State = "BreakPoint"
+	StateCreated  State = "Created"
+	StateRunning  State = "Running"
+	StatePaused   State = "Paused"
+	StateShutdown State = "Shutdown"
 )
 
 // Pong is the answer of vmm.ping.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,14 +119,12 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (status %d)", e.Op, strings.Join(e.Messages, ": "), e.Status)
 }
 
-// Has reports whether one of the messages contains text.
-func (e *Error) Has(text string) bool {
-	for _, m := range e.Messages {
-		if strings.Contains(m, text) {
-			return true
-		}
-	}
-	return false
+// NoSpace reports whether the VMM found its disk full. Its API has no code for
+// that, and passes on the words of the system call's error.
+func (e *Error) NoSpace() bool {
+	return slices.ContainsFunc(e.Messages, func(m string) bool {
+		return strings.Contains(strings.ToLower(m), "no space left on device")
+	})
 }
 
 // call sends one request and decodes the answer into out, which may be nil.

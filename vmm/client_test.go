@@ -104,9 +104,6 @@ func TestClientCarriesTheVMMsMessages(t *testing.T) {
 			if diff := cmp.Diff(tc.messages, e.Messages); diff != "" {
 				t.Errorf("messages (-want +got):\n%s", diff)
 			}
-			if len(tc.messages) > 0 && (!e.Has(tc.messages[0]) || e.Has("no such words")) {
-				t.Error("Has is wrong")
-			}
 		})
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 )
 
@@ -45,26 +43,6 @@ func ParseConfig(raw []byte) (*ConfigEdit, error) {
 
 // Bytes returns the edited JSON.
 func (e *ConfigEdit) Bytes() ([]byte, error) { return json.Marshal(e.doc) }
-
-// Write puts the edited config into a file, replacing it whole.
-func (e *ConfigEdit) Write(path string, mode os.FileMode) error {
-	raw, err := e.Bytes()
-	if err != nil {
-		return fmt.Errorf("write config: %w", err)
-	}
-	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
-	if err := os.WriteFile(tmp, raw, mode); err != nil {
-		return fmt.Errorf("write config: %w", err)
-	}
-	// WriteFile's mode is cut by the umask.
-	if err := os.Chmod(tmp, mode); err != nil {
-		return fmt.Errorf("write config: %w", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("write config: %w", err)
-	}
-	return nil
-}
 
 // Config decodes the typed view.
 func (e *ConfigEdit) Config() (VMConfig, error) {
@@ -186,16 +164,11 @@ func (e *ConfigEdit) eachFile(fn func(path, name string, write bool) (string, er
 		}
 	}
 	payload, _ := e.doc["payload"].(map[string]any)
-	for _, key := range []string{"firmware", "kernel", "initramfs"} {
+	for _, key := range []string{"kernel", "initramfs"} {
 		if err := replace(payload, key, key, false); err != nil {
 			return err
 		}
 	}
-	for _, key := range []string{"serial", "console"} {
-		console, _ := e.doc[key].(map[string]any)
-		if err := replace(console, "file", key, true); err != nil {
-			return err
-		}
-	}
-	return nil
+	serial, _ := e.doc["serial"].(map[string]any)
+	return replace(serial, "file", "serial", true)
 }

@@ -21,6 +21,15 @@ const (
 // EnvVMM names the environment variable that holds the path of the VMM.
 const EnvVMM = "BERTH_VMM"
 
+// QEMU names the program that chvemu starts: what BERTH_CHVEMU_QEMU says, or the
+// one on PATH.
+func QEMU() string {
+	if path := os.Getenv("BERTH_CHVEMU_QEMU"); path != "" {
+		return path
+	}
+	return "qemu-system-x86_64"
+}
+
 // Engine is a VMM binary.
 type Engine struct {
 	Path string
@@ -73,7 +82,7 @@ func Detect(ctx context.Context, path string) (Engine, error) {
 }
 
 func autodetect(cpuinfo string) (string, error) {
-	if HardwareVirtualization(cpuinfo) {
+	if hardwareVirtualization(cpuinfo) {
 		if p, err := exec.LookPath(KindCloudHypervisor); err == nil {
 			return p, nil
 		}
@@ -89,9 +98,9 @@ func autodetect(cpuinfo string) (string, error) {
 	return "", fmt.Errorf("%w: neither %s (with vmx or svm in /proc/cpuinfo) nor %s beside this program or on PATH; set %s", ErrNoEngine, KindCloudHypervisor, KindChvemu, EnvVMM)
 }
 
-// HardwareVirtualization reports whether the processor flags in a cpuinfo file
+// hardwareVirtualization reports whether the processor flags in a cpuinfo file
 // have vmx (Intel) or svm (AMD).
-func HardwareVirtualization(cpuinfo string) bool {
+func hardwareVirtualization(cpuinfo string) bool {
 	raw, err := os.ReadFile(cpuinfo)
 	if err != nil {
 		return false

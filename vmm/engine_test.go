@@ -41,11 +41,11 @@ func TestHardwareVirtualization(t *testing.T) {
 		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := HardwareVirtualization(path); got != tc.want {
+		if got := hardwareVirtualization(path); got != tc.want {
 			t.Errorf("%s: got %t", name, got)
 		}
 	}
-	if HardwareVirtualization(filepath.Join(dir, "missing")) {
+	if hardwareVirtualization(filepath.Join(dir, "missing")) {
 		t.Error("a machine without cpuinfo has hardware virtualization")
 	}
 }

@@ -2,7 +2,6 @@ package vmm
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -130,27 +129,4 @@ func decodeEvents(raw []byte) (events []Event, used int, err error) {
 		used = int(dec.InputOffset())
 	}
 	return events, used, nil
-}
-
-// Follow calls fn for each event, those already there first, until the context
-// ends or fn fails. It looks at the file every interval.
-func (l *EventLog) Follow(ctx context.Context, interval time.Duration, fn func(Event) error) error {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		events, err := l.Next()
-		for _, e := range events {
-			if ferr := fn(e); ferr != nil {
-				return ferr
-			}
-		}
-		if err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
 }

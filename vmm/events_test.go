@@ -1,9 +1,6 @@
 package vmm
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -118,30 +115,6 @@ func TestEventLogRefusesWhatIsNoEventFile(t *testing.T) {
 		if _, err := NewEventLog(path).Next(); err == nil {
 			t.Errorf("%s is taken for an event file", filepath.Base(path))
 		}
-	}
-}
-
-func TestEventLogFollow(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "events")
-	if err := os.WriteFile(path, []byte(sampleEvent+sampleRemoved), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	stop := errors.New("enough")
-	var got []string
-	err := NewEventLog(path).Follow(t.Context(), time.Millisecond, func(e Event) error {
-		got = append(got, e.Event)
-		if len(got) == 2 {
-			return stop
-		}
-		return nil
-	})
-	if !errors.Is(err, stop) || fmt.Sprint(got) != "[booted device-removed]" {
-		t.Errorf("got %v, %v", got, err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := NewEventLog(path).Follow(ctx, time.Hour, func(Event) error { return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want a cancelled context", err)
 	}
 }
 

@@ -6,14 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // Names in a runtime directory. It belongs to the user that the VMM runs as, so
@@ -46,11 +46,7 @@ type record struct {
 	StartTime uint64 `json:"start_time"`
 	// BootID is /proc/sys/kernel/random/boot_id. Another one means that the
 	// host was rebooted and the process is gone.
-	BootID    string    `json:"boot_id"`
-	Engine    Engine    `json:"engine"`
-	NetNS     string    `json:"netns,omitempty"`
-	UID       int       `json:"uid"`
-	StartedAt time.Time `json:"started_at"`
+	BootID string `json:"boot_id"`
 }
 
 func readRecord(dir string) (record, error) {
@@ -78,19 +74,7 @@ func writeRecord(dir string, r record) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(dir, "."+recordName)
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := OpenPlain(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(raw)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(dir, recordName))
+	return atomicfile.Swap(filepath.Join(dir, recordName), raw, 0o600)
 }
 
 // OpenPlain opens a regular file in a directory that is not to be trusted: no
@@ -136,7 +120,6 @@ func bootID() (string, error) {
 // procStat is what /proc/<pid>/stat says that matters here.
 type procStat struct {
 	State     byte
-	Session   int
 	StartTime uint64
 }
 
@@ -156,18 +139,13 @@ func parseStat(raw []byte) (procStat, error) {
 		return procStat{}, errors.New("no command name in stat line")
 	}
 	f := strings.Fields(string(raw[i+1:]))
-	// f[0] is field 3 (state), so field n is f[n-3]; 6 is the session, 22 the
-	// start time.
+	// f[0] is field 3 (state), so field n is f[n-3]; 22 is the start time.
 	if len(f) < 20 || len(f[0]) != 1 {
 		return procStat{}, errors.New("stat line is too short")
-	}
-	session, err := strconv.Atoi(f[3])
-	if err != nil {
-		return procStat{}, fmt.Errorf("session in stat line: %w", err)
 	}
 	start, err := strconv.ParseUint(f[19], 10, 64)
 	if err != nil {
 		return procStat{}, fmt.Errorf("start time in stat line: %w", err)
 	}
-	return procStat{State: f[0][0], Session: session, StartTime: start}, nil
+	return procStat{State: f[0][0], StartTime: start}, nil
 }

@@ -169,7 +169,7 @@ func TestAnEscapedVMMIsAlone(t *testing.T) {
 	if got := e.must("pid", ""); got != "1" {
 		t.Errorf("its pid is %s, want 1", got)
 	}
-	if args := e.must("args", ""); strings.Contains(args, filepath.Base(filepath.Dir(e.Dir()))) {
+	if args := e.must("args", ""); strings.Contains(args, filepath.Base(filepath.Dir(e.dir))) {
 		t.Errorf("its command line names its directory on the host: %s", args)
 	}
 
@@ -187,13 +187,13 @@ func TestAnEscapedVMMIsAlone(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("secret"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{secret, "/etc/passwd", "/proc/1/root" + secret, "/run/../../../.." + secret, other.LogPath(), "/sys/kernel/notes", "/root"} {
+	for _, path := range []string{secret, "/etc/passwd", "/proc/1/root" + secret, "/run/../../../.." + secret, LogPath(other.dir), "/sys/kernel/notes", "/root"} {
 		e.mustFail("read", path)
 	}
 	for _, path := range []string{"/file", "/vm/file", "/bin/file", "/usr/lib/file", "/etc/file", "/dev/file", "/dev/shm/file"} {
 		e.mustFail("make", path)
 	}
-	e.mustFail("write", "/bin/"+filepath.Base(e.Engine().Path))
+	e.mustFail("write", "/bin/"+filepath.Base(os.Args[0]))
 	e.mustFail("mount", "/")
 	_ = e.must("make", "/run/file")
 	e.mustFail("grow", "/run/grown")
@@ -224,7 +224,7 @@ func TestAnEscapedVMMIsAlone(t *testing.T) {
 	}
 	defer tcp.Close()
 	e.mustFail("connect", l.Addr().String())
-	e.mustFail("connect", SocketPath(other.Dir()))
+	e.mustFail("connect", SocketPath(other.dir))
 	e.mustFail("connect", "/run/systemd/private")
 	e.mustFail("dial", tcp.Addr().String())
 }
@@ -265,7 +265,7 @@ func TestFilesAreHandedOver(t *testing.T) {
 			{ID: "layer", Path: file("layer", 0o666, 0), ReadOnly: true},
 			{ID: "overlay", Path: file("overlay", 0o600, uid)},
 		},
-		Serial: &ConsoleConfig{Mode: ConsoleFile, File: SerialPath(e.Dir())},
+		Serial: &ConsoleConfig{Mode: ConsoleFile, File: SerialPath(e.dir)},
 		RNG:    &RNGConfig{Src: "/dev/urandom"},
 	}
 	got := e.request(func() error { return e.Create(t.Context(), cfg) })
@@ -325,7 +325,7 @@ func (e escaped) request(call func() error) VMConfig {
 // After a restart of the daemon files are handed over as before.
 func TestAnAdoptedVMMIsHandedFiles(t *testing.T) {
 	e := startEscaped(t, 654321)
-	p, err := Adopt(t.Context(), e.Dir())
+	p, err := Adopt(t.Context(), e.dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,8 +44,6 @@ type Launch struct {
 	// ExtraEnv is added to an environment that otherwise holds PATH, and what the
 	// caller has of chvemu's settings (BERTH_CHVEMU_…, BERTH_TIME_SCALE).
 	ExtraEnv []string
-	// ExtraArgs is added to the command line.
-	ExtraArgs []string
 	// Timeout bounds the wait for the first answer; 10 seconds when zero.
 	Timeout time.Duration
 }
@@ -135,12 +133,11 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 		defer v.close()
 		program, dir = v.engine, viewRun
 	}
-	cmd := exec.Command(program, append([]string{
-		"--api-socket", "path=" + SocketPath(dir),
-		"--event-monitor", "path=" + EventsPath(dir),
-		// One -v: the VMM's log tells which calls it got.
-		"-v",
-	}, l.ExtraArgs...)...)
+	cmd := exec.Command(program,
+		"--api-socket", "path="+SocketPath(dir),
+		"--event-monitor", "path="+EventsPath(dir),
+		"-v", // the VMM's log tells which calls it got
+	)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, kv := range os.Environ() {

@@ -45,18 +45,6 @@ func (p *Process) PID() int { return p.rec.PID }
 // together with PID names the process.
 func (p *Process) StartTime() uint64 { return p.rec.StartTime }
 
-// StartedAt returns when the process was started.
-func (p *Process) StartedAt() time.Time { return p.rec.StartedAt }
-
-// Engine returns what was started.
-func (p *Process) Engine() Engine { return p.rec.Engine }
-
-// Dir returns the runtime directory.
-func (p *Process) Dir() string { return p.dir }
-
-// LogPath returns the path of the VMM's own log.
-func (p *Process) LogPath() string { return LogPath(p.dir) }
-
 // EventsPath returns the path of the event monitor's stream.
 func (p *Process) EventsPath() string { return EventsPath(p.dir) }
 
@@ -156,10 +144,7 @@ func newChild(cmd *exec.Cmd, l Launch) (*Process, error) {
 		pidfd.Close()
 		return nil, err
 	}
-	rec := record{
-		PID: pid, StartTime: st.StartTime, BootID: boot, Engine: l.Engine,
-		NetNS: l.NetNS, UID: l.UID, StartedAt: time.Now().UTC(),
-	}
+	rec := record{PID: pid, StartTime: st.StartTime, BootID: boot}
 	if err := writeRecord(l.Dir, rec); err != nil {
 		pidfd.Close()
 		return nil, err
@@ -298,7 +283,7 @@ func recordOfListener(ctx context.Context, socket string) (record, error) {
 	if err != nil {
 		return record{}, err
 	}
-	return record{PID: int(cred.Pid), StartTime: st.StartTime, BootID: boot, UID: int(cred.Uid)}, nil
+	return record{PID: int(cred.Pid), StartTime: st.StartTime, BootID: boot}, nil
 }
 
 // finish closes Done once nothing of the VMM is left. chvemu's QEMU dies with

@@ -11,6 +11,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // The files of a snapshot directory.
@@ -131,11 +133,7 @@ func DetachMemory(engine Engine, dir string) error {
 	if bytes.Equal(edited, raw) {
 		return nil
 	}
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, edited, 0o600); err != nil {
-		return fmt.Errorf("detach memory of a snapshot: %w", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := atomicfile.Swap(path, edited, 0o600); err != nil {
 		return fmt.Errorf("detach memory of a snapshot: %w", err)
 	}
 	return nil

@@ -172,11 +172,7 @@ func (v *view) addIfThere(path string, attrs uint64) error {
 // addQEMU adds the program that chvemu starts, its firmware, and where it was
 // installed by itself its own libraries.
 func (v *view) addQEMU() error {
-	path := os.Getenv(envQEMU)
-	if path == "" {
-		path = "qemu-system-x86_64"
-	}
-	path, err := exec.LookPath(path)
+	path, err := exec.LookPath(QEMU())
 	if err == nil {
 		path, err = filepath.Abs(path)
 	}
@@ -198,9 +194,6 @@ func (v *view) addQEMU() error {
 	}
 	return nil
 }
-
-// envQEMU is chvemu's setting of the QEMU that it starts.
-const envQEMU = "BERTH_CHVEMU_QEMU"
 
 // enter makes the view the root of the calling thread, which must be locked and
 // is of no other use afterwards. Nothing of the host's mounts is left in its

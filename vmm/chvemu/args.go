@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // machineType is the board. The i440fx has what Cloud Hypervisor's has: one PCI
@@ -26,25 +28,45 @@ const (
 type ram struct {
 	size uint64
 	// path of the file; empty means anonymous memory.
-	path     string
-	shared   bool
-	prefault bool
-	reserve  bool
+	path   string
+	shared bool
 }
 
 // device is one PCI device of the guest and the slot it sits in.
 type device struct {
 	ID   string `json:"id"`
-	Kind string `json:"kind"` // "disk", "net" or "rng"
+	Kind string `json:"kind"`
 	Slot int    `json:"slot"`
+
+	// leaving says that the guest was asked to let go of it.
+	leaving bool
 }
+
+// Kinds of device.
+const (
+	kindDisk = "disk"
+	kindNet  = "net"
+	kindRNG  = "rng"
+)
+
+// madeUpID is the name of a device that was given none (next_device_name).
+func (d device) madeUpID() string { return fmt.Sprintf("_%s%d", d.Kind, d.Slot) }
 
 func (d device) bdf() string { return fmt.Sprintf("0000:00:%02x.0", d.Slot) }
 
 // Names that QEMU knows a device's parts by. Identifiers of the configuration
 // may hold characters that QEMU's may not.
-func (d device) qdev() string { return fmt.Sprintf("dev%d", d.Slot) }
-func (d device) node() string { return fmt.Sprintf("blk%d", d.Slot) }
+func (d device) qdev() string     { return fmt.Sprintf("dev%d", d.Slot) }
+func (d device) node() string     { return fmt.Sprintf("blk%d", d.Slot) }
+func (d device) throttle() string { return fmt.Sprintf("thr%d", d.Slot) }
+func (d device) limits() string   { return fmt.Sprintf("limits-blk%d", d.Slot) }
+
+// pci is the device in QEMU, without what is its kind's own.
+func (d device) pci(driver string) map[string]any {
+	return map[string]any{
+		"driver": driver, "id": d.qdev(), "bus": "pci.0", "addr": fmt.Sprintf("%#x", d.Slot), "disable-legacy": "on",
+	}
+}
 
 // commandLine collects QEMU's arguments and the files that go with them.
 type commandLine struct {
@@ -77,7 +99,7 @@ func (c *commandLine) fdset(f *os.File, set int) string {
 }
 
 // base adds what does not depend on the devices.
-func (c *commandLine) base(cfg *vmConfig, mem ram, accel string) {
+func (c *commandLine) base(cfg *vmm.VMConfig, mem ram, accel string) {
 	c.add("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot")
 	c.add("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
 	c.add("-M", machineType+",memory-backend="+ramBlock+",vmport=off,usb=off,mem-merge=off,dump-guest-core=off")
@@ -106,28 +128,24 @@ func (c *commandLine) base(cfg *vmConfig, mem ram, accel string) {
 func (c *commandLine) memory(mem ram) {
 	o := map[string]any{
 		// A file without a name, so that all private RAM is saved the same way.
-		"id": ramBlock, "size": mem.size, "qom-type": "memory-backend-memfd",
-		"share": mem.shared, "prealloc": mem.prefault, "reserve": mem.reserve || mem.prefault,
+		"id": ramBlock, "size": mem.size, "qom-type": "memory-backend-memfd", "share": mem.shared,
 	}
 	if mem.path != "" {
 		o["qom-type"], o["mem-path"] = "memory-backend-file", mem.path
 	}
-	if mem.shared {
-		delete(o, "reserve") // QEMU reserves for a shared file in any case
+	if !mem.shared {
+		o["reserve"] = false // QEMU reserves for a shared file in any case
 	}
 	c.json("-object", o)
 }
 
 // payload adds the kernel. A machine that is restored has it in its RAM.
-func (c *commandLine) payload(p *payloadConfig, accel string) {
-	c.add("-kernel", *p.Kernel)
-	if p.Initramfs != nil {
-		c.add("-initrd", *p.Initramfs)
+func (c *commandLine) payload(p *vmm.PayloadConfig, accel string) {
+	c.add("-kernel", p.Kernel)
+	if p.Initramfs != "" {
+		c.add("-initrd", p.Initramfs)
 	}
-	var line string
-	if p.Cmdline != nil {
-		line = *p.Cmdline
-	}
+	line := p.Cmdline
 	if accel == accelTCG {
 		line = withoutCX16(withTSC(line, cpuinfoPath))
 	}
@@ -145,55 +163,43 @@ func withoutCX16(line string) string {
 	return strings.TrimSpace(line + " clearcpuid=141")
 }
 
-func (c *commandLine) serial(cfg consoleConfig, out *os.File) {
-	switch cfg.Mode {
-	case "File":
-		c.add("-chardev", "file,id=serial0,path="+c.fdset(out, serialSet), "-serial", "chardev:serial0")
-	case "Null":
-		c.add("-serial", "null")
-	default:
+// serial adds the serial port, which writes to a file where there is one.
+func (c *commandLine) serial(out *os.File) {
+	if out == nil {
 		c.add("-serial", "none")
+		return
 	}
+	c.add("-chardev", "file,id=serial0,path="+c.fdset(out, serialSet), "-serial", "chardev:serial0")
 }
 
 // serialSet is the number of the descriptor set of the serial port's file; those
 // of disks are their slots.
 const serialSet = 100
 
-func (c *commandLine) rng(d device, cfg rngConfig) {
-	c.json("-object", map[string]any{"qom-type": "rng-random", "id": "rng" + strconv.Itoa(d.Slot), "filename": cfg.Src})
-	c.json("-device", map[string]any{
-		"driver": "virtio-rng-pci", "id": d.qdev(), "bus": "pci.0", "addr": slotAddr(d), "disable-legacy": "on",
-		"rng": "rng" + strconv.Itoa(d.Slot),
-	})
-}
-
-func (c *commandLine) net(d device, cfg *netConfig, tap *os.File) {
-	name := "net" + strconv.Itoa(d.Slot)
-	c.add("-netdev", fmt.Sprintf("tap,id=%s,fd=%s,vhost=off", name, c.file(tap)))
-	o := map[string]any{
-		"driver": "virtio-net-pci", "id": d.qdev(), "bus": "pci.0", "addr": slotAddr(d), "disable-legacy": "on",
-		"netdev": name, "mac": cfg.MAC, "romfile": "",
-		"rx_queue_size": 256, "tx_queue_size": 256,
-		"csum": cfg.OffloadCsum, "guest_csum": cfg.OffloadCsum,
-		"guest_tso4": cfg.OffloadTSO, "guest_tso6": cfg.OffloadTSO, "guest_ecn": cfg.OffloadTSO,
-		"host_tso4": cfg.OffloadTSO, "host_tso6": cfg.OffloadTSO, "host_ecn": cfg.OffloadTSO,
-		"guest_ufo": cfg.OffloadUFO, "host_ufo": cfg.OffloadUFO,
-		// Cloud Hypervisor has a resumed guest announce itself, and so would QEMU. On
-		// a slot's link nobody listens, and under emulation the guest would be busy
-		// with it before it could answer anyone.
-		"guest_announce": false,
-	}
-	if cfg.MTU != nil {
-		o["host_mtu"] = *cfg.MTU
-	}
+func (c *commandLine) rng(d device, cfg *vmm.RNGConfig) {
+	name := fmt.Sprintf("rng%d", d.Slot)
+	c.json("-object", map[string]any{"qom-type": "rng-random", "id": name, "filename": cfg.Src})
+	o := d.pci("virtio-rng-pci")
+	o["rng"] = name
 	c.json("-device", o)
 }
 
-func (c *commandLine) disk(d device, cfg *diskConfig, image *os.File) {
+func (c *commandLine) net(d device, cfg *vmm.NetConfig, tap *os.File) {
+	name := fmt.Sprintf("net%d", d.Slot)
+	c.add("-netdev", fmt.Sprintf("tap,id=%s,fd=%s,vhost=off", name, c.file(tap)))
+	o := d.pci("virtio-net-pci")
+	o["netdev"], o["mac"], o["romfile"] = name, cfg.MAC, ""
+	// Cloud Hypervisor has a resumed guest announce itself, and so would QEMU. On
+	// a slot's link nobody listens, and under emulation the guest would be busy
+	// with it before it could answer anyone.
+	o["guest_announce"] = false
+	c.json("-device", o)
+}
+
+func (c *commandLine) disk(d device, cfg *vmm.DiskConfig, image *os.File) {
 	path := c.fdset(image, d.Slot)
-	for _, o := range diskObjects(d, cfg) {
-		c.json("-object", o)
+	if cfg.RateLimiterConfig != nil {
+		c.json("-object", throttleGroup(d.limits(), *cfg.RateLimiterConfig))
 	}
 	for _, o := range diskNodes(d, cfg, path) {
 		c.json("-blockdev", o)
@@ -202,19 +208,8 @@ func (c *commandLine) disk(d device, cfg *diskConfig, image *os.File) {
 }
 
 // limiterGroups adds the limits that several disks share.
-func (c *commandLine) limiterGroups(groups []rateLimitGroupConfig) {
-	for i := range groups {
-		c.json("-object", throttleGroup(groupID(groups, groups[i].ID), groups[i].RateLimiterConfig))
+func (c *commandLine) limiterGroups(groups []vmm.RateLimitGroupConfig) {
+	for _, g := range groups {
+		c.json("-object", throttleGroup(groupLimits(g.ID), g.RateLimiterConfig))
 	}
 }
-
-func groupID(groups []rateLimitGroupConfig, id string) string {
-	for i := range groups {
-		if groups[i].ID == id {
-			return fmt.Sprintf("limits%d", i)
-		}
-	}
-	return ""
-}
-
-func slotAddr(d device) string { return fmt.Sprintf("%#x", d.Slot) }

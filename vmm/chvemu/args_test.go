@@ -3,18 +3,19 @@ package chvemu
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // Whatever a path or an identifier holds, it is one value of one option.
 func TestDiskArgumentsNeedNoEscaping(t *testing.T) {
-	id, path, serial := `_disk,0="x"`, `/a,b="c"`, "s,t"
-	d := device{ID: id, Kind: "disk", Slot: 5}
-	cfg := &diskConfig{ID: &id, Path: &path, Serial: &serial, ReadOnly: true, NumQueues: 1, QueueSize: 128, Sparse: true}
+	d := device{ID: `_disk,0="x"`, Kind: kindDisk, Slot: 5}
+	cfg := &vmm.DiskConfig{ID: d.ID, Path: `/a,b="c"`, Serial: "s,t", ReadOnly: true, NumQueues: 1, QueueSize: 128}
 	var line commandLine
 	line.disk(d, cfg, os.Stdin)
 	want := []string{
@@ -28,75 +29,60 @@ func TestDiskArgumentsNeedNoEscaping(t *testing.T) {
 }
 
 func TestRateLimits(t *testing.T) {
-	id := "d"
-	d := device{ID: id, Kind: "disk", Slot: 4}
-	own := &diskConfig{ID: &id, RateLimiterConfig: &rateLimiterConfig{Bandwidth: &tokenBucket{Size: 1 << 20, RefillTime: 100}, Ops: &tokenBucket{Size: 0, RefillTime: 100}}}
-	objects := diskObjects(d, own)
-	if len(objects) != 1 {
-		t.Fatalf("%d limiters, want 1", len(objects))
-	}
-	raw, err := json.Marshal(objects[0])
+	d := device{ID: "d", Kind: kindDisk, Slot: 4}
+	limits := vmm.RateLimiterConfig{Bandwidth: &vmm.TokenBucket{Size: 1 << 20, RefillTime: 100}, Ops: &vmm.TokenBucket{Size: 0, RefillTime: 100}}
+	raw, err := json.Marshal(throttleGroup(d.limits(), limits))
 	if err != nil || string(raw) != `{"id":"limits-blk4","limits":{"bps-total":10485760},"qom-type":"throttle-group"}` {
 		t.Errorf("limiter %s, %v", raw, err)
 	}
-	if top := topNode(d, own); top != "thr4" || diskDevice(d, own)["drive"] != "thr4" || len(diskNodes(d, own, "/x")) != 2 {
-		t.Errorf("the limiter is not between the disk and its image: %s", top)
-	}
-	shared := &diskConfig{ID: &id, limits: "limits0"}
-	if len(diskObjects(d, shared)) != 0 || diskNodes(d, shared, "/x")[1]["throttle-group"] != "limits0" {
-		t.Error("a shared limiter is not used")
+	for group, cfg := range map[string]*vmm.DiskConfig{
+		"limits-blk4":   {ID: "d", RateLimiterConfig: &limits},
+		"limits-612c62": {ID: "d", RateLimitGroup: "a,b"},
+	} {
+		nodes := diskNodes(d, cfg, "/x")
+		if len(nodes) != 2 || nodes[1]["throttle-group"] != group || nodes[1]["node-name"] != diskDevice(d, cfg)["drive"] {
+			t.Errorf("limiter %s is not between the disk and its image: %v", group, nodes)
+		}
 	}
 }
 
 func TestSlots(t *testing.T) {
-	m := &vm{}
-	for slot := firstSlot; slot <= lastSlot; slot++ {
-		if got := m.freeSlot(); got != slot {
+	cfg := &vmm.VMConfig{Disks: []vmm.DiskConfig{{ID: "root"}, {}}, Net: []vmm.NetConfig{{}}}
+	devices, err := place(cfg)
+	want := []device{{"root", kindDisk, 2, false}, {"_disk3", kindDisk, 3, false}, {"_net4", kindNet, 4, false}, {"__rng", kindRNG, 5, false}}
+	if err != nil || !slices.Equal(devices, want) || cfg.Disks[1].ID != "_disk3" || cfg.Net[0].ID != "_net4" {
+		t.Errorf("devices %v, %v", devices, err)
+	}
+	for slot := firstSlot + len(devices); slot <= lastSlot; slot++ {
+		if got := freeSlot(devices); got != slot {
 			t.Fatalf("slot %d, want %d", got, slot)
 		}
-		m.devices = append(m.devices, device{ID: slotAddr(device{Slot: slot}), Slot: slot})
+		devices = append(devices, device{Slot: slot})
 	}
-	if got := m.freeSlot(); got != 0 {
+	if got := freeSlot(devices); got != 0 {
 		t.Errorf("slot %d of a full bus", got)
 	}
-	if got := m.devices[8].bdf(); got != "0000:00:0a.0" {
+	if got := devices[8].bdf(); got != "0000:00:0a.0" {
 		t.Errorf("address %s", got)
 	}
-	ids := map[string]bool{"_disk0": true}
-	if a, b := m.nameDevice(nil, "_disk", ids), m.nameDevice(nil, "_disk", ids); a != "_disk1" || b != "_disk2" {
-		t.Errorf("names %s, %s", a, b)
+	if _, err := place(&vmm.VMConfig{Disks: make([]vmm.DiskConfig, 30)}); err == nil {
+		t.Error("more devices than slots have places")
 	}
 }
 
 func TestAccelerator(t *testing.T) {
-	dir := t.TempDir()
-	with, without := filepath.Join(dir, "with"), filepath.Join(dir, "without")
-	for path, flags := range map[string]string{with: "vmx", without: "sse"} {
-		if err := os.WriteFile(path, []byte("flags\t: "+flags+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, c := range []struct{ setting, cpuinfo, want, err string }{
-		{"", with, accelTCG, ""},
-		{"tcg", with, accelTCG, ""},
-		{"auto", without, accelTCG, ""},
-		{"kvm", without, "", "neither vmx nor svm"},
-		{"xen", with, "", "it may be tcg, kvm or auto"},
-	} {
-		got, err := accelerator(c.setting, c.cpuinfo)
-		if got != c.want || (c.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%q: %s, %v", c.setting, got, err)
+	for setting, want := range map[string]string{"": accelTCG, "tcg": accelTCG, "kvm": accelKVM, "xen": ""} {
+		if got, err := accelerator(setting); got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %s, %v", setting, got, err)
 		}
 	}
 }
 
 func TestOptions(t *testing.T) {
 	good := map[string]options{
-		"--api-socket path=/s --event-monitor path=/e -v": {apiSocket: "/s", eventMonitor: "/e", verbosity: 1},
-		"--api-socket=/s -vv --log-file /l -v":            {apiSocket: "/s", logFile: "/l", verbosity: 3},
-		"--api-socket path=/s --seccomp false":            {apiSocket: "/s"},
-		"-V":                                              {version: true},
-		"--help":                                          {help: true},
+		"--api-socket path=/s --event-monitor path=/e -v": {apiSocket: "/s", eventMonitor: "/e", verbose: true},
+		"--api-socket=path=/s":                            {apiSocket: "/s"},
+		"--version":                                       {version: true},
 	}
 	for line, want := range good {
 		if got, err := parseOptions(strings.Fields(line)); err != nil || got != want {
@@ -104,10 +90,14 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	for _, line := range []string{
-		"", "--nothing", "--api-socket", "--api-socket fd=3", "--event-monitor /e", "--api-socket path=", "--seccomp maybe", "file", "-x",
+		"", "-v", "--nothing", "--api-socket", "--api-socket fd=3", "--api-socket path=", "--api-socket path=/s --event-monitor /e", "--api-socket path=/s file",
 	} {
 		if got, err := parseOptions(strings.Fields(line)); err == nil {
 			t.Errorf("%q: %+v", line, got)
 		}
+	}
+	var out strings.Builder
+	if code := Main([]string{"--help"}, &out, &out); code != 0 || !strings.Contains(out.String(), "Usage") {
+		t.Errorf("help: code %d, %s", code, out.String())
 	}
 }

@@ -5,97 +5,72 @@ import (
 	"os"
 	"slices"
 	"strings"
-)
 
-// pciInfo is PciDeviceInfo in vmm/src/lib.rs.
-type pciInfo struct {
-	ID  string `json:"id"`
-	BDF string `json:"bdf"`
-}
+	"github.com/berth-cloud/berth/vmm"
+)
 
 // addDisk adds a disk to the definition, or plugs it into the running machine
 // (vm_add_disk). The answer is nil in the first case.
-func (v *VMM) addDisk(raw []byte) (*pciInfo, error) {
-	r, o := parseObject(raw)
-	u := &refusals{}
-	disk := readDisk(o, u)
-	if r.err != nil {
-		return nil, badJSON(r.err)
+func (v *VMM) addDisk(disk vmm.DiskConfig) (any, error) {
+	if err := checkDisk(&disk); err != nil {
+		return nil, badRequest{err}
 	}
 	if v.config == nil {
 		return nil, errNotCreated
 	}
-	if u.fault != nil {
-		return nil, u.fault
-	}
-	wanted := v.config.clone()
+	wanted := clone(v.config)
 	wanted.Disks = append(wanted.Disks, disk)
-	if _, f := wanted.validate(); f != nil {
-		return nil, fail(f, "Failed to validate config")
+	if err := validate(wanted); err != nil {
+		return nil, fmt.Errorf("failed to validate config: %w", err)
 	}
 	if v.vm == nil {
 		v.config = wanted
 		return nil, nil
 	}
-	if v.vm.m == nil {
-		return nil, errNotRunning
-	}
-	info, f := v.plugDisk(disk)
-	if f != nil {
-		return nil, fail(f, "Error from device manager")
-	}
-	return info, nil
-}
-
-func (v *VMM) plugDisk(disk diskConfig) (*pciInfo, *fault) {
-	if disk.ID != nil {
-		if strings.HasPrefix(*disk.ID, "__") {
-			return nil, failf("Invalid identifier: %s", *disk.ID)
-		}
-		if v.vm.deviceByID(*disk.ID) != nil {
-			return nil, failf("Invalid identifier as it is not unique: %s", *disk.ID)
-		}
-	}
-	ids, f := v.config.validate()
-	if f != nil {
-		return nil, f
-	}
-	slot := v.vm.freeSlot()
-	if slot == 0 {
-		return nil, errNoSlot
-	}
-	id := v.vm.nameDevice(disk.ID, "_disk", ids)
-	disk.ID = &id
-	if disk.RateLimitGroup != nil {
-		disk.limits = groupID(v.config.RateLimitGroups, *disk.RateLimitGroup)
-	}
-	image, f := openDisk(&disk)
-	if f != nil {
-		return nil, f
-	}
-	defer image.Close()
-	if f := lockDisk(image, &disk); f != nil {
-		return nil, f
-	}
-	d := device{ID: id, Kind: "disk", Slot: slot}
-	if err := v.vm.m.plug(d, &disk, image); err != nil {
-		v.vm.m.unplug(d, &disk)
-		return nil, fail(v.vm.m.explain(err), "Cannot create virtio-blk device")
+	d, err := v.plugDisk(&wanted.Disks[len(wanted.Disks)-1])
+	if err != nil {
+		return nil, fmt.Errorf("error from device manager: %w", err)
 	}
 	v.vm.devices = append(v.vm.devices, d)
-	v.config = v.config.clone()
-	v.config.Disks = append(v.config.Disks, disk)
-	return &pciInfo{ID: id, BDF: d.bdf()}, nil
+	v.config = wanted
+	return vmm.PCIDevice{ID: d.ID, BDF: d.bdf()}, nil
+}
+
+func (v *VMM) plugDisk(disk *vmm.DiskConfig) (device, error) {
+	d := device{Kind: kindDisk, Slot: freeSlot(v.vm.devices)}
+	if d.Slot == 0 {
+		return d, errNoSlot
+	}
+	if disk.ID == "" {
+		disk.ID = d.madeUpID()
+	}
+	d.ID = disk.ID
+	if find(v.vm.devices, d.ID) != nil {
+		return d, fmt.Errorf("invalid identifier as it is not unique: %s", d.ID)
+	}
+	image, err := openDisk(disk)
+	if err != nil {
+		return d, err
+	}
+	defer image.Close()
+	if err := lockDisk(image, disk); err != nil {
+		return d, err
+	}
+	if err := v.vm.m.plug(d, disk, image); err != nil {
+		v.vm.m.unplug(d)
+		return d, fmt.Errorf("cannot create virtio-blk device: %w", v.vm.m.explain(err))
+	}
+	return d, nil
 }
 
 // plug makes the parts of a disk in QEMU, from the image up.
-func (m *machine) plug(d device, disk *diskConfig, image *os.File) error {
+func (m *machine) plug(d device, disk *vmm.DiskConfig, image *os.File) error {
 	err := m.command("add-fd", map[string]any{"fdset-id": d.Slot}, nil, image)
 	if err != nil {
 		return err
 	}
-	for _, o := range diskObjects(d, disk) {
-		if err := m.command("object-add", o, nil); err != nil {
+	if disk.RateLimiterConfig != nil {
+		if err := m.command("object-add", throttleGroup(d.limits(), *disk.RateLimiterConfig), nil); err != nil {
 			return err
 		}
 	}
@@ -109,83 +84,49 @@ func (m *machine) plug(d device, disk *diskConfig, image *os.File) error {
 
 // unplug takes away what is below a disk's device, from the top down. Parts that
 // are not there are no error: it also clears up after half a plug.
-func (m *machine) unplug(d device, disk *diskConfig) {
-	nodes := diskNodes(d, disk, "")
-	for _, o := range slices.Backward(nodes) {
-		_ = m.command("blockdev-del", map[string]any{"node-name": o["node-name"]}, nil)
+func (m *machine) unplug(d device) {
+	for _, node := range []string{d.throttle(), d.node()} {
+		_ = m.command("blockdev-del", map[string]string{"node-name": node}, nil)
 	}
-	for _, o := range diskObjects(d, disk) {
-		_ = m.command("object-del", map[string]any{"id": o["id"]}, nil)
-	}
+	_ = m.command("object-del", map[string]string{"id": d.limits()}, nil)
 	// With the last descriptor goes the lock on the image.
-	_ = m.command("remove-fd", map[string]any{"fdset-id": d.Slot}, nil)
+	_ = m.command("remove-fd", map[string]int{"fdset-id": d.Slot}, nil)
 }
 
-// removeDevice takes a device out of the definition, or asks the guest to let go
+type removal struct {
+	ID string `json:"id"`
+}
+
+// removeDevice takes a disk out of the definition, or asks the guest to let go
 // of it (vm_remove_device). It is gone when deviceRemoved is called.
-func (v *VMM) removeDevice(raw []byte) error {
-	r, o := parseObject(raw)
-	id := o.stringReq("id")
-	if r.err != nil {
-		return badJSON(r.err)
+func (v *VMM) removeDevice(r removal) error {
+	if v.config == nil {
+		return errNotCreated
 	}
-	if v.vm == nil {
-		if v.config == nil {
-			return errNotCreated
+	i := diskIndex(v.config, r.ID)
+	if v.vm == nil && i < 0 {
+		return fmt.Errorf("no device with id %q to remove", r.ID)
+	}
+	if v.vm != nil {
+		d := find(v.vm.devices, r.ID)
+		if d == nil || d.leaving {
+			return fmt.Errorf("error from device manager: %w", errNoDevice(r.ID))
 		}
-		if !v.dropFromConfig(id) {
-			return failf("No device with id %s to remove", quoted(id))
+		if i < 0 {
+			return unsupported("removing a device that is no disk")
 		}
-		return nil
+		if err := v.vm.m.command("device_del", map[string]string{"id": d.qdev()}, nil); err != nil {
+			return fmt.Errorf("error from device manager: %w", v.vm.m.explain(err))
+		}
+		d.leaving = true
 	}
-	d := v.vm.deviceByID(id)
-	if d == nil || v.vm.m == nil {
-		return fail(failf("Failed to find device corresponding to the given identifier: %s", id), "Error from device manager")
-	}
-	if d.Kind == "rng" {
-		return fail(failf("Not allowed to remove this type of device from the VM: virtio-rng"), "Error from device manager")
-	}
-	if d.Kind == "net" {
-		return fail(unsupported("removing network devices"), "Error from device manager")
-	}
-	i := v.config.disk(id)
-	if i < 0 {
-		return fail(failf("Failed to find device corresponding to the given identifier: %s", id), "Error from device manager")
-	}
-	disk := v.config.Disks[i]
-	if err := v.vm.m.command("device_del", map[string]string{"id": d.qdev()}, nil); err != nil {
-		return fail(v.vm.m.explain(err), "Error from device manager")
-	}
-	if v.vm.going == nil {
-		v.vm.going = map[int]diskConfig{}
-	}
-	v.vm.going[d.Slot] = disk
-	v.dropFromConfig(id)
+	v.config = clone(v.config)
+	v.config.Disks = slices.Delete(v.config.Disks, i, i+1)
 	return nil
 }
 
-func (v *VMM) dropFromConfig(id string) bool {
-	c := v.config.clone()
-	disk, net := c.disk(id), c.net(id)
-	if disk >= 0 {
-		c.Disks = slices.Delete(c.Disks, disk, disk+1)
-	}
-	if net >= 0 {
-		c.Net = slices.Delete(c.Net, net, net+1)
-	}
-	v.config = c
-	return disk >= 0 || net >= 0
-}
-
-// leaving returns the id of a device that the guest has been asked to let go of
-// and has not yet.
-func (v *VMM) leaving() string {
-	for _, d := range v.vm.devices {
-		if _, ok := v.vm.going[d.Slot]; ok {
-			return d.ID
-		}
-	}
-	return ""
+func errNoDevice(id string) error {
+	return fmt.Errorf("failed to find device corresponding to the given identifier: %s", id)
 }
 
 // deviceRemoved finishes what removeDevice began, when the guest has let go
@@ -196,54 +137,49 @@ func (v *VMM) deviceRemoved(m *machine, qdev string) {
 	if v.vm == nil || v.vm.m != m {
 		return
 	}
-	i := slices.IndexFunc(v.vm.devices, func(d device) bool { return d.qdev() == qdev })
+	i := slices.IndexFunc(v.vm.devices, func(d device) bool { return d.leaving && d.qdev() == qdev })
 	if i < 0 {
 		return
 	}
 	d := v.vm.devices[i]
-	disk, ok := v.vm.going[d.Slot]
-	if !ok {
-		return
-	}
-	m.unplug(d, &disk)
-	delete(v.vm.going, d.Slot)
+	m.unplug(d)
 	v.vm.devices = slices.Delete(v.vm.devices, i, i+1)
 	v.events.event("vm", "device-removed", "id", d.ID, "bdf", d.bdf())
 }
 
+type resizing struct {
+	ID          string `json:"id"`
+	DesiredSize uint64 `json:"desired_size"`
+}
+
 // resizeDisk sets the size of a disk's image and tells the guest
 // (vm_resize_disk).
-func (v *VMM) resizeDisk(raw []byte) error {
-	r, o := parseObject(raw)
-	id, size := o.stringReq("id"), o.uintReq("desired_size", maxU64)
-	if r.err != nil {
-		return badJSON(r.err)
-	}
-	if v.config == nil {
+func (v *VMM) resizeDisk(r resizing) error {
+	switch {
+	case v.config == nil:
 		return errNotCreated
+	case v.vm == nil:
+		return fmt.Errorf("failed resizing a disk image: %w", errNotRunning)
 	}
-	if v.vm == nil || v.vm.m == nil {
-		return failf("Failed resizing a disk image")
-	}
-	d, i := v.vm.deviceByID(id), v.config.disk(id)
+	d, i := find(v.vm.devices, r.ID), diskIndex(v.config, r.ID)
 	if d == nil || i < 0 {
-		return fail(failf("Failed to find device corresponding to the given identifier: %s", id), "Error from device manager")
+		return fmt.Errorf("error from device manager: %w", errNoDevice(r.ID))
 	}
 	const sector = 512
-	if size%sector != 0 || size > 1<<62 {
-		return fail(failf("The requested size is not a multiple of the sector size"), "Error from device manager", "Disk resize error")
+	if r.DesiredSize%sector != 0 || r.DesiredSize > 1<<62 {
+		return fmt.Errorf("error from device manager: disk resize error: %d bytes are no number of sectors", r.DesiredSize)
 	}
-	err := v.vm.m.command("block_resize", map[string]any{"node-name": topNode(*d, &v.config.Disks[i]), "size": size}, nil)
+	err := v.vm.m.command("block_resize", map[string]any{"node-name": topNode(*d, &v.config.Disks[i]), "size": r.DesiredSize}, nil)
 	if err != nil {
-		return fail(v.vm.m.explain(err), "Error from device manager", "Disk resize error")
+		return fmt.Errorf("error from device manager: disk resize error: %w", v.vm.m.explain(err))
 	}
 	return nil
 }
 
-// counters returns what each device has counted (vm_counters). QEMU keeps no
-// lowest and highest latency of a disk, so those are left out.
-func (v *VMM) counters() (map[string]map[string]uint64, error) {
-	if v.vm == nil || v.vm.m == nil {
+// counters returns what each device has counted (vm_counters). A tap's count from
+// when it was made.
+func (v *VMM) counters() (any, error) {
+	if v.vm == nil {
 		return nil, errNotRunning
 	}
 	var stats []struct {
@@ -253,14 +189,12 @@ func (v *VMM) counters() (map[string]map[string]uint64, error) {
 			WriteBytes uint64 `json:"wr_bytes"`
 			ReadOps    uint64 `json:"rd_operations"`
 			WriteOps   uint64 `json:"wr_operations"`
-			ReadTime   uint64 `json:"rd_total_time_ns"`
-			WriteTime  uint64 `json:"wr_total_time_ns"`
 		} `json:"stats"`
 	}
 	if err := v.vm.m.command("query-blockstats", nil, &stats); err != nil {
 		return nil, v.vm.m.explain(err)
 	}
-	out := map[string]map[string]uint64{}
+	out := vmm.Counters{}
 	for _, s := range stats {
 		i := slices.IndexFunc(v.vm.devices, func(d device) bool { return strings.Contains(s.QDev, "/"+d.qdev()+"/") })
 		if i < 0 {
@@ -269,27 +203,14 @@ func (v *VMM) counters() (map[string]map[string]uint64, error) {
 		out[v.vm.devices[i].ID] = map[string]uint64{
 			"read_bytes": s.Stats.ReadBytes, "write_bytes": s.Stats.WriteBytes,
 			"read_ops": s.Stats.ReadOps, "write_ops": s.Stats.WriteOps,
-			"read_latency_avg":  micros(s.Stats.ReadTime, s.Stats.ReadOps),
-			"write_latency_avg": micros(s.Stats.WriteTime, s.Stats.WriteOps),
 		}
 	}
 	for _, n := range v.config.Net {
-		sent, received, err := linkCounters(*n.Tap)
+		c, err := tapCounters(n.Tap)
 		if err != nil {
-			continue // the tap was taken away under us
+			return nil, fmt.Errorf("counters of tap %s: %w", n.Tap, err)
 		}
-		base := v.vm.taps[*n.ID]
-		out[*n.ID] = map[string]uint64{
-			"tx_bytes": sent.bytes - base.sent.bytes, "tx_frames": sent.frames - base.sent.frames,
-			"rx_bytes": received.bytes - base.received.bytes, "rx_frames": received.frames - base.received.frames,
-		}
+		out[n.ID] = c
 	}
 	return out, nil
-}
-
-func micros(ns, ops uint64) uint64 {
-	if ops == 0 {
-		return 0
-	}
-	return ns / ops / 1000
 }

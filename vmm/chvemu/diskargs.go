@@ -1,26 +1,24 @@
 package chvemu
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/berth-cloud/berth/vmm"
+)
 
 // The parts of a disk in QEMU, as objects for the command line and for QMP
 // alike: an image by descriptor, a limiter above it if there is one, and the
 // device the guest sees.
 
-// diskObjects returns the limiter that a disk has for itself.
-func diskObjects(d device, cfg *diskConfig) []map[string]any {
-	if cfg.RateLimiterConfig == nil {
-		return nil
-	}
-	return []map[string]any{throttleGroup(ownLimits(d), *cfg.RateLimiterConfig)}
-}
-
-func ownLimits(d device) string { return fmt.Sprintf("limits-blk%d", d.Slot) }
+// groupLimits names the limiter of a group, whose identifier may hold characters
+// that QEMU's may not.
+func groupLimits(id string) string { return fmt.Sprintf("limits-%x", id) }
 
 // throttleGroup turns token buckets of a size and a time to refill, in
 // milliseconds, into rates a second.
-func throttleGroup(id string, cfg rateLimiterConfig) map[string]any {
+func throttleGroup(id string, cfg vmm.RateLimiterConfig) map[string]any {
 	limits := map[string]any{}
-	rate := func(key string, b *tokenBucket) {
+	rate := func(key string, b *vmm.TokenBucket) {
 		if b != nil && b.Size > 0 && b.RefillTime > 0 {
 			limits[key] = max(1, b.Size*1000/b.RefillTime)
 		}
@@ -32,10 +30,10 @@ func throttleGroup(id string, cfg rateLimiterConfig) map[string]any {
 
 // diskNodes returns the block nodes, the lowest first. The last one is the one
 // that the device uses.
-func diskNodes(d device, cfg *diskConfig, path string) []map[string]any {
-	cache := map[string]any{"direct": cfg.Direct, "no-flush": false}
+func diskNodes(d device, cfg *vmm.DiskConfig, path string) []map[string]any {
+	cache := map[string]any{"direct": false, "no-flush": false}
 	discard := "unmap"
-	if !cfg.Sparse || cfg.ReadOnly {
+	if cfg.ReadOnly {
 		discard = "ignore"
 	}
 	image := map[string]any{
@@ -46,38 +44,36 @@ func diskNodes(d device, cfg *diskConfig, path string) []map[string]any {
 			"read-only": cfg.ReadOnly,
 		},
 	}
-	group := cfg.limits
-	if cfg.RateLimiterConfig != nil {
-		group = ownLimits(d)
-	}
-	if group == "" {
+	if topNode(d, cfg) == d.node() {
 		return []map[string]any{image}
 	}
+	group := d.limits()
+	if cfg.RateLimiterConfig == nil {
+		group = groupLimits(cfg.RateLimitGroup)
+	}
 	return []map[string]any{image, {
-		"driver": "throttle", "node-name": topNode(d, cfg), "throttle-group": group, "file": d.node(),
+		"driver": "throttle", "node-name": d.throttle(), "throttle-group": group, "file": d.node(),
 		"read-only": cfg.ReadOnly, "discard": discard,
 	}}
 }
 
 // topNode is the node that the device uses.
-func topNode(d device, cfg *diskConfig) string {
-	if cfg.RateLimiterConfig != nil || cfg.limits != "" {
-		return fmt.Sprintf("thr%d", d.Slot)
+func topNode(d device, cfg *vmm.DiskConfig) string {
+	if cfg.RateLimiterConfig != nil || cfg.RateLimitGroup != "" {
+		return d.throttle()
 	}
 	return d.node()
 }
 
-func diskDevice(d device, cfg *diskConfig) map[string]any {
-	o := map[string]any{
-		"driver": "virtio-blk-pci", "id": d.qdev(), "bus": "pci.0", "addr": slotAddr(d), "disable-legacy": "on",
-		"drive": topNode(d, cfg), "num-queues": cfg.NumQueues, "queue-size": cfg.QueueSize,
-		"discard": cfg.Sparse && !cfg.ReadOnly, "write-zeroes": cfg.Sparse && !cfg.ReadOnly,
-		// A host's full disk is an I/O error of the guest's, as it is with Cloud
-		// Hypervisor. By default QEMU would stop the VM.
-		"rerror": "report", "werror": "report",
-	}
-	if cfg.Serial != nil {
-		o["serial"] = *cfg.Serial
+func diskDevice(d device, cfg *vmm.DiskConfig) map[string]any {
+	o := d.pci("virtio-blk-pci")
+	o["drive"], o["num-queues"], o["queue-size"] = topNode(d, cfg), cfg.NumQueues, cfg.QueueSize
+	o["discard"], o["write-zeroes"] = !cfg.ReadOnly, !cfg.ReadOnly
+	// A host's full disk is an I/O error of the guest's, as it is with Cloud
+	// Hypervisor. By default QEMU would stop the VM.
+	o["rerror"], o["werror"] = "report", "report"
+	if cfg.Serial != "" {
+		o["serial"] = cfg.Serial
 	}
 	return o
 }

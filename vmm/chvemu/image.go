@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // lockFile takes an open file description lock, shared or exclusive, on length
@@ -19,33 +22,25 @@ func lockFile(f *os.File, exclusive bool, length int64) error {
 	}
 	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lk)
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-		return failf("The file is already locked")
+		return errors.New("the file is already locked")
 	}
-	if err != nil {
-		return fail(err, "The lock state could not be checked or set")
-	}
-	return nil
+	return err
 }
 
 // openDisk opens a disk's image (open_disk in block/src/factory.rs).
-func openDisk(d *diskConfig) (*os.File, *fault) {
-	if d.Path == nil {
-		return nil, failf("No disk path was specified when one was expected")
-	}
-	flags := unix.O_RDWR
+func openDisk(d *vmm.DiskConfig) (*os.File, error) {
+	flags := os.O_RDWR
 	if d.ReadOnly {
-		flags = unix.O_RDONLY
+		flags = os.O_RDONLY
 	}
-	if d.Direct {
-		flags |= unix.O_DIRECT
+	f, err := os.OpenFile(d.Path, flags, 0)
+	if err == nil {
+		if err = checkImage(f); err != nil {
+			f.Close()
+		}
 	}
-	f, err := os.OpenFile(*d.Path, flags|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fail(err, "Cannot open disk path", fmt.Sprintf("I/O error: open %s", quoted(*d.Path)))
-	}
-	if bad := checkImage(f, *d.Path); bad != nil {
-		f.Close()
-		return nil, bad
+		return nil, fmt.Errorf("cannot open disk path: %w", err)
 	}
 	return f, nil
 }
@@ -53,56 +48,28 @@ func openDisk(d *diskConfig) (*os.File, *fault) {
 // checkImage reads the start of an image: Cloud Hypervisor looks for the type
 // there even when it is given, and refuses one that contradicts
 // (detect_image_type, DiskImageTypeMismatch).
-func checkImage(f *os.File, path string) *fault {
-	st, err := f.Stat()
-	if err != nil {
-		return fail(err, "Cannot open disk path")
-	}
-	if st.IsDir() {
-		return fail(unix.EISDIR, "Cannot open disk path", fmt.Sprintf("I/O error: open %s", quoted(path)))
-	}
-	// A second descriptor: the first may be for direct access, which wants an
-	// aligned buffer.
-	r, err := os.Open(path)
-	if err != nil {
-		return fail(err, "Cannot open disk path")
-	}
-	defer r.Close()
+func checkImage(f *os.File) error {
 	var head [512]byte
-	if _, err := r.ReadAt(head[:], 0); err != nil {
-		return fail(failf("failed to fill whole buffer"), "Cannot open disk path", "I/O error: detect image type")
+	if _, err := f.ReadAt(head[:], 0); err != nil {
+		return fmt.Errorf("detect image type: %w", err)
 	}
-	detected := "raw"
-	switch {
-	case string(head[:4]) == "QFI\xfb":
-		detected = "qcow2"
-	case string(head[:8]) == "vhdxfile":
-		detected = "vhdx"
-	}
-	if detected != "raw" {
-		return failf("Disk image type mismatch: specified raw, detected %s", detected)
+	for magic, kind := range map[string]string{"QFI\xfb": "qcow2", "vhdxfile": "vhdx"} {
+		if strings.HasPrefix(string(head[:]), magic) {
+			return fmt.Errorf("disk image type mismatch: specified raw, detected %s", kind)
+		}
 	}
 	return nil
 }
 
-// lockDisk locks an image for a device that runs (try_lock_image in
+// lockDisk locks the bytes of an image for a device that runs (try_lock_image in
 // virtio-devices/src/block.rs).
-func lockDisk(f *os.File, d *diskConfig) *fault {
-	var length int64
-	if d.LockGranularity == "ByteRange" {
-		st, err := f.Stat()
-		if err != nil {
-			return fail(err, "Cannot lock images of all block devices")
-		}
-		length = st.Size()
+func lockDisk(f *os.File, d *vmm.DiskConfig) error {
+	st, err := f.Stat()
+	if err == nil {
+		err = lockFile(f, !d.ReadOnly, st.Size())
 	}
-	if err := lockFile(f, !d.ReadOnly, length); err != nil {
-		kind := "Write"
-		if d.ReadOnly {
-			kind = "Read"
-		}
-		return fail(err, "Cannot lock images of all block devices",
-			fmt.Sprintf("Failed to get %s lock for disk image: %s", kind, *d.Path))
+	if err != nil {
+		return fmt.Errorf("cannot lock images of all block devices: %s: %w", d.Path, err)
 	}
 	return nil
 }

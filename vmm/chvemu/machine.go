@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/timescale"
+	"github.com/berth-cloud/berth/vmm"
 	"github.com/berth-cloud/berth/vmm/chvemu/qmp"
 )
 
@@ -29,7 +30,6 @@ var startTimeout = timescale.Limit(30 * time.Second)
 
 // machine is one QEMU process.
 type machine struct {
-	log     *slog.Logger
 	qmp     *qmp.Client
 	version string // of QEMU
 	cmd     *exec.Cmd
@@ -75,13 +75,10 @@ func startMachine(ctx context.Context, log *slog.Logger, s spec) (*machine, erro
 		s.line.file(s.keep)
 	}
 	m := &machine{
-		log: log, done: make(chan struct{}), migrated: make(chan string, 1), removed: s.removed,
+		done: make(chan struct{}), migrated: make(chan string, 1), removed: s.removed,
 		stderr: &tailWriter{log: log},
 	}
-	qemu := os.Getenv(EnvQEMU)
-	if qemu == "" {
-		qemu = "qemu-system-x86_64"
-	}
+	qemu := vmm.QEMU()
 	m.cmd = exec.Command(qemu, s.line.args...)
 	m.cmd.Dir = "/"
 	m.cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
@@ -104,10 +101,8 @@ func startMachine(ctx context.Context, log *slog.Logger, s spec) (*machine, erro
 		return nil, fmt.Errorf("start %s: %w", qemu, err)
 	}
 	theirs.Close() // or its end would not be noticed while QEMU starts
-	var hello qmp.Greeting
-	m.qmp, hello, err = qmp.Connect(ctx, ours, m.event)
+	m.qmp, m.version, err = qmp.Connect(ctx, ours, m.event)
 	if err == nil {
-		m.version = hello.Version()
 		// The greeting comes before the machine is built; an answer to this
 		// comes after.
 		err = m.qmp.Execute(ctx, "query-status", nil, nil)
@@ -157,7 +152,6 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 
 // event notes what QEMU tells. It runs on the goroutine that reads answers.
 func (m *machine) event(e qmp.Event) {
-	m.log.Debug("QEMU event", "event", e.Name, "data", string(e.Data))
 	var data struct {
 		Reason string `json:"reason"`
 		Status string `json:"status"`

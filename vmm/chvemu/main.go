@@ -3,6 +3,7 @@ package chvemu
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // Main runs the program and returns its exit code: 0 when it was asked to end or
@@ -27,15 +30,12 @@ import (
 func Main(args []string, stdout, stderr io.Writer) int {
 	o, err := parseOptions(args)
 	switch {
-	case err != nil && o.help:
-		fmt.Fprint(stderr, usage)
-		return 2
-	case err != nil:
-		fmt.Fprintf(stderr, "error: %s\n\nFor more information, try '--help'.\n", strings.TrimPrefix(err.Error(), errUsage.Error()+": "))
-		return 2
-	case o.help:
+	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(stdout, usage)
 		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "error: %s\n\nFor more information, try '--help'.\n", err)
+		return 2
 	case o.version:
 		return printVersion(stdout, stderr)
 	}
@@ -65,10 +65,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 
 func printVersion(stdout, stderr io.Writer) int {
 	fmt.Fprintf(stdout, "chvemu %s\n", BuildVersion)
-	qemu := os.Getenv(EnvQEMU)
-	if qemu == "" {
-		qemu = "qemu-system-x86_64"
-	}
+	qemu := vmm.QEMU()
 	out, err := exec.Command(qemu, "--version").Output()
 	if err != nil {
 		fmt.Fprintf(stderr, "Error: run %s --version: %s\n", qemu, err)
@@ -81,17 +78,14 @@ func printVersion(stdout, stderr io.Writer) int {
 }
 
 func run(o options, stderr io.Writer) (Exit, error) {
-	log, closeLog, err := openLog(o, stderr)
+	level := slog.LevelWarn
+	if o.verbose {
+		level = slog.LevelInfo
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	accel, err := accelerator(os.Getenv(EnvAccel))
 	if err != nil {
 		return Exit{}, err
-	}
-	defer closeLog()
-	accel, err := accelerator(os.Getenv(EnvAccel), "/proc/cpuinfo")
-	if err != nil {
-		return Exit{}, err
-	}
-	if o.apiSocket == "" {
-		return Exit{}, errors.New("chvemu takes its VM over the API alone: --api-socket is required")
 	}
 	events := &monitor{log: log, start: time.Now()}
 	if o.eventMonitor != "" {
@@ -170,23 +164,4 @@ func listen(path string) (net.Listener, *os.File, error) {
 		return nil, nil, fmt.Errorf("create API socket: %w", err)
 	}
 	return &limitListener{Listener: l, free: make(chan struct{}, maxConnections)}, lock, nil
-}
-
-func openLog(o options, stderr io.Writer) (*slog.Logger, func(), error) {
-	level := slog.LevelWarn
-	switch {
-	case o.verbosity == 1:
-		level = slog.LevelInfo
-	case o.verbosity > 1:
-		level = slog.LevelDebug
-	}
-	w, closeLog := stderr, func() {}
-	if o.logFile != "" {
-		f, err := os.Create(o.logFile)
-		if err != nil {
-			return nil, nil, fmt.Errorf("create log file: %w", err)
-		}
-		w, closeLog = f, func() { f.Close() }
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), closeLog, nil
 }

@@ -2,20 +2,19 @@ package chvemu
 
 import (
 	"errors"
+	"flag"
 	"fmt"
-	"slices"
+	"io"
 	"strings"
 )
 
-// options are the parts of Cloud Hypervisor's command line that are supported
+// options are the parts of Cloud Hypervisor's command line that package vmm uses
 // (get_cli_options_sorted in cloud-hypervisor/src/main.rs).
 type options struct {
 	apiSocket    string
 	eventMonitor string
-	logFile      string
-	verbosity    int
+	verbose      bool
 	version      bool
-	help         bool
 }
 
 const usage = `Serve Cloud Hypervisor's API and run the guest under QEMU.
@@ -23,92 +22,45 @@ const usage = `Serve Cloud Hypervisor's API and run the guest under QEMU.
 Usage: chvemu --api-socket path=<socket> [OPTIONS]
 
 Options:
-      --api-socket <path>     HTTP API socket (UNIX domain socket): path=</path/to/a/file>
-      --event-monitor <file>  File to report events on: path=</path/to/a/file>
-      --log-file <file>       Log file. Standard error is used if not specified
-      --seccomp <mode>        true, false, log or errno; QEMU is always sandboxed
-  -v...                       Sets the level of debugging output
-  -V, --version               Print version
-  -h, --help                  Print help
+  --api-socket path=<socket>   HTTP API socket (UNIX domain socket)
+  --event-monitor path=<file>  file to report events on
+  -v                           tell of calls and events too
+  --version                    print version
 
 Environment:
-  BERTH_CHVEMU_ACCEL          tcg (default), kvm, or auto
-  BERTH_CHVEMU_QEMU           the QEMU to run (default: qemu-system-x86_64)
+  BERTH_CHVEMU_ACCEL           tcg (default) or kvm
+  BERTH_CHVEMU_QEMU            the QEMU to run (default: qemu-system-x86_64)
 `
 
-// errUsage is a command line that cannot be understood. The program ends with
-// code 2 then, as one built with clap does.
-var errUsage = errors.New("usage")
-
+// parseOptions reads a command line. It is flag.ErrHelp where help is asked for.
 func parseOptions(args []string) (options, error) {
 	var o options
-	if len(args) == 0 {
-		o.help = true
-		return o, errUsage // arg_required_else_help
+	f := flag.NewFlagSet("chvemu", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.Func("api-socket", "", pathOption(&o.apiSocket))
+	f.Func("event-monitor", "", pathOption(&o.eventMonitor))
+	f.BoolVar(&o.verbose, "v", false, "")
+	f.BoolVar(&o.version, "version", false, "")
+	if err := f.Parse(args); err != nil {
+		return o, err
 	}
-	for len(args) > 0 {
-		arg := args[0]
-		args = args[1:]
-		name, value, inline := strings.Cut(arg, "=")
-		if !strings.HasPrefix(arg, "--") {
-			name, inline = arg, false
-		}
-		take := func() (string, error) {
-			if inline {
-				return value, nil
-			}
-			if len(args) == 0 {
-				return "", fmt.Errorf("%w: a value is required for '%s' but none was supplied", errUsage, name)
-			}
-			v := args[0]
-			args = args[1:]
-			return v, nil
-		}
-		var err error
-		switch {
-		case name == "--version" || name == "-V":
-			o.version = true
-		case name == "--help" || name == "-h":
-			o.help = true
-		case len(arg) > 1 && strings.Trim(arg, "v") == "-":
-			o.verbosity += len(arg) - 1
-		case name == "--api-socket":
-			o.apiSocket, err = pathOption(take, true)
-		case name == "--event-monitor":
-			o.eventMonitor, err = pathOption(take, false)
-		case name == "--log-file":
-			o.logFile, err = take()
-		case name == "--seccomp":
-			var mode string
-			mode, err = take()
-			if err == nil && !slices.Contains([]string{"true", "false", "log", "errno"}, mode) {
-				err = fmt.Errorf("%w: invalid value '%s' for '--seccomp'", errUsage, mode)
-			}
-		default:
-			err = fmt.Errorf("%w: unexpected argument '%s' found", errUsage, arg)
-		}
-		if err != nil {
-			return o, err
-		}
+	switch {
+	case f.NArg() > 0:
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case o.apiSocket == "" && !o.version:
+		return o, errors.New("chvemu takes its VM over the API alone: --api-socket is required")
 	}
 	return o, nil
 }
 
-// pathOption reads "path=<path>", or a bare path where that is allowed too.
-func pathOption(take func() (string, error), bare bool) (string, error) {
-	v, err := take()
-	if err != nil {
-		return "", err
-	}
-	path, ok := strings.CutPrefix(v, "path=")
-	switch {
-	case ok && path != "":
-		return path, nil
-	case strings.HasPrefix(v, "fd="):
-		return "", fmt.Errorf("%w: chvemu takes a path, not a descriptor: '%s'", errUsage, v)
-	case bare && v != "" && !strings.Contains(v, "="):
-		return v, nil
-	default:
-		return "", fmt.Errorf("%w: no path in '%s'", errUsage, v)
+// pathOption reads "path=<path>".
+func pathOption(to *string) func(string) error {
+	return func(value string) error {
+		path, ok := strings.CutPrefix(value, "path=")
+		if !ok || path == "" {
+			return errors.New("it is not path=<path>")
+		}
+		*to = path
+		return nil
 	}
 }

@@ -67,13 +67,17 @@ func saveRAM(pid int, size uint64, from, image *os.File) error {
 		return err
 	}
 	defer pagemap.Close()
-	c := &pageCopier{pid: pid, image: image, buf: make([]byte, copyWindow)}
+	mem, err := os.Open(dir + "/mem")
+	if err != nil {
+		return err
+	}
+	defer mem.Close()
 	for _, p := range parts {
-		if err := c.mapping(pagemap, p); err != nil {
+		if err := copyOwn(image, pagemap, mem, p); err != nil {
 			return err
 		}
 	}
-	return c.flush()
+	return nil
 }
 
 // procDir is a process's directory in /proc, which may have been mounted in
@@ -150,98 +154,50 @@ func covers(parts []mapping, size uint64) bool {
 	return at == size
 }
 
-const (
-	// copyWindow is how much is read from QEMU at a time.
-	copyWindow = 4 << 20
-	// maxRuns is how many stretches one call reads (IOV_MAX is 1024).
-	maxRuns = 512
-)
+// copyWindow is how much of a mapping is looked at, at a time.
+const copyWindow = 4 << 20
 
-// pageCopier copies pages of another process to a file, many at a time.
-type pageCopier struct {
-	pid   int
-	image *os.File
-	buf   []byte
-
-	runs   []unix.RemoteIovec
-	places []int64 // in the image, of each run
-	total  int
-}
-
-// mapping copies the pages of one mapping that the process has for itself.
-func (c *pageCopier) mapping(pagemap io.ReaderAt, p mapping) error {
-	entries := make([]byte, 64<<10)
-	for done := uint64(0); done < p.length; {
-		n := min(uint64(len(entries)), (p.length-done)/pageSize*8)
-		if n == 0 {
-			return fmt.Errorf("mapping of %d bytes is no number of pages", p.length)
-		}
-		if _, err := pagemap.ReadAt(entries[:n], int64((p.addr+done)/pageSize*8)); err != nil {
+// copyOwn copies the pages of a mapping that the process has for itself.
+func copyOwn(image *os.File, pagemap, mem io.ReaderAt, p mapping) error {
+	entries, buf := make([]byte, copyWindow/pageSize*8), make([]byte, copyWindow)
+	for done := uint64(0); done < p.length; done += copyWindow {
+		window := min(copyWindow, p.length-done)
+		if _, err := pagemap.ReadAt(entries[:window/pageSize*8], int64((p.addr+done)/pageSize*8)); err != nil {
 			return fmt.Errorf("read page map of QEMU: %w", err)
 		}
-		for i := uint64(0); i < n; i += 8 {
-			e := binary.LittleEndian.Uint64(entries[i:])
-			if e&pageSwapped == 0 && (e&pagePresent == 0 || e&pageOfFile != 0) {
+		for from := uint64(0); from < window; {
+			to := from
+			for to < window && isOwn(entries[to/pageSize*8:]) {
+				to += pageSize
+			}
+			if to == from {
+				from += pageSize
 				continue
 			}
-			at := done + i/8*pageSize
-			if err := c.page(p.addr+at, int64(p.offset+at)); err != nil {
-				return err
+			pages := buf[:to-from]
+			if _, err := mem.ReadAt(pages, int64(p.addr+done+from)); err != nil {
+				return fmt.Errorf("read memory of QEMU: %w", err)
 			}
+			if err := writePages(image, pages, int64(p.offset+done+from)); err != nil {
+				return fmt.Errorf("write RAM image: %w", err)
+			}
+			from = to
 		}
-		done += n / 8 * pageSize
 	}
 	return nil
 }
 
-// page adds a page to what is copied next.
-func (c *pageCopier) page(addr uint64, place int64) error {
-	if last := len(c.runs) - 1; last >= 0 && c.total < len(c.buf) &&
-		uint64(c.runs[last].Base)+uint64(c.runs[last].Len) == addr && c.places[last]+int64(c.runs[last].Len) == place {
-		c.runs[last].Len += pageSize
-		c.total += pageSize
-		return nil
-	}
-	if c.total == len(c.buf) || len(c.runs) == maxRuns {
-		if err := c.flush(); err != nil {
-			return err
-		}
-	}
-	c.runs = append(c.runs, unix.RemoteIovec{Base: uintptr(addr), Len: pageSize})
-	c.places = append(c.places, place)
-	c.total += pageSize
-	return nil
-}
-
-// flush copies what was added.
-func (c *pageCopier) flush() error {
-	if c.total == 0 {
-		return nil
-	}
-	local := []unix.Iovec{{Base: &c.buf[0]}}
-	local[0].SetLen(c.total)
-	n, err := unix.ProcessVMReadv(c.pid, local, c.runs, 0)
-	if err != nil {
-		return fmt.Errorf("read memory of QEMU: %w", err)
-	}
-	if n != c.total {
-		return fmt.Errorf("read %d of %d bytes of QEMU's memory", n, c.total)
-	}
-	at := 0
-	for i, r := range c.runs {
-		if err := c.write(c.buf[at:at+r.Len], c.places[i]); err != nil {
-			return err
-		}
-		at += r.Len
-	}
-	c.runs, c.places, c.total = c.runs[:0], c.places[:0], 0
-	return nil
+// isOwn says whether the page of a pagemap entry is the process's, and not the
+// file's.
+func isOwn(entry []byte) bool {
+	e := binary.LittleEndian.Uint64(entry)
+	return e&pageSwapped != 0 || e&pagePresent != 0 && e&pageOfFile == 0
 }
 
 var zeroPage [pageSize]byte
 
-// write puts pages into the image, those of zeroes as holes.
-func (c *pageCopier) write(data []byte, place int64) error {
+// writePages puts pages into the image, those of zeroes as holes.
+func writePages(image *os.File, data []byte, place int64) error {
 	for start := 0; start < len(data); {
 		zero := isZero(data[start : start+pageSize])
 		end := start + pageSize
@@ -250,12 +206,12 @@ func (c *pageCopier) write(data []byte, place int64) error {
 		}
 		var err error
 		if zero {
-			err = punch(c.image, place+int64(start), int64(end-start))
+			err = punch(image, place+int64(start), int64(end-start))
 		} else {
-			_, err = c.image.WriteAt(data[start:end], place+int64(start))
+			_, err = image.WriteAt(data[start:end], place+int64(start))
 		}
 		if err != nil {
-			return fmt.Errorf("write RAM image: %w", err)
+			return err
 		}
 		start = end
 	}

@@ -2,61 +2,32 @@ package chvemu
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
-	"golang.org/x/sys/unix"
+	"github.com/berth-cloud/berth/vmm"
 )
-
-// restoreRequest is RestoreConfig in vmm/src/config.rs.
-type restoreRequest struct {
-	url      string
-	prefault bool
-	onDemand bool
-	resume   bool
-}
-
-func parseRestore(raw []byte) (restoreRequest, error) {
-	r, o := parseObject(raw)
-	q := restoreRequest{
-		url:      o.stringReq("source_url"),
-		prefault: o.boolOr("prefault", false),
-		onDemand: o.variantOr("memory_restore_mode", "Copy", "Copy", "OnDemand") == "OnDemand",
-		resume:   o.boolOr("resume", false),
-	}
-	_, _ = o.listOpt("net_fds") // for devices by descriptor, which are refused
-	return q, r.err
-}
 
 // restore makes a VM from a snapshot (vm_restore). Its configuration is read
 // from the snapshot's config.json as it is now, which may name another file for
 // the RAM, other images and another tap than the machine had that was saved.
-func (v *VMM) restore(raw []byte) error {
-	q, err := parseRestore(raw)
-	if err != nil {
-		return badJSON(err)
+func (v *VMM) restore(cfg vmm.RestoreConfig) error {
+	switch cfg.MemoryRestoreMode {
+	case "", vmm.MemoryRestoreCopy, vmm.MemoryRestoreOnDemand:
+	default:
+		return badRequest{fmt.Errorf("unknown restore mode %q", cfg.MemoryRestoreMode)}
 	}
-	if v.vm != nil || v.config != nil {
+	if v.config != nil {
 		return errAlreadyCreated
 	}
-	dir, f := urlPath(q.url)
-	if f != nil {
-		return fail(f, "Cannot restore VM")
-	}
-	cfg, f := readSavedConfig(filepath.Join(dir, configFile))
-	if f != nil {
-		return f
-	}
-	if q.onDemand && q.prefault {
-		return fail(failf("'prefault' cannot be combined with 'memory_restore_mode=ondemand'"), "Failed to validate config")
-	}
-	if f := v.restoreFrom(dir, cfg, q); f != nil {
-		v.log.Error("cannot restore the VM", "error", f)
+	if err := v.restoreFrom(cfg); err != nil {
 		_ = v.delete() // a restore that fails leaves no VM
-		return f
+		return fmt.Errorf("cannot restore VM: %w", err)
 	}
-	if q.resume {
+	if cfg.Resume {
 		if err := v.resume(); err != nil {
 			_ = v.delete()
 			return err
@@ -65,216 +36,148 @@ func (v *VMM) restore(raw []byte) error {
 	return nil
 }
 
-func readSavedConfig(path string) (*vmConfig, *fault) {
-	const receive = "Failed to receive migratable component snapshot"
-	raw, err := os.ReadFile(path)
+func (v *VMM) restoreFrom(r vmm.RestoreConfig) error {
+	if r.Prefault || r.MemoryRestoreMode == vmm.MemoryRestoreOnDemand {
+		return unsupported("prefault and on-demand restore: RAM is mapped, and read as it is used")
+	}
+	dir, err := snapshotDir(r.SourceURL)
 	if err != nil {
-		return nil, fail(err, "Cannot restore VM", receive, fmt.Sprintf("Error opening VM config snapshot file %s", quoted(path)))
+		return err
 	}
-	cfg, refused, err := parseConfig(raw)
+	cfg, err := readSavedConfig(filepath.Join(dir, vmm.FileConfig))
 	if err != nil {
-		return nil, fail(err, "Cannot restore VM", receive, "Error deserialising VM config snapshot")
+		return err
 	}
-	if refused != nil {
-		return nil, fail(refused, "Cannot restore VM")
-	}
-	return cfg, nil
-}
-
-func readSavedState(path string) (*savedState, *fault) {
-	const receive = "Failed to receive migratable component snapshot"
-	raw, err := os.ReadFile(path)
+	state, err := readSavedState(filepath.Join(dir, vmm.FileState))
 	if err != nil {
-		return nil, fail(err, "Cannot restore VM", receive, fmt.Sprintf("Error opening VM state snapshot file %s", quoted(path)))
+		return err
 	}
-	var s savedState
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return nil, fail(err, "Cannot restore VM", receive, "Error deserialising VM state snapshot")
-	}
-	return &s, nil
-}
-
-func (v *VMM) restoreFrom(dir string, cfg *vmConfig, q restoreRequest) *fault {
-	state, f := readSavedState(filepath.Join(dir, stateFile))
-	if f != nil {
-		return f
-	}
-	if f := state.fits(cfg, v.accel); f != nil {
-		return fail(f, "Cannot restore VM")
+	if err := state.fits(cfg, v.accel); err != nil {
+		return err
 	}
 	v.config = cfg
-	if f := v.openConsoles(); f != nil {
-		return f
+	if err := v.openConsoles(); err != nil {
+		return err
 	}
-	mem, f := state.memory(dir, cfg.Memory, q)
-	if f != nil {
-		return fail(f, "Memory manager error")
+	mem, err := state.memory(dir, cfg.Memory)
+	if err != nil {
+		return fmt.Errorf("memory manager error: %w", err)
 	}
-	if _, f := cfg.validate(); f != nil {
-		return fail(f, "Failed to validate config")
+	if err := validate(cfg); err != nil {
+		return fmt.Errorf("failed to validate config: %w", err)
 	}
-	machine := &vm{state: stateCreated, mem: mem, devices: state.Devices, names: state.Names}
-	if f := machine.match(cfg); f != nil {
-		return fail(f, "Cannot restore VM")
+	p, err := v.prepare(cfg, mem, state.Devices)
+	if err != nil {
+		return err
 	}
-	p := &prepared{vm: machine}
 	defer p.close()
-	p.line.base(cfg, mem, v.accel)
 	p.line.add("-S", "-incoming", "defer")
-	p.line.serial(cfg.Serial, v.serial)
-	images, f := p.addDevices(cfg)
-	if f != nil {
-		return fail(f, "Error from device manager")
-	}
-	if f := openInitramfs(cfg.Payload); f != nil {
-		return f
-	}
 	v.events.event("vm", "restoring")
-	for i, image := range images {
-		if f := lockDisk(image, &cfg.Disks[i]); f != nil {
-			return fail(f, "Error locking disk images: Another instance likely holds a lock")
-		}
+	m, err := v.launch(p)
+	if err != nil {
+		return err
 	}
-	v.vm = machine
-	if f := v.launch(p); f != nil {
-		return f
+	if err := state.loadInto(m); err != nil {
+		m.kill()
+		return err
 	}
-	machine.state = statePaused
-	if machine.m.version != state.QEMU {
-		return fail(failf("the snapshot was made by QEMU %s, and this is QEMU %s", state.QEMU, machine.m.version), "Cannot restore VM")
-	}
-	if err := machine.m.load(state.Device); err != nil {
-		return fail(machine.m.explain(err), "Cannot restore VM")
-	}
+	v.vm = &vm{state: vmm.StatePaused, m: m, mem: mem, devices: state.Devices}
+	v.watch(m)
 	v.events.event("vm", "restored")
 	return nil
 }
 
+func readSavedConfig(path string) (*vmm.VMConfig, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("error opening VM config snapshot file: %w", err)
+	}
+	var cfg vmm.VMConfig
+	if err := decode(raw, &cfg); err != nil {
+		return nil, fmt.Errorf("error deserialising VM config snapshot: %w", err)
+	}
+	return &cfg, checkConfig(&cfg)
+}
+
+func readSavedState(path string) (*savedState, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("error opening VM state snapshot file: %w", err)
+	}
+	var s savedState
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return nil, fmt.Errorf("error deserialising VM state snapshot: %w", err)
+	}
+	return &s, nil
+}
+
 // fits says whether a state can be restored at all, by the engine that made it
 // and by what of the machine cannot be changed.
-func (s *savedState) fits(cfg *vmConfig, accel string) *fault {
-	zone := ""
-	if len(cfg.Memory.Zones) > 0 {
-		zone = cfg.Memory.Zones[0].ID
-	}
+func (s *savedState) fits(cfg *vmm.VMConfig, accel string) error {
+	size := memorySize(cfg.Memory)
 	switch {
 	case s.Engine != engineName:
-		return failf("the snapshot was made by another engine than %s", engineName)
+		return fmt.Errorf("the snapshot was made by another engine than %s", engineName)
 	case s.Format != stateFormat:
-		return failf("the snapshot has format %d, and this %s reads format %d", s.Format, engineName, stateFormat)
+		return fmt.Errorf("the snapshot has format %d, and this %s reads format %d", s.Format, engineName, stateFormat)
 	case s.Machine != machineType:
-		return failf("the snapshot was made on machine type %s, and this is %s", s.Machine, machineType)
+		return fmt.Errorf("the snapshot was made on machine type %s, and this is %s", s.Machine, machineType)
 	case s.Accel != accel:
-		return failf("the snapshot was made with acceleration %s, and this is %s", s.Accel, accel)
+		return fmt.Errorf("the snapshot was made with acceleration %s, and this is %s", s.Accel, accel)
 	case s.VCPUs != cfg.CPUs.BootVCPUs:
-		return failf("the saved machine has %d CPUs, and its config.json %d", s.VCPUs, cfg.CPUs.BootVCPUs)
-	case s.RAM != cfg.Memory.total() || s.RAM == 0:
-		return failf("the saved machine has %d bytes of RAM, and its config.json %d", s.RAM, cfg.Memory.total())
-	case s.Zone != zone:
-		return failf("the saved machine has memory zone %q, and its config.json %q", s.Zone, zone)
-	case s.Serial != (cfg.Serial.Mode != "Off"):
-		return failf("the serial port was added or removed in config.json")
+		return fmt.Errorf("the saved machine has %d CPUs, and its config.json %d", s.VCPUs, cfg.CPUs.BootVCPUs)
+	case s.RAM != size:
+		return fmt.Errorf("the saved machine has %d bytes of RAM, and its config.json %d", s.RAM, size)
+	case s.Zone != zoneID(cfg):
+		return fmt.Errorf("the saved machine has memory zone %q, and its config.json %q", s.Zone, zoneID(cfg))
+	case s.Serial != (cfg.Serial.Mode != vmm.ConsoleOff):
+		return errors.New("the serial port was added or removed in config.json")
+	}
+	return s.fitsDevices(cfg)
+}
+
+// fitsDevices compares the configured devices with the saved machine's: a device
+// can change what is behind it, but not come or go.
+func (s *savedState) fitsDevices(cfg *vmm.VMConfig) error {
+	has, wants := []string{}, []string{kindRNG + " __rng"}
+	for _, d := range s.Devices {
+		has = append(has, d.Kind+" "+d.ID)
+	}
+	for _, d := range cfg.Disks {
+		wants = append(wants, kindDisk+" "+d.ID)
+	}
+	for _, n := range cfg.Net {
+		wants = append(wants, kindNet+" "+n.ID)
+	}
+	slices.Sort(has)
+	slices.Sort(wants)
+	if !slices.Equal(has, wants) {
+		return fmt.Errorf("the saved machine has devices %q, and its config.json %q", has, wants)
 	}
 	return nil
 }
 
 // memory says what the restored RAM is. What the snapshot holds itself is mapped
-// privately, so that restoring reads none of it and leaves it as it is; only
-// where RAM is to be a shared file is it copied there first.
-func (s *savedState) memory(dir string, c memoryConfig, q restoreRequest) (ram, *fault) {
-	mem, f := bootMemory(c)
-	if f != nil {
-		return ram{}, f
+// privately, so that restoring reads none of it and leaves it as it is.
+func (s *savedState) memory(dir string, c vmm.MemoryConfig) (ram, error) {
+	mem, err := bootMemory(c)
+	if err != nil || !s.Memory {
+		return mem, err
 	}
-	mem.prefault = q.prefault
-	if mem.path != "" {
-		if f := checkZoneSize(mem); f != nil {
-			return ram{}, f
-		}
+	if mem.shared {
+		return mem, unsupported("a restore of " + vmm.FileMemory + " into a shared file")
 	}
-	if !s.Memory {
-		return mem, nil
-	}
-	if q.onDemand && mem.path != "" {
-		// Only anonymous memory can be registered (restore_by_uffd in
-		// vmm/src/memory_manager.rs). On a tmpfs it takes a file too, and the guest
-		// does not survive it.
-		return ram{}, fail(unix.EINVAL, "On-demand restore failed", "Failed to register region")
-	}
-	saved := ram{size: mem.size, path: filepath.Join(dir, memoryFile), prefault: q.prefault, reserve: mem.reserve}
-	if _, err := os.Stat(saved.path); err != nil {
-		return ram{}, fail(err, "Error opening snapshot file")
-	}
-	if f := checkZoneFile(saved); f != nil {
-		return ram{}, fail(f, "Error reading from snapshot file")
-	}
-	if f := checkZoneSize(saved); f != nil {
-		return ram{}, fail(f, "Error reading from snapshot file")
-	}
-	if !mem.shared {
-		return saved, nil
-	}
-	if err := fillFile(mem.path, saved.path, int64(mem.size)); err != nil {
-		return ram{}, fail(err, "Error copying snapshot into region")
-	}
-	return mem, nil
+	mem.path = filepath.Join(dir, vmm.FileMemory)
+	return mem, checkRAMFile(mem)
 }
 
-func fillFile(dst, src string, size int64) error {
-	in, err := os.Open(src)
-	if err != nil {
-		return err
+// loadInto brings a machine that was started to wait for it into the state.
+func (s *savedState) loadInto(m *machine) error {
+	if m.version != s.QEMU {
+		return fmt.Errorf("the snapshot was made by QEMU %s, and this is QEMU %s", s.QEMU, m.version)
 	}
-	defer in.Close()
-	out, err := os.OpenFile(dst, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	return cloneSparse(out, in, size)
-}
-
-// match finds each configured device in the saved machine, and the other way
-// round: a device can change what is behind it, but not come or go.
-func (m *vm) match(cfg *vmConfig) *fault {
-	left := map[string]string{}
-	rngs := 0
-	for _, d := range m.devices {
-		if d.Slot < firstSlot || d.Slot > lastSlot {
-			return failf("the saved machine has device %s in slot %d", d.ID, d.Slot)
-		}
-		if d.Kind == "rng" {
-			rngs++
-		} else {
-			left[d.ID] = d.Kind
-		}
-	}
-	if rngs != 1 {
-		return failf("the saved machine has %d entropy devices", rngs)
-	}
-	take := func(id *string, kind string) *fault {
-		if id == nil || left[*id] != kind {
-			name := "without an id"
-			if id != nil {
-				name = quoted(*id)
-			}
-			return failf("the saved machine has no %s %s", kind, name)
-		}
-		delete(left, *id)
-		return nil
-	}
-	for _, d := range cfg.Disks {
-		if f := take(d.ID, "disk"); f != nil {
-			return f
-		}
-	}
-	for _, n := range cfg.Net {
-		if f := take(n.ID, "net"); f != nil {
-			return f
-		}
-	}
-	for id, kind := range left {
-		return failf("config.json lacks the saved machine's %s %s", kind, quoted(id))
+	if err := m.load(s.Device); err != nil {
+		return m.explain(err)
 	}
 	return nil
 }

@@ -2,17 +2,13 @@ package chvemu
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-)
 
-// Files of a snapshot (vmm/src/migration/mod.rs, vmm/src/memory_manager.rs).
-const (
-	configFile = "config.json"
-	stateFile  = "state.json"
-	memoryFile = "memory-ranges"
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // stateFormat is the version of state.json, and of the machine that it is the
@@ -36,7 +32,6 @@ type savedState struct {
 	Zone    string   `json:"zone"`
 	Serial  bool     `json:"serial"`
 	Devices []device `json:"devices"`
-	Names   int      `json:"names"`
 	// Memory says that RAM is in memory-ranges. Otherwise it is the zone's file.
 	Memory bool `json:"memory"`
 
@@ -44,46 +39,42 @@ type savedState struct {
 	Device []byte `json:"device_state"`
 }
 
-const engineName = "chvemu"
+const engineName = vmm.KindChvemu
 
-// urlPath turns the URL of a snapshot into its directory (url_to_path).
-func urlPath(url string) (string, *fault) {
-	const send = "Failed to send migratable component snapshot"
+// snapshotDir turns the URL of a snapshot into its directory (url_to_path).
+func snapshotDir(url string) (string, error) {
 	path, ok := strings.CutPrefix(url, "file://")
 	if !ok {
-		return "", fail(failf("Could not extract path from URL: %s", url), send)
+		return "", fmt.Errorf("could not extract path from URL: %s", url)
 	}
 	st, err := os.Stat(path)
 	if err != nil || !st.IsDir() {
-		return "", fail(failf("Destination is not a directory: %s", quoted(path)), send)
+		return "", fmt.Errorf("destination is not a directory: %s", path)
 	}
 	return path, nil
 }
 
 // snapshot saves a paused VM (vm_snapshot).
-func (v *VMM) snapshot(raw []byte) error {
-	r, o := parseObject(raw)
-	url := o.stringReq("destination_url")
-	if r.err != nil {
-		return badJSON(r.err)
-	}
+func (v *VMM) snapshot(cfg vmm.SnapshotConfig) error {
 	if v.vm == nil {
 		return errNotRunning
 	}
 	v.events.event("vm", "snapshotting")
-	if v.vm.state != statePaused {
-		return fail(failf("Trying to snapshot while VM is running"), "Cannot snapshot VM", "Failed to snapshot migratable component")
+	if v.vm.state != vmm.StatePaused {
+		return errors.New("cannot snapshot VM: trying to snapshot while VM is running")
 	}
-	if d := v.leaving(); d != "" {
-		return fail(failf("the guest has not let go of device %s yet", d), "Cannot snapshot VM", "Failed to snapshot migratable component")
+	for _, d := range v.vm.devices {
+		if d.leaving {
+			return fmt.Errorf("cannot snapshot VM: the guest has not let go of device %s yet", d.ID)
+		}
 	}
 	v.events.event("vm", "snapshotted")
-	dir, f := urlPath(url)
-	if f != nil {
-		return fail(f, "Cannot send VM snapshot")
+	dir, err := snapshotDir(cfg.DestinationURL)
+	if err == nil {
+		err = v.send(dir)
 	}
-	if err := v.send(dir); err != nil {
-		return fail(err, "Cannot send VM snapshot", "Failed to send migratable component snapshot")
+	if err != nil {
+		return fmt.Errorf("cannot send VM snapshot: %w", err)
 	}
 	return nil
 }
@@ -95,14 +86,9 @@ func (v *VMM) send(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeNew(filepath.Join(dir, configFile), config, "Error creating VM config snapshot file"); err != nil {
-		return err
+	if err := writeNew(filepath.Join(dir, vmm.FileConfig), config); err != nil {
+		return fmt.Errorf("error creating VM config snapshot file: %w", err)
 	}
-	state, err := createNew(filepath.Join(dir, stateFile), "Error creating VM state snapshot file")
-	if err != nil {
-		return err
-	}
-	defer state.Close()
 	saved, err := v.save(dir)
 	if err != nil {
 		return err
@@ -111,59 +97,54 @@ func (v *VMM) send(dir string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := state.Write(raw); err != nil {
-		return fail(err, "Error writing VM state snapshot")
+	if err := writeNew(filepath.Join(dir, vmm.FileState), raw); err != nil {
+		return fmt.Errorf("error creating VM state snapshot file: %w", err)
 	}
-	return state.Close()
+	return nil
 }
 
-func createNew(path, message string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return nil, fail(err, message)
-	}
-	return f, nil
+func createNew(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
-func writeNew(path string, raw []byte, message string) error {
-	f, err := createNew(path, message)
+func writeNew(path string, raw []byte) error {
+	f, err := createNew(path)
 	if err != nil {
 		return err
 	}
-	if _, err := f.Write(raw); err != nil {
-		f.Close()
-		return fail(err, "Error writing VM config snapshot")
-	}
-	return f.Close()
+	_, err = f.Write(raw)
+	return errors.Join(err, f.Close())
 }
 
 // save returns the state, and writes memory-ranges where RAM is not a shared
 // file.
 func (v *VMM) save(dir string) (*savedState, error) {
-	device, err := v.vm.m.saveDevices()
+	m, mem := v.vm.m, v.vm.mem
+	device, err := m.saveDevices()
 	if err != nil {
-		return nil, v.vm.m.explain(err)
+		return nil, m.explain(err)
 	}
 	s := &savedState{
-		Engine: engineName, Format: stateFormat, QEMU: v.vm.m.version, Machine: machineType, Accel: v.accel,
-		VCPUs: v.config.CPUs.BootVCPUs, RAM: v.vm.mem.size,
-		Serial: v.config.Serial.Mode != "Off", Devices: v.vm.devices, Names: v.vm.names,
-		Memory: !v.vm.mem.shared, Device: device,
-	}
-	if len(v.config.Memory.Zones) > 0 {
-		s.Zone = v.config.Memory.Zones[0].ID
+		Engine: engineName, Format: stateFormat, QEMU: m.version, Machine: machineType, Accel: v.accel,
+		VCPUs: v.config.CPUs.BootVCPUs, RAM: mem.size, Zone: zoneID(v.config),
+		Serial: v.config.Serial.Mode != vmm.ConsoleOff, Devices: v.vm.devices,
+		Memory: !mem.shared, Device: device,
 	}
 	if !s.Memory {
 		return s, nil
 	}
-	path := filepath.Join(dir, memoryFile)
-	image, err := createNew(path, fmt.Sprintf("Error creating memory snapshot file %s", quoted(path)))
+	image, err := createNew(filepath.Join(dir, vmm.FileMemory))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("error creating memory snapshot file: %w", err)
 	}
-	defer image.Close()
-	if err := saveRAM(v.vm.m.cmd.Process.Pid, v.vm.mem.size, v.vm.m.private, image); err != nil {
-		return nil, err
+	err = saveRAM(m.cmd.Process.Pid, mem.size, m.private, image)
+	return s, errors.Join(err, image.Close())
+}
+
+// zoneID names the zone of RAM, if it is one.
+func zoneID(c *vmm.VMConfig) string {
+	if len(c.Memory.Zones) == 0 {
+		return ""
 	}
-	return s, image.Close()
+	return c.Memory.Zones[0].ID
 }

@@ -1,19 +1,13 @@
 package chvemu
 
 import (
-	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
 	"syscall"
-)
 
-// States of a VM (VmState in vmm/src/vm.rs). One that was shut down is dropped,
-// so it is seen as Created again.
-const (
-	stateCreated = "Created"
-	stateRunning = "Running"
-	statePaused  = "Paused"
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // VMM holds at most one virtual machine. Its methods are the calls of the API;
@@ -27,7 +21,7 @@ type VMM struct {
 	lock *os.File
 
 	mu     sync.Mutex
-	config *vmConfig
+	config *vmm.VMConfig
 	serial *os.File // opened when the configuration comes, used by the machine
 	vm     *vm      // nil until boot or restore
 	exit   chan Exit
@@ -44,21 +38,13 @@ type Exit struct {
 	Signal syscall.Signal
 }
 
-// vm is a virtual machine that was booted or restored. Where booting failed
-// half-way it has no machine, and its state is Created, as in vm_boot in
-// vmm/src/lib.rs.
+// vm is a virtual machine that was booted or restored.
 type vm struct {
-	state   string
+	state   vmm.State
 	m       *machine
 	mem     ram
 	devices []device
-	names   int // counts names made up for devices
-	taps    map[string]tapBase
-	going   map[int]diskConfig // by slot: the guest is asked to let go of them
 }
-
-// tapBase is what a tap had counted before this machine used it.
-type tapBase struct{ sent, received linkCount }
 
 // NewVMM returns a VMM without a virtual machine.
 func NewVMM(log *slog.Logger, events *monitor, accel string, lock *os.File) *VMM {
@@ -66,35 +52,28 @@ func NewVMM(log *slog.Logger, events *monitor, accel string, lock *os.File) *VMM
 }
 
 // create defines a VM (vm_create).
-func (v *VMM) create(raw []byte) error {
-	cfg, refused, err := parseConfig(raw)
-	if err != nil {
-		return badJSON(err)
+func (v *VMM) create(cfg vmm.VMConfig) error {
+	if err := checkConfig(&cfg); err != nil {
+		return badRequest{err}
 	}
 	if v.config != nil {
 		return errAlreadyCreated
 	}
-	if refused != nil {
-		return refused
-	}
-	v.config = cfg
-	return asError(v.openConsoles())
+	v.config = &cfg
+	return v.openConsoles()
 }
 
-// openConsoles makes the files that consoles write to
-// (pre_create_console_devices in vmm/src/console_devices.rs): what was in them
-// is lost.
-func (v *VMM) openConsoles() *fault {
+// openConsoles makes the file that the serial port writes to
+// (pre_create_console_devices in vmm/src/console_devices.rs): what was in it is
+// lost.
+func (v *VMM) openConsoles() error {
 	v.closeConsoles()
-	if v.config.Serial.Mode != "File" {
+	if v.config.Serial.Mode != vmm.ConsoleFile {
 		return nil
 	}
-	if v.config.Serial.File == nil {
-		return failf("Path missing when using file console mode")
-	}
-	f, err := os.OpenFile(*v.config.Serial.File, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+	f, err := os.OpenFile(v.config.Serial.File, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
 	if err != nil {
-		return fail(err, "Error creating console devices", "Error creating console device")
+		return fmt.Errorf("error creating console devices: %w", err)
 	}
 	v.serial = f
 	return nil
@@ -117,12 +96,12 @@ func (v *VMM) boot() error {
 		return errMissingConfig
 	}
 	if v.serial == nil {
-		if f := v.openConsoles(); f != nil {
-			return f
+		if err := v.openConsoles(); err != nil {
+			return err
 		}
 	}
-	if f := v.start(); f != nil {
-		return f
+	if err := v.start(); err != nil {
+		return err
 	}
 	v.events.event("vm", "booted")
 	return nil
@@ -134,14 +113,13 @@ func (v *VMM) pause() error {
 		return errNotRunning
 	}
 	v.events.event("vm", "pausing")
-	if v.vm.state != stateRunning {
-		return fail(failf("Invalid transition: InvalidStateTransition(%s, Paused)", v.vm.state),
-			"Cannot pause VM", "Failed to pause migratable component")
+	if v.vm.state != vmm.StateRunning {
+		return fmt.Errorf("cannot pause VM: InvalidStateTransition(%s, Paused)", v.vm.state)
 	}
 	if err := v.vm.m.command("stop", nil, nil); err != nil {
-		return fail(v.vm.m.explain(err), "Cannot pause VM", "Failed to pause migratable component")
+		return fmt.Errorf("cannot pause VM: %w", v.vm.m.explain(err))
 	}
-	v.vm.state = statePaused
+	v.vm.state = vmm.StatePaused
 	v.events.event("vm", "paused")
 	return nil
 }
@@ -152,14 +130,13 @@ func (v *VMM) resume() error {
 		return errNotRunning
 	}
 	v.events.event("vm", "resuming")
-	if v.vm.state != statePaused {
-		return fail(failf("Invalid transition: InvalidStateTransition(%s, Running)", v.vm.state),
-			"Cannot resume VM", "Failed to resume migratable component")
+	if v.vm.state != vmm.StatePaused {
+		return fmt.Errorf("cannot resume VM: InvalidStateTransition(%s, Running)", v.vm.state)
 	}
 	if err := v.vm.m.command("cont", nil, nil); err != nil {
-		return fail(v.vm.m.explain(err), "Cannot resume VM", "Failed to resume migratable component")
+		return fmt.Errorf("cannot resume VM: %w", v.vm.m.explain(err))
 	}
-	v.vm.state = stateRunning
+	v.vm.state = vmm.StateRunning
 	v.events.event("vm", "resumed")
 	return nil
 }
@@ -179,10 +156,7 @@ func (v *VMM) stop() {
 	vm := v.vm
 	v.vm = nil // the watcher sees by this that it was meant
 	v.closeConsoles()
-	if vm.m == nil {
-		return
-	}
-	if vm.state == stateRunning {
+	if vm.state == vmm.StateRunning {
 		// Writes in flight are finished before QEMU is killed.
 		_ = vm.m.command("stop", nil, nil) // or it is dead already
 	}
@@ -229,11 +203,11 @@ func (v *VMM) reboot() error {
 		return errNotCreated
 	}
 	v.stop()
-	if f := v.openConsoles(); f != nil {
-		return f
+	if err := v.openConsoles(); err != nil {
+		return err
 	}
-	if f := v.start(); f != nil {
-		return f
+	if err := v.start(); err != nil {
+		return err
 	}
 	v.events.event("vm", "rebooted")
 	return nil
@@ -241,11 +215,11 @@ func (v *VMM) reboot() error {
 
 // powerButton presses the ACPI power button (vm_power_button).
 func (v *VMM) powerButton() error {
-	if v.vm == nil || v.vm.m == nil {
+	if v.vm == nil {
 		return errNotRunning
 	}
 	if err := v.vm.m.command("system_powerdown", nil, nil); err != nil {
-		return fail(v.vm.m.explain(err), "Error triggering power button", "Failed to do power button notification")
+		return v.vm.m.explain(err)
 	}
 	return nil
 }
@@ -295,16 +269,4 @@ func (v *VMM) Close() {
 	v.closeConsoles()
 	v.mu.Unlock()
 	v.watchers.Wait()
-}
-
-// background is the context of work that no caller can cut short: a request goes
-// on when its client has gone.
-func background() context.Context { return context.Background() }
-
-// asError keeps a nil *fault from becoming an error that is not nil.
-func asError(f *fault) error {
-	if f == nil {
-		return nil
-	}
-	return f
 }

@@ -143,7 +143,7 @@ func (e *bench) edited(saved string, base, f files) {
 	e.must(edit.SetDiskPath("orders", f.orders))
 	e.must(edit.SetDiskPath("data", f.data))
 	edit.SetSerialFile(f.serial)
-	e.must(edit.Write(filepath.Join(f.dir, "config.json"), 0o600))
+	e.must(writeConfig(filepath.Join(f.dir, "config.json"), edit))
 }
 
 func unit(name string) string {

@@ -163,7 +163,7 @@ func editSnapshot(t *testing.T, from string, f files, edit func(*vmm.ConfigEdit)
 	must(t, e.SetDiskPath("data", f.data))
 	e.SetSerialFile(f.serial)
 	edit(e)
-	must(t, e.Write(config, 0o600))
+	must(t, writeConfig(config, e))
 	return dir
 }
 

@@ -77,7 +77,7 @@ func TestConformanceNet(t *testing.T) {
 	}
 	nets := h.info().Config.Net
 	// open_tap_rx_q_0 fills in the tap's address.
-	if len(nets) != 1 || nets[0].Tap != tap || nets[0].MAC != guestMAC || nets[0].HostMAC == "" || nets[0].QueueSize != 256 || nets[0].NumQueues != 2 {
+	if len(nets) != 1 || nets[0].Tap != tap || nets[0].MAC != guestMAC || nets[0].HostMAC == "" {
 		t.Errorf("vm.info shows %+v", nets)
 	}
 	counters, err := h.c.Counters(h.ctx())

@@ -26,7 +26,6 @@ type Event struct {
 // Error is a refusal by QEMU.
 type Error struct {
 	Command string
-	Class   string `json:"class"`
 	Desc    string `json:"desc"`
 }
 
@@ -35,21 +34,12 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Command, e.Desc)
 // ErrClosed is returned for commands that QEMU did not live to answer.
 var ErrClosed = errors.New("connection to QEMU is closed")
 
-// Greeting is what QEMU says first.
-type Greeting struct {
-	Major, Minor, Micro int
-	Package             string
-}
-
-// Version is the three numbers alone.
-func (g Greeting) Version() string { return fmt.Sprintf("%d.%d.%d", g.Major, g.Minor, g.Micro) }
-
 // Client sends commands to one QEMU. It is safe for concurrent use; QEMU runs
 // the commands in the order in which they are sent.
 type Client struct {
 	conn  *net.UnixConn
 	event func(Event)
-	done  chan struct{}
+	done  chan struct{} // closed when QEMU has closed the connection
 
 	mu      sync.Mutex
 	next    uint64
@@ -65,8 +55,7 @@ type answer struct {
 type message struct {
 	QMP *struct {
 		Version struct {
-			QEMU    struct{ Major, Minor, Micro int } `json:"qemu"`
-			Package string                            `json:"package"`
+			QEMU struct{ Major, Minor, Micro int } `json:"qemu"`
 		} `json:"version"`
 	} `json:"QMP"`
 	ID     *uint64         `json:"id"`
@@ -80,30 +69,30 @@ type message struct {
 // that are used here are a few kilobytes.
 const maxMessage = 16 << 20
 
-// Connect reads the greeting and leaves the negotiation. It owns conn from then
-// on. The function event is called for each event, in order, by the goroutine
+// Connect reads the greeting and leaves the negotiation, and returns QEMU's
+// version, three numbers. It owns conn from then on. The function event is called for each event, in order, by the goroutine
 // that also delivers answers: it must not wait for a command.
-func Connect(ctx context.Context, conn *net.UnixConn, event func(Event)) (*Client, Greeting, error) {
+func Connect(ctx context.Context, conn *net.UnixConn, event func(Event)) (*Client, string, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	dec := json.NewDecoder(conn)
 	var hello message
 	if err := dec.Decode(&hello); err != nil {
 		conn.Close()
-		return nil, Greeting{}, fmt.Errorf("read QEMU's greeting: %w", errors.Join(err, ctx.Err()))
+		return nil, "", fmt.Errorf("read QEMU's greeting: %w", errors.Join(err, ctx.Err()))
 	}
 	if hello.QMP == nil {
 		conn.Close()
-		return nil, Greeting{}, errors.New("QEMU did not greet")
+		return nil, "", errors.New("QEMU did not greet")
 	}
-	v := hello.QMP.Version
+	v := hello.QMP.Version.QEMU
 	c := &Client{conn: conn, event: event, done: make(chan struct{}), pending: map[uint64]chan answer{}}
 	go c.read(dec)
 	if err := c.Execute(ctx, "qmp_capabilities", nil, nil); err != nil {
 		c.Close()
-		return nil, Greeting{}, err
+		return nil, "", err
 	}
-	return c, Greeting{Major: v.QEMU.Major, Minor: v.QEMU.Minor, Micro: v.QEMU.Micro, Package: v.Package}, nil
+	return c, fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Micro), nil
 }
 
 // Execute sends a command with arguments (nil, or something that marshals to an
@@ -175,9 +164,6 @@ func (c *Client) send(raw []byte, files []*os.File) error {
 	_, err = c.conn.Write(raw[n:])
 	return err
 }
-
-// Done is closed when QEMU has closed the connection.
-func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Close closes the connection and waits for the reader to end.
 func (c *Client) Close() {

@@ -81,13 +81,13 @@ func connect(t *testing.T, event func(Event)) (*Client, *peer) {
 		}
 		p.say(fmt.Sprintf(`{"return":{},"id":%d}`, q.ID))
 	}()
-	c, hello, err := Connect(t.Context(), conn, event)
+	c, version, err := Connect(t.Context(), conn, event)
 	<-done
 	if err != nil {
 		t.Fatal(err)
 	}
-	if hello.Version() != "7.2.22" || hello.Package != "Debian" {
-		t.Errorf("greeting %+v", hello)
+	if version != "7.2.22" {
+		t.Errorf("version %s", version)
 	}
 	t.Cleanup(c.Close)
 	return c, p
@@ -112,7 +112,7 @@ func TestCommandsAndEvents(t *testing.T) {
 	}
 	err := c.Execute(t.Context(), "device_del", map[string]string{"id": "x"}, nil)
 	var qe *Error
-	if !errors.As(err, &qe) || qe.Command != "device_del" || qe.Desc != "no such thing" || qe.Class != "GenericError" {
+	if !errors.As(err, &qe) || qe.Command != "device_del" || qe.Desc != "no such thing" {
 		t.Errorf("refusal %v", err)
 	}
 }
@@ -162,7 +162,7 @@ func TestDeathOfQEMU(t *testing.T) {
 	if err := c.Execute(t.Context(), "stop", nil, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("a command that was not answered: %v", err)
 	}
-	<-c.Done()
+	<-c.done
 	if err := c.Execute(t.Context(), "stop", nil, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("a command after the end: %v", err)
 	}
@@ -226,5 +226,5 @@ func TestGarbageEndsTheConnection(t *testing.T) {
 	if err := c.Execute(t.Context(), "stop", nil, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("got %v", err)
 	}
-	<-c.Done()
+	<-c.done
 }
