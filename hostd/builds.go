@@ -257,7 +257,11 @@ func (b *builds) finish(j *job, tpl image.Template, err error) {
 	j.build.FinishedAt = time.Now().UTC()
 	if err != nil {
 		// Who reads this knows the template by another name than its hosts do.
-		why := strings.TrimSpace(strings.TrimPrefix(err.Error(), "build template "+j.build.Template+": "))
+		told := err
+		if failed := (*image.BuildError)(nil); errors.As(err, &failed) {
+			told = failed.Err
+		}
+		why := strings.TrimSpace(told.Error())
 		j.build.Status, j.build.Error = hostapi.BuildFailed, oneLine(why)
 		j.build.Interrupted = errors.Is(err, errInterrupted) || errors.Is(err, errBuildDeleted)
 		j.build.Refused = errors.Is(err, box.ErrNoMemory) || errors.Is(err, box.ErrNoDisk) || errors.Is(err, box.ErrNoSlot)

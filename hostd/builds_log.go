@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
 )
@@ -35,7 +36,7 @@ func (b *builds) save(j *job) error {
 	}
 	raw, err := json.Marshal(j.build)
 	if err == nil {
-		err = writeFile(filepath.Join(dir, buildRecord), append(raw, '\n'))
+		err = atomicfile.Write(filepath.Join(dir, buildRecord), append(raw, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("record of a template build: %w", err)

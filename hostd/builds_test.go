@@ -143,7 +143,7 @@ func TestBuildsAreMadeOneAfterTheOther(t *testing.T) {
 		t.Errorf("%+v", one)
 	}
 	<-y.begun
-	y.answer <- fmt.Errorf("build template %s: run[0] \"make all\": exit code 2: cc: not found\nmake: *** [all] Error 127", other.Template)
+	y.answer <- &image.BuildError{Template: other.Template, Err: errors.New("run[0] \"make all\": exit code 2: cc: not found\nmake: *** [all] Error 127")}
 	two := y.awaitEnd("two")
 	if two.Status != hostapi.BuildFailed || strings.ContainsAny(two.Error, "\n") || !strings.HasPrefix(two.Error, `run[0] "make all"`) ||
 		!strings.Contains(two.Error, "Error 127") || two.Interrupted {

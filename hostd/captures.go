@@ -384,6 +384,7 @@ func refusal(err error) error {
 		snapshot.ErrOtherEngine: box.ErrBadSnapshot,
 		image.ErrCorrupt:        box.ErrBadSnapshot,
 		image.ErrOtherEngine:    box.ErrBadSnapshot,
+		image.ErrOtherGuest:     box.ErrBadSnapshot,
 		image.ErrNoTemplate:     box.ErrBadSnapshot,
 		errDeletedMeanwhile:     box.ErrNoSnapshot,
 	} {

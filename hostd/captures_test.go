@@ -142,7 +142,7 @@ func (h *storedHost) build(t *testing.T) {
 		files[name] = file("builds/"+buildID+"/"+name, "content of "+name)
 	}
 	document("builds/"+buildID+"/template.json", map[string]any{
-		"format": 1, "build_id": buildID, "definition": map[string]any{"name": "base", "cpu": 1, "memory_mb": 512, "disk_mb": 1024},
+		"format": 3, "build_id": buildID, "definition": map[string]any{"name": "base", "cpu": 1, "memory_mb": 512, "disk_mb": 1024},
 		"engine": map[string]any{"kind": captureEngine.Kind, "version": captureEngine.Version},
 		"kernel": kernel, "layers": []string{layerKey}, "files": files,
 	})

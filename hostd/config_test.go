@@ -172,21 +172,3 @@ func TestAnEngineThatVMMsCannotRunIsNamed(t *testing.T) {
 		t.Errorf("a private engine: %v", err)
 	}
 }
-
-func TestWriteFileReplacesAtOnce(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "peers")
-	for _, content := range []string{"one", "two"} {
-		if err := writeFile(path, []byte(content)); err != nil {
-			t.Fatal(err)
-		}
-		if raw, err := os.ReadFile(path); err != nil || string(raw) != content {
-			t.Errorf("file = %q, %v", raw, err)
-		}
-	}
-	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
-		t.Errorf("left over: %v", entries)
-	}
-	if err := writeFile(filepath.Join(t.TempDir(), "missing", "peers"), nil); err == nil {
-		t.Error("a missing directory was no error")
-	}
-}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/beat"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
@@ -106,35 +107,11 @@ func Join(ctx context.Context, dir string, in beat.JoinRequest) error {
 	}{
 		{fileCA, c.CA}, {filePeers, []byte(strings.Join(c.Peers, "\n") + "\n")}, {fileKey, c.Key}, {fileCert, c.Certificate},
 	} {
-		if err := writeFile(filepath.Join(dir, f.name), f.data); err != nil {
+		if err := atomicfile.Write(filepath.Join(dir, f.name), f.data, 0o600); err != nil {
 			return fmt.Errorf("store the host's certificate: %w", err)
 		}
 	}
 	return nil
-}
-
-// writeFile replaces a file at once or not at all, readable by root only.
-func writeFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // lockFile takes a lock that ends with the process, or fails at once.

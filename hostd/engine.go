@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/berth-cloud/berth/hostd/box"
@@ -72,51 +70,14 @@ func (e *engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
 // Detach lets VMs share the memory of a saved state.
 func (e *engine) Detach(dir string) error { return vmm.DetachMemory(e.engine, dir) }
 
-// Adopt finds the VMM of a runtime directory. The directory belongs to the
-// slot's user, so a VMM that was taken over could have written another process
-// into it: the process must run as the directory's owner.
+// Adopt finds the VMM of a runtime directory.
 func (e *engine) Adopt(ctx context.Context, dir string) (box.VMM, error) {
 	p, err := vmm.Adopt(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	owner, err := ownerOf(dir)
-	if err != nil {
-		return nil, err
-	}
-	uid, err := userOf(p.PID())
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", vmm.ErrGone, err)
-	}
-	if uid != owner {
-		return nil, fmt.Errorf("runtime directory %s belongs to user %d and names process %d of user %d", dir, owner, p.PID(), uid)
-	}
 	p.Supervise()
 	return process{p}, nil
-}
-
-func ownerOf(path string) (int, error) {
-	var st syscall.Stat_t
-	if err := syscall.Lstat(path, &st); err != nil {
-		return 0, fmt.Errorf("owner of %s: %w", path, err)
-	}
-	return int(st.Uid), nil
-}
-
-// userOf returns the effective user of a process.
-func userOf(pid int) (int, error) {
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(raw)) {
-		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
-			if f := strings.Fields(ids); len(f) >= 2 {
-				return strconv.Atoi(f[1])
-			}
-		}
-	}
-	return 0, fmt.Errorf("status of process %d has no user", pid)
 }
 
 // process is a VMM and its API in one.

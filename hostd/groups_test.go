@@ -31,9 +31,8 @@ func (p *onePool) Take(context.Context) (box.Slot, error) {
 	p.taken = true
 	return box.Slot{Number: 7, NetNSPath: "/run/netns/seven", UID: 4007, GID: 4007}, nil
 }
-func (p *onePool) Return(int)                                          { p.taken = false }
-func (p *onePool) Dial(context.Context, int, int) (net.Conn, error)    { return nil, net.ErrClosed }
-func (p *onePool) DialUDP(context.Context, int, int) (net.Conn, error) { return nil, net.ErrClosed }
+func (p *onePool) Return(int)                                       { p.taken = false }
+func (p *onePool) Dial(context.Context, int, int) (net.Conn, error) { return nil, net.ErrClosed }
 
 // A build's guest has the limits and the weight of a sandbox of its size, in a
 // group that goes with it.

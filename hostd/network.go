@@ -90,7 +90,3 @@ func (s *slots) Return(n int) { s.pool.Return(n) }
 func (s *slots) Dial(ctx context.Context, n, port int) (net.Conn, error) {
 	return s.fabric.Dial(ctx, n, port)
 }
-
-func (s *slots) DialUDP(ctx context.Context, n, port int) (net.Conn, error) {
-	return s.fabric.DialUDP(ctx, n, port)
-}

@@ -115,7 +115,7 @@ func (p *preflight) findEngine() (string, error) {
 		return "", err
 	}
 	if e.Kind == vmm.KindChvemu {
-		if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+		if _, err := exec.LookPath(vmm.QEMU()); err != nil {
 			return "", errors.New("chvemu runs guests in QEMU, which is not installed: apt-get install qemu-system-x86")
 		}
 		return fmt.Sprintf("%s %s at %s (software emulation)", e.Kind, e.Version, e.Path), nil

@@ -29,7 +29,7 @@ func BenchmarkRealFork(b *testing.B) {
 		var wg sync.WaitGroup
 		for i := range n {
 			wg.Go(func() {
-				if _, err := h.client.Put(b.Context(), call, rid('n', i), spec); err != nil {
+				if _, err := h.client.PutBox(b.Context(), rid('n', i), spec); err != nil {
 					b.Errorf("child %d: %v", i, err)
 				}
 			})
@@ -38,7 +38,7 @@ func BenchmarkRealFork(b *testing.B) {
 		took := time.Since(began)
 		for i := range n {
 			wg.Go(func() {
-				if err := h.client.Delete(b.Context(), call, rid('n', i), 0); err != nil {
+				if err := h.client.DeleteBox(b.Context(), rid('n', i), 0); err != nil {
 					b.Error(err)
 				}
 			})
@@ -52,13 +52,13 @@ func BenchmarkRealFork(b *testing.B) {
 			for b.Loop() {
 				name := fmt.Sprint("bench-", generation)
 				began := time.Now()
-				c, err := h.client.PutCapture(b.Context(), call, name, hostapi.CaptureSpec{BoxID: parent, Generation: 1, Memory: true, Transient: true})
+				c, err := h.client.PutCapture(b.Context(), name, hostapi.CaptureSpec{BoxID: parent, Generation: 1, Memory: true, Transient: true})
 				must(b, err)
 				sum["capture"] += time.Since(began)
 				sum["pause"] += time.Duration(c.PauseMS) * time.Millisecond
 				sum["children"] += all(b, n, hostapi.BoxSpec{Capture: name})
 				sum["template"] += all(b, n, hostapi.BoxSpec{Template: "base"})
-				must(b, h.client.DeleteCapture(b.Context(), call, name, false))
+				must(b, h.client.DeleteCapture(b.Context(), name, false))
 			}
 			for what, d := range sum {
 				b.ReportMetric(float64(d.Milliseconds())/float64(b.N), what+"-ms/op")

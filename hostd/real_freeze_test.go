@@ -61,7 +61,7 @@ func TestRealCopiesDrawNothingInCommon(t *testing.T) {
 	}
 	life := h.sh(parent, drawing)
 	const name = "draws"
-	c, err := h.client.PutCapture(t.Context(), call, name, hostapi.CaptureSpec{BoxID: parent, Generation: 1, Memory: true, Transient: true})
+	c, err := h.client.PutCapture(t.Context(), name, hostapi.CaptureSpec{BoxID: parent, Generation: 1, Memory: true, Transient: true})
 	must(t, err)
 	t.Logf("the capture after %s; the parent stood still for %d ms", time.Since(began).Round(time.Millisecond), c.PauseMS)
 	ids := []string{parent}
@@ -98,8 +98,8 @@ func TestRealCopiesDrawNothingInCommon(t *testing.T) {
 		}
 	}
 	for _, id := range ids {
-		must(t, h.client.Delete(t.Context(), call, id, 1))
+		must(t, h.client.DeleteBox(t.Context(), id, 1))
 	}
-	must(t, h.client.DeleteCapture(t.Context(), call, name, false))
-	must(t, h.client.DeleteTemplate(t.Context(), call, template))
+	must(t, h.client.DeleteCapture(t.Context(), name, false))
+	must(t, h.client.DeleteTemplate(t.Context(), template))
 }

@@ -19,7 +19,7 @@ func rid(c byte, i int) string { return strings.Repeat(string(c), 25) + string(r
 
 func (h *host) try(id string, spec hostapi.BoxSpec) (hostapi.Box, error) {
 	spec.Generation, spec.WorkspaceID = 1, "ws"
-	return h.client.Put(h.t.Context(), call, id, spec)
+	return h.client.PutBox(h.t.Context(), id, spec)
 }
 
 func (h *host) make(id string, spec hostapi.BoxSpec) hostapi.Box {
@@ -75,7 +75,7 @@ func TestRealHibernateAndWake(t *testing.T) {
 	key, machine := h.sh(id, "cat /etc/ssh/ssh_host_ed25519_key.pub"), h.sh(id, "cat /etc/machine-id")
 	for round := range 3 {
 		began := time.Now()
-		slept, err := h.client.Hibernate(t.Context(), call, id)
+		slept, err := h.client.Hibernate(t.Context(), id)
 		must(t, err)
 		hibernated := time.Since(began)
 		if slept.Status != hostapi.StatusHibernated || slept.VMMPID != 0 {
@@ -94,7 +94,7 @@ func TestRealHibernateAndWake(t *testing.T) {
 			h.start()
 		}
 		began = time.Now()
-		_, err = h.client.Wake(t.Context(), call, id)
+		_, err = h.client.Wake(t.Context(), id)
 		must(t, err)
 		woken := time.Since(began)
 		h.sh(id, "true")
@@ -109,7 +109,7 @@ func TestRealHibernateAndWake(t *testing.T) {
 			t.Errorf("it is somebody else: %q %q", k, m)
 		}
 	}
-	must(t, h.client.Delete(t.Context(), call, id, 1))
+	must(t, h.client.DeleteBox(t.Context(), id, 1))
 	if left := h.left(id); len(left) > 0 {
 		t.Errorf("left after the delete: %s", strings.Join(left, "\n  "))
 	}
@@ -135,7 +135,7 @@ func TestRealCaptureAndChildren(t *testing.T) {
 	pid, _ := h.sees(parent)
 	h.sh(parent, "echo on-disk > /root/kept && sync")
 	began := time.Now()
-	c, err := h.client.PutCapture(t.Context(), call, "fork-1", hostapi.CaptureSpec{BoxID: parent, Generation: 1, Memory: true, Transient: true})
+	c, err := h.client.PutCapture(t.Context(), "fork-1", hostapi.CaptureSpec{BoxID: parent, Generation: 1, Memory: true, Transient: true})
 	must(t, err)
 	t.Logf("capture %s, the parent stood still %d ms, %d MB memory, %d MB disk", time.Since(began).Round(time.Millisecond), c.PauseMS, c.MemoryBytes>>20, c.DiskBytes>>20)
 	h.sees(parent)
@@ -187,19 +187,19 @@ func TestRealCaptureAndChildren(t *testing.T) {
 	}
 
 	// The capture goes; its children sleep, wake and are forked all the same.
-	must(t, h.client.DeleteCapture(t.Context(), call, "fork-1", false))
+	must(t, h.client.DeleteCapture(t.Context(), "fork-1", false))
 	if left, _ := filepath.Glob(filepath.Join(h.data, "captures", "*")); len(left) > 0 {
 		t.Errorf("left of the capture: %v", left)
 	}
 	child := rid('i', 0)
-	_, err = h.client.Hibernate(t.Context(), call, child)
+	_, err = h.client.Hibernate(t.Context(), child)
 	must(t, err)
-	_, err = h.client.Wake(t.Context(), call, child)
+	_, err = h.client.Wake(t.Context(), child)
 	must(t, err)
 	if p, _ := h.sees(child); p != pid {
 		t.Errorf("the child that slept has a witness with pid %d", p)
 	}
-	_, err = h.client.PutCapture(t.Context(), call, "fork-2", hostapi.CaptureSpec{BoxID: child, Generation: 1, Memory: true})
+	_, err = h.client.PutCapture(t.Context(), "fork-2", hostapi.CaptureSpec{BoxID: child, Generation: 1, Memory: true})
 	must(t, err)
 	// The daemon is killed: the capture is still there, and its parent runs.
 	h.kill()
@@ -214,10 +214,10 @@ func TestRealCaptureAndChildren(t *testing.T) {
 	if got := h.sh(booted, "cat /root/kept; ls /dev/shm"); got != "on-disk" {
 		t.Errorf("booted from the disk: %q", got)
 	}
-	must(t, h.client.DeleteCapture(t.Context(), call, "fork-2", false))
+	must(t, h.client.DeleteCapture(t.Context(), "fork-2", false))
 	all = append(all, grandchild, booted)
 	for _, id := range all {
-		must(t, h.client.Delete(t.Context(), call, id, 1))
+		must(t, h.client.DeleteBox(t.Context(), id, 1))
 	}
 	if left := h.left(all...); len(left) > 0 {
 		t.Errorf("left after the deletes: %s", strings.Join(left, "\n  "))
@@ -239,14 +239,14 @@ func TestRealWarmFork(t *testing.T) {
 	if p, _ := h.sees(child); p != pid {
 		t.Errorf("the child's witness has pid %d", p)
 	}
-	got, err := h.client.Get(t.Context(), call, parent)
+	got, err := h.client.GetBox(t.Context(), parent)
 	must(t, err)
 	if got.Status != hostapi.StatusPaused {
 		t.Errorf("parent = %+v", got)
 	}
 	h.kill() // the stopped parent is still there afterwards
 	h.start()
-	resumed, err := h.client.Resume(t.Context(), call, parent)
+	resumed, err := h.client.Resume(t.Context(), parent)
 	must(t, err)
 	if resumed.Slot == box.Slot {
 		t.Errorf("both are in slot %d", box.Slot)
@@ -258,7 +258,7 @@ func TestRealWarmFork(t *testing.T) {
 		t.Errorf("hostnames %q, %q", a, b)
 	}
 	for _, id := range []string{parent, child} {
-		must(t, h.client.Delete(t.Context(), call, id, 1))
+		must(t, h.client.DeleteBox(t.Context(), id, 1))
 	}
 	if left := h.left(parent, child); len(left) > 0 {
 		t.Errorf("left after the deletes: %s", strings.Join(left, "\n  "))
@@ -288,7 +288,7 @@ func TestRealRebootOfTheHost(t *testing.T) {
 	h.loseNetwork()
 	h.start()
 	await(t, "the persistent box runs again", 60*time.Second, func() error {
-		b, err := h.client.Get(t.Context(), call, kept)
+		b, err := h.client.GetBox(t.Context(), kept)
 		if err != nil || b.Status != hostapi.StatusRunning {
 			return fmt.Errorf("%s %s: %w", b.Status, b.Error, err)
 		}
@@ -300,28 +300,28 @@ func TestRealRebootOfTheHost(t *testing.T) {
 	if got := h.sh(kept, "cat /etc/ssh/ssh_host_ed25519_key.pub"); got != key {
 		t.Errorf("its host key was %q and is %q", key, got)
 	}
-	if b, err := h.client.Get(t.Context(), call, lost); err != nil || b.Status != hostapi.StatusFailed {
+	if b, err := h.client.GetBox(t.Context(), lost); err != nil || b.Status != hostapi.StatusFailed {
 		t.Errorf("the other box is %s, %v; want failed", b.Status, err)
 	}
 	// Volumes sleep and wake with it.
-	_, err := h.client.Hibernate(t.Context(), call, kept)
+	_, err := h.client.Hibernate(t.Context(), kept)
 	must(t, err)
-	_, err = h.client.Wake(t.Context(), call, kept)
+	_, err = h.client.Wake(t.Context(), kept)
 	must(t, err)
 	if got := h.sh(kept, "cat /data/kept; echo more >> /data/kept && sync /data/kept && tail -1 /data/kept"); got != "on-volume\nmore" {
 		t.Errorf("the volume after a wake: %q", got)
 	}
 	for _, id := range []string{kept, lost} {
-		must(t, h.client.Delete(t.Context(), call, id, 1))
+		must(t, h.client.DeleteBox(t.Context(), id, 1))
 	}
 	if left := h.left(kept, lost); len(left) > 0 {
 		t.Errorf("left after the deletes: %s", strings.Join(left, "\n  "))
 	}
-	must(t, h.client.DeleteVolume(t.Context(), call, "vol-reboot"))
+	must(t, h.client.DeleteVolume(t.Context(), "vol-reboot"))
 }
 
 func (h *host) volume(id string) error {
-	_, err := h.client.PutVolume(h.t.Context(), call, id, hostapi.VolumeSpec{WorkspaceID: "ws", SizeMB: 64})
+	_, err := h.client.PutVolume(h.t.Context(), id, hostapi.VolumeSpec{WorkspaceID: "ws", SizeMB: 64})
 	return err
 }
 

@@ -48,7 +48,7 @@ func TestRealRestores(t *testing.T) {
 	for done, round := 0, 0; done < want; done += children {
 		round++
 		capture := fmt.Sprint("restores-", round)
-		_, err := h.client.PutCapture(t.Context(), call, capture, hostapi.CaptureSpec{BoxID: parent, Generation: 1, Memory: true, Transient: true})
+		_, err := h.client.PutCapture(t.Context(), capture, hostapi.CaptureSpec{BoxID: parent, Generation: 1, Memory: true, Transient: true})
 		must(t, err)
 		spec := hostapi.BoxSpec{Capture: capture, Generation: uint64(round), WorkspaceID: "ws"}
 		if round%3 == 0 { // those of the template are restored from an idle guest
@@ -56,19 +56,19 @@ func TestRealRestores(t *testing.T) {
 		}
 		each(children, func(i int) {
 			id := rid('r', i)
-			if _, err := h.client.Put(t.Context(), call, id, spec); err != nil {
+			if _, err := h.client.PutBox(t.Context(), id, spec); err != nil {
 				t.Errorf("restore %d of round %d: %v", i, round, err)
 				return
 			}
-			if _, err := h.client.Exec(t.Context(), call, id, hostapi.ExecRequest{Argv: []string{"true"}, Timeout: time.Minute}); err != nil {
+			if _, err := h.client.Exec(t.Context(), id, hostapi.ExecRequest{Argv: []string{"true"}, Timeout: time.Minute}); err != nil {
 				t.Errorf("exec in child %d of round %d: %v", i, round, err)
 			}
-			if b, err := h.client.Get(t.Context(), call, id); err != nil || b.Status != hostapi.StatusRunning {
+			if b, err := h.client.GetBox(t.Context(), id); err != nil || b.Status != hostapi.StatusRunning {
 				t.Errorf("child %d of round %d: %+v, %v", i, round, b, err)
 			}
 		})
-		each(children, func(i int) { must(t, h.client.Delete(t.Context(), call, rid('r', i), 0)) })
-		must(t, h.client.DeleteCapture(t.Context(), call, capture, false))
+		each(children, func(i int) { must(t, h.client.DeleteBox(t.Context(), rid('r', i), 0)) })
+		must(t, h.client.DeleteCapture(t.Context(), capture, false))
 		t.Logf("%d restores in %s", done+children, time.Since(began).Round(time.Second))
 	}
 	if raw, err := os.ReadFile(h.log); err == nil {

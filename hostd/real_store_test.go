@@ -23,7 +23,7 @@ func (h *host) serve() {
 	h.cmd.Env, h.cmd.Stdout, h.cmd.Stderr = h.env, log, log
 	must(h.t, h.cmd.Start())
 	await(h.t, "the daemon is ready", 30*time.Second, func() error {
-		info, err := h.client.Info(h.t.Context(), call)
+		info, err := h.client.Info(h.t.Context())
 		if err == nil && !info.Ready {
 			err = errors.New("not ready")
 		}
@@ -44,17 +44,17 @@ func TestRealSnapshotOnAnotherHost(t *testing.T) {
 	h.sh(id, "head -c 5000000 /dev/urandom > /root/data && sha256sum /root/data > /root/sum && sync")
 	pid, _ := h.sees(id)
 	for _, name := range []string{"snap-1", "snap-2"} {
-		_, err := h.client.PutCapture(t.Context(), call, name, hostapi.CaptureSpec{BoxID: id, Generation: 1, Memory: true})
+		_, err := h.client.PutCapture(t.Context(), name, hostapi.CaptureSpec{BoxID: id, Generation: 1, Memory: true})
 		must(t, err)
 		began := time.Now()
-		c, err := h.client.StoreCapture(t.Context(), call, name)
+		c, err := h.client.StoreCapture(t.Context(), name)
 		must(t, err)
 		t.Logf("%s stored in %s", name, time.Since(began).Round(time.Millisecond))
 		if !c.Stored {
 			t.Errorf("capture = %+v", c)
 		}
 	}
-	must(t, h.client.Delete(t.Context(), call, id, 1))
+	must(t, h.client.DeleteBox(t.Context(), id, 1))
 	h.kill()
 	h.run("purge")
 
@@ -83,13 +83,13 @@ func TestRealSnapshotOnAnotherHost(t *testing.T) {
 
 	// One that is damaged is refused by name, and leaves nothing.
 	for _, name := range []string{"snap-1", "snap-2"} {
-		must(t, h.client.DeleteCapture(t.Context(), call, name, false))
+		must(t, h.client.DeleteCapture(t.Context(), name, false))
 	}
 	must(t, os.Truncate(filepath.Join(store, "snapshots", "snap-1"), 1000))
 	if _, err := h.try(rid('t', 3), hostapi.BoxSpec{Capture: "snap-1"}); !hostapi.HasCode(err, hostapi.CodeBadSnapshot) || !strings.Contains(err.Error(), "snap-1") {
 		t.Errorf("a damaged snapshot: %v", err)
 	}
-	must(t, h.client.DeleteCapture(t.Context(), call, "snap-2", true))
+	must(t, h.client.DeleteCapture(t.Context(), "snap-2", true))
 	if _, err := h.try(rid('t', 4), hostapi.BoxSpec{Capture: "snap-2"}); !hostapi.HasCode(err, hostapi.CodeNoSnapshot) {
 		t.Errorf("a deleted snapshot: %v", err)
 	}
@@ -102,13 +102,13 @@ func TestRealVolumes(t *testing.T) {
 	h := newHost(t)
 	h.start()
 	const vol = "vol-realtest"
-	_, err := h.client.PutVolume(t.Context(), call, vol, hostapi.VolumeSpec{WorkspaceID: "ws", SizeMB: 256})
+	_, err := h.client.PutVolume(t.Context(), vol, hostapi.VolumeSpec{WorkspaceID: "ws", SizeMB: 256})
 	must(t, err)
 	spec := hostapi.BoxSpec{Template: "base", Volumes: []hostapi.VolumeAttach{{ID: vol, MountPath: "/data"}}}
 	first := rid('v', 0)
 	h.make(first, spec)
 	h.sh(first, "findmnt -no FSTYPE /data | grep -qx ext4 && head -c 20000000 /dev/urandom > /data/f && sha256sum /data/f > /data/sum && sync")
-	v, err := h.client.Volume(t.Context(), call, vol)
+	v, err := h.client.Volume(t.Context(), vol)
 	must(t, err)
 	if v.AttachedTo != first || v.UsedBytes < 20_000_000 {
 		t.Errorf("volume = %+v", v)
@@ -116,31 +116,31 @@ func TestRealVolumes(t *testing.T) {
 	if _, err := h.try(rid('v', 1), spec); !hostapi.HasCode(err, hostapi.CodeInUse) {
 		t.Errorf("a second box with it: %v", err)
 	}
-	if err := h.client.DeleteVolume(t.Context(), call, vol); !hostapi.HasCode(err, hostapi.CodeInUse) {
+	if err := h.client.DeleteVolume(t.Context(), vol); !hostapi.HasCode(err, hostapi.CodeInUse) {
 		t.Errorf("delete of an attached volume: %v", err)
 	}
 	// It sleeps and wakes with its box, and is its box's after a restart.
-	_, err = h.client.Hibernate(t.Context(), call, first)
+	_, err = h.client.Hibernate(t.Context(), first)
 	must(t, err)
 	h.kill()
 	h.start()
-	if v, err := h.client.Volume(t.Context(), call, vol); err != nil || v.AttachedTo != first {
+	if v, err := h.client.Volume(t.Context(), vol); err != nil || v.AttachedTo != first {
 		t.Errorf("after a restart: %+v, %v", v, err)
 	}
-	box, err := h.client.Wake(t.Context(), call, first)
+	box, err := h.client.Wake(t.Context(), first)
 	must(t, err)
 	h.sh(first, "sha256sum -c /data/sum && echo more > /data/g && sync -f /data/g")
 	// What was flushed outlives a VMM that is killed.
 	must(t, syscall.Kill(box.VMMPID, syscall.SIGKILL))
-	must(t, h.client.Delete(t.Context(), call, first, 1))
+	must(t, h.client.DeleteBox(t.Context(), first, 1))
 	second := rid('v', 2)
 	h.make(second, spec)
 	if got := h.sh(second, "sha256sum -c /data/sum >/dev/null && cat /data/g"); got != "more" {
 		t.Errorf("the next box reads %q", got)
 	}
-	must(t, h.client.Delete(t.Context(), call, second, 1))
+	must(t, h.client.DeleteBox(t.Context(), second, 1))
 	for range 2 {
-		must(t, h.client.DeleteVolume(t.Context(), call, vol))
+		must(t, h.client.DeleteVolume(t.Context(), vol))
 	}
 	if left, _ := filepath.Glob(filepath.Join(h.data, "volumes", "*")); len(left) > 0 {
 		t.Errorf("left of volumes: %v", left)
@@ -159,9 +159,9 @@ func TestRealFullDisk(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	h.start()
 	const vol = "vol-full"
-	_, err := h.client.PutVolume(t.Context(), call, vol, hostapi.VolumeSpec{WorkspaceID: "ws", SizeMB: 48})
+	_, err := h.client.PutVolume(t.Context(), vol, hostapi.VolumeSpec{WorkspaceID: "ws", SizeMB: 48})
 	must(t, err)
-	if _, err := h.client.PutVolume(t.Context(), call, "vol-more", hostapi.VolumeSpec{WorkspaceID: "ws", SizeMB: 48}); !hostapi.HasCode(err, hostapi.CodeNoDisk) {
+	if _, err := h.client.PutVolume(t.Context(), "vol-more", hostapi.VolumeSpec{WorkspaceID: "ws", SizeMB: 48}); !hostapi.HasCode(err, hostapi.CodeNoDisk) {
 		t.Errorf("more than there is: %v", err)
 	}
 	id := rid('w', 0)
@@ -181,9 +181,9 @@ func TestRealFullDisk(t *testing.T) {
 		t.Errorf("60 MB on a volume of 48: %q", got)
 	}
 	h.sh(id, "echo it runs > /root/f && cat /data/kept")
-	if b, err := h.client.Get(t.Context(), call, id); err != nil || b.Status != hostapi.StatusRunning {
+	if b, err := h.client.GetBox(t.Context(), id); err != nil || b.Status != hostapi.StatusRunning {
 		t.Errorf("box = %+v, %v", b, err)
 	}
-	must(t, h.client.Delete(t.Context(), call, id, 1))
-	must(t, h.client.DeleteVolume(t.Context(), call, vol))
+	must(t, h.client.DeleteBox(t.Context(), id, 1))
+	must(t, h.client.DeleteVolume(t.Context(), vol))
 }

@@ -34,8 +34,6 @@ var (
 	slotCIDR   = envOr("BERTH_TEST_SLOT_CIDR", "10.219.240.0/24")
 )
 
-var call = hostapi.Call{Term: 1, RequestID: "test"}
-
 // host is a hostd process, and what stands in for its control plane.
 type host struct {
 	t      testing.TB
@@ -80,7 +78,7 @@ func newHost(t testing.TB) *host {
 		"BERTH_GUESTD="+envOr("BERTH_GUESTD", firstOf(filepath.Join(root, "bin", "guestd"), filepath.Join(h.bin, "guestd"))),
 	)
 	h.run("template", "build", filepath.Join(root, "templates", "base", "template.yaml"))
-	h.client = hostapi.NewClient(listen, hostapi.PeerTLS(ca.Issue(t, "replica:r1"), ca.Pool, hostapi.IsHost(agentID)))
+	h.client = hostapi.NewClient(listen, hostapi.PeerTLS(ca.Issue(t, "replica:r1"), ca.Pool, hostapi.IsHost(agentID))).Bind(hostapi.Binding{Term: 1})
 	t.Cleanup(func() {
 		h.client.Close()
 		h.kill()
@@ -178,7 +176,7 @@ func (h *host) start() {
 	h.cmd.Env, h.cmd.Stdout, h.cmd.Stderr = h.env, log, log
 	must(h.t, h.cmd.Start())
 	await(h.t, "the daemon is ready", 30*time.Second, func() error {
-		info, err := h.client.Info(h.t.Context(), call)
+		info, err := h.client.Info(h.t.Context())
 		if err != nil {
 			return err
 		}
@@ -254,7 +252,7 @@ func (h *host) processes() []string {
 
 func (h *host) put(id string) hostapi.Box {
 	h.t.Helper()
-	b, err := h.client.Put(h.t.Context(), call, id, hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base", Env: map[string]string{"GREETING": "hello"}})
+	b, err := h.client.PutBox(h.t.Context(), id, hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base", Env: map[string]string{"GREETING": "hello"}})
 	if err != nil {
 		h.t.Fatalf("put: %v", err)
 	}
@@ -263,7 +261,7 @@ func (h *host) put(id string) hostapi.Box {
 
 func (h *host) sh(id, script string) string {
 	h.t.Helper()
-	res, err := h.client.Exec(h.t.Context(), call, id, hostapi.ExecRequest{Argv: []string{"sh", "-c", script}, Timeout: 10 * time.Minute})
+	res, err := h.client.Exec(h.t.Context(), id, hostapi.ExecRequest{Argv: []string{"sh", "-c", script}, Timeout: 10 * time.Minute})
 	if err != nil {
 		h.t.Fatalf("%s: %v", script, err)
 	}
@@ -297,12 +295,12 @@ func TestRealBoxes(t *testing.T) {
 	h.tellsTheTime(a)
 
 	// Paused, it keeps its memory and answers nothing; resumed, its clock is right.
-	_, err := h.client.Pause(t.Context(), call, a)
+	_, err := h.client.Pause(t.Context(), a)
 	must(t, err)
-	if _, err := h.client.Exec(t.Context(), call, a, hostapi.ExecRequest{Argv: []string{"true"}, Timeout: time.Second}); !hostapi.HasCode(err, hostapi.CodeNotRunning) {
+	if _, err := h.client.Exec(t.Context(), a, hostapi.ExecRequest{Argv: []string{"true"}, Timeout: time.Second}); !hostapi.HasCode(err, hostapi.CodeNotRunning) {
 		t.Errorf("exec in a paused box: %v", err)
 	}
-	_, err = h.client.Resume(t.Context(), call, a)
+	_, err = h.client.Resume(t.Context(), a)
 	must(t, err)
 	h.sh(a, "true")
 
@@ -310,7 +308,7 @@ func TestRealBoxes(t *testing.T) {
 	h.sh(b, "echo kept > /dev/shm/file")
 	h.kill()
 	h.start()
-	got, err := h.client.Get(t.Context(), call, b)
+	got, err := h.client.GetBox(t.Context(), b)
 	must(t, err)
 	if got.VMMPID != boxB.VMMPID || got.Status != hostapi.StatusRunning {
 		t.Errorf("after the restart: %+v", got)
@@ -331,14 +329,14 @@ func TestRealBoxes(t *testing.T) {
 		return nil
 	})
 	t.Logf("death was heard of after %s", time.Since(died).Round(time.Millisecond))
-	got, err = h.client.Get(t.Context(), call, c)
+	got, err = h.client.GetBox(t.Context(), c)
 	must(t, err)
 	if got.Status != hostapi.StatusFailed || got.Signal != "KILL" {
 		t.Errorf("after kill -9 of its VMM: %+v", got)
 	}
 
 	for _, id := range []string{a, b, c} {
-		must(t, h.client.Delete(t.Context(), call, id, 1))
+		must(t, h.client.DeleteBox(t.Context(), id, 1))
 	}
 	if left := h.left(a, b, c); len(left) > 0 {
 		t.Errorf("left after the deletes: %s", strings.Join(left, "\n  "))
@@ -350,13 +348,13 @@ func TestRealColdBoot(t *testing.T) {
 	h := newHost(t)
 	h.start()
 	id := strings.Repeat("f", 26)
-	box, err := h.client.Put(t.Context(), call, id, hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base", Boot: hostapi.BootCold, Hostname: "cold-1"})
+	box, err := h.client.PutBox(t.Context(), id, hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base", Boot: hostapi.BootCold, Hostname: "cold-1"})
 	must(t, err)
 	t.Logf("cold boot: %s\n%s", box.CreateDuration, stages(box))
 	if got := h.sh(id, "hostname; touch /written && echo ok"); got != "cold-1\nok" {
 		t.Errorf("exec = %q", got)
 	}
-	must(t, h.client.Delete(t.Context(), call, id, 1))
+	must(t, h.client.DeleteBox(t.Context(), id, 1))
 	if left := h.left(id); len(left) > 0 {
 		t.Errorf("left after the delete: %s", strings.Join(left, "\n  "))
 	}
@@ -371,7 +369,7 @@ func TestRealSixteenAtOnce(t *testing.T) {
 	for i := range 16 {
 		wg.Go(func() {
 			id := strings.Repeat("d", 25) + string(rune('a'+i))
-			if _, err := h.client.Put(t.Context(), call, id, hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base"}); err != nil {
+			if _, err := h.client.PutBox(t.Context(), id, hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base"}); err != nil {
 				t.Errorf("box %d: %v", i, err)
 			}
 		})
@@ -382,7 +380,7 @@ func TestRealSixteenAtOnce(t *testing.T) {
 	h.kill()
 	must(t, os.Remove(filepath.Join(h.data, "ledger")))
 	h.start()
-	if boxes, err := h.client.List(t.Context(), call); err != nil || len(boxes) != 0 {
+	if boxes, err := h.client.Boxes(t.Context()); err != nil || len(boxes) != 0 {
 		t.Errorf("boxes = %d, %v; want none", len(boxes), err)
 	}
 	if left := h.processes(); len(left) > 0 {
@@ -401,14 +399,14 @@ func BenchmarkRealCreate(b *testing.B) {
 	generation := uint64(0)
 	for b.Loop() {
 		generation++
-		box, err := h.client.Put(b.Context(), call, id, hostapi.BoxSpec{Generation: generation, WorkspaceID: "ws", Template: "base"})
+		box, err := h.client.PutBox(b.Context(), id, hostapi.BoxSpec{Generation: generation, WorkspaceID: "ws", Template: "base"})
 		must(b, err)
 		for _, s := range box.Stages {
 			took[s.Name] = append(took[s.Name], s.Duration)
 		}
 		took["total"] = append(took["total"], box.CreateDuration)
 		took["own"] = append(took["own"], box.CreateOwnDuration)
-		must(b, h.client.Delete(b.Context(), call, id, generation))
+		must(b, h.client.DeleteBox(b.Context(), id, generation))
 	}
 	for name, all := range took {
 		slices.Sort(all)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
@@ -66,7 +67,7 @@ func (d *Daemon) takeReply(r hostapi.HeartbeatReply) {
 	if len(r.Peers) == 0 || slices.Equal(r.Peers, d.peers) {
 		return
 	}
-	if err := writeFile(filepath.Join(d.cfg.PKIDir, filePeers), []byte(strings.Join(r.Peers, "\n")+"\n")); err != nil {
+	if err := atomicfile.Write(filepath.Join(d.cfg.PKIDir, filePeers), []byte(strings.Join(r.Peers, "\n")+"\n"), 0o600); err != nil {
 		d.log.Warn("the replicas' addresses are not on disk", "error", err)
 		return
 	}

@@ -238,7 +238,6 @@ type slotPool interface {
 	Take(ctx context.Context) (box.Slot, error)
 	Return(n int)
 	Dial(ctx context.Context, n, port int) (net.Conn, error)
-	DialUDP(ctx context.Context, n, port int) (net.Conn, error)
 }
 
 // poolLease takes a slot of the running host for a build's guest, and confines
@@ -258,8 +257,7 @@ func poolLease(s slotPool, groups []int, confine cgroups, overheadMB int) func(c
 		return image.Lease{
 			Cgroup: cg,
 			NetNS:  got.NetNSPath, UID: got.UID, GID: got.GID, Groups: groups,
-			Dial:    func(ctx context.Context, port int) (net.Conn, error) { return s.Dial(ctx, got.Number, port) },
-			DialUDP: func(ctx context.Context, port int) (net.Conn, error) { return s.DialUDP(ctx, got.Number, port) },
+			Dial: func(ctx context.Context, port int) (net.Conn, error) { return s.Dial(ctx, got.Number, port) },
 			Release: func() {
 				entered()
 				rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), groupTime)
@@ -316,8 +314,7 @@ func (b *builder) lease(ctx context.Context, _ image.Guest) (image.Lease, error)
 	}
 	return image.Lease{
 		NetNS: s.NetNSPath, UID: s.UID, GID: s.UID, Groups: b.groups,
-		Dial:    func(ctx context.Context, port int) (net.Conn, error) { return b.fabric.Dial(ctx, s.Number, port) },
-		DialUDP: func(ctx context.Context, port int) (net.Conn, error) { return b.fabric.DialUDP(ctx, s.Number, port) },
+		Dial: func(ctx context.Context, port int) (net.Conn, error) { return b.fabric.Dial(ctx, s.Number, port) },
 		// The slot stays for the next guest of the build; close removes it.
 		Release: func() {},
 	}, nil

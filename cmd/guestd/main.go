@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -80,27 +79,9 @@ func main() {
 // nor give memory back that the next request has to fault in again.
 const agentHeap = 24 << 20
 
-// warmHeap is how much of the heap is touched when the agent starts, in bytes.
-const warmHeap = 2 << 20
-
-// warm has the heap's first pages faulted in: in a guest that was restored a
-// moment ago each fault is slow.
-func warm() {
-	b := make([]byte, warmHeap)
-	for i := 0; i < len(b); i += os.Getpagesize() {
-		b[i] = 1
-	}
-	runtime.KeepAlive(b)
-	runtime.GC()
-}
-
 func runAgent(log *slog.Logger) error {
 	debug.SetMemoryLimit(agentHeap)
 	debug.SetGCPercent(-1)
-	warm()
-	// With a processor to spare a blocking call returns without a handover
-	// between threads, even where the guest has one CPU.
-	runtime.GOMAXPROCS(max(4, runtime.NumCPU()))
 	unix.CloseOnExec(boot.DiskFD)
 	if err := netcfg.Up(); err != nil {
 		return err

@@ -55,15 +55,12 @@ type Guest interface {
 
 // Server is the agent.
 type Server struct {
-	cfg       Config
-	listener  net.Listener
-	datagrams *datagrams
-	disks     *disks.Guest
+	cfg      Config
+	listener net.Listener
+	disks    *disks.Guest
 
 	identityMu sync.Mutex // one identity at a time
 	life       life
-	coming     guestapi.Identity // in room and in what it came in
-	room       room
 
 	mu         sync.Mutex
 	generation uint64
@@ -83,21 +80,16 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	datagrams, err := listenDatagrams(listener.Addr().(*net.TCPAddr).AddrPort(), cfg.Peer, cfg.Log)
-	if err != nil {
-		_ = listener.Close()
-		return nil, err
-	}
 	if cfg.Freezer == nil {
 		cfg.Freezer = proc.NewFreezer(proc.Groups{}, FreezeHold, func() error { return nil })
 	}
 	return &Server{
-		cfg: cfg, listener: listener, datagrams: datagrams, generation: last.Generation, env: last.Env,
+		cfg: cfg, listener: listener, generation: last.Generation, env: last.Env,
 		disks: disks.NewGuest(), execs: map[*session]struct{}{},
 	}, nil
 }
 
-// Addr is where the agent listens, for connections and for datagrams.
+// Addr is where the agent listens.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // Serve answers until Close.
@@ -108,24 +100,15 @@ func (s *Server) Serve() error {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn),
 	}
-	served := make(chan error)
-	go func() {
-		err := server.Serve(fromPeer{s.listener, s.cfg.Peer})
-		_ = s.Close()
-		served <- err
-	}()
-	read := s.datagrams.run(s.takeIdentity)
-	_ = s.Close()
-	err := <-served
+	err := server.Serve(fromPeer{s.listener, s.cfg.Peer})
 	if errors.Is(err, net.ErrClosed) {
 		err = nil
 	}
-	return errors.Join(read, err, server.Close())
+	return errors.Join(err, server.Close())
 }
 
 // Close makes Serve return, and cuts every connection.
 func (s *Server) Close() error {
-	s.datagrams.close()
 	if err := s.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err
 	}
@@ -260,7 +243,7 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 func badRequest(w http.ResponseWriter, err error) {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		fail(w, http.StatusRequestEntityTooLarge, fmt.Errorf("body over %d bytes", maxBody))
+		fail(w, http.StatusRequestEntityTooLarge, fmt.Errorf("body over %d bytes", tooLarge.Limit))
 		return
 	}
 	fail(w, http.StatusBadRequest, err)

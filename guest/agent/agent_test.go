@@ -34,10 +34,7 @@ type fakeGuest struct {
 func (g *fakeGuest) Apply(id *guestapi.Identity, _ time.Time, _ netip.AddrPort) (guestapi.IdentityConfirmation, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	// The strings lie in the agent's buffers.
-	copied := *id
-	copied.Hostname, copied.MachineID = strings.Clone(id.Hostname), strings.Clone(id.MachineID)
-	g.applied = append(g.applied, copied)
+	g.applied = append(g.applied, *id)
 	return guestapi.IdentityConfirmation{Generation: id.Generation, EntropyBits: 8 * len(id.Entropy), ClockSteppedMS: -5}, g.err
 }
 
@@ -84,12 +81,8 @@ func start(t *testing.T, change ...func(*Config)) *world {
 		}
 	})
 	w.server, w.addr = s, s.Addr().String()
-	w.client = guestclient.New(w.dial("tcp"), guestclient.ByDatagrams(w.dial("udp")))
+	w.client = guestclient.New(func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", w.addr) })
 	return w
-}
-
-func (w *world) dial(network string) guestclient.Dial {
-	return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, network, w.addr) }
 }
 
 // transfers counts the requests that last.
@@ -148,19 +141,7 @@ func testIdentity(generation uint64) guestapi.Identity {
 }
 
 func TestIdentityIsConfirmed(t *testing.T) {
-	for _, way := range []string{"datagram", "connection"} {
-		t.Run(way, func(t *testing.T) {
-			w := start(t)
-			if way == "connection" {
-				w.client = guestclient.New(w.dial("tcp"))
-			}
-			identityIsConfirmed(t, w)
-		})
-	}
-}
-
-func identityIsConfirmed(t *testing.T, w *world) {
-	t.Helper()
+	w := start(t)
 	done, err := w.client.Identity(t.Context(), testIdentity(3))
 	if err != nil {
 		t.Fatal(err)
@@ -247,38 +228,40 @@ func (w *world) raw(t *testing.T, parts ...string) string {
 	return line
 }
 
+// message is what an identity is sent as.
+func message(t *testing.T, id guestapi.Identity) string {
+	t.Helper()
+	id.UnixNanos = 1
+	raw, err := id.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
 func TestIdentityByUnusualRequests(t *testing.T) {
 	w := start(t)
-	id := testIdentity(1)
-	id.UnixNanos = 1
-	raw, err := json.Marshal(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	indented, err := json.MarshalIndent(id, "", "\t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	length := func(b []byte) string { return "Content-Length: " + itoa(len(b)) + "\r\n\r\n" }
+	raw := message(t, testIdentity(1))
+	length := func(b string) string { return "Content-Length: " + itoa(len(b)) + "\r\n\r\n" }
 	post := "POST /v1/identity HTTP/1.1\r\nHost: guest\r\n"
-	chunk := itoa16(len(raw)) + "\r\n" + string(raw) + "\r\n0\r\n\r\n"
+	chunk := itoa16(len(raw)) + "\r\n" + raw + "\r\n0\r\n\r\n"
 	for name, c := range map[string]struct {
 		parts []string
 		want  string
 	}{
-		"in one piece":            {[]string{post + length(raw) + string(raw)}, "200"},
-		"body after the header":   {[]string{post + length(raw), string(raw)}, "200"},
-		"header in two pieces":    {[]string{post[:20], post[20:] + length(raw) + string(raw)}, "200"},
-		"other JSON":              {[]string{post + length(indented) + string(indented)}, "200"},
+		"in one piece":            {[]string{post + length(raw) + raw}, "200"},
+		"body after the header":   {[]string{post + length(raw), raw}, "200"},
+		"body in two pieces":      {[]string{post + length(raw) + raw[:40], raw[40:]}, "200"},
+		"header in two pieces":    {[]string{post[:20], post[20:] + length(raw) + raw}, "200"},
 		"chunked":                 {[]string{post + "Transfer-Encoding: chunked\r\n\r\n" + chunk}, "200"},
-		"lower-case header":       {[]string{post + strings.ToLower(length(raw)) + string(raw)}, "200"},
-		"HTTP/1.0":                {[]string{strings.Replace(post, "1.1", "1.0", 1) + length(raw) + string(raw)}, "200"},
-		"no JSON":                 {[]string{post + length([]byte("hello")) + "hello"}, "400"},
-		"two lengths":             {[]string{post + "Content-Length: 1\r\n" + length(raw) + string(raw)}, "400"},
+		"lower-case header":       {[]string{post + strings.ToLower(length(raw)) + raw}, "200"},
+		"HTTP/1.0":                {[]string{strings.Replace(post, "1.1", "1.0", 1) + length(raw) + raw}, "200"},
+		"no identity":             {[]string{post + length("hello") + "hello"}, "400"},
+		"two lengths":             {[]string{post + "Content-Length: 1\r\n" + length(raw) + raw}, "400"},
 		"negative length":         {[]string{post + "Content-Length: -1\r\n\r\n"}, "400"},
-		"a header without colon":  {[]string{post + "nonsense\r\n" + length(raw) + string(raw)}, "400"},
-		"another method":          {[]string{strings.Replace(post, "POST", "GET", 1) + length(raw) + string(raw)}, "405"},
-		"another path":            {[]string{strings.Replace(post, "identity", "identify", 1) + length(raw) + string(raw)}, "404"},
+		"a header without colon":  {[]string{post + "nonsense\r\n" + length(raw) + raw}, "400"},
+		"another method":          {[]string{strings.Replace(post, "POST", "GET", 1) + length(raw) + raw}, "405"},
+		"another path":            {[]string{strings.Replace(post, "identity", "identify", 1) + length(raw) + raw}, "404"},
 		"not HTTP":                {[]string{"\x16\x03\x01\x00\xff" + strings.Repeat("\x00", 300) + "\r\n\r\n"}, "400"},
 		"a body larger than read": {[]string{post + "Content-Length: 100000\r\n\r\n" + strings.Repeat(" ", 100000)}, "400"},
 	} {
@@ -291,6 +274,17 @@ func TestIdentityByUnusualRequests(t *testing.T) {
 	}
 }
 
+func TestIdentityOfAnySize(t *testing.T) {
+	w := start(t)
+	for i, size := range []int{1 << 10, 20 << 10, 40 << 10, guestapi.MaxIdentity - 1<<10} {
+		id := testIdentity(uint64(i + 1))
+		id.Env = map[string]string{"LARGE": strings.Repeat("x", size)}
+		if done, err := w.client.Identity(t.Context(), id); err != nil || done.Generation != id.Generation {
+			t.Errorf("%d bytes: %+v, %v", size, done, err)
+		}
+	}
+}
+
 func itoa(n int) string { raw, _ := json.Marshal(n); return string(raw) }
 func itoa16(n int) string {
 	const d = "0123456789abcdef"
@@ -299,21 +293,26 @@ func itoa16(n int) string {
 
 func TestBadBodiesAreRefused(t *testing.T) {
 	w := start(t)
+	whole := message(t, testIdentity(1))
+	without := testIdentity(1)
+	without.Entropy = nil
 	for name, c := range map[string]struct {
 		method, path, body string
 		want               int
 	}{
-		"exec of no JSON":        {"POST", guestapi.PathExec, "{", 400},
-		"exec of a wrong type":   {"POST", guestapi.PathExec, `{"argv":"ls"}`, 400},
-		"exec without upgrade":   {"POST", guestapi.PathExec, `{"argv":["ls"]}`, 426},
-		"exec of 5 MiB":          {"POST", guestapi.PathExec, `{"argv":["` + strings.Repeat("x", 5<<20) + `"]}`, 413},
-		"mount of no JSON":       {"POST", guestapi.PathMounts, "", 400},
-		"mount on the root":      {"POST", guestapi.PathMounts, `{"serial":"vol-1","path":"/"}`, 400},
-		"ports by POST":          {"POST", guestapi.PathPorts, "", 405},
-		"unknown route":          {"GET", "/v1/nothing", "", 404},
-		"health by POST":         {"POST", guestapi.PathHealth, "{}", 405},
-		"identity of wrong type": {"POST", guestapi.PathIdentity, `{"generation":"1"}`, 400},
-		"identity of 5 MiB":      {"POST", guestapi.PathIdentity, strings.Repeat(" ", 5<<20), 413},
+		"exec of no JSON":      {"POST", guestapi.PathExec, "{", 400},
+		"exec of a wrong type": {"POST", guestapi.PathExec, `{"argv":"ls"}`, 400},
+		"exec without upgrade": {"POST", guestapi.PathExec, `{"argv":["ls"]}`, 426},
+		"exec of 5 MiB":        {"POST", guestapi.PathExec, `{"argv":["` + strings.Repeat("x", 5<<20) + `"]}`, 413},
+		"mount of no JSON":     {"POST", guestapi.PathMounts, "", 400},
+		"mount on the root":    {"POST", guestapi.PathMounts, `{"serial":"vol-1","path":"/"}`, 400},
+		"ports by POST":        {"POST", guestapi.PathPorts, "", 405},
+		"unknown route":        {"GET", "/v1/nothing", "", 404},
+		"health by POST":       {"POST", guestapi.PathHealth, "{}", 405},
+		"identity of JSON":     {"POST", guestapi.PathIdentity, `{"generation":1}`, 400},
+		"identity cut short":   {"POST", guestapi.PathIdentity, whole[:len(whole)-1], 400},
+		"identity, no entropy": {"POST", guestapi.PathIdentity, message(t, without), 400},
+		"identity of 5 MiB":    {"POST", guestapi.PathIdentity, strings.Repeat(" ", 5<<20), 413},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+w.addr+c.path, strings.NewReader(c.body))

@@ -13,7 +13,6 @@ const (
 	// caller does not say.
 	FreezeHold = 30 * time.Second
 	maxHold    = 10 * time.Minute
-	freezeWait = time.Second
 )
 
 var errTooLate = errors.New("whoever asked for it does not wait any more")
@@ -45,14 +44,3 @@ func (s *Server) freeze(w http.ResponseWriter, r *http.Request) {
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-
-// settle lets the tenant's processes go on with the identity that was taken, or
-// stops them where the guest is stored next.
-func (s *Server) settle(id *guestapi.Identity) error {
-	if !id.StayAwake {
-		s.cfg.Freezer.Thaw()
-		return nil
-	}
-	_, err := s.cfg.Freezer.Freeze(FreezeHold, freezeWait)
-	return err
-}

@@ -1,83 +1,56 @@
 package agent
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
-	"strconv"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/identity"
 )
 
-// identity is how one comes that is too large for a datagram, and how a host
-// tries whose datagrams are not answered.
+// identity gives the guest a new identity, one at a time.
 func (s *Server) identity(w http.ResponseWriter, r *http.Request) {
 	received := time.Now()
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	id, err := readIdentity(w, r)
 	if err != nil {
 		badRequest(w, err)
 		return
 	}
-	status, answer, _ := s.takeIdentity(nil, raw, received, remoteOf(r))
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(answer)
-}
-
-// takeIdentity gives the guest a new identity and appends the answer to b; it is a take.
-func (s *Server) takeIdentity(b, raw []byte, received time.Time, remote netip.AddrPort) (status int, answer []byte, stayAwake bool) {
 	s.identityMu.Lock()
 	defer s.identityMu.Unlock()
-	id := &s.coming
-	err := decodeIdentity(raw, &s.room, id)
-	if err == nil {
-		err = identity.Check(id)
-	}
-	if err != nil {
-		return refusal(b, http.StatusBadRequest, err)
-	}
 	if s.life.outlived(id) {
-		return refusal(b, http.StatusConflict, fmt.Errorf("generation %d is over, this guest is at %d", id.Generation, s.life.generation))
+		fail(w, http.StatusConflict, fmt.Errorf("generation %d is over, this guest is at %d", id.Generation, s.life.generation))
+		return
 	}
 	if !id.Resumed && !s.life.began(id) {
 		s.detachAll()
 	}
-	done, err := s.cfg.Guest.Apply(id, received, remote)
-	if err == nil {
-		err = s.settle(id)
-	}
+	done, err := s.cfg.Guest.Apply(id, received, remoteOf(r))
 	if err != nil {
 		s.cfg.Log.Error("identity not taken on", "generation", id.Generation, "error", err)
-		return refusal(b, http.StatusInternalServerError, err)
+		fail(w, http.StatusInternalServerError, err)
+		return
 	}
+	s.cfg.Freezer.Thaw()
 	s.life.begin(id)
 	s.mu.Lock()
 	s.generation, s.env = id.Generation, id.Env
 	s.mu.Unlock()
 	done.TookMicrosecond = time.Since(received).Microseconds()
-	return http.StatusOK, appendConfirmation(b, &done), id.StayAwake
+	reply(w, http.StatusOK, done)
 }
 
-func refusal(b []byte, status int, err error) (int, []byte, bool) {
-	raw, _ := json.Marshal(guestapi.Error{Error: err.Error()})
-	return status, append(b, raw...), false
-}
-
-// appendConfirmation appends what encoding/json would write.
-func appendConfirmation(b []byte, c *guestapi.IdentityConfirmation) []byte {
-	field := func(name string, value int64) {
-		b = append(b, name...)
-		b = strconv.AppendInt(b, value, 10)
+// readIdentity reads an identity that can be applied as a whole.
+func readIdentity(w http.ResponseWriter, r *http.Request) (*guestapi.Identity, error) {
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, guestapi.MaxIdentity))
+	if err != nil {
+		return nil, err
 	}
-	b = append(b, `{"generation":`...)
-	b = strconv.AppendUint(b, c.Generation, 10)
-	field(`,"entropy_bits":`, int64(c.EntropyBits))
-	field(`,"clock_stepped_ms":`, c.ClockSteppedMS)
-	field(`,"connections_cut":`, int64(c.ConnectionsCut))
-	field(`,"took_microseconds":`, c.TookMicrosecond)
-	return append(b, '}')
+	id := &guestapi.Identity{}
+	if err := id.UnmarshalBinary(raw); err != nil {
+		return nil, err
+	}
+	return id, identity.Check(id)
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/berth-cloud/berth/guest/startlog"
 )
 
-// startWithLog runs an agent, and a collector of what is written to the two ends.
+// startWithLog runs an agent that has the log of what is written to the two ends.
 func startWithLog(t *testing.T) (w *world, stdout, stderr *os.File) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "start.log")
-	c, err := startlog.NewCollector(path)
+	log := startlog.NewWriter(path)
+	stdout, err := log.Pipe(guestapi.StreamStdout)
 	must(t, err)
-	t.Cleanup(c.Close)
-	stdout, stderr, err = c.Pipes()
+	stderr, err = log.Pipe(guestapi.StreamStderr)
 	must(t, err)
 	t.Cleanup(func() { stdout.Close(); stderr.Close() })
 	return start(t, func(cfg *Config) { cfg.StartLog = path }), stdout, stderr

@@ -85,8 +85,8 @@ func resolve(path string) (dir, name string, err error) {
 		case err != nil:
 			return "", "", err
 		case strings.HasPrefix(target, guestapi.RunDir+"/"):
-			// The identity's files: guestd has them open, and would not see that
-			// they were replaced. It does see a file in the place of the link.
+			// The identity's files, in guestd's own directory. A file in the place of
+			// the link is the tenant's, and is written by the next identity, too.
 			return dir, name, nil
 		case target[0] == '/':
 			path = target

@@ -1,7 +1,7 @@
 // Package guestapi is the wire contract between hostd and guestd, the agent in
-// every guest: plain HTTP/1.1 over the slot's private link, and a datagram for
-// the one call that a create waits for. guestd answers the gateway's address
-// only, so that no process of the guest, and no other guest, can drive it.
+// every guest: plain HTTP/1.1 over the slot's private link. guestd answers the
+// gateway's address only, so that no process of the guest, and no other guest, can
+// drive it.
 package guestapi
 
 import "time"
@@ -19,7 +19,7 @@ const (
 // Routes of guestd.
 const (
 	PathHealth   = "/v1/health"   // GET → Health
-	PathIdentity = "/v1/identity" // POST Identity → IdentityConfirmation
+	PathIdentity = "/v1/identity" // POST Identity, as its message (identity.go) → IdentityConfirmation; the same one again sets the clock alone
 	PathExec     = "/v1/exec"     // POST ExecRequest → 101 and frames (see frame.go)
 	PathShutdown = "/v1/shutdown" // POST {} → 202, then sync and power off
 	PathSync     = "/v1/sync"     // POST {} → 204 once every file system is flushed
@@ -30,19 +30,6 @@ const (
 	PathLogs     = "/v1/logs"     // GET ?stream=&tail=&follow= → the start command's output, one LogLine a line
 	PathFreeze   = "/v1/freeze"   // POST Freeze → Frozen: the tenant's processes stand still until the next identity
 	PathMounts   = "/v1/mounts"   // POST Mount → 204 once it is mounted
-)
-
-// An Identity may also come as a datagram to the UDP port of the same number,
-// from the same port of the gateway: an id of CallIDSize random bytes, then the JSON of Identity, MaxIdentityDatagram
-// bytes in all at most. The answer is the same id, the status as of HTTP in two
-// bytes, the higher first, and the JSON of IdentityConfirmation or of Error. What
-// is not answered is sent again with the same id; guestd applies it once, and
-// answers as often as it is asked. A guest that stands still may be sent it, and
-// takes it when it goes on. Before an identity that is too large comes by HTTP its
-// id is sent alone, which ends what StayAwake began.
-const (
-	CallIDSize          = 16
-	MaxIdentityDatagram = 32 << 10
 )
 
 // Upgrade is the value of the Upgrade header on PathExec.
@@ -58,25 +45,6 @@ type Health struct {
 	Connections int `json:"connections"`
 	// Start is absent in a template without a start command.
 	Start *StartState `json:"start,omitempty"`
-}
-
-// Identity makes a restored guest itself: two guests restored from one state
-// must share neither names, nor keys, nor random numbers, nor a stale clock.
-type Identity struct {
-	Generation  uint64            `json:"generation"` // 0 while a template is built, then from 1
-	UnixNanos   int64             `json:"unix_nanos"` // host wall clock at sending
-	Entropy     []byte            `json:"entropy"`    // at least 64 bytes, credited to the kernel
-	Hostname    string            `json:"hostname"`
-	MachineID   string            `json:"machine_id"` // 32 lower-case hex digits
-	Env         map[string]string `json:"env,omitempty"`
-	Nameservers []string          `json:"nameservers,omitempty"`
-	SSHHostKeys []SSHHostKey      `json:"ssh_host_keys,omitempty"`
-	ResetTCP    bool              `json:"reset_tcp,omitempty"` // abort the connections the captured guest had
-	Resumed     bool              `json:"resumed,omitempty"`   // it only stood still: its commands keep their callers
-	GatewayMAC  string            `json:"gateway_mac,omitempty"`
-	// StayAwake says that the guest is stored next: the tenant's processes stand
-	// still, and the agent waits without sleeping for the identity after this one.
-	StayAwake bool `json:"stay_awake,omitempty"`
 }
 
 // Freeze asks for the tenant's processes to stand still: the guest is saved next.
@@ -96,23 +64,6 @@ type Freeze struct {
 // the kernel; they stand still where it ends.
 type Frozen struct {
 	Moving []string `json:"moving,omitempty"` // "pid name (state)"
-}
-
-// SSHHostKey is one host key pair, in the formats of sshd's files.
-type SSHHostKey struct {
-	Type    string `json:"type"`    // "ed25519", "ecdsa" or "rsa": the <type> of ssh_host_<type>_key
-	Private string `json:"private"` // PEM, OPENSSH PRIVATE KEY
-	Public  string `json:"public"`  // one authorized_keys line
-}
-
-// IdentityConfirmation is sent only after every part of Identity took effect;
-// any part that failed is an error response instead.
-type IdentityConfirmation struct {
-	Generation      uint64 `json:"generation"`
-	EntropyBits     int    `json:"entropy_bits"`      // credited and reseeded
-	ClockSteppedMS  int64  `json:"clock_stepped_ms"`  // how far the clock was off
-	ConnectionsCut  int    `json:"connections_cut"`   // TCP connections reset
-	TookMicrosecond int64  `json:"took_microseconds"` // inside the guest
 }
 
 // ExecRequest starts one process in its own session and process group.
@@ -189,7 +140,7 @@ type Mount struct {
 const (
 	StreamStdout = "stdout"
 	StreamStderr = "stderr"
-	StreamBoth   = "both" // the default: in the order of writing
+	StreamBoth   = "both" // the default: in the order in which guestd read them
 )
 
 // LogLine is one line of the start command's output. A line longer than MaxLine

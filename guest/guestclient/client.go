@@ -24,27 +24,12 @@ type Dial func(ctx context.Context) (net.Conn, error)
 // Client calls one guest. Every call has a connection of its own: a guest may
 // be paused, restored or gone between two calls, and a kept connection with it.
 type Client struct {
-	dial      Dial
-	datagrams Dial // nil: none
-	http      *http.Transport
+	dial Dial
+	http *http.Transport
 }
-
-// Option changes a client.
-type Option func(*Client)
-
-// ByDatagrams has identities go by datagrams, which a guest that was restored a
-// moment ago answers sooner. dial returns a socket that is connected to
-// guestapi.Port by UDP.
-func ByDatagrams(dial Dial) Option { return func(c *Client) { c.datagrams = dial } }
 
 // New returns a client of the guest that dial reaches.
-func New(dial Dial, options ...Option) *Client {
-	c := &Client{dial: dial, http: newTransport(dial)}
-	for _, o := range options {
-		o(c)
-	}
-	return c
-}
+func New(dial Dial) *Client { return &Client{dial: dial, http: newTransport(dial)} }
 
 // maxAnswer bounds what is read of an answer: the guest is not trusted.
 const maxAnswer = 64 << 10
@@ -100,11 +85,6 @@ func (c *Client) Await(ctx context.Context) (guestapi.Health, error) {
 		case <-time.After(awaitPause):
 		}
 	}
-}
-
-// Identity gives the guest a new identity. The clock is read when it is sent.
-func (c *Client) Identity(ctx context.Context, id guestapi.Identity) (guestapi.IdentityConfirmation, error) {
-	return c.NewIdentityCall(id).Wait(ctx)
 }
 
 // Sync flushes the guest's file systems.

@@ -14,9 +14,8 @@ import (
 	"github.com/berth-cloud/berth/guest/guestclient"
 )
 
-// A guest that was too slow for the datagrams takes one while a connection
-// waits, and cuts the connection; or it closes one whose request was too long
-// in coming.
+// A guest that takes an identity while the host asks again cuts the connection
+// that asks; or it closes one whose request was too long in coming.
 func TestConnectionThatTheIdentityCuts(t *testing.T) {
 	for name, test := range map[string]struct {
 		cuts   int32 // connections that end without an answer

@@ -10,15 +10,18 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
-// maxHead bounds the header of an answer, in bytes. In short lines it takes fifty
-// times that.
+// maxHead bounds the header of an answer, in bytes: the guest is not trusted. In
+// short lines it takes fifty times that, for as long as its body lasts.
 const maxHead = 8 << 10
 
-// continueWait is how long a body is held back that its sender would rather
-// have refused first (Expect: 100-continue).
-const continueWait = 5 * time.Second
+// continueWait is how long a body is held back that its sender would rather have
+// refused first (Expect: 100-continue); then it is sent, in case that the answer
+// was lost.
+var continueWait = timescale.Limit(10 * time.Second)
 
 // Transport passes requests on to the guest as they are, whatever host their URL
 // names: for a relay that does not look into them. Bodies stream both ways. Each

@@ -8,15 +8,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/proc"
 )
 
 // hookTime is how long one hook may take; the caller of the sandbox's create is
-// waiting. A hook of one line takes several seconds where sixteen emulated
-// guests, restored at once, share two CPUs.
+// waiting.
 const hookTime = 20 * time.Second
 
 // hookOutput is how much of a failed hook's output is told, in bytes.
@@ -26,14 +23,7 @@ const hookOutput = 4 << 10
 // fails, fails the identity: it may be what keeps a template's program from
 // repeating its random numbers.
 func (g *Guest) runHooks(id *guestapi.Identity, number uint64) error {
-	if !g.look && g.noHooks {
-		return nil
-	}
-	dir := g.files.root + guestapi.HookDir
-	// Most templates have none, and asking takes less than a failed opening.
-	if g.noHooks = unix.Access(dir, unix.F_OK) == unix.ENOENT; g.noHooks {
-		return nil
-	}
+	dir := g.root + guestapi.HookDir
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

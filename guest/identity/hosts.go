@@ -1,10 +1,11 @@
 package identity
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,72 +13,48 @@ import (
 const defaultHosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 const (
-	hostsPath = etcDir + "hosts"
-	maxHosts  = 1 << 20
+	hosts    = "hosts"
+	maxHosts = 1 << 20 // bytes
 )
-
-// newHosts is the new /etc/hosts.
-func (g *Guest) newHosts(hostname string) ([]byte, error) {
-	opened, err := g.files.open("hosts", 0o644)
-	if err != nil {
-		return nil, err
-	}
-	var old []byte
-	if g.isLinked(etcDir, opened) {
-		old, err = g.readHosts(opened)
-	} else if old, err = os.ReadFile(g.files.root + hostsPath); errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if !bytes.Equal(old, g.hosts.whole) {
-		g.hosts.kept = withoutOwn(old)
-	}
-	whole := append(g.hosts.whole[:0], g.hosts.kept...)
-	whole = append(append(whole, ownAddress...), '\t')
-	g.hosts.whole = append(append(whole, hostname...), '\n')
-	return g.hosts.whole, nil
-}
-
-// readHosts reads what the tenant may have written to.
-func (g *Guest) readHosts(opened *file) ([]byte, error) {
-	b := g.buf[:]
-	n, err := unix.Pread(opened.fd, b, 0)
-	if err == nil && n == len(b) {
-		b = make([]byte, maxHosts+1)
-		n, err = unix.Pread(opened.fd, b, 0)
-	}
-	if err == nil && n > maxHosts {
-		err = unix.EFBIG
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", hostsPath, err)
-	}
-	opened.size = int64(n)
-	return b[:n], nil
-}
 
 // ownAddress has the guest's own name in /etc/hosts, as Debian's installer has it.
 const ownAddress = "127.0.1.1"
 
+// readHosts reads what the tenant may have written, or put in the place of the
+// link. It waits for nobody, whatever the file is.
+func (g *Guest) readHosts() (string, error) {
+	path := g.root + etcDir + hosts
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return "", err
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, maxHosts+1))
+	if err != nil {
+		return "", err
+	}
+	if len(raw) > maxHosts {
+		return "", fmt.Errorf("%s has more than %d bytes", path, maxHosts)
+	}
+	return string(raw), nil
+}
+
 // withoutOwn is the tenant's part of /etc/hosts.
-func withoutOwn(old []byte) []byte {
-	var b []byte
-	for len(old) > 0 {
-		line := old
-		if i := bytes.IndexByte(old, '\n'); i >= 0 {
-			line = old[:i+1]
-		}
-		old = old[len(line):]
-		rest, own := bytes.CutPrefix(line, []byte(ownAddress))
-		if own && (len(rest) == 0 || rest[0] == '\t' || rest[0] == ' ' || rest[0] == '\n') {
+func withoutOwn(old string) string {
+	var b strings.Builder
+	for line := range strings.Lines(old) {
+		line = strings.TrimSuffix(line, "\n")
+		rest, own := strings.CutPrefix(line, ownAddress)
+		if own && (rest == "" || rest[0] == '\t' || rest[0] == ' ') {
 			continue
 		}
-		b = append(b, line...)
+		b.WriteString(line + "\n")
 	}
-	if len(b) > 0 && b[len(b)-1] != '\n' {
-		b = append(b, '\n')
-	}
-	return b
+	return b.String()
 }

@@ -4,24 +4,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
-	"os"
-	"strings"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-cloud/berth/guest/guestapi"
-)
-
-// Constants and layouts of linux/sock_diag.h, linux/inet_diag.h.
-const (
-	sockDiagByFamily = 20
-	sockDestroy      = 21
-	sizeofDiagReq    = 56 // inet_diag_req_v2
-	sizeofDiagMsg    = 72 // inet_diag_msg
-	sizeofSockID     = 48 // inet_diag_sockid
-	reqSockIDOffset  = 8
-	msgSockIDOffset  = 4
 )
 
 // cutStates are the TCP states with a peer, as a bit mask by state number: all
@@ -48,42 +36,27 @@ func cutConnections(keep netip.AddrPort) (int, error) {
 	return cut, err
 }
 
-type sockID [sizeofSockID]byte
-
-func (id *sockID) local(family byte) netip.AddrPort  { return id.addr(family, 0, 4) }
-func (id *sockID) remote(family byte) netip.AddrPort { return id.addr(family, 2, 20) }
-
-func (id *sockID) addr(family byte, port, addr int) netip.AddrPort {
-	ip := netip.AddrFrom4([4]byte(id[addr : addr+4]))
-	if family == unix.AF_INET6 {
-		ip = netip.AddrFrom16([16]byte(id[addr : addr+16])).Unmap()
-	}
-	return netip.AddrPortFrom(ip, binary.BigEndian.Uint16(id[port:]))
-}
-
 // crosses says whether a connection leaves the guest.
 func crosses(local, remote netip.AddrPort) bool {
 	return remote.IsValid() && !remote.Addr().IsLoopback() && !remote.Addr().IsUnspecified() && local.Addr() != remote.Addr()
 }
 
 func destroyConnections(keep netip.AddrPort) (int, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", errNoDiag, err)
-	}
-	defer unix.Close(fd)
 	cut := 0
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		ids, err := listConnections(fd, family)
-		if err != nil {
-			return cut, err
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		sockets, err := netlink.SocketDiagTCP(family)
+		if errors.Is(err, unix.ENOENT) {
+			return cut, errNoDiag
 		}
-		for _, id := range ids {
-			remote := id.remote(family)
-			if !crosses(id.local(family), remote) || remote == keep {
+		if err != nil {
+			return cut, fmt.Errorf("list connections: %w", err)
+		}
+		for _, s := range sockets {
+			local, remote := addrPort(s.ID.Source, s.ID.SourcePort), addrPort(s.ID.Destination, s.ID.DestinationPort)
+			if cutStates&(1<<s.State) == 0 || !crosses(local, remote) || remote == keep {
 				continue
 			}
-			switch err := destroy(fd, family, id); {
+			switch err := destroy(s); {
 			case err == nil:
 				cut++
 			case errors.Is(err, unix.ENOENT): // it ended meanwhile
@@ -97,135 +70,39 @@ func destroyConnections(keep netip.AddrPort) (int, error) {
 	return cut, nil
 }
 
-func diagRequest(kind, flags uint16, family byte, id sockID) []byte {
-	req := make([]byte, unix.SizeofNlMsghdr+sizeofDiagReq)
-	binary.NativeEndian.PutUint32(req[0:], uint32(len(req)))
-	binary.NativeEndian.PutUint16(req[4:], kind)
-	binary.NativeEndian.PutUint16(req[6:], unix.NLM_F_REQUEST|flags)
-	body := req[unix.SizeofNlMsghdr:]
-	body[0], body[1] = family, unix.IPPROTO_TCP
-	binary.NativeEndian.PutUint32(body[4:], cutStates)
-	copy(body[reqSockIDOffset:], id[:])
-	return req
+func addrPort(ip net.IP, port uint16) netip.AddrPort {
+	addr, _ := netip.AddrFromSlice(ip)
+	return netip.AddrPortFrom(addr.Unmap(), port)
 }
 
-func listConnections(fd int, family byte) ([]sockID, error) {
-	if err := send(fd, diagRequest(sockDiagByFamily, unix.NLM_F_DUMP, family, sockID{})); err != nil {
-		return nil, err
-	}
-	var ids []sockID
-	for {
-		done, err := receive(fd, func(kind uint16, body []byte) error {
-			if kind == sockDiagByFamily && len(body) >= sizeofDiagMsg {
-				ids = append(ids, sockID(body[msgSockIDOffset:]))
-			}
-			return nil
-		})
-		if errors.Is(err, unix.ENOENT) {
-			return nil, errNoDiag
-		}
-		if done || err != nil {
-			return ids, err
-		}
-	}
-}
-
-func destroy(fd int, family byte, id sockID) error {
-	if err := send(fd, diagRequest(sockDestroy, unix.NLM_F_ACK, family, id)); err != nil {
-		return err
-	}
-	_, err := receive(fd, func(uint16, []byte) error { return nil })
+// destroy is netlink.SocketDestroy for connections of IPv6, too, and for those
+// that are bound to a device.
+func destroy(s *netlink.Socket) error {
+	req := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
+	req.AddData(destroyRequest{s})
+	_, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
 	return err
 }
 
-func send(fd int, msg []byte) error {
-	return unix.Sendto(fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-}
+// destroyRequest is inet_diag_req_v2 of linux/inet_diag.h.
+type destroyRequest struct{ *netlink.Socket }
 
-// receive reads one datagram of netlink messages. done means the last of a dump
-// or an acknowledgement was in it.
-func receive(fd int, each func(kind uint16, body []byte) error) (done bool, err error) {
-	buf := make([]byte, 32<<10)
-	n, _, err := unix.Recvfrom(fd, buf, 0)
-	if err != nil {
-		return false, fmt.Errorf("read socket list: %w", err)
-	}
-	for buf = buf[:n]; len(buf) >= unix.SizeofNlMsghdr; {
-		size := int(binary.NativeEndian.Uint32(buf))
-		kind := binary.NativeEndian.Uint16(buf[4:])
-		if size < unix.SizeofNlMsghdr || size > len(buf) {
-			return false, errors.New("malformed netlink message")
-		}
-		body := buf[unix.SizeofNlMsghdr:size]
-		switch kind {
-		case unix.NLMSG_DONE:
-			return true, nil
-		case unix.NLMSG_ERROR:
-			if len(body) < 4 {
-				return false, errors.New("malformed netlink error")
-			}
-			if code := int32(binary.NativeEndian.Uint32(body)); code != 0 {
-				return true, unix.Errno(-code)
-			}
-			return true, nil
-		}
-		if err := each(kind, body); err != nil {
-			return false, err
-		}
-		buf = buf[min((size+3)&^3, len(buf)):]
-	}
-	return false, nil
-}
+func (destroyRequest) Len() int { return 56 }
 
-// CountConnections counts, from /proc, what Identity.ResetTCP would abort, but
-// for the agent's own: the host knows of those.
-func CountConnections(keep netip.AddrPort) (int, error) {
-	count := 0
-	for _, path := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
-		raw, err := os.ReadFile(path)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return 0, err
-		}
-		for line := range strings.Lines(string(raw)) {
-			local, remote, state, ok := parseProcTCP(line)
-			if ok && cutStates&(1<<state) != 0 && crosses(local, remote) && remote != keep && local.Port() != guestapi.Port {
-				count++
-			}
-		}
+// Serialize implements nl.NetlinkRequestData.
+func (r destroyRequest) Serialize() []byte {
+	source, destination := r.ID.Source.To16(), r.ID.Destination.To16()
+	if r.Family == unix.AF_INET {
+		source, destination = r.ID.Source.To4(), r.ID.Destination.To4()
 	}
-	return count, nil
-}
-
-// parseProcTCP reads "sl local remote state …", the addresses in hexadecimal
-// with each 32-bit word in the machine's order.
-func parseProcTCP(line string) (local, remote netip.AddrPort, state uint, ok bool) {
-	f := strings.Fields(line)
-	if len(f) < 4 {
-		return
-	}
-	local, ok1 := parseProcAddr(f[1])
-	remote, ok2 := parseProcAddr(f[2])
-	_, err := fmt.Sscanf(f[3], "%X", &state)
-	return local, remote, state, ok1 && ok2 && err == nil && state < 32
-}
-
-func parseProcAddr(s string) (netip.AddrPort, bool) {
-	host, portText, ok := strings.Cut(s, ":")
-	var port uint16
-	if _, err := fmt.Sscanf(portText, "%X", &port); !ok || err != nil || (len(host) != 8 && len(host) != 32) {
-		return netip.AddrPort{}, false
-	}
-	raw := make([]byte, 0, 16)
-	for i := 0; i < len(host); i += 8 {
-		var word uint32
-		if _, err := fmt.Sscanf(host[i:i+8], "%X", &word); err != nil {
-			return netip.AddrPort{}, false
-		}
-		raw = binary.NativeEndian.AppendUint32(raw, word)
-	}
-	addr, _ := netip.AddrFromSlice(raw)
-	return netip.AddrPortFrom(addr.Unmap(), port), true
+	b := make([]byte, 0, r.Len())
+	b = append(b, r.Family, unix.IPPROTO_TCP, 0, 0)
+	b = binary.NativeEndian.AppendUint32(b, cutStates)
+	b = binary.BigEndian.AppendUint16(b, r.ID.SourcePort)
+	b = binary.BigEndian.AppendUint16(b, r.ID.DestinationPort)
+	b = append(append(b, source...), make([]byte, 16-len(source))...)
+	b = append(append(b, destination...), make([]byte, 16-len(destination))...)
+	b = binary.NativeEndian.AppendUint32(b, r.ID.Interface)
+	b = binary.NativeEndian.AppendUint32(b, r.ID.Cookie[0])
+	return binary.NativeEndian.AppendUint32(b, r.ID.Cookie[1])
 }

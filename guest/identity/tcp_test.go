@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -36,9 +37,10 @@ func inNetwork(t *testing.T, fn func(t *testing.T)) {
 		if err == nil {
 			err = netlink.LinkSetUp(lo)
 		}
-		for _, a := range []string{"10.9.9.1/24", "10.9.9.2/24"} {
+		for _, a := range []string{"10.9.9.1/24", "10.9.9.2/24", "fd00::1/64", "fd00::2/64"} {
 			if err == nil {
 				addr, _ := netlink.ParseAddr(a)
+				addr.Flags = unix.IFA_F_NODAD // it can be used at once
 				err = netlink.AddrAdd(lo, addr)
 			}
 		}
@@ -51,15 +53,21 @@ func inNetwork(t *testing.T, fn func(t *testing.T)) {
 	<-done
 }
 
-// connect makes a connection between two addresses of the namespace.
-func connect(t *testing.T, from, to string) (client, server net.Conn) {
+// connect makes a connection between two addresses of the namespace, whose client
+// is bound to a device, if that is not "".
+func connect(t *testing.T, from, to, device string) (client, server net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp", to+":0")
+	l, err := net.Listen("tcp", net.JoinHostPort(to, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if device != "" {
+			_ = c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), device) })
+		}
+		return err
+	}}
 	if client, err = d.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
@@ -72,10 +80,12 @@ func connect(t *testing.T, from, to string) (client, server net.Conn) {
 
 func TestConnectionsToOtherMachinesAreCut(t *testing.T) {
 	inNetwork(t, func(t *testing.T) {
-		out, _ := connect(t, "10.9.9.1", "10.9.9.2")
-		inside, insideServer := connect(t, "127.0.0.1", "127.0.0.1")
-		same, sameServer := connect(t, "10.9.9.1", "10.9.9.1")
-		kept, keptServer := connect(t, "10.9.9.2", "10.9.9.1")
+		out, _ := connect(t, "10.9.9.1", "10.9.9.2", "")
+		out6, _ := connect(t, "fd00::1", "fd00::2", "")
+		bound, _ := connect(t, "10.9.9.1", "10.9.9.2", "lo")
+		inside, insideServer := connect(t, "127.0.0.1", "127.0.0.1", "")
+		same, sameServer := connect(t, "10.9.9.1", "10.9.9.1", "")
+		kept, keptServer := connect(t, "10.9.9.2", "10.9.9.1", "")
 		l, err := net.Listen("tcp", "10.9.9.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -83,9 +93,9 @@ func TestConnectionsToOtherMachinesAreCut(t *testing.T) {
 		defer l.Close()
 		keep := keptServer.LocalAddr().(*net.TCPAddr).AddrPort()
 
-		// Both ends of a connection are in this kernel here: out's two, and the
-		// end of kept whose peer is not keep.
-		if n, err := CountConnections(keep); err != nil || n != 3 {
+		// Both ends of a connection are in this kernel here: two of each that goes
+		// out, and the end of kept whose peer is not keep.
+		if n, err := CountConnections(keep); err != nil || n != 7 {
 			t.Errorf("counted %d, %v", n, err)
 		}
 		n, err := cutConnections(keep)
@@ -96,8 +106,10 @@ func TestConnectionsToOtherMachinesAreCut(t *testing.T) {
 		if err != nil || n == 0 {
 			t.Fatalf("cut %d, %v", n, err)
 		}
-		if _, err := out.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
-			t.Errorf("a connection to the outside: %v", err)
+		for name, c := range map[string]net.Conn{"to the outside": out, "by IPv6": out6, "of a device": bound} {
+			if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+				t.Errorf("a connection %s: %v", name, err)
+			}
 		}
 		for name, pair := range map[string][2]net.Conn{"on loopback": {inside, insideServer}, "to the machine itself": {same, sameServer}} {
 			if _, err := pair[0].Write([]byte("x")); err != nil {

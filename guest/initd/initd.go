@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -54,9 +53,6 @@ func Run(log *slog.Logger) error {
 	// sense instead would be inherited by every child.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals)
-	// With a processor to spare, what was waiting in the kernel returns at once,
-	// also where the guest has one CPU: the start command's output keeps its order.
-	runtime.GOMAXPROCS(max(4, runtime.NumCPU()))
 	ctx, stop := context.WithCancel(context.Background())
 	reap := newReaper()
 	var running sync.WaitGroup
@@ -108,10 +104,8 @@ func keepAgent(ctx context.Context, log *slog.Logger, reap *reaper) {
 
 func startAgent(log *slog.Logger, reap *reaper) (<-chan syscall.WaitStatus, error) {
 	pid, ended, err := reap.start(guestapi.ProgramPath, []string{"guestd", "agent"}, &syscall.ProcAttr{
-		Dir: "/",
-		// In a guest restored a moment ago everything is slow once, which Go's
-		// runtime takes for a loop and interrupts by a signal: slower still.
-		Env:   append(os.Environ(), "GODEBUG=asyncpreemptoff=1"),
+		Dir:   "/",
+		Env:   os.Environ(),
 		Files: []uintptr{0, 1, 2, boot.DiskFD},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})

@@ -22,12 +22,7 @@ const (
 // end; any other is a failure, after which it is started again with a pause
 // that doubles, and is reset once it ran for longer than the longest pause.
 func keepStart(ctx context.Context, log *slog.Logger, reap *reaper, groups proc.Groups, spec guestapi.BootSpec) {
-	// Never closed: what the command says while it is ended is of interest, too.
-	output, err := startlog.NewCollector(guestapi.StartLogPath)
-	if err != nil {
-		log.Error("start command not started", "error", err)
-		return
-	}
+	output := startlog.NewWriter(guestapi.StartLogPath)
 	retry := startRetryMin
 	var state guestapi.StartState
 	for {
@@ -65,17 +60,21 @@ func keepStart(ctx context.Context, log *slog.Logger, reap *reaper, groups proc.
 	}
 }
 
-func runStart(reap *reaper, groups proc.Groups, output *startlog.Collector, spec guestapi.BootSpec) (<-chan syscall.WaitStatus, error) {
+func runStart(reap *reaper, groups proc.Groups, output *startlog.Writer, spec guestapi.BootSpec) (<-chan syscall.WaitStatus, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
-	stdout, stderr, err := output.Pipes()
+	stdout, err := output.Pipe(guestapi.StreamStdout)
 	if err != nil {
 		return nil, err
 	}
 	defer stdout.Close()
+	stderr, err := output.Pipe(guestapi.StreamStderr)
+	if err != nil {
+		return nil, err
+	}
 	defer stderr.Close()
 	user, err := proc.LookUpUser("")
 	if err != nil {

@@ -1,9 +1,12 @@
 // Package startlog keeps what a template's start command writes: process 1
-// collects it, line by line, in a file of bounded size; the agent reads it.
+// writes it, line by line, to a file of bounded size; the agent reads it.
 package startlog
 
 import (
+	"bufio"
 	"bytes"
+	"errors"
+	"io"
 	"strings"
 	"time"
 
@@ -21,6 +24,9 @@ const (
 	partial = 'P'
 )
 
+// maxRecord is the longest record, in bytes.
+const maxRecord = len(timeFormat) + len(" stdout F ") + guestapi.MaxLine + 1
+
 func appendRecord(b []byte, now time.Time, stream string, tag byte, text []byte) []byte {
 	b = now.UTC().AppendFormat(b, timeFormat)
 	b = append(append(b, ' '), stream...)
@@ -29,65 +35,45 @@ func appendRecord(b []byte, now time.Time, stream string, tag byte, text []byte)
 	return append(b, '\n')
 }
 
-// parseRecord reads a record without its line end. One that makes no sense,
-// because the disk was full or the tenant wrote it, is not ok.
+// parseRecord reads a record. One that makes no sense, because the disk was full
+// or the tenant wrote it, is not ok.
 func parseRecord(raw []byte) (line guestapi.LogLine, ok bool) {
-	stamp, rest, _ := bytes.Cut(raw, []byte(" "))
-	stream, rest, _ := bytes.Cut(rest, []byte(" "))
-	if len(stamp) != len(timeFormat) || len(rest) < 2 || rest[1] != ' ' || (rest[0] != whole && rest[0] != partial) {
+	raw, ended := bytes.CutSuffix(raw, []byte("\n"))
+	parts := bytes.SplitN(raw, []byte(" "), 4)
+	if !ended || len(parts) != 4 || len(parts[0]) != len(timeFormat) || len(parts[2]) != 1 || len(parts[3]) > guestapi.MaxLine {
 		return line, false
 	}
-	text := rest[2:]
-	t, err := time.Parse(timeFormat, string(stamp))
-	if err != nil || len(text) > guestapi.MaxLine {
+	stream, tag := string(parts[1]), parts[2][0]
+	if stream != guestapi.StreamStdout && stream != guestapi.StreamStderr || tag != whole && tag != partial {
 		return line, false
 	}
-	line = guestapi.LogLine{Time: t, Line: strings.ToValidUTF8(string(text), "\uFFFD"), Partial: rest[0] == partial}
-	switch string(stream) {
-	case guestapi.StreamStdout:
-		line.Stream = guestapi.StreamStdout
-	case guestapi.StreamStderr:
-		line.Stream = guestapi.StreamStderr
-	default:
-		return line, false
-	}
-	return line, true
+	t, err := time.Parse(timeFormat, string(parts[0]))
+	return guestapi.LogLine{Time: t, Stream: stream, Line: strings.ToValidUTF8(string(parts[3]), "\uFFFD"), Partial: tag == partial}, err == nil
 }
 
-// lines makes records of what a stream brings, in whatever pieces.
-type lines struct {
-	stream string
-	held   []byte // the beginning of a line
-}
-
-// take appends the records of what became complete to b.
-func (l *lines) take(b []byte, now time.Time, data []byte) []byte {
+// toRecords passes what comes out of a stream to write until its end: the
+// records of all lines that are there at once.
+func toRecords(from io.Reader, stream string, now func() time.Time, write func(records []byte)) {
+	in := bufio.NewReaderSize(from, guestapi.MaxLine+1) // the longest line and its end
+	var records []byte
 	for {
-		text, rest, found := bytes.Cut(data, []byte("\n"))
-		for len(l.held)+len(text) > guestapi.MaxLine {
-			n := guestapi.MaxLine - len(l.held)
-			l.held = append(l.held, text[:n]...)
-			b = appendRecord(b, now, l.stream, partial, l.held)
-			l.held, text = l.held[:0], text[n:]
+		text, err := in.ReadSlice('\n')
+		switch {
+		case err == nil:
+			records = appendRecord(records, now(), stream, whole, text[:len(text)-1])
+		case errors.Is(err, bufio.ErrBufferFull):
+			_ = in.UnreadByte()
+			records = appendRecord(records, now(), stream, partial, text[:guestapi.MaxLine])
+		case len(text) > 0:
+			records = appendRecord(records, now(), stream, whole, text)
 		}
-		if !found {
-			l.held = append(l.held, text...)
-			return b
+		next, _ := in.Peek(in.Buffered())
+		if len(records) > 0 && bytes.IndexByte(next, '\n') < 0 {
+			write(records)
+			records = records[:0]
 		}
-		if len(l.held) > 0 {
-			l.held = append(l.held, text...)
-			text = l.held
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
 		}
-		b = appendRecord(b, now, l.stream, whole, text)
-		l.held, data = l.held[:0], rest
 	}
-}
-
-// last appends the record of a last line without an end.
-func (l *lines) last(b []byte, now time.Time) []byte {
-	if len(l.held) > 0 {
-		b = appendRecord(b, now, l.stream, whole, l.held)
-		l.held = nil
-	}
-	return b
 }

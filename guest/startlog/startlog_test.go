@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,21 +31,24 @@ func must(t *testing.T, err error) {
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 123_456_789, time.UTC)
 
-// collect starts a collector of a log in a new directory.
-func collect(t *testing.T, limit int64) (*Collector, string) {
+// newLog returns the writer of a log in a new directory.
+func newLog(t *testing.T, limit int64) (*Writer, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "berth", "start.log")
-	c, err := newCollector(path, limit, func() time.Time { return noon })
-	must(t, err)
-	t.Cleanup(c.Close)
-	return c, path
+	return &Writer{path: path, max: limit, now: func() time.Time { return noon }}, path
 }
 
-// run runs a command with its output collected.
-func run(t *testing.T, c *Collector, line string) {
+func pipe(t *testing.T, w *Writer, stream string) *os.File {
 	t.Helper()
-	stdout, stderr, err := c.Pipes()
+	f, err := w.Pipe(stream)
 	must(t, err)
+	return f
+}
+
+// run runs a command with its output written down.
+func run(t *testing.T, w *Writer, line string) {
+	t.Helper()
+	stdout, stderr := pipe(t, w, guestapi.StreamStdout), pipe(t, w, guestapi.StreamStderr)
 	cmd := exec.Command("/bin/sh", "-c", line)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	must(t, cmd.Start())
@@ -86,13 +90,25 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestBothStreamsAreKeptInOrder(t *testing.T) {
-	c, path := collect(t, maxFile)
-	run(t, c, `for i in 1 2 3 4 5 6 7 8; do echo out $i; sleep 0.02; echo err $i >&2; sleep 0.02; done; printf 'gr\303\274n \377 no end'`)
+func TestBothStreamsAreKept(t *testing.T) {
+	w, path := newLog(t, maxFile)
+	stdout, stderr := pipe(t, w, guestapi.StreamStdout), pipe(t, w, guestapi.StreamStderr)
 	var want []string
-	for i := 1; i <= 8; i++ {
-		want = append(want, fmt.Sprintf("stdout out %d", i), fmt.Sprintf("stderr err %d", i))
+	say := func(to *os.File, text, line string) {
+		t.Helper()
+		_, err := to.WriteString(text)
+		must(t, err)
+		want = append(want, line)
+		await(t, line, func() bool { return len(read(t, path, "both", 100)) == len(want) })
 	}
+	for i := 1; i <= 8; i++ {
+		say(stdout, fmt.Sprintf("out %d\n", i), fmt.Sprintf("stdout out %d", i))
+		say(stderr, fmt.Sprintf("err %d\n", i), fmt.Sprintf("stderr err %d", i))
+	}
+	stderr.Close()
+	_, err := stdout.WriteString("gr\xc3\xbcn \xff no end")
+	must(t, err)
+	stdout.Close()
 	want = append(want, "stdout grün \uFFFD no end")
 	await(t, "the last line", func() bool { return len(read(t, path, "both", 100)) == len(want) })
 	if diff := cmp.Diff(want, read(t, path, "both", 100)); diff != "" {
@@ -111,6 +127,20 @@ func TestBothStreamsAreKeptInOrder(t *testing.T) {
 	}
 }
 
+// writes is a pipe from which each read takes one write.
+type writes struct{ left []string }
+
+func (w *writes) Read(b []byte) (int, error) {
+	if len(w.left) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, w.left[0])
+	if w.left[0] = w.left[0][n:]; w.left[0] == "" {
+		w.left = w.left[1:]
+	}
+	return n, nil
+}
+
 func TestLongLinesComeInPieces(t *testing.T) {
 	for name, c := range map[string]struct {
 		writes []string
@@ -122,27 +152,20 @@ func TestLongLinesComeInPieces(t *testing.T) {
 		"in small writes":      {[]string{"a", "b\nc", "\n", "\n", "d"}, []string{"2", "1", "0", "1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := lines{stream: "stdout"}
-			var b []byte
-			for _, w := range c.writes {
-				b = l.take(b, noon, []byte(w))
-				if len(l.held) > guestapi.MaxLine {
-					t.Errorf("%d bytes are held", len(l.held))
-				}
-			}
-			b = l.last(b, noon)
 			var got []string
-			for raw := range strings.Lines(string(b)) {
-				line, ok := parseRecord([]byte(strings.TrimSuffix(raw, "\n")))
-				if !ok {
-					t.Fatalf("%q is no record", raw)
+			toRecords(&writes{c.writes}, "stdout", func() time.Time { return noon }, func(records []byte) {
+				for raw := range strings.Lines(string(records)) {
+					line, ok := parseRecord([]byte(raw))
+					if !ok {
+						t.Fatalf("%.80q is no record", raw)
+					}
+					text := fmt.Sprint(len(line.Line))
+					if line.Partial {
+						text += "+"
+					}
+					got = append(got, text)
 				}
-				s := fmt.Sprint(len(line.Line))
-				if line.Partial {
-					s += "+"
-				}
-				got = append(got, s)
-			}
+			})
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -152,11 +175,11 @@ func TestLongLinesComeInPieces(t *testing.T) {
 
 func TestLogIsBounded(t *testing.T) {
 	const limit = 8 << 10
-	c, path := collect(t, limit)
+	w, path := newLog(t, limit)
 	// Twice more than the limit: however few reads each takes, the second turns
 	// the file over.
 	for i := range 2 {
-		run(t, c, fmt.Sprintf("i=0; while [ $i -lt 1000 ]; do echo line $((%d*1000+i)); i=$((i+1)); done; echo end >&2", i))
+		run(t, w, fmt.Sprintf("i=0; while [ $i -lt 1000 ]; do echo line $((%d*1000+i)); i=$((i+1)); done; echo end >&2", i))
 		await(t, "all lines", func() bool {
 			got := read(t, path, "stdout", 1)
 			return len(got) == 1 && got[0] == fmt.Sprintf("stdout line %d", i*1000+999)
@@ -166,7 +189,7 @@ func TestLogIsBounded(t *testing.T) {
 	for _, p := range []string{path, path + oldSuffix} {
 		st, err := os.Stat(p)
 		must(t, err)
-		if st.Size() > limit+readSize*4 {
+		if st.Size() > limit+3*guestapi.MaxLine {
 			t.Errorf("%s: %d bytes", p, st.Size())
 		}
 	}
@@ -180,10 +203,8 @@ func TestLogIsBounded(t *testing.T) {
 
 func TestFollowersMissNothing(t *testing.T) {
 	const limit, total = 16 << 10, 3000
-	c, path := collect(t, limit)
-	stdout, stderr, err := c.Pipes()
-	must(t, err)
-	stderr.Close()
+	w, path := newLog(t, limit)
+	stdout := pipe(t, w, guestapi.StreamStdout)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var mu sync.Mutex
@@ -219,8 +240,8 @@ func TestFollowersMissNothing(t *testing.T) {
 }
 
 func TestFollowerThatFailsEnds(t *testing.T) {
-	c, path := collect(t, maxFile)
-	run(t, c, "echo one")
+	w, path := newLog(t, maxFile)
+	run(t, w, "echo one")
 	await(t, "the line", func() bool { return len(read(t, path, "both", 1)) == 1 })
 	failure := errors.New("caller gone")
 	err := Read(t.Context(), path, Query{Stream: "both", Tail: 1, Follow: true}, func(guestapi.LogLine) error { return failure }, func() error { return nil })
@@ -232,10 +253,10 @@ func TestFollowerThatFailsEnds(t *testing.T) {
 // TestWhatTheTenantDoesToTheLog has the files deleted, emptied, replaced and
 // written by others.
 func TestWhatTheTenantDoesToTheLog(t *testing.T) {
-	c, path := collect(t, maxFile)
+	w, path := newLog(t, maxFile)
 	say := func(line string) {
 		t.Helper()
-		run(t, c, "echo "+line)
+		run(t, w, "echo "+line)
 		await(t, line, func() bool {
 			got := read(t, path, "both", 1)
 			return len(got) == 1 && got[0] == "stdout "+line
@@ -259,13 +280,13 @@ func TestWhatTheTenantDoesToTheLog(t *testing.T) {
 	if got := read(t, path, "both", 1); got != nil {
 		t.Errorf("of a pipe: %q", got)
 	}
-	run(t, c, "echo into nothing; head -c 200000 /dev/zero") // it must not wait
+	run(t, w, "echo into nothing; head -c 200000 /dev/zero") // it must not wait
 	must(t, os.Remove(path))
 	must(t, os.Mkdir(path, 0o755))
 	if got := read(t, path, "both", 1); got != nil {
 		t.Errorf("of a directory: %q", got)
 	}
-	run(t, c, "echo into nothing; head -c 200000 /dev/zero")
+	run(t, w, "echo into nothing; head -c 200000 /dev/zero")
 	must(t, os.Remove(path))
 	say("itself again")
 }
@@ -278,9 +299,8 @@ func TestFullDiskLosesLinesOnly(t *testing.T) {
 	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
 	defer func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
 	path := filepath.Join(dir, "start.log")
-	c, err := newCollector(path, maxFile, time.Now)
-	must(t, err)
-	run(t, c, "i=0; while [ $i -lt 3000 ]; do echo a line that fills the disk $i; i=$((i+1)); done")
+	w := NewWriter(path)
+	run(t, w, "i=0; while [ $i -lt 3000 ]; do echo a line that fills the disk $i; i=$((i+1)); done")
 	full := func() bool {
 		var st unix.Statfs_t
 		must(t, unix.Statfs(dir, &st))
@@ -294,20 +314,10 @@ func TestFullDiskLosesLinesOnly(t *testing.T) {
 		}
 		if full() { // again, where what was collected before came only then
 			must(t, os.Truncate(path, 100)) // in the middle of a record
-			run(t, c, "echo there is room again")
+			run(t, w, "echo there is room again")
 		}
 		return false
 	})
-	c.Close()
-}
-
-func TestClosedCollectorTakesNothing(t *testing.T) {
-	c, _ := collect(t, maxFile)
-	c.Close()
-	if _, _, err := c.Pipes(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("got %v", err)
-	}
-	c.Close()
 }
 
 func FuzzParseRecord(f *testing.F) {
@@ -316,7 +326,7 @@ func FuzzParseRecord(f *testing.F) {
 		"2026-11-20T12:00:00.123456Z console F x", "2026-13-20T12:00:00.123456Z stdout F x", "2026-11-20T12:00:00.123456Z stdout X x",
 		"2026-11-20T12:00:00.123456Z stdout F \xff",
 	} {
-		f.Add([]byte(seed))
+		f.Add([]byte(seed + "\n"))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		line, ok := parseRecord(raw)
@@ -327,35 +337,35 @@ func FuzzParseRecord(f *testing.F) {
 		if line.Partial {
 			tag = partial
 		}
-		again := appendRecord(nil, line.Time, line.Stream, tag, raw[len(timeFormat)+len(line.Stream)+4:])
-		if string(again) != string(raw)+"\n" && !strings.Contains(string(raw), ",") {
+		again := appendRecord(nil, line.Time, line.Stream, tag, raw[len(timeFormat)+len(line.Stream)+4:len(raw)-1])
+		if string(again) != string(raw) && !strings.Contains(string(raw), ",") {
 			t.Errorf("%q comes back as %q", raw, again)
 		}
 	})
 }
 
-func FuzzLines(f *testing.F) {
+func FuzzToRecords(f *testing.F) {
 	f.Add([]byte("a\nb"), 1)
 	f.Add([]byte(strings.Repeat("x", 40_000)+"\n\n"), 16384)
 	f.Fuzz(func(t *testing.T, data []byte, piece int) {
 		piece = max(1, piece%70_000)
-		l := lines{stream: "stderr"}
-		var b []byte
+		var in writes
 		for from := 0; from < len(data); from += piece {
-			b = l.take(b, noon, data[from:min(from+piece, len(data))])
+			in.left = append(in.left, string(data[from:min(from+piece, len(data))]))
 		}
-		b = l.last(b, noon)
 		var text strings.Builder
-		for raw := range strings.Lines(string(b)) {
-			line, ok := parseRecord([]byte(strings.TrimSuffix(raw, "\n")))
-			if !ok {
-				t.Fatalf("%.80q is no record", raw)
+		toRecords(&in, "stderr", func() time.Time { return noon }, func(records []byte) {
+			for raw := range strings.Lines(string(records)) {
+				line, ok := parseRecord([]byte(raw))
+				if !ok {
+					t.Fatalf("%.80q is no record", raw)
+				}
+				text.WriteString(raw[len(timeFormat)+len(" stderr F ") : len(raw)-1])
+				if !line.Partial {
+					text.WriteByte('\n')
+				}
 			}
-			text.WriteString(raw[len(timeFormat)+len(" stderr F ") : len(raw)-1])
-			if !line.Partial {
-				text.WriteByte('\n')
-			}
-		}
+		})
 		want := string(data)
 		if want != "" && !strings.HasSuffix(want, "\n") {
 			want += "\n"

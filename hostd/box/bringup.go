@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
-	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -56,33 +55,28 @@ func (h *Host) bringUp(ctx context.Context, b *box, src *source, slot Slot, cloc
 	stop := afterDone(ctx, process.Done(), func() { died(errors.New(endText(process))) })
 	defer stop()
 
-	call := h.guest(slot.Number).NewIdentityCall(*identity)
-	defer call.Close()
-	plug := len(b.rec.Volumes) > 0 && (src.cold || !src.kept)
-	switch {
-	case src.cold:
-		err = h.boot(ctx, b, src, slot, process, clock)
-		ran = true
-	case plug: // the disks come first
-		ran, err = h.restore(ctx, b, process, clock, mayRun, nil)
-	default:
-		ran, err = h.restore(ctx, b, process, clock, mayRun, call)
+	if src.cold {
+		ran, err = true, h.boot(ctx, b, src, slot, process, clock)
+	} else {
+		ran, err = h.restore(ctx, b, process, clock, mayRun)
 	}
 	if err == nil {
-		err = h.settleIn(ctx, b, slot, process, clock, plug, func() error { return confirm(ctx, call, identity) })
+		plug := len(b.rec.Volumes) > 0 && (src.cold || !src.kept)
+		err = h.settleIn(ctx, b, slot, process, clock, plug, identity)
 	}
 	return process, ran, withCause(ctx, err)
 }
 
-// settleIn makes a guest that runs the box's own.
-func (h *Host) settleIn(ctx context.Context, b *box, slot Slot, process VMM, clock *stopwatch, plug bool, identify func() error) error {
+// settleIn makes a guest that runs the box's own. Its disks come before its
+// identity, which lets the tenant's processes go on.
+func (h *Host) settleIn(ctx context.Context, b *box, slot Slot, process VMM, clock *stopwatch, plug bool, id *guestapi.Identity) error {
 	if plug {
 		if err := h.plugVolumes(ctx, b, slot, process); err != nil {
 			return err
 		}
 		clock.done(stageVolumes, false)
 	}
-	if err := identify(); err != nil {
+	if err := h.identify(ctx, slot.Number, id); err != nil {
 		return err
 	}
 	clock.done(stageIdentity, false)
@@ -266,10 +260,8 @@ func (h *Host) boot(ctx context.Context, b *box, src *source, slot Slot, process
 	return nil
 }
 
-// restore lets the guest go on from what makeRestore made. Where early is not
-// nil it is sent before that: a guest that goes on needs not wait for it then, nor
-// for this daemon's turn on a busy processor.
-func (h *Host) restore(ctx context.Context, b *box, process VMM, clock *stopwatch, mayRun func() error, early *guestclient.IdentityCall) (ran bool, err error) {
+// restore lets the guest go on from what makeRestore made.
+func (h *Host) restore(ctx context.Context, b *box, process VMM, clock *stopwatch, mayRun func() error) (ran bool, err error) {
 	if err := process.Restore(ctx, vmm.RestoreConfig{SourceURL: vmm.FileURL(h.paths.Restore(b.id))}); err != nil {
 		return false, fmt.Errorf("restore VM: %w", err)
 	}
@@ -279,10 +271,6 @@ func (h *Host) restore(ctx context.Context, b *box, process VMM, clock *stopwatc
 			return false, err
 		}
 		clock.done(stageIntent, false)
-	}
-	if early != nil {
-		early.Send(ctx)
-		clock.done(stageIdentity, false)
 	}
 	if err := process.Resume(ctx); err != nil {
 		return true, fmt.Errorf("resume VM: %w", err)

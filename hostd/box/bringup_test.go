@@ -11,26 +11,25 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// A guest that goes on finds its identity there, unless its volumes come first.
-func TestTheIdentityIsThereWhenTheGuestGoesOn(t *testing.T) {
+// A guest is itself once it runs and has its disks.
+func TestTheOrderOfBringingUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*hostapi.BoxSpec)
 		want   []string
 	}{
-		"restored":     {func(*hostapi.BoxSpec) {}, []string{"restore", "datagram", "resume"}},
-		"with volumes": {withVolume, []string{"restore", "resume", "add-disk", "datagram", "mounts"}},
-		"cold":         {func(s *hostapi.BoxSpec) { s.Boot = hostapi.BootCold }, []string{"boot", "datagram"}},
+		"restored":     {func(*hostapi.BoxSpec) {}, []string{"restore", "resume", "identity"}},
+		"with volumes": {withVolume, []string{"restore", "resume", "add-disk", "identity", "mounts"}},
+		"cold":         {func(s *hostapi.BoxSpec) { s.Boot = hostapi.BootCold }, []string{"boot", "identity"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := boxtest.NewWorld(t)
-			w.Datagrams = true
 			d := start(t, w, func(_ *box.Config, deps *box.Deps) { deps.Volumes = &boxtest.Volumes{} })
 			var mu sync.Mutex
 			var steps []string
 			w.SetStep(func(_ context.Context, name string) error {
 				mu.Lock()
 				defer mu.Unlock()
-				if slices.Contains([]string{"restore", "resume", "boot", "add-disk", "datagram", "mounts"}, name) {
+				if slices.Contains([]string{"restore", "resume", "boot", "add-disk", "identity", "mounts"}, name) {
 					steps = append(steps, name)
 				}
 				return nil

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/ledger"
@@ -111,7 +112,7 @@ func (h *Host) publish(dir string, m manifest, sync bool) error {
 		return err
 	}
 	if sync {
-		return syncPath(h.paths.Captures())
+		return atomicfile.Sync(h.paths.Captures())
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -308,20 +309,12 @@ func writeManifest(dir string, m manifest, sync bool) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(dir, "."+fileManifest)
-	if err := os.WriteFile(tmp, append(raw, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write manifest: %w", err)
-	}
+	write := atomicfile.Swap
 	if sync {
-		if err := syncPath(tmp); err != nil {
-			return fmt.Errorf("write manifest: %w", err)
-		}
+		write = atomicfile.Write
 	}
-	if err := os.Rename(tmp, filepath.Join(dir, fileManifest)); err != nil {
+	if err := write(filepath.Join(dir, fileManifest), append(raw, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write manifest: %w", err)
-	}
-	if sync {
-		return syncPath(dir)
 	}
 	return nil
 }

@@ -14,10 +14,7 @@ import (
 
 // guest is the agent in the guest of a slot.
 func (h *Host) guest(slot int) *guestclient.Client {
-	return guestclient.New(
-		func(ctx context.Context) (net.Conn, error) { return h.dialGuest(ctx, slot) },
-		guestclient.ByDatagrams(func(ctx context.Context) (net.Conn, error) { return h.slots.DialUDP(ctx, slot, guestapi.Port) }),
-	)
+	return guestclient.New(func(ctx context.Context) (net.Conn, error) { return h.dialGuest(ctx, slot) })
 }
 
 // dialGuest connects to a guest. It tries again until ctx ends: a guest that

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
@@ -108,7 +109,7 @@ func (h *Host) save(ctx context.Context, b *box, p VMM, slot Slot, sync bool) (s
 	}
 	if sync {
 		// The disks and the memory are one: neither is good without the other.
-		if err := syncPath(h.paths.Overlay(b.id)); err != nil {
+		if err := atomicfile.Sync(h.paths.Overlay(b.id)); err != nil {
 			return undo(fmt.Errorf("flush disk: %w", err))
 		}
 		if err := h.flushVolumes(rec.Volumes); err != nil {
@@ -119,7 +120,7 @@ func (h *Host) save(ctx context.Context, b *box, p VMM, slot Slot, sync bool) (s
 		return undo(err)
 	}
 	if sync {
-		if err := syncPath(h.paths.Box(b.id)); err != nil {
+		if err := atomicfile.Sync(h.paths.Box(b.id)); err != nil {
 			return undo(err)
 		}
 	}
@@ -140,7 +141,7 @@ func (h *Host) keepRAM(b *box, dir string, sync bool) error {
 	if !sync {
 		return nil
 	}
-	return errors.Join(syncPath(memory), syncPath(dir))
+	return errors.Join(atomicfile.Sync(memory), atomicfile.Sync(dir))
 }
 
 // shed ends what a box does not need that sleeps or has failed: VMM, cgroup,

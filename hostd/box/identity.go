@@ -14,7 +14,6 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
-	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -96,12 +95,7 @@ func newHostKey(hostname string, seed []byte) (guestapi.SSHHostKey, error) {
 
 // identify gives the guest its identity and returns once it confirmed all of it.
 func (h *Host) identify(ctx context.Context, slot int, id *guestapi.Identity) error {
-	return confirm(ctx, h.guest(slot).NewIdentityCall(*id), id)
-}
-
-// confirm returns once the guest confirmed all of its identity.
-func confirm(ctx context.Context, call *guestclient.IdentityCall, id *guestapi.Identity) error {
-	conf, err := call.Wait(ctx)
+	conf, err := h.guest(slot).Identity(ctx, *id)
 	if err != nil {
 		return fmt.Errorf("%w: give it its identity: %w", ErrGuest, err)
 	}

@@ -26,8 +26,6 @@ type Slots interface {
 	Return(n int)
 	// Dial connects to a TCP port of the slot's guest.
 	Dial(ctx context.Context, n, port int) (net.Conn, error)
-	// DialUDP returns a socket for datagrams of a UDP port of it.
-	DialUDP(ctx context.Context, n, port int) (net.Conn, error)
 }
 
 // Launch says where a VMM starts.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"syscall"
 	"time"
 
@@ -221,14 +220,11 @@ func diskSize(path string) (int64, error) {
 	return int64(st.Blocks-(st.Bfree-st.Bavail)) * st.Bsize, nil
 }
 
-// asNoDisk names a full disk by its own error, whichever step met it. A VMM says
-// it in words.
+// asNoDisk names a full disk by its own error, whichever step met it.
 func asNoDisk(err error) error {
 	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 	var refusal *vmm.Error
-	if errors.As(err, &refusal) {
-		full = full || strings.Contains(strings.ToLower(refusal.Error()), "no space left on device")
-	}
+	full = full || errors.As(err, &refusal) && refusal.NoSpace()
 	if full && !errors.Is(err, ErrNoDisk) {
 		return fmt.Errorf("%w: %w", ErrNoDisk, err)
 	}

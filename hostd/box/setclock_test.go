@@ -25,8 +25,8 @@ type busyGuest struct {
 }
 
 func (g *busyGuest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var id guestapi.Identity
-	if r.URL.Path != guestapi.PathIdentity || json.NewDecoder(r.Body).Decode(&id) != nil {
+	id, err := boxtest.ReadIdentity(r)
+	if r.URL.Path != guestapi.PathIdentity || err != nil {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -57,13 +58,13 @@ func (h *Host) sealDir(dir string, sync bool, names []string) error {
 			return err
 		}
 		if sync {
-			if err := syncPath(path); err != nil {
+			if err := atomicfile.Sync(path); err != nil {
 				return err
 			}
 		}
 	}
 	if sync {
-		return syncPath(dir)
+		return atomicfile.Sync(dir)
 	}
 	return nil
 }
@@ -77,15 +78,6 @@ func openToVMMs(dir string) error {
 		}
 	}
 	return os.Chmod(dir, 0o700)
-}
-
-// syncPath flushes a file or a directory.
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // hasState says whether a directory holds a saved state. It appears under its

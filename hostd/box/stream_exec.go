@@ -19,13 +19,9 @@ import (
 // ErrPortClosed means that nothing in the guest accepts on the port.
 var ErrPortClosed = errors.New("port is closed")
 
-// maxHead and maxRefusal bound what is read of an answer of the guest, which is
-// not trusted, in bytes. A head in short lines takes fifty times its size, for
-// as long as its body lasts.
-const (
-	maxHead    = 8 << 10
-	maxRefusal = 64 << 10
-)
+// maxRefusal bounds what is read of a refusal of the guest, which is not trusted,
+// in bytes.
+const maxRefusal = 64 << 10
 
 // ExecStream starts a process in a running box and returns the connection that
 // its frames are on. first is what the guest must be sent before the caller's

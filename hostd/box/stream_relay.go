@@ -17,14 +17,13 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/timescale"
 )
 
 const (
-	// relayBuffer is what one transfer holds in memory, each way, in bytes.
-	relayBuffer = 64 << 10
-	maxPorts    = 1 << 20 // bytes of the answer
+	maxPorts = 1 << 20 // bytes of the answer
 	// maxListening is how many are told of what listens.
 	maxListening = 4096
 	// maxLogLine bounds one line of the guest's log on the wire: a byte may
@@ -33,10 +32,6 @@ const (
 )
 
 var portsTimeout = timescale.Limit(10 * time.Second)
-
-// continueTimeout is how long an upload waits for the guest to say that it
-// wants the body; then it is sent, in case that the answer was lost.
-var continueTimeout = timescale.Limit(10 * time.Second)
 
 // GuestSays is a refusal of the guest's own, of what it was asked by its tenant.
 type GuestSays struct {
@@ -116,12 +111,7 @@ func (t *transfer) do(r GuestRequest) (*http.Response, error) {
 	if r.Length != 0 && r.Body != nil {
 		req.Header.Set("Expect", "100-continue")
 	}
-	transport := &http.Transport{
-		DialContext: t.dial, DisableKeepAlives: true, DisableCompression: true,
-		ExpectContinueTimeout: continueTimeout, MaxResponseHeaderBytes: maxHead,
-		ReadBufferSize: relayBuffer, WriteBufferSize: relayBuffer,
-	}
-	resp, err := transport.RoundTrip(req)
+	resp, err := guestclient.New(t.dial).Transport().RoundTrip(req)
 	switch {
 	case errors.Is(err, ErrGuest):
 		return nil, err
@@ -137,7 +127,7 @@ func (t *transfer) do(r GuestRequest) (*http.Response, error) {
 	return resp, nil
 }
 
-func (t *transfer) dial(context.Context, string, string) (net.Conn, error) {
+func (t *transfer) dial(context.Context) (net.Conn, error) {
 	conn, err := t.host.dialAgent(t.link.ctx, t.link)
 	if err != nil {
 		return nil, err

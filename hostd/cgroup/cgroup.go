@@ -1,10 +1,13 @@
 // Package cgroup confines what runs for a box: CPU time, memory and the number
-// of processes. It knows both versions of the kernel's control groups, because
-// a host has version 2 and a machine inside another may still have version 1.
+// of processes. It knows both versions of the kernel's control groups.
 //
 // A box's group is <base>/<host>/<box>, in each hierarchy there is. Like a
 // network slot it is known by its name, made by Ensure, found again by List,
 // and taken away by Remove; nothing about it is remembered elsewhere.
+//
+// The managers of containerd/cgroups are not used: they set no CPU burst, start
+// nothing inside a group, kill by pids that may have come to mean others, and
+// bring D-Bus and eBPF with them.
 package cgroup
 
 import (

@@ -12,7 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// v1 is the older interface: one hierarchy a controller, or one for several.
+// v1 is the older interface: one hierarchy a controller, or one for several. A
+// host has version 2. Machines on which the tests run may have the controllers of
+// version 1, and what the package is for must hold there as well: above all that
+// the daemons come before the guests (boxesCPUs), without which guests that
+// compute cost replicas their leadership and tests their time limits.
 type v1 struct {
 	base string
 	// dirOf is the mount of each controller, with symbolic links resolved: cpu
@@ -109,17 +113,16 @@ func (h *v1) stats(dirs []string) (s Stats, err error) {
 	return s, err
 }
 
-// kill has no one call for it. The group may start nothing more while its
-// processes are killed one by one.
-func (h *v1) kill(dirs []string) error {
-	if err := write(h.dir(dirs, "pids"), "pids.max", "0"); err != nil && !gone(err) {
+// kill has no one call for it.
+func (h *v1) kill(dirs []string) error { return killEach(dirs, h.dir(dirs, "pids")) }
+
+// killEach sends SIGKILL to the processes that are in the directories now, one by
+// one. Meanwhile the group may start nothing more: limiter is the directory with
+// the limit of processes.
+func killEach(dirs []string, limiter string) error {
+	if err := write(limiter, "pids.max", "0"); err != nil && !gone(err) {
 		return err
 	}
-	return killEach(dirs)
-}
-
-// killEach sends SIGKILL to the processes that are in the directories now.
-func killEach(dirs []string) error {
 	pids, err := (&Group{dirs: dirs}).PIDs()
 	if err != nil {
 		return err

@@ -184,8 +184,5 @@ func (h *v2) kill(dirs []string) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := writeIfThere(dirs[0], "pids.max", "0"); err != nil && !gone(err) {
-		return err
-	}
-	return killEach(dirs)
+	return killEach(dirs, dirs[0])
 }

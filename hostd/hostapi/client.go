@@ -48,21 +48,24 @@ func fits(body []byte) error {
 // 8 MiB in base64, and their wrapping.
 const maxResponseBytes = 32 << 20
 
-// Call says on whose behalf a request is made.
-type Call struct {
-	Cluster   string // whose term it is; see HeaderCluster
-	Term      uint64 // the caller's Raft term; 0 sends none, which only reads and execs may
-	RequestID string
-	// Admit, if set, is asked before a large answer of so many bytes is read and
-	// held, and may wait.
-	Admit func(ctx context.Context, bytes int64) error
+// Binding says in whose name a client calls.
+type Binding struct {
+	Host    string // the host's name, in errors; may be ""
+	Cluster string // whose term it is; see HeaderCluster
+	Term    uint64 // the caller's Raft term; 0 sends none, which only reads and execs may
 }
 
-// largeAnswer is the size from which Call.Admit is asked, in bytes.
+// largeAnswer is the size from which a client that is Admitting asks, in bytes.
 const largeAnswer = 64 << 10
 
-// Client calls one host. It is safe for concurrent use.
+// Client calls one host, in the name that it is bound to and for the public
+// request that the context names (WithRequestID). A refusal by the host is a
+// *Error; anything else wraps ErrUnreachable or ErrUnknownOutcome. It is safe for
+// concurrent use.
 type Client struct {
+	binding Binding
+	admit   func(ctx context.Context, bytes int64) error
+
 	addr string
 	base string
 	// Calls with one short answer share one HTTP/2 connection.
@@ -74,8 +77,8 @@ type Client struct {
 	tls     *tls.Config // of HTTP/1.1 connections
 }
 
-// NewClient returns a client of the host at addr (host:port). The TLS
-// configuration comes from PeerTLS with IsHost. Nothing is dialled yet.
+// NewClient returns a client of the host at addr (host:port), bound to no term.
+// The TLS configuration comes from PeerTLS with IsHost. Nothing is dialled yet.
 func NewClient(addr string, tlsConfig *tls.Config) *Client {
 	// A host that vanishes without a word must not hold its callers for the
 	// kernel's quarter of an hour.
@@ -116,6 +119,24 @@ func NewClient(addr string, tlsConfig *tls.Config) *Client {
 
 var handshakeTimeout = timescale.Limit(5 * time.Second)
 
+// Bind returns a client that calls in another name over the same connections.
+func (c *Client) Bind(b Binding) *Client {
+	bound := *c
+	bound.binding = b
+	return &bound
+}
+
+// Admitting returns a client over the same connections that asks admit before it
+// reads and holds a large answer, of so many bytes; admit may wait.
+func (c *Client) Admitting(admit func(ctx context.Context, bytes int64) error) *Client {
+	asking := *c
+	asking.admit = admit
+	return &asking
+}
+
+// Host is the name of the host, as the client was bound to it.
+func (c *Client) Host() string { return c.binding.Host }
+
 // Close closes idle connections.
 func (c *Client) Close() {
 	c.http.CloseIdleConnections()
@@ -124,69 +145,90 @@ func (c *Client) Close() {
 
 // Healthz returns nil when the daemon serves.
 func (c *Client) Healthz(ctx context.Context) error {
-	return c.do(ctx, Call{}, http.MethodGet, PathHealthz, nil, nil)
+	return c.do(ctx, http.MethodGet, PathHealthz, nil, nil)
 }
 
 // Info returns the host's whole picture, which is what its heartbeat carries.
-func (c *Client) Info(ctx context.Context, call Call) (Heartbeat, error) {
+func (c *Client) Info(ctx context.Context) (Heartbeat, error) {
 	var out Heartbeat
-	return out, c.do(ctx, call, http.MethodGet, PathInfo, nil, &out)
+	return out, c.do(ctx, http.MethodGet, PathInfo, nil, &out)
 }
 
-// List returns every box.
-func (c *Client) List(ctx context.Context, call Call) ([]Box, error) {
+// Boxes returns every box.
+func (c *Client) Boxes(ctx context.Context) ([]Box, error) {
 	var out []Box
-	return out, c.do(ctx, call, http.MethodGet, PathBoxes, nil, &out)
+	return out, c.do(ctx, http.MethodGet, PathBoxes, nil, &out)
 }
 
-// Get returns one box, or CodeNotFound.
-func (c *Client) Get(ctx context.Context, call Call, id string) (Box, error) {
+// GetBox returns one box, or CodeNotFound.
+func (c *Client) GetBox(ctx context.Context, id string) (Box, error) {
 	var out Box
-	return out, c.do(ctx, call, http.MethodGet, PathBoxes+"/"+id, nil, &out)
+	return out, c.do(ctx, http.MethodGet, PathBoxes+"/"+id, nil, &out)
 }
 
-// Put makes a box and waits until it runs, or answers with the one that is
+// PutBox makes a box and waits until it runs, or answers with the one that is
 // there. When it fails nothing of the box is left on the host, and the same
 // generation may be asked for again; after ErrUnknownOutcome the create may
 // still go on, and the same Put joins it.
-func (c *Client) Put(ctx context.Context, call Call, id string, spec BoxSpec) (Box, error) {
+func (c *Client) PutBox(ctx context.Context, id string, spec BoxSpec) (Box, error) {
 	var out Box
-	return out, c.do(ctx, call, http.MethodPut, PathBoxes+"/"+id, spec, &out)
+	return out, c.do(ctx, http.MethodPut, PathBoxes+"/"+id, spec, &out)
 }
 
-// Delete removes a box and everything it had. A generation above 0 is buried
+// DeleteBox removes a box and everything it had. A generation above 0 is buried
 // also where no such box is: a Put of it that arrives later is refused. A
-// younger box is left alone (CodeStaleGeneration).
-func (c *Client) Delete(ctx context.Context, call Call, id string, generation uint64) error {
+// younger box is left alone (CodeStaleGeneration). One that is gone is no error.
+func (c *Client) DeleteBox(ctx context.Context, id string, generation uint64) error {
 	path := PathBoxes + "/" + id
 	if generation > 0 {
 		path += "?" + QueryGeneration + "=" + strconv.FormatUint(generation, 10)
 	}
-	return c.do(ctx, call, http.MethodDelete, path, nil, nil)
+	return gone(c.do(ctx, http.MethodDelete, path, nil, nil), CodeNotFound)
 }
 
 // Pause stops a box's CPUs. A paused box is left as it is.
-func (c *Client) Pause(ctx context.Context, call Call, id string) (Box, error) {
+func (c *Client) Pause(ctx context.Context, id string) (Box, error) {
 	var out Box
-	return out, c.do(ctx, call, http.MethodPost, PathBoxes+"/"+id+"/pause", struct{}{}, &out)
+	return out, c.do(ctx, http.MethodPost, PathBoxes+"/"+id+"/pause", struct{}{}, &out)
 }
 
 // Resume lets a paused box run on. A running box is left as it is.
-func (c *Client) Resume(ctx context.Context, call Call, id string) (Box, error) {
+func (c *Client) Resume(ctx context.Context, id string) (Box, error) {
 	var out Box
-	return out, c.do(ctx, call, http.MethodPost, PathBoxes+"/"+id+"/resume", struct{}{}, &out)
+	return out, c.do(ctx, http.MethodPost, PathBoxes+"/"+id+"/resume", struct{}{}, &out)
 }
 
 // Exec runs a command and waits for its end. When ctx ends first, the command
 // is killed.
-func (c *Client) Exec(ctx context.Context, call Call, id string, req ExecRequest) (ExecResult, error) {
+func (c *Client) Exec(ctx context.Context, id string, req ExecRequest) (ExecResult, error) {
 	var out ExecResult
-	return out, c.do(ctx, call, http.MethodPost, PathBoxes+"/"+id+"/exec", req, &out)
+	return out, c.do(ctx, http.MethodPost, PathBoxes+"/"+id+"/exec", req, &out)
 }
 
-// do makes one request. A refusal by the host is a *Error; anything else wraps
-// ErrUnreachable or ErrUnknownOutcome.
-func (c *Client) do(ctx context.Context, call Call, method, path string, in, out any) error {
+// gone makes a success of the refusals to delete what is not there.
+func gone(err error, codes ...Code) error {
+	for _, code := range codes {
+		if HasCode(err, code) {
+			return nil
+		}
+	}
+	return err
+}
+
+// explain says of which host an error is.
+func (c *Client) explain(err error) error {
+	if err == nil || c.binding.Host == "" {
+		return err
+	}
+	return fmt.Errorf("host %s: %w", c.binding.Host, err)
+}
+
+// do makes one request with a short answer.
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	return c.explain(c.exchange(ctx, method, path, in, out))
+}
+
+func (c *Client) exchange(ctx context.Context, method, path string, in, out any) error {
 	req := request{method: method, path: path}
 	if in != nil {
 		raw, err := json.Marshal(in)
@@ -199,17 +241,17 @@ func (c *Client) do(ctx context.Context, call Call, method, path string, in, out
 		req.body, req.length = bytes.NewReader(raw), int64(len(raw))
 		req.header = http.Header{"Content-Type": {"application/json"}}
 	}
-	resp, err := c.send(ctx, c.http, call, req)
+	resp, err := c.send(ctx, c.http, req)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	if call.Admit != nil && (resp.ContentLength < 0 || resp.ContentLength > largeAnswer) {
+	if c.admit != nil && (resp.ContentLength < 0 || resp.ContentLength > largeAnswer) {
 		size := resp.ContentLength
 		if size < 0 || size > maxResponseBytes {
 			size = maxResponseBytes
 		}
-		if err := call.Admit(ctx, size); err != nil {
+		if err := c.admit(ctx, size); err != nil {
 			return fmt.Errorf("%s %s: %w: %w", method, path, ErrUnknownOutcome, err)
 		}
 	}
@@ -226,6 +268,13 @@ func (c *Client) do(ctx context.Context, call Call, method, path string, in, out
 	return nil
 }
 
+// stream makes one request whose body or answer is long. The caller closes the
+// answer's body.
+func (c *Client) stream(ctx context.Context, r request) (*http.Response, error) {
+	resp, err := c.send(ctx, c.streams, r)
+	return resp, c.explain(err)
+}
+
 // request is one request to a host.
 type request struct {
 	method string
@@ -236,12 +285,11 @@ type request struct {
 }
 
 // send makes a request and returns its answer, whose body the caller closes.
-// The errors are those of do.
-func (c *Client) send(ctx context.Context, via *http.Client, call Call, r request) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, via *http.Client, r request) (*http.Response, error) {
 	// A request that was never given to a connection cannot have been processed.
 	var connected atomic.Bool
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
-	req, err := r.build(httptrace.WithClientTrace(ctx, trace), c.base, call)
+	req, err := c.build(httptrace.WithClientTrace(ctx, trace), &r)
 	if err != nil {
 		return nil, err
 	}
@@ -266,12 +314,12 @@ func (r *request) name() string {
 	return r.method + " " + path
 }
 
-func (r *request) build(ctx context.Context, base string, call Call) (*http.Request, error) {
+func (c *Client) build(ctx context.Context, r *request) (*http.Request, error) {
 	body := r.body
 	if body != nil && r.length == 0 {
 		body = http.NoBody
 	}
-	req, err := http.NewRequestWithContext(ctx, r.method, base+r.path, body)
+	req, err := http.NewRequestWithContext(ctx, r.method, c.base+r.path, body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", r.name(), ErrUnreachable, err)
 	}
@@ -281,13 +329,13 @@ func (r *request) build(ctx context.Context, base string, call Call) (*http.Requ
 	for k, v := range r.header {
 		req.Header[k] = v
 	}
-	if call.RequestID != "" {
-		req.Header.Set(HeaderRequestID, call.RequestID)
+	if id := RequestID(ctx); id != "" {
+		req.Header.Set(HeaderRequestID, id)
 	}
-	if call.Term > 0 {
-		req.Header.Set(HeaderTerm, strconv.FormatUint(call.Term, 10))
-		if call.Cluster != "" {
-			req.Header.Set(HeaderCluster, call.Cluster)
+	if b := c.binding; b.Term > 0 {
+		req.Header.Set(HeaderTerm, strconv.FormatUint(b.Term, 10))
+		if b.Cluster != "" {
+			req.Header.Set(HeaderCluster, b.Cluster)
 		}
 	}
 	return req, nil

@@ -11,27 +11,27 @@ import (
 )
 
 // Hibernate writes a running box's memory to disk and ends its VMM.
-func (c *Client) Hibernate(ctx context.Context, call Call, id string) (Box, error) {
+func (c *Client) Hibernate(ctx context.Context, id string) (Box, error) {
 	var out Box
-	return out, c.do(ctx, call, http.MethodPost, PathBoxes+"/"+id+"/hibernate", struct{}{}, &out)
+	return out, c.do(ctx, http.MethodPost, PathBoxes+"/"+id+"/hibernate", struct{}{}, &out)
 }
 
 // Wake lets a hibernated box go on. A running box is left as it is.
-func (c *Client) Wake(ctx context.Context, call Call, id string) (Box, error) {
+func (c *Client) Wake(ctx context.Context, id string) (Box, error) {
 	var out Box
-	return out, c.do(ctx, call, http.MethodPost, PathBoxes+"/"+id+"/wake", struct{}{}, &out)
+	return out, c.do(ctx, http.MethodPost, PathBoxes+"/"+id+"/wake", struct{}{}, &out)
 }
 
-// Update changes what may change while a box lives.
-func (c *Client) Update(ctx context.Context, call Call, id string, u BoxUpdate) (Box, error) {
+// UpdateBox changes what may change while a box lives.
+func (c *Client) UpdateBox(ctx context.Context, id string, u BoxUpdate) (Box, error) {
 	var out Box
-	return out, c.do(ctx, call, http.MethodPatch, PathBoxes+"/"+id, u, &out)
+	return out, c.do(ctx, http.MethodPatch, PathBoxes+"/"+id, u, &out)
 }
 
 // Ports returns what in the guest listens.
-func (c *Client) Ports(ctx context.Context, call Call, id string) ([]Port, error) {
+func (c *Client) Ports(ctx context.Context, id string) ([]Port, error) {
 	var out []Port
-	return out, c.do(ctx, call, http.MethodGet, PathBoxes+"/"+id+"/ports", nil, &out)
+	return out, c.do(ctx, http.MethodGet, PathBoxes+"/"+id+"/ports", nil, &out)
 }
 
 // The parts of a guest's file system that FS addresses.
@@ -46,7 +46,7 @@ const (
 // the guest's status where the guest refused. The body is streamed in and out;
 // its length is that of the header's Content-Length, or not known. An upload
 // whose body or context ends early leaves the old file.
-func (c *Client) FS(ctx context.Context, call Call, method, id, sub string, query url.Values, header http.Header, body io.Reader) (*http.Response, error) {
+func (c *Client) FS(ctx context.Context, method, id, sub string, query url.Values, header http.Header, body io.Reader) (*http.Response, error) {
 	path := PathBoxes + "/" + id + "/fs"
 	if sub != FSFile {
 		path += "/" + sub
@@ -67,7 +67,7 @@ func (c *Client) FS(ctx context.Context, call Call, method, id, sub string, quer
 		// A refusal comes before the body is sent, not in the middle of it.
 		r.header.Set("Expect", "100-continue")
 	}
-	return c.send(ctx, c.streams, call, r)
+	return c.stream(ctx, r)
 }
 
 // LogQuery says which lines are asked for.
@@ -94,20 +94,20 @@ type LogLine struct {
 }
 
 // Logs returns the lines that are there as text. The caller closes it.
-func (c *Client) Logs(ctx context.Context, call Call, id string, q LogQuery) (io.ReadCloser, error) {
-	return c.text(ctx, call, PathBoxes+"/"+id+"/logs?"+q.values().Encode())
+func (c *Client) Logs(ctx context.Context, id string, q LogQuery) (io.ReadCloser, error) {
+	return c.text(ctx, PathBoxes+"/"+id+"/logs?"+q.values().Encode())
 }
 
 // FollowLogs returns the lines that are there and those to come. The caller
 // closes it.
-func (c *Client) FollowLogs(ctx context.Context, call Call, id string, q LogQuery) (*Follower[LogLine], error) {
+func (c *Client) FollowLogs(ctx context.Context, id string, q LogQuery) (*Follower[LogLine], error) {
 	values := q.values()
 	values.Set("follow", "true")
-	return follow[LogLine](ctx, c, call, PathBoxes+"/"+id+"/logs?"+values.Encode())
+	return follow[LogLine](ctx, c, PathBoxes+"/"+id+"/logs?"+values.Encode())
 }
 
-func (c *Client) text(ctx context.Context, call Call, path string) (io.ReadCloser, error) {
-	resp, err := c.send(ctx, c.streams, call, request{method: http.MethodGet, path: path})
+func (c *Client) text(ctx context.Context, path string) (io.ReadCloser, error) {
+	resp, err := c.stream(ctx, request{method: http.MethodGet, path: path})
 	if err != nil {
 		return nil, err
 	}

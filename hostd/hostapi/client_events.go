@@ -39,21 +39,21 @@ func (q EventQuery) values() url.Values {
 }
 
 // Events returns a sandbox's events, oldest first.
-func (c *Client) Events(ctx context.Context, call Call, id string, q EventQuery) ([]Event, error) {
+func (c *Client) Events(ctx context.Context, id string, q EventQuery) ([]Event, error) {
 	var out []Event
-	return out, c.do(ctx, call, http.MethodGet, PathBoxes+"/"+id+"/events?"+q.values().Encode(), nil, &out)
+	return out, c.do(ctx, http.MethodGet, PathBoxes+"/"+id+"/events?"+q.values().Encode(), nil, &out)
 }
 
 // FollowEvents returns the events asked for and then those to come, oldest
 // first, until the sandbox is deleted (io.EOF). The caller closes it. To go on
 // where it broke off, ask again with the last event's time as Since.
-func (c *Client) FollowEvents(ctx context.Context, call Call, id string, q EventQuery) (*Follower[Event], error) {
+func (c *Client) FollowEvents(ctx context.Context, id string, q EventQuery) (*Follower[Event], error) {
 	values := q.values()
 	values.Set("follow", "true")
-	return follow[Event](ctx, c, call, PathBoxes+"/"+id+"/events?"+values.Encode())
+	return follow[Event](ctx, c, PathBoxes+"/"+id+"/events?"+values.Encode())
 }
 
 // PostEvent adds an event of the control plane to a sandbox's.
-func (c *Client) PostEvent(ctx context.Context, call Call, id string, e NewEvent) error {
-	return c.do(ctx, call, http.MethodPost, PathBoxes+"/"+id+"/events", e, nil)
+func (c *Client) PostEvent(ctx context.Context, id string, e NewEvent) error {
+	return c.do(ctx, http.MethodPost, PathBoxes+"/"+id+"/events", e, nil)
 }

@@ -35,9 +35,9 @@ type Follower[T any] struct {
 	end   context.CancelCauseFunc
 }
 
-func follow[T any](ctx context.Context, c *Client, call Call, path string) (*Follower[T], error) {
+func follow[T any](ctx context.Context, c *Client, path string) (*Follower[T], error) {
 	ctx, end := context.WithCancelCause(ctx)
-	resp, err := c.send(ctx, c.streams, call, request{
+	resp, err := c.stream(ctx, request{
 		method: http.MethodGet, path: path, header: http.Header{"Accept": {"text/event-stream"}},
 	})
 	if err != nil {

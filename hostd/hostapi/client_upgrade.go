@@ -110,30 +110,41 @@ func (c *patientConn) end(reset bool) error {
 // ExecStream starts a process whose streams are the frames of the connection
 // (guestapi.ReadFrame and WriteFrame). Closing it kills the process group; not
 // reading from it makes the process wait.
-func (c *Client) ExecStream(ctx context.Context, call Call, id string, req ExecStream) (*Stream, error) {
+func (c *Client) ExecStream(ctx context.Context, id string, req ExecStream) (*Stream, error) {
 	raw, err := json.Marshal(req)
 	if err != nil {
 		return nil, fmt.Errorf("exec stream: encode request: %w", err)
 	}
 	if err := fits(raw); err != nil {
-		return nil, err
+		return nil, c.explain(err)
 	}
-	return c.upgrade(ctx, call, UpgradeFrames, request{
+	return c.upgrade(ctx, UpgradeFrames, request{
 		method: http.MethodPost, path: PathBoxes + "/" + id + "/exec/stream", body: bytes.NewReader(raw), length: int64(len(raw)),
 		header: http.Header{"Content-Type": {"application/json"}},
 	})
 }
 
+// Call names the public request that a Dial is for.
+type Call struct{ RequestID string }
+
 // Dial connects to a TCP port of the guest, or answers CodePortClosed. Each
 // direction may be closed by itself.
 func (c *Client) Dial(ctx context.Context, call Call, id string, port int) (*Stream, error) {
-	return c.upgrade(ctx, call, UpgradeTCP, request{
+	if call.RequestID != "" {
+		ctx = WithRequestID(ctx, call.RequestID)
+	}
+	return c.upgrade(ctx, UpgradeTCP, request{
 		method: http.MethodGet, path: PathBoxes + "/" + id + "/dial/" + strconv.Itoa(port),
 	})
 }
 
-// upgrade makes a request on a connection of its own. The errors are those of do.
-func (c *Client) upgrade(ctx context.Context, call Call, protocol string, r request) (*Stream, error) {
+// upgrade makes a request on a connection of its own.
+func (c *Client) upgrade(ctx context.Context, protocol string, r request) (*Stream, error) {
+	s, err := c.upgraded(ctx, protocol, r)
+	return s, c.explain(err)
+}
+
+func (c *Client) upgraded(ctx context.Context, protocol string, r request) (*Stream, error) {
 	head, cancel := context.WithTimeout(ctx, maxHead)
 	defer cancel()
 	raw, err := c.dialer.DialContext(head, "tcp", c.addr)
@@ -148,7 +159,7 @@ func (c *Client) upgrade(ctx context.Context, call Call, protocol string, r requ
 	}
 	detach := context.AfterFunc(head, func() { raw.Close() })
 	s := &Stream{Conn: conn, r: bufio.NewReaderSize(conn, 32<<10), raw: patient}
-	err = r.switchProtocols(head, s, protocol, c.base, call)
+	err = c.switchProtocols(head, s, protocol, &r)
 	if !detach() && err == nil {
 		err = fmt.Errorf("%s: %w: %w", r.name(), ErrUnknownOutcome, context.Cause(head))
 	}
@@ -160,8 +171,8 @@ func (c *Client) upgrade(ctx context.Context, call Call, protocol string, r requ
 	return s, nil
 }
 
-func (r *request) switchProtocols(ctx context.Context, s *Stream, protocol, base string, call Call) error {
-	req, err := r.build(ctx, base, call)
+func (c *Client) switchProtocols(ctx context.Context, s *Stream, protocol string, r *request) error {
+	req, err := c.build(ctx, r)
 	if err != nil {
 		return err
 	}

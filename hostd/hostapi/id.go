@@ -1,5 +1,7 @@
 package hostapi
 
+import "github.com/berth-cloud/berth/redact"
+
 // IDLength is the length of a box id: 130 random bits in base32.
 const IDLength = 26
 
@@ -20,9 +22,4 @@ func ValidID(id string) bool {
 
 // ShortID is what of a box id may be shown where people and logs read: an id
 // is a bearer credential (of preview URLs).
-func ShortID(id string) string {
-	if len(id) <= 8 {
-		return id
-	}
-	return id[:8]
-}
+func ShortID(id string) string { return redact.ID(id) }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/timescale"
@@ -29,10 +30,6 @@ const (
 	// settleTime lets the guest end what it does after the last answer: closing
 	// connections, freeing memory, writing back. Every sandbox would do it again.
 	settleTime = time.Second
-	// restTime then lets it come to its wait for the next identity after a last
-	// one, for which it did what had become due meanwhile: every sandbox would do
-	// that, too, before anything else.
-	restTime = 50 * time.Millisecond
 )
 
 var dialAttempt = timescale.Limit(5 * time.Second)
@@ -106,7 +103,7 @@ func (s *Store) bakeInto(ctx context.Context, dir, done string, m *manifest, ram
 // prepare brings a booted guest to where its sandboxes begin.
 func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporter) error {
 	d := m.Definition
-	if err := b.identity(ctx, d.Name, nil, false); err != nil {
+	if err := b.identity(ctx, d.Name, nil); err != nil {
 		return err
 	}
 	if d.Ready != nil {
@@ -125,13 +122,6 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 	if err := b.guest.Sync(ctx); err != nil {
 		return err
 	}
-	// Again, with all its code and files in memory, and the agent's heap as a
-	// sandbox's identity will find it.
-	for range 3 {
-		if err := b.identity(ctx, d.Name, nil, false); err != nil {
-			return err
-		}
-	}
 	health, err := b.guest.Health(ctx)
 	if err != nil {
 		return err
@@ -140,13 +130,10 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 		return err
 	}
 	m.OpenConnections = health.Connections
-	if err := pause(ctx, settleTime); err != nil {
+	if err := b.freeze(ctx); err != nil {
 		return err
 	}
-	if err := b.identity(ctx, d.Name, nil, true); err != nil {
-		return err
-	}
-	return pause(ctx, restTime)
+	return pause(ctx, settleTime)
 }
 
 // warmUp runs the commands that warm a guest up. They are the template's own
@@ -307,7 +294,7 @@ func (s *Store) finish(ctx context.Context, m *manifest, dir, ram string, r *rep
 			return err
 		}
 	}
-	if err := syncFile(filepath.Join(dir, stateDir)); err != nil {
+	if err := atomicfile.Sync(filepath.Join(dir, stateDir)); err != nil {
 		return err
 	}
 	if m.BuildID, err = m.contentID(); err != nil {

@@ -54,11 +54,22 @@ func (s *Store) EnsureWith(ctx context.Context, d Definition, o Options) (Templa
 	r := newReporter(d.Name, o.Progress)
 	t, err := s.ensure(ctx, d, o, r)
 	if err != nil {
-		return Template{}, fmt.Errorf("build template %s: %w", d.Name, err)
+		return Template{}, &BuildError{Template: d.Name, Err: err}
 	}
 	r.step(StepDone, 1, t.BuildID)
 	return t, nil
 }
+
+// BuildError is why a build failed.
+type BuildError struct {
+	Template string // its name on this host
+	Err      error
+}
+
+func (e *BuildError) Error() string { return "build template " + e.Template + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *BuildError) Unwrap() error { return e.Err }
 
 // buildInputs are the recipe of a build.
 type buildInputs struct {
@@ -270,7 +281,7 @@ func (s *Store) stepLayer(ctx context.Context, d Definition, below []string, dir
 }
 
 func (s *Store) steps(ctx context.Context, b *buildVM, d Definition, r *reporter) error {
-	if err := b.identity(ctx, d.Name, d.Env, false); err != nil {
+	if err := b.identity(ctx, d.Name, d.Env); err != nil {
 		return err
 	}
 	for _, path := range slices.Sorted(maps.Keys(d.Files)) {

@@ -48,11 +48,7 @@ func (s *Store) bootVM(ctx context.Context, dir string, t Template, vm VM) (_ *b
 		return nil, fmt.Errorf("network for the guest: %w", err)
 	}
 	b := &buildVM{lease: lease, serial: vmm.SerialPath(filepath.Join(dir, vmDir))}
-	b.guest = guestclient.New(
-		func(ctx context.Context) (net.Conn, error) { return lease.Dial(ctx, guestapi.Port) },
-		// What a sandbox's identity goes by must be in its RAM.
-		guestclient.ByDatagrams(func(ctx context.Context) (net.Conn, error) { return lease.DialUDP(ctx, guestapi.Port) }),
-	)
+	b.guest = guestclient.New(func(ctx context.Context) (net.Conn, error) { return lease.Dial(ctx, guestapi.Port) })
 	defer func() {
 		if err != nil {
 			b.kill()
@@ -170,9 +166,8 @@ func (b *buildVM) kill() {
 }
 
 // identity is the one that a guest of a build has: its clock is right, its
-// generation is 0, and the next identity replaces all of it. With stayAwake the
-// guest is stored next.
-func (b *buildVM) identity(ctx context.Context, name string, env map[string]string, stayAwake bool) error {
+// generation is 0, and the next identity replaces all of it.
+func (b *buildVM) identity(ctx context.Context, name string, env map[string]string) error {
 	random := make([]byte, 80)
 	if _, err := rand.Read(random); err != nil {
 		return err
@@ -180,14 +175,29 @@ func (b *buildVM) identity(ctx context.Context, name string, env map[string]stri
 	_, err := b.guest.Identity(ctx, guestapi.Identity{
 		Entropy: random[:64], Hostname: hostname(name), MachineID: hex.EncodeToString(random[64:]), Env: env,
 		Nameservers: []string{guestapi.GatewayAddr}, SSHHostKeys: []guestapi.SSHHostKey{noHostKey},
-		StayAwake: stayAwake,
+	})
+	return err
+}
+
+// The guest stands still for as long as it waits for its first sandbox's identity,
+// of its own time: less what passes here until it is stored.
+var (
+	freezeWait = timescale.Limit(time.Second)
+	freezeHold = min(timescale.Limit(30*time.Second), 10*time.Minute)
+)
+
+// freeze has everything but the agent stand still: in each sandbox it goes on with
+// an identity and with random numbers of its own.
+func (b *buildVM) freeze(ctx context.Context) error {
+	_, err := b.guest.Freeze(ctx, guestapi.Freeze{
+		NotAfter: time.Now().Add(freezeHold).UnixNano(), HoldMS: freezeHold.Milliseconds(), WaitMS: freezeWait.Milliseconds(),
 	})
 	return err
 }
 
 // noHostKey is in the place of the host key that every sandbox gets. It is none:
-// an sshd of the template refuses it. Making a file, and the link to it on the
-// disk, is what takes long; a sandbox only overwrites it, by something longer.
+// an sshd of the template refuses it. The link to its file is in the template's disk
+// then, and a create writes nothing there.
 var noHostKey = guestapi.SSHHostKey{
 	Type:    "ed25519",
 	Private: "each sandbox is given a host key of its own",

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -201,40 +200,4 @@ func tail(out string) string {
 		out = "…" + out[len(out)-tailBytes:]
 	}
 	return out
-}
-
-// syncFile makes a file's content durable.
-func syncFile(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}
-
-// writeFile writes a file that a crash leaves old or new.
-func writeFile(path string, data []byte, mode os.FileMode) error {
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = temp.Write(data)
-	if err == nil {
-		err = temp.Chmod(mode)
-	}
-	if err == nil {
-		err = temp.Sync()
-	}
-	if e := temp.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(temp.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(temp.Name())
-		return err
-	}
-	return syncFile(filepath.Dir(path))
 }

@@ -164,7 +164,7 @@ func hostileGuest(t *testing.T, w *world, base Template) {
 				t.Errorf("got %+v", exit)
 			}
 		}},
-		{"all memory", "head -c 2000000000 /dev/zero | tail", time.Minute, func(t *testing.T, exit guestapi.ExecExit) {
+		{"all memory", "head -c 2000000000 /dev/zero | tail", 5 * time.Minute, func(t *testing.T, exit guestapi.ExecExit) {
 			if exit.TimedOut {
 				t.Errorf("got %+v", exit)
 			}

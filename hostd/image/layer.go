@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // layer is layer.json: one read-only disk. The lowest layer of a template is a
@@ -208,7 +210,7 @@ func (s *Store) seal(ctx context.Context, path string, sparse bool) (fileID, err
 	if err := os.Chmod(path, 0o444); err != nil {
 		return fileID{}, err
 	}
-	if err := syncFile(path); err != nil {
+	if err := atomicfile.Sync(path); err != nil {
 		return fileID{}, fmt.Errorf("store %s: %w", path, err)
 	}
 	return identify(ctx, path, sparse)
@@ -216,7 +218,7 @@ func (s *Store) seal(ctx context.Context, path string, sparse bool) (fileID, err
 
 // publish moves a finished directory to its place, over one that is damaged.
 func (s *Store) publish(from, to string) error {
-	if err := syncFile(from); err != nil {
+	if err := atomicfile.Sync(from); err != nil {
 		return err
 	}
 	if err := os.Rename(from, to); err != nil {
@@ -232,7 +234,7 @@ func (s *Store) publish(from, to string) error {
 			return err
 		}
 	}
-	return syncFile(filepath.Dir(to))
+	return atomicfile.Sync(filepath.Dir(to))
 }
 
 // bootstrapLayer makes a root file system on the host.

@@ -14,22 +14,26 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // digestLen is the length of the ids here: the first 128 bits of a SHA-256.
 const digestLen = 32
 
 // Formats of what is stored. A build of format 1 was named after its recipe, and
-// so were its layers: it is used on, by what was started from it, and nothing is
-// built into it any more.
+// so were its layers. The agent in the guest of a build before format 3 does not
+// read the identity that this program sends: such a build is read for its layers,
+// and no guest is made of it.
 const (
-	formatVersion = 2 // of template.json
+	formatVersion = 3 // of template.json
 	oldestFormat  = 1
+	oldestGuest   = 3
 	layerFormat   = 1 // of layer.json
 	// layerRecipe and buildRecipe are part of the keys of recipes: what an older
 	// program made in another way is made anew.
 	layerRecipe = 1
-	buildRecipe = 2
+	buildRecipe = 3
 )
 
 // manifest is template.json, the last file of a build to be written.
@@ -130,14 +134,25 @@ func (m *manifest) contentID() (string, error) {
 	return digest(c)
 }
 
+// runs says why no guest can be made of a build on this host.
+func (s *Store) runs(m manifest) error {
+	if m.Format < oldestGuest {
+		return fmt.Errorf("%w: format %d, want %d or later", ErrOtherGuest, m.Format, oldestGuest)
+	}
+	if own := s.engine(); m.Engine != own {
+		return fmt.Errorf("%w: stored by %s, this host has %s", ErrOtherEngine, m.Engine, own)
+	}
+	return nil
+}
+
 // load returns a build whose files are there and of the right size.
 func (s *Store) load(id string) (Template, error) {
 	m, err := s.readManifest(id)
 	if err != nil {
 		return Template{}, err
 	}
-	if own := s.engine(); m.Engine != own {
-		return Template{}, fmt.Errorf("%w: stored by %s, this host has %s", ErrOtherEngine, m.Engine, own)
+	if err := s.runs(m); err != nil {
+		return Template{}, err
 	}
 	var size int64
 	for _, f := range s.allFiles(m) {
@@ -286,5 +301,5 @@ func marshalFile(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(path, append(raw, '\n'), 0o644)
+	return atomicfile.Write(path, append(raw, '\n'), 0o644)
 }

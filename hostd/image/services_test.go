@@ -134,25 +134,24 @@ func guestFiles(t *testing.T, b *box) {
 func guestLogs(t *testing.T, b *box) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	i := 0
+	got := map[string]int{} // lines, by stream
 	err := b.Logs(ctx, guestclient.LogQuery{Tail: 1000, Follow: true}, func(l guestapi.LogLine) error {
-		want := fmt.Sprintf("%s %d", map[string]string{"stdout": "out", "stderr": "err"}[l.Stream], i/2)
-		stream := []string{"stdout", "stderr"}[i%2]
-		if i == 400 {
-			want, stream = "something new", "stdout"
+		want := fmt.Sprintf("%s %d", map[string]string{"stdout": "out", "stderr": "err"}[l.Stream], got[l.Stream])
+		if got["stdout"]+got["stderr"] == 400 {
+			want = "something new"
 			cancel()
 		}
-		if l.Line != want || l.Stream != stream {
-			t.Errorf("line %d is %s %q, want %s %q", i, l.Stream, l.Line, stream, want)
+		if l.Line != want {
+			t.Errorf("line %d of %s is %q, want %q", got[l.Stream], l.Stream, l.Line, want)
 		}
-		i++
-		if i == 400 {
+		got[l.Stream]++
+		if got["stdout"]+got["stderr"] == 400 {
 			must(t, b.PutFile(t.Context(), "/say", 0o644, []byte("something new\n")))
 		}
 		return nil
 	})
-	if !errors.Is(err, context.Canceled) || i != 401 {
-		t.Errorf("%d lines, %v", i, err)
+	if !errors.Is(err, context.Canceled) || got["stdout"] != 201 || got["stderr"] != 200 {
+		t.Errorf("%v lines, %v", got, err)
 	}
 }
 

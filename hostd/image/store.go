@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -20,6 +21,7 @@ var (
 	ErrNoTemplate  = errors.New("no such template")
 	ErrCorrupt     = errors.New("template is damaged")
 	ErrOtherEngine = errors.New("template was stored by another engine")
+	ErrOtherGuest  = errors.New("template was stored with an older guest agent")
 )
 
 // Guest is what a guest of a build takes of the host.
@@ -32,7 +34,6 @@ type Lease struct {
 	Groups   []int
 	Cgroup   vmm.Cgroup // the zero value: none
 	Dial     func(ctx context.Context, port int) (net.Conn, error)
-	DialUDP  func(ctx context.Context, port int) (net.Conn, error)
 	Release  func()
 }
 
@@ -242,7 +243,7 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	if err := os.Remove(s.path(namesDir, name+".json")); err != nil {
 		return fmt.Errorf("remove template %s: %w", name, err)
 	}
-	return syncFile(s.path(namesDir))
+	return atomicfile.Sync(s.path(namesDir))
 }
 
 // Verify reads every file of a template and compares its checksum.

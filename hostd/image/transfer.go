@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // A build can be taken to a store on another host: what was captured from its
@@ -102,7 +104,7 @@ func (s *Store) Import(ctx context.Context, id string, fetch func(ctx context.Co
 		// The caller is about to use it, and has not said so yet; see olderThan.
 		now := time.Now()
 		return os.Chtimes(s.path(buildsDir, id), now, now)
-	case errors.Is(err, ErrOtherEngine):
+	case errors.Is(err, ErrOtherEngine), errors.Is(err, ErrOtherGuest):
 		return err
 	}
 	dir, remove, err := s.workDir(ctx)
@@ -129,10 +131,10 @@ func (s *Store) adopt(ctx context.Context, id, dir string) error {
 	if err := m.check(id); err != nil {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	switch {
-	case m.Engine != s.engine():
-		return fmt.Errorf("%w: stored by %s, this host has %s", ErrOtherEngine, m.Engine, s.engine())
-	case len(m.Layers) == 0 || len(m.Layers) > maxLayers || !isContentDigest(m.Kernel.SHA256):
+	if err := s.runs(m); err != nil {
+		return err
+	}
+	if len(m.Layers) == 0 || len(m.Layers) > maxLayers || !isContentDigest(m.Kernel.SHA256) {
 		return fmt.Errorf("%w: %s", ErrCorrupt, manifestFile)
 	}
 	done := filepath.Join(dir, "done")
@@ -144,10 +146,9 @@ func (s *Store) adopt(ctx context.Context, id, dir string) error {
 		if err != nil {
 			return err
 		}
-		if m.Format > 1 && m.Layers[i] != key {
+		if m.Layers[i] != key {
 			return fmt.Errorf("%w: layer %d is %s, not %s", ErrCorrupt, i, key, m.Layers[i])
 		}
-		m.Layers[i] = key
 	}
 	build := filepath.Join(done, "build")
 	for _, name := range slices.Sorted(maps.Keys(m.Files)) {
@@ -161,7 +162,7 @@ func (s *Store) adopt(ctx context.Context, id, dir string) error {
 	if err := marshalFile(filepath.Join(build, manifestFile), m); err != nil {
 		return err
 	}
-	if err := syncFile(filepath.Join(build, stateDir)); err != nil {
+	if err := atomicfile.Sync(filepath.Join(build, stateDir)); err != nil {
 		return err
 	}
 	return s.publish(build, s.path(buildsDir, id))

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -129,7 +130,9 @@ func TestABuildThatArrivesDamagedIsRefused(t *testing.T) {
 		"a name that goes up": func(dir string) error {
 			return edit(filepath.Join(dir, manifestFile), `"`+initramfsFile+`"`, `"../../`+initramfsFile+`"`)
 		},
-		"a later format": func(dir string) error { return edit(filepath.Join(dir, manifestFile), `"format": 2`, `"format": 3`) },
+		"a later format": func(dir string) error {
+			return edit(filepath.Join(dir, manifestFile), fmt.Sprintf(`"format": %d`, formatVersion), fmt.Sprintf(`"format": %d`, formatVersion+1))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := openStore(t, t.TempDir())

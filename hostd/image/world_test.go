@@ -133,7 +133,6 @@ func (w *world) lease(ctx context.Context, _ Guest) (Lease, error) {
 	return Lease{
 		NetNS: s.NetNSPath, UID: s.UID, GID: s.UID,
 		Dial:    func(ctx context.Context, port int) (net.Conn, error) { return w.fabric.Dial(ctx, n, port) },
-		DialUDP: func(ctx context.Context, port int) (net.Conn, error) { return w.fabric.DialUDP(ctx, n, port) },
 		Release: func() { w.slots <- n },
 	}, nil
 }

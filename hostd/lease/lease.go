@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // The share of a lease after which the host ends what is exclusive: the leader
@@ -110,10 +112,7 @@ func (l *Lease) save() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(l.cfg.File+".tmp", raw, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(l.cfg.File+".tmp", l.cfg.File)
+	return atomicfile.Swap(l.cfg.File, raw, 0o600)
 }
 
 // Over reports whether the host has been without its leader for too long.

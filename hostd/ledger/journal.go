@@ -11,6 +11,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // Format is the version of the file's layout. A newer file is refused; every
@@ -219,7 +221,7 @@ func (j *journal) rewrite(entries []entry) error {
 		_ = j.file.Close()
 	}
 	j.file, j.size, j.live, j.broken = f, int64(len(buf)), int64(len(buf)), nil
-	if err := syncDir(filepath.Dir(j.path)); err != nil {
+	if err := atomicfile.Sync(filepath.Dir(j.path)); err != nil {
 		j.broken = err
 		return fmt.Errorf("rewrite ledger %s: %w", j.path, err)
 	}
@@ -232,14 +234,6 @@ func (j *journal) close() error {
 		err = j.file.Close()
 	}
 	return errors.Join(err, j.lock.Close())
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 func encode(v any) ([]byte, error) {

@@ -30,14 +30,14 @@ func TestEventsAreListedFollowedAndPosted(t *testing.T) {
 	var r *events.Recorder
 	l := goLive(t, withEvents(t, &r))
 	ctx := t.Context()
-	if _, err := l.Events(ctx, call, id, hostapi.EventQuery{}); !hostapi.HasCode(err, hostapi.CodeNotFound) {
+	if _, err := l.Events(ctx, id, hostapi.EventQuery{}); !hostapi.HasCode(err, hostapi.CodeNotFound) {
 		t.Errorf("events of a stranger = %v", err)
 	}
-	if _, err := l.FollowEvents(ctx, call, id, hostapi.EventQuery{}); !hostapi.HasCode(err, hostapi.CodeNotFound) {
+	if _, err := l.FollowEvents(ctx, id, hostapi.EventQuery{}); !hostapi.HasCode(err, hostapi.CodeNotFound) {
 		t.Errorf("follow a stranger = %v", err)
 	}
 	r.Open(id, "ws", "base")
-	follower, err := l.FollowEvents(ctx, call, id, hostapi.EventQuery{})
+	follower, err := l.FollowEvents(ctx, id, hostapi.EventQuery{})
 	must(t, err)
 	defer follower.Close()
 	r.Emit(id, hostapi.EventPaused, "one", nil)
@@ -46,16 +46,16 @@ func TestEventsAreListedFollowedAndPosted(t *testing.T) {
 		t.Errorf("followed %+v, %v", first, err)
 	}
 	for range 2 {
-		must(t, l.PostEvent(ctx, call, id, hostapi.NewEvent{Key: "k", Type: hostapi.EventForkStaged, Message: "two"}))
+		must(t, l.PostEvent(ctx, id, hostapi.NewEvent{Key: "k", Type: hostapi.EventForkStaged, Message: "two"}))
 	}
 	if e, err := follower.Next(); err != nil || e.Message != "two" {
 		t.Errorf("followed %+v, %v", e, err)
 	}
-	list, err := l.Events(ctx, call, id, hostapi.EventQuery{Since: first.Time})
+	list, err := l.Events(ctx, id, hostapi.EventQuery{Since: first.Time})
 	if err != nil || len(list) != 1 || list[0].Message != "two" {
 		t.Errorf("since the first: %+v, %v", list, err)
 	}
-	if list, err = l.Events(ctx, call, id, hostapi.EventQuery{Tail: new(0)}); err != nil || len(list) != 0 {
+	if list, err = l.Events(ctx, id, hostapi.EventQuery{Tail: new(0)}); err != nil || len(list) != 0 {
 		t.Errorf("tail 0: %+v, %v", list, err)
 	}
 	r.Close(id)
@@ -74,7 +74,7 @@ func TestFollowersAreSentAwayWhenTheDaemonStops(t *testing.T) {
 	var r *events.Recorder
 	l := goLive(t, withEvents(t, &r))
 	r.Open(id, "ws", "base")
-	follower, err := l.FollowEvents(t.Context(), call, id, hostapi.EventQuery{})
+	follower, err := l.FollowEvents(t.Context(), id, hostapi.EventQuery{})
 	must(t, err)
 	defer follower.Close()
 	must(t, l.stop()) // an error if it had to wait for them
@@ -88,7 +88,7 @@ func TestAFollowerEndsWithItsContext(t *testing.T) {
 	l := goLive(t, withEvents(t, &r))
 	r.Open(id, "ws", "base")
 	ctx, cancel := context.WithCancel(t.Context())
-	follower, err := l.FollowEvents(ctx, call, id, hostapi.EventQuery{})
+	follower, err := l.FollowEvents(ctx, id, hostapi.EventQuery{})
 	must(t, err)
 	defer follower.Close()
 	cancel()
@@ -118,7 +118,7 @@ func TestTheConsoleIsReadAndFollowed(t *testing.T) {
 	write("one\r\ntwo\r\nthree\xff\r\nhalf")
 	read := func(q hostapi.LogQuery) string {
 		t.Helper()
-		body, err := l.Logs(t.Context(), call, id, q)
+		body, err := l.Logs(t.Context(), id, q)
 		must(t, err)
 		defer body.Close()
 		raw, err := io.ReadAll(body)
@@ -131,7 +131,7 @@ func TestTheConsoleIsReadAndFollowed(t *testing.T) {
 	if got := read(hostapi.LogQuery{Stream: "console", Tail: 2}); got != "three\uFFFD\nhalf\n" {
 		t.Errorf("its last two lines = %q", got)
 	}
-	follower, err := l.FollowLogs(t.Context(), call, id, hostapi.LogQuery{Stream: "console", Tail: 1})
+	follower, err := l.FollowLogs(t.Context(), id, hostapi.LogQuery{Stream: "console", Tail: 1})
 	must(t, err)
 	defer follower.Close()
 	next := func(want string) {
@@ -166,7 +166,7 @@ func TestTheConsoleIsReadAndFollowed(t *testing.T) {
 	if got := read(hostapi.LogQuery{Stream: "console"}); got != "" {
 		t.Errorf("through a link: %q", got)
 	}
-	if _, err := l.Logs(t.Context(), call, id, hostapi.LogQuery{Stream: "neither"}); !hostapi.HasCode(err, hostapi.CodeInvalid) {
+	if _, err := l.Logs(t.Context(), id, hostapi.LogQuery{Stream: "neither"}); !hostapi.HasCode(err, hostapi.CodeInvalid) {
 		t.Errorf("an odd stream = %v", err)
 	}
 }
@@ -176,7 +176,7 @@ func TestAHoleInTheConsoleIsNoText(t *testing.T) {
 	f := serial(t, l)
 	_, err := f.WriteAt([]byte("the end\r\n"), 3<<20)
 	must(t, err)
-	body, err := l.Logs(t.Context(), call, id, hostapi.LogQuery{Stream: "console"})
+	body, err := l.Logs(t.Context(), id, hostapi.LogQuery{Stream: "console"})
 	must(t, err)
 	defer body.Close()
 	if raw, err := io.ReadAll(body); err != nil || string(raw) != "the end\n" {
@@ -188,11 +188,11 @@ func TestPartsThatAreNotThereSaySo(t *testing.T) {
 	f := serve(t, &boxes{}, "replica:r1")
 	ctx := t.Context()
 	for name, err := range map[string]error{
-		"captures": second(f.Captures(ctx, call)), "volumes": second(f.Volumes(ctx, call)), "a build": second(f.Build(ctx, call, "b")),
-		"a template": f.DeleteTemplate(ctx, call, "t"), "events": second(f.Events(ctx, call, id, hostapi.EventQuery{})),
-		"files": second(f.FS(ctx, call, "GET", id, hostapi.FSStat, at("/"), nil, nil)), "ports": second(f.Ports(ctx, call, id)),
-		"a stream":      second(f.ExecStream(ctx, call, id, hostapi.ExecStream{Argv: []string{"x"}})),
-		"a build's log": second(f.BuildLogs(ctx, call, "b")),
+		"captures": second(f.Captures(ctx)), "volumes": second(f.Volumes(ctx)), "a build": second(f.Build(ctx, "b")),
+		"a template": f.DeleteTemplate(ctx, "t"), "events": second(f.Events(ctx, id, hostapi.EventQuery{})),
+		"files": second(f.FS(ctx, "GET", id, hostapi.FSStat, at("/"), nil, nil)), "ports": second(f.Ports(ctx, id)),
+		"a stream":      second(f.ExecStream(ctx, id, hostapi.ExecStream{Argv: []string{"x"}})),
+		"a build's log": second(f.BuildLogs(ctx, "b")),
 	} {
 		var e *hostapi.Error
 		if !errors.As(err, &e) || e.Code != hostapi.CodeInvalid || e.HTTPStatus != http.StatusNotImplemented {

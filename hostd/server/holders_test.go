@@ -36,25 +36,25 @@ func endless(stuck chan<- struct{}) func(*net.TCPConn) {
 // anything else that is done to it.
 func TestReadersWhoStopHoldNothingUp(t *testing.T) {
 	ends := map[string]func(context.Context, *live) error{
-		"a delete":    func(ctx context.Context, l *live) error { return l.Delete(ctx, call, id, 1) },
-		"a hibernate": func(ctx context.Context, l *live) error { _, err := l.Hibernate(ctx, call, id); return err },
-		"a pause":     func(ctx context.Context, l *live) error { _, err := l.Pause(ctx, call, id); return err },
+		"a delete":    func(ctx context.Context, l *live) error { return l.DeleteBox(ctx, id, 1) },
+		"a hibernate": func(ctx context.Context, l *live) error { _, err := l.Hibernate(ctx, id); return err },
+		"a pause":     func(ctx context.Context, l *live) error { _, err := l.Pause(ctx, id); return err },
 		"a delete after the VMM's death": func(ctx context.Context, l *live) error {
 			l.world.VMM(id).Die(syscall.SIGKILL)
-			return l.Delete(ctx, call, id, 1)
+			return l.DeleteBox(ctx, id, 1)
 		},
 	}
 	readers := map[string]func(*testing.T, *live){
 		"of a port": func(t *testing.T, l *live) {
 			stuck := make(chan struct{})
-			s, err := l.Dial(t.Context(), call, id, guestPort(t, endless(stuck)))
+			s, err := l.Dial(t.Context(), hostapi.Call{}, id, guestPort(t, endless(stuck)))
 			must(t, err)
 			t.Cleanup(func() { _ = s.Close() })
 			<-stuck
 		},
 		"of a port, with an end of the guest": func(t *testing.T, l *live) {
 			wrote := make(chan struct{})
-			s, err := l.Dial(t.Context(), call, id, guestPort(t, func(c *net.TCPConn) {
+			s, err := l.Dial(t.Context(), hostapi.Call{}, id, guestPort(t, func(c *net.TCPConn) {
 				defer close(wrote)
 				_ = c.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
 				_, _ = c.Write(make([]byte, 64<<20))
@@ -72,7 +72,7 @@ func TestReadersWhoStopHoldNothingUp(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "large")
 			must(t, os.WriteFile(path, nil, 0o600))
 			must(t, os.Truncate(path, 1<<30))
-			resp, err := l.FS(t.Context(), call, http.MethodGet, id, hostapi.FSFile, at(path), nil, nil)
+			resp, err := l.FS(t.Context(), http.MethodGet, id, hostapi.FSFile, at(path), nil, nil)
 			must(t, err)
 			t.Cleanup(func() { _ = resp.Body.Close() })
 		},
@@ -99,11 +99,11 @@ func TestInputOfACommandHasOneLimit(t *testing.T) {
 	for size, code := range map[int]hostapi.Code{0: "", 1 << 20: "", hostapi.MaxBody: hostapi.CodeTooLarge} {
 		stdin := make([]byte, size)
 		want := strconv.Itoa(size) + "\n"
-		res, err := l.Exec(t.Context(), call, id, hostapi.ExecRequest{Argv: []string{"wc", "-c"}, Stdin: stdin, Timeout: time.Minute})
+		res, err := l.Exec(t.Context(), id, hostapi.ExecRequest{Argv: []string{"wc", "-c"}, Stdin: stdin, Timeout: time.Minute})
 		if code == "" && (err != nil || string(res.Stdout) != want) || code != "" && !hostapi.HasCode(err, code) {
 			t.Errorf("exec with %d bytes: %q, %v", size, res.Stdout, err)
 		}
-		s, err := l.ExecStream(t.Context(), call, id, hostapi.ExecStream{Argv: []string{"wc", "-c"}, Stdin: stdin, Timeout: time.Minute})
+		s, err := l.ExecStream(t.Context(), id, hostapi.ExecStream{Argv: []string{"wc", "-c"}, Stdin: stdin, Timeout: time.Minute})
 		if code != "" {
 			if !hostapi.HasCode(err, code) {
 				t.Errorf("stream with %d bytes: %v", size, err)
@@ -143,7 +143,7 @@ func TestAUseOfTheSlotEndsWithTheVMM(t *testing.T) {
 			hold(t, l)
 			ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
 			defer cancel()
-			must(t, l.Delete(ctx, call, id, 1))
+			must(t, l.DeleteBox(ctx, id, 1))
 		})
 	}
 }

@@ -108,7 +108,7 @@ func goLive(t *testing.T, change ...func(*Config)) *live {
 	must(t, err)
 	served := make(chan error, 1)
 	go func() { served <- l.server.Serve(lis) }()
-	l.Client = hostapi.NewClient(lis.Addr().String(), hostapi.PeerTLS(ca.Issue(t, "replica:r1"), ca.Pool, hostapi.IsHost("h1")))
+	l.Client = hostapi.NewClient(lis.Addr().String(), hostapi.PeerTLS(ca.Issue(t, "replica:r1"), ca.Pool, hostapi.IsHost("h1"))).Bind(leader)
 	stopped := false
 	l.stop = func() error {
 		if stopped {
@@ -144,7 +144,7 @@ func await(t *testing.T, what string, ok func() bool) {
 
 func (l *live) stream(t *testing.T, req hostapi.ExecStream) *hostapi.Stream {
 	t.Helper()
-	s, err := l.ExecStream(t.Context(), call, id, req)
+	s, err := l.ExecStream(t.Context(), id, req)
 	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
@@ -233,7 +233,7 @@ func TestAProcessThatCannotStartSaysSo(t *testing.T) {
 		"no argv": {}, "NUL": {Argv: []string{"a\x00"}}, "a negative time-out": {Argv: []string{"x"}, Timeout: -1},
 		"a user that is not there": {Argv: []string{"true"}, User: "nobody-of-this-name"},
 	} {
-		if s, err := l.ExecStream(t.Context(), call, id, req); err == nil {
+		if s, err := l.ExecStream(t.Context(), id, req); err == nil {
 			if kind, _, err := guestapi.ReadFrame(s, nil); err != nil || kind != guestapi.FrameError {
 				t.Errorf("%s: frame %d, %v", name, kind, err)
 			}
@@ -242,7 +242,7 @@ func TestAProcessThatCannotStartSaysSo(t *testing.T) {
 			t.Errorf("%s: %v, want invalid", name, err)
 		}
 	}
-	if _, err := l.ExecStream(t.Context(), call, strings.Repeat("z", 26), hostapi.ExecStream{Argv: sh("true")}); !hostapi.HasCode(err, hostapi.CodeNotFound) {
+	if _, err := l.ExecStream(t.Context(), strings.Repeat("z", 26), hostapi.ExecStream{Argv: sh("true")}); !hostapi.HasCode(err, hostapi.CodeNotFound) {
 		t.Errorf("a stranger's stream = %v, want not_found", err)
 	}
 }
@@ -252,7 +252,7 @@ func TestAProcessThatCannotStartSaysSo(t *testing.T) {
 func TestASlowReaderSlowsTheProcess(t *testing.T) {
 	l := goLive(t)
 	progress := filepath.Join(t.TempDir(), "progress")
-	s := l.stream(t, hostapi.ExecStream{Argv: sh("i=0; while :; do head -c 1048576 /dev/zero; i=$((i+1)); echo $i > " + progress + "; done")})
+	s := l.stream(t, hostapi.ExecStream{Argv: sh("echo $$ > " + progress + ".pid; i=0; while :; do head -c 1048576 /dev/zero; i=$((i+1)); echo $i > " + progress + "; done")})
 	written := func() int {
 		raw, _ := os.ReadFile(progress)
 		n, _ := strconv.Atoi(strings.TrimSpace(string(raw)))
@@ -270,6 +270,10 @@ func TestASlowReaderSlowsTheProcess(t *testing.T) {
 	}
 	go func() { _, _ = io.Copy(io.Discard, s) }()
 	await(t, "the process to go on", func() bool { return written() > last+50 })
+	pid, err := os.ReadFile(progress + ".pid")
+	must(t, err)
+	must(t, s.Close())
+	await(t, "the end of the process", func() bool { return !alive(string(pid)) }) // it writes into what is removed next
 }
 
 // alive reports whether a process runs.
@@ -290,7 +294,7 @@ func TestAGoneCallerEndsTheProcessGroup(t *testing.T) {
 			l := goLive(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			s, err := l.ExecStream(ctx, call, id, hostapi.ExecStream{Argv: sh("sleep 1000 & echo $!; wait")})
+			s, err := l.ExecStream(ctx, id, hostapi.ExecStream{Argv: sh("sleep 1000 & echo $!; wait")})
 			must(t, err)
 			defer s.Close()
 			pid, _ := output(t, s, "\n")
@@ -324,15 +328,15 @@ func TestStreamsCountAsCommands(t *testing.T) {
 	for range 4 {
 		open = append(open, l.stream(t, hostapi.ExecStream{Argv: sh("echo x; exec sleep 1000")}))
 	}
-	if _, err := l.ExecStream(t.Context(), call, id, hostapi.ExecStream{Argv: sh("true")}); !hostapi.HasCode(err, hostapi.CodeBusy) {
+	if _, err := l.ExecStream(t.Context(), id, hostapi.ExecStream{Argv: sh("true")}); !hostapi.HasCode(err, hostapi.CodeBusy) {
 		t.Errorf("the fifth = %v, want busy", err)
 	}
-	if _, err := l.Exec(t.Context(), call, id, hostapi.ExecRequest{Argv: sh("true"), Timeout: time.Minute}); !hostapi.HasCode(err, hostapi.CodeBusy) {
+	if _, err := l.Exec(t.Context(), id, hostapi.ExecRequest{Argv: sh("true"), Timeout: time.Minute}); !hostapi.HasCode(err, hostapi.CodeBusy) {
 		t.Errorf("an exec beside four streams = %v, want busy", err)
 	}
 	must(t, open[0].Close())
 	await(t, "room for one more", func() bool {
-		s, err := l.ExecStream(t.Context(), call, id, hostapi.ExecStream{Argv: sh("true")})
+		s, err := l.ExecStream(t.Context(), id, hostapi.ExecStream{Argv: sh("true")})
 		if err == nil {
 			_, _ = output(t, s, "")
 			must(t, s.Close())
@@ -352,11 +356,11 @@ func cut(t *testing.T, s *hostapi.Stream) {
 func TestWhatEndsStreams(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, *live){
 		"the VMM's death": func(_ *testing.T, l *live) { l.world.VMM(id).Die(syscall.SIGKILL) },
-		"a delete":        func(t *testing.T, l *live) { must(t, l.Delete(t.Context(), call, id, 1)) },
+		"a delete":        func(t *testing.T, l *live) { must(t, l.DeleteBox(t.Context(), id, 1)) },
 		"a hibernate": func(t *testing.T, l *live) {
-			_, err := l.Hibernate(t.Context(), call, id)
+			_, err := l.Hibernate(t.Context(), id)
 			must(t, err)
-			if _, err := l.ExecStream(t.Context(), call, id, hostapi.ExecStream{Argv: sh("true")}); !hostapi.HasCode(err, hostapi.CodeNotRunning) {
+			if _, err := l.ExecStream(t.Context(), id, hostapi.ExecStream{Argv: sh("true")}); !hostapi.HasCode(err, hostapi.CodeNotRunning) {
 				t.Errorf("stream into a hibernated box = %v, want not_running", err)
 			}
 		},
@@ -379,12 +383,12 @@ func TestWhatEndsStreams(t *testing.T) {
 func TestAPauseStallsStreamsAndRefusesNewOnes(t *testing.T) {
 	l := goLive(t)
 	s := l.stream(t, hostapi.ExecStream{Argv: sh("cat"), OpenStdin: true})
-	_, err := l.Pause(t.Context(), call, id)
+	_, err := l.Pause(t.Context(), id)
 	must(t, err)
-	if _, err := l.ExecStream(t.Context(), call, id, hostapi.ExecStream{Argv: sh("true")}); !hostapi.HasCode(err, hostapi.CodeNotRunning) {
+	if _, err := l.ExecStream(t.Context(), id, hostapi.ExecStream{Argv: sh("true")}); !hostapi.HasCode(err, hostapi.CodeNotRunning) {
 		t.Errorf("stream into a paused box = %v, want not_running", err)
 	}
-	_, err = l.Resume(t.Context(), call, id)
+	_, err = l.Resume(t.Context(), id)
 	must(t, err)
 	frame(t, s, guestapi.FrameStdin, "still here\n")
 	if out, _ := output(t, s, "\n"); out != "still here\n" {
@@ -421,7 +425,7 @@ func TestPortsAreReachedAndEachHalfClosesByItself(t *testing.T) {
 			raw, _ := io.ReadAll(c) // ends with the caller's half
 			_, _ = c.Write(raw)
 		})
-		s, err := l.Dial(t.Context(), call, id, port)
+		s, err := l.Dial(t.Context(), hostapi.Call{}, id, port)
 		must(t, err)
 		defer s.Close()
 		_, err = s.Write(sent)
@@ -440,7 +444,7 @@ func TestPortsAreReachedAndEachHalfClosesByItself(t *testing.T) {
 			n, _ := io.Copy(io.Discard, c)
 			heard <- int(n)
 		})
-		s, err := l.Dial(t.Context(), call, id, port)
+		s, err := l.Dial(t.Context(), hostapi.Call{}, id, port)
 		must(t, err)
 		defer s.Close()
 		got, err := io.ReadAll(s)
@@ -456,7 +460,7 @@ func TestPortsAreReachedAndEachHalfClosesByItself(t *testing.T) {
 	})
 	t.Run("the guest resets", func(t *testing.T) {
 		port := guestPort(t, func(c *net.TCPConn) { _ = c.SetLinger(0) })
-		s, err := l.Dial(t.Context(), call, id, port)
+		s, err := l.Dial(t.Context(), hostapi.Call{}, id, port)
 		if hostapi.HasCode(err, hostapi.CodePortClosed) {
 			return // the reset came before the connection was up
 		}
@@ -468,7 +472,7 @@ func TestPortsAreReachedAndEachHalfClosesByItself(t *testing.T) {
 		guestPortThatIsClosed(t): hostapi.CodePortClosed, guestapi.Port: hostapi.CodePortClosed,
 		0: hostapi.CodeInvalid, 70000: hostapi.CodeInvalid, -1: hostapi.CodeInvalid,
 	} {
-		if _, err := l.Dial(t.Context(), call, id, port); !hostapi.HasCode(err, want) {
+		if _, err := l.Dial(t.Context(), hostapi.Call{}, id, port); !hostapi.HasCode(err, want) {
 			t.Errorf("port %d: %v, want %s", port, err, want)
 		}
 	}
@@ -489,7 +493,7 @@ func TestFiles(t *testing.T) {
 	path := filepath.Join(dir, "sub", "file")
 	do := func(method, sub string, query url.Values, header http.Header, body io.Reader) (*http.Response, string, error) {
 		t.Helper()
-		resp, err := l.FS(t.Context(), call, method, id, sub, query, header, body)
+		resp, err := l.FS(t.Context(), method, id, sub, query, header, body)
 		if err != nil {
 			return nil, "", err
 		}
@@ -582,7 +586,7 @@ func TestAnUploadThatBreaksOffLeavesTheOldFile(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "file")
 			must(t, os.WriteFile(path, []byte("old"), 0o600))
-			if _, err := l.FS(t.Context(), call, "PUT", id, hostapi.FSFile, at(path), header, &brokenReader{left: 4 << 20}); !errors.Is(err, errBroken) {
+			if _, err := l.FS(t.Context(), "PUT", id, hostapi.FSFile, at(path), header, &brokenReader{left: 4 << 20}); !errors.Is(err, errBroken) {
 				t.Errorf("put = %v, want the reader's error", err)
 			}
 			// The refused upload leaves nothing beside the old file.
@@ -602,7 +606,7 @@ func TestADownloadThatBreaksOffIsNotWhole(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(path, nil, 0o600))
 	must(t, os.Truncate(path, 1<<30))
-	resp, err := l.FS(t.Context(), call, "GET", id, hostapi.FSFile, at(path), nil, nil)
+	resp, err := l.FS(t.Context(), "GET", id, hostapi.FSFile, at(path), nil, nil)
 	must(t, err)
 	defer resp.Body.Close()
 	_, err = io.CopyN(io.Discard, resp.Body, 1<<20)
@@ -644,10 +648,10 @@ func TestLargeFilesNeedNoMemory(t *testing.T) {
 	}()
 	sent, got := sha256.New(), sha256.New()
 	body := io.TeeReader(io.LimitReader(rand.NewChaCha8([32]byte{3}), size), sent)
-	resp, err := l.FS(t.Context(), call, "PUT", id, hostapi.FSFile, at(path), http.Header{"Content-Length": {strconv.FormatInt(size, 10)}}, body)
+	resp, err := l.FS(t.Context(), "PUT", id, hostapi.FSFile, at(path), http.Header{"Content-Length": {strconv.FormatInt(size, 10)}}, body)
 	must(t, err)
 	resp.Body.Close()
-	resp, err = l.FS(t.Context(), call, "GET", id, hostapi.FSFile, at(path), nil, nil)
+	resp, err = l.FS(t.Context(), "GET", id, hostapi.FSFile, at(path), nil, nil)
 	must(t, err)
 	n, err := io.Copy(got, resp.Body)
 	must(t, err)

@@ -14,15 +14,15 @@ import (
 func TestCaptureIsDeletedWithoutAStore(t *testing.T) {
 	l := goLive(t)
 	const capture = "snap-aaaaaaaaaaaaaaaaaaaa"
-	_, err := l.PutCapture(t.Context(), call, capture, hostapi.CaptureSpec{BoxID: id, Generation: 1, Memory: true})
+	_, err := l.PutCapture(t.Context(), capture, hostapi.CaptureSpec{BoxID: id, Generation: 1, Memory: true})
 	must(t, err)
-	if _, err := l.StoreCapture(t.Context(), call, capture); !hostapi.HasCode(err, hostapi.CodeNoStore) {
+	if _, err := l.StoreCapture(t.Context(), capture); !hostapi.HasCode(err, hostapi.CodeNoStore) {
 		t.Errorf("store: %v", err)
 	}
 	for range 2 { // one that is gone is no error
-		must(t, l.DeleteCapture(t.Context(), call, capture, true))
+		must(t, l.DeleteCapture(t.Context(), capture, true))
 	}
-	if _, err := l.Capture(t.Context(), call, capture); !hostapi.HasCode(err, hostapi.CodeNoSnapshot) {
+	if _, err := l.Capture(t.Context(), capture); !hostapi.HasCode(err, hostapi.CodeNoSnapshot) {
 		t.Errorf("after the delete: %v", err)
 	}
 }
@@ -41,15 +41,15 @@ func (s *storedStub) ListStored(_ context.Context, owner, after string, limit in
 
 func TestTheStoreIsListed(t *testing.T) {
 	l := goLive(t)
-	if _, err := l.Stored(t.Context(), call, "cl", "", 10); !hostapi.HasCode(err, hostapi.CodeNoStore) {
+	if _, err := l.Stored(t.Context(), "cl", "", 10); !hostapi.HasCode(err, hostapi.CodeNoStore) {
 		t.Errorf("without a store: %v", err)
 	}
 	l = goLive(t, func(c *Config) { c.Stored = &storedStub{} })
-	if page, err := l.Stored(t.Context(), call, "cl", "snap-1", 10); err != nil || !page.More || strings.Join(page.IDs, " ") != "cl snap-1 10" {
+	if page, err := l.Stored(t.Context(), "cl", "snap-1", 10); err != nil || !page.More || strings.Join(page.IDs, " ") != "cl snap-1 10" {
 		t.Errorf("%+v, %v", page, err)
 	}
 	for _, limit := range []int{-1, 0, hostapi.MaxStoredPage + 1} {
-		if _, err := l.Stored(t.Context(), call, "cl", "", limit); !hostapi.HasCode(err, hostapi.CodeInvalid) {
+		if _, err := l.Stored(t.Context(), "cl", "", limit); !hostapi.HasCode(err, hostapi.CodeInvalid) {
 			t.Errorf("a limit of %d: %v", limit, err)
 		}
 	}
@@ -60,17 +60,17 @@ func TestCaptureStaysUntilItsStoredCopyIsGone(t *testing.T) {
 	stub := &storedStub{err: errors.New("bucket is gone")}
 	l := goLive(t, func(c *Config) { c.Stored = stub })
 	const capture = "snap-aaaaaaaaaaaaaaaaaaaa"
-	_, err := l.PutCapture(t.Context(), call, capture, hostapi.CaptureSpec{BoxID: id, Generation: 1, Memory: true})
+	_, err := l.PutCapture(t.Context(), capture, hostapi.CaptureSpec{BoxID: id, Generation: 1, Memory: true})
 	must(t, err)
-	if err := l.DeleteCapture(t.Context(), call, capture, true); err == nil {
+	if err := l.DeleteCapture(t.Context(), capture, true); err == nil {
 		t.Error("it is said to be gone")
 	}
-	if _, err := l.Capture(t.Context(), call, capture); err != nil {
+	if _, err := l.Capture(t.Context(), capture); err != nil {
 		t.Errorf("after a delete that failed: %v", err)
 	}
 	stub.err = nil
-	must(t, l.DeleteCapture(t.Context(), call, capture, true))
-	if _, err := l.Capture(t.Context(), call, capture); !hostapi.HasCode(err, hostapi.CodeNoSnapshot) {
+	must(t, l.DeleteCapture(t.Context(), capture, true))
+	if _, err := l.Capture(t.Context(), capture); !hostapi.HasCode(err, hostapi.CodeNoSnapshot) {
 		t.Errorf("after the delete: %v", err)
 	}
 }

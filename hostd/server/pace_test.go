@@ -89,7 +89,7 @@ func TestACallerWhoTakesNothingIsCutOff(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "large")
 	must(t, os.WriteFile(path, nil, 0o600))
 	must(t, os.Truncate(path, 1<<30))
-	resp, err := l.FS(t.Context(), call, http.MethodGet, id, hostapi.FSFile, at(path), nil, nil)
+	resp, err := l.FS(t.Context(), http.MethodGet, id, hostapi.FSFile, at(path), nil, nil)
 	must(t, err)
 	defer resp.Body.Close()
 	<-watched.closed

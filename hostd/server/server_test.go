@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const id = "aaaaaaaaaaaaaaaaaaaaaaaaaa"
 
-var call = hostapi.Call{Term: 7, RequestID: "req-1"}
+var leader = hostapi.Binding{Term: 7}
 
 // boxes is a Boxes of functions; one that is not set is not expected.
 type boxes struct {
@@ -103,7 +103,7 @@ func serve(t *testing.T, b *boxes, commonName string) *fixture {
 	f.addr = l.Addr().String()
 	served := make(chan error, 1)
 	go func() { served <- f.server.Serve(l) }()
-	f.Client = hostapi.NewClient(f.addr, hostapi.PeerTLS(f.ca.Issue(t, commonName), f.ca.Pool, hostapi.IsHost("h1")))
+	f.Client = hostapi.NewClient(f.addr, hostapi.PeerTLS(f.ca.Issue(t, commonName), f.ca.Pool, hostapi.IsHost("h1"))).Bind(leader)
 	t.Cleanup(func() {
 		f.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -115,7 +115,7 @@ func serve(t *testing.T, b *boxes, commonName string) *fixture {
 }
 
 func TestEveryRouteReachesItsBox(t *testing.T) {
-	ctx := t.Context()
+	ctx := hostapi.WithRequestID(t.Context(), "req-1")
 	var deleted uint64
 	b := &boxes{
 		put: func(_ context.Context, id string, s hostapi.BoxSpec) (hostapi.Box, error) {
@@ -130,37 +130,37 @@ func TestEveryRouteReachesItsBox(t *testing.T) {
 	}
 	f := serve(t, b, "replica:r1")
 	must(t, f.Healthz(ctx))
-	if got, err := f.Info(ctx, call); err != nil || got.AgentID != "h1" {
+	if got, err := f.Info(ctx); err != nil || got.AgentID != "h1" {
 		t.Errorf("info = %+v, %v", got, err)
 	}
-	if got, err := f.List(ctx, call); err != nil || len(got) != 1 {
+	if got, err := f.Boxes(ctx); err != nil || len(got) != 1 {
 		t.Errorf("list = %+v, %v", got, err)
 	}
-	if got, err := f.Put(ctx, call, id, hostapi.BoxSpec{Generation: 3}); err != nil || got.ID != id || got.Generation != 3 {
+	if got, err := f.PutBox(ctx, id, hostapi.BoxSpec{Generation: 3}); err != nil || got.ID != id || got.Generation != 3 {
 		t.Errorf("put = %+v, %v", got, err)
 	}
-	if got, err := f.Get(ctx, call, id); err != nil || got.ID != id {
+	if got, err := f.GetBox(ctx, id); err != nil || got.ID != id {
 		t.Errorf("get = %+v, %v", got, err)
 	}
-	if got, err := f.Pause(ctx, call, id); err != nil || got.ID != "pause "+id {
+	if got, err := f.Pause(ctx, id); err != nil || got.ID != "pause "+id {
 		t.Errorf("pause = %+v, %v", got, err)
 	}
-	if got, err := f.Resume(ctx, call, id); err != nil || got.ID != "resume "+id {
+	if got, err := f.Resume(ctx, id); err != nil || got.ID != "resume "+id {
 		t.Errorf("resume = %+v, %v", got, err)
 	}
-	if got, err := f.Hibernate(ctx, call, id); err != nil || got.ID != "hibernate "+id {
+	if got, err := f.Hibernate(ctx, id); err != nil || got.ID != "hibernate "+id {
 		t.Errorf("hibernate = %+v, %v", got, err)
 	}
-	if got, err := f.Wake(ctx, call, id); err != nil || got.ID != "wake "+id {
+	if got, err := f.Wake(ctx, id); err != nil || got.ID != "wake "+id {
 		t.Errorf("wake = %+v, %v", got, err)
 	}
-	if got, err := f.Update(ctx, call, id, hostapi.BoxUpdate{Persistent: new(true)}); err != nil || got.ID != "persistent=true "+id {
+	if got, err := f.UpdateBox(ctx, id, hostapi.BoxUpdate{Persistent: new(true)}); err != nil || got.ID != "persistent=true "+id {
 		t.Errorf("update = %+v, %v", got, err)
 	}
-	if got, err := f.Exec(ctx, hostapi.Call{}, id, hostapi.ExecRequest{Argv: []string{"x"}}); err != nil || string(got.Stdout) != "x\xff\x00" {
+	if got, err := f.Bind(hostapi.Binding{}).Exec(ctx, id, hostapi.ExecRequest{Argv: []string{"x"}}); err != nil || string(got.Stdout) != "x\xff\x00" {
 		t.Errorf("exec = %+v, %v", got, err)
 	}
-	if err := f.Delete(ctx, call, id, 9); err != nil || deleted != 9 {
+	if err := f.DeleteBox(ctx, id, 9); err != nil || deleted != 9 {
 		t.Errorf("delete of generation %d, %v", deleted, err)
 	}
 	if !strings.Contains(f.log.String(), "request_id=req-1") {
@@ -179,7 +179,7 @@ func TestErrorsKeepTheirCode(t *testing.T) {
 		})
 	}
 	f := serve(t, &boxes{get: func(string) (hostapi.Box, error) { return hostapi.Box{}, errors.New("disk on fire") }}, "replica:r1")
-	if _, err := f.Get(t.Context(), call, id); !hostapi.HasCode(err, hostapi.CodeInternal) {
+	if _, err := f.GetBox(t.Context(), id); !hostapi.HasCode(err, hostapi.CodeInternal) {
 		t.Errorf("unknown error = %v, want internal", err)
 	}
 }
@@ -193,7 +193,7 @@ func TestOnlyReplicasAreServed(t *testing.T) {
 	} {
 		t.Run(cn, func(t *testing.T) {
 			f := serve(t, b, cn)
-			_, err := f.Info(t.Context(), call)
+			_, err := f.Info(t.Context())
 			if want == "" && err != nil || want != "" && !hostapi.HasCode(err, want) {
 				t.Errorf("info = %v, want %q", err, want)
 			}
@@ -257,7 +257,7 @@ func TestTerms(t *testing.T) {
 		term uint64
 		want hostapi.Code
 	}{{0, hostapi.CodeInvalid}, {4, hostapi.CodeStaleTerm}, {5, ""}, {9, ""}, {8, hostapi.CodeStaleTerm}, {9, ""}} {
-		_, err := f.Pause(t.Context(), hostapi.Call{Term: step.term}, id)
+		_, err := f.Bind(hostapi.Binding{Term: step.term}).Pause(t.Context(), id)
 		if step.want == "" && err != nil || step.want != "" && !hostapi.HasCode(err, step.want) {
 			t.Errorf("term %d: %v, want %q", step.term, err, step.want)
 		}
@@ -318,7 +318,7 @@ func TestUnreachableAndUnknownAreToldApart(t *testing.T) {
 	f := serve(t, b, "replica:r1")
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-hang; cancel() }()
-	if _, err := f.Put(ctx, call, id, hostapi.BoxSpec{Generation: 1}); !errors.Is(err, hostapi.ErrUnknownOutcome) {
+	if _, err := f.PutBox(ctx, id, hostapi.BoxSpec{Generation: 1}); !errors.Is(err, hostapi.ErrUnknownOutcome) {
 		t.Errorf("call that was cut off = %v, want ErrUnknownOutcome", err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -327,7 +327,7 @@ func TestUnreachableAndUnknownAreToldApart(t *testing.T) {
 	must(t, l.Close())
 	c := hostapi.NewClient(closed, hostapi.PeerTLS(f.ca.Issue(t, "replica:r1"), f.ca.Pool, hostapi.IsHost("h1")))
 	defer c.Close()
-	if _, err := c.Put(t.Context(), call, id, hostapi.BoxSpec{}); !errors.Is(err, hostapi.ErrUnreachable) {
+	if _, err := c.PutBox(t.Context(), id, hostapi.BoxSpec{}); !errors.Is(err, hostapi.ErrUnreachable) {
 		t.Errorf("call to a closed port = %v, want ErrUnreachable", err)
 	}
 }
@@ -382,7 +382,7 @@ func TestNothingIsListedBeforeTheListIsComplete(t *testing.T) {
 	b := &boxes{}
 	f := serve(t, b, "replica:r1")
 	b.ready = false
-	if _, err := f.List(t.Context(), call); !hostapi.HasCode(err, hostapi.CodeDraining) {
+	if _, err := f.Boxes(t.Context()); !hostapi.HasCode(err, hostapi.CodeDraining) {
 		t.Errorf("list = %v, want draining", err)
 	}
 }

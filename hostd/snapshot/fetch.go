@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // FetchOptions say what a host has already, and what it can use.
@@ -65,7 +67,7 @@ func (s *Store) Fetch(ctx context.Context, id, dest string, opt FetchOptions) (m
 	if err := os.Rename(temp, dest); err != nil {
 		return m, err
 	}
-	return m, syncFile(filepath.Dir(dest))
+	return m, atomicfile.Sync(filepath.Dir(dest))
 }
 
 func (s *Store) fetchInto(ctx context.Context, m *Manifest, dir string, shared func(SharedFile) (string, bool)) error {
@@ -149,6 +151,6 @@ func syncTree(dir string) error {
 		if err != nil || !d.IsDir() {
 			return err
 		}
-		return syncFile(path)
+		return atomicfile.Sync(path)
 	})
 }

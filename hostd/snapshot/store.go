@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -19,6 +18,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // Errors that a caller tells apart. Each is wrapped with the object it is about.
@@ -375,19 +376,10 @@ func (s *Store) syncDirs(dirs ...string) error {
 	for _, name := range dirs {
 		for dir := filepath.Join(s.dir, name); !done[dir] && len(dir) >= len(s.dir); dir = filepath.Dir(dir) {
 			done[dir] = true
-			if err := syncFile(dir); err != nil {
+			if err := atomicfile.Sync(dir); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-func syncFile(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
@@ -77,7 +78,7 @@ func (s *Store) has(boxID, volumeID string) bool {
 }
 
 // Flush has on disk what was written to a volume.
-func (s *Store) Flush(volumeID string) error { return syncFile(s.image(volumeID)) }
+func (s *Store) Flush(volumeID string) error { return atomicfile.Sync(s.image(volumeID)) }
 
 // Detach takes a volume back from a box whose VMM has ended. One that the box
 // does not have, or that is gone, is no error.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // make makes a volume aside and renames it to its place: a crash leaves all of
@@ -40,7 +42,7 @@ func (s *Store) make(ctx context.Context, in *info) (err error) {
 		return err
 	}
 	for _, path := range []string{image, name, temp} {
-		if err := syncFile(path); err != nil {
+		if err := atomicfile.Sync(path); err != nil {
 			return err
 		}
 	}
@@ -52,7 +54,7 @@ func (s *Store) make(ctx context.Context, in *info) (err error) {
 	if err := os.Rename(temp, place); err != nil {
 		return err
 	}
-	return syncFile(s.cfg.Dir)
+	return atomicfile.Sync(s.cfg.Dir)
 }
 
 const (
@@ -98,14 +100,4 @@ func makeImage(ctx context.Context, path string, sizeMB int) error {
 	default:
 		return fmt.Errorf("mke2fs: %w: %s", err, strings.TrimSpace(string(out)))
 	}
-}
-
-// syncFile makes a file's content, or a directory's names, durable.
-func syncFile(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }

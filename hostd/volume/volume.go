@@ -27,6 +27,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
@@ -303,7 +304,7 @@ func (s *Store) DeleteVolume(ctx context.Context, id string) error {
 	aside := filepath.Join(s.cfg.Dir, "."+id+"-removed")
 	err := os.Rename(filepath.Join(s.cfg.Dir, id), aside)
 	if err == nil {
-		err = syncFile(s.cfg.Dir)
+		err = atomicfile.Sync(s.cfg.Dir)
 	}
 	if err != nil {
 		s.mu.Lock()

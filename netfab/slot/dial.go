@@ -27,12 +27,15 @@ const (
 // hundreds of dials may wait at once. It ends with ctx, with an error for
 // which errors.Is(err, ctx.Err()) holds.
 func (f *Fabric) Dial(ctx context.Context, n, port int) (net.Conn, error) {
-	if err := f.checkDial(n, port); err != nil {
+	if err := f.check(n); err != nil {
 		return nil, err
+	}
+	if port < 1 || port > 65535 {
+		return nil, fmt.Errorf("dial port %d of slot %d: port out of range", port, n)
 	}
 	for wait := firstAttempt; ; wait = min(2*wait, lastAttempt) {
 		attempt, cancel := context.WithTimeout(ctx, wait)
-		conn, err := f.dial(attempt, n, port, unix.SOCK_STREAM)
+		conn, err := f.dial(attempt, n, port)
 		cancel()
 		if err == nil {
 			return conn, nil
@@ -43,32 +46,7 @@ func (f *Fabric) Dial(ctx context.Context, n, port int) (net.Conn, error) {
 	}
 }
 
-// DialUDP returns a socket for datagrams to and from a UDP port of the guest in
-// slot n, on the port of the same number of the gateway's: the guest knows its
-// host by it. Nothing is sent yet, so it does not tell whether anybody listens
-// there. While another such socket is open the error is EADDRINUSE.
-func (f *Fabric) DialUDP(ctx context.Context, n, port int) (net.Conn, error) {
-	if err := f.checkDial(n, port); err != nil {
-		return nil, err
-	}
-	conn, err := f.dial(ctx, n, port, unix.SOCK_DGRAM)
-	if err != nil {
-		return nil, fmt.Errorf("socket for UDP port %d of slot %d: %w", port, n, err)
-	}
-	return conn, nil
-}
-
-func (f *Fabric) checkDial(n, port int) error {
-	if err := f.check(n); err != nil {
-		return err
-	}
-	if port < 1 || port > 65535 {
-		return fmt.Errorf("dial port %d of slot %d: port out of range", port, n)
-	}
-	return nil
-}
-
-func (f *Fabric) dial(ctx context.Context, n, port, kind int) (net.Conn, error) {
+func (f *Fabric) dial(ctx context.Context, n, port int) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -76,17 +54,11 @@ func (f *Fabric) dial(ctx context.Context, n, port, kind int) (net.Conn, error) 
 	// Do brings the thread back or, where it cannot, gives it up.
 	err := ns.WithNetNSPath(f.nsPath(n), func(ns.NetNS) error {
 		var err error
-		fd, err = unix.Socket(unix.AF_INET, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 		return os.NewSyscallError("socket", err)
 	})
 	if err != nil {
 		return nil, err
-	}
-	if kind == unix.SOCK_DGRAM {
-		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port}); err != nil {
-			_ = unix.Close(fd)
-			return nil, os.NewSyscallError("bind", err)
-		}
 	}
 	// A descriptor that does not block is registered with the runtime's poller.
 	file := os.NewFile(uintptr(fd), "guest")

@@ -141,46 +141,6 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-func TestDialUDP(t *testing.T) {
-	f := newFabric(t)
-	g := newGuest(t, ensure(t, f, 0))
-	var l net.PacketConn
-	check(t, g.ns.Do(func(ns.NetNS) (err error) {
-		l, err = net.ListenPacket("udp4", ":999")
-		return err
-	}))
-	defer l.Close()
-	c, err := f.DialUDP(t.Context(), 0, 999)
-	check(t, err)
-	defer c.Close()
-	_, err = io.WriteString(c, "hello")
-	check(t, err)
-	check(t, l.SetReadDeadline(time.Now().Add(20*time.Second)))
-	buf := make([]byte, 16)
-	n, from, err := l.ReadFrom(buf)
-	check(t, err)
-	if got, want := from.String(), GatewayAddr.String()+":999"; got != want {
-		t.Errorf("from %s, want %s", got, want)
-	}
-	if _, err := f.DialUDP(t.Context(), 0, 999); !errors.Is(err, unix.EADDRINUSE) {
-		t.Errorf("a second one: %v", err)
-	}
-	_, err = l.WriteTo(buf[:n], from)
-	check(t, err)
-	check(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
-	if n, err := c.Read(buf); err != nil || string(buf[:n]) != "hello" {
-		t.Errorf("got %q, %v", buf[:n], err)
-	}
-	for _, port := range []int{0, 65536} {
-		if _, err := f.DialUDP(t.Context(), 0, port); err == nil {
-			t.Errorf("port %d: no error", port)
-		}
-	}
-	if _, err := f.DialUDP(t.Context(), 1, 999); err == nil {
-		t.Error("slot that was not made: no error")
-	}
-}
-
 func BenchmarkDial(b *testing.B) {
 	f := newFabric(b)
 	guestd(b, newGuest(b, ensure(b, f, 0)))

@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // machine is what the hosts of one machine together changed on it. The last
@@ -67,7 +69,7 @@ func (f *Fabric) withMachine(fn func(*machine) error) error {
 	if err != nil {
 		return errors.Join(failed, err)
 	}
-	if err := writeFile(path, data); err != nil {
+	if err := atomicfile.Swap(path, data, 0o600); err != nil {
 		return errors.Join(failed, fmt.Errorf("write record of changes: %w", err))
 	}
 	return failed
@@ -86,15 +88,6 @@ func readMachine(path string) (m machine, err error) {
 		return m, fmt.Errorf("read record of changes %s: %w", path, err)
 	}
 	return m, nil
-}
-
-// writeFile replaces path, so that a crash leaves the old content or the new.
-func writeFile(path string, data []byte) error {
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
 }
 
 // lockDir takes the lock file in dir, making both as needed.

@@ -47,9 +47,6 @@ type World struct {
 	Step func(ctx context.Context, name string) error
 	// Guest, where it is set, answers for every guest instead of a good one.
 	Guest http.Handler
-	// Datagrams has the guests take identities by datagrams, with a step
-	// "datagram" when one is sent.
-	Datagrams bool
 	// Slots is how many there are.
 	Slots int
 }
@@ -310,13 +307,6 @@ func (s slots) Dial(_ context.Context, _, port int) (net.Conn, error) {
 	host, guest := net.Pipe()
 	go s.w.serveGuest(guest)
 	return host, nil
-}
-
-func (s slots) DialUDP(ctx context.Context, _, _ int) (net.Conn, error) {
-	if !s.w.Datagrams {
-		return nil, syscall.ENOSYS
-	}
-	return &letters{w: s.w, ctx: ctx}, nil
 }
 
 type cgroups struct{ w *World }

@@ -4,14 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
@@ -51,32 +49,14 @@ func (w *World) serveGuest(conn net.Conn) {
 	<-ended
 }
 
-// letters is a socket whose peer confirms each identity that is sent.
-type letters struct {
-	net.Conn
-	w      *World
-	ctx    context.Context
-	answer []byte
-}
-
-func (l *letters) Write(msg []byte) (int, error) {
-	if err := l.w.step(l.ctx, "datagram"); err != nil {
-		return 0, err
+// ReadIdentity reads the identity that a request to a guest brings.
+func ReadIdentity(req *http.Request) (id guestapi.Identity, err error) {
+	raw, err := io.ReadAll(req.Body)
+	if err == nil {
+		err = id.UnmarshalBinary(raw)
 	}
-	var id guestapi.Identity
-	if err := json.Unmarshal(msg[guestapi.CallIDSize:], &id); err != nil {
-		return 0, err
-	}
-	l.w.note(id)
-	l.answer = binary.BigEndian.AppendUint16(bytes.Clone(msg[:guestapi.CallIDSize]), http.StatusOK)
-	confirmed, err := json.Marshal(confirmation(id))
-	l.answer = append(l.answer, confirmed...)
-	return len(msg), err
+	return id, err
 }
-
-func (l *letters) Read(b []byte) (int, error)      { return copy(b, l.answer), nil }
-func (l *letters) SetReadDeadline(time.Time) error { return nil }
-func (l *letters) Close() error                    { return nil }
 
 func confirmation(id guestapi.Identity) guestapi.IdentityConfirmation {
 	return guestapi.IdentityConfirmation{Generation: id.Generation, EntropyBits: 8 * len(id.Entropy)}
@@ -94,8 +74,8 @@ func (w *World) goodGuest(ctx context.Context) http.Handler {
 				_ = json.NewEncoder(rw).Encode(guestapi.Error{Error: err.Error()})
 				return
 			}
-			var id guestapi.Identity
-			if err := json.NewDecoder(req.Body).Decode(&id); err != nil {
+			id, err := ReadIdentity(req)
+			if err != nil {
 				rw.WriteHeader(http.StatusBadRequest)
 				return
 			}

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/ulikunitz/xz"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // Modules are what a guest needs beyond what is built in nearly everywhere:
@@ -55,11 +57,7 @@ func Extract(root, dir string) (release string, err error) {
 		return "", err
 	}
 	// The kernel comes last: where it is, all is.
-	temp := filepath.Join(dir, ".vmlinux.new")
-	if err := os.WriteFile(temp, vmlinux, 0o644); err != nil {
-		return "", err
-	}
-	return release, os.Rename(temp, filepath.Join(dir, "vmlinux"))
+	return release, atomicfile.Swap(filepath.Join(dir, "vmlinux"), vmlinux, 0o644)
 }
 
 // extractModules writes the named modules and what they depend on, uncompressed,
