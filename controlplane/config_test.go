@@ -83,7 +83,7 @@ func TestLogsHoldNoWholeSandboxID(t *testing.T) {
 			t.Fatal(err)
 		}
 		log.Info("call failed", "error", errors.New("Put https://h:1/v1/boxes/"+id+": refused"), "id", id, "request_id", "req_1")
-		if strings.Contains(out.String(), id) || !strings.Contains(out.String(), id[:8]+"…") || !strings.Contains(out.String(), "req_1") {
+		if strings.Contains(out.String(), id) || !strings.Contains(out.String(), "/v1/boxes/"+id[:8]+": refused") || !strings.Contains(out.String(), "req_1") {
 			t.Errorf("%s: %s", format, out.String())
 		}
 	}

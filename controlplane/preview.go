@@ -3,13 +3,11 @@ package controlplane
 import (
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/authn"
 	"github.com/berth-cloud/berth/controlplane/edge"
 	"github.com/berth-cloud/berth/controlplane/service"
-	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -34,7 +32,6 @@ func (s *Server) withPreviews(next http.Handler, sandboxes *service.Sandboxes) h
 	if s.cfg.PreviewSuffix == "" {
 		return next
 	}
-	callers := &hostCallers{dial: s.dialHost, clients: map[string]*hostapi.Client{}}
 	cfg := edge.Config{
 		Suffix: s.cfg.PreviewSuffix,
 		Find: func(id string) (*record.Sandbox, string, bool) {
@@ -49,7 +46,7 @@ func (s *Server) withPreviews(next http.Handler, sandboxes *service.Sandboxes) h
 			}
 			return sandbox, agent.Address, true
 		},
-		Host: callers.client, Leading: s.store.IsLeader, Awake: sandboxes.RouseForPreview, Tokens: s.previewTokens(), Log: s.log,
+		Host: s.clients.At, Leading: s.store.IsLeader, Awake: sandboxes.RouseForPreview, Tokens: s.previewTokens(), Log: s.log,
 	}
 	var here *edge.Edge
 	cfg.Forward = s.forwarder(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { here.ServeHTTP(w, r) }))
@@ -61,31 +58,4 @@ func (s *Server) withPreviews(next http.Handler, sandboxes *service.Sandboxes) h
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// hostCallers are the clients of this replica's edge, which every replica has
-// and not the leader alone.
-type hostCallers struct {
-	dial func(agentID, address string) *hostapi.Client
-
-	mu      sync.Mutex
-	clients map[string]*hostapi.Client // by agent and address
-}
-
-// maxCallers bounds the clients of hosts that have moved or gone.
-const maxCallers = 1024
-
-func (h *hostCallers) client(agentID, address string) *hostapi.Client {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	key := agentID + " " + address
-	c, ok := h.clients[key]
-	if !ok {
-		if len(h.clients) >= maxCallers {
-			clear(h.clients)
-		}
-		c = h.dial(agentID, address)
-		h.clients[key] = c
-	}
-	return c
 }

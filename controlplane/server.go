@@ -54,6 +54,7 @@ type Server struct {
 	// Made by Run, in this order.
 	store     *raftstore.Store
 	hosts     *hosts.Registry
+	clients   *hosts.Clients
 	engine    *flow.Engine
 	loops     *loops.Loops
 	templates *template.Flows
@@ -238,7 +239,7 @@ func (s *Server) stop(ctx context.Context, stopLeading context.CancelFunc, leadi
 	err = errors.Join(err, shutdown(drain, s.peerAPI))
 	stopLeading()
 	<-leading
-	s.hosts.Close()
+	s.clients.Close()
 	s.peers.CloseIdleConnections()
 	return errors.Join(err, s.store.Close())
 }
@@ -260,7 +261,7 @@ func served(err error) error {
 
 // notTwice drops err when it is the cause that is reported already.
 func notTwice(err, cause error) error {
-	if err != nil && cause != nil && err.Error() == cause.Error() {
+	if cause != nil && errors.Is(err, cause) {
 		return nil
 	}
 	return err
@@ -273,7 +274,7 @@ func (s *Server) openStore(ctx context.Context) error {
 		Tables: []raftstore.AnyTable{
 			raftstore.Register(record.Workspaces), raftstore.Register(record.Users), raftstore.Register(record.APIKeys),
 			raftstore.Register(record.Agents), raftstore.Register(record.JoinTokens), raftstore.Register(record.Sandboxes),
-			raftstore.Register(record.Flows), raftstore.Register(record.IdempotencyKeys),
+			raftstore.Register(record.Flows), raftstore.Register(record.Outcomes), raftstore.Register(record.IdempotencyKeys),
 			raftstore.Register(record.Snapshots), raftstore.Register(record.Volumes),
 			raftstore.Register(record.Templates), raftstore.Register(record.Builds), raftstore.Register(record.Clusters),
 		},
@@ -301,8 +302,9 @@ func (s *Server) openStore(ctx context.Context) error {
 
 // assemble makes the parts over the store.
 func (s *Server) assemble() error {
+	s.clients = hosts.NewClients(s.dialHost)
 	s.hosts = hosts.NewRegistry(hosts.Config{
-		Store: s.store, Dial: s.dialHost, Interval: s.cfg.HeartbeatInterval, Lease: s.cfg.HostLease, Clock: time.Now, Logger: s.log,
+		Store: s.store, Clients: s.clients, Interval: s.cfg.HeartbeatInterval, Lease: s.cfg.HostLease, Clock: time.Now, Logger: s.log,
 		Leads: s.store.LeadsIn,
 	})
 	flows := sandbox.New(sandbox.Config{Hosts: s.hosts, Sealer: s.sealer, Clock: time.Now, Logger: s.log})

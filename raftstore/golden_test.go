@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the golden files of the format wr
 // goldenSet is the newest directory below testdata/golden. There is a new one
 // for each version of a format, and whenever the same format carries more:
 // tables that there were not, or fields.
-const goldenSet = 4
+const goldenSet = 5
 
 // The files below testdata/golden/v<N> were written by the code of their time,
 // and must be readable for ever: never change those of a set that has been
@@ -112,6 +112,7 @@ func appendOutcomes(t *testing.T, b []byte, answer any) []byte {
 func goldenEntries(t *testing.T, r *rig) [][]byte {
 	first := r.begin()
 	for _, tab := range r.fsm.set.sorted {
+		tab.check = nil // what a status is does not matter here
 		first.put(tab, filled(t, tab))
 	}
 	r.commit(first)

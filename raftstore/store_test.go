@@ -86,8 +86,17 @@ func TestUpdateErrors(t *testing.T) {
 			Put(tx, record.Workspaces, w)
 			return nil
 		}, nil, "put into workspaces: row w is the stored one; clone it before changing it"},
+		"a status that may not follow": {bg, func(tx *Tx) error {
+			Put(tx, record.Sandboxes, &record.Sandbox{Meta: record.Meta{ID: "s"}, Status: record.SandboxStarting})
+			Put(tx, record.Sandboxes, &record.Sandbox{Meta: record.Meta{ID: "s"}, Status: record.SandboxPaused})
+			return nil
+		}, nil, `put into sandboxes: row s: no transition from "starting" to "paused"`},
+		"a status that there is not": {bg, func(tx *Tx) error {
+			Put(tx, record.Volumes, &record.Volume{Meta: record.Meta{ID: "v"}, Status: "lost"})
+			return nil
+		}, nil, `put into volumes: row v: no transition from "" to "lost"`},
 		"not JSON": {bg, func(tx *Tx) error {
-			Put(tx, record.Sandboxes, &record.Sandbox{Meta: record.Meta{ID: "s"}, Metadata: []byte("{")})
+			Put(tx, record.Sandboxes, &record.Sandbox{Meta: record.Meta{ID: "s"}, Status: record.SandboxStarting, Metadata: []byte("{")})
 			return nil
 		}, nil, ""},
 		"too large": {bg, putWorkspace("big", string(make([]byte, maxTxnBytes))), ErrTooLarge, ""},
@@ -157,7 +166,7 @@ func TestContendedTransactionsAllSucceedOnce(t *testing.T) {
 				err := s.Update(bg, func(tx *Tx) error {
 					w, ok := Get(tx, record.Agents, "counter")
 					if !ok {
-						w = &record.Agent{Meta: record.Meta{ID: "counter"}}
+						w = &record.Agent{Meta: record.Meta{ID: "counter"}, State: record.AgentLost}
 					} else {
 						w = w.Clone()
 					}

@@ -20,6 +20,12 @@ type AnyTable struct{ t *table }
 // depend on nothing but the row: every replica calls them for itself.
 func Register[T record.Row](t record.Table[T]) AnyTable {
 	tab := &table{name: t.Name, fresh: func() record.Row { return t.New() }}
+	if t.Check != nil {
+		tab.check = func(before, after record.Row) error {
+			old, _ := before.(T)
+			return t.Check(old, after.(T))
+		}
+	}
 	for _, ix := range t.Indexes {
 		keys := ix.Keys
 		tab.indexes = append(tab.indexes, index{
@@ -34,7 +40,8 @@ func Register[T record.Row](t record.Table[T]) AnyTable {
 type table struct {
 	name    string
 	fresh   func() record.Row
-	indexes []index // in the order of their declaration
+	check   func(before, after record.Row) error // nil: every row is good
+	indexes []index                              // in the order of their declaration
 }
 
 type index struct {

@@ -53,8 +53,9 @@ func (tx *Tx) Snapshot() *Snapshot { return tx.base }
 // Put inserts a row or replaces the one with its id. The row's Meta is set
 // (CreatedAt, UpdatedAt and CreateIndex at once, the indexes of this write when
 // Update returns), and the row is stored as it is now: changing it afterwards
-// changes nothing. A mistake (no id, a row that was not cloned, a row that JSON
-// cannot carry) makes Update fail with nothing written.
+// changes nothing. A mistake (no id, a row that was not cloned, a status that
+// may not follow the row's, a row that JSON cannot carry) makes Update fail with
+// nothing written.
 func Put[T record.Row](tx *Tx, t record.Table[T], row T) { tx.put(mustTable(tx, t.Name), row) }
 
 // Delete removes a row. That there is none is no error.
@@ -78,6 +79,10 @@ func (tx *Tx) put(t *table, row record.Row) {
 		}
 		meta.ModifyIndex = to.base.meta.ModifyIndex
 	}
+	if err := tx.check(to, row); err != nil {
+		tx.fail(fmt.Errorf("put into %s: row %s: %w", t.name, m.ID, err))
+		return
+	}
 	payload, err := encodeRow(row)
 	*m = meta
 	if err != nil {
@@ -93,6 +98,19 @@ func (tx *Tx) put(t *table, row record.Row) {
 	}
 	after.row = row
 	to.wrote, to.after = true, after
+}
+
+// check asks the table whether the row may take the place of the one that the
+// transaction sees.
+func (tx *Tx) check(to *touch, row record.Row) error {
+	if to.t.check == nil {
+		return nil
+	}
+	var before record.Row
+	if now := to.current(); now != nil {
+		before = now.row
+	}
+	return to.t.check(before, row)
 }
 
 // nextMeta is the Meta of a row put by an entry: the same on the leader, before

@@ -2,7 +2,6 @@ package flow
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -43,7 +42,6 @@ type Engine struct {
 	mu       sync.Mutex
 	turned   chan struct{}        // closed and replaced when Run begins or ends
 	running  bool                 // Run is under way
-	outcomes map[string]*outcome  // of flows that ended in this Run, by id
 	notUntil map[string]time.Time // subjects whose commit failed: not at once again
 
 	lanes map[lane]chan struct{} // who is at a step, in this Run
@@ -52,14 +50,6 @@ type Engine struct {
 	inherited uint64
 	began     time.Time
 }
-
-type outcome struct {
-	err error
-	at  time.Time
-}
-
-// outcomeKept is how long an outcome waits for the one who waits for it.
-const outcomeKept = 5 * time.Minute
 
 // NewEngine makes an engine. It refuses kinds that lack a step they name.
 func NewEngine(cfg Config) (*Engine, error) {
@@ -107,7 +97,11 @@ func (e *Engine) Run(ctx context.Context) {
 			if _, busy := workers[f.Subject]; busy {
 				continue
 			}
-			if at := e.runnableAt(f); at.After(now) {
+			at, ever := e.runnableAt(view, f)
+			if !ever {
+				continue
+			}
+			if at.After(now) {
 				if next.IsZero() || at.Before(next) {
 					next = at
 				}
@@ -145,20 +139,31 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// runnableAt is when a flow may run. One that waits for tables runs at once: a
-// worker of this engine holds on to it while it waits, so that here it is one
-// left by another leader, and whatever changed since is unknown.
-func (e *Engine) runnableAt(f *record.Flow) time.Time {
-	at := e.here(f, f.WakeAt)
-	if len(f.WaitFor) > 0 {
+// joining reports whether a flow waits for children that have not ended.
+func joining(r raftstore.Reader, f *record.Flow) bool {
+	return f.Join && len(raftstore.Find(r, record.Flows, "parent", f.ID)) > 0
+}
+
+// runnableAt is when a flow may run; ever is false while only the end of its
+// children can tell. One that waits for tables runs at once: a worker of this
+// engine holds on to it while it waits, so that here it is one left by another
+// leader, and whatever changed since is unknown.
+func (e *Engine) runnableAt(r raftstore.Reader, f *record.Flow) (at time.Time, ever bool) {
+	at = e.here(f, f.WakeAt)
+	switch {
+	case len(f.WaitFor) > 0:
 		at = time.Time{}
+	case joining(r, f) && !e.expires(f):
+		return at, false
+	case joining(r, f):
+		at = e.here(f, f.Deadline)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if held := e.notUntil[f.Subject]; held.After(at) {
 		at = held
 	}
-	return at
+	return at, true
 }
 
 // here is a time of a flow's row by this leader's clock. What another leader
@@ -176,7 +181,7 @@ func (e *Engine) turn(running bool) {
 	e.running = running
 	if running {
 		e.inherited, e.began = e.cfg.Store.View().Index(), e.cfg.Clock()
-		e.outcomes, e.notUntil = map[string]*outcome{}, map[string]time.Time{}
+		e.notUntil = map[string]time.Time{}
 		e.lanes = map[lane]chan struct{}{}
 	}
 	close(e.turned)
@@ -186,58 +191,9 @@ func (e *Engine) turn(running bool) {
 func (e *Engine) forget(now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for id, o := range e.outcomes {
-		if now.Sub(o.at) > outcomeKept {
-			delete(e.outcomes, id)
-		}
-	}
 	for subject, at := range e.notUntil {
 		if !at.After(now) {
 			delete(e.notUntil, subject)
-		}
-	}
-}
-
-// ErrOutcomeUnknown is returned by Wait for a flow that is over and whose end
-// this replica did not see: it was preempted, or ended under another leader.
-var ErrOutcomeUnknown = errors.New("the flow is over and its outcome is not known here")
-
-// recheck is how often Wait makes sure that this replica may still come to lead.
-const recheck = 250 * time.Millisecond
-
-// Wait returns when a flow has ended: nil, or the error it failed with. It
-// returns raftstore.ErrLeadershipLost when this replica stops leading first.
-func (e *Engine) Wait(ctx context.Context, id string) error {
-	led := false
-	for {
-		e.mu.Lock()
-		turned, running := e.turned, e.running
-		e.mu.Unlock()
-		view := e.cfg.Store.View()
-		_, live := raftstore.Get(view, record.Flows, id)
-		switch {
-		case !live:
-			e.mu.Lock()
-			o := e.outcomes[id]
-			e.mu.Unlock()
-			if o == nil {
-				return ErrOutcomeUnknown
-			}
-			return o.err
-		case led && !running, !running && !e.cfg.Store.IsLeader():
-			return fmt.Errorf("wait for flow: %w", raftstore.ErrLeadershipLost)
-		}
-		led = led || running
-		var again <-chan time.Time // until Run begins
-		if !running {
-			again = time.After(recheck)
-		}
-		select {
-		case <-view.Changed(record.Flows.Name):
-		case <-turned:
-		case <-again:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for flow: %w", ctx.Err())
 		}
 	}
 }

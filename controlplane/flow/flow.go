@@ -11,9 +11,11 @@ package flow
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/raftstore"
@@ -76,7 +78,10 @@ type Next struct {
 	data  any    // nil: as it is
 	after time.Duration
 	wait  []string
-	err   error // of the outcome
+	join  bool
+
+	result any   // of the outcome
+	err    error // of the outcome
 }
 
 // Goto runs a step at once. Data that is not nil replaces the flow's data.
@@ -93,11 +98,20 @@ func Wait(step string, atMost time.Duration, data any, tables ...string) Next {
 	return Next{step: step, data: data, after: atMost, wait: tables}
 }
 
+// Join runs a step once every child of the flow has ended. Children has what
+// they came to.
+func Join(step string, data any) Next { return Next{step: step, data: data, join: true} }
+
 // Done ends the flow well.
 func Done() Next { return Next{} }
 
-// Fail ends the flow; whoever waits for it gets err. The records have to be in
-// a final state by the same commit.
+// DoneWith ends the flow well. Whoever waits for it gets result, which is kept
+// as JSON.
+func DoneWith(result any) Next { return Next{result: result} }
+
+// Fail ends the flow. Whoever waits for it gets err as an *apierror.Error,
+// without the cause, which is logged here. The records have to be in a final
+// state by the same commit.
 func Fail(err error) Next { return Next{err: err} }
 
 // New is a flow to begin.
@@ -108,7 +122,11 @@ type New struct {
 	Step     string
 	Data     any
 	Deadline time.Time // zero: none
+	Parent   string    // id of the flow that begins it and may wait for it; "" for none
 }
+
+// NewID makes an id for a flow.
+func NewID() string { return "flow-" + strings.ToLower(rand.Text()) }
 
 // Subject names the record that a flow is about.
 func Subject(table, id string) string { return table + "/" + id }
@@ -116,7 +134,7 @@ func Subject(table, id string) string { return table + "/" + id }
 // Begin puts a flow into a transaction. A live flow on the same subject makes
 // the transaction fail with raftstore.ErrConflict.
 func Begin(tx *raftstore.Tx, n New) error {
-	f := &record.Flow{Meta: record.Meta{ID: n.ID}, Kind: n.Kind, Subject: n.Subject, Step: n.Step, Deadline: n.Deadline}
+	f := &record.Flow{Meta: record.Meta{ID: n.ID}, Kind: n.Kind, Subject: n.Subject, Step: n.Step, Deadline: n.Deadline, Parent: n.Parent}
 	if n.Data != nil {
 		raw, err := json.Marshal(n.Data)
 		if err != nil {
@@ -132,10 +150,16 @@ func Begin(tx *raftstore.Tx, n New) error {
 // one, which ends where it stands: an Act of it under way is cancelled and its
 // Commit finds nothing to move.
 func Preempt(tx *raftstore.Tx, n New) error {
-	for _, f := range raftstore.Find(tx, record.Flows, "subject", n.Subject) {
-		raftstore.Delete(tx, record.Flows, f.ID)
+	if f, ok := Live(tx, n.Subject); ok {
+		end(tx, f, &record.Outcome{Preempted: true})
 	}
 	return Begin(tx, n)
+}
+
+// Children returns what the flows that a flow has begun came to, in the order of
+// their ids. It leaves out those that are live.
+func Children(r raftstore.Reader, f *record.Flow) []*record.Outcome {
+	return raftstore.Find(r, record.Outcomes, "parent", f.ID)
 }
 
 // Live finds the flow on a subject.
@@ -149,15 +173,19 @@ func Live(r raftstore.Reader, subject string) (*record.Flow, bool) {
 // errMoved means that the flow is no longer where the step found it.
 var errMoved = errors.New("flow has moved on")
 
-// move writes the new cursor, or removes the row of a flow that ends.
+// move writes the new cursor, or the outcome of a flow that ends.
 func move(tx *raftstore.Tx, f *record.Flow, next Next) error {
 	if next.step == "" {
-		raftstore.Delete(tx, record.Flows, f.ID)
+		o, err := outcomeOf(next)
+		if err != nil {
+			return fmt.Errorf("encode outcome of flow %s: %w", f.ID, err)
+		}
+		end(tx, f, o)
 		return nil
 	}
 	c := f.Clone()
 	c.Step, c.Attempt, c.Error = next.step, 0, ""
-	c.WakeAt, c.WaitFor = time.Time{}, next.wait
+	c.WakeAt, c.WaitFor, c.Join = time.Time{}, next.wait, next.join
 	if next.after > 0 {
 		c.WakeAt = tx.Now().Add(next.after)
 	}
@@ -170,4 +198,11 @@ func move(tx *raftstore.Tx, f *record.Flow, next Next) error {
 	}
 	raftstore.Put(tx, record.Flows, c)
 	return nil
+}
+
+// end removes a flow's row and writes what it came to.
+func end(tx *raftstore.Tx, f *record.Flow, o *record.Outcome) {
+	o.ID, o.Kind, o.Subject, o.Parent = f.ID, f.Kind, f.Subject, f.Parent
+	raftstore.Delete(tx, record.Flows, f.ID)
+	raftstore.Put(tx, record.Outcomes, o)
 }

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/loops"
@@ -58,7 +59,7 @@ func (r *rig) begin(n flow.New) {
 func (r *rig) wait(id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return r.engines[r.Leader().ID].Wait(ctx, id)
+	return r.engines[r.Leader().ID].Wait(ctx, id, nil)
 }
 
 func (r *rig) gone(id string) {
@@ -123,15 +124,16 @@ func TestFlowRunsItsStepsInOrder(t *testing.T) {
 }
 
 func TestFailureIsToldToTheWaiter(t *testing.T) {
-	want := errors.New("no room")
+	want := apierror.Unreachable("h1 is full", errors.New("for the log"))
 	r := newRig(t, 1, nil, flow.Kind{Name: "k", Steps: map[string]flow.Step{
 		"a": func(context.Context, flow.Run) (flow.Commit, error) {
 			return func(*raftstore.Tx) (flow.Next, error) { return flow.Fail(want), nil }, nil
 		},
 	}})
 	r.begin(flow.New{ID: "f1", Kind: "k", Subject: "x/1", Step: "a"})
-	if err := r.wait("f1"); !errors.Is(err, want) {
-		t.Fatalf("%v, want %v", err, want)
+	var got *apierror.Error
+	if err := r.wait("f1"); !errors.As(err, &got) || !errors.Is(err, want) || got.Detail != "h1 is full" || got.RetryAfter != time.Second || got.Err != nil {
+		t.Fatalf("%+v, want %v", err, want)
 	}
 	if err := r.wait("never"); !errors.Is(err, flow.ErrOutcomeUnknown) {
 		t.Fatalf("unknown flow: %v", err)
@@ -239,7 +241,7 @@ func TestAPanicIsAFailure(t *testing.T) {
 }
 
 func TestDeadlineSendsTheFlowToExpire(t *testing.T) {
-	expired := errors.New("too late")
+	expired := &apierror.Error{Code: apierror.EInternal, Message: "too late"}
 	kind := flow.Kind{Name: "k", Expire: "expire", Steps: map[string]flow.Step{
 		"a": func(context.Context, flow.Run) (flow.Commit, error) { return nil, errors.New("never works") },
 		"expire": func(_ context.Context, run flow.Run) (flow.Commit, error) {
@@ -300,7 +302,7 @@ func TestPreempt(t *testing.T) {
 	if err := r.wait("f2"); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.wait("f1"); !errors.Is(err, flow.ErrOutcomeUnknown) {
+	if err := r.wait("f1"); !errors.Is(err, flow.ErrPreempted) {
 		t.Fatalf("preempted flow: %v", err)
 	}
 	v := r.Leader().Store.View()
@@ -406,7 +408,7 @@ func TestFlowsThatHangHoldUpTheirOwnHostAlone(t *testing.T) {
 
 // A flow that waits behind others that hang on its host is given up in time.
 func TestADeadlineBehindFlowsThatHang(t *testing.T) {
-	tooLate := errors.New("too late")
+	tooLate := &apierror.Error{Code: apierror.EInternal, Message: "too late"}
 	var hanging atomic.Int64
 	kind := flow.Kind{
 		Name: "hang", Expire: "expire", Host: func(raftstore.Reader, *record.Flow) string { return "dead" },
@@ -461,7 +463,7 @@ func TestWaiterLearnsOfLostLeadership(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		got <- r.engines[old.ID].Wait(ctx, "f1")
+		got <- r.engines[old.ID].Wait(ctx, "f1", nil)
 	}()
 	r.Cut(old)
 	defer r.Heal(old)

@@ -67,7 +67,7 @@ func (e *Engine) queue(live context.Context, run Run, turns chan struct{}) chan 
 func (e *Engine) due(id string) (Run, bool) {
 	view := e.cfg.Store.View()
 	f, ok := raftstore.Get(view, record.Flows, id)
-	return Run{Flow: f, View: view}, ok && (len(f.WaitFor) > 0 || !e.here(f, f.WakeAt).After(e.cfg.Clock()))
+	return Run{Flow: f, View: view}, ok && (!joining(view, f) || e.late(f)) && (len(f.WaitFor) > 0 || !e.here(f, f.WakeAt).After(e.cfg.Clock()))
 }
 
 func (e *Engine) turns(run Run) chan struct{} {

@@ -28,6 +28,8 @@ func (e *Engine) advance(ctx, live context.Context, id string) {
 		switch {
 		case err == nil && len(next.wait) > 0:
 			await(live, run.View, next)
+		case err == nil && next.join:
+			return // Run takes it up again when the last child has ended
 		case err == nil, errors.Is(err, errMoved):
 		case live.Err() != nil:
 		case errors.Is(err, raftstore.ErrNotLeader), errors.Is(err, raftstore.ErrLeadershipLost):
@@ -110,10 +112,6 @@ func (e *Engine) commit(ctx context.Context, f *record.Flow, commit Commit, expi
 		if next, err = commit(tx); err != nil {
 			return err
 		}
-		if next.step == "" {
-			// Noted before the row goes: who waits for it looks here next.
-			e.note(f.ID, next.err)
-		}
 		return move(tx, now, next)
 	})
 	if err != nil {
@@ -123,12 +121,6 @@ func (e *Engine) commit(ctx context.Context, f *record.Flow, commit Commit, expi
 		e.cfg.Logger.InfoContext(ctx, "flow failed", "flow_id", f.ID, "kind", f.Kind, "step", f.Step, "error", next.err)
 	}
 	return next, nil
-}
-
-func (e *Engine) note(id string, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.outcomes[id] = &outcome{err: err, at: e.cfg.Clock()}
 }
 
 // await holds a flow until one of its tables has changed since the view that

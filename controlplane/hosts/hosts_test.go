@@ -39,12 +39,11 @@ func newRig(t *testing.T, agents ...string) *rig {
 	r.store = r.Leader().Store
 	r.Registry = hosts.NewRegistry(hosts.Config{
 		Store: r.store, Interval: time.Second, Lease: 10 * time.Second, Clock: func() time.Time { return r.now }, Logger: testcluster.Log(),
-		Dial: func(_, address string) *hostapi.Client {
+		Clients: hosts.NewClients(func(_, address string) *hostapi.Client {
 			r.dials++
 			return hostapi.NewClient(address, &tls.Config{MinVersion: tls.VersionTLS13})
-		},
+		}),
 	})
-	t.Cleanup(r.Registry.Close)
 	r.Cluster.Update(func(tx *raftstore.Tx) error {
 		for _, id := range agents {
 			raftstore.Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: id}, State: record.AgentLost})
@@ -310,7 +309,10 @@ func TestAJoinLooksAtItsTokenFirst(t *testing.T) {
 func TestAHostThatANewLeaderHasYetToHearIsWaitedFor(t *testing.T) {
 	r := newRig(t, "h1", "h2")
 	r.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: "h1"}, State: record.AgentUp})
+		h1, _ := raftstore.Get(tx, record.Agents, "h1")
+		up := h1.Clone()
+		up.State = record.AgentUp
+		raftstore.Put(tx, record.Agents, up)
 		return nil
 	})
 	if _, err := r.Reach(t.Context(), "h2"); !errors.Is(err, hostapi.ErrUnreachable) {
@@ -473,6 +475,7 @@ func TestHeartbeatsAreTheLeadersToTake(t *testing.T) {
 	begun, end, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	reg := hosts.NewRegistry(hosts.Config{
 		Store: n.Store, Interval: time.Second, Lease: time.Minute, Clock: time.Now, Logger: testcluster.Log(), Leads: n.Store.LeadsIn,
+		Clients: hosts.NewClients(nil),
 	})
 	go func() {
 		defer close(ended)
@@ -521,7 +524,7 @@ func TestABrokenHostIsPassedOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = client.PutBox(t.Context(), strings.Repeat("a", 26), hostapi.BoxSpec{Generation: 1, Template: "base"})
+		_, _ = n.Hosts.PutBox(t.Context(), client, strings.Repeat("a", 26), hostapi.BoxSpec{Generation: 1, Template: "base"})
 	}
 	if got := place(); got != broken.ID {
 		t.Fatalf("the emptiest host is %s", got)

@@ -7,7 +7,6 @@ package hosts
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -26,7 +25,7 @@ var ErrNotLeading = errors.New("not leading")
 // Config is what a Registry works with.
 type Config struct {
 	Store    *raftstore.Store
-	Dial     func(agentID, address string) *hostapi.Client
+	Clients  *Clients
 	Interval time.Duration // between a host's heartbeats
 	Lease    time.Duration // unheard this long, a host is lost
 	Clock    func() time.Time
@@ -48,7 +47,6 @@ type Registry struct {
 	resigned chan struct{} // closed at its end; nil outside of one
 	sessions map[string]*session
 	reserved map[string]reservation // by sandbox id
-	clients  map[string]dialled     // by agent id; they outlive a leadership
 	trouble  map[string]trouble     // of hosts whose creates fail, by agent id
 	changed  chan struct{}          // closed at the next heartbeat
 }
@@ -73,14 +71,9 @@ type reservation struct {
 	needMB     int
 }
 
-type dialled struct {
-	address string
-	client  *hostapi.Client
-}
-
 // NewRegistry makes a registry that does not lead yet.
 func NewRegistry(cfg Config) *Registry {
-	return &Registry{cfg: cfg, clients: map[string]dialled{}, changed: make(chan struct{})}
+	return &Registry{cfg: cfg, changed: make(chan struct{})}
 }
 
 // Lead begins a leadership: every host has a whole lease to be heard.
@@ -128,15 +121,6 @@ func (r *Registry) LeadWhile(ctx context.Context, term uint64, work ...func(ctx 
 // the lock.
 func (r *Registry) leads() bool {
 	return r.leading && (r.cfg.Leads == nil || r.cfg.Leads(r.term))
-}
-
-// Close drops the idle connections to the hosts.
-func (r *Registry) Close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, d := range r.clients {
-		d.client.Close()
-	}
 }
 
 func (r *Registry) announce() {
@@ -189,7 +173,7 @@ func (r *Registry) beat(hb hostapi.Heartbeat) error {
 	now := r.cfg.Clock()
 	s := r.sessions[hb.AgentID]
 	if s == nil || now.Sub(s.lastSeen) > silence*r.cfg.Interval {
-		r.hangUp(hb.AgentID)
+		r.cfg.Clients.HangUp(hb.AgentID)
 	}
 	if s == nil {
 		s = &session{lost: make(chan struct{})}
@@ -214,15 +198,6 @@ func (r *Registry) beat(hb hostapi.Heartbeat) error {
 // connection of before may be dead, and the next call on it would learn that alone,
 // when it may have been carried out.
 const silence = 3
-
-// hangUp has the next call of a host dial it anew; what is under way goes on. The
-// caller holds the lock.
-func (r *Registry) hangUp(agentID string) {
-	if d := r.clients[agentID]; d.client != nil {
-		d.client.Close()
-		delete(r.clients, agentID)
-	}
-}
 
 // Overdue lists the agents, of those that the store has as up, that have been
 // unheard for a lease, and ends their sessions. It is to be asked often: a gap
@@ -273,7 +248,7 @@ func (r *Registry) Forget(agentID string) {
 		delete(r.sessions, agentID)
 		r.announce()
 	}
-	r.hangUp(agentID)
+	r.cfg.Clients.HangUp(agentID)
 }
 
 // Warming reports whether a host that the store has as up has yet to be heard
@@ -402,27 +377,6 @@ func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 	return out
 }
 
-// Client calls a host that is heard. For one that is not it fails with
-// hostapi.ErrUnreachable.
-func (r *Registry) Client(agentID string) (*Client, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.leading {
-		return nil, ErrNotLeading
-	}
-	s := r.sessions[agentID]
-	if s == nil {
-		return nil, fmt.Errorf("host %s sends no heartbeats: %w", agentID, hostapi.ErrUnreachable)
-	}
-	d := r.clients[agentID]
-	if address := s.heartbeat.Address; d.client == nil || d.address != address {
-		r.hangUp(agentID)
-		d = dialled{address: address, client: r.cfg.Dial(agentID, address)}
-		r.clients[agentID] = d
-	}
-	return &Client{agentID: agentID, cluster: r.cluster(), term: r.term, api: d.client, created: r.created}, nil
-}
-
 // WhileUp returns a context that ends with ctx, and also when the host is lost
 // or the leadership ends: a flow waits for no answer that is not its to use.
 func (r *Registry) WhileUp(ctx context.Context, agentID string) (context.Context, context.CancelFunc) {
@@ -461,14 +415,6 @@ func (r *Registry) while(ctx context.Context, agentID string, resigned <-chan st
 		cancel()
 		watch.Wait()
 	}
-}
-
-// cluster is whose terms these are. It changes when a backup is restored.
-func (r *Registry) cluster() string {
-	if c, ok := raftstore.Get(r.cfg.Store.View(), record.Clusters, record.ClusterID); ok {
-		return c.Name
-	}
-	return ""
 }
 
 // How long a host is passed over whose creates fail: a broken host is empty, and

@@ -107,11 +107,7 @@ func (a *API) listAgents(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	agents, err := a.cfg.Cluster.Agents(c.Request.Context())
-	if err != nil {
-		return err
-	}
-	page, next, err := pageOf(agents, o, func(a service.Agent) (time.Time, string) { return a.CreatedAt, a.ID })
+	page, next, err := a.cfg.Cluster.Agents(c.Request.Context(), o)
 	if err != nil {
 		return err
 	}

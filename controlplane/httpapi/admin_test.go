@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -138,29 +137,15 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 func TestAgents(t *testing.T) {
 	r := newRig(t)
-	at := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	for i := range 5 {
-		r.cluster.agents = append(r.cluster.agents, service.Agent{ID: fmt.Sprintf("host-%d", i), CreatedAt: at.Add(time.Duration(i/2) * time.Hour)})
+	r.cluster.agents = []service.Agent{{ID: "host-2"}, {ID: "host-1"}}
+	w := r.call(http.MethodGet, "/v1/admin/agents?limit=1", "operator", "")
+	if w.Code != 200 || !strings.HasPrefix(w.Body.String(), `[{"id":"host-2",`) {
+		t.Fatalf("got %d %s", w.Code, w.Body)
 	}
-	var ids []string
-	target := "/v1/admin/agents?limit=2"
-	for target != "" {
-		w := r.call(http.MethodGet, target, "operator", "")
-		if w.Code != 200 {
-			t.Fatalf("%s: got %d %s", target, w.Code, w.Body)
-		}
-		for _, id := range strings.Split(w.Body.String(), `{"id":"`)[1:] {
-			ids = append(ids, id[:6])
-		}
-		link := w.Header().Get("Link")
-		target = strings.TrimPrefix(strings.TrimSuffix(link, `>; rel="next"`), "<")
-		// The place of the last item holds when that item is gone.
-		if len(ids) == 2 {
-			r.cluster.agents = append(r.cluster.agents[:3:3], r.cluster.agents[4:]...)
-		}
-	}
-	if diff := cmp.Diff([]string{"host-4", "host-3", "host-2", "host-1", "host-0"}, ids); diff != "" {
-		t.Error(diff)
+	link := w.Header().Get("Link")
+	w = r.call(http.MethodGet, strings.TrimPrefix(strings.TrimSuffix(link, `>; rel="next"`), "<"), "operator", "")
+	if w.Code != 200 || !strings.HasPrefix(w.Body.String(), `[{"id":"host-1",`) || w.Header().Get("Link") != "" {
+		t.Fatalf("the page after %s: got %d %s %v", link, w.Code, w.Body, w.Header())
 	}
 }
 

@@ -195,7 +195,7 @@ func TestLogHoldsNoWholeSandboxID(t *testing.T) {
 	if strings.Contains(log, testID) {
 		t.Errorf("a whole sandbox id is in the log:\n%s", log)
 	}
-	if !strings.Contains(log, `"sandbox_id":"`+testID[:6]+`…"`) {
+	if !strings.Contains(log, `"sandbox_id":"`+testID[:8]+`"`) {
 		t.Errorf("no line names the sandbox:\n%s", log)
 	}
 	for line := range strings.Lines(log) {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"regexp"
@@ -9,6 +10,27 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 )
+
+// The Go in docs/api.md is a part of an example that the client's tests run.
+func TestPageHasTheGoThatRuns(t *testing.T) {
+	page, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := os.ReadFile("../api/example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(page, -1)
+	if len(blocks) == 0 {
+		t.Error("there is none")
+	}
+	for _, m := range blocks {
+		if !bytes.Contains(example, m[1]) {
+			t.Errorf("the example does not have:\n%s", m[1])
+		}
+	}
+}
 
 // TestPageCoversEveryRoute holds docs/api.md against the table of routes: a
 // heading for each, none for another, and every JSON in it the very example

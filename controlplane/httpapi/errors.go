@@ -86,7 +86,7 @@ func (a *API) fail(c *gin.Context, err error) {
 			slog.String("request_id", requestID(c)),
 			slog.String("route", routeOf(c)),
 			slog.Int("status", status),
-			slog.String("error", redact(err.Error())))
+			slog.Any("error", err))
 	}
 	c.Abort()
 	if c.Writer.Written() {

@@ -49,7 +49,7 @@ type Cluster interface {
 	Backup(ctx context.Context, w io.Writer) error
 	Restore(ctx context.Context, r io.Reader) error
 	AcceptRestore(ctx context.Context) error
-	Agents(ctx context.Context) ([]service.Agent, error)
+	Agents(ctx context.Context, o service.ListOptions) (page []service.Agent, next string, err error)
 	DrainAgent(ctx context.Context, id string) (service.Agent, error)
 	AgentEvents(ctx context.Context, id string, q service.EventQuery) ([]service.Event, error)
 	UndrainAgent(ctx context.Context, id string) (service.Agent, error)
@@ -87,7 +87,7 @@ type Config struct {
 	Version       api.VersionInfo                 // of the running program
 	Registerer    prometheus.Registerer           // where the request metrics go
 	Gatherer      prometheus.Gatherer             // what /metrics shows
-	Logger        *slog.Logger
+	Logger        *slog.Logger                    // of package redact: the lines about requests have whole paths and errors
 }
 
 func (c Config) validate() error {

@@ -1,14 +1,11 @@
 package httpapi
 
 import (
-	"cmp"
-	"encoding/base64"
 	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -101,54 +98,17 @@ func listOptions(c *gin.Context) (service.ListOptions, error) {
 var errCursor = invalid("invalid cursor", "want the cursor of a Link header, unchanged")
 
 // linkNext announces the next page. The target is relative, so that it holds
-// behind any proxy and under any name of the service.
-func linkNext(c *gin.Context, o service.ListOptions, next string) {
+// behind any proxy and under any name of the service. What else the list was asked
+// for comes as names and values; those that are empty were not given.
+func linkNext(c *gin.Context, o service.ListOptions, next string, filters ...string) {
 	if next == "" {
 		return
 	}
 	q := url.Values{"cursor": {next}, "limit": {strconv.Itoa(o.Limit)}}
-	c.Header("Link", "<"+c.Request.URL.EscapedPath()+"?"+q.Encode()+`>; rel="next"`)
-}
-
-// pageOf cuts one page, newest first, out of a whole list. The cursor is the
-// place of the last item, not the item: it holds when that one is gone.
-func pageOf[T any](items []T, o service.ListOptions, place func(T) (time.Time, string)) (page []T, next string, err error) {
-	order := func(at time.Time, id string, at2 time.Time, id2 string) int {
-		return cmp.Or(at2.Compare(at), cmp.Compare(id2, id))
-	}
-	items = slices.Clone(items)
-	slices.SortFunc(items, func(a, b T) int {
-		at, id := place(a)
-		at2, id2 := place(b)
-		return order(at, id, at2, id2)
-	})
-	if o.Cursor != "" {
-		at, id, err := parsePlace(o.Cursor)
-		if err != nil {
-			return nil, "", err
+	for f := range slices.Chunk(filters, 2) {
+		if f[1] != "" {
+			q.Set(f[0], f[1])
 		}
-		items = slices.DeleteFunc(items, func(t T) bool {
-			at2, id2 := place(t)
-			return order(at2, id2, at, id) <= 0
-		})
 	}
-	if len(items) > o.Limit {
-		items = items[:o.Limit]
-		at, id := place(items[o.Limit-1])
-		next = base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(at.UnixNano(), 10) + " " + id))
-	}
-	return items, next, nil
-}
-
-func parsePlace(cursor string) (time.Time, string, error) {
-	raw, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil {
-		return time.Time{}, "", errCursor
-	}
-	nanos, id, ok := strings.Cut(string(raw), " ")
-	n, err := strconv.ParseInt(nanos, 10, 64)
-	if !ok || err != nil {
-		return time.Time{}, "", errCursor
-	}
-	return time.Unix(0, n), id, nil
+	c.Header("Link", "<"+c.Request.URL.EscapedPath()+"?"+q.Encode()+`>; rel="next"`)
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/redact"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -129,7 +131,14 @@ func (f *fakeCluster) TransferLeadership(_ context.Context, to string) error { r
 func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error           { return f.backup(w) }
 func (f *fakeCluster) AcceptRestore(context.Context) error                   { return nil }
 func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error          { return f.restore(r) }
-func (f *fakeCluster) Agents(context.Context) ([]service.Agent, error)       { return f.agents, nil }
+func (f *fakeCluster) Agents(_ context.Context, o service.ListOptions) (page []service.Agent, next string, err error) {
+	at, _ := strconv.Atoi(o.Cursor)
+	if at+o.Limit < len(f.agents) {
+		next = strconv.Itoa(at + o.Limit)
+	}
+	return f.agents[at:min(at+o.Limit, len(f.agents))], next, nil
+}
+
 func (f *fakeCluster) AgentEvents(_ context.Context, id string, _ service.EventQuery) ([]service.Event, error) {
 	if id != "h1" {
 		return nil, service.NotFound()
@@ -223,7 +232,7 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 		Forks: r.forks, Volumes: r.volumes, Templates: r.templates,
 		Registerer: r.registry, Gatherer: r.registry,
 		Version: api.VersionInfo{Version: "v0", Commit: "c", GoVersion: "go1"},
-		Logger:  slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger:  slog.New(redact.NewHandler(r.log, slog.LevelDebug, true)),
 	}
 	for _, c := range change {
 		c(&cfg)

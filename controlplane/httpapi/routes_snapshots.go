@@ -1,9 +1,7 @@
 package httpapi
 
 import (
-	"net/url"
 	"slices"
-	"strconv"
 
 	"github.com/gin-gonic/gin"
 
@@ -72,13 +70,7 @@ func (a *API) listSnapshots(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if next != "" {
-		more := url.Values{"cursor": {next}, "limit": {strconv.Itoa(o.Limit)}}
-		if sandboxID != "" {
-			more.Set("sandbox_id", sandboxID)
-		}
-		c.Header("Link", "<"+c.Request.URL.EscapedPath()+"?"+more.Encode()+`>; rel="next"`)
-	}
+	linkNext(c, o, next, "sandbox_id", sandboxID)
 	return ok(c, each(page, renderSnapshot))
 }
 

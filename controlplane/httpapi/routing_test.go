@@ -1,9 +1,19 @@
 package httpapi
 
 import (
+	"errors"
+	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/forward"
 )
 
 func TestWhatMayBeRepeatedAndWhoAnswers(t *testing.T) {
@@ -54,5 +64,77 @@ func TestWhatMayBeRepeatedAndWhoAnswers(t *testing.T) {
 		if got := table.AnyReplica(r); got != c.anyReplica {
 			t.Errorf("%s %s: any replica is %v", c.method, c.path, got)
 		}
+	}
+}
+
+// What of the API every replica answers for itself, and what may be repeated with
+// an Idempotency-Key, by operation id.
+var (
+	answeredAnywhere = []string{"healthz", "metrics", "openapi", "raftStatus", "version"}
+	repeatedWithKey  = []string{"buildTemplate", "createSandbox", "createSnapshot", "createToken", "createVolume", "forkSandbox", "forkTree"}
+)
+
+// dyingLeader is the way to a leader whose connection breaks over the first
+// request, once its header is sent.
+type dyingLeader struct{ asked int }
+
+func (l *dyingLeader) RoundTrip(r *http.Request) (*http.Response, error) {
+	l.asked++
+	if l.asked == 1 {
+		httptrace.ContextClientTrace(r.Context()).WroteHeaders()
+		return nil, errors.New("connection reset")
+	}
+	return &http.Response{StatusCode: http.StatusNoContent, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+}
+
+// The forwarder and the table agree about every route: where it is answered, and
+// whether it is sent again when the leader dies over it.
+func TestForwardingOfEveryRoute(t *testing.T) {
+	table := NewRouting()
+	// send gives a route's request to a follower.
+	send := func(t *testing.T, rt route, header http.Header) (local bool, asked int) {
+		leader := &dyingLeader{}
+		f := forward.New(forward.Config{
+			Self: "b", Leading: func() bool { return false }, Leader: func() (string, string) { return "a", "a:1" },
+			Local:     http.HandlerFunc(func(http.ResponseWriter, *http.Request) { local = true }),
+			Transport: leader, Logger: slog.New(slog.DiscardHandler),
+			AnyReplica: table.AnyReplica, Repeatable: table.Repeatable,
+		})
+		segments := strings.Split(rt.path, "/")
+		for i, s := range segments {
+			segments[i] = strings.TrimPrefix(s, ":")
+		}
+		r := httptest.NewRequestWithContext(t.Context(), rt.method, strings.Join(segments, "/"), http.NoBody)
+		maps.Copy(r.Header, header)
+		f.ServeHTTP(httptest.NewRecorder(), r)
+		return local, leader.asked
+	}
+	for _, rt := range routes() {
+		t.Run(rt.doc.id, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				anywhere := slices.Contains(answeredAnywhere, rt.doc.id)
+				read := rt.method == http.MethodGet && rt.doc.status != http.StatusSwitchingProtocols
+				for _, c := range []struct {
+					with       string
+					header     http.Header
+					repeatable bool
+				}{
+					{"nothing", nil, read},
+					{"a key", http.Header{api.HeaderIdempotencyKey: {"k"}}, read || slices.Contains(repeatedWithKey, rt.doc.id)},
+					{"an upgrade", http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}, false},
+				} {
+					asked := 1
+					switch {
+					case anywhere:
+						asked = 0
+					case c.repeatable:
+						asked = 2
+					}
+					if local, n := send(t, rt, c.header); local != anywhere || n != asked {
+						t.Errorf("with %s: answered here is %v, and the leader was asked %d times, want %v and %d", c.with, local, n, anywhere, asked)
+					}
+				}
+			})
+		})
 	}
 }

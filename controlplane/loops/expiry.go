@@ -6,7 +6,10 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
+	"github.com/berth-cloud/berth/controlplane/flows/volume"
 	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
@@ -120,31 +123,33 @@ func movedByOthers(err error) bool {
 	return errors.As(err, &illegal) || errors.Is(err, moves.ErrGone)
 }
 
-// strays deletes sandboxes that are on their way somewhere with no flow to take
-// them there. No transaction of ours leaves one; an old backup might.
+// strays deletes what is on its way somewhere with no flow to take it there.
 func (l *Loops) strays(ctx context.Context) {
-	view := l.cfg.Store.View()
-	stray := func(r raftstore.Reader, s *record.Sandbox) bool {
-		if s.Status != record.SandboxStarting && s.Status != record.SandboxDeleting {
-			return false
+	strays(ctx, l, sandbox.Resource, func(r raftstore.Reader, s *record.Sandbox) bool {
+		if s.StartedBy == "" {
+			return true
 		}
-		_, live := flow.Live(r, sandbox.Subject(s.ID))
-		if !live && s.StartedBy != "" {
-			_, live = flow.Live(r, s.StartedBy)
-		}
+		_, live := flow.Live(r, s.StartedBy)
 		return !live
-	}
-	for _, s := range raftstore.All(view, record.Sandboxes) {
-		if !stray(view, s) {
+	})
+	strays(ctx, l, snapshot.Resource, func(raftstore.Reader, *record.Snapshot) bool { return true })
+	strays(ctx, l, volume.Resource, func(_ raftstore.Reader, v *record.Volume) bool { return v.AttachedTo == "" })
+}
+
+func strays[T record.Row](ctx context.Context, l *Loops, kind *resource.Kind[T], may func(raftstore.Reader, T) bool) {
+	view := l.cfg.Store.View()
+	for _, row := range raftstore.All(view, kind.Table) {
+		if !kind.Stray(view, row) || !may(view, row) {
 			continue
 		}
-		l.cfg.Logger.WarnContext(ctx, "sandbox is in transition without a flow", "sandbox_id", hostapi.ShortID(s.ID), "status", string(s.Status))
+		id := row.RowMeta().ID
+		l.cfg.Logger.WarnContext(ctx, "resource is in transition without a flow", "kind", kind.Name, "id", hostapi.ShortID(id))
 		l.update(ctx, "strays", func(tx *raftstore.Tx) error {
-			s, ok := raftstore.Get(tx, record.Sandboxes, s.ID)
-			if !ok || !stray(tx, s) {
+			now, ok := raftstore.Get(tx, kind.Table, id)
+			if !ok || !kind.Stray(tx, now) || !may(tx, now) {
 				return nil
 			}
-			_, err := sandbox.BeginDelete(tx, sandbox.NewFlowID(), s, "")
+			_, err := kind.BeginDelete(tx, flow.NewID(), now, "")
 			return err
 		})
 	}
@@ -157,7 +162,7 @@ func (l *Loops) remove(ctx context.Context, what, id string, still func(*record.
 		if begun = ok && s.Status != record.SandboxDeleting && still(s); !begun {
 			return nil
 		}
-		_, err := sandbox.BeginDelete(tx, sandbox.NewFlowID(), s, "")
+		_, err := sandbox.Resource.BeginDelete(tx, flow.NewID(), s, "")
 		return err
 	})
 	return ok && begun
@@ -166,12 +171,13 @@ func (l *Loops) remove(ctx context.Context, what, id string, still func(*record.
 // apiKeyShown is how long lists show an API key that has expired.
 const apiKeyShown = 30 * 24 * time.Hour
 
-// expiredRows removes idempotency keys, join tokens and API keys that are of no
-// more use.
+// expiredRows removes idempotency keys, outcomes of flows, join tokens and API
+// keys that are of no more use.
 func (l *Loops) expiredRows(ctx context.Context) {
 	l.forgetRows()
 	now := l.cfg.Clock()
 	removeRows(ctx, l, record.IdempotencyKeys, func(k *record.IdempotencyKey) bool { return !now.Before(k.ExpiresAt) })
+	removeRows(ctx, l, record.Outcomes, func(o *record.Outcome) bool { return now.Sub(o.CreatedAt) >= flow.OutcomeKept })
 	removeRows(ctx, l, record.JoinTokens, func(t *record.JoinToken) bool { return !now.Before(t.ExpiresAt) })
 	removeRows(ctx, l, record.APIKeys, func(k *record.APIKey) bool {
 		return !k.ExpiresAt.IsZero() && now.Sub(k.ExpiresAt) >= apiKeyShown

@@ -542,7 +542,8 @@ func TestASandboxInTransitionWithoutAFlow(t *testing.T) {
 			s, _ := raftstore.Get(tx, record.Sandboxes, id)
 			c := s.Clone()
 			c.Status = status
-			raftstore.Put(tx, record.Sandboxes, c)
+			raftstore.Delete(tx, record.Sandboxes, id)
+			testcluster.PutSandbox(tx, c)
 			return nil
 		})
 		if rows := p.Settled(h); len(rows) != 0 {
@@ -584,6 +585,28 @@ func TestExpiredRowsGo(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// What a flow came to can be read for an hour.
+func TestOutcomesOfFlowsGo(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Outcomes, &record.Outcome{Meta: record.Meta{ID: "f1"}})
+		return nil
+	})
+	n := p.LeaderNode()
+	look := func(later time.Duration) (there bool) {
+		l := loops.New(loops.Config{Store: n.Store, Hosts: n.Hosts, Clock: func() time.Time { return time.Now().Add(later) }, Logger: testcluster.Log()})
+		l.ExpiredRows(t.Context())
+		_, there = raftstore.Get(n.Store.View(), record.Outcomes, "f1")
+		return there
+	}
+	if !look(59 * time.Minute) {
+		t.Error("an outcome went too early")
+	}
+	if look(61 * time.Minute) {
+		t.Error("an outcome stays")
+	}
 }
 
 func TestWhileLeading(t *testing.T) {

@@ -7,9 +7,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/fork"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
-	"github.com/berth-cloud/berth/controlplane/flows/volume"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -44,7 +42,6 @@ func (l *Loops) objects(ctx context.Context) {
 	l.lostSnapshots(ctx, sessions, view)
 	l.storeSnapshots(ctx, sessions, view)
 	l.freeVolumes(ctx, view)
-	l.strayObjects(ctx, view)
 }
 
 // capturedFor reports whether a snapshot or a fork wants a capture. Hosts other
@@ -166,7 +163,7 @@ func (l *Loops) storeSnapshots(ctx context.Context, sessions map[string]hosts.Se
 			if !ok || !snapshot.Unstored(tx, now, host) {
 				return nil
 			}
-			return snapshot.BeginStore(tx, sandbox.NewFlowID(), now)
+			return snapshot.BeginStore(tx, flow.NewID(), now)
 		})
 	}
 }
@@ -191,44 +188,6 @@ func (l *Loops) freeVolumes(ctx context.Context, view *raftstore.Snapshot) {
 				raftstore.Put(tx, record.Volumes, c)
 			}
 			return nil
-		})
-	}
-}
-
-// strayObjects deletes snapshots and volumes that are on their way somewhere
-// with no flow to take them there.
-func (l *Loops) strayObjects(ctx context.Context, view *raftstore.Snapshot) {
-	moving := func(s record.ResourceStatus) bool {
-		return s == record.ResourceCreating || s == record.ResourceDeleting
-	}
-	stray := func(r raftstore.Reader, s record.ResourceStatus, subject string) bool {
-		_, live := flow.Live(r, subject)
-		return moving(s) && !live
-	}
-	for _, s := range raftstore.All(view, record.Snapshots) {
-		if !stray(view, s.Status, snapshot.Subject(s.ID)) {
-			continue
-		}
-		l.update(ctx, "strays", func(tx *raftstore.Tx) error {
-			now, ok := raftstore.Get(tx, record.Snapshots, s.ID)
-			if !ok || !stray(tx, now.Status, snapshot.Subject(s.ID)) {
-				return nil
-			}
-			_, err := snapshot.BeginDelete(tx, sandbox.NewFlowID(), now, "")
-			return err
-		})
-	}
-	for _, v := range raftstore.All(view, record.Volumes) {
-		if !stray(view, v.Status, volume.Subject(v.ID)) {
-			continue
-		}
-		l.update(ctx, "strays", func(tx *raftstore.Tx) error {
-			now, ok := raftstore.Get(tx, record.Volumes, v.ID)
-			if !ok || now.AttachedTo != "" || !stray(tx, now.Status, volume.Subject(v.ID)) {
-				return nil
-			}
-			_, err := volume.BeginDelete(tx, sandbox.NewFlowID(), now, "")
-			return err
 		})
 	}
 }

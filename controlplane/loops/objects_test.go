@@ -10,7 +10,6 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/fork"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
@@ -24,11 +23,11 @@ func TestObjectsWithoutARow(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Snapshots, &record.Snapshot{Meta: record.Meta{ID: "snap-kept"}, Status: record.ResourceReady, AgentID: "h1"})
-		raftstore.Put(tx, record.Volumes, &record.Volume{Meta: record.Meta{ID: "vol-kept"}, Status: record.ResourceReady, AgentID: "h1"})
-		raftstore.Put(tx, record.Volumes, &record.Volume{Meta: record.Meta{ID: "vol-elsewhere"}, Name: "e", Status: record.ResourceReady, AgentID: "h2"})
+		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-kept"}, Status: record.ResourceReady, AgentID: "h1"})
+		testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-kept"}, Status: record.ResourceReady, AgentID: "h1"})
+		testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-elsewhere"}, Name: "e", Status: record.ResourceReady, AgentID: "h2"})
 		return flow.Begin(tx, flow.New{
-			ID: sandbox.NewFlowID(), Kind: "asleep", Subject: fork.Subject("tree-live"), Step: "none",
+			ID: flow.NewID(), Kind: "asleep", Subject: fork.Subject("tree-live"), Step: "none",
 		})
 	})
 	for _, id := range []string{"snap-kept", "snap-gone", "tree-live", "tree-gone"} {
@@ -82,19 +81,19 @@ func TestStoredCopiesWithoutARow(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Snapshots, &record.Snapshot{
+		testcluster.PutSnapshot(tx, &record.Snapshot{
 			Meta: record.Meta{ID: "snap-kept"}, Status: record.ResourceReady, AgentID: "away", Stored: true,
 		})
-		raftstore.Put(tx, record.Templates, &record.Template{Meta: record.Meta{ID: "tpl-1"}, WorkspaceID: "ws", Name: "web", BuildID: "bld-2"})
+		raftstore.Put(tx, record.Templates, &record.Template{Meta: record.Meta{ID: "tpl-1"}, WorkspaceID: "ws", Name: "web", Status: record.TemplateReady, BuildID: "bld-2"})
 		for id, products := range map[string][]record.Product{
 			"bld-1": {{Digest: "gone"}, {Digest: "yet-to-be-removed", Stored: true}}, // an older one
 			"bld-2": {{Digest: "meant"}},
 		} {
 			// Of nobody's name, so that nothing else takes care of them.
-			raftstore.Put(tx, record.Builds, &record.Build{Meta: record.Meta{ID: id}, WorkspaceID: "ws", Template: id, Products: products})
+			raftstore.Put(tx, record.Builds, &record.Build{Meta: record.Meta{ID: id}, WorkspaceID: "ws", Template: id, Status: record.TemplateReady, Products: products})
 		}
-		raftstore.Put(tx, record.Sandboxes, &record.Sandbox{Meta: record.Meta{ID: "child"}, Status: record.SandboxFailed, ForkTree: "tree-child"})
-		return flow.Begin(tx, flow.New{ID: sandbox.NewFlowID(), Kind: "asleep", Subject: fork.Subject("tree-live"), Step: "none"})
+		testcluster.PutSandbox(tx, &record.Sandbox{Meta: record.Meta{ID: "child"}, Status: record.SandboxFailed, ForkTree: "tree-child"})
+		return flow.Begin(tx, flow.New{ID: flow.NewID(), Kind: "asleep", Subject: fork.Subject("tree-live"), Step: "none"})
 	})
 	store := fakehost.NewStore()
 	h.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
@@ -187,7 +186,7 @@ func TestSnapshotsOfAHostThatIsNotReady(t *testing.T) {
 	h.SetReady(false)
 	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Ready })
 	p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Snapshots, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: record.ResourceReady, AgentID: "h1"})
+		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: record.ResourceReady, AgentID: "h1"})
 		return nil
 	})
 	status := func() record.ResourceStatus {
@@ -209,8 +208,8 @@ func TestObjectsInTransitionWithoutAFlow(t *testing.T) {
 	h := p.Host("h1", 4096)
 	for _, status := range []record.ResourceStatus{record.ResourceCreating, record.ResourceDeleting} {
 		p.Update(func(tx *raftstore.Tx) error {
-			raftstore.Put(tx, record.Snapshots, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: status, AgentID: "h1"})
-			raftstore.Put(tx, record.Volumes, &record.Volume{Meta: record.Meta{ID: "vol-1"}, Status: status, AgentID: "h1", AttachedTo: "nobody"})
+			testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: status, AgentID: "h1"})
+			testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-1"}, Status: status, AgentID: "h1", AttachedTo: "nobody"})
 			return nil
 		})
 		testcluster.Await(t, 10*time.Second, "their end", func() bool {
@@ -225,9 +224,9 @@ func TestObjectsInTransitionWithoutAFlow(t *testing.T) {
 func TestAChildOnItsWayIsNoStray(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	p.Host("h1", 4096)
-	flowID := sandbox.NewFlowID()
+	flowID := flow.NewID()
 	p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
+		testcluster.PutSandbox(tx, &record.Sandbox{
 			Meta: record.Meta{ID: id}, WorkspaceID: "ws", Status: record.SandboxStarting, StartedBy: fork.Subject("g"),
 		})
 		return flow.Begin(tx, flow.New{ID: flowID, Kind: "asleep", Subject: fork.Subject("g"), Step: "none"})

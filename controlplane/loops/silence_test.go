@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
@@ -95,7 +96,7 @@ func TestWhatIsGivenUpMeanwhileGoes(t *testing.T) {
 		"deleted": func(p *testplane.Plane) {
 			p.Update(func(tx *raftstore.Tx) error {
 				s, _ := raftstore.Get(tx, record.Sandboxes, id)
-				_, err := sandbox.BeginDelete(tx, sandbox.NewFlowID(), s, "")
+				_, err := sandbox.Resource.BeginDelete(tx, flow.NewID(), s, "")
 				return err
 			})
 			testcluster.Await(t, 10*time.Second, "end of the row", func() bool { _, ok := p.Sandbox(id); return !ok })

@@ -97,7 +97,7 @@ func (l *Loops) storedPage(ctx context.Context, owner, after string) (page hosta
 	for _, agentID := range l.cfg.Hosts.Stores() {
 		ctx, cancel := context.WithTimeout(ctx, listTime)
 		err := l.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) (err error) {
-			page, err = c.Stored(ctx, owner, after)
+			page, err = c.Stored(ctx, owner, after, hostapi.MaxStoredPage)
 			return err
 		})
 		cancel()

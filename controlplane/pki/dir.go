@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // The files of a replica's directory. A host's has ca.crt, node.crt and
@@ -206,35 +208,15 @@ func writeDir(dir string, files map[string][]byte) error {
 	}
 	defer os.RemoveAll(temp) // nothing is left of it after the rename
 	for name, data := range files {
-		if err := writeSynced(filepath.Join(temp, name), data); err != nil {
-			return err
+		if err := atomicfile.Write(filepath.Join(temp, name), data, 0o600); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
 		}
 	}
 	if err := os.Rename(temp, dir); err != nil {
 		return fmt.Errorf("create %s: %w", dir, err)
 	}
-	return syncDir(filepath.Dir(dir))
-}
-
-func writeSynced(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync %s: %w", dir, err)
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("sync %s: %w", dir, err)
+	if err := atomicfile.Sync(filepath.Dir(dir)); err != nil {
+		return fmt.Errorf("create %s: %w", dir, err)
 	}
 	return nil
 }

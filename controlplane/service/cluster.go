@@ -207,18 +207,21 @@ func (s *Cluster) AcceptRestore(ctx context.Context) error {
 }
 
 // Agents lists every host, by id.
-func (s *Cluster) Agents(ctx context.Context) ([]Agent, error) {
+func (s *Cluster) Agents(ctx context.Context, o ListOptions) (page []Agent, next string, err error) {
 	view, err := s.cfg.Store.VerifiedView(ctx)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, "", storeError(err)
+	}
+	rows, next, err := paginate(raftstore.All(view, record.Agents), o)
+	if err != nil {
+		return nil, "", err
 	}
 	sessions := s.cfg.Hosts.Sessions()
-	rows := raftstore.All(view, record.Agents)
-	out := make([]Agent, len(rows))
+	page = make([]Agent, len(rows))
 	for i, row := range rows {
-		out[i] = showAgent(view, row, sessions)
+		page[i] = showAgent(view, row, sessions)
 	}
-	return out, nil
+	return page, next, nil
 }
 
 func showAgent(r raftstore.Reader, row *record.Agent, sessions map[string]hosts.Session) Agent {

@@ -3,13 +3,11 @@ package service
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
-	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
@@ -64,7 +62,7 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 		return Sandbox{}, s.placeError(ctx, c, err)
 	}
 	times.placing = s.cfg.Clock().Sub(placing)
-	flowID := sandbox.NewFlowID()
+	flowID := flow.NewID()
 	err = s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := mayCreate(tx, c); err != nil {
 			return err
@@ -79,7 +77,7 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 			return err
 		}
 		return s.cfg.Flows.Begin(tx, flowID, row, sandbox.Create{
-			RequestID: c.RequestID, IdempotencyKeyID: keyID, Boot: hostapi.Boot(orZero(in.Boot)),
+			Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}, Boot: hostapi.Boot(orZero(in.Boot)),
 		})
 	})
 	if err != nil {
@@ -87,9 +85,9 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 		return Sandbox{}, createError(err)
 	}
 	times.admitted = s.cfg.Clock()
-	out, err := s.await(ctx, c, row.ID, flowID)
-	if trace, ok := s.cfg.Flows.TakeTrace(row.ID); ok && err == nil {
-		times.report(trace)
+	out, made, err := s.awaitCreate(ctx, c, row.ID, flowID)
+	if err == nil && !made.Answered.IsZero() {
+		times.report(made)
 	}
 	return out, err
 }
@@ -106,36 +104,26 @@ func mayCreate(r raftstore.Reader, c Caller) error {
 	return nil
 }
 
-// await waits for a create and answers with its sandbox.
-func (s *Sandboxes) await(ctx context.Context, c Caller, id, flowID string) (Sandbox, error) {
-	err := s.cfg.Engine.Wait(ctx, flowID)
-	refused, isRefused := snapshotGone(err)
-	switch {
-	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
-	case errors.Is(err, sandbox.ErrNoHost):
-		return Sandbox{}, noHost(err)
-	case errors.Is(err, sandbox.ErrUnreachable):
-		return Sandbox{}, unreachable("", err)
-	case isRefused:
-		return Sandbox{}, refused
-	case errors.Is(err, sandbox.ErrNotStarted):
-		return Sandbox{}, &Error{Code: EInternal, Message: "sandbox failed to start", Detail: "report the request id if a retry does not help", Err: err}
-	default:
-		return Sandbox{}, storeError(err)
+// awaitCreate waits for a create and answers with its sandbox.
+func (s *Sandboxes) awaitCreate(ctx context.Context, c Caller, id, flowID string) (Sandbox, sandbox.Created, error) {
+	var made sandbox.Created
+	if err := s.await(ctx, flowID, &made); err != nil {
+		return Sandbox{}, made, err
 	}
-	// That the flow has ended was read here, and was committed after the call
-	// began: what is read now needs no other proof of being recent.
 	view := s.cfg.Store.View()
-	if err != nil {
+	if made.Answered.IsZero() {
+		// That the flow has ended was not committed after the call began: what is
+		// read needs another proof of being recent.
+		var err error
 		if view, err = s.cfg.Store.VerifiedView(ctx); err != nil {
-			return Sandbox{}, storeError(err)
+			return Sandbox{}, made, storeError(err)
 		}
 	}
 	row, ok := raftstore.Get(view, record.Sandboxes, id)
 	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.SandboxDeleting {
-		return Sandbox{}, &Error{Code: EConflict, Message: "sandbox was deleted while it was being created"}
+		return Sandbox{}, made, &Error{Code: EConflict, Message: "sandbox was deleted while it was being created"}
 	}
-	return s.show(row), nil
+	return s.show(row), made, nil
 }
 
 // replay answers a create whose key was used before with what that one made.
@@ -144,8 +132,9 @@ func (s *Sandboxes) replay(ctx context.Context, c Caller, view *raftstore.Snapsh
 	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.SandboxDeleting {
 		return Sandbox{}, errKeyGone("sandbox")
 	}
-	if live, ok := flow.Live(view, sandbox.Subject(row.ID)); ok && live.Kind == sandbox.KindCreate {
-		return s.await(ctx, c, row.ID, live.ID)
+	if live, ok := flow.Live(view, sandbox.Resource.Subject(row.ID)); ok && live.Kind == sandbox.Resource.CreateKind() {
+		out, _, err := s.awaitCreate(ctx, c, row.ID, live.ID)
+		return out, err
 	}
 	return s.show(row), nil
 }
@@ -153,9 +142,6 @@ func (s *Sandboxes) replay(ctx context.Context, c Caller, view *raftstore.Snapsh
 // placeError says why no host was found at once. Whether the caller may create
 // at all is found out first: it decides which error they get.
 func (s *Sandboxes) placeError(ctx context.Context, c Caller, err error) error {
-	if gone, is := snapshotGone(err); is {
-		return gone
-	}
 	var none *placement.Error
 	if !errors.As(err, &none) {
 		return storeError(err)
@@ -167,37 +153,7 @@ func (s *Sandboxes) placeError(ctx context.Context, c Caller, err error) error {
 	if err := mayCreate(view, c); err != nil {
 		return err
 	}
-	return noHost(err)
-}
-
-// noHost is for a create that no host can take. That none has the template is
-// the caller's mistake, as far as anyone can tell.
-func noHost(err error) *Error {
-	var none *placement.Error
-	if errors.As(err, &none) && none.Reason == placement.UnknownTemplate {
-		return invalid("unknown template", "available: %s", orNone(slices.DeleteFunc(none.Templates, template.IsKey)))
-	}
-	return noNode(err)
-}
-
-func orNone(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
-}
-
-func noNode(err error) *Error {
-	var none *placement.Error
-	detail := ""
-	if errors.As(err, &none) {
-		detail = none.Reason.String()
-	}
-	return &Error{Code: EBadGateway, Message: "no available compute node", Detail: detail, RetryAfter: time.Second, Err: err}
-}
-
-func unreachable(detail string, err error) *Error {
-	return &Error{Code: EBadGateway, Message: "agent unreachable", Detail: detail, RetryAfter: time.Second, Err: err}
+	return sandbox.NoHost(none)
 }
 
 // stages tells where the time of a create went.
@@ -213,24 +169,24 @@ type stages struct {
 // "admit", "placement", "dispatch", "host_call" and "commit" are the control
 // plane's own; those of the host begin with "host."; "total" is all of it, and
 // "own" is the part that was not the engine's start, restore and resume.
-func (t *stages) report(trace sandbox.Trace) {
+func (t *stages) report(made sandbox.Created) {
 	end := t.clock()
 	t.observe("admit", false, t.admitted.Sub(t.start)-t.placing)
 	t.observe("placement", false, t.placing)
-	t.observe("dispatch", false, max(0, trace.Dispatched.Sub(t.admitted)))
+	t.observe("dispatch", false, max(0, made.Dispatched.Sub(t.admitted)))
 	var hostTotal, engine time.Duration
-	for _, st := range trace.Box.Stages {
+	for _, st := range made.Stages {
 		t.observe("host."+st.Name, st.Engine, st.Duration)
 		hostTotal += st.Duration
 		if st.Engine {
 			engine += st.Duration
 		}
 	}
-	if trace.Box.CreateDuration > 0 { // stages may overlap; the host knows better
-		hostTotal, engine = trace.Box.CreateDuration, trace.Box.CreateDuration-trace.Box.CreateOwnDuration
+	if made.Took > 0 { // stages may overlap; the host knows better
+		hostTotal, engine = made.Took, made.Took-made.Own
 	}
-	t.observe("host_call", false, max(0, trace.Answered.Sub(trace.Dispatched)-hostTotal))
-	t.observe("commit", false, end.Sub(trace.Answered))
+	t.observe("host_call", false, max(0, made.Answered.Sub(made.Dispatched)-hostTotal))
+	t.observe("commit", false, end.Sub(made.Answered))
 	t.observe("total", false, end.Sub(t.start))
 	t.observe("own", false, max(0, end.Sub(t.start)-engine))
 }

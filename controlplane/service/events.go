@@ -48,9 +48,10 @@ func (s *Sandboxes) Events(ctx context.Context, c Caller, id string, q EventQuer
 	err := s.onHost(ctx, c, id, func(ctx context.Context, t target) error {
 		wait, cancel := context.WithTimeout(ctx, eventsTimeout)
 		defer cancel()
-		events, err := t.client.Events(wait, id, q.forHost(), func(wait context.Context, bytes int64) error {
+		client := t.client.Admitting(func(wait context.Context, bytes int64) error {
 			return s.outputs.admit(wait, ctx, t.row.WorkspaceID, eventCopies*bytes)
 		})
+		events, err := client.Events(wait, id, q.forHost())
 		for _, e := range events {
 			out = append(out, eventOf(e))
 		}

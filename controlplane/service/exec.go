@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/timescale"
@@ -30,10 +31,11 @@ func (s *Sandboxes) Exec(ctx context.Context, c Caller, id string, in Exec) (Exe
 		defer cancel()
 		hctx, release := s.cfg.Hosts.WhileHeard(hctx, t.row.AgentID)
 		defer release()
-		var err error
-		res, err = t.client.Exec(hctx, id, req, func(wait context.Context, bytes int64) error {
+		client := t.client.Admitting(func(wait context.Context, bytes int64) error {
 			return s.outputs.admit(wait, ctx, t.row.WorkspaceID, outputCopies*bytes)
 		})
+		var err error
+		res, err = client.Exec(hctx, id, req)
 		return err
 	})
 	if err != nil {
@@ -43,10 +45,6 @@ func (s *Sandboxes) Exec(ctx context.Context, c Caller, id string, in Exec) (Exe
 		ExitCode: res.ExitCode, Stdout: string(res.Stdout), Stderr: string(res.Stderr),
 		DurationMS: res.DurationMS, TimedOut: res.TimedOut, Truncated: res.Truncated,
 	}, nil
-}
-
-func notRunning(detail string) *Error {
-	return &Error{Code: ENotFound, Message: "sandbox not found or not running", Detail: detail}
 }
 
 // execError says why a host did not do what was asked of a sandbox that should
@@ -62,15 +60,15 @@ func execError(err error) error {
 	case errors.Is(err, hosts.ErrNotLeading):
 		return storeError(err)
 	case errors.Is(err, hostapi.ErrUnknownOutcome):
-		return unreachable("the command may have run", err)
+		return apierror.Unreachable("the command may have run", err)
 	case errors.Is(err, hostapi.ErrUnreachable):
-		return unreachable("", err)
+		return apierror.Unreachable("", err)
 	case !errors.As(err, &refusal):
 		return AsError(err)
 	}
 	switch refusal.Code {
 	case hostapi.CodeNotFound, hostapi.CodeNotRunning:
-		e := notRunning("its host does not run it")
+		e := apierror.NotRunning("its host does not run it")
 		e.Err = err
 		return e
 	case hostapi.CodeCutOff:
@@ -82,11 +80,11 @@ func execError(err error) error {
 	case hostapi.CodeBusy:
 		return &Error{Code: ERateLimited, Message: "too many commands at once in this sandbox", RetryAfter: time.Second, Err: err}
 	case hostapi.CodeGuest:
-		return unreachable("the sandbox does not answer", err)
+		return apierror.Unreachable("the sandbox does not answer", err)
 	case hostapi.CodeGuestSays:
 		return guestSays(refusal, err)
 	case hostapi.CodeDraining:
-		return unreachable("its host is restarting", err)
+		return apierror.Unreachable("its host is restarting", err)
 	case hostapi.CodeStaleTerm:
 		return Unavailable("leadership has changed", err)
 	}
@@ -114,6 +112,8 @@ func invalidThere(refusal *hostapi.Error, err error) error {
 			e.Detail, again = strings.CutPrefix(e.Detail, "invalid command: ")
 		}
 	}
+	// Which part of the command is wrong guests say in words alone, also those that
+	// were stored by an earlier version. Nothing but the message depends on it.
 	for _, what := range []string{"cwd", "user"} {
 		if strings.HasPrefix(e.Detail, what+" ") {
 			e.Message = "invalid " + what
@@ -131,7 +131,7 @@ func guestSays(refusal *hostapi.Error, err error) error {
 		http.StatusTooManyRequests: ERateLimited, http.StatusInsufficientStorage: EInsufficient,
 	}[refusal.HTTPStatus]
 	if !ok {
-		return unreachable("the sandbox answered: "+refusal.Message, err)
+		return apierror.Unreachable("the sandbox answered: "+refusal.Message, err)
 	}
 	return &Error{Code: code, Message: refusal.Message, Detail: refusal.Detail, ContentRange: refusal.ContentRange, Err: err}
 }

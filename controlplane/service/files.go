@@ -15,12 +15,10 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
-
-// noSuchFile is how guests answer for what is not there.
-const noSuchFile = "no such file or directory"
 
 // MaxPath is the longest path of Linux, without its NUL, in bytes.
 const MaxPath = 4095
@@ -116,7 +114,7 @@ func (s *Sandboxes) WriteFile(ctx context.Context, c Caller, id, name, mode stri
 	var resp *http.Response
 	err = s.onRunning(ctx, c, id, func(ctx context.Context, t target) error {
 		if source.begun.Load() {
-			return unreachable("the sandbox stopped while the file was sent", nil)
+			return apierror.Unreachable("the sandbox stopped while the file was sent", nil)
 		}
 		ctx, release := s.cfg.Hosts.WhileHeard(ctx, t.row.AgentID)
 		defer release()
@@ -189,7 +187,7 @@ func entries(r io.Reader, each func(FileStat) error) error {
 		return decoder
 	}
 	nonsense := func(err error) error {
-		return unreachable("the sandbox's answer makes no sense", fmt.Errorf("decode the guest's answer: %w", err))
+		return apierror.Unreachable("the sandbox's answer makes no sense", fmt.Errorf("decode the guest's answer: %w", err))
 	}
 	for _, want := range []json.Token{json.Delim('{'), "path", nil, "entries", json.Delim('[')} {
 		got, err := next().Token()
@@ -245,7 +243,7 @@ func (s *Sandboxes) fs(ctx context.Context, c Caller, method, id, sub string, qu
 			return nil
 		}
 		if err := json.NewDecoder(io.LimitReader(resp.Body, maxShort)).Decode(out); err != nil {
-			return unreachable("the sandbox's answer makes no sense", fmt.Errorf("decode the guest's answer: %w", err))
+			return apierror.Unreachable("the sandbox's answer makes no sense", fmt.Errorf("decode the guest's answer: %w", err))
 		}
 		return nil
 	})

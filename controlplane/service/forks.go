@@ -118,7 +118,7 @@ func (s *Forks) run(ctx context.Context, c Caller, id string, f forking) (Forked
 				}
 				return out, nil
 			}
-			return s.awaitFork(ctx, c, id, group, strings.Fields(children), live.ID, f.mode, key.ID)
+			return s.awaitFork(ctx, c, id, group, strings.Fields(children), live.ID, f.mode)
 		},
 		func(keyID string) (Forked, error) { return s.begin(ctx, c, id, f, keyID) })
 }
@@ -142,7 +142,7 @@ func (s *Forks) begin(ctx context.Context, c Caller, id string, f forking, keyID
 		return Forked{}, err
 	}
 	order := &fork.Order{
-		FlowID: sandbox.NewFlowID(), Group: f.newGroup(), RequestID: c.RequestID, IdempotencyKeyID: keyID,
+		FlowID: flow.NewID(), Group: f.newGroup(), RequestID: c.RequestID, IdempotencyKeyID: keyID,
 		Mode: f.mode, Parent: parent,
 	}
 	if order.Children, err = s.children(parent, order.Group, f); err != nil {
@@ -155,7 +155,7 @@ func (s *Forks) begin(ctx context.Context, c Caller, id string, f forking, keyID
 	if err := s.flows.Place(view, order); err != nil {
 		var none *placement.Error
 		if errors.As(err, &none) {
-			return Forked{}, noNode(err)
+			return Forked{}, sandbox.NoNode(err)
 		}
 		return Forked{}, storeError(err)
 	}
@@ -179,7 +179,7 @@ func (s *Forks) begin(ctx context.Context, c Caller, id string, f forking, keyID
 		s.flows.Unplace(order)
 		return Forked{}, createError(err)
 	}
-	return s.awaitFork(ctx, c, id, order.Group, ids, order.FlowID, f.mode, keyID)
+	return s.awaitFork(ctx, c, id, order.Group, ids, order.FlowID, f.mode)
 }
 
 // newGroup makes the id of a fork, which for a tree is the tree's.
@@ -226,36 +226,15 @@ func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*re
 	return out, nil
 }
 
-// awaitFork waits for a fork and answers with what it came to. keyID is that of
-// the request's idempotency key, "" without one.
-func (s *Forks) awaitFork(ctx context.Context, c Caller, id, group string, children []string, flowID string, mode fork.Mode, keyID string) (Forked, error) {
-	err := s.cfg.Engine.Wait(ctx, flowID)
-	var refused *fork.RefusedError
-	switch {
-	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
-	case errors.Is(err, fork.ErrNoParent):
-		return Forked{}, notRunning("its host does not run it")
-	case errors.As(err, &refused):
-		return Forked{}, captureRefused(refused.Err, err)
-	case errors.Is(err, sandbox.ErrNoHost):
-		return Forked{}, noNode(err)
-	case errors.Is(err, sandbox.ErrUnreachable):
-		return Forked{}, unreachable("", err)
-	case errors.Is(err, sandbox.ErrNotStarted):
-		return Forked{}, &Error{Code: EInternal, Message: "sandbox failed to start", Detail: "no child came to life; report the request id if a retry does not help", Err: err}
-	default:
+// awaitFork waits for a fork and answers with what it came to.
+func (s *Forks) awaitFork(ctx context.Context, c Caller, id, group string, children []string, flowID string, mode fork.Mode) (Forked, error) {
+	var result fork.Result
+	if err := s.await(ctx, flowID, &result); err != nil {
+		return Forked{}, err
+	}
+	view, err := s.cfg.Store.VerifiedView(ctx)
+	if err != nil {
 		return Forked{}, storeError(err)
-	}
-	result, known := s.flows.TakeResult(group)
-	view, verr := s.cfg.Store.VerifiedView(ctx)
-	if verr != nil {
-		return Forked{}, storeError(verr)
-	}
-	if !known {
-		// Another request with the same key may have taken it.
-		if key, ok := raftstore.Get(view, record.IdempotencyKeys, keyID); ok {
-			result = resultOf(key)
-		}
 	}
 	return s.forked(view, c, id, group, children, mode, result)
 }
@@ -294,7 +273,7 @@ func (s *Forks) Promote(ctx context.Context, c Caller, id, treeID string, cleanu
 	if treeID == "" {
 		return Sandbox{}, nil, &Error{Code: EInvalid, Message: "tree_id is required"}
 	}
-	flowID := sandbox.NewFlowID()
+	flowID := flow.NewID()
 	err = s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		row, err := owned(tx, c, id)
 		switch {

@@ -168,7 +168,7 @@ func TestAgentsAndDrain(t *testing.T) {
 	h := p.Host("h1", 4096)
 	n := p.LeaderNode()
 	cluster := service.NewCluster(service.ClusterConfig{Store: n.Store, Hosts: n.Hosts, CAFingerprint: "f", Clock: time.Now})
-	agents, err := cluster.Agents(t.Context())
+	agents, _, err := cluster.Agents(t.Context(), service.ListOptions{})
 	if err != nil || len(agents) != 1 || agents[0].ID != "h1" || agents[0].State != "up" || !agents[0].Ready || agents[0].MemoryMB != 4096 ||
 		agents[0].Address != h.Address() || len(agents[0].Templates) != 1 || agents[0].LastSeen.IsZero() {
 		t.Fatalf("%+v, %v", agents, err)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -87,7 +88,7 @@ func moveError(err error) error {
 	case errors.Is(err, moves.ErrGone):
 		return NotFound()
 	case errors.Is(err, hostapi.ErrUnknownOutcome):
-		return unreachable("it may or may not have happened", err)
+		return apierror.Unreachable("it may or may not have happened", err)
 	case errors.As(err, &refusal):
 		switch refusal.Code {
 		case hostapi.CodeNoMemory, hostapi.CodeNoSlot:

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/service"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
@@ -71,7 +72,14 @@ func TestRemedies(t *testing.T) {
 		t.Errorf("detail %q", e.Detail)
 	}
 	for _, status := range []record.SandboxStatus{record.SandboxStarting, record.SandboxFailed, record.SandboxDeleting} {
-		r.change(sb.ID, func(s *record.Sandbox) { s.Status, s.StartedBy = status, "tests" })
+		r.Update(func(tx *raftstore.Tx) error {
+			s, _ := raftstore.Get(tx, record.Sandboxes, sb.ID)
+			c := s.Clone()
+			c.Status, c.StartedBy = status, "tests"
+			raftstore.Delete(tx, record.Sandboxes, sb.ID)
+			testcluster.PutSandbox(tx, c)
+			return nil
+		})
 		_, err := r.Wake(t.Context(), caller, sb.ID)
 		var e *service.Error
 		if errors.As(err, &e); e == nil || e.Code != service.EConflict && e.Code != service.ENotFound {

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"path"
 	"regexp"
 	"strings"
 	"sync"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
@@ -107,8 +109,8 @@ func (s *Sandboxes) LanguageServer(ctx context.Context, c Caller, id, lang strin
 	// Whether there is one is found out before anything is started, so that the
 	// caller is told by a status.
 	_, err := s.StatFile(ctx, c, id, program)
-	var own *Error
-	if errors.As(err, &own) && own.Code == ENotFound && own.Message == noSuchFile {
+	var says *hostapi.Error // the guest, of the file; the host would say that there is no guest
+	if errors.As(err, &says) && says.Code == hostapi.CodeGuestSays && says.HTTPStatus == http.StatusNotFound {
 		return nil, none
 	}
 	if err != nil {
@@ -141,7 +143,7 @@ func (p *process) Next() (Piece, error) {
 	for {
 		kind, data, err := guestapi.ReadFrame(p.conn, p.buf)
 		if err != nil {
-			return Piece{}, unreachable("the sandbox's connection broke off; the command may go on without a caller", err)
+			return Piece{}, apierror.Unreachable("the sandbox's connection broke off; the command may go on without a caller", err)
 		}
 		p.buf = data[:0]
 		switch kind {
@@ -152,13 +154,13 @@ func (p *process) Next() (Piece, error) {
 		case guestapi.FrameExit:
 			var e guestapi.ExecExit
 			if err := json.Unmarshal(data, &e); err != nil {
-				return Piece{}, unreachable("the sandbox's answer makes no sense", err)
+				return Piece{}, apierror.Unreachable("the sandbox's answer makes no sense", err)
 			}
 			return Piece{Exit: &Exit{ExitCode: e.ExitCode, DurationMS: e.DurationMS, TimedOut: e.TimedOut}}, nil
 		case guestapi.FrameError:
 			var e guestapi.Error
 			if err := json.Unmarshal(data, &e); err != nil {
-				return Piece{}, unreachable("the sandbox's answer makes no sense", err)
+				return Piece{}, apierror.Unreachable("the sandbox's answer makes no sense", err)
 			}
 			return Piece{}, &Error{Code: EInvalid, Message: e.Error, Detail: e.Detail}
 		}
@@ -201,7 +203,7 @@ func (p *process) send(kind guestapi.FrameType, data []byte) error {
 	p.write.Lock()
 	defer p.write.Unlock()
 	if err := guestapi.WriteFrame(p.conn, kind, data); err != nil {
-		return unreachable("the sandbox's connection broke off", err)
+		return apierror.Unreachable("the sandbox's connection broke off", err)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -12,7 +14,7 @@ import (
 
 // errResumeFirst is what a paused sandbox answers to everything that needs it
 // to run. A hibernated one is woken instead.
-var errResumeFirst = &Error{Code: EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
+var errResumeFirst = snapshot.ErrAsleep
 
 // Rouse makes sure that a sandbox of the caller's runs, and wakes it if it
 // hibernates.
@@ -45,7 +47,7 @@ func (s *Sandboxes) rouse(ctx context.Context, row *record.Sandbox) error {
 		}
 		return moveError(err)
 	}
-	return notRunning("its status is " + string(row.Status))
+	return apierror.NotRunning("its status is " + string(row.Status))
 }
 
 // target is a sandbox that a call is for, and its host.
@@ -69,7 +71,7 @@ func (s *Sandboxes) onHost(ctx context.Context, c Caller, id string, fn func(ctx
 
 func (s *Sandboxes) client(ctx context.Context, row *record.Sandbox) (*hosts.Client, error) {
 	if row.AgentID == "" {
-		return nil, notRunning("its status is " + string(row.Status))
+		return nil, apierror.NotRunning("its status is " + string(row.Status))
 	}
 	client, err := s.cfg.Hosts.Reach(ctx, row.AgentID)
 	if err != nil {

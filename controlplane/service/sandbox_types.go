@@ -60,18 +60,6 @@ type CreateSandbox struct {
 	BodySHA256     []byte
 }
 
-// ListOptions page through a list, newest first.
-type ListOptions struct {
-	Limit  int    // 0: DefaultLimit; more than MaxLimit is invalid
-	Cursor string // the "next" of the page before; "" for the first page
-}
-
-// Bounds of ListOptions.Limit.
-const (
-	DefaultLimit = 100
-	MaxLimit     = 1000
-)
-
 // Exec asks for a command. Exactly one of Shell and Argv is set: an API cmd
 // that is a string is Shell and runs under "sh -c", an array is Argv.
 type Exec struct {

@@ -119,7 +119,7 @@ func (s *Sandboxes) Delete(ctx context.Context, c Caller, id string) error {
 	if err := c.RequireWorkspace(); err != nil {
 		return err
 	}
-	fresh := sandbox.NewFlowID()
+	fresh := flow.NewID()
 	var flowID string
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		row, err := owned(tx, c, id)
@@ -129,19 +129,20 @@ func (s *Sandboxes) Delete(ctx context.Context, c Caller, id string) error {
 		if row.Owner != nil {
 			return &Error{Code: EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"}
 		}
-		flowID, err = sandbox.BeginDelete(tx, fresh, row, c.RequestID)
+		flowID, err = sandbox.Resource.BeginDelete(tx, fresh, row, c.RequestID)
 		return err
 	})
 	if err != nil {
 		return storeError(err)
 	}
-	wait, cancel := context.WithTimeout(ctx, s.cfg.DeleteWait)
-	defer cancel()
-	err = s.cfg.Engine.Wait(wait, flowID)
-	switch {
-	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
-		return nil
-	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+	return s.awaitRemoval(ctx, flowID)
+}
+
+// await waits for the end of a flow, and decodes its result into result unless
+// that is nil. What became of one whose outcome is not known, the records say.
+func (s *Sandboxes) await(ctx context.Context, flowID string, result any) error {
+	err := s.cfg.Engine.Wait(ctx, flowID, result)
+	if errors.Is(err, flow.ErrOutcomeUnknown) || errors.Is(err, flow.ErrPreempted) {
 		return nil
 	}
 	return storeError(err)

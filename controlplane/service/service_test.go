@@ -411,7 +411,7 @@ func TestLongListsAreHeldWithinBounds(t *testing.T) {
 	large := json.RawMessage(`{"a":"` + strings.Repeat("x", 400<<10) + `"}`)
 	for i := range 50 { // 20 MB; the workspace may have 128, and a list takes twice its size
 		r.Update(func(tx *raftstore.Tx) error {
-			raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
+			testcluster.PutSandbox(tx, &record.Sandbox{
 				Meta: record.Meta{ID: fmt.Sprintf("sandbox-%d", i)}, WorkspaceID: "ws", Status: record.SandboxFailed, Metadata: large,
 			})
 			return nil

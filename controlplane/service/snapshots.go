@@ -8,10 +8,10 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
-	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -67,16 +67,11 @@ func canCapture(row *record.Sandbox, memory bool) error {
 	case row.Status == record.SandboxPaused, row.Status == record.SandboxHibernated:
 		return errResumeFirst
 	case row.Status != record.SandboxRunning:
-		return notRunning("its status is " + string(row.Status))
+		return apierror.NotRunning("its status is " + string(row.Status))
 	case memory && len(row.Volumes) > 0:
-		return errVolumesAttached
+		return snapshot.ErrVolumes
 	}
 	return nil
-}
-
-var errVolumesAttached = &Error{
-	Code: EConflict, Message: "volumes are attached",
-	Detail: "memory cannot be captured while a volume is attached: what is cached of it would not agree with it later",
 }
 
 // CreateSnapshot captures a running sandbox and returns once the snapshot can be
@@ -90,8 +85,8 @@ func (s *Snapshots) CreateSnapshot(ctx context.Context, c Caller, sandboxID stri
 	}
 	return once(ctx, s.cfg.Store, s.cfg.Clock, c, "POST /v1/sandboxes/"+sandboxID+"/snapshots", in.Idempotency,
 		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Snapshot, error) {
-			live, _ := flow.Live(view, snapshot.Subject(key.ResourceID))
-			if live != nil && live.Kind == snapshot.KindCreate {
+			live, _ := flow.Live(view, snapshot.Resource.Subject(key.ResourceID))
+			if live != nil && live.Kind == snapshot.Resource.CreateKind() {
 				return s.awaitSnapshot(ctx, c, key.ResourceID, live.ID)
 			}
 			row, err := ownedSnapshot(view, c, key.ResourceID)
@@ -104,7 +99,7 @@ func (s *Snapshots) CreateSnapshot(ctx context.Context, c Caller, sandboxID stri
 }
 
 func (s *Snapshots) createSnapshot(ctx context.Context, c Caller, sandboxID string, in CreateSnapshot, keyID string) (Snapshot, error) {
-	id, flowID := snapshot.Prefix+randomText(snapshotRandom), sandbox.NewFlowID()
+	id, flowID := snapshot.Prefix+randomText(snapshotRandom), flow.NewID()
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := mayCreate(tx, c); err != nil {
 			return err
@@ -126,7 +121,7 @@ func (s *Snapshots) createSnapshot(ctx context.Context, c Caller, sandboxID stri
 		if row.EnvSealed, err = s.resealEnv(box, id); err != nil {
 			return err
 		}
-		return snapshot.Begin(tx, flowID, row, snapshot.Create{RequestID: c.RequestID, IdempotencyKeyID: keyID, Generation: box.Generation})
+		return snapshot.Begin(tx, flowID, row, snapshot.Create{Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}, Generation: box.Generation})
 	})
 	if err != nil {
 		return Snapshot{}, createError(err)
@@ -144,20 +139,8 @@ func (s *Sandboxes) resealEnv(from *record.Sandbox, forID string) ([]byte, error
 }
 
 func (s *Snapshots) awaitSnapshot(ctx context.Context, c Caller, id, flowID string) (Snapshot, error) {
-	err := s.cfg.Engine.Wait(ctx, flowID)
-	var refused *snapshot.RefusedError
-	switch {
-	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
-	case errors.Is(err, snapshot.ErrNoSandbox):
-		return Snapshot{}, notRunning("its host does not run it")
-	case errors.Is(err, snapshot.ErrUnreachable):
-		return Snapshot{}, unreachable("", err)
-	case errors.As(err, &refused):
-		return Snapshot{}, captureRefused(refused.Err, err)
-	case errors.Is(err, snapshot.ErrNotTaken):
-		return Snapshot{}, &Error{Code: EInternal, Message: "snapshot failed", Detail: "report the request id if a retry does not help", Err: err}
-	default:
-		return Snapshot{}, storeError(err)
+	if err := s.await(ctx, flowID, nil); err != nil {
+		return Snapshot{}, err
 	}
 	view, verr := s.cfg.Store.VerifiedView(ctx)
 	if verr != nil {
@@ -168,29 +151,6 @@ func (s *Snapshots) awaitSnapshot(ctx context.Context, c Caller, id, flowID stri
 		return Snapshot{}, &Error{Code: EConflict, Message: "snapshot was deleted while it was being created"}
 	}
 	return showSnapshot(row), nil
-}
-
-// captureRefused says in the API's words why a host does not capture a sandbox.
-func captureRefused(refusal *hostapi.Error, err error) *Error {
-	switch refusal.Code {
-	case hostapi.CodeNotRunning:
-		return errResumeFirst // the record was behind its host for a moment
-	case hostapi.CodeIllegalState:
-		return &Error{Code: errVolumesAttached.Code, Message: errVolumesAttached.Message, Detail: errVolumesAttached.Detail, Err: err}
-	case hostapi.CodeStaleGeneration:
-		return notRunning("its host does not run it")
-	case hostapi.CodeNoMemory:
-		return &Error{Code: EInsufficient, Message: "insufficient host memory for sandbox", Err: err}
-	case hostapi.CodeNoDisk:
-		return &Error{Code: EInsufficient, Message: "insufficient host storage for snapshot", Err: err}
-	case hostapi.CodeGuest:
-		return unreachable("the sandbox does not answer", err)
-	case hostapi.CodeDraining:
-		return unreachable("its host is restarting", err)
-	case hostapi.CodeBusy:
-		return &Error{Code: ERateLimited, Message: "too many requests at once in this sandbox", RetryAfter: time.Second, Err: err}
-	}
-	return &Error{Code: EInternal, Message: "snapshot failed", Detail: "report the request id if a retry does not help", Err: err}
 }
 
 // ownedSnapshot finds a snapshot of the caller's workspace that is there: one
@@ -253,14 +213,14 @@ func (s *Snapshots) DeleteSnapshot(ctx context.Context, c Caller, id string) err
 	if err := c.RequireWorkspace(); err != nil {
 		return err
 	}
-	fresh, flowID := sandbox.NewFlowID(), ""
+	fresh, flowID := flow.NewID(), ""
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Snapshots, id)
 		if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.ResourceCreating {
 			return NotFound()
 		}
 		var err error
-		flowID, err = snapshot.BeginDelete(tx, fresh, row, c.RequestID)
+		flowID, err = snapshot.Resource.BeginDelete(tx, fresh, row, c.RequestID)
 		return err
 	})
 	if err != nil {
@@ -274,14 +234,11 @@ func (s *Snapshots) DeleteSnapshot(ctx context.Context, c Caller, id string) err
 func (s *Sandboxes) awaitRemoval(ctx context.Context, flowID string) error {
 	wait, cancel := context.WithTimeout(ctx, s.cfg.DeleteWait)
 	defer cancel()
-	err := s.cfg.Engine.Wait(wait, flowID)
-	switch {
-	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
-		return nil
-	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+	err := s.await(wait, flowID, nil)
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return nil
 	}
-	return storeError(err)
+	return err
 }
 
 func showSnapshot(r *record.Snapshot) Snapshot {

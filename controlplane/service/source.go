@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"path"
 	"strings"
@@ -165,12 +164,3 @@ func badMountPath(p string) string {
 
 // below reports whether p is dir or in it.
 func below(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
-
-// snapshotGone is for a snapshot that went while a sandbox was made from it.
-func snapshotGone(err error) (*Error, bool) {
-	var gone *sandbox.SnapshotError
-	if !errors.As(err, &gone) {
-		return nil, false
-	}
-	return &Error{Code: EUnprocessable, Message: "snapshot cannot be restored", Detail: gone.Detail, Err: err}, true
-}

@@ -1,18 +1,13 @@
 package service
 
 import (
-	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
-	"fmt"
+	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -108,57 +103,25 @@ func (s *Templates) ListTemplates(ctx context.Context, c Caller, o ListOptions) 
 	if err := c.RequireWorkspace(); err != nil {
 		return nil, "", err
 	}
-	limit := cmp.Or(o.Limit, DefaultLimit)
-	if limit < 1 || limit > MaxLimit {
-		return nil, "", invalid("invalid limit", "limit must be from 1 to %d", MaxLimit)
-	}
 	view, err := s.cfg.Store.VerifiedView(ctx)
 	if err != nil {
 		return nil, "", storeError(err)
 	}
-	merged := map[string]Template{}
+	merged := map[string]*record.Template{}
 	for _, workspaceID := range []string{"", c.WorkspaceID} { // an own one goes first
 		for _, t := range raftstore.Find(view, record.Templates, "workspace", workspaceID) {
-			merged[t.Name] = showTemplate(t)
+			merged[t.Name] = t
 		}
 	}
-	all := make([]Template, 0, len(merged))
-	for _, t := range merged {
-		all = append(all, t)
+	rows, next, err := paginate(slices.Collect(maps.Values(merged)), o)
+	if err != nil {
+		return nil, "", err
 	}
-	slices.SortFunc(all, newerTemplate)
-	if o.Cursor != "" {
-		last, err := readTemplateCursor(o.Cursor)
-		if err != nil {
-			return nil, "", err
-		}
-		all = slices.DeleteFunc(all, func(t Template) bool { return newerTemplate(t, last) <= 0 })
+	page = make([]Template, len(rows))
+	for i, t := range rows {
+		page[i] = showTemplate(t)
 	}
-	if len(all) > limit {
-		all = all[:limit]
-		next = templateCursor(all[limit-1])
-	}
-	return all, next, nil
-}
-
-// newerTemplate is the order of lists: the newest first, and by name.
-func newerTemplate(a, b Template) int {
-	return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.Name, b.Name))
-}
-
-// templateCursor is a template's place in lists, which holds when it is gone.
-func templateCursor(t Template) string {
-	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", t.CreatedAt.UnixNano(), t.Name))
-}
-
-func readTemplateCursor(cursor string) (Template, error) {
-	raw, err := base64.RawURLEncoding.DecodeString(cursor)
-	at, name, ok := strings.Cut(string(raw), " ")
-	nanos, notANumber := strconv.ParseInt(at, 10, 64)
-	if err != nil || !ok || notANumber != nil {
-		return Template{}, &Error{Code: EInvalid, Message: "invalid cursor"}
-	}
-	return Template{CreatedAt: time.Unix(0, nanos), Name: name}, nil
+	return page, next, nil
 }
 
 // BuildTemplate begins a build of a template of the caller's workspace.
@@ -201,7 +164,7 @@ func (s *Templates) buildTemplate(ctx context.Context, c Caller, in BuildTemplat
 	if build.SpecSealed, err = s.flows.Seal(build.ID, in.spec(key, from)); err != nil {
 		return Build{}, AsError(err)
 	}
-	templateID, flowID := "tpl-"+randomText(20), sandbox.NewFlowID()
+	templateID, flowID := "tpl-"+randomText(20), flow.NewID()
 	err = s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := mayCreate(tx, c); err != nil {
 			return err

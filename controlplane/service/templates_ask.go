@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -28,7 +27,7 @@ func (s *Sandboxes) awaitTemplate(ctx context.Context, c Caller, name string) er
 		case !ok, t.BuildID != "":
 			return nil
 		case asked && t.Status == record.TemplateFailed:
-			return unbuildable(name, t.Error)
+			return template.Unbuildable(name, t.Error)
 		}
 		if err := s.build(ctx, c, name); err != nil {
 			return err
@@ -91,18 +90,7 @@ func (s *Sandboxes) build(ctx context.Context, c Caller, name string) error {
 	case flowID == "":
 		return nil
 	}
-	err = s.cfg.Engine.Wait(ctx, flowID)
-	switch {
-	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
-		return nil // what became of it the row says
-	case ctx.Err() != nil, errors.Is(err, raftstore.ErrLeadershipLost):
-		return storeError(err)
-	}
-	return unbuildable(name, err.Error())
-}
-
-func unbuildable(name, why string) *Error {
-	return &Error{Code: EUnprocessable, Message: "template could not be built", Detail: name + ": " + why}
+	return s.await(ctx, flowID, nil)
 }
 
 // askFor begins the build of an operator's template that a new one is made from,

@@ -105,7 +105,7 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Snapshots, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, WorkspaceID: "ws", Template: "web", TemplateKey: template.Key("ws", "web")})
+		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: record.ResourceReady, WorkspaceID: "ws", Template: "web", TemplateKey: template.Key("ws", "web")})
 		return nil
 	})
 	want(t, s.DeleteTemplate(t.Context(), caller, "web"), service.EConflict, "template in use")

@@ -2,11 +2,9 @@ package service
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -90,64 +88,4 @@ func validEnv(env map[string]string) error {
 		return invalid("invalid env", "names and values are at most %d bytes together", maxEnvSize)
 	}
 	return nil
-}
-
-// paginate sorts rows newest first and cuts the page that o asks for. The
-// cursor holds the row's place in history and only the beginning of its id:
-// ids of sandboxes are credentials and URLs are logged.
-func paginate[T record.Row](rows []T, o ListOptions) (page []T, next string, err error) {
-	limit := o.Limit
-	if limit == 0 {
-		limit = DefaultLimit
-	}
-	if limit < 1 || limit > MaxLimit {
-		return nil, "", invalid("invalid limit", "limit must be from 1 to %d", MaxLimit)
-	}
-	key := func(r T) (uint64, string) {
-		m := r.RowMeta()
-		return m.CreateIndex, m.ID[:min(len(m.ID), cursorID)]
-	}
-	slices.SortFunc(rows, func(a, b T) int {
-		x, y := a.RowMeta(), b.RowMeta()
-		if x.CreateIndex != y.CreateIndex {
-			if x.CreateIndex > y.CreateIndex {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(x.ID, y.ID)
-	})
-	if o.Cursor != "" {
-		index, id, err := readCursor(o.Cursor)
-		if err != nil {
-			return nil, "", err
-		}
-		start, _ := slices.BinarySearchFunc(rows, struct{}{}, func(r T, _ struct{}) int {
-			if i, p := key(r); i > index || i == index && p <= id {
-				return -1
-			}
-			return 1
-		})
-		rows = rows[start:]
-	}
-	if len(rows) <= limit {
-		return rows, "", nil
-	}
-	page = rows[:limit]
-	index, id := key(page[limit-1])
-	return page, base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatUint(index, 10) + "." + id)), nil
-}
-
-// cursorID is how much of an id tells rows of one transaction apart.
-const cursorID = 8
-
-func readCursor(cursor string) (index uint64, id string, err error) {
-	raw, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err == nil {
-		first, rest, ok := strings.Cut(string(raw), ".")
-		if index, err = strconv.ParseUint(first, 10, 64); err == nil && ok && len(rest) <= cursorID {
-			return index, rest, nil
-		}
-	}
-	return 0, "", &Error{Code: EInvalid, Message: "invalid cursor"}
 }

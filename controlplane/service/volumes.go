@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/flows/volume"
 	"github.com/berth-cloud/berth/raftstore"
@@ -88,7 +89,7 @@ func (s *Volumes) CreateVolume(ctx context.Context, c Caller, in CreateVolume) (
 			if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.ResourceDeleting {
 				return Volume{}, errKeyGone("volume")
 			}
-			if live, ok := flow.Live(view, volume.Subject(row.ID)); ok {
+			if live, ok := flow.Live(view, volume.Resource.Subject(row.ID)); ok {
 				return s.awaitVolume(ctx, c, row.ID, live.ID)
 			}
 			return s.showVolume(row), nil
@@ -97,7 +98,7 @@ func (s *Volumes) CreateVolume(ctx context.Context, c Caller, in CreateVolume) (
 }
 
 func (s *Volumes) createVolume(ctx context.Context, c Caller, in CreateVolume, keyID string) (Volume, error) {
-	id, flowID := volume.Prefix+randomText(volume.IDLength-len(volume.Prefix)), sandbox.NewFlowID()
+	id, flowID := volume.Prefix+randomText(volume.IDLength-len(volume.Prefix)), flow.NewID()
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := mayCreate(tx, c); err != nil {
 			return err
@@ -120,7 +121,7 @@ func (s *Volumes) createVolume(ctx context.Context, c Caller, in CreateVolume, k
 		}
 		return volume.Begin(tx, flowID, &record.Volume{
 			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Name: in.Name, Status: record.ResourceCreating, SizeMB: in.size(),
-		}, volume.Create{RequestID: c.RequestID, IdempotencyKeyID: keyID})
+		}, volume.Create{Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}})
 	})
 	switch {
 	case errors.Is(err, raftstore.ErrConflict): // another one came first
@@ -134,19 +135,8 @@ func (s *Volumes) createVolume(ctx context.Context, c Caller, in CreateVolume, k
 var errVolumeExists = &Error{Code: EConflict, Message: "volume already exists"}
 
 func (s *Volumes) awaitVolume(ctx context.Context, c Caller, id, flowID string) (Volume, error) {
-	err := s.cfg.Engine.Wait(ctx, flowID)
-	switch {
-	case err == nil, errors.Is(err, flow.ErrOutcomeUnknown):
-	case errors.Is(err, volume.ErrNoRoom):
-		return Volume{}, &Error{Code: EInsufficient, Message: "insufficient host storage for volume", RetryAfter: time.Second, Err: err}
-	case errors.Is(err, volume.ErrNoHost):
-		return Volume{}, noNode(err)
-	case errors.Is(err, volume.ErrUnreachable):
-		return Volume{}, unreachable("", err)
-	case errors.Is(err, volume.ErrNotMade):
-		return Volume{}, &Error{Code: EInternal, Message: "volume could not be made", Detail: "report the request id if a retry does not help", Err: err}
-	default:
-		return Volume{}, storeError(err)
+	if err := s.await(ctx, flowID, nil); err != nil {
+		return Volume{}, err
 	}
 	view, verr := s.cfg.Store.VerifiedView(ctx)
 	if verr != nil {
@@ -209,7 +199,7 @@ func (s *Volumes) DeleteVolume(ctx context.Context, c Caller, name string) error
 	if err := c.RequireWorkspace(); err != nil {
 		return err
 	}
-	fresh, flowID := sandbox.NewFlowID(), ""
+	fresh, flowID := flow.NewID(), ""
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		row, err := ownedVolume(tx, c, name)
 		switch {
@@ -220,7 +210,7 @@ func (s *Volumes) DeleteVolume(ctx context.Context, c Caller, name string) error
 		case row.AttachedTo != "":
 			return &Error{Code: EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}
 		}
-		flowID, err = volume.BeginDelete(tx, fresh, row, c.RequestID)
+		flowID, err = volume.Resource.BeginDelete(tx, fresh, row, c.RequestID)
 		return err
 	})
 	if err != nil {

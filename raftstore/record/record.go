@@ -31,6 +31,10 @@ type Table[T Row] struct {
 	Name    string
 	New     func() T
 	Indexes []Index[T]
+	// Check, if there is one, refuses a row in place of the one before, which is
+	// nil for a new row: raftstore.Put fails with its error, and nothing of the
+	// transaction is written. Only the leader asks it.
+	Check func(before, after T) error
 }
 
 // Index finds rows by values other than the id. A row is listed under each

@@ -20,18 +20,9 @@ const (
 	SandboxDeleting   SandboxStatus = "deleting"
 )
 
-var sandboxMoves = map[SandboxStatus][]SandboxStatus{
-	SandboxStarting:   {SandboxRunning, SandboxFailed, SandboxDeleting},
-	SandboxRunning:    {SandboxPaused, SandboxHibernated, SandboxFailed, SandboxDeleting},
-	SandboxPaused:     {SandboxRunning, SandboxFailed, SandboxDeleting},
-	SandboxHibernated: {SandboxRunning, SandboxFailed, SandboxDeleting},
-	SandboxFailed:     {SandboxDeleting},
-	SandboxDeleting:   {},
-}
-
-// CanBecome reports whether the state table has a move from s to next.
+// CanBecome reports whether the state table lets next follow s.
 func (s SandboxStatus) CanBecome(next SandboxStatus) bool {
-	return slices.Contains(sandboxMoves[s], next)
+	return s != next && sandboxTransitions.allow(s, next)
 }
 
 // Owner is the app or database that manages a sandbox.

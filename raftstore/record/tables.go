@@ -17,33 +17,29 @@ var (
 		},
 	}
 
-	Agents = Table[*Agent]{Name: "agents", New: func() *Agent { return &Agent{} }}
+	Agents = Table[*Agent]{
+		Name:  "agents",
+		New:   func() *Agent { return &Agent{} },
+		Check: checked(agentTransitions, func(r *Agent) AgentState { return r.State }),
+	}
 
 	JoinTokens = Table[*JoinToken]{Name: "join_tokens", New: func() *JoinToken { return &JoinToken{} }}
 
 	Sandboxes = Table[*Sandbox]{
-		Name: "sandboxes",
-		New:  func() *Sandbox { return &Sandbox{} },
+		Name:  "sandboxes",
+		New:   func() *Sandbox { return &Sandbox{} },
+		Check: checked(sandboxTransitions, func(r *Sandbox) SandboxStatus { return r.Status }),
 		Indexes: []Index[*Sandbox]{
 			{Name: "workspace", Keys: func(s *Sandbox) []string { return []string{s.WorkspaceID} }},
-			{Name: "agent", Keys: func(s *Sandbox) []string {
-				if s.AgentID == "" {
-					return nil
-				}
-				return []string{s.AgentID}
-			}},
-			{Name: "fork_tree", Keys: func(s *Sandbox) []string {
-				if s.ForkTree == "" {
-					return nil
-				}
-				return []string{s.ForkTree}
-			}},
+			{Name: "agent", Keys: func(s *Sandbox) []string { return optional(s.AgentID) }},
+			{Name: "fork_tree", Keys: func(s *Sandbox) []string { return optional(s.ForkTree) }},
 		},
 	}
 
 	Snapshots = Table[*Snapshot]{
-		Name: "snapshots",
-		New:  func() *Snapshot { return &Snapshot{} },
+		Name:  "snapshots",
+		New:   func() *Snapshot { return &Snapshot{} },
+		Check: checked(snapshotTransitions, func(r *Snapshot) ResourceStatus { return r.Status }),
 		Indexes: []Index[*Snapshot]{
 			{Name: "workspace", Keys: func(s *Snapshot) []string { return []string{s.WorkspaceID} }},
 			{Name: "agent", Keys: func(s *Snapshot) []string { return []string{s.AgentID} }},
@@ -52,23 +48,20 @@ var (
 
 	// A volume's name is its workspace's own, so a unique index keeps it.
 	Volumes = Table[*Volume]{
-		Name: "volumes",
-		New:  func() *Volume { return &Volume{} },
+		Name:  "volumes",
+		New:   func() *Volume { return &Volume{} },
+		Check: checked(volumeTransitions, func(r *Volume) ResourceStatus { return r.Status }),
 		Indexes: []Index[*Volume]{
 			{Name: "name", Unique: true, Keys: func(v *Volume) []string { return []string{v.WorkspaceID + "/" + v.Name} }},
 			{Name: "workspace", Keys: func(v *Volume) []string { return []string{v.WorkspaceID} }},
-			{Name: "agent", Keys: func(v *Volume) []string {
-				if v.AgentID == "" {
-					return nil
-				}
-				return []string{v.AgentID}
-			}},
+			{Name: "agent", Keys: func(v *Volume) []string { return optional(v.AgentID) }},
 		},
 	}
 
 	Templates = Table[*Template]{
-		Name: "templates",
-		New:  func() *Template { return &Template{} },
+		Name:  "templates",
+		New:   func() *Template { return &Template{} },
+		Check: checked(templateTransitions, func(r *Template) TemplateStatus { return r.Status }),
 		Indexes: []Index[*Template]{
 			{Name: "name", Unique: true, Keys: func(t *Template) []string { return []string{t.WorkspaceID + "/" + t.Name} }},
 			{Name: "workspace", Keys: func(t *Template) []string { return []string{t.WorkspaceID} }},
@@ -76,8 +69,9 @@ var (
 	}
 
 	Builds = Table[*Build]{
-		Name: "builds",
-		New:  func() *Build { return &Build{} },
+		Name:  "builds",
+		New:   func() *Build { return &Build{} },
+		Check: checked(buildTransitions, func(r *Build) TemplateStatus { return r.Status }),
 		Indexes: []Index[*Build]{
 			{Name: "template", Keys: func(b *Build) []string {
 				if b.Dropped {
@@ -94,8 +88,25 @@ var (
 		Indexes: []Index[*Flow]{
 			// One live flow a subject: a flow's row is deleted when it ends.
 			{Name: "subject", Unique: true, Keys: func(f *Flow) []string { return []string{f.Subject} }},
+			{Name: "parent", Keys: func(f *Flow) []string { return optional(f.Parent) }},
+		},
+	}
+
+	Outcomes = Table[*Outcome]{
+		Name: "outcomes",
+		New:  func() *Outcome { return &Outcome{} },
+		Indexes: []Index[*Outcome]{
+			{Name: "parent", Keys: func(o *Outcome) []string { return optional(o.Parent) }},
 		},
 	}
 
 	IdempotencyKeys = Table[*IdempotencyKey]{Name: "idempotency_keys", New: func() *IdempotencyKey { return &IdempotencyKey{} }}
 )
+
+// optional is the key of a value that a row may lack.
+func optional(v string) []string {
+	if v == "" {
+		return nil
+	}
+	return []string{v}
+}

@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 
 	"golang.org/x/crypto/chacha20poly1305"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // Keyring is some keys, one of which, the primary, seals. Every replica has
@@ -221,7 +221,7 @@ func parseID(s string) (KeyID, error) {
 
 // Save writes a keyring file, readable by its owner alone. A crash leaves the
 // old file or the new one.
-func (k *Keyring) Save(path string) (err error) {
+func (k *Keyring) Save(path string) error {
 	k.mu.RLock()
 	out := file{Format: fileFormat, Primary: k.main.String()}
 	for _, key := range k.keys {
@@ -232,36 +232,8 @@ func (k *Keyring) Save(path string) (err error) {
 	if err != nil {
 		return fmt.Errorf("save keyring: %w", err)
 	}
-	dir := filepath.Dir(path)
-	tmp, err := os.CreateTemp(dir, ".seal-*") // made with mode 0600
-	if err != nil {
+	if err := atomicfile.Write(path, append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("save keyring: %w", err)
-	}
-	defer func() {
-		if rm := os.Remove(tmp.Name()); err != nil && rm != nil && !errors.Is(rm, fs.ErrNotExist) {
-			err = errors.Join(err, rm)
-		}
-	}()
-	_, err = tmp.Write(append(b, '\n'))
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return fmt.Errorf("save keyring: %w", err)
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return fmt.Errorf("save keyring: %w", err)
-	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("save keyring: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("save keyring: sync %s: %w", dir, err)
 	}
 	return nil
 }

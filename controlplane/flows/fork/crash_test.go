@@ -143,7 +143,7 @@ func TestPromote(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			chosen, flowID := f.children[1], sandbox.NewFlowID()
+			chosen, flowID := f.children[1], flow.NewID()
 			var deleted []string
 			p.Update(func(tx *raftstore.Tx) error {
 				s, _ := raftstore.Get(tx, record.Sandboxes, chosen)
@@ -151,7 +151,7 @@ func TestPromote(t *testing.T) {
 				deleted, err = fork.BeginPromote(tx, flowID, s, cleanup, "req")
 				return err
 			})
-			if err := p.LeaderNode().Engine.Wait(t.Context(), flowID); err != nil {
+			if err := p.LeaderNode().Engine.Wait(t.Context(), flowID, nil); err != nil {
 				t.Fatal(err)
 			}
 			want := 4
@@ -263,12 +263,12 @@ func storm(p *testplane.Plane, pick func() string, made func([]string)) {
 			if !ok || row.ForkedFrom == "" { // the first ones live, so that there is always something to fork
 				return nil
 			}
-			_, err := sandbox.BeginDelete(tx, sandbox.NewFlowID(), row, "req")
+			_, err := sandbox.Resource.BeginDelete(tx, flow.NewID(), row, "req")
 			return err
 		})
 		return
 	case 1:
-		flowID = sandbox.NewFlowID()
+		flowID = flow.NewID()
 		_ = n.Store.Update(ctx, func(tx *raftstore.Tx) error {
 			row, ok := raftstore.Get(tx, record.Sandboxes, s.ID)
 			if !ok || row.ForkTree == "" || row.Status != record.SandboxRunning {
@@ -295,5 +295,5 @@ func storm(p *testplane.Plane, pick func() string, made func([]string)) {
 		flowID = f.flowID
 		defer made(f.children)
 	}
-	_ = n.Engine.Wait(ctx, flowID)
+	_ = n.Engine.Wait(ctx, flowID, nil)
 }

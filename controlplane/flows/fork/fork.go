@@ -10,9 +10,9 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -47,19 +47,11 @@ var Deadline = timescale.Limit(10 * time.Minute)
 // actTimeout is how long one wave of children may take.
 var actTimeout = timescale.Limit(5 * time.Minute)
 
-// How a fork fails that leaves no child.
-var (
-	ErrNoParent = errors.New("the sandbox is gone")
-)
-
-// RefusedError means that the host will not capture the parent as it is.
-type RefusedError struct{ Err *hostapi.Error }
-
-// Error implements error.
-func (e *RefusedError) Error() string { return e.Err.Error() }
-
-// Unwrap returns the host's refusal.
-func (e *RefusedError) Unwrap() error { return e.Err }
+// errNoChild is how a fork fails whose hosts tried and could not.
+var errNoChild = &apierror.Error{
+	Code: sandbox.ErrNotStarted.Code, Message: sandbox.ErrNotStarted.Message,
+	Detail: "no child came to life; report the request id if a retry does not help",
+}
 
 // Config is what the flows work with.
 type Config struct {
@@ -70,15 +62,10 @@ type Config struct {
 }
 
 // Flows are the steps of both kinds.
-type Flows struct {
-	cfg Config
-
-	mu      sync.Mutex
-	results map[string]Result // of forks that have just ended here, by group
-}
+type Flows struct{ cfg Config }
 
 // New makes the flows.
-func New(cfg Config) *Flows { return &Flows{cfg: cfg, results: map[string]Result{}} }
+func New(cfg Config) *Flows { return &Flows{cfg: cfg} }
 
 // Kinds are for the engine.
 func (f *Flows) Kinds() []flow.Kind {
@@ -171,27 +158,6 @@ func (d *Fork) result() Result {
 		}
 	}
 	return r
-}
-
-// TakeResult returns what a fork that has just ended here came to, once.
-func (f *Flows) TakeResult(group string) (Result, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r, ok := f.results[group]
-	delete(f.results, group)
-	return r, ok
-}
-
-// maxResults bounds those that nobody takes: their requests have gone away.
-const maxResults = 4096
-
-func (f *Flows) keepResult(group string, r Result) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.results) >= maxResults {
-		clear(f.results)
-	}
-	f.results[group] = r
 }
 
 // Order is a fork to begin.

@@ -14,9 +14,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/fork"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
@@ -59,7 +61,7 @@ type forked struct {
 // begin begins a fork, as the service does.
 func begin(n *testplane.Node, parent *record.Sandbox, mode fork.Mode, count int) (forked, error) {
 	group := "tree-" + newID()
-	o := &fork.Order{FlowID: sandbox.NewFlowID(), Group: group, RequestID: "req", Mode: mode, Parent: parent}
+	o := &fork.Order{FlowID: flow.NewID(), Group: group, RequestID: "req", Mode: mode, Parent: parent}
 	out := forked{flowID: o.FlowID, group: group}
 	for i := range count {
 		meta, err := fork.Metadata(mode, json.RawMessage(`{"mine":1,"fork_index":"x"}`), parent.ID, group, i)
@@ -95,8 +97,8 @@ func run(t *testing.T, p *testplane.Plane, parent *record.Sandbox, mode fork.Mod
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	err = n.Engine.Wait(ctx, f.flowID)
-	r, _ := n.Forks.TakeResult(f.group)
+	var r fork.Result
+	err = n.Engine.Wait(ctx, f.flowID, &r)
 	return f, r, err
 }
 
@@ -275,10 +277,10 @@ func TestAFailingChildIsReported(t *testing.T) {
 	}
 	bad.Store(f.children[2])
 	close(hold)
-	if err := n.Engine.Wait(t.Context(), f.flowID); err != nil {
+	var r fork.Result
+	if err := n.Engine.Wait(t.Context(), f.flowID, &r); err != nil {
 		t.Fatal(err)
 	}
-	r, _ := n.Forks.TakeResult(f.group)
 	if len(r.Failed) != 1 || r.Failed[0].Index != 2 || r.Failed[0].Error != "guest does not answer" {
 		t.Fatalf("%+v", r)
 	}
@@ -300,9 +302,9 @@ func TestAForkWithoutAnyChild(t *testing.T) {
 		"full":             {"put", &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}, sandbox.ErrNoHost},
 		"fails":            {"put", &hostapi.Error{Code: hostapi.CodeInternal, Message: "oops"}, sandbox.ErrNotStarted},
 		"unreachable":      {"put", fakehost.ErrDrop, sandbox.ErrUnreachable},
-		"no capture":       {"capture", &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}, nil},
-		"parent is paused": {"capture", &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, nil},
-		"parent is gone":   {"capture", &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}, fork.ErrNoParent},
+		"no capture":       {"capture", &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}, &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for snapshot"}},
+		"parent is paused": {"capture", &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, snapshot.ErrAsleep},
+		"parent is gone":   {"capture", &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}, apierror.NotRunning("")},
 		"host is mute":     {"capture", fakehost.ErrDrop, sandbox.ErrUnreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -316,8 +318,7 @@ func TestAForkWithoutAnyChild(t *testing.T) {
 				return nil
 			})
 			f, _, err := run(t, p, parent, fork.Tree, 3)
-			var refused *fork.RefusedError
-			if c.want != nil && !errors.Is(err, c.want) || c.want == nil && !errors.As(err, &refused) {
+			if !errors.Is(err, c.want) {
 				t.Fatalf("%v, want %v", err, c.want)
 			}
 			if s := statuses(p, f.children); count(s, "") != 3 {
@@ -591,12 +592,12 @@ func TestAChildIsDeletedOnItsWay(t *testing.T) {
 	<-arrived
 	p.Update(func(tx *raftstore.Tx) error {
 		s, _ := raftstore.Get(tx, record.Sandboxes, f.children[0])
-		_, err := sandbox.BeginDelete(tx, sandbox.NewFlowID(), s, "req")
+		_, err := sandbox.Resource.BeginDelete(tx, flow.NewID(), s, "req")
 		return err
 	})
 	testcluster.Await(t, 5*time.Second, "the child's end", func() bool { _, ok := p.Sandbox(f.children[0]); return !ok })
 	close(hold)
-	if err := n.Engine.Wait(t.Context(), f.flowID); err != nil {
+	if err := n.Engine.Wait(t.Context(), f.flowID, nil); err != nil {
 		t.Fatal(err)
 	}
 	if s := statuses(p, f.children); s[0] != "" || s[1] != record.SandboxRunning {
@@ -610,9 +611,9 @@ func TestPastItsDeadline(t *testing.T) {
 	h := p.Host("h1", 8*boxMB)
 	parent := parentOn(p, h)
 	child := newID()
-	flowID := sandbox.NewFlowID()
+	flowID := flow.NewID()
 	p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
+		testcluster.PutSandbox(tx, &record.Sandbox{
 			Meta: record.Meta{ID: child}, WorkspaceID: "ws", Status: record.SandboxStarting, StartedBy: fork.Subject("g"), AgentID: "h1", Generation: 1,
 		})
 		return flow.Begin(tx, flow.New{
@@ -620,7 +621,7 @@ func TestPastItsDeadline(t *testing.T) {
 			Data: fork.Fork{Mode: fork.Tree, ParentID: parent.ID, AgentID: "h1", Generation: 3, Children: []fork.Child{{ID: child}}},
 		})
 	})
-	if err := p.LeaderNode().Engine.Wait(t.Context(), flowID); !errors.Is(err, sandbox.ErrNotStarted) {
+	if err := p.LeaderNode().Engine.Wait(t.Context(), flowID, nil); !errors.Is(err, sandbox.ErrNotStarted) {
 		t.Fatal(err)
 	}
 	if rows := p.Settled(h); len(rows) != 1 {
@@ -663,7 +664,7 @@ func TestEventsAreToldAsTheyHappenAndNoneIsLost(t *testing.T) {
 		}
 	}
 	close(hold)
-	if err := n.Engine.Wait(t.Context(), f.flowID); err != nil {
+	if err := n.Engine.Wait(t.Context(), f.flowID, nil); err != nil {
 		t.Fatal(err)
 	}
 	e := types(h.Events(parent.ID))

@@ -42,7 +42,7 @@ func BeginPromote(tx *raftstore.Tx, flowID string, s *record.Sandbox, cleanup bo
 			if sibling.ID == s.ID || sibling.WorkspaceID != s.WorkspaceID || sibling.Owner != nil {
 				continue
 			}
-			if _, err := sandbox.BeginDelete(tx, sandbox.NewFlowID(), sibling, requestID); err != nil {
+			if _, err := sandbox.Resource.BeginDelete(tx, flow.NewID(), sibling, requestID); err != nil {
 				return nil, err
 			}
 			deleted = append(deleted, sibling.ID)

@@ -63,7 +63,7 @@ func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		}, nil
 	}
 	result := data.result()
-	raw, err := json.Marshal(result)
+	raw, err := json.Marshal(result) // its idempotency key outlives the flow's outcome
 	if err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
 	}
@@ -73,8 +73,7 @@ func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
 			key.Result = raw
 			raftstore.Put(tx, record.IdempotencyKeys, key)
 		}
-		f.keepResult(groupOf(run.Flow), result)
-		return flow.Done(), nil
+		return flow.DoneWith(result), nil
 	}, nil
 }
 
@@ -86,11 +85,11 @@ func (d *Fork) failure() error {
 	}
 	switch worst {
 	case whyFull:
-		return fmt.Errorf("%w: %w", sandbox.ErrNoHost, &placement.Error{Reason: placement.NoCapacity})
+		return sandbox.NoNode(&placement.Error{Reason: placement.NoCapacity})
 	case whyUnreachable:
 		return sandbox.ErrUnreachable
 	}
-	return sandbox.ErrNotStarted
+	return errNoChild
 }
 
 // releaseTime bounds each of the calls that release a capture.

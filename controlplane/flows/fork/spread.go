@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -141,24 +142,14 @@ func refused(err error) bool {
 
 // abandon ends a fork whose parent could not be captured.
 func (f *Flows) abandon(ctx context.Context, run flow.Run, data Fork, cause error) flow.Commit {
-	var refusal *hostapi.Error
-	switch {
-	case hostapi.HasCode(cause, hostapi.CodeNotFound):
-		cause = ErrNoParent
-	case hosts.Unreachable(cause):
-		cause = sandbox.ErrUnreachable
-	case errors.As(cause, &refusal):
-		cause = &RefusedError{Err: refusal}
-	default:
-		cause = sandbox.ErrNotStarted
-	}
+	failure := snapshot.Refused(cause, errNoChild)
 	for _, c := range data.Children {
 		f.cfg.Hosts.Release(c.ID)
 	}
 	f.release(ctx, run, data, true) // of a capture whose outcome is unknown
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		f.drop(tx, run, data)
-		return flow.Fail(cause), nil
+		return flow.Fail(failure), nil
 	}
 }
 

@@ -134,7 +134,7 @@ func (f *Flows) put(ctx context.Context, run flow.Run, data *Fork, index int, ro
 		}
 		err = f.cfg.Hosts.Call(ctx, row.AgentID, func(ctx context.Context, c *hosts.Client) error {
 			var err error
-			out.box, err = c.PutBox(ctx, row.ID, spec)
+			out.box, err = f.cfg.Hosts.PutBox(ctx, c, row.ID, spec)
 			return err
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -30,9 +31,8 @@ const (
 
 // Create is the data of a create.
 type Create struct {
-	RequestID        string       `json:"request_id,omitempty"`
-	IdempotencyKeyID string       `json:"idempotency_key_id,omitempty"`
-	Boot             hostapi.Boot `json:"boot,omitempty"`
+	resource.Data
+	Boot hostapi.Boot `json:"boot,omitempty"`
 
 	Tried  []string `json:"tried,omitempty"`  // hosts that did not do it
 	Why    why      `json:"why,omitempty"`    // the weightiest reason of those
@@ -58,8 +58,8 @@ type where struct {
 
 // Place chooses the first host of a new sandbox, reserves its memory and fills
 // the row in. While the leader is too new to know its hosts the row is left
-// unplaced, for the flow to wait. It fails with a *placement.Error, or a
-// *SnapshotError.
+// unplaced, for the flow to wait. It fails with a *placement.Error, or with
+// ErrSnapshot.
 func (f *Flows) Place(view raftstore.Reader, s *record.Sandbox) error {
 	req, err := request(view, s, nil)
 	if err != nil {
@@ -81,15 +81,11 @@ func (f *Flows) Unplace(s *record.Sandbox) { f.cfg.Hosts.Release(s.ID) }
 
 // Begin puts a sandbox and its create into a transaction.
 func (f *Flows) Begin(tx *raftstore.Tx, flowID string, s *record.Sandbox, data Create) error {
-	raftstore.Put(tx, record.Sandboxes, s)
 	step := stepPlace
 	if s.AgentID != "" {
 		step = stepStart
 	}
-	return flow.Begin(tx, flow.New{
-		ID: flowID, Kind: KindCreate, Subject: Subject(s.ID), Step: step, Data: data,
-		Deadline: tx.Now().Add(CreateDeadline),
-	})
+	return Resource.Begin(tx, flowID, s, step, data, tx.Now().Add(CreateDeadline))
 }
 
 func placeOn(s *record.Sandbox, c placement.Choice, generation uint64) {
@@ -103,9 +99,9 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	s, ok := sandboxOf(run.View, run.Flow)
-	if !ok || s.Status != record.SandboxStarting {
-		return finish, nil
+	s, ok := Resource.Made(run.View, run.Flow)
+	if !ok {
+		return resource.Finish, nil
 	}
 	if data.Unsure != nil {
 		f.Clean(hostCtx(ctx, data.RequestID), s.ID, data.Unsure.AgentID, data.Unsure.Generation)
@@ -116,18 +112,17 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	build, generation := s.BuildID, s.Generation+1
 	choice, err := f.choose(ctx, run.View, s, generation, data.Tried)
 	var none *placement.Error
-	var gone *SnapshotError
 	switch {
 	case errors.As(err, &none):
 		return f.giveUp(run, data, outcome(data, none)), nil
-	case errors.As(err, &gone):
+	case errors.Is(err, ErrSnapshot):
 		return f.giveUp(run, data, err), nil
 	case err != nil:
 		return nil, err
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
-		s, ok := sandboxOf(tx, run.Flow)
-		if !ok || s.Status != record.SandboxStarting {
+		s, ok := Resource.Made(tx, run.Flow)
+		if !ok {
 			return flow.Done(), nil
 		}
 		c := s.Clone()
@@ -183,9 +178,9 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	s, ok := sandboxOf(run.View, run.Flow)
-	if !ok || s.Status != record.SandboxStarting {
-		return finish, nil
+	s, ok := Resource.Made(run.View, run.Flow)
+	if !ok {
+		return resource.Finish, nil
 	}
 	spec, err := f.spec(run.View, s, data)
 	if err != nil {
@@ -195,10 +190,13 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return nil, err
 	}
 	f.cfg.Hosts.Reserve(s) // a leader before this one may have placed it
+	dispatched := f.cfg.Clock()
 	box, err := f.put(ctx, s, data, spec)
 	switch {
 	case err == nil && box.Status == hostapi.StatusRunning:
-		return f.run(run, s, box), nil
+		return f.run(run, s, box, Created{
+			Dispatched: dispatched, Answered: f.cfg.Clock(), Stages: box.Stages, Took: box.CreateDuration, Own: box.CreateOwnDuration,
+		}), nil
 	case err == nil:
 		err = fmt.Errorf("box is %s: %s", box.Status, box.Error)
 	case errors.Is(ctx.Err(), context.Canceled), hostapi.HasCode(err, hostapi.CodeStaleTerm):
@@ -231,20 +229,14 @@ func (f *Flows) put(ctx context.Context, s *record.Sandbox, data Create, spec ho
 	}
 	ctx, cancel := f.cfg.Hosts.WhileUp(hostCtx(ctx, data.RequestID), s.AgentID)
 	defer cancel()
-	t := Trace{Dispatched: f.cfg.Clock()}
-	box, err := client.PutBox(ctx, s.ID, spec)
-	if err == nil {
-		t.Answered, t.Box = f.cfg.Clock(), box
-		f.trace(s.ID, t)
-	}
-	return box, err
+	return f.cfg.Hosts.PutBox(ctx, client, s.ID, spec)
 }
 
 // run makes the sandbox running.
-func (f *Flows) run(run flow.Run, placed *record.Sandbox, box hostapi.Box) flow.Commit {
+func (f *Flows) run(run flow.Run, placed *record.Sandbox, box hostapi.Box, made Created) flow.Commit {
 	return func(tx *raftstore.Tx) (flow.Next, error) {
-		s, ok := sandboxOf(tx, run.Flow)
-		if !ok || !s.Status.CanBecome(record.SandboxRunning) || s.Generation != placed.Generation {
+		s, ok := Resource.Made(tx, run.Flow)
+		if !ok || s.Generation != placed.Generation {
 			return flow.Done(), nil
 		}
 		c := s.Clone()
@@ -252,7 +244,7 @@ func (f *Flows) run(run flow.Run, placed *record.Sandbox, box hostapi.Box) flow.
 		c.CPU, c.MemoryMB, c.DiskMB = box.CPU, box.MemoryMB, box.DiskMB
 		StartTTL(c, tx.Now())
 		raftstore.Put(tx, record.Sandboxes, c)
-		return flow.Done(), nil
+		return flow.DoneWith(made), nil
 	}
 }
 
@@ -278,8 +270,8 @@ func (f *Flows) elsewhere(ctx context.Context, run flow.Run, placed *record.Sand
 		data.Unsure = &where{AgentID: placed.AgentID, Generation: placed.Generation}
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
-		s, ok := sandboxOf(tx, run.Flow)
-		if !ok || s.Status != record.SandboxStarting {
+		s, ok := Resource.Made(tx, run.Flow)
+		if !ok {
 			return flow.Done(), nil
 		}
 		// The generation stays: the next placement counts on from it, so that
@@ -312,13 +304,13 @@ func classify(err error) why {
 func outcome(data Create, none *placement.Error) error {
 	switch {
 	case data.Why == whySnapshot:
-		return &SnapshotError{Detail: data.Detail}
+		return with(ErrSnapshot, data.Detail, nil)
 	case data.Why == whyFailed:
 		return ErrNotStarted
 	case data.Why == whyUnreachable:
 		return ErrUnreachable
 	default:
-		return fmt.Errorf("%w: %w", ErrNoHost, none)
+		return NoHost(none)
 	}
 }
 
@@ -331,22 +323,8 @@ func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 	return f.giveUp(run, data, ErrNotStarted), nil
 }
 
-// giveUp removes every row of a create that failed. A box that some host may
-// have made has no row any more, so the inventory loop removes it.
-func (f *Flows) giveUp(run flow.Run, data Create, err error) flow.Commit {
-	if s, ok := sandboxOf(run.View, run.Flow); ok {
-		f.cfg.Hosts.Release(s.ID)
-	}
-	return func(tx *raftstore.Tx) (flow.Next, error) {
-		if s, ok := sandboxOf(tx, run.Flow); ok {
-			if s.Status != record.SandboxStarting {
-				return flow.Done(), nil
-			}
-			DeleteRow(tx, s)
-		}
-		if data.IdempotencyKeyID != "" { // the same key may try again
-			raftstore.Delete(tx, record.IdempotencyKeys, data.IdempotencyKeyID)
-		}
-		return flow.Fail(err), nil
-	}
+// giveUp ends a create with nothing left of it.
+func (f *Flows) giveUp(run flow.Run, data Create, failure error) flow.Commit {
+	f.cfg.Hosts.Release(Resource.ID(run.Flow))
+	return Resource.GiveUp(run, data.Data, failure)
 }

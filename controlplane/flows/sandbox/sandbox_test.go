@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
@@ -43,9 +44,9 @@ func create(p *testplane.Plane, n *testplane.Node, id string) (flowID string, er
 	if err := n.Flows.Place(n.Store.View(), s); err != nil {
 		return "", err
 	}
-	flowID = sandbox.NewFlowID()
+	flowID = flow.NewID()
 	err = n.Store.Update(context.Background(), func(tx *raftstore.Tx) error {
-		return n.Flows.Begin(tx, flowID, s, sandbox.Create{RequestID: "req"})
+		return n.Flows.Begin(tx, flowID, s, sandbox.Create{Data: resource.Data{RequestID: "req"}})
 	})
 	return flowID, err
 }
@@ -60,7 +61,7 @@ func mustCreate(t *testing.T, p *testplane.Plane, id string) error {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	return n.Engine.Wait(ctx, flowID)
+	return n.Engine.Wait(ctx, flowID, nil)
 }
 
 func remove(t *testing.T, p *testplane.Plane, id string) {
@@ -70,7 +71,7 @@ func remove(t *testing.T, p *testplane.Plane, id string) {
 		if !ok {
 			return nil
 		}
-		_, err := sandbox.BeginDelete(tx, sandbox.NewFlowID(), s, "req")
+		_, err := sandbox.Resource.BeginDelete(tx, flow.NewID(), s, "req")
 		return err
 	})
 }
@@ -79,15 +80,20 @@ func TestCreateAndDelete(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	id := newID()
-	if err := mustCreate(t, p, id); err != nil {
+	flowID, err := create(p, p.LeaderNode(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made sandbox.Created
+	if err := p.LeaderNode().Engine.Wait(t.Context(), flowID, &made); err != nil {
 		t.Fatal(err)
 	}
 	s, ok := p.Sandbox(id)
 	if !ok || s.Status != record.SandboxRunning || s.AgentID != "h1" || s.Generation != 1 || s.MemoryMB != 512 || s.StartedAt.IsZero() {
 		t.Fatalf("%+v", s)
 	}
-	if tr, ok := p.LeaderNode().Flows.TakeTrace(id); !ok || len(tr.Box.Stages) == 0 || tr.Answered.Before(tr.Dispatched) {
-		t.Fatalf("trace %+v", tr)
+	if len(made.Stages) == 0 || made.Answered.Before(made.Dispatched) {
+		t.Fatalf("%+v", made)
 	}
 	remove(t, p, id)
 	if rows := p.Settled(h); len(rows) != 0 {
@@ -195,7 +201,7 @@ func TestMemoryIsReservedBeforeItIsUsed(t *testing.T) {
 	}
 	close(block)
 	for _, id := range flows {
-		if err := n.Engine.Wait(t.Context(), id); err != nil {
+		if err := n.Engine.Wait(t.Context(), id, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,9 +213,9 @@ var points = []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit}
 // A crash at every point of every step, with the first host refusing so that
 // every step is met: the sandbox runs once, and on one host.
 func TestCreateCrashesAtEveryPoint(t *testing.T) {
-	for _, kind := range []string{sandbox.KindCreate, sandbox.KindDelete} {
+	for _, kind := range []string{sandbox.Resource.CreateKind(), sandbox.Resource.DeleteKind()} {
 		steps := []string{"start", "place"}
-		if kind == sandbox.KindDelete {
+		if kind == sandbox.Resource.DeleteKind() {
 			steps = []string{"remove"}
 		}
 		for _, step := range steps {
@@ -248,9 +254,9 @@ func TestCreateCrashesAtEveryPoint(t *testing.T) {
 // The leader is cut off at every point of every step: the sandbox ends running
 // or is cleaned away, never in between.
 func TestLeaderDiesAtEveryPoint(t *testing.T) {
-	for _, kind := range []string{sandbox.KindCreate, sandbox.KindDelete} {
+	for _, kind := range []string{sandbox.Resource.CreateKind(), sandbox.Resource.DeleteKind()} {
 		steps := []string{"start", "place"}
-		if kind == sandbox.KindDelete {
+		if kind == sandbox.Resource.DeleteKind() {
 			steps = []string{"remove"}
 		}
 		for _, step := range steps {
@@ -277,7 +283,7 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if kind == sandbox.KindDelete {
+					if kind == sandbox.Resource.DeleteKind() {
 						testcluster.Await(t, 10*time.Second, "a running sandbox", func() bool {
 							s, ok := p.Sandbox(id)
 							return ok && s.Status == record.SandboxRunning
@@ -286,10 +292,10 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 					}
 					testcluster.Await(t, 10*time.Second, "the leader's end", func() bool { return old.Load() != nil })
 					rows := p.Settled(h1, h2)
-					if kind == sandbox.KindCreate && (len(rows) != 1 || rows[0].Status != record.SandboxRunning) {
+					if kind == sandbox.Resource.CreateKind() && (len(rows) != 1 || rows[0].Status != record.SandboxRunning) {
 						t.Fatalf("flow %s ended with %d rows", flowID, len(rows))
 					}
-					if kind == sandbox.KindDelete && len(rows) != 0 {
+					if kind == sandbox.Resource.DeleteKind() && len(rows) != 0 {
 						t.Fatal("rows left")
 					}
 					p.Heal(old.Load())
@@ -320,7 +326,7 @@ func TestDeletePreemptsACreate(t *testing.T) {
 	}
 	<-arrived
 	remove(t, p, id)
-	if err := n.Engine.Wait(t.Context(), flowID); !errors.Is(err, flow.ErrOutcomeUnknown) {
+	if err := n.Engine.Wait(t.Context(), flowID, nil); !errors.Is(err, flow.ErrPreempted) {
 		t.Fatalf("preempted create: %v", err)
 	}
 	if rows := p.Settled(h); len(rows) != 0 {
@@ -385,7 +391,7 @@ func TestANewLeaderWaitsForItsHosts(t *testing.T) {
 	if s, _ := p.Sandbox(id); s.AgentID != "" {
 		t.Fatalf("placed on %s, which has not been heard", s.AgentID)
 	}
-	go func() { done <- n.Engine.Wait(context.Background(), flowID) }()
+	go func() { done <- n.Engine.Wait(context.Background(), flowID, nil) }()
 	h.Silence(false)
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -426,7 +432,7 @@ func TestStorm(t *testing.T) {
 					continue
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-				err = n.Engine.Wait(ctx, flowID)
+				err = n.Engine.Wait(ctx, flowID, nil)
 				cancel()
 				mu.Lock()
 				ids = append(ids, id)

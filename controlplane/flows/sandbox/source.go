@@ -11,24 +11,17 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// SnapshotError means that a sandbox cannot be made from its snapshot: it is
-// gone, damaged, or of another engine.
-type SnapshotError struct{ Detail string }
-
-// Error implements error.
-func (e *SnapshotError) Error() string { return "snapshot cannot be restored: " + e.Detail }
-
 // TemplateOf is the name by which hosts know a sandbox's template.
 func TemplateOf(s *record.Sandbox) string { return cmp.Or(s.TemplateKey, s.Template) }
 
 // request is what a sandbox asks of placement, as its row says it. It fails with
-// a *SnapshotError or a *placement.Error.
+// ErrSnapshot or a *placement.Error.
 func request(r raftstore.Reader, s *record.Sandbox, tried []string) (placement.Request, error) {
 	req := placement.Request{Template: TemplateOf(s), Builds: buildsOf(r, s), Exclude: tried}
 	if s.FromSnapshot != "" {
 		snap, ok := raftstore.Get(r, record.Snapshots, s.FromSnapshot)
 		if !ok || snap.Status == record.ResourceDeleting {
-			return req, &SnapshotError{Detail: "it has been deleted"}
+			return req, with(ErrSnapshot, "it has been deleted", nil)
 		}
 		req.Size = &placement.Template{CPU: snap.CPU, MemoryMB: snap.MemoryMB, DiskMB: snap.DiskMB}
 		if snap.Stored {

@@ -6,36 +6,17 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// remove deletes the capture and its stored copy, then the row. While its host
-// may come back it is asked again and again. The stored copy of a snapshot
-// whose host is lost, or has no store any more, is deleted by another; what the lost host has of it, it is
+// remove deletes the capture and its stored copy. While its host may come back it
+// is asked again and again. The stored copy of a snapshot whose host is lost, or
+// has no store any more, is deleted by another; what the lost host has of it, it is
 // told to delete when it returns.
-func (f *Flows) remove(ctx context.Context, run flow.Run) (flow.Commit, error) {
-	var data Create
-	if err := run.Data(&data); err != nil {
-		return nil, err
-	}
-	ctx = hosts.WithRequestID(ctx, data.RequestID)
-	id := idOf(run.Flow)
-	if s, ok := raftstore.Get(run.View, record.Snapshots, id); ok {
-		if err := f.removeFrom(ctx, run.View, s); err != nil {
-			return nil, err
-		}
-	}
-	return func(tx *raftstore.Tx) (flow.Next, error) {
-		raftstore.Delete(tx, record.Snapshots, id)
-		return flow.Done(), nil
-	}, nil
-}
-
-func (f *Flows) removeFrom(ctx context.Context, view *raftstore.Snapshot, s *record.Snapshot) error {
+func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.Snapshot) error {
 	sessions := f.cfg.Hosts.Sessions()
 	owner := s.AgentID
 	agent, known := raftstore.Get(view, record.Agents, owner)

@@ -5,12 +5,11 @@ package snapshot
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
@@ -18,12 +17,22 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// The kinds of flow.
-const (
-	KindCreate = "snapshot.create"
-	KindDelete = "snapshot.delete"
-	KindStore  = "snapshot.store"
-)
+// Resource is the life of a snapshot.
+var Resource = &resource.Kind[*record.Snapshot]{
+	Name: "snapshot", Table: record.Snapshots,
+	Host:     func(s *record.Snapshot) string { return s.AgentID },
+	Creating: func(s *record.Snapshot) bool { return s.Status == record.ResourceCreating },
+	Deleting: func(s *record.Snapshot) bool { return s.Status == record.ResourceDeleting },
+	Delete: func(s *record.Snapshot) *record.Snapshot {
+		c := s.Clone()
+		c.Status = record.ResourceDeleting
+		return c
+	},
+}
+
+// KindStore is the flow that puts a snapshot into the store which its creation
+// could not put there.
+const KindStore = "snapshot.store"
 
 // Prefix begins the id of every snapshot.
 const Prefix = "snap-"
@@ -47,25 +56,8 @@ const (
 	stepCapture    = "capture"
 	stepStore      = "store"
 	stepExpire     = "expire"
-	stepRemove     = "remove"
 	stepStoreAgain = "store again"
 )
-
-// How a snapshot fails.
-var (
-	ErrNoSandbox   = errors.New("the sandbox is gone")
-	ErrUnreachable = errors.New("the sandbox's host does not answer")
-	ErrNotTaken    = errors.New("the snapshot could not be taken")
-)
-
-// RefusedError means that the host will not capture the sandbox as it is.
-type RefusedError struct{ Err *hostapi.Error }
-
-// Error implements error.
-func (e *RefusedError) Error() string { return e.Err.Error() }
-
-// Unwrap returns the host's refusal.
-func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Config is what the flows work with.
 type Config struct {
@@ -92,72 +84,27 @@ func New(cfg Config) *Flows {
 func (f *Flows) Kinds() []flow.Kind {
 	return []flow.Kind{
 		{
-			Name: KindCreate, Expire: stepExpire, ActTimeout: storeTimeout, Host: hostOf,
+			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: storeTimeout, Host: Resource.HostOf(""),
 			Steps: map[string]flow.Step{stepCapture: f.capture, stepStore: f.store, stepExpire: f.expire},
 		},
+		Resource.Removal(f.remove),
 		{
-			Name: KindDelete, ActTimeout: time.Minute, Host: hostOf,
-			Steps: map[string]flow.Step{stepRemove: f.remove},
-		},
-		{
-			Name: KindStore, ActTimeout: storeTimeout, Host: hostOf,
+			Name: KindStore, ActTimeout: storeTimeout, Host: Resource.HostOf(""),
 			Steps: map[string]flow.Step{stepStoreAgain: f.storeAgain},
 		},
 	}
 }
 
-// hostOf is the host that a flow calls.
-func hostOf(r raftstore.Reader, fl *record.Flow) string {
-	s, ok := raftstore.Get(r, record.Snapshots, idOf(fl))
-	if !ok {
-		return ""
-	}
-	return s.AgentID
-}
-
-// Subject names a snapshot for flows.
-func Subject(id string) string { return flow.Subject(record.Snapshots.Name, id) }
-
-// Create is the data of KindCreate and KindDelete.
+// Create is the data of a create.
 type Create struct {
-	RequestID        string `json:"request_id,omitempty"`
-	IdempotencyKeyID string `json:"idempotency_key_id,omitempty"`
-	Generation       uint64 `json:"generation,omitempty"` // of the sandbox's box
+	resource.Data
+	Generation uint64 `json:"generation,omitempty"` // of the sandbox's box
 }
 
 // Begin puts a snapshot and what makes it into a transaction.
 func Begin(tx *raftstore.Tx, flowID string, s *record.Snapshot, data Create) error {
-	raftstore.Put(tx, record.Snapshots, s)
-	return flow.Begin(tx, flow.New{
-		ID: flowID, Kind: KindCreate, Subject: Subject(s.ID), Step: stepCapture, Data: data, Deadline: tx.Now().Add(Deadline),
-	})
+	return Resource.Begin(tx, flowID, s, stepCapture, data, tx.Now().Add(Deadline))
 }
-
-// BeginDelete marks a snapshot and starts its removal, and returns the id of
-// the flow to wait for: the one there is already, if there is one.
-func BeginDelete(tx *raftstore.Tx, flowID string, s *record.Snapshot, requestID string) (string, error) {
-	if s.Status == record.ResourceDeleting {
-		if live, ok := flow.Live(tx, Subject(s.ID)); ok && live.Kind == KindDelete {
-			return live.ID, nil
-		}
-	} else {
-		c := s.Clone()
-		c.Status = record.ResourceDeleting
-		raftstore.Put(tx, record.Snapshots, c)
-	}
-	return flowID, flow.Preempt(tx, flow.New{
-		ID: flowID, Kind: KindDelete, Subject: Subject(s.ID), Step: stepRemove, Data: Create{RequestID: requestID},
-	})
-}
-
-func idOf(fl *record.Flow) string { return strings.TrimPrefix(fl.Subject, record.Snapshots.Name+"/") }
-
-func snapshotOf(r raftstore.Reader, fl *record.Flow) (*record.Snapshot, bool) {
-	s, ok := raftstore.Get(r, record.Snapshots, idOf(fl))
-	return s, ok && s.Status == record.ResourceCreating
-}
-
-func finish(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }
 
 // again reports whether a step that failed is to be run once more.
 func (f *Flows) again(ctx context.Context, run flow.Run, agentID string, err error) bool {
@@ -170,9 +117,9 @@ func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	s, ok := snapshotOf(run.View, run.Flow)
+	s, ok := Resource.Made(run.View, run.Flow)
 	if !ok {
-		return finish, nil
+		return resource.Finish, nil
 	}
 	ctx = hosts.WithRequestID(ctx, data.RequestID)
 	var made hostapi.Capture
@@ -190,12 +137,12 @@ func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 	default:
 		f.cfg.Logger.WarnContext(ctx, "snapshot was not taken", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
 		f.discard(ctx, s) // of one whose outcome is unknown
-		return f.giveUp(run, data, explain(err)), nil
+		return Resource.GiveUp(run, data.Data, Refused(err, ErrNotTaken)), nil
 	}
 	// Also where the host says that it is stored: this is how the digest is learnt.
 	store := f.cfg.Hosts.Sessions()[s.AgentID].Heartbeat.Store
 	return func(tx *raftstore.Tx) (flow.Next, error) {
-		s, ok := snapshotOf(tx, run.Flow)
+		s, ok := Resource.Made(tx, run.Flow)
 		if !ok {
 			return flow.Done(), nil
 		}
@@ -213,19 +160,6 @@ func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 	}, nil
 }
 
-func explain(err error) error {
-	var refusal *hostapi.Error
-	switch {
-	case hosts.Unreachable(err):
-		return ErrUnreachable
-	case hostapi.HasCode(err, hostapi.CodeNotFound):
-		return ErrNoSandbox
-	case errors.As(err, &refusal):
-		return &RefusedError{Err: refusal}
-	}
-	return ErrNotTaken
-}
-
 // store puts the capture into the snapshot store. One that cannot be stored is
 // as good on its own host, until it can be.
 func (f *Flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
@@ -233,9 +167,9 @@ func (f *Flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	s, ok := snapshotOf(run.View, run.Flow)
+	s, ok := Resource.Made(run.View, run.Flow)
 	if !ok {
-		return finish, nil
+		return resource.Finish, nil
 	}
 	ctx = hosts.WithRequestID(ctx, data.RequestID)
 	made, err := f.upload(ctx, s)
@@ -250,7 +184,7 @@ func (f *Flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 
 func ready(run flow.Run, stored bool, manifest string) flow.Commit {
 	return func(tx *raftstore.Tx) (flow.Next, error) {
-		if s, ok := snapshotOf(tx, run.Flow); ok {
+		if s, ok := Resource.Made(tx, run.Flow); ok {
 			c := s.Clone()
 			c.Status, c.Stored, c.Manifest = record.ResourceReady, stored, manifest
 			raftstore.Put(tx, record.Snapshots, c)
@@ -265,28 +199,15 @@ func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	s, ok := snapshotOf(run.View, run.Flow)
+	s, ok := Resource.Made(run.View, run.Flow)
 	if !ok {
-		return finish, nil
+		return resource.Finish, nil
 	}
 	if s.MemoryMB > 0 { // it is captured
 		return ready(run, false, ""), nil
 	}
 	f.discard(ctx, s)
-	return f.giveUp(run, data, ErrNotTaken), nil
-}
-
-// giveUp removes every row of a snapshot that failed.
-func (f *Flows) giveUp(run flow.Run, data Create, err error) flow.Commit {
-	return func(tx *raftstore.Tx) (flow.Next, error) {
-		if s, ok := snapshotOf(tx, run.Flow); ok {
-			raftstore.Delete(tx, record.Snapshots, s.ID)
-		}
-		if data.IdempotencyKeyID != "" { // the same key may try again
-			raftstore.Delete(tx, record.IdempotencyKeys, data.IdempotencyKeyID)
-		}
-		return flow.Fail(err), nil
-	}
+	return Resource.GiveUp(run, data.Data, ErrNotTaken), nil
 }
 
 // discard tries once to remove a capture that may have been made. What it

@@ -12,8 +12,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
@@ -54,14 +55,14 @@ func newRig(t *testing.T, replicas int, fault func(*testplane.Plane, *record.Flo
 }
 
 func (r *rig) begin() string {
-	flowID := sandbox.NewFlowID()
+	flowID := flow.NewID()
 	r.p.Update(func(tx *raftstore.Tx) error {
-		if _, ok := flow.Live(tx, snapshot.Subject(snapID)); ok {
+		if _, ok := flow.Live(tx, snapshot.Resource.Subject(snapID)); ok {
 			return nil // it was written although the answer was lost
 		}
 		return snapshot.Begin(tx, flowID, &record.Snapshot{
 			Meta: record.Meta{ID: snapID}, WorkspaceID: "ws", Status: record.ResourceCreating, SandboxID: boxID, Template: "base", AgentID: "h1",
-		}, snapshot.Create{RequestID: "req", Generation: 1})
+		}, snapshot.Create{Data: resource.Data{RequestID: "req"}, Generation: 1})
 	})
 	return flowID
 }
@@ -70,7 +71,7 @@ func (r *rig) wait(flowID string) error {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
-	return r.p.LeaderNode().Engine.Wait(ctx, flowID)
+	return r.p.LeaderNode().Engine.Wait(ctx, flowID, nil)
 }
 
 func (r *rig) remove() {
@@ -79,7 +80,7 @@ func (r *rig) remove() {
 		if !ok {
 			return nil
 		}
-		_, err := snapshot.BeginDelete(tx, sandbox.NewFlowID(), s, "req")
+		_, err := snapshot.Resource.BeginDelete(tx, flow.NewID(), s, "req")
 		return err
 	})
 }
@@ -156,7 +157,7 @@ func TestTheStoreFails(t *testing.T) {
 	}
 	r.h.AddCapture(hangs)
 	r.p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Snapshots, &record.Snapshot{Meta: record.Meta{ID: hangs}, WorkspaceID: "ws", Status: record.ResourceReady, AgentID: "h1"})
+		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: hangs}, WorkspaceID: "ws", Status: record.ResourceReady, AgentID: "h1"})
 		return nil
 	})
 	testcluster.Await(t, 10*time.Second, "some tries", func() bool { return tries.Load() >= 4 })
@@ -174,7 +175,7 @@ func (r *rig) stored() {
 	r.t.Helper()
 	testcluster.Await(r.t, 20*time.Second, "the stored snapshot", func() bool {
 		s, ok := r.row()
-		_, live := flow.Live(r.p.Leader().Store.View(), snapshot.Subject(snapID))
+		_, live := flow.Live(r.p.Leader().Store.View(), snapshot.Resource.Subject(snapID))
 		return ok && s.Status == record.ResourceReady && s.Stored && !live
 	})
 }
@@ -226,10 +227,10 @@ func TestDeleteWhileItIsStored(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct{ err, want error }{
-		"gone":        {&hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}, snapshot.ErrNoSandbox},
-		"paused":      {&hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, nil},
-		"no disk":     {&hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}, nil},
-		"unreachable": {fakehost.ErrDrop, snapshot.ErrUnreachable},
+		"gone":        {&hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}, apierror.NotRunning("")},
+		"paused":      {&hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, snapshot.ErrAsleep},
+		"no disk":     {&hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}, &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for snapshot"}},
+		"unreachable": {fakehost.ErrDrop, apierror.Unreachable("", nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 1, nil)
@@ -240,8 +241,7 @@ func TestRefusals(t *testing.T) {
 				return nil
 			})
 			err := r.wait(r.begin())
-			var refused *snapshot.RefusedError
-			if c.want != nil && !errors.Is(err, c.want) || c.want == nil && !errors.As(err, &refused) {
+			if !errors.Is(err, c.want) {
 				t.Fatalf("%v, want %v", err, c.want)
 			}
 			r.nothingLeft()
@@ -274,7 +274,7 @@ func TestTheHostRestarts(t *testing.T) {
 var (
 	points = []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit}
 	cases  = []struct{ kind, step string }{
-		{snapshot.KindCreate, "capture"}, {snapshot.KindCreate, "store"}, {snapshot.KindDelete, "remove"},
+		{snapshot.Resource.CreateKind(), "capture"}, {snapshot.Resource.CreateKind(), "store"}, {snapshot.Resource.DeleteKind(), "remove"},
 	}
 )
 

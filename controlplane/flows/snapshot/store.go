@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
@@ -31,14 +32,14 @@ func Unstored(r raftstore.Reader, s *record.Snapshot, host hosts.Session) bool {
 	if s.Status != record.ResourceReady || s.Stored || !host.Heartbeat.Store {
 		return false
 	}
-	_, live := flow.Live(r, Subject(s.ID))
+	_, live := flow.Live(r, Resource.Subject(s.ID))
 	return !live && slices.ContainsFunc(host.Heartbeat.Captures, func(c hostapi.CaptureState) bool { return c.ID == s.ID })
 }
 
 // BeginStore starts what tries to store a snapshot until it is stored, lost or
 // deleted.
 func BeginStore(tx *raftstore.Tx, flowID string, s *record.Snapshot) error {
-	return flow.Begin(tx, flow.New{ID: flowID, Kind: KindStore, Subject: Subject(s.ID), Step: stepStoreAgain, Data: again{}})
+	return flow.Begin(tx, flow.New{ID: flowID, Kind: KindStore, Subject: Resource.Subject(s.ID), Step: stepStoreAgain, Data: again{}})
 }
 
 // storeAgain tries once.
@@ -47,9 +48,9 @@ func (f *Flows) storeAgain(ctx context.Context, run flow.Run) (flow.Commit, erro
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	s, ok := raftstore.Get(run.View, record.Snapshots, idOf(run.Flow))
+	s, ok := Resource.Of(run.View, run.Flow)
 	if !ok || s.Status != record.ResourceReady || s.Stored {
-		return finish, nil
+		return resource.Finish, nil
 	}
 	made, err := f.upload(ctx, s)
 	if hosts.Superseded(ctx, err) {

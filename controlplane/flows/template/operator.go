@@ -294,7 +294,7 @@ func (f *Flows) begin(tx *raftstore.Tx, name, recipe, requestID string) (flowID 
 	if t.BuildID == "" {
 		t.Status, t.Error = record.TemplateBuilding, ""
 	}
-	flowID = "flow-" + strings.ToLower(rand.Text())
+	flowID = flow.NewID()
 	err = Begin(tx, flowID, t, &record.Build{
 		Meta: record.Meta{ID: "bld-" + strings.ToLower(rand.Text())}, Template: name, Key: name, From: from, Recipe: recipe, Status: record.TemplateQueued,
 	}, requestID)

@@ -200,7 +200,13 @@ func TestBuildsThatAreOverAreForgotten(t *testing.T) {
 			SpecSealed: []byte("secret"), FinishedAt: time.Now().Add(-age),
 		}
 		edit(b)
-		p.Update(func(tx *raftstore.Tx) error { raftstore.Put(tx, record.Builds, b); return nil })
+		p.Update(func(tx *raftstore.Tx) error {
+			queued := b.Clone()
+			queued.Status = record.TemplateQueued
+			raftstore.Put(tx, record.Builds, queued)
+			raftstore.Put(tx, record.Builds, b)
+			return nil
+		})
 	}
 	none := func(*record.Build) {}
 	put("old", 31*24*time.Hour, none)
@@ -273,6 +279,10 @@ func TestABuildThatAHostStillHasIsNotRemoved(t *testing.T) {
 	h.SetStore(store)
 	awaitBuilt(t, p, "base")
 	store.Put("tpl-d1")
+	p.Update(func(tx *raftstore.Tx) error { // first, so that the host is not told to forget what it has
+		raftstore.Put(tx, record.Templates, &record.Template{Meta: record.Meta{ID: templateID}, WorkspaceID: "ws", Name: "web", Key: key, Status: record.TemplateReady})
+		return nil
+	})
 	h.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 		*templates = append(*templates, hostapi.TemplateState{Name: key, BuildID: "d1", Status: "failed"})
 	})
@@ -286,8 +296,6 @@ func TestABuildThatAHostStillHasIsNotRemoved(t *testing.T) {
 				FinishedAt: time.Now(), Products: []record.Product{{Digest: digest, Stored: true}},
 			})
 		}
-		// So that the host is not told to forget it.
-		raftstore.Put(tx, record.Templates, &record.Template{Meta: record.Meta{ID: templateID}, WorkspaceID: "ws", Name: "web", Key: key})
 		return nil
 	})
 	testcluster.Await(t, 10*time.Second, "the other's end", func() bool {
@@ -338,7 +346,7 @@ func passed(t *testing.T, p *testplane.Plane) {
 	marker := template.Key("ws", "marker")
 	p.Update(func(tx *raftstore.Tx) error {
 		raftstore.Put(tx, record.Builds, &record.Build{
-			Meta: record.Meta{ID: marker}, WorkspaceID: "ws", Template: "marker", Dropped: true, FinishedAt: time.Now(),
+			Meta: record.Meta{ID: marker}, WorkspaceID: "ws", Template: "marker", Status: record.TemplateReady, Dropped: true, FinishedAt: time.Now(),
 		})
 		return nil
 	})

@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -17,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -451,6 +451,11 @@ func (f *Flows) giveUp(ctx context.Context, d data, why string) flow.Commit {
 	return fail(d, why)
 }
 
+// Unbuildable is the answer for a template whose build has failed.
+func Unbuildable(name, why string) *apierror.Error {
+	return &apierror.Error{Code: apierror.EUnprocessable, Message: "template could not be built", Detail: name + ": " + why}
+}
+
 // fail ends a build. Its template goes on with an older build, if it has one.
 func fail(d data, why string) flow.Commit {
 	return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -466,7 +471,7 @@ func fail(d data, why string) flow.Commit {
 			t.Status, t.Error = record.TemplateFailed, why
 			raftstore.Put(tx, record.Templates, t)
 		}
-		return flow.Fail(errors.New(why)), nil
+		return flow.Fail(Unbuildable(b.Template, why)), nil
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
@@ -40,7 +39,7 @@ func begin(t *testing.T, p *testplane.Plane, from string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flowID := sandbox.NewFlowID()
+	flowID := flow.NewID()
 	p.Update(func(tx *raftstore.Tx) error {
 		if _, there := raftstore.Get(tx, record.Builds, buildID); there {
 			return nil

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -20,11 +22,18 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// The kinds of flow.
-const (
-	KindCreate = "volume.create"
-	KindDelete = "volume.delete"
-)
+// Resource is the life of a volume. It must not be attached when it is deleted.
+var Resource = &resource.Kind[*record.Volume]{
+	Name: "volume", Table: record.Volumes,
+	Host:     func(v *record.Volume) string { return v.AgentID },
+	Creating: func(v *record.Volume) bool { return v.Status == record.ResourceCreating },
+	Deleting: func(v *record.Volume) bool { return v.Status == record.ResourceDeleting },
+	Delete: func(v *record.Volume) *record.Volume {
+		c := v.Clone()
+		c.Status = record.ResourceDeleting
+		return c
+	},
+}
 
 // Prefix begins the id of every volume. With IDLength characters in all an id
 // is short enough to be the serial number of a disk.
@@ -45,15 +54,13 @@ const (
 	stepPlace  = "place"
 	stepMake   = "make"
 	stepExpire = "expire"
-	stepRemove = "remove"
 )
 
-// How a create fails.
+// How a create fails, for errors.Is. It also fails with sandbox.ErrNoHost and
+// sandbox.ErrUnreachable.
 var (
-	ErrNoRoom      = errors.New("no host has room for the volume")
-	ErrNoHost      = errors.New("no host can take the volume")
-	ErrUnreachable = errors.New("the hosts chosen for the volume do not answer")
-	ErrNotMade     = errors.New("the volume could not be made")
+	ErrNoRoom  = &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for volume", RetryAfter: time.Second}
+	ErrNotMade = &apierror.Error{Code: apierror.EInternal, Message: "volume could not be made", Detail: "report the request id if a retry does not help"}
 )
 
 // Config is what the flows work with.
@@ -72,34 +79,18 @@ func New(cfg Config) *Flows { return &Flows{cfg: cfg} }
 func (f *Flows) Kinds() []flow.Kind {
 	return []flow.Kind{
 		{
-			Name: KindCreate, Expire: stepExpire, ActTimeout: time.Minute, Host: hostOf,
+			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: time.Minute, Host: Resource.HostOf(stepPlace),
 			Steps: map[string]flow.Step{stepPlace: f.place, stepMake: f.make, stepExpire: f.expire},
 		},
-		{
-			Name: KindDelete, ActTimeout: time.Minute, Host: hostOf,
-			Steps: map[string]flow.Step{stepRemove: f.remove},
-		},
+		Resource.Removal(f.remove),
 	}
 }
 
-// hostOf is the host that a flow calls.
-func hostOf(r raftstore.Reader, fl *record.Flow) string {
-	v, ok := raftstore.Get(r, record.Volumes, idOf(fl))
-	if !ok || fl.Step == stepPlace {
-		return ""
-	}
-	return v.AgentID
-}
-
-// Subject names a volume for flows.
-func Subject(id string) string { return flow.Subject(record.Volumes.Name, id) }
-
-// Create is the data of both kinds.
+// Create is the data of a create.
 type Create struct {
-	RequestID        string   `json:"request_id,omitempty"`
-	IdempotencyKeyID string   `json:"idempotency_key_id,omitempty"`
-	Tried            []string `json:"tried,omitempty"` // hosts that did not do it
-	Why              why      `json:"why,omitempty"`   // the weightiest reason of those
+	resource.Data
+	Tried []string `json:"tried,omitempty"` // hosts that did not do it
+	Why   why      `json:"why,omitempty"`   // the weightiest reason of those
 }
 
 // why a host did not make a volume. A later one weighs more when no host is
@@ -114,38 +105,8 @@ const (
 
 // Begin puts a volume and what makes it into a transaction.
 func Begin(tx *raftstore.Tx, flowID string, v *record.Volume, data Create) error {
-	raftstore.Put(tx, record.Volumes, v)
-	return flow.Begin(tx, flow.New{
-		ID: flowID, Kind: KindCreate, Subject: Subject(v.ID), Step: stepPlace, Data: data, Deadline: tx.Now().Add(Deadline),
-	})
+	return Resource.Begin(tx, flowID, v, stepPlace, data, tx.Now().Add(Deadline))
 }
-
-// BeginDelete marks a volume and starts its removal, and returns the id of the
-// flow to wait for: the one there is already, if there is one. The volume must
-// not be attached.
-func BeginDelete(tx *raftstore.Tx, flowID string, v *record.Volume, requestID string) (string, error) {
-	if v.Status == record.ResourceDeleting {
-		if live, ok := flow.Live(tx, Subject(v.ID)); ok && live.Kind == KindDelete {
-			return live.ID, nil
-		}
-	} else {
-		c := v.Clone()
-		c.Status = record.ResourceDeleting
-		raftstore.Put(tx, record.Volumes, c)
-	}
-	return flowID, flow.Preempt(tx, flow.New{
-		ID: flowID, Kind: KindDelete, Subject: Subject(v.ID), Step: stepRemove, Data: Create{RequestID: requestID},
-	})
-}
-
-func idOf(fl *record.Flow) string { return strings.TrimPrefix(fl.Subject, record.Volumes.Name+"/") }
-
-func creating(r raftstore.Reader, fl *record.Flow) (*record.Volume, bool) {
-	v, ok := raftstore.Get(r, record.Volumes, idOf(fl))
-	return v, ok && v.Status == record.ResourceCreating
-}
-
-func finish(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }
 
 // place chooses a host among those not yet tried.
 func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
@@ -153,9 +114,9 @@ func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	v, ok := creating(run.View, run.Flow)
+	v, ok := Resource.Made(run.View, run.Flow)
 	if !ok {
-		return finish, nil
+		return resource.Finish, nil
 	}
 	agentID, err := f.cfg.Hosts.PlaceVolume(run.View, v.SizeMB, data.Tried)
 	var none *placement.Error
@@ -164,10 +125,10 @@ func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	case !errors.As(err, &none), f.cfg.Hosts.Warming(run.View):
 		return nil, err // tried again when the hosts have been heard
 	default:
-		return giveUp(run, data, failure(data, none)), nil
+		return Resource.GiveUp(run, data.Data, failure(data, none)), nil
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
-		v, ok := creating(tx, run.Flow)
+		v, ok := Resource.Made(tx, run.Flow)
 		if !ok {
 			return flow.Done(), nil
 		}
@@ -184,9 +145,9 @@ func (f *Flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	v, ok := creating(run.View, run.Flow)
+	v, ok := Resource.Made(run.View, run.Flow)
 	if !ok {
-		return finish, nil
+		return resource.Finish, nil
 	}
 	ctx = hosts.WithRequestID(ctx, data.RequestID)
 	err := f.cfg.Hosts.Call(ctx, v.AgentID, func(ctx context.Context, c *hosts.Client) error {
@@ -203,7 +164,7 @@ func (f *Flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		data.Tried, data.Why = append(slices.Clone(data.Tried), v.AgentID), max(data.Why, classify(err))
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
-		v, ok := creating(tx, run.Flow)
+		v, ok := Resource.Made(tx, run.Flow)
 		if !ok {
 			return flow.Done(), nil
 		}
@@ -235,11 +196,11 @@ func failure(data Create, none *placement.Error) error {
 	case data.Why == whyFailed:
 		return ErrNotMade
 	case data.Why == whyUnreachable:
-		return ErrUnreachable
+		return sandbox.ErrUnreachable
 	case data.Why == whyFull, none.Reason == placement.NoCapacity:
 		return ErrNoRoom
 	}
-	return fmt.Errorf("%w: %w", ErrNoHost, none)
+	return sandbox.NoNode(none)
 }
 
 // expire ends a create that took too long.
@@ -248,44 +209,17 @@ func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	return giveUp(run, data, ErrNotMade), nil
+	return Resource.GiveUp(run, data.Data, ErrNotMade), nil
 }
 
-// giveUp removes every row of a create that failed.
-func giveUp(run flow.Run, data Create, err error) flow.Commit {
-	return func(tx *raftstore.Tx) (flow.Next, error) {
-		if v, ok := creating(tx, run.Flow); ok {
-			raftstore.Delete(tx, record.Volumes, v.ID)
-		}
-		if data.IdempotencyKeyID != "" { // the same key may try again
-			raftstore.Delete(tx, record.IdempotencyKeys, data.IdempotencyKeyID)
-		}
-		return flow.Fail(err), nil
+// remove deletes the volume on its host.
+func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, v *record.Volume) error {
+	if v.AgentID == "" {
+		return nil
 	}
-}
-
-// remove deletes the volume on its host, then the row. Of a lost host nothing
-// is expected: its volumes without a row are deleted when it returns.
-func (f *Flows) remove(ctx context.Context, run flow.Run) (flow.Commit, error) {
-	var data Create
-	if err := run.Data(&data); err != nil {
-		return nil, err
+	err := f.cfg.Hosts.Call(ctx, v.AgentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteVolume(ctx, v.ID) })
+	if err != nil && resource.MayReturn(view, v.AgentID, err) {
+		return fmt.Errorf("delete volume: %w", err)
 	}
-	id := idOf(run.Flow)
-	v, ok := raftstore.Get(run.View, record.Volumes, id)
-	if ok && v.AgentID != "" {
-		err := f.cfg.Hosts.Call(hosts.WithRequestID(ctx, data.RequestID), v.AgentID, func(ctx context.Context, c *hosts.Client) error {
-			return c.DeleteVolume(ctx, id)
-		})
-		if err != nil {
-			agent, known := raftstore.Get(run.View, record.Agents, v.AgentID)
-			if !hosts.Unreachable(err) || known && agent.State == record.AgentUp {
-				return nil, fmt.Errorf("delete volume: %w", err)
-			}
-		}
-	}
-	return func(tx *raftstore.Tx) (flow.Next, error) {
-		raftstore.Delete(tx, record.Volumes, id)
-		return flow.Done(), nil
-	}, nil
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/flows/volume"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
@@ -27,14 +28,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const id = volume.Prefix + "1"
 
 func begin(p *testplane.Plane) string {
-	flowID := sandbox.NewFlowID()
+	flowID := flow.NewID()
 	p.Update(func(tx *raftstore.Tx) error {
-		if _, ok := flow.Live(tx, volume.Subject(id)); ok {
+		if _, ok := flow.Live(tx, volume.Resource.Subject(id)); ok {
 			return nil
 		}
 		return volume.Begin(tx, flowID, &record.Volume{
 			Meta: record.Meta{ID: id}, WorkspaceID: "ws", Name: "data", Status: record.ResourceCreating, SizeMB: 256,
-		}, volume.Create{RequestID: "req"})
+		}, volume.Create{Data: resource.Data{RequestID: "req"}})
 	})
 	return flowID
 }
@@ -43,7 +44,7 @@ func wait(t *testing.T, p *testplane.Plane, flowID string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	return p.LeaderNode().Engine.Wait(ctx, flowID)
+	return p.LeaderNode().Engine.Wait(ctx, flowID, nil)
 }
 
 func remove(p *testplane.Plane) {
@@ -52,7 +53,7 @@ func remove(p *testplane.Plane) {
 		if !ok {
 			return nil
 		}
-		_, err := volume.BeginDelete(tx, sandbox.NewFlowID(), v, "req")
+		_, err := volume.Resource.BeginDelete(tx, flow.NewID(), v, "req")
 		return err
 	})
 }
@@ -107,7 +108,7 @@ func TestNoHostIsLeft(t *testing.T) {
 		want  error
 	}{
 		"no headroom": {refuse("volume", false, &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}), volume.ErrNoRoom},
-		"unreachable": {refuse("volume", false, fakehost.ErrDrop), volume.ErrUnreachable},
+		"unreachable": {refuse("volume", false, fakehost.ErrDrop), sandbox.ErrUnreachable},
 		"fails":       {refuse("volume", false, &hostapi.Error{Code: hostapi.CodeInternal, Message: "oops"}), volume.ErrNotMade},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +136,7 @@ func TestNoHostIsLeft(t *testing.T) {
 	})
 	t.Run("no hosts", func(t *testing.T) {
 		p := testplane.New(t, 1, nil)
-		if err := wait(t, p, begin(p)); !errors.Is(err, volume.ErrNoHost) {
+		if err := wait(t, p, begin(p)); !errors.Is(err, sandbox.ErrNoHost) {
 			t.Fatal(err)
 		}
 	})
@@ -144,7 +145,7 @@ func TestNoHostIsLeft(t *testing.T) {
 var (
 	points = []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit}
 	cases  = []struct{ kind, step string }{
-		{volume.KindCreate, "place"}, {volume.KindCreate, "make"}, {volume.KindDelete, "remove"},
+		{volume.Resource.CreateKind(), "place"}, {volume.Resource.CreateKind(), "make"}, {volume.Resource.DeleteKind(), "remove"},
 	}
 )
 

@@ -42,6 +42,8 @@ type Node struct {
 	Engine *flow.Engine
 	Loops  *loops.Loops
 
+	clients *hosts.Clients
+
 	Templates *template.Flows
 }
 
@@ -78,16 +80,17 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 		cancel()
 		p.wg.Wait()
 		for _, n := range p.Nodes {
-			n.Hosts.Close()
+			n.clients.Close()
 		}
 	})
 	for _, rep := range p.Replicas {
 		n := &Node{Replica: rep}
+		n.clients = hosts.NewClients(func(agentID, address string) *hostapi.Client {
+			return hostapi.NewClient(address, node.ClientTLS(pki.Exactly(pki.Identity{Role: pki.RoleHost, Name: agentID})))
+		})
 		n.Hosts = hosts.NewRegistry(hosts.Config{
 			Store: rep.Store, Interval: Beat, Lease: Lease, Clock: time.Now, Logger: testcluster.Log(),
-			Dial: func(agentID, address string) *hostapi.Client {
-				return hostapi.NewClient(address, node.ClientTLS(pki.Exactly(pki.Identity{Role: pki.RoleHost, Name: agentID})))
-			},
+			Clients: n.clients,
 		})
 		n.Flows = sandbox.New(sandbox.Config{Hosts: n.Hosts, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log()})
 		n.Forks = fork.New(fork.Config{Hosts: n.Hosts, Sandboxes: n.Flows, Clock: time.Now, Logger: testcluster.Log()})
@@ -201,7 +204,7 @@ func (p *Plane) Place(h *fakehost.Host, row *record.Sandbox) {
 			Template: row.Template, CPU: row.CPU, MemoryMB: row.MemoryMB, DiskMB: row.DiskMB,
 		}
 		p.Update(func(tx *raftstore.Tx) error {
-			raftstore.Put(tx, record.Sandboxes, row.Clone())
+			testcluster.PutSandbox(tx, row)
 			return nil
 		})
 	})

@@ -1,7 +1,10 @@
 package service
 
 import (
+	"encoding/base64"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -49,6 +52,39 @@ func TestPagesAreTheWholeList(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A cursor is logged with its URL, and a whole id of a sandbox is a credential.
+// Other ids may begin alike, and tell rows of one transaction apart to their end.
+func TestCursorsAndIDs(t *testing.T) {
+	sandboxes := []*record.Sandbox{
+		{Meta: record.Meta{ID: "k7m2qz4xw3v5n6a2j7p4t5r6sd", CreateIndex: 5}}, {Meta: record.Meta{ID: "l7m2qz4xw3v5n6a2j7p4t5r6sd", CreateIndex: 5}},
+	}
+	_, next, err := paginate(sandboxes, ListOptions{Limit: 1})
+	if cursor, _ := base64.RawURLEncoding.DecodeString(next); err != nil || string(cursor) != "5.k7m2qz4x" {
+		t.Errorf("cursor %q, %v", cursor, err)
+	}
+	var seen []string
+	for o := (ListOptions{Limit: 1}); ; {
+		hosts := []*record.Agent{ // that joined in one transaction
+			{Meta: record.Meta{ID: "host-eu-1.a", CreateIndex: 5}}, {Meta: record.Meta{ID: "host-eu-1.b", CreateIndex: 5}},
+			{Meta: record.Meta{ID: "host-eu-2", CreateIndex: 6}},
+		}
+		if len(seen) > 1 { // the place of a row that is gone by now holds
+			hosts = slices.Delete(hosts, 0, 1)
+		}
+		page, next, err := paginate(hosts, o)
+		if err != nil || len(page) != 1 || len(seen) > 3 {
+			t.Fatalf("%d rows after %v, %v", len(page), seen, err)
+		}
+		if seen = append(seen, page[0].ID); next == "" {
+			break
+		}
+		o.Cursor = next
+	}
+	if got := strings.Join(seen, " "); got != "host-eu-2 host-eu-1.a host-eu-1.b" {
+		t.Errorf("seen: %s", got)
+	}
 }
 
 func FuzzReadCursor(f *testing.F) {

@@ -1,0 +1,53 @@
+package sandbox
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/controlplane/placement"
+)
+
+// How a create fails, for errors.Is; each has a detail of its own.
+var (
+	ErrNoHost      = &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node", RetryAfter: time.Second}
+	ErrUnreachable = apierror.Unreachable("", nil)
+	ErrNotStarted  = &apierror.Error{Code: apierror.EInternal, Message: "sandbox failed to start", Detail: "report the request id if a retry does not help"}
+	// ErrSnapshot means that a sandbox cannot be made from its snapshot: it is
+	// gone, damaged, or of another engine.
+	ErrSnapshot = &apierror.Error{Code: apierror.EUnprocessable, Message: "snapshot cannot be restored"}
+)
+
+// with is one of the errors above with its detail and its cause.
+func with(e *apierror.Error, detail string, cause error) *apierror.Error {
+	c := *e
+	c.Detail, c.Err = detail, cause
+	return &c
+}
+
+// NoHost says that no host can take a sandbox, and why. That none has the
+// template is the caller's mistake, as far as anyone can tell.
+func NoHost(none *placement.Error) *apierror.Error {
+	if none.Reason != placement.UnknownTemplate {
+		return NoNode(none)
+	}
+	names := "none"
+	if known := slices.DeleteFunc(slices.Clone(none.Templates), template.IsKey); len(known) > 0 {
+		names = strings.Join(known, ", ")
+	}
+	e := apierror.Invalid("unknown template", "available: %s", names)
+	e.Err = none
+	return e
+}
+
+// NoNode is ErrNoHost with what placement says.
+func NoNode(err error) *apierror.Error {
+	var none *placement.Error
+	if errors.As(err, &none) {
+		return with(ErrNoHost, none.Reason.String(), err)
+	}
+	return with(ErrNoHost, "", err)
+}
