@@ -26,7 +26,8 @@ FLAGS := -tags=nomsgpack -trimpath
 export GOFLAGS := $(strip $(filter-out $(FLAGS),$(shell go env GOFLAGS 2>/dev/null)) $(FLAGS))
 export CGO_ENABLED := 0
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Not controlplane/api/v…, the versions of the client's module.
+VERSION ?= $(shell git describe --tags --match 'v*' --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 
@@ -35,6 +36,8 @@ STAMPED := controlplane hostd berth
 # commit that does not change them must not make every template anew.
 UNSTAMPED := guestd chvemu
 
+# The packages of both modules; ./... leaves those of controlplane/api out.
+ALL := github.com/berth-cloud/berth/...
 # Packages whose tests need nothing but the machine's own CPU and memory. The
 # tests in them that need more skip themselves unless BERTH_TEST_ROOT=1.
 # Tests interrupt what they start; begun in the background of a script, they would
@@ -47,7 +50,7 @@ TEST := test -timeout 40m
 UNIT_TEST := $(GO_RACE) $(TEST) -race -vet=off -ldflags='-s -w' -p $(shell echo $$((1 + $$(nproc))))
 # The longest come first, so that they do not run alone at the end.
 UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server ./raftstore ./controlplane/flows/fork \
-  $$(go list ./... | grep -v /e2e)
+  $$(go list $(ALL) | grep -v /e2e)
 # A guest has one CPU: of the end-to-end tests that share the stack, one more
 # than there are CPUs run at once.
 E2E_TEST := $(GO) $(TEST) -vet=off -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
@@ -100,7 +103,7 @@ test: ## every test: unit with -race, conformance, end-to-end (root; about 28 mi
 .PHONY: unit
 unit: ## the tests that need neither root nor network, with -race where there is a C compiler
 	@scripts/install-deps go
-	@$(if $(shell command -v gcc),$(GO_RACE) $(TEST) -race,$(GO) $(TEST)) ./...
+	@$(if $(shell command -v gcc),$(GO_RACE) $(TEST) -race,$(GO) $(TEST)) $(ALL)
 
 .PHONY: conformance
 conformance: ## the VMM conformance suite against the program that BERTH_VMM names (default: chvemu; root)
@@ -161,8 +164,7 @@ nested: ## the suite and every operation on the real Cloud Hypervisor that BERTH
 .PHONY: lint
 lint: ## go vet and golangci-lint, with the rules of which floor may import which
 	@scripts/install-deps lint
-	@go vet ./...
-	@golangci-lint run ./...
+	@for module in . controlplane/api; do (cd $$module && go vet ./... && golangci-lint run ./...); done
 
 .PHONY: package
 package: build ## two Debian packages into dist/: berth-controlplane and berth-hostd

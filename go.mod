@@ -2,9 +2,13 @@ module github.com/berth-cloud/berth
 
 go 1.26.0
 
-// raft-boltdb v2.3.1 imports go-metrics/compat, which go-metrics v0.7.0 (asked
-// for by raft v1.8.0) no longer has; v0.5.4 serves both.
-replace github.com/hashicorp/go-metrics => github.com/hashicorp/go-metrics v0.5.4
+// A module of its own beside this one; CONTRIBUTING.md, "Two modules".
+replace github.com/berth-cloud/berth/controlplane/api => ./controlplane/api
+
+// raft v1.8.0 asks for go-metrics v0.7.0, which no longer has the package compat
+// that raft-boltdb v2.3.1, the newest, imports. v0.6.1 serves both; without this
+// line, a requirement of it loses to that of v0.7.0.
+exclude github.com/hashicorp/go-metrics v0.7.0
 
 require (
 	github.com/anishathalye/porcupine v1.3.1
@@ -12,6 +16,7 @@ require (
 	github.com/aws/aws-sdk-go-v2/config v1.33.3
 	github.com/aws/aws-sdk-go-v2/service/s3 v1.111.0
 	github.com/aws/smithy-go v1.28.1
+	github.com/berth-cloud/berth/controlplane/api v0.0.0
 	github.com/caarlos0/env/v11 v11.4.2
 	github.com/cavaliergopher/cpio v1.0.1
 	github.com/coder/websocket v1.8.15
@@ -96,7 +101,7 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gorilla/mux v1.8.0 // indirect
 	github.com/hashicorp/go-immutable-radix v1.3.1 // indirect
-	github.com/hashicorp/go-metrics v0.7.0 // indirect
+	github.com/hashicorp/go-metrics v0.6.1 // indirect
 	github.com/hashicorp/go-msgpack/v2 v2.1.5 // indirect
 	github.com/hashicorp/golang-lru v1.0.2 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect

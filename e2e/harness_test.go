@@ -280,7 +280,7 @@ func boxOf(t *testing.T, s *api.Sandbox) hostapi.Box {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	box, err := host.Get(t.Context(), hostapi.Call{}, s.ID)
+	box, err := host.GetBox(t.Context(), s.ID)
 	if err != nil {
 		t.Fatalf("ask host %s for the sandbox: %v", s.AgentID, err)
 	}

@@ -385,7 +385,7 @@ func (p *planeCluster) Restore(_ context.Context, r io.Reader) error {
 	return err
 }
 
-func (p *planeCluster) Agents(context.Context) ([]service.Agent, error) {
+func (p *planeCluster) Agents(context.Context, service.ListOptions) (page []service.Agent, next string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return []service.Agent{
@@ -395,7 +395,7 @@ func (p *planeCluster) Agents(context.Context) ([]service.Agent, error) {
 			Versions: service.AgentVersions{Engine: "chvemu"},
 		},
 		{ID: "host-b", State: "lost"},
-	}, nil
+	}, "", nil
 }
 
 func (p *planeCluster) AgentEvents(_ context.Context, id string, _ service.EventQuery) ([]service.Event, error) {

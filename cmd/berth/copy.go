@@ -16,6 +16,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/controlplane/api"
 )
 
@@ -253,18 +254,10 @@ func replace(name, mode string, body io.Reader) error {
 	if _, err := fmt.Sscanf(mode, "%o", &perm); err != nil {
 		perm = 0o644
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".berth-*")
-	if err != nil {
+	return atomicfile.SwapFrom(name, perm&fs.ModePerm, func(w io.Writer) error {
+		_, err := io.Copy(w, body)
 		return err
-	}
-	_, err = io.Copy(f, body)
-	if err = errors.Join(err, f.Chmod(perm&fs.ModePerm), f.Close()); err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	})
 }
 
 // downloadDir unpacks a tar that the sandbox's own tar makes. The sandbox may

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/controlplane/api"
 )
 
@@ -121,30 +123,8 @@ func (a *app) raftTransfer() *cobra.Command {
 func (a *app) raftBackup() *cobra.Command {
 	cmd := a.operate("backup FILE", "Write a whole backup of the control store to a file",
 		`  berth raft backup berth-$(date +%F).backup`, 1,
-		func(ctx context.Context, c *api.Client, args []string) (err error) {
-			// Under another name until it is whole: half a backup is none.
-			part := args[0] + ".part"
-			f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-			if err != nil {
-				return err
-			}
-			defer func() {
-				if err != nil {
-					_ = os.Remove(part) // the failure itself says more
-				}
-			}()
-			if err := c.Backup(ctx, f); err != nil {
-				f.Close()
-				return err
-			}
-			if err := f.Sync(); err != nil {
-				f.Close()
-				return err
-			}
-			if err := f.Close(); err != nil {
-				return err
-			}
-			return os.Rename(part, args[0])
+		func(ctx context.Context, c *api.Client, args []string) error {
+			return atomicfile.WriteFrom(args[0], 0o600, func(w io.Writer) error { return c.Backup(ctx, w) })
 		})
 	cmd.Long = "Write a whole backup of the control store to a file that only you may read.\n" +
 		"It holds every tenant's records; secrets in it stay sealed with the cluster's key."

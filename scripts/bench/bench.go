@@ -172,7 +172,7 @@ func (b *bench) box(ctx context.Context, sandbox *api.Sandbox) (hostapi.Box, err
 		return hostapi.Box{}, err
 	}
 	defer host.Close()
-	return host.Get(ctx, hostapi.Call{}, sandbox.ID)
+	return host.GetBox(ctx, sandbox.ID)
 }
 
 // What a parent has written before it is measured.

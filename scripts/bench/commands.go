@@ -16,12 +16,9 @@ const commandRounds = 5
 // not be there.
 var commandTemplates = []string{stack.BaseTemplate, "python", "node"}
 
-// The command python is the template's own: it is forked from an interpreter
-// that runs already.
-var firstCommands = []struct{ name, command, only string }{
+var firstCommands = []struct{ name, command string }{
 	{name: "node_v", command: "node -v"},
 	{name: "python3_pass", command: "python3 -c pass"},
-	{name: "python_pass", command: "python -c pass", only: "python"},
 }
 
 // measureCommands runs each command as the first thing in a sandbox of its own.
@@ -37,9 +34,6 @@ func measureCommands(ctx context.Context, b *bench) error {
 		}
 		progress("first commands in sandboxes of %s", template)
 		for _, c := range firstCommands {
-			if c.only != "" && c.only != template {
-				continue
-			}
 			if err := firstCommand(ctx, b, template, c.name, c.command); err != nil {
 				return fmt.Errorf("%s in %s: %w", c.command, template, err)
 			}

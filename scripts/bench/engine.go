@@ -178,10 +178,7 @@ func (e *rawEngine) restore(ctx context.Context, dir string, n int) (m rawVM, er
 		return m, err
 	}
 	m.resumed = time.Since(began)
-	guest := guestclient.New(
-		func(ctx context.Context) (net.Conn, error) { return e.fabric.Dial(ctx, n, guestapi.Port) },
-		guestclient.ByDatagrams(func(ctx context.Context) (net.Conn, error) { return e.fabric.DialUDP(ctx, n, guestapi.Port) }),
-	)
+	guest := guestclient.New(func(ctx context.Context) (net.Conn, error) { return e.fabric.Dial(ctx, n, guestapi.Port) })
 	if _, err := guest.Identity(ctx, newIdentity()); err != nil {
 		return m, err
 	}

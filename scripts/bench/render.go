@@ -91,8 +91,7 @@ var tables = map[string]struct {
 	}},
 	"data": {"| | measured | goal |\n|---|---|---|\n", []shown{
 		firstRow("base", "node -v", "node_v"), firstRow("node", "node -v", "node_v"), firstRow("python", "node -v", "node_v"),
-		firstRow("base", "python3 -c pass", "python3_pass"), firstRow("python", "python3 -c pass", "python3_pass"), firstRow("python", "python -c pass", "python_pass"),
-		firstRow("node", "python3 -c pass", "python3_pass"),
+		firstRow("base", "python3 -c pass", "python3_pass"), firstRow("python", "python3 -c pass", "python3_pass"), firstRow("node", "python3 -c pass", "python3_pass"),
 		{"Upload of 64 MiB", "{upload_64_mib}", ""},
 		{"Download of 64 MiB", "{download_64_mib}", ""},
 		{"exec/stream, 16 MiB of text", "{exec_stream}; from the guest's agent directly {exec_stream_direct}", ""},

@@ -155,7 +155,7 @@ func (k *soak) boxesOf(ctx context.Context, host string) []hostapi.Box {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	boxes, err := client.List(ctx, hostapi.Call{})
+	boxes, err := client.Boxes(ctx)
 	if err != nil {
 		return nil
 	}

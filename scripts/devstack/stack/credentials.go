@@ -4,15 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/timescale"
 )
@@ -108,13 +106,5 @@ func (s *Stack) WriteEnv(path string) error {
 	}
 	// A file of its own first: a reader sees the old stack or this one, and
 	// nobody sees the credentials in a file that they may read.
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".dev.env-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = tmp.WriteString(b.String())
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return os.Rename(tmp.Name(), path)
+	return atomicfile.Swap(path, []byte(b.String()), 0o600)
 }

@@ -44,7 +44,7 @@ func (s *Stack) Boxes(ctx context.Context) (map[string][]hostapi.Box, error) {
 		if err != nil {
 			return nil, err
 		}
-		boxes, err := client.List(ctx, hostapi.Call{})
+		boxes, err := client.Boxes(ctx)
 		client.Close()
 		if err != nil {
 			return nil, fmt.Errorf("host %s: %w", p.ID, err)

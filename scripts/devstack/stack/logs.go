@@ -86,7 +86,7 @@ var levelNames = map[slog.Level]string{
 
 // renderEvent turns a line of slog's JSON into "15:04:05.000 WRN h1  message  key=value".
 func renderEvent(id, line string, level slog.Level) (string, bool) {
-	if line == "" || strings.HasPrefix(line, "SCHED ") { // see wakeful
+	if line == "" {
 		return "", false
 	}
 	var event map[string]any

@@ -23,7 +23,6 @@ func TestRenderEvent(t *testing.T) {
 		{"a panic's trace", "goroutine 1 [running]:\x1b[2J", "    r1  goroutine 1 [running]:[2J"},
 		{"half a JSON object", `{"level":`, `    r1  {"level":`},
 		{"an empty line", "", ""},
-		{"the line of wakeful", "SCHED 0ms: gomaxprocs=2 idleprocs=0 threads=3", ""},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -32,19 +31,6 @@ func TestRenderEvent(t *testing.T) {
 				t.Errorf("got %q, want …%q", got, c.want)
 			}
 		})
-	}
-}
-
-// The units and the local stack run the daemons alike.
-func TestUnitsAreWakeful(t *testing.T) {
-	for _, unit := range []string{"berth-controlplane.service", "berth-hostd.service"} {
-		raw, err := os.ReadFile(filepath.Join("..", "..", "systemd", unit))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(raw), "\nEnvironment="+wakeful+"\n") {
-			t.Errorf("%s does not set %s", unit, wakeful)
-		}
 	}
 }
 

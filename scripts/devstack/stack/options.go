@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -121,14 +122,15 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// FindRoot walks up from the working directory to the module's root.
+// FindRoot walks up from the working directory to the root of the clone, past the
+// client's module, which lies below it.
 func FindRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if mod, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && bytes.HasPrefix(mod, []byte("module github.com/berth-cloud/berth\n")) {
 			return dir, nil
 		}
 		up := filepath.Dir(dir)

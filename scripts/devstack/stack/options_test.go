@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -24,6 +26,18 @@ func TestStacksOfDifferentRangesShareNothing(t *testing.T) {
 			}
 			cidrs[cidr.String()], uids[uid] = me, me
 		}
+	}
+}
+
+// The client's module lies in the clone, and has a go.mod too.
+func TestFindRootFromTheClientsModule(t *testing.T) {
+	t.Chdir("../../../controlplane/api")
+	root, err := FindRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "Makefile")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -118,7 +117,7 @@ func (s *Stack) AskHost(ctx context.Context, id string) error {
 	defer host.Close()
 	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(2*time.Second))
 	defer cancel()
-	info, err := host.Info(ctx, hostapi.Call{})
+	info, err := host.Info(ctx)
 	switch {
 	case err != nil:
 		return fmt.Errorf("host %s: %w", id, err)

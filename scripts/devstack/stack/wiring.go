@@ -32,12 +32,6 @@ func inherited() []string {
 	return env
 }
 
-// wakeful keeps the thread that watches over a daemon's goroutines, which Go lets
-// sleep where nothing is to be done, from being woken by each request anew: it
-// looks a hundred times a second by itself instead. The units have the same;
-// operations.md says what it gives.
-const wakeful = "GODEBUG=schedtrace=2147483647"
-
 // initArgs makes the cluster's CA, one directory a replica below pki/.
 func (o Options) initArgs() []string {
 	args := []string{"init", "--dir", filepath.Join(o.Dir, "pki")}
@@ -54,7 +48,6 @@ func (o Options) replicaEnv(i int, s secrets) []string {
 		peers[j] = o.replicaID(j) + "=" + o.address(o.replicaID(j), o.peerPort(j))
 	}
 	env := append(inherited(),
-		wakeful,
 		"BERTH_NODE_ID="+id,
 		"BERTH_DATA_DIR="+o.dataDir(id),
 		"BERTH_PKI_DIR="+o.pkiDir(id),
@@ -88,7 +81,6 @@ func (o Options) hostEnv(i int) []string {
 		peers[j] = o.address(o.replicaID(j), o.peerPort(j))
 	}
 	env := append(inherited(),
-		wakeful,
 		"BERTH_AGENT_ID="+id,
 		"BERTH_DATA_DIR="+o.dataDir(id),
 		"BERTH_RUN_DIR="+runDir(id),
