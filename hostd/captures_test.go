@@ -23,7 +23,9 @@ import (
 
 var captureEngine = vmm.Engine{Kind: "chvemu", Version: "v1"}
 
-const buildID = "0123456789abcdef0123456789abcdef"
+// buildID names the build that storedHost.build writes, which is the digest of its
+// content: a change of that content gives another.
+const buildID = "3ff4b9ac4e49524d385a93c4cc0194e8"
 
 // storedHost is a host's side of the snapshot store, with real stores and boxes
 // that are only a directory.
@@ -130,7 +132,7 @@ func (h *storedHost) build(t *testing.T) {
 		}
 		put(t, filepath.Join(root, path), raw)
 	}
-	const layerKey = "fedcba9876543210fedcba9876543210"
+	const layerKey = "f40bccc9ab4ad17a94ed50c2836dc6de"
 	layer := file("layers/"+layerKey+"/layer.ext4", "root file system")
 	layer["format"], layer["key"] = 1, layerKey
 	document("layers/"+layerKey+"/layer.json", layer)
