@@ -59,11 +59,16 @@ func (f *Flows) prune(ctx context.Context) {
 	now := f.cfg.Clock()
 	for _, builds := range over {
 		slices.SortFunc(builds, func(a, b *record.Build) int { return b.FinishedAt.Compare(a.FinishedAt) })
-		for i, b := range builds {
+		kept := 0
+		for _, b := range builds {
 			if ctx.Err() != nil {
 				return
 			}
-			f.retire(ctx, b, inUse, held, b.Dropped || i >= buildsKept || now.Sub(b.FinishedAt) > buildAge)
+			remove := b.Dropped || kept >= buildsKept || now.Sub(b.FinishedAt) > buildAge
+			if !remove {
+				kept++
+			}
+			f.retire(ctx, b, inUse, held, remove)
 		}
 	}
 }
