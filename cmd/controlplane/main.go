@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"runtime"
@@ -140,5 +141,11 @@ func config(flags controlplane.Config) (controlplane.Config, error) {
 	}
 	cfg.Version, cfg.Commit = version, commit
 	cfg.Logger, err = controlplane.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
-	return cfg, err
+	if err != nil {
+		return cfg, err
+	}
+	// net/http logs by package log what a program in a sandbox sends unasked.
+	slog.SetLogLoggerLevel(slog.LevelDebug)
+	slog.SetDefault(cfg.Logger)
+	return cfg, nil
 }

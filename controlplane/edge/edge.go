@@ -70,6 +70,7 @@ const (
 	lastRetry          = 400 * time.Millisecond
 	maxWakes           = 2
 	maxIdleOverall     = 1024
+	flushInterval      = time.Millisecond
 	// maxFields bounds the lines of a head: the shortest take four bytes of it, and
 	// a hundred of memory each.
 	maxFields       = 256
@@ -108,18 +109,12 @@ func New(cfg Config) *Edge {
 	}
 	e := &Edge{cfg: cfg, count: map[string]int{}, unwoken: rate.Sometimes{First: 10, Interval: time.Second}}
 	e.proxy = &httputil.ReverseProxy{
-		Transport: &lanes{dial: e.dial, rest: peer.NewUpgrading(&http.Transport{
-			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) },
-			MaxIdleConns:           maxIdleOverall,
-			MaxIdleConnsPerHost:    idlePerPort,
-			IdleConnTimeout:        idleTimeout,
-			ResponseHeaderTimeout:  headerTimeout,
-			ExpectContinueTimeout:  continueTimeout,
-			MaxResponseHeaderBytes: maxHeaderBytes,
-			DisableCompression:     true, // what the program sends is what the client gets
-		})},
-		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
-		Rewrite:  rewrite,
+		Transport: newTransport(e.dial),
+		// What has come of a response goes on, also where more of it is awaited. A
+		// short one that has come whole goes on in one write.
+		FlushInterval: flushInterval,
+		ErrorLog:      slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		Rewrite:       rewrite,
 		ModifyResponse: func(resp *http.Response) error {
 			a := attemptOf(resp.Request.Context())
 			a.begun.Store(true)
@@ -127,10 +122,6 @@ func New(cfg Config) *Edge {
 				return err
 			}
 			disown(resp.Header)
-			// The proxy itself sends at once what has no length.
-			if resp.ContentLength > 0 {
-				resp.Body = &inPieces{ReadCloser: resp.Body, to: a.to}
-			}
 			return nil
 		},
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
@@ -190,7 +181,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, name Name) {
 			return
 		case status == asleep:
 			wakes++
-			if err := e.cfg.Awake(hosts.WithRequestID(r.Context(), r.Header.Get(headerRequestID)), name.SandboxID); err != nil || wakes > maxWakes {
+			if err := e.cfg.Awake(hostapi.WithRequestID(r.Context(), r.Header.Get(headerRequestID)), name.SandboxID); err != nil || wakes > maxWakes {
 				e.unwoken.Do(func() {
 					e.cfg.Log.WarnContext(r.Context(), "preview could not wake the sandbox",
 						"request_id", r.Header.Get(headerRequestID), "sandbox_id", hostapi.ShortID(name.SandboxID), "error", err)
@@ -237,12 +228,12 @@ func (e *Edge) try(w http.ResponseWriter, r *http.Request, a *attempt, body *bod
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), attemptKey{}, a))
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { a.sent.Store(true) }})
+	a.ctx = ctx
 	out := r.WithContext(ctx)
 	out.Body = body.again()
 	defer e.whileReady(ctx, cancel, a).Stop()
 	w.Header().Set(headerRequestID, r.Header.Get(headerRequestID))
 	answer := stall.New(w, e.cfg.Stall)
-	a.to = http.NewResponseController(answer)
 	e.proxy.ServeHTTP(answer, out)
 	if a.err == nil {
 		answer.Complete() // here, where the request counts still
@@ -387,7 +378,7 @@ type attempt struct {
 	// requestID is that of the request for which a connection is made; those that
 	// use it again later have others.
 	requestID string
-	to        *http.ResponseController
+	ctx       context.Context // of this try
 	err       error
 
 	sent    atomic.Bool // the head of the request went out
@@ -395,30 +386,9 @@ type attempt struct {
 	stopped atomic.Bool // it was given up: the sandbox had stopped
 }
 
-// inPieces has what came of a response go on before more of it is waited for. A
-// response that has come whole goes on in one write.
-type inPieces struct {
-	io.ReadCloser
-	to *http.ResponseController
-}
-
-// Read implements io.Reader.
-func (p *inPieces) Read(b []byte) (int, error) {
-	if l, ok := p.ReadCloser.(*laneBody); !ok || !l.come() {
-		_ = p.to.Flush() // an error is the next write's, too
-	}
-	return p.ReadCloser.Read(b)
-}
-
 type attemptKey struct{}
 
 func attemptOf(ctx context.Context) *attempt { return ctx.Value(attemptKey{}).(*attempt) }
-
-// dialError says that no connection to the sandbox was made.
-type dialError struct{ err error }
-
-func (d *dialError) Error() string { return d.err.Error() }
-func (d *dialError) Unwrap() error { return d.err }
 
 // stale reports whether the host says otherwise than this copy of the store.
 func (a *attempt) stale() bool {
@@ -429,19 +399,6 @@ func (a *attempt) stale() bool {
 // a move of which the store will hear in a moment.
 func (a *attempt) retryable() bool {
 	return hostapi.HasCode(a.err, hostapi.CodePortClosed) || hostapi.HasCode(a.err, hostapi.CodeNotRunning)
-}
-
-// dial connects to the port through the sandbox's host. The connection outlives
-// the request that it is made for.
-func (e *Edge) dial(ctx context.Context) (tunnel, error) {
-	a := attemptOf(ctx)
-	// Neither the request's end nor its trace are the connection's.
-	conn, err := e.cfg.Host(a.target.sandbox.AgentID, a.target.address).
-		Dial(context.Background(), hostapi.Call{RequestID: a.requestID}, a.name.SandboxID, a.name.Port)
-	if err != nil {
-		return nil, &dialError{err}
-	}
-	return conn, nil
 }
 
 // refuse answers a person with a page and a program with JSON. The address has

@@ -392,7 +392,7 @@ func TestResponseInPieces(t *testing.T) {
 			w.(http.Flusher).Flush()
 		}
 	}))
-	for _, method := range []string{"GET", "POST"} { // by a lane, and by the transport
+	for _, method := range []string{"GET", "POST"} {
 		req, err := http.NewRequestWithContext(t.Context(), method, r.front.URL, nil)
 		if err != nil {
 			t.Fatal(err)

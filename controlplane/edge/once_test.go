@@ -79,7 +79,7 @@ func TestAKeptConnectionThatIsCutWakesNobody(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "ready")
 	}))
-	for _, method := range []string{"GET", "POST"} { // by a lane, and by the transport
+	for _, method := range []string{"GET", "POST"} {
 		asked.Store(0)
 		if _, body := r.do(t, r.request(t, method, hostOf(80), "/", http.NoBody)); body != "ready" {
 			t.Fatal(body)
@@ -104,7 +104,7 @@ func TestWhatAProgramMayNotSay(t *testing.T) {
 		w.Header().Set("X-Request-Id", "forged")
 		w.Header().Set("X-Berth", "its own")
 	}))
-	for _, method := range []string{"GET", "POST"} { // by a lane, and by the transport
+	for _, method := range []string{"GET", "POST"} {
 		req := r.request(t, method, hostOf(80), "/", http.NoBody)
 		req.Header.Set("X-Request-Id", "mine")
 		resp, _ := r.do(t, req)

@@ -129,14 +129,17 @@ func StripMarks(r *http.Request) {
 // NewTransport makes the HTTP client's side towards other replicas. HTTP/1.1
 // only: WebSockets have to pass, and one slow body must not hold up the rest.
 func NewTransport(node *pki.Node) *Transport {
-	return NewUpgrading(&http.Transport{
+	shared := &http.Transport{
 		TLSClientConfig: node.ClientTLS(pki.AnyOf(pki.RoleReplica), "http/1.1"),
 		// The kernel's own keep-alive settings, below, and not those of net.
 		DialContext:         (&net.Dialer{Timeout: timescale.Limit(2 * time.Second), KeepAlive: -1, Control: noticeDeadPeers}).DialContext,
 		TLSHandshakeTimeout: timescale.Limit(3 * time.Second),
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     90 * time.Second,
-	})
+	}
+	own := shared.Clone()
+	own.DisableKeepAlives = true
+	return &Transport{shared: shared, own: own}
 }
 
 // Transport sends requests that are upgraded on connections of their own. On one
@@ -144,13 +147,6 @@ func NewTransport(node *pki.Node) *Transport {
 // ends over it, as it may a read; an upgrade starts something each time.
 type Transport struct {
 	shared, own *http.Transport
-}
-
-// NewUpgrading makes a Transport with the settings of t, which it takes over.
-func NewUpgrading(t *http.Transport) *Transport {
-	own := t.Clone()
-	own.DisableKeepAlives = true
-	return &Transport{shared: t, own: own}
 }
 
 // RoundTrip implements http.RoundTripper.

@@ -11,13 +11,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/timescale"
 )
@@ -47,22 +43,6 @@ func (s *Stream) CloseWrite() error {
 	return s.Conn.CloseWrite()
 }
 
-// Quiet reports whether the other end has sent nothing that was not read yet,
-// and no end either: whoever keeps a stream for another request must know. It is
-// not called while a Read waits, and takes the deadline for reading away.
-func (s *Stream) Quiet() bool {
-	if s.r.Buffered() > 0 || s.raw.readable() {
-		return false
-	}
-	// TLS may hold a record that it has read ahead. It finds that before it looks
-	// at the time.
-	if s.SetReadDeadline(time.Unix(1, 0)) != nil {
-		return false
-	}
-	_, err := s.r.Peek(1)
-	return errors.Is(err, os.ErrDeadlineExceeded) && s.SetReadDeadline(time.Time{}) == nil
-}
-
 // Close implements io.Closer. Without a CloseWrite before it the connection is
 // reset, and what was written a moment ago may not arrive.
 func (s *Stream) Close() error {
@@ -77,23 +57,6 @@ type patientConn struct{ net.Conn }
 
 // SetWriteDeadline implements net.Conn.
 func (patientConn) SetWriteDeadline(time.Time) error { return nil }
-
-// readable reports whether a read would not wait.
-func (c *patientConn) readable() bool {
-	socket, ok := c.Conn.(syscall.Conn)
-	if !ok {
-		return false
-	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return true
-	}
-	n := 0
-	err = errors.Join(raw.Control(func(fd uintptr) {
-		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	}), err)
-	return err != nil || n > 0
-}
 
 // end closes the connection under TLS, which itself would first wait for a
 // write that is stalled.
@@ -124,15 +87,9 @@ func (c *Client) ExecStream(ctx context.Context, id string, req ExecStream) (*St
 	})
 }
 
-// Call names the public request that a Dial is for.
-type Call struct{ RequestID string }
-
 // Dial connects to a TCP port of the guest, or answers CodePortClosed. Each
 // direction may be closed by itself.
-func (c *Client) Dial(ctx context.Context, call Call, id string, port int) (*Stream, error) {
-	if call.RequestID != "" {
-		ctx = WithRequestID(ctx, call.RequestID)
-	}
+func (c *Client) Dial(ctx context.Context, id string, port int) (*Stream, error) {
 	return c.upgrade(ctx, UpgradeTCP, request{
 		method: http.MethodGet, path: PathBoxes + "/" + id + "/dial/" + strconv.Itoa(port),
 	})

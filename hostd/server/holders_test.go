@@ -47,14 +47,14 @@ func TestReadersWhoStopHoldNothingUp(t *testing.T) {
 	readers := map[string]func(*testing.T, *live){
 		"of a port": func(t *testing.T, l *live) {
 			stuck := make(chan struct{})
-			s, err := l.Dial(t.Context(), hostapi.Call{}, id, guestPort(t, endless(stuck)))
+			s, err := l.Dial(t.Context(), id, guestPort(t, endless(stuck)))
 			must(t, err)
 			t.Cleanup(func() { _ = s.Close() })
 			<-stuck
 		},
 		"of a port, with an end of the guest": func(t *testing.T, l *live) {
 			wrote := make(chan struct{})
-			s, err := l.Dial(t.Context(), hostapi.Call{}, id, guestPort(t, func(c *net.TCPConn) {
+			s, err := l.Dial(t.Context(), id, guestPort(t, func(c *net.TCPConn) {
 				defer close(wrote)
 				_ = c.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
 				_, _ = c.Write(make([]byte, 64<<20))

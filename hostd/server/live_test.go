@@ -425,7 +425,7 @@ func TestPortsAreReachedAndEachHalfClosesByItself(t *testing.T) {
 			raw, _ := io.ReadAll(c) // ends with the caller's half
 			_, _ = c.Write(raw)
 		})
-		s, err := l.Dial(t.Context(), hostapi.Call{}, id, port)
+		s, err := l.Dial(t.Context(), id, port)
 		must(t, err)
 		defer s.Close()
 		_, err = s.Write(sent)
@@ -444,7 +444,7 @@ func TestPortsAreReachedAndEachHalfClosesByItself(t *testing.T) {
 			n, _ := io.Copy(io.Discard, c)
 			heard <- int(n)
 		})
-		s, err := l.Dial(t.Context(), hostapi.Call{}, id, port)
+		s, err := l.Dial(t.Context(), id, port)
 		must(t, err)
 		defer s.Close()
 		got, err := io.ReadAll(s)
@@ -460,7 +460,7 @@ func TestPortsAreReachedAndEachHalfClosesByItself(t *testing.T) {
 	})
 	t.Run("the guest resets", func(t *testing.T) {
 		port := guestPort(t, func(c *net.TCPConn) { _ = c.SetLinger(0) })
-		s, err := l.Dial(t.Context(), hostapi.Call{}, id, port)
+		s, err := l.Dial(t.Context(), id, port)
 		if hostapi.HasCode(err, hostapi.CodePortClosed) {
 			return // the reset came before the connection was up
 		}
@@ -472,7 +472,7 @@ func TestPortsAreReachedAndEachHalfClosesByItself(t *testing.T) {
 		guestPortThatIsClosed(t): hostapi.CodePortClosed, guestapi.Port: hostapi.CodePortClosed,
 		0: hostapi.CodeInvalid, 70000: hostapi.CodeInvalid, -1: hostapi.CodeInvalid,
 	} {
-		if _, err := l.Dial(t.Context(), hostapi.Call{}, id, port); !hostapi.HasCode(err, want) {
+		if _, err := l.Dial(t.Context(), id, port); !hostapi.HasCode(err, want) {
 			t.Errorf("port %d: %v, want %s", port, err, want)
 		}
 	}

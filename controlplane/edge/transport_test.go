@@ -3,17 +3,18 @@ package edge
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // raw serves connections by hand, on a port of the sandbox. serve gets each
@@ -100,13 +101,9 @@ func TestRequestsShareAConnection(t *testing.T) {
 // that is on its way then is the edge's to repeat, if it may be.
 func TestAConnectionThatWasClosedMeanwhile(t *testing.T) {
 	r := newRig(t)
-	var posted atomic.Int64
 	r.raw(t, "8000", func(req *http.Request, n int, conn net.Conn) bool {
 		if n > 0 {
 			return false // says nothing
-		}
-		if req.Method == http.MethodPost {
-			posted.Add(1)
 		}
 		fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 		return req.URL.Path != "/close"
@@ -120,8 +117,60 @@ func TestAConnectionThatWasClosedMeanwhile(t *testing.T) {
 	if n := r.dialled(); n != 10 {
 		t.Errorf("%d connections, want one for each request", n)
 	}
-	if status, _ := r.ask(t, "POST", "/", strings.NewReader("once")); status != 200 || posted.Load() != 1 {
-		t.Errorf("POST: %d, carried out %d times", status, posted.Load())
+}
+
+// What a program may have begun to do is not asked of it again, whatever
+// connection it came by.
+func TestOnlyReadsAreRepeated(t *testing.T) {
+	for _, c := range []struct {
+		method, body string
+		header       []string
+		want, asked  int
+		dials        int
+	}{
+		{method: "GET", want: 200, asked: 2, dials: 2},
+		{method: "HEAD", want: 200, asked: 2, dials: 2},
+		{method: "OPTIONS", want: 200, asked: 2, dials: 2},
+		{method: "GET", body: "a query", want: 502, asked: 1, dials: 1},
+		{method: "POST", want: 502, asked: 1, dials: 1},
+		{method: "POST", body: "once", want: 502, asked: 1, dials: 1},
+		{method: "DELETE", want: 502, asked: 1, dials: 1},
+		// net/http would repeat these, so they have connections of their own.
+		{method: "POST", header: []string{"Idempotency-Key"}, want: 200, asked: 1, dials: 2},
+		{method: "POST", header: []string{"X-Idempotency-Key"}, want: 200, asked: 1, dials: 2},
+		{method: "TRACE", want: 200, asked: 1, dials: 2},
+		{method: "GET", header: []string{"Connection", "Upgrade"}, want: 200, asked: 1, dials: 2},
+	} {
+		t.Run(fmt.Sprint(c.method, c.body, c.header), func(t *testing.T) {
+			r := newRig(t)
+			var asked atomic.Int64
+			r.raw(t, "8000", func(req *http.Request, n int, conn net.Conn) bool {
+				if req.URL.Path != "/first" {
+					asked.Add(1)
+				}
+				if n > 0 {
+					return false // says nothing
+				}
+				fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				return true
+			})
+			r.ask(t, "GET", "/first", nil)
+			req := r.request(t, c.method, "8000-"+box+"."+suffix, "/", nil)
+			if c.body != "" {
+				req = r.request(t, c.method, "8000-"+box+"."+suffix, "/", strings.NewReader(c.body))
+			}
+			for _, h := range c.header {
+				req.Header.Set(h, map[bool]string{true: "websocket", false: "upgrade"}[h == "Upgrade"])
+			}
+			resp, err := r.front.Client().Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != c.want || asked.Load() != int64(c.asked) || r.dialled() != c.dials {
+				t.Errorf("%d, asked %d times by %d connections", resp.StatusCode, asked.Load(), r.dialled())
+			}
+		})
 	}
 }
 
@@ -142,7 +191,7 @@ func TestANewConnectionIsNotRepeated(t *testing.T) {
 // visitor's. It comes with the response, or later.
 func TestNothingIsLeftForTheNext(t *testing.T) {
 	r := newRig(t)
-	later := make(chan struct{})
+	later, ended := make(chan struct{}), make(chan struct{})
 	r.raw(t, "8000", func(req *http.Request, n int, conn net.Conn) bool {
 		const second = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
 		first := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n%02d", n)
@@ -154,7 +203,9 @@ func TestNothingIsLeftForTheNext(t *testing.T) {
 		<-later
 		io.WriteString(conn, second)
 		later <- struct{}{}
-		return true
+		_, _ = conn.Read(make([]byte, 1))
+		ended <- struct{}{}
+		return false
 	})
 	for range 5 {
 		if status, text := r.ask(t, "GET", "/", nil); status != 200 || text != "00" {
@@ -165,28 +216,8 @@ func TestNothingIsLeftForTheNext(t *testing.T) {
 		}
 		later <- struct{}{}
 		<-later
-		r.unquiet(t)
+		<-ended // the edge has seen it
 	}
-}
-
-// unquiet waits until something has arrived on the connection that is idle.
-func (r *rig) unquiet(t *testing.T) {
-	t.Helper()
-	l := r.edge.proxy.Transport.(*lanes)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); <-tick.C {
-		l.mu.Lock()
-		arrived := l.count == 1
-		for _, list := range l.idle {
-			arrived = arrived && !list[0].conn.Quiet()
-		}
-		l.mu.Unlock()
-		if arrived {
-			return
-		}
-	}
-	t.Fatal("nothing arrives")
 }
 
 func TestHeadsOutOfBounds(t *testing.T) {
@@ -220,7 +251,7 @@ func TestHeadsOutOfBounds(t *testing.T) {
 	})
 	for path, methods := range map[string][]string{
 		"/100s": {"GET"}, "/101": {"GET"}, "/none": {"GET"},
-		"/large": {"GET", "POST"}, "/many": {"GET", "POST"}, "/many-hints": {"GET", "POST"}, // by a lane, and by the transport
+		"/large": {"GET", "POST"}, "/many": {"GET", "POST"}, "/many-hints": {"GET", "POST"},
 	} {
 		for _, method := range methods {
 			if status, text := r.ask(t, method, path, nil); status != http.StatusBadGateway {
@@ -284,34 +315,46 @@ func TestAClientThatLeavesEndsItsConnection(t *testing.T) {
 	}
 }
 
-// pipe is a tunnel that is one of two ends in memory.
-type pipe struct{ net.Conn }
+// What is kept for a placement of a sandbox is not used for the next one.
+func TestConnectionsBelongToOnePlacement(t *testing.T) {
+	r := newRig(t)
+	r.raw(t, "8000", func(_ *http.Request, n int, conn net.Conn) bool {
+		fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d", n)
+		return true
+	})
+	for _, want := range []string{"0", "1"} {
+		if _, text := r.ask(t, "GET", "/", nil); text != want {
+			t.Errorf("request %s of its connection, want %s", text, want)
+		}
+	}
+	r.mu.Lock()
+	r.sandbox.Generation++
+	r.mu.Unlock()
+	if _, text := r.ask(t, "GET", "/", nil); text != "0" {
+		t.Errorf("request %s of its connection, in another placement", text)
+	}
+}
 
-func (pipe) Quiet() bool { return true }
-
-func TestIdleConnectionsAreClosed(t *testing.T) {
-	l := &lanes{}
-	here, there := net.Pipe()
-	defer there.Close()
-	c := &lane{conn: pipe{here}}
-	l.give("a", c)
-	if l.count != 1 || l.closer == nil {
-		t.Fatal("not kept")
-	}
-	c.since = time.Now().Add(-idleTimeout)
-	l.closeIdle()
-	if _, err := there.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("not closed: %v", err)
-	}
-	if l.count != 0 || len(l.idle) != 0 || l.closer != nil || l.takeIdle("a") != nil {
-		t.Errorf("it is kept after it was closed: %+v", l)
-	}
-	for range idlePerPort + 5 {
-		a, b := net.Pipe()
-		defer b.Close()
-		l.give("a", &lane{conn: pipe{a}})
-	}
-	if l.count != idlePerPort {
-		t.Errorf("%d are kept, want %d", l.count, idlePerPort)
-	}
+// Who leaves while a connection is made for them leaves nothing behind.
+func TestAClientThatLeavesEndsItsDial(t *testing.T) {
+	r := newRig(t)
+	arrived, ended := make(chan struct{}), make(chan struct{})
+	hang := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		close(arrived)
+		<-req.Context().Done()
+		close(ended)
+	}))
+	defer hang.Close()
+	client := (&host{t: t, server: hang}).client()
+	defer client.Close()
+	r.edge.cfg.Host = func(string, string) *hostapi.Client { return client }
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		if resp, err := r.front.Client().Do(r.request(t, "GET", hostOf(8000), "/", nil).WithContext(ctx)); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	<-arrived
+	leave()
+	<-ended
 }
