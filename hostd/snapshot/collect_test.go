@@ -164,4 +164,3 @@ func TestNothingIsCollectedWhileAManifestCannotBeRead(t *testing.T) {
 		}
 	})
 }
-
