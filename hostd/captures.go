@@ -25,9 +25,6 @@ const (
 	// sweepInterval is how often a host removes from the snapshot store what no
 	// snapshot has; a part of it is by chance, so that hosts take turns.
 	sweepInterval = time.Hour
-	// A sweep of the store gives way to uploads; after so many times in a row it
-	// waits for those that are under way, and holds up those that begin.
-	politeSweeps = 3
 	// preloadInterval is how late a template that became ready is stored,
 	// lookInterval how late it is noticed that one is in the store no more.
 	preloadInterval = 10 * time.Second
@@ -397,7 +394,7 @@ func refusal(err error) error {
 
 // Run removes from the store what no snapshot has, until ctx ends.
 func (s *stored) Run(ctx context.Context) {
-	for busy := 0; ; {
+	for {
 		timer := time.NewTimer(sweepInterval/2 + rand.N(sweepInterval)) //nolint:gosec // nobody gains by guessing it
 		select {
 		case <-ctx.Done():
@@ -405,26 +402,14 @@ func (s *stored) Run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		done, err := s.store.Collect(ctx, patienceAfter(busy))
-		switch {
-		case ctx.Err() != nil:
+		done, err := s.store.Collect(ctx)
+		if ctx.Err() != nil {
 			return
-		case err != nil:
-			s.log.Error("what no snapshot has could not be removed from the store", "error", err)
-		case done.Busy:
-			busy++
-		default:
-			busy = 0
-			s.log.Info("snapshot store was swept", "chunks", done.Chunks, "shared_files", done.Shared, "bytes", done.Bytes)
 		}
+		if err != nil {
+			s.log.Error("what no snapshot has could not be removed from the store", "error", err)
+			continue
+		}
+		s.log.Info("snapshot store was swept", "trashed", done.Trashed, "restored", done.Restored, "removed", done.Removed, "bytes", done.Bytes)
 	}
-}
-
-// patienceAfter is how long a sweep waits that was put off so many times: some
-// upload is under way on a busy cluster at any time.
-func patienceAfter(busy int) time.Duration {
-	if busy < politeSweeps {
-		return 0
-	}
-	return storeTimeout
 }

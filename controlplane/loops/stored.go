@@ -18,8 +18,7 @@ import (
 // a stored copy without a row is left there.
 const storedLooks = 12
 
-// storedAtOnce bounds how many of them are deleted at once: each delete reads
-// what all others have.
+// storedAtOnce bounds how many of them are deleted at once.
 const storedAtOnce = 2
 
 // listTime bounds the listing of one page of the store.

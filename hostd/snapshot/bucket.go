@@ -14,6 +14,9 @@ type bucket interface {
 	// get returns the content and its size in bytes.
 	get(ctx context.Context, key string) (io.ReadCloser, int64, error)
 	stat(ctx context.Context, key string) (object, error)
+	// copy writes an object again under another key, with the time of now. Where
+	// something is there already, it may renew only its time.
+	copy(ctx context.Context, from, to string) error
 	remove(ctx context.Context, key string) error
 	// list visits the objects right below a prefix that ends with a slash, by
 	// their keys, from the first that comes after the key after.

@@ -82,6 +82,12 @@ func (b *s3Bucket) stat(ctx context.Context, key string) (object, error) {
 	return object{key: key, size: aws.ToInt64(got.ContentLength), written: aws.ToTime(got.LastModified)}, nil
 }
 
+func (b *s3Bucket) copy(ctx context.Context, from, to string) error {
+	source := (&url.URL{Path: b.name + "/" + from}).EscapedPath()
+	_, err := b.client.CopyObject(ctx, &s3.CopyObjectInput{Bucket: &b.name, Key: &to, CopySource: &source})
+	return noKey(err)
+}
+
 func (b *s3Bucket) remove(ctx context.Context, key string) error {
 	_, err := b.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.name, Key: &key})
 	return noKey(err)

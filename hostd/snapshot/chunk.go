@@ -126,7 +126,7 @@ func (s *Store) exists(ctx context.Context, key string) (bool, error) {
 // getChunk reads a chunk, checks it, and writes it to its place in a file that
 // has only holes there: pages of zeros stay holes.
 func (s *Store) getChunk(ctx context.Context, f *os.File, size int64, c Chunk, chunkSize int64) error {
-	packed, err := s.get(ctx, chunkKey(c.SHA256), maxStored)
+	packed, err := s.getKept(ctx, chunkKey(c.SHA256), maxStored)
 	if isNotFound(err) {
 		return fmt.Errorf("%w: chunk %d (%s) is missing", ErrIncomplete, c.Index, c.SHA256)
 	}

@@ -4,181 +4,179 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// Collected tells what a collection removed.
+// Collected tells what a collection did.
 type Collected struct {
-	Chunks, Shared int64
-	Bytes          int64 // as they were stored
-	Busy           bool  // uploads were under way, or another collection: nothing was looked at
+	Trashed  int64 // chunks and manifests of shared files that were put into the trash
+	Restored int64 // that were put back: a manifest names them by now
+	Removed  int64 // that were removed from the trash
+	Bytes    int64 // of those, as they were stored
 }
 
-// Delete removes a snapshot: its manifest, and then the chunks that no other
-// one has. Where uploads are under way, or another manifest cannot be read, the
-// chunks are left to Collect. A snapshot that is gone is no error.
+// Delete removes a snapshot: its manifest. What no other names is left to
+// Collect. A snapshot that is gone is no error.
 func (s *Store) Delete(ctx context.Context, id string) error {
-	m, err := s.Manifest(ctx, id)
-	switch {
-	case errors.Is(err, ErrNotFound):
-		return nil
-	case errors.Is(err, ErrInvalid):
-		return err
-	case err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrOtherFormat):
+	if err := validID(id); err != nil {
 		return err
 	}
-	if err := s.remove(ctx, manifestsDir+id); err != nil {
-		return fmt.Errorf("delete snapshot %s: %w", id, err)
+	err := s.remove(ctx, manifestsDir+id)
+	if err == nil {
+		err = s.syncDirs(manifestsDir)
 	}
-	if err := s.syncDirs(manifestsDir); err != nil {
+	if err != nil {
 		return fmt.Errorf("delete snapshot %s: %w", id, err)
-	}
-	// From here the snapshot is gone, whatever becomes of the chunks.
-	if err := s.removeChunksOf(ctx, &m); err != nil && !errors.Is(err, errBusy) && !isUnreadable(err) {
-		return fmt.Errorf("delete chunks of snapshot %s: %w", id, err)
 	}
 	return nil
 }
 
-// isUnreadable: what a manifest names is not known, so no chunk can be told to
-// be unused.
-func isUnreadable(err error) bool {
-	return errors.Is(err, ErrDamaged) || errors.Is(err, ErrOtherFormat) || errors.Is(err, ErrIncomplete)
-}
-
-func (s *Store) removeChunksOf(ctx context.Context, m *Manifest) error {
-	ctx, hold, err := s.lockExclusive(ctx, 0)
-	if err != nil {
-		return err
+// Collect puts what no manifest names into the trash, once it is older than
+// Options.Grace, and removes what has been there for as long. Uploads, other
+// collections and its own death at any point are harmless: DESIGN.md says why.
+func (s *Store) Collect(ctx context.Context) (Collected, error) {
+	ctx, inTime, cancel := s.within(ctx, s.opt.Grace/collectPart)
+	defer cancel()
+	c := collection{Store: s, inTime: inTime}
+	var err error
+	if c.began, err = s.clock(ctx); err == nil {
+		c.named, err = s.references(ctx)
 	}
-	defer hold.release()
-	used, err := s.references(ctx)
-	if err != nil {
-		return err
-	}
-	var unused []string
-	for _, f := range m.Files {
-		for _, c := range f.Chunks {
-			if !used.chunks[c.SHA256] {
-				used.chunks[c.SHA256] = true // once
-				unused = append(unused, chunkKey(c.SHA256))
+	if err == nil {
+		err = s.eachOf(ctx, 1+256, func(ctx context.Context, i int) error {
+			if i == 256 {
+				return c.directory(ctx, sharedDir)
 			}
-		}
-	}
-	return s.removeAll(ctx, unused, hold)
-}
-
-// Collect removes what no snapshot has: chunks, and manifests of shared files,
-// that are older than Options.Grace. It waits as long as patience for uploads that
-// are under way, and lets no other begin meanwhile; where some are left it does
-// nothing. One host at a time collects.
-func (s *Store) Collect(ctx context.Context, patience time.Duration) (done Collected, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("collect the snapshot store: %w", err)
-		}
-	}()
-	ctx, hold, err := s.lockExclusive(ctx, patience)
-	if errors.Is(err, errBusy) {
-		return Collected{Busy: true}, nil
-	}
-	if err != nil {
-		return done, err
-	}
-	defer hold.release()
-	now, err := s.clock(ctx, hold)
-	if err != nil {
-		return done, err
-	}
-	used, err := s.references(ctx)
-	if err != nil {
-		return done, err
-	}
-	var unused []string
-	for sha, modTime := range used.shared {
-		if !used.sharedBy[sha] && now.Sub(modTime) > s.opt.Grace {
-			unused = append(unused, sharedDir+sha)
-		}
-	}
-	done.Shared = int64(len(unused))
-	// Their chunks go with the next collection: used still counts them.
-	if err := s.removeAll(ctx, unused, hold); err != nil {
-		return done, err
-	}
-	var chunks, bytes atomic.Int64
-	err = s.eachOf(ctx, 256, func(ctx context.Context, i int) error {
-		var old []string
-		prefix := fmt.Sprintf("%s%02x/", chunksDir, i)
-		err := s.list(ctx, prefix, func(o object) error {
-			// What is no chunk's name is a write that was cut off.
-			if now.Sub(o.written) > s.opt.Grace && !used.chunks[strings.TrimPrefix(o.key, prefix)] {
-				old = append(old, o.key)
-				bytes.Add(o.size)
-			}
-			return nil
+			return c.directory(ctx, fmt.Sprintf("%s%02x/", chunksDir, i))
 		})
-		if err != nil {
-			return err
-		}
-		chunks.Add(int64(len(old)))
-		for _, key := range old {
-			if err := errors.Join(hold.check(), s.remove(ctx, key)); err != nil {
-				return err
-			}
+	}
+	if err != nil {
+		err = fmt.Errorf("collect the snapshot store: %w", err)
+	}
+	return Collected{Trashed: c.trashed.Load(), Restored: c.restored.Load(), Removed: c.removed.Load(), Bytes: c.bytes.Load()}, err
+}
+
+type collection struct {
+	*Store
+	began                             time.Time // by the store's clock
+	named                             map[string]bool
+	inTime                            func() error
+	trashed, restored, removed, bytes atomic.Int64
+}
+
+// directory collects what is right below a prefix. The proof in DESIGN.md needs
+// the order: objects are listed before the trash, copied before they are removed,
+// and what is put back stays in the trash as well.
+func (c *collection) directory(ctx context.Context, dir string) error {
+	there := map[string]bool{}
+	var unnamed, lost []string
+	var gone []object
+	old := func(o object) bool { return c.began.Sub(o.written) > c.opt.Grace }
+	err := c.list(ctx, dir, func(o object) error {
+		there[o.key] = true
+		if !c.named[o.key] && old(o) { // or a write that was cut off
+			unnamed = append(unnamed, o.key)
 		}
 		return nil
 	})
-	done.Chunks, done.Bytes = chunks.Load(), bytes.Load()
-	return done, err
-}
-
-func (s *Store) removeAll(ctx context.Context, keys []string, hold *lock) error {
-	return s.eachOf(ctx, len(keys), func(ctx context.Context, i int) error {
-		if err := hold.check(); err != nil {
+	if err != nil {
+		return err
+	}
+	err = c.list(ctx, trashDir+dir, func(o object) error {
+		key := strings.TrimPrefix(o.key, trashDir)
+		switch {
+		case there[key]:
+		case c.named[key]:
+			lost = append(lost, key)
+		case old(o):
+			gone = append(gone, o)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := c.copyAll(ctx, lost, trashDir, "", &c.restored); err != nil {
+		return err
+	}
+	copied, err := c.copyAll(ctx, unnamed, "", trashDir, &c.trashed)
+	if err != nil {
+		return err
+	}
+	if len(copied) > 0 {
+		if err := c.syncDirs(trashDir + dir); err != nil {
 			return err
 		}
-		return s.remove(ctx, keys[i])
-	})
+	}
+	for _, key := range copied {
+		if err := c.removeInTime(ctx, key); err != nil {
+			return err
+		}
+	}
+	for _, o := range gone {
+		if err := c.removeInTime(ctx, o.key); err != nil {
+			return err
+		}
+		c.removed.Add(1)
+		c.bytes.Add(o.size)
+	}
+	return nil
+}
+
+// copyAll copies objects from below one prefix to below another, and returns the
+// keys of those that were still there.
+func (c *collection) copyAll(ctx context.Context, keys []string, from, to string, count *atomic.Int64) (copied []string, err error) {
+	for _, key := range keys {
+		err := c.copy(ctx, from+key, to+key)
+		if isNotFound(err) {
+			continue // another collection was faster
+		}
+		if err != nil {
+			return nil, err
+		}
+		copied = append(copied, key)
+		count.Add(1)
+	}
+	return copied, nil
+}
+
+func (c *collection) removeInTime(ctx context.Context, key string) error {
+	if err := c.inTime(); err != nil {
+		return err
+	}
+	return c.remove(ctx, key)
 }
 
 // clock is the store's: the one that objects' times are told by.
-func (s *Store) clock(ctx context.Context, hold *lock) (time.Time, error) {
-	o, err := s.bucket.stat(ctx, hold.key)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("%w: %w", errLockLost, err)
+func (s *Store) clock(ctx context.Context) (time.Time, error) {
+	if err := s.put(ctx, clockKey, []byte("berth\n")); err != nil {
+		return time.Time{}, err
 	}
-	return o.written, nil
+	o, err := s.bucket.stat(ctx, clockKey)
+	return o.written, err
 }
 
-// references is what manifests name.
-type references struct {
-	chunks   map[string]bool      // by digest
-	shared   map[string]time.Time // shared files that are there, with their age
-	sharedBy map[string]bool      // shared files that a snapshot has
-}
-
-// references reads every manifest. One that cannot be read ends it.
-func (s *Store) references(ctx context.Context) (references, error) {
-	r := references{chunks: map[string]bool{}, shared: map[string]time.Time{}, sharedBy: map[string]bool{}}
-	var ids, shas []string
-	if err := s.List(ctx, func(id string) error { ids = append(ids, id); return nil }); err != nil {
-		return r, err
-	}
-	err := s.list(ctx, sharedDir, func(o object) error {
-		if sha := strings.TrimPrefix(o.key, sharedDir); isDigest(sha) {
-			r.shared[sha] = o.written
-			shas = append(shas, sha)
-		}
-		return nil
-	})
-	if err != nil {
-		return r, err
-	}
+// references returns the keys of all objects that a manifest names. A manifest
+// that cannot be read ends it: what it names is not known. Those of shared files
+// count whether or not a snapshot names them, in the trash as well.
+func (s *Store) references(ctx context.Context) (map[string]bool, error) {
+	named := map[string]bool{}
 	var mu sync.Mutex
-	err = s.eachOf(ctx, len(ids), func(ctx context.Context, i int) error {
+	add := func(chunks []Chunk) {
+		for _, c := range chunks {
+			named[chunkKey(c.SHA256)] = true
+		}
+	}
+	var ids []string
+	if err := s.List(ctx, func(id string) error { ids = append(ids, id); return nil }); err != nil {
+		return nil, err
+	}
+	err := s.eachOf(ctx, len(ids), func(ctx context.Context, i int) error {
 		m, err := s.Manifest(ctx, ids[i])
 		if errors.Is(err, ErrNotFound) {
 			return nil // deleted meanwhile
@@ -189,31 +187,39 @@ func (s *Store) references(ctx context.Context) (references, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, f := range m.Files {
-			r.add(f.Chunks)
+			add(f.Chunks)
 		}
 		for _, f := range m.Shared {
-			r.sharedBy[f.SHA256] = true
+			named[sharedDir+f.SHA256] = true
 		}
 		return nil
 	})
 	if err != nil {
-		return r, err
+		return nil, err
 	}
+	found := map[string]bool{}
+	// One that moves meanwhile, either way, is met in one of three lists.
+	for _, dir := range []string{sharedDir, trashDir + sharedDir, sharedDir} {
+		err := s.list(ctx, dir, func(o object) error {
+			if sha := strings.TrimPrefix(o.key, dir); isDigest(sha) {
+				found[sha] = true
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	shas := slices.Collect(maps.Keys(found))
 	err = s.eachOf(ctx, len(shas), func(ctx context.Context, i int) error {
-		m, err := s.shared(ctx, shas[i])
+		m, err := s.shared(ctx, shas[i], s.getKept)
 		if err != nil {
 			return err
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		r.add(m.Chunks)
+		add(m.Chunks)
 		return nil
 	})
-	return r, err
-}
-
-func (r *references) add(chunks []Chunk) {
-	for _, c := range chunks {
-		r.chunks[c.SHA256] = true
-	}
+	return named, err
 }

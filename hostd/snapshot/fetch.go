@@ -109,7 +109,7 @@ func (s *Store) fetchShared(ctx context.Context, to string, f SharedFile, have s
 		}
 		return err
 	}
-	m, err := s.shared(ctx, f.SHA256)
+	m, err := s.shared(ctx, f.SHA256, s.getKept)
 	if err != nil {
 		return err
 	}

@@ -269,8 +269,8 @@ func (s *Store) Manifest(ctx context.Context, id string) (Manifest, error) {
 }
 
 // shared reads and checks a shared file's manifest.
-func (s *Store) shared(ctx context.Context, sha string) (sharedManifest, error) {
-	raw, err := s.get(ctx, sharedDir+sha, maxManifest)
+func (s *Store) shared(ctx context.Context, sha string, get func(context.Context, string, int64) ([]byte, error)) (sharedManifest, error) {
+	raw, err := get(ctx, sharedDir+sha, maxManifest)
 	if isNotFound(err) {
 		return sharedManifest{}, fmt.Errorf("%w: shared file %s is missing", ErrIncomplete, sha)
 	}

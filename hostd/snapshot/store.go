@@ -6,6 +6,8 @@ package snapshot
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -46,7 +48,8 @@ const (
 	manifestsDir = "snapshots/" // <id>: a snapshot's manifest, its last object to be written
 	sharedDir    = "shared/"    // <sha256>: of a file that many snapshots have
 	chunksDir    = "chunks/"    // <first two digits>/<sha256>: content, compressed
-	locksDir     = "locks/"     // of uploads and collections under way
+	trashDir     = "trash/"     // <key>: what no manifest named when it was put there
+	clockKey     = "clock"      // written as a collection begins: its time is the store's
 	probesDir    = "probes/"    // of Check
 )
 
@@ -61,18 +64,17 @@ type Options struct {
 	// Parallel bounds the chunks that are worked on at once. Each takes two
 	// chunks of memory.
 	Parallel int
-	// Grace is how long chunks that no snapshot has are kept: an upload that
-	// was cut off goes on where it was when it is tried again.
+	// Grace is how long chunks that no snapshot has are kept, and then again in
+	// the trash. All hosts that share a store have the same.
 	Grace time.Duration
-	// Lease is how long an upload or a collection that says nothing any more
-	// still counts as under way.
-	Lease time.Duration
 }
 
 const (
-	defaultGrace = 24 * time.Hour
-	defaultLease = time.Minute
+	defaultGrace = 6 * time.Hour
 	maxParallel  = 16
+	// What part of the grace an upload and a collection may take.
+	uploadPart  = 2
+	collectPart = 4
 )
 
 // Store is one bucket. Hosts share it, each through a Store of its own.
@@ -135,9 +137,6 @@ func (o *Options) fill() {
 	if o.Grace <= 0 {
 		o.Grace = defaultGrace
 	}
-	if o.Lease <= 0 {
-		o.Lease = defaultLease
-	}
 }
 
 // Close gives back what Open took.
@@ -146,8 +145,8 @@ func (s *Store) Close() error {
 	return s.enc.Close()
 }
 
-// Check writes, reads, lists and removes an object: an operator hears what is
-// wrong with a store before a snapshot needs it.
+// Check writes, reads, lists, copies and removes an object: an operator hears
+// what is wrong with a store before a snapshot needs it.
 func (s *Store) Check(ctx context.Context) error {
 	key := probesDir + randomName()
 	content := []byte("berth\n")
@@ -171,7 +170,10 @@ func (s *Store) Check(ctx context.Context) error {
 	if !seen {
 		return errors.New("snapshot store: an object is not listed right after it was written: a store with strong consistency is needed")
 	}
-	if err := s.remove(ctx, key); err != nil {
+	if err := s.copy(ctx, key, key+"-copy"); err != nil {
+		return fmt.Errorf("snapshot store: copy: %w", err)
+	}
+	if err := errors.Join(s.remove(ctx, key), s.remove(ctx, key+"-copy")); err != nil {
 		return fmt.Errorf("snapshot store: delete: %w", err)
 	}
 	return nil
@@ -287,6 +289,22 @@ func (s *Store) get(ctx context.Context, key string, limit int64) ([]byte, error
 	return content, err
 }
 
+// getKept reads an object that a manifest names: one that a collection put into
+// the trash as the manifest was written is there until the next puts it back.
+func (s *Store) getKept(ctx context.Context, key string, limit int64) ([]byte, error) {
+	content, err := s.get(ctx, key, limit)
+	if isNotFound(err) {
+		content, err = s.get(ctx, trashDir+key, limit)
+	}
+	return content, err
+}
+
+// copy makes an object another's copy, with the time of now. Where there is one
+// already, it may only have its time renewed: copies are of the same content.
+func (s *Store) copy(ctx context.Context, from, to string) error {
+	return s.retry(ctx, func() error { return s.bucket.copy(ctx, from, to) })
+}
+
 // remove deletes an object; one that is gone is no error.
 func (s *Store) remove(ctx context.Context, key string) error {
 	err := s.retry(ctx, func() error { return s.bucket.remove(ctx, key) })
@@ -382,4 +400,30 @@ func (s *Store) syncDirs(dirs ...string) error {
 		}
 	}
 	return nil
+}
+
+// errTooLate ends an upload or a collection that took longer than is safe.
+var errTooLate = errors.New("the snapshot store was too slow: what it holds may have been collected meanwhile, or be wanted by now")
+
+// within ends the requests of work that took longer than a limit. inTime fails
+// from then on, also where the machine slept.
+func (s *Store) within(ctx context.Context, limit time.Duration) (_ context.Context, inTime func() error, cancel context.CancelFunc) {
+	began := wallClock()
+	ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: %s have passed", errTooLate, limit))
+	return ctx, func() error {
+		if took := wallClock().Sub(began); took > limit {
+			return fmt.Errorf("%w: %s have passed, and at most %s may", errTooLate, took.Round(time.Second), limit)
+		}
+		return nil
+	}, cancel
+}
+
+// wallClock also goes on while the machine sleeps, which Go's monotonic one
+// does not.
+func wallClock() time.Time { return time.Now().Round(0) }
+
+func randomName() string {
+	raw := make([]byte, 8)
+	rand.Read(raw) // never fails: crypto/rand ends the process first
+	return hex.EncodeToString(raw)
 }

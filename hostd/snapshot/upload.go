@@ -45,8 +45,9 @@ type Stats struct {
 
 // Upload stores a snapshot, and returns its manifest. When it fails, no snapshot
 // of that id is there that was not before, and the next Upload goes on with the
-// chunks that are. Where the lock was lost while the manifest was written, that is
-// there, and chunks of it may be missing until the next Upload.
+// chunks that are. It may take half of Options.Grace; where that ended while the
+// manifest was written, it is there, and chunks of it may be missing until the
+// next Upload.
 func (s *Store) Upload(ctx context.Context, id string, src Source) (m Manifest, stats Stats, err error) {
 	began := time.Now()
 	defer func() {
@@ -76,12 +77,9 @@ func (s *Store) Upload(ctx context.Context, id string, src Source) (m Manifest, 
 		return m, stats, err
 	}
 
-	ctx, hold, err := s.lockShared(ctx)
-	if err != nil {
-		return m, stats, err
-	}
-	defer hold.release()
-	up := &upload{Store: s, hold: hold, parallel: s.opt.Parallel}
+	ctx, inTime, cancel := s.within(ctx, s.opt.Grace/uploadPart)
+	defer cancel()
+	up := &upload{Store: s, inTime: inTime, parallel: s.opt.Parallel}
 	m = Manifest{ID: id, CreatedAt: began.UTC(), Meta: src.Meta, ChunkSize: ChunkSize}
 	for _, f := range src.Shared {
 		if err := up.share(ctx, f); err != nil {
@@ -122,12 +120,9 @@ func (m *Manifest) isOf(o *Manifest) bool {
 func (s *Store) Share(ctx context.Context, files []LocalShared) (stats Stats, err error) {
 	began := time.Now()
 	defer func() { stats.Took = time.Since(began) }()
-	ctx, hold, err := s.lockShared(ctx)
-	if err != nil {
-		return stats, err
-	}
-	defer hold.release()
-	up := &upload{Store: s, hold: hold, parallel: 1}
+	ctx, inTime, cancel := s.within(ctx, s.opt.Grace/uploadPart)
+	defer cancel()
+	up := &upload{Store: s, inTime: inTime, parallel: 1}
 	for _, f := range files {
 		if !isDigest(f.SHA256) {
 			return stats, fmt.Errorf("%w: shared file %s has no digest", ErrInvalid, f.Name)
@@ -143,7 +138,7 @@ func (s *Store) Share(ctx context.Context, files []LocalShared) (stats Stats, er
 // upload counts what one Upload stores.
 type upload struct {
 	*Store
-	hold                        *lock
+	inTime                      func() error
 	parallel                    int // chunks worked on at once
 	chunks, newChunks, newBytes atomic.Int64
 	touched                     [256]atomic.Bool // directories of chunks with a new name
@@ -163,8 +158,8 @@ func (u *upload) publish(ctx context.Context, key string, raw []byte) error {
 	if err := u.syncDirs(names...); err != nil {
 		return err
 	}
-	// Without the lock a collection may have taken chunks that were skipped.
-	if err := u.hold.check(); err != nil {
+	// Later, a collection may have taken chunks that were skipped.
+	if err := u.inTime(); err != nil {
 		return err
 	}
 	if err := u.put(ctx, key, raw); err != nil {
@@ -173,12 +168,12 @@ func (u *upload) publish(ctx context.Context, key string, raw []byte) error {
 	if err := u.syncDirs(key[:strings.LastIndexByte(key, '/')+1]); err != nil {
 		return err
 	}
-	return u.hold.check() // it may have been lost between the two
+	return u.inTime() // this process may have been stopped between the two
 }
 
 // share stores a shared file, unless the store has it.
 func (u *upload) share(ctx context.Context, f LocalShared) error {
-	have, err := u.shared(ctx, f.SHA256)
+	have, err := u.shared(ctx, f.SHA256, u.get) // not what is in the trash
 	switch {
 	case err == nil && have.Size == f.Size:
 		return nil
