@@ -56,10 +56,8 @@ func (d device) bdf() string { return fmt.Sprintf("0000:00:%02x.0", d.Slot) }
 
 // Names that QEMU knows a device's parts by. Identifiers of the configuration
 // may hold characters that QEMU's may not.
-func (d device) qdev() string     { return fmt.Sprintf("dev%d", d.Slot) }
-func (d device) node() string     { return fmt.Sprintf("blk%d", d.Slot) }
-func (d device) throttle() string { return fmt.Sprintf("thr%d", d.Slot) }
-func (d device) limits() string   { return fmt.Sprintf("limits-blk%d", d.Slot) }
+func (d device) qdev() string { return fmt.Sprintf("dev%d", d.Slot) }
+func (d device) node() string { return fmt.Sprintf("blk%d", d.Slot) }
 
 // pci is the device in QEMU, without what is its kind's own.
 func (d device) pci(driver string) map[string]any {
@@ -197,19 +195,6 @@ func (c *commandLine) net(d device, cfg *vmm.NetConfig, tap *os.File) {
 }
 
 func (c *commandLine) disk(d device, cfg *vmm.DiskConfig, image *os.File) {
-	path := c.fdset(image, d.Slot)
-	if cfg.RateLimiterConfig != nil {
-		c.json("-object", throttleGroup(d.limits(), *cfg.RateLimiterConfig))
-	}
-	for _, o := range diskNodes(d, cfg, path) {
-		c.json("-blockdev", o)
-	}
+	c.json("-blockdev", diskNode(d, cfg, c.fdset(image, d.Slot)))
 	c.json("-device", diskDevice(d, cfg))
-}
-
-// limiterGroups adds the limits that several disks share.
-func (c *commandLine) limiterGroups(groups []vmm.RateLimitGroupConfig) {
-	for _, g := range groups {
-		c.json("-object", throttleGroup(groupLimits(g.ID), g.RateLimiterConfig))
-	}
 }

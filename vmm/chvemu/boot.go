@@ -192,7 +192,6 @@ func freeSlot(devices []device) int {
 // addDevices opens what the devices use and puts them on the command line. It
 // returns the images in the order of the disks.
 func (p *prepared) addDevices(cfg *vmm.VMConfig, devices []device) ([]*os.File, error) {
-	p.line.limiterGroups(cfg.RateLimitGroups)
 	var images []*os.File
 	for i := range cfg.Disks {
 		d := &cfg.Disks[i]

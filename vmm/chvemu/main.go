@@ -163,5 +163,5 @@ func listen(path string) (net.Listener, *os.File, error) {
 		lock.Close()
 		return nil, nil, fmt.Errorf("create API socket: %w", err)
 	}
-	return &limitListener{Listener: l, free: make(chan struct{}, maxConnections)}, lock, nil
+	return l, lock, nil
 }
