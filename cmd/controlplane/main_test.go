@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 // The help has every setting, and none that there is not; so has the package's file.
 func TestSettingsThatAreToldAreThoseThereAre(t *testing.T) {
-	settingstest.Told[controlplane.Config](t, command().Long, "../../scripts/packaging/controlplane.env")
+	settingstest.Documented[controlplane.Config](t, command().Long, "../../scripts/packaging/controlplane.env")
 }
 
 func TestCommand(t *testing.T) {

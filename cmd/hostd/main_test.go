@@ -22,7 +22,7 @@ func TestASettingThatCannotBeReadIsNamed(t *testing.T) {
 
 // The help has every setting, and none that there is not; so has the package's file.
 func TestSettingsThatAreToldAreThoseThereAre(t *testing.T) {
-	settingstest.Told[hostd.Config](t, command().Long, "../../scripts/packaging/hostd.env")
+	settingstest.Documented[hostd.Config](t, command().Long, "../../scripts/packaging/hostd.env")
 }
 
 // Tenants' guests need not trust what the host trusts.

@@ -204,9 +204,9 @@ func (r *Recorder) number(e *entry) []byte {
 	return line
 }
 
-func (r *Recorder) failed(where string, e *entry, err error) {
-	r.cfg.Metrics.drop(where)
-	r.cfg.Log.Error("event was not written", "where", where, "sandbox_id", e.SandboxID, "type", e.Type, "error", err)
+func (r *Recorder) failed(record string, e *entry, err error) {
+	r.cfg.Metrics.drop(record)
+	r.cfg.Log.Error("event was not written", "record", record, "sandbox_id", e.SandboxID, "type", e.Type, "error", err)
 }
 
 // Post adds an event of the control plane's. The same key again adds nothing.

@@ -1,4 +1,4 @@
-// Package settingstest tests what is told of a daemon's settings.
+// Package settingstest tests that a daemon's settings are documented.
 package settingstest
 
 import (
@@ -15,9 +15,9 @@ import (
 
 var setting = regexp.MustCompile(`\bBERTH_[A-Z0-9_]+`)
 
-// Told fails the test where a help lacks one of the settings of a configuration, or
-// where it, or a file of settings, has one that there is not.
-func Told[Config any](t *testing.T, help, file string) {
+// Documented fails the test if a help text lacks a setting of the configuration, or
+// if it or a file of settings names one that does not exist.
+func Documented[Config any](t *testing.T, help, file string) {
 	t.Helper()
 	there := []string{timescale.Env}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
@@ -26,9 +26,9 @@ func Told[Config any](t *testing.T, help, file string) {
 		}
 	}
 	slices.Sort(there)
-	told := setting.FindAllString(help, -1)
-	slices.Sort(told)
-	if diff := cmp.Diff(there, slices.Compact(told)); diff != "" {
+	documented := setting.FindAllString(help, -1)
+	slices.Sort(documented)
+	if diff := cmp.Diff(there, slices.Compact(documented)); diff != "" {
 		t.Errorf("settings that there are, and those of the help: %s", diff)
 	}
 	raw, err := os.ReadFile(file)

@@ -126,7 +126,7 @@ func answer(w http.ResponseWriter, status int, value any) {
 		panic(err) // the answers are plain structs and maps
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) // the client has gone, which is its own affair
+	_, _ = w.Write(raw) // the client may have gone
 }
 
 func refuse(w http.ResponseWriter, status int, messages ...string) { answer(w, status, messages) }

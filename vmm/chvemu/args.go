@@ -38,7 +38,7 @@ type device struct {
 	Kind string `json:"kind"`
 	Slot int    `json:"slot"`
 
-	// leaving says that the guest was asked to let go of it.
+	// leaving says that the guest was asked to release it.
 	leaving bool
 }
 
@@ -49,8 +49,8 @@ const (
 	kindRNG  = "rng"
 )
 
-// madeUpID is the name of a device that was given none (next_device_name).
-func (d device) madeUpID() string { return fmt.Sprintf("_%s%d", d.Kind, d.Slot) }
+// defaultID is the name of a device without one (next_device_name).
+func (d device) defaultID() string { return fmt.Sprintf("_%s%d", d.Kind, d.Slot) }
 
 func (d device) bdf() string { return fmt.Sprintf("0000:00:%02x.0", d.Slot) }
 
@@ -74,8 +74,8 @@ type commandLine struct {
 
 func (c *commandLine) add(args ...string) { c.args = append(c.args, args...) }
 
-// json adds an option whose value is a JSON object: what stands in it needs no
-// escaping, whatever path or identifier it is.
+// json adds an option whose value is a JSON object: no path or identifier in it
+// needs escaping.
 func (c *commandLine) json(option string, value map[string]any) {
 	raw, err := json.Marshal(value)
 	if err != nil {
@@ -187,9 +187,9 @@ func (c *commandLine) net(d device, cfg *vmm.NetConfig, tap *os.File) {
 	c.add("-netdev", fmt.Sprintf("tap,id=%s,fd=%s,vhost=off", name, c.file(tap)))
 	o := d.pci("virtio-net-pci")
 	o["netdev"], o["mac"], o["romfile"] = name, cfg.MAC, ""
-	// Cloud Hypervisor has a resumed guest announce itself, and so would QEMU. On
-	// a slot's link nobody listens, and under emulation the guest would be busy
-	// with it before it could answer anyone.
+	// Cloud Hypervisor makes a resumed guest announce itself, and so would QEMU. A
+	// slot's link needs no announcement, and an emulated guest would answer later
+	// for it.
 	o["guest_announce"] = false
 	c.json("-device", o)
 }

@@ -41,7 +41,7 @@ func (v *VMM) plugDisk(disk *vmm.DiskConfig) (device, error) {
 		return d, errNoSlot
 	}
 	if disk.ID == "" {
-		disk.ID = d.madeUpID()
+		disk.ID = d.defaultID()
 	}
 	d.ID = disk.ID
 	if find(v.vm.devices, d.ID) != nil {
@@ -86,8 +86,8 @@ type removal struct {
 	ID string `json:"id"`
 }
 
-// removeDevice takes a disk out of the definition, or asks the guest to let go
-// of it (vm_remove_device). It is gone when deviceRemoved is called.
+// removeDevice removes a disk from the definition, or asks the guest to release it
+// (vm_remove_device). deviceRemoved is called when the guest has.
 func (v *VMM) removeDevice(r removal) error {
 	if v.config == nil {
 		return errNotCreated
@@ -118,7 +118,7 @@ func errNoDevice(id string) error {
 	return fmt.Errorf("failed to find device corresponding to the given identifier: %s", id)
 }
 
-// deviceRemoved finishes what removeDevice began, when the guest has let go
+// deviceRemoved completes removeDevice when the guest has released the device
 // (eject_device in vmm/src/device_manager.rs).
 func (v *VMM) deviceRemoved(m *machine, qdev string) {
 	v.mu.Lock()
