@@ -124,8 +124,8 @@ func mountDisk(device, dir string, flags uintptr, options string, fstypes ...str
 	return err
 }
 
-// awaitDevice waits for a device node. Drivers announce disks while their
-// module loads, so the first look nearly always finds it.
+// awaitDevice waits for a device node. Drivers announce disks while their module
+// loads, so it is nearly always there at once.
 func awaitDevice(device string) error {
 	deadline := time.Now().Add(diskWait)
 	for {

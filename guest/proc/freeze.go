@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	freezePause = time.Millisecond
+	freezePause = time.Millisecond // between two looks at cgroup.events
 	// maxUnfrozen is how many processes that did not stop are named.
 	maxUnfrozen = 8
 )
@@ -104,7 +104,7 @@ func (f *Freezer) Freeze(hold, wait time.Duration) (moving []string, err error) 
 		if time.Now().After(deadline) {
 			return unfrozen(groups), nil
 		}
-		time.Sleep(freezePause) // of several groups; a watch would take longer to set up
+		time.Sleep(freezePause)
 	}
 }
 
