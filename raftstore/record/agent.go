@@ -1,10 +1,10 @@
 package record
 
-// AgentState is what the control plane has concluded of a host. What changes
-// by the second (capacity, inventory) stays in the leader's memory.
+// AgentState is what the control plane has concluded about a host. Facts that change
+// by the second (capacity, inventory) stay in the leader's memory.
 type AgentState string
 
-// A lost agent missed its lease; its next heartbeat makes it up again.
+// A lost agent missed its lease. Its next heartbeat makes it up again.
 const (
 	AgentUp   AgentState = "up"
 	AgentLost AgentState = "lost"

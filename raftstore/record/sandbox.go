@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// SandboxStatus is where a sandbox stands.
+// SandboxStatus is the status of a sandbox.
 type SandboxStatus string
 
-// A sandbox is starting from its create until its guest confirmed its
-// identity; deleting is never undone, and the row goes with its last step.
+// A sandbox is starting from its create until its guest has confirmed its identity.
+// Deleting is never undone; its last step removes the row.
 const (
 	SandboxStarting   SandboxStatus = "starting"
 	SandboxRunning    SandboxStatus = "running"
@@ -58,11 +58,11 @@ type Sandbox struct {
 	WorkspaceID string        `json:"workspace_id"`
 	Status      SandboxStatus `json:"status"`
 	Error       string        `json:"error,omitempty"` // why it failed
-	// Unreachable says that it failed because its host was silent for a lease,
-	// and for nothing else: it is itself again when the host returns with it.
+	// Unreachable says that it failed only because its host was silent for a lease:
+	// it gets its status back when the host returns with it.
 	Unreachable bool `json:"unreachable,omitempty"`
-	// Exclusive says that there must never be two of it: what is unreachable is
-	// given up, and its host ends it by itself when it hears no leader.
+	// Exclusive says that it must never run twice: once unreachable it is given up,
+	// and a host that hears no leader ends it.
 	Exclusive  bool            `json:"exclusive,omitempty"`
 	Template   string          `json:"template"`
 	Metadata   json.RawMessage `json:"metadata,omitempty"`   // the client's object, as it came
@@ -82,13 +82,13 @@ type Sandbox struct {
 	TemplateKey string `json:"template_key,omitempty"`
 	// BuildID is the template's build that it is started from.
 	BuildID string `json:"build_id,omitempty"`
-	// HostSeq is the Seq of the host's word on which Status rests: an older one
-	// changes nothing.
+	// HostSeq is the Seq of the host's report that Status comes from: an older report
+	// is ignored.
 	HostSeq uint64 `json:"host_seq,omitempty"`
 	// ForkTree is the id of the fork-tree it is a child of.
 	ForkTree string `json:"fork_tree,omitempty"`
-	// StartedBy is the subject of the flow that brings it to life, where that is
-	// not one of its own; empty from then on.
+	// StartedBy is the subject of the flow that starts it, if that is not its own;
+	// empty once it has started.
 	StartedBy string        `json:"started_by,omitempty"`
 	Preview   PreviewMode   `json:"preview,omitempty"` // empty: public
 	Ports     []SandboxPort `json:"ports,omitempty"`   // registered by the client

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// ResourceStatus is where a row stands that a flow brings to life.
+// ResourceStatus is the status of a resource that a flow creates.
 type ResourceStatus string
 
-// The statuses of snapshots and volumes. A lost snapshot is on a host that is
-// gone and nowhere else; it is ready again when the host comes back with it.
+// The statuses of snapshots and volumes. The only copy of a lost snapshot is on a
+// host that is lost; it is ready again when the host returns with it.
 const (
 	ResourceCreating ResourceStatus = "creating"
 	ResourceReady    ResourceStatus = "ready"
@@ -60,11 +60,11 @@ type Volume struct {
 // Clone returns a copy.
 func (v *Volume) Clone() *Volume { c := *v; return &c }
 
-// TemplateStatus is where a template or a build stands.
+// TemplateStatus is the status of a template or a build.
 type TemplateStatus string
 
-// A template is building until it has a build that can be used; queued is for
-// builds alone. One of the hosts' operator is unbuilt until it is asked for.
+// A template is building until it has a usable build; only builds are queued. An
+// operator's template is unbuilt until it is first used.
 const (
 	TemplateUnbuilt  TemplateStatus = "unbuilt"
 	TemplateQueued   TemplateStatus = "queued"
@@ -73,8 +73,8 @@ const (
 	TemplateFailed   TemplateStatus = "failed"
 )
 
-// Template is a template that a workspace built, or, without a workspace, one of
-// the hosts' operator, of which the hosts tell.
+// Template is a template that a workspace built or, without a workspace, an
+// operator's, which hosts report.
 type Template struct {
 	Meta
 	WorkspaceID string         `json:"workspace_id"`
@@ -92,9 +92,9 @@ type Template struct {
 // Clone returns a copy.
 func (t *Template) Clone() *Template { c := *t; return &c }
 
-// Product is what a build made on a host. Every host that can use it has the same
-// bytes, by way of the snapshot store; where it cannot (another engine, no store)
-// there is another one of the same build.
+// Product is the result of a build on a host. Hosts share it through the snapshot
+// store. A host that cannot use it (another engine, no store) makes another product
+// of the same build.
 type Product struct {
 	Digest    string    `json:"digest"` // of its content: hosts know it by this
 	Engine    string    `json:"engine"`

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// transitions is the state table of a kind of record: which statuses may follow
-// each. Under "" are those that a new row may have. The control store enforces
-// it at every Put, so no row ever has a status that the table does not have.
+// transitions is the state table of a kind of record: the statuses that may follow
+// each. Under "" are those of a new row. The control store enforces the table at
+// every Put, so no row has a status that is not in it.
 type transitions[S ~string] map[S][]S
 
-// allow reports whether a row may go from one status to another. That a status
-// stays what it is, is always allowed.
+// allow reports whether a row may go from one status to another. A status may always
+// stay the same.
 func (t transitions[S]) allow(from, to S) bool {
 	_, known := t[to]
 	return known && to != "" && (from == to || slices.Contains(t[from], to))
@@ -37,9 +37,9 @@ func checked[T comparable, S ~string](t transitions[S], status func(T) S) func(b
 	}
 }
 
-// What a host does to a sandbox between two of its words the row never sees, so
-// the statuses of a living sandbox follow each other in any order. A failed one
-// comes back to life when its host was silent and returns with it.
+// The row does not see what happens on a host between two of its reports, so the
+// statuses of a sandbox that is up follow each other in any order. A failed sandbox
+// is up again when its host was silent and returns with it.
 var sandboxTransitions = transitions[SandboxStatus]{
 	"":                {SandboxStarting},
 	SandboxStarting:   {SandboxRunning, SandboxDeleting},
@@ -65,8 +65,8 @@ var volumeTransitions = transitions[ResourceStatus]{
 	ResourceDeleting: {},
 }
 
-// A template that has a build stays ready while others of it are made. One that
-// was built by hand on a host is ready at once.
+// A template with a build stays ready during further builds. One that was built by
+// hand on a host is ready at once.
 var templateTransitions = transitions[TemplateStatus]{
 	"":               {TemplateUnbuilt, TemplateBuilding, TemplateReady},
 	TemplateUnbuilt:  {TemplateBuilding, TemplateReady},
