@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
@@ -126,7 +127,7 @@ type (
 func (p *plane) Authenticate(r *http.Request) (service.Caller, error) {
 	switch r.Header.Get("Authorization") {
 	case "":
-		return service.Caller{}, service.Unauthorized(service.DetailMissingToken)
+		return service.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
 	case "Bearer brt_tenant":
 		return service.Caller{WorkspaceID: "ws"}, nil
 	case "Bearer jwt":
@@ -134,7 +135,7 @@ func (p *plane) Authenticate(r *http.Request) (service.Caller, error) {
 	case "Bearer operator":
 		return service.Caller{Admin: true}, nil
 	}
-	return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+	return service.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
 func (p *plane) Create(ctx context.Context, _ service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
@@ -161,11 +162,11 @@ func (p *plane) Create(ctx context.Context, _ service.Caller, in service.CreateS
 		_, err := p.add(in)
 		return service.Sandbox{}, errors.Join(ctx.Err(), err)
 	case "full":
-		return service.Sandbox{}, &service.Error{Code: service.EBadGateway, Message: "no available compute node", Detail: "2 hosts, none with 512 MB free"}
+		return service.Sandbox{}, &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node", Detail: "2 hosts, none with 512 MB free"}
 	case "quota":
-		return service.Sandbox{}, &service.Error{Code: service.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}
+		return service.Sandbox{}, &apierror.Error{Code: apierror.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}
 	default:
-		return service.Sandbox{}, &service.Error{Code: service.EInvalid, Message: "unknown template", Detail: "no template is named " + in.Template}
+		return service.Sandbox{}, &apierror.Error{Code: apierror.EInvalid, Message: "unknown template", Detail: "no template is named " + in.Template}
 	}
 	return p.add(in)
 }
@@ -207,7 +208,7 @@ func (p *plane) Get(_ context.Context, _ service.Caller, id string) (service.San
 	if i := p.find(id); i >= 0 {
 		return p.sandboxes[i], nil
 	}
-	return service.Sandbox{}, service.NotFound()
+	return service.Sandbox{}, apierror.NotFound()
 }
 
 func (p *plane) List(_ context.Context, _ service.Caller, o service.ListOptions) ([]service.Sandbox, string, error) {
@@ -231,7 +232,7 @@ func (p *plane) Delete(_ context.Context, _ service.Caller, id string) error {
 	defer p.mu.Unlock()
 	i := p.find(id)
 	if i < 0 {
-		return service.NotFound()
+		return apierror.NotFound()
 	}
 	p.sandboxes = slices.Delete(p.sandboxes, i, i+1)
 	return nil
@@ -317,7 +318,7 @@ func (p *planeIdentity) RevokeToken(_ context.Context, _ service.Caller, prefix 
 	defer p.mu.Unlock()
 	i := slices.IndexFunc(p.tokens, func(t service.Token) bool { return t.Prefix == prefix })
 	if i < 0 {
-		return service.NotFound()
+		return apierror.NotFound()
 	}
 	p.tokens = slices.Delete(p.tokens, i, i+1)
 	return nil
@@ -354,7 +355,7 @@ func (p *planeCluster) RemovePeer(_ context.Context, id string) error {
 	defer p.mu.Unlock()
 	i := slices.IndexFunc(p.peers, func(r service.RaftPeer) bool { return r.ID == id })
 	if i < 0 {
-		return service.NotFound()
+		return apierror.NotFound()
 	}
 	p.peers = slices.Delete(p.peers, i, i+1)
 	return nil
@@ -380,7 +381,7 @@ func (p *planeCluster) AcceptRestore(context.Context) error {
 func (p *planeCluster) Restore(_ context.Context, r io.Reader) error {
 	b, err := io.ReadAll(r)
 	if err == nil && string(b) != "the store\n" {
-		err = &service.Error{Code: service.EInvalid, Message: "invalid backup"}
+		err = &apierror.Error{Code: apierror.EInvalid, Message: "invalid backup"}
 	}
 	return err
 }
@@ -400,7 +401,7 @@ func (p *planeCluster) Agents(context.Context, service.ListOptions) (page []serv
 
 func (p *planeCluster) AgentEvents(_ context.Context, id string, _ service.EventQuery) ([]service.Event, error) {
 	if id != "host-a" {
-		return nil, service.NotFound()
+		return nil, apierror.NotFound()
 	}
 	return []service.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn", Message: "what belongs to no sandbox is removed"}}, nil
 }
@@ -415,7 +416,7 @@ func (p *planeCluster) UndrainAgent(_ context.Context, id string) (service.Agent
 
 func (p *planeCluster) change(id string, draining bool) (service.Agent, error) {
 	if id != "host-a" {
-		return service.Agent{}, service.NotFound()
+		return service.Agent{}, apierror.NotFound()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -425,7 +426,7 @@ func (p *planeCluster) change(id string, draining bool) (service.Agent, error) {
 
 func (p *planeCluster) RemoveAgent(_ context.Context, id string) error {
 	if id != "host-b" {
-		return &service.Error{Code: service.EConflict, Message: "agent has sandboxes", Detail: "2 sandboxes"}
+		return &apierror.Error{Code: apierror.EConflict, Message: "agent has sandboxes", Detail: "2 sandboxes"}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
@@ -67,9 +68,9 @@ func (p planeMoves) to(id, from, status string) (service.Sandbox, error) {
 	i := p.find(id)
 	switch {
 	case i < 0:
-		return service.Sandbox{}, service.NotFound()
+		return service.Sandbox{}, apierror.NotFound()
 	case p.sandboxes[i].Status != from:
-		return service.Sandbox{}, &service.Error{Code: service.EConflict, Message: "sandbox is " + p.sandboxes[i].Status, Detail: "resume it first"}
+		return service.Sandbox{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is " + p.sandboxes[i].Status, Detail: "resume it first"}
 	}
 	p.sandboxes[i].Status = status
 	return p.sandboxes[i], nil
@@ -100,7 +101,7 @@ func (p planeMoves) PatchLifecycle(_ context.Context, _ service.Caller, id strin
 	defer p.mu.Unlock()
 	i := p.find(id)
 	if i < 0 {
-		return service.Lifecycle{}, service.NotFound()
+		return service.Lifecycle{}, apierror.NotFound()
 	}
 	sb := &p.sandboxes[i]
 	if in.SetTTL {
@@ -133,7 +134,7 @@ func (p planeForks) GetSnapshot(_ context.Context, _ service.Caller, id string) 
 		of.ID, of.Template = id, "python"
 		return of, nil
 	}
-	return service.Snapshot{}, service.NotFound()
+	return service.Snapshot{}, apierror.NotFound()
 }
 
 func (p planeForks) ListSnapshots(context.Context, service.Caller, string, service.ListOptions) ([]service.Snapshot, string, error) {
@@ -187,7 +188,7 @@ func (p planeForks) children(id string, in service.Fork, count int, keys func(in
 func (p planeForks) Promote(ctx context.Context, c service.Caller, id, tree string, cleanup bool) (service.Sandbox, []string, error) {
 	sb, err := p.Get(ctx, c, id)
 	if err != nil || tree != "tree-1" {
-		return sb, nil, service.NotFound()
+		return sb, nil, apierror.NotFound()
 	}
 	if cleanup {
 		return sb, []string{"k7m2qz4xw3v5n6a2j7p4t5r6sz"}, nil
@@ -205,7 +206,7 @@ func (p *planeVolumes) CreateVolume(_ context.Context, _ service.Caller, in serv
 }
 
 func (p *planeVolumes) GetVolume(context.Context, service.Caller, string) (service.Volume, error) {
-	return service.Volume{}, service.NotFound()
+	return service.Volume{}, apierror.NotFound()
 }
 
 func (p *planeVolumes) ListVolumes(context.Context, service.Caller, service.ListOptions) ([]service.Volume, string, error) {
@@ -214,7 +215,7 @@ func (p *planeVolumes) ListVolumes(context.Context, service.Caller, service.List
 
 func (p *planeVolumes) DeleteVolume(_ context.Context, _ service.Caller, name string) error {
 	if name == "busy" {
-		return &service.Error{Code: service.EConflict, Message: "volume in use"}
+		return &apierror.Error{Code: apierror.EConflict, Message: "volume in use"}
 	}
 	return nil
 }
@@ -228,7 +229,7 @@ func (p planeFiles) at(path string) string { return filepath.Join(p.dir, "guest"
 func (p planeFiles) ReadFile(_ context.Context, _ service.Caller, _, path string, _ http.Header) (*service.File, error) {
 	f, err := os.Open(p.at(path))
 	if err != nil {
-		return nil, &service.Error{Code: service.ENotFound, Message: "no such file or directory"}
+		return nil, &apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"}
 	}
 	st, err := f.Stat()
 	if err != nil {
@@ -239,7 +240,7 @@ func (p planeFiles) ReadFile(_ context.Context, _ service.Caller, _, path string
 
 func (p planeFiles) WriteFile(_ context.Context, _ service.Caller, _, path, mode string, body io.Reader, _ int64) (bool, error) {
 	if strings.HasPrefix(path, "/full/") {
-		return false, &service.Error{Code: service.EInsufficient, Message: "no space left on device"}
+		return false, &apierror.Error{Code: apierror.EInsufficient, Message: "no space left on device"}
 	}
 	if err := os.MkdirAll(filepath.Dir(p.at(path)), 0o755); err != nil {
 		return false, err
@@ -258,7 +259,7 @@ func (p planeFiles) WriteFile(_ context.Context, _ service.Caller, _, path, mode
 func (p planeFiles) StatFile(_ context.Context, _ service.Caller, _, path string) (service.FileStat, error) {
 	st, err := os.Stat(p.at(path))
 	if err != nil {
-		return service.FileStat{}, &service.Error{Code: service.ENotFound, Message: "no such file or directory"}
+		return service.FileStat{}, &apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"}
 	}
 	return service.FileStat{
 		Path: path, Name: filepath.Base(path), Type: map[bool]string{true: "dir", false: "file"}[st.IsDir()], SizeBytes: st.Size(),

@@ -89,6 +89,18 @@ func CodeOf(err error) Code {
 	return As(err).Code
 }
 
+// The details of a 401, as the specification words them.
+const (
+	DetailMissingToken = "missing bearer token"
+	DetailInvalidToken = "invalid api token"
+	DetailJWTRequired  = "jwt required"
+)
+
+// Unauthorized is a 401 with one of the details above.
+func Unauthorized(detail string) *Error {
+	return &Error{Code: EUnauthorized, Message: "unauthorized", Detail: detail}
+}
+
 // NotFound is the answer for an id that is unknown or another workspace's.
 func NotFound() *Error { return &Error{Code: ENotFound, Message: "not found"} }
 

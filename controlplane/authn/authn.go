@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/controlplane/service"
 	"github.com/berth-cloud/berth/raftstore"
@@ -66,9 +67,9 @@ func (a *Authenticator) Authenticate(r *http.Request) (service.Caller, error) {
 	token, ok := bearer(r.Header.Values("Authorization"))
 	switch {
 	case !ok:
-		return service.Caller{}, service.Unauthorized(service.DetailMissingToken)
+		return service.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
 	case len(token) > maxCredential:
-		return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+		return service.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 	case a.isAdmin(token):
 		return service.Caller{Admin: true}, nil
 	}
@@ -78,7 +79,7 @@ func (a *Authenticator) Authenticate(r *http.Request) (service.Caller, error) {
 	if strings.Count(token, ".") == 2 {
 		return a.signIn(r.Context(), token)
 	}
-	return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+	return service.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
 // bearer is the token of an Authorization header. Two of them are none: which
@@ -109,14 +110,14 @@ func (a *Authenticator) apiKey(key, prefix string) (service.Caller, error) {
 			return service.Caller{WorkspaceID: k.WorkspaceID, UserID: k.CreatedBy, KeyID: k.ID}, nil
 		}
 	}
-	return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+	return service.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
 func (a *Authenticator) signIn(ctx context.Context, token string) (service.Caller, error) {
 	claims, err := a.jwt.verify(ctx, token)
 	if err != nil {
 		a.cfg.Logger.DebugContext(ctx, "JWT refused", "error", err)
-		e := service.Unauthorized(service.DetailInvalidToken)
+		e := apierror.Unauthorized(apierror.DetailInvalidToken)
 		e.Err = err
 		return service.Caller{}, e
 	}

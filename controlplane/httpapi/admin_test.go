@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -68,7 +69,7 @@ func TestBackup(t *testing.T) {
 	})
 	t.Run("refused before the first byte", func(t *testing.T) {
 		r := newRig(t)
-		r.cluster.backup = func(io.Writer) error { return service.Unavailable("no leader", nil) }
+		r.cluster.backup = func(io.Writer) error { return apierror.Unavailable("no leader", nil) }
 		if w := r.call(http.MethodGet, "/v1/admin/raft/snapshot", "operator", ""); w.Code != 503 || errorOf(t, w).Detail != "no leader" {
 			t.Errorf("got %d %s", w.Code, w.Body)
 		}
@@ -121,7 +122,7 @@ func TestRestore(t *testing.T) {
 		req.ContentLength = -1
 		r.cluster.restore = func(in io.Reader) error {
 			if _, err := io.Copy(io.Discard, in); err != nil {
-				return &service.Error{Code: service.EInvalid, Message: "invalid backup", Err: err}
+				return &apierror.Error{Code: apierror.EInvalid, Message: "invalid backup", Err: err}
 			}
 			return nil
 		}
@@ -178,7 +179,7 @@ func TestChangeAgents(t *testing.T) {
 	r.cluster.changeAgent = func(verb, id string) (service.Agent, error) {
 		did = append(did, verb+" "+id)
 		if id == "gone" {
-			return service.Agent{}, service.NotFound()
+			return service.Agent{}, apierror.NotFound()
 		}
 		return service.Agent{ID: id, Draining: verb == "drain"}, nil
 	}

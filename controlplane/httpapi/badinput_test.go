@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -110,7 +111,7 @@ func TestLongNamesAreNotCopiedForEachMember(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	err := decodeJSON(body, &api.Empty{})
 	runtime.ReadMemStats(&after)
-	var e *service.Error
+	var e *apierror.Error
 	if want := strings.Repeat("n", maxShown) + "… is given twice"; !errors.As(err, &e) || e.Detail != want {
 		t.Errorf("got %v, want %q", err, want)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -108,7 +109,7 @@ func passOn(c *gin.Context, status int, body io.Reader) error {
 			c.Writer.WriteHeaderNow() // of an empty body
 			return nil
 		case err != nil:
-			return &service.Error{Code: service.EBadGateway, Message: "agent unreachable", Detail: "the answer broke off", Err: err}
+			return &apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable", Detail: "the answer broke off", Err: err}
 		}
 	}
 }

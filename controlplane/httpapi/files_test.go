@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -49,9 +50,9 @@ func TestFileAnswers(t *testing.T) {
 	if w = r.call(http.MethodGet, target, "tenant", ""); w.Code != 304 || w.Body.Len() != 0 {
 		t.Errorf("%d", w.Code)
 	}
-	for _, e := range []*service.Error{
-		{Code: service.EInvalid, Message: "is a directory"}, {Code: service.ENotFound, Message: "no such file or directory"},
-		{Code: service.EForbidden, Message: "permission denied"}, {Code: service.ERange, Message: "invalid range"},
+	for _, e := range []*apierror.Error{
+		{Code: apierror.EInvalid, Message: "is a directory"}, {Code: apierror.ENotFound, Message: "no such file or directory"},
+		{Code: apierror.EForbidden, Message: "permission denied"}, {Code: apierror.ERange, Message: "invalid range"},
 	} {
 		r.streams.read = func(string, http.Header) (*service.File, error) { return nil, e }
 		if w = r.call(http.MethodGet, target, "tenant", ""); w.Code != statusOf[e.Code] || errorOf(t, w).Error != e.Message {
@@ -64,7 +65,7 @@ func TestFileAnswers(t *testing.T) {
 func TestRangeThatCannotBe(t *testing.T) {
 	r := newRig(t)
 	r.streams.read = func(string, http.Header) (*service.File, error) {
-		return nil, &service.Error{Code: service.ERange, Message: "invalid range", ContentRange: "bytes */5"}
+		return nil, &apierror.Error{Code: apierror.ERange, Message: "invalid range", ContentRange: "bytes */5"}
 	}
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/fs?path=/a", "tenant", "", "Range", "bytes=7-")
 	if got := w.Header().Get("Content-Range"); w.Code != 416 || got != "bytes */5" || errorOf(t, w).Error != "invalid range" {
@@ -133,7 +134,7 @@ func TestUploads(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	r.streams.write = func(string, string, io.Reader, int64) (bool, error) {
-		return false, &service.Error{Code: service.EInsufficient, Message: "no space left on device"}
+		return false, &apierror.Error{Code: apierror.EInsufficient, Message: "no space left on device"}
 	}
 	if w := r.call(http.MethodPut, base, "tenant", "x"); w.Code != 507 || errorOf(t, w).Error != "no space left on device" {
 		t.Errorf("%d %s", w.Code, w.Body)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -252,7 +253,7 @@ func TestSnapshotRoutes(t *testing.T) {
 	if w := r.call(http.MethodGet, "/v1/snapshots/snap-1", "tenant", ""); w.Code != http.StatusOK {
 		t.Fatalf("status %d", w.Code)
 	}
-	r.forks.deleteSnapshot = func(id string) error { return service.NotFound() }
+	r.forks.deleteSnapshot = func(id string) error { return apierror.NotFound() }
 	if w := r.call(http.MethodDelete, "/v1/snapshots/snap-2", "tenant", ""); w.Code != http.StatusNotFound {
 		t.Fatalf("status %d", w.Code)
 	}
@@ -281,7 +282,7 @@ func TestVolumeRoutes(t *testing.T) {
 		t.Fatalf("status %d, %+v, %+v", w.Code, got, out)
 	}
 	r.volumes.create = func(service.CreateVolume) (service.Volume, error) {
-		return service.Volume{}, &service.Error{Code: service.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 5, "volume_mb_max": 6}}
+		return service.Volume{}, &apierror.Error{Code: apierror.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 5, "volume_mb_max": 6}}
 	}
 	w = r.call(http.MethodPost, "/v1/volumes", "tenant", `{"name":"data"}`)
 	if w.Code != http.StatusTooManyRequests || !strings.Contains(w.Body.String(), `"volume_mb_max":6`) {

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // FuzzDecode: whatever a client sends is either decoded or refused with a 400
@@ -30,8 +30,8 @@ func FuzzDecode(f *testing.F) {
 				}
 				continue
 			}
-			var e *service.Error
-			if !errors.As(err, &e) || e.Code != service.EInvalid || e.Message == "" {
+			var e *apierror.Error
+			if !errors.As(err, &e) || e.Code != apierror.EInvalid || e.Message == "" {
 				t.Fatalf("refused %q with %v", body, err)
 			}
 			if !utf8.ValidString(e.Detail) || len(e.Detail) > 300 {

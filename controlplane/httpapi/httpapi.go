@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -58,13 +59,13 @@ type Cluster interface {
 }
 
 // Authenticator finds out who a request is from, by its bearer token or its
-// client certificate. It fails with a service.Error.
+// client certificate. It fails with an *apierror.Error.
 type Authenticator interface {
 	Authenticate(r *http.Request) (service.Caller, error)
 }
 
 // Limiter says whether a workspace may make one more request now. It fails
-// with a service.Error.
+// with an *apierror.Error.
 type Limiter interface {
 	Allow(workspaceID string) error
 }
@@ -142,7 +143,7 @@ func New(cfg Config) (*API, error) {
 	// Outermost first: a response always has its request id, and whatever
 	// happens further in is logged and counted with the status it led to.
 	e.Use(withRequestID, a.observe, a.recoverPanic, awaitBody)
-	e.NoRoute(requireBody, func(c *gin.Context) { a.fail(c, service.NotFound()) })
+	e.NoRoute(requireBody, func(c *gin.Context) { a.fail(c, apierror.NotFound()) })
 	e.NoMethod(func(c *gin.Context) { a.fail(c, a.refuseMethod(c)) })
 	for _, rt := range routes() {
 		e.Handle(rt.method, rt.path, requireBody, a.serve(rt))

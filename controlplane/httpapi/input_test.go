@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -27,7 +28,7 @@ func (r *room) admit(bytes int64) (func(), error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.full {
-		return nil, &service.Error{Code: service.ERateLimited, Message: "too much input at once"}
+		return nil, &apierror.Error{Code: apierror.ERateLimited, Message: "too much input at once"}
 	}
 	r.held += bytes
 	r.most = max(r.most, r.held)

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -63,7 +64,7 @@ func TestListingIsPassedOnEntryByEntry(t *testing.T) {
 			return err
 		}
 	}
-	broken := &service.Error{Code: service.EBadGateway, Message: "agent unreachable"}
+	broken := &apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"}
 	for _, n := range []int{0, 1, 5000} {
 		r.streams.list = give(n, nil)
 		w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/fs/dir?path=/d", "tenant", "")

@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -24,7 +25,7 @@ const maxID = 128
 func pathID(c *gin.Context, name string) (string, error) {
 	id := c.Param(name)
 	if id == "" || len(id) > maxID {
-		return "", service.NotFound()
+		return "", apierror.NotFound()
 	}
 	for i := 0; i < len(id); i++ {
 		b := id[i]
@@ -32,7 +33,7 @@ func pathID(c *gin.Context, name string) (string, error) {
 		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9':
 		case b == '-', b == '_', b == '.' && i > 0:
 		default:
-			return "", service.NotFound()
+			return "", apierror.NotFound()
 		}
 	}
 	return id, nil

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 	"github.com/berth-cloud/berth/redact"
 )
@@ -141,7 +142,7 @@ func (f *fakeCluster) Agents(_ context.Context, o service.ListOptions) (page []s
 
 func (f *fakeCluster) AgentEvents(_ context.Context, id string, _ service.EventQuery) ([]service.Event, error) {
 	if id != "h1" {
-		return nil, service.NotFound()
+		return nil, apierror.NotFound()
 	}
 	return []service.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn"}}, nil
 }
@@ -169,7 +170,7 @@ type fakeAuth struct{}
 func (fakeAuth) Authenticate(r *http.Request) (service.Caller, error) {
 	switch r.Header.Get("Authorization") {
 	case "":
-		return service.Caller{}, service.Unauthorized(service.DetailMissingToken)
+		return service.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
 	case "Bearer tenant":
 		return service.Caller{WorkspaceID: "ws-1", KeyID: "key-1"}, nil
 	case "Bearer jwt":
@@ -177,7 +178,7 @@ func (fakeAuth) Authenticate(r *http.Request) (service.Caller, error) {
 	case "Bearer operator":
 		return service.Caller{Admin: true}, nil
 	}
-	return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+	return service.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
 type limiterFunc func(string) error

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -44,7 +45,7 @@ type operation struct {
 	acceptType string         // the same, to whoever accepts only this
 	events     map[string]any // of an answer of server-sent events: a value of what each carries, by its name
 	also       map[int]string // other statuses of success, each with what it says
-	failures   []service.Error
+	failures   []apierror.Error
 }
 
 // parameter is one of the query.

@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -25,24 +26,24 @@ type Forks interface {
 }
 
 // What a call that captures a sandbox may fail with.
-var captureFailures = []service.Error{
-	{Code: service.EForbidden, Message: "account suspended"},
-	{Code: service.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
-	{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
-	{Code: service.EBadGateway, Message: "agent unreachable"},
-	{Code: service.EInsufficient, Message: "insufficient host storage for snapshot"},
+var captureFailures = []apierror.Error{
+	{Code: apierror.EForbidden, Message: "account suspended"},
+	{Code: apierror.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
+	{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
+	{Code: apierror.EBadGateway, Message: "agent unreachable"},
+	{Code: apierror.EInsufficient, Message: "insufficient host storage for snapshot"},
 }
 
 // forkRoutes are snapshots and forks.
 func forkRoutes() []route {
-	count := service.Error{Code: service.EInvalid, Message: "count must be from 1 to 16"}
-	children := slices.Concat(captureFailures, []service.Error{
+	count := apierror.Error{Code: apierror.EInvalid, Message: "count must be from 1 to 16"}
+	children := slices.Concat(captureFailures, []apierror.Error{
 		count,
-		{Code: service.ETooLarge, Message: "request too large", Detail: "environment and metadata of all children together are too large: make fewer children at once"},
-		{Code: service.EInternal, Message: "sandbox failed to start"},
-		{Code: service.EBadGateway, Message: "no available compute node", Detail: "every host with the template is full"},
+		{Code: apierror.ETooLarge, Message: "request too large", Detail: "environment and metadata of all children together are too large: make fewer children at once"},
+		{Code: apierror.EInternal, Message: "sandbox failed to start"},
+		{Code: apierror.EBadGateway, Message: "no available compute node", Detail: "every host with the template is full"},
 	})
-	volumes := service.Error{Code: service.EConflict, Message: "volumes are attached"}
+	volumes := apierror.Error{Code: apierror.EConflict, Message: "volumes are attached"}
 	return slices.Concat(snapshotRoutes(volumes), []route{
 		{method: post, path: "/v1/sandboxes/:id/fork", access: tenant, handle: (*API).fork, doc: operation{
 			id: "forkSandbox", tag: "Snapshots and forks", summary: "Make children with the disk of a running sandbox",
@@ -50,9 +51,9 @@ func forkRoutes() []route {
 				"in the parent's place on the network, and the parent stops until it is resumed. A child that does not come to life is " +
 				"reported in `failed`, and the others live.",
 			idempotent: true, body: exampleFork, status: 201, answer: exampleForked,
-			failures: slices.Concat(children, []service.Error{
-				{Code: service.EInvalid, Message: "warm fork requires count 1"},
-				{Code: service.EInvalid, Message: "unknown mode", Detail: `mode is "cold" or "warm"`},
+			failures: slices.Concat(children, []apierror.Error{
+				{Code: apierror.EInvalid, Message: "warm fork requires count 1"},
+				{Code: apierror.EInvalid, Message: "unknown mode", Detail: `mode is "cold" or "warm"`},
 				volumes,
 			}),
 		}},
@@ -67,9 +68,9 @@ func forkRoutes() []route {
 			id: "promote", tag: "Snapshots and forks", summary: "Choose a fork-tree's child, and delete its siblings",
 			detail: "The parent is no sibling.",
 			body:   examplePromote, status: 200, answer: examplePromoted,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "tree_id is required"},
-				{Code: service.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "tree_id is required"},
+				{Code: apierror.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"},
 			},
 		}},
 	})

@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -21,11 +22,11 @@ type Lifecycle interface {
 
 // lifecycleRoutes are pause, resume, hibernate and wake sandboxes.
 func lifecycleRoutes() []route {
-	away := service.Error{Code: service.EBadGateway, Message: "agent unreachable"}
-	gone := service.Error{Code: service.ENotFound, Message: "sandbox not found or not running"}
-	full := service.Error{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"}
-	is := func(status, detail string) service.Error {
-		return service.Error{Code: service.EConflict, Message: "sandbox is " + status, Detail: detail}
+	away := apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"}
+	gone := apierror.Error{Code: apierror.ENotFound, Message: "sandbox not found or not running"}
+	full := apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host memory for sandbox"}
+	is := func(status, detail string) apierror.Error {
+		return apierror.Error{Code: apierror.EConflict, Message: "sandbox is " + status, Detail: detail}
 	}
 	paused, hibernated := exampleSandbox, exampleSandbox
 	paused.Status, hibernated.Status = api.SandboxPaused, api.SandboxHibernated
@@ -34,28 +35,28 @@ func lifecycleRoutes() []route {
 			id: "pauseSandbox", tag: "Lifecycle", summary: "Stop a running sandbox's CPUs",
 			detail: "Its memory stays where it is, and its time to live goes on.",
 			body:   api.Empty{}, status: 200, answer: paused,
-			failures: []service.Error{gone, is("hibernated", "cannot pause it: wake it first"), away},
+			failures: []apierror.Error{gone, is("hibernated", "cannot pause it: wake it first"), away},
 		}},
 		{method: post, path: "/v1/sandboxes/:id/resume", access: tenant, handle: (*API).resumeSandbox, doc: operation{
 			id: "resumeSandbox", tag: "Lifecycle", summary: "Let a paused sandbox run on",
 			detail: "Also the parent of a warm fork, which stands paused and gets memory and a network place again.",
 			body:   api.Empty{}, status: 200, answer: exampleSandbox,
-			failures: []service.Error{gone, is("running", "cannot resume it: there is nothing to do"), away, full},
+			failures: []apierror.Error{gone, is("running", "cannot resume it: there is nothing to do"), away, full},
 		}},
 		{method: post, path: "/v1/sandboxes/:id/hibernate", access: tenant, handle: (*API).hibernateSandbox, doc: operation{
 			id: "hibernateSandbox", tag: "Lifecycle", summary: "Write a running sandbox's memory to its host's disk and end its VM",
 			detail: "It keeps its disk and its place, but no memory and no CPU.",
 			body:   api.Empty{}, status: 200, answer: hibernated,
-			failures: []service.Error{
+			failures: []apierror.Error{
 				gone, is("paused", "cannot hibernate it: resume it first"), away,
-				{Code: service.EInsufficient, Message: "insufficient host storage for sandbox"},
+				{Code: apierror.EInsufficient, Message: "insufficient host storage for sandbox"},
 			},
 		}},
 		{method: post, path: "/v1/sandboxes/:id/wake", access: tenant, handle: (*API).wakeSandbox, doc: operation{
 			id: "wakeSandbox", tag: "Lifecycle", summary: "Let a hibernated sandbox go on where it was",
 			detail: "One that runs is answered with as it is, so wakes at the same time are one wake.",
 			body:   api.Empty{}, status: 200, answer: exampleSandbox,
-			failures: []service.Error{gone, is("paused", "cannot wake it: resume it first"), away, full},
+			failures: []apierror.Error{gone, is("paused", "cannot wake it: resume it first"), away, full},
 		}},
 		{method: get, path: "/v1/sandboxes/:id/lifecycle", access: tenant, handle: (*API).getLifecycle, doc: operation{
 			id: "getLifecycle", tag: "Lifecycle", summary: "Read how long a sandbox lives and what becomes of it then",
@@ -65,9 +66,9 @@ func lifecycleRoutes() []route {
 			id: "patchLifecycle", tag: "Lifecycle", summary: "Change how long a sandbox lives and what becomes of it then",
 			detail: "`ttl_seconds` counts from now, and null takes the end away. What is absent stays.",
 			body:   examplePatchLifecycle, status: 200, answer: exampleLifecycle,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 31536000, or null for no end"},
-				{Code: service.EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 31536000, or null for no end"},
+				{Code: apierror.EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"},
 				is("deleting", "it is being deleted"), gone, away,
 			},
 		}},

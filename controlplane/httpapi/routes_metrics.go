@@ -7,6 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -34,8 +35,8 @@ func metricsRoutes() []route {
 				{name: "template", description: "Only this one; all when empty.", schema: aString},
 			},
 			status: 200, answer: []api.SandboxMetrics{exampleMetrics},
-			failures: append(refusals(service.EInvalid, "invalid from", "invalid to", "invalid time range", "invalid query"),
-				refusals(service.EUnavailable, "event store unavailable")...),
+			failures: append(refusals(apierror.EInvalid, "invalid from", "invalid to", "invalid time range", "invalid query"),
+				refusals(apierror.EUnavailable, "event store unavailable")...),
 		}},
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -28,9 +29,9 @@ func previewRoutes() []route {
 			detail: "For a sandbox whose `preview` is `token`. A browser is given the `url`, which sets a cookie; a program sends the " +
 				"token as the header Berth-Preview-Token. A token cannot be taken back before its time.",
 			body: api.CreatePreviewToken{TTLSeconds: 3600, Port: 3000}, status: 201, answer: examplePreviewAccess,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 604800"},
-				{Code: service.EInvalid, Message: "invalid port", Detail: "port must be from 1 to 65535"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 604800"},
+				{Code: apierror.EInvalid, Message: "invalid port", Detail: "port must be from 1 to 65535"},
 			},
 		}},
 	}
@@ -55,12 +56,12 @@ func (a *API) createPreviewToken(c *gin.Context) error {
 	port, ttl := 0, int64(0)
 	if in.Port != nil {
 		if port = *in.Port; port == 0 {
-			return &service.Error{Code: service.EInvalid, Message: "invalid port", Detail: "port must be from 1 to 65535"}
+			return &apierror.Error{Code: apierror.EInvalid, Message: "invalid port", Detail: "port must be from 1 to 65535"}
 		}
 	}
 	if in.TTLSeconds != nil {
 		if ttl = *in.TTLSeconds; ttl == 0 {
-			return &service.Error{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 604800"}
+			return &apierror.Error{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 604800"}
 		}
 	}
 	out, err := a.cfg.Previews.PreviewToken(c.Request.Context(), callerOf(c), id, port, ttl)

@@ -6,23 +6,24 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // snapshotRoutes are the snapshots. more is what a capture of memory may fail
 // with beside what every capture may.
-func snapshotRoutes(more service.Error) []route {
+func snapshotRoutes(more apierror.Error) []route {
 	return []route{
 		{method: post, path: "/v1/sandboxes/:id/snapshots", access: tenant, handle: (*API).createSnapshot, doc: operation{
 			id: "createSnapshot", tag: "Snapshots and forks", summary: "Take a snapshot of a running sandbox: memory, device state and disk",
 			detail: "The sandbox stands still for `pause_ms` and runs on. Where its host has a snapshot store, the answer comes once " +
 				"the snapshot is in it, and any host can start from it. It is used by `from_snapshot` of a create.",
 			idempotent: true, body: exampleCreateSnapshot, status: 201, answer: exampleSnapshot,
-			failures: slices.Concat(captureFailures, []service.Error{
-				{Code: service.EInvalid, Message: "invalid name", Detail: "name has at most 63 characters"},
+			failures: slices.Concat(captureFailures, []apierror.Error{
+				{Code: apierror.EInvalid, Message: "invalid name", Detail: "name has at most 63 characters"},
 				more,
-				{Code: service.EConflict, Message: "snapshot was deleted while it was being created"},
-				{Code: service.EInternal, Message: "snapshot failed"},
+				{Code: apierror.EConflict, Message: "snapshot was deleted while it was being created"},
+				{Code: apierror.EInternal, Message: "snapshot failed"},
 			}),
 		}},
 		{method: get, path: "/v1/snapshots", access: tenant, handle: (*API).listSnapshots, doc: operation{

@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -42,34 +43,34 @@ func templateRoutes() []route {
 				"`ready` holds the guest is stored with its memory. What is not said is as in the template that it is made from. A build that fails " +
 				"leaves the template's earlier one in place. Answers before it is done: follow its log.",
 			idempotent: true, body: exampleBuildTemplate, status: 202, answer: exampleBuild,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "name is required"},
-				{Code: service.EInvalid, Message: "invalid name", Detail: "a template's name has up to 50 of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit"},
-				{Code: service.EInvalid, Message: "from is required"},
-				{Code: service.EInvalid, Message: "invalid from", Detail: "an image reference has up to 512 printable characters"},
-				{Code: service.EInvalid, Message: "unknown template"},
-				{Code: service.EInvalid, Message: "template is not ready"},
-				{Code: service.EInvalid, Message: "invalid run", Detail: "run[0] is empty or contains a NUL character"},
-				{Code: service.EInvalid, Message: "invalid files", Detail: `"../x" is not a clean absolute path`},
-				{Code: service.EInvalid, Message: "invalid start"},
-				{Code: service.EInvalid, Message: "invalid ready", Detail: "neither port nor cmd"},
-				{Code: service.EInvalid, Message: "invalid env"},
-				{Code: service.EInvalid, Message: "invalid cpu", Detail: "cpu must be from 1 to 32"},
-				{Code: service.EInvalid, Message: "invalid memory_mb", Detail: "memory_mb must be from 256 to 262144"},
-				{Code: service.EInvalid, Message: "invalid disk_mb", Detail: "disk_mb must be from 256 to 4194304"},
-				{Code: service.EForbidden, Message: "account suspended"},
-				{Code: service.EConflict, Message: "template name is taken"},
-				{Code: service.EConflict, Message: "template is being built"},
-				{Code: service.ETooLarge, Message: "request too large"},
-				{Code: service.ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": 200, "templates_max": 200}},
-				{Code: service.ERateLimited, Message: "too many builds at once"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "name is required"},
+				{Code: apierror.EInvalid, Message: "invalid name", Detail: "a template's name has up to 50 of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit"},
+				{Code: apierror.EInvalid, Message: "from is required"},
+				{Code: apierror.EInvalid, Message: "invalid from", Detail: "an image reference has up to 512 printable characters"},
+				{Code: apierror.EInvalid, Message: "unknown template"},
+				{Code: apierror.EInvalid, Message: "template is not ready"},
+				{Code: apierror.EInvalid, Message: "invalid run", Detail: "run[0] is empty or contains a NUL character"},
+				{Code: apierror.EInvalid, Message: "invalid files", Detail: `"../x" is not a clean absolute path`},
+				{Code: apierror.EInvalid, Message: "invalid start"},
+				{Code: apierror.EInvalid, Message: "invalid ready", Detail: "neither port nor cmd"},
+				{Code: apierror.EInvalid, Message: "invalid env"},
+				{Code: apierror.EInvalid, Message: "invalid cpu", Detail: "cpu must be from 1 to 32"},
+				{Code: apierror.EInvalid, Message: "invalid memory_mb", Detail: "memory_mb must be from 256 to 262144"},
+				{Code: apierror.EInvalid, Message: "invalid disk_mb", Detail: "disk_mb must be from 256 to 4194304"},
+				{Code: apierror.EForbidden, Message: "account suspended"},
+				{Code: apierror.EConflict, Message: "template name is taken"},
+				{Code: apierror.EConflict, Message: "template is being built"},
+				{Code: apierror.ETooLarge, Message: "request too large"},
+				{Code: apierror.ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": 200, "templates_max": 200}},
+				{Code: apierror.ERateLimited, Message: "too many builds at once"},
 			},
 		}},
 		{method: del, path: "/v1/templates/:name", access: tenant, handle: (*API).deleteTemplate, doc: operation{
 			id: "deleteTemplate", tag: "Templates", summary: "Delete a template and its builds", status: 204,
-			failures: []service.Error{
-				{Code: service.EForbidden, Message: "template is not yours"},
-				{Code: service.EConflict, Message: "template in use", Detail: "a sandbox is made from it"},
+			failures: []apierror.Error{
+				{Code: apierror.EForbidden, Message: "template is not yours"},
+				{Code: apierror.EConflict, Message: "template in use", Detail: "a sandbox is made from it"},
 			},
 		}},
 		{method: get, path: "/v1/templates/:name/builds", access: tenant, handle: (*API).listBuilds, doc: operation{
@@ -85,7 +86,7 @@ func templateRoutes() []route {
 				"the stream breaks off. To a request that accepts `text/plain` and no events: the lines there are, as text.",
 			status: 200, answerType: typeEvents, acceptType: "text/plain",
 			events:   map[string]any{"log": api.BuildLog{}, "end": api.BuildEnd{}, "error": api.ErrorBody{}},
-			failures: []service.Error{{Code: service.EBadGateway, Message: "agent unreachable"}},
+			failures: []apierror.Error{{Code: apierror.EBadGateway, Message: "agent unreachable"}},
 		}},
 	}
 }

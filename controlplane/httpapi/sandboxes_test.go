@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -125,7 +126,7 @@ func TestDelete(t *testing.T) {
 	}
 	const managed = "managed sandbox: delete it from the feature that owns it (Databases or Apps)"
 	r.sandboxes.delete = func(context.Context, service.Caller, string) error {
-		return &service.Error{Code: service.EConflict, Message: managed}
+		return &apierror.Error{Code: apierror.EConflict, Message: managed}
 	}
 	if w := r.call(http.MethodDelete, "/v1/sandboxes/"+testID, "tenant", ""); w.Code != 409 || errorOf(t, w).Error != managed {
 		t.Errorf("got %d %s", w.Code, w.Body)

@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -43,7 +44,7 @@ func (a *API) execStream(c *gin.Context) error {
 
 // fail says in the stream what went wrong with it, to a client that is there.
 func (e *events) fail(c *gin.Context, err error) {
-	var own *service.Error
+	var own *apierror.Error
 	switch {
 	case err == nil, e.err != nil, c.Request.Context().Err() != nil:
 	case errors.As(err, &own):

@@ -18,6 +18,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -172,7 +173,7 @@ func TestStreamThatBreaksOff(t *testing.T) {
 		t.Errorf("got %q", w.Body.String())
 	}
 	r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) {
-		return nil, &service.Error{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
+		return nil, &apierror.Error{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
 	}
 	w = r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec/stream", "tenant", `{"cmd":"x"}`)
 	if w.Code != 409 || errorOf(t, w).Error != "sandbox not running (paused or hibernated) — resume/wake it first" {
@@ -342,7 +343,7 @@ func TestWebSocketIsRefusedByAStatus(t *testing.T) {
 	r := newRig(t)
 	r.sandboxes.get = func(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
 		if id != testID {
-			return service.Sandbox{}, service.NotFound()
+			return service.Sandbox{}, apierror.NotFound()
 		}
 		return testSandbox(), nil
 	}
@@ -365,13 +366,13 @@ func TestWebSocketIsRefusedByAStatus(t *testing.T) {
 		}
 	}
 	r.streams.lsp = func(lang string) (service.Process, error) {
-		return nil, &service.Error{Code: service.ENotFound, Message: "no language server for " + lang}
+		return nil, &apierror.Error{Code: apierror.ENotFound, Message: "no language server for " + lang}
 	}
 	if w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/lsp/cobol", "tenant", "", up...); w.Code != 404 || errorOf(t, w).Error != "no language server for cobol" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	r.streams.rouse = func(string) error {
-		return &service.Error{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
+		return &apierror.Error{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
 	}
 	if w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/exec/ws", "tenant", "", up...); w.Code != 409 {
 		t.Errorf("%d %s", w.Code, w.Body)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -28,7 +29,7 @@ func (f *fakeTemplates) ListTemplates(context.Context, service.Caller, service.L
 
 func (f *fakeTemplates) GetTemplate(_ context.Context, _ service.Caller, name string) (service.Template, error) {
 	if name != "base" {
-		return service.Template{}, service.NotFound()
+		return service.Template{}, apierror.NotFound()
 	}
 	return service.Template{Name: name, Status: "ready"}, nil
 }
@@ -39,7 +40,7 @@ func (f *fakeTemplates) BuildTemplate(_ context.Context, _ service.Caller, in se
 
 func (f *fakeTemplates) DeleteTemplate(_ context.Context, _ service.Caller, name string) error {
 	if name == "used" {
-		return &service.Error{Code: service.EConflict, Message: "template in use"}
+		return &apierror.Error{Code: apierror.EConflict, Message: "template in use"}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -103,7 +104,7 @@ func (a *API) execSocket(c *gin.Context) error {
 	p, err := a.cfg.Streams.Stream(c.Request.Context(), callerOf(c), id, in, true)
 	release() // the host has it
 	if err != nil {
-		s.close(service.AsError(err))
+		s.close(apierror.As(err))
 		return nil
 	}
 	s.bridge(p, func(kind websocket.MessageType, data []byte) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
@@ -212,7 +213,7 @@ func (s *socket) bridge(p service.Process, in func(kind websocket.MessageType, d
 func (s *socket) read(ctx context.Context, in func(kind websocket.MessageType, data []byte) error, late func()) error {
 	for {
 		kind, data, release, err := s.receive(ctx, late)
-		var own *service.Error
+		var own *apierror.Error
 		var beyond *closing
 		switch {
 		case errors.As(err, &own), errors.As(err, &beyond):
@@ -272,7 +273,7 @@ func (s *socket) send(f api.Frame) error {
 // with a frame that says what went wrong.
 func (s *socket) close(err error) {
 	var c *closing
-	var own *service.Error
+	var own *apierror.Error
 	switch {
 	case err == nil:
 		_ = s.ws.Close(websocket.StatusNormalClosure, "")
@@ -281,9 +282,9 @@ func (s *socket) close(err error) {
 	case errors.As(err, &own):
 		code := websocket.StatusInternalError
 		switch own.Code {
-		case service.EInvalid:
+		case apierror.EInvalid:
 			code = websocket.StatusPolicyViolation
-		case service.ERateLimited:
+		case apierror.ERateLimited:
 			code = websocket.StatusTryAgainLater
 		}
 		if s.send(api.Frame{Type: "error", Error: own.Message, Detail: own.Detail}) == nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
@@ -33,7 +34,7 @@ func (s *Templates) GetBuild(ctx context.Context, c Caller, id string) (Build, e
 func ownedBuild(r raftstore.Reader, c Caller, id string) (*record.Build, error) {
 	b, ok := raftstore.Get(r, record.Builds, id)
 	if !ok || b.Dropped || b.WorkspaceID != "" && b.WorkspaceID != c.WorkspaceID {
-		return nil, NotFound()
+		return nil, apierror.NotFound()
 	}
 	return b, nil
 }

@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"encoding/base32"
 	"strings"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // Caller is who asks, as authn found out. An operator has no workspace; a
@@ -20,7 +22,7 @@ type Caller struct {
 // RequireWorkspace refuses a caller that is no tenant.
 func (c Caller) RequireWorkspace() error {
 	if c.WorkspaceID == "" {
-		return Unauthorized(DetailInvalidToken)
+		return apierror.Unauthorized(apierror.DetailInvalidToken)
 	}
 	return nil
 }
@@ -28,7 +30,7 @@ func (c Caller) RequireWorkspace() error {
 // RequireJWT refuses a caller that came without a JWT.
 func (c Caller) RequireJWT() error {
 	if !c.ViaJWT {
-		return Unauthorized(DetailJWTRequired)
+		return apierror.Unauthorized(apierror.DetailJWTRequired)
 	}
 	return nil
 }
@@ -36,21 +38,9 @@ func (c Caller) RequireJWT() error {
 // RequireAdmin refuses a caller that is no operator.
 func (c Caller) RequireAdmin() error {
 	if !c.Admin {
-		return Unauthorized(DetailInvalidToken)
+		return apierror.Unauthorized(apierror.DetailInvalidToken)
 	}
 	return nil
-}
-
-// The details of a 401, as the specification words them.
-const (
-	DetailMissingToken = "missing bearer token"
-	DetailInvalidToken = "invalid api token"
-	DetailJWTRequired  = "jwt required"
-)
-
-// Unauthorized is a 401 with one of the details above.
-func Unauthorized(detail string) *Error {
-	return &Error{Code: EUnauthorized, Message: "unauthorized", Detail: detail}
 }
 
 // MaxRequestID is the longest X-Request-Id of a client that is kept.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/pki"
 	"github.com/berth-cloud/berth/raftstore"
@@ -91,7 +92,7 @@ func (s *Cluster) LocalStatus() RaftStatus {
 // AddPeer adds a voter, or gives one another address.
 func (s *Cluster) AddPeer(ctx context.Context, id, address string) error {
 	if err := (pki.Member{ID: id, Address: address}).Validate(); err != nil {
-		return invalid("invalid peer", "%s", err)
+		return apierror.Invalid("invalid peer", "%s", err)
 	}
 	// First: whoever hears of the member must not refuse it.
 	if err := s.remember(ctx, id, false); err != nil {
@@ -139,9 +140,9 @@ func (s *Cluster) RemovePeer(ctx context.Context, id string) error {
 	}
 	switch {
 	case !known:
-		return NotFound()
+		return apierror.NotFound()
 	case others == 0:
-		return &Error{Code: EConflict, Message: "the last replica cannot be removed"}
+		return &apierror.Error{Code: apierror.EConflict, Message: "the last replica cannot be removed"}
 	}
 	// First: a leader that removes itself writes nothing afterwards. Who is a
 	// member still is trusted all the same.
@@ -161,11 +162,11 @@ func memberError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, raftstore.ErrUnknownPeer):
-		return &Error{Code: ENotFound, Message: "not found", Detail: "no voter has this id", Err: err}
+		return &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no voter has this id", Err: err}
 	case errors.Is(err, raftstore.ErrNotLeader), errors.Is(err, raftstore.ErrLeadershipLost), errors.Is(err, raftstore.ErrClosed):
 		return storeError(err)
 	}
-	return Unavailable("the membership was not changed", err)
+	return apierror.Unavailable("the membership was not changed", err)
 }
 
 // Backup writes a whole copy of the control store.
@@ -184,9 +185,9 @@ func (s *Cluster) Restore(ctx context.Context, r io.Reader) error {
 	}
 	err := s.cfg.Store.RestoreBackup(ctx, r, raftstore.Amend(record.Clusters, row))
 	if errors.Is(err, raftstore.ErrBadBackup) {
-		return &Error{Code: EInvalid, Message: "invalid backup", Detail: "it is damaged, incomplete or not a backup", Err: err}
+		return &apierror.Error{Code: apierror.EInvalid, Message: "invalid backup", Detail: "it is damaged, incomplete or not a backup", Err: err}
 	}
-	var own *Error
+	var own *apierror.Error
 	if errors.As(err, &own) { // of the reader: the body was too large or ended early
 		return own
 	}
@@ -259,7 +260,7 @@ func (s *Cluster) UndrainAgent(ctx context.Context, id string) (Agent, error) {
 // such as recover.unmanaged, oldest first, as this replica's event store has it.
 func (s *Cluster) AgentEvents(ctx context.Context, id string, q EventQuery) ([]Event, error) {
 	if _, ok := raftstore.Get(s.cfg.Store.View(), record.Agents, id); !ok {
-		return nil, NotFound()
+		return nil, apierror.NotFound()
 	}
 	tail := DefaultEventTail
 	switch {
@@ -285,7 +286,7 @@ func (s *Cluster) setDraining(ctx context.Context, id string, draining bool) (Ag
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Agents, id)
 		if !ok {
-			return NotFound()
+			return apierror.NotFound()
 		}
 		if row.Draining != draining {
 			row = row.Clone()
@@ -305,14 +306,14 @@ func (s *Cluster) RemoveAgent(ctx context.Context, id string) error {
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Agents, id)
 		if !ok {
-			return NotFound()
+			return apierror.NotFound()
 		}
 		if n := len(raftstore.Find(tx, record.Sandboxes, "agent", id)); n > 0 && row.State == record.AgentUp {
-			return &Error{Code: EConflict, Message: "agent has sandboxes", Detail: "drain it and delete them first", Fields: map[string]any{"sandboxes": n}}
+			return &apierror.Error{Code: apierror.EConflict, Message: "agent has sandboxes", Detail: "drain it and delete them first", Fields: map[string]any{"sandboxes": n}}
 		}
 		if n := kept(tx, id); n > 0 && row.State == record.AgentUp {
-			return &Error{
-				Code: EConflict, Message: "agent has volumes or snapshots", Detail: "they are on this host alone: delete them first",
+			return &apierror.Error{
+				Code: apierror.EConflict, Message: "agent has volumes or snapshots", Detail: "they are on this host alone: delete them first",
 				Fields: map[string]any{"volumes_and_snapshots": n},
 			}
 		}
@@ -339,7 +340,7 @@ func (s *Cluster) CreateJoinToken(ctx context.Context, ttl time.Duration) (JoinT
 		ttl = defaultJoinTTL
 	}
 	if ttl < 0 || ttl > maxJoinTTL {
-		return JoinToken{}, invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", int(maxJoinTTL.Seconds()))
+		return JoinToken{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", int(maxJoinTTL.Seconds()))
 	}
 	secret := "bjt_" + randomText(40)
 	out := JoinToken{Token: secret, CASHA256: s.cfg.CAFingerprint}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
@@ -55,7 +56,7 @@ func (s *Sandboxes) create(ctx context.Context, c Caller, in CreateSandbox, keyI
 		return Sandbox{}, err
 	}
 	if row.EnvSealed, err = s.cfg.Flows.SealEnv(row.ID, env); err != nil {
-		return Sandbox{}, AsError(err)
+		return Sandbox{}, apierror.As(err)
 	}
 	placing := s.cfg.Clock()
 	if err := s.cfg.Flows.Place(s.cfg.Store.View(), row); err != nil {
@@ -97,9 +98,9 @@ func mayCreate(r raftstore.Reader, c Caller) error {
 	ws, ok := raftstore.Get(r, record.Workspaces, c.WorkspaceID)
 	switch {
 	case !ok:
-		return Unauthorized(DetailInvalidToken)
+		return apierror.Unauthorized(apierror.DetailInvalidToken)
 	case ws.Suspended:
-		return &Error{Code: EForbidden, Message: "account suspended"}
+		return &apierror.Error{Code: apierror.EForbidden, Message: "account suspended"}
 	}
 	return nil
 }
@@ -121,7 +122,7 @@ func (s *Sandboxes) awaitCreate(ctx context.Context, c Caller, id, flowID string
 	}
 	row, ok := raftstore.Get(view, record.Sandboxes, id)
 	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.SandboxDeleting {
-		return Sandbox{}, made, &Error{Code: EConflict, Message: "sandbox was deleted while it was being created"}
+		return Sandbox{}, made, &apierror.Error{Code: apierror.EConflict, Message: "sandbox was deleted while it was being created"}
 	}
 	return s.show(row), made, nil
 }

@@ -51,7 +51,7 @@ func (s *Sandboxes) Exec(ctx context.Context, c Caller, id string, in Exec) (Exe
 // have run.
 func execError(err error) error {
 	var refusal *hostapi.Error
-	var own *Error
+	var own *apierror.Error
 	switch {
 	case err == nil:
 		return nil
@@ -64,7 +64,7 @@ func execError(err error) error {
 	case errors.Is(err, hostapi.ErrUnreachable):
 		return apierror.Unreachable("", err)
 	case !errors.As(err, &refusal):
-		return AsError(err)
+		return apierror.As(err)
 	}
 	switch refusal.Code {
 	case hostapi.CodeNotFound, hostapi.CodeNotRunning:
@@ -76,9 +76,9 @@ func execError(err error) error {
 	case hostapi.CodeInvalid:
 		return invalidThere(refusal, err)
 	case hostapi.CodeTooLarge:
-		return &Error{Code: ETooLarge, Message: refusal.Message, Detail: refusal.Detail, Err: err}
+		return &apierror.Error{Code: apierror.ETooLarge, Message: refusal.Message, Detail: refusal.Detail, Err: err}
 	case hostapi.CodeBusy:
-		return &Error{Code: ERateLimited, Message: "too many commands at once in this sandbox", RetryAfter: time.Second, Err: err}
+		return &apierror.Error{Code: apierror.ERateLimited, Message: "too many commands at once in this sandbox", RetryAfter: time.Second, Err: err}
 	case hostapi.CodeGuest:
 		return apierror.Unreachable("the sandbox does not answer", err)
 	case hostapi.CodeGuestSays:
@@ -86,17 +86,17 @@ func execError(err error) error {
 	case hostapi.CodeDraining:
 		return apierror.Unreachable("its host is restarting", err)
 	case hostapi.CodeStaleTerm:
-		return Unavailable("leadership has changed", err)
+		return apierror.Unavailable("leadership has changed", err)
 	}
-	return AsError(err)
+	return apierror.As(err)
 }
 
 // cutOff answers for what had begun when its sandbox stopped. It is not done
 // again, whatever it was: nobody knows how far it had come.
 func cutOff(refusal *hostapi.Error, err error) error {
 	detail := strings.TrimPrefix(refusal.Detail, refusal.Message+": ")
-	return &Error{
-		Code: EConflict, Message: "sandbox stopped while this was under way",
+	return &apierror.Error{
+		Code: apierror.EConflict, Message: "sandbox stopped while this was under way",
 		Detail: strings.TrimPrefix(detail+"; what had begun is not done again", "; "), Err: err,
 	}
 }
@@ -104,7 +104,7 @@ func cutOff(refusal *hostapi.Error, err error) error {
 // invalidThere is for what only the sandbox can tell to be wrong: a directory
 // or a user that it does not have.
 func invalidThere(refusal *hostapi.Error, err error) error {
-	e := &Error{Code: EInvalid, Message: refusal.Message, Detail: refusal.Detail, Err: err}
+	e := &apierror.Error{Code: apierror.EInvalid, Message: refusal.Message, Detail: refusal.Detail, Err: err}
 	// Host and guest each say that it is invalid, before they say what.
 	for again := true; again; {
 		e.Detail, again = strings.CutPrefix(e.Detail, refusal.Message+": ")
@@ -124,16 +124,16 @@ func invalidThere(refusal *hostapi.Error, err error) error {
 
 // guestSays passes on the guest's own refusal with its status.
 func guestSays(refusal *hostapi.Error, err error) error {
-	code, ok := map[int]Code{
-		http.StatusBadRequest: EInvalid, http.StatusForbidden: EForbidden, http.StatusNotFound: ENotFound,
-		http.StatusConflict: EConflict, http.StatusRequestEntityTooLarge: ETooLarge,
-		http.StatusRequestedRangeNotSatisfiable: ERange, http.StatusUnprocessableEntity: EUnprocessable,
-		http.StatusTooManyRequests: ERateLimited, http.StatusInsufficientStorage: EInsufficient,
+	code, ok := map[int]apierror.Code{
+		http.StatusBadRequest: apierror.EInvalid, http.StatusForbidden: apierror.EForbidden, http.StatusNotFound: apierror.ENotFound,
+		http.StatusConflict: apierror.EConflict, http.StatusRequestEntityTooLarge: apierror.ETooLarge,
+		http.StatusRequestedRangeNotSatisfiable: apierror.ERange, http.StatusUnprocessableEntity: apierror.EUnprocessable,
+		http.StatusTooManyRequests: apierror.ERateLimited, http.StatusInsufficientStorage: apierror.EInsufficient,
 	}[refusal.HTTPStatus]
 	if !ok {
 		return apierror.Unreachable("the sandbox answered: "+refusal.Message, err)
 	}
-	return &Error{Code: code, Message: refusal.Message, Detail: refusal.Detail, ContentRange: refusal.ContentRange, Err: err}
+	return &apierror.Error{Code: code, Message: refusal.Message, Detail: refusal.Detail, ContentRange: refusal.ContentRange, Err: err}
 }
 
 // Bounds of a command. One argument of Linux holds 128 KiB (MAX_ARG_STRLEN).
@@ -159,23 +159,23 @@ func (in Exec) request() (hostapi.ExecRequest, error) {
 	for _, a := range argv {
 		total += len(a)
 		if strings.ContainsRune(a, 0) {
-			return hostapi.ExecRequest{}, invalid("invalid cmd", "a command cannot contain a NUL character")
+			return hostapi.ExecRequest{}, apierror.Invalid("invalid cmd", "a command cannot contain a NUL character")
 		}
 		if len(a) > maxArg || total > maxArgs {
-			return hostapi.ExecRequest{}, invalid("invalid cmd", "an argument is at most %d bytes, all together at most %d; use stdin or a file for more", maxArg, maxArgs)
+			return hostapi.ExecRequest{}, apierror.Invalid("invalid cmd", "an argument is at most %d bytes, all together at most %d; use stdin or a file for more", maxArg, maxArgs)
 		}
 	}
 	switch {
 	case len(argv) == 0, argv[0] == "", in.Shell != "" && strings.TrimSpace(in.Shell) == "":
-		return hostapi.ExecRequest{}, &Error{Code: EInvalid, Message: "cmd required"}
+		return hostapi.ExecRequest{}, &apierror.Error{Code: apierror.EInvalid, Message: "cmd required"}
 	case in.Shell != "" && len(in.Argv) > 0:
-		return hostapi.ExecRequest{}, invalid("invalid cmd", "either a string or an array")
+		return hostapi.ExecRequest{}, apierror.Invalid("invalid cmd", "either a string or an array")
 	case timeout < 1 || timeout > MaxExecSeconds:
-		return hostapi.ExecRequest{}, invalid("invalid timeout_seconds", "timeout_seconds must be from 1 to %d", MaxExecSeconds)
+		return hostapi.ExecRequest{}, apierror.Invalid("invalid timeout_seconds", "timeout_seconds must be from 1 to %d", MaxExecSeconds)
 	case in.Cwd != "" && (!path.IsAbs(in.Cwd) || strings.ContainsRune(in.Cwd, 0) || len(in.Cwd) > maxCwd):
-		return hostapi.ExecRequest{}, invalid("invalid cwd", "cwd must be an absolute path")
+		return hostapi.ExecRequest{}, apierror.Invalid("invalid cwd", "cwd must be an absolute path")
 	case len(in.User) > maxUser || strings.ContainsAny(in.User, "\x00\n\r/ "):
-		return hostapi.ExecRequest{}, invalid("invalid user", "user is a name or uid[:gid]")
+		return hostapi.ExecRequest{}, apierror.Invalid("invalid user", "user is a name or uid[:gid]")
 	}
 	if err := validEnv(in.Env); err != nil {
 		return hostapi.ExecRequest{}, err

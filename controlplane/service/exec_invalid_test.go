@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -15,8 +16,8 @@ func TestWhatOnlyTheSandboxKnowsToBeWrong(t *testing.T) {
 		"invalid request: invalid request: argv is empty":             "invalid request: argv is empty",
 	} {
 		err := execError(fmt.Errorf("host h1: %w", &hostapi.Error{Code: hostapi.CodeInvalid, Message: "invalid request", Detail: detail}))
-		e := AsError(err)
-		if got := e.Message + ": " + e.Detail; e.Code != EInvalid || got != want {
+		e := apierror.As(err)
+		if got := e.Message + ": " + e.Detail; e.Code != apierror.EInvalid || got != want {
 			t.Errorf("%q: %s %q, want %q", detail, e.Code, got, want)
 		}
 	}

@@ -44,15 +44,15 @@ type FileStat = guestapi.FileStat
 func checkPath(p string) error {
 	switch {
 	case p == "":
-		return invalid("path required", "the query parameter path is an absolute path in the sandbox")
+		return apierror.Invalid("path required", "the query parameter path is an absolute path in the sandbox")
 	case !path.IsAbs(p):
-		return invalid("invalid path", "path must be absolute")
+		return apierror.Invalid("invalid path", "path must be absolute")
 	case len(p) > MaxPath:
-		return invalid("invalid path", "path is at most %d bytes", MaxPath)
+		return apierror.Invalid("invalid path", "path is at most %d bytes", MaxPath)
 	case strings.ContainsRune(p, 0):
-		return invalid("invalid path", "path contains a NUL character")
+		return apierror.Invalid("invalid path", "path contains a NUL character")
 	case slices.Contains(strings.Split(p, "/"), ".."):
-		return invalid("invalid path", `path contains ".."`)
+		return apierror.Invalid("invalid path", `path contains ".."`)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ var fileMode = regexp.MustCompile(`^[0-7]{3,4}$`)
 func (s *Sandboxes) WriteFile(ctx context.Context, c Caller, id, name, mode string, body io.Reader, size int64) (isNew bool, err error) {
 	err = checkPath(name)
 	if err == nil && mode != "" && !fileMode.MatchString(mode) {
-		err = invalid("invalid mode", "mode is octal, such as 0644")
+		err = apierror.Invalid("invalid mode", "mode is octal, such as 0644")
 	}
 	if err != nil {
 		return false, s.orNotFound(ctx, c, id, err)

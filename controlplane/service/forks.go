@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/fork"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
@@ -68,9 +69,9 @@ func (in Fork) check(mode fork.Mode, count int) (forking, error) {
 	}
 	switch {
 	case f.count < 1 || f.count > MaxFork:
-		return f, &Error{Code: EInvalid, Message: "count must be from 1 to 16"}
+		return f, &apierror.Error{Code: apierror.EInvalid, Message: "count must be from 1 to 16"}
 	case mode == fork.Warm && f.count != 1:
-		return f, &Error{Code: EInvalid, Message: "warm fork requires count 1"}
+		return f, &apierror.Error{Code: apierror.EInvalid, Message: "warm fork requires count 1"}
 	}
 	return f, validMetadata(in.Metadata)
 }
@@ -80,7 +81,7 @@ func (in Fork) check(mode fork.Mode, count int) (forking, error) {
 func (s *Forks) Fork(ctx context.Context, c Caller, id string, in Fork) (Forked, error) {
 	mode := fork.Cold
 	if !oneOf(in.Mode, string(fork.Cold), string(fork.Warm)) {
-		return Forked{}, invalid("unknown mode", `mode is "cold" or "warm"`)
+		return Forked{}, apierror.Invalid("unknown mode", `mode is "cold" or "warm"`)
 	}
 	if in.Mode != nil {
 		mode = fork.Mode(*in.Mode)
@@ -196,7 +197,7 @@ func (f forking) newGroup() string {
 func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*record.Sandbox, error) {
 	env, err := s.cfg.Flows.OpenEnv(parent.ID, parent.EnvSealed)
 	if err != nil {
-		return nil, AsError(err)
+		return nil, apierror.As(err)
 	}
 	out, size := make([]*record.Sandbox, f.count), 0
 	for i := range out {
@@ -209,17 +210,17 @@ func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*re
 			row.ForkTree = group
 		}
 		if row.Metadata, err = fork.Metadata(f.mode, f.Metadata, parent.ID, group, i); err != nil {
-			return nil, AsError(err)
+			return nil, apierror.As(err)
 		}
 		if row.EnvSealed, err = s.cfg.Flows.SealEnv(row.ID, env); err != nil {
-			return nil, AsError(err)
+			return nil, apierror.As(err)
 		}
 		size += len(row.Metadata) + len(row.EnvSealed)*4/3 + 1024
 		out[i] = row
 	}
 	if size > maxForkBytes {
-		return nil, &Error{
-			Code: ETooLarge, Message: "request too large",
+		return nil, &apierror.Error{
+			Code: apierror.ETooLarge, Message: "request too large",
 			Detail: "environment and metadata of all children together are too large: make fewer children at once",
 		}
 	}
@@ -259,7 +260,7 @@ func (s *Forks) forked(r raftstore.Reader, c Caller, parentID, group string, ids
 		}
 	}
 	if len(out.Children) == 0 {
-		return Forked{}, &Error{Code: EConflict, Message: "sandbox was deleted while it was being created"}
+		return Forked{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox was deleted while it was being created"}
 	}
 	return out, nil
 }
@@ -271,7 +272,7 @@ func (s *Forks) Promote(ctx context.Context, c Caller, id, treeID string, cleanu
 		return Sandbox{}, nil, err
 	}
 	if treeID == "" {
-		return Sandbox{}, nil, &Error{Code: EInvalid, Message: "tree_id is required"}
+		return Sandbox{}, nil, &apierror.Error{Code: apierror.EInvalid, Message: "tree_id is required"}
 	}
 	flowID := flow.NewID()
 	err = s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
@@ -280,9 +281,9 @@ func (s *Forks) Promote(ctx context.Context, c Caller, id, treeID string, cleanu
 		case err != nil:
 			return err
 		case row.ForkTree != treeID:
-			return &Error{Code: ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"}
+			return &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"}
 		case row.Status == record.SandboxDeleting:
-			return NotFound()
+			return apierror.NotFound()
 		}
 		deleted, err = fork.BeginPromote(tx, flowID, row, cleanup, c.RequestID)
 		return err

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/service"
@@ -58,7 +59,7 @@ func TestForkRefusesBadInput(t *testing.T) {
 				call = f.ForkTree
 			}
 			_, err := call(t.Context(), caller, sb.ID, c.in)
-			want(t, err, service.EInvalid, c.message)
+			want(t, err, apierror.EInvalid, c.message)
 		})
 	}
 	if rows := r.Settled(r.host); len(rows) != 1 {
@@ -90,23 +91,23 @@ func TestForkOfWhatDoesNotRun(t *testing.T) {
 	}
 	for name, call := range forks {
 		t.Run(name, func(t *testing.T) {
-			want(t, call(t.Context(), stranger, sb.ID), service.ENotFound, "not found")
-			want(t, call(t.Context(), caller, strings.Repeat("z", 26)), service.ENotFound, "not found")
+			want(t, call(t.Context(), stranger, sb.ID), apierror.ENotFound, "not found")
+			want(t, call(t.Context(), caller, strings.Repeat("z", 26)), apierror.ENotFound, "not found")
 			for _, status := range []record.SandboxStatus{record.SandboxPaused, record.SandboxHibernated} {
 				r.change(sb.ID, func(s *record.Sandbox) { s.Status = status })
-				want(t, call(t.Context(), caller, sb.ID), service.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
+				want(t, call(t.Context(), caller, sb.ID), apierror.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
 			}
 			r.change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxRunning })
 			// The record is behind its host.
 			r.host.Become(sb.ID, hostapi.StatusPaused)
-			want(t, call(t.Context(), caller, sb.ID), service.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
+			want(t, call(t.Context(), caller, sb.ID), apierror.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
 			r.host.Become(sb.ID, hostapi.StatusRunning)
 			testcluster.Await(t, 5*time.Second, "a running sandbox", func() bool { s, _ := r.Sandbox(sb.ID); return s.Status == record.SandboxRunning })
 		})
 	}
 	r.change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxFailed })
 	for name, call := range forks {
-		if e := want(t, call(t.Context(), caller, sb.ID), service.ENotFound, "sandbox not found or not running"); e.Detail == "" {
+		if e := want(t, call(t.Context(), caller, sb.ID), apierror.ENotFound, "sandbox not found or not running"); e.Detail == "" {
 			t.Errorf("%s: no detail", name)
 		}
 	}
@@ -145,16 +146,16 @@ func TestATreeOfTrees(t *testing.T) {
 	child := second.Children[1].ID
 	for _, tree := range []string{first.TreeID, "tree-unknown"} {
 		_, _, err := f.Promote(t.Context(), caller, child, tree, true)
-		if e := want(t, err, service.ENotFound, "not found"); e.Detail == "" {
+		if e := want(t, err, apierror.ENotFound, "not found"); e.Detail == "" {
 			t.Error("no detail")
 		}
 	}
 	_, _, err = f.Promote(t.Context(), stranger, child, second.TreeID, true)
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 	_, _, err = f.Promote(t.Context(), caller, root.ID, first.TreeID, true)
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 	_, _, err = f.Promote(t.Context(), caller, child, "", true)
-	want(t, err, service.EInvalid, "tree_id is required")
+	want(t, err, apierror.EInvalid, "tree_id is required")
 
 	promoted, deleted, err := f.Promote(t.Context(), caller, child, second.TreeID, true)
 	if err != nil || promoted.ID != child || len(deleted) != 2 || !strings.Contains(string(promoted.Metadata), `"fork_tree_role":"promoted"`) {
@@ -184,7 +185,7 @@ func TestForkIsRepeatable(t *testing.T) {
 	})
 	in := service.Fork{Count: n(1), Idempotency: key("k", "body")}
 	_, err := f.ForkTree(t.Context(), caller, sb.ID, in)
-	want(t, err, service.EInternal, "sandbox failed to start")
+	want(t, err, apierror.EInternal, "sandbox failed to start")
 	// The key of a fork that left nothing is free again.
 	first, err := f.ForkTree(t.Context(), caller, sb.ID, in)
 	if err != nil {
@@ -195,7 +196,7 @@ func TestForkIsRepeatable(t *testing.T) {
 		t.Fatalf("%+v, then %+v, %v", first, again, err)
 	}
 	_, err = f.ForkTree(t.Context(), caller, sb.ID, service.Fork{Count: n(2), Idempotency: key("k", "another body")})
-	want(t, err, service.EConflict, "idempotency key reused")
+	want(t, err, apierror.EConflict, "idempotency key reused")
 	// Another route and another workspace have keys of their own.
 	if other, err := f.Fork(t.Context(), caller, sb.ID, in); err != nil || other.Children[0].ID == first.Children[0].ID {
 		t.Fatalf("%+v, %v", other, err)
@@ -207,7 +208,7 @@ func TestForkIsRepeatable(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = f.ForkTree(t.Context(), caller, sb.ID, in)
-	want(t, err, service.ENotFound, "not found") // as of any key whose resource is gone
+	want(t, err, apierror.ENotFound, "not found") // as of any key whose resource is gone
 }
 
 // All who wait for one fork are told the same of it.
@@ -286,7 +287,7 @@ func TestSnapshots(t *testing.T) {
 	sb := r.must(t, service.CreateSandbox{Env: map[string]string{"A": "1", "B": "1"}})
 	other := r.must(t, service.CreateSandbox{})
 	_, err := f.CreateSnapshot(t.Context(), caller, sb.ID, service.CreateSnapshot{Name: strings.Repeat("n", 64)})
-	want(t, err, service.EInvalid, "invalid name")
+	want(t, err, apierror.EInvalid, "invalid name")
 
 	var snaps []service.Snapshot
 	for i, id := range []string{sb.ID, sb.ID, other.ID} {
@@ -322,14 +323,14 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("another workspace sees %v", none)
 	}
 	_, err = f.GetSnapshot(t.Context(), stranger, snaps[0].ID)
-	want(t, err, service.ENotFound, "not found")
-	want(t, f.DeleteSnapshot(t.Context(), stranger, snaps[0].ID), service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
+	want(t, f.DeleteSnapshot(t.Context(), stranger, snaps[0].ID), apierror.ENotFound, "not found")
 
 	// A sandbox from it, over its environment.
 	_, err = r.Create(t.Context(), stranger, service.CreateSandbox{Template: "base", FromSnapshot: snaps[0].ID})
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 	_, err = r.Create(t.Context(), caller, service.CreateSandbox{Template: "node", FromSnapshot: snaps[0].ID})
-	want(t, err, service.EInvalid, "template does not match the snapshot")
+	want(t, err, apierror.EInvalid, "template does not match the snapshot")
 	if err := r.Delete(t.Context(), caller, sb.ID); err != nil { // it does not need its sandbox
 		t.Fatal(err)
 	}
@@ -343,12 +344,12 @@ func TestSnapshots(t *testing.T) {
 		if err := f.DeleteSnapshot(t.Context(), caller, s.ID); err != nil {
 			t.Fatal(err)
 		}
-		want(t, f.DeleteSnapshot(t.Context(), caller, s.ID), service.ENotFound, "not found")
+		want(t, f.DeleteSnapshot(t.Context(), caller, s.ID), apierror.ENotFound, "not found")
 	}
 	_, err = r.Create(t.Context(), caller, service.CreateSandbox{Template: "base", FromSnapshot: snaps[0].ID})
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 	_, err = f.CreateSnapshot(t.Context(), caller, other.ID, service.CreateSnapshot{Name: "2", Idempotency: key("2", "body")})
-	want(t, err, service.ENotFound, "not found") // the key's snapshot is gone
+	want(t, err, apierror.ENotFound, "not found") // the key's snapshot is gone
 	r.Settled(r.host)
 }
 
@@ -388,7 +389,7 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 		t.Fatalf("it is on %s", far.AgentID)
 	}
 	_, err = r.Create(t.Context(), caller, service.CreateSandbox{Template: "base", FromSnapshot: local.ID})
-	want(t, err, service.EBadGateway, "no available compute node")
+	want(t, err, apierror.EBadGateway, "no available compute node")
 
 	// A damaged one is refused, by name.
 	r.host.SetFault(func(_ context.Context, c fakehost.Call) error {
@@ -398,7 +399,7 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 		return nil
 	})
 	_, err = r.Create(t.Context(), caller, service.CreateSandbox{Template: "base", FromSnapshot: local.ID})
-	if e := want(t, err, service.EUnprocessable, "snapshot cannot be restored"); !strings.Contains(e.Detail, "chunk 7 is damaged") {
+	if e := want(t, err, apierror.EUnprocessable, "snapshot cannot be restored"); !strings.Contains(e.Detail, "chunk 7 is damaged") {
 		t.Errorf("detail %q", e.Detail)
 	}
 	r.host.SetFault(nil)
@@ -409,7 +410,7 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 		return err == nil && s.Status == "lost"
 	})
 	_, err = r.Create(t.Context(), caller, service.CreateSandbox{Template: "base", FromSnapshot: local.ID})
-	if e := want(t, err, service.EBadGateway, "no available compute node"); e.Detail == "" {
+	if e := want(t, err, apierror.EBadGateway, "no available compute node"); e.Detail == "" {
 		t.Error("no detail")
 	}
 	r.host.Silence(false)

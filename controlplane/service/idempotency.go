@@ -9,6 +9,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -26,9 +27,9 @@ type Idempotency struct {
 func (i Idempotency) validate() error {
 	switch {
 	case len(i.Key) > maxIdempotencyKey:
-		return invalid("invalid idempotency key", "an Idempotency-Key has at most %d characters", maxIdempotencyKey)
+		return apierror.Invalid("invalid idempotency key", "an Idempotency-Key has at most %d characters", maxIdempotencyKey)
 	case i.Key != "" && len(i.BodySHA256) == 0:
-		return invalid("invalid idempotency key", "the request has no body")
+		return apierror.Invalid("invalid idempotency key", "the request has no body")
 	}
 	return nil
 }
@@ -57,7 +58,7 @@ func once[T any](ctx context.Context, store *raftstore.Store, clock func() time.
 		}
 		if key, ok := raftstore.Get(view, record.IdempotencyKeys, keyID); ok && clock().Before(key.ExpiresAt) {
 			if subtle.ConstantTimeCompare(key.BodySHA256, i.BodySHA256) != 1 {
-				return none, &Error{Code: EConflict, Message: "idempotency key reused", Detail: "this Idempotency-Key was sent with another body"}
+				return none, &apierror.Error{Code: apierror.EConflict, Message: "idempotency key reused", Detail: "this Idempotency-Key was sent with another body"}
 			}
 			return replay(ctx, view, key)
 		}
@@ -98,8 +99,8 @@ func createError(err error) error {
 }
 
 // errKeyGone is for a key whose resource has been deleted since.
-func errKeyGone(what string) *Error {
-	return &Error{Code: ENotFound, Message: "not found", Detail: "the " + what + " that this Idempotency-Key made has been deleted"}
+func errKeyGone(what string) *apierror.Error {
+	return &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "the " + what + " that this Idempotency-Key made has been deleted"}
 }
 
 func idempotencyID(workspace, route, key string) string {

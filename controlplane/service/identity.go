@@ -12,6 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -98,7 +99,7 @@ func (s *Identity) Me(ctx context.Context, c Caller) (Profile, error) {
 func profile(r raftstore.Reader, c Caller) (Profile, error) {
 	u, ok := raftstore.Get(r, record.Users, c.UserID)
 	if !ok {
-		return Profile{}, NotFound()
+		return Profile{}, apierror.NotFound()
 	}
 	out := Profile{UserID: u.ID, Email: u.Email, CurrentWorkspaceID: u.CurrentWorkspaceID}
 	for _, id := range u.WorkspaceIDs {
@@ -119,7 +120,7 @@ func (s *Identity) SetCurrentOrg(ctx context.Context, c Caller, workspaceID stri
 	err := s.store.Update(ctx, func(tx *raftstore.Tx) error {
 		u, ok := raftstore.Get(tx, record.Users, c.UserID)
 		if !ok || !slices.Contains(u.WorkspaceIDs, workspaceID) {
-			return NotFound()
+			return apierror.NotFound()
 		}
 		if u.CurrentWorkspaceID != workspaceID {
 			n := u.Clone()
@@ -147,13 +148,13 @@ func (s *Identity) CreateToken(ctx context.Context, c Caller, in CreateToken) (T
 		return Token{}, err
 	}
 	if !utf8.ValidString(in.Name) || utf8.RuneCountInString(in.Name) > maxTokenName || strings.ContainsFunc(in.Name, unicode.IsControl) {
-		return Token{}, invalid("invalid name", "a token's name has at most %d printable characters", maxTokenName)
+		return Token{}, apierror.Invalid("invalid name", "a token's name has at most %d printable characters", maxTokenName)
 	}
 	if !in.ExpiresAt.IsZero() && !in.ExpiresAt.After(s.clock()) {
-		return Token{}, invalid("invalid expires_at", "expires_at must be in the future")
+		return Token{}, apierror.Invalid("invalid expires_at", "expires_at must be in the future")
 	}
 	if in.ExpiresAt.UTC().Year() > 9999 { // no record can have it
-		return Token{}, invalid("invalid expires_at", "expires_at must be before the year 10000")
+		return Token{}, apierror.Invalid("invalid expires_at", "expires_at must be before the year 10000")
 	}
 	// Other members of the workspace do not get this one's secret.
 	return once(ctx, s.store, s.clock, c, "POST /v1/me/tokens "+c.UserID, in.Idempotency,
@@ -174,12 +175,12 @@ func (s *Identity) createToken(ctx context.Context, c Caller, in CreateToken, ke
 		if keyID != "" {
 			var err error
 			if sealed, err = s.sealToken(row.ID, key); err != nil {
-				return Token{}, AsError(err)
+				return Token{}, apierror.As(err)
 			}
 		}
 		err := s.store.Update(ctx, func(tx *raftstore.Tx) error {
 			if _, ok := raftstore.Get(tx, record.Workspaces, c.WorkspaceID); !ok {
-				return NotFound()
+				return apierror.NotFound()
 			}
 			if err := in.Idempotency.claimWith(tx, keyID, row.ID, sealed); err != nil {
 				return err
@@ -208,7 +209,7 @@ func (s *Identity) sameToken(view *raftstore.Snapshot, c Caller, key *record.Ide
 	t := token(row)
 	var err error
 	if t.Key, err = s.openToken(row.ID, key.Result); err != nil {
-		return Token{}, AsError(err)
+		return Token{}, apierror.As(err)
 	}
 	return t, nil
 }
@@ -271,6 +272,6 @@ func (s *Identity) RevokeToken(ctx context.Context, c Caller, prefix string) err
 				return nil
 			}
 		}
-		return NotFound()
+		return apierror.NotFound()
 	}))
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/controlplane/service"
@@ -66,10 +67,10 @@ func TestTokens(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Key != "" || list[0].Name != "laptop" || list[0].CreatedBy != ann.UserID {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if err := ident.RevokeToken(t.Context(), eve, prefix); service.ErrorCode(err) != service.ENotFound {
+	if err := ident.RevokeToken(t.Context(), eve, prefix); apierror.CodeOf(err) != apierror.ENotFound {
 		t.Fatalf("another workspace revokes: %v", err)
 	}
-	if _, err := ident.SetCurrentOrg(t.Context(), eve, ann.WorkspaceID); service.ErrorCode(err) != service.ENotFound {
+	if _, err := ident.SetCurrentOrg(t.Context(), eve, ann.WorkspaceID); apierror.CodeOf(err) != apierror.ENotFound {
 		t.Fatalf("another workspace entered: %v", err)
 	}
 	if me, err := ident.SetCurrentOrg(t.Context(), ann, ann.WorkspaceID); err != nil || me.CurrentWorkspaceID != ann.WorkspaceID {
@@ -78,19 +79,19 @@ func TestTokens(t *testing.T) {
 	if err := ident.RevokeToken(t.Context(), ann, prefix); err != nil {
 		t.Fatal(err)
 	}
-	if err := ident.RevokeToken(t.Context(), ann, prefix); service.ErrorCode(err) != service.ENotFound {
+	if err := ident.RevokeToken(t.Context(), ann, prefix); apierror.CodeOf(err) != apierror.ENotFound {
 		t.Fatalf("second revoke: %v", err)
 	}
 	for _, bad := range []string{"a\nb", strings.Repeat("x", 101), "\xff"} {
-		if _, err := ident.CreateToken(t.Context(), ann, service.CreateToken{Name: bad}); service.ErrorCode(err) != service.EInvalid {
+		if _, err := ident.CreateToken(t.Context(), ann, service.CreateToken{Name: bad}); apierror.CodeOf(err) != apierror.EInvalid {
 			t.Errorf("name %q: %v", bad, err)
 		}
 	}
-	if _, err := ident.CreateToken(t.Context(), ann, service.CreateToken{ExpiresAt: time.Now()}); service.AsError(err).Message != "invalid expires_at" {
+	if _, err := ident.CreateToken(t.Context(), ann, service.CreateToken{ExpiresAt: time.Now()}); apierror.As(err).Message != "invalid expires_at" {
 		t.Errorf("a token that has expired already: %v", err)
 	}
 	last := time.Date(9999, time.December, 31, 23, 59, 59, 0, time.FixedZone("", -3600)) // the year 10000, which no JSON has
-	if _, err := ident.CreateToken(t.Context(), ann, service.CreateToken{ExpiresAt: last}); service.AsError(err).Message != "invalid expires_at" {
+	if _, err := ident.CreateToken(t.Context(), ann, service.CreateToken{ExpiresAt: last}); apierror.As(err).Message != "invalid expires_at" {
 		t.Errorf("a token for too long: %v", err)
 	}
 	end := time.Now().Add(time.Hour).UTC()
@@ -98,7 +99,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	key := service.Caller{WorkspaceID: ann.WorkspaceID, KeyID: "k"}
-	if _, err := ident.Me(t.Context(), key); service.AsError(err).Detail != "jwt required" {
+	if _, err := ident.Me(t.Context(), key); apierror.As(err).Detail != "jwt required" {
 		t.Fatalf("an API key as a JWT: %v", err)
 	}
 }
@@ -122,7 +123,7 @@ func TestATokenIsMadeOnceAKey(t *testing.T) {
 	}
 	other := in
 	other.Idempotency.BodySHA256 = []byte("another")
-	if _, err := ident.CreateToken(t.Context(), ann, other); service.ErrorCode(err) != service.EConflict {
+	if _, err := ident.CreateToken(t.Context(), ann, other); apierror.CodeOf(err) != apierror.EConflict {
 		t.Fatalf("another body: %v", err)
 	}
 	bob := ann
@@ -133,7 +134,7 @@ func TestATokenIsMadeOnceAKey(t *testing.T) {
 	if err := ident.RevokeToken(t.Context(), ann, first.Prefix); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ident.CreateToken(t.Context(), ann, in); service.ErrorCode(err) != service.ENotFound {
+	if _, err := ident.CreateToken(t.Context(), ann, in); apierror.CodeOf(err) != apierror.ENotFound {
 		t.Fatalf("of a revoked key: %v", err)
 	}
 }
@@ -186,8 +187,8 @@ func TestAgentsAndDrain(t *testing.T) {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	_, err = sandboxes.Create(t.Context(), caller, service.CreateSandbox{Template: "base"})
-	want(t, err, service.EBadGateway, "no available compute node")
-	want(t, cluster.RemoveAgent(t.Context(), "h1"), service.EConflict, "agent has sandboxes")
+	want(t, err, apierror.EBadGateway, "no available compute node")
+	want(t, cluster.RemoveAgent(t.Context(), "h1"), apierror.EConflict, "agent has sandboxes")
 	if a, err := cluster.UndrainAgent(t.Context(), "h1"); err != nil || a.Draining {
 		t.Fatalf("%+v, %v", a, err)
 	}
@@ -200,9 +201,9 @@ func TestAgentsAndDrain(t *testing.T) {
 	if _, err := n.Hosts.Heartbeat(t.Context(), h.Heartbeat()); err == nil {
 		t.Fatal("a removed host is heard")
 	}
-	want(t, cluster.RemoveAgent(t.Context(), "h1"), service.ENotFound, "")
+	want(t, cluster.RemoveAgent(t.Context(), "h1"), apierror.ENotFound, "")
 	_, err = cluster.DrainAgent(t.Context(), "h1")
-	want(t, err, service.ENotFound, "")
+	want(t, err, apierror.ENotFound, "")
 }
 
 func TestJoinTokensAndMembers(t *testing.T) {
@@ -221,15 +222,15 @@ func TestJoinTokensAndMembers(t *testing.T) {
 	}
 	for _, ttl := range []time.Duration{-1, 25 * time.Hour} {
 		_, err := cluster.CreateJoinToken(t.Context(), ttl)
-		want(t, err, service.EInvalid, "")
+		want(t, err, apierror.EInvalid, "")
 	}
 	for _, m := range [][2]string{{"", "h:1"}, {"B", "h:1"}, {"b", "h"}, {"b", "0.0.0.0:7001"}, {"b", ":7001"}} {
-		want(t, cluster.AddPeer(t.Context(), m[0], m[1]), service.EInvalid, "invalid peer")
+		want(t, cluster.AddPeer(t.Context(), m[0], m[1]), apierror.EInvalid, "invalid peer")
 	}
-	want(t, cluster.RemovePeer(t.Context(), "zz"), service.ENotFound, "")
-	want(t, cluster.RemovePeer(t.Context(), "a"), service.EConflict, "")
-	want(t, cluster.TransferLeadership(t.Context(), "zz"), service.ENotFound, "")
-	want(t, cluster.Restore(t.Context(), strings.NewReader("no backup")), service.EInvalid, "invalid backup")
+	want(t, cluster.RemovePeer(t.Context(), "zz"), apierror.ENotFound, "")
+	want(t, cluster.RemovePeer(t.Context(), "a"), apierror.EConflict, "")
+	want(t, cluster.TransferLeadership(t.Context(), "zz"), apierror.ENotFound, "")
+	want(t, cluster.Restore(t.Context(), strings.NewReader("no backup")), apierror.EInvalid, "invalid backup")
 }
 
 // Hosts obey a restored cluster as another one than it was, and what the one that

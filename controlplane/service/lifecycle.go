@@ -81,25 +81,25 @@ func moveError(err error) error {
 	var refusal *hostapi.Error
 	switch {
 	case errors.As(err, &illegal):
-		return &Error{
-			Code: EConflict, Message: "sandbox is " + string(illegal.Status),
+		return &apierror.Error{
+			Code: apierror.EConflict, Message: "sandbox is " + string(illegal.Status),
 			Detail: fmt.Sprintf("cannot %s it: %s", illegal.Move, illegal.Remedy()), Err: err,
 		}
 	case errors.Is(err, moves.ErrGone):
-		return NotFound()
+		return apierror.NotFound()
 	case errors.Is(err, hostapi.ErrUnknownOutcome):
 		return apierror.Unreachable("it may or may not have happened", err)
 	case errors.As(err, &refusal):
 		switch refusal.Code {
 		case hostapi.CodeNoMemory, hostapi.CodeNoSlot:
-			return &Error{Code: EInsufficient, Message: "insufficient host memory for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
+			return &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host memory for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
 		case hostapi.CodeNoDisk:
-			return &Error{Code: EInsufficient, Message: "insufficient host storage for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
+			return &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
 		case hostapi.CodeIllegalState, hostapi.CodeInUse:
-			return &Error{Code: EConflict, Message: refusal.Message, Detail: refusal.Detail, Err: err}
+			return &apierror.Error{Code: apierror.EConflict, Message: refusal.Message, Detail: refusal.Detail, Err: err}
 		}
 	case unwritten(err):
-		return Unavailable("it may or may not have happened", err)
+		return apierror.Unavailable("it may or may not have happened", err)
 	}
 	return execError(err)
 }
@@ -135,11 +135,11 @@ func (s *Sandboxes) PatchLifecycle(ctx context.Context, c Caller, id string, in 
 	}
 	switch {
 	case !in.SetTTL && in.Persistent == nil:
-		return Lifecycle{}, &Error{Code: EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"}
+		return Lifecycle{}, &apierror.Error{Code: apierror.EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"}
 	case in.TTLSeconds != nil && (*in.TTLSeconds < 1 || *in.TTLSeconds > MaxTTLSeconds):
-		return Lifecycle{}, invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d, or null for no end", MaxTTLSeconds)
+		return Lifecycle{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d, or null for no end", MaxTTLSeconds)
 	case row.Status == record.SandboxDeleting:
-		return Lifecycle{}, &Error{Code: EConflict, Message: "sandbox is deleting", Detail: "it is being deleted"}
+		return Lifecycle{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is deleting", Detail: "it is being deleted"}
 	}
 	if in.Persistent != nil && *in.Persistent != row.Persistent && row.Status != record.SandboxStarting {
 		if err := s.tellPersistent(ctx, c, row, *in.Persistent); err != nil {

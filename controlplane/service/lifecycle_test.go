@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/service"
@@ -46,7 +47,7 @@ func TestStateTable(t *testing.T) {
 					if err != nil || got.Status != next {
 						t.Fatalf("%q, %v; want %q", got.Status, err, next)
 					}
-				} else if e := want(t, err, service.EConflict, "sandbox is "+from); e.Detail == "" {
+				} else if e := want(t, err, apierror.EConflict, "sandbox is "+from); e.Detail == "" {
 					t.Error("no remedy is named")
 				}
 				after, err := r.Get(t.Context(), caller, sb.ID)
@@ -68,7 +69,7 @@ func TestRemedies(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := r.Hibernate(t.Context(), caller, sb.ID)
-	if e := want(t, err, service.EConflict, "sandbox is paused"); e.Detail != "cannot hibernate it: resume it first" {
+	if e := want(t, err, apierror.EConflict, "sandbox is paused"); e.Detail != "cannot hibernate it: resume it first" {
 		t.Errorf("detail %q", e.Detail)
 	}
 	for _, status := range []record.SandboxStatus{record.SandboxStarting, record.SandboxFailed, record.SandboxDeleting} {
@@ -81,13 +82,13 @@ func TestRemedies(t *testing.T) {
 			return nil
 		})
 		_, err := r.Wake(t.Context(), caller, sb.ID)
-		var e *service.Error
-		if errors.As(err, &e); e == nil || e.Code != service.EConflict && e.Code != service.ENotFound {
+		var e *apierror.Error
+		if errors.As(err, &e); e == nil || e.Code != apierror.EConflict && e.Code != apierror.ENotFound {
 			t.Errorf("%s: %v", status, err)
 		}
 	}
 	_, err = r.Pause(t.Context(), service.Caller{WorkspaceID: "other"}, sb.ID)
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 }
 
 // A host that does what it is asked without a change, as one of another version
@@ -99,7 +100,7 @@ func TestAMoveThatChangesNothingIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := r.Pause(t.Context(), caller, sb.ID)
-	if e := want(t, err, service.EConflict, "sandbox is paused"); e.Detail != "cannot pause it: there is nothing to do" {
+	if e := want(t, err, apierror.EConflict, "sandbox is paused"); e.Detail != "cannot pause it: there is nothing to do" {
 		t.Errorf("detail %q", e.Detail)
 	}
 }
@@ -120,7 +121,7 @@ func TestAMoveIsAskedForAgainWhereItsStatusIsBack(t *testing.T) {
 		got, err := r.Pause(t.Context(), caller, sb.ID)
 		switch {
 		case wantErr:
-			want(t, err, service.EConflict, "illegal state")
+			want(t, err, apierror.EConflict, "illegal state")
 			if asked.Load() != 3 {
 				t.Errorf("asked %d times", asked.Load())
 			}
@@ -137,17 +138,17 @@ func TestMovesThatHostsRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for code, c := range map[hostapi.Code]struct {
-		code    service.Code
+		code    apierror.Code
 		message string
 	}{
-		hostapi.CodeNoMemory:  {service.EInsufficient, "insufficient host memory for sandbox"},
-		hostapi.CodeNoSlot:    {service.EInsufficient, "insufficient host memory for sandbox"},
-		hostapi.CodeNoDisk:    {service.EInsufficient, "insufficient host storage for sandbox"},
-		hostapi.CodeGuest:     {service.EBadGateway, "agent unreachable"},
-		hostapi.CodeDraining:  {service.EBadGateway, "agent unreachable"},
-		hostapi.CodeNotFound:  {service.ENotFound, "sandbox not found or not running"},
-		hostapi.CodeStaleTerm: {service.EUnavailable, ""},
-		hostapi.CodeInternal:  {service.EInternal, "internal error"},
+		hostapi.CodeNoMemory:  {apierror.EInsufficient, "insufficient host memory for sandbox"},
+		hostapi.CodeNoSlot:    {apierror.EInsufficient, "insufficient host memory for sandbox"},
+		hostapi.CodeNoDisk:    {apierror.EInsufficient, "insufficient host storage for sandbox"},
+		hostapi.CodeGuest:     {apierror.EBadGateway, "agent unreachable"},
+		hostapi.CodeDraining:  {apierror.EBadGateway, "agent unreachable"},
+		hostapi.CodeNotFound:  {apierror.ENotFound, "sandbox not found or not running"},
+		hostapi.CodeStaleTerm: {apierror.EUnavailable, ""},
+		hostapi.CodeInternal:  {apierror.EInternal, "internal error"},
 	} {
 		r.host.SetFault(func(_ context.Context, c fakehost.Call) error {
 			if c.Op == "wake" {
@@ -200,7 +201,7 @@ func TestAMoveThatCannotBeWrittenDown(t *testing.T) {
 				}
 				return nil
 			})
-			e := want(t, c.call(r, sb.ID), service.EUnavailable, "control plane unavailable")
+			e := want(t, c.call(r, sb.ID), apierror.EUnavailable, "control plane unavailable")
 			if e.Detail != c.detail || e.RetryAfter == 0 {
 				t.Errorf("%+v", e)
 			}
@@ -258,9 +259,9 @@ func TestARecordThatIsBehind(t *testing.T) {
 	}
 	r.host.Become(sb.ID, hostapi.StatusPaused)
 	_, err := r.Exec(t.Context(), caller, sb.ID, service.Exec{Shell: "true"})
-	want(t, err, service.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
+	want(t, err, apierror.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
 	_, err = r.Hibernate(t.Context(), caller, sb.ID)
-	want(t, err, service.EConflict, "sandbox is paused")
+	want(t, err, apierror.EConflict, "sandbox is paused")
 	if got, err := r.Get(t.Context(), caller, sb.ID); err != nil || got.Status != "paused" {
 		t.Fatalf("%q, %v", got.Status, err)
 	}
@@ -289,12 +290,12 @@ func TestLifecycle(t *testing.T) {
 	}
 	for _, bad := range []*int64{&zero, &minus, &huge} {
 		_, err := r.PatchLifecycle(t.Context(), caller, sb.ID, service.PatchLifecycle{SetTTL: true, TTLSeconds: bad})
-		want(t, err, service.EInvalid, "invalid ttl_seconds")
+		want(t, err, apierror.EInvalid, "invalid ttl_seconds")
 	}
 	_, err := r.PatchLifecycle(t.Context(), caller, sb.ID, service.PatchLifecycle{})
-	want(t, err, service.EInvalid, "no updatable fields provided (supported: ttl_seconds, persistent)")
+	want(t, err, apierror.EInvalid, "no updatable fields provided (supported: ttl_seconds, persistent)")
 	_, err = r.PatchLifecycle(t.Context(), service.Caller{WorkspaceID: "other"}, sb.ID, service.PatchLifecycle{Persistent: &yes})
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 
 	if l := change(service.PatchLifecycle{SetTTL: true, TTLSeconds: &hour}); !inAnHour(l) {
 		t.Fatalf("%+v", l)
@@ -349,7 +350,7 @@ func TestTheEndOfAPersistentSandbox(t *testing.T) {
 	sb := r.must(t, service.CreateSandbox{TTLSeconds: &second})
 	testcluster.Await(t, 10*time.Second, "the end of another", func() bool {
 		_, err := r.Get(t.Context(), caller, sb.ID)
-		return service.ErrorCode(err) == service.ENotFound
+		return apierror.CodeOf(err) == apierror.ENotFound
 	})
 }
 
@@ -363,5 +364,5 @@ func TestADeadVMFailsWithinASecond(t *testing.T) {
 		return err == nil && got.Status == "failed" && strings.Contains(got.Error, "virtual machine")
 	})
 	_, err := r.Resume(t.Context(), caller, sb.ID)
-	want(t, err, service.EConflict, "sandbox is failed")
+	want(t, err, apierror.EConflict, "sandbox is failed")
 }

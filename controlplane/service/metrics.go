@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -33,7 +34,7 @@ type EventStore interface {
 
 // errEventStore is for a store that does not answer: it may be a server of its own.
 func errEventStore(err error) error {
-	return &Error{Code: EUnavailable, Message: "event store unavailable", RetryAfter: time.Second, Err: err}
+	return &apierror.Error{Code: apierror.EUnavailable, Message: "event store unavailable", RetryAfter: time.Second, Err: err}
 }
 
 // Metrics are the use cases of /v1/metrics.
@@ -60,7 +61,7 @@ func (m *Metrics) Sandboxes(ctx context.Context, c Caller, q MetricsQuery) ([]Sa
 		q.From = q.To.AddDate(0, 0, -(defaultDays - 1))
 	}
 	if q.To.Before(q.From) {
-		return nil, invalid("invalid time range", "from must not be later than to")
+		return nil, apierror.Invalid("invalid time range", "from must not be later than to")
 	}
 	// Hosts, who tell what happens, have a workspace's own templates under a key.
 	// A name may have been both, a public template's and the workspace's own.

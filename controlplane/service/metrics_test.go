@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/service"
@@ -76,8 +77,8 @@ func (away) Sandboxes(context.Context, eventstore.Query) ([]eventstore.Day, erro
 
 func TestMetricsAreUnavailableWithTheirStore(t *testing.T) {
 	_, err := service.NewMetrics(away{}, time.Now).Sandboxes(t.Context(), caller, service.MetricsQuery{})
-	var e *service.Error
-	if !errors.As(err, &e) || e.Code != service.EUnavailable || e.Message != "event store unavailable" || e.Detail != "" || e.RetryAfter == 0 {
+	var e *apierror.Error
+	if !errors.As(err, &e) || e.Code != apierror.EUnavailable || e.Message != "event store unavailable" || e.Detail != "" || e.RetryAfter == 0 {
 		t.Errorf("got %#v", err)
 	}
 }

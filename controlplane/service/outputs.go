@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
@@ -88,8 +89,8 @@ func (s *Sandboxes) admitList(ctx context.Context, c Caller, rows []*record.Sand
 	wait, cancel := context.WithTimeout(ctx, inputWait)
 	defer cancel()
 	if err := s.outputs.admit(wait, ctx, c.WorkspaceID, listCopies*int64(size)); err != nil {
-		return &Error{
-			Code: ERateLimited, Message: "too many long lists at once", Detail: "what this workspace has yet to read takes all that may be held",
+		return &apierror.Error{
+			Code: apierror.ERateLimited, Message: "too many long lists at once", Detail: "what this workspace has yet to read takes all that may be held",
 			RetryAfter: time.Second, Err: err,
 		}
 	}
@@ -105,8 +106,8 @@ func (s *Sandboxes) AdmitInput(ctx context.Context, c Caller, bytes int64) (rele
 	held, release := context.WithCancel(context.Background())
 	if err := s.inputs.admit(ctx, held, c.WorkspaceID, bytes); err != nil {
 		release()
-		return nil, &Error{
-			Code: ERateLimited, Message: "too much input at once", Detail: "the input of what runs in this workspace takes all that may be held",
+		return nil, &apierror.Error{
+			Code: apierror.ERateLimited, Message: "too much input at once", Detail: "the input of what runs in this workspace takes all that may be held",
 			RetryAfter: time.Second, Err: err,
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // One workspace whose readers are slow waits for itself, and nobody for it.
@@ -59,8 +61,8 @@ func TestInputsAreHeldWithinBounds(t *testing.T) {
 	impatient, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
 	_, err = s.AdmitInput(impatient, c, 1)
-	var own *Error
-	if !errors.As(err, &own) || own.Code != ERateLimited || own.RetryAfter == 0 {
+	var own *apierror.Error
+	if !errors.As(err, &own) || own.Code != apierror.ERateLimited || own.RetryAfter == 0 {
 		t.Errorf("past its share: %v", err)
 	}
 	if err := s.outputs.admit(t.Context(), t.Context(), c.WorkspaceID, maxWorkspaceOutputs); err != nil {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -29,7 +30,7 @@ const (
 func paginate[T record.Row](rows []T, o ListOptions) (page []T, next string, err error) {
 	limit := cmp.Or(o.Limit, DefaultLimit)
 	if limit < 1 || limit > MaxLimit {
-		return nil, "", invalid("invalid limit", "limit must be from 1 to %d", MaxLimit)
+		return nil, "", apierror.Invalid("invalid limit", "limit must be from 1 to %d", MaxLimit)
 	}
 	slices.SortFunc(rows, func(a, b T) int { return placeOf(a).compare(placeOf(b)) })
 	if o.Cursor != "" {
@@ -75,7 +76,7 @@ func readCursor(cursor string) (place, error) {
 	first, id, ok := strings.Cut(string(raw), ".")
 	index, notANumber := strconv.ParseUint(first, 10, 64)
 	if err != nil || !ok || notANumber != nil {
-		return place{}, &Error{Code: EInvalid, Message: "invalid cursor"}
+		return place{}, &apierror.Error{Code: apierror.EInvalid, Message: "invalid cursor"}
 	}
 	return place{index, id}, nil
 }

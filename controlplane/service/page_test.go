@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
@@ -94,7 +95,7 @@ func FuzzReadCursor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, cursor string) {
 		rows := []*record.APIKey{{Meta: record.Meta{ID: "abcdefghij", CreateIndex: 5}}}
 		page, next, err := paginate(rows, ListOptions{Cursor: cursor})
-		if err != nil && ErrorCode(err) != EInvalid {
+		if err != nil && apierror.CodeOf(err) != apierror.EInvalid {
 			t.Fatal(err)
 		}
 		if len(page) > 1 || next != "" {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -94,13 +95,13 @@ func (s *Sandboxes) AddPort(ctx context.Context, c Caller, id string, port int, 
 	err := s.changePorts(ctx, c, id, func(ports []record.SandboxPort) ([]record.SandboxPort, error) {
 		switch {
 		case port < 1 || port > 65535:
-			return nil, invalid("invalid port", "port must be from 1 to 65535")
+			return nil, apierror.Invalid("invalid port", "port must be from 1 to 65535")
 		case utf8.RuneCountInString(label) > maxPortLabel || strings.ContainsFunc(label, func(r rune) bool { return r < ' ' || r == 0x7f }):
-			return nil, invalid("invalid label", "a label has at most %d printable characters", maxPortLabel)
+			return nil, apierror.Invalid("invalid label", "a label has at most %d printable characters", maxPortLabel)
 		}
 		ports = slices.DeleteFunc(ports, func(p record.SandboxPort) bool { return p.Port == port })
 		if len(ports) >= MaxPorts {
-			return nil, &Error{Code: EConflict, Message: "too many ports", Detail: "at most 64 are registered; any port has a preview URL all the same"}
+			return nil, &apierror.Error{Code: apierror.EConflict, Message: "too many ports", Detail: "at most 64 are registered; any port has a preview URL all the same"}
 		}
 		return append(ports, record.SandboxPort{Port: port, Label: label}), nil
 	})
@@ -118,7 +119,7 @@ func (s *Sandboxes) RemovePort(ctx context.Context, c Caller, id string, port in
 	return s.changePorts(ctx, c, id, func(ports []record.SandboxPort) ([]record.SandboxPort, error) {
 		left := slices.DeleteFunc(slices.Clone(ports), func(p record.SandboxPort) bool { return p.Port == port })
 		if len(left) == len(ports) {
-			return nil, &Error{Code: ENotFound, Message: "not found", Detail: "no such port is registered"}
+			return nil, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such port is registered"}
 		}
 		return left, nil
 	})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -35,9 +36,9 @@ const QueryPreviewToken = "berth_token"
 func (s *Sandboxes) PreviewToken(ctx context.Context, c Caller, id string, port int, ttlSeconds int64) (PreviewAccess, error) {
 	switch {
 	case ttlSeconds < 0 || ttlSeconds > MaxPreviewSeconds:
-		return PreviewAccess{}, invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", MaxPreviewSeconds)
+		return PreviewAccess{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", MaxPreviewSeconds)
 	case port < 0 || port > 65535:
-		return PreviewAccess{}, invalid("invalid port", "port must be from 1 to 65535")
+		return PreviewAccess{}, apierror.Invalid("invalid port", "port must be from 1 to 65535")
 	case ttlSeconds == 0:
 		ttlSeconds = DefaultPreviewSeconds
 	}
@@ -47,7 +48,7 @@ func (s *Sandboxes) PreviewToken(ctx context.Context, c Caller, id string, port 
 	}
 	out := PreviewAccess{Expires: s.cfg.Clock().Add(time.Duration(ttlSeconds) * time.Second).Truncate(time.Second)}
 	if out.Token, err = s.cfg.PreviewTokens.Issue(row.ID, port, out.Expires); err != nil {
-		return PreviewAccess{}, AsError(err)
+		return PreviewAccess{}, apierror.As(err)
 	}
 	if pattern := s.previewURL(row.ID); pattern != "" {
 		if port > 0 {
@@ -67,7 +68,7 @@ func (s *Sandboxes) RouseForPreview(ctx context.Context, id string) error {
 	}
 	row, ok := raftstore.Get(view, record.Sandboxes, id)
 	if !ok {
-		return NotFound()
+		return apierror.NotFound()
 	}
 	return s.rouse(ctx, row)
 }

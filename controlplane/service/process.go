@@ -99,7 +99,7 @@ var languageName = regexp.MustCompile(`^[a-z][a-z0-9+-]{0,31}$`)
 // LanguageServer starts a sandbox's language server for lang.
 func (s *Sandboxes) LanguageServer(ctx context.Context, c Caller, id, lang string) (Process, error) {
 	program := path.Join(languageServers, lang)
-	none := &Error{Code: ENotFound, Message: "no language server for " + lang}
+	none := &apierror.Error{Code: apierror.ENotFound, Message: "no language server for " + lang}
 	if !languageName.MatchString(lang) {
 		if _, err := s.find(ctx, c, id); err != nil {
 			return nil, err
@@ -162,7 +162,7 @@ func (p *process) Next() (Piece, error) {
 			if err := json.Unmarshal(data, &e); err != nil {
 				return Piece{}, apierror.Unreachable("the sandbox's answer makes no sense", err)
 			}
-			return Piece{}, &Error{Code: EInvalid, Message: e.Error, Detail: e.Detail}
+			return Piece{}, &apierror.Error{Code: apierror.EInvalid, Message: e.Error, Detail: e.Detail}
 		}
 		// A kind that a younger guest has added says nothing to us.
 	}

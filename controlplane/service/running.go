@@ -43,7 +43,7 @@ func (s *Sandboxes) rouse(ctx context.Context, row *record.Sandbox) error {
 		case errors.As(err, &illegal) && illegal.Status == record.SandboxPaused:
 			return errResumeFirst
 		case unwritten(err):
-			return Unavailable("the sandbox may have been woken; nothing else was done", err)
+			return apierror.Unavailable("the sandbox may have been woken; nothing else was done", err)
 		}
 		return moveError(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
@@ -82,7 +83,7 @@ func (s *Sandboxes) Get(ctx context.Context, c Caller, id string) (Sandbox, erro
 func owned(r raftstore.Reader, c Caller, id string) (*record.Sandbox, error) {
 	row, ok := raftstore.Get(r, record.Sandboxes, id)
 	if !ok || row.WorkspaceID != c.WorkspaceID {
-		return nil, NotFound()
+		return nil, apierror.NotFound()
 	}
 	return row, nil
 }
@@ -127,7 +128,7 @@ func (s *Sandboxes) Delete(ctx context.Context, c Caller, id string) error {
 			return err
 		}
 		if row.Owner != nil {
-			return &Error{Code: EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"}
+			return &apierror.Error{Code: apierror.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"}
 		}
 		flowID, err = sandbox.Resource.BeginDelete(tx, fresh, row, c.RequestID)
 		return err
@@ -181,17 +182,17 @@ func storeError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, raftstore.ErrNotLeader), errors.Is(err, raftstore.ErrClosed), errors.Is(err, hosts.ErrNotLeading):
-		return Unavailable("leadership is changing; nothing was done", err)
+		return apierror.Unavailable("leadership is changing; nothing was done", err)
 	case errors.Is(err, raftstore.ErrLeadershipLost):
-		return Unavailable("leadership was lost while this was done; it may or may not have happened", err)
+		return apierror.Unavailable("leadership was lost while this was done; it may or may not have happened", err)
 	case errors.Is(err, raftstore.ErrOverloaded):
-		return Unavailable("too many writes wait; nothing was done", err)
+		return apierror.Unavailable("too many writes wait; nothing was done", err)
 	case errors.Is(err, raftstore.ErrContention):
-		return Unavailable("too many changes at once; nothing was done", err)
+		return apierror.Unavailable("too many changes at once; nothing was done", err)
 	case errors.Is(err, raftstore.ErrTooLarge):
-		return &Error{Code: ETooLarge, Message: "request too large", Err: err}
+		return &apierror.Error{Code: apierror.ETooLarge, Message: "request too large", Err: err}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return Unavailable("the request ended before it was done; it may or may not have happened", err)
+		return apierror.Unavailable("the request ended before it was done; it may or may not have happened", err)
 	}
-	return AsError(err)
+	return apierror.As(err)
 }

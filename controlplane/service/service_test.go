@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
@@ -88,11 +89,11 @@ func (r *rig) change(id string, f func(s *record.Sandbox)) {
 	})
 }
 
-func want(t *testing.T, err error, code service.Code, message string) *service.Error {
+func want(t *testing.T, err error, code apierror.Code, message string) *apierror.Error {
 	t.Helper()
-	var e *service.Error
+	var e *apierror.Error
 	if !errors.As(err, &e) || e.Code != code || message != "" && e.Message != message {
-		t.Fatalf("error %v (%s), want %s %q", err, service.ErrorCode(err), code, message)
+		t.Fatalf("error %v (%s), want %s %q", err, apierror.CodeOf(err), code, message)
 	}
 	return e
 }
@@ -133,7 +134,7 @@ func TestSuspendedWorkspaceCreatesNothing(t *testing.T) {
 	})
 	for _, template := range []string{"base", "unknown"} {
 		_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: template})
-		want(t, err, service.EForbidden, "account suspended")
+		want(t, err, apierror.EForbidden, "account suspended")
 	}
 	if n := r.LeaderNode().Hosts.Sessions()["h1"].ReservedMB; n != 0 {
 		t.Fatalf("%d MB are still reserved", n)
@@ -169,18 +170,18 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"a long idempotency key":  {Template: "base", IdempotencyKey: strings.Repeat("k", 256), BodySHA256: []byte{1}},
 		"unknown template":        {Template: "other"},
 	} {
-		if _, err := r.Create(t.Context(), caller, in); service.ErrorCode(err) != service.EInvalid {
+		if _, err := r.Create(t.Context(), caller, in); apierror.CodeOf(err) != apierror.EInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: "base", FromSnapshot: "s"})
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 	_, err = r.Create(t.Context(), service.Caller{Admin: true}, service.CreateSandbox{Template: "base"})
-	want(t, err, service.EUnauthorized, "unauthorized")
+	want(t, err, apierror.EUnauthorized, "unauthorized")
 	e := want(t, func() error {
 		_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: "other"})
 		return err
-	}(), service.EInvalid, "unknown template")
+	}(), apierror.EInvalid, "unknown template")
 	if !strings.Contains(e.Detail, "available: base") {
 		t.Errorf("detail %q", e.Detail)
 	}
@@ -202,7 +203,7 @@ func TestIdempotentCreates(t *testing.T) {
 	reused := in
 	reused.BodySHA256 = other[:]
 	_, err := r.Create(t.Context(), caller, reused)
-	want(t, err, service.EConflict, "idempotency key reused")
+	want(t, err, apierror.EConflict, "idempotency key reused")
 	// In another workspace it is another key.
 	elsewhere, err := r.Create(t.Context(), service.Caller{WorkspaceID: "other"}, in)
 	if err != nil || elsewhere.ID == first.ID {
@@ -258,12 +259,12 @@ func TestExecRefusesBadInput(t *testing.T) {
 		"a user with a slash":  {Shell: "x", User: "../root"},
 		"a bad env":            {Shell: "x", Env: map[string]string{"1": ""}},
 	} {
-		if _, err := r.Exec(t.Context(), caller, sb.ID, in); service.ErrorCode(err) != service.EInvalid {
+		if _, err := r.Exec(t.Context(), caller, sb.ID, in); apierror.CodeOf(err) != apierror.EInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	_, err := r.Exec(t.Context(), caller, sb.ID, service.Exec{})
-	want(t, err, service.EInvalid, "cmd required")
+	want(t, err, apierror.EInvalid, "cmd required")
 }
 
 func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
@@ -274,25 +275,25 @@ func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
 		return err
 	}
 	for _, id := range []string{"nope", "../" + sb.ID, sb.ID + "\x00", "", "ünï"} {
-		want(t, run(caller, id), service.ENotFound, "not found")
+		want(t, run(caller, id), apierror.ENotFound, "not found")
 	}
-	want(t, run(service.Caller{WorkspaceID: "other"}, sb.ID), service.ENotFound, "not found")
+	want(t, run(service.Caller{WorkspaceID: "other"}, sb.ID), apierror.ENotFound, "not found")
 	r.change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxPaused })
-	want(t, run(caller, sb.ID), service.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
+	want(t, run(caller, sb.ID), apierror.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
 	r.change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxRunning })
 	for code, c := range map[hostapi.Code]struct {
-		code    service.Code
+		code    apierror.Code
 		message string
 	}{
-		hostapi.CodeNotFound:   {service.ENotFound, "sandbox not found or not running"},
-		hostapi.CodeNotRunning: {service.ENotFound, "sandbox not found or not running"}, // and running, when it is asked again
-		hostapi.CodeBusy:       {service.ERateLimited, ""},
-		hostapi.CodeGuest:      {service.EBadGateway, "agent unreachable"},
-		hostapi.CodeDraining:   {service.EBadGateway, "agent unreachable"},
-		hostapi.CodeStaleTerm:  {service.EUnavailable, ""},
-		hostapi.CodeInternal:   {service.EInternal, "internal error"},
-		hostapi.CodeInvalid:    {service.EInvalid, "why"},
-		hostapi.CodeTooLarge:   {service.ETooLarge, "why"},
+		hostapi.CodeNotFound:   {apierror.ENotFound, "sandbox not found or not running"},
+		hostapi.CodeNotRunning: {apierror.ENotFound, "sandbox not found or not running"}, // and running, when it is asked again
+		hostapi.CodeBusy:       {apierror.ERateLimited, ""},
+		hostapi.CodeGuest:      {apierror.EBadGateway, "agent unreachable"},
+		hostapi.CodeDraining:   {apierror.EBadGateway, "agent unreachable"},
+		hostapi.CodeStaleTerm:  {apierror.EUnavailable, ""},
+		hostapi.CodeInternal:   {apierror.EInternal, "internal error"},
+		hostapi.CodeInvalid:    {apierror.EInvalid, "why"},
+		hostapi.CodeTooLarge:   {apierror.ETooLarge, "why"},
 	} {
 		r.host.SetExec(func(context.Context, string, hostapi.ExecRequest) (hostapi.ExecResult, error) {
 			return hostapi.ExecResult{}, &hostapi.Error{Code: code, Message: "why"}
@@ -300,18 +301,18 @@ func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
 		want(t, run(caller, sb.ID), c.code, c.message)
 	}
 	r.host.SetFault(func(context.Context, fakehost.Call) error { return fakehost.ErrDrop })
-	want(t, run(caller, sb.ID), service.EBadGateway, "agent unreachable")
+	want(t, run(caller, sb.ID), apierror.EBadGateway, "agent unreachable")
 	r.host.SetFault(nil)
 	r.change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxFailed })
-	want(t, run(caller, sb.ID), service.ENotFound, "sandbox not found or not running")
+	want(t, run(caller, sb.ID), apierror.ENotFound, "sandbox not found or not running")
 }
 
 func TestDelete(t *testing.T) {
 	r := newRig(t)
 	sb := r.must(t, service.CreateSandbox{})
-	want(t, r.Delete(t.Context(), service.Caller{WorkspaceID: "other"}, sb.ID), service.ENotFound, "not found")
+	want(t, r.Delete(t.Context(), service.Caller{WorkspaceID: "other"}, sb.ID), apierror.ENotFound, "not found")
 	r.change(sb.ID, func(s *record.Sandbox) { s.Owner = &record.Owner{Type: "app", ID: "a"} })
-	want(t, r.Delete(t.Context(), caller, sb.ID), service.EConflict, "managed sandbox: delete it from the feature that owns it (Databases or Apps)")
+	want(t, r.Delete(t.Context(), caller, sb.ID), apierror.EConflict, "managed sandbox: delete it from the feature that owns it (Databases or Apps)")
 	r.change(sb.ID, func(s *record.Sandbox) { s.Owner = nil })
 
 	// A host that does not answer delays the answer only for so long.
@@ -334,7 +335,7 @@ func TestDelete(t *testing.T) {
 	if rows := r.Settled(r.host); len(rows) != 0 {
 		t.Fatal("the row is left")
 	}
-	want(t, r.Delete(t.Context(), caller, sb.ID), service.ENotFound, "not found")
+	want(t, r.Delete(t.Context(), caller, sb.ID), apierror.ENotFound, "not found")
 }
 
 func TestManyDeletesAtOnceAreOne(t *testing.T) {
@@ -396,7 +397,7 @@ func TestListPages(t *testing.T) {
 		t.Fatalf("pages show %v, want newest first %v", seen, made)
 	}
 	for _, o := range []service.ListOptions{{Limit: -1}, {Limit: 1001}, {Cursor: "!"}, {Cursor: "eA"}, {Cursor: strings.Repeat("A", 999)}} {
-		if _, _, err := r.List(t.Context(), caller, o); service.ErrorCode(err) != service.EInvalid {
+		if _, _, err := r.List(t.Context(), caller, o); apierror.CodeOf(err) != apierror.EInvalid {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
@@ -426,7 +427,7 @@ func TestLongListsAreHeldWithinBounds(t *testing.T) {
 	impatient, stop := context.WithTimeout(t.Context(), time.Second)
 	defer stop()
 	_, _, err := r.List(impatient, caller, service.ListOptions{})
-	if e := want(t, err, service.ERateLimited, "too many long lists at once"); e.RetryAfter == 0 {
+	if e := want(t, err, apierror.ERateLimited, "too many long lists at once"); e.RetryAfter == 0 {
 		t.Error("no Retry-After")
 	}
 	if page, _, err := r.List(t.Context(), service.Caller{WorkspaceID: "other"}, service.ListOptions{}); err != nil || len(page) != 0 {
@@ -447,7 +448,7 @@ func TestHostsThatDoNotAnswerAreSkippedOver(t *testing.T) {
 		return nil
 	})
 	_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: "base"})
-	if e := want(t, err, service.EBadGateway, "agent unreachable"); e.RetryAfter == 0 {
+	if e := want(t, err, apierror.EBadGateway, "agent unreachable"); e.RetryAfter == 0 {
 		t.Error("no Retry-After")
 	}
 	r.host.SetFault(nil)
@@ -456,5 +457,5 @@ func TestHostsThatDoNotAnswerAreSkippedOver(t *testing.T) {
 		return r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Capacity.MemoryMB == 100
 	})
 	_, err = r.Create(t.Context(), caller, service.CreateSandbox{Template: "base"})
-	want(t, err, service.EBadGateway, "no available compute node")
+	want(t, err, apierror.EBadGateway, "no available compute node")
 }

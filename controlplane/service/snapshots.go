@@ -44,11 +44,11 @@ const (
 
 func (in CreateSnapshot) validate() error {
 	if utf8.RuneCountInString(in.Name) > maxSnapshotName {
-		return invalid("invalid name", "name has at most %d characters", maxSnapshotName)
+		return apierror.Invalid("invalid name", "name has at most %d characters", maxSnapshotName)
 	}
 	for _, r := range in.Name {
 		if !unicode.IsPrint(r) {
-			return invalid("invalid name", "name has a character that cannot be shown")
+			return apierror.Invalid("invalid name", "name has a character that cannot be shown")
 		}
 	}
 	return nil
@@ -148,7 +148,7 @@ func (s *Snapshots) awaitSnapshot(ctx context.Context, c Caller, id, flowID stri
 	}
 	row, err := ownedSnapshot(view, c, id)
 	if err != nil {
-		return Snapshot{}, &Error{Code: EConflict, Message: "snapshot was deleted while it was being created"}
+		return Snapshot{}, &apierror.Error{Code: apierror.EConflict, Message: "snapshot was deleted while it was being created"}
 	}
 	return showSnapshot(row), nil
 }
@@ -158,7 +158,7 @@ func (s *Snapshots) awaitSnapshot(ctx context.Context, c Caller, id, flowID stri
 func ownedSnapshot(r raftstore.Reader, c Caller, id string) (*record.Snapshot, error) {
 	row, ok := raftstore.Get(r, record.Snapshots, id)
 	if !ok || row.WorkspaceID != c.WorkspaceID || !visible(row) {
-		return nil, NotFound()
+		return nil, apierror.NotFound()
 	}
 	return row, nil
 }
@@ -217,7 +217,7 @@ func (s *Snapshots) DeleteSnapshot(ctx context.Context, c Caller, id string) err
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Snapshots, id)
 		if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.ResourceCreating {
-			return NotFound()
+			return apierror.NotFound()
 		}
 		var err error
 		flowID, err = snapshot.Resource.BeginDelete(tx, fresh, row, c.RequestID)

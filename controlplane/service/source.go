@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -27,14 +28,14 @@ func (s *Sandboxes) source(ctx context.Context, c Caller, row *record.Sandbox, i
 	if in.FromSnapshot != "" {
 		snap, err := ownedSnapshot(view, c, in.FromSnapshot)
 		if err != nil {
-			return nil, &Error{Code: ENotFound, Message: "not found", Detail: "no such snapshot"}
+			return nil, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such snapshot"}
 		}
 		if snap.Template != in.Template {
-			return nil, invalid("template does not match the snapshot", "the snapshot is of template %q", snap.Template)
+			return nil, apierror.Invalid("template does not match the snapshot", "the snapshot is of template %q", snap.Template)
 		}
 		row.FromSnapshot, row.TemplateKey = snap.ID, snap.TemplateKey
 		if env, err = s.cfg.Flows.OpenEnv(snap.ID, snap.EnvSealed); err != nil {
-			return nil, AsError(err)
+			return nil, apierror.As(err)
 		}
 		if env == nil {
 			env = map[string]string{}
@@ -53,9 +54,9 @@ func (s *Sandboxes) source(ctx context.Context, c Caller, row *record.Sandbox, i
 		case err != nil:
 			return nil, err
 		case at != "" && at != v.AgentID && i == 0:
-			return nil, invalid("volumes are on different hosts", "the snapshot is not stored, and on another host than volume %q", m.Name)
+			return nil, apierror.Invalid("volumes are on different hosts", "the snapshot is not stored, and on another host than volume %q", m.Name)
 		case at != "" && at != v.AgentID:
-			return nil, invalid("volumes are on different hosts", "%q is on another host than %q", m.Name, in.Volumes[0].Name)
+			return nil, apierror.Invalid("volumes are on different hosts", "%q is on another host than %q", m.Name, in.Volumes[0].Name)
 		}
 		at = v.AgentID
 		row.Volumes = append(row.Volumes, record.VolumeMount{Name: m.Name, MountPath: m.MountPath})
@@ -70,7 +71,7 @@ func readyVolume(r raftstore.Reader, workspaceID, name string) (*record.Volume, 
 			return v, nil
 		}
 	}
-	return nil, &Error{Code: ENotFound, Message: "not found", Detail: "no such volume: " + name}
+	return nil, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such volume: " + name}
 }
 
 // attachVolumes gives a new sandbox its volumes, in its transaction.
@@ -81,7 +82,7 @@ func attachVolumes(tx *raftstore.Tx, row *record.Sandbox) error {
 			return err
 		}
 		if v.AttachedTo != "" && v.AttachedTo != row.ID {
-			return &Error{Code: EConflict, Message: "volume in use", Detail: m.Name + " is attached to another sandbox"}
+			return &apierror.Error{Code: apierror.EConflict, Message: "volume in use", Detail: m.Name + " is attached to another sandbox"}
 		}
 		v = v.Clone()
 		v.AttachedTo = row.ID
@@ -118,21 +119,21 @@ var (
 
 func validMounts(mounts []VolumeMount) error {
 	if len(mounts) > maxVolumes {
-		return invalid("invalid volumes", "at most %d", maxVolumes)
+		return apierror.Invalid("invalid volumes", "at most %d", maxVolumes)
 	}
 	for i, m := range mounts {
 		if !IsVolumeName(m.Name) {
-			return invalid("invalid volumes", "volumes[%d]: %s", i, volumeNameRule)
+			return apierror.Invalid("invalid volumes", "volumes[%d]: %s", i, volumeNameRule)
 		}
 		if why := badMountPath(m.MountPath); why != "" {
-			return invalid("invalid volumes", "volumes[%d]: mount_path %s", i, why)
+			return apierror.Invalid("invalid volumes", "volumes[%d]: mount_path %s", i, why)
 		}
 		for j, other := range mounts[:i] {
 			switch {
 			case other.Name == m.Name:
-				return invalid("invalid volumes", "volumes[%d]: %s is given twice", i, m.Name)
+				return apierror.Invalid("invalid volumes", "volumes[%d]: %s is given twice", i, m.Name)
 			case below(m.MountPath, other.MountPath), below(other.MountPath, m.MountPath):
-				return invalid("invalid volumes", "volumes[%d]: its mount_path and that of volumes[%d] are one inside the other", i, j)
+				return apierror.Invalid("invalid volumes", "volumes[%d]: its mount_path and that of volumes[%d] are one inside the other", i, j)
 			}
 		}
 	}

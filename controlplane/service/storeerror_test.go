@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/raftstore"
 )
@@ -23,14 +24,14 @@ func TestWhatTheControlStoreRefuses(t *testing.T) {
 		raftstore.ErrLeadershipLost: "leadership was lost while this was done; it may or may not have happened",
 		context.DeadlineExceeded:    "the request ended before it was done; it may or may not have happened",
 	} {
-		var got *Error
-		if !errors.As(storeError(fmt.Errorf("update: %w", err)), &got) || got.Code != EUnavailable || got.Message != "control plane unavailable" ||
+		var got *apierror.Error
+		if !errors.As(storeError(fmt.Errorf("update: %w", err)), &got) || got.Code != apierror.EUnavailable || got.Message != "control plane unavailable" ||
 			got.Detail != detail || got.RetryAfter != time.Second || !errors.Is(got, err) {
 			t.Errorf("%v: %+v", err, got)
 		}
 	}
-	var got *Error
-	if !errors.As(storeError(raftstore.ErrTooLarge), &got) || got.Code != ETooLarge {
+	var got *apierror.Error
+	if !errors.As(storeError(raftstore.ErrTooLarge), &got) || got.Code != apierror.ETooLarge {
 		t.Errorf("too large: %+v", got)
 	}
 	if storeError(nil) != nil {

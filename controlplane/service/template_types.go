@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
@@ -71,19 +72,19 @@ func isImage(from string) bool { return strings.ContainsAny(from, "/:@") }
 func (in BuildTemplate) validate() error {
 	switch {
 	case in.Name == "":
-		return &Error{Code: EInvalid, Message: "name is required"}
+		return &apierror.Error{Code: apierror.EInvalid, Message: "name is required"}
 	case len(in.Name) > maxTemplateName || !templateName.MatchString(in.Name) || template.IsKey(in.Name):
-		return invalid("invalid name", "a template's name has up to %d of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit", maxTemplateName)
+		return apierror.Invalid("invalid name", "a template's name has up to %d of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit", maxTemplateName)
 	case in.Name == "build": // /v1/templates/build is a route of its own
-		return invalid("invalid name", "build is no name of a template")
+		return apierror.Invalid("invalid name", "build is no name of a template")
 	case in.From == "":
-		return &Error{Code: EInvalid, Message: "from is required"}
+		return &apierror.Error{Code: apierror.EInvalid, Message: "from is required"}
 	case isImage(in.From):
 		if len(in.From) > maxReference || strings.ContainsFunc(in.From, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return invalid("invalid from", "an image reference has up to %d printable characters", maxReference)
+			return apierror.Invalid("invalid from", "an image reference has up to %d printable characters", maxReference)
 		}
 	case !templateName.MatchString(in.From) || template.IsKey(in.From):
-		return invalid("unknown template", "from is neither a template's name nor an image reference, such as docker.io/library/debian:12")
+		return apierror.Invalid("unknown template", "from is neither a template's name nor an image reference, such as docker.io/library/debian:12")
 	}
 	if err := in.validSizes(); err != nil {
 		return err
@@ -110,7 +111,7 @@ func (in BuildTemplate) validSizes() error {
 		{"cpu", in.CPU, 1, maxTemplateCPU}, {"memory_mb", in.MemoryMB, minTemplateMB, maxTemplateMB}, {"disk_mb", in.DiskMB, minTemplateMB, maxTemplateDisk},
 	} {
 		if outside(v.value, v.least, v.most) {
-			return invalid("invalid "+v.field, "%s must be from %d to %d", v.field, v.least, v.most)
+			return apierror.Invalid("invalid "+v.field, "%s must be from %d to %d", v.field, v.least, v.most)
 		}
 	}
 	return nil
@@ -119,28 +120,28 @@ func (in BuildTemplate) validSizes() error {
 func (in BuildTemplate) validSteps() error {
 	size := len(in.Start)
 	if len(in.Run) > maxBuildSteps {
-		return invalid("invalid run", "at most %d steps", maxBuildSteps)
+		return apierror.Invalid("invalid run", "at most %d steps", maxBuildSteps)
 	}
 	for i, line := range in.Run {
 		size += len(line)
 		if strings.TrimSpace(line) == "" || strings.ContainsRune(line, 0) {
-			return invalid("invalid run", "run[%d] is empty or contains a NUL character", i)
+			return apierror.Invalid("invalid run", "run[%d] is empty or contains a NUL character", i)
 		}
 	}
 	if strings.ContainsRune(in.Start, 0) {
-		return invalid("invalid start", "start contains a NUL character")
+		return apierror.Invalid("invalid start", "start contains a NUL character")
 	}
 	if len(in.Files) > maxBuildFiles {
-		return invalid("invalid files", "at most %d", maxBuildFiles)
+		return apierror.Invalid("invalid files", "at most %d", maxBuildFiles)
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
 		size += len(name) + len(in.Files[name])
 		if !path.IsAbs(name) || path.Clean(name) != name || name == "/" || len(name) > maxMountPath || strings.ContainsRune(name, 0) {
-			return invalid("invalid files", "%.80q is not a clean absolute path", name)
+			return apierror.Invalid("invalid files", "%.80q is not a clean absolute path", name)
 		}
 	}
 	if size > maxBuildSpec {
-		return &Error{Code: ETooLarge, Message: "request too large", Detail: "run, files and start have at most 262144 bytes together; fetch what is larger in a run step"}
+		return &apierror.Error{Code: apierror.ETooLarge, Message: "request too large", Detail: "run, files and start have at most 262144 bytes together; fetch what is larger in a run step"}
 	}
 	return nil
 }
@@ -151,13 +152,13 @@ func (in BuildTemplate) validReady() error {
 	case r == nil:
 		return nil
 	case r.Port == nil && r.Cmd == "":
-		return invalid("invalid ready", "neither port nor cmd")
+		return apierror.Invalid("invalid ready", "neither port nor cmd")
 	case outside(r.Port, 1, 65535):
-		return invalid("invalid ready", "port must be from 1 to 65535")
+		return apierror.Invalid("invalid ready", "port must be from 1 to 65535")
 	case outside(r.TimeoutSeconds, 1, maxReadySeconds):
-		return invalid("invalid ready", "timeout_seconds must be from 1 to %d", maxReadySeconds)
+		return apierror.Invalid("invalid ready", "timeout_seconds must be from 1 to %d", maxReadySeconds)
 	case strings.ContainsRune(r.Cmd, 0) || len(r.Cmd) > maxArg:
-		return invalid("invalid ready", "cmd contains a NUL character or is too long")
+		return apierror.Invalid("invalid ready", "cmd contains a NUL character or is too long")
 	}
 	return nil
 }

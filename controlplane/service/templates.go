@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/raftstore"
@@ -42,7 +43,7 @@ func resolveTemplate(r raftstore.Reader, row *record.Sandbox) error {
 	}
 	t, ok := ownTemplate(r, row.WorkspaceID, row.Template)
 	if template.IsKey(row.Template) || !ok && row.TemplateKey != "" {
-		return invalid("unknown template", "no template %q", row.Template)
+		return apierror.Invalid("unknown template", "no template %q", row.Template)
 	}
 	if ok {
 		row.TemplateKey = t.Key
@@ -50,7 +51,7 @@ func resolveTemplate(r raftstore.Reader, row *record.Sandbox) error {
 		return nil // the hosts know what there is
 	}
 	if t.BuildID == "" {
-		return invalid("template is not ready", "%s has no build that succeeded", row.Template)
+		return apierror.Invalid("template is not ready", "%s has no build that succeeded", row.Template)
 	}
 	row.BuildID = t.BuildID
 	return nil
@@ -92,9 +93,9 @@ func (s *Templates) template(view *raftstore.Snapshot, c Caller, name string) (T
 		return showTemplate(t), nil
 	}
 	if s.cfg.Hosts.Warming(view) {
-		return Template{}, Unavailable("the hosts are yet to be heard", nil)
+		return Template{}, apierror.Unavailable("the hosts are yet to be heard", nil)
 	}
-	return Template{}, &Error{Code: ENotFound, Message: "not found", Detail: "no such template"}
+	return Template{}, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such template"}
 }
 
 // ListTemplates returns a page of the workspace's own templates and of
@@ -162,7 +163,7 @@ func (s *Templates) buildTemplate(ctx context.Context, c Caller, in BuildTemplat
 		Meta: record.Meta{ID: "bld-" + randomText(20)}, WorkspaceID: c.WorkspaceID, Template: in.Name, Key: key, From: in.From, Status: record.TemplateQueued,
 	}
 	if build.SpecSealed, err = s.flows.Seal(build.ID, in.spec(key, from)); err != nil {
-		return Build{}, AsError(err)
+		return Build{}, apierror.As(err)
 	}
 	templateID, flowID := "tpl-"+randomText(20), flow.NewID()
 	err = s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
@@ -197,8 +198,8 @@ func (s *Templates) buildTemplate(ctx context.Context, c Caller, in BuildTemplat
 	return s.GetBuild(ctx, c, build.ID)
 }
 
-func errBuilding(name string) *Error {
-	return &Error{Code: EConflict, Message: "template is being built", Detail: "wait for the end of the build of " + name + " that is under way"}
+func errBuilding(name string) *apierror.Error {
+	return &apierror.Error{Code: apierror.EConflict, Message: "template is being built", Detail: "wait for the end of the build of " + name + " that is under way"}
 }
 
 // mayBuild refuses a build beside another one of the same template, and more
@@ -218,9 +219,9 @@ func mayBuild(tx *raftstore.Tx, c Caller, name string) error {
 	known := slices.ContainsFunc(own, func(t *record.Template) bool { return t.Name == name })
 	switch {
 	case !known && len(own) >= maxTemplates:
-		return &Error{Code: ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": len(own), "templates_max": maxTemplates}}
+		return &apierror.Error{Code: apierror.ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": len(own), "templates_max": maxTemplates}}
 	case building >= maxTemplateBuild:
-		return &Error{Code: ERateLimited, Message: "too many builds at once", RetryAfter: 30 * time.Second}
+		return &apierror.Error{Code: apierror.ERateLimited, Message: "too many builds at once", RetryAfter: 30 * time.Second}
 	}
 	return nil
 }
@@ -229,17 +230,17 @@ func mayBuild(tx *raftstore.Tx, c Caller, name string) error {
 // refuses names that the operator's templates have.
 func (s *Templates) ground(view *raftstore.Snapshot, c Caller, in BuildTemplate) (from string, err error) {
 	if _, taken := template.Operators(view, in.Name); taken {
-		return "", &Error{Code: EConflict, Message: "template name is taken", Detail: in.Name + " is one of everybody's templates"}
+		return "", &apierror.Error{Code: apierror.EConflict, Message: "template name is taken", Detail: in.Name + " is one of everybody's templates"}
 	}
 	switch {
 	case in.From == in.Name: // and not everybody's, whose name is taken above all
-		return "", invalid("invalid from", "a template is not made from itself")
+		return "", apierror.Invalid("invalid from", "a template is not made from itself")
 	case isImage(in.From):
 		return in.From, nil
 	}
 	if t, ok := ownTemplate(view, c.WorkspaceID, in.From); ok {
 		if t.BuildID == "" {
-			return "", invalid("template is not ready", "%s has no build that succeeded", in.From)
+			return "", apierror.Invalid("template is not ready", "%s has no build that succeeded", in.From)
 		}
 		return t.Key, nil
 	}
@@ -248,9 +249,9 @@ func (s *Templates) ground(view *raftstore.Snapshot, c Caller, in BuildTemplate)
 	case ok:
 		return in.From, nil
 	case s.cfg.Hosts.Warming(view):
-		return "", Unavailable("the hosts are yet to be heard", nil)
+		return "", apierror.Unavailable("the hosts are yet to be heard", nil)
 	}
-	return "", invalid("unknown template", "no template %q; an image is written with its registry or its tag: docker.io/library/%s, %s:latest", in.From, in.From, in.From)
+	return "", apierror.Invalid("unknown template", "no template %q; an image is written with its registry or its tag: docker.io/library/%s, %s:latest", in.From, in.From, in.From)
 }
 
 // DeleteTemplate removes a template of the caller's workspace that nothing uses.
@@ -261,13 +262,13 @@ func (s *Templates) DeleteTemplate(ctx context.Context, c Caller, name string) e
 	err := s.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		t, ok := usable(tx, c.WorkspaceID, name)
 		if !ok {
-			return NotFound()
+			return apierror.NotFound()
 		}
 		if why := usedBy(tx, c.WorkspaceID, t); why != "" {
-			return &Error{Code: EConflict, Message: "template in use", Detail: why}
+			return &apierror.Error{Code: apierror.EConflict, Message: "template in use", Detail: why}
 		}
 		if t.WorkspaceID == "" {
-			return &Error{Code: EForbidden, Message: "template is not yours", Detail: name + " is one of everybody's templates: the hosts' operator removes it"}
+			return &apierror.Error{Code: apierror.EForbidden, Message: "template is not yours", Detail: name + " is one of everybody's templates: the hosts' operator removes it"}
 		}
 		template.Drop(tx, t) // the hosts follow
 		return nil

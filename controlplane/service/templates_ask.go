@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -84,7 +85,7 @@ func (s *Sandboxes) build(ctx context.Context, c Caller, name string) error {
 	})
 	switch {
 	case errors.Is(err, template.ErrNoSource):
-		return &Error{Code: EBadGateway, Message: "no available compute node", Detail: "no host that can build the template is there", RetryAfter: time.Second, Err: err}
+		return &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node", Detail: "no host that can build the template is there", RetryAfter: time.Second, Err: err}
 	case err != nil:
 		return createError(err)
 	case flowID == "":
@@ -102,7 +103,7 @@ func (s *Templates) askFor(tx *raftstore.Tx, c Caller, from string) error {
 	}
 	if _, err := s.flows.Ask(tx, from, c.RequestID); err != nil {
 		if errors.Is(err, template.ErrNoSource) {
-			return invalid("template is not ready", "no host that can build %s is there", from)
+			return apierror.Invalid("template is not ready", "no host that can build %s is there", from)
 		}
 		return err
 	}

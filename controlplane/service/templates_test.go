@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
@@ -87,20 +88,20 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 		t.Errorf("%+v", sb)
 	}
 	_, err = r.Create(t.Context(), other, service.CreateSandbox{Template: "web"})
-	if e := want(t, err, service.EInvalid, "unknown template"); strings.Contains(e.Detail, "t-") {
+	if e := want(t, err, apierror.EInvalid, "unknown template"); strings.Contains(e.Detail, "t-") {
 		t.Errorf("it tells of another workspace's: %s", e.Detail)
 	}
 	_, err = r.Create(t.Context(), other, service.CreateSandbox{Template: template.Key("ws", "web")})
-	want(t, err, service.EInvalid, "unknown template")
+	want(t, err, apierror.EInvalid, "unknown template")
 	_, err = s.GetTemplate(t.Context(), other, template.Key("ws", "web"))
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 	_, err = s.GetBuild(t.Context(), other, b.ID)
-	want(t, err, service.ENotFound, "not found")
-	want(t, s.DeleteTemplate(t.Context(), other, "web"), service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
+	want(t, s.DeleteTemplate(t.Context(), other, "web"), apierror.ENotFound, "not found")
 
-	want(t, s.DeleteTemplate(t.Context(), caller, "base"), service.EForbidden, "template is not yours")
-	want(t, s.DeleteTemplate(t.Context(), caller, "none"), service.ENotFound, "not found")
-	want(t, s.DeleteTemplate(t.Context(), caller, "web"), service.EConflict, "template in use")
+	want(t, s.DeleteTemplate(t.Context(), caller, "base"), apierror.EForbidden, "template is not yours")
+	want(t, s.DeleteTemplate(t.Context(), caller, "none"), apierror.ENotFound, "not found")
+	want(t, s.DeleteTemplate(t.Context(), caller, "web"), apierror.EConflict, "template in use")
 	if err := r.Delete(t.Context(), caller, sb.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: record.ResourceReady, WorkspaceID: "ws", Template: "web", TemplateKey: template.Key("ws", "web")})
 		return nil
 	})
-	want(t, s.DeleteTemplate(t.Context(), caller, "web"), service.EConflict, "template in use")
+	want(t, s.DeleteTemplate(t.Context(), caller, "web"), apierror.EConflict, "template in use")
 	r.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Snapshots, "snap-1"); return nil })
 	if err := s.DeleteTemplate(t.Context(), caller, "web"); err != nil {
 		t.Fatal(err)
@@ -119,9 +120,9 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 		t.Errorf("the second page: %+v, %q, %v", page, next, err)
 	}
 	_, err = s.GetBuild(t.Context(), caller, b.ID)
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 	_, err = r.Create(t.Context(), caller, service.CreateSandbox{Template: "web"})
-	want(t, err, service.EInvalid, "unknown template")
+	want(t, err, apierror.EInvalid, "unknown template")
 }
 
 func TestOneBuildOfATemplateAtATime(t *testing.T) {
@@ -140,13 +141,13 @@ func TestOneBuildOfATemplateAtATime(t *testing.T) {
 		t.Errorf("the same key: %+v, %v", again, err)
 	}
 	_, err = s.BuildTemplate(t.Context(), caller, service.BuildTemplate{Name: "web", From: "base"})
-	want(t, err, service.EConflict, "template is being built")
+	want(t, err, apierror.EConflict, "template is being built")
 	_, err = r.Create(t.Context(), caller, service.CreateSandbox{Template: "web"})
-	want(t, err, service.EInvalid, "template is not ready")
+	want(t, err, apierror.EInvalid, "template is not ready")
 	_, err = s.BuildTemplate(t.Context(), caller, service.BuildTemplate{Name: "above", From: "web"})
-	want(t, err, service.EInvalid, "template is not ready")
+	want(t, err, apierror.EInvalid, "template is not ready")
 	for _, name := range []string{"web", "below"} {
-		want(t, s.DeleteTemplate(t.Context(), caller, name), service.EConflict, "template in use")
+		want(t, s.DeleteTemplate(t.Context(), caller, name), apierror.EConflict, "template in use")
 	}
 	for _, name := range []string{"w2", "w3", "w4"} {
 		if _, err := s.BuildTemplate(t.Context(), caller, service.BuildTemplate{Name: name, From: "base"}); err != nil {
@@ -154,7 +155,7 @@ func TestOneBuildOfATemplateAtATime(t *testing.T) {
 		}
 	}
 	_, err = s.BuildTemplate(t.Context(), caller, service.BuildTemplate{Name: "w5", From: "base"})
-	want(t, err, service.ERateLimited, "too many builds at once")
+	want(t, err, apierror.ERateLimited, "too many builds at once")
 	r.host.SetBuild(nil)
 	r.buildEnded(t, b.ID)
 }
@@ -164,41 +165,41 @@ func TestBuildsThatAreRefused(t *testing.T) {
 	s := r.templates()
 	for name, c := range map[string]struct {
 		in      service.BuildTemplate
-		code    service.Code
+		code    apierror.Code
 		message string
 	}{
-		"no name":            {service.BuildTemplate{From: "base"}, service.EInvalid, "name is required"},
-		"no from":            {service.BuildTemplate{Name: "a"}, service.EInvalid, "from is required"},
-		"a path":             {service.BuildTemplate{Name: "../a", From: "base"}, service.EInvalid, "invalid name"},
-		"a route":            {service.BuildTemplate{Name: "build", From: "base"}, service.EInvalid, "invalid name"},
-		"a long name":        {service.BuildTemplate{Name: strings.Repeat("a", 51), From: "base"}, service.EInvalid, "invalid name"},
-		"a name like a key":  {service.BuildTemplate{Name: "t-0123456789.a", From: "base"}, service.EInvalid, "invalid name"},
-		"everybody's name":   {service.BuildTemplate{Name: "base", From: "docker.io/library/debian:12"}, service.EConflict, "template name is taken"},
-		"everybody's itself": {service.BuildTemplate{Name: "base", From: "base"}, service.EConflict, "template name is taken"},
-		"from itself":        {service.BuildTemplate{Name: "a", From: "a"}, service.EInvalid, "invalid from"},
-		"from nothing known": {service.BuildTemplate{Name: "a", From: "debian"}, service.EInvalid, "unknown template"},
-		"from a key":         {service.BuildTemplate{Name: "a", From: template.Key("other", "web")}, service.EInvalid, "unknown template"},
-		"from in capitals":   {service.BuildTemplate{Name: "a", From: "Base"}, service.EInvalid, "unknown template"},
-		"a long image":       {service.BuildTemplate{Name: "a", From: "a/" + strings.Repeat("b", 600)}, service.EInvalid, "invalid from"},
-		"an image with NUL":  {service.BuildTemplate{Name: "a", From: "a/b\x00"}, service.EInvalid, "invalid from"},
-		"an empty step":      {service.BuildTemplate{Name: "a", From: "base", Run: []string{" "}}, service.EInvalid, "invalid run"},
-		"many steps":         {service.BuildTemplate{Name: "a", From: "base", Run: make([]string, 101)}, service.EInvalid, "invalid run"},
-		"a relative file":    {service.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"a": ""}}, service.EInvalid, "invalid files"},
-		"a file with dots":   {service.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"/a/../b": ""}}, service.EInvalid, "invalid files"},
-		"large files":        {service.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"/a": strings.Repeat("x", 300<<10)}}, service.ETooLarge, "request too large"},
-		"a start with NUL":   {service.BuildTemplate{Name: "a", From: "base", Start: "x\x00"}, service.EInvalid, "invalid start"},
-		"a bad variable":     {service.BuildTemplate{Name: "a", From: "base", Env: map[string]string{"A-B": ""}}, service.EInvalid, "invalid env"},
-		"ready for nothing":  {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{}}, service.EInvalid, "invalid ready"},
-		"port 70000":         {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(70000)}}, service.EInvalid, "invalid ready"},
-		"a long wait":        {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(1), TimeoutSeconds: new(9999)}}, service.EInvalid, "invalid ready"},
-		"port 0":             {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(0), Cmd: "true"}}, service.EInvalid, "invalid ready"},
-		"no wait":            {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(1), TimeoutSeconds: new(0)}}, service.EInvalid, "invalid ready"},
-		"no cpu":             {service.BuildTemplate{Name: "a", From: "base", CPU: new(0)}, service.EInvalid, "invalid cpu"},
-		"no memory":          {service.BuildTemplate{Name: "a", From: "base", MemoryMB: new(0)}, service.EInvalid, "invalid memory_mb"},
-		"no disk":            {service.BuildTemplate{Name: "a", From: "base", DiskMB: new(0)}, service.EInvalid, "invalid disk_mb"},
-		"negative cpu":       {service.BuildTemplate{Name: "a", From: "base", CPU: new(-1)}, service.EInvalid, "invalid cpu"},
-		"little memory":      {service.BuildTemplate{Name: "a", From: "base", MemoryMB: new(8)}, service.EInvalid, "invalid memory_mb"},
-		"a large disk":       {service.BuildTemplate{Name: "a", From: "base", DiskMB: new(1 << 30)}, service.EInvalid, "invalid disk_mb"},
+		"no name":            {service.BuildTemplate{From: "base"}, apierror.EInvalid, "name is required"},
+		"no from":            {service.BuildTemplate{Name: "a"}, apierror.EInvalid, "from is required"},
+		"a path":             {service.BuildTemplate{Name: "../a", From: "base"}, apierror.EInvalid, "invalid name"},
+		"a route":            {service.BuildTemplate{Name: "build", From: "base"}, apierror.EInvalid, "invalid name"},
+		"a long name":        {service.BuildTemplate{Name: strings.Repeat("a", 51), From: "base"}, apierror.EInvalid, "invalid name"},
+		"a name like a key":  {service.BuildTemplate{Name: "t-0123456789.a", From: "base"}, apierror.EInvalid, "invalid name"},
+		"everybody's name":   {service.BuildTemplate{Name: "base", From: "docker.io/library/debian:12"}, apierror.EConflict, "template name is taken"},
+		"everybody's itself": {service.BuildTemplate{Name: "base", From: "base"}, apierror.EConflict, "template name is taken"},
+		"from itself":        {service.BuildTemplate{Name: "a", From: "a"}, apierror.EInvalid, "invalid from"},
+		"from nothing known": {service.BuildTemplate{Name: "a", From: "debian"}, apierror.EInvalid, "unknown template"},
+		"from a key":         {service.BuildTemplate{Name: "a", From: template.Key("other", "web")}, apierror.EInvalid, "unknown template"},
+		"from in capitals":   {service.BuildTemplate{Name: "a", From: "Base"}, apierror.EInvalid, "unknown template"},
+		"a long image":       {service.BuildTemplate{Name: "a", From: "a/" + strings.Repeat("b", 600)}, apierror.EInvalid, "invalid from"},
+		"an image with NUL":  {service.BuildTemplate{Name: "a", From: "a/b\x00"}, apierror.EInvalid, "invalid from"},
+		"an empty step":      {service.BuildTemplate{Name: "a", From: "base", Run: []string{" "}}, apierror.EInvalid, "invalid run"},
+		"many steps":         {service.BuildTemplate{Name: "a", From: "base", Run: make([]string, 101)}, apierror.EInvalid, "invalid run"},
+		"a relative file":    {service.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"a": ""}}, apierror.EInvalid, "invalid files"},
+		"a file with dots":   {service.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"/a/../b": ""}}, apierror.EInvalid, "invalid files"},
+		"large files":        {service.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"/a": strings.Repeat("x", 300<<10)}}, apierror.ETooLarge, "request too large"},
+		"a start with NUL":   {service.BuildTemplate{Name: "a", From: "base", Start: "x\x00"}, apierror.EInvalid, "invalid start"},
+		"a bad variable":     {service.BuildTemplate{Name: "a", From: "base", Env: map[string]string{"A-B": ""}}, apierror.EInvalid, "invalid env"},
+		"ready for nothing":  {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{}}, apierror.EInvalid, "invalid ready"},
+		"port 70000":         {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(70000)}}, apierror.EInvalid, "invalid ready"},
+		"a long wait":        {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(1), TimeoutSeconds: new(9999)}}, apierror.EInvalid, "invalid ready"},
+		"port 0":             {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(0), Cmd: "true"}}, apierror.EInvalid, "invalid ready"},
+		"no wait":            {service.BuildTemplate{Name: "a", From: "base", Ready: &service.TemplateCheck{Port: new(1), TimeoutSeconds: new(0)}}, apierror.EInvalid, "invalid ready"},
+		"no cpu":             {service.BuildTemplate{Name: "a", From: "base", CPU: new(0)}, apierror.EInvalid, "invalid cpu"},
+		"no memory":          {service.BuildTemplate{Name: "a", From: "base", MemoryMB: new(0)}, apierror.EInvalid, "invalid memory_mb"},
+		"no disk":            {service.BuildTemplate{Name: "a", From: "base", DiskMB: new(0)}, apierror.EInvalid, "invalid disk_mb"},
+		"negative cpu":       {service.BuildTemplate{Name: "a", From: "base", CPU: new(-1)}, apierror.EInvalid, "invalid cpu"},
+		"little memory":      {service.BuildTemplate{Name: "a", From: "base", MemoryMB: new(8)}, apierror.EInvalid, "invalid memory_mb"},
+		"a large disk":       {service.BuildTemplate{Name: "a", From: "base", DiskMB: new(1 << 30)}, apierror.EInvalid, "invalid disk_mb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.BuildTemplate(t.Context(), caller, c.in)
@@ -210,7 +211,7 @@ func TestBuildsThatAreRefused(t *testing.T) {
 		return nil
 	})
 	_, err := s.BuildTemplate(t.Context(), caller, service.BuildTemplate{Name: "a", From: "base"})
-	want(t, err, service.EForbidden, "account suspended")
+	want(t, err, apierror.EForbidden, "account suspended")
 }
 
 func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
@@ -253,7 +254,7 @@ func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	_, err = s.FollowBuildLogs(t.Context(), service.Caller{WorkspaceID: "other"}, b.ID)
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 	t.Run("and closed while it waits", func(t *testing.T) {
 		r.host.SetBuild(func(id string, _ hostapi.BuildSpec) hostapi.Build {
 			return hostapi.Build{ID: id, Status: hostapi.BuildBuilding}
@@ -334,11 +335,11 @@ func TestACreateBuildsTheTemplateThatItNames(t *testing.T) {
 		t.Errorf("the sandbox is of build %q", row.BuildID)
 	}
 	// It is in use by this workspace, and nobody's to delete.
-	want(t, s.DeleteTemplate(t.Context(), caller, "python"), service.EConflict, "template in use")
+	want(t, s.DeleteTemplate(t.Context(), caller, "python"), apierror.EConflict, "template in use")
 	if err := r.Delete(t.Context(), caller, sb.ID); err != nil {
 		t.Fatal(err)
 	}
-	want(t, s.DeleteTemplate(t.Context(), caller, "python"), service.EForbidden, "template is not yours")
+	want(t, s.DeleteTemplate(t.Context(), caller, "python"), apierror.EForbidden, "template is not yours")
 }
 
 func TestATemplateThatCannotBeBuilt(t *testing.T) {
@@ -349,7 +350,7 @@ func TestATemplateThatCannotBeBuilt(t *testing.T) {
 	})
 	testcluster.Await(t, 10*time.Second, "the template", func() bool { _, err := r.templates().GetTemplate(t.Context(), caller, "python"); return err == nil })
 	_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: "python"})
-	if e := want(t, err, service.EUnprocessable, "template could not be built"); !strings.Contains(e.Detail, "exit code 1") {
+	if e := want(t, err, apierror.EUnprocessable, "template could not be built"); !strings.Contains(e.Detail, "exit code 1") {
 		t.Errorf("detail %q", e.Detail)
 	}
 	// It is tried again for the next one.

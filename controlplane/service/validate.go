@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -28,15 +29,15 @@ var (
 func (in CreateSandbox) validate() error {
 	switch {
 	case in.Template == "":
-		return &Error{Code: EInvalid, Message: "template is required"}
+		return &apierror.Error{Code: apierror.EInvalid, Message: "template is required"}
 	case !templateName.MatchString(in.Template):
-		return invalid("unknown template", "a template's name has up to 63 of a-z, 0-9, '.', '_' and '-'")
+		return apierror.Invalid("unknown template", "a template's name has up to 63 of a-z, 0-9, '.', '_' and '-'")
 	case in.TTLSeconds != nil && (*in.TTLSeconds < 1 || *in.TTLSeconds > MaxTTLSeconds):
-		return invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", MaxTTLSeconds)
+		return apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", MaxTTLSeconds)
 	case !oneOf(in.Boot, string(hostapi.BootRestore), string(hostapi.BootCold)):
-		return invalid("invalid boot", `boot is "restore" or "cold"`)
+		return apierror.Invalid("invalid boot", `boot is "restore" or "cold"`)
 	case !oneOf(in.Preview, string(record.PreviewPublic), string(record.PreviewToken)):
-		return invalid("invalid preview", `preview is "public" or "token"`)
+		return apierror.Invalid("invalid preview", `preview is "public" or "token"`)
 	}
 	if err := in.idempotency().validate(); err != nil {
 		return err
@@ -59,10 +60,10 @@ func validMetadata(raw json.RawMessage) error {
 		return nil
 	}
 	if len(raw) > maxMetadata {
-		return invalid("invalid metadata", "metadata is at most %d bytes", maxMetadata)
+		return apierror.Invalid("invalid metadata", "metadata is at most %d bytes", maxMetadata)
 	}
 	if t := bytes.TrimLeft(raw, " \t\r\n"); len(t) == 0 || t[0] != '{' || !json.Valid(raw) {
-		return invalid("invalid metadata", "metadata must be an object")
+		return apierror.Invalid("invalid metadata", "metadata must be an object")
 	}
 	return nil
 }
@@ -78,14 +79,14 @@ func validEnv(env map[string]string) error {
 			if len(shown) > 40 || !utf8.ValidString(shown) {
 				shown = strings.ToValidUTF8(shown[:min(len(shown), 40)], "\uFFFD") + "…"
 			}
-			return invalid("invalid env", "%q is no name of a variable: letters, digits and '_', not beginning with a digit", shown)
+			return apierror.Invalid("invalid env", "%q is no name of a variable: letters, digits and '_', not beginning with a digit", shown)
 		}
 		if strings.ContainsRune(value, 0) {
-			return invalid("invalid env", "the value of %s contains a NUL character", name)
+			return apierror.Invalid("invalid env", "the value of %s contains a NUL character", name)
 		}
 	}
 	if size > maxEnvSize {
-		return invalid("invalid env", "names and values are at most %d bytes together", maxEnvSize)
+		return apierror.Invalid("invalid env", "names and values are at most %d bytes together", maxEnvSize)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
@@ -51,11 +52,11 @@ func (in CreateVolume) size() int {
 func (in CreateVolume) validate() error {
 	switch {
 	case in.Name == "":
-		return &Error{Code: EInvalid, Message: "name is required"}
+		return &apierror.Error{Code: apierror.EInvalid, Message: "name is required"}
 	case !IsVolumeName(in.Name):
-		return invalid("invalid name", volumeNameRule)
+		return apierror.Invalid("invalid name", volumeNameRule)
 	case in.size() < MinVolumeMB || in.size() > MaxVolumeMB:
-		return &Error{Code: EInvalid, Message: "size_mb must be from 16 to 65536"}
+		return &apierror.Error{Code: apierror.EInvalid, Message: "size_mb must be from 16 to 65536"}
 	}
 	return nil
 }
@@ -114,8 +115,8 @@ func (s *Volumes) createVolume(ctx context.Context, c Caller, in CreateVolume, k
 			used += v.SizeMB
 		}
 		if used+in.size() > s.quotaMB {
-			return &Error{
-				Code: ERateLimited, Message: "volume quota exceeded",
+			return &apierror.Error{
+				Code: apierror.ERateLimited, Message: "volume quota exceeded",
 				Fields: map[string]any{"volume_mb_used": used, "volume_mb_max": s.quotaMB},
 			}
 		}
@@ -132,7 +133,7 @@ func (s *Volumes) createVolume(ctx context.Context, c Caller, in CreateVolume, k
 	return s.awaitVolume(ctx, c, id, flowID)
 }
 
-var errVolumeExists = &Error{Code: EConflict, Message: "volume already exists"}
+var errVolumeExists = &apierror.Error{Code: apierror.EConflict, Message: "volume already exists"}
 
 func (s *Volumes) awaitVolume(ctx context.Context, c Caller, id, flowID string) (Volume, error) {
 	if err := s.await(ctx, flowID, nil); err != nil {
@@ -144,7 +145,7 @@ func (s *Volumes) awaitVolume(ctx context.Context, c Caller, id, flowID string) 
 	}
 	row, ok := raftstore.Get(view, record.Volumes, id)
 	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status != record.ResourceReady {
-		return Volume{}, &Error{Code: EConflict, Message: "volume was deleted while it was being created"}
+		return Volume{}, &apierror.Error{Code: apierror.EConflict, Message: "volume was deleted while it was being created"}
 	}
 	return s.showVolume(row), nil
 }
@@ -160,7 +161,7 @@ func (s *Volumes) GetVolume(ctx context.Context, c Caller, name string) (Volume,
 	}
 	row, err := ownedVolume(view, c, name)
 	if err != nil || row.Status != record.ResourceReady {
-		return Volume{}, NotFound()
+		return Volume{}, apierror.NotFound()
 	}
 	return s.showVolume(row), nil
 }
@@ -169,7 +170,7 @@ func ownedVolume(r raftstore.Reader, c Caller, name string) (*record.Volume, err
 	for _, v := range raftstore.Find(r, record.Volumes, "name", sandbox.VolumeKey(c.WorkspaceID, name)) {
 		return v, nil
 	}
-	return nil, NotFound()
+	return nil, apierror.NotFound()
 }
 
 // ListVolumes returns a page of the workspace's volumes, newest first.
@@ -206,9 +207,9 @@ func (s *Volumes) DeleteVolume(ctx context.Context, c Caller, name string) error
 		case err != nil:
 			return err
 		case row.Status == record.ResourceCreating:
-			return NotFound()
+			return apierror.NotFound()
 		case row.AttachedTo != "":
-			return &Error{Code: EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}
+			return &apierror.Error{Code: apierror.EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}
 		}
 		flowID, err = volume.Resource.BeginDelete(tx, fresh, row, c.RequestID)
 		return err

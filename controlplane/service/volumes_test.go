@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/service"
@@ -43,7 +44,7 @@ func TestVolumes(t *testing.T) {
 		"large":                  {n(65537), "size_mb must be from 16 to 65536"},
 	} {
 		_, err := make1(caller, name, c.size)
-		want(t, err, service.EInvalid, c.message)
+		want(t, err, apierror.EInvalid, c.message)
 	}
 	data, err := make1(caller, "data", nil)
 	if err != nil || data.SizeMB != 256 || data.AgentID != "h1" || data.AttachedTo != "" || data.CreatedAt.IsZero() {
@@ -51,13 +52,13 @@ func TestVolumes(t *testing.T) {
 	}
 	for _, size := range []*int{nil, n(512)} { // nor is it resized
 		_, err = make1(caller, "data", size)
-		want(t, err, service.EConflict, "volume already exists")
+		want(t, err, apierror.EConflict, "volume already exists")
 	}
 	if _, err := make1(stranger, "data", n(16)); err != nil { // names are the workspace's own
 		t.Fatal(err)
 	}
 	_, err = make1(caller, "more", n(745))
-	if e := want(t, err, service.ERateLimited, "volume quota exceeded"); e.Fields["volume_mb_used"] != 256 || e.Fields["volume_mb_max"] != 1000 {
+	if e := want(t, err, apierror.ERateLimited, "volume quota exceeded"); e.Fields["volume_mb_used"] != 256 || e.Fields["volume_mb_max"] != 1000 {
 		t.Errorf("%v", e.Fields)
 	}
 	repeat := service.CreateVolume{Name: "more", SizeMB: n(744), Idempotency: key("k", "body")}
@@ -78,12 +79,12 @@ func TestVolumes(t *testing.T) {
 		t.Fatalf("%+v, %q, %v", page, next, err)
 	}
 	_, err = v.GetVolume(t.Context(), stranger, "more")
-	want(t, err, service.ENotFound, "not found")
-	want(t, v.DeleteVolume(t.Context(), stranger, "more"), service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
+	want(t, v.DeleteVolume(t.Context(), stranger, "more"), apierror.ENotFound, "not found")
 	if err := v.DeleteVolume(t.Context(), caller, "more"); err != nil {
 		t.Fatal(err)
 	}
-	want(t, v.DeleteVolume(t.Context(), caller, "more"), service.ENotFound, "not found")
+	want(t, v.DeleteVolume(t.Context(), caller, "more"), apierror.ENotFound, "not found")
 	r.Settled(r.host)
 }
 
@@ -97,7 +98,7 @@ func TestAVolumesHostHasNoRoom(t *testing.T) {
 		return nil
 	})
 	_, err := v.CreateVolume(t.Context(), caller, service.CreateVolume{Name: "data"})
-	want(t, err, service.EInsufficient, "insufficient host storage for volume")
+	want(t, err, apierror.EInsufficient, "insufficient host storage for volume")
 	r.host.SetFault(nil)
 	if _, err := v.CreateVolume(t.Context(), caller, service.CreateVolume{Name: "data"}); err != nil { // the name is free
 		t.Fatal(err)
@@ -139,16 +140,16 @@ func TestAttach(t *testing.T) {
 		"a path inside another": mounts("data", "/a", "logs", "/a/b"),
 	} {
 		_, err := create(m)
-		if e := want(t, err, service.EInvalid, "invalid volumes"); e.Detail == "" {
+		if e := want(t, err, apierror.EInvalid, "invalid volumes"); e.Detail == "" {
 			t.Errorf("%s: no detail", name)
 		}
 	}
 	_, err := create(mounts("nope", "/mnt"))
-	if e := want(t, err, service.ENotFound, "not found"); e.Detail != "no such volume: nope" {
+	if e := want(t, err, apierror.ENotFound, "not found"); e.Detail != "no such volume: nope" {
 		t.Errorf("detail %q", e.Detail)
 	}
 	_, err = r.Create(t.Context(), stranger, service.CreateSandbox{Template: "base", Volumes: mounts("data", "/mnt")})
-	want(t, err, service.ENotFound, "not found")
+	want(t, err, apierror.ENotFound, "not found")
 
 	sb, err := create(mounts("data", "/var/lib/data", "logs", "/logs"))
 	if err != nil || len(sb.Volumes) != 2 {
@@ -161,15 +162,15 @@ func TestAttach(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	_, err = create(mounts("logs", "/mnt"))
-	want(t, err, service.EConflict, "volume in use")
-	want(t, v.DeleteVolume(t.Context(), caller, "data"), service.EConflict, "volume in use")
+	want(t, err, apierror.EConflict, "volume in use")
+	want(t, v.DeleteVolume(t.Context(), caller, "data"), apierror.EConflict, "volume in use")
 	// Memory does not go with volumes, a disk does, without them.
 	_, err = f.ForkTree(t.Context(), caller, sb.ID, service.Fork{})
-	want(t, err, service.EConflict, "volumes are attached")
+	want(t, err, apierror.EConflict, "volumes are attached")
 	_, err = f.Fork(t.Context(), caller, sb.ID, service.Fork{Mode: new("warm")})
-	want(t, err, service.EConflict, "volumes are attached")
+	want(t, err, apierror.EConflict, "volumes are attached")
 	_, err = f.CreateSnapshot(t.Context(), caller, sb.ID, service.CreateSnapshot{})
-	want(t, err, service.EConflict, "volumes are attached")
+	want(t, err, apierror.EConflict, "volumes are attached")
 	cold, err := f.Fork(t.Context(), caller, sb.ID, service.Fork{})
 	if err != nil || len(cold.Children[0].Volumes) != 0 {
 		t.Fatalf("%+v, %v", cold, err)
@@ -190,7 +191,7 @@ func TestAttach(t *testing.T) {
 		return nil
 	})
 	_, err = create(mounts("logs", "/mnt"))
-	want(t, err, service.EInternal, "sandbox failed to start")
+	want(t, err, apierror.EInternal, "sandbox failed to start")
 	if got, _ := v.GetVolume(t.Context(), caller, "logs"); got.AttachedTo != "" {
 		t.Fatalf("%+v", got)
 	}
@@ -221,7 +222,7 @@ func TestVolumesChooseTheHost(t *testing.T) {
 		t.Fatalf("it is on %s", sb.AgentID)
 	}
 	_, err := r.Create(t.Context(), caller, service.CreateSandbox{Template: "base", Volumes: mounts("here", "/a", "there", "/b")})
-	want(t, err, service.EInvalid, "volumes are on different hosts")
+	want(t, err, apierror.EInvalid, "volumes are on different hosts")
 	if err := r.Delete(t.Context(), caller, sb.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +232,7 @@ func TestVolumesChooseTheHost(t *testing.T) {
 		return a.State == record.AgentLost
 	})
 	_, err = r.Create(t.Context(), caller, service.CreateSandbox{Template: "base", Volumes: mounts("there", "/mnt")})
-	if e := want(t, err, service.EBadGateway, "no available compute node"); !strings.Contains(e.Detail, "not available") {
+	if e := want(t, err, apierror.EBadGateway, "no available compute node"); !strings.Contains(e.Detail, "not available") {
 		t.Errorf("detail %q", e.Detail)
 	}
 	if got, _ := v.GetVolume(t.Context(), caller, "there"); got.AttachedTo != "" {
@@ -248,7 +249,7 @@ func TestAHostWithVolumesIsKept(t *testing.T) {
 	}
 	n := r.LeaderNode()
 	cluster := service.NewCluster(service.ClusterConfig{Store: n.Store, Hosts: n.Hosts, Clock: time.Now})
-	want(t, cluster.RemoveAgent(t.Context(), "h1"), service.EConflict, "agent has volumes or snapshots")
+	want(t, cluster.RemoveAgent(t.Context(), "h1"), apierror.EConflict, "agent has volumes or snapshots")
 	if err := v.DeleteVolume(t.Context(), caller, "data"); err != nil {
 		t.Fatal(err)
 	}
