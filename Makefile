@@ -49,7 +49,7 @@ TEST := test -timeout 40m
 # lint` vets, and without what only a debugger reads a test is linked in half the time.
 UNIT_TEST := $(GO_RACE) $(TEST) -race -vet=off -ldflags='-s -w' -p $(shell echo $$((1 + $$(nproc))))
 # The longest come first, so that they do not run alone at the end.
-UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server ./raftstore ./controlplane/flows/fork \
+UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server ./raftstore ./controlplane/fork \
   $$(go list $(ALL) | grep -v /e2e)
 # A guest has one CPU: of the end-to-end tests that share the stack, one more
 # than there are CPUs run at once.

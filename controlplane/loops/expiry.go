@@ -7,10 +7,9 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
-	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
-	"github.com/berth-cloud/berth/controlplane/flows/volume"
-	"github.com/berth-cloud/berth/controlplane/moves"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
+	"github.com/berth-cloud/berth/controlplane/volume"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -92,18 +91,18 @@ func (l *Loops) hibernate(ctx context.Context, s *record.Sandbox) bool {
 	var err error
 	paused := s.Status == record.SandboxPaused
 	if paused {
-		s, err = l.cfg.Moves.While(ctx, s, moves.Resume)
+		s, err = l.cfg.Moves.While(ctx, s, sandbox.Resume)
 		if err == nil {
 			if _, due := l.current(ctx, s.ID); !due {
-				_, err = l.cfg.Moves.While(ctx, s, moves.Pause)
+				_, err = l.cfg.Moves.While(ctx, s, sandbox.Pause)
 				return err == nil
 			}
 		}
 	}
 	if err == nil {
-		_, err = l.cfg.Moves.While(ctx, s, moves.Hibernate)
+		_, err = l.cfg.Moves.While(ctx, s, sandbox.Hibernate)
 		if paused && err != nil && !movedByOthers(err) {
-			_, perr := l.cfg.Moves.While(ctx, s, moves.Pause)
+			_, perr := l.cfg.Moves.While(ctx, s, sandbox.Pause)
 			err = errors.Join(err, perr)
 		}
 	}
@@ -119,8 +118,8 @@ func (l *Loops) hibernate(ctx context.Context, s *record.Sandbox) bool {
 }
 
 func movedByOthers(err error) bool {
-	var illegal *moves.IllegalError
-	return errors.As(err, &illegal) || errors.Is(err, moves.ErrGone)
+	var illegal *sandbox.IllegalError
+	return errors.As(err, &illegal) || errors.Is(err, sandbox.ErrGone)
 }
 
 // strays deletes what is on its way somewhere with no flow to take it there.

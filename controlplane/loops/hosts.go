@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
-	"github.com/berth-cloud/berth/controlplane/moves"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -103,7 +103,7 @@ func (l *Loops) inventory(ctx context.Context) {
 			case !accounts(s, ok, agentID, b):
 				seen[orphan{agentID, b.ID, b.Generation}] = true
 				continue
-			case moves.Follows(s, b):
+			case sandbox.Follows(s, b):
 				news = append(news, b)
 			}
 			if l.drifted(s, session, b) {
@@ -163,8 +163,8 @@ func (l *Loops) follow(ctx context.Context, news []hostapi.BoxState) {
 	inParts(ctx, l, "inventory", news, func(tx *raftstore.Tx, part []hostapi.BoxState) error {
 		changed = changed[:0]
 		for _, b := range part {
-			if s, ok := raftstore.Get(tx, record.Sandboxes, b.ID); ok && moves.Follows(s, b) {
-				changed = append(changed, moves.Follow(tx, s, b))
+			if s, ok := raftstore.Get(tx, record.Sandboxes, b.ID); ok && sandbox.Follows(s, b) {
+				changed = append(changed, sandbox.Follow(tx, s, b))
 			}
 		}
 		return nil
@@ -184,7 +184,7 @@ func accounts(s *record.Sandbox, known bool, agentID string, b hostapi.BoxState)
 	switch {
 	case !known, s.AgentID != agentID, b.Generation < s.Generation:
 		return false
-	case s.Status == record.SandboxFailed && !moves.Returns(s):
+	case s.Status == record.SandboxFailed && !sandbox.Returns(s):
 		return b.Status == hostapi.StatusFailed || b.Status == hostapi.StatusDeleting
 	}
 	return true

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
-	"github.com/berth-cloud/berth/controlplane/moves"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/raftstore"
 )
 
@@ -43,7 +43,7 @@ type Config struct {
 
 	// Moves hibernates persistent sandboxes at their end; New makes one unless
 	// it is given.
-	Moves *moves.Mover
+	Moves *sandbox.Transitions
 }
 
 // Loops run on the leader.
@@ -78,7 +78,7 @@ func New(cfg Config) *Loops {
 		cfg.RestPause = 10 * time.Second
 	}
 	if cfg.Moves == nil {
-		cfg.Moves = moves.New(moves.Config{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger})
+		cfg.Moves = sandbox.NewTransitions(sandbox.TransitionsConfig{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger})
 	}
 	return &Loops{cfg: cfg}
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"

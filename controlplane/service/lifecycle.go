@@ -9,7 +9,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/hosts"
-	"github.com/berth-cloud/berth/controlplane/moves"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -33,30 +33,30 @@ type PatchLifecycle struct {
 
 // Pause stops a running sandbox's CPUs; its memory stays where it is.
 func (s *Sandboxes) Pause(ctx context.Context, c Caller, id string) (Sandbox, error) {
-	return s.move(ctx, c, id, moves.Pause)
+	return s.move(ctx, c, id, sandbox.Pause)
 }
 
 // Resume lets a paused sandbox run on.
 func (s *Sandboxes) Resume(ctx context.Context, c Caller, id string) (Sandbox, error) {
-	return s.move(ctx, c, id, moves.Resume)
+	return s.move(ctx, c, id, sandbox.Resume)
 }
 
 // Hibernate writes a running sandbox's memory to its host's disk.
 func (s *Sandboxes) Hibernate(ctx context.Context, c Caller, id string) (Sandbox, error) {
-	return s.move(ctx, c, id, moves.Hibernate)
+	return s.move(ctx, c, id, sandbox.Hibernate)
 }
 
 // Wake lets a hibernated sandbox go on. One that runs is answered with as it is.
 func (s *Sandboxes) Wake(ctx context.Context, c Caller, id string) (Sandbox, error) {
-	return s.move(ctx, c, id, moves.Wake)
+	return s.move(ctx, c, id, sandbox.Wake)
 }
 
-func (s *Sandboxes) move(ctx context.Context, c Caller, id string, m moves.Move) (Sandbox, error) {
+func (s *Sandboxes) move(ctx context.Context, c Caller, id string, m sandbox.Transition) (Sandbox, error) {
 	row, err := s.find(ctx, c, id)
 	if err != nil {
 		return Sandbox{}, err
 	}
-	row, err = s.moves.Do(hosts.WithRequestID(ctx, c.RequestID), row, m)
+	row, err = s.transitions.Do(hosts.WithRequestID(ctx, c.RequestID), row, m)
 	if err != nil {
 		return Sandbox{}, moveError(err)
 	}
@@ -77,15 +77,15 @@ func (s *Sandboxes) find(ctx context.Context, c Caller, id string) (*record.Sand
 
 // moveError says why a sandbox was not moved.
 func moveError(err error) error {
-	var illegal *moves.IllegalError
+	var illegal *sandbox.IllegalError
 	var refusal *hostapi.Error
 	switch {
 	case errors.As(err, &illegal):
 		return &apierror.Error{
 			Code: apierror.EConflict, Message: "sandbox is " + string(illegal.Status),
-			Detail: fmt.Sprintf("cannot %s it: %s", illegal.Move, illegal.Remedy()), Err: err,
+			Detail: fmt.Sprintf("cannot %s it: %s", illegal.Transition, illegal.Remedy()), Err: err,
 		}
-	case errors.Is(err, moves.ErrGone):
+	case errors.Is(err, sandbox.ErrGone):
 		return apierror.NotFound()
 	case errors.Is(err, hostapi.ErrUnknownOutcome):
 		return apierror.Unreachable("it may or may not have happened", err)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
-	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 

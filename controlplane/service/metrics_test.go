@@ -10,8 +10,8 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
-	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 

@@ -5,9 +5,9 @@ import (
 	"errors"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
 	"github.com/berth-cloud/berth/controlplane/hosts"
-	"github.com/berth-cloud/berth/controlplane/moves"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -33,8 +33,8 @@ func (s *Sandboxes) rouse(ctx context.Context, row *record.Sandbox) error {
 	case record.SandboxPaused:
 		return errResumeFirst
 	case record.SandboxHibernated:
-		_, err := s.moves.Do(ctx, row, moves.Wake)
-		var illegal *moves.IllegalError
+		_, err := s.transitions.Do(ctx, row, sandbox.Wake)
+		var illegal *sandbox.IllegalError
 		switch {
 		case err == nil:
 			return nil
@@ -108,7 +108,7 @@ func (s *Sandboxes) onRunning(ctx context.Context, c Caller, id string, fn func(
 		case last || !hostapi.HasCode(err, hostapi.CodeNotRunning):
 			return execError(err)
 		}
-		now, rerr := s.moves.Refresh(hctx, row)
+		now, rerr := s.transitions.Refresh(hctx, row)
 		if rerr != nil {
 			return execError(err)
 		}

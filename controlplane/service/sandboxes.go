@@ -10,10 +10,9 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
-	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/hosts"
-	"github.com/berth-cloud/berth/controlplane/moves"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/timescale"
@@ -42,10 +41,10 @@ type SandboxesConfig struct {
 
 // Sandboxes are the use cases of /v1/sandboxes.
 type Sandboxes struct {
-	cfg     SandboxesConfig
-	moves   *moves.Mover
-	outputs *outputs
-	inputs  *outputs // of its own: who holds some of it waits for room for its output
+	cfg         SandboxesConfig
+	transitions *sandbox.Transitions
+	outputs     *outputs
+	inputs      *outputs // of its own: who holds some of it waits for room for its output
 }
 
 // NewSandboxes makes the use cases.
@@ -57,7 +56,7 @@ func NewSandboxes(cfg SandboxesConfig) *Sandboxes {
 		cfg.Observe = func(string, bool, time.Duration) {}
 	}
 	return &Sandboxes{
-		cfg: cfg, moves: moves.New(moves.Config{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger}),
+		cfg: cfg, transitions: sandbox.NewTransitions(sandbox.TransitionsConfig{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger}),
 		outputs: newOutputs(), inputs: newOutputs(),
 	}
 }

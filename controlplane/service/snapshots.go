@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
-	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )

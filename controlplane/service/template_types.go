@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/flows/template"
+	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )

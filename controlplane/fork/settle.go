@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
 	"github.com/berth-cloud/berth/controlplane/hosts"
-	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -189,6 +188,6 @@ func (p parentState) follow(tx *raftstore.Tx) {
 		return
 	}
 	if row, ok := raftstore.Get(tx, record.Sandboxes, p.id); ok {
-		moves.Follow(tx, row, *p.state)
+		sandbox.Follow(tx, row, *p.state)
 	}
 }

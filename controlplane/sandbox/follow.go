@@ -1,4 +1,4 @@
-package moves
+package sandbox
 
 import (
 	"time"

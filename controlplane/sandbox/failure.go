@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/flows/template"
 	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/controlplane/template"
 )
 
 // How a create fails, for errors.Is; each has a detail of its own.

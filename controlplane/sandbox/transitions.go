@@ -1,9 +1,4 @@
-// Package moves changes what a living sandbox is doing: pause, resume,
-// hibernate, wake. None of them is a flow: the host is the authority on a
-// box's status, each of its words has a sequence number, and the record follows
-// the latest. A leader that dies between a host's answer and the record is made
-// up for by the next heartbeat.
-package moves
+package sandbox
 
 import (
 	"context"
@@ -21,20 +16,23 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Move is one change of status.
-type Move string
+// Transition is one change of a living sandbox's status. None of them is a flow:
+// the host is the authority on a box's status, each of its words has a sequence
+// number, and the record follows the latest. A leader that dies between a host's
+// answer and the record is made up for by the next heartbeat.
+type Transition string
 
 // The moves, each from one status to another. A wake of what runs already
 // changes nothing and succeeds: wakes at the same time are one wake.
 const (
-	Pause     Move = "pause"     // running → paused
-	Resume    Move = "resume"    // paused → running
-	Hibernate Move = "hibernate" // running → hibernated
-	Wake      Move = "wake"      // hibernated → running
+	Pause     Transition = "pause"     // running → paused
+	Resume    Transition = "resume"    // paused → running
+	Hibernate Transition = "hibernate" // running → hibernated
+	Wake      Transition = "wake"      // hibernated → running
 )
 
 // From is the status that a move starts in.
-func (m Move) From() record.SandboxStatus {
+func (m Transition) From() record.SandboxStatus {
 	switch m {
 	case Resume:
 		return record.SandboxPaused
@@ -49,12 +47,14 @@ var ErrGone = errors.New("sandbox is gone")
 
 // IllegalError is a move that the sandbox's status does not allow.
 type IllegalError struct {
-	Move   Move
-	Status record.SandboxStatus
+	Transition Transition
+	Status     record.SandboxStatus
 }
 
 // Error implements error.
-func (e *IllegalError) Error() string { return fmt.Sprintf("%s: sandbox is %s", e.Move, e.Status) }
+func (e *IllegalError) Error() string {
+	return fmt.Sprintf("%s: sandbox is %s", e.Transition, e.Status)
+}
 
 // Remedy says what to do about it.
 func (e *IllegalError) Remedy() string {
@@ -72,14 +72,14 @@ func (e *IllegalError) Remedy() string {
 	case record.SandboxHibernated:
 		return "wake it first"
 	}
-	if e.Move == Resume {
+	if e.Transition == Resume {
 		return "only a paused sandbox can be resumed"
 	}
 	return "its status does not allow it"
 }
 
 func (e *IllegalError) target() record.SandboxStatus {
-	switch e.Move {
+	switch e.Transition {
 	case Pause:
 		return record.SandboxPaused
 	case Hibernate:
@@ -88,8 +88,8 @@ func (e *IllegalError) target() record.SandboxStatus {
 	return record.SandboxRunning
 }
 
-// Config is what the moves work with.
-type Config struct {
+// TransitionsConfig is what the moves work with.
+type TransitionsConfig struct {
 	Store  *raftstore.Store
 	Hosts  *hosts.Registry
 	Logger *slog.Logger
@@ -99,25 +99,25 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Mover makes moves.
-type Mover struct {
-	cfg   Config
+// Transitions makes moves.
+type Transitions struct {
+	cfg   TransitionsConfig
 	wakes singleflight.Group // by sandbox id
 }
 
-// New makes a Mover.
-func New(cfg Config) *Mover {
+// NewTransitions makes a Transitions.
+func NewTransitions(cfg TransitionsConfig) *Transitions {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = timescale.Limit(2 * time.Minute)
 	}
-	return &Mover{cfg: cfg}
+	return &Transitions{cfg: cfg}
 }
 
 // Do asks the host of a sandbox for a move and returns the row as it is then.
 // It fails with an *IllegalError, with ErrGone, or with what the host or the
 // store say. It does not end with ctx: a move that was asked for is seen
 // through, so that the record says what became of it.
-func (m *Mover) Do(ctx context.Context, seen *record.Sandbox, move Move) (*record.Sandbox, error) {
+func (m *Transitions) Do(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
 	if move != Wake {
 		return m.do(ctx, seen, move)
 	}
@@ -131,18 +131,18 @@ func (m *Mover) Do(ctx context.Context, seen *record.Sandbox, move Move) (*recor
 
 // While is Do for who leads: it ends with ctx. What the host does all the same it
 // says in its heartbeats, to whoever leads then.
-func (m *Mover) While(ctx context.Context, seen *record.Sandbox, move Move) (*record.Sandbox, error) {
+func (m *Transitions) While(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
 	return m.through(ctx, seen, move)
 }
 
-func (m *Mover) do(ctx context.Context, seen *record.Sandbox, move Move) (*record.Sandbox, error) {
+func (m *Transitions) do(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
 	return m.through(context.WithoutCancel(ctx), seen, move)
 }
 
-func (m *Mover) through(ctx context.Context, seen *record.Sandbox, move Move) (*record.Sandbox, error) {
+func (m *Transitions) through(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
 	switch seen.Status {
 	case record.SandboxStarting, record.SandboxFailed, record.SandboxDeleting:
-		return nil, &IllegalError{Move: move, Status: seen.Status}
+		return nil, &IllegalError{Transition: move, Status: seen.Status}
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
@@ -157,12 +157,12 @@ func (m *Mover) through(ctx context.Context, seen *record.Sandbox, move Move) (*
 	row, err := m.follow(ctx, seen, box.State())
 	if err == nil && move != Wake && seen.Status != move.From() && seen.HostSeq == box.Seq {
 		// The host calls it done where nothing was to be done.
-		return nil, &IllegalError{Move: move, Status: row.Status}
+		return nil, &IllegalError{Transition: move, Status: row.Status}
 	}
 	return row, err
 }
 
-func (m *Mover) ask(ctx context.Context, s *record.Sandbox, move Move) (hostapi.Box, error) {
+func (m *Transitions) ask(ctx context.Context, s *record.Sandbox, move Transition) (hostapi.Box, error) {
 	client, err := m.cfg.Hosts.Reach(ctx, s.AgentID)
 	if err != nil {
 		return hostapi.Box{}, err
@@ -188,7 +188,7 @@ const maxTries = 3
 // refused says why the host did not do it, in the sandbox's terms where it is
 // about its status. again says that the status is the move's own by now: another
 // move has brought it back, unless the refusal is about something else.
-func (m *Mover) refused(ctx context.Context, s *record.Sandbox, move Move, err error) (again bool, why error) {
+func (m *Transitions) refused(ctx context.Context, s *record.Sandbox, move Transition, err error) (again bool, why error) {
 	var refusal *hostapi.Error
 	if !errors.As(err, &refusal) || refusal.Code != hostapi.CodeIllegalState && refusal.Code != hostapi.CodeNotRunning {
 		return false, err
@@ -200,12 +200,12 @@ func (m *Mover) refused(ctx context.Context, s *record.Sandbox, move Move, err e
 	if row.Status == move.From() {
 		return true, err
 	}
-	return false, &IllegalError{Move: move, Status: row.Status}
+	return false, &IllegalError{Transition: move, Status: row.Status}
 }
 
 // Refresh asks the host what the sandbox is doing and returns the row as it is
 // then.
-func (m *Mover) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox, error) {
+func (m *Transitions) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox, error) {
 	client, err := m.cfg.Hosts.Reach(ctx, s.AgentID)
 	if err != nil {
 		return nil, err
@@ -223,7 +223,7 @@ func (m *Mover) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox
 var refreshTimeout = timescale.Limit(10 * time.Second)
 
 // follow writes down what a host said, and returns the row as it is then.
-func (m *Mover) follow(ctx context.Context, seen *record.Sandbox, b hostapi.BoxState) (*record.Sandbox, error) {
+func (m *Transitions) follow(ctx context.Context, seen *record.Sandbox, b hostapi.BoxState) (*record.Sandbox, error) {
 	var out *record.Sandbox
 	err := m.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Sandboxes, seen.ID)

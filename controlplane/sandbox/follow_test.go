@@ -1,9 +1,9 @@
-package moves_test
+package sandbox_test
 
 import (
 	"testing"
 
-	"github.com/berth-cloud/berth/controlplane/moves"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -29,7 +29,7 @@ func TestWhatARowFollows(t *testing.T) {
 		"a persistent one that comes back": {record.Sandbox{Status: record.SandboxFailed, Persistent: true}, hostapi.BoxState{Status: hostapi.StatusRunning, Seq: 9}, true},
 		"a persistent one, once more":      {record.Sandbox{Status: record.SandboxFailed, Persistent: true}, hostapi.BoxState{Status: hostapi.StatusFailed, Seq: 9}, false},
 	} {
-		if got := moves.Follows(&c.row, c.box); got != c.want {
+		if got := sandbox.Follows(&c.row, c.box); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flows/fork"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
+	"github.com/berth-cloud/berth/controlplane/fork"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
