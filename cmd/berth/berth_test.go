@@ -19,6 +19,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/cluster"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/org"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
@@ -26,7 +31,6 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 func TestMain(m *testing.M) {
@@ -56,9 +60,10 @@ func TestScripts(t *testing.T) {
 			p := &plane{dir: env.WorkDir}
 			registry := prometheus.NewRegistry()
 			h, err := httpapi.New(httpapi.Config{
-				Sandboxes: p, Identity: (*planeIdentity)(p), Cluster: (*planeCluster)(p), Authenticator: p,
-				Lifecycle: planeMoves{p}, Streams: planeFiles{plane: p}, Forks: planeForks{p}, Volumes: &planeVolumes{plane: p},
-				Templates: planeTemplates{}, Previews: struct{ httpapi.Previews }{}, Metrics: struct{ httpapi.Metrics }{},
+				Sandboxes: p, Lifecycle: planeMoves{p}, Commands: planeCommands{plane: p}, Files: planeFiles{dir: p.dir}, Logs: planeLogs{},
+				Ports: planePorts{}, Inputs: planeInputs{}, Snapshots: planeForks{p}, Forks: planeForks{p}, Volumes: &planeVolumes{plane: p},
+				Templates: planeTemplates{}, Metrics: struct{ httpapi.Metrics }{},
+				Orgs: (*planeIdentity)(p), Cluster: (*planeCluster)(p), Authenticator: p,
 				Version:    api.VersionInfo{Version: "v9", Commit: "abc", GoVersion: "go9"},
 				Registerer: registry, Gatherer: registry,
 				Logger: slog.New(slog.DiscardHandler),
@@ -109,13 +114,13 @@ type plane struct {
 	dir string
 
 	mu        sync.Mutex
-	sandboxes []service.Sandbox
+	sandboxes []sandbox.Sandbox
 	env       map[string]map[string]string
 	keys      map[string]string
 	slow      chan struct{} // closed when the slow create is done
-	tokens    []service.Token
+	tokens    []org.Token
 	draining  bool
-	peers     []service.RaftPeer
+	peers     []cluster.RaftPeer
 	leader    string
 }
 
@@ -124,21 +129,21 @@ type (
 	planeCluster  plane
 )
 
-func (p *plane) Authenticate(r *http.Request) (service.Caller, error) {
+func (p *plane) Authenticate(r *http.Request) (core.Caller, error) {
 	switch r.Header.Get("Authorization") {
 	case "":
-		return service.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
+		return core.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
 	case "Bearer brt_tenant":
-		return service.Caller{WorkspaceID: "ws"}, nil
+		return core.Caller{WorkspaceID: "ws"}, nil
 	case "Bearer jwt":
-		return service.Caller{WorkspaceID: "ws", UserID: "u", ViaJWT: true}, nil
+		return core.Caller{WorkspaceID: "ws", UserID: "u", ViaJWT: true}, nil
 	case "Bearer operator":
-		return service.Caller{Admin: true}, nil
+		return core.Caller{Admin: true}, nil
 	}
-	return service.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
+	return core.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
-func (p *plane) Create(ctx context.Context, _ service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+func (p *plane) Create(ctx context.Context, _ core.Caller, in sandbox.CreateSandbox) (sandbox.Sandbox, error) {
 	switch in.Template {
 	case "base", "python":
 	case "slow":
@@ -156,29 +161,29 @@ func (p *plane) Create(ctx context.Context, _ service.Caller, in service.CreateS
 		}
 		defer close(p.slow)
 		if err := os.WriteFile(filepath.Join(p.dir, "creating"), nil, 0o600); err != nil {
-			return service.Sandbox{}, err
+			return sandbox.Sandbox{}, err
 		}
 		<-ctx.Done()
 		_, err := p.add(in)
-		return service.Sandbox{}, errors.Join(ctx.Err(), err)
+		return sandbox.Sandbox{}, errors.Join(ctx.Err(), err)
 	case "full":
-		return service.Sandbox{}, &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node", Detail: "2 hosts, none with 512 MB free"}
+		return sandbox.Sandbox{}, &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node", Detail: "2 hosts, none with 512 MB free"}
 	case "quota":
-		return service.Sandbox{}, &apierror.Error{Code: apierror.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}
+		return sandbox.Sandbox{}, &apierror.Error{Code: apierror.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}
 	default:
-		return service.Sandbox{}, &apierror.Error{Code: apierror.EInvalid, Message: "unknown template", Detail: "no template is named " + in.Template}
+		return sandbox.Sandbox{}, &apierror.Error{Code: apierror.EInvalid, Message: "unknown template", Detail: "no template is named " + in.Template}
 	}
 	return p.add(in)
 }
 
 // add makes the sandbox, or finds the one that the key made.
-func (p *plane) add(in service.CreateSandbox) (service.Sandbox, error) {
+func (p *plane) add(in sandbox.CreateSandbox) (sandbox.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if id, ok := p.keys[in.IdempotencyKey]; ok {
 		return p.sandboxes[p.find(id)], nil
 	}
-	sb := service.Sandbox{
+	sb := sandbox.Sandbox{
 		ID: fmt.Sprintf("k7m2qz4xw3v5n6a2j7p4t5r6s%c", 'a'+len(p.sandboxes)), WorkspaceID: "ws", Status: "running",
 		Template: in.Template, Metadata: in.Metadata, CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a",
 		CreatedAt: time.Now().Add(-90 * time.Second), StartedAt: time.Now(), TTLSeconds: in.TTLSeconds, FromSnapshot: in.FromSnapshot,
@@ -199,26 +204,26 @@ func (p *plane) add(in service.CreateSandbox) (service.Sandbox, error) {
 }
 
 func (p *plane) find(id string) int {
-	return slices.IndexFunc(p.sandboxes, func(s service.Sandbox) bool { return s.ID == id })
+	return slices.IndexFunc(p.sandboxes, func(s sandbox.Sandbox) bool { return s.ID == id })
 }
 
-func (p *plane) Get(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+func (p *plane) Get(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := p.find(id); i >= 0 {
 		return p.sandboxes[i], nil
 	}
-	return service.Sandbox{}, apierror.NotFound()
+	return sandbox.Sandbox{}, apierror.NotFound()
 }
 
-func (p *plane) List(_ context.Context, _ service.Caller, o service.ListOptions) ([]service.Sandbox, string, error) {
+func (p *plane) List(_ context.Context, _ core.Caller, o core.ListOptions) ([]sandbox.Sandbox, string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := slices.Clone(p.sandboxes)
 	slices.Reverse(all)
 	// Two a page, whatever was asked for: clients follow the links.
 	if o.Cursor != "" {
-		at := slices.IndexFunc(all, func(s service.Sandbox) bool { return s.ID == o.Cursor })
+		at := slices.IndexFunc(all, func(s sandbox.Sandbox) bool { return s.ID == o.Cursor })
 		all = all[at+1:]
 	}
 	if len(all) > 2 {
@@ -227,7 +232,7 @@ func (p *plane) List(_ context.Context, _ service.Caller, o service.ListOptions)
 	return all, "", nil
 }
 
-func (p *plane) Delete(_ context.Context, _ service.Caller, id string) error {
+func (p *plane) Delete(_ context.Context, _ core.Caller, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.find(id)
@@ -238,15 +243,15 @@ func (p *plane) Delete(_ context.Context, _ service.Caller, id string) error {
 	return nil
 }
 
-func (p *plane) Exec(ctx context.Context, _ service.Caller, id string, in service.Exec) (service.ExecResult, error) {
-	if _, err := p.Get(ctx, service.Caller{}, id); err != nil {
-		return service.ExecResult{}, err
+func (p planeCommands) Exec(ctx context.Context, _ core.Caller, id string, in sandbox.Exec) (sandbox.ExecResult, error) {
+	if _, err := p.Get(ctx, core.Caller{}, id); err != nil {
+		return sandbox.ExecResult{}, err
 	}
 	argv := in.Argv
 	if in.Shell != "" {
 		argv = []string{"sh", "-c", in.Shell}
 	}
-	timeout := int64(service.DefaultExecSeconds)
+	timeout := int64(sandbox.DefaultExecSeconds)
 	if in.TimeoutSeconds != nil {
 		timeout = *in.TimeoutSeconds
 	}
@@ -270,9 +275,9 @@ func (p *plane) Exec(ctx context.Context, _ service.Caller, id string, in servic
 	start := time.Now()
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		return service.ExecResult{}, errors.Join(ctx.Err(), os.WriteFile(filepath.Join(p.dir, "killed"), nil, 0o600))
+		return sandbox.ExecResult{}, errors.Join(ctx.Err(), os.WriteFile(filepath.Join(p.dir, "killed"), nil, 0o600))
 	}
-	res := service.ExecResult{
+	res := sandbox.ExecResult{
 		Stdout: stdout.String(), Stderr: stderr.String(), DurationMS: time.Since(start).Milliseconds(),
 		TimedOut: limited.Err() != nil, Truncated: strings.Contains(in.Shell, "truncate-me"),
 	}
@@ -290,33 +295,33 @@ func (p *plane) Exec(ctx context.Context, _ service.Caller, id string, in servic
 	return res, nil
 }
 
-func (p *planeIdentity) Me(context.Context, service.Caller) (service.Profile, error) {
-	return service.Profile{UserID: "u"}, nil
+func (p *planeIdentity) Me(context.Context, core.Caller) (org.Profile, error) {
+	return org.Profile{UserID: "u"}, nil
 }
 
-func (p *planeIdentity) SetCurrentOrg(context.Context, service.Caller, string) (service.Profile, error) {
-	return service.Profile{UserID: "u"}, nil
+func (p *planeIdentity) SetCurrentOrg(context.Context, core.Caller, string) (org.Profile, error) {
+	return org.Profile{UserID: "u"}, nil
 }
 
-func (p *planeIdentity) CreateToken(_ context.Context, _ service.Caller, in service.CreateToken) (service.Token, error) {
+func (p *planeIdentity) CreateToken(_ context.Context, _ core.Caller, in org.CreateToken) (org.Token, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := service.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, CreatedAt: time.Now().Add(-3 * time.Hour), ExpiresAt: in.ExpiresAt}
+	t := org.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, CreatedAt: time.Now().Add(-3 * time.Hour), ExpiresAt: in.ExpiresAt}
 	p.tokens = append(p.tokens, t)
 	t.Key = "brt_" + t.Prefix + "_secret"
 	return t, nil
 }
 
-func (p *planeIdentity) ListTokens(context.Context, service.Caller, service.ListOptions) ([]service.Token, string, error) {
+func (p *planeIdentity) ListTokens(context.Context, core.Caller, core.ListOptions) ([]org.Token, string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.tokens), "", nil
 }
 
-func (p *planeIdentity) RevokeToken(_ context.Context, _ service.Caller, prefix string) error {
+func (p *planeIdentity) RevokeToken(_ context.Context, _ core.Caller, prefix string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.IndexFunc(p.tokens, func(t service.Token) bool { return t.Prefix == prefix })
+	i := slices.IndexFunc(p.tokens, func(t org.Token) bool { return t.Prefix == prefix })
 	if i < 0 {
 		return apierror.NotFound()
 	}
@@ -324,16 +329,16 @@ func (p *planeIdentity) RevokeToken(_ context.Context, _ service.Caller, prefix 
 	return nil
 }
 
-func (p *planeCluster) RaftStatus(context.Context) (service.RaftStatus, error) {
+func (p *planeCluster) RaftStatus(context.Context) (cluster.RaftStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	leader := "r1"
 	if p.leader != "" {
 		leader = p.leader
 	}
-	st := service.RaftStatus{
+	st := cluster.RaftStatus{
 		NodeID: "r2", State: "follower", LeaderID: leader, LeaderAddress: "h1:7001", Term: 4, CommitIndex: 12, AppliedIndex: 12,
-		Peers: []service.RaftPeer{
+		Peers: []cluster.RaftPeer{
 			{ID: "r1", Address: "h1:7001", Voter: true, Healthy: true, AppliedIndex: 12},
 			{ID: "r2", Address: "h2:7001", Voter: true, Healthy: true, AppliedIndex: 12, LastContact: 41 * time.Millisecond},
 			{ID: "r3", Address: "h3:7001", Voter: true, LastContact: -1},
@@ -346,14 +351,14 @@ func (p *planeCluster) RaftStatus(context.Context) (service.RaftStatus, error) {
 func (p *planeCluster) AddPeer(_ context.Context, id, address string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.peers = append(p.peers, service.RaftPeer{ID: id, Address: address})
+	p.peers = append(p.peers, cluster.RaftPeer{ID: id, Address: address})
 	return nil
 }
 
 func (p *planeCluster) RemovePeer(_ context.Context, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.IndexFunc(p.peers, func(r service.RaftPeer) bool { return r.ID == id })
+	i := slices.IndexFunc(p.peers, func(r cluster.RaftPeer) bool { return r.ID == id })
 	if i < 0 {
 		return apierror.NotFound()
 	}
@@ -386,42 +391,42 @@ func (p *planeCluster) Restore(_ context.Context, r io.Reader) error {
 	return err
 }
 
-func (p *planeCluster) Agents(context.Context, service.ListOptions) (page []service.Agent, next string, err error) {
+func (p *planeCluster) Agents(context.Context, core.ListOptions) (page []cluster.Agent, next string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return []service.Agent{
+	return []cluster.Agent{
 		{
 			ID: "host-a", State: "up", Ready: true, Draining: p.draining, LastSeen: time.Now(), CreatedAt: time.Now(),
 			MemoryMB: 4096, ReservedMB: 1024, Slots: 16, SlotsUsed: 2, Sandboxes: 2,
-			Versions: service.AgentVersions{Engine: "chvemu"},
+			Versions: cluster.AgentVersions{Engine: "chvemu"},
 		},
 		{ID: "host-b", State: "lost"},
 	}, "", nil
 }
 
-func (p *planeCluster) AgentEvents(_ context.Context, id string, _ service.EventQuery) ([]service.Event, error) {
+func (p *planeCluster) AgentEvents(_ context.Context, id string, _ api.EventQuery) ([]api.Event, error) {
 	if id != "host-a" {
 		return nil, apierror.NotFound()
 	}
-	return []service.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn", Message: "what belongs to no sandbox is removed"}}, nil
+	return []api.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn", Message: "what belongs to no sandbox is removed"}}, nil
 }
 
-func (p *planeCluster) DrainAgent(_ context.Context, id string) (service.Agent, error) {
+func (p *planeCluster) DrainAgent(_ context.Context, id string) (cluster.Agent, error) {
 	return p.change(id, true)
 }
 
-func (p *planeCluster) UndrainAgent(_ context.Context, id string) (service.Agent, error) {
+func (p *planeCluster) UndrainAgent(_ context.Context, id string) (cluster.Agent, error) {
 	return p.change(id, false)
 }
 
-func (p *planeCluster) change(id string, draining bool) (service.Agent, error) {
+func (p *planeCluster) change(id string, draining bool) (cluster.Agent, error) {
 	if id != "host-a" {
-		return service.Agent{}, apierror.NotFound()
+		return cluster.Agent{}, apierror.NotFound()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining = draining
-	return service.Agent{ID: id, State: "up", Ready: true, Draining: draining}, nil
+	return cluster.Agent{ID: id, State: "up", Ready: true, Draining: draining}, nil
 }
 
 func (p *planeCluster) RemoveAgent(_ context.Context, id string) error {
@@ -431,11 +436,11 @@ func (p *planeCluster) RemoveAgent(_ context.Context, id string) error {
 	return nil
 }
 
-func (p *planeCluster) CreateJoinToken(_ context.Context, ttl time.Duration) (service.JoinToken, error) {
+func (p *planeCluster) CreateJoinToken(_ context.Context, ttl time.Duration) (cluster.JoinToken, error) {
 	if ttl == 0 {
 		ttl = time.Hour
 	}
-	return service.JoinToken{
+	return cluster.JoinToken{
 		Token: "bjt_secret", ExpiresAt: time.Now().Add(ttl),
 		CASHA256: "9f2b", Peers: []string{"h1:7001", "h2:7001"},
 	}, nil

@@ -13,36 +13,50 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/fork"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
+	"github.com/berth-cloud/berth/controlplane/template"
+	"github.com/berth-cloud/berth/controlplane/volume"
+
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // What the plane of the scripts does beyond sandboxes: moves, forks, volumes
 // and files, which are those under its directory.
 type (
-	planeMoves struct{ *plane }
-	planeForks struct{ *plane }
-	planeFiles struct {
-		httpapi.Streams // what no script uses
+	planeMoves    struct{ *plane }
+	planeForks    struct{ *plane }
+	planeCommands struct { // with what no script uses
+		httpapi.Commands
 		*plane
 	}
+	planeFiles struct {
+		httpapi.Files
+		dir string // the plane's
+	}
+	planeLogs      struct{ httpapi.Logs }
+	planePorts     struct{ httpapi.Ports }
+	planeInputs    struct{}
 	planeTemplates struct{ httpapi.Templates } // what no script uses
 	planeVolumes   struct {
 		*plane
-		all []service.Volume
+		all []volume.Volume
 	}
 )
 
-func (planeTemplates) BuildTemplate(_ context.Context, _ service.Caller, in service.BuildTemplate) (service.Build, error) {
-	return service.Build{ID: "bld-1", Template: in.Name, Status: "queued"}, nil
+func (planeTemplates) Build(_ context.Context, _ core.Caller, in template.BuildTemplate) (template.Build, error) {
+	return template.Build{ID: "bld-1", Template: in.Name, Status: "queued"}, nil
 }
 
-func (planeTemplates) GetBuild(context.Context, service.Caller, string) (service.Build, error) {
-	return service.Build{ID: "bld-1", Template: "web", Status: "ready"}, nil
+func (planeTemplates) GetBuild(context.Context, core.Caller, string) (template.Build, error) {
+	return template.Build{ID: "bld-1", Template: "web", Status: "ready"}, nil
 }
 
-func (planeTemplates) FollowBuildLogs(context.Context, service.Caller, string) (service.Follower[string], error) {
+func (planeTemplates) FollowBuildLogs(context.Context, core.Caller, string) (core.Follower[string], error) {
 	return &planeBuild{
 		"==> build bld-1", "==> run: apt-get install -y a-package-with-a-long-name (78 %, 1.2s)", "it is installed", "==> store (96 %, 4s)", "==> ready: build b1",
 	}, nil
@@ -62,46 +76,46 @@ func (b *planeBuild) Next() (string, error) {
 
 func (*planeBuild) Close() error { return nil }
 
-func (p planeMoves) to(id, from, status string) (service.Sandbox, error) {
+func (p planeMoves) to(id, from, status string) (sandbox.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.find(id)
 	switch {
 	case i < 0:
-		return service.Sandbox{}, apierror.NotFound()
+		return sandbox.Sandbox{}, apierror.NotFound()
 	case p.sandboxes[i].Status != from:
-		return service.Sandbox{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is " + p.sandboxes[i].Status, Detail: "resume it first"}
+		return sandbox.Sandbox{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is " + p.sandboxes[i].Status, Detail: "resume it first"}
 	}
 	p.sandboxes[i].Status = status
 	return p.sandboxes[i], nil
 }
 
-func (p planeMoves) Pause(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+func (p planeMoves) Pause(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
 	return p.to(id, "running", "paused")
 }
 
-func (p planeMoves) Resume(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+func (p planeMoves) Resume(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
 	return p.to(id, "paused", "running")
 }
 
-func (p planeMoves) Hibernate(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+func (p planeMoves) Hibernate(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
 	return p.to(id, "running", "hibernated")
 }
 
-func (p planeMoves) Wake(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+func (p planeMoves) Wake(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
 	return p.to(id, "hibernated", "running")
 }
 
-func (p planeMoves) Lifecycle(ctx context.Context, c service.Caller, id string) (service.Lifecycle, error) {
-	return p.PatchLifecycle(ctx, c, id, service.PatchLifecycle{})
+func (p planeMoves) Lifecycle(ctx context.Context, c core.Caller, id string) (sandbox.Lifecycle, error) {
+	return p.PatchLifecycle(ctx, c, id, sandbox.PatchLifecycle{})
 }
 
-func (p planeMoves) PatchLifecycle(_ context.Context, _ service.Caller, id string, in service.PatchLifecycle) (service.Lifecycle, error) {
+func (p planeMoves) PatchLifecycle(_ context.Context, _ core.Caller, id string, in sandbox.PatchLifecycle) (sandbox.Lifecycle, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.find(id)
 	if i < 0 {
-		return service.Lifecycle{}, apierror.NotFound()
+		return sandbox.Lifecycle{}, apierror.NotFound()
 	}
 	sb := &p.sandboxes[i]
 	if in.SetTTL {
@@ -113,41 +127,41 @@ func (p planeMoves) PatchLifecycle(_ context.Context, _ service.Caller, id strin
 	if in.Persistent != nil {
 		sb.Persistent = *in.Persistent
 	}
-	return service.Lifecycle{Status: sb.Status, TTLSeconds: sb.TTLSeconds, ExpiresAt: sb.ExpiresAt, Persistent: sb.Persistent}, nil
+	return sandbox.Lifecycle{Status: sb.Status, TTLSeconds: sb.TTLSeconds, ExpiresAt: sb.ExpiresAt, Persistent: sb.Persistent}, nil
 }
 
-var snapshot = service.Snapshot{
+var oneSnapshot = snapshot.Snapshot{
 	ID: "snap-1", Status: "ready", SandboxID: "k7m2qz4xw3v5n6a2j7p4t5r6sa", Template: "base", Name: "first",
 	MemoryBytes: 100 << 20, DiskBytes: 1 << 20, AgentID: "host-a", Stored: true, PauseMS: 41,
 }
 
-func (p planeForks) CreateSnapshot(context.Context, service.Caller, string, service.CreateSnapshot) (service.Snapshot, error) {
-	return snapshot, nil
+func (p planeForks) Create(context.Context, core.Caller, string, snapshot.CreateSnapshot) (snapshot.Snapshot, error) {
+	return oneSnapshot, nil
 }
 
-func (p planeForks) GetSnapshot(_ context.Context, _ service.Caller, id string) (service.Snapshot, error) {
+func (p planeForks) Get(_ context.Context, _ core.Caller, id string) (snapshot.Snapshot, error) {
 	switch id {
 	case "snap-1":
-		return snapshot, nil
+		return oneSnapshot, nil
 	case "snap-python":
-		of := snapshot
+		of := oneSnapshot
 		of.ID, of.Template = id, "python"
 		return of, nil
 	}
-	return service.Snapshot{}, apierror.NotFound()
+	return snapshot.Snapshot{}, apierror.NotFound()
 }
 
-func (p planeForks) ListSnapshots(context.Context, service.Caller, string, service.ListOptions) ([]service.Snapshot, string, error) {
-	return []service.Snapshot{snapshot}, "", nil
+func (p planeForks) List(context.Context, core.Caller, string, core.ListOptions) ([]snapshot.Snapshot, string, error) {
+	return []snapshot.Snapshot{oneSnapshot}, "", nil
 }
 
-func (p planeForks) DeleteSnapshot(context.Context, service.Caller, string) error { return nil }
+func (p planeForks) Delete(context.Context, core.Caller, string) error { return nil }
 
-func (p planeForks) Fork(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
+func (p planeForks) Fork(_ context.Context, _ core.Caller, id string, in fork.Request) (fork.Forked, error) {
 	return p.children(id, in, 1, func(int) map[string]any { return map[string]any{"forked_from": id} })
 }
 
-func (p planeForks) ForkTree(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
+func (p planeForks) ForkTree(_ context.Context, _ core.Caller, id string, in fork.Request) (fork.Forked, error) {
 	out, err := p.children(id, in, 2, func(i int) map[string]any {
 		return map[string]any{"fork_tree_id": "tree-1", "fork_tree_role": "child", "fork_parent_id": id, "fork_index": i}
 	})
@@ -156,8 +170,8 @@ func (p planeForks) ForkTree(_ context.Context, _ service.Caller, id string, in 
 }
 
 // children makes those asked for; of more than three the last fails.
-func (p planeForks) children(id string, in service.Fork, count int, keys func(int) map[string]any) (service.Forked, error) {
-	out := service.Forked{ParentID: id, PauseMS: 41}
+func (p planeForks) children(id string, in fork.Request, count int, keys func(int) map[string]any) (fork.Forked, error) {
+	out := fork.Forked{ParentID: id, PauseMS: 41}
 	if in.Mode != nil {
 		out.Mode = *in.Mode
 	}
@@ -166,14 +180,14 @@ func (p planeForks) children(id string, in service.Fork, count int, keys func(in
 	}
 	for i := range count {
 		if i == 3 {
-			out.Failed = append(out.Failed, service.FailedFork{Index: i, Error: "no memory"})
+			out.Failed = append(out.Failed, fork.FailedFork{Index: i, Error: "no memory"})
 			break
 		}
 		metadata, err := json.Marshal(keys(i))
 		if err != nil {
 			return out, err
 		}
-		child, err := p.add(service.CreateSandbox{Template: "base", Metadata: metadata, IdempotencyKey: fmt.Sprint(id, i)})
+		child, err := p.add(sandbox.CreateSandbox{Template: "base", Metadata: metadata, IdempotencyKey: fmt.Sprint(id, i)})
 		if err != nil {
 			return out, err
 		}
@@ -185,8 +199,8 @@ func (p planeForks) children(id string, in service.Fork, count int, keys func(in
 	return out, nil
 }
 
-func (p planeForks) Promote(ctx context.Context, c service.Caller, id, tree string, cleanup bool) (service.Sandbox, []string, error) {
-	sb, err := p.Get(ctx, c, id)
+func (p planeForks) Promote(ctx context.Context, c core.Caller, id, tree string, cleanup bool) (sandbox.Sandbox, []string, error) {
+	sb, err := p.plane.Get(ctx, c, id)
 	if err != nil || tree != "tree-1" {
 		return sb, nil, apierror.NotFound()
 	}
@@ -196,8 +210,8 @@ func (p planeForks) Promote(ctx context.Context, c service.Caller, id, tree stri
 	return sb, nil, nil
 }
 
-func (p *planeVolumes) CreateVolume(_ context.Context, _ service.Caller, in service.CreateVolume) (service.Volume, error) {
-	v := service.Volume{Name: in.Name, SizeMB: service.DefaultVolumeMB, AgentID: "host-a", CreatedAt: time.Now()}
+func (p *planeVolumes) Create(_ context.Context, _ core.Caller, in volume.CreateVolume) (volume.Volume, error) {
+	v := volume.Volume{Name: in.Name, SizeMB: volume.DefaultMB, AgentID: "host-a", CreatedAt: time.Now()}
 	if in.SizeMB != nil {
 		v.SizeMB = *in.SizeMB
 	}
@@ -205,28 +219,28 @@ func (p *planeVolumes) CreateVolume(_ context.Context, _ service.Caller, in serv
 	return v, nil
 }
 
-func (p *planeVolumes) GetVolume(context.Context, service.Caller, string) (service.Volume, error) {
-	return service.Volume{}, apierror.NotFound()
+func (p *planeVolumes) Get(context.Context, core.Caller, string) (volume.Volume, error) {
+	return volume.Volume{}, apierror.NotFound()
 }
 
-func (p *planeVolumes) ListVolumes(context.Context, service.Caller, service.ListOptions) ([]service.Volume, string, error) {
+func (p *planeVolumes) List(context.Context, core.Caller, core.ListOptions) ([]volume.Volume, string, error) {
 	return p.all, "", nil
 }
 
-func (p *planeVolumes) DeleteVolume(_ context.Context, _ service.Caller, name string) error {
+func (p *planeVolumes) Delete(_ context.Context, _ core.Caller, name string) error {
 	if name == "busy" {
 		return &apierror.Error{Code: apierror.EConflict, Message: "volume in use"}
 	}
 	return nil
 }
 
-func (planeFiles) AdmitInput(context.Context, service.Caller, int64) (func(), error) {
+func (planeInputs) AdmitInput(context.Context, core.Caller, int64) (func(), error) {
 	return func() {}, nil
 }
 
 func (p planeFiles) at(path string) string { return filepath.Join(p.dir, "guest", path) }
 
-func (p planeFiles) ReadFile(_ context.Context, _ service.Caller, _, path string, _ http.Header) (*service.File, error) {
+func (p planeFiles) Read(_ context.Context, _ core.Caller, _, path string, _ http.Header) (*sandbox.File, error) {
 	f, err := os.Open(p.at(path))
 	if err != nil {
 		return nil, &apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"}
@@ -235,10 +249,10 @@ func (p planeFiles) ReadFile(_ context.Context, _ service.Caller, _, path string
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &service.File{Status: 200, Header: http.Header{"Content-Length": {strconv.FormatInt(st.Size(), 10)}}, Body: f}, nil
+	return &sandbox.File{Status: 200, Header: http.Header{"Content-Length": {strconv.FormatInt(st.Size(), 10)}}, Body: f}, nil
 }
 
-func (p planeFiles) WriteFile(_ context.Context, _ service.Caller, _, path, mode string, body io.Reader, _ int64) (bool, error) {
+func (p planeFiles) Write(_ context.Context, _ core.Caller, _, path, mode string, body io.Reader, _ int64) (bool, error) {
 	if strings.HasPrefix(path, "/full/") {
 		return false, &apierror.Error{Code: apierror.EInsufficient, Message: "no space left on device"}
 	}
@@ -256,28 +270,28 @@ func (p planeFiles) WriteFile(_ context.Context, _ service.Caller, _, path, mode
 	return true, errors.Join(os.WriteFile(p.at(path), raw, os.FileMode(perm)), os.Chmod(p.at(path), os.FileMode(perm)))
 }
 
-func (p planeFiles) StatFile(_ context.Context, _ service.Caller, _, path string) (service.FileStat, error) {
+func (p planeFiles) Stat(_ context.Context, _ core.Caller, _, path string) (sandbox.FileStat, error) {
 	st, err := os.Stat(p.at(path))
 	if err != nil {
-		return service.FileStat{}, &apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"}
+		return sandbox.FileStat{}, &apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"}
 	}
-	return service.FileStat{
+	return sandbox.FileStat{
 		Path: path, Name: filepath.Base(path), Type: map[bool]string{true: "dir", false: "file"}[st.IsDir()], SizeBytes: st.Size(),
 		Mode: fmt.Sprintf("%04o", st.Mode().Perm()), ModifiedAt: st.ModTime(),
 	}, nil
 }
 
-func (p planeFiles) Logs(context.Context, service.Caller, string, service.LogQuery) (io.ReadCloser, error) {
+func (planeLogs) Text(context.Context, core.Caller, string, api.LogQuery) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader("line one\nline two\n")), nil
 }
 
-func (p planeFiles) Events(_ context.Context, _ service.Caller, id string, _ service.EventQuery) ([]service.Event, error) {
-	return []service.Event{{
-		Time: time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC), SandboxID: id, AgentID: "host-a", Type: "vm.died", Code: "error",
-		Message: "VM died", Metadata: json.RawMessage(`{"signal":"KILL"}`),
+func (planeLogs) Events(_ context.Context, _ core.Caller, id string, _ api.EventQuery) ([]api.Event, error) {
+	return []api.Event{{
+		TS: api.Time{Time: time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC)}, SandboxID: id, AgentID: "host-a", Type: "vm.died", Code: "error",
+		Message: "VM died", Metadata: api.Object(`{"signal":"KILL"}`),
 	}}, nil
 }
 
-func (p planeFiles) Ports(context.Context, service.Caller, string) ([]service.Port, error) {
-	return []service.Port{{Port: 3000, Protocol: "tcp", Process: "node", URL: "http://3000-x.localhost", Label: "web"}}, nil
+func (planePorts) List(context.Context, core.Caller, string) ([]sandbox.Port, error) {
+	return []sandbox.Port{{Port: 3000, Protocol: "tcp", Process: "node", URL: "http://3000-x.localhost", Label: "web"}}, nil
 }

@@ -61,6 +61,13 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// With is the error with another detail and cause.
+func (e *Error) With(detail string, cause error) *Error {
+	c := *e
+	c.Detail, c.Err = detail, cause
+	return &c
+}
+
 // Is makes errors of one code and message the same to errors.Is, whatever their
 // details: one that a flow kept has lost everything else.
 func (e *Error) Is(target error) bool {

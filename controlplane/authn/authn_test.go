@@ -14,13 +14,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/org"
+
 	"github.com/go-jose/go-jose/v4"
 	"github.com/golang-jwt/jwt/v5"
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
-	"github.com/berth-cloud/berth/controlplane/service"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -54,7 +56,7 @@ func newAuth(t *testing.T, change func(*Config)) *Authenticator {
 	return a
 }
 
-func ask(a *Authenticator, headers ...string) (service.Caller, error) {
+func ask(a *Authenticator, headers ...string) (core.Caller, error) {
 	r := httptest.NewRequest("GET", "/v1/sandboxes", nil)
 	for _, h := range headers {
 		r.Header.Add("Authorization", h)
@@ -116,7 +118,7 @@ func TestAPIKeys(t *testing.T) {
 	a := newAuth(t, func(c *Config) { c.Store = cluster.Leader().Store })
 	key := "brt_abcdefgh_" + strings.Repeat("s", 32)
 	cluster.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.APIKeys, &record.APIKey{Meta: record.Meta{ID: "k1"}, WorkspaceID: "ws", Prefix: "abcdefgh", SHA256: service.APIKeyDigest(key)})
+		raftstore.Put(tx, record.APIKeys, &record.APIKey{Meta: record.Meta{ID: "k1"}, WorkspaceID: "ws", Prefix: "abcdefgh", SHA256: org.APIKeyDigest(key)})
 		return nil
 	})
 	if c, err := ask(a, "Bearer "+key); err != nil || c.WorkspaceID != "ws" || c.KeyID != "k1" || c.ViaJWT || c.Admin {

@@ -27,9 +27,9 @@ func (f *Flows) post(ctx context.Context, agentID, sandboxID string, e hostapi.N
 	}
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	err := f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.PostEvent(ctx, sandboxID, e) })
+	err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.PostEvent(ctx, sandboxID, e) })
 	if err != nil {
-		f.cfg.Logger.InfoContext(ctx, "event could not be told", "type", string(e.Type), "sandbox_id", hostapi.ShortID(sandboxID), "agent_id", agentID, "error", err)
+		f.Logger.InfoContext(ctx, "event could not be told", "type", string(e.Type), "sandbox_id", hostapi.ShortID(sandboxID), "agent_id", agentID, "error", err)
 	}
 	return err
 }

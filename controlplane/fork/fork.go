@@ -8,9 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/berth-cloud/berth/controlplane/core"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -53,22 +54,15 @@ var errNoChild = &apierror.Error{
 	Detail: "no child came to life; report the request id if a retry does not help",
 }
 
-// Config is what the flows work with.
-type Config struct {
-	Hosts     *hosts.Registry
-	Sandboxes *sandbox.Flows
-	Clock     func() time.Time
-	Logger    *slog.Logger
+// Flows are the steps of both kinds.
+type Flows struct {
+	*core.Core
+	sandboxes *sandbox.Flows
 }
 
-// Flows are the steps of both kinds.
-type Flows struct{ cfg Config }
-
-// New makes the flows.
-func New(cfg Config) *Flows { return &Flows{cfg: cfg} }
-
 // Kinds are for the engine.
-func (f *Flows) Kinds() []flow.Kind {
+func (s *Forks) Kinds() []flow.Kind {
+	f := s.Flows
 	return []flow.Kind{
 		{
 			Name: KindFork, Expire: stepExpire, ActTimeout: actTimeout, Host: parentsHost,
@@ -182,14 +176,14 @@ func (f *Flows) Place(view raftstore.Reader, n *Order) error {
 		placeOn(n.Children[0], n.Parent.AgentID)
 		return nil
 	}
-	restarting := f.cfg.Hosts.Restarting(n.Parent.AgentID)
-	untold := restarting || f.cfg.Hosts.Warming(view)
+	restarting := f.Hosts.Restarting(n.Parent.AgentID)
+	untold := restarting || f.Hosts.Warming(view)
 	store := f.hasStore(n.Parent.AgentID)
 	var last error
 	for _, c := range n.Children {
-		_, err := f.cfg.Hosts.Place(view, c.ID, 1, placement.Request{Size: sizeOf(n.Parent), Only: n.Parent.AgentID})
+		_, err := f.Hosts.Place(view, c.ID, 1, placement.Request{Size: sizeOf(n.Parent), Only: n.Parent.AgentID})
 		if err != nil && store && !restarting {
-			if err = f.cfg.Hosts.Choosable(view, f.elsewhere(n.Parent, n.Parent.AgentID)); err == nil {
+			if err = f.Hosts.Choosable(view, f.elsewhere(n.Parent, n.Parent.AgentID)); err == nil {
 				continue
 			}
 		}
@@ -214,12 +208,12 @@ func (f *Flows) Place(view raftstore.Reader, n *Order) error {
 // Unplace gives back what Place reserved, when the rows were not written.
 func (f *Flows) Unplace(n *Order) {
 	for _, c := range n.Children {
-		f.cfg.Hosts.Release(c.ID)
+		f.Hosts.Release(c.ID)
 	}
 }
 
 func (f *Flows) hasStore(agentID string) bool {
-	return f.cfg.Hosts.Sessions()[agentID].Heartbeat.Store
+	return f.Hosts.Sessions()[agentID].Heartbeat.Store
 }
 
 // elsewhere asks for a host for a child that fetches the capture from the store.
@@ -274,7 +268,7 @@ func hostCtx(ctx context.Context, requestID string) context.Context {
 
 // passing reports whether it is worth asking the same host once more.
 func (f *Flows) passing(run flow.Run, agentID string, err error) bool {
-	return f.cfg.Hosts.Passing(run.View, agentID, run.Flow.Attempt, err)
+	return f.Hosts.Passing(run.View, agentID, run.Flow.Attempt, err)
 }
 
 func childName(i int, id string) string { return fmt.Sprintf("%d (%s)", i, hostapi.ShortID(id)) }

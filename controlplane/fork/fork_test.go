@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -22,7 +24,6 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
-	"github.com/berth-cloud/berth/controlplane/snapshot"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -75,16 +76,16 @@ func begin(n *testplane.Node, parent *record.Sandbox, mode fork.Mode, count int)
 		if mode == fork.Tree {
 			c.ForkTree = group
 		}
-		if c.EnvSealed, err = n.Flows.SealEnv(c.ID, map[string]string{"A": "1"}); err != nil {
+		if c.EnvSealed, err = n.Sandboxes.Flows.SealEnv(c.ID, map[string]string{"A": "1"}); err != nil {
 			return out, err
 		}
 		o.Children = append(o.Children, c)
 		out.children = append(out.children, c.ID)
 	}
-	if err := n.Forks.Place(n.Store.View(), o); err != nil {
+	if err := n.Forks.Flows.Place(n.Store.View(), o); err != nil {
 		return out, err
 	}
-	return out, n.Store.Update(context.Background(), func(tx *raftstore.Tx) error { return n.Forks.Begin(tx, o) })
+	return out, n.Store.Update(context.Background(), func(tx *raftstore.Tx) error { return n.Forks.Flows.Begin(tx, o) })
 }
 
 // run begins a fork and waits for its end.
@@ -299,13 +300,13 @@ func TestAForkWithoutAnyChild(t *testing.T) {
 		err  error
 		want error
 	}{
-		"full":             {"put", &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}, sandbox.ErrNoHost},
+		"full":             {"put", &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}, core.ErrNoHost},
 		"fails":            {"put", &hostapi.Error{Code: hostapi.CodeInternal, Message: "oops"}, sandbox.ErrNotStarted},
-		"unreachable":      {"put", fakehost.ErrDrop, sandbox.ErrUnreachable},
+		"unreachable":      {"put", fakehost.ErrDrop, core.ErrUnreachable},
 		"no capture":       {"capture", &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}, &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for snapshot"}},
-		"parent is paused": {"capture", &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, snapshot.ErrAsleep},
+		"parent is paused": {"capture", &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, sandbox.ErrAsleep},
 		"parent is gone":   {"capture", &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}, apierror.NotRunning("")},
-		"host is mute":     {"capture", fakehost.ErrDrop, sandbox.ErrUnreachable},
+		"host is mute":     {"capture", fakehost.ErrDrop, core.ErrUnreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := testplane.New(t, 1, nil)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -50,7 +52,7 @@ func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		if hosts.Superseded(ctx, storing) || f.passing(run, data.AgentID, storing) {
 			return nil, storing
 		}
-		f.cfg.Logger.WarnContext(ctx, "capture of a fork was not stored", "group", groupOf(run.Flow), "agent_id", data.AgentID,
+		f.Logger.WarnContext(ctx, "capture of a fork was not stored", "group", groupOf(run.Flow), "agent_id", data.AgentID,
 			"request_id", data.RequestID, "error", storing)
 	}
 	// What is stored of a tree stays while a sandbox of it is there.
@@ -84,9 +86,9 @@ func (d *Fork) failure() error {
 	}
 	switch worst {
 	case whyFull:
-		return sandbox.NoNode(&placement.Error{Reason: placement.NoCapacity})
+		return core.NoNode(&placement.Error{Reason: placement.NoCapacity})
 	case whyUnreachable:
-		return sandbox.ErrUnreachable
+		return core.ErrUnreachable
 	}
 	return errNoChild
 }
@@ -112,18 +114,18 @@ func (f *Flows) release(ctx context.Context, run flow.Run, data Fork, unstore bo
 		calls.Go(func() error {
 			stored := unstore && agentID == data.AgentID
 			err := limited(func(ctx context.Context) error {
-				return f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, group, stored) })
+				return f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, group, stored) })
 			})
 			if err == nil {
 				return nil
 			}
-			f.cfg.Logger.InfoContext(ctx, "capture of a fork is left to the inventory", "group", group, "agent_id", agentID, "error", err)
+			f.Logger.InfoContext(ctx, "capture of a fork is left to the inventory", "group", group, "agent_id", agentID, "error", err)
 			if !stored {
 				return nil
 			}
-			err = limited(func(ctx context.Context) error { return f.cfg.Hosts.DeleteStored(ctx, group, agentID) })
+			err = limited(func(ctx context.Context) error { return f.Hosts.DeleteStored(ctx, group, agentID) })
 			if err != nil && !errors.Is(err, hosts.ErrNoStore) {
-				f.cfg.Logger.InfoContext(ctx, "stored capture of a fork is left to the inventory", "group", group, "error", err)
+				f.Logger.InfoContext(ctx, "stored capture of a fork is left to the inventory", "group", group, "error", err)
 			}
 			return nil
 		})
@@ -139,7 +141,7 @@ func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	for _, c := range data.Children {
 		if _, ok := starting(run.View, run.Flow, c.ID); ok {
-			f.cfg.Hosts.Release(c.ID)
+			f.Hosts.Release(c.ID)
 		}
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -169,7 +171,7 @@ func (f *Flows) parentNow(ctx context.Context, data Fork) parentState {
 	if data.Mode != Warm {
 		return p
 	}
-	err := f.cfg.Hosts.Call(ctx, data.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	err := f.Hosts.Call(ctx, data.AgentID, func(ctx context.Context, c *hosts.Client) error {
 		b, err := c.GetBox(ctx, data.ParentID)
 		if err == nil {
 			state := b.State()
@@ -178,7 +180,7 @@ func (f *Flows) parentNow(ctx context.Context, data Fork) parentState {
 		return err
 	})
 	if err != nil {
-		f.cfg.Logger.InfoContext(ctx, "parent of a warm fork is left to the inventory", "sandbox_id", hostapi.ShortID(data.ParentID), "error", err)
+		f.Logger.InfoContext(ctx, "parent of a warm fork is left to the inventory", "sandbox_id", hostapi.ShortID(data.ParentID), "error", err)
 	}
 	return p
 }

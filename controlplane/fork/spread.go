@@ -11,7 +11,6 @@ import (
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
-	"github.com/berth-cloud/berth/controlplane/snapshot"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -20,7 +19,7 @@ import (
 // store puts the capture into the snapshot store. It returns the digest of its
 // manifest there.
 func (f *Flows) store(ctx context.Context, run flow.Run, agentID string) (manifest string, err error) {
-	err = f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
+	err = f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
 		made, err := c.StoreCapture(ctx, groupOf(run.Flow))
 		manifest = made.Manifest
 		return err
@@ -58,14 +57,14 @@ func (f *Flows) spread(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		}
 		req := f.elsewhere(row, child.Tried...)
 		req.Prefer = data.AgentID
-		choice, err := f.cfg.Hosts.Place(run.View, row.ID, row.Generation+1, req)
+		choice, err := f.Hosts.Place(run.View, row.ID, row.Generation+1, req)
 		var none *placement.Error
 		switch {
 		case err == nil:
 			chosen[i] = choice
 		case !errors.As(err, &none):
 			return nil, err
-		case f.cfg.Hosts.Warming(run.View):
+		case f.Hosts.Warming(run.View):
 			return nil, err // tried again when the hosts have been heard
 		default:
 			child.Error, child.Why = none.Error(), max(child.Why, whyFull)
@@ -105,7 +104,7 @@ func (f *Flows) clean(ctx context.Context, run flow.Run, data Fork) {
 		row, ok := starting(run.View, run.Flow, child.ID)
 		if ok && row.AgentID == "" && child.Why == whyUnreachable && len(child.Tried) > 0 {
 			all.Go(func() error {
-				f.cfg.Sandboxes.Clean(ctx, row.ID, child.Tried[len(child.Tried)-1], row.Generation)
+				f.sandboxes.Clean(ctx, row.ID, child.Tried[len(child.Tried)-1], row.Generation)
 				return nil
 			})
 		}
@@ -142,9 +141,9 @@ func refused(err error) bool {
 
 // abandon ends a fork whose parent could not be captured.
 func (f *Flows) abandon(ctx context.Context, run flow.Run, data Fork, cause error) flow.Commit {
-	failure := snapshot.Refused(cause, errNoChild)
+	failure := sandbox.NotCaptured(cause, errNoChild)
 	for _, c := range data.Children {
-		f.cfg.Hosts.Release(c.ID)
+		f.Hosts.Release(c.ID)
 	}
 	f.release(ctx, run, data, true) // of a capture whose outcome is unknown
 	return func(tx *raftstore.Tx) (flow.Next, error) {

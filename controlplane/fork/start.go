@@ -75,7 +75,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		case row.AgentID == "":
 			unplaced = true
 		default:
-			f.cfg.Hosts.Reserve(row) // a leader before this one may have placed it
+			f.Hosts.Reserve(row) // a leader before this one may have placed it
 			all.Go(func() error {
 				outcomes[i] = f.put(ctx, run, &data, i, row)
 				if <-announced; outcomes[i].err == nil {
@@ -108,7 +108,7 @@ func (f *Flows) capture(ctx context.Context, run flow.Run, data *Fork) error {
 	if data.Captured {
 		return nil
 	}
-	return f.cfg.Hosts.Call(ctx, data.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	return f.Hosts.Call(ctx, data.AgentID, func(ctx context.Context, c *hosts.Client) error {
 		made, err := c.PutCapture(ctx, groupOf(run.Flow), hostapi.CaptureSpec{
 			BoxID: data.ParentID, Generation: data.Generation, Memory: data.Mode == Tree, After: hostapi.AfterResume,
 			// The children are there in a moment, and nothing needs it after them.
@@ -132,9 +132,9 @@ func (f *Flows) put(ctx context.Context, run flow.Run, data *Fork, index int, ro
 		} else if spec.Capture, spec.Manifest = groupOf(run.Flow), data.Manifest; data.Mode == Cold {
 			spec.Boot = hostapi.BootCold
 		}
-		err = f.cfg.Hosts.Call(ctx, row.AgentID, func(ctx context.Context, c *hosts.Client) error {
+		err = f.Hosts.Call(ctx, row.AgentID, func(ctx context.Context, c *hosts.Client) error {
 			var err error
-			out.box, err = f.cfg.Hosts.PutBox(ctx, c, row.ID, spec)
+			out.box, err = f.Hosts.PutBox(ctx, c, row.ID, spec)
 			return err
 		})
 	}
@@ -145,10 +145,10 @@ func (f *Flows) put(ctx context.Context, run flow.Run, data *Fork, index int, ro
 	return out
 }
 
-func (f *Flows) since(data *Fork) int64 { return max(0, f.cfg.Clock().Sub(data.Begun).Milliseconds()) }
+func (f *Flows) since(data *Fork) int64 { return max(0, f.Clock().Sub(data.Begun).Milliseconds()) }
 
 func (f *Flows) spec(data *Fork, index int, row *record.Sandbox) (hostapi.BoxSpec, error) {
-	env, err := f.cfg.Sandboxes.OpenEnv(row.ID, row.EnvSealed)
+	env, err := f.sandboxes.OpenEnv(row.ID, row.EnvSealed)
 	if err != nil {
 		return hostapi.BoxSpec{}, err
 	}
@@ -197,8 +197,8 @@ func (f *Flows) land(ctx context.Context, run flow.Run, data Fork, outcomes []ou
 		if child.Why == whyFailed || !store || data.Mode == Warm {
 			child.Error = reason(o.err)
 		}
-		f.cfg.Hosts.Release(child.ID)
-		f.cfg.Logger.WarnContext(ctx, "host did not start a child of a fork", "group", groupOf(run.Flow), "child", childName(i, child.ID),
+		f.Hosts.Release(child.ID)
+		f.Logger.WarnContext(ctx, "host did not start a child of a fork", "group", groupOf(run.Flow), "child", childName(i, child.ID),
 			"agent_id", o.row.AgentID, "request_id", data.RequestID, "error", o.err)
 	}
 	parent := f.parentNow(ctx, data)

@@ -9,7 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/cluster"
 )
 
 func (a *API) raftStatus(c *gin.Context) error {
@@ -132,7 +132,7 @@ func (a *API) showAgentEvents(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, each(found, renderEvent))
+	return ok(c, found)
 }
 
 func (a *API) drainAgent(c *gin.Context) error {
@@ -184,7 +184,7 @@ func (a *API) createJoinToken(c *gin.Context) error {
 
 // changeAgent is the body of drain and undrain. The request's own body says
 // nothing, but it has to be JSON like any other.
-func changeAgent(c *gin.Context, change func(context.Context, string) (service.Agent, error)) error {
+func changeAgent(c *gin.Context, change func(context.Context, string) (cluster.Agent, error)) error {
 	id, err := pathID(c, "id")
 	if err != nil {
 		return err

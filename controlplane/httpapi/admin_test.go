@@ -8,18 +8,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/cluster"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/org"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 func TestRaftStatus(t *testing.T) {
 	r := newRig(t)
-	r.cluster.status = service.RaftStatus{
+	r.cluster.status = cluster.RaftStatus{
 		NodeID: "r2", State: "follower", LeaderID: "r1", LeaderAddress: "h1:7001", Term: 3,
 		CommitIndex: 10, AppliedIndex: 9, LastLogIndex: 11, LastSnapshotIndex: 5, LastContact: 41500 * time.Microsecond,
-		Peers: []service.RaftPeer{
+		Peers: []cluster.RaftPeer{
 			{ID: "r1", Address: "h1:7001", Voter: true, Healthy: true, AppliedIndex: 10},
 			{ID: "r3", Address: "h3:7001", LastContact: -1},
 		},
@@ -138,7 +141,7 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 func TestAgents(t *testing.T) {
 	r := newRig(t)
-	r.cluster.agents = []service.Agent{{ID: "host-2"}, {ID: "host-1"}}
+	r.cluster.agents = []cluster.Agent{{ID: "host-2"}, {ID: "host-1"}}
 	w := r.call(http.MethodGet, "/v1/admin/agents?limit=1", "operator", "")
 	if w.Code != 200 || !strings.HasPrefix(w.Body.String(), `[{"id":"host-2",`) {
 		t.Fatalf("got %d %s", w.Code, w.Body)
@@ -153,11 +156,11 @@ func TestAgents(t *testing.T) {
 func TestAgentJSON(t *testing.T) {
 	r := newRig(t)
 	at := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	r.cluster.agents = []service.Agent{{
+	r.cluster.agents = []cluster.Agent{{
 		ID: "host-a", Address: "h:7443", State: "up", Draining: true, Ready: true, CreatedAt: at, LastSeen: at.Add(time.Minute),
 		CPUs: 2, MemoryMB: 1024, ReservedMB: 512, Slots: 8, SlotsUsed: 1, DiskFreeBytes: 1 << 40, Sandboxes: 1,
-		Versions:  service.AgentVersions{Hostd: "v1", Engine: "e", Kernel: "k"},
-		Templates: []service.AgentTemplate{{Name: "base", BuildID: "b", Status: "ready"}, {Name: "x", Status: "failed", Error: "no disk"}},
+		Versions:  cluster.AgentVersions{Hostd: "v1", Engine: "e", Kernel: "k"},
+		Templates: []cluster.AgentTemplate{{Name: "base", BuildID: "b", Status: "ready"}, {Name: "x", Status: "failed", Error: "no disk"}},
 	}, {ID: "host-b", State: "lost"}}
 	w := r.call(http.MethodGet, "/v1/admin/agents", "operator", "")
 	const want = `[{"id":"host-a","address":"h:7443","state":"up","ready":true,"draining":true,"last_seen_at":"2026-11-20T10:01:00.000Z",` +
@@ -176,12 +179,12 @@ func TestAgentJSON(t *testing.T) {
 func TestChangeAgents(t *testing.T) {
 	r := newRig(t)
 	var did []string
-	r.cluster.changeAgent = func(verb, id string) (service.Agent, error) {
+	r.cluster.changeAgent = func(verb, id string) (cluster.Agent, error) {
 		did = append(did, verb+" "+id)
 		if id == "gone" {
-			return service.Agent{}, apierror.NotFound()
+			return cluster.Agent{}, apierror.NotFound()
 		}
-		return service.Agent{ID: id, Draining: verb == "drain"}, nil
+		return cluster.Agent{ID: id, Draining: verb == "drain"}, nil
 	}
 	for _, c := range []struct {
 		method, target, body string
@@ -205,9 +208,9 @@ func TestChangeAgents(t *testing.T) {
 func TestJoinToken(t *testing.T) {
 	r := newRig(t)
 	var asked []time.Duration
-	r.cluster.joinToken = func(ttl time.Duration) (service.JoinToken, error) {
+	r.cluster.joinToken = func(ttl time.Duration) (cluster.JoinToken, error) {
 		asked = append(asked, ttl)
-		return service.JoinToken{
+		return cluster.JoinToken{
 			Token: "tok", ExpiresAt: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC), CASHA256: "ab", Peers: []string{"h:1"},
 		}, nil
 	}
@@ -224,28 +227,28 @@ func TestJoinToken(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	at := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	profile := service.Profile{UserID: "u-1", Email: "a@b", CurrentWorkspaceID: "ws-2", Workspaces: []service.Workspace{
+	profile := org.Profile{UserID: "u-1", Email: "a@b", CurrentWorkspaceID: "ws-2", Workspaces: []org.Workspace{
 		{ID: "ws-1", Name: "One", CreatedAt: at}, {ID: "ws-2", Name: "Two", Suspended: true, CreatedAt: at},
 	}}
-	token := service.Token{Prefix: "abcdefgh", Name: "n", CreatedAt: at, CreatedBy: "u-1"}
+	token := org.Token{Prefix: "abcdefgh", Name: "n", CreatedAt: at, CreatedBy: "u-1"}
 	var did []string
 	r := newRig(t, func(c *Config) {
-		c.Identity = &fakeIdentity{
-			me: func(service.Caller) (service.Profile, error) { return profile, nil },
-			setOrg: func(_ service.Caller, id string) (service.Profile, error) {
+		c.Orgs = &fakeIdentity{
+			me: func(core.Caller) (org.Profile, error) { return profile, nil },
+			setOrg: func(_ core.Caller, id string) (org.Profile, error) {
 				did = append(did, "org "+id)
 				return profile, nil
 			},
-			create: func(_ service.Caller, name string) (service.Token, error) {
+			create: func(_ core.Caller, name string) (org.Token, error) {
 				did = append(did, "create "+name)
 				with := token
 				with.Key = "brt_abcdefgh_secret"
 				return with, nil
 			},
-			list: func(_ service.Caller, o service.ListOptions) ([]service.Token, string, error) {
-				return []service.Token{token}, "next", nil
+			list: func(_ core.Caller, o core.ListOptions) ([]org.Token, string, error) {
+				return []org.Token{token}, "next", nil
 			},
-			revoke: func(_ service.Caller, prefix string) error { did = append(did, "revoke "+prefix); return nil },
+			revoke: func(_ core.Caller, prefix string) error { did = append(did, "revoke "+prefix); return nil },
 		}
 	})
 	const me = `{"id":"u-1","email":"a@b","current_org":{"id":"ws-2","name":"Two","suspended":true,"created_at":"2026-11-20T10:00:00.000Z"},` +

@@ -10,9 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/volume"
+
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // postRoutes are the routes with a JSON body, each with the credential it
@@ -231,7 +234,7 @@ func TestIDsThatCannotBe(t *testing.T) {
 			body = "{}"
 		}
 		for name, id := range ids {
-			if plain, err := url.PathUnescape(id); strings.HasPrefix(before, "/v1/volumes/") && err == nil && service.IsVolumeName(plain) {
+			if plain, err := url.PathUnescape(id); strings.HasPrefix(before, "/v1/volumes/") && err == nil && volume.IsName(plain) {
 				continue // a volume may have such a name
 			}
 			t.Run(rt.method+" "+rt.path+"/"+name, func(t *testing.T) {
@@ -299,8 +302,8 @@ func TestIdempotencyKey(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			var got service.CreateSandbox
-			r.sandboxes.create = func(_ context.Context, _ service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+			var got sandbox.CreateSandbox
+			r.sandboxes.create = func(_ context.Context, _ core.Caller, in sandbox.CreateSandbox) (sandbox.Sandbox, error) {
 				got = in
 				return testSandbox(), nil
 			}
@@ -338,7 +341,7 @@ func TestMediaTypes(t *testing.T) {
 			"at byte 2: invalid character 'e' in literal true (expecting 'r'); send JSON with Content-Type: application/json"},
 	}
 	r := newRig(t)
-	r.sandboxes.create = func(context.Context, service.Caller, service.CreateSandbox) (service.Sandbox, error) {
+	r.sandboxes.create = func(context.Context, core.Caller, sandbox.CreateSandbox) (sandbox.Sandbox, error) {
 		return testSandbox(), nil
 	}
 	for _, c := range cases {

@@ -55,7 +55,7 @@ func (a *API) admitBody(c *gin.Context, limit int64) (release func(), err error)
 	if n <= freeInput || n > limit {
 		return func() {}, nil
 	}
-	release, err = a.cfg.Streams.AdmitInput(c.Request.Context(), callerOf(c), inputCopies*n)
+	release, err = a.cfg.Inputs.AdmitInput(c.Request.Context(), callerOf(c), inputCopies*n)
 	setReadDeadline(c, time.Now().Add(bodyTimeout))
 	if err != nil && c.Request.Header.Get("Expect") == "" {
 		_, _ = io.CopyN(io.Discard, c.Request.Body, maxDrain)

@@ -15,7 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // overWire sends raw bytes to a real server and returns the first answer, as
@@ -109,11 +110,11 @@ func TestLargeBodies(t *testing.T) {
 		{"exec at the limit", "/v1/sandboxes/" + testID + "/exec", maxExecBody, false, 200},
 	}
 	r := newRig(t)
-	r.sandboxes.create = func(context.Context, service.Caller, service.CreateSandbox) (service.Sandbox, error) {
+	r.sandboxes.create = func(context.Context, core.Caller, sandbox.CreateSandbox) (sandbox.Sandbox, error) {
 		return testSandbox(), nil
 	}
-	r.sandboxes.exec = func(context.Context, service.Caller, string, service.Exec) (service.ExecResult, error) {
-		return service.ExecResult{}, nil
+	r.streams.exec = func(context.Context, string, sandbox.Exec) (sandbox.ExecResult, error) {
+		return sandbox.ExecResult{}, nil
 	}
 	server := r.server()
 	client := server.Client()
@@ -292,12 +293,12 @@ func TestSlowClients(t *testing.T) {
 func TestLongExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.sandboxes.exec = func(ctx context.Context, _ service.Caller, _ string, _ service.Exec) (service.ExecResult, error) {
+		r.streams.exec = func(ctx context.Context, _ string, _ sandbox.Exec) (sandbox.ExecResult, error) {
 			select {
-			case <-time.After(service.MaxExecSeconds * time.Second):
-				return service.ExecResult{Stdout: "done"}, nil
+			case <-time.After(sandbox.MaxExecSeconds * time.Second):
+				return sandbox.ExecResult{Stdout: "done"}, nil
 			case <-ctx.Done():
-				return service.ExecResult{}, ctx.Err()
+				return sandbox.ExecResult{}, ctx.Err()
 			}
 		}
 		conn := r.onPipe(t)
@@ -318,11 +319,11 @@ func TestLongExec(t *testing.T) {
 func TestGoneClientEndsItsExec(t *testing.T) {
 	r := newRig(t)
 	began, ended := make(chan struct{}), make(chan struct{})
-	r.sandboxes.exec = func(ctx context.Context, _ service.Caller, _ string, _ service.Exec) (service.ExecResult, error) {
+	r.streams.exec = func(ctx context.Context, _ string, _ sandbox.Exec) (sandbox.ExecResult, error) {
 		close(began)
 		<-ctx.Done()
 		close(ended)
-		return service.ExecResult{}, ctx.Err()
+		return sandbox.ExecResult{}, ctx.Err()
 	}
 	server := r.server()
 	ctx, cancel := context.WithCancel(context.Background())

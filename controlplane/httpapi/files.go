@@ -15,7 +15,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // queryOf reads the query and refuses what can be read in two ways.
@@ -75,7 +75,7 @@ func (a *API) readFile(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	f, err := a.cfg.Streams.ReadFile(c.Request.Context(), callerOf(c), id, q.Get("path"), c.Request.Header)
+	f, err := a.cfg.Files.Read(c.Request.Context(), callerOf(c), id, q.Get("path"), c.Request.Header)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (a *API) writeFile(c *gin.Context) error {
 		return invalid("invalid mode", "mode is octal, such as 0644")
 	}
 	body := &stream{c: c, limit: math.MaxInt64}
-	isNew, err := a.cfg.Streams.WriteFile(c.Request.Context(), callerOf(c), id, q.Get("path"), q.Get("mode"), body, c.Request.ContentLength)
+	isNew, err := a.cfg.Files.Write(c.Request.Context(), callerOf(c), id, q.Get("path"), q.Get("mode"), body, c.Request.ContentLength)
 	switch {
 	case err != nil && body.failure() != nil:
 		return body.failure()
@@ -151,7 +151,7 @@ func (a *API) removeFile(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Streams.RemoveFile(c.Request.Context(), callerOf(c), id, q.Get("path"), recursive); err != nil {
+	if err := a.cfg.Files.Remove(c.Request.Context(), callerOf(c), id, q.Get("path"), recursive); err != nil {
 		return err
 	}
 	return noContent(c)
@@ -162,7 +162,7 @@ func (a *API) statFile(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	st, err := a.cfg.Streams.StatFile(c.Request.Context(), callerOf(c), id, q.Get("path"))
+	st, err := a.cfg.Files.Stat(c.Request.Context(), callerOf(c), id, q.Get("path"))
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (a *API) listDir(c *gin.Context) error {
 	out.json(q.Get("path"))
 	out.held.WriteString(`,"entries":[`)
 	first := true
-	err = a.cfg.Streams.ListDir(c.Request.Context(), callerOf(c), id, q.Get("path"), func(s service.FileStat) error {
+	err = a.cfg.Files.List(c.Request.Context(), callerOf(c), id, q.Get("path"), func(s sandbox.FileStat) error {
 		if !first {
 			out.held.WriteByte(',')
 		}
@@ -203,7 +203,7 @@ func (a *API) makeDir(c *gin.Context) error {
 	if _, _, err := bind[api.Empty](c, maxJSONBody); err != nil {
 		return err
 	}
-	if err := a.cfg.Streams.MakeDir(c.Request.Context(), callerOf(c), id, q.Get("path")); err != nil {
+	if err := a.cfg.Files.MakeDir(c.Request.Context(), callerOf(c), id, q.Get("path")); err != nil {
 		return err
 	}
 	c.Status(http.StatusCreated)
@@ -211,7 +211,7 @@ func (a *API) makeDir(c *gin.Context) error {
 	return nil
 }
 
-func renderStat(s service.FileStat) api.FileStat {
+func renderStat(s sandbox.FileStat) api.FileStat {
 	return api.FileStat{
 		Path: s.Path, Name: s.Name, Type: api.FileType(s.Type), SizeBytes: s.SizeBytes, Mode: s.Mode, UID: s.UID, GID: s.GID,
 		ModifiedAt: api.Time{Time: s.ModifiedAt}, Target: s.Target,

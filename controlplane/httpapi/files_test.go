@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 func TestFileAnswers(t *testing.T) {
@@ -20,12 +20,12 @@ func TestFileAnswers(t *testing.T) {
 	target := "/v1/sandboxes/" + testID + "/fs?path=/a%20b"
 	var asked http.Header
 	answer := func(status int, body string, header ...string) {
-		r.streams.read = func(path string, h http.Header) (*service.File, error) {
+		r.streams.read = func(path string, h http.Header) (*sandbox.File, error) {
 			if path != "/a b" {
 				t.Errorf("path %q", path)
 			}
 			asked = h
-			f := &service.File{Status: status, Header: http.Header{"Content-Type": {typeBytes}}, Body: io.NopCloser(strings.NewReader(body))}
+			f := &sandbox.File{Status: status, Header: http.Header{"Content-Type": {typeBytes}}, Body: io.NopCloser(strings.NewReader(body))}
 			for i := 0; i < len(header); i += 2 {
 				f.Header.Set(header[i], header[i+1])
 			}
@@ -54,7 +54,7 @@ func TestFileAnswers(t *testing.T) {
 		{Code: apierror.EInvalid, Message: "is a directory"}, {Code: apierror.ENotFound, Message: "no such file or directory"},
 		{Code: apierror.EForbidden, Message: "permission denied"}, {Code: apierror.ERange, Message: "invalid range"},
 	} {
-		r.streams.read = func(string, http.Header) (*service.File, error) { return nil, e }
+		r.streams.read = func(string, http.Header) (*sandbox.File, error) { return nil, e }
 		if w = r.call(http.MethodGet, target, "tenant", ""); w.Code != statusOf[e.Code] || errorOf(t, w).Error != e.Message {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
@@ -64,7 +64,7 @@ func TestFileAnswers(t *testing.T) {
 // A refusal of a range says how long the file is.
 func TestRangeThatCannotBe(t *testing.T) {
 	r := newRig(t)
-	r.streams.read = func(string, http.Header) (*service.File, error) {
+	r.streams.read = func(string, http.Header) (*sandbox.File, error) {
 		return nil, &apierror.Error{Code: apierror.ERange, Message: "invalid range", ContentRange: "bytes */5"}
 	}
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/fs?path=/a", "tenant", "", "Range", "bytes=7-")
@@ -76,9 +76,9 @@ func TestRangeThatCannotBe(t *testing.T) {
 // A download that breaks off is not taken for a whole one.
 func TestBrokenDownload(t *testing.T) {
 	r := newRig(t)
-	r.streams.read = func(string, http.Header) (*service.File, error) {
+	r.streams.read = func(string, http.Header) (*sandbox.File, error) {
 		broken := io.MultiReader(strings.NewReader(strings.Repeat("x", 1<<20)), &brokenReader{})
-		return &service.File{Status: 200, Header: http.Header{}, Body: io.NopCloser(broken)}, nil
+		return &sandbox.File{Status: 200, Header: http.Header{}, Body: io.NopCloser(broken)}, nil
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.server().URL+"/v1/sandboxes/"+testID+"/fs?path=/a", nil)
 	if err != nil {
@@ -168,9 +168,9 @@ func TestUploadThatStalls(t *testing.T) {
 func TestFilesByPath(t *testing.T) {
 	r := newRig(t)
 	at := time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC)
-	st := service.FileStat{Path: "/l", Name: "l", Type: "symlink", SizeBytes: 3, Mode: "0777", UID: 1, GID: 2, ModifiedAt: at, Target: "/t"}
-	r.streams.stat = func(string) (service.FileStat, error) { return st, nil }
-	r.streams.list = func(string, func(service.FileStat) error) error { return nil }
+	st := sandbox.FileStat{Path: "/l", Name: "l", Type: "symlink", SizeBytes: 3, Mode: "0777", UID: 1, GID: 2, ModifiedAt: at, Target: "/t"}
+	r.streams.stat = func(string) (sandbox.FileStat, error) { return st, nil }
+	r.streams.list = func(string, func(sandbox.FileStat) error) error { return nil }
 	var removed []string
 	r.streams.remove = func(path string, recursive bool) error {
 		removed = append(removed, fmt.Sprint(path, recursive))
@@ -207,9 +207,9 @@ func TestFilesByPath(t *testing.T) {
 
 func TestPorts(t *testing.T) {
 	r := newRig(t)
-	r.streams.ports = func() ([]service.Port, error) { return nil, nil }
-	r.streams.addPort = func(port int, label string) (service.Port, error) {
-		return service.Port{Port: port, Protocol: "tcp", Label: label}, nil
+	r.streams.ports = func() ([]sandbox.Port, error) { return nil, nil }
+	r.streams.addPort = func(port int, label string) (sandbox.Port, error) {
+		return sandbox.Port{Port: port, Protocol: "tcp", Label: label}, nil
 	}
 	r.streams.delPort = func(port int) error { return nil }
 	base := "/v1/sandboxes/" + testID + "/ports"
@@ -236,7 +236,7 @@ func TestPorts(t *testing.T) {
 func TestLifecycleRoutes(t *testing.T) {
 	r := newRig(t)
 	for _, verb := range []string{"pause", "resume", "hibernate", "wake"} {
-		r.lifecycle.move = func(name, id string) (service.Sandbox, error) {
+		r.lifecycle.move = func(name, id string) (sandbox.Sandbox, error) {
 			if name != verb || id != testID {
 				t.Errorf("%s of %s", name, id)
 			}
@@ -247,17 +247,17 @@ func TestLifecycleRoutes(t *testing.T) {
 		}
 	}
 	ttl := int64(60)
-	r.lifecycle.get = func(string) (service.Lifecycle, error) {
-		return service.Lifecycle{Status: "hibernated", TTLSeconds: &ttl, Persistent: true}, nil
+	r.lifecycle.get = func(string) (sandbox.Lifecycle, error) {
+		return sandbox.Lifecycle{Status: "hibernated", TTLSeconds: &ttl, Persistent: true}, nil
 	}
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/lifecycle", "tenant", "")
 	if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != `{"status":"hibernated","ttl_seconds":60,"expires_at":null,"persistent":true}` {
 		t.Errorf("%d %s", w.Code, got)
 	}
-	var got service.PatchLifecycle
-	r.lifecycle.patch = func(_ string, in service.PatchLifecycle) (service.Lifecycle, error) {
+	var got sandbox.PatchLifecycle
+	r.lifecycle.patch = func(_ string, in sandbox.PatchLifecycle) (sandbox.Lifecycle, error) {
 		got = in
-		return service.Lifecycle{Status: "running"}, nil
+		return sandbox.Lifecycle{Status: "running"}, nil
 	}
 	call := func(body string) int {
 		return r.call(http.MethodPatch, "/v1/sandboxes/"+testID+"/lifecycle", "tenant", body).Code

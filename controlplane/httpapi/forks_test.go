@@ -10,103 +10,109 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/fork"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
+	"github.com/berth-cloud/berth/controlplane/volume"
+
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 var (
-	_ Forks   = (*service.Forks)(nil)
-	_ Volumes = (*service.Volumes)(nil)
+	_ Forks     = (*fork.Forks)(nil)
+	_ Snapshots = (*snapshot.Snapshots)(nil)
+	_ Volumes   = (*volume.Volumes)(nil)
 )
 
 type fakeForks struct {
-	createSnapshot func(string, service.CreateSnapshot) (service.Snapshot, error)
-	getSnapshot    func(string) (service.Snapshot, error)
-	listSnapshots  func(string, service.ListOptions) ([]service.Snapshot, string, error)
+	createSnapshot func(string, snapshot.CreateSnapshot) (snapshot.Snapshot, error)
+	getSnapshot    func(string) (snapshot.Snapshot, error)
+	listSnapshots  func(string, core.ListOptions) ([]snapshot.Snapshot, string, error)
 	deleteSnapshot func(string) error
-	fork, forkTree func(string, service.Fork) (service.Forked, error)
-	promote        func(id, treeID string, cleanup bool) (service.Sandbox, []string, error)
+	fork, forkTree func(string, fork.Request) (fork.Forked, error)
+	promote        func(id, treeID string, cleanup bool) (sandbox.Sandbox, []string, error)
 }
 
-func (f *fakeForks) CreateSnapshot(_ context.Context, _ service.Caller, id string, in service.CreateSnapshot) (service.Snapshot, error) {
+func (f *fakeForks) Create(_ context.Context, _ core.Caller, id string, in snapshot.CreateSnapshot) (snapshot.Snapshot, error) {
 	if f.createSnapshot == nil {
-		return service.Snapshot{}, errUnexpected
+		return snapshot.Snapshot{}, errUnexpected
 	}
 	return f.createSnapshot(id, in)
 }
 
-func (f *fakeForks) GetSnapshot(_ context.Context, _ service.Caller, id string) (service.Snapshot, error) {
+func (f *fakeForks) Get(_ context.Context, _ core.Caller, id string) (snapshot.Snapshot, error) {
 	if f.getSnapshot == nil {
-		return service.Snapshot{}, errUnexpected
+		return snapshot.Snapshot{}, errUnexpected
 	}
 	return f.getSnapshot(id)
 }
 
-func (f *fakeForks) ListSnapshots(_ context.Context, _ service.Caller, id string, o service.ListOptions) ([]service.Snapshot, string, error) {
+func (f *fakeForks) List(_ context.Context, _ core.Caller, id string, o core.ListOptions) ([]snapshot.Snapshot, string, error) {
 	if f.listSnapshots == nil {
 		return nil, "", errUnexpected
 	}
 	return f.listSnapshots(id, o)
 }
 
-func (f *fakeForks) DeleteSnapshot(_ context.Context, _ service.Caller, id string) error {
+func (f *fakeForks) Delete(_ context.Context, _ core.Caller, id string) error {
 	if f.deleteSnapshot == nil {
 		return errUnexpected
 	}
 	return f.deleteSnapshot(id)
 }
 
-func (f *fakeForks) Fork(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
+func (f *fakeForks) Fork(_ context.Context, _ core.Caller, id string, in fork.Request) (fork.Forked, error) {
 	if f.fork == nil {
-		return service.Forked{}, errUnexpected
+		return fork.Forked{}, errUnexpected
 	}
 	return f.fork(id, in)
 }
 
-func (f *fakeForks) ForkTree(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
+func (f *fakeForks) ForkTree(_ context.Context, _ core.Caller, id string, in fork.Request) (fork.Forked, error) {
 	if f.forkTree == nil {
-		return service.Forked{}, errUnexpected
+		return fork.Forked{}, errUnexpected
 	}
 	return f.forkTree(id, in)
 }
 
-func (f *fakeForks) Promote(_ context.Context, _ service.Caller, id, treeID string, cleanup bool) (service.Sandbox, []string, error) {
+func (f *fakeForks) Promote(_ context.Context, _ core.Caller, id, treeID string, cleanup bool) (sandbox.Sandbox, []string, error) {
 	if f.promote == nil {
-		return service.Sandbox{}, nil, errUnexpected
+		return sandbox.Sandbox{}, nil, errUnexpected
 	}
 	return f.promote(id, treeID, cleanup)
 }
 
 type fakeVolumes struct {
-	create func(service.CreateVolume) (service.Volume, error)
-	get    func(string) (service.Volume, error)
-	list   func(service.ListOptions) ([]service.Volume, string, error)
+	create func(volume.CreateVolume) (volume.Volume, error)
+	get    func(string) (volume.Volume, error)
+	list   func(core.ListOptions) ([]volume.Volume, string, error)
 	delete func(string) error
 }
 
-func (f *fakeVolumes) CreateVolume(_ context.Context, _ service.Caller, in service.CreateVolume) (service.Volume, error) {
+func (f *fakeVolumes) Create(_ context.Context, _ core.Caller, in volume.CreateVolume) (volume.Volume, error) {
 	if f.create == nil {
-		return service.Volume{}, errUnexpected
+		return volume.Volume{}, errUnexpected
 	}
 	return f.create(in)
 }
 
-func (f *fakeVolumes) GetVolume(_ context.Context, _ service.Caller, name string) (service.Volume, error) {
+func (f *fakeVolumes) Get(_ context.Context, _ core.Caller, name string) (volume.Volume, error) {
 	if f.get == nil {
-		return service.Volume{}, errUnexpected
+		return volume.Volume{}, errUnexpected
 	}
 	return f.get(name)
 }
 
-func (f *fakeVolumes) ListVolumes(_ context.Context, _ service.Caller, o service.ListOptions) ([]service.Volume, string, error) {
+func (f *fakeVolumes) List(_ context.Context, _ core.Caller, o core.ListOptions) ([]volume.Volume, string, error) {
 	if f.list == nil {
 		return nil, "", errUnexpected
 	}
 	return f.list(o)
 }
 
-func (f *fakeVolumes) DeleteVolume(_ context.Context, _ service.Caller, name string) error {
+func (f *fakeVolumes) Delete(_ context.Context, _ core.Caller, name string) error {
 	if f.delete == nil {
 		return errUnexpected
 	}
@@ -125,12 +131,12 @@ func TestForkRoutes(t *testing.T) {
 	r := newRig(t)
 	child := testSandbox()
 	child.ForkedFrom = "parent"
-	var got service.Fork
-	answer := func(id string, in service.Fork) (service.Forked, error) {
+	var got fork.Request
+	answer := func(id string, in fork.Request) (fork.Forked, error) {
 		got = in
-		return service.Forked{
-			TreeID: "tree-1", ParentID: id, Mode: "cold", Children: []service.Sandbox{child},
-			Failed: []service.FailedFork{{Index: 1, Error: "no room"}}, PauseMS: 7,
+		return fork.Forked{
+			TreeID: "tree-1", ParentID: id, Mode: "cold", Children: []sandbox.Sandbox{child},
+			Failed: []fork.FailedFork{{Index: 1, Error: "no room"}}, PauseMS: 7,
 		}, nil
 	}
 	r.forks.fork, r.forks.forkTree = answer, answer
@@ -149,13 +155,13 @@ func TestForkRoutes(t *testing.T) {
 		t.Fatalf("status %d, asked for %+v, %+v", w.Code, got, tree)
 	}
 	// Nothing is null where a list is promised.
-	r.forks.fork = func(id string, _ service.Fork) (service.Forked, error) {
-		return service.Forked{ParentID: id, Mode: "cold"}, nil
+	r.forks.fork = func(id string, _ fork.Request) (fork.Forked, error) {
+		return fork.Forked{ParentID: id, Mode: "cold"}, nil
 	}
 	if w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/fork", "tenant", `{}`); !strings.Contains(w.Body.String(), `"children":[],"failed":[]`) {
 		t.Fatal(w.Body.String())
 	}
-	r.forks.promote = func(id, tree string, cleanup bool) (service.Sandbox, []string, error) {
+	r.forks.promote = func(id, tree string, cleanup bool) (sandbox.Sandbox, []string, error) {
 		if id != testID || tree != "tree-1" || !cleanup {
 			t.Errorf("promote %s of %s, %v", id, tree, cleanup)
 		}
@@ -172,11 +178,11 @@ func TestForkRoutes(t *testing.T) {
 func TestEmptyChoicesAreGiven(t *testing.T) {
 	r := newRig(t)
 	var mode, boot, preview *string
-	r.forks.fork = func(id string, in service.Fork) (service.Forked, error) {
+	r.forks.fork = func(id string, in fork.Request) (fork.Forked, error) {
 		mode = in.Mode
-		return service.Forked{ParentID: id, Mode: "cold"}, nil
+		return fork.Forked{ParentID: id, Mode: "cold"}, nil
 	}
-	r.sandboxes.create = func(_ context.Context, _ service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+	r.sandboxes.create = func(_ context.Context, _ core.Caller, in sandbox.CreateSandbox) (sandbox.Sandbox, error) {
 		boot, preview = in.Boot, in.Preview
 		return testSandbox(), nil
 	}
@@ -235,11 +241,11 @@ func TestForkBodiesOfTheWrongType(t *testing.T) {
 
 func TestSnapshotRoutes(t *testing.T) {
 	r := newRig(t)
-	snap := service.Snapshot{
+	snap := snapshot.Snapshot{
 		ID: "snap-1", Status: "ready", SandboxID: testID, Template: "base", Name: "n", CreatedAt: time.Now(),
 		MemoryBytes: 10, DiskBytes: 5, AgentID: "host-a", Stored: true, PauseMS: 3,
 	}
-	r.forks.createSnapshot = func(id string, in service.CreateSnapshot) (service.Snapshot, error) {
+	r.forks.createSnapshot = func(id string, in snapshot.CreateSnapshot) (snapshot.Snapshot, error) {
 		if id != testID || in.Name != "n" || in.Idempotency.Key != "k" {
 			t.Errorf("%s, %+v", id, in)
 		}
@@ -249,7 +255,7 @@ func TestSnapshotRoutes(t *testing.T) {
 	if s := read[api.Snapshot](t, w.Body.String()); w.Code != http.StatusCreated || s.SizeBytes != 15 || s.Status != api.SnapshotReady || !s.Stored || s.PauseMS != 3 {
 		t.Fatalf("status %d, %+v", w.Code, s)
 	}
-	r.forks.getSnapshot = func(id string) (service.Snapshot, error) { return snap, nil }
+	r.forks.getSnapshot = func(id string) (snapshot.Snapshot, error) { return snap, nil }
 	if w := r.call(http.MethodGet, "/v1/snapshots/snap-1", "tenant", ""); w.Code != http.StatusOK {
 		t.Fatalf("status %d", w.Code)
 	}
@@ -258,9 +264,9 @@ func TestSnapshotRoutes(t *testing.T) {
 		t.Fatalf("status %d", w.Code)
 	}
 	var asked string
-	r.forks.listSnapshots = func(id string, o service.ListOptions) ([]service.Snapshot, string, error) {
+	r.forks.listSnapshots = func(id string, o core.ListOptions) ([]snapshot.Snapshot, string, error) {
 		asked = id
-		return []service.Snapshot{snap}, "more", nil
+		return []snapshot.Snapshot{snap}, "more", nil
 	}
 	w = r.call(http.MethodGet, "/v1/snapshots?limit=1&sandbox_id="+testID, "tenant", "")
 	// The next page is of the same sandbox.
@@ -274,25 +280,25 @@ func TestSnapshotRoutes(t *testing.T) {
 
 func TestVolumeRoutes(t *testing.T) {
 	r := newRig(t)
-	v := service.Volume{Name: "data", SizeMB: 7, UsedBytes: 3, AgentID: "host-a", AttachedTo: testID, CreatedAt: time.Now()}
-	var got service.CreateVolume
-	r.volumes.create = func(in service.CreateVolume) (service.Volume, error) { got = in; return v, nil }
+	v := volume.Volume{Name: "data", SizeMB: 7, UsedBytes: 3, AgentID: "host-a", AttachedTo: testID, CreatedAt: time.Now()}
+	var got volume.CreateVolume
+	r.volumes.create = func(in volume.CreateVolume) (volume.Volume, error) { got = in; return v, nil }
 	w := r.call(http.MethodPost, "/v1/volumes", "tenant", `{"name":"data","size_mb":7}`, api.HeaderIdempotencyKey, "k")
 	if out := read[api.Volume](t, w.Body.String()); w.Code != http.StatusCreated || *got.SizeMB != 7 || got.Idempotency.Key != "k" || *out.AttachedTo != testID {
 		t.Fatalf("status %d, %+v, %+v", w.Code, got, out)
 	}
-	r.volumes.create = func(service.CreateVolume) (service.Volume, error) {
-		return service.Volume{}, &apierror.Error{Code: apierror.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 5, "volume_mb_max": 6}}
+	r.volumes.create = func(volume.CreateVolume) (volume.Volume, error) {
+		return volume.Volume{}, &apierror.Error{Code: apierror.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 5, "volume_mb_max": 6}}
 	}
 	w = r.call(http.MethodPost, "/v1/volumes", "tenant", `{"name":"data"}`)
 	if w.Code != http.StatusTooManyRequests || !strings.Contains(w.Body.String(), `"volume_mb_max":6`) {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	r.volumes.get = func(name string) (service.Volume, error) { v.AttachedTo = ""; return v, nil }
+	r.volumes.get = func(name string) (volume.Volume, error) { v.AttachedTo = ""; return v, nil }
 	if w := r.call(http.MethodGet, "/v1/volumes/data", "tenant", ""); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"attached_to":null`) {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	r.volumes.list = func(service.ListOptions) ([]service.Volume, string, error) { return nil, "", nil }
+	r.volumes.list = func(core.ListOptions) ([]volume.Volume, string, error) { return nil, "", nil }
 	if w := r.call(http.MethodGet, "/v1/volumes", "tenant", ""); strings.TrimSpace(w.Body.String()) != "[]" {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}

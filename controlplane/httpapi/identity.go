@@ -4,11 +4,11 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/org"
 )
 
 func (a *API) getMe(c *gin.Context) error {
-	profile, err := a.cfg.Identity.Me(c.Request.Context(), callerOf(c))
+	profile, err := a.cfg.Orgs.Me(c.Request.Context(), callerOf(c))
 	if err != nil {
 		return err
 	}
@@ -23,7 +23,7 @@ func (a *API) setCurrentOrg(c *gin.Context) error {
 	if in.OrgID == "" {
 		return invalid("org_id is required", "")
 	}
-	profile, err := a.cfg.Identity.SetCurrentOrg(c.Request.Context(), callerOf(c), in.OrgID)
+	profile, err := a.cfg.Orgs.SetCurrentOrg(c.Request.Context(), callerOf(c), in.OrgID)
 	if err != nil {
 		return err
 	}
@@ -39,14 +39,14 @@ func (a *API) createToken(c *gin.Context) error {
 	if len(in.Scopes) > 0 {
 		return invalid("invalid scopes", "keys have no scopes yet: a key may do all that its organization may")
 	}
-	want := service.CreateToken{Name: in.Name, Idempotency: key}
+	want := org.CreateToken{Name: in.Name, Idempotency: key}
 	if in.ExpiresAt != nil {
 		if in.ExpiresAt.IsZero() { // in the service's terms: never
 			return invalid("invalid expires_at", "expires_at must be in the future")
 		}
 		want.ExpiresAt = in.ExpiresAt.Time
 	}
-	token, err := a.cfg.Identity.CreateToken(c.Request.Context(), callerOf(c), want)
+	token, err := a.cfg.Orgs.CreateToken(c.Request.Context(), callerOf(c), want)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (a *API) listTokens(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Identity.ListTokens(c.Request.Context(), callerOf(c), o)
+	page, next, err := a.cfg.Orgs.ListTokens(c.Request.Context(), callerOf(c), o)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (a *API) revokeToken(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Identity.RevokeToken(c.Request.Context(), callerOf(c), prefix); err != nil {
+	if err := a.cfg.Orgs.RevokeToken(c.Request.Context(), callerOf(c), prefix); err != nil {
 		return err
 	}
 	return noContent(c)

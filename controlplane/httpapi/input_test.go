@@ -10,10 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+
 	"github.com/coder/websocket"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // room is a budget for input.
@@ -52,11 +53,11 @@ func TestLargeInputCounts(t *testing.T) {
 	r, in := newRig(t), &room{}
 	r.streams.admit = in.admit
 	during := int64(-1)
-	r.sandboxes.exec = func(context.Context, service.Caller, string, service.Exec) (service.ExecResult, error) {
+	r.streams.exec = func(context.Context, string, sandbox.Exec) (sandbox.ExecResult, error) {
 		during = in.now()
-		return service.ExecResult{}, nil
+		return sandbox.ExecResult{}, nil
 	}
-	r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) {
+	r.streams.stream = func(context.Context, sandbox.Exec, bool) (sandbox.Process, error) {
 		during = in.now()
 		p := newProcess()
 		go p.exit(0)
@@ -90,13 +91,13 @@ func TestLargeMessagesCount(t *testing.T) {
 	start := func(t *testing.T) (*rig, *fakeProcess, *room) {
 		r, p, in := newRig(t), newProcess(), &room{}
 		r.streams.admit = in.admit
-		r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) {
+		r.streams.stream = func(context.Context, sandbox.Exec, bool) (sandbox.Process, error) {
 			if want := int64(inputCopies * len(`{"cmd":"cat","stdin":}`+message)); in.now() != want {
 				t.Errorf("%d bytes are held, want %d", in.now(), want)
 			}
 			return p, nil
 		}
-		r.streams.lsp = func(string) (service.Process, error) { return p, nil }
+		r.streams.lsp = func(string) (sandbox.Process, error) { return p, nil }
 		return r, p, in
 	}
 	told := fmt.Sprintf("Content-Length: %d\r\n\r\n%s", size, message)

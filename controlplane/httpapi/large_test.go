@@ -12,9 +12,10 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // What goes out in pieces is what would have gone out in one.
@@ -32,8 +33,8 @@ func TestLargeOutputIsWholeInPieces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			result := service.ExecResult{ExitCode: 3, Stdout: out, Stderr: "e" + out, DurationMS: 7, TimedOut: true, Truncated: true}
-			r.sandboxes.exec = func(context.Context, service.Caller, string, service.Exec) (service.ExecResult, error) {
+			result := sandbox.ExecResult{ExitCode: 3, Stdout: out, Stderr: "e" + out, DurationMS: 7, TimedOut: true, Truncated: true}
+			r.streams.exec = func(context.Context, string, sandbox.Exec) (sandbox.ExecResult, error) {
 				return result, nil
 			}
 			w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec", "tenant", `{"cmd":"x"}`)
@@ -53,9 +54,9 @@ func TestLargeOutputIsWholeInPieces(t *testing.T) {
 
 func TestListingIsPassedOnEntryByEntry(t *testing.T) {
 	r := newRig(t)
-	entry := service.FileStat{Path: "/d/x", Name: "x", Type: "file", Mode: "0644", Target: strings.Repeat("t", 1000)}
-	give := func(n int, err error) func(string, func(service.FileStat) error) error {
-		return func(_ string, each func(service.FileStat) error) error {
+	entry := sandbox.FileStat{Path: "/d/x", Name: "x", Type: "file", Mode: "0644", Target: strings.Repeat("t", 1000)}
+	give := func(n int, err error) func(string, func(sandbox.FileStat) error) error {
+		return func(_ string, each func(sandbox.FileStat) error) error {
 			for range n {
 				if err := each(entry); err != nil {
 					return err
@@ -89,7 +90,7 @@ func TestListingIsPassedOnEntryByEntry(t *testing.T) {
 }
 
 // renderExec is the whole answer at once.
-func renderExec(r service.ExecResult) api.ExecResult {
+func renderExec(r sandbox.ExecResult) api.ExecResult {
 	out := api.ExecResult{
 		ExitCode:   r.ExitCode,
 		DurationMS: r.DurationMS,

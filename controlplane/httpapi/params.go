@@ -7,11 +7,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // keySandboxID is set on routes of one sandbox, for the access log.
@@ -69,8 +70,8 @@ func idempotencyKey(c *gin.Context) (string, error) {
 }
 
 // listOptions reads limit and cursor.
-func listOptions(c *gin.Context) (service.ListOptions, error) {
-	o := service.ListOptions{Limit: service.DefaultLimit}
+func listOptions(c *gin.Context) (core.ListOptions, error) {
+	o := core.ListOptions{Limit: core.DefaultLimit}
 	q, err := url.ParseQuery(c.Request.URL.RawQuery)
 	if err != nil {
 		return o, invalid("invalid query", "the query string is malformed")
@@ -82,8 +83,8 @@ func listOptions(c *gin.Context) (service.ListOptions, error) {
 	}
 	if q.Has("limit") {
 		n, err := strconv.ParseUint(q.Get("limit"), 10, 16)
-		if err != nil || n < 1 || n > service.MaxLimit {
-			return o, invalid("invalid limit", fmt.Sprintf("want an integer from 1 to %d", service.MaxLimit))
+		if err != nil || n < 1 || n > core.MaxLimit {
+			return o, invalid("invalid limit", fmt.Sprintf("want an integer from 1 to %d", core.MaxLimit))
 		}
 		o.Limit = int(n)
 	}
@@ -101,7 +102,7 @@ var errCursor = invalid("invalid cursor", "want the cursor of a Link header, unc
 // linkNext announces the next page. The target is relative, so that it holds
 // behind any proxy and under any name of the service. What else the list was asked
 // for comes as names and values; those that are empty were not given.
-func linkNext(c *gin.Context, o service.ListOptions, next string, filters ...string) {
+func linkNext(c *gin.Context, o core.ListOptions, next string, filters ...string) {
 	if next == "" {
 		return
 	}

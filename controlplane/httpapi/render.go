@@ -8,7 +8,9 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/cluster"
+	"github.com/berth-cloud/berth/controlplane/org"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // writeJSON sends the value with its length.
@@ -59,7 +61,7 @@ func orNull(s string) *string {
 	return &s
 }
 
-func renderSandbox(s service.Sandbox) api.Sandbox {
+func renderSandbox(s sandbox.Sandbox) api.Sandbox {
 	out := api.Sandbox{
 		ID:           s.ID,
 		Status:       api.SandboxStatus(s.Status),
@@ -76,7 +78,7 @@ func renderSandbox(s service.Sandbox) api.Sandbox {
 		TTLSeconds:   s.TTLSeconds,
 		Persistent:   s.Persistent,
 		Error:        orNull(s.Error),
-		Volumes: each(s.Volumes, func(v service.VolumeMount) api.VolumeMount {
+		Volumes: each(s.Volumes, func(v sandbox.VolumeMount) api.VolumeMount {
 			return api.VolumeMount{Name: v.Name, MountPath: v.MountPath}
 		}),
 		PreviewURL: s.PreviewURL,
@@ -91,7 +93,7 @@ func renderSandbox(s service.Sandbox) api.Sandbox {
 	return out
 }
 
-func renderMe(p service.Profile) api.Me {
+func renderMe(p org.Profile) api.Me {
 	out := api.Me{ID: p.UserID, Email: p.Email, Orgs: each(p.Workspaces, renderOrg)}
 	for i := range out.Orgs {
 		if out.Orgs[i].ID == p.CurrentWorkspaceID {
@@ -101,15 +103,15 @@ func renderMe(p service.Profile) api.Me {
 	return out
 }
 
-func renderOrg(w service.Workspace) api.Org {
+func renderOrg(w org.Workspace) api.Org {
 	return api.Org{ID: w.ID, Name: w.Name, Suspended: w.Suspended, CreatedAt: api.Time{Time: w.CreatedAt}}
 }
 
-func renderToken(t service.Token) api.Token {
+func renderToken(t org.Token) api.Token {
 	return api.Token{Prefix: t.Prefix, Name: t.Name, CreatedAt: api.Time{Time: t.CreatedAt}, ExpiresAt: api.NewTime(t.ExpiresAt)}
 }
 
-func renderRaftStatus(s service.RaftStatus) api.RaftStatus {
+func renderRaftStatus(s cluster.RaftStatus) api.RaftStatus {
 	return api.RaftStatus{
 		NodeID:            s.NodeID,
 		State:             s.State,
@@ -121,7 +123,7 @@ func renderRaftStatus(s service.RaftStatus) api.RaftStatus {
 		LastLogIndex:      s.LastLogIndex,
 		LastSnapshotIndex: s.LastSnapshotIndex,
 		LastContactMS:     contactMS(s.LastContact),
-		Peers: each(s.Peers, func(p service.RaftPeer) api.RaftPeer {
+		Peers: each(s.Peers, func(p cluster.RaftPeer) api.RaftPeer {
 			return api.RaftPeer{
 				ID: p.ID, Address: p.Address, Voter: p.Voter, Healthy: p.Healthy,
 				LastContactMS: contactMS(p.LastContact), AppliedIndex: p.AppliedIndex,
@@ -138,7 +140,7 @@ func contactMS(d time.Duration) int64 {
 	return d.Milliseconds()
 }
 
-func renderAgent(a service.Agent) api.Agent {
+func renderAgent(a cluster.Agent) api.Agent {
 	return api.Agent{
 		ID: a.ID, Address: a.Address, State: a.State, Ready: a.Ready, Draining: a.Draining,
 		LastSeenAt: api.NewTime(a.LastSeen),
@@ -147,7 +149,7 @@ func renderAgent(a service.Agent) api.Agent {
 			Slots: a.Slots, SlotsUsed: a.SlotsUsed, DiskFreeBytes: a.DiskFreeBytes,
 		},
 		Versions: api.AgentVersions{Hostd: a.Versions.Hostd, Engine: a.Versions.Engine, Kernel: a.Versions.Kernel},
-		Templates: each(a.Templates, func(t service.AgentTemplate) api.AgentTemplate {
+		Templates: each(a.Templates, func(t cluster.AgentTemplate) api.AgentTemplate {
 			return api.AgentTemplate{Name: t.Name, BuildID: t.BuildID, Status: t.Status, Error: orNull(t.Error)}
 		}),
 		Sandboxes: a.Sandboxes,

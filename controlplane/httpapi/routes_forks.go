@@ -6,23 +6,30 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/fork"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
-// Forks are the use cases of snapshots and forks.
-type Forks interface {
-	CreateSnapshot(ctx context.Context, c service.Caller, sandboxID string, in service.CreateSnapshot) (service.Snapshot, error)
-	GetSnapshot(ctx context.Context, c service.Caller, id string) (service.Snapshot, error)
-	ListSnapshots(ctx context.Context, c service.Caller, sandboxID string, o service.ListOptions) (page []service.Snapshot, next string, err error)
-	DeleteSnapshot(ctx context.Context, c service.Caller, id string) error
+// Snapshots are the use cases of snapshots.
+type Snapshots interface {
+	Create(ctx context.Context, c core.Caller, sandboxID string, in snapshot.CreateSnapshot) (snapshot.Snapshot, error)
+	Get(ctx context.Context, c core.Caller, id string) (snapshot.Snapshot, error)
+	List(ctx context.Context, c core.Caller, sandboxID string, o core.ListOptions) (page []snapshot.Snapshot, next string, err error)
+	Delete(ctx context.Context, c core.Caller, id string) error
+}
 
-	Fork(ctx context.Context, c service.Caller, id string, in service.Fork) (service.Forked, error)
-	ForkTree(ctx context.Context, c service.Caller, id string, in service.Fork) (service.Forked, error)
-	Promote(ctx context.Context, c service.Caller, id, treeID string, cleanup bool) (promoted service.Sandbox, deleted []string, err error)
+// Forks are the use cases of forks.
+type Forks interface {
+	Fork(ctx context.Context, c core.Caller, id string, in fork.Request) (fork.Forked, error)
+	ForkTree(ctx context.Context, c core.Caller, id string, in fork.Request) (fork.Forked, error)
+	Promote(ctx context.Context, c core.Caller, id, treeID string, cleanup bool) (promoted sandbox.Sandbox, deleted []string, err error)
 }
 
 // What a call that captures a sandbox may fail with.
@@ -77,7 +84,7 @@ func forkRoutes() []route {
 }
 
 // bindCreate reads the body of a create and what makes it repeatable.
-func bindCreate[T any](c *gin.Context) (in T, i service.Idempotency, err error) {
+func bindCreate[T any](c *gin.Context) (in T, i core.Idempotency, err error) {
 	key, err := idempotencyKey(c)
 	if err != nil {
 		return in, i, err
@@ -87,7 +94,7 @@ func bindCreate[T any](c *gin.Context) (in T, i service.Idempotency, err error) 
 		return in, i, err
 	}
 	digest := sha256.Sum256(raw)
-	return in, service.Idempotency{Key: key, BodySHA256: digest[:]}, nil
+	return in, core.Idempotency{Key: key, BodySHA256: digest[:]}, nil
 }
 
 // forkBody is api.Fork as it is read: a mode that is given as "" is none of those
@@ -106,7 +113,7 @@ func (a *API) fork(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.Fork(c.Request.Context(), callerOf(c), id, service.Fork{Count: in.Count, Mode: in.Mode, Idempotency: key})
+	out, err := a.cfg.Forks.Fork(c.Request.Context(), callerOf(c), id, fork.Request{Count: in.Count, Mode: in.Mode, Idempotency: key})
 	if err != nil {
 		return err
 	}
@@ -125,7 +132,7 @@ func (a *API) forkTree(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.ForkTree(c.Request.Context(), callerOf(c), id, service.Fork{
+	out, err := a.cfg.Forks.ForkTree(c.Request.Context(), callerOf(c), id, fork.Request{
 		Count: in.Count, Metadata: json.RawMessage(in.Metadata), Idempotency: key,
 	})
 	if err != nil {
@@ -137,7 +144,7 @@ func (a *API) forkTree(c *gin.Context) error {
 	})
 }
 
-func renderFailedFork(f service.FailedFork) api.FailedFork {
+func renderFailedFork(f fork.FailedFork) api.FailedFork {
 	return api.FailedFork{Index: f.Index, Error: f.Error}
 }
 

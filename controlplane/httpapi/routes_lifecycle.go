@@ -3,21 +3,23 @@ package httpapi
 import (
 	"context"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // Lifecycle are the use cases of pause, resume, hibernate, wake and lifecycle.
 type Lifecycle interface {
-	Pause(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
-	Resume(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
-	Hibernate(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
-	Wake(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
-	Lifecycle(ctx context.Context, c service.Caller, id string) (service.Lifecycle, error)
-	PatchLifecycle(ctx context.Context, c service.Caller, id string, in service.PatchLifecycle) (service.Lifecycle, error)
+	Pause(ctx context.Context, c core.Caller, id string) (sandbox.Sandbox, error)
+	Resume(ctx context.Context, c core.Caller, id string) (sandbox.Sandbox, error)
+	Hibernate(ctx context.Context, c core.Caller, id string) (sandbox.Sandbox, error)
+	Wake(ctx context.Context, c core.Caller, id string) (sandbox.Sandbox, error)
+	Lifecycle(ctx context.Context, c core.Caller, id string) (sandbox.Lifecycle, error)
+	PatchLifecycle(ctx context.Context, c core.Caller, id string, in sandbox.PatchLifecycle) (sandbox.Lifecycle, error)
 }
 
 // lifecycleRoutes are pause, resume, hibernate and wake sandboxes.
@@ -85,7 +87,7 @@ func (a *API) wakeSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecyc
 
 // move is the body of the four moves. The request's own body says nothing, but
 // it has to be JSON like any other.
-func (a *API) move(c *gin.Context, move func(context.Context, service.Caller, string) (service.Sandbox, error)) error {
+func (a *API) move(c *gin.Context, move func(context.Context, core.Caller, string) (sandbox.Sandbox, error)) error {
 	id, err := sandboxParam(c)
 	if err != nil {
 		return err
@@ -131,7 +133,7 @@ func (a *API) patchLifecycle(c *gin.Context) error {
 	if in.Persistent.Set && in.Persistent.Value == nil {
 		return invalidJSON("persistent must be true or false, not null")
 	}
-	l, err := a.cfg.Lifecycle.PatchLifecycle(c.Request.Context(), callerOf(c), id, service.PatchLifecycle{
+	l, err := a.cfg.Lifecycle.PatchLifecycle(c.Request.Context(), callerOf(c), id, sandbox.PatchLifecycle{
 		SetTTL: in.TTLSeconds.Set, TTLSeconds: in.TTLSeconds.Value, Persistent: in.Persistent.Value,
 	})
 	if err != nil {
@@ -140,7 +142,7 @@ func (a *API) patchLifecycle(c *gin.Context) error {
 	return ok(c, renderLifecycle(l))
 }
 
-func renderLifecycle(l service.Lifecycle) api.Lifecycle {
+func renderLifecycle(l sandbox.Lifecycle) api.Lifecycle {
 	return api.Lifecycle{
 		Status: api.SandboxStatus(l.Status), TTLSeconds: l.TTLSeconds, ExpiresAt: api.NewTime(l.ExpiresAt), Persistent: l.Persistent,
 	}

@@ -4,16 +4,18 @@ import (
 	"context"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // Metrics are the use cases of /v1/metrics.
 type Metrics interface {
-	Sandboxes(ctx context.Context, c service.Caller, q service.MetricsQuery) ([]service.SandboxMetrics, error)
+	Sandboxes(ctx context.Context, c core.Caller, q sandbox.MetricsQuery) ([]sandbox.SandboxMetrics, error)
 }
 
 var exampleMetrics = api.SandboxMetrics{
@@ -42,7 +44,7 @@ func metricsRoutes() []route {
 }
 
 func (a *API) sandboxMetrics(c *gin.Context) error {
-	var q service.MetricsQuery
+	var q sandbox.MetricsQuery
 	var err error
 	if q.From, err = dayParam(c, "from"); err != nil {
 		return err
@@ -71,7 +73,7 @@ func dayParam(c *gin.Context, name string) (time.Time, error) {
 	return day, nil
 }
 
-func renderMetrics(d service.SandboxMetrics) api.SandboxMetrics {
+func renderMetrics(d sandbox.SandboxMetrics) api.SandboxMetrics {
 	return api.SandboxMetrics{
 		Day: d.Date.Format(time.DateOnly), Template: d.Template, Sandboxes: d.Sandboxes, Starts: d.Starts, Wakes: d.Wakes,
 		Forks: d.Forks, Deaths: d.Deaths, Boot: api.Summary(d.Boot), Wake: api.Summary(d.Wake),

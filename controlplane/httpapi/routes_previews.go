@@ -1,19 +1,11 @@
 package httpapi
 
 import (
-	"context"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
-
-// Previews are the use cases of preview tokens.
-type Previews interface {
-	PreviewToken(ctx context.Context, c service.Caller, id string, port int, ttlSeconds int64) (service.PreviewAccess, error)
-}
 
 var examplePreviewAccess = api.PreviewAccess{
 	Token: "ASm4x7n0Qq3rYkz2", ExpiresAt: exampleExpires,
@@ -64,7 +56,7 @@ func (a *API) createPreviewToken(c *gin.Context) error {
 			return &apierror.Error{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 604800"}
 		}
 	}
-	out, err := a.cfg.Previews.PreviewToken(c.Request.Context(), callerOf(c), id, port, ttl)
+	out, err := a.cfg.Ports.PreviewToken(c.Request.Context(), callerOf(c), id, port, ttl)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
 )
 
 // snapshotRoutes are the snapshots. more is what a capture of memory may fail
@@ -50,7 +50,7 @@ func (a *API) createSnapshot(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.CreateSnapshot(c.Request.Context(), callerOf(c), id, service.CreateSnapshot{Name: in.Name, Idempotency: key})
+	out, err := a.cfg.Snapshots.Create(c.Request.Context(), callerOf(c), id, snapshot.CreateSnapshot{Name: in.Name, Idempotency: key})
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (a *API) listSnapshots(c *gin.Context) error {
 		return err
 	}
 	sandboxID := q.Get("sandbox_id")
-	page, next, err := a.cfg.Forks.ListSnapshots(c.Request.Context(), callerOf(c), sandboxID, o)
+	page, next, err := a.cfg.Snapshots.List(c.Request.Context(), callerOf(c), sandboxID, o)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (a *API) getSnapshot(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.GetSnapshot(c.Request.Context(), callerOf(c), id)
+	out, err := a.cfg.Snapshots.Get(c.Request.Context(), callerOf(c), id)
 	if err != nil {
 		return err
 	}
@@ -92,13 +92,13 @@ func (a *API) deleteSnapshot(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Forks.DeleteSnapshot(c.Request.Context(), callerOf(c), id); err != nil {
+	if err := a.cfg.Snapshots.Delete(c.Request.Context(), callerOf(c), id); err != nil {
 		return err
 	}
 	return noContent(c)
 }
 
-func renderSnapshot(s service.Snapshot) api.Snapshot {
+func renderSnapshot(s snapshot.Snapshot) api.Snapshot {
 	return api.Snapshot{
 		ID: s.ID, Status: api.SnapshotStatus(s.Status), SandboxID: s.SandboxID, Template: s.Template, Name: s.Name,
 		CreatedAt: api.Time{Time: s.CreatedAt}, SizeBytes: s.MemoryBytes + s.DiskBytes, MemoryBytes: s.MemoryBytes, DiskBytes: s.DiskBytes,

@@ -6,34 +6,51 @@ import (
 	"math"
 	"net/http"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
-// Streams are the use cases of streams, files, logs, events and ports.
-type Streams interface {
-	Rouse(ctx context.Context, c service.Caller, id string) error
-	AdmitInput(ctx context.Context, c service.Caller, bytes int64) (release func(), err error)
-	Stream(ctx context.Context, c service.Caller, id string, in service.Exec, openStdin bool) (service.Process, error)
-	OpenTerminal(ctx context.Context, c service.Caller, id string, in service.Terminal) (service.Process, error)
-	LanguageServer(ctx context.Context, c service.Caller, id, lang string) (service.Process, error)
+// Commands are the use cases of what runs in a sandbox.
+type Commands interface {
+	Wake(ctx context.Context, c core.Caller, id string) error
+	Exec(ctx context.Context, c core.Caller, id string, in sandbox.Exec) (sandbox.ExecResult, error)
+	Stream(ctx context.Context, c core.Caller, id string, in sandbox.Exec, openStdin bool) (sandbox.Process, error)
+	OpenTerminal(ctx context.Context, c core.Caller, id string, in sandbox.Terminal) (sandbox.Process, error)
+	LanguageServer(ctx context.Context, c core.Caller, id, lang string) (sandbox.Process, error)
+}
 
-	ReadFile(ctx context.Context, c service.Caller, id, path string, conditions http.Header) (*service.File, error)
-	WriteFile(ctx context.Context, c service.Caller, id, path, mode string, body io.Reader, size int64) (isNew bool, err error)
-	RemoveFile(ctx context.Context, c service.Caller, id, path string, recursive bool) error
-	StatFile(ctx context.Context, c service.Caller, id, path string) (service.FileStat, error)
-	ListDir(ctx context.Context, c service.Caller, id, path string, each func(service.FileStat) error) error
-	MakeDir(ctx context.Context, c service.Caller, id, path string) error
+// Files are the use cases of a sandbox's file system.
+type Files interface {
+	Read(ctx context.Context, c core.Caller, id, path string, conditions http.Header) (*sandbox.File, error)
+	Write(ctx context.Context, c core.Caller, id, path, mode string, body io.Reader, size int64) (isNew bool, err error)
+	Remove(ctx context.Context, c core.Caller, id, path string, recursive bool) error
+	Stat(ctx context.Context, c core.Caller, id, path string) (sandbox.FileStat, error)
+	List(ctx context.Context, c core.Caller, id, path string, each func(sandbox.FileStat) error) error
+	MakeDir(ctx context.Context, c core.Caller, id, path string) error
+}
 
-	Logs(ctx context.Context, c service.Caller, id string, q service.LogQuery) (io.ReadCloser, error)
-	FollowLogs(ctx context.Context, c service.Caller, id string, q service.LogQuery) (service.Follower[service.LogLine], error)
-	Events(ctx context.Context, c service.Caller, id string, q service.EventQuery) ([]service.Event, error)
-	FollowEvents(ctx context.Context, c service.Caller, id string, q service.EventQuery) (service.Follower[service.Event], error)
+// Logs are the use cases of logs and events.
+type Logs interface {
+	Text(ctx context.Context, c core.Caller, id string, q api.LogQuery) (io.ReadCloser, error)
+	Follow(ctx context.Context, c core.Caller, id string, q api.LogQuery) (core.Follower[sandbox.LogLine], error)
+	Events(ctx context.Context, c core.Caller, id string, q api.EventQuery) ([]api.Event, error)
+	FollowEvents(ctx context.Context, c core.Caller, id string, q api.EventQuery) (core.Follower[api.Event], error)
+}
 
-	Ports(ctx context.Context, c service.Caller, id string) ([]service.Port, error)
-	AddPort(ctx context.Context, c service.Caller, id string, port int, label string) (service.Port, error)
-	RemovePort(ctx context.Context, c service.Caller, id string, port int) error
+// Ports are the use cases of a sandbox's ports and previews.
+type Ports interface {
+	List(ctx context.Context, c core.Caller, id string) ([]sandbox.Port, error)
+	Add(ctx context.Context, c core.Caller, id string, port int, label string) (sandbox.Port, error)
+	Remove(ctx context.Context, c core.Caller, id string, port int) error
+	PreviewToken(ctx context.Context, c core.Caller, id string, port int, ttlSeconds int64) (sandbox.PreviewAccess, error)
+}
+
+// Inputs bound what clients send that may be held for long.
+type Inputs interface {
+	AdmitInput(ctx context.Context, c core.Caller, bytes int64) (release func(), err error)
 }
 
 const (

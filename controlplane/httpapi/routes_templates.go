@@ -7,23 +7,25 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/template"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // Templates are the use cases of /v1/templates and /v1/builds.
 type Templates interface {
-	ListTemplates(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Template, next string, err error)
-	GetTemplate(ctx context.Context, c service.Caller, name string) (service.Template, error)
-	BuildTemplate(ctx context.Context, c service.Caller, in service.BuildTemplate) (service.Build, error)
-	DeleteTemplate(ctx context.Context, c service.Caller, name string) error
-	ListBuilds(ctx context.Context, c service.Caller, name string, o service.ListOptions) (page []service.Build, next string, err error)
-	GetBuild(ctx context.Context, c service.Caller, id string) (service.Build, error)
-	BuildLogs(ctx context.Context, c service.Caller, id string) (io.ReadCloser, error)
-	FollowBuildLogs(ctx context.Context, c service.Caller, id string) (service.Follower[string], error)
+	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []template.Template, next string, err error)
+	Get(ctx context.Context, c core.Caller, name string) (template.Template, error)
+	Build(ctx context.Context, c core.Caller, in template.BuildTemplate) (template.Build, error)
+	Delete(ctx context.Context, c core.Caller, name string) error
+	ListBuilds(ctx context.Context, c core.Caller, name string, o core.ListOptions) (page []template.Build, next string, err error)
+	GetBuild(ctx context.Context, c core.Caller, id string) (template.Build, error)
+	BuildLogs(ctx context.Context, c core.Caller, id string) (io.ReadCloser, error)
+	FollowBuildLogs(ctx context.Context, c core.Caller, id string) (core.Follower[string], error)
 }
 
 // templateRoutes are the templates and their builds.
@@ -96,7 +98,7 @@ func (a *API) listTemplates(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Templates.ListTemplates(c.Request.Context(), callerOf(c), o)
+	page, next, err := a.cfg.Templates.List(c.Request.Context(), callerOf(c), o)
 	if err != nil {
 		return err
 	}
@@ -109,7 +111,7 @@ func (a *API) getTemplate(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Templates.GetTemplate(c.Request.Context(), callerOf(c), name)
+	out, err := a.cfg.Templates.Get(c.Request.Context(), callerOf(c), name)
 	if err != nil {
 		return err
 	}
@@ -121,14 +123,14 @@ func (a *API) buildTemplate(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	req := service.BuildTemplate{
+	req := template.BuildTemplate{
 		Name: in.Name, From: in.From, Run: in.Run, Files: in.Files, Env: in.Env, Start: in.Start,
 		CPU: in.CPU, MemoryMB: in.MemoryMB, DiskMB: in.DiskMB, Idempotency: key,
 	}
 	if r := in.Ready; r != nil {
-		req.Ready = &service.TemplateCheck{Port: r.Port, Cmd: r.Cmd, TimeoutSeconds: r.TimeoutSeconds}
+		req.Ready = &template.TemplateCheck{Port: r.Port, Cmd: r.Cmd, TimeoutSeconds: r.TimeoutSeconds}
 	}
-	out, err := a.cfg.Templates.BuildTemplate(c.Request.Context(), callerOf(c), req)
+	out, err := a.cfg.Templates.Build(c.Request.Context(), callerOf(c), req)
 	if err != nil {
 		return err
 	}
@@ -141,7 +143,7 @@ func (a *API) deleteTemplate(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Templates.DeleteTemplate(c.Request.Context(), callerOf(c), name); err != nil {
+	if err := a.cfg.Templates.Delete(c.Request.Context(), callerOf(c), name); err != nil {
 		return err
 	}
 	return noContent(c)
@@ -195,7 +197,7 @@ func (a *API) showBuildLogs(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	log := &buildLog{lines: lines, end: func() (service.Build, error) { return a.cfg.Templates.GetBuild(ctx, caller, id) }}
+	log := &buildLog{lines: lines, end: func() (template.Build, error) { return a.cfg.Templates.GetBuild(ctx, caller, id) }}
 	return follow(c, log, func(e *events, m buildMessage) error { return e.send(m.event, "", m.data) })
 }
 
@@ -207,12 +209,12 @@ type buildMessage struct {
 
 // buildLog is a build's lines with its end.
 type buildLog struct {
-	lines service.Follower[string]
-	end   func() (service.Build, error)
+	lines core.Follower[string]
+	end   func() (template.Build, error)
 	ended bool
 }
 
-// Next implements service.Follower.
+// Next implements core.Follower.
 func (l *buildLog) Next() (buildMessage, error) {
 	if l.ended {
 		return buildMessage{}, io.EOF
@@ -232,17 +234,17 @@ func (l *buildLog) Next() (buildMessage, error) {
 	return buildMessage{"end", api.BuildEnd{Status: api.TemplateStatus(b.Status), Error: orNull(b.Error)}}, nil
 }
 
-// Close implements service.Follower.
+// Close implements core.Follower.
 func (l *buildLog) Close() error { return l.lines.Close() }
 
-func renderTemplate(t service.Template) api.Template {
+func renderTemplate(t template.Template) api.Template {
 	return api.Template{
 		Name: t.Name, Status: api.TemplateStatus(t.Status), BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
 		CreatedAt: api.Time{Time: t.CreatedAt}, UpdatedAt: api.Time{Time: t.UpdatedAt}, SizeBytes: t.SizeBytes,
 	}
 }
 
-func renderBuild(b service.Build) api.Build {
+func renderBuild(b template.Build) api.Build {
 	return api.Build{
 		ID: b.ID, Template: b.Template, Status: api.TemplateStatus(b.Status), Error: orNull(b.Error),
 		CreatedAt: api.Time{Time: b.CreatedAt}, FinishedAt: api.NewTime(b.FinishedAt),

@@ -3,19 +3,21 @@ package httpapi
 import (
 	"context"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/volume"
+
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // Volumes are the use cases of /v1/volumes.
 type Volumes interface {
-	CreateVolume(ctx context.Context, c service.Caller, in service.CreateVolume) (service.Volume, error)
-	GetVolume(ctx context.Context, c service.Caller, name string) (service.Volume, error)
-	ListVolumes(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Volume, next string, err error)
-	DeleteVolume(ctx context.Context, c service.Caller, name string) error
+	Create(ctx context.Context, c core.Caller, in volume.CreateVolume) (volume.Volume, error)
+	Get(ctx context.Context, c core.Caller, name string) (volume.Volume, error)
+	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []volume.Volume, next string, err error)
+	Delete(ctx context.Context, c core.Caller, name string) error
 }
 
 // volumeRoutes are the volumes.
@@ -59,7 +61,7 @@ func (a *API) createVolume(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Volumes.CreateVolume(c.Request.Context(), callerOf(c), service.CreateVolume{Name: in.Name, SizeMB: in.SizeMB, Idempotency: key})
+	out, err := a.cfg.Volumes.Create(c.Request.Context(), callerOf(c), volume.CreateVolume{Name: in.Name, SizeMB: in.SizeMB, Idempotency: key})
 	if err != nil {
 		return err
 	}
@@ -71,7 +73,7 @@ func (a *API) listVolumes(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Volumes.ListVolumes(c.Request.Context(), callerOf(c), o)
+	page, next, err := a.cfg.Volumes.List(c.Request.Context(), callerOf(c), o)
 	if err != nil {
 		return err
 	}
@@ -81,10 +83,10 @@ func (a *API) listVolumes(c *gin.Context) error {
 
 func (a *API) getVolume(c *gin.Context) error {
 	name := c.Param("name")
-	if !service.IsVolumeName(name) {
+	if !volume.IsName(name) {
 		return apierror.NotFound()
 	}
-	out, err := a.cfg.Volumes.GetVolume(c.Request.Context(), callerOf(c), name)
+	out, err := a.cfg.Volumes.Get(c.Request.Context(), callerOf(c), name)
 	if err != nil {
 		return err
 	}
@@ -93,16 +95,16 @@ func (a *API) getVolume(c *gin.Context) error {
 
 func (a *API) deleteVolume(c *gin.Context) error {
 	name := c.Param("name")
-	if !service.IsVolumeName(name) {
+	if !volume.IsName(name) {
 		return apierror.NotFound()
 	}
-	if err := a.cfg.Volumes.DeleteVolume(c.Request.Context(), callerOf(c), name); err != nil {
+	if err := a.cfg.Volumes.Delete(c.Request.Context(), callerOf(c), name); err != nil {
 		return err
 	}
 	return noContent(c)
 }
 
-func renderVolume(v service.Volume) api.Volume {
+func renderVolume(v volume.Volume) api.Volume {
 	return api.Volume{
 		Name: v.Name, SizeMB: v.SizeMB, UsedBytes: v.UsedBytes, AgentID: v.AgentID, AttachedTo: orNull(v.AttachedTo),
 		CreatedAt: api.Time{Time: v.CreatedAt},

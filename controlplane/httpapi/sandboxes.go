@@ -8,7 +8,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // createSandboxBody is api.CreateSandbox as it is read: a boot or a preview that
@@ -38,14 +38,14 @@ func (a *API) createSandbox(c *gin.Context) error {
 		return invalid("template is required", "")
 	}
 	digest := sha256.Sum256(raw)
-	sb, err := a.cfg.Sandboxes.Create(c.Request.Context(), callerOf(c), service.CreateSandbox{
+	sb, err := a.cfg.Sandboxes.Create(c.Request.Context(), callerOf(c), sandbox.CreateSandbox{
 		Template:     in.Template,
 		TTLSeconds:   in.TTLSeconds,
 		Metadata:     json.RawMessage(in.Metadata),
 		Env:          in.Env,
 		FromSnapshot: in.FromSnapshot,
-		Volumes: each(in.Volumes, func(v api.VolumeMount) service.VolumeMount {
-			return service.VolumeMount{Name: v.Name, MountPath: v.MountPath}
+		Volumes: each(in.Volumes, func(v api.VolumeMount) sandbox.VolumeMount {
+			return sandbox.VolumeMount{Name: v.Name, MountPath: v.MountPath}
 		}),
 		Boot:           in.Boot,
 		Persistent:     in.Persistent,
@@ -105,7 +105,7 @@ func (a *API) execInSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	result, err := a.cfg.Sandboxes.Exec(c.Request.Context(), callerOf(c), id, in)
+	result, err := a.cfg.Commands.Exec(c.Request.Context(), callerOf(c), id, in)
 	release()
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (a *API) execInSandbox(c *gin.Context) error {
 }
 
 // bindExec reads an exec. release is called once it is not held any more.
-func (a *API) bindExec(c *gin.Context) (in service.Exec, release func(), err error) {
+func (a *API) bindExec(c *gin.Context) (in sandbox.Exec, release func(), err error) {
 	release, err = a.admitBody(c, maxExecBody)
 	if err != nil {
 		return in, nil, err
@@ -132,20 +132,20 @@ func (a *API) bindExec(c *gin.Context) (in service.Exec, release func(), err err
 
 // execOf is an exec in the service's terms. A string is run by a shell even where
 // it is one word; an array never is.
-func execOf(in api.Exec) (service.Exec, error) {
+func execOf(in api.Exec) (sandbox.Exec, error) {
 	switch {
 	case in.Cmd.IsZero(), in.Cmd.Argv == nil && strings.TrimSpace(in.Cmd.Shell) == "":
-		return service.Exec{}, invalid("cmd required", "")
+		return sandbox.Exec{}, invalid("cmd required", "")
 	case in.Cmd.Argv != nil && in.Cmd.Argv[0] == "":
-		return service.Exec{}, invalid("cmd required", "the first element of cmd, the program, is empty")
+		return sandbox.Exec{}, invalid("cmd required", "the first element of cmd, the program, is empty")
 	case in.Stdin != "" && len(in.StdinBase64) > 0:
-		return service.Exec{}, invalidJSON("give stdin or stdin_base64, not both")
+		return sandbox.Exec{}, invalidJSON("give stdin or stdin_base64, not both")
 	}
 	stdin := []byte(in.StdinBase64)
 	if in.Stdin != "" {
 		stdin = []byte(in.Stdin)
 	}
-	return service.Exec{
+	return sandbox.Exec{
 		Shell:          in.Cmd.Shell,
 		Argv:           in.Cmd.Argv,
 		Cwd:            in.Cwd,

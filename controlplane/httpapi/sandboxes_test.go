@@ -9,11 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 func request(t *testing.T, method, target, bearer, body string) *http.Request {
@@ -25,8 +27,8 @@ func request(t *testing.T, method, target, bearer, body string) *http.Request {
 
 func TestCreatePassesOnWhatWasAsked(t *testing.T) {
 	r := newRig(t)
-	var got service.CreateSandbox
-	r.sandboxes.create = func(_ context.Context, _ service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+	var got sandbox.CreateSandbox
+	r.sandboxes.create = func(_ context.Context, _ core.Caller, in sandbox.CreateSandbox) (sandbox.Sandbox, error) {
 		got = in
 		return testSandbox(), nil
 	}
@@ -39,10 +41,10 @@ func TestCreatePassesOnWhatWasAsked(t *testing.T) {
 		t.Fatalf("got %d %s", w.Code, w.Body)
 	}
 	ttl := int64(60)
-	want := service.CreateSandbox{
+	want := sandbox.CreateSandbox{
 		Template: "base", TTLSeconds: &ttl, Metadata: json.RawMessage(`{"b": 1e400, "a": [null]}`),
 		Env: map[string]string{"A": "b", "E": ""}, FromSnapshot: "snap-1",
-		Volumes: []service.VolumeMount{{Name: "data", MountPath: "/data"}}, Boot: new("cold"), Persistent: true, Preview: new("token"),
+		Volumes: []sandbox.VolumeMount{{Name: "data", MountPath: "/data"}}, Boot: new("cold"), Persistent: true, Preview: new("token"),
 		BodySHA256: got.BodySHA256,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -55,16 +57,16 @@ func TestSandboxJSON(t *testing.T) {
 	ttl := int64(90)
 	full := testSandbox()
 	full.Metadata = json.RawMessage(`{"b":1,"a":"<x>"}`)
-	full.Owner = &service.Owner{Type: "app", ID: "app-1"}
+	full.Owner = &sandbox.Owner{Type: "app", ID: "app-1"}
 	full.FromSnapshot, full.ForkedFrom, full.Error = "snap-1", "other", "the VM died"
 	full.StartedAt = full.CreatedAt.Add(time.Second)
 	full.ExpiresAt = full.CreatedAt.Add(90 * time.Second)
 	full.TTLSeconds, full.Persistent, full.Preview = &ttl, true, "token"
-	full.Volumes = []service.VolumeMount{{Name: "data", MountPath: "/data"}}
+	full.Volumes = []sandbox.VolumeMount{{Name: "data", MountPath: "/data"}}
 	full.PreviewURL = "http://{port}-" + testID + ".localhost"
 	cases := []struct {
 		name string
-		in   service.Sandbox
+		in   sandbox.Sandbox
 		want string
 	}{
 		{"with nothing set", testSandbox(), `{"id":"k7m2qz4xw3v5n6a2j7p4t5r6sd","status":"running","template":"base","metadata":{},` +
@@ -78,7 +80,7 @@ func TestSandboxJSON(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			r.sandboxes.get = func(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+			r.sandboxes.get = func(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
 				if id != testID {
 					t.Errorf("asked for %q", id)
 				}
@@ -94,11 +96,11 @@ func TestSandboxJSON(t *testing.T) {
 
 func TestListPages(t *testing.T) {
 	r := newRig(t)
-	var asked []service.ListOptions
-	r.sandboxes.list = func(_ context.Context, _ service.Caller, o service.ListOptions) ([]service.Sandbox, string, error) {
+	var asked []core.ListOptions
+	r.sandboxes.list = func(_ context.Context, _ core.Caller, o core.ListOptions) ([]sandbox.Sandbox, string, error) {
 		asked = append(asked, o)
 		if o.Cursor == "" {
-			return []service.Sandbox{testSandbox()}, "c/2+x=", nil
+			return []sandbox.Sandbox{testSandbox()}, "c/2+x=", nil
 		}
 		return nil, "", nil
 	}
@@ -111,7 +113,7 @@ func TestListPages(t *testing.T) {
 		t.Errorf("the last page: %v %s", w.Header(), w.Body)
 	}
 	r.call(http.MethodGet, "/v1/sandboxes", "tenant", "")
-	want := []service.ListOptions{{Limit: 1}, {Limit: 1, Cursor: "c/2+x="}, {Limit: 100}}
+	want := []core.ListOptions{{Limit: 1}, {Limit: 1, Cursor: "c/2+x="}, {Limit: 100}}
 	if diff := cmp.Diff(want, asked); diff != "" {
 		t.Error(diff)
 	}
@@ -119,13 +121,13 @@ func TestListPages(t *testing.T) {
 
 func TestDelete(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.delete = func(context.Context, service.Caller, string) error { return nil }
+	r.sandboxes.delete = func(context.Context, core.Caller, string) error { return nil }
 	w := r.call(http.MethodDelete, "/v1/sandboxes/"+testID, "tenant", "")
 	if w.Code != 204 || w.Body.Len() != 0 {
 		t.Errorf("got %d %q", w.Code, w.Body)
 	}
 	const managed = "managed sandbox: delete it from the feature that owns it (Databases or Apps)"
-	r.sandboxes.delete = func(context.Context, service.Caller, string) error {
+	r.sandboxes.delete = func(context.Context, core.Caller, string) error {
 		return &apierror.Error{Code: apierror.EConflict, Message: managed}
 	}
 	if w := r.call(http.MethodDelete, "/v1/sandboxes/"+testID, "tenant", ""); w.Code != 409 || errorOf(t, w).Error != managed {
@@ -137,24 +139,24 @@ func TestExecForms(t *testing.T) {
 	timeout := int64(5)
 	cases := []struct {
 		name, body string
-		want       service.Exec
+		want       sandbox.Exec
 	}{
-		{"a string is for the shell", `{"cmd":"echo $HOME"}`, service.Exec{Shell: "echo $HOME"}},
-		{"a string with newlines", `{"cmd":"set -e\nfalse\ntrue\r\n"}`, service.Exec{Shell: "set -e\nfalse\ntrue\r\n"}},
-		{"an array is an argv", `{"cmd":["echo","$HOME","a\nb",""]}`, service.Exec{Argv: []string{"echo", "$HOME", "a\nb", ""}}},
-		{"Unicode", `{"cmd":"echo ☃ \ud83d\ude00"}`, service.Exec{Shell: "echo ☃ 😀"}},
-		{"stdin may hold a NUL", `{"cmd":"cat","stdin":"a\u0000b"}`, service.Exec{Shell: "cat", Stdin: []byte("a\x00b")}},
-		{"stdin in base64", `{"cmd":"cat","stdin_base64":"/wA="}`, service.Exec{Shell: "cat", Stdin: []byte{0xff, 0}}},
+		{"a string is for the shell", `{"cmd":"echo $HOME"}`, sandbox.Exec{Shell: "echo $HOME"}},
+		{"a string with newlines", `{"cmd":"set -e\nfalse\ntrue\r\n"}`, sandbox.Exec{Shell: "set -e\nfalse\ntrue\r\n"}},
+		{"an array is an argv", `{"cmd":["echo","$HOME","a\nb",""]}`, sandbox.Exec{Argv: []string{"echo", "$HOME", "a\nb", ""}}},
+		{"Unicode", `{"cmd":"echo ☃ \ud83d\ude00"}`, sandbox.Exec{Shell: "echo ☃ 😀"}},
+		{"stdin may hold a NUL", `{"cmd":"cat","stdin":"a\u0000b"}`, sandbox.Exec{Shell: "cat", Stdin: []byte("a\x00b")}},
+		{"stdin in base64", `{"cmd":"cat","stdin_base64":"/wA="}`, sandbox.Exec{Shell: "cat", Stdin: []byte{0xff, 0}}},
 		{"everything", `{"cmd":["a"],"cwd":"/tmp","env":{"A":"1"},"user":"1000:1000","stdin":"x","timeout_seconds":5}`,
-			service.Exec{Argv: []string{"a"}, Cwd: "/tmp", Env: map[string]string{"A": "1"}, User: "1000:1000", Stdin: []byte("x"), TimeoutSeconds: &timeout}},
+			sandbox.Exec{Argv: []string{"a"}, Cwd: "/tmp", Env: map[string]string{"A": "1"}, User: "1000:1000", Stdin: []byte("x"), TimeoutSeconds: &timeout}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			var got service.Exec
-			r.sandboxes.exec = func(_ context.Context, _ service.Caller, _ string, in service.Exec) (service.ExecResult, error) {
+			var got sandbox.Exec
+			r.streams.exec = func(_ context.Context, _ string, in sandbox.Exec) (sandbox.ExecResult, error) {
 				got = in
-				return service.ExecResult{}, nil
+				return sandbox.ExecResult{}, nil
 			}
 			if w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec", "tenant", c.body); w.Code != 200 {
 				t.Fatalf("got %d %s", w.Code, w.Body)
@@ -172,20 +174,20 @@ func TestExecForms(t *testing.T) {
 func TestExecAnswer(t *testing.T) {
 	cases := []struct {
 		name string
-		in   service.ExecResult
+		in   sandbox.ExecResult
 		want string
 	}{
-		{"nothing written", service.ExecResult{ExitCode: 137, TimedOut: true},
+		{"nothing written", sandbox.ExecResult{ExitCode: 137, TimedOut: true},
 			`{"exit_code":137,"stdout":"","stderr":"","duration_ms":0,"timed_out":true,"truncated":false}`},
-		{"text", service.ExecResult{Stdout: "<b>☃\n\x00", Stderr: "x", DurationMS: 3, Truncated: true},
+		{"text", sandbox.ExecResult{Stdout: "<b>☃\n\x00", Stderr: "x", DurationMS: 3, Truncated: true},
 			`{"exit_code":0,"stdout":"<b>☃\n\u0000","stderr":"x","duration_ms":3,"timed_out":false,"truncated":true}`},
-		{"bytes that are no text", service.ExecResult{Stdout: "a\xff\xfeb", Stderr: "ok"},
+		{"bytes that are no text", sandbox.ExecResult{Stdout: "a\xff\xfeb", Stderr: "ok"},
 			`{"exit_code":0,"stdout":"a�b","stderr":"ok","duration_ms":0,"timed_out":false,"truncated":false,"stdout_base64":"Yf/+Yg=="}`},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			r.sandboxes.exec = func(context.Context, service.Caller, string, service.Exec) (service.ExecResult, error) {
+			r.streams.exec = func(context.Context, string, sandbox.Exec) (sandbox.ExecResult, error) {
 				return c.in, nil
 			}
 			w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec", "tenant", `{"cmd":"x"}`)

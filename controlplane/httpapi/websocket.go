@@ -18,7 +18,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // Limits of a WebSocket.
@@ -114,7 +114,7 @@ func (a *API) accept(c *gin.Context) (*socket, error) {
 		return nil, errAnswered
 	}
 	s := &socket{ws: ws, ctx: c.Request.Context(), admit: func(bytes int64) (func(), error) {
-		return a.cfg.Streams.AdmitInput(c.Request.Context(), callerOf(c), bytes)
+		return a.cfg.Inputs.AdmitInput(c.Request.Context(), callerOf(c), bytes)
 	}}
 	s.limit = maxFrame
 	ws.SetReadLimit(-1) // receive has a limit
@@ -187,7 +187,7 @@ func refuse(code websocket.StatusCode, reason string) error {
 // bridge connects a socket with a process until either ends, and returns when
 // both have. in passes on one message of the client; out passes on what the
 // process writes and returns how it ended.
-func (s *socket) bridge(p service.Process, in func(kind websocket.MessageType, data []byte) error, out func() error) {
+func (s *socket) bridge(p sandbox.Process, in func(kind websocket.MessageType, data []byte) error, out func() error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var work sync.WaitGroup
 	work.Go(func() {

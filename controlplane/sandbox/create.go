@@ -3,328 +3,181 @@ package sandbox
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
-	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
-	"github.com/berth-cloud/berth/timescale"
 )
 
-// The steps of a create.
-//
-//	place ──► start ──► (running)
-//	  ▲         │ refused, unreachable, failed: the next host
-//	  └─────────┘
-//	place finds no host left, or the deadline passes: every row goes (expire).
-const (
-	stepPlace  = "place"
-	stepStart  = "start"
-	stepExpire = "expire"
-)
-
-// Create is the data of a create.
-type Create struct {
-	resource.Data
-	Boot hostapi.Boot `json:"boot,omitempty"`
-
-	Tried  []string `json:"tried,omitempty"`  // hosts that did not do it
-	Why    why      `json:"why,omitempty"`    // the weightiest reason of those
-	Unsure *where   `json:"unsure,omitempty"` // a host that may have done it all the same
-	Detail string   `json:"detail,omitempty"` // why the snapshot was refused
-}
-
-// why a host did not start a sandbox. A later one weighs more when a create
-// that has no host left has to say what was wrong.
-type why int
-
-const (
-	whyFull why = iota
-	whyUnreachable
-	whyFailed
-	whySnapshot
-)
-
-type where struct {
-	AgentID    string `json:"agent_id"`
-	Generation uint64 `json:"generation"`
-}
-
-// Place chooses the first host of a new sandbox, reserves its memory and fills
-// the row in. While the leader is too new to know its hosts the row is left
-// unplaced, for the flow to wait. It fails with a *placement.Error, or with
-// ErrSnapshot.
-func (f *Flows) Place(view raftstore.Reader, s *record.Sandbox) error {
-	req, err := request(view, s, nil)
-	if err != nil {
-		return err
+// Create makes a sandbox and returns once it runs.
+func (s *Sandboxes) Create(ctx context.Context, c core.Caller, in CreateSandbox) (Sandbox, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return Sandbox{}, err
 	}
-	choice, err := f.cfg.Hosts.Place(view, s.ID, 1, req)
+	if err := in.validate(); err != nil {
+		return Sandbox{}, err
+	}
+	return core.Once(ctx, s.core, c, "POST /v1/sandboxes", in.idempotency(),
+		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Sandbox, error) {
+			return s.replay(ctx, c, view, key)
+		},
+		func(keyID string) (Sandbox, error) { return s.create(ctx, c, in, keyID) })
+}
+
+func (in CreateSandbox) idempotency() core.Idempotency {
+	return core.Idempotency{Key: in.IdempotencyKey, BodySHA256: in.BodySHA256}
+}
+
+func (s *Sandboxes) create(ctx context.Context, c core.Caller, in CreateSandbox, keyID string) (Sandbox, error) {
+	times := stages{observe: s.cfg.Observe, clock: s.core.Clock, start: s.core.Clock()}
+	row := &record.Sandbox{
+		Meta: record.Meta{ID: core.RandomText(hostapi.IDLength)}, WorkspaceID: c.WorkspaceID, Status: record.SandboxStarting,
+		Template: in.Template, TTLSeconds: in.TTLSeconds, Persistent: in.Persistent, Preview: record.PreviewMode(core.OrZero(in.Preview)),
+	}
+	if string(in.Metadata) != "null" {
+		row.Metadata = in.Metadata
+	}
+	env, err := s.source(ctx, c, row, in)
 	if err != nil {
-		if f.cfg.Hosts.Warming(view) {
-			return nil
+		return Sandbox{}, err
+	}
+	if row.FromSnapshot == "" {
+		if err := s.cfg.Templates.Await(ctx, c, in.Template); err != nil {
+			return Sandbox{}, err
 		}
-		return err
 	}
-	placeOn(s, choice, 1)
-	return nil
+	if err := template.Resolve(s.core.Store.View(), row); err != nil {
+		return Sandbox{}, err
+	}
+	if row.EnvSealed, err = s.Flows.SealEnv(row.ID, env); err != nil {
+		return Sandbox{}, apierror.As(err)
+	}
+	placing := s.core.Clock()
+	if err := s.Flows.Place(s.core.Store.View(), row); err != nil {
+		return Sandbox{}, s.placeError(ctx, c, err)
+	}
+	times.placing = s.core.Clock().Sub(placing)
+	flowID := flow.NewID()
+	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		if err := core.MayCreate(tx, c); err != nil {
+			return err
+		}
+		if err := in.idempotency().Claim(tx, keyID, row.ID); err != nil {
+			return err
+		}
+		if err := template.Resolve(tx, row); err != nil { // it may have been deleted meanwhile
+			return err
+		}
+		if err := attachVolumes(tx, row); err != nil {
+			return err
+		}
+		return s.Flows.Begin(tx, flowID, row, Create{
+			Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}, Boot: hostapi.Boot(core.OrZero(in.Boot)),
+		})
+	})
+	if err != nil {
+		s.Flows.Unplace(row)
+		return Sandbox{}, err
+	}
+	times.admitted = s.core.Clock()
+	out, made, err := s.awaitCreate(ctx, c, row.ID, flowID)
+	if err == nil && !made.Answered.IsZero() {
+		times.report(made)
+	}
+	return out, err
 }
 
-// Unplace gives back what Place reserved, when the row was not written.
-func (f *Flows) Unplace(s *record.Sandbox) { f.cfg.Hosts.Release(s.ID) }
-
-// Begin puts a sandbox and its create into a transaction.
-func (f *Flows) Begin(tx *raftstore.Tx, flowID string, s *record.Sandbox, data Create) error {
-	step := stepPlace
-	if s.AgentID != "" {
-		step = stepStart
+// awaitCreate waits for a create and answers with its sandbox.
+func (s *Sandboxes) awaitCreate(ctx context.Context, c core.Caller, id, flowID string) (Sandbox, Created, error) {
+	var made Created
+	if err := s.core.Await(ctx, flowID, &made); err != nil {
+		return Sandbox{}, made, err
 	}
-	return Resource.Begin(tx, flowID, s, step, data, tx.Now().Add(CreateDeadline))
+	view := s.core.Store.View()
+	if made.Answered.IsZero() {
+		// That the flow has ended was not committed after the call began: what is
+		// read needs another proof of being recent.
+		var err error
+		if view, err = s.core.Current(ctx); err != nil {
+			return Sandbox{}, made, err
+		}
+	}
+	row, ok := raftstore.Get(view, record.Sandboxes, id)
+	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.SandboxDeleting {
+		return Sandbox{}, made, &apierror.Error{Code: apierror.EConflict, Message: "sandbox was deleted while it was being created"}
+	}
+	return s.Show(row), made, nil
 }
 
-func placeOn(s *record.Sandbox, c placement.Choice, generation uint64) {
-	s.AgentID, s.Generation = c.HostID, generation
-	s.CPU, s.MemoryMB, s.DiskMB = c.Template.CPU, c.Template.MemoryMB, c.Template.DiskMB
+// replay answers a create whose key was used before with what that one made.
+func (s *Sandboxes) replay(ctx context.Context, c core.Caller, view *raftstore.Snapshot, key *record.IdempotencyKey) (Sandbox, error) {
+	row, ok := raftstore.Get(view, record.Sandboxes, key.ResourceID)
+	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.SandboxDeleting {
+		return Sandbox{}, core.ErrKeyGone("sandbox")
+	}
+	if live, ok := flow.Live(view, Resource.Subject(row.ID)); ok && live.Kind == Resource.CreateKind() {
+		out, _, err := s.awaitCreate(ctx, c, row.ID, live.ID)
+		return out, err
+	}
+	return s.Show(row), nil
 }
 
-// place chooses a host among those not yet tried.
-func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
-	var data Create
-	if err := run.Data(&data); err != nil {
-		return nil, err
-	}
-	s, ok := Resource.Made(run.View, run.Flow)
-	if !ok {
-		return resource.Finish, nil
-	}
-	if data.Unsure != nil {
-		f.Clean(hostCtx(ctx, data.RequestID), s.ID, data.Unsure.AgentID, data.Unsure.Generation)
-		data.Unsure = nil
-	}
-	s = s.Clone()
-	s.BuildID = currentBuild(run.View, s)
-	build, generation := s.BuildID, s.Generation+1
-	choice, err := f.choose(ctx, run.View, s, generation, data.Tried)
+// placeError says why no host was found at once. Whether the caller may create
+// at all is found out first: it decides which error they get.
+func (s *Sandboxes) placeError(ctx context.Context, c core.Caller, err error) error {
 	var none *placement.Error
-	switch {
-	case errors.As(err, &none):
-		return f.giveUp(run, data, outcome(data, none)), nil
-	case errors.Is(err, ErrSnapshot):
-		return f.giveUp(run, data, err), nil
-	case err != nil:
-		return nil, err
+	if !errors.As(err, &none) {
+		return core.StoreError(err)
 	}
-	return func(tx *raftstore.Tx) (flow.Next, error) {
-		s, ok := Resource.Made(tx, run.Flow)
-		if !ok {
-			return flow.Done(), nil
-		}
-		c := s.Clone()
-		placeOn(c, choice, generation)
-		c.BuildID = build
-		raftstore.Put(tx, record.Sandboxes, c)
-		return flow.Goto(stepStart, data), nil
-	}, nil
+	view, verr := s.core.Current(ctx)
+	if verr != nil {
+		return verr
+	}
+	if err := core.MayCreate(view, c); err != nil {
+		return err
+	}
+	return NoHost(none)
 }
 
-// choose places, and waits for hosts to be heard while the leader is new.
-func (f *Flows) choose(ctx context.Context, view *raftstore.Snapshot, s *record.Sandbox, generation uint64, tried []string) (placement.Choice, error) {
-	req, err := request(view, s, tried)
-	if err != nil {
-		return placement.Choice{}, err
-	}
-	for {
-		changed := f.cfg.Hosts.Changed()
-		choice, err := f.cfg.Hosts.Place(view, s.ID, generation, req)
-		var none *placement.Error
-		if err == nil || !errors.As(err, &none) || !f.cfg.Hosts.Warming(view) {
-			return choice, err
-		}
-		select {
-		case <-changed:
-		case <-time.After(warmingCheck): // warming also ends by itself
-		case <-ctx.Done():
-			return placement.Choice{}, ctx.Err()
+// stages tells where the time of a create went.
+type stages struct {
+	observe  func(stage string, engine bool, took time.Duration)
+	clock    func() time.Time
+	start    time.Time
+	admitted time.Time // validated, placed, written
+	placing  time.Duration
+}
+
+// report tells of a create that went through. The stages
+// "admit", "placement", "dispatch", "host_call" and "commit" are the control
+// plane's own; those of the host begin with "host."; "total" is all of it, and
+// "own" is the part that was not the engine's start, restore and resume.
+func (t *stages) report(made Created) {
+	end := t.clock()
+	t.observe("admit", false, t.admitted.Sub(t.start)-t.placing)
+	t.observe("placement", false, t.placing)
+	t.observe("dispatch", false, max(0, made.Dispatched.Sub(t.admitted)))
+	var hostTotal, engine time.Duration
+	for _, st := range made.Stages {
+		t.observe("host."+st.Name, st.Engine, st.Duration)
+		hostTotal += st.Duration
+		if st.Engine {
+			engine += st.Duration
 		}
 	}
-}
-
-const warmingCheck = 250 * time.Millisecond
-
-// Clean tries once to remove a box whose start has an unknown outcome, and to keep
-// a start of it that goes on from making it. What it misses the inventory loop
-// finds: the row no longer points there.
-func (f *Flows) Clean(ctx context.Context, id, agentID string, generation uint64) {
-	client, err := f.cfg.Hosts.Client(agentID)
-	if err != nil {
-		return
+	if made.Took > 0 { // stages may overlap; the host knows better
+		hostTotal, engine = made.Took, made.Took-made.Own
 	}
-	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(2*time.Second))
-	defer cancel()
-	if err := client.DeleteBox(ctx, id, generation); err != nil {
-		f.cfg.Logger.InfoContext(ctx, "box of an earlier placement is left to the inventory", "sandbox_id", hostapi.ShortID(id), "agent_id", agentID, "error", err)
-	}
-}
-
-// start asks the host for the box.
-func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
-	var data Create
-	if err := run.Data(&data); err != nil {
-		return nil, err
-	}
-	s, ok := Resource.Made(run.View, run.Flow)
-	if !ok {
-		return resource.Finish, nil
-	}
-	spec, err := f.spec(run.View, s, data)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.awaitHost(ctx, run.View, s.AgentID); err != nil {
-		return nil, err
-	}
-	f.cfg.Hosts.Reserve(s) // a leader before this one may have placed it
-	dispatched := f.cfg.Clock()
-	box, err := f.put(ctx, s, data, spec)
-	switch {
-	case err == nil && box.Status == hostapi.StatusRunning:
-		return f.run(run, s, box, Created{
-			Dispatched: dispatched, Answered: f.cfg.Clock(), Stages: box.Stages, Took: box.CreateDuration, Own: box.CreateOwnDuration,
-		}), nil
-	case err == nil:
-		err = fmt.Errorf("box is %s: %s", box.Status, box.Error)
-	case errors.Is(ctx.Err(), context.Canceled), hostapi.HasCode(err, hostapi.CodeStaleTerm):
-		return nil, err // preempted, or deposed: the next one to run this step decides
-	}
-	return f.elsewhere(ctx, run, s, data, err), nil
-}
-
-// awaitHost gives the host of a placement by an earlier leader the time to be
-// heard by this one.
-func (f *Flows) awaitHost(ctx context.Context, view *raftstore.Snapshot, agentID string) error {
-	for {
-		changed := f.cfg.Hosts.Changed()
-		if _, err := f.cfg.Hosts.Client(agentID); err == nil || !f.cfg.Hosts.Warming(view) {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-time.After(warmingCheck):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (f *Flows) put(ctx context.Context, s *record.Sandbox, data Create, spec hostapi.BoxSpec) (hostapi.Box, error) {
-	client, err := f.cfg.Hosts.Client(s.AgentID)
-	if err != nil {
-		return hostapi.Box{}, err
-	}
-	ctx, cancel := f.cfg.Hosts.WhileUp(hostCtx(ctx, data.RequestID), s.AgentID)
-	defer cancel()
-	return f.cfg.Hosts.PutBox(ctx, client, s.ID, spec)
-}
-
-// run makes the sandbox running.
-func (f *Flows) run(run flow.Run, placed *record.Sandbox, box hostapi.Box, made Created) flow.Commit {
-	return func(tx *raftstore.Tx) (flow.Next, error) {
-		s, ok := Resource.Made(tx, run.Flow)
-		if !ok || s.Generation != placed.Generation {
-			return flow.Done(), nil
-		}
-		c := s.Clone()
-		c.Status, c.StartedAt, c.HostSeq = record.SandboxRunning, tx.Now(), box.Seq
-		c.CPU, c.MemoryMB, c.DiskMB = box.CPU, box.MemoryMB, box.DiskMB
-		StartTTL(c, tx.Now())
-		raftstore.Put(tx, record.Sandboxes, c)
-		return flow.DoneWith(made), nil
-	}
-}
-
-// StartTTL sets a sandbox's end, counted from the moment that it came to life.
-func StartTTL(c *record.Sandbox, now time.Time) {
-	if c.TTLSeconds != nil {
-		c.ExpiresAt = now.Add(time.Duration(*c.TTLSeconds) * time.Second)
-	}
-}
-
-// elsewhere goes back to place without the host that did not do it.
-func (f *Flows) elsewhere(ctx context.Context, run flow.Run, placed *record.Sandbox, data Create, cause error) flow.Commit {
-	reason := classify(cause)
-	f.cfg.Logger.WarnContext(ctx, "host did not start the sandbox", "sandbox_id", hostapi.ShortID(placed.ID), "agent_id", placed.AgentID,
-		"request_id", data.RequestID, "error", cause)
-	f.cfg.Hosts.Release(placed.ID)
-	data.Tried = append(slices.Clone(data.Tried), placed.AgentID)
-	data.Why = max(data.Why, reason)
-	if reason == whySnapshot {
-		data.Detail = refusedSnapshot(cause)
-	}
-	if errors.Is(cause, hostapi.ErrUnknownOutcome) {
-		data.Unsure = &where{AgentID: placed.AgentID, Generation: placed.Generation}
-	}
-	return func(tx *raftstore.Tx) (flow.Next, error) {
-		s, ok := Resource.Made(tx, run.Flow)
-		if !ok {
-			return flow.Done(), nil
-		}
-		// The generation stays: the next placement counts on from it, so that
-		// what comes late to this host is older than what runs elsewhere.
-		c := s.Clone()
-		c.AgentID = ""
-		raftstore.Put(tx, record.Sandboxes, c)
-		return flow.Goto(stepPlace, data), nil
-	}
-}
-
-func classify(err error) why {
-	var refusal *hostapi.Error
-	switch {
-	case refusedSnapshot(err) != "":
-		return whySnapshot
-	case hosts.Unreachable(err):
-		return whyUnreachable
-	case errors.As(err, &refusal):
-		switch refusal.Code {
-		case hostapi.CodeNoMemory, hostapi.CodeNoDisk, hostapi.CodeNoSlot, hostapi.CodeDraining,
-			hostapi.CodeTemplateMissing, hostapi.CodeBusy:
-			return whyFull
-		}
-	}
-	return whyFailed
-}
-
-// outcome is what a create with no host left fails with.
-func outcome(data Create, none *placement.Error) error {
-	switch {
-	case data.Why == whySnapshot:
-		return with(ErrSnapshot, data.Detail, nil)
-	case data.Why == whyFailed:
-		return ErrNotStarted
-	case data.Why == whyUnreachable:
-		return ErrUnreachable
-	default:
-		return NoHost(none)
-	}
-}
-
-// expire ends a create that took too long.
-func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
-	var data Create
-	if err := run.Data(&data); err != nil {
-		return nil, err
-	}
-	return f.giveUp(run, data, ErrNotStarted), nil
-}
-
-// giveUp ends a create with nothing left of it.
-func (f *Flows) giveUp(run flow.Run, data Create, failure error) flow.Commit {
-	f.cfg.Hosts.Release(Resource.ID(run.Flow))
-	return Resource.GiveUp(run, data.Data, failure)
+	t.observe("host_call", false, max(0, made.Answered.Sub(made.Dispatched)-hostTotal))
+	t.observe("commit", false, end.Sub(made.Answered))
+	t.observe("total", false, end.Sub(t.start))
+	t.observe("own", false, max(0, end.Sub(t.start)-engine))
 }

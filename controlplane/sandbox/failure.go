@@ -1,38 +1,29 @@
 package sandbox
 
 import (
-	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/template"
 )
 
-// How a create fails, for errors.Is; each has a detail of its own.
+// How a create fails, for errors.Is; each has a detail of its own. It also fails with
+// core.ErrNoHost and core.ErrUnreachable.
 var (
-	ErrNoHost      = &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node", RetryAfter: time.Second}
-	ErrUnreachable = apierror.Unreachable("", nil)
-	ErrNotStarted  = &apierror.Error{Code: apierror.EInternal, Message: "sandbox failed to start", Detail: "report the request id if a retry does not help"}
+	ErrNotStarted = &apierror.Error{Code: apierror.EInternal, Message: "sandbox failed to start", Detail: "report the request id if a retry does not help"}
 	// ErrSnapshot means that a sandbox cannot be made from its snapshot: it is
 	// gone, damaged, or of another engine.
 	ErrSnapshot = &apierror.Error{Code: apierror.EUnprocessable, Message: "snapshot cannot be restored"}
 )
 
-// with is one of the errors above with its detail and its cause.
-func with(e *apierror.Error, detail string, cause error) *apierror.Error {
-	c := *e
-	c.Detail, c.Err = detail, cause
-	return &c
-}
-
 // NoHost says that no host can take a sandbox, and why. That none has the
 // template is the caller's mistake, as far as anyone can tell.
 func NoHost(none *placement.Error) *apierror.Error {
 	if none.Reason != placement.UnknownTemplate {
-		return NoNode(none)
+		return core.NoNode(none)
 	}
 	names := "none"
 	if known := slices.DeleteFunc(slices.Clone(none.Templates), template.IsKey); len(known) > 0 {
@@ -41,13 +32,4 @@ func NoHost(none *placement.Error) *apierror.Error {
 	e := apierror.Invalid("unknown template", "available: %s", names)
 	e.Err = none
 	return e
-}
-
-// NoNode is ErrNoHost with what placement says.
-func NoNode(err error) *apierror.Error {
-	var none *placement.Error
-	if errors.As(err, &none) {
-		return with(ErrNoHost, none.Reason.String(), err)
-	}
-	return with(ErrNoHost, "", err)
 }

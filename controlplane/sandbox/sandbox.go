@@ -1,119 +1,144 @@
-// Package sandbox is the life of a sandbox as flows: a create that ends with
-// the sandbox running or with nothing left of it, and a delete that is never
-// undone.
 package sandbox
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
-	"log/slog"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flow/resource"
-	"github.com/berth-cloud/berth/controlplane/hosts"
-	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/controlplane/template"
+	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
-	"github.com/berth-cloud/berth/timescale"
 )
 
-// Resource is the life of a sandbox.
-var Resource = &resource.Kind[*record.Sandbox]{
-	Name: "sandbox", Table: record.Sandboxes,
-	Host:     func(s *record.Sandbox) string { return s.AgentID },
-	Creating: func(s *record.Sandbox) bool { return s.Status == record.SandboxStarting },
-	Deleting: func(s *record.Sandbox) bool { return s.Status == record.SandboxDeleting },
-	Delete: func(s *record.Sandbox) *record.Sandbox {
-		c := s.Clone()
-		c.Status = record.SandboxDeleting
-		return c
-	},
-	Drop: DeleteRow,
-}
-
-// CreateDeadline is how long a create may take, over all the hosts it tries. A
-// cold boot under emulation takes half a minute; sixteen at once take longer.
-var CreateDeadline = timescale.Limit(5 * time.Minute)
-
-// actTimeout is how long one host may take.
-var actTimeout = timescale.Limit(3 * time.Minute)
-
-// Sealer keeps secrets out of the log.
-type Sealer interface {
-	Seal(plaintext, context []byte) ([]byte, error)
-	Open(ciphertext, context []byte) ([]byte, error)
-}
-
-// Config is what the flows work with.
+// Config is what sandboxes need beside the core.
 type Config struct {
-	Hosts  *hosts.Registry
-	Sealer Sealer
-	Clock  func() time.Time
-	Logger *slog.Logger
+	Templates     *template.Templates
+	PreviewURL    string // pattern with {port} and {id}; "" leaves preview_url empty
+	PreviewTokens PreviewTokens
+
+	// Observe is told how long each stage of a create took. engine: the time is
+	// the VMM's own.
+	Observe func(stage string, engine bool, took time.Duration)
+
+	// RestPause is how long a persistent sandbox that could not be hibernated at
+	// its end is left alone; default ten seconds.
+	RestPause time.Duration
 }
 
-// Flows are the steps of both kinds.
-type Flows struct{ cfg Config }
+// Sandboxes are the use cases of a sandbox's life. Those of what runs in it, and of
+// what it holds, are beside them.
+type Sandboxes struct {
+	Flows    *Flows
+	Commands *Commands
+	Files    *Files
+	Logs     *Logs
+	Ports    *Ports
 
-// New makes the flows.
-func New(cfg Config) *Flows { return &Flows{cfg: cfg} }
+	*reach
+	cfg Config
+}
 
-// Kinds are for the engine.
-func (f *Flows) Kinds() []flow.Kind {
-	return []flow.Kind{
-		{
-			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: actTimeout, Host: Resource.HostOf(stepPlace),
-			Steps: map[string]flow.Step{stepPlace: f.place, stepStart: f.start, stepExpire: f.expire},
-		},
-		Resource.Removal(f.remove),
+// New makes the use cases.
+func New(c *core.Core, cfg Config) *Sandboxes {
+	if cfg.Observe == nil {
+		cfg.Observe = func(string, bool, time.Duration) {}
+	}
+	if cfg.RestPause == 0 {
+		cfg.RestPause = 10 * time.Second
+	}
+	r := &reach{core: c, transitions: &Transitions{Core: c}}
+	files := &Files{reach: r}
+	return &Sandboxes{
+		Flows: &Flows{Core: c}, Commands: &Commands{reach: r, files: files}, Files: files, Logs: &Logs{reach: r},
+		Ports: &Ports{reach: r, previewURL: cfg.PreviewURL, tokens: cfg.PreviewTokens},
+		reach: r, cfg: cfg,
 	}
 }
 
-// SealEnv seals the environment of a sandbox or a snapshot; none stays none.
-func (f *Flows) SealEnv(id string, env map[string]string) ([]byte, error) {
-	if len(env) == 0 {
-		return nil, nil
-	}
-	raw, err := json.Marshal(env)
+// Get returns one sandbox of the caller's workspace.
+func (s *Sandboxes) Get(ctx context.Context, c core.Caller, id string) (Sandbox, error) {
+	row, err := s.find(ctx, c, id)
 	if err != nil {
-		return nil, fmt.Errorf("encode environment: %w", err)
+		return Sandbox{}, err
 	}
-	sealed, err := f.cfg.Sealer.Seal(raw, envContext(id))
+	return s.Show(row), nil
+}
+
+// Owned finds a sandbox of the caller's workspace. Another workspace's is no
+// different from none.
+func Owned(r raftstore.Reader, c core.Caller, id string) (*record.Sandbox, error) {
+	row, ok := raftstore.Get(r, record.Sandboxes, id)
+	if !ok || row.WorkspaceID != c.WorkspaceID {
+		return nil, apierror.NotFound()
+	}
+	return row, nil
+}
+
+// List returns a page of the workspace's sandboxes, newest first, and the
+// cursor of the next page ("" after the last). A long one is held within bounds
+// until ctx ends.
+func (s *Sandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []Sandbox, next string, err error) {
+	view, err := s.core.View(ctx, c)
 	if err != nil {
-		return nil, fmt.Errorf("seal environment: %w", err)
+		return nil, "", err
 	}
-	return sealed, nil
-}
-
-// OpenEnv opens what SealEnv sealed for the same id.
-func (f *Flows) OpenEnv(id string, sealed []byte) (map[string]string, error) {
-	if len(sealed) == 0 {
-		return nil, nil
-	}
-	raw, err := f.cfg.Sealer.Open(sealed, envContext(id))
+	rows, next, err := core.Paginate(raftstore.Find(view, record.Sandboxes, "workspace", c.WorkspaceID), o)
 	if err != nil {
-		return nil, fmt.Errorf("open environment: %w", err)
+		return nil, "", err
 	}
-	var env map[string]string
-	if err := json.Unmarshal(raw, &env); err != nil {
-		return nil, fmt.Errorf("decode environment: %w", err)
+	if err := s.admitList(ctx, c, rows); err != nil {
+		return nil, "", err
 	}
-	return env, nil
+	page = make([]Sandbox, len(rows))
+	for i, row := range rows {
+		page[i] = s.Show(row)
+	}
+	return page, next, nil
 }
 
-// envContext binds a sealed environment to its row: it opens in no other.
-func envContext(id string) []byte { return []byte("sandbox.env/" + id) }
-
-// Created is the result of a create: where its time went.
-type Created struct {
-	Dispatched time.Time       `json:"dispatched"` // the host was asked
-	Answered   time.Time       `json:"answered"`   // and had it running
-	Stages     []hostapi.Stage `json:"stages,omitempty"`
-	Took       time.Duration   `json:"took_ns,omitempty"`     // of the host, all of it
-	Own        time.Duration   `json:"own_took_ns,omitempty"` // of that, not the engine's
+// Delete removes a sandbox; it returns once it is gone from its host, or has waited
+// long for that: see core.AwaitRemoval.
+func (s *Sandboxes) Delete(ctx context.Context, c core.Caller, id string) error {
+	if err := c.RequireWorkspace(); err != nil {
+		return err
+	}
+	fresh := flow.NewID()
+	var flowID string
+	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		row, err := Owned(tx, c, id)
+		if err != nil {
+			return err
+		}
+		if row.Owner != nil {
+			return &apierror.Error{Code: apierror.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"}
+		}
+		flowID, err = Resource.BeginDelete(tx, fresh, row, c.RequestID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.core.AwaitRemoval(ctx, flowID)
 }
 
-func hostCtx(ctx context.Context, requestID string) context.Context {
-	return hosts.WithRequestID(ctx, requestID)
+// Show converts a row for its workspace.
+func (s *Sandboxes) Show(r *record.Sandbox) Sandbox {
+	out := Sandbox{
+		ID: r.ID, WorkspaceID: r.WorkspaceID, Status: string(r.Status), Template: r.Template, Metadata: r.Metadata,
+		CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.AgentID,
+		FromSnapshot: r.FromSnapshot, ForkedFrom: r.ForkedFrom,
+		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, ExpiresAt: r.ExpiresAt, TTLSeconds: r.TTLSeconds,
+		Persistent: r.Persistent, Error: r.Error, Preview: string(cmp.Or(r.Preview, record.PreviewPublic)),
+	}
+	if r.Owner != nil {
+		out.Owner = &Owner{Type: r.Owner.Type, ID: r.Owner.ID}
+	}
+	for _, v := range r.Volumes {
+		out.Volumes = append(out.Volumes, VolumeMount{Name: v.Name, MountPath: v.MountPath})
+	}
+	out.PreviewURL = s.Ports.pattern(r.ID)
+	return out
 }

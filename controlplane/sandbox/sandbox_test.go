@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/core"
+
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -38,15 +40,15 @@ func newID() string {
 // create begins a create on the leader, as the service does.
 func create(p *testplane.Plane, n *testplane.Node, id string) (flowID string, err error) {
 	s := &record.Sandbox{Meta: record.Meta{ID: id}, WorkspaceID: "ws", Status: record.SandboxStarting, Template: "base"}
-	if s.EnvSealed, err = n.Flows.SealEnv(id, map[string]string{"A": "1"}); err != nil {
+	if s.EnvSealed, err = n.Sandboxes.Flows.SealEnv(id, map[string]string{"A": "1"}); err != nil {
 		return "", err
 	}
-	if err := n.Flows.Place(n.Store.View(), s); err != nil {
+	if err := n.Sandboxes.Flows.Place(n.Store.View(), s); err != nil {
 		return "", err
 	}
 	flowID = flow.NewID()
 	err = n.Store.Update(context.Background(), func(tx *raftstore.Tx) error {
-		return n.Flows.Begin(tx, flowID, s, sandbox.Create{Data: resource.Data{RequestID: "req"}})
+		return n.Sandboxes.Flows.Begin(tx, flowID, s, sandbox.Create{Data: resource.Data{RequestID: "req"}})
 	})
 	return flowID, err
 }
@@ -149,8 +151,8 @@ func TestNoHostIsLeft(t *testing.T) {
 		err  error
 		want error
 	}{
-		{"all full", &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}, sandbox.ErrNoHost},
-		{"all unreachable", fakehost.ErrDrop, sandbox.ErrUnreachable},
+		{"all full", &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}, core.ErrNoHost},
+		{"all unreachable", fakehost.ErrDrop, core.ErrUnreachable},
 		{"all fail", &hostapi.Error{Code: hostapi.CodeInternal, Message: "oops"}, sandbox.ErrNotStarted},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -88,41 +87,26 @@ func (e *IllegalError) target() record.SandboxStatus {
 	return record.SandboxRunning
 }
 
-// TransitionsConfig is what the moves work with.
-type TransitionsConfig struct {
-	Store  *raftstore.Store
-	Hosts  *hosts.Registry
-	Logger *slog.Logger
+// callTimeout bounds one transition: the memory of a large sandbox is written to a
+// slow disk in less.
+var callTimeout = timescale.Limit(2 * time.Minute)
 
-	// Timeout bounds one call to a host; default 2 minutes: the memory of a
-	// large sandbox is written to a slow disk in less.
-	Timeout time.Duration
-}
-
-// Transitions makes moves.
+// Transitions has hosts change what sandboxes do.
 type Transitions struct {
-	cfg   TransitionsConfig
+	*core.Core
 	wakes singleflight.Group // by sandbox id
-}
-
-// NewTransitions makes a Transitions.
-func NewTransitions(cfg TransitionsConfig) *Transitions {
-	if cfg.Timeout == 0 {
-		cfg.Timeout = timescale.Limit(2 * time.Minute)
-	}
-	return &Transitions{cfg: cfg}
 }
 
 // Do asks the host of a sandbox for a move and returns the row as it is then.
 // It fails with an *IllegalError, with ErrGone, or with what the host or the
 // store say. It does not end with ctx: a move that was asked for is seen
 // through, so that the record says what became of it.
-func (m *Transitions) Do(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
+func (t *Transitions) Do(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
 	if move != Wake {
-		return m.do(ctx, seen, move)
+		return t.do(ctx, seen, move)
 	}
 	// A crowd that finds the sandbox asleep asks the host once.
-	row, err, _ := m.wakes.Do(seen.ID, func() (any, error) { return m.do(ctx, seen, move) })
+	row, err, _ := t.wakes.Do(seen.ID, func() (any, error) { return t.do(ctx, seen, move) })
 	if err != nil {
 		return nil, err
 	}
@@ -131,30 +115,30 @@ func (m *Transitions) Do(ctx context.Context, seen *record.Sandbox, move Transit
 
 // While is Do for who leads: it ends with ctx. What the host does all the same it
 // says in its heartbeats, to whoever leads then.
-func (m *Transitions) While(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
-	return m.through(ctx, seen, move)
+func (t *Transitions) While(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
+	return t.through(ctx, seen, move)
 }
 
-func (m *Transitions) do(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
-	return m.through(context.WithoutCancel(ctx), seen, move)
+func (t *Transitions) do(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
+	return t.through(context.WithoutCancel(ctx), seen, move)
 }
 
-func (m *Transitions) through(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
+func (t *Transitions) through(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
 	switch seen.Status {
 	case record.SandboxStarting, record.SandboxFailed, record.SandboxDeleting:
 		return nil, &IllegalError{Transition: move, Status: seen.Status}
 	}
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	box, err := m.ask(ctx, seen, move)
+	box, err := t.ask(ctx, seen, move)
 	for tries := 1; err != nil; tries++ {
 		var again bool
-		if again, err = m.refused(ctx, seen, move, err); !again || tries == maxTries {
+		if again, err = t.refused(ctx, seen, move, err); !again || tries == maxTries {
 			return nil, err
 		}
-		box, err = m.ask(ctx, seen, move)
+		box, err = t.ask(ctx, seen, move)
 	}
-	row, err := m.follow(ctx, seen, box.State())
+	row, err := t.follow(ctx, seen, box.State())
 	if err == nil && move != Wake && seen.Status != move.From() && seen.HostSeq == box.Seq {
 		// The host calls it done where nothing was to be done.
 		return nil, &IllegalError{Transition: move, Status: row.Status}
@@ -162,12 +146,12 @@ func (m *Transitions) through(ctx context.Context, seen *record.Sandbox, move Tr
 	return row, err
 }
 
-func (m *Transitions) ask(ctx context.Context, s *record.Sandbox, move Transition) (hostapi.Box, error) {
-	client, err := m.cfg.Hosts.Reach(ctx, s.AgentID)
+func (t *Transitions) ask(ctx context.Context, s *record.Sandbox, move Transition) (hostapi.Box, error) {
+	client, err := t.Hosts.Reach(ctx, s.AgentID)
 	if err != nil {
 		return hostapi.Box{}, err
 	}
-	ctx, release := m.cfg.Hosts.WhileHeard(ctx, s.AgentID)
+	ctx, release := t.Hosts.WhileHeard(ctx, s.AgentID)
 	defer release()
 	switch move {
 	case Pause:
@@ -188,12 +172,12 @@ const maxTries = 3
 // refused says why the host did not do it, in the sandbox's terms where it is
 // about its status. again says that the status is the move's own by now: another
 // move has brought it back, unless the refusal is about something else.
-func (m *Transitions) refused(ctx context.Context, s *record.Sandbox, move Transition, err error) (again bool, why error) {
+func (t *Transitions) refused(ctx context.Context, s *record.Sandbox, move Transition, err error) (again bool, why error) {
 	var refusal *hostapi.Error
 	if !errors.As(err, &refusal) || refusal.Code != hostapi.CodeIllegalState && refusal.Code != hostapi.CodeNotRunning {
 		return false, err
 	}
-	row, rerr := m.Refresh(ctx, s)
+	row, rerr := t.Refresh(ctx, s)
 	if rerr != nil {
 		return false, errors.Join(err, rerr)
 	}
@@ -205,8 +189,8 @@ func (m *Transitions) refused(ctx context.Context, s *record.Sandbox, move Trans
 
 // Refresh asks the host what the sandbox is doing and returns the row as it is
 // then.
-func (m *Transitions) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox, error) {
-	client, err := m.cfg.Hosts.Reach(ctx, s.AgentID)
+func (t *Transitions) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox, error) {
+	client, err := t.Hosts.Reach(ctx, s.AgentID)
 	if err != nil {
 		return nil, err
 	}
@@ -216,16 +200,16 @@ func (m *Transitions) Refresh(ctx context.Context, s *record.Sandbox) (*record.S
 	if err != nil {
 		return nil, err
 	}
-	return m.follow(ctx, s, box.State())
+	return t.follow(ctx, s, box.State())
 }
 
 // refreshTimeout is long for a question that a host answers from memory.
 var refreshTimeout = timescale.Limit(10 * time.Second)
 
 // follow writes down what a host said, and returns the row as it is then.
-func (m *Transitions) follow(ctx context.Context, seen *record.Sandbox, b hostapi.BoxState) (*record.Sandbox, error) {
+func (t *Transitions) follow(ctx context.Context, seen *record.Sandbox, b hostapi.BoxState) (*record.Sandbox, error) {
 	var out *record.Sandbox
-	err := m.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
+	err := t.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Sandboxes, seen.ID)
 		if !ok || row.WorkspaceID != seen.WorkspaceID {
 			return ErrGone

@@ -16,8 +16,8 @@ import (
 // is asked again and again. The stored copy of a snapshot whose host is lost, or
 // has no store any more, is deleted by another; what the lost host has of it, it is
 // told to delete when it returns.
-func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.Snapshot) error {
-	sessions := f.cfg.Hosts.Sessions()
+func (f *flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.Snapshot) error {
+	sessions := f.Hosts.Sessions()
 	owner := s.AgentID
 	agent, known := raftstore.Get(view, record.Agents, owner)
 	host, heard := sessions[owner]
@@ -25,7 +25,7 @@ func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.
 		owner = ""
 	}
 	if owner != "" {
-		err := f.cfg.Hosts.Call(ctx, owner, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, true) })
+		err := f.Hosts.Call(ctx, owner, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, true) })
 		if err != nil {
 			return fmt.Errorf("delete capture: %w", err)
 		}
@@ -33,7 +33,7 @@ func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.
 	if owner == "" || !host.Heartbeat.Store {
 		// Also where its row does not say that it is stored: the answer to an
 		// upload may have been lost.
-		err := f.cfg.Hosts.DeleteStored(ctx, s.ID, owner)
+		err := f.Hosts.DeleteStored(ctx, s.ID, owner)
 		if err != nil && (!errors.Is(err, hosts.ErrNoStore) || owner == "" && s.Stored) {
 			return fmt.Errorf("delete stored copy: %w", err)
 		}
@@ -44,9 +44,9 @@ func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.
 		if id == owner || !fetched {
 			continue
 		}
-		err := f.cfg.Hosts.Call(ctx, id, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, false) })
+		err := f.Hosts.Call(ctx, id, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, false) })
 		if err != nil {
-			f.cfg.Logger.InfoContext(ctx, "copy of a snapshot is left to the inventory", "snapshot_id", s.ID, "agent_id", id, "error", err)
+			f.Logger.InfoContext(ctx, "copy of a snapshot is left to the inventory", "snapshot_id", s.ID, "agent_id", id, "error", err)
 		}
 	}
 	return nil

@@ -5,12 +5,13 @@ package snapshot
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -59,29 +60,15 @@ const (
 	stepStoreAgain = "store again"
 )
 
-// Config is what the flows work with.
-type Config struct {
-	Hosts  *hosts.Registry
-	Logger *slog.Logger
-
-	// StorePause is how long after a first failure a snapshot is tried to be
-	// stored again; default 10 s.
-	StorePause time.Duration
-}
-
-// Flows are the steps of all kinds.
-type Flows struct{ cfg Config }
-
-// New makes the flows.
-func New(cfg Config) *Flows {
-	if cfg.StorePause == 0 {
-		cfg.StorePause = firstPause
-	}
-	return &Flows{cfg: cfg}
+// flows are the steps of all kinds.
+type flows struct {
+	*core.Core
+	pause time.Duration // see Config.StorePause
 }
 
 // Kinds are for the engine.
-func (f *Flows) Kinds() []flow.Kind {
+func (s *Snapshots) Kinds() []flow.Kind {
+	f := &flows{Core: s.core, pause: s.cfg.StorePause}
 	return []flow.Kind{
 		{
 			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: storeTimeout, Host: Resource.HostOf(""),
@@ -107,12 +94,12 @@ func Begin(tx *raftstore.Tx, flowID string, s *record.Snapshot, data Create) err
 }
 
 // again reports whether a step that failed is to be run once more.
-func (f *Flows) again(ctx context.Context, run flow.Run, agentID string, err error) bool {
-	return hosts.Superseded(ctx, err) || f.cfg.Hosts.Passing(run.View, agentID, run.Flow.Attempt, err)
+func (f *flows) again(ctx context.Context, run flow.Run, agentID string, err error) bool {
+	return hosts.Superseded(ctx, err) || f.Hosts.Passing(run.View, agentID, run.Flow.Attempt, err)
 }
 
 // capture asks the sandbox's host for the capture.
-func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) {
+func (f *flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
 		return nil, err
@@ -123,7 +110,7 @@ func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 	}
 	ctx = hosts.WithRequestID(ctx, data.RequestID)
 	var made hostapi.Capture
-	err := f.cfg.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	err := f.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
 		var err error
 		made, err = c.PutCapture(ctx, s.ID, hostapi.CaptureSpec{
 			BoxID: s.SandboxID, Generation: data.Generation, Memory: true, After: hostapi.AfterResume,
@@ -135,12 +122,12 @@ func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 	case f.again(ctx, run, s.AgentID, err):
 		return nil, err
 	default:
-		f.cfg.Logger.WarnContext(ctx, "snapshot was not taken", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
+		f.Logger.WarnContext(ctx, "snapshot was not taken", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
 		f.discard(ctx, s) // of one whose outcome is unknown
-		return Resource.GiveUp(run, data.Data, Refused(err, ErrNotTaken)), nil
+		return Resource.GiveUp(run, data.Data, sandbox.NotCaptured(err, ErrNotTaken)), nil
 	}
 	// Also where the host says that it is stored: this is how the digest is learnt.
-	store := f.cfg.Hosts.Sessions()[s.AgentID].Heartbeat.Store
+	store := f.Hosts.Sessions()[s.AgentID].Heartbeat.Store
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		s, ok := Resource.Made(tx, run.Flow)
 		if !ok {
@@ -162,7 +149,7 @@ func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 
 // store puts the capture into the snapshot store. One that cannot be stored is
 // as good on its own host, until it can be.
-func (f *Flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
+func (f *flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
 		return nil, err
@@ -177,7 +164,7 @@ func (f *Flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		if f.again(ctx, run, s.AgentID, err) {
 			return nil, err
 		}
-		f.cfg.Logger.WarnContext(ctx, "snapshot was not stored", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
+		f.Logger.WarnContext(ctx, "snapshot was not stored", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
 	}
 	return ready(run, err == nil, made.Manifest), nil
 }
@@ -194,7 +181,7 @@ func ready(run flow.Run, stored bool, manifest string) flow.Commit {
 }
 
 // expire ends a snapshot that took too long.
-func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
+func (f *flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
 		return nil, err
@@ -212,11 +199,11 @@ func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 
 // discard tries once to remove a capture that may have been made. What it
 // misses the inventory finds.
-func (f *Flows) discard(ctx context.Context, s *record.Snapshot) {
+func (f *flows) discard(ctx context.Context, s *record.Snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(5*time.Second))
 	defer cancel()
-	err := f.cfg.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, true) })
+	err := f.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, true) })
 	if err != nil {
-		f.cfg.Logger.InfoContext(ctx, "capture is left to the inventory", "snapshot_id", s.ID, "agent_id", s.AgentID, "error", err)
+		f.Logger.InfoContext(ctx, "capture is left to the inventory", "snapshot_id", s.ID, "agent_id", s.AgentID, "error", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/controlplane/snapshot"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
@@ -228,7 +229,7 @@ func TestDeleteWhileItIsStored(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct{ err, want error }{
 		"gone":        {&hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}, apierror.NotRunning("")},
-		"paused":      {&hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, snapshot.ErrAsleep},
+		"paused":      {&hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, sandbox.ErrAsleep},
 		"no disk":     {&hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}, &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for snapshot"}},
 		"unreachable": {fakehost.ErrDrop, apierror.Unreachable("", nil)},
 	} {

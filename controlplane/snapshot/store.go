@@ -43,7 +43,7 @@ func BeginStore(tx *raftstore.Tx, flowID string, s *record.Snapshot) error {
 }
 
 // storeAgain tries once.
-func (f *Flows) storeAgain(ctx context.Context, run flow.Run) (flow.Commit, error) {
+func (f *flows) storeAgain(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data again
 	if err := run.Data(&data); err != nil {
 		return nil, err
@@ -56,9 +56,9 @@ func (f *Flows) storeAgain(ctx context.Context, run flow.Run) (flow.Commit, erro
 	if hosts.Superseded(ctx, err) {
 		return nil, err
 	}
-	pause := f.cfg.StorePause << min(data.Tries, maxDoubled)
+	pause := f.pause << min(data.Tries, maxDoubled)
 	if err != nil {
-		f.cfg.Logger.WarnContext(ctx, "snapshot is not stored yet", "snapshot_id", s.ID, "agent_id", s.AgentID,
+		f.Logger.WarnContext(ctx, "snapshot is not stored yet", "snapshot_id", s.ID, "agent_id", s.AgentID,
 			"tries", data.Tries+1, "next_in", pause, "error", err)
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -75,8 +75,8 @@ func (f *Flows) storeAgain(ctx context.Context, run flow.Run) (flow.Commit, erro
 }
 
 // upload asks the host that has a snapshot to put it into the store.
-func (f *Flows) upload(ctx context.Context, s *record.Snapshot) (made hostapi.Capture, err error) {
-	err = f.cfg.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
+func (f *flows) upload(ctx context.Context, s *record.Snapshot) (made hostapi.Capture, err error) {
+	err = f.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
 		made, err = c.StoreCapture(ctx, s.ID)
 		return err
 	})

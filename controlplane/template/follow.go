@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/loops"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -22,10 +23,15 @@ const stateReady = "ready"
 // followed is one build that one run of a host's daemon was asked for.
 type followed struct{ agentID, bootID, buildID, how string }
 
-// Run keeps templates where they belong until ctx ends: every host has what one
+// Loops are what keeps templates where they belong.
+func (s *Templates) Loops(*loops.Term) []loops.Loop {
+	return []loops.Loop{{Name: "templates", Run: s.Flows.run}}
+}
+
+// run keeps templates where they belong until ctx ends: every host has what one
 // has built, and forgets what has no row any more. It looks at the whole state
 // each time; that a host was asked already only spares it the question.
-func (f *Flows) Run(ctx context.Context) {
+func (f *Flows) run(ctx context.Context) {
 	f.told = map[followed]time.Time{}
 	tick := time.NewTicker(f.cfg.Every)
 	defer tick.Stop()
@@ -43,7 +49,7 @@ func (f *Flows) Run(ctx context.Context) {
 }
 
 func (f *Flows) keep(ctx context.Context) {
-	view := f.cfg.Store.View()
+	view := f.Store.View()
 	templates := raftstore.All(view, record.Templates)
 	known := map[string]bool{}
 	for _, t := range templates {
@@ -52,7 +58,7 @@ func (f *Flows) keep(ctx context.Context) {
 	// A backup that was restored may not know the latest.
 	cluster, ok := raftstore.Get(view, record.Clusters, record.ClusterID)
 	keeps := ok && cluster.Keep > 0
-	for id, s := range f.cfg.Hosts.Sessions() {
+	for id, s := range f.Hosts.Sessions() {
 		hb := s.Heartbeat
 		if !hb.Ready || hb.Draining {
 			continue
@@ -79,7 +85,7 @@ func (f *Flows) follow(ctx context.Context, view raftstore.Reader, agentID strin
 	}
 	spec, how, ok := f.wayTo(ctx, view, hb, t, b)
 	asked := followed{agentID, hb.BootID, t.BuildID, how}
-	now := f.cfg.Clock()
+	now := f.Clock()
 	if !ok || now.Before(f.told[asked]) {
 		return
 	}
@@ -87,7 +93,7 @@ func (f *Flows) follow(ctx context.Context, view raftstore.Reader, agentID strin
 	defer cancel()
 	_, before := f.told[asked]
 	missing := false
-	err := f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
+	err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
 		if before && spec.Fetch != "" {
 			if got, err := c.Build(ctx, b.ID); err == nil && got.Missing {
 				missing = true
@@ -106,14 +112,14 @@ func (f *Flows) follow(ctx context.Context, view raftstore.Reader, agentID strin
 		f.told[asked] = now.Add(f.cfg.Again)
 	case errors.As(err, &refusal) && refusal.Code != hostapi.CodeDraining && refusal.Code != hostapi.CodeBusy && refusal.Code != hostapi.CodeStaleTerm:
 		f.told[asked] = now.Add(10 * f.cfg.Again) // most likely it never will
-		f.cfg.Logger.WarnContext(ctx, "host does not take a template", "template", t.Key, "agent_id", agentID, "error", err)
+		f.Logger.WarnContext(ctx, "host does not take a template", "template", t.Key, "agent_id", agentID, "error", err)
 	}
 }
 
 // missing notes that a product is not in the snapshot store. A host that has it
 // puts it there again, and says so; where there is none, it is built anew.
 func (f *Flows) missing(ctx context.Context, b *record.Build, digest string) {
-	f.cfg.Logger.WarnContext(ctx, "template is not in the snapshot store any more", "template", b.Key, "build_id", b.ID, "digest", digest)
+	f.Logger.WarnContext(ctx, "template is not in the snapshot store any more", "template", b.Key, "build_id", b.ID, "digest", digest)
 	f.write(ctx, "product that is not stored", true, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Builds, b.ID)
 		if !ok {
@@ -145,7 +151,7 @@ func (f *Flows) wayTo(ctx context.Context, view raftstore.Reader, hb hostapi.Hea
 	}
 	spec, err := f.open(b)
 	if err != nil {
-		f.cfg.Logger.ErrorContext(ctx, "specification of a template cannot be opened", "build_id", b.ID, "error", err)
+		f.Logger.ErrorContext(ctx, "specification of a template cannot be opened", "build_id", b.ID, "error", err)
 		return spec, "", false
 	}
 	return spec, "build", can(view, hb, b, spec) // what it is made from comes first
@@ -154,7 +160,7 @@ func (f *Flows) wayTo(ctx context.Context, view raftstore.Reader, hb hostapi.Hea
 // isStoring reports whether a host that has a build is there to put it into the
 // snapshot store.
 func (f *Flows) isStoring(digest string) bool {
-	for _, s := range f.cfg.Hosts.Sessions() {
+	for _, s := range f.Hosts.Sessions() {
 		if s.Heartbeat.Store && slices.ContainsFunc(s.Heartbeat.Templates, func(t hostapi.TemplateState) bool { return t.BuildID == digest }) {
 			return true
 		}
@@ -206,8 +212,8 @@ func byKey(r raftstore.Reader, workspaceID, key string) (*record.Template, bool)
 func (f *Flows) forget(ctx context.Context, agentID, name string) {
 	ctx, cancel := context.WithTimeout(ctx, followTime)
 	defer cancel()
-	err := f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteTemplate(ctx, name) })
+	err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteTemplate(ctx, name) })
 	if err == nil {
-		f.cfg.Logger.InfoContext(ctx, "template without a row removed", "template", name, "agent_id", agentID)
+		f.Logger.InfoContext(ctx, "template without a row removed", "template", name, "agent_id", agentID)
 	}
 }

@@ -62,7 +62,7 @@ func (f *Flows) heard() map[string]*heard {
 		}
 		return all[name]
 	}
-	for _, s := range f.cfg.Hosts.Sessions() {
+	for _, s := range f.Hosts.Sessions() {
 		hb := s.Heartbeat
 		for _, src := range hb.Sources {
 			if h := of(src.Name); !slices.Contains(h.sources, src) {
@@ -87,7 +87,7 @@ func (f *Flows) heard() map[string]*heard {
 // builds, and that they are stored. It begins the builds that nobody asks for.
 func (f *Flows) learn(ctx context.Context) {
 	all := f.heard()
-	for _, s := range f.cfg.Hosts.Sessions() {
+	for _, s := range f.Hosts.Sessions() {
 		for _, t := range s.Heartbeat.Templates {
 			if t.Status == stateReady {
 				f.learnProduct(ctx, stateAt{t, s.Heartbeat.Versions.Engine, s.Heartbeat.Store})
@@ -126,7 +126,7 @@ func (f *Flows) learnProduct(ctx context.Context, s stateAt) {
 		}
 		return b
 	}
-	f.write(ctx, "product of a template build", edit(f.cfg.Store.View()) != nil, func(tx *raftstore.Tx) error {
+	f.write(ctx, "product of a template build", edit(f.Store.View()) != nil, func(tx *raftstore.Tx) error {
 		if b := edit(tx); b != nil {
 			raftstore.Put(tx, record.Builds, b)
 		}
@@ -139,18 +139,18 @@ func (f *Flows) learnProduct(ctx context.Context, s stateAt) {
 func (f *Flows) learnTemplate(ctx context.Context, name string, h *heard) {
 	for _, s := range h.states { // the latest first
 		// Also one of another cluster, or of before a backup was put back.
-		if _, ours := raftstore.Get(f.cfg.Store.View(), record.Builds, s.Build); !ours {
+		if _, ours := raftstore.Get(f.Store.View(), record.Builds, s.Build); !ours {
 			f.adopt(ctx, name, h, s)
 		}
 	}
-	_, there := Operators(f.cfg.Store.View(), name)
+	_, there := Operators(f.Store.View(), name)
 	f.write(ctx, "template of the operator", !there, func(tx *raftstore.Tx) error {
 		if _, there := Operators(tx, name); !there {
 			raftstore.Put(tx, record.Templates, newTemplate(name, h))
 		}
 		return nil
 	})
-	if recipe, due := f.due(f.cfg.Store.View(), name, h); due {
+	if recipe, due := f.due(f.Store.View(), name, h); due {
 		f.write(ctx, "build of a template", true, func(tx *raftstore.Tx) error {
 			_, err := f.begin(tx, name, recipe, "")
 			return err
@@ -197,14 +197,14 @@ func (f *Flows) adopt(ctx context.Context, name string, h *heard, s stateAt) {
 		t = t.Clone()
 		b := &record.Build{
 			Meta: record.Meta{ID: "bld-" + strings.ToLower(rand.Text())}, Template: name, Key: name, Status: record.TemplateReady,
-			FinishedAt: f.cfg.Clock(), Products: []record.Product{made},
+			FinishedAt: f.Clock(), Products: []record.Product{made},
 		}
 		t.Status, t.BuildID, t.Error = record.TemplateReady, b.ID, ""
 		t.CPU, t.MemoryMB, t.DiskMB, t.SizeBytes = s.CPU, s.MemoryMB, s.DiskMB, s.SizeBytes
 		put(t, b)
 		return true
 	}
-	wanted := do(f.cfg.Store.View(), func(*record.Template, *record.Build) {})
+	wanted := do(f.Store.View(), func(*record.Template, *record.Build) {})
 	f.write(ctx, "template that was built by hand", wanted, func(tx *raftstore.Tx) error {
 		do(tx, func(t *record.Template, b *record.Build) {
 			raftstore.Put(tx, record.Templates, t)
@@ -234,7 +234,7 @@ func (f *Flows) due(r raftstore.Reader, name string, h *heard) (recipe string, d
 	}
 	if t.BuildID == "" {
 		i := slices.IndexFunc(h.sources, func(s hostapi.TemplateSource) bool { return s.Ahead })
-		if i < 0 || f.cfg.Clock().Sub(tried[h.sources[i].Recipe]) < aheadAgain {
+		if i < 0 || f.Clock().Sub(tried[h.sources[i].Recipe]) < aheadAgain {
 			return "", false
 		}
 		return h.sources[i].Recipe, true
@@ -246,7 +246,7 @@ func (f *Flows) due(r raftstore.Reader, name string, h *heard) (recipe string, d
 	gone := !slices.ContainsFunc(h.sources, func(s hostapi.TemplateSource) bool { return s.Recipe == current.Recipe })
 	for _, s := range h.sources {
 		at, was := tried[s.Recipe]
-		if !was || gone && f.cfg.Clock().Sub(at) >= aheadAgain {
+		if !was || gone && f.Clock().Sub(at) >= aheadAgain {
 			return s.Recipe, true
 		}
 	}
@@ -332,8 +332,8 @@ func (f *Flows) parent(r raftstore.Reader, b *record.Build, spec hostapi.BuildSp
 
 // dropUnheard removes templates that the operator has taken from every host.
 func (f *Flows) dropUnheard(ctx context.Context, all map[string]*heard) {
-	view := f.cfg.Store.View()
-	agents, sessions := raftstore.All(view, record.Agents), f.cfg.Hosts.Sessions()
+	view := f.Store.View()
+	agents, sessions := raftstore.All(view, record.Agents), f.Hosts.Sessions()
 	for _, a := range agents {
 		if s, ok := sessions[a.ID]; !ok || !s.Heartbeat.Ready {
 			return // it may have what the others have not
@@ -357,7 +357,7 @@ func (f *Flows) write(ctx context.Context, what string, wanted bool, fn func(tx 
 	if !wanted {
 		return
 	}
-	if err := f.cfg.Store.Update(ctx, fn); err != nil && ctx.Err() == nil {
-		f.cfg.Logger.WarnContext(ctx, "a template's record was not written", "what", what, "error", err)
+	if err := f.Store.Update(ctx, fn); err != nil && ctx.Err() == nil {
+		f.Logger.WarnContext(ctx, "a template's record was not written", "what", what, "error", err)
 	}
 }

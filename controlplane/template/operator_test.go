@@ -68,7 +68,7 @@ func buildOf(t *testing.T, p *testplane.Plane, id string) *record.Build {
 func ask(t *testing.T, p *testplane.Plane, name string) {
 	t.Helper()
 	p.Update(func(tx *raftstore.Tx) error {
-		_, err := p.LeaderNode().Templates.Ask(tx, name, "req")
+		_, err := p.LeaderNode().Templates.Flows.Ask(tx, name, "req")
 		return err
 	})
 }

@@ -33,7 +33,7 @@ func Drop(tx *raftstore.Tx, t *record.Template) {
 
 // prune bounds what is kept of builds that are over.
 func (f *Flows) prune(ctx context.Context) {
-	view := f.cfg.Store.View()
+	view := f.Store.View()
 	current, inUse := map[string]bool{}, map[string]bool{}
 	for _, t := range raftstore.All(view, record.Templates) {
 		current[t.BuildID] = true
@@ -44,7 +44,7 @@ func (f *Flows) prune(ctx context.Context) {
 		}
 	}
 	held := map[string]bool{}
-	for _, s := range f.cfg.Hosts.Sessions() {
+	for _, s := range f.Hosts.Sessions() {
 		for _, t := range s.Heartbeat.Templates {
 			held[t.BuildID] = true
 		}
@@ -56,7 +56,7 @@ func (f *Flows) prune(ctx context.Context) {
 			over[of] = append(over[of], b)
 		}
 	}
-	now := f.cfg.Clock()
+	now := f.Clock()
 	for _, builds := range over {
 		slices.SortFunc(builds, func(a, b *record.Build) int { return b.FinishedAt.Compare(a.FinishedAt) })
 		kept := 0
@@ -115,5 +115,5 @@ func (f *Flows) retire(ctx context.Context, b *record.Build, inUse, held map[str
 func (f *Flows) unstore(ctx context.Context, digest string) bool {
 	ctx, cancel := context.WithTimeout(ctx, followTime)
 	defer cancel()
-	return f.cfg.Hosts.DeleteStored(ctx, hostapi.StoredBuild(digest)) == nil
+	return f.Hosts.DeleteStored(ctx, hostapi.StoredBuild(digest)) == nil
 }

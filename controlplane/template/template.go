@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"regexp"
 	"slices"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -64,43 +64,33 @@ var watchTime = timescale.Limit(90 * time.Second)
 
 var actTime = timescale.Limit(2 * time.Minute)
 
-// Sealer keeps secrets out of the log.
-type Sealer interface {
-	Seal(plaintext, context []byte) ([]byte, error)
-	Open(ciphertext, context []byte) ([]byte, error)
-}
-
-// Config is what the flows work with.
+// Config is what templates need beside the core.
 type Config struct {
-	Store  *raftstore.Store
-	Hosts  *hosts.Registry
-	Sealer Sealer
-	Clock  func() time.Time
-	Logger *slog.Logger
-	Every  time.Duration // between two looks at what hosts lack; default 1 s
-	Again  time.Duration // until a host that was asked for a template and has not got it is asked again; default 1 min
+	Every time.Duration // between two looks at what hosts lack; default 1 s
+	Again time.Duration // until a host that was asked for a template and has not got it is asked again; default 1 min
 }
 
-// Flows are the steps, and what keeps templates on hosts.
+// Flows are the steps of a build, and what keeps templates on hosts.
 type Flows struct {
+	*core.Core
 	cfg  Config
 	told map[followed]time.Time // what hosts have been asked for, in this leadership
 	look chan struct{}
 }
 
-// New makes the flows.
-func New(cfg Config) *Flows {
+func newFlows(c *core.Core, cfg Config) *Flows {
 	if cfg.Every == 0 {
 		cfg.Every = time.Second
 	}
 	if cfg.Again == 0 {
 		cfg.Again = time.Minute
 	}
-	return &Flows{cfg: cfg, look: make(chan struct{}, 1)}
+	return &Flows{Core: c, cfg: cfg, look: make(chan struct{}, 1)}
 }
 
 // Kinds are for the engine.
-func (f *Flows) Kinds() []flow.Kind {
+func (s *Templates) Kinds() []flow.Kind {
+	f := s.Flows
 	return []flow.Kind{{
 		Name: KindBuild, Expire: stepExpire, ActTimeout: actTime, Host: hostOf,
 		Steps: map[string]flow.Step{stepPlace: f.place, stepBuild: f.build, stepExpire: f.expire},
@@ -164,7 +154,7 @@ func (f *Flows) Seal(buildID string, spec hostapi.BuildSpec) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode build: %w", err)
 	}
-	sealed, err := f.cfg.Sealer.Seal(raw, specContext(buildID))
+	sealed, err := f.Sealer.Seal(raw, specContext(buildID))
 	if err != nil {
 		return nil, fmt.Errorf("seal build: %w", err)
 	}
@@ -176,7 +166,7 @@ func (f *Flows) open(b *record.Build) (hostapi.BuildSpec, error) {
 	if b.WorkspaceID == "" {
 		return hostapi.BuildSpec{Template: b.Key, From: b.From, Source: b.Recipe}, nil
 	}
-	raw, err := f.cfg.Sealer.Open(b.SpecSealed, specContext(b.ID))
+	raw, err := f.Sealer.Open(b.SpecSealed, specContext(b.ID))
 	if err != nil {
 		return spec, fmt.Errorf("open build: %w", err)
 	}
@@ -231,7 +221,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	case parentFailed:
 		return f.giveUp(ctx, d, parent+", which it is made from, could not be built"), nil
 	case parentBuilds:
-		d.Since = f.cfg.Clock()
+		d.Since = f.Clock()
 		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(*record.Build) {}), nil
 	}
 	agentID := f.choose(run.View, b, spec, d.Tried)
@@ -240,7 +230,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		d.Abandoned = slices.DeleteFunc(slices.Clone(d.Abandoned), func(id string) bool { return id == agentID })
 		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.AgentID = agentID }), nil
 	}
-	if f.cfg.Clock().Sub(d.Since) < maxPlacing {
+	if f.Clock().Sub(d.Since) < maxPlacing {
 		// Hosts may be yet to be heard, full, or restarting.
 		d.Tried = nil
 		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(b *record.Build) { b.AgentID = "" }), nil
@@ -255,7 +245,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 // choose returns the host with the most memory free among those that can build.
 func (f *Flows) choose(view raftstore.Reader, b *record.Build, spec hostapi.BuildSpec, tried []string) string {
 	best, most := "", -1
-	sessions := f.cfg.Hosts.Sessions()
+	sessions := f.Hosts.Sessions()
 	for id, s := range sessions {
 		agent, ok := raftstore.Get(view, record.Agents, id)
 		hb := s.Heartbeat
@@ -285,7 +275,7 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return nil, err
 	}
 	var got hostapi.Build
-	err = f.cfg.Hosts.Call(hosts.WithRequestID(ctx, d.RequestID), row.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	err = f.Hosts.Call(hosts.WithRequestID(ctx, d.RequestID), row.AgentID, func(ctx context.Context, c *hosts.Client) error {
 		var err error
 		if got, err = c.PutBuild(ctx, row.ID, spec); err != nil {
 			return err
@@ -307,10 +297,10 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	case hostapi.HasCode(err, hostapi.CodeInvalid):
 		return f.giveUp(ctx, d, err.Error()), nil
 	default:
-		f.cfg.Logger.WarnContext(ctx, "host does not build the template", "build_id", row.ID, "agent_id", row.AgentID, "error", err)
+		f.Logger.WarnContext(ctx, "host does not build the template", "build_id", row.ID, "agent_id", row.AgentID, "error", err)
 		return f.elsewhere(ctx, row, d, err.Error()), nil
 	}
-	made := record.Product{Digest: got.BuildID, CreatedAt: f.cfg.Clock()}
+	made := record.Product{Digest: got.BuildID, CreatedAt: f.Clock()}
 	if got.Status == hostapi.BuildSucceeded {
 		made.Engine = f.awaitInventory(ctx, row.AgentID, spec.Template, got.BuildID)
 	}
@@ -325,8 +315,8 @@ func (f *Flows) awaitInventory(ctx context.Context, agentID, name, buildID strin
 	ctx, cancel := context.WithTimeout(ctx, inventoryTime)
 	defer cancel()
 	for {
-		changed := f.cfg.Hosts.Changed()
-		hb := f.cfg.Hosts.Sessions()[agentID].Heartbeat
+		changed := f.Hosts.Changed()
+		hb := f.Hosts.Sessions()[agentID].Heartbeat
 		if slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool {
 			return t.Name == name && t.BuildID == buildID && t.Status == stateReady
 		}) {
@@ -402,9 +392,9 @@ func (f *Flows) end(ctx context.Context, d *data) {
 	var calls errgroup.Group
 	for i, agentID := range d.Abandoned {
 		calls.Go(func() error {
-			err := f.cfg.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteBuild(ctx, d.BuildID) })
+			err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteBuild(ctx, d.BuildID) })
 			if untold[i] = err != nil; err != nil {
-				f.cfg.Logger.InfoContext(ctx, "build may go on where it was given up", "build_id", d.BuildID, "agent_id", agentID, "error", err)
+				f.Logger.InfoContext(ctx, "build may go on where it was given up", "build_id", d.BuildID, "agent_id", agentID, "error", err)
 			}
 			return nil
 		})

@@ -35,7 +35,7 @@ var key = template.Key("ws", "web")
 func begin(t *testing.T, p *testplane.Plane, from string) string {
 	t.Helper()
 	image := strings.Contains(from, ":")
-	sealed, err := p.Nodes[0].Templates.Seal(buildID, hostapi.BuildSpec{Template: key, From: from, FromOCI: image, Run: []string{"true"}})
+	sealed, err := p.Nodes[0].Templates.Flows.Seal(buildID, hostapi.BuildSpec{Template: key, From: from, FromOCI: image, Run: []string{"true"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,16 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -56,27 +55,19 @@ const (
 	stepExpire = "expire"
 )
 
-// How a create fails, for errors.Is. It also fails with sandbox.ErrNoHost and
-// sandbox.ErrUnreachable.
+// How a create fails, for errors.Is. It also fails with core.ErrNoHost and
+// core.ErrUnreachable.
 var (
 	ErrNoRoom  = &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for volume", RetryAfter: time.Second}
 	ErrNotMade = &apierror.Error{Code: apierror.EInternal, Message: "volume could not be made", Detail: "report the request id if a retry does not help"}
 )
 
-// Config is what the flows work with.
-type Config struct {
-	Hosts  *hosts.Registry
-	Logger *slog.Logger
-}
-
-// Flows are the steps of both kinds.
-type Flows struct{ cfg Config }
-
-// New makes the flows.
-func New(cfg Config) *Flows { return &Flows{cfg: cfg} }
+// flows are the steps of both kinds.
+type flows struct{ *core.Core }
 
 // Kinds are for the engine.
-func (f *Flows) Kinds() []flow.Kind {
+func (s *Volumes) Kinds() []flow.Kind {
+	f := &flows{Core: s.core}
 	return []flow.Kind{
 		{
 			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: time.Minute, Host: Resource.HostOf(stepPlace),
@@ -109,7 +100,7 @@ func Begin(tx *raftstore.Tx, flowID string, v *record.Volume, data Create) error
 }
 
 // place chooses a host among those not yet tried.
-func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
+func (f *flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
 		return nil, err
@@ -118,11 +109,11 @@ func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	if !ok {
 		return resource.Finish, nil
 	}
-	agentID, err := f.cfg.Hosts.PlaceVolume(run.View, v.SizeMB, data.Tried)
+	agentID, err := f.Hosts.PlaceVolume(run.View, v.SizeMB, data.Tried)
 	var none *placement.Error
 	switch {
 	case err == nil:
-	case !errors.As(err, &none), f.cfg.Hosts.Warming(run.View):
+	case !errors.As(err, &none), f.Hosts.Warming(run.View):
 		return nil, err // tried again when the hosts have been heard
 	default:
 		return Resource.GiveUp(run, data.Data, failure(data, none)), nil
@@ -140,7 +131,7 @@ func (f *Flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 }
 
 // make asks the host for the volume.
-func (f *Flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
+func (f *flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
 		return nil, err
@@ -150,15 +141,15 @@ func (f *Flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return resource.Finish, nil
 	}
 	ctx = hosts.WithRequestID(ctx, data.RequestID)
-	err := f.cfg.Hosts.Call(ctx, v.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	err := f.Hosts.Call(ctx, v.AgentID, func(ctx context.Context, c *hosts.Client) error {
 		_, err := c.PutVolume(ctx, v.ID, hostapi.VolumeSpec{WorkspaceID: v.WorkspaceID, SizeMB: v.SizeMB})
 		return err
 	})
 	if err != nil {
-		if hosts.Superseded(ctx, err) || hosts.Unreachable(err) && f.cfg.Hosts.Warming(run.View) {
+		if hosts.Superseded(ctx, err) || hosts.Unreachable(err) && f.Hosts.Warming(run.View) {
 			return nil, err // the next one to run this step decides, or the host is heard
 		}
-		f.cfg.Logger.WarnContext(ctx, "host did not make the volume", "volume_id", v.ID, "agent_id", v.AgentID, "request_id", data.RequestID, "error", err)
+		f.Logger.WarnContext(ctx, "host did not make the volume", "volume_id", v.ID, "agent_id", v.AgentID, "request_id", data.RequestID, "error", err)
 		// A volume that was made all the same is on a host that its row does not
 		// name: the inventory removes it.
 		data.Tried, data.Why = append(slices.Clone(data.Tried), v.AgentID), max(data.Why, classify(err))
@@ -196,15 +187,15 @@ func failure(data Create, none *placement.Error) error {
 	case data.Why == whyFailed:
 		return ErrNotMade
 	case data.Why == whyUnreachable:
-		return sandbox.ErrUnreachable
+		return core.ErrUnreachable
 	case data.Why == whyFull, none.Reason == placement.NoCapacity:
 		return ErrNoRoom
 	}
-	return sandbox.NoNode(none)
+	return core.NoNode(none)
 }
 
 // expire ends a create that took too long.
-func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
+func (f *flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
 		return nil, err
@@ -213,11 +204,11 @@ func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 }
 
 // remove deletes the volume on its host.
-func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, v *record.Volume) error {
+func (f *flows) remove(ctx context.Context, view *raftstore.Snapshot, v *record.Volume) error {
 	if v.AgentID == "" {
 		return nil
 	}
-	err := f.cfg.Hosts.Call(ctx, v.AgentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteVolume(ctx, v.ID) })
+	err := f.Hosts.Call(ctx, v.AgentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteVolume(ctx, v.ID) })
 	if err != nil && resource.MayReturn(view, v.AgentID, err) {
 		return fmt.Errorf("delete volume: %w", err)
 	}

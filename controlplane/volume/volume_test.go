@@ -11,12 +11,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/controlplane/volume"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
@@ -108,7 +108,7 @@ func TestNoHostIsLeft(t *testing.T) {
 		want  error
 	}{
 		"no headroom": {refuse("volume", false, &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}), volume.ErrNoRoom},
-		"unreachable": {refuse("volume", false, fakehost.ErrDrop), sandbox.ErrUnreachable},
+		"unreachable": {refuse("volume", false, fakehost.ErrDrop), core.ErrUnreachable},
 		"fails":       {refuse("volume", false, &hostapi.Error{Code: hostapi.CodeInternal, Message: "oops"}), volume.ErrNotMade},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestNoHostIsLeft(t *testing.T) {
 	})
 	t.Run("no hosts", func(t *testing.T) {
 		p := testplane.New(t, 1, nil)
-		if err := wait(t, p, begin(p)); !errors.Is(err, sandbox.ErrNoHost) {
+		if err := wait(t, p, begin(p)); !errors.Is(err, core.ErrNoHost) {
 			t.Fatal(err)
 		}
 	})

@@ -1,0 +1,191 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// Lifecycle is how long a sandbox lives and what becomes of it then.
+type Lifecycle struct {
+	Status     string
+	TTLSeconds *int64
+	ExpiresAt  time.Time // zero: it has no end
+	Persistent bool
+}
+
+// PatchLifecycle changes what it names.
+type PatchLifecycle struct {
+	SetTTL     bool
+	TTLSeconds *int64 // counted from now; nil: no end
+	Persistent *bool
+}
+
+// Pause stops a running sandbox's CPUs; its memory stays where it is.
+func (s *Sandboxes) Pause(ctx context.Context, c core.Caller, id string) (Sandbox, error) {
+	return s.change(ctx, c, id, Pause)
+}
+
+// Resume lets a paused sandbox run on.
+func (s *Sandboxes) Resume(ctx context.Context, c core.Caller, id string) (Sandbox, error) {
+	return s.change(ctx, c, id, Resume)
+}
+
+// Hibernate writes a running sandbox's memory to its host's disk.
+func (s *Sandboxes) Hibernate(ctx context.Context, c core.Caller, id string) (Sandbox, error) {
+	return s.change(ctx, c, id, Hibernate)
+}
+
+// Wake lets a hibernated sandbox go on. One that runs is answered with as it is.
+func (s *Sandboxes) Wake(ctx context.Context, c core.Caller, id string) (Sandbox, error) {
+	return s.change(ctx, c, id, Wake)
+}
+
+func (s *Sandboxes) change(ctx context.Context, c core.Caller, id string, m Transition) (Sandbox, error) {
+	row, err := s.find(ctx, c, id)
+	if err != nil {
+		return Sandbox{}, err
+	}
+	row, err = s.transitions.Do(hosts.WithRequestID(ctx, c.RequestID), row, m)
+	if err != nil {
+		return Sandbox{}, transitionError(err)
+	}
+	return s.Show(row), nil
+}
+
+// transitionError says why a transition was not made.
+func transitionError(err error) error {
+	var illegal *IllegalError
+	var refusal *hostapi.Error
+	switch {
+	case errors.As(err, &illegal):
+		return &apierror.Error{
+			Code: apierror.EConflict, Message: "sandbox is " + string(illegal.Status),
+			Detail: fmt.Sprintf("cannot %s it: %s", illegal.Transition, illegal.Remedy()), Err: err,
+		}
+	case errors.Is(err, ErrGone):
+		return apierror.NotFound()
+	case errors.Is(err, hostapi.ErrUnknownOutcome):
+		return apierror.Unreachable("it may or may not have happened", err)
+	case errors.As(err, &refusal):
+		switch refusal.Code {
+		case hostapi.CodeNoMemory, hostapi.CodeNoSlot:
+			return &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host memory for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
+		case hostapi.CodeNoDisk:
+			return &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
+		case hostapi.CodeIllegalState, hostapi.CodeInUse:
+			return &apierror.Error{Code: apierror.EConflict, Message: refusal.Message, Detail: refusal.Detail, Err: err}
+		}
+	case unwritten(err):
+		return apierror.Unavailable("it may or may not have happened", err)
+	}
+	return core.HostError(err)
+}
+
+// unwritten reports whether a transition failed with the store, and not with its host:
+// what the host did by then is done, whatever the store did with the record of it.
+func unwritten(err error) bool {
+	if hosts.Unreachable(err) {
+		return false
+	}
+	return slices.ContainsFunc([]error{
+		raftstore.ErrNotLeader, raftstore.ErrLeadershipLost, raftstore.ErrClosed, raftstore.ErrOverloaded, raftstore.ErrContention,
+		context.Canceled, context.DeadlineExceeded,
+	}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// Lifecycle tells how long a sandbox lives.
+func (s *Sandboxes) Lifecycle(ctx context.Context, c core.Caller, id string) (Lifecycle, error) {
+	row, err := s.find(ctx, c, id)
+	if err != nil {
+		return Lifecycle{}, err
+	}
+	return lifecycleOf(row), nil
+}
+
+// PatchLifecycle changes how long a sandbox lives, and what becomes of it then.
+// Its host is told first: it acts on persistence by itself when it is rebooted.
+// Where the row comes to say otherwise the inventory loop makes the host follow.
+func (s *Sandboxes) PatchLifecycle(ctx context.Context, c core.Caller, id string, in PatchLifecycle) (Lifecycle, error) {
+	row, err := s.find(ctx, c, id)
+	if err != nil {
+		return Lifecycle{}, err
+	}
+	switch {
+	case !in.SetTTL && in.Persistent == nil:
+		return Lifecycle{}, &apierror.Error{Code: apierror.EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"}
+	case in.TTLSeconds != nil && (*in.TTLSeconds < 1 || *in.TTLSeconds > MaxTTLSeconds):
+		return Lifecycle{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d, or null for no end", MaxTTLSeconds)
+	case row.Status == record.SandboxDeleting:
+		return Lifecycle{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is deleting", Detail: "it is being deleted"}
+	}
+	if in.Persistent != nil && *in.Persistent != row.Persistent && row.Status != record.SandboxStarting {
+		if err := s.tellPersistent(ctx, c, row, *in.Persistent); err != nil {
+			return Lifecycle{}, err
+		}
+	}
+	err = s.core.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		row, err = Owned(tx, c, id)
+		if err != nil {
+			return err
+		}
+		row = in.apply(row, tx.Now())
+		raftstore.Put(tx, record.Sandboxes, row)
+		return nil
+	})
+	if err != nil {
+		return Lifecycle{}, core.StoreError(err)
+	}
+	return lifecycleOf(row), nil
+}
+
+func (s *Sandboxes) tellPersistent(ctx context.Context, c core.Caller, row *record.Sandbox, persistent bool) error {
+	client, err := s.core.Hosts.Reach(ctx, row.AgentID)
+	if err == nil {
+		hctx, cancel := context.WithTimeout(hosts.WithRequestID(ctx, c.RequestID), updateTimeout)
+		defer cancel()
+		_, err = client.UpdateBox(hctx, row.ID, hostapi.BoxUpdate{Persistent: &persistent})
+	}
+	if err != nil {
+		return transitionError(err)
+	}
+	return nil
+}
+
+// updateTimeout bounds a call that a host answers once a small file is written.
+var updateTimeout = timescale.Limit(10 * time.Second)
+
+// apply returns the row with the changes. A time to live that is given counts
+// from now; one that was there goes on, unless the sandbox hibernates and keeps
+// it for its wake.
+func (in PatchLifecycle) apply(row *record.Sandbox, now time.Time) *record.Sandbox {
+	c := row.Clone()
+	if in.Persistent != nil {
+		c.Persistent = *in.Persistent
+	}
+	if in.SetTTL {
+		c.TTLSeconds, c.ExpiresAt = in.TTLSeconds, time.Time{}
+	}
+	resting := c.Persistent && c.Status == record.SandboxHibernated
+	switch {
+	case resting:
+		c.ExpiresAt = time.Time{}
+	case c.TTLSeconds != nil && c.ExpiresAt.IsZero() && c.Status != record.SandboxStarting:
+		c.ExpiresAt = now.Add(time.Duration(*c.TTLSeconds) * time.Second)
+	}
+	return c
+}
+
+func lifecycleOf(row *record.Sandbox) Lifecycle {
+	return Lifecycle{Status: string(row.Status), TTLSeconds: row.TTLSeconds, ExpiresAt: row.ExpiresAt, Persistent: row.Persistent}
+}
