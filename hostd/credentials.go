@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/atomicfile"
-	"github.com/berth-cloud/berth/hostd/beat"
+	"github.com/berth-cloud/berth/hostd/heartbeat"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -85,7 +85,7 @@ func agentIDOf(dir string) (string, error) {
 // Join obtains the host's certificate and stores it. A directory that holds one
 // already is left alone: a second join would leave the first identity without
 // an owner.
-func Join(ctx context.Context, dir string, in beat.JoinRequest) error {
+func Join(ctx context.Context, dir string, in heartbeat.JoinRequest) error {
 	if !validAgentID.MatchString(in.AgentID) {
 		return fmt.Errorf("agent id %q: want 1 to 8 characters of a-z and 0-9", in.AgentID)
 	}
@@ -96,7 +96,7 @@ func Join(ctx context.Context, dir string, in beat.JoinRequest) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory of certificates: %w", err)
 	}
-	c, err := beat.Join(ctx, in)
+	c, err := heartbeat.Join(ctx, in)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/berth-cloud/berth/hostd/beat"
+	"github.com/berth-cloud/berth/hostd/heartbeat"
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/hostd/events"
@@ -52,7 +52,7 @@ type Daemon struct {
 	delivery  *events.Delivery
 	registry  *prometheus.Registry
 	server    *server.Server
-	beat      *beat.Beat
+	beat      *heartbeat.Beat
 	lease     *lease.Lease
 
 	bootID      string
@@ -208,7 +208,7 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	}
 	d.server = server.New(config)
 	toReplicas := hostapi.PeerTLS(d.creds.cert, d.creds.ca, hostapi.IsReplica)
-	d.beat = beat.New(beat.Config{
+	d.beat = heartbeat.New(heartbeat.Config{
 		Picture: d.picture, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
 		TLS: toReplicas, Clock: d.lease.Now, OnReply: d.noteReply, Log: d.log,
 	})

@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cloud/berth/hostd"
-	"github.com/berth-cloud/berth/hostd/beat"
+	"github.com/berth-cloud/berth/hostd/heartbeat"
 )
 
 func joinCommand() *cobra.Command {
-	var in beat.JoinRequest
+	var in heartbeat.JoinRequest
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "join --peer HOST:PORT --token TOKEN --ca-sha256 DIGEST",

@@ -1,7 +1,7 @@
-// Package beat is a host's side of its session with the control plane: it joins
+// Package heartbeat is a host's side of its session with the control plane: it joins
 // once, and then tells the leader its whole picture, every interval and soon
 // after something changes.
-package beat
+package heartbeat
 
 import (
 	"bytes"
