@@ -16,10 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/berth-cloud/berth/hostd/heartbeat"
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/hostd/events"
+	"github.com/berth-cloud/berth/hostd/heartbeat"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/lease"
@@ -52,7 +52,7 @@ type Daemon struct {
 	delivery  *events.Delivery
 	registry  *prometheus.Registry
 	server    *server.Server
-	beat      *heartbeat.Beat
+	heartbeat *heartbeat.Sender
 	lease     *lease.Lease
 
 	bootID      string
@@ -198,7 +198,7 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	})
 	config := server.Config{
 		Boxes: d.boxes, Guests: d.boxes, Captures: d.boxes, Volumes: d.volumes, Builds: d.builds, Events: d.events,
-		Info: d.picture, ObserveTerm: d.ledger.ObserveTerm, Member: d.isMember,
+		Info: d.report, ObserveTerm: d.ledger.ObserveTerm, Member: d.isMember,
 		Metrics: promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}), Log: d.log,
 		Certificate: d.creds.cert, CA: d.creds.ca,
 	}
@@ -208,8 +208,8 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	}
 	d.server = server.New(config)
 	toReplicas := hostapi.PeerTLS(d.creds.cert, d.creds.ca, hostapi.IsReplica)
-	d.beat = heartbeat.New(heartbeat.Config{
-		Picture: d.picture, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
+	d.heartbeat = heartbeat.New(heartbeat.Config{
+		Report: d.report, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
 		TLS: toReplicas, Clock: d.lease.Now, OnReply: d.noteReply, Log: d.log,
 	})
 	d.delivery = events.NewDelivery(events.DeliveryConfig{Recorder: d.events, Peers: d.peers, TLS: toReplicas, Log: d.log})
@@ -237,7 +237,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 
 	// 3. Heartbeats, with ready=false: the leader need not give the host up
 	//    while it looks around.
-	stop.background(d.beat.Run)
+	stop.background(d.heartbeat.Run)
 	stop.background(d.takeReplies)
 	stop.background(d.delivery.Run)
 	stop.background(d.lease.Run)
@@ -367,8 +367,8 @@ func (d *Daemon) drain() {
 	d.draining = true
 }
 
-// picture is what a heartbeat tells.
-func (d *Daemon) picture() hostapi.Heartbeat {
+// report is the host's state, as a heartbeat carries it.
+func (d *Daemon) report() hostapi.Heartbeat {
 	d.mu.Lock()
 	draining := d.draining
 	d.mu.Unlock()

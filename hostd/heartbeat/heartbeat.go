@@ -1,6 +1,6 @@
-// Package heartbeat is a host's side of its session with the control plane: it joins
-// once, and then tells the leader its whole picture, every interval and soon
-// after something changes.
+// Package heartbeat is a host's side of its session with the control plane: the host
+// joins once, and then sends the leader its whole state, every interval and soon
+// after a change.
 package heartbeat
 
 import (
@@ -26,7 +26,7 @@ const (
 	lastBackoff  = 2 * time.Second
 	// settleTime is how long a change waits to be told. Most are the work of a
 	// call that is being answered just then, which is what somebody waits for;
-	// and of several changes at once one picture tells.
+	// and one heartbeat tells several changes at once.
 	settleTime = 50 * time.Millisecond
 	// maxHops bounds how often one heartbeat follows a hint to another leader.
 	maxHops   = 3
@@ -39,11 +39,11 @@ var farewellTimeout = timescale.Limit(time.Second)
 // as none, and another replica may lead by now.
 var sendTimeout = timescale.Limit(3 * time.Second)
 
-// Config is what a Beat works with.
+// Config is what a Sender needs.
 type Config struct {
-	// Picture returns what is told; the sequence is filled in here.
-	Picture func() hostapi.Heartbeat
-	// Changed receives when the picture changed.
+	// Report returns the state to send; the sequence number is filled in here.
+	Report func() hostapi.Heartbeat
+	// Changed receives when that state changed.
 	Changed <-chan struct{}
 	// Peers are the replicas' peer ports, host:port. A reply may change them.
 	Peers []string
@@ -58,8 +58,8 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Beat sends heartbeats.
-type Beat struct {
+// Sender sends heartbeats.
+type Sender struct {
 	cfg      Config
 	http     *http.Client
 	peers    []string
@@ -70,9 +70,9 @@ type Beat struct {
 	lost     bool // no leader answered the last time
 }
 
-// New returns a Beat that sends nothing yet.
-func New(cfg Config) *Beat {
-	return &Beat{
+// New returns a Sender that sends nothing yet.
+func New(cfg Config) *Sender {
+	return &Sender{
 		cfg: cfg, peers: slices.Clone(cfg.Peers), interval: cfg.Interval,
 		http: &http.Client{Transport: &http.Transport{
 			TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: sendTimeout,
@@ -83,53 +83,53 @@ func New(cfg Config) *Beat {
 
 // Run sends heartbeats until ctx ends. No failure ends it: a host without a
 // control plane goes on serving what it has, and keeps looking.
-func (b *Beat) Run(ctx context.Context) {
-	defer b.http.CloseIdleConnections()
-	defer b.farewell(ctx)
+func (s *Sender) Run(ctx context.Context) {
+	defer s.http.CloseIdleConnections()
+	defer s.farewell(ctx)
 	backoff := firstBackoff
 	for ctx.Err() == nil {
-		err := b.beat(ctx)
+		err := s.sendOnce(ctx)
 		if err == nil {
 			backoff = firstBackoff
-			b.regained()
-			if b.wait(ctx, b.interval, b.cfg.Changed) {
-				b.wait(ctx, settleTime, nil)
-				b.settled()
+			s.regained()
+			if s.wait(ctx, s.interval, s.cfg.Changed) {
+				s.wait(ctx, settleTime, nil)
+				s.settled()
 			}
 			continue
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		b.lose(err)
+		s.lose(err)
 		// A random part, so that a fleet does not come back all at once.
-		b.wait(ctx, backoff/2+rand.N(backoff), nil) //nolint:gosec // spreading load is no secret
+		s.wait(ctx, backoff/2+rand.N(backoff), nil) //nolint:gosec // spreading load is no secret
 		backoff = min(2*backoff, lastBackoff)
 	}
 }
 
 // farewell tells a leader that listened until now how the host leaves.
-func (b *Beat) farewell(ctx context.Context) {
-	if b.lost || b.target == "" {
+func (s *Sender) farewell(ctx context.Context) {
+	if s.lost || s.target == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
 	defer cancel()
-	if err := b.beat(ctx); err != nil {
-		b.cfg.Log.Debug("the leader was not told of the end", "error", err)
+	if err := s.sendOnce(ctx); err != nil {
+		s.cfg.Log.Debug("the leader was not told of the end", "error", err)
 	}
 }
 
-// settled forgets a change that the next picture has in it.
-func (b *Beat) settled() {
+// settled forgets a change that the next heartbeat contains.
+func (s *Sender) settled() {
 	select {
-	case <-b.cfg.Changed:
+	case <-s.cfg.Changed:
 	default:
 	}
 }
 
 // wait returns when the time is over, or earlier and true with a change.
-func (b *Beat) wait(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
+func (s *Sender) wait(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -141,48 +141,48 @@ func (b *Beat) wait(ctx context.Context, d time.Duration, changed <-chan struct{
 	return false
 }
 
-// beat tells the leader once, following hints to it. When it fails, the next
+// sendOnce sends one heartbeat to the leader, following hints to it. When it fails, the next
 // one begins at another replica.
-func (b *Beat) beat(ctx context.Context) error {
-	if b.target == "" {
-		b.target = b.rotate()
+func (s *Sender) sendOnce(ctx context.Context) error {
+	if s.target == "" {
+		s.target = s.rotate()
 	}
-	b.sequence++
-	picture := b.cfg.Picture()
-	picture.Sequence = b.sequence
-	body, err := json.Marshal(picture)
+	s.sequence++
+	report := s.cfg.Report()
+	report.Sequence = s.sequence
+	body, err := json.Marshal(report)
 	if err != nil {
 		return err
 	}
 	for range maxHops {
-		leader, err := b.send(ctx, b.target, body)
+		leader, err := s.send(ctx, s.target, body)
 		if err != nil {
-			b.target = ""
+			s.target = ""
 			return err
 		}
-		if leader == b.target {
+		if leader == s.target {
 			return nil
 		}
-		b.cfg.Log.Debug("another replica leads", "asked", b.target, "leader", leader)
-		b.target = leader
+		s.cfg.Log.Debug("another replica leads", "asked", s.target, "leader", leader)
+		s.target = leader
 		if leader == "" {
 			return errNoLeader
 		}
 	}
-	b.target = ""
+	s.target = ""
 	return errNoLeader
 }
 
 var errNoLeader = errors.New("no replica leads")
 
-func (b *Beat) rotate() string {
-	peer := b.peers[b.next%len(b.peers)]
-	b.next++
+func (s *Sender) rotate() string {
+	peer := s.peers[s.next%len(s.peers)]
+	s.next++
 	return peer
 }
 
 // send returns who leads: the target itself when it took the heartbeat.
-func (b *Beat) send(ctx context.Context, target string, body []byte) (leader string, err error) {
+func (s *Sender) send(ctx context.Context, target string, body []byte) (leader string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+target+hostapi.PathHeartbeat, bytes.NewReader(body))
@@ -191,10 +191,10 @@ func (b *Beat) send(ctx context.Context, target string, body []byte) (leader str
 	}
 	req.Header.Set("Content-Type", "application/json")
 	var sent time.Duration
-	if b.cfg.Clock != nil {
-		sent = b.cfg.Clock()
+	if s.cfg.Clock != nil {
+		sent = s.cfg.Clock()
 	}
-	resp, err := b.http.Do(req)
+	resp, err := s.http.Do(req)
 	if err != nil {
 		return "", err
 	}
@@ -221,7 +221,7 @@ func (b *Beat) send(ctx context.Context, target string, body []byte) (leader str
 	if err := json.Unmarshal(raw, &reply); err != nil {
 		return "", fmt.Errorf("decode reply of %s: %w", target, err)
 	}
-	return target, b.take(reply, sent)
+	return target, s.take(reply, sent)
 }
 
 func refusal(raw []byte) string {
@@ -234,31 +234,31 @@ func refusal(raw []byte) string {
 
 // take believes a leader. What one says that was deposed is worth nothing, its
 // own peers included: the heartbeat counts as not taken.
-func (b *Beat) take(reply hostapi.HeartbeatReply, sent time.Duration) error {
-	if b.cfg.OnReply != nil {
-		if err := b.cfg.OnReply(reply, sent); err != nil {
+func (s *Sender) take(reply hostapi.HeartbeatReply, sent time.Duration) error {
+	if s.cfg.OnReply != nil {
+		if err := s.cfg.OnReply(reply, sent); err != nil {
 			return err
 		}
 	}
 	if reply.IntervalSeconds > 0 {
-		b.interval = max(time.Duration(reply.IntervalSeconds*float64(time.Second)), 100*time.Millisecond)
+		s.interval = max(time.Duration(reply.IntervalSeconds*float64(time.Second)), 100*time.Millisecond)
 	}
 	if len(reply.Peers) > 0 {
-		b.peers = slices.Clone(reply.Peers)
+		s.peers = slices.Clone(reply.Peers)
 	}
 	return nil
 }
 
-func (b *Beat) lose(err error) {
-	if !b.lost {
-		b.cfg.Log.Warn("no control-plane leader takes heartbeats; sandboxes go on", "error", err)
+func (s *Sender) lose(err error) {
+	if !s.lost {
+		s.cfg.Log.Warn("no control-plane leader takes heartbeats; sandboxes go on", "error", err)
 	}
-	b.lost = true
+	s.lost = true
 }
 
-func (b *Beat) regained() {
-	if b.lost || b.sequence == 1 {
-		b.cfg.Log.Info("control-plane leader takes heartbeats", "leader", b.target)
+func (s *Sender) regained() {
+	if s.lost || s.sequence == 1 {
+		s.cfg.Log.Info("control-plane leader takes heartbeats", "leader", s.target)
 	}
-	b.lost = false
+	s.lost = false
 }

@@ -90,7 +90,7 @@ func run(t *testing.T, ca *testca.CA, peers ...string) *session {
 	t.Helper()
 	s := &session{changed: make(chan struct{}, 1), replies: make(chan hostapi.HeartbeatReply, 64)}
 	b := New(Config{
-		Picture: func() hostapi.Heartbeat { return hostapi.Heartbeat{AgentID: "h1"} },
+		Report:  func() hostapi.Heartbeat { return hostapi.Heartbeat{AgentID: "h1"} },
 		Changed: s.changed, Peers: peers, Interval: time.Hour,
 		TLS: hostapi.PeerTLS(ca.Issue(t, "host:h1"), ca.Pool, hostapi.IsReplica),
 		OnReply: func(r hostapi.HeartbeatReply, _ time.Duration) error {

@@ -37,7 +37,7 @@ type Config struct {
 	Volumes  Volumes
 	Builds   Builds
 	Events   Events
-	// Info is the host's whole picture.
+	// Info is the host's whole state.
 	Info func() hostapi.Heartbeat
 	// ObserveTerm refuses a deposed leader's term.
 	ObserveTerm func(cluster string, term uint64) error
