@@ -15,8 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/image/oci"
 	"github.com/berth-cloud/berth/timescale"
@@ -264,8 +264,8 @@ func (b *builds) finish(j *job, tpl image.Template, err error) {
 		why := strings.TrimSpace(told.Error())
 		j.build.Status, j.build.Error = hostapi.BuildFailed, oneLine(why)
 		j.build.Interrupted = errors.Is(err, errInterrupted) || errors.Is(err, errBuildDeleted)
-		j.build.Refused = errors.Is(err, box.ErrNoMemory) || errors.Is(err, box.ErrNoDisk) || errors.Is(err, box.ErrNoSlot)
-		j.build.Missing = j.fetch != "" && errors.Is(err, box.ErrNoSnapshot)
+		j.build.Refused = errors.Is(err, hosterr.ErrNoMemory) || errors.Is(err, hosterr.ErrNoDisk) || errors.Is(err, hosterr.ErrNoSlot)
+		j.build.Missing = j.fetch != "" && errors.Is(err, hosterr.ErrNoSnapshot)
 		j.log.last("==> failed: " + why)
 	} else {
 		j.build.Status, j.build.BuildID, j.build.From = hostapi.BuildSucceeded, tpl.BuildID, tpl.Definition.From
@@ -317,9 +317,9 @@ func (b *builds) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) 
 	}
 	switch {
 	case !b.serving:
-		return hostapi.Build{}, box.ErrDraining
+		return hostapi.Build{}, hosterr.ErrDraining
 	case len(b.queue) >= maxQueued:
-		return hostapi.Build{}, fmt.Errorf("%w: %d template builds wait", box.ErrBusy, maxQueued)
+		return hostapi.Build{}, fmt.Errorf("%w: %d template builds wait", hosterr.ErrBusy, maxQueued)
 	}
 	b.prune()
 	j := &job{
@@ -360,16 +360,16 @@ func (b *builds) again(old hostapi.Build, spec hostapi.BuildSpec) bool {
 func (b *builds) definition(id string, spec hostapi.BuildSpec) (def image.Definition, err error) {
 	switch {
 	case !validBuildID.MatchString(id):
-		return def, fmt.Errorf("%w: id of a build", box.ErrInvalid)
+		return def, fmt.Errorf("%w: id of a build", hosterr.ErrInvalid)
 	case spec.Fetch != "":
 		if b.cfg.Fetch == nil {
-			return def, fmt.Errorf("%w: this host has no snapshot store", box.ErrTemplate)
+			return def, fmt.Errorf("%w: this host has no snapshot store", hosterr.ErrTemplate)
 		}
 		return image.Definition{Name: spec.Template}, nil
 	case spec.Source != "":
 		def, ok := b.cfg.Source(spec.Template, spec.Source)
 		if !ok {
-			return def, fmt.Errorf("%w: this host has no definition of %s with that recipe", box.ErrTemplate, spec.Template)
+			return def, fmt.Errorf("%w: this host has no definition of %s with that recipe", hosterr.ErrTemplate, spec.Template)
 		}
 		return def, nil
 	}
@@ -390,10 +390,10 @@ func definitionOf(spec hostapi.BuildSpec) image.Definition {
 
 func (b *builds) check(spec hostapi.BuildSpec, d *image.Definition) error {
 	if spec.FromOCI != oci.IsReference(spec.From) {
-		return fmt.Errorf("%w: from_oci is %v and from %q", box.ErrInvalid, spec.FromOCI, spec.From)
+		return fmt.Errorf("%w: from_oci is %v and from %q", hosterr.ErrInvalid, spec.FromOCI, spec.From)
 	}
 	if spec.MemoryMB > b.cfg.MemoryMB {
-		return fmt.Errorf("%w: %d MB, this host has %d", box.ErrNoMemory, spec.MemoryMB, b.cfg.MemoryMB)
+		return fmt.Errorf("%w: %d MB, this host has %d", hosterr.ErrNoMemory, spec.MemoryMB, b.cfg.MemoryMB)
 	}
 	complete := *d
 	if complete.CPU == 0 { // what is not said is inherited, or has a default
@@ -406,7 +406,7 @@ func (b *builds) check(spec hostapi.BuildSpec, d *image.Definition) error {
 		complete.DiskMB = image.DefaultDiskMB
 	}
 	if err := complete.Validate(); err != nil {
-		return fmt.Errorf("%w: %w", box.ErrInvalid, err)
+		return fmt.Errorf("%w: %w", hosterr.ErrInvalid, err)
 	}
 	return nil
 }
@@ -474,7 +474,7 @@ func (b *builds) BuildLogs(ctx context.Context, id string, follow bool, emit fun
 // DeleteTemplate removes a template that neither a box nor a build needs.
 func (b *builds) DeleteTemplate(ctx context.Context, name string) error {
 	if b.needs(name) {
-		return fmt.Errorf("%w: a build is under way", box.ErrInUse)
+		return fmt.Errorf("%w: a build is under way", hosterr.ErrInUse)
 	}
 	return b.cfg.Delete(ctx, name)
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/server"
 )
@@ -40,7 +40,7 @@ func newYard(t *testing.T, dir string) *yard {
 		},
 		Fetch: func(_ context.Context, digest, template, _ string) (image.Template, error) {
 			if digest == "gone" {
-				return image.Template{}, box.ErrNoSnapshot
+				return image.Template{}, hosterr.ErrNoSnapshot
 			}
 			return image.Template{Name: template, BuildID: digest}, nil
 		},
@@ -134,7 +134,7 @@ func TestBuildsAreMadeOneAfterTheOther(t *testing.T) {
 	if two, err := y.Build("two"); err != nil || two.Status != hostapi.BuildQueued {
 		t.Errorf("%+v, %v", two, err)
 	}
-	if err := y.DeleteTemplate(t.Context(), "base"); !errors.Is(err, box.ErrInUse) {
+	if err := y.DeleteTemplate(t.Context(), "base"); !errors.Is(err, hosterr.ErrInUse) {
 		t.Errorf("a template that a build is made from is removed: %v", err)
 	}
 	y.answer <- nil
@@ -170,7 +170,7 @@ func TestBuildsAreCutOffByTheDaemonsEnd(t *testing.T) {
 	<-y.begun
 	y.put("waits", web)
 	y.stop()
-	if _, err := y.PutBuild(t.Context(), "late", web); !errors.Is(err, box.ErrDraining) {
+	if _, err := y.PutBuild(t.Context(), "late", web); !errors.Is(err, hosterr.ErrDraining) {
 		t.Errorf("got %v", err)
 	}
 	// One that a daemon had no time to write down.
@@ -309,15 +309,15 @@ func TestBuildsThatAreRefused(t *testing.T) {
 		edit func(*hostapi.BuildSpec)
 		is   error
 	}{
-		"an id with a path":     {"../x", func(*hostapi.BuildSpec) {}, box.ErrInvalid},
-		"no template":           {"a", func(s *hostapi.BuildSpec) { s.Template = "" }, box.ErrInvalid},
-		"nothing to begin with": {"a", func(s *hostapi.BuildSpec) { s.From = "" }, box.ErrInvalid},
-		"an image not said so":  {"a", func(s *hostapi.BuildSpec) { s.From = "alpine:3" }, box.ErrInvalid},
-		"a template as image":   {"a", func(s *hostapi.BuildSpec) { s.FromOCI = true }, box.ErrInvalid},
-		"an empty step":         {"a", func(s *hostapi.BuildSpec) { s.Run = []string{" "} }, box.ErrInvalid},
-		"much memory":           {"a", func(s *hostapi.BuildSpec) { s.MemoryMB = 8192 }, box.ErrNoMemory},
-		"negative sizes":        {"a", func(s *hostapi.BuildSpec) { s.CPU = -1 }, box.ErrInvalid},
-		"a relative file":       {"a", func(s *hostapi.BuildSpec) { s.Files = map[string]string{"x": ""} }, box.ErrInvalid},
+		"an id with a path":     {"../x", func(*hostapi.BuildSpec) {}, hosterr.ErrInvalid},
+		"no template":           {"a", func(s *hostapi.BuildSpec) { s.Template = "" }, hosterr.ErrInvalid},
+		"nothing to begin with": {"a", func(s *hostapi.BuildSpec) { s.From = "" }, hosterr.ErrInvalid},
+		"an image not said so":  {"a", func(s *hostapi.BuildSpec) { s.From = "alpine:3" }, hosterr.ErrInvalid},
+		"a template as image":   {"a", func(s *hostapi.BuildSpec) { s.FromOCI = true }, hosterr.ErrInvalid},
+		"an empty step":         {"a", func(s *hostapi.BuildSpec) { s.Run = []string{" "} }, hosterr.ErrInvalid},
+		"much memory":           {"a", func(s *hostapi.BuildSpec) { s.MemoryMB = 8192 }, hosterr.ErrNoMemory},
+		"negative sizes":        {"a", func(s *hostapi.BuildSpec) { s.CPU = -1 }, hosterr.ErrInvalid},
+		"a relative file":       {"a", func(s *hostapi.BuildSpec) { s.Files = map[string]string{"x": ""} }, hosterr.ErrInvalid},
 	} {
 		spec := web
 		c.edit(&spec)
@@ -330,7 +330,7 @@ func TestBuildsThatAreRefused(t *testing.T) {
 	for i := range maxQueued {
 		y.put(fmt.Sprint("q", i), web)
 	}
-	if _, err := y.PutBuild(t.Context(), "more", web); !errors.Is(err, box.ErrBusy) {
+	if _, err := y.PutBuild(t.Context(), "more", web); !errors.Is(err, hosterr.ErrBusy) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -376,7 +376,7 @@ func TestABuildThatFindsNoRoom(t *testing.T) {
 	y := newYard(t, t.TempDir())
 	y.put("one", web)
 	<-y.begun
-	y.answer <- fmt.Errorf("run: %w", box.ErrNoMemory)
+	y.answer <- fmt.Errorf("run: %w", hosterr.ErrNoMemory)
 	if b := y.awaitEnd("one"); b.Status != hostapi.BuildFailed || !b.Refused || b.Interrupted {
 		t.Errorf("%+v", b)
 	}
@@ -390,7 +390,7 @@ func TestABuildThatFindsNoRoom(t *testing.T) {
 
 func TestTheOperatorsOwnBuilds(t *testing.T) {
 	y := newYard(t, t.TempDir())
-	if _, err := y.PutBuild(t.Context(), "x", hostapi.BuildSpec{Template: "python", Source: "other"}); !errors.Is(err, box.ErrTemplate) {
+	if _, err := y.PutBuild(t.Context(), "x", hostapi.BuildSpec{Template: "python", Source: "other"}); !errors.Is(err, hosterr.ErrTemplate) {
 		t.Errorf("a recipe that this host has not: %v", err)
 	}
 	y.put("x", hostapi.BuildSpec{Template: "python", Source: "r1"})

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/snapshot"
 	"github.com/berth-cloud/berth/timescale"
@@ -104,7 +104,7 @@ func (s *stored) close() error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	s.end(box.ErrDraining)
+	s.end(hosterr.ErrDraining)
 	s.workers.Wait()
 	return s.store.Close()
 }
@@ -129,7 +129,7 @@ func (s *stored) begin(ctx context.Context, id string) (*storing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, box.ErrDraining
+		return nil, hosterr.ErrDraining
 	}
 	if up := s.uploads[id]; up != nil {
 		return up, nil
@@ -166,7 +166,7 @@ func (s *stored) upload(ctx context.Context, id string) (hostapi.Capture, error)
 		return hostapi.Capture{}, refusal(err)
 	}
 	if err := s.captures.MarkStored(id, true); err != nil {
-		if errors.Is(err, box.ErrNoSnapshot) { // it was deleted since
+		if errors.Is(err, hosterr.ErrNoSnapshot) { // it was deleted since
 			err = errors.Join(err, s.store.Delete(ctx, id))
 		}
 		return hostapi.Capture{}, err
@@ -276,7 +276,7 @@ func (s *stored) DeleteStored(ctx context.Context, id string) error {
 		return refusal(err)
 	}
 	s.forgetBuild(id)
-	if err := s.captures.MarkStored(id, false); err != nil && !errors.Is(err, box.ErrNoSnapshot) {
+	if err := s.captures.MarkStored(id, false); err != nil && !errors.Is(err, hosterr.ErrNoSnapshot) {
 		return err
 	}
 	return nil
@@ -350,7 +350,7 @@ func buildOf(dir, label string) (string, error) {
 		err = fmt.Errorf("it was made from build %q, and is labelled %q", info.BuildID, label)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%w: capture.json: %w", box.ErrBadSnapshot, err)
+		return "", fmt.Errorf("%w: capture.json: %w", hosterr.ErrBadSnapshot, err)
 	}
 	return info.BuildID, nil
 }
@@ -364,7 +364,7 @@ func (s *stored) admit(m *snapshot.Manifest) error {
 		}
 		need := m.Bytes()
 		if missing = need - room; missing > 0 {
-			err = fmt.Errorf("%w: the snapshot takes %d MB, and there is room for %d", box.ErrNoDisk, need>>20, max(room, 0)>>20)
+			err = fmt.Errorf("%w: the snapshot takes %d MB, and there is room for %d", hosterr.ErrNoDisk, need>>20, max(room, 0)>>20)
 		}
 		return missing, err
 	})
@@ -373,17 +373,17 @@ func (s *stored) admit(m *snapshot.Manifest) error {
 // refusal names an error of the store as boxes and the API do.
 func refusal(err error) error {
 	for is, as := range map[error]error{
-		snapshot.ErrNotFound:    box.ErrNoSnapshot,
-		snapshot.ErrInvalid:     box.ErrInvalid,
-		snapshot.ErrIncomplete:  box.ErrBadSnapshot,
-		snapshot.ErrDamaged:     box.ErrBadSnapshot,
-		snapshot.ErrOtherFormat: box.ErrBadSnapshot,
-		snapshot.ErrOtherEngine: box.ErrBadSnapshot,
-		image.ErrCorrupt:        box.ErrBadSnapshot,
-		image.ErrOtherEngine:    box.ErrBadSnapshot,
-		image.ErrOtherGuest:     box.ErrBadSnapshot,
-		image.ErrNoTemplate:     box.ErrBadSnapshot,
-		errDeletedMeanwhile:     box.ErrNoSnapshot,
+		snapshot.ErrNotFound:    hosterr.ErrNoSnapshot,
+		snapshot.ErrInvalid:     hosterr.ErrInvalid,
+		snapshot.ErrIncomplete:  hosterr.ErrBadSnapshot,
+		snapshot.ErrDamaged:     hosterr.ErrBadSnapshot,
+		snapshot.ErrOtherFormat: hosterr.ErrBadSnapshot,
+		snapshot.ErrOtherEngine: hosterr.ErrBadSnapshot,
+		image.ErrCorrupt:        hosterr.ErrBadSnapshot,
+		image.ErrOtherEngine:    hosterr.ErrBadSnapshot,
+		image.ErrOtherGuest:     hosterr.ErrBadSnapshot,
+		image.ErrNoTemplate:     hosterr.ErrBadSnapshot,
+		errDeletedMeanwhile:     hosterr.ErrNoSnapshot,
 	} {
 		if errors.Is(err, is) {
 			return fmt.Errorf("%w: %w", as, err)

@@ -4,15 +4,15 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // What one host has built another has by way of the store.
 func TestABuildGoesToAnotherHost(t *testing.T) {
 	store := t.TempDir()
 	one, two := newStoredHost(t, store), newStoredHost(t, store)
-	if err := two.FetchBuild(t.Context(), buildID); !errors.Is(err, box.ErrNoSnapshot) {
+	if err := two.FetchBuild(t.Context(), buildID); !errors.Is(err, hosterr.ErrNoSnapshot) {
 		t.Errorf("a build that is not stored: %v", err)
 	}
 	one.capture(t, "c1") // and the build that it was made from
@@ -40,7 +40,7 @@ func TestABuildGoesToAnotherHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	three := newStoredHost(t, store)
-	if err := three.FetchBuild(t.Context(), buildID); !errors.Is(err, box.ErrNoSnapshot) {
+	if err := three.FetchBuild(t.Context(), buildID); !errors.Is(err, hosterr.ErrNoSnapshot) {
 		t.Errorf("a build that was removed: %v", err)
 	}
 }

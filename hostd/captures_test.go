@@ -15,8 +15,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -74,7 +74,7 @@ func (h *storedHost) OpenCapture(id string) (info hostapi.Capture, dir string, r
 	dir = filepath.Join(h.dir, id)
 	raw, err := os.ReadFile(filepath.Join(dir, "capture.json"))
 	if err != nil {
-		return info, "", nil, box.ErrNoSnapshot
+		return info, "", nil, hosterr.ErrNoSnapshot
 	}
 	return info, dir, func() {}, json.Unmarshal(raw, &info)
 }
@@ -84,7 +84,7 @@ func (h *storedHost) MarkStored(id string, stored bool) error {
 	defer h.mu.Unlock()
 	h.marked = append(h.marked, fmt.Sprint(id, " ", stored))
 	if _, err := os.Stat(filepath.Join(h.dir, id)); err != nil || h.lost {
-		return box.ErrNoSnapshot
+		return hosterr.ErrNoSnapshot
 	}
 	return nil
 }
@@ -219,18 +219,18 @@ func TestACaptureThatCannotBeUsedIsRefusedByName(t *testing.T) {
 		want   error
 		says   string
 	}{
-		"unknown":        {"snap-9", nil, box.ErrNoSnapshot, "snap-9"},
-		"another engine": {"snap-1", func(_ *testing.T, _ string, h *storedHost) { h.engine = "cloud-hypervisor v53.0" }, box.ErrBadSnapshot, "v53.0"},
+		"unknown":        {"snap-9", nil, hosterr.ErrNoSnapshot, "snap-9"},
+		"another engine": {"snap-1", func(_ *testing.T, _ string, h *storedHost) { h.engine = "cloud-hypervisor v53.0" }, hosterr.ErrBadSnapshot, "v53.0"},
 		"chunks are missing": {"snap-1", func(t *testing.T, store string, _ *storedHost) {
 			if err := os.RemoveAll(filepath.Join(store, "chunks")); err != nil {
 				t.Fatal(err)
 			}
-		}, box.ErrBadSnapshot, "chunk 0"},
+		}, hosterr.ErrBadSnapshot, "chunk 0"},
 		"the build is missing": {"snap-1", func(t *testing.T, store string, _ *storedHost) {
 			if err := os.RemoveAll(filepath.Join(store, "shared")); err != nil {
 				t.Fatal(err)
 			}
-		}, box.ErrBadSnapshot, "build/"},
+		}, hosterr.ErrBadSnapshot, "build/"},
 		"chunks are damaged": {"snap-1", func(t *testing.T, store string, _ *storedHost) {
 			err := filepath.WalkDir(filepath.Join(store, "chunks"), func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.Type().IsRegular() {
@@ -241,10 +241,10 @@ func TestACaptureThatCannotBeUsedIsRefusedByName(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-		}, box.ErrBadSnapshot, "chunk 0"},
+		}, hosterr.ErrBadSnapshot, "chunk 0"},
 		"no room": {"snap-1", func(_ *testing.T, _ string, h *storedHost) {
 			h.room = func() (int64, error) { return 10, nil }
-		}, box.ErrNoDisk, "room for"},
+		}, hosterr.ErrNoDisk, "room for"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := t.TempDir()
@@ -300,7 +300,7 @@ func TestAManifestInTheStoredOnesPlaceIsRefused(t *testing.T) {
 	if err != nil || planted.Manifest == info.Manifest {
 		t.Fatalf("planted %+v, %v", planted, err)
 	}
-	if _, err := b.fetch(t, "snap-1", info.Manifest); !errors.Is(err, box.ErrBadSnapshot) || !strings.Contains(err.Error(), "manifest") {
+	if _, err := b.fetch(t, "snap-1", info.Manifest); !errors.Is(err, hosterr.ErrBadSnapshot) || !strings.Contains(err.Error(), "manifest") {
 		t.Errorf("fetch of what was planted = %v", err)
 	}
 	if _, err := b.fetch(t, "snap-1", ""); err != nil { // the manifest is sound
@@ -350,7 +350,7 @@ func TestOneUploadOfACaptureAtATime(t *testing.T) {
 	if h.opened != 1 || len(h.marked) != 1 {
 		t.Errorf("opened %d times, marked %v", h.opened, h.marked)
 	}
-	if _, err := h.StoreCapture(t.Context(), "snap-2"); !errors.Is(err, box.ErrNoSnapshot) {
+	if _, err := h.StoreCapture(t.Context(), "snap-2"); !errors.Is(err, hosterr.ErrNoSnapshot) {
 		t.Errorf("a capture that is not here: %v", err)
 	}
 }
@@ -384,7 +384,7 @@ func TestAnUploadOfWhatIsGone(t *testing.T) {
 	h := newStoredHost(t, t.TempDir())
 	h.capture(t, "snap-1")
 	h.lost = true
-	if _, err := h.StoreCapture(t.Context(), "snap-1"); !errors.Is(err, box.ErrNoSnapshot) {
+	if _, err := h.StoreCapture(t.Context(), "snap-1"); !errors.Is(err, hosterr.ErrNoSnapshot) {
 		t.Errorf("store = %v", err)
 	}
 	if there, err := h.store.Has(t.Context(), "snap-1"); err != nil || there {
@@ -401,7 +401,7 @@ func TestAStoppingHostUploadsNoMore(t *testing.T) {
 	if err := s.close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.StoreCapture(t.Context(), "snap-1"); !errors.Is(err, box.ErrDraining) {
+	if _, err := s.StoreCapture(t.Context(), "snap-1"); !errors.Is(err, hosterr.ErrDraining) {
 		t.Errorf("store = %v", err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/netfab/slot"
 	"github.com/berth-cloud/berth/timescale"
@@ -95,7 +96,7 @@ func (c Config) guestd() (string, error) {
 func (t *templates) Get(_ context.Context, name string) (box.Template, error) {
 	tpl, err := t.store.Get(name)
 	if err != nil {
-		return box.Template{}, fmt.Errorf("%w: %w", box.ErrTemplate, err)
+		return box.Template{}, fmt.Errorf("%w: %w", hosterr.ErrTemplate, err)
 	}
 	return asBoxTemplate(tpl), nil
 }
@@ -104,7 +105,7 @@ func (t *templates) Get(_ context.Context, name string) (box.Template, error) {
 func (t *templates) Build(_ context.Context, id string) (box.Template, error) {
 	tpl, err := t.store.Build(id)
 	if err != nil {
-		return box.Template{}, fmt.Errorf("%w: %w", box.ErrTemplate, err)
+		return box.Template{}, fmt.Errorf("%w: %w", hosterr.ErrTemplate, err)
 	}
 	return asBoxTemplate(tpl), nil
 }

@@ -7,8 +7,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/image/oci"
 )
@@ -29,7 +29,7 @@ func (t *templates) Delete(ctx context.Context, name string) error {
 	case errors.Is(err, image.ErrNoTemplate):
 		return nil
 	case err == nil && slices.Contains(t.inUse(), tpl.BuildID):
-		return fmt.Errorf("%w: sandboxes or captures were made from it", box.ErrInUse)
+		return fmt.Errorf("%w: sandboxes or captures were made from it", hosterr.ErrInUse)
 	}
 	// One that is damaged goes as well.
 	if err := t.store.Remove(ctx, name); err != nil && !errors.Is(err, image.ErrNoTemplate) {

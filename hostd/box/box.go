@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -224,7 +225,7 @@ func (h *Host) Get(id string) (hostapi.Box, error) {
 	}
 	v, shown := b.view()
 	if !shown {
-		return hostapi.Box{}, ErrNotFound
+		return hostapi.Box{}, hosterr.ErrNotFound
 	}
 	return v, nil
 }
@@ -270,16 +271,16 @@ func (h *Host) SlotsUsed() int {
 	return n
 }
 
-// lookup never says ErrNotFound before it is known.
+// lookup never says hosterr.ErrNotFound before it is known.
 func (h *Host) lookup(id string) (*box, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	b := h.boxes[id]
 	switch {
 	case h.phase == starting:
-		return nil, ErrDraining
+		return nil, hosterr.ErrDraining
 	case b == nil:
-		return nil, ErrNotFound
+		return nil, hosterr.ErrNotFound
 	}
 	return b, nil
 }

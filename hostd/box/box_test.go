@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -84,10 +85,10 @@ func TestCreateExecPauseResumeDelete(t *testing.T) {
 	if b.Status != hostapi.StatusPaused {
 		t.Errorf("status = %s after pause", b.Status)
 	}
-	if _, err := d.Exec(ctx, idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Minute}); !errors.Is(err, box.ErrNotRunning) {
+	if _, err := d.Exec(ctx, idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Minute}); !errors.Is(err, hosterr.ErrNotRunning) {
 		t.Errorf("exec in a paused box: %v, want ErrNotRunning", err)
 	}
-	if _, err = d.Pause(ctx, idA); !errors.Is(err, box.ErrIllegalState) {
+	if _, err = d.Pause(ctx, idA); !errors.Is(err, hosterr.ErrIllegalState) {
 		t.Errorf("second pause: %v, want ErrIllegalState", err)
 	}
 	b, err = d.Resume(ctx, idA)
@@ -99,7 +100,7 @@ func TestCreateExecPauseResumeDelete(t *testing.T) {
 	must(t, d.Delete(ctx, idA, 1))
 	must(t, d.Delete(ctx, idA, 1)) // already done
 	nothingLeft(t, w, d)
-	if _, err := d.Get(idA); !errors.Is(err, box.ErrNotFound) {
+	if _, err := d.Get(idA); !errors.Is(err, hosterr.ErrNotFound) {
 		t.Errorf("Get = %v, want ErrNotFound", err)
 	}
 }
@@ -123,7 +124,7 @@ func TestAFailureAtEachStepOfACreateLeavesNothing(t *testing.T) {
 				t.Fatal("create succeeded")
 			}
 			nothingLeft(t, w, d)
-			if _, err := d.Get(idA); !errors.Is(err, box.ErrNotFound) {
+			if _, err := d.Get(idA); !errors.Is(err, hosterr.ErrNotFound) {
 				t.Errorf("Get = %v, want ErrNotFound", err)
 			}
 			// The same generation may be tried again.
@@ -222,11 +223,11 @@ func TestDeleteCutsOffACreateAtEachStep(t *testing.T) {
 			go func() { _, err := d.Put(t.Context(), idA, spec(1)); put <- err }()
 			<-reached
 			must(t, d.Delete(t.Context(), idA, 1))
-			if err := <-put; !errors.Is(err, box.ErrStaleGeneration) {
+			if err := <-put; !errors.Is(err, hosterr.ErrStaleGeneration) {
 				t.Errorf("Put = %v, want ErrStaleGeneration", err)
 			}
 			nothingLeft(t, w, d)
-			if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, box.ErrStaleGeneration) {
+			if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 				t.Errorf("Put of the deleted generation = %v, want ErrStaleGeneration", err)
 			}
 		})
@@ -241,10 +242,10 @@ func TestGenerations(t *testing.T) {
 	must(t, err)
 	pid := w.VMM(idA).PID()
 
-	if _, err := d.Put(ctx, idA, spec(1)); !errors.Is(err, box.ErrStaleGeneration) {
+	if _, err := d.Put(ctx, idA, spec(1)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("older Put = %v, want ErrStaleGeneration", err)
 	}
-	if err := d.Delete(ctx, idA, 1); !errors.Is(err, box.ErrStaleGeneration) {
+	if err := d.Delete(ctx, idA, 1); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("older Delete = %v, want ErrStaleGeneration", err)
 	}
 	b, err := d.Put(ctx, idA, spec(3))
@@ -253,12 +254,12 @@ func TestGenerations(t *testing.T) {
 		t.Errorf("a younger Put left generation %d with VMM %d", b.Generation, b.VMMPID)
 	}
 	must(t, d.Delete(ctx, idA, 0)) // whatever is there
-	if _, err := d.Put(ctx, idA, spec(3)); !errors.Is(err, box.ErrStaleGeneration) {
+	if _, err := d.Put(ctx, idA, spec(3)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("Put of a deleted generation = %v, want ErrStaleGeneration", err)
 	}
 	// A delete that arrives before the create it follows.
 	must(t, d.Delete(ctx, idB, 5))
-	if _, err := d.Put(ctx, idB, spec(5)); !errors.Is(err, box.ErrStaleGeneration) {
+	if _, err := d.Put(ctx, idB, spec(5)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("late Put = %v, want ErrStaleGeneration", err)
 	}
 	_, err = d.Put(ctx, idB, spec(6))
@@ -276,10 +277,10 @@ func TestVMMDeathFailsTheBoxAtOnce(t *testing.T) {
 	if b.Signal != "KILL" || b.ExitCode == nil || b.Error == "" {
 		t.Errorf("box = %+v, want failed by KILL", b)
 	}
-	if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, box.ErrNotRunning) {
+	if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, hosterr.ErrNotRunning) {
 		t.Errorf("exec = %v, want ErrNotRunning", err)
 	}
-	if _, err := d.Resume(t.Context(), idA); !errors.Is(err, box.ErrIllegalState) {
+	if _, err := d.Resume(t.Context(), idA); !errors.Is(err, hosterr.ErrIllegalState) {
 		t.Errorf("resume = %v, want ErrIllegalState", err)
 	}
 	rec, _ := d.ledger.Get(idA)
@@ -349,7 +350,7 @@ func TestAGuestThatDoesNotConfirmItsIdentityIsNotRunning(t *testing.T) {
 			w := boxtest.NewWorld(t)
 			w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte(body)) })
 			d := start(t, w)
-			if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, box.ErrGuest) {
+			if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, hosterr.ErrGuest) {
 				t.Errorf("Put = %v, want ErrGuest", err)
 			}
 			nothingLeft(t, w, d)
@@ -385,13 +386,13 @@ func TestCloseEndsCreatesAndLeavesVMsAlone(t *testing.T) {
 	go func() { _, err := d.Put(t.Context(), idB, spec(1)); put <- err }()
 	<-reached
 	d.Close()
-	if err := <-put; !errors.Is(err, box.ErrDraining) {
+	if err := <-put; !errors.Is(err, hosterr.ErrDraining) {
 		t.Errorf("Put = %v, want ErrDraining", err)
 	}
 	if w.VMM(idA) == nil || w.VMM(idB) != nil {
 		t.Error("want the running VM left alone and the other one gone")
 	}
-	if _, err := d.Put(t.Context(), id(3), spec(1)); !errors.Is(err, box.ErrDraining) {
+	if _, err := d.Put(t.Context(), id(3), spec(1)); !errors.Is(err, hosterr.ErrDraining) {
 		t.Errorf("late Put = %v, want ErrDraining", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -148,7 +149,7 @@ func (h *Host) maxFile(b *box) (int64, error) {
 	most := vmm.MaxFile(rec.DiskMB, rec.MemoryMB)
 	for _, v := range rec.Volumes {
 		if h.volumes == nil {
-			return 0, invalid("this host has no volumes")
+			return 0, hosterr.Invalid("this host has no volumes")
 		}
 		size, err := h.volumes.Size(v.ID)
 		if err != nil {
@@ -254,7 +255,7 @@ func (h *Host) boot(ctx context.Context, b *box, src *source, slot Slot, process
 	}
 	clock.done(stageBoot, true)
 	if _, err := h.guest(slot.Number).Await(ctx); err != nil {
-		return fmt.Errorf("%w: boot of the guest: %w", ErrGuest, err)
+		return fmt.Errorf("%w: boot of the guest: %w", hosterr.ErrGuest, err)
 	}
 	clock.done(stageGuestBoot, true)
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
@@ -30,14 +31,14 @@ var captureTimeout = timescale.Limit(5 * time.Minute)
 func (h *Host) Capture(ctx context.Context, id string, spec hostapi.CaptureSpec) (hostapi.Capture, error) {
 	switch {
 	case !validCaptureID(id):
-		return hostapi.Capture{}, invalid("capture: not an id")
+		return hostapi.Capture{}, hosterr.Invalid("capture: not an id")
 	case !hostapi.ValidID(spec.BoxID):
-		return hostapi.Capture{}, invalid("box_id is not %d characters of lower-case base32", hostapi.IDLength)
+		return hostapi.Capture{}, hosterr.Invalid("box_id is not %d characters of lower-case base32", hostapi.IDLength)
 	case spec.After != "" && spec.After != hostapi.AfterResume:
-		return hostapi.Capture{}, invalid("after: want %q", hostapi.AfterResume)
+		return hostapi.Capture{}, hosterr.Invalid("after: want %q", hostapi.AfterResume)
 	}
 	if !h.Ready() {
-		return hostapi.Capture{}, ErrDraining
+		return hostapi.Capture{}, hosterr.ErrDraining
 	}
 	c, mine, err := h.captures.begin(id)
 	if err != nil {
@@ -47,7 +48,7 @@ func (h *Host) Capture(ctx context.Context, id string, spec hostapi.CaptureSpec)
 		detached := h.detach(ctx)
 		take := func() (hostapi.Capture, error) { return h.makeCapture(detached, id, &spec) }
 		if !h.spawn(func() { h.endCapture(c, take) }) {
-			h.captures.end(c, hostapi.Capture{}, ErrDraining)
+			h.captures.end(c, hostapi.Capture{}, hosterr.ErrDraining)
 		}
 	}
 	if err := wait(ctx, c.done); err != nil {
@@ -132,14 +133,14 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 	rec, p := b.running()
 	switch {
 	case spec.Generation != b.generation:
-		return rec, 0, fmt.Errorf("%w: generation %d", ErrStaleGeneration, b.generation)
+		return rec, 0, fmt.Errorf("%w: generation %d", hosterr.ErrStaleGeneration, b.generation)
 	case b.isLeaving() == leaveForget:
-		return rec, 0, ErrNotFound
+		return rec, 0, hosterr.ErrNotFound
 	case p == nil || b.isLeaving() != leaveNot:
-		return rec, 0, fmt.Errorf("%w: it is %s", ErrNotRunning, b.status())
+		return rec, 0, fmt.Errorf("%w: it is %s", hosterr.ErrNotRunning, b.status())
 	case spec.Memory && len(rec.Volumes) > 0:
 		// Two guests would write to one volume.
-		return rec, 0, fmt.Errorf("%w: volumes are attached", ErrIllegalState)
+		return rec, 0, fmt.Errorf("%w: volumes are attached", hosterr.ErrIllegalState)
 	}
 	slot, err := h.claim(ctx, b)
 	if err != nil {
@@ -187,7 +188,7 @@ func (h *Host) flushGuest(ctx context.Context, slot Slot) error {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	if err := h.guest(slot.Number).Sync(ctx); err != nil {
-		return fmt.Errorf("%w: flush its file systems: %w", ErrGuest, err)
+		return fmt.Errorf("%w: flush its file systems: %w", hosterr.ErrGuest, err)
 	}
 	return nil
 }
@@ -224,7 +225,7 @@ func (h *Host) useCapture(ctx context.Context, id, digest string) (*capture, err
 			continue
 		}
 		if h.remote == nil {
-			return nil, fmt.Errorf("%w: %s", ErrNoSnapshot, id)
+			return nil, fmt.Errorf("%w: %s", hosterr.ErrNoSnapshot, id)
 		}
 		c, mine, err := h.captures.begin(id)
 		if err != nil {
@@ -234,7 +235,7 @@ func (h *Host) useCapture(ctx context.Context, id, digest string) (*capture, err
 			detached := h.detach(ctx)
 			fetch := func() (hostapi.Capture, error) { return h.fetchCapture(detached, id, digest) }
 			if !h.spawn(func() { h.endCapture(c, fetch) }) {
-				h.captures.end(c, hostapi.Capture{}, ErrDraining)
+				h.captures.end(c, hostapi.Capture{}, hosterr.ErrDraining)
 			}
 		}
 		if err := wait(ctx, c.done); err != nil {
@@ -261,7 +262,7 @@ func (h *Host) fetchCapture(ctx context.Context, id, digest string) (hostapi.Cap
 	}
 	m, err := readManifest(filepath.Join(dir, fileManifest))
 	if err == nil && m.ID != id {
-		err = fmt.Errorf("%w: it says that it is %s", ErrBadSnapshot, m.ID)
+		err = fmt.Errorf("%w: it says that it is %s", hosterr.ErrBadSnapshot, m.ID)
 	}
 	if err != nil {
 		return hostapi.Capture{}, fmt.Errorf("fetch capture %s: %w", id, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -65,7 +66,7 @@ func TestChildrenOfACaptureHaveItsMemoryAndDisk(t *testing.T) {
 			// The capture may go; its children sleep and wake without it.
 			must(t, d.DeleteCapture(t.Context(), "snap-1"))
 			must(t, d.DeleteCapture(t.Context(), "snap-1"))
-			if _, err := d.GetCapture("snap-1"); !errors.Is(err, box.ErrNoSnapshot) || len(d.Captures()) != 0 {
+			if _, err := d.GetCapture("snap-1"); !errors.Is(err, hosterr.ErrNoSnapshot) || len(d.Captures()) != 0 {
 				t.Errorf("GetCapture = %v, %d captures", err, len(d.Captures()))
 			}
 			_, err = d.Hibernate(t.Context(), id(1))
@@ -75,7 +76,7 @@ func TestChildrenOfACaptureHaveItsMemoryAndDisk(t *testing.T) {
 			if got := w.VMM(id(1)).Memory(); got != "then" {
 				t.Errorf("memory = %q", got)
 			}
-			if _, err := d.Put(t.Context(), id(6), hostapi.BoxSpec{Generation: 1, Capture: "snap-1"}); !errors.Is(err, box.ErrNoSnapshot) {
+			if _, err := d.Put(t.Context(), id(6), hostapi.BoxSpec{Generation: 1, Capture: "snap-1"}); !errors.Is(err, hosterr.ErrNoSnapshot) {
 				t.Errorf("Put from a deleted capture = %v", err)
 			}
 			for _, b := range d.List() {
@@ -92,7 +93,7 @@ func TestACaptureOfTheDiskAlone(t *testing.T) {
 	put(t, d, idA)
 	must(t, os.WriteFile(w.Paths.Overlay(idA), []byte("disk"), 0o600))
 	f.at("sync")
-	if _, err := d.Capture(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1}); !errors.Is(err, box.ErrGuest) {
+	if _, err := d.Capture(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1}); !errors.Is(err, hosterr.ErrGuest) {
 		t.Errorf("Capture of a guest that does not flush = %v", err)
 	}
 	f.at("snapshot") // not needed
@@ -101,7 +102,7 @@ func TestACaptureOfTheDiskAlone(t *testing.T) {
 	if c.Memory || c.MemoryBytes != 0 {
 		t.Errorf("capture = %+v", c)
 	}
-	if _, err := d.Put(t.Context(), idB, hostapi.BoxSpec{Generation: 1, Capture: "cap-1"}); !errors.Is(err, box.ErrInvalid) {
+	if _, err := d.Put(t.Context(), idB, hostapi.BoxSpec{Generation: 1, Capture: "cap-1"}); !errors.Is(err, hosterr.ErrInvalid) {
 		t.Errorf("restore of a disk = %v, want ErrInvalid", err)
 	}
 	b := put(t, d, idB, from("cap-1"), cold)
@@ -131,7 +132,7 @@ func TestCapturesAreIdempotentAndJoined(t *testing.T) {
 	if len(d.Captures()) != 0 {
 		t.Error("half a capture is listed")
 	}
-	if _, err := d.Put(t.Context(), idB, hostapi.BoxSpec{Generation: 1, Capture: "cap-1"}); !errors.Is(err, box.ErrNoSnapshot) {
+	if _, err := d.Put(t.Context(), idB, hostapi.BoxSpec{Generation: 1, Capture: "cap-1"}); !errors.Is(err, hosterr.ErrNoSnapshot) {
 		t.Errorf("Put from half a capture = %v", err)
 	}
 	close(proceed)
@@ -191,13 +192,13 @@ func TestWhatIsNotCaptured(t *testing.T) {
 		err  error
 		want error
 	}{
-		{"no such box", capture("c1", memory(id(5))), box.ErrNotFound},
-		{"another generation", capture("c1", hostapi.CaptureSpec{BoxID: idA, Generation: 2, Memory: true}), box.ErrStaleGeneration},
-		{"a path", capture("../c1", memory(idA)), box.ErrInvalid},
-		{"no id", capture("", memory(idA)), box.ErrInvalid},
-		{"a hidden name", capture(".tmp-x", memory(idA)), box.ErrInvalid},
-		{"memory with volumes", capture("c1", memory(idB)), box.ErrIllegalState},
-		{"another end", capture("c1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, After: "stop"}), box.ErrInvalid},
+		{"no such box", capture("c1", memory(id(5))), hosterr.ErrNotFound},
+		{"another generation", capture("c1", hostapi.CaptureSpec{BoxID: idA, Generation: 2, Memory: true}), hosterr.ErrStaleGeneration},
+		{"a path", capture("../c1", memory(idA)), hosterr.ErrInvalid},
+		{"no id", capture("", memory(idA)), hosterr.ErrInvalid},
+		{"a hidden name", capture(".tmp-x", memory(idA)), hosterr.ErrInvalid},
+		{"memory with volumes", capture("c1", memory(idB)), hosterr.ErrIllegalState},
+		{"another end", capture("c1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, After: "stop"}), hosterr.ErrInvalid},
 	} {
 		if !errors.Is(c.err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, c.err, c.want)
@@ -206,7 +207,7 @@ func TestWhatIsNotCaptured(t *testing.T) {
 	must(t, capture("c2", hostapi.CaptureSpec{BoxID: idB, Generation: 1})) // its disk alone
 	_, err := d.Pause(t.Context(), idA)
 	must(t, err)
-	if err := capture("c1", memory(idA)); !errors.Is(err, box.ErrNotRunning) {
+	if err := capture("c1", memory(idA)); !errors.Is(err, hosterr.ErrNotRunning) {
 		t.Errorf("capture of a paused box = %v", err)
 	}
 }
@@ -216,7 +217,7 @@ func TestACaptureNeedsRoom(t *testing.T) {
 		deps.DiskFree = func(string) (int64, error) { return 400 << 20, nil }
 	})
 	put(t, d, idA)
-	if _, err := d.Capture(t.Context(), "c1", memory(idA)); !errors.Is(err, box.ErrNoDisk) {
+	if _, err := d.Capture(t.Context(), "c1", memory(idA)); !errors.Is(err, hosterr.ErrNoDisk) {
 		t.Errorf("Capture = %v, want ErrNoDisk", err)
 	}
 	wantStatus(t, d, idA, hostapi.StatusRunning)
@@ -241,7 +242,7 @@ func TestADeletedCaptureStaysForTheCreateThatUsesIt(t *testing.T) {
 	if len(d.Captures()) != 0 {
 		t.Error("a deleted capture is listed")
 	}
-	if _, err := d.Capture(t.Context(), "c1", memory(idA)); !errors.Is(err, box.ErrInUse) {
+	if _, err := d.Capture(t.Context(), "c1", memory(idA)); !errors.Is(err, hosterr.ErrInUse) {
 		t.Errorf("Capture under the same name = %v, want ErrInUse", err)
 	}
 	close(proceed)
@@ -321,7 +322,7 @@ func TestACaptureIsFetchedOnce(t *testing.T) {
 	if c, err := d2.GetCapture("c1"); err != nil || !c.Stored {
 		t.Errorf("capture = %+v, %v", c, err)
 	}
-	for name, want := range map[string]error{"c9": box.ErrBadSnapshot, "c2": box.ErrNoSnapshot} {
+	for name, want := range map[string]error{"c9": hosterr.ErrBadSnapshot, "c2": hosterr.ErrNoSnapshot} {
 		if _, err := d2.Put(t.Context(), id(3), hostapi.BoxSpec{Generation: 1, Capture: name}); !errors.Is(err, want) {
 			t.Errorf("Put from %s = %v, want %v", name, err, want)
 		}

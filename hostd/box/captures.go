@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // captures are the complete captures, and those that are being made or fetched.
@@ -48,7 +49,7 @@ func (cs *captures) begin(id string) (c *capture, mine bool, err error) {
 	defer cs.mu.Unlock()
 	if c := cs.byID[id]; c != nil {
 		if c.deleted {
-			return nil, false, fmt.Errorf("%w: capture %s is being deleted", ErrInUse, id)
+			return nil, false, fmt.Errorf("%w: capture %s is being deleted", hosterr.ErrInUse, id)
 		}
 		return c, false, nil
 	}
@@ -114,17 +115,17 @@ func (h *Host) Captures() []hostapi.Capture {
 	return out
 }
 
-// GetCapture returns one capture, or ErrNoSnapshot.
+// GetCapture returns one capture, or hosterr.ErrNoSnapshot.
 func (h *Host) GetCapture(id string) (hostapi.Capture, error) {
 	if !h.Ready() {
-		return hostapi.Capture{}, ErrDraining
+		return hostapi.Capture{}, hosterr.ErrDraining
 	}
 	h.captures.mu.Lock()
 	defer h.captures.mu.Unlock()
 	if c := h.captures.complete(id); c != nil {
 		return c.info, nil
 	}
-	return hostapi.Capture{}, ErrNoSnapshot
+	return hostapi.Capture{}, hosterr.ErrNoSnapshot
 }
 
 // DeleteCapture removes a capture, once it is complete; one that is gone is no
@@ -132,10 +133,10 @@ func (h *Host) GetCapture(id string) (hostapi.Capture, error) {
 // started get what they need of it.
 func (h *Host) DeleteCapture(ctx context.Context, id string) error {
 	if !validCaptureID(id) {
-		return invalid("capture: not an id")
+		return hosterr.Invalid("capture: not an id")
 	}
 	if !h.Ready() {
-		return ErrDraining
+		return hosterr.ErrDraining
 	}
 	h.captures.mu.Lock()
 	c := h.captures.byID[id]
@@ -190,11 +191,11 @@ func (h *Host) dropCapture(c *capture) error {
 // stay, also when it is deleted, until release is called.
 func (h *Host) OpenCapture(id string) (info hostapi.Capture, dir string, release func(), err error) {
 	if !h.Ready() {
-		return info, "", nil, ErrDraining
+		return info, "", nil, hosterr.ErrDraining
 	}
 	c := h.captures.pin(id)
 	if c == nil {
-		return info, "", nil, ErrNoSnapshot
+		return info, "", nil, hosterr.ErrNoSnapshot
 	}
 	return c.info, h.paths.Capture(id), sync.OnceFunc(func() { h.letGo(c) }), nil
 }
@@ -203,7 +204,7 @@ func (h *Host) OpenCapture(id string) (info hostapi.Capture, dir string, release
 func (h *Host) MarkStored(id string, stored bool) error {
 	c := h.captures.pin(id)
 	if c == nil {
-		return ErrNoSnapshot
+		return hosterr.ErrNoSnapshot
 	}
 	defer h.letGo(c)
 	c.marking.Lock()
@@ -298,7 +299,7 @@ func readManifest(path string) (manifest, error) {
 		err = fmt.Errorf("format %d", m.Format)
 	}
 	if err != nil {
-		return m, fmt.Errorf("%w: %s: %w", ErrBadSnapshot, path, err)
+		return m, fmt.Errorf("%w: %s: %w", hosterr.ErrBadSnapshot, path, err)
 	}
 	return m, nil
 }

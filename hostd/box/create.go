@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -48,9 +49,9 @@ func (h *Host) create(ctx context.Context, b *box, src *source, clock *stopwatch
 	}
 	switch {
 	case errors.Is(err, errClosing):
-		err = fmt.Errorf("%w: %w", ErrDraining, err)
+		err = fmt.Errorf("%w: %w", hosterr.ErrDraining, err)
 	case errors.Is(err, errDeleted):
-		err = fmt.Errorf("%w: %w", ErrStaleGeneration, err)
+		err = fmt.Errorf("%w: %w", hosterr.ErrStaleGeneration, err)
 	default:
 		err = asNoDisk(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
@@ -27,13 +28,13 @@ var teardownTimeout = timescale.Limit(30 * time.Second)
 // when ctx ends, and again when it fails.
 func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
 	if !hostapi.ValidID(id) {
-		return invalid("id is not %d characters of lower-case base32", hostapi.IDLength)
+		return hosterr.Invalid("id is not %d characters of lower-case base32", hostapi.IDLength)
 	}
 	for deleted := false; ; deleted = true {
 		h.mu.Lock()
 		if h.phase == starting {
 			h.mu.Unlock()
-			return ErrDraining // the ledger knows boxes that the map does not yet
+			return hosterr.ErrDraining // the ledger knows boxes that the map does not yet
 		}
 		b := h.boxes[id]
 		if b == nil {
@@ -44,7 +45,7 @@ func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
 			if deleted {
 				return nil
 			}
-			return fmt.Errorf("%w: generation %d", ErrStaleGeneration, b.generation)
+			return fmt.Errorf("%w: generation %d", hosterr.ErrStaleGeneration, b.generation)
 		}
 		generation = max(generation, b.generation)
 		b.leave(leaveBury)
@@ -89,7 +90,7 @@ func (h *Host) buriedLocked(id string) uint64 {
 
 func (h *Host) deleteBox(ctx context.Context, b *box) error {
 	if err := b.acquire(ctx); err != nil {
-		return fmt.Errorf("%w: %w", ErrDraining, err)
+		return fmt.Errorf("%w: %w", hosterr.ErrDraining, err)
 	}
 	defer b.release()
 	if err := h.takeApart(ctx, b); err != nil {

@@ -2,6 +2,8 @@ package box
 
 import (
 	"fmt"
+
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // A box's disk is a sparse file that may grow to its size, and most never do. So
@@ -54,7 +56,7 @@ func (h *Host) diskFits(diskMB int) error {
 		return fmt.Errorf("look for the disk's size: %w", err)
 	}
 	if headroom := int64(h.cfg.DiskHeadroomMB) << 20; int64(diskMB)<<20 > size-headroom {
-		return fmt.Errorf("%w: it has %d MB, and all of %s has %d, of which %d must stay free", ErrNoDisk, diskMB, h.paths.Data, size>>20, headroom>>20)
+		return fmt.Errorf("%w: it has %d MB, and all of %s has %d, of which %d must stay free", hosterr.ErrNoDisk, diskMB, h.paths.Data, size>>20, headroom>>20)
 	}
 	return nil
 }
@@ -75,7 +77,7 @@ func (h *Host) admitDiskLocked(room diskRoom, diskMB int) (missing int64, err er
 	headroom := int64(h.cfg.DiskHeadroomMB) << 20
 	if left := room.free - room.others - promised/factor; left < headroom {
 		return headroom - left, fmt.Errorf("%w: %d MB are free under %s, %d of them are promised to volumes; all sandboxes may still write %d MB, of which one in %d is kept for them, and %d must stay free",
-			ErrNoDisk, room.free>>20, h.paths.Data, room.others>>20, promised>>20, factor, headroom>>20)
+			hosterr.ErrNoDisk, room.free>>20, h.paths.Data, room.others>>20, promised>>20, factor, headroom>>20)
 	}
 	return 0, nil
 }

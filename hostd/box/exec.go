@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -162,7 +163,7 @@ type input struct {
 
 func (h *Host) holdInput(b *box, n int64, from io.Reader) (*input, error) {
 	if !h.hold(b, n) {
-		return nil, fmt.Errorf("%w: their input and output take all that may be held", ErrBusy)
+		return nil, fmt.Errorf("%w: their input and output take all that may be held", hosterr.ErrBusy)
 	}
 	return &input{from: from, free: sync.OnceFunc(func() { h.unhold(b, n) })}, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // withExec starts a box whose guest answers execs with serve.
@@ -189,13 +190,13 @@ func TestInputsShareTheMemoryBudget(t *testing.T) {
 		go func() { result <- exec(ctx, "reads", n) }()
 		select {
 		case err := <-result:
-			if !errors.Is(err, box.ErrBusy) {
+			if !errors.Is(err, hosterr.ErrBusy) {
 				t.Errorf("%s: %v, want ErrBusy", what, err)
 			}
 		case <-serving:
 			t.Errorf("%s: it is taken", what)
 		}
-		if conn, _, err := stream("idles", n); !errors.Is(err, box.ErrBusy) {
+		if conn, _, err := stream("idles", n); !errors.Is(err, hosterr.ErrBusy) {
 			t.Errorf("%s, streamed: %v, want ErrBusy", what, err)
 			must(t, conn.Close())
 		}
@@ -257,7 +258,7 @@ func TestADeadVMEndsItsExecs(t *testing.T) {
 		_, _ = io.Copy(io.Discard, conn)
 	})
 	go func() { <-serving; w.VMM(idA).Die(syscall.SIGKILL) }()
-	if _, err := run(d, t.Context()); !errors.Is(err, box.ErrCutOff) || errors.Is(err, box.ErrNotRunning) {
+	if _, err := run(d, t.Context()); !errors.Is(err, hosterr.ErrCutOff) || errors.Is(err, hosterr.ErrNotRunning) {
 		t.Errorf("exec = %v, want ErrCutOff", err)
 	}
 }
@@ -275,11 +276,11 @@ func TestAHibernateCutsOffWhatWasBegun(t *testing.T) {
 		_, err := d.Hibernate(t.Context(), idA)
 		ended <- err
 	}()
-	if _, err := run(d, t.Context()); !errors.Is(err, box.ErrCutOff) || errors.Is(err, box.ErrNotRunning) || !strings.Contains(err.Error(), "hibernated") {
+	if _, err := run(d, t.Context()); !errors.Is(err, hosterr.ErrCutOff) || errors.Is(err, hosterr.ErrNotRunning) || !strings.Contains(err.Error(), "hibernated") {
 		t.Errorf("exec = %v, want ErrCutOff for it is hibernated", err)
 	}
 	must(t, <-ended)
-	if _, err := run(d, t.Context()); !errors.Is(err, box.ErrNotRunning) || errors.Is(err, box.ErrCutOff) {
+	if _, err := run(d, t.Context()); !errors.Is(err, hosterr.ErrNotRunning) || errors.Is(err, hosterr.ErrCutOff) {
 		t.Errorf("exec = %v, want ErrNotRunning", err)
 	}
 }
@@ -322,7 +323,7 @@ func TestWhatNeverReachedTheGuestWasNotBegun(t *testing.T) {
 		<-slots.dialled
 		_, err := d.Hibernate(t.Context(), idA)
 		must(t, err)
-		if err := <-ended; !errors.Is(err, box.ErrNotRunning) || errors.Is(err, box.ErrCutOff) {
+		if err := <-ended; !errors.Is(err, hosterr.ErrNotRunning) || errors.Is(err, hosterr.ErrCutOff) {
 			t.Errorf("%s = %v, want ErrNotRunning", name, err)
 		}
 		slots.on.Store(false)
@@ -384,10 +385,10 @@ func TestAnAnswerWithoutEndIsGivenUp(t *testing.T) {
 					_, err = conn.Write(bytes.Repeat([]byte("X: y\r\n"), 1<<10)[:1<<10])
 				}
 			})
-			if _, err := run(d, t.Context()); !errors.Is(err, box.ErrGuest) {
+			if _, err := run(d, t.Context()); !errors.Is(err, hosterr.ErrGuest) {
 				t.Errorf("exec = %v, want ErrGuest", err)
 			}
-			if _, _, err := d.ExecStream(t.Context(), idA, hostapi.ExecStream{Argv: []string{"x"}}); !errors.Is(err, box.ErrGuest) {
+			if _, _, err := d.ExecStream(t.Context(), idA, hostapi.ExecStream{Argv: []string{"x"}}); !errors.Is(err, hosterr.ErrGuest) {
 				t.Errorf("stream = %v, want ErrGuest", err)
 			}
 		})
@@ -404,7 +405,7 @@ func TestADeleteEndsExecsBeforeTheSlotGoesBack(t *testing.T) {
 	go func() { _, err := run(d, t.Context()); result <- err }()
 	<-serving
 	must(t, d.Delete(t.Context(), idA, 1))
-	if err := <-result; !errors.Is(err, box.ErrCutOff) || !strings.Contains(err.Error(), "deleted") {
+	if err := <-result; !errors.Is(err, hosterr.ErrCutOff) || !strings.Contains(err.Error(), "deleted") {
 		t.Errorf("exec = %v, want ErrCutOff for it was deleted", err)
 	}
 	nothingLeft(t, w, d)
@@ -423,7 +424,7 @@ func TestTooManyExecsAreRefused(t *testing.T) {
 		go func() { _, err := run(d, t.Context()); results <- err }()
 		<-serving
 	}
-	if _, err := run(d, t.Context()); !errors.Is(err, box.ErrBusy) {
+	if _, err := run(d, t.Context()); !errors.Is(err, hosterr.ErrBusy) {
 		t.Errorf("fifth exec = %v, want ErrBusy", err)
 	}
 	close(release)
@@ -444,7 +445,7 @@ func TestHostileFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) { serve(conn) })
-			if _, err := run(d, t.Context()); !errors.Is(err, box.ErrGuest) {
+			if _, err := run(d, t.Context()); !errors.Is(err, hosterr.ErrGuest) {
 				t.Errorf("exec = %v, want ErrGuest", err)
 			}
 		})
@@ -455,7 +456,7 @@ func TestACommandThatCannotStartIsTheCallersError(t *testing.T) {
 	_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) {
 		_ = guestapi.WriteFrame(conn, guestapi.FrameError, []byte(`{"error":"no such user","detail":"nobody2"}`))
 	})
-	if _, err := run(d, t.Context()); !errors.Is(err, box.ErrInvalid) || !strings.Contains(err.Error(), "no such user: nobody2") {
+	if _, err := run(d, t.Context()); !errors.Is(err, hosterr.ErrInvalid) || !strings.Contains(err.Error(), "no such user: nobody2") {
 		t.Errorf("exec = %v, want ErrInvalid with the guest's words", err)
 	}
 }
@@ -474,7 +475,7 @@ func TestBadExecs(t *testing.T) {
 		"= in an env's name": {Argv: []string{"x"}, Timeout: time.Second, Env: map[string]string{"=": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := d.Exec(t.Context(), idA, r); !errors.Is(err, box.ErrInvalid) {
+			if _, err := d.Exec(t.Context(), idA, r); !errors.Is(err, hosterr.ErrInvalid) {
 				t.Errorf("exec = %v, want ErrInvalid", err)
 			}
 		})

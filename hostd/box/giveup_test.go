@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // full is a host whose disk is full, with captures that a snapshot store has.
@@ -109,12 +110,12 @@ func TestStoredCapturesMakeRoom(t *testing.T) {
 			_, _, release, err := f.OpenCapture("c2")
 			must(t, err)
 			f.short(c.need, 1, "c3")
-			if err := c.do(f); !errors.Is(err, box.ErrNoDisk) || f.list() != "c1 c2 c3 c4 c5" {
+			if err := c.do(f); !errors.Is(err, hosterr.ErrNoDisk) || f.list() != "c1 c2 c3 c4 c5" {
 				t.Fatalf("as long as nobody may know that they are stored: %v, left %s", err, f.list())
 			}
 			f.pass(time.Hour)
 			f.short(c.need, 1<<40, "c3")
-			if err := c.do(f); !errors.Is(err, box.ErrNoDisk) || f.list() != "c1 c2 c3 c4 c5" {
+			if err := c.do(f); !errors.Is(err, hosterr.ErrNoDisk) || f.list() != "c1 c2 c3 c4 c5" {
 				t.Fatalf("where all of them are not enough: %v, left %s", err, f.list())
 			}
 			f.short(c.need, 1, "c3")
@@ -137,7 +138,7 @@ func TestWhatMakesNoRoom(t *testing.T) {
 	f := newFull(t, "c1", "c2")
 	f.pass(time.Hour)
 	f.short(0, 1, "c1")
-	if err := f.reserve(); !errors.Is(err, box.ErrNoDisk) || f.list() != "c1 c2" {
+	if err := f.reserve(); !errors.Is(err, hosterr.ErrNoDisk) || f.list() != "c1 c2" {
 		t.Errorf("captures that are not stored: %v, left %s", err, f.list())
 	}
 	must(t, f.MarkStored("c1", true))
@@ -157,8 +158,8 @@ func TestWhatMakesNoRoom(t *testing.T) {
 	_, err := d.Capture(t.Context(), "c1", memory(idA))
 	must(t, err)
 	must(t, d.MarkStored("c1", true))
-	err = d.MakeRoom(func() (int64, error) { return 1, box.ErrNoDisk })
-	if _, gone := os.Stat(w.Paths.Capture("c1")); gone != nil || !errors.Is(err, box.ErrNoDisk) {
+	err = d.MakeRoom(func() (int64, error) { return 1, hosterr.ErrNoDisk })
+	if _, gone := os.Stat(w.Paths.Capture("c1")); gone != nil || !errors.Is(err, hosterr.ErrNoDisk) {
 		t.Errorf("without a store: %v, %v", gone, err)
 	}
 }
@@ -171,7 +172,7 @@ func TestNoCaptureIsGivenUpForABoxThatIsRefusedAnyway(t *testing.T) {
 	must(t, err)
 	defer release()
 	f.short(0, 1, "c1")
-	if _, err := f.Put(t.Context(), idB, spec(1)); !errors.Is(err, box.ErrNoMemory) || f.list() != "c1" {
+	if _, err := f.Put(t.Context(), idB, spec(1)); !errors.Is(err, hosterr.ErrNoMemory) || f.list() != "c1" {
 		t.Errorf("a host without memory or room: %v, left %q", err, f.list())
 	}
 }
@@ -184,7 +185,7 @@ func TestACaptureThatCannotBeGivenUp(t *testing.T) {
 	inTheWay := filepath.Join(f.w.Paths.Captures(), ".gone-c1", "x")
 	must(t, os.MkdirAll(inTheWay, 0o700))
 	f.short(0, 1, "c1")
-	if err := f.reserve(); !errors.Is(err, box.ErrNoDisk) || f.list() != "c1" {
+	if err := f.reserve(); !errors.Is(err, hosterr.ErrNoDisk) || f.list() != "c1" {
 		t.Fatalf("it made room: %v, left %q", err, f.list())
 	}
 	must(t, os.RemoveAll(filepath.Dir(inTheWay)))
@@ -197,7 +198,7 @@ func TestACaptureThatCannotBeGivenUp(t *testing.T) {
 	s.Template, s.Capture = "", "c1"
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it would be asked for for ever
 	defer cancel()
-	if _, err := f.Put(ctx, idB, s); !errors.Is(err, box.ErrInUse) {
+	if _, err := f.Put(ctx, idB, s); !errors.Is(err, hosterr.ErrInUse) {
 		t.Errorf("a box of one that is being deleted: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // guest is the agent in the guest of a slot.
@@ -43,15 +44,15 @@ func (h *Host) dialGuest(ctx context.Context, slot int) (net.Conn, error) {
 func guestError(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
-	case errors.Is(cause, ErrCutOff) && errors.Is(err, guestclient.ErrNotReached):
+	case errors.Is(cause, hosterr.ErrCutOff) && errors.Is(err, guestclient.ErrNotReached):
 		// %v: it is not a cut-off, for nothing had begun.
-		return fmt.Errorf("%w: %v", ErrNotRunning, cause) //nolint:errorlint // see above
-	case errors.Is(cause, ErrCutOff), errors.Is(cause, ErrGuest), errors.Is(cause, context.Canceled):
+		return fmt.Errorf("%w: %v", hosterr.ErrNotRunning, cause) //nolint:errorlint // see above
+	case errors.Is(cause, hosterr.ErrCutOff), errors.Is(cause, hosterr.ErrGuest), errors.Is(cause, context.Canceled):
 		return cause
 	}
 	var refusal *guestclient.Error
 	if errors.As(err, &refusal) && (refusal.Status == 0 || refusal.Status == http.StatusBadRequest) {
-		return invalid("%s", refusal.Message)
+		return hosterr.Invalid("%s", refusal.Message)
 	}
-	return fmt.Errorf("%w: %w", ErrGuest, err)
+	return fmt.Errorf("%w: %w", hosterr.ErrGuest, err)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -91,7 +92,7 @@ func TestHibernateAndWakeKeepsMemory(t *testing.T) {
 				if w.VMM(idA) != nil || d.ReservedMB() != 0 {
 					t.Errorf("round %d: a hibernated box has a VMM or %d MB", round, d.ReservedMB())
 				}
-				if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, box.ErrNotRunning) {
+				if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, hosterr.ErrNotRunning) {
 					t.Errorf("exec = %v, want ErrNotRunning", err)
 				}
 				woken, err := d.Wake(t.Context(), idA)
@@ -187,7 +188,7 @@ func TestMovesThatTheTableDoesNotHaveAreRefused(t *testing.T) {
 					return
 				}
 				var refusal *box.StateError
-				if !errors.Is(err, box.ErrIllegalState) || !errors.As(err, &refusal) || refusal.Status != status {
+				if !errors.Is(err, hosterr.ErrIllegalState) || !errors.As(err, &refusal) || refusal.Status != status {
 					t.Errorf("%s = %v, want a refusal that says %s", name, err, status)
 				}
 				wantStatus(t, d, idA, status)
@@ -365,7 +366,7 @@ func TestHostLimitsOfHibernateAndWake(t *testing.T) {
 	mu.Lock()
 	free = 512 << 20 // the memory would fit, the headroom would not stay
 	mu.Unlock()
-	if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, box.ErrNoDisk) {
+	if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, hosterr.ErrNoDisk) {
 		t.Errorf("Hibernate = %v, want ErrNoDisk", err)
 	}
 	wantStatus(t, d, idA, hostapi.StatusRunning)
@@ -376,7 +377,7 @@ func TestHostLimitsOfHibernateAndWake(t *testing.T) {
 	must(t, err)
 	put(t, d, idB)
 	put(t, d, id(3))
-	if _, err := d.Wake(t.Context(), idA); !errors.Is(err, box.ErrNoMemory) {
+	if _, err := d.Wake(t.Context(), idA); !errors.Is(err, hosterr.ErrNoMemory) {
 		t.Errorf("Wake = %v, want ErrNoMemory", err)
 	}
 	wantStatus(t, d, idA, hostapi.StatusHibernated)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -97,11 +98,11 @@ func newHostKey(hostname string, seed []byte) (guestapi.SSHHostKey, error) {
 func (h *Host) identify(ctx context.Context, slot int, id *guestapi.Identity) error {
 	conf, err := h.guest(slot).Identity(ctx, *id)
 	if err != nil {
-		return fmt.Errorf("%w: give it its identity: %w", ErrGuest, err)
+		return fmt.Errorf("%w: give it its identity: %w", hosterr.ErrGuest, err)
 	}
 	if conf.Generation != id.Generation || conf.EntropyBits < minEntropyBits {
 		return fmt.Errorf("%w: it confirmed generation %d and %d bits of entropy, want %d and %d",
-			ErrGuest, conf.Generation, conf.EntropyBits, id.Generation, minEntropyBits)
+			hosterr.ErrGuest, conf.Generation, conf.EntropyBits, id.Generation, minEntropyBits)
 	}
 	return nil
 }

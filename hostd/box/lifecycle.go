@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
@@ -99,7 +100,7 @@ func (h *Host) move(ctx context.Context, id, name string, act func(context.Conte
 	defer b.release()
 	switch b.isLeaving() {
 	case leaveForget:
-		return hostapi.Box{}, ErrNotFound
+		return hostapi.Box{}, hosterr.ErrNotFound
 	case leaveBury:
 		return hostapi.Box{}, b.illegal(name)
 	}

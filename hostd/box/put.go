@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
@@ -36,7 +37,7 @@ func (h *Host) Put(ctx context.Context, id string, spec hostapi.BoxSpec) (hostap
 			}
 			continue
 		case b.isLeaving() == leaveBury:
-			return hostapi.Box{}, fmt.Errorf("%w: it is being deleted", ErrStaleGeneration)
+			return hostapi.Box{}, fmt.Errorf("%w: it is being deleted", hosterr.ErrStaleGeneration)
 		case b.isLeaving() == leaveForget && b.createEnded():
 			// An earlier create of this generation failed and is not cleaned up
 			// yet: wait, then make it anew.
@@ -67,7 +68,7 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 		return b, err
 	}
 	if d := h.DiskStalled(); d > stallPatience {
-		return nil, fmt.Errorf("%w: one has been under way for %s", ErrDiskStalled, d.Round(time.Millisecond))
+		return nil, fmt.Errorf("%w: one has been under way for %s", hosterr.ErrDiskStalled, d.Round(time.Millisecond))
 	}
 	clock := newStopwatch(h.now)
 	// Outside the lock: it may read the disk.
@@ -125,7 +126,7 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 	}
 	// Before the disk: nothing is given up for a box that is refused anyway.
 	if h.reservedMB+reserve > h.cfg.MemoryMB {
-		return nil, 0, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, rec.ReservedMB, h.reservedMB, h.cfg.MemoryMB)
+		return nil, 0, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", hosterr.ErrNoMemory, rec.ReservedMB, h.reservedMB, h.cfg.MemoryMB)
 	}
 	if missing, err := h.admitDiskLocked(room, rec.DiskMB); err != nil {
 		return nil, missing, err
@@ -157,14 +158,14 @@ func (h *Host) present(id string, generation uint64) (*box, error) {
 
 func (h *Host) presentLocked(id string, generation uint64) (*box, error) {
 	if h.phase != serving {
-		return nil, ErrDraining
+		return nil, hosterr.ErrDraining
 	}
 	if buried := h.buriedLocked(id); generation <= buried {
-		return nil, fmt.Errorf("%w: generation %d was deleted here", ErrStaleGeneration, buried)
+		return nil, fmt.Errorf("%w: generation %d was deleted here", hosterr.ErrStaleGeneration, buried)
 	}
 	b := h.boxes[id]
 	if b != nil && generation < b.generation {
-		return nil, fmt.Errorf("%w: generation %d", ErrStaleGeneration, b.generation)
+		return nil, fmt.Errorf("%w: generation %d", hosterr.ErrStaleGeneration, b.generation)
 	}
 	return b, nil
 }
@@ -225,8 +226,8 @@ func asNoDisk(err error) error {
 	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 	var refusal *vmm.Error
 	full = full || errors.As(err, &refusal) && refusal.NoSpace()
-	if full && !errors.Is(err, ErrNoDisk) {
-		return fmt.Errorf("%w: %w", ErrNoDisk, err)
+	if full && !errors.Is(err, hosterr.ErrNoDisk) {
+		return fmt.Errorf("%w: %w", hosterr.ErrNoDisk, err)
 	}
 	return err
 }

@@ -3,6 +3,8 @@ package box
 import (
 	"fmt"
 	"sync"
+
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Reserve takes memory for a guest that is no box, as an admission of a box of
@@ -19,7 +21,7 @@ func (h *Host) Reserve(memoryMB, diskMB int) (release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.reservedMB+need > h.cfg.MemoryMB {
-		return nil, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, need, h.reservedMB, h.cfg.MemoryMB)
+		return nil, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", hosterr.ErrNoMemory, need, h.reservedMB, h.cfg.MemoryMB)
 	}
 	h.reservedMB += need
 	return sync.OnceFunc(func() {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // A build's guest is promised memory as a box is, from the same.
@@ -22,10 +23,10 @@ func TestBuildsReserveWhatBoxesDo(t *testing.T) {
 		t.Errorf("%d MB are reserved", got)
 	}
 	put(t, d, idB)
-	if _, err := d.Put(t.Context(), id(3), spec(1)); !errors.Is(err, box.ErrNoMemory) {
+	if _, err := d.Put(t.Context(), id(3), spec(1)); !errors.Is(err, hosterr.ErrNoMemory) {
 		t.Errorf("a box beside a build that has the memory: %v", err)
 	}
-	if _, err := d.Reserve(512, 1024); !errors.Is(err, box.ErrNoMemory) {
+	if _, err := d.Reserve(512, 1024); !errors.Is(err, hosterr.ErrNoMemory) {
 		t.Errorf("a build that finds no memory: %v", err)
 	}
 	release()
@@ -34,11 +35,11 @@ func TestBuildsReserveWhatBoxesDo(t *testing.T) {
 		t.Errorf("%d MB are reserved after the build", got)
 	}
 	size = 1123 << 20
-	if _, err := d.Reserve(512, 1024); !errors.Is(err, box.ErrNoDisk) {
+	if _, err := d.Reserve(512, 1024); !errors.Is(err, hosterr.ErrNoDisk) {
 		t.Errorf("a build with a disk larger than the host's: %v", err)
 	}
 	size, free = 1124<<20, 50<<20
-	if _, err := d.Reserve(512, 1024); !errors.Is(err, box.ErrNoDisk) {
+	if _, err := d.Reserve(512, 1024); !errors.Is(err, hosterr.ErrNoDisk) {
 		t.Errorf("a build on a full disk: %v", err)
 	}
 	if got := d.ReservedMB(); got != 2*600 {

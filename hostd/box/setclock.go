@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -103,7 +104,7 @@ func (s *clockSetting) run(pause time.Duration) {
 	defer s.end()
 	for s.rest(pause) {
 		err := s.try()
-		if err == nil || errors.Is(err, ErrNotFound) {
+		if err == nil || errors.Is(err, hosterr.ErrNotFound) {
 			return
 		}
 		s.late(err)
@@ -135,7 +136,7 @@ func (s *clockSetting) try() error {
 	same := l.box == s.box && s.box.vmm == s.vmm
 	s.box.mu.Unlock()
 	if !same {
-		return ErrNotFound
+		return hosterr.ErrNotFound
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, lateClockTimeout)
 	defer cancel()
@@ -144,7 +145,7 @@ func (s *clockSetting) try() error {
 
 // late says once that a guest has not set its clock.
 func (s *clockSetting) late(err error) {
-	if s.warned || !errors.Is(err, ErrGuest) || s.ctx.Err() != nil || ended(s.vmm) {
+	if s.warned || !errors.Is(err, hosterr.ErrGuest) || s.ctx.Err() != nil || ended(s.vmm) {
 		return
 	}
 	s.warned = true

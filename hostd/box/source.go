@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -62,9 +63,9 @@ func (h *Host) fromCapture(ctx context.Context, spec *hostapi.BoxSpec) (*source,
 		src.from, src.resetTCP = h.paths.Capture(c.id), true
 		switch {
 		case !c.info.Memory:
-			err = invalid("capture %s holds no memory: boot from it cold", c.id)
+			err = hosterr.Invalid("capture %s holds no memory: boot from it cold", c.id)
 		case c.info.Engine != h.cfg.Engine:
-			err = fmt.Errorf("%w: made by %s, this host has %s", ErrBadSnapshot, c.info.Engine, h.cfg.Engine)
+			err = fmt.Errorf("%w: made by %s, this host has %s", hosterr.ErrBadSnapshot, c.info.Engine, h.cfg.Engine)
 		}
 	}
 	if err == nil {
@@ -99,9 +100,9 @@ func (h *Host) fromParent(ctx context.Context, id string, spec *hostapi.BoxSpec)
 func forkable(rec *ledger.Record, child string) error {
 	switch {
 	case rec.State != ledger.Running && (rec.State != ledger.Paused || !rec.Stopped || rec.WarmChild != child):
-		return fmt.Errorf("%w: the parent is %s", ErrNotRunning, rec.State)
+		return fmt.Errorf("%w: the parent is %s", hosterr.ErrNotRunning, rec.State)
 	case len(rec.Volumes) > 0:
-		return fmt.Errorf("%w: volumes are attached", ErrIllegalState)
+		return fmt.Errorf("%w: volumes are attached", hosterr.ErrIllegalState)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 )
@@ -63,7 +64,7 @@ func (h *Host) probeSSH(b *box) {
 			h.events.Emit(b.id, hostapi.EventSSHReady, "SSH server answers",
 				map[string]any{"ssh_ready_ms": max(h.now().Sub(ready), 0).Milliseconds()})
 			return
-		case errors.Is(err, ErrNotFound) || !b.stays(h.life, pause):
+		case errors.Is(err, hosterr.ErrNotFound) || !b.stays(h.life, pause):
 			return
 		}
 	}
@@ -113,7 +114,7 @@ func (h *Host) trySSH(b *box) error {
 	}
 	defer l.leave()
 	if l.box != b {
-		return ErrNotFound
+		return hosterr.ErrNotFound
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, sshTimeout)
 	defer cancel()

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -146,10 +147,10 @@ func TestADiskThatHangsStopsNothingButWhatItWrites(t *testing.T) {
 			t.Errorf("%s is %s, want %s", id, got.Status, want)
 		}
 	}
-	if _, err := d.Get(id(1)); !errors.Is(err, box.ErrNotFound) {
+	if _, err := d.Get(id(1)); !errors.Is(err, hosterr.ErrNotFound) {
 		t.Errorf("the deleted one: %v", err)
 	}
-	if _, err := d.Put(ctx, idB, spec(7)); !errors.Is(err, box.ErrStaleGeneration) {
+	if _, err := d.Put(ctx, idB, spec(7)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("a create that its delete overtook: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/atomicfile"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -101,7 +102,7 @@ func (h *Host) room(need int64) error {
 		headroom := int64(h.cfg.DiskHeadroomMB) << 20
 		if missing = headroom + need - free; missing > 0 {
 			err = fmt.Errorf("%w: %d MB are free under %s, up to %d are needed and %d must stay free",
-				ErrNoDisk, free>>20, h.paths.Data, need>>20, headroom>>20)
+				hosterr.ErrNoDisk, free>>20, h.paths.Data, need>>20, headroom>>20)
 		}
 		return missing, err
 	})

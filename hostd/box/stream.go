@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 )
@@ -81,20 +82,20 @@ func (b *box) ended() error {
 	case b.rec.State != ledger.Running:
 		why = "it is " + string(b.rec.State)
 	}
-	return fmt.Errorf("%w: %s", ErrCutOff, why)
+	return fmt.Errorf("%w: %s", hosterr.ErrCutOff, why)
 }
 
 // runs says why nobody can speak to the box's guest. The caller holds b.mu.
 func (b *box) runs() error {
 	switch {
 	case b.leaving == leaveForget:
-		return ErrNotFound
+		return hosterr.ErrNotFound
 	case b.leaving != leaveNot:
-		return fmt.Errorf("%w: it is being deleted", ErrNotRunning)
+		return fmt.Errorf("%w: it is being deleted", hosterr.ErrNotRunning)
 	case b.rec.State != ledger.Running:
-		return fmt.Errorf("%w: it is %s", ErrNotRunning, b.rec.State)
+		return fmt.Errorf("%w: it is %s", hosterr.ErrNotRunning, b.rec.State)
 	case b.vmm == nil:
-		return fmt.Errorf("%w: it has no VMM", ErrNotRunning)
+		return fmt.Errorf("%w: it has no VMM", hosterr.ErrNotRunning)
 	}
 	return nil
 }
@@ -103,14 +104,14 @@ func (b *box) runs() error {
 func (b *box) admit(l *link) error {
 	if l.plain {
 		if b.links >= maxLinks {
-			return fmt.Errorf("%w: %d connections", ErrBusy, maxLinks)
+			return fmt.Errorf("%w: %d connections", hosterr.ErrBusy, maxLinks)
 		}
 		b.links++
 	} else {
 		select {
 		case b.execSlot <- struct{}{}:
 		default:
-			return ErrBusy
+			return hosterr.ErrBusy
 		}
 	}
 	b.uses++
@@ -177,7 +178,7 @@ func (h *Host) dialAgent(ctx context.Context, l *link) (net.Conn, error) {
 	defer cancel()
 	conn, err := h.dialGuest(ctx, l.slot)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w: %w", ErrGuest, guestclient.ErrNotReached, err)
+		return nil, fmt.Errorf("%w: %w: %w", hosterr.ErrGuest, guestclient.ErrNotReached, err)
 	}
 	return conn, nil
 }

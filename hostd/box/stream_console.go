@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -38,11 +39,11 @@ func (h *Host) ConsoleLogs(ctx context.Context, id string, tail int, follow bool
 		return err
 	}
 	if _, shown := b.view(); !shown {
-		return ErrNotFound
+		return hosterr.ErrNotFound
 	}
 	if n := b.consoles.Add(1); n > maxConsoleReaders {
 		b.consoles.Add(-1)
-		return fmt.Errorf("%w: %d readers of its console", ErrBusy, maxConsoleReaders)
+		return fmt.Errorf("%w: %d readers of its console", hosterr.ErrBusy, maxConsoleReaders)
 	}
 	defer b.consoles.Add(-1)
 	c := &console{path: h.paths.Serial(id)}

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // withConsole starts a box whose console has written text.
@@ -104,7 +105,7 @@ func TestAConsoleHasSoManyReaders(t *testing.T) {
 	ended := errors.New("a line")
 	more := box.Lines{Began: func() {}, Emit: func(hostapi.LogLine) error { return ended }}
 	for _, follow := range []bool{true, false} {
-		if err := d.ConsoleLogs(ctx, idA, -1, follow, more); !errors.Is(err, box.ErrBusy) {
+		if err := d.ConsoleLogs(ctx, idA, -1, follow, more); !errors.Is(err, hosterr.ErrBusy) {
 			t.Errorf("one more, following %t: %v, want ErrBusy", follow, err)
 		}
 	}

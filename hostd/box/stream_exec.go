@@ -13,11 +13,9 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/timescale"
 )
-
-// ErrPortClosed means that nothing in the guest accepts on the port.
-var ErrPortClosed = errors.New("port is closed")
 
 // maxRefusal bounds what is read of a refusal of the guest, which is not trusted,
 // in bytes.
@@ -84,7 +82,7 @@ var startTimeout = timescale.Limit(30 * time.Second)
 
 // startCommand has the agent of a box start a command.
 func (h *Host) startCommand(l *link, r guestapi.ExecRequest) (*guestclient.Command, error) {
-	ctx, cancel := context.WithTimeoutCause(l.ctx, startTimeout, fmt.Errorf("%w: it did not take the command on", ErrGuest))
+	ctx, cancel := context.WithTimeoutCause(l.ctx, startTimeout, fmt.Errorf("%w: it did not take the command on", hosterr.ErrGuest))
 	defer cancel()
 	command, err := h.agent(l).Start(ctx, r)
 	if err != nil {
@@ -93,12 +91,12 @@ func (h *Host) startCommand(l *link, r guestapi.ExecRequest) (*guestclient.Comma
 	return command, nil
 }
 
-// DialPort connects to a TCP port of a running box's guest, ErrPortClosed where
+// DialPort connects to a TCP port of a running box's guest, hosterr.ErrPortClosed where
 // nothing accepts. The agent's own port is closed to everybody: who speaks to it
 // from the gateway's address is the host.
 func (h *Host) DialPort(ctx context.Context, id string, port int) (*Conn, error) {
 	if port < 1 || port > math.MaxUint16 {
-		return nil, invalid("port: want 1 to 65535")
+		return nil, hosterr.Invalid("port: want 1 to 65535")
 	}
 	l, err := h.enterPlain(ctx, id)
 	if err != nil {
@@ -106,7 +104,7 @@ func (h *Host) DialPort(ctx context.Context, id string, port int) (*Conn, error)
 	}
 	if port == guestapi.Port {
 		l.leave()
-		return nil, fmt.Errorf("%w: %d is the agent's", ErrPortClosed, port)
+		return nil, fmt.Errorf("%w: %d is the agent's", hosterr.ErrPortClosed, port)
 	}
 	dctx, cancel := context.WithTimeout(l.ctx, connectTimeout)
 	defer cancel()
@@ -114,7 +112,7 @@ func (h *Host) DialPort(ctx context.Context, id string, port int) (*Conn, error)
 	if err != nil {
 		err = l.why(fmt.Errorf("dial the guest: %w: %w", guestclient.ErrNotReached, err))
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			err = fmt.Errorf("%w: %w", ErrPortClosed, err)
+			err = fmt.Errorf("%w: %w", hosterr.ErrPortClosed, err)
 		}
 		l.leave()
 		return nil, err

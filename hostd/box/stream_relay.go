@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -95,7 +96,7 @@ func (t *transfer) do(r GuestRequest) (*http.Response, error) {
 	u := url.URL{Scheme: "http", Host: "guest", Path: r.Path, RawQuery: r.Query.Encode()}
 	req, err := http.NewRequestWithContext(t.link.ctx, r.Method, u.String(), r.Body)
 	if err != nil {
-		return nil, invalid("%s", err)
+		return nil, hosterr.Invalid("%s", err)
 	}
 	req.ContentLength = r.Length
 	if r.Body == nil {
@@ -113,16 +114,16 @@ func (t *transfer) do(r GuestRequest) (*http.Response, error) {
 	}
 	resp, err := guestclient.New(t.dial).Transport().RoundTrip(req)
 	switch {
-	case errors.Is(err, ErrGuest):
+	case errors.Is(err, hosterr.ErrGuest):
 		return nil, err
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrGuest, err)
+		return nil, fmt.Errorf("%w: %w", hosterr.ErrGuest, err)
 	case resp.StatusCode >= http.StatusBadRequest:
 		defer resp.Body.Close()
 		return nil, asGuestSays(resp)
 	case resp.StatusCode >= http.StatusMultipleChoices && resp.StatusCode != http.StatusNotModified:
 		resp.Body.Close()
-		return nil, fmt.Errorf("%w: it answered %s", ErrGuest, resp.Status)
+		return nil, fmt.Errorf("%w: it answered %s", hosterr.ErrGuest, resp.Status)
 	}
 	return resp, nil
 }
@@ -193,7 +194,7 @@ func asGuestSays(resp *http.Response) error {
 	}
 	var e guestapi.Error
 	if json.Unmarshal(raw, &e) != nil || e.Error == "" {
-		return fmt.Errorf("%w: it answered %s", ErrGuest, resp.Status)
+		return fmt.Errorf("%w: it answered %s", hosterr.ErrGuest, resp.Status)
 	}
 	return &GuestSays{Status: resp.StatusCode, Message: e.Error, Detail: e.Detail}
 }
@@ -212,7 +213,7 @@ func refusedRange(resp *http.Response) *GuestSays {
 
 // Ports returns what in the guest of a running box listens.
 func (h *Host) Ports(ctx context.Context, id string) ([]hostapi.Port, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, portsTimeout, fmt.Errorf("%w: it does not say what listens", ErrGuest))
+	ctx, cancel := context.WithTimeoutCause(ctx, portsTimeout, fmt.Errorf("%w: it does not say what listens", hosterr.ErrGuest))
 	defer cancel()
 	resp, err := h.Relay(ctx, id, GuestRequest{Method: http.MethodGet, Path: guestapi.PathPorts})
 	if err != nil {
@@ -220,7 +221,7 @@ func (h *Host) Ports(ctx context.Context, id string) ([]hostapi.Port, error) {
 	}
 	defer resp.Body.Close()
 	nonsense := func(err error) ([]hostapi.Port, error) {
-		return nil, fmt.Errorf("%w: decode ports: %w", ErrGuest, err)
+		return nil, fmt.Errorf("%w: decode ports: %w", hosterr.ErrGuest, err)
 	}
 	// One after the other: in short entries a list takes thirty times its size.
 	found := json.NewDecoder(io.LimitReader(resp.Body, maxPorts))
@@ -275,17 +276,17 @@ func (h *Host) StartLogs(ctx context.Context, id, stream string, tail int, follo
 	for lines.Scan() {
 		var l guestapi.LogLine
 		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return fmt.Errorf("%w: decode a line of its log: %w", ErrGuest, err)
+			return fmt.Errorf("%w: decode a line of its log: %w", hosterr.ErrGuest, err)
 		}
 		if l.Stream != guestapi.StreamStdout && l.Stream != guestapi.StreamStderr {
-			return fmt.Errorf("%w: its log has a stream that does not exist", ErrGuest)
+			return fmt.Errorf("%w: its log has a stream that does not exist", hosterr.ErrGuest)
 		}
 		if err := out.Emit(hostapi.LogLine{Stream: l.Stream, Time: l.Time, Line: l.Line, Partial: l.Partial}); err != nil {
 			return err
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return fmt.Errorf("%w: read its log: %w", ErrGuest, err)
+		return fmt.Errorf("%w: read its log: %w", hosterr.ErrGuest, err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // withGuest starts a box whose guest answers everything with status and body.
@@ -59,7 +60,7 @@ func TestHostileAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := withGuest(t, c.status, c.body)
-			if err := d.StartLogs(t.Context(), idA, "both", -1, false, lines); !errors.Is(err, box.ErrGuest) {
+			if err := d.StartLogs(t.Context(), idA, "both", -1, false, lines); !errors.Is(err, hosterr.ErrGuest) {
 				t.Errorf("logs = %v, want ErrGuest", err)
 			}
 		})
@@ -83,7 +84,7 @@ func TestHostileAnswers(t *testing.T) {
 		"more than is read": "[{}" + strings.Repeat(",{}", 1<<20) + "]",
 	} {
 		t.Run("ports: "+name, func(t *testing.T) {
-			if got, err := withGuest(t, http.StatusOK, body).Ports(t.Context(), idA); !errors.Is(err, box.ErrGuest) {
+			if got, err := withGuest(t, http.StatusOK, body).Ports(t.Context(), idA); !errors.Is(err, hosterr.ErrGuest) {
 				t.Errorf("ports = %v, %v, want ErrGuest", got, err)
 			}
 		})
@@ -117,7 +118,7 @@ func TestHostileAnswers(t *testing.T) {
 				rw.Header().Add("X", "y") // 6 bytes each
 			}
 		})
-		if _, err = d.Relay(t.Context(), idA, box.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"}); !errors.Is(err, box.ErrGuest) {
+		if _, err = d.Relay(t.Context(), idA, box.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"}); !errors.Is(err, hosterr.ErrGuest) {
 			t.Errorf("relay = %v, want ErrGuest", err)
 		}
 	})

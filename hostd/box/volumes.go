@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -34,7 +35,7 @@ func (h *Host) attachVolumes(ctx context.Context, b *box, slot Slot) (map[string
 		return nil, nil
 	}
 	if h.volumes == nil {
-		return nil, invalid("this host has no volumes")
+		return nil, hosterr.Invalid("this host has no volumes")
 	}
 	paths := map[string]string{}
 	for _, v := range volumes {
@@ -67,7 +68,7 @@ func (h *Host) mountVolumes(ctx context.Context, b *box, slot Slot) error {
 	for _, v := range b.record().Volumes {
 		err := h.guest(slot.Number).Mount(ctx, guestapi.Mount{Serial: v.ID, Path: v.MountPath, FSType: volumeFS})
 		if err != nil {
-			return fmt.Errorf("%w: mount volume %s at %s: %w", ErrGuest, v.ID, v.MountPath, err)
+			return fmt.Errorf("%w: mount volume %s at %s: %w", hosterr.ErrGuest, v.ID, v.MountPath, err)
 		}
 	}
 	return nil

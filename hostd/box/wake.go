@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -30,7 +31,7 @@ func (h *Host) Wake(ctx context.Context, id string) (hostapi.Box, error) {
 	}
 	v, shown := b.view()
 	if !shown {
-		return hostapi.Box{}, ErrNotFound
+		return hostapi.Box{}, hosterr.ErrNotFound
 	}
 	return v, nil
 }
@@ -59,7 +60,7 @@ func (h *Host) join(ctx context.Context, b *box, current **flight, do func(conte
 		close(f.done)
 	}
 	if first && !h.spawn(func() { fly(do) }) {
-		fly(func(context.Context, *box) error { return ErrDraining })
+		fly(func(context.Context, *box) error { return hosterr.ErrDraining })
 	}
 	if err := wait(ctx, f.done); err != nil {
 		return err
@@ -75,12 +76,12 @@ func (h *Host) detach(ctx context.Context) context.Context {
 
 func (h *Host) wake(ctx context.Context, b *box) error {
 	if err := b.acquire(ctx); err != nil {
-		return fmt.Errorf("%w: %w", ErrDraining, err)
+		return fmt.Errorf("%w: %w", hosterr.ErrDraining, err)
 	}
 	defer b.release()
 	switch b.isLeaving() {
 	case leaveForget:
-		return ErrNotFound
+		return hosterr.ErrNotFound
 	case leaveBury:
 		return b.illegal("wake")
 	}
@@ -140,7 +141,7 @@ func (h *Host) goOn(ctx context.Context, b *box) (Slot, error) {
 	switch {
 	case err != nil && !ran:
 		return slot, errors.Join(err, h.backToSleep(ctx, b, rec))
-	case err != nil && process != nil && !ended(process) && errors.Is(err, ErrGuest):
+	case err != nil && process != nil && !ended(process) && errors.Is(err, hosterr.ErrGuest):
 		// It runs, and its agent may answer later.
 		h.log.WarnContext(ctx, "the guest of a sandbox that woke does not answer", "sandbox_id", b.id, "error", err)
 	case err != nil:
@@ -272,7 +273,7 @@ func (h *Host) reserve(b *box) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.reservedMB+want > h.cfg.MemoryMB {
-		return fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, want, h.reservedMB, h.cfg.MemoryMB)
+		return fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", hosterr.ErrNoMemory, want, h.reservedMB, h.cfg.MemoryMB)
 	}
 	h.reservedMB += want
 	b.mu.Lock()

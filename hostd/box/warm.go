@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -26,7 +27,7 @@ func (h *Host) stage(ctx context.Context, b *box, src *source) (Slot, error) {
 	src.done = append(src.done, parent.release)
 	rec := parent.record()
 	if parent.isLeaving() != leaveNot {
-		return Slot{}, fmt.Errorf("%w: the parent is being deleted", ErrNotRunning)
+		return Slot{}, fmt.Errorf("%w: the parent is being deleted", hosterr.ErrNotRunning)
 	}
 	if err := forkable(&rec, b.id); err != nil {
 		return Slot{}, err
@@ -42,7 +43,7 @@ func (h *Host) stage(ctx context.Context, b *box, src *source) (Slot, error) {
 	}
 	_, p := parent.running()
 	if p == nil {
-		return Slot{}, fmt.Errorf("%w: the parent has no VMM", ErrNotRunning)
+		return Slot{}, fmt.Errorf("%w: the parent has no VMM", hosterr.ErrNotRunning)
 	}
 	slot, err := h.claim(ctx, parent)
 	if err != nil {
@@ -80,7 +81,7 @@ func (h *Host) stage(ctx context.Context, b *box, src *source) (Slot, error) {
 func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
 	return h.commitBoth(parent, child, func(p, c *ledger.Record) error {
 		if p.State != ledger.Running {
-			return fmt.Errorf("%w: the parent's VMM died", ErrNotRunning)
+			return fmt.Errorf("%w: the parent's VMM died", hosterr.ErrNotRunning)
 		}
 		p.Enter(ledger.Paused)
 		p.Stopped, p.ResetTCP, p.WarmChild = true, true, c.ID

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -179,7 +180,7 @@ func TestACrashAtAnyStepOfAWarmFork(t *testing.T) {
 				if v, err := d.Get(idA); err != nil || v.Status != want {
 					t.Errorf("parent: %s, %v; want %s", v.Status, err, want)
 				}
-				if _, err := d.Get(idB); !errors.Is(err, box.ErrNotFound) {
+				if _, err := d.Get(idB); !errors.Is(err, hosterr.ErrNotFound) {
 					t.Errorf("child: %v, want ErrNotFound", err)
 				}
 				if again {

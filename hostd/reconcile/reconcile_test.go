@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/hostd/reconcile"
 	"github.com/berth-cloud/berth/vmm"
@@ -97,7 +98,7 @@ func TestACrashAtAnyStepOfACreateLeavesNothing(t *testing.T) {
 		t.Run(step, func(t *testing.T) {
 			w := crashAt(t, boxtest.NewWorld(t), step, func(d *daemon) { _, _ = d.Put(t.Context(), idA, spec) })
 			d := start(t, w)
-			if _, err := d.Get(idA); !errors.Is(err, box.ErrNotFound) {
+			if _, err := d.Get(idA); !errors.Is(err, hosterr.ErrNotFound) {
 				t.Errorf("Get = %v, want ErrNotFound", err)
 			}
 			// The flow of the control plane asks again, with the same generation.
@@ -126,7 +127,7 @@ func TestACrashAtAnyStepOfADeleteIsFinished(t *testing.T) {
 				t.Errorf("report = %+v, want one leftover", d.report)
 			}
 			await(t, func() bool { return len(w.Left()) == 0 }, func() string { return strings.Join(w.Left(), ", ") })
-			if _, err := d.Put(t.Context(), idA, spec); !errors.Is(err, box.ErrStaleGeneration) {
+			if _, err := d.Put(t.Context(), idA, spec); !errors.Is(err, hosterr.ErrStaleGeneration) {
 				t.Errorf("Put of the deleted generation = %v, want ErrStaleGeneration", err)
 			}
 		})
@@ -448,7 +449,7 @@ func TestNothingIsAnsweredBeforeTheListIsComplete(t *testing.T) {
 	for name, err := range map[string]error{
 		"get": getErr, "put": putErr, "pause": pauseErr, "exec": execErr, "delete": h.Delete(ctx, idA, 1),
 	} {
-		if !errors.Is(err, box.ErrDraining) {
+		if !errors.Is(err, hosterr.ErrDraining) {
 			t.Errorf("%s = %v, want ErrDraining", name, err)
 		}
 	}

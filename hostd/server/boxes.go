@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Boxes is what the routes of boxes call.
@@ -54,7 +54,7 @@ func (s *Server) boxRoutes(route func(string, func(*http.Request) (any, error)))
 
 func (s *Server) list(*http.Request) (any, error) {
 	if !s.cfg.Boxes.Ready() {
-		return nil, box.ErrDraining
+		return nil, hosterr.ErrDraining
 	}
 	return s.cfg.Boxes.List(), nil
 }
@@ -87,7 +87,7 @@ func (s *Server) remove(r *http.Request) (any, error) {
 	var generation uint64
 	if q := r.URL.Query().Get(hostapi.QueryGeneration); q != "" {
 		if generation, err = strconv.ParseUint(q, 10, 64); err != nil {
-			return nil, fmt.Errorf("%w: generation %q", box.ErrInvalid, q)
+			return nil, fmt.Errorf("%w: generation %q", hosterr.ErrInvalid, q)
 		}
 	}
 	return nil, s.cfg.Boxes.Delete(r.Context(), id, generation)

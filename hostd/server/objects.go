@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Captures is what the routes of captures call. Deleting one that is gone is no
@@ -108,7 +108,7 @@ func (s *Server) captureRoutes(route objectRoute) {
 		if text := query.Get(hostapi.QueryLimit); text != "" {
 			var err error
 			if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > hostapi.MaxStoredPage {
-				return nil, fmt.Errorf("%w: %s is no number from 1 to %d", box.ErrInvalid, hostapi.QueryLimit, hostapi.MaxStoredPage)
+				return nil, fmt.Errorf("%w: %s is no number from 1 to %d", hosterr.ErrInvalid, hostapi.QueryLimit, hostapi.MaxStoredPage)
 			}
 		}
 		return s.cfg.Stored.ListStored(r.Context(), query.Get(hostapi.QueryOwner), query.Get(hostapi.QueryAfter), limit)
@@ -164,13 +164,13 @@ const maxObjectID = 128
 func objectID(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	if len(id) > maxObjectID {
-		return "", fmt.Errorf("%w: id is longer than %d characters", box.ErrInvalid, maxObjectID)
+		return "", fmt.Errorf("%w: id is longer than %d characters", hosterr.ErrInvalid, maxObjectID)
 	}
 	for i := range len(id) {
 		c := id[i]
 		letter := 'a' <= c && c <= 'z' || '0' <= c && c <= '9'
 		if !letter && (i == 0 || c != '-' && c != '_' && c != '.') {
-			return "", fmt.Errorf("%w: id has other characters than a-z, 0-9, '-', '_' and '.'", box.ErrInvalid)
+			return "", fmt.Errorf("%w: id has other characters than a-z, 0-9, '-', '_' and '.'", hosterr.ErrInvalid)
 		}
 	}
 	return id, nil

@@ -18,8 +18,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/internal/testca"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
@@ -338,7 +338,7 @@ func TestBadInput(t *testing.T) {
 		exec: func(context.Context, string, hostapi.ExecRequest) (hostapi.ExecResult, error) {
 			panic("exec of bad input")
 		},
-		get: func(string) (hostapi.Box, error) { return hostapi.Box{}, box.ErrNotFound },
+		get: func(string) (hostapi.Box, error) { return hostapi.Box{}, hosterr.ErrNotFound },
 	}
 	h := serve(t, b, "replica:r1").server.handler()
 	big := `{"generation":1,"template":"` + strings.Repeat("x", hostapi.MaxBody) + `"}`

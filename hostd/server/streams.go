@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Guests is what the routes call that speak to a box's guest.
@@ -91,7 +92,7 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request, id string) error {
 	}
 	port, err := strconv.Atoi(r.PathValue("port"))
 	if err != nil {
-		return fmt.Errorf("%w: port is no number", box.ErrInvalid)
+		return fmt.Errorf("%w: port is no number", hosterr.ErrInvalid)
 	}
 	ctx, detach := detachable(r.Context())
 	defer detach()
@@ -113,7 +114,7 @@ func detachable(parent context.Context) (ctx context.Context, detach func()) {
 
 func upgradable(r *http.Request, protocol string) error {
 	if r.ProtoMajor != 1 || r.Header.Get("Upgrade") != protocol {
-		return fmt.Errorf("%w: want HTTP/1.1 and Upgrade: %s", box.ErrInvalid, protocol)
+		return fmt.Errorf("%w: want HTTP/1.1 and Upgrade: %s", hosterr.ErrInvalid, protocol)
 	}
 	return nil
 }
@@ -172,7 +173,7 @@ func (s *Server) boxLogs(w http.ResponseWriter, r *http.Request, id string) erro
 	if raw := q.Get("tail"); raw != "" {
 		n, err := strconv.Atoi(raw)
 		if err != nil || n < 0 {
-			return fmt.Errorf("%w: tail %q", box.ErrInvalid, raw)
+			return fmt.Errorf("%w: tail %q", hosterr.ErrInvalid, raw)
 		}
 		tail = n
 	}
@@ -187,7 +188,7 @@ func (s *Server) boxLogs(w http.ResponseWriter, r *http.Request, id string) erro
 			return s.cfg.Guests.StartLogs(ctx, id, stream, tail, follow, out)
 		}
 	default:
-		return fmt.Errorf("%w: stream %q: want stdout, stderr, both or console", box.ErrInvalid, stream)
+		return fmt.Errorf("%w: stream %q: want stdout, stderr, both or console", hosterr.ErrInvalid, stream)
 	}
 	return s.logs(w, r, func(ctx context.Context, follow bool, out box.Lines) error {
 		return read(ctx, id, tail, follow, out)
@@ -251,7 +252,7 @@ func follow(r *http.Request) bool {
 
 // Events is what the routes of events call.
 type Events interface {
-	// Query returns events of a sandbox, oldest first; box.ErrNotFound where it
+	// Query returns events of a sandbox, oldest first; hosterr.ErrNotFound where it
 	// has none and never had.
 	Query(id string, q hostapi.EventQuery) ([]hostapi.Event, error)
 	// Follow hands on the events asked for and those to come, until ctx ends or
@@ -297,14 +298,14 @@ func eventQuery(r *http.Request) (q hostapi.EventQuery, err error) {
 	if raw := values.Get("tail"); raw != "" {
 		n, err := strconv.Atoi(raw)
 		if err != nil || n < 0 {
-			return q, fmt.Errorf("%w: tail %q", box.ErrInvalid, raw)
+			return q, fmt.Errorf("%w: tail %q", hosterr.ErrInvalid, raw)
 		}
 		n = min(n, hostapi.MaxEventTail)
 		q.Tail = &n
 	}
 	if raw := values.Get("since"); raw != "" {
 		if q.Since, err = time.Parse(time.RFC3339Nano, raw); err != nil {
-			return q, fmt.Errorf("%w: since: want a time as in 2006-01-02T15:04:05.000Z", box.ErrInvalid)
+			return q, fmt.Errorf("%w: since: want a time as in 2006-01-02T15:04:05.000Z", hosterr.ErrInvalid)
 		}
 	}
 	return q, nil

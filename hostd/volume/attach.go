@@ -6,8 +6,8 @@ import (
 	"os"
 
 	"github.com/berth-cloud/berth/atomicfile"
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Size returns a volume's bytes.
@@ -54,7 +54,7 @@ func (s *Store) claim(boxID, volumeID string) (fresh bool, err error) {
 	case v == nil:
 		return false, notHere(volumeID)
 	case v.attachedTo != "" && v.attachedTo != boxID:
-		return false, fmt.Errorf("%w: volume %s is attached to sandbox %s", box.ErrInUse, volumeID, hostapi.ShortID(v.attachedTo))
+		return false, fmt.Errorf("%w: volume %s is attached to sandbox %s", hosterr.ErrInUse, volumeID, hostapi.ShortID(v.attachedTo))
 	}
 	fresh = v.attachedTo == ""
 	v.attachedTo = boxID

@@ -28,8 +28,8 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/atomicfile"
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 const (
@@ -282,7 +282,7 @@ func view(v *volume) hostapi.Volume {
 }
 
 // DeleteVolume removes a volume and waits until it is gone. One that is gone is
-// no error; one that a box has is box.ErrInUse.
+// no error; one that a box has is hosterr.ErrInUse.
 func (s *Store) DeleteVolume(ctx context.Context, id string) error {
 	if err := s.begin(ctx); err != nil {
 		return err
@@ -296,7 +296,7 @@ func (s *Store) DeleteVolume(ctx context.Context, id string) error {
 	}
 	if v.attachedTo != "" {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: volume %s is attached to sandbox %s", box.ErrInUse, id, hostapi.ShortID(v.attachedTo))
+		return fmt.Errorf("%w: volume %s is attached to sandbox %s", hosterr.ErrInUse, id, hostapi.ShortID(v.attachedTo))
 	}
 	// Before the files: from here nobody can attach it.
 	delete(s.volumes, id)
@@ -346,7 +346,7 @@ func validID(id string) bool {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", box.ErrInvalid, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", hosterr.ErrInvalid, fmt.Sprintf(format, args...))
 }
 
 // The host's errors of these kinds speak of sandboxes.
