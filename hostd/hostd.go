@@ -197,7 +197,7 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 		Fence: func(ctx context.Context) { d.boxes.Fence(ctx, "its host was without the control plane for a lease") },
 	})
 	config := server.Config{
-		Boxes: d.boxes, Guests: d.boxes, Captures: d.boxes, Volumes: d.volumes, Builds: d.builds, Events: d.events,
+		Boxes: d.boxes, Guests: d.boxes.Guests(), Captures: d.boxes, Volumes: d.volumes, Builds: d.builds, Events: d.events,
 		Info: d.report, ObserveTerm: d.ledger.ObserveTerm, Member: d.isMember,
 		Metrics: promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}), Log: d.log,
 		Certificate: d.creds.cert, CA: d.creds.ca,

@@ -9,16 +9,15 @@ package box
 
 import (
 	"context"
-	"crypto/rand"
 	"io"
 	"log/slog"
 	"net"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
@@ -92,21 +91,19 @@ type Host struct {
 	volumes   Volumes
 	remote    Remote
 	events    Events
+	guests    *guestio.Guests
 	overlays  *overlays
 	captures  *captures
 	giving    sync.Mutex // held while captures are given up for room; taken before the others
 	metrics   *Metrics
 	log       *slog.Logger
 	now       func() time.Time
-	random    io.Reader
 	promised  func() int64
 	diskFree  func(string) (int64, error)
 	diskSize  func(string) (int64, error)
 
 	changed chan struct{} // capacity 1: something in List or Capacity changed
-	held    budget        // of input and output, by execs
 	booting chan struct{} // capacity bootsAtOnce: who is booted again
-	probing chan struct{} // capacity sshProbes: who probes a guest's SSH server
 
 	life    context.Context // ends with Close
 	end     context.CancelCauseFunc
@@ -125,9 +122,6 @@ func New(cfg Config, d Deps) *Host {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
-	if d.Random == nil {
-		d.Random = rand.Reader
-	}
 	if d.DiskFree == nil {
 		d.DiskFree = diskFree
 	}
@@ -140,15 +134,17 @@ func New(cfg Config, d Deps) *Host {
 	h := &Host{
 		volumes: d.Volumes, remote: d.Remote, events: d.Events, captures: newCaptures(),
 		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
-		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree, diskSize: d.DiskSize, promised: d.Promised,
+		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, diskFree: d.DiskFree, diskSize: d.DiskSize, promised: d.Promised,
 		overlays: newOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
-		held:     budget{of: map[string]int64{}},
 		booting:  make(chan struct{}, bootsAtOnce),
-		probing:  make(chan struct{}, sshProbes),
 		boxes:    map[string]*box{},
 		burying:  map[string][]uint64{},
 	}
+	h.guests = guestio.New(guestio.Config{
+		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers,
+		Emit: d.Events.Emit, Metrics: d.Metrics.guests, Log: d.Log, Now: d.Now, Random: d.Random,
+	}, h)
 	h.life, h.end = context.WithCancelCause(context.Background())
 	h.workers.Go(h.sweep)
 	h.workers.Go(func() { h.overlays.run(h.life) })
@@ -194,6 +190,7 @@ func (h *Host) Close() {
 	h.closed = true
 	h.mu.Unlock()
 	h.end(errClosing)
+	h.guests.Close()
 	h.workers.Wait()
 }
 
@@ -206,6 +203,9 @@ func (h *Host) spawn(f func()) bool {
 	}
 	return !h.closed
 }
+
+// Guests speaks to the boxes' guests.
+func (h *Host) Guests() *guestio.Guests { return h.guests }
 
 // Changed receives after something that a heartbeat tells has changed.
 func (h *Host) Changed() <-chan struct{} { return h.changed }
@@ -285,11 +285,10 @@ func (h *Host) lookup(id string) (*box, error) {
 	return b, nil
 }
 
-// box is one sandbox. Its id, generation and workspace never change.
+// box is one sandbox. Its id and generation never change.
 type box struct {
 	id         string
 	generation uint64
-	workspace  string
 
 	// op is held by whoever moves the box: a create from its beginning, then
 	// every other move, a capture, a delete. It is a channel so that waiting for
@@ -302,9 +301,7 @@ type box struct {
 
 	admitted *source // what its create was begun with; nil for a recovered box
 
-	execSlot chan struct{} // capacity MaxExecs
-	held     int64         // bytes of input and output held by its execs; guarded by Host.held
-	consoles atomic.Int64  // readers of its console
+	line *guestio.Line // who uses its slot
 
 	// writing is held by whoever changes the record, over the write to disk, and
 	// taken before mu. mu is short: who looks at a box never waits for a disk.
@@ -312,15 +309,11 @@ type box struct {
 
 	mu        sync.Mutex
 	createErr error
-	uses      int           // of the slot: commands, transfers, connections
-	links     int           // of those, the ones that are no commands
-	unused    chan struct{} // closed when uses is 0 again; nil while nobody waits for that
 	rec       ledger.Record
 	vmm       VMM
 	net       *Slot   // the record's slot, once this daemon has seen to it that it is complete
 	waking    *flight // the wake that is under way
 	ending    *flight // the delete
-	clock     func()  // ends the setting of the guest's clock that was begun last
 	unshed    bool    // what its last VMM used is still to be ended; see shed
 	remains   VMM     // that VMM, where it is known
 	failing   string  // why the box has failed as soon as that VMM has ended
@@ -340,11 +333,11 @@ const (
 	leaveBury         // a delete: its generation is over
 )
 
-func newBox(rec ledger.Record, maxExecs int) *box {
+func (h *Host) newBox(rec ledger.Record) *box {
 	return &box{
-		id: rec.ID, generation: rec.Generation, workspace: rec.WorkspaceID, rec: rec,
+		id: rec.ID, generation: rec.Generation, rec: rec,
 		op: make(chan struct{}, 1), created: make(chan struct{}), gone: make(chan struct{}),
-		cancel: func(error) {}, clock: func() {}, execSlot: make(chan struct{}, maxExecs),
+		cancel: func(error) {}, line: h.guests.NewLine(rec.WorkspaceID),
 	}
 }
 

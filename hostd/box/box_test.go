@@ -12,7 +12,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
@@ -27,29 +26,20 @@ const (
 	idB = "bbbbbbbbbbbbbbbbbbbbbbbbbb"
 )
 
-func spec(generation uint64) hostapi.BoxSpec {
-	return hostapi.BoxSpec{Generation: generation, WorkspaceID: "ws", Template: "base", Env: map[string]string{"A": "b"}}
-}
+// What tests of boxes share with those of the parts beside them.
+type daemon = boxtest.Daemon
 
-// daemon is a host on a machine, as one run of hostd has it.
-type daemon struct {
-	*box.Host
-	ledger *ledger.Ledger
-}
+var (
+	spec  = boxtest.Spec
+	start = boxtest.Start
+	put   = boxtest.Put
+	await = boxtest.Await
+	must  = boxtest.Must
 
-func start(t *testing.T, w *boxtest.World, change ...func(*box.Config, *box.Deps)) *daemon {
-	t.Helper()
-	l, err := ledger.Open(w.Paths.Ledger(), "h1")
-	must(t, err)
-	cfg, deps := w.Config(), w.Deps(l)
-	for _, f := range change {
-		f(&cfg, &deps)
-	}
-	d := &daemon{Host: box.New(cfg, deps), ledger: l}
-	d.Open()
-	t.Cleanup(func() { d.Close(); _ = l.Close() })
-	return d
-}
+	wantStatus  = boxtest.WantStatus
+	nothingLeft = boxtest.NothingLeft
+	withEvents  = boxtest.WithEvents
+)
 
 func TestCreateExecPauseResumeDelete(t *testing.T) {
 	ctx := t.Context()
@@ -163,7 +153,7 @@ func TestWhatCannotBeTakenApartIsTriedAgain(t *testing.T) {
 				t.Errorf("status = %s, want deleting", b.Status)
 			}
 			await(t, func() bool { return len(w.Left()) == 0 })
-			if got := d.ledger.Tombstone(idA); got != 1 {
+			if got := d.Ledger.Tombstone(idA); got != 1 {
 				t.Errorf("tombstone = %d, want 1", got)
 			}
 		})
@@ -283,7 +273,7 @@ func TestVMMDeathFailsTheBoxAtOnce(t *testing.T) {
 	if _, err := d.Resume(t.Context(), idA); !errors.Is(err, hosterr.ErrIllegalState) {
 		t.Errorf("resume = %v, want ErrIllegalState", err)
 	}
-	rec, _ := d.ledger.Get(idA)
+	rec, _ := d.Ledger.Get(idA)
 	if rec.State != ledger.Failed {
 		t.Errorf("ledger says %s, want failed", rec.State)
 	}
@@ -397,19 +387,6 @@ func TestCloseEndsCreatesAndLeavesVMsAlone(t *testing.T) {
 	}
 }
 
-func nothingLeft(t *testing.T, w *boxtest.World, d *daemon) {
-	t.Helper()
-	if left := w.Left(); len(left) > 0 {
-		t.Errorf("left over: %s", strings.Join(left, ", "))
-	}
-	if recs := d.ledger.Boxes(); len(recs) > 0 {
-		t.Errorf("left in the ledger: %+v", recs)
-	}
-	if got := d.ReservedMB(); got != 0 {
-		t.Errorf("%d MB still reserved", got)
-	}
-}
-
 // blockAt holds the step up until proceed is closed or the step is cut off.
 func blockAt(step string, reached chan struct{}, proceed <-chan struct{}) func(context.Context, string) error {
 	var once sync.Once
@@ -423,20 +400,6 @@ func blockAt(step string, reached chan struct{}, proceed <-chan struct{}) func(c
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
-		}
-	}
-}
-
-func await(t *testing.T, cond func() bool) {
-	t.Helper()
-	deadline := time.After(10 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline:
-			t.Fatal("condition did not come true within 10 s")
-		case <-tick.C:
 		}
 	}
 }
@@ -465,10 +428,3 @@ func drain(ch <-chan struct{}) {
 }
 
 func id(i int) string { return strings.Repeat("a", 25) + string(rune('a'+i)) }
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -52,9 +52,16 @@ func (h *Host) bringUp(ctx context.Context, b *box, src *source, slot Slot, cloc
 	}
 	// From here the VMM's death ends the attempt at once, not at a time-out.
 	ctx, died := context.WithCancelCause(ctx)
-	defer died(nil)
-	stop := afterDone(ctx, process.Done(), func() { died(errors.New(endText(process))) })
-	defer stop()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-process.Done():
+			died(errors.New(endText(process)))
+		case <-ctx.Done():
+		}
+	}()
+	defer func() { died(nil); <-watched }()
 
 	if src.cold {
 		ran, err = true, h.boot(ctx, b, src, slot, process, clock)
@@ -77,7 +84,7 @@ func (h *Host) settleIn(ctx context.Context, b *box, slot Slot, process VMM, clo
 		}
 		clock.done(stageVolumes, false)
 	}
-	if err := h.identify(ctx, slot.Number, id); err != nil {
+	if err := h.guests.Identify(ctx, slot.Number, id); err != nil {
 		return err
 	}
 	clock.done(stageIdentity, false)
@@ -101,7 +108,7 @@ func (h *Host) prepare(ctx context.Context, b *box, src *source, slot Slot, cloc
 			return err
 		}
 		var err error
-		if *identity, err = newIdentity(&b.rec, h.random, h.cfg.GatewayMAC, h.cfg.Nameservers); err != nil {
+		if *identity, err = h.guests.NewIdentity(&b.rec); err != nil {
 			return err
 		}
 		(*identity).ResetTCP = src.resetTCP
@@ -254,8 +261,8 @@ func (h *Host) boot(ctx context.Context, b *box, src *source, slot Slot, process
 		return fmt.Errorf("boot VM: %w", err)
 	}
 	clock.done(stageBoot, true)
-	if _, err := h.guest(slot.Number).Await(ctx); err != nil {
-		return fmt.Errorf("%w: boot of the guest: %w", hosterr.ErrGuest, err)
+	if err := h.guests.Await(ctx, slot.Number); err != nil {
+		return err
 	}
 	clock.done(stageGuestBoot, true)
 	return nil

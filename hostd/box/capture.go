@@ -19,9 +19,6 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// flushTimeout bounds how long a guest may take to flush its file systems.
-var flushTimeout = timescale.Limit(30 * time.Second)
-
 // captureTimeout bounds one capture, flushing to disk included.
 var captureTimeout = timescale.Limit(5 * time.Minute)
 
@@ -159,38 +156,29 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 	if !spec.Memory {
 		// The disk will be booted from: what only the guest's memory holds of it
 		// is to be there.
-		if err := h.flushGuest(ctx, slot); err != nil {
+		if err := h.guests.Flush(ctx, slot.Number); err != nil {
 			return rec, 0, err
 		}
 	}
 	began := h.now()
 	if spec.Memory {
-		h.freeze(ctx, b, slot)
+		h.guests.Freeze(ctx, b.id, slot.Number)
 	}
 	if err := h.still(ctx, b, p); err != nil {
-		h.setClockSoon(b)
+		h.guests.SetClockSoon(b.guest())
 		return rec, 0, err
 	}
 	copyErr := h.copyStill(ctx, b, &rec, p, dir, spec.Memory)
 	if err := errors.Join(copyErr, h.unpause(ctx, b, p)); err != nil {
-		h.setClockSoon(b)
+		h.guests.SetClockSoon(b.guest())
 		return rec, 0, err
 	}
 	if spec.Memory {
-		h.setClock(ctx, b) // its processes stand still until then
+		h.guests.SetClock(ctx, b.guest()) // its processes stand still until then
 	} else {
-		h.setClockSoon(b)
+		h.guests.SetClockSoon(b.guest())
 	}
 	return rec, h.now().Sub(began), nil
-}
-
-func (h *Host) flushGuest(ctx context.Context, slot Slot) error {
-	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
-	defer cancel()
-	if err := h.guest(slot.Number).Sync(ctx); err != nil {
-		return fmt.Errorf("%w: flush its file systems: %w", hosterr.ErrGuest, err)
-	}
-	return nil
 }
 
 // copyStill copies what must not move meanwhile, side by side.

@@ -262,7 +262,7 @@ func TestCapturesAreFoundAgain(t *testing.T) {
 		must(t, os.Mkdir(filepath.Join(w.Paths.Captures(), half), 0o700))
 	}
 	d.Close()
-	must(t, d.ledger.Close())
+	must(t, d.Ledger.Close())
 	l, err := ledger.Open(w.Paths.Ledger(), "h1")
 	must(t, err)
 	again := box.New(w.Config(), w.Deps(l))

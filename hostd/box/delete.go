@@ -136,7 +136,7 @@ func (h *Host) takeApart(ctx context.Context, b *box) error {
 	h.unreserve(b)
 	// Connections into the slot end with the VMM; a namespace that is still
 	// held open cannot be used again.
-	if err := b.awaitUnused(ctx); err != nil {
+	if err := b.line.AwaitUnused(ctx); err != nil {
 		return err
 	}
 	if err := h.cgroups.Remove(ctx, b.id); err != nil {

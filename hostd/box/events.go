@@ -3,6 +3,7 @@ package box
 import (
 	"maps"
 
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
@@ -25,5 +26,5 @@ func (h *Host) announce(b *box, src *source) {
 	maps.Copy(meta, src.origin)
 	h.open(&rec)
 	h.events.Emit(b.id, hostapi.EventRunning, "sandbox is running", meta)
-	h.spawn(func() { h.probeSSH(b) })
+	h.guests.ProbeSSH(guestio.NewGuest{ID: b.id, Line: b.line, Began: rec.StartedAt, Booted: rec.Boot != ledger.BootRestore, Removed: b.gone})
 }

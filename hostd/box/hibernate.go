@@ -87,9 +87,9 @@ func (h *Host) save(ctx context.Context, b *box, p VMM, slot Slot, sync bool) (s
 		return 0, err
 	}
 	began := h.now()
-	h.freeze(ctx, b, slot)
+	h.guests.Freeze(ctx, b.id, slot.Number)
 	if err := h.still(ctx, b, p); err != nil {
-		h.setClockSoon(b)
+		h.guests.SetClockSoon(b.guest())
 		return 0, errors.Join(err, os.RemoveAll(tmp))
 	}
 	undo := func(err error) (time.Duration, error) {

@@ -47,33 +47,7 @@ func world(t *testing.T, change ...func(*box.Config, *box.Deps)) (*boxtest.World
 	return w, start(t, w, change...), f
 }
 
-func withEvents(e *boxtest.Events) func(*box.Config, *box.Deps) {
-	return func(_ *box.Config, d *box.Deps) { d.Events = e }
-}
-
-func put(t *testing.T, d *daemon, id string, change ...func(*hostapi.BoxSpec)) hostapi.Box {
-	t.Helper()
-	s := spec(1)
-	s.Hostname = "host-" + id[:1] + id[25:]
-	for _, f := range change {
-		f(&s)
-	}
-	b, err := d.Put(t.Context(), id, s)
-	must(t, err)
-	return b
-}
-
 func cold(s *hostapi.BoxSpec) { s.Boot = hostapi.BootCold }
-
-func wantStatus(t *testing.T, d *daemon, id string, want hostapi.Status) hostapi.Box {
-	t.Helper()
-	b, err := d.Get(id)
-	must(t, err)
-	if b.Status != want {
-		t.Errorf("status = %s, want %s (error %q)", b.Status, want, b.Error)
-	}
-	return b
-}
 
 func TestHibernateAndWakeKeepsMemory(t *testing.T) {
 	for name, change := range map[string]func(*hostapi.BoxSpec){"restored": func(*hostapi.BoxSpec) {}, "booted": cold} {
@@ -410,7 +384,7 @@ func TestUpdateIsOnDisk(t *testing.T) {
 	yes := true
 	b, err := d.Update(t.Context(), idA, hostapi.BoxUpdate{Persistent: &yes})
 	must(t, err)
-	rec, _ := d.ledger.Get(idA)
+	rec, _ := d.Ledger.Get(idA)
 	if !b.Persistent || !rec.Persistent || rec.State != ledger.Running {
 		t.Errorf("box = %+v, record = %+v", b, rec)
 	}

@@ -65,7 +65,7 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 			b.doubt()
 			return fmt.Errorf("resume sandbox: %w", err)
 		}
-		h.setClock(ctx, b)
+		h.guests.SetClock(ctx, b.guest())
 		if err := h.entered(b, rec.State, ledger.Running); err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func (h *Host) still(ctx context.Context, b *box, p VMM) error {
 // runOn lets a VM run on that was to be put to sleep.
 func (h *Host) runOn(ctx context.Context, b *box, p VMM) error {
 	err := h.unpause(ctx, b, p)
-	h.setClockSoon(b)
+	h.guests.SetClockSoon(b.guest())
 	return err
 }
 

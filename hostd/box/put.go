@@ -97,11 +97,7 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 	if err := h.diskFits(src.tpl.DiskMB); err != nil {
 		return nil, 0, err
 	}
-	machineID, err := newMachineID(h.random)
-	if err != nil {
-		return nil, 0, err
-	}
-	hostKey, err := newHostKeySeed(h.random)
+	machineID, hostKey, err := h.guests.NewSecrets()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -131,7 +127,7 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 	if missing, err := h.admitDiskLocked(room, rec.DiskMB); err != nil {
 		return nil, missing, err
 	}
-	b := newBox(rec, h.cfg.MaxExecs)
+	b := h.newBox(rec)
 	b.admitted = src
 	b.reserved = reserve
 	h.reservedMB += reserve

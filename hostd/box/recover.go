@@ -27,7 +27,7 @@ const (
 // in List as it will be answered for; a leftover is taken apart in the
 // background, and a Put of its generation waits for that and then starts anew.
 func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error) {
-	b := newBox(rec, h.cfg.MaxExecs)
+	b := h.newBox(rec)
 	close(b.created)
 	h.mu.Lock()
 	if h.boxes[b.id] != nil {
@@ -182,7 +182,7 @@ func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) e
 		}
 	}
 	if state == vmm.StatePaused || was != ledger.Running { // it has stood still
-		h.setClock(ctx, b)
+		h.guests.SetClock(ctx, b.guest())
 	}
 	if was == ledger.Running {
 		return nil

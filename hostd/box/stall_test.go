@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
@@ -56,10 +55,7 @@ func startOn(t *testing.T, w *boxtest.World, disk *stallable) *daemon {
 	t.Helper()
 	l, err := ledger.OpenOn(w.Paths.Ledger(), "h1", disk.flush)
 	must(t, err)
-	d := &daemon{Host: box.New(w.Config(), w.Deps(l)), ledger: l}
-	d.Open()
-	t.Cleanup(func() { d.Close(); _ = l.Close() })
-	return d
+	return boxtest.Serve(t, w, l)
 }
 
 // promptly fails where f waits for something.

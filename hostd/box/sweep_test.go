@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -27,7 +26,7 @@ func TestTheSweepLeavesAloneWhatIsGone(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		var removed removals
 		h := &Host{life: t.Context(), cgroups: &removed, paths: Paths{Data: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
-		b := newBox(ledger.Record{ID: "a"}, 1)
+		b := &box{id: "a", gone: make(chan struct{})}
 		b.unshed = true
 		if gone {
 			close(b.gone)

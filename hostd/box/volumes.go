@@ -62,13 +62,11 @@ func (h *Host) plugVolumes(ctx context.Context, b *box, slot Slot, process VMM) 
 	return nil
 }
 
-// mountVolumes has the guest mount what was plugged in. The guest waits for the
-// disk itself: only it knows when its kernel has found it.
+// mountVolumes has the guest mount what was plugged in.
 func (h *Host) mountVolumes(ctx context.Context, b *box, slot Slot) error {
 	for _, v := range b.record().Volumes {
-		err := h.guest(slot.Number).Mount(ctx, guestapi.Mount{Serial: v.ID, Path: v.MountPath, FSType: volumeFS})
-		if err != nil {
-			return fmt.Errorf("%w: mount volume %s at %s: %w", hosterr.ErrGuest, v.ID, v.MountPath, err)
+		if err := h.guests.Mount(ctx, slot.Number, guestapi.Mount{Serial: v.ID, Path: v.MountPath, FSType: volumeFS}); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ const (
 var spec = hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base"}
 
 type daemon struct {
-	*box.Host
+	*boxtest.Daemon
 	ledger *ledger.Ledger
 	report reconcile.Report
 	events *boxtest.Events
@@ -48,13 +48,12 @@ func start(t *testing.T, w *boxtest.World, change ...func(*box.Config)) *daemon 
 	l, err := ledger.Open(w.Paths.Ledger(), "h1")
 	must(t, err)
 	d := &daemon{ledger: l, log: &strings.Builder{}, events: &boxtest.Events{}}
-	deps := w.Deps(l)
-	deps.Events = d.events
-	cfg := w.Config()
-	for _, f := range change {
-		f(&cfg)
-	}
-	d.Host = box.New(cfg, deps)
+	d.Daemon = boxtest.Run(w, l, func(cfg *box.Config, deps *box.Deps) {
+		deps.Events = d.events
+		for _, f := range change {
+			f(cfg)
+		}
+	})
 	r := &reconcile.Reconciler{Records: l.Boxes(), Boxes: d, Machine: w, Events: d.events, Log: slog.New(slog.NewTextHandler(d.log, nil))}
 	d.report, err = r.Run(t.Context())
 	must(t, err)
@@ -439,7 +438,7 @@ func TestNothingIsAnsweredBeforeTheListIsComplete(t *testing.T) {
 	w := boxtest.NewWorld(t)
 	l, err := ledger.Open(w.Paths.Ledger(), "h1")
 	must(t, err)
-	h := box.New(w.Config(), w.Deps(l))
+	h := boxtest.Run(w, l)
 	defer func() { h.Close(); _ = l.Close() }()
 	ctx := t.Context()
 	_, getErr := h.Get(idA)

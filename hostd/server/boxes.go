@@ -22,7 +22,6 @@ type Boxes interface {
 	Resume(ctx context.Context, id string) (hostapi.Box, error)
 	Hibernate(ctx context.Context, id string) (hostapi.Box, error)
 	Wake(ctx context.Context, id string) (hostapi.Box, error)
-	Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
 }
 
 const boxPath = hostapi.PathBoxes + "/{id}"
@@ -114,7 +113,10 @@ func (s *Server) exec(r *http.Request) (any, error) {
 	if err := decode(r, &req); err != nil {
 		return nil, err
 	}
-	return s.cfg.Boxes.Exec(r.Context(), id, req)
+	if s.cfg.Guests == nil {
+		return nil, errNotHere
+	}
+	return s.cfg.Guests.Exec(r.Context(), id, req)
 }
 
 func (s *Server) ports(r *http.Request) (any, error) {

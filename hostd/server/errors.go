@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
@@ -64,7 +64,7 @@ var table = []struct {
 const statusClientGone = 499
 
 func classify(err error) (int, hostapi.Error) {
-	var says *box.GuestSays
+	var says *guestio.GuestSays
 	if errors.As(err, &says) {
 		return says.Status, hostapi.Error{Code: hostapi.CodeGuestSays, Message: says.Message, Detail: says.Detail, ContentRange: says.ContentRange}
 	}

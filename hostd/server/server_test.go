@@ -64,8 +64,22 @@ func (b *boxes) Wake(_ context.Context, id string) (hostapi.Box, error) {
 func (b *boxes) Update(_ context.Context, id string, u hostapi.BoxUpdate) (hostapi.Box, error) {
 	return b.move(fmt.Sprintf("persistent=%v ", u.Persistent != nil && *u.Persistent) + id)
 }
-func (b *boxes) Exec(ctx context.Context, id string, r hostapi.ExecRequest) (hostapi.ExecResult, error) {
-	return b.exec(ctx, id, r)
+
+// guests run commands, and know nothing else.
+type guests struct {
+	Guests
+	exec func(context.Context, string, hostapi.ExecRequest) (hostapi.ExecResult, error)
+}
+
+func (b *boxes) guests() Guests {
+	if b.exec == nil {
+		return nil
+	}
+	return guests{exec: b.exec}
+}
+
+func (g guests) Exec(ctx context.Context, id string, r hostapi.ExecRequest) (hostapi.ExecResult, error) {
+	return g.exec(ctx, id, r)
 }
 
 type fixture struct {
@@ -84,7 +98,7 @@ func serve(t *testing.T, b *boxes, commonName string) *fixture {
 	highest := uint64(5)
 	b.ready = true
 	f.server = New(Config{
-		Boxes: b, Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{AgentID: "h1"} },
+		Boxes: b, Guests: b.guests(), Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{AgentID: "h1"} },
 		Member: func(replica string) bool { return replica != "removed" },
 		ObserveTerm: func(_ string, term uint64) error {
 			mu.Lock()
@@ -407,16 +421,16 @@ func FuzzRequests(f *testing.F) {
 			},
 			get:    func(id string) (hostapi.Box, error) { reached(id); return hostapi.Box{}, nil },
 			delete: func(_ context.Context, id string, _ uint64) error { reached(id); return nil },
-			exec: func(_ context.Context, id string, _ hostapi.ExecRequest) (hostapi.ExecResult, error) {
-				reached(id)
-				return hostapi.ExecResult{}, nil
-			},
 			move: func(what string) (hostapi.Box, error) {
 				reached(what[strings.Index(what, " ")+1:])
 				return hostapi.Box{}, nil
 			},
 			ready: true,
 		},
+		Guests: guests{exec: func(_ context.Context, id string, _ hostapi.ExecRequest) (hostapi.ExecResult, error) {
+			reached(id)
+			return hostapi.ExecResult{}, nil
+		}},
 		Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{} }, ObserveTerm: func(string, uint64) error { return nil },
 		Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
 	})

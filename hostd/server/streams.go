@@ -10,19 +10,20 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
-	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Guests is what the routes call that speak to a box's guest.
 type Guests interface {
-	ExecStream(ctx context.Context, id string, req hostapi.ExecStream) (conn *box.Conn, first io.Reader, err error)
-	DialPort(ctx context.Context, id string, port int) (*box.Conn, error)
-	Relay(ctx context.Context, id string, r box.GuestRequest) (*http.Response, error)
+	Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
+	ExecStream(ctx context.Context, id string, req hostapi.ExecStream) (conn *guestio.Conn, first io.Reader, err error)
+	DialPort(ctx context.Context, id string, port int) (*guestio.Conn, error)
+	Relay(ctx context.Context, id string, r guestio.GuestRequest) (*http.Response, error)
 	Ports(ctx context.Context, id string) ([]hostapi.Port, error)
-	StartLogs(ctx context.Context, id, stream string, tail int, follow bool, out box.Lines) error
-	ConsoleLogs(ctx context.Context, id string, tail int, follow bool, out box.Lines) error
+	StartLogs(ctx context.Context, id, stream string, tail int, follow bool, out guestio.Lines) error
+	ConsoleLogs(ctx context.Context, id string, tail int, follow bool, out guestio.Lines) error
 }
 
 // streamRoutes are those whose bodies are not one small JSON value.
@@ -131,7 +132,7 @@ var (
 // files passes requests on to the guest's file system.
 func (s *Server) files(path string) func(http.ResponseWriter, *http.Request, string) error {
 	return func(w http.ResponseWriter, r *http.Request, id string) error {
-		req := box.GuestRequest{Method: r.Method, Path: path, Query: r.URL.Query(), Header: http.Header{}, Length: r.ContentLength}
+		req := guestio.GuestRequest{Method: r.Method, Path: path, Query: r.URL.Query(), Header: http.Header{}, Length: r.ContentLength}
 		if r.ContentLength != 0 {
 			req.Body = r.Body
 		} else if r.Method == http.MethodPut {
@@ -179,18 +180,18 @@ func (s *Server) boxLogs(w http.ResponseWriter, r *http.Request, id string) erro
 	}
 	read := s.cfg.Guests.ConsoleLogs
 	switch stream := q.Get("stream"); stream {
-	case box.StreamConsole:
+	case guestio.StreamConsole:
 	case "", guestapi.StreamBoth, guestapi.StreamStdout, guestapi.StreamStderr:
 		if stream == "" {
 			stream = guestapi.StreamBoth
 		}
-		read = func(ctx context.Context, id string, tail int, follow bool, out box.Lines) error {
+		read = func(ctx context.Context, id string, tail int, follow bool, out guestio.Lines) error {
 			return s.cfg.Guests.StartLogs(ctx, id, stream, tail, follow, out)
 		}
 	default:
 		return fmt.Errorf("%w: stream %q: want stdout, stderr, both or console", hosterr.ErrInvalid, stream)
 	}
-	return s.logs(w, r, func(ctx context.Context, follow bool, out box.Lines) error {
+	return s.logs(w, r, func(ctx context.Context, follow bool, out guestio.Lines) error {
 		return read(ctx, id, tail, follow, out)
 	})
 }
@@ -206,24 +207,24 @@ func (s *Server) buildLogs(w http.ResponseWriter, r *http.Request) error {
 	if _, err := s.cfg.Builds.Build(id); err != nil {
 		return err
 	}
-	return s.logs(w, r, func(ctx context.Context, follow bool, out box.Lines) error {
+	return s.logs(w, r, func(ctx context.Context, follow bool, out guestio.Lines) error {
 		out.Began()
 		return s.cfg.Builds.BuildLogs(ctx, id, follow, out.Emit)
 	})
 }
 
 // logs answers with lines: as text, or with follow as server-sent events.
-func (s *Server) logs(w http.ResponseWriter, r *http.Request, read func(context.Context, bool, box.Lines) error) error {
+func (s *Server) logs(w http.ResponseWriter, r *http.Request, read func(context.Context, bool, guestio.Lines) error) error {
 	if follow(r) {
 		return s.follow(w, r, func(ctx context.Context, out *sse) error {
-			return read(ctx, true, box.Lines{
+			return read(ctx, true, guestio.Lines{
 				Began: out.begin,
 				Emit:  func(l hostapi.LogLine) error { return out.message("", "log", l) },
 			})
 		})
 	}
 	begun := false
-	err := read(r.Context(), false, box.Lines{
+	err := read(r.Context(), false, guestio.Lines{
 		Began: func() {
 			begun = true
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -1,4 +1,4 @@
-package box
+package guestio
 
 import (
 	"bytes"
@@ -24,11 +24,11 @@ const maxRefusal = 64 << 10
 // ExecStream starts a process in a running box and returns the connection that
 // its frames are on. first is what the guest must be sent before the caller's
 // own frames. Closing the connection ends the process group.
-func (h *Host) ExecStream(ctx context.Context, id string, req hostapi.ExecStream) (conn *Conn, first io.Reader, err error) {
+func (g *Guests) ExecStream(ctx context.Context, id string, req hostapi.ExecStream) (conn *Conn, first io.Reader, err error) {
 	if err := validateStream(&req); err != nil {
 		return nil, nil, err
 	}
-	l, err := h.enterCommand(ctx, id)
+	l, err := g.boxes.Enter(ctx, id, Command)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -41,17 +41,17 @@ func (h *Host) ExecStream(ctx context.Context, id string, req hostapi.ExecStream
 	}
 	first = bytes.NewReader(nil)
 	if len(r.Stdin) > inlineStdin {
-		in, err := h.holdInput(l.box, int64(len(r.Stdin)), stdinFrames(r.Stdin, !r.OpenStdin))
+		in, err := g.holdInput(l.line, int64(len(r.Stdin)), stdinFrames(r.Stdin, !r.OpenStdin))
 		if err != nil {
-			l.leave()
+			l.Leave()
 			return nil, nil, err
 		}
 		l.free, first = in.free, in
 		r.Stdin, r.OpenStdin = nil, true
 	}
-	command, err := h.startCommand(l, r)
+	command, err := g.startCommand(l, r)
 	if err != nil {
-		l.leave()
+		l.Leave()
 		return nil, nil, err
 	}
 	return l.conn(command), first, nil
@@ -81,10 +81,10 @@ func stdinFrames(stdin []byte, end bool) io.Reader {
 var startTimeout = timescale.Limit(30 * time.Second)
 
 // startCommand has the agent of a box start a command.
-func (h *Host) startCommand(l *link, r guestapi.ExecRequest) (*guestclient.Command, error) {
+func (g *Guests) startCommand(l *Link, r guestapi.ExecRequest) (*guestclient.Command, error) {
 	ctx, cancel := context.WithTimeoutCause(l.ctx, startTimeout, fmt.Errorf("%w: it did not take the command on", hosterr.ErrGuest))
 	defer cancel()
-	command, err := h.agent(l).Start(ctx, r)
+	command, err := g.linked(l).Start(ctx, r)
 	if err != nil {
 		return nil, guestError(ctx, err)
 	}
@@ -94,27 +94,27 @@ func (h *Host) startCommand(l *link, r guestapi.ExecRequest) (*guestclient.Comma
 // DialPort connects to a TCP port of a running box's guest, hosterr.ErrPortClosed where
 // nothing accepts. The agent's own port is closed to everybody: who speaks to it
 // from the gateway's address is the host.
-func (h *Host) DialPort(ctx context.Context, id string, port int) (*Conn, error) {
+func (g *Guests) DialPort(ctx context.Context, id string, port int) (*Conn, error) {
 	if port < 1 || port > math.MaxUint16 {
 		return nil, hosterr.Invalid("port: want 1 to 65535")
 	}
-	l, err := h.enterPlain(ctx, id)
+	l, err := g.boxes.Enter(ctx, id, Connection)
 	if err != nil {
 		return nil, err
 	}
 	if port == guestapi.Port {
-		l.leave()
+		l.Leave()
 		return nil, fmt.Errorf("%w: %d is the agent's", hosterr.ErrPortClosed, port)
 	}
 	dctx, cancel := context.WithTimeout(l.ctx, connectTimeout)
 	defer cancel()
-	conn, err := h.slots.Dial(dctx, l.slot, port)
+	conn, err := g.cfg.Dial(dctx, l.slot, port)
 	if err != nil {
-		err = l.why(fmt.Errorf("dial the guest: %w: %w", guestclient.ErrNotReached, err))
+		err = l.sort(fmt.Errorf("dial the guest: %w: %w", guestclient.ErrNotReached, err))
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", hosterr.ErrPortClosed, err)
 		}
-		l.leave()
+		l.Leave()
 		return nil, err
 	}
 	return l.conn(conn), nil

@@ -1,4 +1,4 @@
-package box
+package guestio
 
 import (
 	"bytes"
@@ -33,20 +33,18 @@ const (
 // ConsoleLogs hands on the lines that a box's serial console has, whatever the
 // box's state, and with follow those to come, until ctx ends or the box is
 // gone. A negative tail is all that is kept.
-func (h *Host) ConsoleLogs(ctx context.Context, id string, tail int, follow bool, out Lines) error {
-	b, err := h.lookup(id)
+func (g *Guests) ConsoleLogs(ctx context.Context, id string, tail int, follow bool, out Lines) error {
+	box, err := g.boxes.Console(id)
 	if err != nil {
 		return err
 	}
-	if _, shown := b.view(); !shown {
-		return hosterr.ErrNotFound
-	}
-	if n := b.consoles.Add(1); n > maxConsoleReaders {
-		b.consoles.Add(-1)
+	readers := &box.Line.consoles
+	if n := readers.Add(1); n > maxConsoleReaders {
+		readers.Add(-1)
 		return fmt.Errorf("%w: %d readers of its console", hosterr.ErrBusy, maxConsoleReaders)
 	}
-	defer b.consoles.Add(-1)
-	c := &console{path: h.paths.Serial(id)}
+	defer readers.Add(-1)
+	c := &console{path: box.Path}
 	defer c.close()
 	out.Began()
 	if err := c.begin(tail, !follow, out.Emit); err != nil || !follow {
@@ -61,11 +59,18 @@ func (h *Host) ConsoleLogs(ctx context.Context, id string, tail int, follow bool
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-b.gone:
+		case <-box.Gone:
 			return c.rest(func(raw []byte, partial bool) error { return out.Emit(consoleLine(raw, partial)) })
 		case <-tick.C:
 		}
 	}
+}
+
+// Console is where a box's serial log is.
+type Console struct {
+	Path string
+	Line *Line
+	Gone <-chan struct{} // closed when nothing of the box is left
 }
 
 // console reads a serial log that grows, that the VMM empties when it is

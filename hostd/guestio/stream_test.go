@@ -1,4 +1,4 @@
-package box_test
+package guestio_test
 
 import (
 	"errors"
@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 )
@@ -33,7 +33,7 @@ func TestLinesOfTheGuestsLogAreHandedOn(t *testing.T) {
 {"stream":"stderr","ts":"2026-11-20T12:00:01Z","line":"half","partial":true}
 `)
 	var got []string
-	err := d.StartLogs(t.Context(), idA, "both", 5, true, box.Lines{
+	err := d.StartLogs(t.Context(), idA, "both", 5, true, guestio.Lines{
 		Began: func() { got = append(got, "began") },
 		Emit: func(l hostapi.LogLine) error {
 			got = append(got, fmt.Sprint(l.Stream, " ", l.Line, " ", l.Partial))
@@ -47,7 +47,7 @@ func TestLinesOfTheGuestsLogAreHandedOn(t *testing.T) {
 }
 
 func TestHostileAnswers(t *testing.T) {
-	lines := box.Lines{Began: func() {}, Emit: func(hostapi.LogLine) error { return nil }}
+	lines := guestio.Lines{Began: func() {}, Emit: func(hostapi.LogLine) error { return nil }}
 	for name, c := range map[string]struct {
 		status int
 		body   string
@@ -101,8 +101,8 @@ func TestHostileAnswers(t *testing.T) {
 				rw.Header().Set("Content-Range", header)
 				rw.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 			})
-			_, err = d.Relay(t.Context(), idA, box.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"})
-			var says *box.GuestSays
+			_, err = d.Relay(t.Context(), idA, guestio.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"})
+			var says *guestio.GuestSays
 			if !errors.As(err, &says) || says.Status != 416 || says.Message != "invalid range" || says.ContentRange != want {
 				t.Errorf("relay = %+v, want %q", says, want)
 			}
@@ -118,14 +118,14 @@ func TestHostileAnswers(t *testing.T) {
 				rw.Header().Add("X", "y") // 6 bytes each
 			}
 		})
-		if _, err = d.Relay(t.Context(), idA, box.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"}); !errors.Is(err, hosterr.ErrGuest) {
+		if _, err = d.Relay(t.Context(), idA, guestio.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"}); !errors.Is(err, hosterr.ErrGuest) {
 			t.Errorf("relay = %v, want ErrGuest", err)
 		}
 	})
 	t.Run("a refusal", func(t *testing.T) {
 		d := withGuest(t, http.StatusNotFound, `{"error":"no such file or directory","detail":"/x"}`)
-		_, err := d.Relay(t.Context(), idA, box.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"})
-		var says *box.GuestSays
+		_, err := d.Relay(t.Context(), idA, guestio.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"})
+		var says *guestio.GuestSays
 		if !errors.As(err, &says) || says.Status != http.StatusNotFound || says.Message != "no such file or directory" {
 			t.Errorf("relay = %v, want the guest's refusal", err)
 		}

@@ -1,4 +1,4 @@
-package box
+package guestio
 
 import (
 	"bufio"
@@ -62,18 +62,18 @@ type GuestRequest struct {
 // answer, whose body the caller closes. Both bodies are streamed. A body that
 // fails is cut off, never ended: the agent can tell it from a complete one. A
 // refusal is a *GuestSays.
-func (h *Host) Relay(ctx context.Context, id string, r GuestRequest) (*http.Response, error) {
-	l, err := h.enterPlain(ctx, id)
+func (g *Guests) Relay(ctx context.Context, id string, r GuestRequest) (*http.Response, error) {
+	l, err := g.boxes.Enter(ctx, id, Connection)
 	if err != nil {
 		return nil, err
 	}
-	t := &transfer{link: l, host: h}
+	t := &transfer{link: l, guests: g}
 	// The use of the slot ends with the VMM, also while whoever asked takes no
 	// more of the answer.
 	t.stop = context.AfterFunc(l.ctx, t.end)
 	resp, err := t.do(r)
 	if err != nil {
-		err = l.why(err)
+		err = l.sort(err)
 		t.close()
 		return nil, err
 	}
@@ -83,9 +83,9 @@ func (h *Host) Relay(ctx context.Context, id string, r GuestRequest) (*http.Resp
 
 // transfer is one request to an agent, on a connection of its own.
 type transfer struct {
-	link *link
-	host *Host
-	stop func() bool
+	link   *Link
+	guests *Guests
+	stop   func() bool
 
 	mu   sync.Mutex
 	conn net.Conn
@@ -129,7 +129,7 @@ func (t *transfer) do(r GuestRequest) (*http.Response, error) {
 }
 
 func (t *transfer) dial(context.Context) (net.Conn, error) {
-	conn, err := t.host.dialAgent(t.link.ctx, t.link)
+	conn, err := t.guests.dialLinked(t.link.ctx, t.link)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func (t *transfer) end() {
 	}
 	t.mu.Unlock()
 	if !over {
-		t.link.leave()
+		t.link.Leave()
 	}
 }
 
@@ -175,7 +175,7 @@ type relayedBody struct {
 func (b *relayedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = b.transfer.link.why(err)
+		err = b.transfer.link.sort(err)
 	}
 	return n, err
 }
@@ -212,10 +212,10 @@ func refusedRange(resp *http.Response) *GuestSays {
 }
 
 // Ports returns what in the guest of a running box listens.
-func (h *Host) Ports(ctx context.Context, id string) ([]hostapi.Port, error) {
+func (g *Guests) Ports(ctx context.Context, id string) ([]hostapi.Port, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, portsTimeout, fmt.Errorf("%w: it does not say what listens", hosterr.ErrGuest))
 	defer cancel()
-	resp, err := h.Relay(ctx, id, GuestRequest{Method: http.MethodGet, Path: guestapi.PathPorts})
+	resp, err := g.Relay(ctx, id, GuestRequest{Method: http.MethodGet, Path: guestapi.PathPorts})
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +257,7 @@ type Lines struct {
 // StartLogs hands on the lines that the start command of a running box's
 // template has written, and with follow those to come until ctx ends. stream is
 // one of guestapi's. A negative tail is all of them.
-func (h *Host) StartLogs(ctx context.Context, id, stream string, tail int, follow bool, out Lines) error {
+func (g *Guests) StartLogs(ctx context.Context, id, stream string, tail int, follow bool, out Lines) error {
 	query := url.Values{"stream": {stream}}
 	if tail >= 0 {
 		query.Set("tail", strconv.Itoa(tail))
@@ -265,7 +265,7 @@ func (h *Host) StartLogs(ctx context.Context, id, stream string, tail int, follo
 	if follow {
 		query.Set("follow", "true")
 	}
-	resp, err := h.Relay(ctx, id, GuestRequest{Method: http.MethodGet, Path: guestapi.PathLogs, Query: query})
+	resp, err := g.Relay(ctx, id, GuestRequest{Method: http.MethodGet, Path: guestapi.PathLogs, Query: query})
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package box
+package guestio
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -32,25 +33,31 @@ var clockTimeout = timescale.Limit(3 * time.Second)
 // guest has stood still again, or the VMM has ended; a wake gives the guest an
 // identity of its own.
 type clockSetting struct {
-	host   *Host
-	box    *box
-	vmm    VMM
+	guests *Guests
+	guest  Guest
 	id     *guestapi.Identity
 	ctx    context.Context // ends with the daemon and with the next one
 	end    context.CancelFunc
 	warned bool
 }
 
-// setClock sets the clock of a guest that runs again, and waits for that a
-// moment. The caller holds the operation lock, so the slot stays the box's.
-func (h *Host) setClock(ctx context.Context, b *box) {
-	s := h.beginClock(b)
+// Guest is a guest that runs, in a VM that lives.
+type Guest struct {
+	Record ledger.Record
+	Line   *Line
+	VMM    <-chan struct{} // closed when the VMM has ended
+}
+
+// SetClock sets the clock of a guest that runs again, and waits for that a
+// moment. Whoever calls sees to it that the slot stays the box's.
+func (g *Guests) SetClock(ctx context.Context, guest Guest) {
+	s := g.beginClock(guest)
 	if s == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
-	if err := h.identify(ctx, b.slotNumber(), s.id); err != nil {
+	if err := g.Identify(ctx, guest.Record.Slot, s.id); err != nil {
 		s.late(err)
 		s.goOn(firstClockPause)
 		return
@@ -58,44 +65,41 @@ func (h *Host) setClock(ctx context.Context, b *box) {
 	s.end()
 }
 
-// setClockSoon sets the clock without waiting for it. The caller holds the
-// operation lock.
-func (h *Host) setClockSoon(b *box) {
-	if s := h.beginClock(b); s != nil {
+// SetClockSoon sets the clock without waiting for it.
+func (g *Guests) SetClockSoon(guest Guest) {
+	if s := g.beginClock(guest); s != nil {
 		s.goOn(0)
 	}
 }
 
 // beginClock ends the setting that was begun before, and returns a new one, nil
 // where that cannot be.
-func (h *Host) beginClock(b *box) *clockSetting {
-	s := &clockSetting{host: h, box: b}
-	s.ctx, s.end = context.WithCancel(h.life)
-	b.mu.Lock()
-	b.clock()
-	b.clock = s.end
-	s.vmm = b.vmm
-	rec := b.rec
-	b.mu.Unlock()
-	if s.vmm == nil {
+func (g *Guests) beginClock(guest Guest) *clockSetting {
+	s := &clockSetting{guests: g, guest: guest}
+	s.ctx, s.end = context.WithCancel(g.life)
+	guest.Line.mu.Lock()
+	guest.Line.clock()
+	guest.Line.clock = s.end
+	guest.Line.mu.Unlock()
+	if guest.VMM == nil {
 		s.end()
 		return nil
 	}
 	var err error
-	if s.id, err = newIdentity(&rec, h.random, h.cfg.GatewayMAC, h.cfg.Nameservers); err != nil {
-		h.log.Error("clock of a resumed sandbox was not set", "sandbox_id", b.id, "error", err)
+	if s.id, err = g.NewIdentity(&guest.Record); err != nil {
+		g.cfg.Log.Error("clock of a resumed sandbox was not set", "sandbox_id", guest.Record.ID, "error", err)
 		s.end()
 		return nil
 	}
 	s.id.SSHHostKeys = nil // it is the same guest and keeps those it has
 	s.id.Resumed = true
-	s.id.ResetTCP = rec.ResetTCP
+	s.id.ResetTCP = guest.Record.ResetTCP
 	return s
 }
 
 // goOn tries in the background, for the first time after a pause.
 func (s *clockSetting) goOn(pause time.Duration) {
-	if !s.host.spawn(func() { s.run(pause) }) {
+	if !s.guests.spawn(func() { s.run(pause) }) {
 		s.end()
 	}
 }
@@ -119,35 +123,42 @@ func (s *clockSetting) rest(d time.Duration) bool {
 	select {
 	case <-t.C:
 	case <-s.ctx.Done():
-	case <-s.vmm.Done():
+	case <-s.guest.VMM:
 	}
-	return s.ctx.Err() == nil && !ended(s.vmm)
+	return s.ctx.Err() == nil && !s.ended()
 }
 
 // try is a use of the slot like any other, so that the slot is nobody else's
 // while it lasts. A box that is paused is left alone: its resume sets the clock.
 func (s *clockSetting) try() error {
-	l, err := s.host.enterPlain(s.ctx, s.box.id)
+	l, err := s.guests.boxes.Enter(s.ctx, s.guest.Record.ID, Connection)
 	if err != nil {
 		return err
 	}
-	defer l.leave()
-	s.box.mu.Lock()
-	same := l.box == s.box && s.box.vmm == s.vmm
-	s.box.mu.Unlock()
-	if !same {
+	defer l.Leave()
+	if l.line != s.guest.Line || l.vmm != s.guest.VMM {
 		return hosterr.ErrNotFound
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, lateClockTimeout)
 	defer cancel()
-	return s.host.identify(ctx, l.slot, s.id)
+	return s.guests.Identify(ctx, l.slot, s.id)
 }
 
 // late says once that a guest has not set its clock.
 func (s *clockSetting) late(err error) {
-	if s.warned || !errors.Is(err, hosterr.ErrGuest) || s.ctx.Err() != nil || ended(s.vmm) {
+	if s.warned || !errors.Is(err, hosterr.ErrGuest) || s.ctx.Err() != nil || s.ended() {
 		return
 	}
 	s.warned = true
-	s.host.log.Warn("clock of a resumed sandbox is late, it is told again", "sandbox_id", s.box.id, "error", err)
+	s.guests.cfg.Log.Warn("clock of a resumed sandbox is late, it is told again", "sandbox_id", s.guest.Record.ID, "error", err)
+}
+
+// ended reports whether the VMM of the guest has ended.
+func (s *clockSetting) ended() bool {
+	select {
+	case <-s.guest.VMM:
+		return true
+	default:
+		return false
+	}
 }

@@ -1,4 +1,4 @@
-package box_test
+package guestio_test
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 )
@@ -179,7 +180,7 @@ func TestInputsShareTheMemoryBudget(t *testing.T) {
 		})
 		return err
 	}
-	stream := func(program string, n int) (*box.Conn, io.Reader, error) {
+	stream := func(program string, n int) (*guestio.Conn, io.Reader, error) {
 		return d.ExecStream(t.Context(), idA, hostapi.ExecStream{Argv: []string{program}, Stdin: make([]byte, n)})
 	}
 	refused := func(n int, what string) {

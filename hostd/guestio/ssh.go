@@ -1,4 +1,4 @@
-package box
+package guestio
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
-	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -34,71 +33,74 @@ var sshPatience = timescale.Limit(10 * time.Second) // a guest without an SSH se
 // together would start sixteen servers together.
 var sshProbes = max(1, runtime.NumCPU()/2)
 
-// probeSSH tells how long the guest's SSH server, if it has one, took to answer:
-// from when the guest ran to the first probe that succeeded, without the time for
-// which probes were held back. A restored guest stands ready; one that boots is
-// still starting its servers, and is asked from the beginning.
-func (h *Host) probeSSH(b *box) {
-	rec := b.record()
-	ready := rec.StartedAt
-	held := h.now()
-	if rec.Boot == ledger.BootRestore && !b.stays(h.life, sshDelay) {
+// NewGuest is a guest that was just begun.
+type NewGuest struct {
+	ID      string
+	Line    *Line
+	Began   time.Time // when it ran
+	Booted  bool      // from its kernel; else it was restored
+	Removed <-chan struct{}
+}
+
+// ProbeSSH tells, in the background, how long the guest's SSH server, if it has
+// one, took to answer: from when the guest ran to the first probe that succeeded,
+// without the time for which probes were held back. A restored guest stands ready;
+// one that boots is still starting its servers, and is asked from the beginning.
+func (g *Guests) ProbeSSH(n NewGuest) { g.spawn(func() { g.probeSSH(n) }) }
+
+func (g *Guests) probeSSH(n NewGuest) {
+	ready := n.Began
+	held := g.cfg.Now()
+	if !n.Booted && !n.stays(g.life, sshDelay) {
 		return
 	}
-	for busy := time.Now(); b.used() && time.Since(busy) < sshDeference; {
-		if !b.stays(h.life, sshPause) {
+	for busy := time.Now(); n.Line.inUse() && time.Since(busy) < sshDeference; {
+		if !n.stays(g.life, sshPause) {
 			return
 		}
 	}
-	ready = ready.Add(h.now().Sub(held))
+	ready = ready.Add(g.cfg.Now().Sub(held))
 	patience := time.Now().Add(sshPatience)
 	for pause := sshPause; time.Now().Before(patience); pause *= 2 {
 		queued := time.Now()
-		if !h.awaitProbe(b) {
+		if !g.awaitProbe(n) {
 			return
 		}
 		waited := time.Since(queued)
 		ready, patience = ready.Add(waited), patience.Add(waited)
-		switch err := h.trySSH(b); {
+		switch err := g.trySSH(n); {
 		case err == nil:
-			h.events.Emit(b.id, hostapi.EventSSHReady, "SSH server answers",
-				map[string]any{"ssh_ready_ms": max(h.now().Sub(ready), 0).Milliseconds()})
+			g.cfg.Emit(n.ID, hostapi.EventSSHReady, "SSH server answers",
+				map[string]any{"ssh_ready_ms": max(g.cfg.Now().Sub(ready), 0).Milliseconds()})
 			return
-		case errors.Is(err, hosterr.ErrNotFound) || !b.stays(h.life, pause):
+		case errors.Is(err, hosterr.ErrNotFound) || !n.stays(g.life, pause):
 			return
 		}
 	}
 }
 
 // stays waits, and reports whether the box is still there.
-func (b *box) stays(life context.Context, d time.Duration) bool {
+func (n *NewGuest) stays(life context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return true
-	case <-b.gone:
+	case <-n.Removed:
 	case <-life.Done():
 	}
 	return false
 }
 
-// used reports whether a command or a connection of a caller is in the guest.
-func (b *box) used() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.execSlot) > 0 || b.links > 0
-}
-
 var errNoSSH = errors.New("it does not greet as an SSH server does")
 
 // awaitProbe waits for the box's turn to be probed, and reports whether it came.
-func (h *Host) awaitProbe(b *box) bool {
+func (g *Guests) awaitProbe(n NewGuest) bool {
 	select {
-	case h.probing <- struct{}{}:
+	case g.probing <- struct{}{}:
 		return true
-	case <-b.gone:
-	case <-h.life.Done():
+	case <-n.Removed:
+	case <-g.life.Done():
 	}
 	return false
 }
@@ -106,19 +108,19 @@ func (h *Host) awaitProbe(b *box) bool {
 // trySSH returns nil once the guest's SSH server has greeted, and ends the box's
 // turn. It is a use of the slot like any other, so that the slot is nobody else's
 // while it lasts.
-func (h *Host) trySSH(b *box) error {
-	defer func() { <-h.probing }()
-	l, err := h.enterPlain(h.life, b.id)
+func (g *Guests) trySSH(n NewGuest) error {
+	defer func() { <-g.probing }()
+	l, err := g.boxes.Enter(g.life, n.ID, Connection)
 	if err != nil {
 		return err
 	}
-	defer l.leave()
-	if l.box != b {
+	defer l.Leave()
+	if l.line != n.Line {
 		return hosterr.ErrNotFound
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, sshTimeout)
 	defer cancel()
-	conn, err := h.slots.Dial(ctx, l.slot, sshPort)
+	conn, err := g.cfg.Dial(ctx, l.slot, sshPort)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package box
+package guestio
 
 import (
 	"context"
@@ -21,24 +21,24 @@ var (
 	freezeHold = min(timescale.Limit(30*time.Second), 10*time.Minute)
 )
 
-// freeze has the tenant's processes in a guest stand still, because its memory
+// Freeze has the tenant's processes in a guest stand still, because its memory
 // is saved next: in each copy they go on when that has entropy of its own. Every
 // guest that goes on is given an identity, which thaws it.
 //
 // A guest that does not answer is saved all the same, as it is: it may be why it
 // is put to sleep. Its copies may then draw the same random numbers for the
 // moment until they have taken their identities.
-func (h *Host) freeze(ctx context.Context, b *box, slot Slot) {
+func (g *Guests) Freeze(ctx context.Context, id string, slot int) {
 	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
-	done, err := h.guest(slot.Number).Freeze(ctx, guestapi.Freeze{
-		NotAfter: h.now().Add(freezeTimeout).UnixNano(), HoldMS: freezeHold.Milliseconds(), WaitMS: freezeWait.Milliseconds(),
+	done, err := g.agent(slot).Freeze(ctx, guestapi.Freeze{
+		NotAfter: g.cfg.Now().Add(freezeTimeout).UnixNano(), HoldMS: freezeHold.Milliseconds(), WaitMS: freezeWait.Milliseconds(),
 	})
 	switch {
 	case err != nil:
-		h.metrics.unfrozen.Inc()
-		h.log.WarnContext(ctx, "sandbox is saved while its processes run", "sandbox_id", b.id, "error", err)
+		g.cfg.Metrics.unfrozen.Inc()
+		g.cfg.Log.WarnContext(ctx, "sandbox is saved while its processes run", "sandbox_id", id, "error", err)
 	case len(done.Moving) > 0:
-		h.log.InfoContext(ctx, "sandbox is saved with processes in the midst of calls to its kernel", "sandbox_id", b.id, "processes", done.Moving[:min(len(done.Moving), 8)])
+		g.cfg.Log.InfoContext(ctx, "sandbox is saved with processes in the midst of calls to its kernel", "sandbox_id", id, "processes", done.Moving[:min(len(done.Moving), 8)])
 	}
 }

@@ -1,4 +1,4 @@
-package box_test
+package guestio_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package box
+package guestio
 
 import (
 	"bytes"
@@ -29,40 +29,40 @@ const exitKilled = 128 + int(syscall.SIGKILL)
 // process group. Its output counts against the host's budget until ctx ends: who
 // asks ends it when the result has been read. A command whose time is over has timed out, whether or not the
 // guest says so in time.
-func (h *Host) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error) {
+func (g *Guests) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error) {
 	if err := validateExec(&req); err != nil {
 		return hostapi.ExecResult{}, err
 	}
-	l, err := h.enterCommand(ctx, id)
+	l, err := g.boxes.Enter(ctx, id, Command)
 	if err != nil {
 		return hostapi.ExecResult{}, err
 	}
-	defer l.leave()
+	defer l.Leave()
 
-	began := h.now()
-	res, err := h.exec(ctx, l, &req)
-	h.metrics.exec(h.now().Sub(began), err)
+	began := g.cfg.Now()
+	res, err := g.exec(ctx, l, &req)
+	g.cfg.Metrics.exec(g.cfg.Now().Sub(began), err)
 	return res, err
 }
 
 var errOverdue = errors.New("the command's time is over")
 
-func (h *Host) exec(caller context.Context, l *link, req *hostapi.ExecRequest) (hostapi.ExecResult, error) {
-	stdout := collector{limit: req.OutputLimitBytes, host: h, box: l.box}
-	stderr := collector{limit: req.OutputLimitBytes, host: h, box: l.box}
+func (g *Guests) exec(caller context.Context, l *Link, req *hostapi.ExecRequest) (hostapi.ExecResult, error) {
+	stdout := collector{limit: req.OutputLimitBytes, guests: g, line: l.line}
+	stderr := collector{limit: req.OutputLimitBytes, guests: g, line: l.line}
 	// A result may wait for a reader who is slow: it counts until then.
 	defer func() { context.AfterFunc(caller, func() { stdout.free(); stderr.free() }) }()
 	streams := guestclient.Streams{Stdout: &stdout, Stderr: &stderr}
 	inline := req.Stdin
 	if len(inline) > inlineStdin {
-		in, err := h.holdInput(l.box, int64(len(inline)), bytes.NewReader(inline))
+		in, err := g.holdInput(l.line, int64(len(inline)), bytes.NewReader(inline))
 		if err != nil {
 			return hostapi.ExecResult{}, err
 		}
 		defer in.free()
 		inline, req.Stdin, streams.Stdin = nil, nil, in
 	}
-	command, err := h.startCommand(l, guestapi.ExecRequest{
+	command, err := g.startCommand(l, guestapi.ExecRequest{
 		Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: inline, OpenStdin: streams.Stdin != nil,
 		Timeout: req.Timeout, OutputLimitBytes: req.OutputLimitBytes,
 	})
@@ -70,13 +70,13 @@ func (h *Host) exec(caller context.Context, l *link, req *hostapi.ExecRequest) (
 		return hostapi.ExecResult{}, err
 	}
 	// Its time runs from here, and not from when a busy guest was first asked.
-	started := h.now()
+	started := g.cfg.Now()
 	ctx, cancel := context.WithTimeoutCause(l.ctx, req.Timeout+execGrace, errOverdue)
 	defer cancel()
 	exit, err := command.Wait(ctx, streams)
 	switch {
 	case err != nil && errors.Is(context.Cause(ctx), errOverdue):
-		exit = guestapi.ExecExit{ExitCode: exitKilled, TimedOut: true, DurationMS: h.now().Sub(started).Milliseconds()}
+		exit = guestapi.ExecExit{ExitCode: exitKilled, TimedOut: true, DurationMS: g.cfg.Now().Sub(started).Milliseconds()}
 	case err != nil:
 		return hostapi.ExecResult{}, guestError(ctx, err)
 	}
@@ -105,8 +105,8 @@ type budget struct {
 // as well; it is not trusted.
 type collector struct {
 	limit     int64
-	host      *Host
-	box       *box
+	guests    *Guests
+	line      *Line
 	kept      []byte
 	truncated bool
 }
@@ -114,7 +114,7 @@ type collector struct {
 // Write implements io.Writer. What does not fit is dropped: the command runs on.
 func (c *collector) Write(p []byte) (int, error) {
 	n := min(int64(len(p)), c.limit-int64(len(c.kept)))
-	if n > 0 && !c.host.hold(c.box, n) {
+	if n > 0 && !c.guests.hold(c.line, n) {
 		n = 0
 	}
 	if n < int64(len(p)) {
@@ -125,31 +125,31 @@ func (c *collector) Write(p []byte) (int, error) {
 }
 
 // free gives the budget back.
-func (c *collector) free() { c.host.unhold(c.box, int64(len(c.kept))) }
+func (c *collector) free() { c.guests.unhold(c.line, int64(len(c.kept))) }
 
 // hold takes n bytes of the budget for a box, if there are as many. A workspace
 // leaves at least as much as its boxes hold, so that however many there are, some
 // is left for another.
-func (h *Host) hold(b *box, n int64) bool {
-	h.held.mu.Lock()
-	defer h.held.mu.Unlock()
-	left := h.cfg.OutputBudget - h.held.all - n
-	if left < 0 || b.held+n > h.cfg.OutputBudget/boxShare || h.held.of[b.workspace]+n > left {
+func (g *Guests) hold(l *Line, n int64) bool {
+	g.held.mu.Lock()
+	defer g.held.mu.Unlock()
+	left := g.cfg.OutputBudget - g.held.all - n
+	if left < 0 || l.held+n > g.cfg.OutputBudget/boxShare || g.held.of[l.workspace]+n > left {
 		return false
 	}
-	h.held.all += n
-	h.held.of[b.workspace] += n
-	b.held += n
+	g.held.all += n
+	g.held.of[l.workspace] += n
+	l.held += n
 	return true
 }
 
-func (h *Host) unhold(b *box, n int64) {
-	h.held.mu.Lock()
-	defer h.held.mu.Unlock()
-	h.held.all -= n
-	b.held -= n
-	if h.held.of[b.workspace] -= n; h.held.of[b.workspace] == 0 {
-		delete(h.held.of, b.workspace)
+func (g *Guests) unhold(l *Line, n int64) {
+	g.held.mu.Lock()
+	defer g.held.mu.Unlock()
+	g.held.all -= n
+	l.held -= n
+	if g.held.of[l.workspace] -= n; g.held.of[l.workspace] == 0 {
+		delete(g.held.of, l.workspace)
 	}
 }
 
@@ -161,11 +161,11 @@ type input struct {
 	free func()
 }
 
-func (h *Host) holdInput(b *box, n int64, from io.Reader) (*input, error) {
-	if !h.hold(b, n) {
+func (g *Guests) holdInput(l *Line, n int64, from io.Reader) (*input, error) {
+	if !g.hold(l, n) {
 		return nil, fmt.Errorf("%w: their input and output take all that may be held", hosterr.ErrBusy)
 	}
-	return &input{from: from, free: sync.OnceFunc(func() { h.unhold(b, n) })}, nil
+	return &input{from: from, free: sync.OnceFunc(func() { g.unhold(l, n) })}, nil
 }
 
 // Read implements io.Reader.

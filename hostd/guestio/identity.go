@@ -1,4 +1,4 @@
-package box
+package guestio
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
@@ -25,18 +24,18 @@ const (
 	minEntropyBits = 256
 )
 
-// newIdentity is what makes a guest another one than all that were restored
+// NewIdentity is what makes a guest another one than all that were restored
 // from the same state. The clock is filled in when it is sent.
-func newIdentity(rec *ledger.Record, random io.Reader, gateway net.HardwareAddr, nameservers []string) (*guestapi.Identity, error) {
+func (g *Guests) NewIdentity(rec *ledger.Record) (*guestapi.Identity, error) {
 	entropy := make([]byte, entropyBytes)
-	if _, err := io.ReadFull(random, entropy); err != nil {
+	if _, err := io.ReadFull(g.cfg.Random, entropy); err != nil {
 		return nil, fmt.Errorf("draw entropy: %w", err)
 	}
 	seed := rec.HostKey
 	if len(seed) != ed25519.SeedSize {
 		// A record of an older hostd: its guest gets new keys when it boots.
 		var err error
-		if seed, err = newHostKeySeed(random); err != nil {
+		if seed, err = newHostKeySeed(g.cfg.Random); err != nil {
 			return nil, err
 		}
 	}
@@ -50,10 +49,20 @@ func newIdentity(rec *ledger.Record, random io.Reader, gateway net.HardwareAddr,
 		Hostname:    rec.Hostname,
 		MachineID:   rec.MachineID,
 		Env:         rec.Env,
-		Nameservers: nameservers,
+		Nameservers: g.cfg.Nameservers,
 		SSHHostKeys: []guestapi.SSHHostKey{key},
-		GatewayMAC:  gateway.String(),
+		GatewayMAC:  g.cfg.GatewayMAC.String(),
 	}, nil
+}
+
+// NewSecrets draws what a guest keeps for its whole life: its machine id and the
+// seed of its SSH host key.
+func (g *Guests) NewSecrets() (machineID string, hostKey []byte, err error) {
+	if machineID, err = newMachineID(g.cfg.Random); err != nil {
+		return "", nil, err
+	}
+	hostKey, err = newHostKeySeed(g.cfg.Random)
+	return machineID, hostKey, err
 }
 
 func newMachineID(random io.Reader) (string, error) {
@@ -94,9 +103,9 @@ func newHostKey(hostname string, seed []byte) (guestapi.SSHHostKey, error) {
 	}, nil
 }
 
-// identify gives the guest its identity and returns once it confirmed all of it.
-func (h *Host) identify(ctx context.Context, slot int, id *guestapi.Identity) error {
-	conf, err := h.guest(slot).Identity(ctx, *id)
+// Identify gives the guest its identity and returns once it confirmed all of it.
+func (g *Guests) Identify(ctx context.Context, slot int, id *guestapi.Identity) error {
+	conf, err := g.agent(slot).Identity(ctx, *id)
 	if err != nil {
 		return fmt.Errorf("%w: give it its identity: %w", hosterr.ErrGuest, err)
 	}

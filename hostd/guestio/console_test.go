@@ -1,4 +1,4 @@
-package box_test
+package guestio_test
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 )
@@ -43,7 +43,7 @@ func TestTheLinesOfAConsoleAreNotHeld(t *testing.T) {
 	enough := errors.New("enough")
 	for _, tail := range []int{-1, lines} {
 		before, grown := heap(), int64(0)
-		err := d.ConsoleLogs(t.Context(), idA, tail, true, box.Lines{
+		err := d.ConsoleLogs(t.Context(), idA, tail, true, guestio.Lines{
 			Began: func() {},
 			Emit: func(hostapi.LogLine) error {
 				grown = heap() - before
@@ -72,7 +72,7 @@ func TestTheTailOfAConsole(t *testing.T) {
 		{0, nil},
 	} {
 		var got []string
-		err := d.ConsoleLogs(t.Context(), idA, c.tail, false, box.Lines{
+		err := d.ConsoleLogs(t.Context(), idA, c.tail, false, guestio.Lines{
 			Began: func() {},
 			Emit: func(l hostapi.LogLine) error {
 				if l.Partial {
@@ -94,7 +94,7 @@ func TestAConsoleHasSoManyReaders(t *testing.T) {
 	d := withConsole(t, "x\n")
 	ctx, leave := context.WithCancel(t.Context())
 	reading, left := make(chan struct{}), make(chan error)
-	lines := box.Lines{
+	lines := guestio.Lines{
 		Began: func() { reading <- struct{}{} },
 		Emit:  func(hostapi.LogLine) error { return nil },
 	}
@@ -103,7 +103,7 @@ func TestAConsoleHasSoManyReaders(t *testing.T) {
 		<-reading
 	}
 	ended := errors.New("a line")
-	more := box.Lines{Began: func() {}, Emit: func(hostapi.LogLine) error { return ended }}
+	more := guestio.Lines{Began: func() {}, Emit: func(hostapi.LogLine) error { return ended }}
 	for _, follow := range []bool{true, false} {
 		if err := d.ConsoleLogs(ctx, idA, -1, follow, more); !errors.Is(err, hosterr.ErrBusy) {
 			t.Errorf("one more, following %t: %v, want ErrBusy", follow, err)
