@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-cloud/berth/hostd/background"
 	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
@@ -105,13 +106,10 @@ type Host struct {
 	changed chan struct{} // capacity 1: something in List or Capacity changed
 	booting chan struct{} // capacity bootsAtOnce: who is booted again
 
-	life    context.Context // ends with Close
-	end     context.CancelCauseFunc
-	workers sync.WaitGroup // creates, deletes, watches, the sweep
+	work *background.Group // creates, deletes, watches, the sweep
 
 	mu         sync.Mutex
 	phase      phase
-	closed     bool // no worker may begin any more
 	boxes      map[string]*box
 	burying    map[string][]uint64 // generations whose tombstones are being written
 	reservedMB int
@@ -139,15 +137,15 @@ func New(cfg Config, d Deps) *Host {
 		changed:  make(chan struct{}, 1),
 		booting:  make(chan struct{}, bootsAtOnce),
 		boxes:    map[string]*box{},
+		work:     background.New(),
 		burying:  map[string][]uint64{},
 	}
 	h.guests = guestio.New(guestio.Config{
 		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers,
 		Emit: d.Events.Emit, Metrics: d.Metrics.guests, Log: d.Log, Now: d.Now, Random: d.Random,
 	}, h)
-	h.life, h.end = context.WithCancelCause(context.Background())
-	h.workers.Go(h.sweep)
-	h.workers.Go(func() { h.overlays.run(h.life) })
+	h.work.Go(h.sweep)
+	h.work.Go(func() { h.overlays.run(h.work.Life()) })
 	return h
 }
 
@@ -186,22 +184,8 @@ func (h *Host) Ready() bool {
 // every goroutine. VMs live on.
 func (h *Host) Close() {
 	h.Drain()
-	h.mu.Lock()
-	h.closed = true
-	h.mu.Unlock()
-	h.end(errClosing)
 	h.guests.Close()
-	h.workers.Wait()
-}
-
-// spawn runs f as a worker that Close waits for, unless Close has begun.
-func (h *Host) spawn(f func()) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.closed {
-		h.workers.Go(f)
-	}
-	return !h.closed
+	h.work.Close(errClosing)
 }
 
 // Guests speaks to the boxes' guests.

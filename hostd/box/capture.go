@@ -42,9 +42,9 @@ func (h *Host) Capture(ctx context.Context, id string, spec hostapi.CaptureSpec)
 		return hostapi.Capture{}, err
 	}
 	if mine {
-		detached := h.detach(ctx)
+		detached := h.work.Detach(ctx)
 		take := func() (hostapi.Capture, error) { return h.makeCapture(detached, id, &spec) }
-		if !h.spawn(func() { h.endCapture(c, take) }) {
+		if !h.work.Go(func() { h.endCapture(c, take) }) {
 			h.captures.end(c, hostapi.Capture{}, hosterr.ErrDraining)
 		}
 	}
@@ -220,9 +220,9 @@ func (h *Host) useCapture(ctx context.Context, id, digest string) (*capture, err
 			return nil, err
 		}
 		if mine {
-			detached := h.detach(ctx)
+			detached := h.work.Detach(ctx)
 			fetch := func() (hostapi.Capture, error) { return h.fetchCapture(detached, id, digest) }
-			if !h.spawn(func() { h.endCapture(c, fetch) }) {
+			if !h.work.Go(func() { h.endCapture(c, fetch) }) {
 				h.captures.end(c, hostapi.Capture{}, hosterr.ErrDraining)
 			}
 		}

@@ -16,11 +16,11 @@ func (h *Host) watch(b *box) {
 	b.mu.Lock()
 	p := b.vmm
 	b.mu.Unlock()
-	h.workers.Go(func() {
+	h.work.Go(func() {
 		select {
 		case <-p.Done():
 			h.died(b, p)
-		case <-h.life.Done():
+		case <-h.work.Life().Done():
 		}
 	})
 }

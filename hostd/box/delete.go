@@ -238,13 +238,13 @@ func (h *Host) sweep() {
 	defer tick.Stop()
 	for n := 0; ; n++ {
 		select {
-		case <-h.life.Done():
+		case <-h.work.Life().Done():
 			return
 		case <-tick.C:
 		}
 		h.retryAll()
 		if n%3600 == 0 {
-			h.spawn(h.forgetTombstones)
+			h.work.Go(h.forgetTombstones)
 		}
 	}
 }
@@ -274,7 +274,7 @@ func (h *Host) retryAll() {
 		default:
 			continue // it is being moved; the next sweep looks again
 		}
-		if !h.spawn(func() { defer b.release(); h.tryAgain(b) }) {
+		if !h.work.Go(func() { defer b.release(); h.tryAgain(b) }) {
 			b.release()
 		}
 	}
@@ -291,7 +291,7 @@ func (h *Host) tryAgain(b *box) {
 	apart, p, failing := b.retry, b.remains, b.failing != ""
 	b.mu.Unlock()
 	if !apart {
-		if err := h.shedRemains(h.life, b); err != nil {
+		if err := h.shedRemains(h.work.Life(), b); err != nil {
 			h.log.Error("what a sandbox's last VMM used could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
 		}
 		if failing && p != nil && ended(p) {
@@ -302,7 +302,7 @@ func (h *Host) tryAgain(b *box) {
 		if err := h.clearDoubt(b); err != nil {
 			h.log.Error("what a sandbox's VMM was late to do is not in its record", "sandbox_id", b.id, "error", err)
 		}
-	} else if err := h.takeApart(h.life, b); err != nil {
+	} else if err := h.takeApart(h.work.Life(), b); err != nil {
 		h.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)
 	}
 }

@@ -237,7 +237,7 @@ func (h *Host) clearDoubt(b *box) error {
 	if doubts == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(h.life, stateTimeout)
+	ctx, cancel := context.WithTimeout(h.work.Life(), stateTimeout)
 	defer cancel()
 	state, err := p.State(ctx)
 	if err != nil {
@@ -251,9 +251,9 @@ func (h *Host) clearDoubt(b *box) error {
 	case doubts > 0:
 		return nil
 	case state != vmm.StateRunning && state != vmm.StatePaused:
-		return h.fail(h.life, b, p, fmt.Sprintf("its guest has ended (VM state %s)", state))
+		return h.fail(h.work.Life(), b, p, fmt.Sprintf("its guest has ended (VM state %s)", state))
 	}
-	if err := h.resumeMove(h.life, b, p, state); err != nil {
+	if err := h.resumeMove(h.work.Life(), b, p, state); err != nil {
 		b.doubt() // it is not in the ledger
 		return err
 	}

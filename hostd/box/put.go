@@ -134,11 +134,11 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 	h.boxes[id] = b
 	b.op <- struct{}{}
 	// It goes on without the caller: see Put.
-	cctx, cancelTimeout := context.WithTimeout(h.detach(ctx), h.cfg.CreateTimeout)
+	cctx, cancelTimeout := context.WithTimeout(h.work.Detach(ctx), h.cfg.CreateTimeout)
 	cctx, cancel := context.WithCancelCause(cctx)
 	b.cancel = cancel
 	clock.done("admission", false)
-	h.workers.Go(func() {
+	h.work.Go(func() {
 		defer cancelTimeout()
 		defer cancel(nil)
 		h.create(cctx, b, src, clock)

@@ -45,9 +45,9 @@ func (h *Host) recoverPersistent(ctx context.Context, b *box) (Recovery, error) 
 	h.adoptReserve(b)
 	b.op <- struct{}{}
 	// A delete ends it.
-	bctx, cancel := context.WithCancelCause(h.life)
+	bctx, cancel := context.WithCancelCause(h.work.Life())
 	b.cancel = cancel
-	h.spawn(func() {
+	h.work.Go(func() {
 		defer cancel(nil)
 		defer b.release()
 		h.reboot(bctx, b)
@@ -129,7 +129,7 @@ func (h *Host) afterBoot(b *box, p VMM) {
 // rebootFailed gives a box up whose disk is gone.
 func (h *Host) rebootFailed(b *box, why error) {
 	h.log.Error("a persistent sandbox could not be booted again, its disk is gone", "sandbox_id", b.id, "error", why)
-	if err := h.fail(h.life, b, nil, "its disk was gone when it was to be booted again: "+why.Error()); err != nil {
+	if err := h.fail(h.work.Life(), b, nil, "its disk was gone when it was to be booted again: "+why.Error()); err != nil {
 		h.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
 	}
 	h.unreserve(b)

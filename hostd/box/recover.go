@@ -63,7 +63,7 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 func (h *Host) recoverLeftover(ctx context.Context, b *box, why leave) error {
 	b.leave(why)
 	b.op <- struct{}{}
-	h.spawn(func() {
+	h.work.Go(func() {
 		defer b.release()
 		if err := h.takeApart(ctx, b); err != nil {
 			h.scheduleRetry(ctx, b, err)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/berth-cloud/berth/hostd/background"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -25,7 +26,7 @@ func (r *removals) Remove(_ context.Context, id string) error {
 func TestTheSweepLeavesAloneWhatIsGone(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		var removed removals
-		h := &Host{life: t.Context(), cgroups: &removed, paths: Paths{Data: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
+		h := &Host{work: background.New(), cgroups: &removed, paths: Paths{Data: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
 		b := &box{id: "a", gone: make(chan struct{})}
 		b.unshed = true
 		if gone {

@@ -51,7 +51,7 @@ func (h *Host) join(ctx context.Context, b *box, current **flight, do func(conte
 		*current = f
 	}
 	b.mu.Unlock()
-	detached := h.detach(ctx)
+	detached := h.work.Detach(ctx)
 	fly := func(do func(context.Context, *box) error) {
 		f.err = do(detached, b)
 		b.mu.Lock()
@@ -59,19 +59,13 @@ func (h *Host) join(ctx context.Context, b *box, current **flight, do func(conte
 		b.mu.Unlock()
 		close(f.done)
 	}
-	if first && !h.spawn(func() { fly(do) }) {
+	if first && !h.work.Go(func() { fly(do) }) {
 		fly(func(context.Context, *box) error { return hosterr.ErrDraining })
 	}
 	if err := wait(ctx, f.done); err != nil {
 		return err
 	}
 	return f.err
-}
-
-// detach returns a context for what goes on when its caller has gone: it ends with
-// the host, and knows the request that it is done for.
-func (h *Host) detach(ctx context.Context) context.Context {
-	return hostapi.WithRequestID(h.life, hostapi.RequestID(ctx))
 }
 
 func (h *Host) wake(ctx context.Context, b *box) error {

@@ -76,7 +76,7 @@ func (g *Guests) SetClockSoon(guest Guest) {
 // where that cannot be.
 func (g *Guests) beginClock(guest Guest) *clockSetting {
 	s := &clockSetting{guests: g, guest: guest}
-	s.ctx, s.end = context.WithCancel(g.life)
+	s.ctx, s.end = context.WithCancel(g.work.Life())
 	guest.Line.mu.Lock()
 	guest.Line.clock()
 	guest.Line.clock = s.end
@@ -99,7 +99,7 @@ func (g *Guests) beginClock(guest Guest) *clockSetting {
 
 // goOn tries in the background, for the first time after a pause.
 func (s *clockSetting) goOn(pause time.Duration) {
-	if !s.guests.spawn(func() { s.run(pause) }) {
+	if !s.guests.work.Go(func() { s.run(pause) }) {
 		s.end()
 	}
 }

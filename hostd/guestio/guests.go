@@ -12,9 +12,9 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"sync"
 	"time"
 
+	"github.com/berth-cloud/berth/hostd/background"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -57,11 +57,7 @@ type Guests struct {
 	held    budget        // of input and output, by commands
 	probing chan struct{} // capacity sshProbes: who probes a guest's SSH server
 
-	life    context.Context // ends with Close
-	end     context.CancelCauseFunc
-	mu      sync.Mutex
-	closed  bool           // no worker may begin any more
-	workers sync.WaitGroup // clocks that are late, probes
+	work *background.Group // clocks that are late, probes
 }
 
 // New returns the guests of boxes.
@@ -72,28 +68,12 @@ func New(cfg Config, boxes Boxes) *Guests {
 	if cfg.Random == nil {
 		cfg.Random = rand.Reader
 	}
-	g := &Guests{cfg: cfg, boxes: boxes, held: budget{of: map[string]int64{}}, probing: make(chan struct{}, sshProbes)}
-	g.life, g.end = context.WithCancelCause(context.Background())
-	return g
+	return &Guests{cfg: cfg, boxes: boxes, held: budget{of: map[string]int64{}}, probing: make(chan struct{}, sshProbes), work: background.New()}
 }
 
 var errClosing = errors.New("host daemon is shutting down")
 
 // Close ends what goes on in the background, and waits for it.
 func (g *Guests) Close() {
-	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.end(errClosing)
-	g.workers.Wait()
-}
-
-// spawn runs f as a worker that Close waits for, unless Close has begun.
-func (g *Guests) spawn(f func()) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closed {
-		g.workers.Go(f)
-	}
-	return !g.closed
+	g.work.Close(errClosing)
 }

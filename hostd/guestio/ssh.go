@@ -46,16 +46,16 @@ type NewGuest struct {
 // one, took to answer: from when the guest ran to the first probe that succeeded,
 // without the time for which probes were held back. A restored guest stands ready;
 // one that boots is still starting its servers, and is asked from the beginning.
-func (g *Guests) ProbeSSH(n NewGuest) { g.spawn(func() { g.probeSSH(n) }) }
+func (g *Guests) ProbeSSH(n NewGuest) { g.work.Go(func() { g.probeSSH(n) }) }
 
 func (g *Guests) probeSSH(n NewGuest) {
 	ready := n.Began
 	held := g.cfg.Now()
-	if !n.Booted && !n.stays(g.life, sshDelay) {
+	if !n.Booted && !n.stays(g.work.Life(), sshDelay) {
 		return
 	}
 	for busy := time.Now(); n.Line.inUse() && time.Since(busy) < sshDeference; {
-		if !n.stays(g.life, sshPause) {
+		if !n.stays(g.work.Life(), sshPause) {
 			return
 		}
 	}
@@ -73,7 +73,7 @@ func (g *Guests) probeSSH(n NewGuest) {
 			g.cfg.Emit(n.ID, hostapi.EventSSHReady, "SSH server answers",
 				map[string]any{"ssh_ready_ms": max(g.cfg.Now().Sub(ready), 0).Milliseconds()})
 			return
-		case errors.Is(err, hosterr.ErrNotFound) || !n.stays(g.life, pause):
+		case errors.Is(err, hosterr.ErrNotFound) || !n.stays(g.work.Life(), pause):
 			return
 		}
 	}
@@ -100,7 +100,7 @@ func (g *Guests) awaitProbe(n NewGuest) bool {
 	case g.probing <- struct{}{}:
 		return true
 	case <-n.Removed:
-	case <-g.life.Done():
+	case <-g.work.Life().Done():
 	}
 	return false
 }
@@ -110,7 +110,7 @@ func (g *Guests) awaitProbe(n NewGuest) bool {
 // while it lasts.
 func (g *Guests) trySSH(n NewGuest) error {
 	defer func() { <-g.probing }()
-	l, err := g.boxes.Enter(g.life, n.ID, Connection)
+	l, err := g.boxes.Enter(g.work.Life(), n.ID, Connection)
 	if err != nil {
 		return err
 	}
