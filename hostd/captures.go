@@ -63,7 +63,7 @@ type stored struct {
 
 // captures is what stored needs of the boxes.
 type captures interface {
-	OpenCapture(id string) (info hostapi.Capture, dir string, release func(), err error)
+	Open(id string) (info hostapi.Capture, dir string, release func(), err error)
 	MarkStored(id string, stored bool) error
 	// MakeRoom runs check, and again if it could do something for the bytes that
 	// are missing.
@@ -151,7 +151,7 @@ func (s *stored) begin(ctx context.Context, id string) (*storing, error) {
 }
 
 func (s *stored) upload(ctx context.Context, id string) (hostapi.Capture, error) {
-	info, dir, release, err := s.captures.OpenCapture(id)
+	info, dir, release, err := s.captures.Open(id)
 	if err != nil {
 		return hostapi.Capture{}, err
 	}

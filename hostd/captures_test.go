@@ -64,7 +64,7 @@ func newStoredHost(t *testing.T, store string) *storedHost {
 	return h
 }
 
-func (h *storedHost) OpenCapture(id string) (info hostapi.Capture, dir string, release func(), err error) {
+func (h *storedHost) Open(id string) (info hostapi.Capture, dir string, release func(), err error) {
 	h.mu.Lock()
 	h.opened++
 	h.mu.Unlock()

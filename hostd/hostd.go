@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/hostd/events"
 	"github.com/berth-cloud/berth/hostd/heartbeat"
@@ -197,13 +198,13 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 		Fence: func(ctx context.Context) { d.boxes.Fence(ctx, "its host was without the control plane for a lease") },
 	})
 	config := server.Config{
-		Boxes: d.boxes, Guests: d.boxes.Guests(), Captures: d.boxes, Volumes: d.volumes, Builds: d.builds, Events: d.events,
+		Boxes: d.boxes, Guests: d.boxes.Guests(), Captures: d.boxes.Captures(), Volumes: d.volumes, Builds: d.builds, Events: d.events,
 		Info: d.report, ObserveTerm: d.ledger.ObserveTerm, Member: d.isMember,
 		Metrics: promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}), Log: d.log,
 		Certificate: d.creds.cert, CA: d.creds.ca,
 	}
 	if d.stored != nil {
-		d.stored.captures = d.boxes
+		d.stored.captures = d.boxes.Captures()
 		config.Stored = d.stored
 	}
 	d.server = server.New(config)
@@ -245,7 +246,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	d.templates.readSources(ctx)
 	d.templates.Scan()
 	// 5. The ledger and the kernel are brought together; then Put is served.
-	rec := &reconcile.Reconciler{Records: d.ledger.Boxes(), Boxes: d.boxes, Machine: d.machine, Events: d.events, Log: d.log}
+	rec := &reconcile.Reconciler{Records: d.ledger.Boxes(), Boxes: d.boxes, Captures: d.boxes.Captures(), Machine: d.machine, Events: d.events, Log: d.log}
 	_, startErr := rec.Run(ctx)
 	if startErr == nil {
 		d.forgetEvents()
@@ -261,7 +262,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 			}
 		})
 		// 7. Templates are built when they are asked for, and overlays cloned ahead.
-		stop.background(func(ctx context.Context) { d.templates.Run(ctx, d.boxes.Offer) })
+		stop.background(func(ctx context.Context) { d.templates.Run(ctx, d.offer) })
 		stop.background(d.builds.Run)
 		// 8. What nobody needs of the snapshot store goes, now and then.
 		if d.stored != nil {
@@ -346,7 +347,7 @@ func (d *Daemon) buildsInUse() []string {
 	for _, rec := range d.ledger.Boxes() {
 		out = append(out, rec.BuildID)
 	}
-	for _, c := range d.boxes.Captures() {
+	for _, c := range d.boxes.Captures().List() {
 		out = append(out, c.BuildID)
 	}
 	return out
@@ -358,13 +359,22 @@ func (d *Daemon) promisedToBoxes() int64 { return d.boxes.DiskPromised() }
 // makeRoom lets something be admitted to the disk in place of captures that are
 // stored.
 func (d *Daemon) makeRoom(check func() (missing int64, err error)) error {
-	return d.boxes.MakeRoom(check)
+	return d.boxes.Captures().MakeRoom(check)
 }
 
 func (d *Daemon) drain() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.draining = true
+}
+
+// offer has overlays cloned ahead for the templates that are ready.
+func (d *Daemon) offer(ready []box.Template) {
+	seeds := make([]capture.Seed, 0, len(ready))
+	for _, t := range ready {
+		seeds = append(seeds, capture.Seed{Build: t.BuildID, Path: t.OverlaySeed})
+	}
+	d.boxes.Overlays().Offer(seeds)
 }
 
 // report is the host's state, as a heartbeat carries it.
@@ -397,7 +407,7 @@ func (d *Daemon) report() hostapi.Heartbeat {
 		hb.Boxes = append(hb.Boxes, b.State())
 	}
 	hb.ShortenErrors()
-	for _, c := range d.boxes.Captures() {
+	for _, c := range d.boxes.Captures().List() {
 		hb.Captures = append(hb.Captures, hostapi.CaptureState{ID: c.ID, Stored: c.Stored})
 	}
 	for _, v := range d.volumes.Volumes() {

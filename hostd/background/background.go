@@ -26,7 +26,7 @@ func New() *Group {
 	return g
 }
 
-// Life ends with Close.
+// Life ends with End.
 func (g *Group) Life() context.Context { return g.life }
 
 // Detach returns a context for what goes on when its caller has gone: it ends with
@@ -35,8 +35,7 @@ func (g *Group) Detach(ctx context.Context) context.Context {
 	return hostapi.WithRequestID(g.life, hostapi.RequestID(ctx))
 }
 
-// Go begins work that Close waits for, and reports whether it did: not once Close
-// has begun.
+// Go begins work that Wait waits for, and reports whether it did: not after End.
 func (g *Group) Go(f func()) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,11 +45,19 @@ func (g *Group) Go(f func()) bool {
 	return !g.closed
 }
 
-// Close ends Life, for a reason, and waits for the work. Again is no harm.
-func (g *Group) Close(why error) {
+// End ends Life, for a reason. Again is no harm.
+func (g *Group) End(why error) {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
 	g.end(why)
-	g.work.Wait()
+}
+
+// Wait waits for the work, after End.
+func (g *Group) Wait() { g.work.Wait() }
+
+// Close is End and Wait.
+func (g *Group) Close(why error) {
+	g.End(why)
+	g.Wait()
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/background"
+	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
@@ -68,7 +69,7 @@ type Deps struct {
 	// volumes, no snapshot store.
 	Events  Events
 	Volumes Volumes
-	Remote  Remote
+	Remote  capture.Remote
 	Now     func() time.Time
 	Random  io.Reader
 	// Promised, where it is not nil, is what others may still take of the disk, in
@@ -90,12 +91,10 @@ type Host struct {
 	cgroups   Cgroups
 	templates Templates
 	volumes   Volumes
-	remote    Remote
 	events    Events
 	guests    *guestio.Guests
-	overlays  *overlays
-	captures  *captures
-	giving    sync.Mutex // held while captures are given up for room; taken before the others
+	overlays  *capture.Overlays
+	captures  *capture.Local
 	metrics   *Metrics
 	log       *slog.Logger
 	now       func() time.Time
@@ -130,10 +129,10 @@ func New(cfg Config, d Deps) *Host {
 		d.Events = noEvents{}
 	}
 	h := &Host{
-		volumes: d.Volumes, remote: d.Remote, events: d.Events, captures: newCaptures(),
+		volumes: d.Volumes, events: d.Events,
 		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
 		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, diskFree: d.DiskFree, diskSize: d.DiskSize, promised: d.Promised,
-		overlays: newOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
+		overlays: capture.NewOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
 		booting:  make(chan struct{}, bootsAtOnce),
 		boxes:    map[string]*box{},
@@ -144,8 +143,12 @@ func New(cfg Config, d Deps) *Host {
 		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers,
 		Emit: d.Events.Emit, Metrics: d.Metrics.guests, Log: d.Log, Now: d.Now, Random: d.Random,
 	}, h)
+	h.captures = capture.NewLocal(capture.Config{
+		Dir: cfg.Paths.Captures(), Engine: cfg.Engine, Shoot: h.shoot, Detach: d.Engine.Detach, Remote: d.Remote, Ready: h.Ready, Changed: h.notify,
+		Took: func(took time.Duration, err error) { d.Metrics.moved("capture", took, err) }, Log: d.Log, Now: d.Now,
+	})
 	h.work.Go(h.sweep)
-	h.work.Go(func() { h.overlays.run(h.work.Life()) })
+	h.work.Go(func() { h.overlays.Run(h.work.Life()) })
 	return h
 }
 
@@ -184,9 +187,17 @@ func (h *Host) Ready() bool {
 // every goroutine. VMs live on.
 func (h *Host) Close() {
 	h.Drain()
+	h.work.End(errClosing) // before the waits: a capture may wait for a create
+	h.captures.Close()
 	h.guests.Close()
-	h.work.Close(errClosing)
+	h.work.Wait()
 }
+
+// Captures are the captures of this host's boxes.
+func (h *Host) Captures() *capture.Local { return h.captures }
+
+// Overlays are the clones that new boxes' disks are made of.
+func (h *Host) Overlays() *capture.Overlays { return h.overlays }
 
 // Guests speaks to the boxes' guests.
 func (h *Host) Guests() *guestio.Guests { return h.guests }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/vmm"
@@ -25,11 +26,10 @@ type source struct {
 	kept     bool
 	resetTCP bool
 
-	capture *capture       // held until release
-	warm    *box           // the parent, whose operation lock is held when staged
-	staged  bool           // the parent is stopped and its slot the child's
-	origin  map[string]any // for the event
-	done    []func()
+	warm   *box           // the parent, whose operation lock is held when staged
+	staged bool           // the parent is stopped and its slot the child's
+	origin map[string]any // for the event
+	done   []func()
 }
 
 // release lets go of what the source is made of.
@@ -201,7 +201,7 @@ func (h *Host) makeDisk(ctx context.Context, b *box, src *source) error {
 	if src.disk != "" {
 		return image.CloneOverlay(src.disk, h.paths.Overlay(b.id))
 	}
-	return h.overlays.take(ctx, src.tpl, h.paths.Overlay(b.id))
+	return h.overlays.Take(ctx, capture.Seed{Build: src.tpl.BuildID, Path: src.tpl.OverlaySeed}, h.paths.Overlay(b.id))
 }
 
 // makeRestore makes what vm.restore reads.
@@ -222,7 +222,7 @@ func (h *Host) makeRestore(ctx context.Context, b *box, src *source, slot Slot) 
 		}
 		return nil
 	}
-	m.RAM = memoryOf(src.from)
+	m.RAM = capture.Memory(src.from)
 	if src.kept {
 		var err error
 		if m.Volumes, err = h.attachVolumes(ctx, b, slot); err != nil {

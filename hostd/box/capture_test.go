@@ -35,7 +35,7 @@ func TestChildrenOfACaptureHaveItsMemoryAndDisk(t *testing.T) {
 			put(t, d, idA, change)
 			w.VMM(idA).Remember("then")
 			must(t, os.WriteFile(w.Paths.Overlay(idA), []byte("disk then"), 0o600))
-			c, err := d.Capture(t.Context(), "snap-1", memory(idA))
+			c, err := d.Captures().Make(t.Context(), "snap-1", memory(idA))
 			must(t, err)
 			if !c.Memory || c.BoxID != idA || c.Template != "base" || c.BuildID != "build1" || c.MemoryBytes == 0 || c.DiskBytes == 0 || c.WorkspaceID != "ws" {
 				t.Errorf("capture = %+v", c)
@@ -64,10 +64,10 @@ func TestChildrenOfACaptureHaveItsMemoryAndDisk(t *testing.T) {
 				}
 			}
 			// The capture may go; its children sleep and wake without it.
-			must(t, d.DeleteCapture(t.Context(), "snap-1"))
-			must(t, d.DeleteCapture(t.Context(), "snap-1"))
-			if _, err := d.GetCapture("snap-1"); !errors.Is(err, hosterr.ErrNoSnapshot) || len(d.Captures()) != 0 {
-				t.Errorf("GetCapture = %v, %d captures", err, len(d.Captures()))
+			must(t, d.Captures().Delete(t.Context(), "snap-1"))
+			must(t, d.Captures().Delete(t.Context(), "snap-1"))
+			if _, err := d.Captures().Get("snap-1"); !errors.Is(err, hosterr.ErrNoSnapshot) || len(d.Captures().List()) != 0 {
+				t.Errorf("GetCapture = %v, %d captures", err, len(d.Captures().List()))
 			}
 			_, err = d.Hibernate(t.Context(), id(1))
 			must(t, err)
@@ -93,11 +93,11 @@ func TestACaptureOfTheDiskAlone(t *testing.T) {
 	put(t, d, idA)
 	must(t, os.WriteFile(w.Paths.Overlay(idA), []byte("disk"), 0o600))
 	f.at("sync")
-	if _, err := d.Capture(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1}); !errors.Is(err, hosterr.ErrGuest) {
+	if _, err := d.Captures().Make(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1}); !errors.Is(err, hosterr.ErrGuest) {
 		t.Errorf("Capture of a guest that does not flush = %v", err)
 	}
 	f.at("snapshot") // not needed
-	c, err := d.Capture(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1})
+	c, err := d.Captures().Make(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1})
 	must(t, err)
 	if c.Memory || c.MemoryBytes != 0 {
 		t.Errorf("capture = %+v", c)
@@ -123,13 +123,13 @@ func TestCapturesAreIdempotentAndJoined(t *testing.T) {
 	for i := range got {
 		wg.Go(func() {
 			var err error
-			if got[i], err = d.Capture(t.Context(), "cap-1", memory(idA)); err != nil {
+			if got[i], err = d.Captures().Make(t.Context(), "cap-1", memory(idA)); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	<-reached
-	if len(d.Captures()) != 0 {
+	if len(d.Captures().List()) != 0 {
 		t.Error("half a capture is listed")
 	}
 	if _, err := d.Put(t.Context(), idB, hostapi.BoxSpec{Generation: 1, Capture: "cap-1"}); !errors.Is(err, hosterr.ErrNoSnapshot) {
@@ -150,7 +150,7 @@ func TestAFailureAtEachStepOfACaptureLeavesTheBoxRunning(t *testing.T) {
 			w, d, f := world(t)
 			put(t, d, idA)
 			f.at(step)
-			if _, err := d.Capture(t.Context(), "cap-1", memory(idA)); !errors.Is(err, boxtest.ErrInjected) {
+			if _, err := d.Captures().Make(t.Context(), "cap-1", memory(idA)); !errors.Is(err, boxtest.ErrInjected) {
 				t.Fatalf("Capture = %v, want the injected failure", err)
 			}
 			f.at("")
@@ -159,7 +159,7 @@ func TestAFailureAtEachStepOfACaptureLeavesTheBoxRunning(t *testing.T) {
 				t.Errorf("VM is %s", state)
 			}
 			emptyDir(t, w.Paths.Captures())
-			_, err := d.Capture(t.Context(), "cap-1", memory(idA))
+			_, err := d.Captures().Make(t.Context(), "cap-1", memory(idA))
 			must(t, err)
 		})
 	}
@@ -170,7 +170,7 @@ func TestABoxThatCannotRunOnAfterACaptureIsPaused(t *testing.T) {
 	_, d, f := world(t)
 	put(t, d, idA)
 	f.at("resume")
-	if _, err := d.Capture(t.Context(), "cap-1", memory(idA)); err == nil {
+	if _, err := d.Captures().Make(t.Context(), "cap-1", memory(idA)); err == nil {
 		t.Fatal("Capture succeeded")
 	}
 	f.at("")
@@ -184,7 +184,7 @@ func TestWhatIsNotCaptured(t *testing.T) {
 	put(t, d, idA)
 	put(t, d, idB, func(s *hostapi.BoxSpec) { s.Volumes = []hostapi.VolumeAttach{{ID: "vol-1", MountPath: "/data"}} })
 	capture := func(id string, spec hostapi.CaptureSpec) error {
-		_, err := d.Capture(t.Context(), id, spec)
+		_, err := d.Captures().Make(t.Context(), id, spec)
 		return err
 	}
 	for _, c := range []struct {
@@ -217,7 +217,7 @@ func TestACaptureNeedsRoom(t *testing.T) {
 		deps.DiskFree = func(string) (int64, error) { return 400 << 20, nil }
 	})
 	put(t, d, idA)
-	if _, err := d.Capture(t.Context(), "c1", memory(idA)); !errors.Is(err, hosterr.ErrNoDisk) {
+	if _, err := d.Captures().Make(t.Context(), "c1", memory(idA)); !errors.Is(err, hosterr.ErrNoDisk) {
 		t.Errorf("Capture = %v, want ErrNoDisk", err)
 	}
 	wantStatus(t, d, idA, hostapi.StatusRunning)
@@ -228,7 +228,7 @@ func TestACaptureNeedsRoom(t *testing.T) {
 func TestADeletedCaptureStaysForTheCreateThatUsesIt(t *testing.T) {
 	w, d, _ := world(t)
 	put(t, d, idA)
-	_, err := d.Capture(t.Context(), "c1", memory(idA))
+	_, err := d.Captures().Make(t.Context(), "c1", memory(idA))
 	must(t, err)
 	reached, proceed := make(chan struct{}), make(chan struct{})
 	w.SetStep(blockAt("configure", reached, proceed))
@@ -238,25 +238,28 @@ func TestADeletedCaptureStaysForTheCreateThatUsesIt(t *testing.T) {
 		result <- err
 	}()
 	<-reached
-	must(t, d.DeleteCapture(t.Context(), "c1"))
-	if len(d.Captures()) != 0 {
+	must(t, d.Captures().Delete(t.Context(), "c1"))
+	if len(d.Captures().List()) != 0 {
 		t.Error("a deleted capture is listed")
 	}
-	if _, err := d.Capture(t.Context(), "c1", memory(idA)); !errors.Is(err, hosterr.ErrInUse) {
+	if _, err := d.Captures().Make(t.Context(), "c1", memory(idA)); !errors.Is(err, hosterr.ErrInUse) {
 		t.Errorf("Capture under the same name = %v, want ErrInUse", err)
 	}
 	close(proceed)
 	must(t, <-result)
-	await(t, func() bool { _, err := os.Stat(w.Paths.Capture("c1")); return errors.Is(err, os.ErrNotExist) })
+	await(t, func() bool {
+		_, err := os.Stat(filepath.Join(w.Paths.Captures(), "c1"))
+		return errors.Is(err, os.ErrNotExist)
+	})
 }
 
 func TestCapturesAreFoundAgain(t *testing.T) {
 	w, d, _ := world(t)
 	put(t, d, idA)
-	want, err := d.Capture(t.Context(), "c1", memory(idA))
+	want, err := d.Captures().Make(t.Context(), "c1", memory(idA))
 	must(t, err)
-	must(t, d.MarkStored("c1", true))
-	_, err = d.Capture(t.Context(), "c2", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true, Transient: true})
+	must(t, d.Captures().MarkStored("c1", true))
+	_, err = d.Captures().Make(t.Context(), "c2", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true, Transient: true})
 	must(t, err)
 	for _, half := range []string{".tmp-c3", "c4", ".gone-c5"} {
 		must(t, os.Mkdir(filepath.Join(w.Paths.Captures(), half), 0o700))
@@ -267,9 +270,9 @@ func TestCapturesAreFoundAgain(t *testing.T) {
 	must(t, err)
 	again := box.New(w.Config(), w.Deps(l))
 	defer func() { again.Close(); _ = l.Close() }()
-	must(t, again.RecoverCaptures())
+	must(t, again.Captures().Recover())
 	again.Open()
-	list := again.Captures()
+	list := again.Captures().List()
 	want.Stored = true
 	if len(list) != 2 || !list[0].CreatedAt.Equal(want.CreatedAt) || list[0].Stored != true || list[1].ID != "c2" {
 		t.Errorf("captures = %+v", list)
@@ -279,9 +282,9 @@ func TestCapturesAreFoundAgain(t *testing.T) {
 			t.Errorf("%s is still there", half)
 		}
 	}
-	info, dir, release, err := again.OpenCapture("c1")
+	info, dir, release, err := again.Captures().Open("c1")
 	must(t, err)
-	must(t, again.DeleteCapture(t.Context(), "c1"))
+	must(t, again.Captures().Delete(t.Context(), "c1"))
 	if _, err := os.Stat(filepath.Join(dir, "overlay.img")); err != nil || info.ID != "c1" {
 		t.Errorf("files of an open capture: %v", err)
 	}
@@ -296,11 +299,11 @@ func TestACaptureIsFetchedOnce(t *testing.T) {
 	w, d, _ := world(t)
 	put(t, d, idA)
 	w.VMM(idA).Remember("far away")
-	_, err := d.Capture(t.Context(), "c1", memory(idA))
+	_, err := d.Captures().Make(t.Context(), "c1", memory(idA))
 	must(t, err)
 	store := t.TempDir()
-	must(t, os.CopyFS(filepath.Join(store, "c1"), os.DirFS(w.Paths.Capture("c1"))))
-	must(t, os.CopyFS(filepath.Join(store, "c9"), os.DirFS(w.Paths.Capture("c1"))))
+	must(t, os.CopyFS(filepath.Join(store, "c1"), os.DirFS(filepath.Join(w.Paths.Captures(), "c1"))))
+	must(t, os.CopyFS(filepath.Join(store, "c9"), os.DirFS(filepath.Join(w.Paths.Captures(), "c1"))))
 
 	remote := &boxtest.Remote{Dir: store}
 	w2, d2, _ := world(t, func(_ *box.Config, deps *box.Deps) { deps.Remote = remote })
@@ -319,7 +322,7 @@ func TestACaptureIsFetchedOnce(t *testing.T) {
 	if got := w2.VMM(id(0)).Memory(); got != "far away" {
 		t.Errorf("memory = %q", got)
 	}
-	if c, err := d2.GetCapture("c1"); err != nil || !c.Stored {
+	if c, err := d2.Captures().Get("c1"); err != nil || !c.Stored {
 		t.Errorf("capture = %+v, %v", c, err)
 	}
 	for name, want := range map[string]error{"c9": hosterr.ErrBadSnapshot, "c2": hosterr.ErrNoSnapshot} {

@@ -53,7 +53,7 @@ func (h *Host) create(ctx context.Context, b *box, src *source, clock *stopwatch
 	case errors.Is(err, errDeleted):
 		err = fmt.Errorf("%w: %w", hosterr.ErrStaleGeneration, err)
 	default:
-		err = asNoDisk(err)
+		err = hosterr.AsNoDisk(err)
 	}
 	b.leave(leaveForget)
 	h.metrics.created(string(b.rec.Boot), "error")

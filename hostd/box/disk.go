@@ -3,6 +3,7 @@ package box
 import (
 	"fmt"
 
+	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
@@ -41,8 +42,8 @@ func (h *Host) lookForRoom() (diskRoom, error) {
 // growth is what a box may still write to the disk.
 func (h *Host) growth(b *box) int64 {
 	rec := b.record()
-	left := max(int64(rec.DiskMB)<<20-allocated(h.paths.Overlay(b.id)), 0)
-	if ram := allocated(h.paths.RAM(b.id)); ram > 0 { // the RAM of one that was booted is a file
+	left := max(int64(rec.DiskMB)<<20-capture.Allocated(h.paths.Overlay(b.id)), 0)
+	if ram := capture.Allocated(h.paths.RAM(b.id)); ram > 0 { // the RAM of one that was booted is a file
 		left += max(int64(rec.MemoryMB)<<20-ram, 0)
 	}
 	return left
@@ -93,4 +94,20 @@ func (h *Host) DiskPromised() int64 {
 		sum += left
 	}
 	return sum / int64(max(h.cfg.DiskOvercommit, 1))
+}
+
+// room refuses what would not leave the headroom free.
+func (h *Host) room(need int64) error {
+	return h.captures.MakeRoom(func() (missing int64, err error) {
+		free, err := h.diskFree(h.paths.Data)
+		if err != nil {
+			return 0, fmt.Errorf("look for free disk space: %w", err)
+		}
+		headroom := int64(h.cfg.DiskHeadroomMB) << 20
+		if missing = headroom + need - free; missing > 0 {
+			err = fmt.Errorf("%w: %d MB are free under %s, up to %d are needed and %d must stay free",
+				hosterr.ErrNoDisk, free>>20, h.paths.Data, need>>20, headroom>>20)
+		}
+		return missing, err
+	})
 }

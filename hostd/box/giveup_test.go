@@ -52,9 +52,9 @@ func newFull(t *testing.T, captures ...string) *full {
 	})
 	put(t, f.daemon, idA)
 	for _, c := range captures {
-		_, err := f.Capture(t.Context(), c, memory(idA))
+		_, err := f.Captures().Make(t.Context(), c, memory(idA))
 		must(t, err)
-		must(t, os.CopyFS(filepath.Join(f.remote.Dir, c), os.DirFS(f.w.Paths.Capture(c))))
+		must(t, os.CopyFS(filepath.Join(f.remote.Dir, c), os.DirFS(filepath.Join(f.w.Paths.Captures(), c))))
 		f.pass(time.Second)
 	}
 	return f
@@ -76,7 +76,7 @@ func (f *full) short(need, missing int64, frees string) {
 
 func (f *full) list() string {
 	var ids []string
-	for _, c := range f.Captures() {
+	for _, c := range f.Captures().List() {
 		ids = append(ids, c.ID)
 	}
 	return strings.Join(ids, " ")
@@ -104,10 +104,10 @@ func TestStoredCapturesMakeRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFull(t, "c1", "c2", "c3", "c4", "c5")
 			for _, id := range []string{"c1", "c2", "c3", "c4"} {
-				must(t, f.MarkStored(id, true))
+				must(t, f.Captures().MarkStored(id, true))
 			}
 			put(t, f.daemon, idB, from("c1")) // used last
-			_, _, release, err := f.OpenCapture("c2")
+			_, _, release, err := f.Captures().Open("c2")
 			must(t, err)
 			f.short(c.need, 1, "c3")
 			if err := c.do(f); !errors.Is(err, hosterr.ErrNoDisk) || f.list() != "c1 c2 c3 c4 c5" {
@@ -141,9 +141,9 @@ func TestWhatMakesNoRoom(t *testing.T) {
 	if err := f.reserve(); !errors.Is(err, hosterr.ErrNoDisk) || f.list() != "c1 c2" {
 		t.Errorf("captures that are not stored: %v, left %s", err, f.list())
 	}
-	must(t, f.MarkStored("c1", true))
+	must(t, f.Captures().MarkStored("c1", true))
 	f.short(0, -1<<40, "")
-	must(t, f.DeleteCapture(t.Context(), "c1"))
+	must(t, f.Captures().Delete(t.Context(), "c1"))
 	put(t, f.daemon, idB, from("c1"))
 	f.short(0, 1, "c1")
 	must(t, f.reserve())
@@ -155,18 +155,18 @@ func TestWhatMakesNoRoom(t *testing.T) {
 		deps.Now = func() time.Time { return time.Now().Add(time.Hour) }
 	})
 	put(t, d, idA)
-	_, err := d.Capture(t.Context(), "c1", memory(idA))
+	_, err := d.Captures().Make(t.Context(), "c1", memory(idA))
 	must(t, err)
-	must(t, d.MarkStored("c1", true))
-	err = d.MakeRoom(func() (int64, error) { return 1, hosterr.ErrNoDisk })
-	if _, gone := os.Stat(w.Paths.Capture("c1")); gone != nil || !errors.Is(err, hosterr.ErrNoDisk) {
+	must(t, d.Captures().MarkStored("c1", true))
+	err = d.Captures().MakeRoom(func() (int64, error) { return 1, hosterr.ErrNoDisk })
+	if _, gone := os.Stat(filepath.Join(w.Paths.Captures(), "c1")); gone != nil || !errors.Is(err, hosterr.ErrNoDisk) {
 		t.Errorf("without a store: %v, %v", gone, err)
 	}
 }
 
 func TestNoCaptureIsGivenUpForABoxThatIsRefusedAnyway(t *testing.T) {
 	f := newFull(t, "c1")
-	must(t, f.MarkStored("c1", true))
+	must(t, f.Captures().MarkStored("c1", true))
 	f.pass(time.Hour)
 	release, err := f.Reserve(7*600-88, 1024) // all that idA leaves
 	must(t, err)
@@ -180,7 +180,7 @@ func TestNoCaptureIsGivenUpForABoxThatIsRefusedAnyway(t *testing.T) {
 // One that could not be removed is there as before, and can be deleted.
 func TestACaptureThatCannotBeGivenUp(t *testing.T) {
 	f := newFull(t, "c1")
-	must(t, f.MarkStored("c1", true))
+	must(t, f.Captures().MarkStored("c1", true))
 	f.pass(time.Hour)
 	inTheWay := filepath.Join(f.w.Paths.Captures(), ".gone-c1", "x")
 	must(t, os.MkdirAll(inTheWay, 0o700))
@@ -190,10 +190,10 @@ func TestACaptureThatCannotBeGivenUp(t *testing.T) {
 	}
 	must(t, os.RemoveAll(filepath.Dir(inTheWay)))
 	f.short(0, -1<<40, "")
-	_, _, release, err := f.OpenCapture("c1")
+	_, _, release, err := f.Captures().Open("c1")
 	must(t, err)
 	defer release()
-	must(t, f.DeleteCapture(t.Context(), "c1"))
+	must(t, f.Captures().Delete(t.Context(), "c1"))
 	s := spec(1)
 	s.Template, s.Capture = "", "c1"
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it would be asked for for ever
@@ -206,7 +206,7 @@ func TestACaptureThatCannotBeGivenUp(t *testing.T) {
 // A box that is made of a capture while it is given up has it fetched again.
 func TestACaptureThatIsWantedWhileItIsGivenUp(t *testing.T) {
 	f := newFull(t, "c1")
-	must(t, f.MarkStored("c1", true))
+	must(t, f.Captures().MarkStored("c1", true))
 	f.pass(time.Hour)
 	stop := make(chan struct{})
 	var giving sync.WaitGroup
@@ -218,7 +218,7 @@ func TestACaptureThatIsWantedWhileItIsGivenUp(t *testing.T) {
 			default:
 			}
 			calls := int64(0)
-			if err := f.MakeRoom(func() (int64, error) { calls++; return 3 - calls, nil }); err != nil {
+			if err := f.Captures().MakeRoom(func() (int64, error) { calls++; return 3 - calls, nil }); err != nil {
 				t.Error(err)
 			}
 		}

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/atomicfile"
+	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
@@ -83,7 +85,7 @@ func (h *Host) save(ctx context.Context, b *box, p VMM, slot Slot, sync bool) (s
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	tmp, dir := h.paths.StateTmp(b.id), h.paths.State(b.id)
-	if err := errors.Join(makeStateDir(tmp, slot), os.RemoveAll(dir)); err != nil {
+	if err := errors.Join(capture.MakeStateDir(tmp, slot.UID, slot.GID), os.RemoveAll(dir)); err != nil {
 		return 0, err
 	}
 	began := h.now()
@@ -93,13 +95,13 @@ func (h *Host) save(ctx context.Context, b *box, p VMM, slot Slot, sync bool) (s
 		return 0, errors.Join(err, os.RemoveAll(tmp))
 	}
 	undo := func(err error) (time.Duration, error) {
-		return 0, errors.Join(asNoDisk(err), h.runOn(ctx, b, p), os.RemoveAll(tmp), os.RemoveAll(dir))
+		return 0, errors.Join(hosterr.AsNoDisk(err), h.runOn(ctx, b, p), os.RemoveAll(tmp), os.RemoveAll(dir))
 	}
 	if err := p.Snapshot(ctx, tmp); err != nil {
 		return undo(fmt.Errorf("save VM: %w", err))
 	}
 	stood = h.now().Sub(began)
-	if err := h.seal(tmp, sync, vmm.FileConfig, vmm.FileState, vmm.FileMemory); err != nil {
+	if err := capture.Seal(tmp, h.engine.Detach, sync, vmm.FileConfig, vmm.FileState, vmm.FileMemory); err != nil {
 		return undo(err)
 	}
 	if rec.SharedRAM {
@@ -131,7 +133,7 @@ func (h *Host) save(ctx context.Context, b *box, p VMM, slot Slot, sync bool) (s
 // is mapped privately, as all saved memory is: so the state stays as it is
 // whoever goes on from it.
 func (h *Host) keepRAM(b *box, dir string, sync bool) error {
-	memory := memoryOf(dir)
+	memory := capture.Memory(dir)
 	if err := os.Link(h.paths.RAM(b.id), memory); err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func (h *Host) move(ctx context.Context, id, name string, act func(context.Conte
 	err = act(context.WithoutCancel(ctx), b)
 	h.metrics.moved(name, h.now().Sub(began), err)
 	if err != nil {
-		return hostapi.Box{}, asNoDisk(err)
+		return hostapi.Box{}, hosterr.AsNoDisk(err)
 	}
 	v, _ := b.view()
 	return v, nil

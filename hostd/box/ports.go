@@ -140,12 +140,3 @@ type Volumes interface {
 	// Detach takes a volume back. The box's VMM has ended.
 	Detach(boxID, volumeID string) error
 }
-
-// Remote is where captures are found that were made on another host.
-type Remote interface {
-	// Fetch fills dir, which is empty, with the files of a stored capture, and
-	// sees to it that Templates.Build finds the build it was made from. It has
-	// verified all of them when it returns nil, and that digest, unless it is
-	// empty, is their manifest's; hosterr.ErrNoSnapshot, hosterr.ErrBadSnapshot.
-	Fetch(ctx context.Context, id, digest, dir string) error
-}

@@ -2,7 +2,6 @@ package box
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
-	"github.com/berth-cloud/berth/vmm"
 )
 
 // Put makes a box and waits until it runs. The same id and generation again
@@ -77,7 +75,7 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 		return nil, err
 	}
 	var b *box
-	err = h.MakeRoom(func() (missing int64, err error) {
+	err = h.captures.MakeRoom(func() (missing int64, err error) {
 		b, missing, err = h.enlist(ctx, id, spec, src, clock)
 		return missing, err
 	})
@@ -215,15 +213,4 @@ func diskSize(path string) (int64, error) {
 		return 0, fmt.Errorf("statfs %s: %w", path, err)
 	}
 	return int64(st.Blocks-(st.Bfree-st.Bavail)) * st.Bsize, nil
-}
-
-// asNoDisk names a full disk by its own error, whichever step met it.
-func asNoDisk(err error) error {
-	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-	var refusal *vmm.Error
-	full = full || errors.As(err, &refusal) && refusal.NoSpace()
-	if full && !errors.Is(err, hosterr.ErrNoDisk) {
-		return fmt.Errorf("%w: %w", hosterr.ErrNoDisk, err)
-	}
-	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
@@ -81,8 +82,8 @@ func (h *Host) recoverParked(ctx context.Context, b *box) (Recovery, error) {
 	if err := os.RemoveAll(h.paths.StateTmp(b.id)); err != nil {
 		return "", err
 	}
-	if hasState(h.paths.State(b.id)) {
-		return Kept, openToVMMs(h.paths.State(b.id))
+	if capture.HasState(h.paths.State(b.id)) {
+		return Kept, capture.OpenToVMMs(h.paths.State(b.id))
 	}
 	return h.lost(ctx, b, "its saved memory was gone when the host daemon started")
 }

@@ -121,7 +121,7 @@ func TestADiskThatHangsStopsNothingButWhatItWrites(t *testing.T) {
 		return err
 	})
 	promptly(t, "the capacity", func() error {
-		if d.SlotsUsed() < 3 || d.ReservedMB() == 0 || !d.Ready() || len(d.Captures()) != 0 {
+		if d.SlotsUsed() < 3 || d.ReservedMB() == 0 || !d.Ready() || len(d.Captures().List()) != 0 {
 			return errors.New("it is not what it was")
 		}
 		return nil

@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
@@ -51,7 +52,7 @@ func validateSource(id string, s *hostapi.BoxSpec) error {
 	switch {
 	case s.Capture != "" && s.WarmFrom != "":
 		return hosterr.Invalid("capture and warm_from exclude each other")
-	case s.Capture != "" && !validCaptureID(s.Capture):
+	case s.Capture != "" && !capture.ValidID(s.Capture):
 		return hosterr.Invalid("capture: not an id")
 	case s.WarmFrom == "":
 		return nil
@@ -69,7 +70,6 @@ const (
 	maxVolumes   = 8  // of one box
 	maxVolumeID  = 20 // bytes of a virtio block device's serial number
 	maxMountPath = 512
-	maxCaptureID = 64
 )
 
 func validateVolumes(volumes []hostapi.VolumeAttach) error {
@@ -79,7 +79,7 @@ func validateVolumes(volumes []hostapi.VolumeAttach) error {
 	ids, paths := map[string]bool{}, map[string]bool{}
 	for _, v := range volumes {
 		switch {
-		case !validCaptureID(v.ID) || len(v.ID) > maxVolumeID:
+		case !capture.ValidID(v.ID) || len(v.ID) > maxVolumeID:
 			return hosterr.Invalid("volume id %q", v.ID)
 		case !path.IsAbs(v.MountPath) || path.Clean(v.MountPath) != v.MountPath || v.MountPath == "/" ||
 			len(v.MountPath) > maxMountPath || strings.ContainsRune(v.MountPath, 0):
@@ -90,19 +90,6 @@ func validateVolumes(volumes []hostapi.VolumeAttach) error {
 		ids[v.ID], paths[v.MountPath] = true, true
 	}
 	return nil
-}
-
-// validCaptureID guards the names of captures' directories.
-func validCaptureID(id string) bool {
-	if id == "" || len(id) > maxCaptureID || id[0] == '-' {
-		return false
-	}
-	for i := range len(id) {
-		if c := id[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
-			return false
-		}
-	}
-	return true
 }
 
 // defaultHostname differs from sandbox to sandbox and is the same for a

@@ -91,7 +91,7 @@ func (h *Host) wake(ctx context.Context, b *box) error {
 	took := h.now().Sub(began)
 	h.metrics.moved("wake", took, err)
 	if err != nil {
-		return asNoDisk(fmt.Errorf("wake sandbox: %w", err))
+		return hosterr.AsNoDisk(fmt.Errorf("wake sandbox: %w", err))
 	}
 	h.tell(ctx, b, hostapi.EventWoken, "sandbox is awake", map[string]any{"wake_ms": took.Milliseconds()})
 	return nil

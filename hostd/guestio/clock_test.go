@@ -101,7 +101,7 @@ func withBusyGuest(t *testing.T) (*daemon, *busyGuest, *warnings) {
 func TestALateClockIsSetInTheEnd(t *testing.T) {
 	for name, move := range map[string]func(d *daemon) error{
 		"after a capture": func(d *daemon) error {
-			_, err := d.Capture(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
+			_, err := d.Captures().Make(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
 			return err
 		},
 		"after a resume": func(d *daemon) error {
@@ -141,7 +141,7 @@ func TestALateClockGivesWayToTheNext(t *testing.T) {
 	capture := func(id string) {
 		t.Helper()
 		before := len(identities(g.tries()))
-		_, err := d.Capture(t.Context(), id, hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
+		_, err := d.Captures().Make(t.Context(), id, hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
 		must(t, err)
 		await(t, func() bool { return len(identities(g.tries())) == before+1 })
 	}
@@ -173,7 +173,7 @@ func TestALateClockEndsWithItsBox(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, g, _ := withBusyGuest(t)
-			_, err := d.Capture(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
+			_, err := d.Captures().Make(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
 			must(t, err)
 			await(t, func() bool { return len(g.tries()) >= 1 })
 			must(t, end(d))

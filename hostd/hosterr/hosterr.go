@@ -5,6 +5,7 @@ package hosterr
 import (
 	"errors"
 	"fmt"
+	"syscall"
 )
 
 var (
@@ -51,4 +52,19 @@ var (
 // Invalid is an ErrInvalid that says what is wrong.
 func Invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+// AsNoDisk names a full disk by its own error, whichever step met it. An error
+// with a method NoSpace says itself whether that is what it means.
+func AsNoDisk(err error) error {
+	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	var refusal interface {
+		error
+		NoSpace() bool
+	}
+	full = full || errors.As(err, &refusal) && refusal.NoSpace()
+	if full && !errors.Is(err, ErrNoDisk) {
+		return fmt.Errorf("%w: %w", ErrNoDisk, err)
+	}
+	return err
 }

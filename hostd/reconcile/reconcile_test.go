@@ -54,7 +54,7 @@ func start(t *testing.T, w *boxtest.World, change ...func(*box.Config)) *daemon 
 			f(cfg)
 		}
 	})
-	r := &reconcile.Reconciler{Records: l.Boxes(), Boxes: d, Machine: w, Events: d.events, Log: slog.New(slog.NewTextHandler(d.log, nil))}
+	r := &reconcile.Reconciler{Records: l.Boxes(), Boxes: d, Captures: d.Captures(), Machine: w, Events: d.events, Log: slog.New(slog.NewTextHandler(d.log, nil))}
 	d.report, err = r.Run(t.Context())
 	must(t, err)
 	r.Wait()

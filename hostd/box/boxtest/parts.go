@@ -141,7 +141,7 @@ type Remote struct {
 	Digests []string // that were asked for
 }
 
-// Fetch implements box.Remote.
+// Fetch implements capture.Remote.
 func (r *Remote) Fetch(_ context.Context, id, digest, dir string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

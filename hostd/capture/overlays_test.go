@@ -1,4 +1,4 @@
-package box
+package capture
 
 import (
 	"context"
@@ -16,14 +16,14 @@ func TestThePoolKeepsClonesOfWhatIsOffered(t *testing.T) {
 	pool := filepath.Join(dir, "pool")
 	check(t, os.Mkdir(pool, 0o755))
 	check(t, os.WriteFile(filepath.Join(pool, "old-1"), nil, 0o600)) // of an earlier daemon
-	o := newOverlays(pool, 3, slog.New(slog.DiscardHandler))
+	o := NewOverlays(pool, 3, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); o.run(ctx) }()
+	go func() { defer close(ended); o.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
 
-	tpl := Template{BuildID: "one", OverlaySeed: seed}
-	o.offer([]Template{tpl})
+	one := Seed{Build: "one", Path: seed}
+	o.Offer([]Seed{one})
 	count := func(want int) func() bool {
 		return func() bool {
 			o.mu.Lock()
@@ -34,14 +34,14 @@ func TestThePoolKeepsClonesOfWhatIsOffered(t *testing.T) {
 	}
 	eventually(t, count(3))
 	dst := filepath.Join(dir, "taken")
-	check(t, o.take(ctx, tpl, dst))
+	check(t, o.Take(ctx, one, dst))
 	if raw, err := os.ReadFile(dst); err != nil || string(raw) != "seed" {
 		t.Errorf("taken overlay = %q, %v", raw, err)
 	}
 	eventually(t, count(3))
-	o.offer(nil) // the build is no longer current
+	o.Offer(nil) // the build is no longer current
 	eventually(t, count(0))
-	check(t, o.take(ctx, tpl, filepath.Join(dir, "direct"))) // cloned when asked for
+	check(t, o.Take(ctx, one, filepath.Join(dir, "direct"))) // cloned when asked for
 }
 
 func eventually(t *testing.T, cond func() bool) {

@@ -1,4 +1,4 @@
-package box
+package capture
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/berth-cloud/berth/hostd/image"
 )
 
-// overlays keeps clones of each template's empty overlay ready, so that a
+// Overlays keeps clones of each template's empty overlay ready, so that a
 // create renames a file instead of copying one.
-type overlays struct {
+type Overlays struct {
 	dir  string
 	keep int
 	log  *slog.Logger
@@ -26,17 +26,24 @@ type overlays struct {
 	kick   chan struct{} // capacity 1
 }
 
-func newOverlays(dir string, keep int, log *slog.Logger) *overlays {
-	return &overlays{dir: dir, keep: keep, log: log, ready: map[string][]string{}, seeds: map[string]string{}, kick: make(chan struct{}, 1)}
+// NewOverlays returns a pool in a directory, of so many clones a template.
+func NewOverlays(dir string, keep int, log *slog.Logger) *Overlays {
+	return &Overlays{dir: dir, keep: keep, log: log, ready: map[string][]string{}, seeds: map[string]string{}, kick: make(chan struct{}, 1)}
 }
 
-// take puts a fresh overlay of the template at dst: a ready one, or a clone
-// made now.
-func (o *overlays) take(ctx context.Context, tpl Template, dst string) error {
+// Seed is the empty overlay of a template build.
+type Seed struct {
+	Build string
+	Path  string
+}
+
+// Take puts a fresh overlay of a template at dst: a ready one, or a clone made
+// now.
+func (o *Overlays) Take(ctx context.Context, seed Seed, dst string) error {
 	for {
-		path := o.pop(tpl)
+		path := o.pop(seed)
 		if path == "" {
-			return image.CloneOverlay(tpl.OverlaySeed, dst)
+			return image.CloneOverlay(seed.Path, dst)
 		}
 		if err := os.Rename(path, dst); err == nil {
 			return nil
@@ -48,7 +55,7 @@ func (o *overlays) take(ctx context.Context, tpl Template, dst string) error {
 	}
 }
 
-func (o *overlays) pop(tpl Template) string {
+func (o *Overlays) pop(seed Seed) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	defer func() {
@@ -57,23 +64,23 @@ func (o *overlays) pop(tpl Template) string {
 		default:
 		}
 	}()
-	o.seeds[tpl.BuildID] = tpl.OverlaySeed
-	list := o.ready[tpl.BuildID]
+	o.seeds[seed.Build] = seed.Path
+	list := o.ready[seed.Build]
 	if len(list) == 0 {
 		return ""
 	}
-	o.ready[tpl.BuildID] = list[1:]
+	o.ready[seed.Build] = list[1:]
 	return list[0]
 }
 
-// offer tells of templates that boxes will be made from; builds that are no
-// longer among them lose their clones.
-func (o *overlays) offer(tpls []Template) {
+// Offer tells of the builds that boxes will be made from; those that are no longer
+// among them lose their clones.
+func (o *Overlays) Offer(offered []Seed) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	seeds := map[string]string{}
-	for _, t := range tpls {
-		seeds[t.BuildID] = t.OverlaySeed
+	for _, s := range offered {
+		seeds[s.Build] = s.Path
 	}
 	for build, list := range o.ready {
 		if _, ok := seeds[build]; !ok {
@@ -90,9 +97,9 @@ func (o *overlays) offer(tpls []Template) {
 	}
 }
 
-// run keeps the pool full until ctx ends. What an earlier daemon left in the
+// Run keeps the pool full until ctx ends. What an earlier daemon left in the
 // directory goes first: nobody knows any more whether it was flushed to disk.
-func (o *overlays) run(ctx context.Context) {
+func (o *Overlays) Run(ctx context.Context) {
 	if old, err := filepath.Glob(filepath.Join(o.dir, "*")); err == nil {
 		for _, path := range old {
 			_ = os.Remove(path)
@@ -131,7 +138,7 @@ func (o *overlays) run(ctx context.Context) {
 }
 
 // missing names the build with the fewest clones, if one has too few.
-func (o *overlays) missing() (build, seed string) {
+func (o *Overlays) missing() (build, seed string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	fewest := o.keep
@@ -142,7 +149,3 @@ func (o *overlays) missing() (build, seed string) {
 	}
 	return build, seed
 }
-
-// Offer tells the host which templates are ready, so that overlays for them
-// are cloned ahead.
-func (h *Host) Offer(tpls []Template) { h.overlays.offer(tpls) }

@@ -1,4 +1,4 @@
-package box
+package capture
 
 import (
 	"context"
@@ -18,15 +18,15 @@ var storedSettles = timescale.Limit(30 * time.Minute)
 // MakeRoom runs check, which admits something to the disk or says how many bytes
 // are missing. Where some are, captures that the snapshot store has are given up
 // for it, and it is run again.
-func (h *Host) MakeRoom(check func() (missing int64, err error)) error {
+func (l *Local) MakeRoom(check func() (missing int64, err error)) error {
 	missing, err := check()
 	if missing <= 0 {
 		return err
 	}
-	h.giving.Lock()
-	defer h.giving.Unlock()
+	l.giving.Lock()
+	defer l.giving.Unlock()
 	// Whoever had the lock before may have made room for this one, too.
-	if missing, err = check(); missing <= 0 || !h.giveUp(missing) {
+	if missing, err = check(); missing <= 0 || !l.giveUp(missing) {
 		return err
 	}
 	_, err = check()
@@ -35,10 +35,10 @@ func (h *Host) MakeRoom(check func() (missing int64, err error)) error {
 
 // giveUp removes captures that take so many bytes together, those that were used
 // least recently first. Where all that there are take less, they stay.
-func (h *Host) giveUp(bytes int64) bool {
+func (l *Local) giveUp(bytes int64) bool {
 	var chosen []*capture
-	h.captures.mu.Lock()
-	for _, c := range h.dispensable() {
+	l.mu.Lock()
+	for _, c := range l.dispensable() {
 		if bytes <= 0 {
 			break
 		}
@@ -51,33 +51,33 @@ func (h *Host) giveUp(bytes int64) bool {
 	for _, c := range chosen {
 		c.deleted, c.gone = true, make(chan struct{})
 	}
-	h.captures.mu.Unlock()
-	h.notify()
+	l.mu.Unlock()
+	l.cfg.Changed()
 	for _, c := range chosen {
 		gone := c.gone
-		err := h.dropCapture(c)
+		err := l.drop(c)
 		close(gone)
 		if err != nil {
-			h.log.Error("a capture could not be given up for room on the disk", "capture_id", c.id, "error", err)
+			l.cfg.Log.Error("a capture could not be given up for room on the disk", "capture_id", c.id, "error", err)
 			continue
 		}
-		h.log.Info("capture is given up for room on the disk, and stays in the snapshot store", "capture_id", c.id,
+		l.cfg.Log.Info("capture is given up for room on the disk, and stays in the snapshot store", "capture_id", c.id,
 			"memory_bytes", c.info.MemoryBytes, "disk_bytes", c.info.DiskBytes)
 	}
-	h.notify()
+	l.cfg.Changed()
 	return len(chosen) > 0
 }
 
 // dispensable are the captures that can be fetched again and that nobody uses,
-// those that were used least recently first. The caller holds captures.mu.
-func (h *Host) dispensable() []*capture {
+// those that were used least recently first. The caller holds mu.
+func (l *Local) dispensable() []*capture {
 	var out []*capture
-	if h.remote == nil {
+	if l.cfg.Remote == nil {
 		return nil
 	}
-	for id := range h.captures.byID {
-		c := h.captures.complete(id)
-		if c != nil && c.info.Stored && c.users == 0 && h.now().Sub(c.stored) >= storedSettles {
+	for id := range l.byID {
+		c := l.complete(id)
+		if c != nil && c.info.Stored && c.users == 0 && l.cfg.Now().Sub(c.stored) >= storedSettles {
 			out = append(out, c)
 		}
 	}
@@ -86,20 +86,20 @@ func (h *Host) dispensable() []*capture {
 }
 
 // used notes that a capture is used now.
-func (h *Host) used(c *capture) {
-	h.captures.mu.Lock()
-	defer h.captures.mu.Unlock()
-	c.used = h.now()
+func (l *Local) used(c *capture) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.used = l.cfg.Now()
 }
 
 // untilGone waits while a capture is being given up. It reports whether one was.
-func (h *Host) untilGone(ctx context.Context, id string) (bool, error) {
-	h.captures.mu.Lock()
+func (l *Local) untilGone(ctx context.Context, id string) (bool, error) {
+	l.mu.Lock()
 	var gone chan struct{}
-	if c := h.captures.byID[id]; c != nil && c.deleted {
+	if c := l.byID[id]; c != nil && c.deleted {
 		gone = c.gone
 	}
-	h.captures.mu.Unlock()
+	l.mu.Unlock()
 	if gone == nil {
 		return false, nil
 	}
