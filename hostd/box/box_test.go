@@ -35,6 +35,10 @@ var (
 	put   = boxtest.Put
 	await = boxtest.Await
 	must  = boxtest.Must
+	world = boxtest.Faulty
+	cold  = boxtest.Cold
+
+	blockAt = boxtest.BlockAt
 
 	wantStatus  = boxtest.WantStatus
 	nothingLeft = boxtest.NothingLeft
@@ -387,23 +391,6 @@ func TestCloseEndsCreatesAndLeavesVMsAlone(t *testing.T) {
 	}
 }
 
-// blockAt holds the step up until proceed is closed or the step is cut off.
-func blockAt(step string, reached chan struct{}, proceed <-chan struct{}) func(context.Context, string) error {
-	var once sync.Once
-	return func(ctx context.Context, name string) error {
-		if name != step {
-			return nil
-		}
-		once.Do(func() { close(reached) })
-		select {
-		case <-proceed:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 // changed waits until a box has a status that the host tells its leader of at once.
 func changed(t *testing.T, d *daemon, id string, want hostapi.Status) hostapi.Box {
 	t.Helper()
@@ -428,3 +415,7 @@ func drain(ch <-chan struct{}) {
 }
 
 func id(i int) string { return strings.Repeat("a", 25) + string(rune('a'+i)) }
+
+func memory(of string) hostapi.CaptureSpec {
+	return hostapi.CaptureSpec{BoxID: of, Generation: 1, Memory: true}
+}

@@ -52,12 +52,12 @@ func TestWhatAVMMDoesTooLate(t *testing.T) {
 					_, err := d.Pause(t.Context(), idA)
 					must(t, err)
 				}
-				f.at(c.fails)
+				f.At(c.fails)
 				if err := c.move(t.Context(), d); err == nil {
 					t.Fatal("it was answered")
 				}
 				w.VMM(idA).SetState(c.late)
-				f.at("")
+				f.At("")
 				await(t, func() bool { return runs(t, d, w, idA) })
 				_, err := d.Pause(t.Context(), idA)
 				must(t, err)

@@ -17,38 +17,6 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// failing makes each call of a step fail until it is told otherwise.
-type failing struct {
-	mu   sync.Mutex
-	step string
-}
-
-func (f *failing) at(step string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.step = step
-}
-
-func (f *failing) run(_ context.Context, name string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if name == f.step {
-		return boxtest.ErrInjected
-	}
-	return nil
-}
-
-// world is a machine whose steps can be made to fail, with a daemon on it.
-func world(t *testing.T, change ...func(*box.Config, *box.Deps)) (*boxtest.World, *daemon, *failing) {
-	t.Helper()
-	w := boxtest.NewWorld(t)
-	f := &failing{}
-	w.SetStep(f.run)
-	return w, start(t, w, change...), f
-}
-
-func cold(s *hostapi.BoxSpec) { s.Boot = hostapi.BootCold }
-
 func TestHibernateAndWakeKeepsMemory(t *testing.T) {
 	for name, change := range map[string]func(*hostapi.BoxSpec){"restored": func(*hostapi.BoxSpec) {}, "booted": cold} {
 		t.Run(name, func(t *testing.T) {
@@ -219,11 +187,11 @@ func TestAFailureAtEachStepOfAHibernateLeavesTheBoxRunning(t *testing.T) {
 			w, d, f := world(t)
 			put(t, d, idA)
 			w.VMM(idA).Remember("x")
-			f.at(step)
+			f.At(step)
 			if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, boxtest.ErrInjected) {
 				t.Fatalf("Hibernate = %v, want the injected failure", err)
 			}
-			f.at("")
+			f.At("")
 			wantStatus(t, d, idA, hostapi.StatusRunning)
 			if state, _ := w.VMM(idA).State(t.Context()); state != vmm.StateRunning {
 				t.Errorf("VM is %s", state)
@@ -245,7 +213,7 @@ func TestAVMMThatCannotBeEndedKeepsItsMemoryReserved(t *testing.T) {
 			w, d, f := world(t)
 			put(t, d, idA)
 			w.VMM(idA).Remember("x")
-			f.at(step)
+			f.At(step)
 			b, err := d.Hibernate(t.Context(), idA)
 			must(t, err)
 			if b.Status != hostapi.StatusHibernated {
@@ -260,7 +228,7 @@ func TestAVMMThatCannotBeEndedKeepsItsMemoryReserved(t *testing.T) {
 				}
 				wantStatus(t, d, idA, hostapi.StatusHibernated)
 			}
-			f.at("")
+			f.At("")
 			await(t, func() bool { return w.VMM(idA) == nil && d.ReservedMB() == 0 }) // the sweep
 			_, err = d.Wake(t.Context(), idA)
 			must(t, err)
@@ -279,11 +247,11 @@ func TestAFailureOfAWakeLeavesTheBoxAsleep(t *testing.T) {
 			w.VMM(idA).Remember("x")
 			_, err := d.Hibernate(t.Context(), idA)
 			must(t, err)
-			f.at(step)
+			f.At(step)
 			if _, err := d.Wake(t.Context(), idA); err == nil {
 				t.Fatal("Wake succeeded")
 			}
-			f.at("")
+			f.At("")
 			wantStatus(t, d, idA, hostapi.StatusHibernated)
 			if w.VMM(idA) != nil || d.ReservedMB() != 0 {
 				t.Errorf("left: VMM %v, %d MB", w.VMM(idA), d.ReservedMB())
@@ -303,7 +271,7 @@ func TestAStateIsSpentWhenItsVMMayHaveRun(t *testing.T) {
 	put(t, d, idA)
 	_, err := d.Hibernate(t.Context(), idA)
 	must(t, err)
-	f.at("resume")
+	f.At("resume")
 	if _, err := d.Wake(t.Context(), idA); err == nil {
 		t.Fatal("Wake succeeded")
 	}
@@ -321,7 +289,7 @@ func TestAWokenGuestThatDoesNotAnswerRuns(t *testing.T) {
 	put(t, d, idA)
 	_, err := d.Hibernate(t.Context(), idA)
 	must(t, err)
-	f.at("identity")
+	f.At("identity")
 	_, err = d.Wake(t.Context(), idA)
 	must(t, err)
 	wantStatus(t, d, idA, hostapi.StatusRunning)

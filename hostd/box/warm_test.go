@@ -85,13 +85,13 @@ func TestTheParentOfAWarmForkThatFailsRunsOn(t *testing.T) {
 			w.SetStep(func(ctx context.Context, name string) error {
 				mu.Lock()
 				defer mu.Unlock()
-				if fails && f.run(ctx, name) != nil {
+				if fails && f.Run(ctx, name) != nil {
 					fails = name == "overlay" // asked for twice
 					return boxtest.ErrInjected
 				}
 				return nil
 			})
-			f.at(step)
+			f.At(step)
 			_, err := d.Put(t.Context(), idB, hostapi.BoxSpec{Generation: 1, WarmFrom: idA})
 			if step == "overlay" {
 				must(t, err) // not the template's, but the parent's disk
@@ -107,7 +107,7 @@ func TestTheParentOfAWarmForkThatFailsRunsOn(t *testing.T) {
 			if _, err := d.Get(idB); !errors.Is(err, hosterr.ErrNotFound) {
 				t.Errorf("child: %v, want ErrNotFound", err)
 			}
-			f.at("")
+			f.At("")
 			put(t, d, idB, warm(idA))
 			for _, id := range []string{idA, idB} {
 				must(t, d.Delete(t.Context(), id, 1))
@@ -239,7 +239,7 @@ func TestVolumesFollowTheirBox(t *testing.T) {
 				t.Errorf("holders after the delete = %v", got)
 			}
 			for _, step := range []string{"add-disk", "mounts", "identity"} {
-				f.at(step)
+				f.At(step)
 				s := spec(2)
 				attach(&s)
 				change(&s)

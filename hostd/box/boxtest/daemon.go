@@ -1,7 +1,9 @@
 package boxtest
 
 import (
+	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,6 +96,58 @@ func NothingLeft(t testing.TB, w *World, d *Daemon) {
 // WithEvents has a daemon tell events.
 func WithEvents(e *Events) func(*box.Config, *box.Deps) {
 	return func(_ *box.Config, d *box.Deps) { d.Events = e }
+}
+
+// Failing makes each call of a step fail until it is told otherwise.
+type Failing struct {
+	mu   sync.Mutex
+	step string
+}
+
+// At names the step.
+func (f *Failing) At(step string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.step = step
+}
+
+// Run is a Step.
+func (f *Failing) Run(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if name == f.step {
+		return ErrInjected
+	}
+	return nil
+}
+
+// Faulty is a machine whose steps can be made to fail, with a daemon on it.
+func Faulty(t testing.TB, change ...func(*box.Config, *box.Deps)) (*World, *Daemon, *Failing) {
+	t.Helper()
+	w := NewWorld(t)
+	f := &Failing{}
+	w.SetStep(f.Run)
+	return w, Start(t, w, change...), f
+}
+
+// Cold has a box booted.
+func Cold(s *hostapi.BoxSpec) { s.Boot = hostapi.BootCold }
+
+// BlockAt holds the step up until proceed is closed or the step is cut off.
+func BlockAt(step string, reached chan struct{}, proceed <-chan struct{}) func(context.Context, string) error {
+	var once sync.Once
+	return func(ctx context.Context, name string) error {
+		if name != step {
+			return nil
+		}
+		once.Do(func() { close(reached) })
+		select {
+		case <-proceed:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Must ends a test that something failed in.

@@ -1,4 +1,4 @@
-package box_test
+package capture_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package box_test
+package capture_test
 
 import (
 	"context"
@@ -17,10 +17,6 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
-
-func memory(of string) hostapi.CaptureSpec {
-	return hostapi.CaptureSpec{BoxID: of, Generation: 1, Memory: true}
-}
 
 func from(capture string) func(*hostapi.BoxSpec) {
 	return func(s *hostapi.BoxSpec) { s.Template, s.Capture = "", capture }
@@ -92,11 +88,11 @@ func TestACaptureOfTheDiskAlone(t *testing.T) {
 	w, d, f := world(t)
 	put(t, d, idA)
 	must(t, os.WriteFile(w.Paths.Overlay(idA), []byte("disk"), 0o600))
-	f.at("sync")
+	f.At("sync")
 	if _, err := d.Captures().Make(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1}); !errors.Is(err, hosterr.ErrGuest) {
 		t.Errorf("Capture of a guest that does not flush = %v", err)
 	}
-	f.at("snapshot") // not needed
+	f.At("snapshot") // not needed
 	c, err := d.Captures().Make(t.Context(), "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1})
 	must(t, err)
 	if c.Memory || c.MemoryBytes != 0 {
@@ -149,11 +145,11 @@ func TestAFailureAtEachStepOfACaptureLeavesTheBoxRunning(t *testing.T) {
 		t.Run(step, func(t *testing.T) {
 			w, d, f := world(t)
 			put(t, d, idA)
-			f.at(step)
+			f.At(step)
 			if _, err := d.Captures().Make(t.Context(), "cap-1", memory(idA)); !errors.Is(err, boxtest.ErrInjected) {
 				t.Fatalf("Capture = %v, want the injected failure", err)
 			}
-			f.at("")
+			f.At("")
 			wantStatus(t, d, idA, hostapi.StatusRunning)
 			if state, _ := w.VMM(idA).State(t.Context()); state != vmm.StateRunning {
 				t.Errorf("VM is %s", state)
@@ -169,11 +165,11 @@ func TestAFailureAtEachStepOfACaptureLeavesTheBoxRunning(t *testing.T) {
 func TestABoxThatCannotRunOnAfterACaptureIsPaused(t *testing.T) {
 	_, d, f := world(t)
 	put(t, d, idA)
-	f.at("resume")
+	f.At("resume")
 	if _, err := d.Captures().Make(t.Context(), "cap-1", memory(idA)); err == nil {
 		t.Fatal("Capture succeeded")
 	}
-	f.at("")
+	f.At("")
 	wantStatus(t, d, idA, hostapi.StatusPaused)
 	_, err := d.Resume(t.Context(), idA)
 	must(t, err)
