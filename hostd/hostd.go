@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/build"
 	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/hostd/events"
@@ -27,6 +28,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/hostd/reconcile"
 	"github.com/berth-cloud/berth/hostd/server"
+	"github.com/berth-cloud/berth/hostd/snapshot"
 	"github.com/berth-cloud/berth/hostd/volume"
 	"github.com/berth-cloud/berth/netfab/slot"
 	"github.com/berth-cloud/berth/vmm"
@@ -43,10 +45,10 @@ type Daemon struct {
 	fabric    *slot.Fabric
 	pool      *slot.Pool
 	tree      *cgroup.Tree
-	templates *templates
-	builds    *builds
+	snapshots *snapshot.Store // nil: none
+	builds    *build.Builds
 	volumes   *volume.Store
-	stored    *stored // nil: no snapshot store
+	stored    *capture.Stored // nil: no snapshot store
 	boxes     *box.Host
 	machine   *machine
 	events    *events.Recorder
@@ -133,47 +135,50 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 		return nil, err
 	}
 	network := &slots{fabric: d.fabric, pool: d.pool}
-	guestLease := poolLease(network, engine.groups, cgroups{d.tree}, overheadMB)
-	if d.templates, err = newTemplates(ctx, cfg, d.engine, guestLease, log); err != nil {
+	images, err := openImages(ctx, cfg, d.engine, poolLease(network, engine.groups, cgroups{d.tree}, overheadMB), log)
+	if err != nil {
 		return nil, err
 	}
 	if err := removeBuildGroups(ctx, cgroups{d.tree}); err != nil {
 		return nil, err
 	}
-	d.templates.inUse = d.buildsInUse
 	if d.volumes, err = openVolumes(cfg, d.ledger, d.promisedToBoxes, d.makeRoom, log); err != nil {
 		return nil, err
 	}
-	if d.stored, err = openStored(ctx, cfg, d.templates.store, d.versions().Engine, log); err != nil {
-		return nil, err
-	}
-	if err := d.openBuilds(); err != nil {
+	if err := d.openBuilds(ctx, images); err != nil {
 		return nil, err
 	}
 	d.assemble(engine, network, overheadMB)
 	return d, nil
 }
 
-func (d *Daemon) openBuilds() (err error) {
-	cfg := buildsConfig{
-		Dir: filepath.Join(d.cfg.DataDir, "builds"), MemoryMB: d.budgetMB, Ensure: d.templates.store.EnsureWith, Parallel: runtime.NumCPU() / 2,
-		Source: d.templates.source, Changed: d.templates.Changed, Delete: d.templates.Delete, Log: d.log,
-		Have:  func(digest string) bool { _, err := d.templates.store.Build(digest); return err == nil },
-		Admit: func(g image.Guest) (func(), error) { return d.boxes.Reserve(g.MemoryMB, g.DiskMB) },
-	}
-	if d.stored != nil {
-		cfg.Fetch = func(ctx context.Context, digest, template, by string) (image.Template, error) {
-			if err := d.stored.FetchBuild(ctx, digest); err != nil {
-				return image.Template{}, err
-			}
-			if err := d.templates.store.Point(ctx, template, digest, by); err != nil {
-				return image.Template{}, err
-			}
-			return d.templates.store.Get(template)
+// openBuilds opens the snapshot store, if there is one, and what goes to it.
+func (d *Daemon) openBuilds(ctx context.Context, images *image.Store) (err error) {
+	if d.cfg.SnapshotStore != "" {
+		if d.snapshots, err = snapshot.Open(ctx, d.cfg.SnapshotStore, snapshot.Options{}); err != nil {
+			return fmt.Errorf("BERTH_SNAPSHOT_STORE: %w", err)
 		}
 	}
-	d.builds, err = newBuilds(cfg)
-	return err
+	d.builds, err = build.Open(build.Config{
+		Dir: filepath.Join(d.cfg.DataDir, "builds"), Images: images, Sources: d.cfg.TemplateSources, Ahead: d.cfg.TemplatesAhead, Host: d.cfg.AgentID,
+		Engine: engineName(d.engine), MemoryMB: d.budgetMB, Snapshots: d.snapshots, InUse: d.buildsInUse,
+		Admit:      func(g image.Guest) (func(), error) { return d.boxes.Reserve(g.MemoryMB, g.DiskMB) },
+		AdmitFetch: func(m *snapshot.Manifest) error { return d.stored.Admit(m) },
+		Log:        d.log,
+	})
+	if err != nil || d.snapshots == nil {
+		return err
+	}
+	d.stored = capture.NewStored(capture.StoredConfig{
+		Snapshots: d.snapshots, Builds: d.builds.Stored, Images: images, Engine: engineName(d.engine), Room: d.room, Log: d.log,
+	})
+	return nil
+}
+
+// room is how many bytes of the data directory may be filled.
+func (d *Daemon) room() (int64, error) {
+	free, err := freeBytes(d.cfg.DataDir)
+	return free - int64(d.cfg.DiskHeadroomMB)<<20, err
 }
 
 // assemble makes the parts that need the others.
@@ -181,7 +186,7 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	groups := cgroups{d.tree}
 	d.machine = &machine{paths: d.cfg.paths(), engine: engine, groups: groups, pool: d.pool}
 	deps := box.Deps{
-		Ledger: d.ledger, Slots: network, Engine: engine, Cgroups: groups, Templates: d.templates,
+		Ledger: d.ledger, Slots: network, Engine: engine, Cgroups: groups, Templates: templates{d.builds.Templates},
 		Metrics: box.NewMetrics(d.registry), Events: d.events, Volumes: d.volumes, Promised: d.volumes.Promised, Log: d.log,
 	}
 	if d.stored != nil { // a nil one in the interface would not be nil
@@ -190,7 +195,7 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	d.boxes = box.New(box.Config{
 		Paths: d.cfg.paths(), MemoryMB: d.budgetMB, OverheadMB: overheadMB, DiskHeadroomMB: d.cfg.DiskHeadroomMB, DiskOvercommit: d.cfg.DiskOvercommit,
 		OverlayPool: d.cfg.OverlayPool, CreateTimeout: d.cfg.CreateTimeout, MaxExecs: maxExecs, OutputBudget: outputBudget,
-		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, Engine: d.versions().Engine,
+		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, Engine: engineName(d.engine),
 	}, deps)
 	d.registry.MustRegister(d.boxes.Collect())
 	d.lease = lease.New(lease.Config{
@@ -198,13 +203,13 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 		Fence: func(ctx context.Context) { d.boxes.Fence(ctx, "its host was without the control plane for a lease") },
 	})
 	config := server.Config{
-		Boxes: d.boxes, Guests: d.boxes.Guests(), Captures: d.boxes.Captures(), Volumes: d.volumes, Builds: d.builds, Events: d.events,
+		Boxes: d.boxes, Guests: d.boxes.Guests(), Captures: d.boxes.Captures(), Volumes: d.volumes, Builds: d.builds.Queue, Events: d.events,
 		Info: d.report, ObserveTerm: d.ledger.ObserveTerm, Member: d.isMember,
 		Metrics: promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}), Log: d.log,
 		Certificate: d.creds.cert, CA: d.creds.ca,
 	}
 	if d.stored != nil {
-		d.stored.captures = d.boxes.Captures()
+		d.stored.Serve(d.boxes.Captures())
 		config.Stored = d.stored
 	}
 	d.server = server.New(config)
@@ -243,8 +248,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	stop.background(d.delivery.Run)
 	stop.background(d.lease.Run)
 	// 4. Templates are looked through, so that the first create need not.
-	d.templates.readSources(ctx)
-	d.templates.Scan()
+	d.builds.Scan(ctx)
 	// 5. The ledger and the kernel are brought together; then Put is served.
 	rec := &reconcile.Reconciler{Records: d.ledger.Boxes(), Boxes: d.boxes, Captures: d.boxes.Captures(), Machine: d.machine, Events: d.events, Log: d.log}
 	_, startErr := rec.Run(ctx)
@@ -262,12 +266,10 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 			}
 		})
 		// 7. Templates are built when they are asked for, and overlays cloned ahead.
-		stop.background(func(ctx context.Context) { d.templates.Run(ctx, d.offer) })
-		stop.background(d.builds.Run)
+		stop.background(func(ctx context.Context) { d.builds.Run(ctx, d.offer) })
 		// 8. What nobody needs of the snapshot store goes, now and then.
 		if d.stored != nil {
 			stop.background(d.stored.Run)
-			stop.background(func(ctx context.Context) { d.stored.preload(ctx, d.templates.Ready, d.templates.Changed) })
 		}
 		d.log.Info("hostd serves", "agent_id", d.cfg.AgentID, "listen", listener.Addr().String(), "advertise", d.cfg.Advertise,
 			"memory_mb", d.budgetMB, "slots", d.cfg.Slots, "version", d.cfg.Version)
@@ -306,7 +308,10 @@ func (d *Daemon) close() error {
 		d.boxes.Close() // again is no harm
 	}
 	if d.stored != nil {
-		errs = append(errs, d.stored.close())
+		d.stored.Close()
+	}
+	if d.snapshots != nil {
+		errs = append(errs, d.snapshots.Close())
 	}
 	if d.fabric != nil {
 		errs = append(errs, d.fabric.Close())
@@ -369,7 +374,7 @@ func (d *Daemon) drain() {
 }
 
 // offer has overlays cloned ahead for the templates that are ready.
-func (d *Daemon) offer(ready []box.Template) {
+func (d *Daemon) offer(ready []image.Template) {
 	seeds := make([]capture.Seed, 0, len(ready))
 	for _, t := range ready {
 		seeds = append(seeds, capture.Seed{Build: t.BuildID, Path: t.OverlaySeed})
@@ -392,8 +397,8 @@ func (d *Daemon) report() hostapi.Heartbeat {
 			DiskStalledMS: d.boxes.DiskStalled().Milliseconds(),
 		},
 		Versions:  d.versions(),
-		Templates: d.templates.States(),
-		Sources:   d.templates.Sources(),
+		Templates: d.builds.Templates.States(),
+		Sources:   d.builds.Templates.Sources(),
 		Boxes:     make([]hostapi.BoxState, 0, len(list)),
 		Store:     d.stored != nil,
 	}
@@ -401,7 +406,7 @@ func (d *Daemon) report() hostapi.Heartbeat {
 		hb.Capacity.DiskFreeBytes = free
 	}
 	for i, t := range hb.Templates {
-		hb.Templates[i].Stored = d.stored != nil && d.stored.hasBuild(t.BuildID)
+		hb.Templates[i].Stored = d.stored != nil && d.builds.Stored.Has(t.BuildID)
 	}
 	for _, b := range list {
 		hb.Boxes = append(hb.Boxes, b.State())
@@ -417,8 +422,11 @@ func (d *Daemon) report() hostapi.Heartbeat {
 }
 
 func (d *Daemon) versions() hostapi.Versions {
-	return hostapi.Versions{Hostd: d.cfg.Version, Engine: d.engine.Kind + " " + d.engine.Version, Kernel: d.templates.KernelVersion()}
+	return hostapi.Versions{Hostd: d.cfg.Version, Engine: engineName(d.engine), Kernel: d.builds.Templates.KernelVersion()}
 }
+
+// engineName names an engine in the ledger and with what it saved.
+func engineName(e vmm.Engine) string { return e.Kind + " " + e.Version }
 
 // newBootID names one run of the daemon.
 func newBootID() string {

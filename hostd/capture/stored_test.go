@@ -1,4 +1,4 @@
-package hostd
+package capture
 
 import (
 	"bytes"
@@ -15,9 +15,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/berth-cloud/berth/hostd/build"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/hostd/snapshot"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -30,8 +32,10 @@ const buildID = "3ff4b9ac4e49524d385a93c4cc0194e8"
 // storedHost is a host's side of the snapshot store, with real stores and boxes
 // that are only a directory.
 type storedHost struct {
-	*stored
+	*Stored
+	builds *build.Stored
 	images *image.Store
+	store  *snapshot.Store
 	dir    string // of captures
 
 	mu       sync.Mutex
@@ -49,15 +53,23 @@ func newStoredHost(t *testing.T, store string) *storedHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{SnapshotStore: "file://" + store, DataDir: h.dir}
-	s, err := openStored(t.Context(), cfg, images, "chvemu v1", slog.New(slog.DiscardHandler))
+	h.store, err = snapshot.Open(t.Context(), "file://"+store, snapshot.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.captures = h
-	h.stored, h.images = s, images
+	h.images = images
+	h.builds = build.NewStored(build.StoredConfig{
+		Snapshots: h.store, Images: images, Engine: "chvemu v1", Log: slog.New(slog.DiscardHandler),
+		Admit: func(m *snapshot.Manifest) error { return h.Admit(m) },
+	})
+	h.Stored = NewStored(StoredConfig{
+		Snapshots: h.store, Builds: h.builds, Images: images, Engine: "chvemu v1", Log: slog.New(slog.DiscardHandler),
+		Room: func() (int64, error) { return 1 << 40, nil },
+	})
+	h.captures = h
 	t.Cleanup(func() {
-		if err := s.close(); err != nil {
+		h.Close()
+		if err := h.store.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -220,7 +232,7 @@ func TestACaptureThatCannotBeUsedIsRefusedByName(t *testing.T) {
 		says   string
 	}{
 		"unknown":        {"snap-9", nil, hosterr.ErrNoSnapshot, "snap-9"},
-		"another engine": {"snap-1", func(_ *testing.T, _ string, h *storedHost) { h.engine = "cloud-hypervisor v53.0" }, hosterr.ErrBadSnapshot, "v53.0"},
+		"another engine": {"snap-1", func(_ *testing.T, _ string, h *storedHost) { h.cfg.Engine = "cloud-hypervisor v53.0" }, hosterr.ErrBadSnapshot, "v53.0"},
 		"chunks are missing": {"snap-1", func(t *testing.T, store string, _ *storedHost) {
 			if err := os.RemoveAll(filepath.Join(store, "chunks")); err != nil {
 				t.Fatal(err)
@@ -243,7 +255,7 @@ func TestACaptureThatCannotBeUsedIsRefusedByName(t *testing.T) {
 			}
 		}, hosterr.ErrBadSnapshot, "chunk 0"},
 		"no room": {"snap-1", func(_ *testing.T, _ string, h *storedHost) {
-			h.room = func() (int64, error) { return 10, nil }
+			h.cfg.Room = func() (int64, error) { return 10, nil }
 		}, hosterr.ErrNoDisk, "room for"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -276,7 +288,7 @@ func TestRoomIsMadeForWhatIsFetched(t *testing.T) {
 		t.Fatal(err)
 	}
 	room := int64(10)
-	b.room = func() (int64, error) { return room, nil }
+	b.cfg.Room = func() (int64, error) { return room, nil }
 	b.makeRoom = func(missing int64) { room += missing }
 	if _, err := b.fetch(t, "snap-1", ""); err != nil {
 		t.Error(err)
@@ -394,40 +406,8 @@ func TestAnUploadOfWhatIsGone(t *testing.T) {
 
 func TestAStoppingHostUploadsNoMore(t *testing.T) {
 	h := newStoredHost(t, t.TempDir())
-	s, err := openStored(t.Context(), Config{SnapshotStore: "file://" + t.TempDir()}, h.images, "x", h.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.StoreCapture(t.Context(), "snap-1"); !errors.Is(err, hosterr.ErrDraining) {
+	h.Close()
+	if _, err := h.StoreCapture(t.Context(), "snap-1"); !errors.Is(err, hosterr.ErrDraining) {
 		t.Errorf("store = %v", err)
-	}
-}
-
-func TestSnapshotStoreSetting(t *testing.T) {
-	p := &preflight{ctx: t.Context()}
-	for name, c := range map[string]struct{ url, says, fails string }{
-		"none":            {"", "none", ""},
-		"a directory":     {"file://" + t.TempDir() + "/new", "written to", ""},
-		"not absolute":    {"file://x/y", "", "three slashes"},
-		"another service": {"gs://x", "", "BERTH_SNAPSHOT_STORE"},
-		"not a directory": {"file:///dev/null/x", "", "BERTH_SNAPSHOT_STORE"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p.cfg.SnapshotStore = c.url
-			detail, err := p.snapshots()
-			if c.fails == "" && (err != nil || !strings.Contains(detail, c.says)) || c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)) {
-				t.Errorf("check = %q, %v", detail, err)
-			}
-		})
-	}
-	if err := failed([]Check{{Name: "x", Err: errors.New("away"), Later: true}}); err != nil {
-		t.Errorf("a store that is away keeps serve from starting: %v", err)
-	}
-	none, err := openStored(t.Context(), Config{}, nil, "", nil)
-	if none != nil || err != nil {
-		t.Errorf("no store = %v, %v", none, err)
 	}
 }

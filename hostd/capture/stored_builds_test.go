@@ -1,4 +1,4 @@
-package hostd
+package capture
 
 import (
 	"errors"
@@ -12,23 +12,23 @@ import (
 func TestABuildGoesToAnotherHost(t *testing.T) {
 	store := t.TempDir()
 	one, two := newStoredHost(t, store), newStoredHost(t, store)
-	if err := two.FetchBuild(t.Context(), buildID); !errors.Is(err, hosterr.ErrNoSnapshot) {
+	if err := two.builds.Fetch(t.Context(), buildID); !errors.Is(err, hosterr.ErrNoSnapshot) {
 		t.Errorf("a build that is not stored: %v", err)
 	}
 	one.capture(t, "c1") // and the build that it was made from
-	if one.hasBuild(buildID) {
+	if one.builds.Has(buildID) {
 		t.Error("it is said to be stored")
 	}
 	for range 2 {
-		if err := one.storeBuild(t.Context(), buildID); err != nil {
+		if err := one.builds.Upload(t.Context(), buildID); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !one.hasBuild(buildID) {
+	if !one.builds.Has(buildID) {
 		t.Error("it is not said to be stored")
 	}
 	for range 2 {
-		if err := two.FetchBuild(t.Context(), buildID); err != nil {
+		if err := two.builds.Fetch(t.Context(), buildID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -40,7 +40,7 @@ func TestABuildGoesToAnotherHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	three := newStoredHost(t, store)
-	if err := three.FetchBuild(t.Context(), buildID); !errors.Is(err, hosterr.ErrNoSnapshot) {
+	if err := three.builds.Fetch(t.Context(), buildID); !errors.Is(err, hosterr.ErrNoSnapshot) {
 		t.Errorf("a build that was removed: %v", err)
 	}
 }
@@ -55,12 +55,12 @@ func TestABuildThatComesBackIsStoredAgain(t *testing.T) {
 	changes := 0
 	look := func(look bool, ready ...string) {
 		t.Helper()
-		one.preloadOnce(t.Context(), ready, look, func() { changes++ })
+		one.builds.Look(t.Context(), ready, look, func() { changes++ })
 	}
 	stored := func(when string) {
 		t.Helper()
-		if there, err := two.store.Has(t.Context(), name); err != nil || !there || !one.hasBuild(buildID) {
-			t.Errorf("%s: in the store %v (%v), said to be %v", when, there, err, one.hasBuild(buildID))
+		if there, err := two.store.Has(t.Context(), name); err != nil || !there || !one.builds.Has(buildID) {
+			t.Errorf("%s: in the store %v (%v), said to be %v", when, there, err, one.builds.Has(buildID))
 		}
 	}
 	look(false, buildID)
@@ -78,7 +78,7 @@ func TestABuildThatComesBackIsStoredAgain(t *testing.T) {
 	if err := one.DeleteStored(t.Context(), name); err != nil {
 		t.Fatal(err)
 	}
-	if one.hasBuild(buildID) {
+	if one.builds.Has(buildID) {
 		t.Error("what this host has removed is said to be stored")
 	}
 	look(false, buildID)

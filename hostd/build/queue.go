@@ -1,4 +1,4 @@
-package hostd
+package build
 
 import (
 	"cmp"
@@ -38,8 +38,8 @@ var (
 	errInterrupted  = errors.New("the host's daemon ended while it was built")
 )
 
-// buildsConfig is what builds work with.
-type buildsConfig struct {
+// queueConfig is what a queue works with.
+type queueConfig struct {
 	Dir      string // one directory a build
 	MemoryMB int    // that the host has for sandboxes
 	Ensure   func(context.Context, image.Definition, image.Options) (image.Template, error)
@@ -62,10 +62,10 @@ type buildsConfig struct {
 	Log    *slog.Logger
 }
 
-// builds are the template builds that the control plane asks for. Workspaces take
+// Queue is the template builds that the control plane asks for. Workspaces take
 // turns; what the daemon's end cuts off has failed after its start.
-type builds struct {
-	cfg buildsConfig
+type Queue struct {
+	cfg queueConfig
 
 	mu       sync.Mutex
 	jobs     map[string]*job
@@ -77,7 +77,7 @@ type builds struct {
 	wake     chan struct{}
 }
 
-// job is one build. Its build is guarded by builds.mu.
+// job is one build. Its build is guarded by Queue.mu.
 type job struct {
 	build     hostapi.Build
 	def       image.Definition
@@ -90,10 +90,10 @@ type job struct {
 
 var validBuildID = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,127}$`)
 
-// newBuilds reads what an earlier daemon left.
-func newBuilds(cfg buildsConfig) (*builds, error) {
+// newQueue reads what an earlier daemon left.
+func newQueue(cfg queueConfig) (*Queue, error) {
 	cfg.Parallel = max(cfg.Parallel, 2)
-	b := &builds{
+	q := &Queue{
 		cfg: cfg, jobs: map[string]*job{}, underWay: map[string]int{}, served: map[string]uint64{}, wake: make(chan struct{}, 1),
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -104,96 +104,96 @@ func newBuilds(cfg buildsConfig) (*builds, error) {
 		return nil, fmt.Errorf("template builds: %w", err)
 	}
 	for _, e := range entries {
-		j, err := b.load(e.Name())
+		j, err := q.load(e.Name())
 		if err != nil {
 			cfg.Log.Warn("record of a template build cannot be read and is removed", "build", e.Name(), "error", err)
-			if err := os.RemoveAll(b.path(e.Name())); err != nil {
+			if err := os.RemoveAll(q.path(e.Name())); err != nil {
 				return nil, fmt.Errorf("template builds: %w", err)
 			}
 			continue
 		}
-		b.jobs[j.build.ID] = j
+		q.jobs[j.build.ID] = j
 	}
-	return b, nil
+	return q, nil
 }
 
 // Run makes the builds until ctx ends, which fails those under way.
-func (b *builds) Run(ctx context.Context) {
-	b.mu.Lock()
-	b.serving = true
-	b.mu.Unlock()
+func (q *Queue) Run(ctx context.Context) {
+	q.mu.Lock()
+	q.serving = true
+	q.mu.Unlock()
 	var underWay sync.WaitGroup
 	defer underWay.Wait()
-	defer b.stop()
+	defer q.stop()
 	for ctx.Err() == nil {
-		j, jctx, end := b.next(ctx)
+		j, jctx, end := q.next(ctx)
 		if j != nil {
 			underWay.Go(func() {
-				b.make(jctx, j)
+				q.make(jctx, j)
 				end()
-				b.leave(j)
+				q.leave(j)
 			})
 			continue
 		}
 		select {
-		case <-b.wake:
+		case <-q.wake:
 		case <-ctx.Done():
 		}
 	}
 }
 
 // leave gives a build's turn to the next.
-func (b *builds) leave(j *job) {
-	b.mu.Lock()
-	if b.underWay[j.workspace]--; b.underWay[j.workspace] == 0 {
-		delete(b.underWay, j.workspace)
-		if !slices.ContainsFunc(b.queue, func(o *job) bool { return o.workspace == j.workspace }) {
-			delete(b.served, j.workspace)
+func (q *Queue) leave(j *job) {
+	q.mu.Lock()
+	if q.underWay[j.workspace]--; q.underWay[j.workspace] == 0 {
+		delete(q.underWay, j.workspace)
+		if !slices.ContainsFunc(q.queue, func(o *job) bool { return o.workspace == j.workspace }) {
+			delete(q.served, j.workspace)
 		}
 	}
-	b.mu.Unlock()
-	b.look()
+	q.mu.Unlock()
+	q.look()
 }
 
 // look has Run look for what can be done.
-func (b *builds) look() {
+func (q *Queue) look() {
 	select {
-	case b.wake <- struct{}{}:
+	case q.wake <- struct{}{}:
 	default:
 	}
 }
 
 // stop fails what waits.
-func (b *builds) stop() {
-	b.mu.Lock()
-	b.serving = false
-	waiting := b.queue
-	b.queue = nil
-	b.mu.Unlock()
+func (q *Queue) stop() {
+	q.mu.Lock()
+	q.serving = false
+	waiting := q.queue
+	q.queue = nil
+	q.mu.Unlock()
 	for _, j := range waiting {
-		b.finish(j, image.Template{}, errInterrupted)
+		q.finish(j, image.Template{}, errInterrupted)
 	}
 }
 
 // pick says which build is next, -1 if none is: of the workspaces with the fewest
 // builds under way the one that has had no turn for longest.
-func (b *builds) pick() int {
+func (q *Queue) pick() int {
 	total := 0
-	for _, n := range b.underWay {
+	for _, n := range q.underWay {
 		total += n
 	}
 	best := -1
-	if total >= b.cfg.Parallel {
+	if total >= q.cfg.Parallel {
 		return best
 	}
-	for i, j := range b.queue {
-		n := b.underWay[j.workspace]
-		if n >= b.cfg.Parallel-1 {
+	for i, j := range q.queue {
+		n := q.underWay[j.workspace]
+		if n >= q.cfg.Parallel-1 {
 			continue
 		}
 		if best >= 0 {
-			o := b.queue[best].workspace
-			if n > b.underWay[o] || n == b.underWay[o] && b.served[j.workspace] >= b.served[o] {
+			o := q.queue[best].workspace
+			if n > q.underWay[o] || n == q.underWay[o] && q.served[j.workspace] >= q.served[o] {
 				continue
 			}
 		}
@@ -203,18 +203,18 @@ func (b *builds) pick() int {
 }
 
 // next takes the build whose turn it is, with the context that ends it.
-func (b *builds) next(ctx context.Context) (j *job, jctx context.Context, end func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	i := b.pick()
+func (q *Queue) next(ctx context.Context) (j *job, jctx context.Context, end func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := q.pick()
 	if i < 0 {
 		return nil, nil, nil
 	}
-	j = b.queue[i]
-	b.queue = slices.Delete(b.queue, i, i+1)
-	b.turn++
-	b.underWay[j.workspace]++
-	b.served[j.workspace] = b.turn
+	j = q.queue[i]
+	q.queue = slices.Delete(q.queue, i, i+1)
+	q.turn++
+	q.underWay[j.workspace]++
+	q.served[j.workspace] = q.turn
 	ctx, j.cancel = context.WithCancelCause(ctx)
 	jctx, stop := context.WithTimeoutCause(ctx, buildTime, fmt.Errorf("not done within %s", buildTime))
 	cancel := j.cancel
@@ -225,34 +225,34 @@ func (b *builds) next(ctx context.Context) (j *job, jctx context.Context, end fu
 }
 
 // make makes one build.
-func (b *builds) make(ctx context.Context, j *job) {
-	tpl, err := b.ensure(ctx, j)
+func (q *Queue) make(ctx context.Context, j *job) {
+	tpl, err := q.ensure(ctx, j)
 	if err != nil && ctx.Err() != nil {
 		if err = context.Cause(ctx); errors.Is(err, context.Canceled) {
 			err = errInterrupted
 		}
 	}
-	b.finish(j, tpl, err)
+	q.finish(j, tpl, err)
 }
 
-func (b *builds) ensure(ctx context.Context, j *job) (image.Template, error) {
-	b.mu.Lock()
+func (q *Queue) ensure(ctx context.Context, j *job) (image.Template, error) {
+	q.mu.Lock()
 	j.build.Status = hostapi.BuildBuilding
-	err := b.save(j)
-	b.mu.Unlock()
+	err := q.save(j)
+	q.mu.Unlock()
 	if err != nil {
 		return image.Template{}, err
 	}
 	j.log.say("==> build " + j.build.ID)
 	if j.fetch != "" {
-		return b.cfg.Fetch(ctx, j.fetch, j.build.Template, j.build.ID)
+		return q.cfg.Fetch(ctx, j.fetch, j.build.Template, j.build.ID)
 	}
-	return b.cfg.Ensure(ctx, j.def, image.Options{Workspace: j.workspace, By: j.build.ID, Progress: j.log.progress(), Admit: b.cfg.Admit})
+	return q.cfg.Ensure(ctx, j.def, image.Options{Workspace: j.workspace, By: j.build.ID, Progress: j.log.progress(), Admit: q.cfg.Admit})
 }
 
 // finish writes down how a build ended.
-func (b *builds) finish(j *job, tpl image.Template, err error) {
-	b.mu.Lock()
+func (q *Queue) finish(j *job, tpl image.Template, err error) {
+	q.mu.Lock()
 	j.cancel = nil
 	j.build.FinishedAt = time.Now().UTC()
 	if err != nil {
@@ -273,16 +273,16 @@ func (b *builds) finish(j *job, tpl image.Template, err error) {
 		j.log.last("==> ready: build " + tpl.BuildID)
 	}
 	if !errors.Is(err, errBuildDeleted) {
-		if saveErr := b.save(j); saveErr != nil {
-			b.cfg.Log.Error("end of a template build is not on disk", "build", j.build.ID, "error", saveErr)
+		if saveErr := q.save(j); saveErr != nil {
+			q.cfg.Log.Error("end of a template build is not on disk", "build", j.build.ID, "error", saveErr)
 		}
 	}
 	out := j.build
-	b.mu.Unlock()
+	q.mu.Unlock()
 	j.log.close()
 	close(j.done)
-	b.cfg.Log.Info("template build ended", "build", out.ID, "template", out.Template, "status", out.Status, "error", out.Error)
-	b.cfg.Changed()
+	q.cfg.Log.Info("template build ended", "build", out.ID, "template", out.Template, "status", out.Status, "error", out.Error)
+	q.cfg.Changed()
 }
 
 // oneLine is an error's first line, with what a failed step said last.
@@ -304,24 +304,24 @@ func oneLine(text string) string {
 
 // PutBuild begins a build, or answers with the one of this id. One that the
 // daemon's end, or want of room, has failed is begun anew.
-func (b *builds) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) (hostapi.Build, error) {
-	def, err := b.definition(id, spec)
+func (q *Queue) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) (hostapi.Build, error) {
+	def, err := q.definition(id, spec)
 	if err != nil {
 		return hostapi.Build{}, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	old := b.jobs[id]
-	if old != nil && !b.again(old.build, spec) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	old := q.jobs[id]
+	if old != nil && !q.again(old.build, spec) {
 		return old.build, nil
 	}
 	switch {
-	case !b.serving:
+	case !q.serving:
 		return hostapi.Build{}, hosterr.ErrDraining
-	case len(b.queue) >= maxQueued:
+	case len(q.queue) >= maxQueued:
 		return hostapi.Build{}, fmt.Errorf("%w: %d template builds wait", hosterr.ErrBusy, maxQueued)
 	}
-	b.prune()
+	q.prune()
 	j := &job{
 		build: hostapi.Build{ID: id, Template: spec.Template, Status: hostapi.BuildQueued, CreatedAt: time.Now().UTC()},
 		def:   def, fetch: spec.Fetch, done: make(chan struct{}),
@@ -332,49 +332,49 @@ func (b *builds) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) 
 	if old != nil {
 		j.build.CreatedAt = old.build.CreatedAt
 	}
-	if err := b.save(j); err != nil {
+	if err := q.save(j); err != nil {
 		return hostapi.Build{}, err
 	}
-	if j.log, err = createBuildLog(b.path(id)); err != nil {
+	if j.log, err = createBuildLog(q.path(id)); err != nil {
 		return hostapi.Build{}, err
 	}
-	b.jobs[id] = j
-	b.queue = append(b.queue, j)
-	b.look()
+	q.jobs[id] = j
+	q.queue = append(q.queue, j)
+	q.look()
 	return j.build, nil
 }
 
 // again reports whether a build that ended is begun anew: it failed by no fault of
 // its own, or what it made is damaged or gone.
-func (b *builds) again(old hostapi.Build, spec hostapi.BuildSpec) bool {
+func (q *Queue) again(old hostapi.Build, spec hostapi.BuildSpec) bool {
 	switch old.Status {
 	case hostapi.BuildFailed:
 		return old.Interrupted || old.Refused || spec.Fetch != ""
 	case hostapi.BuildSucceeded:
-		return !b.cfg.Have(old.BuildID)
+		return !q.cfg.Have(old.BuildID)
 	}
 	return false
 }
 
 // definition is what a build is made of. A workspace's is checked as any input.
-func (b *builds) definition(id string, spec hostapi.BuildSpec) (def image.Definition, err error) {
+func (q *Queue) definition(id string, spec hostapi.BuildSpec) (def image.Definition, err error) {
 	switch {
 	case !validBuildID.MatchString(id):
 		return def, fmt.Errorf("%w: id of a build", hosterr.ErrInvalid)
 	case spec.Fetch != "":
-		if b.cfg.Fetch == nil {
+		if q.cfg.Fetch == nil {
 			return def, fmt.Errorf("%w: this host has no snapshot store", hosterr.ErrTemplate)
 		}
 		return image.Definition{Name: spec.Template}, nil
 	case spec.Source != "":
-		def, ok := b.cfg.Source(spec.Template, spec.Source)
+		def, ok := q.cfg.Source(spec.Template, spec.Source)
 		if !ok {
 			return def, fmt.Errorf("%w: this host has no definition of %s with that recipe", hosterr.ErrTemplate, spec.Template)
 		}
 		return def, nil
 	}
 	def = definitionOf(spec)
-	return def, b.check(spec, &def)
+	return def, q.check(spec, &def)
 }
 
 func definitionOf(spec hostapi.BuildSpec) image.Definition {
@@ -388,12 +388,12 @@ func definitionOf(spec hostapi.BuildSpec) image.Definition {
 	return d
 }
 
-func (b *builds) check(spec hostapi.BuildSpec, d *image.Definition) error {
+func (q *Queue) check(spec hostapi.BuildSpec, d *image.Definition) error {
 	if spec.FromOCI != oci.IsReference(spec.From) {
 		return fmt.Errorf("%w: from_oci is %v and from %q", hosterr.ErrInvalid, spec.FromOCI, spec.From)
 	}
-	if spec.MemoryMB > b.cfg.MemoryMB {
-		return fmt.Errorf("%w: %d MB, this host has %d", hosterr.ErrNoMemory, spec.MemoryMB, b.cfg.MemoryMB)
+	if spec.MemoryMB > q.cfg.MemoryMB {
+		return fmt.Errorf("%w: %d MB, this host has %d", hosterr.ErrNoMemory, spec.MemoryMB, q.cfg.MemoryMB)
 	}
 	complete := *d
 	if complete.CPU == 0 { // what is not said is inherited, or has a default
@@ -412,10 +412,10 @@ func (b *builds) check(spec hostapi.BuildSpec, d *image.Definition) error {
 }
 
 // Build returns one build.
-func (b *builds) Build(id string) (hostapi.Build, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	j := b.jobs[id]
+func (q *Queue) Build(id string) (hostapi.Build, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	j := q.jobs[id]
 	if j == nil {
 		return hostapi.Build{}, errNoBuild(id)
 	}
@@ -427,42 +427,42 @@ func errNoBuild(id string) error {
 }
 
 // DeleteBuild ends a build that goes on, waits for its end, and forgets it.
-func (b *builds) DeleteBuild(ctx context.Context, id string) error {
-	b.mu.Lock()
-	j := b.jobs[id]
+func (q *Queue) DeleteBuild(ctx context.Context, id string) error {
+	q.mu.Lock()
+	j := q.jobs[id]
 	if j == nil {
-		b.mu.Unlock()
+		q.mu.Unlock()
 		return nil
 	}
-	waiting := slices.Contains(b.queue, j)
-	b.queue = slices.DeleteFunc(b.queue, func(o *job) bool { return o == j })
+	waiting := slices.Contains(q.queue, j)
+	q.queue = slices.DeleteFunc(q.queue, func(o *job) bool { return o == j })
 	if j.cancel != nil {
 		j.cancel(errBuildDeleted)
 	}
-	b.mu.Unlock()
+	q.mu.Unlock()
 	if waiting {
-		b.finish(j, image.Template{}, errBuildDeleted)
+		q.finish(j, image.Template{}, errBuildDeleted)
 	}
 	select {
 	case <-j.done:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.jobs[id] == j {
-		delete(b.jobs, id)
-		return os.RemoveAll(b.path(id))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.jobs[id] == j {
+		delete(q.jobs, id)
+		return os.RemoveAll(q.path(id))
 	}
 	return nil
 }
 
 // BuildLogs hands on what a build has said, and with follow what it will say,
 // until it ends.
-func (b *builds) BuildLogs(ctx context.Context, id string, follow bool, emit func(hostapi.LogLine) error) error {
-	b.mu.Lock()
-	j := b.jobs[id]
-	b.mu.Unlock()
+func (q *Queue) BuildLogs(ctx context.Context, id string, follow bool, emit func(hostapi.LogLine) error) error {
+	q.mu.Lock()
+	j := q.jobs[id]
+	q.mu.Unlock()
 	if j == nil {
 		return errNoBuild(id)
 	}
@@ -472,19 +472,19 @@ func (b *builds) BuildLogs(ctx context.Context, id string, follow bool, emit fun
 }
 
 // DeleteTemplate removes a template that neither a box nor a build needs.
-func (b *builds) DeleteTemplate(ctx context.Context, name string) error {
-	if b.needs(name) {
+func (q *Queue) DeleteTemplate(ctx context.Context, name string) error {
+	if q.needs(name) {
 		return fmt.Errorf("%w: a build is under way", hosterr.ErrInUse)
 	}
-	return b.cfg.Delete(ctx, name)
+	return q.cfg.Delete(ctx, name)
 }
 
 // needs reports whether a build that waits or runs is made from a template, or
 // makes it.
-func (b *builds) needs(template string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, j := range b.jobs {
+func (q *Queue) needs(template string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, j := range q.jobs {
 		if j.build.FinishedAt.IsZero() && (j.def.From == template || j.def.Name == template) {
 			return true
 		}
@@ -493,20 +493,20 @@ func (b *builds) needs(template string) bool {
 }
 
 // prune forgets the oldest of the builds that ended, but for the last ones.
-func (b *builds) prune() {
+func (q *Queue) prune() {
 	var ended []*job
-	for _, j := range b.jobs {
+	for _, j := range q.jobs {
 		if !j.build.FinishedAt.IsZero() {
 			ended = append(ended, j)
 		}
 	}
 	slices.SortFunc(ended, func(x, y *job) int { return y.build.FinishedAt.Compare(x.build.FinishedAt) })
 	for _, j := range ended[min(len(ended), buildsKept):] {
-		delete(b.jobs, j.build.ID)
-		if err := os.RemoveAll(b.path(j.build.ID)); err != nil {
-			b.cfg.Log.Warn("files of an old template build are left", "build", j.build.ID, "error", err)
+		delete(q.jobs, j.build.ID)
+		if err := os.RemoveAll(q.path(j.build.ID)); err != nil {
+			q.cfg.Log.Warn("files of an old template build are left", "build", j.build.ID, "error", err)
 		}
 	}
 }
 
-func (b *builds) path(id string) string { return filepath.Join(b.cfg.Dir, id) }
+func (q *Queue) path(id string) string { return filepath.Join(q.cfg.Dir, id) }

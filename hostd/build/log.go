@@ -1,4 +1,4 @@
-package hostd
+package build
 
 import (
 	"bufio"
@@ -29,8 +29,8 @@ const (
 
 // save writes a build's record. The specification is not in it: it may hold
 // secrets, and who asked has it.
-func (b *builds) save(j *job) error {
-	dir := b.path(j.build.ID)
+func (q *Queue) save(j *job) error {
+	dir := q.path(j.build.ID)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("record of a template build: %w", err)
 	}
@@ -45,9 +45,9 @@ func (b *builds) save(j *job) error {
 }
 
 // load reads a build that an earlier daemon has made, or was making.
-func (b *builds) load(id string) (*job, error) {
-	j := &job{done: make(chan struct{}), log: &buildLog{path: filepath.Join(b.path(id), buildLogFile), ended: true}}
-	raw, err := os.ReadFile(filepath.Join(b.path(id), buildRecord))
+func (q *Queue) load(id string) (*job, error) {
+	j := &job{done: make(chan struct{}), log: &buildLog{path: filepath.Join(q.path(id), buildLogFile), ended: true}}
+	raw, err := os.ReadFile(filepath.Join(q.path(id), buildRecord))
 	if err == nil {
 		err = json.Unmarshal(raw, &j.build)
 	}
@@ -61,7 +61,7 @@ func (b *builds) load(id string) (*job, error) {
 	if j.build.FinishedAt.IsZero() {
 		j.build.Status, j.build.Error, j.build.Interrupted = hostapi.BuildFailed, errInterrupted.Error(), true
 		j.build.FinishedAt = time.Now().UTC()
-		return j, b.save(j)
+		return j, q.save(j)
 	}
 	return j, nil
 }

@@ -1,4 +1,4 @@
-package hostd
+package build
 
 import (
 	"context"
@@ -15,11 +15,11 @@ import (
 	"github.com/berth-cloud/berth/hostd/server"
 )
 
-var _ server.Builds = (*builds)(nil)
+var _ server.Builds = (*Queue)(nil)
 
 // yard is builds whose templates a test makes.
 type yard struct {
-	*builds
+	*Queue
 	t      *testing.T
 	dir    string
 	begun  chan image.Definition
@@ -31,7 +31,7 @@ func newYard(t *testing.T, dir string) *yard {
 	t.Helper()
 	y := &yard{t: t, dir: dir, begun: make(chan image.Definition), answer: make(chan error)}
 	var err error
-	y.builds, err = newBuilds(buildsConfig{
+	y.Queue, err = newQueue(queueConfig{
 		Dir: dir, MemoryMB: 4096, Changed: func() {}, Log: slog.New(slog.DiscardHandler),
 		Delete: func(context.Context, string) error { return nil },
 		Have:   func(digest string) bool { return digest != "damaged" },
@@ -220,7 +220,7 @@ func TestBuildsAreDeleted(t *testing.T) {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	again, err := newBuilds(y.cfg)
+	again, err := newQueue(y.cfg)
 	if err != nil || len(again.jobs) != 0 {
 		t.Errorf("left: %v, %v", again.jobs, err)
 	}

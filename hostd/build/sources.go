@@ -1,4 +1,4 @@
-package hostd
+package build
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // Changed has the templates looked through at once.
-func (t *templates) Changed() {
+func (t *Templates) Changed() {
 	select {
 	case t.rescan <- struct{}{}:
 	default:
@@ -23,7 +23,7 @@ func (t *templates) Changed() {
 
 // Delete removes a template that no box or capture here was made from. Its
 // files go when nothing needs them.
-func (t *templates) Delete(ctx context.Context, name string) error {
+func (t *Templates) Delete(ctx context.Context, name string) error {
 	tpl, err := t.store.Get(name)
 	switch {
 	case errors.Is(err, image.ErrNoTemplate):
@@ -48,7 +48,7 @@ type definition struct {
 
 // readSources reads the operator's definitions. What cannot be read is said, and
 // what was known before goes on to hold.
-func (t *templates) readSources(ctx context.Context) {
+func (t *Templates) readSources(ctx context.Context) {
 	if t.dir == "" {
 		return
 	}
@@ -74,7 +74,7 @@ func (t *templates) readSources(ctx context.Context) {
 }
 
 // Sources is what a heartbeat tells of the definitions, ordered by name.
-func (t *templates) Sources() []hostapi.TemplateSource {
+func (t *Templates) Sources() []hostapi.TemplateSource {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := make([]hostapi.TemplateSource, 0, len(t.sources))
@@ -92,7 +92,7 @@ func (t *templates) Sources() []hostapi.TemplateSource {
 }
 
 // source finds a definition with the recipe that was asked for.
-func (t *templates) source(name, recipe string) (image.Definition, bool) {
+func (t *Templates) source(name, recipe string) (image.Definition, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d, ok := t.sources[name]
