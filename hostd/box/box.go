@@ -282,6 +282,7 @@ func (h *Host) lookup(id string) (*box, error) {
 
 // box is one sandbox. Its id and generation never change.
 type box struct {
+	host       *Host
 	id         string
 	generation uint64
 
@@ -330,7 +331,7 @@ const (
 
 func (h *Host) newBox(rec ledger.Record) *box {
 	return &box{
-		id: rec.ID, generation: rec.Generation, rec: rec,
+		host: h, id: rec.ID, generation: rec.Generation, rec: rec,
 		op: make(chan struct{}, 1), created: make(chan struct{}), gone: make(chan struct{}),
 		cancel: func(error) {}, line: h.guests.NewLine(rec.WorkspaceID),
 	}
@@ -364,7 +365,7 @@ func (b *box) leave(why leave) {
 
 // commit changes the record on disk and then in memory, where it is seen. change
 // returns false where there is nothing to do any more; it is called with mu held.
-func (h *Host) commit(b *box, change func(*ledger.Record) bool) error {
+func (b *box) commit(change func(*ledger.Record) bool) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
 	b.mu.Lock()
@@ -374,7 +375,7 @@ func (h *Host) commit(b *box, change func(*ledger.Record) bool) error {
 	if !changed {
 		return nil
 	}
-	if err := h.ledger.Put(next); err != nil {
+	if err := b.host.ledger.Put(next); err != nil {
 		return err
 	}
 	b.mu.Lock()

@@ -43,10 +43,10 @@ func (s *source) release() {
 // bringUp starts a VMM in the slot, brings the guest to life in it, and gives it
 // its volumes and its identity. mayRun is called before a restored guest goes
 // on; ran says that it may have, whatever went wrong later.
-func (h *Host) bringUp(ctx context.Context, b *box, src *source, slot Slot, clock *stopwatch, mayRun func() error) (process VMM, ran bool, err error) {
-	defer func() { err = h.quote(b, process, err) }()
+func (b *box) bringUp(ctx context.Context, src *source, slot Slot, clock *stopwatch, mayRun func() error) (process VMM, ran bool, err error) {
+	defer func() { err = b.quote(process, err) }()
 	var identity *guestapi.Identity
-	process, err = h.prepare(ctx, b, src, slot, clock, &identity)
+	process, err = b.prepare(ctx, src, slot, clock, &identity)
 	if err != nil {
 		return process, false, err
 	}
@@ -64,32 +64,32 @@ func (h *Host) bringUp(ctx context.Context, b *box, src *source, slot Slot, cloc
 	defer func() { died(nil); <-watched }()
 
 	if src.cold {
-		ran, err = true, h.boot(ctx, b, src, slot, process, clock)
+		ran, err = true, b.boot(ctx, src, slot, process, clock)
 	} else {
-		ran, err = h.restore(ctx, b, process, clock, mayRun)
+		ran, err = b.restore(ctx, process, clock, mayRun)
 	}
 	if err == nil {
 		plug := len(b.rec.Volumes) > 0 && (src.cold || !src.kept)
-		err = h.settleIn(ctx, b, slot, process, clock, plug, identity)
+		err = b.settleIn(ctx, slot, process, clock, plug, identity)
 	}
 	return process, ran, withCause(ctx, err)
 }
 
 // settleIn makes a guest that runs the box's own. Its disks come before its
 // identity, which lets the tenant's processes go on.
-func (h *Host) settleIn(ctx context.Context, b *box, slot Slot, process VMM, clock *stopwatch, plug bool, id *guestapi.Identity) error {
+func (b *box) settleIn(ctx context.Context, slot Slot, process VMM, clock *stopwatch, plug bool, id *guestapi.Identity) error {
 	if plug {
-		if err := h.plugVolumes(ctx, b, slot, process); err != nil {
+		if err := b.plugVolumes(ctx, slot, process); err != nil {
 			return err
 		}
 		clock.done(stageVolumes, false)
 	}
-	if err := h.guests.Identify(ctx, slot.Number, id); err != nil {
+	if err := b.host.guests.Identify(ctx, slot.Number, id); err != nil {
 		return err
 	}
 	clock.done(stageIdentity, false)
 	if plug {
-		if err := h.mountVolumes(ctx, b, slot); err != nil {
+		if err := b.mountVolumes(ctx, slot); err != nil {
 			return err
 		}
 		clock.done(stageVolumes, false)
@@ -99,16 +99,16 @@ func (h *Host) settleIn(ctx context.Context, b *box, slot Slot, process VMM, clo
 
 // prepare makes disk and cgroup, starts the VMM, and draws the identity, all of
 // which are independent of each other.
-func (h *Host) prepare(ctx context.Context, b *box, src *source, slot Slot, clock *stopwatch, identity **guestapi.Identity) (VMM, error) {
+func (b *box) prepare(ctx context.Context, src *source, slot Slot, clock *stopwatch, identity **guestapi.Identity) (VMM, error) {
 	var process VMM
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		lap := clock.lap()
-		if err := h.makeFiles(gctx, b, src, slot); err != nil {
+		if err := b.makeFiles(gctx, src, slot); err != nil {
 			return err
 		}
 		var err error
-		if *identity, err = h.guests.NewIdentity(&b.rec); err != nil {
+		if *identity, err = b.host.guests.NewIdentity(&b.rec); err != nil {
 			return err
 		}
 		(*identity).ResetTCP = src.resetTCP
@@ -120,12 +120,12 @@ func (h *Host) prepare(ctx context.Context, b *box, src *source, slot Slot, cloc
 	})
 	group.Go(func() error {
 		lap := clock.lap()
-		cg, release, err := h.cgroups.Create(gctx, b.id, Limits{CPUs: b.rec.CPU, MemoryMB: b.rec.MemoryMB, OverheadMB: h.cfg.OverheadMB})
+		cg, release, err := b.host.cgroups.Create(gctx, b.id, Limits{CPUs: b.rec.CPU, MemoryMB: b.rec.MemoryMB, OverheadMB: b.host.cfg.OverheadMB})
 		if err != nil {
 			return fmt.Errorf("make cgroup: %w", err)
 		}
 		defer release()
-		most, err := h.maxFile(b)
+		most, err := b.maxFile()
 		if err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (h *Host) prepare(ctx context.Context, b *box, src *source, slot Slot, cloc
 		lap = clock.lap()
 		// Not gctx: a start that is cut off cleans up after itself, but only a
 		// VMM that we know of can be waited for.
-		process, err = h.engine.Start(ctx, Launch{Dir: h.paths.VMM(b.id), Slot: slot, Cgroup: cg, MaxFile: most})
+		process, err = b.host.engine.Start(ctx, Launch{Dir: b.host.paths.VMM(b.id), Slot: slot, Cgroup: cg, MaxFile: most})
 		if err != nil {
 			return fmt.Errorf("start VMM: %w", err)
 		}
@@ -151,14 +151,14 @@ func (h *Host) prepare(ctx context.Context, b *box, src *source, slot Slot, cloc
 // maxFile is the size of the largest file that a box's VMM has to write: its
 // disk, a volume, or its memory and state when they are saved. One that a guest
 // has taken over can make none larger.
-func (h *Host) maxFile(b *box) (int64, error) {
+func (b *box) maxFile() (int64, error) {
 	rec := b.record()
 	most := vmm.MaxFile(rec.DiskMB, rec.MemoryMB)
 	for _, v := range rec.Volumes {
-		if h.volumes == nil {
+		if b.host.volumes == nil {
 			return 0, hosterr.Invalid("this host has no volumes")
 		}
-		size, err := h.volumes.Size(v.ID)
+		size, err := b.host.volumes.Size(v.ID)
 		if err != nil {
 			return 0, fmt.Errorf("look at volume %s: %w", v.ID, err)
 		}
@@ -170,17 +170,17 @@ func (h *Host) maxFile(b *box) (int64, error) {
 // makeFiles makes the box's disk and what its VMM starts the guest from. Only
 // disk and RAM belong to the slot's user: a VMM that a guest has taken over can
 // make nothing in the directory that we would then follow.
-func (h *Host) makeFiles(ctx context.Context, b *box, src *source, slot Slot) error {
-	if err := h.makeDisk(ctx, b, src); err != nil {
+func (b *box) makeFiles(ctx context.Context, src *source, slot Slot) error {
+	if err := b.makeDisk(ctx, src); err != nil {
 		return err
 	}
-	owned := []string{h.paths.Overlay(b.id)}
+	owned := []string{b.host.paths.Overlay(b.id)}
 	if src.cold {
-		if err := makeSparse(h.paths.RAM(b.id), int64(src.tpl.MemoryMB)<<20); err != nil {
+		if err := makeSparse(b.host.paths.RAM(b.id), int64(src.tpl.MemoryMB)<<20); err != nil {
 			return err
 		}
-		owned = append(owned, h.paths.RAM(b.id))
-	} else if err := h.makeRestore(ctx, b, src, slot); err != nil {
+		owned = append(owned, b.host.paths.RAM(b.id))
+	} else if err := b.makeRestore(ctx, src, slot); err != nil {
 		return err
 	}
 	for _, path := range owned {
@@ -191,22 +191,22 @@ func (h *Host) makeFiles(ctx context.Context, b *box, src *source, slot Slot) er
 	return nil
 }
 
-func (h *Host) makeDisk(ctx context.Context, b *box, src *source) error {
+func (b *box) makeDisk(ctx context.Context, src *source) error {
 	if src.kept {
 		return nil
 	}
-	if err := os.Mkdir(h.paths.Box(b.id), 0o700); err != nil {
+	if err := os.Mkdir(b.host.paths.Box(b.id), 0o700); err != nil {
 		return fmt.Errorf("make directory: %w", err)
 	}
 	if src.disk != "" {
-		return image.CloneOverlay(src.disk, h.paths.Overlay(b.id))
+		return image.CloneOverlay(src.disk, b.host.paths.Overlay(b.id))
 	}
-	return h.overlays.Take(ctx, capture.Seed{Build: src.tpl.BuildID, Path: src.tpl.OverlaySeed}, h.paths.Overlay(b.id))
+	return b.host.overlays.Take(ctx, capture.Seed{Build: src.tpl.BuildID, Path: src.tpl.OverlaySeed}, b.host.paths.Overlay(b.id))
 }
 
 // makeRestore makes what vm.restore reads.
-func (h *Host) makeRestore(ctx context.Context, b *box, src *source, slot Slot) error {
-	dir := h.paths.Restore(b.id)
+func (b *box) makeRestore(ctx context.Context, src *source, slot Slot) error {
+	dir := b.host.paths.Restore(b.id)
 	if src.kept {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("make directory: %w", err)
@@ -215,7 +215,7 @@ func (h *Host) makeRestore(ctx context.Context, b *box, src *source, slot Slot) 
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fmt.Errorf("make directory: %w", err)
 	}
-	m := h.machine(b)
+	m := b.machine()
 	if src.from == "" {
 		if err := src.tpl.Restore(dir, m); err != nil {
 			return fmt.Errorf("prepare stored state: %w", err)
@@ -225,7 +225,7 @@ func (h *Host) makeRestore(ctx context.Context, b *box, src *source, slot Slot) 
 	m.RAM = capture.Memory(src.from)
 	if src.kept {
 		var err error
-		if m.Volumes, err = h.attachVolumes(ctx, b, slot); err != nil {
+		if m.Volumes, err = b.attachVolumes(ctx, slot); err != nil {
 			return err
 		}
 	}
@@ -235,8 +235,8 @@ func (h *Host) makeRestore(ctx context.Context, b *box, src *source, slot Slot) 
 	return nil
 }
 
-func (h *Host) machine(b *box) Machine {
-	return Machine{Overlay: h.paths.Overlay(b.id), Serial: h.paths.Serial(b.id)}
+func (b *box) machine() Machine {
+	return Machine{Overlay: b.host.paths.Overlay(b.id), Serial: b.host.paths.Serial(b.id)}
 }
 
 func makeSparse(path string, size int64) error {
@@ -251,9 +251,9 @@ func makeSparse(path string, size int64) error {
 }
 
 // boot starts the guest's kernel on the box's disk.
-func (h *Host) boot(ctx context.Context, b *box, src *source, slot Slot, process VMM, clock *stopwatch) error {
-	m := h.machine(b)
-	m.RAM = h.paths.RAM(b.id)
+func (b *box) boot(ctx context.Context, src *source, slot Slot, process VMM, clock *stopwatch) error {
+	m := b.machine()
+	m.RAM = b.host.paths.RAM(b.id)
 	if err := process.Create(ctx, src.tpl.Cold(m)); err != nil {
 		return fmt.Errorf("define VM: %w", err)
 	}
@@ -261,7 +261,7 @@ func (h *Host) boot(ctx context.Context, b *box, src *source, slot Slot, process
 		return fmt.Errorf("boot VM: %w", err)
 	}
 	clock.done(stageBoot, true)
-	if err := h.guests.Await(ctx, slot.Number); err != nil {
+	if err := b.host.guests.Await(ctx, slot.Number); err != nil {
 		return err
 	}
 	clock.done(stageGuestBoot, true)
@@ -269,8 +269,8 @@ func (h *Host) boot(ctx context.Context, b *box, src *source, slot Slot, process
 }
 
 // restore lets the guest go on from what makeRestore made.
-func (h *Host) restore(ctx context.Context, b *box, process VMM, clock *stopwatch, mayRun func() error) (ran bool, err error) {
-	if err := process.Restore(ctx, vmm.RestoreConfig{SourceURL: vmm.FileURL(h.paths.Restore(b.id))}); err != nil {
+func (b *box) restore(ctx context.Context, process VMM, clock *stopwatch, mayRun func() error) (ran bool, err error) {
+	if err := process.Restore(ctx, vmm.RestoreConfig{SourceURL: vmm.FileURL(b.host.paths.Restore(b.id))}); err != nil {
 		return false, fmt.Errorf("restore VM: %w", err)
 	}
 	clock.done(stageRestore, true)

@@ -40,7 +40,7 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 		// Two guests would write to one volume.
 		return rec, 0, fmt.Errorf("%w: volumes are attached", hosterr.ErrIllegalState)
 	}
-	slot, err := h.claim(ctx, b)
+	slot, err := b.claim(ctx)
 	if err != nil {
 		return rec, 0, err
 	}
@@ -65,12 +65,12 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 	if spec.Memory {
 		h.guests.Freeze(ctx, b.id, slot.Number)
 	}
-	if err := h.still(ctx, b, p); err != nil {
+	if err := b.still(ctx, p); err != nil {
 		h.guests.SetClockSoon(b.guest())
 		return rec, 0, err
 	}
-	copyErr := h.copyStill(ctx, b, &rec, p, dir, spec.Memory)
-	if err := errors.Join(copyErr, h.unpause(ctx, b, p)); err != nil {
+	copyErr := b.copyStill(ctx, &rec, p, dir, spec.Memory)
+	if err := errors.Join(copyErr, b.unpause(ctx, p)); err != nil {
 		h.guests.SetClockSoon(b.guest())
 		return rec, 0, err
 	}
@@ -83,10 +83,10 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 }
 
 // copyStill copies what must not move meanwhile, side by side.
-func (h *Host) copyStill(ctx context.Context, b *box, rec *ledger.Record, p VMM, dir string, memory bool) error {
+func (b *box) copyStill(ctx context.Context, rec *ledger.Record, p VMM, dir string, memory bool) error {
 	var group errgroup.Group
 	group.Go(func() error {
-		return image.CloneOverlay(h.paths.Overlay(b.id), filepath.Join(dir, capture.FileOverlay))
+		return image.CloneOverlay(b.host.paths.Overlay(b.id), filepath.Join(dir, capture.FileOverlay))
 	})
 	if memory {
 		group.Go(func() error {
@@ -96,7 +96,7 @@ func (h *Host) copyStill(ctx context.Context, b *box, rec *ledger.Record, p VMM,
 			return nil
 		})
 		if rec.SharedRAM {
-			group.Go(func() error { return image.CloneOverlay(h.paths.RAM(b.id), capture.Memory(dir)) })
+			group.Go(func() error { return image.CloneOverlay(b.host.paths.RAM(b.id), capture.Memory(dir)) })
 		}
 	}
 	return group.Wait()

@@ -30,18 +30,18 @@ const (
 
 // create runs under the box's operation lock, and ends with the box running,
 // or with nothing left of it.
-func (h *Host) create(ctx context.Context, b *box, src *source, clock *stopwatch) {
+func (b *box) create(ctx context.Context, src *source, clock *stopwatch) {
 	defer b.release()
 	defer src.release()
-	err := h.build(ctx, b, src, clock)
+	err := b.build(ctx, src, clock)
 	if err == nil {
-		h.metrics.created(string(b.rec.Boot), "ok")
-		h.log.InfoContext(ctx, "sandbox is running", "event", "sandbox.running", "sandbox_id", b.id, "generation", b.generation,
+		b.host.metrics.created(string(b.rec.Boot), "ok")
+		b.host.log.InfoContext(ctx, "sandbox is running", "event", "sandbox.running", "sandbox_id", b.id, "generation", b.generation,
 			"template", src.tpl.Name, "boot", b.rec.Boot, "boot_ms", b.rec.Took.Milliseconds(), "own_ms", b.rec.Own.Milliseconds())
-		h.announce(b, src)
-		h.watch(b)
+		b.announce(src)
+		b.watch()
 		close(b.created)
-		h.notify()
+		b.host.notify()
 		return
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -56,39 +56,39 @@ func (h *Host) create(ctx context.Context, b *box, src *source, clock *stopwatch
 		err = hosterr.AsNoDisk(err)
 	}
 	b.leave(leaveForget)
-	h.metrics.created(string(b.rec.Boot), "error")
-	h.log.WarnContext(ctx, "create failed", "sandbox_id", b.id, "generation", b.generation, "template", src.tpl.Name, "error", err)
+	b.host.metrics.created(string(b.rec.Boot), "error")
+	b.host.log.WarnContext(ctx, "create failed", "sandbox_id", b.id, "generation", b.generation, "template", src.tpl.Name, "error", err)
 	b.mu.Lock()
 	b.createErr = fmt.Errorf("create sandbox: %w", err)
 	b.mu.Unlock()
 	if src.staged {
-		h.unstage(ctx, b, src)
+		b.unstage(ctx, src)
 	}
 	// The caller is told once the cleaning up was tried, so that it finds what
 	// this box had free again. Not under ctx, which may have ended.
-	if err := h.takeApart(ctx, b); err != nil {
-		h.scheduleRetry(ctx, b, err)
+	if err := b.takeApart(ctx); err != nil {
+		b.scheduleRetry(ctx, err)
 	}
 	close(b.created)
-	h.notify()
+	b.host.notify()
 }
 
 // build makes everything that a box has. On an error the caller takes apart
 // what there is: each resource can be found by the id and by the record.
-func (h *Host) build(ctx context.Context, b *box, src *source, clock *stopwatch) error {
-	defer func() { h.metrics.stages(clock.stages) }()
-	slot, err := h.occupy(ctx, b, src, clock)
+func (b *box) build(ctx context.Context, src *source, clock *stopwatch) error {
+	defer func() { b.host.metrics.stages(clock.stages) }()
+	slot, err := b.occupy(ctx, src, clock)
 	if err != nil {
 		return err
 	}
-	process, _, err := h.bringUp(ctx, b, src, slot, clock, nil)
+	process, _, err := b.bringUp(ctx, src, slot, clock, nil)
 	if err != nil {
 		return err
 	}
-	err = h.commit(b, func(r *ledger.Record) bool {
+	err = b.commit(func(r *ledger.Record) bool {
 		r.Enter(ledger.Running)
-		r.StartedAt = h.now().UTC()
-		r.VMM = h.identityOf(process)
+		r.StartedAt = b.host.now().UTC()
+		r.VMM = b.host.identityOf(process)
 		r.SharedRAM = src.cold
 		r.Stages = slices.Clone(clock.stages)
 		r.Took, r.Own = clock.total()
@@ -108,26 +108,26 @@ func (h *Host) build(ctx context.Context, b *box, src *source, clock *stopwatch)
 	}
 	select {
 	case <-process.Done():
-		return h.quote(b, process, errors.New(endText(process)))
+		return b.quote(process, errors.New(endText(process)))
 	default:
 	}
 	// It may not have been ended for it yet, and is not who it was restored as.
 	if process.Rebooted() {
-		return h.quote(b, process, errors.New(endText(process)))
+		return b.quote(process, errors.New(endText(process)))
 	}
 	return nil
 }
 
 // occupy gives a new box its slot, and has both on disk.
-func (h *Host) occupy(ctx context.Context, b *box, src *source, clock *stopwatch) (Slot, error) {
+func (b *box) occupy(ctx context.Context, src *source, clock *stopwatch) (Slot, error) {
 	if src.warm != nil {
-		slot, err := h.stage(ctx, b, src)
+		slot, err := b.stage(ctx, src)
 		if err == nil {
 			clock.done(stageCapture, true)
 		}
 		return slot, err
 	}
-	slot, err := h.takeSlot(ctx, b, func() { clock.done(stageSlot, false) })
+	slot, err := b.takeSlot(ctx, func() { clock.done(stageSlot, false) })
 	if err == nil {
 		clock.done(stageIntent, false)
 	}
@@ -135,16 +135,16 @@ func (h *Host) occupy(ctx context.Context, b *box, src *source, clock *stopwatch
 }
 
 // takeSlot gives a box that has none a slot, and its record the number.
-func (h *Host) takeSlot(ctx context.Context, b *box, taken func()) (Slot, error) {
-	slot, err := h.slots.Take(ctx)
+func (b *box) takeSlot(ctx context.Context, taken func()) (Slot, error) {
+	slot, err := b.host.slots.Take(ctx)
 	if err != nil {
 		return Slot{}, fmt.Errorf("take a network slot: %w", err)
 	}
 	taken()
-	if err := h.commit(b, func(r *ledger.Record) bool { r.Slot = slot.Number; return true }); err != nil {
+	if err := b.commit(func(r *ledger.Record) bool { r.Slot = slot.Number; return true }); err != nil {
 		// Not on disk, so the slot goes back without the record's help. (A crash
 		// here leaves a slot without a record, which is a free one.)
-		h.slots.Return(slot.Number)
+		b.host.slots.Return(slot.Number)
 		return Slot{}, err
 	}
 	b.mu.Lock()

@@ -12,20 +12,20 @@ import (
 )
 
 // watch marks the box failed when its VMM ends by itself.
-func (h *Host) watch(b *box) {
+func (b *box) watch() {
 	b.mu.Lock()
 	p := b.vmm
 	b.mu.Unlock()
-	h.work.Go(func() {
+	b.host.work.Go(func() {
 		select {
 		case <-p.Done():
-			h.died(b, p)
-		case <-h.work.Life().Done():
+			b.died(p)
+		case <-b.host.work.Life().Done():
 		}
 	})
 }
 
-func (h *Host) died(b *box, p VMM) {
+func (b *box) died(p VMM) {
 	code, signal, known := exit(p)
 	expected := false
 	change := func(r *ledger.Record) bool {
@@ -34,7 +34,7 @@ func (h *Host) died(b *box, p VMM) {
 			return false
 		}
 		r.Enter(ledger.Failed)
-		r.FailedAt = h.now().UTC()
+		r.FailedAt = b.host.now().UTC()
 		r.Error = endText(p)
 		if b.fenced != "" {
 			r.Error = b.fenced
@@ -47,23 +47,23 @@ func (h *Host) died(b *box, p VMM) {
 		}
 		return true
 	}
-	if err := h.commit(b, change); err != nil {
+	if err := b.commit(change); err != nil {
 		// The next start finds the VMM gone; until then memory tells the truth.
-		h.log.Error("the death of a VMM is not in the ledger", "sandbox_id", b.id, "error", err)
+		b.host.log.Error("the death of a VMM is not in the ledger", "sandbox_id", b.id, "error", err)
 		b.amend(func(r *ledger.Record) { change(r) })
 	}
 	if expected {
 		return
 	}
-	h.notify()
-	h.unreserve(b)
-	h.metrics.died()
-	h.tellDeath(b, p)
+	b.host.notify()
+	b.unreserve()
+	b.host.metrics.died()
+	b.tellDeath(p)
 }
 
 // tellDeath tells of the end of a VMM that nobody asked for. How one ended that
 // an earlier daemon started, nobody knows: only a parent is told.
-func (h *Host) tellDeath(b *box, p VMM) {
+func (b *box) tellDeath(p VMM) {
 	attrs := []any{"event", "vm.died", "sandbox_id", b.id, "generation", b.generation}
 	meta := map[string]any{"exit_code": nil, "signal": nil}
 	if code, signal, known := exit(p); known {
@@ -74,15 +74,15 @@ func (h *Host) tellDeath(b *box, p VMM) {
 			meta["exit_code"] = code
 		}
 	}
-	log, console := h.lastWords(b, p)
+	log, console := b.lastWords(p)
 	if log != "" {
 		attrs = append(attrs, "vmm_log", log)
 	}
 	if console != "" {
 		attrs = append(attrs, "console", console)
 	}
-	h.log.Error("VMM died", attrs...)
-	h.events.Emit(b.id, hostapi.EventVMDied, endText(p), meta)
+	b.host.log.Error("VMM died", attrs...)
+	b.host.events.Emit(b.id, hostapi.EventVMDied, endText(p), meta)
 }
 
 // maxLastWords bounds what is logged of a log of a dead VMM, in bytes.
@@ -91,12 +91,12 @@ const maxLastWords = 4 << 10
 // lastWords returns the ends of a VMM's log and of its guest's console. A guest
 // whose kernel panicked says why there, and its VMM only that it rebooted. The VMM
 // is nil where it was not started.
-func (h *Host) lastWords(b *box, p VMM) (log, console string) {
-	log = vmm.LogEnd(h.paths.VMMLog(b.id), maxLastWords)
+func (b *box) lastWords(p VMM) (log, console string) {
+	log = vmm.LogEnd(b.host.paths.VMMLog(b.id), maxLastWords)
 	if p != nil && p.Rebooted() {
 		return log, p.LastConsole()
 	}
-	return log, vmm.LogEnd(h.paths.Serial(b.id), maxLastWords)
+	return log, vmm.LogEnd(b.host.paths.Serial(b.id), maxLastWords)
 }
 
 // maxQuote bounds what an error quotes of each of the two logs, in bytes.
@@ -104,11 +104,11 @@ const maxQuote = 1 << 10
 
 // quote adds to the error of a guest that did not come to life what it and its
 // VMM said last. Both files go with the box.
-func (h *Host) quote(b *box, p VMM, err error) error {
+func (b *box) quote(p VMM, err error) error {
 	if err == nil {
 		return nil
 	}
-	log, console := h.lastWords(b, p)
+	log, console := b.lastWords(p)
 	for _, said := range []struct{ name, text string }{{"VMM's log", log}, {"console", console}} {
 		if said.text != "" {
 			err = fmt.Errorf("%w; the %s ends with %q", err, said.name, said.text[max(0, len(said.text)-maxQuote):])

@@ -34,16 +34,16 @@ func (h *Host) lookForRoom() (diskRoom, error) {
 	}
 	h.mu.Unlock()
 	for _, b := range boxes {
-		room.growth[b.id] = h.growth(b)
+		room.growth[b.id] = b.growth()
 	}
 	return room, nil
 }
 
 // growth is what a box may still write to the disk.
-func (h *Host) growth(b *box) int64 {
+func (b *box) growth() int64 {
 	rec := b.record()
-	left := max(int64(rec.DiskMB)<<20-capture.Allocated(h.paths.Overlay(b.id)), 0)
-	if ram := capture.Allocated(h.paths.RAM(b.id)); ram > 0 { // the RAM of one that was booted is a file
+	left := max(int64(rec.DiskMB)<<20-capture.Allocated(b.host.paths.Overlay(b.id)), 0)
+	if ram := capture.Allocated(b.host.paths.RAM(b.id)); ram > 0 { // the RAM of one that was booted is a file
 		left += max(int64(rec.MemoryMB)<<20-ram, 0)
 	}
 	return left

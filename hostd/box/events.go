@@ -18,13 +18,13 @@ func (noEvents) Close(string)                                           {}
 func (h *Host) open(rec *ledger.Record) { h.events.Open(rec.ID, rec.WorkspaceID, rec.Template) }
 
 // announce says that a box runs for the first time.
-func (h *Host) announce(b *box, src *source) {
+func (b *box) announce(src *source) {
 	rec := b.record()
 	meta := map[string]any{
 		"boot_ms": rec.Took.Milliseconds(), "boot_mode": string(rec.Boot), "from_snapshot": nil, "warm": src.warm != nil,
 	}
 	maps.Copy(meta, src.origin)
-	h.open(&rec)
-	h.events.Emit(b.id, hostapi.EventRunning, "sandbox is running", meta)
-	h.guests.ProbeSSH(guestio.NewGuest{ID: b.id, Line: b.line, Began: rec.StartedAt, Booted: rec.Boot != ledger.BootRestore, Removed: b.gone})
+	b.host.open(&rec)
+	b.host.events.Emit(b.id, hostapi.EventRunning, "sandbox is running", meta)
+	b.host.guests.ProbeSSH(guestio.NewGuest{ID: b.id, Line: b.line, Began: rec.StartedAt, Booted: rec.Boot != ledger.BootRestore, Removed: b.gone})
 }

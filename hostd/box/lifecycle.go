@@ -32,10 +32,10 @@ func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
 			b.doubt()
 			return fmt.Errorf("pause sandbox: %w", err)
 		}
-		if err := h.entered(b, rec.State, ledger.Paused); err != nil {
+		if err := b.entered(rec.State, ledger.Paused); err != nil {
 			return err
 		}
-		h.tell(ctx, b, hostapi.EventPaused, "sandbox is paused", nil)
+		b.tell(ctx, hostapi.EventPaused, "sandbox is paused", nil)
 		return nil
 	})
 }
@@ -51,9 +51,9 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 		case rec.State != ledger.Paused:
 			return b.illegal("resume")
 		case rec.Stopped:
-			_, err := h.goOn(ctx, b)
+			_, err := b.goOn(ctx)
 			if err == nil {
-				h.tell(ctx, b, hostapi.EventResumed, "sandbox runs again", nil)
+				b.tell(ctx, hostapi.EventResumed, "sandbox runs again", nil)
 			}
 			return err
 		case p == nil:
@@ -66,10 +66,10 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 			return fmt.Errorf("resume sandbox: %w", err)
 		}
 		h.guests.SetClock(ctx, b.guest())
-		if err := h.entered(b, rec.State, ledger.Running); err != nil {
+		if err := b.entered(rec.State, ledger.Running); err != nil {
 			return err
 		}
-		h.tell(ctx, b, hostapi.EventResumed, "sandbox runs again", nil)
+		b.tell(ctx, hostapi.EventResumed, "sandbox runs again", nil)
 		return nil
 	})
 }
@@ -77,7 +77,7 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 // Update changes what may change while a box lives.
 func (h *Host) Update(ctx context.Context, id string, u hostapi.BoxUpdate) (hostapi.Box, error) {
 	return h.move(ctx, id, "update", func(_ context.Context, b *box) error {
-		return h.commit(b, func(r *ledger.Record) bool {
+		return b.commit(func(r *ledger.Record) bool {
 			if u.Persistent == nil || r.Persistent == *u.Persistent {
 				return false
 			}
@@ -127,7 +127,7 @@ func (b *box) running() (ledger.Record, VMM) {
 // entered notes that a box has moved from one state to another, unless it died
 // meanwhile. What has happened to the VM has happened, also when it cannot be
 // written down: then memory tells the truth, and after a crash the VM does.
-func (h *Host) entered(b *box, from, to ledger.State) error {
+func (b *box) entered(from, to ledger.State) error {
 	change := func(r *ledger.Record) bool {
 		if r.State != from {
 			return false
@@ -135,27 +135,27 @@ func (h *Host) entered(b *box, from, to ledger.State) error {
 		r.Enter(to)
 		return true
 	}
-	err := h.commit(b, change)
+	err := b.commit(change)
 	if err != nil {
 		b.amend(func(r *ledger.Record) { change(r) })
 	}
-	h.notify()
+	b.host.notify()
 	return err
 }
 
 // tell logs a move and emits its event.
-func (h *Host) tell(ctx context.Context, b *box, t hostapi.EventType, message string, meta map[string]any) {
+func (b *box) tell(ctx context.Context, t hostapi.EventType, message string, meta map[string]any) {
 	attrs := []any{"event", string(t), "sandbox_id", b.id, "what", message}
 	for k, v := range meta {
 		attrs = append(attrs, k, v)
 	}
-	h.log.InfoContext(ctx, "sandbox moved", attrs...)
-	h.events.Emit(b.id, t, message, meta)
+	b.host.log.InfoContext(ctx, "sandbox moved", attrs...)
+	b.host.events.Emit(b.id, t, message, meta)
 }
 
 // still stops a VM for a moment, or leaves it as it was. After a call that was
 // cut off nobody knows; the VM does.
-func (h *Host) still(ctx context.Context, b *box, p VMM) error {
+func (b *box) still(ctx context.Context, p VMM) error {
 	err := p.Pause(ctx)
 	if err == nil {
 		return nil
@@ -165,15 +165,15 @@ func (h *Host) still(ctx context.Context, b *box, p VMM) error {
 	defer cancel()
 	b.doubt()
 	if state, stateErr := p.State(sctx); stateErr == nil && state == vmm.StatePaused {
-		err = errors.Join(err, h.unpause(ctx, b, p))
+		err = errors.Join(err, b.unpause(ctx, p))
 	}
 	return err
 }
 
 // runOn lets a VM run on that was to be put to sleep.
-func (h *Host) runOn(ctx context.Context, b *box, p VMM) error {
-	err := h.unpause(ctx, b, p)
-	h.guests.SetClockSoon(b.guest())
+func (b *box) runOn(ctx context.Context, p VMM) error {
+	err := b.unpause(ctx, p)
+	b.host.guests.SetClockSoon(b.guest())
 	return err
 }
 
@@ -185,7 +185,7 @@ var resumeTimeout = timescale.Limit(5 * time.Second)
 
 // unpause lets a VM run on that was stopped for a capture. One that does not is
 // paused, and says so.
-func (h *Host) unpause(ctx context.Context, b *box, p VMM) error {
+func (b *box) unpause(ctx context.Context, p VMM) error {
 	var err error
 	for range resumeAttempts {
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeTimeout)
@@ -205,9 +205,9 @@ func (h *Host) unpause(ctx context.Context, b *box, p VMM) error {
 		}
 	}
 	b.doubt()
-	h.log.ErrorContext(ctx, "a sandbox that was captured does not run on", "sandbox_id", b.id, "error", err)
-	if e := h.entered(b, ledger.Running, ledger.Paused); e == nil {
-		h.tell(ctx, b, hostapi.EventPaused, "sandbox could not be resumed", nil)
+	b.host.log.ErrorContext(ctx, "a sandbox that was captured does not run on", "sandbox_id", b.id, "error", err)
+	if e := b.entered(ledger.Running, ledger.Paused); e == nil {
+		b.tell(ctx, hostapi.EventPaused, "sandbox could not be resumed", nil)
 	}
 	return fmt.Errorf("resume sandbox: %w", err)
 }
@@ -226,7 +226,7 @@ func (b *box) doubt() {
 
 // clearDoubt asks a VMM whether its VM runs, and where it has said so has the VM
 // and the record agree, as after a crash. The caller holds the operation lock.
-func (h *Host) clearDoubt(b *box) error {
+func (b *box) clearDoubt() error {
 	b.mu.Lock()
 	p := b.vmm
 	if p == nil || ended(p) {
@@ -237,7 +237,7 @@ func (h *Host) clearDoubt(b *box) error {
 	if doubts == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(h.work.Life(), stateTimeout)
+	ctx, cancel := context.WithTimeout(b.host.work.Life(), stateTimeout)
 	defer cancel()
 	state, err := p.State(ctx)
 	if err != nil {
@@ -251,9 +251,9 @@ func (h *Host) clearDoubt(b *box) error {
 	case doubts > 0:
 		return nil
 	case state != vmm.StateRunning && state != vmm.StatePaused:
-		return h.fail(h.work.Life(), b, p, fmt.Sprintf("its guest has ended (VM state %s)", state))
+		return b.fail(b.host.work.Life(), p, fmt.Sprintf("its guest has ended (VM state %s)", state))
 	}
-	if err := h.resumeMove(h.work.Life(), b, p, state); err != nil {
+	if err := b.resumeMove(b.host.work.Life(), p, state); err != nil {
 		b.doubt() // it is not in the ledger
 		return err
 	}

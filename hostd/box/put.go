@@ -139,7 +139,7 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 	h.work.Go(func() {
 		defer cancelTimeout()
 		defer cancel(nil)
-		h.create(cctx, b, src, clock)
+		b.create(cctx, src, clock)
 	})
 	return b, 0, nil
 }
@@ -189,14 +189,14 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 }
 
 // unreserve gives a box's memory back.
-func (h *Host) unreserve(b *box) {
+func (b *box) unreserve() {
 	b.mu.Lock()
 	mb := b.reserved
 	b.reserved = 0
 	b.mu.Unlock()
-	h.mu.Lock()
-	h.reservedMB -= mb
-	h.mu.Unlock()
+	b.host.mu.Lock()
+	b.host.reservedMB -= mb
+	b.host.mu.Unlock()
 }
 
 func diskFree(path string) (int64, error) {

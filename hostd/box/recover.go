@@ -40,34 +40,34 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 
 	switch rec.State {
 	case ledger.Creating:
-		return Leftover, h.recoverLeftover(ctx, b, leaveForget)
+		return Leftover, b.recoverLeftover(ctx, leaveForget)
 	case ledger.Deleting:
 		h.open(&rec)
-		return Leftover, h.recoverLeftover(ctx, b, leaveBury)
+		return Leftover, b.recoverLeftover(ctx, leaveBury)
 	}
 	h.open(&rec)
 	switch {
 	case rec.State == ledger.Failed:
 		// It may have failed while its VMM could not be ended.
-		return Kept, h.shedFormer(ctx, b, h.formerVMM(ctx, b))
+		return Kept, b.shedFormer(ctx, b.formerVMM(ctx))
 	case rec.State == ledger.Hibernated, rec.State == ledger.Paused && rec.Stopped:
-		return h.recoverParked(ctx, b)
+		return b.recoverParked(ctx)
 	case rec.State == ledger.Booting:
-		return h.recoverBooting(ctx, b)
+		return b.recoverBooting(ctx)
 	case rec.State == ledger.Running, rec.State == ledger.Paused, rec.State == ledger.Waking:
-		return h.recoverRunning(ctx, b)
+		return b.recoverRunning(ctx)
 	default:
 		return "", fmt.Errorf("sandbox %s has state %q in the ledger, which this hostd does not know", b.id, rec.State)
 	}
 }
 
-func (h *Host) recoverLeftover(ctx context.Context, b *box, why leave) error {
+func (b *box) recoverLeftover(ctx context.Context, why leave) error {
 	b.leave(why)
 	b.op <- struct{}{}
-	h.work.Go(func() {
+	b.host.work.Go(func() {
 		defer b.release()
-		if err := h.takeApart(ctx, b); err != nil {
-			h.scheduleRetry(ctx, b, err)
+		if err := b.takeApart(ctx); err != nil {
+			b.scheduleRetry(ctx, err)
 		}
 	})
 	return nil
@@ -75,30 +75,30 @@ func (h *Host) recoverLeftover(ctx context.Context, b *box, why leave) error {
 
 // recoverParked takes a box over whose memory is saved. Its VMM may still be
 // there, paused: the crash came before its end.
-func (h *Host) recoverParked(ctx context.Context, b *box) (Recovery, error) {
-	if err := h.shedFormer(ctx, b, h.formerVMM(ctx, b)); err != nil {
+func (b *box) recoverParked(ctx context.Context) (Recovery, error) {
+	if err := b.shedFormer(ctx, b.formerVMM(ctx)); err != nil {
 		return "", err
 	}
-	if err := os.RemoveAll(h.paths.StateTmp(b.id)); err != nil {
+	if err := os.RemoveAll(b.host.paths.StateTmp(b.id)); err != nil {
 		return "", err
 	}
-	if capture.HasState(h.paths.State(b.id)) {
-		return Kept, capture.OpenToVMMs(h.paths.State(b.id))
+	if capture.HasState(b.host.paths.State(b.id)) {
+		return Kept, capture.OpenToVMMs(b.host.paths.State(b.id))
 	}
-	return h.lost(ctx, b, "its saved memory was gone when the host daemon started")
+	return b.lost(ctx, "its saved memory was gone when the host daemon started")
 }
 
 // recoverBooting kills what an earlier daemon had booted half-way.
-func (h *Host) recoverBooting(ctx context.Context, b *box) (Recovery, error) {
-	if err := h.shedFormer(ctx, b, h.formerVMM(ctx, b)); err != nil {
+func (b *box) recoverBooting(ctx context.Context) (Recovery, error) {
+	if err := b.shedFormer(ctx, b.formerVMM(ctx)); err != nil {
 		return "", err
 	}
-	return h.recoverPersistent(ctx, b)
+	return b.recoverPersistent(ctx)
 }
 
 // shedFormer is shed for what an earlier daemon made. One VMM that cannot be
 // killed does not keep the host from starting: only the end of ctx is an error.
-func (h *Host) shedFormer(ctx context.Context, b *box, p VMM) error {
+func (b *box) shedFormer(ctx context.Context, p VMM) error {
 	unshed := func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -107,32 +107,32 @@ func (h *Host) shedFormer(ctx context.Context, b *box, p VMM) error {
 	if unshed() {
 		return nil // this recovery has tried it in vain
 	}
-	h.shed(ctx, b, p)
+	b.shed(ctx, p)
 	if unshed() {
-		h.adoptReserve(b)
+		b.adoptReserve()
 	}
 	return ctx.Err()
 }
 
 // lost is what becomes of a box whose VM and memory are gone.
-func (h *Host) lost(ctx context.Context, b *box, why string) (Recovery, error) {
+func (b *box) lost(ctx context.Context, why string) (Recovery, error) {
 	if b.record().Persistent {
-		return h.recoverPersistent(ctx, b)
+		return b.recoverPersistent(ctx)
 	}
-	return Orphaned, h.orphan(ctx, b, why)
+	return Orphaned, b.orphan(ctx, why)
 }
 
-func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
-	p, err := h.engine.Adopt(ctx, h.paths.VMM(b.id))
+func (b *box) recoverRunning(ctx context.Context) (Recovery, error) {
+	p, err := b.host.engine.Adopt(ctx, b.host.paths.VMM(b.id))
 	if err == nil && (p.PID() != b.rec.VMM.PID || p.StartTime() != b.rec.VMM.StartTime) {
 		// Whoever wrote the runtime directory last was not this daemon.
 		err = fmt.Errorf("process %d is not the one that the ledger names", p.PID())
 	}
 	if err != nil {
 		if !errors.Is(err, vmm.ErrGone) {
-			h.log.Warn("VMM has no readable identity, its cgroup is killed", "sandbox_id", b.id, "error", err)
+			b.host.log.Warn("VMM has no readable identity, its cgroup is killed", "sandbox_id", b.id, "error", err)
 		}
-		return h.lost(ctx, b, "its VM was gone when the host daemon started")
+		return b.lost(ctx, "its VM was gone when the host daemon started")
 	}
 	sctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	state, err := p.State(sctx)
@@ -141,26 +141,26 @@ func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
 	case err != nil:
 		// It lives and is at work, on a snapshot that was cut off maybe; what the
 		// ledger says is the best guess until it answers.
-		h.log.Warn("an adopted VMM does not answer yet", "sandbox_id", b.id, "error", err)
+		b.host.log.Warn("an adopted VMM does not answer yet", "sandbox_id", b.id, "error", err)
 		b.doubt()
 	case state == vmm.StateRunning || state == vmm.StatePaused:
 	default:
-		if err := h.shedFormer(ctx, b, p); err != nil {
+		if err := b.shedFormer(ctx, p); err != nil {
 			return "", err
 		}
-		return h.lost(ctx, b, fmt.Sprintf("its guest had ended when the host daemon started (VM state %s)", state))
+		return b.lost(ctx, fmt.Sprintf("its guest had ended when the host daemon started (VM state %s)", state))
 	}
 	b.mu.Lock()
 	b.vmm = p
 	b.mu.Unlock()
 	// Even where the budget is smaller now: the memory is in use.
-	h.adoptReserve(b)
+	b.adoptReserve()
 	if err == nil {
-		if err := h.resumeMove(ctx, b, p, state); err != nil {
+		if err := b.resumeMove(ctx, p, state); err != nil {
 			return "", err
 		}
 	}
-	h.watch(b)
+	b.watch()
 	return Adopted, nil
 }
 
@@ -168,27 +168,27 @@ func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
 // is running, whatever the ledger says. One that stands still although it
 // should run was stopped for a capture or on its way to sleep, or was waking:
 // it goes on. What was saved of it is spent then.
-func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) error {
+func (b *box) resumeMove(ctx context.Context, p VMM, state vmm.State) error {
 	was := b.record().State
 	if was == ledger.Paused && state != vmm.StateRunning {
 		return nil
 	}
-	if err := errors.Join(os.RemoveAll(h.paths.State(b.id)), os.RemoveAll(h.paths.StateTmp(b.id))); err != nil {
+	if err := errors.Join(os.RemoveAll(b.host.paths.State(b.id)), os.RemoveAll(b.host.paths.StateTmp(b.id))); err != nil {
 		return err
 	}
 	if state == vmm.StatePaused {
-		if err := h.unpause(ctx, b, p); err != nil {
-			h.log.Error("an adopted VM does not run on", "sandbox_id", b.id, "error", err)
+		if err := b.unpause(ctx, p); err != nil {
+			b.host.log.Error("an adopted VM does not run on", "sandbox_id", b.id, "error", err)
 			return nil // it is paused now, and says so; or its watch finds it dead
 		}
 	}
 	if state == vmm.StatePaused || was != ledger.Running { // it has stood still
-		h.guests.SetClock(ctx, b.guest())
+		b.host.guests.SetClock(ctx, b.guest())
 	}
 	if was == ledger.Running {
 		return nil
 	}
-	err := h.commit(b, func(r *ledger.Record) bool {
+	err := b.commit(func(r *ledger.Record) bool {
 		r.Enter(ledger.Running)
 		r.Stopped, r.WarmChild, r.ResetTCP = false, "", false
 		return true
@@ -196,28 +196,28 @@ func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) e
 	switch {
 	case err != nil:
 	case was == ledger.Waking:
-		h.tell(ctx, b, hostapi.EventWoken, "sandbox is awake, found so by its VMM", map[string]any{"wake_ms": nil})
+		b.tell(ctx, hostapi.EventWoken, "sandbox is awake, found so by its VMM", map[string]any{"wake_ms": nil})
 	case was == ledger.Paused:
-		h.tell(ctx, b, hostapi.EventResumed, "sandbox runs again, found so by its VMM", nil)
+		b.tell(ctx, hostapi.EventResumed, "sandbox runs again, found so by its VMM", nil)
 	}
 	return err
 }
 
 // orphan marks a box failed whose VM is gone.
-func (h *Host) orphan(ctx context.Context, b *box, why string) error {
-	if err := h.shedFormer(ctx, b, nil); err != nil {
+func (b *box) orphan(ctx context.Context, why string) error {
+	if err := b.shedFormer(ctx, nil); err != nil {
 		return err
 	}
-	err := h.commit(b, func(r *ledger.Record) bool {
+	err := b.commit(func(r *ledger.Record) bool {
 		r.Enter(ledger.Failed)
-		r.FailedAt = h.now().UTC()
+		r.FailedAt = b.host.now().UTC()
 		r.Error = why
 		return true
 	})
 	if err != nil {
 		return err
 	}
-	h.log.Error("sandbox's VM vanished", "event", "recover.orphaned", "sandbox_id", b.id, "generation", b.generation, "reason", why)
-	h.events.Emit(b.id, hostapi.EventOrphaned, why, map[string]any{"reason": why})
+	b.host.log.Error("sandbox's VM vanished", "event", "recover.orphaned", "sandbox_id", b.id, "generation", b.generation, "reason", why)
+	b.host.events.Emit(b.id, hostapi.EventOrphaned, why, map[string]any{"reason": why})
 	return nil
 }

@@ -27,12 +27,12 @@ func TestTheSweepLeavesAloneWhatIsGone(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		var removed removals
 		h := &Host{work: background.New(), cgroups: &removed, paths: Paths{Data: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
-		b := &box{id: "a", gone: make(chan struct{})}
+		b := &box{host: h, id: "a", gone: make(chan struct{})}
 		b.unshed = true
 		if gone {
 			close(b.gone)
 		}
-		h.tryAgain(b)
+		b.tryAgain()
 		if left := len(removed) == 0; left != gone {
 			t.Errorf("gone %v: cgroups %v are removed", gone, removed)
 		}

@@ -29,17 +29,17 @@ func asVolumes(list []hostapi.VolumeAttach) []ledger.Volume {
 // attachVolumes gives a box's volumes to the user of its slot, and returns their
 // paths. What was attached is in the record, so whoever takes the box apart
 // detaches it.
-func (h *Host) attachVolumes(ctx context.Context, b *box, slot Slot) (map[string]string, error) {
+func (b *box) attachVolumes(ctx context.Context, slot Slot) (map[string]string, error) {
 	volumes := b.record().Volumes
 	if len(volumes) == 0 {
 		return nil, nil
 	}
-	if h.volumes == nil {
+	if b.host.volumes == nil {
 		return nil, hosterr.Invalid("this host has no volumes")
 	}
 	paths := map[string]string{}
 	for _, v := range volumes {
-		path, err := h.volumes.Attach(ctx, b.id, v.ID, slot.UID, slot.GID)
+		path, err := b.host.volumes.Attach(ctx, b.id, v.ID, slot.UID, slot.GID)
 		if err != nil {
 			return nil, fmt.Errorf("attach volume %s: %w", v.ID, err)
 		}
@@ -48,8 +48,8 @@ func (h *Host) attachVolumes(ctx context.Context, b *box, slot Slot) (map[string
 	return paths, nil
 }
 
-func (h *Host) plugVolumes(ctx context.Context, b *box, slot Slot, process VMM) error {
-	paths, err := h.attachVolumes(ctx, b, slot)
+func (b *box) plugVolumes(ctx context.Context, slot Slot, process VMM) error {
+	paths, err := b.attachVolumes(ctx, slot)
 	if err != nil {
 		return err
 	}
@@ -63,9 +63,9 @@ func (h *Host) plugVolumes(ctx context.Context, b *box, slot Slot, process VMM) 
 }
 
 // mountVolumes has the guest mount what was plugged in.
-func (h *Host) mountVolumes(ctx context.Context, b *box, slot Slot) error {
+func (b *box) mountVolumes(ctx context.Context, slot Slot) error {
 	for _, v := range b.record().Volumes {
-		if err := h.guests.Mount(ctx, slot.Number, guestapi.Mount{Serial: v.ID, Path: v.MountPath, FSType: volumeFS}); err != nil {
+		if err := b.host.guests.Mount(ctx, slot.Number, guestapi.Mount{Serial: v.ID, Path: v.MountPath, FSType: volumeFS}); err != nil {
 			return err
 		}
 	}
@@ -84,14 +84,14 @@ func (h *Host) flushVolumes(volumes []ledger.Volume) error {
 }
 
 // detachVolumes takes the volumes of a box back whose VMM has ended.
-func (h *Host) detachVolumes(b *box) error {
+func (b *box) detachVolumes() error {
 	volumes := b.record().Volumes
-	if h.volumes == nil {
+	if b.host.volumes == nil {
 		return nil
 	}
 	var failed error
 	for _, v := range volumes {
-		if err := h.volumes.Detach(b.id, v.ID); err != nil {
+		if err := b.host.volumes.Detach(b.id, v.ID); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("detach volume %s: %w", v.ID, err))
 		}
 	}

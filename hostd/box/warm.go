@@ -19,7 +19,7 @@ import (
 
 // stage stops the parent and takes its slot. It returns with the parent's
 // operation lock held, until the child's create has ended.
-func (h *Host) stage(ctx context.Context, b *box, src *source) (Slot, error) {
+func (b *box) stage(ctx context.Context, src *source) (Slot, error) {
 	parent := src.warm
 	if err := parent.acquire(ctx); err != nil {
 		return Slot{}, fmt.Errorf("wait for the parent: %w", err)
@@ -36,29 +36,29 @@ func (h *Host) stage(ctx context.Context, b *box, src *source) (Slot, error) {
 		// An earlier create of this child got this far. The slot went with it, and
 		// with the slot the connections.
 		src.resetTCP = true
-		if err := h.reserve(b); err != nil {
+		if err := b.reserve(); err != nil {
 			return Slot{}, err
 		}
-		return h.takeSlot(ctx, b, func() {})
+		return b.takeSlot(ctx, func() {})
 	}
 	_, p := parent.running()
 	if p == nil {
 		return Slot{}, fmt.Errorf("%w: the parent has no VMM", hosterr.ErrNotRunning)
 	}
-	slot, err := h.claim(ctx, parent)
+	slot, err := parent.claim(ctx)
 	if err != nil {
 		return Slot{}, err
 	}
-	stood, err := h.save(ctx, parent, p, slot, true)
+	stood, err := parent.save(ctx, p, slot, true)
 	if err != nil {
 		return Slot{}, fmt.Errorf("save the parent: %w", err)
 	}
-	if err := h.handOver(parent, b, slot, stood.Milliseconds()); err != nil {
-		return Slot{}, errors.Join(err, h.runOn(ctx, parent, p), os.RemoveAll(h.paths.State(parent.id)))
+	if err := b.host.handOver(parent, b, slot, stood.Milliseconds()); err != nil {
+		return Slot{}, errors.Join(err, parent.runOn(ctx, p), os.RemoveAll(b.host.paths.State(parent.id)))
 	}
 	src.staged = true
-	h.notify()
-	h.tell(ctx, parent, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": b.id})
+	b.host.notify()
+	parent.tell(ctx, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": b.id})
 	// Both are never on the net at once: the child's VMM starts after this one's
 	// end.
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
@@ -66,11 +66,11 @@ func (h *Host) stage(ctx context.Context, b *box, src *source) (Slot, error) {
 	if err := p.Kill(kctx); err != nil {
 		return Slot{}, fmt.Errorf("end the parent's VMM: %w", err)
 	}
-	if err := h.cgroups.Remove(kctx, parent.id); err != nil {
+	if err := b.host.cgroups.Remove(kctx, parent.id); err != nil {
 		return Slot{}, fmt.Errorf("remove the parent's cgroup: %w", err)
 	}
-	h.moveReserve(parent, b)
-	if err := os.RemoveAll(h.paths.RAM(parent.id)); err != nil {
+	b.host.moveReserve(parent, b)
+	if err := os.RemoveAll(b.host.paths.RAM(parent.id)); err != nil {
 		return Slot{}, err
 	}
 	return slot, nil
@@ -93,34 +93,34 @@ func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
 
 // unstage gives the slot back to the parent and lets it run on, because its
 // child could not.
-func (h *Host) unstage(ctx context.Context, b *box, src *source) {
+func (b *box) unstage(ctx context.Context, src *source) {
 	parent := src.warm
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
-	err := h.killVMM(ctx, b)
+	err := b.killVMM(ctx)
 	if err == nil {
-		err = h.killVMM(ctx, parent) // if that is what went wrong
+		err = parent.killVMM(ctx) // if that is what went wrong
 	}
 	if err == nil {
-		err = errors.Join(h.cgroups.Remove(ctx, b.id), h.cgroups.Remove(ctx, parent.id))
+		err = errors.Join(b.host.cgroups.Remove(ctx, b.id), b.host.cgroups.Remove(ctx, parent.id))
 	}
 	if err == nil {
-		err = h.commitBoth(parent, b, func(p, c *ledger.Record) error {
+		err = b.host.commitBoth(parent, b, func(p, c *ledger.Record) error {
 			p.Slot, p.WarmChild, p.ResetTCP = c.Slot, "", false
 			c.Slot = ledger.NoSlot
 			return nil
 		}, func() { parent.net, b.net, b.vmm = b.net, nil, nil })
 	}
 	if err != nil {
-		h.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
+		b.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
 		return
 	}
-	h.moveReserve(b, parent)
-	if _, err := h.goOn(ctx, parent); err != nil {
-		h.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
+	b.host.moveReserve(b, parent)
+	if _, err := parent.goOn(ctx); err != nil {
+		b.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
 		return
 	}
-	h.tell(ctx, parent, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
+	parent.tell(ctx, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
 }
 
 // commitBoth changes two records at once, on disk and then in memory. change and
