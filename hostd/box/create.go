@@ -81,10 +81,11 @@ func (b *box) build(ctx context.Context, src *source, clock *stopwatch) error {
 	if err != nil {
 		return err
 	}
-	process, _, err := b.bringUp(ctx, src, slot, clock, nil)
+	launched, err := b.launch(ctx, src, slot, clock, nil)
 	if err != nil {
 		return err
 	}
+	process := launched.process
 	err = b.commit(func(r *ledger.Record) bool {
 		r.Enter(ledger.Running)
 		r.StartedAt = b.host.now().UTC()

@@ -152,12 +152,12 @@ func (b *box) bootAgain(ctx context.Context, clock *stopwatch) (VMM, error) {
 		}
 	}
 	src := &source{tpl: tpl, cold: true, kept: true}
-	p, _, err := b.bringUp(ctx, src, slot, clock, nil)
+	launched, err := b.launch(ctx, src, slot, clock, nil)
 	b.host.metrics.stages(clock.stages)
 	if err == nil {
 		b.amend(func(r *ledger.Record) { r.SharedRAM = true })
 	}
-	return p, err
+	return launched.process, err
 }
 
 // adoptReserve counts memory that a box has, or has a right to, once.

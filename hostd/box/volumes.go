@@ -29,17 +29,17 @@ func asVolumes(list []hostapi.VolumeAttach) []ledger.Volume {
 // attachVolumes gives a box's volumes to the user of its slot, and returns their
 // paths. What was attached is in the record, so whoever takes the box apart
 // detaches it.
-func (b *box) attachVolumes(ctx context.Context, slot Slot) (map[string]string, error) {
-	volumes := b.record().Volumes
+func (l *launch) attachVolumes(ctx context.Context) (map[string]string, error) {
+	volumes := l.box.record().Volumes
 	if len(volumes) == 0 {
 		return nil, nil
 	}
-	if b.host.volumes == nil {
+	if l.host.volumes == nil {
 		return nil, hosterr.Invalid("this host has no volumes")
 	}
 	paths := map[string]string{}
 	for _, v := range volumes {
-		path, err := b.host.volumes.Attach(ctx, b.id, v.ID, slot.UID, slot.GID)
+		path, err := l.host.volumes.Attach(ctx, l.box.id, v.ID, l.slot.UID, l.slot.GID)
 		if err != nil {
 			return nil, fmt.Errorf("attach volume %s: %w", v.ID, err)
 		}
@@ -48,13 +48,13 @@ func (b *box) attachVolumes(ctx context.Context, slot Slot) (map[string]string, 
 	return paths, nil
 }
 
-func (b *box) plugVolumes(ctx context.Context, slot Slot, process VMM) error {
-	paths, err := b.attachVolumes(ctx, slot)
+func (l *launch) plugVolumes(ctx context.Context) error {
+	paths, err := l.attachVolumes(ctx)
 	if err != nil {
 		return err
 	}
-	for _, v := range b.record().Volumes {
-		err := process.AddDisk(ctx, vmm.DiskConfig{ID: v.ID, Path: paths[v.ID], ImageType: vmm.ImageRaw, Serial: v.ID})
+	for _, v := range l.box.record().Volumes {
+		err := l.process.AddDisk(ctx, vmm.DiskConfig{ID: v.ID, Path: paths[v.ID], ImageType: vmm.ImageRaw, Serial: v.ID})
 		if err != nil {
 			return fmt.Errorf("plug volume %s: %w", v.ID, err)
 		}
@@ -63,9 +63,9 @@ func (b *box) plugVolumes(ctx context.Context, slot Slot, process VMM) error {
 }
 
 // mountVolumes has the guest mount what was plugged in.
-func (b *box) mountVolumes(ctx context.Context, slot Slot) error {
-	for _, v := range b.record().Volumes {
-		if err := b.host.guests.Mount(ctx, slot.Number, guestapi.Mount{Serial: v.ID, Path: v.MountPath, FSType: volumeFS}); err != nil {
+func (l *launch) mountVolumes(ctx context.Context) error {
+	for _, v := range l.box.record().Volumes {
+		if err := l.host.guests.Mount(ctx, l.slot.Number, guestapi.Mount{Serial: v.ID, Path: v.MountPath, FSType: volumeFS}); err != nil {
 			return err
 		}
 	}

@@ -124,7 +124,7 @@ func (b *box) goOn(ctx context.Context) (Slot, error) {
 	}
 	clock := newStopwatch(b.host.now)
 	src := &source{tpl: tpl, from: b.host.paths.State(b.id), kept: true, resetTCP: rec.ResetTCP}
-	process, ran, err := b.bringUp(ctx, src, slot, clock, func() error {
+	launched, err := b.launch(ctx, src, slot, clock, func() error {
 		return b.commit(func(r *ledger.Record) bool {
 			r.State = ledger.Waking
 			r.VMM = b.host.identityOf(b.vmm)
@@ -132,8 +132,9 @@ func (b *box) goOn(ctx context.Context) (Slot, error) {
 		})
 	})
 	b.host.metrics.stages(clock.stages)
+	process := launched.process
 	switch {
-	case err != nil && !ran:
+	case err != nil && !launched.ran:
 		return slot, errors.Join(err, b.backToSleep(ctx, rec))
 	case err != nil && process != nil && !ended(process) && errors.Is(err, hosterr.ErrGuest):
 		// It runs, and its agent may answer later.
