@@ -27,7 +27,7 @@ var errTooLong = errors.New("it took too long")
 // its VM and its memory went with a reboot of the host. Until it runs it is
 // starting, and tried again, however often it takes. If this is cut off, the next
 // start does it again.
-func (b *box) recoverPersistent(ctx context.Context) (Recovery, error) {
+func (b recovery) recoverPersistent(ctx context.Context) (Recovery, error) {
 	if err := b.shedFormer(ctx, nil); err != nil {
 		return "", err
 	}
@@ -56,7 +56,7 @@ func (b *box) recoverPersistent(ctx context.Context) (Recovery, error) {
 }
 
 // reboot boots a box in its turn, until it runs or ctx ends.
-func (b *box) reboot(ctx context.Context) {
+func (b recovery) reboot(ctx context.Context) {
 	for pause := firstBootPause; ; pause = min(2*pause, lastBootPause) {
 		err := b.rebootOnce(ctx)
 		if err == nil || ctx.Err() != nil {
@@ -81,7 +81,7 @@ func (b *box) reboot(ctx context.Context) {
 
 // rebootOnce ends what an earlier attempt left, waits for the box's turn, and then
 // boots it. When it fails nothing runs for the box.
-func (b *box) rebootOnce(ctx context.Context) error {
+func (b recovery) rebootOnce(ctx context.Context) error {
 	// Before its turn: a VMM that cannot be ended keeps nobody else from theirs.
 	if err := b.shedRemains(ctx); err != nil {
 		return fmt.Errorf("its last VMM could not be ended: %w", err)
@@ -111,7 +111,7 @@ func (b *box) rebootOnce(ctx context.Context) error {
 
 // afterBoot takes apart what a boot that failed has made. The box keeps its disk
 // and its slot, and its memory stays promised.
-func (b *box) afterBoot(p VMM) {
+func (b recovery) afterBoot(p VMM) {
 	b.mu.Lock()
 	b.vmm = nil
 	b.net = nil // whatever was wrong with it is repaired at the next attempt
@@ -127,7 +127,7 @@ func (b *box) afterBoot(p VMM) {
 }
 
 // rebootFailed gives a box up whose disk is gone.
-func (b *box) rebootFailed(why error) {
+func (b recovery) rebootFailed(why error) {
 	b.host.log.Error("a persistent sandbox could not be booted again, its disk is gone", "sandbox_id", b.id, "error", why)
 	if err := b.fail(b.host.work.Life(), nil, "its disk was gone when it was to be booted again: "+why.Error()); err != nil {
 		b.host.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
@@ -136,7 +136,7 @@ func (b *box) rebootFailed(why error) {
 	b.host.events.Emit(b.id, hostapi.EventOrphaned, "its VM was gone and it could not be booted again", map[string]any{"reason": why.Error()})
 }
 
-func (b *box) bootAgain(ctx context.Context, clock *stopwatch) (VMM, error) {
+func (b recovery) bootAgain(ctx context.Context, clock *stopwatch) (VMM, error) {
 	rec := b.record()
 	tpl, err := b.host.templates.Build(ctx, rec.BuildID)
 	if err != nil {

@@ -24,18 +24,22 @@ const (
 	Leftover Recovery = "leftover" // mid-create or mid-delete: being cleaned away
 )
 
+// recovery is a box whose record an earlier daemon wrote, until it is as this one
+// answers for it.
+type recovery struct{ *box }
+
 // Recover takes a record of an earlier daemon over. It returns once the box is
 // in List as it will be answered for; a leftover is taken apart in the
 // background, and a Put of its generation waits for that and then starts anew.
 func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error) {
-	b := h.newBox(rec)
+	b := recovery{h.newBox(rec)}
 	close(b.created)
 	h.mu.Lock()
 	if h.boxes[b.id] != nil {
 		h.mu.Unlock()
 		return "", fmt.Errorf("sandbox %s was recovered already", b.id)
 	}
-	h.boxes[b.id] = b
+	h.boxes[b.id] = b.box
 	h.mu.Unlock()
 
 	switch rec.State {
@@ -61,7 +65,7 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 	}
 }
 
-func (b *box) recoverLeftover(ctx context.Context, why leave) error {
+func (b recovery) recoverLeftover(ctx context.Context, why leave) error {
 	b.leave(why)
 	b.op <- struct{}{}
 	b.host.work.Go(func() {
@@ -75,7 +79,7 @@ func (b *box) recoverLeftover(ctx context.Context, why leave) error {
 
 // recoverParked takes a box over whose memory is saved. Its VMM may still be
 // there, paused: the crash came before its end.
-func (b *box) recoverParked(ctx context.Context) (Recovery, error) {
+func (b recovery) recoverParked(ctx context.Context) (Recovery, error) {
 	if err := b.shedFormer(ctx, b.formerVMM(ctx)); err != nil {
 		return "", err
 	}
@@ -89,7 +93,7 @@ func (b *box) recoverParked(ctx context.Context) (Recovery, error) {
 }
 
 // recoverBooting kills what an earlier daemon had booted half-way.
-func (b *box) recoverBooting(ctx context.Context) (Recovery, error) {
+func (b recovery) recoverBooting(ctx context.Context) (Recovery, error) {
 	if err := b.shedFormer(ctx, b.formerVMM(ctx)); err != nil {
 		return "", err
 	}
@@ -98,7 +102,7 @@ func (b *box) recoverBooting(ctx context.Context) (Recovery, error) {
 
 // shedFormer is shed for what an earlier daemon made. One VMM that cannot be
 // killed does not keep the host from starting: only the end of ctx is an error.
-func (b *box) shedFormer(ctx context.Context, p VMM) error {
+func (b recovery) shedFormer(ctx context.Context, p VMM) error {
 	unshed := func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -115,14 +119,14 @@ func (b *box) shedFormer(ctx context.Context, p VMM) error {
 }
 
 // lost is what becomes of a box whose VM and memory are gone.
-func (b *box) lost(ctx context.Context, why string) (Recovery, error) {
+func (b recovery) lost(ctx context.Context, why string) (Recovery, error) {
 	if b.record().Persistent {
 		return b.recoverPersistent(ctx)
 	}
 	return Orphaned, b.orphan(ctx, why)
 }
 
-func (b *box) recoverRunning(ctx context.Context) (Recovery, error) {
+func (b recovery) recoverRunning(ctx context.Context) (Recovery, error) {
 	p, err := b.host.engine.Adopt(ctx, b.host.paths.VMM(b.id))
 	if err == nil && (p.PID() != b.rec.VMM.PID || p.StartTime() != b.rec.VMM.StartTime) {
 		// Whoever wrote the runtime directory last was not this daemon.
@@ -204,7 +208,7 @@ func (b *box) resumeMove(ctx context.Context, p VMM, state vmm.State) error {
 }
 
 // orphan marks a box failed whose VM is gone.
-func (b *box) orphan(ctx context.Context, why string) error {
+func (b recovery) orphan(ctx context.Context, why string) error {
 	if err := b.shedFormer(ctx, nil); err != nil {
 		return err
 	}
