@@ -95,6 +95,7 @@ type Host struct {
 	guests    *guestio.Guests
 	overlays  *capture.Overlays
 	captures  *capture.Local
+	memory    memory
 	metrics   *Metrics
 	log       *slog.Logger
 	now       func() time.Time
@@ -107,11 +108,10 @@ type Host struct {
 
 	work *background.Group // creates, deletes, watches, the sweep
 
-	mu         sync.Mutex
-	phase      phase
-	boxes      map[string]*box
-	burying    map[string][]uint64 // generations whose tombstones are being written
-	reservedMB int
+	mu      sync.Mutex
+	phase   phase
+	boxes   map[string]*box
+	burying map[string][]uint64 // generations whose tombstones are being written
 }
 
 // New returns a host without boxes. It serves no Put until Open.
@@ -135,6 +135,7 @@ func New(cfg Config, d Deps) *Host {
 		overlays: capture.NewOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
 		booting:  make(chan struct{}, bootsAtOnce),
+		memory:   memory{limit: cfg.MemoryMB},
 		boxes:    map[string]*box{},
 		work:     background.New(),
 		burying:  map[string][]uint64{},
@@ -243,16 +244,6 @@ func (h *Host) List() []hostapi.Box {
 	return out
 }
 
-// ReservedMB is the memory that boxes have been promised.
-func (h *Host) ReservedMB() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.reservedMB
-}
-
-// OverheadMB is what admission adds to each box's memory for its engine.
-func (h *Host) OverheadMB() int { return h.cfg.OverheadMB }
-
 // SlotsUsed counts the slots that boxes hold.
 func (h *Host) SlotsUsed() int {
 	h.mu.Lock()
@@ -314,7 +305,7 @@ type box struct {
 	remains   VMM     // that VMM, where it is known
 	failing   string  // why the box has failed as soon as that VMM has ended
 	doubts    int     // so many answers of its VMM are awaited until it is known whether its CPUs run; see doubt
-	reserved  int     // MB held in Host.reservedMB for it
+	reserved  int     // MB held in Host.memory for it
 	fenced    string  // why its VMM was ended here, if it was
 	leaving   leave   // why it is being taken apart; leaveNot while it is not
 	retry     bool    // taking it apart failed; the sweep tries again

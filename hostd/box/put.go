@@ -119,16 +119,18 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 		reserve = 0 // it takes its parent's
 	}
 	// Before the disk: nothing is given up for a box that is refused anyway.
-	if h.reservedMB+reserve > h.cfg.MemoryMB {
-		return nil, 0, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", hosterr.ErrNoMemory, rec.ReservedMB, h.reservedMB, h.cfg.MemoryMB)
+	if err := h.memory.fits(reserve, rec.ReservedMB); err != nil {
+		return nil, 0, err
 	}
 	if missing, err := h.admitDiskLocked(room, rec.DiskMB); err != nil {
 		return nil, missing, err
 	}
+	if err := h.memory.take(reserve, rec.ReservedMB); err != nil {
+		return nil, 0, err
+	}
 	b := h.newBox(rec)
 	b.admitted = src
 	b.reserved = reserve
-	h.reservedMB += reserve
 	h.boxes[id] = b
 	b.op <- struct{}{}
 	// It goes on without the caller: see Put.
@@ -186,17 +188,6 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// unreserve gives a box's memory back.
-func (b *box) unreserve() {
-	b.mu.Lock()
-	mb := b.reserved
-	b.reserved = 0
-	b.mu.Unlock()
-	b.host.mu.Lock()
-	b.host.reservedMB -= mb
-	b.host.mu.Unlock()
 }
 
 func diskFree(path string) (int64, error) {

@@ -159,14 +159,3 @@ func (b recovery) bootAgain(ctx context.Context, clock *stopwatch) (VMM, error) 
 	}
 	return launched.process, err
 }
-
-// adoptReserve counts memory that a box has, or has a right to, once.
-func (b *box) adoptReserve() {
-	b.mu.Lock()
-	mb := b.rec.ReservedMB - b.reserved
-	b.reserved += mb
-	b.mu.Unlock()
-	b.host.mu.Lock()
-	b.host.reservedMB += mb
-	b.host.mu.Unlock()
-}

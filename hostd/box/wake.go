@@ -259,20 +259,3 @@ func (b *box) failed(p VMM) error {
 	b.host.notify()
 	return err
 }
-
-// reserve takes memory for a box that has none.
-func (b *box) reserve() error {
-	b.mu.Lock()
-	want := b.rec.ReservedMB - b.reserved
-	b.mu.Unlock()
-	b.host.mu.Lock()
-	defer b.host.mu.Unlock()
-	if b.host.reservedMB+want > b.host.cfg.MemoryMB {
-		return fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", hosterr.ErrNoMemory, want, b.host.reservedMB, b.host.cfg.MemoryMB)
-	}
-	b.host.reservedMB += want
-	b.mu.Lock()
-	b.reserved += want
-	b.mu.Unlock()
-	return nil
-}

@@ -69,7 +69,7 @@ func (b *box) stage(ctx context.Context, src *source) (Slot, error) {
 	if err := b.host.cgroups.Remove(kctx, parent.id); err != nil {
 		return Slot{}, fmt.Errorf("remove the parent's cgroup: %w", err)
 	}
-	b.host.moveReserve(parent, b)
+	parent.passReserve(b)
 	if err := os.RemoveAll(b.host.paths.RAM(parent.id)); err != nil {
 		return Slot{}, err
 	}
@@ -115,7 +115,7 @@ func (b *box) unstage(ctx context.Context, src *source) {
 		b.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
 		return
 	}
-	b.host.moveReserve(b, parent)
+	b.passReserve(parent)
 	if _, err := parent.goOn(ctx); err != nil {
 		b.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
 		return
@@ -158,15 +158,4 @@ func (h *Host) commitBoth(one, two *box, change func(a, b *ledger.Record) error,
 		then()
 		return nil
 	})
-}
-
-// moveReserve passes the memory that one box was promised on to another.
-func (h *Host) moveReserve(from, to *box) {
-	from.mu.Lock()
-	mb := from.reserved
-	from.reserved = 0
-	from.mu.Unlock()
-	to.mu.Lock()
-	to.reserved += mb
-	to.mu.Unlock()
 }
