@@ -28,20 +28,26 @@ const (
 	stageCommit    = "commit"
 )
 
-// create runs under the box's operation lock, and ends with the box running,
-// or with nothing left of it.
-func (b *box) create(ctx context.Context, src *source, clock *stopwatch) {
-	defer b.release()
-	defer src.release()
-	err := b.build(ctx, src, clock)
+// creation is the create of a box that is under way, under its operation lock.
+type creation struct {
+	*box
+	source *source
+	clock  *stopwatch
+}
+
+// run ends with the box running, or with nothing left of it.
+func (c *creation) run(ctx context.Context) {
+	defer c.release()
+	defer c.source.release()
+	err := c.make(ctx)
 	if err == nil {
-		b.host.metrics.created(string(b.rec.Boot), "ok")
-		b.host.log.InfoContext(ctx, "sandbox is running", "event", "sandbox.running", "sandbox_id", b.id, "generation", b.generation,
-			"template", src.tpl.Name, "boot", b.rec.Boot, "boot_ms", b.rec.Took.Milliseconds(), "own_ms", b.rec.Own.Milliseconds())
-		b.announce(src)
-		b.watch()
-		close(b.created)
-		b.host.notify()
+		c.host.metrics.created(string(c.rec.Boot), "ok")
+		c.host.log.InfoContext(ctx, "sandbox is running", "event", "sandbox.running", "sandbox_id", c.id, "generation", c.generation,
+			"template", c.source.tpl.Name, "boot", c.rec.Boot, "boot_ms", c.rec.Took.Milliseconds(), "own_ms", c.rec.Own.Milliseconds())
+		c.announce()
+		c.watch()
+		close(c.created)
+		c.host.notify()
 		return
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -55,82 +61,82 @@ func (b *box) create(ctx context.Context, src *source, clock *stopwatch) {
 	default:
 		err = hosterr.AsNoDisk(err)
 	}
-	b.leave(leaveForget)
-	b.host.metrics.created(string(b.rec.Boot), "error")
-	b.host.log.WarnContext(ctx, "create failed", "sandbox_id", b.id, "generation", b.generation, "template", src.tpl.Name, "error", err)
-	b.mu.Lock()
-	b.createErr = fmt.Errorf("create sandbox: %w", err)
-	b.mu.Unlock()
-	if src.staged {
-		b.unstage(ctx, src)
+	c.leave(leaveForget)
+	c.host.metrics.created(string(c.rec.Boot), "error")
+	c.host.log.WarnContext(ctx, "create failed", "sandbox_id", c.id, "generation", c.generation, "template", c.source.tpl.Name, "error", err)
+	c.mu.Lock()
+	c.createErr = fmt.Errorf("create sandbox: %w", err)
+	c.mu.Unlock()
+	if c.source.staged {
+		c.unstage(ctx)
 	}
 	// The caller is told once the cleaning up was tried, so that it finds what
 	// this box had free again. Not under ctx, which may have ended.
-	if err := b.takeApart(ctx); err != nil {
-		b.scheduleRetry(ctx, err)
+	if err := c.takeApart(ctx); err != nil {
+		c.scheduleRetry(ctx, err)
 	}
-	close(b.created)
-	b.host.notify()
+	close(c.created)
+	c.host.notify()
 }
 
-// build makes everything that a box has. On an error the caller takes apart
+// make makes everything that a box has. On an error the caller takes apart
 // what there is: each resource can be found by the id and by the record.
-func (b *box) build(ctx context.Context, src *source, clock *stopwatch) error {
-	defer func() { b.host.metrics.stages(clock.stages) }()
-	slot, err := b.occupy(ctx, src, clock)
+func (c *creation) make(ctx context.Context) error {
+	defer func() { c.host.metrics.stages(c.clock.stages) }()
+	slot, err := c.occupy(ctx)
 	if err != nil {
 		return err
 	}
-	launched, err := b.launch(ctx, src, slot, clock, nil)
+	launched, err := c.launch(ctx, c.source, slot, c.clock, nil)
 	if err != nil {
 		return err
 	}
 	process := launched.process
-	err = b.commit(func(r *ledger.Record) bool {
+	err = c.commit(func(r *ledger.Record) bool {
 		r.Enter(ledger.Running)
-		r.StartedAt = b.host.now().UTC()
-		r.VMM = b.host.identityOf(process)
-		r.SharedRAM = src.cold
-		r.Stages = slices.Clone(clock.stages)
-		r.Took, r.Own = clock.total()
+		r.StartedAt = c.host.now().UTC()
+		r.VMM = c.host.identityOf(process)
+		r.SharedRAM = c.source.cold
+		r.Stages = slices.Clone(c.clock.stages)
+		r.Took, r.Own = c.clock.total()
 		return true
 	})
 	if err != nil {
 		return err
 	}
-	clock.done(stageCommit, false)
+	c.clock.done(stageCommit, false)
 	// In memory the commit's own time is counted too.
-	b.amend(func(r *ledger.Record) {
-		r.Stages = slices.Clone(clock.stages)
-		r.Took, r.Own = clock.total()
+	c.amend(func(r *ledger.Record) {
+		r.Stages = slices.Clone(c.clock.stages)
+		r.Took, r.Own = c.clock.total()
 	})
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	select {
 	case <-process.Done():
-		return b.quote(process, errors.New(endText(process)))
+		return c.quote(process, errors.New(endText(process)))
 	default:
 	}
 	// It may not have been ended for it yet, and is not who it was restored as.
 	if process.Rebooted() {
-		return b.quote(process, errors.New(endText(process)))
+		return c.quote(process, errors.New(endText(process)))
 	}
 	return nil
 }
 
 // occupy gives a new box its slot, and has both on disk.
-func (b *box) occupy(ctx context.Context, src *source, clock *stopwatch) (Slot, error) {
-	if src.warm != nil {
-		slot, err := b.stage(ctx, src)
+func (c *creation) occupy(ctx context.Context) (Slot, error) {
+	if c.source.warm != nil {
+		slot, err := c.stage(ctx)
 		if err == nil {
-			clock.done(stageCapture, true)
+			c.clock.done(stageCapture, true)
 		}
 		return slot, err
 	}
-	slot, err := b.takeSlot(ctx, func() { clock.done(stageSlot, false) })
+	slot, err := c.takeSlot(ctx, func() { c.clock.done(stageSlot, false) })
 	if err == nil {
-		clock.done(stageIntent, false)
+		c.clock.done(stageIntent, false)
 	}
 	return slot, err
 }

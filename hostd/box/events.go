@@ -18,13 +18,13 @@ func (noEvents) Close(string)                                           {}
 func (h *Host) open(rec *ledger.Record) { h.events.Open(rec.ID, rec.WorkspaceID, rec.Template) }
 
 // announce says that a box runs for the first time.
-func (b *box) announce(src *source) {
-	rec := b.record()
+func (c *creation) announce() {
+	rec := c.record()
 	meta := map[string]any{
-		"boot_ms": rec.Took.Milliseconds(), "boot_mode": string(rec.Boot), "from_snapshot": nil, "warm": src.warm != nil,
+		"boot_ms": rec.Took.Milliseconds(), "boot_mode": string(rec.Boot), "from_snapshot": nil, "warm": c.source.warm != nil,
 	}
-	maps.Copy(meta, src.origin)
-	b.host.open(&rec)
-	b.host.events.Emit(b.id, hostapi.EventRunning, "sandbox is running", meta)
-	b.host.guests.ProbeSSH(guestio.NewGuest{ID: b.id, Line: b.line, Began: rec.StartedAt, Booted: rec.Boot != ledger.BootRestore, Removed: b.gone})
+	maps.Copy(meta, c.source.origin)
+	c.host.open(&rec)
+	c.host.events.Emit(c.id, hostapi.EventRunning, "sandbox is running", meta)
+	c.host.guests.ProbeSSH(guestio.NewGuest{ID: c.id, Line: c.line, Began: rec.StartedAt, Booted: rec.Boot != ledger.BootRestore, Removed: c.gone})
 }

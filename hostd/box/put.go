@@ -141,7 +141,7 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 	h.work.Go(func() {
 		defer cancelTimeout()
 		defer cancel(nil)
-		b.create(cctx, src, clock)
+		(&creation{box: b, source: src, clock: clock}).run(cctx)
 	})
 	return b, 0, nil
 }

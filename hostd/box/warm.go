@@ -19,27 +19,27 @@ import (
 
 // stage stops the parent and takes its slot. It returns with the parent's
 // operation lock held, until the child's create has ended.
-func (b *box) stage(ctx context.Context, src *source) (Slot, error) {
-	parent := src.warm
+func (c *creation) stage(ctx context.Context) (Slot, error) {
+	parent := c.source.warm
 	if err := parent.acquire(ctx); err != nil {
 		return Slot{}, fmt.Errorf("wait for the parent: %w", err)
 	}
-	src.done = append(src.done, parent.release)
+	c.source.done = append(c.source.done, parent.release)
 	rec := parent.record()
 	if parent.isLeaving() != leaveNot {
 		return Slot{}, fmt.Errorf("%w: the parent is being deleted", hosterr.ErrNotRunning)
 	}
-	if err := forkable(&rec, b.id); err != nil {
+	if err := forkable(&rec, c.id); err != nil {
 		return Slot{}, err
 	}
 	if rec.Stopped {
 		// An earlier create of this child got this far. The slot went with it, and
 		// with the slot the connections.
-		src.resetTCP = true
-		if err := b.reserve(); err != nil {
+		c.source.resetTCP = true
+		if err := c.reserve(); err != nil {
 			return Slot{}, err
 		}
-		return b.takeSlot(ctx, func() {})
+		return c.takeSlot(ctx, func() {})
 	}
 	_, p := parent.running()
 	if p == nil {
@@ -53,12 +53,12 @@ func (b *box) stage(ctx context.Context, src *source) (Slot, error) {
 	if err != nil {
 		return Slot{}, fmt.Errorf("save the parent: %w", err)
 	}
-	if err := b.host.handOver(parent, b, slot, stood.Milliseconds()); err != nil {
-		return Slot{}, errors.Join(err, parent.runOn(ctx, p), os.RemoveAll(b.host.paths.State(parent.id)))
+	if err := c.host.handOver(parent, c.box, slot, stood.Milliseconds()); err != nil {
+		return Slot{}, errors.Join(err, parent.runOn(ctx, p), os.RemoveAll(c.host.paths.State(parent.id)))
 	}
-	src.staged = true
-	b.host.notify()
-	parent.tell(ctx, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": b.id})
+	c.source.staged = true
+	c.host.notify()
+	parent.tell(ctx, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": c.id})
 	// Both are never on the net at once: the child's VMM starts after this one's
 	// end.
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
@@ -66,11 +66,11 @@ func (b *box) stage(ctx context.Context, src *source) (Slot, error) {
 	if err := p.Kill(kctx); err != nil {
 		return Slot{}, fmt.Errorf("end the parent's VMM: %w", err)
 	}
-	if err := b.host.cgroups.Remove(kctx, parent.id); err != nil {
+	if err := c.host.cgroups.Remove(kctx, parent.id); err != nil {
 		return Slot{}, fmt.Errorf("remove the parent's cgroup: %w", err)
 	}
-	parent.passReserve(b)
-	if err := os.RemoveAll(b.host.paths.RAM(parent.id)); err != nil {
+	parent.passReserve(c.box)
+	if err := os.RemoveAll(c.host.paths.RAM(parent.id)); err != nil {
 		return Slot{}, err
 	}
 	return slot, nil
@@ -93,31 +93,31 @@ func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
 
 // unstage gives the slot back to the parent and lets it run on, because its
 // child could not.
-func (b *box) unstage(ctx context.Context, src *source) {
-	parent := src.warm
+func (c *creation) unstage(ctx context.Context) {
+	parent := c.source.warm
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
-	err := b.killVMM(ctx)
+	err := c.killVMM(ctx)
 	if err == nil {
 		err = parent.killVMM(ctx) // if that is what went wrong
 	}
 	if err == nil {
-		err = errors.Join(b.host.cgroups.Remove(ctx, b.id), b.host.cgroups.Remove(ctx, parent.id))
+		err = errors.Join(c.host.cgroups.Remove(ctx, c.id), c.host.cgroups.Remove(ctx, parent.id))
 	}
 	if err == nil {
-		err = b.host.commitBoth(parent, b, func(p, c *ledger.Record) error {
-			p.Slot, p.WarmChild, p.ResetTCP = c.Slot, "", false
-			c.Slot = ledger.NoSlot
+		err = c.host.commitBoth(parent, c.box, func(p, child *ledger.Record) error {
+			p.Slot, p.WarmChild, p.ResetTCP = child.Slot, "", false
+			child.Slot = ledger.NoSlot
 			return nil
-		}, func() { parent.net, b.net, b.vmm = b.net, nil, nil })
+		}, func() { parent.net, c.net, c.vmm = c.net, nil, nil })
 	}
 	if err != nil {
-		b.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
+		c.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", c.id, "error", err)
 		return
 	}
-	b.passReserve(parent)
+	c.passReserve(parent)
 	if _, err := parent.goOn(ctx); err != nil {
-		b.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
+		c.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", c.id, "error", err)
 		return
 	}
 	parent.tell(ctx, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
