@@ -27,9 +27,6 @@ var teardownTimeout = timescale.Limit(30 * time.Second)
 // buried even if no such box is here; a younger box is left alone. It goes on
 // when ctx ends, and again when it fails.
 func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
-	if !hostapi.ValidID(id) {
-		return hosterr.Invalid("id is not %d characters of lower-case base32", hostapi.IDLength)
-	}
 	for deleted := false; ; deleted = true {
 		h.mu.Lock()
 		if h.phase == starting {

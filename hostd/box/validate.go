@@ -14,10 +14,10 @@ import (
 
 const maxName = 64 // of a template or workspace
 
+// validateSpec checks what a new box is asked to be, and fills in what is not said.
+// Its id was checked where the request came in.
 func validateSpec(id string, s *hostapi.BoxSpec) error {
 	switch {
-	case !hostapi.ValidID(id):
-		return hosterr.Invalid("id is not %d characters of lower-case base32", hostapi.IDLength)
 	case s.Generation < 1:
 		return hosterr.Invalid("generation starts at 1")
 	case s.Template == "" && (s.Capture != "" || s.WarmFrom != ""): // the source's

@@ -305,7 +305,7 @@ func oneLine(text string) string {
 // PutBuild begins a build, or answers with the one of this id. One that the
 // daemon's end, or want of room, has failed is begun anew.
 func (q *Queue) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) (hostapi.Build, error) {
-	def, err := q.definition(id, spec)
+	def, err := q.definition(spec)
 	if err != nil {
 		return hostapi.Build{}, err
 	}
@@ -357,10 +357,8 @@ func (q *Queue) again(old hostapi.Build, spec hostapi.BuildSpec) bool {
 }
 
 // definition is what a build is made of. A workspace's is checked as any input.
-func (q *Queue) definition(id string, spec hostapi.BuildSpec) (def image.Definition, err error) {
+func (q *Queue) definition(spec hostapi.BuildSpec) (def image.Definition, err error) {
 	switch {
-	case !validBuildID.MatchString(id):
-		return def, fmt.Errorf("%w: id of a build", hosterr.ErrInvalid)
 	case spec.Fetch != "":
 		if q.cfg.Fetch == nil {
 			return def, fmt.Errorf("%w: this host has no snapshot store", hosterr.ErrTemplate)

@@ -21,7 +21,9 @@ func (s *Store) Size(volumeID string) (int64, error) {
 	return int64(v.SizeMB) << 20, nil
 }
 
-func notHere(volumeID string) error { return invalid("volume %s is not on this host", volumeID) }
+func notHere(volumeID string) error {
+	return hosterr.Invalid("volume %s is not on this host", volumeID)
+}
 
 // Attach gives a volume to a box, and its image to the user of the box's VMM. A
 // box that has it already gets it again, for the user that it has now.

@@ -171,9 +171,9 @@ func (s *Store) image(id string) string { return filepath.Join(s.cfg.Dir, id, im
 func (s *Store) PutVolume(ctx context.Context, id string, spec hostapi.VolumeSpec) (hostapi.Volume, error) {
 	switch {
 	case !validID(id):
-		return hostapi.Volume{}, invalid("volume id: want 1 to %d characters of a-z, 0-9 and '-'", maxID)
+		return hostapi.Volume{}, hosterr.Invalid("volume id: want 1 to %d characters of a-z, 0-9 and '-'", maxID)
 	case spec.SizeMB < MinSizeMB || spec.SizeMB > MaxSizeMB:
-		return hostapi.Volume{}, invalid("size_mb is %d: want %d to %d", spec.SizeMB, MinSizeMB, MaxSizeMB)
+		return hostapi.Volume{}, hosterr.Invalid("size_mb is %d: want %d to %d", spec.SizeMB, MinSizeMB, MaxSizeMB)
 	}
 	if err := s.begin(ctx); err != nil {
 		return hostapi.Volume{}, err
@@ -184,7 +184,7 @@ func (s *Store) PutVolume(ctx context.Context, id string, spec hostapi.VolumeSpe
 	s.mu.Unlock()
 	if v != nil {
 		if v.SizeMB != spec.SizeMB || v.WorkspaceID != spec.WorkspaceID {
-			return hostapi.Volume{}, invalid("volume %s is there with %d MB: a volume is not resized", id, v.SizeMB)
+			return hostapi.Volume{}, hosterr.Invalid("volume %s is there with %d MB: a volume is not resized", id, v.SizeMB)
 		}
 		return s.Volume(id)
 	}
@@ -343,10 +343,6 @@ func validID(id string) bool {
 		}
 	}
 	return true
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", hosterr.ErrInvalid, fmt.Sprintf(format, args...))
 }
 
 // The host's errors of these kinds speak of sandboxes.
