@@ -145,7 +145,7 @@ func New(cfg Config, d Deps) *Host {
 		Emit: d.Events.Emit, Metrics: d.Metrics.guests, Log: d.Log, Now: d.Now, Random: d.Random,
 	}, h)
 	h.captures = capture.NewLocal(capture.Config{
-		Dir: cfg.Paths.Captures(), Engine: cfg.Engine, Shoot: h.shoot, Detach: d.Engine.Detach, Remote: d.Remote, Ready: h.Ready, Changed: h.notify,
+		Dir: cfg.Paths.Captures(), Engine: cfg.Engine, Snapshot: h.snapshotInto, Detach: d.Engine.Detach, Remote: d.Remote, Ready: h.Ready, Changed: h.notify,
 		Took: func(took time.Duration, err error) { d.Metrics.moved("capture", took, err) }, Log: d.Log, Now: d.Now,
 	})
 	h.work.Go(h.sweep)
@@ -294,30 +294,30 @@ type box struct {
 	// taken before mu. mu is short: who looks at a box never waits for a disk.
 	writing sync.Mutex
 
-	mu        sync.Mutex
-	createErr error
-	rec       ledger.Record
-	vmm       VMM
-	net       *Slot   // the record's slot, once this daemon has seen to it that it is complete
-	waking    *flight // the wake that is under way
-	ending    *flight // the delete
-	unshed    bool    // what its last VMM used is still to be ended; see shed
-	remains   VMM     // that VMM, where it is known
-	failing   string  // why the box has failed as soon as that VMM has ended
-	doubts    int     // so many answers of its VMM are awaited until it is known whether its CPUs run; see doubt
-	reserved  int     // MB held in Host.memory for it
-	fenced    string  // why its VMM was ended here, if it was
-	leaving   leave   // why it is being taken apart; leaveNot while it is not
-	retry     bool    // taking it apart failed; the sweep tries again
+	mu         sync.Mutex
+	createErr  error
+	rec        ledger.Record
+	vmm        VMM
+	net        *Slot   // the record's slot, once this daemon has seen to it that it is complete
+	waking     *flight // the wake that is under way
+	deleting   *flight // the delete
+	unreleased bool    // what its last VMM used is still to be ended; see releaseResources
+	formerVM   VMM     // that VMM, where it is known
+	failing    string  // why the box has failed as soon as that VMM has ended
+	answersDue int     // so many answers of its VMM are awaited until it is known whether its CPUs run; see markUncertain
+	reserved   int     // MB held in Host.memory for it
+	fenced     string  // why its VMM was ended here, if it was
+	removal    removal // why it is being taken apart; removalNone while it is not
+	retry      bool    // taking it apart failed; the sweep tries again
 }
 
-// leave says what becomes of a box's record when nothing is left of it.
-type leave int
+// removal says what becomes of a box's record when nothing is left of it.
+type removal int
 
 const (
-	leaveNot    leave = iota
-	leaveForget       // a create that failed: the same generation may come again
-	leaveBury         // a delete: its generation is over
+	removalNone   removal = iota
+	removalForget         // a create that failed: the same generation may come again
+	removalBury           // a delete: its generation is over
 )
 
 func (h *Host) newBox(rec ledger.Record) *box {
@@ -346,12 +346,12 @@ func (b *box) slotNumber() int {
 	return b.rec.Slot
 }
 
-// leave marks the box as being taken apart. A delete overrides the cleaning up
+// beginRemoval marks the box as being taken apart. A delete overrides the cleaning up
 // of a failed create, never the other way round.
-func (b *box) leave(why leave) {
+func (b *box) beginRemoval(how removal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.leaving = max(b.leaving, why)
+	b.removal = max(b.removal, how)
 }
 
 // commit changes the record on disk and then in memory, where it is seen. change

@@ -16,10 +16,10 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// shoot writes a box's memory and disk into dir while it stands still, and
+// snapshotInto writes a box's memory and disk into dir while it stands still, and
 // returns how long that was. Whatever can be done while the box runs, is done
 // before or after.
-func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec) (ledger.Record, time.Duration, error) {
+func (h *Host) snapshotInto(ctx context.Context, dir string, spec *hostapi.CaptureSpec) (ledger.Record, time.Duration, error) {
 	b, err := h.lookup(spec.BoxID)
 	if err != nil {
 		return ledger.Record{}, 0, err
@@ -32,9 +32,9 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 	switch {
 	case spec.Generation != b.generation:
 		return rec, 0, fmt.Errorf("%w: generation %d", hosterr.ErrStaleGeneration, b.generation)
-	case b.isLeaving() == leaveForget:
+	case b.removing() == removalForget:
 		return rec, 0, hosterr.ErrNotFound
-	case p == nil || b.isLeaving() != leaveNot:
+	case p == nil || b.removing() != removalNone:
 		return rec, 0, fmt.Errorf("%w: it is %s", hosterr.ErrNotRunning, b.status())
 	case spec.Memory && len(rec.Volumes) > 0:
 		// Two guests would write to one volume.
@@ -65,12 +65,12 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 	if spec.Memory {
 		h.guests.Freeze(ctx, b.id, slot.Number)
 	}
-	if err := b.still(ctx, p); err != nil {
+	if err := b.pauseVM(ctx, p); err != nil {
 		h.guests.SetClockSoon(b.guest())
 		return rec, 0, err
 	}
-	copyErr := b.copyStill(ctx, &rec, p, dir, spec.Memory)
-	if err := errors.Join(copyErr, b.unpause(ctx, p)); err != nil {
+	copyErr := b.copyPaused(ctx, &rec, p, dir, spec.Memory)
+	if err := errors.Join(copyErr, b.resumeVM(ctx, p)); err != nil {
 		h.guests.SetClockSoon(b.guest())
 		return rec, 0, err
 	}
@@ -82,8 +82,8 @@ func (h *Host) shoot(ctx context.Context, dir string, spec *hostapi.CaptureSpec)
 	return rec, h.now().Sub(began), nil
 }
 
-// copyStill copies what must not move meanwhile, side by side.
-func (b *box) copyStill(ctx context.Context, rec *ledger.Record, p VMM, dir string, memory bool) error {
+// copyPaused copies what must not move meanwhile, side by side.
+func (b *box) copyPaused(ctx context.Context, rec *ledger.Record, p VMM, dir string, memory bool) error {
 	var group errgroup.Group
 	group.Go(func() error {
 		return image.CloneOverlay(b.host.paths.Overlay(b.id), filepath.Join(dir, capture.FileOverlay))

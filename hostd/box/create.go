@@ -44,7 +44,7 @@ func (c *creation) run(ctx context.Context) {
 		c.host.metrics.created(string(c.rec.Boot), "ok")
 		c.host.log.InfoContext(ctx, "sandbox is running", "event", "sandbox.running", "sandbox_id", c.id, "generation", c.generation,
 			"template", c.source.tpl.Name, "boot", c.rec.Boot, "boot_ms", c.rec.Took.Milliseconds(), "own_ms", c.rec.Own.Milliseconds())
-		c.announce()
+		c.emitRunning()
 		c.watch()
 		close(c.created)
 		c.host.notify()
@@ -61,18 +61,18 @@ func (c *creation) run(ctx context.Context) {
 	default:
 		err = hosterr.AsNoDisk(err)
 	}
-	c.leave(leaveForget)
+	c.beginRemoval(removalForget)
 	c.host.metrics.created(string(c.rec.Boot), "error")
 	c.host.log.WarnContext(ctx, "create failed", "sandbox_id", c.id, "generation", c.generation, "template", c.source.tpl.Name, "error", err)
 	c.mu.Lock()
 	c.createErr = fmt.Errorf("create sandbox: %w", err)
 	c.mu.Unlock()
-	if c.source.staged {
-		c.unstage(ctx)
+	if c.source.tookOver {
+		c.giveBackParent(ctx)
 	}
 	// The caller is told once the cleaning up was tried, so that it finds what
 	// this box had free again. Not under ctx, which may have ended.
-	if err := c.takeApart(ctx); err != nil {
+	if err := c.teardown(ctx); err != nil {
 		c.scheduleRetry(ctx, err)
 	}
 	close(c.created)
@@ -83,7 +83,7 @@ func (c *creation) run(ctx context.Context) {
 // what there is: each resource can be found by the id and by the record.
 func (c *creation) make(ctx context.Context) error {
 	defer func() { c.host.metrics.stages(c.clock.stages) }()
-	slot, err := c.occupy(ctx)
+	slot, err := c.acquireSlot(ctx)
 	if err != nil {
 		return err
 	}
@@ -115,20 +115,20 @@ func (c *creation) make(ctx context.Context) error {
 	}
 	select {
 	case <-process.Done():
-		return c.quote(process, errors.New(endText(process)))
+		return c.withLogs(process, errors.New(endText(process)))
 	default:
 	}
 	// It may not have been ended for it yet, and is not who it was restored as.
 	if process.Rebooted() {
-		return c.quote(process, errors.New(endText(process)))
+		return c.withLogs(process, errors.New(endText(process)))
 	}
 	return nil
 }
 
-// occupy gives a new box its slot, and has both on disk.
-func (c *creation) occupy(ctx context.Context) (Slot, error) {
+// acquireSlot gives a new box its slot, and has both on disk.
+func (c *creation) acquireSlot(ctx context.Context) (Slot, error) {
 	if c.source.warm != nil {
-		slot, err := c.stage(ctx)
+		slot, err := c.takeOverParent(ctx)
 		if err == nil {
 			c.clock.done(stageCapture, true)
 		}

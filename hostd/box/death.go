@@ -29,7 +29,7 @@ func (b *box) died(p VMM) {
 	code, signal, known := exit(p)
 	expected := false
 	change := func(r *ledger.Record) bool {
-		if b.leaving != leaveNot || b.vmm != p || r.State == ledger.Failed || r.State == ledger.Hibernated || r.Stopped {
+		if b.removal != removalNone || b.vmm != p || r.State == ledger.Failed || r.State == ledger.Hibernated || r.Stopped {
 			expected = true
 			return false
 		}
@@ -58,12 +58,12 @@ func (b *box) died(p VMM) {
 	b.host.notify()
 	b.unreserve()
 	b.host.metrics.died()
-	b.tellDeath(p)
+	b.reportDeath(p)
 }
 
-// tellDeath tells of the end of a VMM that nobody asked for. How one ended that
+// reportDeath tells of the end of a VMM that nobody asked for. How one ended that
 // an earlier daemon started, nobody knows: only a parent is told.
-func (b *box) tellDeath(p VMM) {
+func (b *box) reportDeath(p VMM) {
 	attrs := []any{"event", "vm.died", "sandbox_id", b.id, "generation", b.generation}
 	meta := map[string]any{"exit_code": nil, "signal": nil}
 	if code, signal, known := exit(p); known {
@@ -74,7 +74,7 @@ func (b *box) tellDeath(p VMM) {
 			meta["exit_code"] = code
 		}
 	}
-	log, console := b.lastWords(p)
+	log, console := b.lastLogs(p)
 	if log != "" {
 		attrs = append(attrs, "vmm_log", log)
 	}
@@ -85,33 +85,33 @@ func (b *box) tellDeath(p VMM) {
 	b.host.events.Emit(b.id, hostapi.EventVMDied, endText(p), meta)
 }
 
-// maxLastWords bounds what is logged of a log of a dead VMM, in bytes.
-const maxLastWords = 4 << 10
+// maxLastLogs bounds what is logged of a log of a dead VMM, in bytes.
+const maxLastLogs = 4 << 10
 
-// lastWords returns the ends of a VMM's log and of its guest's console. A guest
+// lastLogs returns the ends of a VMM's log and of its guest's console. A guest
 // whose kernel panicked says why there, and its VMM only that it rebooted. The VMM
 // is nil where it was not started.
-func (b *box) lastWords(p VMM) (log, console string) {
-	log = vmm.LogEnd(b.host.paths.VMMLog(b.id), maxLastWords)
+func (b *box) lastLogs(p VMM) (log, console string) {
+	log = vmm.LogEnd(b.host.paths.VMMLog(b.id), maxLastLogs)
 	if p != nil && p.Rebooted() {
 		return log, p.LastConsole()
 	}
-	return log, vmm.LogEnd(b.host.paths.Serial(b.id), maxLastWords)
+	return log, vmm.LogEnd(b.host.paths.Serial(b.id), maxLastLogs)
 }
 
-// maxQuote bounds what an error quotes of each of the two logs, in bytes.
-const maxQuote = 1 << 10
+// maxLogQuote bounds what an error quotes of each of the two logs, in bytes.
+const maxLogQuote = 1 << 10
 
-// quote adds to the error of a guest that did not come to life what it and its
+// withLogs adds to the error of a guest that did not come to life what it and its
 // VMM said last. Both files go with the box.
-func (b *box) quote(p VMM, err error) error {
+func (b *box) withLogs(p VMM, err error) error {
 	if err == nil {
 		return nil
 	}
-	log, console := b.lastWords(p)
+	log, console := b.lastLogs(p)
 	for _, said := range []struct{ name, text string }{{"VMM's log", log}, {"console", console}} {
 		if said.text != "" {
-			err = fmt.Errorf("%w; the %s ends with %q", err, said.name, said.text[max(0, len(said.text)-maxQuote):])
+			err = fmt.Errorf("%w; the %s ends with %q", err, said.name, said.text[max(0, len(said.text)-maxLogQuote):])
 		}
 	}
 	return err

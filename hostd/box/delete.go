@@ -45,10 +45,10 @@ func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
 			return fmt.Errorf("%w: generation %d", hosterr.ErrStaleGeneration, b.generation)
 		}
 		generation = max(generation, b.generation)
-		b.leave(leaveBury)
+		b.beginRemoval(removalBury)
 		b.cancel(errDeleted)
 		h.notify()
-		if err := b.join(ctx, &b.ending, b.deleteBox); err != nil {
+		if err := b.join(ctx, &b.deleting, b.deleteBox); err != nil {
 			return err
 		}
 		// Once more: a create that failed a moment before may have let another
@@ -90,21 +90,21 @@ func (b *box) deleteBox(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", hosterr.ErrDraining, err)
 	}
 	defer b.release()
-	if err := b.takeApart(ctx); err != nil {
+	if err := b.teardown(ctx); err != nil {
 		b.scheduleRetry(ctx, err)
 		return fmt.Errorf("delete sandbox (it is tried again): %w", err)
 	}
 	return nil
 }
 
-// takeApart removes everything that a box has and then its record. The order
+// teardown removes everything that a box has and then its record. The order
 // matters: the intent on disk; kill and wait for the exit; what the VMM used;
 // the record; and last the slot goes back, so that never two records name one
 // slot. Each step finds its resource by the box's id and is content when it is
-// gone, so takeApart may be called again after a failure or a crash.
+// gone, so teardown may be called again after a failure or a crash.
 //
 // The caller holds the operation lock and has called leave.
-func (b *box) takeApart(ctx context.Context) error {
+func (b *box) teardown(ctx context.Context) error {
 	select {
 	case <-b.gone:
 		return nil
@@ -114,8 +114,8 @@ func (b *box) takeApart(ctx context.Context) error {
 	// What was begun is finished, also at shutdown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
-	why := b.isLeaving()
-	if why == leaveBury {
+	how := b.removing()
+	if how == removalBury {
 		err := b.commit(func(r *ledger.Record) bool {
 			if r.State == ledger.Deleting {
 				return false
@@ -145,10 +145,10 @@ func (b *box) takeApart(ctx context.Context) error {
 	if err := b.host.paths.Remove(b.id); err != nil {
 		return err
 	}
-	if err := b.settle(why); err != nil {
+	if err := b.finishRemoval(how); err != nil {
 		return err
 	}
-	if why == leaveBury {
+	if how == removalBury {
 		b.host.log.InfoContext(ctx, "sandbox is deleted", "event", "sandbox.deleted", "sandbox_id", b.id, "generation", b.generation,
 			"took_ms", b.host.now().Sub(began).Milliseconds())
 		rec := b.record()
@@ -159,10 +159,10 @@ func (b *box) takeApart(ctx context.Context) error {
 	return nil
 }
 
-// settle removes the record and the box, and gives the slot back.
-func (b *box) settle(why leave) error {
+// finishRemoval removes the record and the box, and gives the slot back.
+func (b *box) finishRemoval(how removal) error {
 	var err error
-	if why == leaveBury {
+	if how == removalBury {
 		err = b.host.ledger.Bury(b.id, b.generation, b.host.now())
 	} else {
 		err = b.host.ledger.Forget(b.id)
@@ -182,13 +182,13 @@ func (b *box) settle(why leave) error {
 }
 
 // killVMM ends the box's VMM, if it has one, and waits for the end. One that does
-// not end in time is what is left to shed: nothing is started beside it, and the
+// not end in time is released later: nothing is started beside it, and the
 // next attempt need not look for it, and watch it, once more.
 func (b *box) killVMM(ctx context.Context) error {
 	b.mu.Lock()
 	p := b.vmm
 	if p == nil {
-		p = b.remains
+		p = b.formerVM
 	}
 	b.mu.Unlock()
 	if p == nil {
@@ -200,7 +200,7 @@ func (b *box) killVMM(ctx context.Context) error {
 	err := p.Kill(ctx)
 	if err != nil {
 		b.mu.Lock()
-		b.unshed, b.remains = true, p
+		b.unreleased, b.formerVM = true, p
 		b.mu.Unlock()
 	}
 	return err
@@ -259,7 +259,7 @@ func (h *Host) retryAll() {
 	var again []*box
 	for _, b := range h.boxes {
 		b.mu.Lock()
-		if b.retry || (b.unshed || b.doubts > 0) && h.phase != starting { // until then its recovery is at it
+		if b.retry || (b.unreleased || b.answersDue > 0) && h.phase != starting { // until then its recovery is at it
 			again = append(again, b)
 		}
 		b.mu.Unlock()
@@ -285,10 +285,10 @@ func (b *box) tryAgain() {
 	default:
 	}
 	b.mu.Lock()
-	apart, p, failing := b.retry, b.remains, b.failing != ""
+	apart, p, failing := b.retry, b.formerVM, b.failing != ""
 	b.mu.Unlock()
 	if !apart {
-		if err := b.shedRemains(b.host.work.Life()); err != nil {
+		if err := b.retryRelease(b.host.work.Life()); err != nil {
 			b.host.log.Error("what a sandbox's last VMM used could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
 		}
 		if failing && p != nil && ended(p) {
@@ -296,10 +296,10 @@ func (b *box) tryAgain() {
 				b.host.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
 			}
 		}
-		if err := b.clearDoubt(); err != nil {
+		if err := b.resolveState(); err != nil {
 			b.host.log.Error("what a sandbox's VMM was late to do is not in its record", "sandbox_id", b.id, "error", err)
 		}
-	} else if err := b.takeApart(b.host.work.Life()); err != nil {
+	} else if err := b.teardown(b.host.work.Life()); err != nil {
 		b.host.log.Error("sandbox could not be taken apart, it is tried again", "sandbox_id", b.id, "error", err)
 	}
 }

@@ -40,22 +40,22 @@ func (h *Host) Console(id string) (guestio.Console, error) {
 func (b *box) ended() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	why := "its VMM died"
+	reason := "its VMM died"
 	switch {
-	case b.leaving != leaveNot:
-		why = "it was deleted"
+	case b.removal != removalNone:
+		reason = "it was deleted"
 	case b.rec.State != ledger.Running:
-		why = "it is " + string(b.rec.State)
+		reason = "it is " + string(b.rec.State)
 	}
-	return fmt.Errorf("%w: %s", hosterr.ErrCutOff, why)
+	return fmt.Errorf("%w: %s", hosterr.ErrCutOff, reason)
 }
 
 // runs says why nobody can speak to the box's guest. The caller holds b.mu.
 func (b *box) runs() error {
 	switch {
-	case b.leaving == leaveForget:
+	case b.removal == removalForget:
 		return hosterr.ErrNotFound
-	case b.leaving != leaveNot:
+	case b.removal != removalNone:
 		return fmt.Errorf("%w: it is being deleted", hosterr.ErrNotRunning)
 	case b.rec.State != ledger.Running:
 		return fmt.Errorf("%w: it is %s", hosterr.ErrNotRunning, b.rec.State)

@@ -17,8 +17,8 @@ func (noEvents) Close(string)                                           {}
 // open begins a box's stream of events.
 func (h *Host) open(rec *ledger.Record) { h.events.Open(rec.ID, rec.WorkspaceID, rec.Template) }
 
-// announce says that a box runs for the first time.
-func (c *creation) announce() {
+// emitRunning says that a box runs for the first time.
+func (c *creation) emitRunning() {
 	rec := c.record()
 	meta := map[string]any{
 		"boot_ms": rec.Took.Milliseconds(), "boot_mode": string(rec.Boot), "from_snapshot": nil, "warm": c.source.warm != nil,

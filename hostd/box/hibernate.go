@@ -29,18 +29,18 @@ func (h *Host) Hibernate(ctx context.Context, id string) (hostapi.Box, error) {
 			return b.illegal("hibernate")
 		}
 		began := h.now()
-		if err := b.park(ctx, p, func(r *ledger.Record) { r.Enter(ledger.Hibernated) }); err != nil {
+		if err := b.hibernate(ctx, p, func(r *ledger.Record) { r.Enter(ledger.Hibernated) }); err != nil {
 			return fmt.Errorf("hibernate sandbox: %w", err)
 		}
-		b.tell(ctx, hostapi.EventHibernated, "memory is saved and the VMM has ended",
+		b.emit(ctx, hostapi.EventHibernated, "memory is saved and the VMM has ended",
 			map[string]any{"snap_ms": h.now().Sub(began).Milliseconds(), "mem_mib": rec.MemoryMB})
 		return nil
 	})
 }
 
-// park saves a running box's memory and ends its VMM. enter changes the record
+// hibernate saves a running box's memory and ends its VMM. enter changes the record
 // once the state is complete.
-func (b *box) park(ctx context.Context, p VMM, enter func(*ledger.Record)) error {
+func (b *box) hibernate(ctx context.Context, p VMM, enter func(*ledger.Record)) error {
 	slot, err := b.claim(ctx)
 	if err != nil {
 		return err
@@ -61,13 +61,13 @@ func (b *box) park(ctx context.Context, p VMM, enter func(*ledger.Record)) error
 		err = errors.New("its VMM died")
 	}
 	if err != nil {
-		return errors.Join(err, b.runOn(ctx, p), os.RemoveAll(b.host.paths.State(b.id)))
+		return errors.Join(err, b.resumeAfterSave(ctx, p), os.RemoveAll(b.host.paths.State(b.id)))
 	}
 	b.mu.Lock()
 	b.vmm = nil
 	b.mu.Unlock()
 	b.host.notify()
-	b.shed(ctx, p)
+	b.releaseResources(ctx, p)
 	return nil
 }
 
@@ -90,12 +90,12 @@ func (b *box) save(ctx context.Context, p VMM, slot Slot, sync bool) (stood time
 	}
 	began := b.host.now()
 	b.host.guests.Freeze(ctx, b.id, slot.Number)
-	if err := b.still(ctx, p); err != nil {
+	if err := b.pauseVM(ctx, p); err != nil {
 		b.host.guests.SetClockSoon(b.guest())
 		return 0, errors.Join(err, os.RemoveAll(tmp))
 	}
 	undo := func(err error) (time.Duration, error) {
-		return 0, errors.Join(hosterr.AsNoDisk(err), b.runOn(ctx, p), os.RemoveAll(tmp), os.RemoveAll(dir))
+		return 0, errors.Join(hosterr.AsNoDisk(err), b.resumeAfterSave(ctx, p), os.RemoveAll(tmp), os.RemoveAll(dir))
 	}
 	if err := p.Snapshot(ctx, tmp); err != nil {
 		return undo(fmt.Errorf("save VM: %w", err))
@@ -105,7 +105,7 @@ func (b *box) save(ctx context.Context, p VMM, slot Slot, sync bool) (stood time
 		return undo(err)
 	}
 	if rec.SharedRAM {
-		if err := b.keepRAM(tmp, sync); err != nil {
+		if err := b.linkRAM(tmp, sync); err != nil {
 			return undo(err)
 		}
 	}
@@ -129,10 +129,10 @@ func (b *box) save(ctx context.Context, p VMM, slot Slot, sync bool) (stood time
 	return stood, nil
 }
 
-// keepRAM makes the RAM file of a box part of its saved state. From then on it
+// linkRAM makes the RAM file of a box part of its saved state. From then on it
 // is mapped privately, as all saved memory is: so the state stays as it is
 // whoever goes on from it.
-func (b *box) keepRAM(dir string, sync bool) error {
+func (b *box) linkRAM(dir string, sync bool) error {
 	memory := capture.Memory(dir)
 	if err := os.Link(b.host.paths.RAM(b.id), memory); err != nil {
 		return err
@@ -146,24 +146,24 @@ func (b *box) keepRAM(dir string, sync bool) error {
 	return errors.Join(atomicfile.Sync(memory), atomicfile.Sync(dir))
 }
 
-// shed ends what a box does not need that sleeps or has failed: VMM, cgroup,
+// releaseResources ends what a box does not need that sleeps or has failed: VMM, cgroup,
 // memory. p is nil where there is no VMM, or only its cgroup tells what to kill.
 // What cannot be ended now is tried again before the box goes on, and by the
 // sweep; until then its memory stays reserved.
-func (b *box) shed(ctx context.Context, p VMM) {
+func (b *box) releaseResources(ctx context.Context, p VMM) {
 	b.mu.Lock()
-	b.unshed, b.remains = true, p
+	b.unreleased, b.formerVM = true, p
 	b.mu.Unlock()
-	if err := b.shedRemains(ctx); err != nil {
+	if err := b.retryRelease(ctx); err != nil {
 		b.host.log.ErrorContext(ctx, "what a sandbox's last VMM used could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
 	}
 }
 
-func (b *box) shedRemains(ctx context.Context) error {
+func (b *box) retryRelease(ctx context.Context) error {
 	b.mu.Lock()
-	unshed, p := b.unshed, b.remains
+	unreleased, p := b.unreleased, b.formerVM
 	b.mu.Unlock()
-	if !unshed {
+	if !unreleased {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, teardownTimeout)
@@ -182,7 +182,7 @@ func (b *box) shedRemains(ctx context.Context) error {
 		return err
 	}
 	b.mu.Lock()
-	b.unshed, b.remains = false, nil
+	b.unreleased, b.formerVM = false, nil
 	b.mu.Unlock()
 	return nil
 }

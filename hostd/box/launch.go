@@ -26,10 +26,10 @@ type source struct {
 	kept     bool
 	resetTCP bool
 
-	warm   *box           // the parent, whose operation lock is held when staged
-	staged bool           // the parent is stopped and its slot the child's
-	origin map[string]any // for the event
-	done   []func()
+	warm     *box           // the parent, whose operation lock is held once taken over
+	tookOver bool           // the parent is stopped and its slot the child's
+	origin   map[string]any // for the event
+	done     []func()
 }
 
 // release lets go of what the source is made of.
@@ -60,7 +60,7 @@ type launch struct {
 func (b *box) launch(ctx context.Context, src *source, slot Slot, clock *stopwatch, mayRun func() error) (*launch, error) {
 	l := &launch{box: b, host: b.host, source: src, slot: slot, clock: clock, mayRun: mayRun}
 	err := l.run(ctx)
-	return l, b.quote(l.process, err)
+	return l, b.withLogs(l.process, err)
 }
 
 func (l *launch) run(ctx context.Context) error {

@@ -29,13 +29,13 @@ func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
 		ctx, cancel := context.WithTimeout(ctx, lifecycleTimeout)
 		defer cancel()
 		if err := p.Pause(ctx); err != nil {
-			b.doubt()
+			b.markUncertain()
 			return fmt.Errorf("pause sandbox: %w", err)
 		}
-		if err := b.entered(rec.State, ledger.Paused); err != nil {
+		if err := b.enterState(rec.State, ledger.Paused); err != nil {
 			return err
 		}
-		b.tell(ctx, hostapi.EventPaused, "sandbox is paused", nil)
+		b.emit(ctx, hostapi.EventPaused, "sandbox is paused", nil)
 		return nil
 	})
 }
@@ -51,9 +51,9 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 		case rec.State != ledger.Paused:
 			return b.illegal("resume")
 		case rec.Stopped:
-			_, err := b.goOn(ctx)
+			_, err := b.resumeFromState(ctx)
 			if err == nil {
-				b.tell(ctx, hostapi.EventResumed, "sandbox runs again", nil)
+				b.emit(ctx, hostapi.EventResumed, "sandbox runs again", nil)
 			}
 			return err
 		case p == nil:
@@ -62,14 +62,14 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 		rctx, cancel := context.WithTimeout(ctx, lifecycleTimeout)
 		defer cancel()
 		if err := p.Resume(rctx); err != nil {
-			b.doubt()
+			b.markUncertain()
 			return fmt.Errorf("resume sandbox: %w", err)
 		}
 		h.guests.SetClock(ctx, b.guest())
-		if err := b.entered(rec.State, ledger.Running); err != nil {
+		if err := b.enterState(rec.State, ledger.Running); err != nil {
 			return err
 		}
-		b.tell(ctx, hostapi.EventResumed, "sandbox runs again", nil)
+		b.emit(ctx, hostapi.EventResumed, "sandbox runs again", nil)
 		return nil
 	})
 }
@@ -98,10 +98,10 @@ func (h *Host) move(ctx context.Context, id, name string, act func(context.Conte
 		return hostapi.Box{}, err
 	}
 	defer b.release()
-	switch b.isLeaving() {
-	case leaveForget:
+	switch b.removing() {
+	case removalForget:
 		return hostapi.Box{}, hosterr.ErrNotFound
-	case leaveBury:
+	case removalBury:
 		return hostapi.Box{}, b.illegal(name)
 	}
 	began := h.now()
@@ -124,10 +124,10 @@ func (b *box) running() (ledger.Record, VMM) {
 	return b.rec, b.vmm
 }
 
-// entered notes that a box has moved from one state to another, unless it died
+// enterState notes that a box has moved from one state to another, unless it died
 // meanwhile. What has happened to the VM has happened, also when it cannot be
 // written down: then memory tells the truth, and after a crash the VM does.
-func (b *box) entered(from, to ledger.State) error {
+func (b *box) enterState(from, to ledger.State) error {
 	change := func(r *ledger.Record) bool {
 		if r.State != from {
 			return false
@@ -143,8 +143,8 @@ func (b *box) entered(from, to ledger.State) error {
 	return err
 }
 
-// tell logs a move and emits its event.
-func (b *box) tell(ctx context.Context, t hostapi.EventType, message string, meta map[string]any) {
+// emit logs a move and emits its event.
+func (b *box) emit(ctx context.Context, t hostapi.EventType, message string, meta map[string]any) {
 	attrs := []any{"event", string(t), "sandbox_id", b.id, "what", message}
 	for k, v := range meta {
 		attrs = append(attrs, k, v)
@@ -153,9 +153,9 @@ func (b *box) tell(ctx context.Context, t hostapi.EventType, message string, met
 	b.host.events.Emit(b.id, t, message, meta)
 }
 
-// still stops a VM for a moment, or leaves it as it was. After a call that was
+// pauseVM stops a VM for a moment, or leaves it as it was. After a call that was
 // cut off nobody knows; the VM does.
-func (b *box) still(ctx context.Context, p VMM) error {
+func (b *box) pauseVM(ctx context.Context, p VMM) error {
 	err := p.Pause(ctx)
 	if err == nil {
 		return nil
@@ -163,16 +163,16 @@ func (b *box) still(ctx context.Context, p VMM) error {
 	err = fmt.Errorf("pause VM: %w", err)
 	sctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
 	defer cancel()
-	b.doubt()
+	b.markUncertain()
 	if state, stateErr := p.State(sctx); stateErr == nil && state == vmm.StatePaused {
-		err = errors.Join(err, b.unpause(ctx, p))
+		err = errors.Join(err, b.resumeVM(ctx, p))
 	}
 	return err
 }
 
-// runOn lets a VM run on that was to be put to sleep.
-func (b *box) runOn(ctx context.Context, p VMM) error {
-	err := b.unpause(ctx, p)
+// resumeAfterSave lets a VM run on that was to be put to sleep.
+func (b *box) resumeAfterSave(ctx context.Context, p VMM) error {
+	err := b.resumeVM(ctx, p)
 	b.host.guests.SetClockSoon(b.guest())
 	return err
 }
@@ -183,9 +183,9 @@ const (
 
 var resumeTimeout = timescale.Limit(5 * time.Second)
 
-// unpause lets a VM run on that was stopped for a capture. One that does not is
+// resumeVM lets a VM run on that was stopped for a capture. One that does not is
 // paused, and says so.
-func (b *box) unpause(ctx context.Context, p VMM) error {
+func (b *box) resumeVM(ctx context.Context, p VMM) error {
 	var err error
 	for range resumeAttempts {
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeTimeout)
@@ -204,10 +204,10 @@ func (b *box) unpause(ctx context.Context, p VMM) error {
 		default:
 		}
 	}
-	b.doubt()
+	b.markUncertain()
 	b.host.log.ErrorContext(ctx, "a sandbox that was captured does not run on", "sandbox_id", b.id, "error", err)
-	if e := b.entered(ledger.Running, ledger.Paused); e == nil {
-		b.tell(ctx, hostapi.EventPaused, "sandbox could not be resumed", nil)
+	if e := b.enterState(ledger.Running, ledger.Paused); e == nil {
+		b.emit(ctx, hostapi.EventPaused, "sandbox could not be resumed", nil)
 	}
 	return fmt.Errorf("resume sandbox: %w", err)
 }
@@ -216,25 +216,25 @@ func (b *box) unpause(ctx context.Context, p VMM) error {
 // before may be carried out after the first.
 const answersAwaited = 2
 
-// doubt notes that it is not known whether a VM runs: a VMM that did not answer in
+// markUncertain notes that it is not known whether a VM runs: a VMM that did not answer in
 // time carries out what it was asked for when it comes to it. The sweep finds out.
-func (b *box) doubt() {
+func (b *box) markUncertain() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.doubts = answersAwaited
+	b.answersDue = answersAwaited
 }
 
-// clearDoubt asks a VMM whether its VM runs, and where it has said so has the VM
+// resolveState asks a VMM whether its VM runs, and where it has said so has the VM
 // and the record agree, as after a crash. The caller holds the operation lock.
-func (b *box) clearDoubt() error {
+func (b *box) resolveState() error {
 	b.mu.Lock()
 	p := b.vmm
 	if p == nil || ended(p) {
-		b.doubts = 0 // its watch tells the rest
+		b.answersDue = 0 // its watch tells the rest
 	}
-	doubts := b.doubts
+	due := b.answersDue
 	b.mu.Unlock()
-	if doubts == 0 {
+	if due == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(b.host.work.Life(), stateTimeout)
@@ -244,17 +244,17 @@ func (b *box) clearDoubt() error {
 		return nil //nolint:nilerr // it is asked again
 	}
 	b.mu.Lock()
-	b.doubts--
-	doubts = b.doubts
+	b.answersDue--
+	due = b.answersDue
 	b.mu.Unlock()
 	switch {
-	case doubts > 0:
+	case due > 0:
 		return nil
 	case state != vmm.StateRunning && state != vmm.StatePaused:
 		return b.fail(b.host.work.Life(), p, fmt.Sprintf("its guest has ended (VM state %s)", state))
 	}
 	if err := b.resumeMove(b.host.work.Life(), p, state); err != nil {
-		b.doubt() // it is not in the ledger
+		b.markUncertain() // it is not in the ledger
 		return err
 	}
 	return nil

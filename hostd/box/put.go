@@ -34,9 +34,9 @@ func (h *Host) Put(ctx context.Context, id string, spec hostapi.BoxSpec) (hostap
 				return hostapi.Box{}, fmt.Errorf("replace generation %d: %w", b.generation, err)
 			}
 			continue
-		case b.isLeaving() == leaveBury:
+		case b.removing() == removalBury:
 			return hostapi.Box{}, fmt.Errorf("%w: it is being deleted", hosterr.ErrStaleGeneration)
-		case b.isLeaving() == leaveForget && b.createEnded():
+		case b.removing() == removalForget && b.createEnded():
 			// An earlier create of this generation failed and is not cleaned up
 			// yet: wait, then make it anew.
 			if err := wait(ctx, b.gone); err != nil {
@@ -76,7 +76,7 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 	}
 	var b *box
 	err = h.captures.MakeRoom(func() (missing int64, err error) {
-		b, missing, err = h.enlist(ctx, id, spec, src, clock)
+		b, missing, err = h.register(ctx, id, spec, src, clock)
 		return missing, err
 	})
 	if b == nil || b.admitted != src {
@@ -85,9 +85,9 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 	return b, err
 }
 
-// enlist puts a new box into the map and starts its create. Where there is no room
+// register puts a new box into the map and starts its create. Where there is no room
 // for its disk, it says how many bytes are missing.
-func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (_ *box, missing int64, err error) {
+func (h *Host) register(ctx context.Context, id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (_ *box, missing int64, err error) {
 	room, err := h.lookForRoom()
 	if err != nil {
 		return nil, 0, err
@@ -166,10 +166,10 @@ func (h *Host) presentLocked(id string, generation uint64) (*box, error) {
 	return b, nil
 }
 
-func (b *box) isLeaving() leave {
+func (b *box) removing() removal {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.leaving
+	return b.removal
 }
 
 func (b *box) createEnded() bool {

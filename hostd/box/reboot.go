@@ -21,14 +21,14 @@ const (
 	lastBootPause  = time.Minute
 )
 
-var errTooLong = errors.New("it took too long")
+var errBootTimeout = errors.New("it took too long")
 
 // recoverPersistent boots a persistent box from its own disk, in the background:
 // its VM and its memory went with a reboot of the host. Until it runs it is
 // starting, and tried again, however often it takes. If this is cut off, the next
 // start does it again.
 func (b recovery) recoverPersistent(ctx context.Context) (Recovery, error) {
-	if err := b.shedFormer(ctx, nil); err != nil {
+	if err := b.releaseFormer(ctx, nil); err != nil {
 		return "", err
 	}
 	err := b.commit(func(r *ledger.Record) bool {
@@ -83,7 +83,7 @@ func (b recovery) reboot(ctx context.Context) {
 // boots it. When it fails nothing runs for the box.
 func (b recovery) rebootOnce(ctx context.Context) error {
 	// Before its turn: a VMM that cannot be ended keeps nobody else from theirs.
-	if err := b.shedRemains(ctx); err != nil {
+	if err := b.retryRelease(ctx); err != nil {
 		return fmt.Errorf("its last VMM could not be ended: %w", err)
 	}
 	b.adoptReserve()
@@ -93,7 +93,7 @@ func (b recovery) rebootOnce(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	bctx, cancel := context.WithTimeoutCause(ctx, b.host.cfg.CreateTimeout, errTooLong)
+	bctx, cancel := context.WithTimeoutCause(ctx, b.host.cfg.CreateTimeout, errBootTimeout)
 	defer cancel()
 	clock := newStopwatch(b.host.now)
 	p, err := b.bootAgain(bctx, clock)
@@ -103,7 +103,7 @@ func (b recovery) rebootOnce(ctx context.Context) error {
 	}
 	b.noteRunning(ctx, p)
 	took, _ := clock.total()
-	b.tell(ctx, hostapi.EventRunning, "sandbox is running again", map[string]any{
+	b.emit(ctx, hostapi.EventRunning, "sandbox is running again", map[string]any{
 		"boot_ms": took.Milliseconds(), "boot_mode": string(ledger.BootCold), "from_snapshot": nil, "warm": false, "recovered": true,
 	})
 	return nil
@@ -119,7 +119,7 @@ func (b recovery) afterBoot(p VMM) {
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
 	defer cancel()
 	if p != nil {
-		b.shed(ctx, p)
+		b.releaseResources(ctx, p)
 	} else if err := b.host.cgroups.Remove(ctx, b.id); err != nil {
 		b.host.log.Warn("cgroup of a sandbox that was not booted stays", "sandbox_id", b.id, "error", err)
 	}
@@ -127,13 +127,13 @@ func (b recovery) afterBoot(p VMM) {
 }
 
 // rebootFailed gives a box up whose disk is gone.
-func (b recovery) rebootFailed(why error) {
-	b.host.log.Error("a persistent sandbox could not be booted again, its disk is gone", "sandbox_id", b.id, "error", why)
-	if err := b.fail(b.host.work.Life(), nil, "its disk was gone when it was to be booted again: "+why.Error()); err != nil {
+func (b recovery) rebootFailed(cause error) {
+	b.host.log.Error("a persistent sandbox could not be booted again, its disk is gone", "sandbox_id", b.id, "error", cause)
+	if err := b.fail(b.host.work.Life(), nil, "its disk was gone when it was to be booted again: "+cause.Error()); err != nil {
 		b.host.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
 	}
 	b.unreserve()
-	b.host.events.Emit(b.id, hostapi.EventOrphaned, "its VM was gone and it could not be booted again", map[string]any{"reason": why.Error()})
+	b.host.events.Emit(b.id, hostapi.EventOrphaned, "its VM was gone and it could not be booted again", map[string]any{"reason": cause.Error()})
 }
 
 func (b recovery) bootAgain(ctx context.Context, clock *stopwatch) (VMM, error) {

@@ -44,16 +44,16 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 
 	switch rec.State {
 	case ledger.Creating:
-		return Leftover, b.recoverLeftover(ctx, leaveForget)
+		return Leftover, b.recoverLeftover(ctx, removalForget)
 	case ledger.Deleting:
 		h.open(&rec)
-		return Leftover, b.recoverLeftover(ctx, leaveBury)
+		return Leftover, b.recoverLeftover(ctx, removalBury)
 	}
 	h.open(&rec)
 	switch {
 	case rec.State == ledger.Failed:
 		// It may have failed while its VMM could not be ended.
-		return Kept, b.shedFormer(ctx, b.formerVMM(ctx))
+		return Kept, b.releaseFormer(ctx, b.formerVMM(ctx))
 	case rec.State == ledger.Hibernated, rec.State == ledger.Paused && rec.Stopped:
 		return b.recoverParked(ctx)
 	case rec.State == ledger.Booting:
@@ -65,12 +65,12 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 	}
 }
 
-func (b recovery) recoverLeftover(ctx context.Context, why leave) error {
-	b.leave(why)
+func (b recovery) recoverLeftover(ctx context.Context, how removal) error {
+	b.beginRemoval(how)
 	b.op <- struct{}{}
 	b.host.work.Go(func() {
 		defer b.release()
-		if err := b.takeApart(ctx); err != nil {
+		if err := b.teardown(ctx); err != nil {
 			b.scheduleRetry(ctx, err)
 		}
 	})
@@ -80,7 +80,7 @@ func (b recovery) recoverLeftover(ctx context.Context, why leave) error {
 // recoverParked takes a box over whose memory is saved. Its VMM may still be
 // there, paused: the crash came before its end.
 func (b recovery) recoverParked(ctx context.Context) (Recovery, error) {
-	if err := b.shedFormer(ctx, b.formerVMM(ctx)); err != nil {
+	if err := b.releaseFormer(ctx, b.formerVMM(ctx)); err != nil {
 		return "", err
 	}
 	if err := os.RemoveAll(b.host.paths.StateTmp(b.id)); err != nil {
@@ -89,41 +89,41 @@ func (b recovery) recoverParked(ctx context.Context) (Recovery, error) {
 	if capture.HasState(b.host.paths.State(b.id)) {
 		return Kept, capture.OpenToVMMs(b.host.paths.State(b.id))
 	}
-	return b.lost(ctx, "its saved memory was gone when the host daemon started")
+	return b.handleLostVM(ctx, "its saved memory was gone when the host daemon started")
 }
 
 // recoverBooting kills what an earlier daemon had booted half-way.
 func (b recovery) recoverBooting(ctx context.Context) (Recovery, error) {
-	if err := b.shedFormer(ctx, b.formerVMM(ctx)); err != nil {
+	if err := b.releaseFormer(ctx, b.formerVMM(ctx)); err != nil {
 		return "", err
 	}
 	return b.recoverPersistent(ctx)
 }
 
-// shedFormer is shed for what an earlier daemon made. One VMM that cannot be
+// releaseFormer is releaseResources for what an earlier daemon made. One VMM that cannot be
 // killed does not keep the host from starting: only the end of ctx is an error.
-func (b recovery) shedFormer(ctx context.Context, p VMM) error {
-	unshed := func() bool {
+func (b recovery) releaseFormer(ctx context.Context, p VMM) error {
+	unreleased := func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return b.unshed
+		return b.unreleased
 	}
-	if unshed() {
+	if unreleased() {
 		return nil // this recovery has tried it in vain
 	}
-	b.shed(ctx, p)
-	if unshed() {
+	b.releaseResources(ctx, p)
+	if unreleased() {
 		b.adoptReserve()
 	}
 	return ctx.Err()
 }
 
-// lost is what becomes of a box whose VM and memory are gone.
-func (b recovery) lost(ctx context.Context, why string) (Recovery, error) {
+// handleLostVM fails a box whose VM and memory are gone, or boots a persistent one.
+func (b recovery) handleLostVM(ctx context.Context, reason string) (Recovery, error) {
 	if b.record().Persistent {
 		return b.recoverPersistent(ctx)
 	}
-	return Orphaned, b.orphan(ctx, why)
+	return Orphaned, b.orphan(ctx, reason)
 }
 
 func (b recovery) recoverRunning(ctx context.Context) (Recovery, error) {
@@ -136,7 +136,7 @@ func (b recovery) recoverRunning(ctx context.Context) (Recovery, error) {
 		if !errors.Is(err, vmm.ErrGone) {
 			b.host.log.Warn("VMM has no readable identity, its cgroup is killed", "sandbox_id", b.id, "error", err)
 		}
-		return b.lost(ctx, "its VM was gone when the host daemon started")
+		return b.handleLostVM(ctx, "its VM was gone when the host daemon started")
 	}
 	sctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	state, err := p.State(sctx)
@@ -146,13 +146,13 @@ func (b recovery) recoverRunning(ctx context.Context) (Recovery, error) {
 		// It lives and is at work, on a snapshot that was cut off maybe; what the
 		// ledger says is the best guess until it answers.
 		b.host.log.Warn("an adopted VMM does not answer yet", "sandbox_id", b.id, "error", err)
-		b.doubt()
+		b.markUncertain()
 	case state == vmm.StateRunning || state == vmm.StatePaused:
 	default:
-		if err := b.shedFormer(ctx, p); err != nil {
+		if err := b.releaseFormer(ctx, p); err != nil {
 			return "", err
 		}
-		return b.lost(ctx, fmt.Sprintf("its guest had ended when the host daemon started (VM state %s)", state))
+		return b.handleLostVM(ctx, fmt.Sprintf("its guest had ended when the host daemon started (VM state %s)", state))
 	}
 	b.mu.Lock()
 	b.vmm = p
@@ -181,7 +181,7 @@ func (b *box) resumeMove(ctx context.Context, p VMM, state vmm.State) error {
 		return err
 	}
 	if state == vmm.StatePaused {
-		if err := b.unpause(ctx, p); err != nil {
+		if err := b.resumeVM(ctx, p); err != nil {
 			b.host.log.Error("an adopted VM does not run on", "sandbox_id", b.id, "error", err)
 			return nil // it is paused now, and says so; or its watch finds it dead
 		}
@@ -200,28 +200,28 @@ func (b *box) resumeMove(ctx context.Context, p VMM, state vmm.State) error {
 	switch {
 	case err != nil:
 	case was == ledger.Waking:
-		b.tell(ctx, hostapi.EventWoken, "sandbox is awake, found so by its VMM", map[string]any{"wake_ms": nil})
+		b.emit(ctx, hostapi.EventWoken, "sandbox is awake, found so by its VMM", map[string]any{"wake_ms": nil})
 	case was == ledger.Paused:
-		b.tell(ctx, hostapi.EventResumed, "sandbox runs again, found so by its VMM", nil)
+		b.emit(ctx, hostapi.EventResumed, "sandbox runs again, found so by its VMM", nil)
 	}
 	return err
 }
 
 // orphan marks a box failed whose VM is gone.
-func (b recovery) orphan(ctx context.Context, why string) error {
-	if err := b.shedFormer(ctx, nil); err != nil {
+func (b recovery) orphan(ctx context.Context, reason string) error {
+	if err := b.releaseFormer(ctx, nil); err != nil {
 		return err
 	}
 	err := b.commit(func(r *ledger.Record) bool {
 		r.Enter(ledger.Failed)
 		r.FailedAt = b.host.now().UTC()
-		r.Error = why
+		r.Error = reason
 		return true
 	})
 	if err != nil {
 		return err
 	}
-	b.host.log.Error("sandbox's VM vanished", "event", "recover.orphaned", "sandbox_id", b.id, "generation", b.generation, "reason", why)
-	b.host.events.Emit(b.id, hostapi.EventOrphaned, why, map[string]any{"reason": why})
+	b.host.log.Error("sandbox's VM vanished", "event", "recover.orphaned", "sandbox_id", b.id, "generation", b.generation, "reason", reason)
+	b.host.events.Emit(b.id, hostapi.EventOrphaned, reason, map[string]any{"reason": reason})
 	return nil
 }

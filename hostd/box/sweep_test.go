@@ -28,7 +28,7 @@ func TestTheSweepLeavesAloneWhatIsGone(t *testing.T) {
 		var removed removals
 		h := &Host{work: background.New(), cgroups: &removed, paths: Paths{Data: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
 		b := &box{host: h, id: "a", gone: make(chan struct{})}
-		b.unshed = true
+		b.unreleased = true
 		if gone {
 			close(b.gone)
 		}

@@ -13,7 +13,7 @@ import (
 func (b *box) view() (v hostapi.Box, shown bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.leaving == leaveForget {
+	if b.removal == removalForget {
 		return hostapi.Box{}, false
 	}
 	r := &b.rec
@@ -36,7 +36,7 @@ func (b *box) view() (v hostapi.Box, shown bool) {
 
 // statusLocked is the status that others see. The caller holds b.mu.
 func (b *box) statusLocked() hostapi.Status {
-	if b.leaving == leaveBury {
+	if b.removal == removalBury {
 		return hostapi.StatusDeleting
 	}
 	switch b.rec.State {

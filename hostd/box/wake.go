@@ -24,7 +24,7 @@ func (h *Host) Wake(ctx context.Context, id string) (hostapi.Box, error) {
 	if err != nil {
 		return hostapi.Box{}, err
 	}
-	if _, p := b.running(); p == nil || b.isLeaving() != leaveNot {
+	if _, p := b.running(); p == nil || b.removing() != removalNone {
 		if err := b.joinWake(ctx); err != nil {
 			return hostapi.Box{}, err
 		}
@@ -73,10 +73,10 @@ func (b *box) wake(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", hosterr.ErrDraining, err)
 	}
 	defer b.release()
-	switch b.isLeaving() {
-	case leaveForget:
+	switch b.removing() {
+	case removalForget:
 		return hosterr.ErrNotFound
-	case leaveBury:
+	case removalBury:
 		return b.illegal("wake")
 	}
 	switch b.record().State {
@@ -87,21 +87,21 @@ func (b *box) wake(ctx context.Context) error {
 		return b.illegal("wake")
 	}
 	began := b.host.now()
-	_, err := b.goOn(ctx)
+	_, err := b.resumeFromState(ctx)
 	took := b.host.now().Sub(began)
 	b.host.metrics.moved("wake", took, err)
 	if err != nil {
 		return hosterr.AsNoDisk(fmt.Errorf("wake sandbox: %w", err))
 	}
-	b.tell(ctx, hostapi.EventWoken, "sandbox is awake", map[string]any{"wake_ms": took.Milliseconds()})
+	b.emit(ctx, hostapi.EventWoken, "sandbox is awake", map[string]any{"wake_ms": took.Milliseconds()})
 	return nil
 }
 
-// goOn lets a box run on from its saved state. The ledger says that the state is
+// resumeFromState lets a box run on from its saved state. The ledger says that the state is
 // spent before the VM goes on: from then on the disk moves away from it. A
 // failure before leaves the box as it was; one after fails it, as a VM that
 // dies. The caller holds the operation lock.
-func (b *box) goOn(ctx context.Context) (Slot, error) {
+func (b *box) resumeFromState(ctx context.Context) (Slot, error) {
 	// Not the host's life: a wake is over in a moment, and half of one would
 	// have to be taken apart.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.host.cfg.CreateTimeout)
@@ -111,7 +111,7 @@ func (b *box) goOn(ctx context.Context) (Slot, error) {
 	if err != nil {
 		return Slot{}, err
 	}
-	if err := b.shedRemains(ctx); err != nil {
+	if err := b.retryRelease(ctx); err != nil {
 		return Slot{}, fmt.Errorf("its old VMM could not be ended: %w", err)
 	}
 	if err := b.reserve(); err != nil {
@@ -135,7 +135,7 @@ func (b *box) goOn(ctx context.Context) (Slot, error) {
 	process := launched.process
 	switch {
 	case err != nil && !launched.ran:
-		return slot, errors.Join(err, b.backToSleep(ctx, rec))
+		return slot, errors.Join(err, b.undoWake(ctx, rec))
 	case err != nil && process != nil && !ended(process) && errors.Is(err, hosterr.ErrGuest):
 		// It runs, and its agent may answer later.
 		b.host.log.WarnContext(ctx, "the guest of a sandbox that woke does not answer", "sandbox_id", b.id, "error", err)
@@ -189,9 +189,9 @@ func (b *box) slotAgain(ctx context.Context) (Slot, error) {
 	return b.takeSlot(ctx, func() {})
 }
 
-// backToSleep takes a VM apart that was to go on and has not begun to. rec is
+// undoWake takes a VM apart that was to go on and has not begun to. rec is
 // the record as it was.
-func (b *box) backToSleep(ctx context.Context, rec ledger.Record) error {
+func (b *box) undoWake(ctx context.Context, rec ledger.Record) error {
 	b.mu.Lock()
 	p := b.vmm
 	b.vmm = nil
@@ -204,7 +204,7 @@ func (b *box) backToSleep(ctx context.Context, rec ledger.Record) error {
 		return changed
 	})
 	if p != nil {
-		b.shed(ctx, p)
+		b.releaseResources(ctx, p)
 	} else {
 		b.unreserve()
 		err = errors.Join(err, b.host.cgroups.Remove(ctx, b.id))
@@ -219,18 +219,18 @@ func (b *box) backToSleep(ctx context.Context, rec ledger.Record) error {
 // fail ends a box's VMM and marks it failed: its VM is not what it should be.
 // Nobody is told that it has failed before it has ended; where that takes longer,
 // the sweep tells them.
-func (b *box) fail(ctx context.Context, p VMM, why string) error {
+func (b *box) fail(ctx context.Context, p VMM, reason string) error {
 	b.mu.Lock()
 	b.vmm = nil
 	if b.fenced != "" {
-		why = b.fenced
+		reason = b.fenced
 	}
-	b.failing = why
+	b.failing = reason
 	b.mu.Unlock()
 	if p != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 		defer cancel()
-		b.shed(ctx, p)
+		b.releaseResources(ctx, p)
 		if !ended(p) {
 			return nil
 		}
@@ -254,7 +254,7 @@ func (b *box) failed(p VMM) error {
 	b.failing = ""
 	b.mu.Unlock()
 	if p != nil {
-		b.tellDeath(p)
+		b.reportDeath(p)
 	}
 	b.host.notify()
 	return err

@@ -17,16 +17,16 @@ import (
 // parent is then paused without a VMM, its memory saved in its own directory;
 // its client resumes it, into another slot.
 
-// stage stops the parent and takes its slot. It returns with the parent's
+// takeOverParent stops the parent and takes its slot. It returns with the parent's
 // operation lock held, until the child's create has ended.
-func (c *creation) stage(ctx context.Context) (Slot, error) {
+func (c *creation) takeOverParent(ctx context.Context) (Slot, error) {
 	parent := c.source.warm
 	if err := parent.acquire(ctx); err != nil {
 		return Slot{}, fmt.Errorf("wait for the parent: %w", err)
 	}
 	c.source.done = append(c.source.done, parent.release)
 	rec := parent.record()
-	if parent.isLeaving() != leaveNot {
+	if parent.removing() != removalNone {
 		return Slot{}, fmt.Errorf("%w: the parent is being deleted", hosterr.ErrNotRunning)
 	}
 	if err := forkable(&rec, c.id); err != nil {
@@ -54,11 +54,11 @@ func (c *creation) stage(ctx context.Context) (Slot, error) {
 		return Slot{}, fmt.Errorf("save the parent: %w", err)
 	}
 	if err := c.host.handOver(parent, c.box, slot, stood.Milliseconds()); err != nil {
-		return Slot{}, errors.Join(err, parent.runOn(ctx, p), os.RemoveAll(c.host.paths.State(parent.id)))
+		return Slot{}, errors.Join(err, parent.resumeAfterSave(ctx, p), os.RemoveAll(c.host.paths.State(parent.id)))
 	}
-	c.source.staged = true
+	c.source.tookOver = true
 	c.host.notify()
-	parent.tell(ctx, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": c.id})
+	parent.emit(ctx, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": c.id})
 	// Both are never on the net at once: the child's VMM starts after this one's
 	// end.
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
@@ -91,9 +91,9 @@ func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
 	}, func() { parent.net, child.net, parent.vmm = nil, &slot, nil })
 }
 
-// unstage gives the slot back to the parent and lets it run on, because its
+// giveBackParent gives the slot back to the parent and lets it run on, because its
 // child could not.
-func (c *creation) unstage(ctx context.Context) {
+func (c *creation) giveBackParent(ctx context.Context) {
 	parent := c.source.warm
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
@@ -116,11 +116,11 @@ func (c *creation) unstage(ctx context.Context) {
 		return
 	}
 	c.passReserve(parent)
-	if _, err := parent.goOn(ctx); err != nil {
+	if _, err := parent.resumeFromState(ctx); err != nil {
 		c.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", c.id, "error", err)
 		return
 	}
-	parent.tell(ctx, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
+	parent.emit(ctx, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
 }
 
 // commitBoth changes two records at once, on disk and then in memory. change and

@@ -33,9 +33,9 @@ type Remote interface {
 type Config struct {
 	Dir    string // of the captures
 	Engine string // noted with each: a state is restored by the engine that saved it
-	// Shoot writes a box's disk, and its memory where it is asked for, into a
+	// Snapshot writes a box's disk, and its memory where it is asked for, into a
 	// directory that it makes, and returns how long the box stood still for it.
-	Shoot func(ctx context.Context, dir string, spec *hostapi.CaptureSpec) (ledger.Record, time.Duration, error)
+	Snapshot func(ctx context.Context, dir string, spec *hostapi.CaptureSpec) (ledger.Record, time.Duration, error)
 	// Detach makes a saved state one that several VMs at once can be restored from.
 	Detach func(dir string) error
 	// Remote may be nil: there is no snapshot store.

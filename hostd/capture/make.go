@@ -69,7 +69,7 @@ func (l *Local) make(ctx context.Context, id string, spec *hostapi.CaptureSpec) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), captureTimeout)
 	defer cancel()
 	dir := l.tmp(id)
-	rec, stood, err := l.cfg.Shoot(ctx, dir, spec)
+	rec, stood, err := l.cfg.Snapshot(ctx, dir, spec)
 	if err != nil {
 		return hostapi.Capture{}, fmt.Errorf("capture sandbox: %w", err)
 	}
