@@ -122,7 +122,7 @@ func (b *builder) open(ctx context.Context) error {
 // turn waits until no other hostd builds templates for this host. Whoever is
 // done removes the lock and its directory: they are made again for each try.
 func (b *builder) turn(ctx context.Context, path string) (*os.File, error) {
-	for said := false; ; {
+	for warned := false; ; {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -141,9 +141,9 @@ func (b *builder) turn(ctx context.Context, path string) (*os.File, error) {
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, err
 		}
-		if !said {
+		if !warned {
 			b.log.Warn("another hostd builds a template for this host; waiting until it is done", "lock", path)
-			said = true
+			warned = true
 		}
 		select {
 		case <-ctx.Done():

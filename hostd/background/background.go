@@ -45,19 +45,19 @@ func (g *Group) Go(f func()) bool {
 	return !g.closed
 }
 
-// End ends Life, for a reason. Again is no harm.
-func (g *Group) End(why error) {
+// End ends Life, for a cause. Again is no harm.
+func (g *Group) End(cause error) {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
-	g.end(why)
+	g.end(cause)
 }
 
 // Wait waits for the work, after End.
 func (g *Group) Wait() { g.work.Wait() }
 
 // Close is End and Wait.
-func (g *Group) Close(why error) {
-	g.End(why)
+func (g *Group) Close(cause error) {
+	g.End(cause)
 	g.Wait()
 }

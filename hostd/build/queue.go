@@ -32,7 +32,7 @@ const (
 // are made one after the other.
 var buildTime = timescale.Limit(2 * time.Hour)
 
-// Why a build was ended.
+// Reasons for the end of a build.
 var (
 	errBuildDeleted = errors.New("the build was deleted")
 	errInterrupted  = errors.New("the host's daemon ended while it was built")
@@ -131,7 +131,7 @@ func (q *Queue) Run(ctx context.Context) {
 			underWay.Go(func() {
 				q.make(jctx, j)
 				end()
-				q.leave(j)
+				q.releaseTurn(j)
 			})
 			continue
 		}
@@ -142,8 +142,8 @@ func (q *Queue) Run(ctx context.Context) {
 	}
 }
 
-// leave gives a build's turn to the next.
-func (q *Queue) leave(j *job) {
+// releaseTurn gives a build's turn to the next.
+func (q *Queue) releaseTurn(j *job) {
 	q.mu.Lock()
 	if q.underWay[j.workspace]--; q.underWay[j.workspace] == 0 {
 		delete(q.underWay, j.workspace)
@@ -152,11 +152,11 @@ func (q *Queue) leave(j *job) {
 		}
 	}
 	q.mu.Unlock()
-	q.look()
+	q.signal()
 }
 
-// look has Run look for what can be done.
-func (q *Queue) look() {
+// signal has Run look for what can be done.
+func (q *Queue) signal() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -261,12 +261,12 @@ func (q *Queue) finish(j *job, tpl image.Template, err error) {
 		if failed := (*image.BuildError)(nil); errors.As(err, &failed) {
 			told = failed.Err
 		}
-		why := strings.TrimSpace(told.Error())
-		j.build.Status, j.build.Error = hostapi.BuildFailed, oneLine(why)
+		reason := strings.TrimSpace(told.Error())
+		j.build.Status, j.build.Error = hostapi.BuildFailed, oneLine(reason)
 		j.build.Interrupted = errors.Is(err, errInterrupted) || errors.Is(err, errBuildDeleted)
 		j.build.Refused = errors.Is(err, hosterr.ErrNoMemory) || errors.Is(err, hosterr.ErrNoDisk) || errors.Is(err, hosterr.ErrNoSlot)
 		j.build.Missing = j.fetch != "" && errors.Is(err, hosterr.ErrNoSnapshot)
-		j.log.last("==> failed: " + why)
+		j.log.last("==> failed: " + reason)
 	} else {
 		j.build.Status, j.build.BuildID, j.build.From = hostapi.BuildSucceeded, tpl.BuildID, tpl.Definition.From
 		j.build.CPU, j.build.MemoryMB, j.build.DiskMB, j.build.SizeBytes = tpl.CPU, tpl.MemoryMB, tpl.DiskMB, tpl.SizeBytes
@@ -312,7 +312,7 @@ func (q *Queue) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) (
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	old := q.jobs[id]
-	if old != nil && !q.again(old.build, spec) {
+	if old != nil && !q.rebuildable(old.build, spec) {
 		return old.build, nil
 	}
 	switch {
@@ -340,13 +340,13 @@ func (q *Queue) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) (
 	}
 	q.jobs[id] = j
 	q.queue = append(q.queue, j)
-	q.look()
+	q.signal()
 	return j.build, nil
 }
 
-// again reports whether a build that ended is begun anew: it failed by no fault of
+// rebuildable reports whether a build that ended is begun anew: it failed by no fault of
 // its own, or what it made is damaged or gone.
-func (q *Queue) again(old hostapi.Build, spec hostapi.BuildSpec) bool {
+func (q *Queue) rebuildable(old hostapi.Build, spec hostapi.BuildSpec) bool {
 	switch old.Status {
 	case hostapi.BuildFailed:
 		return old.Interrupted || old.Refused || spec.Fetch != ""

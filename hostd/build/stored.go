@@ -111,8 +111,8 @@ func (s *Stored) Forget(name string) {
 	maps.DeleteFunc(s.builds, func(build string, _ bool) bool { return hostapi.StoredBuild(build) == name })
 }
 
-// lookFor forgets a build that is not in the store any more.
-func (s *Stored) lookFor(ctx context.Context, build string) {
+// recheck forgets a build that is not in the store any more.
+func (s *Stored) recheck(ctx context.Context, build string) {
 	name := hostapi.StoredBuild(build)
 	if there, err := s.cfg.Snapshots.Has(ctx, name); err == nil && !there {
 		s.Forget(name)
@@ -152,7 +152,7 @@ func (s *Stored) Run(ctx context.Context, ready func() []string, changed func())
 		if look {
 			looked = time.Now()
 		}
-		s.Look(ctx, ready(), look, changed)
+		s.Sync(ctx, ready(), look, changed)
 		select {
 		case <-ctx.Done():
 			return
@@ -161,13 +161,13 @@ func (s *Stored) Run(ctx context.Context, ready func() []string, changed func())
 	}
 }
 
-// Look stores those builds that are not known to be in the store, and
+// Sync stores those builds that are not known to be in the store, and
 // forgets what it knows of others. With again, what was there is looked for once more.
-func (s *Stored) Look(ctx context.Context, ready []string, again bool, changed func()) {
+func (s *Stored) Sync(ctx context.Context, ready []string, again bool, changed func()) {
 	s.keepBuilds(ready)
 	for _, build := range ready {
 		if again {
-			s.lookFor(ctx, build)
+			s.recheck(ctx, build)
 		}
 		if s.Has(build) {
 			continue

@@ -54,9 +54,9 @@ type Config struct {
 // fetched. A capture appears under its name on disk as a whole, so what is found
 // there at the start is complete; everything else goes.
 type Local struct {
-	cfg    Config
-	giving sync.Mutex // held while captures are given up for room; taken before the others
-	work   *background.Group
+	cfg      Config
+	evicting sync.Mutex // held while captures are evicted to make room; taken before the others
+	work     *background.Group
 
 	mu   sync.Mutex
 	byID map[string]*capture
@@ -73,7 +73,7 @@ type capture struct {
 	info    hostapi.Capture
 	users   int           // creates, uploads: its files stay
 	deleted bool          // as soon as it has no users
-	gone    chan struct{} // closed when that is over, where it is given up for room
+	evicted chan struct{} // closed when that is over, where it is evicted to make room
 	used    time.Time     // when a box was last made of it, or it was made
 	stored  time.Time     // when it was last put into the store; zero of one that came from there
 }
@@ -93,8 +93,9 @@ func (l *Local) path(id string) string { return filepath.Join(l.cfg.Dir, id) }
 // tmp is the directory of a capture that is being made or fetched.
 func (l *Local) tmp(id string) string { return l.path(".tmp-" + id) }
 
-// begin returns the capture of an id, and whether it is the caller's to make.
-func (l *Local) begin(id string) (c *capture, mine bool, err error) {
+// begin returns the capture of an id, and whether the caller is the first to ask
+// for it, and has to make it.
+func (l *Local) begin(id string) (c *capture, first bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c := l.byID[id]; c != nil {
@@ -198,20 +199,20 @@ func (l *Local) Delete(ctx context.Context, id string) error {
 		return err
 	}
 	l.mu.Lock()
-	mine := l.byID[id] == c && !c.deleted && c.users == 0
+	idle := l.byID[id] == c && !c.deleted && c.users == 0
 	if l.byID[id] == c {
 		c.deleted = true
 	}
 	l.mu.Unlock()
 	l.cfg.Changed()
-	if mine {
+	if idle {
 		return l.drop(c)
 	}
 	return nil
 }
 
-// letGo ends one use of a capture.
-func (l *Local) letGo(c *capture) {
+// releaseUse ends one use of a capture.
+func (l *Local) releaseUse(c *capture) {
 	if l.unpin(c) {
 		if err := l.drop(c); err != nil {
 			l.cfg.Log.Error("a deleted capture is still there", "capture_id", c.id, "error", err)
@@ -230,7 +231,7 @@ func (l *Local) drop(c *capture) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
-		c.deleted, c.gone = false, nil // it can be asked for again
+		c.deleted, c.evicted = false, nil // it can be asked for again
 		return fmt.Errorf("remove capture %s: %w", c.id, err)
 	}
 	delete(l.byID, c.id)
@@ -255,7 +256,7 @@ func (l *Local) Open(id string) (info hostapi.Capture, dir string, release func(
 func (l *Local) held(c *capture) (info hostapi.Capture, dir string, release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return c.info, l.path(c.id), sync.OnceFunc(func() { l.letGo(c) })
+	return c.info, l.path(c.id), sync.OnceFunc(func() { l.releaseUse(c) })
 }
 
 // MarkStored notes on disk whether a capture is in the snapshot store.
@@ -264,7 +265,7 @@ func (l *Local) MarkStored(id string, stored bool) error {
 	if c == nil {
 		return hosterr.ErrNoSnapshot
 	}
-	defer l.letGo(c)
+	defer l.releaseUse(c)
 	c.marking.Lock()
 	defer c.marking.Unlock()
 	l.mu.Lock()

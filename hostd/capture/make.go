@@ -33,11 +33,11 @@ func (l *Local) Make(ctx context.Context, id string, spec hostapi.CaptureSpec) (
 	if !l.cfg.Ready() {
 		return hostapi.Capture{}, hosterr.ErrDraining
 	}
-	c, mine, err := l.begin(id)
+	c, first, err := l.begin(id)
 	if err != nil {
 		return hostapi.Capture{}, err
 	}
-	if mine {
+	if first {
 		detached := l.work.Detach(ctx)
 		take := func() (hostapi.Capture, error) { return l.make(detached, id, &spec) }
 		if !l.work.Go(func() { l.finish(c, take) }) {
@@ -126,10 +126,10 @@ func (l *Local) Use(ctx context.Context, id, digest string) (info hostapi.Captur
 func (l *Local) use(ctx context.Context, id, digest string) (*capture, error) {
 	for {
 		if c := l.pin(id); c != nil {
-			l.used(c)
+			l.touch(c)
 			return c, nil
 		}
-		if again, err := l.untilGone(ctx, id); err != nil {
+		if again, err := l.awaitEviction(ctx, id); err != nil {
 			return nil, err
 		} else if again {
 			continue
@@ -137,11 +137,11 @@ func (l *Local) use(ctx context.Context, id, digest string) (*capture, error) {
 		if l.cfg.Remote == nil {
 			return nil, fmt.Errorf("%w: %s", hosterr.ErrNoSnapshot, id)
 		}
-		c, mine, err := l.begin(id)
+		c, first, err := l.begin(id)
 		if err != nil {
 			return nil, err
 		}
-		if mine {
+		if first {
 			detached := l.work.Detach(ctx)
 			fetch := func() (hostapi.Capture, error) { return l.fetch(detached, id, digest) }
 			if !l.work.Go(func() { l.finish(c, fetch) }) {

@@ -11,34 +11,34 @@ import (
 // A capture that the snapshot store has can be fetched again. So what lies here is
 // kept for the next time, until the disk is wanted for something else.
 
-// storedSettles is how long a capture stays that was made here, once it is stored:
+// evictionDelay is how long a capture stays that was made here, once it is stored:
 // until its record surely says so, this host is where it is to be found.
-var storedSettles = timescale.Limit(30 * time.Minute)
+var evictionDelay = timescale.Limit(30 * time.Minute)
 
 // MakeRoom runs check, which admits something to the disk or says how many bytes
-// are missing. Where some are, captures that the snapshot store has are given up
+// are missing. Where some are, captures that the snapshot store has are evicted
 // for it, and it is run again.
 func (l *Local) MakeRoom(check func() (missing int64, err error)) error {
 	missing, err := check()
 	if missing <= 0 {
 		return err
 	}
-	l.giving.Lock()
-	defer l.giving.Unlock()
+	l.evicting.Lock()
+	defer l.evicting.Unlock()
 	// Whoever had the lock before may have made room for this one, too.
-	if missing, err = check(); missing <= 0 || !l.giveUp(missing) {
+	if missing, err = check(); missing <= 0 || !l.evict(missing) {
 		return err
 	}
 	_, err = check()
 	return err
 }
 
-// giveUp removes captures that take so many bytes together, those that were used
+// evict removes captures that take so many bytes together, those that were used
 // least recently first. Where all that there are take less, they stay.
-func (l *Local) giveUp(bytes int64) bool {
+func (l *Local) evict(bytes int64) bool {
 	var chosen []*capture
 	l.mu.Lock()
-	for _, c := range l.dispensable() {
+	for _, c := range l.evictable() {
 		if bytes <= 0 {
 			break
 		}
@@ -49,12 +49,12 @@ func (l *Local) giveUp(bytes int64) bool {
 		chosen = nil
 	}
 	for _, c := range chosen {
-		c.deleted, c.gone = true, make(chan struct{})
+		c.deleted, c.evicted = true, make(chan struct{})
 	}
 	l.mu.Unlock()
 	l.cfg.Changed()
 	for _, c := range chosen {
-		gone := c.gone
+		gone := c.evicted
 		err := l.drop(c)
 		close(gone)
 		if err != nil {
@@ -68,16 +68,16 @@ func (l *Local) giveUp(bytes int64) bool {
 	return len(chosen) > 0
 }
 
-// dispensable are the captures that can be fetched again and that nobody uses,
+// evictable are the captures that can be fetched again and that nobody uses,
 // those that were used least recently first. The caller holds mu.
-func (l *Local) dispensable() []*capture {
+func (l *Local) evictable() []*capture {
 	var out []*capture
 	if l.cfg.Remote == nil {
 		return nil
 	}
 	for id := range l.byID {
 		c := l.complete(id)
-		if c != nil && c.info.Stored && c.users == 0 && l.cfg.Now().Sub(c.stored) >= storedSettles {
+		if c != nil && c.info.Stored && c.users == 0 && l.cfg.Now().Sub(c.stored) >= evictionDelay {
 			out = append(out, c)
 		}
 	}
@@ -85,19 +85,19 @@ func (l *Local) dispensable() []*capture {
 	return out
 }
 
-// used notes that a capture is used now.
-func (l *Local) used(c *capture) {
+// touch notes that a capture is used now.
+func (l *Local) touch(c *capture) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.used = l.cfg.Now()
 }
 
-// untilGone waits while a capture is being given up. It reports whether one was.
-func (l *Local) untilGone(ctx context.Context, id string) (bool, error) {
+// awaitEviction waits while a capture is being evicted. It reports whether one was.
+func (l *Local) awaitEviction(ctx context.Context, id string) (bool, error) {
 	l.mu.Lock()
 	var gone chan struct{}
 	if c := l.byID[id]; c != nil && c.deleted {
-		gone = c.gone
+		gone = c.evicted
 	}
 	l.mu.Unlock()
 	if gone == nil {

@@ -55,7 +55,7 @@ func TestABuildThatComesBackIsStoredAgain(t *testing.T) {
 	changes := 0
 	look := func(look bool, ready ...string) {
 		t.Helper()
-		one.builds.Look(t.Context(), ready, look, func() { changes++ })
+		one.builds.Sync(t.Context(), ready, look, func() { changes++ })
 	}
 	stored := func(when string) {
 		t.Helper()

@@ -58,8 +58,8 @@ func (g *Guests) SetClock(ctx context.Context, guest Guest) {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
 	if err := g.Identify(ctx, guest.Record.Slot, s.id); err != nil {
-		s.late(err)
-		s.goOn(firstClockPause)
+		s.warnLate(err)
+		s.runInBackground(firstClockPause)
 		return
 	}
 	s.end()
@@ -68,7 +68,7 @@ func (g *Guests) SetClock(ctx context.Context, guest Guest) {
 // SetClockSoon sets the clock without waiting for it.
 func (g *Guests) SetClockSoon(guest Guest) {
 	if s := g.beginClock(guest); s != nil {
-		s.goOn(0)
+		s.runInBackground(0)
 	}
 }
 
@@ -97,8 +97,8 @@ func (g *Guests) beginClock(guest Guest) *clockSetting {
 	return s
 }
 
-// goOn tries in the background, for the first time after a pause.
-func (s *clockSetting) goOn(pause time.Duration) {
+// runInBackground tries in the background, for the first time after a pause.
+func (s *clockSetting) runInBackground(pause time.Duration) {
 	if !s.guests.work.Go(func() { s.run(pause) }) {
 		s.end()
 	}
@@ -106,18 +106,18 @@ func (s *clockSetting) goOn(pause time.Duration) {
 
 func (s *clockSetting) run(pause time.Duration) {
 	defer s.end()
-	for s.rest(pause) {
+	for s.pause(pause) {
 		err := s.try()
 		if err == nil || errors.Is(err, hosterr.ErrNotFound) {
 			return
 		}
-		s.late(err)
+		s.warnLate(err)
 		pause = min(max(2*pause, firstClockPause), lastClockPause)
 	}
 }
 
-// rest waits, and reports whether there is still something to be set.
-func (s *clockSetting) rest(d time.Duration) bool {
+// pause waits, and reports whether there is still something to be set.
+func (s *clockSetting) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -144,8 +144,8 @@ func (s *clockSetting) try() error {
 	return s.guests.Identify(ctx, l.slot, s.id)
 }
 
-// late says once that a guest has not set its clock.
-func (s *clockSetting) late(err error) {
+// warnLate says once that a guest has not set its clock.
+func (s *clockSetting) warnLate(err error) {
 	if s.warned || !errors.Is(err, hosterr.ErrGuest) || s.ctx.Err() != nil || s.ended() {
 		return
 	}

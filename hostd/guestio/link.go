@@ -66,15 +66,15 @@ type Link struct {
 }
 
 // Open begins a use of the line, within its bounds. ended is closed when the VMM
-// in the slot has ended, and why then says what that is called.
-func (n *Line) Open(ctx context.Context, kind Kind, slot int, ended <-chan struct{}, why func() error) (*Link, error) {
+// in the slot has ended, and reason then says why.
+func (n *Line) Open(ctx context.Context, kind Kind, slot int, ended <-chan struct{}, reason func() error) (*Link, error) {
 	if err := n.admit(kind); err != nil {
 		return nil, err
 	}
 	l := &Link{line: n, slot: slot, kind: kind, vmm: ended}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	// A killed VM closes no connection; nothing would ever arrive on it.
-	l.stop = afterDone(l.ctx, ended, func() { l.cancel(why()) })
+	l.stop = afterDone(l.ctx, ended, func() { l.cancel(reason()) })
 	return l, nil
 }
 
@@ -167,8 +167,8 @@ func afterDone(ctx context.Context, done <-chan struct{}, f func()) (stop func()
 // connectTimeout bounds how long a port may take to accept a connection.
 var connectTimeout = timescale.Limit(10 * time.Second)
 
-// sort tells what a use of the slot failed of: its own end, or the guest.
-func (l *Link) sort(err error) error {
+// classify tells what a use of the slot failed of: its own end, or the guest.
+func (l *Link) classify(err error) error {
 	if context.Cause(l.ctx) == nil {
 		return err
 	}

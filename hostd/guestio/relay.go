@@ -34,14 +34,14 @@ const (
 
 var portsTimeout = timescale.Limit(10 * time.Second)
 
-// GuestSays is a refusal of the guest's own, of what it was asked by its tenant.
-type GuestSays struct {
+// Refusal is a refusal of the guest's own, of what it was asked by its tenant.
+type Refusal struct {
 	Status          int // HTTP, 400 and above
 	Message, Detail string
 	ContentRange    string // of a 416, the header of that name; "" where it is not known
 }
 
-func (e *GuestSays) Error() string {
+func (e *Refusal) Error() string {
 	if e.Detail == "" {
 		return e.Message
 	}
@@ -61,7 +61,7 @@ type GuestRequest struct {
 // Relay passes a request on to the agent of a running box and returns its
 // answer, whose body the caller closes. Both bodies are streamed. A body that
 // fails is cut off, never ended: the agent can tell it from a complete one. A
-// refusal is a *GuestSays.
+// refusal is a *Refusal.
 func (g *Guests) Relay(ctx context.Context, id string, r GuestRequest) (*http.Response, error) {
 	l, err := g.boxes.Enter(ctx, id, Connection)
 	if err != nil {
@@ -73,7 +73,7 @@ func (g *Guests) Relay(ctx context.Context, id string, r GuestRequest) (*http.Re
 	t.stop = context.AfterFunc(l.ctx, t.end)
 	resp, err := t.do(r)
 	if err != nil {
-		err = l.sort(err)
+		err = l.classify(err)
 		t.close()
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (t *transfer) do(r GuestRequest) (*http.Response, error) {
 		return nil, fmt.Errorf("%w: %w", hosterr.ErrGuest, err)
 	case resp.StatusCode >= http.StatusBadRequest:
 		defer resp.Body.Close()
-		return nil, asGuestSays(resp)
+		return nil, asRefusal(resp)
 	case resp.StatusCode >= http.StatusMultipleChoices && resp.StatusCode != http.StatusNotModified:
 		resp.Body.Close()
 		return nil, fmt.Errorf("%w: it answered %s", hosterr.ErrGuest, resp.Status)
@@ -175,7 +175,7 @@ type relayedBody struct {
 func (b *relayedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = b.transfer.link.sort(err)
+		err = b.transfer.link.classify(err)
 	}
 	return n, err
 }
@@ -186,7 +186,7 @@ func (b *relayedBody) Close() error {
 	return err
 }
 
-func asGuestSays(resp *http.Response) error {
+func asRefusal(resp *http.Response) error {
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
 		// The agent's HTTP server says this by itself, as plain text.
@@ -196,13 +196,13 @@ func asGuestSays(resp *http.Response) error {
 	if json.Unmarshal(raw, &e) != nil || e.Error == "" {
 		return fmt.Errorf("%w: it answered %s", hosterr.ErrGuest, resp.Status)
 	}
-	return &GuestSays{Status: resp.StatusCode, Message: e.Error, Detail: e.Detail}
+	return &Refusal{Status: resp.StatusCode, Message: e.Error, Detail: e.Detail}
 }
 
 // refusedRange passes on what a refusal of a range says of the whole, if it is a
 // length: who answers is the tenant's.
-func refusedRange(resp *http.Response) *GuestSays {
-	says := &GuestSays{Status: resp.StatusCode, Message: "invalid range", Detail: "the file is not so long"}
+func refusedRange(resp *http.Response) *Refusal {
+	says := &Refusal{Status: resp.StatusCode, Message: "invalid range", Detail: "the file is not so long"}
 	raw, ok := strings.CutPrefix(resp.Header.Get("Content-Range"), "bytes */")
 	if n, err := strconv.ParseInt(raw, 10, 64); ok && err == nil && n >= 0 {
 		says.Detail = fmt.Sprintf("the file is %d bytes long", n)

@@ -51,11 +51,11 @@ func (g *Guests) ProbeSSH(n NewGuest) { g.work.Go(func() { g.probeSSH(n) }) }
 func (g *Guests) probeSSH(n NewGuest) {
 	ready := n.Began
 	held := g.cfg.Now()
-	if !n.Booted && !n.stays(g.work.Life(), sshDelay) {
+	if !n.Booted && !n.waitPresent(g.work.Life(), sshDelay) {
 		return
 	}
 	for busy := time.Now(); n.Line.inUse() && time.Since(busy) < sshDeference; {
-		if !n.stays(g.work.Life(), sshPause) {
+		if !n.waitPresent(g.work.Life(), sshPause) {
 			return
 		}
 	}
@@ -73,14 +73,14 @@ func (g *Guests) probeSSH(n NewGuest) {
 			g.cfg.Emit(n.ID, hostapi.EventSSHReady, "SSH server answers",
 				map[string]any{"ssh_ready_ms": max(g.cfg.Now().Sub(ready), 0).Milliseconds()})
 			return
-		case errors.Is(err, hosterr.ErrNotFound) || !n.stays(g.work.Life(), pause):
+		case errors.Is(err, hosterr.ErrNotFound) || !n.waitPresent(g.work.Life(), pause):
 			return
 		}
 	}
 }
 
-// stays waits, and reports whether the box is still there.
-func (n *NewGuest) stays(life context.Context, d time.Duration) bool {
+// waitPresent waits, and reports whether the box is still there.
+func (n *NewGuest) waitPresent(life context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

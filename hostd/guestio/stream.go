@@ -110,7 +110,7 @@ func (g *Guests) DialPort(ctx context.Context, id string, port int) (*Conn, erro
 	defer cancel()
 	conn, err := g.cfg.Dial(dctx, l.slot, port)
 	if err != nil {
-		err = l.sort(fmt.Errorf("dial the guest: %w: %w", guestclient.ErrNotReached, err))
+		err = l.classify(fmt.Errorf("dial the guest: %w: %w", guestclient.ErrNotReached, err))
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", hosterr.ErrPortClosed, err)
 		}

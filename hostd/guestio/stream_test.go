@@ -102,7 +102,7 @@ func TestHostileAnswers(t *testing.T) {
 				rw.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 			})
 			_, err = d.Relay(t.Context(), idA, guestio.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"})
-			var says *guestio.GuestSays
+			var says *guestio.Refusal
 			if !errors.As(err, &says) || says.Status != 416 || says.Message != "invalid range" || says.ContentRange != want {
 				t.Errorf("relay = %+v, want %q", says, want)
 			}
@@ -125,7 +125,7 @@ func TestHostileAnswers(t *testing.T) {
 	t.Run("a refusal", func(t *testing.T) {
 		d := withGuest(t, http.StatusNotFound, `{"error":"no such file or directory","detail":"/x"}`)
 		_, err := d.Relay(t.Context(), idA, guestio.GuestRequest{Method: http.MethodGet, Path: "/v1/fs"})
-		var says *guestio.GuestSays
+		var says *guestio.Refusal
 		if !errors.As(err, &says) || says.Status != http.StatusNotFound || says.Message != "no such file or directory" {
 			t.Errorf("relay = %v, want the guest's refusal", err)
 		}

@@ -64,7 +64,7 @@ var table = []struct {
 const statusClientGone = 499
 
 func classify(err error) (int, hostapi.Error) {
-	var says *guestio.GuestSays
+	var says *guestio.Refusal
 	if errors.As(err, &says) {
 		return says.Status, hostapi.Error{Code: hostapi.CodeGuestSays, Message: says.Message, Detail: says.Detail, ContentRange: says.ContentRange}
 	}

@@ -17,9 +17,9 @@ import (
 // pullTime bounds the fetch of an image: builds are made one after the other.
 const pullTime = 20 * time.Minute
 
-// ground returns the layers that a definition's own come upon, and builds what
+// baseLayers returns the layers below a definition's own, and builds what
 // is missing of them. The definition inherits from what they are.
-func (s *Store) ground(ctx context.Context, d *Definition, o Options, r *reporter) ([]string, error) {
+func (s *Store) baseLayers(ctx context.Context, d *Definition, o Options, r *reporter) ([]string, error) {
 	if name, ok := d.fromTemplate(); ok {
 		rec, err := s.readName(name)
 		if err != nil {
@@ -35,9 +35,9 @@ func (s *Store) ground(ctx context.Context, d *Definition, o Options, r *reporte
 	var key string
 	var err error
 	if d.From != "" {
-		key, err = s.imageGround(ctx, d, o, r)
+		key, err = s.imageBase(ctx, d, o, r)
 	} else {
-		key, err = s.bootstrapGround(ctx, d, r)
+		key, err = s.bootstrapBase(ctx, d, r)
 	}
 	return []string{key}, err
 }
@@ -47,7 +47,7 @@ func (s *Store) ground(ctx context.Context, d *Definition, o Options, r *reporte
 // sandboxes have one disk less.
 func (d *Definition) filesFromStart() bool { return d.Bootstrap != nil && len(d.Run) == 0 }
 
-func (s *Store) bootstrapGround(ctx context.Context, d *Definition, r *reporter) (string, error) {
+func (s *Store) bootstrapBase(ctx context.Context, d *Definition, r *reporter) (string, error) {
 	cas, err := authorities(s.cfg.GuestCAs)
 	if err != nil {
 		return "", err
@@ -87,9 +87,9 @@ func putFiles(dir string, files map[string]string) error {
 	return nil
 }
 
-// imageGround resolves an image's tag each time: what it means now is what is
+// imageBase resolves an image's tag each time: what it means now is what is
 // built, and the layer's key is its digest.
-func (s *Store) imageGround(ctx context.Context, d *Definition, o Options, r *reporter) (string, error) {
+func (s *Store) imageBase(ctx context.Context, d *Definition, o Options, r *reporter) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, pullTime, fmt.Errorf("it was not fetched within %s", pullTime))
 	defer cancel()
 	limits := oci.Limits{Bytes: oci.DefaultMaxMB << 20, Entries: oci.DefaultEntries}

@@ -40,15 +40,15 @@ var readyAttempt = timescale.Limit(2 * time.Minute)
 
 var warmTime = timescale.Limit(time.Minute)
 
-// bake boots a build's guest once, stores it, and returns the build's id.
-func (s *Store) bake(ctx context.Context, m manifest, ramdisk ramdisk, r *reporter) (string, error) {
+// buildState boots a build's guest once, stores it, and returns the build's id.
+func (s *Store) buildState(ctx context.Context, m manifest, ramdisk ramdisk, r *reporter) (string, error) {
 	dir, remove, err := s.workDir(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer remove()
 	done := filepath.Join(dir, "build")
-	if err := s.bakeInto(ctx, dir, done, &m, ramdisk, r); err != nil {
+	if err := s.buildStateInto(ctx, dir, done, &m, ramdisk, r); err != nil {
 		return "", err
 	}
 	return m.BuildID, s.publishBuild(ctx, done, m.BuildID)
@@ -64,7 +64,7 @@ func (s *Store) publishBuild(ctx context.Context, done, id string) error {
 	return s.publish(done, s.path(buildsDir, id))
 }
 
-func (s *Store) bakeInto(ctx context.Context, dir, done string, m *manifest, ramdisk ramdisk, r *reporter) error {
+func (s *Store) buildStateInto(ctx context.Context, dir, done string, m *manifest, ramdisk ramdisk, r *reporter) error {
 	state := filepath.Join(done, stateDir)
 	if err := os.MkdirAll(state, 0o755); err != nil {
 		return err
