@@ -1,3 +1,6 @@
+// Package capture has the saved states of boxes: captures, on this host (Local) and
+// in the snapshot store (Stored), what a saved state is on disk, and the overlays
+// that are cloned ahead of need.
 package capture
 
 import (

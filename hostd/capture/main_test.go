@@ -22,7 +22,6 @@ type daemon = boxtest.Daemon
 
 var (
 	spec  = boxtest.Spec
-	start = boxtest.Start
 	put   = boxtest.Put
 	await = boxtest.Await
 	must  = boxtest.Must
@@ -33,7 +32,6 @@ var (
 
 	wantStatus  = boxtest.WantStatus
 	nothingLeft = boxtest.NothingLeft
-	withEvents  = boxtest.WithEvents
 )
 
 func id(i int) string { return strings.Repeat("a", 25) + string(rune('a'+i)) }
