@@ -87,7 +87,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 			err = errors.Join(err, d.close())
 		}
 	}()
-	if d.creds, err = loadCredentials(cfg.PKIDir, cfg.AgentID); err != nil {
+	if d.creds, err = loadCredentials(cfg.PKIDir, cfg.HostID); err != nil {
 		return nil, err
 	}
 	d.peers = d.creds.peers
@@ -109,7 +109,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	}
 	// The ledger first of what is shared with an earlier daemon: its lock says
 	// that there is no other one.
-	if d.ledger, err = ledger.Open(cfg.paths().Ledger(), cfg.AgentID); err != nil {
+	if d.ledger, err = ledger.Open(cfg.paths().Ledger(), cfg.HostID); err != nil {
 		return nil, err
 	}
 	if d.machineBoot, err = machineBoot(); err != nil {
@@ -121,7 +121,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if d.fabric, err = newFabric(ctx, cfg, d.peers, log); err != nil {
 		return nil, err
 	}
-	if d.tree, err = cgroup.Open(cgroup.Config{Host: cfg.AgentID}, log); err != nil {
+	if d.tree, err = cgroup.Open(cgroup.Config{Host: cfg.HostID}, log); err != nil {
 		return nil, err
 	}
 	if err := openTun(log); err != nil {
@@ -160,7 +160,7 @@ func (d *Daemon) openBuilds(ctx context.Context, images *image.Store) (err error
 		}
 	}
 	d.builds, err = build.Open(build.Config{
-		Dir: filepath.Join(d.cfg.DataDir, "builds"), Images: images, Sources: d.cfg.TemplateSources, Ahead: d.cfg.TemplatesAhead, Host: d.cfg.AgentID,
+		Dir: filepath.Join(d.cfg.DataDir, "builds"), Images: images, Sources: d.cfg.TemplateSources, Ahead: d.cfg.TemplatesAhead, Host: d.cfg.HostID,
 		Engine: engineName(d.engine), MemoryMB: d.budgetMB, Snapshots: d.snapshots, InUse: d.buildsInUse,
 		Admit:      func(g image.Guest) (func(), error) { return d.boxes.Reserve(g.MemoryMB, g.DiskMB) },
 		AdmitFetch: func(m *snapshot.Manifest) error { return d.stored.Admit(m) },
@@ -271,7 +271,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		if d.stored != nil {
 			stop.background(d.stored.Run)
 		}
-		d.log.Info("hostd serves", "agent_id", d.cfg.AgentID, "listen", listener.Addr().String(), "advertise", d.cfg.Advertise,
+		d.log.Info("hostd serves", "agent_id", d.cfg.HostID, "listen", listener.Addr().String(), "advertise", d.cfg.Advertise,
 			"memory_mb", d.budgetMB, "slots", d.cfg.Slots, "version", d.cfg.Version)
 		select {
 		case <-ctx.Done():
@@ -389,7 +389,7 @@ func (d *Daemon) report() hostapi.Heartbeat {
 	d.mu.Unlock()
 	list := d.boxes.List()
 	hb := hostapi.Heartbeat{
-		AgentID: d.cfg.AgentID, Address: d.cfg.Advertise, BootID: d.bootID, StartedAt: d.startedAt,
+		AgentID: d.cfg.HostID, Address: d.cfg.Advertise, BootID: d.bootID, StartedAt: d.startedAt,
 		Ready: d.boxes.Ready(), Draining: draining,
 		Capacity: hostapi.Capacity{
 			CPUs: runtime.NumCPU(), MemoryMB: d.budgetMB, ReservedMB: d.boxes.ReservedMB(), Slots: d.cfg.Slots,

@@ -34,7 +34,7 @@ func newFabric(ctx context.Context, c Config, peers []string, log *slog.Logger) 
 	}
 	return slot.NewFabric(slot.Config{
 		// One more than sandboxes get: the last is for template builds by hand.
-		Host: c.AgentID, CIDR: cidr, Count: c.Slots + 1, BaseUID: c.BaseUID, Resolvers: resolvers, AllowedCIDRs: allowed,
+		Host: c.HostID, CIDR: cidr, Count: c.Slots + 1, BaseUID: c.BaseUID, Resolvers: resolvers, AllowedCIDRs: allowed,
 		ControlPlane: addressesOf(ctx, peers, log),
 	}, log)
 }

@@ -245,7 +245,7 @@ func (p *preflight) address() (string, error) {
 }
 
 func (p *preflight) certificate() (string, error) {
-	c, err := loadCredentials(p.cfg.PKIDir, p.cfg.AgentID)
+	c, err := loadCredentials(p.cfg.PKIDir, p.cfg.HostID)
 	if err != nil {
 		return "", err
 	}

@@ -306,7 +306,7 @@ func digest(ca *testca.CA) string {
 func TestJoin(t *testing.T) {
 	ca := testca.New(t)
 	peer := joinServer(t, ca, "replica:r1", "host:h1")
-	c, err := Join(t.Context(), JoinRequest{Peers: []string{joinServer(t, testca.New(t), "replica:r9", "host:h1"), peer}, Token: "good", CASHA256: strings.ToUpper(digest(ca)), AgentID: "h1"})
+	c, err := Join(t.Context(), JoinRequest{Peers: []string{joinServer(t, testca.New(t), "replica:r9", "host:h1"), peer}, Token: "good", CASHA256: strings.ToUpper(digest(ca)), HostID: "h1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,12 +329,12 @@ func TestJoinIsRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		"a used token":                 {JoinRequest{Peers: []string{peer}, Token: "used", CASHA256: digest(ca), AgentID: "h1"}, nil, "unknown, used or expired"},
-		"another cluster":              {JoinRequest{Peers: []string{peer}, Token: "good", CASHA256: digest(other), AgentID: "h1"}, ErrWrongCA, ""},
-		"a host that plays replica":    {JoinRequest{Peers: []string{joinServer(t, ca, "host:h9", "host:h1")}, Token: "good", CASHA256: digest(ca), AgentID: "h1"}, ErrWrongCA, ""},
-		"a certificate for another id": {JoinRequest{Peers: []string{joinServer(t, ca, "replica:r1", "host:h2")}, Token: "good", CASHA256: digest(ca), AgentID: "h1"}, nil, `for "host:h2"`},
-		"a digest that is none":        {JoinRequest{Peers: []string{peer}, Token: "good", CASHA256: "abc", AgentID: "h1"}, nil, "64 hex digits"},
-		"nobody there":                 {JoinRequest{Peers: []string{closed}, Token: "good", CASHA256: digest(ca), AgentID: "h1"}, nil, "no replica answered"},
+		"a used token":                 {JoinRequest{Peers: []string{peer}, Token: "used", CASHA256: digest(ca), HostID: "h1"}, nil, "unknown, used or expired"},
+		"another cluster":              {JoinRequest{Peers: []string{peer}, Token: "good", CASHA256: digest(other), HostID: "h1"}, ErrWrongCA, ""},
+		"a host that plays replica":    {JoinRequest{Peers: []string{joinServer(t, ca, "host:h9", "host:h1")}, Token: "good", CASHA256: digest(ca), HostID: "h1"}, ErrWrongCA, ""},
+		"a certificate for another id": {JoinRequest{Peers: []string{joinServer(t, ca, "replica:r1", "host:h2")}, Token: "good", CASHA256: digest(ca), HostID: "h1"}, nil, `for "host:h2"`},
+		"a digest that is none":        {JoinRequest{Peers: []string{peer}, Token: "good", CASHA256: "abc", HostID: "h1"}, nil, "64 hex digits"},
+		"nobody there":                 {JoinRequest{Peers: []string{closed}, Token: "good", CASHA256: digest(ca), HostID: "h1"}, nil, "no replica answered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Join(t.Context(), c.in)

@@ -29,7 +29,7 @@ type JoinRequest struct {
 	Peers    []string // replicas' peer ports, host:port; any one does
 	Token    string   // one-time, from the control plane
 	CASHA256 string   // hex SHA-256 of the cluster CA's certificate (DER)
-	AgentID  string
+	HostID   string
 }
 
 // Credentials are what a host has after joining, in PEM.
@@ -55,13 +55,13 @@ func Join(ctx context.Context, in JoinRequest) (Credentials, error) {
 		return Credentials{}, fmt.Errorf("make key: %w", err)
 	}
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: hostapi.HostPrefix + in.AgentID},
+		Subject: pkix.Name{CommonName: hostapi.HostPrefix + in.HostID},
 	}, key)
 	if err != nil {
 		return Credentials{}, fmt.Errorf("make certificate request: %w", err)
 	}
 	var joined hostapi.Joined
-	body := hostapi.Join{Token: in.Token, AgentID: in.AgentID, CSR: encodePEM("CERTIFICATE REQUEST", csr)}
+	body := hostapi.Join{Token: in.Token, AgentID: in.HostID, CSR: encodePEM("CERTIFICATE REQUEST", csr)}
 	if err := joinByAny(ctx, in.Peers, want, body, &joined); err != nil {
 		return Credentials{}, err
 	}
@@ -73,7 +73,7 @@ func Join(ctx context.Context, in JoinRequest) (Credentials, error) {
 		Certificate: []byte(joined.Certificate), CA: []byte(joined.CA), Peers: joined.Peers,
 		Key: []byte(encodePEM("PRIVATE KEY", der)),
 	}
-	return c, c.check(want, in.AgentID)
+	return c, c.check(want, in.HostID)
 }
 
 // errRefused is a replica's answer: asking another one would not change it.
@@ -155,7 +155,7 @@ func pinned(caDigest []byte) *tls.Config {
 }
 
 // check makes sure that what was handed out fits together before it is stored.
-func (c Credentials) check(caDigest []byte, agentID string) error {
+func (c Credentials) check(caDigest []byte, hostID string) error {
 	block, _ := pem.Decode(c.CA)
 	if block == nil {
 		return errors.New("the CA in the answer is no PEM")
@@ -172,7 +172,7 @@ func (c Credentials) check(caDigest []byte, agentID string) error {
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		return fmt.Errorf("the certificate in the answer: %w", err)
 	}
-	if !hostapi.IsHost(agentID)(pair.Leaf.Subject.CommonName) {
+	if !hostapi.IsHost(hostID)(pair.Leaf.Subject.CommonName) {
 		return fmt.Errorf("the certificate in the answer is for %q", pair.Leaf.Subject.CommonName)
 	}
 	return nil
