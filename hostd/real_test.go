@@ -29,7 +29,7 @@ import (
 
 var (
 	// Two runs on one machine need names and users of their own.
-	hostID    = envOr("BERTH_TEST_AGENT_ID", "hdtest")
+	hostID     = envOr("BERTH_TEST_AGENT_ID", "hdtest")
 	baseUID, _ = strconv.Atoi(envOr("BERTH_TEST_BASE_UID", "690000"))
 	slotCIDR   = envOr("BERTH_TEST_SLOT_CIDR", "10.219.240.0/24")
 )
