@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
-	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -65,12 +61,13 @@ func (h *Host) snapshotInto(ctx context.Context, dir string, spec *hostapi.Captu
 	if spec.Memory {
 		h.guests.Freeze(ctx, b.id, slot.Number)
 	}
-	if err := b.pauseVM(ctx, p); err != nil {
+	vm := &saver{box: b, process: p}
+	if err := vm.pause(ctx); err != nil {
 		h.guests.SetClockSoon(b.guest())
 		return rec, 0, err
 	}
-	copyErr := b.copyPaused(ctx, &rec, p, dir, spec.Memory)
-	if err := errors.Join(copyErr, b.resumeVM(ctx, p)); err != nil {
+	copyErr := vm.copyPaused(ctx, &rec, dir, spec.Memory)
+	if err := errors.Join(copyErr, vm.resume(ctx)); err != nil {
 		h.guests.SetClockSoon(b.guest())
 		return rec, 0, err
 	}
@@ -80,24 +77,4 @@ func (h *Host) snapshotInto(ctx context.Context, dir string, spec *hostapi.Captu
 		h.guests.SetClockSoon(b.guest())
 	}
 	return rec, h.now().Sub(began), nil
-}
-
-// copyPaused copies what must not move meanwhile, side by side.
-func (b *box) copyPaused(ctx context.Context, rec *ledger.Record, p VMM, dir string, memory bool) error {
-	var group errgroup.Group
-	group.Go(func() error {
-		return image.CloneOverlay(b.host.paths.Overlay(b.id), filepath.Join(dir, capture.FileOverlay))
-	})
-	if memory {
-		group.Go(func() error {
-			if err := p.Snapshot(ctx, dir); err != nil {
-				return fmt.Errorf("save VM: %w", err)
-			}
-			return nil
-		})
-		if rec.SharedRAM {
-			group.Go(func() error { return image.CloneOverlay(b.host.paths.RAM(b.id), capture.Memory(dir)) })
-		}
-	}
-	return group.Wait()
 }

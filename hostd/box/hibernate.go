@@ -5,19 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
-	"github.com/berth-cloud/berth/atomicfile"
-	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/hostapi"
-	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
-	"github.com/berth-cloud/berth/timescale"
-	"github.com/berth-cloud/berth/vmm"
 )
-
-// saveTimeout bounds the saving of a VM's memory.
-var saveTimeout = timescale.Limit(2 * time.Minute)
 
 // Hibernate saves a running box's memory to disk and ends its VMM. The box keeps
 // its slot and gives its memory back. Until the saved state is on disk and the
@@ -45,7 +36,8 @@ func (b *box) hibernate(ctx context.Context, p VMM, enter func(*ledger.Record)) 
 	if err != nil {
 		return err
 	}
-	if _, err := b.save(ctx, p, slot, true); err != nil {
+	vm := &saver{box: b, process: p}
+	if _, err := vm.save(ctx, slot); err != nil {
 		return err
 	}
 	err = b.commit(func(r *ledger.Record) bool {
@@ -61,7 +53,7 @@ func (b *box) hibernate(ctx context.Context, p VMM, enter func(*ledger.Record)) 
 		err = errors.New("its VMM died")
 	}
 	if err != nil {
-		return errors.Join(err, b.resumeAfterSave(ctx, p), os.RemoveAll(b.host.paths.State(b.id)))
+		return errors.Join(err, vm.resumeAfterSave(ctx), os.RemoveAll(b.host.paths.State(b.id)))
 	}
 	b.mu.Lock()
 	b.vmm = nil
@@ -69,81 +61,6 @@ func (b *box) hibernate(ctx context.Context, p VMM, enter func(*ledger.Record)) 
 	b.host.notify()
 	b.releaseResources(ctx, p)
 	return nil
-}
-
-// save pauses a box's VM and saves it into its state directory. It returns how
-// long the VM has stood still when all was written. When it fails the VM runs on.
-func (b *box) save(ctx context.Context, p VMM, slot Slot, sync bool) (stood time.Duration, err error) {
-	rec := b.record()
-	need := int64(rec.MemoryMB) << 20
-	if rec.SharedRAM {
-		need = 0 // its file is there already
-	}
-	if err := b.host.room(need); err != nil {
-		return 0, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
-	defer cancel()
-	tmp, dir := b.host.paths.StateTmp(b.id), b.host.paths.State(b.id)
-	if err := errors.Join(capture.MakeStateDir(tmp, slot.UID, slot.GID), os.RemoveAll(dir)); err != nil {
-		return 0, err
-	}
-	began := b.host.now()
-	b.host.guests.Freeze(ctx, b.id, slot.Number)
-	if err := b.pauseVM(ctx, p); err != nil {
-		b.host.guests.SetClockSoon(b.guest())
-		return 0, errors.Join(err, os.RemoveAll(tmp))
-	}
-	undo := func(err error) (time.Duration, error) {
-		return 0, errors.Join(hosterr.AsNoDisk(err), b.resumeAfterSave(ctx, p), os.RemoveAll(tmp), os.RemoveAll(dir))
-	}
-	if err := p.Snapshot(ctx, tmp); err != nil {
-		return undo(fmt.Errorf("save VM: %w", err))
-	}
-	stood = b.host.now().Sub(began)
-	if err := capture.Seal(tmp, b.host.engine.Detach, sync, vmm.FileConfig, vmm.FileState, vmm.FileMemory); err != nil {
-		return undo(err)
-	}
-	if rec.SharedRAM {
-		if err := b.linkRAM(tmp, sync); err != nil {
-			return undo(err)
-		}
-	}
-	if sync {
-		// The disks and the memory are one: neither is good without the other.
-		if err := atomicfile.Sync(b.host.paths.Overlay(b.id)); err != nil {
-			return undo(fmt.Errorf("flush disk: %w", err))
-		}
-		if err := b.host.flushVolumes(rec.Volumes); err != nil {
-			return undo(err)
-		}
-	}
-	if err := os.Rename(tmp, dir); err != nil {
-		return undo(err)
-	}
-	if sync {
-		if err := atomicfile.Sync(b.host.paths.Box(b.id)); err != nil {
-			return undo(err)
-		}
-	}
-	return stood, nil
-}
-
-// linkRAM makes the RAM file of a box part of its saved state. From then on it
-// is mapped privately, as all saved memory is: so the state stays as it is
-// whoever goes on from it.
-func (b *box) linkRAM(dir string, sync bool) error {
-	memory := capture.Memory(dir)
-	if err := os.Link(b.host.paths.RAM(b.id), memory); err != nil {
-		return err
-	}
-	if err := errors.Join(os.Chown(memory, os.Geteuid(), os.Getegid()), os.Chmod(memory, 0o644)); err != nil {
-		return err
-	}
-	if !sync {
-		return nil
-	}
-	return errors.Join(atomicfile.Sync(memory), atomicfile.Sync(dir))
 }
 
 // releaseResources ends what a box does not need that sleeps or has failed: VMM, cgroup,

@@ -2,7 +2,6 @@ package box
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -151,65 +150,6 @@ func (b *box) emit(ctx context.Context, t hostapi.EventType, message string, met
 	}
 	b.host.log.InfoContext(ctx, "sandbox moved", attrs...)
 	b.host.events.Emit(b.id, t, message, meta)
-}
-
-// pauseVM stops a VM for a moment, or leaves it as it was. After a call that was
-// cut off nobody knows; the VM does.
-func (b *box) pauseVM(ctx context.Context, p VMM) error {
-	err := p.Pause(ctx)
-	if err == nil {
-		return nil
-	}
-	err = fmt.Errorf("pause VM: %w", err)
-	sctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
-	defer cancel()
-	b.markUncertain()
-	if state, stateErr := p.State(sctx); stateErr == nil && state == vmm.StatePaused {
-		err = errors.Join(err, b.resumeVM(ctx, p))
-	}
-	return err
-}
-
-// resumeAfterSave lets a VM run on that was to be put to sleep.
-func (b *box) resumeAfterSave(ctx context.Context, p VMM) error {
-	err := b.resumeVM(ctx, p)
-	b.host.guests.SetClockSoon(b.guest())
-	return err
-}
-
-const (
-	resumeAttempts = 3
-)
-
-var resumeTimeout = timescale.Limit(5 * time.Second)
-
-// resumeVM lets a VM run on that was stopped for a capture. One that does not is
-// paused, and says so.
-func (b *box) resumeVM(ctx context.Context, p VMM) error {
-	var err error
-	for range resumeAttempts {
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeTimeout)
-		if err = p.Resume(rctx); err != nil {
-			if state, stateErr := p.State(rctx); stateErr == nil && state == vmm.StateRunning {
-				err = nil
-			}
-		}
-		cancel()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.Done():
-			return errors.New(endText(p)) // its watch tells the rest
-		default:
-		}
-	}
-	b.markUncertain()
-	b.host.log.ErrorContext(ctx, "a sandbox that was captured does not run on", "sandbox_id", b.id, "error", err)
-	if e := b.enterState(ledger.Running, ledger.Paused); e == nil {
-		b.emit(ctx, hostapi.EventPaused, "sandbox could not be resumed", nil)
-	}
-	return fmt.Errorf("resume sandbox: %w", err)
 }
 
 // answersAwaited is how many answers of a VMM clear a doubt: what was asked of it

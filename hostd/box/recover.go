@@ -181,7 +181,7 @@ func (b *box) resumeMove(ctx context.Context, p VMM, state vmm.State) error {
 		return err
 	}
 	if state == vmm.StatePaused {
-		if err := b.resumeVM(ctx, p); err != nil {
+		if err := (&saver{box: b, process: p}).resume(ctx); err != nil {
 			b.host.log.Error("an adopted VM does not run on", "sandbox_id", b.id, "error", err)
 			return nil // it is paused now, and says so; or its watch finds it dead
 		}

@@ -72,17 +72,6 @@ func (l *launch) mountVolumes(ctx context.Context) error {
 	return nil
 }
 
-// flushVolumes has on disk what a guest that stands still has written to its
-// volumes.
-func (h *Host) flushVolumes(volumes []ledger.Volume) error {
-	for _, v := range volumes {
-		if err := h.volumes.Flush(v.ID); err != nil {
-			return fmt.Errorf("flush volume %s: %w", v.ID, err)
-		}
-	}
-	return nil
-}
-
 // detachVolumes takes the volumes of a box back whose VMM has ended.
 func (b *box) detachVolumes() error {
 	volumes := b.record().Volumes

@@ -49,12 +49,13 @@ func (c *creation) takeOverParent(ctx context.Context) (Slot, error) {
 	if err != nil {
 		return Slot{}, err
 	}
-	stood, err := parent.save(ctx, p, slot, true)
+	vm := &saver{box: parent, process: p}
+	stood, err := vm.save(ctx, slot)
 	if err != nil {
 		return Slot{}, fmt.Errorf("save the parent: %w", err)
 	}
 	if err := c.host.handOver(parent, c.box, slot, stood.Milliseconds()); err != nil {
-		return Slot{}, errors.Join(err, parent.resumeAfterSave(ctx, p), os.RemoveAll(c.host.paths.State(parent.id)))
+		return Slot{}, errors.Join(err, vm.resumeAfterSave(ctx), os.RemoveAll(c.host.paths.State(parent.id)))
 	}
 	c.source.tookOver = true
 	c.host.notify()
