@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cloud/berth/hostd"
-	"github.com/berth-cloud/berth/hostd/beat"
+	"github.com/berth-cloud/berth/hostd/heartbeat"
 )
 
 func joinCommand() *cobra.Command {
-	var in beat.JoinRequest
+	var in heartbeat.JoinRequest
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "join --peer HOST:PORT --token TOKEN --ca-sha256 DIGEST",
@@ -31,13 +31,13 @@ the given digest. An operator gets both from the control plane
 				return errors.New("--token is missing: the control plane makes one for an operator")
 			case in.CASHA256 == "":
 				return errors.New("--ca-sha256 is missing: the control plane shows it with the token")
-			case in.AgentID == "":
+			case in.HostID == "":
 				return errors.New("--id is missing (or BERTH_AGENT_ID): the name that this host is to have, 1 to 8 of a-z and 0-9")
 			}
 			if err := hostd.Join(cmd.Context(), dir, in); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "host %s has joined; its certificate is in %s\n", in.AgentID, dir)
+			fmt.Fprintf(cmd.OutOrStdout(), "host %s has joined; its certificate is in %s\n", in.HostID, dir)
 			return nil
 		},
 	}
@@ -45,7 +45,7 @@ the given digest. An operator gets both from the control plane
 	f.StringSliceVar(&in.Peers, "peer", nil, "peer port of a control-plane replica, host:port; may be given several times")
 	f.StringVar(&in.Token, "token", "", "one-time join token")
 	f.StringVar(&in.CASHA256, "ca-sha256", "", "SHA-256 of the cluster's CA certificate, hex")
-	f.StringVar(&in.AgentID, "id", os.Getenv("BERTH_AGENT_ID"), "id of this host")
+	f.StringVar(&in.HostID, "id", os.Getenv("BERTH_AGENT_ID"), "id of this host")
 	f.StringVar(&dir, "dir", envOr("BERTH_PKI_DIR", "/etc/berth/pki"), "where the certificate goes")
 	return cmd
 }

@@ -9,17 +9,19 @@ package box
 
 import (
 	"context"
-	"crypto/rand"
 	"io"
 	"log/slog"
 	"net"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/berth-cloud/berth/hostd/background"
+	"github.com/berth-cloud/berth/hostd/capture"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -67,7 +69,7 @@ type Deps struct {
 	// volumes, no snapshot store.
 	Events  Events
 	Volumes Volumes
-	Remote  Remote
+	Remote  capture.Remote
 	Now     func() time.Time
 	Random  io.Reader
 	// Promised, where it is not nil, is what others may still take of the disk, in
@@ -89,43 +91,33 @@ type Host struct {
 	cgroups   Cgroups
 	templates Templates
 	volumes   Volumes
-	remote    Remote
 	events    Events
-	overlays  *overlays
-	captures  *captures
-	giving    sync.Mutex // held while captures are given up for room; taken before the others
+	guests    *guestio.Guests
+	overlays  *capture.Overlays
+	captures  *capture.Local
+	memory    memory
 	metrics   *Metrics
 	log       *slog.Logger
 	now       func() time.Time
-	random    io.Reader
 	promised  func() int64
 	diskFree  func(string) (int64, error)
 	diskSize  func(string) (int64, error)
 
 	changed chan struct{} // capacity 1: something in List or Capacity changed
-	held    budget        // of input and output, by execs
 	booting chan struct{} // capacity bootsAtOnce: who is booted again
-	probing chan struct{} // capacity sshProbes: who probes a guest's SSH server
 
-	life    context.Context // ends with Close
-	end     context.CancelCauseFunc
-	workers sync.WaitGroup // creates, deletes, watches, the sweep
+	work *background.Group // creates, deletes, watches, the sweep
 
-	mu         sync.Mutex
-	phase      phase
-	closed     bool // no worker may begin any more
-	boxes      map[string]*box
-	burying    map[string][]uint64 // generations whose tombstones are being written
-	reservedMB int
+	mu      sync.Mutex
+	phase   phase
+	boxes   map[string]*box
+	burying map[string][]uint64 // generations whose tombstones are being written
 }
 
 // New returns a host without boxes. It serves no Put until Open.
 func New(cfg Config, d Deps) *Host {
 	if d.Now == nil {
 		d.Now = time.Now
-	}
-	if d.Random == nil {
-		d.Random = rand.Reader
 	}
 	if d.DiskFree == nil {
 		d.DiskFree = diskFree
@@ -137,20 +129,27 @@ func New(cfg Config, d Deps) *Host {
 		d.Events = noEvents{}
 	}
 	h := &Host{
-		volumes: d.Volumes, remote: d.Remote, events: d.Events, captures: newCaptures(),
+		volumes: d.Volumes, events: d.Events,
 		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
-		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree, diskSize: d.DiskSize, promised: d.Promised,
-		overlays: newOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
+		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, diskFree: d.DiskFree, diskSize: d.DiskSize, promised: d.Promised,
+		overlays: capture.NewOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
-		held:     budget{of: map[string]int64{}},
 		booting:  make(chan struct{}, bootsAtOnce),
-		probing:  make(chan struct{}, sshProbes),
+		memory:   memory{limit: cfg.MemoryMB},
 		boxes:    map[string]*box{},
+		work:     background.New(),
 		burying:  map[string][]uint64{},
 	}
-	h.life, h.end = context.WithCancelCause(context.Background())
-	h.workers.Go(h.sweep)
-	h.workers.Go(func() { h.overlays.run(h.life) })
+	h.guests = guestio.New(guestio.Config{
+		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers,
+		Emit: d.Events.Emit, Metrics: d.Metrics.guests, Log: d.Log, Now: d.Now, Random: d.Random,
+	}, h)
+	h.captures = capture.NewLocal(capture.Config{
+		Dir: cfg.Paths.Captures(), Engine: cfg.Engine, Snapshot: h.snapshotInto, Detach: d.Engine.Detach, Remote: d.Remote, Ready: h.Ready, Changed: h.notify,
+		Took: func(took time.Duration, err error) { d.Metrics.moved("capture", took, err) }, Log: d.Log, Now: d.Now,
+	})
+	h.work.Go(h.sweep)
+	h.work.Go(func() { h.overlays.Run(h.work.Life()) })
 	return h
 }
 
@@ -189,22 +188,20 @@ func (h *Host) Ready() bool {
 // every goroutine. VMs live on.
 func (h *Host) Close() {
 	h.Drain()
-	h.mu.Lock()
-	h.closed = true
-	h.mu.Unlock()
-	h.end(errClosing)
-	h.workers.Wait()
+	h.work.End(errClosing) // before the waits: a capture may wait for a create
+	h.captures.Close()
+	h.guests.Close()
+	h.work.Wait()
 }
 
-// spawn runs f as a worker that Close waits for, unless Close has begun.
-func (h *Host) spawn(f func()) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.closed {
-		h.workers.Go(f)
-	}
-	return !h.closed
-}
+// Captures are the captures of this host's boxes.
+func (h *Host) Captures() *capture.Local { return h.captures }
+
+// Overlays are the clones that new boxes' disks are made of.
+func (h *Host) Overlays() *capture.Overlays { return h.overlays }
+
+// Guests speaks to the boxes' guests.
+func (h *Host) Guests() *guestio.Guests { return h.guests }
 
 // Changed receives after something that a heartbeat tells has changed.
 func (h *Host) Changed() <-chan struct{} { return h.changed }
@@ -224,7 +221,7 @@ func (h *Host) Get(id string) (hostapi.Box, error) {
 	}
 	v, shown := b.view()
 	if !shown {
-		return hostapi.Box{}, ErrNotFound
+		return hostapi.Box{}, hosterr.ErrNotFound
 	}
 	return v, nil
 }
@@ -247,16 +244,6 @@ func (h *Host) List() []hostapi.Box {
 	return out
 }
 
-// ReservedMB is the memory that boxes have been promised.
-func (h *Host) ReservedMB() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.reservedMB
-}
-
-// OverheadMB is what admission adds to each box's memory for its engine.
-func (h *Host) OverheadMB() int { return h.cfg.OverheadMB }
-
 // SlotsUsed counts the slots that boxes hold.
 func (h *Host) SlotsUsed() int {
 	h.mu.Lock()
@@ -270,25 +257,25 @@ func (h *Host) SlotsUsed() int {
 	return n
 }
 
-// lookup never says ErrNotFound before it is known.
+// lookup never says hosterr.ErrNotFound before it is known.
 func (h *Host) lookup(id string) (*box, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	b := h.boxes[id]
 	switch {
 	case h.phase == starting:
-		return nil, ErrDraining
+		return nil, hosterr.ErrDraining
 	case b == nil:
-		return nil, ErrNotFound
+		return nil, hosterr.ErrNotFound
 	}
 	return b, nil
 }
 
-// box is one sandbox. Its id, generation and workspace never change.
+// box is one sandbox. Its id and generation never change.
 type box struct {
+	host       *Host
 	id         string
 	generation uint64
-	workspace  string
 
 	// op is held by whoever moves the box: a create from its beginning, then
 	// every other move, a capture, a delete. It is a channel so that waiting for
@@ -301,49 +288,43 @@ type box struct {
 
 	admitted *source // what its create was begun with; nil for a recovered box
 
-	execSlot chan struct{} // capacity MaxExecs
-	held     int64         // bytes of input and output held by its execs; guarded by Host.held
-	consoles atomic.Int64  // readers of its console
+	line *guestio.Line // who uses its slot
 
 	// writing is held by whoever changes the record, over the write to disk, and
 	// taken before mu. mu is short: who looks at a box never waits for a disk.
 	writing sync.Mutex
 
-	mu        sync.Mutex
-	createErr error
-	uses      int           // of the slot: commands, transfers, connections
-	links     int           // of those, the ones that are no commands
-	unused    chan struct{} // closed when uses is 0 again; nil while nobody waits for that
-	rec       ledger.Record
-	vmm       VMM
-	net       *Slot   // the record's slot, once this daemon has seen to it that it is complete
-	waking    *flight // the wake that is under way
-	ending    *flight // the delete
-	clock     func()  // ends the setting of the guest's clock that was begun last
-	unshed    bool    // what its last VMM used is still to be ended; see shed
-	remains   VMM     // that VMM, where it is known
-	failing   string  // why the box has failed as soon as that VMM has ended
-	doubts    int     // so many answers of its VMM are awaited until it is known whether its CPUs run; see doubt
-	reserved  int     // MB held in Host.reservedMB for it
-	fenced    string  // why its VMM was ended here, if it was
-	leaving   leave   // why it is being taken apart; leaveNot while it is not
-	retry     bool    // taking it apart failed; the sweep tries again
+	mu         sync.Mutex
+	createErr  error
+	rec        ledger.Record
+	vmm        VMM
+	net        *Slot   // the record's slot, once this daemon has seen to it that it is complete
+	waking     *flight // the wake that is under way
+	deleting   *flight // the delete
+	unreleased bool    // what its last VMM used is still to be ended; see releaseResources
+	formerVM   VMM     // that VMM, where it is known
+	failing    string  // why the box has failed as soon as that VMM has ended
+	answersDue int     // so many answers of its VMM are awaited until it is known whether its CPUs run; see markUncertain
+	reserved   int     // MB held in Host.memory for it
+	fenced     string  // why its VMM was ended here, if it was
+	removal    removal // why it is being taken apart; removalNone while it is not
+	retry      bool    // taking it apart failed; the sweep tries again
 }
 
-// leave says what becomes of a box's record when nothing is left of it.
-type leave int
+// removal says what becomes of a box's record when nothing is left of it.
+type removal int
 
 const (
-	leaveNot    leave = iota
-	leaveForget       // a create that failed: the same generation may come again
-	leaveBury         // a delete: its generation is over
+	removalNone   removal = iota
+	removalForget         // a create that failed: the same generation may come again
+	removalBury           // a delete: its generation is over
 )
 
-func newBox(rec ledger.Record, maxExecs int) *box {
+func (h *Host) newBox(rec ledger.Record) *box {
 	return &box{
-		id: rec.ID, generation: rec.Generation, workspace: rec.WorkspaceID, rec: rec,
+		host: h, id: rec.ID, generation: rec.Generation, rec: rec,
 		op: make(chan struct{}, 1), created: make(chan struct{}), gone: make(chan struct{}),
-		cancel: func(error) {}, clock: func() {}, execSlot: make(chan struct{}, maxExecs),
+		cancel: func(error) {}, line: h.guests.NewLine(rec.WorkspaceID),
 	}
 }
 
@@ -365,17 +346,17 @@ func (b *box) slotNumber() int {
 	return b.rec.Slot
 }
 
-// leave marks the box as being taken apart. A delete overrides the cleaning up
+// beginRemoval marks the box as being taken apart. A delete overrides the cleaning up
 // of a failed create, never the other way round.
-func (b *box) leave(why leave) {
+func (b *box) beginRemoval(how removal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.leaving = max(b.leaving, why)
+	b.removal = max(b.removal, how)
 }
 
 // commit changes the record on disk and then in memory, where it is seen. change
 // returns false where there is nothing to do any more; it is called with mu held.
-func (h *Host) commit(b *box, change func(*ledger.Record) bool) error {
+func (b *box) commit(change func(*ledger.Record) bool) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
 	b.mu.Lock()
@@ -385,7 +366,7 @@ func (h *Host) commit(b *box, change func(*ledger.Record) bool) error {
 	if !changed {
 		return nil
 	}
-	if err := h.ledger.Put(next); err != nil {
+	if err := b.host.ledger.Put(next); err != nil {
 		return err
 	}
 	b.mu.Lock()

@@ -2,6 +2,9 @@ package box
 
 import (
 	"fmt"
+
+	"github.com/berth-cloud/berth/hostd/capture"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // A box's disk is a sparse file that may grow to its size, and most never do. So
@@ -31,16 +34,16 @@ func (h *Host) lookForRoom() (diskRoom, error) {
 	}
 	h.mu.Unlock()
 	for _, b := range boxes {
-		room.growth[b.id] = h.growth(b)
+		room.growth[b.id] = b.growth()
 	}
 	return room, nil
 }
 
 // growth is what a box may still write to the disk.
-func (h *Host) growth(b *box) int64 {
+func (b *box) growth() int64 {
 	rec := b.record()
-	left := max(int64(rec.DiskMB)<<20-allocated(h.paths.Overlay(b.id)), 0)
-	if ram := allocated(h.paths.RAM(b.id)); ram > 0 { // the RAM of one that was booted is a file
+	left := max(int64(rec.DiskMB)<<20-capture.Allocated(b.host.paths.Overlay(b.id)), 0)
+	if ram := capture.Allocated(b.host.paths.RAM(b.id)); ram > 0 { // the RAM of one that was booted is a file
 		left += max(int64(rec.MemoryMB)<<20-ram, 0)
 	}
 	return left
@@ -54,7 +57,7 @@ func (h *Host) diskFits(diskMB int) error {
 		return fmt.Errorf("look for the disk's size: %w", err)
 	}
 	if headroom := int64(h.cfg.DiskHeadroomMB) << 20; int64(diskMB)<<20 > size-headroom {
-		return fmt.Errorf("%w: it has %d MB, and all of %s has %d, of which %d must stay free", ErrNoDisk, diskMB, h.paths.Data, size>>20, headroom>>20)
+		return fmt.Errorf("%w: it has %d MB, and all of %s has %d, of which %d must stay free", hosterr.ErrNoDisk, diskMB, h.paths.Data, size>>20, headroom>>20)
 	}
 	return nil
 }
@@ -75,7 +78,7 @@ func (h *Host) admitDiskLocked(room diskRoom, diskMB int) (missing int64, err er
 	headroom := int64(h.cfg.DiskHeadroomMB) << 20
 	if left := room.free - room.others - promised/factor; left < headroom {
 		return headroom - left, fmt.Errorf("%w: %d MB are free under %s, %d of them are promised to volumes; all sandboxes may still write %d MB, of which one in %d is kept for them, and %d must stay free",
-			ErrNoDisk, room.free>>20, h.paths.Data, room.others>>20, promised>>20, factor, headroom>>20)
+			hosterr.ErrNoDisk, room.free>>20, h.paths.Data, room.others>>20, promised>>20, factor, headroom>>20)
 	}
 	return 0, nil
 }
@@ -91,4 +94,20 @@ func (h *Host) DiskPromised() int64 {
 		sum += left
 	}
 	return sum / int64(max(h.cfg.DiskOvercommit, 1))
+}
+
+// room refuses what would not leave the headroom free.
+func (h *Host) room(need int64) error {
+	return h.captures.MakeRoom(func() (missing int64, err error) {
+		free, err := h.diskFree(h.paths.Data)
+		if err != nil {
+			return 0, fmt.Errorf("look for free disk space: %w", err)
+		}
+		headroom := int64(h.cfg.DiskHeadroomMB) << 20
+		if missing = headroom + need - free; missing > 0 {
+			err = fmt.Errorf("%w: %d MB are free under %s, up to %d are needed and %d must stay free",
+				hosterr.ErrNoDisk, free>>20, h.paths.Data, need>>20, headroom>>20)
+		}
+		return missing, err
+	})
 }

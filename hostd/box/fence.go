@@ -15,7 +15,7 @@ var errFenced = errors.New("the host's lease is over")
 // waits for their ends. A create is cut off. What sleeps has none and stays. A
 // box that a move brings to life meanwhile is met by the next call: it is for
 // whoever calls to call again for as long as the reason holds.
-func (h *Host) Fence(ctx context.Context, why string) {
+func (h *Host) Fence(ctx context.Context, reason string) {
 	h.mu.Lock()
 	var exclusive []*box
 	for _, b := range h.boxes {
@@ -35,13 +35,13 @@ func (h *Host) Fence(ctx context.Context, why string) {
 		if p == nil || b.rec.State == ledger.Failed || ended(p) {
 			p = nil
 		} else {
-			b.fenced = why
+			b.fenced = reason
 		}
 		b.mu.Unlock()
 		if p == nil {
 			continue
 		}
-		h.log.Warn("exclusive sandbox is ended", "event", "box.fenced", "sandbox_id", b.id, "generation", b.generation, "why", why)
+		h.log.Warn("exclusive sandbox is ended", "event", "box.fenced", "sandbox_id", b.id, "generation", b.generation, "reason", reason)
 		ends.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, teardownTimeout)
 			defer cancel()

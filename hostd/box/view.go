@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -12,7 +13,7 @@ import (
 func (b *box) view() (v hostapi.Box, shown bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.leaving == leaveForget {
+	if b.removal == removalForget {
 		return hostapi.Box{}, false
 	}
 	r := &b.rec
@@ -35,7 +36,7 @@ func (b *box) view() (v hostapi.Box, shown bool) {
 
 // statusLocked is the status that others see. The caller holds b.mu.
 func (b *box) statusLocked() hostapi.Status {
-	if b.leaving == leaveBury {
+	if b.removal == removalBury {
 		return hostapi.StatusDeleting
 	}
 	switch b.rec.State {
@@ -66,7 +67,7 @@ func (b *box) record() ledger.Record {
 }
 
 // StateError is a move that the state table does not have. It is an
-// ErrIllegalState.
+// hosterr.ErrIllegalState.
 type StateError struct {
 	Status hostapi.Status // as it is
 	Remedy string         // what to do first, if anything helps
@@ -74,13 +75,13 @@ type StateError struct {
 
 func (e *StateError) Error() string {
 	if e.Remedy == "" {
-		return fmt.Sprintf("%s: it is %s", ErrIllegalState, e.Status)
+		return fmt.Sprintf("%s: it is %s", hosterr.ErrIllegalState, e.Status)
 	}
-	return fmt.Sprintf("%s: it is %s: %s", ErrIllegalState, e.Status, e.Remedy)
+	return fmt.Sprintf("%s: it is %s: %s", hosterr.ErrIllegalState, e.Status, e.Remedy)
 }
 
-// Is makes it an ErrIllegalState.
-func (e *StateError) Is(target error) bool { return target == ErrIllegalState }
+// Is makes it an hosterr.ErrIllegalState.
+func (e *StateError) Is(target error) bool { return target == hosterr.ErrIllegalState }
 
 // illegal refuses a move of a box as it is now.
 func (b *box) illegal(move string) error {

@@ -16,8 +16,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Bounds of one event.
@@ -120,11 +120,11 @@ func (r *Recorder) Open(id, workspaceID, template string) {
 	s.workspace, s.template = workspaceID, template
 }
 
-// stream finds a sandbox's stream: box.ErrNotFound where there is none, and none
+// stream finds a sandbox's stream: hosterr.ErrNotFound where there is none, and none
 // is to be made.
 func (r *Recorder) stream(id string, begin bool) (*stream, error) {
 	if !hostapi.ValidID(id) {
-		return nil, fmt.Errorf("%w: id", box.ErrInvalid)
+		return nil, fmt.Errorf("%w: id", hosterr.ErrInvalid)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +136,7 @@ func (r *Recorder) stream(id string, begin bool) (*stream, error) {
 		_, newer := os.Stat(r.streamPath(id))
 		_, older := os.Stat(r.streamPath(id) + olderSuffix)
 		if newer != nil && older != nil {
-			return nil, box.ErrNotFound
+			return nil, hosterr.ErrNotFound
 		}
 	}
 	s, damaged, err := openStream(r.streamPath(id), r.cfg.StreamBytes)
@@ -233,15 +233,15 @@ func clip(s string) string {
 func (r *Recorder) Post(id string, n hostapi.NewEvent) error {
 	switch {
 	case !validType(n.Type):
-		return fmt.Errorf("%w: type: want letters, '_' and '.'", box.ErrInvalid)
+		return fmt.Errorf("%w: type: want letters, '_' and '.'", hosterr.ErrInvalid)
 	case len(n.Key) > maxKey:
-		return fmt.Errorf("%w: key is longer than %d bytes", box.ErrInvalid, maxKey)
+		return fmt.Errorf("%w: key is longer than %d bytes", hosterr.ErrInvalid, maxKey)
 	}
 	var raw json.RawMessage
 	if len(n.Metadata) > 0 {
 		var err error
 		if raw, err = json.Marshal(n.Metadata); err != nil || len(raw) > maxMetadata {
-			return fmt.Errorf("%w: metadata is larger than %d bytes", box.ErrInvalid, maxMetadata)
+			return fmt.Errorf("%w: metadata is larger than %d bytes", hosterr.ErrInvalid, maxMetadata)
 		}
 	}
 	s, err := r.stream(id, false)
@@ -254,7 +254,7 @@ func (r *Recorder) Post(id string, n hostapi.NewEvent) error {
 		return nil
 	}
 	if s.closed {
-		return box.ErrNotFound
+		return hosterr.ErrNotFound
 	}
 	r.record(s, &entry{Key: n.Key, Event: hostapi.Event{
 		SandboxID: id, AgentID: r.cfg.AgentID, Type: n.Type, Code: n.Type.Code(), Message: clip(n.Message), Metadata: raw,

@@ -10,7 +10,7 @@ import "time"
 const (
 	PathHealthz = "/healthz"  // GET, no client certificate needed → 200
 	PathMetrics = "/metrics"  // GET → Prometheus text
-	PathInfo    = "/v1/info"  // GET → Heartbeat (the same picture, on demand)
+	PathInfo    = "/v1/info"  // GET → Heartbeat (the same state, on demand)
 	PathBoxes   = "/v1/boxes" // GET → []Box; PUT {id} BoxSpec → Box; GET {id} → Box;
 	// DELETE {id}?generation=N → 204, also when it is already gone; PATCH {id} BoxUpdate → Box;
 	// POST {id}/pause, /resume, /hibernate, /wake → Box;

@@ -153,7 +153,7 @@ func (s *Store) ensureBuild(ctx context.Context, inputs buildInputs, m manifest,
 		}
 		s.log.Warn("stored build is not usable and is made anew", "template", m.Definition.Name, "build_id", id, "error", err)
 	}
-	id, err := s.bake(ctx, m, ramdisk, r)
+	id, err := s.buildState(ctx, m, ramdisk, r)
 	if err != nil {
 		return Template{}, err
 	}

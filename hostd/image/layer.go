@@ -90,7 +90,7 @@ type stepInputs struct {
 // builds those that are missing. It completes the definition by what it has of
 // the template or image that it is made from.
 func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *reporter) ([]string, error) {
-	keys, err := s.ground(ctx, d, o, r)
+	keys, err := s.baseLayers(ctx, d, o, r)
 	if err != nil {
 		return nil, err
 	}

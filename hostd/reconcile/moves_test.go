@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -139,17 +140,17 @@ func TestACrashAtAnyStepOfACapture(t *testing.T) {
 			thinking(t, d, w, idA)
 			d.stop()
 			w = crashAt(t, w, step, func(d *daemon) {
-				_, _ = d.Capture(t.Context(), "c1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
+				_, _ = d.Captures().Make(t.Context(), "c1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
 			})
 			d = start(t, w)
-			if list := d.Captures(); len(list) != 0 {
+			if list := d.Captures().List(); len(list) != 0 {
 				t.Errorf("captures = %+v, want none", list)
 			}
 			isWell(t, d, w, idA, hostapi.StatusRunning)
 			// The flow asks again.
-			_, err := d.Capture(t.Context(), "c1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
+			_, err := d.Captures().Make(t.Context(), "c1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
 			must(t, err)
-			must(t, d.DeleteCapture(t.Context(), "c1"))
+			must(t, d.Captures().Delete(t.Context(), "c1"))
 			nothingAfterDelete(t, d, w, idA)
 		})
 	}
@@ -179,7 +180,7 @@ func TestACrashAtAnyStepOfAWarmFork(t *testing.T) {
 				if v, err := d.Get(idA); err != nil || v.Status != want {
 					t.Errorf("parent: %s, %v; want %s", v.Status, err, want)
 				}
-				if _, err := d.Get(idB); !errors.Is(err, box.ErrNotFound) {
+				if _, err := d.Get(idB); !errors.Is(err, hosterr.ErrNotFound) {
 					t.Errorf("child: %v, want ErrNotFound", err)
 				}
 				if again {

@@ -28,8 +28,12 @@ var unmanagedTimeout = timescale.Limit(30 * time.Second)
 // Boxes takes records over.
 type Boxes interface {
 	Recover(ctx context.Context, rec ledger.Record) (box.Recovery, error)
-	RecoverCaptures() error
 	Open()
+}
+
+// Captures are found again.
+type Captures interface {
+	Recover() error
 }
 
 // Machine is what the host's kernel and file systems hold for boxes, whether a
@@ -59,11 +63,12 @@ type Report struct {
 
 // Reconciler does it once.
 type Reconciler struct {
-	Records []ledger.Record
-	Boxes   Boxes
-	Machine Machine
-	Events  box.Events // nil: nobody listens
-	Log     *slog.Logger
+	Records  []ledger.Record
+	Boxes    Boxes
+	Captures Captures
+	Machine  Machine
+	Events   box.Events // nil: nobody listens
+	Log      *slog.Logger
 
 	background sync.WaitGroup
 }
@@ -100,7 +105,7 @@ func (r *Reconciler) Run(ctx context.Context) (Report, error) {
 	if err := group.Wait(); err != nil {
 		return Report{}, err
 	}
-	if err := r.Boxes.RecoverCaptures(); err != nil {
+	if err := r.Captures.Recover(); err != nil {
 		return Report{}, fmt.Errorf("recover captures: %w", err)
 	}
 	unmanaged, err := r.removeUnmanaged(ctx, known)

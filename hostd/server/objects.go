@@ -6,17 +6,17 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Captures is what the routes of captures call. Deleting one that is gone is no
 // error.
 type Captures interface {
-	Capture(ctx context.Context, id string, spec hostapi.CaptureSpec) (hostapi.Capture, error)
-	Captures() []hostapi.Capture
-	GetCapture(id string) (hostapi.Capture, error)
-	DeleteCapture(ctx context.Context, id string) error
+	Make(ctx context.Context, id string, spec hostapi.CaptureSpec) (hostapi.Capture, error)
+	List() []hostapi.Capture
+	Get(id string) (hostapi.Capture, error)
+	Delete(ctx context.Context, id string) error
 }
 
 // Stored is the snapshot store's side of captures.
@@ -74,14 +74,14 @@ type objectRoute = func(string, func(r *http.Request, id string) (any, error))
 
 func (s *Server) captureRoutes(route objectRoute) {
 	const one = hostapi.PathCaptures + "/{id}"
-	route("GET "+hostapi.PathCaptures, func(*http.Request, string) (any, error) { return s.cfg.Captures.Captures(), nil })
-	route("GET "+one, func(_ *http.Request, id string) (any, error) { return s.cfg.Captures.GetCapture(id) })
+	route("GET "+hostapi.PathCaptures, func(*http.Request, string) (any, error) { return s.cfg.Captures.List(), nil })
+	route("GET "+one, func(_ *http.Request, id string) (any, error) { return s.cfg.Captures.Get(id) })
 	route("PUT "+one, s.changing(func(r *http.Request, id string) (any, error) {
 		var spec hostapi.CaptureSpec
 		if err := decode(r, &spec); err != nil {
 			return nil, err
 		}
-		return s.cfg.Captures.Capture(r.Context(), id, spec)
+		return s.cfg.Captures.Make(r.Context(), id, spec)
 	}))
 	route("DELETE "+one, s.changing(func(r *http.Request, id string) (any, error) {
 		// The stored copy first: while this host has the capture, its heartbeats
@@ -92,7 +92,7 @@ func (s *Server) captureRoutes(route objectRoute) {
 				return nil, err
 			}
 		}
-		return nil, s.cfg.Captures.DeleteCapture(r.Context(), id)
+		return nil, s.cfg.Captures.Delete(r.Context(), id)
 	}))
 	route("POST "+one+"/store", s.changing(func(r *http.Request, id string) (any, error) {
 		if s.cfg.Stored == nil {
@@ -108,7 +108,7 @@ func (s *Server) captureRoutes(route objectRoute) {
 		if text := query.Get(hostapi.QueryLimit); text != "" {
 			var err error
 			if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > hostapi.MaxStoredPage {
-				return nil, fmt.Errorf("%w: %s is no number from 1 to %d", box.ErrInvalid, hostapi.QueryLimit, hostapi.MaxStoredPage)
+				return nil, fmt.Errorf("%w: %s is no number from 1 to %d", hosterr.ErrInvalid, hostapi.QueryLimit, hostapi.MaxStoredPage)
 			}
 		}
 		return s.cfg.Stored.ListStored(r.Context(), query.Get(hostapi.QueryOwner), query.Get(hostapi.QueryAfter), limit)
@@ -164,13 +164,13 @@ const maxObjectID = 128
 func objectID(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	if len(id) > maxObjectID {
-		return "", fmt.Errorf("%w: id is longer than %d characters", box.ErrInvalid, maxObjectID)
+		return "", fmt.Errorf("%w: id is longer than %d characters", hosterr.ErrInvalid, maxObjectID)
 	}
 	for i := range len(id) {
 		c := id[i]
 		letter := 'a' <= c && c <= 'z' || '0' <= c && c <= '9'
 		if !letter && (i == 0 || c != '-' && c != '_' && c != '.') {
-			return "", fmt.Errorf("%w: id has other characters than a-z, 0-9, '-', '_' and '.'", box.ErrInvalid)
+			return "", fmt.Errorf("%w: id has other characters than a-z, 0-9, '-', '_' and '.'", hosterr.ErrInvalid)
 		}
 	}
 	return id, nil

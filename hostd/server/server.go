@@ -19,8 +19,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -37,7 +37,7 @@ type Config struct {
 	Volumes  Volumes
 	Builds   Builds
 	Events   Events
-	// Info is the host's whole picture.
+	// Info is the host's whole state.
 	Info func() hostapi.Heartbeat
 	// ObserveTerm refuses a deposed leader's term.
 	ObserveTerm func(cluster string, term uint64) error
@@ -266,7 +266,7 @@ func requestID(r *http.Request) string {
 func pathID(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	if !hostapi.ValidID(id) {
-		return "", fmt.Errorf("%w: id is not %d characters of lower-case base32", box.ErrInvalid, hostapi.IDLength)
+		return "", fmt.Errorf("%w: id is not %d characters of lower-case base32", hosterr.ErrInvalid, hostapi.IDLength)
 	}
 	return id, nil
 }
@@ -286,10 +286,10 @@ func decode(r *http.Request, v any) error {
 	case errors.As(err, &tooLarge):
 		return fmt.Errorf("%w: over %d bytes", errTooLarge, tooLarge.Limit)
 	case errors.As(err, &wrongType):
-		return fmt.Errorf("%w: field %s: want %s, got %s", box.ErrInvalid, wrongType.Field, wrongType.Type, wrongType.Value)
+		return fmt.Errorf("%w: field %s: want %s, got %s", hosterr.ErrInvalid, wrongType.Field, wrongType.Type, wrongType.Value)
 	case errors.Is(err, io.EOF):
-		return fmt.Errorf("%w: body is empty", box.ErrInvalid)
+		return fmt.Errorf("%w: body is empty", hosterr.ErrInvalid)
 	default:
-		return fmt.Errorf("%w: body is no JSON: %w", box.ErrInvalid, err)
+		return fmt.Errorf("%w: body is no JSON: %w", hosterr.ErrInvalid, err)
 	}
 }

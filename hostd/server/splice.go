@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -89,7 +89,7 @@ func (st *streams) shut(ctx context.Context) error {
 type splice struct {
 	caller net.Conn
 	in     io.Reader // what the caller sends, some of which was read already
-	guest  *box.Conn
+	guest  *guestio.Conn
 	first  io.Reader // for the guest, before the caller's; nil: nothing
 	frames bool      // a caller that is gone has gone for good, and the process goes with it
 
@@ -101,7 +101,7 @@ type splice struct {
 // upgrade answers 101 and joins the caller with the guest, until both are done.
 // It takes the guest's connection over. When it returns an error nothing was
 // answered yet.
-func (s *Server) upgrade(w http.ResponseWriter, protocol string, guest *box.Conn, first io.Reader) error {
+func (s *Server) upgrade(w http.ResponseWriter, protocol string, guest *guestio.Conn, first io.Reader) error {
 	defer guest.Close()
 	conn, buf, err := http.NewResponseController(w).Hijack()
 	if err != nil {
