@@ -316,9 +316,6 @@ func (d *Daemon) close() error {
 	if d.fabric != nil {
 		errs = append(errs, d.fabric.Close())
 	}
-	if d.events != nil {
-		errs = append(errs, d.events.Shut())
-	}
 	if d.ledger != nil {
 		errs = append(errs, d.ledger.Close())
 	}

@@ -10,6 +10,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/ports"
 )
 
 // cutStates are the TCP states with a peer, as a bit mask by state number: all
@@ -36,6 +39,21 @@ func cutConnections(keep netip.AddrPort) (int, error) {
 	return cut, err
 }
 
+// CountConnections counts what Identity.ResetTCP would abort, but for the
+// agent's own: the host knows of those. It asks /proc, which a kernel without
+// socket diagnosis has, too.
+func CountConnections(keep netip.AddrPort) (count int, err error) {
+	err = ports.TCP(func(s ports.Socket) bool {
+		if hasPeer(s.State) && crosses(s.Local, s.Remote) && s.Remote != keep && s.Local.Port() != guestapi.Port {
+			count++
+		}
+		return true
+	})
+	return count, err
+}
+
+func hasPeer(state uint8) bool { return cutStates&(1<<state) != 0 }
+
 // crosses says whether a connection leaves the guest.
 func crosses(local, remote netip.AddrPort) bool {
 	return remote.IsValid() && !remote.Addr().IsLoopback() && !remote.Addr().IsUnspecified() && local.Addr() != remote.Addr()
@@ -53,7 +71,7 @@ func destroyConnections(keep netip.AddrPort) (int, error) {
 		}
 		for _, s := range sockets {
 			local, remote := addrPort(s.ID.Source, s.ID.SourcePort), addrPort(s.ID.Destination, s.ID.DestinationPort)
-			if cutStates&(1<<s.State) == 0 || !crosses(local, remote) || remote == keep {
+			if !hasPeer(s.State) || !crosses(local, remote) || remote == keep {
 				continue
 			}
 			switch err := destroy(s); {

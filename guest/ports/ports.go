@@ -2,10 +2,7 @@
 package ports
 
 import (
-	"bufio"
 	"cmp"
-	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -27,9 +24,9 @@ const (
 // tables are the kernel's lists of sockets, below the proc directory.
 var tables = []struct {
 	file, protocol string
-	state          string // of a socket that waits for anybody
+	state          uint8 // of a socket that is connected to none
 }{
-	{"net/tcp", "tcp", "0A"}, {"net/tcp6", "tcp", "0A"}, {"net/udp", "udp", "07"}, {"net/udp6", "udp", "07"},
+	{"net/tcp", "tcp", stateListen}, {"net/tcp6", "tcp", stateListen}, {"net/udp", "udp", stateClose}, {"net/udp6", "udp", stateClose},
 }
 
 // Listening lists what listens, by port, and which process it is; not what
@@ -37,22 +34,14 @@ var tables = []struct {
 func Listening(proc string, own netip.AddrPort) ([]guestapi.ListeningPort, error) {
 	byInode := map[uint64]guestapi.ListeningPort{}
 	for _, t := range tables {
-		f, err := os.Open(filepath.Join(proc, t.file))
-		if errors.Is(err, os.ErrNotExist) {
-			continue // a kernel without IPv6
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list sockets: %w", err)
-		}
-		err = parse(f, t.state, func(s socket) bool {
-			if s.local != own {
-				byInode[s.inode] = guestapi.ListeningPort{Port: int(s.local.Port()), Protocol: t.protocol, Address: s.local.Addr().String()}
+		err := readTable(filepath.Join(proc, t.file), func(s Socket) bool {
+			if s.State == t.state && s.Local.Port() != 0 && s.Remote.Port() == 0 && s.Local != own {
+				byInode[s.inode] = guestapi.ListeningPort{Port: int(s.Local.Port()), Protocol: t.protocol, Address: s.Local.Addr().String()}
 			}
 			return len(byInode) < maxSockets
 		})
-		_ = f.Close()
 		if err != nil {
-			return nil, fmt.Errorf("list sockets: %s: %w", t.file, err)
+			return nil, err
 		}
 	}
 	nameOwners(proc, byInode)
@@ -71,59 +60,6 @@ func Listening(proc string, own netip.AddrPort) ([]guestapi.ListeningPort, error
 func compare(a, b guestapi.ListeningPort) int {
 	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Address, b.Address),
 		cmp.Compare(uint(a.PID-1), uint(b.PID-1)))
-}
-
-// socket is one line of a table.
-type socket struct {
-	local netip.AddrPort
-	inode uint64
-}
-
-// parse visits the sockets in that state that are bound to a port and connected
-// to none, for as long as visit returns true. Lines that make no sense, as the
-// heading, are passed over.
-func parse(table io.Reader, state string, visit func(socket) bool) error {
-	lines := bufio.NewScanner(table)
-	for lines.Scan() {
-		// sl local rem st queues timer retransmits uid timeout inode …
-		f := strings.Fields(lines.Text())
-		if len(f) < 10 || f[3] != state {
-			continue
-		}
-		local, ok1 := parseAddr(f[1])
-		remote, ok2 := parseAddr(f[2])
-		inode, err := strconv.ParseUint(f[9], 10, 64)
-		if !ok1 || !ok2 || err != nil || local.Port() == 0 || remote.Port() != 0 {
-			continue
-		}
-		if !visit(socket{local, inode}) {
-			return nil
-		}
-	}
-	return lines.Err()
-}
-
-// parseAddr reads "0100007F:1F90": the address as 32-bit words of this machine's
-// byte order, the port as a number.
-func parseAddr(text string) (netip.AddrPort, bool) {
-	words, portText, ok := strings.Cut(text, ":")
-	if !ok || len(portText) != 4 || (len(words) != 8 && len(words) != 32) {
-		return netip.AddrPort{}, false
-	}
-	port, err := strconv.ParseUint(portText, 16, 16)
-	if err != nil {
-		return netip.AddrPort{}, false
-	}
-	raw := make([]byte, 0, 16)
-	for ; len(words) > 0; words = words[8:] {
-		word, err := strconv.ParseUint(words[:8], 16, 32)
-		if err != nil {
-			return netip.AddrPort{}, false
-		}
-		raw = append(raw, byte(word), byte(word>>8), byte(word>>16), byte(word>>24))
-	}
-	addr, ok := netip.AddrFromSlice(raw)
-	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), ok
 }
 
 // nameOwners finds the processes that have the sockets. Of several, as of a

@@ -5,6 +5,11 @@
 // network slot it is known by its name, made by Ensure, found again by List,
 // and taken away by Remove; nothing about it is remembered elsewhere.
 //
+// Version 1 stays beside version 2, although Debian 12 and systemd's units use
+// version 2 alone: Linux machines without systemd, such as the microVMs in which
+// tests run, mount cpu, memory and pids under version 1, and a controller is in one
+// version only.
+//
 // The managers of containerd/cgroups are not used: they set no CPU burst, start
 // nothing inside a group, kill by pids that may have come to mean others, and
 // bring D-Bus and eBPF with them.

@@ -20,7 +20,7 @@ import (
 
 const (
 	batchEvents = 500
-	batchBytes  = 1 << 20 // of the spool's lines
+	batchBytes  = 1 << 20 // of their lines
 
 	firstBackoff = 200 * time.Millisecond
 	lastBackoff  = 30 * time.Second
@@ -114,8 +114,8 @@ type sender struct {
 	http *http.Client
 	log  *slog.Logger
 
-	place reader
-	asked time.Time // when the replica last said what it has
+	seq   uint64    // up to which the replica has all
+	asked time.Time // when it last said so
 	lost  bool      // it did not answer the last time
 }
 
@@ -132,72 +132,66 @@ func (s *sender) run(ctx context.Context) {
 	defer s.http.CloseIdleConnections()
 	backoff := firstBackoff
 	for ctx.Err() == nil {
-		idle, changed, err := s.step(ctx)
-		switch {
-		case ctx.Err() != nil:
+		changed, err := s.step(ctx)
+		if ctx.Err() != nil {
 			return
-		case err != nil:
-			s.lose(err)
+		}
+		var again <-chan time.Time // at once, without changed
+		switch {
+		case err == nil && s.lost:
+			s.log.Info("a replica takes events again", "peer", s.peer)
+		case err != nil && !s.lost:
+			s.log.Warn("a replica does not take events; it is told later", "peer", s.peer, "error", err)
+		}
+		if s.lost = err != nil; s.lost {
 			s.asked = time.Time{}
 			// A random part, so that a fleet does not come back all at once.
-			wait(ctx, backoff/2+rand.N(backoff), nil) //nolint:gosec // spreading load is no secret
+			again = time.After(backoff/2 + rand.N(backoff)) //nolint:gosec // spreading load is no secret
 			backoff = min(2*backoff, lastBackoff)
-			continue
-		case idle:
-			wait(ctx, 0, changed)
+		} else {
+			backoff = firstBackoff
+			if changed == nil {
+				continue
+			}
 		}
-		backoff = firstBackoff
-		s.regain()
+		select {
+		case <-ctx.Done():
+		case <-again:
+		case <-changed:
+		}
 	}
 }
 
-// wait waits for d, where it is above 0, or for changed.
-func wait(ctx context.Context, d time.Duration, changed <-chan struct{}) {
-	var after <-chan time.Time
-	if d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		after = timer.C
-	}
-	select {
-	case <-ctx.Done():
-	case <-after:
-	case <-changed:
-	}
-}
-
-// step tells one batch; idle says that there is nothing to tell until changed.
-func (s *sender) step(ctx context.Context) (idle bool, changed <-chan struct{}, err error) {
+// step tells one batch. Where there is nothing to tell, it returns a channel that
+// is closed when there is.
+func (s *sender) step(ctx context.Context) (changed <-chan struct{}, err error) {
 	if s.asked.IsZero() {
 		if err := s.send(ctx, hostapi.EventBatch{}); err != nil {
-			return false, nil, err
+			return nil, err
 		}
 	}
-	events, first, changed, err := s.rec.spool.read(&s.place, batchEvents, batchBytes)
-	if err != nil {
-		return false, nil, err
-	}
-	if len(events) == 0 {
-		return true, changed, nil
+	events, first, changed, err := s.rec.untold(s.seq)
+	if err != nil || len(events) == 0 {
+		return changed, err
 	}
 	if time.Since(s.asked) > askAgain {
 		s.asked = time.Time{}
-		return false, nil, nil
+		return nil, nil
 	}
-	if events[0].Seq != s.place.seq+1 {
+	if events[0].Seq != s.seq+1 {
 		// Numbers were left out, by a power cut or a full disk: the replica need
 		// not wait for them.
 		first = events[0].Seq
 	}
-	before := s.place.seq
+	before := s.seq
 	if err := s.send(ctx, hostapi.EventBatch{First: first, Events: events}); err != nil {
-		return false, nil, err
+		return nil, err
 	}
-	if s.place.seq <= before {
-		return false, nil, fmt.Errorf("it took nothing of a batch of %d, from number %d", len(events), events[0].Seq)
+	if s.seq <= before {
+		return nil, fmt.Errorf("it took nothing of a batch of %d, from number %d", len(events), events[0].Seq)
 	}
 	s.rec.cfg.Metrics.deliver(s.peer, len(events))
-	return false, nil, nil
+	return nil, nil
 }
 
 // send tells a batch and takes the replica's word for what it has then.
@@ -233,24 +227,8 @@ func (s *sender) send(ctx context.Context, b hostapi.EventBatch) error {
 	if err := json.Unmarshal(raw, &cursor); err != nil {
 		return fmt.Errorf("send events: decode answer: %w", err)
 	}
-	if err := s.rec.seen(cursor.Seq); err != nil {
-		return err
-	}
-	s.place.seek(cursor.Seq)
+	s.rec.seen(cursor.Seq)
+	s.seq = cursor.Seq
 	s.asked = time.Now()
 	return nil
-}
-
-func (s *sender) lose(err error) {
-	if !s.lost {
-		s.log.Warn("a replica does not take events; it is told later", "peer", s.peer, "error", err)
-	}
-	s.lost = true
-}
-
-func (s *sender) regain() {
-	if s.lost {
-		s.log.Info("a replica takes events again", "peer", s.peer)
-	}
-	s.lost = false
 }

@@ -3,7 +3,6 @@ package events
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -119,7 +118,7 @@ func deliver(t *testing.T, r *Recorder, to ...*replica) *Delivery {
 }
 
 func TestEveryReplicaIsToldEveryEvent(t *testing.T) {
-	r := open(t, t.TempDir(), func(c *Config) { c.SegmentBytes = 8 << 10 })
+	r := open(t, t.TempDir(), func(c *Config) { c.SpoolBytes, c.SpoolParts = 8<<10, 99 })
 	r.Open(idA, "ws1", "base")
 	emit(r, idA, 0, 1200)
 	a, b := newReplica(t), newReplica(t)
@@ -187,7 +186,7 @@ func TestAHostWhoseDiskWasReplacedGoesOnAfterWhatReplicasHave(t *testing.T) {
 	a.until("a call whose answer was heard", func() bool {
 		r.numbering.Lock()
 		defer r.numbering.Unlock()
-		return r.sequence.last >= 5000
+		return r.last >= 5000
 	})
 	r.Open(idA, "", "")
 	emit(r, idA, 0, 2)
@@ -197,11 +196,11 @@ func TestAHostWhoseDiskWasReplacedGoesOnAfterWhatReplicasHave(t *testing.T) {
 func TestTheSpoolIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	c := newClock()
-	r := open(t, dir, func(cfg *Config) { cfg.Now, cfg.SegmentBytes, cfg.SpoolBytes = c.Now, 8<<10, 40<<10 })
+	r := open(t, dir, func(cfg *Config) { cfg.Now, cfg.SpoolBytes, cfg.SpoolParts = c.Now, 8<<10, 5 })
 	r.Open(idA, "", "")
 	emit(r, idA, 0, 1000)
 	r.prune()
-	if n := r.spool.bytes(); n > 40<<10 || n < 30<<10 {
+	if _, _, n := r.spool.span(); n > 40<<10 || n < 30<<10 {
 		t.Errorf("spool of %d bytes", n)
 	}
 	// A replica that was away for too long is told what is left, and that more is gone.
@@ -237,31 +236,32 @@ func TestAReplicaThatLostItsStoreIsToldAgain(t *testing.T) {
 }
 
 func TestPlacesInTheSpool(t *testing.T) {
-	r := open(t, t.TempDir(), func(c *Config) { c.SegmentBytes = 4 << 10 })
+	r := open(t, t.TempDir(), func(c *Config) { c.SpoolBytes, c.SpoolParts = 4<<10, 99 })
 	r.Open(idA, "", "")
 	emit(r, idA, 0, 100)
-	place := reader{}
 	var got []string
-	for {
-		found, first, _, err := r.spool.read(&place, 7, 1<<20)
+	for place := uint64(0); ; {
+		found, err := r.spool.read(place, 98, 7, 1<<20)
 		must(t, err)
-		if first != 1 || len(found) > 7 {
-			t.Fatalf("%d events, first %d", len(found), first)
+		if len(found) > 7 {
+			t.Fatalf("%d events", len(found))
 		}
 		if len(found) == 0 {
 			break
 		}
 		for _, e := range found {
 			got = append(got, e.Message)
+			place = e.Seq
 		}
-		place.seek(found[len(found)-1].Seq)
 	}
-	if strings.Join(got, " ") != numbers(0, 100) {
+	if strings.Join(got, " ") != numbers(0, 97) {
 		t.Errorf("read %s", got)
 	}
-	place.seek(49) // back
-	found, _, _, err := r.spool.read(&place, 500, 600)
-	if err != nil || len(found) == 0 || len(found) > 5 || found[0].Message != fmt.Sprint(49) {
-		t.Errorf("after going back: %s, %v", messages(found), err)
+	found, err := r.spool.read(49, 1000, 500, 600) // bytes
+	if err != nil || len(found) == 0 || len(found) > 5 || found[0].Message != "49" {
+		t.Errorf("a few bytes: %s, %v", messages(found), err)
+	}
+	if first, last, _ := r.spool.span(); first != 1 || last != 100 {
+		t.Errorf("spool from %d to %d", first, last)
 	}
 }

@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,8 +18,8 @@ func sample(t testing.TB, seq uint64) []byte {
 	return line
 }
 
-// FuzzFiles puts any bytes where a stream's file and a part of the spool are:
-// both open, hold no event that has no checksum, and take more.
+// FuzzFiles puts any bytes where a part of a journal is: it opens, holds no event
+// that has no checksum, and takes more.
 func FuzzFiles(f *testing.F) {
 	good := append(sample(f, 1), sample(f, 2)...)
 	f.Add(good)
@@ -27,46 +28,41 @@ func FuzzFiles(f *testing.F) {
 	f.Add([]byte("\n\n00000000 {}\n"))
 	f.Add(append([]byte("junk"), good...))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		whole := 0
-		_, end := scan(raw, func(e entry, at, next int) bool {
-			if e.Seq == 0 || at >= next || next > len(raw) || raw[next-1] != '\n' {
-				t.Errorf("entry %+v from %d to %d", e, at, next)
+		last := int64(0)
+		_, end := scan(raw, func(e entry, end int64) {
+			if e.Seq == 0 || end <= last || end > int64(len(raw)) || raw[end-1] != '\n' {
+				t.Errorf("entry %+v ends at %d, after %d", e, end, last)
 			}
-			whole++
-			return true
+			last = end
 		})
-		if end > len(raw) {
+		if end > int64(len(raw)) {
 			t.Errorf("the end is at %d of %d", end, len(raw))
 		}
-		dir := t.TempDir()
-		path := filepath.Join(dir, "a.events")
-		must(t, os.WriteFile(path, raw, 0o600))
-		s, _, err := openStream(path, 1<<20)
-		must(t, err)
-		before := len(s.ring)
-		e := entry{Event: hostapi.Event{Seq: 7, Time: s.stamp(time.Now())}}
-		line, err := e.line()
-		must(t, err)
-		must(t, s.write(line))
-		again, _, err := openStream(path, 1<<20)
-		must(t, err)
-		if want := min(before+1, ringSize); s.size <= s.keep && len(again.ring) < min(want, 1) {
-			t.Errorf("%d events, want %d", len(again.ring), want)
-		}
-
-		spoolDir := filepath.Join(dir, "spool")
-		must(t, os.Mkdir(spoolDir, 0o700))
-		must(t, os.WriteFile(filepath.Join(spoolDir, "00000000000000000001"+segmentSuffix), raw, 0o600))
-		sp, _, err := openSpool(spoolDir, 1<<20, 1<<20, time.Hour)
-		must(t, err)
-		if sp.last < 1<<62 {
-			must(t, sp.append(sample(t, sp.last+1), sp.last+1, time.Now()))
-			place := reader{seq: sp.last - 1}
-			found, _, _, err := sp.read(&place, 10, 1<<20)
-			if err != nil || len(found) == 0 {
-				t.Errorf("the event that was added is not found: %v", err)
+		for name, key := range map[string]func(*hostapi.Event) uint64{
+			"by number": func(e *hostapi.Event) uint64 { return e.Seq },
+			"by time":   func(e *hostapi.Event) uint64 { return millis(e.Time) },
+		} {
+			dir := t.TempDir()
+			must(t, os.WriteFile(filepath.Join(dir, "00000000000000000001"+partSuffix), raw, 0o600))
+			open := func() (*journal, int) {
+				n := 0
+				j, err := openJournal(dir, limit{1 << 20, 9}, key, slog.New(slog.DiscardHandler), func(entry) { n++ })
+				must(t, err)
+				return j, n
+			}
+			j, before := open()
+			_, last, _ := j.span()
+			if last >= 1<<40 {
+				continue
+			}
+			must(t, j.append(&hostapi.Event{Seq: last + 1, Time: time.UnixMilli(int64(last + 1))}, sample(t, last+1)))
+			found, err := j.read(last, last+2, 10, 1<<20)
+			if err != nil || len(found) != 1 {
+				t.Errorf("%s: the event that was added is not found: %v", name, err)
+			}
+			if _, after := open(); after != before+1 {
+				t.Errorf("%s: %d events, want one more than %d", name, after, before)
 			}
 		}
-		must(t, sp.close())
 	})
 }

@@ -51,22 +51,21 @@ func parse(line []byte) (entry, error) {
 	return e, nil
 }
 
-// scan hands on every good line until each returns false, and returns how many
-// were bad and where the last line it looked at ends. A line without its end
-// counts as bad and is not included.
-func scan(raw []byte, each func(e entry, offset, next int) bool) (damaged, end int) {
-	for end < len(raw) {
-		n := bytes.IndexByte(raw[end:], '\n')
-		if n < 0 {
+// scan visits every good line, with the offset of its end. It returns how many
+// were bad and where the last whole line ends; a line without its end counts as
+// bad.
+func scan(raw []byte, visit func(e entry, end int64)) (damaged int, end int64) {
+	for line := range bytes.Lines(raw) {
+		text, whole := bytes.CutSuffix(line, []byte{'\n'})
+		if !whole {
 			return damaged + 1, end
 		}
-		e, err := parse(raw[end : end+n])
-		if err != nil {
+		end += int64(len(line))
+		if e, err := parse(text); err != nil {
 			damaged++
-		} else if !each(e, end, end+n+1) {
-			return damaged, end
+		} else {
+			visit(e, end)
 		}
-		end += n + 1
 	}
 	return damaged, end
 }

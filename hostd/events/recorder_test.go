@@ -182,7 +182,7 @@ func TestFilesAreBounded(t *testing.T) {
 	r.Open(idA, "ws1", "base")
 	emit(r, idA, 0, 3000)
 	var sum int64
-	files, err := os.ReadDir(filepath.Join(dir, "sandboxes"))
+	files, err := os.ReadDir(filepath.Join(dir, "sandboxes", idA))
 	must(t, err)
 	for _, f := range files {
 		info, err := f.Info()
@@ -222,7 +222,7 @@ func TestNumbersAreNeverGivenTwice(t *testing.T) {
 	if got := last(r); got <= 6 {
 		t.Errorf("after a power cut: number %d", got)
 	}
-	emit(r, idA, 0, 3*block) // past several reservations
+	emit(r, idA, 0, 3000)
 	before := last(r)
 	r = open(t, dir, func(c *Config) { c.BootID = "boot-3" })
 	emit(r, idA, 0, 1)
@@ -230,25 +230,39 @@ func TestNumbersAreNeverGivenTwice(t *testing.T) {
 		t.Errorf("number %d after %d", got, before)
 	}
 	before = last(r)
-	must(t, os.WriteFile(filepath.Join(dir, "sequence"), []byte("garbage"), 0o600))
-	r = open(t, dir, func(c *Config) { c.BootID = "boot-3" })
+	must(t, os.RemoveAll(filepath.Join(dir, "spool"))) // in the same run of the machine
+	r = open(t, dir, func(c *Config) { c.BootID = "boot-4" })
 	emit(r, idA, 0, 1)
 	if got := last(r); got <= before {
-		t.Errorf("without its file: number %d after %d", got, before)
+		t.Errorf("without a spool: number %d after %d", got, before)
 	}
-	before = last(r)
-	raw, err := os.ReadFile(filepath.Join(dir, "sequence"))
-	must(t, err)
-	newer := 0
-	if a, _, _ := parseSlot(raw, 0); a < before {
-		newer = slotSize
+	for name, damage := range map[string]func(path string) error{
+		"without its file":  os.Remove,
+		"of a damaged file": func(path string) error { return os.WriteFile(path, []byte("garbage"), 0o600) },
+	} {
+		before = last(r)
+		must(t, damage(filepath.Join(dir, "sequence")))
+		r = open(t, dir, func(c *Config) { c.BootID = "boot-4" })
+		emit(r, idA, 0, 1)
+		if got := last(r); got <= before {
+			t.Errorf("%s: number %d after %d", name, got, before)
+		}
 	}
-	copy(raw[newer:], "torn") // the other record still holds
-	must(t, os.WriteFile(filepath.Join(dir, "sequence"), raw, 0o600))
-	r = open(t, dir, func(c *Config) { c.BootID = "boot-3" })
-	emit(r, idA, 0, 1)
-	if got := last(r); got <= before {
-		t.Errorf("with a torn record: number %d after %d", got, before)
+}
+
+// The machine starts with a full disk, or one that cannot be written.
+func TestNumbersGoOnWhereTheirFileCannotBeWritten(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir)
+	r.Open(idA, "", "")
+	emit(r, idA, 0, 5)
+	must(t, os.Remove(filepath.Join(dir, "sequence")))
+	must(t, os.Mkdir(filepath.Join(dir, "sequence"), 0o700))
+	r = open(t, dir, func(c *Config) { c.BootID = "boot-2" })
+	emit(r, idA, 5, 6)
+	got, err := r.Query(idA, hostapi.EventQuery{Tail: new(1)})
+	if err != nil || got[0].Seq <= 5 {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
@@ -257,7 +271,11 @@ func TestDamagedLinesAreLeftOut(t *testing.T) {
 	r := open(t, dir)
 	r.Open(idA, "", "")
 	emit(r, idA, 0, 4)
-	path := r.streamPath(idA)
+	paths, err := filepath.Glob(filepath.Join(dir, "sandboxes", idA, "*"+partSuffix))
+	if err != nil || len(paths) != 1 {
+		t.Fatalf("parts %v, %v", paths, err)
+	}
+	path := paths[0]
 	raw, err := os.ReadFile(path)
 	must(t, err)
 	lines := bytes.SplitAfter(raw, []byte("\n"))
@@ -347,8 +365,8 @@ func TestADiskThatTakesNothingStopsNothing(t *testing.T) {
 	metrics := NewMetrics(prometheus.NewRegistry())
 	r := open(t, dir, func(c *Config) { c.Metrics = metrics })
 	r.Open(idA, "", "")
-	must(t, os.Mkdir(r.streamPath(idA), 0o700))
-	must(t, os.RemoveAll(filepath.Join(dir, "spool")))
+	must(t, os.WriteFile(filepath.Join(dir, "sandboxes", idA), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "spool"), nil, 0o600))
 	emit(r, idA, 0, 3)
 	got, err := r.Query(idA, hostapi.EventQuery{})
 	if err != nil || messages(got) != "0 1 2" {

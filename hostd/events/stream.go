@@ -1,9 +1,9 @@
 package events
 
 import (
-	"errors"
 	"fmt"
-	"os"
+	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -11,19 +11,15 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// stream is one sandbox's events: the last ringSize in memory, more in two
-// files that replace each other. The time of its events grows strictly, so that
-// a time names a place in it.
+// stream is one sandbox's events: the last ringSize in memory, more on disk. The
+// time of its events grows strictly, so that a time names a place in it.
 type stream struct {
-	path string // of the newer file; the older one has olderSuffix
-	keep int64  // size at which the newer becomes the older, in bytes
+	disk *journal // by time
 
 	mu                  sync.Mutex
 	workspace, template string
 	ring                []hostapi.Event
-	dropped             time.Time // of the newest event that is not in the ring
 	last                time.Time // of the newest event
-	size                int64     // of the newer file
 	keys                map[string]struct{}
 	keyOrder            []string // oldest first
 	closed              bool
@@ -31,70 +27,41 @@ type stream struct {
 }
 
 const (
-	ringSize    = 512
-	maxKeys     = 4096 // remembered, a sandbox
-	olderSuffix = ".1"
+	ringSize = 512
+	maxKeys  = 4096 // remembered, a sandbox
+	all      = math.MaxInt
 )
 
+// millis is the key of a sandbox's events.
+func millis(t time.Time) uint64 { return uint64(max(t.UnixMilli(), 0)) }
+
 // openStream reads what is on disk of a sandbox's events.
-func openStream(path string, keep int64) (s *stream, damaged int, err error) {
-	s = &stream{path: path, keep: keep, keys: map[string]struct{}{}, changed: make(chan struct{})}
-	for _, name := range []string{path + olderSuffix, path} {
-		raw, err := os.ReadFile(name)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, 0, fmt.Errorf("read events: %w", err)
-		}
-		bad, end := scan(raw, func(e entry, _, _ int) bool {
-			s.remember(e.Key)
-			if e.Time.After(s.last) {
-				s.push(e.Event)
-			}
-			return true
-		})
-		damaged += bad
-		if name == path {
-			s.size = int64(end)
-			if end < len(raw) {
-				if err := os.Truncate(path, s.size); err != nil {
-					return nil, 0, fmt.Errorf("read events: %w", err)
-				}
-			}
-		}
-	}
-	return s, damaged, nil
+func openStream(dir string, partBytes int64, log *slog.Logger) (s *stream, err error) {
+	s = &stream{keys: map[string]struct{}{}, changed: make(chan struct{})}
+	byTime := func(e *hostapi.Event) uint64 { return millis(e.Time) }
+	s.disk, err = openJournal(dir, limit{partBytes, 2}, byTime, log, func(e entry) { s.push(&e) })
+	return s, err
 }
 
-// push adds an event to the ring. The caller holds the lock.
-func (s *stream) push(e hostapi.Event) {
+// push adds an event to what is in memory. The caller holds the lock.
+func (s *stream) push(e *entry) {
 	if len(s.ring) == ringSize {
-		s.dropped = s.ring[0].Time
-		copy(s.ring, s.ring[1:])
-		s.ring = s.ring[:ringSize-1]
+		s.ring = slices.Delete(s.ring, 0, 1)
 	}
-	s.ring = append(s.ring, e)
+	s.ring = append(s.ring, e.Event)
 	s.last = e.Time
 	if e.WorkspaceID != "" {
 		s.workspace, s.template = e.WorkspaceID, e.Template
 	}
-}
-
-// remember keeps a key, and forgets the oldest. The caller holds the lock.
-func (s *stream) remember(key string) {
-	if key == "" {
-		return
-	}
-	if _, ok := s.keys[key]; ok {
+	if _, known := s.keys[e.Key]; e.Key == "" || known {
 		return
 	}
 	if len(s.keyOrder) >= maxKeys {
 		delete(s.keys, s.keyOrder[0])
 		s.keyOrder = s.keyOrder[1:]
 	}
-	s.keys[key] = struct{}{}
-	s.keyOrder = append(s.keyOrder, key)
+	s.keys[e.Key] = struct{}{}
+	s.keyOrder = append(s.keyOrder, e.Key)
 }
 
 // stamp is the time of the next event. The caller holds the lock.
@@ -106,90 +73,60 @@ func (s *stream) stamp(now time.Time) time.Time {
 	return now
 }
 
-// write appends a line to the file. It is not synced: a process that is killed
-// loses nothing, a power cut the last seconds. The caller holds the lock.
-func (s *stream) write(line []byte) error {
-	if s.size > 0 && s.size+int64(len(line)) > s.keep {
-		if err := os.Rename(s.path, s.path+olderSuffix); err != nil {
-			return fmt.Errorf("rotate events: %w", err)
-		}
-		s.size = 0
-	}
-	f, err := os.OpenFile(s.path, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("write event: %w", err)
-	}
-	defer f.Close()
-	if _, err := f.WriteAt(line, s.size); err != nil {
-		_ = f.Truncate(s.size)
-		return fmt.Errorf("write event: %w", err)
-	}
-	s.size += int64(len(line))
-	return nil
-}
-
 // wake tells those who follow. The caller holds the lock.
 func (s *stream) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// lastOnes returns the newest n events, at most those of the ring.
-func (s *stream) lastOnes(n int) (found []hostapi.Event, at time.Time) {
+// after returns the oldest events that are later than t and still there, at most
+// so many, a channel that is closed when there are more, and whether there will
+// be none.
+func (s *stream) after(t time.Time, most int) (found []hostapi.Event, changed <-chan struct{}, closed bool, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.ring[max(0, len(s.ring)-n):]), s.last
-}
-
-// after returns every event that is later than t and still there, a channel that
-// is closed when there are more, and whether there will be none.
-func (s *stream) after(t time.Time) (found []hostapi.Event, changed <-chan struct{}, closed bool, err error) {
-	s.mu.Lock()
-	changed, closed = s.changed, s.closed
-	missing := t.Before(s.dropped) && !s.closed
-	ring := slices.Clone(s.ring)
+	ring, changed, closed := slices.Clone(s.ring), s.changed, s.closed
 	s.mu.Unlock()
-	if missing {
-		// Without the lock: a rotation meanwhile moves events from one file to the
-		// other, so the older one is read last, and what is in both counts once.
-		var newer, older []hostapi.Event
-		if newer, err = readAfter(s.path, t, ring[0].Time); err == nil {
-			older, err = readAfter(s.path+olderSuffix, t, ring[0].Time)
-		}
-		if err != nil {
+	if len(ring) == ringSize && ring[0].Time.After(t) {
+		if found, err = s.disk.read(millis(t), millis(ring[0].Time), most, all); err != nil {
 			return nil, changed, closed, err
 		}
-		found = append(older, newer...)
-		slices.SortFunc(found, func(a, b hostapi.Event) int { return a.Time.Compare(b.Time) })
-		found = slices.CompactFunc(found, func(a, b hostapi.Event) bool { return a.Time.Equal(b.Time) })
 	}
 	for _, e := range ring {
-		if e.Time.After(t) {
+		if e.Time.After(t) && len(found) < most {
 			found = append(found, e)
 		}
 	}
 	return found, changed, closed, nil
 }
 
-// readAfter returns a file's events that are later than t and earlier than end.
-func readAfter(path string, t, end time.Time) (found []hostapi.Event, err error) {
-	raw, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+// start returns the time after which the events that are asked for come.
+func (s *stream) start(q hostapi.EventQuery) (time.Time, error) {
+	n := hostapi.DefaultEventTail
+	if q.Tail != nil {
+		n = *q.Tail
+	} else if !q.Since.IsZero() {
+		return q.Since, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read events: %w", err)
-	}
-	scan(raw, func(e entry, _, _ int) bool {
-		if e.Time.After(t) && e.Time.Before(end) {
-			found = append(found, e.Event)
+	s.mu.Lock()
+	newest, last := slices.Clone(s.ring), s.last
+	s.mu.Unlock()
+	if n > len(newest) {
+		var err error
+		if newest, _, _, err = s.after(q.Since, all); err != nil {
+			return q.Since, err
 		}
-		return true
-	})
-	return found, nil
+	}
+	at := last
+	if n = min(n, len(newest)); n > 0 {
+		at = newest[len(newest)-n].Time.Add(-time.Millisecond)
+	}
+	if at.Before(q.Since) {
+		at = q.Since
+	}
+	return at, nil
 }
 
-// end closes the stream and removes its files.
+// end closes the stream and removes what is on disk.
 func (s *stream) end() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,16 +135,8 @@ func (s *stream) end() error {
 	}
 	s.closed = true
 	s.wake()
-	err := errors.Join(ignoreMissing(os.Remove(s.path)), ignoreMissing(os.Remove(s.path+olderSuffix)))
-	if err != nil {
+	if err := s.disk.remove(); err != nil {
 		return fmt.Errorf("remove events: %w", err)
 	}
 	return nil
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
 }

@@ -21,7 +21,6 @@ func withEvents(t *testing.T, into **events.Recorder) func(*Config) {
 	return func(c *Config) {
 		r, err := events.Open(events.Config{Dir: t.TempDir(), AgentID: "h1", BootID: "b", Log: slog.New(slog.DiscardHandler)})
 		must(t, err)
-		t.Cleanup(func() { must(t, r.Shut()) })
 		c.Events, *into = r, r
 	}
 }
