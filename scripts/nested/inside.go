@@ -97,7 +97,7 @@ func operations(ctx context.Context, root string) (err error) {
 		return fmt.Errorf("build the base template: %w", err)
 	}
 	t := &table{}
-	t.add("build the template base, its layer there", time.Since(began), "")
+	t.add("build the template base, with its layer present", time.Since(began), "")
 	began = time.Now()
 	s, err := stack.Start(ctx, o)
 	if err != nil {

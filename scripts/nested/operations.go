@@ -44,13 +44,13 @@ func perform(ctx context.Context, s *stack.Stack, t *table) error {
 		{"write and read a file", r.files},
 		{"pause and resume", r.pause},
 		{"hibernate", r.hibernate},
-		{"wake, and its memory", r.wake},
+		{"wake, with its memory", r.wake},
 		{"preview", r.preview},
-		{"snapshot, and a sandbox of it", r.snapshot},
+		{"snapshot, and a sandbox from it", r.snapshot},
 		{"fork-tree of 4, with memory", r.forkTree},
 		{"warm fork", r.warmFork},
 		{"a sandbox with a volume, twice", r.volume},
-		{"kill -9 of hostd, which adopts", r.killHostd},
+		{"kill -9 of hostd, and adoption", r.killHostd},
 		{"kill -9 of the VMM: failed", r.killVMM},
 		{"the guest reboots: failed", r.guestReboots},
 		{"delete", r.remove},
@@ -240,7 +240,7 @@ func (r *run) forkTree(ctx context.Context) (string, error) {
 	if err == nil && len(names) != 4 {
 		err = fmt.Errorf("the children have %d identities", len(names))
 	}
-	return fmt.Sprintf("the parent stood still for %.1f s", float64(tree.PauseMS)/1000), err
+	return fmt.Sprintf("the parent paused for %.1f s", float64(tree.PauseMS)/1000), err
 }
 
 func (r *run) warmFork(ctx context.Context) (string, error) {
@@ -259,7 +259,7 @@ func (r *run) warmFork(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("failed: %+v", forked.Failed)
 	}
 	child := forked.Children[0].ID
-	return fmt.Sprintf("the parent stood still for %.1f s", float64(forked.PauseMS)/1000), errors.Join(
+	return fmt.Sprintf("the parent paused for %.1f s", float64(forked.PauseMS)/1000), errors.Join(
 		r.says(ctx, child, recall, it),
 		r.client.DeleteSandbox(ctx, child), r.client.DeleteSandbox(ctx, s.ID),
 	)

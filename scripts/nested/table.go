@@ -20,7 +20,7 @@ func (t *table) add(what string, took time.Duration, detail string) {
 }
 
 func (t *table) print(w io.Writer) {
-	fmt.Fprint(w, "\n| operation | s | of it |\n|---|---|---|\n")
+	fmt.Fprint(w, "\n| operation | s | of which |\n|---|---|---|\n")
 	for _, r := range t.rows {
 		fmt.Fprintf(w, "| %s | %.1f | %s |\n", r.what, r.took.Seconds(), r.detail)
 	}
