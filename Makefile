@@ -67,7 +67,7 @@ help: ## list these commands
 up: ## start a whole Berth on this machine and run a first command in a first sandbox (root)
 	@$(MAKE) --no-print-directory ready PREFLIGHT=--ports
 	@scripts/install-deps up
-	@[[ -x bin/devstack ]] || echo "Building Berth (once, some minutes) …"
+	@[[ -x bin/devstack ]] || echo "Building Berth (once, a few minutes) …"
 	@$(MAKE) --no-print-directory build
 	@exec bin/devstack up
 
