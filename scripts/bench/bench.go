@@ -139,7 +139,7 @@ func (b *bench) exec(ctx context.Context, id, command string) (time.Duration, er
 func (b *bench) execTrue(ctx context.Context, id string) error {
 	result, err := b.c.Exec(ctx, id, api.Exec{Cmd: api.Argv("true")})
 	if err == nil && result.ExitCode != 0 {
-		err = errors.New("true ended with an error")
+		err = errors.New("true failed")
 	}
 	return err
 }

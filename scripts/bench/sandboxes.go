@@ -234,7 +234,7 @@ func measureExec(ctx context.Context, b *bench) error {
 			return err
 		}
 		if result.ExitCode != 0 {
-			return errors.New("true ended with an error")
+			return errors.New("true failed")
 		}
 		if i >= 5 {
 			took = append(took, time.Since(began))

@@ -24,7 +24,7 @@ func measureTransitions(ctx context.Context, b *bench, e *rawEngine) error {
 	if err != nil {
 		return err
 	}
-	progress("%d times pause, resume, hibernate and wake, beside raw restores", transitionRounds)
+	progress("%d times pause, resume, hibernate and wake, and raw restores", transitionRounds)
 	var all samples
 	snapshot, err := b.c.CreateSnapshot(ctx, parent.ID, api.CreateSnapshot{}, rand.Text())
 	if err != nil {

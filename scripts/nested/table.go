@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// table is what each operation took, as Markdown for docs/benchmarks.md.
+// table collects how long each operation took, as Markdown for
+// docs/benchmarks.md.
 type table struct{ rows []row }
 
 type row struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
-// strace puts a script in the place of strace.
+// strace replaces strace with a script.
 func strace(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()

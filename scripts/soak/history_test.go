@@ -29,7 +29,7 @@ func TestChildrenInheritMarks(t *testing.T) {
 	child := parent.inherited()
 	parent.certain["b"] = true
 	if wrong := child.judge("a\n"); len(wrong) > 0 {
-		t.Errorf("what the parent did after the fork is wanted of the child: %v", wrong)
+		t.Errorf("the child is expected to have what the parent did after the fork: %v", wrong)
 	}
 }
 
