@@ -17,16 +17,16 @@ import (
 	"github.com/berth-cloud/berth/controlplane/service"
 )
 
-// What the plane of the scripts does beyond sandboxes: moves, forks, volumes
-// and files, which are those under its directory.
+// The plane's features besides sandboxes: transitions, forks, volumes, and files,
+// which are those in its directory.
 type (
 	planeMoves struct{ *plane }
 	planeForks struct{ *plane }
 	planeFiles struct {
-		httpapi.Streams // what no script uses
+		httpapi.Streams // not used by any script
 		*plane
 	}
-	planeTemplates struct{ httpapi.Templates } // what no script uses
+	planeTemplates struct{ httpapi.Templates } // not used by any script
 	planeVolumes   struct {
 		*plane
 		all []service.Volume
@@ -47,7 +47,7 @@ func (planeTemplates) FollowBuildLogs(context.Context, service.Caller, string) (
 	}, nil
 }
 
-// planeBuild is what a build says.
+// planeBuild is the log of a build.
 type planeBuild []string
 
 func (b *planeBuild) Next() (string, error) {
@@ -154,7 +154,7 @@ func (p planeForks) ForkTree(_ context.Context, _ service.Caller, id string, in 
 	return out, err
 }
 
-// children makes those asked for; of more than three the last fails.
+// children creates the requested children; of more than three the last one fails.
 func (p planeForks) children(id string, in service.Fork, count int, keys func(int) map[string]any) (service.Forked, error) {
 	out := service.Forked{ParentID: id, PauseMS: 41}
 	if in.Mode != nil {

@@ -64,7 +64,7 @@ func chosen(list string) (map[string]bool, error) {
 	set := map[string]bool{}
 	for _, name := range names {
 		if !slices.Contains(parts, name) {
-			return nil, fmt.Errorf("no part %q: there are %s", name, strings.Join(parts, ", "))
+			return nil, fmt.Errorf("unknown part %q; known: %s", name, strings.Join(parts, ", "))
 		}
 		set[name] = true
 	}
@@ -95,7 +95,7 @@ func run(ctx context.Context, o options) error {
 // template, a parent and 16 children. Only one host has so many at a time.
 const hostMemoryMB = 12288
 
-// measureStack starts a stack of its own beside any other on the machine.
+// measureStack starts its own stack, next to any other on the machine.
 func measureStack(ctx context.Context, r *results, o options) (err error) {
 	root, err := stack.FindRoot()
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 	execs      = 100
 )
 
-// made is one create: how long the caller waited, and the host's stages of it.
+// made is one create: how long the caller waited, and the host's stages.
 type made struct {
 	sandbox *api.Sandbox
 	took    time.Duration
@@ -124,7 +124,7 @@ func addShares(r *results, all []made) {
 	r.want(name, own/(commitsOfACreate*commit), "times", atMost, 3)
 }
 
-// createOne makes a sandbox and asks its host for the stages.
+// createOne creates a sandbox and gets the stages from its host.
 func createOne(ctx context.Context, b *bench, boot api.Boot) (made, error) {
 	began := time.Now()
 	sandbox, err := b.c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Boot: boot}, "")
@@ -140,8 +140,8 @@ func createOne(ctx context.Context, b *bench, boot api.Boot) (made, error) {
 	return m, nil
 }
 
-// createSequential makes sandboxes one at a time, and deletes each before the
-// next, so that every one meets the same machine.
+// createSequential creates sandboxes one at a time and deletes each before the
+// next, so that all see the same machine.
 func createSequential(ctx context.Context, b *bench, n int, boot api.Boot) ([]made, error) {
 	var all []made
 	for range n + 1 {
@@ -157,8 +157,8 @@ func createSequential(ctx context.Context, b *bench, n int, boot api.Boot) ([]ma
 	return all[1:], nil // the first one warms caches and connections
 }
 
-// addStages adds the median of each stage, in the order of a create. What the
-// host's stages do not cover is the control plane's and the wires'.
+// addStages adds the median of each stage, in the order of a create.
+// control_plane is what the host's stages do not cover: replicas and connections.
 func addStages(r *results, all []made) {
 	var names []string
 	of := map[string][]time.Duration{}

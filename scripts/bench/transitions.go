@@ -17,8 +17,8 @@ const (
 	coldForks        = 3
 )
 
-// measureTransitions measures the transitions of one sandbox, and beside each wake a raw
-// restore of the same state.
+// measureTransitions measures the transitions of one sandbox and, after each
+// wake, a raw restore of the same state.
 func measureTransitions(ctx context.Context, b *bench, e *rawEngine) error {
 	parent, err := b.createParent(ctx, plainHost)
 	if err != nil {

@@ -81,7 +81,7 @@ func chosenFaults(list string) ([]string, error) {
 	names := strings.Split(list, ",")
 	for _, name := range names {
 		if !slices.Contains(faultNames(), name) {
-			return nil, fmt.Errorf("no fault %q: there are %s", name, strings.Join(faultNames(), ", "))
+			return nil, fmt.Errorf("unknown fault %q; known: %s", name, strings.Join(faultNames(), ", "))
 		}
 	}
 	return names, nil
@@ -176,7 +176,7 @@ func (k *soak) killVMM(ctx context.Context, r *rand.Rand) error {
 
 func (k *soak) freeze(ctx context.Context, most time.Duration, procs ...*stack.Process) error {
 	for _, p := range procs {
-		say("stop %s for %s", p.ID, most.Round(time.Second))
+		say("freeze %s for %s", p.ID, most.Round(time.Second))
 		if err := p.Pause(); err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func (k *soak) freeze(ctx context.Context, most time.Duration, procs ...*stack.P
 }
 
 func (k *soak) cut(ctx context.Context, p *stack.Process, most time.Duration) error {
-	say("cut %s off for %s", p.ID, most.Round(time.Millisecond))
+	say("disconnect %s for %s", p.ID, most.Round(time.Millisecond))
 	if err := k.stack.Cut(p.ID); err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (k *soak) cut(ctx context.Context, p *stack.Process, most time.Duration) er
 // slowDisk delays each sync of a daemon: strace stops the thread before the
 // system call.
 func (k *soak) slowDisk(ctx context.Context, p *stack.Process, each, most time.Duration) error {
-	say("each sync of %s takes %s more, for %s", p.ID, each.Round(time.Millisecond), most.Round(time.Second))
+	say("each sync of %s takes %s longer, for %s", p.ID, each.Round(time.Millisecond), most.Round(time.Second))
 	delay := strconv.FormatInt(each.Microseconds(), 10)
 	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-p", strconv.Itoa(p.PID()),
 		"-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:delay_enter="+delay)

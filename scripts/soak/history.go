@@ -22,7 +22,7 @@ type history struct {
 	calls      map[string]*tally
 	faults     map[string]int
 	broken     bool      // something is broken now
-	mended     time.Time // when the last fault was repaired
+	repaired   time.Time // when the last fault was repaired
 }
 
 // tally counts one kind of call by its outcome.
@@ -79,14 +79,14 @@ func (h *history) breaks() {
 func (h *history) mends() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.broken, h.mended = false, time.Now()
+	h.broken, h.repaired = false, time.Now()
 }
 
 // calmSince reports whether nothing has been broken since then.
 func (h *history) calmSince(t time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !h.broken && h.mended.Before(t)
+	return !h.broken && h.repaired.Before(t)
 }
 
 // fault counts an injected fault.
@@ -230,14 +230,14 @@ func (m marks) judge(content string) []string {
 	for mark, n := range seen {
 		switch {
 		case n > 1:
-			wrong = append(wrong, fmt.Sprintf("%s was done %d times", mark, n))
+			wrong = append(wrong, fmt.Sprintf("%s is there %d times", mark, n))
 		case !m.certain[mark] && !m.maybe[mark]:
-			wrong = append(wrong, fmt.Sprintf("%s was never asked for here", mark))
+			wrong = append(wrong, fmt.Sprintf("%s is from another sandbox", mark))
 		}
 	}
 	for mark := range m.certain {
 		if seen[mark] == 0 {
-			wrong = append(wrong, fmt.Sprintf("%s was acknowledged and is lost", mark))
+			wrong = append(wrong, fmt.Sprintf("%s was acknowledged but is lost", mark))
 		}
 	}
 	slices.Sort(wrong)

@@ -74,7 +74,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err := os.RemoveAll(so.Logs); err != nil {
 		return err
 	}
-	say("seed %d; starting three replicas and two hosts, each on a machine of its own", o.seed)
+	say("seed %d; starting three replicas and two hosts, each on its own machine", o.seed)
 	s, err := stack.Start(ctx, so)
 	if err != nil {
 		return err

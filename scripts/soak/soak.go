@@ -71,7 +71,7 @@ func (k *soak) settle(ctx context.Context, workers []*worker) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	say("mended; waiting until all is well")
+	say("repaired; waiting until everything has recovered")
 	clients := make([]*api.Client, len(workers))
 	for i, w := range workers {
 		clients[i] = w.client
@@ -110,14 +110,14 @@ func (k *soak) judge() error {
 			return fmt.Errorf("read %s: %w", log.Name(), err)
 		}
 		for _, line := range deaths {
-			k.history.violate("on %s a VMM ended that nobody killed: %s", p.ID, line)
+			k.history.violate("on %s a VMM ended that was not killed: %s", p.ID, line)
 		}
 	}
 	if k.options.time < wholeRun*k.options.lease {
 		return nil
 	}
 	for _, what := range k.history.never(k.options.faults) {
-		k.history.violate("%s was never done", what)
+		k.history.violate("%s never happened", what)
 	}
 	return nil
 }

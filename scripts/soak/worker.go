@@ -371,7 +371,7 @@ func (w *worker) file(ctx context.Context, id string) {
 			return err
 		}
 		if string(b) != content {
-			w.history.violate("sandbox %s: %s reads otherwise than it was written", hostapi.ShortID(id), path)
+			w.history.violate("sandbox %s: %s differs from what was written", hostapi.ShortID(id), path)
 		}
 		return nil
 	})
@@ -406,12 +406,12 @@ func (w *worker) verifyAll(ctx context.Context) {
 		}
 		listed[s.ID] = true
 		if _, known := w.boxes[s.ID]; !known {
-			w.history.violate("sandbox %s (%s) is listed and was never acknowledged, or was deleted", hostapi.ShortID(s.ID), s.Status)
+			w.history.violate("sandbox %s (%s) is listed, but was never acknowledged or was deleted", hostapi.ShortID(s.ID), s.Status)
 		}
 	}
 	for id := range w.boxes {
 		if !listed[id] {
-			w.history.violate("sandbox %s was acknowledged and is not listed", hostapi.ShortID(id))
+			w.history.violate("sandbox %s was acknowledged but is not listed", hostapi.ShortID(id))
 		}
 	}
 }

@@ -120,8 +120,8 @@ var (
 	purgeArgs   = []string{"purge"}
 )
 
-// buildEnv is that of a host of its own, whose one slot is gone when the build
-// ends: it shares nothing with a stack that runs meanwhile.
+// buildEnv returns the environment of a separate host for one build. Its one slot
+// is removed when the build ends, and it shares nothing with a running stack.
 func (o Options) buildEnv(host int) []string {
 	o.HostPrefix, o.Hosts, o.HostRange, o.AllTemplates, o.Machines = "build", maxHosts, buildRange, false, false
 	return o.hostEnv(host)
