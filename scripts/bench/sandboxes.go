@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	sequential = 30 // creates one after the other
+	sequential = 30 // creates in sequence
 	atOnce     = 16
 	coldBoots  = 8
 	execs      = 100
@@ -60,7 +60,7 @@ func (m made) share(party string) time.Duration {
 
 func measureSandboxes(ctx context.Context, b *bench) error {
 	r := b.r
-	progress("%d creates, one after the other", sequential)
+	progress("%d creates in sequence", sequential)
 	restored, err := createSequential(ctx, b, sequential, api.BootRestore)
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
