@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(leakChecked{m}, map[string]func(){"berth": main})
 }
 
-// leakChecked fails a run of tests that leaves a goroutine behind.
+// leakChecked fails a test run that leaks goroutines.
 type leakChecked struct{ m *testing.M }
 
 // Run implements testscript.TestingM.
@@ -50,8 +50,8 @@ func (l leakChecked) Run() int {
 	return code
 }
 
-// TestScripts runs the program as a user does, against the real HTTP API with
-// a small plane behind it: see testdata/script.
+// TestScripts runs the program like a user, against the real HTTP API in front of
+// a small fake control plane; see testdata/script.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -77,9 +77,10 @@ func TestScripts(t *testing.T) {
 			env.Setenv("BERTH_TOKEN", "brt_tenant")
 			env.Setenv("BERTH_JWT", "jwt")
 			env.Setenv("BERTH_ADMIN_TOKEN", "operator")
-			// With -race, each of the hundred short runs would wait a second at its end.
+			// With -race, each of the hundred short runs would wait a second
+			// before it exits.
 			env.Setenv("GORACE", "atexit_sleep_ms=10")
-			// Nobody listens on the discard port of a machine of today.
+			// Nothing listens on the discard port of a modern machine.
 			env.Setenv("NOWHERE", "http://127.0.0.1:9")
 			return nil
 		},
@@ -87,7 +88,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// await waits until a file is there.
+// await waits until a file exists.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: await FILE")
@@ -108,8 +109,8 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// plane is a control plane of one process whose sandboxes are directories: a
-// command runs on this machine.
+// plane is a control plane in one process. Its sandboxes are directories, and
+// commands run on this machine.
 type plane struct {
 	dir string
 
@@ -147,8 +148,8 @@ func (p *plane) Create(ctx context.Context, _ core.Caller, in sandbox.CreateSand
 	switch in.Template {
 	case "base", "python":
 	case "slow":
-		// Says that it began, and is done only when its client has gone. The
-		// same key again waits for that.
+		// It signals that it has begun, and completes when its client has left.
+		// The same key waits for that.
 		p.mu.Lock()
 		again := p.slow != nil
 		if !again {
@@ -176,7 +177,7 @@ func (p *plane) Create(ctx context.Context, _ core.Caller, in sandbox.CreateSand
 	return p.add(in)
 }
 
-// add makes the sandbox, or finds the one that the key made.
+// add creates the sandbox, or returns the one created with the same key.
 func (p *plane) add(in sandbox.CreateSandbox) (sandbox.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -221,7 +222,7 @@ func (p *plane) List(_ context.Context, _ core.Caller, o core.ListOptions) ([]sa
 	defer p.mu.Unlock()
 	all := slices.Clone(p.sandboxes)
 	slices.Reverse(all)
-	// Two a page, whatever was asked for: clients follow the links.
+	// Two per page, whatever the limit, so that clients must follow the links.
 	if o.Cursor != "" {
 		at := slices.IndexFunc(all, func(s sandbox.Sandbox) bool { return s.ID == o.Cursor })
 		all = all[at+1:]
@@ -378,7 +379,7 @@ func (p *planeCluster) Backup(_ context.Context, w io.Writer) error {
 	return err
 }
 
-// AcceptRestore tells the script that it was asked for.
+// AcceptRestore tells the script that it was called.
 func (p *planeCluster) AcceptRestore(context.Context) error {
 	return os.WriteFile(filepath.Join(p.dir, "accepted"), nil, 0o600)
 }
@@ -446,7 +447,7 @@ func (p *planeCluster) CreateJoinToken(_ context.Context, ttl time.Duration) (cl
 	}, nil
 }
 
-// What join-token prints is run on a host that has the package.
+// The command that join-token prints runs on a host with the package.
 func TestTheJoinCommandIsWhereThePackagePutsIt(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("..", "..", "scripts", "packaging", "berth-hostd.yaml"))
 	if err != nil {

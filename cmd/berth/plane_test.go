@@ -25,12 +25,12 @@ import (
 	"github.com/berth-cloud/berth/controlplane/httpapi"
 )
 
-// What the plane of the scripts does beyond sandboxes: moves, forks, volumes
-// and files, which are those under its directory.
+// The plane's features besides sandboxes: transitions, forks, volumes, and files,
+// which are those in its directory.
 type (
 	planeMoves    struct{ *plane }
 	planeForks    struct{ *plane }
-	planeCommands struct { // with what no script uses
+	planeCommands struct { // not used by any script
 		httpapi.Commands
 		*plane
 	}
@@ -41,7 +41,7 @@ type (
 	planeLogs      struct{ httpapi.Logs }
 	planePorts     struct{ httpapi.Ports }
 	planeInputs    struct{}
-	planeTemplates struct{ httpapi.Templates } // what no script uses
+	planeTemplates struct{ httpapi.Templates } // not used by any script
 	planeVolumes   struct {
 		*plane
 		all []volume.Volume
@@ -62,7 +62,7 @@ func (planeTemplates) FollowBuildLogs(context.Context, core.Caller, string) (cor
 	}, nil
 }
 
-// planeBuild is what a build says.
+// planeBuild is the log of a build.
 type planeBuild []string
 
 func (b *planeBuild) Next() (string, error) {
@@ -169,7 +169,7 @@ func (p planeForks) ForkTree(_ context.Context, _ core.Caller, id string, in for
 	return out, err
 }
 
-// children makes those asked for; of more than three the last fails.
+// children creates the requested children; of more than three the last one fails.
 func (p planeForks) children(id string, in fork.Request, count int, keys func(int) map[string]any) (fork.Forked, error) {
 	out := fork.Forked{ParentID: id, PauseMS: 41}
 	if in.Mode != nil {

@@ -1,4 +1,4 @@
-// Package settingstest tests what is told of a daemon's settings.
+// Package settingstest tests the documentation of a daemon's settings.
 package settingstest
 
 import (
@@ -15,8 +15,8 @@ import (
 
 var setting = regexp.MustCompile(`\bBERTH_[A-Z0-9_]+`)
 
-// Told fails the test where a help lacks one of the settings of a configuration, or
-// where it, or a file of settings, has one that there is not.
+// Told fails the test if a help text lacks one of a configuration's settings, or if
+// the help or a file of settings has an unknown one.
 func Told[Config any](t *testing.T, help, file string) {
 	t.Helper()
 	there := []string{timescale.Env}
@@ -29,7 +29,7 @@ func Told[Config any](t *testing.T, help, file string) {
 	told := setting.FindAllString(help, -1)
 	slices.Sort(told)
 	if diff := cmp.Diff(there, slices.Compact(told)); diff != "" {
-		t.Errorf("settings that there are, and those of the help: %s", diff)
+		t.Errorf("settings, and those in the help: %s", diff)
 	}
 	raw, err := os.ReadFile(file)
 	if err != nil {

@@ -12,35 +12,35 @@ import (
 )
 
 const (
-	moveRounds     = 8
-	snapshotRounds = 4
-	coldForks      = 3
+	transitionRounds = 8
+	snapshotRounds   = 4
+	coldForks        = 3
 )
 
-// measureMoves measures what becomes of one sandbox, and beside each wake a raw
-// restore of the same state.
-func measureMoves(ctx context.Context, b *bench, e *rawEngine) error {
+// measureTransitions measures the transitions of one sandbox and, after each
+// wake, a raw restore of the same state.
+func measureTransitions(ctx context.Context, b *bench, e *rawEngine) error {
 	parent, err := b.createParent(ctx, plainHost)
 	if err != nil {
 		return err
 	}
-	progress("%d times pause, resume, hibernate and wake, beside raw restores", moveRounds)
+	progress("%d times pause, resume, hibernate and wake, and raw restores", transitionRounds)
 	var all samples
 	snapshot, err := b.c.CreateSnapshot(ctx, parent.ID, api.CreateSnapshot{}, rand.Text())
 	if err != nil {
 		return err
 	}
 	state := b.captureDir(plainHost, snapshot.ID)
-	for round := range moveRounds + 1 {
+	for round := range transitionRounds + 1 {
 		got := &all
 		if round == 0 {
 			got = &samples{} // warms caches and connections
 		}
-		if err := moveRound(ctx, b, e, parent.ID, state, got); err != nil {
+		if err := transitionRound(ctx, b, e, parent.ID, state, got); err != nil {
 			return err
 		}
 	}
-	progress("%d snapshots, %d sandboxes from one, %d cold forks", 2*snapshotRounds, moveRounds, coldForks)
+	progress("%d snapshots, %d sandboxes from one, %d cold forks", 2*snapshotRounds, transitionRounds, coldForks)
 	if err := snapshots(ctx, b, &all, "snapshot", parent.ID); err != nil {
 		return err
 	}
@@ -71,21 +71,21 @@ func (b *bench) captureDir(host, id string) string {
 	return filepath.Join(b.s.DataDir(host), "captures", id)
 }
 
-func moveRound(ctx context.Context, b *bench, e *rawEngine, id, state string, got *samples) error {
-	move := func(name string, do func(context.Context, string) (*api.Sandbox, error)) error {
+func transitionRound(ctx context.Context, b *bench, e *rawEngine, id, state string, got *samples) error {
+	transition := func(name string, do func(context.Context, string) (*api.Sandbox, error)) error {
 		return got.timed(name, func() error { _, err := do(ctx, id); return err })
 	}
-	if err := move("pause", b.c.PauseSandbox); err != nil {
+	if err := transition("pause", b.c.PauseSandbox); err != nil {
 		return err
 	}
-	if err := move("resume", b.c.ResumeSandbox); err != nil {
+	if err := transition("resume", b.c.ResumeSandbox); err != nil {
 		return err
 	}
-	if err := move("hibernate", b.c.HibernateSandbox); err != nil {
+	if err := transition("hibernate", b.c.HibernateSandbox); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := move("wake", b.c.WakeSandbox); err != nil {
+	if err := transition("wake", b.c.WakeSandbox); err != nil {
 		return err
 	}
 	if err := b.execTrue(ctx, id); err != nil {
@@ -101,13 +101,13 @@ func moveRound(ctx context.Context, b *bench, e *rawEngine, id, state string, go
 	got.add("raw_restore_to_identity", raw.answered)
 	got.add("raw_restore_to_first_exec", raw.executed)
 
-	if err := move("hibernate", b.c.HibernateSandbox); err != nil {
+	if err := transition("hibernate", b.c.HibernateSandbox); err != nil {
 		return err
 	}
 	return got.timed("exec_that_wakes", func() error { return b.execTrue(ctx, id) })
 }
 
-// snapshots measures the call, and how long the sandbox stood still in it.
+// snapshots measures the call, and for how long the sandbox was paused.
 func snapshots(ctx context.Context, b *bench, got *samples, name, id string) error {
 	for range snapshotRounds {
 		var made *api.Snapshot
@@ -127,7 +127,7 @@ func snapshots(ctx context.Context, b *bench, got *samples, name, id string) err
 }
 
 func fromSnapshot(ctx context.Context, b *bench, got *samples, id string) error {
-	for range moveRounds {
+	for range transitionRounds {
 		began := time.Now()
 		made, err := b.c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, FromSnapshot: id}, "")
 		if err != nil {
