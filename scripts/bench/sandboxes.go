@@ -87,7 +87,7 @@ func waits(all []made) []time.Duration {
 // createOne makes a sandbox and asks its host for the stages.
 func createOne(ctx context.Context, b *bench, boot api.Boot) (made, error) {
 	began := time.Now()
-	sandbox, err := b.c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Boot: boot}, "")
+	sandbox, err := b.c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Boot: &boot}, "")
 	if err != nil {
 		return made{}, err
 	}
