@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/cluster"
 	"github.com/berth-cloud/berth/controlplane/peer"
 )
@@ -23,8 +24,8 @@ func statusHandler(replicas *cluster.Cluster) http.Handler {
 const maxStatus = 1 << 20
 
 // askPeer asks another replica for its status.
-func (s *Server) askPeer(ctx context.Context, address string) (cluster.RaftStatus, error) {
-	var out cluster.RaftStatus
+func (s *Server) askPeer(ctx context.Context, address string) (api.RaftStatus, error) {
+	var out api.RaftStatus
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+peer.PathStatus, http.NoBody)
 	if err != nil {
 		return out, fmt.Errorf("ask replica at %s: %w", address, err)

@@ -14,14 +14,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/org"
-
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/authn"
 	"github.com/berth-cloud/berth/controlplane/cluster"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/fork"
@@ -29,6 +27,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
 	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/controlplane/pki"
 	"github.com/berth-cloud/berth/controlplane/sandbox"

@@ -19,18 +19,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/cluster"
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/org"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 func TestMain(m *testing.M) {
@@ -115,13 +112,13 @@ type plane struct {
 	dir string
 
 	mu        sync.Mutex
-	sandboxes []sandbox.Sandbox
+	sandboxes []api.Sandbox
 	env       map[string]map[string]string
 	keys      map[string]string
 	slow      chan struct{} // closed when the slow create is done
-	tokens    []org.Token
+	tokens    []api.Token
 	draining  bool
-	peers     []cluster.RaftPeer
+	peers     []api.RaftPeer
 	leader    string
 }
 
@@ -144,7 +141,7 @@ func (p *plane) Authenticate(r *http.Request) (core.Caller, error) {
 	return core.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
-func (p *plane) Create(ctx context.Context, _ core.Caller, in sandbox.CreateSandbox) (sandbox.Sandbox, error) {
+func (p *plane) Create(ctx context.Context, _ core.Caller, in api.CreateSandbox, i core.Idempotency) (api.Sandbox, error) {
 	switch in.Template {
 	case "base", "python":
 	case "slow":
@@ -162,69 +159,70 @@ func (p *plane) Create(ctx context.Context, _ core.Caller, in sandbox.CreateSand
 		}
 		defer close(p.slow)
 		if err := os.WriteFile(filepath.Join(p.dir, "creating"), nil, 0o600); err != nil {
-			return sandbox.Sandbox{}, err
+			return api.Sandbox{}, err
 		}
 		<-ctx.Done()
-		_, err := p.add(in)
-		return sandbox.Sandbox{}, errors.Join(ctx.Err(), err)
+		_, err := p.add(in, i.Key)
+		return api.Sandbox{}, errors.Join(ctx.Err(), err)
 	case "full":
-		return sandbox.Sandbox{}, &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node", Detail: "2 hosts, none with 512 MB free"}
+		return api.Sandbox{}, &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node", Detail: "2 hosts, none with 512 MB free"}
 	case "quota":
-		return sandbox.Sandbox{}, &apierror.Error{Code: apierror.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}
+		return api.Sandbox{}, &apierror.Error{Code: apierror.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}
 	default:
-		return sandbox.Sandbox{}, &apierror.Error{Code: apierror.EInvalid, Message: "unknown template", Detail: "no template is named " + in.Template}
+		return api.Sandbox{}, &apierror.Error{Code: apierror.EInvalid, Message: "unknown template", Detail: "no template is named " + in.Template}
 	}
-	return p.add(in)
+	return p.add(in, i.Key)
 }
 
 // add creates the sandbox, or returns the one created with the same key.
-func (p *plane) add(in sandbox.CreateSandbox) (sandbox.Sandbox, error) {
+func (p *plane) add(in api.CreateSandbox, key string) (api.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if id, ok := p.keys[in.IdempotencyKey]; ok {
+	if id, ok := p.keys[key]; ok {
 		return p.sandboxes[p.find(id)], nil
 	}
-	sb := sandbox.Sandbox{
-		ID: fmt.Sprintf("k7m2qz4xw3v5n6a2j7p4t5r6s%c", 'a'+len(p.sandboxes)), WorkspaceID: "ws", Status: "running",
+	sb := api.Sandbox{
+		ID: fmt.Sprintf("k7m2qz4xw3v5n6a2j7p4t5r6s%c", 'a'+len(p.sandboxes)), Status: "running",
 		Template: in.Template, Metadata: in.Metadata, CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a",
-		CreatedAt: time.Now().Add(-90 * time.Second), StartedAt: time.Now(), TTLSeconds: in.TTLSeconds, FromSnapshot: in.FromSnapshot,
+		CreatedAt: api.Time{Time: time.Now().Add(-90 * time.Second)}, StartedAt: api.NewTime(time.Now()), TTLSeconds: in.TTLSeconds,
+		FromSnapshot: core.OrNull(in.FromSnapshot), Volumes: []api.VolumeMount{},
 		PreviewURL: "http://{port}-x.localhost",
 	}
 	if in.TTLSeconds != nil {
-		sb.ExpiresAt = sb.CreatedAt.Add(time.Duration(*in.TTLSeconds) * time.Second)
+		sb.ExpiresAt = api.NewTime(sb.CreatedAt.Add(time.Duration(*in.TTLSeconds) * time.Second))
 	}
 	if in.Boot != nil && *in.Boot == "cold" {
-		sb.Error = "booted cold"
+		sb.Error = new("booted cold")
 	}
 	p.sandboxes = append(p.sandboxes, sb)
 	if p.env == nil {
 		p.env, p.keys = map[string]map[string]string{}, map[string]string{}
 	}
-	p.env[sb.ID], p.keys[in.IdempotencyKey] = in.Env, sb.ID
+	p.env[sb.ID], p.keys[key] = in.Env, sb.ID
 	return sb, nil
 }
 
 func (p *plane) find(id string) int {
-	return slices.IndexFunc(p.sandboxes, func(s sandbox.Sandbox) bool { return s.ID == id })
+	return slices.IndexFunc(p.sandboxes, func(s api.Sandbox) bool { return s.ID == id })
 }
 
-func (p *plane) Get(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
+func (p *plane) Get(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := p.find(id); i >= 0 {
 		return p.sandboxes[i], nil
 	}
-	return sandbox.Sandbox{}, apierror.NotFound()
+	return api.Sandbox{}, apierror.NotFound()
 }
 
-func (p *plane) List(_ context.Context, _ core.Caller, o core.ListOptions) ([]sandbox.Sandbox, string, error) {
+func (p *plane) List(_ context.Context, _ core.Caller, o core.ListOptions) ([]api.Sandbox, string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := slices.Clone(p.sandboxes)
 	slices.Reverse(all)
 	// Two per page, whatever the limit, so that clients must follow the links.
 	if o.Cursor != "" {
-		at := slices.IndexFunc(all, func(s sandbox.Sandbox) bool { return s.ID == o.Cursor })
+		at := slices.IndexFunc(all, func(s api.Sandbox) bool { return s.ID == o.Cursor })
 		all = all[at+1:]
 	}
 	if len(all) > 2 {
@@ -244,13 +242,13 @@ func (p *plane) Delete(_ context.Context, _ core.Caller, id string) error {
 	return nil
 }
 
-func (p planeCommands) Exec(ctx context.Context, _ core.Caller, id string, in sandbox.Exec) (sandbox.ExecResult, error) {
+func (p planeCommands) Exec(ctx context.Context, _ core.Caller, id string, in api.Exec) (api.ExecResult, error) {
 	if _, err := p.Get(ctx, core.Caller{}, id); err != nil {
-		return sandbox.ExecResult{}, err
+		return api.ExecResult{}, err
 	}
-	argv := in.Argv
-	if in.Shell != "" {
-		argv = []string{"sh", "-c", in.Shell}
+	argv := in.Cmd.Argv
+	if in.Cmd.Shell != "" {
+		argv = []string{"sh", "-c", in.Cmd.Shell}
 	}
 	timeout := int64(sandbox.DefaultExecSeconds)
 	if in.TimeoutSeconds != nil {
@@ -272,15 +270,15 @@ func (p planeCommands) Exec(ctx context.Context, _ core.Caller, id string, in sa
 		}
 	}
 	var stdout, stderr bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in.Stdin), &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in.Stdin+string(in.StdinBase64)), &stdout, &stderr
 	start := time.Now()
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		return sandbox.ExecResult{}, errors.Join(ctx.Err(), os.WriteFile(filepath.Join(p.dir, "killed"), nil, 0o600))
+		return api.ExecResult{}, errors.Join(ctx.Err(), os.WriteFile(filepath.Join(p.dir, "killed"), nil, 0o600))
 	}
-	res := sandbox.ExecResult{
+	res := api.ExecResult{
 		Stdout: stdout.String(), Stderr: stderr.String(), DurationMS: time.Since(start).Milliseconds(),
-		TimedOut: limited.Err() != nil, Truncated: strings.Contains(in.Shell, "truncate-me"),
+		TimedOut: limited.Err() != nil, Truncated: strings.Contains(in.Cmd.Shell, "truncate-me"),
 	}
 	var ended *exec.ExitError
 	switch {
@@ -296,24 +294,23 @@ func (p planeCommands) Exec(ctx context.Context, _ core.Caller, id string, in sa
 	return res, nil
 }
 
-func (p *planeIdentity) Me(context.Context, core.Caller) (org.Profile, error) {
-	return org.Profile{UserID: "u"}, nil
+func (p *planeIdentity) Me(context.Context, core.Caller) (api.Me, error) {
+	return api.Me{ID: "u", Orgs: []api.Org{}}, nil
 }
 
-func (p *planeIdentity) SetCurrentOrg(context.Context, core.Caller, string) (org.Profile, error) {
-	return org.Profile{UserID: "u"}, nil
+func (p *planeIdentity) SetCurrentOrg(context.Context, core.Caller, api.SetCurrentOrg) (api.Me, error) {
+	return api.Me{ID: "u", Orgs: []api.Org{}}, nil
 }
 
-func (p *planeIdentity) CreateToken(_ context.Context, _ core.Caller, in org.CreateToken) (org.Token, error) {
+func (p *planeIdentity) CreateToken(_ context.Context, _ core.Caller, in api.CreateToken, _ core.Idempotency) (api.NewToken, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := org.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, CreatedAt: time.Now().Add(-3 * time.Hour), ExpiresAt: in.ExpiresAt}
+	t := api.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, CreatedAt: api.Time{Time: time.Now().Add(-3 * time.Hour)}, ExpiresAt: in.ExpiresAt}
 	p.tokens = append(p.tokens, t)
-	t.Key = "brt_" + t.Prefix + "_secret"
-	return t, nil
+	return api.NewToken{Token: t, Key: "brt_" + t.Prefix + "_secret"}, nil
 }
 
-func (p *planeIdentity) ListTokens(context.Context, core.Caller, core.ListOptions) ([]org.Token, string, error) {
+func (p *planeIdentity) ListTokens(context.Context, core.Caller, core.ListOptions) ([]api.Token, string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.tokens), "", nil
@@ -322,7 +319,7 @@ func (p *planeIdentity) ListTokens(context.Context, core.Caller, core.ListOption
 func (p *planeIdentity) RevokeToken(_ context.Context, _ core.Caller, prefix string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.IndexFunc(p.tokens, func(t org.Token) bool { return t.Prefix == prefix })
+	i := slices.IndexFunc(p.tokens, func(t api.Token) bool { return t.Prefix == prefix })
 	if i < 0 {
 		return apierror.NotFound()
 	}
@@ -330,36 +327,36 @@ func (p *planeIdentity) RevokeToken(_ context.Context, _ core.Caller, prefix str
 	return nil
 }
 
-func (p *planeCluster) RaftStatus(context.Context) (cluster.RaftStatus, error) {
+func (p *planeCluster) RaftStatus(context.Context) (api.RaftStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	leader := "r1"
 	if p.leader != "" {
 		leader = p.leader
 	}
-	st := cluster.RaftStatus{
+	st := api.RaftStatus{
 		NodeID: "r2", State: "follower", LeaderID: leader, LeaderAddress: "h1:7001", Term: 4, CommitIndex: 12, AppliedIndex: 12,
-		Peers: []cluster.RaftPeer{
+		Peers: []api.RaftPeer{
 			{ID: "r1", Address: "h1:7001", Voter: true, Healthy: true, AppliedIndex: 12},
-			{ID: "r2", Address: "h2:7001", Voter: true, Healthy: true, AppliedIndex: 12, LastContact: 41 * time.Millisecond},
-			{ID: "r3", Address: "h3:7001", Voter: true, LastContact: -1},
+			{ID: "r2", Address: "h2:7001", Voter: true, Healthy: true, AppliedIndex: 12, LastContactMS: 41},
+			{ID: "r3", Address: "h3:7001", Voter: true, LastContactMS: -1},
 		},
 	}
 	st.Peers = append(st.Peers, p.peers...)
 	return st, nil
 }
 
-func (p *planeCluster) AddPeer(_ context.Context, id, address string) error {
+func (p *planeCluster) AddPeer(_ context.Context, in api.AddPeer) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.peers = append(p.peers, cluster.RaftPeer{ID: id, Address: address})
+	p.peers = append(p.peers, api.RaftPeer{ID: in.ID, Address: in.Address})
 	return nil
 }
 
 func (p *planeCluster) RemovePeer(_ context.Context, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.IndexFunc(p.peers, func(r cluster.RaftPeer) bool { return r.ID == id })
+	i := slices.IndexFunc(p.peers, func(r api.RaftPeer) bool { return r.ID == id })
 	if i < 0 {
 		return apierror.NotFound()
 	}
@@ -367,10 +364,10 @@ func (p *planeCluster) RemovePeer(_ context.Context, id string) error {
 	return nil
 }
 
-func (p *planeCluster) TransferLeadership(_ context.Context, to string) error {
+func (p *planeCluster) TransferLeadership(_ context.Context, in api.TransferLeadership) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leader = to
+	p.leader = in.To
 	return nil
 }
 
@@ -392,16 +389,17 @@ func (p *planeCluster) Restore(_ context.Context, r io.Reader) error {
 	return err
 }
 
-func (p *planeCluster) Agents(context.Context, core.ListOptions) (page []cluster.Agent, next string, err error) {
+func (p *planeCluster) Agents(context.Context, core.ListOptions) (page []api.Agent, next string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return []cluster.Agent{
+	return []api.Agent{
 		{
-			ID: "host-a", State: "up", Ready: true, Draining: p.draining, LastSeen: time.Now(), CreatedAt: time.Now(),
-			MemoryMB: 4096, ReservedMB: 1024, Slots: 16, SlotsUsed: 2, Sandboxes: 2,
-			Versions: cluster.AgentVersions{Engine: "chvemu"},
+			ID: "host-a", State: "up", Ready: true, Draining: p.draining, LastSeenAt: api.NewTime(time.Now()), CreatedAt: api.Time{Time: time.Now()},
+			Capacity:  api.AgentCapacity{MemoryMB: 4096, ReservedMB: 1024, Slots: 16, SlotsUsed: 2},
+			Sandboxes: 2, Templates: []api.AgentTemplate{},
+			Versions: api.AgentVersions{Engine: "chvemu"},
 		},
-		{ID: "host-b", State: "lost"},
+		{ID: "host-b", State: "lost", Templates: []api.AgentTemplate{}},
 	}, "", nil
 }
 
@@ -412,22 +410,22 @@ func (p *planeCluster) AgentEvents(_ context.Context, id string, _ api.EventQuer
 	return []api.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn", Message: "what belongs to no sandbox is removed"}}, nil
 }
 
-func (p *planeCluster) DrainAgent(_ context.Context, id string) (cluster.Agent, error) {
+func (p *planeCluster) DrainAgent(_ context.Context, id string) (api.Agent, error) {
 	return p.change(id, true)
 }
 
-func (p *planeCluster) UndrainAgent(_ context.Context, id string) (cluster.Agent, error) {
+func (p *planeCluster) UndrainAgent(_ context.Context, id string) (api.Agent, error) {
 	return p.change(id, false)
 }
 
-func (p *planeCluster) change(id string, draining bool) (cluster.Agent, error) {
+func (p *planeCluster) change(id string, draining bool) (api.Agent, error) {
 	if id != "host-a" {
-		return cluster.Agent{}, apierror.NotFound()
+		return api.Agent{}, apierror.NotFound()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining = draining
-	return cluster.Agent{ID: id, State: "up", Ready: true, Draining: draining}, nil
+	return api.Agent{ID: id, State: "up", Ready: true, Draining: draining, Templates: []api.AgentTemplate{}}, nil
 }
 
 func (p *planeCluster) RemoveAgent(_ context.Context, id string) error {
@@ -437,12 +435,16 @@ func (p *planeCluster) RemoveAgent(_ context.Context, id string) error {
 	return nil
 }
 
-func (p *planeCluster) CreateJoinToken(_ context.Context, ttl time.Duration) (cluster.JoinToken, error) {
-	if ttl == 0 {
-		ttl = time.Hour
+func (p *planeCluster) CreateJoinToken(_ context.Context, in api.CreateJoinToken) (api.JoinToken, error) {
+	ttl := time.Hour
+	if in.TTLSeconds != nil {
+		ttl = time.Duration(*in.TTLSeconds) * time.Second
 	}
-	return cluster.JoinToken{
-		Token: "bjt_secret", ExpiresAt: time.Now().Add(ttl),
+	if ttl > 24*time.Hour {
+		return api.JoinToken{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to 86400")
+	}
+	return api.JoinToken{
+		Token: "bjt_secret", ExpiresAt: api.Time{Time: time.Now().Add(ttl)},
 		CASHA256: "9f2b", Peers: []string{"h1:7001", "h2:7001"},
 	}, nil
 }

@@ -91,10 +91,10 @@ hibernated if it is persistent.`,
 				if !on && persistent != "false" {
 					return usage(cmd, "--persistent is true or false")
 				}
-				in.Persistent = &on
+				in.Persistent = api.SetTo(on)
 			}
 			var out *api.Lifecycle
-			if in.TTLSeconds.IsZero() && in.Persistent == nil {
+			if in.TTLSeconds.IsZero() && in.Persistent.IsZero() {
 				out, err = c.GetLifecycle(cmd.Context(), args[0])
 			} else {
 				out, err = c.PatchLifecycle(cmd.Context(), args[0], in)
@@ -246,9 +246,9 @@ the exit code is 1.`,
 				if len(metadata) > 0 || object != "" {
 					return usage(cmd, "--cold and --warm take no metadata")
 				}
-				in := api.Fork{Mode: api.ForkCold}
+				in := api.Fork{Mode: new(api.ForkCold)}
 				if warm {
-					in.Mode = api.ForkWarm
+					in.Mode = new(api.ForkWarm)
 				}
 				if cmd.Flags().Changed("count") {
 					in.Count = &count
@@ -283,7 +283,7 @@ func (a *app) plainFork(ctx context.Context, c *api.Client, id string, in api.Fo
 	}
 	if !a.json {
 		a.note("%d forked; the parent was paused for %d ms", len(out.Children), out.PauseMS)
-		if in.Mode == api.ForkWarm {
+		if out.Mode == api.ForkWarm {
 			a.note("the parent is paused: berth resume %s", id)
 		}
 	}

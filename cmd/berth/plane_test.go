@@ -14,15 +14,11 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/fork"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-	"github.com/berth-cloud/berth/controlplane/snapshot"
-	"github.com/berth-cloud/berth/controlplane/template"
-	"github.com/berth-cloud/berth/controlplane/volume"
-
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/volume"
 )
 
 // The plane's features besides sandboxes: transitions, forks, volumes, and files,
@@ -44,16 +40,16 @@ type (
 	planeTemplates struct{ httpapi.Templates } // not used by any script
 	planeVolumes   struct {
 		*plane
-		all []volume.Volume
+		all []api.Volume
 	}
 )
 
-func (planeTemplates) Build(_ context.Context, _ core.Caller, in template.BuildTemplate) (template.Build, error) {
-	return template.Build{ID: "bld-1", Template: in.Name, Status: "queued"}, nil
+func (planeTemplates) Build(_ context.Context, _ core.Caller, in api.BuildTemplate, _ core.Idempotency) (api.Build, error) {
+	return api.Build{ID: "bld-1", Template: in.Name, Status: "queued"}, nil
 }
 
-func (planeTemplates) GetBuild(context.Context, core.Caller, string) (template.Build, error) {
-	return template.Build{ID: "bld-1", Template: "web", Status: "ready"}, nil
+func (planeTemplates) GetBuild(context.Context, core.Caller, string) (api.Build, error) {
+	return api.Build{ID: "bld-1", Template: "web", Status: "ready"}, nil
 }
 
 func (planeTemplates) FollowBuildLogs(context.Context, core.Caller, string) (core.Follower[string], error) {
@@ -76,70 +72,70 @@ func (b *planeBuild) Next() (string, error) {
 
 func (*planeBuild) Close() error { return nil }
 
-func (p planeMoves) to(id, from, status string) (sandbox.Sandbox, error) {
+func (p planeMoves) to(id string, from, status api.SandboxStatus) (api.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.find(id)
 	switch {
 	case i < 0:
-		return sandbox.Sandbox{}, apierror.NotFound()
+		return api.Sandbox{}, apierror.NotFound()
 	case p.sandboxes[i].Status != from:
-		return sandbox.Sandbox{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is " + p.sandboxes[i].Status, Detail: "resume it first"}
+		return api.Sandbox{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is " + string(p.sandboxes[i].Status), Detail: "resume it first"}
 	}
 	p.sandboxes[i].Status = status
 	return p.sandboxes[i], nil
 }
 
-func (p planeMoves) Pause(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
+func (p planeMoves) Pause(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return p.to(id, "running", "paused")
 }
 
-func (p planeMoves) Resume(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
+func (p planeMoves) Resume(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return p.to(id, "paused", "running")
 }
 
-func (p planeMoves) Hibernate(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
+func (p planeMoves) Hibernate(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return p.to(id, "running", "hibernated")
 }
 
-func (p planeMoves) Wake(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
+func (p planeMoves) Wake(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return p.to(id, "hibernated", "running")
 }
 
-func (p planeMoves) Lifecycle(ctx context.Context, c core.Caller, id string) (sandbox.Lifecycle, error) {
-	return p.PatchLifecycle(ctx, c, id, sandbox.PatchLifecycle{})
+func (p planeMoves) Lifecycle(ctx context.Context, c core.Caller, id string) (api.Lifecycle, error) {
+	return p.PatchLifecycle(ctx, c, id, api.PatchLifecycle{})
 }
 
-func (p planeMoves) PatchLifecycle(_ context.Context, _ core.Caller, id string, in sandbox.PatchLifecycle) (sandbox.Lifecycle, error) {
+func (p planeMoves) PatchLifecycle(_ context.Context, _ core.Caller, id string, in api.PatchLifecycle) (api.Lifecycle, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.find(id)
 	if i < 0 {
-		return sandbox.Lifecycle{}, apierror.NotFound()
+		return api.Lifecycle{}, apierror.NotFound()
 	}
 	sb := &p.sandboxes[i]
-	if in.SetTTL {
-		sb.TTLSeconds, sb.ExpiresAt = in.TTLSeconds, time.Time{}
-		if in.TTLSeconds != nil {
-			sb.ExpiresAt = time.Now().Add(time.Duration(*in.TTLSeconds) * time.Second)
+	if in.TTLSeconds.Set {
+		sb.TTLSeconds, sb.ExpiresAt = in.TTLSeconds.Value, nil
+		if ttl := in.TTLSeconds.Value; ttl != nil {
+			sb.ExpiresAt = api.NewTime(time.Now().Add(time.Duration(*ttl) * time.Second))
 		}
 	}
-	if in.Persistent != nil {
-		sb.Persistent = *in.Persistent
+	if in.Persistent.Set {
+		sb.Persistent = *in.Persistent.Value
 	}
-	return sandbox.Lifecycle{Status: sb.Status, TTLSeconds: sb.TTLSeconds, ExpiresAt: sb.ExpiresAt, Persistent: sb.Persistent}, nil
+	return api.Lifecycle{Status: sb.Status, TTLSeconds: sb.TTLSeconds, ExpiresAt: sb.ExpiresAt, Persistent: sb.Persistent}, nil
 }
 
-var oneSnapshot = snapshot.Snapshot{
+var oneSnapshot = api.Snapshot{
 	ID: "snap-1", Status: "ready", SandboxID: "k7m2qz4xw3v5n6a2j7p4t5r6sa", Template: "base", Name: "first",
-	MemoryBytes: 100 << 20, DiskBytes: 1 << 20, AgentID: "host-a", Stored: true, PauseMS: 41,
+	SizeBytes: 101 << 20, MemoryBytes: 100 << 20, DiskBytes: 1 << 20, AgentID: "host-a", Stored: true, PauseMS: 41,
 }
 
-func (p planeForks) Create(context.Context, core.Caller, string, snapshot.CreateSnapshot) (snapshot.Snapshot, error) {
+func (p planeForks) Create(context.Context, core.Caller, string, api.CreateSnapshot, core.Idempotency) (api.Snapshot, error) {
 	return oneSnapshot, nil
 }
 
-func (p planeForks) Get(_ context.Context, _ core.Caller, id string) (snapshot.Snapshot, error) {
+func (p planeForks) Get(_ context.Context, _ core.Caller, id string) (api.Snapshot, error) {
 	switch id {
 	case "snap-1":
 		return oneSnapshot, nil
@@ -148,70 +144,71 @@ func (p planeForks) Get(_ context.Context, _ core.Caller, id string) (snapshot.S
 		of.ID, of.Template = id, "python"
 		return of, nil
 	}
-	return snapshot.Snapshot{}, apierror.NotFound()
+	return api.Snapshot{}, apierror.NotFound()
 }
 
-func (p planeForks) List(context.Context, core.Caller, string, core.ListOptions) ([]snapshot.Snapshot, string, error) {
-	return []snapshot.Snapshot{oneSnapshot}, "", nil
+func (p planeForks) List(context.Context, core.Caller, string, core.ListOptions) ([]api.Snapshot, string, error) {
+	return []api.Snapshot{oneSnapshot}, "", nil
 }
 
 func (p planeForks) Delete(context.Context, core.Caller, string) error { return nil }
 
-func (p planeForks) Fork(_ context.Context, _ core.Caller, id string, in fork.Request) (fork.Forked, error) {
-	return p.children(id, in, 1, func(int) map[string]any { return map[string]any{"forked_from": id} })
-}
-
-func (p planeForks) ForkTree(_ context.Context, _ core.Caller, id string, in fork.Request) (fork.Forked, error) {
-	out, err := p.children(id, in, 2, func(i int) map[string]any {
-		return map[string]any{"fork_tree_id": "tree-1", "fork_tree_role": "child", "fork_parent_id": id, "fork_index": i}
-	})
-	out.TreeID = "tree-1"
-	return out, err
-}
-
-// children creates the requested children; of more than three the last one fails.
-func (p planeForks) children(id string, in fork.Request, count int, keys func(int) map[string]any) (fork.Forked, error) {
-	out := fork.Forked{ParentID: id, PauseMS: 41}
+func (p planeForks) Fork(_ context.Context, _ core.Caller, id string, in api.Fork, _ core.Idempotency) (api.Forked, error) {
+	out, err := p.children(id, in.Count, 1, func(int) map[string]any { return map[string]any{"forked_from": id} })
 	if in.Mode != nil {
 		out.Mode = *in.Mode
 	}
-	if in.Count != nil {
-		count = *in.Count
+	return out, err
+}
+
+func (p planeForks) ForkTree(_ context.Context, _ core.Caller, id string, in api.ForkTree, _ core.Idempotency) (api.ForkedTree, error) {
+	out, err := p.children(id, in.Count, 2, func(i int) map[string]any {
+		return map[string]any{"fork_tree_id": "tree-1", "fork_tree_role": "child", "fork_parent_id": id, "fork_index": i}
+	})
+	return api.ForkedTree{TreeID: "tree-1", ParentID: id, Children: out.Children, Failed: out.Failed, PauseMS: out.PauseMS}, err
+}
+
+// children makes those asked for; of more than three the last fails.
+func (p planeForks) children(id string, asked *int, count int, keys func(int) map[string]any) (api.Forked, error) {
+	out := api.Forked{ParentID: id, PauseMS: 41, Failed: []api.FailedFork{}}
+	if asked != nil {
+		count = *asked
 	}
 	for i := range count {
 		if i == 3 {
-			out.Failed = append(out.Failed, fork.FailedFork{Index: i, Error: "no memory"})
+			out.Failed = append(out.Failed, api.FailedFork{Index: i, Error: "no memory"})
 			break
 		}
 		metadata, err := json.Marshal(keys(i))
 		if err != nil {
 			return out, err
 		}
-		child, err := p.add(sandbox.CreateSandbox{Template: "base", Metadata: metadata, IdempotencyKey: fmt.Sprint(id, i)})
+		child, err := p.add(api.CreateSandbox{Template: "base", Metadata: metadata}, fmt.Sprint(id, i))
 		if err != nil {
 			return out, err
 		}
 		p.mu.Lock()
-		p.sandboxes[p.find(child.ID)].ForkedFrom = id
+		p.sandboxes[p.find(child.ID)].ForkedFrom = &id
 		p.mu.Unlock()
 		out.Children = append(out.Children, child)
 	}
 	return out, nil
 }
 
-func (p planeForks) Promote(ctx context.Context, c core.Caller, id, tree string, cleanup bool) (sandbox.Sandbox, []string, error) {
+func (p planeForks) Promote(ctx context.Context, c core.Caller, id string, in api.Promote) (api.Promoted, error) {
 	sb, err := p.plane.Get(ctx, c, id)
-	if err != nil || tree != "tree-1" {
-		return sb, nil, apierror.NotFound()
+	if err != nil || in.TreeID != "tree-1" {
+		return api.Promoted{}, apierror.NotFound()
 	}
-	if cleanup {
-		return sb, []string{"k7m2qz4xw3v5n6a2j7p4t5r6sz"}, nil
+	out := api.Promoted{Promoted: sb, Deleted: []string{}}
+	if in.CleanupSiblings {
+		out.Deleted = append(out.Deleted, "k7m2qz4xw3v5n6a2j7p4t5r6sz")
 	}
-	return sb, nil, nil
+	return out, nil
 }
 
-func (p *planeVolumes) Create(_ context.Context, _ core.Caller, in volume.CreateVolume) (volume.Volume, error) {
-	v := volume.Volume{Name: in.Name, SizeMB: volume.DefaultMB, AgentID: "host-a", CreatedAt: time.Now()}
+func (p *planeVolumes) Create(_ context.Context, _ core.Caller, in api.CreateVolume, _ core.Idempotency) (api.Volume, error) {
+	v := api.Volume{Name: in.Name, SizeMB: volume.DefaultMB, AgentID: "host-a", CreatedAt: api.Time{Time: time.Now()}}
 	if in.SizeMB != nil {
 		v.SizeMB = *in.SizeMB
 	}
@@ -219,11 +216,11 @@ func (p *planeVolumes) Create(_ context.Context, _ core.Caller, in volume.Create
 	return v, nil
 }
 
-func (p *planeVolumes) Get(context.Context, core.Caller, string) (volume.Volume, error) {
-	return volume.Volume{}, apierror.NotFound()
+func (p *planeVolumes) Get(context.Context, core.Caller, string) (api.Volume, error) {
+	return api.Volume{}, apierror.NotFound()
 }
 
-func (p *planeVolumes) List(context.Context, core.Caller, core.ListOptions) ([]volume.Volume, string, error) {
+func (p *planeVolumes) List(context.Context, core.Caller, core.ListOptions) ([]api.Volume, string, error) {
 	return p.all, "", nil
 }
 
@@ -270,14 +267,14 @@ func (p planeFiles) Write(_ context.Context, _ core.Caller, _, path, mode string
 	return true, errors.Join(os.WriteFile(p.at(path), raw, os.FileMode(perm)), os.Chmod(p.at(path), os.FileMode(perm)))
 }
 
-func (p planeFiles) Stat(_ context.Context, _ core.Caller, _, path string) (sandbox.FileStat, error) {
+func (p planeFiles) Stat(_ context.Context, _ core.Caller, _, path string) (api.FileStat, error) {
 	st, err := os.Stat(p.at(path))
 	if err != nil {
-		return sandbox.FileStat{}, &apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"}
+		return api.FileStat{}, &apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"}
 	}
-	return sandbox.FileStat{
-		Path: path, Name: filepath.Base(path), Type: map[bool]string{true: "dir", false: "file"}[st.IsDir()], SizeBytes: st.Size(),
-		Mode: fmt.Sprintf("%04o", st.Mode().Perm()), ModifiedAt: st.ModTime(),
+	return api.FileStat{
+		Path: path, Name: filepath.Base(path), Type: map[bool]api.FileType{true: "dir", false: "file"}[st.IsDir()], SizeBytes: st.Size(),
+		Mode: fmt.Sprintf("%04o", st.Mode().Perm()), ModifiedAt: api.Time{Time: st.ModTime()},
 	}, nil
 }
 
@@ -292,6 +289,6 @@ func (planeLogs) Events(_ context.Context, _ core.Caller, id string, _ api.Event
 	}}, nil
 }
 
-func (planePorts) List(context.Context, core.Caller, string) ([]sandbox.Port, error) {
-	return []sandbox.Port{{Port: 3000, Protocol: "tcp", Process: "node", URL: "http://3000-x.localhost", Label: "web"}}, nil
+func (planePorts) List(context.Context, core.Caller, string) ([]api.Port, error) {
+	return []api.Port{{Port: 3000, Protocol: "tcp", Process: "node", URL: "http://3000-x.localhost", Label: "web"}}, nil
 }

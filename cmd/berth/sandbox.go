@@ -57,9 +57,12 @@ chose the key yourself.`,
 			}
 			in := api.CreateSandbox{Template: template, TTLSeconds: ttl.seconds, FromSnapshot: snapshot}
 			if cold {
-				in.Boot = api.BootCold
+				in.Boot = new(api.BootCold)
 			}
-			in.Persistent, in.Preview = persistent, api.PreviewMode(preview)
+			in.Persistent = persistent
+			if preview != "" {
+				in.Preview = new(api.PreviewMode(preview))
+			}
 			for _, v := range volumes {
 				name, path, ok := strings.Cut(v, ":")
 				if !ok {

@@ -204,18 +204,17 @@ func (a *app) port() *cobra.Command {
 		Use: "token ID [PORT]", Short: "Print a link to one port of a private sandbox, or to all",
 		Args: wants(1, 2, "ID"), ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in := api.CreatePreviewToken{}
-			if life.seconds != nil {
-				in.TTLSeconds = *life.seconds
-			}
+			in := api.CreatePreviewToken{TTLSeconds: life.seconds}
 			c, err := a.client(envToken, envJWT)
 			if err != nil {
 				return err
 			}
 			if len(args) == 2 {
-				if _, in.Port, err = a.onPort(cmd, args); err != nil {
+				_, port, err := a.onPort(cmd, args)
+				if err != nil {
 					return err
 				}
+				in.Port = &port
 			}
 			access, err := c.CreatePreviewToken(cmd.Context(), args[0], in)
 			if err != nil {

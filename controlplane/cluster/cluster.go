@@ -11,12 +11,11 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/hostd/hostapi"
-
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -33,7 +32,7 @@ type Config struct {
 	Events EventStore
 
 	// AskPeer asks another replica for its own status.
-	AskPeer func(ctx context.Context, address string) (RaftStatus, error)
+	AskPeer func(ctx context.Context, address string) (api.RaftStatus, error)
 }
 
 // EventStore answers what happened on a host that belongs to no sandbox.
@@ -56,7 +55,7 @@ const peerPatience = 500 * time.Millisecond
 
 // RaftStatus is this replica's view; any replica answers. The others are asked
 // how they are, since only they know what they have applied.
-func (s *Cluster) RaftStatus(ctx context.Context) (RaftStatus, error) {
+func (s *Cluster) RaftStatus(ctx context.Context) (api.RaftStatus, error) {
 	out := s.LocalStatus()
 	ctx, cancel := context.WithTimeout(ctx, peerPatience)
 	defer cancel()
@@ -64,7 +63,7 @@ func (s *Cluster) RaftStatus(ctx context.Context) (RaftStatus, error) {
 	for i := range out.Peers {
 		p := &out.Peers[i]
 		if p.ID == out.NodeID {
-			p.LastContact, p.AppliedIndex, p.Healthy = out.LastContact, out.AppliedIndex, out.LeaderID != ""
+			p.LastContactMS, p.AppliedIndex, p.Healthy = out.LastContactMS, out.AppliedIndex, out.LeaderID != ""
 			continue
 		}
 		wg.Go(func() {
@@ -72,7 +71,7 @@ func (s *Cluster) RaftStatus(ctx context.Context) (RaftStatus, error) {
 			if err != nil || st.NodeID != p.ID {
 				return
 			}
-			p.LastContact, p.AppliedIndex = st.LastContact, st.AppliedIndex
+			p.LastContactMS, p.AppliedIndex = st.LastContactMS, st.AppliedIndex
 			p.Healthy = st.LeaderID != "" && st.LeaderID == out.LeaderID
 		})
 	}
@@ -81,35 +80,41 @@ func (s *Cluster) RaftStatus(ctx context.Context) (RaftStatus, error) {
 }
 
 // LocalStatus is what this replica knows without asking anyone.
-func (s *Cluster) LocalStatus() RaftStatus {
+func (s *Cluster) LocalStatus() api.RaftStatus {
 	st := s.core.Store.Status()
-	out := RaftStatus{
+	out := api.RaftStatus{
 		NodeID: st.NodeID, State: st.State, LeaderID: st.LeaderID, LeaderAddress: st.LeaderAddress, Term: st.Term,
 		CommitIndex: st.CommitIndex, AppliedIndex: st.AppliedIndex, LastLogIndex: st.LastLogIndex,
-		LastSnapshotIndex: st.LastSnapshotIndex, LastContact: -1,
+		LastSnapshotIndex: st.LastSnapshotIndex, LastContactMS: -1, Peers: []api.RaftPeer{},
 	}
 	switch {
 	case st.State == "leader":
-		out.LastContact = 0
+		out.LastContactMS = 0
 	case !st.LastContact.IsZero():
-		out.LastContact = max(0, s.core.Clock().Sub(st.LastContact))
+		out.LastContactMS = max(0, s.core.Clock().Sub(st.LastContact)).Milliseconds()
 	}
 	for _, p := range st.Peers {
-		out.Peers = append(out.Peers, RaftPeer{ID: p.ID, Address: p.Address, Voter: p.Voter, LastContact: -1})
+		out.Peers = append(out.Peers, api.RaftPeer{ID: p.ID, Address: p.Address, Voter: p.Voter, LastContactMS: -1})
 	}
 	return out
 }
 
 // AddPeer adds a voter, or gives one another address.
-func (s *Cluster) AddPeer(ctx context.Context, id, address string) error {
-	if err := (pki.Member{ID: id, Address: address}).Validate(); err != nil {
+func (s *Cluster) AddPeer(ctx context.Context, in api.AddPeer) error {
+	switch {
+	case in.ID == "":
+		return &apierror.Error{Code: apierror.EInvalid, Message: "id is required"}
+	case in.Address == "":
+		return &apierror.Error{Code: apierror.EInvalid, Message: "address is required"}
+	}
+	if err := (pki.Member{ID: in.ID, Address: in.Address}).Validate(); err != nil {
 		return apierror.Invalid("invalid peer", "%s", err)
 	}
 	// First: whoever hears of the member must not refuse it.
-	if err := s.remember(ctx, id, false); err != nil {
+	if err := s.remember(ctx, in.ID, false); err != nil {
 		return err
 	}
-	return memberError(s.core.Store.AddVoter(ctx, raftstore.Server{ID: id, Address: address}))
+	return memberError(s.core.Store.AddVoter(ctx, raftstore.Server{ID: in.ID, Address: in.Address}))
 }
 
 // remember notes that a replica is removed, or is no more.
@@ -163,9 +168,9 @@ func (s *Cluster) RemovePeer(ctx context.Context, id string) error {
 	return memberError(s.core.Store.RemovePeer(ctx, id))
 }
 
-// TransferLeadership gives the leadership to a member, or to any when to is "".
-func (s *Cluster) TransferLeadership(ctx context.Context, to string) error {
-	return memberError(s.core.Store.TransferLeadership(ctx, to))
+// TransferLeadership gives the leadership to a member, or to any.
+func (s *Cluster) TransferLeadership(ctx context.Context, in api.TransferLeadership) error {
+	return memberError(s.core.Store.TransferLeadership(ctx, in.To))
 }
 
 func memberError(err error) error {
@@ -219,7 +224,7 @@ func (s *Cluster) AcceptRestore(ctx context.Context) error {
 }
 
 // Agents lists every host, by id.
-func (s *Cluster) Agents(ctx context.Context, o core.ListOptions) (page []Agent, next string, err error) {
+func (s *Cluster) Agents(ctx context.Context, o core.ListOptions) (page []api.Agent, next string, err error) {
 	view, err := s.core.Current(ctx)
 	if err != nil {
 		return nil, "", err
@@ -229,41 +234,40 @@ func (s *Cluster) Agents(ctx context.Context, o core.ListOptions) (page []Agent,
 		return nil, "", err
 	}
 	sessions := s.core.Hosts.Sessions()
-	page = make([]Agent, len(rows))
-	for i, row := range rows {
-		page[i] = showAgent(view, row, sessions)
-	}
-	return page, next, nil
+	return core.Each(rows, func(row *record.Agent) api.Agent { return show(view, row, sessions) }), next, nil
 }
 
-func showAgent(r raftstore.Reader, row *record.Agent, sessions map[string]hosts.Session) Agent {
-	out := Agent{
-		ID: row.ID, Address: row.Address, State: string(row.State), Draining: row.Draining, CreatedAt: row.CreatedAt,
-		Sandboxes: len(raftstore.Find(r, record.Sandboxes, "agent", row.ID)),
+// show converts what is known of a host for the operator.
+func show(r raftstore.Reader, row *record.Agent, sessions map[string]hosts.Session) api.Agent {
+	out := api.Agent{
+		ID: row.ID, Address: row.Address, State: string(row.State), Draining: row.Draining, CreatedAt: api.Time{Time: row.CreatedAt},
+		Sandboxes: len(raftstore.Find(r, record.Sandboxes, "agent", row.ID)), Templates: []api.AgentTemplate{},
 	}
 	session, heard := sessions[row.ID]
 	if !heard {
 		return out
 	}
 	hb := session.Heartbeat
-	out.LastSeen, out.Ready = session.LastSeen, hb.Ready
+	out.LastSeenAt, out.Ready = api.NewTime(session.LastSeen), hb.Ready
 	out.Draining = out.Draining || hb.Draining
-	out.CPUs, out.MemoryMB, out.ReservedMB = hb.Capacity.CPUs, hb.Capacity.MemoryMB, hb.Capacity.ReservedMB+session.ReservedMB
-	out.Slots, out.SlotsUsed, out.DiskFreeBytes = hb.Capacity.Slots, hb.Capacity.SlotsUsed, hb.Capacity.DiskFreeBytes
-	out.Versions = AgentVersions{Hostd: hb.Versions.Hostd, Engine: hb.Versions.Engine, Kernel: hb.Versions.Kernel}
-	for _, t := range hb.Templates {
-		out.Templates = append(out.Templates, AgentTemplate{Name: t.Name, BuildID: t.BuildID, Status: t.Status, Error: t.Error})
+	out.Capacity = api.AgentCapacity{
+		CPUs: hb.Capacity.CPUs, MemoryMB: hb.Capacity.MemoryMB, ReservedMB: hb.Capacity.ReservedMB + session.ReservedMB,
+		Slots: hb.Capacity.Slots, SlotsUsed: hb.Capacity.SlotsUsed, DiskFreeBytes: hb.Capacity.DiskFreeBytes,
 	}
+	out.Versions = api.AgentVersions{Hostd: hb.Versions.Hostd, Engine: hb.Versions.Engine, Kernel: hb.Versions.Kernel}
+	out.Templates = core.Each(hb.Templates, func(t hostapi.TemplateState) api.AgentTemplate {
+		return api.AgentTemplate{Name: t.Name, BuildID: t.BuildID, Status: t.Status, Error: core.OrNull(t.Error)}
+	})
 	return out
 }
 
 // DrainAgent keeps new sandboxes off a host.
-func (s *Cluster) DrainAgent(ctx context.Context, id string) (Agent, error) {
+func (s *Cluster) DrainAgent(ctx context.Context, id string) (api.Agent, error) {
 	return s.setDraining(ctx, id, true)
 }
 
 // UndrainAgent lets new sandboxes on a host again.
-func (s *Cluster) UndrainAgent(ctx context.Context, id string) (Agent, error) {
+func (s *Cluster) UndrainAgent(ctx context.Context, id string) (api.Agent, error) {
 	return s.setDraining(ctx, id, false)
 }
 
@@ -287,8 +291,8 @@ func (s *Cluster) AgentEvents(ctx context.Context, id string, q api.EventQuery) 
 	return core.Each(found, core.Event), nil
 }
 
-func (s *Cluster) setDraining(ctx context.Context, id string, draining bool) (Agent, error) {
-	var out Agent
+func (s *Cluster) setDraining(ctx context.Context, id string, draining bool) (api.Agent, error) {
+	var out api.Agent
 	sessions := s.core.Hosts.Sessions()
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Agents, id)
@@ -300,7 +304,7 @@ func (s *Cluster) setDraining(ctx context.Context, id string, draining bool) (Ag
 			row.Draining = draining
 			raftstore.Put(tx, record.Agents, row)
 		}
-		out = showAgent(tx.Snapshot(), row, sessions)
+		out = show(tx.Snapshot(), row, sessions)
 		return nil
 	})
 	return out, err
@@ -340,24 +344,24 @@ const (
 	maxJoinTTL     = 24 * time.Hour
 )
 
-// CreateJoinToken makes a one-time token with which one host can join within
-// ttl (0: one hour; at most 24 hours).
-func (s *Cluster) CreateJoinToken(ctx context.Context, ttl time.Duration) (JoinToken, error) {
-	if ttl == 0 {
-		ttl = defaultJoinTTL
-	}
-	if ttl < 0 || ttl > maxJoinTTL {
-		return JoinToken{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", int(maxJoinTTL.Seconds()))
+// CreateJoinToken makes a one-time token with which one host can join.
+func (s *Cluster) CreateJoinToken(ctx context.Context, in api.CreateJoinToken) (api.JoinToken, error) {
+	ttl := defaultJoinTTL
+	if t := in.TTLSeconds; t != nil {
+		if *t < 1 || *t > int64(maxJoinTTL.Seconds()) {
+			return api.JoinToken{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", int(maxJoinTTL.Seconds()))
+		}
+		ttl = time.Duration(*t) * time.Second
 	}
 	secret := "bjt_" + core.RandomText(40)
-	out := JoinToken{Token: secret, CASHA256: s.cfg.CAFingerprint}
+	out := api.JoinToken{Token: secret, CASHA256: s.cfg.CAFingerprint, Peers: []string{}}
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		out.ExpiresAt = tx.Now().Add(ttl)
-		raftstore.Put(tx, record.JoinTokens, &record.JoinToken{Meta: record.Meta{ID: hosts.JoinTokenID(secret)}, ExpiresAt: out.ExpiresAt})
+		out.ExpiresAt = api.Time{Time: tx.Now().Add(ttl)}
+		raftstore.Put(tx, record.JoinTokens, &record.JoinToken{Meta: record.Meta{ID: hosts.JoinTokenID(secret)}, ExpiresAt: out.ExpiresAt.Time})
 		return nil
 	})
 	if err != nil {
-		return JoinToken{}, err
+		return api.JoinToken{}, err
 	}
 	for _, p := range s.core.Store.Status().Peers {
 		out.Peers = append(out.Peers, p.Address)

@@ -8,10 +8,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -25,8 +24,8 @@ func TestAgentsAndDrain(t *testing.T) {
 	n := p.LeaderNode()
 	replicas := n.Replicas
 	agents, _, err := replicas.Agents(t.Context(), core.ListOptions{})
-	if err != nil || len(agents) != 1 || agents[0].ID != "h1" || agents[0].State != "up" || !agents[0].Ready || agents[0].MemoryMB != 4096 ||
-		agents[0].Address != h.Address() || len(agents[0].Templates) != 1 || agents[0].LastSeen.IsZero() {
+	if err != nil || len(agents) != 1 || agents[0].ID != "h1" || agents[0].State != "up" || !agents[0].Ready || agents[0].Capacity.MemoryMB != 4096 ||
+		agents[0].Address != h.Address() || len(agents[0].Templates) != 1 || agents[0].LastSeenAt == nil {
 		t.Fatalf("%+v, %v", agents, err)
 	}
 	sandboxes := n.Sandboxes
@@ -34,14 +33,14 @@ func TestAgentsAndDrain(t *testing.T) {
 		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}})
 		return nil
 	})
-	sb, err := sandboxes.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base"})
+	sb, err := sandboxes.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if a, err := replicas.DrainAgent(t.Context(), "h1"); err != nil || !a.Draining || a.Sandboxes != 1 {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	_, err = sandboxes.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base"})
+	_, err = sandboxes.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EBadGateway, "no available compute node")
 	testplane.Want(t, replicas.RemoveAgent(t.Context(), "h1"), apierror.EConflict, "agent has sandboxes")
 	if a, err := replicas.UndrainAgent(t.Context(), "h1"); err != nil || a.Draining {
@@ -65,9 +64,9 @@ func TestJoinTokensAndMembers(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	n := p.LeaderNode()
 	replicas := n.Replicas
-	tok, err := replicas.CreateJoinToken(t.Context(), 0)
+	tok, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{})
 	if err != nil || tok.CASHA256 != "f" || len(tok.Peers) != 1 ||
-		time.Until(tok.ExpiresAt) > time.Hour || time.Until(tok.ExpiresAt) < 59*time.Minute {
+		time.Until(tok.ExpiresAt.Time) > time.Hour || time.Until(tok.ExpiresAt.Time) < 59*time.Minute {
 		t.Fatalf("%+v, %v", tok, err)
 	}
 	for _, row := range raftstore.All(n.Store.View(), record.JoinTokens) {
@@ -75,16 +74,18 @@ func TestJoinTokensAndMembers(t *testing.T) {
 			t.Fatal("the token itself is in the store")
 		}
 	}
-	for _, ttl := range []time.Duration{-1, 25 * time.Hour} {
-		_, err := replicas.CreateJoinToken(t.Context(), ttl)
+	for _, ttl := range []int64{-1, 0, 25 * 60 * 60} {
+		_, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{TTLSeconds: &ttl})
 		testplane.Want(t, err, apierror.EInvalid, "")
 	}
-	for _, m := range [][2]string{{"", "h:1"}, {"B", "h:1"}, {"b", "h"}, {"b", "0.0.0.0:7001"}, {"b", ":7001"}} {
-		testplane.Want(t, replicas.AddPeer(t.Context(), m[0], m[1]), apierror.EInvalid, "invalid peer")
+	for _, m := range [][2]string{{"B", "h:1"}, {"b", "h"}, {"b", "0.0.0.0:7001"}, {"b", ":7001"}} {
+		testplane.Want(t, replicas.AddPeer(t.Context(), api.AddPeer{ID: m[0], Address: m[1]}), apierror.EInvalid, "invalid peer")
 	}
+	testplane.Want(t, replicas.AddPeer(t.Context(), api.AddPeer{Address: "h:1"}), apierror.EInvalid, "id is required")
+	testplane.Want(t, replicas.AddPeer(t.Context(), api.AddPeer{ID: "b"}), apierror.EInvalid, "address is required")
 	testplane.Want(t, replicas.RemovePeer(t.Context(), "zz"), apierror.ENotFound, "")
 	testplane.Want(t, replicas.RemovePeer(t.Context(), "a"), apierror.EConflict, "")
-	testplane.Want(t, replicas.TransferLeadership(t.Context(), "zz"), apierror.ENotFound, "")
+	testplane.Want(t, replicas.TransferLeadership(t.Context(), api.TransferLeadership{To: "zz"}), apierror.ENotFound, "")
 	testplane.Want(t, replicas.Restore(t.Context(), strings.NewReader("no backup")), apierror.EInvalid, "invalid backup")
 }
 

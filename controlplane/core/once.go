@@ -14,9 +14,6 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// MaxIdempotencyKey is how long a key may be, in bytes.
-const MaxIdempotencyKey = 255
-
 // idempotencyKept is how long a key is remembered.
 const idempotencyKept = 24 * time.Hour
 
@@ -25,17 +22,6 @@ const idempotencyKept = 24 * time.Hour
 type Idempotency struct {
 	Key        string
 	BodySHA256 []byte
-}
-
-// Validate checks what can be checked without the control store.
-func (i Idempotency) Validate() error {
-	switch {
-	case len(i.Key) > MaxIdempotencyKey:
-		return apierror.Invalid("invalid idempotency key", "an Idempotency-Key has at most %d characters", MaxIdempotencyKey)
-	case i.Key != "" && len(i.BodySHA256) == 0:
-		return apierror.Invalid("invalid idempotency key", "the request has no body")
-	}
-	return nil
 }
 
 // errKeyTaken aborts a create whose key another one has just claimed.
@@ -48,9 +34,6 @@ func Once[T any](ctx context.Context, core *Core, c Caller, route string, i Idem
 	replay func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (T, error), create func(keyID string) (T, error),
 ) (T, error) {
 	var none T
-	if err := i.Validate(); err != nil {
-		return none, err
-	}
 	if i.Key == "" {
 		return create("")
 	}

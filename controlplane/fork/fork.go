@@ -11,9 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"

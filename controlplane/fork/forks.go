@@ -6,9 +6,9 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
@@ -19,30 +19,6 @@ import (
 
 // MaxFork is how many children one call makes at most.
 const MaxFork = 16
-
-// Request asks for children of a running sandbox.
-type Request struct {
-	Count       *int            // 1 to MaxFork; nil: 1, or 2 of a tree
-	Mode        *string         // "cold" or "warm"; nil: cold; not for a tree
-	Metadata    json.RawMessage // of a tree's children
-	Idempotency core.Idempotency
-}
-
-// Forked is what a fork came to.
-type Forked struct {
-	TreeID   string // of a fork-tree
-	ParentID string
-	Mode     string
-	Children []sandbox.Sandbox // that live, in the order of their index
-	Failed   []FailedFork
-	PauseMS  int64
-}
-
-// FailedFork is a child that did not come to life.
-type FailedFork struct {
-	Index int
-	Error string
-}
 
 // Forks are the use cases of forks.
 type Forks struct {
@@ -58,98 +34,115 @@ func New(c *core.Core, sandboxes *sandbox.Sandboxes) *Forks {
 
 // forking is one call on its way.
 type forking struct {
-	Request
-	mode  Mode
-	count int
-	route string
+	mode     Mode
+	count    int
+	metadata json.RawMessage // of the children
+	route    string
+	key      core.Idempotency
 }
 
-func (in Request) check(mode Mode, count int) (forking, error) {
-	f := forking{Request: in, mode: mode, count: count}
-	if in.Count != nil {
-		f.count = *in.Count
+// check checks how many children are asked for, if it is said.
+func (f *forking) check(count *int) error {
+	if count != nil {
+		f.count = *count
 	}
 	switch {
 	case f.count < 1 || f.count > MaxFork:
-		return f, &apierror.Error{Code: apierror.EInvalid, Message: "count must be from 1 to 16"}
-	case mode == Warm && f.count != 1:
-		return f, &apierror.Error{Code: apierror.EInvalid, Message: "warm fork requires count 1"}
+		return &apierror.Error{Code: apierror.EInvalid, Message: "count must be from 1 to 16"}
+	case f.mode == Warm && f.count != 1:
+		return &apierror.Error{Code: apierror.EInvalid, Message: "warm fork requires count 1"}
 	}
-	return f, sandbox.ValidMetadata(in.Metadata)
+	return nil
+}
+
+// forked is what a fork came to.
+type forked struct {
+	group    string
+	children []api.Sandbox // that live, in the order of their index
+	failed   []api.FailedFork
+	pauseMS  int64
 }
 
 // Fork makes children with the disk of a running sandbox, or, warm, one child
 // that takes over its memory and its address too.
-func (s *Forks) Fork(ctx context.Context, c core.Caller, id string, in Request) (Forked, error) {
-	mode := Cold
-	if !core.OneOf(in.Mode, string(Cold), string(Warm)) {
-		return Forked{}, apierror.Invalid("unknown mode", `mode is "cold" or "warm"`)
+func (s *Forks) Fork(ctx context.Context, c core.Caller, id string, in api.Fork, i core.Idempotency) (api.Forked, error) {
+	f := forking{mode: Cold, count: 1, route: "fork", key: i}
+	if !core.OneOf(in.Mode, api.ForkCold, api.ForkWarm) {
+		return api.Forked{}, apierror.Invalid("unknown mode", `mode is "cold" or "warm"`)
 	}
 	if in.Mode != nil {
-		mode = Mode(*in.Mode)
+		f.mode = Mode(*in.Mode)
 	}
-	f, err := in.check(mode, 1)
+	if err := f.check(in.Count); err != nil {
+		return api.Forked{}, err
+	}
+	out, err := s.run(ctx, c, id, f)
 	if err != nil {
-		return Forked{}, err
+		return api.Forked{}, err
 	}
-	f.Metadata, f.route = nil, "fork"
-	return s.run(ctx, c, id, f)
+	return api.Forked{ParentID: id, Mode: api.ForkMode(f.mode), Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}, nil
 }
 
 // ForkTree makes children with the disk and the memory of a running sandbox.
-func (s *Forks) ForkTree(ctx context.Context, c core.Caller, id string, in Request) (Forked, error) {
-	f, err := in.check(Tree, 2)
-	if err != nil {
-		return Forked{}, err
+func (s *Forks) ForkTree(ctx context.Context, c core.Caller, id string, in api.ForkTree, i core.Idempotency) (api.ForkedTree, error) {
+	f := forking{mode: Tree, count: 2, metadata: json.RawMessage(in.Metadata), route: "fork-tree", key: i}
+	if err := f.check(in.Count); err != nil {
+		return api.ForkedTree{}, err
 	}
-	f.route = "fork-tree"
-	return s.run(ctx, c, id, f)
+	if err := sandbox.ValidMetadata(in.Metadata); err != nil {
+		return api.ForkedTree{}, err
+	}
+	out, err := s.run(ctx, c, id, f)
+	if err != nil {
+		return api.ForkedTree{}, err
+	}
+	return api.ForkedTree{TreeID: out.group, ParentID: id, Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}, nil
 }
 
-func (s *Forks) run(ctx context.Context, c core.Caller, id string, f forking) (Forked, error) {
+func (s *Forks) run(ctx context.Context, c core.Caller, id string, f forking) (forked, error) {
 	if err := c.RequireWorkspace(); err != nil {
-		return Forked{}, err
+		return forked{}, err
 	}
-	return core.Once(ctx, s.core, c, "POST /v1/sandboxes/"+id+"/"+f.route, f.Idempotency,
-		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Forked, error) {
+	return core.Once(ctx, s.core, c, "POST /v1/sandboxes/"+id+"/"+f.route, f.key,
+		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (forked, error) {
 			group, children, _ := strings.Cut(key.ResourceID, " ")
 			live, _ := flow.Live(view, Subject(group))
 			if live == nil {
-				out, err := s.forked(view, c, id, group, strings.Fields(children), f.mode, resultOf(key))
+				out, err := s.answer(view, c, group, strings.Fields(children), resultOf(key))
 				if err != nil {
-					return Forked{}, core.ErrKeyGone("fork")
+					return forked{}, core.ErrKeyGone("fork")
 				}
 				return out, nil
 			}
-			return s.awaitFork(ctx, c, id, group, strings.Fields(children), live.ID, f.mode)
+			return s.awaitFork(ctx, c, group, strings.Fields(children), live.ID)
 		},
-		func(keyID string) (Forked, error) { return s.begin(ctx, c, id, f, keyID) })
+		func(keyID string) (forked, error) { return s.begin(ctx, c, id, f, keyID) })
 }
 
 // maxForkBytes keeps what a fork writes within one transaction.
 const maxForkBytes = 384 << 10
 
-func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, keyID string) (Forked, error) {
+func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, keyID string) (forked, error) {
 	view, err := s.core.Current(ctx)
 	if err != nil {
-		return Forked{}, err
+		return forked{}, err
 	}
 	parent, err := sandbox.Owned(view, c, id)
 	if err != nil {
-		return Forked{}, err
+		return forked{}, err
 	}
 	if err := core.MayCreate(view, c); err != nil {
-		return Forked{}, err
+		return forked{}, err
 	}
 	if err := sandbox.CanCapture(parent, f.mode != Cold); err != nil {
-		return Forked{}, err
+		return forked{}, err
 	}
 	order := &Order{
 		FlowID: flow.NewID(), Group: f.newGroup(), RequestID: c.RequestID, IdempotencyKeyID: keyID,
 		Mode: f.mode, Parent: parent,
 	}
 	if order.Children, err = s.children(parent, order.Group, f); err != nil {
-		return Forked{}, err
+		return forked{}, err
 	}
 	ids := make([]string, len(order.Children))
 	for i, child := range order.Children {
@@ -158,9 +151,9 @@ func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, 
 	if err := s.Flows.Place(view, order); err != nil {
 		var none *placement.Error
 		if errors.As(err, &none) {
-			return Forked{}, core.NoNode(err)
+			return forked{}, core.NoNode(err)
 		}
-		return Forked{}, core.StoreError(err)
+		return forked{}, core.StoreError(err)
 	}
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := core.MayCreate(tx, c); err != nil {
@@ -173,16 +166,16 @@ func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, 
 		if err := sandbox.CanCapture(now, f.mode != Cold); err != nil {
 			return err
 		}
-		if err := f.Idempotency.Claim(tx, keyID, strings.Join(append([]string{order.Group}, ids...), " ")); err != nil {
+		if err := f.key.Claim(tx, keyID, strings.Join(append([]string{order.Group}, ids...), " ")); err != nil {
 			return err
 		}
 		return s.Flows.Begin(tx, order)
 	})
 	if err != nil {
 		s.Flows.Unplace(order)
-		return Forked{}, err
+		return forked{}, err
 	}
-	return s.awaitFork(ctx, c, id, order.Group, ids, order.FlowID, f.mode)
+	return s.awaitFork(ctx, c, order.Group, ids, order.FlowID)
 }
 
 const groupRandom = 20 // characters of an id after its prefix
@@ -213,7 +206,7 @@ func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*re
 		if f.mode == Tree {
 			row.ForkTree = group
 		}
-		if row.Metadata, err = Metadata(f.mode, f.Metadata, parent.ID, group, i); err != nil {
+		if row.Metadata, err = Metadata(f.mode, f.metadata, parent.ID, group, i); err != nil {
 			return nil, apierror.As(err)
 		}
 		if row.EnvSealed, err = s.sandboxes.Flows.SealEnv(row.ID, env); err != nil {
@@ -232,16 +225,16 @@ func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*re
 }
 
 // awaitFork waits for a fork and answers with what it came to.
-func (s *Forks) awaitFork(ctx context.Context, c core.Caller, id, group string, children []string, flowID string, mode Mode) (Forked, error) {
+func (s *Forks) awaitFork(ctx context.Context, c core.Caller, group string, children []string, flowID string) (forked, error) {
 	var result Result
 	if err := s.core.Await(ctx, flowID, &result); err != nil {
-		return Forked{}, err
+		return forked{}, err
 	}
 	view, err := s.core.Current(ctx)
 	if err != nil {
-		return Forked{}, err
+		return forked{}, err
 	}
-	return s.forked(view, c, id, group, children, mode, result)
+	return s.answer(view, c, group, children, result)
 }
 
 func resultOf(key *record.IdempotencyKey) (r Result) {
@@ -249,55 +242,54 @@ func resultOf(key *record.IdempotencyKey) (r Result) {
 	return r
 }
 
-// forked is the answer to a fork that is over.
-func (s *Forks) forked(r raftstore.Reader, c core.Caller, parentID, group string, ids []string, mode Mode, result Result) (Forked, error) {
-	out := Forked{ParentID: parentID, Mode: string(mode), PauseMS: result.PauseMS}
-	if mode == Tree {
-		out.TreeID, out.Mode = group, ""
-	}
-	for _, f := range result.Failed {
-		out.Failed = append(out.Failed, FailedFork{Index: f.Index, Error: f.Error})
-	}
+// answer is what a fork that is over came to.
+func (s *Forks) answer(r raftstore.Reader, c core.Caller, group string, ids []string, result Result) (forked, error) {
+	out := forked{group: group, failed: core.Each(result.Failed, func(f Failed) api.FailedFork { return api.FailedFork(f) }), pauseMS: result.PauseMS}
 	for _, id := range ids {
 		if row, err := sandbox.Owned(r, c, id); err == nil {
-			out.Children = append(out.Children, s.sandboxes.Show(row))
+			out.children = append(out.children, s.sandboxes.Show(row))
 		}
 	}
-	if len(out.Children) == 0 {
-		return Forked{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox was deleted while it was being created"}
+	if len(out.children) == 0 {
+		return forked{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox was deleted while it was being created"}
 	}
 	return out, nil
 }
 
-// Promote chooses a fork-tree's child, and with cleanup deletes its siblings,
-// whose ids it returns. It answers once they are gone.
-func (s *Forks) Promote(ctx context.Context, c core.Caller, id, treeID string, cleanup bool) (promoted sandbox.Sandbox, deleted []string, err error) {
+// Promote chooses a fork-tree's child, and deletes its siblings if it is asked to. It
+// answers once they are gone.
+func (s *Forks) Promote(ctx context.Context, c core.Caller, id string, in api.Promote) (api.Promoted, error) {
 	if err := c.RequireWorkspace(); err != nil {
-		return sandbox.Sandbox{}, nil, err
+		return api.Promoted{}, err
 	}
-	if treeID == "" {
-		return sandbox.Sandbox{}, nil, &apierror.Error{Code: apierror.EInvalid, Message: "tree_id is required"}
+	if in.TreeID == "" {
+		return api.Promoted{}, &apierror.Error{Code: apierror.EInvalid, Message: "tree_id is required"}
 	}
 	flowID := flow.NewID()
-	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
+	var deleted []string
+	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		row, err := sandbox.Owned(tx, c, id)
 		switch {
 		case err != nil:
 			return err
-		case row.ForkTree != treeID:
+		case row.ForkTree != in.TreeID:
 			return &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"}
 		case row.Status == record.SandboxDeleting:
 			return apierror.NotFound()
 		}
-		deleted, err = BeginPromote(tx, flowID, row, cleanup, c.RequestID)
+		ids, err := BeginPromote(tx, flowID, row, in.CleanupSiblings, c.RequestID)
+		deleted = append([]string{}, ids...) // never null in the answer
 		return err
 	})
 	if err != nil {
-		return sandbox.Sandbox{}, nil, err
+		return api.Promoted{}, err
 	}
 	if err := s.core.AwaitRemoval(ctx, flowID); err != nil {
-		return sandbox.Sandbox{}, nil, err
+		return api.Promoted{}, err
 	}
-	promoted, err = s.sandboxes.Get(ctx, c, id)
-	return promoted, deleted, err
+	promoted, err := s.sandboxes.Get(ctx, c, id)
+	if err != nil {
+		return api.Promoted{}, err
+	}
+	return api.Promoted{Promoted: promoted, Deleted: deleted}, nil
 }

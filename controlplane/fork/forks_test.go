@@ -12,12 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/fork"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-	"github.com/berth-cloud/berth/controlplane/snapshot"
-
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
@@ -31,30 +28,32 @@ func n(i int) *int { return &i }
 func TestForkRefusesBadInput(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	f := r.Node.Forks
-	sb := r.Must(t, sandbox.CreateSandbox{})
-	big := json.RawMessage(fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", 17<<10)))
+	sb := r.Must(t, api.CreateSandbox{})
+	big := api.Object(fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", 17<<10)))
 	for name, c := range map[string]struct {
-		in      fork.Request
-		tree    bool
-		message string
+		in       api.Fork
+		metadata api.Object
+		tree     bool
+		message  string
 	}{
-		"count 0":              {fork.Request{Count: n(0)}, false, "count must be from 1 to 16"},
-		"count 17":             {fork.Request{Count: n(17)}, false, "count must be from 1 to 16"},
-		"a tree of 0":          {fork.Request{Count: n(0)}, true, "count must be from 1 to 16"},
-		"a tree of 17":         {fork.Request{Count: n(17)}, true, "count must be from 1 to 16"},
-		"negative":             {fork.Request{Count: n(-1)}, true, "count must be from 1 to 16"},
-		"warm with 2":          {fork.Request{Count: n(2), Mode: new("warm")}, false, "warm fork requires count 1"},
-		"warm with 0":          {fork.Request{Count: n(0), Mode: new("warm")}, false, "count must be from 1 to 16"},
-		"unknown mode":         {fork.Request{Mode: new("lukewarm")}, false, "unknown mode"},
-		"empty mode":           {fork.Request{Mode: new("")}, false, "unknown mode"},
-		"metadata is too long": {fork.Request{Metadata: big}, true, "invalid metadata"},
+		"count 0":              {api.Fork{Count: n(0)}, nil, false, "count must be from 1 to 16"},
+		"count 17":             {api.Fork{Count: n(17)}, nil, false, "count must be from 1 to 16"},
+		"a tree of 0":          {api.Fork{Count: n(0)}, nil, true, "count must be from 1 to 16"},
+		"a tree of 17":         {api.Fork{Count: n(17)}, nil, true, "count must be from 1 to 16"},
+		"negative":             {api.Fork{Count: n(-1)}, nil, true, "count must be from 1 to 16"},
+		"warm with 2":          {api.Fork{Count: n(2), Mode: new(api.ForkMode("warm"))}, nil, false, "warm fork requires count 1"},
+		"warm with 0":          {api.Fork{Count: n(0), Mode: new(api.ForkMode("warm"))}, nil, false, "count must be from 1 to 16"},
+		"unknown mode":         {api.Fork{Mode: new(api.ForkMode("lukewarm"))}, nil, false, "unknown mode"},
+		"empty mode":           {api.Fork{Mode: new(api.ForkMode(""))}, nil, false, "unknown mode"},
+		"metadata is too long": {api.Fork{}, big, true, "invalid metadata"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			call := f.Fork
+			var err error
 			if c.tree {
-				call = f.ForkTree
+				_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{Count: c.in.Count, Metadata: c.metadata}, core.Idempotency{})
+			} else {
+				_, err = f.Fork(t.Context(), testplane.Caller, sb.ID, c.in, core.Idempotency{})
 			}
-			_, err := call(t.Context(), testplane.Caller, sb.ID, c.in)
 			testplane.Want(t, err, apierror.EInvalid, c.message)
 		})
 	}
@@ -66,22 +65,22 @@ func TestForkRefusesBadInput(t *testing.T) {
 func TestForkOfWhatDoesNotRun(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	f := r.Node.Forks
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	forks := map[string]func(context.Context, core.Caller, string) error{
 		"fork": func(ctx context.Context, c core.Caller, id string) error {
-			_, err := f.Fork(ctx, c, id, fork.Request{})
+			_, err := f.Fork(ctx, c, id, api.Fork{}, core.Idempotency{})
 			return err
 		},
 		"warm": func(ctx context.Context, c core.Caller, id string) error {
-			_, err := f.Fork(ctx, c, id, fork.Request{Mode: new("warm")})
+			_, err := f.Fork(ctx, c, id, api.Fork{Mode: new(api.ForkMode("warm"))}, core.Idempotency{})
 			return err
 		},
 		"fork-tree": func(ctx context.Context, c core.Caller, id string) error {
-			_, err := f.ForkTree(ctx, c, id, fork.Request{})
+			_, err := f.ForkTree(ctx, c, id, api.ForkTree{}, core.Idempotency{})
 			return err
 		},
 		"snapshot": func(ctx context.Context, c core.Caller, id string) error {
-			_, err := r.Node.Snapshots.Create(ctx, c, id, snapshot.CreateSnapshot{})
+			_, err := r.Node.Snapshots.Create(ctx, c, id, api.CreateSnapshot{}, core.Idempotency{})
 			return err
 		},
 	}
@@ -115,9 +114,9 @@ func TestATreeOfTrees(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	f := r.Node.Forks
 	ttl := int64(3600)
-	root := r.Must(t, sandbox.CreateSandbox{TTLSeconds: &ttl, Env: map[string]string{"A": "1"}, Preview: new("token"), Persistent: true})
-	first, err := f.ForkTree(t.Context(), testplane.Caller, root.ID, fork.Request{Metadata: json.RawMessage(`{"try":1,"fork_tree_id":"forged"}`)})
-	if err != nil || len(first.Children) != 2 || first.ParentID != root.ID || first.PauseMS == 0 {
+	root := r.Must(t, api.CreateSandbox{TTLSeconds: &ttl, Env: map[string]string{"A": "1"}, Preview: new(api.PreviewMode("token")), Persistent: true})
+	first, err := f.ForkTree(t.Context(), testplane.Caller, root.ID, api.ForkTree{Metadata: api.Object(`{"try":1,"fork_tree_id":"forged"}`)}, core.Idempotency{})
+	if err != nil || len(first.Children) != 2 || first.Failed == nil || first.ParentID != root.ID || first.PauseMS == 0 {
 		t.Fatalf("%+v, %v", first, err)
 	}
 	for i, c := range first.Children {
@@ -128,48 +127,48 @@ func TestATreeOfTrees(t *testing.T) {
 		if m["try"] != 1.0 || m["fork_tree_id"] != first.TreeID || m["fork_tree_role"] != "child" || m["fork_parent_id"] != root.ID || m["fork_index"] != float64(i) {
 			t.Errorf("metadata %s", c.Metadata)
 		}
-		if c.ForkedFrom != root.ID || c.Status != "running" || *c.TTLSeconds != ttl || c.ExpiresAt.IsZero() || c.Preview != "token" || c.Persistent {
+		if core.OrZero(c.ForkedFrom) != root.ID || c.Status != "running" || *c.TTLSeconds != ttl || c.ExpiresAt.IsZero() || c.Preview != "token" || c.Persistent {
 			t.Errorf("%+v", c)
 		}
 		if spec := r.H1.Spec(c.ID); spec.Env["A"] != "1" || spec.Persistent {
 			t.Errorf("%+v", spec)
 		}
 	}
-	second, err := f.ForkTree(t.Context(), testplane.Caller, first.Children[0].ID, fork.Request{Count: n(3)})
+	second, err := f.ForkTree(t.Context(), testplane.Caller, first.Children[0].ID, api.ForkTree{Count: n(3)}, core.Idempotency{})
 	if err != nil || len(second.Children) != 3 || second.TreeID == first.TreeID {
 		t.Fatalf("%+v, %v", second, err)
 	}
 	child := second.Children[1].ID
 	for _, tree := range []string{first.TreeID, "tree-unknown"} {
-		_, _, err := f.Promote(t.Context(), testplane.Caller, child, tree, true)
+		_, err := f.Promote(t.Context(), testplane.Caller, child, api.Promote{TreeID: tree, CleanupSiblings: true})
 		if e := testplane.Want(t, err, apierror.ENotFound, "not found"); e.Detail == "" {
 			t.Error("no detail")
 		}
 	}
-	_, _, err = f.Promote(t.Context(), testplane.Stranger, child, second.TreeID, true)
+	_, err = f.Promote(t.Context(), testplane.Stranger, child, api.Promote{TreeID: second.TreeID, CleanupSiblings: true})
 	testplane.Want(t, err, apierror.ENotFound, "not found")
-	_, _, err = f.Promote(t.Context(), testplane.Caller, root.ID, first.TreeID, true)
+	_, err = f.Promote(t.Context(), testplane.Caller, root.ID, api.Promote{TreeID: first.TreeID, CleanupSiblings: true})
 	testplane.Want(t, err, apierror.ENotFound, "not found")
-	_, _, err = f.Promote(t.Context(), testplane.Caller, child, "", true)
+	_, err = f.Promote(t.Context(), testplane.Caller, child, api.Promote{TreeID: "", CleanupSiblings: true})
 	testplane.Want(t, err, apierror.EInvalid, "tree_id is required")
 
-	promoted, deleted, err := f.Promote(t.Context(), testplane.Caller, child, second.TreeID, true)
-	if err != nil || promoted.ID != child || len(deleted) != 2 || !strings.Contains(string(promoted.Metadata), `"fork_tree_role":"promoted"`) {
-		t.Fatalf("%+v, %v, %v", promoted, deleted, err)
+	out, err := f.Promote(t.Context(), testplane.Caller, child, api.Promote{TreeID: second.TreeID, CleanupSiblings: true})
+	if err != nil || out.Promoted.ID != child || len(out.Deleted) != 2 || !strings.Contains(string(out.Promoted.Metadata), `"fork_tree_role":"promoted"`) {
+		t.Fatalf("%+v, %v", out, err)
 	}
 	if rows := r.Settled(r.H1); len(rows) != 4 { // root, both children, the promoted one
 		t.Fatalf("%d rows", len(rows))
 	}
 	// Once more is the same again.
-	if _, deleted, err := f.Promote(t.Context(), testplane.Caller, child, second.TreeID, true); err != nil || len(deleted) != 0 {
-		t.Fatalf("%v, %v", deleted, err)
+	if out, err := f.Promote(t.Context(), testplane.Caller, child, api.Promote{TreeID: second.TreeID, CleanupSiblings: true}); err != nil || len(out.Deleted) != 0 {
+		t.Fatalf("%v, %v", out.Deleted, err)
 	}
 }
 
 func TestForkIsRepeatable(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	f := r.Node.Forks
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	// The first fork fails with its only child.
 	fails := 1
 	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
@@ -179,22 +178,22 @@ func TestForkIsRepeatable(t *testing.T) {
 		}
 		return nil
 	})
-	in := fork.Request{Count: n(1), Idempotency: testplane.Key("k", "body")}
-	_, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, in)
+	in, key := api.ForkTree{Count: n(1)}, testplane.Key("k", "body")
+	_, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, in, key)
 	testplane.Want(t, err, apierror.EInternal, "sandbox failed to start")
 	// The key of a fork that left nothing is free again.
-	first, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, in)
+	first, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, in, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, in)
+	again, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, in, key)
 	if err != nil || again.TreeID != first.TreeID || again.Children[0].ID != first.Children[0].ID || again.PauseMS != first.PauseMS {
 		t.Fatalf("%+v, then %+v, %v", first, again, err)
 	}
-	_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, fork.Request{Count: n(2), Idempotency: testplane.Key("k", "another body")})
+	_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{Count: n(2)}, testplane.Key("k", "another body"))
 	testplane.Want(t, err, apierror.EConflict, "idempotency key reused")
 	// Another route and another workspace have keys of their own.
-	if other, err := f.Fork(t.Context(), testplane.Caller, sb.ID, in); err != nil || other.Children[0].ID == first.Children[0].ID {
+	if other, err := f.Fork(t.Context(), testplane.Caller, sb.ID, api.Fork{Count: n(1)}, key); err != nil || other.Children[0].ID == first.Children[0].ID {
 		t.Fatalf("%+v, %v", other, err)
 	}
 	if rows := r.Settled(r.H1); len(rows) != 3 {
@@ -203,7 +202,7 @@ func TestForkIsRepeatable(t *testing.T) {
 	if err := r.Delete(t.Context(), testplane.Caller, first.Children[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, in)
+	_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, in, key)
 	testplane.Want(t, err, apierror.ENotFound, "not found") // as of any key whose resource is gone
 }
 
@@ -211,7 +210,7 @@ func TestForkIsRepeatable(t *testing.T) {
 func TestARepetitionOfAForkUnderWay(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	f := r.Node.Forks
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	begun, hold := make(chan struct{}), make(chan struct{})
 	var puts atomic.Int32
 	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
@@ -229,12 +228,12 @@ func TestARepetitionOfAForkUnderWay(t *testing.T) {
 		return nil
 	})
 	type answer struct {
-		fork.Forked
+		api.ForkedTree
 		err error
 	}
 	answers := make(chan answer)
 	call := func() {
-		out, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, fork.Request{Count: n(2), Idempotency: testplane.Key("k", "body")})
+		out, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{Count: n(2)}, testplane.Key("k", "body"))
 		answers <- answer{out, err}
 	}
 	go call()
@@ -263,8 +262,8 @@ func TestARepetitionOfAForkUnderWay(t *testing.T) {
 func TestWarmForkStopsItsParent(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	f := r.Node.Forks
-	sb := r.Must(t, sandbox.CreateSandbox{})
-	out, err := f.Fork(t.Context(), testplane.Caller, sb.ID, fork.Request{Mode: new("warm")})
+	sb := r.Must(t, api.CreateSandbox{})
+	out, err := f.Fork(t.Context(), testplane.Caller, sb.ID, api.Fork{Mode: new(api.ForkMode("warm"))}, core.Idempotency{})
 	if err != nil || len(out.Children) != 1 || out.Mode != "warm" || out.PauseMS == 0 {
 		t.Fatalf("%+v, %v", out, err)
 	}
@@ -279,19 +278,19 @@ func TestWarmForkStopsItsParent(t *testing.T) {
 
 func TestSnapshots(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{Env: map[string]string{"A": "1", "B": "1"}})
-	other := r.Must(t, sandbox.CreateSandbox{})
-	_, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, snapshot.CreateSnapshot{Name: strings.Repeat("n", 64)})
+	sb := r.Must(t, api.CreateSandbox{Env: map[string]string{"A": "1", "B": "1"}})
+	other := r.Must(t, api.CreateSandbox{})
+	_, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, api.CreateSnapshot{Name: strings.Repeat("n", 64)}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EInvalid, "invalid name")
 
-	var snaps []snapshot.Snapshot
+	var snaps []api.Snapshot
 	for i, id := range []string{sb.ID, sb.ID, other.ID} {
-		in := snapshot.CreateSnapshot{Name: fmt.Sprint(i), Idempotency: testplane.Key(fmt.Sprint(i), "body")}
-		s, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, id, in)
+		in, key := api.CreateSnapshot{Name: fmt.Sprint(i)}, testplane.Key(fmt.Sprint(i), "body")
+		s, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, id, in, key)
 		if err != nil || s.SandboxID != id || s.Status != "ready" || s.MemoryBytes == 0 || s.Name != fmt.Sprint(i) {
 			t.Fatalf("%+v, %v", s, err)
 		}
-		if again, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, id, in); err != nil || again.ID != s.ID {
+		if again, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, id, in, key); err != nil || again.ID != s.ID {
 			t.Fatalf("%+v, %v", again, err)
 		}
 		snaps = append(snaps, s)
@@ -322,16 +321,16 @@ func TestSnapshots(t *testing.T) {
 	testplane.Want(t, r.Node.Snapshots.Delete(t.Context(), testplane.Stranger, snaps[0].ID), apierror.ENotFound, "not found")
 
 	// A sandbox from it, over its environment.
-	_, err = r.Create(t.Context(), testplane.Stranger, sandbox.CreateSandbox{Template: "base", FromSnapshot: snaps[0].ID})
+	_, err = r.Create(t.Context(), testplane.Stranger, api.CreateSandbox{Template: "base", FromSnapshot: snaps[0].ID}, core.Idempotency{})
 	testplane.Want(t, err, apierror.ENotFound, "not found")
-	_, err = r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "node", FromSnapshot: snaps[0].ID})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "node", FromSnapshot: snaps[0].ID}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EInvalid, "template does not match the snapshot")
 	if err := r.Delete(t.Context(), testplane.Caller, sb.ID); err != nil { // it does not need its sandbox
 		t.Fatal(err)
 	}
-	made := r.Must(t, sandbox.CreateSandbox{FromSnapshot: snaps[0].ID, Env: map[string]string{"B": "2"}})
+	made := r.Must(t, api.CreateSandbox{FromSnapshot: snaps[0].ID, Env: map[string]string{"B": "2"}})
 	spec := r.H1.Spec(made.ID)
-	if made.FromSnapshot != snaps[0].ID || spec.Capture != snaps[0].ID || !maps.Equal(spec.Env, map[string]string{"A": "1", "B": "2"}) ||
+	if core.OrZero(made.FromSnapshot) != snaps[0].ID || spec.Capture != snaps[0].ID || !maps.Equal(spec.Env, map[string]string{"A": "1", "B": "2"}) ||
 		spec.Origin["from_snapshot"] != snaps[0].ID {
 		t.Fatalf("%+v", spec)
 	}
@@ -341,9 +340,9 @@ func TestSnapshots(t *testing.T) {
 		}
 		testplane.Want(t, r.Node.Snapshots.Delete(t.Context(), testplane.Caller, s.ID), apierror.ENotFound, "not found")
 	}
-	_, err = r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base", FromSnapshot: snaps[0].ID})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", FromSnapshot: snaps[0].ID}, core.Idempotency{})
 	testplane.Want(t, err, apierror.ENotFound, "not found")
-	_, err = r.Node.Snapshots.Create(t.Context(), testplane.Caller, other.ID, snapshot.CreateSnapshot{Name: "2", Idempotency: testplane.Key("2", "body")})
+	_, err = r.Node.Snapshots.Create(t.Context(), testplane.Caller, other.ID, api.CreateSnapshot{Name: "2"}, testplane.Key("2", "body"))
 	testplane.Want(t, err, apierror.ENotFound, "not found") // the key's snapshot is gone
 	r.Settled(r.H1)
 }
@@ -358,18 +357,18 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 		s := r.LeaderNode().Hosts.Sessions()
 		return s["h1"].Heartbeat.Store && s["h2"].Heartbeat.Store
 	})
-	sb := r.Must(t, sandbox.CreateSandbox{})
-	stored, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, snapshot.CreateSnapshot{})
+	sb := r.Must(t, api.CreateSandbox{})
+	stored, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, api.CreateSnapshot{}, core.Idempotency{})
 	if err != nil || !stored.Stored {
 		t.Fatalf("%+v, %v", stored, err)
 	}
 	r.H1.SetStore(nil)
 	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
-	local, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, snapshot.CreateSnapshot{})
+	local, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, api.CreateSnapshot{}, core.Idempotency{})
 	if err != nil || local.Stored {
 		t.Fatalf("%+v, %v", local, err)
 	}
-	near := r.Must(t, sandbox.CreateSandbox{FromSnapshot: stored.ID})
+	near := r.Must(t, api.CreateSandbox{FromSnapshot: stored.ID})
 	if near.AgentID != "h1" {
 		t.Fatalf("it is on %s, the snapshot on h1", near.AgentID)
 	}
@@ -379,10 +378,10 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 		}
 		return nil
 	})
-	if far := r.Must(t, sandbox.CreateSandbox{FromSnapshot: stored.ID}); far.AgentID != "h2" {
+	if far := r.Must(t, api.CreateSandbox{FromSnapshot: stored.ID}); far.AgentID != "h2" {
 		t.Fatalf("it is on %s", far.AgentID)
 	}
-	_, err = r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base", FromSnapshot: local.ID})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", FromSnapshot: local.ID}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EBadGateway, "no available compute node")
 
 	// A damaged one is refused, by name.
@@ -392,7 +391,7 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 		}
 		return nil
 	})
-	_, err = r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base", FromSnapshot: local.ID})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", FromSnapshot: local.ID}, core.Idempotency{})
 	if e := testplane.Want(t, err, apierror.EUnprocessable, "snapshot cannot be restored"); !strings.Contains(e.Detail, "chunk 7 is damaged") {
 		t.Errorf("detail %q", e.Detail)
 	}
@@ -403,7 +402,7 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 		s, err := r.Node.Snapshots.Get(t.Context(), testplane.Caller, local.ID)
 		return err == nil && s.Status == "lost"
 	})
-	_, err = r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base", FromSnapshot: local.ID})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", FromSnapshot: local.ID}, core.Idempotency{})
 	if e := testplane.Want(t, err, apierror.EBadGateway, "no available compute node"); e.Detail == "" {
 		t.Error("no detail")
 	}

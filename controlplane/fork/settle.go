@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"

@@ -15,10 +15,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-
 	"golang.org/x/time/rate"
 
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/controlplane/stall"
 	"github.com/berth-cloud/berth/timescale"

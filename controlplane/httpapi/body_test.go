@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
@@ -68,7 +69,7 @@ func TestPostWithoutABody(t *testing.T) {
 		{"chunked", "POST /v1/sandboxes HTTP/1.1\r\n" + auth + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400},
 		{"{}", "POST /v1/sandboxes HTTP/1.1\r\n" + auth + "Content-Length: 2\r\n\r\n{}", 400},
 	}
-	r := newRig(t)
+	r := newRig(t, withoutAStore)
 	server := r.server()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -110,11 +111,11 @@ func TestLargeBodies(t *testing.T) {
 		{"exec at the limit", "/v1/sandboxes/" + testID + "/exec", maxExecBody, false, 200},
 	}
 	r := newRig(t)
-	r.sandboxes.create = func(context.Context, core.Caller, sandbox.CreateSandbox) (sandbox.Sandbox, error) {
+	r.sandboxes.create = func(context.Context, core.Caller, api.CreateSandbox, core.Idempotency) (api.Sandbox, error) {
 		return testSandbox(), nil
 	}
-	r.streams.exec = func(context.Context, string, sandbox.Exec) (sandbox.ExecResult, error) {
-		return sandbox.ExecResult{}, nil
+	r.streams.exec = func(context.Context, string, api.Exec) (api.ExecResult, error) {
+		return api.ExecResult{}, nil
 	}
 	server := r.server()
 	client := server.Client()
@@ -293,12 +294,12 @@ func TestSlowClients(t *testing.T) {
 func TestLongExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.streams.exec = func(ctx context.Context, _ string, _ sandbox.Exec) (sandbox.ExecResult, error) {
+		r.streams.exec = func(ctx context.Context, _ string, _ api.Exec) (api.ExecResult, error) {
 			select {
 			case <-time.After(sandbox.MaxExecSeconds * time.Second):
-				return sandbox.ExecResult{Stdout: "done"}, nil
+				return api.ExecResult{Stdout: "done"}, nil
 			case <-ctx.Done():
-				return sandbox.ExecResult{}, ctx.Err()
+				return api.ExecResult{}, ctx.Err()
 			}
 		}
 		conn := r.onPipe(t)
@@ -319,11 +320,11 @@ func TestLongExec(t *testing.T) {
 func TestGoneClientEndsItsExec(t *testing.T) {
 	r := newRig(t)
 	began, ended := make(chan struct{}), make(chan struct{})
-	r.streams.exec = func(ctx context.Context, _ string, _ sandbox.Exec) (sandbox.ExecResult, error) {
+	r.streams.exec = func(ctx context.Context, _ string, _ api.Exec) (api.ExecResult, error) {
 		close(began)
 		<-ctx.Done()
 		close(ended)
-		return sandbox.ExecResult{}, ctx.Err()
+		return api.ExecResult{}, ctx.Err()
 	}
 	server := r.server()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -12,11 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // TestErrors gives every code its status and its body.
@@ -61,8 +59,8 @@ func TestErrors(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			r.sandboxes.get = func(context.Context, core.Caller, string) (sandbox.Sandbox, error) {
-				return sandbox.Sandbox{}, c.err
+			r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) {
+				return api.Sandbox{}, c.err
 			}
 			req := httptest.NewRequest(http.MethodGet, "/v1/sandboxes/"+testID, nil)
 			req.Header.Set("Authorization", "Bearer tenant")
@@ -99,8 +97,8 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 
 func TestInternalsStayInTheLog(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(context.Context, core.Caller, string) (sandbox.Sandbox, error) {
-		return sandbox.Sandbox{}, errors.New("open /var/lib/berth/" + testID + ": no such file")
+	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) {
+		return api.Sandbox{}, errors.New("open /var/lib/berth/" + testID + ": no such file")
 	}
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID, "tenant", "", api.HeaderRequestID, "mine-1")
 	if w.Code != 500 || strings.Contains(w.Body.String(), "/var/lib") {
@@ -171,7 +169,7 @@ func TestRequestID(t *testing.T) {
 func TestRequestIDReachesTheUseCase(t *testing.T) {
 	r := newRig(t)
 	var got core.Caller
-	r.sandboxes.get = func(_ context.Context, c core.Caller, _ string) (sandbox.Sandbox, error) {
+	r.sandboxes.get = func(_ context.Context, c core.Caller, _ string) (api.Sandbox, error) {
 		got = c
 		return testSandbox(), nil
 	}
@@ -183,10 +181,10 @@ func TestRequestIDReachesTheUseCase(t *testing.T) {
 
 func TestLogHoldsNoWholeSandboxID(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(context.Context, core.Caller, string) (sandbox.Sandbox, error) {
+	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) {
 		panic("no sandbox " + testID)
 	}
-	r.sandboxes.create = func(context.Context, core.Caller, sandbox.CreateSandbox) (sandbox.Sandbox, error) {
+	r.sandboxes.create = func(context.Context, core.Caller, api.CreateSandbox, core.Idempotency) (api.Sandbox, error) {
 		return testSandbox(), nil
 	}
 	r.sandboxes.delete = func(context.Context, core.Caller, string) error { return errors.New("lost " + testID) }
@@ -214,7 +212,7 @@ func TestLogHoldsNoWholeSandboxID(t *testing.T) {
 
 func TestPanicIsA500(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(context.Context, core.Caller, string) (sandbox.Sandbox, error) { panic("secret") }
+	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) { panic("secret") }
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID, "tenant", "")
 	if w.Code != 500 || errorOf(t, w).Error != "internal error" || strings.Contains(w.Body.String(), "secret") {
 		t.Errorf("got %d %s", w.Code, w.Body)
@@ -262,7 +260,7 @@ func TestRouting(t *testing.T) {
 
 func TestHeadIsGetWithoutABody(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(context.Context, core.Caller, string) (sandbox.Sandbox, error) { return testSandbox(), nil }
+	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) { return testSandbox(), nil }
 	server := httptest.NewServer(r.api)
 	defer server.Close()
 	var length [2]string
@@ -363,7 +361,7 @@ func TestRateLimit(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(context.Context, core.Caller, string) (sandbox.Sandbox, error) { return testSandbox(), nil }
+	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) { return testSandbox(), nil }
 	r.call(http.MethodGet, "/v1/sandboxes/"+testID, "tenant", "")
 	r.call("BREW", "/"+testID, "", "")
 	w := r.call(http.MethodGet, "/metrics", "", "")
@@ -403,10 +401,10 @@ func TestHealthAndVersion(t *testing.T) {
 func TestClientGone(t *testing.T) {
 	r := newRig(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	r.sandboxes.get = func(ctx context.Context, _ core.Caller, _ string) (sandbox.Sandbox, error) {
+	r.sandboxes.get = func(ctx context.Context, _ core.Caller, _ string) (api.Sandbox, error) {
 		cancel()
 		<-ctx.Done()
-		return sandbox.Sandbox{}, fmt.Errorf("ask the host: %w", ctx.Err())
+		return api.Sandbox{}, fmt.Errorf("ask the host: %w", ctx.Err())
 	}
 	req := httptest.NewRequest(http.MethodGet, "/v1/sandboxes/"+testID, nil).WithContext(ctx)
 	req.Header.Set("Authorization", "Bearer tenant")

@@ -21,44 +21,44 @@ var (
 )
 
 type fakeLifecycle struct {
-	move  func(name, id string) (sandbox.Sandbox, error)
-	get   func(id string) (sandbox.Lifecycle, error)
-	patch func(id string, in sandbox.PatchLifecycle) (sandbox.Lifecycle, error)
+	move  func(name, id string) (api.Sandbox, error)
+	get   func(id string) (api.Lifecycle, error)
+	patch func(id string, in api.PatchLifecycle) (api.Lifecycle, error)
 }
 
-func (f *fakeLifecycle) moved(name, id string) (sandbox.Sandbox, error) {
+func (f *fakeLifecycle) moved(name, id string) (api.Sandbox, error) {
 	if f.move == nil {
-		return sandbox.Sandbox{}, errUnexpected
+		return api.Sandbox{}, errUnexpected
 	}
 	return f.move(name, id)
 }
 
-func (f *fakeLifecycle) Pause(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
+func (f *fakeLifecycle) Pause(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return f.moved("pause", id)
 }
 
-func (f *fakeLifecycle) Resume(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
+func (f *fakeLifecycle) Resume(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return f.moved("resume", id)
 }
 
-func (f *fakeLifecycle) Hibernate(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
+func (f *fakeLifecycle) Hibernate(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return f.moved("hibernate", id)
 }
 
-func (f *fakeLifecycle) Wake(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
+func (f *fakeLifecycle) Wake(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return f.moved("wake", id)
 }
 
-func (f *fakeLifecycle) Lifecycle(_ context.Context, _ core.Caller, id string) (sandbox.Lifecycle, error) {
+func (f *fakeLifecycle) Lifecycle(_ context.Context, _ core.Caller, id string) (api.Lifecycle, error) {
 	if f.get == nil {
-		return sandbox.Lifecycle{}, errUnexpected
+		return api.Lifecycle{}, errUnexpected
 	}
 	return f.get(id)
 }
 
-func (f *fakeLifecycle) PatchLifecycle(_ context.Context, _ core.Caller, id string, in sandbox.PatchLifecycle) (sandbox.Lifecycle, error) {
+func (f *fakeLifecycle) PatchLifecycle(_ context.Context, _ core.Caller, id string, in api.PatchLifecycle) (api.Lifecycle, error) {
 	if f.patch == nil {
-		return sandbox.Lifecycle{}, errUnexpected
+		return api.Lifecycle{}, errUnexpected
 	}
 	return f.patch(id, in)
 }
@@ -66,24 +66,24 @@ func (f *fakeLifecycle) PatchLifecycle(_ context.Context, _ core.Caller, id stri
 // fakeStreams answers with what a test set, and else as if nothing were there. What
 // a test does not set panics, as a 500.
 type fakeStreams struct {
-	exec     func(ctx context.Context, id string, in sandbox.Exec) (sandbox.ExecResult, error)
+	exec     func(ctx context.Context, id string, in api.Exec) (api.ExecResult, error)
 	rouse    func(id string) error
 	admit    func(bytes int64) (release func(), err error)
-	stream   func(ctx context.Context, in sandbox.Exec, openStdin bool) (sandbox.Process, error)
+	stream   func(ctx context.Context, in api.Exec, openStdin bool) (sandbox.Process, error)
 	terminal func(in sandbox.Terminal) (sandbox.Process, error)
 	lsp      func(lang string) (sandbox.Process, error)
 	read     func(path string, h http.Header) (*sandbox.File, error)
 	write    func(path, mode string, body io.Reader, size int64) (bool, error)
 	remove   func(path string, recursive bool) error
-	stat     func(path string) (sandbox.FileStat, error)
-	list     func(path string, each func(sandbox.FileStat) error) error
+	stat     func(path string) (api.FileStat, error)
+	list     func(path string, each func(api.FileStat) error) error
 	mkdir    func(path string) error
 	logs     func(q api.LogQuery) (io.ReadCloser, error)
 	follow   func(q api.LogQuery) (core.Follower[sandbox.LogLine], error)
 	events   func(q api.EventQuery) ([]api.Event, error)
 	watch    func(q api.EventQuery) (core.Follower[api.Event], error)
-	ports    func() ([]sandbox.Port, error)
-	addPort  func(port int, label string) (sandbox.Port, error)
+	ports    func() ([]api.Port, error)
+	addPort  func(in api.AddPort) (api.Port, error)
 	delPort  func(port int) error
 }
 
@@ -98,9 +98,9 @@ type (
 	}
 )
 
-func (f fakeCommands) Exec(ctx context.Context, _ core.Caller, id string, in sandbox.Exec) (sandbox.ExecResult, error) {
+func (f fakeCommands) Exec(ctx context.Context, _ core.Caller, id string, in api.Exec) (api.ExecResult, error) {
 	if f.exec == nil {
-		return sandbox.ExecResult{}, errUnexpected
+		return api.ExecResult{}, errUnexpected
 	}
 	return f.exec(ctx, id, in)
 }
@@ -119,7 +119,7 @@ func (f *fakeStreams) AdmitInput(_ context.Context, _ core.Caller, bytes int64) 
 	return f.admit(bytes)
 }
 
-func (f fakeCommands) Stream(ctx context.Context, _ core.Caller, _ string, in sandbox.Exec, openStdin bool) (sandbox.Process, error) {
+func (f fakeCommands) Stream(ctx context.Context, _ core.Caller, _ string, in api.Exec, openStdin bool) (sandbox.Process, error) {
 	return f.stream(ctx, in, openStdin)
 }
 
@@ -143,11 +143,11 @@ func (f fakeFiles) Remove(_ context.Context, _ core.Caller, _, path string, recu
 	return f.remove(path, recursive)
 }
 
-func (f fakeFiles) Stat(_ context.Context, _ core.Caller, _, path string) (sandbox.FileStat, error) {
+func (f fakeFiles) Stat(_ context.Context, _ core.Caller, _, path string) (api.FileStat, error) {
 	return f.stat(path)
 }
 
-func (f fakeFiles) List(_ context.Context, _ core.Caller, _, path string, each func(sandbox.FileStat) error) error {
+func (f fakeFiles) List(_ context.Context, _ core.Caller, _, path string, each func(api.FileStat) error) error {
 	return f.list(path, each)
 }
 
@@ -171,12 +171,12 @@ func (f fakeLogs) FollowEvents(_ context.Context, _ core.Caller, _ string, q api
 	return f.watch(q)
 }
 
-func (f fakePorts) List(context.Context, core.Caller, string) ([]sandbox.Port, error) {
+func (f fakePorts) List(context.Context, core.Caller, string) ([]api.Port, error) {
 	return f.ports()
 }
 
-func (f fakePorts) Add(_ context.Context, _ core.Caller, _ string, port int, label string) (sandbox.Port, error) {
-	return f.addPort(port, label)
+func (f fakePorts) Add(_ context.Context, _ core.Caller, _ string, in api.AddPort) (api.Port, error) {
+	return f.addPort(in)
 }
 
 func (f fakePorts) Remove(_ context.Context, _ core.Caller, _ string, port int) error {

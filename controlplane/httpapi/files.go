@@ -15,7 +15,6 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // queryOf reads the query and refuses what can be read in two ways.
@@ -166,7 +165,7 @@ func (a *API) statFile(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderStat(st))
+	return ok(c, st)
 }
 
 func (a *API) listDir(c *gin.Context) error {
@@ -179,12 +178,12 @@ func (a *API) listDir(c *gin.Context) error {
 	out.json(q.Get("path"))
 	out.held.WriteString(`,"entries":[`)
 	first := true
-	err = a.cfg.Files.List(c.Request.Context(), callerOf(c), id, q.Get("path"), func(s sandbox.FileStat) error {
+	err = a.cfg.Files.List(c.Request.Context(), callerOf(c), id, q.Get("path"), func(s api.FileStat) error {
 		if !first {
 			out.held.WriteByte(',')
 		}
 		first = false
-		_, err := out.Write(bytes.TrimSuffix(marshal(renderStat(s)), []byte("\n")))
+		_, err := out.Write(bytes.TrimSuffix(marshal(s), []byte("\n")))
 		return err
 	})
 	if err != nil {
@@ -209,11 +208,4 @@ func (a *API) makeDir(c *gin.Context) error {
 	c.Status(http.StatusCreated)
 	c.Writer.WriteHeaderNow()
 	return nil
-}
-
-func renderStat(s sandbox.FileStat) api.FileStat {
-	return api.FileStat{
-		Path: s.Path, Name: s.Name, Type: api.FileType(s.Type), SizeBytes: s.SizeBytes, Mode: s.Mode, UID: s.UID, GID: s.GID,
-		ModifiedAt: api.Time{Time: s.ModifiedAt}, Target: s.Target,
-	}
 }

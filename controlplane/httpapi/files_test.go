@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
@@ -168,9 +169,9 @@ func TestUploadThatStalls(t *testing.T) {
 func TestFilesByPath(t *testing.T) {
 	r := newRig(t)
 	at := time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC)
-	st := sandbox.FileStat{Path: "/l", Name: "l", Type: "symlink", SizeBytes: 3, Mode: "0777", UID: 1, GID: 2, ModifiedAt: at, Target: "/t"}
-	r.streams.stat = func(string) (sandbox.FileStat, error) { return st, nil }
-	r.streams.list = func(string, func(sandbox.FileStat) error) error { return nil }
+	st := api.FileStat{Path: "/l", Name: "l", Type: "symlink", SizeBytes: 3, Mode: "0777", UID: 1, GID: 2, ModifiedAt: api.Time{Time: at}, Target: "/t"}
+	r.streams.stat = func(string) (api.FileStat, error) { return st, nil }
+	r.streams.list = func(string, func(api.FileStat) error) error { return nil }
 	var removed []string
 	r.streams.remove = func(path string, recursive bool) error {
 		removed = append(removed, fmt.Sprint(path, recursive))
@@ -207,9 +208,9 @@ func TestFilesByPath(t *testing.T) {
 
 func TestPorts(t *testing.T) {
 	r := newRig(t)
-	r.streams.ports = func() ([]sandbox.Port, error) { return nil, nil }
-	r.streams.addPort = func(port int, label string) (sandbox.Port, error) {
-		return sandbox.Port{Port: port, Protocol: "tcp", Label: label}, nil
+	r.streams.ports = func() ([]api.Port, error) { return nil, nil }
+	r.streams.addPort = func(in api.AddPort) (api.Port, error) {
+		return api.Port{Port: in.Port, Protocol: "tcp", Label: in.Label}, nil
 	}
 	r.streams.delPort = func(port int) error { return nil }
 	base := "/v1/sandboxes/" + testID + "/ports"
@@ -236,7 +237,7 @@ func TestPorts(t *testing.T) {
 func TestLifecycleRoutes(t *testing.T) {
 	r := newRig(t)
 	for _, verb := range []string{"pause", "resume", "hibernate", "wake"} {
-		r.lifecycle.move = func(name, id string) (sandbox.Sandbox, error) {
+		r.lifecycle.move = func(name, id string) (api.Sandbox, error) {
 			if name != verb || id != testID {
 				t.Errorf("%s of %s", name, id)
 			}
@@ -247,28 +248,28 @@ func TestLifecycleRoutes(t *testing.T) {
 		}
 	}
 	ttl := int64(60)
-	r.lifecycle.get = func(string) (sandbox.Lifecycle, error) {
-		return sandbox.Lifecycle{Status: "hibernated", TTLSeconds: &ttl, Persistent: true}, nil
+	r.lifecycle.get = func(string) (api.Lifecycle, error) {
+		return api.Lifecycle{Status: "hibernated", TTLSeconds: &ttl, Persistent: true}, nil
 	}
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/lifecycle", "tenant", "")
 	if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != `{"status":"hibernated","ttl_seconds":60,"expires_at":null,"persistent":true}` {
 		t.Errorf("%d %s", w.Code, got)
 	}
-	var got sandbox.PatchLifecycle
-	r.lifecycle.patch = func(_ string, in sandbox.PatchLifecycle) (sandbox.Lifecycle, error) {
+	var got api.PatchLifecycle
+	r.lifecycle.patch = func(_ string, in api.PatchLifecycle) (api.Lifecycle, error) {
 		got = in
-		return sandbox.Lifecycle{Status: "running"}, nil
+		return api.Lifecycle{Status: "running"}, nil
 	}
 	call := func(body string) int {
 		return r.call(http.MethodPatch, "/v1/sandboxes/"+testID+"/lifecycle", "tenant", body).Code
 	}
-	if call(`{"ttl_seconds":60}`) != 200 || !got.SetTTL || got.TTLSeconds == nil || *got.TTLSeconds != 60 || got.Persistent != nil {
+	if call(`{"ttl_seconds":60}`) != 200 || got.TTLSeconds.Value == nil || *got.TTLSeconds.Value != 60 || got.Persistent.Set {
 		t.Errorf("%+v", got)
 	}
-	if call(`{"ttl_seconds":null,"persistent":false}`) != 200 || !got.SetTTL || got.TTLSeconds != nil || got.Persistent == nil || *got.Persistent {
+	if call(`{"ttl_seconds":null,"persistent":false}`) != 200 || !got.TTLSeconds.Set || got.TTLSeconds.Value != nil || got.Persistent.Value == nil || *got.Persistent.Value {
 		t.Errorf("%+v", got)
 	}
-	if call(`{"persistent":true}`) != 200 || got.SetTTL || !*got.Persistent {
+	if call(`{"persistent":true}`) != 200 || got.TTLSeconds.Set || !*got.Persistent.Value {
 		t.Errorf("%+v", got)
 	}
 	for body, detail := range map[string]string{

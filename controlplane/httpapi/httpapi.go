@@ -15,50 +15,46 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/cluster"
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/org"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // Sandboxes are the use cases of /v1/sandboxes.
 type Sandboxes interface {
-	Create(ctx context.Context, c core.Caller, in sandbox.CreateSandbox) (sandbox.Sandbox, error)
-	Get(ctx context.Context, c core.Caller, id string) (sandbox.Sandbox, error)
-	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []sandbox.Sandbox, next string, err error)
+	Create(ctx context.Context, c core.Caller, in api.CreateSandbox, i core.Idempotency) (api.Sandbox, error)
+	Get(ctx context.Context, c core.Caller, id string) (api.Sandbox, error)
+	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Sandbox, next string, err error)
 	Delete(ctx context.Context, c core.Caller, id string) error
 }
 
 // Orgs are the use cases of /v1/me.
 type Orgs interface {
-	Me(ctx context.Context, c core.Caller) (org.Profile, error)
-	SetCurrentOrg(ctx context.Context, c core.Caller, workspaceID string) (org.Profile, error)
-	CreateToken(ctx context.Context, c core.Caller, in org.CreateToken) (org.Token, error)
-	ListTokens(ctx context.Context, c core.Caller, o core.ListOptions) (page []org.Token, next string, err error)
+	Me(ctx context.Context, c core.Caller) (api.Me, error)
+	SetCurrentOrg(ctx context.Context, c core.Caller, in api.SetCurrentOrg) (api.Me, error)
+	CreateToken(ctx context.Context, c core.Caller, in api.CreateToken, i core.Idempotency) (api.NewToken, error)
+	ListTokens(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Token, next string, err error)
 	RevokeToken(ctx context.Context, c core.Caller, prefix string) error
 }
 
 // Cluster are the use cases of /v1/admin.
 type Cluster interface {
-	RaftStatus(ctx context.Context) (cluster.RaftStatus, error)
-	AddPeer(ctx context.Context, id, address string) error
+	RaftStatus(ctx context.Context) (api.RaftStatus, error)
+	AddPeer(ctx context.Context, in api.AddPeer) error
 	RemovePeer(ctx context.Context, id string) error
-	TransferLeadership(ctx context.Context, to string) error
+	TransferLeadership(ctx context.Context, in api.TransferLeadership) error
 	Backup(ctx context.Context, w io.Writer) error
 	Restore(ctx context.Context, r io.Reader) error
 	AcceptRestore(ctx context.Context) error
-	Agents(ctx context.Context, o core.ListOptions) (page []cluster.Agent, next string, err error)
-	DrainAgent(ctx context.Context, id string) (cluster.Agent, error)
+	Agents(ctx context.Context, o core.ListOptions) (page []api.Agent, next string, err error)
+	DrainAgent(ctx context.Context, id string) (api.Agent, error)
 	AgentEvents(ctx context.Context, id string, q api.EventQuery) ([]api.Event, error)
-	UndrainAgent(ctx context.Context, id string) (cluster.Agent, error)
+	UndrainAgent(ctx context.Context, id string) (api.Agent, error)
 	RemoveAgent(ctx context.Context, id string) error
-	CreateJoinToken(ctx context.Context, ttl time.Duration) (cluster.JoinToken, error)
+	CreateJoinToken(ctx context.Context, in api.CreateJoinToken) (api.JoinToken, error)
 }
 
 // Authenticator finds out who a request is from, by its bearer token or its

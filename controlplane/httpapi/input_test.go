@@ -10,11 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/coder/websocket"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // room is a budget for input.
@@ -53,11 +53,11 @@ func TestLargeInputCounts(t *testing.T) {
 	r, in := newRig(t), &room{}
 	r.streams.admit = in.admit
 	during := int64(-1)
-	r.streams.exec = func(context.Context, string, sandbox.Exec) (sandbox.ExecResult, error) {
+	r.streams.exec = func(context.Context, string, api.Exec) (api.ExecResult, error) {
 		during = in.now()
-		return sandbox.ExecResult{}, nil
+		return api.ExecResult{}, nil
 	}
-	r.streams.stream = func(context.Context, sandbox.Exec, bool) (sandbox.Process, error) {
+	r.streams.stream = func(context.Context, api.Exec, bool) (sandbox.Process, error) {
 		during = in.now()
 		p := newProcess()
 		go p.exit(0)
@@ -91,7 +91,7 @@ func TestLargeMessagesCount(t *testing.T) {
 	start := func(t *testing.T) (*rig, *fakeProcess, *room) {
 		r, p, in := newRig(t), newProcess(), &room{}
 		r.streams.admit = in.admit
-		r.streams.stream = func(context.Context, sandbox.Exec, bool) (sandbox.Process, error) {
+		r.streams.stream = func(context.Context, api.Exec, bool) (sandbox.Process, error) {
 			if want := int64(inputCopies * len(`{"cmd":"cat","stdin":}`+message)); in.now() != want {
 				t.Errorf("%d bytes are held, want %d", in.now(), want)
 			}

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
@@ -33,8 +31,8 @@ func TestLargeOutputIsWholeInPieces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			result := sandbox.ExecResult{ExitCode: 3, Stdout: out, Stderr: "e" + out, DurationMS: 7, TimedOut: true, Truncated: true}
-			r.streams.exec = func(context.Context, string, sandbox.Exec) (sandbox.ExecResult, error) {
+			result := api.ExecResult{ExitCode: 3, Stdout: out, Stderr: "e" + out, DurationMS: 7, TimedOut: true, Truncated: true}
+			r.streams.exec = func(context.Context, string, api.Exec) (api.ExecResult, error) {
 				return result, nil
 			}
 			w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec", "tenant", `{"cmd":"x"}`)
@@ -54,9 +52,9 @@ func TestLargeOutputIsWholeInPieces(t *testing.T) {
 
 func TestListingIsPassedOnEntryByEntry(t *testing.T) {
 	r := newRig(t)
-	entry := sandbox.FileStat{Path: "/d/x", Name: "x", Type: "file", Mode: "0644", Target: strings.Repeat("t", 1000)}
-	give := func(n int, err error) func(string, func(sandbox.FileStat) error) error {
-		return func(_ string, each func(sandbox.FileStat) error) error {
+	entry := api.FileStat{Path: "/d/x", Name: "x", Type: "file", Mode: "0644", Target: strings.Repeat("t", 1000)}
+	give := func(n int, err error) func(string, func(api.FileStat) error) error {
+		return func(_ string, each func(api.FileStat) error) error {
 			for range n {
 				if err := each(entry); err != nil {
 					return err
@@ -90,7 +88,7 @@ func TestListingIsPassedOnEntryByEntry(t *testing.T) {
 }
 
 // renderExec is the whole answer at once.
-func renderExec(r sandbox.ExecResult) api.ExecResult {
+func renderExec(r api.ExecResult) api.ExecResult {
 	out := api.ExecResult{
 		ExitCode:   r.ExitCode,
 		DurationMS: r.DurationMS,

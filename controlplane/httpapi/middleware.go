@@ -7,11 +7,10 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // Keys of what the middleware leaves in the gin context.

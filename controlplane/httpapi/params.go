@@ -7,12 +7,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // keySandboxID is set on routes of one sandbox, for the access log.

@@ -15,11 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/cluster"
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/org"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
@@ -29,6 +24,10 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/cluster"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/org"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/redact"
 )
 
@@ -45,27 +44,27 @@ var (
 var errUnexpected = errors.New("the test expects no such call")
 
 type fakeSandboxes struct {
-	create func(context.Context, core.Caller, sandbox.CreateSandbox) (sandbox.Sandbox, error)
-	get    func(context.Context, core.Caller, string) (sandbox.Sandbox, error)
-	list   func(context.Context, core.Caller, core.ListOptions) ([]sandbox.Sandbox, string, error)
+	create func(context.Context, core.Caller, api.CreateSandbox, core.Idempotency) (api.Sandbox, error)
+	get    func(context.Context, core.Caller, string) (api.Sandbox, error)
+	list   func(context.Context, core.Caller, core.ListOptions) ([]api.Sandbox, string, error)
 	delete func(context.Context, core.Caller, string) error
 }
 
-func (f *fakeSandboxes) Create(ctx context.Context, c core.Caller, in sandbox.CreateSandbox) (sandbox.Sandbox, error) {
+func (f *fakeSandboxes) Create(ctx context.Context, c core.Caller, in api.CreateSandbox, i core.Idempotency) (api.Sandbox, error) {
 	if f.create == nil {
-		return sandbox.Sandbox{}, errUnexpected
+		return api.Sandbox{}, errUnexpected
 	}
-	return f.create(ctx, c, in)
+	return f.create(ctx, c, in, i)
 }
 
-func (f *fakeSandboxes) Get(ctx context.Context, c core.Caller, id string) (sandbox.Sandbox, error) {
+func (f *fakeSandboxes) Get(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
 	if f.get == nil {
-		return sandbox.Sandbox{}, errUnexpected
+		return api.Sandbox{}, errUnexpected
 	}
 	return f.get(ctx, c, id)
 }
 
-func (f *fakeSandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions) ([]sandbox.Sandbox, string, error) {
+func (f *fakeSandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions) ([]api.Sandbox, string, error) {
 	if f.list == nil {
 		return nil, "", errUnexpected
 	}
@@ -80,26 +79,26 @@ func (f *fakeSandboxes) Delete(ctx context.Context, c core.Caller, id string) er
 }
 
 type fakeIdentity struct {
-	me     func(core.Caller) (org.Profile, error)
-	setOrg func(core.Caller, string) (org.Profile, error)
-	create func(core.Caller, string) (org.Token, error)
-	list   func(core.Caller, core.ListOptions) ([]org.Token, string, error)
+	me     func(core.Caller) (api.Me, error)
+	setOrg func(core.Caller, string) (api.Me, error)
+	create func(core.Caller, string) (api.NewToken, error)
+	list   func(core.Caller, core.ListOptions) ([]api.Token, string, error)
 	revoke func(core.Caller, string) error
 }
 
-func (f *fakeIdentity) Me(_ context.Context, c core.Caller) (org.Profile, error) {
+func (f *fakeIdentity) Me(_ context.Context, c core.Caller) (api.Me, error) {
 	return f.me(c)
 }
 
-func (f *fakeIdentity) SetCurrentOrg(_ context.Context, c core.Caller, id string) (org.Profile, error) {
-	return f.setOrg(c, id)
+func (f *fakeIdentity) SetCurrentOrg(_ context.Context, c core.Caller, in api.SetCurrentOrg) (api.Me, error) {
+	return f.setOrg(c, in.OrgID)
 }
 
-func (f *fakeIdentity) CreateToken(_ context.Context, c core.Caller, in org.CreateToken) (org.Token, error) {
+func (f *fakeIdentity) CreateToken(_ context.Context, c core.Caller, in api.CreateToken, _ core.Idempotency) (api.NewToken, error) {
 	return f.create(c, in.Name)
 }
 
-func (f *fakeIdentity) ListTokens(_ context.Context, c core.Caller, o core.ListOptions) ([]org.Token, string, error) {
+func (f *fakeIdentity) ListTokens(_ context.Context, c core.Caller, o core.ListOptions) ([]api.Token, string, error) {
 	return f.list(c, o)
 }
 
@@ -108,27 +107,29 @@ func (f *fakeIdentity) RevokeToken(_ context.Context, c core.Caller, prefix stri
 }
 
 type fakeCluster struct {
-	status      cluster.RaftStatus
-	agents      []cluster.Agent
+	status      api.RaftStatus
+	agents      []api.Agent
 	addPeer     func(id, address string) error
 	removePeer  func(id string) error
 	transfer    func(to string) error
 	backup      func(io.Writer) error
 	restore     func(io.Reader) error
-	changeAgent func(verb, id string) (cluster.Agent, error)
-	joinToken   func(time.Duration) (cluster.JoinToken, error)
+	changeAgent func(verb, id string) (api.Agent, error)
+	joinToken   func(api.CreateJoinToken) (api.JoinToken, error)
 }
 
-func (f *fakeCluster) RaftStatus(context.Context) (cluster.RaftStatus, error) { return f.status, nil }
-func (f *fakeCluster) AddPeer(_ context.Context, id, address string) error {
-	return f.addPeer(id, address)
+func (f *fakeCluster) RaftStatus(context.Context) (api.RaftStatus, error) { return f.status, nil }
+func (f *fakeCluster) AddPeer(_ context.Context, in api.AddPeer) error {
+	return f.addPeer(in.ID, in.Address)
 }
-func (f *fakeCluster) RemovePeer(_ context.Context, id string) error         { return f.removePeer(id) }
-func (f *fakeCluster) TransferLeadership(_ context.Context, to string) error { return f.transfer(to) }
-func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error           { return f.backup(w) }
-func (f *fakeCluster) AcceptRestore(context.Context) error                   { return nil }
-func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error          { return f.restore(r) }
-func (f *fakeCluster) Agents(_ context.Context, o core.ListOptions) (page []cluster.Agent, next string, err error) {
+func (f *fakeCluster) RemovePeer(_ context.Context, id string) error { return f.removePeer(id) }
+func (f *fakeCluster) TransferLeadership(_ context.Context, in api.TransferLeadership) error {
+	return f.transfer(in.To)
+}
+func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error  { return f.backup(w) }
+func (f *fakeCluster) AcceptRestore(context.Context) error          { return nil }
+func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error { return f.restore(r) }
+func (f *fakeCluster) Agents(_ context.Context, o core.ListOptions) (page []api.Agent, next string, err error) {
 	at, _ := strconv.Atoi(o.Cursor)
 	if at+o.Limit < len(f.agents) {
 		next = strconv.Itoa(at + o.Limit)
@@ -143,11 +144,11 @@ func (f *fakeCluster) AgentEvents(_ context.Context, id string, _ api.EventQuery
 	return []api.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn"}}, nil
 }
 
-func (f *fakeCluster) DrainAgent(_ context.Context, id string) (cluster.Agent, error) {
+func (f *fakeCluster) DrainAgent(_ context.Context, id string) (api.Agent, error) {
 	return f.changeAgent("drain", id)
 }
 
-func (f *fakeCluster) UndrainAgent(_ context.Context, id string) (cluster.Agent, error) {
+func (f *fakeCluster) UndrainAgent(_ context.Context, id string) (api.Agent, error) {
 	return f.changeAgent("undrain", id)
 }
 
@@ -156,8 +157,8 @@ func (f *fakeCluster) RemoveAgent(_ context.Context, id string) error {
 	return err
 }
 
-func (f *fakeCluster) CreateJoinToken(_ context.Context, ttl time.Duration) (cluster.JoinToken, error) {
-	return f.joinToken(ttl)
+func (f *fakeCluster) CreateJoinToken(_ context.Context, in api.CreateJoinToken) (api.JoinToken, error) {
+	return f.joinToken(in)
 }
 
 // fakeAuth knows four bearers.
@@ -220,7 +221,7 @@ type rig struct {
 func newRig(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{
-		t: t, sandboxes: &fakeSandboxes{}, identity: &fakeIdentity{}, cluster: &fakeCluster{},
+		t: t, sandboxes: &fakeSandboxes{}, identity: &fakeIdentity{}, cluster: &fakeCluster{status: api.RaftStatus{Peers: []api.RaftPeer{}}},
 		lifecycle: &fakeLifecycle{}, streams: &fakeStreams{}, forks: &fakeForks{}, volumes: &fakeVolumes{}, templates: &fakeTemplates{},
 		registry: prometheus.NewRegistry(), log: &logBuffer{},
 	}
@@ -350,10 +351,10 @@ func errorOf(t *testing.T, w *httptest.ResponseRecorder) api.ErrorBody {
 
 const testID = "k7m2qz4xw3v5n6a2j7p4t5r6sd"
 
-func testSandbox() sandbox.Sandbox {
-	return sandbox.Sandbox{
-		ID: testID, WorkspaceID: "ws-1", Status: "running", Template: "base",
-		CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a", Preview: "public",
-		CreatedAt: time.Date(2026, 11, 20, 13, 5, 9, 412987654, time.FixedZone("CET", 3600)),
+func testSandbox() api.Sandbox {
+	return api.Sandbox{
+		ID: testID, Status: "running", Template: "base",
+		CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a", Preview: "public", Volumes: []api.VolumeMount{},
+		CreatedAt: api.Time{Time: time.Date(2026, 11, 20, 13, 5, 9, 412987654, time.FixedZone("CET", 3600))},
 	}
 }

@@ -3,33 +3,28 @@ package httpapi
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"slices"
-
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/fork"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-	"github.com/berth-cloud/berth/controlplane/snapshot"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // Snapshots are the use cases of snapshots.
 type Snapshots interface {
-	Create(ctx context.Context, c core.Caller, sandboxID string, in snapshot.CreateSnapshot) (snapshot.Snapshot, error)
-	Get(ctx context.Context, c core.Caller, id string) (snapshot.Snapshot, error)
-	List(ctx context.Context, c core.Caller, sandboxID string, o core.ListOptions) (page []snapshot.Snapshot, next string, err error)
+	Create(ctx context.Context, c core.Caller, sandboxID string, in api.CreateSnapshot, i core.Idempotency) (api.Snapshot, error)
+	Get(ctx context.Context, c core.Caller, id string) (api.Snapshot, error)
+	List(ctx context.Context, c core.Caller, sandboxID string, o core.ListOptions) (page []api.Snapshot, next string, err error)
 	Delete(ctx context.Context, c core.Caller, id string) error
 }
 
 // Forks are the use cases of forks.
 type Forks interface {
-	Fork(ctx context.Context, c core.Caller, id string, in fork.Request) (fork.Forked, error)
-	ForkTree(ctx context.Context, c core.Caller, id string, in fork.Request) (fork.Forked, error)
-	Promote(ctx context.Context, c core.Caller, id, treeID string, cleanup bool) (promoted sandbox.Sandbox, deleted []string, err error)
+	Fork(ctx context.Context, c core.Caller, id string, in api.Fork, i core.Idempotency) (api.Forked, error)
+	ForkTree(ctx context.Context, c core.Caller, id string, in api.ForkTree, i core.Idempotency) (api.ForkedTree, error)
+	Promote(ctx context.Context, c core.Caller, id string, in api.Promote) (api.Promoted, error)
 }
 
 // What a call that captures a sandbox may fail with.
@@ -97,30 +92,20 @@ func bindCreate[T any](c *gin.Context) (in T, i core.Idempotency, err error) {
 	return in, core.Idempotency{Key: key, BodySHA256: digest[:]}, nil
 }
 
-// forkBody is api.Fork as it is read: a mode that is given as "" is none of those
-// that there are.
-type forkBody struct {
-	Count *int    `json:"count"`
-	Mode  *string `json:"mode"`
-}
-
 func (a *API) fork(c *gin.Context) error {
 	id, err := sandboxParam(c)
 	if err != nil {
 		return err
 	}
-	in, key, err := bindCreate[forkBody](c)
+	in, key, err := bindCreate[api.Fork](c)
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.Fork(c.Request.Context(), callerOf(c), id, fork.Request{Count: in.Count, Mode: in.Mode, Idempotency: key})
+	out, err := a.cfg.Forks.Fork(c.Request.Context(), callerOf(c), id, in, key)
 	if err != nil {
 		return err
 	}
-	return created(c, api.Forked{
-		ParentID: out.ParentID, Mode: api.ForkMode(out.Mode), PauseMS: out.PauseMS,
-		Children: each(out.Children, renderSandbox), Failed: each(out.Failed, renderFailedFork),
-	})
+	return created(c, out)
 }
 
 func (a *API) forkTree(c *gin.Context) error {
@@ -132,20 +117,11 @@ func (a *API) forkTree(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.ForkTree(c.Request.Context(), callerOf(c), id, fork.Request{
-		Count: in.Count, Metadata: json.RawMessage(in.Metadata), Idempotency: key,
-	})
+	out, err := a.cfg.Forks.ForkTree(c.Request.Context(), callerOf(c), id, in, key)
 	if err != nil {
 		return err
 	}
-	return created(c, api.ForkedTree{
-		TreeID: out.TreeID, ParentID: out.ParentID, PauseMS: out.PauseMS,
-		Children: each(out.Children, renderSandbox), Failed: each(out.Failed, renderFailedFork),
-	})
-}
-
-func renderFailedFork(f fork.FailedFork) api.FailedFork {
-	return api.FailedFork{Index: f.Index, Error: f.Error}
+	return created(c, out)
 }
 
 func (a *API) promote(c *gin.Context) error {
@@ -157,9 +133,9 @@ func (a *API) promote(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	promoted, deleted, err := a.cfg.Forks.Promote(c.Request.Context(), callerOf(c), id, in.TreeID, in.CleanupSiblings)
+	out, err := a.cfg.Forks.Promote(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
-	return ok(c, api.Promoted{Promoted: renderSandbox(promoted), Deleted: each(deleted, func(s string) string { return s })})
+	return ok(c, out)
 }

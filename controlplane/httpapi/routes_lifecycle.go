@@ -3,23 +3,21 @@ package httpapi
 import (
 	"context"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // Lifecycle are the use cases of pause, resume, hibernate, wake and lifecycle.
 type Lifecycle interface {
-	Pause(ctx context.Context, c core.Caller, id string) (sandbox.Sandbox, error)
-	Resume(ctx context.Context, c core.Caller, id string) (sandbox.Sandbox, error)
-	Hibernate(ctx context.Context, c core.Caller, id string) (sandbox.Sandbox, error)
-	Wake(ctx context.Context, c core.Caller, id string) (sandbox.Sandbox, error)
-	Lifecycle(ctx context.Context, c core.Caller, id string) (sandbox.Lifecycle, error)
-	PatchLifecycle(ctx context.Context, c core.Caller, id string, in sandbox.PatchLifecycle) (sandbox.Lifecycle, error)
+	Pause(ctx context.Context, c core.Caller, id string) (api.Sandbox, error)
+	Resume(ctx context.Context, c core.Caller, id string) (api.Sandbox, error)
+	Hibernate(ctx context.Context, c core.Caller, id string) (api.Sandbox, error)
+	Wake(ctx context.Context, c core.Caller, id string) (api.Sandbox, error)
+	Lifecycle(ctx context.Context, c core.Caller, id string) (api.Lifecycle, error)
+	PatchLifecycle(ctx context.Context, c core.Caller, id string, in api.PatchLifecycle) (api.Lifecycle, error)
 }
 
 // lifecycleRoutes are pause, resume, hibernate and wake sandboxes.
@@ -77,17 +75,17 @@ func lifecycleRoutes() []route {
 	}
 }
 
-func (a *API) pauseSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Pause) }
+func (a *API) pauseSandbox(c *gin.Context) error { return a.change(c, a.cfg.Lifecycle.Pause) }
 
-func (a *API) resumeSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Resume) }
+func (a *API) resumeSandbox(c *gin.Context) error { return a.change(c, a.cfg.Lifecycle.Resume) }
 
-func (a *API) hibernateSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Hibernate) }
+func (a *API) hibernateSandbox(c *gin.Context) error { return a.change(c, a.cfg.Lifecycle.Hibernate) }
 
-func (a *API) wakeSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Wake) }
+func (a *API) wakeSandbox(c *gin.Context) error { return a.change(c, a.cfg.Lifecycle.Wake) }
 
-// move is the body of the four moves. The request's own body says nothing, but
+// change is the body of the four transitions. The request's own body says nothing, but
 // it has to be JSON like any other.
-func (a *API) move(c *gin.Context, move func(context.Context, core.Caller, string) (sandbox.Sandbox, error)) error {
+func (a *API) change(c *gin.Context, change func(context.Context, core.Caller, string) (api.Sandbox, error)) error {
 	id, err := sandboxParam(c)
 	if err != nil {
 		return err
@@ -95,11 +93,11 @@ func (a *API) move(c *gin.Context, move func(context.Context, core.Caller, strin
 	if _, _, err := bind[api.Empty](c, maxJSONBody); err != nil {
 		return err
 	}
-	sb, err := move(c.Request.Context(), callerOf(c), id)
+	sb, err := change(c.Request.Context(), callerOf(c), id)
 	if err != nil {
 		return err
 	}
-	return ok(c, renderSandbox(sb))
+	return ok(c, sb)
 }
 
 func (a *API) getLifecycle(c *gin.Context) error {
@@ -111,14 +109,7 @@ func (a *API) getLifecycle(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderLifecycle(l))
-}
-
-// patchLifecycle is api.PatchLifecycle as it is read: null takes the end away,
-// and means nothing else.
-type patchLifecycle struct {
-	TTLSeconds api.Patch[int64] `json:"ttl_seconds"`
-	Persistent api.Patch[bool]  `json:"persistent"`
+	return ok(c, l)
 }
 
 func (a *API) patchLifecycle(c *gin.Context) error {
@@ -126,24 +117,16 @@ func (a *API) patchLifecycle(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	in, _, err := bind[patchLifecycle](c, maxJSONBody)
+	in, _, err := bind[api.PatchLifecycle](c, maxJSONBody)
 	if err != nil {
 		return err
 	}
 	if in.Persistent.Set && in.Persistent.Value == nil {
 		return invalidJSON("persistent must be true or false, not null")
 	}
-	l, err := a.cfg.Lifecycle.PatchLifecycle(c.Request.Context(), callerOf(c), id, sandbox.PatchLifecycle{
-		SetTTL: in.TTLSeconds.Set, TTLSeconds: in.TTLSeconds.Value, Persistent: in.Persistent.Value,
-	})
+	l, err := a.cfg.Lifecycle.PatchLifecycle(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
-	return ok(c, renderLifecycle(l))
-}
-
-func renderLifecycle(l sandbox.Lifecycle) api.Lifecycle {
-	return api.Lifecycle{
-		Status: api.SandboxStatus(l.Status), TTLSeconds: l.TTLSeconds, ExpiresAt: api.NewTime(l.ExpiresAt), Persistent: l.Persistent,
-	}
+	return ok(c, l)
 }

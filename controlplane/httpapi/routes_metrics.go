@@ -4,18 +4,17 @@ import (
 	"context"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // Metrics are the use cases of /v1/metrics.
 type Metrics interface {
-	Sandboxes(ctx context.Context, c core.Caller, q sandbox.MetricsQuery) ([]sandbox.SandboxMetrics, error)
+	Sandboxes(ctx context.Context, c core.Caller, q sandbox.MetricsQuery) ([]api.SandboxMetrics, error)
 }
 
 var exampleMetrics = api.SandboxMetrics{
@@ -57,7 +56,7 @@ func (a *API) sandboxMetrics(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, each(days, renderMetrics))
+	return ok(c, orEmpty(days))
 }
 
 // dayParam reads a day of the query; the zero time where it is not given.
@@ -71,11 +70,4 @@ func dayParam(c *gin.Context, name string) (time.Time, error) {
 		return time.Time{}, invalid("invalid "+name, "want a day such as 2026-11-20")
 	}
 	return day, nil
-}
-
-func renderMetrics(d sandbox.SandboxMetrics) api.SandboxMetrics {
-	return api.SandboxMetrics{
-		Day: d.Date.Format(time.DateOnly), Template: d.Template, Sandboxes: d.Sandboxes, Starts: d.Starts, Wakes: d.Wakes,
-		Forks: d.Forks, Deaths: d.Deaths, Boot: api.Summary(d.Boot), Wake: api.Summary(d.Wake),
-	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
-	"github.com/berth-cloud/berth/controlplane/snapshot"
 )
 
 // snapshotRoutes are the snapshots. more is what a capture of memory may fail
@@ -50,11 +49,11 @@ func (a *API) createSnapshot(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Snapshots.Create(c.Request.Context(), callerOf(c), id, snapshot.CreateSnapshot{Name: in.Name, Idempotency: key})
+	out, err := a.cfg.Snapshots.Create(c.Request.Context(), callerOf(c), id, in, key)
 	if err != nil {
 		return err
 	}
-	return created(c, renderSnapshot(out))
+	return created(c, out)
 }
 
 func (a *API) listSnapshots(c *gin.Context) error {
@@ -67,12 +66,11 @@ func (a *API) listSnapshots(c *gin.Context) error {
 		return err
 	}
 	sandboxID := q.Get("sandbox_id")
-	page, next, err := a.cfg.Snapshots.List(c.Request.Context(), callerOf(c), sandboxID, o)
+	rows, next, err := a.cfg.Snapshots.List(c.Request.Context(), callerOf(c), sandboxID, o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next, "sandbox_id", sandboxID)
-	return ok(c, each(page, renderSnapshot))
+	return page(c, o, rows, next, "sandbox_id", sandboxID)
 }
 
 func (a *API) getSnapshot(c *gin.Context) error {
@@ -84,7 +82,7 @@ func (a *API) getSnapshot(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderSnapshot(out))
+	return ok(c, out)
 }
 
 func (a *API) deleteSnapshot(c *gin.Context) error {
@@ -96,12 +94,4 @@ func (a *API) deleteSnapshot(c *gin.Context) error {
 		return err
 	}
 	return noContent(c)
-}
-
-func renderSnapshot(s snapshot.Snapshot) api.Snapshot {
-	return api.Snapshot{
-		ID: s.ID, Status: api.SnapshotStatus(s.Status), SandboxID: s.SandboxID, Template: s.Template, Name: s.Name,
-		CreatedAt: api.Time{Time: s.CreatedAt}, SizeBytes: s.MemoryBytes + s.DiskBytes, MemoryBytes: s.MemoryBytes, DiskBytes: s.DiskBytes,
-		AgentID: s.AgentID, Stored: s.Stored, PauseMS: s.PauseMS,
-	}
 }

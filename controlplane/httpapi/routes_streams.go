@@ -6,18 +6,17 @@ import (
 	"math"
 	"net/http"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // Commands are the use cases of what runs in a sandbox.
 type Commands interface {
 	Wake(ctx context.Context, c core.Caller, id string) error
-	Exec(ctx context.Context, c core.Caller, id string, in sandbox.Exec) (sandbox.ExecResult, error)
-	Stream(ctx context.Context, c core.Caller, id string, in sandbox.Exec, openStdin bool) (sandbox.Process, error)
+	Exec(ctx context.Context, c core.Caller, id string, in api.Exec) (api.ExecResult, error)
+	Stream(ctx context.Context, c core.Caller, id string, in api.Exec, openStdin bool) (sandbox.Process, error)
 	OpenTerminal(ctx context.Context, c core.Caller, id string, in sandbox.Terminal) (sandbox.Process, error)
 	LanguageServer(ctx context.Context, c core.Caller, id, lang string) (sandbox.Process, error)
 }
@@ -27,8 +26,8 @@ type Files interface {
 	Read(ctx context.Context, c core.Caller, id, path string, conditions http.Header) (*sandbox.File, error)
 	Write(ctx context.Context, c core.Caller, id, path, mode string, body io.Reader, size int64) (isNew bool, err error)
 	Remove(ctx context.Context, c core.Caller, id, path string, recursive bool) error
-	Stat(ctx context.Context, c core.Caller, id, path string) (sandbox.FileStat, error)
-	List(ctx context.Context, c core.Caller, id, path string, each func(sandbox.FileStat) error) error
+	Stat(ctx context.Context, c core.Caller, id, path string) (api.FileStat, error)
+	List(ctx context.Context, c core.Caller, id, path string, each func(api.FileStat) error) error
 	MakeDir(ctx context.Context, c core.Caller, id, path string) error
 }
 
@@ -42,10 +41,10 @@ type Logs interface {
 
 // Ports are the use cases of a sandbox's ports and previews.
 type Ports interface {
-	List(ctx context.Context, c core.Caller, id string) ([]sandbox.Port, error)
-	Add(ctx context.Context, c core.Caller, id string, port int, label string) (sandbox.Port, error)
+	List(ctx context.Context, c core.Caller, id string) ([]api.Port, error)
+	Add(ctx context.Context, c core.Caller, id string, in api.AddPort) (api.Port, error)
 	Remove(ctx context.Context, c core.Caller, id string, port int) error
-	PreviewToken(ctx context.Context, c core.Caller, id string, port int, ttlSeconds int64) (sandbox.PreviewAccess, error)
+	PreviewToken(ctx context.Context, c core.Caller, id string, in api.CreatePreviewToken) (api.PreviewAccess, error)
 }
 
 // Inputs bound what clients send that may be held for long.

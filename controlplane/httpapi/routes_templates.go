@@ -7,23 +7,21 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/template"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // Templates are the use cases of /v1/templates and /v1/builds.
 type Templates interface {
-	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []template.Template, next string, err error)
-	Get(ctx context.Context, c core.Caller, name string) (template.Template, error)
-	Build(ctx context.Context, c core.Caller, in template.BuildTemplate) (template.Build, error)
+	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Template, next string, err error)
+	Get(ctx context.Context, c core.Caller, name string) (api.Template, error)
+	Build(ctx context.Context, c core.Caller, in api.BuildTemplate, i core.Idempotency) (api.Build, error)
 	Delete(ctx context.Context, c core.Caller, name string) error
-	ListBuilds(ctx context.Context, c core.Caller, name string, o core.ListOptions) (page []template.Build, next string, err error)
-	GetBuild(ctx context.Context, c core.Caller, id string) (template.Build, error)
+	ListBuilds(ctx context.Context, c core.Caller, name string, o core.ListOptions) (page []api.Build, next string, err error)
+	GetBuild(ctx context.Context, c core.Caller, id string) (api.Build, error)
 	BuildLogs(ctx context.Context, c core.Caller, id string) (io.ReadCloser, error)
 	FollowBuildLogs(ctx context.Context, c core.Caller, id string) (core.Follower[string], error)
 }
@@ -98,12 +96,11 @@ func (a *API) listTemplates(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Templates.List(c.Request.Context(), callerOf(c), o)
+	rows, next, err := a.cfg.Templates.List(c.Request.Context(), callerOf(c), o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next)
-	return ok(c, each(page, renderTemplate))
+	return page(c, o, rows, next)
 }
 
 func (a *API) getTemplate(c *gin.Context) error {
@@ -115,7 +112,7 @@ func (a *API) getTemplate(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderTemplate(out))
+	return ok(c, out)
 }
 
 func (a *API) buildTemplate(c *gin.Context) error {
@@ -123,18 +120,11 @@ func (a *API) buildTemplate(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	req := template.BuildTemplate{
-		Name: in.Name, From: in.From, Run: in.Run, Files: in.Files, Env: in.Env, Start: in.Start,
-		CPU: in.CPU, MemoryMB: in.MemoryMB, DiskMB: in.DiskMB, Idempotency: key,
-	}
-	if r := in.Ready; r != nil {
-		req.Ready = &template.TemplateCheck{Port: r.Port, Cmd: r.Cmd, TimeoutSeconds: r.TimeoutSeconds}
-	}
-	out, err := a.cfg.Templates.Build(c.Request.Context(), callerOf(c), req)
+	out, err := a.cfg.Templates.Build(c.Request.Context(), callerOf(c), in, key)
 	if err != nil {
 		return err
 	}
-	c.JSON(http.StatusAccepted, renderBuild(out))
+	c.JSON(http.StatusAccepted, out)
 	return nil
 }
 
@@ -158,12 +148,11 @@ func (a *API) listBuilds(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Templates.ListBuilds(c.Request.Context(), callerOf(c), name, o)
+	rows, next, err := a.cfg.Templates.ListBuilds(c.Request.Context(), callerOf(c), name, o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next)
-	return ok(c, each(page, renderBuild))
+	return page(c, o, rows, next)
 }
 
 func (a *API) getBuild(c *gin.Context) error {
@@ -175,7 +164,7 @@ func (a *API) getBuild(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderBuild(out))
+	return ok(c, out)
 }
 
 func (a *API) showBuildLogs(c *gin.Context) error {
@@ -197,7 +186,7 @@ func (a *API) showBuildLogs(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	log := &buildLog{lines: lines, end: func() (template.Build, error) { return a.cfg.Templates.GetBuild(ctx, caller, id) }}
+	log := &buildLog{lines: lines, end: func() (api.Build, error) { return a.cfg.Templates.GetBuild(ctx, caller, id) }}
 	return follow(c, log, func(e *events, m buildMessage) error { return e.send(m.event, "", m.data) })
 }
 
@@ -210,7 +199,7 @@ type buildMessage struct {
 // buildLog is a build's lines with its end.
 type buildLog struct {
 	lines core.Follower[string]
-	end   func() (template.Build, error)
+	end   func() (api.Build, error)
 	ended bool
 }
 
@@ -231,22 +220,8 @@ func (l *buildLog) Next() (buildMessage, error) {
 	if err != nil {
 		return buildMessage{}, err
 	}
-	return buildMessage{"end", api.BuildEnd{Status: api.TemplateStatus(b.Status), Error: orNull(b.Error)}}, nil
+	return buildMessage{"end", api.BuildEnd{Status: b.Status, Error: b.Error}}, nil
 }
 
 // Close implements core.Follower.
 func (l *buildLog) Close() error { return l.lines.Close() }
-
-func renderTemplate(t template.Template) api.Template {
-	return api.Template{
-		Name: t.Name, Status: api.TemplateStatus(t.Status), BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
-		CreatedAt: api.Time{Time: t.CreatedAt}, UpdatedAt: api.Time{Time: t.UpdatedAt}, SizeBytes: t.SizeBytes,
-	}
-}
-
-func renderBuild(b template.Build) api.Build {
-	return api.Build{
-		ID: b.ID, Template: b.Template, Status: api.TemplateStatus(b.Status), Error: orNull(b.Error),
-		CreatedAt: api.Time{Time: b.CreatedAt}, FinishedAt: api.NewTime(b.FinishedAt),
-	}
-}

@@ -3,20 +3,19 @@ package httpapi
 import (
 	"context"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/volume"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/volume"
 )
 
 // Volumes are the use cases of /v1/volumes.
 type Volumes interface {
-	Create(ctx context.Context, c core.Caller, in volume.CreateVolume) (volume.Volume, error)
-	Get(ctx context.Context, c core.Caller, name string) (volume.Volume, error)
-	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []volume.Volume, next string, err error)
+	Create(ctx context.Context, c core.Caller, in api.CreateVolume, i core.Idempotency) (api.Volume, error)
+	Get(ctx context.Context, c core.Caller, name string) (api.Volume, error)
+	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Volume, next string, err error)
 	Delete(ctx context.Context, c core.Caller, name string) error
 }
 
@@ -61,11 +60,11 @@ func (a *API) createVolume(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Volumes.Create(c.Request.Context(), callerOf(c), volume.CreateVolume{Name: in.Name, SizeMB: in.SizeMB, Idempotency: key})
+	out, err := a.cfg.Volumes.Create(c.Request.Context(), callerOf(c), in, key)
 	if err != nil {
 		return err
 	}
-	return created(c, renderVolume(out))
+	return created(c, out)
 }
 
 func (a *API) listVolumes(c *gin.Context) error {
@@ -73,12 +72,11 @@ func (a *API) listVolumes(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Volumes.List(c.Request.Context(), callerOf(c), o)
+	rows, next, err := a.cfg.Volumes.List(c.Request.Context(), callerOf(c), o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next)
-	return ok(c, each(page, renderVolume))
+	return page(c, o, rows, next)
 }
 
 func (a *API) getVolume(c *gin.Context) error {
@@ -90,7 +88,7 @@ func (a *API) getVolume(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderVolume(out))
+	return ok(c, out)
 }
 
 func (a *API) deleteVolume(c *gin.Context) error {
@@ -102,11 +100,4 @@ func (a *API) deleteVolume(c *gin.Context) error {
 		return err
 	}
 	return noContent(c)
-}
-
-func renderVolume(v volume.Volume) api.Volume {
-	return api.Volume{
-		Name: v.Name, SizeMB: v.SizeMB, UsedBytes: v.UsedBytes, AgentID: v.AgentID, AttachedTo: orNull(v.AttachedTo),
-		CreatedAt: api.Time{Time: v.CreatedAt},
-	}
 }

@@ -9,13 +9,12 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // execStream runs a command and sends what it writes as it comes.
@@ -37,9 +36,7 @@ func (a *API) execStream(c *gin.Context) error {
 	e := beginEvents(c)
 	defer e.end()
 	err = pump(p, func(stream string, o api.Output) error { return e.send(stream, "", o) },
-		func(x *sandbox.Exit) error {
-			return e.send("exit", "", api.Exit{ExitCode: x.ExitCode, DurationMS: x.DurationMS, TimedOut: x.TimedOut})
-		})
+		func(x *api.Exit) error { return e.send("exit", "", x) })
 	e.fail(c, err)
 	return nil
 }
@@ -156,7 +153,7 @@ func (a *API) showEvents(c *gin.Context) error {
 		if err != nil {
 			return err
 		}
-		return ok(c, found)
+		return ok(c, orEmpty(found))
 	}
 	found, err := a.cfg.Logs.FollowEvents(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
@@ -197,7 +194,7 @@ func (a *API) listPorts(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, each(ports, renderPort))
+	return ok(c, orEmpty(ports))
 }
 
 func (a *API) addPort(c *gin.Context) error {
@@ -209,11 +206,11 @@ func (a *API) addPort(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	port, err := a.cfg.Ports.Add(c.Request.Context(), callerOf(c), id, in.Port, in.Label)
+	port, err := a.cfg.Ports.Add(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
-	return created(c, renderPort(port))
+	return created(c, port)
 }
 
 func (a *API) removePort(c *gin.Context) error {
@@ -236,8 +233,4 @@ func (a *API) removePort(c *gin.Context) error {
 		return err
 	}
 	return noContent(c)
-}
-
-func renderPort(p sandbox.Port) api.Port {
-	return api.Port{Port: p.Port, Protocol: p.Protocol, Process: p.Process, URL: p.URL, Label: p.Label}
 }

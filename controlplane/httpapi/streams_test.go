@@ -16,13 +16,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
 	"github.com/coder/websocket"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // fakeProcess is a command whose output a test gives out piece by piece.
@@ -56,7 +55,7 @@ func (p *fakeProcess) write(stream string, data []byte) bool {
 	}
 }
 
-func (p *fakeProcess) exit(code int) { p.pieces <- sandbox.Piece{Exit: &sandbox.Exit{ExitCode: code}} }
+func (p *fakeProcess) exit(code int) { p.pieces <- sandbox.Piece{Exit: &api.Exit{ExitCode: code}} }
 
 func (p *fakeProcess) came(words string) error {
 	select {
@@ -81,7 +80,7 @@ func (p *fakeProcess) Close() error {
 // streamOn begins an exec/stream on an in-memory connection.
 func streamOn(t *testing.T, r *rig, p *fakeProcess) net.Conn {
 	t.Helper()
-	r.streams.stream = func(ctx context.Context, _ sandbox.Exec, _ bool) (sandbox.Process, error) {
+	r.streams.stream = func(ctx context.Context, _ api.Exec, _ bool) (sandbox.Process, error) {
 		context.AfterFunc(ctx, func() { p.Close() })
 		return p, nil
 	}
@@ -166,7 +165,7 @@ func TestStalledListenerHoldsUpTheProcess(t *testing.T) {
 
 func TestStreamThatBreaksOff(t *testing.T) {
 	r, p := newRig(t), newProcess()
-	r.streams.stream = func(context.Context, sandbox.Exec, bool) (sandbox.Process, error) { return p, nil }
+	r.streams.stream = func(context.Context, api.Exec, bool) (sandbox.Process, error) { return p, nil }
 	go func() {
 		p.write("stdout", []byte("x"))
 		p.Close()
@@ -175,7 +174,7 @@ func TestStreamThatBreaksOff(t *testing.T) {
 	if want := "event: stdout\ndata: {\"data\":\"x\"}\n\nevent: error\ndata: {\"error\":\"agent unreachable\",\"detail\":\"the stream broke off\"}\n\n"; w.Body.String() != want {
 		t.Errorf("got %q", w.Body.String())
 	}
-	r.streams.stream = func(context.Context, sandbox.Exec, bool) (sandbox.Process, error) {
+	r.streams.stream = func(context.Context, api.Exec, bool) (sandbox.Process, error) {
 		return nil, &apierror.Error{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
 	}
 	w = r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec/stream", "tenant", `{"cmd":"x"}`)
@@ -240,7 +239,12 @@ func TestGarbageOnWebSockets(t *testing.T) {
 			r, p := newRig(t), newProcess()
 			started := false
 			start := func() (sandbox.Process, error) { started = true; return p, nil }
-			r.streams.stream = func(context.Context, sandbox.Exec, bool) (sandbox.Process, error) { return start() }
+			r.streams.stream = func(_ context.Context, in api.Exec, _ bool) (sandbox.Process, error) {
+				if in.Cmd.IsZero() {
+					return nil, invalid("cmd required", "")
+				}
+				return start()
+			}
 			r.streams.terminal = func(sandbox.Terminal) (sandbox.Process, error) { return start() }
 			r.streams.lsp = func(string) (sandbox.Process, error) { return start() }
 			ws := r.dial(t, c.path)
@@ -344,9 +348,9 @@ func TestWebSocketEnds(t *testing.T) {
 
 func TestWebSocketIsRefusedByAStatus(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(_ context.Context, _ core.Caller, id string) (sandbox.Sandbox, error) {
+	r.sandboxes.get = func(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 		if id != testID {
-			return sandbox.Sandbox{}, apierror.NotFound()
+			return api.Sandbox{}, apierror.NotFound()
 		}
 		return testSandbox(), nil
 	}

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/template"
-
-	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 var _ Templates = (*template.Templates)(nil)
@@ -19,24 +19,26 @@ var _ Templates = (*template.Templates)(nil)
 type fakeTemplates struct {
 	Templates // of which whatever a test does not set panics, as a 500
 
-	build func(in template.BuildTemplate) (template.Build, error)
-	get   func(id string) (template.Build, error)
+	key   core.Idempotency // of the last build
+	build func(in api.BuildTemplate) (api.Build, error)
+	get   func(id string) (api.Build, error)
 	text  string
 	lines []string
 }
 
-func (f *fakeTemplates) List(context.Context, core.Caller, core.ListOptions) ([]template.Template, string, error) {
-	return []template.Template{{Name: "base", Status: "ready"}}, "", nil
+func (f *fakeTemplates) List(context.Context, core.Caller, core.ListOptions) ([]api.Template, string, error) {
+	return []api.Template{{Name: "base", Status: "ready"}}, "", nil
 }
 
-func (f *fakeTemplates) Get(_ context.Context, _ core.Caller, name string) (template.Template, error) {
+func (f *fakeTemplates) Get(_ context.Context, _ core.Caller, name string) (api.Template, error) {
 	if name != "base" {
-		return template.Template{}, apierror.NotFound()
+		return api.Template{}, apierror.NotFound()
 	}
-	return template.Template{Name: name, Status: "ready"}, nil
+	return api.Template{Name: name, Status: "ready"}, nil
 }
 
-func (f *fakeTemplates) Build(_ context.Context, _ core.Caller, in template.BuildTemplate) (template.Build, error) {
+func (f *fakeTemplates) Build(_ context.Context, _ core.Caller, in api.BuildTemplate, i core.Idempotency) (api.Build, error) {
+	f.key = i
 	return f.build(in)
 }
 
@@ -47,11 +49,11 @@ func (f *fakeTemplates) Delete(_ context.Context, _ core.Caller, name string) er
 	return nil
 }
 
-func (f *fakeTemplates) ListBuilds(context.Context, core.Caller, string, core.ListOptions) ([]template.Build, string, error) {
+func (f *fakeTemplates) ListBuilds(context.Context, core.Caller, string, core.ListOptions) ([]api.Build, string, error) {
 	return nil, "", nil
 }
 
-func (f *fakeTemplates) GetBuild(_ context.Context, _ core.Caller, id string) (template.Build, error) {
+func (f *fakeTemplates) GetBuild(_ context.Context, _ core.Caller, id string) (api.Build, error) {
 	return f.get(id)
 }
 
@@ -78,17 +80,17 @@ func (f *fakeLines) Close() error { return nil }
 
 func TestTemplateRoutes(t *testing.T) {
 	r := newRig(t)
-	r.templates.build = func(in template.BuildTemplate) (template.Build, error) {
-		if in.Name != "web" || in.From != "base" || *in.Ready.Port != 80 || in.Env["A"] != "b" || *in.MemoryMB != 512 || in.Idempotency.Key != "k" {
+	r.templates.build = func(in api.BuildTemplate) (api.Build, error) {
+		if in.Name != "web" || in.From != "base" || *in.Ready.Port != 80 || in.Env["A"] != "b" || *in.MemoryMB != 512 || r.templates.key.Key != "k" {
 			t.Errorf("%+v", in)
 		}
 		if in.CPU != nil || in.DiskMB != nil || in.Ready.TimeoutSeconds != nil {
 			t.Errorf("what is not given came as given: %+v", in)
 		}
-		return template.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
+		return api.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
 	}
-	r.templates.get = func(id string) (template.Build, error) {
-		return template.Build{ID: id, Template: "web", Status: "failed", Error: "no", FinishedAt: time.Unix(1, 0)}, nil
+	r.templates.get = func(id string) (api.Build, error) {
+		return api.Build{ID: id, Template: "web", Status: "failed", Error: new("no"), FinishedAt: api.NewTime(time.Unix(1, 0))}, nil
 	}
 	r.templates.text, r.templates.lines = "one\ntwo\n", []string{"one", "two"}
 	for _, c := range []struct {
@@ -122,10 +124,10 @@ func TestTemplateRoutes(t *testing.T) {
 // that is absent, or null, is as in the template that the build is made from.
 func TestZeroesOfABuildAreGiven(t *testing.T) {
 	r := newRig(t)
-	var got template.BuildTemplate
-	r.templates.build = func(in template.BuildTemplate) (template.Build, error) {
+	var got api.BuildTemplate
+	r.templates.build = func(in api.BuildTemplate) (api.Build, error) {
 		got = in
-		return template.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
+		return api.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
 	}
 	r.call("POST", "/v1/templates/build", "tenant", `{"cpu":0,"memory_mb":0,"disk_mb":0,"ready":{"port":0,"timeout_seconds":0}}`)
 	for name, v := range map[string]*int{

@@ -118,7 +118,7 @@ func (a *API) execSocket(c *gin.Context) error {
 
 // firstFrame is the request of exec/ws. A client that sends none in time is
 // refused. release is called once the request is not held any more.
-func (s *socket) firstFrame() (in sandbox.Exec, release func(), err error) {
+func (s *socket) firstFrame() (in api.Exec, release func(), err error) {
 	s.limit = maxExecBody
 	defer func() { s.limit = maxFrame }()
 	late := time.AfterFunc(firstFrameIn, func() { s.close(refuse(websocket.StatusPolicyViolation, "no request came")) })
@@ -127,11 +127,10 @@ func (s *socket) firstFrame() (in sandbox.Exec, release func(), err error) {
 	if err != nil {
 		return in, nil, err
 	}
-	var request api.Exec
 	if kind != websocket.MessageText {
 		err = refuse(websocket.StatusUnsupportedData, "only text messages are taken here")
-	} else if err = decodeJSON(data, &request); err == nil {
-		in, err = execOf(request)
+	} else {
+		err = decodeJSON(data, &in)
 	}
 	if err != nil {
 		release()
@@ -143,12 +142,12 @@ func (s *socket) firstFrame() (in sandbox.Exec, release func(), err error) {
 func (s *socket) pump(p sandbox.Process) error {
 	return pump(p, func(stream string, o api.Output) error {
 		return s.send(api.Frame{Type: stream, Data: o.Data, Encoding: o.Encoding})
-	}, func(e *sandbox.Exit) error { return s.send(exitFrame(e)) })
+	}, func(e *api.Exit) error { return s.send(exitFrame(e)) })
 }
 
 // pump gives what a command writes to output, in pieces of text where it is
 // text, and its end to exit.
-func pump(p sandbox.Process, output func(stream string, o api.Output) error, exit func(*sandbox.Exit) error) error {
+func pump(p sandbox.Process, output func(stream string, o api.Output) error, exit func(*api.Exit) error) error {
 	texts := map[string]*splitter{sandbox.Stdout: {}, sandbox.Stderr: {}}
 	flush := func() error {
 		for _, stream := range []string{sandbox.Stdout, sandbox.Stderr} {
@@ -179,7 +178,7 @@ func pump(p sandbox.Process, output func(stream string, o api.Output) error, exi
 	}
 }
 
-func exitFrame(e *sandbox.Exit) api.Frame {
+func exitFrame(e *api.Exit) api.Frame {
 	return api.Frame{Type: "exit", ExitCode: &e.ExitCode, DurationMS: &e.DurationMS, TimedOut: &e.TimedOut}
 }
 
@@ -286,7 +285,7 @@ func (a *API) openLanguageServer(c *gin.Context) error {
 type stdoutOf struct {
 	p    sandbox.Process
 	left []byte
-	exit *sandbox.Exit
+	exit *api.Exit
 }
 
 // Read implements io.Reader.

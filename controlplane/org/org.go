@@ -10,13 +10,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -77,26 +76,31 @@ func workspaceName(email string) string {
 }
 
 // Me returns the signed-in user.
-func (s *Orgs) Me(ctx context.Context, c core.Caller) (Profile, error) {
+func (s *Orgs) Me(ctx context.Context, c core.Caller) (api.Me, error) {
 	if err := c.RequireJWT(); err != nil {
-		return Profile{}, err
+		return api.Me{}, err
 	}
 	view, err := s.core.Current(ctx)
 	if err != nil {
-		return Profile{}, err
+		return api.Me{}, err
 	}
-	return profile(view, c)
+	return show(view, c)
 }
 
-func profile(r raftstore.Reader, c core.Caller) (Profile, error) {
+// show is the signed-in user as they see themselves.
+func show(r raftstore.Reader, c core.Caller) (api.Me, error) {
 	u, ok := raftstore.Get(r, record.Users, c.UserID)
 	if !ok {
-		return Profile{}, apierror.NotFound()
+		return api.Me{}, apierror.NotFound()
 	}
-	out := Profile{UserID: u.ID, Email: u.Email, CurrentWorkspaceID: u.CurrentWorkspaceID}
+	out := api.Me{ID: u.ID, Email: u.Email, Orgs: []api.Org{}}
 	for _, id := range u.WorkspaceIDs {
 		if w, ok := raftstore.Get(r, record.Workspaces, id); ok {
-			out.Workspaces = append(out.Workspaces, Workspace{ID: w.ID, Name: w.Name, Suspended: w.Suspended, CreatedAt: w.CreatedAt})
+			org := api.Org{ID: w.ID, Name: w.Name, Suspended: w.Suspended, CreatedAt: api.Time{Time: w.CreatedAt}}
+			if w.ID == u.CurrentWorkspaceID {
+				out.CurrentOrg = &org
+			}
+			out.Orgs = append(out.Orgs, org)
 		}
 	}
 	return out, nil
@@ -104,77 +108,80 @@ func profile(r raftstore.Reader, c core.Caller) (Profile, error) {
 
 // SetCurrentOrg makes one of the user's workspaces the one that later JWT
 // requests act in. A workspace that is not theirs is not found.
-func (s *Orgs) SetCurrentOrg(ctx context.Context, c core.Caller, workspaceID string) (Profile, error) {
+func (s *Orgs) SetCurrentOrg(ctx context.Context, c core.Caller, in api.SetCurrentOrg) (api.Me, error) {
 	if err := c.RequireJWT(); err != nil {
-		return Profile{}, err
+		return api.Me{}, err
 	}
-	var out Profile
+	if in.OrgID == "" {
+		return api.Me{}, &apierror.Error{Code: apierror.EInvalid, Message: "org_id is required"}
+	}
+	var out api.Me
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		u, ok := raftstore.Get(tx, record.Users, c.UserID)
-		if !ok || !slices.Contains(u.WorkspaceIDs, workspaceID) {
+		if !ok || !slices.Contains(u.WorkspaceIDs, in.OrgID) {
 			return apierror.NotFound()
 		}
-		if u.CurrentWorkspaceID != workspaceID {
+		if u.CurrentWorkspaceID != in.OrgID {
 			n := u.Clone()
-			n.CurrentWorkspaceID = workspaceID
+			n.CurrentWorkspaceID = in.OrgID
 			raftstore.Put(tx, record.Users, n)
 		}
 		var err error
-		out, err = profile(tx, c)
+		out, err = show(tx, c)
 		return err
 	})
 	return out, err
 }
 
-// CreateToken says what API key to make.
-type CreateToken struct {
-	Name        string    // for people
-	ExpiresAt   time.Time // zero: never
-	Idempotency core.Idempotency
-}
-
 // CreateToken makes an API key of the current workspace; its Key is shown only
 // here, and to whom repeats the request with its idempotency key.
-func (s *Orgs) CreateToken(ctx context.Context, c core.Caller, in CreateToken) (Token, error) {
+func (s *Orgs) CreateToken(ctx context.Context, c core.Caller, in api.CreateToken, i core.Idempotency) (api.NewToken, error) {
 	if err := c.RequireJWT(); err != nil {
-		return Token{}, err
+		return api.NewToken{}, err
+	}
+	// A key that may do more than was asked for is worse than none.
+	if len(in.Scopes) > 0 {
+		return api.NewToken{}, apierror.Invalid("invalid scopes", "keys have no scopes yet: a key may do all that its organization may")
 	}
 	if !utf8.ValidString(in.Name) || utf8.RuneCountInString(in.Name) > maxTokenName || strings.ContainsFunc(in.Name, unicode.IsControl) {
-		return Token{}, apierror.Invalid("invalid name", "a token's name has at most %d printable characters", maxTokenName)
+		return api.NewToken{}, apierror.Invalid("invalid name", "a token's name has at most %d printable characters", maxTokenName)
 	}
-	if !in.ExpiresAt.IsZero() && !in.ExpiresAt.After(s.core.Clock()) {
-		return Token{}, apierror.Invalid("invalid expires_at", "expires_at must be in the future")
+	if at := in.ExpiresAt; at != nil && !at.After(s.core.Clock()) {
+		return api.NewToken{}, apierror.Invalid("invalid expires_at", "expires_at must be in the future")
 	}
-	if in.ExpiresAt.UTC().Year() > 9999 { // no record can have it
-		return Token{}, apierror.Invalid("invalid expires_at", "expires_at must be before the year 10000")
+	if at := in.ExpiresAt; at != nil && at.UTC().Year() > 9999 { // no record can have it
+		return api.NewToken{}, apierror.Invalid("invalid expires_at", "expires_at must be before the year 10000")
 	}
 	// Other members of the workspace do not get this one's secret.
-	return core.Once(ctx, s.core, c, "POST /v1/me/tokens "+c.UserID, in.Idempotency,
-		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Token, error) {
+	return core.Once(ctx, s.core, c, "POST /v1/me/tokens "+c.UserID, i,
+		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.NewToken, error) {
 			return s.sameToken(view, c, key)
 		},
-		func(keyID string) (Token, error) { return s.createToken(ctx, c, in, keyID) })
+		func(keyID string) (api.NewToken, error) { return s.createToken(ctx, c, in, i, keyID) })
 }
 
-func (s *Orgs) createToken(ctx context.Context, c core.Caller, in CreateToken, keyID string) (Token, error) {
+func (s *Orgs) createToken(ctx context.Context, c core.Caller, in api.CreateToken, i core.Idempotency, keyID string) (api.NewToken, error) {
 	for attempt := 1; ; attempt++ {
 		key, prefix := newAPIKey()
 		row := &record.APIKey{
 			Meta: record.Meta{ID: "key-" + core.RandomText(20)}, WorkspaceID: c.WorkspaceID, Name: in.Name,
-			Prefix: prefix, SHA256: APIKeyDigest(key), CreatedBy: c.UserID, ExpiresAt: in.ExpiresAt.UTC(),
+			Prefix: prefix, SHA256: APIKeyDigest(key), CreatedBy: c.UserID,
+		}
+		if in.ExpiresAt != nil {
+			row.ExpiresAt = in.ExpiresAt.UTC()
 		}
 		var sealed json.RawMessage
 		if keyID != "" {
 			var err error
 			if sealed, err = s.sealToken(row.ID, key); err != nil {
-				return Token{}, apierror.As(err)
+				return api.NewToken{}, apierror.As(err)
 			}
 		}
 		err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
 			if _, ok := raftstore.Get(tx, record.Workspaces, c.WorkspaceID); !ok {
 				return apierror.NotFound()
 			}
-			if err := in.Idempotency.ClaimWith(tx, keyID, row.ID, sealed); err != nil {
+			if err := i.ClaimWith(tx, keyID, row.ID, sealed); err != nil {
 				return err
 			}
 			raftstore.Put(tx, record.APIKeys, row)
@@ -184,26 +191,23 @@ func (s *Orgs) createToken(ctx context.Context, c core.Caller, in CreateToken, k
 			continue
 		}
 		if err != nil {
-			return Token{}, err
+			return api.NewToken{}, err
 		}
-		t := token(row)
-		t.Key = key
-		return t, nil
+		return api.NewToken{Token: token(row), Key: key}, nil
 	}
 }
 
 // sameToken is what the first request with the same idempotency key made.
-func (s *Orgs) sameToken(view *raftstore.Snapshot, c core.Caller, key *record.IdempotencyKey) (Token, error) {
+func (s *Orgs) sameToken(view *raftstore.Snapshot, c core.Caller, key *record.IdempotencyKey) (api.NewToken, error) {
 	row, ok := raftstore.Get(view, record.APIKeys, key.ResourceID)
 	if !ok || row.WorkspaceID != c.WorkspaceID {
-		return Token{}, core.ErrKeyGone("token")
+		return api.NewToken{}, core.ErrKeyGone("token")
 	}
-	t := token(row)
-	var err error
-	if t.Key, err = s.openToken(row.ID, key.Result); err != nil {
-		return Token{}, apierror.As(err)
+	opened, err := s.openToken(row.ID, key.Result)
+	if err != nil {
+		return api.NewToken{}, apierror.As(err)
 	}
-	return t, nil
+	return api.NewToken{Token: token(row), Key: opened}, nil
 }
 
 func tokenContext(id string) []byte { return []byte("api-key/" + id) }
@@ -228,12 +232,13 @@ func (s *Orgs) openToken(id string, result json.RawMessage) (string, error) {
 	return string(key), nil
 }
 
-func token(k *record.APIKey) Token {
-	return Token{Prefix: k.Prefix, Name: k.Name, CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt, CreatedBy: k.CreatedBy}
+// token converts a row; the key itself is not in it.
+func token(k *record.APIKey) api.Token {
+	return api.Token{Prefix: k.Prefix, Name: k.Name, CreatedAt: api.Time{Time: k.CreatedAt}, ExpiresAt: api.NewTime(k.ExpiresAt)}
 }
 
 // ListTokens lists the current workspace's API keys, newest first.
-func (s *Orgs) ListTokens(ctx context.Context, c core.Caller, o core.ListOptions) (page []Token, next string, err error) {
+func (s *Orgs) ListTokens(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Token, next string, err error) {
 	if err := c.RequireJWT(); err != nil {
 		return nil, "", err
 	}
@@ -245,11 +250,7 @@ func (s *Orgs) ListTokens(ctx context.Context, c core.Caller, o core.ListOptions
 	if err != nil {
 		return nil, "", err
 	}
-	page = make([]Token, len(rows))
-	for i, k := range rows {
-		page[i] = token(k)
-	}
-	return page, next, nil
+	return core.Each(rows, token), next, nil
 }
 
 // RevokeToken deletes the API key with this prefix.

@@ -1,17 +1,18 @@
 package org_test
 
 import (
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/org"
-
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -37,7 +38,7 @@ func TestFirstLoginMakesUserAndWorkspaceOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	me, err := ident.Me(t.Context(), core.Caller{UserID: user, WorkspaceID: workspace, ViaJWT: true})
-	if err != nil || me.Email != "new@example.com" || me.CurrentWorkspaceID != workspace || len(me.Workspaces) != 1 || me.Workspaces[0].Name != "ann" {
+	if err != nil || me.Email != "new@example.com" || me.CurrentOrg == nil || me.CurrentOrg.ID != workspace || len(me.Orgs) != 1 || me.Orgs[0].Name != "ann" {
 		t.Fatalf("%+v, %v", me, err)
 	}
 	if other, _, _ := ident.SignIn(t.Context(), "is", "sann", ""); other == user {
@@ -56,7 +57,7 @@ func TestTokens(t *testing.T) {
 		return core.Caller{UserID: u, WorkspaceID: w, ViaJWT: true}
 	}
 	ann, eve := login("ann"), login("eve")
-	tok, err := ident.CreateToken(t.Context(), ann, org.CreateToken{Name: "laptop"})
+	tok, err := ident.CreateToken(t.Context(), ann, api.CreateToken{Name: "laptop"}, core.Idempotency{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,16 +66,16 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("%+v", tok)
 	}
 	list, _, err := ident.ListTokens(t.Context(), ann, core.ListOptions{})
-	if err != nil || len(list) != 1 || list[0].Key != "" || list[0].Name != "laptop" || list[0].CreatedBy != ann.UserID {
+	if err != nil || len(list) != 1 || list[0].Name != "laptop" || list[0].Prefix != prefix {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	if err := ident.RevokeToken(t.Context(), eve, prefix); apierror.CodeOf(err) != apierror.ENotFound {
 		t.Fatalf("another workspace revokes: %v", err)
 	}
-	if _, err := ident.SetCurrentOrg(t.Context(), eve, ann.WorkspaceID); apierror.CodeOf(err) != apierror.ENotFound {
+	if _, err := ident.SetCurrentOrg(t.Context(), eve, api.SetCurrentOrg{OrgID: ann.WorkspaceID}); apierror.CodeOf(err) != apierror.ENotFound {
 		t.Fatalf("another workspace entered: %v", err)
 	}
-	if me, err := ident.SetCurrentOrg(t.Context(), ann, ann.WorkspaceID); err != nil || me.CurrentWorkspaceID != ann.WorkspaceID {
+	if me, err := ident.SetCurrentOrg(t.Context(), ann, api.SetCurrentOrg{OrgID: ann.WorkspaceID}); err != nil || me.CurrentOrg.ID != ann.WorkspaceID {
 		t.Fatalf("%+v, %v", me, err)
 	}
 	if err := ident.RevokeToken(t.Context(), ann, prefix); err != nil {
@@ -84,19 +85,29 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("second revoke: %v", err)
 	}
 	for _, bad := range []string{"a\nb", strings.Repeat("x", 101), "\xff"} {
-		if _, err := ident.CreateToken(t.Context(), ann, org.CreateToken{Name: bad}); apierror.CodeOf(err) != apierror.EInvalid {
+		if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{Name: bad}, core.Idempotency{}); apierror.CodeOf(err) != apierror.EInvalid {
 			t.Errorf("name %q: %v", bad, err)
 		}
 	}
-	if _, err := ident.CreateToken(t.Context(), ann, org.CreateToken{ExpiresAt: time.Now()}); apierror.As(err).Message != "invalid expires_at" {
+	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{ExpiresAt: api.NewTime(time.Now())}, core.Idempotency{}); apierror.As(err).Message != "invalid expires_at" {
 		t.Errorf("a token that has expired already: %v", err)
 	}
+	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{ExpiresAt: &api.Time{}}, core.Idempotency{}); apierror.As(err).Message != "invalid expires_at" {
+		t.Errorf("a token that ends with the year 0: %v", err)
+	}
+	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{Scopes: []string{"read"}}, core.Idempotency{}); apierror.As(err).Message != "invalid scopes" ||
+		apierror.As(err).Detail != "keys have no scopes yet: a key may do all that its organization may" {
+		t.Errorf("a token with a scope: %v", err)
+	}
+	if _, err := ident.SetCurrentOrg(t.Context(), ann, api.SetCurrentOrg{}); apierror.As(err).Message != "org_id is required" {
+		t.Errorf("no organization: %v", err)
+	}
 	last := time.Date(9999, time.December, 31, 23, 59, 59, 0, time.FixedZone("", -3600)) // the year 10000, which no JSON has
-	if _, err := ident.CreateToken(t.Context(), ann, org.CreateToken{ExpiresAt: last}); apierror.As(err).Message != "invalid expires_at" {
+	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{ExpiresAt: &api.Time{Time: last}}, core.Idempotency{}); apierror.As(err).Message != "invalid expires_at" {
 		t.Errorf("a token for too long: %v", err)
 	}
 	end := time.Now().Add(time.Hour).UTC()
-	if got, err := ident.CreateToken(t.Context(), ann, org.CreateToken{ExpiresAt: end}); err != nil || !got.ExpiresAt.Equal(end) {
+	if got, err := ident.CreateToken(t.Context(), ann, api.CreateToken{ExpiresAt: &api.Time{Time: end}}, core.Idempotency{}); err != nil || !got.ExpiresAt.Equal(end) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	key := core.Caller{WorkspaceID: ann.WorkspaceID, KeyID: "k"}
@@ -113,29 +124,27 @@ func TestATokenIsMadeOnceAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	ann := core.Caller{UserID: user, WorkspaceID: workspace, ViaJWT: true}
-	in := org.CreateToken{Name: "ci", Idempotency: core.Idempotency{Key: "k1", BodySHA256: []byte("body")}}
-	first, err := ident.CreateToken(t.Context(), ann, in)
+	in, key := api.CreateToken{Name: "ci"}, testplane.Key("k1", "body")
+	first, err := ident.CreateToken(t.Context(), ann, in, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := ident.CreateToken(t.Context(), ann, in)
-	if err != nil || again != first || again.Key == "" {
+	again, err := ident.CreateToken(t.Context(), ann, in, key)
+	if err != nil || !reflect.DeepEqual(again, first) || again.Key == "" {
 		t.Fatalf("the same request made %+v, then %+v, %v", first, again, err)
 	}
-	other := in
-	other.Idempotency.BodySHA256 = []byte("another")
-	if _, err := ident.CreateToken(t.Context(), ann, other); apierror.CodeOf(err) != apierror.EConflict {
+	if _, err := ident.CreateToken(t.Context(), ann, in, testplane.Key("k1", "another")); apierror.CodeOf(err) != apierror.EConflict {
 		t.Fatalf("another body: %v", err)
 	}
 	bob := ann
 	bob.UserID = "usr-bob"
-	if his, err := ident.CreateToken(t.Context(), bob, in); err != nil || his.Key == first.Key {
+	if his, err := ident.CreateToken(t.Context(), bob, in, key); err != nil || his.Key == first.Key {
 		t.Fatalf("another member of the workspace with the same idempotency key got %+v, %v", his, err)
 	}
 	if err := ident.RevokeToken(t.Context(), ann, first.Prefix); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ident.CreateToken(t.Context(), ann, in); apierror.CodeOf(err) != apierror.ENotFound {
+	if _, err := ident.CreateToken(t.Context(), ann, in, key); apierror.CodeOf(err) != apierror.ENotFound {
 		t.Fatalf("of a revoked key: %v", err)
 	}
 }

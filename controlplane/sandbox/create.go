@@ -2,12 +2,13 @@ package sandbox
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/placement"
@@ -18,51 +19,44 @@ import (
 )
 
 // Create makes a sandbox and returns once it runs.
-func (s *Sandboxes) Create(ctx context.Context, c core.Caller, in CreateSandbox) (Sandbox, error) {
+func (s *Sandboxes) Create(ctx context.Context, c core.Caller, in api.CreateSandbox, i core.Idempotency) (api.Sandbox, error) {
 	if err := c.RequireWorkspace(); err != nil {
-		return Sandbox{}, err
+		return api.Sandbox{}, err
 	}
-	if err := in.validate(); err != nil {
-		return Sandbox{}, err
+	if err := validateCreate(in); err != nil {
+		return api.Sandbox{}, err
 	}
-	return core.Once(ctx, s.core, c, "POST /v1/sandboxes", in.idempotency(),
-		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Sandbox, error) {
+	return core.Once(ctx, s.core, c, "POST /v1/sandboxes", i,
+		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Sandbox, error) {
 			return s.replay(ctx, c, view, key)
 		},
-		func(keyID string) (Sandbox, error) { return s.create(ctx, c, in, keyID) })
+		func(keyID string) (api.Sandbox, error) { return s.create(ctx, c, in, i, keyID) })
 }
 
-func (in CreateSandbox) idempotency() core.Idempotency {
-	return core.Idempotency{Key: in.IdempotencyKey, BodySHA256: in.BodySHA256}
-}
-
-func (s *Sandboxes) create(ctx context.Context, c core.Caller, in CreateSandbox, keyID string) (Sandbox, error) {
+func (s *Sandboxes) create(ctx context.Context, c core.Caller, in api.CreateSandbox, i core.Idempotency, keyID string) (api.Sandbox, error) {
 	times := stages{observe: s.cfg.Observe, clock: s.core.Clock, start: s.core.Clock()}
 	row := &record.Sandbox{
 		Meta: record.Meta{ID: core.RandomText(hostapi.IDLength)}, WorkspaceID: c.WorkspaceID, Status: record.SandboxStarting,
-		Template: in.Template, TTLSeconds: in.TTLSeconds, Persistent: in.Persistent, Preview: record.PreviewMode(core.OrZero(in.Preview)),
-	}
-	if string(in.Metadata) != "null" {
-		row.Metadata = in.Metadata
+		Template: in.Template, TTLSeconds: in.TTLSeconds, Metadata: json.RawMessage(in.Metadata), Persistent: in.Persistent, Preview: record.PreviewMode(core.OrZero(in.Preview)),
 	}
 	env, err := s.source(ctx, c, row, in)
 	if err != nil {
-		return Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	if row.FromSnapshot == "" {
 		if err := s.cfg.Templates.Await(ctx, c, in.Template); err != nil {
-			return Sandbox{}, err
+			return api.Sandbox{}, err
 		}
 	}
 	if err := template.Resolve(s.core.Store.View(), row); err != nil {
-		return Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	if row.EnvSealed, err = s.Flows.SealEnv(row.ID, env); err != nil {
-		return Sandbox{}, apierror.As(err)
+		return api.Sandbox{}, apierror.As(err)
 	}
 	placing := s.core.Clock()
 	if err := s.Flows.Place(s.core.Store.View(), row); err != nil {
-		return Sandbox{}, s.placeError(ctx, c, err)
+		return api.Sandbox{}, s.placeError(ctx, c, err)
 	}
 	times.placing = s.core.Clock().Sub(placing)
 	flowID := flow.NewID()
@@ -70,7 +64,7 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in CreateSandbox,
 		if err := core.MayCreate(tx, c); err != nil {
 			return err
 		}
-		if err := in.idempotency().Claim(tx, keyID, row.ID); err != nil {
+		if err := i.Claim(tx, keyID, row.ID); err != nil {
 			return err
 		}
 		if err := template.Resolve(tx, row); err != nil { // it may have been deleted meanwhile
@@ -85,7 +79,7 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in CreateSandbox,
 	})
 	if err != nil {
 		s.Flows.Unplace(row)
-		return Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	times.admitted = s.core.Clock()
 	out, made, err := s.awaitCreate(ctx, c, row.ID, flowID)
@@ -96,10 +90,10 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in CreateSandbox,
 }
 
 // awaitCreate waits for a create and answers with its sandbox.
-func (s *Sandboxes) awaitCreate(ctx context.Context, c core.Caller, id, flowID string) (Sandbox, Created, error) {
+func (s *Sandboxes) awaitCreate(ctx context.Context, c core.Caller, id, flowID string) (api.Sandbox, Created, error) {
 	var made Created
 	if err := s.core.Await(ctx, flowID, &made); err != nil {
-		return Sandbox{}, made, err
+		return api.Sandbox{}, made, err
 	}
 	view := s.core.Store.View()
 	if made.Answered.IsZero() {
@@ -107,21 +101,21 @@ func (s *Sandboxes) awaitCreate(ctx context.Context, c core.Caller, id, flowID s
 		// read needs another proof of being recent.
 		var err error
 		if view, err = s.core.Current(ctx); err != nil {
-			return Sandbox{}, made, err
+			return api.Sandbox{}, made, err
 		}
 	}
 	row, ok := raftstore.Get(view, record.Sandboxes, id)
 	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.SandboxDeleting {
-		return Sandbox{}, made, &apierror.Error{Code: apierror.EConflict, Message: "sandbox was deleted while it was being created"}
+		return api.Sandbox{}, made, &apierror.Error{Code: apierror.EConflict, Message: "sandbox was deleted while it was being created"}
 	}
 	return s.Show(row), made, nil
 }
 
 // replay answers a create whose key was used before with what that one made.
-func (s *Sandboxes) replay(ctx context.Context, c core.Caller, view *raftstore.Snapshot, key *record.IdempotencyKey) (Sandbox, error) {
+func (s *Sandboxes) replay(ctx context.Context, c core.Caller, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Sandbox, error) {
 	row, ok := raftstore.Get(view, record.Sandboxes, key.ResourceID)
 	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.SandboxDeleting {
-		return Sandbox{}, core.ErrKeyGone("sandbox")
+		return api.Sandbox{}, core.ErrKeyGone("sandbox")
 	}
 	if live, ok := flow.Live(view, Resource.Subject(row.ID)); ok && live.Kind == Resource.CreateKind() {
 		out, _, err := s.awaitCreate(ctx, c, row.ID, live.ID)

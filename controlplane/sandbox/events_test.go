@@ -9,14 +9,13 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // Lists of events that nobody reads take no more of the leader than outputs do.
 func TestLongListsOfEventsAreHeldWithinBounds(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	// The rig's host does not say how long its answer is: it counts as the longest.
 	r.H1.AddEvents(hostapi.Event{Seq: 1, Time: time.Now(), SandboxID: sb.ID, Message: strings.Repeat("x", 1<<20)})
 	unread, read := context.WithCancel(t.Context())

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -38,11 +39,13 @@ func (c *Commands) Wake(ctx context.Context, caller core.Caller, id string) erro
 const outputCopies = 2
 
 // Exec runs a command in a sandbox and waits for its end. A hibernated one is
-// woken for it. Large output is held within bounds until ctx ends.
-func (c *Commands) Exec(ctx context.Context, caller core.Caller, id string, in Exec) (ExecResult, error) {
-	req, err := in.request()
+// woken for it. Large output is held within bounds until ctx ends. Stdout and Stderr
+// are the bytes that it wrote, whether or not they are UTF-8: whoever sends them makes
+// text of them, piece by piece.
+func (c *Commands) Exec(ctx context.Context, caller core.Caller, id string, in api.Exec) (api.ExecResult, error) {
+	req, err := requestOf(in)
 	if err != nil {
-		return ExecResult{}, err
+		return api.ExecResult{}, err
 	}
 	var res hostapi.ExecResult
 	err = c.onRunning(ctx, caller, id, func(ctx context.Context, t target) error {
@@ -58,13 +61,20 @@ func (c *Commands) Exec(ctx context.Context, caller core.Caller, id string, in E
 		return err
 	})
 	if err != nil {
-		return ExecResult{}, err
+		return api.ExecResult{}, err
 	}
-	return ExecResult{
+	return api.ExecResult{
 		ExitCode: res.ExitCode, Stdout: string(res.Stdout), Stderr: string(res.Stderr),
 		DurationMS: res.DurationMS, TimedOut: res.TimedOut, Truncated: res.Truncated,
 	}, nil
 }
+
+// Bounds of an exec.
+const (
+	DefaultExecSeconds = 60
+	MaxExecSeconds     = 3600
+	ExecOutputBytes    = 8 << 20 // kept of each stream
+)
 
 // Bounds of a command. One argument of Linux holds 128 KiB (MAX_ARG_STRLEN).
 const (
@@ -74,11 +84,34 @@ const (
 	maxCwd  = 4096
 )
 
-// request checks an exec and turns it into the host's terms.
-func (in Exec) request() (hostapi.ExecRequest, error) {
-	argv := in.Argv
-	if in.Shell != "" {
-		argv = []string{"sh", "-c", in.Shell}
+// commandOf checks a command, and is its argv. A string is run by a shell even where
+// it is one word; an array never is.
+func commandOf(cmd api.Command) (argv []string, err error) {
+	switch {
+	case cmd.IsZero(), cmd.Argv == nil && strings.TrimSpace(cmd.Shell) == "":
+		return nil, &apierror.Error{Code: apierror.EInvalid, Message: "cmd required"}
+	case cmd.Argv != nil && cmd.Argv[0] == "":
+		return nil, apierror.Invalid("cmd required", "the first element of cmd, the program, is empty")
+	case cmd.Argv != nil && cmd.Shell != "":
+		return nil, apierror.Invalid("invalid cmd", "either a string or an array")
+	case cmd.Argv != nil:
+		return cmd.Argv, nil
+	}
+	return []string{"sh", "-c", cmd.Shell}, nil
+}
+
+// requestOf checks an exec and turns it into the host's terms.
+func requestOf(in api.Exec) (hostapi.ExecRequest, error) {
+	argv, err := commandOf(in.Cmd)
+	if err != nil {
+		return hostapi.ExecRequest{}, err
+	}
+	stdin := []byte(in.StdinBase64)
+	if in.Stdin != "" {
+		if len(stdin) > 0 {
+			return hostapi.ExecRequest{}, apierror.Invalid("invalid json", "give stdin or stdin_base64, not both")
+		}
+		stdin = []byte(in.Stdin)
 	}
 	timeout := int64(DefaultExecSeconds)
 	if in.TimeoutSeconds != nil {
@@ -95,10 +128,6 @@ func (in Exec) request() (hostapi.ExecRequest, error) {
 		}
 	}
 	switch {
-	case len(argv) == 0, argv[0] == "", in.Shell != "" && strings.TrimSpace(in.Shell) == "":
-		return hostapi.ExecRequest{}, &apierror.Error{Code: apierror.EInvalid, Message: "cmd required"}
-	case in.Shell != "" && len(in.Argv) > 0:
-		return hostapi.ExecRequest{}, apierror.Invalid("invalid cmd", "either a string or an array")
 	case timeout < 1 || timeout > MaxExecSeconds:
 		return hostapi.ExecRequest{}, apierror.Invalid("invalid timeout_seconds", "timeout_seconds must be from 1 to %d", MaxExecSeconds)
 	case in.Cwd != "" && (!path.IsAbs(in.Cwd) || strings.ContainsRune(in.Cwd, 0) || len(in.Cwd) > maxCwd):
@@ -110,7 +139,7 @@ func (in Exec) request() (hostapi.ExecRequest, error) {
 		return hostapi.ExecRequest{}, err
 	}
 	return hostapi.ExecRequest{
-		Argv: argv, Cwd: in.Cwd, Env: in.Env, User: in.User, Stdin: in.Stdin,
+		Argv: argv, Cwd: in.Cwd, Env: in.Env, User: in.User, Stdin: stdin,
 		Timeout: time.Duration(timeout) * time.Second, OutputLimitBytes: ExecOutputBytes,
 	}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/guest/guestapi"
@@ -36,9 +37,6 @@ var FileHeaders = []string{"Content-Type", "Content-Length", "Content-Range", "L
 
 // FileConditions are the headers of a request that a file's reader may set.
 var FileConditions = []string{"Range", "If-Range", "If-Modified-Since"}
-
-// FileStat is one entry of a sandbox's file system.
-type FileStat = guestapi.FileStat
 
 // checkPath refuses what is no absolute path. One with ".." in it is refused
 // too: what it means depends on links that the caller does not see.
@@ -158,14 +156,15 @@ func (f *Files) Remove(ctx context.Context, c core.Caller, id, name string, recu
 }
 
 // Stat describes an entry; a link itself, not what it points to.
-func (f *Files) Stat(ctx context.Context, c core.Caller, id, name string) (FileStat, error) {
-	var out FileStat
-	return out, f.fs(ctx, c, http.MethodGet, id, hostapi.FSStat, url.Values{"path": {name}}, &out)
+func (f *Files) Stat(ctx context.Context, c core.Caller, id, name string) (api.FileStat, error) {
+	var out guestapi.FileStat
+	err := f.fs(ctx, c, http.MethodGet, id, hostapi.FSStat, url.Values{"path": {name}}, &out)
+	return fileStat(out), err
 }
 
 // List describes what is in a directory, by name, as it is read: a listing may
 // be larger than what is good to hold. An error of each ends it, and is returned.
-func (f *Files) List(ctx context.Context, c core.Caller, id, name string, each func(FileStat) error) error {
+func (f *Files) List(ctx context.Context, c core.Caller, id, name string, each func(api.FileStat) error) error {
 	if err := checkPath(name); err != nil {
 		return f.orNotFound(ctx, c, id, err)
 	}
@@ -183,7 +182,7 @@ func (f *Files) List(ctx context.Context, c core.Caller, id, name string, each f
 
 // entries reads a guestapi.Directory as it comes, and holds at most maxShort of
 // it for each of its parts.
-func entries(r io.Reader, each func(FileStat) error) error {
+func entries(r io.Reader, each func(api.FileStat) error) error {
 	part := &io.LimitedReader{R: r}
 	decoder := json.NewDecoder(part)
 	next := func() *json.Decoder {
@@ -203,11 +202,11 @@ func entries(r io.Reader, each func(FileStat) error) error {
 		}
 	}
 	for next().More() {
-		var st FileStat
+		var st guestapi.FileStat
 		if err := next().Decode(&st); err != nil {
 			return nonsense(err)
 		}
-		if err := each(st); err != nil {
+		if err := each(fileStat(st)); err != nil {
 			return err
 		}
 	}
@@ -217,6 +216,14 @@ func entries(r io.Reader, each func(FileStat) error) error {
 		}
 	}
 	return nil
+}
+
+// fileStat converts what a guest says of an entry.
+func fileStat(s guestapi.FileStat) api.FileStat {
+	return api.FileStat{
+		Path: s.Path, Name: s.Name, Type: api.FileType(s.Type), SizeBytes: s.SizeBytes, Mode: s.Mode, UID: s.UID, GID: s.GID,
+		ModifiedAt: api.Time{Time: s.ModifiedAt}, Target: s.Target,
+	}
 }
 
 // MakeDir makes a directory, with its parents.

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/berth-cloud/berth/controlplane/api"
 )
 
 // endless counts what is read of something that never ends.
@@ -30,7 +32,7 @@ func TestAListingWithoutEndIsGivenUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rest := &endless{}
-			err := entries(io.MultiReader(strings.NewReader(begun), io.LimitReader(rest, maxDirectory)), func(FileStat) error { return nil })
+			err := entries(io.MultiReader(strings.NewReader(begun), io.LimitReader(rest, maxDirectory)), func(api.FileStat) error { return nil })
 			if err == nil {
 				t.Error("it was taken for a listing")
 			}
@@ -54,7 +56,7 @@ func TestALongListingIsReadToItsEnd(t *testing.T) {
 	}
 	b.WriteString("]}\n")
 	got := 0
-	err := entries(strings.NewReader(b.String()), func(st FileStat) error {
+	err := entries(strings.NewReader(b.String()), func(st api.FileStat) error {
 		if st.Name != strconv.Itoa(got) {
 			t.Fatalf("entry %d is %s", got, st.Name)
 		}

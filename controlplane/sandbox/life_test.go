@@ -2,22 +2,22 @@ package sandbox_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -26,14 +26,14 @@ import (
 func TestCreateShowsTheWholeRecord(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	ttl := int64(3600)
-	sb := r.Must(t, sandbox.CreateSandbox{TTLSeconds: &ttl, Metadata: json.RawMessage(`{"a": [1]}`), Env: map[string]string{"A": "secret"}})
+	sb := r.Must(t, api.CreateSandbox{TTLSeconds: &ttl, Metadata: api.Object(`{"a": [1]}`), Env: map[string]string{"A": "secret"}})
 	got, err := r.Get(t.Context(), testplane.Caller, sb.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.Status != "running" || got.CPU != 1 || got.MemoryMB != 512 || got.DiskMB != 2048 || got.AgentID != "h1" ||
-		string(got.Metadata) != `{"a":[1]}` || *got.TTLSeconds != ttl || got.ExpiresAt.Sub(got.StartedAt) != time.Hour ||
-		got.PreviewURL != "https://{port}-"+sb.ID+".preview.test" || got.WorkspaceID != "ws" {
+		string(got.Metadata) != `{"a":[1]}` || *got.TTLSeconds != ttl || got.ExpiresAt.Sub(got.StartedAt.Time) != time.Hour ||
+		got.PreviewURL != "https://{port}-"+sb.ID+".preview.test" {
 		t.Fatalf("%+v", got)
 	}
 	if row, _ := r.Sandbox(sb.ID); !strings.HasPrefix(string(row.EnvSealed), "sandbox.env/"+sb.ID) {
@@ -44,7 +44,7 @@ func TestCreateShowsTheWholeRecord(t *testing.T) {
 func TestTTLEndsTheSandbox(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	ttl := int64(1)
-	sb := r.Must(t, sandbox.CreateSandbox{TTLSeconds: &ttl})
+	sb := r.Must(t, api.CreateSandbox{TTLSeconds: &ttl})
 	testcluster.Await(t, 10*time.Second, "the sandbox's end", func() bool { _, ok := r.Sandbox(sb.ID); return !ok })
 	if len(r.H1.Boxes()) != 0 {
 		t.Fatal("its box is left")
@@ -58,7 +58,7 @@ func TestSuspendedWorkspaceCreatesNothing(t *testing.T) {
 		return nil
 	})
 	for _, template := range []string{"base", "unknown"} {
-		_, err := r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: template})
+		_, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: template}, core.Idempotency{})
 		testplane.Want(t, err, apierror.EForbidden, "account suspended")
 	}
 	if n := r.LeaderNode().Hosts.Sessions()["h1"].ReservedMB; n != 0 {
@@ -70,7 +70,7 @@ func TestCreateRefusesBadInput(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	ttl := func(n int64) *int64 { return &n }
 	big := strings.Repeat("x", 70<<10)
-	for name, in := range map[string]sandbox.CreateSandbox{
+	for name, in := range map[string]api.CreateSandbox{
 		"no template":             {},
 		"template with a path":    {Template: "../base"},
 		"template with a NUL":     {Template: "ba\x00se"},
@@ -79,32 +79,31 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"ttl 0":                   {Template: "base", TTLSeconds: ttl(0)},
 		"ttl below 0":             {Template: "base", TTLSeconds: ttl(-1)},
 		"ttl of a thousand years": {Template: "base", TTLSeconds: ttl(1 << 60)},
-		"metadata array":          {Template: "base", Metadata: json.RawMessage(`[]`)},
-		"metadata string":         {Template: "base", Metadata: json.RawMessage(`"{}"`)},
-		"metadata broken":         {Template: "base", Metadata: json.RawMessage(`{"a":`)},
-		"metadata large":          {Template: "base", Metadata: json.RawMessage(`{"a":"` + big + `"}`)},
+		"metadata array":          {Template: "base", Metadata: api.Object(`[]`)},
+		"metadata string":         {Template: "base", Metadata: api.Object(`"{}"`)},
+		"metadata broken":         {Template: "base", Metadata: api.Object(`{"a":`)},
+		"metadata large":          {Template: "base", Metadata: api.Object(`{"a":"` + big + `"}`)},
 		"env name empty":          {Template: "base", Env: map[string]string{"": "x"}},
 		"env name with =":         {Template: "base", Env: map[string]string{"A=B": "x"}},
 		"env name not UTF-8":      {Template: "base", Env: map[string]string{"\xff\xfe": "x"}},
 		"env value with NUL":      {Template: "base", Env: map[string]string{"A": "x\x00"}},
 		"env large":               {Template: "base", Env: map[string]string{"A": big}},
-		"boot":                    {Template: "base", Boot: new("warm")},
-		"empty boot":              {Template: "base", Boot: new("")},
-		"preview":                 {Template: "base", Preview: new("secret")},
-		"empty preview":           {Template: "base", Preview: new("")},
-		"a long idempotency key":  {Template: "base", IdempotencyKey: strings.Repeat("k", 256), BodySHA256: []byte{1}},
+		"boot":                    {Template: "base", Boot: new(api.Boot("warm"))},
+		"empty boot":              {Template: "base", Boot: new(api.Boot(""))},
+		"preview":                 {Template: "base", Preview: new(api.PreviewMode("secret"))},
+		"empty preview":           {Template: "base", Preview: new(api.PreviewMode(""))},
 		"unknown template":        {Template: "other"},
 	} {
-		if _, err := r.Create(t.Context(), testplane.Caller, in); apierror.CodeOf(err) != apierror.EInvalid {
+		if _, err := r.Create(t.Context(), testplane.Caller, in, core.Idempotency{}); apierror.CodeOf(err) != apierror.EInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err := r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base", FromSnapshot: "s"})
+	_, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", FromSnapshot: "s"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.ENotFound, "not found")
-	_, err = r.Create(t.Context(), core.Caller{Admin: true}, sandbox.CreateSandbox{Template: "base"})
+	_, err = r.Create(t.Context(), core.Caller{Admin: true}, api.CreateSandbox{Template: "base"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EUnauthorized, "unauthorized")
 	e := testplane.Want(t, func() error {
-		_, err := r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "other"})
+		_, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "other"}, core.Idempotency{})
 		return err
 	}(), apierror.EInvalid, "unknown template")
 	if !strings.Contains(e.Detail, "available: base") {
@@ -117,20 +116,18 @@ func TestCreateRefusesBadInput(t *testing.T) {
 
 func TestIdempotentCreates(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	body := sha256.Sum256([]byte("body"))
-	in := sandbox.CreateSandbox{IdempotencyKey: "k", BodySHA256: body[:]}
-	first := r.Must(t, in)
-	if again := r.Must(t, in); again.ID != first.ID {
-		t.Fatal("a second sandbox was made")
+	in, key := api.CreateSandbox{Template: "base"}, testplane.Key("k", "body")
+	first, err := r.Create(t.Context(), testplane.Caller, in, key)
+	if err != nil {
+		t.Fatal(err)
 	}
-	in.Template = "base"
-	other := sha256.Sum256([]byte("other"))
-	reused := in
-	reused.BodySHA256 = other[:]
-	_, err := r.Create(t.Context(), testplane.Caller, reused)
+	if again, err := r.Create(t.Context(), testplane.Caller, in, key); err != nil || again.ID != first.ID {
+		t.Fatalf("a second sandbox was made: %v", err)
+	}
+	_, err = r.Create(t.Context(), testplane.Caller, in, testplane.Key("k", "other"))
 	testplane.Want(t, err, apierror.EConflict, "idempotency key reused")
 	// In another workspace it is another key.
-	elsewhere, err := r.Create(t.Context(), core.Caller{WorkspaceID: "other"}, in)
+	elsewhere, err := r.Create(t.Context(), core.Caller{WorkspaceID: "other"}, in, key)
 	if err != nil || elsewhere.ID == first.ID {
 		t.Fatalf("%v", err)
 	}
@@ -138,17 +135,17 @@ func TestIdempotentCreates(t *testing.T) {
 
 func TestExecSemantics(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	var got hostapi.ExecRequest
 	r.H1.SetExec(func(_ context.Context, _ string, req hostapi.ExecRequest) (hostapi.ExecResult, error) {
 		got = req
 		return hostapi.ExecResult{ExitCode: 3, Stdout: []byte("a\xffb\xc3\x28"), Stderr: []byte("é"), TimedOut: true, Truncated: true, DurationMS: 7}, nil
 	})
-	res, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, sandbox.Exec{Shell: "echo 'a\nb' | wc -l", Cwd: "/tmp", Env: map[string]string{"A": "1"}, User: "1000:1000", Stdin: []byte("in")})
+	res, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, api.Exec{Cmd: api.Shell("echo 'a\nb' | wc -l"), Cwd: "/tmp", Env: map[string]string{"A": "1"}, User: "1000:1000", Stdin: "in"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res != (sandbox.ExecResult{ExitCode: 3, Stdout: "a\xffb\xc3\x28", Stderr: "é", TimedOut: true, Truncated: true, DurationMS: 7}) {
+	if !reflect.DeepEqual(res, api.ExecResult{ExitCode: 3, Stdout: "a\xffb\xc3\x28", Stderr: "é", TimedOut: true, Truncated: true, DurationMS: 7}) {
 		t.Fatalf("%+v", res)
 	}
 	if strings.Join(got.Argv, "|") != "sh|-c|echo 'a\nb' | wc -l" || got.Timeout != time.Minute || got.OutputLimitBytes != 8<<20 ||
@@ -156,7 +153,7 @@ func TestExecSemantics(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	seconds := int64(3600)
-	if _, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, sandbox.Exec{Argv: []string{"printf", "%s", "$HOME; rm -rf /"}, TimeoutSeconds: &seconds}); err != nil {
+	if _, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, api.Exec{Cmd: api.Command{Argv: []string{"printf", "%s", "$HOME; rm -rf /"}}, TimeoutSeconds: &seconds}); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Join(got.Argv, "|") != "printf|%s|$HOME; rm -rf /" || got.Timeout != time.Hour {
@@ -166,37 +163,37 @@ func TestExecSemantics(t *testing.T) {
 
 func TestExecRefusesBadInput(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	seconds := func(n int64) *int64 { return &n }
-	for name, in := range map[string]sandbox.Exec{
+	for name, in := range map[string]api.Exec{
 		"nothing":              {},
-		"spaces":               {Shell: " \n"},
-		"an empty array":       {Argv: []string{}},
-		"an empty program":     {Argv: []string{"", "x"}},
-		"both":                 {Shell: "x", Argv: []string{"x"}},
-		"a NUL":                {Shell: "echo \x00"},
-		"a NUL in an argument": {Argv: []string{"echo", "\x00"}},
-		"a huge argument":      {Argv: []string{"echo", strings.Repeat("x", 200<<10)}},
-		"timeout 0":            {Shell: "x", TimeoutSeconds: seconds(0)},
-		"timeout too long":     {Shell: "x", TimeoutSeconds: seconds(3601)},
-		"a relative cwd":       {Shell: "x", Cwd: "tmp"},
-		"a cwd with NUL":       {Shell: "x", Cwd: "/\x00"},
-		"a user with a slash":  {Shell: "x", User: "../root"},
-		"a bad env":            {Shell: "x", Env: map[string]string{"1": ""}},
+		"spaces":               {Cmd: api.Shell(" \n")},
+		"an empty array":       {Cmd: api.Command{Argv: []string{}}},
+		"an empty program":     {Cmd: api.Command{Argv: []string{"", "x"}}},
+		"both":                 {Cmd: api.Command{Shell: "x", Argv: []string{"x"}}},
+		"a NUL":                {Cmd: api.Shell("echo \x00")},
+		"a NUL in an argument": {Cmd: api.Command{Argv: []string{"echo", "\x00"}}},
+		"a huge argument":      {Cmd: api.Command{Argv: []string{"echo", strings.Repeat("x", 200<<10)}}},
+		"timeout 0":            {Cmd: api.Shell("x"), TimeoutSeconds: seconds(0)},
+		"timeout too long":     {Cmd: api.Shell("x"), TimeoutSeconds: seconds(3601)},
+		"a relative cwd":       {Cmd: api.Shell("x"), Cwd: "tmp"},
+		"a cwd with NUL":       {Cmd: api.Shell("x"), Cwd: "/\x00"},
+		"a user with a slash":  {Cmd: api.Shell("x"), User: "../root"},
+		"a bad env":            {Cmd: api.Shell("x"), Env: map[string]string{"1": ""}},
 	} {
 		if _, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, in); apierror.CodeOf(err) != apierror.EInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, sandbox.Exec{})
+	_, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, api.Exec{})
 	testplane.Want(t, err, apierror.EInvalid, "cmd required")
 }
 
 func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	run := func(c core.Caller, id string) error {
-		_, err := r.Commands.Exec(t.Context(), c, id, sandbox.Exec{Shell: "true"})
+		_, err := r.Commands.Exec(t.Context(), c, id, api.Exec{Cmd: api.Shell("true")})
 		return err
 	}
 	for _, id := range []string{"nope", "../" + sb.ID, sb.ID + "\x00", "", "ünï"} {
@@ -234,7 +231,7 @@ func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
 
 func TestDelete(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	testplane.Want(t, r.Delete(t.Context(), core.Caller{WorkspaceID: "other"}, sb.ID), apierror.ENotFound, "not found")
 	r.Change(sb.ID, func(s *record.Sandbox) { s.Owner = &record.Owner{Type: "app", ID: "a"} })
 	testplane.Want(t, r.Delete(t.Context(), testplane.Caller, sb.ID), apierror.EConflict, "managed sandbox: delete it from the feature that owns it (Databases or Apps)")
@@ -265,7 +262,7 @@ func TestDelete(t *testing.T) {
 
 func TestManyDeletesAtOnceAreOne(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	var asked atomic.Int32
 	hold := make(chan struct{})
 	r.H1.SetFault(func(ctx context.Context, c fakehost.Call) error {
@@ -301,7 +298,7 @@ func TestListPages(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	var made []string
 	for range 7 {
-		made = append([]string{r.Must(t, sandbox.CreateSandbox{}).ID}, made...)
+		made = append([]string{r.Must(t, api.CreateSandbox{}).ID}, made...)
 	}
 	var seen []string
 	cursor := ""
@@ -372,7 +369,7 @@ func TestHostsThatDoNotAnswerAreSkippedOver(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base"})
+	_, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{})
 	if e := testplane.Want(t, err, apierror.EBadGateway, "agent unreachable"); e.RetryAfter == 0 {
 		t.Error("no Retry-After")
 	}
@@ -381,6 +378,27 @@ func TestHostsThatDoNotAnswerAreSkippedOver(t *testing.T) {
 	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
 		return r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Capacity.MemoryMB == 100
 	})
-	_, err = r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base"})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EBadGateway, "no available compute node")
+}
+
+func TestPreviewTokensAreForWhatWasAsked(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	sb := r.Must(t, api.CreateSandbox{})
+	for name, c := range map[string]struct {
+		in      api.CreatePreviewToken
+		message string
+	}{
+		"port 0, which is not every port": {api.CreatePreviewToken{Port: new(0)}, "invalid port"},
+		"a large port":                    {api.CreatePreviewToken{Port: new(65536)}, "invalid port"},
+		"no time":                         {api.CreatePreviewToken{TTLSeconds: new(int64(0))}, "invalid ttl_seconds"},
+		"too long":                        {api.CreatePreviewToken{TTLSeconds: new(int64(sandbox.MaxPreviewSeconds + 1))}, "invalid ttl_seconds"},
+	} {
+		_, err := r.Ports.PreviewToken(t.Context(), testplane.Caller, sb.ID, c.in)
+		if e := apierror.As(err); err == nil || e.Code != apierror.EInvalid || e.Message != c.message {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, err := r.Ports.PreviewToken(t.Context(), testplane.Stranger, sb.ID, api.CreatePreviewToken{})
+	testplane.Want(t, err, apierror.ENotFound, "not found")
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -16,49 +17,34 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Lifecycle is how long a sandbox lives and what becomes of it then.
-type Lifecycle struct {
-	Status     string
-	TTLSeconds *int64
-	ExpiresAt  time.Time // zero: it has no end
-	Persistent bool
-}
-
-// PatchLifecycle changes what it names.
-type PatchLifecycle struct {
-	SetTTL     bool
-	TTLSeconds *int64 // counted from now; nil: no end
-	Persistent *bool
-}
-
 // Pause stops a running sandbox's CPUs; its memory stays where it is.
-func (s *Sandboxes) Pause(ctx context.Context, c core.Caller, id string) (Sandbox, error) {
+func (s *Sandboxes) Pause(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
 	return s.change(ctx, c, id, Pause)
 }
 
 // Resume lets a paused sandbox run on.
-func (s *Sandboxes) Resume(ctx context.Context, c core.Caller, id string) (Sandbox, error) {
+func (s *Sandboxes) Resume(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
 	return s.change(ctx, c, id, Resume)
 }
 
 // Hibernate writes a running sandbox's memory to its host's disk.
-func (s *Sandboxes) Hibernate(ctx context.Context, c core.Caller, id string) (Sandbox, error) {
+func (s *Sandboxes) Hibernate(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
 	return s.change(ctx, c, id, Hibernate)
 }
 
 // Wake lets a hibernated sandbox go on. One that runs is answered with as it is.
-func (s *Sandboxes) Wake(ctx context.Context, c core.Caller, id string) (Sandbox, error) {
+func (s *Sandboxes) Wake(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
 	return s.change(ctx, c, id, Wake)
 }
 
-func (s *Sandboxes) change(ctx context.Context, c core.Caller, id string, m Transition) (Sandbox, error) {
+func (s *Sandboxes) change(ctx context.Context, c core.Caller, id string, m Transition) (api.Sandbox, error) {
 	row, err := s.find(ctx, c, id)
 	if err != nil {
-		return Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	row, err = s.transitions.Do(hosts.WithRequestID(ctx, c.RequestID), row, m)
 	if err != nil {
-		return Sandbox{}, transitionError(err)
+		return api.Sandbox{}, transitionError(err)
 	}
 	return s.Show(row), nil
 }
@@ -105,10 +91,10 @@ func unwritten(err error) bool {
 }
 
 // Lifecycle tells how long a sandbox lives.
-func (s *Sandboxes) Lifecycle(ctx context.Context, c core.Caller, id string) (Lifecycle, error) {
+func (s *Sandboxes) Lifecycle(ctx context.Context, c core.Caller, id string) (api.Lifecycle, error) {
 	row, err := s.find(ctx, c, id)
 	if err != nil {
-		return Lifecycle{}, err
+		return api.Lifecycle{}, err
 	}
 	return lifecycleOf(row), nil
 }
@@ -116,35 +102,36 @@ func (s *Sandboxes) Lifecycle(ctx context.Context, c core.Caller, id string) (Li
 // PatchLifecycle changes how long a sandbox lives, and what becomes of it then.
 // Its host is told first: it acts on persistence by itself when it is rebooted.
 // Where the row comes to say otherwise the inventory loop makes the host follow.
-func (s *Sandboxes) PatchLifecycle(ctx context.Context, c core.Caller, id string, in PatchLifecycle) (Lifecycle, error) {
+func (s *Sandboxes) PatchLifecycle(ctx context.Context, c core.Caller, id string, in api.PatchLifecycle) (api.Lifecycle, error) {
 	row, err := s.find(ctx, c, id)
 	if err != nil {
-		return Lifecycle{}, err
+		return api.Lifecycle{}, err
 	}
+	ttl, persistent := in.TTLSeconds.Value, in.Persistent.Value
 	switch {
-	case !in.SetTTL && in.Persistent == nil:
-		return Lifecycle{}, &apierror.Error{Code: apierror.EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"}
-	case in.TTLSeconds != nil && (*in.TTLSeconds < 1 || *in.TTLSeconds > MaxTTLSeconds):
-		return Lifecycle{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d, or null for no end", MaxTTLSeconds)
+	case !in.TTLSeconds.Set && persistent == nil:
+		return api.Lifecycle{}, &apierror.Error{Code: apierror.EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"}
+	case ttl != nil && (*ttl < 1 || *ttl > MaxTTLSeconds):
+		return api.Lifecycle{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d, or null for no end", MaxTTLSeconds)
 	case row.Status == record.SandboxDeleting:
-		return Lifecycle{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is deleting", Detail: "it is being deleted"}
+		return api.Lifecycle{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is deleting", Detail: "it is being deleted"}
 	}
-	if in.Persistent != nil && *in.Persistent != row.Persistent && row.Status != record.SandboxStarting {
-		if err := s.tellPersistent(ctx, c, row, *in.Persistent); err != nil {
-			return Lifecycle{}, err
+	if persistent != nil && *persistent != row.Persistent && row.Status != record.SandboxStarting {
+		if err := s.tellPersistent(ctx, c, row, *persistent); err != nil {
+			return api.Lifecycle{}, err
 		}
 	}
-	err = s.core.Store.Update(ctx, func(tx *raftstore.Tx) error {
+	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		row, err = Owned(tx, c, id)
 		if err != nil {
 			return err
 		}
-		row = in.apply(row, tx.Now())
+		row = applyPatch(in, row, tx.Now())
 		raftstore.Put(tx, record.Sandboxes, row)
 		return nil
 	})
 	if err != nil {
-		return Lifecycle{}, core.StoreError(err)
+		return api.Lifecycle{}, err
 	}
 	return lifecycleOf(row), nil
 }
@@ -165,16 +152,16 @@ func (s *Sandboxes) tellPersistent(ctx context.Context, c core.Caller, row *reco
 // updateTimeout bounds a call that a host answers once a small file is written.
 var updateTimeout = timescale.Limit(10 * time.Second)
 
-// apply returns the row with the changes. A time to live that is given counts
+// applyPatch returns the row with the changes. A time to live that is given counts
 // from now; one that was there goes on, unless the sandbox hibernates and keeps
 // it for its wake.
-func (in PatchLifecycle) apply(row *record.Sandbox, now time.Time) *record.Sandbox {
+func applyPatch(in api.PatchLifecycle, row *record.Sandbox, now time.Time) *record.Sandbox {
 	c := row.Clone()
-	if in.Persistent != nil {
-		c.Persistent = *in.Persistent
+	if in.Persistent.Value != nil {
+		c.Persistent = *in.Persistent.Value
 	}
-	if in.SetTTL {
-		c.TTLSeconds, c.ExpiresAt = in.TTLSeconds, time.Time{}
+	if in.TTLSeconds.Set {
+		c.TTLSeconds, c.ExpiresAt = in.TTLSeconds.Value, time.Time{}
 	}
 	resting := c.Persistent && c.Status == record.SandboxHibernated
 	switch {
@@ -186,6 +173,6 @@ func (in PatchLifecycle) apply(row *record.Sandbox, now time.Time) *record.Sandb
 	return c
 }
 
-func lifecycleOf(row *record.Sandbox) Lifecycle {
-	return Lifecycle{Status: string(row.Status), TTLSeconds: row.TTLSeconds, ExpiresAt: row.ExpiresAt, Persistent: row.Persistent}
+func lifecycleOf(row *record.Sandbox) api.Lifecycle {
+	return api.Lifecycle{Status: api.SandboxStatus(row.Status), TTLSeconds: row.TTLSeconds, ExpiresAt: api.NewTime(row.ExpiresAt), Persistent: row.Persistent}
 }

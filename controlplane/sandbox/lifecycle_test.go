@@ -3,25 +3,26 @@ package sandbox_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-type moveFunc func(context.Context, core.Caller, string) (sandbox.Sandbox, error)
+type moveFunc func(context.Context, core.Caller, string) (api.Sandbox, error)
 
 func move(r *testplane.Rig, name string) moveFunc {
 	return map[string]moveFunc{"pause": r.Pause, "resume": r.Resume, "hibernate": r.Hibernate, "wake": r.Wake}[name]
@@ -39,7 +40,7 @@ func TestStateTable(t *testing.T) {
 	for from, path := range get {
 		for _, name := range []string{"pause", "resume", "hibernate", "wake"} {
 			t.Run(name+" of "+from, func(t *testing.T) {
-				sb := r.Must(t, sandbox.CreateSandbox{})
+				sb := r.Must(t, api.CreateSandbox{})
 				for _, p := range path {
 					if _, err := move(r, p)(t.Context(), testplane.Caller, sb.ID); err != nil {
 						t.Fatal(err)
@@ -47,14 +48,14 @@ func TestStateTable(t *testing.T) {
 				}
 				got, err := move(r, name)(t.Context(), testplane.Caller, sb.ID)
 				if next := to[from][name]; next != "" {
-					if err != nil || got.Status != next {
+					if err != nil || string(got.Status) != next {
 						t.Fatalf("%q, %v; want %q", got.Status, err, next)
 					}
 				} else if e := testplane.Want(t, err, apierror.EConflict, "sandbox is "+from); e.Detail == "" {
 					t.Error("no remedy is named")
 				}
 				after, err := r.Get(t.Context(), testplane.Caller, sb.ID)
-				if err != nil || after.Status != string(r.H1.Boxes()[sb.ID].Status) {
+				if err != nil || string(after.Status) != string(r.H1.Boxes()[sb.ID].Status) {
 					t.Fatalf("the record says %q, the host %q, %v", after.Status, r.H1.Boxes()[sb.ID].Status, err)
 				}
 				if err := r.Delete(t.Context(), testplane.Caller, sb.ID); err != nil {
@@ -67,7 +68,7 @@ func TestStateTable(t *testing.T) {
 
 func TestRemedies(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	if _, err := r.Pause(t.Context(), testplane.Caller, sb.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,7 @@ func TestRemedies(t *testing.T) {
 // might, does not make an illegal move legal.
 func TestAMoveThatChangesNothingIsRefused(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	if _, err := r.Pause(t.Context(), testplane.Caller, sb.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,7 @@ func TestAMoveThatChangesNothingIsRefused(t *testing.T) {
 func TestAMoveIsAskedForAgainWhereItsStatusIsBack(t *testing.T) {
 	for refusals, wantErr := range map[int32]bool{1: false, 2: false, 99: true} {
 		r := testplane.NewRig(t, 1)
-		sb := r.Must(t, sandbox.CreateSandbox{})
+		sb := r.Must(t, api.CreateSandbox{})
 		var asked atomic.Int32
 		r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
 			if c.Op == "pause" && asked.Add(1) <= refusals {
@@ -136,7 +137,7 @@ func TestAMoveIsAskedForAgainWhereItsStatusIsBack(t *testing.T) {
 
 func TestMovesThatHostsRefuse(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	if _, err := r.Hibernate(t.Context(), testplane.Caller, sb.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func TestMovesThatHostsRefuse(t *testing.T) {
 		})
 		_, err := r.Wake(t.Context(), testplane.Caller, sb.ID)
 		testplane.Want(t, err, c.code, c.message)
-		_, err = r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, sandbox.Exec{Shell: "true"})
+		_, err = r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, api.Exec{Cmd: api.Shell("true")})
 		testplane.Want(t, err, c.code, c.message)
 	}
 	if got, err := r.Get(t.Context(), testplane.Caller, sb.ID); err != nil || got.Status != "hibernated" {
@@ -187,14 +188,14 @@ func TestAMoveThatCannotBeWrittenDown(t *testing.T) {
 		"a command's wake": {
 			op: "wake", becomes: "running", detail: "the sandbox may have been woken; nothing else was done", asleep: true,
 			call: func(r *testplane.Rig, id string) error {
-				_, err := r.Commands.Exec(t.Context(), testplane.Caller, id, sandbox.Exec{Shell: "true"})
+				_, err := r.Commands.Exec(t.Context(), testplane.Caller, id, api.Exec{Cmd: api.Shell("true")})
 				return err
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := testplane.NewRig(t, 3)
-			sb := r.Must(t, sandbox.CreateSandbox{})
+			sb := r.Must(t, api.CreateSandbox{})
 			if c.asleep {
 				if _, err := r.Hibernate(t.Context(), testplane.Caller, sb.ID); err != nil {
 					t.Fatal(err)
@@ -222,7 +223,7 @@ func TestAMoveThatCannotBeWrittenDown(t *testing.T) {
 // TestACrowdWakesOnce execs in a hibernated sandbox from many sides.
 func TestACrowdWakesOnce(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{Metadata: []byte(`{"a":1}`)})
+	sb := r.Must(t, api.CreateSandbox{Metadata: []byte(`{"a":1}`)})
 	if _, err := r.Hibernate(t.Context(), testplane.Caller, sb.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +234,7 @@ func TestACrowdWakesOnce(t *testing.T) {
 			if i%3 == 0 {
 				_, err = r.Wake(t.Context(), testplane.Caller, sb.ID)
 			} else {
-				_, err = r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, sandbox.Exec{Shell: "true"})
+				_, err = r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, api.Exec{Cmd: api.Shell("true")})
 			}
 			if err != nil {
 				t.Error(err)
@@ -254,17 +255,17 @@ func TestACrowdWakesOnce(t *testing.T) {
 // write: the next call finds out.
 func TestARecordThatIsBehind(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
 		return len(r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Boxes) == 1
 	})
 	r.H1.Silence(true)
 	r.H1.Become(sb.ID, hostapi.StatusHibernated)
-	if _, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, sandbox.Exec{Shell: "true"}); err != nil {
+	if _, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, api.Exec{Cmd: api.Shell("true")}); err != nil {
 		t.Fatal(err)
 	}
 	r.H1.Become(sb.ID, hostapi.StatusPaused)
-	_, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, sandbox.Exec{Shell: "true"})
+	_, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, api.Exec{Cmd: api.Shell("true")})
 	testplane.Want(t, err, apierror.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
 	_, err = r.Hibernate(t.Context(), testplane.Caller, sb.ID)
 	testplane.Want(t, err, apierror.EConflict, "sandbox is paused")
@@ -278,35 +279,38 @@ func TestLifecycle(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	hour, zero, minus, huge := int64(3600), int64(0), int64(-1), int64(sandbox.MaxTTLSeconds+1)
 	yes, no := true, false
-	sb := r.Must(t, sandbox.CreateSandbox{})
-	change := func(in sandbox.PatchLifecycle) sandbox.Lifecycle {
+	sb := r.Must(t, api.CreateSandbox{})
+	change := func(in api.PatchLifecycle) api.Lifecycle {
 		t.Helper()
 		got, err := r.PatchLifecycle(t.Context(), testplane.Caller, sb.ID, in)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := r.Lifecycle(t.Context(), testplane.Caller, sb.ID); err != nil || again.ExpiresAt != got.ExpiresAt || again.Persistent != got.Persistent {
+		if again, err := r.Lifecycle(t.Context(), testplane.Caller, sb.ID); err != nil || !reflect.DeepEqual(again.ExpiresAt, got.ExpiresAt) || again.Persistent != got.Persistent {
 			t.Fatalf("%+v, %v; want %+v", again, err, got)
 		}
 		return got
 	}
-	inAnHour := func(l sandbox.Lifecycle) bool {
-		left := time.Until(l.ExpiresAt)
+	inAnHour := func(l api.Lifecycle) bool {
+		if l.ExpiresAt == nil {
+			return false
+		}
+		left := time.Until(l.ExpiresAt.Time)
 		return l.TTLSeconds != nil && *l.TTLSeconds == hour && left > 59*time.Minute && left <= time.Hour
 	}
 	for _, bad := range []*int64{&zero, &minus, &huge} {
-		_, err := r.PatchLifecycle(t.Context(), testplane.Caller, sb.ID, sandbox.PatchLifecycle{SetTTL: true, TTLSeconds: bad})
+		_, err := r.PatchLifecycle(t.Context(), testplane.Caller, sb.ID, api.PatchLifecycle{TTLSeconds: api.SetTo(*bad)})
 		testplane.Want(t, err, apierror.EInvalid, "invalid ttl_seconds")
 	}
-	_, err := r.PatchLifecycle(t.Context(), testplane.Caller, sb.ID, sandbox.PatchLifecycle{})
+	_, err := r.PatchLifecycle(t.Context(), testplane.Caller, sb.ID, api.PatchLifecycle{})
 	testplane.Want(t, err, apierror.EInvalid, "no updatable fields provided (supported: ttl_seconds, persistent)")
-	_, err = r.PatchLifecycle(t.Context(), core.Caller{WorkspaceID: "other"}, sb.ID, sandbox.PatchLifecycle{Persistent: &yes})
+	_, err = r.PatchLifecycle(t.Context(), core.Caller{WorkspaceID: "other"}, sb.ID, api.PatchLifecycle{Persistent: api.SetTo(yes)})
 	testplane.Want(t, err, apierror.ENotFound, "not found")
 
-	if l := change(sandbox.PatchLifecycle{SetTTL: true, TTLSeconds: &hour}); !inAnHour(l) {
+	if l := change(api.PatchLifecycle{TTLSeconds: api.SetTo(hour)}); !inAnHour(l) {
 		t.Fatalf("%+v", l)
 	}
-	if l := change(sandbox.PatchLifecycle{Persistent: &yes}); !inAnHour(l) || !l.Persistent {
+	if l := change(api.PatchLifecycle{Persistent: api.SetTo(yes)}); !inAnHour(l) || !l.Persistent {
 		t.Fatalf("%+v", l)
 	}
 	// The host is told before the row is written. Where that takes longer than the
@@ -316,19 +320,19 @@ func TestLifecycle(t *testing.T) {
 	if _, err := r.Hibernate(t.Context(), testplane.Caller, sb.ID); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := r.Lifecycle(t.Context(), testplane.Caller, sb.ID); err != nil || !l.ExpiresAt.IsZero() || l.TTLSeconds == nil {
+	if l, err := r.Lifecycle(t.Context(), testplane.Caller, sb.ID); err != nil || l.ExpiresAt != nil || l.TTLSeconds == nil {
 		t.Fatalf("%+v, %v", l, err)
 	}
-	if l := change(sandbox.PatchLifecycle{Persistent: &no}); !inAnHour(l) {
+	if l := change(api.PatchLifecycle{Persistent: api.SetTo(no)}); !inAnHour(l) {
 		t.Fatalf("%+v", l)
 	}
-	if l := change(sandbox.PatchLifecycle{Persistent: &yes, SetTTL: true, TTLSeconds: &hour}); !l.ExpiresAt.IsZero() {
+	if l := change(api.PatchLifecycle{Persistent: api.SetTo(yes), TTLSeconds: api.SetTo(hour)}); l.ExpiresAt != nil {
 		t.Fatalf("%+v", l)
 	}
-	if sb, err := r.Wake(t.Context(), testplane.Caller, sb.ID); err != nil || time.Until(sb.ExpiresAt) < 59*time.Minute {
+	if sb, err := r.Wake(t.Context(), testplane.Caller, sb.ID); err != nil || time.Until(sb.ExpiresAt.Time) < 59*time.Minute {
 		t.Fatalf("%+v, %v", sb, err)
 	}
-	if l := change(sandbox.PatchLifecycle{SetTTL: true}); !l.ExpiresAt.IsZero() || l.TTLSeconds != nil {
+	if l := change(api.PatchLifecycle{TTLSeconds: api.SetNull[int64]()}); l.ExpiresAt != nil || l.TTLSeconds != nil {
 		t.Fatalf("%+v", l)
 	}
 }
@@ -337,7 +341,7 @@ func TestTheEndOfAPersistentSandbox(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	second := int64(1)
 	for _, paused := range []bool{false, true} {
-		sb := r.Must(t, sandbox.CreateSandbox{TTLSeconds: &second, Persistent: true})
+		sb := r.Must(t, api.CreateSandbox{TTLSeconds: &second, Persistent: true})
 		if paused {
 			if _, err := r.Pause(t.Context(), testplane.Caller, sb.ID); err != nil {
 				t.Fatal(err)
@@ -346,14 +350,14 @@ func TestTheEndOfAPersistentSandbox(t *testing.T) {
 		for range 2 {
 			testcluster.Await(t, 10*time.Second, "its hibernation", func() bool {
 				got, err := r.Get(t.Context(), testplane.Caller, sb.ID)
-				return err == nil && got.Status == "hibernated" && got.ExpiresAt.IsZero()
+				return err == nil && got.Status == "hibernated" && got.ExpiresAt == nil
 			})
-			if _, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, sandbox.Exec{Shell: "true"}); err != nil {
+			if _, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, api.Exec{Cmd: api.Shell("true")}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	sb := r.Must(t, sandbox.CreateSandbox{TTLSeconds: &second})
+	sb := r.Must(t, api.CreateSandbox{TTLSeconds: &second})
 	testcluster.Await(t, 10*time.Second, "the end of another", func() bool {
 		_, err := r.Get(t.Context(), testplane.Caller, sb.ID)
 		return apierror.CodeOf(err) == apierror.ENotFound
@@ -363,11 +367,11 @@ func TestTheEndOfAPersistentSandbox(t *testing.T) {
 // A VM that dies is seen by its host's next heartbeat, which is sent at once.
 func TestADeadVMFailsWithinASecond(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	sb := r.Must(t, sandbox.CreateSandbox{})
+	sb := r.Must(t, api.CreateSandbox{})
 	r.H1.Become(sb.ID, hostapi.StatusFailed)
 	testcluster.Await(t, time.Second, "its failure", func() bool {
 		got, err := r.Get(t.Context(), testplane.Caller, sb.ID)
-		return err == nil && got.Status == "failed" && strings.Contains(got.Error, "virtual machine")
+		return err == nil && got.Status == "failed" && strings.Contains(core.OrZero(got.Error), "virtual machine")
 	})
 	_, err := r.Resume(t.Context(), testplane.Caller, sb.ID)
 	testplane.Want(t, err, apierror.EConflict, "sandbox is failed")

@@ -7,14 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/template"
 )
-
-// SandboxMetrics is what happened on one day in the sandboxes of one template.
-type SandboxMetrics = eventstore.Day
 
 // MetricsQuery says which days count, both included; the zero times stand for
 // the last thirty days.
@@ -44,7 +42,7 @@ func NewMetrics(events EventStore, clock func() time.Time) *Metrics {
 
 // Sandboxes returns the workspace's sandbox metrics by day and template, the
 // newest day first.
-func (m *Metrics) Sandboxes(ctx context.Context, c core.Caller, q MetricsQuery) ([]SandboxMetrics, error) {
+func (m *Metrics) Sandboxes(ctx context.Context, c core.Caller, q MetricsQuery) ([]api.SandboxMetrics, error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return nil, err
 	}
@@ -64,7 +62,7 @@ func (m *Metrics) Sandboxes(ctx context.Context, c core.Caller, q MetricsQuery) 
 	if q.Template != "" {
 		asked = append(asked, own+q.Template)
 	}
-	var days []SandboxMetrics
+	var days []eventstore.Day
 	for _, name := range asked {
 		some, err := m.events.Sandboxes(ctx, eventstore.Query{WorkspaceID: c.WorkspaceID, From: q.From, To: q.To, Template: name})
 		if err != nil {
@@ -75,8 +73,15 @@ func (m *Metrics) Sandboxes(ctx context.Context, c core.Caller, q MetricsQuery) 
 	for i := range days {
 		days[i].Template = strings.TrimPrefix(days[i].Template, own)
 	}
-	slices.SortStableFunc(days, func(a, b SandboxMetrics) int {
+	slices.SortStableFunc(days, func(a, b eventstore.Day) int {
 		return cmp.Or(b.Date.Compare(a.Date), strings.Compare(a.Template, b.Template))
 	})
-	return days, nil
+	return core.Each(days, showDay), nil
+}
+
+func showDay(d eventstore.Day) api.SandboxMetrics {
+	return api.SandboxMetrics{
+		Day: d.Date.Format(time.DateOnly), Template: d.Template, Sandboxes: d.Sandboxes, Starts: d.Starts, Wakes: d.Wakes,
+		Forks: d.Forks, Deaths: d.Deaths, Boot: api.Summary(d.Boot), Wake: api.Summary(d.Wake),
+	}
 }

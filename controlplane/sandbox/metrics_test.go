@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
@@ -37,19 +38,19 @@ func TestMetricsCallTemplatesByTheirNames(t *testing.T) {
 		{Date: day(2), Template: "web", Starts: 2}, // of everybody, when it was
 		{Date: day(1), Template: key, Starts: 3},
 	}, func() time.Time { return day(4) })
-	for name, want := range map[string][]eventstore.Day{
+	for name, want := range map[string][]api.SandboxMetrics{
 		"": {
-			{Date: day(3), Template: "base"},
-			{Date: day(3), Template: "web", Starts: 1},
-			{Date: day(2), Template: "web", Starts: 2},
-			{Date: day(1), Template: "web", Starts: 3},
+			{Day: "2026-11-03", Template: "base"},
+			{Day: "2026-11-03", Template: "web", Starts: 1},
+			{Day: "2026-11-02", Template: "web", Starts: 2},
+			{Day: "2026-11-01", Template: "web", Starts: 3},
 		},
 		"web": {
-			{Date: day(3), Template: "web", Starts: 1},
-			{Date: day(2), Template: "web", Starts: 2},
-			{Date: day(1), Template: "web", Starts: 3},
+			{Day: "2026-11-03", Template: "web", Starts: 1},
+			{Day: "2026-11-02", Template: "web", Starts: 2},
+			{Day: "2026-11-01", Template: "web", Starts: 3},
 		},
-		"base": {{Date: day(3), Template: "base"}},
+		"base": {{Day: "2026-11-03", Template: "base"}},
 	} {
 		got, err := m.Sandboxes(t.Context(), testplane.Caller, sandbox.MetricsQuery{Template: name})
 		if err != nil {

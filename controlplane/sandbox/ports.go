@@ -8,21 +8,13 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
-
-// Port is a port of a sandbox.
-type Port struct {
-	Port     int
-	Protocol string // tcp or udp
-	Process  string // that listens, where it is known
-	URL      string // of its preview; empty for udp
-	Label    string // as registered
-}
 
 // Bounds of a registration.
 const (
@@ -39,7 +31,7 @@ type Ports struct {
 
 // List lists the ports that something in the sandbox listens on, and those
 // that were registered, by number.
-func (p *Ports) List(ctx context.Context, c core.Caller, id string) ([]Port, error) {
+func (p *Ports) List(ctx context.Context, c core.Caller, id string) ([]api.Port, error) {
 	var listening []hostapi.Port
 	var row *record.Sandbox
 	err := p.onRunning(ctx, c, id, func(ctx context.Context, t target) error {
@@ -58,16 +50,16 @@ func (p *Ports) List(ctx context.Context, c core.Caller, id string) ([]Port, err
 
 // merge is one entry for each port and protocol, whatever number of
 // addresses it is bound to.
-func (p *Ports) merge(row *record.Sandbox, listening []hostapi.Port) []Port {
+func (p *Ports) merge(row *record.Sandbox, listening []hostapi.Port) []api.Port {
 	type key struct {
 		port     int
 		protocol string
 	}
-	found := map[key]*Port{}
-	at := func(port int, protocol string) *Port {
+	found := map[key]*api.Port{}
+	at := func(port int, protocol string) *api.Port {
 		k := key{port, protocol}
 		if found[k] == nil {
-			found[k] = &Port{Port: port, Protocol: protocol}
+			found[k] = &api.Port{Port: port, Protocol: protocol}
 			if protocol == "tcp" {
 				found[k].URL = p.url(row.ID, port)
 			}
@@ -81,11 +73,11 @@ func (p *Ports) merge(row *record.Sandbox, listening []hostapi.Port) []Port {
 	for _, registered := range row.Ports {
 		at(registered.Port, "tcp").Label = registered.Label
 	}
-	out := make([]Port, 0, len(found))
+	out := make([]api.Port, 0, len(found))
 	for _, one := range found {
 		out = append(out, *one)
 	}
-	slices.SortFunc(out, func(a, b Port) int {
+	slices.SortFunc(out, func(a, b api.Port) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol))
 	})
 	return out
@@ -96,27 +88,27 @@ func (p *Ports) url(id string, port int) string {
 }
 
 // Add registers a port, or gives a registered one another label.
-func (p *Ports) Add(ctx context.Context, c core.Caller, id string, port int, label string) (Port, error) {
+func (p *Ports) Add(ctx context.Context, c core.Caller, id string, in api.AddPort) (api.Port, error) {
 	if err := c.RequireWorkspace(); err != nil {
-		return Port{}, err
+		return api.Port{}, err
 	}
 	err := p.change(ctx, c, id, func(ports []record.SandboxPort) ([]record.SandboxPort, error) {
 		switch {
-		case port < 1 || port > 65535:
+		case in.Port < 1 || in.Port > 65535:
 			return nil, apierror.Invalid("invalid port", "port must be from 1 to 65535")
-		case utf8.RuneCountInString(label) > maxPortLabel || strings.ContainsFunc(label, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		case utf8.RuneCountInString(in.Label) > maxPortLabel || strings.ContainsFunc(in.Label, func(r rune) bool { return r < ' ' || r == 0x7f }):
 			return nil, apierror.Invalid("invalid label", "a label has at most %d printable characters", maxPortLabel)
 		}
-		ports = slices.DeleteFunc(ports, func(p record.SandboxPort) bool { return p.Port == port })
+		ports = slices.DeleteFunc(ports, func(p record.SandboxPort) bool { return p.Port == in.Port })
 		if len(ports) >= MaxPorts {
 			return nil, &apierror.Error{Code: apierror.EConflict, Message: "too many ports", Detail: "at most 64 are registered; any port has a preview URL all the same"}
 		}
-		return append(ports, record.SandboxPort{Port: port, Label: label}), nil
+		return append(ports, record.SandboxPort{Port: in.Port, Label: in.Label}), nil
 	})
 	if err != nil {
-		return Port{}, err
+		return api.Port{}, err
 	}
-	return Port{Port: port, Protocol: "tcp", URL: p.url(id, port), Label: label}, nil
+	return api.Port{Port: in.Port, Protocol: "tcp", URL: p.url(id, in.Port), Label: in.Label}, nil
 }
 
 // Remove takes back a registration.

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/guest/guestapi"
@@ -40,16 +42,9 @@ type Process interface {
 
 // Piece is some output of a process, or its end.
 type Piece struct {
-	Stream string // of output
-	Data   []byte // valid until the next piece
-	Exit   *Exit  // not nil: the process has ended
-}
-
-// Exit is how a process ended.
-type Exit struct {
-	ExitCode   int
-	DurationMS int64
-	TimedOut   bool
+	Stream string    // of output
+	Data   []byte    // valid until the next piece
+	Exit   *api.Exit // not nil: the process has ended
 }
 
 // Terminal asks for a program on a pseudo-terminal.
@@ -62,8 +57,8 @@ type Terminal struct {
 
 // Stream starts a command. With openStdin its input goes on after in.Stdin,
 // until it is closed.
-func (c *Commands) Stream(ctx context.Context, caller core.Caller, id string, in Exec, openStdin bool) (Process, error) {
-	req, err := in.request()
+func (c *Commands) Stream(ctx context.Context, caller core.Caller, id string, in api.Exec, openStdin bool) (Process, error) {
+	req, err := requestOf(in)
 	if err != nil {
 		return nil, err
 	}
@@ -76,11 +71,8 @@ func (c *Commands) Stream(ctx context.Context, caller core.Caller, id string, in
 // is closed.
 func (c *Commands) OpenTerminal(ctx context.Context, caller core.Caller, id string, in Terminal) (Process, error) {
 	req := hostapi.ExecStream{OpenStdin: true, TTY: &hostapi.TTY{Cols: in.Cols, Rows: in.Rows, Term: "xterm-256color"}}
-	checked := Exec{Shell: in.Cmd, Cwd: in.Cwd, User: in.User}
-	if in.Cmd == "" {
-		checked.Shell = ":"
-	}
-	exec, err := checked.request()
+	checked := api.Exec{Cmd: api.Shell(cmp.Or(in.Cmd, ":")), Cwd: in.Cwd, User: in.User}
+	exec, err := requestOf(checked)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +149,7 @@ func (p *process) Next() (Piece, error) {
 			if err := json.Unmarshal(data, &e); err != nil {
 				return Piece{}, apierror.Unreachable("the sandbox's answer makes no sense", err)
 			}
-			return Piece{Exit: &Exit{ExitCode: e.ExitCode, DurationMS: e.DurationMS, TimedOut: e.TimedOut}}, nil
+			return Piece{Exit: &api.Exit{ExitCode: e.ExitCode, DurationMS: e.DurationMS, TimedOut: e.TimedOut}}, nil
 		case guestapi.FrameError:
 			var e guestapi.Error
 			if err := json.Unmarshal(data, &e); err != nil {

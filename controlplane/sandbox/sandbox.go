@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -59,10 +60,10 @@ func New(c *core.Core, cfg Config) *Sandboxes {
 }
 
 // Get returns one sandbox of the caller's workspace.
-func (s *Sandboxes) Get(ctx context.Context, c core.Caller, id string) (Sandbox, error) {
+func (s *Sandboxes) Get(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
 	row, err := s.find(ctx, c, id)
 	if err != nil {
-		return Sandbox{}, err
+		return api.Sandbox{}, err
 	}
 	return s.Show(row), nil
 }
@@ -80,7 +81,7 @@ func Owned(r raftstore.Reader, c core.Caller, id string) (*record.Sandbox, error
 // List returns a page of the workspace's sandboxes, newest first, and the
 // cursor of the next page ("" after the last). A long one is held within bounds
 // until ctx ends.
-func (s *Sandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []Sandbox, next string, err error) {
+func (s *Sandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Sandbox, next string, err error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
 		return nil, "", err
@@ -92,11 +93,7 @@ func (s *Sandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions)
 	if err := s.admitList(ctx, c, rows); err != nil {
 		return nil, "", err
 	}
-	page = make([]Sandbox, len(rows))
-	for i, row := range rows {
-		page[i] = s.Show(row)
-	}
-	return page, next, nil
+	return core.Each(rows, s.Show), next, nil
 }
 
 // Delete removes a sandbox; it returns once it is gone from its host, or has waited
@@ -125,20 +122,22 @@ func (s *Sandboxes) Delete(ctx context.Context, c core.Caller, id string) error 
 }
 
 // Show converts a row for its workspace.
-func (s *Sandboxes) Show(r *record.Sandbox) Sandbox {
-	out := Sandbox{
-		ID: r.ID, WorkspaceID: r.WorkspaceID, Status: string(r.Status), Template: r.Template, Metadata: r.Metadata,
-		CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.AgentID,
-		FromSnapshot: r.FromSnapshot, ForkedFrom: r.ForkedFrom,
-		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, ExpiresAt: r.ExpiresAt, TTLSeconds: r.TTLSeconds,
-		Persistent: r.Persistent, Error: r.Error, Preview: string(cmp.Or(r.Preview, record.PreviewPublic)),
+func (s *Sandboxes) Show(r *record.Sandbox) api.Sandbox {
+	out := api.Sandbox{
+		ID: r.ID, Status: api.SandboxStatus(r.Status), Template: r.Template, CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.AgentID,
+		FromSnapshot: core.OrNull(r.FromSnapshot), ForkedFrom: core.OrNull(r.ForkedFrom),
+		CreatedAt: api.Time{Time: r.CreatedAt}, StartedAt: api.NewTime(r.StartedAt), ExpiresAt: api.NewTime(r.ExpiresAt), TTLSeconds: r.TTLSeconds,
+		Persistent: r.Persistent, Error: core.OrNull(r.Error), PreviewURL: s.Ports.pattern(r.ID),
+		Preview: api.PreviewMode(cmp.Or(r.Preview, record.PreviewPublic)),
+		Volumes: core.Each(r.Volumes, func(v record.VolumeMount) api.VolumeMount {
+			return api.VolumeMount{Name: v.Name, MountPath: v.MountPath}
+		}),
+	}
+	if string(r.Metadata) != "null" {
+		out.Metadata = api.Object(r.Metadata)
 	}
 	if r.Owner != nil {
-		out.Owner = &Owner{Type: r.Owner.Type, ID: r.Owner.ID}
+		out.Owner = &api.Owner{Type: r.Owner.Type, ID: r.Owner.ID}
 	}
-	for _, v := range r.Volumes {
-		out.Volumes = append(out.Volumes, VolumeMount{Name: v.Name, MountPath: v.MountPath})
-	}
-	out.PreviewURL = s.Ports.pattern(r.ID)
 	return out
 }

@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-
 	"go.uber.org/goleak"
 
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"

@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/volume"
@@ -15,7 +16,7 @@ import (
 
 // source fills in what a new sandbox takes from a snapshot and from volumes, and
 // returns its environment. That the volumes are free its transaction makes sure.
-func (s *Sandboxes) source(ctx context.Context, c core.Caller, row *record.Sandbox, in CreateSandbox) (map[string]string, error) {
+func (s *Sandboxes) source(ctx context.Context, c core.Caller, row *record.Sandbox, in api.CreateSandbox) (map[string]string, error) {
 	if in.FromSnapshot == "" && len(in.Volumes) == 0 {
 		return in.Env, nil
 	}
@@ -115,7 +116,7 @@ var (
 	}
 )
 
-func validMounts(mounts []VolumeMount) error {
+func validMounts(mounts []api.VolumeMount) error {
 	if len(mounts) > maxVolumes {
 		return apierror.Invalid("invalid volumes", "at most %d", maxVolumes)
 	}

@@ -4,11 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/template"
-	"github.com/berth-cloud/berth/hostd/hostapi"
-	"github.com/berth-cloud/berth/raftstore/record"
 )
 
 // Bounds of a create.
@@ -17,8 +16,8 @@ const (
 	maxMetadata   = 16 << 10
 )
 
-// validate checks what can be checked without the control store.
-func (in CreateSandbox) validate() error {
+// validateCreate checks what can be checked without the control store.
+func validateCreate(in api.CreateSandbox) error {
 	switch {
 	case in.Template == "":
 		return &apierror.Error{Code: apierror.EInvalid, Message: "template is required"}
@@ -26,13 +25,10 @@ func (in CreateSandbox) validate() error {
 		return apierror.Invalid("unknown template", "a template's name has up to 63 of a-z, 0-9, '.', '_' and '-'")
 	case in.TTLSeconds != nil && (*in.TTLSeconds < 1 || *in.TTLSeconds > MaxTTLSeconds):
 		return apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", MaxTTLSeconds)
-	case !core.OneOf(in.Boot, string(hostapi.BootRestore), string(hostapi.BootCold)):
+	case !core.OneOf(in.Boot, api.BootRestore, api.BootCold):
 		return apierror.Invalid("invalid boot", `boot is "restore" or "cold"`)
-	case !core.OneOf(in.Preview, string(record.PreviewPublic), string(record.PreviewToken)):
+	case !core.OneOf(in.Preview, api.PreviewPublic, api.PreviewToken):
 		return apierror.Invalid("invalid preview", `preview is "public" or "token"`)
-	}
-	if err := in.idempotency().Validate(); err != nil {
-		return err
 	}
 	if err := validMounts(in.Volumes); err != nil {
 		return err
@@ -44,8 +40,8 @@ func (in CreateSandbox) validate() error {
 }
 
 // ValidMetadata checks the metadata of a sandbox.
-func ValidMetadata(raw json.RawMessage) error {
-	if len(raw) == 0 || string(raw) == "null" {
+func ValidMetadata(raw api.Object) error {
+	if len(raw) == 0 {
 		return nil
 	}
 	if len(raw) > maxMetadata {

@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -16,33 +17,12 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Snapshot is a sandbox's memory, device state and disk at one moment.
-type Snapshot struct {
-	ID          string
-	Status      string // "ready", or "lost" with its host
-	SandboxID   string
-	Template    string
-	Name        string
-	CreatedAt   time.Time
-	MemoryBytes int64
-	DiskBytes   int64
-	AgentID     string
-	Stored      bool
-	PauseMS     int64
-}
-
-// Create asks for a
-type CreateSnapshot struct {
-	Name        string
-	Idempotency core.Idempotency
-}
-
 const (
 	maxSnapshotName = 63
 	snapshotRandom  = 20 // characters of an id after its prefix
 )
 
-func (in CreateSnapshot) validate() error {
+func validateCreate(in api.CreateSnapshot) error {
 	if utf8.RuneCountInString(in.Name) > maxSnapshotName {
 		return apierror.Invalid("invalid name", "name has at most %d characters", maxSnapshotName)
 	}
@@ -82,29 +62,29 @@ func New(c *core.Core, cfg Config) *Snapshots {
 
 // Create captures a running sandbox and returns once the snapshot can be
 // used; where its host has a snapshot store, once it is in there.
-func (s *Snapshots) Create(ctx context.Context, c core.Caller, sandboxID string, in CreateSnapshot) (Snapshot, error) {
+func (s *Snapshots) Create(ctx context.Context, c core.Caller, sandboxID string, in api.CreateSnapshot, i core.Idempotency) (api.Snapshot, error) {
 	if err := c.RequireWorkspace(); err != nil {
-		return Snapshot{}, err
+		return api.Snapshot{}, err
 	}
-	if err := in.validate(); err != nil {
-		return Snapshot{}, err
+	if err := validateCreate(in); err != nil {
+		return api.Snapshot{}, err
 	}
-	return core.Once(ctx, s.core, c, "POST /v1/sandboxes/"+sandboxID+"/snapshots", in.Idempotency,
-		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Snapshot, error) {
+	return core.Once(ctx, s.core, c, "POST /v1/sandboxes/"+sandboxID+"/snapshots", i,
+		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Snapshot, error) {
 			live, _ := flow.Live(view, Resource.Subject(key.ResourceID))
 			if live != nil && live.Kind == Resource.CreateKind() {
 				return s.awaitSnapshot(ctx, c, key.ResourceID, live.ID)
 			}
 			row, err := ownedSnapshot(view, c, key.ResourceID)
 			if err != nil {
-				return Snapshot{}, core.ErrKeyGone("snapshot")
+				return api.Snapshot{}, core.ErrKeyGone("snapshot")
 			}
-			return showSnapshot(row), nil
+			return show(row), nil
 		},
-		func(keyID string) (Snapshot, error) { return s.createSnapshot(ctx, c, sandboxID, in, keyID) })
+		func(keyID string) (api.Snapshot, error) { return s.create(ctx, c, sandboxID, in, i, keyID) })
 }
 
-func (s *Snapshots) createSnapshot(ctx context.Context, c core.Caller, sandboxID string, in CreateSnapshot, keyID string) (Snapshot, error) {
+func (s *Snapshots) create(ctx context.Context, c core.Caller, sandboxID string, in api.CreateSnapshot, i core.Idempotency, keyID string) (api.Snapshot, error) {
 	id, flowID := Prefix+core.RandomText(snapshotRandom), flow.NewID()
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := core.MayCreate(tx, c); err != nil {
@@ -117,7 +97,7 @@ func (s *Snapshots) createSnapshot(ctx context.Context, c core.Caller, sandboxID
 		if err := sandbox.CanCapture(box, true); err != nil {
 			return err
 		}
-		if err := in.Idempotency.Claim(tx, keyID, id); err != nil {
+		if err := i.Claim(tx, keyID, id); err != nil {
 			return err
 		}
 		row := &record.Snapshot{
@@ -130,24 +110,24 @@ func (s *Snapshots) createSnapshot(ctx context.Context, c core.Caller, sandboxID
 		return Begin(tx, flowID, row, Create{Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}, Generation: box.Generation})
 	})
 	if err != nil {
-		return Snapshot{}, err
+		return api.Snapshot{}, err
 	}
 	return s.awaitSnapshot(ctx, c, id, flowID)
 }
 
-func (s *Snapshots) awaitSnapshot(ctx context.Context, c core.Caller, id, flowID string) (Snapshot, error) {
+func (s *Snapshots) awaitSnapshot(ctx context.Context, c core.Caller, id, flowID string) (api.Snapshot, error) {
 	if err := s.core.Await(ctx, flowID, nil); err != nil {
-		return Snapshot{}, err
+		return api.Snapshot{}, err
 	}
 	view, err := s.core.Current(ctx)
 	if err != nil {
-		return Snapshot{}, err
+		return api.Snapshot{}, err
 	}
 	row, err := ownedSnapshot(view, c, id)
 	if err != nil {
-		return Snapshot{}, &apierror.Error{Code: apierror.EConflict, Message: "snapshot was deleted while it was being created"}
+		return api.Snapshot{}, &apierror.Error{Code: apierror.EConflict, Message: "snapshot was deleted while it was being created"}
 	}
-	return showSnapshot(row), nil
+	return show(row), nil
 }
 
 // ownedSnapshot finds a snapshot of the caller's workspace that is there: one
@@ -165,21 +145,21 @@ func visible(row *record.Snapshot) bool {
 }
 
 // Get returns one snapshot of the caller's workspace.
-func (s *Snapshots) Get(ctx context.Context, c core.Caller, id string) (Snapshot, error) {
+func (s *Snapshots) Get(ctx context.Context, c core.Caller, id string) (api.Snapshot, error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
-		return Snapshot{}, err
+		return api.Snapshot{}, err
 	}
 	row, err := ownedSnapshot(view, c, id)
 	if err != nil {
-		return Snapshot{}, err
+		return api.Snapshot{}, err
 	}
-	return showSnapshot(row), nil
+	return show(row), nil
 }
 
 // List returns a page of the workspace's snapshots, newest first, of
 // one sandbox or, with sandboxID "", of all.
-func (s *Snapshots) List(ctx context.Context, c core.Caller, sandboxID string, o core.ListOptions) (page []Snapshot, next string, err error) {
+func (s *Snapshots) List(ctx context.Context, c core.Caller, sandboxID string, o core.ListOptions) (page []api.Snapshot, next string, err error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
 		return nil, "", err
@@ -191,10 +171,7 @@ func (s *Snapshots) List(ctx context.Context, c core.Caller, sandboxID string, o
 	if err != nil {
 		return nil, "", err
 	}
-	for _, r := range rows {
-		page = append(page, showSnapshot(r))
-	}
-	return page, next, nil
+	return core.Each(rows, show), next, nil
 }
 
 // Delete removes a snapshot, from its host and from the store. From the
@@ -220,9 +197,10 @@ func (s *Snapshots) Delete(ctx context.Context, c core.Caller, id string) error 
 	return s.core.AwaitRemoval(ctx, flowID)
 }
 
-func showSnapshot(r *record.Snapshot) Snapshot {
-	return Snapshot{
-		ID: r.ID, Status: string(r.Status), SandboxID: r.SandboxID, Template: r.Template, Name: r.Name, CreatedAt: r.CreatedAt,
-		MemoryBytes: r.MemoryBytes, DiskBytes: r.DiskBytes, AgentID: r.AgentID, Stored: r.Stored, PauseMS: r.PauseMS,
+// show converts a row for its workspace.
+func show(r *record.Snapshot) api.Snapshot {
+	return api.Snapshot{
+		ID: r.ID, Status: api.SnapshotStatus(r.Status), SandboxID: r.SandboxID, Template: r.Template, Name: r.Name, CreatedAt: api.Time{Time: r.CreatedAt},
+		SizeBytes: r.MemoryBytes + r.DiskBytes, MemoryBytes: r.MemoryBytes, DiskBytes: r.DiskBytes, AgentID: r.AgentID, Stored: r.Stored, PauseMS: r.PauseMS,
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -17,14 +18,14 @@ import (
 )
 
 // GetBuild returns one build.
-func (s *Templates) GetBuild(ctx context.Context, c core.Caller, id string) (Build, error) {
+func (s *Templates) GetBuild(ctx context.Context, c core.Caller, id string) (api.Build, error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
-		return Build{}, err
+		return api.Build{}, err
 	}
 	b, err := ownedBuild(view, c, id)
 	if err != nil {
-		return Build{}, err
+		return api.Build{}, err
 	}
 	return showBuild(b), nil
 }
@@ -38,7 +39,7 @@ func ownedBuild(r raftstore.Reader, c core.Caller, id string) (*record.Build, er
 }
 
 // ListBuilds returns a page of a template's builds, newest first.
-func (s *Templates) ListBuilds(ctx context.Context, c core.Caller, name string, o core.ListOptions) (page []Build, next string, err error) {
+func (s *Templates) ListBuilds(ctx context.Context, c core.Caller, name string, o core.ListOptions) (page []api.Build, next string, err error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
 		return nil, "", err
@@ -52,11 +53,7 @@ func (s *Templates) ListBuilds(ctx context.Context, c core.Caller, name string, 
 	if err != nil {
 		return nil, "", err
 	}
-	page = make([]Build, len(rows))
-	for i, b := range rows {
-		page[i] = showBuild(b)
-	}
-	return page, next, nil
+	return core.Each(rows, showBuild), next, nil
 }
 
 // BuildLogs returns what a build has said until now, as text.

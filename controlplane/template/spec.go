@@ -6,49 +6,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
-
-// Template is what sandboxes are made from.
-type Template struct {
-	Name                  string
-	Status                string
-	BuildID               string
-	CPU, MemoryMB, DiskMB int
-	CreatedAt, UpdatedAt  time.Time
-	SizeBytes             int64
-}
-
-// Build is one build of a template.
-type Build struct {
-	ID, Template, Status string
-	Error                string // "" unless it failed
-	CreatedAt            time.Time
-	FinishedAt           time.Time // zero while it goes on
-}
-
-// BuildTemplate asks for a build. The sizes that are nil are those of the
-// template that it is made from.
-type BuildTemplate struct {
-	Name, From            string
-	Run                   []string
-	Files, Env            map[string]string
-	Start                 string
-	Ready                 *TemplateCheck
-	CPU, MemoryMB, DiskMB *int
-	Idempotency           core.Idempotency
-}
-
-// TemplateCheck is when a new guest is ready.
-type TemplateCheck struct {
-	Port           *int // nil: none
-	Cmd            string
-	TimeoutSeconds *int // nil: as long as the host waits unless told otherwise
-}
 
 // Bounds of a build.
 const (
@@ -76,8 +39,8 @@ func IsName(name string) bool { return templateName.MatchString(name) }
 // isImage tells an image reference from a template's name.
 func isImage(from string) bool { return strings.ContainsAny(from, "/:@") }
 
-// validate checks what can be checked without the control store.
-func (in BuildTemplate) validate() error {
+// validateBuild checks what can be checked without the control store.
+func validateBuild(in api.BuildTemplate) error {
 	switch {
 	case in.Name == "":
 		return &apierror.Error{Code: apierror.EInvalid, Message: "name is required"}
@@ -94,13 +57,13 @@ func (in BuildTemplate) validate() error {
 	case !IsName(in.From) || IsKey(in.From):
 		return apierror.Invalid("unknown template", "from is neither a template's name nor an image reference, such as docker.io/library/debian:12")
 	}
-	if err := in.validSizes(); err != nil {
+	if err := validSizes(in); err != nil {
 		return err
 	}
-	if err := in.validSteps(); err != nil {
+	if err := validSteps(in); err != nil {
 		return err
 	}
-	if err := in.validReady(); err != nil {
+	if err := validReady(in.Ready); err != nil {
 		return err
 	}
 	return core.ValidEnv(in.Env)
@@ -110,7 +73,7 @@ func (in BuildTemplate) validate() error {
 func outside(v *int, least, most int) bool { return v != nil && (*v < least || *v > most) }
 
 // validSizes checks those that are given.
-func (in BuildTemplate) validSizes() error {
+func validSizes(in api.BuildTemplate) error {
 	for _, v := range []struct {
 		field       string
 		value       *int
@@ -125,7 +88,7 @@ func (in BuildTemplate) validSizes() error {
 	return nil
 }
 
-func (in BuildTemplate) validSteps() error {
+func validSteps(in api.BuildTemplate) error {
 	size := len(in.Start)
 	if len(in.Run) > maxBuildSteps {
 		return apierror.Invalid("invalid run", "at most %d steps", maxBuildSteps)
@@ -154,8 +117,7 @@ func (in BuildTemplate) validSteps() error {
 	return nil
 }
 
-func (in BuildTemplate) validReady() error {
-	r := in.Ready
+func validReady(r *api.TemplateCheck) error {
 	switch {
 	case r == nil:
 		return nil
@@ -171,8 +133,8 @@ func (in BuildTemplate) validReady() error {
 	return nil
 }
 
-// spec is what the host is asked for; key and from are names on hosts.
-func (in BuildTemplate) spec(key, from string) hostapi.BuildSpec {
+// specOf is what the host is asked for; key and from are names on hosts.
+func specOf(in api.BuildTemplate, key, from string) hostapi.BuildSpec {
 	out := hostapi.BuildSpec{
 		Template: key, From: from, FromOCI: isImage(in.From), Run: in.Run, Files: in.Files, Env: in.Env, Start: in.Start,
 		CPU: core.OrZero(in.CPU), MemoryMB: core.OrZero(in.MemoryMB), DiskMB: core.OrZero(in.DiskMB),

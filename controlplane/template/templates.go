@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -65,39 +66,44 @@ func usable(r raftstore.Reader, workspaceID, name string) (*record.Template, boo
 	return Operators(r, name)
 }
 
-func showTemplate(t *record.Template) Template {
-	return Template{
-		Name: t.Name, Status: string(t.Status), BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
-		CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, SizeBytes: t.SizeBytes,
+// show converts a row for a workspace.
+func show(t *record.Template) api.Template {
+	return api.Template{
+		Name: t.Name, Status: api.TemplateStatus(t.Status), BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
+		CreatedAt: api.Time{Time: t.CreatedAt}, UpdatedAt: api.Time{Time: t.UpdatedAt}, SizeBytes: t.SizeBytes,
 	}
 }
 
-func showBuild(b *record.Build) Build {
-	return Build{ID: b.ID, Template: b.Template, Status: string(b.Status), Error: b.Error, CreatedAt: b.CreatedAt, FinishedAt: b.FinishedAt}
+// showBuild converts a row for a workspace.
+func showBuild(b *record.Build) api.Build {
+	return api.Build{
+		ID: b.ID, Template: b.Template, Status: api.TemplateStatus(b.Status), Error: core.OrNull(b.Error),
+		CreatedAt: api.Time{Time: b.CreatedAt}, FinishedAt: api.NewTime(b.FinishedAt),
+	}
 }
 
 // Get returns one template.
-func (s *Templates) Get(ctx context.Context, c core.Caller, name string) (Template, error) {
+func (s *Templates) Get(ctx context.Context, c core.Caller, name string) (api.Template, error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
-		return Template{}, err
+		return api.Template{}, err
 	}
 	return s.template(view, c, name)
 }
 
-func (s *Templates) template(view *raftstore.Snapshot, c core.Caller, name string) (Template, error) {
+func (s *Templates) template(view *raftstore.Snapshot, c core.Caller, name string) (api.Template, error) {
 	if t, ok := usable(view, c.WorkspaceID, name); ok {
-		return showTemplate(t), nil
+		return show(t), nil
 	}
 	if s.core.Hosts.Warming(view) {
-		return Template{}, apierror.Unavailable("the hosts are yet to be heard", nil)
+		return api.Template{}, apierror.Unavailable("the hosts are yet to be heard", nil)
 	}
-	return Template{}, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such template"}
+	return api.Template{}, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such template"}
 }
 
 // List returns a page of the workspace's own templates and of
 // everybody's, newest first.
-func (s *Templates) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []Template, next string, err error) {
+func (s *Templates) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Template, next string, err error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
 		return nil, "", err
@@ -112,59 +118,55 @@ func (s *Templates) List(ctx context.Context, c core.Caller, o core.ListOptions)
 	if err != nil {
 		return nil, "", err
 	}
-	page = make([]Template, len(rows))
-	for i, t := range rows {
-		page[i] = showTemplate(t)
-	}
-	return page, next, nil
+	return core.Each(rows, show), next, nil
 }
 
 // Build begins a build of a template of the caller's workspace.
-func (s *Templates) Build(ctx context.Context, c core.Caller, in BuildTemplate) (Build, error) {
+func (s *Templates) Build(ctx context.Context, c core.Caller, in api.BuildTemplate, i core.Idempotency) (api.Build, error) {
 	if err := c.RequireWorkspace(); err != nil {
-		return Build{}, err
+		return api.Build{}, err
 	}
-	if err := in.validate(); err != nil {
-		return Build{}, err
+	if err := validateBuild(in); err != nil {
+		return api.Build{}, err
 	}
-	return core.Once(ctx, s.core, c, "POST /v1/templates/build", in.Idempotency,
-		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Build, error) {
+	return core.Once(ctx, s.core, c, "POST /v1/templates/build", i,
+		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Build, error) {
 			b, ok := raftstore.Get(view, record.Builds, key.ResourceID)
 			if !ok || b.WorkspaceID != c.WorkspaceID {
-				return Build{}, core.ErrKeyGone("build")
+				return api.Build{}, core.ErrKeyGone("build")
 			}
 			return showBuild(b), nil
 		},
-		func(keyID string) (Build, error) { return s.buildTemplate(ctx, c, in, keyID) })
+		func(keyID string) (api.Build, error) { return s.build(ctx, c, in, i, keyID) })
 }
 
-func (s *Templates) buildTemplate(ctx context.Context, c core.Caller, in BuildTemplate, keyID string) (Build, error) {
+func (s *Templates) build(ctx context.Context, c core.Caller, in api.BuildTemplate, i core.Idempotency, keyID string) (api.Build, error) {
 	if !isImage(in.From) {
 		if err := s.awaitKnown(ctx, c, in.From); err != nil {
-			return Build{}, err
+			return api.Build{}, err
 		}
 	}
 	view, err := s.core.Current(ctx)
 	if err != nil {
-		return Build{}, err
+		return api.Build{}, err
 	}
 	from, err := s.ground(view, c, in)
 	if err != nil {
-		return Build{}, err
+		return api.Build{}, err
 	}
 	key := Key(c.WorkspaceID, in.Name)
 	build := &record.Build{
 		Meta: record.Meta{ID: "bld-" + core.RandomText(20)}, WorkspaceID: c.WorkspaceID, Template: in.Name, Key: key, From: in.From, Status: record.TemplateQueued,
 	}
-	if build.SpecSealed, err = s.Flows.Seal(build.ID, in.spec(key, from)); err != nil {
-		return Build{}, apierror.As(err)
+	if build.SpecSealed, err = s.Flows.Seal(build.ID, specOf(in, key, from)); err != nil {
+		return api.Build{}, apierror.As(err)
 	}
 	templateID, flowID := "tpl-"+core.RandomText(20), flow.NewID()
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := core.MayCreate(tx, c); err != nil {
 			return err
 		}
-		if err := in.Idempotency.Claim(tx, keyID, build.ID); err != nil {
+		if err := i.Claim(tx, keyID, build.ID); err != nil {
 			return err
 		}
 		if err := s.askFor(tx, c, from); err != nil {
@@ -184,10 +186,10 @@ func (s *Templates) buildTemplate(ctx context.Context, c core.Caller, in BuildTe
 		return Begin(tx, flowID, row.Clone(), build.Clone(), c.RequestID)
 	})
 	if errors.Is(err, raftstore.ErrConflict) {
-		return Build{}, errBuilding(in.Name)
+		return api.Build{}, errBuilding(in.Name)
 	}
 	if err != nil {
-		return Build{}, err
+		return api.Build{}, err
 	}
 	return s.GetBuild(ctx, c, build.ID)
 }
@@ -222,7 +224,7 @@ func mayBuild(tx *raftstore.Tx, c core.Caller, name string) error {
 
 // ground says under which name hosts have what a template is made from, and
 // refuses names that the operator's templates have.
-func (s *Templates) ground(view *raftstore.Snapshot, c core.Caller, in BuildTemplate) (from string, err error) {
+func (s *Templates) ground(view *raftstore.Snapshot, c core.Caller, in api.BuildTemplate) (from string, err error) {
 	if _, taken := Operators(view, in.Name); taken {
 		return "", &apierror.Error{Code: apierror.EConflict, Message: "template name is taken", Detail: in.Name + " is one of everybody's templates"}
 	}

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
@@ -22,9 +21,9 @@ import (
 )
 
 // built builds a template and waits until it can be used.
-func built(t *testing.T, r *testplane.Rig, in template.BuildTemplate) template.Build {
+func built(t *testing.T, r *testplane.Rig, in api.BuildTemplate) api.Build {
 	t.Helper()
-	b, err := r.Node.Templates.Build(t.Context(), testplane.Caller, in)
+	b, err := r.Node.Templates.Build(t.Context(), testplane.Caller, in, core.Idempotency{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,15 +39,15 @@ func built(t *testing.T, r *testplane.Rig, in template.BuildTemplate) template.B
 	return b
 }
 
-func buildEnded(t *testing.T, r *testplane.Rig, id string) template.Build {
+func buildEnded(t *testing.T, r *testplane.Rig, id string) api.Build {
 	t.Helper()
-	var b template.Build
+	var b api.Build
 	testcluster.Await(t, 10*time.Second, "the build's end", func() bool {
 		var err error
 		if b, err = r.Node.Templates.GetBuild(t.Context(), testplane.Caller, id); err != nil {
 			t.Fatal(err)
 		}
-		return !b.FinishedAt.IsZero()
+		return b.FinishedAt != nil
 	})
 	return b
 }
@@ -57,8 +56,8 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	s := r.Node.Templates
 	other := core.Caller{WorkspaceID: "other"}
-	b := built(t, r, template.BuildTemplate{Name: "web", From: "base", Run: []string{"true"}})
-	if b.Status != "ready" || b.Template != "web" || b.Error != "" {
+	b := built(t, r, api.BuildTemplate{Name: "web", From: "base", Run: []string{"true"}})
+	if b.Status != "ready" || b.Template != "web" || b.Error != nil {
 		t.Fatalf("%+v", b)
 	}
 	got, err := s.Get(t.Context(), testplane.Caller, "web")
@@ -82,15 +81,15 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 	}
 
 	// It is this workspace's own, by its name and by no other.
-	sb := r.Must(t, sandbox.CreateSandbox{Template: "web"})
+	sb := r.Must(t, api.CreateSandbox{Template: "web"})
 	if sb.Template != "web" || sb.MemoryMB != 768 {
 		t.Errorf("%+v", sb)
 	}
-	_, err = r.Create(t.Context(), other, sandbox.CreateSandbox{Template: "web"})
+	_, err = r.Create(t.Context(), other, api.CreateSandbox{Template: "web"}, core.Idempotency{})
 	if e := testplane.Want(t, err, apierror.EInvalid, "unknown template"); strings.Contains(e.Detail, "t-") {
 		t.Errorf("it tells of another workspace's: %s", e.Detail)
 	}
-	_, err = r.Create(t.Context(), other, sandbox.CreateSandbox{Template: template.Key("ws", "web")})
+	_, err = r.Create(t.Context(), other, api.CreateSandbox{Template: template.Key("ws", "web")}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EInvalid, "unknown template")
 	_, err = s.Get(t.Context(), other, template.Key("ws", "web"))
 	testplane.Want(t, err, apierror.ENotFound, "not found")
@@ -120,40 +119,40 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 	}
 	_, err = s.GetBuild(t.Context(), testplane.Caller, b.ID)
 	testplane.Want(t, err, apierror.ENotFound, "not found")
-	_, err = r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "web"})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "web"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EInvalid, "unknown template")
 }
 
 func TestOneBuildOfATemplateAtATime(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	s := r.Node.Templates
-	built(t, r, template.BuildTemplate{Name: "below", From: "base"})
+	built(t, r, api.BuildTemplate{Name: "below", From: "base"})
 	r.H1.SetBuild(func(id string, _ hostapi.BuildSpec) hostapi.Build {
 		return hostapi.Build{ID: id, Status: hostapi.BuildBuilding}
 	})
-	in := template.BuildTemplate{Name: "web", From: "below", Idempotency: core.Idempotency{Key: "k", BodySHA256: []byte{1}}}
-	b, err := s.Build(t.Context(), testplane.Caller, in)
+	in, key := api.BuildTemplate{Name: "web", From: "below"}, testplane.Key("k", "body")
+	b, err := s.Build(t.Context(), testplane.Caller, in, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := s.Build(t.Context(), testplane.Caller, in); err != nil || again.ID != b.ID {
+	if again, err := s.Build(t.Context(), testplane.Caller, in, key); err != nil || again.ID != b.ID {
 		t.Errorf("the same key: %+v, %v", again, err)
 	}
-	_, err = s.Build(t.Context(), testplane.Caller, template.BuildTemplate{Name: "web", From: "base"})
+	_, err = s.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "web", From: "base"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EConflict, "template is being built")
-	_, err = r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "web"})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "web"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EInvalid, "template is not ready")
-	_, err = s.Build(t.Context(), testplane.Caller, template.BuildTemplate{Name: "above", From: "web"})
+	_, err = s.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "above", From: "web"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EInvalid, "template is not ready")
 	for _, name := range []string{"web", "below"} {
 		testplane.Want(t, s.Delete(t.Context(), testplane.Caller, name), apierror.EConflict, "template in use")
 	}
 	for _, name := range []string{"w2", "w3", "w4"} {
-		if _, err := s.Build(t.Context(), testplane.Caller, template.BuildTemplate{Name: name, From: "base"}); err != nil {
+		if _, err := s.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: name, From: "base"}, core.Idempotency{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err = s.Build(t.Context(), testplane.Caller, template.BuildTemplate{Name: "w5", From: "base"})
+	_, err = s.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "w5", From: "base"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.ERateLimited, "too many builds at once")
 	r.H1.SetBuild(nil)
 	buildEnded(t, r, b.ID)
@@ -163,45 +162,45 @@ func TestBuildsThatAreRefused(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	s := r.Node.Templates
 	for name, c := range map[string]struct {
-		in      template.BuildTemplate
+		in      api.BuildTemplate
 		code    apierror.Code
 		message string
 	}{
-		"no name":            {template.BuildTemplate{From: "base"}, apierror.EInvalid, "name is required"},
-		"no from":            {template.BuildTemplate{Name: "a"}, apierror.EInvalid, "from is required"},
-		"a path":             {template.BuildTemplate{Name: "../a", From: "base"}, apierror.EInvalid, "invalid name"},
-		"a route":            {template.BuildTemplate{Name: "build", From: "base"}, apierror.EInvalid, "invalid name"},
-		"a long name":        {template.BuildTemplate{Name: strings.Repeat("a", 51), From: "base"}, apierror.EInvalid, "invalid name"},
-		"a name like a key":  {template.BuildTemplate{Name: "t-0123456789.a", From: "base"}, apierror.EInvalid, "invalid name"},
-		"everybody's name":   {template.BuildTemplate{Name: "base", From: "docker.io/library/debian:12"}, apierror.EConflict, "template name is taken"},
-		"everybody's itself": {template.BuildTemplate{Name: "base", From: "base"}, apierror.EConflict, "template name is taken"},
-		"from itself":        {template.BuildTemplate{Name: "a", From: "a"}, apierror.EInvalid, "invalid from"},
-		"from nothing known": {template.BuildTemplate{Name: "a", From: "debian"}, apierror.EInvalid, "unknown template"},
-		"from a key":         {template.BuildTemplate{Name: "a", From: template.Key("other", "web")}, apierror.EInvalid, "unknown template"},
-		"from in capitals":   {template.BuildTemplate{Name: "a", From: "Base"}, apierror.EInvalid, "unknown template"},
-		"a long image":       {template.BuildTemplate{Name: "a", From: "a/" + strings.Repeat("b", 600)}, apierror.EInvalid, "invalid from"},
-		"an image with NUL":  {template.BuildTemplate{Name: "a", From: "a/b\x00"}, apierror.EInvalid, "invalid from"},
-		"an empty step":      {template.BuildTemplate{Name: "a", From: "base", Run: []string{" "}}, apierror.EInvalid, "invalid run"},
-		"many steps":         {template.BuildTemplate{Name: "a", From: "base", Run: make([]string, 101)}, apierror.EInvalid, "invalid run"},
-		"a relative file":    {template.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"a": ""}}, apierror.EInvalid, "invalid files"},
-		"a file with dots":   {template.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"/a/../b": ""}}, apierror.EInvalid, "invalid files"},
-		"large files":        {template.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"/a": strings.Repeat("x", 300<<10)}}, apierror.ETooLarge, "request too large"},
-		"a start with NUL":   {template.BuildTemplate{Name: "a", From: "base", Start: "x\x00"}, apierror.EInvalid, "invalid start"},
-		"a bad variable":     {template.BuildTemplate{Name: "a", From: "base", Env: map[string]string{"A-B": ""}}, apierror.EInvalid, "invalid env"},
-		"ready for nothing":  {template.BuildTemplate{Name: "a", From: "base", Ready: &template.TemplateCheck{}}, apierror.EInvalid, "invalid ready"},
-		"port 70000":         {template.BuildTemplate{Name: "a", From: "base", Ready: &template.TemplateCheck{Port: new(70000)}}, apierror.EInvalid, "invalid ready"},
-		"a long wait":        {template.BuildTemplate{Name: "a", From: "base", Ready: &template.TemplateCheck{Port: new(1), TimeoutSeconds: new(9999)}}, apierror.EInvalid, "invalid ready"},
-		"port 0":             {template.BuildTemplate{Name: "a", From: "base", Ready: &template.TemplateCheck{Port: new(0), Cmd: "true"}}, apierror.EInvalid, "invalid ready"},
-		"no wait":            {template.BuildTemplate{Name: "a", From: "base", Ready: &template.TemplateCheck{Port: new(1), TimeoutSeconds: new(0)}}, apierror.EInvalid, "invalid ready"},
-		"no cpu":             {template.BuildTemplate{Name: "a", From: "base", CPU: new(0)}, apierror.EInvalid, "invalid cpu"},
-		"no memory":          {template.BuildTemplate{Name: "a", From: "base", MemoryMB: new(0)}, apierror.EInvalid, "invalid memory_mb"},
-		"no disk":            {template.BuildTemplate{Name: "a", From: "base", DiskMB: new(0)}, apierror.EInvalid, "invalid disk_mb"},
-		"negative cpu":       {template.BuildTemplate{Name: "a", From: "base", CPU: new(-1)}, apierror.EInvalid, "invalid cpu"},
-		"little memory":      {template.BuildTemplate{Name: "a", From: "base", MemoryMB: new(8)}, apierror.EInvalid, "invalid memory_mb"},
-		"a large disk":       {template.BuildTemplate{Name: "a", From: "base", DiskMB: new(1 << 30)}, apierror.EInvalid, "invalid disk_mb"},
+		"no name":            {api.BuildTemplate{From: "base"}, apierror.EInvalid, "name is required"},
+		"no from":            {api.BuildTemplate{Name: "a"}, apierror.EInvalid, "from is required"},
+		"a path":             {api.BuildTemplate{Name: "../a", From: "base"}, apierror.EInvalid, "invalid name"},
+		"a route":            {api.BuildTemplate{Name: "build", From: "base"}, apierror.EInvalid, "invalid name"},
+		"a long name":        {api.BuildTemplate{Name: strings.Repeat("a", 51), From: "base"}, apierror.EInvalid, "invalid name"},
+		"a name like a key":  {api.BuildTemplate{Name: "t-0123456789.a", From: "base"}, apierror.EInvalid, "invalid name"},
+		"everybody's name":   {api.BuildTemplate{Name: "base", From: "docker.io/library/debian:12"}, apierror.EConflict, "template name is taken"},
+		"everybody's itself": {api.BuildTemplate{Name: "base", From: "base"}, apierror.EConflict, "template name is taken"},
+		"from itself":        {api.BuildTemplate{Name: "a", From: "a"}, apierror.EInvalid, "invalid from"},
+		"from nothing known": {api.BuildTemplate{Name: "a", From: "debian"}, apierror.EInvalid, "unknown template"},
+		"from a key":         {api.BuildTemplate{Name: "a", From: template.Key("other", "web")}, apierror.EInvalid, "unknown template"},
+		"from in capitals":   {api.BuildTemplate{Name: "a", From: "Base"}, apierror.EInvalid, "unknown template"},
+		"a long image":       {api.BuildTemplate{Name: "a", From: "a/" + strings.Repeat("b", 600)}, apierror.EInvalid, "invalid from"},
+		"an image with NUL":  {api.BuildTemplate{Name: "a", From: "a/b\x00"}, apierror.EInvalid, "invalid from"},
+		"an empty step":      {api.BuildTemplate{Name: "a", From: "base", Run: []string{" "}}, apierror.EInvalid, "invalid run"},
+		"many steps":         {api.BuildTemplate{Name: "a", From: "base", Run: make([]string, 101)}, apierror.EInvalid, "invalid run"},
+		"a relative file":    {api.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"a": ""}}, apierror.EInvalid, "invalid files"},
+		"a file with dots":   {api.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"/a/../b": ""}}, apierror.EInvalid, "invalid files"},
+		"large files":        {api.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"/a": strings.Repeat("x", 300<<10)}}, apierror.ETooLarge, "request too large"},
+		"a start with NUL":   {api.BuildTemplate{Name: "a", From: "base", Start: "x\x00"}, apierror.EInvalid, "invalid start"},
+		"a bad variable":     {api.BuildTemplate{Name: "a", From: "base", Env: map[string]string{"A-B": ""}}, apierror.EInvalid, "invalid env"},
+		"ready for nothing":  {api.BuildTemplate{Name: "a", From: "base", Ready: &api.TemplateCheck{}}, apierror.EInvalid, "invalid ready"},
+		"port 70000":         {api.BuildTemplate{Name: "a", From: "base", Ready: &api.TemplateCheck{Port: new(70000)}}, apierror.EInvalid, "invalid ready"},
+		"a long wait":        {api.BuildTemplate{Name: "a", From: "base", Ready: &api.TemplateCheck{Port: new(1), TimeoutSeconds: new(9999)}}, apierror.EInvalid, "invalid ready"},
+		"port 0":             {api.BuildTemplate{Name: "a", From: "base", Ready: &api.TemplateCheck{Port: new(0), Cmd: "true"}}, apierror.EInvalid, "invalid ready"},
+		"no wait":            {api.BuildTemplate{Name: "a", From: "base", Ready: &api.TemplateCheck{Port: new(1), TimeoutSeconds: new(0)}}, apierror.EInvalid, "invalid ready"},
+		"no cpu":             {api.BuildTemplate{Name: "a", From: "base", CPU: new(0)}, apierror.EInvalid, "invalid cpu"},
+		"no memory":          {api.BuildTemplate{Name: "a", From: "base", MemoryMB: new(0)}, apierror.EInvalid, "invalid memory_mb"},
+		"no disk":            {api.BuildTemplate{Name: "a", From: "base", DiskMB: new(0)}, apierror.EInvalid, "invalid disk_mb"},
+		"negative cpu":       {api.BuildTemplate{Name: "a", From: "base", CPU: new(-1)}, apierror.EInvalid, "invalid cpu"},
+		"little memory":      {api.BuildTemplate{Name: "a", From: "base", MemoryMB: new(8)}, apierror.EInvalid, "invalid memory_mb"},
+		"a large disk":       {api.BuildTemplate{Name: "a", From: "base", DiskMB: new(1 << 30)}, apierror.EInvalid, "invalid disk_mb"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := s.Build(t.Context(), testplane.Caller, c.in)
+			_, err := s.Build(t.Context(), testplane.Caller, c.in, core.Idempotency{})
 			testplane.Want(t, err, c.code, c.message)
 		})
 	}
@@ -209,7 +208,7 @@ func TestBuildsThatAreRefused(t *testing.T) {
 		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}, Suspended: true})
 		return nil
 	})
-	_, err := s.Build(t.Context(), testplane.Caller, template.BuildTemplate{Name: "a", From: "base"})
+	_, err := s.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "a", From: "base"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EForbidden, "account suspended")
 }
 
@@ -225,7 +224,7 @@ func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
 			return hostapi.Build{ID: id, Status: hostapi.BuildBuilding}
 		}
 	})
-	b, err := s.Build(t.Context(), testplane.Caller, template.BuildTemplate{Name: "web", From: "base"})
+	b, err := s.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "web", From: "base"}, core.Idempotency{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +248,7 @@ func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
 	if line, err := log.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("%q, %v", line, err)
 	}
-	if got := buildEnded(t, r, b.ID); got.Status != "failed" || got.Error != "no" {
+	if got := buildEnded(t, r, b.ID); got.Status != "failed" || core.OrZero(got.Error) != "no" {
 		t.Errorf("%+v", got)
 	}
 	_, err = s.FollowBuildLogs(t.Context(), core.Caller{WorkspaceID: "other"}, b.ID)
@@ -258,7 +257,7 @@ func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
 		r.H1.SetBuild(func(id string, _ hostapi.BuildSpec) hostapi.Build {
 			return hostapi.Build{ID: id, Status: hostapi.BuildBuilding}
 		})
-		b, err := s.Build(t.Context(), testplane.Caller, template.BuildTemplate{Name: "web", From: "base"})
+		b, err := s.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "web", From: "base"}, core.Idempotency{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,10 +298,10 @@ func TestACreateBuildsTheTemplateThatItNames(t *testing.T) {
 	other := core.Caller{WorkspaceID: "other", RequestID: "req"}
 	made := make(chan error, 1)
 	go func() {
-		_, err := r.Create(t.Context(), other, sandbox.CreateSandbox{Template: "python"})
+		_, err := r.Create(t.Context(), other, api.CreateSandbox{Template: "python"}, core.Idempotency{})
 		made <- err
 	}()
-	sb := r.Must(t, sandbox.CreateSandbox{Template: "python"})
+	sb := r.Must(t, api.CreateSandbox{Template: "python"})
 	if err := <-made; err != nil {
 		t.Fatal(err)
 	}
@@ -351,13 +350,13 @@ func TestATemplateThatCannotBeBuilt(t *testing.T) {
 		_, err := r.Node.Templates.Get(t.Context(), testplane.Caller, "python")
 		return err == nil
 	})
-	_, err := r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "python"})
+	_, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "python"}, core.Idempotency{})
 	if e := testplane.Want(t, err, apierror.EUnprocessable, "template could not be built"); !strings.Contains(e.Detail, "exit code 1") {
 		t.Errorf("detail %q", e.Detail)
 	}
 	// It is tried again for the next one.
 	r.H1.SetBuild(nil)
-	r.Must(t, sandbox.CreateSandbox{Template: "python"})
+	r.Must(t, api.CreateSandbox{Template: "python"})
 	// Nobody can build it once its definition is gone.
 	r.H1.SetSources(hostapi.TemplateSource{Name: "node", Recipe: "r2"})
 	testcluster.Await(t, 10*time.Second, "node", func() bool { _, err := r.Node.Templates.Get(t.Context(), testplane.Caller, "node"); return err == nil })
@@ -367,7 +366,7 @@ func TestATemplateThatCannotBeBuilt(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() {
-		_, err := r.Create(ctx, testplane.Caller, sandbox.CreateSandbox{Template: "node"})
+		_, err := r.Create(ctx, testplane.Caller, api.CreateSandbox{Template: "node"}, core.Idempotency{})
 		gone <- err
 	}()
 	testcluster.Await(t, 10*time.Second, "its build", func() bool {
@@ -402,7 +401,7 @@ func TestPlacementIsByBuild(t *testing.T) {
 		return ok && there && len(b.Products) == 1 && b.Products[0].Digest == "b2"
 	})
 	for range 3 {
-		if sb := r.Must(t, sandbox.CreateSandbox{}); sb.AgentID != "h1" {
+		if sb := r.Must(t, api.CreateSandbox{}); sb.AgentID != "h1" {
 			t.Errorf("started on %s, which has the old build", sb.AgentID)
 		}
 	}
@@ -412,7 +411,7 @@ func TestPlacementIsByBuild(t *testing.T) {
 	testcluster.Await(t, 10*time.Second, "its heartbeat", func() bool {
 		return r.LeaderNode().Hosts.Sessions()["h2"].Heartbeat.Templates[0].BuildID == "b2"
 	})
-	if sb := r.Must(t, sandbox.CreateSandbox{}); sb.AgentID != "h2" {
+	if sb := r.Must(t, api.CreateSandbox{}); sb.AgentID != "h2" {
 		t.Errorf("started on %s", sb.AgentID)
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -27,40 +27,23 @@ const (
 	DefaultQuotaMB = 102400
 )
 
-// Volume is a file system that outlives sandboxes.
-type Volume struct {
-	Name       string
-	SizeMB     int
-	UsedBytes  int64 // as its host last said
-	AgentID    string
-	AttachedTo string // id of a sandbox, "" when it is free
-	CreatedAt  time.Time
-}
-
-// CreateVolume asks for a
-type CreateVolume struct {
-	Name        string
-	SizeMB      *int // nil: DefaultMB
-	Idempotency core.Idempotency
-}
-
-func (in CreateVolume) size() int {
-	if in.SizeMB == nil {
-		return DefaultMB
-	}
-	return *in.SizeMB
-}
-
-func (in CreateVolume) validate() error {
-	switch {
+func validateCreate(in api.CreateVolume) error {
+	switch size := sizeOf(in); {
 	case in.Name == "":
 		return &apierror.Error{Code: apierror.EInvalid, Message: "name is required"}
 	case !IsName(in.Name):
 		return apierror.Invalid("invalid name", NameRule)
-	case in.size() < MinMB || in.size() > MaxMB:
+	case size < MinMB || size > MaxMB:
 		return &apierror.Error{Code: apierror.EInvalid, Message: "size_mb must be from 16 to 65536"}
 	}
 	return nil
+}
+
+func sizeOf(in api.CreateVolume) int {
+	if in.SizeMB == nil {
+		return DefaultMB
+	}
+	return *in.SizeMB
 }
 
 // Volumes are the use cases of volumes.
@@ -79,34 +62,34 @@ func New(c *core.Core, quotaMB int) *Volumes {
 }
 
 // Create makes a volume and returns once it can be attached.
-func (s *Volumes) Create(ctx context.Context, c core.Caller, in CreateVolume) (Volume, error) {
+func (s *Volumes) Create(ctx context.Context, c core.Caller, in api.CreateVolume, i core.Idempotency) (api.Volume, error) {
 	if err := c.RequireWorkspace(); err != nil {
-		return Volume{}, err
+		return api.Volume{}, err
 	}
-	if err := in.validate(); err != nil {
-		return Volume{}, err
+	if err := validateCreate(in); err != nil {
+		return api.Volume{}, err
 	}
-	return core.Once(ctx, s.core, c, "POST /v1/volumes", in.Idempotency,
-		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (Volume, error) {
+	return core.Once(ctx, s.core, c, "POST /v1/volumes", i,
+		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Volume, error) {
 			row, ok := raftstore.Get(view, record.Volumes, key.ResourceID)
 			if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.ResourceDeleting {
-				return Volume{}, core.ErrKeyGone("volume")
+				return api.Volume{}, core.ErrKeyGone("volume")
 			}
 			if live, ok := flow.Live(view, Resource.Subject(row.ID)); ok {
 				return s.awaitVolume(ctx, c, row.ID, live.ID)
 			}
-			return s.showVolume(row), nil
+			return s.show(row), nil
 		},
-		func(keyID string) (Volume, error) { return s.createVolume(ctx, c, in, keyID) })
+		func(keyID string) (api.Volume, error) { return s.create(ctx, c, in, i, keyID) })
 }
 
-func (s *Volumes) createVolume(ctx context.Context, c core.Caller, in CreateVolume, keyID string) (Volume, error) {
+func (s *Volumes) create(ctx context.Context, c core.Caller, in api.CreateVolume, i core.Idempotency, keyID string) (api.Volume, error) {
 	id, flowID := Prefix+core.RandomText(IDLength-len(Prefix)), flow.NewID()
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := core.MayCreate(tx, c); err != nil {
 			return err
 		}
-		if err := in.Idempotency.Claim(tx, keyID, id); err != nil {
+		if err := i.Claim(tx, keyID, id); err != nil {
 			return err
 		}
 		used := 0
@@ -116,53 +99,53 @@ func (s *Volumes) createVolume(ctx context.Context, c core.Caller, in CreateVolu
 			}
 			used += v.SizeMB
 		}
-		if used+in.size() > s.quotaMB {
+		if used+sizeOf(in) > s.quotaMB {
 			return &apierror.Error{
 				Code: apierror.ERateLimited, Message: "volume quota exceeded",
 				Fields: map[string]any{"volume_mb_used": used, "volume_mb_max": s.quotaMB},
 			}
 		}
 		return Begin(tx, flowID, &record.Volume{
-			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Name: in.Name, Status: record.ResourceCreating, SizeMB: in.size(),
+			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Name: in.Name, Status: record.ResourceCreating, SizeMB: sizeOf(in),
 		}, Create{Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}})
 	})
 	switch {
 	case errors.Is(err, raftstore.ErrConflict): // another one came first
-		return Volume{}, errVolumeExists
+		return api.Volume{}, errVolumeExists
 	case err != nil:
-		return Volume{}, err
+		return api.Volume{}, err
 	}
 	return s.awaitVolume(ctx, c, id, flowID)
 }
 
 var errVolumeExists = &apierror.Error{Code: apierror.EConflict, Message: "volume already exists"}
 
-func (s *Volumes) awaitVolume(ctx context.Context, c core.Caller, id, flowID string) (Volume, error) {
+func (s *Volumes) awaitVolume(ctx context.Context, c core.Caller, id, flowID string) (api.Volume, error) {
 	if err := s.core.Await(ctx, flowID, nil); err != nil {
-		return Volume{}, err
+		return api.Volume{}, err
 	}
 	view, err := s.core.Current(ctx)
 	if err != nil {
-		return Volume{}, err
+		return api.Volume{}, err
 	}
 	row, ok := raftstore.Get(view, record.Volumes, id)
 	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status != record.ResourceReady {
-		return Volume{}, &apierror.Error{Code: apierror.EConflict, Message: "volume was deleted while it was being created"}
+		return api.Volume{}, &apierror.Error{Code: apierror.EConflict, Message: "volume was deleted while it was being created"}
 	}
-	return s.showVolume(row), nil
+	return s.show(row), nil
 }
 
 // Get returns one volume of the caller's workspace, by its name.
-func (s *Volumes) Get(ctx context.Context, c core.Caller, name string) (Volume, error) {
+func (s *Volumes) Get(ctx context.Context, c core.Caller, name string) (api.Volume, error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
-		return Volume{}, err
+		return api.Volume{}, err
 	}
 	row, err := ownedVolume(view, c, name)
 	if err != nil || row.Status != record.ResourceReady {
-		return Volume{}, apierror.NotFound()
+		return api.Volume{}, apierror.NotFound()
 	}
-	return s.showVolume(row), nil
+	return s.show(row), nil
 }
 
 func ownedVolume(r raftstore.Reader, c core.Caller, name string) (*record.Volume, error) {
@@ -173,7 +156,7 @@ func ownedVolume(r raftstore.Reader, c core.Caller, name string) (*record.Volume
 }
 
 // List returns a page of the workspace's volumes, newest first.
-func (s *Volumes) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []Volume, next string, err error) {
+func (s *Volumes) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Volume, next string, err error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
 		return nil, "", err
@@ -184,10 +167,7 @@ func (s *Volumes) List(ctx context.Context, c core.Caller, o core.ListOptions) (
 	if rows, next, err = core.Paginate(rows, o); err != nil {
 		return nil, "", err
 	}
-	for _, v := range rows {
-		page = append(page, s.showVolume(v))
-	}
-	return page, next, nil
+	return core.Each(rows, s.show), next, nil
 }
 
 // Delete removes a volume and all that is in it. One that is attached is
@@ -216,8 +196,11 @@ func (s *Volumes) Delete(ctx context.Context, c core.Caller, name string) error 
 	return s.core.AwaitRemoval(ctx, flowID)
 }
 
-func (s *Volumes) showVolume(v *record.Volume) Volume {
-	out := Volume{Name: v.Name, SizeMB: v.SizeMB, AgentID: v.AgentID, AttachedTo: v.AttachedTo, CreatedAt: v.CreatedAt}
+// show converts a row for its workspace.
+func (s *Volumes) show(v *record.Volume) api.Volume {
+	out := api.Volume{
+		Name: v.Name, SizeMB: v.SizeMB, AgentID: v.AgentID, AttachedTo: core.OrNull(v.AttachedTo), CreatedAt: api.Time{Time: v.CreatedAt},
+	}
 	for _, state := range s.core.Hosts.Sessions()[v.AgentID].Heartbeat.Volumes {
 		if state.ID == v.ID {
 			out.UsedBytes = state.UsedBytes

@@ -6,16 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/fork"
-	"github.com/berth-cloud/berth/controlplane/sandbox"
-	"github.com/berth-cloud/berth/controlplane/snapshot"
-	"github.com/berth-cloud/berth/controlplane/volume"
-
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/volume"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -23,9 +20,9 @@ import (
 
 func n(i int) *int { return &i }
 
-func mounts(pairs ...string) (out []sandbox.VolumeMount) {
+func mounts(pairs ...string) (out []api.VolumeMount) {
 	for i := 0; i < len(pairs); i += 2 {
-		out = append(out, sandbox.VolumeMount{Name: pairs[i], MountPath: pairs[i+1]})
+		out = append(out, api.VolumeMount{Name: pairs[i], MountPath: pairs[i+1]})
 	}
 	return out
 }
@@ -33,8 +30,8 @@ func mounts(pairs ...string) (out []sandbox.VolumeMount) {
 func TestVolumes(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	v := volume.New(r.Node.Core, 1000)
-	make1 := func(c core.Caller, name string, size *int) (volume.Volume, error) {
-		return v.Create(t.Context(), c, volume.CreateVolume{Name: name, SizeMB: size})
+	make1 := func(c core.Caller, name string, size *int) (api.Volume, error) {
+		return v.Create(t.Context(), c, api.CreateVolume{Name: name, SizeMB: size}, core.Idempotency{})
 	}
 	for name, c := range map[string]struct {
 		size    *int
@@ -55,7 +52,7 @@ func TestVolumes(t *testing.T) {
 		testplane.Want(t, err, apierror.EInvalid, c.message)
 	}
 	data, err := make1(testplane.Caller, "data", nil)
-	if err != nil || data.SizeMB != 256 || data.AgentID != "h1" || data.AttachedTo != "" || data.CreatedAt.IsZero() {
+	if err != nil || data.SizeMB != 256 || data.AgentID != "h1" || core.OrZero(data.AttachedTo) != "" || data.CreatedAt.IsZero() {
 		t.Fatalf("%+v, %v", data, err)
 	}
 	for _, size := range []*int{nil, n(512)} { // nor is it resized
@@ -69,9 +66,9 @@ func TestVolumes(t *testing.T) {
 	if e := testplane.Want(t, err, apierror.ERateLimited, "volume quota exceeded"); e.Fields["volume_mb_used"] != 256 || e.Fields["volume_mb_max"] != 1000 {
 		t.Errorf("%v", e.Fields)
 	}
-	repeat := volume.CreateVolume{Name: "more", SizeMB: n(744), Idempotency: testplane.Key("k", "body")}
+	repeat, key := api.CreateVolume{Name: "more", SizeMB: n(744)}, testplane.Key("k", "body")
 	for range 2 {
-		if more, err := v.Create(t.Context(), testplane.Caller, repeat); err != nil || more.SizeMB != 744 {
+		if more, err := v.Create(t.Context(), testplane.Caller, repeat, key); err != nil || more.SizeMB != 744 {
 			t.Fatalf("%+v, %v", more, err)
 		}
 	}
@@ -105,10 +102,10 @@ func TestAVolumesHostHasNoRoom(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := v.Create(t.Context(), testplane.Caller, volume.CreateVolume{Name: "data"})
+	_, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EInsufficient, "insufficient host storage for volume")
 	r.H1.SetFault(nil)
-	if _, err := v.Create(t.Context(), testplane.Caller, volume.CreateVolume{Name: "data"}); err != nil { // the name is free
+	if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{}); err != nil { // the name is free
 		t.Fatal(err)
 	}
 }
@@ -118,14 +115,14 @@ func TestAttach(t *testing.T) {
 	v := volume.New(r.Node.Core, 0)
 	f := r.Node.Forks
 	for _, name := range []string{"data", "logs"} {
-		if _, err := v.Create(t.Context(), testplane.Caller, volume.CreateVolume{Name: name}); err != nil {
+		if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: name}, core.Idempotency{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	create := func(m []sandbox.VolumeMount) (sandbox.Sandbox, error) {
-		return r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base", Volumes: m})
+	create := func(m []api.VolumeMount) (api.Sandbox, error) {
+		return r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", Volumes: m}, core.Idempotency{})
 	}
-	for name, m := range map[string][]sandbox.VolumeMount{
+	for name, m := range map[string][]api.VolumeMount{
 		"relative":              mounts("data", "mnt"),
 		"empty":                 mounts("data", ""),
 		"root":                  mounts("data", "/"),
@@ -156,7 +153,7 @@ func TestAttach(t *testing.T) {
 	if e := testplane.Want(t, err, apierror.ENotFound, "not found"); e.Detail != "no such volume: nope" {
 		t.Errorf("detail %q", e.Detail)
 	}
-	_, err = r.Create(t.Context(), testplane.Stranger, sandbox.CreateSandbox{Template: "base", Volumes: mounts("data", "/mnt")})
+	_, err = r.Create(t.Context(), testplane.Stranger, api.CreateSandbox{Template: "base", Volumes: mounts("data", "/mnt")}, core.Idempotency{})
 	testplane.Want(t, err, apierror.ENotFound, "not found")
 
 	sb, err := create(mounts("data", "/var/lib/data", "logs", "/logs"))
@@ -166,20 +163,20 @@ func TestAttach(t *testing.T) {
 	if spec := r.H1.Spec(sb.ID); len(spec.Volumes) != 2 || spec.Volumes[0].MountPath != "/var/lib/data" || spec.Volumes[1].MountPath != "/logs" {
 		t.Fatalf("%+v", spec.Volumes)
 	}
-	if got, _ := v.Get(t.Context(), testplane.Caller, "data"); got.AttachedTo != sb.ID {
+	if got, _ := v.Get(t.Context(), testplane.Caller, "data"); core.OrZero(got.AttachedTo) != sb.ID {
 		t.Fatalf("%+v", got)
 	}
 	_, err = create(mounts("logs", "/mnt"))
 	testplane.Want(t, err, apierror.EConflict, "volume in use")
 	testplane.Want(t, v.Delete(t.Context(), testplane.Caller, "data"), apierror.EConflict, "volume in use")
 	// Memory does not go with volumes, a disk does, without them.
-	_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, fork.Request{})
+	_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EConflict, "volumes are attached")
-	_, err = f.Fork(t.Context(), testplane.Caller, sb.ID, fork.Request{Mode: new("warm")})
+	_, err = f.Fork(t.Context(), testplane.Caller, sb.ID, api.Fork{Mode: new(api.ForkMode("warm"))}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EConflict, "volumes are attached")
-	_, err = r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, snapshot.CreateSnapshot{})
+	_, err = r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, api.CreateSnapshot{}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EConflict, "volumes are attached")
-	cold, err := f.Fork(t.Context(), testplane.Caller, sb.ID, fork.Request{})
+	cold, err := f.Fork(t.Context(), testplane.Caller, sb.ID, api.Fork{}, core.Idempotency{})
 	if err != nil || len(cold.Children[0].Volumes) != 0 {
 		t.Fatalf("%+v, %v", cold, err)
 	}
@@ -200,7 +197,7 @@ func TestAttach(t *testing.T) {
 	})
 	_, err = create(mounts("logs", "/mnt"))
 	testplane.Want(t, err, apierror.EInternal, "sandbox failed to start")
-	if got, _ := v.Get(t.Context(), testplane.Caller, "logs"); got.AttachedTo != "" {
+	if got, _ := v.Get(t.Context(), testplane.Caller, "logs"); core.OrZero(got.AttachedTo) != "" {
 		t.Fatalf("%+v", got)
 	}
 	r.H1.SetFault(nil)
@@ -213,7 +210,7 @@ func TestVolumesChooseTheHost(t *testing.T) {
 	v := volume.New(r.Node.Core, 0)
 	h2 := r.Host("h2", 2048) // less room than h1
 	for name, agentID := range map[string]string{"here": "h1", "there": "h2"} {
-		if _, err := v.Create(t.Context(), testplane.Caller, volume.CreateVolume{Name: name}); err != nil {
+		if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: name}, core.Idempotency{}); err != nil {
 			t.Fatal(err)
 		}
 		r.Update(func(tx *raftstore.Tx) error {
@@ -225,11 +222,11 @@ func TestVolumesChooseTheHost(t *testing.T) {
 			return nil
 		})
 	}
-	sb := r.Must(t, sandbox.CreateSandbox{Volumes: mounts("there", "/mnt")})
+	sb := r.Must(t, api.CreateSandbox{Volumes: mounts("there", "/mnt")})
 	if sb.AgentID != "h2" {
 		t.Fatalf("it is on %s", sb.AgentID)
 	}
-	_, err := r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base", Volumes: mounts("here", "/a", "there", "/b")})
+	_, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", Volumes: mounts("here", "/a", "there", "/b")}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EInvalid, "volumes are on different hosts")
 	if err := r.Delete(t.Context(), testplane.Caller, sb.ID); err != nil {
 		t.Fatal(err)
@@ -239,11 +236,11 @@ func TestVolumesChooseTheHost(t *testing.T) {
 		a, _ := raftstore.Get(r.Leader().Store.View(), record.Agents, "h2")
 		return a.State == record.AgentLost
 	})
-	_, err = r.Create(t.Context(), testplane.Caller, sandbox.CreateSandbox{Template: "base", Volumes: mounts("there", "/mnt")})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", Volumes: mounts("there", "/mnt")}, core.Idempotency{})
 	if e := testplane.Want(t, err, apierror.EBadGateway, "no available compute node"); !strings.Contains(e.Detail, "not available") {
 		t.Errorf("detail %q", e.Detail)
 	}
-	if got, _ := v.Get(t.Context(), testplane.Caller, "there"); got.AttachedTo != "" {
+	if got, _ := v.Get(t.Context(), testplane.Caller, "there"); core.OrZero(got.AttachedTo) != "" {
 		t.Fatal("it stays attached to nothing")
 	}
 }
@@ -252,7 +249,7 @@ func TestVolumesChooseTheHost(t *testing.T) {
 func TestAHostWithVolumesIsKept(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	v := volume.New(r.Node.Core, 0)
-	if _, err := v.Create(t.Context(), testplane.Caller, volume.CreateVolume{Name: "data"}); err != nil {
+	if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{}); err != nil {
 		t.Fatal(err)
 	}
 	replicas := r.Node.Replicas

@@ -127,7 +127,7 @@ func addShares(r *results, all []made) {
 // createOne creates a sandbox and gets the stages from its host.
 func createOne(ctx context.Context, b *bench, boot api.Boot) (made, error) {
 	began := time.Now()
-	sandbox, err := b.c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Boot: boot}, "")
+	sandbox, err := b.c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate, Boot: &boot}, "")
 	if err != nil {
 		return made{}, err
 	}

@@ -148,7 +148,7 @@ func fromSnapshot(ctx context.Context, b *bench, got *samples, id string) error 
 func forkCold(ctx context.Context, b *bench, got *samples, id string) error {
 	for range coldForks {
 		began := time.Now()
-		forked, err := b.c.Fork(ctx, id, api.Fork{Mode: api.ForkCold}, rand.Text())
+		forked, err := b.c.Fork(ctx, id, api.Fork{Mode: new(api.ForkCold)}, rand.Text())
 		if err != nil {
 			return fmt.Errorf("cold fork: %w", err)
 		}

@@ -251,7 +251,7 @@ func (r *run) warmFork(ctx context.Context) (string, error) {
 	if err := r.says(ctx, s.ID, remember, it); err != nil {
 		return "", err
 	}
-	forked, err := r.client.Fork(ctx, s.ID, api.Fork{Mode: api.ForkWarm}, "")
+	forked, err := r.client.Fork(ctx, s.ID, api.Fork{Mode: new(api.ForkWarm)}, "")
 	if err != nil {
 		return "", err
 	}

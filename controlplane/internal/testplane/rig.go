@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
@@ -49,12 +50,12 @@ func NewRig(t *testing.T, replicas int) *Rig {
 }
 
 // Must makes a sandbox, of base unless it is said.
-func (r *Rig) Must(t *testing.T, in sandbox.CreateSandbox) sandbox.Sandbox {
+func (r *Rig) Must(t *testing.T, in api.CreateSandbox) api.Sandbox {
 	t.Helper()
 	if in.Template == "" {
 		in.Template = "base"
 	}
-	sb, err := r.Create(t.Context(), Caller, in)
+	sb, err := r.Create(t.Context(), Caller, in, core.Idempotency{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,14 +13,13 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/cluster"
 	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/org"
-
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/fork"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/controlplane/pki"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/controlplane/snapshot"
