@@ -11,6 +11,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -96,12 +97,10 @@ type Host struct {
 	overlays  *capture.Overlays
 	captures  *capture.Local
 	memory    memory
+	disk      disk
 	metrics   *Metrics
 	log       *slog.Logger
 	now       func() time.Time
-	promised  func() int64
-	diskFree  func(string) (int64, error)
-	diskSize  func(string) (int64, error)
 
 	changed chan struct{} // capacity 1: something in List or Capacity changed
 	booting chan struct{} // capacity bootsAtOnce: who is booted again
@@ -131,11 +130,12 @@ func New(cfg Config, d Deps) *Host {
 	h := &Host{
 		volumes: d.Volumes, events: d.Events,
 		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
-		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, diskFree: d.DiskFree, diskSize: d.DiskSize, promised: d.Promised,
+		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now,
 		overlays: capture.NewOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
 		booting:  make(chan struct{}, bootsAtOnce),
 		memory:   memory{limit: cfg.MemoryMB},
+		disk:     newDisk(&cfg, &d),
 		boxes:    map[string]*box{},
 		work:     background.New(),
 		burying:  map[string][]uint64{},
@@ -148,6 +148,7 @@ func New(cfg Config, d Deps) *Host {
 		Dir: cfg.Paths.Captures(), Engine: cfg.Engine, Snapshot: h.snapshotInto, Detach: d.Engine.Detach, Remote: d.Remote, Ready: h.Ready, Changed: h.notify,
 		Took: func(took time.Duration, err error) { d.Metrics.moved("capture", took, err) }, Log: d.Log, Now: d.Now,
 	})
+	h.disk.makeRoom = h.captures.MakeRoom
 	h.work.Go(h.sweep)
 	h.work.Go(func() { h.overlays.Run(h.work.Life()) })
 	return h
@@ -228,12 +229,7 @@ func (h *Host) Get(id string) (hostapi.Box, error) {
 
 // List returns every box, ordered by id.
 func (h *Host) List() []hostapi.Box {
-	h.mu.Lock()
-	boxes := make([]*box, 0, len(h.boxes))
-	for _, b := range h.boxes {
-		boxes = append(boxes, b)
-	}
-	h.mu.Unlock()
+	boxes := h.all()
 	out := make([]hostapi.Box, 0, len(boxes))
 	for _, b := range boxes {
 		if v, shown := b.view(); shown {
@@ -244,12 +240,16 @@ func (h *Host) List() []hostapi.Box {
 	return out
 }
 
-// SlotsUsed counts the slots that boxes hold.
-func (h *Host) SlotsUsed() int {
+func (h *Host) all() []*box {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return slices.Collect(maps.Values(h.boxes))
+}
+
+// SlotsUsed counts the slots that boxes hold.
+func (h *Host) SlotsUsed() int {
 	n := 0
-	for _, b := range h.boxes {
+	for _, b := range h.all() {
 		if b.slotNumber() != ledger.NoSlot {
 			n++
 		}

@@ -44,7 +44,7 @@ func (h *Host) snapshotInto(ctx context.Context, dir string, spec *hostapi.Captu
 	if spec.Memory {
 		need += int64(rec.MemoryMB) << 20
 	}
-	if err := h.room(need); err != nil {
+	if err := h.disk.room(need); err != nil {
 		return rec, 0, err
 	}
 	if err := capture.MakeStateDir(dir, slot.UID, slot.GID); err != nil {

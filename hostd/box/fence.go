@@ -16,14 +16,12 @@ var errFenced = errors.New("the host's lease is over")
 // box that a move brings to life meanwhile is met by the next call: it is for
 // whoever calls to call again for as long as the reason holds.
 func (h *Host) Fence(ctx context.Context, reason string) {
-	h.mu.Lock()
 	var exclusive []*box
-	for _, b := range h.boxes {
+	for _, b := range h.all() {
 		if b.record().Exclusive {
 			exclusive = append(exclusive, b)
 		}
 	}
-	h.mu.Unlock()
 	var ends sync.WaitGroup
 	defer ends.Wait()
 	for _, b := range exclusive {

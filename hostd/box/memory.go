@@ -102,10 +102,10 @@ func (b *box) passReserve(to *box) {
 // these sizes does: a template's build is one. The caller releases it once the
 // guest has ended.
 func (h *Host) Reserve(memoryMB, diskMB int) (release func(), err error) {
-	if err := h.room(0); err != nil {
+	if err := h.disk.room(0); err != nil {
 		return nil, err
 	}
-	if err := h.diskFits(diskMB); err != nil {
+	if err := h.disk.fits(diskMB); err != nil {
 		return nil, err
 	}
 	need := memoryMB + h.cfg.OverheadMB

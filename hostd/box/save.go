@@ -95,7 +95,7 @@ func (s *saver) save(ctx context.Context, slot Slot) (stood time.Duration, err e
 	if rec.SharedRAM {
 		need = 0 // its file is there already
 	}
-	if err := s.host.room(need); err != nil {
+	if err := s.host.disk.room(need); err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
