@@ -50,7 +50,7 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 		case rec.State != ledger.Paused:
 			return b.illegal("resume")
 		case rec.Stopped:
-			_, err := b.resumeFromState(ctx)
+			err := b.resumeFromState(ctx)
 			if err == nil {
 				b.emit(ctx, hostapi.EventResumed, "sandbox runs again", nil)
 			}

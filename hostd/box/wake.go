@@ -87,7 +87,7 @@ func (b *box) wake(ctx context.Context) error {
 		return b.illegal("wake")
 	}
 	began := b.host.now()
-	_, err := b.resumeFromState(ctx)
+	err := b.resumeFromState(ctx)
 	took := b.host.now().Sub(began)
 	b.host.metrics.moved("wake", took, err)
 	if err != nil {
@@ -97,11 +97,11 @@ func (b *box) wake(ctx context.Context) error {
 	return nil
 }
 
-// resumeFromState lets a box run on from its saved state. The ledger says that the state is
-// spent before the VM goes on: from then on the disk moves away from it. A
+// resumeFromState lets a box run on from its saved state. The ledger says that the
+// state is spent before the VM goes on: from then on the disk moves away from it. A
 // failure before leaves the box as it was; one after fails it, as a VM that
 // dies. The caller holds the operation lock.
-func (b *box) resumeFromState(ctx context.Context) (Slot, error) {
+func (b *box) resumeFromState(ctx context.Context) error {
 	// Not the host's life: a wake is over in a moment, and half of one would
 	// have to be taken apart.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.host.cfg.CreateTimeout)
@@ -109,18 +109,18 @@ func (b *box) resumeFromState(ctx context.Context) (Slot, error) {
 	rec := b.record()
 	tpl, err := b.host.templates.Build(ctx, rec.BuildID)
 	if err != nil {
-		return Slot{}, err
+		return err
 	}
 	if err := b.retryRelease(ctx); err != nil {
-		return Slot{}, fmt.Errorf("its old VMM could not be ended: %w", err)
+		return fmt.Errorf("its old VMM could not be ended: %w", err)
 	}
 	if err := b.reserve(); err != nil {
-		return Slot{}, err
+		return err
 	}
 	slot, err := b.slotAgain(ctx)
 	if err != nil {
 		b.unreserve()
-		return Slot{}, err
+		return err
 	}
 	clock := newStopwatch(b.host.now)
 	src := &source{tpl: tpl, from: b.host.paths.State(b.id), kept: true, resetTCP: rec.ResetTCP}
@@ -135,18 +135,18 @@ func (b *box) resumeFromState(ctx context.Context) (Slot, error) {
 	process := launched.process
 	switch {
 	case err != nil && !launched.ran:
-		return slot, errors.Join(err, b.undoWake(ctx, rec))
+		return errors.Join(err, b.undoWake(ctx, rec))
 	case err != nil && process != nil && !ended(process) && errors.Is(err, hosterr.ErrGuest):
 		// It runs, and its agent may answer later.
 		b.host.log.WarnContext(ctx, "the guest of a sandbox that woke does not answer", "sandbox_id", b.id, "error", err)
 	case err != nil:
-		return slot, errors.Join(err, b.fail(ctx, process, "it did not go on from its saved memory: "+err.Error()))
+		return errors.Join(err, b.fail(ctx, process, "it did not go on from its saved memory: "+err.Error()))
 	}
 	b.noteRunning(ctx, process)
 	if err := os.RemoveAll(b.host.paths.State(b.id)); err != nil {
 		b.host.log.WarnContext(ctx, "spent state of a sandbox stays until its next move", "sandbox_id", b.id, "error", err)
 	}
-	return slot, nil
+	return nil
 }
 
 func ended(p VMM) bool {

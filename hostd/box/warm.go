@@ -117,7 +117,7 @@ func (c *creation) giveBackParent(ctx context.Context) {
 		return
 	}
 	c.passReserve(parent)
-	if _, err := parent.resumeFromState(ctx); err != nil {
+	if err := parent.resumeFromState(ctx); err != nil {
 		c.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", c.id, "error", err)
 		return
 	}
