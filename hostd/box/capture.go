@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// snapshotInto writes a box's memory and disk into dir while it stands still, and
-// returns how long that was. Whatever can be done while the box runs, is done
+// snapshotInto writes a box's memory and disk into dir while its VM is paused,
+// and returns for how long it was. What can be done while the box runs is done
 // before or after.
 func (h *Host) snapshotInto(ctx context.Context, dir string, spec *hostapi.CaptureSpec) (ledger.Record, time.Duration, error) {
 	b, err := h.lookup(spec.BoxID)
@@ -51,8 +51,8 @@ func (h *Host) snapshotInto(ctx context.Context, dir string, spec *hostapi.Captu
 		return rec, 0, err
 	}
 	if !spec.Memory {
-		// The disk will be booted from: what only the guest's memory holds of it
-		// is to be there.
+		// The disk will be booted from, so it must have what the guest still holds
+		// in memory.
 		if err := h.guests.Flush(ctx, slot.Number); err != nil {
 			return rec, 0, err
 		}

@@ -10,17 +10,17 @@ import (
 
 // disk admits what is written to the file system of Paths.Data.
 //
-// A box's disk is a sparse file that may grow to its size, and most never do. So
-// what all of them may still take is promised by a factor more than there is: the
-// operator says which.
+// A box's disk is a sparse file that may grow to its full size, and most never
+// do. So more is promised to all boxes together than there is, by a factor that
+// the operator sets.
 type disk struct {
 	path       string
 	headroom   int64 // bytes that stay free
 	overcommit int64
 	free, size func(path string) (int64, error)
 	promised   func() int64 // what others may still take, in bytes; nil: nothing
-	// makeRoom runs a check again that says how many bytes are missing, where it
-	// could do something for them.
+	// makeRoom runs check, which says how many bytes are missing, and runs it
+	// again once it has freed as many.
 	makeRoom func(check func() (missing int64, err error)) error
 }
 
@@ -63,8 +63,8 @@ func (b *box) growth() int64 {
 	return left
 }
 
-// fits refuses a disk that the host could not hold if it had nothing else,
-// whatever it promises.
+// fits refuses a disk that the host could not hold even if it held nothing
+// else.
 func (d *disk) fits(diskMB int) error {
 	size, err := d.size(d.path)
 	if err != nil {
@@ -76,9 +76,9 @@ func (d *disk) fits(diskMB int) error {
 	return nil
 }
 
-// admit refuses a disk of a size for which there is no room beside boxes, and says
-// how many bytes are missing. Boxes that came since the look have all of theirs
-// before them.
+// admit refuses a disk for which there is no room beside those of boxes, and
+// says how many bytes are missing. A box that was made since the look is
+// counted with its full size.
 func (d *disk) admit(room diskRoom, boxes map[string]*box, diskMB int) (missing int64, err error) {
 	promised := int64(diskMB) << 20
 	for id, b := range boxes {

@@ -63,7 +63,7 @@ type queueConfig struct {
 }
 
 // Queue is the template builds that the control plane asks for. Workspaces take
-// turns; what the daemon's end cuts off has failed after its start.
+// turns. A build that the end of the daemon cuts off has failed.
 type Queue struct {
 	cfg queueConfig
 
@@ -155,7 +155,7 @@ func (q *Queue) releaseTurn(j *job) {
 	q.signal()
 }
 
-// signal has Run look for what can be done.
+// signal has Run look for a build to start.
 func (q *Queue) signal() {
 	select {
 	case q.wake <- struct{}{}:
@@ -256,7 +256,7 @@ func (q *Queue) finish(j *job, tpl image.Template, err error) {
 	j.cancel = nil
 	j.build.FinishedAt = time.Now().UTC()
 	if err != nil {
-		// Who reads this knows the template by another name than its hosts do.
+		// Its reader knows the template by another name than this host does.
 		told := err
 		if failed := (*image.BuildError)(nil); errors.As(err, &failed) {
 			told = failed.Err
@@ -344,8 +344,8 @@ func (q *Queue) PutBuild(_ context.Context, id string, spec hostapi.BuildSpec) (
 	return j.build, nil
 }
 
-// rebuildable reports whether a build that ended is begun anew: it failed by no fault of
-// its own, or what it made is damaged or gone.
+// rebuildable reports whether a build that ended is started again: it failed
+// for a reason that may have passed, or what it made is damaged or gone.
 func (q *Queue) rebuildable(old hostapi.Build, spec hostapi.BuildSpec) bool {
 	switch old.Status {
 	case hostapi.BuildFailed:
@@ -490,7 +490,8 @@ func (q *Queue) needs(template string) bool {
 	return false
 }
 
-// prune forgets the oldest of the builds that ended, but for the last ones.
+// prune forgets the oldest builds that have ended, beyond the number that is
+// kept.
 func (q *Queue) prune() {
 	var ended []*job
 	for _, j := range q.jobs {

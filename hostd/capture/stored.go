@@ -77,13 +77,13 @@ type storing struct {
 
 var errDeletedMeanwhile = errors.New("the snapshot was deleted while it was stored")
 
-// NewStored returns a host's side of the captures in a store. Those of the host
-// are set (Serve) before it is used.
+// NewStored returns a host's access to the captures in a store. Serve is called
+// before it is used.
 func NewStored(cfg StoredConfig) *Stored {
 	return &Stored{cfg: cfg, uploads: map[string]*storing{}, work: background.New()}
 }
 
-// Serve says whose captures are stored.
+// Serve sets the captures of this host.
 func (s *Stored) Serve(local *Local) { s.captures = local }
 
 // Close ends what is under way.
@@ -256,8 +256,8 @@ func (s *Stored) Fetch(ctx context.Context, id, digest, dir string) error {
 	return os.RemoveAll(aside)
 }
 
-// buildOf reads which build a capture was made from. What the store's manifest
-// says of it must agree: it is what a person goes by.
+// buildOf reads which build a capture was made from. The label in the store's
+// manifest, which people go by, must agree.
 func buildOf(dir, label string) (string, error) {
 	var info hostapi.Capture
 	raw, err := os.ReadFile(filepath.Join(dir, "capture.json"))
