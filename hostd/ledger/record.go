@@ -2,17 +2,19 @@ package ledger
 
 import "time"
 
-// State is where a box stands, as far as the disk knows.
+// State is the state of a box, as far as the disk knows.
+//
+// A record that is still Creating or Deleting when the daemon starts was cut
+// off by a crash: the first is cleaned up and forgotten, the second is finished
+// and buried.
+//
+// Waking means that the box's saved memory is spent: a VM that was restored
+// from it may have run, so it must not be restored again. Booting is a
+// persistent box whose VM vanished and that is booted from its disk; if it
+// vanishes again, the box is booted again.
 type State string
 
-// A record that is still Creating or Deleting when the daemon starts was cut
-// off by a crash: the first is cleaned away and forgotten, the second is
-// finished and buried.
-//
-// Waking means that the box's saved memory is spent: a VM that was restored from
-// it may have run, so it must not be restored again. Booting is a persistent box
-// that is booted from its disk since its VM vanished; if it vanishes again, the
-// box is booted again.
+// The states.
 const (
 	Creating   State = "creating"
 	Running    State = "running"
@@ -91,7 +93,7 @@ type Volume struct {
 	MountPath string `json:"mount_path"`
 }
 
-// Enter moves the record to a state that others see.
+// Enter changes the record to a state that others see.
 func (r *Record) Enter(s State) {
 	r.State = s
 	r.Seq++

@@ -48,8 +48,8 @@ type Builds interface {
 	DeleteTemplate(ctx context.Context, name string) error
 }
 
-// objectRoutes are the routes of what outlives boxes. Those of a part that is
-// not there answer so.
+// objectRoutes are the routes of what outlives boxes. The routes of a part that
+// this host does not have say so.
 func (s *Server) objectRoutes(route func(string, func(*http.Request) (any, error))) {
 	part := func(there bool) func(string, func(*http.Request, string) (any, error)) {
 		return func(pattern string, h func(*http.Request, string) (any, error)) {
@@ -85,8 +85,8 @@ func (s *Server) captureRoutes(route objectRoute) {
 	}))
 	route("DELETE "+one, s.changing(func(r *http.Request, id string) (any, error) {
 		// The stored copy first: while this host has the capture, its heartbeats
-		// tell of it, and whoever sees that asks again. Without a store it has
-		// none there, or had it when it still had a store: the leader asks another.
+		// report it, and the leader repeats the delete. A host without a store has
+		// no stored copy to delete; if there is one, the leader asks another host.
 		if r.URL.Query().Get(hostapi.QueryStored) == "true" && s.cfg.Stored != nil {
 			if err := s.cfg.Stored.DeleteStored(r.Context(), id); err != nil {
 				return nil, err
