@@ -362,9 +362,10 @@ func (b *box) commit(change func(*ledger.Record) bool) error {
 	b.mu.Lock()
 	next := b.rec
 	changed := change(&next)
+	err := b.rec.State.MayBecome(next.State)
 	b.mu.Unlock()
-	if !changed {
-		return nil
+	if !changed || err != nil {
+		return err
 	}
 	if err := b.host.ledger.Put(next); err != nil {
 		return err

@@ -146,7 +146,10 @@ func (h *Host) commitBoth(one, two *box, change func(a, b *ledger.Record) error,
 	var a, b ledger.Record
 	err := locked(func() error {
 		a, b = one.rec, two.rec
-		return change(&a, &b)
+		if err := change(&a, &b); err != nil {
+			return err
+		}
+		return errors.Join(one.rec.State.MayBecome(a.State), two.rec.State.MayBecome(b.State))
 	})
 	if err != nil {
 		return err

@@ -1,6 +1,11 @@
 package ledger
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
 
 // State is the state of a box, as far as the disk knows.
 //
@@ -25,6 +30,30 @@ const (
 	Failed     State = "failed"
 	Deleting   State = "deleting"
 )
+
+// transitions are the states that follow each. Every state may be written again.
+var transitions = map[State][]State{
+	Creating:   {Running, Deleting},
+	Running:    {Paused, Hibernated, Booting, Failed, Deleting},
+	Paused:     {Running, Waking, Booting, Failed, Deleting}, // Waking: its memory is saved (Stopped)
+	Hibernated: {Waking, Booting, Failed, Deleting},
+	Waking:     {Running, Hibernated, Paused, Booting, Failed, Deleting}, // what it was before, if it could not wake
+	Booting:    {Running, Failed, Deleting},
+	Failed:     {Deleting},
+	Deleting:   {},
+}
+
+// ErrTransition refuses a change of a record that transitions does not have.
+var ErrTransition = errors.New("a sandbox cannot change from this state to that one")
+
+// MayBecome returns ErrTransition where a record may not go from one state to
+// another.
+func (s State) MayBecome(next State) error {
+	if s == next || slices.Contains(transitions[s], next) {
+		return nil
+	}
+	return fmt.Errorf("%w: %q to %q", ErrTransition, s, next)
+}
 
 // Boot says how the box came to life.
 type Boot string
