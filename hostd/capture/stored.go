@@ -89,9 +89,9 @@ func (s *Stored) Serve(local *Local) { s.captures = local }
 // Close ends what is under way.
 func (s *Stored) Close() { s.work.Close(hosterr.ErrDraining) }
 
-// StoreCapture uploads a capture and waits until it is complete in the store.
+// Upload uploads a capture and waits until it is complete in the store.
 // Whoever asks meanwhile waits for the same upload, which goes on when ctx ends.
-func (s *Stored) StoreCapture(ctx context.Context, id string) (hostapi.Capture, error) {
+func (s *Stored) Upload(ctx context.Context, id string) (hostapi.Capture, error) {
 	up, err := s.begin(ctx, id)
 	if err != nil {
 		return hostapi.Capture{}, err
@@ -176,9 +176,9 @@ func (s *Stored) source(info *hostapi.Capture, dir string) (snapshot.Source, err
 	return src, s.cfg.Builds.AddFiles(&src, info.BuildID)
 }
 
-// DeleteStored removes a stored capture, wherever it was made, and ends an
+// Delete removes a stored capture, wherever it was made, and ends an
 // upload of it that is under way here.
-func (s *Stored) DeleteStored(ctx context.Context, id string) error {
+func (s *Stored) Delete(ctx context.Context, id string) error {
 	s.mu.Lock()
 	up := s.uploads[id]
 	s.mu.Unlock()
@@ -200,8 +200,8 @@ func (s *Stored) DeleteStored(ctx context.Context, id string) error {
 	return nil
 }
 
-// ListStored returns a page of what is in the owner's store.
-func (s *Stored) ListStored(ctx context.Context, owner, after string, limit int) (hostapi.StoredPage, error) {
+// List returns a page of what is in the owner's store.
+func (s *Stored) List(ctx context.Context, owner, after string, limit int) (hostapi.StoredPage, error) {
 	switch err := s.cfg.Snapshots.Claim(ctx, owner); {
 	case errors.Is(err, snapshot.ErrForeign):
 		return hostapi.StoredPage{}, &hostapi.Error{HTTPStatus: http.StatusConflict, Code: hostapi.CodeForeignStore, Message: err.Error()}
