@@ -9,8 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
-	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -56,18 +56,15 @@ type Daemon struct {
 	registry  *prometheus.Registry
 	server    *server.Server
 	heartbeat *heartbeat.Sender
+	replies   *heartbeat.Replies
 	lease     *lease.Lease
 
 	bootID      string
 	machineBoot string // which run of the machine this is
 	startedAt   time.Time
 
-	replies chan hostapi.HeartbeatReply // capacity 1: the last one that was not taken in yet
-	peers   []string                    // as last written to the PKI directory
-
-	mu       sync.Mutex
-	draining bool
-	replicas []string // who may call, as the leader said last; none: every replica
+	peers    []string // replicas, as they were known at the start
+	draining atomic.Bool
 }
 
 // New checks what the host needs and puts the parts together. It starts
@@ -80,8 +77,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if err := failed(Preflight(ctx, cfg)); err != nil {
 		return nil, fmt.Errorf("this host is not ready (hostd doctor shows every check):\n%w", err)
 	}
-	d := &Daemon{cfg: cfg, log: log, startedAt: time.Now().UTC(), bootID: newBootID(), registry: newRegistry(),
-		replies: make(chan hostapi.HeartbeatReply, 1)}
+	d := &Daemon{cfg: cfg, log: log, startedAt: time.Now().UTC(), bootID: newBootID(), registry: newRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
@@ -202,9 +198,13 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 		File: filepath.Join(d.cfg.paths().Run, "lease.json"), BootID: d.machineBoot, Log: d.log,
 		Fence: func(ctx context.Context) { d.boxes.Fence(ctx, "its host was without the control plane for a lease") },
 	})
+	d.replies = heartbeat.NewReplies(heartbeat.RepliesConfig{
+		Ledger: d.ledger, Renew: d.lease.Renew, Peers: d.peers, PeersFile: filepath.Join(d.cfg.PKIDir, filePeers),
+		MovedTo: func(peers []string) { d.delivery.SetPeers(peers) }, Log: d.log,
+	})
 	config := server.Config{
 		Boxes: d.boxes, Guests: d.boxes.Guests(), Captures: d.boxes.Captures(), Volumes: d.volumes, Builds: d.builds.Queue, Events: d.events,
-		Info: d.report, ObserveTerm: d.ledger.ObserveTerm, Member: d.isMember,
+		Info: d.report, ObserveTerm: d.ledger.ObserveTerm, Member: d.replies.IsMember,
 		Metrics: promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}), Log: d.log,
 		Certificate: d.creds.cert, CA: d.creds.ca,
 	}
@@ -216,7 +216,7 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	toReplicas := hostapi.PeerTLS(d.creds.cert, d.creds.ca, hostapi.IsReplica)
 	d.heartbeat = heartbeat.New(heartbeat.Config{
 		Report: d.report, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
-		TLS: toReplicas, Clock: d.lease.Now, OnReply: d.noteReply, Log: d.log,
+		TLS: toReplicas, Clock: d.lease.Now, OnReply: d.replies.Take, Log: d.log,
 	})
 	d.delivery = events.NewDelivery(events.DeliveryConfig{Recorder: d.events, Peers: d.peers, TLS: toReplicas, Log: d.log})
 }
@@ -244,7 +244,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	// 3. Heartbeats, with ready=false: the leader need not give the host up
 	//    while it looks around.
 	stop.background(d.heartbeat.Run)
-	stop.background(d.takeReplies)
+	stop.background(d.replies.Run)
 	stop.background(d.delivery.Run)
 	stop.background(d.lease.Run)
 	// 4. Templates are looked through, so that the first create need not.
@@ -283,7 +283,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	// Stop, the other way round:
 	d.log.Info("hostd stops, sandboxes go on")
 	// a. No new box, said in a last heartbeat, so that nothing is placed here.
-	d.drain()
+	d.draining.Store(true)
 	d.boxes.Drain()
 	// b. Requests end: those that only wait, in a moment; the others are given
 	//    StopTimeout. A create that is under way then is cut off and cleaned.
@@ -364,12 +364,6 @@ func (d *Daemon) makeRoom(check func() (missing int64, err error)) error {
 	return d.boxes.Captures().MakeRoom(check)
 }
 
-func (d *Daemon) drain() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.draining = true
-}
-
 // offer has overlays cloned ahead for the templates that are ready.
 func (d *Daemon) offer(ready []image.Template) {
 	seeds := make([]capture.Seed, 0, len(ready))
@@ -377,49 +371,6 @@ func (d *Daemon) offer(ready []image.Template) {
 		seeds = append(seeds, capture.Seed{Build: t.BuildID, Path: t.OverlaySeed})
 	}
 	d.boxes.Overlays().Offer(seeds)
-}
-
-// report is the host's state, as a heartbeat carries it.
-func (d *Daemon) report() hostapi.Heartbeat {
-	d.mu.Lock()
-	draining := d.draining
-	d.mu.Unlock()
-	list := d.boxes.List()
-	hb := hostapi.Heartbeat{
-		AgentID: d.cfg.HostID, Address: d.cfg.Advertise, BootID: d.bootID, StartedAt: d.startedAt,
-		Ready: d.boxes.Ready(), Draining: draining,
-		Capacity: hostapi.Capacity{
-			CPUs: runtime.NumCPU(), MemoryMB: d.budgetMB, ReservedMB: d.boxes.ReservedMB(), Slots: d.cfg.Slots,
-			SlotsUsed: d.boxes.SlotsUsed(), OverheadMBPerBox: d.boxes.OverheadMB(),
-			DiskStalledMS: d.boxes.DiskStalled().Milliseconds(),
-		},
-		Versions:  d.versions(),
-		Templates: d.builds.Templates.States(),
-		Sources:   d.builds.Templates.Sources(),
-		Boxes:     make([]hostapi.BoxState, 0, len(list)),
-		Store:     d.stored != nil,
-	}
-	if free, err := freeBytes(d.cfg.DataDir); err == nil {
-		hb.Capacity.DiskFreeBytes = free
-	}
-	for i, t := range hb.Templates {
-		hb.Templates[i].Stored = d.stored != nil && d.builds.Stored.Has(t.BuildID)
-	}
-	for _, b := range list {
-		hb.Boxes = append(hb.Boxes, b.State())
-	}
-	hb.ShortenErrors()
-	for _, c := range d.boxes.Captures().List() {
-		hb.Captures = append(hb.Captures, hostapi.CaptureState{ID: c.ID, Stored: c.Stored})
-	}
-	for _, v := range d.volumes.Volumes() {
-		hb.Volumes = append(hb.Volumes, hostapi.VolumeState{ID: v.ID, UsedBytes: v.UsedBytes})
-	}
-	return hb
-}
-
-func (d *Daemon) versions() hostapi.Versions {
-	return hostapi.Versions{Hostd: d.cfg.Version, Engine: engineName(d.engine), Kernel: d.builds.Templates.KernelVersion()}
 }
 
 // engineName names an engine in the ledger and with what it saved.

@@ -1,16 +1,18 @@
-// Package box is one box a sandbox: its VM, its disk, its slot, its cgroup, and
-// the moves between its states. A move holds the box's operation lock; what a
-// reader sees is guarded by a second, short one.
+// Package box keeps the boxes of a host. A box is one sandbox: its VM, disk,
+// slot and cgroup, and the transitions between its states. A transition holds
+// the box's operation lock; a second lock, held for moments only, guards what
+// readers see.
 //
-// Nothing is made for a box before the ledger knows the box, and the ledger
-// forgets it only when nothing is left, so that whatever ends the daemon,
-// hostd/reconcile can tell at the next start what belongs to whom.
+// The ledger knows a box before anything is made for it, and forgets it only
+// when nothing of it is left. However the daemon ended, hostd/reconcile can
+// tell at the next start what belongs to which box.
 package box
 
 import (
 	"context"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -37,16 +39,12 @@ type Config struct {
 	// DiskOvercommit is by how much more boxes may be promised to write than there
 	// is room for; 1 or less: by nothing.
 	DiskOvercommit int
-	// OverlayPool is how many overlays are cloned ahead, a template.
+	// OverlayPool is how many overlays are cloned ahead for each template.
 	OverlayPool int
 	// CreateTimeout bounds a create.
 	CreateTimeout time.Duration
-	// MaxExecs bounds the commands that run at once in one box.
-	MaxExecs int
-	// OutputBudget bounds the input and output held in memory for all execs, in
-	// bytes. Past it, past a quarter of it in one box, and where the boxes of one
-	// workspace would hold more than they leave, more output is dropped and the result
-	// says that it is truncated; a command with input is refused.
+	// MaxExecs and OutputBudget bound the commands in guests (guestio.Config).
+	MaxExecs     int
 	OutputBudget int64
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
@@ -96,12 +94,10 @@ type Host struct {
 	overlays  *capture.Overlays
 	captures  *capture.Local
 	memory    memory
+	disk      disk
 	metrics   *Metrics
 	log       *slog.Logger
 	now       func() time.Time
-	promised  func() int64
-	diskFree  func(string) (int64, error)
-	diskSize  func(string) (int64, error)
 
 	changed chan struct{} // capacity 1: something in List or Capacity changed
 	booting chan struct{} // capacity bootsAtOnce: who is booted again
@@ -131,11 +127,12 @@ func New(cfg Config, d Deps) *Host {
 	h := &Host{
 		volumes: d.Volumes, events: d.Events,
 		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
-		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, diskFree: d.DiskFree, diskSize: d.DiskSize, promised: d.Promised,
+		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now,
 		overlays: capture.NewOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
 		booting:  make(chan struct{}, bootsAtOnce),
 		memory:   memory{limit: cfg.MemoryMB},
+		disk:     newDisk(&cfg, &d),
 		boxes:    map[string]*box{},
 		work:     background.New(),
 		burying:  map[string][]uint64{},
@@ -146,8 +143,9 @@ func New(cfg Config, d Deps) *Host {
 	}, h)
 	h.captures = capture.NewLocal(capture.Config{
 		Dir: cfg.Paths.Captures(), Engine: cfg.Engine, Snapshot: h.snapshotInto, Detach: d.Engine.Detach, Remote: d.Remote, Ready: h.Ready, Changed: h.notify,
-		Took: func(took time.Duration, err error) { d.Metrics.moved("capture", took, err) }, Log: d.Log, Now: d.Now,
+		Took: func(took time.Duration, err error) { d.Metrics.transition("capture", took, err) }, Log: d.Log, Now: d.Now,
 	})
+	h.disk.makeRoom = h.captures.MakeRoom
 	h.work.Go(h.sweep)
 	h.work.Go(func() { h.overlays.Run(h.work.Life()) })
 	return h
@@ -165,7 +163,7 @@ const (
 // Open begins to serve: every box of the ledger has been recovered.
 func (h *Host) Open() { h.enterPhase(serving) }
 
-// Drain refuses every further Put.
+// Drain refuses every Put from now on.
 func (h *Host) Drain() { h.enterPhase(draining) }
 
 func (h *Host) enterPhase(p phase) {
@@ -184,8 +182,8 @@ func (h *Host) Ready() bool {
 	return h.phase != starting
 }
 
-// Close ends the creates that still run, which cleans them away, and waits for
-// every goroutine. VMs live on.
+// Close cuts off the creates that are under way, which then clean up after
+// themselves, and waits for every goroutine. VMs live on.
 func (h *Host) Close() {
 	h.Drain()
 	h.work.End(errClosing) // before the waits: a capture may wait for a create
@@ -203,7 +201,7 @@ func (h *Host) Overlays() *capture.Overlays { return h.overlays }
 // Guests speaks to the boxes' guests.
 func (h *Host) Guests() *guestio.Guests { return h.guests }
 
-// Changed receives after something that a heartbeat tells has changed.
+// Changed receives after a change of something that heartbeats report.
 func (h *Host) Changed() <-chan struct{} { return h.changed }
 
 func (h *Host) notify() {
@@ -228,12 +226,7 @@ func (h *Host) Get(id string) (hostapi.Box, error) {
 
 // List returns every box, ordered by id.
 func (h *Host) List() []hostapi.Box {
-	h.mu.Lock()
-	boxes := make([]*box, 0, len(h.boxes))
-	for _, b := range h.boxes {
-		boxes = append(boxes, b)
-	}
-	h.mu.Unlock()
+	boxes := h.all()
 	out := make([]hostapi.Box, 0, len(boxes))
 	for _, b := range boxes {
 		if v, shown := b.view(); shown {
@@ -244,12 +237,16 @@ func (h *Host) List() []hostapi.Box {
 	return out
 }
 
-// SlotsUsed counts the slots that boxes hold.
-func (h *Host) SlotsUsed() int {
+func (h *Host) all() []*box {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return slices.Collect(maps.Values(h.boxes))
+}
+
+// SlotsUsed counts the slots that boxes hold.
+func (h *Host) SlotsUsed() int {
 	n := 0
-	for _, b := range h.boxes {
+	for _, b := range h.all() {
 		if b.slotNumber() != ledger.NoSlot {
 			n++
 		}
@@ -257,7 +254,8 @@ func (h *Host) SlotsUsed() int {
 	return n
 }
 
-// lookup never says hosterr.ErrNotFound before it is known.
+// lookup finds a box. Until every record is recovered it answers ErrDraining:
+// whether a box is missing is not known before.
 func (h *Host) lookup(id string) (*box, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -277,8 +275,8 @@ type box struct {
 	id         string
 	generation uint64
 
-	// op is held by whoever moves the box: a create from its beginning, then
-	// every other move, a capture, a delete. It is a channel so that waiting for
+	// op is held by whoever changes the box: a create from its beginning, then
+	// every other transition, a capture, a delete. It is a channel so that waiting for
 	// it can end.
 	op chan struct{}
 
@@ -290,28 +288,29 @@ type box struct {
 
 	line *guestio.Line // who uses its slot
 
-	// writing is held by whoever changes the record, over the write to disk, and
-	// taken before mu. mu is short: who looks at a box never waits for a disk.
+	// writing serializes changes of the record. It is held during the write to
+	// disk, and is taken before mu. mu is held for moments only: whoever looks
+	// at a box never waits for a disk.
 	writing sync.Mutex
 
 	mu         sync.Mutex
 	createErr  error
 	rec        ledger.Record
 	vmm        VMM
-	net        *Slot   // the record's slot, once this daemon has seen to it that it is complete
+	net        *Slot   // the record's slot, once this daemon has made sure that it is complete
 	waking     *flight // the wake that is under way
 	deleting   *flight // the delete
-	unreleased bool    // what its last VMM used is still to be ended; see releaseResources
+	unreleased bool    // what its last VMM used has not been released yet; see releaseResources
 	formerVM   VMM     // that VMM, where it is known
 	failing    string  // why the box has failed as soon as that VMM has ended
-	answersDue int     // so many answers of its VMM are awaited until it is known whether its CPUs run; see markUncertain
+	answersDue int     // answers of its VMM that are needed until its state is known; see markUncertain
 	reserved   int     // MB held in Host.memory for it
 	fenced     string  // why its VMM was ended here, if it was
-	removal    removal // why it is being taken apart; removalNone while it is not
-	retry      bool    // taking it apart failed; the sweep tries again
+	removal    removal // removalNone while it is not being removed
+	retry      bool    // its removal failed; the sweep tries again
 }
 
-// removal says what becomes of a box's record when nothing is left of it.
+// removal is what becomes of the record of a box that is being removed.
 type removal int
 
 const (
@@ -346,7 +345,7 @@ func (b *box) slotNumber() int {
 	return b.rec.Slot
 }
 
-// beginRemoval marks the box as being taken apart. A delete overrides the cleaning up
+// beginRemoval marks the box as being removed. A delete overrides the cleanup
 // of a failed create, never the other way round.
 func (b *box) beginRemoval(how removal) {
 	b.mu.Lock()
@@ -354,17 +353,19 @@ func (b *box) beginRemoval(how removal) {
 	b.removal = max(b.removal, how)
 }
 
-// commit changes the record on disk and then in memory, where it is seen. change
-// returns false where there is nothing to do any more; it is called with mu held.
+// commit changes the record on disk and then in memory, where others see it.
+// change is called with mu held, and returns false where nothing has to be
+// changed any more.
 func (b *box) commit(change func(*ledger.Record) bool) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
 	b.mu.Lock()
 	next := b.rec
 	changed := change(&next)
+	err := b.rec.State.MayBecome(next.State)
 	b.mu.Unlock()
-	if !changed {
-		return nil
+	if !changed || err != nil {
+		return err
 	}
 	if err := b.host.ledger.Put(next); err != nil {
 		return err
@@ -375,7 +376,7 @@ func (b *box) commit(change func(*ledger.Record) bool) error {
 	return nil
 }
 
-// amend changes the record in memory alone. It is on disk with the next commit.
+// amend changes the record in memory alone; the next commit writes it to disk.
 func (b *box) amend(change func(*ledger.Record)) {
 	b.writing.Lock()
 	defer b.writing.Unlock()
@@ -384,6 +385,6 @@ func (b *box) amend(change func(*ledger.Record)) {
 	change(&b.rec)
 }
 
-// DiskStalled is how long the host's disk has been at work on the ledger without
-// an end, 0 where nothing is being written.
+// DiskStalled is for how long a write to the ledger has been under way, 0 if
+// none is.
 func (h *Host) DiskStalled() time.Duration { return h.ledger.Stalled() }

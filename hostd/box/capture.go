@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// snapshotInto writes a box's memory and disk into dir while it stands still, and
-// returns how long that was. Whatever can be done while the box runs, is done
+// snapshotInto writes a box's memory and disk into dir while its VM is paused,
+// and returns for how long it was. What can be done while the box runs is done
 // before or after.
 func (h *Host) snapshotInto(ctx context.Context, dir string, spec *hostapi.CaptureSpec) (ledger.Record, time.Duration, error) {
 	b, err := h.lookup(spec.BoxID)
@@ -44,15 +44,15 @@ func (h *Host) snapshotInto(ctx context.Context, dir string, spec *hostapi.Captu
 	if spec.Memory {
 		need += int64(rec.MemoryMB) << 20
 	}
-	if err := h.room(need); err != nil {
+	if err := h.disk.room(need); err != nil {
 		return rec, 0, err
 	}
 	if err := capture.MakeStateDir(dir, slot.UID, slot.GID); err != nil {
 		return rec, 0, err
 	}
 	if !spec.Memory {
-		// The disk will be booted from: what only the guest's memory holds of it
-		// is to be there.
+		// The disk will be booted from, so it must have what the guest still holds
+		// in memory.
 		if err := h.guests.Flush(ctx, slot.Number); err != nil {
 			return rec, 0, err
 		}

@@ -79,8 +79,8 @@ func (c *creation) run(ctx context.Context) {
 	c.host.notify()
 }
 
-// make makes everything that a box has. On an error the caller takes apart
-// what there is: each resource can be found by the id and by the record.
+// make makes everything that a box has. After an error the caller removes what
+// was made: each resource can be found by the id and by the record.
 func (c *creation) make(ctx context.Context) error {
 	defer func() { c.host.metrics.stages(c.clock.stages) }()
 	slot, err := c.acquireSlot(ctx)
@@ -105,7 +105,7 @@ func (c *creation) make(ctx context.Context) error {
 		return err
 	}
 	c.clock.done(stageCommit, false)
-	// In memory the commit's own time is counted too.
+	// In memory, count the commit's own time as well.
 	c.amend(func(r *ledger.Record) {
 		r.Stages = slices.Clone(c.clock.stages)
 		r.Took, r.Own = c.clock.total()
@@ -118,14 +118,14 @@ func (c *creation) make(ctx context.Context) error {
 		return c.withLogs(process, errors.New(endText(process)))
 	default:
 	}
-	// It may not have been ended for it yet, and is not who it was restored as.
+	// Its VMM may not have ended for it yet, but the guest has lost its identity.
 	if process.Rebooted() {
 		return c.withLogs(process, errors.New(endText(process)))
 	}
 	return nil
 }
 
-// acquireSlot gives a new box its slot, and has both on disk.
+// acquireSlot gives a new box its slot, and writes both to disk.
 func (c *creation) acquireSlot(ctx context.Context) (Slot, error) {
 	if c.source.warm != nil {
 		slot, err := c.takeOverParent(ctx)
@@ -141,7 +141,8 @@ func (c *creation) acquireSlot(ctx context.Context) (Slot, error) {
 	return slot, err
 }
 
-// takeSlot gives a box that has none a slot, and its record the number.
+// takeSlot takes a slot for a box that has none, and writes its number into the
+// record.
 func (b *box) takeSlot(ctx context.Context, taken func()) (Slot, error) {
 	slot, err := b.host.slots.Take(ctx)
 	if err != nil {

@@ -61,8 +61,9 @@ func (b *box) died(p VMM) {
 	b.reportDeath(p)
 }
 
-// reportDeath tells of the end of a VMM that nobody asked for. How one ended that
-// an earlier daemon started, nobody knows: only a parent is told.
+// reportDeath logs the unexpected end of a VMM and emits its event. How a VMM
+// ended that an earlier daemon started is not known: only the parent of a
+// process learns its exit status.
 func (b *box) reportDeath(p VMM) {
 	attrs := []any{"event", "vm.died", "sandbox_id", b.id, "generation", b.generation}
 	meta := map[string]any{"exit_code": nil, "signal": nil}
@@ -88,9 +89,8 @@ func (b *box) reportDeath(p VMM) {
 // maxLastLogs bounds what is logged of a log of a dead VMM, in bytes.
 const maxLastLogs = 4 << 10
 
-// lastLogs returns the ends of a VMM's log and of its guest's console. A guest
-// whose kernel panicked says why there, and its VMM only that it rebooted. The VMM
-// is nil where it was not started.
+// lastLogs returns the ends of a VMM's log and of its guest's console. After a
+// kernel panic only the console says why. The VMM is nil if it was not started.
 func (b *box) lastLogs(p VMM) (log, console string) {
 	log = vmm.LogEnd(b.host.paths.VMMLog(b.id), maxLastLogs)
 	if p != nil && p.Rebooted() {
@@ -102,8 +102,8 @@ func (b *box) lastLogs(p VMM) (log, console string) {
 // maxLogQuote bounds what an error quotes of each of the two logs, in bytes.
 const maxLogQuote = 1 << 10
 
-// withLogs adds to the error of a guest that did not come to life what it and its
-// VMM said last. Both files go with the box.
+// withLogs adds to an error of a launch what the guest and its VMM logged last:
+// both files are removed with the box.
 func (b *box) withLogs(p VMM, err error) error {
 	if err == nil {
 		return nil
@@ -128,8 +128,8 @@ func signalName(s syscall.Signal) string {
 	return fmt.Sprintf("%d", int(s))
 }
 
-// exit is how a VMM ended by itself. One whose guest rebooted was ended here,
-// and its signal is none that would say anything to anybody.
+// exit is how a VMM ended by itself. A VMM whose guest rebooted was killed by
+// this daemon, so its signal says nothing.
 func exit(p VMM) (code int, signal syscall.Signal, known bool) {
 	if p.Rebooted() {
 		return 0, 0, false

@@ -23,9 +23,9 @@ const (
 var teardownTimeout = timescale.Limit(30 * time.Second)
 
 // Delete removes a box and everything it had, and waits until it is gone. A
-// create that is under way is cut off. generation, where it is above 0, is
-// buried even if no such box is here; a younger box is left alone. It goes on
-// when ctx ends, and again when it fails.
+// create that is under way is cut off. A generation above 0 gets a tombstone
+// even where no such box is here; a younger box is left alone. Delete goes on
+// when ctx ends, and is retried when it fails.
 func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
 	for deleted := false; ; deleted = true {
 		h.mu.Lock()
@@ -56,9 +56,9 @@ func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
 	}
 }
 
-// buryAndUnlock raises the tombstone of an id that has no box. A Put of the
-// generation is refused from the moment at which the lock is let go, not only
-// when the tombstone is on disk.
+// buryAndUnlock writes the tombstone of an id that has no box. A Put of the
+// generation is refused as soon as the lock is released, and not only when the
+// tombstone is on disk.
 func (h *Host) buryAndUnlock(id string, generation uint64) error {
 	if generation == 0 || generation <= h.ledger.Tombstone(id) {
 		h.mu.Unlock()
@@ -79,8 +79,8 @@ func (h *Host) buryAndUnlock(id string, generation uint64) error {
 	return err
 }
 
-// buriedLocked is the highest generation of an id that is over. The caller holds
-// the lock.
+// buriedLocked is the highest generation of an id that was deleted. The caller
+// holds the lock.
 func (h *Host) buriedLocked(id string) uint64 {
 	return slices.Max(append([]uint64{h.ledger.Tombstone(id)}, h.burying[id]...))
 }
@@ -97,13 +97,14 @@ func (b *box) deleteBox(ctx context.Context) error {
 	return nil
 }
 
-// teardown removes everything that a box has and then its record. The order
-// matters: the intent on disk; kill and wait for the exit; what the VMM used;
-// the record; and last the slot goes back, so that never two records name one
-// slot. Each step finds its resource by the box's id and is content when it is
-// gone, so teardown may be called again after a failure or a crash.
+// teardown removes everything that a box has, and then its record, in this
+// order: the intent is written to disk; the VMM is killed and its exit awaited;
+// what the VMM used is removed; the record is removed; and last the slot goes
+// back, so that two records never name one slot. Each step finds its resource
+// by the box's id and succeeds if it is gone, so teardown may be called again
+// after a failure or a crash.
 //
-// The caller holds the operation lock and has called leave.
+// The caller holds the operation lock and has called beginRemoval.
 func (b *box) teardown(ctx context.Context) error {
 	select {
 	case <-b.gone:
@@ -181,9 +182,9 @@ func (b *box) finishRemoval(how removal) error {
 	return nil
 }
 
-// killVMM ends the box's VMM, if it has one, and waits for the end. One that does
-// not end in time is released later: nothing is started beside it, and the
-// next attempt need not look for it, and watch it, once more.
+// killVMM ends the box's VMM, if it has one, and waits for its end. A VMM that
+// does not end in time is kept in formerVM: no other is started beside it, and
+// the next attempt need not find and watch it again.
 func (b *box) killVMM(ctx context.Context) error {
 	b.mu.Lock()
 	p := b.vmm
@@ -206,9 +207,9 @@ func (b *box) killVMM(ctx context.Context) error {
 	return err
 }
 
-// formerVMM finds a VMM that this daemon does not hold, because it was made by an
-// earlier one, by the runtime directory. It is nil where there is none, or its
-// identity cannot be told; its cgroup tells what to kill then.
+// formerVMM finds, by the runtime directory, a VMM that an earlier daemon
+// started. It is nil where there is none, or where its identity cannot be read;
+// then its cgroup tells what to kill.
 func (b *box) formerVMM(ctx context.Context) VMM {
 	p, err := b.host.engine.Adopt(ctx, b.host.paths.VMM(b.id))
 	if err == nil {
@@ -228,8 +229,8 @@ func (b *box) scheduleRetry(ctx context.Context, err error) {
 	b.mu.Unlock()
 }
 
-// sweep tries again what could not be taken apart and forgets old tombstones,
-// until the host closes. It waits for no box.
+// sweep retries removals that failed, and forgets old tombstones, until the
+// host closes. It waits for no box.
 func (h *Host) sweep() {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -252,8 +253,8 @@ func (h *Host) forgetTombstones() {
 	}
 }
 
-// retryAll begins to try again, each box by itself: one that takes long, or a
-// disk that does, keeps no other waiting.
+// retryAll starts the retries, each in the background: a slow box, or a slow
+// disk, delays no other.
 func (h *Host) retryAll() {
 	h.mu.Lock()
 	var again []*box
@@ -269,7 +270,7 @@ func (h *Host) retryAll() {
 		select {
 		case b.op <- struct{}{}:
 		default:
-			continue // it is being moved; the next sweep looks again
+			continue // it is being changed; the next sweep looks again
 		}
 		if !h.work.Go(func() { defer b.release(); b.tryAgain() }) {
 			b.release()
@@ -277,7 +278,7 @@ func (h *Host) retryAll() {
 	}
 }
 
-// tryAgain does once more what failed. The caller holds the operation lock.
+// tryAgain repeats what failed. The caller holds the operation lock.
 func (b *box) tryAgain() {
 	select {
 	case <-b.gone:

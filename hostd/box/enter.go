@@ -15,7 +15,7 @@ func (h *Host) Enter(ctx context.Context, id string, kind guestio.Kind) (*guesti
 	if err != nil {
 		return nil, err
 	}
-	// Under the lock: whoever takes the box apart finds the use.
+	// Under the lock, so that whoever removes the box finds the use.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.runs(); err != nil {
@@ -36,7 +36,7 @@ func (h *Host) Console(id string) (guestio.Console, error) {
 	return guestio.Console{Path: h.paths.Serial(id), Line: b.line, Gone: b.gone}, nil
 }
 
-// ended says why what was under way in a box is cut off: its VMM has ended.
+// ended is the error of what was under way in a box whose VMM has ended.
 func (b *box) ended() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,7 +50,8 @@ func (b *box) ended() error {
 	return fmt.Errorf("%w: %s", hosterr.ErrCutOff, reason)
 }
 
-// runs says why nobody can speak to the box's guest. The caller holds b.mu.
+// runs returns why the box's guest cannot be reached, nil if it can. The caller
+// holds b.mu.
 func (b *box) runs() error {
 	switch {
 	case b.removal == removalForget:

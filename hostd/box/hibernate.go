@@ -14,7 +14,7 @@ import (
 // its slot and gives its memory back. Until the saved state is on disk and the
 // ledger says so, a failure or a crash leaves the box running.
 func (h *Host) Hibernate(ctx context.Context, id string) (hostapi.Box, error) {
-	return h.move(ctx, id, "hibernate", func(ctx context.Context, b *box) error {
+	return h.transition(ctx, id, "hibernate", func(ctx context.Context, b *box) error {
 		rec, p := b.running()
 		if p == nil {
 			return b.illegal("hibernate")
@@ -29,8 +29,8 @@ func (h *Host) Hibernate(ctx context.Context, id string) (hostapi.Box, error) {
 	})
 }
 
-// hibernate saves a running box's memory and ends its VMM. enter changes the record
-// once the state is complete.
+// hibernate saves a running box's memory and ends its VMM. enter changes the
+// record once the saved state is complete.
 func (b *box) hibernate(ctx context.Context, p VMM, enter func(*ledger.Record)) error {
 	slot, err := b.claim(ctx)
 	if err != nil {
@@ -63,10 +63,10 @@ func (b *box) hibernate(ctx context.Context, p VMM, enter func(*ledger.Record)) 
 	return nil
 }
 
-// releaseResources ends what a box does not need that sleeps or has failed: VMM, cgroup,
-// memory. p is nil where there is no VMM, or only its cgroup tells what to kill.
-// What cannot be ended now is tried again before the box goes on, and by the
-// sweep; until then its memory stays reserved.
+// releaseResources ends what a hibernated or failed box does not need: VMM,
+// cgroup, memory. p is nil where there is no VMM, or where only the cgroup
+// tells what to kill. What cannot be ended now is retried by the sweep, and
+// before the box's next transition; until then its memory stays reserved.
 func (b *box) releaseResources(ctx context.Context, p VMM) {
 	b.mu.Lock()
 	b.unreleased, b.formerVM = true, p
@@ -104,7 +104,7 @@ func (b *box) retryRelease(ctx context.Context) error {
 	return nil
 }
 
-// claim returns the slot of a box, complete.
+// claim returns the slot of a box, and makes sure that it is complete.
 func (b *box) claim(ctx context.Context) (Slot, error) {
 	b.mu.Lock()
 	known, number := b.net, b.rec.Slot

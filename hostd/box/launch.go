@@ -15,14 +15,14 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// source is what a box's guest begins with: the template's stored state, a saved
-// one, or its kernel.
+// source is what a guest is started from: the stored state of a template, a
+// saved state, or a kernel.
 type source struct {
 	tpl  Template
 	cold bool   // boot the kernel
 	from string // directory of a saved state; empty: the template's
 	disk string // to be cloned; empty: the template's
-	// kept says that the box has its disk already, and is who it was.
+	// kept means that the box has its disk and its identity already.
 	kept     bool
 	resetTCP bool
 
@@ -40,14 +40,14 @@ func (s *source) release() {
 	s.done = nil
 }
 
-// launch is one attempt to have a box's guest run.
+// launch is one attempt to start a box's guest.
 type launch struct {
 	box    *box
 	host   *Host
 	source *source
 	slot   Slot
 	clock  *stopwatch
-	// mayRun, where it is set, is called before a restored guest goes on.
+	// mayRun, if set, is called before a restored guest is resumed.
 	mayRun func() error
 
 	process  VMM // nil where none was started
@@ -55,8 +55,8 @@ type launch struct {
 	ran      bool // the guest may have run, whatever went wrong later
 }
 
-// launch starts a VMM in the slot, has the guest run in it, and gives it its
-// volumes and its identity. What the launch tells is also true after an error.
+// launch starts a VMM in the slot, starts the guest in it, and gives it its
+// volumes and its identity. The returned launch is valid after an error, too.
 func (b *box) launch(ctx context.Context, src *source, slot Slot, clock *stopwatch, mayRun func() error) (*launch, error) {
 	l := &launch{box: b, host: b.host, source: src, slot: slot, clock: clock, mayRun: mayRun}
 	err := l.run(ctx)
@@ -93,8 +93,9 @@ func (l *launch) run(ctx context.Context) error {
 	return withCause(ctx, err)
 }
 
-// settleIn makes a guest that runs the box's own. Its disks come before its
-// identity, which lets the tenant's processes go on.
+// settleIn plugs the volumes in, gives the guest its identity, and mounts the
+// volumes. The identity comes after the disks because it lets the tenant's
+// processes go on.
 func (l *launch) settleIn(ctx context.Context) error {
 	plug := len(l.box.rec.Volumes) > 0 && (l.source.cold || !l.source.kept)
 	if plug {
@@ -142,9 +143,9 @@ func (l *launch) prepare(ctx context.Context) error {
 	return err
 }
 
-// startVMM makes the cgroup under gctx and starts the VMM in it. Its start is not
-// cut off by gctx: one that is cleans up after itself, but only a VMM that we know
-// of can be waited for.
+// startVMM makes the cgroup, under gctx, and starts the VMM in it, under ctx:
+// the start of a VMM is not cut off by a failure beside it, because only a VMM
+// that we know of can be waited for.
 func (l *launch) startVMM(ctx, gctx context.Context) error {
 	lap := l.clock.lap()
 	rec := l.box.record()
@@ -171,8 +172,8 @@ func (l *launch) startVMM(ctx, gctx context.Context) error {
 }
 
 // maxFile is the size of the largest file that a box's VMM has to write: its
-// disk, a volume, or its memory and state when they are saved. One that a guest
-// has taken over can make none larger.
+// disk, a volume, or its saved memory. A VMM that a guest has taken over cannot
+// write a larger one.
 func (l *launch) maxFile() (int64, error) {
 	rec := l.box.record()
 	most := vmm.MaxFile(rec.DiskMB, rec.MemoryMB)
@@ -190,8 +191,8 @@ func (l *launch) maxFile() (int64, error) {
 }
 
 // makeFiles makes the box's disk and what its VMM starts the guest from. Only
-// disk and RAM belong to the slot's user: a VMM that a guest has taken over can
-// make nothing in the directory that we would then follow.
+// disk and RAM belong to the slot's user, so a VMM that a guest has taken over
+// cannot plant a link in the directory.
 func (l *launch) makeFiles(ctx context.Context) error {
 	if err := l.makeDisk(ctx); err != nil {
 		return err

@@ -20,7 +20,7 @@ var lifecycleTimeout = timescale.Limit(30 * time.Second)
 
 // Pause stops a running box's CPUs; its memory stays.
 func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
-	return h.move(ctx, id, "pause", func(ctx context.Context, b *box) error {
+	return h.transition(ctx, id, "pause", func(ctx context.Context, b *box) error {
 		rec, p := b.running()
 		if p == nil {
 			return b.illegal("pause")
@@ -42,7 +42,7 @@ func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
 // Resume lets a paused box run on, and sets its clock. One that a warm fork
 // stopped goes on from its saved memory, in a slot of its own.
 func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
-	return h.move(ctx, id, "resume", func(ctx context.Context, b *box) error {
+	return h.transition(ctx, id, "resume", func(ctx context.Context, b *box) error {
 		b.mu.Lock()
 		rec, p := b.rec, b.vmm
 		b.mu.Unlock()
@@ -50,7 +50,7 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 		case rec.State != ledger.Paused:
 			return b.illegal("resume")
 		case rec.Stopped:
-			_, err := b.resumeFromState(ctx)
+			err := b.resumeFromState(ctx)
 			if err == nil {
 				b.emit(ctx, hostapi.EventResumed, "sandbox runs again", nil)
 			}
@@ -75,7 +75,7 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 
 // Update changes what may change while a box lives.
 func (h *Host) Update(ctx context.Context, id string, u hostapi.BoxUpdate) (hostapi.Box, error) {
-	return h.move(ctx, id, "update", func(_ context.Context, b *box) error {
+	return h.transition(ctx, id, "update", func(_ context.Context, b *box) error {
 		return b.commit(func(r *ledger.Record) bool {
 			if u.Persistent == nil || r.Persistent == *u.Persistent {
 				return false
@@ -86,9 +86,9 @@ func (h *Host) Update(ctx context.Context, id string, u hostapi.BoxUpdate) (host
 	})
 }
 
-// move does something to a box under its operation lock. It goes on when the
-// caller's context ends: half a move is worse than a late one.
-func (h *Host) move(ctx context.Context, id, name string, act func(context.Context, *box) error) (hostapi.Box, error) {
+// transition changes a box under its operation lock. It goes on when the caller's
+// context ends: half a transition is worse than a late one.
+func (h *Host) transition(ctx context.Context, id, name string, act func(context.Context, *box) error) (hostapi.Box, error) {
 	b, err := h.lookup(id)
 	if err != nil {
 		return hostapi.Box{}, err
@@ -105,7 +105,7 @@ func (h *Host) move(ctx context.Context, id, name string, act func(context.Conte
 	}
 	began := h.now()
 	err = act(context.WithoutCancel(ctx), b)
-	h.metrics.moved(name, h.now().Sub(began), err)
+	h.metrics.transition(name, h.now().Sub(began), err)
 	if err != nil {
 		return hostapi.Box{}, hosterr.AsNoDisk(err)
 	}
@@ -123,9 +123,9 @@ func (b *box) running() (ledger.Record, VMM) {
 	return b.rec, b.vmm
 }
 
-// enterState notes that a box has moved from one state to another, unless it died
-// meanwhile. What has happened to the VM has happened, also when it cannot be
-// written down: then memory tells the truth, and after a crash the VM does.
+// enterState notes that a box has gone from one state to another, unless it
+// died meanwhile. If that cannot be written to disk, memory has the true state;
+// after a crash, the VM has.
 func (b *box) enterState(from, to ledger.State) error {
 	change := func(r *ledger.Record) bool {
 		if r.State != from {
@@ -142,7 +142,7 @@ func (b *box) enterState(from, to ledger.State) error {
 	return err
 }
 
-// emit logs a move and emits its event.
+// emit logs a transition and emits its event.
 func (b *box) emit(ctx context.Context, t hostapi.EventType, message string, meta map[string]any) {
 	attrs := []any{"event", string(t), "sandbox_id", b.id, "what", message}
 	for k, v := range meta {
@@ -152,20 +152,20 @@ func (b *box) emit(ctx context.Context, t hostapi.EventType, message string, met
 	b.host.events.Emit(b.id, t, message, meta)
 }
 
-// answersAwaited is how many answers of a VMM clear a doubt: what was asked of it
-// before may be carried out after the first.
+// answersAwaited is how many answers of a VMM are needed to know its state:
+// after the first one it may still carry out an earlier request.
 const answersAwaited = 2
 
-// markUncertain notes that it is not known whether a VM runs: a VMM that did not answer in
-// time carries out what it was asked for when it comes to it. The sweep finds out.
+// markUncertain notes that it is not known whether a VM runs: a VMM that did
+// not answer in time may still carry out the request. The sweep finds out.
 func (b *box) markUncertain() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.answersDue = answersAwaited
 }
 
-// resolveState asks a VMM whether its VM runs, and where it has said so has the VM
-// and the record agree, as after a crash. The caller holds the operation lock.
+// resolveState asks a VMM whether its VM runs. Once that is known, it makes
+// record and VM agree, as after a crash. The caller holds the operation lock.
 func (b *box) resolveState() error {
 	b.mu.Lock()
 	p := b.vmm
@@ -193,7 +193,7 @@ func (b *box) resolveState() error {
 	case state != vmm.StateRunning && state != vmm.StatePaused:
 		return b.fail(b.host.work.Life(), p, fmt.Sprintf("its guest has ended (VM state %s)", state))
 	}
-	if err := b.resumeMove(b.host.work.Life(), p, state); err != nil {
+	if err := b.settleState(b.host.work.Life(), p, state); err != nil {
 		b.markUncertain() // it is not in the ledger
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
-// memory is what boxes, and builds' guests, are promised of the host's, in MB.
+// memory counts what is promised to boxes, and to the guests of builds, in MB.
 type memory struct {
 	limit int
 
@@ -15,8 +15,8 @@ type memory struct {
 	reserved int
 }
 
-// fits refuses what takes more than there is left. size is what the box takes of
-// which mb are not promised to it yet.
+// fits refuses what is more than is left. size is for the message: all that the
+// box takes.
 func (m *memory) fits(mb, size int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -30,7 +30,7 @@ func (m *memory) fitsLocked(mb, size int) error {
 	return nil
 }
 
-// take promises memory, where it fits.
+// take reserves memory if it fits.
 func (m *memory) take(mb, size int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -41,8 +41,8 @@ func (m *memory) take(mb, size int) error {
 	return nil
 }
 
-// add promises memory whether or not it fits: it is in use. A negative amount is
-// given back.
+// add reserves memory whether or not it fits, because it is in use. A negative
+// amount is given back.
 func (m *memory) add(mb int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +78,8 @@ func (b *box) unreserve() {
 	b.host.memory.add(-mb)
 }
 
-// adoptReserve counts memory that a box has, or has a right to, once.
+// adoptReserve reserves the memory that a recovered box has, or is entitled to,
+// once.
 func (b *box) adoptReserve() {
 	b.mu.Lock()
 	mb := b.rec.ReservedMB - b.reserved
@@ -87,7 +88,7 @@ func (b *box) adoptReserve() {
 	b.host.memory.add(mb)
 }
 
-// passReserve passes the memory that the box was promised on to another.
+// passReserve hands the box's reservation over to another box.
 func (b *box) passReserve(to *box) {
 	b.mu.Lock()
 	mb := b.reserved
@@ -102,10 +103,10 @@ func (b *box) passReserve(to *box) {
 // these sizes does: a template's build is one. The caller releases it once the
 // guest has ended.
 func (h *Host) Reserve(memoryMB, diskMB int) (release func(), err error) {
-	if err := h.room(0); err != nil {
+	if err := h.disk.room(0); err != nil {
 		return nil, err
 	}
-	if err := h.diskFits(diskMB); err != nil {
+	if err := h.disk.fits(diskMB); err != nil {
 		return nil, err
 	}
 	need := memoryMB + h.cfg.OverheadMB

@@ -12,11 +12,11 @@ import (
 
 // Metrics are the host's numbers for Prometheus.
 type Metrics struct {
-	creates    *prometheus.CounterVec
-	createTime *prometheus.HistogramVec
-	moveTime   *prometheus.HistogramVec
-	deaths     prometheus.Counter
-	guests     *guestio.Metrics
+	creates        *prometheus.CounterVec
+	createTime     *prometheus.HistogramVec
+	transitionTime *prometheus.HistogramVec
+	deaths         prometheus.Counter
+	guests         *guestio.Metrics
 }
 
 // seconds from a millisecond to half a minute.
@@ -31,7 +31,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		createTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_hostd_create_stage_seconds", Help: "How long each stage of a create took; engine says that it was the VMM's own time.", Buckets: buckets,
 		}, []string{"stage", "engine"}),
-		moveTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		transitionTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_hostd_move_seconds", Help: "How long pauses, resumes, hibernations, wakes and captures took.", Buckets: buckets,
 		}, []string{"move", "result"}),
 		deaths: prometheus.NewCounter(prometheus.CounterOpts{
@@ -39,7 +39,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}),
 		guests: guestio.NewMetrics(r, buckets),
 	}
-	r.MustRegister(m.creates, m.createTime, m.moveTime, m.deaths)
+	r.MustRegister(m.creates, m.createTime, m.transitionTime, m.deaths)
 	return m
 }
 
@@ -55,12 +55,12 @@ func (m *Metrics) stages(stages []ledger.Stage) {
 	}
 }
 
-func (m *Metrics) moved(move string, took time.Duration, err error) {
+func (m *Metrics) transition(name string, took time.Duration, err error) {
 	result := "ok"
 	if err != nil {
 		result = "error"
 	}
-	m.moveTime.WithLabelValues(move, result).Observe(took.Seconds())
+	m.transitionTime.WithLabelValues(name, result).Observe(took.Seconds())
 }
 
 func (m *Metrics) died() { m.deaths.Inc() }

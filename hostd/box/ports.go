@@ -19,8 +19,8 @@ type Slot struct {
 type Slots interface {
 	// Take returns a slot that nobody else has, or hosterr.ErrNoSlot.
 	Take(ctx context.Context) (Slot, error)
-	// Claim makes slot n complete, which a box holds already: it may be gone
-	// since the host was rebooted.
+	// Claim makes slot n, which a box holds already, complete again: a reboot
+	// of the host removes it.
 	Claim(ctx context.Context, n int) (Slot, error)
 	// Return gives a slot back for the next box. The VMM that used it has ended.
 	Return(n int)
@@ -43,8 +43,8 @@ type Engine interface {
 	// Adopt finds the VMM of a runtime directory by its identity; vmm.ErrGone
 	// where none runs.
 	Adopt(ctx context.Context, dir string) (VMM, error)
-	// Detach makes a saved state, which is no VMM's any more, one that several
-	// VMs at once can be restored from.
+	// Detach changes a saved state, which no VMM uses any more, so that several
+	// VMs at once can be restored from it.
 	Detach(dir string) error
 }
 
@@ -54,7 +54,7 @@ type VMM interface {
 	StartTime() uint64
 	Done() <-chan struct{}
 	Exit() (code int, signal syscall.Signal, known bool)
-	// Rebooted reports whether the guest rebooted, of which the VMM is ended.
+	// Rebooted reports whether the guest rebooted, for which the VMM is ended.
 	Rebooted() bool
 	// LastConsole returns what a guest that rebooted wrote last to its console.
 	LastConsole() string

@@ -3,7 +3,6 @@ package box
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -88,11 +87,11 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 // register puts a new box into the map and starts its create. Where there is no room
 // for its disk, it says how many bytes are missing.
 func (h *Host) register(ctx context.Context, id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (_ *box, missing int64, err error) {
-	room, err := h.lookForRoom()
+	room, err := h.disk.look(h.all())
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := h.diskFits(src.tpl.DiskMB); err != nil {
+	if err := h.disk.fits(src.tpl.DiskMB); err != nil {
 		return nil, 0, err
 	}
 	machineID, hostKey, err := h.guests.NewSecrets()
@@ -122,7 +121,7 @@ func (h *Host) register(ctx context.Context, id string, spec *hostapi.BoxSpec, s
 	if err := h.memory.fits(reserve, rec.ReservedMB); err != nil {
 		return nil, 0, err
 	}
-	if missing, err := h.admitDiskLocked(room, rec.DiskMB); err != nil {
+	if missing, err := h.disk.admit(room, h.boxes, rec.DiskMB); err != nil {
 		return nil, missing, err
 	}
 	if err := h.memory.take(reserve, rec.ReservedMB); err != nil {
@@ -188,20 +187,4 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-func diskFree(path string) (int64, error) {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(path, &st); err != nil {
-		return 0, fmt.Errorf("statfs %s: %w", path, err)
-	}
-	return int64(st.Bavail) * st.Bsize, nil
-}
-
-func diskSize(path string) (int64, error) {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(path, &st); err != nil {
-		return 0, fmt.Errorf("statfs %s: %w", path, err)
-	}
-	return int64(st.Blocks-(st.Bfree-st.Bavail)) * st.Bsize, nil
 }

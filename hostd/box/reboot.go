@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// bootsAtOnce is how many boxes are booted again at once: after a reboot of the
-// host all of them want to, and a kernel that boots takes a processor.
+// bootsAtOnce is how many boxes are booted at once. After a reboot of the host
+// all of them are waiting, and each kernel that boots takes a processor.
 var bootsAtOnce = max(1, runtime.NumCPU()/2)
 
 const (
@@ -23,10 +23,10 @@ const (
 
 var errBootTimeout = errors.New("it took too long")
 
-// recoverPersistent boots a persistent box from its own disk, in the background:
-// its VM and its memory went with a reboot of the host. Until it runs it is
-// starting, and tried again, however often it takes. If this is cut off, the next
-// start does it again.
+// recoverPersistent boots a persistent box from its own disk, in the
+// background: its VM and its memory are gone since the host was rebooted. The
+// box is starting until it runs, and is retried until it does. If the daemon
+// ends before, the next start does it again.
 func (b recovery) recoverPersistent(ctx context.Context) (Recovery, error) {
 	if err := b.releaseFormer(ctx, nil); err != nil {
 		return "", err
@@ -82,7 +82,7 @@ func (b recovery) reboot(ctx context.Context) {
 // rebootOnce ends what an earlier attempt left, waits for the box's turn, and then
 // boots it. When it fails nothing runs for the box.
 func (b recovery) rebootOnce(ctx context.Context) error {
-	// Before its turn: a VMM that cannot be ended keeps nobody else from theirs.
+	// Before its turn: a VMM that cannot be ended must not hold up other boxes.
 	if err := b.retryRelease(ctx); err != nil {
 		return fmt.Errorf("its last VMM could not be ended: %w", err)
 	}
@@ -109,8 +109,8 @@ func (b recovery) rebootOnce(ctx context.Context) error {
 	return nil
 }
 
-// afterBoot takes apart what a boot that failed has made. The box keeps its disk
-// and its slot, and its memory stays promised.
+// afterBoot removes what a failed boot has made. The box keeps its disk, its
+// slot and its memory reservation.
 func (b recovery) afterBoot(p VMM) {
 	b.mu.Lock()
 	b.vmm = nil
@@ -126,7 +126,7 @@ func (b recovery) afterBoot(p VMM) {
 	b.adoptReserve()
 }
 
-// rebootFailed gives a box up whose disk is gone.
+// rebootFailed fails a box whose disk is gone.
 func (b recovery) rebootFailed(cause error) {
 	b.host.log.Error("a persistent sandbox could not be booted again, its disk is gone", "sandbox_id", b.id, "error", cause)
 	if err := b.fail(b.host.work.Life(), nil, "its disk was gone when it was to be booted again: "+cause.Error()); err != nil {

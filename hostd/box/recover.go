@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// Recovery is what became of a record when the daemon started.
+// Recovery is what became of a record at the start of the daemon.
 type Recovery string
 
 // The recoveries.
@@ -24,13 +24,12 @@ const (
 	Leftover Recovery = "leftover" // mid-create or mid-delete: being cleaned away
 )
 
-// recovery is a box whose record an earlier daemon wrote, until it is as this one
-// answers for it.
+// recovery is a box of an earlier daemon while it is being recovered.
 type recovery struct{ *box }
 
-// Recover takes a record of an earlier daemon over. It returns once the box is
-// in List as it will be answered for; a leftover is taken apart in the
-// background, and a Put of its generation waits for that and then starts anew.
+// Recover takes over a record of an earlier daemon. It returns once List shows
+// the box as it is. A leftover is removed in the background; a Put of its
+// generation waits for that and then creates the box anew.
 func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error) {
 	b := recovery{h.newBox(rec)}
 	close(b.created)
@@ -77,8 +76,8 @@ func (b recovery) recoverLeftover(ctx context.Context, how removal) error {
 	return nil
 }
 
-// recoverParked takes a box over whose memory is saved. Its VMM may still be
-// there, paused: the crash came before its end.
+// recoverParked takes over a box whose memory is saved. Its VMM may still be
+// there, paused, if the crash came before its end.
 func (b recovery) recoverParked(ctx context.Context) (Recovery, error) {
 	if err := b.releaseFormer(ctx, b.formerVMM(ctx)); err != nil {
 		return "", err
@@ -100,8 +99,9 @@ func (b recovery) recoverBooting(ctx context.Context) (Recovery, error) {
 	return b.recoverPersistent(ctx)
 }
 
-// releaseFormer is releaseResources for what an earlier daemon made. One VMM that cannot be
-// killed does not keep the host from starting: only the end of ctx is an error.
+// releaseFormer is releaseResources for what an earlier daemon made. A VMM that
+// cannot be killed does not keep the host from starting: the only error is the
+// end of ctx.
 func (b recovery) releaseFormer(ctx context.Context, p VMM) error {
 	unreleased := func() bool {
 		b.mu.Lock()
@@ -160,7 +160,7 @@ func (b recovery) recoverRunning(ctx context.Context) (Recovery, error) {
 	// Even where the budget is smaller now: the memory is in use.
 	b.adoptReserve()
 	if err == nil {
-		if err := b.resumeMove(ctx, p, state); err != nil {
+		if err := b.settleState(ctx, p, state); err != nil {
 			return "", err
 		}
 	}
@@ -168,11 +168,11 @@ func (b recovery) recoverRunning(ctx context.Context) (Recovery, error) {
 	return Adopted, nil
 }
 
-// resumeMove finishes, or undoes, the move that a crash cut off. A VM that runs
-// is running, whatever the ledger says. One that stands still although it
-// should run was stopped for a capture or on its way to sleep, or was waking:
-// it goes on. What was saved of it is spent then.
-func (b *box) resumeMove(ctx context.Context, p VMM, state vmm.State) error {
+// settleState finishes, or undoes, the transition that a crash cut off. A VM
+// that runs is running, whatever the ledger says. A VM that is paused although
+// its record says running was being captured, hibernated or woken: it is
+// resumed. Its saved state is of no use then.
+func (b *box) settleState(ctx context.Context, p VMM, state vmm.State) error {
 	was := b.record().State
 	if was == ledger.Paused && state != vmm.StateRunning {
 		return nil

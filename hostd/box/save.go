@@ -34,8 +34,8 @@ type saver struct {
 	process VMM
 }
 
-// pause stops a VM for a moment, or leaves it as it was. After a call that was
-// cut off nobody knows; the VM does.
+// pause pauses the VM, or leaves it running. After a call that was cut off, the
+// VM is asked.
 func (s *saver) pause(ctx context.Context) error {
 	err := s.process.Pause(ctx)
 	if err == nil {
@@ -51,15 +51,15 @@ func (s *saver) pause(ctx context.Context) error {
 	return err
 }
 
-// resumeAfterSave lets a VM run on that was to be put to sleep.
+// resumeAfterSave resumes a VM whose hibernation failed.
 func (s *saver) resumeAfterSave(ctx context.Context) error {
 	err := s.resume(ctx)
 	s.host.guests.SetClockSoon(s.guest())
 	return err
 }
 
-// resume lets a VM run on that was stopped for a capture. One that does not is
-// paused, and says so.
+// resume resumes a VM that was paused to be captured. If that fails, the box is
+// paused, and its record says so.
 func (s *saver) resume(ctx context.Context) error {
 	var err error
 	for range resumeAttempts {
@@ -87,15 +87,16 @@ func (s *saver) resume(ctx context.Context) error {
 	return fmt.Errorf("resume sandbox: %w", err)
 }
 
-// save pauses a box's VM and saves it into its state directory. It returns how
-// long the VM has stood still when all was written. When it fails the VM runs on.
+// save pauses the VM and saves it into the box's state directory. It returns
+// for how long the VM was paused when all was written. When it fails, the VM
+// runs on.
 func (s *saver) save(ctx context.Context, slot Slot) (stood time.Duration, err error) {
 	rec := s.record()
 	need := int64(rec.MemoryMB) << 20
 	if rec.SharedRAM {
 		need = 0 // its file is there already
 	}
-	if err := s.host.room(need); err != nil {
+	if err := s.host.disk.room(need); err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
@@ -125,7 +126,7 @@ func (s *saver) save(ctx context.Context, slot Slot) (stood time.Duration, err e
 			return undo(err)
 		}
 	}
-	// The disks and the memory are one: neither is good without the other.
+	// Disks and memory belong together: neither is of use without the other.
 	if err := atomicfile.Sync(s.host.paths.Overlay(s.id)); err != nil {
 		return undo(fmt.Errorf("flush disk: %w", err))
 	}
@@ -141,9 +142,9 @@ func (s *saver) save(ctx context.Context, slot Slot) (stood time.Duration, err e
 	return stood, nil
 }
 
-// linkRAM makes the RAM file of a box part of its saved state. From then on it
-// is mapped privately, as all saved memory is: so the state stays as it is
-// whoever goes on from it.
+// linkRAM makes the RAM file of a cold-booted box part of its saved state. From
+// then on it is mapped privately, as all saved memory is, so that the state
+// never changes.
 func (s *saver) linkRAM(dir string) error {
 	memory := capture.Memory(dir)
 	if err := os.Link(s.host.paths.RAM(s.id), memory); err != nil {
@@ -155,7 +156,7 @@ func (s *saver) linkRAM(dir string) error {
 	return errors.Join(atomicfile.Sync(memory), atomicfile.Sync(dir))
 }
 
-// copyPaused copies what must not move meanwhile, side by side.
+// copyPaused copies disk and memory side by side, while the VM is paused.
 func (s *saver) copyPaused(ctx context.Context, rec *ledger.Record, dir string, memory bool) error {
 	var group errgroup.Group
 	group.Go(func() error {
@@ -175,8 +176,7 @@ func (s *saver) copyPaused(ctx context.Context, rec *ledger.Record, dir string, 
 	return group.Wait()
 }
 
-// flushVolumes has on disk what a guest that stands still has written to its
-// volumes.
+// flushVolumes writes to disk what a paused guest has written to its volumes.
 func (s *saver) flushVolumes(volumes []ledger.Volume) error {
 	for _, v := range volumes {
 		if err := s.host.volumes.Flush(v.ID); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// source finds what a new box's guest is to begin with. The caller releases it.
+// source finds what a new box is started from. The caller releases it.
 func (h *Host) source(ctx context.Context, id string, spec *hostapi.BoxSpec) (*source, error) {
 	var src *source
 	var err error

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// view converts the box at the border to the wire. A create that failed and is
-// still being cleaned up is not shown: its caller was told that there is no box.
+// view converts the box to its type on the wire. A failed create that is still
+// being cleaned up is not shown: its caller was told that there is no box.
 func (b *box) view() (v hostapi.Box, shown bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,7 +43,7 @@ func (b *box) statusLocked() hostapi.Status {
 	case ledger.Creating, ledger.Booting:
 		return hostapi.StatusStarting
 	case ledger.Waking:
-		// It was asleep, or stopped, and runs only when its guest is itself.
+		// It is shown as before until its guest has its identity.
 		if b.rec.Stopped {
 			return hostapi.StatusPaused
 		}
@@ -66,7 +66,7 @@ func (b *box) record() ledger.Record {
 	return b.rec
 }
 
-// StateError is a move that the state table does not have. It is an
+// StateError is a transition that the state table does not have. It is an
 // hosterr.ErrIllegalState.
 type StateError struct {
 	Status hostapi.Status // as it is
@@ -83,14 +83,14 @@ func (e *StateError) Error() string {
 // Is makes it an hosterr.ErrIllegalState.
 func (e *StateError) Is(target error) bool { return target == hosterr.ErrIllegalState }
 
-// illegal refuses a move of a box as it is now.
-func (b *box) illegal(move string) error {
+// illegal refuses a transition of a box as it is now.
+func (b *box) illegal(transition string) error {
 	s := b.status()
 	remedy := ""
 	switch {
-	case s == hostapi.StatusPaused && move != "pause":
+	case s == hostapi.StatusPaused && transition != "pause":
 		remedy = "resume it first"
-	case s == hostapi.StatusHibernated && move != "hibernate" && move != "wake":
+	case s == hostapi.StatusHibernated && transition != "hibernate" && transition != "wake":
 		remedy = "wake it first"
 	}
 	return &StateError{Status: s, Remedy: remedy}

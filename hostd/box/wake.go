@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// flight is one wake, or one delete, whoever asked for it.
+// flight is one wake, or one delete, that all its callers share.
 type flight struct {
 	done chan struct{}
 	err  error
@@ -40,8 +40,8 @@ func (b *box) joinWake(ctx context.Context) error {
 	return b.join(ctx, &b.waking, b.wake)
 }
 
-// join does something to a box for everyone who asks for it meanwhile, and waits
-// for its end. It goes on when ctx ends.
+// join starts an action on a box, or joins the one that is under way, and waits
+// for its end. The action goes on when ctx ends.
 func (b *box) join(ctx context.Context, current **flight, do func(context.Context) error) error {
 	b.mu.Lock()
 	f := *current
@@ -87,9 +87,9 @@ func (b *box) wake(ctx context.Context) error {
 		return b.illegal("wake")
 	}
 	began := b.host.now()
-	_, err := b.resumeFromState(ctx)
+	err := b.resumeFromState(ctx)
 	took := b.host.now().Sub(began)
-	b.host.metrics.moved("wake", took, err)
+	b.host.metrics.transition("wake", took, err)
 	if err != nil {
 		return hosterr.AsNoDisk(fmt.Errorf("wake sandbox: %w", err))
 	}
@@ -97,30 +97,30 @@ func (b *box) wake(ctx context.Context) error {
 	return nil
 }
 
-// resumeFromState lets a box run on from its saved state. The ledger says that the state is
-// spent before the VM goes on: from then on the disk moves away from it. A
-// failure before leaves the box as it was; one after fails it, as a VM that
-// dies. The caller holds the operation lock.
-func (b *box) resumeFromState(ctx context.Context) (Slot, error) {
-	// Not the host's life: a wake is over in a moment, and half of one would
-	// have to be taken apart.
+// resumeFromState restores a box from its saved state and resumes it. The
+// ledger says that the state is spent before the VM runs, because the disk
+// changes from then on. A failure before that leaves the box as it was; a
+// failure after it fails the box. The caller holds the operation lock.
+func (b *box) resumeFromState(ctx context.Context) error {
+	// Not cut off at shutdown: a wake takes only a moment, and half of one would
+	// have to be undone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.host.cfg.CreateTimeout)
 	defer cancel()
 	rec := b.record()
 	tpl, err := b.host.templates.Build(ctx, rec.BuildID)
 	if err != nil {
-		return Slot{}, err
+		return err
 	}
 	if err := b.retryRelease(ctx); err != nil {
-		return Slot{}, fmt.Errorf("its old VMM could not be ended: %w", err)
+		return fmt.Errorf("its old VMM could not be ended: %w", err)
 	}
 	if err := b.reserve(); err != nil {
-		return Slot{}, err
+		return err
 	}
 	slot, err := b.slotAgain(ctx)
 	if err != nil {
 		b.unreserve()
-		return Slot{}, err
+		return err
 	}
 	clock := newStopwatch(b.host.now)
 	src := &source{tpl: tpl, from: b.host.paths.State(b.id), kept: true, resetTCP: rec.ResetTCP}
@@ -135,18 +135,18 @@ func (b *box) resumeFromState(ctx context.Context) (Slot, error) {
 	process := launched.process
 	switch {
 	case err != nil && !launched.ran:
-		return slot, errors.Join(err, b.undoWake(ctx, rec))
+		return errors.Join(err, b.undoWake(ctx, rec))
 	case err != nil && process != nil && !ended(process) && errors.Is(err, hosterr.ErrGuest):
 		// It runs, and its agent may answer later.
 		b.host.log.WarnContext(ctx, "the guest of a sandbox that woke does not answer", "sandbox_id", b.id, "error", err)
 	case err != nil:
-		return slot, errors.Join(err, b.fail(ctx, process, "it did not go on from its saved memory: "+err.Error()))
+		return errors.Join(err, b.fail(ctx, process, "it did not go on from its saved memory: "+err.Error()))
 	}
 	b.noteRunning(ctx, process)
 	if err := os.RemoveAll(b.host.paths.State(b.id)); err != nil {
-		b.host.log.WarnContext(ctx, "spent state of a sandbox stays until its next move", "sandbox_id", b.id, "error", err)
+		b.host.log.WarnContext(ctx, "spent state of a sandbox stays until its next transition", "sandbox_id", b.id, "error", err)
 	}
-	return slot, nil
+	return nil
 }
 
 func ended(p VMM) bool {
@@ -158,7 +158,7 @@ func ended(p VMM) bool {
 	}
 }
 
-// noteRunning notes that a box is awake, whatever put it to sleep.
+// noteRunning records that a box runs again.
 func (b *box) noteRunning(ctx context.Context, p VMM) {
 	change := func(r *ledger.Record) bool {
 		r.Enter(ledger.Running)
@@ -175,22 +175,21 @@ func (b *box) noteRunning(ctx context.Context, p VMM) {
 	b.host.notify()
 }
 
-// slotAgain returns the slot that a box kept, or another for one that gave its
-// own away.
+// slotAgain returns the slot that a box has kept, or takes a new one if it gave
+// its own away.
 func (b *box) slotAgain(ctx context.Context) (Slot, error) {
 	if b.slotNumber() != ledger.NoSlot {
 		return b.claim(ctx)
 	}
-	// Another slot is another user, who could not write over what the one before
-	// left.
+	// Another slot has another user, who cannot overwrite the files of the last.
 	if err := os.RemoveAll(b.host.paths.VMM(b.id)); err != nil {
 		return Slot{}, fmt.Errorf("remove what its last VMM left: %w", err)
 	}
 	return b.takeSlot(ctx, func() {})
 }
 
-// undoWake takes a VM apart that was to go on and has not begun to. rec is
-// the record as it was.
+// undoWake ends the VM of a wake that failed before the VM ran. rec is the
+// record as it was.
 func (b *box) undoWake(ctx context.Context, rec ledger.Record) error {
 	b.mu.Lock()
 	p := b.vmm
@@ -216,9 +215,8 @@ func (b *box) undoWake(ctx context.Context, rec ledger.Record) error {
 	return err
 }
 
-// fail ends a box's VMM and marks it failed: its VM is not what it should be.
-// Nobody is told that it has failed before it has ended; where that takes longer,
-// the sweep tells them.
+// fail ends a box's VMM and marks the box failed. The box is shown as failed
+// only once its VMM has ended; if that takes longer, the sweep marks it.
 func (b *box) fail(ctx context.Context, p VMM, reason string) error {
 	b.mu.Lock()
 	b.vmm = nil

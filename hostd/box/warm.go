@@ -11,14 +11,14 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// A warm fork's child goes on where its parent stood, in the parent's slot: the
-// same address, the same connections. So the parent's VMM has ended before the
-// child's starts, and the slot changes hands in one write of the ledger. The
-// parent is then paused without a VMM, its memory saved in its own directory;
-// its client resumes it, into another slot.
+// The child of a warm fork takes its parent's place, in the parent's slot: it has
+// the same address and the same connections. So the parent's VMM ends before the
+// child's starts, and one write of the ledger passes the slot on. The parent is
+// then paused without a VMM, and its memory is saved in its own directory; its
+// client resumes it, in another slot.
 
-// takeOverParent stops the parent and takes its slot. It returns with the parent's
-// operation lock held, until the child's create has ended.
+// takeOverParent stops the parent and takes its slot. It returns with the
+// parent's operation lock held, until the create has ended.
 func (c *creation) takeOverParent(ctx context.Context) (Slot, error) {
 	parent := c.source.warm
 	if err := parent.acquire(ctx); err != nil {
@@ -60,8 +60,8 @@ func (c *creation) takeOverParent(ctx context.Context) (Slot, error) {
 	c.source.tookOver = true
 	c.host.notify()
 	parent.emit(ctx, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": c.id})
-	// Both are never on the net at once: the child's VMM starts after this one's
-	// end.
+	// The child's VMM starts after this one's end: they must not be on the network
+	// at the same time.
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	if err := p.Kill(kctx); err != nil {
@@ -77,8 +77,8 @@ func (c *creation) takeOverParent(ctx context.Context) (Slot, error) {
 	return slot, nil
 }
 
-// handOver gives the parent's slot to the child, for the ledger and for memory
-// in one step.
+// handOver gives the parent's slot to the child, in the ledger and in memory at
+// once.
 func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
 	return h.commitBoth(parent, child, func(p, c *ledger.Record) error {
 		if p.State != ledger.Running {
@@ -92,8 +92,8 @@ func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
 	}, func() { parent.net, child.net, parent.vmm = nil, &slot, nil })
 }
 
-// giveBackParent gives the slot back to the parent and lets it run on, because its
-// child could not.
+// giveBackParent returns the slot to the parent and resumes it, because its
+// child failed.
 func (c *creation) giveBackParent(ctx context.Context) {
 	parent := c.source.warm
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
@@ -117,7 +117,7 @@ func (c *creation) giveBackParent(ctx context.Context) {
 		return
 	}
 	c.passReserve(parent)
-	if _, err := parent.resumeFromState(ctx); err != nil {
+	if err := parent.resumeFromState(ctx); err != nil {
 		c.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", c.id, "error", err)
 		return
 	}
@@ -127,7 +127,7 @@ func (c *creation) giveBackParent(ctx context.Context) {
 // commitBoth changes two records at once, on disk and then in memory. change and
 // then are called with the locks of both held.
 func (h *Host) commitBoth(one, two *box, change func(a, b *ledger.Record) error, then func()) error {
-	// Always the same one first: nobody waits for both the other way round.
+	// In a fixed order, against deadlock.
 	first, second := one, two
 	if first.id > second.id {
 		first, second = second, first
@@ -146,7 +146,10 @@ func (h *Host) commitBoth(one, two *box, change func(a, b *ledger.Record) error,
 	var a, b ledger.Record
 	err := locked(func() error {
 		a, b = one.rec, two.rec
-		return change(&a, &b)
+		if err := change(&a, &b); err != nil {
+			return err
+		}
+		return errors.Join(one.rec.State.MayBecome(a.State), two.rec.State.MayBecome(b.State))
 	})
 	if err != nil {
 		return err

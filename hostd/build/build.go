@@ -1,5 +1,6 @@
-// Package build has the templates of a host: which there are, which are being
-// built, and which the snapshot store has. How one is built, hostd/image knows.
+// Package build owns the templates of a host: those that are there, those that
+// are being built, and those that the snapshot store has. hostd/image knows how
+// one is built.
 package build
 
 import (

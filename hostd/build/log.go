@@ -66,7 +66,7 @@ func (q *Queue) load(id string) (*job, error) {
 	return j, nil
 }
 
-// buildLog is what one build has said: lines in a file.
+// buildLog is the output of one build, as lines in a file.
 type buildLog struct {
 	path string
 
@@ -88,8 +88,8 @@ func createBuildLog(dir string) (*buildLog, error) {
 	return l, nil
 }
 
-// progress returns what tells a build's steps to the log. A step is told once,
-// however often it tells how far it is.
+// progress returns a function that writes the steps of a build to the log, each
+// once.
 func (l *buildLog) progress() func(image.Progress) {
 	step := ""
 	return func(p image.Progress) {
@@ -108,7 +108,7 @@ func (l *buildLog) progress() func(image.Progress) {
 	}
 }
 
-// say adds what a build has to say, line by line, as long as there is room.
+// say adds output, line by line, as long as there is room.
 func (l *buildLog) say(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +140,7 @@ func (l *buildLog) write(line string) {
 	if len(line) > maxBuildLine {
 		line = strings.ToValidUTF8(line[:maxBuildLine], "") + "…"
 	}
-	// A disk that is full ends the build by itself; its log is the least.
+	// A full disk fails the build itself.
 	n, _ := io.WriteString(l.file, line+"\n")
 	l.size += n
 	close(l.changed)

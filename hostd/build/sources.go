@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/image/oci"
 )
 
-// Changed has the templates looked through at once.
+// Changed has the templates scanned at once.
 func (t *Templates) Changed() {
 	select {
 	case t.rescan <- struct{}{}:
@@ -46,8 +46,8 @@ type definition struct {
 	cpu, mem, disk int // what it inherits filled in
 }
 
-// readSources reads the operator's definitions. What cannot be read is said, and
-// what was known before goes on to hold.
+// readSources reads the operator's definitions. If that fails, it is logged,
+// and the definitions that were read before stay in force.
 func (t *Templates) readSources(ctx context.Context) {
 	if t.dir == "" {
 		return

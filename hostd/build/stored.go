@@ -51,8 +51,9 @@ type Stored struct {
 // NewStored returns a host's side of the builds in a store.
 func NewStored(cfg StoredConfig) *Stored { return &Stored{cfg: cfg, builds: map[string]bool{}} }
 
-// Upload makes a template build one that other hosts can fetch. One that is
-// there already is left as it is: its name is its content's.
+// Upload stores a template build, so that other hosts can fetch it. A build
+// that is there already is not stored again: its name is the digest of its
+// contents.
 func (s *Stored) Upload(ctx context.Context, build string) error {
 	src := snapshot.Source{Meta: snapshot.Meta{Engine: s.cfg.Engine, Labels: map[string]string{LabelBuild: build}}}
 	if err := s.AddFiles(&src, build); err != nil {
@@ -96,8 +97,8 @@ func (s *Stored) nowHas(build string) {
 	s.builds[build] = true
 }
 
-// keepBuilds forgets all builds but these: one that no template here means is
-// deleted by way of any host, and may be built again.
+// keepBuilds forgets all builds but these. A build that no template here means
+// may be deleted through another host, and built again.
 func (s *Stored) keepBuilds(ready []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,8 +120,8 @@ func (s *Stored) recheck(ctx context.Context, build string) {
 	}
 }
 
-// Fetch puts a build among the templates' builds, if it is not there. That
-// it is the one that was asked for, its name says, which is its content's.
+// Fetch adds a build to the templates' builds, if it is not there. Its name,
+// which is the digest of its contents, proves that it is the right one.
 func (s *Stored) Fetch(ctx context.Context, build string) error {
 	began := time.Now()
 	err := s.cfg.Images.Import(ctx, build, func(ctx context.Context, to string) error {
@@ -142,8 +143,8 @@ func (s *Stored) Fetch(ctx context.Context, build string) error {
 	return nil
 }
 
-// Run stores the builds of templates: other hosts take them from there, and
-// the first snapshot of each need not wait for some hundred megabytes.
+// Run stores the builds of templates, so that other hosts can fetch them, and
+// so that the first snapshot of each need not upload some hundred megabytes.
 func (s *Stored) Run(ctx context.Context, ready func() []string, changed func()) {
 	tick := time.NewTicker(preloadInterval)
 	defer tick.Stop()
@@ -161,8 +162,9 @@ func (s *Stored) Run(ctx context.Context, ready func() []string, changed func())
 	}
 }
 
-// Sync stores those builds that are not known to be in the store, and
-// forgets what it knows of others. With again, what was there is looked for once more.
+// Sync stores those builds that are not known to be in the store, and forgets
+// the others. With again, it looks whether those that are known to be there
+// still are.
 func (s *Stored) Sync(ctx context.Context, ready []string, again bool, changed func()) {
 	s.keepBuilds(ready)
 	for _, build := range ready {

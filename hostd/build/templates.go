@@ -53,8 +53,8 @@ func newTemplates(cfg Config) *Templates {
 	}
 }
 
-// Get returns what a box is made from. The store is asked each time: it looks
-// at the files, so a damaged template is refused by name and not by its guest.
+// Get returns what a box is made from. It reads the store each time, so that a
+// damaged template is refused before a guest is started from it.
 func (t *Templates) Get(name string) (image.Template, error) {
 	tpl, err := t.store.Get(name)
 	if err != nil {
@@ -141,7 +141,7 @@ func (t *Templates) Scan() []image.Template {
 	return ready
 }
 
-// run tells offer what is ready, until ctx ends.
+// run reports to offer what is ready, until ctx ends.
 func (t *Templates) run(ctx context.Context, offer func([]image.Template)) {
 	scan, collect := time.NewTicker(scanInterval), time.NewTicker(collectInterval)
 	defer scan.Stop()
@@ -161,8 +161,8 @@ func (t *Templates) run(ctx context.Context, offer func([]image.Template)) {
 	}
 }
 
-// collect tells the store which builds this host's boxes use, and removes what
-// nobody does.
+// collect tells the store which builds this host's boxes use, and removes those
+// that nobody uses.
 func (t *Templates) collect(ctx context.Context) {
 	if err := t.store.Collect(ctx, t.host, t.inUse()); err != nil && ctx.Err() == nil {
 		t.log.Error("old template builds could not be removed", "error", err)

@@ -26,7 +26,8 @@ type Overlays struct {
 	kick   chan struct{} // capacity 1
 }
 
-// NewOverlays returns a pool in a directory, of so many clones a template.
+// NewOverlays returns a pool in a directory. keep is the number of clones for
+// each template.
 func NewOverlays(dir string, keep int, log *slog.Logger) *Overlays {
 	return &Overlays{dir: dir, keep: keep, log: log, ready: map[string][]string{}, seeds: map[string]string{}, kick: make(chan struct{}, 1)}
 }
@@ -48,7 +49,7 @@ func (o *Overlays) Take(ctx context.Context, seed Seed, dst string) error {
 		if err := os.Rename(path, dst); err == nil {
 			return nil
 		}
-		// Somebody tidied up; the next one, or a new one.
+		// The clone was removed; take the next one, or a new one.
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -97,8 +98,8 @@ func (o *Overlays) Offer(offered []Seed) {
 	}
 }
 
-// Run keeps the pool full until ctx ends. What an earlier daemon left in the
-// directory goes first: nobody knows any more whether it was flushed to disk.
+// Run keeps the pool full until ctx ends. First it removes what an earlier
+// daemon left in the directory: it may not have been flushed to disk.
 func (o *Overlays) Run(ctx context.Context) {
 	if old, err := filepath.Glob(filepath.Join(o.dir, "*")); err == nil {
 		for _, path := range old {

@@ -8,16 +8,16 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// A capture that the snapshot store has can be fetched again. So what lies here is
-// kept for the next time, until the disk is wanted for something else.
+// A capture that the snapshot store has can be fetched again, so the copy on this
+// host is a cache: it is kept until its room on the disk is needed.
 
-// evictionDelay is how long a capture stays that was made here, once it is stored:
-// until its record surely says so, this host is where it is to be found.
+// evictionDelay is how long a capture that was made here stays after it was
+// stored: until its record says so, only this host is known to have it.
 var evictionDelay = timescale.Limit(30 * time.Minute)
 
-// MakeRoom runs check, which admits something to the disk or says how many bytes
-// are missing. Where some are, captures that the snapshot store has are evicted
-// for it, and it is run again.
+// MakeRoom runs check, which admits something to the disk or says how many
+// bytes are missing. If some are, it evicts captures that the snapshot store
+// has, and runs check again.
 func (l *Local) MakeRoom(check func() (missing int64, err error)) error {
 	missing, err := check()
 	if missing <= 0 {
@@ -33,8 +33,8 @@ func (l *Local) MakeRoom(check func() (missing int64, err error)) error {
 	return err
 }
 
-// evict removes captures that take so many bytes together, those that were used
-// least recently first. Where all that there are take less, they stay.
+// evict removes captures that take that many bytes together, the least recently
+// used first. If all of them take less, none is removed.
 func (l *Local) evict(bytes int64) bool {
 	var chosen []*capture
 	l.mu.Lock()
@@ -69,7 +69,7 @@ func (l *Local) evict(bytes int64) bool {
 }
 
 // evictable are the captures that can be fetched again and that nobody uses,
-// those that were used least recently first. The caller holds mu.
+// the least recently used first. The caller holds mu.
 func (l *Local) evictable() []*capture {
 	var out []*capture
 	if l.cfg.Remote == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// A saved state is a directory with the files of vm.snapshot, written by the
-// VMM and then taken away from it: whatever reads it later, reads what is root's.
+// A saved state is a directory with the files of vm.snapshot. The VMM writes them,
+// and then they are taken away from its user: later readers read files of root.
 
 // Memory is the RAM of a saved state.
 func Memory(dir string) string { return filepath.Join(dir, vmm.FileMemory) }
@@ -32,10 +32,10 @@ func MakeStateDir(dir string, uid, gid int) error {
 	return nil
 }
 
-// Seal takes a directory that a VMM wrote away from its user: what is in it can
-// be handed to VMMs, and nobody writes. Of the names, only those stay. detach makes
-// the state one that several VMs at once can be restored from. With sync, the files
-// are on disk when it returns.
+// Seal takes a directory away from the user of the VMM that wrote it: its files
+// can then be handed to VMMs, and nobody can write to them. Only the named
+// files stay. detach changes the state so that several VMs at once can be
+// restored from it. With sync, the files are on disk when Seal returns.
 func Seal(dir string, detach func(dir string) error, sync bool, names ...string) error {
 	if err := seal(dir, detach, sync, names); err != nil {
 		return fmt.Errorf("seal %s: %w", dir, err)
@@ -52,7 +52,7 @@ func seal(dir string, detach func(string) error, sync bool, names []string) erro
 	}
 	for _, name := range names {
 		path := filepath.Join(dir, name)
-		// Again: Detach makes files anew.
+		// Again, because Detach replaces files.
 		if err := os.Chmod(path, 0o644); errors.Is(err, os.ErrNotExist) {
 			continue // RAM that is a file of its own
 		} else if err != nil {
@@ -70,8 +70,8 @@ func seal(dir string, detach func(string) error, sync bool, names []string) erro
 	return nil
 }
 
-// OpenToVMMs lets VMMs that are handed the files of a saved state read them, where
-// an earlier daemon let one group do so.
+// OpenToVMMs makes the files of a saved state readable for VMMs that are handed
+// them: earlier versions of hostd let one group read them.
 func OpenToVMMs(dir string) error {
 	for _, name := range []string{vmm.FileConfig, vmm.FileState, vmm.FileMemory} {
 		if err := os.Chmod(filepath.Join(dir, name), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {

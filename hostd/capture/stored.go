@@ -77,21 +77,21 @@ type storing struct {
 
 var errDeletedMeanwhile = errors.New("the snapshot was deleted while it was stored")
 
-// NewStored returns a host's side of the captures in a store. Those of the host
-// are set (Serve) before it is used.
+// NewStored returns a host's access to the captures in a store. Serve is called
+// before it is used.
 func NewStored(cfg StoredConfig) *Stored {
 	return &Stored{cfg: cfg, uploads: map[string]*storing{}, work: background.New()}
 }
 
-// Serve says whose captures are stored.
+// Serve sets the captures of this host.
 func (s *Stored) Serve(local *Local) { s.captures = local }
 
 // Close ends what is under way.
 func (s *Stored) Close() { s.work.Close(hosterr.ErrDraining) }
 
-// StoreCapture uploads a capture and waits until it is complete in the store.
+// Upload uploads a capture and waits until it is complete in the store.
 // Whoever asks meanwhile waits for the same upload, which goes on when ctx ends.
-func (s *Stored) StoreCapture(ctx context.Context, id string) (hostapi.Capture, error) {
+func (s *Stored) Upload(ctx context.Context, id string) (hostapi.Capture, error) {
 	up, err := s.begin(ctx, id)
 	if err != nil {
 		return hostapi.Capture{}, err
@@ -176,9 +176,9 @@ func (s *Stored) source(info *hostapi.Capture, dir string) (snapshot.Source, err
 	return src, s.cfg.Builds.AddFiles(&src, info.BuildID)
 }
 
-// DeleteStored removes a stored capture, wherever it was made, and ends an
+// Delete removes a stored capture, wherever it was made, and ends an
 // upload of it that is under way here.
-func (s *Stored) DeleteStored(ctx context.Context, id string) error {
+func (s *Stored) Delete(ctx context.Context, id string) error {
 	s.mu.Lock()
 	up := s.uploads[id]
 	s.mu.Unlock()
@@ -200,8 +200,8 @@ func (s *Stored) DeleteStored(ctx context.Context, id string) error {
 	return nil
 }
 
-// ListStored returns a page of what is in the owner's store.
-func (s *Stored) ListStored(ctx context.Context, owner, after string, limit int) (hostapi.StoredPage, error) {
+// List returns a page of what is in the owner's store.
+func (s *Stored) List(ctx context.Context, owner, after string, limit int) (hostapi.StoredPage, error) {
 	switch err := s.cfg.Snapshots.Claim(ctx, owner); {
 	case errors.Is(err, snapshot.ErrForeign):
 		return hostapi.StoredPage{}, &hostapi.Error{HTTPStatus: http.StatusConflict, Code: hostapi.CodeForeignStore, Message: err.Error()}
@@ -256,8 +256,8 @@ func (s *Stored) Fetch(ctx context.Context, id, digest, dir string) error {
 	return os.RemoveAll(aside)
 }
 
-// buildOf reads which build a capture was made from. What the store's manifest
-// says of it must agree: it is what a person goes by.
+// buildOf reads which build a capture was made from. The label in the store's
+// manifest, which people go by, must agree.
 func buildOf(dir, label string) (string, error) {
 	var info hostapi.Capture
 	raw, err := os.ReadFile(filepath.Join(dir, "capture.json"))

@@ -36,7 +36,7 @@ func TestABuildGoesToAnotherHost(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	// The control plane removes it as it removes a capture.
-	if err := two.DeleteStored(t.Context(), hostapi.StoredBuild(buildID)); err != nil {
+	if err := two.Delete(t.Context(), hostapi.StoredBuild(buildID)); err != nil {
 		t.Fatal(err)
 	}
 	three := newStoredHost(t, store)
@@ -69,13 +69,13 @@ func TestABuildThatComesBackIsStoredAgain(t *testing.T) {
 		t.Errorf("%d changes", changes)
 	}
 	look(false) // the template is another build
-	if err := two.DeleteStored(t.Context(), name); err != nil {
+	if err := two.Delete(t.Context(), name); err != nil {
 		t.Fatal(err)
 	}
 	look(false, buildID)
 	stored("after it came back")
 
-	if err := one.DeleteStored(t.Context(), name); err != nil {
+	if err := one.Delete(t.Context(), name); err != nil {
 		t.Fatal(err)
 	}
 	if one.builds.Has(buildID) {
@@ -85,7 +85,7 @@ func TestABuildThatComesBackIsStoredAgain(t *testing.T) {
 	stored("after its own removal")
 
 	// Removed while the template meant it.
-	if err := two.DeleteStored(t.Context(), name); err != nil {
+	if err := two.Delete(t.Context(), name); err != nil {
 		t.Fatal(err)
 	}
 	look(true, buildID)

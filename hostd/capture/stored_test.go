@@ -186,7 +186,7 @@ func TestACaptureIsFetchedOnAHostThatHasNothing(t *testing.T) {
 	store := t.TempDir()
 	a, b := newStoredHost(t, store), newStoredHost(t, store)
 	a.capture(t, "snap-1")
-	info, err := a.StoreCapture(t.Context(), "snap-1")
+	info, err := a.Upload(t.Context(), "snap-1")
 	if err != nil || !info.Stored || info.ID != "snap-1" || strings.Join(a.marked, ",") != "snap-1 true" {
 		t.Fatalf("stored %+v, %v, marked %v", info, err, a.marked)
 	}
@@ -213,7 +213,7 @@ func TestACaptureIsFetchedOnAHostThatHasNothing(t *testing.T) {
 	}
 	// With the build there, a second capture brings only its own.
 	a.capture(t, "snap-2")
-	if _, err := a.StoreCapture(t.Context(), "snap-2"); err != nil {
+	if _, err := a.Upload(t.Context(), "snap-2"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(filepath.Join(store, "shared")); err != nil {
@@ -262,7 +262,7 @@ func TestACaptureThatCannotBeUsedIsRefusedByName(t *testing.T) {
 			store := t.TempDir()
 			a, b := newStoredHost(t, store), newStoredHost(t, store)
 			a.capture(t, "snap-1")
-			if _, err := a.StoreCapture(t.Context(), "snap-1"); err != nil {
+			if _, err := a.Upload(t.Context(), "snap-1"); err != nil {
 				t.Fatal(err)
 			}
 			if c.change != nil {
@@ -284,7 +284,7 @@ func TestRoomIsMadeForWhatIsFetched(t *testing.T) {
 	store := t.TempDir()
 	a, b := newStoredHost(t, store), newStoredHost(t, store)
 	a.capture(t, "snap-1")
-	if _, err := a.StoreCapture(t.Context(), "snap-1"); err != nil {
+	if _, err := a.Upload(t.Context(), "snap-1"); err != nil {
 		t.Fatal(err)
 	}
 	room := int64(10)
@@ -301,14 +301,14 @@ func TestAManifestInTheStoredOnesPlaceIsRefused(t *testing.T) {
 	store := t.TempDir()
 	a, b, evil := newStoredHost(t, store), newStoredHost(t, store), newStoredHost(t, store)
 	a.capture(t, "snap-1")
-	info, err := a.StoreCapture(t.Context(), "snap-1")
+	info, err := a.Upload(t.Context(), "snap-1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	evil.capture(t, "snap-1")
 	put(t, filepath.Join(evil.dir, "snap-1", "memory-ranges"), []byte("another memory"))
 	put(t, filepath.Join(evil.dir, "snap-1", "config.json"), []byte("another machine"))
-	planted, err := evil.StoreCapture(t.Context(), "snap-1")
+	planted, err := evil.Upload(t.Context(), "snap-1")
 	if err != nil || planted.Manifest == info.Manifest {
 		t.Fatalf("planted %+v, %v", planted, err)
 	}
@@ -319,7 +319,7 @@ func TestAManifestInTheStoredOnesPlaceIsRefused(t *testing.T) {
 		t.Errorf("fetch without a digest = %v", err)
 	}
 	// What is in the store is not believed by an upload either.
-	again, err := a.StoreCapture(t.Context(), "snap-1")
+	again, err := a.Upload(t.Context(), "snap-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +330,7 @@ func TestAManifestInTheStoredOnesPlaceIsRefused(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "config.json")); err != nil || string(got) != "{}" {
 		t.Errorf("config.json = %q, %v", got, err)
 	}
-	if same, err := a.StoreCapture(t.Context(), "snap-1"); err != nil || same.Manifest != again.Manifest {
+	if same, err := a.Upload(t.Context(), "snap-1"); err != nil || same.Manifest != again.Manifest {
 		t.Errorf("stored once more: %+v, %v", same, err)
 	}
 }
@@ -341,7 +341,7 @@ func TestOneUploadOfACaptureAtATime(t *testing.T) {
 	h.hold = make(chan struct{})
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	if _, err := h.StoreCapture(gone, "snap-1"); !errors.Is(err, context.Canceled) {
+	if _, err := h.Upload(gone, "snap-1"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that leaves: %v", err)
 	}
 	var group sync.WaitGroup
@@ -362,7 +362,7 @@ func TestOneUploadOfACaptureAtATime(t *testing.T) {
 	if h.opened != 1 || len(h.marked) != 1 {
 		t.Errorf("opened %d times, marked %v", h.opened, h.marked)
 	}
-	if _, err := h.StoreCapture(t.Context(), "snap-2"); !errors.Is(err, hosterr.ErrNoSnapshot) {
+	if _, err := h.Upload(t.Context(), "snap-2"); !errors.Is(err, hosterr.ErrNoSnapshot) {
 		t.Errorf("a capture that is not here: %v", err)
 	}
 }
@@ -376,7 +376,7 @@ func TestADeleteEndsTheUpload(t *testing.T) {
 		t.Fatal(err)
 	}
 	deleted := make(chan error, 1)
-	go func() { deleted <- h.DeleteStored(context.WithoutCancel(t.Context()), "snap-1") }()
+	go func() { deleted <- h.Delete(context.WithoutCancel(t.Context()), "snap-1") }()
 	// Which one comes first does not matter: nothing is stored afterwards.
 	close(h.hold)
 	<-up.done
@@ -386,7 +386,7 @@ func TestADeleteEndsTheUpload(t *testing.T) {
 	if there, err := h.store.Has(t.Context(), "snap-1"); err != nil || there {
 		t.Errorf("has = %v, %v", there, err)
 	}
-	if err := h.DeleteStored(t.Context(), "snap-1"); err != nil {
+	if err := h.Delete(t.Context(), "snap-1"); err != nil {
 		t.Errorf("again: %v", err)
 	}
 }
@@ -396,7 +396,7 @@ func TestAnUploadOfWhatIsGone(t *testing.T) {
 	h := newStoredHost(t, t.TempDir())
 	h.capture(t, "snap-1")
 	h.lost = true
-	if _, err := h.StoreCapture(t.Context(), "snap-1"); !errors.Is(err, hosterr.ErrNoSnapshot) {
+	if _, err := h.Upload(t.Context(), "snap-1"); !errors.Is(err, hosterr.ErrNoSnapshot) {
 		t.Errorf("store = %v", err)
 	}
 	if there, err := h.store.Has(t.Context(), "snap-1"); err != nil || there {
@@ -407,7 +407,7 @@ func TestAnUploadOfWhatIsGone(t *testing.T) {
 func TestAStoppingHostUploadsNoMore(t *testing.T) {
 	h := newStoredHost(t, t.TempDir())
 	h.Close()
-	if _, err := h.StoreCapture(t.Context(), "snap-1"); !errors.Is(err, hosterr.ErrDraining) {
+	if _, err := h.Upload(t.Context(), "snap-1"); !errors.Is(err, hosterr.ErrDraining) {
 		t.Errorf("store = %v", err)
 	}
 }

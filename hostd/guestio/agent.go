@@ -19,9 +19,10 @@ func (g *Guests) agent(slot int) *guestclient.Client {
 	return guestclient.New(func(ctx context.Context) (net.Conn, error) { return g.dialAgent(ctx, slot) })
 }
 
-// dialAgent connects to a guest. It tries again until ctx ends: a guest that
-// was resumed a moment ago may drop the first packet, and TCP itself would wait
-// a second before it sends another; one that boots refuses for seconds.
+// dialAgent connects to the agent of a guest, and tries again until ctx ends. A
+// guest that was resumed a moment ago may drop the first packet, and TCP itself
+// would wait a second before it sends another; a guest that boots refuses for
+// seconds.
 func (g *Guests) dialAgent(ctx context.Context, slot int) (net.Conn, error) {
 	patience := 100 * time.Millisecond
 	for {
@@ -40,13 +41,13 @@ func (g *Guests) dialAgent(ctx context.Context, slot int) (net.Conn, error) {
 	}
 }
 
-// guestError sorts what a call to a guest failed with: the end of what the call
-// was for, the caller's request, or the guest.
+// guestError tells apart why a call to a guest failed: its use of the slot has
+// ended, the request was bad, or the guest is to blame.
 func guestError(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
 	case errors.Is(cause, hosterr.ErrCutOff) && errors.Is(err, guestclient.ErrNotReached):
-		// %v: it is not a cut-off, for nothing had begun.
+		// %v and not %w: nothing had begun, so nothing was cut off.
 		return fmt.Errorf("%w: %v", hosterr.ErrNotRunning, cause) //nolint:errorlint // see above
 	case errors.Is(cause, hosterr.ErrCutOff), errors.Is(cause, hosterr.ErrGuest), errors.Is(cause, context.Canceled):
 		return cause
@@ -69,7 +70,7 @@ func (g *Guests) Await(ctx context.Context, slot int) error {
 // flushTimeout bounds how long a guest may take to flush its file systems.
 var flushTimeout = timescale.Limit(30 * time.Second)
 
-// Flush has the guest write to its disks what only its memory holds of them.
+// Flush has the guest flush its file systems.
 func (g *Guests) Flush(ctx context.Context, slot int) error {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()

@@ -24,14 +24,13 @@ var lateClockTimeout = timescale.Limit(15 * time.Second)
 // clockTimeout bounds how long a resume waits for its guest's clock.
 var clockTimeout = timescale.Limit(3 * time.Second)
 
-// clockSetting steps the clock of a guest that stood still, and gives it entropy
-// anew. It is one identity however often it is sent: a guest that has taken it
-// and could not say so knows it again, and sets its clock alone.
+// clockSetting sets the clock of a guest that was paused, and gives it new
+// entropy. It is sent as one identity, however often: a guest that took it, but
+// could not say so, recognizes it and sets only its clock.
 //
-// The guest runs either way: a failure is a late clock, not a dead box. So it
-// goes on in the background until it is done, or another has begun because the
-// guest has stood still again, or the VMM has ended; a wake gives the guest an
-// identity of its own.
+// The guest runs in any case: if this fails, its clock is late. So it is
+// retried in the background until it is done, the guest has been paused again,
+// or the VMM has ended. A wake gives the guest an identity of its own.
 type clockSetting struct {
 	guests *Guests
 	guest  Guest
@@ -41,15 +40,15 @@ type clockSetting struct {
 	warned bool
 }
 
-// Guest is a guest that runs, in a VM that lives.
+// Guest is a running guest.
 type Guest struct {
 	Record ledger.Record
 	Line   *Line
 	VMM    <-chan struct{} // closed when the VMM has ended
 }
 
-// SetClock sets the clock of a guest that runs again, and waits for that a
-// moment. Whoever calls sees to it that the slot stays the box's.
+// SetClock sets the clock of a guest that was resumed, and waits for it a
+// moment. The caller makes sure that the slot stays the box's.
 func (g *Guests) SetClock(ctx context.Context, guest Guest) {
 	s := g.beginClock(guest)
 	if s == nil {
@@ -72,8 +71,8 @@ func (g *Guests) SetClockSoon(guest Guest) {
 	}
 }
 
-// beginClock ends the setting that was begun before, and returns a new one, nil
-// where that cannot be.
+// beginClock ends the setting that was begun before, and returns a new one; nil
+// if there is no VMM.
 func (g *Guests) beginClock(guest Guest) *clockSetting {
 	s := &clockSetting{guests: g, guest: guest}
 	s.ctx, s.end = context.WithCancel(g.work.Life())
@@ -128,8 +127,8 @@ func (s *clockSetting) pause(d time.Duration) bool {
 	return s.ctx.Err() == nil && !s.ended()
 }
 
-// try is a use of the slot like any other, so that the slot is nobody else's
-// while it lasts. A box that is paused is left alone: its resume sets the clock.
+// try uses the slot as any caller does, so that it stays the box's meanwhile. A
+// paused box is left alone: its resume sets the clock.
 func (s *clockSetting) try() error {
 	l, err := s.guests.boxes.Enter(s.ctx, s.guest.Record.ID, Connection)
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	// consolePoll is how often a followed serial log is looked at. Its directory
-	// is the VMM's user's: there is nothing in it to be told by.
+	// consolePoll is how often a followed serial log is read.
 	consolePoll = 200 * time.Millisecond
 	// maxConsoleLine is where a line of the console is broken, in bytes.
 	maxConsoleLine = 16 << 10
@@ -110,9 +109,9 @@ func (c *console) close() {
 	}
 }
 
-// begin reads what is there and hands on the last tail lines of it. A line that
-// has no end yet is one of them where it is all that is asked for. While they are
-// taken the text is held, and not the lines, which may be as many as its bytes.
+// begin reads what is there and hands on the last tail lines of it. A line
+// without an end is one of them if nothing is followed. Memory holds the text
+// and not the lines, of which there may be as many as bytes.
 func (c *console) begin(tail int, all bool, emit func(hostapi.LogLine) error) error {
 	if err := c.open(); err != nil || c.file == nil {
 		return err
@@ -197,9 +196,9 @@ func (c *console) replaced() (bool, error) {
 	return !os.SameFile(now, open), nil
 }
 
-// read hands on the text between the offset and the end, in pieces. Of a log that
-// is far ahead only the last vmm.LogMax bytes are read. A piece that is apart does
-// not go on where the one before ended.
+// read hands on the text between the offset and the end, in pieces. If it is
+// more than vmm.LogMax bytes, only the last of them are read. apart says that a
+// piece does not continue the one before.
 func (c *console) read(take func(text []byte, apart bool) error) error {
 	st, err := c.file.Stat()
 	if err != nil {
@@ -221,7 +220,7 @@ func (c *console) read(take func(text []byte, apart bool) error) error {
 	}
 	buf := make([]byte, 32<<10)
 	for c.offset < size {
-		// What was given back reads as NULs; it is jumped over.
+		// The beginning of the file becomes a hole, which reads as NULs: skip it.
 		data, err := unix.Seek(int(c.file.Fd()), c.offset, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
 			c.offset = size

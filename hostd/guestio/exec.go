@@ -25,10 +25,10 @@ var execGrace = timescale.Limit(10 * time.Second)
 const exitKilled = 128 + int(syscall.SIGKILL)
 
 // Exec runs a command in a running box and waits for its end. When ctx ends
-// first the connection is closed, upon which guestd kills the command's whole
-// process group. Its output counts against the host's budget until ctx ends: who
-// asks ends it when the result has been read. A command whose time is over has timed out, whether or not the
-// guest says so in time.
+// first, the connection is closed and guestd kills the command's whole process
+// group. The output counts against the host's budget until ctx ends, which is
+// when the caller has passed the result on. A command that exceeds its time has
+// timed out, whether or not the guest says so.
 func (g *Guests) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error) {
 	if err := validateExec(&req); err != nil {
 		return hostapi.ExecResult{}, err
@@ -128,8 +128,8 @@ func (c *collector) Write(p []byte) (int, error) {
 func (c *collector) free() { c.guests.unhold(c.line, int64(len(c.kept))) }
 
 // hold takes n bytes of the budget for a box, if there are as many. A workspace
-// leaves at least as much as its boxes hold, so that however many there are, some
-// is left for another.
+// leaves at least as much as its boxes hold, so something is left for others
+// however many boxes it has.
 func (g *Guests) hold(l *Line, n int64) bool {
 	g.held.mu.Lock()
 	defer g.held.mu.Unlock()
@@ -153,9 +153,9 @@ func (g *Guests) unhold(l *Line, n int64) {
 	}
 }
 
-// input is what a command has yet to take of its input: a command need not read
-// any for as long as it runs. It counts against the budget of outputs until all of
-// it was read, or it is freed.
+// input is the part of a command's input that was not read yet: a command need
+// not read any for as long as it runs. It counts against the budget until all
+// of it was read, or it is freed.
 type input struct {
 	from io.Reader
 	free func()

@@ -15,19 +15,19 @@ var (
 	// freezeWait is how long the guest waits for those that are in the midst of a
 	// call to its kernel.
 	freezeWait = timescale.Limit(time.Second)
-	// freezeHold is how much of its own time a guest stands still without an
-	// identity: a host that died has let it run on. A guest takes ten minutes at
-	// most.
+	// freezeHold is for how long, by its own clock, a guest stays frozen without an
+	// identity, in case the host died and let it run on. Guests accept ten minutes
+	// at most.
 	freezeHold = min(timescale.Limit(30*time.Second), 10*time.Minute)
 )
 
-// Freeze has the tenant's processes in a guest stand still, because its memory
-// is saved next: in each copy they go on when that has entropy of its own. Every
-// guest that goes on is given an identity, which thaws it.
+// Freeze stops the tenant's processes in a guest whose memory is saved next: in
+// each copy they go on once that copy has entropy of its own. Every guest that
+// goes on is given an identity, which thaws it.
 //
-// A guest that does not answer is saved all the same, as it is: it may be why it
-// is put to sleep. Its copies may then draw the same random numbers for the
-// moment until they have taken their identities.
+// A guest that does not answer is saved as it is: it may be hibernated for that
+// very reason. Its copies may draw the same random numbers until they have
+// their identities.
 func (g *Guests) Freeze(ctx context.Context, id string, slot int) {
 	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()

@@ -1,8 +1,9 @@
 // Package guestio speaks to the guests of a host's boxes: commands, streams,
-// transfers, logs, the console, and what a box's own moves ask of its guest.
+// transfers, logs, the console, and the calls that a box's own transitions
+// need.
 //
-// It knows slots and not states. Who may be spoken to, and for how long, Boxes
-// says: each use of a slot is a Link, which ends with the VMM.
+// It knows slots and no states. Boxes says which guest can be reached, and for
+// how long: each use of a slot is a Link, which ends with the VMM.
 package guestio
 
 import (
@@ -33,10 +34,11 @@ type Config struct {
 	Dial func(ctx context.Context, slot, port int) (net.Conn, error)
 	// MaxExecs bounds the commands that run at once in one box.
 	MaxExecs int
-	// OutputBudget bounds the input and output held in memory for all commands, in
-	// bytes. Past it, past a quarter of it in one box, and where the boxes of one
-	// workspace would hold more than they leave, more output is dropped and the result
-	// says that it is truncated; a command with input is refused.
+	// OutputBudget bounds the input and output that is held in memory for all
+	// commands, in bytes. One box may hold a quarter of it, and the boxes of
+	// one workspace no more than they leave to others. What exceeds it is
+	// dropped, and the result says that it is truncated; a command with input
+	// is refused.
 	OutputBudget int64
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr

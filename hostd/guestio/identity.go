@@ -24,7 +24,7 @@ const (
 	minEntropyBits = 256
 )
 
-// NewIdentity is what makes a guest another one than all that were restored
+// NewIdentity is what makes a guest differ from all others that are restored
 // from the same state. The clock is filled in when it is sent.
 func (g *Guests) NewIdentity(rec *ledger.Record) (*guestapi.Identity, error) {
 	entropy := make([]byte, entropyBytes)

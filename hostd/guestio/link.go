@@ -27,8 +27,7 @@ const (
 	Connection      // a transfer, a log, a connection to a port
 )
 
-// Line is how one box's guest is reached: it counts who uses the box's slot. Its
-// workspace never changes.
+// Line counts who uses the slot of one box. Its workspace never changes.
 type Line struct {
 	workspace string
 	commands  chan struct{} // capacity MaxExecs
@@ -50,10 +49,10 @@ func (g *Guests) NewLine(workspace string) *Line {
 // Link is one use of a box's slot: a command, a transfer, a connection. Its
 // context ends with the caller's and with the VMM.
 //
-// So a pause stalls what is under way, and a hibernate cuts it: it waits for
-// nobody, because a stream may last for days. The guest does not see the cut. It
-// is told when it is woken that its callers are of another life, and commands go
-// on without theirs.
+// So a pause stalls what is under way, and a hibernation cuts it: it waits for
+// nobody, because a stream may last for days. The guest does not see the cut.
+// When it is woken it is told that its callers are gone, and commands go on
+// without them.
 type Link struct {
 	ctx    context.Context
 	line   *Line
@@ -65,8 +64,8 @@ type Link struct {
 	free   func() // of what is held for it; nil: nothing is
 }
 
-// Open begins a use of the line, within its bounds. ended is closed when the VMM
-// in the slot has ended, and reason then says why.
+// Open begins a use of the slot, if the bounds allow one. ended is closed when
+// the VMM has ended, and reason then says why.
 func (n *Line) Open(ctx context.Context, kind Kind, slot int, ended <-chan struct{}, reason func() error) (*Link, error) {
 	if err := n.admit(kind); err != nil {
 		return nil, err
@@ -119,8 +118,8 @@ func (l *Link) Leave() {
 	}
 }
 
-// AwaitUnused returns once nobody uses the slot of a box that is being taken
-// apart. Each use ends with the VMM, whatever the one does that it is for.
+// AwaitUnused returns once nobody uses the slot any more. Every use ends with
+// the VMM, whatever its caller does.
 func (n *Line) AwaitUnused(ctx context.Context) error {
 	n.mu.Lock()
 	if n.uses == 0 {
@@ -167,7 +166,8 @@ func afterDone(ctx context.Context, done <-chan struct{}, f func()) (stop func()
 // connectTimeout bounds how long a port may take to accept a connection.
 var connectTimeout = timescale.Limit(10 * time.Second)
 
-// classify tells what a use of the slot failed of: its own end, or the guest.
+// classify tells apart why a use of the slot failed: the use has ended, or the
+// guest is to blame.
 func (l *Link) classify(err error) error {
 	if context.Cause(l.ctx) == nil {
 		return err
@@ -191,9 +191,9 @@ func (g *Guests) linked(l *Link) *guestclient.Client {
 	return guestclient.New(func(ctx context.Context) (net.Conn, error) { return g.dialLinked(ctx, l) })
 }
 
-// Conn is a connection into a guest. It is reset, and its use of the slot is
-// over, when the box can no longer be spoken to; Err then says why. Whoever has
-// it may be in a write to somebody who does not read: nobody waits for that.
+// Conn is a connection into a guest. When the guest cannot be reached any more,
+// it is reset and its use of the slot is over; Err then says why. Nobody waits
+// for its owner, who may be blocked in a write.
 type Conn struct {
 	net.Conn
 	link *Link

@@ -34,7 +34,7 @@ const (
 
 var portsTimeout = timescale.Limit(10 * time.Second)
 
-// Refusal is a refusal of the guest's own, of what it was asked by its tenant.
+// Refusal is the guest's own refusal of a request.
 type Refusal struct {
 	Status          int // HTTP, 400 and above
 	Message, Detail string

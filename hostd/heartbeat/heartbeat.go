@@ -1,6 +1,6 @@
-// Package heartbeat is a host's side of its session with the control plane: the host
-// joins once, and then sends the leader its whole state, every interval and soon
-// after a change.
+// Package heartbeat is a host's side of its session with the control plane: the
+// host joins once, and then sends the leader its whole state, every interval
+// and soon after a change.
 package heartbeat
 
 import (
@@ -24,9 +24,9 @@ import (
 const (
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = 2 * time.Second
-	// settleTime is how long a change waits to be told. Most are the work of a
-	// call that is being answered just then, which is what somebody waits for;
-	// and one heartbeat tells several changes at once.
+	// settleTime is how long a change waits to be sent. Most changes are made by a
+	// call that is being answered at that moment, which is more urgent; and one
+	// heartbeat then carries several changes.
 	settleTime = 50 * time.Millisecond
 	// maxHops bounds how often one heartbeat follows a hint to another leader.
 	maxHops   = 3

@@ -72,7 +72,7 @@ const (
 	CodeStaleGeneration Code = "stale_generation"    // 409: a younger box of this id is or was here
 	CodeNotRunning      Code = "not_running"         // 409: paused, hibernated or failed; nothing was begun, and it may be asked again
 	CodeCutOff          Code = "cut_off"             // 409: the box stopped while this was under way; it was begun, and is not done again
-	CodeIllegalState    Code = "illegal_state"       // 409: the state table has no such move
+	CodeIllegalState    Code = "illegal_state"       // 409: the state table has no such transition
 	CodeTooLarge        Code = "too_large"           // 413
 	CodeBusy            Code = "busy"                // 429: too many execs at once in this box
 	CodeTemplateMissing Code = "template_missing"    // 422: this host has no such template, ready to restore

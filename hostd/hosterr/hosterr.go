@@ -22,7 +22,7 @@ var (
 	// ErrCutOff ends what was under way in a box that stopped. It was begun, so it
 	// must not be done again for its caller.
 	ErrCutOff = errors.New("sandbox stopped while this was under way")
-	// ErrIllegalState is a move that the state table does not have.
+	// ErrIllegalState is a transition that the state table does not have.
 	ErrIllegalState = errors.New("not possible in this state")
 	// ErrTemplate means that the template is missing, or not ready to restore.
 	ErrTemplate = errors.New("template is not ready on this host")

@@ -17,8 +17,8 @@ import (
 // pullTime bounds the fetch of an image: builds are made one after the other.
 const pullTime = 20 * time.Minute
 
-// baseLayers returns the layers below a definition's own, and builds what
-// is missing of them. The definition inherits from what they are.
+// baseLayers returns the layers that lie below a definition's own, and builds
+// those that are missing. The definition inherits from them.
 func (s *Store) baseLayers(ctx context.Context, d *Definition, o Options, r *reporter) ([]string, error) {
 	if name, ok := d.fromTemplate(); ok {
 		rec, err := s.readName(name)
@@ -87,8 +87,8 @@ func putFiles(dir string, files map[string]string) error {
 	return nil
 }
 
-// imageBase resolves an image's tag each time: what it means now is what is
-// built, and the layer's key is its digest.
+// imageBase resolves an image's tag for every build: what the tag means now is
+// built, and the layer's key is the image's digest.
 func (s *Store) imageBase(ctx context.Context, d *Definition, o Options, r *reporter) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, pullTime, fmt.Errorf("it was not fetched within %s", pullTime))
 	defer cancel()
@@ -112,8 +112,8 @@ func (s *Store) imageBase(ctx context.Context, d *Definition, o Options, r *repo
 
 // imageLayer makes the root image of an OCI image.
 func (s *Store) imageLayer(ctx context.Context, img *oci.Image, limits oci.Limits, dir, image string, r *reporter) error {
-	// Nobody else may enter while it lies on the host: it may hold programs that
-	// run as whoever owns them.
+	// Root alone may enter while it is unpacked on the host: it may hold setuid
+	// programs.
 	closed := filepath.Join(dir, "oci")
 	root := filepath.Join(closed, "root")
 	if err := os.Mkdir(closed, 0o700); err != nil {

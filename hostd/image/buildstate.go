@@ -54,7 +54,8 @@ func (s *Store) buildState(ctx context.Context, m manifest, ramdisk ramdisk, r *
 	return m.BuildID, s.publishBuild(ctx, done, m.BuildID)
 }
 
-// publishBuild moves a finished build to its place, over one that is damaged.
+// publishBuild moves a finished build to its place, replacing one that is
+// damaged.
 func (s *Store) publishBuild(ctx context.Context, done, id string) error {
 	unlock, err := s.lock(ctx, "build-"+id)
 	if err != nil {
@@ -140,7 +141,7 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 // programs, which may print without end: nobody keeps what they print.
 func (b *buildVM) warmUp(ctx context.Context) error {
 	for _, argv := range warmUp {
-		// What a template lacks needs no warmth.
+		// A program that the template does not have need not be loaded.
 		if _, err := b.guest.Exec(ctx, guestapi.ExecRequest{Argv: argv, Timeout: warmTime}, guestclient.Streams{}); err != nil {
 			return fmt.Errorf("warm up: %w", err)
 		}

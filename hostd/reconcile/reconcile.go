@@ -31,7 +31,7 @@ type Boxes interface {
 	Open()
 }
 
-// Captures are found again.
+// Captures finds the captures of earlier daemons again.
 type Captures interface {
 	Recover() error
 }
@@ -40,8 +40,8 @@ type Captures interface {
 // record names it or not.
 type Machine interface {
 	// Traces returns the id of every box of which something is there: a
-	// runtime directory, a directory of disks, a cgroup. Names that are no
-	// box id are none of ours.
+	// runtime directory, a directory of disks, a cgroup. Other names are not
+	// ours.
 	Traces(ctx context.Context) ([]string, error)
 	// KillVMM kills the VMM of a runtime directory and waits for its end;
 	// found says whether there was one.
@@ -61,7 +61,7 @@ type Report struct {
 	Took                                                   time.Duration
 }
 
-// Reconciler does it once.
+// Reconciler runs once, at the start of the daemon.
 type Reconciler struct {
 	Records  []ledger.Record
 	Boxes    Boxes

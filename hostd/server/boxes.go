@@ -27,7 +27,7 @@ type Boxes interface {
 const boxPath = hostapi.PathBoxes + "/{id}"
 
 func (s *Server) boxRoutes(route func(string, func(*http.Request) (any, error))) {
-	move := func(name string, act func(context.Context, string) (hostapi.Box, error)) {
+	transition := func(name string, act func(context.Context, string) (hostapi.Box, error)) {
 		route("POST "+boxPath+"/"+name, s.withTerm(func(r *http.Request) (any, error) {
 			id, err := pathID(r)
 			if err != nil {
@@ -42,10 +42,10 @@ func (s *Server) boxRoutes(route func(string, func(*http.Request) (any, error)))
 	route("PUT "+boxPath, s.withTerm(s.put))
 	route("PATCH "+boxPath, s.withTerm(s.update))
 	route("DELETE "+boxPath, s.withTerm(s.remove))
-	move("pause", boxes.Pause)
-	move("resume", boxes.Resume)
-	move("hibernate", boxes.Hibernate)
-	move("wake", boxes.Wake)
+	transition("pause", boxes.Pause)
+	transition("resume", boxes.Resume)
+	transition("hibernate", boxes.Hibernate)
+	transition("wake", boxes.Wake)
 	route("POST "+boxPath+"/exec", s.exec)
 	route("GET "+boxPath+"/ports", s.ports)
 	route("POST "+boxPath+"/events", s.withTerm(s.postEvent))

@@ -68,7 +68,7 @@ func classify(err error) (int, hostapi.Error) {
 	if errors.As(err, &says) {
 		return says.Status, hostapi.Error{Code: hostapi.CodeGuestSays, Message: says.Message, Detail: says.Detail, ContentRange: says.ContentRange}
 	}
-	// A part that has refusals of its own says itself what they are on the wire.
+	// Some parts have refusals with a code and a status of their own.
 	var own *hostapi.Error
 	if errors.As(err, &own) && own.HTTPStatus >= http.StatusBadRequest {
 		return own.HTTPStatus, *own
@@ -85,7 +85,8 @@ func classify(err error) (int, hostapi.Error) {
 	return http.StatusInternalServerError, hostapi.Error{Code: hostapi.CodeInternal, Message: "internal error", Detail: err.Error()}
 }
 
-// fail answers with an error. Only what the host itself is to blame for is logged here.
+// fail answers with an error. It logs only errors that the host itself is to
+// blame for.
 func fail(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
 	status, body := classify(err)
 	if body.Detail == body.Message {
@@ -111,7 +112,7 @@ func reply(w http.ResponseWriter, status int, v any) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
-	// Its length tells the caller what it has to make room for.
+	// The caller sizes its buffer by it.
 	h.Set("Content-Length", strconv.Itoa(len(raw)))
 	w.WriteHeader(status)
 	_, _ = w.Write(raw) // the caller may be gone

@@ -21,12 +21,12 @@ type Captures interface {
 
 // Stored is the snapshot store's side of captures.
 type Stored interface {
-	// StoreCapture uploads a capture and waits until it is complete there.
-	StoreCapture(ctx context.Context, id string) (hostapi.Capture, error)
-	// DeleteStored removes a stored capture, wherever it was made.
-	DeleteStored(ctx context.Context, id string) error
-	// ListStored returns at most limit ids of what is in the owner's store, after one.
-	ListStored(ctx context.Context, owner, after string, limit int) (hostapi.StoredPage, error)
+	// Upload uploads a capture and waits until it is complete there.
+	Upload(ctx context.Context, id string) (hostapi.Capture, error)
+	// Delete removes a stored capture, wherever it was made.
+	Delete(ctx context.Context, id string) error
+	// List returns at most limit ids of what is in the owner's store, after one.
+	List(ctx context.Context, owner, after string, limit int) (hostapi.StoredPage, error)
 }
 
 // Volumes is what the routes of volumes call.
@@ -48,8 +48,8 @@ type Builds interface {
 	DeleteTemplate(ctx context.Context, name string) error
 }
 
-// objectRoutes are the routes of what outlives boxes. Those of a part that is
-// not there answer so.
+// objectRoutes are the routes of what outlives boxes. The routes of a part that
+// this host does not have say so.
 func (s *Server) objectRoutes(route func(string, func(*http.Request) (any, error))) {
 	part := func(there bool) func(string, func(*http.Request, string) (any, error)) {
 		return func(pattern string, h func(*http.Request, string) (any, error)) {
@@ -85,10 +85,10 @@ func (s *Server) captureRoutes(route objectRoute) {
 	}))
 	route("DELETE "+one, s.changing(func(r *http.Request, id string) (any, error) {
 		// The stored copy first: while this host has the capture, its heartbeats
-		// tell of it, and whoever sees that asks again. Without a store it has
-		// none there, or had it when it still had a store: the leader asks another.
+		// report it, and the leader repeats the delete. A host without a store has
+		// no stored copy to delete; if there is one, the leader asks another host.
 		if r.URL.Query().Get(hostapi.QueryStored) == "true" && s.cfg.Stored != nil {
-			if err := s.cfg.Stored.DeleteStored(r.Context(), id); err != nil {
+			if err := s.cfg.Stored.Delete(r.Context(), id); err != nil {
 				return nil, err
 			}
 		}
@@ -98,7 +98,7 @@ func (s *Server) captureRoutes(route objectRoute) {
 		if s.cfg.Stored == nil {
 			return nil, errNoStore
 		}
-		return s.cfg.Stored.StoreCapture(r.Context(), id)
+		return s.cfg.Stored.Upload(r.Context(), id)
 	}))
 	route("GET "+hostapi.PathStored, func(r *http.Request, _ string) (any, error) {
 		if s.cfg.Stored == nil {
@@ -111,7 +111,7 @@ func (s *Server) captureRoutes(route objectRoute) {
 				return nil, fmt.Errorf("%w: %s is no number from 1 to %d", hosterr.ErrInvalid, hostapi.QueryLimit, hostapi.MaxStoredPage)
 			}
 		}
-		return s.cfg.Stored.ListStored(r.Context(), query.Get(hostapi.QueryOwner), query.Get(hostapi.QueryAfter), limit)
+		return s.cfg.Stored.List(r.Context(), query.Get(hostapi.QueryOwner), query.Get(hostapi.QueryAfter), limit)
 	})
 }
 

@@ -35,9 +35,9 @@ type storedStub struct {
 	err error
 }
 
-func (s *storedStub) DeleteStored(context.Context, string) error { return s.err }
+func (s *storedStub) Delete(context.Context, string) error { return s.err }
 
-func (s *storedStub) ListStored(_ context.Context, owner, after string, limit int) (hostapi.StoredPage, error) {
+func (s *storedStub) List(_ context.Context, owner, after string, limit int) (hostapi.StoredPage, error) {
 	return hostapi.StoredPage{IDs: []string{owner, after, strconv.Itoa(limit)}, More: true}, s.err
 }
 

@@ -27,8 +27,8 @@ import (
 // strangerTime is how long a request without a certificate may take to end.
 var strangerTime = timescale.Limit(5 * time.Second)
 
-// Config is what a Server works with. The parts that are nil are not there: their
-// routes answer 501.
+// Config is what a Server works with. The routes of a part that is nil answer
+// 501.
 type Config struct {
 	Boxes    Boxes
 	Guests   Guests
@@ -104,9 +104,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return fmt.Errorf("serve the host API: %w", err)
 }
 
-// Shutdown refuses new connections, sends those away who follow something, and
-// waits for the requests and streams under way until ctx ends, when it cuts
-// them off.
+// Shutdown refuses new connections, ends what only follows, and waits for the
+// other requests and streams until ctx ends; then it cuts them off.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop.Do(func() { close(s.stopping) })
 	err := s.http.Shutdown(ctx)
@@ -122,7 +121,8 @@ func (s *Server) handler() http.Handler {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "ok\n")
 	})
-	// Numbers, no tenant's data: an operator's Prometheus reads them as well.
+	// These are numbers and no tenant's data, so an operator's Prometheus may read
+	// them as well.
 	mux.Handle("GET "+hostapi.PathMetrics, s.only(s.cfg.Metrics, hostapi.ReplicaPrefix, hostapi.OperatorPrefix))
 
 	route := func(pattern string, h func(*http.Request) (any, error)) {
@@ -153,15 +153,15 @@ func (s *Server) only(next http.Handler, prefixes ...string) http.Handler {
 				}
 			}
 		}
-		// A stranger's body is not waited for.
+		// Do not wait for the body of a caller without a certificate.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(strangerTime))
 		w.Header().Set("Connection", "close")
 		fail(w, r, s.cfg.Log, errUnauthorized)
 	})
 }
 
-// member reports whether a caller is not a replica that was removed: what it had
-// keys for, it has them for still.
+// member reports whether a caller is still a member: a replica that was removed
+// keeps its certificate.
 func (s *Server) member(name string) bool {
 	id, replica := strings.CutPrefix(name, hostapi.ReplicaPrefix)
 	return !replica || s.cfg.Member == nil || s.cfg.Member(id)
@@ -227,8 +227,8 @@ func (s *Server) withTerm(h func(*http.Request) (any, error)) func(*http.Request
 	}
 }
 
-// recover keeps one broken request from ending the daemon. All that is done under
-// a request knows its id.
+// recover keeps a panic in one request from ending the daemon, and gives the
+// request's context the request's id.
 func (s *Server) recover(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := requestID(r)

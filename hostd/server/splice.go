@@ -26,7 +26,7 @@ const (
 	// closing a connection with unread bytes would reset it, and what the caller
 	// has not read yet with it.
 	lingerTime = 30 * time.Second
-	// goneCheck is how often a caller is looked for whose bytes nobody takes.
+	// goneCheck is how often a caller is checked while nobody reads its bytes.
 	goneCheck = time.Second
 )
 
@@ -108,8 +108,8 @@ func (s *Server) upgrade(w http.ResponseWriter, protocol string, guest *guestio.
 		return fmt.Errorf("upgrade: %w", err)
 	}
 	defer conn.Close()
-	// What net/http read ahead, and then past it: its own reader ends the request
-	// with the caller's half.
+	// First what net/http has read ahead, then the connection itself: the request's
+	// own reader ends with the caller's half.
 	ahead, err := io.ReadAll(io.LimitReader(buf.Reader, int64(buf.Reader.Buffered())))
 	if err != nil {
 		return nil
@@ -123,7 +123,7 @@ func (s *Server) upgrade(w http.ResponseWriter, protocol string, guest *guestio.
 		return nil
 	}
 	defer s.streams.remove(sp)
-	// A caller that takes nothing holds up down, which alone would see that the
+	// A caller that reads nothing blocks down, and only down would notice that the
 	// guest is gone.
 	defer guest.AfterCut(sp.abort)()
 	if p := patient(conn); p != nil {
@@ -316,9 +316,9 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// patientConn lets a TLS connection wait with its goodbye: crypto/tls allows
-// for five seconds, and a reader that is slower would see a broken stream where
-// an orderly one ended.
+// patientConn lets a TLS connection take its time to close: crypto/tls allows
+// five seconds, after which a slow reader would see a broken stream where an
+// orderly one ended.
 type patientConn struct {
 	*net.TCPConn
 	patient atomic.Bool

@@ -53,9 +53,9 @@ func (s *Server) streamRoutes(route func(string, func(http.ResponseWriter, *http
 	route("GET "+hostapi.PathBuilds+"/{id}/logs", s.buildLogs)
 }
 
-// stream renders the refusals of a route that writes its own answer. One that
-// fails after it has begun to answer panics with http.ErrAbortHandler, so that
-// the caller cannot take half for the whole.
+// stream renders the errors of a route that writes its own answer. A route that
+// fails after it began to answer panics with http.ErrAbortHandler, so that the
+// caller does not take a part for the whole.
 func (s *Server) stream(h func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
@@ -106,7 +106,8 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request, id string) error {
 }
 
 // detachable returns a context that ends with parent until detach is called. A
-// request's context may end with the caller's half, when the other half lives.
+// request's context ends with the caller's half of the connection, while the
+// other half may still be used.
 func detachable(parent context.Context) (ctx context.Context, detach func()) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	stop := context.AfterFunc(parent, func() { cancel(context.Cause(parent)) })
@@ -330,9 +331,9 @@ func (s *Server) postEvent(r *http.Request) (any, error) {
 // errStopping ends who only listens.
 var errStopping = errors.New("host daemon is shutting down")
 
-// follow answers with server-sent events. What send fails with after the first
-// of them cuts the answer off: an end in order would tell the caller that there
-// is nothing more to come.
+// follow answers with server-sent events. If send fails after the first of
+// them, the answer is cut off: an orderly end would tell the caller that
+// nothing more will come.
 func (s *Server) follow(w http.ResponseWriter, r *http.Request, send func(context.Context, *sse) error) error {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)

@@ -213,8 +213,8 @@ func (s *Store) admit(sizeMB int) error {
 	return s.cfg.MakeRoom(func() (int64, error) { return s.missing(sizeMB) })
 }
 
-// missing says how many bytes there are too few for a volume. It counts by the
-// worst case: one that was promised can be filled.
+// missing is how many bytes are lacking for a volume. It counts by the worst
+// case: every promised volume may be filled.
 func (s *Store) missing(sizeMB int) (bytes int64, err error) {
 	free, err := s.cfg.DiskFree(s.cfg.Dir)
 	if err != nil {

@@ -55,7 +55,7 @@ type World struct {
 // Steps are the names that Step is called with during a create, in order of
 // their appearance (some run beside each other), and then during a delete.
 var (
-	// HibernateSteps, WakeSteps and CaptureSteps are those of their moves.
+	// HibernateSteps, WakeSteps and CaptureSteps are those of their transitions.
 	HibernateSteps = []string{"pause", "snapshot", "detach", "kill", "remove-cgroup"}
 	WakeSteps      = []string{"cgroup", "start", "configure", "restore", "resume", "identity"}
 	CaptureSteps   = []string{"pause", "snapshot", "resume", "detach"}
