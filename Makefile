@@ -1,16 +1,16 @@
-# Berth's commands. `make help` lists them; `make up` and `make test` are the
-# two that a newcomer needs.
+# Berth's commands. `make help` lists them; a newcomer needs `make up` and `make
+# test`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-# Go and tools that scripts/install-deps put into the clone come first.
+# Go and the tools that scripts/install-deps put into the clone take precedence.
 export PATH := $(CURDIR)/.tools/go/bin:$(CURDIR)/.tools/bin:$(PATH)
 
-# A path is meant from here, and tests run in their own directories. (abspath
-# would take a path with a space for two.)
+# Paths are relative to this directory, but tests run in their own. (abspath would
+# split a path at a space.)
 ifneq ($(findstring /,$(BERTH_VMM)),)
 override export BERTH_VMM := $(shell realpath -ms -- '$(BERTH_VMM)')
 endif
@@ -18,43 +18,44 @@ ifdef BERTH_KERNEL
 override export BERTH_KERNEL := $(shell realpath -ms -- '$(BERTH_KERNEL)')
 endif
 
-# How everything is compiled here: programs, tests, linter, packages. What one of
-# them has compiled serves the others, but for the tests with -race, which have the
-# race detector in every package, and need C. gin's MessagePack codec, which nothing
-# here speaks, alone took most of a minute and 0.9 GB.
+# How everything is compiled here: programs, tests, linter, packages. They share
+# the build cache, except tests with -race, which compile every package with the
+# race detector and need C. gin's MessagePack codec is not used, and alone took
+# most of a minute and 0.9 GB.
 FLAGS := -tags=nomsgpack -trimpath
 export GOFLAGS := $(strip $(filter-out $(FLAGS),$(shell go env GOFLAGS 2>/dev/null)) $(FLAGS))
 export CGO_ENABLED := 0
 
-# Not controlplane/api/v…, the versions of the client's module.
+# Not controlplane/api/v…, which are the versions of the client's module.
 VERSION ?= $(shell git describe --tags --match 'v*' --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 
 STAMPED := controlplane hostd berth
-# These two are part of what a template is built from, and have no stamp: a
-# commit that does not change them must not make every template anew.
+# These two are inputs of every template and have no version stamp: a commit that
+# does not change them must not rebuild every template.
 UNSTAMPED := guestd chvemu
 
-# The packages of both modules; ./... leaves those of controlplane/api out.
+# The packages of both modules; ./... does not include those of controlplane/api.
 ALL := github.com/berth-cloud/berth/...
-# Packages whose tests need nothing but the machine's own CPU and memory. The
-# tests in them that need more skip themselves unless BERTH_TEST_ROOT=1.
-# Tests interrupt what they start; begun in the background of a script, they would
-# hand on that interrupts are ignored.
+# Tests that need root skip themselves unless BERTH_TEST_ROOT=1. Tests send SIGINT
+# to programs that they start. In the background of a script they would inherit
+# that SIGINT is ignored, so its default is restored.
 GO := env --default-signal=INT,QUIT go
 GO_RACE := env --default-signal=INT,QUIT CGO_ENABLED=1 go
 TEST := test -timeout 40m
-# Half of the packages wait, for elections and time-outs, most of their time. `make
-# lint` vets, and without what only a debugger reads a test is linked in half the time.
+# Half of the packages spend most of their time waiting for elections and
+# timeouts, so more run than there are CPUs. `make lint` does the vetting. Without
+# debug information a test links in half the time.
 UNIT_TEST := $(GO_RACE) $(TEST) -race -vet=off -ldflags='-s -w' -p $(shell echo $$((1 + $$(nproc))))
 # The longest come first, so that they do not run alone at the end.
-UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server ./raftstore ./controlplane/flows/fork \
+UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server ./raftstore ./controlplane/fork \
   $$(go list $(ALL) | grep -v /e2e)
-# A guest has one CPU: of the end-to-end tests that share the stack, one more
-# than there are CPUs run at once.
+# A guest has one CPU, so one more of the end-to-end tests that share the stack
+# runs at once than there are CPUs.
 E2E_TEST := $(GO) $(TEST) -vet=off -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
-# Unit tests need base alone: the others are built with the time that those leave.
+# Unit tests need only base: the other templates are built in the CPU time that
+# these tests leave.
 E2E_TEMPLATES := base,python,node,code-interpreter
 
 .PHONY: help
@@ -64,18 +65,18 @@ help: ## list these commands
 	@printf '\nSettings (environment): BERTH_VMM, BERTH_KERNEL, BERTH_PORT_BASE. See README.md.\n'
 
 .PHONY: up
-up: ## start a whole Berth on this machine and run a first command in a first sandbox (root)
+up: ## start a complete Berth on this machine and run a first command in a first sandbox (root)
 	@$(MAKE) --no-print-directory ready PREFLIGHT=--ports
 	@scripts/install-deps up
-	@[[ -x bin/devstack ]] || echo "Building Berth (once, some minutes) …"
+	@[[ -x bin/devstack ]] || echo "Building Berth (once, a few minutes) …"
 	@$(MAKE) --no-print-directory build
 	@exec bin/devstack up
 
 .PHONY: down
-down: ## take everything down that `make up` started, also after a crash (root)
-	@[[ -x bin/devstack ]] || { echo "nothing to take down: bin/devstack was never built"; exit 0; }; exec bin/devstack down
+down: ## stop everything that `make up` started, also after a crash (root)
+	@[[ -x bin/devstack ]] || { echo "nothing to stop: bin/devstack was never built"; exit 0; }; exec bin/devstack down
 
-# What can be known to fail is known before anything slow begins.
+# What must fail fails before anything slow begins.
 .PHONY: ready
 ready:
 	@scripts/install-deps go
@@ -101,12 +102,12 @@ test: ## every test: unit with -race, conformance, end-to-end (root; about 28 mi
 	@scripts/phase e2e BERTH_TEST_ROOT=1 $(E2E_TEST) ./e2e/...
 
 .PHONY: unit
-unit: ## the tests that need neither root nor network, with -race where there is a C compiler
+unit: ## the tests that need neither root nor network, with -race if there is a C compiler
 	@scripts/install-deps go
 	@$(if $(shell command -v gcc),$(GO_RACE) $(TEST) -race,$(GO) $(TEST)) $(ALL)
 
 .PHONY: conformance
-conformance: ## the VMM conformance suite against the program that BERTH_VMM names (default: chvemu; root)
+conformance: ## the VMM conformance suite against BERTH_VMM (default: chvemu; root)
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
@@ -114,7 +115,7 @@ conformance: ## the VMM conformance suite against the program that BERTH_VMM nam
 	@BERTH_TEST_ROOT=1 $(GO) $(TEST) -count=1 -v ./vmm/conformance/
 
 .PHONY: e2e
-e2e: ## the end-to-end and fault tests alone: real processes, real guests (root)
+e2e: ## only the end-to-end tests: real processes, real guests, injected failures (root)
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
@@ -122,17 +123,17 @@ e2e: ## the end-to-end and fault tests alone: real processes, real guests (root)
 	@BERTH_TEST_ROOT=1 $(E2E_TEST) -v ./e2e/...
 
 .PHONY: clients
-clients: ## write the generated parts of the Python and TypeScript clients anew
+clients: ## regenerate the generated parts of the Python and TypeScript clients
 	@scripts/install-deps go
 	@go run ./clients/generate
 
 .PHONY: clients-test
-clients-test: ## the clients' own tests; where BERTH_URL and BERTH_TOKEN are set, against that Berth too
+clients-test: ## the clients' own tests; with BERTH_URL and BERTH_TOKEN set, against that Berth too
 	@scripts/install-deps clients
 	@scripts/clients-test
 
 .PHONY: bench
-bench: ## measure; prints a table, writes bench.json (root; about 9 minutes)
+bench: ## run the benchmarks, print a table and write bench.json (root; about 9 minutes)
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
@@ -141,7 +142,7 @@ bench: ## measure; prints a table, writes bench.json (root; about 9 minutes)
 	@exec bin/bench -o bench.json
 
 .PHONY: soak
-soak: ## 30 minutes of random work while everything is killed, frozen, cut off and slowed (root); SOAK="-for 5m" changes it
+soak: ## 30 minutes of random work under injected faults (root); SOAK="-for 5m" for less
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps soak
 	@$(MAKE) --no-print-directory build
@@ -150,7 +151,7 @@ soak: ## 30 minutes of random work while everything is killed, frozen, cut off a
 	@exec bin/soak $(SOAK)
 
 .PHONY: nested
-nested: ## the suite and every operation on the real Cloud Hypervisor that BERTH_VMM names, in an emulated machine (root; half an hour to hours); NESTED="-parts suite -run Reboot" chooses
+nested: ## the suite and every operation on the real Cloud Hypervisor (BERTH_VMM), in an emulated machine (root; half an hour to hours); NESTED="-parts suite -run Reboot" for less
 	@scripts/install-deps up
 	@scripts/place
 	@scripts/build '-s -w' ./scripts/nested
@@ -162,17 +163,17 @@ nested: ## the suite and every operation on the real Cloud Hypervisor that BERTH
 	@exec nice -n 5 bin/nested $(NESTED)
 
 .PHONY: lint
-lint: ## go vet and golangci-lint, with the rules of which floor may import which
+lint: ## go vet and golangci-lint, with the import rules
 	@scripts/install-deps lint
 	@for module in . controlplane/api; do (cd $$module && go vet ./... && golangci-lint run ./...); done
 
 .PHONY: package
-package: build ## two Debian packages into dist/: berth-controlplane and berth-hostd
+package: build ## build the Debian packages berth-controlplane and berth-hostd into dist/
 	@scripts/install-deps package
 	@scripts/packaging/build $(VERSION)
 
 .PHONY: clean
-clean: ## remove what was built, and the caches of `make up` (kernel, templates)
+clean: ## remove build results and the caches of `make up` (kernel, templates)
 	@[[ ! -e .berth/run ]] || { echo "a stack may be running: make down first"; exit 1; }
 	@rm -rf dist bench.json
 	@scripts/place remove

@@ -24,6 +24,12 @@ func WriteFrom(path string, mode fs.FileMode, fill func(w io.Writer) error) erro
 	return Sync(filepath.Dir(path))
 }
 
+// Put is Write that leaves the file's name to the caller, who makes those of many
+// files durable at once (Sync of their directory).
+func Put(path string, data []byte, mode fs.FileMode) error {
+	return replace(path, mode, true, content(data))
+}
+
 // Swap is Write without durability: a power cut may bring the old file back.
 func Swap(path string, data []byte, mode fs.FileMode) error {
 	return SwapFrom(path, mode, content(data))

@@ -29,7 +29,7 @@ func is(t *testing.T, path, want string, mode fs.FileMode) {
 
 func TestAFileIsReplacedWithItsMode(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))
-	for name, write := range map[string]func(string, []byte, fs.FileMode) error{"write": Write, "swap": Swap} {
+	for name, write := range map[string]func(string, []byte, fs.FileMode) error{"write": Write, "put": Put, "swap": Swap} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "file")
 			for _, c := range []struct {

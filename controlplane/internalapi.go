@@ -7,15 +7,16 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/cluster"
 	"github.com/berth-cloud/berth/controlplane/peer"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 // statusHandler tells another replica how this one is.
-func statusHandler(cluster *service.Cluster) http.Handler {
+func statusHandler(replicas *cluster.Cluster) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(cluster.LocalStatus()) // the caller may have given up
+		_ = json.NewEncoder(w).Encode(replicas.LocalStatus()) // the caller may have given up
 	})
 }
 
@@ -23,8 +24,8 @@ func statusHandler(cluster *service.Cluster) http.Handler {
 const maxStatus = 1 << 20
 
 // askPeer asks another replica for its status.
-func (s *Server) askPeer(ctx context.Context, address string) (service.RaftStatus, error) {
-	var out service.RaftStatus
+func (s *Server) askPeer(ctx context.Context, address string) (api.RaftStatus, error) {
+	var out api.RaftStatus
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+peer.PathStatus, http.NoBody)
 	if err != nil {
 		return out, fmt.Errorf("ask replica at %s: %w", address, err)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/authn"
 	"github.com/berth-cloud/berth/controlplane/edge"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -28,7 +28,7 @@ func (s *Server) previewTokens() authn.PreviewTokens {
 }
 
 // withPreviews answers for preview host names, and leaves all others to next.
-func (s *Server) withPreviews(next http.Handler, sandboxes *service.Sandboxes) http.Handler {
+func (s *Server) withPreviews(next http.Handler, ports *sandbox.Ports) http.Handler {
 	if s.cfg.PreviewSuffix == "" {
 		return next
 	}
@@ -36,17 +36,17 @@ func (s *Server) withPreviews(next http.Handler, sandboxes *service.Sandboxes) h
 		Suffix: s.cfg.PreviewSuffix,
 		Find: func(id string) (*record.Sandbox, string, bool) {
 			view := s.store.View()
-			sandbox, ok := raftstore.Get(view, record.Sandboxes, id)
+			row, ok := raftstore.Get(view, record.Sandboxes, id)
 			if !ok {
 				return nil, "", false
 			}
-			agent, ok := raftstore.Get(view, record.Agents, sandbox.AgentID)
+			agent, ok := raftstore.Get(view, record.Agents, row.AgentID)
 			if !ok {
-				return sandbox, "", true
+				return row, "", true
 			}
-			return sandbox, agent.Address, true
+			return row, agent.Address, true
 		},
-		Host: s.clients.At, Leading: s.store.IsLeader, Awake: sandboxes.RouseForPreview, Tokens: s.previewTokens(), Log: s.log,
+		Host: s.clients.At, Leading: s.store.IsLeader, Awake: ports.WakeForPreview, Tokens: s.previewTokens(), Log: s.log,
 	}
 	var here *edge.Edge
 	cfg.Forward = s.forwarder(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { here.ServeHTTP(w, r) }))

@@ -18,20 +18,22 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/authn"
+	"github.com/berth-cloud/berth/controlplane/cluster"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flows/fork"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
-	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
-	"github.com/berth-cloud/berth/controlplane/flows/template"
-	"github.com/berth-cloud/berth/controlplane/flows/volume"
+	"github.com/berth-cloud/berth/controlplane/fork"
 	"github.com/berth-cloud/berth/controlplane/forward"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
 	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/controlplane/pki"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
+	"github.com/berth-cloud/berth/controlplane/template"
+	"github.com/berth-cloud/berth/controlplane/volume"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -57,7 +59,6 @@ type Server struct {
 	clients   *hosts.Clients
 	engine    *flow.Engine
 	loops     *loops.Loops
-	templates *template.Flows
 	intake    *eventstore.Intake
 	peers     *peer.Transport
 	publicAPI *http.Server
@@ -307,42 +308,41 @@ func (s *Server) assemble() error {
 		Store: s.store, Clients: s.clients, Interval: s.cfg.HeartbeatInterval, Lease: s.cfg.HostLease, Clock: time.Now, Logger: s.log,
 		Leads: s.store.LeadsIn,
 	})
-	flows := sandbox.New(sandbox.Config{Hosts: s.hosts, Sealer: s.sealer, Clock: time.Now, Logger: s.log})
-	var err error
-	forks := fork.New(fork.Config{Hosts: s.hosts, Sandboxes: flows, Clock: time.Now, Logger: s.log})
-	s.templates = template.New(template.Config{Store: s.store, Hosts: s.hosts, Sealer: s.sealer, Clock: time.Now, Logger: s.log})
-	kinds := slices.Concat(
-		flows.Kinds(), forks.Kinds(),
-		snapshot.New(snapshot.Config{Hosts: s.hosts, Logger: s.log}).Kinds(),
-		volume.New(volume.Config{Hosts: s.hosts, Logger: s.log}).Kinds(),
-		s.templates.Kinds(),
-	)
-	s.engine, err = flow.NewEngine(flow.Config{Store: s.store, Kinds: kinds, Clock: time.Now, Random: rand.Float64, Logger: s.log})
-	if err != nil {
-		return err
-	}
-	s.loops = loops.New(loops.Config{Store: s.store, Hosts: s.hosts, Clock: time.Now, Logger: s.log, OrphanGrace: s.cfg.OrphanGrace, KeptGrace: s.cfg.KeptGrace})
+	s.engine = flow.NewEngine(flow.Config{Store: s.store, Clock: time.Now, Random: rand.Float64, Logger: s.log})
+	s.loops = loops.New(loops.Config{Store: s.store, Clock: time.Now, Logger: s.log, OrphanGrace: s.cfg.OrphanGrace, KeptGrace: s.cfg.KeptGrace})
 	s.peers = peer.NewTransport(s.me.node)
 	s.metrics.registry.MustRegister(&stateCollector{store: s.store, hosts: s.hosts})
 
-	sandboxes := service.NewSandboxes(service.SandboxesConfig{
-		Store: s.store, Hosts: s.hosts, Flows: flows, Templates: s.templates, Engine: s.engine, PreviewURL: s.cfg.previewURL(), PreviewTokens: s.previewTokens(),
-		Clock: time.Now, Logger: s.log, Observe: s.metrics.observeCreate, DeleteWait: s.cfg.HostLease + 10*time.Second,
+	c := core.New(core.Core{
+		Store: s.store, Hosts: s.hosts, Engine: s.engine, Sealer: s.sealer, Clock: time.Now, Logger: s.log, DeleteWait: s.cfg.HostLease + 10*time.Second,
 	})
-	identity := service.NewIdentity(s.store, s.sealer, time.Now)
-	cluster := service.NewCluster(service.ClusterConfig{
-		Store: s.store, Hosts: s.hosts, CAFingerprint: s.me.ca.Fingerprint(), Clock: time.Now, Kept: s.cfg.KeptGrace, Events: s.events, AskPeer: s.askPeer,
+	templates := template.New(c, template.Config{})
+	volumes := volume.New(c, s.cfg.VolumeQuotaMB)
+	sandboxes := sandbox.New(c, sandbox.Config{
+		Templates: templates, PreviewURL: s.cfg.previewURL(), PreviewTokens: s.previewTokens(), Observe: s.metrics.observeCreate,
 	})
+	snapshots := snapshot.New(c, snapshot.Config{Sandboxes: sandboxes, Claims: []snapshot.Claim{fork.Claim, {Stored: templates.Flows.Stored}}})
+	forks := fork.New(c, sandboxes)
+	orgs := org.New(c)
+	replicas := cluster.New(c, cluster.Config{
+		CAFingerprint: s.me.ca.Fingerprint(), Kept: s.cfg.KeptGrace, Events: s.events, AskPeer: s.askPeer,
+	})
+	kinds := slices.Concat(templates.Kinds(), volumes.Kinds(), sandboxes.Flows.Kinds(), snapshots.Kinds(), forks.Kinds())
+	if err := s.engine.Register(kinds...); err != nil {
+		return err
+	}
+	s.loops.Register(c.Loops, templates.Loops, volumes.Loops, sandboxes.Loops, snapshots.Loops, orgs.Loops, replicas.Loops)
+
 	auth, err := authn.New(authn.Config{
-		Store: s.store, Users: identity, AdminToken: s.cfg.AdminToken, JWT: s.cfg.jwt(), Clock: time.Now, Logger: s.log,
+		Store: s.store, Users: orgs, AdminToken: s.cfg.AdminToken, JWT: s.cfg.jwt(), Clock: time.Now, Logger: s.log,
 	})
 	if err != nil {
 		return err
 	}
 	routes, err := httpapi.New(httpapi.Config{
-		Forks: service.NewForks(sandboxes, forks), Volumes: service.NewVolumes(sandboxes, s.cfg.VolumeQuotaMB),
-		Templates: service.NewTemplates(sandboxes, s.templates),
-		Sandboxes: sandboxes, Lifecycle: sandboxes, Streams: sandboxes, Previews: sandboxes, Metrics: service.NewMetrics(s.events, time.Now), Identity: identity, Cluster: cluster, Authenticator: auth, Limiter: s.cfg.Limiter,
+		Sandboxes: sandboxes, Lifecycle: sandboxes, Commands: sandboxes.Commands, Files: sandboxes.Files, Logs: sandboxes.Logs, Ports: sandboxes.Ports,
+		Inputs: c, Snapshots: snapshots, Forks: forks, Volumes: volumes, Templates: templates, Metrics: sandbox.NewMetrics(s.events, time.Now),
+		Orgs: orgs, Cluster: replicas, Authenticator: auth, Limiter: s.cfg.Limiter,
 		Health:     func(context.Context) error { return s.store.Err() },
 		Version:    api.VersionInfo{Version: s.cfg.Version, Commit: s.cfg.Commit, GoVersion: runtime.Version()},
 		Registerer: s.metrics.registry, Gatherer: s.metrics.registry, Logger: s.log,
@@ -354,7 +354,7 @@ func (s *Server) assemble() error {
 	s.intake = intake
 	table := httpapi.NewRouting()
 	front := s.forwarder(routes, func(c *forward.Config) { c.AnyReplica, c.Repeatable = table.AnyReplica, table.Repeatable })
-	outside := s.withPreviews(front, sandboxes)
+	outside := s.withPreviews(front, sandboxes.Ports)
 	s.publicAPI = httpapi.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		peer.StripMarks(r)
 		if peer.Internal(r) {
@@ -367,7 +367,7 @@ func (s *Server) assemble() error {
 		Join:      s.forwarder(&hosts.Joiner{Store: s.store, CA: s.me.ca, Clock: time.Now}),
 		Heartbeat: s.hosts.ServeHeartbeat,
 		Events:    intake.ServeEvents,
-		Status:    statusHandler(cluster),
+		Status:    statusHandler(replicas),
 		Public:    outside,
 		Trusted:   s.trusted,
 	}), s.log)
@@ -407,7 +407,7 @@ func (s *Server) lead(ctx context.Context) {
 		return
 	}
 	s.log.InfoContext(ctx, "leading", "term", term)
-	s.hosts.LeadWhile(ctx, term, s.engine.Run, s.loops.Run, s.templates.Run)
+	s.hosts.LeadWhile(ctx, term, s.engine.Run, s.loops.Run)
 	s.log.InfoContext(ctx, "no longer leading", "term", term)
 }
 
@@ -434,7 +434,7 @@ func (s *Server) named(ctx context.Context) bool {
 		err := s.store.Update(ctx, func(tx *raftstore.Tx) error {
 			for _, id := range []string{record.ClusterID, record.OriginID} {
 				if _, ok := raftstore.Get(tx, record.Clusters, id); !ok {
-					row := service.NewClusterRow(0)
+					row := cluster.NewRow(0)
 					row.ID = id
 					raftstore.Put(tx, record.Clusters, row)
 				}

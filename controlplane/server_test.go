@@ -334,7 +334,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	if len(slices.Compact(slices.Clone(ids))) != 1 {
 		t.Fatalf("several sandboxes: %v", ids)
 	}
-	if _, err := c.CreateSandbox(t.Context(), api.CreateSandbox{Template: "base", Boot: api.BootCold}, "key-1"); api.StatusOf(err) != 409 || !strings.Contains(err.Error(), "idempotency key reused") {
+	if _, err := c.CreateSandbox(t.Context(), api.CreateSandbox{Template: "base", Boot: new(api.BootCold)}, "key-1"); api.StatusOf(err) != 409 || !strings.Contains(err.Error(), "idempotency key reused") {
 		t.Fatalf("another body: %v", err)
 	}
 	// And after the leader has changed.

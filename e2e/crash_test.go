@@ -77,7 +77,7 @@ func TestDaemonKilledInTheMiddleOf(t *testing.T) {
 			return err
 		}},
 		{"warm fork", 600 * time.Millisecond, 2, nil, func(ctx context.Context, c *tenant, s *api.Sandbox) error {
-			_, err := c.Fork(ctx, s.ID, api.Fork{Mode: api.ForkWarm}, "")
+			_, err := c.Fork(ctx, s.ID, api.Fork{Mode: new(api.ForkWarm)}, "")
 			return err
 		}},
 		{"volume create", 40 * time.Millisecond, 0, nil, func(ctx context.Context, c *tenant, _ *api.Sandbox) error {

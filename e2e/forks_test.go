@@ -499,7 +499,7 @@ setsid python3 /talk.py </dev/null >/dev/null 2>&1 &`, outsideAddr, server.Addr(
 	c.livesOn(t, parent.ID, 1)
 	before := boxOf(t, parent)
 
-	forked := c.fork(t, parent.ID, api.Fork{Mode: api.ForkWarm})
+	forked := c.fork(t, parent.ID, api.Fork{Mode: new(api.ForkWarm)})
 	child := &forked.Children[0]
 	goesOn() // by the child, which has the parent's place
 	if got := boxOf(t, child); got.Slot != before.Slot || child.AgentID != parent.AgentID {

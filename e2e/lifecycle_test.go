@@ -264,12 +264,12 @@ func TestTimeToLive(t *testing.T) {
 	c.becomes(t, spared.ID, api.SandboxRunning, 5*time.Second)
 
 	// Another end, and another way to end, from now on.
-	l, err = c.PatchLifecycle(t.Context(), spared.ID, api.PatchLifecycle{TTLSeconds: api.SetTo(int64(2)), Persistent: new(true)})
+	l, err = c.PatchLifecycle(t.Context(), spared.ID, api.PatchLifecycle{TTLSeconds: api.SetTo(int64(2)), Persistent: api.SetTo(true)})
 	if err != nil || l.ExpiresAt == nil || !l.Persistent {
 		t.Fatalf("with an end: %+v, %v", l, err)
 	}
 	c.becomes(t, spared.ID, api.SandboxHibernated, 20*time.Second)
-	if l, err = c.PatchLifecycle(t.Context(), spared.ID, api.PatchLifecycle{Persistent: new(false)}); err != nil || l.Persistent {
+	if l, err = c.PatchLifecycle(t.Context(), spared.ID, api.PatchLifecycle{Persistent: api.SetTo(false)}); err != nil || l.Persistent {
 		t.Errorf("persistent no longer: %+v, %v", l, err)
 	}
 }

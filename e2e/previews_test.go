@@ -381,7 +381,7 @@ func TestPreviewsWakeAndWait(t *testing.T) {
 func TestPrivatePreviews(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
-	s := c.make(t, api.CreateSandbox{Preview: api.PreviewToken})
+	s := c.make(t, api.CreateSandbox{Preview: new(api.PreviewToken)})
 	c.serves(t, s.ID, 8080, "0")
 	base := "http://" + previewHost(8080, s.ID)
 	eventually(t, 60*time.Second, "the site is there", func(ctx context.Context) error {
@@ -391,19 +391,19 @@ func TestPrivatePreviews(t *testing.T) {
 		}
 		return err
 	})
-	mine, err := c.CreatePreviewToken(t.Context(), s.ID, api.CreatePreviewToken{Port: 8080})
+	mine, err := c.CreatePreviewToken(t.Context(), s.ID, api.CreatePreviewToken{Port: new(8080)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	brief, err := c.CreatePreviewToken(t.Context(), s.ID, api.CreatePreviewToken{TTLSeconds: 1})
+	brief, err := c.CreatePreviewToken(t.Context(), s.ID, api.CreatePreviewToken{TTLSeconds: new(int64(1))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	elsewhere, err := c.CreatePreviewToken(t.Context(), s.ID, api.CreatePreviewToken{Port: 9090})
+	elsewhere, err := c.CreatePreviewToken(t.Context(), s.ID, api.CreatePreviewToken{Port: new(9090)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	another := c.make(t, api.CreateSandbox{Preview: api.PreviewToken})
+	another := c.make(t, api.CreateSandbox{Preview: new(api.PreviewToken)})
 	others, err := c.CreatePreviewToken(t.Context(), another.ID, api.CreatePreviewToken{})
 	if err != nil {
 		t.Fatal(err)

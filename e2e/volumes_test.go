@@ -59,7 +59,7 @@ func TestVolumeOutlivesItsSandboxes(t *testing.T) {
 	// Memory is not captured with a disk that others will have changed.
 	_, err = c.ForkTree(t.Context(), first.ID, api.ForkTree{}, "")
 	refusal(t, err, 409, "volumes are attached")
-	_, err = c.Fork(t.Context(), first.ID, api.Fork{Mode: api.ForkWarm}, "")
+	_, err = c.Fork(t.Context(), first.ID, api.Fork{Mode: new(api.ForkWarm)}, "")
 	refusal(t, err, 409, "volumes are attached")
 	_, err = c.CreateSnapshot(t.Context(), first.ID, api.CreateSnapshot{}, "")
 	refusal(t, err, 409, "volumes are attached")

@@ -22,7 +22,7 @@ import (
 // Config is a host daemon's configuration. Every field has an environment
 // variable, which cmd/hostd reads.
 type Config struct {
-	AgentID string `env:"BERTH_AGENT_ID"` // 1 to 8 of a-z and 0-9; default: from the certificate
+	HostID  string `env:"BERTH_AGENT_ID"` // 1 to 8 of a-z and 0-9; default: from the certificate
 	DataDir string `env:"BERTH_DATA_DIR" envDefault:"/var/lib/berth-hostd"`
 	RunDir  string `env:"BERTH_RUN_DIR"` // default: /run/berth/<agent id>
 	PKIDir  string `env:"BERTH_PKI_DIR" envDefault:"/etc/berth/pki"`
@@ -83,27 +83,27 @@ const (
 	defaultSlots     = 1000
 )
 
-var validAgentID = regexp.MustCompile(`^[a-z0-9]{1,8}$`)
+var validHostID = regexp.MustCompile(`^[a-z0-9]{1,8}$`)
 
 // Complete checks the configuration and fills in what has a computed default.
 // Every error names the setting and what to do.
 func (c Config) Complete() (Config, error) {
-	if c.AgentID == "" {
-		id, err := agentIDOf(c.PKIDir)
+	if c.HostID == "" {
+		id, err := hostIDOf(c.PKIDir)
 		if err != nil {
 			return c, fmt.Errorf("BERTH_AGENT_ID is not set, and there is no certificate to take it from: set it, or join a cluster first (hostd join --help): %w", err)
 		}
-		c.AgentID = id
+		c.HostID = id
 	}
-	if !validAgentID.MatchString(c.AgentID) {
-		return c, fmt.Errorf("BERTH_AGENT_ID is %q: want 1 to 8 characters of a-z and 0-9 (network links are named after it)", c.AgentID)
+	if !validHostID.MatchString(c.HostID) {
+		return c, fmt.Errorf("BERTH_AGENT_ID is %q: want 1 to 8 characters of a-z and 0-9 (network links are named after it)", c.HostID)
 	}
 	var err error
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
 		return c, fmt.Errorf("BERTH_DATA_DIR: %w", err)
 	}
 	if c.RunDir == "" {
-		c.RunDir = filepath.Join("/run/berth", c.AgentID)
+		c.RunDir = filepath.Join("/run/berth", c.HostID)
 	}
 	// A unix socket's path has 107 bytes: the directory, an id of 26, a name.
 	if n := len(c.RunDir); n > 60 {

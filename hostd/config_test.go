@@ -61,9 +61,9 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		change func(*Config)
 		says   string
 	}{
-		"agent id with capitals":   {func(c *Config) { c.AgentID = "H1" }, "BERTH_AGENT_ID"},
-		"agent id too long":        {func(c *Config) { c.AgentID = "abcdefghi" }, "BERTH_AGENT_ID"},
-		"agent id that is a path":  {func(c *Config) { c.AgentID = "../x" }, "BERTH_AGENT_ID"},
+		"agent id with capitals":   {func(c *Config) { c.HostID = "H1" }, "BERTH_AGENT_ID"},
+		"agent id too long":        {func(c *Config) { c.HostID = "abcdefghi" }, "BERTH_AGENT_ID"},
+		"agent id that is a path":  {func(c *Config) { c.HostID = "../x" }, "BERTH_AGENT_ID"},
 		"run dir too long":         {func(c *Config) { c.RunDir = "/" + strings.Repeat("x", 70) }, "BERTH_RUN_DIR"},
 		"negative memory":          {func(c *Config) { c.MemoryMB = -1 }, "BERTH_MEMORY_MB"},
 		"no slots ready":           {func(c *Config) { c.SlotPool = 0 }, "BERTH_SLOT_POOL"},
@@ -89,17 +89,17 @@ func TestBadSettingsAreNamed(t *testing.T) {
 	}
 }
 
-func TestTheAgentIDComesFromTheCertificate(t *testing.T) {
+func TestTheHostIDComesFromTheCertificate(t *testing.T) {
 	dir := t.TempDir()
 	cfg := defaults(t)
-	cfg.AgentID, cfg.PKIDir = "", dir
+	cfg.HostID, cfg.PKIDir = "", dir
 	if _, err := cfg.Complete(); err == nil || !strings.Contains(err.Error(), "hostd join") {
 		t.Errorf("without a certificate: %v, want an error that says how to join", err)
 	}
 	testca.New(t).WriteDir(t, dir, "host:abc")
 	got, err := cfg.Complete()
-	if err != nil || got.AgentID != "abc" {
-		t.Errorf("agent id = %q, %v", got.AgentID, err)
+	if err != nil || got.HostID != "abc" {
+		t.Errorf("agent id = %q, %v", got.HostID, err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/atomicfile"
-	"github.com/berth-cloud/berth/hostd/beat"
+	"github.com/berth-cloud/berth/hostd/heartbeat"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -33,7 +33,7 @@ type credentials struct {
 	peers []string // told at join, or by the leader since
 }
 
-func loadCredentials(dir, agentID string) (credentials, error) {
+func loadCredentials(dir, hostID string) (credentials, error) {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, fileCert), filepath.Join(dir, fileKey))
 	if errors.Is(err, fs.ErrNotExist) {
 		return credentials{}, fmt.Errorf("this host has not joined a cluster: there is no certificate in %s (make a join token on the control plane, then: hostd join --help)", dir)
@@ -41,8 +41,8 @@ func loadCredentials(dir, agentID string) (credentials, error) {
 	if err != nil {
 		return credentials{}, fmt.Errorf("load the host's certificate: %w", err)
 	}
-	if cn := cert.Leaf.Subject.CommonName; !hostapi.IsHost(agentID)(cn) {
-		return credentials{}, fmt.Errorf("the certificate in %s is for %q and BERTH_AGENT_ID is %q: correct one of them, or join as this id", dir, cn, agentID)
+	if cn := cert.Leaf.Subject.CommonName; !hostapi.IsHost(hostID)(cn) {
+		return credentials{}, fmt.Errorf("the certificate in %s is for %q and BERTH_AGENT_ID is %q: correct one of them, or join as this id", dir, cn, hostID)
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, fileCA))
 	if err != nil {
@@ -69,8 +69,8 @@ func loadPeers(dir string) ([]string, error) {
 	return strings.Fields(string(peers)), nil
 }
 
-// agentIDOf reads the host's id from its certificate.
-func agentIDOf(dir string) (string, error) {
+// hostIDOf reads the host's id from its certificate.
+func hostIDOf(dir string) (string, error) {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, fileCert), filepath.Join(dir, fileKey))
 	if err != nil {
 		return "", err
@@ -85,9 +85,9 @@ func agentIDOf(dir string) (string, error) {
 // Join obtains the host's certificate and stores it. A directory that holds one
 // already is left alone: a second join would leave the first identity without
 // an owner.
-func Join(ctx context.Context, dir string, in beat.JoinRequest) error {
-	if !validAgentID.MatchString(in.AgentID) {
-		return fmt.Errorf("agent id %q: want 1 to 8 characters of a-z and 0-9", in.AgentID)
+func Join(ctx context.Context, dir string, in heartbeat.JoinRequest) error {
+	if !validHostID.MatchString(in.HostID) {
+		return fmt.Errorf("agent id %q: want 1 to 8 characters of a-z and 0-9", in.HostID)
 	}
 	if _, err := os.Stat(filepath.Join(dir, fileCert)); err == nil {
 		return fmt.Errorf("%s holds a certificate already: this host has joined (to join anew, remove the agent on the control plane and the directory here)", dir)
@@ -96,7 +96,7 @@ func Join(ctx context.Context, dir string, in beat.JoinRequest) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory of certificates: %w", err)
 	}
-	c, err := beat.Join(ctx, in)
+	c, err := heartbeat.Join(ctx, in)
 	if err != nil {
 		return err
 	}

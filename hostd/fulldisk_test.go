@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/hostd/volume"
 )
@@ -93,12 +94,12 @@ func TestABoxThatFillsTheDisk(t *testing.T) {
 			_, err := boxes.Put(ctx, id, spec)
 			must(t, err)
 		}
-		if _, err := boxes.Put(ctx, late, spec); !errors.Is(err, box.ErrNoDisk) {
+		if _, err := boxes.Put(ctx, late, spec); !errors.Is(err, hosterr.ErrNoDisk) {
 			t.Errorf("a third of which 51 MB had to be kept: %v, want ErrNoDisk", err)
 		}
 
 		fill(t, w.Paths.Overlay(filler))
-		if _, err := boxes.Put(ctx, late, spec); !errors.Is(err, box.ErrNoDisk) {
+		if _, err := boxes.Put(ctx, late, spec); !errors.Is(err, hosterr.ErrNoDisk) {
 			t.Errorf("a new box on a full disk: %v, want ErrNoDisk", err)
 		}
 		if _, err := volumes.PutVolume(ctx, "vol-2", hostapi.VolumeSpec{WorkspaceID: "ws", SizeMB: 16}); !hostapi.HasCode(err, hostapi.CodeNoDisk) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/cgroup"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -26,7 +27,7 @@ type onePool struct{ taken bool }
 
 func (p *onePool) Take(context.Context) (box.Slot, error) {
 	if p.taken {
-		return box.Slot{}, box.ErrNoSlot
+		return box.Slot{}, hosterr.ErrNoSlot
 	}
 	p.taken = true
 	return box.Slot{Number: 7, NetNSPath: "/run/netns/seven", UID: 4007, GID: 4007}, nil
@@ -68,7 +69,7 @@ func TestABuildsGuestIsConfinedAsASandboxIs(t *testing.T) {
 	if !slices.Equal(build, sandbox) || len(build) == 0 {
 		t.Errorf("a build's limits are\n%s\nand a sandbox's\n%s", strings.Join(build, "\n"), strings.Join(sandbox, "\n"))
 	}
-	if _, err := lease(t.Context(), image.Guest{CPU: 1, MemoryMB: 512}); !errors.Is(err, box.ErrNoSlot) {
+	if _, err := lease(t.Context(), image.Guest{CPU: 1, MemoryMB: 512}); !errors.Is(err, hosterr.ErrNoSlot) {
 		t.Errorf("a second lease: %v", err)
 	}
 	pid := startIn(t, got.Cgroup)

@@ -9,23 +9,26 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
-	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/berth-cloud/berth/hostd/beat"
 	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/build"
+	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/hostd/events"
+	"github.com/berth-cloud/berth/hostd/heartbeat"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/lease"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/hostd/reconcile"
 	"github.com/berth-cloud/berth/hostd/server"
+	"github.com/berth-cloud/berth/hostd/snapshot"
 	"github.com/berth-cloud/berth/hostd/volume"
 	"github.com/berth-cloud/berth/netfab/slot"
 	"github.com/berth-cloud/berth/vmm"
@@ -42,29 +45,26 @@ type Daemon struct {
 	fabric    *slot.Fabric
 	pool      *slot.Pool
 	tree      *cgroup.Tree
-	templates *templates
-	builds    *builds
+	snapshots *snapshot.Store // nil: none
+	builds    *build.Builds
 	volumes   *volume.Store
-	stored    *stored // nil: no snapshot store
+	stored    *capture.Stored // nil: no snapshot store
 	boxes     *box.Host
 	machine   *machine
 	events    *events.Recorder
 	delivery  *events.Delivery
 	registry  *prometheus.Registry
 	server    *server.Server
-	beat      *beat.Beat
+	heartbeat *heartbeat.Sender
+	replies   *heartbeat.Replies
 	lease     *lease.Lease
 
 	bootID      string
 	machineBoot string // which run of the machine this is
 	startedAt   time.Time
 
-	replies chan hostapi.HeartbeatReply // capacity 1: the last one that was not taken in yet
-	peers   []string                    // as last written to the PKI directory
-
-	mu       sync.Mutex
-	draining bool
-	replicas []string // who may call, as the leader said last; none: every replica
+	peers    []string // replicas, as they were known at the start
+	draining atomic.Bool
 }
 
 // New checks what the host needs and puts the parts together. It starts
@@ -77,14 +77,13 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if err := failed(Preflight(ctx, cfg)); err != nil {
 		return nil, fmt.Errorf("this host is not ready (hostd doctor shows every check):\n%w", err)
 	}
-	d := &Daemon{cfg: cfg, log: log, startedAt: time.Now().UTC(), bootID: newBootID(), registry: newRegistry(),
-		replies: make(chan hostapi.HeartbeatReply, 1)}
+	d := &Daemon{cfg: cfg, log: log, startedAt: time.Now().UTC(), bootID: newBootID(), registry: newRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
 		}
 	}()
-	if d.creds, err = loadCredentials(cfg.PKIDir, cfg.AgentID); err != nil {
+	if d.creds, err = loadCredentials(cfg.PKIDir, cfg.HostID); err != nil {
 		return nil, err
 	}
 	d.peers = d.creds.peers
@@ -106,7 +105,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	}
 	// The ledger first of what is shared with an earlier daemon: its lock says
 	// that there is no other one.
-	if d.ledger, err = ledger.Open(cfg.paths().Ledger(), cfg.AgentID); err != nil {
+	if d.ledger, err = ledger.Open(cfg.paths().Ledger(), cfg.HostID); err != nil {
 		return nil, err
 	}
 	if d.machineBoot, err = machineBoot(); err != nil {
@@ -118,7 +117,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if d.fabric, err = newFabric(ctx, cfg, d.peers, log); err != nil {
 		return nil, err
 	}
-	if d.tree, err = cgroup.Open(cgroup.Config{Host: cfg.AgentID}, log); err != nil {
+	if d.tree, err = cgroup.Open(cgroup.Config{Host: cfg.HostID}, log); err != nil {
 		return nil, err
 	}
 	if err := openTun(log); err != nil {
@@ -132,47 +131,50 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 		return nil, err
 	}
 	network := &slots{fabric: d.fabric, pool: d.pool}
-	guestLease := poolLease(network, engine.groups, cgroups{d.tree}, overheadMB)
-	if d.templates, err = newTemplates(ctx, cfg, d.engine, guestLease, log); err != nil {
+	images, err := openImages(ctx, cfg, d.engine, poolLease(network, engine.groups, cgroups{d.tree}, overheadMB), log)
+	if err != nil {
 		return nil, err
 	}
 	if err := removeBuildGroups(ctx, cgroups{d.tree}); err != nil {
 		return nil, err
 	}
-	d.templates.inUse = d.buildsInUse
 	if d.volumes, err = openVolumes(cfg, d.ledger, d.promisedToBoxes, d.makeRoom, log); err != nil {
 		return nil, err
 	}
-	if d.stored, err = openStored(ctx, cfg, d.templates.store, d.versions().Engine, log); err != nil {
-		return nil, err
-	}
-	if err := d.openBuilds(); err != nil {
+	if err := d.openBuilds(ctx, images); err != nil {
 		return nil, err
 	}
 	d.assemble(engine, network, overheadMB)
 	return d, nil
 }
 
-func (d *Daemon) openBuilds() (err error) {
-	cfg := buildsConfig{
-		Dir: filepath.Join(d.cfg.DataDir, "builds"), MemoryMB: d.budgetMB, Ensure: d.templates.store.EnsureWith, Parallel: runtime.NumCPU() / 2,
-		Source: d.templates.source, Changed: d.templates.Changed, Delete: d.templates.Delete, Log: d.log,
-		Have:  func(digest string) bool { _, err := d.templates.store.Build(digest); return err == nil },
-		Admit: func(g image.Guest) (func(), error) { return d.boxes.Reserve(g.MemoryMB, g.DiskMB) },
-	}
-	if d.stored != nil {
-		cfg.Fetch = func(ctx context.Context, digest, template, by string) (image.Template, error) {
-			if err := d.stored.FetchBuild(ctx, digest); err != nil {
-				return image.Template{}, err
-			}
-			if err := d.templates.store.Point(ctx, template, digest, by); err != nil {
-				return image.Template{}, err
-			}
-			return d.templates.store.Get(template)
+// openBuilds opens the snapshot store, if there is one, and what goes to it.
+func (d *Daemon) openBuilds(ctx context.Context, images *image.Store) (err error) {
+	if d.cfg.SnapshotStore != "" {
+		if d.snapshots, err = snapshot.Open(ctx, d.cfg.SnapshotStore, snapshot.Options{}); err != nil {
+			return fmt.Errorf("BERTH_SNAPSHOT_STORE: %w", err)
 		}
 	}
-	d.builds, err = newBuilds(cfg)
-	return err
+	d.builds, err = build.Open(build.Config{
+		Dir: filepath.Join(d.cfg.DataDir, "builds"), Images: images, Sources: d.cfg.TemplateSources, Ahead: d.cfg.TemplatesAhead, Host: d.cfg.HostID,
+		Engine: engineName(d.engine), MemoryMB: d.budgetMB, Snapshots: d.snapshots, InUse: d.buildsInUse,
+		Admit:      func(g image.Guest) (func(), error) { return d.boxes.Reserve(g.MemoryMB, g.DiskMB) },
+		AdmitFetch: func(m *snapshot.Manifest) error { return d.stored.Admit(m) },
+		Log:        d.log,
+	})
+	if err != nil || d.snapshots == nil {
+		return err
+	}
+	d.stored = capture.NewStored(capture.StoredConfig{
+		Snapshots: d.snapshots, Builds: d.builds.Stored, Images: images, Engine: engineName(d.engine), Room: d.room, Log: d.log,
+	})
+	return nil
+}
+
+// room is how many bytes of the data directory may be filled.
+func (d *Daemon) room() (int64, error) {
+	free, err := freeBytes(d.cfg.DataDir)
+	return free - int64(d.cfg.DiskHeadroomMB)<<20, err
 }
 
 // assemble makes the parts that need the others.
@@ -180,7 +182,7 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	groups := cgroups{d.tree}
 	d.machine = &machine{paths: d.cfg.paths(), engine: engine, groups: groups, pool: d.pool}
 	deps := box.Deps{
-		Ledger: d.ledger, Slots: network, Engine: engine, Cgroups: groups, Templates: d.templates,
+		Ledger: d.ledger, Slots: network, Engine: engine, Cgroups: groups, Templates: templates{d.builds.Templates},
 		Metrics: box.NewMetrics(d.registry), Events: d.events, Volumes: d.volumes, Promised: d.volumes.Promised, Log: d.log,
 	}
 	if d.stored != nil { // a nil one in the interface would not be nil
@@ -189,28 +191,32 @@ func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
 	d.boxes = box.New(box.Config{
 		Paths: d.cfg.paths(), MemoryMB: d.budgetMB, OverheadMB: overheadMB, DiskHeadroomMB: d.cfg.DiskHeadroomMB, DiskOvercommit: d.cfg.DiskOvercommit,
 		OverlayPool: d.cfg.OverlayPool, CreateTimeout: d.cfg.CreateTimeout, MaxExecs: maxExecs, OutputBudget: outputBudget,
-		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, Engine: d.versions().Engine,
+		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, Engine: engineName(d.engine),
 	}, deps)
 	d.registry.MustRegister(d.boxes.Collect())
 	d.lease = lease.New(lease.Config{
 		File: filepath.Join(d.cfg.paths().Run, "lease.json"), BootID: d.machineBoot, Log: d.log,
 		Fence: func(ctx context.Context) { d.boxes.Fence(ctx, "its host was without the control plane for a lease") },
 	})
+	d.replies = heartbeat.NewReplies(heartbeat.RepliesConfig{
+		Ledger: d.ledger, Renew: d.lease.Renew, Peers: d.peers, PeersFile: filepath.Join(d.cfg.PKIDir, filePeers),
+		MovedTo: func(peers []string) { d.delivery.SetPeers(peers) }, Log: d.log,
+	})
 	config := server.Config{
-		Boxes: d.boxes, Guests: d.boxes, Captures: d.boxes, Volumes: d.volumes, Builds: d.builds, Events: d.events,
-		Info: d.picture, ObserveTerm: d.ledger.ObserveTerm, Member: d.isMember,
+		Boxes: d.boxes, Guests: d.boxes.Guests(), Captures: d.boxes.Captures(), Volumes: d.volumes, Builds: d.builds.Queue, Events: d.events,
+		Info: d.report, ObserveTerm: d.ledger.ObserveTerm, Member: d.replies.IsMember,
 		Metrics: promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}), Log: d.log,
 		Certificate: d.creds.cert, CA: d.creds.ca,
 	}
 	if d.stored != nil {
-		d.stored.captures = d.boxes
+		d.stored.Serve(d.boxes.Captures())
 		config.Stored = d.stored
 	}
 	d.server = server.New(config)
 	toReplicas := hostapi.PeerTLS(d.creds.cert, d.creds.ca, hostapi.IsReplica)
-	d.beat = beat.New(beat.Config{
-		Picture: d.picture, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
-		TLS: toReplicas, Clock: d.lease.Now, OnReply: d.noteReply, Log: d.log,
+	d.heartbeat = heartbeat.New(heartbeat.Config{
+		Report: d.report, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
+		TLS: toReplicas, Clock: d.lease.Now, OnReply: d.replies.Take, Log: d.log,
 	})
 	d.delivery = events.NewDelivery(events.DeliveryConfig{Recorder: d.events, Peers: d.peers, TLS: toReplicas, Log: d.log})
 }
@@ -237,15 +243,14 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 
 	// 3. Heartbeats, with ready=false: the leader need not give the host up
 	//    while it looks around.
-	stop.background(d.beat.Run)
-	stop.background(d.takeReplies)
+	stop.background(d.heartbeat.Run)
+	stop.background(d.replies.Run)
 	stop.background(d.delivery.Run)
 	stop.background(d.lease.Run)
 	// 4. Templates are looked through, so that the first create need not.
-	d.templates.readSources(ctx)
-	d.templates.Scan()
+	d.builds.Scan(ctx)
 	// 5. The ledger and the kernel are brought together; then Put is served.
-	rec := &reconcile.Reconciler{Records: d.ledger.Boxes(), Boxes: d.boxes, Machine: d.machine, Events: d.events, Log: d.log}
+	rec := &reconcile.Reconciler{Records: d.ledger.Boxes(), Boxes: d.boxes, Captures: d.boxes.Captures(), Machine: d.machine, Events: d.events, Log: d.log}
 	_, startErr := rec.Run(ctx)
 	if startErr == nil {
 		d.forgetEvents()
@@ -261,14 +266,12 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 			}
 		})
 		// 7. Templates are built when they are asked for, and overlays cloned ahead.
-		stop.background(func(ctx context.Context) { d.templates.Run(ctx, d.boxes.Offer) })
-		stop.background(d.builds.Run)
+		stop.background(func(ctx context.Context) { d.builds.Run(ctx, d.offer) })
 		// 8. What nobody needs of the snapshot store goes, now and then.
 		if d.stored != nil {
 			stop.background(d.stored.Run)
-			stop.background(func(ctx context.Context) { d.stored.preload(ctx, d.templates.Ready, d.templates.Changed) })
 		}
-		d.log.Info("hostd serves", "agent_id", d.cfg.AgentID, "listen", listener.Addr().String(), "advertise", d.cfg.Advertise,
+		d.log.Info("hostd serves", "agent_id", d.cfg.HostID, "listen", listener.Addr().String(), "advertise", d.cfg.Advertise,
 			"memory_mb", d.budgetMB, "slots", d.cfg.Slots, "version", d.cfg.Version)
 		select {
 		case <-ctx.Done():
@@ -280,7 +283,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	// Stop, the other way round:
 	d.log.Info("hostd stops, sandboxes go on")
 	// a. No new box, said in a last heartbeat, so that nothing is placed here.
-	d.drain()
+	d.draining.Store(true)
 	d.boxes.Drain()
 	// b. Requests end: those that only wait, in a moment; the others are given
 	//    StopTimeout. A create that is under way then is cut off and cleaned.
@@ -305,7 +308,10 @@ func (d *Daemon) close() error {
 		d.boxes.Close() // again is no harm
 	}
 	if d.stored != nil {
-		errs = append(errs, d.stored.close())
+		d.stored.Close()
+	}
+	if d.snapshots != nil {
+		errs = append(errs, d.snapshots.Close())
 	}
 	if d.fabric != nil {
 		errs = append(errs, d.fabric.Close())
@@ -343,7 +349,7 @@ func (d *Daemon) buildsInUse() []string {
 	for _, rec := range d.ledger.Boxes() {
 		out = append(out, rec.BuildID)
 	}
-	for _, c := range d.boxes.Captures() {
+	for _, c := range d.boxes.Captures().List() {
 		out = append(out, c.BuildID)
 	}
 	return out
@@ -355,57 +361,20 @@ func (d *Daemon) promisedToBoxes() int64 { return d.boxes.DiskPromised() }
 // makeRoom lets something be admitted to the disk in place of captures that are
 // stored.
 func (d *Daemon) makeRoom(check func() (missing int64, err error)) error {
-	return d.boxes.MakeRoom(check)
+	return d.boxes.Captures().MakeRoom(check)
 }
 
-func (d *Daemon) drain() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.draining = true
+// offer has overlays cloned ahead for the templates that are ready.
+func (d *Daemon) offer(ready []image.Template) {
+	seeds := make([]capture.Seed, 0, len(ready))
+	for _, t := range ready {
+		seeds = append(seeds, capture.Seed{Build: t.BuildID, Path: t.OverlaySeed})
+	}
+	d.boxes.Overlays().Offer(seeds)
 }
 
-// picture is what a heartbeat tells.
-func (d *Daemon) picture() hostapi.Heartbeat {
-	d.mu.Lock()
-	draining := d.draining
-	d.mu.Unlock()
-	list := d.boxes.List()
-	hb := hostapi.Heartbeat{
-		AgentID: d.cfg.AgentID, Address: d.cfg.Advertise, BootID: d.bootID, StartedAt: d.startedAt,
-		Ready: d.boxes.Ready(), Draining: draining,
-		Capacity: hostapi.Capacity{
-			CPUs: runtime.NumCPU(), MemoryMB: d.budgetMB, ReservedMB: d.boxes.ReservedMB(), Slots: d.cfg.Slots,
-			SlotsUsed: d.boxes.SlotsUsed(), OverheadMBPerBox: d.boxes.OverheadMB(),
-			DiskStalledMS: d.boxes.DiskStalled().Milliseconds(),
-		},
-		Versions:  d.versions(),
-		Templates: d.templates.States(),
-		Sources:   d.templates.Sources(),
-		Boxes:     make([]hostapi.BoxState, 0, len(list)),
-		Store:     d.stored != nil,
-	}
-	if free, err := freeBytes(d.cfg.DataDir); err == nil {
-		hb.Capacity.DiskFreeBytes = free
-	}
-	for i, t := range hb.Templates {
-		hb.Templates[i].Stored = d.stored != nil && d.stored.hasBuild(t.BuildID)
-	}
-	for _, b := range list {
-		hb.Boxes = append(hb.Boxes, b.State())
-	}
-	hb.ShortenErrors()
-	for _, c := range d.boxes.Captures() {
-		hb.Captures = append(hb.Captures, hostapi.CaptureState{ID: c.ID, Stored: c.Stored})
-	}
-	for _, v := range d.volumes.Volumes() {
-		hb.Volumes = append(hb.Volumes, hostapi.VolumeState{ID: v.ID, UsedBytes: v.UsedBytes})
-	}
-	return hb
-}
-
-func (d *Daemon) versions() hostapi.Versions {
-	return hostapi.Versions{Hostd: d.cfg.Version, Engine: d.engine.Kind + " " + d.engine.Version, Kernel: d.templates.KernelVersion()}
-}
+// engineName names an engine in the ledger and with what it saved.
+func engineName(e vmm.Engine) string { return e.Kind + " " + e.Version }
 
 // newBootID names one run of the daemon.
 func newBootID() string {

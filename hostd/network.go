@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/netfab/slot"
 )
 
@@ -33,7 +34,7 @@ func newFabric(ctx context.Context, c Config, peers []string, log *slog.Logger) 
 	}
 	return slot.NewFabric(slot.Config{
 		// One more than sandboxes get: the last is for template builds by hand.
-		Host: c.AgentID, CIDR: cidr, Count: c.Slots + 1, BaseUID: c.BaseUID, Resolvers: resolvers, AllowedCIDRs: allowed,
+		Host: c.HostID, CIDR: cidr, Count: c.Slots + 1, BaseUID: c.BaseUID, Resolvers: resolvers, AllowedCIDRs: allowed,
 		ControlPlane: addressesOf(ctx, peers, log),
 	}, log)
 }
@@ -68,7 +69,7 @@ type slots struct {
 func (s *slots) Take(ctx context.Context) (box.Slot, error) {
 	got, err := s.pool.Take(ctx)
 	if errors.Is(err, slot.ErrExhausted) {
-		return box.Slot{}, fmt.Errorf("%w: %w", box.ErrNoSlot, err)
+		return box.Slot{}, fmt.Errorf("%w: %w", hosterr.ErrNoSlot, err)
 	}
 	if err != nil {
 		return box.Slot{}, err

@@ -245,7 +245,7 @@ func (p *preflight) address() (string, error) {
 }
 
 func (p *preflight) certificate() (string, error) {
-	c, err := loadCredentials(p.cfg.PKIDir, p.cfg.AgentID)
+	c, err := loadCredentials(p.cfg.PKIDir, p.cfg.HostID)
 	if err != nil {
 		return "", err
 	}
@@ -271,8 +271,8 @@ func (p *preflight) snapshots() (string, error) {
 	if err := errors.Join(s.Check(ctx), s.Close()); err != nil {
 		return "", fmt.Errorf("BERTH_SNAPSHOT_STORE: %w", err)
 	}
-	where, _, _ := strings.Cut(p.cfg.SnapshotStore, "?")
-	return where + ", written to and read from", nil
+	url, _, _ := strings.Cut(p.cfg.SnapshotStore, "?")
+	return url + ", written to and read from", nil
 }
 
 // totalMemoryMB is the machine's memory.

@@ -35,7 +35,7 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer fabric.Close()
-	tree, err := cgroup.Open(cgroup.Config{Host: cfg.AgentID}, log)
+	tree, err := cgroup.Open(cgroup.Config{Host: cfg.HostID}, log)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func openForPurge(cfg Config, log *slog.Logger) (*ledger.Ledger, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	l, err := ledger.Open(path, cfg.AgentID)
+	l, err := ledger.Open(path, cfg.HostID)
 	switch {
 	case errors.Is(err, ledger.ErrInUse):
 		return nil, fmt.Errorf("the host's daemon is running: stop it first, then purge: %w", err)

@@ -118,7 +118,7 @@ func TestRealHibernateAndWake(t *testing.T) {
 // loseNetwork removes what a reboot does not bring back.
 func (h *host) loseNetwork() {
 	h.t.Helper()
-	found, err := filepath.Glob("/run/netns/berth-" + agentID + "-*")
+	found, err := filepath.Glob("/run/netns/berth-" + hostID + "-*")
 	must(h.t, err)
 	for _, path := range found {
 		must(h.t, errors.Join(syscall.Unmount(path, syscall.MNT_DETACH), os.Remove(path)))
@@ -278,7 +278,7 @@ func TestRealRebootOfTheHost(t *testing.T) {
 	for _, id := range []string{kept, lost} {
 		h.killVM(id)
 	}
-	must(t, os.RemoveAll(filepath.Join("/run/berth", agentID)))
+	must(t, os.RemoveAll(filepath.Join("/run/berth", hostID)))
 	await(t, "their processes are gone", 10*time.Second, func() error {
 		if left := h.processes(); len(left) > 0 {
 			return fmt.Errorf("%v", left)
@@ -328,7 +328,7 @@ func (h *host) volume(id string) error {
 // killVM ends the VMM of a box, whose daemon is gone.
 func (h *host) killVM(id string) {
 	h.t.Helper()
-	raw, err := os.ReadFile(filepath.Join("/run/berth", agentID, id, "vmm.json"))
+	raw, err := os.ReadFile(filepath.Join("/run/berth", hostID, id, "vmm.json"))
 	must(h.t, err)
 	var pid int
 	_, after, _ := strings.Cut(string(raw), `"pid":`)

@@ -29,7 +29,7 @@ import (
 
 var (
 	// Two runs on one machine need names and users of their own.
-	agentID    = envOr("BERTH_TEST_AGENT_ID", "hdtest")
+	hostID     = envOr("BERTH_TEST_AGENT_ID", "hdtest")
 	baseUID, _ = strconv.Atoi(envOr("BERTH_TEST_BASE_UID", "690000"))
 	slotCIDR   = envOr("BERTH_TEST_SLOT_CIDR", "10.219.240.0/24")
 )
@@ -64,12 +64,12 @@ func newHost(t testing.TB) *host {
 	for d := dir; d != os.TempDir() && len(d) > 1; d = filepath.Dir(d) {
 		must(t, os.Chmod(d, 0o755))
 	}
-	ca.WriteDir(t, filepath.Join(dir, "pki"), "host:"+agentID)
+	ca.WriteDir(t, filepath.Join(dir, "pki"), "host:"+hostID)
 	h := &host{t: t, bin: programs(t, root), data: filepath.Join(dir, "data"), log: filepath.Join(dir, "hostd.log")}
 	leader := h.serveLeader(ca)
 	listen := freePort(t)
 	h.env = append(os.Environ(),
-		"BERTH_AGENT_ID="+agentID, "BERTH_DATA_DIR="+h.data, "BERTH_PKI_DIR="+filepath.Join(dir, "pki"),
+		"BERTH_AGENT_ID="+hostID, "BERTH_DATA_DIR="+h.data, "BERTH_PKI_DIR="+filepath.Join(dir, "pki"),
 		"BERTH_LISTEN="+listen, "BERTH_PEERS="+leader, "BERTH_SLOT_CIDR="+slotCIDR, "BERTH_SLOT_POOL=3",
 		"BERTH_BASE_UID="+strconv.Itoa(baseUID), "BERTH_MEMORY_MB=4096", "BERTH_DISK_HEADROOM_MB=512", "BERTH_LOG_LEVEL=debug",
 		"BERTH_TEMPLATE_DIR="+envOr("BERTH_TEMPLATE_DIR", filepath.Join(cache, "templates")),
@@ -78,7 +78,7 @@ func newHost(t testing.TB) *host {
 		"BERTH_GUESTD="+envOr("BERTH_GUESTD", firstOf(filepath.Join(root, "bin", "guestd"), filepath.Join(h.bin, "guestd"))),
 	)
 	h.run("template", "build", filepath.Join(root, "templates", "base", "template.yaml"))
-	h.client = hostapi.NewClient(listen, hostapi.PeerTLS(ca.Issue(t, "replica:r1"), ca.Pool, hostapi.IsHost(agentID))).Bind(hostapi.Binding{Term: 1})
+	h.client = hostapi.NewClient(listen, hostapi.PeerTLS(ca.Issue(t, "replica:r1"), ca.Pool, hostapi.IsHost(hostID))).Bind(hostapi.Binding{Term: 1})
 	t.Cleanup(func() {
 		h.client.Close()
 		h.kill()
@@ -207,8 +207,8 @@ func (h *host) left(ids ...string) []string {
 	var out []string
 	for _, id := range ids {
 		for _, pattern := range []string{
-			filepath.Join(h.data, "boxes", id), filepath.Join("/run/berth", agentID, id),
-			"/sys/fs/cgroup/*/berth*/" + agentID + "/" + id, "/sys/fs/cgroup/berth*/" + agentID + "/" + id,
+			filepath.Join(h.data, "boxes", id), filepath.Join("/run/berth", hostID, id),
+			"/sys/fs/cgroup/*/berth*/" + hostID + "/" + id, "/sys/fs/cgroup/berth*/" + hostID + "/" + id,
 		} {
 			found, _ := filepath.Glob(pattern)
 			out = append(out, found...)
@@ -216,8 +216,8 @@ func (h *host) left(ids ...string) []string {
 	}
 	if len(ids) == 0 {
 		for _, pattern := range []string{
-			filepath.Join(h.data, "boxes", "*"), "/run/berth/" + agentID, "/run/netns/berth-" + agentID + "-*",
-			"/sys/class/net/b" + agentID + "-*", "/sys/fs/cgroup/*/berth*/" + agentID, "/sys/fs/cgroup/berth*/" + agentID,
+			filepath.Join(h.data, "boxes", "*"), "/run/berth/" + hostID, "/run/netns/berth-" + hostID + "-*",
+			"/sys/class/net/b" + hostID + "-*", "/sys/fs/cgroup/*/berth*/" + hostID, "/sys/fs/cgroup/berth*/" + hostID,
 		} {
 			found, _ := filepath.Glob(pattern)
 			out = append(out, found...)

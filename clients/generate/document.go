@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// api is what the clients are made from: the document, reduced to what it says
-// of types and calls, in an order that does not change.
+// api is the input of the generators: the document, reduced to types and calls,
+// in a stable order.
 type api struct {
 	models     []model
 	operations []operation
 }
 
-// model is a named type: a struct, or a string of a few values.
+// model is a named type: a struct, or a string with a few values.
 type model struct {
 	name   string
 	doc    string
@@ -33,7 +33,7 @@ type field struct {
 	required bool
 }
 
-// typ is a type in terms that every target language has.
+// typ is a type in terms that every target language shares.
 type typ struct {
 	kind     kind
 	name     string // of a model
@@ -81,7 +81,7 @@ const (
 	answerSocket                   // a WebSocket
 )
 
-// The document, as far as it is read here.
+// The parts of the document that are used here.
 type document struct {
 	Paths      map[string]map[string]rawOperation `json:"paths"`
 	Components struct {
@@ -135,8 +135,8 @@ const (
 	jsonType  = "application/json"
 )
 
-// read reduces the document. It fails on what no client could be made of,
-// rather than leave it out.
+// read reduces the document. It fails on constructs that the generators do not
+// support.
 func read(text []byte) (*api, error) {
 	var doc document
 	if err := json.Unmarshal(text, &doc); err != nil {
@@ -171,7 +171,7 @@ func read(text []byte) (*api, error) {
 			out.mark(*op.answer, func(m *model) *bool { return &m.got })
 		}
 	}
-	// What the events of streams carry is read by hand.
+	// The data of streamed events is decoded by hand-written code.
 	out.models = slices.DeleteFunc(out.models, func(m model) bool { return onlyInEvents[m.name] })
 	for i := range out.models {
 		out.models[i].forgetNulls()
@@ -179,8 +179,8 @@ func read(text []byte) (*api, error) {
 	return out, nil
 }
 
-// forgetNulls takes null from what a request may leave out: there both say the
-// same, but in a PATCH.
+// forgetNulls removes null from optional members of requests: except in a PATCH,
+// null means the same as absent.
 func (m *model) forgetNulls() {
 	if !m.sent || m.patch {
 		return
@@ -192,7 +192,7 @@ func (m *model) forgetNulls() {
 	}
 }
 
-// mark says of a type and all it is made of in which direction it goes.
+// mark records in which direction a type and its parts are sent.
 func (a *api) mark(t typ, flag func(*model) *bool) {
 	if t.elem != nil {
 		a.mark(*t.elem, flag)
@@ -219,7 +219,7 @@ func (a *api) model(name string) *model {
 	return nil
 }
 
-// modelName keeps clear of a name that both languages have taken.
+// modelName avoids a name that both languages reserve.
 func modelName(name string) string {
 	if name == "Error" {
 		return "ErrorBody"
@@ -253,7 +253,7 @@ func requiredFirst(a, b field) int {
 	return 1
 }
 
-// typeOf is the type that a schema stands for.
+// typeOf returns the type of a schema.
 func typeOf(s *schema) (typ, error) {
 	switch {
 	case s == nil:
@@ -326,7 +326,7 @@ func elemOf(s *schema) (*typ, error) {
 	return &t, err
 }
 
-// typesOf is "type" without null, and whether null was there.
+// typesOf returns "type" without null, and whether null was in it.
 func typesOf(v any) (names []string, nullable bool) {
 	switch v := v.(type) {
 	case string:
@@ -373,7 +373,7 @@ func readOperation(method, path string, raw rawOperation) (operation, error) {
 			if err != nil {
 				return op, fmt.Errorf("request: %w", err)
 			}
-			// A body that says nothing is sent without being asked for.
+			// An empty body is sent automatically.
 			if t.kind != kindObject {
 				op.body = &t
 			}
@@ -409,8 +409,8 @@ func (op *operation) readAnswer(raw rawOperation) error {
 	return nil
 }
 
-// split makes two of an operation that can be followed: its answer is of
-// another kind then.
+// split divides an operation that can be followed into two, because a followed
+// answer is of another kind.
 func (op operation) split() []operation {
 	at := slices.IndexFunc(op.query, func(f field) bool { return f.name == "follow" })
 	if at < 0 {

@@ -24,7 +24,7 @@ func TestWhatIsCommittedIsWhatIsGenerated(t *testing.T) {
 			t.Errorf("%s is not what is generated now: run make clients\n%s", name, cmp.Diff(string(got), want))
 		}
 	}
-	// A module that is generated no more must not stay.
+	// A module that is no longer generated must be deleted.
 	left, err := filepath.Glob("../python/src/berth_client/_sync/*.py")
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,7 @@
-// Command generate writes the parts of the clients that follow from what the
-// service is: their types and one function for each operation of the OpenAPI
-// document, and of the Python package the synchronous half, which is its
-// asynchronous half without the waiting. Run it with `make clients`; its test
-// fails when what is committed is not what it writes.
+// Command generate writes the generated parts of the clients: their types and one
+// function per operation of the OpenAPI document, and the synchronous half of the
+// Python package, which is the asynchronous half without waiting. Run it with
+// `make clients`; its test fails if the committed files are outdated.
 package main
 
 import (
@@ -15,7 +14,7 @@ import (
 )
 
 func main() {
-	root := flag.String("root", "clients", "the directory of the clients")
+	root := flag.String("root", "clients", "directory of the clients")
 	flag.Parse()
 	if err := run(*root); err != nil {
 		fmt.Fprintln(os.Stderr, "generate:", err)

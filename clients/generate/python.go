@@ -51,7 +51,7 @@ func pythonDoc(text, indent string) string {
 	return indent + `"""` + strings.TrimPrefix(lines, indent) + "\n" + indent + `"""` + "\n"
 }
 
-// plain reports whether a value needs no conversion from or to its JSON.
+// plain reports whether a value is the same in JSON.
 func (a *api) plain(t typ) bool {
 	switch t.kind {
 	case kindTime, kindBase64:
@@ -86,7 +86,7 @@ func (a *api) pythonDecode(t typ, v string) string {
 	return out
 }
 
-// pythonDecodeField is the same of a member of raw, which may be null or absent.
+// pythonDecodeField does the same for a member of raw that may be null or absent.
 func (a *api) pythonDecodeField(f field) string {
 	read := fmt.Sprintf("raw[%q]", f.name)
 	if !f.required {
@@ -98,7 +98,7 @@ func (a *api) pythonDecodeField(f field) string {
 	return "None if (v := " + read + ") is None else " + a.pythonDecode(f.of, "v")
 }
 
-// pythonEncode is the reverse.
+// pythonEncode is the reverse of pythonDecode.
 func (a *api) pythonEncode(t typ, v string) string {
 	if a.plain(t) {
 		return v
@@ -147,7 +147,7 @@ from ._unset import UNSET, Unset
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
-// open reports whether a field can be left out and also be null, as two things.
+// open reports whether absent and null are different values of a field.
 func (m model) open(f field) bool { return m.patch && !f.required && f.of.nullable }
 
 func (a *api) pythonModel(b *strings.Builder, m model) {
@@ -287,7 +287,7 @@ func (a *api) pythonOperation(b *strings.Builder, op operation) {
 	b.WriteString("    )\n")
 }
 
-// pythonDecoder is a function of one JSON value.
+// pythonDecoder returns a function of one JSON value.
 func (a *api) pythonDecoder(t typ) string {
 	if t.kind == kindModel && !a.plain(t) {
 		return "m." + t.name + ".from_json"
@@ -316,7 +316,7 @@ func (op operation) pythonResult() string {
 	return "Call[" + t + "]"
 }
 
-// inModels qualifies the name of a model in a type's text.
+// inModels qualifies the names of models in a type's text.
 func inModels(text string, t typ) string {
 	for t.elem != nil {
 		t = *t.elem

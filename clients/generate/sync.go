@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// own is the one module of each half that is written by hand: what waiting
-// itself is.
+// own is the module that is written by hand in both halves: it defines how to
+// wait.
 const own = "_io.py"
 
-// Each rule takes a piece of waiting out of Python text.
+// Each rule removes a form of waiting from Python text.
 var withoutWaiting = []struct {
 	from *regexp.Regexp
 	to   string
@@ -29,8 +29,8 @@ var withoutWaiting = []struct {
 	{regexp.MustCompile(`\b_async\b`), "_sync"},
 }
 
-// addSync adds the synchronous half of the Python package: each module of the
-// asynchronous one without its waiting, so that nothing is written twice.
+// addSync adds the synchronous half of the Python package: each asynchronous
+// module without its waiting.
 func addSync(files map[string]string, pkg string) error {
 	names, err := filepath.Glob(filepath.Join(pkg, "_async", "*.py"))
 	if err != nil {

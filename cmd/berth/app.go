@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 )
 
-// Exit codes. A command that exec ran has all codes up to 124 for itself, so
-// exec's own failures are above.
+// Exit codes. Codes below 124 are left to the command that exec runs; exec's own
+// failures are above.
 const (
 	exitFailure     = 1
 	exitUsage       = 2
@@ -45,13 +45,13 @@ const (
 	envAdmin = "BERTH_ADMIN_TOKEN"
 )
 
-const remedy = "on a local stack, load them all: set -a; . .berth/dev.env; set +a"
+const remedy = "on a local stack, load all settings: set -a; . .berth/dev.env; set +a"
 
-// client is a client with the first of the named credentials that is set.
+// client returns a client with the first of the named credentials that is set.
 func (a *app) client(credentials ...string) (*api.Client, error) {
 	urls := a.baseURLs()
 	if len(urls) == 0 {
-		return nil, fmt.Errorf("BERTH_URL is not set, so there is no service to call; %s", remedy)
+		return nil, fmt.Errorf("BERTH_URL is not set; %s", remedy)
 	}
 	token := ""
 	for _, name := range credentials {
@@ -60,10 +60,10 @@ func (a *app) client(credentials ...string) (*api.Client, error) {
 		}
 	}
 	if token == "" && len(credentials) > 0 {
-		return nil, fmt.Errorf("%s is not set, so the service would refuse the call; %s", credentials[0], remedy)
+		return nil, fmt.Errorf("%s is not set; %s", credentials[0], remedy)
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, fmt.Errorf("%s holds characters that no credential has", credentials[0])
+		return nil, fmt.Errorf("%s contains characters that no credential has", credentials[0])
 	}
 	c, err := api.NewClient(nil, token, urls...)
 	if err != nil {
@@ -73,8 +73,8 @@ func (a *app) client(credentials ...string) (*api.Client, error) {
 	return c, nil
 }
 
-// electionTime is for how long a command waits for a leader: several times what
-// an election takes.
+// electionTime is how long a command waits for a leader: several times the length
+// of an election.
 const electionTime = 10 * time.Second
 
 // baseURLs are the replicas to call, BERTH_URL first.
@@ -92,12 +92,12 @@ func (a *app) baseURLs() []string {
 	return out
 }
 
-// exit ends the program with a code and nothing more to say.
+// exit ends the program with a code and without a message.
 type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
-// usageError is a command line that makes no sense.
+// usageError is an error in the command line.
 type usageError struct {
 	text string
 	cmd  *cobra.Command
@@ -122,7 +122,7 @@ func wants(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// report says on stderr what went wrong and returns the exit code.
+// report prints an error to stderr and returns the exit code.
 func (a *app) report(ctx context.Context, err error) int {
 	var code exit
 	var misuse *usageError
@@ -188,23 +188,23 @@ func (a *app) say(text, hint string, refused *api.Error) {
 	}
 }
 
-// diskFull is what a sandbox says of its own disk. It comes with a status that hosts
-// have as well.
+// diskFull is a sandbox's error about its own disk. Its status is also used for
+// hosts that are full.
 const diskFull = "no space left on device"
 
-// hint says what to do about an error, where that is known.
+// hint returns what to do about an error, if that is known.
 func (a *app) hint(err error) string {
 	var op *net.OpError
 	var refused *api.Error
 	switch {
 	case errors.As(err, &op) && op.Op == "dial":
-		return "is Berth running at " + strings.Join(a.baseURLs(), ", ") + "? a local stack is started with: make up"
+		return "is Berth running at " + strings.Join(a.baseURLs(), ", ") + "? make up starts a local stack"
 	case api.StatusOf(err) == 401:
-		return "the service does not know this credential; a local stack makes new ones each time it starts: " + remedy
+		return "the service does not accept this credential; a local stack creates new ones whenever it starts: " + remedy
 	case errors.As(err, &refused) && refused.Message == diskFull:
-		return "the sandbox's own disk is full: delete something in it; its size is the template's disk_mb"
+		return "the sandbox's own disk is full: delete files in it; its size is the template's disk_mb"
 	case api.StatusOf(err) == 502 || api.StatusOf(err) == 507:
-		return "the hosts are full or out of reach: try again in a moment, or delete a sandbox"
+		return "the hosts are full or unreachable: try again in a moment, or delete a sandbox"
 	}
 	if refused != nil && refused.RetryAfter > 0 {
 		return fmt.Sprintf("try again in %s", refused.RetryAfter.Round(time.Second))

@@ -24,15 +24,17 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(leakChecked{m}, map[string]func(){"berth": main})
 }
 
-// leakChecked fails a run of tests that leaves a goroutine behind.
+// leakChecked fails a test run that leaks goroutines.
 type leakChecked struct{ m *testing.M }
 
 // Run implements testscript.TestingM.
@@ -45,8 +47,8 @@ func (l leakChecked) Run() int {
 	return code
 }
 
-// TestScripts runs the program as a user does, against the real HTTP API with
-// a small plane behind it: see testdata/script.
+// TestScripts runs the program like a user, against the real HTTP API in front of
+// a small fake control plane; see testdata/script.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -55,9 +57,10 @@ func TestScripts(t *testing.T) {
 			p := &plane{dir: env.WorkDir}
 			registry := prometheus.NewRegistry()
 			h, err := httpapi.New(httpapi.Config{
-				Sandboxes: p, Identity: (*planeIdentity)(p), Cluster: (*planeCluster)(p), Authenticator: p,
-				Lifecycle: planeMoves{p}, Streams: planeFiles{plane: p}, Forks: planeForks{p}, Volumes: &planeVolumes{plane: p},
-				Templates: planeTemplates{}, Previews: struct{ httpapi.Previews }{}, Metrics: struct{ httpapi.Metrics }{},
+				Sandboxes: p, Lifecycle: planeMoves{p}, Commands: planeCommands{plane: p}, Files: planeFiles{dir: p.dir}, Logs: planeLogs{},
+				Ports: planePorts{}, Inputs: planeInputs{}, Snapshots: planeForks{p}, Forks: planeForks{p}, Volumes: &planeVolumes{plane: p},
+				Templates: planeTemplates{}, Metrics: struct{ httpapi.Metrics }{},
+				Orgs: (*planeIdentity)(p), Cluster: (*planeCluster)(p), Authenticator: p,
 				Version:    api.VersionInfo{Version: "v9", Commit: "abc", GoVersion: "go9"},
 				Registerer: registry, Gatherer: registry,
 				Logger: slog.New(slog.DiscardHandler),
@@ -71,9 +74,10 @@ func TestScripts(t *testing.T) {
 			env.Setenv("BERTH_TOKEN", "brt_tenant")
 			env.Setenv("BERTH_JWT", "jwt")
 			env.Setenv("BERTH_ADMIN_TOKEN", "operator")
-			// With -race, each of the hundred short runs would wait a second at its end.
+			// With -race, each of the hundred short runs would wait a second
+			// before it exits.
 			env.Setenv("GORACE", "atexit_sleep_ms=10")
-			// Nobody listens on the discard port of a machine of today.
+			// Nothing listens on the discard port of a modern machine.
 			env.Setenv("NOWHERE", "http://127.0.0.1:9")
 			return nil
 		},
@@ -81,7 +85,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// await waits until a file is there.
+// await waits until a file exists.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: await FILE")
@@ -102,19 +106,19 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// plane is a control plane of one process whose sandboxes are directories: a
-// command runs on this machine.
+// plane is a control plane in one process. Its sandboxes are directories, and
+// commands run on this machine.
 type plane struct {
 	dir string
 
 	mu        sync.Mutex
-	sandboxes []service.Sandbox
+	sandboxes []api.Sandbox
 	env       map[string]map[string]string
 	keys      map[string]string
 	slow      chan struct{} // closed when the slow create is done
-	tokens    []service.Token
+	tokens    []api.Token
 	draining  bool
-	peers     []service.RaftPeer
+	peers     []api.RaftPeer
 	leader    string
 }
 
@@ -123,26 +127,26 @@ type (
 	planeCluster  plane
 )
 
-func (p *plane) Authenticate(r *http.Request) (service.Caller, error) {
+func (p *plane) Authenticate(r *http.Request) (core.Caller, error) {
 	switch r.Header.Get("Authorization") {
 	case "":
-		return service.Caller{}, service.Unauthorized(service.DetailMissingToken)
+		return core.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
 	case "Bearer brt_tenant":
-		return service.Caller{WorkspaceID: "ws"}, nil
+		return core.Caller{WorkspaceID: "ws"}, nil
 	case "Bearer jwt":
-		return service.Caller{WorkspaceID: "ws", UserID: "u", ViaJWT: true}, nil
+		return core.Caller{WorkspaceID: "ws", UserID: "u", ViaJWT: true}, nil
 	case "Bearer operator":
-		return service.Caller{Admin: true}, nil
+		return core.Caller{Admin: true}, nil
 	}
-	return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+	return core.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
-func (p *plane) Create(ctx context.Context, _ service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+func (p *plane) Create(ctx context.Context, _ core.Caller, in api.CreateSandbox, i core.Idempotency) (api.Sandbox, error) {
 	switch in.Template {
 	case "base", "python":
 	case "slow":
-		// Says that it began, and is done only when its client has gone. The
-		// same key again waits for that.
+		// It signals that it has begun, and completes when its client has left.
+		// The same key waits for that.
 		p.mu.Lock()
 		again := p.slow != nil
 		if !again {
@@ -155,69 +159,70 @@ func (p *plane) Create(ctx context.Context, _ service.Caller, in service.CreateS
 		}
 		defer close(p.slow)
 		if err := os.WriteFile(filepath.Join(p.dir, "creating"), nil, 0o600); err != nil {
-			return service.Sandbox{}, err
+			return api.Sandbox{}, err
 		}
 		<-ctx.Done()
-		_, err := p.add(in)
-		return service.Sandbox{}, errors.Join(ctx.Err(), err)
+		_, err := p.add(in, i.Key)
+		return api.Sandbox{}, errors.Join(ctx.Err(), err)
 	case "full":
-		return service.Sandbox{}, &service.Error{Code: service.EBadGateway, Message: "no available compute node", Detail: "2 hosts, none with 512 MB free"}
+		return api.Sandbox{}, &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node", Detail: "2 hosts, none with 512 MB free"}
 	case "quota":
-		return service.Sandbox{}, &service.Error{Code: service.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}
+		return api.Sandbox{}, &apierror.Error{Code: apierror.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}
 	default:
-		return service.Sandbox{}, &service.Error{Code: service.EInvalid, Message: "unknown template", Detail: "no template is named " + in.Template}
+		return api.Sandbox{}, &apierror.Error{Code: apierror.EInvalid, Message: "unknown template", Detail: "no template is named " + in.Template}
 	}
-	return p.add(in)
+	return p.add(in, i.Key)
 }
 
-// add makes the sandbox, or finds the one that the key made.
-func (p *plane) add(in service.CreateSandbox) (service.Sandbox, error) {
+// add creates the sandbox, or returns the one created with the same key.
+func (p *plane) add(in api.CreateSandbox, key string) (api.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if id, ok := p.keys[in.IdempotencyKey]; ok {
+	if id, ok := p.keys[key]; ok {
 		return p.sandboxes[p.find(id)], nil
 	}
-	sb := service.Sandbox{
-		ID: fmt.Sprintf("k7m2qz4xw3v5n6a2j7p4t5r6s%c", 'a'+len(p.sandboxes)), WorkspaceID: "ws", Status: "running",
+	sb := api.Sandbox{
+		ID: fmt.Sprintf("k7m2qz4xw3v5n6a2j7p4t5r6s%c", 'a'+len(p.sandboxes)), Status: "running",
 		Template: in.Template, Metadata: in.Metadata, CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a",
-		CreatedAt: time.Now().Add(-90 * time.Second), StartedAt: time.Now(), TTLSeconds: in.TTLSeconds, FromSnapshot: in.FromSnapshot,
+		CreatedAt: api.Time{Time: time.Now().Add(-90 * time.Second)}, StartedAt: api.NewTime(time.Now()), TTLSeconds: in.TTLSeconds,
+		FromSnapshot: core.OrNull(in.FromSnapshot), Volumes: []api.VolumeMount{},
 		PreviewURL: "http://{port}-x.localhost",
 	}
 	if in.TTLSeconds != nil {
-		sb.ExpiresAt = sb.CreatedAt.Add(time.Duration(*in.TTLSeconds) * time.Second)
+		sb.ExpiresAt = api.NewTime(sb.CreatedAt.Add(time.Duration(*in.TTLSeconds) * time.Second))
 	}
 	if in.Boot != nil && *in.Boot == "cold" {
-		sb.Error = "booted cold"
+		sb.Error = new("booted cold")
 	}
 	p.sandboxes = append(p.sandboxes, sb)
 	if p.env == nil {
 		p.env, p.keys = map[string]map[string]string{}, map[string]string{}
 	}
-	p.env[sb.ID], p.keys[in.IdempotencyKey] = in.Env, sb.ID
+	p.env[sb.ID], p.keys[key] = in.Env, sb.ID
 	return sb, nil
 }
 
 func (p *plane) find(id string) int {
-	return slices.IndexFunc(p.sandboxes, func(s service.Sandbox) bool { return s.ID == id })
+	return slices.IndexFunc(p.sandboxes, func(s api.Sandbox) bool { return s.ID == id })
 }
 
-func (p *plane) Get(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+func (p *plane) Get(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := p.find(id); i >= 0 {
 		return p.sandboxes[i], nil
 	}
-	return service.Sandbox{}, service.NotFound()
+	return api.Sandbox{}, apierror.NotFound()
 }
 
-func (p *plane) List(_ context.Context, _ service.Caller, o service.ListOptions) ([]service.Sandbox, string, error) {
+func (p *plane) List(_ context.Context, _ core.Caller, o core.ListOptions) ([]api.Sandbox, string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := slices.Clone(p.sandboxes)
 	slices.Reverse(all)
-	// Two a page, whatever was asked for: clients follow the links.
+	// Two per page, whatever the limit, so that clients must follow the links.
 	if o.Cursor != "" {
-		at := slices.IndexFunc(all, func(s service.Sandbox) bool { return s.ID == o.Cursor })
+		at := slices.IndexFunc(all, func(s api.Sandbox) bool { return s.ID == o.Cursor })
 		all = all[at+1:]
 	}
 	if len(all) > 2 {
@@ -226,26 +231,26 @@ func (p *plane) List(_ context.Context, _ service.Caller, o service.ListOptions)
 	return all, "", nil
 }
 
-func (p *plane) Delete(_ context.Context, _ service.Caller, id string) error {
+func (p *plane) Delete(_ context.Context, _ core.Caller, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.find(id)
 	if i < 0 {
-		return service.NotFound()
+		return apierror.NotFound()
 	}
 	p.sandboxes = slices.Delete(p.sandboxes, i, i+1)
 	return nil
 }
 
-func (p *plane) Exec(ctx context.Context, _ service.Caller, id string, in service.Exec) (service.ExecResult, error) {
-	if _, err := p.Get(ctx, service.Caller{}, id); err != nil {
-		return service.ExecResult{}, err
+func (p planeCommands) Exec(ctx context.Context, _ core.Caller, id string, in api.Exec) (api.ExecResult, error) {
+	if _, err := p.Get(ctx, core.Caller{}, id); err != nil {
+		return api.ExecResult{}, err
 	}
-	argv := in.Argv
-	if in.Shell != "" {
-		argv = []string{"sh", "-c", in.Shell}
+	argv := in.Cmd.Argv
+	if in.Cmd.Shell != "" {
+		argv = []string{"sh", "-c", in.Cmd.Shell}
 	}
-	timeout := int64(service.DefaultExecSeconds)
+	timeout := int64(sandbox.DefaultExecSeconds)
 	if in.TimeoutSeconds != nil {
 		timeout = *in.TimeoutSeconds
 	}
@@ -265,15 +270,15 @@ func (p *plane) Exec(ctx context.Context, _ service.Caller, id string, in servic
 		}
 	}
 	var stdout, stderr bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in.Stdin), &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in.Stdin+string(in.StdinBase64)), &stdout, &stderr
 	start := time.Now()
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		return service.ExecResult{}, errors.Join(ctx.Err(), os.WriteFile(filepath.Join(p.dir, "killed"), nil, 0o600))
+		return api.ExecResult{}, errors.Join(ctx.Err(), os.WriteFile(filepath.Join(p.dir, "killed"), nil, 0o600))
 	}
-	res := service.ExecResult{
+	res := api.ExecResult{
 		Stdout: stdout.String(), Stderr: stderr.String(), DurationMS: time.Since(start).Milliseconds(),
-		TimedOut: limited.Err() != nil, Truncated: strings.Contains(in.Shell, "truncate-me"),
+		TimedOut: limited.Err() != nil, Truncated: strings.Contains(in.Cmd.Shell, "truncate-me"),
 	}
 	var ended *exec.ExitError
 	switch {
@@ -289,81 +294,80 @@ func (p *plane) Exec(ctx context.Context, _ service.Caller, id string, in servic
 	return res, nil
 }
 
-func (p *planeIdentity) Me(context.Context, service.Caller) (service.Profile, error) {
-	return service.Profile{UserID: "u"}, nil
+func (p *planeIdentity) Me(context.Context, core.Caller) (api.Me, error) {
+	return api.Me{ID: "u", Orgs: []api.Org{}}, nil
 }
 
-func (p *planeIdentity) SetCurrentOrg(context.Context, service.Caller, string) (service.Profile, error) {
-	return service.Profile{UserID: "u"}, nil
+func (p *planeIdentity) SetCurrentOrg(context.Context, core.Caller, api.SetCurrentOrg) (api.Me, error) {
+	return api.Me{ID: "u", Orgs: []api.Org{}}, nil
 }
 
-func (p *planeIdentity) CreateToken(_ context.Context, _ service.Caller, in service.CreateToken) (service.Token, error) {
+func (p *planeIdentity) CreateToken(_ context.Context, _ core.Caller, in api.CreateToken, _ core.Idempotency) (api.NewToken, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := service.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, CreatedAt: time.Now().Add(-3 * time.Hour), ExpiresAt: in.ExpiresAt}
+	t := api.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, CreatedAt: api.Time{Time: time.Now().Add(-3 * time.Hour)}, ExpiresAt: in.ExpiresAt}
 	p.tokens = append(p.tokens, t)
-	t.Key = "brt_" + t.Prefix + "_secret"
-	return t, nil
+	return api.NewToken{Token: t, Key: "brt_" + t.Prefix + "_secret"}, nil
 }
 
-func (p *planeIdentity) ListTokens(context.Context, service.Caller, service.ListOptions) ([]service.Token, string, error) {
+func (p *planeIdentity) ListTokens(context.Context, core.Caller, core.ListOptions) ([]api.Token, string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.tokens), "", nil
 }
 
-func (p *planeIdentity) RevokeToken(_ context.Context, _ service.Caller, prefix string) error {
+func (p *planeIdentity) RevokeToken(_ context.Context, _ core.Caller, prefix string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.IndexFunc(p.tokens, func(t service.Token) bool { return t.Prefix == prefix })
+	i := slices.IndexFunc(p.tokens, func(t api.Token) bool { return t.Prefix == prefix })
 	if i < 0 {
-		return service.NotFound()
+		return apierror.NotFound()
 	}
 	p.tokens = slices.Delete(p.tokens, i, i+1)
 	return nil
 }
 
-func (p *planeCluster) RaftStatus(context.Context) (service.RaftStatus, error) {
+func (p *planeCluster) RaftStatus(context.Context) (api.RaftStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	leader := "r1"
 	if p.leader != "" {
 		leader = p.leader
 	}
-	st := service.RaftStatus{
+	st := api.RaftStatus{
 		NodeID: "r2", State: "follower", LeaderID: leader, LeaderAddress: "h1:7001", Term: 4, CommitIndex: 12, AppliedIndex: 12,
-		Peers: []service.RaftPeer{
+		Peers: []api.RaftPeer{
 			{ID: "r1", Address: "h1:7001", Voter: true, Healthy: true, AppliedIndex: 12},
-			{ID: "r2", Address: "h2:7001", Voter: true, Healthy: true, AppliedIndex: 12, LastContact: 41 * time.Millisecond},
-			{ID: "r3", Address: "h3:7001", Voter: true, LastContact: -1},
+			{ID: "r2", Address: "h2:7001", Voter: true, Healthy: true, AppliedIndex: 12, LastContactMS: 41},
+			{ID: "r3", Address: "h3:7001", Voter: true, LastContactMS: -1},
 		},
 	}
 	st.Peers = append(st.Peers, p.peers...)
 	return st, nil
 }
 
-func (p *planeCluster) AddPeer(_ context.Context, id, address string) error {
+func (p *planeCluster) AddPeer(_ context.Context, in api.AddPeer) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.peers = append(p.peers, service.RaftPeer{ID: id, Address: address})
+	p.peers = append(p.peers, api.RaftPeer{ID: in.ID, Address: in.Address})
 	return nil
 }
 
 func (p *planeCluster) RemovePeer(_ context.Context, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.IndexFunc(p.peers, func(r service.RaftPeer) bool { return r.ID == id })
+	i := slices.IndexFunc(p.peers, func(r api.RaftPeer) bool { return r.ID == id })
 	if i < 0 {
-		return service.NotFound()
+		return apierror.NotFound()
 	}
 	p.peers = slices.Delete(p.peers, i, i+1)
 	return nil
 }
 
-func (p *planeCluster) TransferLeadership(_ context.Context, to string) error {
+func (p *planeCluster) TransferLeadership(_ context.Context, in api.TransferLeadership) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leader = to
+	p.leader = in.To
 	return nil
 }
 
@@ -372,7 +376,7 @@ func (p *planeCluster) Backup(_ context.Context, w io.Writer) error {
 	return err
 }
 
-// AcceptRestore tells the script that it was asked for.
+// AcceptRestore tells the script that it was called.
 func (p *planeCluster) AcceptRestore(context.Context) error {
 	return os.WriteFile(filepath.Join(p.dir, "accepted"), nil, 0o600)
 }
@@ -380,67 +384,72 @@ func (p *planeCluster) AcceptRestore(context.Context) error {
 func (p *planeCluster) Restore(_ context.Context, r io.Reader) error {
 	b, err := io.ReadAll(r)
 	if err == nil && string(b) != "the store\n" {
-		err = &service.Error{Code: service.EInvalid, Message: "invalid backup"}
+		err = &apierror.Error{Code: apierror.EInvalid, Message: "invalid backup"}
 	}
 	return err
 }
 
-func (p *planeCluster) Agents(context.Context, service.ListOptions) (page []service.Agent, next string, err error) {
+func (p *planeCluster) Agents(context.Context, core.ListOptions) (page []api.Agent, next string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return []service.Agent{
+	return []api.Agent{
 		{
-			ID: "host-a", State: "up", Ready: true, Draining: p.draining, LastSeen: time.Now(), CreatedAt: time.Now(),
-			MemoryMB: 4096, ReservedMB: 1024, Slots: 16, SlotsUsed: 2, Sandboxes: 2,
-			Versions: service.AgentVersions{Engine: "chvemu"},
+			ID: "host-a", State: "up", Ready: true, Draining: p.draining, LastSeenAt: api.NewTime(time.Now()), CreatedAt: api.Time{Time: time.Now()},
+			Capacity:  api.AgentCapacity{MemoryMB: 4096, ReservedMB: 1024, Slots: 16, SlotsUsed: 2},
+			Sandboxes: 2, Templates: []api.AgentTemplate{},
+			Versions: api.AgentVersions{Engine: "chvemu"},
 		},
-		{ID: "host-b", State: "lost"},
+		{ID: "host-b", State: "lost", Templates: []api.AgentTemplate{}},
 	}, "", nil
 }
 
-func (p *planeCluster) AgentEvents(_ context.Context, id string, _ service.EventQuery) ([]service.Event, error) {
+func (p *planeCluster) AgentEvents(_ context.Context, id string, _ api.EventQuery) ([]api.Event, error) {
 	if id != "host-a" {
-		return nil, service.NotFound()
+		return nil, apierror.NotFound()
 	}
-	return []service.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn", Message: "what belongs to no sandbox is removed"}}, nil
+	return []api.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn", Message: "what belongs to no sandbox is removed"}}, nil
 }
 
-func (p *planeCluster) DrainAgent(_ context.Context, id string) (service.Agent, error) {
+func (p *planeCluster) DrainAgent(_ context.Context, id string) (api.Agent, error) {
 	return p.change(id, true)
 }
 
-func (p *planeCluster) UndrainAgent(_ context.Context, id string) (service.Agent, error) {
+func (p *planeCluster) UndrainAgent(_ context.Context, id string) (api.Agent, error) {
 	return p.change(id, false)
 }
 
-func (p *planeCluster) change(id string, draining bool) (service.Agent, error) {
+func (p *planeCluster) change(id string, draining bool) (api.Agent, error) {
 	if id != "host-a" {
-		return service.Agent{}, service.NotFound()
+		return api.Agent{}, apierror.NotFound()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining = draining
-	return service.Agent{ID: id, State: "up", Ready: true, Draining: draining}, nil
+	return api.Agent{ID: id, State: "up", Ready: true, Draining: draining, Templates: []api.AgentTemplate{}}, nil
 }
 
 func (p *planeCluster) RemoveAgent(_ context.Context, id string) error {
 	if id != "host-b" {
-		return &service.Error{Code: service.EConflict, Message: "agent has sandboxes", Detail: "2 sandboxes"}
+		return &apierror.Error{Code: apierror.EConflict, Message: "agent has sandboxes", Detail: "2 sandboxes"}
 	}
 	return nil
 }
 
-func (p *planeCluster) CreateJoinToken(_ context.Context, ttl time.Duration) (service.JoinToken, error) {
-	if ttl == 0 {
-		ttl = time.Hour
+func (p *planeCluster) CreateJoinToken(_ context.Context, in api.CreateJoinToken) (api.JoinToken, error) {
+	ttl := time.Hour
+	if in.TTLSeconds != nil {
+		ttl = time.Duration(*in.TTLSeconds) * time.Second
 	}
-	return service.JoinToken{
-		Token: "bjt_secret", ExpiresAt: time.Now().Add(ttl),
+	if ttl > 24*time.Hour {
+		return api.JoinToken{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to 86400")
+	}
+	return api.JoinToken{
+		Token: "bjt_secret", ExpiresAt: api.Time{Time: time.Now().Add(ttl)},
 		CASHA256: "9f2b", Peers: []string{"h1:7001", "h2:7001"},
 	}, nil
 }
 
-// What join-token prints is run on a host that has the package.
+// The command that join-token prints runs on a host with the package.
 func TestTheJoinCommandIsWhereThePackagePutsIt(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("..", "..", "scripts", "packaging", "berth-hostd.yaml"))
 	if err != nil {

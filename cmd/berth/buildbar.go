@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// buildBar prints what a build says, and on a terminal shows below it how far
-// the build is, until it is stopped.
+// buildBar prints a build's log and, on a terminal, a progress bar below it, until
+// it is stopped.
 type buildBar struct {
-	out, bar io.Writer // bar is nil where nobody looks at it
+	out, bar io.Writer // bar is nil if stderr is not a terminal
 
 	mu      sync.Mutex
 	step    string
@@ -36,7 +36,7 @@ func (a *app) buildBar() *buildBar {
 	return b
 }
 
-// turn draws the bar again and again: a step may say nothing for minutes.
+// turn redraws the bar regularly: a step may print nothing for minutes.
 func (b *buildBar) turn() {
 	defer close(b.done)
 	tick := time.NewTicker(frameTime)
@@ -60,8 +60,8 @@ func (b *buildBar) stop() {
 	<-b.done
 }
 
-// buildStep is a line that says which step begins, how far the build is then,
-// and since when it goes on.
+// buildStep matches a line that announces a step, with the build's progress and
+// the time since its start.
 var buildStep = regexp.MustCompile(`^==> (.+) \((\d{1,3}) %, [^)]*\)$`)
 
 // line prints a line above the bar.
@@ -84,7 +84,7 @@ func (b *buildBar) line(text string) error {
 
 const (
 	barWidth  = 24
-	stepWidth = 28 // of a command there may be more than a line has room for
+	stepWidth = 28 // a longer command is cut
 )
 
 func (b *buildBar) draw() {

@@ -24,13 +24,13 @@ func (a *app) copy() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cp SOURCE DESTINATION",
 		Short: "Copy files and directories into and out of a sandbox",
-		Long: `Copy a file or a directory between here and a sandbox, whose side is written
-ID:/path. A destination that ends in / is a directory, in which the copy keeps
-its name. "-" stands for stdin or stdout.
+		Long: `Copy a file or a directory between this machine and a sandbox. A path in a sandbox
+is written ID:/path. A destination that ends in / is a directory; the copy keeps
+its name in it. "-" stands for stdin or stdout.
 
-A file is in its place once all of it is there: a copy that is broken off leaves
-what was there before. A directory is copied with what is in it, links as links;
-the sandbox needs tar for that.`,
+A file appears when all of it has been copied: an interrupted copy leaves the
+former file in place. Directories are copied with their contents, and links as
+links; the sandbox needs tar for that.`,
 		Example: `  berth cp report.csv $id:/root/
   berth cp $id:/var/log/app.log .
   berth cp ./src $id:/app/src
@@ -39,7 +39,7 @@ the sandbox needs tar for that.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, to := parsePlace(args[0]), parsePlace(args[1])
 			if (from.id == "") == (to.id == "") {
-				return usage(cmd, "one side is in a sandbox, written ID:/path, and the other is here")
+				return usage(cmd, "exactly one side must be in a sandbox, written ID:/path")
 			}
 			if p := from.path + to.path; strings.ContainsRune(p, 0) {
 				return usage(cmd, "a path cannot contain a NUL character")
@@ -56,7 +56,7 @@ the sandbox needs tar for that.`,
 	}
 }
 
-// place is one side of a copy; id is empty for a path here.
+// place is one side of a copy; id is empty for a local path.
 type place struct{ id, path string }
 
 var inSandbox = regexp.MustCompile(`^([a-z2-7]{26}):(/.*)$`)
@@ -68,7 +68,7 @@ func parsePlace(text string) place {
 	return place{path: text}
 }
 
-// bar shows how much of a copy is done, on a terminal.
+// bar shows the progress of a copy on a terminal.
 func (a *app) bar(what string, total int64) *progressbar.ProgressBar {
 	if a.json || !isTerminal(a.stderr) {
 		return progressbar.DefaultSilent(total)
@@ -81,7 +81,7 @@ func (a *app) bar(what string, total int64) *progressbar.ProgressBar {
 func (a *app) upload(ctx context.Context, c *api.Client, from string, to place) error {
 	if from == "-" {
 		if strings.HasSuffix(to.path, "/") {
-			return errors.New("stdin has no name: give the whole path of the file to write")
+			return errors.New("stdin has no name: give the full path of the file to write")
 		}
 		bar := a.bar("stdin", -1)
 		defer func() { _ = bar.Close() }()
@@ -112,7 +112,7 @@ func (a *app) upload(ctx context.Context, c *api.Client, from string, to place) 
 	return err
 }
 
-// uploadDir sends a tar to the sandbox's own tar, while it is read.
+// uploadDir streams a tar to tar in the sandbox.
 func (a *app) uploadDir(ctx context.Context, c *api.Client, from string, to place) error {
 	if strings.HasSuffix(to.path, "/") {
 		abs, err := filepath.Abs(from)
@@ -144,8 +144,7 @@ func (a *app) uploadDir(ctx context.Context, c *api.Client, from string, to plac
 	return errors.Join(err, notClosed(<-sent, err))
 }
 
-// notClosed leaves out that writing failed to a tar that has said itself why it
-// ended.
+// notClosed drops a write error to a tar that has reported itself why it ended.
 func notClosed(sending, receiving error) error {
 	if receiving != nil {
 		return nil
@@ -153,8 +152,8 @@ func notClosed(sending, receiving error) error {
 	return sending
 }
 
-// ended reads a session to its end and fails with what it wrote to stderr
-// unless it ended well.
+// ended reads a session to its end. If the exit code is not 0, it fails with the
+// session's stderr.
 func ended(s *api.Session, stdout io.Writer) error {
 	var complaint strings.Builder
 	for {
@@ -176,7 +175,7 @@ func ended(s *api.Session, stdout io.Writer) error {
 	}
 }
 
-// writeTar writes what is in a directory.
+// writeTar writes the contents of a directory.
 func writeTar(w io.Writer, dir string) error {
 	tw := tar.NewWriter(w)
 	root, err := os.OpenRoot(dir)
@@ -199,7 +198,7 @@ func writeTar(w io.Writer, dir string) error {
 				return err
 			}
 		case !st.Mode().IsRegular() && !st.IsDir():
-			return nil // sockets, pipes and devices stay where they are
+			return nil // sockets, pipes and devices are not copied
 		}
 		h, err := tar.FileInfoHeader(st, target)
 		if err != nil {
@@ -248,7 +247,7 @@ func (a *app) download(ctx context.Context, c *api.Client, from place, to string
 	return replace(to, st.Mode, io.TeeReader(body, bar))
 }
 
-// replace puts body in place of a file, once all of it is there.
+// replace replaces a file with body, once all of it has arrived.
 func replace(name, mode string, body io.Reader) error {
 	perm := fs.FileMode(0o644)
 	if _, err := fmt.Sscanf(mode, "%o", &perm); err != nil {
@@ -260,8 +259,8 @@ func replace(name, mode string, body io.Reader) error {
 	})
 }
 
-// downloadDir unpacks a tar that the sandbox's own tar makes. The sandbox may
-// send anything: nothing of it lands outside the directory.
+// downloadDir unpacks a tar that tar in the sandbox writes. The sandbox is not
+// trusted: nothing is written outside the directory.
 func (a *app) downloadDir(ctx context.Context, c *api.Client, from place, to string) error {
 	if into, err := os.Stat(to); strings.HasSuffix(to, "/") || (err == nil && into.IsDir()) {
 		to = filepath.Join(to, path.Base(from.path))
@@ -280,7 +279,7 @@ func (a *app) downloadDir(ctx context.Context, c *api.Client, from place, to str
 	unpacked := make(chan error, 1)
 	go func() {
 		err := readTar(io.TeeReader(r, bar), to)
-		_ = r.CloseWithError(err) // the sandbox's tar is not read any more
+		_ = r.CloseWithError(err) // tar's output is no longer read
 		unpacked <- err
 	}()
 	err = ended(s, w)
@@ -291,7 +290,7 @@ func (a *app) downloadDir(ctx context.Context, c *api.Client, from place, to str
 	return err
 }
 
-// readTar unpacks an archive whose author is not trusted.
+// readTar unpacks an untrusted archive.
 func readTar(r io.Reader, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -302,7 +301,7 @@ func readTar(r io.Reader, dir string) error {
 	for {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			// What tar pads its archive with.
+			// The padding at the end of an archive.
 			_, err = io.Copy(io.Discard, r)
 			return err
 		}

@@ -27,19 +27,19 @@ func (a *app) sandboxExec() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec ID [-- COMMAND [ARG…] | -c 'COMMAND LINE']",
 		Short: "Run a command in a sandbox",
-		Long: `Run a command in a sandbox, wait for its end, and end like it: its stdout on
-stdout, its stderr on stderr, its exit code as the exit code.
+		Long: `Run a command in a sandbox and wait until it ends. Its stdout, stderr and exit
+code become those of berth.
 
-After --, the command is run as it is, without a shell. With -c, one string is
-run by sh -c in the sandbox: quote it, so that your own shell leaves it alone.
+A command after -- runs without a shell. A string after -c is run by sh -c in
+the sandbox: quote it, so that your own shell does not expand it.
 
-Output comes when the command ends, up to 8 MiB a stream. Ctrl-C ends the
-command and all that it started.
+The output is printed when the command ends, up to 8 MiB per stream. Ctrl-C ends
+the command and everything that it started.
 
 Exit codes:
   0–255  the command's own; 128+n when signal n ended it
-  124    the time-out passed and the command was killed
-  125    berth itself failed: no such sandbox, no answer, a wrong flag
+  124    the command was killed after its timeout
+  125    berth itself failed, for example: no such sandbox, no answer, a wrong flag
   130    interrupted by Ctrl-C`,
 		Example: `  berth sandbox exec $id -- uname -a
   berth sandbox exec $id -c 'cd /tmp && ls | wc -l'
@@ -67,12 +67,12 @@ Exit codes:
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&shell, "command", "c", "", "a command line for sh -c, instead of arguments after --")
+	f.StringVarP(&shell, "command", "c", "", "a command line for sh -c, instead of a command after --")
 	f.StringVar(&cwd, "cwd", "", "directory to run in (default: the user's home)")
-	f.StringArrayVar(&env, "env", nil, "NAME=VALUE for this command; NAME alone takes your value; may be repeated")
+	f.StringArrayVar(&env, "env", nil, "NAME=VALUE for this command; NAME alone takes your own value; repeatable")
 	f.StringVar(&user, "user", "", "name or uid[:gid] to run as (default: root)")
-	f.BoolVarP(&stdin, "stdin", "i", false, "read stdin to its end and give it to the command, up to 6 MiB")
-	f.Var(&timeout, "timeout", "kill it after this long, at most 1h (default 1m)")
+	f.BoolVarP(&stdin, "stdin", "i", false, "pass all of stdin to the command, up to 6 MiB")
+	f.Var(&timeout, "timeout", "kill it after this time, at most 1h (default 1m)")
 	return cmd
 }
 
@@ -94,7 +94,7 @@ func (a *app) execArgs(shell *string) cobra.PositionalArgs {
 	}
 }
 
-// readStdin gives the command all of our own stdin. Ctrl-C ends the reading.
+// readStdin reads all of stdin for the command, until ctx ends.
 func (a *app) readStdin(ctx context.Context, in *api.Exec) error {
 	type read struct {
 		b   []byte
@@ -144,7 +144,7 @@ func (a *app) exec(ctx context.Context, id string, in api.Exec) error {
 		fmt.Fprintf(a.stderr, "%s", res.StderrBytes())
 	}
 	if res.Truncated {
-		a.note("berth: the output went past 8 MiB; the rest was dropped")
+		a.note("berth: the output exceeded 8 MiB; the rest was dropped")
 	}
 	if res.TimedOut {
 		a.note("berth: timed out after %s; the command was killed", time.Duration(res.DurationMS)*time.Millisecond)

@@ -12,18 +12,18 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 )
 
-// lifecycle are the commands that move a sandbox from one state to another.
+// lifecycle are the commands that change a sandbox's status.
 func (a *app) lifecycle() []*cobra.Command {
 	return []*cobra.Command{
-		a.move("pause", "Stop a sandbox's CPUs; its memory stays where it is", (*api.Client).PauseSandbox),
-		a.move("resume", "Let a paused sandbox run on", (*api.Client).ResumeSandbox),
-		a.move("hibernate", "Write a sandbox's memory to disk and end its VM", (*api.Client).HibernateSandbox),
-		a.move("wake", "Let a hibernated sandbox go on where it was", (*api.Client).WakeSandbox),
+		a.transition("pause", "Stop a sandbox's CPUs and keep its memory", (*api.Client).PauseSandbox),
+		a.transition("resume", "Resume a paused sandbox", (*api.Client).ResumeSandbox),
+		a.transition("hibernate", "Write a sandbox's memory to disk and end its VM", (*api.Client).HibernateSandbox),
+		a.transition("wake", "Restore a hibernated sandbox where it was", (*api.Client).WakeSandbox),
 		a.ttl(),
 	}
 }
 
-func (a *app) move(verb, short string, do func(*api.Client, context.Context, string) (*api.Sandbox, error)) *cobra.Command {
+func (a *app) transition(verb, short string, do func(*api.Client, context.Context, string) (*api.Sandbox, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:               verb + " ID…",
 		Short:             short,
@@ -35,21 +35,21 @@ func (a *app) move(verb, short string, do func(*api.Client, context.Context, str
 			if err != nil {
 				return err
 			}
-			var moved []*api.Sandbox
+			var changed []*api.Sandbox
 			for _, id := range args {
 				start := time.Now()
 				sb, err := do(c, cmd.Context(), id)
 				if err != nil {
 					return err
 				}
-				moved = append(moved, sb)
+				changed = append(changed, sb)
 				a.note("%s is %s after %s", sb.ID, sb.Status, time.Since(start).Round(time.Millisecond))
 			}
 			switch {
-			case a.json && len(moved) == 1:
-				return a.printJSON(moved[0])
+			case a.json && len(changed) == 1:
+				return a.printJSON(changed[0])
 			case a.json:
-				return a.printJSON(moved)
+				return a.printJSON(changed)
 			}
 			return nil
 		},
@@ -64,9 +64,9 @@ func (a *app) ttl() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "ttl ID",
-		Short: "Show or change how long a sandbox lives",
-		Long: `Show or change how long a sandbox lives, and what becomes of it then: it is
-deleted, or hibernated if it is persistent.`,
+		Short: "Show or change when a sandbox expires",
+		Long: `Show or change when a sandbox expires, and what happens then: it is deleted, or
+hibernated if it is persistent.`,
 		Example: `  berth ttl $id
   berth ttl $id --set 2h --persistent=true
   berth ttl $id --none`,
@@ -91,10 +91,10 @@ deleted, or hibernated if it is persistent.`,
 				if !on && persistent != "false" {
 					return usage(cmd, "--persistent is true or false")
 				}
-				in.Persistent = &on
+				in.Persistent = api.SetTo(on)
 			}
 			var out *api.Lifecycle
-			if in.TTLSeconds.IsZero() && in.Persistent == nil {
+			if in.TTLSeconds.IsZero() && in.Persistent.IsZero() {
 				out, err = c.GetLifecycle(cmd.Context(), args[0])
 			} else {
 				out, err = c.PatchLifecycle(cmd.Context(), args[0], in)
@@ -113,17 +113,17 @@ deleted, or hibernated if it is persistent.`,
 		},
 	}
 	f := cmd.Flags()
-	f.Var(&life, "set", "from now on")
-	f.BoolVar(&none, "none", false, "it lives until it is deleted")
-	f.StringVar(&persistent, "persistent", "", "true: at its end it hibernates instead of being deleted")
+	f.Var(&life, "set", "time from now until it expires")
+	f.BoolVar(&none, "none", false, "it never expires")
+	f.StringVar(&persistent, "persistent", "", "true: when it expires, it is hibernated instead of deleted")
 	f.Lookup("persistent").NoOptDefVal = "true"
 	return cmd
 }
 
 func (a *app) snapshot() *cobra.Command {
-	return group("snapshot", "Keep the memory and disk of sandboxes",
+	return group("snapshot", "Save the memory and disk of sandboxes",
 		`A snapshot is a sandbox's memory, device state and disk at one moment. Any
-number of sandboxes can be made from it: berth sandbox create --from-snapshot.`,
+number of sandboxes can be created from it: berth sandbox create --from-snapshot.`,
 		a.snapshotCreate(), a.snapshotList(), a.snapshotRemove())
 }
 
@@ -150,16 +150,16 @@ func (a *app) snapshotCreate() *cobra.Command {
 			if a.json {
 				return a.printJSON(snap)
 			}
-			where := "on " + snap.AgentID + " alone"
+			where := "only on " + snap.AgentID
 			if snap.Stored {
 				where = "in the snapshot store"
 			}
-			a.note("%s, %s; the sandbox stood still for %d ms", size(snap.SizeBytes), where, snap.PauseMS)
+			a.note("%s, %s; the sandbox was paused for %d ms", size(snap.SizeBytes), where, snap.PauseMS)
 			fmt.Fprintln(a.stdout, snap.ID)
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "a name for people")
+	cmd.Flags().StringVar(&name, "name", "", "a name, for display only")
 	return cmd
 }
 
@@ -219,15 +219,15 @@ func (a *app) fork() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fork ID",
 		Short: "Fork a running sandbox and print the children's ids",
-		Long: `Fork a running sandbox with its memory: every child goes on where the parent
-is, its processes alive, with random numbers, names and keys of its own. The
-parent stands still for a moment and runs on.
+		Long: `Fork a running sandbox with its memory: every child continues where the parent
+is, with its processes alive and with its own random numbers, names and keys.
+The parent is paused for a moment.
 
-With --cold the children have the parent's disk alone and boot afresh. With
---warm there is one child, which takes over the parent's place on the network;
-the parent stops until it is resumed.
+With --cold, children get only the parent's disk and boot afresh. With --warm,
+there is one child, which takes the parent's place on the network; the parent
+stays paused until it is resumed.
 
-A child that does not come to life is told with its reason; the others live, and
+If a child does not start, its error is printed, the others keep running, and
 the exit code is 1.`,
 		Example: `  berth fork $id -n 16
   tree=$(berth fork $id -n 4 --json | jq -r .tree_id)
@@ -244,11 +244,11 @@ the exit code is 1.`,
 			}
 			if cold || warm {
 				if len(metadata) > 0 || object != "" {
-					return usage(cmd, "children have no metadata of yours with --cold or --warm")
+					return usage(cmd, "--cold and --warm take no metadata")
 				}
-				in := api.Fork{Mode: api.ForkCold}
+				in := api.Fork{Mode: new(api.ForkCold)}
 				if warm {
-					in.Mode = api.ForkWarm
+					in.Mode = new(api.ForkWarm)
 				}
 				if cmd.Flags().Changed("count") {
 					in.Count = &count
@@ -266,11 +266,11 @@ the exit code is 1.`,
 		},
 	}
 	f := cmd.Flags()
-	f.IntVarP(&count, "count", "n", 2, "how many children, 1 to 16 (with --cold and --warm: 1)")
-	f.BoolVar(&cold, "cold", false, "the disk alone, and a fresh boot")
-	f.BoolVar(&warm, "warm", false, "one child in the parent's place")
-	f.StringArrayVar(&metadata, "metadata", nil, "NAME=VALUE to remember with each child; may be repeated; not with --cold and --warm")
-	f.StringVar(&object, "metadata-json", "", "a JSON object to remember with each child, instead of --metadata")
+	f.IntVarP(&count, "count", "n", 2, "number of children, 1 to 16 (default with --cold or --warm: 1)")
+	f.BoolVar(&cold, "cold", false, "copy only the disk, and boot the children")
+	f.BoolVar(&warm, "warm", false, "create one child in the parent's place")
+	f.StringArrayVar(&metadata, "metadata", nil, "NAME=VALUE to store with each child; repeatable; not with --cold or --warm")
+	f.StringVar(&object, "metadata-json", "", "a JSON object to store with each child, instead of --metadata")
 	return cmd
 }
 
@@ -282,17 +282,17 @@ func (a *app) plainFork(ctx context.Context, c *api.Client, id string, in api.Fo
 		return err
 	}
 	if !a.json {
-		a.note("%d forked; the parent stood still for %d ms", len(out.Children), out.PauseMS)
-		if in.Mode == api.ForkWarm {
+		a.note("%d forked; the parent was paused for %d ms", len(out.Children), out.PauseMS)
+		if out.Mode == api.ForkWarm {
 			a.note("the parent is paused: berth resume %s", id)
 		}
 	}
-	return a.tellForked(out, out.Children, out.Failed)
+	return a.printForked(out, out.Children, out.Failed)
 }
 
-// tellForked prints what a fork answered. A child that does not run is a failure
-// of the command, however its outcome is printed.
-func (a *app) tellForked(out any, children []api.Sandbox, failed []api.FailedFork) error {
+// printForked prints the result of a fork. A child that does not run makes the
+// command fail, in either format.
+func (a *app) printForked(out any, children []api.Sandbox, failed []api.FailedFork) error {
 	if a.json {
 		if err := a.printJSON(out); err != nil {
 			return err
@@ -320,9 +320,9 @@ func (a *app) forkTree(ctx context.Context, c *api.Client, id string, in api.For
 		return err
 	}
 	if !a.json {
-		a.note("%s: %d children after %s; the parent stood still for %d ms", out.TreeID, len(out.Children), time.Since(start).Round(time.Millisecond), out.PauseMS)
+		a.note("%s: %d children after %s; the parent was paused for %d ms", out.TreeID, len(out.Children), time.Since(start).Round(time.Millisecond), out.PauseMS)
 	}
-	return a.tellForked(out, out.Children, out.Failed)
+	return a.printForked(out, out.Children, out.Failed)
 }
 
 func (a *app) promote() *cobra.Command {
@@ -331,7 +331,7 @@ func (a *app) promote() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "promote ID",
 		Short: "Keep the chosen child of a fork tree",
-		Example: `  berth promote $child                 # its siblings go on
+		Example: `  berth promote $child                 # its siblings keep running
   berth promote $child --cleanup       # its siblings are deleted`,
 		Args:              wants(1, 1, "ID"),
 		ValidArgsFunction: a.completeSandboxes,
@@ -346,7 +346,7 @@ func (a *app) promote() *cobra.Command {
 					return err
 				}
 				if tree = treeOf(sb); tree == "" {
-					return fmt.Errorf("%s is no child of a fork tree", args[0])
+					return fmt.Errorf("%s is not a child of a fork tree", args[0])
 				}
 			}
 			out, err := c.Promote(cmd.Context(), args[0], api.Promote{TreeID: tree, CleanupSiblings: cleanup})
@@ -356,11 +356,11 @@ func (a *app) promote() *cobra.Command {
 			if a.json {
 				return a.printJSON(out)
 			}
-			a.note("%s is promoted, %d siblings deleted", out.Promoted.ID, len(out.Deleted))
+			a.note("%s is promoted; siblings deleted: %d", out.Promoted.ID, len(out.Deleted))
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&tree, "tree", "", "id of the tree (default: the one that it is a child of)")
+	cmd.Flags().StringVar(&tree, "tree", "", "id of the tree (default: the sandbox's own)")
 	cmd.Flags().BoolVar(&cleanup, "cleanup", false, "delete its siblings")
 	return cmd
 }
@@ -381,7 +381,7 @@ func keysOf(sb *api.Sandbox) forkKeys {
 
 func treeOf(sb *api.Sandbox) string { return keysOf(sb).Tree }
 
-// size is a number of bytes as people read it.
+// size formats a number of bytes for people.
 func size(n int64) string {
 	const unit = 1024
 	if n < unit {

@@ -1,5 +1,5 @@
 // Command berth is Berth's command-line client: sandboxes, and for operators
-// the control store and the hosts. `berth help` teaches it.
+// the control store and the hosts. `berth help` explains it.
 package main
 
 import (
@@ -24,10 +24,10 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
 }
 
-// run is the whole program but for its process: it returns the exit code.
+// run is the program without its process. It returns the exit code.
 func run(args []string, stdin *os.File, stdout, stderr io.Writer, env func(string) string) int {
-	// The first Ctrl-C cancels the call, which ends what the call started; the
-	// second ends the program whatever it waits for.
+	// The first Ctrl-C cancels the call and ends what it started. The second ends the
+	// program.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
@@ -48,16 +48,16 @@ func (a *app) root() *cobra.Command {
 		Long: `berth runs commands in sandboxes: microVMs that start in a fraction of a
 second, each with its own kernel, memory, disk and network.
 
-It reads where the service is, and who you are, from the environment:
+It takes the service's address and your credentials from the environment:
 
   BERTH_URL          address of a replica, such as http://127.0.0.1:8080
-  BERTH_URLS         addresses of several, comma-separated: the next is tried
-                     when one does not answer
+  BERTH_URLS         addresses of several replicas, comma-separated: if one does
+                     not answer, the next is tried
   BERTH_TOKEN        API key, for sandboxes
-  BERTH_JWT          JWT, for API keys (and for sandboxes, without BERTH_TOKEN)
+  BERTH_JWT          JWT, for API keys (and for sandboxes if BERTH_TOKEN is not set)
   BERTH_ADMIN_TOKEN  operator's token, for raft, agents and join-token
 
-On a local stack (make up), all of them are in one file:
+A local stack (make up) writes all of them to one file:
 
   set -a; . .berth/dev.env; set +a`,
 		Example: `  id=$(berth sandbox create base)
@@ -71,7 +71,7 @@ On a local stack (make up), all of them are in one file:
 		Args:          knownCommand,
 		RunE:          showHelp,
 	}
-	root.PersistentFlags().BoolVar(&a.json, "json", false, "answer in JSON; errors too, on stderr")
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, also for errors (on stderr)")
 	root.PersistentFlags().StringSliceVar(&a.urls, "url", nil, "address of a replica, instead of BERTH_URL and BERTH_URLS")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%s", err) })
 	root.AddCommand(a.lifecycle()...)
@@ -80,7 +80,7 @@ On a local stack (make up), all of them are in one file:
 	return root
 }
 
-// group is a command that only holds others.
+// group is a command that only contains others.
 func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
 	g := &cobra.Command{Use: use, Short: short, Long: long, Args: knownCommand, RunE: showHelp}
 	g.AddCommand(commands...)
@@ -89,8 +89,7 @@ func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
 
 func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// knownCommand refuses what is no command of the group, and says which it may
-// have been.
+// knownCommand refuses unknown commands and suggests similar ones.
 func knownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -17,19 +17,19 @@ import (
 )
 
 func (a *app) raft() *cobra.Command {
-	return group("raft", "See and change the replicas of the control plane (operators)",
+	return group("raft", "Show and change the replicas of the control plane (operators)",
 		"The control plane keeps its records by Raft. These commands need BERTH_ADMIN_TOKEN.",
 		a.raftStatus(),
 		a.operate("add-peer ID ADDRESS", "Make a replica a voting member",
 			`  berth raft add-peer r4 10.0.0.14:7001      # the address of its peer port`, 2,
 			func(ctx context.Context, c *api.Client, args []string) error { return c.AddPeer(ctx, args[0], args[1]) }),
-		a.operate("remove-peer ID", "Take a replica out of the members",
+		a.operate("remove-peer ID", "Remove a replica from the members",
 			`  berth raft remove-peer r2`, 1,
 			func(ctx context.Context, c *api.Client, args []string) error { return c.RemovePeer(ctx, args[0]) }),
 		a.raftTransfer(), a.raftBackup(), a.raftRestore(), a.raftAcceptRestore())
 }
 
-// operate is a command that calls once and has nothing to show.
+// operate is a command that makes one call and prints nothing.
 func (a *app) operate(use, short, example string, n int, call func(context.Context, *api.Client, []string) error) *cobra.Command {
 	_, names, _ := strings.Cut(use, " ")
 	return &cobra.Command{
@@ -53,7 +53,7 @@ func (a *app) operate(use, short, example string, n int, call func(context.Conte
 func (a *app) raftStatus() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show how a replica sees the others, and who leads",
+		Short: "Show the leader, and how a replica sees the others",
 		Example: `  berth raft status
   berth raft status --url http://127.0.0.1:8081      # as that replica sees it
   berth raft status --json | jq -r .leader_id`,
@@ -110,8 +110,8 @@ func known(n uint64) string {
 }
 
 func (a *app) raftTransfer() *cobra.Command {
-	cmd := a.operate("transfer [ID]", "Hand leadership to another replica",
-		`  berth raft transfer        # to the most up to date
+	cmd := a.operate("transfer [ID]", "Transfer leadership to another replica",
+		`  berth raft transfer        # to the most up-to-date replica
   berth raft transfer r2`, 0,
 		func(ctx context.Context, c *api.Client, args []string) error {
 			return c.TransferLeadership(ctx, strings.Join(args, ""))
@@ -121,19 +121,19 @@ func (a *app) raftTransfer() *cobra.Command {
 }
 
 func (a *app) raftBackup() *cobra.Command {
-	cmd := a.operate("backup FILE", "Write a whole backup of the control store to a file",
+	cmd := a.operate("backup FILE", "Write a complete backup of the control store to a file",
 		`  berth raft backup berth-$(date +%F).backup`, 1,
 		func(ctx context.Context, c *api.Client, args []string) error {
 			return atomicfile.WriteFrom(args[0], 0o600, func(w io.Writer) error { return c.Backup(ctx, w) })
 		})
-	cmd.Long = "Write a whole backup of the control store to a file that only you may read.\n" +
-		"It holds every tenant's records; secrets in it stay sealed with the cluster's key."
+	cmd.Long = "Write a complete backup of the control store to a file that only you may read.\n" +
+		"It contains every workspace's records; secrets in it stay sealed with the cluster's key."
 	return cmd
 }
 
 func (a *app) raftRestore() *cobra.Command {
 	var sure bool
-	cmd := a.operate("restore FILE", "Replace the control store by a backup",
+	cmd := a.operate("restore FILE", "Replace the control store with a backup",
 		`  berth raft restore --yes berth-2026-11-20.backup`, 1,
 		func(ctx context.Context, c *api.Client, args []string) error {
 			b, err := os.ReadFile(args[0])
@@ -145,28 +145,29 @@ func (a *app) raftRestore() *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !sure {
-			return usage(cmd, "this replaces every record of the service: say --yes to do it")
+			return usage(cmd, "this replaces every record of the service; use --yes to confirm")
 		}
 		return run(cmd, args)
 	}
-	cmd.Flags().BoolVar(&sure, "yes", false, "yes, replace everything")
+	cmd.Flags().BoolVar(&sure, "yes", false, "confirm that everything is replaced")
 	return cmd
 }
 
 func (a *app) raftAcceptRestore() *cobra.Command {
-	cmd := a.operate("accept-restore", "Let go what hosts have and the restored backup does not know",
+	cmd := a.operate("accept-restore", "Remove what the restored backup does not know from hosts",
 		`  berth raft accept-restore`, 0,
 		func(ctx context.Context, c *api.Client, _ []string) error { return c.AcceptRestore(ctx) })
-	cmd.Long = "Let go what hosts have and the restored backup does not know: sandboxes, volumes,\n" +
-		"snapshots and templates of the time after it. They are kept for an hour otherwise."
+	cmd.Long = "Remove now what hosts have and the restored backup does not know: sandboxes,\n" +
+		"volumes, snapshots and templates newer than the backup. Otherwise they are kept\n" +
+		"for an hour."
 	return cmd
 }
 
 func (a *app) agents() *cobra.Command {
-	g := group("agents", "See the hosts, and take them in and out of use (operators)",
+	g := group("agents", "Show, drain and remove hosts (operators)",
 		"An agent is the daemon on one host. These commands need BERTH_ADMIN_TOKEN.",
 		a.agentsList(),
-		a.changeAgents("drain ID…", "Place no new sandbox on hosts; what runs on them goes on",
+		a.changeAgents("drain ID…", "Place no new sandboxes on hosts; existing ones keep running",
 			`  berth agents drain host-a`, (*api.Client).DrainAgent),
 		a.changeAgents("undrain ID…", "Place sandboxes on hosts again",
 			`  berth agents undrain host-a`, (*api.Client).UndrainAgent),
@@ -216,7 +217,7 @@ func (a *app) agentsList() *cobra.Command {
 func (a *app) agentsEvents() *cobra.Command {
 	return &cobra.Command{
 		Use:     "events ID",
-		Short:   "Show what a host found that belongs to no sandbox",
+		Short:   "Show a host's events that belong to no sandbox",
 		Example: `  berth agents events host-a`,
 		Args:    wants(1, 1, "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -239,7 +240,7 @@ func (a *app) agentsEvents() *cobra.Command {
 	}
 }
 
-// agentState is what matters most about a host in one word or two.
+// agentState summarizes a host's state.
 func agentState(h api.Agent) string {
 	switch {
 	case h.State != "up":
@@ -282,7 +283,7 @@ func (a *app) changeAgents(use, short, example string, change func(*api.Client, 
 func (a *app) agentsRemove() *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm ID…",
-		Short:   "Forget hosts that have no sandbox left",
+		Short:   "Forget hosts that have no sandboxes",
 		Example: `  berth agents rm host-a`,
 		Args:    wants(1, -1, "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -295,7 +296,7 @@ func (a *app) agentsRemove() *cobra.Command {
 	}
 }
 
-// agentID is what a host may be called.
+// agentID matches the id of a host.
 var agentID = regexp.MustCompile(`^[a-z0-9]{1,8}$`)
 
 func allAgents(ctx context.Context, c *api.Client) ([]api.Agent, error) {
@@ -337,9 +338,9 @@ func (a *app) joinToken() *cobra.Command {
 	create := &cobra.Command{
 		Use:   "create",
 		Short: "Create a token with which one host can join",
-		Long: `Create a token with which one host can join, once. The token goes to stdout,
-and the command to run on the host, as root, to stderr. The host is to have the id
-that --id names, 1 to 8 of a-z and 0-9; else one that is free.`,
+		Long: `Create a token with which one host can join, once. The token goes to stdout; the
+command to run on the host, as root, goes to stderr. It contains the host's id:
+the one given by --id (1 to 8 of a-z and 0-9), or else an unused one.`,
 		Example: `  berth join-token create --id h4 --ttl 15m`,
 		Args:    wants(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -367,12 +368,12 @@ that --id names, 1 to 8 of a-z and 0-9; else one that is free.`,
 			for _, p := range t.Peers {
 				peers.WriteString(" --peer " + p)
 			}
-			a.note("valid for %s, for one host; there, run as root:\n  %s join%s --token %s --ca-sha256 %s --id %s",
+			a.note("valid for %s, for one host; run there as root:\n  %s join%s --token %s --ca-sha256 %s --id %s",
 				time.Until(t.ExpiresAt.Time).Round(time.Second), installedHostd, peers.String(), t.Token, t.CASHA256, id)
 			return nil
 		},
 	}
-	create.Flags().Var(&ttl, "ttl", "how long it is valid, at most 24h (default 1h)")
-	create.Flags().StringVar(&id, "id", "", "id that the host is to have (default: the first free of h1, h2 …)")
+	create.Flags().Var(&ttl, "ttl", "time until it expires, at most 24h (default 1h)")
+	create.Flags().StringVar(&id, "id", "", "id of the host (default: the first unused of h1, h2 …)")
 	return group("join-token", "Let hosts join (operators)", "These commands need BERTH_ADMIN_TOKEN.", create)
 }

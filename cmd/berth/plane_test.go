@@ -13,41 +13,52 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/volume"
 )
 
-// What the plane of the scripts does beyond sandboxes: moves, forks, volumes
-// and files, which are those under its directory.
+// The plane's features besides sandboxes: transitions, forks, volumes, and files,
+// which are those in its directory.
 type (
-	planeMoves struct{ *plane }
-	planeForks struct{ *plane }
-	planeFiles struct {
-		httpapi.Streams // what no script uses
+	planeMoves    struct{ *plane }
+	planeForks    struct{ *plane }
+	planeCommands struct { // not used by any script
+		httpapi.Commands
 		*plane
 	}
-	planeTemplates struct{ httpapi.Templates } // what no script uses
+	planeFiles struct {
+		httpapi.Files
+		dir string // the plane's
+	}
+	planeLogs      struct{ httpapi.Logs }
+	planePorts     struct{ httpapi.Ports }
+	planeInputs    struct{}
+	planeTemplates struct{ httpapi.Templates } // not used by any script
 	planeVolumes   struct {
 		*plane
-		all []service.Volume
+		all []api.Volume
 	}
 )
 
-func (planeTemplates) BuildTemplate(_ context.Context, _ service.Caller, in service.BuildTemplate) (service.Build, error) {
-	return service.Build{ID: "bld-1", Template: in.Name, Status: "queued"}, nil
+func (planeTemplates) Build(_ context.Context, _ core.Caller, in api.BuildTemplate, _ core.Idempotency) (api.Build, error) {
+	return api.Build{ID: "bld-1", Template: in.Name, Status: "queued"}, nil
 }
 
-func (planeTemplates) GetBuild(context.Context, service.Caller, string) (service.Build, error) {
-	return service.Build{ID: "bld-1", Template: "web", Status: "ready"}, nil
+func (planeTemplates) GetBuild(context.Context, core.Caller, string) (api.Build, error) {
+	return api.Build{ID: "bld-1", Template: "web", Status: "ready"}, nil
 }
 
-func (planeTemplates) FollowBuildLogs(context.Context, service.Caller, string) (service.Follower[string], error) {
+func (planeTemplates) FollowBuildLogs(context.Context, core.Caller, string) (core.Follower[string], error) {
 	return &planeBuild{
 		"==> build bld-1", "==> run: apt-get install -y a-package-with-a-long-name (78 %, 1.2s)", "it is installed", "==> store (96 %, 4s)", "==> ready: build b1",
 	}, nil
 }
 
-// planeBuild is what a build says.
+// planeBuild is the log of a build.
 type planeBuild []string
 
 func (b *planeBuild) Next() (string, error) {
@@ -61,142 +72,143 @@ func (b *planeBuild) Next() (string, error) {
 
 func (*planeBuild) Close() error { return nil }
 
-func (p planeMoves) to(id, from, status string) (service.Sandbox, error) {
+func (p planeMoves) to(id string, from, status api.SandboxStatus) (api.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.find(id)
 	switch {
 	case i < 0:
-		return service.Sandbox{}, service.NotFound()
+		return api.Sandbox{}, apierror.NotFound()
 	case p.sandboxes[i].Status != from:
-		return service.Sandbox{}, &service.Error{Code: service.EConflict, Message: "sandbox is " + p.sandboxes[i].Status, Detail: "resume it first"}
+		return api.Sandbox{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is " + string(p.sandboxes[i].Status), Detail: "resume it first"}
 	}
 	p.sandboxes[i].Status = status
 	return p.sandboxes[i], nil
 }
 
-func (p planeMoves) Pause(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+func (p planeMoves) Pause(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return p.to(id, "running", "paused")
 }
 
-func (p planeMoves) Resume(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+func (p planeMoves) Resume(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return p.to(id, "paused", "running")
 }
 
-func (p planeMoves) Hibernate(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+func (p planeMoves) Hibernate(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return p.to(id, "running", "hibernated")
 }
 
-func (p planeMoves) Wake(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+func (p planeMoves) Wake(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 	return p.to(id, "hibernated", "running")
 }
 
-func (p planeMoves) Lifecycle(ctx context.Context, c service.Caller, id string) (service.Lifecycle, error) {
-	return p.PatchLifecycle(ctx, c, id, service.PatchLifecycle{})
+func (p planeMoves) Lifecycle(ctx context.Context, c core.Caller, id string) (api.Lifecycle, error) {
+	return p.PatchLifecycle(ctx, c, id, api.PatchLifecycle{})
 }
 
-func (p planeMoves) PatchLifecycle(_ context.Context, _ service.Caller, id string, in service.PatchLifecycle) (service.Lifecycle, error) {
+func (p planeMoves) PatchLifecycle(_ context.Context, _ core.Caller, id string, in api.PatchLifecycle) (api.Lifecycle, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.find(id)
 	if i < 0 {
-		return service.Lifecycle{}, service.NotFound()
+		return api.Lifecycle{}, apierror.NotFound()
 	}
 	sb := &p.sandboxes[i]
-	if in.SetTTL {
-		sb.TTLSeconds, sb.ExpiresAt = in.TTLSeconds, time.Time{}
-		if in.TTLSeconds != nil {
-			sb.ExpiresAt = time.Now().Add(time.Duration(*in.TTLSeconds) * time.Second)
+	if in.TTLSeconds.Set {
+		sb.TTLSeconds, sb.ExpiresAt = in.TTLSeconds.Value, nil
+		if ttl := in.TTLSeconds.Value; ttl != nil {
+			sb.ExpiresAt = api.NewTime(time.Now().Add(time.Duration(*ttl) * time.Second))
 		}
 	}
-	if in.Persistent != nil {
-		sb.Persistent = *in.Persistent
+	if in.Persistent.Set {
+		sb.Persistent = *in.Persistent.Value
 	}
-	return service.Lifecycle{Status: sb.Status, TTLSeconds: sb.TTLSeconds, ExpiresAt: sb.ExpiresAt, Persistent: sb.Persistent}, nil
+	return api.Lifecycle{Status: sb.Status, TTLSeconds: sb.TTLSeconds, ExpiresAt: sb.ExpiresAt, Persistent: sb.Persistent}, nil
 }
 
-var snapshot = service.Snapshot{
+var oneSnapshot = api.Snapshot{
 	ID: "snap-1", Status: "ready", SandboxID: "k7m2qz4xw3v5n6a2j7p4t5r6sa", Template: "base", Name: "first",
-	MemoryBytes: 100 << 20, DiskBytes: 1 << 20, AgentID: "host-a", Stored: true, PauseMS: 41,
+	SizeBytes: 101 << 20, MemoryBytes: 100 << 20, DiskBytes: 1 << 20, AgentID: "host-a", Stored: true, PauseMS: 41,
 }
 
-func (p planeForks) CreateSnapshot(context.Context, service.Caller, string, service.CreateSnapshot) (service.Snapshot, error) {
-	return snapshot, nil
+func (p planeForks) Create(context.Context, core.Caller, string, api.CreateSnapshot, core.Idempotency) (api.Snapshot, error) {
+	return oneSnapshot, nil
 }
 
-func (p planeForks) GetSnapshot(_ context.Context, _ service.Caller, id string) (service.Snapshot, error) {
+func (p planeForks) Get(_ context.Context, _ core.Caller, id string) (api.Snapshot, error) {
 	switch id {
 	case "snap-1":
-		return snapshot, nil
+		return oneSnapshot, nil
 	case "snap-python":
-		of := snapshot
+		of := oneSnapshot
 		of.ID, of.Template = id, "python"
 		return of, nil
 	}
-	return service.Snapshot{}, service.NotFound()
+	return api.Snapshot{}, apierror.NotFound()
 }
 
-func (p planeForks) ListSnapshots(context.Context, service.Caller, string, service.ListOptions) ([]service.Snapshot, string, error) {
-	return []service.Snapshot{snapshot}, "", nil
+func (p planeForks) List(context.Context, core.Caller, string, core.ListOptions) ([]api.Snapshot, string, error) {
+	return []api.Snapshot{oneSnapshot}, "", nil
 }
 
-func (p planeForks) DeleteSnapshot(context.Context, service.Caller, string) error { return nil }
+func (p planeForks) Delete(context.Context, core.Caller, string) error { return nil }
 
-func (p planeForks) Fork(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
-	return p.children(id, in, 1, func(int) map[string]any { return map[string]any{"forked_from": id} })
-}
-
-func (p planeForks) ForkTree(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
-	out, err := p.children(id, in, 2, func(i int) map[string]any {
-		return map[string]any{"fork_tree_id": "tree-1", "fork_tree_role": "child", "fork_parent_id": id, "fork_index": i}
-	})
-	out.TreeID = "tree-1"
-	return out, err
-}
-
-// children makes those asked for; of more than three the last fails.
-func (p planeForks) children(id string, in service.Fork, count int, keys func(int) map[string]any) (service.Forked, error) {
-	out := service.Forked{ParentID: id, PauseMS: 41}
+func (p planeForks) Fork(_ context.Context, _ core.Caller, id string, in api.Fork, _ core.Idempotency) (api.Forked, error) {
+	out, err := p.children(id, in.Count, 1, func(int) map[string]any { return map[string]any{"forked_from": id} })
 	if in.Mode != nil {
 		out.Mode = *in.Mode
 	}
-	if in.Count != nil {
-		count = *in.Count
+	return out, err
+}
+
+func (p planeForks) ForkTree(_ context.Context, _ core.Caller, id string, in api.ForkTree, _ core.Idempotency) (api.ForkedTree, error) {
+	out, err := p.children(id, in.Count, 2, func(i int) map[string]any {
+		return map[string]any{"fork_tree_id": "tree-1", "fork_tree_role": "child", "fork_parent_id": id, "fork_index": i}
+	})
+	return api.ForkedTree{TreeID: "tree-1", ParentID: id, Children: out.Children, Failed: out.Failed, PauseMS: out.PauseMS}, err
+}
+
+// children makes those asked for; of more than three the last fails.
+func (p planeForks) children(id string, asked *int, count int, keys func(int) map[string]any) (api.Forked, error) {
+	out := api.Forked{ParentID: id, PauseMS: 41, Failed: []api.FailedFork{}}
+	if asked != nil {
+		count = *asked
 	}
 	for i := range count {
 		if i == 3 {
-			out.Failed = append(out.Failed, service.FailedFork{Index: i, Error: "no memory"})
+			out.Failed = append(out.Failed, api.FailedFork{Index: i, Error: "no memory"})
 			break
 		}
 		metadata, err := json.Marshal(keys(i))
 		if err != nil {
 			return out, err
 		}
-		child, err := p.add(service.CreateSandbox{Template: "base", Metadata: metadata, IdempotencyKey: fmt.Sprint(id, i)})
+		child, err := p.add(api.CreateSandbox{Template: "base", Metadata: metadata}, fmt.Sprint(id, i))
 		if err != nil {
 			return out, err
 		}
 		p.mu.Lock()
-		p.sandboxes[p.find(child.ID)].ForkedFrom = id
+		p.sandboxes[p.find(child.ID)].ForkedFrom = &id
 		p.mu.Unlock()
 		out.Children = append(out.Children, child)
 	}
 	return out, nil
 }
 
-func (p planeForks) Promote(ctx context.Context, c service.Caller, id, tree string, cleanup bool) (service.Sandbox, []string, error) {
-	sb, err := p.Get(ctx, c, id)
-	if err != nil || tree != "tree-1" {
-		return sb, nil, service.NotFound()
+func (p planeForks) Promote(ctx context.Context, c core.Caller, id string, in api.Promote) (api.Promoted, error) {
+	sb, err := p.plane.Get(ctx, c, id)
+	if err != nil || in.TreeID != "tree-1" {
+		return api.Promoted{}, apierror.NotFound()
 	}
-	if cleanup {
-		return sb, []string{"k7m2qz4xw3v5n6a2j7p4t5r6sz"}, nil
+	out := api.Promoted{Promoted: sb, Deleted: []string{}}
+	if in.CleanupSiblings {
+		out.Deleted = append(out.Deleted, "k7m2qz4xw3v5n6a2j7p4t5r6sz")
 	}
-	return sb, nil, nil
+	return out, nil
 }
 
-func (p *planeVolumes) CreateVolume(_ context.Context, _ service.Caller, in service.CreateVolume) (service.Volume, error) {
-	v := service.Volume{Name: in.Name, SizeMB: service.DefaultVolumeMB, AgentID: "host-a", CreatedAt: time.Now()}
+func (p *planeVolumes) Create(_ context.Context, _ core.Caller, in api.CreateVolume, _ core.Idempotency) (api.Volume, error) {
+	v := api.Volume{Name: in.Name, SizeMB: volume.DefaultMB, AgentID: "host-a", CreatedAt: api.Time{Time: time.Now()}}
 	if in.SizeMB != nil {
 		v.SizeMB = *in.SizeMB
 	}
@@ -204,42 +216,42 @@ func (p *planeVolumes) CreateVolume(_ context.Context, _ service.Caller, in serv
 	return v, nil
 }
 
-func (p *planeVolumes) GetVolume(context.Context, service.Caller, string) (service.Volume, error) {
-	return service.Volume{}, service.NotFound()
+func (p *planeVolumes) Get(context.Context, core.Caller, string) (api.Volume, error) {
+	return api.Volume{}, apierror.NotFound()
 }
 
-func (p *planeVolumes) ListVolumes(context.Context, service.Caller, service.ListOptions) ([]service.Volume, string, error) {
+func (p *planeVolumes) List(context.Context, core.Caller, core.ListOptions) ([]api.Volume, string, error) {
 	return p.all, "", nil
 }
 
-func (p *planeVolumes) DeleteVolume(_ context.Context, _ service.Caller, name string) error {
+func (p *planeVolumes) Delete(_ context.Context, _ core.Caller, name string) error {
 	if name == "busy" {
-		return &service.Error{Code: service.EConflict, Message: "volume in use"}
+		return &apierror.Error{Code: apierror.EConflict, Message: "volume in use"}
 	}
 	return nil
 }
 
-func (planeFiles) AdmitInput(context.Context, service.Caller, int64) (func(), error) {
+func (planeInputs) AdmitInput(context.Context, core.Caller, int64) (func(), error) {
 	return func() {}, nil
 }
 
 func (p planeFiles) at(path string) string { return filepath.Join(p.dir, "guest", path) }
 
-func (p planeFiles) ReadFile(_ context.Context, _ service.Caller, _, path string, _ http.Header) (*service.File, error) {
+func (p planeFiles) Read(_ context.Context, _ core.Caller, _, path string, _ http.Header) (*sandbox.File, error) {
 	f, err := os.Open(p.at(path))
 	if err != nil {
-		return nil, &service.Error{Code: service.ENotFound, Message: "no such file or directory"}
+		return nil, &apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"}
 	}
 	st, err := f.Stat()
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &service.File{Status: 200, Header: http.Header{"Content-Length": {strconv.FormatInt(st.Size(), 10)}}, Body: f}, nil
+	return &sandbox.File{Status: 200, Header: http.Header{"Content-Length": {strconv.FormatInt(st.Size(), 10)}}, Body: f}, nil
 }
 
-func (p planeFiles) WriteFile(_ context.Context, _ service.Caller, _, path, mode string, body io.Reader, _ int64) (bool, error) {
+func (p planeFiles) Write(_ context.Context, _ core.Caller, _, path, mode string, body io.Reader, _ int64) (bool, error) {
 	if strings.HasPrefix(path, "/full/") {
-		return false, &service.Error{Code: service.EInsufficient, Message: "no space left on device"}
+		return false, &apierror.Error{Code: apierror.EInsufficient, Message: "no space left on device"}
 	}
 	if err := os.MkdirAll(filepath.Dir(p.at(path)), 0o755); err != nil {
 		return false, err
@@ -255,28 +267,28 @@ func (p planeFiles) WriteFile(_ context.Context, _ service.Caller, _, path, mode
 	return true, errors.Join(os.WriteFile(p.at(path), raw, os.FileMode(perm)), os.Chmod(p.at(path), os.FileMode(perm)))
 }
 
-func (p planeFiles) StatFile(_ context.Context, _ service.Caller, _, path string) (service.FileStat, error) {
+func (p planeFiles) Stat(_ context.Context, _ core.Caller, _, path string) (api.FileStat, error) {
 	st, err := os.Stat(p.at(path))
 	if err != nil {
-		return service.FileStat{}, &service.Error{Code: service.ENotFound, Message: "no such file or directory"}
+		return api.FileStat{}, &apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"}
 	}
-	return service.FileStat{
-		Path: path, Name: filepath.Base(path), Type: map[bool]string{true: "dir", false: "file"}[st.IsDir()], SizeBytes: st.Size(),
-		Mode: fmt.Sprintf("%04o", st.Mode().Perm()), ModifiedAt: st.ModTime(),
+	return api.FileStat{
+		Path: path, Name: filepath.Base(path), Type: map[bool]api.FileType{true: "dir", false: "file"}[st.IsDir()], SizeBytes: st.Size(),
+		Mode: fmt.Sprintf("%04o", st.Mode().Perm()), ModifiedAt: api.Time{Time: st.ModTime()},
 	}, nil
 }
 
-func (p planeFiles) Logs(context.Context, service.Caller, string, service.LogQuery) (io.ReadCloser, error) {
+func (planeLogs) Text(context.Context, core.Caller, string, api.LogQuery) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader("line one\nline two\n")), nil
 }
 
-func (p planeFiles) Events(_ context.Context, _ service.Caller, id string, _ service.EventQuery) ([]service.Event, error) {
-	return []service.Event{{
-		Time: time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC), SandboxID: id, AgentID: "host-a", Type: "vm.died", Code: "error",
-		Message: "VM died", Metadata: json.RawMessage(`{"signal":"KILL"}`),
+func (planeLogs) Events(_ context.Context, _ core.Caller, id string, _ api.EventQuery) ([]api.Event, error) {
+	return []api.Event{{
+		TS: api.Time{Time: time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC)}, SandboxID: id, AgentID: "host-a", Type: "vm.died", Code: "error",
+		Message: "VM died", Metadata: api.Object(`{"signal":"KILL"}`),
 	}}, nil
 }
 
-func (p planeFiles) Ports(context.Context, service.Caller, string) ([]service.Port, error) {
-	return []service.Port{{Port: 3000, Protocol: "tcp", Process: "node", URL: "http://3000-x.localhost", Label: "web"}}, nil
+func (planePorts) List(context.Context, core.Caller, string) ([]api.Port, error) {
+	return []api.Port{{Port: 3000, Protocol: "tcp", Process: "node", URL: "http://3000-x.localhost", Label: "web"}}, nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// printJSON writes the value for programs.
+// printJSON prints a value as JSON.
 func (a *app) printJSON(v any) error {
 	enc := json.NewEncoder(a.stdout)
 	enc.SetEscapeHTML(false)
@@ -19,7 +19,7 @@ func (a *app) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// table writes rows for people, the first one as the heading.
+// table prints rows, the first one as the heading.
 func (a *app) table(rows [][]string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
@@ -28,7 +28,7 @@ func (a *app) table(rows [][]string) error {
 	return w.Flush()
 }
 
-// fields writes names and values, one a line.
+// fields prints names and values, one pair per line.
 func (a *app) fields(pairs ...string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	for i := 0; i < len(pairs); i += 2 {
@@ -37,14 +37,14 @@ func (a *app) fields(pairs ...string) error {
 	return w.Flush()
 }
 
-// note tells a person something on stderr; programs are told nothing.
+// note prints a message to stderr, except with --json.
 func (a *app) note(format string, args ...any) {
 	if !a.json {
 		fmt.Fprintf(a.stderr, format+"\n", args...)
 	}
 }
 
-// age is how long ago, in the largest unit that says something.
+// age returns the time since t in its largest unit.
 func age(t time.Time) string {
 	switch d := time.Since(t); {
 	case t.IsZero():
@@ -111,8 +111,8 @@ func (s *span) Set(text string) error {
 	return nil
 }
 
-// assignments reads k=v pairs. With an environment, a k alone takes its value
-// from there.
+// assignments parses k=v pairs. With an environment, a k alone takes its value from
+// it.
 func assignments(pairs []string, env func(string) string) (map[string]string, error) {
 	if len(pairs) == 0 {
 		return nil, nil
@@ -133,7 +133,7 @@ func assignments(pairs []string, env func(string) string) (map[string]string, er
 	return out, nil
 }
 
-// printLine writes one value of a stream for programs, on one line.
+// printLine prints one value of a stream as JSON on one line.
 func (a *app) printLine(v any) error {
 	enc := json.NewEncoder(a.stdout)
 	enc.SetEscapeHTML(false)

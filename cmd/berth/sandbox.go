@@ -17,8 +17,8 @@ import (
 
 func (a *app) sandbox() *cobra.Command {
 	g := group("sandbox", "Create sandboxes and run commands in them",
-		`A sandbox is a microVM made from a template. Its id is a credential: whoever
-has it reaches the sandbox's ports through its preview URL.`,
+		`A sandbox is a microVM created from a template. Its id is a credential: anyone
+who has it can reach the sandbox's public ports through its preview URL.`,
 		a.sandboxCreate(), a.sandboxList(), a.sandboxGet(), a.sandboxExec(), a.sandboxRemove())
 	g.Aliases = []string{"sandboxes", "sb"}
 	return g
@@ -37,12 +37,12 @@ func (a *app) sandboxCreate() *cobra.Command {
 		Short: "Create a sandbox and print its id",
 		Long: `Create a sandbox, wait until it is running, and print its id.
 
-The id alone goes to stdout; what else there is to say goes to stderr. CPU,
-memory and disk are the template's.
+Only the id goes to stdout; messages go to stderr. The template determines CPU,
+memory and disk.
 
-A create is sent with an idempotency key, one of its own unless you give one,
-so that it can be tried at another replica without making two sandboxes. After
-Ctrl-C what was begun is deleted; with a key of yours it is not.`,
+berth sends an idempotency key, so that it can repeat the create at another
+replica without creating two sandboxes. Ctrl-C deletes the sandbox, unless you
+chose the key yourself.`,
 		Example: `  berth sandbox create
   id=$(berth sandbox create base --ttl 1h)
   berth sandbox create --env LANG=C.UTF-8 --env HTTP_PROXY --metadata job=42
@@ -57,9 +57,12 @@ Ctrl-C what was begun is deleted; with a key of yours it is not.`,
 			}
 			in := api.CreateSandbox{Template: template, TTLSeconds: ttl.seconds, FromSnapshot: snapshot}
 			if cold {
-				in.Boot = api.BootCold
+				in.Boot = new(api.BootCold)
 			}
-			in.Persistent, in.Preview = persistent, api.PreviewMode(preview)
+			in.Persistent = persistent
+			if preview != "" {
+				in.Preview = new(api.PreviewMode(preview))
+			}
 			for _, v := range volumes {
 				name, path, ok := strings.Cut(v, ":")
 				if !ok {
@@ -82,18 +85,18 @@ Ctrl-C what was begun is deleted; with a key of yours it is not.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&template, "template", "base", "what to make the sandbox from; also the argument; with --from-snapshot, the snapshot's own")
-	f.Var(&ttl, "ttl", "delete it after this long (default: it lives until it is deleted)")
-	f.StringArrayVar(&metadata, "metadata", nil, "NAME=VALUE to remember with it; may be repeated")
-	f.StringVar(&object, "metadata-json", "", "a JSON object to remember with it, instead of --metadata")
-	f.StringArrayVar(&env, "env", nil, "NAME=VALUE in the environment of every command; NAME alone takes your value; may be repeated")
-	f.StringVar(&snapshot, "from-snapshot", "", "id of a snapshot to make it from")
-	f.StringArrayVar(&volumes, "volume", nil, "NAME:/path, a volume and where it is mounted; may be repeated")
-	f.BoolVar(&persistent, "persistent", false, "hibernate it when its time ends instead of deleting it")
-	f.StringVar(&preview, "preview", "", "who sees its ports: public (the rule), or token: berth port token")
-	f.StringVar(&key, "idempotency-key", "", "the same key and flags again answer with the same sandbox, for 24 hours")
+	f.StringVar(&template, "template", "base", "template to create the sandbox from; the same as the argument; with --from-snapshot, defaults to the snapshot's")
+	f.Var(&ttl, "ttl", "delete it after this time (default: never)")
+	f.StringArrayVar(&metadata, "metadata", nil, "NAME=VALUE to store with it; repeatable")
+	f.StringVar(&object, "metadata-json", "", "a JSON object to store with it, instead of --metadata")
+	f.StringArrayVar(&env, "env", nil, "NAME=VALUE for the environment of every command; NAME alone takes your own value; repeatable")
+	f.StringVar(&snapshot, "from-snapshot", "", "id of a snapshot to create it from")
+	f.StringArrayVar(&volumes, "volume", nil, "NAME:/path: a volume and where to mount it; repeatable")
+	f.BoolVar(&persistent, "persistent", false, "when --ttl ends, hibernate it instead of deleting it")
+	f.StringVar(&preview, "preview", "", "who can see its ports: public (default), or token (see berth port token)")
+	f.StringVar(&key, "idempotency-key", "", "for 24 hours, the same key and flags return the same sandbox")
 	f.BoolVar(&cold, "cold", false, "boot the template's kernel instead of restoring its stored state")
-	f.BoolVarP(&quiet, "quiet", "q", false, "print the id and nothing else")
+	f.BoolVarP(&quiet, "quiet", "q", false, "print only the id")
 	return cmd
 }
 
@@ -138,8 +141,8 @@ func (a *app) create(ctx context.Context, in api.CreateSandbox, key string, quie
 	return nil
 }
 
-// undo deletes what an interrupted create makes: the service goes on with it
-// when its client leaves. The key finds it, and is nobody else's.
+// undo deletes the sandbox of an interrupted create, which the service continues
+// without its client. The key, which only this call has, finds it.
 func (a *app) undo(c *api.Client, in api.CreateSandbox, key string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -149,7 +152,7 @@ func (a *app) undo(c *api.Client, in api.CreateSandbox, key string) {
 		err = c.DeleteSandbox(ctx, sb.ID)
 	}
 	if err != nil && api.StatusOf(err) != http.StatusNotFound {
-		a.note("berth: the sandbox may come up all the same: %s", err)
+		a.note("berth: the sandbox may still be created: %s", err)
 	}
 }
 
@@ -206,14 +209,14 @@ func (a *app) sandboxList() *cobra.Command {
 				}
 				return nil
 			}
-			rows := [][]string{{"ID", "STATUS", "TEMPLATE", "AGENT", "AGE"}}
+			rows := [][]string{{"ID", "STATUS", "TEMPLATE", "HOST", "AGE"}}
 			for _, sb := range all {
 				rows = append(rows, []string{sb.ID, string(sb.Status), sb.Template, orDash(sb.AgentID), age(sb.CreatedAt.Time)})
 			}
 			return a.table(rows)
 		},
 	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the ids and nothing else")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the ids")
 	return cmd
 }
 
@@ -242,12 +245,12 @@ func (a *app) sandboxGet() *cobra.Command {
 	}
 }
 
-// describe is a sandbox as names and values; what it does not have is left out.
+// describe returns a sandbox's fields as names and values, without empty ones.
 func describe(sb *api.Sandbox) []string {
 	out := []string{
 		"id", sb.ID, "status", string(sb.Status), "template", sb.Template,
 		"size", fmt.Sprintf("%d vCPU, %d MB memory, %d MB disk", sb.CPU, sb.MemoryMB, sb.DiskMB),
-		"agent", orDash(sb.AgentID),
+		"host", orDash(sb.AgentID),
 		"created", sb.CreatedAt.String(),
 	}
 	add := func(name string, value *string) {
@@ -297,8 +300,8 @@ func (a *app) sandboxRemove() *cobra.Command {
 	}
 }
 
-// removeEach removes what is named, all that it can. One that could not be
-// removed does not keep the others, and is told with its own reason.
+// removeEach removes each of names. If one cannot be removed, it reports why and
+// goes on with the others.
 func (a *app) removeEach(names []string, remove func(string) error) error {
 	type failure struct {
 		ID    string `json:"id"`
@@ -330,7 +333,7 @@ func (a *app) removeEach(names []string, remove func(string) error) error {
 	return nil
 }
 
-// completeSandboxes offers the ids of the sandboxes there are.
+// completeSandboxes offers the ids of existing sandboxes.
 func (a *app) completeSandboxes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()

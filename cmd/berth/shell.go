@@ -19,9 +19,9 @@ func (a *app) shell() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shell ID",
 		Short: "Open a terminal in a sandbox",
-		Long: `Open a terminal in a sandbox: a login shell, or what -c names. Your terminal's
-size, keys and colours are the sandbox's; Ctrl-C goes to the program there.
-berth ends like the program does, with its exit code.`,
+		Long: `Open a terminal in a sandbox, with a login shell or the command of -c. Keys,
+including Ctrl-C, go to the program in the sandbox. Its exit code becomes that of
+berth.`,
 		Example: `  berth shell $id
   berth shell $id -c 'vim /etc/hosts'`,
 		Args:              wants(1, 1, "ID"),
@@ -36,8 +36,8 @@ berth ends like the program does, with its exit code.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&in.Cmd, "command", "c", "", "what to run, by sh -c, instead of a login shell")
-	f.StringVar(&in.Cwd, "cwd", "", "directory to begin in (default: the user's home)")
+	f.StringVarP(&in.Cmd, "command", "c", "", "command line for sh -c, instead of a login shell")
+	f.StringVar(&in.Cwd, "cwd", "", "directory to start in (default: the user's home)")
 	f.StringVar(&in.User, "user", "", "name or uid[:gid] (default: root)")
 	return cmd
 }
@@ -63,7 +63,7 @@ func (a *app) runShell(ctx context.Context, c *api.Client, id string, in api.Ope
 		stop := followSize(t, fd)
 		defer stop()
 	}
-	// Reading a terminal cannot be cut off; the process ends while it waits.
+	// Reading a terminal cannot be interrupted; the process ends while it waits.
 	go func() { _, _ = io.Copy(t, a.stdin) }()
 	_, err = io.Copy(a.stdout, t)
 	switch end := t.Exit(); {
@@ -77,7 +77,7 @@ func (a *app) runShell(ctx context.Context, c *api.Client, id string, in api.Ope
 	return nil
 }
 
-// followSize tells the sandbox when the terminal here changes its size.
+// followSize tells the sandbox when the size of our terminal changes.
 func followSize(t *api.Terminal, fd int) (stop func()) {
 	changed, quit := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(changed, syscall.SIGWINCH)

@@ -9,13 +9,13 @@ import (
 	"github.com/mattn/go-isatty"
 )
 
-// isTerminal reports whether a person looks at w.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd())
 }
 
-// What moves on a terminal's last line.
+// The animation on a terminal's last line.
 const (
 	clearLine = "\r\x1b[K"
 	frameTime = 100 * time.Millisecond
@@ -23,8 +23,8 @@ const (
 
 func frame(i int) rune { return []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")[i%10] }
 
-// spin shows on a terminal that something goes on, until the returned function
-// is called. Anywhere else it shows nothing.
+// spin shows an animation on a terminal until the returned function is called.
+// If w is no terminal, it shows nothing.
 func spin(w io.Writer, what string) (stop func()) {
 	if !isTerminal(w) {
 		return func() {}

@@ -13,9 +13,9 @@ import (
 )
 
 func (a *app) template() *cobra.Command {
-	return group("template", "See and build what sandboxes are made from",
-		`A template is a root file system and the stored state of a guest that was
-booted from it once.`,
+	return group("template", "Show and build templates",
+		`A template is what sandboxes are created from: a root file system, and the
+stored state of a guest that was booted from it once.`,
 		a.templateList(), a.templateBuild(), a.templateBuilds(), a.templateLogs(), a.templateRemove())
 }
 
@@ -54,16 +54,16 @@ func (a *app) templateBuild() *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{
 		Use:   "build -f FILE",
-		Short: "Build a template and show how it goes",
-		Long: `Build a template from a file with the fields of POST /v1/templates/build, in
-YAML or JSON. What the build says comes as it goes, on a terminal with how far it is below;
-Ctrl-C leaves it to go on.`,
+		Short: "Build a template and show the progress",
+		Long: `Build a template from a YAML or JSON file with the fields of
+POST /v1/templates/build, and print the build's log. On a terminal, a progress
+bar is shown below it. Ctrl-C stops the output; the build continues.`,
 		Example: `  berth template build -f template.yaml
   printf 'name: web\nfrom: base\nrun: [apt-get install -y nginx]\n' | berth template build -f -`,
 		Args: wants(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
-				return usage(cmd, "-f is missing: a file that says what to build")
+				return usage(cmd, "-f is missing: the file to build from")
 			}
 			in, err := a.readBuild(file)
 			if err != nil {
@@ -88,7 +88,7 @@ Ctrl-C leaves it to go on.`,
 			return a.followBuild(cmd.Context(), c, b.ID)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", `what to build; "-" is stdin`)
+	cmd.Flags().StringVarP(&file, "file", "f", "", `file to build from; "-" is stdin`)
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "print the build's id and do not wait")
 	return cmd
 }
@@ -96,7 +96,7 @@ Ctrl-C leaves it to go on.`,
 // maxBuildFile bounds the file of a build, in bytes.
 const maxBuildFile = 8 << 20
 
-// readBuild reads YAML, of which JSON is a part, by the names of the API.
+// readBuild reads YAML (or JSON, which is a subset) with the API's field names.
 func (a *app) readBuild(file string) (in api.BuildTemplate, err error) {
 	var r io.Reader = a.stdin
 	if file != "-" {
@@ -199,7 +199,7 @@ func (a *app) templateBuilds() *cobra.Command {
 
 func (a *app) templateLogs() *cobra.Command {
 	return &cobra.Command{
-		Use: "logs BUILD", Short: "Show what a build says, until it has ended", Args: wants(1, 1, "BUILD"),
+		Use: "logs BUILD", Short: "Print a build's log until the build ends", Args: wants(1, 1, "BUILD"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client(envToken, envJWT)
 			if err != nil {
@@ -212,7 +212,7 @@ func (a *app) templateLogs() *cobra.Command {
 
 func (a *app) templateRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Delete templates of your own", Args: wants(1, -1, "NAME"),
+		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Delete your own templates", Args: wants(1, -1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client(envToken, envJWT)
 			if err != nil {
@@ -226,9 +226,9 @@ func (a *app) templateRemove() *cobra.Command {
 func (a *app) volume() *cobra.Command {
 	var mb int
 	create := &cobra.Command{
-		Use: "create NAME", Short: "Make a volume", Args: wants(1, 1, "NAME"),
-		Long: `Make a file system that outlives sandboxes. It is attached when a sandbox is
-created, to one at a time: berth sandbox create --volume NAME:/path.`,
+		Use: "create NAME", Short: "Create a volume", Args: wants(1, 1, "NAME"),
+		Long: `Create a file system that outlives sandboxes. Attach it to one sandbox at a time
+when you create the sandbox: berth sandbox create --volume NAME:/path.`,
 		Example: `  berth volume create data --size 1024
   berth sandbox create --volume data:/data`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -251,7 +251,7 @@ created, to one at a time: berth sandbox create --volume NAME:/path.`,
 			return nil
 		},
 	}
-	create.Flags().IntVar(&mb, "size", 256, "in MiB, at most 65536")
+	create.Flags().IntVar(&mb, "size", 256, "size in MiB, 16 to 65536")
 	list := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List volumes, newest first", Args: wants(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -269,7 +269,7 @@ created, to one at a time: berth sandbox create --volume NAME:/path.`,
 			if a.json {
 				return a.printJSON(all)
 			}
-			rows := [][]string{{"NAME", "SIZE", "USED", "AGENT", "ATTACHED TO", "AGE"}}
+			rows := [][]string{{"NAME", "SIZE", "USED", "HOST", "ATTACHED TO", "AGE"}}
 			for _, v := range all {
 				to := "-"
 				if v.AttachedTo != nil {
@@ -281,7 +281,7 @@ created, to one at a time: berth sandbox create --volume NAME:/path.`,
 		},
 	}
 	remove := &cobra.Command{
-		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Delete volumes and what is in them", Args: wants(1, -1, "NAME"),
+		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Delete volumes and their contents", Args: wants(1, -1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client(envToken, envJWT)
 			if err != nil {
@@ -290,5 +290,5 @@ created, to one at a time: berth sandbox create --volume NAME:/path.`,
 			return a.removeEach(args, func(name string) error { return c.DeleteVolume(cmd.Context(), name) })
 		},
 	}
-	return group("volume", "Keep file systems that outlive sandboxes", "", create, list, remove)
+	return group("volume", "Create and delete file systems that outlive sandboxes", "", create, list, remove)
 }

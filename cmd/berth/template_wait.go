@@ -8,26 +8,26 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 )
 
-// buildPoll is how often a create looks whether its template's build has begun.
+// buildPoll is how often a create checks whether its template's build has begun.
 const buildPoll = 300 * time.Millisecond
 
-// showTemplateBuild shows, beside a create, the steps of the build that it waits
-// for, until it is stopped; nil where there is none to wait for.
+// showTemplateBuild prints the steps of the build that a create waits for, until
+// it is stopped; nil if there is no such build.
 func (a *app) showTemplateBuild(ctx context.Context, c *api.Client, in api.CreateSandbox) (stop func()) {
 	if in.FromSnapshot != "" {
 		return nil
 	}
 	t, err := c.GetTemplate(ctx, in.Template)
 	if err != nil || t.BuildID != "" || t.Status != api.TemplateUnbuilt && t.Status != api.TemplateBuilding {
-		return nil // the create itself says what is wrong
+		return nil // the create itself reports what is wrong
 	}
-	a.note("template %s is built first, once; this takes minutes", in.Template)
+	a.note("building template %s first, once; this takes minutes", in.Template)
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if id := awaitBuild(ctx, c, in.Template); id != "" {
-			// The create says how it ended.
+			// The create reports how it ended.
 			_, _ = c.FollowBuild(ctx, id, func(l api.BuildLog) error {
 				if step, ok := strings.CutPrefix(l.Line, "==> "); ok {
 					a.note("  %s", step)
@@ -42,7 +42,7 @@ func (a *app) showTemplateBuild(ctx context.Context, c *api.Client, in api.Creat
 	}
 }
 
-// awaitBuild returns the build of a template that goes on, "" when ctx ends.
+// awaitBuild returns a template's unfinished build, or "" when ctx ends.
 func awaitBuild(ctx context.Context, c *api.Client, template string) string {
 	tick := time.NewTicker(buildPoll)
 	defer tick.Stop()

@@ -14,7 +14,7 @@ import (
 
 func (a *app) token() *cobra.Command {
 	g := group("token", "Create, list and revoke API keys",
-		"An API key lets a program act in your current organization. These commands need BERTH_JWT.",
+		"An API key lets a program act in your current workspace. These commands need BERTH_JWT.",
 		a.tokenCreate(), a.tokenList(), a.tokenRemove())
 	g.Aliases = []string{"tokens"}
 	return g
@@ -25,7 +25,7 @@ func (a *app) tokenCreate() *cobra.Command {
 	var ttl span
 	cmd := &cobra.Command{
 		Use:     "create",
-		Short:   "Create an API key and print it, this once",
+		Short:   "Create an API key and print it once",
 		Example: `  export BERTH_TOKEN=$(berth token create --name laptop)`,
 		Args:    wants(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,13 +43,13 @@ func (a *app) tokenCreate() *cobra.Command {
 			if a.json {
 				return a.printJSON(t)
 			}
-			a.note("keep it: it is not shown again; revoke it with: berth token rm %s", t.Prefix)
+			a.note("store it now: it is not shown again; to revoke it: berth token rm %s", t.Prefix)
 			fmt.Fprintln(a.stdout, t.Key)
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&in.Name, "name", "", "what it is for, for people")
-	cmd.Flags().Var(&ttl, "ttl", "refuse it after this long, such as 720h (default never)")
+	cmd.Flags().StringVar(&in.Name, "name", "", "what the key is for")
+	cmd.Flags().Var(&ttl, "ttl", "time until it expires, such as 720h (default never)")
 	return cmd
 }
 
@@ -57,7 +57,7 @@ func (a *app) tokenList() *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List the organization's API keys, newest first",
+		Short:   "List the workspace's API keys, newest first",
 		Example: `  berth token ls`,
 		Args:    wants(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -109,7 +109,7 @@ func (a *app) tokenRemove() *cobra.Command {
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
-		Short:   "Show the version of berth, and of the service where BERTH_URL is set",
+		Short:   "Show the versions of berth and, if BERTH_URL is set, of the service",
 		Example: `  berth version`,
 		Args:    wants(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -129,8 +129,8 @@ func (a *app) version() *cobra.Command {
 	}
 }
 
-// serverVersion asks the service, where one is known. That it does not answer
-// is no failure of this command.
+// serverVersion asks the service, if there is an address. The command does not
+// fail if it does not answer.
 func (a *app) serverVersion(ctx context.Context) (*api.VersionInfo, error) {
 	if len(a.baseURLs()) == 0 {
 		return nil, nil

@@ -15,8 +15,8 @@ func (a *app) tree() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tree [ID]",
 		Short: "Draw which sandbox was forked from which",
-		Long: `Draw which sandbox was forked from which: the tree that ID belongs to, or
-every tree there is. A parent that has been deleted is drawn as such.`,
+		Long: `Draw which sandbox was forked from which: the tree that contains ID, or all
+trees. A deleted parent is shown as such.`,
 		Example: `  berth tree
   berth tree $id`,
 		Args:              wants(0, 1, "ID"),
@@ -37,7 +37,7 @@ every tree there is. A parent that has been deleted is drawn as such.`,
 			if len(args) == 1 {
 				root := rootOf(roots, args[0])
 				if root == nil {
-					return fmt.Errorf("there is no sandbox %s", args[0])
+					return fmt.Errorf("no such sandbox: %s", args[0])
 				}
 				roots = []*forked{root}
 			} else if !all {
@@ -47,7 +47,7 @@ every tree there is. A parent that has been deleted is drawn as such.`,
 				return a.printJSON(roots)
 			}
 			if len(roots) == 0 {
-				a.note("nothing is forked; berth fork ID makes children of a sandbox")
+				a.note("no sandbox has been forked; berth fork ID forks one")
 			}
 			for _, r := range roots {
 				r.draw(a, "", "")
@@ -55,7 +55,7 @@ every tree there is. A parent that has been deleted is drawn as such.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also sandboxes that were never forked")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "include sandboxes that were never forked")
 	return cmd
 }
 
@@ -72,8 +72,8 @@ type forked struct {
 	made     *api.Sandbox
 }
 
-// forest orders sandboxes by what they were forked from. A parent that is gone
-// is a root without a sandbox.
+// forest arranges sandboxes in trees of forks. A deleted parent is a root without
+// a sandbox.
 func forest(list []api.Sandbox) []*forked {
 	nodes := map[string]*forked{}
 	for i := range list {
@@ -111,7 +111,7 @@ func forest(list []api.Sandbox) []*forked {
 	return roots
 }
 
-// rootOf is the tree in which a sandbox stands.
+// rootOf returns the tree that contains a sandbox.
 func rootOf(roots []*forked, id string) *forked {
 	for _, r := range roots {
 		if r.has(id) {
@@ -125,7 +125,7 @@ func (f *forked) has(id string) bool {
 	return f.ID == id || slices.ContainsFunc(f.Children, func(c *forked) bool { return c.has(id) })
 }
 
-// draw writes the sandbox after lead, and what is under it after rest.
+// draw prints the sandbox after lead, and its descendants after rest.
 func (f *forked) draw(a *app, lead, rest string) {
 	about := []string{f.ID, f.Status}
 	if f.Template != "" {

@@ -19,7 +19,7 @@ func (a *app) logs() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "logs ID",
-		Short: "Show what the template's start command, or the console, wrote",
+		Short: "Show the output of the template's start command, or the console",
 		Example: `  berth logs $id -f
   berth logs $id --stream console --tail 50`,
 		Args:              wants(1, 1, "ID"),
@@ -53,8 +53,8 @@ func (a *app) logs() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until Ctrl-C")
-	f.IntVar(&tail, "tail", 0, "at most so many lines of those that are there (default: all)")
+	f.BoolVarP(&follow, "follow", "f", false, "continue with new output, until Ctrl-C")
+	f.IntVar(&tail, "tail", 0, "number of existing lines to show (default: all)")
 	f.StringVar(&stream, "stream", "both", "stdout, stderr, both or console")
 	return cmd
 }
@@ -67,7 +67,7 @@ func (a *app) events() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "events ID",
-		Short: "Show what happened to a sandbox",
+		Short: "Show the events of a sandbox",
 		Example: `  berth events $id
   berth events $id -f --json | jq -c '[.ts, .type]'`,
 		Args:              wants(1, 1, "ID"),
@@ -115,9 +115,9 @@ func (a *app) events() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until Ctrl-C")
-	f.IntVar(&tail, "tail", 100, "the last so many")
-	f.StringVar(&since, "since", "", "only what came after this time, such as 2026-11-20T13:05:09.412Z, or 5m")
+	f.BoolVarP(&follow, "follow", "f", false, "continue with new output, until Ctrl-C")
+	f.IntVar(&tail, "tail", 100, "number of past events to show")
+	f.StringVar(&since, "since", "", "only events after this time (2026-11-20T13:05:09.412Z) or this long ago (5m)")
 	return cmd
 }
 
@@ -147,7 +147,7 @@ func instant(text string, now time.Time) (time.Time, error) {
 
 func (a *app) port() *cobra.Command {
 	list := &cobra.Command{
-		Use: "ls ID", Aliases: []string{"list"}, Short: "List the ports that something listens on, and those registered",
+		Use: "ls ID", Aliases: []string{"list"}, Short: "List listening and registered ports",
 		Args: wants(1, 1, "ID"), ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client(envToken, envJWT)
@@ -170,7 +170,7 @@ func (a *app) port() *cobra.Command {
 	}
 	var label string
 	add := &cobra.Command{
-		Use: "add ID PORT", Short: "Register a port with a label, and print its URL",
+		Use: "add ID PORT", Short: "Register a port with a label and print its URL",
 		Args: wants(2, 2, "ID and PORT"), ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, port, err := a.onPort(cmd, args)
@@ -188,9 +188,9 @@ func (a *app) port() *cobra.Command {
 			return nil
 		},
 	}
-	add.Flags().StringVar(&label, "label", "", "what it is")
+	add.Flags().StringVar(&label, "label", "", "label for the port")
 	remove := &cobra.Command{
-		Use: "rm ID PORT", Short: "Take the registration of a port back", Args: wants(2, 2, "ID and PORT"), ValidArgsFunction: a.completeSandboxes,
+		Use: "rm ID PORT", Short: "Unregister a port", Args: wants(2, 2, "ID and PORT"), ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, port, err := a.onPort(cmd, args)
 			if err != nil {
@@ -201,21 +201,20 @@ func (a *app) port() *cobra.Command {
 	}
 	var life span
 	open := &cobra.Command{
-		Use: "token ID [PORT]", Short: "Print a link to a private sandbox's port, or to any of them",
+		Use: "token ID [PORT]", Short: "Print a link to one port of a private sandbox, or to all",
 		Args: wants(1, 2, "ID"), ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in := api.CreatePreviewToken{}
-			if life.seconds != nil {
-				in.TTLSeconds = *life.seconds
-			}
+			in := api.CreatePreviewToken{TTLSeconds: life.seconds}
 			c, err := a.client(envToken, envJWT)
 			if err != nil {
 				return err
 			}
 			if len(args) == 2 {
-				if _, in.Port, err = a.onPort(cmd, args); err != nil {
+				_, port, err := a.onPort(cmd, args)
+				if err != nil {
 					return err
 				}
+				in.Port = &port
 			}
 			access, err := c.CreatePreviewToken(cmd.Context(), args[0], in)
 			if err != nil {
@@ -228,9 +227,9 @@ func (a *app) port() *cobra.Command {
 			return nil
 		},
 	}
-	open.Flags().Var(&life, "ttl", "how long it lasts (default 1h)")
-	return group("port", "See and name the ports of a sandbox",
-		`Any port of a sandbox is reached at its preview URL, registered or not. A
+	open.Flags().Var(&life, "ttl", "time until it expires (default 1h)")
+	return group("port", "List and label the ports of a sandbox",
+		`Every port of a sandbox is reachable at its preview URL, registered or not. A
 server in the sandbox must listen on 0.0.0.0.`, list, add, remove, open)
 }
 
@@ -241,7 +240,7 @@ func (a *app) onPort(cmd *cobra.Command, args []string) (*api.Client, int, error
 	}
 	var port int
 	if _, err := fmt.Sscanf(args[1], "%d", &port); err != nil {
-		return nil, 0, usage(cmd, "%q is no port", args[1])
+		return nil, 0, usage(cmd, "%q is not a port", args[1])
 	}
 	return c, port, nil
 }

@@ -21,28 +21,28 @@ func initCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "init --dir DIR --replica ID=HOST:PORT...",
-		Short: "Make the keys of a cluster, or of one more replica",
+		Short: "Create the keys of a cluster, or of another replica",
 		Args:  cobra.NoArgs,
-		Long: `Init makes a certificate authority and, below DIR, one directory for each
-replica with everything it needs to know: ca.crt, ca.key, node.crt, node.key,
-seal.key (which opens the secrets in the control store) and replica.json (who
-it is, and whom it begins the cluster with). DIR/operator holds a client
-certificate for the operator. HOST:PORT is the replica's peer port, as the other
-replicas and the hosts reach it.
+		Long: `Init creates a certificate authority and, below DIR, one directory per replica:
+ca.crt, ca.key, node.crt, node.key, seal.key (which decrypts the secrets in the
+control store) and replica.json (the replica's id and the cluster's first
+members). DIR/operator contains a client certificate for the operator. HOST:PORT
+is the replica's peer port, as other replicas and hosts reach it.
 
-With --ca it makes the directory of one more replica of the cluster whose CA is
-in that directory. Start it, then add it: berth raft add-peer. Where no replica is
-left to add it, begin the cluster anew: name all of them to each in BERTH_PEERS.
+With --ca it creates the directory of another replica of an existing cluster.
+Start that replica, then run berth raft add-peer. If no replica is left to add it,
+start the cluster again: set BERTH_PEERS to all replicas on each of them.
 
-Nothing that exists is overwritten. Whoever has ca.key can join the cluster as
-anything: keep these directories where only root and the service can read them.`,
+Existing files are never overwritten. Anyone who has ca.key can impersonate any
+part of the cluster: only root and the service should be able to read these
+directories.`,
 		Example: `  controlplane init --dir pki --replica a=10.0.0.1:7001 --replica b=10.0.0.2:7001 --replica c=10.0.0.3:7001
   controlplane init --dir pki --ca pki/a --replica d=10.0.0.4:7001`,
 	}
 	f := cmd.Flags()
-	f.StringVar(&dir, "dir", "", "directory to write below (needed)")
-	f.StringArrayVar(&replicas, "replica", nil, "a replica, ID=HOST:PORT; once for each (needed)")
-	f.StringVar(&from, "ca", "", "directory of a replica of the cluster to add to")
+	f.StringVar(&dir, "dir", "", "directory to write to (required)")
+	f.StringArrayVar(&replicas, "replica", nil, "a replica, ID=HOST:PORT; once per replica (required)")
+	f.StringVar(&from, "ca", "", "directory of an existing replica of the cluster")
 	f.StringVar(&operator, "operator", "admin", "name on the operator's certificate")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if dir == "" || len(replicas) == 0 {
@@ -91,8 +91,8 @@ anything: keep these directories where only root and the service can read them.`
 	return cmd
 }
 
-// newSealKey makes a keyring and returns its file's content, which goes to
-// every replica.
+// newSealKey creates a keyring and returns its file's content, which every replica
+// gets.
 func newSealKey() (content []byte, err error) {
 	keys, err := seal.New()
 	if err != nil {

@@ -23,7 +23,7 @@ var version, commit = "dev", "unknown"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A second signal ends at once: the store survives that as well.
+	// A second signal ends the replica at once: the store survives that too.
 	context.AfterFunc(ctx, stop)
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "controlplane:", err)
@@ -37,19 +37,18 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "controlplane",
 		Short: "Run a replica of Berth's control plane",
-		Long: `controlplane is one replica of Berth's control plane. Three of them keep the
-metadata of a fleet of hosts by Raft and serve the public API; any of them
-answers, and one machine may be lost without anyone noticing for longer than a
-second.
+		Long: `controlplane is one replica of Berth's control plane. Three replicas keep the
+metadata of a fleet of hosts by Raft and serve the public API. Every replica
+accepts every call. The loss of one interrupts the service for about a second.
 
 A new cluster:
   1. controlplane init --dir pki --replica a=10.0.0.1:7001 --replica b=10.0.0.2:7001 --replica c=10.0.0.3:7001
-     makes the cluster's certificate authority and one directory for each replica.
-     Copy pki/a to machine a, and so on; keep pki/operator for yourself.
+     creates the cluster's certificate authority and one directory per replica.
+     Move pki/a to machine a, and so on; keep pki/operator for yourself.
   2. on each machine: BERTH_PKI_DIR=… BERTH_DATA_DIR=… BERTH_LISTEN=:8080 controlplane serve
-     The first start forms the cluster by itself.
-  3. berth raft status                     who leads
-  4. a join token for each host            berth join-token create, then hostd join
+     The first start forms the cluster.
+  3. berth raft status shows the leader.
+  4. For each host: berth join-token create, then hostd join on the host.
 
 ` + settingsHelp,
 		Args:          cobra.NoArgs,
@@ -67,35 +66,39 @@ A new cluster:
 	return root
 }
 
-const settingsHelp = `Settings are environment variables; those marked * are flags of serve as well:
-  BERTH_PKI_DIR *        what init wrote for this replica
-  BERTH_DATA_DIR *       the replica's log and snapshots
-  BERTH_LISTEN *         address of the public API, e.g. :8080
-  BERTH_PEER_LISTEN *    address of the peer port (default: the replica's own address)
-  BERTH_PEERS *          id=host:port of the first members, comma-separated (default: those told to init)
-  BERTH_NODE_ID *        id of this replica (default: of its certificate)
-  BERTH_TLS_CERT, BERTH_TLS_KEY     PEM files for the public API (default: plain HTTP)
-  BERTH_ADMIN_TOKEN      the operator's bearer token, 16 characters or more (default: certificates only)
-  BERTH_JWT_JWKS_URL, BERTH_JWT_ISSUER, BERTH_JWT_AUDIENCE   whose JWTs sign users in
-  BERTH_JWT_HS256_KEY    a shared key for JWTs, 32 bytes or more; for development
-  BERTH_PREVIEW_SUFFIX   host name under which sandbox ports are shown
-  BERTH_PREVIEW_URL      how clients see that (default: https://{port}-{id}.<suffix>)
-  BERTH_EVENT_STORE      postgres:// URL of the event store (default: SQLite in the data directory)
-  BERTH_HEARTBEAT_INTERVAL, BERTH_HOST_LEASE   how often hosts call, and when one is lost (1s, 30s)
-  BERTH_RAFT_TIMEOUT     Raft's heartbeat and election time-out (500ms)
-  BERTH_TIME_SCALE       multiplies every limit on what hosts and peers may take, for slow machines (1)
-  BERTH_ORPHAN_GRACE     how long a VM without a record is left alone (5s)
-  BERTH_KEPT_GRACE       the same for a volume, a snapshot or what is in the snapshot store (1h)
-  BERTH_VOLUME_QUOTA_MB  what the volumes of a workspace may have together (102400)
-  BERTH_LOG_LEVEL        debug, info, warn or error (info)
-  BERTH_LOG_FORMAT       text or json (text)`
+const settingsHelp = `Settings are environment variables; serve also takes those marked * as flags:
+  BERTH_PKI_DIR *           directory that init wrote for this replica
+  BERTH_DATA_DIR *          Raft's log and snapshots
+  BERTH_LISTEN *            address of the public API, e.g. :8080
+  BERTH_PEER_LISTEN *       address of the peer port (default: the replica's own address)
+  BERTH_PEERS *             id=host:port of the first members, comma-separated (default: from init)
+  BERTH_NODE_ID *           id of this replica (default: from the certificate)
+  BERTH_TLS_CERT, BERTH_TLS_KEY
+                            PEM files for the public API (default: plain HTTP)
+  BERTH_ADMIN_TOKEN         operator's bearer token, at least 16 characters (default: certificates only)
+  BERTH_JWT_JWKS_URL, BERTH_JWT_ISSUER, BERTH_JWT_AUDIENCE
+                            issuer whose JWTs are accepted (default: none)
+  BERTH_JWT_HS256_KEY       shared key for JWTs, at least 32 bytes; for development only
+  BERTH_PREVIEW_SUFFIX      domain of previews: <port>-<id>.<suffix> (default: no previews)
+  BERTH_PREVIEW_URL         URL of previews as clients see it (default https://{port}-{id}.<suffix>)
+  BERTH_EVENT_STORE         postgres:// URL of the event store (default: SQLite in the data directory)
+  BERTH_HEARTBEAT_INTERVAL  time between a host's heartbeats (default 1s)
+  BERTH_HOST_LEASE          how long a host may be silent before it is lost (default 30s)
+  BERTH_RAFT_TIMEOUT        Raft's heartbeat and election timeout (default 500ms)
+  BERTH_TIME_SCALE          for slow machines: multiplies every time limit on hosts and peers (default 1)
+  BERTH_ORPHAN_GRACE        how long a VM without a record is kept (default 5s)
+  BERTH_KEPT_GRACE          how long volumes, snapshots and stored objects without a record
+                            are kept (default 1h)
+  BERTH_VOLUME_QUOTA_MB     total size of a workspace's volumes (default 102400)
+  BERTH_LOG_LEVEL           debug, info, warn or error (default info)
+  BERTH_LOG_FORMAT          text or json (default text)`
 
 func serveCommand() *cobra.Command {
 	var flags controlplane.Config
 	cmd := &cobra.Command{
 		Use: "serve", Aliases: []string{"run"}, Short: "Serve the API (the default)", Args: cobra.NoArgs,
-		Long: `Serve runs the replica until it is interrupted. It then hands its leadership
-over, lets requests end, and stops.
+		Long: `Serve runs the replica until it is interrupted. It then hands over its
+leadership, finishes requests in progress, and stops.
 
 ` + settingsHelp,
 	}
@@ -120,7 +123,7 @@ over, lets requests end, and stops.
 	return cmd
 }
 
-// config reads the environment; a flag that is given goes before it.
+// config reads the environment; flags override it.
 func config(flags controlplane.Config) (controlplane.Config, error) {
 	cfg, err := settings.Read[controlplane.Config]()
 	if err != nil {
@@ -144,7 +147,7 @@ func config(flags controlplane.Config) (controlplane.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	// net/http logs by package log what a program in a sandbox sends unasked.
+	// net/http uses package log for unsolicited data from programs in sandboxes.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	slog.SetDefault(cfg.Logger)
 	return cfg, nil

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	}})
 }
 
-// The help has every setting, and none that there is not; so has the package's file.
-func TestSettingsThatAreToldAreThoseThereAre(t *testing.T) {
+// The help lists every setting and no others; the package's file has no others.
+func TestDocumentedSettingsAreTheSettings(t *testing.T) {
 	settingstest.Documented[controlplane.Config](t, command().Long, "../../scripts/packaging/controlplane.env")
 }
 

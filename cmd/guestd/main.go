@@ -29,12 +29,12 @@ var (
 
 const usage = `guestd is Berth's program in every guest.
 
-  guestd init     be process 1 of a guest
+  guestd init     run as process 1 of a guest
   guestd agent    serve the host on the guest's private address
-  guestd scrub    fill free memory with zeros, and give it back
+  guestd scrub    fill free memory with zeros, and release it
   guestd version  print the version
 
-As process 1 named /init it is the initramfs's first program.
+When it is process 1 and named /init, it is the initramfs's first program.
 `
 
 func main() {
@@ -67,16 +67,16 @@ func main() {
 	}
 	log.Error("guestd ends", "mode", mode, "error", err)
 	if os.Getpid() == 1 {
-		// The end of process 1 is a kernel panic, whose trace would hide the line
-		// above on the console. Powering off says the same to the host.
+		// If process 1 ends, the kernel panics, and its trace hides the line above on
+		// the console. Powering off tells the host the same.
 		_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 	}
 	os.Exit(1)
 }
 
-// agentHeap is where the agent begins to collect garbage, in bytes. It does not
-// before: an agent that only waits must not wake its guest every two minutes,
-// nor give memory back that the next request has to fault in again.
+// agentHeap is the heap size, in bytes, at which the agent collects garbage. Below
+// it there is no collection: an idle agent must not wake its guest every two
+// minutes, nor release memory that the next request faults in again.
 const agentHeap = 24 << 20
 
 func runAgent(log *slog.Logger) error {
@@ -117,16 +117,16 @@ func runAgent(log *slog.Logger) error {
 	return server.Serve()
 }
 
-// scrubLeave is the least free memory that scrub leaves alone, in bytes: what
-// others need meanwhile must not be taken from the page cache. In a larger guest
-// the kernel keeps more for itself, and the tables of the pages take more.
+// scrubLeave is the minimum of free memory, in bytes, that scrub does not use:
+// others' needs must not be met from the page cache. In a larger guest the kernel
+// and the page tables need more.
 const (
 	scrubLeave     = 24 << 20
-	scrubLeavePart = 24 // of all memory
+	scrubLeavePart = 24 // fraction of all memory
 )
 
-// scrub has the kernel clear the free memory. A guest's state is stored after
-// it, and pages of zeros are not stored.
+// scrub makes the kernel clear the free memory before a guest's state is stored:
+// pages of zeros are not stored.
 func scrub() error {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/berth-cloud/berth/hostd/image/kernel"
 )
 
-// kernelCommand is what scripts/fetch-kernel unpacks with.
+// kernelCommand is used by scripts/fetch-kernel.
 func kernelCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "kernel", Short: "Prepare a guest kernel"}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "extract PACKAGE-ROOT DIR",
-		Short: "Take vmlinux and the modules that guests need out of an unpacked kernel package",
+		Short: "Extract vmlinux and the modules that guests need from an unpacked kernel package",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			release, err := kernel.Extract(args[0], args[1])

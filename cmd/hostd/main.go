@@ -22,7 +22,7 @@ var version, commit = "dev", "unknown"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A second signal ends at once: VMs live on either way.
+	// A second signal ends the daemon at once: VMs keep running either way.
 	context.AfterFunc(ctx, stop)
 	if err := command().ExecuteContext(ctx); err != nil {
 		var silent errSilent
@@ -34,7 +34,7 @@ func main() {
 	}
 }
 
-// errSilent ends the program with status 1 after everything was said.
+// errSilent ends the program with status 1 without a further message.
 type errSilent struct{}
 
 func (errSilent) Error() string { return "failed" }
@@ -43,51 +43,54 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hostd",
 		Short: "Run sandboxes on this host",
-		Long: `hostd is the daemon of a host: it makes microVM sandboxes when the control
-plane asks, and keeps them running. It may be restarted, or killed, at any time:
-sandboxes live on and are taken over by the next start.
+		Long: `hostd is the daemon of one host: it creates microVM sandboxes when the control
+plane asks for them, and keeps them running. It may be restarted or killed at any
+time: sandboxes keep running, and the next start adopts them.
 
 A new host:
-  1. hostd join --peer ... --token ...  a certificate from the cluster
-  2. hostd doctor                     what this machine still lacks
-  3. hostd serve                      (systemd does this)
+  1. hostd join --peer ... --token ...  obtains a certificate from the cluster
+  2. hostd doctor                       reports what this machine lacks
+  3. hostd serve                        (systemd does this)
 
 Settings are environment variables:
-  BERTH_AGENT_ID        id of this host, 1 to 8 of a-z and 0-9 (default: from the certificate)
-  BERTH_DATA_DIR        ledger, disks of sandboxes (default /var/lib/berth-hostd)
-  BERTH_RUN_DIR         sockets and logs of VMs (default /run/berth/<agent id>)
-  BERTH_PKI_DIR         certificate of this host (default /etc/berth/pki)
-  BERTH_TEMPLATE_DIR    built templates (default <data dir>/templates); hosts of one machine may share it
-  BERTH_TEMPLATE_SOURCES  directory of <name>/template.yaml, built when they are asked for (default: none)
-  BERTH_TEMPLATES_AHEAD  those of them that are built before, comma-separated (default base)
-  BERTH_OCI_ALLOW       registries (host or host:port) and address prefixes that
-                        tenants' images may come from though they are private
-  BERTH_OCI_MAX_MB      largest image, unpacked (default 8192)
-  BERTH_GUEST_CAS       directory of *.crt that bootstrapped templates trust, too
-                        (default /usr/local/share/ca-certificates; "" for none)
-  BERTH_SNAPSHOT_STORE  file:///directory or s3://bucket?region=..., where every host finds
-                        snapshots; one cluster's alone (default: none, they stay on their host)
-  BERTH_LISTEN          address of the API (default :7443)
-  BERTH_ADVERTISE       host:port that replicas call (default: BERTH_LISTEN, where that names an address)
-  BERTH_PEERS           replicas' peer ports, comma-separated (default: those told at join)
-  BERTH_VMM             cloud-hypervisor or chvemu binary (default: found)
-  BERTH_KERNEL          uncompressed PVH vmlinux of guests
-  BERTH_GUESTD          agent that goes into templates (default: beside hostd)
-  BERTH_SLOT_CIDR       addresses of guest networks on this host (default 10.213.0.0/18)
-  BERTH_SLOTS           most sandboxes at once (default: as many as fit, at most 1000)
-  BERTH_SLOT_POOL       guest networks kept ready (default 8)
-  BERTH_BASE_UID        first user id of VMMs (default 600000)
-  BERTH_RESOLVERS       DNS servers of guests (default: the host's)
-  BERTH_ALLOWED_CIDRS   private addresses that guests may reach (default: none)
-  BERTH_MEMORY_MB       memory for sandboxes (default: 80 % of the machine's)
-  BERTH_OVERHEAD_MB     memory of the engine, a sandbox (default: by engine)
-  BERTH_DISK_HEADROOM_MB  disk space that must stay free (default 2048)
-  BERTH_DISK_OVERCOMMIT   how much more sandboxes may be promised to write than there is room for (default 20)
-  BERTH_OVERLAY_POOL    disks cloned ahead, a template (default 16)
-  BERTH_HEARTBEAT_INTERVAL, BERTH_CREATE_TIMEOUT, BERTH_STOP_TIMEOUT  (1s, 90s, 15s)
-  BERTH_TIME_SCALE      multiplies every limit on what guests, VMMs and peers may take, for slow machines (1)
-  BERTH_LOG_LEVEL       debug, info, warn or error (default info)
-  BERTH_LOG_FORMAT      text or json (default text)`,
+  BERTH_AGENT_ID           id of this host, 1 to 8 of a-z and 0-9 (default: from the certificate)
+  BERTH_DATA_DIR           ledger and disks of sandboxes (default /var/lib/berth-hostd)
+  BERTH_RUN_DIR            sockets and logs of VMs (default /run/berth/<host id>)
+  BERTH_PKI_DIR            certificate of this host (default /etc/berth/pki)
+  BERTH_TEMPLATE_DIR       built templates (default <data dir>/templates); hosts on one machine may share it
+  BERTH_TEMPLATE_SOURCES   directory with <name>/template.yaml, built when requested (default: none)
+  BERTH_TEMPLATES_AHEAD    templates of that directory to build at once, comma-separated (default base)
+  BERTH_OCI_ALLOW          private registries (host or host:port) and address prefixes
+                           from which tenants' images may come (default: none)
+  BERTH_OCI_MAX_MB         largest image, unpacked (default 8192)
+  BERTH_GUEST_CAS          directory of *.crt that bootstrapped templates also trust
+                           (default /usr/local/share/ca-certificates; "" for none)
+  BERTH_SNAPSHOT_STORE     file:///directory or s3://bucket?region=..., shared by all hosts
+                           of one cluster (default: none; snapshots stay on their host)
+  BERTH_LISTEN             address of the API (default :7443)
+  BERTH_ADVERTISE          host:port that replicas call (default: BERTH_LISTEN, if it contains an address)
+  BERTH_PEERS              replicas' peer ports, comma-separated (default: from the join)
+  BERTH_VMM                cloud-hypervisor or chvemu binary (default: cloud-hypervisor if it is on
+                           the PATH and the CPU has hardware virtualization, otherwise chvemu)
+  BERTH_KERNEL             uncompressed PVH vmlinux for guests
+  BERTH_GUESTD             guest agent that goes into templates (default: next to hostd)
+  BERTH_SLOT_CIDR          addresses of guest networks on this host (default 10.213.0.0/18)
+  BERTH_SLOTS              maximum number of sandboxes (default: as many as fit, at most 1000)
+  BERTH_SLOT_POOL          guest networks kept ready (default 8)
+  BERTH_BASE_UID           first user id of VMMs (default 600000)
+  BERTH_RESOLVERS          DNS servers of guests (default: the host's)
+  BERTH_ALLOWED_CIDRS      private addresses that guests may reach (default: none)
+  BERTH_MEMORY_MB          memory for sandboxes (default: 80 % of the machine's)
+  BERTH_OVERHEAD_MB        memory of the engine per sandbox (default: depends on the engine)
+  BERTH_DISK_HEADROOM_MB   disk space that must stay free (default 2048)
+  BERTH_DISK_OVERCOMMIT    factor by which disk space is promised to sandboxes; 1 reserves it (default 20)
+  BERTH_OVERLAY_POOL       disks cloned in advance per template (default 16)
+  BERTH_HEARTBEAT_INTERVAL time between heartbeats, until the leader sets another (default 1s)
+  BERTH_CREATE_TIMEOUT     limit for creating a sandbox (default 90s)
+  BERTH_STOP_TIMEOUT       limit for stopping the daemon (default 15s)
+  BERTH_TIME_SCALE         for slow machines: multiplies every time limit on guests, VMMs and peers (default 1)
+  BERTH_LOG_LEVEL          debug, info, warn or error (default info)
+  BERTH_LOG_FORMAT         text or json (default text)`,
 		Args:          cobra.NoArgs,
 		Version:       version + " (" + commit + ")",
 		SilenceUsage:  true,
@@ -97,19 +100,19 @@ Settings are environment variables:
 	root.AddCommand(
 		&cobra.Command{
 			Use: "serve", Aliases: []string{"run"}, Short: "Serve the control plane (the default)", Args: cobra.NoArgs, RunE: serve,
-			Long: "Serve checks the host, takes over the sandboxes that run, and serves until it is\ninterrupted. Sandboxes outlive it.",
+			Long: "Serve checks the host, adopts the running sandboxes, and serves until it is\ninterrupted. Sandboxes keep running after that.",
 		},
 		joinCommand(),
 		templateCommand(),
 		kernelCommand(),
 		&cobra.Command{
-			Use: "doctor", Short: "Check what this host needs, and say what to do", Args: cobra.NoArgs, RunE: doctor,
+			Use: "doctor", Short: "Check that this host has what it needs", Args: cobra.NoArgs, RunE: doctor,
 		},
 		&cobra.Command{
 			Use: "purge", Short: "Remove every sandbox of this host, with its VM, network and disk", Args: cobra.NoArgs, RunE: purge,
-			Long: `Purge kills every VM of this host and removes their networks, cgroups and disks,
-for a host that is taken out of service. The daemon must not be running.
-Templates, volumes and the host's certificate stay.`,
+			Long: `Purge takes a host out of service: it kills every VM and removes their networks,
+cgroups and disks. The daemon must not be running. Templates, volumes and the
+host's certificate are kept.`,
 		},
 	)
 	return root
@@ -121,7 +124,7 @@ func config() (hostd.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	// The parser gives a variable that is empty its default as well.
+	// The parser treats an empty variable like an unset one.
 	if dir, set := os.LookupEnv("BERTH_GUEST_CAS"); set && dir == "" {
 		cfg.GuestCAs = ""
 	}

@@ -20,12 +20,12 @@ func TestASettingThatCannotBeReadIsNamed(t *testing.T) {
 	}
 }
 
-// The help has every setting, and none that there is not; so has the package's file.
-func TestSettingsThatAreToldAreThoseThereAre(t *testing.T) {
+// The help lists every setting and no others; the package's file has no others.
+func TestDocumentedSettingsAreTheSettings(t *testing.T) {
 	settingstest.Documented[hostd.Config](t, command().Long, "../../scripts/packaging/hostd.env")
 }
 
-// Tenants' guests need not trust what the host trusts.
+// An empty setting keeps the host's authorities out of guests.
 func TestNoAuthoritiesForGuests(t *testing.T) {
 	t.Setenv("BERTH_AGENT_ID", "h1")
 	for dir, want := range map[string]string{"": "", "/etc/ours": "/etc/ours"} {

@@ -18,15 +18,15 @@ import (
 func templateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "template",
-		Short: "Build and look at the templates that sandboxes start from",
-		Long: `A template is described by a file, template.yaml. It is built once: its root
-file system is made, a guest is booted from it and stored with its memory.
-Sandboxes start from what was stored. What is built already is not built again,
-unless something that it was made from has changed.`,
+		Short: "Build, list, verify and remove templates",
+		Long: `A template is described by a file template.yaml. To build it, hostd creates its
+root file system, boots a guest from it and stores the guest with its memory.
+Sandboxes start from that. A template is built again only if something that it
+was built from has changed.`,
 	}
 	cmd.AddCommand(
 		&cobra.Command{
-			Use: "build FILE...", Short: "Build templates; those that are built already take no time", Args: cobra.MinimumNArgs(1),
+			Use: "build FILE...", Short: "Build templates, unless they are up to date", Args: cobra.MinimumNArgs(1),
 			Example: "  hostd template build templates/base/template.yaml", RunE: buildTemplates,
 		},
 		&cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List templates", Args: cobra.NoArgs, RunE: listTemplates},
@@ -34,7 +34,7 @@ unless something that it was made from has changed.`,
 			Use: "verify NAME...", Short: "Read every file of a template and compare its checksum", Args: cobra.MinimumNArgs(1), RunE: verifyTemplates,
 		},
 		&cobra.Command{
-			Use: "rm NAME...", Short: "Remove templates; sandboxes that run go on", Args: cobra.MinimumNArgs(1), RunE: removeTemplates,
+			Use: "rm NAME...", Short: "Remove templates; running sandboxes keep running", Args: cobra.MinimumNArgs(1), RunE: removeTemplates,
 		},
 	)
 	return cmd
@@ -81,8 +81,8 @@ func buildTemplates(cmd *cobra.Command, args []string) error {
 	})
 }
 
-// progress shows a build as lines, few enough for a log: one a step, and one
-// every few seconds within it.
+// progress prints a line for each step of a build, and one every few seconds
+// within a step.
 type progress struct {
 	out  io.Writer
 	step string

@@ -23,6 +23,10 @@ const (
 	HeaderIdempotencyKey = "Idempotency-Key" // on creates; kept 24 h per workspace
 )
 
+// QueryPreviewToken is the query parameter in which the link to a private preview
+// carries its token.
+const QueryPreviewToken = "berth_token"
+
 // Limits of what a request may carry.
 const (
 	MaxRequestIDLength      = 64

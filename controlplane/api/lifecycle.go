@@ -12,7 +12,7 @@ type Lifecycle struct {
 // absent stays as it is.
 type PatchLifecycle struct {
 	TTLSeconds Patch[int64] `json:"ttl_seconds,omitzero" minimum:"1" maximum:"31536000"` // counted from now; null: no end
-	Persistent *bool        `json:"persistent,omitempty"`
+	Persistent Patch[bool]  `json:"persistent,omitzero"`
 }
 
 // SnapshotStatus is where a snapshot stands.
@@ -59,8 +59,8 @@ const (
 
 // Fork is the body of POST /v1/sandboxes/{id}/fork.
 type Fork struct {
-	Count *int     `json:"count,omitempty" minimum:"1" maximum:"16"` // 1 to 16, default 1; warm allows 1 alone
-	Mode  ForkMode `json:"mode,omitempty"`                           // default cold
+	Count *int      `json:"count,omitempty" minimum:"1" maximum:"16"` // 1 to 16, default 1; warm allows 1 alone
+	Mode  *ForkMode `json:"mode,omitempty"`                           // default cold
 }
 
 // Forked is the answer of a fork.

@@ -57,8 +57,8 @@ const (
 
 // CreatePreviewToken is the body of POST /v1/sandboxes/{id}/preview-tokens.
 type CreatePreviewToken struct {
-	TTLSeconds int64 `json:"ttl_seconds,omitempty" minimum:"1" maximum:"604800"` // default 3600, at most 604800
-	Port       int   `json:"port,omitempty" minimum:"1" maximum:"65535"`         // default: every port
+	TTLSeconds *int64 `json:"ttl_seconds,omitempty" minimum:"1" maximum:"604800"` // default 3600, at most 604800
+	Port       *int   `json:"port,omitempty" minimum:"1" maximum:"65535"`         // default: every port
 }
 
 // PreviewAccess is a token for the preview URLs of one sandbox, to be sent once
@@ -91,9 +91,9 @@ type CreateSandbox struct {
 	Env          StringMap     `json:"env,omitempty"`                                        // in the environment of every later exec
 	FromSnapshot string        `json:"from_snapshot,omitempty"`                              // id of a snapshot of the same template
 	Volumes      []VolumeMount `json:"volumes,omitempty"`                                    // at most 8
-	Boot         Boot          `json:"boot,omitempty"`                                       // default restore
+	Boot         *Boot         `json:"boot,omitempty"`                                       // default restore
 	Persistent   bool          `json:"persistent,omitempty"`                                 // when its time ends it hibernates instead of being deleted
-	Preview      PreviewMode   `json:"preview,omitempty"`                                    // default public
+	Preview      *PreviewMode  `json:"preview,omitempty"`                                    // default public
 }
 
 // Boot says how a new sandbox comes to life.

@@ -61,6 +61,13 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// With is the error with another detail and cause.
+func (e *Error) With(detail string, cause error) *Error {
+	c := *e
+	c.Detail, c.Err = detail, cause
+	return &c
+}
+
 // Is makes errors of one code and message the same to errors.Is, whatever their
 // details: one that a flow kept has lost everything else.
 func (e *Error) Is(target error) bool {
@@ -87,6 +94,18 @@ func CodeOf(err error) Code {
 		return ""
 	}
 	return As(err).Code
+}
+
+// The details of a 401, as the specification words them.
+const (
+	DetailMissingToken = "missing bearer token"
+	DetailInvalidToken = "invalid api token"
+	DetailJWTRequired  = "jwt required"
+)
+
+// Unauthorized is a 401 with one of the details above.
+func Unauthorized(detail string) *Error {
+	return &Error{Code: EUnauthorized, Message: "unauthorized", Detail: detail}
 }
 
 // NotFound is the answer for an id that is unknown or another workspace's.

@@ -12,8 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/controlplane/peer"
-	"github.com/berth-cloud/berth/controlplane/service"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -59,26 +61,26 @@ const maxCredential = 16 << 10
 
 // Authenticate says who a request is from. It fails with a 401 of the service's.
 // A replica that does not lead sees API keys as its own view has them.
-func (a *Authenticator) Authenticate(r *http.Request) (service.Caller, error) {
+func (a *Authenticator) Authenticate(r *http.Request) (core.Caller, error) {
 	if name := peer.Operator(r.Context()); name != "" {
-		return service.Caller{Admin: true, UserID: "operator:" + name}, nil
+		return core.Caller{Admin: true, UserID: "operator:" + name}, nil
 	}
 	token, ok := bearer(r.Header.Values("Authorization"))
 	switch {
 	case !ok:
-		return service.Caller{}, service.Unauthorized(service.DetailMissingToken)
+		return core.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
 	case len(token) > maxCredential:
-		return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+		return core.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 	case a.isAdmin(token):
-		return service.Caller{Admin: true}, nil
+		return core.Caller{Admin: true}, nil
 	}
-	if prefix, ok := service.APIKeyPrefix(token); ok {
+	if prefix, ok := org.APIKeyPrefix(token); ok {
 		return a.apiKey(token, prefix)
 	}
 	if strings.Count(token, ".") == 2 {
 		return a.signIn(r.Context(), token)
 	}
-	return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+	return core.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
 // bearer is the token of an Authorization header. Two of them are none: which
@@ -101,28 +103,28 @@ func (a *Authenticator) isAdmin(token string) bool {
 	return subtle.ConstantTimeCompare(sum[:], a.admin) == 1
 }
 
-func (a *Authenticator) apiKey(key, prefix string) (service.Caller, error) {
-	digest := service.APIKeyDigest(key)
+func (a *Authenticator) apiKey(key, prefix string) (core.Caller, error) {
+	digest := org.APIKeyDigest(key)
 	for _, k := range raftstore.Find(a.cfg.Store.View(), record.APIKeys, "prefix", prefix) {
 		expired := !k.ExpiresAt.IsZero() && !a.cfg.Clock().Before(k.ExpiresAt)
 		if subtle.ConstantTimeCompare(k.SHA256, digest) == 1 && !expired {
-			return service.Caller{WorkspaceID: k.WorkspaceID, UserID: k.CreatedBy, KeyID: k.ID}, nil
+			return core.Caller{WorkspaceID: k.WorkspaceID, UserID: k.CreatedBy, KeyID: k.ID}, nil
 		}
 	}
-	return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+	return core.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
-func (a *Authenticator) signIn(ctx context.Context, token string) (service.Caller, error) {
+func (a *Authenticator) signIn(ctx context.Context, token string) (core.Caller, error) {
 	claims, err := a.jwt.verify(ctx, token)
 	if err != nil {
 		a.cfg.Logger.DebugContext(ctx, "JWT refused", "error", err)
-		e := service.Unauthorized(service.DetailInvalidToken)
+		e := apierror.Unauthorized(apierror.DetailInvalidToken)
 		e.Err = err
-		return service.Caller{}, e
+		return core.Caller{}, e
 	}
 	userID, workspaceID, err := a.cfg.Users.SignIn(ctx, claims.Issuer, claims.Subject, claims.Email)
 	if err != nil {
-		return service.Caller{}, err
+		return core.Caller{}, err
 	}
-	return service.Caller{UserID: userID, WorkspaceID: workspaceID, ViaJWT: true}, nil
+	return core.Caller{UserID: userID, WorkspaceID: workspaceID, ViaJWT: true}, nil
 }

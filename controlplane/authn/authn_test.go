@@ -18,8 +18,10 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"go.uber.org/goleak"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -53,7 +55,7 @@ func newAuth(t *testing.T, change func(*Config)) *Authenticator {
 	return a
 }
 
-func ask(a *Authenticator, headers ...string) (service.Caller, error) {
+func ask(a *Authenticator, headers ...string) (core.Caller, error) {
 	r := httptest.NewRequest("GET", "/v1/sandboxes", nil)
 	for _, h := range headers {
 		r.Header.Add("Authorization", h)
@@ -96,7 +98,7 @@ func TestTheThree401s(t *testing.T) {
 		"NULs and newlines": {[]string{"Bearer brt_\x00\x00"}, "invalid api token"},
 	} {
 		_, err := ask(a, c.headers...)
-		if e := service.AsError(err); err == nil || e.Code != service.EUnauthorized || e.Message != "unauthorized" || e.Detail != c.detail {
+		if e := apierror.As(err); err == nil || e.Code != apierror.EUnauthorized || e.Message != "unauthorized" || e.Detail != c.detail {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -115,7 +117,7 @@ func TestAPIKeys(t *testing.T) {
 	a := newAuth(t, func(c *Config) { c.Store = cluster.Leader().Store })
 	key := "brt_abcdefgh_" + strings.Repeat("s", 32)
 	cluster.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.APIKeys, &record.APIKey{Meta: record.Meta{ID: "k1"}, WorkspaceID: "ws", Prefix: "abcdefgh", SHA256: service.APIKeyDigest(key)})
+		raftstore.Put(tx, record.APIKeys, &record.APIKey{Meta: record.Meta{ID: "k1"}, WorkspaceID: "ws", Prefix: "abcdefgh", SHA256: org.APIKeyDigest(key)})
 		return nil
 	})
 	if c, err := ask(a, "Bearer "+key); err != nil || c.WorkspaceID != "ws" || c.KeyID != "k1" || c.ViaJWT || c.Admin {
@@ -135,7 +137,7 @@ func TestAPIKeys(t *testing.T) {
 		t.Errorf("a key before its end: %v", err)
 	}
 	expires(a.cfg.Clock())
-	if _, err := ask(a, "Bearer "+key); service.AsError(err).Detail != "invalid api token" {
+	if _, err := ask(a, "Bearer "+key); apierror.As(err).Detail != "invalid api token" {
 		t.Errorf("a key that has expired: %v", err)
 	}
 	if _, err := ask(a, "Bearer brt_abcdefgh_"+strings.Repeat("t", 32)); err == nil {
@@ -164,12 +166,12 @@ func TestSharedKeyJWTs(t *testing.T) {
 		"cut short":        good[:len(good)-4],
 		"payload replaced": strings.Split(good, ".")[0] + ".eyJzdWIiOiJldmUifQ." + strings.Split(good, ".")[2],
 	} {
-		if c, err := ask(a, "Bearer "+raw); service.AsError(err).Detail != "invalid api token" {
+		if c, err := ask(a, "Bearer "+raw); apierror.As(err).Detail != "invalid api token" {
 			t.Errorf("%s: %+v, %v", name, c, err)
 		}
 	}
-	down := newAuth(t, func(c *Config) { c.Users = users{fail: service.Unavailable("no leader", errors.New("x"))} })
-	if _, err := ask(down, "Bearer "+good); service.ErrorCode(err) != service.EUnavailable {
+	down := newAuth(t, func(c *Config) { c.Users = users{fail: apierror.Unavailable("no leader", errors.New("x"))} })
+	if _, err := ask(down, "Bearer "+good); apierror.CodeOf(err) != apierror.EUnavailable {
 		t.Fatalf("a first login without a leader: %v", err)
 	}
 	off := newAuth(t, func(c *Config) { c.JWT = JWTConfig{} })
@@ -245,8 +247,8 @@ func TestLimiter(t *testing.T) {
 	if got := take("a", 100); got != 25 {
 		t.Fatalf("%d after a second, want 25", got)
 	}
-	e := service.AsError(l.Allow("a"))
-	if e.Code != service.ERateLimited || e.RetryAfter != time.Second || e.Message != "rate limit: 50 req/burst, 25/sec sustained per workspace" {
+	e := apierror.As(l.Allow("a"))
+	if e.Code != apierror.ERateLimited || e.RetryAfter != time.Second || e.Message != "rate limit: 50 req/burst, 25/sec sustained per workspace" {
 		t.Fatalf("%+v", e)
 	}
 	now = now.Add(time.Hour)

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // The limit of each workspace. Changing it changes the message that clients
@@ -46,8 +46,8 @@ func (l *Limiter) Allow(workspaceID string) error {
 	if b.AllowN(now, 1) {
 		return nil
 	}
-	return &service.Error{
-		Code: service.ERateLimited, Message: "rate limit: 50 req/burst, 25/sec sustained per workspace", RetryAfter: time.Second,
+	return &apierror.Error{
+		Code: apierror.ERateLimited, Message: "rate limit: 50 req/burst, 25/sec sustained per workspace", RetryAfter: time.Second,
 	}
 }
 

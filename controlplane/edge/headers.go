@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // headerRequestID names a request, here and on the sandbox's host.
@@ -43,5 +43,5 @@ func nameRequest(r *http.Request) {
 	if v := r.Header.Values(headerRequestID); len(v) == 1 {
 		given = v[0]
 	}
-	r.Header.Set(headerRequestID, service.RequestID(given))
+	r.Header.Set(headerRequestID, core.RequestID(given))
 }

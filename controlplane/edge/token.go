@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
@@ -13,7 +13,7 @@ import (
 // a cookie; a program sends the header.
 const (
 	HeaderToken = "Berth-Preview-Token"
-	QueryToken  = service.QueryPreviewToken
+	QueryToken  = api.QueryPreviewToken
 	cookieToken = "berth_preview"
 )
 

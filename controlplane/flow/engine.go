@@ -14,7 +14,6 @@ import (
 // Config is what an Engine works with.
 type Config struct {
 	Store  *raftstore.Store
-	Kinds  []Kind
 	Clock  func() time.Time
 	Random func() float64 // in [0,1), for the jitter of retries
 	Logger *slog.Logger
@@ -51,22 +50,26 @@ type Engine struct {
 	began     time.Time
 }
 
-// NewEngine makes an engine. It refuses kinds that lack a step they name.
-func NewEngine(cfg Config) (*Engine, error) {
-	e := &Engine{cfg: cfg, kinds: map[string]Kind{}, turned: make(chan struct{})}
-	for _, k := range cfg.Kinds {
+// NewEngine makes an engine that knows no kind yet.
+func NewEngine(cfg Config) *Engine {
+	return &Engine{cfg: cfg, kinds: map[string]Kind{}, turned: make(chan struct{})}
+}
+
+// Register adds kinds, before Run. It refuses those that lack a step they name.
+func (e *Engine) Register(kinds ...Kind) error {
+	for _, k := range kinds {
 		if _, twice := e.kinds[k.Name]; twice || k.Name == "" {
-			return nil, fmt.Errorf("flow kind %q is named twice or not at all", k.Name)
+			return fmt.Errorf("flow kind %q is named twice or not at all", k.Name)
 		}
 		if k.Expire != "" && k.Steps[k.Expire] == nil {
-			return nil, fmt.Errorf("flow kind %s: no step %q", k.Name, k.Expire)
+			return fmt.Errorf("flow kind %s: no step %q", k.Name, k.Expire)
 		}
 		if k.ActTimeout == 0 {
 			k.ActTimeout = DefaultActTimeout
 		}
 		e.kinds[k.Name] = k
 	}
-	return e, nil
+	return nil
 }
 
 // worker runs the flow on one subject.

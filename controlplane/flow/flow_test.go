@@ -36,11 +36,10 @@ func newRig(t testing.TB, replicas int, fault func(f *record.Flow, at flow.Point
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for _, rep := range r.Replicas {
-		e, err := flow.NewEngine(flow.Config{
-			Store: rep.Store, Kinds: kinds, Clock: time.Now, Random: func() float64 { return 0 },
-			Logger: testcluster.Log(), Fault: fault,
+		e := flow.NewEngine(flow.Config{
+			Store: rep.Store, Clock: time.Now, Random: func() float64 { return 0 }, Logger: testcluster.Log(), Fault: fault,
 		})
-		if err != nil {
+		if err := e.Register(kinds...); err != nil {
 			t.Fatal(err)
 		}
 		r.engines[rep.ID] = e
@@ -472,8 +471,8 @@ func TestWaiterLearnsOfLostLeadership(t *testing.T) {
 	}
 }
 
-func TestNewEngineRefusesAKindWithoutItsExpireStep(t *testing.T) {
-	if _, err := flow.NewEngine(flow.Config{Kinds: []flow.Kind{{Name: "k", Expire: "gone"}}}); err == nil {
+func TestAKindWithoutItsExpireStepIsRefused(t *testing.T) {
+	if err := flow.NewEngine(flow.Config{}).Register(flow.Kind{Name: "k", Expire: "gone"}); err == nil {
 		t.Fatal("no error")
 	}
 }

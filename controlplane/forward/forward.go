@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/peer"
-	"github.com/berth-cloud/berth/controlplane/service"
 	"github.com/berth-cloud/berth/controlplane/stall"
 	"github.com/berth-cloud/berth/timescale"
 )
@@ -97,7 +97,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if v := r.Header.Values(headerRequestID); len(v) == 1 {
 		given = v[0]
 	}
-	r.Header.Set(headerRequestID, service.RequestID(given)) // the same here and at the leader
+	r.Header.Set(headerRequestID, core.RequestID(given)) // the same here and at the leader
 	if f.cfg.AnyReplica(r) || f.cfg.Leading() {
 		f.cfg.Local.ServeHTTP(w, r)
 		return

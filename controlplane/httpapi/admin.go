@@ -9,7 +9,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 func (a *API) raftStatus(c *gin.Context) error {
@@ -17,20 +16,15 @@ func (a *API) raftStatus(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderRaftStatus(status))
+	return ok(c, status)
 }
 
 func (a *API) addPeer(c *gin.Context) error {
 	in, _, err := bind[api.AddPeer](c, maxJSONBody)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case in.ID == "":
-		return invalid("id is required", "")
-	case in.Address == "":
-		return invalid("address is required", "")
 	}
-	if err := a.cfg.Cluster.AddPeer(c.Request.Context(), in.ID, in.Address); err != nil {
+	if err := a.cfg.Cluster.AddPeer(c.Request.Context(), in); err != nil {
 		return err
 	}
 	return noContent(c)
@@ -52,7 +46,7 @@ func (a *API) transferLeadership(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Cluster.TransferLeadership(c.Request.Context(), in.To); err != nil {
+	if err := a.cfg.Cluster.TransferLeadership(c.Request.Context(), in); err != nil {
 		return err
 	}
 	return noContent(c)
@@ -107,12 +101,11 @@ func (a *API) listAgents(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Cluster.Agents(c.Request.Context(), o)
+	rows, next, err := a.cfg.Cluster.Agents(c.Request.Context(), o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next)
-	return ok(c, each(page, renderAgent))
+	return page(c, o, rows, next)
 }
 
 func (a *API) showAgentEvents(c *gin.Context) error {
@@ -132,7 +125,7 @@ func (a *API) showAgentEvents(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, each(found, renderEvent))
+	return ok(c, orEmpty(found))
 }
 
 func (a *API) drainAgent(c *gin.Context) error {
@@ -154,37 +147,21 @@ func (a *API) removeAgent(c *gin.Context) error {
 	return noContent(c)
 }
 
-// maxJoinTTL is a day: long enough to install a host, short enough that a token
-// left in a shell's history is soon worthless.
-const maxJoinTTL = 24 * 60 * 60
-
 func (a *API) createJoinToken(c *gin.Context) error {
 	in, _, err := bind[api.CreateJoinToken](c, maxJSONBody)
 	if err != nil {
 		return err
 	}
-	var ttl time.Duration
-	if s := in.TTLSeconds; s != nil {
-		if *s < 1 || *s > maxJoinTTL {
-			return invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to 86400")
-		}
-		ttl = time.Duration(*s) * time.Second
-	}
-	token, err := a.cfg.Cluster.CreateJoinToken(c.Request.Context(), ttl)
+	token, err := a.cfg.Cluster.CreateJoinToken(c.Request.Context(), in)
 	if err != nil {
 		return err
 	}
-	return created(c, api.JoinToken{
-		Token:     token.Token,
-		ExpiresAt: api.Time{Time: token.ExpiresAt},
-		CASHA256:  token.CASHA256,
-		Peers:     each(token.Peers, func(p string) string { return p }),
-	})
+	return created(c, token)
 }
 
 // changeAgent is the body of drain and undrain. The request's own body says
 // nothing, but it has to be JSON like any other.
-func changeAgent(c *gin.Context, change func(context.Context, string) (service.Agent, error)) error {
+func changeAgent(c *gin.Context, change func(context.Context, string) (api.Agent, error)) error {
 	id, err := pathID(c, "id")
 	if err != nil {
 		return err
@@ -196,5 +173,5 @@ func changeAgent(c *gin.Context, change func(context.Context, string) (service.A
 	if err != nil {
 		return err
 	}
-	return ok(c, renderAgent(agent))
+	return ok(c, agent)
 }

@@ -3,7 +3,7 @@ package httpapi
 import (
 	"github.com/gin-gonic/gin"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // access says who may use a route.
@@ -53,7 +53,7 @@ func (a *API) admit(c *gin.Context, rt route) error {
 }
 
 // errRateLimited is what a Limiter answers with; it is here for the document.
-var errRateLimited = &service.Error{
-	Code:    service.ERateLimited,
+var errRateLimited = &apierror.Error{
+	Code:    apierror.ERateLimited,
 	Message: "rate limit: 50 req/burst, 25/sec sustained per workspace",
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // Limits of request bodies. What a create carries ends in the replicated log,
@@ -55,7 +55,7 @@ func (a *API) admitBody(c *gin.Context, limit int64) (release func(), err error)
 	if n <= freeInput || n > limit {
 		return func() {}, nil
 	}
-	release, err = a.cfg.Streams.AdmitInput(c.Request.Context(), callerOf(c), inputCopies*n)
+	release, err = a.cfg.Inputs.AdmitInput(c.Request.Context(), callerOf(c), inputCopies*n)
 	setReadDeadline(c, time.Now().Add(bodyTimeout))
 	if err != nil && c.Request.Header.Get("Expect") == "" {
 		_, _ = io.CopyN(io.Discard, c.Request.Body, maxDrain)
@@ -93,8 +93,8 @@ func readBody(c *gin.Context, limit int64) ([]byte, error) {
 		if r.Header.Get("Expect") == "" {
 			_, _ = io.CopyN(io.Discard, r.Body, maxDrain)
 		}
-		return nil, &service.Error{
-			Code:    service.ETooLarge,
+		return nil, &apierror.Error{
+			Code:    apierror.ETooLarge,
 			Message: "request body too large",
 			Detail:  fmt.Sprintf("at most %d bytes", limit),
 		}
@@ -107,9 +107,9 @@ func readBody(c *gin.Context, limit int64) ([]byte, error) {
 func bodyError(err error, message string) error {
 	var timeout net.Error
 	if errors.Is(err, os.ErrDeadlineExceeded) || (errors.As(err, &timeout) && timeout.Timeout()) {
-		return &service.Error{Code: codeTimeout, Message: "request timeout", Detail: "the body did not arrive in time", Err: err}
+		return &apierror.Error{Code: codeTimeout, Message: "request timeout", Detail: "the body did not arrive in time", Err: err}
 	}
-	return &service.Error{Code: service.EInvalid, Message: message, Detail: "the body ended early", Err: err}
+	return &apierror.Error{Code: apierror.EInvalid, Message: message, Detail: "the body ended early", Err: err}
 }
 
 // stream is a body that may be long: it is bounded in bytes and in how long it
@@ -143,8 +143,8 @@ func (s *stream) fail(err error) error {
 func (s *stream) Read(p []byte) (int, error) {
 	s.begun.Store(true)
 	if s.read.Load() > s.limit {
-		return 0, s.fail(&service.Error{
-			Code: service.ETooLarge, Message: "request body too large", Detail: fmt.Sprintf("at most %d bytes", s.limit),
+		return 0, s.fail(&apierror.Error{
+			Code: apierror.ETooLarge, Message: "request body too large", Detail: fmt.Sprintf("at most %d bytes", s.limit),
 		})
 	}
 	setReadDeadline(s.c, time.Now().Add(stallTimeout))

@@ -15,7 +15,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // overWire sends raw bytes to a real server and returns the first answer, as
@@ -67,7 +69,7 @@ func TestPostWithoutABody(t *testing.T) {
 		{"chunked", "POST /v1/sandboxes HTTP/1.1\r\n" + auth + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400},
 		{"{}", "POST /v1/sandboxes HTTP/1.1\r\n" + auth + "Content-Length: 2\r\n\r\n{}", 400},
 	}
-	r := newRig(t)
+	r := newRig(t, withoutAStore)
 	server := r.server()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -109,11 +111,11 @@ func TestLargeBodies(t *testing.T) {
 		{"exec at the limit", "/v1/sandboxes/" + testID + "/exec", maxExecBody, false, 200},
 	}
 	r := newRig(t)
-	r.sandboxes.create = func(context.Context, service.Caller, service.CreateSandbox) (service.Sandbox, error) {
+	r.sandboxes.create = func(context.Context, core.Caller, api.CreateSandbox, core.Idempotency) (api.Sandbox, error) {
 		return testSandbox(), nil
 	}
-	r.sandboxes.exec = func(context.Context, service.Caller, string, service.Exec) (service.ExecResult, error) {
-		return service.ExecResult{}, nil
+	r.streams.exec = func(context.Context, string, api.Exec) (api.ExecResult, error) {
+		return api.ExecResult{}, nil
 	}
 	server := r.server()
 	client := server.Client()
@@ -292,12 +294,12 @@ func TestSlowClients(t *testing.T) {
 func TestLongExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.sandboxes.exec = func(ctx context.Context, _ service.Caller, _ string, _ service.Exec) (service.ExecResult, error) {
+		r.streams.exec = func(ctx context.Context, _ string, _ api.Exec) (api.ExecResult, error) {
 			select {
-			case <-time.After(service.MaxExecSeconds * time.Second):
-				return service.ExecResult{Stdout: "done"}, nil
+			case <-time.After(sandbox.MaxExecSeconds * time.Second):
+				return api.ExecResult{Stdout: "done"}, nil
 			case <-ctx.Done():
-				return service.ExecResult{}, ctx.Err()
+				return api.ExecResult{}, ctx.Err()
 			}
 		}
 		conn := r.onPipe(t)
@@ -318,11 +320,11 @@ func TestLongExec(t *testing.T) {
 func TestGoneClientEndsItsExec(t *testing.T) {
 	r := newRig(t)
 	began, ended := make(chan struct{}), make(chan struct{})
-	r.sandboxes.exec = func(ctx context.Context, _ service.Caller, _ string, _ service.Exec) (service.ExecResult, error) {
+	r.streams.exec = func(ctx context.Context, _ string, _ api.Exec) (api.ExecResult, error) {
 		close(began)
 		<-ctx.Done()
 		close(ended)
-		return service.ExecResult{}, ctx.Err()
+		return api.ExecResult{}, ctx.Err()
 	}
 	server := r.server()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // TestErrors gives every code its status and its body.
@@ -25,41 +26,41 @@ func TestErrors(t *testing.T) {
 		body   string
 		header map[string]string
 	}{
-		{"invalid", &service.Error{Code: service.EInvalid, Message: "cmd required"}, 400, `{"error":"cmd required"}`, nil},
-		{"unauthorized", service.Unauthorized("invalid api token"), 401,
+		{"invalid", &apierror.Error{Code: apierror.EInvalid, Message: "cmd required"}, 400, `{"error":"cmd required"}`, nil},
+		{"unauthorized", apierror.Unauthorized("invalid api token"), 401,
 			`{"detail":"invalid api token","error":"unauthorized"}`, map[string]string{"WWW-Authenticate": "Bearer"}},
-		{"quota with fields", &service.Error{
-			Code: service.EQuota, Message: "monthly free credit exhausted",
+		{"quota with fields", &apierror.Error{
+			Code: apierror.EQuota, Message: "monthly free credit exhausted",
 			Fields: map[string]any{"credit_usd": 5.4, "cost_usd_used": 5.41},
 		}, 402, `{"cost_usd_used":5.41,"credit_usd":5.4,"error":"monthly free credit exhausted"}`, nil},
-		{"forbidden", &service.Error{Code: service.EForbidden, Message: "account suspended"}, 403, `{"error":"account suspended"}`, nil},
-		{"not found", service.NotFound(), 404, `{"error":"not found"}`, nil},
-		{"conflict", &service.Error{Code: service.EConflict, Message: "idempotency key reused"}, 409, `{"error":"idempotency key reused"}`, nil},
-		{"no archive", &service.Error{Code: service.ENoArchive, Message: "no restorable archive"}, 412, `{"error":"no restorable archive"}`, nil},
-		{"too large", &service.Error{Code: service.ETooLarge, Message: "request body too large"}, 413, `{"error":"request body too large"}`, nil},
-		{"unprocessable", &service.Error{Code: service.EUnprocessable, Message: "x"}, 422, `{"error":"x"}`, nil},
-		{"rate limited", &service.Error{Code: service.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}, 429,
+		{"forbidden", &apierror.Error{Code: apierror.EForbidden, Message: "account suspended"}, 403, `{"error":"account suspended"}`, nil},
+		{"not found", apierror.NotFound(), 404, `{"error":"not found"}`, nil},
+		{"conflict", &apierror.Error{Code: apierror.EConflict, Message: "idempotency key reused"}, 409, `{"error":"idempotency key reused"}`, nil},
+		{"no archive", &apierror.Error{Code: apierror.ENoArchive, Message: "no restorable archive"}, 412, `{"error":"no restorable archive"}`, nil},
+		{"too large", &apierror.Error{Code: apierror.ETooLarge, Message: "request body too large"}, 413, `{"error":"request body too large"}`, nil},
+		{"unprocessable", &apierror.Error{Code: apierror.EUnprocessable, Message: "x"}, 422, `{"error":"x"}`, nil},
+		{"rate limited", &apierror.Error{Code: apierror.ERateLimited, Message: "max sandboxes reached", Fields: map[string]any{"max": 5, "active": 5}}, 429,
 			`{"active":5,"error":"max sandboxes reached","max":5}`, nil},
-		{"retry after is whole seconds, rounded up", &service.Error{Code: service.ERateLimited, Message: "slow", RetryAfter: 300 * time.Millisecond}, 429,
+		{"retry after is whole seconds, rounded up", &apierror.Error{Code: apierror.ERateLimited, Message: "slow", RetryAfter: 300 * time.Millisecond}, 429,
 			`{"error":"slow"}`, map[string]string{"Retry-After": "1"}},
-		{"internal", &service.Error{Code: service.EInternal, Message: "internal error", Err: errors.New("secret")}, 500, `{"error":"internal error"}`, nil},
+		{"internal", &apierror.Error{Code: apierror.EInternal, Message: "internal error", Err: errors.New("secret")}, 500, `{"error":"internal error"}`, nil},
 		{"not one of ours", errors.New("dial tcp 10.0.0.1: secret"), 500, `{"error":"internal error"}`, nil},
-		{"wrapped", fmt.Errorf("place: %w", service.NotFound()), 404, `{"error":"not found"}`, nil},
-		{"not implemented", &service.Error{Code: service.ENotImplemented, Message: "not implemented"}, 501, `{"error":"not implemented"}`, nil},
-		{"no host", &service.Error{Code: service.EBadGateway, Message: "no available compute node"}, 502, `{"error":"no available compute node"}`, nil},
-		{"no leader", service.Unavailable("no leader", nil), 503,
+		{"wrapped", fmt.Errorf("place: %w", apierror.NotFound()), 404, `{"error":"not found"}`, nil},
+		{"not implemented", &apierror.Error{Code: apierror.ENotImplemented, Message: "not implemented"}, 501, `{"error":"not implemented"}`, nil},
+		{"no host", &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node"}, 502, `{"error":"no available compute node"}`, nil},
+		{"no leader", apierror.Unavailable("no leader", nil), 503,
 			`{"detail":"no leader","error":"control plane unavailable"}`, map[string]string{"Retry-After": "1"}},
 		{"too slow", fmt.Errorf("ask the host: %w", context.DeadlineExceeded), 503,
 			`{"detail":"the request took too long","error":"control plane unavailable"}`, map[string]string{"Retry-After": "1"}},
-		{"no memory", &service.Error{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"}, 507,
+		{"no memory", &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host memory for sandbox"}, 507,
 			`{"error":"insufficient host memory for sandbox"}`, nil},
-		{"a code that the table lacks", &service.Error{Code: "new", Message: "new"}, 500, `{"error":"new"}`, nil},
+		{"a code that the table lacks", &apierror.Error{Code: "new", Message: "new"}, 500, `{"error":"new"}`, nil},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			r.sandboxes.get = func(context.Context, service.Caller, string) (service.Sandbox, error) {
-				return service.Sandbox{}, c.err
+			r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) {
+				return api.Sandbox{}, c.err
 			}
 			req := httptest.NewRequest(http.MethodGet, "/v1/sandboxes/"+testID, nil)
 			req.Header.Set("Authorization", "Bearer tenant")
@@ -83,10 +84,10 @@ func TestErrors(t *testing.T) {
 // TestEveryCodeHasAStatus reads the codes off the table's own keys, so that a
 // code that the service adds is noticed by the test above, as 500.
 func TestEveryCodeHasAStatus(t *testing.T) {
-	for _, code := range []service.Code{
-		service.EInvalid, service.EUnauthorized, service.EQuota, service.EForbidden, service.ENotFound,
-		service.EConflict, service.ENoArchive, service.ETooLarge, service.EUnprocessable, service.ERateLimited,
-		service.EInternal, service.ENotImplemented, service.EBadGateway, service.EUnavailable, service.EInsufficient,
+	for _, code := range []apierror.Code{
+		apierror.EInvalid, apierror.EUnauthorized, apierror.EQuota, apierror.EForbidden, apierror.ENotFound,
+		apierror.EConflict, apierror.ENoArchive, apierror.ETooLarge, apierror.EUnprocessable, apierror.ERateLimited,
+		apierror.EInternal, apierror.ENotImplemented, apierror.EBadGateway, apierror.EUnavailable, apierror.EInsufficient,
 	} {
 		if statusOf[code] == 0 {
 			t.Errorf("%s has no status", code)
@@ -96,8 +97,8 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 
 func TestInternalsStayInTheLog(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(context.Context, service.Caller, string) (service.Sandbox, error) {
-		return service.Sandbox{}, errors.New("open /var/lib/berth/" + testID + ": no such file")
+	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) {
+		return api.Sandbox{}, errors.New("open /var/lib/berth/" + testID + ": no such file")
 	}
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID, "tenant", "", api.HeaderRequestID, "mine-1")
 	if w.Code != 500 || strings.Contains(w.Body.String(), "/var/lib") {
@@ -167,8 +168,8 @@ func TestRequestID(t *testing.T) {
 
 func TestRequestIDReachesTheUseCase(t *testing.T) {
 	r := newRig(t)
-	var got service.Caller
-	r.sandboxes.get = func(_ context.Context, c service.Caller, _ string) (service.Sandbox, error) {
+	var got core.Caller
+	r.sandboxes.get = func(_ context.Context, c core.Caller, _ string) (api.Sandbox, error) {
 		got = c
 		return testSandbox(), nil
 	}
@@ -180,13 +181,13 @@ func TestRequestIDReachesTheUseCase(t *testing.T) {
 
 func TestLogHoldsNoWholeSandboxID(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(context.Context, service.Caller, string) (service.Sandbox, error) {
+	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) {
 		panic("no sandbox " + testID)
 	}
-	r.sandboxes.create = func(context.Context, service.Caller, service.CreateSandbox) (service.Sandbox, error) {
+	r.sandboxes.create = func(context.Context, core.Caller, api.CreateSandbox, core.Idempotency) (api.Sandbox, error) {
 		return testSandbox(), nil
 	}
-	r.sandboxes.delete = func(context.Context, service.Caller, string) error { return errors.New("lost " + testID) }
+	r.sandboxes.delete = func(context.Context, core.Caller, string) error { return errors.New("lost " + testID) }
 	r.call(http.MethodPost, "/v1/sandboxes", "tenant", `{"template":"base"}`)
 	r.call(http.MethodGet, "/v1/sandboxes/"+testID, "tenant", "")
 	r.call(http.MethodDelete, "/v1/sandboxes/"+testID, "tenant", "")
@@ -211,7 +212,7 @@ func TestLogHoldsNoWholeSandboxID(t *testing.T) {
 
 func TestPanicIsA500(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(context.Context, service.Caller, string) (service.Sandbox, error) { panic("secret") }
+	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) { panic("secret") }
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID, "tenant", "")
 	if w.Code != 500 || errorOf(t, w).Error != "internal error" || strings.Contains(w.Body.String(), "secret") {
 		t.Errorf("got %d %s", w.Code, w.Body)
@@ -259,7 +260,7 @@ func TestRouting(t *testing.T) {
 
 func TestHeadIsGetWithoutABody(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(context.Context, service.Caller, string) (service.Sandbox, error) { return testSandbox(), nil }
+	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) { return testSandbox(), nil }
 	server := httptest.NewServer(r.api)
 	defer server.Close()
 	var length [2]string
@@ -339,8 +340,8 @@ func TestRateLimit(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.Limiter = limiterFunc(func(ws string) error {
 			asked = append(asked, ws)
-			return &service.Error{
-				Code: service.ERateLimited, RetryAfter: time.Second,
+			return &apierror.Error{
+				Code: apierror.ERateLimited, RetryAfter: time.Second,
 				Message: "rate limit: 50 req/burst, 25/sec sustained per workspace",
 			}
 		})
@@ -360,7 +361,7 @@ func TestRateLimit(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(context.Context, service.Caller, string) (service.Sandbox, error) { return testSandbox(), nil }
+	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) { return testSandbox(), nil }
 	r.call(http.MethodGet, "/v1/sandboxes/"+testID, "tenant", "")
 	r.call("BREW", "/"+testID, "", "")
 	w := r.call(http.MethodGet, "/metrics", "", "")
@@ -400,10 +401,10 @@ func TestHealthAndVersion(t *testing.T) {
 func TestClientGone(t *testing.T) {
 	r := newRig(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	r.sandboxes.get = func(ctx context.Context, _ service.Caller, _ string) (service.Sandbox, error) {
+	r.sandboxes.get = func(ctx context.Context, _ core.Caller, _ string) (api.Sandbox, error) {
 		cancel()
 		<-ctx.Done()
-		return service.Sandbox{}, fmt.Errorf("ask the host: %w", ctx.Err())
+		return api.Sandbox{}, fmt.Errorf("ask the host: %w", ctx.Err())
 	}
 	req := httptest.NewRequest(http.MethodGet, "/v1/sandboxes/"+testID, nil).WithContext(ctx)
 	req.Header.Set("Authorization", "Bearer tenant")

@@ -10,37 +10,37 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // Codes of failures that only HTTP knows.
 const (
-	codeMethodNotAllowed service.Code = "method_not_allowed"
-	codeTimeout          service.Code = "timeout"
-	codeUpgrade          service.Code = "upgrade"
+	codeMethodNotAllowed apierror.Code = "method_not_allowed"
+	codeTimeout          apierror.Code = "timeout"
+	codeUpgrade          apierror.Code = "upgrade"
 )
 
 // statusOf is the one table from an error's code to an HTTP status.
-var statusOf = map[service.Code]int{
-	service.EInvalid:        http.StatusBadRequest,
-	service.EUnauthorized:   http.StatusUnauthorized,
-	service.EQuota:          http.StatusPaymentRequired,
-	service.EForbidden:      http.StatusForbidden,
-	service.ENotFound:       http.StatusNotFound,
-	codeMethodNotAllowed:    http.StatusMethodNotAllowed,
-	codeTimeout:             http.StatusRequestTimeout,
-	service.EConflict:       http.StatusConflict,
-	service.ENoArchive:      http.StatusPreconditionFailed,
-	service.ETooLarge:       http.StatusRequestEntityTooLarge,
-	service.ERange:          http.StatusRequestedRangeNotSatisfiable,
-	codeUpgrade:             http.StatusUpgradeRequired,
-	service.EUnprocessable:  http.StatusUnprocessableEntity,
-	service.ERateLimited:    http.StatusTooManyRequests,
-	service.EInternal:       http.StatusInternalServerError,
-	service.ENotImplemented: http.StatusNotImplemented,
-	service.EBadGateway:     http.StatusBadGateway,
-	service.EUnavailable:    http.StatusServiceUnavailable,
-	service.EInsufficient:   http.StatusInsufficientStorage,
+var statusOf = map[apierror.Code]int{
+	apierror.EInvalid:        http.StatusBadRequest,
+	apierror.EUnauthorized:   http.StatusUnauthorized,
+	apierror.EQuota:          http.StatusPaymentRequired,
+	apierror.EForbidden:      http.StatusForbidden,
+	apierror.ENotFound:       http.StatusNotFound,
+	codeMethodNotAllowed:     http.StatusMethodNotAllowed,
+	codeTimeout:              http.StatusRequestTimeout,
+	apierror.EConflict:       http.StatusConflict,
+	apierror.ENoArchive:      http.StatusPreconditionFailed,
+	apierror.ETooLarge:       http.StatusRequestEntityTooLarge,
+	apierror.ERange:          http.StatusRequestedRangeNotSatisfiable,
+	codeUpgrade:              http.StatusUpgradeRequired,
+	apierror.EUnprocessable:  http.StatusUnprocessableEntity,
+	apierror.ERateLimited:    http.StatusTooManyRequests,
+	apierror.EInternal:       http.StatusInternalServerError,
+	apierror.ENotImplemented: http.StatusNotImplemented,
+	apierror.EBadGateway:     http.StatusBadGateway,
+	apierror.EUnavailable:    http.StatusServiceUnavailable,
+	apierror.EInsufficient:   http.StatusInsufficientStorage,
 }
 
 // statusClientGone is what the log and the metrics say of a request whose
@@ -48,28 +48,28 @@ var statusOf = map[service.Code]int{
 const statusClientGone = 499
 
 var (
-	errMethodNotAllowed = &service.Error{Code: codeMethodNotAllowed, Message: "method not allowed"}
-	errUpgrade          = &service.Error{Code: codeUpgrade, Message: "upgrade required", Detail: "this route is a WebSocket"}
-	errForbidden        = &service.Error{Code: service.EForbidden, Message: "forbidden", Detail: "this route needs an operator's credential"}
+	errMethodNotAllowed = &apierror.Error{Code: codeMethodNotAllowed, Message: "method not allowed"}
+	errUpgrade          = &apierror.Error{Code: codeUpgrade, Message: "upgrade required", Detail: "this route is a WebSocket"}
+	errForbidden        = &apierror.Error{Code: apierror.EForbidden, Message: "forbidden", Detail: "this route needs an operator's credential"}
 )
 
 func invalid(message, detail string) error {
-	return &service.Error{Code: service.EInvalid, Message: message, Detail: detail}
+	return &apierror.Error{Code: apierror.EInvalid, Message: message, Detail: detail}
 }
 
 func invalidJSON(detail string) error { return invalid("invalid json", detail) }
 
 // classify turns any error into the one that is rendered, and its status.
-func classify(ctx context.Context, err error) (*service.Error, int) {
-	var e *service.Error
+func classify(ctx context.Context, err error) (*apierror.Error, int) {
+	var e *apierror.Error
 	switch {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		return &service.Error{Message: "client closed the request", Err: err}, statusClientGone
+		return &apierror.Error{Message: "client closed the request", Err: err}, statusClientGone
 	case errors.As(err, &e):
 	case errors.Is(err, context.DeadlineExceeded):
-		e = service.Unavailable("the request took too long", err)
+		e = apierror.Unavailable("the request took too long", err)
 	default:
-		e = service.AsError(err)
+		e = apierror.As(err)
 	}
 	status, ok := statusOf[e.Code]
 	if !ok {

@@ -18,7 +18,7 @@ var (
 		AgentID: "host-a", Stored: true, PauseMS: 61,
 	}
 
-	exampleFork   = api.Fork{Count: &exampleCount, Mode: api.ForkCold}
+	exampleFork   = api.Fork{Count: &exampleCount, Mode: new(api.ForkCold)}
 	exampleForked = api.Forked{
 		ParentID: exampleSandbox.ID, Mode: api.ForkCold, PauseMS: 12, Failed: []api.FailedFork{},
 		Children: []api.Sandbox{

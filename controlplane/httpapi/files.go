@@ -14,7 +14,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // queryOf reads the query and refuses what can be read in two ways.
@@ -74,7 +74,7 @@ func (a *API) readFile(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	f, err := a.cfg.Streams.ReadFile(c.Request.Context(), callerOf(c), id, q.Get("path"), c.Request.Header)
+	f, err := a.cfg.Files.Read(c.Request.Context(), callerOf(c), id, q.Get("path"), c.Request.Header)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func passOn(c *gin.Context, status int, body io.Reader) error {
 			c.Writer.WriteHeaderNow() // of an empty body
 			return nil
 		case err != nil:
-			return &service.Error{Code: service.EBadGateway, Message: "agent unreachable", Detail: "the answer broke off", Err: err}
+			return &apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable", Detail: "the answer broke off", Err: err}
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (a *API) writeFile(c *gin.Context) error {
 		return invalid("invalid mode", "mode is octal, such as 0644")
 	}
 	body := &stream{c: c, limit: math.MaxInt64}
-	isNew, err := a.cfg.Streams.WriteFile(c.Request.Context(), callerOf(c), id, q.Get("path"), q.Get("mode"), body, c.Request.ContentLength)
+	isNew, err := a.cfg.Files.Write(c.Request.Context(), callerOf(c), id, q.Get("path"), q.Get("mode"), body, c.Request.ContentLength)
 	switch {
 	case err != nil && body.failure() != nil:
 		return body.failure()
@@ -150,7 +150,7 @@ func (a *API) removeFile(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Streams.RemoveFile(c.Request.Context(), callerOf(c), id, q.Get("path"), recursive); err != nil {
+	if err := a.cfg.Files.Remove(c.Request.Context(), callerOf(c), id, q.Get("path"), recursive); err != nil {
 		return err
 	}
 	return noContent(c)
@@ -161,11 +161,11 @@ func (a *API) statFile(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	st, err := a.cfg.Streams.StatFile(c.Request.Context(), callerOf(c), id, q.Get("path"))
+	st, err := a.cfg.Files.Stat(c.Request.Context(), callerOf(c), id, q.Get("path"))
 	if err != nil {
 		return err
 	}
-	return ok(c, renderStat(st))
+	return ok(c, st)
 }
 
 func (a *API) listDir(c *gin.Context) error {
@@ -178,12 +178,12 @@ func (a *API) listDir(c *gin.Context) error {
 	out.json(q.Get("path"))
 	out.held.WriteString(`,"entries":[`)
 	first := true
-	err = a.cfg.Streams.ListDir(c.Request.Context(), callerOf(c), id, q.Get("path"), func(s service.FileStat) error {
+	err = a.cfg.Files.List(c.Request.Context(), callerOf(c), id, q.Get("path"), func(s api.FileStat) error {
 		if !first {
 			out.held.WriteByte(',')
 		}
 		first = false
-		_, err := out.Write(bytes.TrimSuffix(marshal(renderStat(s)), []byte("\n")))
+		_, err := out.Write(bytes.TrimSuffix(marshal(s), []byte("\n")))
 		return err
 	})
 	if err != nil {
@@ -202,17 +202,10 @@ func (a *API) makeDir(c *gin.Context) error {
 	if _, _, err := bind[api.Empty](c, maxJSONBody); err != nil {
 		return err
 	}
-	if err := a.cfg.Streams.MakeDir(c.Request.Context(), callerOf(c), id, q.Get("path")); err != nil {
+	if err := a.cfg.Files.MakeDir(c.Request.Context(), callerOf(c), id, q.Get("path")); err != nil {
 		return err
 	}
 	c.Status(http.StatusCreated)
 	c.Writer.WriteHeaderNow()
 	return nil
-}
-
-func renderStat(s service.FileStat) api.FileStat {
-	return api.FileStat{
-		Path: s.Path, Name: s.Name, Type: api.FileType(s.Type), SizeBytes: s.SizeBytes, Mode: s.Mode, UID: s.UID, GID: s.GID,
-		ModifiedAt: api.Time{Time: s.ModifiedAt}, Target: s.Target,
-	}
 }

@@ -11,7 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 func TestFileAnswers(t *testing.T) {
@@ -19,12 +21,12 @@ func TestFileAnswers(t *testing.T) {
 	target := "/v1/sandboxes/" + testID + "/fs?path=/a%20b"
 	var asked http.Header
 	answer := func(status int, body string, header ...string) {
-		r.streams.read = func(path string, h http.Header) (*service.File, error) {
+		r.streams.read = func(path string, h http.Header) (*sandbox.File, error) {
 			if path != "/a b" {
 				t.Errorf("path %q", path)
 			}
 			asked = h
-			f := &service.File{Status: status, Header: http.Header{"Content-Type": {typeBytes}}, Body: io.NopCloser(strings.NewReader(body))}
+			f := &sandbox.File{Status: status, Header: http.Header{"Content-Type": {typeBytes}}, Body: io.NopCloser(strings.NewReader(body))}
 			for i := 0; i < len(header); i += 2 {
 				f.Header.Set(header[i], header[i+1])
 			}
@@ -49,11 +51,11 @@ func TestFileAnswers(t *testing.T) {
 	if w = r.call(http.MethodGet, target, "tenant", ""); w.Code != 304 || w.Body.Len() != 0 {
 		t.Errorf("%d", w.Code)
 	}
-	for _, e := range []*service.Error{
-		{Code: service.EInvalid, Message: "is a directory"}, {Code: service.ENotFound, Message: "no such file or directory"},
-		{Code: service.EForbidden, Message: "permission denied"}, {Code: service.ERange, Message: "invalid range"},
+	for _, e := range []*apierror.Error{
+		{Code: apierror.EInvalid, Message: "is a directory"}, {Code: apierror.ENotFound, Message: "no such file or directory"},
+		{Code: apierror.EForbidden, Message: "permission denied"}, {Code: apierror.ERange, Message: "invalid range"},
 	} {
-		r.streams.read = func(string, http.Header) (*service.File, error) { return nil, e }
+		r.streams.read = func(string, http.Header) (*sandbox.File, error) { return nil, e }
 		if w = r.call(http.MethodGet, target, "tenant", ""); w.Code != statusOf[e.Code] || errorOf(t, w).Error != e.Message {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
@@ -63,8 +65,8 @@ func TestFileAnswers(t *testing.T) {
 // A refusal of a range says how long the file is.
 func TestRangeThatCannotBe(t *testing.T) {
 	r := newRig(t)
-	r.streams.read = func(string, http.Header) (*service.File, error) {
-		return nil, &service.Error{Code: service.ERange, Message: "invalid range", ContentRange: "bytes */5"}
+	r.streams.read = func(string, http.Header) (*sandbox.File, error) {
+		return nil, &apierror.Error{Code: apierror.ERange, Message: "invalid range", ContentRange: "bytes */5"}
 	}
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/fs?path=/a", "tenant", "", "Range", "bytes=7-")
 	if got := w.Header().Get("Content-Range"); w.Code != 416 || got != "bytes */5" || errorOf(t, w).Error != "invalid range" {
@@ -75,9 +77,9 @@ func TestRangeThatCannotBe(t *testing.T) {
 // A download that breaks off is not taken for a whole one.
 func TestBrokenDownload(t *testing.T) {
 	r := newRig(t)
-	r.streams.read = func(string, http.Header) (*service.File, error) {
+	r.streams.read = func(string, http.Header) (*sandbox.File, error) {
 		broken := io.MultiReader(strings.NewReader(strings.Repeat("x", 1<<20)), &brokenReader{})
-		return &service.File{Status: 200, Header: http.Header{}, Body: io.NopCloser(broken)}, nil
+		return &sandbox.File{Status: 200, Header: http.Header{}, Body: io.NopCloser(broken)}, nil
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.server().URL+"/v1/sandboxes/"+testID+"/fs?path=/a", nil)
 	if err != nil {
@@ -133,7 +135,7 @@ func TestUploads(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	r.streams.write = func(string, string, io.Reader, int64) (bool, error) {
-		return false, &service.Error{Code: service.EInsufficient, Message: "no space left on device"}
+		return false, &apierror.Error{Code: apierror.EInsufficient, Message: "no space left on device"}
 	}
 	if w := r.call(http.MethodPut, base, "tenant", "x"); w.Code != 507 || errorOf(t, w).Error != "no space left on device" {
 		t.Errorf("%d %s", w.Code, w.Body)
@@ -167,9 +169,9 @@ func TestUploadThatStalls(t *testing.T) {
 func TestFilesByPath(t *testing.T) {
 	r := newRig(t)
 	at := time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC)
-	st := service.FileStat{Path: "/l", Name: "l", Type: "symlink", SizeBytes: 3, Mode: "0777", UID: 1, GID: 2, ModifiedAt: at, Target: "/t"}
-	r.streams.stat = func(string) (service.FileStat, error) { return st, nil }
-	r.streams.list = func(string, func(service.FileStat) error) error { return nil }
+	st := api.FileStat{Path: "/l", Name: "l", Type: "symlink", SizeBytes: 3, Mode: "0777", UID: 1, GID: 2, ModifiedAt: api.Time{Time: at}, Target: "/t"}
+	r.streams.stat = func(string) (api.FileStat, error) { return st, nil }
+	r.streams.list = func(string, func(api.FileStat) error) error { return nil }
 	var removed []string
 	r.streams.remove = func(path string, recursive bool) error {
 		removed = append(removed, fmt.Sprint(path, recursive))
@@ -206,9 +208,9 @@ func TestFilesByPath(t *testing.T) {
 
 func TestPorts(t *testing.T) {
 	r := newRig(t)
-	r.streams.ports = func() ([]service.Port, error) { return nil, nil }
-	r.streams.addPort = func(port int, label string) (service.Port, error) {
-		return service.Port{Port: port, Protocol: "tcp", Label: label}, nil
+	r.streams.ports = func() ([]api.Port, error) { return nil, nil }
+	r.streams.addPort = func(in api.AddPort) (api.Port, error) {
+		return api.Port{Port: in.Port, Protocol: "tcp", Label: in.Label}, nil
 	}
 	r.streams.delPort = func(port int) error { return nil }
 	base := "/v1/sandboxes/" + testID + "/ports"
@@ -235,7 +237,7 @@ func TestPorts(t *testing.T) {
 func TestLifecycleRoutes(t *testing.T) {
 	r := newRig(t)
 	for _, verb := range []string{"pause", "resume", "hibernate", "wake"} {
-		r.lifecycle.move = func(name, id string) (service.Sandbox, error) {
+		r.lifecycle.move = func(name, id string) (api.Sandbox, error) {
 			if name != verb || id != testID {
 				t.Errorf("%s of %s", name, id)
 			}
@@ -246,28 +248,28 @@ func TestLifecycleRoutes(t *testing.T) {
 		}
 	}
 	ttl := int64(60)
-	r.lifecycle.get = func(string) (service.Lifecycle, error) {
-		return service.Lifecycle{Status: "hibernated", TTLSeconds: &ttl, Persistent: true}, nil
+	r.lifecycle.get = func(string) (api.Lifecycle, error) {
+		return api.Lifecycle{Status: "hibernated", TTLSeconds: &ttl, Persistent: true}, nil
 	}
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/lifecycle", "tenant", "")
 	if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != `{"status":"hibernated","ttl_seconds":60,"expires_at":null,"persistent":true}` {
 		t.Errorf("%d %s", w.Code, got)
 	}
-	var got service.PatchLifecycle
-	r.lifecycle.patch = func(_ string, in service.PatchLifecycle) (service.Lifecycle, error) {
+	var got api.PatchLifecycle
+	r.lifecycle.patch = func(_ string, in api.PatchLifecycle) (api.Lifecycle, error) {
 		got = in
-		return service.Lifecycle{Status: "running"}, nil
+		return api.Lifecycle{Status: "running"}, nil
 	}
 	call := func(body string) int {
 		return r.call(http.MethodPatch, "/v1/sandboxes/"+testID+"/lifecycle", "tenant", body).Code
 	}
-	if call(`{"ttl_seconds":60}`) != 200 || !got.SetTTL || got.TTLSeconds == nil || *got.TTLSeconds != 60 || got.Persistent != nil {
+	if call(`{"ttl_seconds":60}`) != 200 || got.TTLSeconds.Value == nil || *got.TTLSeconds.Value != 60 || got.Persistent.Set {
 		t.Errorf("%+v", got)
 	}
-	if call(`{"ttl_seconds":null,"persistent":false}`) != 200 || !got.SetTTL || got.TTLSeconds != nil || got.Persistent == nil || *got.Persistent {
+	if call(`{"ttl_seconds":null,"persistent":false}`) != 200 || !got.TTLSeconds.Set || got.TTLSeconds.Value != nil || got.Persistent.Value == nil || *got.Persistent.Value {
 		t.Errorf("%+v", got)
 	}
-	if call(`{"persistent":true}`) != 200 || got.SetTTL || !*got.Persistent {
+	if call(`{"persistent":true}`) != 200 || got.TTLSeconds.Set || !*got.Persistent.Value {
 		t.Errorf("%+v", got)
 	}
 	for body, detail := range map[string]string{

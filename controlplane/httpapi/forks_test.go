@@ -4,108 +4,118 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/fork"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
+	"github.com/berth-cloud/berth/controlplane/volume"
 )
 
 var (
-	_ Forks   = (*service.Forks)(nil)
-	_ Volumes = (*service.Volumes)(nil)
+	_ Forks     = (*fork.Forks)(nil)
+	_ Snapshots = (*snapshot.Snapshots)(nil)
+	_ Volumes   = (*volume.Volumes)(nil)
 )
 
 type fakeForks struct {
-	createSnapshot func(string, service.CreateSnapshot) (service.Snapshot, error)
-	getSnapshot    func(string) (service.Snapshot, error)
-	listSnapshots  func(string, service.ListOptions) ([]service.Snapshot, string, error)
+	createSnapshot func(string, api.CreateSnapshot) (api.Snapshot, error)
+	getSnapshot    func(string) (api.Snapshot, error)
+	listSnapshots  func(string, core.ListOptions) ([]api.Snapshot, string, error)
 	deleteSnapshot func(string) error
-	fork, forkTree func(string, service.Fork) (service.Forked, error)
-	promote        func(id, treeID string, cleanup bool) (service.Sandbox, []string, error)
+	fork           func(string, api.Fork) (api.Forked, error)
+	forkTree       func(string, api.ForkTree) (api.ForkedTree, error)
+	promote        func(string, api.Promote) (api.Promoted, error)
+	key            core.Idempotency // of the last create
 }
 
-func (f *fakeForks) CreateSnapshot(_ context.Context, _ service.Caller, id string, in service.CreateSnapshot) (service.Snapshot, error) {
+func (f *fakeForks) Create(_ context.Context, _ core.Caller, id string, in api.CreateSnapshot, i core.Idempotency) (api.Snapshot, error) {
+	f.key = i
 	if f.createSnapshot == nil {
-		return service.Snapshot{}, errUnexpected
+		return api.Snapshot{}, errUnexpected
 	}
 	return f.createSnapshot(id, in)
 }
 
-func (f *fakeForks) GetSnapshot(_ context.Context, _ service.Caller, id string) (service.Snapshot, error) {
+func (f *fakeForks) Get(_ context.Context, _ core.Caller, id string) (api.Snapshot, error) {
 	if f.getSnapshot == nil {
-		return service.Snapshot{}, errUnexpected
+		return api.Snapshot{}, errUnexpected
 	}
 	return f.getSnapshot(id)
 }
 
-func (f *fakeForks) ListSnapshots(_ context.Context, _ service.Caller, id string, o service.ListOptions) ([]service.Snapshot, string, error) {
+func (f *fakeForks) List(_ context.Context, _ core.Caller, id string, o core.ListOptions) ([]api.Snapshot, string, error) {
 	if f.listSnapshots == nil {
 		return nil, "", errUnexpected
 	}
 	return f.listSnapshots(id, o)
 }
 
-func (f *fakeForks) DeleteSnapshot(_ context.Context, _ service.Caller, id string) error {
+func (f *fakeForks) Delete(_ context.Context, _ core.Caller, id string) error {
 	if f.deleteSnapshot == nil {
 		return errUnexpected
 	}
 	return f.deleteSnapshot(id)
 }
 
-func (f *fakeForks) Fork(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
+func (f *fakeForks) Fork(_ context.Context, _ core.Caller, id string, in api.Fork, i core.Idempotency) (api.Forked, error) {
+	f.key = i
 	if f.fork == nil {
-		return service.Forked{}, errUnexpected
+		return api.Forked{}, errUnexpected
 	}
 	return f.fork(id, in)
 }
 
-func (f *fakeForks) ForkTree(_ context.Context, _ service.Caller, id string, in service.Fork) (service.Forked, error) {
+func (f *fakeForks) ForkTree(_ context.Context, _ core.Caller, id string, in api.ForkTree, i core.Idempotency) (api.ForkedTree, error) {
+	f.key = i
 	if f.forkTree == nil {
-		return service.Forked{}, errUnexpected
+		return api.ForkedTree{}, errUnexpected
 	}
 	return f.forkTree(id, in)
 }
 
-func (f *fakeForks) Promote(_ context.Context, _ service.Caller, id, treeID string, cleanup bool) (service.Sandbox, []string, error) {
+func (f *fakeForks) Promote(_ context.Context, _ core.Caller, id string, in api.Promote) (api.Promoted, error) {
 	if f.promote == nil {
-		return service.Sandbox{}, nil, errUnexpected
+		return api.Promoted{}, errUnexpected
 	}
-	return f.promote(id, treeID, cleanup)
+	return f.promote(id, in)
 }
 
 type fakeVolumes struct {
-	create func(service.CreateVolume) (service.Volume, error)
-	get    func(string) (service.Volume, error)
-	list   func(service.ListOptions) ([]service.Volume, string, error)
+	key    core.Idempotency // of the last create
+	create func(api.CreateVolume) (api.Volume, error)
+	get    func(string) (api.Volume, error)
+	list   func(core.ListOptions) ([]api.Volume, string, error)
 	delete func(string) error
 }
 
-func (f *fakeVolumes) CreateVolume(_ context.Context, _ service.Caller, in service.CreateVolume) (service.Volume, error) {
+func (f *fakeVolumes) Create(_ context.Context, _ core.Caller, in api.CreateVolume, i core.Idempotency) (api.Volume, error) {
+	f.key = i
 	if f.create == nil {
-		return service.Volume{}, errUnexpected
+		return api.Volume{}, errUnexpected
 	}
 	return f.create(in)
 }
 
-func (f *fakeVolumes) GetVolume(_ context.Context, _ service.Caller, name string) (service.Volume, error) {
+func (f *fakeVolumes) Get(_ context.Context, _ core.Caller, name string) (api.Volume, error) {
 	if f.get == nil {
-		return service.Volume{}, errUnexpected
+		return api.Volume{}, errUnexpected
 	}
 	return f.get(name)
 }
 
-func (f *fakeVolumes) ListVolumes(_ context.Context, _ service.Caller, o service.ListOptions) ([]service.Volume, string, error) {
+func (f *fakeVolumes) List(_ context.Context, _ core.Caller, o core.ListOptions) ([]api.Volume, string, error) {
 	if f.list == nil {
 		return nil, "", errUnexpected
 	}
 	return f.list(o)
 }
 
-func (f *fakeVolumes) DeleteVolume(_ context.Context, _ service.Caller, name string) error {
+func (f *fakeVolumes) Delete(_ context.Context, _ core.Caller, name string) error {
 	if f.delete == nil {
 		return errUnexpected
 	}
@@ -123,20 +133,25 @@ func read[T any](t *testing.T, body string) (out T) {
 func TestForkRoutes(t *testing.T) {
 	r := newRig(t)
 	child := testSandbox()
-	child.ForkedFrom = "parent"
-	var got service.Fork
-	answer := func(id string, in service.Fork) (service.Forked, error) {
+	child.ForkedFrom = new("parent")
+	var got api.Fork
+	r.forks.fork = func(id string, in api.Fork) (api.Forked, error) {
 		got = in
-		return service.Forked{
-			TreeID: "tree-1", ParentID: id, Mode: "cold", Children: []service.Sandbox{child},
-			Failed: []service.FailedFork{{Index: 1, Error: "no room"}}, PauseMS: 7,
+		return api.Forked{
+			ParentID: id, Mode: "cold", Children: []api.Sandbox{child}, Failed: []api.FailedFork{{Index: 1, Error: "no room"}}, PauseMS: 7,
 		}, nil
 	}
-	r.forks.fork, r.forks.forkTree = answer, answer
+	var gotTree api.ForkTree
+	r.forks.forkTree = func(id string, in api.ForkTree) (api.ForkedTree, error) {
+		gotTree = in
+		return api.ForkedTree{
+			TreeID: "tree-1", ParentID: id, Children: []api.Sandbox{child}, Failed: []api.FailedFork{{Index: 1, Error: "no room"}}, PauseMS: 7,
+		}, nil
+	}
 
 	w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/fork", "tenant", `{"count":3,"mode":"warm"}`, api.HeaderIdempotencyKey, "k")
 	f := read[api.Forked](t, w.Body.String())
-	if w.Code != http.StatusCreated || *got.Count != 3 || *got.Mode != "warm" || got.Idempotency.Key != "k" || len(got.Idempotency.BodySHA256) != 32 {
+	if w.Code != http.StatusCreated || *got.Count != 3 || *got.Mode != "warm" || r.forks.key.Key != "k" || len(r.forks.key.BodySHA256) != 32 {
 		t.Fatalf("status %d, asked for %+v", w.Code, got)
 	}
 	if f.ParentID != testID || f.Mode != api.ForkCold || len(f.Children) != 1 || len(f.Failed) != 1 || f.PauseMS != 7 || *f.Children[0].ForkedFrom != "parent" {
@@ -144,21 +159,14 @@ func TestForkRoutes(t *testing.T) {
 	}
 	w = r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/fork-tree", "tenant", `{"metadata":{"a":[1]}}`)
 	tree := read[api.ForkedTree](t, w.Body.String())
-	if w.Code != http.StatusCreated || got.Count != nil || string(got.Metadata) != `{"a":[1]}` || tree.TreeID != "tree-1" || tree.Failed[0].Index != 1 {
-		t.Fatalf("status %d, asked for %+v, %+v", w.Code, got, tree)
+	if w.Code != http.StatusCreated || gotTree.Count != nil || string(gotTree.Metadata) != `{"a":[1]}` || tree.TreeID != "tree-1" || tree.Failed[0].Index != 1 {
+		t.Fatalf("status %d, asked for %+v, %+v", w.Code, gotTree, tree)
 	}
-	// Nothing is null where a list is promised.
-	r.forks.fork = func(id string, _ service.Fork) (service.Forked, error) {
-		return service.Forked{ParentID: id, Mode: "cold"}, nil
-	}
-	if w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/fork", "tenant", `{}`); !strings.Contains(w.Body.String(), `"children":[],"failed":[]`) {
-		t.Fatal(w.Body.String())
-	}
-	r.forks.promote = func(id, tree string, cleanup bool) (service.Sandbox, []string, error) {
-		if id != testID || tree != "tree-1" || !cleanup {
-			t.Errorf("promote %s of %s, %v", id, tree, cleanup)
+	r.forks.promote = func(id string, in api.Promote) (api.Promoted, error) {
+		if id != testID || in.TreeID != "tree-1" || !in.CleanupSiblings {
+			t.Errorf("promote %s, %+v", id, in)
 		}
-		return child, []string{"x"}, nil
+		return api.Promoted{Promoted: child, Deleted: []string{"x"}}, nil
 	}
 	w = r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/promote", "tenant", `{"tree_id":"tree-1","cleanup_siblings":true}`)
 	if p := read[api.Promoted](t, w.Body.String()); w.Code != http.StatusOK || p.Promoted.ID != testID || len(p.Deleted) != 1 {
@@ -170,41 +178,24 @@ func TestForkRoutes(t *testing.T) {
 // only one that is absent, or null, means the default.
 func TestEmptyChoicesAreGiven(t *testing.T) {
 	r := newRig(t)
-	var mode, boot, preview *string
-	r.forks.fork = func(id string, in service.Fork) (service.Forked, error) {
+	var mode *api.ForkMode
+	var boot *api.Boot
+	var preview *api.PreviewMode
+	r.forks.fork = func(id string, in api.Fork) (api.Forked, error) {
 		mode = in.Mode
-		return service.Forked{ParentID: id, Mode: "cold"}, nil
+		return api.Forked{ParentID: id, Mode: "cold", Children: []api.Sandbox{}, Failed: []api.FailedFork{}}, nil
 	}
-	r.sandboxes.create = func(_ context.Context, _ service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+	r.sandboxes.create = func(_ context.Context, _ core.Caller, in api.CreateSandbox, i core.Idempotency) (api.Sandbox, error) {
 		boot, preview = in.Boot, in.Preview
 		return testSandbox(), nil
 	}
 	for value, given := range map[string]bool{`""`: true, `null`: false} {
 		r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/fork", "tenant", `{"mode":`+value+`}`)
 		r.call(http.MethodPost, "/v1/sandboxes", "tenant", `{"template":"base","boot":`+value+`,"preview":`+value+`}`)
-		for name, got := range map[string]*string{"mode": mode, "boot": boot, "preview": preview} {
+		for name, got := range map[string]*string{"mode": (*string)(mode), "boot": (*string)(boot), "preview": (*string)(preview)} {
 			if (got != nil) != given || given && *got != "" {
 				t.Errorf("%s: %s came as %v", name, value, got)
 			}
-		}
-	}
-}
-
-// What is read of a body is what the public type documents.
-func TestBodiesAsTheyAreRead(t *testing.T) {
-	members := func(v any) (out []string) {
-		for _, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			out = append(out, name)
-		}
-		slices.Sort(out)
-		return out
-	}
-	for _, c := range [][2]any{
-		{forkBody{}, api.Fork{}}, {createSandboxBody{}, api.CreateSandbox{}}, {createPreviewToken{}, api.CreatePreviewToken{}},
-	} {
-		if read, public := members(c[0]), members(c[1]); !slices.Equal(read, public) {
-			t.Errorf("%T has %v, %T has %v", c[0], read, c[1], public)
 		}
 	}
 }
@@ -234,12 +225,12 @@ func TestForkBodiesOfTheWrongType(t *testing.T) {
 
 func TestSnapshotRoutes(t *testing.T) {
 	r := newRig(t)
-	snap := service.Snapshot{
-		ID: "snap-1", Status: "ready", SandboxID: testID, Template: "base", Name: "n", CreatedAt: time.Now(),
-		MemoryBytes: 10, DiskBytes: 5, AgentID: "host-a", Stored: true, PauseMS: 3,
+	snap := api.Snapshot{
+		ID: "snap-1", Status: "ready", SandboxID: testID, Template: "base", Name: "n", CreatedAt: api.Time{Time: time.Now()},
+		SizeBytes: 15, MemoryBytes: 10, DiskBytes: 5, AgentID: "host-a", Stored: true, PauseMS: 3,
 	}
-	r.forks.createSnapshot = func(id string, in service.CreateSnapshot) (service.Snapshot, error) {
-		if id != testID || in.Name != "n" || in.Idempotency.Key != "k" {
+	r.forks.createSnapshot = func(id string, in api.CreateSnapshot) (api.Snapshot, error) {
+		if id != testID || in.Name != "n" || r.forks.key.Key != "k" {
 			t.Errorf("%s, %+v", id, in)
 		}
 		return snap, nil
@@ -248,18 +239,18 @@ func TestSnapshotRoutes(t *testing.T) {
 	if s := read[api.Snapshot](t, w.Body.String()); w.Code != http.StatusCreated || s.SizeBytes != 15 || s.Status != api.SnapshotReady || !s.Stored || s.PauseMS != 3 {
 		t.Fatalf("status %d, %+v", w.Code, s)
 	}
-	r.forks.getSnapshot = func(id string) (service.Snapshot, error) { return snap, nil }
+	r.forks.getSnapshot = func(id string) (api.Snapshot, error) { return snap, nil }
 	if w := r.call(http.MethodGet, "/v1/snapshots/snap-1", "tenant", ""); w.Code != http.StatusOK {
 		t.Fatalf("status %d", w.Code)
 	}
-	r.forks.deleteSnapshot = func(id string) error { return service.NotFound() }
+	r.forks.deleteSnapshot = func(id string) error { return apierror.NotFound() }
 	if w := r.call(http.MethodDelete, "/v1/snapshots/snap-2", "tenant", ""); w.Code != http.StatusNotFound {
 		t.Fatalf("status %d", w.Code)
 	}
 	var asked string
-	r.forks.listSnapshots = func(id string, o service.ListOptions) ([]service.Snapshot, string, error) {
+	r.forks.listSnapshots = func(id string, o core.ListOptions) ([]api.Snapshot, string, error) {
 		asked = id
-		return []service.Snapshot{snap}, "more", nil
+		return []api.Snapshot{snap}, "more", nil
 	}
 	w = r.call(http.MethodGet, "/v1/snapshots?limit=1&sandbox_id="+testID, "tenant", "")
 	// The next page is of the same sandbox.
@@ -273,25 +264,25 @@ func TestSnapshotRoutes(t *testing.T) {
 
 func TestVolumeRoutes(t *testing.T) {
 	r := newRig(t)
-	v := service.Volume{Name: "data", SizeMB: 7, UsedBytes: 3, AgentID: "host-a", AttachedTo: testID, CreatedAt: time.Now()}
-	var got service.CreateVolume
-	r.volumes.create = func(in service.CreateVolume) (service.Volume, error) { got = in; return v, nil }
+	v := api.Volume{Name: "data", SizeMB: 7, UsedBytes: 3, AgentID: "host-a", AttachedTo: new(testID), CreatedAt: api.Time{Time: time.Now()}}
+	var got api.CreateVolume
+	r.volumes.create = func(in api.CreateVolume) (api.Volume, error) { got = in; return v, nil }
 	w := r.call(http.MethodPost, "/v1/volumes", "tenant", `{"name":"data","size_mb":7}`, api.HeaderIdempotencyKey, "k")
-	if out := read[api.Volume](t, w.Body.String()); w.Code != http.StatusCreated || *got.SizeMB != 7 || got.Idempotency.Key != "k" || *out.AttachedTo != testID {
+	if out := read[api.Volume](t, w.Body.String()); w.Code != http.StatusCreated || *got.SizeMB != 7 || r.volumes.key.Key != "k" || *out.AttachedTo != testID {
 		t.Fatalf("status %d, %+v, %+v", w.Code, got, out)
 	}
-	r.volumes.create = func(service.CreateVolume) (service.Volume, error) {
-		return service.Volume{}, &service.Error{Code: service.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 5, "volume_mb_max": 6}}
+	r.volumes.create = func(api.CreateVolume) (api.Volume, error) {
+		return api.Volume{}, &apierror.Error{Code: apierror.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 5, "volume_mb_max": 6}}
 	}
 	w = r.call(http.MethodPost, "/v1/volumes", "tenant", `{"name":"data"}`)
 	if w.Code != http.StatusTooManyRequests || !strings.Contains(w.Body.String(), `"volume_mb_max":6`) {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	r.volumes.get = func(name string) (service.Volume, error) { v.AttachedTo = ""; return v, nil }
+	r.volumes.get = func(name string) (api.Volume, error) { v.AttachedTo = nil; return v, nil }
 	if w := r.call(http.MethodGet, "/v1/volumes/data", "tenant", ""); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"attached_to":null`) {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	r.volumes.list = func(service.ListOptions) ([]service.Volume, string, error) { return nil, "", nil }
+	r.volumes.list = func(core.ListOptions) ([]api.Volume, string, error) { return nil, "", nil }
 	if w := r.call(http.MethodGet, "/v1/volumes", "tenant", ""); strings.TrimSpace(w.Body.String()) != "[]" {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}

@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // FuzzDecode: whatever a client sends is either decoded or refused with a 400
 // that can be rendered, and what is decoded is what encoding/json makes of it.
 func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, in := range []any{&createSandboxBody{}, &api.Exec{}, &api.AddPeer{}, &api.Empty{}} {
+		for _, in := range []any{&api.CreateSandbox{}, &api.Exec{}, &api.AddPeer{}, &api.Empty{}} {
 			err := decodeJSON(body, in)
 			if err == nil {
 				if !json.Valid(body) || !utf8.Valid(body) || bytes.TrimSpace(body)[0] != '{' {
@@ -30,8 +30,8 @@ func FuzzDecode(f *testing.F) {
 				}
 				continue
 			}
-			var e *service.Error
-			if !errors.As(err, &e) || e.Code != service.EInvalid || e.Message == "" {
+			var e *apierror.Error
+			if !errors.As(err, &e) || e.Code != apierror.EInvalid || e.Message == "" {
 				t.Fatalf("refused %q with %v", body, err)
 			}
 			if !utf8.ValidString(e.Detail) || len(e.Detail) > 300 {

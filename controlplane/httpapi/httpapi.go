@@ -19,52 +19,52 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // Sandboxes are the use cases of /v1/sandboxes.
 type Sandboxes interface {
-	Create(ctx context.Context, c service.Caller, in service.CreateSandbox) (service.Sandbox, error)
-	Get(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
-	List(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Sandbox, next string, err error)
-	Delete(ctx context.Context, c service.Caller, id string) error
-	Exec(ctx context.Context, c service.Caller, id string, in service.Exec) (service.ExecResult, error)
+	Create(ctx context.Context, c core.Caller, in api.CreateSandbox, i core.Idempotency) (api.Sandbox, error)
+	Get(ctx context.Context, c core.Caller, id string) (api.Sandbox, error)
+	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Sandbox, next string, err error)
+	Delete(ctx context.Context, c core.Caller, id string) error
 }
 
-// Identity are the use cases of /v1/me.
-type Identity interface {
-	Me(ctx context.Context, c service.Caller) (service.Profile, error)
-	SetCurrentOrg(ctx context.Context, c service.Caller, workspaceID string) (service.Profile, error)
-	CreateToken(ctx context.Context, c service.Caller, in service.CreateToken) (service.Token, error)
-	ListTokens(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Token, next string, err error)
-	RevokeToken(ctx context.Context, c service.Caller, prefix string) error
+// Orgs are the use cases of /v1/me.
+type Orgs interface {
+	Me(ctx context.Context, c core.Caller) (api.Me, error)
+	SetCurrentOrg(ctx context.Context, c core.Caller, in api.SetCurrentOrg) (api.Me, error)
+	CreateToken(ctx context.Context, c core.Caller, in api.CreateToken, i core.Idempotency) (api.NewToken, error)
+	ListTokens(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Token, next string, err error)
+	RevokeToken(ctx context.Context, c core.Caller, prefix string) error
 }
 
 // Cluster are the use cases of /v1/admin.
 type Cluster interface {
-	RaftStatus(ctx context.Context) (service.RaftStatus, error)
-	AddPeer(ctx context.Context, id, address string) error
+	RaftStatus(ctx context.Context) (api.RaftStatus, error)
+	AddPeer(ctx context.Context, in api.AddPeer) error
 	RemovePeer(ctx context.Context, id string) error
-	TransferLeadership(ctx context.Context, to string) error
+	TransferLeadership(ctx context.Context, in api.TransferLeadership) error
 	Backup(ctx context.Context, w io.Writer) error
 	Restore(ctx context.Context, r io.Reader) error
 	AcceptRestore(ctx context.Context) error
-	Agents(ctx context.Context, o service.ListOptions) (page []service.Agent, next string, err error)
-	DrainAgent(ctx context.Context, id string) (service.Agent, error)
-	AgentEvents(ctx context.Context, id string, q service.EventQuery) ([]service.Event, error)
-	UndrainAgent(ctx context.Context, id string) (service.Agent, error)
+	Agents(ctx context.Context, o core.ListOptions) (page []api.Agent, next string, err error)
+	DrainAgent(ctx context.Context, id string) (api.Agent, error)
+	AgentEvents(ctx context.Context, id string, q api.EventQuery) ([]api.Event, error)
+	UndrainAgent(ctx context.Context, id string) (api.Agent, error)
 	RemoveAgent(ctx context.Context, id string) error
-	CreateJoinToken(ctx context.Context, ttl time.Duration) (service.JoinToken, error)
+	CreateJoinToken(ctx context.Context, in api.CreateJoinToken) (api.JoinToken, error)
 }
 
 // Authenticator finds out who a request is from, by its bearer token or its
-// client certificate. It fails with a service.Error.
+// client certificate. It fails with an *apierror.Error.
 type Authenticator interface {
-	Authenticate(r *http.Request) (service.Caller, error)
+	Authenticate(r *http.Request) (core.Caller, error)
 }
 
 // Limiter says whether a workspace may make one more request now. It fails
-// with a service.Error.
+// with an *apierror.Error.
 type Limiter interface {
 	Allow(workspaceID string) error
 }
@@ -72,15 +72,19 @@ type Limiter interface {
 // Config is what the API stands on.
 type Config struct {
 	Sandboxes     Sandboxes
-	Identity      Identity
-	Cluster       Cluster
 	Lifecycle     Lifecycle
-	Streams       Streams
-	Previews      Previews
+	Commands      Commands
+	Files         Files
+	Logs          Logs
+	Ports         Ports
+	Inputs        Inputs
+	Snapshots     Snapshots
 	Forks         Forks
 	Volumes       Volumes
 	Templates     Templates
 	Metrics       Metrics
+	Orgs          Orgs
+	Cluster       Cluster
 	Authenticator Authenticator
 	Limiter       Limiter                         // nil: no limit
 	Health        func(ctx context.Context) error // of this replica, for /healthz; nil: always well
@@ -92,7 +96,8 @@ type Config struct {
 
 func (c Config) validate() error {
 	switch {
-	case c.Sandboxes == nil, c.Identity == nil, c.Cluster == nil, c.Lifecycle == nil, c.Streams == nil, c.Forks == nil, c.Volumes == nil, c.Templates == nil:
+	case c.Sandboxes == nil, c.Lifecycle == nil, c.Commands == nil, c.Files == nil, c.Logs == nil, c.Ports == nil, c.Inputs == nil,
+		c.Snapshots == nil, c.Forks == nil, c.Volumes == nil, c.Templates == nil, c.Orgs == nil, c.Cluster == nil:
 		return errors.New("httpapi: a use case is missing")
 	case c.Authenticator == nil:
 		return errors.New("httpapi: no authenticator")
@@ -142,7 +147,7 @@ func New(cfg Config) (*API, error) {
 	// Outermost first: a response always has its request id, and whatever
 	// happens further in is logged and counted with the status it led to.
 	e.Use(withRequestID, a.observe, a.recoverPanic, awaitBody)
-	e.NoRoute(requireBody, func(c *gin.Context) { a.fail(c, service.NotFound()) })
+	e.NoRoute(requireBody, func(c *gin.Context) { a.fail(c, apierror.NotFound()) })
 	e.NoMethod(func(c *gin.Context) { a.fail(c, a.refuseMethod(c)) })
 	for _, rt := range routes() {
 		e.Handle(rt.method, rt.path, requireBody, a.serve(rt))

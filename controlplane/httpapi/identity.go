@@ -4,15 +4,14 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
 func (a *API) getMe(c *gin.Context) error {
-	profile, err := a.cfg.Identity.Me(c.Request.Context(), callerOf(c))
+	me, err := a.cfg.Orgs.Me(c.Request.Context(), callerOf(c))
 	if err != nil {
 		return err
 	}
-	return ok(c, renderMe(profile))
+	return ok(c, me)
 }
 
 func (a *API) setCurrentOrg(c *gin.Context) error {
@@ -20,14 +19,11 @@ func (a *API) setCurrentOrg(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if in.OrgID == "" {
-		return invalid("org_id is required", "")
-	}
-	profile, err := a.cfg.Identity.SetCurrentOrg(c.Request.Context(), callerOf(c), in.OrgID)
+	me, err := a.cfg.Orgs.SetCurrentOrg(c.Request.Context(), callerOf(c), in)
 	if err != nil {
 		return err
 	}
-	return ok(c, renderMe(profile))
+	return ok(c, me)
 }
 
 func (a *API) createToken(c *gin.Context) error {
@@ -35,22 +31,11 @@ func (a *API) createToken(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	// A key that may do more than was asked for is worse than none.
-	if len(in.Scopes) > 0 {
-		return invalid("invalid scopes", "keys have no scopes yet: a key may do all that its organization may")
-	}
-	want := service.CreateToken{Name: in.Name, Idempotency: key}
-	if in.ExpiresAt != nil {
-		if in.ExpiresAt.IsZero() { // in the service's terms: never
-			return invalid("invalid expires_at", "expires_at must be in the future")
-		}
-		want.ExpiresAt = in.ExpiresAt.Time
-	}
-	token, err := a.cfg.Identity.CreateToken(c.Request.Context(), callerOf(c), want)
+	token, err := a.cfg.Orgs.CreateToken(c.Request.Context(), callerOf(c), in, key)
 	if err != nil {
 		return err
 	}
-	return created(c, api.NewToken{Token: renderToken(token), Key: token.Key})
+	return created(c, token)
 }
 
 func (a *API) listTokens(c *gin.Context) error {
@@ -58,12 +43,11 @@ func (a *API) listTokens(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Identity.ListTokens(c.Request.Context(), callerOf(c), o)
+	rows, next, err := a.cfg.Orgs.ListTokens(c.Request.Context(), callerOf(c), o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next)
-	return ok(c, each(page, renderToken))
+	return page(c, o, rows, next)
 }
 
 func (a *API) revokeToken(c *gin.Context) error {
@@ -71,7 +55,7 @@ func (a *API) revokeToken(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Identity.RevokeToken(c.Request.Context(), callerOf(c), prefix); err != nil {
+	if err := a.cfg.Orgs.RevokeToken(c.Request.Context(), callerOf(c), prefix); err != nil {
 		return err
 	}
 	return noContent(c)

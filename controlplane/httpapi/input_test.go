@@ -12,7 +12,9 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // room is a budget for input.
@@ -27,7 +29,7 @@ func (r *room) admit(bytes int64) (func(), error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.full {
-		return nil, &service.Error{Code: service.ERateLimited, Message: "too much input at once"}
+		return nil, &apierror.Error{Code: apierror.ERateLimited, Message: "too much input at once"}
 	}
 	r.held += bytes
 	r.most = max(r.most, r.held)
@@ -51,11 +53,11 @@ func TestLargeInputCounts(t *testing.T) {
 	r, in := newRig(t), &room{}
 	r.streams.admit = in.admit
 	during := int64(-1)
-	r.sandboxes.exec = func(context.Context, service.Caller, string, service.Exec) (service.ExecResult, error) {
+	r.streams.exec = func(context.Context, string, api.Exec) (api.ExecResult, error) {
 		during = in.now()
-		return service.ExecResult{}, nil
+		return api.ExecResult{}, nil
 	}
-	r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) {
+	r.streams.stream = func(context.Context, api.Exec, bool) (sandbox.Process, error) {
 		during = in.now()
 		p := newProcess()
 		go p.exit(0)
@@ -89,13 +91,13 @@ func TestLargeMessagesCount(t *testing.T) {
 	start := func(t *testing.T) (*rig, *fakeProcess, *room) {
 		r, p, in := newRig(t), newProcess(), &room{}
 		r.streams.admit = in.admit
-		r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) {
+		r.streams.stream = func(context.Context, api.Exec, bool) (sandbox.Process, error) {
 			if want := int64(inputCopies * len(`{"cmd":"cat","stdin":}`+message)); in.now() != want {
 				t.Errorf("%d bytes are held, want %d", in.now(), want)
 			}
 			return p, nil
 		}
-		r.streams.lsp = func(string) (service.Process, error) { return p, nil }
+		r.streams.lsp = func(string) (sandbox.Process, error) { return p, nil }
 		return r, p, in
 	}
 	told := fmt.Sprintf("Content-Length: %d\r\n\r\n%s", size, message)

@@ -14,7 +14,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // maxDepth bounds how deep a body may nest: what is stored is read again by
@@ -217,7 +217,7 @@ func withMediaType(c *gin.Context, err error) error {
 	if hint == "" {
 		return err
 	}
-	e := *service.AsError(err)
+	e := *apierror.As(err)
 	e.Detail = strings.TrimPrefix(e.Detail+"; "+hint, "; ")
 	return &e
 }

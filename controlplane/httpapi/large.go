@@ -12,7 +12,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/api"
 )
 
 // heldAnswer is how much of an answer is held back in the hope that it is all
@@ -121,7 +121,7 @@ func (l *large) exact(name, s string) {
 
 // writeExec writes an api.ExecResult without making one: two streams of 8 MiB
 // may be a hundred as JSON.
-func writeExec(c *gin.Context, r service.ExecResult) {
+func writeExec(c *gin.Context, r api.ExecResult) {
 	l := &large{c: c}
 	fmt.Fprintf(l, `{"exit_code":%d,"stdout":`, r.ExitCode)
 	l.text(r.Stdout)

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // What goes out in pieces is what would have gone out in one.
@@ -31,8 +31,8 @@ func TestLargeOutputIsWholeInPieces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			result := service.ExecResult{ExitCode: 3, Stdout: out, Stderr: "e" + out, DurationMS: 7, TimedOut: true, Truncated: true}
-			r.sandboxes.exec = func(context.Context, service.Caller, string, service.Exec) (service.ExecResult, error) {
+			result := api.ExecResult{ExitCode: 3, Stdout: out, Stderr: "e" + out, DurationMS: 7, TimedOut: true, Truncated: true}
+			r.streams.exec = func(context.Context, string, api.Exec) (api.ExecResult, error) {
 				return result, nil
 			}
 			w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec", "tenant", `{"cmd":"x"}`)
@@ -52,9 +52,9 @@ func TestLargeOutputIsWholeInPieces(t *testing.T) {
 
 func TestListingIsPassedOnEntryByEntry(t *testing.T) {
 	r := newRig(t)
-	entry := service.FileStat{Path: "/d/x", Name: "x", Type: "file", Mode: "0644", Target: strings.Repeat("t", 1000)}
-	give := func(n int, err error) func(string, func(service.FileStat) error) error {
-		return func(_ string, each func(service.FileStat) error) error {
+	entry := api.FileStat{Path: "/d/x", Name: "x", Type: "file", Mode: "0644", Target: strings.Repeat("t", 1000)}
+	give := func(n int, err error) func(string, func(api.FileStat) error) error {
+		return func(_ string, each func(api.FileStat) error) error {
 			for range n {
 				if err := each(entry); err != nil {
 					return err
@@ -63,7 +63,7 @@ func TestListingIsPassedOnEntryByEntry(t *testing.T) {
 			return err
 		}
 	}
-	broken := &service.Error{Code: service.EBadGateway, Message: "agent unreachable"}
+	broken := &apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"}
 	for _, n := range []int{0, 1, 5000} {
 		r.streams.list = give(n, nil)
 		w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/fs/dir?path=/d", "tenant", "")
@@ -88,7 +88,7 @@ func TestListingIsPassedOnEntryByEntry(t *testing.T) {
 }
 
 // renderExec is the whole answer at once.
-func renderExec(r service.ExecResult) api.ExecResult {
+func renderExec(r api.ExecResult) api.ExecResult {
 	out := api.ExecResult{
 		ExitCode:   r.ExitCode,
 		DurationMS: r.DurationMS,

@@ -10,7 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // Keys of what the middleware leaves in the gin context.
@@ -26,7 +26,7 @@ func withRequestID(c *gin.Context) {
 	if v := c.Request.Header.Values(api.HeaderRequestID); len(v) == 1 {
 		given = v[0]
 	}
-	id := service.RequestID(given)
+	id := core.RequestID(given)
 	c.Set(keyRequestID, id)
 	c.Header(api.HeaderRequestID, id)
 	c.Header("X-Content-Type-Options", "nosniff")
@@ -37,9 +37,9 @@ func withRequestID(c *gin.Context) {
 
 func requestID(c *gin.Context) string { return c.GetString(keyRequestID) }
 
-func callerOf(c *gin.Context) service.Caller {
+func callerOf(c *gin.Context) core.Caller {
 	caller, _ := c.Get(keyCaller)
-	out, _ := caller.(service.Caller)
+	out, _ := caller.(core.Caller)
 	return out
 }
 

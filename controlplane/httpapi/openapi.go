@@ -15,7 +15,7 @@ import (
 	"github.com/swaggest/openapi-go/openapi31"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // theDocument is that of the API's routes, which are the same in every API. It
@@ -256,32 +256,32 @@ func addOther(oc openapi.OperationContext, d operation, status int, description 
 
 // failuresOf groups by status what a route may fail with: its own failures and
 // those that come with its method and access.
-func failuresOf(rt route) map[int][]service.Error {
-	list := append([]service.Error(nil), rt.doc.failures...)
+func failuresOf(rt route) map[int][]apierror.Error {
+	list := append([]apierror.Error(nil), rt.doc.failures...)
 	if rt.method == post || rt.method == patch || rt.doc.bodyType != "" {
 		if rt.doc.body != nil {
-			list = append(list, service.Error{Code: service.EInvalid, Message: "invalid json", Detail: "template must be a string, not number"})
+			list = append(list, apierror.Error{Code: apierror.EInvalid, Message: "invalid json", Detail: "template must be a string, not number"})
 		}
 		list = append(list,
-			service.Error{Code: service.ETooLarge, Message: "request body too large"},
-			service.Error{Code: codeTimeout, Message: "request timeout"})
+			apierror.Error{Code: apierror.ETooLarge, Message: "request body too large"},
+			apierror.Error{Code: codeTimeout, Message: "request timeout"})
 	}
 	if len(rt.doc.query) > 0 {
-		list = append(list, service.Error{Code: service.EInvalid, Message: "invalid query", Detail: "the query string is malformed"})
+		list = append(list, apierror.Error{Code: apierror.EInvalid, Message: "invalid query", Detail: "the query string is malformed"})
 	}
 	if rt.doc.websocket {
 		list = append(list, *errUpgrade)
 	}
 	if rt.doc.list {
-		list = append(list, service.Error{Code: service.EInvalid, Message: "invalid limit", Detail: "want an integer from 1 to 1000"})
+		list = append(list, apierror.Error{Code: apierror.EInvalid, Message: "invalid limit", Detail: "want an integer from 1 to 1000"})
 	}
 	if rt.doc.idempotent {
 		list = append(list,
-			service.Error{Code: service.EConflict, Message: "idempotency key reused", Detail: "this Idempotency-Key was sent with another body"},
-			service.Error{Code: service.ENotFound, Message: "not found", Detail: "the volume that this Idempotency-Key made has been deleted"})
+			apierror.Error{Code: apierror.EConflict, Message: "idempotency key reused", Detail: "this Idempotency-Key was sent with another body"},
+			apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "the volume that this Idempotency-Key made has been deleted"})
 	}
 	if strings.Contains(rt.path, ":") {
-		list = append(list, *service.NotFound())
+		list = append(list, *apierror.NotFound())
 	}
 	switch rt.access {
 	case tenant, jwtOnly:
@@ -290,15 +290,15 @@ func failuresOf(rt route) map[int][]service.Error {
 		list = append(list, *errForbidden)
 	}
 	if rt.access != public {
-		detail := service.DetailMissingToken
+		detail := apierror.DetailMissingToken
 		if rt.access == jwtOnly {
-			detail = service.DetailJWTRequired
+			detail = apierror.DetailJWTRequired
 		}
-		list = append(list, *service.Unauthorized(detail),
-			service.Error{Code: service.EInternal, Message: "internal error"},
-			*service.Unavailable("", nil))
+		list = append(list, *apierror.Unauthorized(detail),
+			apierror.Error{Code: apierror.EInternal, Message: "internal error"},
+			*apierror.Unavailable("", nil))
 	}
-	out := map[int][]service.Error{}
+	out := map[int][]apierror.Error{}
 	for _, e := range list {
 		out[statusOf[e.Code]] = append(out[statusOf[e.Code]], e)
 	}
@@ -309,7 +309,7 @@ func failuresOf(rt route) map[int][]service.Error {
 }
 
 // addFailure documents one status, with each error it may carry as an example.
-func addFailure(oc openapi.OperationContext, status int, list []service.Error) {
+func addFailure(oc openapi.OperationContext, status int, list []apierror.Error) {
 	var structure any
 	if len(list) > 0 {
 		structure = new(api.ErrorBody)

@@ -49,12 +49,16 @@ func ownSchema(p jsonschema.InterceptSchemaParams, docs map[string]string) (stop
 		*s = jsonschema.Schema{}
 		s.AddType(jsonschema.Integer)
 		s.AddType(jsonschema.Null)
+	case reflect.TypeFor[api.Patch[bool]](): // null is refused
+		*s = jsonschema.Schema{}
+		s.WithType(jsonschema.Boolean.Type())
 	default:
 		if refine := refinements[t]; p.Processed && refine != nil {
 			refine(s)
 		}
 		if values := enums[t]; p.Processed && values != nil {
 			s.WithEnum(values...)
+			s.RemoveType(jsonschema.Null) // where a pointer to it came first
 		}
 		if d := docs[t.Name()]; p.Processed && d != "" {
 			s.WithDescription(d)

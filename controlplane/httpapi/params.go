@@ -10,7 +10,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // keySandboxID is set on routes of one sandbox, for the access log.
@@ -24,7 +25,7 @@ const maxID = 128
 func pathID(c *gin.Context, name string) (string, error) {
 	id := c.Param(name)
 	if id == "" || len(id) > maxID {
-		return "", service.NotFound()
+		return "", apierror.NotFound()
 	}
 	for i := 0; i < len(id); i++ {
 		b := id[i]
@@ -32,7 +33,7 @@ func pathID(c *gin.Context, name string) (string, error) {
 		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9':
 		case b == '-', b == '_', b == '.' && i > 0:
 		default:
-			return "", service.NotFound()
+			return "", apierror.NotFound()
 		}
 	}
 	return id, nil
@@ -68,8 +69,8 @@ func idempotencyKey(c *gin.Context) (string, error) {
 }
 
 // listOptions reads limit and cursor.
-func listOptions(c *gin.Context) (service.ListOptions, error) {
-	o := service.ListOptions{Limit: service.DefaultLimit}
+func listOptions(c *gin.Context) (core.ListOptions, error) {
+	o := core.ListOptions{Limit: core.DefaultLimit}
 	q, err := url.ParseQuery(c.Request.URL.RawQuery)
 	if err != nil {
 		return o, invalid("invalid query", "the query string is malformed")
@@ -81,8 +82,8 @@ func listOptions(c *gin.Context) (service.ListOptions, error) {
 	}
 	if q.Has("limit") {
 		n, err := strconv.ParseUint(q.Get("limit"), 10, 16)
-		if err != nil || n < 1 || n > service.MaxLimit {
-			return o, invalid("invalid limit", fmt.Sprintf("want an integer from 1 to %d", service.MaxLimit))
+		if err != nil || n < 1 || n > core.MaxLimit {
+			return o, invalid("invalid limit", fmt.Sprintf("want an integer from 1 to %d", core.MaxLimit))
 		}
 		o.Limit = int(n)
 	}
@@ -100,7 +101,7 @@ var errCursor = invalid("invalid cursor", "want the cursor of a Link header, unc
 // linkNext announces the next page. The target is relative, so that it holds
 // behind any proxy and under any name of the service. What else the list was asked
 // for comes as names and values; those that are empty were not given.
-func linkNext(c *gin.Context, o service.ListOptions, next string, filters ...string) {
+func linkNext(c *gin.Context, o core.ListOptions, next string, filters ...string) {
 	if next == "" {
 		return
 	}

@@ -8,13 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 func (a *API) healthz(c *gin.Context) error {
 	if a.cfg.Health != nil {
 		if err := a.cfg.Health(c.Request.Context()); err != nil {
-			return &service.Error{Code: service.EUnavailable, Message: "unhealthy", Err: err}
+			return &apierror.Error{Code: apierror.EUnavailable, Message: "unhealthy", Err: err}
 		}
 	}
 	return ok(c, api.Health{Status: "ok"})

@@ -7,8 +7,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // writeJSON sends the value with its length.
@@ -42,115 +41,16 @@ func created(c *gin.Context, v any) error {
 	return nil
 }
 
-// each converts a list; an empty one renders as [], never null.
-func each[A, B any](in []A, convert func(A) B) []B {
-	out := make([]B, len(in))
-	for i, v := range in {
-		out[i] = convert(v)
-	}
-	return out
+// page answers with a page of a list, and announces the next.
+func page[T any](c *gin.Context, o core.ListOptions, rows []T, next string, filters ...string) error {
+	linkNext(c, o, next, filters...)
+	return ok(c, orEmpty(rows))
 }
 
-// orNull is nil for the empty string.
-func orNull(s string) *string {
-	if s == "" {
-		return nil
+// orEmpty makes an empty list render as [], never null.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
 	}
-	return &s
-}
-
-func renderSandbox(s service.Sandbox) api.Sandbox {
-	out := api.Sandbox{
-		ID:           s.ID,
-		Status:       api.SandboxStatus(s.Status),
-		Template:     s.Template,
-		CPU:          s.CPU,
-		MemoryMB:     s.MemoryMB,
-		DiskMB:       s.DiskMB,
-		AgentID:      s.AgentID,
-		FromSnapshot: orNull(s.FromSnapshot),
-		ForkedFrom:   orNull(s.ForkedFrom),
-		CreatedAt:    api.Time{Time: s.CreatedAt},
-		StartedAt:    api.NewTime(s.StartedAt),
-		ExpiresAt:    api.NewTime(s.ExpiresAt),
-		TTLSeconds:   s.TTLSeconds,
-		Persistent:   s.Persistent,
-		Error:        orNull(s.Error),
-		Volumes: each(s.Volumes, func(v service.VolumeMount) api.VolumeMount {
-			return api.VolumeMount{Name: v.Name, MountPath: v.MountPath}
-		}),
-		PreviewURL: s.PreviewURL,
-		Preview:    api.PreviewMode(s.Preview),
-	}
-	if string(s.Metadata) != "null" {
-		out.Metadata = api.Object(s.Metadata)
-	}
-	if s.Owner != nil {
-		out.Owner = &api.Owner{Type: s.Owner.Type, ID: s.Owner.ID}
-	}
-	return out
-}
-
-func renderMe(p service.Profile) api.Me {
-	out := api.Me{ID: p.UserID, Email: p.Email, Orgs: each(p.Workspaces, renderOrg)}
-	for i := range out.Orgs {
-		if out.Orgs[i].ID == p.CurrentWorkspaceID {
-			out.CurrentOrg = &out.Orgs[i]
-		}
-	}
-	return out
-}
-
-func renderOrg(w service.Workspace) api.Org {
-	return api.Org{ID: w.ID, Name: w.Name, Suspended: w.Suspended, CreatedAt: api.Time{Time: w.CreatedAt}}
-}
-
-func renderToken(t service.Token) api.Token {
-	return api.Token{Prefix: t.Prefix, Name: t.Name, CreatedAt: api.Time{Time: t.CreatedAt}, ExpiresAt: api.NewTime(t.ExpiresAt)}
-}
-
-func renderRaftStatus(s service.RaftStatus) api.RaftStatus {
-	return api.RaftStatus{
-		NodeID:            s.NodeID,
-		State:             s.State,
-		LeaderID:          s.LeaderID,
-		LeaderAddress:     s.LeaderAddress,
-		Term:              s.Term,
-		CommitIndex:       s.CommitIndex,
-		AppliedIndex:      s.AppliedIndex,
-		LastLogIndex:      s.LastLogIndex,
-		LastSnapshotIndex: s.LastSnapshotIndex,
-		LastContactMS:     contactMS(s.LastContact),
-		Peers: each(s.Peers, func(p service.RaftPeer) api.RaftPeer {
-			return api.RaftPeer{
-				ID: p.ID, Address: p.Address, Voter: p.Voter, Healthy: p.Healthy,
-				LastContactMS: contactMS(p.LastContact), AppliedIndex: p.AppliedIndex,
-			}
-		}),
-	}
-}
-
-// contactMS keeps -1, which means unknown, apart from less than a millisecond.
-func contactMS(d time.Duration) int64 {
-	if d < 0 {
-		return -1
-	}
-	return d.Milliseconds()
-}
-
-func renderAgent(a service.Agent) api.Agent {
-	return api.Agent{
-		ID: a.ID, Address: a.Address, State: a.State, Ready: a.Ready, Draining: a.Draining,
-		LastSeenAt: api.NewTime(a.LastSeen),
-		Capacity: api.AgentCapacity{
-			CPUs: a.CPUs, MemoryMB: a.MemoryMB, ReservedMB: a.ReservedMB,
-			Slots: a.Slots, SlotsUsed: a.SlotsUsed, DiskFreeBytes: a.DiskFreeBytes,
-		},
-		Versions: api.AgentVersions{Hostd: a.Versions.Hostd, Engine: a.Versions.Engine, Kernel: a.Versions.Kernel},
-		Templates: each(a.Templates, func(t service.AgentTemplate) api.AgentTemplate {
-			return api.AgentTemplate{Name: t.Name, BuildID: t.BuildID, Status: t.Status, Error: orNull(t.Error)}
-		}),
-		Sandboxes: a.Sandboxes,
-		CreatedAt: api.Time{Time: a.CreatedAt},
-	}
+	return list
 }

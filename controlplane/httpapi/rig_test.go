@@ -23,7 +23,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/cluster"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/org"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/redact"
 )
 
@@ -31,107 +35,101 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The use cases are what the handlers call.
 var (
-	_ Sandboxes = (*service.Sandboxes)(nil)
-	_ Identity  = (*service.Identity)(nil)
-	_ Cluster   = (*service.Cluster)(nil)
+	_ Sandboxes = (*sandbox.Sandboxes)(nil)
+	_ Orgs      = (*org.Orgs)(nil)
+	_ Cluster   = (*cluster.Cluster)(nil)
 )
 
 // errUnexpected is what a use case fails with that a test did not set.
 var errUnexpected = errors.New("the test expects no such call")
 
 type fakeSandboxes struct {
-	create func(context.Context, service.Caller, service.CreateSandbox) (service.Sandbox, error)
-	get    func(context.Context, service.Caller, string) (service.Sandbox, error)
-	list   func(context.Context, service.Caller, service.ListOptions) ([]service.Sandbox, string, error)
-	delete func(context.Context, service.Caller, string) error
-	exec   func(context.Context, service.Caller, string, service.Exec) (service.ExecResult, error)
+	create func(context.Context, core.Caller, api.CreateSandbox, core.Idempotency) (api.Sandbox, error)
+	get    func(context.Context, core.Caller, string) (api.Sandbox, error)
+	list   func(context.Context, core.Caller, core.ListOptions) ([]api.Sandbox, string, error)
+	delete func(context.Context, core.Caller, string) error
 }
 
-func (f *fakeSandboxes) Create(ctx context.Context, c service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+func (f *fakeSandboxes) Create(ctx context.Context, c core.Caller, in api.CreateSandbox, i core.Idempotency) (api.Sandbox, error) {
 	if f.create == nil {
-		return service.Sandbox{}, errUnexpected
+		return api.Sandbox{}, errUnexpected
 	}
-	return f.create(ctx, c, in)
+	return f.create(ctx, c, in, i)
 }
 
-func (f *fakeSandboxes) Get(ctx context.Context, c service.Caller, id string) (service.Sandbox, error) {
+func (f *fakeSandboxes) Get(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
 	if f.get == nil {
-		return service.Sandbox{}, errUnexpected
+		return api.Sandbox{}, errUnexpected
 	}
 	return f.get(ctx, c, id)
 }
 
-func (f *fakeSandboxes) List(ctx context.Context, c service.Caller, o service.ListOptions) ([]service.Sandbox, string, error) {
+func (f *fakeSandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions) ([]api.Sandbox, string, error) {
 	if f.list == nil {
 		return nil, "", errUnexpected
 	}
 	return f.list(ctx, c, o)
 }
 
-func (f *fakeSandboxes) Delete(ctx context.Context, c service.Caller, id string) error {
+func (f *fakeSandboxes) Delete(ctx context.Context, c core.Caller, id string) error {
 	if f.delete == nil {
 		return errUnexpected
 	}
 	return f.delete(ctx, c, id)
 }
 
-func (f *fakeSandboxes) Exec(ctx context.Context, c service.Caller, id string, in service.Exec) (service.ExecResult, error) {
-	if f.exec == nil {
-		return service.ExecResult{}, errUnexpected
-	}
-	return f.exec(ctx, c, id, in)
-}
-
 type fakeIdentity struct {
-	me     func(service.Caller) (service.Profile, error)
-	setOrg func(service.Caller, string) (service.Profile, error)
-	create func(service.Caller, string) (service.Token, error)
-	list   func(service.Caller, service.ListOptions) ([]service.Token, string, error)
-	revoke func(service.Caller, string) error
+	me     func(core.Caller) (api.Me, error)
+	setOrg func(core.Caller, string) (api.Me, error)
+	create func(core.Caller, string) (api.NewToken, error)
+	list   func(core.Caller, core.ListOptions) ([]api.Token, string, error)
+	revoke func(core.Caller, string) error
 }
 
-func (f *fakeIdentity) Me(_ context.Context, c service.Caller) (service.Profile, error) {
+func (f *fakeIdentity) Me(_ context.Context, c core.Caller) (api.Me, error) {
 	return f.me(c)
 }
 
-func (f *fakeIdentity) SetCurrentOrg(_ context.Context, c service.Caller, id string) (service.Profile, error) {
-	return f.setOrg(c, id)
+func (f *fakeIdentity) SetCurrentOrg(_ context.Context, c core.Caller, in api.SetCurrentOrg) (api.Me, error) {
+	return f.setOrg(c, in.OrgID)
 }
 
-func (f *fakeIdentity) CreateToken(_ context.Context, c service.Caller, in service.CreateToken) (service.Token, error) {
+func (f *fakeIdentity) CreateToken(_ context.Context, c core.Caller, in api.CreateToken, _ core.Idempotency) (api.NewToken, error) {
 	return f.create(c, in.Name)
 }
 
-func (f *fakeIdentity) ListTokens(_ context.Context, c service.Caller, o service.ListOptions) ([]service.Token, string, error) {
+func (f *fakeIdentity) ListTokens(_ context.Context, c core.Caller, o core.ListOptions) ([]api.Token, string, error) {
 	return f.list(c, o)
 }
 
-func (f *fakeIdentity) RevokeToken(_ context.Context, c service.Caller, prefix string) error {
+func (f *fakeIdentity) RevokeToken(_ context.Context, c core.Caller, prefix string) error {
 	return f.revoke(c, prefix)
 }
 
 type fakeCluster struct {
-	status      service.RaftStatus
-	agents      []service.Agent
+	status      api.RaftStatus
+	agents      []api.Agent
 	addPeer     func(id, address string) error
 	removePeer  func(id string) error
 	transfer    func(to string) error
 	backup      func(io.Writer) error
 	restore     func(io.Reader) error
-	changeAgent func(verb, id string) (service.Agent, error)
-	joinToken   func(time.Duration) (service.JoinToken, error)
+	changeAgent func(verb, id string) (api.Agent, error)
+	joinToken   func(api.CreateJoinToken) (api.JoinToken, error)
 }
 
-func (f *fakeCluster) RaftStatus(context.Context) (service.RaftStatus, error) { return f.status, nil }
-func (f *fakeCluster) AddPeer(_ context.Context, id, address string) error {
-	return f.addPeer(id, address)
+func (f *fakeCluster) RaftStatus(context.Context) (api.RaftStatus, error) { return f.status, nil }
+func (f *fakeCluster) AddPeer(_ context.Context, in api.AddPeer) error {
+	return f.addPeer(in.ID, in.Address)
 }
-func (f *fakeCluster) RemovePeer(_ context.Context, id string) error         { return f.removePeer(id) }
-func (f *fakeCluster) TransferLeadership(_ context.Context, to string) error { return f.transfer(to) }
-func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error           { return f.backup(w) }
-func (f *fakeCluster) AcceptRestore(context.Context) error                   { return nil }
-func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error          { return f.restore(r) }
-func (f *fakeCluster) Agents(_ context.Context, o service.ListOptions) (page []service.Agent, next string, err error) {
+func (f *fakeCluster) RemovePeer(_ context.Context, id string) error { return f.removePeer(id) }
+func (f *fakeCluster) TransferLeadership(_ context.Context, in api.TransferLeadership) error {
+	return f.transfer(in.To)
+}
+func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error  { return f.backup(w) }
+func (f *fakeCluster) AcceptRestore(context.Context) error          { return nil }
+func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error { return f.restore(r) }
+func (f *fakeCluster) Agents(_ context.Context, o core.ListOptions) (page []api.Agent, next string, err error) {
 	at, _ := strconv.Atoi(o.Cursor)
 	if at+o.Limit < len(f.agents) {
 		next = strconv.Itoa(at + o.Limit)
@@ -139,18 +137,18 @@ func (f *fakeCluster) Agents(_ context.Context, o service.ListOptions) (page []s
 	return f.agents[at:min(at+o.Limit, len(f.agents))], next, nil
 }
 
-func (f *fakeCluster) AgentEvents(_ context.Context, id string, _ service.EventQuery) ([]service.Event, error) {
+func (f *fakeCluster) AgentEvents(_ context.Context, id string, _ api.EventQuery) ([]api.Event, error) {
 	if id != "h1" {
-		return nil, service.NotFound()
+		return nil, apierror.NotFound()
 	}
-	return []service.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn"}}, nil
+	return []api.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn"}}, nil
 }
 
-func (f *fakeCluster) DrainAgent(_ context.Context, id string) (service.Agent, error) {
+func (f *fakeCluster) DrainAgent(_ context.Context, id string) (api.Agent, error) {
 	return f.changeAgent("drain", id)
 }
 
-func (f *fakeCluster) UndrainAgent(_ context.Context, id string) (service.Agent, error) {
+func (f *fakeCluster) UndrainAgent(_ context.Context, id string) (api.Agent, error) {
 	return f.changeAgent("undrain", id)
 }
 
@@ -159,25 +157,25 @@ func (f *fakeCluster) RemoveAgent(_ context.Context, id string) error {
 	return err
 }
 
-func (f *fakeCluster) CreateJoinToken(_ context.Context, ttl time.Duration) (service.JoinToken, error) {
-	return f.joinToken(ttl)
+func (f *fakeCluster) CreateJoinToken(_ context.Context, in api.CreateJoinToken) (api.JoinToken, error) {
+	return f.joinToken(in)
 }
 
 // fakeAuth knows four bearers.
 type fakeAuth struct{}
 
-func (fakeAuth) Authenticate(r *http.Request) (service.Caller, error) {
+func (fakeAuth) Authenticate(r *http.Request) (core.Caller, error) {
 	switch r.Header.Get("Authorization") {
 	case "":
-		return service.Caller{}, service.Unauthorized(service.DetailMissingToken)
+		return core.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
 	case "Bearer tenant":
-		return service.Caller{WorkspaceID: "ws-1", KeyID: "key-1"}, nil
+		return core.Caller{WorkspaceID: "ws-1", KeyID: "key-1"}, nil
 	case "Bearer jwt":
-		return service.Caller{WorkspaceID: "ws-1", UserID: "u-1", ViaJWT: true}, nil
+		return core.Caller{WorkspaceID: "ws-1", UserID: "u-1", ViaJWT: true}, nil
 	case "Bearer operator":
-		return service.Caller{Admin: true}, nil
+		return core.Caller{Admin: true}, nil
 	}
-	return service.Caller{}, service.Unauthorized(service.DetailInvalidToken)
+	return core.Caller{}, apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
 type limiterFunc func(string) error
@@ -223,13 +221,14 @@ type rig struct {
 func newRig(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{
-		t: t, sandboxes: &fakeSandboxes{}, identity: &fakeIdentity{}, cluster: &fakeCluster{},
+		t: t, sandboxes: &fakeSandboxes{}, identity: &fakeIdentity{}, cluster: &fakeCluster{status: api.RaftStatus{Peers: []api.RaftPeer{}}},
 		lifecycle: &fakeLifecycle{}, streams: &fakeStreams{}, forks: &fakeForks{}, volumes: &fakeVolumes{}, templates: &fakeTemplates{},
 		registry: prometheus.NewRegistry(), log: &logBuffer{},
 	}
 	cfg := Config{
-		Sandboxes: r.sandboxes, Identity: r.identity, Cluster: r.cluster, Lifecycle: r.lifecycle, Streams: r.streams, Authenticator: fakeAuth{},
-		Forks: r.forks, Volumes: r.volumes, Templates: r.templates,
+		Sandboxes: r.sandboxes, Lifecycle: r.lifecycle, Commands: fakeCommands{r.streams}, Files: fakeFiles{r.streams}, Logs: fakeLogs{r.streams},
+		Ports: fakePorts{fakeStreams: r.streams}, Inputs: r.streams, Snapshots: r.forks, Forks: r.forks, Volumes: r.volumes, Templates: r.templates,
+		Orgs: r.identity, Cluster: r.cluster, Authenticator: fakeAuth{},
 		Registerer: r.registry, Gatherer: r.registry,
 		Version: api.VersionInfo{Version: "v0", Commit: "c", GoVersion: "go1"},
 		Logger:  slog.New(redact.NewHandler(r.log, slog.LevelDebug, true)),
@@ -352,10 +351,10 @@ func errorOf(t *testing.T, w *httptest.ResponseRecorder) api.ErrorBody {
 
 const testID = "k7m2qz4xw3v5n6a2j7p4t5r6sd"
 
-func testSandbox() service.Sandbox {
-	return service.Sandbox{
-		ID: testID, WorkspaceID: "ws-1", Status: "running", Template: "base",
-		CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a", Preview: "public",
-		CreatedAt: time.Date(2026, 11, 20, 13, 5, 9, 412987654, time.FixedZone("CET", 3600)),
+func testSandbox() api.Sandbox {
+	return api.Sandbox{
+		ID: testID, Status: "running", Template: "base",
+		CPU: 1, MemoryMB: 512, DiskMB: 2048, AgentID: "host-a", Preview: "public", Volumes: []api.VolumeMount{},
+		CreatedAt: api.Time{Time: time.Date(2026, 11, 20, 13, 5, 9, 412987654, time.FixedZone("CET", 3600))},
 	}
 }

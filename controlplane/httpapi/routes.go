@@ -6,7 +6,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // route is one route of the API: what the router needs and what the document
@@ -44,7 +45,7 @@ type operation struct {
 	acceptType string         // the same, to whoever accepts only this
 	events     map[string]any // of an answer of server-sent events: a value of what each carries, by its name
 	also       map[int]string // other statuses of success, each with what it says
-	failures   []service.Error
+	failures   []apierror.Error
 }
 
 // parameter is one of the query.
@@ -59,8 +60,8 @@ var (
 	aString  = map[string]any{"type": "string"}
 	aBoolean = map[string]any{"type": "boolean"}
 	aFlag    = map[string]any{"enum": []string{"true", "false", "1", "0"}}
-	aFile    = map[string]any{"type": "string", "pattern": "^/.*[^/.]", "maxLength": service.MaxPath}
-	aPath    = map[string]any{"type": "string", "pattern": "^/", "maxLength": service.MaxPath}
+	aFile    = map[string]any{"type": "string", "pattern": "^/.*[^/.]", "maxLength": sandbox.MaxPath}
+	aPath    = map[string]any{"type": "string", "pattern": "^/", "maxLength": sandbox.MaxPath}
 )
 
 func anInteger(least, most int) map[string]any {

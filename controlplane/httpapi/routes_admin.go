@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // adminRoutes are the operator's.
@@ -18,16 +18,16 @@ func adminRoutes() []route {
 		{post, "/v1/admin/raft/peers", operator, (*API).addPeer, operation{
 			id: "addPeer", tag: "Administration", summary: "Make a replica a voting member",
 			body: api.AddPeer{ID: "r4", Address: "10.0.0.14:7001"}, status: 204,
-			failures: []service.Error{{Code: service.EInvalid, Message: "id is required"}},
+			failures: []apierror.Error{{Code: apierror.EInvalid, Message: "id is required"}},
 		}},
 		{del, "/v1/admin/raft/peers/:id", operator, (*API).removePeer, operation{
 			id: "removePeer", tag: "Administration", summary: "Take a replica out of the members", status: 204,
-			failures: []service.Error{{Code: service.EConflict, Message: "the last replica cannot be removed"}},
+			failures: []apierror.Error{{Code: apierror.EConflict, Message: "the last replica cannot be removed"}},
 		}},
 		{post, "/v1/admin/raft/transfer-leadership", operator, (*API).transferLeadership, operation{
 			id: "transferLeadership", tag: "Administration", summary: "Hand leadership to another replica",
 			body: api.TransferLeadership{To: "r2"}, status: 204,
-			failures: []service.Error{{Code: service.ENotFound, Message: "not found"}},
+			failures: []apierror.Error{{Code: apierror.ENotFound, Message: "not found"}},
 		}},
 		{get, "/v1/admin/raft/snapshot", operator, (*API).backup, operation{
 			id: "backup", tag: "Administration", summary: "Download a whole backup of the control store",
@@ -37,7 +37,7 @@ func adminRoutes() []route {
 		{post, "/v1/admin/raft/restore", operator, (*API).restore, operation{
 			id: "restore", tag: "Administration", summary: "Replace the control store by a backup",
 			bodyType: backupType, status: 204,
-			failures: []service.Error{{Code: service.EInvalid, Message: "invalid backup"}},
+			failures: []apierror.Error{{Code: apierror.EInvalid, Message: "invalid backup"}},
 		}},
 		{del, "/v1/admin/raft/restore", operator, (*API).acceptRestore, operation{
 			id: "acceptRestore", tag: "Administration", summary: "Let go what the restored backup does not know",
@@ -56,8 +56,8 @@ func adminRoutes() []route {
 				{name: "since", description: "Only those after it: an event's ts.", schema: map[string]any{"type": "string", "format": "date-time"}},
 			},
 			status: 200, answer: []api.Event{exampleUnmanaged},
-			failures: append(refusals(service.EInvalid, "invalid tail", "invalid since"),
-				service.Error{Code: service.EUnavailable, Message: "event store unavailable"}),
+			failures: append(refusals(apierror.EInvalid, "invalid tail", "invalid since"),
+				apierror.Error{Code: apierror.EUnavailable, Message: "event store unavailable"}),
 		}},
 		{post, "/v1/admin/agents/:id/drain", operator, (*API).drainAgent, operation{
 			id: "drainAgent", tag: "Administration", summary: "Place no new sandbox on a host",
@@ -70,15 +70,15 @@ func adminRoutes() []route {
 		}},
 		{del, "/v1/admin/agents/:id", operator, (*API).removeAgent, operation{
 			id: "removeAgent", tag: "Administration", summary: "Forget a host that has no sandbox left", status: 204,
-			failures: []service.Error{
-				{Code: service.EConflict, Message: "agent has sandboxes"},
-				{Code: service.EConflict, Message: "agent has volumes or snapshots"},
+			failures: []apierror.Error{
+				{Code: apierror.EConflict, Message: "agent has sandboxes"},
+				{Code: apierror.EConflict, Message: "agent has volumes or snapshots"},
 			},
 		}},
 		{post, "/v1/admin/join-tokens", operator, (*API).createJoinToken, operation{
 			id: "createJoinToken", tag: "Administration", summary: "Create a token with which one host can join",
 			body: api.CreateJoinToken{}, status: 201, answer: exampleJoinToken,
-			failures: []service.Error{{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 86400"}},
+			failures: []apierror.Error{{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 86400"}},
 		}},
 	}
 }

@@ -3,46 +3,49 @@ package httpapi
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"slices"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
-// Forks are the use cases of snapshots and forks.
-type Forks interface {
-	CreateSnapshot(ctx context.Context, c service.Caller, sandboxID string, in service.CreateSnapshot) (service.Snapshot, error)
-	GetSnapshot(ctx context.Context, c service.Caller, id string) (service.Snapshot, error)
-	ListSnapshots(ctx context.Context, c service.Caller, sandboxID string, o service.ListOptions) (page []service.Snapshot, next string, err error)
-	DeleteSnapshot(ctx context.Context, c service.Caller, id string) error
+// Snapshots are the use cases of snapshots.
+type Snapshots interface {
+	Create(ctx context.Context, c core.Caller, sandboxID string, in api.CreateSnapshot, i core.Idempotency) (api.Snapshot, error)
+	Get(ctx context.Context, c core.Caller, id string) (api.Snapshot, error)
+	List(ctx context.Context, c core.Caller, sandboxID string, o core.ListOptions) (page []api.Snapshot, next string, err error)
+	Delete(ctx context.Context, c core.Caller, id string) error
+}
 
-	Fork(ctx context.Context, c service.Caller, id string, in service.Fork) (service.Forked, error)
-	ForkTree(ctx context.Context, c service.Caller, id string, in service.Fork) (service.Forked, error)
-	Promote(ctx context.Context, c service.Caller, id, treeID string, cleanup bool) (promoted service.Sandbox, deleted []string, err error)
+// Forks are the use cases of forks.
+type Forks interface {
+	Fork(ctx context.Context, c core.Caller, id string, in api.Fork, i core.Idempotency) (api.Forked, error)
+	ForkTree(ctx context.Context, c core.Caller, id string, in api.ForkTree, i core.Idempotency) (api.ForkedTree, error)
+	Promote(ctx context.Context, c core.Caller, id string, in api.Promote) (api.Promoted, error)
 }
 
 // What a call that captures a sandbox may fail with.
-var captureFailures = []service.Error{
-	{Code: service.EForbidden, Message: "account suspended"},
-	{Code: service.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
-	{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
-	{Code: service.EBadGateway, Message: "agent unreachable"},
-	{Code: service.EInsufficient, Message: "insufficient host storage for snapshot"},
+var captureFailures = []apierror.Error{
+	{Code: apierror.EForbidden, Message: "account suspended"},
+	{Code: apierror.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
+	{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
+	{Code: apierror.EBadGateway, Message: "agent unreachable"},
+	{Code: apierror.EInsufficient, Message: "insufficient host storage for snapshot"},
 }
 
 // forkRoutes are snapshots and forks.
 func forkRoutes() []route {
-	count := service.Error{Code: service.EInvalid, Message: "count must be from 1 to 16"}
-	children := slices.Concat(captureFailures, []service.Error{
+	count := apierror.Error{Code: apierror.EInvalid, Message: "count must be from 1 to 16"}
+	children := slices.Concat(captureFailures, []apierror.Error{
 		count,
-		{Code: service.ETooLarge, Message: "request too large", Detail: "environment and metadata of all children together are too large: make fewer children at once"},
-		{Code: service.EInternal, Message: "sandbox failed to start"},
-		{Code: service.EBadGateway, Message: "no available compute node", Detail: "every host with the template is full"},
+		{Code: apierror.ETooLarge, Message: "request too large", Detail: "environment and metadata of all children together are too large: make fewer children at once"},
+		{Code: apierror.EInternal, Message: "sandbox failed to start"},
+		{Code: apierror.EBadGateway, Message: "no available compute node", Detail: "every host with the template is full"},
 	})
-	volumes := service.Error{Code: service.EConflict, Message: "volumes are attached"}
+	volumes := apierror.Error{Code: apierror.EConflict, Message: "volumes are attached"}
 	return slices.Concat(snapshotRoutes(volumes), []route{
 		{method: post, path: "/v1/sandboxes/:id/fork", access: tenant, handle: (*API).fork, doc: operation{
 			id: "forkSandbox", tag: "Snapshots and forks", summary: "Make children with the disk of a running sandbox",
@@ -50,9 +53,9 @@ func forkRoutes() []route {
 				"in the parent's place on the network, and the parent stops until it is resumed. A child that does not come to life is " +
 				"reported in `failed`, and the others live.",
 			idempotent: true, body: exampleFork, status: 201, answer: exampleForked,
-			failures: slices.Concat(children, []service.Error{
-				{Code: service.EInvalid, Message: "warm fork requires count 1"},
-				{Code: service.EInvalid, Message: "unknown mode", Detail: `mode is "cold" or "warm"`},
+			failures: slices.Concat(children, []apierror.Error{
+				{Code: apierror.EInvalid, Message: "warm fork requires count 1"},
+				{Code: apierror.EInvalid, Message: "unknown mode", Detail: `mode is "cold" or "warm"`},
 				volumes,
 			}),
 		}},
@@ -67,16 +70,16 @@ func forkRoutes() []route {
 			id: "promote", tag: "Snapshots and forks", summary: "Choose a fork-tree's child, and delete its siblings",
 			detail: "The parent is no sibling.",
 			body:   examplePromote, status: 200, answer: examplePromoted,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "tree_id is required"},
-				{Code: service.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "tree_id is required"},
+				{Code: apierror.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"},
 			},
 		}},
 	})
 }
 
 // bindCreate reads the body of a create and what makes it repeatable.
-func bindCreate[T any](c *gin.Context) (in T, i service.Idempotency, err error) {
+func bindCreate[T any](c *gin.Context) (in T, i core.Idempotency, err error) {
 	key, err := idempotencyKey(c)
 	if err != nil {
 		return in, i, err
@@ -86,14 +89,7 @@ func bindCreate[T any](c *gin.Context) (in T, i service.Idempotency, err error) 
 		return in, i, err
 	}
 	digest := sha256.Sum256(raw)
-	return in, service.Idempotency{Key: key, BodySHA256: digest[:]}, nil
-}
-
-// forkBody is api.Fork as it is read: a mode that is given as "" is none of those
-// that there are.
-type forkBody struct {
-	Count *int    `json:"count"`
-	Mode  *string `json:"mode"`
+	return in, core.Idempotency{Key: key, BodySHA256: digest[:]}, nil
 }
 
 func (a *API) fork(c *gin.Context) error {
@@ -101,18 +97,15 @@ func (a *API) fork(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	in, key, err := bindCreate[forkBody](c)
+	in, key, err := bindCreate[api.Fork](c)
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.Fork(c.Request.Context(), callerOf(c), id, service.Fork{Count: in.Count, Mode: in.Mode, Idempotency: key})
+	out, err := a.cfg.Forks.Fork(c.Request.Context(), callerOf(c), id, in, key)
 	if err != nil {
 		return err
 	}
-	return created(c, api.Forked{
-		ParentID: out.ParentID, Mode: api.ForkMode(out.Mode), PauseMS: out.PauseMS,
-		Children: each(out.Children, renderSandbox), Failed: each(out.Failed, renderFailedFork),
-	})
+	return created(c, out)
 }
 
 func (a *API) forkTree(c *gin.Context) error {
@@ -124,20 +117,11 @@ func (a *API) forkTree(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.ForkTree(c.Request.Context(), callerOf(c), id, service.Fork{
-		Count: in.Count, Metadata: json.RawMessage(in.Metadata), Idempotency: key,
-	})
+	out, err := a.cfg.Forks.ForkTree(c.Request.Context(), callerOf(c), id, in, key)
 	if err != nil {
 		return err
 	}
-	return created(c, api.ForkedTree{
-		TreeID: out.TreeID, ParentID: out.ParentID, PauseMS: out.PauseMS,
-		Children: each(out.Children, renderSandbox), Failed: each(out.Failed, renderFailedFork),
-	})
-}
-
-func renderFailedFork(f service.FailedFork) api.FailedFork {
-	return api.FailedFork{Index: f.Index, Error: f.Error}
+	return created(c, out)
 }
 
 func (a *API) promote(c *gin.Context) error {
@@ -149,9 +133,9 @@ func (a *API) promote(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	promoted, deleted, err := a.cfg.Forks.Promote(c.Request.Context(), callerOf(c), id, in.TreeID, in.CleanupSiblings)
+	out, err := a.cfg.Forks.Promote(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
-	return ok(c, api.Promoted{Promoted: renderSandbox(promoted), Deleted: each(deleted, func(s string) string { return s })})
+	return ok(c, out)
 }

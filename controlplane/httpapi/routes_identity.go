@@ -2,7 +2,7 @@ package httpapi
 
 import (
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // identityRoutes are about the person behind a JWT.
@@ -14,9 +14,9 @@ func identityRoutes() []route {
 		{post, "/v1/me/current-org", jwtOnly, (*API).setCurrentOrg, operation{
 			id: "setCurrentOrg", tag: "Identity", summary: "Choose the organization in which the JWT acts from now on",
 			body: api.SetCurrentOrg{OrgID: exampleOrg.ID}, status: 200, answer: exampleMe,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "org_id is required"},
-				{Code: service.ENotFound, Message: "not found"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "org_id is required"},
+				{Code: apierror.ENotFound, Message: "not found"},
 			},
 		}},
 		{post, "/v1/me/tokens", jwtOnly, (*API).createToken, operation{
@@ -25,9 +25,9 @@ func identityRoutes() []route {
 			idempotent: true,
 			body:       api.CreateToken{Name: "laptop"}, status: 201,
 			answer: api.NewToken{Token: exampleToken, Key: "brt_k3v7q2xa_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk"},
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "invalid expires_at", Detail: "expires_at must be in the future"},
-				{Code: service.EInvalid, Message: "invalid scopes", Detail: "keys have no scopes yet: a key may do all that its organization may"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "invalid expires_at", Detail: "expires_at must be in the future"},
+				{Code: apierror.EInvalid, Message: "invalid scopes", Detail: "keys have no scopes yet: a key may do all that its organization may"},
 			},
 		}},
 		{get, "/v1/me/tokens", jwtOnly, (*API).listTokens, operation{

@@ -6,26 +6,27 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // Lifecycle are the use cases of pause, resume, hibernate, wake and lifecycle.
 type Lifecycle interface {
-	Pause(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
-	Resume(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
-	Hibernate(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
-	Wake(ctx context.Context, c service.Caller, id string) (service.Sandbox, error)
-	Lifecycle(ctx context.Context, c service.Caller, id string) (service.Lifecycle, error)
-	PatchLifecycle(ctx context.Context, c service.Caller, id string, in service.PatchLifecycle) (service.Lifecycle, error)
+	Pause(ctx context.Context, c core.Caller, id string) (api.Sandbox, error)
+	Resume(ctx context.Context, c core.Caller, id string) (api.Sandbox, error)
+	Hibernate(ctx context.Context, c core.Caller, id string) (api.Sandbox, error)
+	Wake(ctx context.Context, c core.Caller, id string) (api.Sandbox, error)
+	Lifecycle(ctx context.Context, c core.Caller, id string) (api.Lifecycle, error)
+	PatchLifecycle(ctx context.Context, c core.Caller, id string, in api.PatchLifecycle) (api.Lifecycle, error)
 }
 
 // lifecycleRoutes are pause, resume, hibernate and wake sandboxes.
 func lifecycleRoutes() []route {
-	away := service.Error{Code: service.EBadGateway, Message: "agent unreachable"}
-	gone := service.Error{Code: service.ENotFound, Message: "sandbox not found or not running"}
-	full := service.Error{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"}
-	is := func(status, detail string) service.Error {
-		return service.Error{Code: service.EConflict, Message: "sandbox is " + status, Detail: detail}
+	away := apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"}
+	gone := apierror.Error{Code: apierror.ENotFound, Message: "sandbox not found or not running"}
+	full := apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host memory for sandbox"}
+	is := func(status, detail string) apierror.Error {
+		return apierror.Error{Code: apierror.EConflict, Message: "sandbox is " + status, Detail: detail}
 	}
 	paused, hibernated := exampleSandbox, exampleSandbox
 	paused.Status, hibernated.Status = api.SandboxPaused, api.SandboxHibernated
@@ -34,28 +35,28 @@ func lifecycleRoutes() []route {
 			id: "pauseSandbox", tag: "Lifecycle", summary: "Stop a running sandbox's CPUs",
 			detail: "Its memory stays where it is, and its time to live goes on.",
 			body:   api.Empty{}, status: 200, answer: paused,
-			failures: []service.Error{gone, is("hibernated", "cannot pause it: wake it first"), away},
+			failures: []apierror.Error{gone, is("hibernated", "cannot pause it: wake it first"), away},
 		}},
 		{method: post, path: "/v1/sandboxes/:id/resume", access: tenant, handle: (*API).resumeSandbox, doc: operation{
 			id: "resumeSandbox", tag: "Lifecycle", summary: "Let a paused sandbox run on",
 			detail: "Also the parent of a warm fork, which stands paused and gets memory and a network place again.",
 			body:   api.Empty{}, status: 200, answer: exampleSandbox,
-			failures: []service.Error{gone, is("running", "cannot resume it: there is nothing to do"), away, full},
+			failures: []apierror.Error{gone, is("running", "cannot resume it: there is nothing to do"), away, full},
 		}},
 		{method: post, path: "/v1/sandboxes/:id/hibernate", access: tenant, handle: (*API).hibernateSandbox, doc: operation{
 			id: "hibernateSandbox", tag: "Lifecycle", summary: "Write a running sandbox's memory to its host's disk and end its VM",
 			detail: "It keeps its disk and its place, but no memory and no CPU.",
 			body:   api.Empty{}, status: 200, answer: hibernated,
-			failures: []service.Error{
+			failures: []apierror.Error{
 				gone, is("paused", "cannot hibernate it: resume it first"), away,
-				{Code: service.EInsufficient, Message: "insufficient host storage for sandbox"},
+				{Code: apierror.EInsufficient, Message: "insufficient host storage for sandbox"},
 			},
 		}},
 		{method: post, path: "/v1/sandboxes/:id/wake", access: tenant, handle: (*API).wakeSandbox, doc: operation{
 			id: "wakeSandbox", tag: "Lifecycle", summary: "Let a hibernated sandbox go on where it was",
 			detail: "One that runs is answered with as it is, so wakes at the same time are one wake.",
 			body:   api.Empty{}, status: 200, answer: exampleSandbox,
-			failures: []service.Error{gone, is("paused", "cannot wake it: resume it first"), away, full},
+			failures: []apierror.Error{gone, is("paused", "cannot wake it: resume it first"), away, full},
 		}},
 		{method: get, path: "/v1/sandboxes/:id/lifecycle", access: tenant, handle: (*API).getLifecycle, doc: operation{
 			id: "getLifecycle", tag: "Lifecycle", summary: "Read how long a sandbox lives and what becomes of it then",
@@ -65,26 +66,26 @@ func lifecycleRoutes() []route {
 			id: "patchLifecycle", tag: "Lifecycle", summary: "Change how long a sandbox lives and what becomes of it then",
 			detail: "`ttl_seconds` counts from now, and null takes the end away. What is absent stays.",
 			body:   examplePatchLifecycle, status: 200, answer: exampleLifecycle,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 31536000, or null for no end"},
-				{Code: service.EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 31536000, or null for no end"},
+				{Code: apierror.EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"},
 				is("deleting", "it is being deleted"), gone, away,
 			},
 		}},
 	}
 }
 
-func (a *API) pauseSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Pause) }
+func (a *API) pauseSandbox(c *gin.Context) error { return a.change(c, a.cfg.Lifecycle.Pause) }
 
-func (a *API) resumeSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Resume) }
+func (a *API) resumeSandbox(c *gin.Context) error { return a.change(c, a.cfg.Lifecycle.Resume) }
 
-func (a *API) hibernateSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Hibernate) }
+func (a *API) hibernateSandbox(c *gin.Context) error { return a.change(c, a.cfg.Lifecycle.Hibernate) }
 
-func (a *API) wakeSandbox(c *gin.Context) error { return a.move(c, a.cfg.Lifecycle.Wake) }
+func (a *API) wakeSandbox(c *gin.Context) error { return a.change(c, a.cfg.Lifecycle.Wake) }
 
-// move is the body of the four moves. The request's own body says nothing, but
+// change is the body of the four transitions. The request's own body says nothing, but
 // it has to be JSON like any other.
-func (a *API) move(c *gin.Context, move func(context.Context, service.Caller, string) (service.Sandbox, error)) error {
+func (a *API) change(c *gin.Context, change func(context.Context, core.Caller, string) (api.Sandbox, error)) error {
 	id, err := sandboxParam(c)
 	if err != nil {
 		return err
@@ -92,11 +93,11 @@ func (a *API) move(c *gin.Context, move func(context.Context, service.Caller, st
 	if _, _, err := bind[api.Empty](c, maxJSONBody); err != nil {
 		return err
 	}
-	sb, err := move(c.Request.Context(), callerOf(c), id)
+	sb, err := change(c.Request.Context(), callerOf(c), id)
 	if err != nil {
 		return err
 	}
-	return ok(c, renderSandbox(sb))
+	return ok(c, sb)
 }
 
 func (a *API) getLifecycle(c *gin.Context) error {
@@ -108,14 +109,7 @@ func (a *API) getLifecycle(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderLifecycle(l))
-}
-
-// patchLifecycle is api.PatchLifecycle as it is read: null takes the end away,
-// and means nothing else.
-type patchLifecycle struct {
-	TTLSeconds api.Patch[int64] `json:"ttl_seconds"`
-	Persistent api.Patch[bool]  `json:"persistent"`
+	return ok(c, l)
 }
 
 func (a *API) patchLifecycle(c *gin.Context) error {
@@ -123,24 +117,16 @@ func (a *API) patchLifecycle(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	in, _, err := bind[patchLifecycle](c, maxJSONBody)
+	in, _, err := bind[api.PatchLifecycle](c, maxJSONBody)
 	if err != nil {
 		return err
 	}
 	if in.Persistent.Set && in.Persistent.Value == nil {
 		return invalidJSON("persistent must be true or false, not null")
 	}
-	l, err := a.cfg.Lifecycle.PatchLifecycle(c.Request.Context(), callerOf(c), id, service.PatchLifecycle{
-		SetTTL: in.TTLSeconds.Set, TTLSeconds: in.TTLSeconds.Value, Persistent: in.Persistent.Value,
-	})
+	l, err := a.cfg.Lifecycle.PatchLifecycle(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
-	return ok(c, renderLifecycle(l))
-}
-
-func renderLifecycle(l service.Lifecycle) api.Lifecycle {
-	return api.Lifecycle{
-		Status: api.SandboxStatus(l.Status), TTLSeconds: l.TTLSeconds, ExpiresAt: api.NewTime(l.ExpiresAt), Persistent: l.Persistent,
-	}
+	return ok(c, l)
 }

@@ -7,12 +7,14 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // Metrics are the use cases of /v1/metrics.
 type Metrics interface {
-	Sandboxes(ctx context.Context, c service.Caller, q service.MetricsQuery) ([]service.SandboxMetrics, error)
+	Sandboxes(ctx context.Context, c core.Caller, q sandbox.MetricsQuery) ([]api.SandboxMetrics, error)
 }
 
 var exampleMetrics = api.SandboxMetrics{
@@ -34,14 +36,14 @@ func metricsRoutes() []route {
 				{name: "template", description: "Only this one; all when empty.", schema: aString},
 			},
 			status: 200, answer: []api.SandboxMetrics{exampleMetrics},
-			failures: append(refusals(service.EInvalid, "invalid from", "invalid to", "invalid time range", "invalid query"),
-				refusals(service.EUnavailable, "event store unavailable")...),
+			failures: append(refusals(apierror.EInvalid, "invalid from", "invalid to", "invalid time range", "invalid query"),
+				refusals(apierror.EUnavailable, "event store unavailable")...),
 		}},
 	}
 }
 
 func (a *API) sandboxMetrics(c *gin.Context) error {
-	var q service.MetricsQuery
+	var q sandbox.MetricsQuery
 	var err error
 	if q.From, err = dayParam(c, "from"); err != nil {
 		return err
@@ -54,7 +56,7 @@ func (a *API) sandboxMetrics(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, each(days, renderMetrics))
+	return ok(c, orEmpty(days))
 }
 
 // dayParam reads a day of the query; the zero time where it is not given.
@@ -68,11 +70,4 @@ func dayParam(c *gin.Context, name string) (time.Time, error) {
 		return time.Time{}, invalid("invalid "+name, "want a day such as 2026-11-20")
 	}
 	return day, nil
-}
-
-func renderMetrics(d service.SandboxMetrics) api.SandboxMetrics {
-	return api.SandboxMetrics{
-		Day: d.Date.Format(time.DateOnly), Template: d.Template, Sandboxes: d.Sandboxes, Starts: d.Starts, Wakes: d.Wakes,
-		Forks: d.Forks, Deaths: d.Deaths, Boot: api.Summary(d.Boot), Wake: api.Summary(d.Wake),
-	}
 }

@@ -1,18 +1,11 @@
 package httpapi
 
 import (
-	"context"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
-
-// Previews are the use cases of preview tokens.
-type Previews interface {
-	PreviewToken(ctx context.Context, c service.Caller, id string, port int, ttlSeconds int64) (service.PreviewAccess, error)
-}
 
 var examplePreviewAccess = api.PreviewAccess{
 	Token: "ASm4x7n0Qq3rYkz2", ExpiresAt: exampleExpires,
@@ -27,20 +20,13 @@ func previewRoutes() []route {
 			id: "createPreviewToken", tag: "Ports", summary: "Make a token that shows a private sandbox's ports",
 			detail: "For a sandbox whose `preview` is `token`. A browser is given the `url`, which sets a cookie; a program sends the " +
 				"token as the header Berth-Preview-Token. A token cannot be taken back before its time.",
-			body: api.CreatePreviewToken{TTLSeconds: 3600, Port: 3000}, status: 201, answer: examplePreviewAccess,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 604800"},
-				{Code: service.EInvalid, Message: "invalid port", Detail: "port must be from 1 to 65535"},
+			body: api.CreatePreviewToken{TTLSeconds: new(int64(3600)), Port: new(3000)}, status: 201, answer: examplePreviewAccess,
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 604800"},
+				{Code: apierror.EInvalid, Message: "invalid port", Detail: "port must be from 1 to 65535"},
 			},
 		}},
 	}
-}
-
-// createPreviewToken is api.CreatePreviewToken as it is read: a port that is
-// given as 0 must not become a token for every port.
-type createPreviewToken struct {
-	TTLSeconds *int64 `json:"ttl_seconds"`
-	Port       *int   `json:"port"`
 }
 
 func (a *API) createPreviewToken(c *gin.Context) error {
@@ -48,24 +34,13 @@ func (a *API) createPreviewToken(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	in, _, err := bind[createPreviewToken](c, maxJSONBody)
+	in, _, err := bind[api.CreatePreviewToken](c, maxJSONBody)
 	if err != nil {
 		return err
 	}
-	port, ttl := 0, int64(0)
-	if in.Port != nil {
-		if port = *in.Port; port == 0 {
-			return &service.Error{Code: service.EInvalid, Message: "invalid port", Detail: "port must be from 1 to 65535"}
-		}
-	}
-	if in.TTLSeconds != nil {
-		if ttl = *in.TTLSeconds; ttl == 0 {
-			return &service.Error{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 604800"}
-		}
-	}
-	out, err := a.cfg.Previews.PreviewToken(c.Request.Context(), callerOf(c), id, port, ttl)
+	out, err := a.cfg.Ports.PreviewToken(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
-	return created(c, api.PreviewAccess{Token: out.Token, ExpiresAt: api.Time{Time: out.Expires}, URL: out.URL})
+	return created(c, out)
 }

@@ -2,7 +2,7 @@ package httpapi
 
 import (
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // sandboxRoutes make, show, use and delete sandboxes.
@@ -14,25 +14,25 @@ func sandboxRoutes() []route {
 				"ignored if sent. Without an Idempotency-Key a create is not idempotent.",
 			idempotent: true,
 			body:       exampleCreate, status: 201, answer: exampleSandbox,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "template is required"},
-				{Code: service.EInvalid, Message: "unknown template", Detail: `no template "bse"; available: base`},
-				{Code: service.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 31536000"},
-				{Code: service.EInvalid, Message: "invalid preview", Detail: `preview is "public" or "token"`},
-				{Code: service.EInvalid, Message: "invalid idempotency key", Detail: "at most 255 characters"},
-				{Code: service.EInvalid, Message: "env must be a string map", Detail: "env must be an object whose values are strings, not array"},
-				{Code: service.EForbidden, Message: "account suspended"},
-				{Code: service.EInvalid, Message: "template does not match the snapshot", Detail: `the snapshot is of template "base"`},
-				{Code: service.EInvalid, Message: "invalid volumes", Detail: "volumes[0]: mount_path must be an absolute path"},
-				{Code: service.EInvalid, Message: "volumes are on different hosts", Detail: `"logs" is on another host than "data"`},
-				{Code: service.ENotFound, Message: "not found", Detail: "no such snapshot"},
-				{Code: service.EConflict, Message: "volume in use", Detail: "data is attached to another sandbox"},
-				{Code: service.EUnprocessable, Message: "snapshot cannot be restored", Detail: "snapshot refused: chunk 7 is damaged"},
-				{Code: service.EUnprocessable, Message: "template could not be built", Detail: "python: run[2]: exit code 1"},
-				{Code: service.EConflict, Message: "sandbox was deleted while it was being created"},
-				{Code: service.EInternal, Message: "sandbox failed to start"},
-				{Code: service.EBadGateway, Message: "no available compute node"},
-				{Code: service.EBadGateway, Message: "agent unreachable"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "template is required"},
+				{Code: apierror.EInvalid, Message: "unknown template", Detail: `no template "bse"; available: base`},
+				{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 31536000"},
+				{Code: apierror.EInvalid, Message: "invalid preview", Detail: `preview is "public" or "token"`},
+				{Code: apierror.EInvalid, Message: "invalid idempotency key", Detail: "at most 255 characters"},
+				{Code: apierror.EInvalid, Message: "env must be a string map", Detail: "env must be an object whose values are strings, not array"},
+				{Code: apierror.EForbidden, Message: "account suspended"},
+				{Code: apierror.EInvalid, Message: "template does not match the snapshot", Detail: `the snapshot is of template "base"`},
+				{Code: apierror.EInvalid, Message: "invalid volumes", Detail: "volumes[0]: mount_path must be an absolute path"},
+				{Code: apierror.EInvalid, Message: "volumes are on different hosts", Detail: `"logs" is on another host than "data"`},
+				{Code: apierror.ENotFound, Message: "not found", Detail: "no such snapshot"},
+				{Code: apierror.EConflict, Message: "volume in use", Detail: "data is attached to another sandbox"},
+				{Code: apierror.EUnprocessable, Message: "snapshot cannot be restored", Detail: "snapshot refused: chunk 7 is damaged"},
+				{Code: apierror.EUnprocessable, Message: "template could not be built", Detail: "python: run[2]: exit code 1"},
+				{Code: apierror.EConflict, Message: "sandbox was deleted while it was being created"},
+				{Code: apierror.EInternal, Message: "sandbox failed to start"},
+				{Code: apierror.EBadGateway, Message: "no available compute node"},
+				{Code: apierror.EBadGateway, Message: "agent unreachable"},
 			},
 		}},
 		{get, "/v1/sandboxes", tenant, (*API).listSandboxes, operation{
@@ -46,8 +46,8 @@ func sandboxRoutes() []route {
 		{del, "/v1/sandboxes/:id", tenant, (*API).deleteSandbox, operation{
 			id: "deleteSandbox", tag: "Sandboxes", summary: "Delete a sandbox, its memory and its disk",
 			status: 204,
-			failures: []service.Error{
-				{Code: service.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"},
+			failures: []apierror.Error{
+				{Code: apierror.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"},
 			},
 		}},
 		{post, "/v1/sandboxes/:id/exec", tenant, (*API).execInSandbox, operation{
@@ -55,15 +55,15 @@ func sandboxRoutes() []route {
 			detail: "A string runs under `sh -c`, an array is an argv. Past `timeout_seconds` the process group is killed " +
 				"and `timed_out` is true. A client that goes away kills the process group.",
 			body: exampleExec, status: 200, answer: exampleExecResult,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "cmd required"},
-				{Code: service.EInvalid, Message: "invalid timeout_seconds", Detail: "timeout_seconds must be from 1 to 3600"},
-				{Code: service.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
-				{Code: service.ERateLimited, Message: "too many commands at once in this sandbox"},
-				{Code: service.ERateLimited, Message: "too much input at once"},
-				{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
-				{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"},
-				{Code: service.EBadGateway, Message: "agent unreachable"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "cmd required"},
+				{Code: apierror.EInvalid, Message: "invalid timeout_seconds", Detail: "timeout_seconds must be from 1 to 3600"},
+				{Code: apierror.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
+				{Code: apierror.ERateLimited, Message: "too many commands at once in this sandbox"},
+				{Code: apierror.ERateLimited, Message: "too much input at once"},
+				{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
+				{Code: apierror.EInsufficient, Message: "insufficient host memory for sandbox"},
+				{Code: apierror.EBadGateway, Message: "agent unreachable"},
 			},
 		}},
 	}

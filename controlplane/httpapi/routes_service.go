@@ -2,7 +2,7 @@ package httpapi
 
 import (
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // serviceRoutes are those of the replica itself.
@@ -12,7 +12,7 @@ func serviceRoutes() []route {
 			id: "healthz", tag: "Service", summary: "Tell whether this replica is well",
 			detail: "It stays 200 while sandboxes cannot be placed.",
 			status: 200, anyReplica: true, answer: api.Health{Status: "ok"},
-			failures: []service.Error{{Code: service.EUnavailable, Message: "unhealthy"}},
+			failures: []apierror.Error{{Code: apierror.EUnavailable, Message: "unhealthy"}},
 		}},
 		{get, "/version", public, (*API).version, operation{
 			id: "version", tag: "Service", summary: "Tell which build answers",

@@ -6,23 +6,23 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
 // snapshotRoutes are the snapshots. more is what a capture of memory may fail
 // with beside what every capture may.
-func snapshotRoutes(more service.Error) []route {
+func snapshotRoutes(more apierror.Error) []route {
 	return []route{
 		{method: post, path: "/v1/sandboxes/:id/snapshots", access: tenant, handle: (*API).createSnapshot, doc: operation{
 			id: "createSnapshot", tag: "Snapshots and forks", summary: "Take a snapshot of a running sandbox: memory, device state and disk",
 			detail: "The sandbox stands still for `pause_ms` and runs on. Where its host has a snapshot store, the answer comes once " +
 				"the snapshot is in it, and any host can start from it. It is used by `from_snapshot` of a create.",
 			idempotent: true, body: exampleCreateSnapshot, status: 201, answer: exampleSnapshot,
-			failures: slices.Concat(captureFailures, []service.Error{
-				{Code: service.EInvalid, Message: "invalid name", Detail: "name has at most 63 characters"},
+			failures: slices.Concat(captureFailures, []apierror.Error{
+				{Code: apierror.EInvalid, Message: "invalid name", Detail: "name has at most 63 characters"},
 				more,
-				{Code: service.EConflict, Message: "snapshot was deleted while it was being created"},
-				{Code: service.EInternal, Message: "snapshot failed"},
+				{Code: apierror.EConflict, Message: "snapshot was deleted while it was being created"},
+				{Code: apierror.EInternal, Message: "snapshot failed"},
 			}),
 		}},
 		{method: get, path: "/v1/snapshots", access: tenant, handle: (*API).listSnapshots, doc: operation{
@@ -49,11 +49,11 @@ func (a *API) createSnapshot(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.CreateSnapshot(c.Request.Context(), callerOf(c), id, service.CreateSnapshot{Name: in.Name, Idempotency: key})
+	out, err := a.cfg.Snapshots.Create(c.Request.Context(), callerOf(c), id, in, key)
 	if err != nil {
 		return err
 	}
-	return created(c, renderSnapshot(out))
+	return created(c, out)
 }
 
 func (a *API) listSnapshots(c *gin.Context) error {
@@ -66,12 +66,11 @@ func (a *API) listSnapshots(c *gin.Context) error {
 		return err
 	}
 	sandboxID := q.Get("sandbox_id")
-	page, next, err := a.cfg.Forks.ListSnapshots(c.Request.Context(), callerOf(c), sandboxID, o)
+	rows, next, err := a.cfg.Snapshots.List(c.Request.Context(), callerOf(c), sandboxID, o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next, "sandbox_id", sandboxID)
-	return ok(c, each(page, renderSnapshot))
+	return page(c, o, rows, next, "sandbox_id", sandboxID)
 }
 
 func (a *API) getSnapshot(c *gin.Context) error {
@@ -79,11 +78,11 @@ func (a *API) getSnapshot(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Forks.GetSnapshot(c.Request.Context(), callerOf(c), id)
+	out, err := a.cfg.Snapshots.Get(c.Request.Context(), callerOf(c), id)
 	if err != nil {
 		return err
 	}
-	return ok(c, renderSnapshot(out))
+	return ok(c, out)
 }
 
 func (a *API) deleteSnapshot(c *gin.Context) error {
@@ -91,16 +90,8 @@ func (a *API) deleteSnapshot(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Forks.DeleteSnapshot(c.Request.Context(), callerOf(c), id); err != nil {
+	if err := a.cfg.Snapshots.Delete(c.Request.Context(), callerOf(c), id); err != nil {
 		return err
 	}
 	return noContent(c)
-}
-
-func renderSnapshot(s service.Snapshot) api.Snapshot {
-	return api.Snapshot{
-		ID: s.ID, Status: api.SnapshotStatus(s.Status), SandboxID: s.SandboxID, Template: s.Template, Name: s.Name,
-		CreatedAt: api.Time{Time: s.CreatedAt}, SizeBytes: s.MemoryBytes + s.DiskBytes, MemoryBytes: s.MemoryBytes, DiskBytes: s.DiskBytes,
-		AgentID: s.AgentID, Stored: s.Stored, PauseMS: s.PauseMS,
-	}
 }

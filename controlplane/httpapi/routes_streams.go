@@ -7,32 +7,49 @@ import (
 	"net/http"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
-// Streams are the use cases of streams, files, logs, events and ports.
-type Streams interface {
-	Rouse(ctx context.Context, c service.Caller, id string) error
-	AdmitInput(ctx context.Context, c service.Caller, bytes int64) (release func(), err error)
-	Stream(ctx context.Context, c service.Caller, id string, in service.Exec, openStdin bool) (service.Process, error)
-	OpenTerminal(ctx context.Context, c service.Caller, id string, in service.Terminal) (service.Process, error)
-	LanguageServer(ctx context.Context, c service.Caller, id, lang string) (service.Process, error)
+// Commands are the use cases of what runs in a sandbox.
+type Commands interface {
+	Wake(ctx context.Context, c core.Caller, id string) error
+	Exec(ctx context.Context, c core.Caller, id string, in api.Exec) (api.ExecResult, error)
+	Stream(ctx context.Context, c core.Caller, id string, in api.Exec, openStdin bool) (sandbox.Process, error)
+	OpenTerminal(ctx context.Context, c core.Caller, id string, in sandbox.Terminal) (sandbox.Process, error)
+	LanguageServer(ctx context.Context, c core.Caller, id, lang string) (sandbox.Process, error)
+}
 
-	ReadFile(ctx context.Context, c service.Caller, id, path string, conditions http.Header) (*service.File, error)
-	WriteFile(ctx context.Context, c service.Caller, id, path, mode string, body io.Reader, size int64) (isNew bool, err error)
-	RemoveFile(ctx context.Context, c service.Caller, id, path string, recursive bool) error
-	StatFile(ctx context.Context, c service.Caller, id, path string) (service.FileStat, error)
-	ListDir(ctx context.Context, c service.Caller, id, path string, each func(service.FileStat) error) error
-	MakeDir(ctx context.Context, c service.Caller, id, path string) error
+// Files are the use cases of a sandbox's file system.
+type Files interface {
+	Read(ctx context.Context, c core.Caller, id, path string, conditions http.Header) (*sandbox.File, error)
+	Write(ctx context.Context, c core.Caller, id, path, mode string, body io.Reader, size int64) (isNew bool, err error)
+	Remove(ctx context.Context, c core.Caller, id, path string, recursive bool) error
+	Stat(ctx context.Context, c core.Caller, id, path string) (api.FileStat, error)
+	List(ctx context.Context, c core.Caller, id, path string, each func(api.FileStat) error) error
+	MakeDir(ctx context.Context, c core.Caller, id, path string) error
+}
 
-	Logs(ctx context.Context, c service.Caller, id string, q service.LogQuery) (io.ReadCloser, error)
-	FollowLogs(ctx context.Context, c service.Caller, id string, q service.LogQuery) (service.Follower[service.LogLine], error)
-	Events(ctx context.Context, c service.Caller, id string, q service.EventQuery) ([]service.Event, error)
-	FollowEvents(ctx context.Context, c service.Caller, id string, q service.EventQuery) (service.Follower[service.Event], error)
+// Logs are the use cases of logs and events.
+type Logs interface {
+	Text(ctx context.Context, c core.Caller, id string, q api.LogQuery) (io.ReadCloser, error)
+	Follow(ctx context.Context, c core.Caller, id string, q api.LogQuery) (core.Follower[sandbox.LogLine], error)
+	Events(ctx context.Context, c core.Caller, id string, q api.EventQuery) ([]api.Event, error)
+	FollowEvents(ctx context.Context, c core.Caller, id string, q api.EventQuery) (core.Follower[api.Event], error)
+}
 
-	Ports(ctx context.Context, c service.Caller, id string) ([]service.Port, error)
-	AddPort(ctx context.Context, c service.Caller, id string, port int, label string) (service.Port, error)
-	RemovePort(ctx context.Context, c service.Caller, id string, port int) error
+// Ports are the use cases of a sandbox's ports and previews.
+type Ports interface {
+	List(ctx context.Context, c core.Caller, id string) ([]api.Port, error)
+	Add(ctx context.Context, c core.Caller, id string, in api.AddPort) (api.Port, error)
+	Remove(ctx context.Context, c core.Caller, id string, port int) error
+	PreviewToken(ctx context.Context, c core.Caller, id string, in api.CreatePreviewToken) (api.PreviewAccess, error)
+}
+
+// Inputs bound what clients send that may be held for long.
+type Inputs interface {
+	AdmitInput(ctx context.Context, c core.Caller, bytes int64) (release func(), err error)
 }
 
 const (
@@ -42,20 +59,20 @@ const (
 
 // needsRunning is what every route fails with that needs the sandbox to run.
 // Those of them that a hibernated one is woken for may find no memory for it.
-func needsRunning(more ...service.Error) []service.Error {
+func needsRunning(more ...apierror.Error) []apierror.Error {
 	return append(more,
-		service.Error{Code: service.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
-		service.Error{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
-		service.Error{Code: service.EConflict, Message: "sandbox stopped while this was under way", Detail: "it is hibernated; what had begun is not done again"},
-		service.Error{Code: service.EBadGateway, Message: "agent unreachable"},
-		service.Error{Code: service.EInsufficient, Message: "insufficient host memory for sandbox"},
+		apierror.Error{Code: apierror.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
+		apierror.Error{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
+		apierror.Error{Code: apierror.EConflict, Message: "sandbox stopped while this was under way", Detail: "it is hibernated; what had begun is not done again"},
+		apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"},
+		apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host memory for sandbox"},
 	)
 }
 
-func refusals(code service.Code, messages ...string) []service.Error {
-	out := make([]service.Error, len(messages))
+func refusals(code apierror.Code, messages ...string) []apierror.Error {
+	out := make([]apierror.Error, len(messages))
 	for i, m := range messages {
-		out[i] = service.Error{Code: code, Message: m}
+		out[i] = apierror.Error{Code: code, Message: m}
 	}
 	return out
 }
@@ -77,7 +94,7 @@ func processRoutes() []route {
 			body: exampleExec, status: 200, answerType: typeEvents, events: map[string]any{
 				"stdout": api.Output{}, "stderr": api.Output{}, "exit": api.Exit{}, "error": api.ErrorBody{},
 			},
-			failures: needsRunning(refusals(service.EInvalid, "cmd required", "invalid timeout_seconds")...),
+			failures: needsRunning(refusals(apierror.EInvalid, "cmd required", "invalid timeout_seconds")...),
 		}},
 		{get, "/v1/sandboxes/:id/exec/pty", tenant, (*API).openTerminal, operation{
 			id: "openTerminal", tag: "Streams", summary: "Open a terminal over a WebSocket", websocket: true,
@@ -90,7 +107,7 @@ func processRoutes() []route {
 				{name: "cwd", description: "Absolute; the user's home unless given.", schema: aString},
 				{name: "user", description: "A name or uid[:gid]; root unless given.", schema: aString},
 			},
-			status: 101, failures: needsRunning(refusals(service.EInvalid, "invalid cols", "invalid rows", "invalid cwd", "invalid user")...),
+			status: 101, failures: needsRunning(refusals(apierror.EInvalid, "invalid cols", "invalid rows", "invalid cwd", "invalid user")...),
 		}},
 		{get, "/v1/sandboxes/:id/exec/ws", tenant, (*API).execSocket, operation{
 			id: "execSocket", tag: "Streams", summary: "Run a command over a WebSocket, with its input open", websocket: true,
@@ -101,7 +118,7 @@ func processRoutes() []route {
 		{get, "/v1/sandboxes/:id/lsp/:lang", tenant, (*API).openLanguageServer, operation{
 			id: "openLanguageServer", tag: "Streams", summary: "Talk to a language server over a WebSocket", websocket: true,
 			detail: "One JSON-RPC message a text message, without the header." + bySubprotocol,
-			status: 101, failures: needsRunning(service.Error{Code: service.ENotFound, Message: "no language server for cobol"}),
+			status: 101, failures: needsRunning(apierror.Error{Code: apierror.ENotFound, Message: "no language server for cobol"}),
 		}},
 	}
 }
@@ -109,13 +126,13 @@ func processRoutes() []route {
 func fileRoutes() []route {
 	file := parameter{name: "path", description: "Absolute, without \"..\", at most 4095 bytes; not the root.", schema: aFile, required: true}
 	path := parameter{name: "path", description: "Absolute, without \"..\", at most 4095 bytes.", schema: aPath, required: true}
-	failures := func(more ...service.Error) []service.Error {
+	failures := func(more ...apierror.Error) []apierror.Error {
 		return needsRunning(append(more,
-			service.Error{Code: service.EInvalid, Message: "path required"},
-			service.Error{Code: service.EInvalid, Message: "invalid path", Detail: "path must be absolute"},
-			service.Error{Code: service.EInvalid, Message: "not a directory"},
-			service.Error{Code: service.EForbidden, Message: "permission denied"},
-			service.Error{Code: service.ENotFound, Message: "no such file or directory"})...)
+			apierror.Error{Code: apierror.EInvalid, Message: "path required"},
+			apierror.Error{Code: apierror.EInvalid, Message: "invalid path", Detail: "path must be absolute"},
+			apierror.Error{Code: apierror.EInvalid, Message: "not a directory"},
+			apierror.Error{Code: apierror.EForbidden, Message: "permission denied"},
+			apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"})...)
 	}
 	return []route{
 		{get, "/v1/sandboxes/:id/fs", tenant, (*API).readFile, operation{
@@ -124,8 +141,8 @@ func fileRoutes() []route {
 			query:  []parameter{file}, status: 200, answerType: typeBytes,
 			also: map[int]string{http.StatusPartialContent: "The range asked for.", http.StatusNotModified: "It has not changed since If-Modified-Since."},
 			failures: failures(
-				service.Error{Code: service.EInvalid, Message: "is a directory"},
-				service.Error{Code: service.ERange, Message: "invalid range"}),
+				apierror.Error{Code: apierror.EInvalid, Message: "is a directory"},
+				apierror.Error{Code: apierror.ERange, Message: "invalid range"}),
 		}},
 		{put, "/v1/sandboxes/:id/fs", tenant, (*API).writeFile, operation{
 			id: "writeFile", tag: "Files", summary: "Write a file",
@@ -134,15 +151,15 @@ func fileRoutes() []route {
 			query:    []parameter{file, {name: "mode", description: "Octal; 0644 unless given.", schema: map[string]any{"type": "string", "pattern": "^[0-7]{3,4}$"}}},
 			bodyType: typeBytes, status: 201, also: map[int]string{http.StatusNoContent: "It was there, and is replaced."},
 			failures: failures(
-				service.Error{Code: service.EInvalid, Message: "incomplete body", Detail: "the body ended early"},
-				service.Error{Code: service.EInvalid, Message: "invalid mode", Detail: "mode is octal, such as 0644"},
-				service.Error{Code: service.EInvalid, Message: "is a directory"},
-				service.Error{Code: service.EInsufficient, Message: "no space left on device"}),
+				apierror.Error{Code: apierror.EInvalid, Message: "incomplete body", Detail: "the body ended early"},
+				apierror.Error{Code: apierror.EInvalid, Message: "invalid mode", Detail: "mode is octal, such as 0644"},
+				apierror.Error{Code: apierror.EInvalid, Message: "is a directory"},
+				apierror.Error{Code: apierror.EInsufficient, Message: "no space left on device"}),
 		}},
 		{del, "/v1/sandboxes/:id/fs", tenant, (*API).removeFile, operation{
 			id: "removeFile", tag: "Files", summary: "Delete a file or a directory",
 			query: []parameter{file, {name: "recursive", description: "Also a directory that is not empty.", schema: aBoolean}}, status: 204,
-			failures: failures(service.Error{Code: service.EConflict, Message: "directory not empty"}),
+			failures: failures(apierror.Error{Code: apierror.EConflict, Message: "directory not empty"}),
 		}},
 		{get, "/v1/sandboxes/:id/fs/stat", tenant, (*API).statFile, operation{
 			id: "statFile", tag: "Files", summary: "Describe a file, a directory or a link",
@@ -155,7 +172,7 @@ func fileRoutes() []route {
 		{post, "/v1/sandboxes/:id/fs/dir", tenant, (*API).makeDir, operation{
 			id: "makeDir", tag: "Files", summary: "Make a directory, with its parents",
 			query: []parameter{path}, body: api.Empty{}, status: 201,
-			failures: failures(service.Error{Code: service.EInsufficient, Message: "no space left on device"}),
+			failures: failures(apierror.Error{Code: apierror.EInsufficient, Message: "no space left on device"}),
 		}},
 	}
 }
@@ -174,7 +191,7 @@ func logRoutes() []route {
 			status: 200, answerType: "text/plain", acceptType: typeEvents, events: map[string]any{
 				"stdout": api.LogLine{}, "stderr": api.LogLine{}, "console": api.LogLine{}, "error": api.ErrorBody{},
 			},
-			failures: needsRunning(refusals(service.EInvalid, "invalid stream", "invalid tail", "invalid follow")...),
+			failures: needsRunning(refusals(apierror.EInvalid, "invalid stream", "invalid tail", "invalid follow")...),
 		}},
 		{get, "/v1/sandboxes/:id/events", tenant, (*API).showEvents, operation{
 			id: "events", tag: "Logs and events", summary: "Read what happened to a sandbox, oldest first",
@@ -187,8 +204,8 @@ func logRoutes() []route {
 			},
 			status: 200, answer: []api.Event{exampleEvent}, acceptType: typeEvents,
 			events: map[string]any{"ev": api.Event{}, "error": api.ErrorBody{}},
-			failures: append(refusals(service.EInvalid, "invalid tail", "invalid since", "invalid follow"),
-				service.Error{Code: service.EBadGateway, Message: "agent unreachable"}),
+			failures: append(refusals(apierror.EInvalid, "invalid tail", "invalid since", "invalid follow"),
+				apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"}),
 		}},
 	}
 }
@@ -203,16 +220,16 @@ func portRoutes() []route {
 			id: "addPort", tag: "Ports", summary: "Register a port, with a label",
 			detail: "Any port can be reached at its preview URL, registered or not.",
 			body:   api.AddPort{Port: 3000, Label: "web"}, status: 201, answer: exampleNewPort,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "invalid port", Detail: "port must be from 1 to 65535"},
-				{Code: service.EInvalid, Message: "invalid label", Detail: "a label has at most 63 printable characters"},
-				{Code: service.EConflict, Message: "too many ports"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "invalid port", Detail: "port must be from 1 to 65535"},
+				{Code: apierror.EInvalid, Message: "invalid label", Detail: "a label has at most 63 printable characters"},
+				{Code: apierror.EConflict, Message: "too many ports"},
 			},
 		}},
 		{del, "/v1/sandboxes/:id/ports", tenant, (*API).removePort, operation{
 			id: "removePort", tag: "Ports", summary: "Take back the registration of a port",
 			query:  []parameter{{name: "port", description: "Which.", schema: anInteger(1, 65535), required: true}},
-			status: 204, failures: refusals(service.EInvalid, "port required", "invalid port"),
+			status: 204, failures: refusals(apierror.EInvalid, "port required", "invalid port"),
 		}},
 	}
 }

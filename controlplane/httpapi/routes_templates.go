@@ -10,19 +10,20 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // Templates are the use cases of /v1/templates and /v1/builds.
 type Templates interface {
-	ListTemplates(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Template, next string, err error)
-	GetTemplate(ctx context.Context, c service.Caller, name string) (service.Template, error)
-	BuildTemplate(ctx context.Context, c service.Caller, in service.BuildTemplate) (service.Build, error)
-	DeleteTemplate(ctx context.Context, c service.Caller, name string) error
-	ListBuilds(ctx context.Context, c service.Caller, name string, o service.ListOptions) (page []service.Build, next string, err error)
-	GetBuild(ctx context.Context, c service.Caller, id string) (service.Build, error)
-	BuildLogs(ctx context.Context, c service.Caller, id string) (io.ReadCloser, error)
-	FollowBuildLogs(ctx context.Context, c service.Caller, id string) (service.Follower[string], error)
+	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Template, next string, err error)
+	Get(ctx context.Context, c core.Caller, name string) (api.Template, error)
+	Build(ctx context.Context, c core.Caller, in api.BuildTemplate, i core.Idempotency) (api.Build, error)
+	Delete(ctx context.Context, c core.Caller, name string) error
+	ListBuilds(ctx context.Context, c core.Caller, name string, o core.ListOptions) (page []api.Build, next string, err error)
+	GetBuild(ctx context.Context, c core.Caller, id string) (api.Build, error)
+	BuildLogs(ctx context.Context, c core.Caller, id string) (io.ReadCloser, error)
+	FollowBuildLogs(ctx context.Context, c core.Caller, id string) (core.Follower[string], error)
 }
 
 // templateRoutes are the templates and their builds.
@@ -42,34 +43,34 @@ func templateRoutes() []route {
 				"`ready` holds the guest is stored with its memory. What is not said is as in the template that it is made from. A build that fails " +
 				"leaves the template's earlier one in place. Answers before it is done: follow its log.",
 			idempotent: true, body: exampleBuildTemplate, status: 202, answer: exampleBuild,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "name is required"},
-				{Code: service.EInvalid, Message: "invalid name", Detail: "a template's name has up to 50 of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit"},
-				{Code: service.EInvalid, Message: "from is required"},
-				{Code: service.EInvalid, Message: "invalid from", Detail: "an image reference has up to 512 printable characters"},
-				{Code: service.EInvalid, Message: "unknown template"},
-				{Code: service.EInvalid, Message: "template is not ready"},
-				{Code: service.EInvalid, Message: "invalid run", Detail: "run[0] is empty or contains a NUL character"},
-				{Code: service.EInvalid, Message: "invalid files", Detail: `"../x" is not a clean absolute path`},
-				{Code: service.EInvalid, Message: "invalid start"},
-				{Code: service.EInvalid, Message: "invalid ready", Detail: "neither port nor cmd"},
-				{Code: service.EInvalid, Message: "invalid env"},
-				{Code: service.EInvalid, Message: "invalid cpu", Detail: "cpu must be from 1 to 32"},
-				{Code: service.EInvalid, Message: "invalid memory_mb", Detail: "memory_mb must be from 256 to 262144"},
-				{Code: service.EInvalid, Message: "invalid disk_mb", Detail: "disk_mb must be from 256 to 4194304"},
-				{Code: service.EForbidden, Message: "account suspended"},
-				{Code: service.EConflict, Message: "template name is taken"},
-				{Code: service.EConflict, Message: "template is being built"},
-				{Code: service.ETooLarge, Message: "request too large"},
-				{Code: service.ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": 200, "templates_max": 200}},
-				{Code: service.ERateLimited, Message: "too many builds at once"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "name is required"},
+				{Code: apierror.EInvalid, Message: "invalid name", Detail: "a template's name has up to 50 of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit"},
+				{Code: apierror.EInvalid, Message: "from is required"},
+				{Code: apierror.EInvalid, Message: "invalid from", Detail: "an image reference has up to 512 printable characters"},
+				{Code: apierror.EInvalid, Message: "unknown template"},
+				{Code: apierror.EInvalid, Message: "template is not ready"},
+				{Code: apierror.EInvalid, Message: "invalid run", Detail: "run[0] is empty or contains a NUL character"},
+				{Code: apierror.EInvalid, Message: "invalid files", Detail: `"../x" is not a clean absolute path`},
+				{Code: apierror.EInvalid, Message: "invalid start"},
+				{Code: apierror.EInvalid, Message: "invalid ready", Detail: "neither port nor cmd"},
+				{Code: apierror.EInvalid, Message: "invalid env"},
+				{Code: apierror.EInvalid, Message: "invalid cpu", Detail: "cpu must be from 1 to 32"},
+				{Code: apierror.EInvalid, Message: "invalid memory_mb", Detail: "memory_mb must be from 256 to 262144"},
+				{Code: apierror.EInvalid, Message: "invalid disk_mb", Detail: "disk_mb must be from 256 to 4194304"},
+				{Code: apierror.EForbidden, Message: "account suspended"},
+				{Code: apierror.EConflict, Message: "template name is taken"},
+				{Code: apierror.EConflict, Message: "template is being built"},
+				{Code: apierror.ETooLarge, Message: "request too large"},
+				{Code: apierror.ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": 200, "templates_max": 200}},
+				{Code: apierror.ERateLimited, Message: "too many builds at once"},
 			},
 		}},
 		{method: del, path: "/v1/templates/:name", access: tenant, handle: (*API).deleteTemplate, doc: operation{
 			id: "deleteTemplate", tag: "Templates", summary: "Delete a template and its builds", status: 204,
-			failures: []service.Error{
-				{Code: service.EForbidden, Message: "template is not yours"},
-				{Code: service.EConflict, Message: "template in use", Detail: "a sandbox is made from it"},
+			failures: []apierror.Error{
+				{Code: apierror.EForbidden, Message: "template is not yours"},
+				{Code: apierror.EConflict, Message: "template in use", Detail: "a sandbox is made from it"},
 			},
 		}},
 		{method: get, path: "/v1/templates/:name/builds", access: tenant, handle: (*API).listBuilds, doc: operation{
@@ -85,7 +86,7 @@ func templateRoutes() []route {
 				"the stream breaks off. To a request that accepts `text/plain` and no events: the lines there are, as text.",
 			status: 200, answerType: typeEvents, acceptType: "text/plain",
 			events:   map[string]any{"log": api.BuildLog{}, "end": api.BuildEnd{}, "error": api.ErrorBody{}},
-			failures: []service.Error{{Code: service.EBadGateway, Message: "agent unreachable"}},
+			failures: []apierror.Error{{Code: apierror.EBadGateway, Message: "agent unreachable"}},
 		}},
 	}
 }
@@ -95,12 +96,11 @@ func (a *API) listTemplates(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Templates.ListTemplates(c.Request.Context(), callerOf(c), o)
+	rows, next, err := a.cfg.Templates.List(c.Request.Context(), callerOf(c), o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next)
-	return ok(c, each(page, renderTemplate))
+	return page(c, o, rows, next)
 }
 
 func (a *API) getTemplate(c *gin.Context) error {
@@ -108,11 +108,11 @@ func (a *API) getTemplate(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Templates.GetTemplate(c.Request.Context(), callerOf(c), name)
+	out, err := a.cfg.Templates.Get(c.Request.Context(), callerOf(c), name)
 	if err != nil {
 		return err
 	}
-	return ok(c, renderTemplate(out))
+	return ok(c, out)
 }
 
 func (a *API) buildTemplate(c *gin.Context) error {
@@ -120,18 +120,11 @@ func (a *API) buildTemplate(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	req := service.BuildTemplate{
-		Name: in.Name, From: in.From, Run: in.Run, Files: in.Files, Env: in.Env, Start: in.Start,
-		CPU: in.CPU, MemoryMB: in.MemoryMB, DiskMB: in.DiskMB, Idempotency: key,
-	}
-	if r := in.Ready; r != nil {
-		req.Ready = &service.TemplateCheck{Port: r.Port, Cmd: r.Cmd, TimeoutSeconds: r.TimeoutSeconds}
-	}
-	out, err := a.cfg.Templates.BuildTemplate(c.Request.Context(), callerOf(c), req)
+	out, err := a.cfg.Templates.Build(c.Request.Context(), callerOf(c), in, key)
 	if err != nil {
 		return err
 	}
-	c.JSON(http.StatusAccepted, renderBuild(out))
+	c.JSON(http.StatusAccepted, out)
 	return nil
 }
 
@@ -140,7 +133,7 @@ func (a *API) deleteTemplate(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Templates.DeleteTemplate(c.Request.Context(), callerOf(c), name); err != nil {
+	if err := a.cfg.Templates.Delete(c.Request.Context(), callerOf(c), name); err != nil {
 		return err
 	}
 	return noContent(c)
@@ -155,12 +148,11 @@ func (a *API) listBuilds(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Templates.ListBuilds(c.Request.Context(), callerOf(c), name, o)
+	rows, next, err := a.cfg.Templates.ListBuilds(c.Request.Context(), callerOf(c), name, o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next)
-	return ok(c, each(page, renderBuild))
+	return page(c, o, rows, next)
 }
 
 func (a *API) getBuild(c *gin.Context) error {
@@ -172,7 +164,7 @@ func (a *API) getBuild(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderBuild(out))
+	return ok(c, out)
 }
 
 func (a *API) showBuildLogs(c *gin.Context) error {
@@ -194,7 +186,7 @@ func (a *API) showBuildLogs(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	log := &buildLog{lines: lines, end: func() (service.Build, error) { return a.cfg.Templates.GetBuild(ctx, caller, id) }}
+	log := &buildLog{lines: lines, end: func() (api.Build, error) { return a.cfg.Templates.GetBuild(ctx, caller, id) }}
 	return follow(c, log, func(e *events, m buildMessage) error { return e.send(m.event, "", m.data) })
 }
 
@@ -206,12 +198,12 @@ type buildMessage struct {
 
 // buildLog is a build's lines with its end.
 type buildLog struct {
-	lines service.Follower[string]
-	end   func() (service.Build, error)
+	lines core.Follower[string]
+	end   func() (api.Build, error)
 	ended bool
 }
 
-// Next implements service.Follower.
+// Next implements core.Follower.
 func (l *buildLog) Next() (buildMessage, error) {
 	if l.ended {
 		return buildMessage{}, io.EOF
@@ -228,22 +220,8 @@ func (l *buildLog) Next() (buildMessage, error) {
 	if err != nil {
 		return buildMessage{}, err
 	}
-	return buildMessage{"end", api.BuildEnd{Status: api.TemplateStatus(b.Status), Error: orNull(b.Error)}}, nil
+	return buildMessage{"end", api.BuildEnd{Status: b.Status, Error: b.Error}}, nil
 }
 
-// Close implements service.Follower.
+// Close implements core.Follower.
 func (l *buildLog) Close() error { return l.lines.Close() }
-
-func renderTemplate(t service.Template) api.Template {
-	return api.Template{
-		Name: t.Name, Status: api.TemplateStatus(t.Status), BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
-		CreatedAt: api.Time{Time: t.CreatedAt}, UpdatedAt: api.Time{Time: t.UpdatedAt}, SizeBytes: t.SizeBytes,
-	}
-}
-
-func renderBuild(b service.Build) api.Build {
-	return api.Build{
-		ID: b.ID, Template: b.Template, Status: api.TemplateStatus(b.Status), Error: orNull(b.Error),
-		CreatedAt: api.Time{Time: b.CreatedAt}, FinishedAt: api.NewTime(b.FinishedAt),
-	}
-}

@@ -6,15 +6,17 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/volume"
 )
 
 // Volumes are the use cases of /v1/volumes.
 type Volumes interface {
-	CreateVolume(ctx context.Context, c service.Caller, in service.CreateVolume) (service.Volume, error)
-	GetVolume(ctx context.Context, c service.Caller, name string) (service.Volume, error)
-	ListVolumes(ctx context.Context, c service.Caller, o service.ListOptions) (page []service.Volume, next string, err error)
-	DeleteVolume(ctx context.Context, c service.Caller, name string) error
+	Create(ctx context.Context, c core.Caller, in api.CreateVolume, i core.Idempotency) (api.Volume, error)
+	Get(ctx context.Context, c core.Caller, name string) (api.Volume, error)
+	List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Volume, next string, err error)
+	Delete(ctx context.Context, c core.Caller, name string) error
 }
 
 // volumeRoutes are the volumes.
@@ -25,18 +27,18 @@ func volumeRoutes() []route {
 			detail: "An ext4 file system on one host, where sandboxes that have it go. It is attached by `volumes` of a create, and " +
 				"free again when that sandbox is deleted. Its size does not change.",
 			idempotent: true, body: exampleCreateVolume, status: 201, answer: exampleVolume,
-			failures: []service.Error{
-				{Code: service.EInvalid, Message: "name is required"},
-				{Code: service.EInvalid, Message: "invalid name", Detail: "a volume's name has 1 to 128 printable characters, and is neither . nor .."},
-				{Code: service.EInvalid, Message: "size_mb must be from 16 to 65536"},
-				{Code: service.EForbidden, Message: "account suspended"},
-				{Code: service.EConflict, Message: "volume already exists"},
-				{Code: service.EConflict, Message: "volume was deleted while it was being created"},
-				{Code: service.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 102144, "volume_mb_max": 102400}},
-				{Code: service.EInternal, Message: "volume could not be made"},
-				{Code: service.EBadGateway, Message: "no available compute node"},
-				{Code: service.EBadGateway, Message: "agent unreachable"},
-				{Code: service.EInsufficient, Message: "insufficient host storage for volume"},
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "name is required"},
+				{Code: apierror.EInvalid, Message: "invalid name", Detail: "a volume's name has 1 to 128 printable characters, and is neither . nor .."},
+				{Code: apierror.EInvalid, Message: "size_mb must be from 16 to 65536"},
+				{Code: apierror.EForbidden, Message: "account suspended"},
+				{Code: apierror.EConflict, Message: "volume already exists"},
+				{Code: apierror.EConflict, Message: "volume was deleted while it was being created"},
+				{Code: apierror.ERateLimited, Message: "volume quota exceeded", Fields: map[string]any{"volume_mb_used": 102144, "volume_mb_max": 102400}},
+				{Code: apierror.EInternal, Message: "volume could not be made"},
+				{Code: apierror.EBadGateway, Message: "no available compute node"},
+				{Code: apierror.EBadGateway, Message: "agent unreachable"},
+				{Code: apierror.EInsufficient, Message: "insufficient host storage for volume"},
 			},
 		}},
 		{method: get, path: "/v1/volumes", access: tenant, handle: (*API).listVolumes, doc: operation{
@@ -48,7 +50,7 @@ func volumeRoutes() []route {
 		}},
 		{method: del, path: "/v1/volumes/:name", access: tenant, handle: (*API).deleteVolume, doc: operation{
 			id: "deleteVolume", tag: "Volumes", summary: "Delete a volume and all that is in it", status: 204,
-			failures: []service.Error{{Code: service.EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}},
+			failures: []apierror.Error{{Code: apierror.EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}},
 		}},
 	}
 }
@@ -58,11 +60,11 @@ func (a *API) createVolume(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.Volumes.CreateVolume(c.Request.Context(), callerOf(c), service.CreateVolume{Name: in.Name, SizeMB: in.SizeMB, Idempotency: key})
+	out, err := a.cfg.Volumes.Create(c.Request.Context(), callerOf(c), in, key)
 	if err != nil {
 		return err
 	}
-	return created(c, renderVolume(out))
+	return created(c, out)
 }
 
 func (a *API) listVolumes(c *gin.Context) error {
@@ -70,40 +72,32 @@ func (a *API) listVolumes(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Volumes.ListVolumes(c.Request.Context(), callerOf(c), o)
+	rows, next, err := a.cfg.Volumes.List(c.Request.Context(), callerOf(c), o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next)
-	return ok(c, each(page, renderVolume))
+	return page(c, o, rows, next)
 }
 
 func (a *API) getVolume(c *gin.Context) error {
 	name := c.Param("name")
-	if !service.IsVolumeName(name) {
-		return service.NotFound()
+	if !volume.IsName(name) {
+		return apierror.NotFound()
 	}
-	out, err := a.cfg.Volumes.GetVolume(c.Request.Context(), callerOf(c), name)
+	out, err := a.cfg.Volumes.Get(c.Request.Context(), callerOf(c), name)
 	if err != nil {
 		return err
 	}
-	return ok(c, renderVolume(out))
+	return ok(c, out)
 }
 
 func (a *API) deleteVolume(c *gin.Context) error {
 	name := c.Param("name")
-	if !service.IsVolumeName(name) {
-		return service.NotFound()
+	if !volume.IsName(name) {
+		return apierror.NotFound()
 	}
-	if err := a.cfg.Volumes.DeleteVolume(c.Request.Context(), callerOf(c), name); err != nil {
+	if err := a.cfg.Volumes.Delete(c.Request.Context(), callerOf(c), name); err != nil {
 		return err
 	}
 	return noContent(c)
-}
-
-func renderVolume(v service.Volume) api.Volume {
-	return api.Volume{
-		Name: v.Name, SizeMB: v.SizeMB, UsedBytes: v.UsedBytes, AgentID: v.AgentID, AttachedTo: orNull(v.AttachedTo),
-		CreatedAt: api.Time{Time: v.CreatedAt},
-	}
 }

@@ -1,63 +1,22 @@
 package httpapi
 
 import (
-	"crypto/sha256"
-	"encoding/json"
-	"strings"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
 )
 
-// createSandboxBody is api.CreateSandbox as it is read: a boot or a preview that
-// is given as "" is none of those that there are.
-type createSandboxBody struct {
-	Template     string            `json:"template"`
-	TTLSeconds   *int64            `json:"ttl_seconds"`
-	Metadata     api.Object        `json:"metadata"`
-	Env          api.StringMap     `json:"env"`
-	FromSnapshot string            `json:"from_snapshot"`
-	Volumes      []api.VolumeMount `json:"volumes"`
-	Boot         *string           `json:"boot"`
-	Persistent   bool              `json:"persistent"`
-	Preview      *string           `json:"preview"`
-}
-
 func (a *API) createSandbox(c *gin.Context) error {
-	key, err := idempotencyKey(c)
+	in, key, err := bindCreate[api.CreateSandbox](c)
 	if err != nil {
 		return err
 	}
-	in, raw, err := bind[createSandboxBody](c, maxJSONBody)
-	if err != nil {
-		return err
-	}
-	if in.Template == "" {
-		return invalid("template is required", "")
-	}
-	digest := sha256.Sum256(raw)
-	sb, err := a.cfg.Sandboxes.Create(c.Request.Context(), callerOf(c), service.CreateSandbox{
-		Template:     in.Template,
-		TTLSeconds:   in.TTLSeconds,
-		Metadata:     json.RawMessage(in.Metadata),
-		Env:          in.Env,
-		FromSnapshot: in.FromSnapshot,
-		Volumes: each(in.Volumes, func(v api.VolumeMount) service.VolumeMount {
-			return service.VolumeMount{Name: v.Name, MountPath: v.MountPath}
-		}),
-		Boot:           in.Boot,
-		Persistent:     in.Persistent,
-		Preview:        in.Preview,
-		IdempotencyKey: key,
-		BodySHA256:     digest[:],
-	})
+	sb, err := a.cfg.Sandboxes.Create(c.Request.Context(), callerOf(c), in, key)
 	if err != nil {
 		return err
 	}
 	c.Set(keySandboxID, sb.ID)
-	return created(c, renderSandbox(sb))
+	return created(c, sb)
 }
 
 func (a *API) listSandboxes(c *gin.Context) error {
@@ -65,12 +24,11 @@ func (a *API) listSandboxes(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	page, next, err := a.cfg.Sandboxes.List(c.Request.Context(), callerOf(c), o)
+	rows, next, err := a.cfg.Sandboxes.List(c.Request.Context(), callerOf(c), o)
 	if err != nil {
 		return err
 	}
-	linkNext(c, o, next)
-	return ok(c, each(page, renderSandbox))
+	return page(c, o, rows, next)
 }
 
 func (a *API) getSandbox(c *gin.Context) error {
@@ -82,7 +40,7 @@ func (a *API) getSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return ok(c, renderSandbox(sb))
+	return ok(c, sb)
 }
 
 func (a *API) deleteSandbox(c *gin.Context) error {
@@ -105,7 +63,7 @@ func (a *API) execInSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	result, err := a.cfg.Sandboxes.Exec(c.Request.Context(), callerOf(c), id, in)
+	result, err := a.cfg.Commands.Exec(c.Request.Context(), callerOf(c), id, in)
 	release()
 	if err != nil {
 		return err
@@ -115,43 +73,14 @@ func (a *API) execInSandbox(c *gin.Context) error {
 }
 
 // bindExec reads an exec. release is called once it is not held any more.
-func (a *API) bindExec(c *gin.Context) (in service.Exec, release func(), err error) {
+func (a *API) bindExec(c *gin.Context) (in api.Exec, release func(), err error) {
 	release, err = a.admitBody(c, maxExecBody)
 	if err != nil {
 		return in, nil, err
 	}
-	body, _, err := bind[api.Exec](c, maxExecBody)
-	if err == nil {
-		in, err = execOf(body)
-	}
+	in, _, err = bind[api.Exec](c, maxExecBody)
 	if err != nil {
 		release()
 	}
 	return in, release, err
-}
-
-// execOf is an exec in the service's terms. A string is run by a shell even where
-// it is one word; an array never is.
-func execOf(in api.Exec) (service.Exec, error) {
-	switch {
-	case in.Cmd.IsZero(), in.Cmd.Argv == nil && strings.TrimSpace(in.Cmd.Shell) == "":
-		return service.Exec{}, invalid("cmd required", "")
-	case in.Cmd.Argv != nil && in.Cmd.Argv[0] == "":
-		return service.Exec{}, invalid("cmd required", "the first element of cmd, the program, is empty")
-	case in.Stdin != "" && len(in.StdinBase64) > 0:
-		return service.Exec{}, invalidJSON("give stdin or stdin_base64, not both")
-	}
-	stdin := []byte(in.StdinBase64)
-	if in.Stdin != "" {
-		stdin = []byte(in.Stdin)
-	}
-	return service.Exec{
-		Shell:          in.Cmd.Shell,
-		Argv:           in.Cmd.Argv,
-		Cwd:            in.Cwd,
-		Env:            in.Env,
-		User:           in.User,
-		Stdin:          stdin,
-		TimeoutSeconds: in.TimeoutSeconds,
-	}, nil
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 func request(t *testing.T, method, target, bearer, body string) *http.Request {
@@ -24,8 +25,8 @@ func request(t *testing.T, method, target, bearer, body string) *http.Request {
 
 func TestCreatePassesOnWhatWasAsked(t *testing.T) {
 	r := newRig(t)
-	var got service.CreateSandbox
-	r.sandboxes.create = func(_ context.Context, _ service.Caller, in service.CreateSandbox) (service.Sandbox, error) {
+	var got api.CreateSandbox
+	r.sandboxes.create = func(_ context.Context, _ core.Caller, in api.CreateSandbox, i core.Idempotency) (api.Sandbox, error) {
 		got = in
 		return testSandbox(), nil
 	}
@@ -38,11 +39,10 @@ func TestCreatePassesOnWhatWasAsked(t *testing.T) {
 		t.Fatalf("got %d %s", w.Code, w.Body)
 	}
 	ttl := int64(60)
-	want := service.CreateSandbox{
-		Template: "base", TTLSeconds: &ttl, Metadata: json.RawMessage(`{"b": 1e400, "a": [null]}`),
+	want := api.CreateSandbox{
+		Template: "base", TTLSeconds: &ttl, Metadata: api.Object(`{"b": 1e400, "a": [null]}`),
 		Env: map[string]string{"A": "b", "E": ""}, FromSnapshot: "snap-1",
-		Volumes: []service.VolumeMount{{Name: "data", MountPath: "/data"}}, Boot: new("cold"), Persistent: true, Preview: new("token"),
-		BodySHA256: got.BodySHA256,
+		Volumes: []api.VolumeMount{{Name: "data", MountPath: "/data"}}, Boot: new(api.BootCold), Persistent: true, Preview: new(api.PreviewToken),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -53,17 +53,17 @@ func TestSandboxJSON(t *testing.T) {
 	r := newRig(t)
 	ttl := int64(90)
 	full := testSandbox()
-	full.Metadata = json.RawMessage(`{"b":1,"a":"<x>"}`)
-	full.Owner = &service.Owner{Type: "app", ID: "app-1"}
-	full.FromSnapshot, full.ForkedFrom, full.Error = "snap-1", "other", "the VM died"
-	full.StartedAt = full.CreatedAt.Add(time.Second)
-	full.ExpiresAt = full.CreatedAt.Add(90 * time.Second)
+	full.Metadata = api.Object(`{"b":1,"a":"<x>"}`)
+	full.Owner = &api.Owner{Type: "app", ID: "app-1"}
+	full.FromSnapshot, full.ForkedFrom, full.Error = new("snap-1"), new("other"), new("the VM died")
+	full.StartedAt = api.NewTime(full.CreatedAt.Add(time.Second))
+	full.ExpiresAt = api.NewTime(full.CreatedAt.Add(90 * time.Second))
 	full.TTLSeconds, full.Persistent, full.Preview = &ttl, true, "token"
-	full.Volumes = []service.VolumeMount{{Name: "data", MountPath: "/data"}}
+	full.Volumes = []api.VolumeMount{{Name: "data", MountPath: "/data"}}
 	full.PreviewURL = "http://{port}-" + testID + ".localhost"
 	cases := []struct {
 		name string
-		in   service.Sandbox
+		in   api.Sandbox
 		want string
 	}{
 		{"with nothing set", testSandbox(), `{"id":"k7m2qz4xw3v5n6a2j7p4t5r6sd","status":"running","template":"base","metadata":{},` +
@@ -77,7 +77,7 @@ func TestSandboxJSON(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			r.sandboxes.get = func(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+			r.sandboxes.get = func(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 				if id != testID {
 					t.Errorf("asked for %q", id)
 				}
@@ -93,11 +93,11 @@ func TestSandboxJSON(t *testing.T) {
 
 func TestListPages(t *testing.T) {
 	r := newRig(t)
-	var asked []service.ListOptions
-	r.sandboxes.list = func(_ context.Context, _ service.Caller, o service.ListOptions) ([]service.Sandbox, string, error) {
+	var asked []core.ListOptions
+	r.sandboxes.list = func(_ context.Context, _ core.Caller, o core.ListOptions) ([]api.Sandbox, string, error) {
 		asked = append(asked, o)
 		if o.Cursor == "" {
-			return []service.Sandbox{testSandbox()}, "c/2+x=", nil
+			return []api.Sandbox{testSandbox()}, "c/2+x=", nil
 		}
 		return nil, "", nil
 	}
@@ -110,7 +110,7 @@ func TestListPages(t *testing.T) {
 		t.Errorf("the last page: %v %s", w.Header(), w.Body)
 	}
 	r.call(http.MethodGet, "/v1/sandboxes", "tenant", "")
-	want := []service.ListOptions{{Limit: 1}, {Limit: 1, Cursor: "c/2+x="}, {Limit: 100}}
+	want := []core.ListOptions{{Limit: 1}, {Limit: 1, Cursor: "c/2+x="}, {Limit: 100}}
 	if diff := cmp.Diff(want, asked); diff != "" {
 		t.Error(diff)
 	}
@@ -118,14 +118,14 @@ func TestListPages(t *testing.T) {
 
 func TestDelete(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.delete = func(context.Context, service.Caller, string) error { return nil }
+	r.sandboxes.delete = func(context.Context, core.Caller, string) error { return nil }
 	w := r.call(http.MethodDelete, "/v1/sandboxes/"+testID, "tenant", "")
 	if w.Code != 204 || w.Body.Len() != 0 {
 		t.Errorf("got %d %q", w.Code, w.Body)
 	}
 	const managed = "managed sandbox: delete it from the feature that owns it (Databases or Apps)"
-	r.sandboxes.delete = func(context.Context, service.Caller, string) error {
-		return &service.Error{Code: service.EConflict, Message: managed}
+	r.sandboxes.delete = func(context.Context, core.Caller, string) error {
+		return &apierror.Error{Code: apierror.EConflict, Message: managed}
 	}
 	if w := r.call(http.MethodDelete, "/v1/sandboxes/"+testID, "tenant", ""); w.Code != 409 || errorOf(t, w).Error != managed {
 		t.Errorf("got %d %s", w.Code, w.Body)
@@ -136,30 +136,27 @@ func TestExecForms(t *testing.T) {
 	timeout := int64(5)
 	cases := []struct {
 		name, body string
-		want       service.Exec
+		want       api.Exec
 	}{
-		{"a string is for the shell", `{"cmd":"echo $HOME"}`, service.Exec{Shell: "echo $HOME"}},
-		{"a string with newlines", `{"cmd":"set -e\nfalse\ntrue\r\n"}`, service.Exec{Shell: "set -e\nfalse\ntrue\r\n"}},
-		{"an array is an argv", `{"cmd":["echo","$HOME","a\nb",""]}`, service.Exec{Argv: []string{"echo", "$HOME", "a\nb", ""}}},
-		{"Unicode", `{"cmd":"echo ☃ \ud83d\ude00"}`, service.Exec{Shell: "echo ☃ 😀"}},
-		{"stdin may hold a NUL", `{"cmd":"cat","stdin":"a\u0000b"}`, service.Exec{Shell: "cat", Stdin: []byte("a\x00b")}},
-		{"stdin in base64", `{"cmd":"cat","stdin_base64":"/wA="}`, service.Exec{Shell: "cat", Stdin: []byte{0xff, 0}}},
+		{"a string is for the shell", `{"cmd":"echo $HOME"}`, api.Exec{Cmd: api.Shell("echo $HOME")}},
+		{"a string with newlines", `{"cmd":"set -e\nfalse\ntrue\r\n"}`, api.Exec{Cmd: api.Shell("set -e\nfalse\ntrue\r\n")}},
+		{"an array is an argv", `{"cmd":["echo","$HOME","a\nb",""]}`, api.Exec{Cmd: api.Argv("echo", "$HOME", "a\nb", "")}},
+		{"Unicode", `{"cmd":"echo ☃ \ud83d\ude00"}`, api.Exec{Cmd: api.Shell("echo ☃ 😀")}},
+		{"stdin may hold a NUL", `{"cmd":"cat","stdin":"a\u0000b"}`, api.Exec{Cmd: api.Shell("cat"), Stdin: "a\x00b"}},
+		{"stdin in base64", `{"cmd":"cat","stdin_base64":"/wA="}`, api.Exec{Cmd: api.Shell("cat"), StdinBase64: []byte{0xff, 0}}},
 		{"everything", `{"cmd":["a"],"cwd":"/tmp","env":{"A":"1"},"user":"1000:1000","stdin":"x","timeout_seconds":5}`,
-			service.Exec{Argv: []string{"a"}, Cwd: "/tmp", Env: map[string]string{"A": "1"}, User: "1000:1000", Stdin: []byte("x"), TimeoutSeconds: &timeout}},
+			api.Exec{Cmd: api.Argv("a"), Cwd: "/tmp", Env: map[string]string{"A": "1"}, User: "1000:1000", Stdin: "x", TimeoutSeconds: &timeout}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			var got service.Exec
-			r.sandboxes.exec = func(_ context.Context, _ service.Caller, _ string, in service.Exec) (service.ExecResult, error) {
+			var got api.Exec
+			r.streams.exec = func(_ context.Context, _ string, in api.Exec) (api.ExecResult, error) {
 				got = in
-				return service.ExecResult{}, nil
+				return api.ExecResult{}, nil
 			}
 			if w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec", "tenant", c.body); w.Code != 200 {
 				t.Fatalf("got %d %s", w.Code, w.Body)
-			}
-			if len(got.Stdin) == 0 {
-				got.Stdin = nil
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
@@ -171,20 +168,20 @@ func TestExecForms(t *testing.T) {
 func TestExecAnswer(t *testing.T) {
 	cases := []struct {
 		name string
-		in   service.ExecResult
+		in   api.ExecResult
 		want string
 	}{
-		{"nothing written", service.ExecResult{ExitCode: 137, TimedOut: true},
+		{"nothing written", api.ExecResult{ExitCode: 137, TimedOut: true},
 			`{"exit_code":137,"stdout":"","stderr":"","duration_ms":0,"timed_out":true,"truncated":false}`},
-		{"text", service.ExecResult{Stdout: "<b>☃\n\x00", Stderr: "x", DurationMS: 3, Truncated: true},
+		{"text", api.ExecResult{Stdout: "<b>☃\n\x00", Stderr: "x", DurationMS: 3, Truncated: true},
 			`{"exit_code":0,"stdout":"<b>☃\n\u0000","stderr":"x","duration_ms":3,"timed_out":false,"truncated":true}`},
-		{"bytes that are no text", service.ExecResult{Stdout: "a\xff\xfeb", Stderr: "ok"},
+		{"bytes that are no text", api.ExecResult{Stdout: "a\xff\xfeb", Stderr: "ok"},
 			`{"exit_code":0,"stdout":"a�b","stderr":"ok","duration_ms":0,"timed_out":false,"truncated":false,"stdout_base64":"Yf/+Yg=="}`},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			r.sandboxes.exec = func(context.Context, service.Caller, string, service.Exec) (service.ExecResult, error) {
+			r.streams.exec = func(context.Context, string, api.Exec) (api.ExecResult, error) {
 				return c.in, nil
 			}
 			w := r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec", "tenant", `{"cmd":"x"}`)

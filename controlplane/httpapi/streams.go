@@ -12,7 +12,9 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // execStream runs a command and sends what it writes as it comes.
@@ -25,7 +27,7 @@ func (a *API) execStream(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := a.cfg.Streams.Stream(c.Request.Context(), callerOf(c), id, in, false)
+	p, err := a.cfg.Commands.Stream(c.Request.Context(), callerOf(c), id, in, false)
 	release() // the host has it
 	if err != nil {
 		return err
@@ -34,16 +36,14 @@ func (a *API) execStream(c *gin.Context) error {
 	e := beginEvents(c)
 	defer e.end()
 	err = pump(p, func(stream string, o api.Output) error { return e.send(stream, "", o) },
-		func(x *service.Exit) error {
-			return e.send("exit", "", api.Exit{ExitCode: x.ExitCode, DurationMS: x.DurationMS, TimedOut: x.TimedOut})
-		})
+		func(x *api.Exit) error { return e.send("exit", "", x) })
 	e.fail(c, err)
 	return nil
 }
 
 // fail says in the stream what went wrong with it, to a client that is there.
 func (e *events) fail(c *gin.Context, err error) {
-	var own *service.Error
+	var own *apierror.Error
 	switch {
 	case err == nil, e.err != nil, c.Request.Context().Err() != nil:
 	case errors.As(err, &own):
@@ -65,7 +65,7 @@ func (a *API) showLogs(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	in := service.LogQuery{Stream: "both"}
+	in := api.LogQuery{Stream: "both"}
 	if q.Has("stream") {
 		in.Stream = q.Get("stream")
 	}
@@ -86,7 +86,7 @@ func (a *API) showLogs(c *gin.Context) error {
 		return err
 	}
 	if !following {
-		text, err := a.cfg.Streams.Logs(c.Request.Context(), callerOf(c), id, in)
+		text, err := a.cfg.Logs.Text(c.Request.Context(), callerOf(c), id, in)
 		if err != nil {
 			return err
 		}
@@ -94,18 +94,18 @@ func (a *API) showLogs(c *gin.Context) error {
 		c.Header("Content-Type", "text/plain; charset=utf-8")
 		return passOn(c, http.StatusOK, text)
 	}
-	lines, err := a.cfg.Streams.FollowLogs(c.Request.Context(), callerOf(c), id, in)
+	lines, err := a.cfg.Logs.Follow(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
-	return follow(c, lines, func(e *events, l service.LogLine) error {
-		return e.send(l.Stream, "", api.LogLine{Line: l.Line, TS: api.NewTime(l.Time), Partial: l.Partial})
+	return follow(c, lines, func(e *events, l sandbox.LogLine) error {
+		return e.send(l.Stream, "", l.LogLine)
 	})
 }
 
 // follow sends one event after the other until there are no more or the client
 // has gone. Over HEAD there is nothing to follow.
-func follow[T any](c *gin.Context, from service.Follower[T], send func(*events, T) error) error {
+func follow[T any](c *gin.Context, from core.Follower[T], send func(*events, T) error) error {
 	defer from.Close()
 	e := beginEvents(c)
 	defer e.end()
@@ -149,29 +149,28 @@ func (a *API) showEvents(c *gin.Context) error {
 		return err
 	}
 	if !following {
-		found, err := a.cfg.Streams.Events(c.Request.Context(), callerOf(c), id, in)
+		found, err := a.cfg.Logs.Events(c.Request.Context(), callerOf(c), id, in)
 		if err != nil {
 			return err
 		}
-		return ok(c, each(found, renderEvent))
+		return ok(c, orEmpty(found))
 	}
-	found, err := a.cfg.Streams.FollowEvents(c.Request.Context(), callerOf(c), id, in)
+	found, err := a.cfg.Logs.FollowEvents(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
-	return follow(c, found, func(e *events, ev service.Event) error {
-		out := renderEvent(ev)
-		return e.send("ev", out.TS.String(), out)
+	return follow(c, found, func(e *events, ev api.Event) error {
+		return e.send("ev", ev.TS.String(), ev)
 	})
 }
 
 // eventQuery reads tail and since.
-func eventQuery(c *gin.Context, q url.Values) (in service.EventQuery, err error) {
+func eventQuery(c *gin.Context, q url.Values) (in api.EventQuery, err error) {
 	if in.Tail, err = integerOf(q, "tail", 0, math.MaxInt32); err != nil {
 		return in, err
 	}
 	if in.Tail != nil {
-		*in.Tail = min(*in.Tail, service.MaxEventTail) // no more is kept
+		*in.Tail = min(*in.Tail, core.MaxEventTail) // no more is kept
 	}
 	since, given := q.Get("since"), q.Has("since")
 	// A browser that connects again says itself how far it has come.
@@ -186,23 +185,16 @@ func eventQuery(c *gin.Context, q url.Values) (in service.EventQuery, err error)
 	return in, nil
 }
 
-func renderEvent(e service.Event) api.Event {
-	return api.Event{
-		TS: api.Time{Time: e.Time}, SandboxID: e.SandboxID, AgentID: e.AgentID, Type: e.Type, Code: api.EventCode(e.Code),
-		Message: e.Message, Metadata: api.Object(e.Metadata),
-	}
-}
-
 func (a *API) listPorts(c *gin.Context) error {
 	id, err := sandboxParam(c)
 	if err != nil {
 		return err
 	}
-	ports, err := a.cfg.Streams.Ports(c.Request.Context(), callerOf(c), id)
+	ports, err := a.cfg.Ports.List(c.Request.Context(), callerOf(c), id)
 	if err != nil {
 		return err
 	}
-	return ok(c, each(ports, renderPort))
+	return ok(c, orEmpty(ports))
 }
 
 func (a *API) addPort(c *gin.Context) error {
@@ -214,11 +206,11 @@ func (a *API) addPort(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	port, err := a.cfg.Streams.AddPort(c.Request.Context(), callerOf(c), id, in.Port, in.Label)
+	port, err := a.cfg.Ports.Add(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
-	return created(c, renderPort(port))
+	return created(c, port)
 }
 
 func (a *API) removePort(c *gin.Context) error {
@@ -237,12 +229,8 @@ func (a *API) removePort(c *gin.Context) error {
 	case port == nil:
 		return invalid("port required", "the query parameter port says which")
 	}
-	if err := a.cfg.Streams.RemovePort(c.Request.Context(), callerOf(c), id, *port); err != nil {
+	if err := a.cfg.Ports.Remove(c.Request.Context(), callerOf(c), id, *port); err != nil {
 		return err
 	}
 	return noContent(c)
-}
-
-func renderPort(p service.Port) api.Port {
-	return api.Port{Port: p.Port, Protocol: p.Protocol, Process: p.Process, URL: p.URL, Label: p.Label}
 }

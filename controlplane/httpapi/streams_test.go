@@ -18,41 +18,44 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // fakeProcess is a command whose output a test gives out piece by piece.
 type fakeProcess struct {
-	pieces chan service.Piece
+	pieces chan sandbox.Piece
 	closed chan struct{}
 	once   sync.Once
 	input  chan string // what came in, in words
 }
 
 func newProcess() *fakeProcess {
-	return &fakeProcess{pieces: make(chan service.Piece), closed: make(chan struct{}), input: make(chan string, 16)}
+	return &fakeProcess{pieces: make(chan sandbox.Piece), closed: make(chan struct{}), input: make(chan string, 16)}
 }
 
-func (p *fakeProcess) Next() (service.Piece, error) {
+func (p *fakeProcess) Next() (sandbox.Piece, error) {
 	select {
 	case piece := <-p.pieces:
 		return piece, nil
 	case <-p.closed:
-		return service.Piece{}, errors.New("closed")
+		return sandbox.Piece{}, errors.New("closed")
 	}
 }
 
 // write gives out output, and reports whether anybody took it.
 func (p *fakeProcess) write(stream string, data []byte) bool {
 	select {
-	case p.pieces <- service.Piece{Stream: stream, Data: data}:
+	case p.pieces <- sandbox.Piece{Stream: stream, Data: data}:
 		return true
 	case <-p.closed:
 		return false
 	}
 }
 
-func (p *fakeProcess) exit(code int) { p.pieces <- service.Piece{Exit: &service.Exit{ExitCode: code}} }
+func (p *fakeProcess) exit(code int) { p.pieces <- sandbox.Piece{Exit: &api.Exit{ExitCode: code}} }
 
 func (p *fakeProcess) came(words string) error {
 	select {
@@ -77,7 +80,7 @@ func (p *fakeProcess) Close() error {
 // streamOn begins an exec/stream on an in-memory connection.
 func streamOn(t *testing.T, r *rig, p *fakeProcess) net.Conn {
 	t.Helper()
-	r.streams.stream = func(ctx context.Context, _ service.Exec, _ bool) (service.Process, error) {
+	r.streams.stream = func(ctx context.Context, _ api.Exec, _ bool) (sandbox.Process, error) {
 		context.AfterFunc(ctx, func() { p.Close() })
 		return p, nil
 	}
@@ -162,7 +165,7 @@ func TestStalledListenerHoldsUpTheProcess(t *testing.T) {
 
 func TestStreamThatBreaksOff(t *testing.T) {
 	r, p := newRig(t), newProcess()
-	r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) { return p, nil }
+	r.streams.stream = func(context.Context, api.Exec, bool) (sandbox.Process, error) { return p, nil }
 	go func() {
 		p.write("stdout", []byte("x"))
 		p.Close()
@@ -171,8 +174,8 @@ func TestStreamThatBreaksOff(t *testing.T) {
 	if want := "event: stdout\ndata: {\"data\":\"x\"}\n\nevent: error\ndata: {\"error\":\"agent unreachable\",\"detail\":\"the stream broke off\"}\n\n"; w.Body.String() != want {
 		t.Errorf("got %q", w.Body.String())
 	}
-	r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) {
-		return nil, &service.Error{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
+	r.streams.stream = func(context.Context, api.Exec, bool) (sandbox.Process, error) {
+		return nil, &apierror.Error{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
 	}
 	w = r.call(http.MethodPost, "/v1/sandboxes/"+testID+"/exec/stream", "tenant", `{"cmd":"x"}`)
 	if w.Code != 409 || errorOf(t, w).Error != "sandbox not running (paused or hibernated) — resume/wake it first" {
@@ -235,10 +238,15 @@ func TestGarbageOnWebSockets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, p := newRig(t), newProcess()
 			started := false
-			start := func() (service.Process, error) { started = true; return p, nil }
-			r.streams.stream = func(context.Context, service.Exec, bool) (service.Process, error) { return start() }
-			r.streams.terminal = func(service.Terminal) (service.Process, error) { return start() }
-			r.streams.lsp = func(string) (service.Process, error) { return start() }
+			start := func() (sandbox.Process, error) { started = true; return p, nil }
+			r.streams.stream = func(_ context.Context, in api.Exec, _ bool) (sandbox.Process, error) {
+				if in.Cmd.IsZero() {
+					return nil, invalid("cmd required", "")
+				}
+				return start()
+			}
+			r.streams.terminal = func(sandbox.Terminal) (sandbox.Process, error) { return start() }
+			r.streams.lsp = func(string) (sandbox.Process, error) { return start() }
 			ws := r.dial(t, c.path)
 			for _, m := range c.in {
 				_ = ws.Write(t.Context(), m.kind, m.data) // it may be closed half way
@@ -261,7 +269,7 @@ func TestGarbageOnWebSockets(t *testing.T) {
 // see why its socket is closed.
 func TestTooLargeAMessageIsReadToItsEnd(t *testing.T) {
 	r, p := newRig(t), newProcess()
-	r.streams.terminal = func(service.Terminal) (service.Process, error) { return p, nil }
+	r.streams.terminal = func(sandbox.Terminal) (sandbox.Process, error) { return p, nil }
 	ws := r.dial(t, "/exec/pty")
 	w, err := ws.Writer(t.Context(), websocket.MessageBinary)
 	if err != nil {
@@ -287,8 +295,8 @@ func TestTooLargeAMessageIsReadToItsEnd(t *testing.T) {
 // TestWebSocketEnds: how each of the ends of a process shows.
 func TestWebSocketEnds(t *testing.T) {
 	r, p := newRig(t), newProcess()
-	r.streams.terminal = func(in service.Terminal) (service.Process, error) {
-		if in != (service.Terminal{Cmd: "top", Cwd: "/", User: "me", Cols: 100, Rows: defaultRows}) {
+	r.streams.terminal = func(in sandbox.Terminal) (sandbox.Process, error) {
+		if in != (sandbox.Terminal{Cmd: "top", Cwd: "/", User: "me", Cols: 100, Rows: defaultRows}) {
 			t.Errorf("%+v", in)
 		}
 		return p, nil
@@ -318,7 +326,7 @@ func TestWebSocketEnds(t *testing.T) {
 
 	// A language server that dies.
 	p = newProcess()
-	r.streams.lsp = func(string) (service.Process, error) { return p, nil }
+	r.streams.lsp = func(string) (sandbox.Process, error) { return p, nil }
 	ws = r.dial(t, "/lsp/python")
 	go func() {
 		p.write("stderr", []byte("Traceback"))
@@ -340,9 +348,9 @@ func TestWebSocketEnds(t *testing.T) {
 
 func TestWebSocketIsRefusedByAStatus(t *testing.T) {
 	r := newRig(t)
-	r.sandboxes.get = func(_ context.Context, _ service.Caller, id string) (service.Sandbox, error) {
+	r.sandboxes.get = func(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
 		if id != testID {
-			return service.Sandbox{}, service.NotFound()
+			return api.Sandbox{}, apierror.NotFound()
 		}
 		return testSandbox(), nil
 	}
@@ -364,14 +372,14 @@ func TestWebSocketIsRefusedByAStatus(t *testing.T) {
 			t.Errorf("%s: %d %s", query, w.Code, w.Body)
 		}
 	}
-	r.streams.lsp = func(lang string) (service.Process, error) {
-		return nil, &service.Error{Code: service.ENotFound, Message: "no language server for " + lang}
+	r.streams.lsp = func(lang string) (sandbox.Process, error) {
+		return nil, &apierror.Error{Code: apierror.ENotFound, Message: "no language server for " + lang}
 	}
 	if w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/lsp/cobol", "tenant", "", up...); w.Code != 404 || errorOf(t, w).Error != "no language server for cobol" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	r.streams.rouse = func(string) error {
-		return &service.Error{Code: service.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
+		return &apierror.Error{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
 	}
 	if w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/exec/ws", "tenant", "", up...); w.Code != 409 {
 		t.Errorf("%d %s", w.Code, w.Body)
@@ -418,7 +426,7 @@ func serverFrame(t *testing.T, r *bufio.Reader) (opcode byte, payload []byte) {
 func TestSilentWebSockets(t *testing.T) {
 	open := func(t *testing.T, path string) (*fakeProcess, net.Conn, *bufio.Reader) {
 		r, p := newRig(t), newProcess()
-		r.streams.terminal = func(service.Terminal) (service.Process, error) { return p, nil }
+		r.streams.terminal = func(sandbox.Terminal) (sandbox.Process, error) { return p, nil }
 		conn := r.onPipe(t)
 		fmt.Fprintf(conn, handshake, path)
 		in := bufio.NewReader(conn)
@@ -474,7 +482,7 @@ func TestSilentWebSockets(t *testing.T) {
 func TestProcessThatReadsNothing(t *testing.T) {
 	r, p := newRig(t), newProcess()
 	p.input = make(chan string) // takes one at a time
-	r.streams.terminal = func(service.Terminal) (service.Process, error) { return p, nil }
+	r.streams.terminal = func(sandbox.Terminal) (sandbox.Process, error) { return p, nil }
 	ws := r.dial(t, "/exec/pty")
 	go func() {
 		for range 3 {
@@ -494,15 +502,15 @@ func TestProcessThatReadsNothing(t *testing.T) {
 
 func TestQueriesOfLogsAndEvents(t *testing.T) {
 	r := newRig(t)
-	r.streams.logs = func(q service.LogQuery) (io.ReadCloser, error) {
+	r.streams.logs = func(q api.LogQuery) (io.ReadCloser, error) {
 		return io.NopCloser(strings.NewReader(fmt.Sprintf("%s %d\n", q.Stream, q.Tail))), nil
 	}
-	r.streams.events = func(q service.EventQuery) ([]service.Event, error) {
-		e := service.Event{Time: q.Since, Type: "sandbox.paused", Code: "ok"}
+	r.streams.events = func(q api.EventQuery) ([]api.Event, error) {
+		e := api.Event{TS: api.Time{Time: q.Since}, Type: "sandbox.paused", Code: "ok"}
 		if q.Tail != nil {
 			e.Message = fmt.Sprint(*q.Tail)
 		}
-		return []service.Event{e}, nil
+		return []api.Event{e}, nil
 	}
 	base := "/v1/sandboxes/" + testID
 	for target, want := range map[string]string{
@@ -553,11 +561,11 @@ func (*listOf[T]) Close() error { return nil }
 func TestFollowing(t *testing.T) {
 	r := newRig(t)
 	at := time.Date(2026, 11, 20, 13, 5, 9, 412e6, time.UTC)
-	r.streams.follow = func(service.LogQuery) (service.Follower[service.LogLine], error) {
-		return &listOf[service.LogLine]{[]service.LogLine{{Stream: "stdout", Line: "a", Time: at}, {Stream: "console", Line: "\r<b>", Partial: true}}}, nil
+	r.streams.follow = func(api.LogQuery) (core.Follower[sandbox.LogLine], error) {
+		return &listOf[sandbox.LogLine]{[]sandbox.LogLine{{Stream: "stdout", LogLine: api.LogLine{Line: "a", TS: api.NewTime(at)}}, {Stream: "console", LogLine: api.LogLine{Line: "\r<b>", Partial: true}}}}, nil
 	}
-	r.streams.watch = func(service.EventQuery) (service.Follower[service.Event], error) {
-		return &listOf[service.Event]{[]service.Event{{Time: at, SandboxID: testID, Type: "sandbox.paused", Code: "ok"}}}, nil
+	r.streams.watch = func(api.EventQuery) (core.Follower[api.Event], error) {
+		return &listOf[api.Event]{[]api.Event{{TS: api.Time{Time: at}, SandboxID: testID, Type: "sandbox.paused", Code: "ok"}}}, nil
 	}
 	w := r.call(http.MethodGet, "/v1/sandboxes/"+testID+"/logs?follow=true", "tenant", "")
 	if want := "event: stdout\ndata: {\"line\":\"a\",\"ts\":\"2026-11-20T13:05:09.412Z\"}\n\nevent: console\ndata: {\"line\":\"\\r<b>\",\"partial\":true}\n\n"; w.Body.String() != want {

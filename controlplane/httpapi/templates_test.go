@@ -7,56 +7,61 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/template"
 )
 
-var _ Templates = (*service.Templates)(nil)
+var _ Templates = (*template.Templates)(nil)
 
 // fakeTemplates answers with what a test set.
 type fakeTemplates struct {
 	Templates // of which whatever a test does not set panics, as a 500
 
-	build func(in service.BuildTemplate) (service.Build, error)
-	get   func(id string) (service.Build, error)
+	key   core.Idempotency // of the last build
+	build func(in api.BuildTemplate) (api.Build, error)
+	get   func(id string) (api.Build, error)
 	text  string
 	lines []string
 }
 
-func (f *fakeTemplates) ListTemplates(context.Context, service.Caller, service.ListOptions) ([]service.Template, string, error) {
-	return []service.Template{{Name: "base", Status: "ready"}}, "", nil
+func (f *fakeTemplates) List(context.Context, core.Caller, core.ListOptions) ([]api.Template, string, error) {
+	return []api.Template{{Name: "base", Status: "ready"}}, "", nil
 }
 
-func (f *fakeTemplates) GetTemplate(_ context.Context, _ service.Caller, name string) (service.Template, error) {
+func (f *fakeTemplates) Get(_ context.Context, _ core.Caller, name string) (api.Template, error) {
 	if name != "base" {
-		return service.Template{}, service.NotFound()
+		return api.Template{}, apierror.NotFound()
 	}
-	return service.Template{Name: name, Status: "ready"}, nil
+	return api.Template{Name: name, Status: "ready"}, nil
 }
 
-func (f *fakeTemplates) BuildTemplate(_ context.Context, _ service.Caller, in service.BuildTemplate) (service.Build, error) {
+func (f *fakeTemplates) Build(_ context.Context, _ core.Caller, in api.BuildTemplate, i core.Idempotency) (api.Build, error) {
+	f.key = i
 	return f.build(in)
 }
 
-func (f *fakeTemplates) DeleteTemplate(_ context.Context, _ service.Caller, name string) error {
+func (f *fakeTemplates) Delete(_ context.Context, _ core.Caller, name string) error {
 	if name == "used" {
-		return &service.Error{Code: service.EConflict, Message: "template in use"}
+		return &apierror.Error{Code: apierror.EConflict, Message: "template in use"}
 	}
 	return nil
 }
 
-func (f *fakeTemplates) ListBuilds(context.Context, service.Caller, string, service.ListOptions) ([]service.Build, string, error) {
+func (f *fakeTemplates) ListBuilds(context.Context, core.Caller, string, core.ListOptions) ([]api.Build, string, error) {
 	return nil, "", nil
 }
 
-func (f *fakeTemplates) GetBuild(_ context.Context, _ service.Caller, id string) (service.Build, error) {
+func (f *fakeTemplates) GetBuild(_ context.Context, _ core.Caller, id string) (api.Build, error) {
 	return f.get(id)
 }
 
-func (f *fakeTemplates) BuildLogs(context.Context, service.Caller, string) (io.ReadCloser, error) {
+func (f *fakeTemplates) BuildLogs(context.Context, core.Caller, string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(f.text)), nil
 }
 
-func (f *fakeTemplates) FollowBuildLogs(context.Context, service.Caller, string) (service.Follower[string], error) {
+func (f *fakeTemplates) FollowBuildLogs(context.Context, core.Caller, string) (core.Follower[string], error) {
 	return &fakeLines{left: f.lines}, nil
 }
 
@@ -75,17 +80,17 @@ func (f *fakeLines) Close() error { return nil }
 
 func TestTemplateRoutes(t *testing.T) {
 	r := newRig(t)
-	r.templates.build = func(in service.BuildTemplate) (service.Build, error) {
-		if in.Name != "web" || in.From != "base" || *in.Ready.Port != 80 || in.Env["A"] != "b" || *in.MemoryMB != 512 || in.Idempotency.Key != "k" {
+	r.templates.build = func(in api.BuildTemplate) (api.Build, error) {
+		if in.Name != "web" || in.From != "base" || *in.Ready.Port != 80 || in.Env["A"] != "b" || *in.MemoryMB != 512 || r.templates.key.Key != "k" {
 			t.Errorf("%+v", in)
 		}
 		if in.CPU != nil || in.DiskMB != nil || in.Ready.TimeoutSeconds != nil {
 			t.Errorf("what is not given came as given: %+v", in)
 		}
-		return service.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
+		return api.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
 	}
-	r.templates.get = func(id string) (service.Build, error) {
-		return service.Build{ID: id, Template: "web", Status: "failed", Error: "no", FinishedAt: time.Unix(1, 0)}, nil
+	r.templates.get = func(id string) (api.Build, error) {
+		return api.Build{ID: id, Template: "web", Status: "failed", Error: new("no"), FinishedAt: api.NewTime(time.Unix(1, 0))}, nil
 	}
 	r.templates.text, r.templates.lines = "one\ntwo\n", []string{"one", "two"}
 	for _, c := range []struct {
@@ -119,10 +124,10 @@ func TestTemplateRoutes(t *testing.T) {
 // that is absent, or null, is as in the template that the build is made from.
 func TestZeroesOfABuildAreGiven(t *testing.T) {
 	r := newRig(t)
-	var got service.BuildTemplate
-	r.templates.build = func(in service.BuildTemplate) (service.Build, error) {
+	var got api.BuildTemplate
+	r.templates.build = func(in api.BuildTemplate) (api.Build, error) {
 		got = in
-		return service.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
+		return api.Build{ID: "bld-1", Template: "web", Status: "queued"}, nil
 	}
 	r.call("POST", "/v1/templates/build", "tenant", `{"cpu":0,"memory_mb":0,"disk_mb":0,"ready":{"port":0,"timeout_seconds":0}}`)
 	for name, v := range map[string]*int{

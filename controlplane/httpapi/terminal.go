@@ -13,7 +13,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // The size of a terminal.
@@ -36,7 +37,7 @@ func (a *API) openTerminal(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	in := service.Terminal{Cmd: q.Get("cmd"), Cwd: q.Get("cwd"), User: q.Get("user"), Cols: defaultCols, Rows: defaultRows}
+	in := sandbox.Terminal{Cmd: q.Get("cmd"), Cwd: q.Get("cwd"), User: q.Get("user"), Cols: defaultCols, Rows: defaultRows}
 	for name, to := range map[string]*uint16{"cols": &in.Cols, "rows": &in.Rows} {
 		if !q.Has(name) {
 			continue
@@ -47,7 +48,7 @@ func (a *API) openTerminal(c *gin.Context) error {
 		}
 		*to = uint16(n)
 	}
-	p, err := a.cfg.Streams.OpenTerminal(c.Request.Context(), callerOf(c), id, in)
+	p, err := a.cfg.Commands.OpenTerminal(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
@@ -88,7 +89,7 @@ func (a *API) execSocket(c *gin.Context) error {
 		return err
 	}
 	// Whether there is a sandbox to run it in is told by a status.
-	if err := a.cfg.Streams.Rouse(c.Request.Context(), callerOf(c), id); err != nil {
+	if err := a.cfg.Commands.Wake(c.Request.Context(), callerOf(c), id); err != nil {
 		return err
 	}
 	s, err := a.accept(c)
@@ -100,10 +101,10 @@ func (a *API) execSocket(c *gin.Context) error {
 		s.close(err)
 		return nil
 	}
-	p, err := a.cfg.Streams.Stream(c.Request.Context(), callerOf(c), id, in, true)
+	p, err := a.cfg.Commands.Stream(c.Request.Context(), callerOf(c), id, in, true)
 	release() // the host has it
 	if err != nil {
-		s.close(service.AsError(err))
+		s.close(apierror.As(err))
 		return nil
 	}
 	s.bridge(p, func(kind websocket.MessageType, data []byte) error {
@@ -117,7 +118,7 @@ func (a *API) execSocket(c *gin.Context) error {
 
 // firstFrame is the request of exec/ws. A client that sends none in time is
 // refused. release is called once the request is not held any more.
-func (s *socket) firstFrame() (in service.Exec, release func(), err error) {
+func (s *socket) firstFrame() (in api.Exec, release func(), err error) {
 	s.limit = maxExecBody
 	defer func() { s.limit = maxFrame }()
 	late := time.AfterFunc(firstFrameIn, func() { s.close(refuse(websocket.StatusPolicyViolation, "no request came")) })
@@ -126,11 +127,10 @@ func (s *socket) firstFrame() (in service.Exec, release func(), err error) {
 	if err != nil {
 		return in, nil, err
 	}
-	var request api.Exec
 	if kind != websocket.MessageText {
 		err = refuse(websocket.StatusUnsupportedData, "only text messages are taken here")
-	} else if err = decodeJSON(data, &request); err == nil {
-		in, err = execOf(request)
+	} else {
+		err = decodeJSON(data, &in)
 	}
 	if err != nil {
 		release()
@@ -139,18 +139,18 @@ func (s *socket) firstFrame() (in service.Exec, release func(), err error) {
 }
 
 // pump passes on what a command writes as frames, and its end.
-func (s *socket) pump(p service.Process) error {
+func (s *socket) pump(p sandbox.Process) error {
 	return pump(p, func(stream string, o api.Output) error {
 		return s.send(api.Frame{Type: stream, Data: o.Data, Encoding: o.Encoding})
-	}, func(e *service.Exit) error { return s.send(exitFrame(e)) })
+	}, func(e *api.Exit) error { return s.send(exitFrame(e)) })
 }
 
 // pump gives what a command writes to output, in pieces of text where it is
 // text, and its end to exit.
-func pump(p service.Process, output func(stream string, o api.Output) error, exit func(*service.Exit) error) error {
-	texts := map[string]*splitter{service.Stdout: {}, service.Stderr: {}}
+func pump(p sandbox.Process, output func(stream string, o api.Output) error, exit func(*api.Exit) error) error {
+	texts := map[string]*splitter{sandbox.Stdout: {}, sandbox.Stderr: {}}
 	flush := func() error {
-		for _, stream := range []string{service.Stdout, service.Stderr} {
+		for _, stream := range []string{sandbox.Stdout, sandbox.Stderr} {
 			if o, ok := texts[stream].end(); ok {
 				if err := output(stream, o); err != nil {
 					return err
@@ -178,13 +178,13 @@ func pump(p service.Process, output func(stream string, o api.Output) error, exi
 	}
 }
 
-func exitFrame(e *service.Exit) api.Frame {
+func exitFrame(e *api.Exit) api.Frame {
 	return api.Frame{Type: "exit", ExitCode: &e.ExitCode, DurationMS: &e.DurationMS, TimedOut: &e.TimedOut}
 }
 
 // control does what a text frame of the client says, if it is of one of the
 // types that the route takes.
-func control(p service.Process, data []byte, types ...string) error {
+func control(p sandbox.Process, data []byte, types ...string) error {
 	var f api.Frame
 	if err := json.Unmarshal(data, &f); err != nil {
 		return refuse(websocket.StatusPolicyViolation, "a frame must be a JSON object such as {\"type\":\"…\"}")
@@ -213,7 +213,7 @@ func control(p service.Process, data []byte, types ...string) error {
 	case "eof":
 		return p.CloseStdin()
 	case "signal":
-		name, ok := service.SignalName(f.Signal)
+		name, ok := sandbox.SignalName(f.Signal)
 		if !ok {
 			return refuse(websocket.StatusPolicyViolation, "unknown signal")
 		}
@@ -238,7 +238,7 @@ func (a *API) openLanguageServer(c *gin.Context) error {
 		return err
 	}
 	lang := c.Param("lang")
-	p, err := a.cfg.Streams.LanguageServer(c.Request.Context(), callerOf(c), id, shorten(lang))
+	p, err := a.cfg.Commands.LanguageServer(c.Request.Context(), callerOf(c), id, shorten(lang))
 	if err != nil {
 		return err
 	}
@@ -283,9 +283,9 @@ func (a *API) openLanguageServer(c *gin.Context) error {
 
 // stdoutOf reads what a process writes to its standard output.
 type stdoutOf struct {
-	p    service.Process
+	p    sandbox.Process
 	left []byte
-	exit *service.Exit
+	exit *api.Exit
 }
 
 // Read implements io.Reader.
@@ -298,7 +298,7 @@ func (r *stdoutOf) Read(p []byte) (int, error) {
 		case piece.Exit != nil:
 			r.exit = piece.Exit
 			return 0, io.EOF
-		case piece.Stream == service.Stdout:
+		case piece.Stream == sandbox.Stdout:
 			r.left = piece.Data
 		}
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/service"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
 // Limits of a WebSocket.
@@ -113,7 +114,7 @@ func (a *API) accept(c *gin.Context) (*socket, error) {
 		return nil, errAnswered
 	}
 	s := &socket{ws: ws, ctx: c.Request.Context(), admit: func(bytes int64) (func(), error) {
-		return a.cfg.Streams.AdmitInput(c.Request.Context(), callerOf(c), bytes)
+		return a.cfg.Inputs.AdmitInput(c.Request.Context(), callerOf(c), bytes)
 	}}
 	s.limit = maxFrame
 	ws.SetReadLimit(-1) // receive has a limit
@@ -186,7 +187,7 @@ func refuse(code websocket.StatusCode, reason string) error {
 // bridge connects a socket with a process until either ends, and returns when
 // both have. in passes on one message of the client; out passes on what the
 // process writes and returns how it ended.
-func (s *socket) bridge(p service.Process, in func(kind websocket.MessageType, data []byte) error, out func() error) {
+func (s *socket) bridge(p sandbox.Process, in func(kind websocket.MessageType, data []byte) error, out func() error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -212,7 +213,7 @@ func (s *socket) bridge(p service.Process, in func(kind websocket.MessageType, d
 func (s *socket) read(ctx context.Context, in func(kind websocket.MessageType, data []byte) error, late func()) error {
 	for {
 		kind, data, release, err := s.receive(ctx, late)
-		var own *service.Error
+		var own *apierror.Error
 		var beyond *closing
 		switch {
 		case errors.As(err, &own), errors.As(err, &beyond):
@@ -272,7 +273,7 @@ func (s *socket) send(f api.Frame) error {
 // with a frame that says what went wrong.
 func (s *socket) close(err error) {
 	var c *closing
-	var own *service.Error
+	var own *apierror.Error
 	switch {
 	case err == nil:
 		_ = s.ws.Close(websocket.StatusNormalClosure, "")
@@ -281,9 +282,9 @@ func (s *socket) close(err error) {
 	case errors.As(err, &own):
 		code := websocket.StatusInternalError
 		switch own.Code {
-		case service.EInvalid:
+		case apierror.EInvalid:
 			code = websocket.StatusPolicyViolation
-		case service.ERateLimited:
+		case apierror.ERateLimited:
 			code = websocket.StatusTryAgainLater
 		}
 		if s.send(api.Frame{Type: "error", Error: own.Message, Detail: own.Detail}) == nil {

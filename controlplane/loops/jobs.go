@@ -2,8 +2,8 @@ package loops
 
 import "sync"
 
-// job is a call to a host that a pass has begun.
-type job struct{ what, host, id string }
+// Job is a call to a host that a pass has begun.
+type Job struct{ What, Host, ID string }
 
 // jobs run beside the passes, which do not wait for them: a box or a host that
 // hangs holds up none but its own host's. What did not find a place, or failed,
@@ -12,17 +12,17 @@ type jobs struct {
 	wg sync.WaitGroup
 
 	mu      sync.Mutex
-	running map[job]bool
-	count   map[job]int // by what and host
+	running map[Job]bool
+	count   map[Job]int // by what and host
 }
 
-func newJobs() *jobs { return &jobs{running: map[job]bool{}, count: map[job]int{}} }
+func newJobs() *jobs { return &jobs{running: map[Job]bool{}, count: map[Job]int{}} }
 
-// begin runs do, unless that is under way or its host has atMost of the same.
-func (j *jobs) begin(is job, atMost int, do func()) {
+// Begin runs do, unless that is under way or its host has atMost of the same.
+func (j *jobs) Begin(is Job, atMost int, do func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	alike := job{what: is.what, host: is.host}
+	alike := Job{What: is.What, Host: is.Host}
 	if j.running[is] || j.count[alike] >= atMost {
 		return
 	}

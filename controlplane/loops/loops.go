@@ -1,127 +1,127 @@
-// Package loops keeps true, on the leader, what must hold for ever: a lost
-// host's sandboxes are failed, hosts hold no box without a row and rows point
-// at no box that is gone, what has expired goes. Each loop looks at the whole
+// Package loops runs, on the leader, what keeps true for ever: that hosts hold
+// nothing without a row, that what has expired goes, and so on. The loops are
+// those that the things of the control plane register. Each looks at the whole
 // state each time and remembers nothing that matters, so it makes no difference
 // when a leader dies in the middle.
 package loops
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/berth-cloud/berth/controlplane/hosts"
-	"github.com/berth-cloud/berth/controlplane/moves"
 	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Config is what the loops work with.
 type Config struct {
 	Store  *raftstore.Store
-	Hosts  *hosts.Registry
 	Clock  func() time.Time
 	Logger *slog.Logger
 
-	// Every is how often the whole state is looked at; what a heartbeat brings
-	// is looked at when it comes, though at most ten times as often as that.
+	// Every is how often the whole state is looked at, unless a loop says
+	// otherwise; default one second.
 	Every time.Duration
 
-	// OrphanGrace is how long a box without a row is left alone: a create
+	// OrphanGrace is how long something without a row is left where it is: a create
 	// writes its row first, so this is only for what was not thought of.
 	OrphanGrace time.Duration
 
-	// KeptGrace is the same for a volume or a snapshot, which hold what somebody
-	// wanted to keep, and for all that is in the snapshot store; default one hour.
+	// KeptGrace is the same for what somebody wanted to keep: volumes, snapshots,
+	// and all that is in the snapshot store; default one hour.
 	KeptGrace time.Duration
-
-	// RestPause is how long a persistent sandbox that could not be hibernated at
-	// its end is left alone; default ten seconds.
-	RestPause time.Duration
-
-	// Moves hibernates persistent sandboxes at their end; New makes one unless
-	// it is given.
-	Moves *moves.Mover
 }
 
-// Loops run on the leader.
+// Loop looks at the state again and again, while this replica leads.
+type Loop struct {
+	Name string
+	// Pass looks once. It must not wait for a host: see Term.Begin.
+	Pass func(ctx context.Context)
+	// Every is the time between two passes; default Config.Every.
+	Every time.Duration
+	// Wake returns a channel that ends the wait for the next pass early, though it
+	// lasts a tenth of Every in any case; nil: nothing does.
+	Wake func() <-chan struct{}
+	// Run is for a loop that keeps its own time, in place of all the above but Name.
+	// It returns when ctx ends.
+	Run func(ctx context.Context)
+}
+
+// Source makes the loops of one term. What they remember belongs into the loops,
+// so that it ends with the term.
+type Source func(t *Term) []Loop
+
+// Loops are all that are registered.
 type Loops struct {
-	cfg          Config
-	orphans      map[orphan]time.Time // since when each has been seen
-	objectsSince map[object]time.Time // the same
-	storedSince  map[string]time.Time // the same, of what is in the snapshot store
-	jobs         *jobs
-
-	mu     sync.Mutex
-	rows   map[string]sight     // that a heartbeat does not agree with
-	notYet map[string]time.Time // sandboxes not to be hibernated before
+	cfg     Config
+	sources []Source
 }
 
-// sight is since when this leader has seen a row as it is. Times in the rows are
-// of whichever leader wrote them, by its clock.
-type sight struct {
-	index uint64
-	since time.Time
-}
-
-// New makes the loops.
+// New makes a driver of no loops.
 func New(cfg Config) *Loops {
 	if cfg.Every == 0 {
 		cfg.Every = time.Second
 	}
 	if cfg.KeptGrace == 0 {
-		cfg.KeptGrace = defaultKeptGrace
-	}
-	if cfg.RestPause == 0 {
-		cfg.RestPause = 10 * time.Second
-	}
-	if cfg.Moves == nil {
-		cfg.Moves = moves.New(moves.Config{Store: cfg.Store, Hosts: cfg.Hosts, Logger: cfg.Logger})
+		cfg.KeptGrace = time.Hour
 	}
 	return &Loops{cfg: cfg}
 }
 
-// expiryEvery is how often rows that nobody misses are looked for.
-const expiryEvery = time.Minute
+// Register adds loops, before Run.
+func (l *Loops) Register(sources ...Source) { l.sources = append(l.sources, sources...) }
+
+const (
+	// ExpiryEvery is how often rows that nobody misses are looked for.
+	ExpiryEvery = time.Minute
+	// AtOnce bounds how many calls of a kind the loops have under way on a host, so
+	// that one that comes back is not given everything to do at once.
+	AtOnce = 8
+)
+
+// CallTimeout bounds a loop's call to a host, so that one that hangs does not
+// hold up the others for long.
+var CallTimeout = timescale.Limit(5 * time.Second)
 
 // Run runs every loop until ctx ends.
 func (l *Loops) Run(ctx context.Context) {
-	l.orphans, l.notYet = map[orphan]time.Time{}, map[string]time.Time{}
-	l.objectsSince, l.storedSince = map[object]time.Time{}, map[string]time.Time{}
-	l.rows = map[string]sight{}
-	l.jobs = newJobs()
-	defer l.jobs.wg.Wait() // after the passes that begin them
+	t := NewTerm(l.cfg)
+	defer t.jobs.wg.Wait() // after the passes that begin them
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { every(ctx, l.cfg.Every, l.cfg.Hosts.Changed, l.inventory) })
-	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.objects) })
-	wg.Go(func() { every(ctx, l.storedEvery(), nil, l.stored) })
-	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.lostHosts) })
-	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.ttl) })
-	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.rest) })
-	wg.Go(func() { every(ctx, l.cfg.Every, nil, l.strays) })
-	wg.Go(func() { every(ctx, expiryEvery, nil, l.expiredRows) })
-	wg.Go(func() { l.countDown(ctx) })
+	all := []Loop{{Name: "sightings", Every: ExpiryEvery, Pass: t.forget}}
+	for _, source := range l.sources {
+		all = append(all, source(t)...)
+	}
+	for _, loop := range all {
+		if loop.Every == 0 {
+			loop.Every = l.cfg.Every
+		}
+		if loop.Run == nil {
+			loop.Run = loop.repeat
+		}
+		wg.Go(func() { loop.Run(ctx) })
+	}
 }
 
-// every calls pass at each interval, and sooner when woken, until ctx ends.
-func every(ctx context.Context, interval time.Duration, wake func() <-chan struct{}, pass func(context.Context)) {
+// repeat calls Pass at each interval, and sooner when woken, until ctx ends.
+func (l *Loop) repeat(ctx context.Context) {
 	for {
 		var woken <-chan struct{}
-		if wake != nil {
-			woken = wake() // before the pass: what changes during it is not missed
+		if l.Wake != nil {
+			woken = l.Wake() // before the pass: what changes during it is not missed
 		}
-		pass(ctx)
-		if !pause(ctx, interval/10, nil) || !pause(ctx, interval-interval/10, woken) {
+		l.Pass(ctx)
+		if !Pause(ctx, l.Every/10, nil) || !Pause(ctx, l.Every-l.Every/10, woken) {
 			return
 		}
 	}
 }
 
-// pause waits, and reports whether ctx is still alive.
-func pause(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
+// Pause waits, for woken at most so long, and reports whether ctx is still alive.
+func Pause(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -130,43 +130,4 @@ func pause(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
-}
-
-// update runs a transaction of a loop. One that fails is logged and left to the
-// next pass.
-func (l *Loops) update(ctx context.Context, what string, fn func(tx *raftstore.Tx) error) bool {
-	err := l.cfg.Store.Update(ctx, fn)
-	if err != nil {
-		l.failed(ctx, what, err)
-	}
-	return err == nil
-}
-
-func (l *Loops) failed(ctx context.Context, what string, err error) {
-	if ctx.Err() == nil {
-		l.cfg.Logger.WarnContext(ctx, "loop could not write", "loop", what, "error", err)
-	}
-}
-
-// chunk bounds how many rows one transaction of a loop changes.
-const chunk = 200
-
-// inParts has change write rows, in transactions of at most chunk of them, and of
-// fewer where those are too large for one: with what its tenant has given it a
-// sandbox's row may take a fifth of it, and more. done, if there is one, is called
-// after each.
-func inParts[T any](ctx context.Context, l *Loops, what string, rows []T, change func(tx *raftstore.Tx, part []T) error, done func()) {
-	for part := range slices.Chunk(rows, chunk) {
-		err := l.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error { return change(tx, part) })
-		switch {
-		case err == nil && done != nil:
-			done()
-		case err == nil:
-		case errors.Is(err, raftstore.ErrTooLarge) && len(part) > 1:
-			inParts(ctx, l, what, part[:len(part)/2], change, done)
-			inParts(ctx, l, what, part[len(part)/2:], change, done)
-		default:
-			l.failed(ctx, what, err)
-		}
-	}
 }

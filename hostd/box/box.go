@@ -1,25 +1,29 @@
-// Package box is one box a sandbox: its VM, its disk, its slot, its cgroup, and
-// the moves between its states. A move holds the box's operation lock; what a
-// reader sees is guarded by a second, short one.
+// Package box keeps the boxes of a host. A box is one sandbox: its VM, disk,
+// slot and cgroup, and the transitions between its states. A transition holds
+// the box's operation lock; a second lock, held for moments only, guards what
+// readers see.
 //
-// Nothing is made for a box before the ledger knows the box, and the ledger
-// forgets it only when nothing is left, so that whatever ends the daemon,
-// hostd/reconcile can tell at the next start what belongs to whom.
+// The ledger knows a box before anything is made for it, and forgets it only
+// when nothing of it is left. However the daemon ended, hostd/reconcile can
+// tell at the next start what belongs to which box.
 package box
 
 import (
 	"context"
-	"crypto/rand"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/berth-cloud/berth/hostd/background"
+	"github.com/berth-cloud/berth/hostd/capture"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -35,16 +39,12 @@ type Config struct {
 	// DiskOvercommit is by how much more boxes may be promised to write than there
 	// is room for; 1 or less: by nothing.
 	DiskOvercommit int
-	// OverlayPool is how many overlays are cloned ahead, a template.
+	// OverlayPool is how many overlays are cloned ahead for each template.
 	OverlayPool int
 	// CreateTimeout bounds a create.
 	CreateTimeout time.Duration
-	// MaxExecs bounds the commands that run at once in one box.
-	MaxExecs int
-	// OutputBudget bounds the input and output held in memory for all execs, in
-	// bytes. Past it, past a quarter of it in one box, and where the boxes of one
-	// workspace would hold more than they leave, more output is dropped and the result
-	// says that it is truncated; a command with input is refused.
+	// MaxExecs and OutputBudget bound the commands in guests (guestio.Config).
+	MaxExecs     int
 	OutputBudget int64
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
@@ -67,7 +67,7 @@ type Deps struct {
 	// volumes, no snapshot store.
 	Events  Events
 	Volumes Volumes
-	Remote  Remote
+	Remote  capture.Remote
 	Now     func() time.Time
 	Random  io.Reader
 	// Promised, where it is not nil, is what others may still take of the disk, in
@@ -89,43 +89,31 @@ type Host struct {
 	cgroups   Cgroups
 	templates Templates
 	volumes   Volumes
-	remote    Remote
 	events    Events
-	overlays  *overlays
-	captures  *captures
-	giving    sync.Mutex // held while captures are given up for room; taken before the others
+	guests    *guestio.Guests
+	overlays  *capture.Overlays
+	captures  *capture.Local
+	memory    memory
+	disk      disk
 	metrics   *Metrics
 	log       *slog.Logger
 	now       func() time.Time
-	random    io.Reader
-	promised  func() int64
-	diskFree  func(string) (int64, error)
-	diskSize  func(string) (int64, error)
 
 	changed chan struct{} // capacity 1: something in List or Capacity changed
-	held    budget        // of input and output, by execs
 	booting chan struct{} // capacity bootsAtOnce: who is booted again
-	probing chan struct{} // capacity sshProbes: who probes a guest's SSH server
 
-	life    context.Context // ends with Close
-	end     context.CancelCauseFunc
-	workers sync.WaitGroup // creates, deletes, watches, the sweep
+	work *background.Group // creates, deletes, watches, the sweep
 
-	mu         sync.Mutex
-	phase      phase
-	closed     bool // no worker may begin any more
-	boxes      map[string]*box
-	burying    map[string][]uint64 // generations whose tombstones are being written
-	reservedMB int
+	mu      sync.Mutex
+	phase   phase
+	boxes   map[string]*box
+	burying map[string][]uint64 // generations whose tombstones are being written
 }
 
 // New returns a host without boxes. It serves no Put until Open.
 func New(cfg Config, d Deps) *Host {
 	if d.Now == nil {
 		d.Now = time.Now
-	}
-	if d.Random == nil {
-		d.Random = rand.Reader
 	}
 	if d.DiskFree == nil {
 		d.DiskFree = diskFree
@@ -137,20 +125,29 @@ func New(cfg Config, d Deps) *Host {
 		d.Events = noEvents{}
 	}
 	h := &Host{
-		volumes: d.Volumes, remote: d.Remote, events: d.Events, captures: newCaptures(),
+		volumes: d.Volumes, events: d.Events,
 		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
-		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, random: d.Random, diskFree: d.DiskFree, diskSize: d.DiskSize, promised: d.Promised,
-		overlays: newOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
+		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now,
+		overlays: capture.NewOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
-		held:     budget{of: map[string]int64{}},
 		booting:  make(chan struct{}, bootsAtOnce),
-		probing:  make(chan struct{}, sshProbes),
+		memory:   memory{limit: cfg.MemoryMB},
+		disk:     newDisk(&cfg, &d),
 		boxes:    map[string]*box{},
+		work:     background.New(),
 		burying:  map[string][]uint64{},
 	}
-	h.life, h.end = context.WithCancelCause(context.Background())
-	h.workers.Go(h.sweep)
-	h.workers.Go(func() { h.overlays.run(h.life) })
+	h.guests = guestio.New(guestio.Config{
+		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers,
+		Emit: d.Events.Emit, Metrics: d.Metrics.guests, Log: d.Log, Now: d.Now, Random: d.Random,
+	}, h)
+	h.captures = capture.NewLocal(capture.Config{
+		Dir: cfg.Paths.Captures(), Engine: cfg.Engine, Snapshot: h.snapshotInto, Detach: d.Engine.Detach, Remote: d.Remote, Ready: h.Ready, Changed: h.notify,
+		Took: func(took time.Duration, err error) { d.Metrics.transition("capture", took, err) }, Log: d.Log, Now: d.Now,
+	})
+	h.disk.makeRoom = h.captures.MakeRoom
+	h.work.Go(h.sweep)
+	h.work.Go(func() { h.overlays.Run(h.work.Life()) })
 	return h
 }
 
@@ -166,7 +163,7 @@ const (
 // Open begins to serve: every box of the ledger has been recovered.
 func (h *Host) Open() { h.enterPhase(serving) }
 
-// Drain refuses every further Put.
+// Drain refuses every Put from now on.
 func (h *Host) Drain() { h.enterPhase(draining) }
 
 func (h *Host) enterPhase(p phase) {
@@ -185,28 +182,26 @@ func (h *Host) Ready() bool {
 	return h.phase != starting
 }
 
-// Close ends the creates that still run, which cleans them away, and waits for
-// every goroutine. VMs live on.
+// Close cuts off the creates that are under way, which then clean up after
+// themselves, and waits for every goroutine. VMs live on.
 func (h *Host) Close() {
 	h.Drain()
-	h.mu.Lock()
-	h.closed = true
-	h.mu.Unlock()
-	h.end(errClosing)
-	h.workers.Wait()
+	h.work.End(errClosing) // before the waits: a capture may wait for a create
+	h.captures.Close()
+	h.guests.Close()
+	h.work.Wait()
 }
 
-// spawn runs f as a worker that Close waits for, unless Close has begun.
-func (h *Host) spawn(f func()) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.closed {
-		h.workers.Go(f)
-	}
-	return !h.closed
-}
+// Captures are the captures of this host's boxes.
+func (h *Host) Captures() *capture.Local { return h.captures }
 
-// Changed receives after something that a heartbeat tells has changed.
+// Overlays are the clones that new boxes' disks are made of.
+func (h *Host) Overlays() *capture.Overlays { return h.overlays }
+
+// Guests speaks to the boxes' guests.
+func (h *Host) Guests() *guestio.Guests { return h.guests }
+
+// Changed receives after a change of something that heartbeats report.
 func (h *Host) Changed() <-chan struct{} { return h.changed }
 
 func (h *Host) notify() {
@@ -224,19 +219,14 @@ func (h *Host) Get(id string) (hostapi.Box, error) {
 	}
 	v, shown := b.view()
 	if !shown {
-		return hostapi.Box{}, ErrNotFound
+		return hostapi.Box{}, hosterr.ErrNotFound
 	}
 	return v, nil
 }
 
 // List returns every box, ordered by id.
 func (h *Host) List() []hostapi.Box {
-	h.mu.Lock()
-	boxes := make([]*box, 0, len(h.boxes))
-	for _, b := range h.boxes {
-		boxes = append(boxes, b)
-	}
-	h.mu.Unlock()
+	boxes := h.all()
 	out := make([]hostapi.Box, 0, len(boxes))
 	for _, b := range boxes {
 		if v, shown := b.view(); shown {
@@ -247,22 +237,16 @@ func (h *Host) List() []hostapi.Box {
 	return out
 }
 
-// ReservedMB is the memory that boxes have been promised.
-func (h *Host) ReservedMB() int {
+func (h *Host) all() []*box {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.reservedMB
+	return slices.Collect(maps.Values(h.boxes))
 }
-
-// OverheadMB is what admission adds to each box's memory for its engine.
-func (h *Host) OverheadMB() int { return h.cfg.OverheadMB }
 
 // SlotsUsed counts the slots that boxes hold.
 func (h *Host) SlotsUsed() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	n := 0
-	for _, b := range h.boxes {
+	for _, b := range h.all() {
 		if b.slotNumber() != ledger.NoSlot {
 			n++
 		}
@@ -270,28 +254,29 @@ func (h *Host) SlotsUsed() int {
 	return n
 }
 
-// lookup never says ErrNotFound before it is known.
+// lookup finds a box. Until every record is recovered it answers ErrDraining:
+// whether a box is missing is not known before.
 func (h *Host) lookup(id string) (*box, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	b := h.boxes[id]
 	switch {
 	case h.phase == starting:
-		return nil, ErrDraining
+		return nil, hosterr.ErrDraining
 	case b == nil:
-		return nil, ErrNotFound
+		return nil, hosterr.ErrNotFound
 	}
 	return b, nil
 }
 
-// box is one sandbox. Its id, generation and workspace never change.
+// box is one sandbox. Its id and generation never change.
 type box struct {
+	host       *Host
 	id         string
 	generation uint64
-	workspace  string
 
-	// op is held by whoever moves the box: a create from its beginning, then
-	// every other move, a capture, a delete. It is a channel so that waiting for
+	// op is held by whoever changes the box: a create from its beginning, then
+	// every other transition, a capture, a delete. It is a channel so that waiting for
 	// it can end.
 	op chan struct{}
 
@@ -301,49 +286,44 @@ type box struct {
 
 	admitted *source // what its create was begun with; nil for a recovered box
 
-	execSlot chan struct{} // capacity MaxExecs
-	held     int64         // bytes of input and output held by its execs; guarded by Host.held
-	consoles atomic.Int64  // readers of its console
+	line *guestio.Line // who uses its slot
 
-	// writing is held by whoever changes the record, over the write to disk, and
-	// taken before mu. mu is short: who looks at a box never waits for a disk.
+	// writing serializes changes of the record. It is held during the write to
+	// disk, and is taken before mu. mu is held for moments only: whoever looks
+	// at a box never waits for a disk.
 	writing sync.Mutex
 
-	mu        sync.Mutex
-	createErr error
-	uses      int           // of the slot: commands, transfers, connections
-	links     int           // of those, the ones that are no commands
-	unused    chan struct{} // closed when uses is 0 again; nil while nobody waits for that
-	rec       ledger.Record
-	vmm       VMM
-	net       *Slot   // the record's slot, once this daemon has seen to it that it is complete
-	waking    *flight // the wake that is under way
-	ending    *flight // the delete
-	clock     func()  // ends the setting of the guest's clock that was begun last
-	unshed    bool    // what its last VMM used is still to be ended; see shed
-	remains   VMM     // that VMM, where it is known
-	failing   string  // why the box has failed as soon as that VMM has ended
-	doubts    int     // so many answers of its VMM are awaited until it is known whether its CPUs run; see doubt
-	reserved  int     // MB held in Host.reservedMB for it
-	fenced    string  // why its VMM was ended here, if it was
-	leaving   leave   // why it is being taken apart; leaveNot while it is not
-	retry     bool    // taking it apart failed; the sweep tries again
+	mu         sync.Mutex
+	createErr  error
+	rec        ledger.Record
+	vmm        VMM
+	net        *Slot   // the record's slot, once this daemon has made sure that it is complete
+	waking     *flight // the wake that is under way
+	deleting   *flight // the delete
+	unreleased bool    // what its last VMM used has not been released yet; see releaseResources
+	formerVM   VMM     // that VMM, where it is known
+	failing    string  // why the box has failed as soon as that VMM has ended
+	answersDue int     // answers of its VMM that are needed until its state is known; see markUncertain
+	reserved   int     // MB held in Host.memory for it
+	fenced     string  // why its VMM was ended here, if it was
+	removal    removal // removalNone while it is not being removed
+	retry      bool    // its removal failed; the sweep tries again
 }
 
-// leave says what becomes of a box's record when nothing is left of it.
-type leave int
+// removal is what becomes of the record of a box that is being removed.
+type removal int
 
 const (
-	leaveNot    leave = iota
-	leaveForget       // a create that failed: the same generation may come again
-	leaveBury         // a delete: its generation is over
+	removalNone   removal = iota
+	removalForget         // a create that failed: the same generation may come again
+	removalBury           // a delete: its generation is over
 )
 
-func newBox(rec ledger.Record, maxExecs int) *box {
+func (h *Host) newBox(rec ledger.Record) *box {
 	return &box{
-		id: rec.ID, generation: rec.Generation, workspace: rec.WorkspaceID, rec: rec,
+		host: h, id: rec.ID, generation: rec.Generation, rec: rec,
 		op: make(chan struct{}, 1), created: make(chan struct{}), gone: make(chan struct{}),
-		cancel: func(error) {}, clock: func() {}, execSlot: make(chan struct{}, maxExecs),
+		cancel: func(error) {}, line: h.guests.NewLine(rec.WorkspaceID),
 	}
 }
 
@@ -365,27 +345,29 @@ func (b *box) slotNumber() int {
 	return b.rec.Slot
 }
 
-// leave marks the box as being taken apart. A delete overrides the cleaning up
+// beginRemoval marks the box as being removed. A delete overrides the cleanup
 // of a failed create, never the other way round.
-func (b *box) leave(why leave) {
+func (b *box) beginRemoval(how removal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.leaving = max(b.leaving, why)
+	b.removal = max(b.removal, how)
 }
 
-// commit changes the record on disk and then in memory, where it is seen. change
-// returns false where there is nothing to do any more; it is called with mu held.
-func (h *Host) commit(b *box, change func(*ledger.Record) bool) error {
+// commit changes the record on disk and then in memory, where others see it.
+// change is called with mu held, and returns false where nothing has to be
+// changed any more.
+func (b *box) commit(change func(*ledger.Record) bool) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
 	b.mu.Lock()
 	next := b.rec
 	changed := change(&next)
+	err := b.rec.State.MayBecome(next.State)
 	b.mu.Unlock()
-	if !changed {
-		return nil
+	if !changed || err != nil {
+		return err
 	}
-	if err := h.ledger.Put(next); err != nil {
+	if err := b.host.ledger.Put(next); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -394,7 +376,7 @@ func (h *Host) commit(b *box, change func(*ledger.Record) bool) error {
 	return nil
 }
 
-// amend changes the record in memory alone. It is on disk with the next commit.
+// amend changes the record in memory alone; the next commit writes it to disk.
 func (b *box) amend(change func(*ledger.Record)) {
 	b.writing.Lock()
 	defer b.writing.Unlock()
@@ -403,6 +385,6 @@ func (b *box) amend(change func(*ledger.Record)) {
 	change(&b.rec)
 }
 
-// DiskStalled is how long the host's disk has been at work on the ledger without
-// an end, 0 where nothing is being written.
+// DiskStalled is for how long a write to the ledger has been under way, 0 if
+// none is.
 func (h *Host) DiskStalled() time.Duration { return h.ledger.Stalled() }

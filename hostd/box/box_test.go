@@ -12,9 +12,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -26,29 +26,24 @@ const (
 	idB = "bbbbbbbbbbbbbbbbbbbbbbbbbb"
 )
 
-func spec(generation uint64) hostapi.BoxSpec {
-	return hostapi.BoxSpec{Generation: generation, WorkspaceID: "ws", Template: "base", Env: map[string]string{"A": "b"}}
-}
+// What tests of boxes share with those of the parts beside them.
+type daemon = boxtest.Daemon
 
-// daemon is a host on a machine, as one run of hostd has it.
-type daemon struct {
-	*box.Host
-	ledger *ledger.Ledger
-}
+var (
+	spec  = boxtest.Spec
+	start = boxtest.Start
+	put   = boxtest.Put
+	await = boxtest.Await
+	must  = boxtest.Must
+	world = boxtest.Faulty
+	cold  = boxtest.Cold
 
-func start(t *testing.T, w *boxtest.World, change ...func(*box.Config, *box.Deps)) *daemon {
-	t.Helper()
-	l, err := ledger.Open(w.Paths.Ledger(), "h1")
-	must(t, err)
-	cfg, deps := w.Config(), w.Deps(l)
-	for _, f := range change {
-		f(&cfg, &deps)
-	}
-	d := &daemon{Host: box.New(cfg, deps), ledger: l}
-	d.Open()
-	t.Cleanup(func() { d.Close(); _ = l.Close() })
-	return d
-}
+	blockAt = boxtest.BlockAt
+
+	wantStatus  = boxtest.WantStatus
+	nothingLeft = boxtest.NothingLeft
+	withEvents  = boxtest.WithEvents
+)
 
 func TestCreateExecPauseResumeDelete(t *testing.T) {
 	ctx := t.Context()
@@ -84,10 +79,10 @@ func TestCreateExecPauseResumeDelete(t *testing.T) {
 	if b.Status != hostapi.StatusPaused {
 		t.Errorf("status = %s after pause", b.Status)
 	}
-	if _, err := d.Exec(ctx, idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Minute}); !errors.Is(err, box.ErrNotRunning) {
+	if _, err := d.Exec(ctx, idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Minute}); !errors.Is(err, hosterr.ErrNotRunning) {
 		t.Errorf("exec in a paused box: %v, want ErrNotRunning", err)
 	}
-	if _, err = d.Pause(ctx, idA); !errors.Is(err, box.ErrIllegalState) {
+	if _, err = d.Pause(ctx, idA); !errors.Is(err, hosterr.ErrIllegalState) {
 		t.Errorf("second pause: %v, want ErrIllegalState", err)
 	}
 	b, err = d.Resume(ctx, idA)
@@ -99,7 +94,7 @@ func TestCreateExecPauseResumeDelete(t *testing.T) {
 	must(t, d.Delete(ctx, idA, 1))
 	must(t, d.Delete(ctx, idA, 1)) // already done
 	nothingLeft(t, w, d)
-	if _, err := d.Get(idA); !errors.Is(err, box.ErrNotFound) {
+	if _, err := d.Get(idA); !errors.Is(err, hosterr.ErrNotFound) {
 		t.Errorf("Get = %v, want ErrNotFound", err)
 	}
 }
@@ -123,7 +118,7 @@ func TestAFailureAtEachStepOfACreateLeavesNothing(t *testing.T) {
 				t.Fatal("create succeeded")
 			}
 			nothingLeft(t, w, d)
-			if _, err := d.Get(idA); !errors.Is(err, box.ErrNotFound) {
+			if _, err := d.Get(idA); !errors.Is(err, hosterr.ErrNotFound) {
 				t.Errorf("Get = %v, want ErrNotFound", err)
 			}
 			// The same generation may be tried again.
@@ -162,7 +157,7 @@ func TestWhatCannotBeTakenApartIsTriedAgain(t *testing.T) {
 				t.Errorf("status = %s, want deleting", b.Status)
 			}
 			await(t, func() bool { return len(w.Left()) == 0 })
-			if got := d.ledger.Tombstone(idA); got != 1 {
+			if got := d.Ledger.Tombstone(idA); got != 1 {
 				t.Errorf("tombstone = %d, want 1", got)
 			}
 		})
@@ -222,11 +217,11 @@ func TestDeleteCutsOffACreateAtEachStep(t *testing.T) {
 			go func() { _, err := d.Put(t.Context(), idA, spec(1)); put <- err }()
 			<-reached
 			must(t, d.Delete(t.Context(), idA, 1))
-			if err := <-put; !errors.Is(err, box.ErrStaleGeneration) {
+			if err := <-put; !errors.Is(err, hosterr.ErrStaleGeneration) {
 				t.Errorf("Put = %v, want ErrStaleGeneration", err)
 			}
 			nothingLeft(t, w, d)
-			if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, box.ErrStaleGeneration) {
+			if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 				t.Errorf("Put of the deleted generation = %v, want ErrStaleGeneration", err)
 			}
 		})
@@ -241,10 +236,10 @@ func TestGenerations(t *testing.T) {
 	must(t, err)
 	pid := w.VMM(idA).PID()
 
-	if _, err := d.Put(ctx, idA, spec(1)); !errors.Is(err, box.ErrStaleGeneration) {
+	if _, err := d.Put(ctx, idA, spec(1)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("older Put = %v, want ErrStaleGeneration", err)
 	}
-	if err := d.Delete(ctx, idA, 1); !errors.Is(err, box.ErrStaleGeneration) {
+	if err := d.Delete(ctx, idA, 1); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("older Delete = %v, want ErrStaleGeneration", err)
 	}
 	b, err := d.Put(ctx, idA, spec(3))
@@ -253,12 +248,12 @@ func TestGenerations(t *testing.T) {
 		t.Errorf("a younger Put left generation %d with VMM %d", b.Generation, b.VMMPID)
 	}
 	must(t, d.Delete(ctx, idA, 0)) // whatever is there
-	if _, err := d.Put(ctx, idA, spec(3)); !errors.Is(err, box.ErrStaleGeneration) {
+	if _, err := d.Put(ctx, idA, spec(3)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("Put of a deleted generation = %v, want ErrStaleGeneration", err)
 	}
 	// A delete that arrives before the create it follows.
 	must(t, d.Delete(ctx, idB, 5))
-	if _, err := d.Put(ctx, idB, spec(5)); !errors.Is(err, box.ErrStaleGeneration) {
+	if _, err := d.Put(ctx, idB, spec(5)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("late Put = %v, want ErrStaleGeneration", err)
 	}
 	_, err = d.Put(ctx, idB, spec(6))
@@ -276,13 +271,13 @@ func TestVMMDeathFailsTheBoxAtOnce(t *testing.T) {
 	if b.Signal != "KILL" || b.ExitCode == nil || b.Error == "" {
 		t.Errorf("box = %+v, want failed by KILL", b)
 	}
-	if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, box.ErrNotRunning) {
+	if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, hosterr.ErrNotRunning) {
 		t.Errorf("exec = %v, want ErrNotRunning", err)
 	}
-	if _, err := d.Resume(t.Context(), idA); !errors.Is(err, box.ErrIllegalState) {
+	if _, err := d.Resume(t.Context(), idA); !errors.Is(err, hosterr.ErrIllegalState) {
 		t.Errorf("resume = %v, want ErrIllegalState", err)
 	}
-	rec, _ := d.ledger.Get(idA)
+	rec, _ := d.Ledger.Get(idA)
 	if rec.State != ledger.Failed {
 		t.Errorf("ledger says %s, want failed", rec.State)
 	}
@@ -349,7 +344,7 @@ func TestAGuestThatDoesNotConfirmItsIdentityIsNotRunning(t *testing.T) {
 			w := boxtest.NewWorld(t)
 			w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte(body)) })
 			d := start(t, w)
-			if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, box.ErrGuest) {
+			if _, err := d.Put(t.Context(), idA, spec(1)); !errors.Is(err, hosterr.ErrGuest) {
 				t.Errorf("Put = %v, want ErrGuest", err)
 			}
 			nothingLeft(t, w, d)
@@ -385,58 +380,14 @@ func TestCloseEndsCreatesAndLeavesVMsAlone(t *testing.T) {
 	go func() { _, err := d.Put(t.Context(), idB, spec(1)); put <- err }()
 	<-reached
 	d.Close()
-	if err := <-put; !errors.Is(err, box.ErrDraining) {
+	if err := <-put; !errors.Is(err, hosterr.ErrDraining) {
 		t.Errorf("Put = %v, want ErrDraining", err)
 	}
 	if w.VMM(idA) == nil || w.VMM(idB) != nil {
 		t.Error("want the running VM left alone and the other one gone")
 	}
-	if _, err := d.Put(t.Context(), id(3), spec(1)); !errors.Is(err, box.ErrDraining) {
+	if _, err := d.Put(t.Context(), id(3), spec(1)); !errors.Is(err, hosterr.ErrDraining) {
 		t.Errorf("late Put = %v, want ErrDraining", err)
-	}
-}
-
-func nothingLeft(t *testing.T, w *boxtest.World, d *daemon) {
-	t.Helper()
-	if left := w.Left(); len(left) > 0 {
-		t.Errorf("left over: %s", strings.Join(left, ", "))
-	}
-	if recs := d.ledger.Boxes(); len(recs) > 0 {
-		t.Errorf("left in the ledger: %+v", recs)
-	}
-	if got := d.ReservedMB(); got != 0 {
-		t.Errorf("%d MB still reserved", got)
-	}
-}
-
-// blockAt holds the step up until proceed is closed or the step is cut off.
-func blockAt(step string, reached chan struct{}, proceed <-chan struct{}) func(context.Context, string) error {
-	var once sync.Once
-	return func(ctx context.Context, name string) error {
-		if name != step {
-			return nil
-		}
-		once.Do(func() { close(reached) })
-		select {
-		case <-proceed:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func await(t *testing.T, cond func() bool) {
-	t.Helper()
-	deadline := time.After(10 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline:
-			t.Fatal("condition did not come true within 10 s")
-		case <-tick.C:
-		}
 	}
 }
 
@@ -465,9 +416,6 @@ func drain(ch <-chan struct{}) {
 
 func id(i int) string { return strings.Repeat("a", 25) + string(rune('a'+i)) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+func memory(of string) hostapi.CaptureSpec {
+	return hostapi.CaptureSpec{BoxID: of, Generation: 1, Memory: true}
 }

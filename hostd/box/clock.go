@@ -18,23 +18,6 @@ func withCause(ctx context.Context, err error) error {
 	return err
 }
 
-// afterDone calls f when done closes before ctx ends. The returned function
-// waits until that is decided and over; it may be called after ctx ended only
-// if stop's caller ends ctx itself, which build does.
-func afterDone(ctx context.Context, done <-chan struct{}, f func()) (stop func()) {
-	quit, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		select {
-		case <-done:
-			f()
-		case <-quit:
-		case <-ctx.Done():
-		}
-	}()
-	return func() { close(quit); <-ended }
-}
-
 // stopwatch notes how long the stages of one create take. done measures from
 // the last done or skip; lap starts a measurement of its own, for stages that
 // run beside others.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -27,20 +28,26 @@ const (
 	stageCommit    = "commit"
 )
 
-// create runs under the box's operation lock, and ends with the box running,
-// or with nothing left of it.
-func (h *Host) create(ctx context.Context, b *box, src *source, clock *stopwatch) {
-	defer b.release()
-	defer src.release()
-	err := h.build(ctx, b, src, clock)
+// creation is the create of a box that is under way, under its operation lock.
+type creation struct {
+	*box
+	source *source
+	clock  *stopwatch
+}
+
+// run ends with the box running, or with nothing left of it.
+func (c *creation) run(ctx context.Context) {
+	defer c.release()
+	defer c.source.release()
+	err := c.make(ctx)
 	if err == nil {
-		h.metrics.created(string(b.rec.Boot), "ok")
-		h.log.InfoContext(ctx, "sandbox is running", "event", "sandbox.running", "sandbox_id", b.id, "generation", b.generation,
-			"template", src.tpl.Name, "boot", b.rec.Boot, "boot_ms", b.rec.Took.Milliseconds(), "own_ms", b.rec.Own.Milliseconds())
-		h.announce(b, src)
-		h.watch(b)
-		close(b.created)
-		h.notify()
+		c.host.metrics.created(string(c.rec.Boot), "ok")
+		c.host.log.InfoContext(ctx, "sandbox is running", "event", "sandbox.running", "sandbox_id", c.id, "generation", c.generation,
+			"template", c.source.tpl.Name, "boot", c.rec.Boot, "boot_ms", c.rec.Took.Milliseconds(), "own_ms", c.rec.Own.Milliseconds())
+		c.emitRunning()
+		c.watch()
+		close(c.created)
+		c.host.notify()
 		return
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -48,102 +55,104 @@ func (h *Host) create(ctx context.Context, b *box, src *source, clock *stopwatch
 	}
 	switch {
 	case errors.Is(err, errClosing):
-		err = fmt.Errorf("%w: %w", ErrDraining, err)
+		err = fmt.Errorf("%w: %w", hosterr.ErrDraining, err)
 	case errors.Is(err, errDeleted):
-		err = fmt.Errorf("%w: %w", ErrStaleGeneration, err)
+		err = fmt.Errorf("%w: %w", hosterr.ErrStaleGeneration, err)
 	default:
-		err = asNoDisk(err)
+		err = hosterr.AsNoDisk(err)
 	}
-	b.leave(leaveForget)
-	h.metrics.created(string(b.rec.Boot), "error")
-	h.log.WarnContext(ctx, "create failed", "sandbox_id", b.id, "generation", b.generation, "template", src.tpl.Name, "error", err)
-	b.mu.Lock()
-	b.createErr = fmt.Errorf("create sandbox: %w", err)
-	b.mu.Unlock()
-	if src.staged {
-		h.unstage(ctx, b, src)
+	c.beginRemoval(removalForget)
+	c.host.metrics.created(string(c.rec.Boot), "error")
+	c.host.log.WarnContext(ctx, "create failed", "sandbox_id", c.id, "generation", c.generation, "template", c.source.tpl.Name, "error", err)
+	c.mu.Lock()
+	c.createErr = fmt.Errorf("create sandbox: %w", err)
+	c.mu.Unlock()
+	if c.source.tookOver {
+		c.giveBackParent(ctx)
 	}
 	// The caller is told once the cleaning up was tried, so that it finds what
 	// this box had free again. Not under ctx, which may have ended.
-	if err := h.takeApart(ctx, b); err != nil {
-		h.scheduleRetry(ctx, b, err)
+	if err := c.teardown(ctx); err != nil {
+		c.scheduleRetry(ctx, err)
 	}
-	close(b.created)
-	h.notify()
+	close(c.created)
+	c.host.notify()
 }
 
-// build makes everything that a box has. On an error the caller takes apart
-// what there is: each resource can be found by the id and by the record.
-func (h *Host) build(ctx context.Context, b *box, src *source, clock *stopwatch) error {
-	defer func() { h.metrics.stages(clock.stages) }()
-	slot, err := h.occupy(ctx, b, src, clock)
+// make makes everything that a box has. After an error the caller removes what
+// was made: each resource can be found by the id and by the record.
+func (c *creation) make(ctx context.Context) error {
+	defer func() { c.host.metrics.stages(c.clock.stages) }()
+	slot, err := c.acquireSlot(ctx)
 	if err != nil {
 		return err
 	}
-	process, _, err := h.bringUp(ctx, b, src, slot, clock, nil)
+	launched, err := c.launch(ctx, c.source, slot, c.clock, nil)
 	if err != nil {
 		return err
 	}
-	err = h.commit(b, func(r *ledger.Record) bool {
+	process := launched.process
+	err = c.commit(func(r *ledger.Record) bool {
 		r.Enter(ledger.Running)
-		r.StartedAt = h.now().UTC()
-		r.VMM = h.identityOf(process)
-		r.SharedRAM = src.cold
-		r.Stages = slices.Clone(clock.stages)
-		r.Took, r.Own = clock.total()
+		r.StartedAt = c.host.now().UTC()
+		r.VMM = c.host.identityOf(process)
+		r.SharedRAM = c.source.cold
+		r.Stages = slices.Clone(c.clock.stages)
+		r.Took, r.Own = c.clock.total()
 		return true
 	})
 	if err != nil {
 		return err
 	}
-	clock.done(stageCommit, false)
-	// In memory the commit's own time is counted too.
-	b.amend(func(r *ledger.Record) {
-		r.Stages = slices.Clone(clock.stages)
-		r.Took, r.Own = clock.total()
+	c.clock.done(stageCommit, false)
+	// In memory, count the commit's own time as well.
+	c.amend(func(r *ledger.Record) {
+		r.Stages = slices.Clone(c.clock.stages)
+		r.Took, r.Own = c.clock.total()
 	})
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	select {
 	case <-process.Done():
-		return h.quote(b, process, errors.New(endText(process)))
+		return c.withLogs(process, errors.New(endText(process)))
 	default:
 	}
-	// It may not have been ended for it yet, and is not who it was restored as.
+	// Its VMM may not have ended for it yet, but the guest has lost its identity.
 	if process.Rebooted() {
-		return h.quote(b, process, errors.New(endText(process)))
+		return c.withLogs(process, errors.New(endText(process)))
 	}
 	return nil
 }
 
-// occupy gives a new box its slot, and has both on disk.
-func (h *Host) occupy(ctx context.Context, b *box, src *source, clock *stopwatch) (Slot, error) {
-	if src.warm != nil {
-		slot, err := h.stage(ctx, b, src)
+// acquireSlot gives a new box its slot, and writes both to disk.
+func (c *creation) acquireSlot(ctx context.Context) (Slot, error) {
+	if c.source.warm != nil {
+		slot, err := c.takeOverParent(ctx)
 		if err == nil {
-			clock.done(stageCapture, true)
+			c.clock.done(stageCapture, true)
 		}
 		return slot, err
 	}
-	slot, err := h.takeSlot(ctx, b, func() { clock.done(stageSlot, false) })
+	slot, err := c.takeSlot(ctx, func() { c.clock.done(stageSlot, false) })
 	if err == nil {
-		clock.done(stageIntent, false)
+		c.clock.done(stageIntent, false)
 	}
 	return slot, err
 }
 
-// takeSlot gives a box that has none a slot, and its record the number.
-func (h *Host) takeSlot(ctx context.Context, b *box, taken func()) (Slot, error) {
-	slot, err := h.slots.Take(ctx)
+// takeSlot takes a slot for a box that has none, and writes its number into the
+// record.
+func (b *box) takeSlot(ctx context.Context, taken func()) (Slot, error) {
+	slot, err := b.host.slots.Take(ctx)
 	if err != nil {
 		return Slot{}, fmt.Errorf("take a network slot: %w", err)
 	}
 	taken()
-	if err := h.commit(b, func(r *ledger.Record) bool { r.Slot = slot.Number; return true }); err != nil {
+	if err := b.commit(func(r *ledger.Record) bool { r.Slot = slot.Number; return true }); err != nil {
 		// Not on disk, so the slot goes back without the record's help. (A crash
 		// here leaves a slot without a record, which is a free one.)
-		h.slots.Return(slot.Number)
+		b.host.slots.Return(slot.Number)
 		return Slot{}, err
 	}
 	b.mu.Lock()

@@ -12,29 +12,29 @@ import (
 )
 
 // watch marks the box failed when its VMM ends by itself.
-func (h *Host) watch(b *box) {
+func (b *box) watch() {
 	b.mu.Lock()
 	p := b.vmm
 	b.mu.Unlock()
-	h.workers.Go(func() {
+	b.host.work.Go(func() {
 		select {
 		case <-p.Done():
-			h.died(b, p)
-		case <-h.life.Done():
+			b.died(p)
+		case <-b.host.work.Life().Done():
 		}
 	})
 }
 
-func (h *Host) died(b *box, p VMM) {
+func (b *box) died(p VMM) {
 	code, signal, known := exit(p)
 	expected := false
 	change := func(r *ledger.Record) bool {
-		if b.leaving != leaveNot || b.vmm != p || r.State == ledger.Failed || r.State == ledger.Hibernated || r.Stopped {
+		if b.removal != removalNone || b.vmm != p || r.State == ledger.Failed || r.State == ledger.Hibernated || r.Stopped {
 			expected = true
 			return false
 		}
 		r.Enter(ledger.Failed)
-		r.FailedAt = h.now().UTC()
+		r.FailedAt = b.host.now().UTC()
 		r.Error = endText(p)
 		if b.fenced != "" {
 			r.Error = b.fenced
@@ -47,23 +47,24 @@ func (h *Host) died(b *box, p VMM) {
 		}
 		return true
 	}
-	if err := h.commit(b, change); err != nil {
+	if err := b.commit(change); err != nil {
 		// The next start finds the VMM gone; until then memory tells the truth.
-		h.log.Error("the death of a VMM is not in the ledger", "sandbox_id", b.id, "error", err)
+		b.host.log.Error("the death of a VMM is not in the ledger", "sandbox_id", b.id, "error", err)
 		b.amend(func(r *ledger.Record) { change(r) })
 	}
 	if expected {
 		return
 	}
-	h.notify()
-	h.unreserve(b)
-	h.metrics.died()
-	h.tellDeath(b, p)
+	b.host.notify()
+	b.unreserve()
+	b.host.metrics.died()
+	b.reportDeath(p)
 }
 
-// tellDeath tells of the end of a VMM that nobody asked for. How one ended that
-// an earlier daemon started, nobody knows: only a parent is told.
-func (h *Host) tellDeath(b *box, p VMM) {
+// reportDeath logs the unexpected end of a VMM and emits its event. How a VMM
+// ended that an earlier daemon started is not known: only the parent of a
+// process learns its exit status.
+func (b *box) reportDeath(p VMM) {
 	attrs := []any{"event", "vm.died", "sandbox_id", b.id, "generation", b.generation}
 	meta := map[string]any{"exit_code": nil, "signal": nil}
 	if code, signal, known := exit(p); known {
@@ -74,44 +75,43 @@ func (h *Host) tellDeath(b *box, p VMM) {
 			meta["exit_code"] = code
 		}
 	}
-	log, console := h.lastWords(b, p)
+	log, console := b.lastLogs(p)
 	if log != "" {
 		attrs = append(attrs, "vmm_log", log)
 	}
 	if console != "" {
 		attrs = append(attrs, "console", console)
 	}
-	h.log.Error("VMM died", attrs...)
-	h.events.Emit(b.id, hostapi.EventVMDied, endText(p), meta)
+	b.host.log.Error("VMM died", attrs...)
+	b.host.events.Emit(b.id, hostapi.EventVMDied, endText(p), meta)
 }
 
-// maxLastWords bounds what is logged of a log of a dead VMM, in bytes.
-const maxLastWords = 4 << 10
+// maxLastLogs bounds what is logged of a log of a dead VMM, in bytes.
+const maxLastLogs = 4 << 10
 
-// lastWords returns the ends of a VMM's log and of its guest's console. A guest
-// whose kernel panicked says why there, and its VMM only that it rebooted. The VMM
-// is nil where it was not started.
-func (h *Host) lastWords(b *box, p VMM) (log, console string) {
-	log = vmm.LogEnd(h.paths.VMMLog(b.id), maxLastWords)
+// lastLogs returns the ends of a VMM's log and of its guest's console. After a
+// kernel panic only the console says why. The VMM is nil if it was not started.
+func (b *box) lastLogs(p VMM) (log, console string) {
+	log = vmm.LogEnd(b.host.paths.VMMLog(b.id), maxLastLogs)
 	if p != nil && p.Rebooted() {
 		return log, p.LastConsole()
 	}
-	return log, vmm.LogEnd(h.paths.Serial(b.id), maxLastWords)
+	return log, vmm.LogEnd(b.host.paths.Serial(b.id), maxLastLogs)
 }
 
-// maxQuote bounds what an error quotes of each of the two logs, in bytes.
-const maxQuote = 1 << 10
+// maxLogQuote bounds what an error quotes of each of the two logs, in bytes.
+const maxLogQuote = 1 << 10
 
-// quote adds to the error of a guest that did not come to life what it and its
-// VMM said last. Both files go with the box.
-func (h *Host) quote(b *box, p VMM, err error) error {
+// withLogs adds to an error of a launch what the guest and its VMM logged last:
+// both files are removed with the box.
+func (b *box) withLogs(p VMM, err error) error {
 	if err == nil {
 		return nil
 	}
-	log, console := h.lastWords(b, p)
+	log, console := b.lastLogs(p)
 	for _, said := range []struct{ name, text string }{{"VMM's log", log}, {"console", console}} {
 		if said.text != "" {
-			err = fmt.Errorf("%w; the %s ends with %q", err, said.name, said.text[max(0, len(said.text)-maxQuote):])
+			err = fmt.Errorf("%w; the %s ends with %q", err, said.name, said.text[max(0, len(said.text)-maxLogQuote):])
 		}
 	}
 	return err
@@ -128,8 +128,8 @@ func signalName(s syscall.Signal) string {
 	return fmt.Sprintf("%d", int(s))
 }
 
-// exit is how a VMM ended by itself. One whose guest rebooted was ended here,
-// and its signal is none that would say anything to anybody.
+// exit is how a VMM ended by itself. A VMM whose guest rebooted was killed by
+// this daemon, so its signal says nothing.
 func exit(p VMM) (code int, signal syscall.Signal, known bool) {
 	if p.Rebooted() {
 		return 0, 0, false

@@ -36,11 +36,11 @@ func TestWhatAVMMDoesTooLate(t *testing.T) {
 			return err
 		}},
 		"the pause of a capture": {"pause", vmm.StatePaused, func(ctx context.Context, d *daemon) error {
-			_, err := d.Capture(ctx, "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
+			_, err := d.Captures().Make(ctx, "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
 			return err
 		}},
 		"the resume after a capture": {"resume", vmm.StateRunning, func(ctx context.Context, d *daemon) error {
-			_, err := d.Capture(ctx, "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
+			_, err := d.Captures().Make(ctx, "cap-1", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
 			return err
 		}},
 	} {
@@ -52,12 +52,12 @@ func TestWhatAVMMDoesTooLate(t *testing.T) {
 					_, err := d.Pause(t.Context(), idA)
 					must(t, err)
 				}
-				f.at(c.fails)
+				f.At(c.fails)
 				if err := c.move(t.Context(), d); err == nil {
 					t.Fatal("it was answered")
 				}
 				w.VMM(idA).SetState(c.late)
-				f.at("")
+				f.At("")
 				await(t, func() bool { return runs(t, d, w, idA) })
 				_, err := d.Pause(t.Context(), idA)
 				must(t, err)

@@ -2,46 +2,6 @@ package box
 
 import "errors"
 
-// Why the host refuses. hostd/server maps each to a code and a status, once.
-var (
-	// ErrInvalid is a request that no host could serve.
-	ErrInvalid = errors.New("invalid request")
-	// ErrNotFound means that there is no such box.
-	ErrNotFound = errors.New("no such sandbox on this host")
-	// ErrStaleGeneration means that a younger box of the id is or was here.
-	ErrStaleGeneration = errors.New("a younger sandbox of this id is or was here")
-	// ErrNotRunning refuses what needs a box to run that is paused, failed or not
-	// yet or no longer there. The guest was not asked: nothing was done, and the
-	// same may be asked again.
-	ErrNotRunning = errors.New("sandbox not running")
-	// ErrCutOff ends what was under way in a box that stopped. It was begun, so it
-	// must not be done again for its caller.
-	ErrCutOff = errors.New("sandbox stopped while this was under way")
-	// ErrIllegalState is a move that the state table does not have.
-	ErrIllegalState = errors.New("not possible in this state")
-	// ErrTemplate means that the template is missing, or not ready to restore.
-	ErrTemplate = errors.New("template is not ready on this host")
-	// ErrGuest means that the guest's agent did not answer as it should.
-	ErrGuest = errors.New("guest does not answer")
-	// ErrBusy means that too many execs run in the box.
-	ErrBusy = errors.New("too many commands run in this sandbox")
-	// ErrNoSnapshot means that there is no such capture, here or in the store.
-	ErrNoSnapshot = errors.New("no such snapshot")
-	// ErrBadSnapshot is a capture that is damaged, partial, or made by another
-	// engine.
-	ErrBadSnapshot = errors.New("snapshot is refused")
-	// ErrInUse is a volume or capture that something else holds.
-	ErrInUse = errors.New("in use")
-	// ErrDraining means that the daemon is starting up or shutting down.
-	ErrDraining = errors.New("host is starting up or shutting down")
-	// ErrNoMemory, ErrNoDisk and ErrNoSlot are the host's limits.
-	ErrNoMemory = errors.New("insufficient host memory for sandbox")
-	ErrNoDisk   = errors.New("insufficient host disk space for sandbox")
-	// ErrDiskStalled refuses a new box while the disk does not end a write.
-	ErrDiskStalled = errors.New("the host's disk does not take writes")
-	ErrNoSlot      = errors.New("no free network slot on this host")
-)
-
 // errDeleted is why a create is cut off by a delete, and errClosing by the
 // daemon's end.
 var (

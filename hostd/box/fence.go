@@ -11,19 +11,17 @@ import (
 // errFenced is why the create of an exclusive box is cut off.
 var errFenced = errors.New("the host's lease is over")
 
-// Fence ends the VMM of every exclusive box, whatever is being done to it, and
-// waits for their ends. A create is cut off. What sleeps has none and stays. A
-// box that a move brings to life meanwhile is met by the next call: it is for
-// whoever calls to call again for as long as the reason holds.
-func (h *Host) Fence(ctx context.Context, why string) {
-	h.mu.Lock()
+// Fence ends the VMM of every exclusive box, whatever transition is under way,
+// and waits for their ends. A create is cut off. A hibernated box has no VMM
+// and stays. A box that a transition starts meanwhile is missed: the caller
+// calls again for as long as the reason holds.
+func (h *Host) Fence(ctx context.Context, reason string) {
 	var exclusive []*box
-	for _, b := range h.boxes {
+	for _, b := range h.all() {
 		if b.record().Exclusive {
 			exclusive = append(exclusive, b)
 		}
 	}
-	h.mu.Unlock()
 	var ends sync.WaitGroup
 	defer ends.Wait()
 	for _, b := range exclusive {
@@ -35,13 +33,13 @@ func (h *Host) Fence(ctx context.Context, why string) {
 		if p == nil || b.rec.State == ledger.Failed || ended(p) {
 			p = nil
 		} else {
-			b.fenced = why
+			b.fenced = reason
 		}
 		b.mu.Unlock()
 		if p == nil {
 			continue
 		}
-		h.log.Warn("exclusive sandbox is ended", "event", "box.fenced", "sandbox_id", b.id, "generation", b.generation, "why", why)
+		h.log.Warn("exclusive sandbox is ended", "event", "box.fenced", "sandbox_id", b.id, "generation", b.generation, "reason", reason)
 		ends.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, teardownTimeout)
 			defer cancel()

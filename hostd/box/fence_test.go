@@ -68,7 +68,7 @@ func TestNoBoxHasFailedBeforeItsVMMHasEnded(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				if broken != "" && step == "kill" {
-					rec, _ := d.ledger.Get(idA)
+					rec, _ := d.Ledger.Get(idA)
 					before = append(before, rec.State)
 				}
 				if step == broken || step == "kill" && len(before) == 1 {
@@ -84,7 +84,7 @@ func TestNoBoxHasFailedBeforeItsVMMHasEnded(t *testing.T) {
 			early := 0
 			await(t, func() bool {
 				b, _ := d.Get(idA)
-				rec, _ := d.ledger.Get(idA)
+				rec, _ := d.Ledger.Get(idA)
 				told := b.Status == hostapi.StatusFailed || rec.State == ledger.Failed
 				if told && w.VMM(idA) != nil { // it lived then: none is started here
 					early++

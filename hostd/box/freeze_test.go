@@ -65,7 +65,7 @@ func TestMemoryIsSavedWhileTheTenantsProcessesStandStill(t *testing.T) {
 	var s steps
 	w.SetStep(s.note)
 	capture := func(id string, memory bool) error {
-		_, err := d.Capture(ctx, id, hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: memory})
+		_, err := d.Captures().Make(ctx, id, hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: memory})
 		return err
 	}
 

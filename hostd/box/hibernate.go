@@ -5,48 +5,42 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
-	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
-	"github.com/berth-cloud/berth/timescale"
-	"github.com/berth-cloud/berth/vmm"
 )
-
-// saveTimeout bounds the saving of a VM's memory.
-var saveTimeout = timescale.Limit(2 * time.Minute)
 
 // Hibernate saves a running box's memory to disk and ends its VMM. The box keeps
 // its slot and gives its memory back. Until the saved state is on disk and the
 // ledger says so, a failure or a crash leaves the box running.
 func (h *Host) Hibernate(ctx context.Context, id string) (hostapi.Box, error) {
-	return h.move(ctx, id, "hibernate", func(ctx context.Context, b *box) error {
+	return h.transition(ctx, id, "hibernate", func(ctx context.Context, b *box) error {
 		rec, p := b.running()
 		if p == nil {
 			return b.illegal("hibernate")
 		}
 		began := h.now()
-		if err := h.park(ctx, b, p, func(r *ledger.Record) { r.Enter(ledger.Hibernated) }); err != nil {
+		if err := b.hibernate(ctx, p, func(r *ledger.Record) { r.Enter(ledger.Hibernated) }); err != nil {
 			return fmt.Errorf("hibernate sandbox: %w", err)
 		}
-		h.tell(ctx, b, hostapi.EventHibernated, "memory is saved and the VMM has ended",
+		b.emit(ctx, hostapi.EventHibernated, "memory is saved and the VMM has ended",
 			map[string]any{"snap_ms": h.now().Sub(began).Milliseconds(), "mem_mib": rec.MemoryMB})
 		return nil
 	})
 }
 
-// park saves a running box's memory and ends its VMM. enter changes the record
-// once the state is complete.
-func (h *Host) park(ctx context.Context, b *box, p VMM, enter func(*ledger.Record)) error {
-	slot, err := h.claim(ctx, b)
+// hibernate saves a running box's memory and ends its VMM. enter changes the
+// record once the saved state is complete.
+func (b *box) hibernate(ctx context.Context, p VMM, enter func(*ledger.Record)) error {
+	slot, err := b.claim(ctx)
 	if err != nil {
 		return err
 	}
-	if _, err := h.save(ctx, b, p, slot, true); err != nil {
+	vm := &saver{box: b, process: p}
+	if _, err := vm.save(ctx, slot); err != nil {
 		return err
 	}
-	err = h.commit(b, func(r *ledger.Record) bool {
+	err = b.commit(func(r *ledger.Record) bool {
 		if r.State != ledger.Running {
 			return false // its VMM died meanwhile
 		}
@@ -59,109 +53,34 @@ func (h *Host) park(ctx context.Context, b *box, p VMM, enter func(*ledger.Recor
 		err = errors.New("its VMM died")
 	}
 	if err != nil {
-		return errors.Join(err, h.runOn(ctx, b, p), os.RemoveAll(h.paths.State(b.id)))
+		return errors.Join(err, vm.resumeAfterSave(ctx), os.RemoveAll(b.host.paths.State(b.id)))
 	}
 	b.mu.Lock()
 	b.vmm = nil
 	b.mu.Unlock()
-	h.notify()
-	h.shed(ctx, b, p)
+	b.host.notify()
+	b.releaseResources(ctx, p)
 	return nil
 }
 
-// save pauses a box's VM and saves it into its state directory. It returns how
-// long the VM has stood still when all was written. When it fails the VM runs on.
-func (h *Host) save(ctx context.Context, b *box, p VMM, slot Slot, sync bool) (stood time.Duration, err error) {
-	rec := b.record()
-	need := int64(rec.MemoryMB) << 20
-	if rec.SharedRAM {
-		need = 0 // its file is there already
-	}
-	if err := h.room(need); err != nil {
-		return 0, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
-	defer cancel()
-	tmp, dir := h.paths.StateTmp(b.id), h.paths.State(b.id)
-	if err := errors.Join(makeStateDir(tmp, slot), os.RemoveAll(dir)); err != nil {
-		return 0, err
-	}
-	began := h.now()
-	h.freeze(ctx, b, slot)
-	if err := h.still(ctx, b, p); err != nil {
-		h.setClockSoon(b)
-		return 0, errors.Join(err, os.RemoveAll(tmp))
-	}
-	undo := func(err error) (time.Duration, error) {
-		return 0, errors.Join(asNoDisk(err), h.runOn(ctx, b, p), os.RemoveAll(tmp), os.RemoveAll(dir))
-	}
-	if err := p.Snapshot(ctx, tmp); err != nil {
-		return undo(fmt.Errorf("save VM: %w", err))
-	}
-	stood = h.now().Sub(began)
-	if err := h.seal(tmp, sync, vmm.FileConfig, vmm.FileState, vmm.FileMemory); err != nil {
-		return undo(err)
-	}
-	if rec.SharedRAM {
-		if err := h.keepRAM(b, tmp, sync); err != nil {
-			return undo(err)
-		}
-	}
-	if sync {
-		// The disks and the memory are one: neither is good without the other.
-		if err := atomicfile.Sync(h.paths.Overlay(b.id)); err != nil {
-			return undo(fmt.Errorf("flush disk: %w", err))
-		}
-		if err := h.flushVolumes(rec.Volumes); err != nil {
-			return undo(err)
-		}
-	}
-	if err := os.Rename(tmp, dir); err != nil {
-		return undo(err)
-	}
-	if sync {
-		if err := atomicfile.Sync(h.paths.Box(b.id)); err != nil {
-			return undo(err)
-		}
-	}
-	return stood, nil
-}
-
-// keepRAM makes the RAM file of a box part of its saved state. From then on it
-// is mapped privately, as all saved memory is: so the state stays as it is
-// whoever goes on from it.
-func (h *Host) keepRAM(b *box, dir string, sync bool) error {
-	memory := memoryOf(dir)
-	if err := os.Link(h.paths.RAM(b.id), memory); err != nil {
-		return err
-	}
-	if err := errors.Join(os.Chown(memory, os.Geteuid(), os.Getegid()), os.Chmod(memory, 0o644)); err != nil {
-		return err
-	}
-	if !sync {
-		return nil
-	}
-	return errors.Join(atomicfile.Sync(memory), atomicfile.Sync(dir))
-}
-
-// shed ends what a box does not need that sleeps or has failed: VMM, cgroup,
-// memory. p is nil where there is no VMM, or only its cgroup tells what to kill.
-// What cannot be ended now is tried again before the box goes on, and by the
-// sweep; until then its memory stays reserved.
-func (h *Host) shed(ctx context.Context, b *box, p VMM) {
+// releaseResources ends what a hibernated or failed box does not need: VMM,
+// cgroup, memory. p is nil where there is no VMM, or where only the cgroup
+// tells what to kill. What cannot be ended now is retried by the sweep, and
+// before the box's next transition; until then its memory stays reserved.
+func (b *box) releaseResources(ctx context.Context, p VMM) {
 	b.mu.Lock()
-	b.unshed, b.remains = true, p
+	b.unreleased, b.formerVM = true, p
 	b.mu.Unlock()
-	if err := h.shedRemains(ctx, b); err != nil {
-		h.log.ErrorContext(ctx, "what a sandbox's last VMM used could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
+	if err := b.retryRelease(ctx); err != nil {
+		b.host.log.ErrorContext(ctx, "what a sandbox's last VMM used could not be ended, it is tried again", "sandbox_id", b.id, "error", err)
 	}
 }
 
-func (h *Host) shedRemains(ctx context.Context, b *box) error {
+func (b *box) retryRelease(ctx context.Context) error {
 	b.mu.Lock()
-	unshed, p := b.unshed, b.remains
+	unreleased, p := b.unreleased, b.formerVM
 	b.mu.Unlock()
-	if !unshed {
+	if !unreleased {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, teardownTimeout)
@@ -170,30 +89,30 @@ func (h *Host) shedRemains(ctx context.Context, b *box) error {
 		if err := p.Kill(ctx); err != nil {
 			return err
 		}
-		h.unreserve(b)
+		b.unreserve()
 	}
-	if err := h.cgroups.Remove(ctx, b.id); err != nil {
+	if err := b.host.cgroups.Remove(ctx, b.id); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
-	h.unreserve(b)
-	if err := os.RemoveAll(h.paths.RAM(b.id)); err != nil {
+	b.unreserve()
+	if err := os.RemoveAll(b.host.paths.RAM(b.id)); err != nil {
 		return err
 	}
 	b.mu.Lock()
-	b.unshed, b.remains = false, nil
+	b.unreleased, b.formerVM = false, nil
 	b.mu.Unlock()
 	return nil
 }
 
-// claim returns the slot of a box, complete.
-func (h *Host) claim(ctx context.Context, b *box) (Slot, error) {
+// claim returns the slot of a box, and makes sure that it is complete.
+func (b *box) claim(ctx context.Context) (Slot, error) {
 	b.mu.Lock()
 	known, number := b.net, b.rec.Slot
 	b.mu.Unlock()
 	if known != nil && known.Number == number {
 		return *known, nil
 	}
-	slot, err := h.slots.Claim(ctx, number)
+	slot, err := b.host.slots.Claim(ctx, number)
 	if err != nil {
 		return Slot{}, fmt.Errorf("make network slot %d: %w", number, err)
 	}

@@ -12,67 +12,10 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
-
-// failing makes each call of a step fail until it is told otherwise.
-type failing struct {
-	mu   sync.Mutex
-	step string
-}
-
-func (f *failing) at(step string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.step = step
-}
-
-func (f *failing) run(_ context.Context, name string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if name == f.step {
-		return boxtest.ErrInjected
-	}
-	return nil
-}
-
-// world is a machine whose steps can be made to fail, with a daemon on it.
-func world(t *testing.T, change ...func(*box.Config, *box.Deps)) (*boxtest.World, *daemon, *failing) {
-	t.Helper()
-	w := boxtest.NewWorld(t)
-	f := &failing{}
-	w.SetStep(f.run)
-	return w, start(t, w, change...), f
-}
-
-func withEvents(e *boxtest.Events) func(*box.Config, *box.Deps) {
-	return func(_ *box.Config, d *box.Deps) { d.Events = e }
-}
-
-func put(t *testing.T, d *daemon, id string, change ...func(*hostapi.BoxSpec)) hostapi.Box {
-	t.Helper()
-	s := spec(1)
-	s.Hostname = "host-" + id[:1] + id[25:]
-	for _, f := range change {
-		f(&s)
-	}
-	b, err := d.Put(t.Context(), id, s)
-	must(t, err)
-	return b
-}
-
-func cold(s *hostapi.BoxSpec) { s.Boot = hostapi.BootCold }
-
-func wantStatus(t *testing.T, d *daemon, id string, want hostapi.Status) hostapi.Box {
-	t.Helper()
-	b, err := d.Get(id)
-	must(t, err)
-	if b.Status != want {
-		t.Errorf("status = %s, want %s (error %q)", b.Status, want, b.Error)
-	}
-	return b
-}
 
 func TestHibernateAndWakeKeepsMemory(t *testing.T) {
 	for name, change := range map[string]func(*hostapi.BoxSpec){"restored": func(*hostapi.BoxSpec) {}, "booted": cold} {
@@ -91,7 +34,7 @@ func TestHibernateAndWakeKeepsMemory(t *testing.T) {
 				if w.VMM(idA) != nil || d.ReservedMB() != 0 {
 					t.Errorf("round %d: a hibernated box has a VMM or %d MB", round, d.ReservedMB())
 				}
-				if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, box.ErrNotRunning) {
+				if _, err := d.Exec(t.Context(), idA, hostapi.ExecRequest{Argv: []string{"x"}, Timeout: time.Second}); !errors.Is(err, hosterr.ErrNotRunning) {
 					t.Errorf("exec = %v, want ErrNotRunning", err)
 				}
 				woken, err := d.Wake(t.Context(), idA)
@@ -187,7 +130,7 @@ func TestMovesThatTheTableDoesNotHaveAreRefused(t *testing.T) {
 					return
 				}
 				var refusal *box.StateError
-				if !errors.Is(err, box.ErrIllegalState) || !errors.As(err, &refusal) || refusal.Status != status {
+				if !errors.Is(err, hosterr.ErrIllegalState) || !errors.As(err, &refusal) || refusal.Status != status {
 					t.Errorf("%s = %v, want a refusal that says %s", name, err, status)
 				}
 				wantStatus(t, d, idA, status)
@@ -244,11 +187,11 @@ func TestAFailureAtEachStepOfAHibernateLeavesTheBoxRunning(t *testing.T) {
 			w, d, f := world(t)
 			put(t, d, idA)
 			w.VMM(idA).Remember("x")
-			f.at(step)
+			f.At(step)
 			if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, boxtest.ErrInjected) {
 				t.Fatalf("Hibernate = %v, want the injected failure", err)
 			}
-			f.at("")
+			f.At("")
 			wantStatus(t, d, idA, hostapi.StatusRunning)
 			if state, _ := w.VMM(idA).State(t.Context()); state != vmm.StateRunning {
 				t.Errorf("VM is %s", state)
@@ -270,7 +213,7 @@ func TestAVMMThatCannotBeEndedKeepsItsMemoryReserved(t *testing.T) {
 			w, d, f := world(t)
 			put(t, d, idA)
 			w.VMM(idA).Remember("x")
-			f.at(step)
+			f.At(step)
 			b, err := d.Hibernate(t.Context(), idA)
 			must(t, err)
 			if b.Status != hostapi.StatusHibernated {
@@ -285,7 +228,7 @@ func TestAVMMThatCannotBeEndedKeepsItsMemoryReserved(t *testing.T) {
 				}
 				wantStatus(t, d, idA, hostapi.StatusHibernated)
 			}
-			f.at("")
+			f.At("")
 			await(t, func() bool { return w.VMM(idA) == nil && d.ReservedMB() == 0 }) // the sweep
 			_, err = d.Wake(t.Context(), idA)
 			must(t, err)
@@ -304,11 +247,11 @@ func TestAFailureOfAWakeLeavesTheBoxAsleep(t *testing.T) {
 			w.VMM(idA).Remember("x")
 			_, err := d.Hibernate(t.Context(), idA)
 			must(t, err)
-			f.at(step)
+			f.At(step)
 			if _, err := d.Wake(t.Context(), idA); err == nil {
 				t.Fatal("Wake succeeded")
 			}
-			f.at("")
+			f.At("")
 			wantStatus(t, d, idA, hostapi.StatusHibernated)
 			if w.VMM(idA) != nil || d.ReservedMB() != 0 {
 				t.Errorf("left: VMM %v, %d MB", w.VMM(idA), d.ReservedMB())
@@ -328,7 +271,7 @@ func TestAStateIsSpentWhenItsVMMayHaveRun(t *testing.T) {
 	put(t, d, idA)
 	_, err := d.Hibernate(t.Context(), idA)
 	must(t, err)
-	f.at("resume")
+	f.At("resume")
 	if _, err := d.Wake(t.Context(), idA); err == nil {
 		t.Fatal("Wake succeeded")
 	}
@@ -346,7 +289,7 @@ func TestAWokenGuestThatDoesNotAnswerRuns(t *testing.T) {
 	put(t, d, idA)
 	_, err := d.Hibernate(t.Context(), idA)
 	must(t, err)
-	f.at("identity")
+	f.At("identity")
 	_, err = d.Wake(t.Context(), idA)
 	must(t, err)
 	wantStatus(t, d, idA, hostapi.StatusRunning)
@@ -365,7 +308,7 @@ func TestHostLimitsOfHibernateAndWake(t *testing.T) {
 	mu.Lock()
 	free = 512 << 20 // the memory would fit, the headroom would not stay
 	mu.Unlock()
-	if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, box.ErrNoDisk) {
+	if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, hosterr.ErrNoDisk) {
 		t.Errorf("Hibernate = %v, want ErrNoDisk", err)
 	}
 	wantStatus(t, d, idA, hostapi.StatusRunning)
@@ -376,7 +319,7 @@ func TestHostLimitsOfHibernateAndWake(t *testing.T) {
 	must(t, err)
 	put(t, d, idB)
 	put(t, d, id(3))
-	if _, err := d.Wake(t.Context(), idA); !errors.Is(err, box.ErrNoMemory) {
+	if _, err := d.Wake(t.Context(), idA); !errors.Is(err, hosterr.ErrNoMemory) {
 		t.Errorf("Wake = %v, want ErrNoMemory", err)
 	}
 	wantStatus(t, d, idA, hostapi.StatusHibernated)
@@ -409,7 +352,7 @@ func TestUpdateIsOnDisk(t *testing.T) {
 	yes := true
 	b, err := d.Update(t.Context(), idA, hostapi.BoxUpdate{Persistent: &yes})
 	must(t, err)
-	rec, _ := d.ledger.Get(idA)
+	rec, _ := d.Ledger.Get(idA)
 	if !b.Persistent || !rec.Persistent || rec.State != ledger.Running {
 		t.Errorf("box = %+v, record = %+v", b, rec)
 	}

@@ -2,11 +2,11 @@ package box
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
@@ -20,7 +20,7 @@ var lifecycleTimeout = timescale.Limit(30 * time.Second)
 
 // Pause stops a running box's CPUs; its memory stays.
 func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
-	return h.move(ctx, id, "pause", func(ctx context.Context, b *box) error {
+	return h.transition(ctx, id, "pause", func(ctx context.Context, b *box) error {
 		rec, p := b.running()
 		if p == nil {
 			return b.illegal("pause")
@@ -28,13 +28,13 @@ func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
 		ctx, cancel := context.WithTimeout(ctx, lifecycleTimeout)
 		defer cancel()
 		if err := p.Pause(ctx); err != nil {
-			b.doubt()
+			b.markUncertain()
 			return fmt.Errorf("pause sandbox: %w", err)
 		}
-		if err := h.entered(b, rec.State, ledger.Paused); err != nil {
+		if err := b.enterState(rec.State, ledger.Paused); err != nil {
 			return err
 		}
-		h.tell(ctx, b, hostapi.EventPaused, "sandbox is paused", nil)
+		b.emit(ctx, hostapi.EventPaused, "sandbox is paused", nil)
 		return nil
 	})
 }
@@ -42,7 +42,7 @@ func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
 // Resume lets a paused box run on, and sets its clock. One that a warm fork
 // stopped goes on from its saved memory, in a slot of its own.
 func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
-	return h.move(ctx, id, "resume", func(ctx context.Context, b *box) error {
+	return h.transition(ctx, id, "resume", func(ctx context.Context, b *box) error {
 		b.mu.Lock()
 		rec, p := b.rec, b.vmm
 		b.mu.Unlock()
@@ -50,9 +50,9 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 		case rec.State != ledger.Paused:
 			return b.illegal("resume")
 		case rec.Stopped:
-			_, err := h.goOn(ctx, b)
+			err := b.resumeFromState(ctx)
 			if err == nil {
-				h.tell(ctx, b, hostapi.EventResumed, "sandbox runs again", nil)
+				b.emit(ctx, hostapi.EventResumed, "sandbox runs again", nil)
 			}
 			return err
 		case p == nil:
@@ -61,22 +61,22 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 		rctx, cancel := context.WithTimeout(ctx, lifecycleTimeout)
 		defer cancel()
 		if err := p.Resume(rctx); err != nil {
-			b.doubt()
+			b.markUncertain()
 			return fmt.Errorf("resume sandbox: %w", err)
 		}
-		h.setClock(ctx, b)
-		if err := h.entered(b, rec.State, ledger.Running); err != nil {
+		h.guests.SetClock(ctx, b.guest())
+		if err := b.enterState(rec.State, ledger.Running); err != nil {
 			return err
 		}
-		h.tell(ctx, b, hostapi.EventResumed, "sandbox runs again", nil)
+		b.emit(ctx, hostapi.EventResumed, "sandbox runs again", nil)
 		return nil
 	})
 }
 
 // Update changes what may change while a box lives.
 func (h *Host) Update(ctx context.Context, id string, u hostapi.BoxUpdate) (hostapi.Box, error) {
-	return h.move(ctx, id, "update", func(_ context.Context, b *box) error {
-		return h.commit(b, func(r *ledger.Record) bool {
+	return h.transition(ctx, id, "update", func(_ context.Context, b *box) error {
+		return b.commit(func(r *ledger.Record) bool {
 			if u.Persistent == nil || r.Persistent == *u.Persistent {
 				return false
 			}
@@ -86,9 +86,9 @@ func (h *Host) Update(ctx context.Context, id string, u hostapi.BoxUpdate) (host
 	})
 }
 
-// move does something to a box under its operation lock. It goes on when the
-// caller's context ends: half a move is worse than a late one.
-func (h *Host) move(ctx context.Context, id, name string, act func(context.Context, *box) error) (hostapi.Box, error) {
+// transition changes a box under its operation lock. It goes on when the caller's
+// context ends: half a transition is worse than a late one.
+func (h *Host) transition(ctx context.Context, id, name string, act func(context.Context, *box) error) (hostapi.Box, error) {
 	b, err := h.lookup(id)
 	if err != nil {
 		return hostapi.Box{}, err
@@ -97,17 +97,17 @@ func (h *Host) move(ctx context.Context, id, name string, act func(context.Conte
 		return hostapi.Box{}, err
 	}
 	defer b.release()
-	switch b.isLeaving() {
-	case leaveForget:
-		return hostapi.Box{}, ErrNotFound
-	case leaveBury:
+	switch b.removing() {
+	case removalForget:
+		return hostapi.Box{}, hosterr.ErrNotFound
+	case removalBury:
 		return hostapi.Box{}, b.illegal(name)
 	}
 	began := h.now()
 	err = act(context.WithoutCancel(ctx), b)
-	h.metrics.moved(name, h.now().Sub(began), err)
+	h.metrics.transition(name, h.now().Sub(began), err)
 	if err != nil {
-		return hostapi.Box{}, asNoDisk(err)
+		return hostapi.Box{}, hosterr.AsNoDisk(err)
 	}
 	v, _ := b.view()
 	return v, nil
@@ -123,10 +123,10 @@ func (b *box) running() (ledger.Record, VMM) {
 	return b.rec, b.vmm
 }
 
-// entered notes that a box has moved from one state to another, unless it died
-// meanwhile. What has happened to the VM has happened, also when it cannot be
-// written down: then memory tells the truth, and after a crash the VM does.
-func (h *Host) entered(b *box, from, to ledger.State) error {
+// enterState notes that a box has gone from one state to another, unless it
+// died meanwhile. If that cannot be written to disk, memory has the true state;
+// after a crash, the VM has.
+func (b *box) enterState(from, to ledger.State) error {
 	change := func(r *ledger.Record) bool {
 		if r.State != from {
 			return false
@@ -134,126 +134,67 @@ func (h *Host) entered(b *box, from, to ledger.State) error {
 		r.Enter(to)
 		return true
 	}
-	err := h.commit(b, change)
+	err := b.commit(change)
 	if err != nil {
 		b.amend(func(r *ledger.Record) { change(r) })
 	}
-	h.notify()
+	b.host.notify()
 	return err
 }
 
-// tell logs a move and emits its event.
-func (h *Host) tell(ctx context.Context, b *box, t hostapi.EventType, message string, meta map[string]any) {
+// emit logs a transition and emits its event.
+func (b *box) emit(ctx context.Context, t hostapi.EventType, message string, meta map[string]any) {
 	attrs := []any{"event", string(t), "sandbox_id", b.id, "what", message}
 	for k, v := range meta {
 		attrs = append(attrs, k, v)
 	}
-	h.log.InfoContext(ctx, "sandbox moved", attrs...)
-	h.events.Emit(b.id, t, message, meta)
+	b.host.log.InfoContext(ctx, "sandbox moved", attrs...)
+	b.host.events.Emit(b.id, t, message, meta)
 }
 
-// still stops a VM for a moment, or leaves it as it was. After a call that was
-// cut off nobody knows; the VM does.
-func (h *Host) still(ctx context.Context, b *box, p VMM) error {
-	err := p.Pause(ctx)
-	if err == nil {
-		return nil
-	}
-	err = fmt.Errorf("pause VM: %w", err)
-	sctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
-	defer cancel()
-	b.doubt()
-	if state, stateErr := p.State(sctx); stateErr == nil && state == vmm.StatePaused {
-		err = errors.Join(err, h.unpause(ctx, b, p))
-	}
-	return err
-}
-
-// runOn lets a VM run on that was to be put to sleep.
-func (h *Host) runOn(ctx context.Context, b *box, p VMM) error {
-	err := h.unpause(ctx, b, p)
-	h.setClockSoon(b)
-	return err
-}
-
-const (
-	resumeAttempts = 3
-)
-
-var resumeTimeout = timescale.Limit(5 * time.Second)
-
-// unpause lets a VM run on that was stopped for a capture. One that does not is
-// paused, and says so.
-func (h *Host) unpause(ctx context.Context, b *box, p VMM) error {
-	var err error
-	for range resumeAttempts {
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeTimeout)
-		if err = p.Resume(rctx); err != nil {
-			if state, stateErr := p.State(rctx); stateErr == nil && state == vmm.StateRunning {
-				err = nil
-			}
-		}
-		cancel()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.Done():
-			return errors.New(endText(p)) // its watch tells the rest
-		default:
-		}
-	}
-	b.doubt()
-	h.log.ErrorContext(ctx, "a sandbox that was captured does not run on", "sandbox_id", b.id, "error", err)
-	if e := h.entered(b, ledger.Running, ledger.Paused); e == nil {
-		h.tell(ctx, b, hostapi.EventPaused, "sandbox could not be resumed", nil)
-	}
-	return fmt.Errorf("resume sandbox: %w", err)
-}
-
-// answersAwaited is how many answers of a VMM clear a doubt: what was asked of it
-// before may be carried out after the first.
+// answersAwaited is how many answers of a VMM are needed to know its state:
+// after the first one it may still carry out an earlier request.
 const answersAwaited = 2
 
-// doubt notes that it is not known whether a VM runs: a VMM that did not answer in
-// time carries out what it was asked for when it comes to it. The sweep finds out.
-func (b *box) doubt() {
+// markUncertain notes that it is not known whether a VM runs: a VMM that did
+// not answer in time may still carry out the request. The sweep finds out.
+func (b *box) markUncertain() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.doubts = answersAwaited
+	b.answersDue = answersAwaited
 }
 
-// clearDoubt asks a VMM whether its VM runs, and where it has said so has the VM
-// and the record agree, as after a crash. The caller holds the operation lock.
-func (h *Host) clearDoubt(b *box) error {
+// resolveState asks a VMM whether its VM runs. Once that is known, it makes
+// record and VM agree, as after a crash. The caller holds the operation lock.
+func (b *box) resolveState() error {
 	b.mu.Lock()
 	p := b.vmm
 	if p == nil || ended(p) {
-		b.doubts = 0 // its watch tells the rest
+		b.answersDue = 0 // its watch tells the rest
 	}
-	doubts := b.doubts
+	due := b.answersDue
 	b.mu.Unlock()
-	if doubts == 0 {
+	if due == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(h.life, stateTimeout)
+	ctx, cancel := context.WithTimeout(b.host.work.Life(), stateTimeout)
 	defer cancel()
 	state, err := p.State(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // it is asked again
 	}
 	b.mu.Lock()
-	b.doubts--
-	doubts = b.doubts
+	b.answersDue--
+	due = b.answersDue
 	b.mu.Unlock()
 	switch {
-	case doubts > 0:
+	case due > 0:
 		return nil
 	case state != vmm.StateRunning && state != vmm.StatePaused:
-		return h.fail(h.life, b, p, fmt.Sprintf("its guest has ended (VM state %s)", state))
+		return b.fail(b.host.work.Life(), p, fmt.Sprintf("its guest has ended (VM state %s)", state))
 	}
-	if err := h.resumeMove(h.life, b, p, state); err != nil {
-		b.doubt() // it is not in the ledger
+	if err := b.settleState(b.host.work.Life(), p, state); err != nil {
+		b.markUncertain() // it is not in the ledger
 		return err
 	}
 	return nil

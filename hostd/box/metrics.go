@@ -5,18 +5,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
 // Metrics are the host's numbers for Prometheus.
 type Metrics struct {
-	creates    *prometheus.CounterVec
-	createTime *prometheus.HistogramVec
-	execTime   *prometheus.HistogramVec
-	moveTime   *prometheus.HistogramVec
-	deaths     prometheus.Counter
-	unfrozen   prometheus.Counter
+	creates        *prometheus.CounterVec
+	createTime     *prometheus.HistogramVec
+	transitionTime *prometheus.HistogramVec
+	deaths         prometheus.Counter
+	guests         *guestio.Metrics
 }
 
 // seconds from a millisecond to half a minute.
@@ -31,20 +31,15 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		createTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_hostd_create_stage_seconds", Help: "How long each stage of a create took; engine says that it was the VMM's own time.", Buckets: buckets,
 		}, []string{"stage", "engine"}),
-		execTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_hostd_exec_seconds", Help: "How long execs took, as the host sees them.", Buckets: buckets,
-		}, []string{"result"}),
-		moveTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		transitionTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_hostd_move_seconds", Help: "How long pauses, resumes, hibernations, wakes and captures took.", Buckets: buckets,
 		}, []string{"move", "result"}),
 		deaths: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "berth_hostd_vmm_deaths_total", Help: "VMMs that ended by themselves.",
 		}),
+		guests: guestio.NewMetrics(r, buckets),
 	}
-	m.unfrozen = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "berth_hostd_unfrozen_saves_total", Help: "Saves of guests whose processes could not be made to stand still.",
-	})
-	r.MustRegister(m.creates, m.createTime, m.execTime, m.moveTime, m.deaths, m.unfrozen)
+	r.MustRegister(m.creates, m.createTime, m.transitionTime, m.deaths)
 	return m
 }
 
@@ -60,20 +55,12 @@ func (m *Metrics) stages(stages []ledger.Stage) {
 	}
 }
 
-func (m *Metrics) exec(took time.Duration, err error) {
+func (m *Metrics) transition(name string, took time.Duration, err error) {
 	result := "ok"
 	if err != nil {
 		result = "error"
 	}
-	m.execTime.WithLabelValues(result).Observe(took.Seconds())
-}
-
-func (m *Metrics) moved(move string, took time.Duration, err error) {
-	result := "ok"
-	if err != nil {
-		result = "error"
-	}
-	m.moveTime.WithLabelValues(move, result).Observe(took.Seconds())
+	m.transitionTime.WithLabelValues(name, result).Observe(took.Seconds())
 }
 
 func (m *Metrics) died() { m.deaths.Inc() }

@@ -60,12 +60,6 @@ func (p Paths) StateTmp(id string) string { return filepath.Join(p.Box(id), "sta
 // Captures is the directory of the captures.
 func (p Paths) Captures() string { return filepath.Join(p.Data, "captures") }
 
-// Capture is a complete capture's directory.
-func (p Paths) Capture(id string) string { return filepath.Join(p.Captures(), id) }
-
-// CaptureTmp is the directory of a capture that is being made or fetched.
-func (p Paths) CaptureTmp(id string) string { return filepath.Join(p.Captures(), ".tmp-"+id) }
-
 // VMMLog is what a box's VMM wrote.
 func (p Paths) VMMLog(id string) string { return vmm.LogPath(p.VMM(id)) }
 

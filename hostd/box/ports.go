@@ -17,10 +17,10 @@ type Slot struct {
 
 // Slots hands out network slots.
 type Slots interface {
-	// Take returns a slot that nobody else has, or ErrNoSlot.
+	// Take returns a slot that nobody else has, or hosterr.ErrNoSlot.
 	Take(ctx context.Context) (Slot, error)
-	// Claim makes slot n complete, which a box holds already: it may be gone
-	// since the host was rebooted.
+	// Claim makes slot n, which a box holds already, complete again: a reboot
+	// of the host removes it.
 	Claim(ctx context.Context, n int) (Slot, error)
 	// Return gives a slot back for the next box. The VMM that used it has ended.
 	Return(n int)
@@ -43,8 +43,8 @@ type Engine interface {
 	// Adopt finds the VMM of a runtime directory by its identity; vmm.ErrGone
 	// where none runs.
 	Adopt(ctx context.Context, dir string) (VMM, error)
-	// Detach makes a saved state, which is no VMM's any more, one that several
-	// VMs at once can be restored from.
+	// Detach changes a saved state, which no VMM uses any more, so that several
+	// VMs at once can be restored from it.
 	Detach(dir string) error
 }
 
@@ -54,7 +54,7 @@ type VMM interface {
 	StartTime() uint64
 	Done() <-chan struct{}
 	Exit() (code int, signal syscall.Signal, known bool)
-	// Rebooted reports whether the guest rebooted, of which the VMM is ended.
+	// Rebooted reports whether the guest rebooted, for which the VMM is ended.
 	Rebooted() bool
 	// LastConsole returns what a guest that rebooted wrote last to its console.
 	LastConsole() string
@@ -118,7 +118,7 @@ type Template struct {
 	Cold func(m Machine) vmm.VMConfig
 }
 
-// Templates finds templates by name: ErrTemplate where one is missing, broken,
+// Templates finds templates by name: hosterr.ErrTemplate where one is missing, broken,
 // or made by another engine.
 type Templates interface {
 	Get(ctx context.Context, name string) (Template, error)
@@ -132,20 +132,11 @@ type Volumes interface {
 	// Size returns a volume's bytes.
 	Size(volumeID string) (int64, error)
 	// Attach gives a volume to a box and to the user of its VMM, and returns
-	// the path of its image. Another box's volume is ErrInUse, one that is not
-	// there ErrInvalid.
+	// the path of its image. Another box's volume is hosterr.ErrInUse, one that is not
+	// there hosterr.ErrInvalid.
 	Attach(ctx context.Context, boxID, volumeID string, uid, gid int) (path string, err error)
 	// Flush has on disk what was written to a volume.
 	Flush(volumeID string) error
 	// Detach takes a volume back. The box's VMM has ended.
 	Detach(boxID, volumeID string) error
-}
-
-// Remote is where captures are found that were made on another host.
-type Remote interface {
-	// Fetch fills dir, which is empty, with the files of a stored capture, and
-	// sees to it that Templates.Build finds the build it was made from. It has
-	// verified all of them when it returns nil, and that digest, unless it is
-	// empty, is their manifest's; ErrNoSnapshot, ErrBadSnapshot.
-	Fetch(ctx context.Context, id, digest, dir string) error
 }

@@ -2,15 +2,13 @@ package box
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/timescale"
-	"github.com/berth-cloud/berth/vmm"
 )
 
 // Put makes a box and waits until it runs. The same id and generation again
@@ -35,9 +33,9 @@ func (h *Host) Put(ctx context.Context, id string, spec hostapi.BoxSpec) (hostap
 				return hostapi.Box{}, fmt.Errorf("replace generation %d: %w", b.generation, err)
 			}
 			continue
-		case b.isLeaving() == leaveBury:
-			return hostapi.Box{}, fmt.Errorf("%w: it is being deleted", ErrStaleGeneration)
-		case b.isLeaving() == leaveForget && b.createEnded():
+		case b.removing() == removalBury:
+			return hostapi.Box{}, fmt.Errorf("%w: it is being deleted", hosterr.ErrStaleGeneration)
+		case b.removing() == removalForget && b.createEnded():
 			// An earlier create of this generation failed and is not cleaned up
 			// yet: wait, then make it anew.
 			if err := wait(ctx, b.gone); err != nil {
@@ -67,7 +65,7 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 		return b, err
 	}
 	if d := h.DiskStalled(); d > stallPatience {
-		return nil, fmt.Errorf("%w: one has been under way for %s", ErrDiskStalled, d.Round(time.Millisecond))
+		return nil, fmt.Errorf("%w: one has been under way for %s", hosterr.ErrDiskStalled, d.Round(time.Millisecond))
 	}
 	clock := newStopwatch(h.now)
 	// Outside the lock: it may read the disk.
@@ -76,8 +74,8 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 		return nil, err
 	}
 	var b *box
-	err = h.MakeRoom(func() (missing int64, err error) {
-		b, missing, err = h.enlist(ctx, id, spec, src, clock)
+	err = h.captures.MakeRoom(func() (missing int64, err error) {
+		b, missing, err = h.register(ctx, id, spec, src, clock)
 		return missing, err
 	})
 	if b == nil || b.admitted != src {
@@ -86,21 +84,17 @@ func (h *Host) admit(ctx context.Context, id string, spec *hostapi.BoxSpec) (*bo
 	return b, err
 }
 
-// enlist puts a new box into the map and starts its create. Where there is no room
+// register puts a new box into the map and starts its create. Where there is no room
 // for its disk, it says how many bytes are missing.
-func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (_ *box, missing int64, err error) {
-	room, err := h.lookForRoom()
+func (h *Host) register(ctx context.Context, id string, spec *hostapi.BoxSpec, src *source, clock *stopwatch) (_ *box, missing int64, err error) {
+	room, err := h.disk.look(h.all())
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := h.diskFits(src.tpl.DiskMB); err != nil {
+	if err := h.disk.fits(src.tpl.DiskMB); err != nil {
 		return nil, 0, err
 	}
-	machineID, err := newMachineID(h.random)
-	if err != nil {
-		return nil, 0, err
-	}
-	hostKey, err := newHostKeySeed(h.random)
+	machineID, hostKey, err := h.guests.NewSecrets()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -124,27 +118,29 @@ func (h *Host) enlist(ctx context.Context, id string, spec *hostapi.BoxSpec, src
 		reserve = 0 // it takes its parent's
 	}
 	// Before the disk: nothing is given up for a box that is refused anyway.
-	if h.reservedMB+reserve > h.cfg.MemoryMB {
-		return nil, 0, fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, rec.ReservedMB, h.reservedMB, h.cfg.MemoryMB)
+	if err := h.memory.fits(reserve, rec.ReservedMB); err != nil {
+		return nil, 0, err
 	}
-	if missing, err := h.admitDiskLocked(room, rec.DiskMB); err != nil {
+	if missing, err := h.disk.admit(room, h.boxes, rec.DiskMB); err != nil {
 		return nil, missing, err
 	}
-	b := newBox(rec, h.cfg.MaxExecs)
+	if err := h.memory.take(reserve, rec.ReservedMB); err != nil {
+		return nil, 0, err
+	}
+	b := h.newBox(rec)
 	b.admitted = src
 	b.reserved = reserve
-	h.reservedMB += reserve
 	h.boxes[id] = b
 	b.op <- struct{}{}
 	// It goes on without the caller: see Put.
-	cctx, cancelTimeout := context.WithTimeout(h.detach(ctx), h.cfg.CreateTimeout)
+	cctx, cancelTimeout := context.WithTimeout(h.work.Detach(ctx), h.cfg.CreateTimeout)
 	cctx, cancel := context.WithCancelCause(cctx)
 	b.cancel = cancel
 	clock.done("admission", false)
-	h.workers.Go(func() {
+	h.work.Go(func() {
 		defer cancelTimeout()
 		defer cancel(nil)
-		h.create(cctx, b, src, clock)
+		(&creation{box: b, source: src, clock: clock}).run(cctx)
 	})
 	return b, 0, nil
 }
@@ -157,22 +153,22 @@ func (h *Host) present(id string, generation uint64) (*box, error) {
 
 func (h *Host) presentLocked(id string, generation uint64) (*box, error) {
 	if h.phase != serving {
-		return nil, ErrDraining
+		return nil, hosterr.ErrDraining
 	}
 	if buried := h.buriedLocked(id); generation <= buried {
-		return nil, fmt.Errorf("%w: generation %d was deleted here", ErrStaleGeneration, buried)
+		return nil, fmt.Errorf("%w: generation %d was deleted here", hosterr.ErrStaleGeneration, buried)
 	}
 	b := h.boxes[id]
 	if b != nil && generation < b.generation {
-		return nil, fmt.Errorf("%w: generation %d", ErrStaleGeneration, b.generation)
+		return nil, fmt.Errorf("%w: generation %d", hosterr.ErrStaleGeneration, b.generation)
 	}
 	return b, nil
 }
 
-func (b *box) isLeaving() leave {
+func (b *box) removing() removal {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.leaving
+	return b.removal
 }
 
 func (b *box) createEnded() bool {
@@ -191,42 +187,4 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// unreserve gives a box's memory back.
-func (h *Host) unreserve(b *box) {
-	b.mu.Lock()
-	mb := b.reserved
-	b.reserved = 0
-	b.mu.Unlock()
-	h.mu.Lock()
-	h.reservedMB -= mb
-	h.mu.Unlock()
-}
-
-func diskFree(path string) (int64, error) {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(path, &st); err != nil {
-		return 0, fmt.Errorf("statfs %s: %w", path, err)
-	}
-	return int64(st.Bavail) * st.Bsize, nil
-}
-
-func diskSize(path string) (int64, error) {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(path, &st); err != nil {
-		return 0, fmt.Errorf("statfs %s: %w", path, err)
-	}
-	return int64(st.Blocks-(st.Bfree-st.Bavail)) * st.Bsize, nil
-}
-
-// asNoDisk names a full disk by its own error, whichever step met it.
-func asNoDisk(err error) error {
-	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-	var refusal *vmm.Error
-	full = full || errors.As(err, &refusal) && refusal.NoSpace()
-	if full && !errors.Is(err, ErrNoDisk) {
-		return fmt.Errorf("%w: %w", ErrNoDisk, err)
-	}
-	return err
 }

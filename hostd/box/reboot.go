@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// bootsAtOnce is how many boxes are booted again at once: after a reboot of the
-// host all of them want to, and a kernel that boots takes a processor.
+// bootsAtOnce is how many boxes are booted at once. After a reboot of the host
+// all of them are waiting, and each kernel that boots takes a processor.
 var bootsAtOnce = max(1, runtime.NumCPU()/2)
 
 const (
@@ -21,17 +21,17 @@ const (
 	lastBootPause  = time.Minute
 )
 
-var errTooLong = errors.New("it took too long")
+var errBootTimeout = errors.New("it took too long")
 
-// recoverPersistent boots a persistent box from its own disk, in the background:
-// its VM and its memory went with a reboot of the host. Until it runs it is
-// starting, and tried again, however often it takes. If this is cut off, the next
-// start does it again.
-func (h *Host) recoverPersistent(ctx context.Context, b *box) (Recovery, error) {
-	if err := h.shedFormer(ctx, b, nil); err != nil {
+// recoverPersistent boots a persistent box from its own disk, in the
+// background: its VM and its memory are gone since the host was rebooted. The
+// box is starting until it runs, and is retried until it does. If the daemon
+// ends before, the next start does it again.
+func (b recovery) recoverPersistent(ctx context.Context) (Recovery, error) {
+	if err := b.releaseFormer(ctx, nil); err != nil {
 		return "", err
 	}
-	err := h.commit(b, func(r *ledger.Record) bool {
+	err := b.commit(func(r *ledger.Record) bool {
 		if r.State != ledger.Booting {
 			r.Enter(ledger.Booting)
 		}
@@ -42,33 +42,33 @@ func (h *Host) recoverPersistent(ctx context.Context, b *box) (Recovery, error) 
 		return "", err
 	}
 	// Even where the budget is smaller now: it had this before.
-	h.adoptReserve(b)
+	b.adoptReserve()
 	b.op <- struct{}{}
 	// A delete ends it.
-	bctx, cancel := context.WithCancelCause(h.life)
+	bctx, cancel := context.WithCancelCause(b.host.work.Life())
 	b.cancel = cancel
-	h.spawn(func() {
+	b.host.work.Go(func() {
 		defer cancel(nil)
 		defer b.release()
-		h.reboot(bctx, b)
+		b.reboot(bctx)
 	})
 	return Rebooted, nil
 }
 
 // reboot boots a box in its turn, until it runs or ctx ends.
-func (h *Host) reboot(ctx context.Context, b *box) {
+func (b recovery) reboot(ctx context.Context) {
 	for pause := firstBootPause; ; pause = min(2*pause, lastBootPause) {
-		err := h.rebootOnce(ctx, b)
+		err := b.rebootOnce(ctx)
 		if err == nil || ctx.Err() != nil {
 			return // the next daemon boots it, or it is being deleted
 		}
-		if _, gone := os.Stat(h.paths.Overlay(b.id)); errors.Is(gone, os.ErrNotExist) {
-			h.rebootFailed(b, err)
+		if _, gone := os.Stat(b.host.paths.Overlay(b.id)); errors.Is(gone, os.ErrNotExist) {
+			b.rebootFailed(err)
 			return
 		}
-		h.log.Error("a persistent sandbox could not be booted again, it is tried again", "sandbox_id", b.id, "in", pause, "error", err)
+		b.host.log.Error("a persistent sandbox could not be booted again, it is tried again", "sandbox_id", b.id, "in", pause, "error", err)
 		b.amend(func(r *ledger.Record) { r.Error = "it could not be booted again yet: " + err.Error() })
-		h.notify()
+		b.host.notify()
 		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
@@ -81,37 +81,37 @@ func (h *Host) reboot(ctx context.Context, b *box) {
 
 // rebootOnce ends what an earlier attempt left, waits for the box's turn, and then
 // boots it. When it fails nothing runs for the box.
-func (h *Host) rebootOnce(ctx context.Context, b *box) error {
-	// Before its turn: a VMM that cannot be ended keeps nobody else from theirs.
-	if err := h.shedRemains(ctx, b); err != nil {
+func (b recovery) rebootOnce(ctx context.Context) error {
+	// Before its turn: a VMM that cannot be ended must not hold up other boxes.
+	if err := b.retryRelease(ctx); err != nil {
 		return fmt.Errorf("its last VMM could not be ended: %w", err)
 	}
-	h.adoptReserve(b)
+	b.adoptReserve()
 	select {
-	case h.booting <- struct{}{}:
-		defer func() { <-h.booting }()
+	case b.host.booting <- struct{}{}:
+		defer func() { <-b.host.booting }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	bctx, cancel := context.WithTimeoutCause(ctx, h.cfg.CreateTimeout, errTooLong)
+	bctx, cancel := context.WithTimeoutCause(ctx, b.host.cfg.CreateTimeout, errBootTimeout)
 	defer cancel()
-	clock := newStopwatch(h.now)
-	p, err := h.bootAgain(bctx, b, clock)
+	clock := newStopwatch(b.host.now)
+	p, err := b.bootAgain(bctx, clock)
 	if err != nil {
-		h.afterBoot(b, p)
+		b.afterBoot(p)
 		return err
 	}
-	h.runs(ctx, b, p)
+	b.noteRunning(ctx, p)
 	took, _ := clock.total()
-	h.tell(ctx, b, hostapi.EventRunning, "sandbox is running again", map[string]any{
+	b.emit(ctx, hostapi.EventRunning, "sandbox is running again", map[string]any{
 		"boot_ms": took.Milliseconds(), "boot_mode": string(ledger.BootCold), "from_snapshot": nil, "warm": false, "recovered": true,
 	})
 	return nil
 }
 
-// afterBoot takes apart what a boot that failed has made. The box keeps its disk
-// and its slot, and its memory stays promised.
-func (h *Host) afterBoot(b *box, p VMM) {
+// afterBoot removes what a failed boot has made. The box keeps its disk, its
+// slot and its memory reservation.
+func (b recovery) afterBoot(p VMM) {
 	b.mu.Lock()
 	b.vmm = nil
 	b.net = nil // whatever was wrong with it is repaired at the next attempt
@@ -119,54 +119,43 @@ func (h *Host) afterBoot(b *box, p VMM) {
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
 	defer cancel()
 	if p != nil {
-		h.shed(ctx, b, p)
-	} else if err := h.cgroups.Remove(ctx, b.id); err != nil {
-		h.log.Warn("cgroup of a sandbox that was not booted stays", "sandbox_id", b.id, "error", err)
+		b.releaseResources(ctx, p)
+	} else if err := b.host.cgroups.Remove(ctx, b.id); err != nil {
+		b.host.log.Warn("cgroup of a sandbox that was not booted stays", "sandbox_id", b.id, "error", err)
 	}
-	h.adoptReserve(b)
+	b.adoptReserve()
 }
 
-// rebootFailed gives a box up whose disk is gone.
-func (h *Host) rebootFailed(b *box, why error) {
-	h.log.Error("a persistent sandbox could not be booted again, its disk is gone", "sandbox_id", b.id, "error", why)
-	if err := h.fail(h.life, b, nil, "its disk was gone when it was to be booted again: "+why.Error()); err != nil {
-		h.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
+// rebootFailed fails a box whose disk is gone.
+func (b recovery) rebootFailed(cause error) {
+	b.host.log.Error("a persistent sandbox could not be booted again, its disk is gone", "sandbox_id", b.id, "error", cause)
+	if err := b.fail(b.host.work.Life(), nil, "its disk was gone when it was to be booted again: "+cause.Error()); err != nil {
+		b.host.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
 	}
-	h.unreserve(b)
-	h.events.Emit(b.id, hostapi.EventOrphaned, "its VM was gone and it could not be booted again", map[string]any{"reason": why.Error()})
+	b.unreserve()
+	b.host.events.Emit(b.id, hostapi.EventOrphaned, "its VM was gone and it could not be booted again", map[string]any{"reason": cause.Error()})
 }
 
-func (h *Host) bootAgain(ctx context.Context, b *box, clock *stopwatch) (VMM, error) {
+func (b recovery) bootAgain(ctx context.Context, clock *stopwatch) (VMM, error) {
 	rec := b.record()
-	tpl, err := h.templates.Build(ctx, rec.BuildID)
+	tpl, err := b.host.templates.Build(ctx, rec.BuildID)
 	if err != nil {
 		return nil, err
 	}
-	slot, err := h.slotAgain(ctx, b)
+	slot, err := b.slotAgain(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, path := range []string{h.paths.State(b.id), h.paths.StateTmp(b.id), h.paths.Restore(b.id), h.paths.RAM(b.id)} {
+	for _, path := range []string{b.host.paths.State(b.id), b.host.paths.StateTmp(b.id), b.host.paths.Restore(b.id), b.host.paths.RAM(b.id)} {
 		if err := os.RemoveAll(path); err != nil {
 			return nil, err
 		}
 	}
 	src := &source{tpl: tpl, cold: true, kept: true}
-	p, _, err := h.bringUp(ctx, b, src, slot, clock, nil)
-	h.metrics.stages(clock.stages)
+	launched, err := b.launch(ctx, src, slot, clock, nil)
+	b.host.metrics.stages(clock.stages)
 	if err == nil {
 		b.amend(func(r *ledger.Record) { r.SharedRAM = true })
 	}
-	return p, err
-}
-
-// adoptReserve counts memory that a box has, or has a right to, once.
-func (h *Host) adoptReserve(b *box) {
-	b.mu.Lock()
-	mb := b.rec.ReservedMB - b.reserved
-	b.reserved += mb
-	b.mu.Unlock()
-	h.mu.Lock()
-	h.reservedMB += mb
-	h.mu.Unlock()
+	return launched.process, err
 }

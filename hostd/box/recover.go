@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// Recovery is what became of a record when the daemon started.
+// Recovery is what became of a record at the start of the daemon.
 type Recovery string
 
 // The recoveries.
@@ -23,115 +24,119 @@ const (
 	Leftover Recovery = "leftover" // mid-create or mid-delete: being cleaned away
 )
 
-// Recover takes a record of an earlier daemon over. It returns once the box is
-// in List as it will be answered for; a leftover is taken apart in the
-// background, and a Put of its generation waits for that and then starts anew.
+// recovery is a box of an earlier daemon while it is being recovered.
+type recovery struct{ *box }
+
+// Recover takes over a record of an earlier daemon. It returns once List shows
+// the box as it is. A leftover is removed in the background; a Put of its
+// generation waits for that and then creates the box anew.
 func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error) {
-	b := newBox(rec, h.cfg.MaxExecs)
+	b := recovery{h.newBox(rec)}
 	close(b.created)
 	h.mu.Lock()
 	if h.boxes[b.id] != nil {
 		h.mu.Unlock()
 		return "", fmt.Errorf("sandbox %s was recovered already", b.id)
 	}
-	h.boxes[b.id] = b
+	h.boxes[b.id] = b.box
 	h.mu.Unlock()
 
 	switch rec.State {
 	case ledger.Creating:
-		return Leftover, h.recoverLeftover(ctx, b, leaveForget)
+		return Leftover, b.recoverLeftover(ctx, removalForget)
 	case ledger.Deleting:
 		h.open(&rec)
-		return Leftover, h.recoverLeftover(ctx, b, leaveBury)
+		return Leftover, b.recoverLeftover(ctx, removalBury)
 	}
 	h.open(&rec)
 	switch {
 	case rec.State == ledger.Failed:
 		// It may have failed while its VMM could not be ended.
-		return Kept, h.shedFormer(ctx, b, h.formerVMM(ctx, b))
+		return Kept, b.releaseFormer(ctx, b.formerVMM(ctx))
 	case rec.State == ledger.Hibernated, rec.State == ledger.Paused && rec.Stopped:
-		return h.recoverParked(ctx, b)
+		return b.recoverParked(ctx)
 	case rec.State == ledger.Booting:
-		return h.recoverBooting(ctx, b)
+		return b.recoverBooting(ctx)
 	case rec.State == ledger.Running, rec.State == ledger.Paused, rec.State == ledger.Waking:
-		return h.recoverRunning(ctx, b)
+		return b.recoverRunning(ctx)
 	default:
 		return "", fmt.Errorf("sandbox %s has state %q in the ledger, which this hostd does not know", b.id, rec.State)
 	}
 }
 
-func (h *Host) recoverLeftover(ctx context.Context, b *box, why leave) error {
-	b.leave(why)
+func (b recovery) recoverLeftover(ctx context.Context, how removal) error {
+	b.beginRemoval(how)
 	b.op <- struct{}{}
-	h.spawn(func() {
+	b.host.work.Go(func() {
 		defer b.release()
-		if err := h.takeApart(ctx, b); err != nil {
-			h.scheduleRetry(ctx, b, err)
+		if err := b.teardown(ctx); err != nil {
+			b.scheduleRetry(ctx, err)
 		}
 	})
 	return nil
 }
 
-// recoverParked takes a box over whose memory is saved. Its VMM may still be
-// there, paused: the crash came before its end.
-func (h *Host) recoverParked(ctx context.Context, b *box) (Recovery, error) {
-	if err := h.shedFormer(ctx, b, h.formerVMM(ctx, b)); err != nil {
+// recoverParked takes over a box whose memory is saved. Its VMM may still be
+// there, paused, if the crash came before its end.
+func (b recovery) recoverParked(ctx context.Context) (Recovery, error) {
+	if err := b.releaseFormer(ctx, b.formerVMM(ctx)); err != nil {
 		return "", err
 	}
-	if err := os.RemoveAll(h.paths.StateTmp(b.id)); err != nil {
+	if err := os.RemoveAll(b.host.paths.StateTmp(b.id)); err != nil {
 		return "", err
 	}
-	if hasState(h.paths.State(b.id)) {
-		return Kept, openToVMMs(h.paths.State(b.id))
+	if capture.HasState(b.host.paths.State(b.id)) {
+		return Kept, capture.OpenToVMMs(b.host.paths.State(b.id))
 	}
-	return h.lost(ctx, b, "its saved memory was gone when the host daemon started")
+	return b.handleLostVM(ctx, "its saved memory was gone when the host daemon started")
 }
 
 // recoverBooting kills what an earlier daemon had booted half-way.
-func (h *Host) recoverBooting(ctx context.Context, b *box) (Recovery, error) {
-	if err := h.shedFormer(ctx, b, h.formerVMM(ctx, b)); err != nil {
+func (b recovery) recoverBooting(ctx context.Context) (Recovery, error) {
+	if err := b.releaseFormer(ctx, b.formerVMM(ctx)); err != nil {
 		return "", err
 	}
-	return h.recoverPersistent(ctx, b)
+	return b.recoverPersistent(ctx)
 }
 
-// shedFormer is shed for what an earlier daemon made. One VMM that cannot be
-// killed does not keep the host from starting: only the end of ctx is an error.
-func (h *Host) shedFormer(ctx context.Context, b *box, p VMM) error {
-	unshed := func() bool {
+// releaseFormer is releaseResources for what an earlier daemon made. A VMM that
+// cannot be killed does not keep the host from starting: the only error is the
+// end of ctx.
+func (b recovery) releaseFormer(ctx context.Context, p VMM) error {
+	unreleased := func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return b.unshed
+		return b.unreleased
 	}
-	if unshed() {
+	if unreleased() {
 		return nil // this recovery has tried it in vain
 	}
-	h.shed(ctx, b, p)
-	if unshed() {
-		h.adoptReserve(b)
+	b.releaseResources(ctx, p)
+	if unreleased() {
+		b.adoptReserve()
 	}
 	return ctx.Err()
 }
 
-// lost is what becomes of a box whose VM and memory are gone.
-func (h *Host) lost(ctx context.Context, b *box, why string) (Recovery, error) {
+// handleLostVM fails a box whose VM and memory are gone, or boots a persistent one.
+func (b recovery) handleLostVM(ctx context.Context, reason string) (Recovery, error) {
 	if b.record().Persistent {
-		return h.recoverPersistent(ctx, b)
+		return b.recoverPersistent(ctx)
 	}
-	return Orphaned, h.orphan(ctx, b, why)
+	return Orphaned, b.orphan(ctx, reason)
 }
 
-func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
-	p, err := h.engine.Adopt(ctx, h.paths.VMM(b.id))
+func (b recovery) recoverRunning(ctx context.Context) (Recovery, error) {
+	p, err := b.host.engine.Adopt(ctx, b.host.paths.VMM(b.id))
 	if err == nil && (p.PID() != b.rec.VMM.PID || p.StartTime() != b.rec.VMM.StartTime) {
 		// Whoever wrote the runtime directory last was not this daemon.
 		err = fmt.Errorf("process %d is not the one that the ledger names", p.PID())
 	}
 	if err != nil {
 		if !errors.Is(err, vmm.ErrGone) {
-			h.log.Warn("VMM has no readable identity, its cgroup is killed", "sandbox_id", b.id, "error", err)
+			b.host.log.Warn("VMM has no readable identity, its cgroup is killed", "sandbox_id", b.id, "error", err)
 		}
-		return h.lost(ctx, b, "its VM was gone when the host daemon started")
+		return b.handleLostVM(ctx, "its VM was gone when the host daemon started")
 	}
 	sctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	state, err := p.State(sctx)
@@ -140,54 +145,54 @@ func (h *Host) recoverRunning(ctx context.Context, b *box) (Recovery, error) {
 	case err != nil:
 		// It lives and is at work, on a snapshot that was cut off maybe; what the
 		// ledger says is the best guess until it answers.
-		h.log.Warn("an adopted VMM does not answer yet", "sandbox_id", b.id, "error", err)
-		b.doubt()
+		b.host.log.Warn("an adopted VMM does not answer yet", "sandbox_id", b.id, "error", err)
+		b.markUncertain()
 	case state == vmm.StateRunning || state == vmm.StatePaused:
 	default:
-		if err := h.shedFormer(ctx, b, p); err != nil {
+		if err := b.releaseFormer(ctx, p); err != nil {
 			return "", err
 		}
-		return h.lost(ctx, b, fmt.Sprintf("its guest had ended when the host daemon started (VM state %s)", state))
+		return b.handleLostVM(ctx, fmt.Sprintf("its guest had ended when the host daemon started (VM state %s)", state))
 	}
 	b.mu.Lock()
 	b.vmm = p
 	b.mu.Unlock()
 	// Even where the budget is smaller now: the memory is in use.
-	h.adoptReserve(b)
+	b.adoptReserve()
 	if err == nil {
-		if err := h.resumeMove(ctx, b, p, state); err != nil {
+		if err := b.settleState(ctx, p, state); err != nil {
 			return "", err
 		}
 	}
-	h.watch(b)
+	b.watch()
 	return Adopted, nil
 }
 
-// resumeMove finishes, or undoes, the move that a crash cut off. A VM that runs
-// is running, whatever the ledger says. One that stands still although it
-// should run was stopped for a capture or on its way to sleep, or was waking:
-// it goes on. What was saved of it is spent then.
-func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) error {
+// settleState finishes, or undoes, the transition that a crash cut off. A VM
+// that runs is running, whatever the ledger says. A VM that is paused although
+// its record says running was being captured, hibernated or woken: it is
+// resumed. Its saved state is of no use then.
+func (b *box) settleState(ctx context.Context, p VMM, state vmm.State) error {
 	was := b.record().State
 	if was == ledger.Paused && state != vmm.StateRunning {
 		return nil
 	}
-	if err := errors.Join(os.RemoveAll(h.paths.State(b.id)), os.RemoveAll(h.paths.StateTmp(b.id))); err != nil {
+	if err := errors.Join(os.RemoveAll(b.host.paths.State(b.id)), os.RemoveAll(b.host.paths.StateTmp(b.id))); err != nil {
 		return err
 	}
 	if state == vmm.StatePaused {
-		if err := h.unpause(ctx, b, p); err != nil {
-			h.log.Error("an adopted VM does not run on", "sandbox_id", b.id, "error", err)
+		if err := (&saver{box: b, process: p}).resume(ctx); err != nil {
+			b.host.log.Error("an adopted VM does not run on", "sandbox_id", b.id, "error", err)
 			return nil // it is paused now, and says so; or its watch finds it dead
 		}
 	}
 	if state == vmm.StatePaused || was != ledger.Running { // it has stood still
-		h.setClock(ctx, b)
+		b.host.guests.SetClock(ctx, b.guest())
 	}
 	if was == ledger.Running {
 		return nil
 	}
-	err := h.commit(b, func(r *ledger.Record) bool {
+	err := b.commit(func(r *ledger.Record) bool {
 		r.Enter(ledger.Running)
 		r.Stopped, r.WarmChild, r.ResetTCP = false, "", false
 		return true
@@ -195,28 +200,28 @@ func (h *Host) resumeMove(ctx context.Context, b *box, p VMM, state vmm.State) e
 	switch {
 	case err != nil:
 	case was == ledger.Waking:
-		h.tell(ctx, b, hostapi.EventWoken, "sandbox is awake, found so by its VMM", map[string]any{"wake_ms": nil})
+		b.emit(ctx, hostapi.EventWoken, "sandbox is awake, found so by its VMM", map[string]any{"wake_ms": nil})
 	case was == ledger.Paused:
-		h.tell(ctx, b, hostapi.EventResumed, "sandbox runs again, found so by its VMM", nil)
+		b.emit(ctx, hostapi.EventResumed, "sandbox runs again, found so by its VMM", nil)
 	}
 	return err
 }
 
 // orphan marks a box failed whose VM is gone.
-func (h *Host) orphan(ctx context.Context, b *box, why string) error {
-	if err := h.shedFormer(ctx, b, nil); err != nil {
+func (b recovery) orphan(ctx context.Context, reason string) error {
+	if err := b.releaseFormer(ctx, nil); err != nil {
 		return err
 	}
-	err := h.commit(b, func(r *ledger.Record) bool {
+	err := b.commit(func(r *ledger.Record) bool {
 		r.Enter(ledger.Failed)
-		r.FailedAt = h.now().UTC()
-		r.Error = why
+		r.FailedAt = b.host.now().UTC()
+		r.Error = reason
 		return true
 	})
 	if err != nil {
 		return err
 	}
-	h.log.Error("sandbox's VM vanished", "event", "recover.orphaned", "sandbox_id", b.id, "generation", b.generation, "reason", why)
-	h.events.Emit(b.id, hostapi.EventOrphaned, why, map[string]any{"reason": why})
+	b.host.log.Error("sandbox's VM vanished", "event", "recover.orphaned", "sandbox_id", b.id, "generation", b.generation, "reason", reason)
+	b.host.events.Emit(b.id, hostapi.EventOrphaned, reason, map[string]any{"reason": reason})
 	return nil
 }

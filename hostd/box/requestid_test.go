@@ -46,7 +46,7 @@ func TestLinesOfARequestHaveItsID(t *testing.T) {
 		{"create", "sandbox is running", func(ctx context.Context) error { _, err := d.Put(ctx, idA, spec(1)); return err }},
 		{"pause", "sandbox is paused", func(ctx context.Context) error { _, err := d.Pause(ctx, idA); return err }},
 		{"resume", "sandbox runs again", func(ctx context.Context) error { _, err := d.Resume(ctx, idA); return err }},
-		{"capture", "sandbox is captured", func(ctx context.Context) error { _, err := d.Capture(ctx, "c1", memory(idA)); return err }},
+		{"capture", "sandbox is captured", func(ctx context.Context) error { _, err := d.Captures().Make(ctx, "c1", memory(idA)); return err }},
 		{"hibernate", "memory is saved", func(ctx context.Context) error { _, err := d.Hibernate(ctx, idA); return err }},
 		{"wake", "sandbox is awake", func(ctx context.Context) error { _, err := d.Wake(ctx, idA); return err }},
 		{"delete", "sandbox is deleted", func(ctx context.Context) error { return d.Delete(ctx, idA, 1) }},

@@ -3,12 +3,15 @@ package box
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
+	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// source finds what a new box's guest is to begin with. The caller releases it.
+// source finds what a new box is started from. The caller releases it.
 func (h *Host) source(ctx context.Context, id string, spec *hostapi.BoxSpec) (*source, error) {
 	var src *source
 	var err error
@@ -53,22 +56,22 @@ func (h *Host) templateOf(ctx context.Context, spec *hostapi.BoxSpec) (tpl Templ
 // fromCapture starts a box from a capture, of which nothing is copied but the
 // disk: all children share its memory.
 func (h *Host) fromCapture(ctx context.Context, spec *hostapi.BoxSpec) (*source, error) {
-	c, err := h.useCapture(ctx, spec.Capture, spec.Manifest)
+	info, dir, release, err := h.captures.Use(ctx, spec.Capture, spec.Manifest)
 	if err != nil {
 		return nil, err
 	}
-	src := &source{capture: c, disk: h.captureFile(c.id, fileOverlay), done: []func(){func() { h.letGo(c) }}}
+	src := &source{disk: filepath.Join(dir, capture.FileOverlay), done: []func(){release}}
 	if spec.Boot != hostapi.BootCold {
-		src.from, src.resetTCP = h.paths.Capture(c.id), true
+		src.from, src.resetTCP = dir, true
 		switch {
-		case !c.info.Memory:
-			err = invalid("capture %s holds no memory: boot from it cold", c.id)
-		case c.info.Engine != h.cfg.Engine:
-			err = fmt.Errorf("%w: made by %s, this host has %s", ErrBadSnapshot, c.info.Engine, h.cfg.Engine)
+		case !info.Memory:
+			err = hosterr.Invalid("capture %s holds no memory: boot from it cold", info.ID)
+		case info.Engine != h.cfg.Engine:
+			err = fmt.Errorf("%w: made by %s, this host has %s", hosterr.ErrBadSnapshot, info.Engine, h.cfg.Engine)
 		}
 	}
 	if err == nil {
-		src.tpl, err = h.templates.Build(ctx, c.info.BuildID)
+		src.tpl, err = h.templates.Build(ctx, info.BuildID)
 	}
 	if err != nil {
 		src.release()
@@ -99,9 +102,9 @@ func (h *Host) fromParent(ctx context.Context, id string, spec *hostapi.BoxSpec)
 func forkable(rec *ledger.Record, child string) error {
 	switch {
 	case rec.State != ledger.Running && (rec.State != ledger.Paused || !rec.Stopped || rec.WarmChild != child):
-		return fmt.Errorf("%w: the parent is %s", ErrNotRunning, rec.State)
+		return fmt.Errorf("%w: the parent is %s", hosterr.ErrNotRunning, rec.State)
 	case len(rec.Volumes) > 0:
-		return fmt.Errorf("%w: volumes are attached", ErrIllegalState)
+		return fmt.Errorf("%w: volumes are attached", hosterr.ErrIllegalState)
 	}
 	return nil
 }

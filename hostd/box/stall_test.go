@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -55,10 +55,7 @@ func startOn(t *testing.T, w *boxtest.World, disk *stallable) *daemon {
 	t.Helper()
 	l, err := ledger.OpenOn(w.Paths.Ledger(), "h1", disk.flush)
 	must(t, err)
-	d := &daemon{Host: box.New(w.Config(), w.Deps(l)), ledger: l}
-	d.Open()
-	t.Cleanup(func() { d.Close(); _ = l.Close() })
-	return d
+	return boxtest.Serve(t, w, l)
 }
 
 // promptly fails where f waits for something.
@@ -124,7 +121,7 @@ func TestADiskThatHangsStopsNothingButWhatItWrites(t *testing.T) {
 		return err
 	})
 	promptly(t, "the capacity", func() error {
-		if d.SlotsUsed() < 3 || d.ReservedMB() == 0 || !d.Ready() || len(d.Captures()) != 0 {
+		if d.SlotsUsed() < 3 || d.ReservedMB() == 0 || !d.Ready() || len(d.Captures().List()) != 0 {
 			return errors.New("it is not what it was")
 		}
 		return nil
@@ -146,10 +143,10 @@ func TestADiskThatHangsStopsNothingButWhatItWrites(t *testing.T) {
 			t.Errorf("%s is %s, want %s", id, got.Status, want)
 		}
 	}
-	if _, err := d.Get(id(1)); !errors.Is(err, box.ErrNotFound) {
+	if _, err := d.Get(id(1)); !errors.Is(err, hosterr.ErrNotFound) {
 		t.Errorf("the deleted one: %v", err)
 	}
-	if _, err := d.Put(ctx, idB, spec(7)); !errors.Is(err, box.ErrStaleGeneration) {
+	if _, err := d.Put(ctx, idB, spec(7)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("a create that its delete overtook: %v", err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/hostd/background"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -26,13 +26,13 @@ func (r *removals) Remove(_ context.Context, id string) error {
 func TestTheSweepLeavesAloneWhatIsGone(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		var removed removals
-		h := &Host{life: t.Context(), cgroups: &removed, paths: Paths{Data: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
-		b := newBox(ledger.Record{ID: "a"}, 1)
-		b.unshed = true
+		h := &Host{work: background.New(), cgroups: &removed, paths: Paths{Data: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
+		b := &box{host: h, id: "a", gone: make(chan struct{})}
+		b.unreleased = true
 		if gone {
 			close(b.gone)
 		}
-		h.tryAgain(b)
+		b.tryAgain()
 		if left := len(removed) == 0; left != gone {
 			t.Errorf("gone %v: cgroups %v are removed", gone, removed)
 		}

@@ -3,46 +3,35 @@ package box
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"path"
 	"strings"
-	"time"
 
+	"github.com/berth-cloud/berth/hostd/capture"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
-const (
-	maxName      = 64       // of a template or workspace
-	maxEnvBytes  = 64 << 10 // names and values together
-	maxArgvBytes = 1 << 20  // half of what Linux passes to execve by default
-	// MaxTimeout is the longest that an exec may run.
-	MaxTimeout = time.Hour
-	// MaxOutput is the most that is kept of each output stream, in bytes.
-	MaxOutput = 8 << 20
-)
+const maxName = 64 // of a template or workspace
 
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
-}
-
+// validateSpec checks what a new box is asked to be, and fills in what is not said.
+// Its id was checked where the request came in.
 func validateSpec(id string, s *hostapi.BoxSpec) error {
 	switch {
-	case !hostapi.ValidID(id):
-		return invalid("id is not %d characters of lower-case base32", hostapi.IDLength)
 	case s.Generation < 1:
-		return invalid("generation starts at 1")
+		return hosterr.Invalid("generation starts at 1")
 	case s.Template == "" && (s.Capture != "" || s.WarmFrom != ""): // the source's
 	case !validName(s.Template):
-		return invalid("template name: want 1 to %d characters of a-z, 0-9, '.', '_' and '-'", maxName)
+		return hosterr.Invalid("template name: want 1 to %d characters of a-z, 0-9, '.', '_' and '-'", maxName)
 	case len(s.WorkspaceID) > maxName || strings.ContainsRune(s.WorkspaceID, 0):
-		return invalid("workspace id")
+		return hosterr.Invalid("workspace id")
 	}
 	switch s.Boot {
 	case "":
 		s.Boot = hostapi.BootRestore
 	case hostapi.BootRestore, hostapi.BootCold:
 	default:
-		return invalid("boot: want %q or %q", hostapi.BootRestore, hostapi.BootCold)
+		return hosterr.Invalid("boot: want %q or %q", hostapi.BootRestore, hostapi.BootCold)
 	}
 	if err := validateSource(id, s); err != nil {
 		return err
@@ -54,25 +43,25 @@ func validateSpec(id string, s *hostapi.BoxSpec) error {
 		s.Hostname = defaultHostname(id)
 	}
 	if !validHostname(s.Hostname) {
-		return invalid("hostname: want 1 to 63 characters of a-z, 0-9 and '-'")
+		return hosterr.Invalid("hostname: want 1 to 63 characters of a-z, 0-9 and '-'")
 	}
-	return validateEnv(s.Env)
+	return guestio.ValidateEnv(s.Env)
 }
 
 func validateSource(id string, s *hostapi.BoxSpec) error {
 	switch {
 	case s.Capture != "" && s.WarmFrom != "":
-		return invalid("capture and warm_from exclude each other")
-	case s.Capture != "" && !validCaptureID(s.Capture):
-		return invalid("capture: not an id")
+		return hosterr.Invalid("capture and warm_from exclude each other")
+	case s.Capture != "" && !capture.ValidID(s.Capture):
+		return hosterr.Invalid("capture: not an id")
 	case s.WarmFrom == "":
 		return nil
 	case !hostapi.ValidID(s.WarmFrom) || s.WarmFrom == id:
-		return invalid("warm_from: not the id of another sandbox")
+		return hosterr.Invalid("warm_from: not the id of another sandbox")
 	case s.Boot == hostapi.BootCold:
-		return invalid("a warm fork goes on from its parent's memory and is not booted")
+		return hosterr.Invalid("a warm fork goes on from its parent's memory and is not booted")
 	case len(s.Volumes) > 0:
-		return invalid("a warm fork takes no volumes")
+		return hosterr.Invalid("a warm fork takes no volumes")
 	}
 	return nil
 }
@@ -81,40 +70,26 @@ const (
 	maxVolumes   = 8  // of one box
 	maxVolumeID  = 20 // bytes of a virtio block device's serial number
 	maxMountPath = 512
-	maxCaptureID = 64
 )
 
 func validateVolumes(volumes []hostapi.VolumeAttach) error {
 	if len(volumes) > maxVolumes {
-		return invalid("at most %d volumes", maxVolumes)
+		return hosterr.Invalid("at most %d volumes", maxVolumes)
 	}
 	ids, paths := map[string]bool{}, map[string]bool{}
 	for _, v := range volumes {
 		switch {
-		case !validCaptureID(v.ID) || len(v.ID) > maxVolumeID:
-			return invalid("volume id %q", v.ID)
+		case !capture.ValidID(v.ID) || len(v.ID) > maxVolumeID:
+			return hosterr.Invalid("volume id %q", v.ID)
 		case !path.IsAbs(v.MountPath) || path.Clean(v.MountPath) != v.MountPath || v.MountPath == "/" ||
 			len(v.MountPath) > maxMountPath || strings.ContainsRune(v.MountPath, 0):
-			return invalid("mount path of volume %s: want a clean absolute path below /", v.ID)
+			return hosterr.Invalid("mount path of volume %s: want a clean absolute path below /", v.ID)
 		case ids[v.ID] || paths[v.MountPath]:
-			return invalid("volume %s or its mount path is there twice", v.ID)
+			return hosterr.Invalid("volume %s or its mount path is there twice", v.ID)
 		}
 		ids[v.ID], paths[v.MountPath] = true, true
 	}
 	return nil
-}
-
-// validCaptureID guards the names of captures' directories.
-func validCaptureID(id string) bool {
-	if id == "" || len(id) > maxCaptureID || id[0] == '-' {
-		return false
-	}
-	for i := range len(id) {
-		if c := id[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
-			return false
-		}
-	}
-	return true
 }
 
 // defaultHostname differs from sandbox to sandbox and is the same for a
@@ -123,46 +98,6 @@ func validCaptureID(id string) bool {
 func defaultHostname(id string) string {
 	digest := sha256.Sum256([]byte(id))
 	return "sandbox-" + hex.EncodeToString(digest[:4])
-}
-
-func validateEnv(env map[string]string) error {
-	total := 0
-	for k, v := range env {
-		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return invalid("environment: a name is empty or holds '=', or something holds NUL")
-		}
-		total += len(k) + len(v) + 2
-	}
-	if total > maxEnvBytes {
-		return invalid("environment is larger than %d bytes", maxEnvBytes)
-	}
-	return nil
-}
-
-func validateExec(r *hostapi.ExecRequest) error {
-	if len(r.Argv) == 0 || r.Argv[0] == "" {
-		return invalid("argv is empty")
-	}
-	total := 0
-	for _, a := range r.Argv {
-		if strings.ContainsRune(a, 0) {
-			return invalid("argv holds NUL")
-		}
-		total += len(a) + 1
-	}
-	if total > maxArgvBytes {
-		return invalid("argv is larger than %d bytes", maxArgvBytes)
-	}
-	if strings.ContainsRune(r.Cwd, 0) || strings.ContainsRune(r.User, 0) {
-		return invalid("cwd or user holds NUL")
-	}
-	if r.Timeout <= 0 || r.Timeout > MaxTimeout {
-		return invalid("timeout: want more than 0 and at most %s", MaxTimeout)
-	}
-	if r.OutputLimitBytes <= 0 || r.OutputLimitBytes > MaxOutput {
-		r.OutputLimitBytes = MaxOutput
-	}
-	return validateEnv(r.Env)
 }
 
 func validName(s string) bool {

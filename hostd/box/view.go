@@ -4,15 +4,16 @@ import (
 	"fmt"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// view converts the box at the border to the wire. A create that failed and is
-// still being cleaned up is not shown: its caller was told that there is no box.
+// view converts the box to its type on the wire. A failed create that is still
+// being cleaned up is not shown: its caller was told that there is no box.
 func (b *box) view() (v hostapi.Box, shown bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.leaving == leaveForget {
+	if b.removal == removalForget {
 		return hostapi.Box{}, false
 	}
 	r := &b.rec
@@ -35,14 +36,14 @@ func (b *box) view() (v hostapi.Box, shown bool) {
 
 // statusLocked is the status that others see. The caller holds b.mu.
 func (b *box) statusLocked() hostapi.Status {
-	if b.leaving == leaveBury {
+	if b.removal == removalBury {
 		return hostapi.StatusDeleting
 	}
 	switch b.rec.State {
 	case ledger.Creating, ledger.Booting:
 		return hostapi.StatusStarting
 	case ledger.Waking:
-		// It was asleep, or stopped, and runs only when its guest is itself.
+		// It is shown as before until its guest has its identity.
 		if b.rec.Stopped {
 			return hostapi.StatusPaused
 		}
@@ -65,8 +66,8 @@ func (b *box) record() ledger.Record {
 	return b.rec
 }
 
-// StateError is a move that the state table does not have. It is an
-// ErrIllegalState.
+// StateError is a transition that the state table does not have. It is an
+// hosterr.ErrIllegalState.
 type StateError struct {
 	Status hostapi.Status // as it is
 	Remedy string         // what to do first, if anything helps
@@ -74,22 +75,22 @@ type StateError struct {
 
 func (e *StateError) Error() string {
 	if e.Remedy == "" {
-		return fmt.Sprintf("%s: it is %s", ErrIllegalState, e.Status)
+		return fmt.Sprintf("%s: it is %s", hosterr.ErrIllegalState, e.Status)
 	}
-	return fmt.Sprintf("%s: it is %s: %s", ErrIllegalState, e.Status, e.Remedy)
+	return fmt.Sprintf("%s: it is %s: %s", hosterr.ErrIllegalState, e.Status, e.Remedy)
 }
 
-// Is makes it an ErrIllegalState.
-func (e *StateError) Is(target error) bool { return target == ErrIllegalState }
+// Is makes it an hosterr.ErrIllegalState.
+func (e *StateError) Is(target error) bool { return target == hosterr.ErrIllegalState }
 
-// illegal refuses a move of a box as it is now.
-func (b *box) illegal(move string) error {
+// illegal refuses a transition of a box as it is now.
+func (b *box) illegal(transition string) error {
 	s := b.status()
 	remedy := ""
 	switch {
-	case s == hostapi.StatusPaused && move != "pause":
+	case s == hostapi.StatusPaused && transition != "pause":
 		remedy = "resume it first"
-	case s == hostapi.StatusHibernated && move != "hibernate" && move != "wake":
+	case s == hostapi.StatusHibernated && transition != "hibernate" && transition != "wake":
 		remedy = "wake it first"
 	}
 	return &StateError{Status: s, Remedy: remedy}

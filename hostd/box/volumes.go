@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -28,17 +29,17 @@ func asVolumes(list []hostapi.VolumeAttach) []ledger.Volume {
 // attachVolumes gives a box's volumes to the user of its slot, and returns their
 // paths. What was attached is in the record, so whoever takes the box apart
 // detaches it.
-func (h *Host) attachVolumes(ctx context.Context, b *box, slot Slot) (map[string]string, error) {
-	volumes := b.record().Volumes
+func (l *launch) attachVolumes(ctx context.Context) (map[string]string, error) {
+	volumes := l.box.record().Volumes
 	if len(volumes) == 0 {
 		return nil, nil
 	}
-	if h.volumes == nil {
-		return nil, invalid("this host has no volumes")
+	if l.host.volumes == nil {
+		return nil, hosterr.Invalid("this host has no volumes")
 	}
 	paths := map[string]string{}
 	for _, v := range volumes {
-		path, err := h.volumes.Attach(ctx, b.id, v.ID, slot.UID, slot.GID)
+		path, err := l.host.volumes.Attach(ctx, l.box.id, v.ID, l.slot.UID, l.slot.GID)
 		if err != nil {
 			return nil, fmt.Errorf("attach volume %s: %w", v.ID, err)
 		}
@@ -47,13 +48,13 @@ func (h *Host) attachVolumes(ctx context.Context, b *box, slot Slot) (map[string
 	return paths, nil
 }
 
-func (h *Host) plugVolumes(ctx context.Context, b *box, slot Slot, process VMM) error {
-	paths, err := h.attachVolumes(ctx, b, slot)
+func (l *launch) plugVolumes(ctx context.Context) error {
+	paths, err := l.attachVolumes(ctx)
 	if err != nil {
 		return err
 	}
-	for _, v := range b.record().Volumes {
-		err := process.AddDisk(ctx, vmm.DiskConfig{ID: v.ID, Path: paths[v.ID], ImageType: vmm.ImageRaw, Serial: v.ID})
+	for _, v := range l.box.record().Volumes {
+		err := l.process.AddDisk(ctx, vmm.DiskConfig{ID: v.ID, Path: paths[v.ID], ImageType: vmm.ImageRaw, Serial: v.ID})
 		if err != nil {
 			return fmt.Errorf("plug volume %s: %w", v.ID, err)
 		}
@@ -61,38 +62,25 @@ func (h *Host) plugVolumes(ctx context.Context, b *box, slot Slot, process VMM) 
 	return nil
 }
 
-// mountVolumes has the guest mount what was plugged in. The guest waits for the
-// disk itself: only it knows when its kernel has found it.
-func (h *Host) mountVolumes(ctx context.Context, b *box, slot Slot) error {
-	for _, v := range b.record().Volumes {
-		err := h.guest(slot.Number).Mount(ctx, guestapi.Mount{Serial: v.ID, Path: v.MountPath, FSType: volumeFS})
-		if err != nil {
-			return fmt.Errorf("%w: mount volume %s at %s: %w", ErrGuest, v.ID, v.MountPath, err)
-		}
-	}
-	return nil
-}
-
-// flushVolumes has on disk what a guest that stands still has written to its
-// volumes.
-func (h *Host) flushVolumes(volumes []ledger.Volume) error {
-	for _, v := range volumes {
-		if err := h.volumes.Flush(v.ID); err != nil {
-			return fmt.Errorf("flush volume %s: %w", v.ID, err)
+// mountVolumes has the guest mount what was plugged in.
+func (l *launch) mountVolumes(ctx context.Context) error {
+	for _, v := range l.box.record().Volumes {
+		if err := l.host.guests.Mount(ctx, l.slot.Number, guestapi.Mount{Serial: v.ID, Path: v.MountPath, FSType: volumeFS}); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // detachVolumes takes the volumes of a box back whose VMM has ended.
-func (h *Host) detachVolumes(b *box) error {
+func (b *box) detachVolumes() error {
 	volumes := b.record().Volumes
-	if h.volumes == nil {
+	if b.host.volumes == nil {
 		return nil
 	}
 	var failed error
 	for _, v := range volumes {
-		if err := h.volumes.Detach(b.id, v.ID); err != nil {
+		if err := b.host.volumes.Detach(b.id, v.ID); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("detach volume %s: %w", v.ID, err))
 		}
 	}

@@ -7,10 +7,11 @@ import (
 	"os"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// flight is one wake, or one delete, whoever asked for it.
+// flight is one wake, or one delete, that all its callers share.
 type flight struct {
 	done chan struct{}
 	err  error
@@ -23,25 +24,25 @@ func (h *Host) Wake(ctx context.Context, id string) (hostapi.Box, error) {
 	if err != nil {
 		return hostapi.Box{}, err
 	}
-	if _, p := b.running(); p == nil || b.isLeaving() != leaveNot {
-		if err := h.joinWake(ctx, b); err != nil {
+	if _, p := b.running(); p == nil || b.removing() != removalNone {
+		if err := b.joinWake(ctx); err != nil {
 			return hostapi.Box{}, err
 		}
 	}
 	v, shown := b.view()
 	if !shown {
-		return hostapi.Box{}, ErrNotFound
+		return hostapi.Box{}, hosterr.ErrNotFound
 	}
 	return v, nil
 }
 
-func (h *Host) joinWake(ctx context.Context, b *box) error {
-	return h.join(ctx, b, &b.waking, h.wake)
+func (b *box) joinWake(ctx context.Context) error {
+	return b.join(ctx, &b.waking, b.wake)
 }
 
-// join does something to a box for everyone who asks for it meanwhile, and waits
-// for its end. It goes on when ctx ends.
-func (h *Host) join(ctx context.Context, b *box, current **flight, do func(context.Context, *box) error) error {
+// join starts an action on a box, or joins the one that is under way, and waits
+// for its end. The action goes on when ctx ends.
+func (b *box) join(ctx context.Context, current **flight, do func(context.Context) error) error {
 	b.mu.Lock()
 	f := *current
 	first := f == nil
@@ -50,16 +51,16 @@ func (h *Host) join(ctx context.Context, b *box, current **flight, do func(conte
 		*current = f
 	}
 	b.mu.Unlock()
-	detached := h.detach(ctx)
-	fly := func(do func(context.Context, *box) error) {
-		f.err = do(detached, b)
+	detached := b.host.work.Detach(ctx)
+	fly := func(do func(context.Context) error) {
+		f.err = do(detached)
 		b.mu.Lock()
 		*current = nil
 		b.mu.Unlock()
 		close(f.done)
 	}
-	if first && !h.spawn(func() { fly(do) }) {
-		fly(func(context.Context, *box) error { return ErrDraining })
+	if first && !b.host.work.Go(func() { fly(do) }) {
+		fly(func(context.Context) error { return hosterr.ErrDraining })
 	}
 	if err := wait(ctx, f.done); err != nil {
 		return err
@@ -67,21 +68,15 @@ func (h *Host) join(ctx context.Context, b *box, current **flight, do func(conte
 	return f.err
 }
 
-// detach returns a context for what goes on when its caller has gone: it ends with
-// the host, and knows the request that it is done for.
-func (h *Host) detach(ctx context.Context) context.Context {
-	return hostapi.WithRequestID(h.life, hostapi.RequestID(ctx))
-}
-
-func (h *Host) wake(ctx context.Context, b *box) error {
+func (b *box) wake(ctx context.Context) error {
 	if err := b.acquire(ctx); err != nil {
-		return fmt.Errorf("%w: %w", ErrDraining, err)
+		return fmt.Errorf("%w: %w", hosterr.ErrDraining, err)
 	}
 	defer b.release()
-	switch b.isLeaving() {
-	case leaveForget:
-		return ErrNotFound
-	case leaveBury:
+	switch b.removing() {
+	case removalForget:
+		return hosterr.ErrNotFound
+	case removalBury:
 		return b.illegal("wake")
 	}
 	switch b.record().State {
@@ -91,66 +86,67 @@ func (h *Host) wake(ctx context.Context, b *box) error {
 	default:
 		return b.illegal("wake")
 	}
-	began := h.now()
-	_, err := h.goOn(ctx, b)
-	took := h.now().Sub(began)
-	h.metrics.moved("wake", took, err)
+	began := b.host.now()
+	err := b.resumeFromState(ctx)
+	took := b.host.now().Sub(began)
+	b.host.metrics.transition("wake", took, err)
 	if err != nil {
-		return asNoDisk(fmt.Errorf("wake sandbox: %w", err))
+		return hosterr.AsNoDisk(fmt.Errorf("wake sandbox: %w", err))
 	}
-	h.tell(ctx, b, hostapi.EventWoken, "sandbox is awake", map[string]any{"wake_ms": took.Milliseconds()})
+	b.emit(ctx, hostapi.EventWoken, "sandbox is awake", map[string]any{"wake_ms": took.Milliseconds()})
 	return nil
 }
 
-// goOn lets a box run on from its saved state. The ledger says that the state is
-// spent before the VM goes on: from then on the disk moves away from it. A
-// failure before leaves the box as it was; one after fails it, as a VM that
-// dies. The caller holds the operation lock.
-func (h *Host) goOn(ctx context.Context, b *box) (Slot, error) {
-	// Not the host's life: a wake is over in a moment, and half of one would
-	// have to be taken apart.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.cfg.CreateTimeout)
+// resumeFromState restores a box from its saved state and resumes it. The
+// ledger says that the state is spent before the VM runs, because the disk
+// changes from then on. A failure before that leaves the box as it was; a
+// failure after it fails the box. The caller holds the operation lock.
+func (b *box) resumeFromState(ctx context.Context) error {
+	// Not cut off at shutdown: a wake takes only a moment, and half of one would
+	// have to be undone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.host.cfg.CreateTimeout)
 	defer cancel()
 	rec := b.record()
-	tpl, err := h.templates.Build(ctx, rec.BuildID)
+	tpl, err := b.host.templates.Build(ctx, rec.BuildID)
 	if err != nil {
-		return Slot{}, err
+		return err
 	}
-	if err := h.shedRemains(ctx, b); err != nil {
-		return Slot{}, fmt.Errorf("its old VMM could not be ended: %w", err)
+	if err := b.retryRelease(ctx); err != nil {
+		return fmt.Errorf("its old VMM could not be ended: %w", err)
 	}
-	if err := h.reserve(b); err != nil {
-		return Slot{}, err
+	if err := b.reserve(); err != nil {
+		return err
 	}
-	slot, err := h.slotAgain(ctx, b)
+	slot, err := b.slotAgain(ctx)
 	if err != nil {
-		h.unreserve(b)
-		return Slot{}, err
+		b.unreserve()
+		return err
 	}
-	clock := newStopwatch(h.now)
-	src := &source{tpl: tpl, from: h.paths.State(b.id), kept: true, resetTCP: rec.ResetTCP}
-	process, ran, err := h.bringUp(ctx, b, src, slot, clock, func() error {
-		return h.commit(b, func(r *ledger.Record) bool {
+	clock := newStopwatch(b.host.now)
+	src := &source{tpl: tpl, from: b.host.paths.State(b.id), kept: true, resetTCP: rec.ResetTCP}
+	launched, err := b.launch(ctx, src, slot, clock, func() error {
+		return b.commit(func(r *ledger.Record) bool {
 			r.State = ledger.Waking
-			r.VMM = h.identityOf(b.vmm)
+			r.VMM = b.host.identityOf(b.vmm)
 			return true
 		})
 	})
-	h.metrics.stages(clock.stages)
+	b.host.metrics.stages(clock.stages)
+	process := launched.process
 	switch {
-	case err != nil && !ran:
-		return slot, errors.Join(err, h.backToSleep(ctx, b, rec))
-	case err != nil && process != nil && !ended(process) && errors.Is(err, ErrGuest):
+	case err != nil && !launched.ran:
+		return errors.Join(err, b.undoWake(ctx, rec))
+	case err != nil && process != nil && !ended(process) && errors.Is(err, hosterr.ErrGuest):
 		// It runs, and its agent may answer later.
-		h.log.WarnContext(ctx, "the guest of a sandbox that woke does not answer", "sandbox_id", b.id, "error", err)
+		b.host.log.WarnContext(ctx, "the guest of a sandbox that woke does not answer", "sandbox_id", b.id, "error", err)
 	case err != nil:
-		return slot, errors.Join(err, h.fail(ctx, b, process, "it did not go on from its saved memory: "+err.Error()))
+		return errors.Join(err, b.fail(ctx, process, "it did not go on from its saved memory: "+err.Error()))
 	}
-	h.runs(ctx, b, process)
-	if err := os.RemoveAll(h.paths.State(b.id)); err != nil {
-		h.log.WarnContext(ctx, "spent state of a sandbox stays until its next move", "sandbox_id", b.id, "error", err)
+	b.noteRunning(ctx, process)
+	if err := os.RemoveAll(b.host.paths.State(b.id)); err != nil {
+		b.host.log.WarnContext(ctx, "spent state of a sandbox stays until its next transition", "sandbox_id", b.id, "error", err)
 	}
-	return slot, nil
+	return nil
 }
 
 func ended(p VMM) bool {
@@ -162,56 +158,55 @@ func ended(p VMM) bool {
 	}
 }
 
-// runs notes that a box is awake, whatever put it to sleep.
-func (h *Host) runs(ctx context.Context, b *box, p VMM) {
+// noteRunning records that a box runs again.
+func (b *box) noteRunning(ctx context.Context, p VMM) {
 	change := func(r *ledger.Record) bool {
 		r.Enter(ledger.Running)
 		r.Stopped, r.WarmChild, r.ResetTCP, r.Error = false, "", false, ""
-		r.VMM = h.identityOf(p)
+		r.VMM = b.host.identityOf(p)
 		return true
 	}
-	if err := h.commit(b, change); err != nil {
+	if err := b.commit(change); err != nil {
 		// The VM runs; the next start finds it, and says so again.
-		h.log.ErrorContext(ctx, "a wake is not in the ledger", "sandbox_id", b.id, "error", err)
+		b.host.log.ErrorContext(ctx, "a wake is not in the ledger", "sandbox_id", b.id, "error", err)
 		b.amend(func(r *ledger.Record) { change(r) })
 	}
-	h.watch(b)
-	h.notify()
+	b.watch()
+	b.host.notify()
 }
 
-// slotAgain returns the slot that a box kept, or another for one that gave its
-// own away.
-func (h *Host) slotAgain(ctx context.Context, b *box) (Slot, error) {
+// slotAgain returns the slot that a box has kept, or takes a new one if it gave
+// its own away.
+func (b *box) slotAgain(ctx context.Context) (Slot, error) {
 	if b.slotNumber() != ledger.NoSlot {
-		return h.claim(ctx, b)
+		return b.claim(ctx)
 	}
-	// Another slot is another user, who could not write over what the one before
-	// left.
-	if err := os.RemoveAll(h.paths.VMM(b.id)); err != nil {
+	// Another slot has another user, who cannot overwrite the files of the last.
+	if err := os.RemoveAll(b.host.paths.VMM(b.id)); err != nil {
 		return Slot{}, fmt.Errorf("remove what its last VMM left: %w", err)
 	}
-	return h.takeSlot(ctx, b, func() {})
+	return b.takeSlot(ctx, func() {})
 }
 
-// backToSleep takes a VM apart that was to go on and has not begun to. rec is
-// the record as it was.
-func (h *Host) backToSleep(ctx context.Context, b *box, rec ledger.Record) error {
+// undoWake ends the VM of a wake that failed before the VM ran. rec is the
+// record as it was.
+func (b *box) undoWake(ctx context.Context, rec ledger.Record) error {
 	b.mu.Lock()
 	p := b.vmm
 	b.vmm = nil
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
-	err := h.commit(b, func(r *ledger.Record) bool {
+	err := b.commit(func(r *ledger.Record) bool {
 		changed := r.State != rec.State
 		r.State, r.VMM = rec.State, rec.VMM
 		return changed
 	})
 	if p != nil {
-		h.shed(ctx, b, p)
+		b.releaseResources(ctx, p)
 	} else {
-		h.unreserve(b)
-		err = errors.Join(err, h.cgroups.Remove(ctx, b.id))
+		b.unreserve()
+		err = errors.Join(err, b.host.cgroups.Remove(ctx, b.id))
 	}
 	// Whatever was wrong with the slot is repaired at the next attempt.
 	b.mu.Lock()
@@ -220,37 +215,36 @@ func (h *Host) backToSleep(ctx context.Context, b *box, rec ledger.Record) error
 	return err
 }
 
-// fail ends a box's VMM and marks it failed: its VM is not what it should be.
-// Nobody is told that it has failed before it has ended; where that takes longer,
-// the sweep tells them.
-func (h *Host) fail(ctx context.Context, b *box, p VMM, why string) error {
+// fail ends a box's VMM and marks the box failed. The box is shown as failed
+// only once its VMM has ended; if that takes longer, the sweep marks it.
+func (b *box) fail(ctx context.Context, p VMM, reason string) error {
 	b.mu.Lock()
 	b.vmm = nil
 	if b.fenced != "" {
-		why = b.fenced
+		reason = b.fenced
 	}
-	b.failing = why
+	b.failing = reason
 	b.mu.Unlock()
 	if p != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 		defer cancel()
-		h.shed(ctx, b, p)
+		b.releaseResources(ctx, p)
 		if !ended(p) {
 			return nil
 		}
 	}
-	return h.failed(b, p)
+	return b.failed(p)
 }
 
 // failed marks a box failed whose VMM p, if it had one, has ended.
-func (h *Host) failed(b *box, p VMM) error {
+func (b *box) failed(p VMM) error {
 	change := func(r *ledger.Record) bool {
 		r.Enter(ledger.Failed)
-		r.FailedAt = h.now().UTC()
+		r.FailedAt = b.host.now().UTC()
 		r.Error = b.failing
 		return true
 	}
-	err := h.commit(b, change)
+	err := b.commit(change)
 	if err != nil {
 		b.amend(func(r *ledger.Record) { change(r) }) // as of a VMM that died
 	}
@@ -258,25 +252,8 @@ func (h *Host) failed(b *box, p VMM) error {
 	b.failing = ""
 	b.mu.Unlock()
 	if p != nil {
-		h.tellDeath(b, p)
+		b.reportDeath(p)
 	}
-	h.notify()
+	b.host.notify()
 	return err
-}
-
-// reserve takes memory for a box that has none.
-func (h *Host) reserve(b *box) error {
-	b.mu.Lock()
-	want := b.rec.ReservedMB - b.reserved
-	b.mu.Unlock()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.reservedMB+want > h.cfg.MemoryMB {
-		return fmt.Errorf("%w: it takes %d MB, and %d of %d MB are reserved", ErrNoMemory, want, h.reservedMB, h.cfg.MemoryMB)
-	}
-	h.reservedMB += want
-	b.mu.Lock()
-	b.reserved += want
-	b.mu.Unlock()
-	return nil
 }

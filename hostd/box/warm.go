@@ -7,80 +7,82 @@ import (
 	"os"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
-// A warm fork's child goes on where its parent stood, in the parent's slot: the
-// same address, the same connections. So the parent's VMM has ended before the
-// child's starts, and the slot changes hands in one write of the ledger. The
-// parent is then paused without a VMM, its memory saved in its own directory;
-// its client resumes it, into another slot.
+// The child of a warm fork takes its parent's place, in the parent's slot: it has
+// the same address and the same connections. So the parent's VMM ends before the
+// child's starts, and one write of the ledger passes the slot on. The parent is
+// then paused without a VMM, and its memory is saved in its own directory; its
+// client resumes it, in another slot.
 
-// stage stops the parent and takes its slot. It returns with the parent's
-// operation lock held, until the child's create has ended.
-func (h *Host) stage(ctx context.Context, b *box, src *source) (Slot, error) {
-	parent := src.warm
+// takeOverParent stops the parent and takes its slot. It returns with the
+// parent's operation lock held, until the create has ended.
+func (c *creation) takeOverParent(ctx context.Context) (Slot, error) {
+	parent := c.source.warm
 	if err := parent.acquire(ctx); err != nil {
 		return Slot{}, fmt.Errorf("wait for the parent: %w", err)
 	}
-	src.done = append(src.done, parent.release)
+	c.source.done = append(c.source.done, parent.release)
 	rec := parent.record()
-	if parent.isLeaving() != leaveNot {
-		return Slot{}, fmt.Errorf("%w: the parent is being deleted", ErrNotRunning)
+	if parent.removing() != removalNone {
+		return Slot{}, fmt.Errorf("%w: the parent is being deleted", hosterr.ErrNotRunning)
 	}
-	if err := forkable(&rec, b.id); err != nil {
+	if err := forkable(&rec, c.id); err != nil {
 		return Slot{}, err
 	}
 	if rec.Stopped {
 		// An earlier create of this child got this far. The slot went with it, and
 		// with the slot the connections.
-		src.resetTCP = true
-		if err := h.reserve(b); err != nil {
+		c.source.resetTCP = true
+		if err := c.reserve(); err != nil {
 			return Slot{}, err
 		}
-		return h.takeSlot(ctx, b, func() {})
+		return c.takeSlot(ctx, func() {})
 	}
 	_, p := parent.running()
 	if p == nil {
-		return Slot{}, fmt.Errorf("%w: the parent has no VMM", ErrNotRunning)
+		return Slot{}, fmt.Errorf("%w: the parent has no VMM", hosterr.ErrNotRunning)
 	}
-	slot, err := h.claim(ctx, parent)
+	slot, err := parent.claim(ctx)
 	if err != nil {
 		return Slot{}, err
 	}
-	stood, err := h.save(ctx, parent, p, slot, true)
+	vm := &saver{box: parent, process: p}
+	stood, err := vm.save(ctx, slot)
 	if err != nil {
 		return Slot{}, fmt.Errorf("save the parent: %w", err)
 	}
-	if err := h.handOver(parent, b, slot, stood.Milliseconds()); err != nil {
-		return Slot{}, errors.Join(err, h.runOn(ctx, parent, p), os.RemoveAll(h.paths.State(parent.id)))
+	if err := c.host.handOver(parent, c.box, slot, stood.Milliseconds()); err != nil {
+		return Slot{}, errors.Join(err, vm.resumeAfterSave(ctx), os.RemoveAll(c.host.paths.State(parent.id)))
 	}
-	src.staged = true
-	h.notify()
-	h.tell(ctx, parent, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": b.id})
-	// Both are never on the net at once: the child's VMM starts after this one's
-	// end.
+	c.source.tookOver = true
+	c.host.notify()
+	parent.emit(ctx, hostapi.EventPaused, "sandbox is stopped, a warm fork took its place", map[string]any{"warm_child": c.id})
+	// The child's VMM starts after this one's end: they must not be on the network
+	// at the same time.
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	if err := p.Kill(kctx); err != nil {
 		return Slot{}, fmt.Errorf("end the parent's VMM: %w", err)
 	}
-	if err := h.cgroups.Remove(kctx, parent.id); err != nil {
+	if err := c.host.cgroups.Remove(kctx, parent.id); err != nil {
 		return Slot{}, fmt.Errorf("remove the parent's cgroup: %w", err)
 	}
-	h.moveReserve(parent, b)
-	if err := os.RemoveAll(h.paths.RAM(parent.id)); err != nil {
+	parent.passReserve(c.box)
+	if err := os.RemoveAll(c.host.paths.RAM(parent.id)); err != nil {
 		return Slot{}, err
 	}
 	return slot, nil
 }
 
-// handOver gives the parent's slot to the child, for the ledger and for memory
-// in one step.
+// handOver gives the parent's slot to the child, in the ledger and in memory at
+// once.
 func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
 	return h.commitBoth(parent, child, func(p, c *ledger.Record) error {
 		if p.State != ledger.Running {
-			return fmt.Errorf("%w: the parent's VMM died", ErrNotRunning)
+			return fmt.Errorf("%w: the parent's VMM died", hosterr.ErrNotRunning)
 		}
 		p.Enter(ledger.Paused)
 		p.Stopped, p.ResetTCP, p.WarmChild = true, true, c.ID
@@ -90,42 +92,42 @@ func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
 	}, func() { parent.net, child.net, parent.vmm = nil, &slot, nil })
 }
 
-// unstage gives the slot back to the parent and lets it run on, because its
-// child could not.
-func (h *Host) unstage(ctx context.Context, b *box, src *source) {
-	parent := src.warm
+// giveBackParent returns the slot to the parent and resumes it, because its
+// child failed.
+func (c *creation) giveBackParent(ctx context.Context) {
+	parent := c.source.warm
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
-	err := h.killVMM(ctx, b)
+	err := c.killVMM(ctx)
 	if err == nil {
-		err = h.killVMM(ctx, parent) // if that is what went wrong
+		err = parent.killVMM(ctx) // if that is what went wrong
 	}
 	if err == nil {
-		err = errors.Join(h.cgroups.Remove(ctx, b.id), h.cgroups.Remove(ctx, parent.id))
+		err = errors.Join(c.host.cgroups.Remove(ctx, c.id), c.host.cgroups.Remove(ctx, parent.id))
 	}
 	if err == nil {
-		err = h.commitBoth(parent, b, func(p, c *ledger.Record) error {
-			p.Slot, p.WarmChild, p.ResetTCP = c.Slot, "", false
-			c.Slot = ledger.NoSlot
+		err = c.host.commitBoth(parent, c.box, func(p, child *ledger.Record) error {
+			p.Slot, p.WarmChild, p.ResetTCP = child.Slot, "", false
+			child.Slot = ledger.NoSlot
 			return nil
-		}, func() { parent.net, b.net, b.vmm = b.net, nil, nil })
+		}, func() { parent.net, c.net, c.vmm = c.net, nil, nil })
 	}
 	if err != nil {
-		h.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
+		c.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", c.id, "error", err)
 		return
 	}
-	h.moveReserve(b, parent)
-	if _, err := h.goOn(ctx, parent); err != nil {
-		h.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", b.id, "error", err)
+	c.passReserve(parent)
+	if err := parent.resumeFromState(ctx); err != nil {
+		c.host.log.ErrorContext(ctx, "the parent of a warm fork that failed stays stopped", "sandbox_id", parent.id, "child_id", c.id, "error", err)
 		return
 	}
-	h.tell(ctx, parent, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
+	parent.emit(ctx, hostapi.EventResumed, "sandbox runs on, its warm fork failed", nil)
 }
 
 // commitBoth changes two records at once, on disk and then in memory. change and
 // then are called with the locks of both held.
 func (h *Host) commitBoth(one, two *box, change func(a, b *ledger.Record) error, then func()) error {
-	// Always the same one first: nobody waits for both the other way round.
+	// In a fixed order, against deadlock.
 	first, second := one, two
 	if first.id > second.id {
 		first, second = second, first
@@ -144,7 +146,10 @@ func (h *Host) commitBoth(one, two *box, change func(a, b *ledger.Record) error,
 	var a, b ledger.Record
 	err := locked(func() error {
 		a, b = one.rec, two.rec
-		return change(&a, &b)
+		if err := change(&a, &b); err != nil {
+			return err
+		}
+		return errors.Join(one.rec.State.MayBecome(a.State), two.rec.State.MayBecome(b.State))
 	})
 	if err != nil {
 		return err
@@ -157,15 +162,4 @@ func (h *Host) commitBoth(one, two *box, change func(a, b *ledger.Record) error,
 		then()
 		return nil
 	})
-}
-
-// moveReserve passes the memory that one box was promised on to another.
-func (h *Host) moveReserve(from, to *box) {
-	from.mu.Lock()
-	mb := from.reserved
-	from.reserved = 0
-	from.mu.Unlock()
-	to.mu.Lock()
-	to.reserved += mb
-	to.mu.Unlock()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 func warm(parent string) func(*hostapi.BoxSpec) {
@@ -48,7 +49,7 @@ func TestAWarmForkTakesItsParentsPlace(t *testing.T) {
 	if stopped.Slot != -1 || stopped.Seq <= parent.Seq || w.VMM(idA) != nil || d.ReservedMB() != 600 {
 		t.Errorf("parent = %+v, %d MB reserved", stopped, d.ReservedMB())
 	}
-	if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, box.ErrIllegalState) {
+	if _, err := d.Hibernate(t.Context(), idA); !errors.Is(err, hosterr.ErrIllegalState) {
 		t.Errorf("hibernate of a stopped box = %v", err)
 	}
 	w.VMM(idB).Remember("the child's")
@@ -84,13 +85,13 @@ func TestTheParentOfAWarmForkThatFailsRunsOn(t *testing.T) {
 			w.SetStep(func(ctx context.Context, name string) error {
 				mu.Lock()
 				defer mu.Unlock()
-				if fails && f.run(ctx, name) != nil {
+				if fails && f.Run(ctx, name) != nil {
 					fails = name == "overlay" // asked for twice
 					return boxtest.ErrInjected
 				}
 				return nil
 			})
-			f.at(step)
+			f.At(step)
 			_, err := d.Put(t.Context(), idB, hostapi.BoxSpec{Generation: 1, WarmFrom: idA})
 			if step == "overlay" {
 				must(t, err) // not the template's, but the parent's disk
@@ -103,10 +104,10 @@ func TestTheParentOfAWarmForkThatFailsRunsOn(t *testing.T) {
 			if got := w.VMM(idA).Memory(); got != "x" || b.Slot != parent.Slot || d.ReservedMB() != 600 {
 				t.Errorf("memory %q, slot %d, %d MB", got, b.Slot, d.ReservedMB())
 			}
-			if _, err := d.Get(idB); !errors.Is(err, box.ErrNotFound) {
+			if _, err := d.Get(idB); !errors.Is(err, hosterr.ErrNotFound) {
 				t.Errorf("child: %v, want ErrNotFound", err)
 			}
-			f.at("")
+			f.At("")
 			put(t, d, idB, warm(idA))
 			for _, id := range []string{idA, idB} {
 				must(t, d.Delete(t.Context(), id, 1))
@@ -146,7 +147,7 @@ func TestAParentWhoseVMMCouldNotBeEndedHasNoSecondOne(t *testing.T) {
 		t.Errorf("memory = %q", got)
 	}
 	must(t, d.Delete(t.Context(), idA, 1))
-	await(t, func() bool { _, err := d.Get(idB); return errors.Is(err, box.ErrNotFound) })
+	await(t, func() bool { _, err := d.Get(idB); return errors.Is(err, hosterr.ErrNotFound) })
 	nothingLeft(t, w, d)
 }
 
@@ -170,7 +171,7 @@ func TestADeletedWarmForkGivesItsParentBack(t *testing.T) {
 	}()
 	<-reached
 	must(t, d.Delete(t.Context(), idB, 1))
-	if err := <-result; !errors.Is(err, box.ErrStaleGeneration) {
+	if err := <-result; !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("Put = %v, want ErrStaleGeneration", err)
 	}
 	wantStatus(t, d, idA, hostapi.StatusRunning)
@@ -189,14 +190,14 @@ func TestWhatCannotBeForkedWarm(t *testing.T) {
 		spec hostapi.BoxSpec
 		want error
 	}{
-		{"no parent", hostapi.BoxSpec{WarmFrom: id(5)}, box.ErrNotFound},
-		{"itself", hostapi.BoxSpec{WarmFrom: idB}, box.ErrInvalid},
-		{"a name", hostapi.BoxSpec{WarmFrom: "../x"}, box.ErrInvalid},
-		{"a paused parent", hostapi.BoxSpec{WarmFrom: id(4)}, box.ErrNotRunning},
-		{"volumes of the parent", hostapi.BoxSpec{WarmFrom: idA}, box.ErrIllegalState},
-		{"cold", hostapi.BoxSpec{WarmFrom: idA, Boot: hostapi.BootCold}, box.ErrInvalid},
-		{"two sources", hostapi.BoxSpec{WarmFrom: idA, Capture: "c"}, box.ErrInvalid},
-		{"volumes of its own", hostapi.BoxSpec{WarmFrom: id(4), Volumes: []hostapi.VolumeAttach{{ID: "v", MountPath: "/d"}}}, box.ErrInvalid},
+		{"no parent", hostapi.BoxSpec{WarmFrom: id(5)}, hosterr.ErrNotFound},
+		{"itself", hostapi.BoxSpec{WarmFrom: idB}, hosterr.ErrInvalid},
+		{"a name", hostapi.BoxSpec{WarmFrom: "../x"}, hosterr.ErrInvalid},
+		{"a paused parent", hostapi.BoxSpec{WarmFrom: id(4)}, hosterr.ErrNotRunning},
+		{"volumes of the parent", hostapi.BoxSpec{WarmFrom: idA}, hosterr.ErrIllegalState},
+		{"cold", hostapi.BoxSpec{WarmFrom: idA, Boot: hostapi.BootCold}, hosterr.ErrInvalid},
+		{"two sources", hostapi.BoxSpec{WarmFrom: idA, Capture: "c"}, hosterr.ErrInvalid},
+		{"volumes of its own", hostapi.BoxSpec{WarmFrom: id(4), Volumes: []hostapi.VolumeAttach{{ID: "v", MountPath: "/d"}}}, hosterr.ErrInvalid},
 	} {
 		c.spec.Generation = 1
 		if _, err := d.Put(t.Context(), idB, c.spec); !errors.Is(err, c.want) {
@@ -219,7 +220,7 @@ func TestVolumesFollowTheirBox(t *testing.T) {
 			if got := has(); got["vol-1"] != "/volumes/vol-1" || got["vol-2"] != "/volumes/vol-2" {
 				t.Errorf("disks = %v", got)
 			}
-			if _, err := d.Put(t.Context(), idB, hostapi.BoxSpec{Generation: 1, Template: "base", Volumes: []hostapi.VolumeAttach{{ID: "vol-1", MountPath: "/d"}}}); !errors.Is(err, box.ErrInUse) {
+			if _, err := d.Put(t.Context(), idB, hostapi.BoxSpec{Generation: 1, Template: "base", Volumes: []hostapi.VolumeAttach{{ID: "vol-1", MountPath: "/d"}}}); !errors.Is(err, hosterr.ErrInUse) {
 				t.Errorf("another box's volume: %v, want ErrInUse", err)
 			}
 			_, err := d.Hibernate(t.Context(), idA)
@@ -238,7 +239,7 @@ func TestVolumesFollowTheirBox(t *testing.T) {
 				t.Errorf("holders after the delete = %v", got)
 			}
 			for _, step := range []string{"add-disk", "mounts", "identity"} {
-				f.at(step)
+				f.At(step)
 				s := spec(2)
 				attach(&s)
 				change(&s)
@@ -268,7 +269,7 @@ func TestVolumesAreChecked(t *testing.T) {
 	} {
 		s := spec(1)
 		s.Volumes = list
-		if _, err := d.Put(t.Context(), idA, s); !errors.Is(err, box.ErrInvalid) {
+		if _, err := d.Put(t.Context(), idA, s); !errors.Is(err, hosterr.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}

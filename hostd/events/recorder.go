@@ -18,8 +18,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Bounds of one event.
@@ -105,10 +105,10 @@ func (r *Recorder) Open(id, workspaceID, template string) {
 }
 
 // stream returns a sandbox's stream, and makes it if begin is set; otherwise it is
-// box.ErrNotFound where there is none.
+// hosterr.ErrNotFound where there is none.
 func (r *Recorder) stream(id string, begin bool) (*stream, error) {
 	if !hostapi.ValidID(id) {
-		return nil, fmt.Errorf("%w: id", box.ErrInvalid)
+		return nil, fmt.Errorf("%w: id", hosterr.ErrInvalid)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +119,7 @@ func (r *Recorder) stream(id string, begin bool) (*stream, error) {
 	if !begin {
 		// After a restart a stream is asked for before its box is recovered.
 		if _, err := os.Stat(dir); err != nil {
-			return nil, box.ErrNotFound
+			return nil, hosterr.ErrNotFound
 		}
 	}
 	s, err := openStream(dir, r.cfg.StreamBytes, r.cfg.Log.With("sandbox_id", id))
@@ -213,13 +213,13 @@ func (r *Recorder) failed(record string, e *entry, err error) {
 func (r *Recorder) Post(id string, n hostapi.NewEvent) error {
 	switch {
 	case !validType.MatchString(string(n.Type)):
-		return fmt.Errorf("%w: type: want letters, '_' and '.'", box.ErrInvalid)
+		return fmt.Errorf("%w: type: want letters, '_' and '.'", hosterr.ErrInvalid)
 	case len(n.Key) > maxKey:
-		return fmt.Errorf("%w: key is longer than %d bytes", box.ErrInvalid, maxKey)
+		return fmt.Errorf("%w: key is longer than %d bytes", hosterr.ErrInvalid, maxKey)
 	}
 	e, err := r.entry(id, n.Type, n.Message, n.Metadata)
 	if err != nil {
-		return fmt.Errorf("%w: metadata: %w", box.ErrInvalid, err)
+		return fmt.Errorf("%w: metadata: %w", hosterr.ErrInvalid, err)
 	}
 	e.Key = n.Key
 	s, err := r.stream(id, false)
@@ -232,7 +232,7 @@ func (r *Recorder) Post(id string, n hostapi.NewEvent) error {
 		return nil
 	}
 	if s.closed {
-		return box.ErrNotFound
+		return hosterr.ErrNotFound
 	}
 	r.record(s, e)
 	return nil

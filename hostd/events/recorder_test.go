@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -148,10 +149,10 @@ func TestQueries(t *testing.T) {
 	}
 	check(t, r)
 	t.Run("after a restart", func(t *testing.T) { check(t, open(t, dir)) })
-	if _, err := r.Query(idB, hostapi.EventQuery{}); !errors.Is(err, box.ErrNotFound) {
+	if _, err := r.Query(idB, hostapi.EventQuery{}); !errors.Is(err, hosterr.ErrNotFound) {
 		t.Errorf("query of a stranger = %v, want ErrNotFound", err)
 	}
-	if _, err := r.Query("../../etc/passwd", hostapi.EventQuery{}); !errors.Is(err, box.ErrInvalid) {
+	if _, err := r.Query("../../etc/passwd", hostapi.EventQuery{}); !errors.Is(err, hosterr.ErrInvalid) {
 		t.Errorf("query of a path = %v, want ErrInvalid", err)
 	}
 }
@@ -303,7 +304,7 @@ func TestPostedEventsAreAddedOnceAKey(t *testing.T) {
 			t.Errorf("post of %q = %v, want %v", key, err, want)
 		}
 	}
-	post(idA, "k1", box.ErrNotFound)
+	post(idA, "k1", hosterr.ErrNotFound)
 	r.Open(idA, "ws1", "base")
 	post(idA, "k1", nil)
 	post(idA, "k1", nil)
@@ -312,7 +313,7 @@ func TestPostedEventsAreAddedOnceAKey(t *testing.T) {
 	post(idA, "k2", nil)
 	post(idA, "", nil)
 	post(idA, "", nil)
-	post(idA, strings.Repeat("k", maxKey+1), box.ErrInvalid)
+	post(idA, strings.Repeat("k", maxKey+1), hosterr.ErrInvalid)
 	got, err := r.Query(idA, hostapi.EventQuery{})
 	if err != nil || messages(got) != "k1 k2  " || string(got[0].Metadata) != `{"count":3}` {
 		t.Errorf("events = %q, %v", messages(got), err)
@@ -322,7 +323,7 @@ func TestPostedEventsAreAddedOnceAKey(t *testing.T) {
 		"an odd type":   {Type: "sandbox.\n"},
 		"large objects": {Type: "x", Metadata: map[string]any{"a": strings.Repeat("x", maxMetadata)}},
 	} {
-		if err := r.Post(idA, e); !errors.Is(err, box.ErrInvalid) {
+		if err := r.Post(idA, e); !errors.Is(err, hosterr.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
@@ -337,7 +338,7 @@ func TestAClosedStreamLeavesNothing(t *testing.T) {
 	emit(r, idB, 0, 1)
 	r.Close(idA)
 	r.Close(idA)
-	if _, err := r.Query(idA, hostapi.EventQuery{}); !errors.Is(err, box.ErrNotFound) {
+	if _, err := r.Query(idA, hostapi.EventQuery{}); !errors.Is(err, hosterr.ErrNotFound) {
 		t.Errorf("query of a closed stream = %v", err)
 	}
 	must(t, r.Keep([]string{idB}))

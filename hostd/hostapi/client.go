@@ -148,7 +148,7 @@ func (c *Client) Healthz(ctx context.Context) error {
 	return c.do(ctx, http.MethodGet, PathHealthz, nil, nil)
 }
 
-// Info returns the host's whole picture, which is what its heartbeat carries.
+// Info returns the host's whole state, which is what its heartbeat carries.
 func (c *Client) Info(ctx context.Context) (Heartbeat, error) {
 	var out Heartbeat
 	return out, c.do(ctx, http.MethodGet, PathInfo, nil, &out)

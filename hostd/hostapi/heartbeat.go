@@ -28,7 +28,7 @@ type Joined struct {
 	Peers       []string `json:"peers"`       // host:port of every replica
 }
 
-// Heartbeat is a host's whole picture. It is sent every interval, and at once
+// Heartbeat is a host's whole state. It is sent every interval, and at once
 // when a box's state changes.
 type Heartbeat struct {
 	AgentID   string          `json:"agent_id"`

@@ -10,7 +10,7 @@ import "time"
 const (
 	PathHealthz = "/healthz"  // GET, no client certificate needed → 200
 	PathMetrics = "/metrics"  // GET → Prometheus text
-	PathInfo    = "/v1/info"  // GET → Heartbeat (the same picture, on demand)
+	PathInfo    = "/v1/info"  // GET → Heartbeat (the same state, on demand)
 	PathBoxes   = "/v1/boxes" // GET → []Box; PUT {id} BoxSpec → Box; GET {id} → Box;
 	// DELETE {id}?generation=N → 204, also when it is already gone; PATCH {id} BoxUpdate → Box;
 	// POST {id}/pause, /resume, /hibernate, /wake → Box;
@@ -72,7 +72,7 @@ const (
 	CodeStaleGeneration Code = "stale_generation"    // 409: a younger box of this id is or was here
 	CodeNotRunning      Code = "not_running"         // 409: paused, hibernated or failed; nothing was begun, and it may be asked again
 	CodeCutOff          Code = "cut_off"             // 409: the box stopped while this was under way; it was begun, and is not done again
-	CodeIllegalState    Code = "illegal_state"       // 409: the state table has no such move
+	CodeIllegalState    Code = "illegal_state"       // 409: the state table has no such transition
 	CodeTooLarge        Code = "too_large"           // 413
 	CodeBusy            Code = "busy"                // 429: too many execs at once in this box
 	CodeTemplateMissing Code = "template_missing"    // 422: this host has no such template, ready to restore

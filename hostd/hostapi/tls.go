@@ -34,8 +34,8 @@ func PeerTLS(cert tls.Certificate, ca *x509.CertPool, verify func(commonName str
 }
 
 // IsHost accepts one host.
-func IsHost(agentID string) func(string) bool {
-	return func(cn string) bool { return cn == HostPrefix+agentID }
+func IsHost(hostID string) func(string) bool {
+	return func(cn string) bool { return cn == HostPrefix+hostID }
 }
 
 // IsReplica accepts every control-plane replica.

@@ -41,7 +41,7 @@ func bootstrapRoot(ctx context.Context, b Bootstrap, cas []authority, dir string
 	args := []string{
 		"--variant=minbase", "--mode=root", "--format=directory", "--skip=cleanup/reproducible",
 		"--aptopt=APT::Install-Recommends \"false\"",
-		// Nothing of a half-made root is kept, so nothing needs to be safe yet.
+		// A root that is not finished is thrown away, so nothing need be synced yet.
 		"--dpkgopt=force-unsafe-io",
 	}
 	for _, path := range excluded {
@@ -179,8 +179,8 @@ func hostAptOptions(ctx context.Context) []string {
 // mmdebstrap runs it and tells its progress from the lines that it prints.
 func mmdebstrap(ctx context.Context, args []string, sources []byte, tell func(float64, string)) error {
 	cmd := exec.CommandContext(ctx, "mmdebstrap", args...)
-	// What it mounts in the root, and whatever it started, ends with it, and it
-	// ends with this program. The parent that the kernel watches is a thread.
+	// It ends with this program, and what it mounted and started ends with it. The
+	// kernel watches the thread that started it, so that thread must not end.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -22,7 +22,7 @@ import (
 // stepTime bounds one run step.
 var stepTime = timescale.Limit(time.Hour)
 
-// Options are how a definition is built.
+// Options say how a definition is built.
 type Options struct {
 	// Workspace is whose definition it is; empty: the host's operator's. For a
 	// workspace the host fetches no image from private networks, and none with
@@ -39,10 +39,9 @@ func (s *Store) Ensure(ctx context.Context, d Definition, progress func(Progress
 	return s.EnsureWith(ctx, d, Options{Progress: progress})
 }
 
-// EnsureWith returns the build of a definition, and makes what of it is missing:
-// its layers, its initramfs, its stored state. The name means that build
-// afterwards. A build that fails, or is cancelled, leaves the name's old build
-// in its place.
+// EnsureWith returns the build of a definition. It makes what is missing of it:
+// layers, initramfs, stored state. Then the name means that build. If the build
+// fails or is cancelled, the name keeps its old build.
 func (s *Store) EnsureWith(ctx context.Context, d Definition, o Options) (Template, error) {
 	if _, inherits := d.fromTemplate(); !inherits {
 		d.setDefaults()
@@ -153,7 +152,7 @@ func (s *Store) ensureBuild(ctx context.Context, inputs buildInputs, m manifest,
 		}
 		s.log.Warn("stored build is not usable and is made anew", "template", m.Definition.Name, "build_id", id, "error", err)
 	}
-	id, err := s.bake(ctx, m, ramdisk, r)
+	id, err := s.buildState(ctx, m, ramdisk, r)
 	if err != nil {
 		return Template{}, err
 	}

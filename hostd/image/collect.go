@@ -25,9 +25,9 @@ type usersRecord struct {
 }
 
 // Collect removes what nothing needs any more: builds that no name means and no
-// daemon uses, and layers and kernels of no build. inUse are the builds that the
-// calling daemon's sandboxes use; it is kept for the other daemons' sake, who
-// may be asked next.
+// daemon uses, and layers and kernels of no build. inUse are the builds that
+// the calling daemon's sandboxes use; they are recorded for the other daemons'
+// collections.
 func (s *Store) Collect(ctx context.Context, daemon string, inUse []string) error {
 	if !validName.MatchString(daemon) {
 		return fmt.Errorf("collect templates: %q is not the name of a daemon", daemon)

@@ -205,8 +205,8 @@ func (d *Definition) fromTemplate() (string, bool) {
 	return d.From, d.From != "" && !oci.IsReference(d.From)
 }
 
-// inherit fills in what is not said, as it is in the template that this one is
-// made from. A start command has its own readiness, or none.
+// inherit fills in what is missing from the template that this one is made
+// from. A start command brings its own readiness, or none.
 func (d *Definition) inherit(from Definition) {
 	setDefault(&d.CPU, from.CPU)
 	setDefault(&d.MemoryMB, from.MemoryMB)

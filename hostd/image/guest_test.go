@@ -18,7 +18,7 @@ func TestTemplatesAndTheirGuests(t *testing.T) {
 	w := newWorld(t)
 	began := time.Now()
 	base := w.ensure(tiny)
-	t.Logf("baked in %s: RAM takes %d MB, the disk %d KB", time.Since(began).Round(time.Millisecond), blocksOf(t, base.RAM)>>20, blocksOf(t, base.OverlaySeed)>>10)
+	t.Logf("built in %s: RAM takes %d MB, the disk %d KB", time.Since(began).Round(time.Millisecond), blocksOf(t, base.RAM)>>20, blocksOf(t, base.OverlaySeed)>>10)
 	if left := w.left(); len(left) > 0 {
 		t.Errorf("a build left %v", left)
 	}

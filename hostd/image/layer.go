@@ -16,9 +16,10 @@ import (
 )
 
 // layer is layer.json: one read-only disk. The lowest layer of a template is a
-// whole root file system; each further one is the writable disk of a guest that
-// ran a template's steps, and holds what they changed. Its key is that of its
-// content: one that was damaged and made anew from the same recipe is another.
+// whole root file system. Each further one is the writable disk of a guest that
+// ran a template's steps, and holds what they changed. Its key is the digest of
+// its content: a layer that was damaged and is made anew from the same recipe
+// gets another key.
 type layer struct {
 	Format    int       `json:"format"`
 	Key       string    `json:"key"`
@@ -90,7 +91,7 @@ type stepInputs struct {
 // builds those that are missing. It completes the definition by what it has of
 // the template or image that it is made from.
 func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *reporter) ([]string, error) {
-	keys, err := s.ground(ctx, d, o, r)
+	keys, err := s.baseLayers(ctx, d, o, r)
 	if err != nil {
 		return nil, err
 	}

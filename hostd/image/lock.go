@@ -58,8 +58,8 @@ const lockName = ".lock"
 // workDir makes a directory for unfinished work. The returned function removes
 // it, or what is left of it.
 func (s *Store) workDir(ctx context.Context) (string, func(), error) {
-	// Held against sweep, to which a directory that is not locked yet is a
-	// directory that nobody works in.
+	// Keep sweep away, which takes a directory that is not locked yet for one that
+	// nobody works in.
 	unlock, err := s.lock(ctx, sweepLock)
 	if err != nil {
 		return "", nil, err

@@ -61,9 +61,9 @@ type kernelID struct {
 	fileID
 }
 
-// fileID is what a file must be. The digest of a sparse file is that of its
-// pages that are not zero, each after its offset as eight big-endian bytes: ten
-// gigabytes of holes are not read, and holes and zeros are the same.
+// fileID is what a file must be. The digest of a sparse file covers its pages
+// that are not zero, each after its offset as eight big-endian bytes: so ten
+// gigabytes of holes need not be read, and holes equal zeros.
 type fileID struct {
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`

@@ -2,8 +2,8 @@ package image
 
 import "time"
 
-// Progress is how a build stands. It is told at the beginning and the end of
-// each step, and within it where more is known.
+// Progress is how far a build is. It is reported at the beginning and the end
+// of each step, and within a step where more is known.
 type Progress struct {
 	Template string
 	Step     string        // "bootstrap", "pull", "root image", "run", "boot", "store"
@@ -29,7 +29,7 @@ var stepBegins = map[string]int{
 	StepBootstrap: 0, StepPull: 0, StepImage: 70, StepRun: 78, StepBoot: 88, StepStore: 96, StepDone: 100,
 }
 
-// reporter tells progress; its zero value tells nobody.
+// reporter reports progress; its zero value reports to nobody.
 type reporter struct {
 	template string
 	began    time.Time

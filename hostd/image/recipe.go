@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// madeRecord is the content of recipes/<key>.json: what was made from a recipe
-// last. It is a note that spares work, and never what something is known by.
+// madeRecord is the content of recipes/<key>.json: what was last made from a
+// recipe. It only saves work; nothing is identified by it.
 type madeRecord struct {
 	Layer string `json:"layer,omitempty"`
 	Build string `json:"build,omitempty"`
@@ -54,9 +54,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Recipe is the digest of a definition and of what goes into every template of
-// this host, but for the engine: where two hosts have the same, what the one
-// builds is what the other would.
+// Recipe is the digest of a definition and of everything that goes into the
+// templates of this host, except the engine: two hosts with equal recipes build
+// equivalent templates.
 func (s *Store) Recipe(ctx context.Context, d Definition) (string, error) {
 	guestd, err := identify(ctx, s.cfg.Guestd, false)
 	if err != nil {
@@ -83,8 +83,8 @@ func (s *Store) Recipe(ctx context.Context, d Definition) (string, error) {
 	}{buildRecipe, d, guestd, kernel, digests, cmdline})
 }
 
-// Complete returns definitions with what they inherit from each other, as far as
-// that is among them.
+// Complete returns definitions with what they inherit from each other filled
+// in.
 func Complete(defs []Definition) []Definition {
 	byName := map[string]Definition{}
 	for _, d := range defs {

@@ -24,7 +24,7 @@ var (
 	ErrOtherGuest  = errors.New("template was stored with an older guest agent")
 )
 
-// Guest is what a guest of a build takes of the host.
+// Guest is what the guest of a build needs of the host.
 type Guest struct{ CPU, MemoryMB, DiskMB int }
 
 // Lease is a network slot for a guest of a build, and what confines its VMM.
@@ -85,8 +85,8 @@ const (
 	tmpDir     = "tmp"
 )
 
-// Open opens a store, which it makes if it must, and removes what unfinished
-// builds left, the VMs of killed daemons with it.
+// Open opens a store, and makes it if it does not exist. It removes what
+// unfinished builds left, and the VMs of killed daemons.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -114,8 +114,8 @@ func (s *Store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.cfg.Dir}, parts...)...)
 }
 
-// Template is a stored build, ready to make sandboxes of. Its files are not to
-// be written to.
+// Template is a stored build that sandboxes can be made from. Its files must
+// not be written to.
 type Template struct {
 	Name, BuildID         string
 	By                    string // for whom the name was given to it, see Options
@@ -141,9 +141,9 @@ type nameRecord struct {
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
-// Get returns the build that a name means, after a look at its files: ErrCorrupt
-// names one that is missing or of another size, ErrOtherEngine the engine that
-// stored it.
+// Get returns the build that a name means, after it has looked at the files:
+// ErrCorrupt names a file that is missing or has another size, ErrOtherEngine
+// the engine that stored the build.
 func (s *Store) Get(name string) (Template, error) {
 	rec, err := s.readName(name)
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *Store) Get(name string) (Template, error) {
 	return t, nil
 }
 
-// Build returns a build by its id, which no name need mean any more.
+// Build returns a build by its id, whether or not a name still means it.
 func (s *Store) Build(id string) (Template, error) {
 	if !isDigest(id) {
 		return Template{}, fmt.Errorf("%w: build %q", ErrNoTemplate, id)
@@ -190,8 +190,8 @@ func (s *Store) readName(name string) (nameRecord, error) {
 	return rec, nil
 }
 
-// List returns every template that is whole, by name, and what is wrong with
-// the others.
+// List returns every intact template, by name, and what is wrong with the
+// others.
 func (s *Store) List() ([]Template, error) {
 	names, err := s.Names()
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/berth-cloud/berth/atomicfile"
 )
 
-// A build can be taken to a store on another host: what was captured from its
-// sandboxes needs the same disks to the byte, because the memory knows what is
-// on them. Building it again there would not give that: a bootstrap takes the
-// packages of the day.
+// A build can be copied to a store on another host. What was captured from its
+// sandboxes needs exactly the same disks, because the captured memory depends on
+// what is on them. Building the template there again would not give that, because
+// a bootstrap installs the packages of the day.
 
 // Part is one file of a build.
 type Part struct {
@@ -85,11 +85,11 @@ func (f fileID) key() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Import puts a build into the store that another one has. fetch is called only
-// if it is not there: it fills an empty directory with the parts, by their
-// names. Every file's content is compared with what the build says of it:
-// ErrCorrupt names one that differs. The build has no name, so it stays as long
-// as somebody says that it is in use (Collect), and a while.
+// Import adds a build of another store to this one. fetch is called only if the
+// build is not there: it fills an empty directory with the parts, by their
+// names. Every file is compared with what the build says of it: ErrCorrupt
+// names one that differs. The build has no name, so it stays for a while, and
+// then as long as a daemon says that it is in use (Collect).
 func (s *Store) Import(ctx context.Context, id string, fetch func(ctx context.Context, dir string) error) error {
 	if !isDigest(id) {
 		return fmt.Errorf("%w: build %q", ErrNoTemplate, id)
@@ -185,8 +185,8 @@ func (s *Store) adoptKernel(ctx context.Context, from, done string, k kernelID) 
 	return s.publish(kernel, to)
 }
 
-// adoptLayer puts a layer into the store and returns its key there, which is
-// that of its content, whatever it was called where it comes from.
+// adoptLayer moves a layer into the store and returns its key there: the digest
+// of its content, whatever it was called on the other host.
 func (s *Store) adoptLayer(ctx context.Context, from, done string, i int) (string, error) {
 	image, description := layerPart(i)
 	var l layer

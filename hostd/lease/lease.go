@@ -1,11 +1,10 @@
-// Package lease knows whether this host may still count on its control plane's
-// knowing of it. When the leader has not been heard for most of a lease, what
-// must not run twice is ended here, before the leader gives the host up and
-// starts it elsewhere.
+// Package lease knows for how long this host may run what must not run twice.
+// When the leader has not been heard for most of a lease, the host ends that
+// itself, before the leader gives the host up and starts it elsewhere.
 //
-// The time is the machine's own since its boot, suspended time included, and the
-// last word of the leader is kept across restarts of the daemon in a file that
-// does not outlive a boot.
+// Time is counted since the machine's boot, suspended time included. The
+// leader's last word is kept across restarts of the daemon, in a file that does
+// not outlive a boot.
 package lease
 
 import (
@@ -44,7 +43,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Lease is this host's.
+// Lease is the lease of this host.
 type Lease struct {
 	cfg Config
 
@@ -64,8 +63,8 @@ type word struct {
 
 const format = 1
 
-// New reads what an earlier daemon heard. What cannot be read counts as nothing
-// heard: then the lease is over until the leader is.
+// New reads what an earlier daemon heard. If that cannot be read, the lease is
+// over until the leader is heard.
 func New(cfg Config) *Lease {
 	if cfg.Now == nil {
 		cfg.Now = SinceBoot

@@ -1,13 +1,13 @@
-// Package ledger is what a host daemon remembers on disk: one record a box,
-// the tombstones of deleted boxes, and the highest Raft term it was called
-// with. A record is written before the first resource of its box is made and
-// removed after the last one is gone, so whatever a crash leaves behind is
-// known by a record, or is found to have none.
+// Package ledger is what a host's daemon remembers on disk: one record for each
+// box, the tombstones of deleted boxes, and the highest Raft term that it was
+// called with. A record is written before the first resource of its box is made
+// and removed after the last one is gone, so whatever a crash leaves behind
+// either has a record or is known to have none.
 //
 // Everything is held in memory; the file is a journal of changes (journal.go),
-// flushed before a change is acknowledged and rewritten when it has grown. Who
-// reads never waits for the disk: changes are written by a writer of their own
-// (writer.go), and shown when they are on disk.
+// flushed before a change is acknowledged and rewritten when it has grown.
+// Readers never wait for the disk: a writer of its own (writer.go) writes
+// changes, which are shown once they are on disk.
 package ledger
 
 import (
@@ -175,10 +175,10 @@ func (l *Ledger) Term() (cluster string, term uint64) {
 	return l.state.cluster, l.state.term
 }
 
-// ObserveTerm refuses with ErrStaleTerm a term that is lower than one seen
-// before of the same cluster, and every term of a cluster that another one has
-// followed. Terms of two clusters do not compare. A cluster never seen follows
-// the one there is: it is what was made of its backup. What is news is on disk
+// ObserveTerm refuses, with ErrStaleTerm, a term lower than the highest seen of
+// the same cluster, and every term of a cluster that was followed by another.
+// Terms of two clusters do not compare. A cluster never seen before replaces
+// the present one: it was restored from its backup. What is new is on disk
 // before ObserveTerm returns.
 func (l *Ledger) ObserveTerm(cluster string, term uint64) error {
 	news, err := l.CheckTerm(cluster, term)

@@ -1,18 +1,25 @@
 package ledger
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
 
-// State is where a box stands, as far as the disk knows.
+// State is the state of a box, as far as the disk knows.
+//
+// A record that is still Creating or Deleting when the daemon starts was cut
+// off by a crash: the first is cleaned up and forgotten, the second is finished
+// and buried.
+//
+// Waking means that the box's saved memory is spent: a VM that was restored
+// from it may have run, so it must not be restored again. Booting is a
+// persistent box whose VM vanished and that is booted from its disk; if it
+// vanishes again, the box is booted again.
 type State string
 
-// A record that is still Creating or Deleting when the daemon starts was cut
-// off by a crash: the first is cleaned away and forgotten, the second is
-// finished and buried.
-//
-// Waking means that the box's saved memory is spent: a VM that was restored from
-// it may have run, so it must not be restored again. Booting is a persistent box
-// that is booted from its disk since its VM vanished; if it vanishes again, the
-// box is booted again.
+// The states.
 const (
 	Creating   State = "creating"
 	Running    State = "running"
@@ -23,6 +30,30 @@ const (
 	Failed     State = "failed"
 	Deleting   State = "deleting"
 )
+
+// transitions are the states that follow each. Every state may be written again.
+var transitions = map[State][]State{
+	Creating:   {Running, Deleting},
+	Running:    {Paused, Hibernated, Booting, Failed, Deleting},
+	Paused:     {Running, Waking, Booting, Failed, Deleting}, // Waking: its memory is saved (Stopped)
+	Hibernated: {Waking, Booting, Failed, Deleting},
+	Waking:     {Running, Hibernated, Paused, Booting, Failed, Deleting}, // what it was before, if it could not wake
+	Booting:    {Running, Failed, Deleting},
+	Failed:     {Deleting},
+	Deleting:   {},
+}
+
+// ErrTransition refuses a change of a record that transitions does not have.
+var ErrTransition = errors.New("a sandbox cannot change from this state to that one")
+
+// MayBecome returns ErrTransition where a record may not go from one state to
+// another.
+func (s State) MayBecome(next State) error {
+	if s == next || slices.Contains(transitions[s], next) {
+		return nil
+	}
+	return fmt.Errorf("%w: %q to %q", ErrTransition, s, next)
+}
 
 // Boot says how the box came to life.
 type Boot string
@@ -91,7 +122,7 @@ type Volume struct {
 	MountPath string `json:"mount_path"`
 }
 
-// Enter moves the record to a state that others see.
+// Enter changes the record to a state that others see.
 func (r *Record) Enter(s State) {
 	r.State = s
 	r.Seq++

@@ -25,8 +25,8 @@ type change struct {
 	err  error
 }
 
-// writer is the one who writes the journal. Changes that come while the disk is
-// at work are written together, by one flush.
+// writer is the only one who writes the journal. Changes that arrive while the
+// disk is busy are written together, with one flush.
 type writer struct {
 	ledger *Ledger
 	log    *journal
@@ -45,7 +45,7 @@ func newWriter(l *Ledger, log *journal) *writer {
 	return w
 }
 
-// do returns when c is on disk, or is not.
+// do returns when c is on disk, or has failed.
 func (w *writer) do(c *change) error {
 	c.done = make(chan struct{})
 	w.mu.Lock()

@@ -28,16 +28,20 @@ var unmanagedTimeout = timescale.Limit(30 * time.Second)
 // Boxes takes records over.
 type Boxes interface {
 	Recover(ctx context.Context, rec ledger.Record) (box.Recovery, error)
-	RecoverCaptures() error
 	Open()
+}
+
+// Captures finds the captures of earlier daemons again.
+type Captures interface {
+	Recover() error
 }
 
 // Machine is what the host's kernel and file systems hold for boxes, whether a
 // record names it or not.
 type Machine interface {
 	// Traces returns the id of every box of which something is there: a
-	// runtime directory, a directory of disks, a cgroup. Names that are no
-	// box id are none of ours.
+	// runtime directory, a directory of disks, a cgroup. Other names are not
+	// ours.
 	Traces(ctx context.Context) ([]string, error)
 	// KillVMM kills the VMM of a runtime directory and waits for its end;
 	// found says whether there was one.
@@ -57,13 +61,14 @@ type Report struct {
 	Took                                                   time.Duration
 }
 
-// Reconciler does it once.
+// Reconciler runs once, at the start of the daemon.
 type Reconciler struct {
-	Records []ledger.Record
-	Boxes   Boxes
-	Machine Machine
-	Events  box.Events // nil: nobody listens
-	Log     *slog.Logger
+	Records  []ledger.Record
+	Boxes    Boxes
+	Captures Captures
+	Machine  Machine
+	Events   box.Events // nil: nobody listens
+	Log      *slog.Logger
 
 	background sync.WaitGroup
 }
@@ -100,7 +105,7 @@ func (r *Reconciler) Run(ctx context.Context) (Report, error) {
 	if err := group.Wait(); err != nil {
 		return Report{}, err
 	}
-	if err := r.Boxes.RecoverCaptures(); err != nil {
+	if err := r.Captures.Recover(); err != nil {
 		return Report{}, fmt.Errorf("recover captures: %w", err)
 	}
 	unmanaged, err := r.removeUnmanaged(ctx, known)

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/hostd/reconcile"
 	"github.com/berth-cloud/berth/vmm"
@@ -34,7 +35,7 @@ const (
 var spec = hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base"}
 
 type daemon struct {
-	*box.Host
+	*boxtest.Daemon
 	ledger *ledger.Ledger
 	report reconcile.Report
 	events *boxtest.Events
@@ -47,14 +48,13 @@ func start(t *testing.T, w *boxtest.World, change ...func(*box.Config)) *daemon 
 	l, err := ledger.Open(w.Paths.Ledger(), "h1")
 	must(t, err)
 	d := &daemon{ledger: l, log: &strings.Builder{}, events: &boxtest.Events{}}
-	deps := w.Deps(l)
-	deps.Events = d.events
-	cfg := w.Config()
-	for _, f := range change {
-		f(&cfg)
-	}
-	d.Host = box.New(cfg, deps)
-	r := &reconcile.Reconciler{Records: l.Boxes(), Boxes: d, Machine: w, Events: d.events, Log: slog.New(slog.NewTextHandler(d.log, nil))}
+	d.Daemon = boxtest.Run(w, l, func(cfg *box.Config, deps *box.Deps) {
+		deps.Events = d.events
+		for _, f := range change {
+			f(cfg)
+		}
+	})
+	r := &reconcile.Reconciler{Records: l.Boxes(), Boxes: d, Captures: d.Captures(), Machine: w, Events: d.events, Log: slog.New(slog.NewTextHandler(d.log, nil))}
 	d.report, err = r.Run(t.Context())
 	must(t, err)
 	r.Wait()
@@ -97,7 +97,7 @@ func TestACrashAtAnyStepOfACreateLeavesNothing(t *testing.T) {
 		t.Run(step, func(t *testing.T) {
 			w := crashAt(t, boxtest.NewWorld(t), step, func(d *daemon) { _, _ = d.Put(t.Context(), idA, spec) })
 			d := start(t, w)
-			if _, err := d.Get(idA); !errors.Is(err, box.ErrNotFound) {
+			if _, err := d.Get(idA); !errors.Is(err, hosterr.ErrNotFound) {
 				t.Errorf("Get = %v, want ErrNotFound", err)
 			}
 			// The flow of the control plane asks again, with the same generation.
@@ -126,7 +126,7 @@ func TestACrashAtAnyStepOfADeleteIsFinished(t *testing.T) {
 				t.Errorf("report = %+v, want one leftover", d.report)
 			}
 			await(t, func() bool { return len(w.Left()) == 0 }, func() string { return strings.Join(w.Left(), ", ") })
-			if _, err := d.Put(t.Context(), idA, spec); !errors.Is(err, box.ErrStaleGeneration) {
+			if _, err := d.Put(t.Context(), idA, spec); !errors.Is(err, hosterr.ErrStaleGeneration) {
 				t.Errorf("Put of the deleted generation = %v, want ErrStaleGeneration", err)
 			}
 		})
@@ -438,7 +438,7 @@ func TestNothingIsAnsweredBeforeTheListIsComplete(t *testing.T) {
 	w := boxtest.NewWorld(t)
 	l, err := ledger.Open(w.Paths.Ledger(), "h1")
 	must(t, err)
-	h := box.New(w.Config(), w.Deps(l))
+	h := boxtest.Run(w, l)
 	defer func() { h.Close(); _ = l.Close() }()
 	ctx := t.Context()
 	_, getErr := h.Get(idA)
@@ -448,7 +448,7 @@ func TestNothingIsAnsweredBeforeTheListIsComplete(t *testing.T) {
 	for name, err := range map[string]error{
 		"get": getErr, "put": putErr, "pause": pauseErr, "exec": execErr, "delete": h.Delete(ctx, idA, 1),
 	} {
-		if !errors.Is(err, box.ErrDraining) {
+		if !errors.Is(err, hosterr.ErrDraining) {
 			t.Errorf("%s = %v, want ErrDraining", name, err)
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Boxes is what the routes of boxes call.
@@ -22,13 +22,12 @@ type Boxes interface {
 	Resume(ctx context.Context, id string) (hostapi.Box, error)
 	Hibernate(ctx context.Context, id string) (hostapi.Box, error)
 	Wake(ctx context.Context, id string) (hostapi.Box, error)
-	Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
 }
 
 const boxPath = hostapi.PathBoxes + "/{id}"
 
 func (s *Server) boxRoutes(route func(string, func(*http.Request) (any, error))) {
-	move := func(name string, act func(context.Context, string) (hostapi.Box, error)) {
+	transition := func(name string, act func(context.Context, string) (hostapi.Box, error)) {
 		route("POST "+boxPath+"/"+name, s.withTerm(func(r *http.Request) (any, error) {
 			id, err := pathID(r)
 			if err != nil {
@@ -43,10 +42,10 @@ func (s *Server) boxRoutes(route func(string, func(*http.Request) (any, error)))
 	route("PUT "+boxPath, s.withTerm(s.put))
 	route("PATCH "+boxPath, s.withTerm(s.update))
 	route("DELETE "+boxPath, s.withTerm(s.remove))
-	move("pause", boxes.Pause)
-	move("resume", boxes.Resume)
-	move("hibernate", boxes.Hibernate)
-	move("wake", boxes.Wake)
+	transition("pause", boxes.Pause)
+	transition("resume", boxes.Resume)
+	transition("hibernate", boxes.Hibernate)
+	transition("wake", boxes.Wake)
 	route("POST "+boxPath+"/exec", s.exec)
 	route("GET "+boxPath+"/ports", s.ports)
 	route("POST "+boxPath+"/events", s.withTerm(s.postEvent))
@@ -54,7 +53,7 @@ func (s *Server) boxRoutes(route func(string, func(*http.Request) (any, error)))
 
 func (s *Server) list(*http.Request) (any, error) {
 	if !s.cfg.Boxes.Ready() {
-		return nil, box.ErrDraining
+		return nil, hosterr.ErrDraining
 	}
 	return s.cfg.Boxes.List(), nil
 }
@@ -87,7 +86,7 @@ func (s *Server) remove(r *http.Request) (any, error) {
 	var generation uint64
 	if q := r.URL.Query().Get(hostapi.QueryGeneration); q != "" {
 		if generation, err = strconv.ParseUint(q, 10, 64); err != nil {
-			return nil, fmt.Errorf("%w: generation %q", box.ErrInvalid, q)
+			return nil, fmt.Errorf("%w: generation %q", hosterr.ErrInvalid, q)
 		}
 	}
 	return nil, s.cfg.Boxes.Delete(r.Context(), id, generation)
@@ -114,7 +113,10 @@ func (s *Server) exec(r *http.Request) (any, error) {
 	if err := decode(r, &req); err != nil {
 		return nil, err
 	}
-	return s.cfg.Boxes.Exec(r.Context(), id, req)
+	if s.cfg.Guests == nil {
+		return nil, errNotHere
+	}
+	return s.cfg.Guests.Exec(r.Context(), id, req)
 }
 
 func (s *Server) ports(r *http.Request) (any, error) {

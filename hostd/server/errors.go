@@ -8,8 +8,9 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -30,30 +31,30 @@ var table = []struct {
 	status int
 	code   hostapi.Code
 }{
-	{box.ErrInvalid, http.StatusBadRequest, hostapi.CodeInvalid},
+	{hosterr.ErrInvalid, http.StatusBadRequest, hostapi.CodeInvalid},
 	{errNoTerm, http.StatusBadRequest, hostapi.CodeInvalid},
 	{errUnauthorized, http.StatusForbidden, hostapi.CodeUnauthorized},
 	{errNoRoute, http.StatusNotFound, hostapi.CodeNotFound},
 	{errTooLarge, http.StatusRequestEntityTooLarge, hostapi.CodeTooLarge},
-	{box.ErrNotFound, http.StatusNotFound, hostapi.CodeNotFound},
+	{hosterr.ErrNotFound, http.StatusNotFound, hostapi.CodeNotFound},
 	{ledger.ErrStaleTerm, http.StatusConflict, hostapi.CodeStaleTerm},
-	{box.ErrStaleGeneration, http.StatusConflict, hostapi.CodeStaleGeneration},
-	{box.ErrNotRunning, http.StatusConflict, hostapi.CodeNotRunning},
-	{box.ErrCutOff, http.StatusConflict, hostapi.CodeCutOff},
-	{box.ErrIllegalState, http.StatusConflict, hostapi.CodeIllegalState},
-	{box.ErrTemplate, http.StatusUnprocessableEntity, hostapi.CodeTemplateMissing},
-	{box.ErrBusy, http.StatusTooManyRequests, hostapi.CodeBusy},
-	{box.ErrDraining, http.StatusServiceUnavailable, hostapi.CodeDraining},
-	{box.ErrNoMemory, http.StatusInsufficientStorage, hostapi.CodeNoMemory},
-	{box.ErrNoDisk, http.StatusInsufficientStorage, hostapi.CodeNoDisk},
-	{box.ErrDiskStalled, http.StatusInsufficientStorage, hostapi.CodeNoDisk},
+	{hosterr.ErrStaleGeneration, http.StatusConflict, hostapi.CodeStaleGeneration},
+	{hosterr.ErrNotRunning, http.StatusConflict, hostapi.CodeNotRunning},
+	{hosterr.ErrCutOff, http.StatusConflict, hostapi.CodeCutOff},
+	{hosterr.ErrIllegalState, http.StatusConflict, hostapi.CodeIllegalState},
+	{hosterr.ErrTemplate, http.StatusUnprocessableEntity, hostapi.CodeTemplateMissing},
+	{hosterr.ErrBusy, http.StatusTooManyRequests, hostapi.CodeBusy},
+	{hosterr.ErrDraining, http.StatusServiceUnavailable, hostapi.CodeDraining},
+	{hosterr.ErrNoMemory, http.StatusInsufficientStorage, hostapi.CodeNoMemory},
+	{hosterr.ErrNoDisk, http.StatusInsufficientStorage, hostapi.CodeNoDisk},
+	{hosterr.ErrDiskStalled, http.StatusInsufficientStorage, hostapi.CodeNoDisk},
 	{ledger.ErrOverloaded, http.StatusInsufficientStorage, hostapi.CodeNoDisk},
-	{box.ErrNoSlot, http.StatusInsufficientStorage, hostapi.CodeNoSlot},
-	{box.ErrGuest, http.StatusBadGateway, hostapi.CodeGuest},
-	{box.ErrPortClosed, http.StatusBadGateway, hostapi.CodePortClosed},
-	{box.ErrNoSnapshot, http.StatusNotFound, hostapi.CodeNoSnapshot},
-	{box.ErrBadSnapshot, http.StatusUnprocessableEntity, hostapi.CodeBadSnapshot},
-	{box.ErrInUse, http.StatusConflict, hostapi.CodeInUse},
+	{hosterr.ErrNoSlot, http.StatusInsufficientStorage, hostapi.CodeNoSlot},
+	{hosterr.ErrGuest, http.StatusBadGateway, hostapi.CodeGuest},
+	{hosterr.ErrPortClosed, http.StatusBadGateway, hostapi.CodePortClosed},
+	{hosterr.ErrNoSnapshot, http.StatusNotFound, hostapi.CodeNoSnapshot},
+	{hosterr.ErrBadSnapshot, http.StatusUnprocessableEntity, hostapi.CodeBadSnapshot},
+	{hosterr.ErrInUse, http.StatusConflict, hostapi.CodeInUse},
 	{errNoStore, http.StatusUnprocessableEntity, hostapi.CodeNoStore},
 	{errStopping, http.StatusServiceUnavailable, hostapi.CodeDraining},
 	{errNotHere, http.StatusNotImplemented, hostapi.CodeInvalid},
@@ -63,11 +64,11 @@ var table = []struct {
 const statusClientGone = 499
 
 func classify(err error) (int, hostapi.Error) {
-	var says *box.GuestSays
+	var says *guestio.Refusal
 	if errors.As(err, &says) {
 		return says.Status, hostapi.Error{Code: hostapi.CodeGuestSays, Message: says.Message, Detail: says.Detail, ContentRange: says.ContentRange}
 	}
-	// A part that has refusals of its own says itself what they are on the wire.
+	// Some parts have refusals with a code and a status of their own.
 	var own *hostapi.Error
 	if errors.As(err, &own) && own.HTTPStatus >= http.StatusBadRequest {
 		return own.HTTPStatus, *own
@@ -84,7 +85,8 @@ func classify(err error) (int, hostapi.Error) {
 	return http.StatusInternalServerError, hostapi.Error{Code: hostapi.CodeInternal, Message: "internal error", Detail: err.Error()}
 }
 
-// fail answers with an error. Only what the host itself is to blame for is logged here.
+// fail answers with an error. It logs only errors that the host itself is to
+// blame for.
 func fail(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
 	status, body := classify(err)
 	if body.Detail == body.Message {
@@ -110,7 +112,7 @@ func reply(w http.ResponseWriter, status int, v any) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
-	// Its length tells the caller what it has to make room for.
+	// The caller sizes its buffer by it.
 	h.Set("Content-Length", strconv.Itoa(len(raw)))
 	w.WriteHeader(status)
 	_, _ = w.Write(raw) // the caller may be gone

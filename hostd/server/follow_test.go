@@ -191,6 +191,7 @@ func TestPartsThatAreNotThereSaySo(t *testing.T) {
 		"a template": f.DeleteTemplate(ctx, "t"), "events": second(f.Events(ctx, id, hostapi.EventQuery{})),
 		"files": second(f.FS(ctx, "GET", id, hostapi.FSStat, at("/"), nil, nil)), "ports": second(f.Ports(ctx, id)),
 		"a stream":      second(f.ExecStream(ctx, id, hostapi.ExecStream{Argv: []string{"x"}})),
+		"a command":     second(f.Bind(hostapi.Binding{}).Exec(ctx, id, hostapi.ExecRequest{Argv: []string{"x"}})),
 		"a build's log": second(f.BuildLogs(ctx, "b")),
 	} {
 		var e *hostapi.Error

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
-	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -123,17 +123,17 @@ func TestInputOfACommandHasOneLimit(t *testing.T) {
 func TestAUseOfTheSlotEndsWithTheVMM(t *testing.T) {
 	for name, hold := range map[string]func(*testing.T, *live){
 		"an answer that nobody reads": func(t *testing.T, l *live) {
-			resp, err := l.host.Relay(t.Context(), id, box.GuestRequest{Method: http.MethodGet, Path: guestapi.PathFSDir, Query: at("/")})
+			resp, err := l.host.Guests().Relay(t.Context(), id, guestio.GuestRequest{Method: http.MethodGet, Path: guestapi.PathFSDir, Query: at("/")})
 			must(t, err)
 			t.Cleanup(func() { _ = resp.Body.Close() })
 		},
 		"a command that nobody closes": func(t *testing.T, l *live) {
-			conn, _, err := l.host.ExecStream(t.Context(), id, hostapi.ExecStream{Argv: sh("sleep 1000")})
+			conn, _, err := l.host.Guests().ExecStream(t.Context(), id, hostapi.ExecStream{Argv: sh("sleep 1000")})
 			must(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
 		},
 		"a connection that nobody closes": func(t *testing.T, l *live) {
-			conn, err := l.host.DialPort(t.Context(), id, guestPort(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }))
+			conn, err := l.host.Guests().DialPort(t.Context(), id, guestPort(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }))
 			must(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
 		},

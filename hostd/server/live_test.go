@@ -96,7 +96,7 @@ func goLive(t *testing.T, change ...func(*Config)) *live {
 
 	ca := testca.New(t)
 	cfg := Config{
-		Boxes: l.host, Guests: l.host, Captures: l.host,
+		Boxes: l.host, Guests: l.host.Guests(), Captures: l.host.Captures(),
 		Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{} }, ObserveTerm: func(string, uint64) error { return nil },
 		Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler), Certificate: ca.Issue(t, "host:h1"), CA: ca.Pool,
 	}

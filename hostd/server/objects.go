@@ -6,27 +6,27 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Captures is what the routes of captures call. Deleting one that is gone is no
 // error.
 type Captures interface {
-	Capture(ctx context.Context, id string, spec hostapi.CaptureSpec) (hostapi.Capture, error)
-	Captures() []hostapi.Capture
-	GetCapture(id string) (hostapi.Capture, error)
-	DeleteCapture(ctx context.Context, id string) error
+	Make(ctx context.Context, id string, spec hostapi.CaptureSpec) (hostapi.Capture, error)
+	List() []hostapi.Capture
+	Get(id string) (hostapi.Capture, error)
+	Delete(ctx context.Context, id string) error
 }
 
 // Stored is the snapshot store's side of captures.
 type Stored interface {
-	// StoreCapture uploads a capture and waits until it is complete there.
-	StoreCapture(ctx context.Context, id string) (hostapi.Capture, error)
-	// DeleteStored removes a stored capture, wherever it was made.
-	DeleteStored(ctx context.Context, id string) error
-	// ListStored returns at most limit ids of what is in the owner's store, after one.
-	ListStored(ctx context.Context, owner, after string, limit int) (hostapi.StoredPage, error)
+	// Upload uploads a capture and waits until it is complete there.
+	Upload(ctx context.Context, id string) (hostapi.Capture, error)
+	// Delete removes a stored capture, wherever it was made.
+	Delete(ctx context.Context, id string) error
+	// List returns at most limit ids of what is in the owner's store, after one.
+	List(ctx context.Context, owner, after string, limit int) (hostapi.StoredPage, error)
 }
 
 // Volumes is what the routes of volumes call.
@@ -48,8 +48,8 @@ type Builds interface {
 	DeleteTemplate(ctx context.Context, name string) error
 }
 
-// objectRoutes are the routes of what outlives boxes. Those of a part that is
-// not there answer so.
+// objectRoutes are the routes of what outlives boxes. The routes of a part that
+// this host does not have say so.
 func (s *Server) objectRoutes(route func(string, func(*http.Request) (any, error))) {
 	part := func(there bool) func(string, func(*http.Request, string) (any, error)) {
 		return func(pattern string, h func(*http.Request, string) (any, error)) {
@@ -74,31 +74,31 @@ type objectRoute = func(string, func(r *http.Request, id string) (any, error))
 
 func (s *Server) captureRoutes(route objectRoute) {
 	const one = hostapi.PathCaptures + "/{id}"
-	route("GET "+hostapi.PathCaptures, func(*http.Request, string) (any, error) { return s.cfg.Captures.Captures(), nil })
-	route("GET "+one, func(_ *http.Request, id string) (any, error) { return s.cfg.Captures.GetCapture(id) })
+	route("GET "+hostapi.PathCaptures, func(*http.Request, string) (any, error) { return s.cfg.Captures.List(), nil })
+	route("GET "+one, func(_ *http.Request, id string) (any, error) { return s.cfg.Captures.Get(id) })
 	route("PUT "+one, s.changing(func(r *http.Request, id string) (any, error) {
 		var spec hostapi.CaptureSpec
 		if err := decode(r, &spec); err != nil {
 			return nil, err
 		}
-		return s.cfg.Captures.Capture(r.Context(), id, spec)
+		return s.cfg.Captures.Make(r.Context(), id, spec)
 	}))
 	route("DELETE "+one, s.changing(func(r *http.Request, id string) (any, error) {
 		// The stored copy first: while this host has the capture, its heartbeats
-		// tell of it, and whoever sees that asks again. Without a store it has
-		// none there, or had it when it still had a store: the leader asks another.
+		// report it, and the leader repeats the delete. A host without a store has
+		// no stored copy to delete; if there is one, the leader asks another host.
 		if r.URL.Query().Get(hostapi.QueryStored) == "true" && s.cfg.Stored != nil {
-			if err := s.cfg.Stored.DeleteStored(r.Context(), id); err != nil {
+			if err := s.cfg.Stored.Delete(r.Context(), id); err != nil {
 				return nil, err
 			}
 		}
-		return nil, s.cfg.Captures.DeleteCapture(r.Context(), id)
+		return nil, s.cfg.Captures.Delete(r.Context(), id)
 	}))
 	route("POST "+one+"/store", s.changing(func(r *http.Request, id string) (any, error) {
 		if s.cfg.Stored == nil {
 			return nil, errNoStore
 		}
-		return s.cfg.Stored.StoreCapture(r.Context(), id)
+		return s.cfg.Stored.Upload(r.Context(), id)
 	}))
 	route("GET "+hostapi.PathStored, func(r *http.Request, _ string) (any, error) {
 		if s.cfg.Stored == nil {
@@ -108,10 +108,10 @@ func (s *Server) captureRoutes(route objectRoute) {
 		if text := query.Get(hostapi.QueryLimit); text != "" {
 			var err error
 			if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > hostapi.MaxStoredPage {
-				return nil, fmt.Errorf("%w: %s is no number from 1 to %d", box.ErrInvalid, hostapi.QueryLimit, hostapi.MaxStoredPage)
+				return nil, fmt.Errorf("%w: %s is no number from 1 to %d", hosterr.ErrInvalid, hostapi.QueryLimit, hostapi.MaxStoredPage)
 			}
 		}
-		return s.cfg.Stored.ListStored(r.Context(), query.Get(hostapi.QueryOwner), query.Get(hostapi.QueryAfter), limit)
+		return s.cfg.Stored.List(r.Context(), query.Get(hostapi.QueryOwner), query.Get(hostapi.QueryAfter), limit)
 	})
 }
 
@@ -164,13 +164,13 @@ const maxObjectID = 128
 func objectID(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	if len(id) > maxObjectID {
-		return "", fmt.Errorf("%w: id is longer than %d characters", box.ErrInvalid, maxObjectID)
+		return "", fmt.Errorf("%w: id is longer than %d characters", hosterr.ErrInvalid, maxObjectID)
 	}
 	for i := range len(id) {
 		c := id[i]
 		letter := 'a' <= c && c <= 'z' || '0' <= c && c <= '9'
 		if !letter && (i == 0 || c != '-' && c != '_' && c != '.') {
-			return "", fmt.Errorf("%w: id has other characters than a-z, 0-9, '-', '_' and '.'", box.ErrInvalid)
+			return "", fmt.Errorf("%w: id has other characters than a-z, 0-9, '-', '_' and '.'", hosterr.ErrInvalid)
 		}
 	}
 	return id, nil

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,9 +35,9 @@ type storedStub struct {
 	err error
 }
 
-func (s *storedStub) DeleteStored(context.Context, string) error { return s.err }
+func (s *storedStub) Delete(context.Context, string) error { return s.err }
 
-func (s *storedStub) ListStored(_ context.Context, owner, after string, limit int) (hostapi.StoredPage, error) {
+func (s *storedStub) List(_ context.Context, owner, after string, limit int) (hostapi.StoredPage, error) {
 	return hostapi.StoredPage{IDs: []string{owner, after, strconv.Itoa(limit)}, More: true}, s.err
 }
 
@@ -72,5 +74,31 @@ func TestCaptureStaysUntilItsStoredCopyIsGone(t *testing.T) {
 	must(t, l.DeleteCapture(t.Context(), capture, true))
 	if _, err := l.Capture(t.Context(), capture); !hostapi.HasCode(err, hostapi.CodeNoSnapshot) {
 		t.Errorf("after the delete: %v", err)
+	}
+}
+
+// Ids in paths are names of files on this host.
+func TestBadObjectIDs(t *testing.T) {
+	type ( // a field may not be named as a method is
+		captures = Captures
+		volumes  = Volumes
+	)
+	h := New(Config{
+		// What reaches a part ends in a 500: there is nothing in it.
+		Boxes: struct{ Boxes }{}, Captures: struct{ captures }{}, Volumes: struct{ volumes }{}, Builds: struct{ Builds }{},
+		ObserveTerm: func(string, uint64) error { return nil },
+		Metrics:     http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
+	}).handler()
+	for _, path := range []string{hostapi.PathCaptures, hostapi.PathVolumes, hostapi.PathBuilds, hostapi.PathTemplates} {
+		for _, id := range []string{"..%2Fx", "%2E%2E", ".x", "-x", "a%00", "Vol", "%D0%B0", strings.Repeat("x", maxObjectID+1)} {
+			for _, method := range []string{http.MethodPut, http.MethodDelete} {
+				if path == hostapi.PathTemplates && method == http.MethodPut {
+					continue // no such route
+				}
+				if status, body := serveHTTP(h, method, path+"/"+id, "{}"); status != http.StatusBadRequest {
+					t.Errorf("%s %s/%s: %d %s", method, path, id, status, body)
+				}
+			}
+		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 // their own clients half of it.
 const stallTime = 2 * time.Minute
 
-// pacedWriter is an answer that may last for hours but not stand still: a caller
-// that takes nothing for a while is cut off.
+// pacedWriter is an answer that may last for hours, but whose caller is cut off
+// when it reads nothing for a while.
 type pacedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController

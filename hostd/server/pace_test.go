@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -65,7 +65,7 @@ type watchedBody struct {
 	closed chan struct{}
 }
 
-func (g *watchedGuests) Relay(ctx context.Context, id string, r box.GuestRequest) (*http.Response, error) {
+func (g *watchedGuests) Relay(ctx context.Context, id string, r guestio.GuestRequest) (*http.Response, error) {
 	resp, err := g.Guests.Relay(ctx, id, r)
 	if err == nil {
 		resp.Body = watchedBody{resp.Body, g.closed}

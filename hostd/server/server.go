@@ -19,16 +19,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/timescale"
 )
 
 // strangerTime is how long a request without a certificate may take to end.
 var strangerTime = timescale.Limit(5 * time.Second)
 
-// Config is what a Server works with. The parts that are nil are not there: their
-// routes answer 501.
+// Config is what a Server works with. The routes of a part that is nil answer
+// 501.
 type Config struct {
 	Boxes    Boxes
 	Guests   Guests
@@ -37,7 +37,7 @@ type Config struct {
 	Volumes  Volumes
 	Builds   Builds
 	Events   Events
-	// Info is the host's whole picture.
+	// Info is the host's whole state.
 	Info func() hostapi.Heartbeat
 	// ObserveTerm refuses a deposed leader's term.
 	ObserveTerm func(cluster string, term uint64) error
@@ -104,9 +104,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return fmt.Errorf("serve the host API: %w", err)
 }
 
-// Shutdown refuses new connections, sends those away who follow something, and
-// waits for the requests and streams under way until ctx ends, when it cuts
-// them off.
+// Shutdown refuses new connections, ends what only follows, and waits for the
+// other requests and streams until ctx ends; then it cuts them off.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop.Do(func() { close(s.stopping) })
 	err := s.http.Shutdown(ctx)
@@ -122,7 +121,8 @@ func (s *Server) handler() http.Handler {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "ok\n")
 	})
-	// Numbers, no tenant's data: an operator's Prometheus reads them as well.
+	// These are numbers and no tenant's data, so an operator's Prometheus may read
+	// them as well.
 	mux.Handle("GET "+hostapi.PathMetrics, s.only(s.cfg.Metrics, hostapi.ReplicaPrefix, hostapi.OperatorPrefix))
 
 	route := func(pattern string, h func(*http.Request) (any, error)) {
@@ -153,15 +153,15 @@ func (s *Server) only(next http.Handler, prefixes ...string) http.Handler {
 				}
 			}
 		}
-		// A stranger's body is not waited for.
+		// Do not wait for the body of a caller without a certificate.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(strangerTime))
 		w.Header().Set("Connection", "close")
 		fail(w, r, s.cfg.Log, errUnauthorized)
 	})
 }
 
-// member reports whether a caller is not a replica that was removed: what it had
-// keys for, it has them for still.
+// member reports whether a caller is still a member: a replica that was removed
+// keeps its certificate.
 func (s *Server) member(name string) bool {
 	id, replica := strings.CutPrefix(name, hostapi.ReplicaPrefix)
 	return !replica || s.cfg.Member == nil || s.cfg.Member(id)
@@ -227,8 +227,8 @@ func (s *Server) withTerm(h func(*http.Request) (any, error)) func(*http.Request
 	}
 }
 
-// recover keeps one broken request from ending the daemon. All that is done under
-// a request knows its id.
+// recover keeps a panic in one request from ending the daemon, and gives the
+// request's context the request's id.
 func (s *Server) recover(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := requestID(r)
@@ -266,7 +266,7 @@ func requestID(r *http.Request) string {
 func pathID(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	if !hostapi.ValidID(id) {
-		return "", fmt.Errorf("%w: id is not %d characters of lower-case base32", box.ErrInvalid, hostapi.IDLength)
+		return "", fmt.Errorf("%w: id is not %d characters of lower-case base32", hosterr.ErrInvalid, hostapi.IDLength)
 	}
 	return id, nil
 }
@@ -286,10 +286,10 @@ func decode(r *http.Request, v any) error {
 	case errors.As(err, &tooLarge):
 		return fmt.Errorf("%w: over %d bytes", errTooLarge, tooLarge.Limit)
 	case errors.As(err, &wrongType):
-		return fmt.Errorf("%w: field %s: want %s, got %s", box.ErrInvalid, wrongType.Field, wrongType.Type, wrongType.Value)
+		return fmt.Errorf("%w: field %s: want %s, got %s", hosterr.ErrInvalid, wrongType.Field, wrongType.Type, wrongType.Value)
 	case errors.Is(err, io.EOF):
-		return fmt.Errorf("%w: body is empty", box.ErrInvalid)
+		return fmt.Errorf("%w: body is empty", hosterr.ErrInvalid)
 	default:
-		return fmt.Errorf("%w: body is no JSON: %w", box.ErrInvalid, err)
+		return fmt.Errorf("%w: body is no JSON: %w", hosterr.ErrInvalid, err)
 	}
 }

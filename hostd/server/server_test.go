@@ -18,8 +18,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/internal/testca"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
@@ -64,8 +64,22 @@ func (b *boxes) Wake(_ context.Context, id string) (hostapi.Box, error) {
 func (b *boxes) Update(_ context.Context, id string, u hostapi.BoxUpdate) (hostapi.Box, error) {
 	return b.move(fmt.Sprintf("persistent=%v ", u.Persistent != nil && *u.Persistent) + id)
 }
-func (b *boxes) Exec(ctx context.Context, id string, r hostapi.ExecRequest) (hostapi.ExecResult, error) {
-	return b.exec(ctx, id, r)
+
+// guests run commands, and know nothing else.
+type guests struct {
+	Guests
+	exec func(context.Context, string, hostapi.ExecRequest) (hostapi.ExecResult, error)
+}
+
+func (b *boxes) guests() Guests {
+	if b.exec == nil {
+		return nil
+	}
+	return guests{exec: b.exec}
+}
+
+func (g guests) Exec(ctx context.Context, id string, r hostapi.ExecRequest) (hostapi.ExecResult, error) {
+	return g.exec(ctx, id, r)
 }
 
 type fixture struct {
@@ -84,7 +98,7 @@ func serve(t *testing.T, b *boxes, commonName string) *fixture {
 	highest := uint64(5)
 	b.ready = true
 	f.server = New(Config{
-		Boxes: b, Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{AgentID: "h1"} },
+		Boxes: b, Guests: b.guests(), Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{AgentID: "h1"} },
 		Member: func(replica string) bool { return replica != "removed" },
 		ObserveTerm: func(_ string, term uint64) error {
 			mu.Lock()
@@ -338,7 +352,7 @@ func TestBadInput(t *testing.T) {
 		exec: func(context.Context, string, hostapi.ExecRequest) (hostapi.ExecResult, error) {
 			panic("exec of bad input")
 		},
-		get: func(string) (hostapi.Box, error) { return hostapi.Box{}, box.ErrNotFound },
+		get: func(string) (hostapi.Box, error) { return hostapi.Box{}, hosterr.ErrNotFound },
 	}
 	h := serve(t, b, "replica:r1").server.handler()
 	big := `{"generation":1,"template":"` + strings.Repeat("x", hostapi.MaxBody) + `"}`
@@ -352,6 +366,10 @@ func TestBadInput(t *testing.T) {
 		"id with Unicode":       {"GET", "/v1/boxes/%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0", "", 400, "base32"},
 		"id in upper case":      {"GET", "/v1/boxes/" + strings.ToUpper(id), "", 400, "base32"},
 		"id with digit 1":       {"GET", "/v1/boxes/1" + id[1:], "", 400, "base32"},
+		"id of dots":            {"PUT", "/v1/boxes/%2E%2E", "{}", 400, "base32"},
+		"no id":                 {"PUT", "/v1/boxes/", "{}", 404, "no such route"},
+		"upper case in a PUT":   {"PUT", "/v1/boxes/" + strings.ToUpper(id), "{}", 400, "base32"},
+		"Unicode in a DELETE":   {"DELETE", "/v1/boxes/%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0%D0%B0", "", 400, "base32"},
 		"id that is a path":     {"GET", "/v1/boxes/..%2F..%2Fetc%2Fpasswd", "", 400, "base32"},
 		"no such box":           {"GET", "/v1/boxes/" + id, "", 404, "not_found"},
 		"no such route":         {"GET", "/v2", "", 404, "no such route"},
@@ -407,16 +425,16 @@ func FuzzRequests(f *testing.F) {
 			},
 			get:    func(id string) (hostapi.Box, error) { reached(id); return hostapi.Box{}, nil },
 			delete: func(_ context.Context, id string, _ uint64) error { reached(id); return nil },
-			exec: func(_ context.Context, id string, _ hostapi.ExecRequest) (hostapi.ExecResult, error) {
-				reached(id)
-				return hostapi.ExecResult{}, nil
-			},
 			move: func(what string) (hostapi.Box, error) {
 				reached(what[strings.Index(what, " ")+1:])
 				return hostapi.Box{}, nil
 			},
 			ready: true,
 		},
+		Guests: guests{exec: func(_ context.Context, id string, _ hostapi.ExecRequest) (hostapi.ExecResult, error) {
+			reached(id)
+			return hostapi.ExecResult{}, nil
+		}},
 		Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{} }, ObserveTerm: func(string, uint64) error { return nil },
 		Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
 	})

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -26,7 +26,7 @@ const (
 	// closing a connection with unread bytes would reset it, and what the caller
 	// has not read yet with it.
 	lingerTime = 30 * time.Second
-	// goneCheck is how often a caller is looked for whose bytes nobody takes.
+	// goneCheck is how often a caller is checked while nobody reads its bytes.
 	goneCheck = time.Second
 )
 
@@ -89,7 +89,7 @@ func (st *streams) shut(ctx context.Context) error {
 type splice struct {
 	caller net.Conn
 	in     io.Reader // what the caller sends, some of which was read already
-	guest  *box.Conn
+	guest  *guestio.Conn
 	first  io.Reader // for the guest, before the caller's; nil: nothing
 	frames bool      // a caller that is gone has gone for good, and the process goes with it
 
@@ -101,15 +101,15 @@ type splice struct {
 // upgrade answers 101 and joins the caller with the guest, until both are done.
 // It takes the guest's connection over. When it returns an error nothing was
 // answered yet.
-func (s *Server) upgrade(w http.ResponseWriter, protocol string, guest *box.Conn, first io.Reader) error {
+func (s *Server) upgrade(w http.ResponseWriter, protocol string, guest *guestio.Conn, first io.Reader) error {
 	defer guest.Close()
 	conn, buf, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return fmt.Errorf("upgrade: %w", err)
 	}
 	defer conn.Close()
-	// What net/http read ahead, and then past it: its own reader ends the request
-	// with the caller's half.
+	// First what net/http has read ahead, then the connection itself: the request's
+	// own reader ends with the caller's half.
 	ahead, err := io.ReadAll(io.LimitReader(buf.Reader, int64(buf.Reader.Buffered())))
 	if err != nil {
 		return nil
@@ -123,7 +123,7 @@ func (s *Server) upgrade(w http.ResponseWriter, protocol string, guest *box.Conn
 		return nil
 	}
 	defer s.streams.remove(sp)
-	// A caller that takes nothing holds up down, which alone would see that the
+	// A caller that reads nothing blocks down, and only down would notice that the
 	// guest is gone.
 	defer guest.AfterCut(sp.abort)()
 	if p := patient(conn); p != nil {
@@ -316,9 +316,9 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// patientConn lets a TLS connection wait with its goodbye: crypto/tls allows
-// for five seconds, and a reader that is slower would see a broken stream where
-// an orderly one ended.
+// patientConn lets a TLS connection take its time to close: crypto/tls allows
+// five seconds, after which a slow reader would see a broken stream where an
+// orderly one ended.
 type patientConn struct {
 	*net.TCPConn
 	patient atomic.Bool

@@ -10,18 +10,20 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
-	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Guests is what the routes call that speak to a box's guest.
 type Guests interface {
-	ExecStream(ctx context.Context, id string, req hostapi.ExecStream) (conn *box.Conn, first io.Reader, err error)
-	DialPort(ctx context.Context, id string, port int) (*box.Conn, error)
-	Relay(ctx context.Context, id string, r box.GuestRequest) (*http.Response, error)
+	Exec(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
+	ExecStream(ctx context.Context, id string, req hostapi.ExecStream) (conn *guestio.Conn, first io.Reader, err error)
+	DialPort(ctx context.Context, id string, port int) (*guestio.Conn, error)
+	Relay(ctx context.Context, id string, r guestio.GuestRequest) (*http.Response, error)
 	Ports(ctx context.Context, id string) ([]hostapi.Port, error)
-	StartLogs(ctx context.Context, id, stream string, tail int, follow bool, out box.Lines) error
-	ConsoleLogs(ctx context.Context, id string, tail int, follow bool, out box.Lines) error
+	StartLogs(ctx context.Context, id, stream string, tail int, follow bool, out guestio.Lines) error
+	ConsoleLogs(ctx context.Context, id string, tail int, follow bool, out guestio.Lines) error
 }
 
 // streamRoutes are those whose bodies are not one small JSON value.
@@ -51,9 +53,9 @@ func (s *Server) streamRoutes(route func(string, func(http.ResponseWriter, *http
 	route("GET "+hostapi.PathBuilds+"/{id}/logs", s.buildLogs)
 }
 
-// stream renders the refusals of a route that writes its own answer. One that
-// fails after it has begun to answer panics with http.ErrAbortHandler, so that
-// the caller cannot take half for the whole.
+// stream renders the errors of a route that writes its own answer. A route that
+// fails after it began to answer panics with http.ErrAbortHandler, so that the
+// caller does not take a part for the whole.
 func (s *Server) stream(h func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
@@ -91,7 +93,7 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request, id string) error {
 	}
 	port, err := strconv.Atoi(r.PathValue("port"))
 	if err != nil {
-		return fmt.Errorf("%w: port is no number", box.ErrInvalid)
+		return fmt.Errorf("%w: port is no number", hosterr.ErrInvalid)
 	}
 	ctx, detach := detachable(r.Context())
 	defer detach()
@@ -104,7 +106,8 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request, id string) error {
 }
 
 // detachable returns a context that ends with parent until detach is called. A
-// request's context may end with the caller's half, when the other half lives.
+// request's context ends with the caller's half of the connection, while the
+// other half may still be used.
 func detachable(parent context.Context) (ctx context.Context, detach func()) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	stop := context.AfterFunc(parent, func() { cancel(context.Cause(parent)) })
@@ -113,7 +116,7 @@ func detachable(parent context.Context) (ctx context.Context, detach func()) {
 
 func upgradable(r *http.Request, protocol string) error {
 	if r.ProtoMajor != 1 || r.Header.Get("Upgrade") != protocol {
-		return fmt.Errorf("%w: want HTTP/1.1 and Upgrade: %s", box.ErrInvalid, protocol)
+		return fmt.Errorf("%w: want HTTP/1.1 and Upgrade: %s", hosterr.ErrInvalid, protocol)
 	}
 	return nil
 }
@@ -130,7 +133,7 @@ var (
 // files passes requests on to the guest's file system.
 func (s *Server) files(path string) func(http.ResponseWriter, *http.Request, string) error {
 	return func(w http.ResponseWriter, r *http.Request, id string) error {
-		req := box.GuestRequest{Method: r.Method, Path: path, Query: r.URL.Query(), Header: http.Header{}, Length: r.ContentLength}
+		req := guestio.GuestRequest{Method: r.Method, Path: path, Query: r.URL.Query(), Header: http.Header{}, Length: r.ContentLength}
 		if r.ContentLength != 0 {
 			req.Body = r.Body
 		} else if r.Method == http.MethodPut {
@@ -172,24 +175,24 @@ func (s *Server) boxLogs(w http.ResponseWriter, r *http.Request, id string) erro
 	if raw := q.Get("tail"); raw != "" {
 		n, err := strconv.Atoi(raw)
 		if err != nil || n < 0 {
-			return fmt.Errorf("%w: tail %q", box.ErrInvalid, raw)
+			return fmt.Errorf("%w: tail %q", hosterr.ErrInvalid, raw)
 		}
 		tail = n
 	}
 	read := s.cfg.Guests.ConsoleLogs
 	switch stream := q.Get("stream"); stream {
-	case box.StreamConsole:
+	case guestio.StreamConsole:
 	case "", guestapi.StreamBoth, guestapi.StreamStdout, guestapi.StreamStderr:
 		if stream == "" {
 			stream = guestapi.StreamBoth
 		}
-		read = func(ctx context.Context, id string, tail int, follow bool, out box.Lines) error {
+		read = func(ctx context.Context, id string, tail int, follow bool, out guestio.Lines) error {
 			return s.cfg.Guests.StartLogs(ctx, id, stream, tail, follow, out)
 		}
 	default:
-		return fmt.Errorf("%w: stream %q: want stdout, stderr, both or console", box.ErrInvalid, stream)
+		return fmt.Errorf("%w: stream %q: want stdout, stderr, both or console", hosterr.ErrInvalid, stream)
 	}
-	return s.logs(w, r, func(ctx context.Context, follow bool, out box.Lines) error {
+	return s.logs(w, r, func(ctx context.Context, follow bool, out guestio.Lines) error {
 		return read(ctx, id, tail, follow, out)
 	})
 }
@@ -205,24 +208,24 @@ func (s *Server) buildLogs(w http.ResponseWriter, r *http.Request) error {
 	if _, err := s.cfg.Builds.Build(id); err != nil {
 		return err
 	}
-	return s.logs(w, r, func(ctx context.Context, follow bool, out box.Lines) error {
+	return s.logs(w, r, func(ctx context.Context, follow bool, out guestio.Lines) error {
 		out.Began()
 		return s.cfg.Builds.BuildLogs(ctx, id, follow, out.Emit)
 	})
 }
 
 // logs answers with lines: as text, or with follow as server-sent events.
-func (s *Server) logs(w http.ResponseWriter, r *http.Request, read func(context.Context, bool, box.Lines) error) error {
+func (s *Server) logs(w http.ResponseWriter, r *http.Request, read func(context.Context, bool, guestio.Lines) error) error {
 	if follow(r) {
 		return s.follow(w, r, func(ctx context.Context, out *sse) error {
-			return read(ctx, true, box.Lines{
+			return read(ctx, true, guestio.Lines{
 				Began: out.begin,
 				Emit:  func(l hostapi.LogLine) error { return out.message("", "log", l) },
 			})
 		})
 	}
 	begun := false
-	err := read(r.Context(), false, box.Lines{
+	err := read(r.Context(), false, guestio.Lines{
 		Began: func() {
 			begun = true
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -251,7 +254,7 @@ func follow(r *http.Request) bool {
 
 // Events is what the routes of events call.
 type Events interface {
-	// Query returns events of a sandbox, oldest first; box.ErrNotFound where it
+	// Query returns events of a sandbox, oldest first; hosterr.ErrNotFound where it
 	// has none and never had.
 	Query(id string, q hostapi.EventQuery) ([]hostapi.Event, error)
 	// Follow hands on the events asked for and those to come, until ctx ends or
@@ -297,14 +300,14 @@ func eventQuery(r *http.Request) (q hostapi.EventQuery, err error) {
 	if raw := values.Get("tail"); raw != "" {
 		n, err := strconv.Atoi(raw)
 		if err != nil || n < 0 {
-			return q, fmt.Errorf("%w: tail %q", box.ErrInvalid, raw)
+			return q, fmt.Errorf("%w: tail %q", hosterr.ErrInvalid, raw)
 		}
 		n = min(n, hostapi.MaxEventTail)
 		q.Tail = &n
 	}
 	if raw := values.Get("since"); raw != "" {
 		if q.Since, err = time.Parse(time.RFC3339Nano, raw); err != nil {
-			return q, fmt.Errorf("%w: since: want a time as in 2006-01-02T15:04:05.000Z", box.ErrInvalid)
+			return q, fmt.Errorf("%w: since: want a time as in 2006-01-02T15:04:05.000Z", hosterr.ErrInvalid)
 		}
 	}
 	return q, nil
@@ -328,9 +331,9 @@ func (s *Server) postEvent(r *http.Request) (any, error) {
 // errStopping ends who only listens.
 var errStopping = errors.New("host daemon is shutting down")
 
-// follow answers with server-sent events. What send fails with after the first
-// of them cuts the answer off: an end in order would tell the caller that there
-// is nothing more to come.
+// follow answers with server-sent events. If send fails after the first of
+// them, the answer is cut off: an orderly end would tell the caller that
+// nothing more will come.
 func (s *Server) follow(w http.ResponseWriter, r *http.Request, send func(context.Context, *sse) error) error {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/atomicfile"
 )
 
 // directory keeps each object as a file, which all hosts that mount it share.
@@ -27,30 +29,13 @@ func openDirectory(path string) (*directory, error) {
 
 func (d *directory) file(key string) string { return filepath.Join(d.path, filepath.FromSlash(key)) }
 
-// put writes a file beside its place and renames it. Its content survives a
-// power cut when it is there; Store.syncDirs does the same for its name.
-func (d *directory) put(_ context.Context, key string, content []byte) (err error) {
+// put leaves the durability of a file's name to Store.syncDirs.
+func (d *directory) put(_ context.Context, key string, content []byte) error {
 	path := d.file(key)
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".part-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return atomicfile.Put(path, content, 0o600)
 }
 
 func (d *directory) get(_ context.Context, key string) (io.ReadCloser, int64, error) {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"path/filepath"
 	"runtime"
@@ -385,7 +386,8 @@ func (s *Store) retry(ctx context.Context, do func() error) error {
 }
 
 // syncDirs makes the names in directories of a file:// store durable, and the
-// directories' own. An S3 store's are once it has answered.
+// directories' own. One that was never made has none: nothing was put there yet.
+// The store's own has to be there. An S3 store's are once it has answered.
 func (s *Store) syncDirs(dirs ...string) error {
 	if s.dir == "" {
 		return nil
@@ -394,7 +396,11 @@ func (s *Store) syncDirs(dirs ...string) error {
 	for _, name := range dirs {
 		for dir := filepath.Join(s.dir, name); !done[dir] && len(dir) >= len(s.dir); dir = filepath.Dir(dir) {
 			done[dir] = true
-			if err := atomicfile.Sync(dir); err != nil {
+			err := atomicfile.Sync(dir)
+			if errors.Is(err, fs.ErrNotExist) && dir != s.dir {
+				continue
+			}
+			if err != nil {
 				return err
 			}
 		}

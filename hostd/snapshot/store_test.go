@@ -77,6 +77,38 @@ func TestAStoreIsOneClusters(t *testing.T) {
 	})
 }
 
+// Before anything was stored, there is nothing: that is no error anywhere. A
+// store that is not there is not one without snapshots.
+func TestAStoreThatHasNothingYet(t *testing.T) {
+	stores(t, func(t *testing.T, url, dir string) {
+		s := open(t, url, Options{})
+		if there, err := s.Has(t.Context(), "snap-1"); err != nil || there {
+			t.Errorf("has = %v, %v", there, err)
+		}
+		if ids, more, err := s.Page(t.Context(), "", 10); err != nil || len(ids) > 0 || more {
+			t.Errorf("page = %v, %v, %v", ids, more, err)
+		}
+		if _, err := s.Manifest(t.Context(), "snap-1"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("manifest: %v", err)
+		}
+		if err := s.Delete(t.Context(), "snap-1"); err != nil {
+			t.Errorf("delete: %v", err)
+		}
+		if c, err := s.Collect(t.Context()); err != nil || c != (Collected{}) {
+			t.Errorf("collect = %+v, %v", c, err)
+		}
+		if !strings.HasPrefix(url, "file:") {
+			return
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Delete(t.Context(), "snap-1"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("delete from a store that is not there: %v", err)
+		}
+	})
+}
+
 func TestAStoreIsListedInPages(t *testing.T) {
 	stores(t, func(t *testing.T, url, dir string) {
 		s := open(t, url, Options{})

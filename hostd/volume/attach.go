@@ -6,8 +6,8 @@ import (
 	"os"
 
 	"github.com/berth-cloud/berth/atomicfile"
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Size returns a volume's bytes.
@@ -21,7 +21,9 @@ func (s *Store) Size(volumeID string) (int64, error) {
 	return int64(v.SizeMB) << 20, nil
 }
 
-func notHere(volumeID string) error { return invalid("volume %s is not on this host", volumeID) }
+func notHere(volumeID string) error {
+	return hosterr.Invalid("volume %s is not on this host", volumeID)
+}
 
 // Attach gives a volume to a box, and its image to the user of the box's VMM. A
 // box that has it already gets it again, for the user that it has now.
@@ -54,7 +56,7 @@ func (s *Store) claim(boxID, volumeID string) (fresh bool, err error) {
 	case v == nil:
 		return false, notHere(volumeID)
 	case v.attachedTo != "" && v.attachedTo != boxID:
-		return false, fmt.Errorf("%w: volume %s is attached to sandbox %s", box.ErrInUse, volumeID, hostapi.ShortID(v.attachedTo))
+		return false, fmt.Errorf("%w: volume %s is attached to sandbox %s", hosterr.ErrInUse, volumeID, hostapi.ShortID(v.attachedTo))
 	}
 	fresh = v.attachedTo == ""
 	v.attachedTo = boxID

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve has the file system keep the whole of an image for it: a disk that
-// somebody else fills is then not full for its guest. Where the file system
-// cannot, it is no error: admission counts what is missing.
+// reserve has the file system reserve the whole of an image, so that a disk
+// that others fill is not full for its guest. A file system that cannot reserve
+// is no error: admission counts what is missing.
 func reserve(image string, size int64) error {
 	f, err := os.OpenFile(image, os.O_RDWR, 0)
 	if err != nil {

@@ -28,8 +28,8 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/atomicfile"
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 const (
@@ -171,9 +171,9 @@ func (s *Store) image(id string) string { return filepath.Join(s.cfg.Dir, id, im
 func (s *Store) PutVolume(ctx context.Context, id string, spec hostapi.VolumeSpec) (hostapi.Volume, error) {
 	switch {
 	case !validID(id):
-		return hostapi.Volume{}, invalid("volume id: want 1 to %d characters of a-z, 0-9 and '-'", maxID)
+		return hostapi.Volume{}, hosterr.Invalid("volume id: want 1 to %d characters of a-z, 0-9 and '-'", maxID)
 	case spec.SizeMB < MinSizeMB || spec.SizeMB > MaxSizeMB:
-		return hostapi.Volume{}, invalid("size_mb is %d: want %d to %d", spec.SizeMB, MinSizeMB, MaxSizeMB)
+		return hostapi.Volume{}, hosterr.Invalid("size_mb is %d: want %d to %d", spec.SizeMB, MinSizeMB, MaxSizeMB)
 	}
 	if err := s.begin(ctx); err != nil {
 		return hostapi.Volume{}, err
@@ -184,7 +184,7 @@ func (s *Store) PutVolume(ctx context.Context, id string, spec hostapi.VolumeSpe
 	s.mu.Unlock()
 	if v != nil {
 		if v.SizeMB != spec.SizeMB || v.WorkspaceID != spec.WorkspaceID {
-			return hostapi.Volume{}, invalid("volume %s is there with %d MB: a volume is not resized", id, v.SizeMB)
+			return hostapi.Volume{}, hosterr.Invalid("volume %s is there with %d MB: a volume is not resized", id, v.SizeMB)
 		}
 		return s.Volume(id)
 	}
@@ -213,8 +213,8 @@ func (s *Store) admit(sizeMB int) error {
 	return s.cfg.MakeRoom(func() (int64, error) { return s.missing(sizeMB) })
 }
 
-// missing says how many bytes there are too few for a volume. It counts by the
-// worst case: one that was promised can be filled.
+// missing is how many bytes are lacking for a volume. It counts by the worst
+// case: every promised volume may be filled.
 func (s *Store) missing(sizeMB int) (bytes int64, err error) {
 	free, err := s.cfg.DiskFree(s.cfg.Dir)
 	if err != nil {
@@ -282,7 +282,7 @@ func view(v *volume) hostapi.Volume {
 }
 
 // DeleteVolume removes a volume and waits until it is gone. One that is gone is
-// no error; one that a box has is box.ErrInUse.
+// no error; one that a box has is hosterr.ErrInUse.
 func (s *Store) DeleteVolume(ctx context.Context, id string) error {
 	if err := s.begin(ctx); err != nil {
 		return err
@@ -296,7 +296,7 @@ func (s *Store) DeleteVolume(ctx context.Context, id string) error {
 	}
 	if v.attachedTo != "" {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: volume %s is attached to sandbox %s", box.ErrInUse, id, hostapi.ShortID(v.attachedTo))
+		return fmt.Errorf("%w: volume %s is attached to sandbox %s", hosterr.ErrInUse, id, hostapi.ShortID(v.attachedTo))
 	}
 	// Before the files: from here nobody can attach it.
 	delete(s.volumes, id)
@@ -343,10 +343,6 @@ func validID(id string) bool {
 		}
 	}
 	return true
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", box.ErrInvalid, fmt.Sprintf(format, args...))
 }
 
 // The host's errors of these kinds speak of sandboxes.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -87,7 +88,7 @@ func TestTheSameVolumeAgainIsTheOneThatIsThere(t *testing.T) {
 		"smaller":           {WorkspaceID: "ws", SizeMB: 63},
 		"another workspace": {WorkspaceID: "other", SizeMB: 64},
 	} {
-		if _, err := s.PutVolume(t.Context(), id, spec); !errors.Is(err, box.ErrInvalid) {
+		if _, err := s.PutVolume(t.Context(), id, spec); !errors.Is(err, hosterr.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -116,7 +117,7 @@ func TestBadVolumesAreRefused(t *testing.T) {
 		"longer than a serial number": {strings.Repeat("x", 21), 64},
 		"no size":                     {id, 0}, "negative": {id, -1}, "tiny": {id, MinSizeMB - 1}, "huge": {id, MaxSizeMB + 1},
 	} {
-		if _, err := s.PutVolume(t.Context(), c.id, hostapi.VolumeSpec{SizeMB: c.size}); !errors.Is(err, box.ErrInvalid) {
+		if _, err := s.PutVolume(t.Context(), c.id, hostapi.VolumeSpec{SizeMB: c.size}); !errors.Is(err, hosterr.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -237,13 +238,13 @@ func TestAVolumeHasOneBoxAtATime(t *testing.T) {
 	if size, err := s.Size(id); err != nil || size != 64<<20 {
 		t.Errorf("it has %d bytes, %v", size, err)
 	}
-	if _, err := s.Size("vol-gone"); !errors.Is(err, box.ErrInvalid) {
+	if _, err := s.Size("vol-gone"); !errors.Is(err, hosterr.ErrInvalid) {
 		t.Errorf("size of a volume that is not there: %v", err)
 	}
-	if _, err := s.Attach(t.Context(), "box2", id, uid, gid); !errors.Is(err, box.ErrInUse) {
+	if _, err := s.Attach(t.Context(), "box2", id, uid, gid); !errors.Is(err, hosterr.ErrInUse) {
 		t.Errorf("another box: %v", err)
 	}
-	if err := s.DeleteVolume(t.Context(), id); !errors.Is(err, box.ErrInUse) {
+	if err := s.DeleteVolume(t.Context(), id); !errors.Is(err, hosterr.ErrInUse) {
 		t.Errorf("delete = %v", err)
 	}
 	if v, err := s.Volume(id); err != nil || v.AttachedTo != "box1" {
@@ -263,7 +264,7 @@ func TestAVolumeHasOneBoxAtATime(t *testing.T) {
 	if _, err := s.Attach(t.Context(), "box2", id, uid, gid); err != nil {
 		t.Errorf("the next box: %v", err)
 	}
-	if _, err := s.Attach(t.Context(), "box2", "vol-gone", uid, gid); !errors.Is(err, box.ErrInvalid) {
+	if _, err := s.Attach(t.Context(), "box2", "vol-gone", uid, gid); !errors.Is(err, hosterr.ErrInvalid) {
 		t.Errorf("a volume that is not there: %v", err)
 	}
 }

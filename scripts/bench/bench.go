@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
-// The two hosts of the stack differ in one thing.
+// The two hosts of the stack. They differ only in the snapshot store.
 const (
 	plainHost  = "m1" // has no snapshot store
 	storedHost = "m2"
@@ -33,21 +33,21 @@ type bench struct {
 // takes this long.
 const refill = 2 * time.Second
 
-// rest waits until the rate limit does not show in what is measured next.
+// rest waits until the rate limit no longer affects the next measurement.
 func rest(ctx context.Context) error { return pause(ctx, refill) }
 
 // electionTime is how long a call is repeated while no replica leads. Guests
-// that compute on all CPUs hold a leader up, too; the call then took that long.
+// that compute on all CPUs also delay a leader; the call then takes that long.
 const electionTime = 20 * time.Second
 
-// clear deletes what a part that failed has left: the next one needs its memory.
+// clear deletes what a failed part left behind: the next one needs the memory.
 func (b *bench) clear(ctx context.Context) error {
 	for s, err := range b.c.Sandboxes(ctx) {
 		if err != nil {
-			return fmt.Errorf("what is left: %w", err)
+			return fmt.Errorf("list leftover sandboxes: %w", err)
 		}
 		if err := b.c.DeleteSandbox(ctx, s.ID); err != nil && api.StatusOf(err) != http.StatusNotFound {
-			return fmt.Errorf("delete what is left: %w", err)
+			return fmt.Errorf("delete a leftover sandbox: %w", err)
 		}
 	}
 	return nil
@@ -59,7 +59,7 @@ const (
 	restCPUTime = 200 * time.Millisecond // in the window, of all daemons together
 )
 
-// settle waits until the daemons are through with what they do of themselves:
+// settle waits until the daemons have no background work left:
 // a host that has just started puts its templates into the snapshot store.
 func (b *bench) settle(ctx context.Context) error {
 	deadline := time.Now().Add(restWithin)
@@ -107,7 +107,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// patiently repeats what the rate limit refused; for what is not measured.
+// patiently repeats a call that the rate limit refused; not for measured calls.
 func patiently(ctx context.Context, do func() error) error {
 	for {
 		err := do()
@@ -135,11 +135,11 @@ func (b *bench) exec(ctx context.Context, id, command string) (time.Duration, er
 	return took, err
 }
 
-// execTrue is the shortest sign of life. It goes out once, and at once.
+// execTrue runs the shortest command, without retries.
 func (b *bench) execTrue(ctx context.Context, id string) error {
 	result, err := b.c.Exec(ctx, id, api.Exec{Cmd: api.Argv("true")})
 	if err == nil && result.ExitCode != 0 {
-		err = errors.New("true ended with an error")
+		err = errors.New("true failed")
 	}
 	return err
 }
@@ -160,12 +160,12 @@ func (b *bench) create(ctx context.Context, host string) (*api.Sandbox, error) {
 		if made.AgentID == host {
 			return made, nil
 		}
-		elsewhere = append(elsewhere, made.ID) // it stays for now, so that the other host is the emptier
+		elsewhere = append(elsewhere, made.ID) // it stays for now, so that the other host is emptier
 	}
-	return nil, fmt.Errorf("no sandbox came to be on %s", host)
+	return nil, fmt.Errorf("no sandbox was placed on %s", host)
 }
 
-// box is a sandbox as its host sees it.
+// box returns a sandbox as its host sees it.
 func (b *bench) box(ctx context.Context, sandbox *api.Sandbox) (hostapi.Box, error) {
 	host, err := b.s.HostClient(sandbox.AgentID)
 	if err != nil {
@@ -178,7 +178,7 @@ func (b *bench) box(ctx context.Context, sandbox *api.Sandbox) (hostapi.Box, err
 // What a parent has written before it is measured.
 const writtenMB = 100
 
-// createParent makes a sandbox whose guest has written to much memory.
+// createParent makes a sandbox whose guest has written writtenMB of memory.
 func (b *bench) createParent(ctx context.Context, host string) (*api.Sandbox, error) {
 	parent, err := b.create(ctx, host)
 	if err != nil {
@@ -201,7 +201,7 @@ func (b *bench) deleteAll(ctx context.Context, ids []string) error {
 	return errors.Join(errs...)
 }
 
-// samples are measured under a name, in turns with others.
+// samples holds durations by name.
 type samples struct {
 	names []string
 	of    map[string][]time.Duration
@@ -237,7 +237,7 @@ func (s *samples) over(name, other string) float64 {
 	return float64(s.p50(name)) / float64(s.p50(other))
 }
 
-// report adds the median and the worst of each, which are few.
+// report adds the median and the maximum of each; too few for percentiles.
 func (s *samples) report(r *results) {
 	for _, name := range s.names {
 		r.add(name+"_p50", ms(s.p50(name)), "ms")

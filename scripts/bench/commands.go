@@ -12,8 +12,8 @@ import (
 
 const commandRounds = 5
 
-// The templates in which a first command is measured; those but the first may
-// not be there.
+// The templates in which a first command is measured. All except the first may be
+// missing.
 var commandTemplates = []string{stack.BaseTemplate, "python", "node"}
 
 var firstCommands = []struct{ name, command string }{
@@ -21,7 +21,7 @@ var firstCommands = []struct{ name, command string }{
 	{name: "python3_pass", command: "python3 -c pass"},
 }
 
-// measureCommands runs each command as the first thing in a sandbox of its own.
+// measureCommands runs each command as the first one in a new sandbox.
 func measureCommands(ctx context.Context, b *bench) error {
 	ready, err := readyTemplates(ctx, b)
 	if err != nil {
@@ -42,7 +42,7 @@ func measureCommands(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// readyTemplates are those that every host has.
+// readyTemplates returns the templates that every host has.
 func readyTemplates(ctx context.Context, b *bench) ([]string, error) {
 	admin, err := b.s.Admin()
 	if err != nil {
@@ -85,7 +85,7 @@ func firstCommand(ctx context.Context, b *bench, template, name, command string)
 		if err != nil {
 			return err
 		}
-		if round > 0 { // the first one has the host read the disk
+		if round > 0 { // the first one makes the host read the disk
 			exec, whole = append(exec, took), append(whole, time.Since(began))
 		}
 		if err := b.c.DeleteSandbox(ctx, made.ID); err != nil {

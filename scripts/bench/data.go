@@ -140,7 +140,7 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 // measureEvents follows a sandbox that is paused and resumed. An event's own
-// time is that of the move; it has milliseconds, and both clocks are one.
+// time is that of the transition; it has milliseconds, and both clocks are one.
 func measureEvents(ctx context.Context, b *bench, id string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	type sighting struct {
@@ -201,6 +201,6 @@ func measureEvents(ctx context.Context, b *bench, id string) error {
 		}
 	}
 	b.r.addLatency("event_latency", latency)
-	b.r.addLatency("move_call_to_event", fromCall)
+	b.r.addLatency("transition_call_to_event", fromCall)
 	return nil
 }

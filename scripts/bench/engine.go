@@ -27,8 +27,8 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// What the engine's own VMs take that is seen on the machine: a host id, slot
-// addresses and users beside those of the stack's two hosts.
+// The host id, slot addresses and users of the VMs that the benchmark starts
+// itself. They do not overlap those of the stack's two hosts.
 const (
 	rawHost = "m3"
 	rawCIDR = "10.213.32.0/20"
@@ -36,13 +36,13 @@ const (
 	rawRun  = "/run/berth/" + rawHost // sockets have short paths
 )
 
-// rawEngine is the engine with nothing of Berth around it: VMMs that are driven
-// through package vmm, in slots that are there before. They are in control
-// groups beside those of the stack's hosts, without limits: in the group that
-// the machine's other programs are in they would be given more time, or less.
+// rawEngine is the engine without Berth: VMMs driven through package vmm, in
+// existing slots. Their cgroups are next to those of the stack's hosts, without
+// limits: in the cgroup of the machine's other programs they would get more CPU
+// time, or less.
 type rawEngine struct {
 	engine vmm.Engine
-	// template is the one whose sandboxes are restored.
+	// template is the template whose sandboxes are restored.
 	template image.Template
 	fabric   *slot.Fabric
 	slots    []slot.Slot
@@ -51,7 +51,7 @@ type rawEngine struct {
 	dir      string
 }
 
-// openRaw makes n slots, and first takes down what a run that was killed left.
+// openRaw creates n slots. It first removes what a killed run left behind.
 func openRaw(ctx context.Context, root string, n int) (_ *rawEngine, err error) {
 	e := &rawEngine{dir: stack.Cache(root, "bench", "engine")}
 	if e.engine, err = vmm.Detect(ctx, ""); err != nil {
@@ -98,13 +98,13 @@ func openRaw(ctx context.Context, root string, n int) (_ *rawEngine, err error) 
 	return e, nil
 }
 
-// slotsOf knows where the slots of a host are. It makes none by itself, so it may
-// be those of a host that has made its own.
+// slotsOf returns the slots of a host without creating any, so the host may be
+// running.
 func slotsOf(host string) (*slot.Fabric, error) {
 	return slot.NewFabric(slot.Config{Host: host, CIDR: netip.MustParsePrefix(rawCIDR), BaseUID: rawUID}, slog.New(slog.DiscardHandler))
 }
 
-// clear kills every VMM of the engine's groups and removes groups, slots and
+// clear kills every VMM of the raw engine and removes its cgroups, slots and
 // files.
 func (e *rawEngine) clear(ctx context.Context) error {
 	groups, err := e.tree.List()
@@ -121,8 +121,8 @@ func (e *rawEngine) close(ctx context.Context) error {
 	return errors.Join(e.clear(ctx), e.tree.Close(), e.fabric.Close())
 }
 
-// rawVM is one VM of the engine's, with how long it took from the start of its
-// process until each of three things.
+// rawVM is one VM of the raw engine, with the times from the start of its process
+// to three points.
 type rawVM struct {
 	process  *vmm.Process
 	resumed  time.Duration // vm.resume has returned
@@ -130,8 +130,8 @@ type rawVM struct {
 	executed time.Duration // the guest has run true
 }
 
-// prepare lays out what a VM in slot n is restored from, as a host does it
-// beside the start of the VMM: the state with its own disk and console.
+// prepare lays out the files from which a VM in slot n is restored: the state,
+// with its own disk and console. A host does this while the VMM starts.
 func (e *rawEngine) prepare(ctx context.Context, state string, n int) (dir string, err error) {
 	dir = filepath.Join(e.dir, strconv.Itoa(n))
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
@@ -146,7 +146,7 @@ func (e *rawEngine) prepare(ctx context.Context, state string, n int) (dir strin
 	})
 }
 
-// copyDisk copies a sparse file with the system's own program.
+// copyDisk copies a sparse file with cp.
 func copyDisk(ctx context.Context, from, to string) error {
 	out, err := exec.CommandContext(ctx, "cp", "--reflink=auto", "--sparse=auto", from, to).CombinedOutput()
 	if err != nil {
@@ -155,7 +155,7 @@ func copyDisk(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// restore brings a saved state to life in slot n.
+// restore restores a saved state in slot n.
 func (e *rawEngine) restore(ctx context.Context, dir string, n int) (m rawVM, err error) {
 	group, err := e.groups[n].Entry()
 	if err != nil {
@@ -185,7 +185,7 @@ func (e *rawEngine) restore(ctx context.Context, dir string, n int) (m rawVM, er
 	m.answered = time.Since(began)
 	result, err := guest.Run(ctx, guestapi.ExecRequest{Argv: []string{"true"}, OutputLimitBytes: 1 << 10})
 	if err == nil && result.ExitCode != 0 {
-		err = errors.New("true ended with an error")
+		err = errors.New("true failed")
 	}
 	m.executed = time.Since(began)
 	return m, err
@@ -200,7 +200,7 @@ func newIdentity() guestapi.Identity {
 	}
 }
 
-// restoreOnce is one raw restore, taken down again.
+// restoreOnce measures one raw restore and removes it.
 func (e *rawEngine) restoreOnce(ctx context.Context, state string) (rawVM, error) {
 	all, err := e.restoreAll(ctx, state, 1)
 	if err != nil {
@@ -209,7 +209,7 @@ func (e *rawEngine) restoreOnce(ctx context.Context, state string) (rawVM, error
 	return all[0], nil
 }
 
-// restoreAll is n raw restores in parallel, taken down again.
+// restoreAll measures n raw restores in parallel and removes them.
 func (e *rawEngine) restoreAll(ctx context.Context, state string, n int) ([]rawVM, error) {
 	dirs := make([]string, n)
 	for i := range dirs {
@@ -235,10 +235,10 @@ func (e *rawEngine) restoreAll(ctx context.Context, state string, n int) ([]rawV
 	return vms, err
 }
 
-// saveAndCopy is what a capture cannot do without, done to the VM of a sandbox
-// behind its host's back: pause, save, copy the disk, resume.
+// saveAndCopy does the minimum of a capture to the VM of a sandbox, without its
+// host: pause, save, copy the disk, resume.
 func (e *rawEngine) saveAndCopy(ctx context.Context, b *bench, host, id string) (time.Duration, error) {
-	// The VMM is its host's, and goes on when this process ends.
+	// The VMM belongs to its host and outlives this process.
 	runtime := filepath.Join("/run/berth", host, id)
 	var owner syscall.Stat_t
 	if err := syscall.Stat(runtime, &owner); err != nil {

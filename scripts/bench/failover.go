@@ -11,8 +11,8 @@ import (
 
 const leaderKills = 9
 
-// measureFailover kills the leader again and again, and measures until the next
-// write is accepted, by a client that knows all three replicas.
+// measureFailover kills the leader repeatedly and measures the time until the
+// next write of a client that knows all three replicas is accepted.
 func measureFailover(ctx context.Context, s *stack.Stack, r *results) error {
 	progress("%d kills of the leader", leaderKills)
 	jwt, err := s.MintJWT("bench-failover", time.Hour)

@@ -20,16 +20,16 @@ const (
 
 var treeSizes = []int{1, 4, 8, most}
 
-// forks is what forks came to.
+// forks collects the results of forks.
 type forks struct {
 	*bench
 	all    samples
 	failed int           // children
-	paused time.Duration // how long the parent stood still for the last one
+	paused time.Duration // the parent's pause in the last one
 }
 
-// measureForks measures fork-trees of one parent, each size in turns with what
-// the engine alone takes for the same.
+// measureForks measures fork-trees of one parent, each size in turns with the
+// same work by the engine alone.
 func measureForks(ctx context.Context, b *bench, e *rawEngine) error {
 	f := &forks{bench: b}
 	parent, err := b.createParent(ctx, plainHost)
@@ -46,7 +46,7 @@ func measureForks(ctx context.Context, b *bench, e *rawEngine) error {
 	}
 	var memory forkMemory
 	for round := range forkRounds {
-		progress("fork-trees of 1, 4, 8 and 16, beside the engine alone, round %d of %d", round+1, forkRounds)
+		progress("fork-trees of 1, 4, 8 and 16, and the engine alone, round %d of %d", round+1, forkRounds)
 		for _, n := range treeSizes {
 			measure := &memory
 			if n != most {
@@ -85,7 +85,7 @@ func (f *forks) report() {
 	f.r.want("parent_pause_over_raw_save_and_copy", f.all.over("fork_tree_pause", "raw_save_and_copy"), "times", atMost, 1.3)
 }
 
-// warmUp does once what is measured next.
+// warmUp does what is measured next once, unmeasured.
 func (f *forks) warmUp(ctx context.Context, e *rawEngine, parent, state string) error {
 	unmeasured := &forks{bench: f.bench}
 	if err := unmeasured.forkTree(ctx, "warm_up", parent, 2, nil); err != nil {
@@ -95,7 +95,7 @@ func (f *forks) warmUp(ctx context.Context, e *rawEngine, parent, state string) 
 	return err
 }
 
-// rawSixteen is over when the last of the VMs is as far.
+// rawSixteen measures until the last of the VMs reaches each point.
 func (f *forks) rawSixteen(ctx context.Context, e *rawEngine, state string) error {
 	if err := rest(ctx); err != nil { // as before a fork
 		return err
@@ -113,7 +113,7 @@ func (f *forks) rawSixteen(ctx context.Context, e *rawEngine, state string) erro
 	return nil
 }
 
-// withStore does the same on the host that has a snapshot store.
+// withStore measures the same on the host that has a snapshot store.
 func (f *forks) withStore(ctx context.Context) error {
 	progress("fork-trees of 16 on a host with a snapshot store")
 	parent, err := f.createParent(ctx, storedHost)
@@ -128,8 +128,8 @@ func (f *forks) withStore(ctx context.Context) error {
 	return f.c.DeleteSandbox(ctx, parent.ID)
 }
 
-// forkTree is one fork: from the call until every child that it names has
-// answered an exec. One that leaves a child behind is counted, and not measured.
+// forkTree measures one fork from the call until every child has answered an
+// exec. A fork with a failed child is counted but not measured.
 func (f *forks) forkTree(ctx context.Context, name, parent string, n int, memory *forkMemory) error {
 	if err := rest(ctx); err != nil {
 		return err
@@ -170,13 +170,13 @@ func (f *forks) forkTree(ctx context.Context, name, parent string, n int, memory
 	return f.deleteAll(ctx, ids)
 }
 
-// forkMemory is what children add right after their fork.
+// forkMemory measures the memory that children add right after their fork.
 type forkMemory struct {
 	parents, children []footprint
 }
 
 func (m *forkMemory) look(ctx context.Context, b *bench, parent string, ids []string) error {
-	if err := rest(ctx); err != nil { // each is asked for by the API
+	if err := rest(ctx); err != nil { // each one is a call of the API
 		return err
 	}
 	f, err := footprintOf(ctx, b, parent)
@@ -196,7 +196,7 @@ func (m *forkMemory) look(ctx context.Context, b *bench, parent string, ids []st
 
 func (m *forkMemory) report(r *results) {
 	if len(m.children) == 0 {
-		r.note("fork_child_pss", "not measured: every fork-tree of 16 left a child behind")
+		r.note("fork_child_pss", "not measured: every fork-tree of 16 had a failed child")
 		return
 	}
 	mean := func(all []footprint, of func(footprint) float64) float64 {

@@ -1,6 +1,6 @@
-// Command bench measures a whole Berth on this machine, through its public API,
-// and the control store beside plain Raft. `make bench` runs it; it prints a
-// table and writes bench.json (name → number and unit).
+// Command bench measures a complete Berth on this machine through its public API,
+// and the control store next to plain Raft. `make bench` runs it. It prints a
+// table and writes bench.json (name → value and unit).
 package main
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
-// parts are what can be measured alone, in the order in which they are.
-var parts = []string{"raft", "sandboxes", "moves", "forks", "commands", "data", "preview", "failover"}
+// parts can be measured alone; this is the order in which they run.
+var parts = []string{"raft", "sandboxes", "transitions", "forks", "commands", "data", "preview", "failover"}
 
 type options struct {
 	out       string
@@ -29,11 +29,11 @@ type options struct {
 }
 
 func main() {
-	out := flag.String("o", "bench.json", "where the numbers are written")
-	only := flag.String("only", "", "run these parts alone, separated by commas: "+strings.Join(parts, ", "))
-	templates := flag.Bool("templates", false, "build the templates python and node first, where they are missing")
-	render := flag.String("render", "", "measure nothing: write the numbers of -o into the tables of this document")
-	address := flag.String("serve", "", "measure nothing: be the server at this address that the way of a preview is measured with")
+	out := flag.String("o", "bench.json", "file for the results")
+	only := flag.String("only", "", "comma-separated parts to run: "+strings.Join(parts, ", "))
+	templates := flag.Bool("templates", false, "first build the templates python and node if they are missing")
+	render := flag.String("render", "", "measure nothing: write the results in -o into the tables of this document")
+	address := flag.String("serve", "", "measure nothing: serve a page at this address, for the preview part")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
@@ -64,7 +64,7 @@ func chosen(list string) (map[string]bool, error) {
 	set := map[string]bool{}
 	for _, name := range names {
 		if !slices.Contains(parts, name) {
-			return nil, fmt.Errorf("no part %q: there are %s", name, strings.Join(parts, ", "))
+			return nil, fmt.Errorf("unknown part %q; known: %s", name, strings.Join(parts, ", "))
 		}
 		set[name] = true
 	}
@@ -82,7 +82,7 @@ func run(ctx context.Context, o options) error {
 	if len(o.parts) > 1 || !o.parts["raft"] {
 		failed = measureStack(ctx, r, o)
 	}
-	// What was measured until a part failed is shown and written all the same.
+	// Results from before a failure are shown and written too.
 	r.print(os.Stdout)
 	if err := r.write(o.out); err != nil {
 		return errors.Join(failed, err)
@@ -91,11 +91,11 @@ func run(ctx context.Context, o options) error {
 	return errors.Join(failed, r.verdict())
 }
 
-// hostMemoryMB is what each host may give: 17 sandboxes of the base template by
-// their worst case, which a fork never takes. One host at a time has so many.
+// hostMemoryMB is what each host may promise: room for 17 sandboxes of the base
+// template, a parent and 16 children. Only one host has so many at a time.
 const hostMemoryMB = 12288
 
-// measureStack starts a stack of its own beside any other on the machine.
+// measureStack starts its own stack, next to any other on the machine.
 func measureStack(ctx context.Context, r *results, o options) (err error) {
 	root, err := stack.FindRoot()
 	if err != nil {
@@ -112,7 +112,7 @@ func measureStack(ctx context.Context, r *results, o options) (err error) {
 		HostEnv:      map[string][]string{plainHost: {"BERTH_SNAPSHOT_STORE="}},
 	}
 	if o.templates {
-		progress("building the templates that are missing")
+		progress("building missing templates")
 		so.Templates = commandTemplates
 		if err := stack.Prepare(ctx, so, false, os.Stderr); err != nil {
 			return err
@@ -135,20 +135,20 @@ func measureStack(ctx context.Context, r *results, o options) (err error) {
 
 func measureParts(ctx context.Context, b *bench, o options) (err error) {
 	var e *rawEngine
-	if o.parts["moves"] || o.parts["forks"] {
+	if o.parts["transitions"] || o.parts["forks"] {
 		if e, err = openRaw(ctx, b.s.Root, most); err != nil {
 			return fmt.Errorf("engine alone: %w", err)
 		}
 		defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
 	}
 	measures := map[string]func() error{
-		"sandboxes": func() error { return measureSandboxes(ctx, b) },
-		"moves":     func() error { return measureMoves(ctx, b, e) },
-		"forks":     func() error { return measureForks(ctx, b, e) },
-		"commands":  func() error { return measureCommands(ctx, b) },
-		"data":      func() error { return measureData(ctx, b) },
-		"preview":   func() error { return measurePreview(ctx, b) },
-		"failover":  func() error { return measureFailover(ctx, b.s, b.r) },
+		"sandboxes":   func() error { return measureSandboxes(ctx, b) },
+		"transitions": func() error { return measureTransitions(ctx, b, e) },
+		"forks":       func() error { return measureForks(ctx, b, e) },
+		"commands":    func() error { return measureCommands(ctx, b) },
+		"data":        func() error { return measureData(ctx, b) },
+		"preview":     func() error { return measurePreview(ctx, b) },
+		"failover":    func() error { return measureFailover(ctx, b.s, b.r) },
 	}
 	for _, name := range parts {
 		if measure := measures[name]; measure != nil && o.parts[name] {
@@ -164,7 +164,10 @@ func measureParts(ctx context.Context, b *bench, o options) (err error) {
 	return err
 }
 
-// measureRaft compares raftstore with the library that it stands on.
+// singleCommit is the name of the median time of one commit, by one client.
+const singleCommit = "raft_commit_1_client_raftstore_p50"
+
+// measureRaft compares raftstore with the Raft library that it uses.
 func measureRaft(ctx context.Context, r *results) error {
 	const each = 8 * time.Second
 	root, err := stack.FindRoot()
@@ -177,7 +180,7 @@ func measureRaft(ctx context.Context, r *results) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	progress("commits a second, raftstore and plain raft in turns")
+	progress("commits per second, raftstore and plain raft in turns")
 	points, err := raftbench.Run(ctx, dir, []int{1, 64, 256}, each)
 	if err != nil {
 		return fmt.Errorf("raft: %w", err)
@@ -187,6 +190,9 @@ func measureRaft(ctx context.Context, r *results) error {
 		r.add(name+"_raftstore", p.Ours.CommitsPerSecond, "1/s")
 		r.add(name+"_plain", p.Plain.CommitsPerSecond, "1/s")
 		r.want(name+"_share", 100*p.Ratio(), "%", atLeast, 80)
+		if p.Clients == 1 {
+			r.add(singleCommit, ms(p.Ours.P50), "ms")
+		}
 		r.add(name+"_raftstore_p99", ms(p.Ours.P99), "ms")
 		r.add(name+"_plain_p99", ms(p.Plain.P99), "ms")
 	}

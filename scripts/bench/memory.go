@@ -14,19 +14,19 @@ import (
 
 const residents = 8 // sandboxes whose memory is measured
 
-// footprint is what a VMM and all its children have in memory, in kB.
+// footprint is the memory of a VMM and all its children, in kB.
 type footprint struct {
-	pss int // a page that n processes share counts a n-th
-	// Of the mappings that are the guest's RAM alone:
+	pss int // a page that n processes share counts 1/n
+	// Of the mappings of the guest's RAM:
 	ramPSS     int
-	ramTouched int // present, whoever else has them
-	ramWritten int // the guest's own: it wrote to them since they were mapped
+	ramTouched int // present, shared or not
+	ramWritten int // private: written since they were mapped
 }
 
-// engineMB is what is not the guest's RAM.
+// engineMB is the memory besides the guest's RAM.
 func (f footprint) engineMB() float64 { return float64(f.pss-f.ramPSS) / 1024 }
 
-// measureMemory is the proportional set size of sandboxes that have run a
+// measureMemory measures the proportional set size of sandboxes that have run a
 // command.
 func measureMemory(ctx context.Context, b *bench) error {
 	var ids []string
@@ -52,7 +52,7 @@ func measureMemory(ctx context.Context, b *bench) error {
 	return b.deleteAll(ctx, ids)
 }
 
-// footprintOf asks a sandbox's host for its VMM, and the kernel for the rest.
+// footprintOf gets a sandbox's VMM from its host, and its memory from the kernel.
 func footprintOf(ctx context.Context, b *bench, id string) (footprint, error) {
 	sandbox, err := b.c.GetSandbox(ctx, id)
 	if err != nil {
@@ -65,7 +65,7 @@ func footprintOf(ctx context.Context, b *bench, id string) (footprint, error) {
 	return footprintOfTree(box.VMMPID)
 }
 
-// footprintOfTree sums over a process and all its descendants.
+// footprintOfTree adds up a process and all its descendants.
 func footprintOfTree(root int) (footprint, error) {
 	var total footprint
 	for pids := []int{root}; len(pids) > 0; {
@@ -114,7 +114,7 @@ func (f *footprint) addProcess(path string) error {
 		}
 		kb, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
 		if err != nil {
-			continue // VmFlags, and what is no size
+			continue // VmFlags, and fields that are not sizes
 		}
 		switch {
 		case name == "Pss":
@@ -134,8 +134,8 @@ func (f *footprint) addProcess(path string) error {
 	return nil
 }
 
-// isRAM says whether a mapping is a guest's RAM: as an isolated VMM was handed it,
-// or of a saved state. The file may have been deleted since.
+// isRAM reports whether a mapping is a guest's RAM, as passed to an isolated VMM
+// or from a saved state. The file may have been deleted since.
 func isRAM(head string) bool {
 	fields := strings.Fields(head)
 	if len(fields) < 6 {

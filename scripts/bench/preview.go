@@ -19,13 +19,13 @@ import (
 
 const (
 	previewConns  = 8
-	previewTime   = 500 * time.Millisecond // of one way in one round
+	previewTime   = 500 * time.Millisecond // of one path in one round
 	previewWarmUp = 8                      // rounds that do not count
 	previewRounds = 40
 )
 
 // previewServer is a program in the guest that answers with a page of 1 KiB. The
-// less it does for a request, the more the way there weighs.
+// less it does for a request, the more the path to it weighs.
 type previewServer struct {
 	name, prefix string // of its results
 	port         int
@@ -118,8 +118,8 @@ func (s *previewServer) measure(ctx context.Context, b *bench, id string, direct
 	}
 	progress("requests to %s by the preview and directly, in turns", s.name)
 	for round := range previewWarmUp + previewRounds {
-		// The machine's speed changes all the time: short turns, of which each is
-		// as often before the other as behind it, see the same machine.
+		// The speed of the machine drifts: short turns that alternate in order give
+		// both paths the same machine.
 		turns := []*load{direct, preview}
 		if round%2 == 1 {
 			slices.Reverse(turns)
@@ -139,7 +139,7 @@ func (s *previewServer) measure(ctx context.Context, b *bench, id string, direct
 	return err
 }
 
-// load is one way to the server, over connections that stay open.
+// load is one path to the server, over connections that stay open.
 type load struct {
 	url    string
 	client *http.Client

@@ -47,6 +47,16 @@ func (r *results) want(name string, value float64, unit string, c comparison, bo
 	r.rows = append(r.rows, row{name: name, value: value, unit: unit, goal: fmt.Sprintf("%s %s", c, number(bound)), missed: missed})
 }
 
+// value returns a number that was added before, and whether there is one.
+func (r *results) value(name string) (float64, bool) {
+	for _, row := range r.rows {
+		if row.name == name && row.note == "" {
+			return row.value, true
+		}
+	}
+	return 0, false
+}
+
 // note says why something was not measured. It is shown, and not written.
 func (r *results) note(name, text string) { r.rows = append(r.rows, row{name: name, note: text}) }
 

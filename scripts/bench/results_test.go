@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 func TestQuantileIsTheNearestRank(t *testing.T) {
@@ -56,5 +58,32 @@ func TestResults(t *testing.T) {
 		if !strings.Contains(table.String(), line) {
 			t.Errorf("the table lacks %q:\n%s", line, table.String())
 		}
+	}
+}
+
+func TestSharesOfACreate(t *testing.T) {
+	create := made{took: 150 * time.Millisecond, stages: []hostapi.Stage{
+		{Name: "files", Duration: 5 * time.Millisecond}, // beside the engine's start
+		{Name: "vmm_start", Duration: 20 * time.Millisecond, Engine: true},
+		{Name: "restore", Duration: 50 * time.Millisecond, Engine: true},
+		{Name: "identity", Duration: 60 * time.Millisecond},
+	}}
+	r := &results{}
+	addShares(r, []made{create})
+	if _, ok := r.value("create_share_ours_over_raft_commits"); ok {
+		t.Error("a ratio to commits that were not measured")
+	}
+	r = &results{}
+	r.add(singleCommit, 2, "ms")
+	addShares(r, []made{create})
+	for name, want := range map[string]float64{
+		"create_share_ours_p50": 20, "create_share_engine_p50": 70, "create_share_guest_p50": 60, "create_share_ours_over_raft_commits": 5,
+	} {
+		if got, _ := r.value(name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if err := r.verdict(); err == nil || !strings.Contains(err.Error(), "create_share_ours_over_raft_commits is 5 times, wanted ≤ 3") {
+		t.Errorf("verdict: %v", err)
 	}
 }

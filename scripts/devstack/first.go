@@ -11,11 +11,11 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
-// firstCommand is what a newcomer sees a microVM do.
+// firstCommand is the first command that a newcomer sees in a microVM.
 const firstCommand = `uname -a && python3 -c 'print(6*7)'`
 
-// firstSandbox makes a sandbox through the public API, runs a command in it and
-// says how long each took.
+// firstSandbox creates a sandbox through the public API, runs a command in it,
+// and prints how long each took.
 func firstSandbox(ctx context.Context, s *stack.Stack, w io.Writer) error {
 	client, err := s.Client()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command devstack starts and ends a whole Berth on this machine; `make up` and
-// `make down` run it.
+// Command devstack starts and stops a complete Berth on this machine; `make up`
+// and `make down` run it.
 package main
 
 import (
@@ -26,8 +26,8 @@ var version, commit = "devel", "unknown"
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	// The first Ctrl-C takes everything down in order; a second one ends us at
-	// once, and the next up or down removes what is left.
+	// The first Ctrl-C stops everything in order. A second one ends us at once,
+	// and the next up or down removes what is left.
 	context.AfterFunc(ctx, cancel)
 	err := timescale.Check()
 	if err == nil {
@@ -45,18 +45,18 @@ func main() {
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "devstack",
-		Short:         "Run a whole Berth on this machine",
+		Short:         "Run a complete Berth on this machine",
 		Version:       version + " (" + commit + ")",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	up := &cobra.Command{
 		Use:   "up",
-		Short: "Start three replicas and two hosts, run a first command in a first sandbox, stay",
+		Short: "Start three replicas and two hosts, run a first command in a first sandbox, and stay in the foreground",
 		Args:  cobra.NoArgs,
 	}
-	level := up.Flags().String("log-level", "warn", "show events from this level on: debug, info, warn or error")
-	hosts := up.Flags().Int("hosts", 2, "host daemons to start")
+	level := up.Flags().String("log-level", "warn", "lowest level of log events to show: debug, info, warn or error")
+	hosts := up.Flags().Int("hosts", 2, "number of host daemons")
 	up.RunE = func(cmd *cobra.Command, _ []string) error {
 		var l slog.Level
 		if err := l.UnmarshalText([]byte(*level)); err != nil {
@@ -66,7 +66,7 @@ func command() *cobra.Command {
 	}
 	down := &cobra.Command{
 		Use:   "down",
-		Short: "End the stack that runs here, or remove what a killed one left",
+		Short: "Stop the running stack, or remove what a killed one left behind",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := stack.Down(cmd.Context(), stack.Options{Notify: notify}); err != nil {
@@ -78,11 +78,11 @@ func command() *cobra.Command {
 	}
 	prepare := &cobra.Command{
 		Use:   "prepare",
-		Short: "Fetch the guest kernel and build the base template, where they are missing",
+		Short: "Fetch the guest kernel and build the base template, if they are missing",
 		Args:  cobra.NoArgs,
 	}
-	kernelOnly := prepare.Flags().Bool("kernel-only", false, "leave the template out")
-	templates := prepare.Flags().StringSlice("template", nil, "build these instead, each behind the one that it is made from")
+	kernelOnly := prepare.Flags().Bool("kernel-only", false, "do not build the template")
+	templates := prepare.Flags().StringSlice("template", nil, "build these templates instead, each after the one it is based on")
 	prepare.RunE = func(cmd *cobra.Command, _ []string) error {
 		return stack.Prepare(cmd.Context(), stack.Options{Templates: *templates, Notify: notify}, *kernelOnly, os.Stderr)
 	}
@@ -90,7 +90,7 @@ func command() *cobra.Command {
 	return root
 }
 
-// notify prints what the stack has to say, between the log lines.
+// notify prints the stack's messages between the log lines.
 func notify(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05.000")+" --- "+format+"\n", args...)
 }
@@ -113,8 +113,8 @@ func runUp(ctx context.Context, o stack.Options, level slog.Level) (err error) {
 		return err
 	}
 	defer func() {
-		fmt.Println("\nTaking everything down …")
-		// Ctrl-C ended ctx; the way down is walked to its end all the same.
+		fmt.Println("\nStopping everything …")
+		// Ctrl-C ended ctx; stopping must still complete.
 		if stopErr := s.Stop(context.WithoutCancel(ctx)); stopErr != nil {
 			err = errors.Join(err, stopErr)
 			return
@@ -145,15 +145,15 @@ func runUp(ctx context.Context, o stack.Options, level slog.Level) (err error) {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// printNext says how to go on. The examples work when pasted.
+// printNext prints what to do next. The examples can be pasted.
 func printNext(w io.Writer, s *stack.Stack) {
 	fmt.Fprintf(w, `
 Berth is running.
   API      %[1]s  (replicas also at %[2]s)
   token    %[3]s
-  all of it, with a JWT and the operator's token: .berth/dev.env
+  all settings, with a JWT and the operator's token: .berth/dev.env
 
-In another terminal, here:
+In another terminal, in this directory:
   set -a; . .berth/dev.env; set +a
   bin/berth sandbox create base
   bin/berth sandbox ls
@@ -161,8 +161,8 @@ In another terminal, here:
   curl -s $BERTH_URL/v1/sandboxes -H "Authorization: Bearer $BERTH_TOKEN" -d '{"template":"base"}'
   bin/berth raft status
 
-Kill a replica or a host daemon (kill -9) and look: sandboxes live on, and it is started again here.
-Ctrl-C, or make down, takes everything down. Logs in full: .berth/log/. Warnings follow.
+Kill a replica or a host daemon (kill -9): sandboxes keep running, and the process is restarted.
+Ctrl-C, or make down, stops everything. Complete logs are in .berth/log/. Warnings follow.
 
 `, s.URLs[0], joinURLs(s.URLs[1:]), s.Token)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// inside runs what the outer guest is for, in the directory of its second disk.
+// inside runs the parts in the outer guest, in the directory of its second disk.
 func inside(ctx context.Context) error {
 	root, err := os.Getwd()
 	if err != nil {
@@ -39,7 +39,7 @@ func inside(ctx context.Context) error {
 		"BERTH_KERNEL":    filepath.Join(root, ".berth", "kernel", "vmlinux"),
 		"BERTH_PROBE":     filepath.Join(root, "bin", "probe"),
 		"BERTH_TEST_ROOT": "1",
-		"TMPDIR":          tmp, // on ext4: files on a tmpfs are other to the engine
+		"TMPDIR":          tmp, // on ext4: the engine treats files on a tmpfs differently
 	} {
 		if err := os.Setenv(name, value); err != nil {
 			return err
@@ -65,7 +65,7 @@ func inside(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// readSettings puts the lines of a file into the environment.
+// readSettings sets the environment from the lines of a file.
 func readSettings(path string) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -88,8 +88,8 @@ func suite(ctx context.Context, root string) error {
 	return command(ctx, filepath.Join(root, "bin", "conformance.test"), args...)
 }
 
-// operations starts a stack of one replica and one host, does to sandboxes what
-// users do and what befalls them, and prints what it took.
+// operations starts a stack of one replica and one host, performs every operation
+// and failure of sandboxes, and prints how long each took.
 func operations(ctx context.Context, root string) (err error) {
 	o := stack.Options{Root: root, Replicas: 1, Hosts: 1, HostMemoryMB: hostMemoryMB, Notify: say}
 	began := time.Now()
@@ -97,7 +97,7 @@ func operations(ctx context.Context, root string) (err error) {
 		return fmt.Errorf("build the base template: %w", err)
 	}
 	t := &table{}
-	t.add("build the template base, its layer there", time.Since(began), "")
+	t.add("build the template base, with its layer present", time.Since(began), "")
 	began = time.Now()
 	s, err := stack.Start(ctx, o)
 	if err != nil {

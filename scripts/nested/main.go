@@ -1,8 +1,8 @@
 // Command nested runs the real Cloud Hypervisor on a machine without hardware
-// virtualization: inside a Debian guest whose processor QEMU emulates, AMD's
-// virtualization included. There it runs the conformance suite and then every
-// operation of a sandbox, on a stack of its own. `make nested` builds what it
-// needs and starts it.
+// virtualization: in a Debian guest whose processor, with AMD's virtualization,
+// QEMU emulates. There it runs the conformance suite and then every operation of
+// a sandbox on a stack of its own. `make nested` builds what it needs and starts
+// it.
 package main
 
 import (
@@ -28,13 +28,12 @@ const (
 	partStack = "stack"
 )
 
-// slowness is how many times longer everything may take in the outer guest,
-// unless BERTH_TIME_SCALE says otherwise.
+// slowness is the default of BERTH_TIME_SCALE in the outer guest.
 const slowness = "20"
 
 type options struct {
 	parts    []string
-	run      string // of the suite's tests, as for go test
+	run      string // which of the suite's tests, as for go test
 	memoryMB int
 	time     time.Duration
 }
@@ -46,7 +45,7 @@ func main() {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "inside":
 		err = inside(ctx)
-	case len(os.Args) > 1 && os.Args[1] == "check": // before anything slow
+	case len(os.Args) > 1 && os.Args[1] == "check": // before any slow preparation
 		_, err = realEngine(ctx)
 	default:
 		err = outside(ctx)
@@ -59,10 +58,10 @@ func main() {
 
 func outside(ctx context.Context) error {
 	var o options
-	parts := flag.String("parts", partSuite+","+partStack, "what to run: suite, stack")
-	flag.StringVar(&o.run, "run", "", "of the suite, only the tests whose names match")
-	flag.IntVar(&o.memoryMB, "memory", 6144, "MB of memory of the outer guest")
-	flag.DurationVar(&o.time, "timeout", 6*time.Hour, "how long all of it may take")
+	parts := flag.String("parts", partSuite+","+partStack, "parts to run: suite, stack")
+	flag.StringVar(&o.run, "run", "", "only the suite's tests whose names match")
+	flag.IntVar(&o.memoryMB, "memory", 6144, "memory of the outer guest in MB")
+	flag.DurationVar(&o.time, "timeout", 6*time.Hour, "limit for the whole run")
 	flag.Parse()
 	o.parts = strings.Split(*parts, ",")
 	for _, p := range o.parts {
@@ -94,12 +93,12 @@ func outside(ctx context.Context) error {
 }
 
 const whereToGetOne = `make nested runs the real Cloud Hypervisor, and BERTH_VMM does not name one.
-Take the static binary of release v53.0 (cloud-hypervisor-static) from
+Download the static binary of release v53.0 (cloud-hypervisor-static) from
 https://github.com/cloud-hypervisor/cloud-hypervisor/releases, or build that tag with
-cargo build --release --no-default-features --features kvm, and say
+cargo build --release --no-default-features --features kvm, and run
   make nested BERTH_VMM=/path/to/cloud-hypervisor`
 
-// realEngine is the program that BERTH_VMM names.
+// realEngine returns the program that BERTH_VMM names.
 func realEngine(ctx context.Context) (vmm.Engine, error) {
 	path := os.Getenv(vmm.EnvVMM)
 	if path == "" {

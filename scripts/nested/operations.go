@@ -19,15 +19,15 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// run is one pass over everything that a sandbox does.
+// run is one pass over all operations of a sandbox.
 type run struct {
 	stack  *stack.Stack
 	client *api.Client
 	parent *api.Sandbox
 }
 
-// perform does one operation after the other and stops at the first that fails:
-// each stands on those before it.
+// perform runs the operations in sequence and stops at the first failure: each
+// depends on those before it.
 func perform(ctx context.Context, s *stack.Stack, t *table) error {
 	client, err := s.Client()
 	if err != nil {
@@ -44,13 +44,13 @@ func perform(ctx context.Context, s *stack.Stack, t *table) error {
 		{"write and read a file", r.files},
 		{"pause and resume", r.pause},
 		{"hibernate", r.hibernate},
-		{"wake, and its memory", r.wake},
+		{"wake, with its memory", r.wake},
 		{"preview", r.preview},
-		{"snapshot, and a sandbox of it", r.snapshot},
+		{"snapshot, and a sandbox from it", r.snapshot},
 		{"fork-tree of 4, with memory", r.forkTree},
 		{"warm fork", r.warmFork},
 		{"a sandbox with a volume, twice", r.volume},
-		{"kill -9 of hostd, which adopts", r.killHostd},
+		{"kill -9 of hostd, and adoption", r.killHostd},
 		{"kill -9 of the VMM: failed", r.killVMM},
 		{"the guest reboots: failed", r.guestReboots},
 		{"delete", r.remove},
@@ -70,7 +70,7 @@ func (r *run) make(ctx context.Context, in api.CreateSandbox) (*api.Sandbox, err
 	return r.client.CreateSandbox(ctx, in, "")
 }
 
-// says runs a shell command that must end well and write something.
+// says runs a shell command that must succeed and print something.
 func (r *run) says(ctx context.Context, id, script, want string) error {
 	got, err := r.client.Exec(ctx, id, api.Exec{Cmd: api.Shell(script), TimeoutSeconds: new(int64(1200))})
 	switch {
@@ -82,7 +82,7 @@ func (r *run) says(ctx context.Context, id, script, want string) error {
 	return nil
 }
 
-// becomes checks a move's answer.
+// becomes checks the answer of a transition.
 func becomes(want api.SandboxStatus) func(*api.Sandbox, error) error {
 	return func(s *api.Sandbox, err error) error {
 		if err == nil && s.Status != want {
@@ -92,7 +92,7 @@ func becomes(want api.SandboxStatus) func(*api.Sandbox, error) error {
 	}
 }
 
-// box is a sandbox as its host has it.
+// box returns a sandbox as its host sees it.
 func (r *run) box(ctx context.Context, id string) (hostapi.Box, error) {
 	hosts, err := r.stack.Boxes(ctx)
 	if err != nil {
@@ -151,7 +151,7 @@ func (r *run) pause(ctx context.Context) (string, error) {
 	)
 }
 
-// remember leaves something that is in the guest's memory alone.
+// remember stores something only in the guest's memory.
 const (
 	remember = "echo remembered | tee /dev/shm/it"
 	recall   = "cat /dev/shm/it"
@@ -177,7 +177,7 @@ func (r *run) preview(ctx context.Context) (string, error) {
 	if err := r.says(ctx, r.parent.ID, serve, "yes"); err != nil {
 		return "", err
 	}
-	// Names below .localhost are looked up by browsers, and not by every resolver.
+	// Browsers resolve names below .localhost; not every resolver does.
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		_, port, err := net.SplitHostPort(addr)
 		if err != nil {
@@ -240,7 +240,7 @@ func (r *run) forkTree(ctx context.Context) (string, error) {
 	if err == nil && len(names) != 4 {
 		err = fmt.Errorf("the children have %d identities", len(names))
 	}
-	return fmt.Sprintf("the parent stood still for %.1f s", float64(tree.PauseMS)/1000), err
+	return fmt.Sprintf("the parent paused for %.1f s", float64(tree.PauseMS)/1000), err
 }
 
 func (r *run) warmFork(ctx context.Context) (string, error) {
@@ -251,7 +251,7 @@ func (r *run) warmFork(ctx context.Context) (string, error) {
 	if err := r.says(ctx, s.ID, remember, it); err != nil {
 		return "", err
 	}
-	forked, err := r.client.Fork(ctx, s.ID, api.Fork{Mode: api.ForkWarm}, "")
+	forked, err := r.client.Fork(ctx, s.ID, api.Fork{Mode: new(api.ForkWarm)}, "")
 	if err != nil {
 		return "", err
 	}
@@ -259,7 +259,7 @@ func (r *run) warmFork(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("failed: %+v", forked.Failed)
 	}
 	child := forked.Children[0].ID
-	return fmt.Sprintf("the parent stood still for %.1f s", float64(forked.PauseMS)/1000), errors.Join(
+	return fmt.Sprintf("the parent paused for %.1f s", float64(forked.PauseMS)/1000), errors.Join(
 		r.says(ctx, child, recall, it),
 		r.client.DeleteSandbox(ctx, child), r.client.DeleteSandbox(ctx, s.ID),
 	)
@@ -297,7 +297,7 @@ func (r *run) killHostd(ctx context.Context) (string, error) {
 	return "", errors.Join(err, r.says(ctx, r.parent.ID, recall, it))
 }
 
-// failed waits until a sandbox is failed with a reason that has the word.
+// failed waits until a sandbox is failed with an error that contains the word.
 func (r *run) failed(ctx context.Context, id, word string) error {
 	return await(ctx, "the sandbox is failed", func(ctx context.Context) error {
 		s, err := r.client.GetSandbox(ctx, id)
@@ -325,7 +325,7 @@ func (r *run) guestReboots(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The command is cut off with its guest.
+	// The command is interrupted with its guest.
 	_, _ = r.client.Exec(ctx, s.ID, api.Exec{Cmd: api.Shell("echo b >/proc/sysrq-trigger; sleep 1000"), TimeoutSeconds: new(int64(1200))})
 	return "", errors.Join(r.failed(ctx, s.ID, "rebooted"), r.client.DeleteSandbox(ctx, s.ID))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// command runs a program of which all is shown. It ends with this process.
+// command runs a program and shows all its output. It ends with this process.
 func command(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -32,16 +32,16 @@ func command(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// settingsFile holds what the inside is told, one NAME=VALUE a line.
+// settingsFile has the settings for the inside, one NAME=VALUE per line.
 const settingsFile = "settings"
 
-// trustDir has the certificates that the machine trusts beside the usual ones. A
-// layer is made with them, and is another one without.
+// trustDir has the certificates that the machine trusts in addition. A layer is
+// built with them, and its digest depends on them.
 const trustDir = "/usr/local/share/ca-certificates"
 
-// fillDisk makes the outer guest's second disk: the programs, the suite, the
-// engine, the guests' kernel, the descriptions of templates and the layer that
-// base is made from, all where they are in a clone.
+// fillDisk creates the outer guest's second disk: programs, suite, engine, guest
+// kernel, template definitions and the layer of base, at the same paths as in a
+// clone.
 func fillDisk(ctx context.Context, root, dir string, engine vmm.Engine, o options) error {
 	staging := filepath.Join(dir, "work")
 	if err := os.RemoveAll(staging); err != nil {
@@ -89,38 +89,40 @@ func fillDisk(ctx context.Context, root, dir string, engine vmm.Engine, o option
 	return command(ctx, "mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1", "-d", staging, disk)
 }
 
-// kernelLine is the outer guest's. Its clock is the emulated processor's.
+// kernelLine is the outer guest's command line. Its clock is the emulated
+// processor's.
 const kernelLine = "root=/dev/vda rw console=ttyS0 init=/sbin/outer-init mitigations=off panic=-1 loglevel=4 " +
 	"tsc=reliable no_timer_check nokaslr audit=0 net.ifnames=0"
 
-// What runs in the outer guest says at an interval that it lives. Silence for
-// stillLimit is a guest that stands still, as some do: its emulated processor is
-// busy, and nothing in it goes on.
+// The program in the outer guest prints a sign of life at an interval. A guest
+// that is silent for stillLimit has stalled, as some do: its emulated processor
+// is busy, but nothing in it proceeds.
 const (
 	aliveLine     = "@nested alive"
 	aliveInterval = 10 * time.Second
 	stillLimit    = 5 * time.Minute
 )
 
-var errStill = fmt.Errorf("the outer guest has stood still for %s: the fault is its emulated processor's, not that of what ran in it; "+
+var errStill = fmt.Errorf("the outer guest has stalled for %s: the fault is in its emulated processor, not in what ran in it; "+
 	"run again, with NESTED=\"-parts suite -run NAME\" for a test of the suite alone", stillLimit)
 
-// runOuter boots the outer guest, shows what it says, and returns how what it
-// ran has ended. Ctrl-C cuts its power: all that it changes are two disks, of
-// which one is not kept and the other made anew.
+// runOuter boots the outer guest, shows its output, and returns the outcome of
+// what it ran. Ctrl-C stops the guest at once: it changes only two disks, of
+// which one is discarded and the other created again.
 func runOuter(ctx context.Context, dir string, o options) error {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-name", "berth-nested", "-nodefaults", "-no-user-config",
 		"-display", "none", "-no-reboot", "-M", "q35", "-accel", "tcg,thread=multi,tb-size=512",
-		// More than one processor, or nested paging turned off, does not last; neither
-		// does a kernel that uses CMPXCHG16B (withoutCX16 in vmm/chvemu).
+		// The guest does not run stably with more than one processor, with nested
+		// paging turned off, or with a kernel that uses CMPXCHG16B (withoutCX16
+		// in vmm/chvemu).
 		"-cpu", "EPYC-v1,+svm,+npt,la57=off,cx16=off", "-smp", "1", "-m", fmt.Sprintf("%dM", o.memoryMB),
 		"-kernel", in("vmlinuz"), "-initrd", in("initrd.img"), "-append", kernelLine,
 		"-drive", "file="+in("rootfs.ext4")+",format=raw,if=virtio,cache=unsafe,snapshot=on",
 		"-drive", "file="+in("work.ext4")+",format=raw,if=virtio,cache=unsafe,discard=unmap",
 		"-device", "virtio-rng-pci", "-serial", "stdio", "-monitor", "none")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // Ctrl-C is for us
-	cmd.Stderr = io.Discard                                                           // warnings of processor features
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // Ctrl-C goes only to us
+	cmd.Stderr = io.Discard                                                           // warnings about processor features
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -128,7 +130,7 @@ func runOuter(ctx context.Context, dir string, o options) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	ended := errors.New("the outer guest ended before what it ran")
+	ended := errors.New("the outer guest ended before its program did")
 	var stands atomic.Bool
 	still := time.AfterFunc(stillLimit, func() {
 		stands.Store(true)
@@ -143,7 +145,7 @@ func runOuter(ctx context.Context, dir string, o options) error {
 		case line == "@nested exit 0":
 			ended = nil
 		case strings.HasPrefix(line, "@nested exit "):
-			ended = errors.New("what ran in the outer guest failed: see above")
+			ended = errors.New("the program in the outer guest failed: see above")
 		default:
 			fmt.Println(line)
 		}

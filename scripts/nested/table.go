@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// table is what each operation took, as Markdown for docs/benchmarks.md.
+// table collects how long each operation took, as Markdown for
+// docs/benchmarks.md.
 type table struct{ rows []row }
 
 type row struct {
@@ -20,7 +21,7 @@ func (t *table) add(what string, took time.Duration, detail string) {
 }
 
 func (t *table) print(w io.Writer) {
-	fmt.Fprint(w, "\n| operation | s | of it |\n|---|---|---|\n")
+	fmt.Fprint(w, "\n| operation | s | of which |\n|---|---|---|\n")
 	for _, r := range t.rows {
 		fmt.Fprintf(w, "| %s | %.1f | %s |\n", r.what, r.took.Seconds(), r.detail)
 	}

@@ -1,5 +1,5 @@
-// Command preflight refuses, before anything is built, a machine on which a
-// stack would not start.
+// Command preflight refuses, before anything is built, a machine that cannot run
+// a stack.
 package main
 
 import (
@@ -17,8 +17,8 @@ func main() {
 	}
 }
 
-// check runs in the clone. Ports are looked at only for a stack of `make up`,
-// and not where an earlier one left something that may still hold them.
+// check runs in the clone. It checks ports only for `make up`, and not if the
+// remains of an earlier stack may still occupy them.
 func check(ports bool) error {
 	root, err := os.Getwd()
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
-// fault breaks one thing and mends it again before it returns; errNothing says
-// that there was nothing to break.
+// fault breaks one thing and repairs it before it returns. It returns errNothing
+// if there was nothing to break.
 type fault struct {
 	name string
 	do   func(ctx context.Context, k *soak, r *rand.Rand) error
@@ -73,7 +73,7 @@ func faultNames() []string {
 	return names
 }
 
-// chosenFaults reads a list of names; an empty one is all of them.
+// chosenFaults parses a list of names; an empty list means all.
 func chosenFaults(list string) ([]string, error) {
 	if list == "" {
 		return faultNames(), nil
@@ -81,17 +81,17 @@ func chosenFaults(list string) ([]string, error) {
 	names := strings.Split(list, ",")
 	for _, name := range names {
 		if !slices.Contains(faultNames(), name) {
-			return nil, fmt.Errorf("no fault %q: there are %s", name, strings.Join(faultNames(), ", "))
+			return nil, fmt.Errorf("unknown fault %q; known: %s", name, strings.Join(faultNames(), ", "))
 		}
 	}
 	return names, nil
 }
 
-// breakThings breaks one thing after the other, with pauses, until ctx ends: in
-// each round every kind that was chosen.
+// breakThings injects one fault after another, with pauses, until ctx ends. Each
+// round has every chosen kind once.
 func (k *soak) breakThings(ctx context.Context) error {
 	r := k.options.random(0)
-	var round []string // what is left of it
+	var round []string // the rest of this round
 	for wait(ctx, 3*time.Second+upTo(r, 6*time.Second)) {
 		if len(round) == 0 {
 			round = slices.Clone(k.options.faults)
@@ -106,22 +106,22 @@ func (k *soak) breakThings(ctx context.Context) error {
 	return nil
 }
 
-// inflict breaks one thing, and counts it when that was done.
+// inflict injects one fault and counts it if it took effect.
 func (k *soak) inflict(ctx context.Context, name string, r *rand.Rand) error {
 	f := faults[slices.IndexFunc(faults, func(f fault) bool { return f.name == name })]
 	k.history.breaks()
-	err := f.do(ctx, k, r) // which mends although ctx ends meanwhile
+	err := f.do(ctx, k, r) // it repairs even if ctx ends meanwhile
 	k.history.mends()
 	if errors.Is(err, errNothing) {
 		return nil
 	}
-	if err == nil && ctx.Err() == nil { // else it was cut short
+	if err == nil && ctx.Err() == nil { // otherwise it was interrupted
 		k.history.fault(name)
 	}
 	return err
 }
 
-// leader is who leads, or any replica while nobody does.
+// leader returns the leader, or any replica if there is none.
 func (k *soak) leader(ctx context.Context, r *rand.Rand) *stack.Process {
 	if p := k.stack.Leader(ctx); p != nil {
 		return p
@@ -129,7 +129,7 @@ func (k *soak) leader(ctx context.Context, r *rand.Rand) *stack.Process {
 	return pick(r, k.stack.Replicas)
 }
 
-// beyondLease is longer than a host may be silent.
+// beyondLease is longer than a host's lease.
 func (k *soak) beyondLease(r *rand.Rand) time.Duration {
 	return k.options.lease*12/10 + upTo(r, k.options.lease)
 }
@@ -143,7 +143,7 @@ func (k *soak) kill(ctx context.Context, p *stack.Process, r *rand.Rand) error {
 	return p.Start()
 }
 
-// killVMM kills the VMM of a box, which dooms its sandbox.
+// killVMM kills the VMM of a box, after which its sandbox may be failed.
 func (k *soak) killVMM(ctx context.Context, r *rand.Rand) error {
 	var boxes []hostapi.Box
 	ask, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -176,7 +176,7 @@ func (k *soak) killVMM(ctx context.Context, r *rand.Rand) error {
 
 func (k *soak) freeze(ctx context.Context, most time.Duration, procs ...*stack.Process) error {
 	for _, p := range procs {
-		say("stop %s for %s", p.ID, most.Round(time.Second))
+		say("freeze %s for %s", p.ID, most.Round(time.Second))
 		if err := p.Pause(); err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func (k *soak) freeze(ctx context.Context, most time.Duration, procs ...*stack.P
 }
 
 func (k *soak) cut(ctx context.Context, p *stack.Process, most time.Duration) error {
-	say("cut %s off for %s", p.ID, most.Round(time.Millisecond))
+	say("disconnect %s for %s", p.ID, most.Round(time.Millisecond))
 	if err := k.stack.Cut(p.ID); err != nil {
 		return err
 	}
@@ -198,16 +198,16 @@ func (k *soak) cut(ctx context.Context, p *stack.Process, most time.Duration) er
 	return k.stack.Join(p.ID)
 }
 
-// slowDisk has each sync of a daemon take so much longer: strace stops the
-// thread that asks for one before the kernel sees it.
+// slowDisk delays each sync of a daemon: strace stops the thread before the
+// system call.
 func (k *soak) slowDisk(ctx context.Context, p *stack.Process, each, most time.Duration) error {
-	say("each sync of %s takes %s more, for %s", p.ID, each.Round(time.Millisecond), most.Round(time.Second))
+	say("each sync of %s takes %s longer, for %s", p.ID, each.Round(time.Millisecond), most.Round(time.Second))
 	delay := strconv.FormatInt(each.Microseconds(), 10)
 	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-p", strconv.Itoa(p.PID()),
 		"-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:delay_enter="+delay)
 	var said bytes.Buffer
 	cmd.Stderr = &said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us alone
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C goes only to us
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("strace (a package of that name): %w", err)
 	}
@@ -233,7 +233,7 @@ func upTo(r *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(r.Int64N(int64(most)))
 }
 
-// wait reports false when ctx ended before the time was over.
+// wait reports false if ctx ended first.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

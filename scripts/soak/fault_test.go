@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
-// strace puts a script in the place of strace.
+// strace replaces strace with a script.
 func strace(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -60,7 +60,7 @@ func TestAFaultCountsWhenItWasDone(t *testing.T) {
 		t.Error(err)
 	}
 	if want := map[string]int{"done": 1}; !maps.Equal(k.history.faults, want) {
-		t.Errorf("counted are %v", k.history.faults)
+		t.Errorf("counted: %v", k.history.faults)
 	}
 	k.history.call("exec", "", time.Second)
 	k.history.call("create", "500", time.Second)
@@ -69,7 +69,7 @@ func TestAFaultCountsWhenItWasDone(t *testing.T) {
 		"fault done": false, "fault nothing to break": true, "fault cut short": true, "call exec": false, "call create": true, "call wake": true,
 	} {
 		if got := slices.Contains(never, what); got != want {
-			t.Errorf("%s is among those that were never done: %t", what, got)
+			t.Errorf("%s is among those that never happened: %t", what, got)
 		}
 	}
 }

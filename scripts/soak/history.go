@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// history is what happened, of all workers together: it judges what may be, and
+// history records what all workers did. It decides what is a violation, and
 // counts.
 type history struct {
 	mu         sync.Mutex
@@ -21,18 +21,18 @@ type history struct {
 	doomed     map[string]string // sandbox id → why it may be failed
 	calls      map[string]*tally
 	faults     map[string]int
-	broken     bool      // something is, now
-	mended     time.Time // when the last thing was
+	broken     bool      // something is broken now
+	repaired   time.Time // when the last fault was repaired
 }
 
-// tally counts one kind of call by how it ended.
+// tally counts one kind of call by its outcome.
 type tally struct {
 	done    int
 	refused map[string]int // by status, or "network"
 	took    []time.Duration
 }
 
-// kinds are those of calls. A whole run does each.
+// kinds are the kinds of calls. A complete run makes each.
 var kinds = []string{
 	"create", "create again", "delete", "exec", "fork-tree", "get", "get file", "hibernate", "pause", "put file",
 	"rm snapshot", "snapshot", "wake",
@@ -46,7 +46,7 @@ func newHistory() *history {
 	return h
 }
 
-// violate records what must never be.
+// violate records a violation.
 func (h *history) violate(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	h.mu.Lock()
@@ -55,7 +55,7 @@ func (h *history) violate(format string, args ...any) {
 	say("VIOLATION: %s", text)
 }
 
-// doom says that a sandbox may be failed from now on.
+// doom allows a sandbox to be failed from now on.
 func (h *history) doom(id, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -69,7 +69,7 @@ func (h *history) isDoomed(id string) bool {
 	return yes
 }
 
-// breaks and mends are told when something is broken, and when it was mended.
+// breaks and mends record when something is broken, and when it is repaired.
 func (h *history) breaks() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,24 +79,24 @@ func (h *history) breaks() {
 func (h *history) mends() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.broken, h.mended = false, time.Now()
+	h.broken, h.repaired = false, time.Now()
 }
 
-// calmSince reports whether nothing was broken at any time since.
+// calmSince reports whether nothing has been broken since then.
 func (h *history) calmSince(t time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !h.broken && h.mended.Before(t)
+	return !h.broken && h.repaired.Before(t)
 }
 
-// fault counts one that was done.
+// fault counts an injected fault.
 func (h *history) fault(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.faults[name]++
 }
 
-// call counts one call of kinds; refused is empty when it was done.
+// call counts a call of one of kinds; refused is empty if it succeeded.
 func (h *history) call(kind, refused string, took time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,7 +109,7 @@ func (h *history) call(kind, refused string, took time.Duration) {
 	t.took = append(t.took, took)
 }
 
-// never are the kinds of calls, and of these faults, that were not done once.
+// never returns the kinds of calls, and of the given faults, that never happened.
 func (h *history) never(faults []string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,13 +127,13 @@ func (h *history) never(faults []string) []string {
 	return all
 }
 
-// deaths are the lines of a host's log that tell of a VMM, or a guest, that ended
-// by itself, also in a create that another host then did: all but those of the
-// doomed.
+// deaths returns the lines of a host's log about VMMs or guests that ended by
+// themselves, also during a create that another host then completed, except those
+// of doomed sandboxes.
 func (h *history) deaths(log io.Reader) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	doomed := map[string]bool{} // as logs have them
+	doomed := map[string]bool{} // shortened, as in logs
 	for id := range h.doomed {
 		doomed[hostapi.ShortID(id)] = true
 	}
@@ -156,7 +156,7 @@ func (h *history) deaths(log io.Reader) ([]string, error) {
 	return all, lines.Err()
 }
 
-// print writes the tables of a run.
+// print prints the tables of a run.
 func (h *history) print() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -199,8 +199,8 @@ func sortedKeys[V any](m map[string]V) []string {
 }
 
 // marks are the lines that commands appended to a file of a sandbox. A command
-// whose answer came with exit code 0 has appended its line exactly once; one
-// whose answer did not come, at most once.
+// that was answered with exit code 0 has appended its line exactly once; one
+// whose answer was lost, at most once.
 type marks struct {
 	certain map[string]bool
 	maybe   map[string]bool
@@ -208,7 +208,7 @@ type marks struct {
 
 func newMarks() marks { return marks{certain: map[string]bool{}, maybe: map[string]bool{}} }
 
-// inherited are the marks of a child that was forked from here.
+// inherited returns the marks of a child that is forked now.
 func (m marks) inherited() marks {
 	c := newMarks()
 	for k := range m.certain {
@@ -220,7 +220,7 @@ func (m marks) inherited() marks {
 	return c
 }
 
-// judge compares a file's lines with the marks and returns what is wrong.
+// judge compares a file's lines with the marks and returns the differences.
 func (m marks) judge(content string) []string {
 	var wrong []string
 	seen := map[string]int{}
@@ -230,14 +230,14 @@ func (m marks) judge(content string) []string {
 	for mark, n := range seen {
 		switch {
 		case n > 1:
-			wrong = append(wrong, fmt.Sprintf("%s was done %d times", mark, n))
+			wrong = append(wrong, fmt.Sprintf("%s is there %d times", mark, n))
 		case !m.certain[mark] && !m.maybe[mark]:
-			wrong = append(wrong, fmt.Sprintf("%s was never asked for here", mark))
+			wrong = append(wrong, fmt.Sprintf("%s is from another sandbox", mark))
 		}
 	}
 	for mark := range m.certain {
 		if seen[mark] == 0 {
-			wrong = append(wrong, fmt.Sprintf("%s was acknowledged and is lost", mark))
+			wrong = append(wrong, fmt.Sprintf("%s was acknowledged but is lost", mark))
 		}
 	}
 	slices.Sort(wrong)

@@ -12,10 +12,10 @@ func TestMarksAreJudged(t *testing.T) {
 	for name, c := range map[string]struct{ content, want string }{
 		"all there":          {"a\nb\nc\n", ""},
 		"an unknown outcome": {"a\nb\n", ""},
-		"lost":               {"a\nc\n", "b was acknowledged and is lost"},
-		"done twice":         {"a\nb\na\n", "a was done 2 times"},
-		"unknown done twice": {"a\nb\nc\nc\n", "c was done 2 times"},
-		"from elsewhere":     {"a\nb\nd\n", "d was never asked for here"},
+		"lost":               {"a\nc\n", "b was acknowledged but is lost"},
+		"done twice":         {"a\nb\na\n", "a is there 2 times"},
+		"unknown done twice": {"a\nb\nc\nc\n", "c is there 2 times"},
+		"from elsewhere":     {"a\nb\nd\n", "d is from another sandbox"},
 	} {
 		if got := strings.Join(m.judge(c.content), "; "); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
@@ -29,7 +29,7 @@ func TestChildrenInheritMarks(t *testing.T) {
 	child := parent.inherited()
 	parent.certain["b"] = true
 	if wrong := child.judge("a\n"); len(wrong) > 0 {
-		t.Errorf("what the parent did after the fork is wanted of the child: %v", wrong)
+		t.Errorf("the child is expected to have what the parent did after the fork: %v", wrong)
 	}
 }
 
@@ -47,8 +47,8 @@ func TestItIsCalmSinceTheLastMend(t *testing.T) {
 	if h.calmSince(before) {
 		t.Error("something was broken since")
 	}
-	if !h.calmSince(h.mended.Add(1)) {
-		t.Error("it was mended before")
+	if !h.calmSince(h.repaired.Add(1)) {
+		t.Error("it was repaired earlier")
 	}
 }
 

@@ -1,6 +1,6 @@
-// Command soak keeps a whole Berth busy while it is broken, again and again,
-// and checks that nothing was lost and nothing done twice. `make soak` runs it;
-// scripts/soak/DESIGN.md says what is checked and how.
+// Command soak keeps a complete Berth busy while it injects faults, and checks
+// that nothing is lost or done twice. `make soak` runs it; scripts/soak/DESIGN.md
+// says what is checked and how.
 package main
 
 import (
@@ -29,11 +29,11 @@ type options struct {
 func main() {
 	o := options{}
 	var only string
-	flag.DurationVar(&o.time, "for", 30*time.Minute, "for how long things are broken")
-	flag.IntVar(&o.clients, "clients", 3, "workspaces that work at the same time")
-	flag.Uint64Var(&o.seed, "seed", 0, "of the random choices; 0 takes one from the clock (two runs of one seed choose alike, and still differ in time)")
-	flag.StringVar(&only, "faults", "", "these faults alone, separated by commas: "+strings.Join(faultNames(), ", "))
-	flag.DurationVar(&o.lease, "lease", 10*time.Second, "a host's lease at the control plane")
+	flag.DurationVar(&o.time, "for", 30*time.Minute, "how long faults are injected")
+	flag.IntVar(&o.clients, "clients", 3, "number of workspaces that work concurrently")
+	flag.Uint64Var(&o.seed, "seed", 0, "seed of the random choices; 0 uses the clock (two runs with one seed make the same choices, but at different times)")
+	flag.StringVar(&only, "faults", "", "comma-separated faults to inject: "+strings.Join(faultNames(), ", "))
+	flag.DurationVar(&o.lease, "lease", 10*time.Second, "lease of a host")
 	flag.Parse()
 	if o.seed == 0 {
 		o.seed = uint64(time.Now().UnixNano())
@@ -50,7 +50,8 @@ func main() {
 	}
 }
 
-// hostMemoryMB is by the worst case of each sandbox, of which guests take little.
+// hostMemoryMB covers the most that each sandbox may use; guests use little of
+// it.
 const hostMemoryMB = 10240
 
 func run(ctx context.Context, o options) (err error) {
@@ -73,7 +74,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err := os.RemoveAll(so.Logs); err != nil {
 		return err
 	}
-	say("seed %d; starting three replicas and two hosts, each on a machine of its own", o.seed)
+	say("seed %d; starting three replicas and two hosts, each on its own machine", o.seed)
 	s, err := stack.Start(ctx, so)
 	if err != nil {
 		return err
@@ -87,8 +88,8 @@ func say(format string, args ...any) {
 	fmt.Printf(time.Now().Format("15:04:05")+" "+format+"\n", args...)
 }
 
-// random is a source of its own for each worker, so that what one chooses does
-// not depend on how quick another is.
+// random returns each worker's own source, so that its choices do not depend on
+// the speed of others.
 func (o options) random(stream uint64) *rand.Rand {
-	return rand.New(rand.NewPCG(o.seed, stream)) //nolint:gosec // a run is chosen again by its seed
+	return rand.New(rand.NewPCG(o.seed, stream)) //nolint:gosec // a seed repeats a run's choices
 }

@@ -22,15 +22,15 @@ type soak struct {
 	history *history
 }
 
-// settleTime is for how long everything may take to be itself again after the
-// last fault: elections, leases, and what hosts do again after a pause.
+// settleTime is how long everything may take to recover after the last fault:
+// elections, leases, and retries on hosts.
 const settleTime = 5 * time.Minute
 
-// wholeRun is how long a run must be, in leases, to do everything that it can. A
-// round of all faults takes 30 of the default ones at most.
+// wholeRun is the length of a run, in leases, from which it must make every kind
+// of call and fault. A round of all faults takes at most 30 default leases.
 const wholeRun = 60
 
-// watchPause is between two looks at the hosts.
+// watchPause is the time between two checks of the hosts.
 const watchPause = 2 * time.Second
 
 func (k *soak) run(ctx context.Context) error {
@@ -64,14 +64,14 @@ func (k *soak) run(ctx context.Context) error {
 	return err
 }
 
-// settle has everything mended, wants each sandbox to be itself again with all
-// that was done in it, and wants API, hosts and kernel to agree; then everything
-// is deleted, and they have to agree that there is nothing.
+// settle runs after everything is repaired. It checks that each sandbox has
+// recovered with all that was done in it, and that API, hosts and kernel agree.
+// Then it deletes everything, and they must agree again.
 func (k *soak) settle(ctx context.Context, workers []*worker) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	say("mended; waiting until all is well")
+	say("repaired; waiting until everything has recovered")
 	clients := make([]*api.Client, len(workers))
 	for i, w := range workers {
 		clients[i] = w.client
@@ -97,7 +97,7 @@ func (k *soak) settle(ctx context.Context, workers []*worker) error {
 	return ctx.Err()
 }
 
-// judge looks at the whole run.
+// judge checks the complete run.
 func (k *soak) judge() error {
 	for _, p := range k.stack.HostProc {
 		log, err := os.Open(filepath.Join(k.stack.Logs, p.ID+".log"))
@@ -110,14 +110,14 @@ func (k *soak) judge() error {
 			return fmt.Errorf("read %s: %w", log.Name(), err)
 		}
 		for _, line := range deaths {
-			k.history.violate("on %s a VMM ended that nobody killed: %s", p.ID, line)
+			k.history.violate("on %s a VMM ended that was not killed: %s", p.ID, line)
 		}
 	}
 	if k.options.time < wholeRun*k.options.lease {
 		return nil
 	}
 	for _, what := range k.history.never(k.options.faults) {
-		k.history.violate("%s was never done", what)
+		k.history.violate("%s never happened", what)
 	}
 	return nil
 }
@@ -128,7 +128,8 @@ func (k *soak) agree(ctx context.Context, clients []*api.Client) error {
 	})
 }
 
-// watch looks at both hosts again and again: no generation of a box may be on two.
+// watch checks the hosts repeatedly: no generation of a box may be on two of
+// them.
 func (k *soak) watch(ctx context.Context) {
 	for wait(ctx, watchPause) {
 		seen := map[string]map[uint64]string{}
@@ -146,7 +147,7 @@ func (k *soak) watch(ctx context.Context) {
 	}
 }
 
-// boxesOf asks one host, which may be frozen, dead or cut off now.
+// boxesOf asks one host, which may be frozen, dead or disconnected.
 func (k *soak) boxesOf(ctx context.Context, host string) []hostapi.Box {
 	client, err := k.stack.HostClient(host)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
-// worker is one workspace's only client. What it does it does one after the
-// other, so that it knows what each sandbox must contain.
+// worker is the only client of one workspace. It makes one call at a time, so
+// that it knows what each sandbox must contain.
 type worker struct {
 	*soak
 	name   string
@@ -31,10 +31,10 @@ type worker struct {
 const (
 	mostBoxes = 4
 	mostShots = 2
-	// callTime bounds one call; a call whose outcome must be known is made again.
+	// callTime bounds one call; a call whose outcome must be known is repeated.
 	callTime = 40 * time.Second
-	// outcomeTime is when a call that is repeated has failed for good: it is
-	// longer than every fault, and than what comes after one.
+	// outcomeTime is when a repeated call has failed for good: it is longer than
+	// every fault and the recovery from it.
 	outcomeTime = settleTime
 	journal     = "/root/journal"
 )
@@ -55,8 +55,8 @@ func (k *soak) newWorker(ctx context.Context, i int) (*worker, error) {
 	}, nil
 }
 
-// work does one thing after the other until busy ends. What it has begun it
-// brings to an end, within ctx, so that its outcome is known.
+// work makes one call after another until busy ends. It completes what it has
+// begun, within ctx, so that the outcome is known.
 func (w *worker) work(busy, ctx context.Context) error {
 	things := []func(context.Context, string){
 		w.append, w.append, w.append, w.appendDuringHibernate, w.pauseAndResume,
@@ -96,9 +96,8 @@ func refusal(err error) string {
 	return "network"
 }
 
-// settled repeats a call until its outcome is known: done, or refused with a
-// status that says that nothing was done. The call must be one that may be sent
-// twice.
+// settled repeats a call until its outcome is known: success, or a refusal that
+// means that nothing was done. The call must be safe to repeat.
 func (w *worker) settled(ctx context.Context, kind string, call func(context.Context) error) error {
 	var final error
 	began, told := time.Now(), false
@@ -124,14 +123,15 @@ func (w *worker) settled(ctx context.Context, kind string, call func(context.Con
 	return errors.Join(err, final)
 }
 
-// notStarted tells the refusal of a create, or a fork, that no host brought to life.
+// notStarted reports whether an error refuses a create or a fork that no host
+// could start.
 func notStarted(err error) bool {
 	var refused *api.Error
 	return errors.As(err, &refused) && refused.Message == "sandbox failed to start"
 }
 
-// create makes a sandbox with a key, and sometimes asks with the same key again:
-// the answer must be the same sandbox.
+// create creates a sandbox with a key, and sometimes repeats the call with the
+// same key: the answer must be the same sandbox.
 func (w *worker) create(ctx context.Context) {
 	w.makeOne(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, newMarks())
 }
@@ -158,7 +158,7 @@ func (w *worker) makeOne(ctx context.Context, in api.CreateSandbox, has marks) {
 	}
 }
 
-// append has a command append a line; see marks.
+// append runs a command that appends a line; see marks.
 func (w *worker) append(ctx context.Context, id string) {
 	w.appendSlowly(ctx, id, "")
 }
@@ -179,7 +179,7 @@ func (w *worker) appendSlowly(ctx context.Context, id, before string) {
 	}
 }
 
-// appendDuringHibernate cuts a command off in the middle.
+// appendDuringHibernate hibernates the sandbox while a command runs.
 func (w *worker) appendDuringHibernate(ctx context.Context, id string) {
 	done := make(chan struct{})
 	go func() {
@@ -214,8 +214,7 @@ func (w *worker) hibernateAndWake(ctx context.Context, id string) {
 	}
 }
 
-// awake brings a sandbox to run; it reports false for one that is doomed, which
-// it removes.
+// awake makes a sandbox run. It reports false for a doomed one, which it removes.
 func (w *worker) awake(ctx context.Context, id string) bool {
 	err := stack.Await(ctx, outcomeTime, 500*time.Millisecond, "sandbox "+hostapi.ShortID(id)+" runs", func(ctx context.Context) error {
 		return w.oneStepToRunning(ctx, id)
@@ -263,7 +262,7 @@ func (w *worker) oneStepToRunning(ctx context.Context, id string) error {
 	})
 }
 
-// fork makes two children that have all that the parent has.
+// fork creates two children, which must have all that the parent has.
 func (w *worker) fork(ctx context.Context, id string) {
 	if len(w.boxes) >= mostBoxes || !w.awake(ctx, id) {
 		return
@@ -288,7 +287,7 @@ func (w *worker) fork(ctx context.Context, id string) {
 	}
 }
 
-// snapshot keeps one, or makes a sandbox from one that was kept.
+// snapshot takes a snapshot, or creates a sandbox from an earlier one.
 func (w *worker) snapshot(ctx context.Context, id string) {
 	if len(w.shots) >= mostShots {
 		shot := pick(w.random, sortedKeys(w.shots))
@@ -318,7 +317,7 @@ func (w *worker) snapshot(ctx context.Context, id string) {
 	}
 }
 
-// verify holds a sandbox's journal against what must be in it.
+// verify compares a sandbox's journal with what must be in it.
 func (w *worker) verify(ctx context.Context, id string) {
 	if !w.awake(ctx, id) {
 		return
@@ -349,7 +348,8 @@ func (w *worker) verify(ctx context.Context, id string) {
 	}
 }
 
-// file writes one and reads it back: it is whole, or was refused.
+// file writes a file and reads it back: it must be complete, or have been
+// refused.
 func (w *worker) file(ctx context.Context, id string) {
 	const path = "/root/data"
 	content := strings.Repeat(w.mark(), 2000)
@@ -371,7 +371,7 @@ func (w *worker) file(ctx context.Context, id string) {
 			return err
 		}
 		if string(b) != content {
-			w.history.violate("sandbox %s: %s reads otherwise than it was written", hostapi.ShortID(id), path)
+			w.history.violate("sandbox %s: %s differs from what was written", hostapi.ShortID(id), path)
 		}
 		return nil
 	})
@@ -391,7 +391,7 @@ func (w *worker) forget(ctx context.Context, id string) {
 	}
 }
 
-// verifyAll looks at every sandbox, and wants the list to have these alone.
+// verifyAll checks every sandbox, and that the list has no others.
 func (w *worker) verifyAll(ctx context.Context) {
 	for _, id := range sortedKeys(w.boxes) {
 		w.verify(ctx, id)
@@ -406,17 +406,17 @@ func (w *worker) verifyAll(ctx context.Context) {
 		}
 		listed[s.ID] = true
 		if _, known := w.boxes[s.ID]; !known {
-			w.history.violate("sandbox %s (%s) is listed and was never acknowledged, or was deleted", hostapi.ShortID(s.ID), s.Status)
+			w.history.violate("sandbox %s (%s) is listed, but was never acknowledged or was deleted", hostapi.ShortID(s.ID), s.Status)
 		}
 	}
 	for id := range w.boxes {
 		if !listed[id] {
-			w.history.violate("sandbox %s was acknowledged and is not listed", hostapi.ShortID(id))
+			w.history.violate("sandbox %s was acknowledged but is not listed", hostapi.ShortID(id))
 		}
 	}
 }
 
-// deleteAll deletes whatever there is, known or not.
+// deleteAll deletes every sandbox, known or not.
 func (w *worker) deleteAll(ctx context.Context) {
 	for s, err := range w.client.Sandboxes(ctx) {
 		if err != nil {
@@ -429,7 +429,7 @@ func (w *worker) deleteAll(ctx context.Context) {
 	}
 }
 
-// mark is a word that no other worker uses and this one only once.
+// mark returns a word that is used only once, by any worker.
 func (w *worker) mark() string {
 	w.count++
 	return w.name + "-" + strconv.Itoa(w.count)

@@ -11,7 +11,7 @@ import pytest
 from berth_client import Berth, Sandbox
 
 TTL = 900
-"""seconds after which what a killed test run left behind is gone"""
+"""seconds until the remains of a killed test run expire"""
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def sandbox(client: Berth) -> Iterator[Sandbox]:
 
 
 def look(url: str, headers: dict[str, str] | None = None) -> httpx.Response:
-    """Asks for a preview, whether or not this machine resolves names under .localhost."""
+    """Requests a preview, even if this machine does not resolve names under .localhost."""
     parts = urlsplit(url)
     host = "127.0.0.1" if (parts.hostname or "").endswith(".localhost") else parts.hostname
     target = parts._replace(netloc=f"{host}:{parts.port}" if parts.port else str(host)).geturl()

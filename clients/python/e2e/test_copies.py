@@ -1,4 +1,4 @@
-"""What a sandbox becomes: asleep, copied, forked; and what it is made from."""
+"""Hibernation, snapshots, forks and templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from berth_client import AsyncBerth, Berth, Sandbox, Stdout
 
 from .conftest import TTL
 
-# A process whose memory alone knows how often it was asked.
+# A process that counts requests in memory only.
 COUNTER = """
 import http.server
 class Count(http.server.BaseHTTPRequestHandler):
@@ -44,7 +44,7 @@ def test_hibernating_and_lifecycle(client: Berth) -> None:
         start_counter(sandbox)
         assert count(sandbox) == 2
         assert sandbox.hibernate().status == "hibernated"
-        assert count(sandbox) == 3  # which woke it
+        assert count(sandbox) == 3  # this wakes it
         assert sandbox.refresh().status == "running"
         assert sandbox.lifecycle().ttl_seconds == TTL
         life = sandbox.set_lifecycle(ttl_seconds=None, persistent=True)
@@ -76,7 +76,7 @@ def test_forks(client: Berth) -> None:
         with cold:
             assert cold.info.forked_from == parent.id
             assert cold.files.exists("/srv/counter.py")
-            assert cold.exec("curl -s localhost:7000").exit_code != 0  # booted anew
+            assert cold.exec("curl -s localhost:7000").exit_code != 0  # booted afresh
         with parent.fork_tree(2, metadata={"try": "two"}) as tree:
             assert tree.failed == []
             first, second = tree.children

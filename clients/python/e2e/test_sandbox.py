@@ -1,4 +1,4 @@
-"""One sandbox: its commands, its terminal, its files, its ports, what is told of it."""
+"""One sandbox: commands, terminal, files, ports, events and logs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_terminal(sandbox: Sandbox) -> None:
         pty.send("sh -c 'echo runs-$((6*6)); exec sleep 600'\r")
         until(b"runs-36")
         pty.send("\x03")
-        until(b"# ")  # what is typed before may be lost
+        until(b"# ")  # earlier input may be lost
         pty.send("echo gr\u00fc\u00df-$((6*7))\r")
         until("gr\u00fc\u00df-42".encode())
         pty.send("exit 5\r")
@@ -172,7 +172,7 @@ def test_what_is_told_of_it(client: Berth) -> None:
 
     def follow() -> None:
         for event in sandbox.follow_events(since=running.ts):
-            if event.type != "sandbox.ssh_ready":  # whenever its server is
+            if event.type != "sandbox.ssh_ready":  # at any time
                 seen.put(event.type)
         seen.put(None)
 

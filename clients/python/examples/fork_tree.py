@@ -1,8 +1,8 @@
-"""Try several ways from one moment, and go on from the best."""
+"""Try several ways from one moment and keep the best."""
 
 from berth_client import Berth, Sandbox
 
-# A process that has made ready what every way needs: here some text in memory.
+# A process with prepared state that every attempt needs: here some text in memory.
 WORKER = """
 import http.server, zlib
 text = b"".join(b"line %d of a log, like many others\\n" % (n * n % 977) for n in range(20000))
@@ -28,9 +28,9 @@ with Berth() as client, client.sandboxes.create("base", ttl_seconds=900) as pare
     start = 'nohup python3 /srv/worker.py >/tmp/worker.log 2>&1 & until python3 -c "$ASK" 1; do sleep 0.2; done'
     parent.exec(start, env={"ASK": ASK}, check=True)
 
-    # Each child goes on with the worker as it is now, text and all.
+    # Each child continues with the worker as it is now, including its text.
     with parent.fork_tree(2) as tree:
-        print(f"{len(tree.children)} ways from one moment; the parent stood still for {tree.pause_ms} ms")
+        print(f"{len(tree.children)} ways from one moment; the parent was paused for {tree.pause_ms} ms")
         sizes = {}
         for level, child in zip((1, 9), tree.children, strict=True):
             sizes[child] = attempt(child, level)

@@ -17,7 +17,7 @@ def fake() -> Iterator[Fake]:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Nobody waits: the pauses that would have been are kept instead."""
+    """Pauses are recorded instead of waited for."""
     waits: list[float] = []
     for module in ("berth_client._sync._io", "berth_client._async._io"):
         monkeypatch.setattr(f"{module}.sleep", _kept(waits, "_async" in module))

@@ -1,4 +1,4 @@
-"""A small service that answers what a test tells it to, and remembers what it was asked."""
+"""A small service that gives scripted answers and records requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     chunks: list[bytes] | None = None
     cut: bool = False
-    """breaks the connection off: at once, or after the chunks"""
+    """breaks the connection: at once, or after the chunks"""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Fake:
     answers: list[Answer | Callable[[Asked], Answer]] = field(default_factory=list)
 
     def say(self, *answers: Answer | Callable[[Asked], Answer]) -> None:
-        """What it answers next, one after the other; the last for ever."""
+        """The next answers in order; the last one repeats."""
         self.answers[:] = answers
 
     def next(self, asked: Asked) -> Answer:

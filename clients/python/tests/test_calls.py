@@ -1,4 +1,4 @@
-"""What is sent, what is tried again, and what a refusal becomes."""
+"""Requests, retries and errors."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_the_next_replica_is_asked_when_one_is_away(fake: Fake, hasty: list[floa
             sandbox = client.sandboxes.get("x")
             assert hasty == [0]
             fake.say(Answer(200, EXEC))
-            sandbox.exec("true")  # not sent to the other any more
+            sandbox.exec("true")  # no longer sent to the other
             assert hasty == [0]
         with Berth(away, "k", retries=2) as client, pytest.raises(berth.ConnectionFailed) as caught:
             client.version()

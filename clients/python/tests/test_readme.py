@@ -1,4 +1,4 @@
-"""The README's example is the one that is run."""
+"""The README shows the example that the tests run."""
 
 from pathlib import Path
 

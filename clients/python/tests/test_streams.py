@@ -285,7 +285,7 @@ def test_fork_tree_keeps_the_winner(fake: Fake, sandbox: Sandbox) -> None:
 
 
 def echo(ws: ServerConnection) -> None:
-    """A terminal, or a command, that repeats what it is told until it is told to go."""
+    """A terminal or command that echoes its input until it is told to end."""
     assert ws.request is not None
     if "/exec/ws" in ws.request.path:
         ws.send(json.dumps({"type": "stdout", "data": ws.recv()}))

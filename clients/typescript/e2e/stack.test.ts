@@ -12,9 +12,9 @@ import { promisify } from "node:util";
 import * as berth from "../src/index.js";
 import { Berth, type Sandbox } from "../src/index.js";
 
-/** Seconds after which what a killed test run left behind is gone. */
+/** Seconds until the remains of a killed test run expire. */
 const ttlSeconds = 900;
-/** Milliseconds: many times what any of them takes, so that one that hangs is told by its name. */
+/** Milliseconds: far more than any test takes, so that a hanging test fails with its name. */
 const timeout = 240_000;
 const test = (name: string, body: () => Promise<void>): void => void unlimited(name, { timeout }, body);
 
@@ -36,7 +36,7 @@ async function all<T>(from: AsyncIterable<T>): Promise<T[]> {
 const text = (output: berth.Output[], type: "stdout" | "stderr"): string =>
   Buffer.concat(output.flatMap((o) => (o.type === type ? [o.data] : []))).toString("latin1");
 
-/** Asks for a preview, whether or not this machine resolves names under .localhost. */
+/** Requests a preview, even if this machine does not resolve names under .localhost. */
 function look(url: string, headers: Record<string, string> = {}): Promise<{ status: number; body: string }> {
   const { hostname, port, host, pathname } = new URL(url);
   return new Promise((done, fail) => {
@@ -116,7 +116,7 @@ test("a terminal", async () => {
   pty.send("sh -c 'echo runs-$((6*6)); exec sleep 600'\r");
   await until("runs-36");
   pty.send("\x03");
-  await until("# "); // what is typed before may be lost
+  await until("# "); // earlier input may be lost
   pty.send("echo grüß-$((6*7))\r");
   await until("grüß-42");
   pty.send("exit 5\r");
@@ -201,12 +201,12 @@ test("its life, and what is told of it", async () => {
   await own.resume();
   await own.exec("mkdir -p /run/own && echo in memory > /run/own/note", { check: true });
   assert.equal((await own.hibernate()).status, "hibernated");
-  assert.equal((await own.exec("cat /run/own/note")).stdout, "in memory\n"); // which woke it
+  assert.equal((await own.exec("cat /run/own/note")).stdout, "in memory\n"); // this wakes it
   assert.equal((await own.setLifecycle({ ttlSeconds: null, persistent: true })).expires_at, null);
   assert.equal((await own.lifecycle()).persistent, true);
   await own.delete();
   assert.deepEqual(
-    (await following).map((e) => e.type).filter((type) => type !== "sandbox.ssh_ready"), // whenever its server is
+    (await following).map((e) => e.type).filter((type) => type !== "sandbox.ssh_ready"), // at any time
     ["sandbox.paused", "sandbox.resumed", "sandbox.hibernated", "sandbox.woken", "sandbox.deleted"],
   );
   await assert.rejects(own.refresh(), berth.NotFound);
@@ -229,7 +229,7 @@ test("logs", async () => {
 
 test("snapshots and forks", async () => {
   await using parent = await client.sandboxes.create({ ttlSeconds });
-  await parent.exec("mkdir -p /run/own && echo before > /run/own/note", { check: true }); // in its memory alone
+  await parent.exec("mkdir -p /run/own && echo before > /run/own/note", { check: true }); // only in its memory
   const snapshot = await parent.snapshot("before");
   try {
     assert.deepEqual(
@@ -245,7 +245,7 @@ test("snapshots and forks", async () => {
     const [cold] = await parent.fork();
     await using fork = cold!;
     assert.equal(fork.info.forked_from, parent.id);
-    assert.notEqual((await fork.exec("cat /run/own/note")).exitCode, 0); // booted anew
+    assert.notEqual((await fork.exec("cat /run/own/note")).exitCode, 0); // booted afresh
   }
   let winner: Sandbox;
   {

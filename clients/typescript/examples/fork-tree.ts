@@ -1,7 +1,7 @@
-// Try several ways from one moment, and go on from the best.
+// Try several ways from one moment and keep the best.
 import { Berth, type Sandbox } from "berth-client";
 
-// A process that has made ready what every way needs: here some text in memory.
+// A process with prepared state that every attempt needs: here some text in memory.
 const worker = `
 import http.server, zlib
 text = b"".join(b"line %d of a log, like many others\\n" % (n * n % 977) for n in range(20000))
@@ -28,9 +28,9 @@ try {
   const start = 'nohup python3 /srv/worker.py >/tmp/worker.log 2>&1 & until python3 -c "$ASK" 1; do sleep 0.2; done';
   await parent.exec(start, { env: { ASK: ask }, check: true });
 
-  // Each child goes on with the worker as it is now, text and all.
+  // Each child continues with the worker as it is now, including its text.
   const tree = await parent.forkTree(2);
-  console.log(`${tree.children.length} ways from one moment; the parent stood still for ${tree.pauseMs} ms`);
+  console.log(`${tree.children.length} ways from one moment; the parent was paused for ${tree.pauseMs} ms`);
   const levels = [1, 9];
   const sizes = await Promise.all(tree.children.map((child, i) => attempt(child, levels[i]!)));
   sizes.forEach((size, i) => console.log(`level ${levels[i]}: ${size} bytes`));

@@ -1,14 +1,14 @@
-// Whether a call is tried again, where, and after which pause.
+// Whether, where and when a call is tried again.
 import type { Request } from "./call.js";
 import { retryAfter, type Refusal } from "./errors.js";
 
-/** Where a call is tried next, until it is given up.
+/** Where and when a call is tried again, until it is given up.
  *
- * Refused connections go to the next replica at once: nothing was sent. What
- * may be done twice is also tried again after a broken connection, 502, 507,
- * and a 503 that says when. A rate limit (429 with Retry-After) is waited for
- * by any call, since it was not carried out; a quota is not, since waiting does
- * not help.
+ * After a refused connection the next replica is tried at once: nothing was sent.
+ * A call that is safe to repeat is also tried again after a broken connection,
+ * 502, 507, and 503 with Retry-After. After a rate limit (429 with Retry-After)
+ * every call waits and is repeated, because it had no effect. A quota is an error,
+ * because waiting does not help.
  */
 export class Attempts {
   private failed = 0;
@@ -34,12 +34,12 @@ export class Attempts {
     return once && this.replayable;
   }
 
-  /** Seconds to wait after a connection that failed; undefined: give up. */
+  /** Seconds to wait after a failed connection; undefined: give up. */
   afterBreak(sent: boolean): number | undefined {
     return (sent ? this.safe : this.replayable) ? this.next(undefined) : undefined;
   }
 
-  /** Seconds to wait after a refusal; undefined: it is the answer. */
+  /** Seconds to wait after a refusal; undefined: the refusal is the answer. */
   afterAnswer(r: Pick<Refusal, "status" | "header">): number | undefined {
     const wait = retryAfter(r);
     const again =
@@ -64,7 +64,7 @@ export class Attempts {
   }
 }
 
-/** Seconds to wait after so many failures: half a second, doubled up to 8, and some chance. */
+/** Seconds to wait after that many failures: half a second, doubled up to 8, with jitter. */
 export function backoff(failures: number): number {
   return Math.min(0.5 * 2 ** Math.max(failures, 0), 8) * (0.75 + Math.random() / 2);
 }

@@ -1,11 +1,11 @@
-// Calls as data: what is to be sent and how its answer is read.
+// Calls as data: what to send and how to read the answer.
 
-/** Bytes to send: at once, or piece by piece. */
+/** Bytes to send: at once or in pieces. */
 export type Body = Uint8Array | string | Blob | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>;
 
 export type QueryValue = string | number | boolean | undefined;
 
-/** One HTTP request, the address and the credential apart. */
+/** One HTTP request, without address and credential. */
 export interface Request {
   method: string;
   path: string;
@@ -31,12 +31,12 @@ export interface Page<T> extends Request {
   readonly [answer]?: T;
 }
 
-/** A request whose answer says nothing but its status. */
+/** A request whose answer has no body. */
 export interface Nothing extends Request {
   kind: "nothing";
 }
 
-/** A request whose answer is read as it comes. */
+/** A request whose answer is a stream. */
 export interface Stream extends Request {
   kind: "stream";
 }

@@ -1,4 +1,4 @@
-// The client: where everything begins.
+// The client, the entry point of the package.
 import { backoff } from "./attempts.js";
 import type { Call, Nothing, Page, Stream } from "./call.js";
 import { BerthError, BuildFailed } from "./errors.js";
@@ -9,10 +9,9 @@ import { buildFeed } from "./streams.js";
 import { Transport, type Options } from "./transport.js";
 
 /**
- * A client of the service at one URL, or at one for each replica. Without
- * options it reads BERTH_URLS or BERTH_URL, and BERTH_TOKEN. A call that fails
- * for want of a replica goes to the next; see the README for what is tried
- * again.
+ * A client of the service, with one URL or one per replica. Without options it
+ * reads BERTH_URLS or BERTH_URL, and BERTH_TOKEN. If a replica does not answer,
+ * the next is called; the README says what is tried again.
  */
 export class Berth {
   readonly sandboxes: Sandboxes;
@@ -29,43 +28,43 @@ export class Berth {
     this.volumes = new Volumes(this.transport);
   }
 
-  /** Which build a replica runs. */
+  /** Returns the version of a replica. */
   version(): Promise<m.VersionInfo> {
     return this.call(op.version());
   }
 
-  // Any operation, as the module operations has it.
+  // Calls of any operation of the module operations.
 
-  /** Makes any call whose answer is JSON. */
+  /** Makes any call that answers with JSON. */
   call<T>(call: Call<T>): Promise<T> {
     return this.transport.call(call);
   }
 
-  /** Makes any call whose answer says nothing. */
+  /** Makes any call that answers without a body. */
   run(call: Nothing): Promise<void> {
     return this.transport.nothing(call);
   }
 
-  /** Every element of any list. */
+  /** Iterates over every element of any list. */
   pages<T>(call: Page<T>): AsyncGenerator<T> {
     return this.transport.pages(call);
   }
 
-  /** Opens any call whose answer is read as it comes. */
+  /** Opens any call whose answer is a stream. */
   stream(call: Stream): Promise<Response> {
     return this.transport.stream(call);
   }
 }
 
-/** What a sandbox is made with. */
+/** How a sandbox is created. */
 export interface CreateOptions {
-  /** base unless given, or that of the Snapshot. */
+  /** Default: base, or that of the Snapshot. */
   template?: string;
   ttlSeconds?: number;
   metadata?: Record<string, unknown>;
   env?: Record<string, string>;
   fromSnapshot?: string | m.Snapshot;
-  /** Mount paths by the volume's name. */
+  /** Mount paths by name of the volume. */
   volumes?: Record<string, string>;
   persistent?: boolean;
   preview?: m.PreviewMode;
@@ -77,7 +76,7 @@ export interface CreateOptions {
 export class Sandboxes {
   constructor(private readonly transport: Transport) {}
 
-  /** Makes a sandbox and waits until it runs. */
+  /** Creates a sandbox and waits until it runs. */
   async create(options: CreateOptions = {}): Promise<Sandbox> {
     const from = options.fromSnapshot;
     const body = given({
@@ -99,7 +98,7 @@ export class Sandboxes {
     return new Sandbox(this.transport, await this.transport.call(op.getSandbox(id)));
   }
 
-  /** Every one, newest first. */
+  /** Iterates over all, newest first. */
   async *list(): AsyncGenerator<Sandbox> {
     for await (const info of this.transport.pages(op.listSandboxes())) {
       yield new Sandbox(this.transport, info);
@@ -119,7 +118,7 @@ export class Snapshots {
     return this.transport.nothing(op.deleteSnapshot(id));
   }
 
-  /** Every one, or those of one sandbox, newest first. */
+  /** Iterates over all, or over those of one sandbox, newest first. */
   list(options: { sandboxId?: string } = {}): AsyncGenerator<m.Snapshot> {
     return this.transport.pages(op.listSnapshots({ sandbox_id: options.sandboxId }));
   }
@@ -141,17 +140,17 @@ export class Volumes {
     return this.transport.nothing(op.deleteVolume(name));
   }
 
-  /** Every one, newest first. */
+  /** Iterates over all, newest first. */
   list(): AsyncGenerator<m.Volume> {
     return this.transport.pages(op.listVolumes());
   }
 }
 
-/** What sandboxes are made from. */
+/** The workspace's templates, from which sandboxes are created. */
 export class Templates {
   constructor(private readonly transport: Transport) {}
 
-  /** Begins to build a template from another or from an OCI image; see logs and wait of what it returns. */
+  /** Starts to build a template from another template or from an OCI image; use logs and wait of the returned build. */
   async build(body: m.BuildTemplate): Promise<Build> {
     return new Build(this.transport, await this.transport.call(op.buildTemplate(body)));
   }
@@ -185,12 +184,12 @@ export class Build {
     return this.info.id;
   }
 
-  /** What the build has written, and writes until its end, line by line. */
+  /** Iterates over the lines of the build's log until the build ends. */
   logs(): AsyncGenerator<string> {
     return buildFeed(this.transport, this.id);
   }
 
-  /** The template, once it is built; BuildFailed if it cannot be. */
+  /** Waits until the template is built and returns it; BuildFailed if the build fails. */
   async wait(options: { timeoutSeconds?: number } = {}): Promise<m.Template> {
     const deadline = Date.now() + (options.timeoutSeconds ?? 1800) * 1000;
     for (let polls = 0; this.info.status !== "ready" && this.info.status !== "failed"; polls++) {

@@ -1,26 +1,26 @@
-// What can go wrong. Everything that the package throws by itself is a BerthError.
+// Errors. Everything that the package itself throws is a BerthError.
 import type { ExecResult } from "./types.js";
 
-/** Of everything that this package throws. */
+/** Base class of all errors of this package. */
 export class BerthError extends Error {
   override get name(): string {
     return this.constructor.name;
   }
 }
 
-/** No replica could be reached, or the connection broke off. */
+/** No replica could be reached, or the connection broke. */
 export class ConnectionFailed extends BerthError {}
 
-/** A stream ended before its end. What it came from may go on. */
+/** A stream broke off. The command or build behind it may continue. */
 export class StreamBroken extends BerthError {}
 
-/** Nothing came in the time that there was. */
+/** Nothing came in time. */
 export class TimeoutError extends BerthError {}
 
 /** A template could not be built; the message says why. */
 export class BuildFailed extends BerthError {}
 
-/** A command that was to succeed did not. */
+/** A checked command failed. */
 export class CommandFailed extends BerthError {
   constructor(readonly result: ExecResult) {
     const how = result.timedOut ? "timed out" : `ended with code ${result.exitCode}`;
@@ -35,11 +35,11 @@ export class APIError extends BerthError {
     readonly status: number,
     readonly error: string,
     readonly detail?: string,
-    /** Quote it when you ask for help. */
+    /** Quote it in a problem report. */
     readonly requestId?: string,
-    /** Seconds that the service asks to wait. */
+    /** Seconds to wait, according to the service. */
     readonly retryAfter?: number,
-    /** What else the body had, such as max and active of a quota. */
+    /** Other members of the body, such as max and active of a quota. */
     readonly fields: Record<string, unknown> = {},
   ) {
     super(
@@ -48,27 +48,27 @@ export class APIError extends BerthError {
   }
 }
 
-/** 400: the request is wrong; the same again will be refused again. */
+/** 400: the request is wrong; do not repeat it unchanged. */
 export class BadRequest extends APIError {}
 /** 401: no credential, or not a valid one. */
 export class Unauthorized extends APIError {}
 /** 402: the workspace's credit or subscription has ended. */
 export class PaymentRequired extends APIError {}
-/** 403: the credential is not for this. */
+/** 403: the credential does not permit this. */
 export class Forbidden extends APIError {}
-/** 404: there is none, or it belongs to somebody else. */
+/** 404: it does not exist, or belongs to another workspace. */
 export class NotFound extends APIError {}
-/** 409: not in the state that it is in now. */
+/** 409: its current state does not allow this. */
 export class Conflict extends APIError {}
-/** 429: a rate limit (then there is retryAfter) or a quota (then there are fields). */
+/** 429: a rate limit (with retryAfter) or a quota (with fields). */
 export class LimitExceeded extends APIError {}
 /** 500 and above: not the caller's fault. */
 export class ServerError extends APIError {}
-/** 502: no host could take it, or the host did not answer. */
+/** 502: no host could take the request, or the host did not answer. */
 export class Unreachable extends ServerError {}
-/** 503: the service cannot decide now, as while a leader is elected. */
+/** 503: temporarily unavailable, for example while a leader is elected. */
 export class Unavailable extends ServerError {}
-/** 507: no room on the hosts. */
+/** 507: the hosts lack memory or storage. */
 export class InsufficientCapacity extends ServerError {}
 
 const classes: Record<number, typeof APIError> = {
@@ -84,14 +84,14 @@ const classes: Record<number, typeof APIError> = {
   507: InsufficientCapacity,
 };
 
-/** What of an answer an error is made from. */
+/** The parts of an answer that make up an error. */
 export interface Refusal {
   status: number;
   header(name: string): string | null;
   body: string;
 }
 
-/** The error for an answer that is not a success, whoever wrote it. */
+/** The error for an answer that is not a success, from the service or a proxy. */
 export function errorOf(r: Refusal): APIError {
   let fields: Record<string, unknown> = {};
   try {
@@ -100,7 +100,7 @@ export function errorOf(r: Refusal): APIError {
       fields = { ...parsed };
     }
   } catch {
-    // Not ours: told by its status.
+    // Not the service's: only the status is known.
   }
   const { error, detail, ...rest } = fields;
   const of = classes[r.status] ?? (r.status >= 500 ? ServerError : APIError);

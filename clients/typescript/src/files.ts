@@ -14,7 +14,7 @@ export class Files {
     private readonly id: string,
   ) {}
 
-  /** A whole file; see stream and download for one that is large. */
+  /** Reads a complete file; for a large one use stream or download. */
   async read(path: string): Promise<Uint8Array> {
     const response = await this.transport.stream(op.readFile(this.id, { path }));
     const chunks: Uint8Array[] = [];
@@ -26,17 +26,17 @@ export class Files {
     return out;
   }
 
-  /** A whole file as UTF-8 text. */
+  /** Reads a complete file as UTF-8 text. */
   async readText(path: string): Promise<string> {
     return new TextDecoder().decode(await this.read(path));
   }
 
-  /** A file piece by piece. */
+  /** Reads a file in pieces. */
   async *stream(path: string): AsyncGenerator<Uint8Array> {
     yield* bytes(await this.transport.stream(op.readFile(this.id, { path })));
   }
 
-  /** Copies a file of the sandbox to a local one, which is there once all of it is; returns its bytes. Node alone. */
+  /** Copies a file of the sandbox to a local file, which appears once complete. Returns the number of bytes. Only in Node. */
   async download(path: string, to: string, options: { progress?: Progress } = {}): Promise<number> {
     const { open, rename, rm } = await import("node:fs/promises");
     const part = `${to}.part`;
@@ -65,12 +65,12 @@ export class Files {
     return done;
   }
 
-  /** Writes a file, from pieces too. Parents are made; mode is octal, "0644" unless given. */
+  /** Writes a file, also from pieces. Creates parent directories. mode is octal, by default "0644". */
   write(path: string, data: Body, options: { mode?: string } = {}): Promise<void> {
     return this.transport.nothing(op.writeFile(this.id, data, { path, mode: options.mode }));
   }
 
-  /** Copies a local file into the sandbox, where it is once all of it is; returns its bytes. Node alone. */
+  /** Copies a local file into the sandbox, where it appears when it is complete. Returns the number of bytes. Only in Node. */
   async upload(local: string, path: string, options: { mode?: string; progress?: Progress } = {}): Promise<number> {
     const { open } = await import("node:fs/promises");
     const file = await open(local);
@@ -91,7 +91,7 @@ export class Files {
     }
   }
 
-  /** What stands at a path; a link is described itself. */
+  /** Describes what is at a path; a link is described itself. */
   stat(path: string): Promise<m.FileStat> {
     return this.transport.call(op.statFile(this.id, { path }));
   }
@@ -108,17 +108,17 @@ export class Files {
     }
   }
 
-  /** Deletes a file or a directory; recursive, also one that is not empty. */
+  /** Deletes a file or a directory; with recursive, also one that is not empty. */
   delete(path: string, options: { recursive?: boolean } = {}): Promise<void> {
     return this.transport.nothing(op.removeFile(this.id, { path, recursive: options.recursive || undefined }));
   }
 
-  /** Makes a directory, with its parents. */
+  /** Creates a directory and its parents. */
   mkdir(path: string): Promise<void> {
     return this.transport.nothing(op.makeDir(this.id, { path }));
   }
 
-  /** What a directory holds, by name. */
+  /** Lists a directory, sorted by name. */
   async list(path: string): Promise<m.FileStat[]> {
     return (await this.transport.call(op.listDir(this.id, { path }))).entries;
   }

@@ -1,4 +1,4 @@
-// One sandbox, and its children with its memory.
+// One sandbox and its forks.
 import { NotFound } from "./errors.js";
 import { Files } from "./files.js";
 import type * as m from "./models.js";
@@ -20,9 +20,9 @@ export interface ExecOptions {
 export type LogStream = "stdout" | "stderr" | "both" | "console";
 
 /**
- * Seconds for which an answer is waited for without a byte of it: fetch waits
- * five minutes at most, and cannot be told otherwise. A command that may take
- * longer is streamed.
+ * Seconds to wait for the first byte of an answer. fetch waits at most five
+ * minutes and has no setting for it, so a command that may take longer is
+ * streamed.
  */
 const patience = 240;
 
@@ -33,14 +33,14 @@ export class Sandbox {
 
   constructor(
     private readonly transport: Transport,
-    /** What the service last said of it; see refresh. */
+    /** Its last known record; see refresh. */
     public info: m.Sandbox,
   ) {
     this.files = new Files(transport, info.id);
     this.ports = new Ports(transport, info.id);
   }
 
-  /** A credential: who has it reaches the sandbox's ports. */
+  /** A credential: anyone who has it can reach the sandbox's public ports. */
   get id(): string {
     return this.info.id;
   }
@@ -53,7 +53,7 @@ export class Sandbox {
     return this.info.metadata;
   }
 
-  /** Asks how it stands. */
+  /** Reads its record again. */
   async refresh(): Promise<this> {
     this.info = await this.transport.call(op.getSandbox(this.id));
     return this;
@@ -70,7 +70,7 @@ export class Sandbox {
 
   // Commands.
 
-  /** Runs a command to its end. With check, one that fails is a CommandFailed. */
+  /** Runs a command and waits for its end. With check, a command that fails raises CommandFailed. */
   async exec(cmd: Command, options: ExecOptions & { check?: boolean } = {}): Promise<ExecResult> {
     const body = execOf(cmd, options);
     const raw =
@@ -81,31 +81,31 @@ export class Sandbox {
     return options.check ? result.check() : result;
   }
 
-  /** Runs a command: what it writes as it comes, then its Exit. Leaving the loop kills it. */
+  /** Runs a command and iterates over its output and then its Exit. Leaving the loop kills it. */
   stream(cmd: Command, options: ExecOptions = {}): AsyncGenerator<Output> {
     return execOutput(this.transport, this.id, execOf(cmd, options));
   }
 
-  /** Runs a command with its input open. */
+  /** Runs a command whose input stays open. */
   async process(cmd: Command, options: Omit<ExecOptions, "stdin"> = {}): Promise<Process> {
     const connection = await this.transport.socket(op.execSocket(this.id));
     connection.send(JSON.stringify(execOf(cmd, options)));
     return new Process(connection);
   }
 
-  /** A shell, or another program, on a terminal. */
+  /** Opens a terminal with a shell or another program. */
   async pty(options: { cmd?: string; cols?: number; rows?: number; cwd?: string; user?: string } = {}): Promise<Pty> {
     return new Pty(await this.transport.socket(op.openTerminal(this.id, options)));
   }
 
-  /** The language server that the template has for lang. */
+  /** Connects to the template's language server for lang. */
   async languageServer(lang: string): Promise<LanguageServer> {
     return new LanguageServer(await this.transport.socket(op.openLanguageServer(this.id, lang)));
   }
 
-  // What it did.
+  // Logs and events.
 
-  /** What the template's start command wrote, or with stream "console" the guest's console. */
+  /** Reads the output of the template's start command or, with stream "console", of the guest's console. */
   async logs(options: { stream?: LogStream; tail?: number } = {}): Promise<string> {
     const decoder = new TextDecoder();
     let text = "";
@@ -115,33 +115,33 @@ export class Sandbox {
     return text + decoder.decode();
   }
 
-  /** The lines that are there, and those to come. */
+  /** Iterates over existing lines and then new ones. */
   followLogs(options: { stream?: LogStream; tail?: number } = {}): AsyncGenerator<LogLine> {
     return logFeed(this.transport, op.followLogs(this.id, options));
   }
 
-  /** What happened to it, oldest first. */
+  /** Reads its events, oldest first. */
   events(options: { tail?: number; since?: string } = {}): Promise<m.Event[]> {
     return this.transport.call(op.events(this.id, options));
   }
 
   /**
-   * Events that are there and those to come, until the sandbox is gone. A
-   * connection that breaks off is made again, without a gap or a double.
+   * Iterates over existing events and then new ones, until the sandbox is deleted. A
+   * broken connection is replaced, without gaps or duplicates.
    */
   followEvents(options: { tail?: number; since?: string } = {}): AsyncGenerator<m.Event> {
     return eventFeed(this.transport, this.id, options);
   }
 
-  // Its life.
+  // Lifecycle.
 
-  /** Stops its CPUs; its memory stays. */
+  /** Stops its CPUs and keeps its memory. */
   async pause(): Promise<this> {
     this.info = await this.transport.call(op.pauseSandbox(this.id));
     return this;
   }
 
-  /** Lets it run on after a pause, or after a warm fork of it. */
+  /** Resumes it after a pause, or after a warm fork of it. */
   async resume(): Promise<this> {
     this.info = await this.transport.call(op.resumeSandbox(this.id));
     return this;
@@ -153,35 +153,35 @@ export class Sandbox {
     return this;
   }
 
-  /** Lets it go on after it was hibernated. */
+  /** Wakes it from hibernation. */
   async wake(): Promise<this> {
     this.info = await this.transport.call(op.wakeSandbox(this.id));
     return this;
   }
 
-  /** How long it lives and what becomes of it then. */
+  /** Reads when it expires, and what happens then. */
   lifecycle(): Promise<m.Lifecycle> {
     return this.transport.call(op.getLifecycle(this.id));
   }
 
-  /** Changes that. ttlSeconds counts from now, and null takes its end away. */
+  /** Changes when it expires. ttlSeconds counts from now; null means never. */
   setLifecycle(options: { ttlSeconds?: number | null; persistent?: boolean }): Promise<m.Lifecycle> {
     return this.transport.call(
       op.patchLifecycle(this.id, given({ ttl_seconds: options.ttlSeconds, persistent: options.persistent })),
     );
   }
 
-  // Copies.
+  // Snapshots and forks.
 
-  /** Keeps its memory and disk as they are now; see fromSnapshot of create. */
+  /** Saves its memory and disk as they are now; see fromSnapshot of create. */
   snapshot(name?: string): Promise<m.Snapshot> {
     return this.transport.call(op.createSnapshot(this.id, given({ name })));
   }
 
   /**
-   * Children with its disk, freshly booted: those that run, and in `failed`
-   * those that do not. Warm: one child with its memory too, in its place on the
-   * network. This sandbox then stands still until it is resumed.
+   * Creates children with its disk, freshly booted. Returns those that run; the
+   * others are in `failed`. Warm: creates one child that also has its memory, in
+   * its place on the network. This sandbox is then paused until it is resumed.
    */
   async fork(count = 1, options: { mode?: m.ForkMode } = {}): Promise<Fork> {
     const forked = await this.transport.call(op.forkSandbox(this.id, given({ count, mode: options.mode })));
@@ -189,7 +189,7 @@ export class Sandbox {
     return Object.assign(children, { failed: forked.failed, pauseMs: forked.pause_ms });
   }
 
-  /** Children with its disk and its memory, in which its processes go on. */
+  /** Creates children with its disk and its memory, in which its processes continue. */
   async forkTree(count = 2, options: { metadata?: Record<string, unknown> } = {}): Promise<ForkTree> {
     const forked = await this.transport.call(op.forkTree(this.id, given({ count, metadata: options.metadata })));
     return new ForkTree(
@@ -199,14 +199,14 @@ export class Sandbox {
     );
   }
 
-  // Its ports.
+  // Ports.
 
-  /** Where a port of it is reached. */
+  /** Returns the URL of one of its ports. */
   previewUrl(port: number): string {
     return this.info.preview_url.replace("{port}", String(port));
   }
 
-  /** Access to the previews of a sandbox made with preview "token": to one port, or to all. */
+  /** Creates a token for the previews of a sandbox created with preview "token": for one port, or for all. */
   previewToken(options: { port?: number; ttlSeconds?: number } = {}): Promise<m.PreviewAccess> {
     return this.transport.call(
       op.createPreviewToken(this.id, given({ port: options.port, ttl_seconds: options.ttlSeconds })),
@@ -214,25 +214,25 @@ export class Sandbox {
   }
 }
 
-/** The children of a fork that run, and those that do not. */
+/** The children of a fork: those that run and those that failed. */
 export type Fork = Sandbox[] & {
-  /** Children that did not come to life. */
+  /** Children that failed to start. */
   readonly failed: m.FailedFork[];
-  /** How long the parent stood still. */
+  /** How long the parent was paused. */
   readonly pauseMs: number;
 };
 
 /**
- * Children that go on from where their parent was, each by itself. With `await
+ * Children that continue where their parent was, independently of each other. With `await
  * using` they are deleted at the end of the block, but for the one that was
  * promoted.
  */
 export class ForkTree {
   readonly treeId: string;
   readonly parentId: string;
-  /** Children that did not come to life. */
+  /** Children that failed to start. */
   readonly failed: m.FailedFork[];
-  /** How long the parent stood still. */
+  /** How long the parent was paused. */
   readonly pauseMs: number;
   promoted: Sandbox | undefined;
 
@@ -247,7 +247,7 @@ export class ForkTree {
     this.pauseMs = forked.pause_ms;
   }
 
-  /** Keeps the child, and deletes the others unless told not to. */
+  /** Keeps the child and, by default, deletes the others. */
   async promote(child: Sandbox, options: { cleanupSiblings?: boolean } = {}): Promise<Sandbox> {
     const answer = await this.transport.call(
       op.promote(child.id, { tree_id: this.treeId, cleanup_siblings: options.cleanupSiblings ?? true }),
@@ -263,24 +263,24 @@ export class ForkTree {
   }
 }
 
-/** The ports of a sandbox. Any can be reached, registered or not. */
+/** The ports of a sandbox. Every port is reachable, registered or not. */
 export class Ports {
   constructor(
     private readonly transport: Transport,
     private readonly id: string,
   ) {}
 
-  /** Registers a port, with a label. */
+  /** Registers a port with a label. */
   add(port: number, label?: string): Promise<m.Port> {
     return this.transport.call(op.addPort(this.id, given({ port, label })));
   }
 
-  /** Takes a registration back. */
+  /** Unregisters a port. */
   remove(port: number): Promise<void> {
     return this.transport.nothing(op.removePort(this.id, { port }));
   }
 
-  /** Those that something listens on, and those that are registered. */
+  /** Lists listening and registered ports. */
   list(): Promise<m.Port[]> {
     return this.transport.call(op.listPorts(this.id));
   }
@@ -290,7 +290,7 @@ type Given<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] } &
   [K in keyof T as undefined extends T[K] ? K : never]?: Exclude<T[K], undefined>;
 };
 
-/** An object without the members that were not given. */
+/** Removes undefined members from an object. */
 export function given<T extends object>(all: T): Given<T> {
   return Object.fromEntries(Object.entries(all).filter(([, v]) => v !== undefined)) as Given<T>;
 }

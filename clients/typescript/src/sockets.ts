@@ -1,10 +1,10 @@
-// Terminals, commands with their input open, and language servers: over WebSockets.
+// Terminals, commands with open input, and language servers, over WebSockets.
 import { StreamBroken } from "./errors.js";
 import { said } from "./sse.js";
 import { base64, outputOf, utf8, type Exit, type Output } from "./types.js";
 import type { Connection } from "./websocket.js";
 
-/** What is at the other end ends with close, or with `await using`. */
+/** close, or the end of `await using`, ends the program at the other end. */
 abstract class Session {
   constructor(protected readonly connection: Connection) {}
 
@@ -21,17 +21,17 @@ abstract class Session {
   }
 }
 
-/** A program on a terminal in a sandbox. Iterate over what it shows. */
+/** A program on a terminal in a sandbox. Iterate over its output. */
 export class Pty extends Session {
-  /** Set once the program has ended. */
+  /** Set when the program has ended. */
   exitCode: number | undefined;
 
-  /** Types something. A line ends with \r or \n; Ctrl-C is "\x03". */
+  /** Sends input. A line ends with \r or \n; Ctrl-C is "\x03". */
   send(data: string | Uint8Array): void {
     this.connection.send(typeof data === "string" ? utf8(data) : data);
   }
 
-  /** Tells the program that the terminal has another size. */
+  /** Changes the size of the terminal. */
   resize(cols: number, rows: number): void {
     this.say({ type: "resize", cols, rows });
   }
@@ -41,7 +41,7 @@ export class Pty extends Session {
     this.say({ type: "signal", signal: name });
   }
 
-  /** What the program shows next; undefined once it has ended. TimeoutError where nothing comes in time. */
+  /** The next output of the program; undefined when it has ended. TimeoutError if nothing comes in time. */
   async recv(timeoutSeconds?: number): Promise<Uint8Array | undefined> {
     while (this.exitCode === undefined) {
       const message = await this.connection.receive(timeoutSeconds);
@@ -66,12 +66,12 @@ export class Pty extends Session {
   }
 }
 
-/** A command that runs in a sandbox, with its input open. Iterate over what it writes and its end. */
+/** A running command with open input. Iterate over its output and its end. */
 export class Process extends Session {
-  /** Set once it has ended. */
+  /** Set when it has ended. */
   exit: Exit | undefined;
 
-  /** Gives the command input. */
+  /** Sends input to the command. */
   write(data: string | Uint8Array): void {
     this.say(typeof data === "string" ? { type: "stdin", data } : { type: "stdin", data: base64(data), encoding: "base64" });
   }
@@ -86,7 +86,7 @@ export class Process extends Session {
     this.say({ type: "signal", signal: name });
   }
 
-  /** What comes next, at last an Exit. TimeoutError where nothing comes in time. */
+  /** The next output, at the end an Exit. TimeoutError if nothing comes in time. */
   async recv(timeoutSeconds?: number): Promise<Output> {
     while (this.exit === undefined) {
       const frame = frameOf(await this.connection.receive(timeoutSeconds));
@@ -108,13 +108,13 @@ export class Process extends Session {
   }
 }
 
-/** A language server of a sandbox. It speaks JSON-RPC, whose messages are objects here. */
+/** A language server of a sandbox. Its JSON-RPC messages are objects here. */
 export class LanguageServer extends Session {
   send(message: Record<string, unknown>): void {
     this.say(message);
   }
 
-  /** The next message. TimeoutError where none comes in time. */
+  /** The next message. TimeoutError if none comes in time. */
   async recv(timeoutSeconds?: number): Promise<Record<string, unknown>> {
     return objectOf(await this.connection.receive(timeoutSeconds));
   }

@@ -1,13 +1,13 @@
-// Server-sent events out of bytes as they come.
+// Parses server-sent events from a stream of bytes.
 
 /** One event. */
 export interface Message {
   event: string;
-  /** The data of the service's events, which are objects. */
+  /** The data of an event of the service, which is a JSON object. */
   json: Record<string, unknown>;
 }
 
-/** The events of an answer's body. Leaving the loop ends the answer. */
+/** The events in an answer's body. Leaving the loop closes the answer. */
 export async function* messages(body: AsyncIterable<Uint8Array>): AsyncGenerator<Message> {
   const decoder = new TextDecoder();
   let rest = "";
@@ -28,7 +28,7 @@ export async function* messages(body: AsyncIterable<Uint8Array>): AsyncGenerator
         continue;
       }
       const at = line.indexOf(":");
-      const name = at < 0 ? line : line.slice(0, at); // empty of a comment, as the heartbeats are
+      const name = at < 0 ? line : line.slice(0, at); // empty for a comment, such as a ping
       const value = at < 0 ? "" : line.slice(line[at + 1] === " " ? at + 2 : at + 1);
       if (name === "event") {
         event = value;

@@ -1,4 +1,4 @@
-// What a sandbox gives as it comes: output of commands, events, lines of logs.
+// Streams of a sandbox: output of commands, events, lines of logs.
 import { backoff } from "./attempts.js";
 import type { Stream } from "./call.js";
 import { ConnectionFailed, NotFound, StreamBroken } from "./errors.js";
@@ -8,7 +8,7 @@ import { messages, said, type Message } from "./sse.js";
 import { why, type Transport } from "./transport.js";
 import { outputOf, type LogLine, type Output } from "./types.js";
 
-/** The bytes of an answer as they come. Leaving the loop ends the answer. */
+/** The bytes of an answer. Leaving the loop closes the answer. */
 export async function* bytes(response: Response): AsyncGenerator<Uint8Array> {
   const reader = response.body?.getReader();
   if (reader === undefined) {
@@ -38,7 +38,7 @@ async function* open(transport: Transport, call: Stream): AsyncGenerator<Message
   }
 }
 
-/** What a command writes and how it ends. Going away kills it. */
+/** The output of a command and its end. Leaving the iteration kills it. */
 export async function* execOutput(transport: Transport, id: string, body: m.Exec): AsyncGenerator<Output> {
   for await (const message of open(transport, op.execStream(id, body))) {
     const output = outputOf(message.event, message.json);
@@ -52,7 +52,7 @@ export async function* execOutput(transport: Transport, id: string, body: m.Exec
   throw new StreamBroken("the stream ended before the command");
 }
 
-/** Events as they come, until the sandbox is gone; a connection that breaks off is made again. */
+/** Events until the sandbox is deleted. A broken connection is replaced. */
 export async function* eventFeed(
   transport: Transport,
   id: string,
@@ -66,7 +66,7 @@ export async function* eventFeed(
       began = true;
       const date = Date.parse(response.headers.get("date") ?? "");
       if (since === undefined && tail === 0 && !Number.isNaN(date)) {
-        // For another connection: from here on.
+        // Where another connection continues.
         since = new Date(date).toISOString();
         tail = undefined;
       }
@@ -98,7 +98,7 @@ export async function* eventFeed(
   }
 }
 
-/** Lines that are there, and those to come. */
+/** Existing lines of a log, and then new ones. */
 export async function* logFeed(transport: Transport, call: Stream): AsyncGenerator<LogLine> {
   for await (const { event, json } of open(transport, call)) {
     if (typeof json["line"] === "string") {
@@ -113,7 +113,7 @@ export async function* logFeed(transport: Transport, call: Stream): AsyncGenerat
   }
 }
 
-/** What a build has written, and writes until its end. */
+/** The log of a build until it ends. */
 export async function* buildFeed(transport: Transport, id: string): AsyncGenerator<string> {
   for await (const { event, json } of open(transport, op.buildLogs(id))) {
     if (event === "end") {

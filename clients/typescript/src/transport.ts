@@ -1,4 +1,4 @@
-// Sends calls to one replica after the other until one answers.
+// Sends calls to the replicas in turn until one answers.
 import { Attempts } from "./attempts.js";
 import type { Call, Nothing, Page, Request, Socket, Stream } from "./call.js";
 import { BerthError, ConnectionFailed, errorOf } from "./errors.js";
@@ -6,23 +6,23 @@ import { connect, Refused, type Connection } from "./websocket.js";
 
 export const VERSION = "0.1.0";
 
-/** What a client is made with. */
+/** Options of a client. */
 export interface Options {
-  /** One address, or that of each replica; BERTH_URLS or BERTH_URL unless given. */
+  /** One address, or one per replica; default: BERTH_URLS or BERTH_URL. */
   url?: string | readonly string[] | undefined;
-  /** An API key or a JWT; BERTH_TOKEN unless given. */
+  /** An API key or a JWT; default: BERTH_TOKEN. */
   token?: string | undefined;
-  /** How often a call is tried again; 4 unless given. */
+  /** How often a call is tried again; default: 4. */
   retries?: number | undefined;
-  /** Sends the requests; the global fetch unless given. */
+  /** Sends the requests; default: the global fetch. */
   fetch?: typeof globalThis.fetch | undefined;
-  /** Waits; a timer unless given. */
+  /** Waits; default: a timer. */
   sleep?: ((seconds: number) => Promise<void>) | undefined;
 }
 
 const timer = (seconds: number): Promise<void> => new Promise((done) => setTimeout(done, seconds * 1000));
 
-/** Codes of failures in which nothing was sent. */
+/** Codes of failures before anything was sent. */
 const unsent = new Set(["ECONNREFUSED", "ENOTFOUND", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
 
 export class Transport {
@@ -62,7 +62,7 @@ export class Transport {
     await this.open(call, (r) => r.arrayBuffer());
   }
 
-  /** Every element of a list, page by page. */
+  /** Iterates over the elements of a list, page by page. */
   async *pages<T>(call: Page<T>): AsyncGenerator<T> {
     for (let cursor: string | undefined; ; ) {
       const asked: Request = cursor === undefined ? call : { ...call, query: { ...call.query, cursor } };
@@ -78,7 +78,7 @@ export class Transport {
     }
   }
 
-  /** The answer, to be read as it comes. Whoever leaves it half read cancels its body. */
+  /** An answer that is read as a stream. Cancel its body if you do not read all of it. */
   stream(call: Stream): Promise<Response> {
     return this.open(call, (r) => Promise.resolve(r));
   }
@@ -109,7 +109,7 @@ export class Transport {
     }
   }
 
-  /** What read makes of the first answer that is not a failure. */
+  /** The result of read for the first answer that is not a failure. */
   private async open<T>(call: Request, read: (r: Response) => Promise<T>): Promise<T> {
     if (call.idempotent && call.idempotencyKey === undefined) {
       call = { ...call, idempotencyKey: await newKey() };
@@ -202,12 +202,12 @@ function nextCursor(link: string | null): string | undefined {
 }
 
 async function newKey(): Promise<string> {
-  // Node 18 has no global of it.
+  // Node 18 has no such global.
   const { randomUUID } = globalThis.crypto ? { randomUUID: () => crypto.randomUUID() } : await import("node:crypto");
   return randomUUID();
 }
 
-/** The system's name of what went wrong below fetch. */
+/** The system's code of an error below fetch. */
 function codeOf(e: unknown): string {
   for (let at: unknown = e; at instanceof Error; at = at.cause) {
     if ("code" in at && typeof at.code === "string") {
@@ -220,7 +220,7 @@ function codeOf(e: unknown): string {
   return "";
 }
 
-/** Why, as far down as it is told. */
+/** The innermost known cause. */
 export function why(e: unknown): string {
   let text = String(e);
   for (let at: unknown = e; at instanceof Error; at = at.cause) {

@@ -1,21 +1,21 @@
-// What streams and commands give, beside the types of models.ts.
+// Results of streams and commands, in addition to the types in models.ts.
 import { CommandFailed } from "./errors.js";
 import type * as m from "./models.js";
 
 /** A string runs under sh -c; an array is a program with its arguments. */
 export type Command = string | string[];
 
-/** Told the bytes that are through, and how many there will be where that is known. */
+/** Called with the bytes transferred and, if known, their total. */
 export type Progress = (done: number, total: number | undefined) => void;
 
-/** Some of what a command wrote. */
+/** A piece of a command's output. */
 export interface OutputPiece {
   type: "stdout" | "stderr";
   data: Uint8Array;
   text: string;
 }
 
-/** How a command ended; nothing comes after it. */
+/** How a command ended; always last. */
 export interface Exit {
   type: "exit";
   /** 128+n when signal n ended it. */
@@ -31,13 +31,13 @@ export interface LogLine {
   /** stdout, stderr or console. */
   stream: string;
   line: string;
-  /** When it was written, where that is known. */
+  /** When it was written, if known. */
   ts?: string;
-  /** It is very long and goes on in the next. */
+  /** The line is very long and continues in the next one. */
   partial: boolean;
 }
 
-/** A command's end with what it wrote, up to 8 MiB a stream. */
+/** A command's end and its output, up to 8 MiB per stream. */
 export class ExecResult {
   /** 128+n when signal n ended it. */
   readonly exitCode: number;
@@ -47,7 +47,7 @@ export class ExecResult {
   readonly stderrBytes: Uint8Array;
   readonly durationMs: number;
   readonly timedOut: boolean;
-  /** A stream went past 8 MiB and the rest was dropped. */
+  /** A stream exceeded 8 MiB and the rest was dropped. */
   readonly truncated: boolean;
 
   constructor(raw: m.ExecResult) {
@@ -65,7 +65,7 @@ export class ExecResult {
     return this.exitCode === 0 && !this.timedOut;
   }
 
-  /** This result, or CommandFailed unless the command succeeded. */
+  /** Returns this result, or throws CommandFailed if the command failed. */
   check(): this {
     if (!this.ok) {
       throw new CommandFailed(this);
@@ -74,10 +74,10 @@ export class ExecResult {
   }
 }
 
-/** What the service keeps of each stream of a command that is not streamed. */
+/** How much the service keeps of each stream of a command that is not streamed. */
 const keptBytes = 8 << 20;
 
-/** The result of a command out of its output, as the service would have given it. */
+/** Assembles a command's result from its output, as the service would. */
 export async function collect(output: AsyncIterable<Output>): Promise<m.ExecResult> {
   const kept = { stdout: new Uint8Array(keptBytes), stderr: new Uint8Array(keptBytes) };
   const sizes = { stdout: 0, stderr: 0 };
@@ -104,7 +104,7 @@ export async function collect(output: AsyncIterable<Output>): Promise<m.ExecResu
   return result;
 }
 
-/** A frame or event of a command; undefined for one of a kind added later. */
+/** A frame or event of a command; undefined for an unknown kind. */
 export function outputOf(type: string, raw: Record<string, unknown>): Output | undefined {
   if (type === "exit") {
     return {

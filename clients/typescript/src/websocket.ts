@@ -1,14 +1,14 @@
-// WebSockets: those of the platform, or of the package ws where there are none.
+// WebSockets of the platform or, if it has none, of the package ws.
 import { ConnectionFailed, StreamBroken, TimeoutError, type Refusal } from "./errors.js";
 
-/** An answer to the request for a WebSocket that is none. */
+/** An answer that refuses a WebSocket. */
 export class Refused extends Error {
   constructor(readonly refusal: Refusal) {
     super(`status ${refusal.status}`);
   }
 }
 
-/** One connection: messages out, and messages in, one after the other. */
+/** One connection, with messages in both directions. */
 export class Connection {
   private readonly queue: (string | Uint8Array)[] = [];
   private closed: string | undefined;
@@ -16,13 +16,13 @@ export class Connection {
 
   constructor(private readonly socket: Pick<WebSocket, "send" | "close">) {}
 
-  /** What came in. */
+  /** Called for each message. */
   push(message: string | Uint8Array): void {
     this.queue.push(message);
     this.wake();
   }
 
-  /** That there will be no more. */
+  /** Called at the end. */
   end(reason: string): void {
     this.closed ??= reason ? `the connection was closed: ${reason}` : "the connection was closed";
     this.wake();
@@ -39,7 +39,7 @@ export class Connection {
     this.socket.close();
   }
 
-  /** The next message; TimeoutError where none comes in time. */
+  /** The next message; TimeoutError if none comes in time. */
   async receive(timeoutSeconds?: number): Promise<string | Uint8Array> {
     if (this.queue.length === 0 && this.closed === undefined) {
       let timer: ReturnType<typeof setTimeout> | undefined;
@@ -77,7 +77,7 @@ export async function connect(url: string, token: string): Promise<Connection> {
   return connectPlatform(WebSocket, url, token);
 }
 
-/** ws can set a header, and tells what a refusal says. */
+/** ws can set a header and shows the body of a refusal. */
 function connectWS(WS: typeof import("ws").WebSocket, url: string, token: string): Promise<Connection> {
   return new Promise((done, fail) => {
     const socket = new WS(url, { headers: { authorization: `Bearer ${token}` }, perMessageDeflate: false });
@@ -102,14 +102,14 @@ function connectWS(WS: typeof import("ws").WebSocket, url: string, token: string
           const value = response.headers[name];
           return typeof value === "string" ? value : null;
         };
-        below.destroy(); // or the connection would keep the program alive
+        below.destroy(); // otherwise the connection keeps the program alive
         fail(new Refused({ status: response.statusCode ?? 0, header, body: Buffer.concat(chunks).toString() }));
       });
     });
   });
 }
 
-/** The platform's own can set none, so the credential goes as a subprotocol. */
+/** The platform's WebSocket cannot set a header, so the credential is sent as a subprotocol. */
 export function connectPlatform(WS: typeof WebSocket, url: string, token: string): Promise<Connection> {
   return new Promise((done, fail) => {
     const socket = new WS(url, ["berth.v1", `bearer.${token}`]);

@@ -1,4 +1,4 @@
-// What is sent, what is tried again, and what a refusal becomes.
+// Requests, retries and errors.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -158,7 +158,7 @@ test("the next replica is asked when one is away", async () => {
   fake.say({ json: SANDBOX });
   const sandbox = await fake.client({ url: `${away}, ${fake.url}/` }).sandboxes.get("x");
   fake.say({ json: EXEC });
-  await sandbox.exec("true"); // not sent to the other any more
+  await sandbox.exec("true"); // no longer sent to the other
   assert.deepEqual(fake.waits, [0]);
   await assert.rejects(fake.client({ url: away, retries: 2 }).version(), (e) => {
     assert.ok(e instanceof berth.ConnectionFailed && e.message.includes(away), String(e));

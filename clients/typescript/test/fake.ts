@@ -1,4 +1,4 @@
-// A small service that answers what a test tells it to, and remembers what it was asked.
+// A small service that gives scripted answers and records requests.
 import { createServer, type Server } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
 import { WebSocketServer } from "ws";
@@ -26,20 +26,20 @@ export interface Answer {
   body?: string | Uint8Array;
   headers?: Record<string, string>;
   chunks?: (string | Uint8Array)[];
-  /** Breaks the connection off: at once, or after the chunks. */
+  /** Breaks the connection: at once, or after the chunks. */
   cut?: boolean;
 }
 
 export class Fake {
   readonly asked: Asked[] = [];
   readonly waits: number[] = [];
-  /** The connections on which something was asked. */
+  /** The connections with requests. */
   readonly peers = new Set<Socket>();
   url = "";
   private answers: (Answer | ((asked: Asked) => Answer))[] = [];
   private server: Server | undefined;
 
-  /** What it answers next, one after the other; the last for ever. */
+  /** The next answers in order; the last one repeats. */
   say(...answers: (Answer | ((asked: Asked) => Answer))[]): void {
     this.answers = answers;
   }
@@ -71,7 +71,7 @@ export class Fake {
         for (const chunk of a.chunks) {
           response.write(chunk);
         }
-        // What was written is on its way before the end of the connection is.
+        // Written data must be sent before the connection ends.
         if (a.cut) {
           setTimeout(() => request.socket.destroy(), 20);
         } else {
@@ -89,7 +89,7 @@ export class Fake {
     this.server?.close();
   }
 
-  /** Nobody waits: the pauses that would have been are kept instead. */
+  /** Pauses are recorded instead of waited for. */
   client(options: Options = {}): Berth {
     const sleep = (seconds: number): Promise<void> => {
       this.waits.push(seconds);
@@ -106,7 +106,7 @@ export class Fake {
   }
 }
 
-/** A terminal, or a command, that repeats what it is told until it is told to go. */
+/** A terminal or command that echoes its input until it is told to end. */
 export async function sockets(): Promise<{ url: string; protocols: string[]; stop: () => void }> {
   const protocols: string[] = [];
   const server = new WebSocketServer({

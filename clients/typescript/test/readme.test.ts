@@ -1,4 +1,4 @@
-// The README's example is the one that is run.
+// The README shows the example that the tests run.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";

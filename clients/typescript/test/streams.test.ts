@@ -317,7 +317,7 @@ test("the platform's WebSocket sends the credential as a subprotocol", async () 
   }
 });
 
-/** The sandbox of a service that has WebSockets alone. */
+/** A sandbox of a service that has only WebSockets. */
 async function atSockets(url: string): Promise<berth.Sandbox> {
   fake.say({ json: SANDBOX });
   const routed: typeof fetch = (input, init) => fetch(String(input).replace(url, fake.url), init);

@@ -11,6 +11,8 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -136,11 +138,36 @@ func (k *Kind[T]) Removal(remove func(ctx context.Context, view *raftstore.Snaps
 	}}
 }
 
-// Stray reports whether a resource is on its way somewhere with no flow to take it
+// stray reports whether a resource is on its way somewhere with no flow to take it
 // there. No transaction of ours leaves one; an old backup might.
-func (k *Kind[T]) Stray(r raftstore.Reader, row T) bool {
+func (k *Kind[T]) stray(r raftstore.Reader, row T) bool {
 	_, live := flow.Live(r, k.Subject(row.RowMeta().ID))
 	return !live && (k.Creating(row) || k.Deleting(row))
+}
+
+// Strays is the loop that removes resources that are on their way somewhere with no
+// flow to take them there, if they may be removed; may is nil where all may.
+func Strays[T record.Row](t *loops.Term, k *Kind[T], may func(raftstore.Reader, T) bool) loops.Loop {
+	name := "stray " + k.Table.Name
+	stray := func(r raftstore.Reader, row T) bool { return k.stray(r, row) && (may == nil || may(r, row)) }
+	return loops.Loop{Name: name, Pass: func(ctx context.Context) {
+		view := t.Store.View()
+		for _, row := range raftstore.All(view, k.Table) {
+			if !stray(view, row) {
+				continue
+			}
+			id := row.RowMeta().ID
+			t.Logger.WarnContext(ctx, "resource is in transition without a flow", "kind", k.Name, "id", hostapi.ShortID(id))
+			t.Update(ctx, name, func(tx *raftstore.Tx) error {
+				now, ok := raftstore.Get(tx, k.Table, id)
+				if !ok || !stray(tx, now) {
+					return nil
+				}
+				_, err := k.BeginDelete(tx, flow.NewID(), now, "")
+				return err
+			})
+		}
+	}}
 }
 
 // Finish ends a create that has nothing left to make.

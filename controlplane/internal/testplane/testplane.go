@@ -11,17 +11,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/cluster"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
-	"github.com/berth-cloud/berth/controlplane/flows/fork"
-	"github.com/berth-cloud/berth/controlplane/flows/sandbox"
-	"github.com/berth-cloud/berth/controlplane/flows/snapshot"
-	"github.com/berth-cloud/berth/controlplane/flows/template"
-	"github.com/berth-cloud/berth/controlplane/flows/volume"
+	"github.com/berth-cloud/berth/controlplane/fork"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
+	"github.com/berth-cloud/berth/controlplane/template"
+	"github.com/berth-cloud/berth/controlplane/volume"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -31,20 +34,28 @@ import (
 const (
 	Beat  = 50 * time.Millisecond
 	Lease = 1500 * time.Millisecond
+	// DeleteWait is how long a delete waits for its host.
+	DeleteWait = 300 * time.Millisecond
 )
 
 // Node is one replica with its parts.
 type Node struct {
 	*testcluster.Replica
+	Core   *core.Core
 	Hosts  *hosts.Registry
-	Flows  *sandbox.Flows
-	Forks  *fork.Flows
 	Engine *flow.Engine
 	Loops  *loops.Loops
 
-	clients *hosts.Clients
+	Templates *template.Templates
+	Volumes   *volume.Volumes
+	Sandboxes *sandbox.Sandboxes
+	Snapshots *snapshot.Snapshots
+	Forks     *fork.Forks
+	Orgs      *org.Orgs
+	Replicas  *cluster.Cluster
+	Sources   []loops.Source // of all of them
 
-	Templates *template.Flows
+	clients *hosts.Clients
 }
 
 // Plane is a cluster with its hosts.
@@ -92,30 +103,37 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 			Store: rep.Store, Interval: Beat, Lease: Lease, Clock: time.Now, Logger: testcluster.Log(),
 			Clients: n.clients,
 		})
-		n.Flows = sandbox.New(sandbox.Config{Hosts: n.Hosts, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log()})
-		n.Forks = fork.New(fork.Config{Hosts: n.Hosts, Sandboxes: n.Flows, Clock: time.Now, Logger: testcluster.Log()})
-		n.Templates = template.New(template.Config{
-			Store: rep.Store, Hosts: n.Hosts, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log(), Every: 50 * time.Millisecond,
-			Again: 200 * time.Millisecond,
+		n.Engine = flow.NewEngine(flow.Config{
+			Store: rep.Store, Clock: time.Now, Random: func() float64 { return 0 }, Logger: testcluster.Log(), Fault: fault,
 		})
-		kinds := slices.Concat(
-			n.Flows.Kinds(), n.Forks.Kinds(),
-			snapshot.New(snapshot.Config{Hosts: n.Hosts, Logger: testcluster.Log(), StorePause: 20 * time.Millisecond}).Kinds(),
-			volume.New(volume.Config{Hosts: n.Hosts, Logger: testcluster.Log()}).Kinds(),
-			n.Templates.Kinds(),
-		)
-		n.Engine, err = flow.NewEngine(flow.Config{
-			Store: rep.Store, Kinds: kinds, Clock: time.Now, Random: func() float64 { return 0 },
-			Logger: testcluster.Log(), Fault: fault,
+		n.Core = core.New(core.Core{
+			Store: rep.Store, Hosts: n.Hosts, Engine: n.Engine, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log(), DeleteWait: DeleteWait,
 		})
+		n.Templates = template.New(n.Core, template.Config{Every: 50 * time.Millisecond, Again: 200 * time.Millisecond})
+		n.Volumes = volume.New(n.Core, 0)
+		n.Sandboxes = sandbox.New(n.Core, sandbox.Config{
+			Templates: n.Templates, PreviewURL: "https://{port}-{id}.preview.test", RestPause: 200 * time.Millisecond,
+		})
+		n.Snapshots = snapshot.New(n.Core, snapshot.Config{
+			Sandboxes: n.Sandboxes, Claims: []snapshot.Claim{fork.Claim, {Stored: n.Templates.Flows.Stored}}, StorePause: 20 * time.Millisecond,
+		})
+		n.Forks = fork.New(n.Core, n.Sandboxes)
+		n.Orgs = org.New(n.Core)
+		n.Replicas = cluster.New(n.Core, cluster.Config{CAFingerprint: "f"})
+		err := n.Engine.Register(slices.Concat(
+			n.Templates.Kinds(), n.Volumes.Kinds(), n.Sandboxes.Flows.Kinds(), n.Snapshots.Kinds(), n.Forks.Kinds(),
+		)...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		n.Loops = loops.New(loops.Config{
-			Store: rep.Store, Hosts: n.Hosts, Clock: time.Now, Logger: testcluster.Log(),
+			Store: rep.Store, Clock: time.Now, Logger: testcluster.Log(),
 			Every: 50 * time.Millisecond, OrphanGrace: 100 * time.Millisecond, KeptGrace: 300 * time.Millisecond,
-			RestPause: 200 * time.Millisecond,
 		})
+		n.Sources = []loops.Source{
+			n.Core.Loops, n.Templates.Loops, n.Volumes.Loops, n.Sandboxes.Loops, n.Snapshots.Loops, n.Orgs.Loops, n.Replicas.Loops,
+		}
+		n.Loops.Register(n.Sources...)
 		p.Nodes = append(p.Nodes, n)
 		p.wg.Go(func() { loops.WhileLeading(ctx, rep.Store.Leadership(), n.lead) })
 	}
@@ -130,7 +148,7 @@ func (n *Node) lead(ctx context.Context) {
 		}
 		return nil
 	})
-	n.Hosts.LeadWhile(ctx, n.Store.Term(), n.Engine.Run, n.Loops.Run, n.Templates.Run)
+	n.Hosts.LeadWhile(ctx, n.Store.Term(), n.Engine.Run, n.Loops.Run)
 }
 
 // LeaderNode waits for the replica that leads.
@@ -288,12 +306,12 @@ func objectsAgree(view *raftstore.Snapshot, hosts []holding) bool {
 // Sealer seals nothing, but shows when a sealed value is opened out of place.
 type Sealer struct{}
 
-// Seal implements sandbox.Sealer.
+// Seal implements core.Sealer.
 func (Sealer) Seal(plaintext, context []byte) ([]byte, error) {
 	return append(append(bytes.Clone(context), 0), plaintext...), nil
 }
 
-// Open implements sandbox.Sealer.
+// Open implements core.Sealer.
 func (Sealer) Open(ciphertext, context []byte) ([]byte, error) {
 	plain, ok := bytes.CutPrefix(ciphertext, append(bytes.Clone(context), 0))
 	if !ok {

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -54,7 +55,7 @@ type World struct {
 // Steps are the names that Step is called with during a create, in order of
 // their appearance (some run beside each other), and then during a delete.
 var (
-	// HibernateSteps, WakeSteps and CaptureSteps are those of their moves.
+	// HibernateSteps, WakeSteps and CaptureSteps are those of their transitions.
 	HibernateSteps = []string{"pause", "snapshot", "detach", "kill", "remove-cgroup"}
 	WakeSteps      = []string{"cgroup", "start", "configure", "restore", "resume", "identity"}
 	CaptureSteps   = []string{"pause", "snapshot", "resume", "detach"}
@@ -281,7 +282,7 @@ func (s slots) Take(ctx context.Context) (box.Slot, error) {
 			return box.Slot{Number: n, UID: os.Getuid(), GID: os.Getgid()}, nil
 		}
 	}
-	return box.Slot{}, box.ErrNoSlot
+	return box.Slot{}, hosterr.ErrNoSlot
 }
 
 func (s slots) Claim(ctx context.Context, n int) (box.Slot, error) {
@@ -335,7 +336,7 @@ type templates struct{ w *World }
 
 func (t templates) Get(_ context.Context, name string) (box.Template, error) {
 	if name != "base" {
-		return box.Template{}, fmt.Errorf("%w: no template %q", box.ErrTemplate, name)
+		return box.Template{}, fmt.Errorf("%w: no template %q", hosterr.ErrTemplate, name)
 	}
 	return box.Template{
 		Name: "base", BuildID: "build1", CPU: 1, MemoryMB: 512, DiskMB: 1024,
@@ -365,7 +366,7 @@ func (t templates) Get(_ context.Context, name string) (box.Template, error) {
 
 func (t templates) Build(ctx context.Context, id string) (box.Template, error) {
 	if id != "build1" {
-		return box.Template{}, fmt.Errorf("%w: no build %q", box.ErrTemplate, id)
+		return box.Template{}, fmt.Errorf("%w: no build %q", hosterr.ErrTemplate, id)
 	}
 	return t.Get(ctx, "base")
 }

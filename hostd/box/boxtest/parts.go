@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // Event is one that a box told of.
@@ -99,7 +99,7 @@ func (v *Volumes) Attach(_ context.Context, boxID, volumeID string, _, _ int) (s
 		v.Attached = map[string]string{}
 	}
 	if has := v.Attached[volumeID]; has != "" && has != boxID {
-		return "", fmt.Errorf("%w: volume %s", box.ErrInUse, volumeID)
+		return "", fmt.Errorf("%w: volume %s", hosterr.ErrInUse, volumeID)
 	}
 	v.Attached[volumeID] = boxID
 	return "/volumes/" + volumeID, nil
@@ -141,7 +141,7 @@ type Remote struct {
 	Digests []string // that were asked for
 }
 
-// Fetch implements box.Remote.
+// Fetch implements capture.Remote.
 func (r *Remote) Fetch(_ context.Context, id, digest, dir string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +152,7 @@ func (r *Remote) Fetch(_ context.Context, id, digest, dir string) error {
 	}
 	from := filepath.Join(r.Dir, id)
 	if _, err := os.Stat(from); err != nil {
-		return fmt.Errorf("%w: %s", box.ErrNoSnapshot, id)
+		return fmt.Errorf("%w: %s", hosterr.ErrNoSnapshot, id)
 	}
 	entries, err := os.ReadDir(from)
 	if err != nil {

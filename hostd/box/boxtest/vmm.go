@@ -134,7 +134,7 @@ func (v *VMM) Kill(ctx context.Context) error {
 	return nil
 }
 
-func (v *VMM) move(ctx context.Context, name string, to vmm.State) error {
+func (v *VMM) enter(ctx context.Context, name string, to vmm.State) error {
 	if err := v.world.step(context.WithValue(ctx, boxKey{}, filepath.Base(v.dir)), name); err != nil {
 		return err
 	}
@@ -153,18 +153,18 @@ func (v *VMM) Create(ctx context.Context, cfg vmm.VMConfig) error {
 		v.shared = zones[0].File
 	}
 	v.mu.Unlock()
-	return v.move(ctx, "create", vmm.StateCreated)
+	return v.enter(ctx, "create", vmm.StateCreated)
 }
 
 // Boot begins to use the RAM file.
 func (v *VMM) Boot(ctx context.Context) error {
 	v.Remember("booted")
-	return v.move(ctx, "boot", vmm.StateRunning)
+	return v.enter(ctx, "boot", vmm.StateRunning)
 }
 
 // Restore takes the memory from the RAM file that the configuration names.
 func (v *VMM) Restore(ctx context.Context, cfg vmm.RestoreConfig) error {
-	if err := v.move(ctx, "restore", vmm.StatePaused); err != nil {
+	if err := v.enter(ctx, "restore", vmm.StatePaused); err != nil {
 		return err
 	}
 	c, err := readConfig(strings.TrimPrefix(cfg.SourceURL, "file://"))
@@ -182,8 +182,8 @@ func (v *VMM) Restore(ctx context.Context, cfg vmm.RestoreConfig) error {
 	v.memory, v.disks = string(memory), c.Volumes
 	return nil
 }
-func (v *VMM) Pause(ctx context.Context) error  { return v.move(ctx, "pause", vmm.StatePaused) }
-func (v *VMM) Resume(ctx context.Context) error { return v.move(ctx, "resume", vmm.StateRunning) }
+func (v *VMM) Pause(ctx context.Context) error  { return v.enter(ctx, "pause", vmm.StatePaused) }
+func (v *VMM) Resume(ctx context.Context) error { return v.enter(ctx, "resume", vmm.StateRunning) }
 
 // Snapshot writes the memory into memory-ranges, unless it is shared with a file.
 func (v *VMM) Snapshot(ctx context.Context, dir string) error {

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// Port is one that a stack listens on, on loopback.
+// Port is a loopback port on which a stack listens.
 type Port struct {
 	Number int
-	Use    string // what for
+	Use    string // what it is for
 }
 
-// CheckPorts refuses when a port is taken, and says by whom.
+// CheckPorts refuses if a port is taken, and names the process that has it.
 func CheckPorts(ports []Port) error {
 	for _, p := range ports {
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number)))
@@ -28,15 +28,15 @@ func CheckPorts(ports []Port) error {
 		if who == "" {
 			who = "another process"
 		}
-		return Refusef("port %d, wanted for %s, is taken by %s; end that, or choose other ports with BERTH_PORT_BASE=<first port>", p.Number, p.Use, who)
+		return Refusef("port %d, needed for %s, is taken by %s; end that process, or choose other ports with BERTH_PORT_BASE=<first port>", p.Number, p.Use, who)
 	}
 	return nil
 }
 
-// DefaultPortBase is where a stack's ports begin.
+// DefaultPortBase is the first of a stack's ports.
 const DefaultPortBase = 7500
 
-// PortBase is BERTH_PORT_BASE, or else the default.
+// PortBase returns BERTH_PORT_BASE or the default.
 func PortBase() (int, error) {
 	s := os.Getenv("BERTH_PORT_BASE")
 	if s == "" {
@@ -49,20 +49,20 @@ func PortBase() (int, error) {
 	return n, nil
 }
 
-// Where the ports of a stack lie, from its first one.
+// Offsets of a stack's ports from its first one.
 const (
 	apiOffset  = 1
 	peerOffset = 11
 	hostOffset = 21
 )
 
-// APIPort is a replica's for users.
+// APIPort is a replica's port for users.
 func APIPort(base, i int) int { return base + apiOffset + i }
 
-// PeerPort is a replica's for the other replicas and the hosts.
+// PeerPort is a replica's port for other replicas and hosts.
 func PeerPort(base, i int) int { return base + peerOffset + i }
 
-// HostPort is a host's for the replicas.
+// HostPort is a host's port for replicas.
 func HostPort(base, i int) int { return base + hostOffset + i }
 
 // Ports lists every port of a stack.
@@ -78,8 +78,8 @@ func Ports(base, replicas, hosts int) []Port {
 	return out
 }
 
-// portOwner names the process that listens on a TCP port as "name (pid n)", or
-// returns "" when the kernel does not tell.
+// portOwner returns the process that listens on a TCP port as "name (pid n)", or
+// "" if it is unknown.
 func portOwner(port int) string {
 	inodes := make(map[string]bool)
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {

@@ -1,6 +1,6 @@
-// Package preflight looks at a machine before a stack is built or started on
-// it, and refuses with one sentence what would fail later with many. It imports
-// next to nothing, because it is compiled and run before all else is.
+// Package preflight checks a machine before a stack is built or started on it. It
+// refuses with one sentence what would fail later with many. It imports little,
+// because it is compiled and run before everything else.
 package preflight
 
 import (
@@ -17,21 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a stack needs of its machine.
+// What a stack requires of its machine.
 const (
-	// Two hosts are of use from two sandboxes each: 512 MB a guest, some 100 MB
-	// an emulator, and 500 MB for the replicas and daemons.
+	// Two hosts with two sandboxes each: 512 MB per guest, about 100 MB per
+	// emulator, and 500 MB for the replicas and daemons.
 	needMemoryMB = 3 * 1024
-	// The base template takes some 2 GB while it is made, and as much as the
-	// root file system and RAM hold afterwards.
+	// The base template takes about 2 GB while it is built, and the size of its
+	// root file system and RAM afterwards.
 	needDiskMB       = 6 * 1024
 	needDiskCachedMB = 2 * 1024
-	// A host takes no sandbox whose disk, 10 GB of base's, could never be written
-	// beside the headroom of 2.
+	// A host refuses a sandbox whose disk (10 GB for base) can never fit next to
+	// its headroom of 2 GB.
 	needDiskSizeMB = 12 * 1024
 )
 
-// Refusal is a sentence that tells a person why the stack does not start.
+// Refusal is a sentence for a person that says why the stack does not start.
 type Refusal struct{ Sentence string }
 
 // Error implements error.
@@ -42,13 +42,13 @@ func Refusef(format string, args ...any) error {
 	return &Refusal{Sentence: fmt.Sprintf(format, args...)}
 }
 
-// IsRefusal reports whether err is a Refusal: to be shown without more.
+// IsRefusal reports whether err is a Refusal, to be shown without context.
 func IsRefusal(err error) bool {
 	var r *Refusal
 	return errors.As(err, &r)
 }
 
-// Machine is what is looked at, so that tests can look elsewhere.
+// Machine is what is checked; tests replace it.
 type Machine struct {
 	goarch       string
 	uid          int
@@ -59,7 +59,7 @@ type Machine struct {
 	env          func(name string) string
 }
 
-// This is the machine that the program runs on.
+// This is the machine on which the program runs.
 var This = Machine{
 	goarch:     runtime.GOARCH,
 	uid:        os.Geteuid(),
@@ -73,14 +73,14 @@ var This = Machine{
 	env: os.Getenv,
 }
 
-// Check refuses a machine that is not fit for a stack, whose caches, disks and
-// programs are in the given directories. They need not be there yet.
+// Check refuses a machine that cannot run a stack with its caches, disks and
+// programs in the given directories. They need not exist yet.
 func (m Machine) Check(cache, bin string) error {
 	if m.uid != 0 {
 		return Refusef("make up needs root (network namespaces, taps, cgroups): run it with sudo")
 	}
 	if m.goarch != "amd64" {
-		return Refusef("Berth's guests are x86-64 and this machine is %s: nothing here would start", m.goarch)
+		return Refusef("Berth's guests are x86-64 and this machine is %s: Berth cannot run here", m.goarch)
 	}
 	if !m.deviceExists("/dev/net/tun") {
 		return Refusef("/dev/net/tun is missing, and guests have no network without it: modprobe tun, or give this container the device")
@@ -116,7 +116,8 @@ func (m Machine) Check(cache, bin string) error {
 	return nil
 }
 
-// checkReach refuses what VMMs, unprivileged users of their own, could not open.
+// checkReach refuses paths that VMMs, which run as unprivileged users, could not
+// open.
 func (m Machine) checkReach(cache, bin string) error {
 	for _, dir := range []string{cache, bin} {
 		if closed := ClosedDir(dir); closed != "" {
@@ -131,7 +132,7 @@ func (m Machine) checkReach(cache, bin string) error {
 		if name == "BERTH_VMM" && !strings.Contains(path, "/") {
 			found, err := exec.LookPath(path)
 			if err != nil {
-				return Refusef("BERTH_VMM is %q, and there is no such program on the PATH", path)
+				return Refusef("BERTH_VMM is %q: there is no such program on the PATH", path)
 			}
 			path = found
 		}
@@ -152,8 +153,8 @@ func (m Machine) checkReach(cache, bin string) error {
 	return nil
 }
 
-// ClosedDir is the directory on the way to a path that not every user may
-// enter, "" when there is none. What does not exist yet counts as open.
+// ClosedDir returns the first directory on a path that not every user may enter,
+// or "". Directories that do not exist yet count as open.
 func ClosedDir(path string) string {
 	for dir := path; ; dir = filepath.Dir(dir) {
 		if fi, err := os.Stat(dir); err == nil && fi.IsDir() && fi.Mode().Perm()&0o001 == 0 {
@@ -165,8 +166,8 @@ func ClosedDir(path string) string {
 	}
 }
 
-// Resolve is a directory of a clone, bin or .berth, without the links that
-// scripts/place may have made: a VMM cannot follow them from its other end.
+// Resolve returns a clone's bin or .berth with the links resolved that
+// scripts/place may have made, because VMMs cannot follow them.
 func Resolve(root, name string) string {
 	dir := filepath.Join(root, name)
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
@@ -184,7 +185,8 @@ func existing(dir string) string {
 	}
 }
 
-// AvailableMemoryMB is MemAvailable: what can be had without swapping.
+// AvailableMemoryMB returns MemAvailable: memory that can be used without
+// swapping.
 func AvailableMemoryMB() (int, error) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
@@ -211,7 +213,7 @@ func freeDiskMB(dir string) (int, error) {
 	return int(s.Bavail * uint64(s.Bsize) >> 20), nil
 }
 
-// diskSizeMB is what is free, and what is taken.
+// diskSizeMB returns the total size, free and used.
 func diskSizeMB(dir string) (int, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -17,12 +17,12 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// place is where a sandbox is said to be, and how it is.
+// place is a sandbox's reported host and status.
 type place struct{ host, status string }
 
-// Agreement compares what the API lists of workspaces with what the hosts have
-// and what the kernel runs: boxes, VMMs, taps, namespaces. It returns nil when
-// they are one. The clients' workspaces must be the only ones with sandboxes.
+// Agreement compares the API's lists of the clients' workspaces with the hosts'
+// boxes and with the kernel's VMMs, taps and namespaces. It returns nil if they
+// agree. No other workspace may have sandboxes.
 func (s *Stack) Agreement(ctx context.Context, workspaces ...*api.Client) error {
 	listed, err := settled(ctx, workspaces)
 	if err != nil {
@@ -74,8 +74,8 @@ func (s *Stack) Agreement(ctx context.Context, workspaces ...*api.Client) error 
 	return s.slotsAreHomed()
 }
 
-// settled lists the sandboxes of the workspaces that are neither failed nor
-// between two states; one that is between them is an error.
+// settled lists the workspaces' sandboxes without failed ones. A sandbox in a
+// transition is an error.
 func settled(ctx context.Context, workspaces []*api.Client) (map[string]place, error) {
 	listed := map[string]place{}
 	for _, c := range workspaces {
@@ -86,8 +86,8 @@ func settled(ctx context.Context, workspaces []*api.Client) (map[string]place, e
 			case box.Status == api.SandboxStarting, box.Status == api.SandboxDeleting:
 				return nil, fmt.Errorf("sandbox %s is %s in the list", hostapi.ShortID(box.ID), box.Status)
 			case box.Status == api.SandboxFailed:
-				// It waits for its user. Whether its host still keeps the remains
-				// is the host's affair.
+				// It waits for its user to delete it. Its host may or may not
+				// still have its files.
 			default:
 				listed[box.ID] = place{box.AgentID, string(box.Status)}
 			}
@@ -117,7 +117,7 @@ func (s *Stack) vmmsAre(want map[int]string) error {
 	return nil
 }
 
-// VMMs are the process ids of the VMMs that run, as the kernel has them.
+// VMMs returns the process ids of the running VMMs, as the kernel lists them.
 func (s *Stack) VMMs() ([]int, error) {
 	things, err := s.Census()
 	if err != nil {
@@ -142,7 +142,7 @@ func isVMM(pid int) bool {
 	return program == "chvemu" || strings.HasPrefix(program, "cloud-hypervisor")
 }
 
-// hasTap looks into a slot's namespace for its tap.
+// hasTap checks that a slot's namespace has its tap.
 func hasTap(host string, slot int) error {
 	name := fmt.Sprintf("berth-%s-%d", host, slot)
 	ns, err := netns.GetFromName(name)
@@ -165,8 +165,8 @@ func hasTap(host string, slot int) error {
 	return nil
 }
 
-// slotsAreHomed wants every namespace of the stack to be one that its host
-// knows: given to a box, or kept ready in the pool.
+// slotsAreHomed checks that every namespace of the stack is known to its host:
+// used by a box, or ready in the pool.
 func (s *Stack) slotsAreHomed() error {
 	things, err := s.Census()
 	if err != nil {

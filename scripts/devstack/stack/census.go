@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Thing is something of a stack that the kernel holds.
+// Thing is a kernel resource of a stack.
 type Thing struct {
 	Kind string // "process", "namespace", "link", "table", "mount" or "cgroup"
 	Name string
@@ -27,9 +27,9 @@ type Thing struct {
 
 func (t Thing) String() string { return t.Kind + " " + t.Name }
 
-// Census lists what the kernel holds of a stack: of its directory and of its
-// host ids. It reads the kernel's own tables and asks none of Berth's programs,
-// so that it finds what they forgot. The order is stable.
+// Census lists the kernel resources of a stack, by its directory and host ids. It
+// reads the kernel's tables and not Berth's programs, so that it finds what they
+// leaked. The order is stable.
 func (o Options) Census() ([]Thing, error) {
 	var all []Thing
 	var failed error

@@ -15,13 +15,13 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// What the development stack signs its own JWTs with.
+// Claims of the JWTs that the development stack signs.
 const (
 	devIssuer  = "berth-dev"
 	devSubject = "developer"
 )
 
-// secrets of one run of the stack. Nothing outlives it.
+// secrets of one run of the stack. They end with it.
 type secrets struct {
 	adminToken string
 	jwtKey     string // HS256, shared with the replicas
@@ -37,8 +37,8 @@ func randomHex(bytes int) string {
 	return hex.EncodeToString(b)
 }
 
-// MintJWT signs a JWT for a subject: another subject is another user, with a
-// workspace of its own.
+// MintJWT signs a JWT for a subject. Each subject is a user with its own
+// workspace.
 func (s *Stack) MintJWT(subject string, valid time.Duration) (string, error) {
 	now := time.Now()
 	token := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
@@ -51,7 +51,7 @@ func (s *Stack) MintJWT(subject string, valid time.Duration) (string, error) {
 	return token.SignedString([]byte(s.secrets.jwtKey))
 }
 
-// NewToken makes a user of the subject and an API key for its workspace,
+// NewToken creates a user for the subject and an API key for its workspace,
 // through the public API.
 func (s *Stack) NewToken(ctx context.Context, subject string) (jwt, token string, err error) {
 	jwt, err = s.MintJWT(subject, 30*24*time.Hour)
@@ -71,10 +71,10 @@ func (s *Stack) NewToken(ctx context.Context, subject string) (jwt, token string
 	return jwt, created.Key, nil
 }
 
-// Client speaks the public API with the stack's API key, through every replica.
+// Client calls the public API with the stack's API key, at any replica.
 func (s *Stack) Client() (*api.Client, error) { return s.client(s.Token) }
 
-// Admin speaks the public API as the operator, through every replica.
+// Admin calls the public API as the operator, at any replica.
 func (s *Stack) Admin() (*api.Client, error) { return s.client(s.AdminToken) }
 
 func (s *Stack) client(token string) (*api.Client, error) {
@@ -86,8 +86,8 @@ func (s *Stack) client(token string) (*api.Client, error) {
 	return c, nil
 }
 
-// electionTime is for how long calls wait for a leader. On a machine whose
-// processors are taken it is several times what an election needs.
+// electionTime is how long calls wait for a leader: several times the length of
+// an election on a busy machine.
 var electionTime = timescale.Limit(20 * time.Second)
 
 // WriteEnv writes what a shell needs to use the stack; only root may read it.
@@ -104,7 +104,7 @@ func (s *Stack) WriteEnv(path string) error {
 	} {
 		fmt.Fprintf(&b, "%s=%s\n", v[0], v[1])
 	}
-	// A file of its own first: a reader sees the old stack or this one, and
-	// nobody sees the credentials in a file that they may read.
+	// Written to a temporary file first: a reader sees the old stack or this one,
+	// and the credentials are never in a file that others may read.
 	return atomicfile.Swap(path, []byte(b.String()), 0o600)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/preflight"
 )
 
-// Down takes a stack down from outside: it asks the `up` that runs it, or, when
-// that one is dead, removes what it left. It returns an error that names
-// whatever could not be removed.
+// Down stops a stack from outside: it asks the `up` that runs it to stop or, if
+// that is dead, removes what it left behind. The error names what could not be
+// removed.
 func Down(ctx context.Context, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -39,7 +39,7 @@ func Down(ctx context.Context, o Options) error {
 	return o.takeDown(ctx)
 }
 
-// askHolder interrupts the process that holds the lock, and takes the lock once
+// askHolder interrupts the process that holds the lock, and takes the lock when
 // that process has ended.
 func (o Options) askHolder(ctx context.Context) (*os.File, error) {
 	b, err := os.ReadFile(o.Dir + ".lock")
@@ -50,7 +50,7 @@ func (o Options) askHolder(ctx context.Context) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s.lock does not name a process: %w", o.Dir, err)
 	}
-	o.Notify("asking the running stack (pid %d) to end", pid)
+	o.Notify("stopping the running stack (pid %d)", pid)
 	if err := unix.Kill(pid, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
 		return nil, fmt.Errorf("end pid %d: %w", pid, err)
 	}
@@ -63,9 +63,9 @@ func (o Options) askHolder(ctx context.Context) (*os.File, error) {
 	return lock, err
 }
 
-// takeDown removes all that a stack of these options has in the kernel, and its
-// runtime directory. The caller holds the lock and has stopped the processes
-// that it started itself; those of an earlier, dead supervisor are ended here.
+// takeDown removes all kernel resources of a stack with these options, and its
+// runtime directory. The caller holds the lock and has stopped its own processes;
+// those of an earlier, dead supervisor are stopped here.
 func (o Options) takeDown(ctx context.Context) error {
 	if err := o.killRecorded(ctx); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (o Options) takeDown(ctx context.Context) error {
 		for i, t := range left {
 			names[i] = t.String()
 		}
-		return fmt.Errorf("%d things are left behind:\n  %s", len(left), strings.Join(names, "\n  "))
+		return fmt.Errorf("%d resources are left behind:\n  %s", len(left), strings.Join(names, "\n  "))
 	}
 	if err := os.Remove(filepath.Join(filepath.Dir(o.Dir), "dev.env")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -93,7 +93,7 @@ func (o Options) takeDown(ctx context.Context) error {
 	return os.RemoveAll(o.Dir)
 }
 
-// killRecorded ends the replicas and hosts that a dead supervisor left running.
+// killRecorded kills the replicas and hosts that a dead supervisor left running.
 func (o Options) killRecorded(ctx context.Context) error {
 	records, err := filepath.Glob(filepath.Join(o.recordDir(), "*.json"))
 	if err != nil {
@@ -107,15 +107,15 @@ func (o Options) killRecorded(ctx context.Context) error {
 		if !alive {
 			continue
 		}
-		o.Notify("ending %s (pid %d), left by a stack that was killed", strings.TrimSuffix(filepath.Base(r), ".json"), pid)
-		// A killed daemon is what hosts and replicas are made to survive, and
-		// here nothing of them is to survive anyway.
+		o.Notify("killing %s (pid %d), left by a stack that was killed", strings.TrimSuffix(filepath.Base(r), ".json"), pid)
+		// Killing is safe: hosts and replicas survive it, and their state is
+		// deleted here anyway.
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("end pid %d: %w", pid, err)
 		}
 		err = Await(ctx, 10*time.Second, 10*time.Millisecond, fmt.Sprintf("pid %d ends", pid), func(context.Context) error {
 			if _, alive, err := readRecord(r); alive || err != nil {
-				return errors.Join(err, errors.New("it is still there"))
+				return errors.Join(err, errors.New("it still runs"))
 			}
 			return nil
 		})
@@ -126,8 +126,8 @@ func (o Options) killRecorded(ctx context.Context) error {
 	return nil
 }
 
-// purgeHosts has each host's own program remove the host's VMs, slots, rules
-// and groups. A host that never was has nothing, which is no error.
+// purgeHosts runs each host's own program to remove its VMs, slots, rules and
+// cgroups. For a host that never existed there is nothing to do.
 func (o Options) purgeHosts(ctx context.Context) error {
 	if left, err := o.Census(); err == nil && len(left) == 0 {
 		return nil

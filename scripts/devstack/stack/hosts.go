@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// HostClient speaks to one host as a replica does, with the first replica's
-// certificate: tests ask a host what it has, behind the control plane's back.
+// HostClient calls one host as a replica does, with the first replica's
+// certificate, so that tests can bypass the control plane.
 func (s *Stack) HostClient(id string) (*hostapi.Client, error) {
 	dir := s.pkiDir(s.replicaID(0))
 	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "node.crt"), filepath.Join(dir, "node.key"))
@@ -36,7 +36,7 @@ func (s *Stack) HostClient(id string) (*hostapi.Client, error) {
 	return nil, fmt.Errorf("no host %s", id)
 }
 
-// Boxes is what every running host says it has, by host id.
+// Boxes returns what every running host reports, by host id.
 func (s *Stack) Boxes(ctx context.Context) (map[string][]hostapi.Box, error) {
 	all := make(map[string][]hostapi.Box)
 	for _, p := range s.HostProc {

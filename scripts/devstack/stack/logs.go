@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Follow shows what the stack's processes log from now on, merged, one line an
-// event, until ctx ends. Events below the level are left out; a line that is
-// not JSON (a panic's trace) is shown as it is.
+// Follow prints what the stack's processes log from now on, merged, one line per
+// event, until ctx ends. It omits events below the level. A line that is not JSON
+// (a panic's trace) is printed unchanged.
 func (s *Stack) Follow(ctx context.Context, w io.Writer, level slog.Level) error {
 	var out sync.Mutex
 	var all sync.WaitGroup
@@ -51,7 +51,7 @@ func (s *Stack) Follow(ctx context.Context, w io.Writer, level slog.Level) error
 	return failed
 }
 
-// followFile calls line for each whole line that is appended, until ctx ends.
+// followFile calls line for each complete line that is appended, until ctx ends.
 func followFile(ctx context.Context, f *os.File, line func(string)) error {
 	const every = 100 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -126,7 +126,7 @@ func renderEvent(id, line string, level slog.Level) (string, bool) {
 	return strings.Map(printable, b.String()), true
 }
 
-// printable drops what could move a terminal's cursor.
+// printable removes characters that could move a terminal's cursor.
 func printable(r rune) rune {
 	if r == '\t' || r >= ' ' && r != 0x7f && (r < 0x80 || r >= 0xa0) {
 		return r
@@ -134,8 +134,8 @@ func printable(r rune) rune {
 	return -1
 }
 
-// renderValue shows plain words as they are and everything else as JSON, which
-// keeps control characters that a guest may have chosen off the terminal.
+// renderValue prints plain words unchanged and everything else as JSON, so that
+// no control characters from a guest reach the terminal.
 func renderValue(v any) string {
 	if s, ok := v.(string); ok && s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r <= ' ' || r == '"' || r == '=' || r >= 0x7f

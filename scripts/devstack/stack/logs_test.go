@@ -46,7 +46,7 @@ func FuzzRenderEvent(f *testing.F) {
 	})
 }
 
-// Daemons come before guests, and their memory has an end.
+// Daemons have priority over guests, and a memory limit.
 func TestTheUnitsBoundAndPreferTheDaemons(t *testing.T) {
 	for unit, want := range map[string][]string{
 		"berth-controlplane": {"CPUWeight=1000", "IOWeight=1000", "Environment=GOMEMLIMIT=3GiB", "MemoryMax=4G"},

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// With Options.Machines each replica and each host has a network namespace of
-// its own, joined by a bridge in ours, as machines have by their switch. What
-// one of them does to its network, and what Cut does to it, the others do not
-// share. Their files and processes stay on this machine.
+// With Options.Machines each replica and each host has its own network namespace.
+// A bridge in our namespace connects them, like a switch. Changes to one
+// machine's network, and Cut, do not affect the others. Files and processes stay
+// on this machine.
 
 // machineName is the namespace of a replica or a host, below /run/netns.
 func (o Options) machineName(id string) string { return "berthm-" + o.HostPrefix + "-" + id }
@@ -29,12 +29,12 @@ func (o Options) machineName(id string) string { return "berthm-" + o.HostPrefix
 func (o Options) bridgeName() string        { return "brm" + o.HostPrefix }
 func (o Options) portName(id string) string { return "bm" + o.HostPrefix + "-" + id }
 
-// machineNet is outside of what slots have.
+// machineNet does not overlap the slots' addresses.
 func (o Options) machineNet() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 219, byte(o.HostRange), 0}), 24)
 }
 
-// machineIDs are all that have a machine, in the order of their addresses.
+// machineIDs lists all ids that have a machine, in the order of their addresses.
 func (o Options) machineIDs() []string {
 	ids := make([]string, 0, o.Replicas+o.Hosts)
 	for i := range o.Replicas {
@@ -43,7 +43,7 @@ func (o Options) machineIDs() []string {
 	return append(ids, o.HostIDs()...)
 }
 
-// machineIP is the address of a machine, or with id "" that of the bridge.
+// machineIP returns the address of a machine or, for id "", of the bridge.
 func (o Options) machineIP(id string) netip.Addr {
 	last := byte(1)
 	if id != "" {
@@ -54,7 +54,7 @@ func (o Options) machineIP(id string) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// address is where a replica's or host's port is reached, and where it listens.
+// address is where a replica or host listens on a port, and is reached.
 func (o Options) address(id string, port int) string {
 	if !o.Machines {
 		return loopback(port)
@@ -62,7 +62,7 @@ func (o Options) address(id string, port int) string {
 	return netip.AddrPortFrom(o.machineIP(id), uint16(port)).String()
 }
 
-// onMachine has a command run on a machine; the process stays the same.
+// onMachine makes a command run on a machine, in the same process.
 func (o Options) onMachine(id string, argv ...string) []string {
 	if !o.Machines {
 		return argv
@@ -75,7 +75,7 @@ func (o Options) command(ctx context.Context, id string, argv ...string) *exec.C
 	return exec.CommandContext(ctx, argv[0], argv[1:]...)
 }
 
-// makeMachines makes the bridge and one namespace a replica and host.
+// makeMachines creates the bridge and one namespace per replica and host.
 func (o Options) makeMachines() error {
 	if !o.Machines {
 		return nil
@@ -136,7 +136,7 @@ func (o Options) makeMachine(id string, bridge netlink.Link) error {
 	return nil
 }
 
-// newNamespace makes a named network namespace and leaves the caller in its own.
+// newNamespace creates a named network namespace; the caller stays in its own.
 func newNamespace(name string) (netns.NsHandle, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -163,18 +163,18 @@ func setUp(h *netlink.Handle, link netlink.Link, addr netip.Addr) error {
 	return nil
 }
 
-// removeMachines removes what makeMachines made; what is not there is no error.
+// removeMachines removes what makeMachines created and still exists.
 func (o Options) removeMachines() error {
 	if !o.Machines {
 		return nil
 	}
 	var failed error
 	for _, id := range o.machineIDs() {
-		// The pair goes with its end in the namespace, but only once the kernel
-		// gets to it: the next stack wants the name now.
+		// The kernel removes the pair with its end in the namespace, but later;
+		// the next stack needs the name now.
 		failed = errors.Join(failed, removeLink(o.portName(id)))
 		err := netns.DeleteNamed(o.machineName(id))
-		// It is mounted once more where a host made /run/netns a shared mount.
+		// It is mounted twice if a host made /run/netns a shared mount.
 		for tries := 0; errors.Is(err, unix.EBUSY) && tries < 8; tries++ {
 			err = netns.DeleteNamed(o.machineName(id))
 		}
@@ -199,11 +199,11 @@ func removeLink(name string) error {
 	return nil
 }
 
-// Cut takes a machine off the network, as a pulled plug would: nothing it sends
-// arrives, nothing reaches it, and nobody is told. It needs Options.Machines.
+// Cut disconnects a machine like a pulled cable: no packet leaves or reaches it,
+// and no connection is reset. It needs Options.Machines.
 func (s *Stack) Cut(id string) error { return s.plug(id, netlink.LinkSetDown) }
 
-// Join puts a machine back that Cut took off.
+// Join reconnects a machine after Cut.
 func (s *Stack) Join(id string) error { return s.plug(id, netlink.LinkSetUp) }
 
 func (s *Stack) plug(id string, set func(netlink.Link) error) error {
@@ -225,9 +225,8 @@ func (o Options) hasMachine(id string) bool {
 	return err == nil
 }
 
-// eachNetwork calls visit with every network that hosts of the stack use: ours,
-// or with Options.Machines that of each host's machine. A machine that is not
-// there has nothing.
+// eachNetwork calls visit for every network namespace that hosts of the stack
+// use: ours or, with Options.Machines, that of each host's machine, if it exists.
 func (o Options) eachNetwork(visit func(netns.NsHandle) error) error {
 	if !o.Machines {
 		return visit(netns.None())
@@ -249,7 +248,7 @@ func (o Options) eachNetwork(visit func(netns.NsHandle) error) error {
 	return nil
 }
 
-// machines lists what is left of the machines themselves.
+// machines lists the remaining resources of the machines themselves.
 func (o Options) machines() ([]Thing, error) {
 	if !o.Machines {
 		return nil, nil

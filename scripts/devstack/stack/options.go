@@ -12,21 +12,21 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/preflight"
 )
 
-// DefaultPortBase is where a stack's ports begin; see Options.PortBase.
+// DefaultPortBase is the first of a stack's ports; see Options.PortBase.
 const DefaultPortBase = preflight.DefaultPortBase
 
-// bakeRange is the HostRange in which templates are built.
-const bakeRange = 7
+// buildRange is the HostRange in which templates are built.
+const buildRange = 7
 
-// maxHosts is how many hosts a range has room for.
+// maxHosts is the number of hosts in a range.
 const maxHosts = 8
 
-// Options says what to start, and where. The zero value of every field but
-// Root means its default.
+// Options say what to start, and where. The zero value of every field except Root
+// means its default.
 type Options struct {
 	Root string // the clone: bin/, templates/ and, below .berth/, the caches
 	Dir  string // this stack's own files, wiped by Start; default <Root>/.berth/run
-	Logs string // one log file a process; default <Root>/.berth/log
+	Logs string // one log file per process; default <Root>/.berth/log
 
 	// PortBase is the first of 30 ports: the replicas' public API is at +1, +2
 	// and +3, their peer ports at +11 and on, the hosts' API at +21 and on.
@@ -42,39 +42,38 @@ type Options struct {
 	HostPrefix string
 	HostRange  int
 
-	// Snapshots is the directory of the hosts' snapshot store; default
-	// <Dir>/snapshots, or <Root>/.berth/snapshots for the default Dir: template
-	// builds that are stored stay so, and snapshots of an earlier run go.
+	// Snapshots is the directory of the hosts' snapshot store. Default:
+	// <Dir>/snapshots, or <Root>/.berth/snapshots for the default Dir, where
+	// template builds are kept for later runs and snapshots are not.
 	Snapshots string
 
-	HostMemoryMB int // what each host may give to sandboxes; default: half of what is free now
+	HostMemoryMB int // each host's memory for sandboxes; default: half of what is free now
 
 	// HostEnv adds to one host's environment, by host id; ReplicaEnv to every
 	// replica's.
 	HostEnv    map[string][]string
 	ReplicaEnv []string
 
-	// Templates are those that Prepare builds, each behind the one that it is
-	// made from; default the base template alone. AllTemplates has the first
-	// host build the others of templates/ when they are asked for, for which a
-	// test's measurements have no processor to spare.
+	// Templates are those that Prepare builds, each after the one it is based on;
+	// default: only base. With AllTemplates the first host builds the others in
+	// templates/ when they are requested; measurements leave it off, because
+	// builds use CPU.
 	Templates    []string
 	AllTemplates bool
 
-	// Machines gives each replica and each host a network of its own, on which
-	// they meet as machines do, so that Cut can take one off it. The zero value
-	// has them all on loopback.
+	// Machines gives each replica and each host its own network namespace, so
+	// that Cut can disconnect it. By default all are on loopback.
 	Machines bool
 
-	// Supervise restarts a process that ends by itself or is killed. Tests
-	// leave it off and restart by hand.
+	// Supervise restarts processes that end by themselves or are killed. Tests
+	// leave it off and restart them themselves.
 	Supervise bool
 
-	// Notify is told what happens, in sentences for a person. May be nil.
+	// Notify gets messages for a person. May be nil.
 	Notify func(format string, args ...any)
 }
 
-// withDefaults fills in what was left open.
+// withDefaults fills in the defaults.
 func (o Options) withDefaults() (Options, error) {
 	if o.Root == "" {
 		root, err := FindRoot()
@@ -113,8 +112,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.HostPrefix == "" {
 		o.HostPrefix = "h"
 	}
-	if o.HostRange < 0 || o.HostRange >= bakeRange || o.Hosts > maxHosts {
-		return o, fmt.Errorf("at most %d hosts, in ranges 0 to %d", maxHosts, bakeRange-1)
+	if o.HostRange < 0 || o.HostRange >= buildRange || o.Hosts > maxHosts {
+		return o, fmt.Errorf("at most %d hosts, in ranges 0 to %d", maxHosts, buildRange-1)
 	}
 	if o.Notify == nil {
 		o.Notify = func(string, ...any) {}
@@ -123,7 +122,7 @@ func (o Options) withDefaults() (Options, error) {
 }
 
 // FindRoot walks up from the working directory to the root of the clone, past the
-// client's module, which lies below it.
+// client's module below it.
 func FindRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -141,14 +140,14 @@ func FindRoot() (string, error) {
 	}
 }
 
-// Cache is a path below a clone's .berth/, as a VMM can open it.
+// Cache returns a path below a clone's .berth/ that a VMM can open.
 func Cache(root string, elem ...string) string {
 	return filepath.Join(append([]string{preflight.Resolve(root, ".berth")}, elem...)...)
 }
 
 func (o Options) cache(elem ...string) string { return Cache(o.Root, elem...) }
 
-// The caches, shared by every stack of a clone.
+// Caches that all stacks of a clone share.
 func (o Options) templateDir() string { return o.cache("templates") }
 func (o Options) kernelDir() string   { return o.cache("kernel") }
 
@@ -170,7 +169,7 @@ func (o Options) checkPorts() error {
 func (o Options) replicaID(i int) string { return "r" + strconv.Itoa(i+1) }
 func (o Options) hostID(i int) string    { return o.HostPrefix + strconv.Itoa(i+1) }
 
-// HostIDs are the ids of the stack's hosts.
+// HostIDs returns the ids of the stack's hosts.
 func (o Options) HostIDs() []string {
 	ids := make([]string, o.Hosts)
 	for i := range ids {
@@ -187,13 +186,13 @@ func (o Options) pkiDir(id string) string  { return filepath.Join(o.Dir, "pki", 
 func (o Options) dataDir(id string) string { return filepath.Join(o.Dir, "data", id) }
 func (o Options) logFile(id string) string { return filepath.Join(o.Logs, id+".log") }
 
-// slotCIDR gives every host of every range a /20 of its own inside 10.212.0.0/14.
+// slotCIDR returns a host's own /20 within 10.212.0.0/14; ranges do not overlap.
 func (o Options) slotCIDR(i int) netip.Prefix {
 	n := o.HostRange*8 + i
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(212 + n/16), byte(n % 16 * 16), 0}), 20)
 }
 
-// baseUID gives every host 2,000 user ids of its own, from 600000.
+// baseUID returns the first of a host's own 2,000 user ids, from 600000.
 func (o Options) baseUID(i int) int { return 600000 + (o.HostRange*8+i)*2000 }
 
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }

@@ -29,7 +29,7 @@ func TestStacksOfDifferentRangesShareNothing(t *testing.T) {
 	}
 }
 
-// The client's module lies in the clone, and has a go.mod too.
+// The client's module is inside the clone and has a go.mod too.
 func TestFindRootFromTheClientsModule(t *testing.T) {
 	t.Chdir("../../../controlplane/api")
 	root, err := FindRoot()

@@ -19,9 +19,9 @@ import (
 	"github.com/berth-cloud/berth/scripts/devstack/preflight"
 )
 
-// Prepare makes what stacks share and keep: the guest kernel and the base
-// template. Progress goes to w. What is there already is left as it is; the
-// host's own code decides whether a template still fits its inputs.
+// Prepare creates what stacks share and keep: the guest kernel and the base
+// template. Progress goes to w. Existing ones are reused; the host's own code
+// decides whether a template is up to date.
 func Prepare(ctx context.Context, o Options, kernelOnly bool, w io.Writer) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -36,13 +36,13 @@ func Prepare(ctx context.Context, o Options, kernelOnly bool, w io.Writer) error
 	if kernelOnly {
 		return nil
 	}
-	return o.bakeAll(ctx, w)
+	return o.buildTemplates(ctx, w)
 }
 
-// bakeAll builds the templates, each behind the one that it is made from, and
-// otherwise as many at once as there are CPUs: the guest in which one is made
-// has one, and none all the time.
-func (o Options) bakeAll(ctx context.Context, w io.Writer) error {
+// buildTemplates builds the templates, each after the one it is based on, and
+// otherwise as many at once as there are CPUs: a build's guest has one CPU and
+// does not use it all the time.
+func (o Options) buildTemplates(ctx context.Context, w io.Writer) error {
 	names := o.Templates
 	if len(names) == 0 {
 		names = []string{BaseTemplate}
@@ -78,7 +78,7 @@ func (o Options) bakeAll(ctx context.Context, w io.Writer) error {
 			}
 			host := <-hosts
 			defer func() { hosts <- host }()
-			if err := o.bake(ctx, host, name, out); err != nil {
+			if err := o.buildTemplate(ctx, host, name, out); err != nil {
 				return fmt.Errorf("build template %s: %w", name, err)
 			}
 			close(mine)
@@ -88,10 +88,10 @@ func (o Options) bakeAll(ctx context.Context, w io.Writer) error {
 	return group.Wait()
 }
 
-// bake has hostd build a template the way it builds any other.
-func (o Options) bake(ctx context.Context, host int, name string, w io.Writer) error {
+// buildTemplate builds a template with hostd, like any host.
+func (o Options) buildTemplate(ctx context.Context, host int, name string, w io.Writer) error {
 	cmd := exec.CommandContext(ctx, o.bin("hostd"), "template", "build", o.definition(name))
-	cmd.Env = o.bakeEnv(host)
+	cmd.Env = o.buildEnv(host)
 	cmd.Stdout, cmd.Stderr = w, w
 	// It removes its guest and its network before it ends.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -99,12 +99,12 @@ func (o Options) bake(ctx context.Context, host int, name string, w io.Writer) e
 	return cmd.Run()
 }
 
-// definition is the file that describes a template.
+// definition returns the file that describes a template.
 func (o Options) definition(name string) string {
 	return filepath.Join(o.Root, "templates", name, "template.yaml")
 }
 
-// labelled writes whole lines with a label before each.
+// labelled writes complete lines, each after a label.
 type labelled struct {
 	label string
 	w     io.Writer
@@ -128,10 +128,10 @@ func (l *labelled) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// fetchKernel fetches the guests' kernel, unless BERTH_KERNEL names another.
+// fetchKernel downloads the guests' kernel, unless BERTH_KERNEL names another.
 func (o Options) fetchKernel(ctx context.Context, w io.Writer) error {
 	if os.Getenv("BERTH_KERNEL") != "" {
-		return nil // it was looked at before
+		return nil // it was checked before
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(o.Root, "scripts", "fetch-kernel"), o.kernelDir())
 	cmd.Env = append(os.Environ(), "BERTH_HOSTD="+o.bin("hostd"))

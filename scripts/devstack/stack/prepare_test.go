@@ -12,9 +12,10 @@ import (
 	"time"
 )
 
-// bakery is a stack's root with Berth's templates and a hostd that runs script,
-// with the template's name in $name and its host's in $BERTH_AGENT_ID.
-func bakery(t *testing.T, script string) Options {
+// fakeBuilder returns options for a root with Berth's templates and a hostd that
+// runs script, with the template's name in $name and the host's id in
+// $BERTH_AGENT_ID.
+func fakeBuilder(t *testing.T, script string) Options {
 	t.Helper()
 	repository, err := FindRoot()
 	if err != nil {
@@ -44,7 +45,7 @@ func TestTemplatesAreBuiltBehindTheirOwnAndSideBySide(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	o := bakery(t, `
+	o := fakeBuilder(t, `
 echo "$name on $BERTH_AGENT_ID"
 touch begun.$name
 case $name in
@@ -54,11 +55,11 @@ node) test -e done; while ! test -e begun.python; do sleep 0.01; done ;;
 esac
 printf '%s is ready' $name; echo`)
 	var out bytes.Buffer
-	if err := o.bakeAll(ctx, &out); err != nil {
+	if err := o.buildTemplates(ctx, &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 6 || !strings.HasPrefix(lines[0], "base: base on bake") || lines[1] != "base: base is ready" {
+	if len(lines) != 6 || !strings.HasPrefix(lines[0], "base: base on build") || lines[1] != "base: base is ready" {
 		t.Errorf("it said\n%s", &out)
 	}
 	for _, want := range []string{"python: python is ready", "node: node is ready"} {
@@ -78,7 +79,7 @@ printf '%s is ready' $name; echo`)
 }
 
 func TestTemplateThatFailsEndsTheOthers(t *testing.T) {
-	o := bakery(t, `
+	o := fakeBuilder(t, `
 case $name in
 base) ;;
 python) while ! test -e begun.node; do sleep 0.01; done; echo no room >&2; exit 3 ;;
@@ -88,7 +89,7 @@ esac`)
 		t.Skip("one CPU: one after the other")
 	}
 	var out bytes.Buffer
-	err := o.bakeAll(t.Context(), &out)
+	err := o.buildTemplates(t.Context(), &out)
 	if err == nil || !strings.Contains(err.Error(), "build template python: exit status 3") || !strings.Contains(out.String(), "python: no room\n") {
 		t.Errorf("%v\n%s", err, &out)
 	}
@@ -98,10 +99,10 @@ esac`)
 }
 
 func TestUnknownTemplateIsRefusedBeforeAnyIsBuilt(t *testing.T) {
-	o := bakery(t, "touch begun")
+	o := fakeBuilder(t, "touch begun")
 	o.Templates = []string{"base", "no-such"}
 	var out bytes.Buffer
-	if err := o.bakeAll(t.Context(), &out); err == nil || !strings.Contains(err.Error(), "no-such") {
+	if err := o.buildTemplates(t.Context(), &out); err == nil || !strings.Contains(err.Error(), "no-such") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(o.Root, "begun")); err == nil {

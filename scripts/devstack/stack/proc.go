@@ -17,14 +17,14 @@ import (
 )
 
 // Process is one program of the stack. Its methods may be called from any
-// goroutine. It writes to its log file directly, not through us, so that it
-// does not die of a broken pipe when we do.
+// goroutine. The program writes to its log file directly, so that it does not die
+// of a broken pipe if we die.
 type Process struct {
 	ID   string
 	Path string
 	Args []string
-	Env  []string // whole
-	Nice int      // below 0: before others when CPUs are short
+	Env  []string // complete
+	Nice int      // below 0: priority over others
 
 	wrap    []string // a command that becomes the program, with its first arguments
 	logFile string
@@ -38,7 +38,7 @@ type Process struct {
 	started int           // runs so far
 }
 
-// Start runs the program; it is an error when it already runs.
+// Start runs the program. It is an error if it already runs.
 func (p *Process) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,21 +55,21 @@ func (p *Process) Start() error {
 	defer log.Close()
 	argv := slices.Concat(p.wrap, []string{p.Path}, p.Args)
 	if p.Nice != 0 {
-		// nice becomes the program: the pid is the same.
+		// nice executes the program: the pid stays the same.
 		argv = append([]string{"nice", "-n", strconv.Itoa(p.Nice)}, argv...)
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = p.Env
 	cmd.Stdout, cmd.Stderr = log, log
-	// A session of its own: Ctrl-C at the terminal reaches us alone, and we
-	// decide in which order the others stop.
+	// Its own session: Ctrl-C at the terminal reaches only us, and we stop the
+	// others in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.ID, err)
 	}
 	if p.Nice != 0 {
-		// Where the kernel groups sessions, nice counts within one only, and the
-		// session has a nice value of its own. Other kernels have no such file.
+		// If the kernel groups sessions (autogroup), nice works only within one,
+		// and the session has its own nice value. Other kernels lack this file.
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", cmd.Process.Pid), []byte(strconv.Itoa(p.Nice)), 0)
 	}
 	done := make(chan struct{})
@@ -108,15 +108,15 @@ func (p *Process) Running() bool {
 	return p.running()
 }
 
-// Wanted reports whether the program should run: it was started, and neither
-// stopped nor killed through this package since.
+// Wanted reports whether the program should run: it was started and has not been
+// stopped or killed through this package since.
 func (p *Process) Wanted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.wanted
 }
 
-// PID of the current or last run; 0 before the first.
+// PID returns the pid of the current or last run, 0 before the first.
 func (p *Process) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +138,7 @@ func (p *Process) Done() <-chan struct{} {
 	return p.done
 }
 
-// Exit is how the last run ended; nil for status 0.
+// Exit returns how the last run ended; nil for status 0.
 func (p *Process) Exit() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,21 +168,21 @@ func (p *Process) Kill9() error {
 	return nil
 }
 
-// Pause stops the program's execution (SIGSTOP): it holds its connections and
-// answers nothing, like a machine that hangs. Continue undoes it.
+// Pause stops the program with SIGSTOP: it keeps its connections and answers
+// nothing, like a hung machine. Continue reverses it.
 func (p *Process) Pause() error { return p.signal(syscall.SIGSTOP) }
 
-// Continue lets a paused program run on.
+// Continue resumes a paused program.
 func (p *Process) Continue() error { return p.signal(syscall.SIGCONT) }
 
-// Stop asks the program to end, and kills it when ctx ends first. It returns
-// once the program is gone, and only then.
+// Stop asks the program to end, and kills it if ctx ends first. It returns when
+// the program is gone.
 func (p *Process) Stop(ctx context.Context) error {
 	p.forget()
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	// One that was paused cannot hear SIGTERM.
+	// A paused program does not react to SIGTERM.
 	if err := p.signal(syscall.SIGCONT); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 		err := p.signal(syscall.SIGKILL)
 		<-p.Done()
-		return errors.Join(fmt.Errorf("%s did not end when asked and was killed", p.ID), err)
+		return errors.Join(fmt.Errorf("%s did not end in time and was killed", p.ID), err)
 	}
 }
 
@@ -204,15 +204,15 @@ func (p *Process) Restart(ctx context.Context) error {
 	return p.Start()
 }
 
-// forget tells the supervisor that the coming end is meant.
+// forget tells the supervisor that the coming end is intended.
 func (p *Process) forget() {
 	p.mu.Lock()
 	p.wanted = false
 	p.mu.Unlock()
 }
 
-// supervise starts the program again when it ends without having been asked
-// to, with a pause that doubles while it dies young. It returns when ctx ends.
+// supervise restarts the program when it ends unexpectedly, after a pause that
+// doubles while it ends soon after its start. It returns when ctx ends.
 func (p *Process) supervise(ctx context.Context, notify func(string, ...any)) {
 	const first, most, old = 250 * time.Millisecond, 8 * time.Second, 30 * time.Second
 	pause := first
@@ -256,8 +256,8 @@ func describeExit(err error) string {
 	return err.Error()
 }
 
-// procRecord names a process for ever: pids are reused, a pid with its start
-// time is not.
+// procRecord identifies a process: pids are reused, but a pid with its start time
+// is unique.
 type procRecord struct {
 	PID       int    `json:"pid"`
 	StartTime uint64 `json:"start_time"` // field 22 of /proc/<pid>/stat, in ticks since boot
@@ -278,7 +278,7 @@ func writeRecord(path string, pid int) error {
 	return os.WriteFile(path, b, 0o644)
 }
 
-// readRecord returns the pid of the recorded process if that very process is alive.
+// readRecord returns the pid of the recorded process if that process is alive.
 func readRecord(path string) (pid int, alive bool, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -286,7 +286,7 @@ func readRecord(path string) (pid int, alive bool, err error) {
 	}
 	var r procRecord
 	if err := json.Unmarshal(b, &r); err != nil {
-		// Torn by a crash: whatever it named is found by the census of processes.
+		// Incomplete after a crash: the census finds its process.
 		return 0, false, nil
 	}
 	start, state, err := startTime(r.PID)
@@ -301,7 +301,7 @@ func startTime(pid int) (start uint64, state string, err error) {
 	if err != nil {
 		return 0, "", err
 	}
-	// The second field, the name in parentheses, may hold spaces itself.
+	// The second field, the name in parentheses, may contain spaces.
 	s := string(b)
 	fields := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
 	if len(fields) < 20 {

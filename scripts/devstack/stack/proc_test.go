@@ -61,7 +61,7 @@ func TestProcessIsKnownByItsStartTime(t *testing.T) {
 	if _, alive, err := readRecord(p.record); alive || err != nil {
 		t.Errorf("after the kill: alive %t, %v", alive, err)
 	}
-	// Another process under a pid that was recorded is not the recorded one.
+	// Another process with a recorded pid is not the recorded one.
 	forged := fmt.Sprintf(`{"pid":%d,"start_time":1}`, os.Getpid())
 	if err := os.WriteFile(p.record, []byte(forged), 0o644); err != nil {
 		t.Fatal(err)

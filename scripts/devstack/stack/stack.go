@@ -38,8 +38,8 @@ type Stack struct {
 }
 
 // Start starts a stack with an empty control store and empty hosts, and returns
-// when every replica and every host is healthy. Whatever an earlier stack of
-// the same directory left is taken down first. On an error nothing is left.
+// when every replica and host is healthy. It first removes what an earlier stack
+// of the same directory left. After an error nothing is left.
 func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
@@ -56,7 +56,7 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	s.AdminToken = s.secrets.adminToken
 	defer func() {
 		if err != nil {
-			// The caller's context may be what ended us; cleaning up may not.
+			// The caller's context may have ended; cleaning up must go on.
 			err = errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 		}
 	}()
@@ -73,15 +73,14 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 		}
 		s.HostMemoryMB = (free - 1024) / s.Hosts
 	}
-	// VMMs run as users of their own, and pass through data/ to their disks.
+	// VMMs run as users of their own and reach their disks through data/.
 	for _, dir := range []string{s.Dir, s.dataDir(""), s.Logs} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
 	}
-	// The rows of an earlier run's snapshots are gone with its Dir, and so is whom
-	// the store belonged to. What they share stays; chunks that nobody has go with
-	// the hosts' sweep.
+	// An earlier run's snapshot rows, and the cluster that owned the store, are
+	// gone with its Dir. Shared files stay; the hosts collect unused chunks.
 	for _, name := range []string{"snapshots", "owner"} {
 		if err := os.RemoveAll(filepath.Join(s.Snapshots, name)); err != nil {
 			return nil, err
@@ -107,12 +106,12 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	return s, nil
 }
 
-// IsRefusal reports whether err is one sentence for a person, to be shown
-// without more.
+// IsRefusal reports whether err is one sentence for a person, to be shown without
+// context.
 func IsRefusal(err error) bool { return preflight.IsRefusal(err) }
 
-// CheckFree refuses when a stack runs in the directory, or when the machine is
-// not fit for one: what Start would refuse, before the work that comes first.
+// CheckFree refuses if a stack runs in the directory or the machine cannot run
+// one, as Start would, but before slow preparations.
 func CheckFree(o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -126,16 +125,16 @@ func CheckFree(o Options) error {
 		return err
 	}
 	defer lock.Close()
-	// What an earlier stack left may have the ports, and goes before they are
-	// wanted.
+	// The remains of an earlier stack may occupy the ports; they are removed
+	// before the ports are needed.
 	if _, err := os.Stat(o.Dir); err == nil {
 		return nil
 	}
 	return o.checkPorts()
 }
 
-// takeLock holds the stack's directory for this process. The kernel lets go of
-// it when we die, however we die.
+// takeLock locks the stack's directory for this process. The kernel releases the
+// lock however we die.
 func (o Options) takeLock() (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(o.Dir), 0o755); err != nil {
 		return nil, err
@@ -150,7 +149,7 @@ func (o Options) takeLock() (*os.File, error) {
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
 		holder, _ := os.ReadFile(f.Name())
-		return nil, preflight.Refusef("a stack already runs here (pid %s): use it with .berth/dev.env, or end it with make down", strings.TrimSpace(string(holder)))
+		return nil, preflight.Refusef("a stack already runs here (pid %s): use it with .berth/dev.env, or stop it with make down", strings.TrimSpace(string(holder)))
 	}
 	if err := errors.Join(f.Truncate(0), writeAt(f, fmt.Sprintln(os.Getpid()))); err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -180,9 +179,9 @@ func (s *Stack) startReplicas(ctx context.Context) error {
 		id := s.replicaID(i)
 		s.URLs = append(s.URLs, "http://"+s.address(id, s.apiPort(i)))
 		p := s.newProcess(id, "controlplane", replicaArgs, s.replicaEnv(i, s.secrets))
-		// Guests weigh less than daemons (hostd/cgroup), but what else runs on a
-		// developer's machine does not, and a leader that is late by half a second
-		// is replaced. Elsewhere replicas have a weight in systemd's unit.
+		// Guests have less weight than daemons (hostd/cgroup), but other programs
+		// on a developer's machine do not, and a leader that stalls for half a
+		// second is replaced. In production systemd's unit sets the weight.
 		p.Nice = -10
 		s.Replicas = append(s.Replicas, p)
 		if err := p.Start(); err != nil {
@@ -218,7 +217,7 @@ func (s *Stack) startHosts(ctx context.Context) error {
 	return nil
 }
 
-// Process finds a replica or a host by its id.
+// Process returns a replica or a host by its id.
 func (s *Stack) Process(id string) *Process {
 	for _, p := range append(append([]*Process(nil), s.Replicas...), s.HostProc...) {
 		if p.ID == id {
@@ -228,10 +227,10 @@ func (s *Stack) Process(id string) *Process {
 	return nil
 }
 
-// DataDir is where a replica or a host keeps its state.
+// DataDir returns the directory of a replica's or host's state.
 func (s *Stack) DataDir(id string) string { return s.dataDir(id) }
 
-// Leader asks the replicas who leads; nil while nobody does.
+// Leader returns the leader according to the replicas; nil if there is none.
 func (s *Stack) Leader(ctx context.Context) *Process {
 	for _, u := range s.URLs {
 		client, err := api.NewClient(nil, s.AdminToken, u)
@@ -249,7 +248,7 @@ func (s *Stack) Leader(ctx context.Context) *Process {
 	return nil
 }
 
-// startSupervising begins to restart what ends by itself, where that was asked for.
+// startSupervising supervises the processes if Options.Supervise is set.
 func (s *Stack) startSupervising() {
 	if !s.Supervise {
 		return
@@ -261,8 +260,8 @@ func (s *Stack) startSupervising() {
 	}
 }
 
-// Stop ends everything and checks that the kernel holds nothing of it any
-// more; what is left is in the error.
+// Stop stops everything and checks that no kernel resources are left; the error
+// names what is.
 func (s *Stack) Stop(ctx context.Context) error {
 	if s.stopSupervising != nil {
 		s.stopSupervising()
@@ -278,8 +277,8 @@ func (s *Stack) Stop(ctx context.Context) error {
 	return err
 }
 
-// Abandon lets go of the stack as our death would: its processes run on, and
-// the next Start or Down of its directory ends them.
+// Abandon leaves the stack as if we had died: its processes keep running, and the
+// next Start or Down of its directory stops them.
 func (s *Stack) Abandon() {
 	if s.stopSupervising != nil {
 		s.stopSupervising()
@@ -288,8 +287,8 @@ func (s *Stack) Abandon() {
 	s.lock.Close()
 }
 
-// stopProcesses asks the hosts to end first, so that they can still tell the
-// control plane, then the replicas. Each kind ends together.
+// stopProcesses stops the hosts first, so that they can still inform the control
+// plane, and then the replicas.
 func (s *Stack) stopProcesses(ctx context.Context) error {
 	patience := timescale.Limit(10 * time.Second)
 	var failed error

@@ -16,12 +16,13 @@ import (
 // BaseTemplate is the template that every stack has.
 const BaseTemplate = "base"
 
-// healthTimeout bounds each wait of a start. A replica is up within a second
-// and a host within three; a loaded machine of two cores may take ten times that.
+// healthTimeout bounds each wait during a start. A replica is up within a second
+// and a host within three; a loaded machine with two cores may take ten times as
+// long.
 var healthTimeout = timescale.Limit(60 * time.Second)
 
-// Await calls check until it returns nil. When the time is up, the error says
-// what was waited for and why check refused last.
+// Await calls check until it returns nil. After the timeout, the error says what
+// was awaited and the last error of check.
 func Await(ctx context.Context, most, every time.Duration, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -33,19 +34,19 @@ func Await(ctx context.Context, most, every time.Duration, what string, check fu
 		if err == nil {
 			return nil
 		}
-		// A check that ctx cut short tells less than the one before it.
+		// A check that ctx interrupted says less than the one before it.
 		if ctx.Err() == nil || last == nil {
 			last = err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waited until %s, in vain: %w", what, last)
+			return fmt.Errorf("timed out waiting until %s: %w", what, last)
 		case <-tick.C:
 		}
 	}
 }
 
-// WaitLeader waits until a leader is known to every replica that was not ended on purpose.
+// WaitLeader waits until every replica that should run knows a leader.
 func (s *Stack) WaitLeader(ctx context.Context) error {
 	return s.await(ctx, "the replicas have a leader", s.Replicas, func(ctx context.Context) error {
 		for i, p := range s.Replicas {
@@ -69,9 +70,9 @@ func (s *Stack) WaitLeader(ctx context.Context) error {
 	})
 }
 
-// WaitHosts waits until every host that was not ended on purpose says that it
-// is ready, and the leader knows it to be up, with a complete inventory and the
-// base template ready. The leader alone may not have noticed a restart.
+// WaitHosts waits until every host that should run reports that it is ready, and
+// the leader sees it as up, with a complete inventory and the base template
+// ready. The leader alone may not have noticed a restart.
 func (s *Stack) WaitHosts(ctx context.Context) error {
 	admin, err := s.Admin()
 	if err != nil {
@@ -108,7 +109,7 @@ func (s *Stack) WaitHosts(ctx context.Context) error {
 	})
 }
 
-// AskHost wants a host itself to say that it is ready.
+// AskHost checks that a host itself reports that it is ready.
 func (s *Stack) AskHost(ctx context.Context, id string) error {
 	host, err := s.HostClient(id)
 	if err != nil {
@@ -122,7 +123,7 @@ func (s *Stack) AskHost(ctx context.Context, id string) error {
 	case err != nil:
 		return fmt.Errorf("host %s: %w", id, err)
 	case !info.Ready:
-		return fmt.Errorf("host %s is taking over what runs on it", id)
+		return fmt.Errorf("host %s is still adopting its sandboxes", id)
 	}
 	return nil
 }
@@ -137,8 +138,8 @@ func (s *Stack) WaitHealthy(ctx context.Context) error {
 	return s.WaitHosts(ctx)
 }
 
-// await gives up early, with the end of its log, when one of the processes that
-// are waited for has died.
+// await fails early, with the end of its log, if one of the awaited processes has
+// died.
 func (s *Stack) await(ctx context.Context, what string, procs []*Process, check func(context.Context) error) error {
 	dead := errors.New("a process ended")
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -159,7 +160,7 @@ func (s *Stack) await(ctx context.Context, what string, procs []*Process, check 
 	return err
 }
 
-// tail returns the last lines of a file, as they are.
+// tail returns the last lines of a file.
 func tail(path string, lines int) string {
 	b, err := os.ReadFile(path)
 	if err != nil {

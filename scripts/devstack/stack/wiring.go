@@ -10,15 +10,15 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// previewSuffix is under .localhost, which every resolver answers with
-// loopback, so that preview URLs need no DNS of ours.
+// previewSuffix is under .localhost, which resolves to loopback, so that preview
+// URLs need no DNS.
 const previewSuffix = "preview.localhost"
 
-// Everything that this package says to Berth's programs is in this file: their
-// sub-commands, flags and environment.
+// This file has everything that this package passes to Berth's programs:
+// subcommands, flags and environment.
 
-// inherited is what a child gets of our own environment: enough to find tools
-// and to honour the settings that up, conformance and hostd share.
+// inherited returns the part of our environment that a child gets: what it needs
+// to find tools, and the settings that up, conformance and hostd share.
 func inherited() []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -32,7 +32,7 @@ func inherited() []string {
 	return env
 }
 
-// initArgs makes the cluster's CA, one directory a replica below pki/.
+// initArgs creates the cluster's CA and one directory per replica below pki/.
 func (o Options) initArgs() []string {
 	args := []string{"init", "--dir", filepath.Join(o.Dir, "pki")}
 	for i := range o.Replicas {
@@ -103,26 +103,26 @@ func (o Options) hostEnv(i int) []string {
 	return append(env, o.HostEnv[id]...)
 }
 
-// snapshotStore is one directory for all hosts of the stack.
+// snapshotStore returns the directory that all hosts of the stack share.
 func (o Options) snapshotStore() string {
 	return (&url.URL{Scheme: "file", Path: o.Snapshots}).String()
 }
 
-// runDir holds a host's sockets, whose paths must be short.
+// runDir contains a host's sockets, whose paths must be short.
 func runDir(id string) string { return "/run/berth/" + id }
 
 func (o Options) recordDir() string { return filepath.Join(o.Dir, "procs") }
 
-// The sub-commands that run, and that remove, a daemon's things.
+// The subcommands that run a daemon, and that remove its sandboxes.
 var (
 	replicaArgs = []string{"serve"}
 	hostArgs    = []string{"serve"}
 	purgeArgs   = []string{"purge"}
 )
 
-// bakeEnv is that of a host of its own, whose one slot is gone when the build
-// ends: it shares nothing with a stack that runs meanwhile.
-func (o Options) bakeEnv(host int) []string {
-	o.HostPrefix, o.Hosts, o.HostRange, o.AllTemplates, o.Machines = "bake", maxHosts, bakeRange, false, false
+// buildEnv returns the environment of a separate host for one build. Its one slot
+// is removed when the build ends, and it shares nothing with a running stack.
+func (o Options) buildEnv(host int) []string {
+	o.HostPrefix, o.Hosts, o.HostRange, o.AllTemplates, o.Machines = "build", maxHosts, buildRange, false, false
 	return o.hostEnv(host)
 }

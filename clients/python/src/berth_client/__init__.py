@@ -1,4 +1,4 @@
-"""A client of Berth: sandboxes that are made in an instant, and forked with their memory."""
+"""Client of Berth: sandboxes that start in a moment and can be forked with their memory."""
 
 from . import models, operations
 from ._async._client import AsyncBerth, AsyncBuild

@@ -1,4 +1,4 @@
-"""Calls as data: what is to be sent and how its answer is read.
+"""Calls as data: what to send and how to read the answer.
 
 Nothing here waits, so the synchronous and the asynchronous client share it.
 """
@@ -13,12 +13,12 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 Body = bytes | Iterable[bytes] | AsyncIterable[bytes]
-"""Bytes to send: at once, or piece by piece (asynchronously in the async client alone)."""
+"""Bytes to send: at once or in pieces (asynchronous pieces only in the async client)."""
 
 
 @dataclass(kw_only=True)
 class Request:
-    """One HTTP request, the address and the credential apart."""
+    """One HTTP request, without address and credential."""
 
     method: str
     path: str
@@ -37,7 +37,7 @@ class Request:
 
     @property
     def safe(self) -> bool:
-        """Whether doing it twice is the same as doing it once."""
+        """Whether the call is safe to repeat."""
         once = self.method in ("GET", "HEAD", "PUT", "DELETE") or self.idempotency_key is not None
         return once and self.replayable
 
@@ -58,12 +58,12 @@ class Page(Request, Generic[T]):
 
 @dataclass(kw_only=True)
 class Nothing(Request):
-    """A request whose answer says nothing but its status."""
+    """A request whose answer has no body."""
 
 
 @dataclass(kw_only=True)
 class Stream(Request):
-    """A request whose answer is read as it comes."""
+    """A request whose answer is a stream."""
 
 
 @dataclass(kw_only=True)
@@ -72,7 +72,7 @@ class Socket(Request):
 
 
 def query(parameters: dict[str, object]) -> dict[str, str]:
-    """The parameters that were given, as they stand in a URL."""
+    """The given parameters, as they appear in a URL."""
     out = {}
     for name, value in parameters.items():
         if value is None:

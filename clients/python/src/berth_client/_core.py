@@ -1,4 +1,4 @@
-"""What both clients decide without waiting: settings, headers, and whether to try again."""
+"""What both clients decide without waiting: settings, headers and retries."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ except PackageNotFoundError:
     VERSION = "devel"
 
 CONNECT_TIMEOUT = 5.0
-"""seconds; short, because another replica may be waiting to be asked"""
+"""seconds; short, because another replica may answer"""
 READ_TIMEOUT = 300.0
-"""seconds without a byte of an answer: a fork of many takes a while"""
+"""seconds without a byte of an answer; a large fork takes a while"""
 STREAM_TIMEOUT = 60.0
-"""seconds without a byte of a stream, in which something comes every 15"""
+"""seconds without a byte of a stream, which has a ping every 15"""
 CHUNK = 256 << 10
-"""bytes of a file that are sent at a time"""
+"""bytes of a file that are sent at once"""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ def prepare(request: Request) -> None:
 
 
 class Attempts:
-    """Where a call is tried next, and after which pause, until it is given up.
+    """Where and when a call is tried again, until it is given up.
 
-    Refused connections go to the next replica at once: nothing was sent. What
-    may be done twice is also tried again after a broken connection, 502, 507,
-    and a 503 that says when. A rate limit (429 with Retry-After) is waited for
-    by any call, since it was not carried out; a quota is not, since waiting
-    does not help.
+    After a refused connection the next replica is tried at once: nothing was
+    sent. A call that is safe to repeat is also tried again after a broken
+    connection, 502, 507, and 503 with Retry-After. After a rate limit (429 with
+    Retry-After) every call waits and is repeated, because it had no effect. A
+    quota is an error, because waiting does not help.
     """
 
     def __init__(self, config: Config, request: Request, first: int) -> None:
@@ -93,13 +93,13 @@ class Attempts:
         return self._config.urls[self.at]
 
     def after_break(self, sent: bool) -> float | None:
-        """Seconds to wait after a connection that failed; None: give up."""
+        """Seconds to wait after a failed connection; None: give up."""
         if not (self._request.safe if sent else self._request.replayable):
             return None
         return self._next(None)
 
     def after_answer(self, status: int, headers: Mapping[str, str]) -> float | None:
-        """Seconds to wait after a refusal; None: it is the answer."""
+        """Seconds to wait after a refusal; None: the refusal is the answer."""
         wait = retry_after(headers)
         if status == 429:
             again = wait is not None and self._request.replayable
@@ -124,7 +124,7 @@ class Attempts:
 
 
 def backoff(failures: int) -> float:
-    """Seconds to wait after so many failures: half a second, doubled up to 8, and some chance."""
+    """Seconds to wait after that many failures: half a second, doubled up to 8, with jitter."""
     return min(0.5 * 2.0 ** max(failures, 0), 8.0) * random.uniform(0.75, 1.25)
 
 
@@ -139,5 +139,5 @@ def next_cursor(link: str | None) -> str | None:
 
 
 def short(sandbox_id: str) -> str:
-    """The beginning of a sandbox's id: the whole of it is a credential."""
+    """The beginning of a sandbox's id. The complete id is a credential."""
     return sandbox_id[:6] + "…"

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes as they come."""
+"""Parses server-sent events from a stream of bytes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Message:
     data: str
 
     def json(self) -> dict[str, Any]:
-        """The data of the service's events, which are objects."""
+        """The data of an event of the service, which is a JSON object."""
         value = json.loads(self.data)
         return value if isinstance(value, dict) else {}
 
 
 class Decoder:
-    """Keeps what is not yet a whole line, and the lines that are not yet a whole event."""
+    """Keeps incomplete lines, and the lines of an incomplete event."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -49,4 +49,4 @@ class Decoder:
             self._event = value
         elif name == "data":
             self._data.append(value)
-        return None  # a comment, as the heartbeats are, has an empty name
+        return None  # a comment, such as a ping, has an empty name

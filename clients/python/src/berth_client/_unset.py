@@ -1,4 +1,4 @@
-"""What a field is that was not given, where None is a value of its own."""
+"""The value of a field that was not given, if None is a value of its own."""
 
 from enum import Enum
 from typing import Final

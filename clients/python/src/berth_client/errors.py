@@ -1,4 +1,4 @@
-"""What can go wrong. Everything that the package raises by itself is a BerthError."""
+"""Errors. Everything that the package itself raises is a BerthError."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class BerthError(Exception):
-    """Of everything that this package raises."""
+    """Base class of all errors of this package."""
 
 
 class ConnectionFailed(BerthError):
-    """No replica could be reached, or the connection broke off."""
+    """No replica could be reached, or the connection broke."""
 
 
 class StreamBroken(BerthError):
-    """A stream ended before its end. What it came from may go on."""
+    """A stream broke off. The command or build behind it may continue."""
 
 
 class CommandFailed(BerthError):
-    """A command that was to succeed did not; see result."""
+    """A checked command failed; see result."""
 
     def __init__(self, result: ExecResult) -> None:
         self.result = result
@@ -52,17 +52,17 @@ class APIError(BerthError):
         self.error = error
         self.detail = detail
         self.request_id = request_id
-        """quote it when you ask for help"""
+        """quote it in a problem report"""
         self.retry_after = retry_after
-        """seconds that the service asks to wait"""
+        """seconds to wait, according to the service"""
         self.fields = fields or {}
-        """what else the body had, such as max and active of a quota"""
+        """other members of the body, such as max and active of a quota"""
         text = error + (f": {detail}" if detail else "") + f" (status {status}"
         super().__init__(text + (f", request {request_id})" if request_id else ")"))
 
 
 class BadRequest(APIError):
-    """400: the request is wrong; the same again will be refused again."""
+    """400: the request is wrong; do not repeat it unchanged."""
 
 
 class Unauthorized(APIError):
@@ -74,19 +74,19 @@ class PaymentRequired(APIError):
 
 
 class Forbidden(APIError):
-    """403: the credential is not for this."""
+    """403: the credential does not permit this."""
 
 
 class NotFound(APIError):
-    """404: there is none, or it belongs to somebody else."""
+    """404: it does not exist, or belongs to another workspace."""
 
 
 class Conflict(APIError):
-    """409: not in the state that it is in now."""
+    """409: its current state does not allow this."""
 
 
 class LimitExceeded(APIError):
-    """429: a rate limit (then there is retry_after) or a quota (then there are fields)."""
+    """429: a rate limit (with retry_after) or a quota (with fields)."""
 
 
 class ServerError(APIError):
@@ -94,15 +94,15 @@ class ServerError(APIError):
 
 
 class Unreachable(ServerError):
-    """502: no host could take it, or the host did not answer."""
+    """502: no host could take the request, or the host did not answer."""
 
 
 class Unavailable(ServerError):
-    """503: the service cannot decide now, as while a leader is elected."""
+    """503: temporarily unavailable, for example while a leader is elected."""
 
 
 class InsufficientCapacity(ServerError):
-    """507: no room on the hosts."""
+    """507: the hosts lack memory or storage."""
 
 
 _CLASSES: dict[int, type[APIError]] = {
@@ -120,7 +120,7 @@ _CLASSES: dict[int, type[APIError]] = {
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> APIError:
-    """The exception for an answer of status 400 or above, whoever wrote it."""
+    """The exception for an answer with status 400 or above, from the service or a proxy."""
     fields: dict[str, Any] = {}
     try:
         parsed = json.loads(body)

@@ -1,4 +1,4 @@
-"""What streams and commands give, beside the types of models."""
+"""Results of streams and commands, in addition to the types in models."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Command = str | list[str]
 """A string runs under sh -c; a list is a program with its arguments."""
 
 Progress = Callable[[int, int | None], None]
-"""Told the bytes that are through, and how many there will be where that is known."""
+"""Called with the bytes transferred and, if known, their total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stdout:
-    """Some of what a command wrote to its standard output."""
+    """A piece of a command's standard output."""
 
     data: bytes
 
@@ -31,7 +31,7 @@ class Stdout:
 
 @dataclass(frozen=True, slots=True)
 class Stderr:
-    """Some of what a command wrote to its standard error."""
+    """A piece of a command's standard error."""
 
     data: bytes
 
@@ -42,7 +42,7 @@ class Stderr:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a command ended; nothing comes after it."""
+    """How a command ended; always last."""
 
     exit_code: int
     """128+n when signal n ended it"""
@@ -55,7 +55,7 @@ Output = Stdout | Stderr | Exit
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """A command's end with what it wrote, up to 8 MiB a stream."""
+    """A command's end and its output, up to 8 MiB per stream."""
 
     exit_code: int
     """128+n when signal n ended it"""
@@ -66,14 +66,14 @@ class ExecResult:
     duration_ms: int
     timed_out: bool
     truncated: bool
-    """a stream went past 8 MiB and the rest was dropped"""
+    """a stream exceeded 8 MiB and the rest was dropped"""
 
     @property
     def ok(self) -> bool:
         return self.exit_code == 0 and not self.timed_out
 
     def check(self) -> ExecResult:
-        """This result, or CommandFailed unless the command succeeded."""
+        """Returns this result, or throws CommandFailed if the command failed."""
         if not self.ok:
             raise CommandFailed(self)
         return self
@@ -100,13 +100,13 @@ class LogLine:
     """stdout, stderr or console"""
     line: str
     ts: datetime | None = None
-    """when it was written, where that is known"""
+    """when it was written, if known"""
     partial: bool = False
-    """it is very long and goes on in the next"""
+    """the line is very long and continues in the next one"""
 
 
 def output_of(kind: str, raw: dict[str, Any]) -> Output | None:
-    """A frame or event of a command; None for one of a kind added later."""
+    """A frame or event of a command; None for an unknown kind."""
     if kind == "exit":
         return Exit(raw["exit_code"], raw.get("duration_ms", 0), raw.get("timed_out", False))
     if kind not in ("stdout", "stderr"):

@@ -1,1 +1,1 @@
-"""One of two halves: the synchronous one is generated from the asynchronous one."""
+"""One half of the package; the synchronous half is generated from the asynchronous one."""

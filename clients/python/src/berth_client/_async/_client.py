@@ -1,4 +1,4 @@
-"""The client: where everything begins."""
+"""The client, the entry point of the package."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _END = ("ready", "failed")
 
 
 class AsyncBerth:
-    """A client of the service at one URL, or at one for each replica.
+    """A client of the service, with one URL or one per replica.
 
-    Without arguments it reads BERTH_URLS or BERTH_URL, and BERTH_TOKEN. A call
-    that fails for want of a replica goes to the next; see the README for what
-    is tried again. It is a context manager; one client serves a whole program.
+    Without arguments it reads BERTH_URLS or BERTH_URL, and BERTH_TOKEN. If a
+    replica does not answer, the next is called; the README says what is tried
+    again. It is a context manager; one client is enough for a program.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class AsyncBerth:
         self.volumes = AsyncVolumes(self._transport)
 
     async def aclose(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         await self._transport.aclose()
 
     async def __aenter__(self) -> AsyncBerth:
@@ -60,25 +60,25 @@ class AsyncBerth:
         await self.aclose()
 
     async def version(self) -> models.VersionInfo:
-        """Which build a replica runs."""
+        """Returns the version of a replica."""
         return await self._transport.call(op.version())
 
-    # Any operation, as the module operations has it.
+    # Calls of any operation of the module operations.
 
     async def call(self, call: Call[T]) -> T:
-        """Makes any call whose answer is JSON."""
+        """Makes any call that answers with JSON."""
         return await self._transport.call(call)
 
     async def run(self, call: Nothing) -> None:
-        """Makes any call whose answer says nothing."""
+        """Makes any call that answers without a body."""
         await self._transport.nothing(call)
 
     def pages(self, call: Page[T]) -> AsyncIterator[T]:
-        """Every element of any list."""
+        """Iterates over every element of any list."""
         return self._transport.pages(call)
 
     def stream(self, call: Stream) -> AbstractAsyncContextManager[httpx.Response]:
-        """Opens any call whose answer is read as it comes."""
+        """Opens any call whose answer is a stream."""
         return self._transport.stream(call)
 
 
@@ -102,9 +102,9 @@ class AsyncSandboxes:
         boot: models.Boot | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncSandbox:
-        """Makes a sandbox and waits until it runs.
+        """Creates a sandbox and waits until it runs.
 
-        The template is base unless given, or that of the Snapshot. volumes are
+        The template is Default: base, or that of the Snapshot. volumes are
         mount paths by the volume's name.
         """
         if isinstance(from_snapshot, models.Snapshot):
@@ -128,7 +128,7 @@ class AsyncSandboxes:
         return AsyncSandbox(self._transport, await self._transport.call(op.get_sandbox(sandbox_id)))
 
     async def list(self) -> AsyncIterator[AsyncSandbox]:
-        """Every one, newest first."""
+        """Iterates over all, newest first."""
         async for info in self._transport.pages(op.list_sandboxes()):
             yield AsyncSandbox(self._transport, info)
 
@@ -146,7 +146,7 @@ class AsyncSnapshots:
         await self._transport.nothing(op.delete_snapshot(snapshot_id))
 
     def list(self, *, sandbox_id: str | None = None) -> AsyncIterator[models.Snapshot]:
-        """Every one, or those of one sandbox, newest first."""
+        """Iterates over all, or over those of one sandbox, newest first."""
         return self._transport.pages(op.list_snapshots(sandbox_id=sandbox_id))
 
 
@@ -166,21 +166,21 @@ class AsyncVolumes:
         await self._transport.nothing(op.delete_volume(name))
 
     def list(self) -> AsyncIterator[models.Volume]:
-        """Every one, newest first."""
+        """Iterates over all, newest first."""
         return self._transport.pages(op.list_volumes())
 
 
 class AsyncTemplates:
-    """What sandboxes are made from."""
+    """The workspace's templates, from which sandboxes are created."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
     async def build(self, name: str, from_: str, **more: Any) -> AsyncBuild:
-        """Begins to build a template from another or from an OCI image.
+        """Starts to build a template from another template or from an OCI image.
 
-        more are the other fields of models.BuildTemplate. See logs and wait of
-        what it returns.
+        more are the other fields of models.BuildTemplate. Use logs and wait of the
+        returned build.
         """
         body = models.BuildTemplate(name=name, from_=from_, **more)
         return AsyncBuild(self._transport, await self._transport.call(op.build_template(body)))
@@ -211,11 +211,11 @@ class AsyncBuild:
         return self.info.id
 
     def logs(self) -> AsyncFeed[str]:
-        """What the build has written, and writes until its end, line by line."""
+        """Iterates over the lines of the build's log until the build ends."""
         return AsyncFeed(build_feed(self._transport, self.id))
 
     async def wait(self, timeout: float | None = 1800) -> models.Template:
-        """The template, once it is built; BuildFailed if it cannot be."""
+        """Waits until the template is built and returns it; BuildFailed if the build fails."""
         deadline = None if timeout is None else time.monotonic() + timeout
         polls = 0
         while self.info.status not in _END:

@@ -1,4 +1,4 @@
-"""A running sandbox's children with its memory."""
+"""Forks of a running sandbox."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ if TYPE_CHECKING:
 
 
 class AsyncFork(list["AsyncSandbox"]):
-    """The children of a fork that run, and those that do not."""
+    """The children of a fork: those that run and those that failed."""
 
     def __init__(self, forked: models.Forked, children: list[AsyncSandbox]) -> None:
         super().__init__(children)
         self.failed = forked.failed
-        """children that did not come to life"""
+        """children that failed to start"""
         self.pause_ms = forked.pause_ms
-        """how long the parent stood still"""
+        """how long the parent was paused"""
 
 
 class AsyncForkTree:
-    """Children that go on from where their parent was, each by itself.
+    """Children that continue where their parent was, independently of each other.
 
-    As a context manager it deletes them at the end, but for the one that was
-    promoted.
+    As a context manager it deletes them at the end, except a promoted one.
     """
 
     def __init__(self, transport: AsyncTransport, forked: models.ForkedTree, children: list[AsyncSandbox]) -> None:
@@ -38,13 +37,13 @@ class AsyncForkTree:
         self.parent_id = forked.parent_id
         self.children = children
         self.failed = forked.failed
-        """children that did not come to life"""
+        """children that failed to start"""
         self.pause_ms = forked.pause_ms
-        """how long the parent stood still"""
+        """how long the parent was paused"""
         self.promoted: AsyncSandbox | None = None
 
     async def promote(self, child: AsyncSandbox, *, cleanup_siblings: bool = True) -> AsyncSandbox:
-        """Keeps the child, and deletes the others unless told not to."""
+        """Keeps the child and, by default, deletes the others."""
         answer = await self._transport.call(
             op.promote(child.id, models.Promote(tree_id=self.tree_id, cleanup_siblings=cleanup_siblings))
         )

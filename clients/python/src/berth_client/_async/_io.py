@@ -1,4 +1,4 @@
-"""What waiting is in the asynchronous half."""
+"""How the asynchronous half waits."""
 
 import asyncio
 
@@ -8,6 +8,6 @@ sleep = asyncio.sleep
 
 
 async def receive(ws: ClientConnection, timeout: float | None) -> str | bytes:
-    """The next message; TimeoutError where none comes in time."""
+    """The next message; TimeoutError if none comes in time."""
     async with asyncio.timeout(timeout):
         return await ws.recv()

@@ -22,18 +22,18 @@ LogStream = Literal["stdout", "stderr", "both", "console"]
 
 
 class AsyncSandbox:
-    """A microVM. As a context manager it deletes it at the end."""
+    """A microVM. As a context manager, it is deleted at the end."""
 
     def __init__(self, transport: AsyncTransport, info: models.Sandbox) -> None:
         self._transport = transport
         self.info = info
-        """what the service last said of it; see refresh"""
+        """its last known record; see refresh"""
         self.files = AsyncFiles(transport, info.id)
         self.ports = AsyncPorts(transport, info.id)
 
     @property
     def id(self) -> str:
-        """A credential: who has it reaches the sandbox's ports."""
+        """A credential: anyone who has it can reach the sandbox's public ports."""
         return self.info.id
 
     @property
@@ -59,7 +59,7 @@ class AsyncSandbox:
             pass
 
     async def refresh(self) -> AsyncSandbox:
-        """Asks how it stands."""
+        """Reads its record again."""
         self.info = await self._transport.call(op.get_sandbox(self.id))
         return self
 
@@ -80,7 +80,7 @@ class AsyncSandbox:
         timeout_seconds: int | None = None,
         check: bool = False,
     ) -> ExecResult:
-        """Runs a command to its end. With check, one that fails is a CommandFailed."""
+        """Runs a command and waits for its end. With check, a command that fails raises CommandFailed."""
         body = _exec(cmd, cwd, env, user, stdin, timeout_seconds)
         patience = READ_TIMEOUT + (60 if timeout_seconds is None else timeout_seconds)
         result = ExecResult.of(await self._transport.call(op.exec(self.id, body), patience))
@@ -96,7 +96,7 @@ class AsyncSandbox:
         stdin: str | bytes | None = None,
         timeout_seconds: int | None = None,
     ) -> AsyncFeed[Output]:
-        """Runs a command: what it writes as it comes, then its Exit. Going away kills it."""
+        """Runs a command and iterates over its output and then its Exit. Leaving the iteration kills it."""
         body = _exec(cmd, cwd, env, user, stdin, timeout_seconds)
         return AsyncFeed(exec_output(self._transport, self.id, body))
 
@@ -109,7 +109,7 @@ class AsyncSandbox:
         user: str | None = None,
         timeout_seconds: int | None = None,
     ) -> AsyncProcess:
-        """Runs a command with its input open. A context manager."""
+        """Runs a command whose input stays open. A context manager."""
         return AsyncProcess(self._transport, self.id, _exec(cmd, cwd, env, user, None, timeout_seconds))
 
     def pty(
@@ -121,45 +121,45 @@ class AsyncSandbox:
         cwd: str | None = None,
         user: str | None = None,
     ) -> AsyncPty:
-        """A shell, or another program, on a terminal. A context manager."""
+        """Opens a terminal with a shell or another program. A context manager."""
         call = op.open_terminal(self.id, cmd=cmd, cols=cols, rows=rows, cwd=cwd, user=user)
         return AsyncPty(self._transport, call)
 
     def language_server(self, lang: str) -> AsyncLanguageServer:
-        """The language server that the template has for lang. A context manager."""
+        """Connects to the template's language server for lang. A context manager."""
         return AsyncLanguageServer(self._transport, op.open_language_server(self.id, lang))
 
-    # What it did.
+    # Logs and events.
 
     async def logs(self, *, stream: LogStream | None = None, tail: int | None = None) -> str:
-        """What the template's start command wrote, or with stream="console" the guest's console."""
+        """Reads the output of the template's start command or, with stream="console", of the guest's console."""
         async with self._transport.stream(op.logs(self.id, stream=stream, tail=tail)) as response:
             return (await response.aread()).decode(errors="replace")
 
     def follow_logs(self, *, stream: LogStream | None = None, tail: int | None = None) -> AsyncFeed[LogLine]:
-        """The lines that are there, and those to come."""
+        """Iterates over existing lines and then new ones."""
         return AsyncFeed(log_feed(self._transport, op.follow_logs(self.id, stream=stream, tail=tail)))
 
     async def events(self, *, tail: int | None = None, since: datetime | None = None) -> list[models.Event]:
-        """What happened to it, oldest first."""
+        """Reads its events, oldest first."""
         return await self._transport.call(op.events(self.id, tail=tail, since=since))
 
     def follow_events(self, *, tail: int | None = None, since: datetime | None = None) -> AsyncFeed[models.Event]:
-        """Events that are there and those to come, until the sandbox is gone.
+        """Iterates over existing events and then new ones, until the sandbox is deleted.
 
-        A connection that breaks off is made again, without a gap or a double.
+        A broken connection is replaced, without gaps or duplicates.
         """
         return AsyncFeed(event_feed(self._transport, self.id, since, tail))
 
-    # Its life.
+    # Lifecycle.
 
     async def pause(self) -> AsyncSandbox:
-        """Stops its CPUs; its memory stays."""
+        """Stops its CPUs and keeps its memory."""
         self.info = await self._transport.call(op.pause_sandbox(self.id))
         return self
 
     async def resume(self) -> AsyncSandbox:
-        """Lets it run on after a pause, or after a warm fork of it."""
+        """Resumes it after a pause, or after a warm fork of it."""
         self.info = await self._transport.call(op.resume_sandbox(self.id))
         return self
 
@@ -169,52 +169,52 @@ class AsyncSandbox:
         return self
 
     async def wake(self) -> AsyncSandbox:
-        """Lets it go on after it was hibernated."""
+        """Wakes it from hibernation."""
         self.info = await self._transport.call(op.wake_sandbox(self.id))
         return self
 
     async def lifecycle(self) -> models.Lifecycle:
-        """How long it lives and what becomes of it then."""
+        """Reads when it expires, and what happens then."""
         return await self._transport.call(op.get_lifecycle(self.id))
 
     async def set_lifecycle(
         self, *, ttl_seconds: int | Unset | None = UNSET, persistent: bool | None = None
     ) -> models.Lifecycle:
-        """Changes that. ttl_seconds counts from now, and None takes its end away."""
+        """Changes when it expires. ttl_seconds counts from now; None means never."""
         body = models.PatchLifecycle(ttl_seconds=ttl_seconds, persistent=persistent)
         return await self._transport.call(op.patch_lifecycle(self.id, body))
 
-    # Copies.
+    # Snapshots and forks.
 
     async def snapshot(self, name: str | None = None) -> models.Snapshot:
-        """Keeps its memory and disk as they are now; see from_snapshot of create."""
+        """Saves its memory and disk as they are now; see from_snapshot of create."""
         return await self._transport.call(op.create_snapshot(self.id, models.CreateSnapshot(name=name)))
 
     async def fork(self, count: int = 1, *, mode: models.ForkMode = "cold") -> AsyncFork:
-        """Children with its disk, freshly booted: a list of those that run, with
-        those that do not in its failed.
+        """Creates children with its disk, freshly booted. Returns a list of those
+        that run; its attribute failed has the others.
 
-        Warm: one child with its memory too, in its place on the network. This
-        sandbox then stands still until it is resumed.
+        Warm: creates one child that also has its memory, in its place on the
+        network. This sandbox is then paused until it is resumed.
         """
         forked = await self._transport.call(op.fork_sandbox(self.id, models.Fork(count=count, mode=mode)))
         return AsyncFork(forked, [AsyncSandbox(self._transport, child) for child in forked.children])
 
     async def fork_tree(self, count: int = 2, *, metadata: dict[str, Any] | None = None) -> AsyncForkTree:
-        """Children with its disk and its memory, in which its processes go on."""
+        """Creates children with its disk and its memory, in which its processes continue."""
         body = models.ForkTree(count=count, metadata=metadata)
         forked = await self._transport.call(op.fork_tree(self.id, body))
         children = [AsyncSandbox(self._transport, child) for child in forked.children]
         return AsyncForkTree(self._transport, forked, children)
 
-    # Its ports.
+    # Ports.
 
     def preview_url(self, port: int) -> str:
-        """Where a port of it is reached."""
+        """Returns the URL of one of its ports."""
         return self.info.preview_url.replace("{port}", str(port))
 
     async def preview_token(self, *, port: int | None = None, ttl_seconds: int | None = None) -> models.PreviewAccess:
-        """Access to the previews of a sandbox made with preview="token": to one port, or to all."""
+        """Creates a token for the previews of a sandbox created with preview="token": for one port, or for all."""
         body = models.CreatePreviewToken(port=port, ttl_seconds=ttl_seconds)
         return await self._transport.call(op.create_preview_token(self.id, body))
 
@@ -223,22 +223,22 @@ PortList = list[models.Port]
 
 
 class AsyncPorts:
-    """The ports of a sandbox. Any can be reached, registered or not."""
+    """The ports of a sandbox. Every port is reachable, registered or not."""
 
     def __init__(self, transport: AsyncTransport, sandbox_id: str) -> None:
         self._transport = transport
         self._id = sandbox_id
 
     async def add(self, port: int, label: str | None = None) -> models.Port:
-        """Registers a port, with a label."""
+        """Registers a port with a label."""
         return await self._transport.call(op.add_port(self._id, models.AddPort(port=port, label=label)))
 
     async def remove(self, port: int) -> None:
-        """Takes a registration back."""
+        """Unregisters a port."""
         await self._transport.nothing(op.remove_port(self._id, port=port))
 
     async def list(self) -> PortList:
-        """Those that something listens on, and those that are registered."""
+        """Lists listening and registered ports."""
         return await self._transport.call(op.list_ports(self._id))
 
 

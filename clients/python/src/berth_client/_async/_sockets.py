@@ -1,4 +1,4 @@
-"""Terminals, commands with their input open, and language servers: over WebSockets."""
+"""Terminals, commands with open input, and language servers, over WebSockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S = TypeVar("S", bound="AsyncSocketSession")
 
 
 class AsyncSocketSession:
-    """A context manager: entering connects, leaving ends what is at the other end."""
+    """A context manager: entering connects, leaving ends the program at the other end."""
 
     def __init__(self, transport: AsyncTransport, call: Socket) -> None:
         self._transport = transport
@@ -61,7 +61,7 @@ class AsyncSocketSession:
             raise StreamBroken(_closed(e)) from e
 
     async def _receive(self, timeout: float | None) -> str | bytes:
-        """The next message; TimeoutError where none comes in time."""
+        """The next message; TimeoutError if none comes in time."""
         try:
             return await _io.receive(self._open, timeout)
         except ConnectionClosed as e:
@@ -74,14 +74,14 @@ class AsyncPty(AsyncSocketSession):
     def __init__(self, transport: AsyncTransport, call: Socket) -> None:
         super().__init__(transport, call)
         self.exit_code: int | None = None
-        """set once the program has ended"""
+        """set when the program has ended"""
 
     async def send(self, data: bytes | str) -> None:
-        """Types something. A line ends with \\r or \\n; Ctrl-C is b"\\x03"."""
+        """Sends input. A line ends with \\r or \\n; Ctrl-C is b"\\x03"."""
         await self._send(data.encode() if isinstance(data, str) else data)
 
     async def resize(self, cols: int, rows: int) -> None:
-        """Tells the program that the terminal has another size."""
+        """Changes the size of the terminal."""
         await self._send({"type": "resize", "cols": cols, "rows": rows})
 
     async def signal(self, name: str) -> None:
@@ -89,7 +89,7 @@ class AsyncPty(AsyncSocketSession):
         await self._send({"type": "signal", "signal": name})
 
     async def recv(self, timeout: float | None = None) -> bytes:
-        """What the program shows next; b"" once it has ended. TimeoutError where nothing comes in time."""
+        """The next output of the program; b"" when it has ended. TimeoutError if nothing comes in time."""
         while self.exit_code is None:
             message = await self._receive(timeout)
             if isinstance(message, bytes):
@@ -107,20 +107,20 @@ class AsyncPty(AsyncSocketSession):
 
 
 class AsyncProcess(AsyncSocketSession):
-    """A command that runs in a sandbox, with its input open. Iterate over what it writes and its end."""
+    """A running command with open input. Iterate over its output and its end."""
 
     def __init__(self, transport: AsyncTransport, sandbox_id: str, request: models.Exec) -> None:
         super().__init__(transport, op.exec_socket(sandbox_id))
         self._request = request
         self.exit: Exit | None = None
-        """set once it has ended"""
+        """set when it has ended"""
 
     async def _connect(self) -> None:
         await super()._connect()
         await self._send(self._request.to_json())
 
     async def write(self, data: bytes | str) -> None:
-        """Gives the command input."""
+        """Sends input to the command."""
         if isinstance(data, str):
             await self._send({"type": "stdin", "data": data})
         else:
@@ -135,7 +135,7 @@ class AsyncProcess(AsyncSocketSession):
         await self._send({"type": "signal", "signal": name})
 
     async def recv(self, timeout: float | None = None) -> Stdout | Stderr | Exit:
-        """What comes next, at last an Exit. TimeoutError where nothing comes in time."""
+        """The next output, at the end an Exit. TimeoutError if nothing comes in time."""
         while self.exit is None:
             frame = _frame(await self._receive(timeout))
             output = output_of(frame.get("type", ""), frame)
@@ -151,13 +151,13 @@ class AsyncProcess(AsyncSocketSession):
 
 
 class AsyncLanguageServer(AsyncSocketSession):
-    """A language server of a sandbox. It speaks JSON-RPC, whose messages are objects here."""
+    """A language server of a sandbox. Its JSON-RPC messages are objects here."""
 
     async def send(self, message: dict[str, Any]) -> None:
         await self._send(message)
 
     async def recv(self, timeout: float | None = None) -> dict[str, Any]:
-        """The next message. TimeoutError where none comes in time."""
+        """The next message. TimeoutError if none comes in time."""
         value = json.loads(await self._receive(timeout))
         return value if isinstance(value, dict) else {}
 

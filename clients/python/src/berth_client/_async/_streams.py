@@ -1,4 +1,4 @@
-"""What a sandbox gives as it comes: output of commands, events, lines of logs."""
+"""Streams of a sandbox: output of commands, events, lines of logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class AsyncFeed(Generic[T]):
-    """Iterate over it. To stop before its end use it as a context manager as well, which ends it."""
+    """Iterate over it. To stop before its end, also use it as a context manager."""
 
     def __init__(self, elements: AsyncIterator[T]) -> None:
         self._elements = elements
@@ -49,7 +49,7 @@ class AsyncFeed(Generic[T]):
 
 
 async def exec_output(transport: AsyncTransport, sandbox_id: str, body: models.Exec) -> AsyncIterator[Output]:
-    """What a command writes and how it ends. Going away kills it."""
+    """The output of a command and its end. Leaving the iteration kills it."""
     async with transport.stream(op.exec_stream(sandbox_id, body)) as response:
         async for message in transport.messages(response):
             if message.event == "error":
@@ -65,7 +65,7 @@ async def exec_output(transport: AsyncTransport, sandbox_id: str, body: models.E
 async def event_feed(
     transport: AsyncTransport, sandbox_id: str, since: datetime | None, tail: int | None
 ) -> AsyncIterator[models.Event]:
-    """Events as they come, until the sandbox is gone; a connection that breaks off is made again."""
+    """Events until the sandbox is deleted. A broken connection is replaced."""
     failures = 0
     began = False
     while True:
@@ -73,7 +73,7 @@ async def event_feed(
         try:
             async with transport.stream(call) as response:
                 if since is None and tail == 0:
-                    since, tail = _date(response), None  # for another connection: from here on
+                    since, tail = _date(response), None  # where another connection continues
                 began = True
                 async for message in transport.messages(response):
                     if message.event != "ev":
@@ -97,7 +97,7 @@ async def event_feed(
 
 
 async def log_feed(transport: AsyncTransport, call: Stream) -> AsyncIterator[LogLine]:
-    """Lines that are there, and those to come."""
+    """Existing lines of a log, and then new ones."""
     async with transport.stream(call) as response:
         async for message in transport.messages(response):
             raw = message.json()
@@ -114,7 +114,7 @@ async def log_feed(transport: AsyncTransport, call: Stream) -> AsyncIterator[Log
 
 
 async def build_feed(transport: AsyncTransport, build_id: str) -> AsyncIterator[str]:
-    """What a build has written, and writes until its end."""
+    """The log of a build until it ends."""
     async with transport.stream(op.build_logs(build_id)) as response:
         async for message in transport.messages(response):
             raw = message.json()

@@ -1,4 +1,4 @@
-"""Sends calls to one replica after the other until one answers."""
+"""Sends calls to the replicas in turn until one answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AsyncTransport:
         return [call.decode(raw) for raw in _json(response)], next_cursor(response.headers.get("link"))
 
     async def pages(self, call: Page[T]) -> AsyncIterator[T]:
-        """Every element of a list, page by page."""
+        """Iterates over the elements of a list, page by page."""
         while True:
             elements, cursor = await self.page(call)
             for element in elements:
@@ -60,7 +60,7 @@ class AsyncTransport:
 
     @asynccontextmanager
     async def stream(self, call: Stream, read_timeout: float = STREAM_TIMEOUT) -> AsyncIterator[httpx.Response]:
-        """The answer, to be read as it comes; leaving ends it."""
+        """An answer that is read as a stream; leaving closes it."""
         response = await self._open(call, read_timeout, whole=False)
         try:
             yield response
@@ -77,7 +77,7 @@ class AsyncTransport:
                 yield message
 
     async def socket(self, call: Socket) -> tuple[ClientConnection, Connection]:
-        """A WebSocket, and what it is left by."""
+        """A WebSocket and how to close it."""
         attempts = Attempts(self.config, call, self._last)
         while True:
             url = httpx.URL(attempts.url + call.path, params=call.query)
@@ -106,7 +106,7 @@ class AsyncTransport:
             await _io.sleep(wait)
 
     async def _open(self, call: Request, read_timeout: float, whole: bool) -> httpx.Response:
-        """The first answer that is not a failure, its body read or yet to be read."""
+        """The first answer that is not a failure, with its body read or still open."""
         prepare(call)
         attempts = Attempts(self.config, call, self._last)
         timeout = httpx.Timeout(read_timeout, connect=CONNECT_TIMEOUT)

@@ -1,2 +1,2 @@
 # Generated from _async/__init__.py by `make clients`. Do not edit.
-"""One of two halves: the synchronous one is generated from the asynchronous one."""
+"""One half of the package; the synchronous half is generated from the asynchronous one."""

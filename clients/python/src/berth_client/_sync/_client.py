@@ -1,5 +1,5 @@
 # Generated from _async/_client.py by `make clients`. Do not edit.
-"""The client: where everything begins."""
+"""The client, the entry point of the package."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _END = ("ready", "failed")
 
 
 class Berth:
-    """A client of the service at one URL, or at one for each replica.
+    """A client of the service, with one URL or one per replica.
 
-    Without arguments it reads BERTH_URLS or BERTH_URL, and BERTH_TOKEN. A call
-    that fails for want of a replica goes to the next; see the README for what
-    is tried again. It is a context manager; one client serves a whole program.
+    Without arguments it reads BERTH_URLS or BERTH_URL, and BERTH_TOKEN. If a
+    replica does not answer, the next is called; the README says what is tried
+    again. It is a context manager; one client is enough for a program.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Berth:
         self.volumes = Volumes(self._transport)
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         self._transport.close()
 
     def __enter__(self) -> Berth:
@@ -61,25 +61,25 @@ class Berth:
         self.close()
 
     def version(self) -> models.VersionInfo:
-        """Which build a replica runs."""
+        """Returns the version of a replica."""
         return self._transport.call(op.version())
 
-    # Any operation, as the module operations has it.
+    # Calls of any operation of the module operations.
 
     def call(self, call: Call[T]) -> T:
-        """Makes any call whose answer is JSON."""
+        """Makes any call that answers with JSON."""
         return self._transport.call(call)
 
     def run(self, call: Nothing) -> None:
-        """Makes any call whose answer says nothing."""
+        """Makes any call that answers without a body."""
         self._transport.nothing(call)
 
     def pages(self, call: Page[T]) -> Iterator[T]:
-        """Every element of any list."""
+        """Iterates over every element of any list."""
         return self._transport.pages(call)
 
     def stream(self, call: Stream) -> AbstractContextManager[httpx.Response]:
-        """Opens any call whose answer is read as it comes."""
+        """Opens any call whose answer is a stream."""
         return self._transport.stream(call)
 
 
@@ -103,9 +103,9 @@ class Sandboxes:
         boot: models.Boot | None = None,
         idempotency_key: str | None = None,
     ) -> Sandbox:
-        """Makes a sandbox and waits until it runs.
+        """Creates a sandbox and waits until it runs.
 
-        The template is base unless given, or that of the Snapshot. volumes are
+        The template is Default: base, or that of the Snapshot. volumes are
         mount paths by the volume's name.
         """
         if isinstance(from_snapshot, models.Snapshot):
@@ -129,7 +129,7 @@ class Sandboxes:
         return Sandbox(self._transport, self._transport.call(op.get_sandbox(sandbox_id)))
 
     def list(self) -> Iterator[Sandbox]:
-        """Every one, newest first."""
+        """Iterates over all, newest first."""
         for info in self._transport.pages(op.list_sandboxes()):
             yield Sandbox(self._transport, info)
 
@@ -147,7 +147,7 @@ class Snapshots:
         self._transport.nothing(op.delete_snapshot(snapshot_id))
 
     def list(self, *, sandbox_id: str | None = None) -> Iterator[models.Snapshot]:
-        """Every one, or those of one sandbox, newest first."""
+        """Iterates over all, or over those of one sandbox, newest first."""
         return self._transport.pages(op.list_snapshots(sandbox_id=sandbox_id))
 
 
@@ -167,21 +167,21 @@ class Volumes:
         self._transport.nothing(op.delete_volume(name))
 
     def list(self) -> Iterator[models.Volume]:
-        """Every one, newest first."""
+        """Iterates over all, newest first."""
         return self._transport.pages(op.list_volumes())
 
 
 class Templates:
-    """What sandboxes are made from."""
+    """The workspace's templates, from which sandboxes are created."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def build(self, name: str, from_: str, **more: Any) -> Build:
-        """Begins to build a template from another or from an OCI image.
+        """Starts to build a template from another template or from an OCI image.
 
-        more are the other fields of models.BuildTemplate. See logs and wait of
-        what it returns.
+        more are the other fields of models.BuildTemplate. Use logs and wait of the
+        returned build.
         """
         body = models.BuildTemplate(name=name, from_=from_, **more)
         return Build(self._transport, self._transport.call(op.build_template(body)))
@@ -212,11 +212,11 @@ class Build:
         return self.info.id
 
     def logs(self) -> Feed[str]:
-        """What the build has written, and writes until its end, line by line."""
+        """Iterates over the lines of the build's log until the build ends."""
         return Feed(build_feed(self._transport, self.id))
 
     def wait(self, timeout: float | None = 1800) -> models.Template:
-        """The template, once it is built; BuildFailed if it cannot be."""
+        """Waits until the template is built and returns it; BuildFailed if the build fails."""
         deadline = None if timeout is None else time.monotonic() + timeout
         polls = 0
         while self.info.status not in _END:

@@ -27,22 +27,22 @@ class Files:
         self._id = sandbox_id
 
     def read(self, path: str) -> bytes:
-        """A whole file; see stream and download for one that is large."""
+        """Reads a complete file; for a large one use stream or download."""
         with self._transport.stream(op.read_file(self._id, path=path)) as response:
             return response.read()
 
     def read_text(self, path: str) -> str:
-        """A whole file as UTF-8 text."""
+        """Reads a complete file as UTF-8 text."""
         return (self.read(path)).decode()
 
     def stream(self, path: str) -> Iterator[bytes]:
-        """A file piece by piece."""
+        """Reads a file in pieces."""
         with self._transport.stream(op.read_file(self._id, path=path)) as response:
             for chunk in response.iter_bytes(CHUNK):
                 yield chunk
 
     def download(self, path: str, to: str | os.PathLike[str], *, progress: Progress | None = None) -> int:
-        """Copies a file of the sandbox to a local one, which is there once all of it is; returns its bytes."""
+        """Copies a file of the sandbox to a local file, which appears once complete. Returns the number of bytes."""
         target = Path(to)
         part = target.with_name(target.name + ".part")
         done = 0
@@ -64,7 +64,7 @@ class Files:
         return done
 
     def write(self, path: str, data: str | Body, *, mode: str | None = None) -> None:
-        """Writes a file, from pieces too. Parents are made; mode is octal, "0644" unless given."""
+        """Writes a file, also from pieces. Creates parent directories. mode is octal, by default "0644"."""
         content = data.encode() if isinstance(data, str) else data
         self._transport.nothing(op.write_file(self._id, content, path=path, mode=mode))
 
@@ -76,7 +76,7 @@ class Files:
         mode: str | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Copies a local file into the sandbox, where it is once all of it is; returns its bytes."""
+        """Copies a local file into the sandbox, where it appears when it is complete. Returns the number of bytes."""
         with open(local, "rb") as f:
             size = os.fstat(f.fileno()).st_size
             call: Nothing = op.write_file(self._id, _pieces(f, size, progress), path=path, mode=mode)
@@ -85,7 +85,7 @@ class Files:
         return size
 
     def stat(self, path: str) -> models.FileStat:
-        """What stands at a path; a link is described itself."""
+        """Describes what is at a path; a link is described itself."""
         return self._transport.call(op.stat_file(self._id, path=path))
 
     def exists(self, path: str) -> bool:
@@ -98,15 +98,15 @@ class Files:
         return True
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        """Deletes a file or a directory; recursive, also one that is not empty."""
+        """Deletes a file or a directory; with recursive, also one that is not empty."""
         self._transport.nothing(op.remove_file(self._id, path=path, recursive=recursive or None))
 
     def mkdir(self, path: str) -> None:
-        """Makes a directory, with its parents."""
+        """Creates a directory and its parents."""
         self._transport.nothing(op.make_dir(self._id, path=path))
 
     def list(self, path: str) -> Entries:
-        """What a directory holds, by name."""
+        """Lists a directory, sorted by name."""
         return (self._transport.call(op.list_dir(self._id, path=path))).entries
 
 

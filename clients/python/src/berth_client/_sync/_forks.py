@@ -1,5 +1,5 @@
 # Generated from _async/_forks.py by `make clients`. Do not edit.
-"""A running sandbox's children with its memory."""
+"""Forks of a running sandbox."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ if TYPE_CHECKING:
 
 
 class Fork(list["Sandbox"]):
-    """The children of a fork that run, and those that do not."""
+    """The children of a fork: those that run and those that failed."""
 
     def __init__(self, forked: models.Forked, children: list[Sandbox]) -> None:
         super().__init__(children)
         self.failed = forked.failed
-        """children that did not come to life"""
+        """children that failed to start"""
         self.pause_ms = forked.pause_ms
-        """how long the parent stood still"""
+        """how long the parent was paused"""
 
 
 class ForkTree:
-    """Children that go on from where their parent was, each by itself.
+    """Children that continue where their parent was, independently of each other.
 
-    As a context manager it deletes them at the end, but for the one that was
-    promoted.
+    As a context manager it deletes them at the end, except a promoted one.
     """
 
     def __init__(self, transport: Transport, forked: models.ForkedTree, children: list[Sandbox]) -> None:
@@ -39,13 +38,13 @@ class ForkTree:
         self.parent_id = forked.parent_id
         self.children = children
         self.failed = forked.failed
-        """children that did not come to life"""
+        """children that failed to start"""
         self.pause_ms = forked.pause_ms
-        """how long the parent stood still"""
+        """how long the parent was paused"""
         self.promoted: Sandbox | None = None
 
     def promote(self, child: Sandbox, *, cleanup_siblings: bool = True) -> Sandbox:
-        """Keeps the child, and deletes the others unless told not to."""
+        """Keeps the child and, by default, deletes the others."""
         answer = self._transport.call(
             op.promote(child.id, models.Promote(tree_id=self.tree_id, cleanup_siblings=cleanup_siblings))
         )

@@ -23,18 +23,18 @@ LogStream = Literal["stdout", "stderr", "both", "console"]
 
 
 class Sandbox:
-    """A microVM. As a context manager it deletes it at the end."""
+    """A microVM. As a context manager, it is deleted at the end."""
 
     def __init__(self, transport: Transport, info: models.Sandbox) -> None:
         self._transport = transport
         self.info = info
-        """what the service last said of it; see refresh"""
+        """its last known record; see refresh"""
         self.files = Files(transport, info.id)
         self.ports = Ports(transport, info.id)
 
     @property
     def id(self) -> str:
-        """A credential: who has it reaches the sandbox's ports."""
+        """A credential: anyone who has it can reach the sandbox's public ports."""
         return self.info.id
 
     @property
@@ -60,7 +60,7 @@ class Sandbox:
             pass
 
     def refresh(self) -> Sandbox:
-        """Asks how it stands."""
+        """Reads its record again."""
         self.info = self._transport.call(op.get_sandbox(self.id))
         return self
 
@@ -81,7 +81,7 @@ class Sandbox:
         timeout_seconds: int | None = None,
         check: bool = False,
     ) -> ExecResult:
-        """Runs a command to its end. With check, one that fails is a CommandFailed."""
+        """Runs a command and waits for its end. With check, a command that fails raises CommandFailed."""
         body = _exec(cmd, cwd, env, user, stdin, timeout_seconds)
         patience = READ_TIMEOUT + (60 if timeout_seconds is None else timeout_seconds)
         result = ExecResult.of(self._transport.call(op.exec(self.id, body), patience))
@@ -97,7 +97,7 @@ class Sandbox:
         stdin: str | bytes | None = None,
         timeout_seconds: int | None = None,
     ) -> Feed[Output]:
-        """Runs a command: what it writes as it comes, then its Exit. Going away kills it."""
+        """Runs a command and iterates over its output and then its Exit. Leaving the iteration kills it."""
         body = _exec(cmd, cwd, env, user, stdin, timeout_seconds)
         return Feed(exec_output(self._transport, self.id, body))
 
@@ -110,7 +110,7 @@ class Sandbox:
         user: str | None = None,
         timeout_seconds: int | None = None,
     ) -> Process:
-        """Runs a command with its input open. A context manager."""
+        """Runs a command whose input stays open. A context manager."""
         return Process(self._transport, self.id, _exec(cmd, cwd, env, user, None, timeout_seconds))
 
     def pty(
@@ -122,45 +122,45 @@ class Sandbox:
         cwd: str | None = None,
         user: str | None = None,
     ) -> Pty:
-        """A shell, or another program, on a terminal. A context manager."""
+        """Opens a terminal with a shell or another program. A context manager."""
         call = op.open_terminal(self.id, cmd=cmd, cols=cols, rows=rows, cwd=cwd, user=user)
         return Pty(self._transport, call)
 
     def language_server(self, lang: str) -> LanguageServer:
-        """The language server that the template has for lang. A context manager."""
+        """Connects to the template's language server for lang. A context manager."""
         return LanguageServer(self._transport, op.open_language_server(self.id, lang))
 
-    # What it did.
+    # Logs and events.
 
     def logs(self, *, stream: LogStream | None = None, tail: int | None = None) -> str:
-        """What the template's start command wrote, or with stream="console" the guest's console."""
+        """Reads the output of the template's start command or, with stream="console", of the guest's console."""
         with self._transport.stream(op.logs(self.id, stream=stream, tail=tail)) as response:
             return (response.read()).decode(errors="replace")
 
     def follow_logs(self, *, stream: LogStream | None = None, tail: int | None = None) -> Feed[LogLine]:
-        """The lines that are there, and those to come."""
+        """Iterates over existing lines and then new ones."""
         return Feed(log_feed(self._transport, op.follow_logs(self.id, stream=stream, tail=tail)))
 
     def events(self, *, tail: int | None = None, since: datetime | None = None) -> list[models.Event]:
-        """What happened to it, oldest first."""
+        """Reads its events, oldest first."""
         return self._transport.call(op.events(self.id, tail=tail, since=since))
 
     def follow_events(self, *, tail: int | None = None, since: datetime | None = None) -> Feed[models.Event]:
-        """Events that are there and those to come, until the sandbox is gone.
+        """Iterates over existing events and then new ones, until the sandbox is deleted.
 
-        A connection that breaks off is made again, without a gap or a double.
+        A broken connection is replaced, without gaps or duplicates.
         """
         return Feed(event_feed(self._transport, self.id, since, tail))
 
-    # Its life.
+    # Lifecycle.
 
     def pause(self) -> Sandbox:
-        """Stops its CPUs; its memory stays."""
+        """Stops its CPUs and keeps its memory."""
         self.info = self._transport.call(op.pause_sandbox(self.id))
         return self
 
     def resume(self) -> Sandbox:
-        """Lets it run on after a pause, or after a warm fork of it."""
+        """Resumes it after a pause, or after a warm fork of it."""
         self.info = self._transport.call(op.resume_sandbox(self.id))
         return self
 
@@ -170,52 +170,52 @@ class Sandbox:
         return self
 
     def wake(self) -> Sandbox:
-        """Lets it go on after it was hibernated."""
+        """Wakes it from hibernation."""
         self.info = self._transport.call(op.wake_sandbox(self.id))
         return self
 
     def lifecycle(self) -> models.Lifecycle:
-        """How long it lives and what becomes of it then."""
+        """Reads when it expires, and what happens then."""
         return self._transport.call(op.get_lifecycle(self.id))
 
     def set_lifecycle(
         self, *, ttl_seconds: int | Unset | None = UNSET, persistent: bool | None = None
     ) -> models.Lifecycle:
-        """Changes that. ttl_seconds counts from now, and None takes its end away."""
+        """Changes when it expires. ttl_seconds counts from now; None means never."""
         body = models.PatchLifecycle(ttl_seconds=ttl_seconds, persistent=persistent)
         return self._transport.call(op.patch_lifecycle(self.id, body))
 
-    # Copies.
+    # Snapshots and forks.
 
     def snapshot(self, name: str | None = None) -> models.Snapshot:
-        """Keeps its memory and disk as they are now; see from_snapshot of create."""
+        """Saves its memory and disk as they are now; see from_snapshot of create."""
         return self._transport.call(op.create_snapshot(self.id, models.CreateSnapshot(name=name)))
 
     def fork(self, count: int = 1, *, mode: models.ForkMode = "cold") -> Fork:
-        """Children with its disk, freshly booted: a list of those that run, with
-        those that do not in its failed.
+        """Creates children with its disk, freshly booted. Returns a list of those
+        that run; its attribute failed has the others.
 
-        Warm: one child with its memory too, in its place on the network. This
-        sandbox then stands still until it is resumed.
+        Warm: creates one child that also has its memory, in its place on the
+        network. This sandbox is then paused until it is resumed.
         """
         forked = self._transport.call(op.fork_sandbox(self.id, models.Fork(count=count, mode=mode)))
         return Fork(forked, [Sandbox(self._transport, child) for child in forked.children])
 
     def fork_tree(self, count: int = 2, *, metadata: dict[str, Any] | None = None) -> ForkTree:
-        """Children with its disk and its memory, in which its processes go on."""
+        """Creates children with its disk and its memory, in which its processes continue."""
         body = models.ForkTree(count=count, metadata=metadata)
         forked = self._transport.call(op.fork_tree(self.id, body))
         children = [Sandbox(self._transport, child) for child in forked.children]
         return ForkTree(self._transport, forked, children)
 
-    # Its ports.
+    # Ports.
 
     def preview_url(self, port: int) -> str:
-        """Where a port of it is reached."""
+        """Returns the URL of one of its ports."""
         return self.info.preview_url.replace("{port}", str(port))
 
     def preview_token(self, *, port: int | None = None, ttl_seconds: int | None = None) -> models.PreviewAccess:
-        """Access to the previews of a sandbox made with preview="token": to one port, or to all."""
+        """Creates a token for the previews of a sandbox created with preview="token": for one port, or for all."""
         body = models.CreatePreviewToken(port=port, ttl_seconds=ttl_seconds)
         return self._transport.call(op.create_preview_token(self.id, body))
 
@@ -224,22 +224,22 @@ PortList = list[models.Port]
 
 
 class Ports:
-    """The ports of a sandbox. Any can be reached, registered or not."""
+    """The ports of a sandbox. Every port is reachable, registered or not."""
 
     def __init__(self, transport: Transport, sandbox_id: str) -> None:
         self._transport = transport
         self._id = sandbox_id
 
     def add(self, port: int, label: str | None = None) -> models.Port:
-        """Registers a port, with a label."""
+        """Registers a port with a label."""
         return self._transport.call(op.add_port(self._id, models.AddPort(port=port, label=label)))
 
     def remove(self, port: int) -> None:
-        """Takes a registration back."""
+        """Unregisters a port."""
         self._transport.nothing(op.remove_port(self._id, port=port))
 
     def list(self) -> PortList:
-        """Those that something listens on, and those that are registered."""
+        """Lists listening and registered ports."""
         return self._transport.call(op.list_ports(self._id))
 
 

@@ -1,5 +1,5 @@
 # Generated from _async/_sockets.py by `make clients`. Do not edit.
-"""Terminals, commands with their input open, and language servers: over WebSockets."""
+"""Terminals, commands with open input, and language servers, over WebSockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ S = TypeVar("S", bound="SocketSession")
 
 
 class SocketSession:
-    """A context manager: entering connects, leaving ends what is at the other end."""
+    """A context manager: entering connects, leaving ends the program at the other end."""
 
     def __init__(self, transport: Transport, call: Socket) -> None:
         self._transport = transport
@@ -62,7 +62,7 @@ class SocketSession:
             raise StreamBroken(_closed(e)) from e
 
     def _receive(self, timeout: float | None) -> str | bytes:
-        """The next message; TimeoutError where none comes in time."""
+        """The next message; TimeoutError if none comes in time."""
         try:
             return _io.receive(self._open, timeout)
         except ConnectionClosed as e:
@@ -75,14 +75,14 @@ class Pty(SocketSession):
     def __init__(self, transport: Transport, call: Socket) -> None:
         super().__init__(transport, call)
         self.exit_code: int | None = None
-        """set once the program has ended"""
+        """set when the program has ended"""
 
     def send(self, data: bytes | str) -> None:
-        """Types something. A line ends with \\r or \\n; Ctrl-C is b"\\x03"."""
+        """Sends input. A line ends with \\r or \\n; Ctrl-C is b"\\x03"."""
         self._send(data.encode() if isinstance(data, str) else data)
 
     def resize(self, cols: int, rows: int) -> None:
-        """Tells the program that the terminal has another size."""
+        """Changes the size of the terminal."""
         self._send({"type": "resize", "cols": cols, "rows": rows})
 
     def signal(self, name: str) -> None:
@@ -90,7 +90,7 @@ class Pty(SocketSession):
         self._send({"type": "signal", "signal": name})
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """What the program shows next; b"" once it has ended. TimeoutError where nothing comes in time."""
+        """The next output of the program; b"" when it has ended. TimeoutError if nothing comes in time."""
         while self.exit_code is None:
             message = self._receive(timeout)
             if isinstance(message, bytes):
@@ -108,20 +108,20 @@ class Pty(SocketSession):
 
 
 class Process(SocketSession):
-    """A command that runs in a sandbox, with its input open. Iterate over what it writes and its end."""
+    """A running command with open input. Iterate over its output and its end."""
 
     def __init__(self, transport: Transport, sandbox_id: str, request: models.Exec) -> None:
         super().__init__(transport, op.exec_socket(sandbox_id))
         self._request = request
         self.exit: Exit | None = None
-        """set once it has ended"""
+        """set when it has ended"""
 
     def _connect(self) -> None:
         super()._connect()
         self._send(self._request.to_json())
 
     def write(self, data: bytes | str) -> None:
-        """Gives the command input."""
+        """Sends input to the command."""
         if isinstance(data, str):
             self._send({"type": "stdin", "data": data})
         else:
@@ -136,7 +136,7 @@ class Process(SocketSession):
         self._send({"type": "signal", "signal": name})
 
     def recv(self, timeout: float | None = None) -> Stdout | Stderr | Exit:
-        """What comes next, at last an Exit. TimeoutError where nothing comes in time."""
+        """The next output, at the end an Exit. TimeoutError if nothing comes in time."""
         while self.exit is None:
             frame = _frame(self._receive(timeout))
             output = output_of(frame.get("type", ""), frame)
@@ -152,13 +152,13 @@ class Process(SocketSession):
 
 
 class LanguageServer(SocketSession):
-    """A language server of a sandbox. It speaks JSON-RPC, whose messages are objects here."""
+    """A language server of a sandbox. Its JSON-RPC messages are objects here."""
 
     def send(self, message: dict[str, Any]) -> None:
         self._send(message)
 
     def recv(self, timeout: float | None = None) -> dict[str, Any]:
-        """The next message. TimeoutError where none comes in time."""
+        """The next message. TimeoutError if none comes in time."""
         value = json.loads(self._receive(timeout))
         return value if isinstance(value, dict) else {}
 

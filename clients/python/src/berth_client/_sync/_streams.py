@@ -1,5 +1,5 @@
 # Generated from _async/_streams.py by `make clients`. Do not edit.
-"""What a sandbox gives as it comes: output of commands, events, lines of logs."""
+"""Streams of a sandbox: output of commands, events, lines of logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Feed(Generic[T]):
-    """Iterate over it. To stop before its end use it as a context manager as well, which ends it."""
+    """Iterate over it. To stop before its end, also use it as a context manager."""
 
     def __init__(self, elements: Iterator[T]) -> None:
         self._elements = elements
@@ -50,7 +50,7 @@ class Feed(Generic[T]):
 
 
 def exec_output(transport: Transport, sandbox_id: str, body: models.Exec) -> Iterator[Output]:
-    """What a command writes and how it ends. Going away kills it."""
+    """The output of a command and its end. Leaving the iteration kills it."""
     with transport.stream(op.exec_stream(sandbox_id, body)) as response:
         for message in transport.messages(response):
             if message.event == "error":
@@ -66,7 +66,7 @@ def exec_output(transport: Transport, sandbox_id: str, body: models.Exec) -> Ite
 def event_feed(
     transport: Transport, sandbox_id: str, since: datetime | None, tail: int | None
 ) -> Iterator[models.Event]:
-    """Events as they come, until the sandbox is gone; a connection that breaks off is made again."""
+    """Events until the sandbox is deleted. A broken connection is replaced."""
     failures = 0
     began = False
     while True:
@@ -74,7 +74,7 @@ def event_feed(
         try:
             with transport.stream(call) as response:
                 if since is None and tail == 0:
-                    since, tail = _date(response), None  # for another connection: from here on
+                    since, tail = _date(response), None  # where another connection continues
                 began = True
                 for message in transport.messages(response):
                     if message.event != "ev":
@@ -98,7 +98,7 @@ def event_feed(
 
 
 def log_feed(transport: Transport, call: Stream) -> Iterator[LogLine]:
-    """Lines that are there, and those to come."""
+    """Existing lines of a log, and then new ones."""
     with transport.stream(call) as response:
         for message in transport.messages(response):
             raw = message.json()
@@ -115,7 +115,7 @@ def log_feed(transport: Transport, call: Stream) -> Iterator[LogLine]:
 
 
 def build_feed(transport: Transport, build_id: str) -> Iterator[str]:
-    """What a build has written, and writes until its end."""
+    """The log of a build until it ends."""
     with transport.stream(op.build_logs(build_id)) as response:
         for message in transport.messages(response):
             raw = message.json()

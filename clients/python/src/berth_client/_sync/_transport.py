@@ -1,5 +1,5 @@
 # Generated from _async/_transport.py by `make clients`. Do not edit.
-"""Sends calls to one replica after the other until one answers."""
+"""Sends calls to the replicas in turn until one answers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Transport:
         return [call.decode(raw) for raw in _json(response)], next_cursor(response.headers.get("link"))
 
     def pages(self, call: Page[T]) -> Iterator[T]:
-        """Every element of a list, page by page."""
+        """Iterates over the elements of a list, page by page."""
         while True:
             elements, cursor = self.page(call)
             for element in elements:
@@ -61,7 +61,7 @@ class Transport:
 
     @contextmanager
     def stream(self, call: Stream, read_timeout: float = STREAM_TIMEOUT) -> Iterator[httpx.Response]:
-        """The answer, to be read as it comes; leaving ends it."""
+        """An answer that is read as a stream; leaving closes it."""
         response = self._open(call, read_timeout, whole=False)
         try:
             yield response
@@ -78,7 +78,7 @@ class Transport:
                 yield message
 
     def socket(self, call: Socket) -> tuple[ClientConnection, Connection]:
-        """A WebSocket, and what it is left by."""
+        """A WebSocket and how to close it."""
         attempts = Attempts(self.config, call, self._last)
         while True:
             url = httpx.URL(attempts.url + call.path, params=call.query)
@@ -107,7 +107,7 @@ class Transport:
             _io.sleep(wait)
 
     def _open(self, call: Request, read_timeout: float, whole: bool) -> httpx.Response:
-        """The first answer that is not a failure, its body read or yet to be read."""
+        """The first answer that is not a failure, with its body read or still open."""
         prepare(call)
         attempts = Attempts(self.config, call, self._last)
         timeout = httpx.Timeout(read_timeout, connect=CONNECT_TIMEOUT)

@@ -1,0 +1,123 @@
+package cluster_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestAgentsAndDrain(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	n := p.LeaderNode()
+	replicas := n.Replicas
+	agents, _, err := replicas.Agents(t.Context(), core.ListOptions{})
+	if err != nil || len(agents) != 1 || agents[0].ID != "h1" || agents[0].State != "up" || !agents[0].Ready || agents[0].Capacity.MemoryMB != 4096 ||
+		agents[0].Address != h.Address() || len(agents[0].Templates) != 1 || agents[0].LastSeenAt == nil {
+		t.Fatalf("%+v, %v", agents, err)
+	}
+	sandboxes := n.Sandboxes
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}})
+		return nil
+	})
+	sb, err := sandboxes.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := replicas.DrainAgent(t.Context(), "h1"); err != nil || !a.Draining || a.Sandboxes != 1 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	_, err = sandboxes.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{})
+	testplane.Want(t, err, apierror.EBadGateway, "no available compute node")
+	testplane.Want(t, replicas.RemoveAgent(t.Context(), "h1"), apierror.EConflict, "agent has sandboxes")
+	if a, err := replicas.UndrainAgent(t.Context(), "h1"); err != nil || a.Draining {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if err := sandboxes.Delete(t.Context(), testplane.Caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := replicas.RemoveAgent(t.Context(), "h1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Hosts.Heartbeat(t.Context(), h.Heartbeat()); err == nil {
+		t.Fatal("a removed host is heard")
+	}
+	testplane.Want(t, replicas.RemoveAgent(t.Context(), "h1"), apierror.ENotFound, "")
+	_, err = replicas.DrainAgent(t.Context(), "h1")
+	testplane.Want(t, err, apierror.ENotFound, "")
+}
+
+func TestJoinTokensAndMembers(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	n := p.LeaderNode()
+	replicas := n.Replicas
+	tok, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{})
+	if err != nil || tok.CASHA256 != "f" || len(tok.Peers) != 1 ||
+		time.Until(tok.ExpiresAt.Time) > time.Hour || time.Until(tok.ExpiresAt.Time) < 59*time.Minute {
+		t.Fatalf("%+v, %v", tok, err)
+	}
+	for _, row := range raftstore.All(n.Store.View(), record.JoinTokens) {
+		if strings.Contains(row.ID, tok.Token) {
+			t.Fatal("the token itself is in the store")
+		}
+	}
+	for _, ttl := range []int64{-1, 0, 25 * 60 * 60} {
+		_, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{TTLSeconds: &ttl})
+		testplane.Want(t, err, apierror.EInvalid, "")
+	}
+	for _, m := range [][2]string{{"B", "h:1"}, {"b", "h"}, {"b", "0.0.0.0:7001"}, {"b", ":7001"}} {
+		testplane.Want(t, replicas.AddPeer(t.Context(), api.AddPeer{ID: m[0], Address: m[1]}), apierror.EInvalid, "invalid peer")
+	}
+	testplane.Want(t, replicas.AddPeer(t.Context(), api.AddPeer{Address: "h:1"}), apierror.EInvalid, "id is required")
+	testplane.Want(t, replicas.AddPeer(t.Context(), api.AddPeer{ID: "b"}), apierror.EInvalid, "address is required")
+	testplane.Want(t, replicas.RemovePeer(t.Context(), "zz"), apierror.ENotFound, "")
+	testplane.Want(t, replicas.RemovePeer(t.Context(), "a"), apierror.EConflict, "")
+	testplane.Want(t, replicas.TransferLeadership(t.Context(), api.TransferLeadership{To: "zz"}), apierror.ENotFound, "")
+	testplane.Want(t, replicas.Restore(t.Context(), strings.NewReader("no backup")), apierror.EInvalid, "invalid backup")
+}
+
+// Hosts obey a restored cluster as another one than it was, and what the one that
+// was backed up owned is still its own.
+func TestNamesAfterARestore(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	n := p.LeaderNode()
+	replicas := n.Replicas
+	name := func(id string) (name string) {
+		if row, ok := raftstore.Get(n.Store.View(), record.Clusters, id); ok {
+			name = row.Name
+		}
+		return name
+	}
+	call := func(id, name string) {
+		p.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: id}, Name: name})
+			return nil
+		})
+	}
+	call(record.ClusterID, "first")
+	call(record.OriginID, "owner")
+	var backup bytes.Buffer
+	if err := replicas.Backup(t.Context(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	call(record.OriginID, "another")
+	if err := replicas.Restore(t.Context(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	if name(record.OriginID) != "owner" || name(record.ClusterID) == "first" || name(record.ClusterID) == "" {
+		t.Errorf("the cluster is %q, and owns what is %q's", name(record.ClusterID), name(record.OriginID))
+	}
+}

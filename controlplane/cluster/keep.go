@@ -1,0 +1,44 @@
+package cluster
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// countEvery is how much of the time after a restore is written off at once.
+const countEvery = time.Minute
+
+// countDown brings the time to its end in which what hosts have and a restored
+// backup does not know is left alone. Each leader counts what passes while it
+// leads, so that no clock is compared with another one's.
+func countDown(ctx context.Context, t *loops.Term) {
+	last := t.Clock()
+	for {
+		view := t.Store.View()
+		keep := loops.Kept(view)
+		step := min(keep, countEvery)
+		if keep == 0 {
+			last = t.Clock()
+		} else if passed := t.Clock().Sub(last); passed >= step {
+			if t.Update(ctx, loopRestore, func(tx *raftstore.Tx) error {
+				row, ok := raftstore.Get(tx, record.Clusters, record.ClusterID)
+				if !ok || row.ModifyIndex > view.Index() {
+					return nil // restored again, or accepted
+				}
+				row = row.Clone()
+				row.Keep = max(0, row.Keep-passed)
+				raftstore.Put(tx, record.Clusters, row)
+				return nil
+			}) {
+				last = t.Clock()
+			}
+		}
+		if !loops.Pause(ctx, min(t.Every, max(step, time.Millisecond)), nil) {
+			return
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package core
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
+)
+
+// MaxEnv is how large an environment may be, names and values together, in bytes.
+const MaxEnv = 64 << 10
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
+
+// OneOf reports whether a choice is one of those that there are, or not given:
+// only then the default is meant.
+func OneOf[T comparable](v *T, values ...T) bool { return v == nil || slices.Contains(values, *v) }
+
+// OrZero is the zero value for what is not given.
+func OrZero[T any](v *T) (out T) {
+	if v != nil {
+		out = *v
+	}
+	return out
+}
+
+// OrNull is nil for the zero value, so that it renders as null.
+func OrNull[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// Each converts a list; an empty one renders as [], never null.
+func Each[A, B any](in []A, convert func(A) B) []B {
+	out := make([]B, len(in))
+	for i, v := range in {
+		out[i] = convert(v)
+	}
+	return out
+}
+
+// ValidEnv checks an environment. The values are never part of an error: they
+// may be secrets.
+func ValidEnv(env map[string]string) error {
+	size := 0
+	for name, value := range env {
+		size += len(name) + len(value) + 2
+		if !envName.MatchString(name) {
+			shown := name
+			if len(shown) > 40 || !utf8.ValidString(shown) {
+				shown = strings.ToValidUTF8(shown[:min(len(shown), 40)], "\uFFFD") + "…"
+			}
+			return apierror.Invalid("invalid env", "%q is no name of a variable: letters, digits and '_', not beginning with a digit", shown)
+		}
+		if strings.ContainsRune(value, 0) {
+			return apierror.Invalid("invalid env", "the value of %s contains a NUL character", name)
+		}
+	}
+	if size > MaxEnv {
+		return apierror.Invalid("invalid env", "names and values are at most %d bytes together", MaxEnv)
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package fork
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// eventTimeout bounds how long an event may hold up what it tells of.
+var eventTimeout = timescale.Limit(3 * time.Second)
+
+// post adds an event to a sandbox's. A step may be run twice, so each has a key.
+// A sandbox that is gone has no events any more. What a host did not take is told
+// again with the step that returns the error.
+func (f *Flows) post(ctx context.Context, agentID, sandboxID string, e hostapi.NewEvent) error {
+	if agentID == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.PostEvent(ctx, sandboxID, e) })
+	if err != nil {
+		f.Logger.InfoContext(ctx, "event could not be told", "type", string(e.Type), "sandbox_id", hostapi.ShortID(sandboxID), "agent_id", agentID, "error", err)
+	}
+	return err
+}
+
+// about is what every event of a fork says.
+func (d *Fork) about(group string) map[string]any {
+	if d.Mode == Tree {
+		return map[string]any{"tree_id": group}
+	}
+	return map[string]any{"mode": string(d.Mode)}
+}
+
+// announce says on the parent that children are on their way.
+func (f *Flows) announce(ctx context.Context, run flow.Run, data *Fork) error {
+	group := groupOf(run.Flow)
+	e := hostapi.NewEvent{
+		Key: "fork/" + group + "/staged", Type: hostapi.EventForkStaged, Metadata: data.about(group),
+		Message: fmt.Sprintf("captured in %d ms, starting %d children", data.PauseMS, len(data.Children)),
+	}
+	e.Metadata["count"], e.Metadata["mem_mib"] = len(data.Children), data.MemoryMB
+	if data.Mode == Warm {
+		e.Type, e.Message = hostapi.EventWarmForkStaged, "a child takes over memory, disk and address"
+		e.Metadata["child_id"] = data.Children[0].ID
+	} else {
+		e.Metadata["pause_ms"] = data.PauseMS
+	}
+	return f.post(ctx, data.AgentID, data.ParentID, e)
+}
+
+// tellRunning says on the parent that a child runs, ms after the fork began.
+func (f *Flows) tellRunning(ctx context.Context, run flow.Run, data *Fork, index int, ms int64) error {
+	group, id := groupOf(run.Flow), data.Children[index].ID
+	e := hostapi.NewEvent{
+		Key: "fork/" + group + "/" + id, Type: hostapi.EventForkCompleted, Message: fmt.Sprintf("child %d is running", index), Metadata: data.about(group),
+	}
+	e.Metadata["child_id"], e.Metadata["index"], e.Metadata["ms"] = id, index, ms
+	return f.post(ctx, data.AgentID, data.ParentID, e)
+}
+
+// tell says what became of every child, and of the whole. What was told as it
+// happened is told again, in case that it was not heard.
+func (f *Flows) tell(ctx context.Context, run flow.Run, data Fork) error {
+	group := groupOf(run.Flow)
+	if err := f.announce(ctx, run, &data); err != nil {
+		return err
+	}
+	var posts errgroup.Group
+	running := 0
+	for i, c := range data.Children {
+		if c.Error == "" {
+			running++
+			posts.Go(func() error { return f.tellRunning(ctx, run, &data, i, c.MS) })
+			posts.Go(func() error { return f.tellChild(ctx, run, data, i) })
+			continue
+		}
+		e := hostapi.NewEvent{
+			Key: "fork/" + group + "/" + c.ID, Type: hostapi.EventForkChildFailed, Message: fmt.Sprintf("child %d failed", i), Metadata: data.about(group),
+		}
+		e.Metadata["child_id"], e.Metadata["index"], e.Metadata["error"] = c.ID, i, c.Error
+		posts.Go(func() error { return f.post(ctx, data.AgentID, data.ParentID, e) })
+	}
+	if err := posts.Wait(); err != nil || data.Mode != Tree {
+		return err
+	}
+	return f.post(ctx, data.AgentID, data.ParentID, hostapi.NewEvent{
+		Key: "fork/" + group + "/completed", Type: hostapi.EventForkTreeCompleted,
+		Message: fmt.Sprintf("%d of %d children are running", running, len(data.Children)),
+		Metadata: map[string]any{
+			"tree_id": group, "total": len(data.Children), "running": running, "failed": len(data.Children) - running, "ms": data.Ended,
+		},
+	})
+}
+
+// tellChild says on a child where it comes from.
+func (f *Flows) tellChild(ctx context.Context, run flow.Run, data Fork, index int) error {
+	child := data.Children[index]
+	row, ok := raftstore.Get(run.View, record.Sandboxes, child.ID)
+	if !ok {
+		return nil
+	}
+	group := groupOf(run.Flow)
+	e := hostapi.NewEvent{
+		Key: "fork/" + group, Type: hostapi.EventForked, Message: "forked from " + hostapi.ShortID(data.ParentID), Metadata: data.about(group),
+	}
+	if data.Mode == Warm {
+		e.Type = hostapi.EventWarmForked
+	}
+	e.Metadata["parent_id"], e.Metadata["index"], e.Metadata["ms"] = data.ParentID, index, child.MS
+	return f.post(ctx, row.AgentID, child.ID, e)
+}

@@ -1,0 +1,273 @@
+// Package fork makes children of a running sandbox as one flow for all of them:
+// its disk, or disk and memory, are captured once, and the children start from
+// the capture in parallel. A child that does not come to life is reported, and
+// the others live. Promote picks one of a tree's children.
+package fork
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// The kinds of flow.
+const (
+	KindFork    = "fork"
+	KindPromote = "fork.promote"
+)
+
+// Mode says what the children inherit.
+type Mode string
+
+// Cold: the disk. Tree: disk and memory. Warm: disk and memory, for one child
+// that takes over the parent's place on the network while the parent stops.
+const (
+	Cold Mode = "cold"
+	Tree Mode = "tree"
+	Warm Mode = "warm"
+)
+
+// Deadline is how long a fork may take, over all the hosts it tries. Sixteen
+// guests that boot under emulation on two processors take minutes.
+var Deadline = timescale.Limit(10 * time.Minute)
+
+// actTimeout is how long one wave of children may take.
+var actTimeout = timescale.Limit(5 * time.Minute)
+
+// errNoChild is how a fork fails whose hosts tried and could not.
+var errNoChild = &apierror.Error{
+	Code: sandbox.ErrNotStarted.Code, Message: sandbox.ErrNotStarted.Message,
+	Detail: "no child came to life; report the request id if a retry does not help",
+}
+
+// Flows are the steps of both kinds.
+type Flows struct {
+	*core.Core
+	sandboxes *sandbox.Flows
+}
+
+// Kinds are for the engine.
+func (s *Forks) Kinds() []flow.Kind {
+	f := s.Flows
+	return []flow.Kind{
+		{
+			Name: KindFork, Expire: stepExpire, ActTimeout: actTimeout, Host: parentsHost,
+			Steps: map[string]flow.Step{
+				stepStart: f.start, stepWarm: f.warm, stepSpread: f.spread, stepSettle: f.settle, stepExpire: f.expire,
+			},
+		},
+		{
+			Name: KindPromote, ActTimeout: time.Minute, Host: promotedsHost,
+			Steps: map[string]flow.Step{stepAwait: f.await},
+		},
+	}
+}
+
+// parentsHost is the host that a fork calls most.
+func parentsHost(_ raftstore.Reader, fl *record.Flow) string {
+	var data Fork
+	if err := flow.Decode(fl, &data); err != nil {
+		return "" // the step says so
+	}
+	return data.AgentID
+}
+
+// subjectPrefix begins the subject of every fork.
+const subjectPrefix = "forks/"
+
+// Subject names a fork for flows. The id of its group is that of its capture
+// too, and for a fork-tree the tree's.
+func Subject(group string) string { return subjectPrefix + group }
+
+// Fork is the data of a fork.
+type Fork struct {
+	RequestID        string    `json:"request_id,omitempty"`
+	IdempotencyKeyID string    `json:"idempotency_key_id,omitempty"`
+	Mode             Mode      `json:"mode"`
+	ParentID         string    `json:"parent_id"`
+	AgentID          string    `json:"agent_id"`   // the parent's host, which makes the capture
+	Generation       uint64    `json:"generation"` // of the parent's box
+	Children         []Child   `json:"children"`   // by their index
+	Begun            time.Time `json:"begun"`
+
+	Captured bool     `json:"captured,omitempty"`
+	PauseMS  int64    `json:"pause_ms,omitempty"`
+	MemoryMB int      `json:"memory_mb,omitempty"` // of a child
+	Stored   bool     `json:"stored,omitempty"`    // the capture is in the snapshot store
+	Manifest string   `json:"manifest,omitempty"`  // SHA-256 of its manifest there
+	Copies   []string `json:"copies,omitempty"`    // other hosts that may have fetched it
+	Ended    int64    `json:"ended_ms,omitempty"`  // when the last child was up or had failed, in ms after Begun
+}
+
+// Child is one child on its way.
+type Child struct {
+	ID    string   `json:"id"`
+	Tried []string `json:"tried,omitempty"` // hosts that did not take it
+	MS    int64    `json:"ms,omitempty"`    // after Begun, when it ran
+	Error string   `json:"error,omitempty"` // why there is no such child
+	Why   why      `json:"why,omitempty"`
+}
+
+// why a child did not come to life. A later one weighs more when a fork without
+// any child has to say what was wrong.
+type why int
+
+const (
+	whyFull why = iota + 1
+	whyUnreachable
+	whyFailed
+)
+
+// Result is what became of a fork that left at least one child.
+type Result struct {
+	PauseMS int64    `json:"pause_ms"`
+	Failed  []Failed `json:"failed,omitempty"`
+}
+
+// Failed is a child that did not come to life.
+type Failed struct {
+	Index int    `json:"index"`
+	Error string `json:"error"`
+}
+
+func (d *Fork) result() Result {
+	r := Result{PauseMS: d.PauseMS}
+	for i, c := range d.Children {
+		if c.Error != "" {
+			r.Failed = append(r.Failed, Failed{Index: i, Error: c.Error})
+		}
+	}
+	return r
+}
+
+// Order is a fork to begin.
+type Order struct {
+	FlowID, Group    string
+	RequestID        string
+	IdempotencyKeyID string
+	Mode             Mode
+	Parent           *record.Sandbox
+	Children         []*record.Sandbox // placed by Place; in the order of their index
+	Unplaced         map[string]string // by child's id: why there is no host for it
+}
+
+// Place reserves memory for each child on the parent's host, fills the rows in,
+// and leaves those unplaced for which another host, by way of the snapshot
+// store, has to be found. Those for which there is none are noted in Unplaced;
+// when that is all of them, it fails with a *placement.Error. What room there is
+// on a host that is restarting shows when the flow, which waits for it, asks.
+func (f *Flows) Place(view raftstore.Reader, n *Order) error {
+	n.Unplaced = map[string]string{}
+	if n.Mode == Warm { // takes over what the parent has
+		placeOn(n.Children[0], n.Parent.AgentID)
+		return nil
+	}
+	restarting := f.Hosts.Restarting(n.Parent.AgentID)
+	untold := restarting || f.Hosts.Warming(view)
+	store := f.hasStore(n.Parent.AgentID)
+	var last error
+	for _, c := range n.Children {
+		_, err := f.Hosts.Place(view, c.ID, 1, placement.Request{Size: sizeOf(n.Parent), Only: n.Parent.AgentID})
+		if err != nil && store && !restarting {
+			if err = f.Hosts.Choosable(view, f.elsewhere(n.Parent, n.Parent.AgentID)); err == nil {
+				continue
+			}
+		}
+		var none *placement.Error
+		switch {
+		case err == nil, untold && errors.As(err, &none):
+			placeOn(c, n.Parent.AgentID)
+		case errors.As(err, &none):
+			last = err
+			n.Unplaced[c.ID] = none.Error()
+		default:
+			f.Unplace(n)
+			return err
+		}
+	}
+	if len(n.Unplaced) == len(n.Children) {
+		return last
+	}
+	return nil
+}
+
+// Unplace gives back what Place reserved, when the rows were not written.
+func (f *Flows) Unplace(n *Order) {
+	for _, c := range n.Children {
+		f.Hosts.Release(c.ID)
+	}
+}
+
+func (f *Flows) hasStore(agentID string) bool {
+	return f.Hosts.Sessions()[agentID].Heartbeat.Store
+}
+
+// elsewhere asks for a host for a child that fetches the capture from the store.
+func (f *Flows) elsewhere(like *record.Sandbox, tried ...string) placement.Request {
+	return placement.Request{Size: sizeOf(like), Stored: true, Exclude: tried}
+}
+
+func sizeOf(s *record.Sandbox) *placement.Template {
+	return &placement.Template{CPU: s.CPU, MemoryMB: s.MemoryMB, DiskMB: s.DiskMB}
+}
+
+func placeOn(c *record.Sandbox, agentID string) { c.AgentID, c.Generation = agentID, 1 }
+
+// Begin puts the children and their fork into a transaction.
+func (f *Flows) Begin(tx *raftstore.Tx, n *Order) error {
+	data := Fork{
+		RequestID: n.RequestID, IdempotencyKeyID: n.IdempotencyKeyID, Mode: n.Mode,
+		ParentID: n.Parent.ID, AgentID: n.Parent.AgentID, Generation: n.Parent.Generation,
+		Begun: tx.Now(), MemoryMB: n.Parent.MemoryMB,
+	}
+	for _, c := range n.Children {
+		child := Child{ID: c.ID}
+		if why, none := n.Unplaced[c.ID]; none {
+			child.Error, child.Why = why, whyFull
+		} else {
+			c.StartedBy = Subject(n.Group)
+			raftstore.Put(tx, record.Sandboxes, c)
+		}
+		data.Children = append(data.Children, child)
+	}
+	step := stepStart
+	if n.Mode == Warm {
+		step = stepWarm
+	}
+	return flow.Begin(tx, flow.New{
+		ID: n.FlowID, Kind: KindFork, Subject: Subject(n.Group), Step: step, Data: data, Deadline: tx.Now().Add(Deadline),
+	})
+}
+
+// groupOf is the id of the flow's group, and of its capture.
+func groupOf(fl *record.Flow) string { return strings.TrimPrefix(fl.Subject, subjectPrefix) }
+
+// starting finds a child that the fork has still to bring to life.
+func starting(r raftstore.Reader, fl *record.Flow, id string) (*record.Sandbox, bool) {
+	s, ok := raftstore.Get(r, record.Sandboxes, id)
+	return s, ok && s.Status == record.SandboxStarting && s.StartedBy == fl.Subject
+}
+
+func hostCtx(ctx context.Context, requestID string) context.Context {
+	return hosts.WithRequestID(ctx, requestID)
+}
+
+// passing reports whether it is worth asking the same host once more.
+func (f *Flows) passing(run flow.Run, agentID string, err error) bool {
+	return f.Hosts.Passing(run.View, agentID, run.Flow.Attempt, err)
+}
+
+func childName(i int, id string) string { return fmt.Sprintf("%d (%s)", i, hostapi.ShortID(id)) }

@@ -1,0 +1,702 @@
+package fork_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/fork"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newID() string {
+	const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
+	id := make([]byte, 26)
+	for i := range id {
+		id[i] = alphabet[rand.IntN(len(alphabet))]
+	}
+	return string(id)
+}
+
+// boxMB is what a box of the fake host's template takes there.
+const boxMB = 512 + 32
+
+// parentOn makes a running sandbox on a host.
+func parentOn(p *testplane.Plane, h *fakehost.Host) *record.Sandbox {
+	id, ttl := newID(), int64(3600)
+	p.Place(h, &record.Sandbox{
+		Meta: record.Meta{ID: id}, WorkspaceID: "ws", Generation: 3, HostSeq: 1, CPU: 1, MemoryMB: 512, DiskMB: 2048, TTLSeconds: &ttl,
+	})
+	s, _ := p.Sandbox(id)
+	return s
+}
+
+// forked is a fork that was begun.
+type forked struct {
+	flowID, group string
+	children      []string
+}
+
+// begin begins a fork, as the service does.
+func begin(n *testplane.Node, parent *record.Sandbox, mode fork.Mode, count int) (forked, error) {
+	group := "tree-" + newID()
+	o := &fork.Order{FlowID: flow.NewID(), Group: group, RequestID: "req", Mode: mode, Parent: parent}
+	out := forked{flowID: o.FlowID, group: group}
+	for i := range count {
+		meta, err := fork.Metadata(mode, json.RawMessage(`{"mine":1,"fork_index":"x"}`), parent.ID, group, i)
+		if err != nil {
+			return out, err
+		}
+		c := &record.Sandbox{
+			Meta: record.Meta{ID: newID()}, WorkspaceID: "ws", Status: record.SandboxStarting, Template: "base", Metadata: meta,
+			CPU: 1, MemoryMB: 512, DiskMB: 2048, ForkedFrom: parent.ID, TTLSeconds: parent.TTLSeconds,
+		}
+		if mode == fork.Tree {
+			c.ForkTree = group
+		}
+		if c.EnvSealed, err = n.Sandboxes.Flows.SealEnv(c.ID, map[string]string{"A": "1"}); err != nil {
+			return out, err
+		}
+		o.Children = append(o.Children, c)
+		out.children = append(out.children, c.ID)
+	}
+	if err := n.Forks.Flows.Place(n.Store.View(), o); err != nil {
+		return out, err
+	}
+	return out, n.Store.Update(context.Background(), func(tx *raftstore.Tx) error { return n.Forks.Flows.Begin(tx, o) })
+}
+
+// run begins a fork and waits for its end.
+func run(t *testing.T, p *testplane.Plane, parent *record.Sandbox, mode fork.Mode, count int) (forked, fork.Result, error) {
+	t.Helper()
+	n := p.LeaderNode()
+	f, err := begin(n, parent, mode, count)
+	if err != nil {
+		return f, fork.Result{}, err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var r fork.Result
+	err = n.Engine.Wait(ctx, f.flowID, &r)
+	return f, r, err
+}
+
+func statuses(p *testplane.Plane, ids []string) (out []record.SandboxStatus) {
+	for _, id := range ids {
+		s, ok := p.Sandbox(id)
+		if !ok {
+			out = append(out, "")
+			continue
+		}
+		out = append(out, s.Status)
+	}
+	return out
+}
+
+func types(events []hostapi.Event) (out []hostapi.EventType) {
+	for _, e := range events {
+		out = append(out, e.Type)
+	}
+	return out
+}
+
+func count[T comparable](in []T, v T) (n int) {
+	for _, x := range in {
+		if x == v {
+			n++
+		}
+	}
+	return n
+}
+
+func TestForkTreeOfSixteen(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 20*boxMB)
+	store := fakehost.NewStore()
+	h.SetStore(store)
+	var stored, running atomic.Int64
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		switch {
+		case c.Op == "store" && !c.Done:
+			stored.Add(1)
+			if running.Load() != 16 {
+				t.Error("the upload began before the children ran")
+			}
+		case c.Op == "put" && c.Done:
+			running.Add(1)
+		}
+		return nil
+	})
+	parent := parentOn(p, h)
+	f, r, err := run(t, p, parent, fork.Tree, 16)
+	if err != nil || len(r.Failed) != 0 || r.PauseMS != 7 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for i, id := range f.children {
+		s, ok := p.Sandbox(id)
+		if !ok || s.Status != record.SandboxRunning || s.ForkTree != f.group || s.StartedBy != "" || s.ExpiresAt.IsZero() || s.HostSeq != 1 {
+			t.Fatalf("child %d: %+v", i, s)
+		}
+		want := fmt.Sprintf(`{"fork_index":%d,"fork_parent_id":%q,"fork_tree_id":%q,"fork_tree_role":"child","mine":1}`, i, parent.ID, f.group)
+		if string(s.Metadata) != want {
+			t.Errorf("child %d has metadata %s", i, s.Metadata)
+		}
+		if spec := h.Spec(id); spec.Capture != f.group || spec.Boot != "" || spec.Env["A"] != "1" || spec.Origin["forked_from"] != parent.ID {
+			t.Errorf("child %d was asked for with %+v", i, spec)
+		}
+		if e := types(h.Events(id)); !slices.Equal(e, []hostapi.EventType{hostapi.EventForked}) {
+			t.Errorf("child %d has events %v", i, e)
+		}
+		if h.Made(id) != 1 {
+			t.Errorf("child %d was made %d times", i, h.Made(id))
+		}
+	}
+	events := types(h.Events(parent.ID))
+	if events[0] != hostapi.EventForkStaged || events[len(events)-1] != hostapi.EventForkTreeCompleted || count(events, hostapi.EventForkCompleted) != 16 {
+		t.Errorf("the parent's events are %v", events)
+	}
+	if s, _ := p.Sandbox(parent.ID); s.Status != record.SandboxRunning {
+		t.Errorf("the parent is %s", s.Status)
+	}
+	if stored.Load() != 1 || !slices.Equal(store.Captures(), []string{f.group}) || len(h.Captures()) != 0 {
+		t.Errorf("stored %d times; in the store is %v, left on the host %v", stored.Load(), store.Captures(), h.Captures())
+	}
+	p.Settled(h)
+}
+
+// Three transactions, however many children: one begins, one makes them
+// running, one ends.
+func TestAForkWritesLittle(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 20*boxMB)
+	parent := parentOn(p, h)
+	before := p.Leader().Store.Status().AppliedIndex
+	if _, _, err := run(t, p, parent, fork.Tree, 16); err != nil {
+		t.Fatal(err)
+	}
+	if n := p.Leader().Store.Status().AppliedIndex - before; n > 3 {
+		t.Fatalf("%d log entries", n)
+	}
+}
+
+func TestColdFork(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8*boxMB)
+	h.SetStore(fakehost.NewStore())
+	parent := parentOn(p, h)
+	f, _, err := run(t, p, parent, fork.Cold, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range f.children {
+		s, _ := p.Sandbox(id)
+		if s.Status != record.SandboxRunning || string(s.Metadata) != fmt.Sprintf(`{"forked_from":%q}`, parent.ID) || s.ForkTree != "" {
+			t.Errorf("%+v %s", s, s.Metadata)
+		}
+		if spec := h.Spec(id); spec.Boot != hostapi.BootCold || spec.Capture != f.group {
+			t.Errorf("%+v", spec)
+		}
+	}
+	if e := types(h.Events(parent.ID)); count(e, hostapi.EventForkTreeCompleted) != 0 || count(e, hostapi.EventForkCompleted) != 3 {
+		t.Errorf("%v", e)
+	}
+	p.Settled(h)
+}
+
+func TestWarmFork(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", boxMB) // room for one: the child takes the parent's
+	parent := parentOn(p, h)
+	f, r, err := run(t, p, parent, fork.Warm, 1)
+	if err != nil || r.PauseMS != 7 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	now, _ := p.Sandbox(parent.ID)
+	if s := statuses(p, f.children); s[0] != record.SandboxRunning || now.Status != record.SandboxPaused || now.HostSeq != 2 {
+		t.Fatalf("child %s, parent %+v", s[0], now)
+	}
+	if spec := h.Spec(f.children[0]); spec.WarmFrom != parent.ID || spec.Capture != "" {
+		t.Errorf("%+v", spec)
+	}
+	if e := types(h.Events(parent.ID)); !slices.Equal(e, []hostapi.EventType{hostapi.EventWarmForkStaged, hostapi.EventForkCompleted}) {
+		t.Errorf("%v", e)
+	}
+	if e := types(h.Events(f.children[0])); !slices.Equal(e, []hostapi.EventType{hostapi.EventWarmForked}) {
+		t.Errorf("%v", e)
+	}
+	p.Settled(h)
+}
+
+// failChild refuses one child each time it is asked for.
+func failChild(id *atomic.Value, err error) fakehost.Fault {
+	return func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "put" && !c.Done && c.ID == id.Load() {
+			return err
+		}
+		return nil
+	}
+}
+
+func TestAFailingChildIsReported(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8*boxMB)
+	parent := parentOn(p, h)
+	hold := make(chan struct{})
+	var bad atomic.Value
+	bad.Store("")
+	fault := failChild(&bad, &hostapi.Error{Code: hostapi.CodeGuest, Message: "guest does not answer"})
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		<-hold
+		return fault(ctx, c)
+	})
+	n := p.LeaderNode()
+	f, err := begin(n, parent, fork.Tree, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad.Store(f.children[2])
+	close(hold)
+	var r fork.Result
+	if err := n.Engine.Wait(t.Context(), f.flowID, &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Failed) != 1 || r.Failed[0].Index != 2 || r.Failed[0].Error != "guest does not answer" {
+		t.Fatalf("%+v", r)
+	}
+	if s := statuses(p, f.children); count(s, record.SandboxRunning) != 3 || s[2] != "" {
+		t.Fatalf("%v", s)
+	}
+	if e := types(h.Events(parent.ID)); count(e, hostapi.EventForkChildFailed) != 1 || count(e, hostapi.EventForkCompleted) != 3 {
+		t.Errorf("%v", e)
+	}
+	p.Settled(h)
+}
+
+func TestAForkWithoutAnyChild(t *testing.T) {
+	for name, c := range map[string]struct {
+		op   string
+		err  error
+		want error
+	}{
+		"full":             {"put", &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}, core.ErrNoHost},
+		"fails":            {"put", &hostapi.Error{Code: hostapi.CodeInternal, Message: "oops"}, sandbox.ErrNotStarted},
+		"unreachable":      {"put", fakehost.ErrDrop, core.ErrUnreachable},
+		"no capture":       {"capture", &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}, &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for snapshot"}},
+		"parent is paused": {"capture", &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, sandbox.ErrAsleep},
+		"parent is gone":   {"capture", &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}, apierror.NotRunning("")},
+		"host is mute":     {"capture", fakehost.ErrDrop, core.ErrUnreachable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := testplane.New(t, 1, nil)
+			h := p.Host("h1", 8*boxMB)
+			parent := parentOn(p, h)
+			h.SetFault(func(_ context.Context, call fakehost.Call) error {
+				if call.Op == c.op && !call.Done {
+					return c.err
+				}
+				return nil
+			})
+			f, _, err := run(t, p, parent, fork.Tree, 3)
+			if !errors.Is(err, c.want) {
+				t.Fatalf("%v, want %v", err, c.want)
+			}
+			if s := statuses(p, f.children); count(s, "") != 3 {
+				t.Fatalf("%v", s)
+			}
+			p.Settled(h)
+		})
+	}
+}
+
+// With a store, what the parent's host has no room for goes elsewhere: what is
+// known before, and what the host refuses.
+func TestChildrenSpread(t *testing.T) {
+	for name, refuse := range map[string]bool{"known before": false, "refused": true} {
+		t.Run(name, func(t *testing.T) {
+			p := testplane.New(t, 1, nil)
+			h1, h2 := p.Host("h1", 4*boxMB), p.Host("h2", 3*boxMB)
+			store := fakehost.NewStore()
+			h1.SetStore(store)
+			h2.SetStore(store)
+			parent := parentOn(p, h1)
+			testcluster.Await(t, 5*time.Second, "the stores", func() bool {
+				s := p.LeaderNode().Hosts.Sessions()
+				return s["h1"].Heartbeat.Store && s["h2"].Heartbeat.Store && len(s["h1"].Heartbeat.Boxes) == 1
+			})
+			n := 5
+			if refuse {
+				n = 3
+				h1.SetFault(func(_ context.Context, c fakehost.Call) error {
+					if c.Op == "put" && !c.Done {
+						return &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}
+					}
+					return nil
+				})
+			}
+			f, r, err := run(t, p, parent, fork.Tree, n)
+			if err != nil || len(r.Failed) != 0 {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			on := map[string]int{}
+			for _, id := range f.children {
+				s, _ := p.Sandbox(id)
+				if s.Status != record.SandboxRunning {
+					t.Fatalf("%+v", s)
+				}
+				on[s.AgentID]++
+			}
+			want := map[string]int{"h1": 3, "h2": 2}
+			if refuse {
+				want = map[string]int{"h2": 3}
+			}
+			if on["h1"] != want["h1"] || on["h2"] != want["h2"] {
+				t.Errorf("they are on %v", on)
+			}
+			p.Settled(h1, h2)
+			if kept := store.Captures(); !slices.Equal(kept, []string{f.group}) {
+				t.Errorf("in the store is %v", kept)
+			}
+		})
+	}
+}
+
+// A host that hangs costs no child: those that run elsewhere are written down when
+// the wave's time is over, and its own are made elsewhere once it was told not to.
+func TestAHostThatHangsInAWave(t *testing.T) {
+	t.Cleanup(fork.SetLimits(3*time.Second, 9*time.Second))
+	p := testplane.New(t, 1, nil)
+	h1, h2, h3 := p.Host("h1", 2*boxMB), p.Host("h2", 8*boxMB), p.Host("h3", 8*boxMB)
+	store := fakehost.NewStore()
+	for _, h := range []*fakehost.Host{h1, h2, h3} {
+		h.SetStore(store)
+	}
+	over := make(chan struct{})
+	defer close(over) // the host's server waits for its calls
+	var mu sync.Mutex
+	hung := map[string]chan struct{}{} // by child: closed when its delete is done
+	h2.SetFault(func(_ context.Context, c fakehost.Call) error {
+		mu.Lock()
+		deleted := hung[c.ID]
+		switch {
+		case c.Op == "put" && !c.Done && deleted == nil:
+			deleted = make(chan struct{})
+			hung[c.ID] = deleted
+		case c.Op == "delete" && c.Done && deleted != nil:
+			close(deleted)
+		}
+		mu.Unlock()
+		if c.Op == "put" && !c.Done { // it goes on when its caller has gone
+			select {
+			case <-deleted:
+			case <-over:
+			}
+		}
+		return nil
+	})
+	h3.SetFault(func(_ context.Context, c fakehost.Call) error {
+		mu.Lock()
+		deleted := hung[c.ID]
+		mu.Unlock()
+		if c.Op == "put" && deleted != nil {
+			select {
+			case <-deleted:
+			default:
+				t.Error("a child is made elsewhere while the host that hangs may make it")
+			}
+		}
+		return nil
+	})
+	parent := parentOn(p, h1)
+	testcluster.Await(t, 5*time.Second, "the stores", func() bool {
+		s := p.LeaderNode().Hosts.Sessions()
+		return s["h1"].Heartbeat.Store && s["h2"].Heartbeat.Store && s["h3"].Heartbeat.Store && len(s["h1"].Heartbeat.Boxes) == 1
+	})
+	f, r, err := run(t, p, parent, fork.Tree, 5)
+	if err != nil || len(r.Failed) != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(hung) == 0 || len(hung) > 3 {
+		t.Fatalf("%d of the children met the host that hangs", len(hung))
+	}
+	for _, id := range f.children {
+		s, _ := p.Sandbox(id)
+		if s.Status != record.SandboxRunning || s.AgentID == "h2" || h2.Made(id) != 0 || h1.Made(id)+h3.Made(id) != 1 {
+			t.Errorf("%s on %q; made %d times on the host that hangs, %d elsewhere", s.Status, s.AgentID, h2.Made(id), h1.Made(id)+h3.Made(id))
+		}
+	}
+}
+
+// A warm fork is asked for again for as long as it may take: its child, which no
+// other host can make, has the parent's memory and disk.
+func TestAHostThatIsSlowToWarm(t *testing.T) {
+	t.Cleanup(fork.SetLimits(time.Second, time.Minute))
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 2*boxMB)
+	var asked atomic.Int64
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op == "put" && !c.Done && asked.Add(1) == 1 {
+			<-ctx.Done() // the wave's time is over
+		}
+		return nil
+	})
+	f, r, err := run(t, p, parentOn(p, h), fork.Warm, 1)
+	if err != nil || len(r.Failed) != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if s, _ := p.Sandbox(f.children[0]); s.Status != record.SandboxRunning || h.Made(s.ID) != 1 {
+		t.Errorf("the child is %s, made %d times", s.Status, h.Made(s.ID))
+	}
+	p.Settled(h)
+}
+
+func TestNoRoomAndNoStore(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 3*boxMB)
+	p.Host("h2", 8*boxMB) // without a store it is of no use
+	parent := parentOn(p, h)
+	testcluster.Await(t, 5*time.Second, "the parent's box", func() bool {
+		return len(p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Boxes) == 1
+	})
+	f, r, err := run(t, p, parent, fork.Tree, 4)
+	if err != nil || len(r.Failed) != 2 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if s := statuses(p, f.children); count(s, record.SandboxRunning) != 2 {
+		t.Fatalf("%v", s)
+	}
+	p.Settled(h)
+	testcluster.Await(t, 5*time.Second, "the children's boxes", func() bool {
+		return len(p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Boxes) == 3
+	})
+	var none *placement.Error
+	if _, _, err := run(t, p, parent, fork.Tree, 2); !errors.As(err, &none) || none.Reason != placement.NoCapacity {
+		t.Fatalf("a fork that finds no room: %v", err)
+	}
+	p.Settled(h)
+}
+
+// restarting refuses a call the first few times, as a host does that starts.
+func restarting(op string) fakehost.Fault {
+	var n atomic.Int64
+	return func(_ context.Context, c fakehost.Call) error {
+		if c.Op == op && !c.Done && n.Add(1) <= 3 {
+			return &hostapi.Error{Code: hostapi.CodeDraining, Message: "host is starting up or shutting down"}
+		}
+		return nil
+	}
+}
+
+// A fork waits for its host where that has begun nothing, and sends nobody away.
+func TestTheHostRestarts(t *testing.T) {
+	for _, op := range []string{"capture", "put", "store"} {
+		for _, mode := range []fork.Mode{fork.Tree, fork.Cold, fork.Warm} {
+			t.Run(op+" "+string(mode), func(t *testing.T) {
+				p := testplane.New(t, 1, nil)
+				h1, h2 := p.Host("h1", 8*boxMB), p.Host("h2", 8*boxMB)
+				store := fakehost.NewStore()
+				h1.SetStore(store)
+				h2.SetStore(store)
+				parent := parentOn(p, h1)
+				h1.SetFault(restarting(op))
+				n := 3
+				if mode == fork.Warm {
+					n = 1
+				}
+				f, r, err := run(t, p, parent, mode, n)
+				if err != nil || len(r.Failed) != 0 {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				for _, id := range f.children {
+					if s, _ := p.Sandbox(id); s.Status != record.SandboxRunning || s.AgentID != "h1" || h1.Made(id) != 1 {
+						t.Errorf("a child is %s on %q, made %d times", s.Status, s.AgentID, h1.Made(id))
+					}
+				}
+				p.Settled(h1, h2)
+			})
+		}
+	}
+}
+
+// Nor is a fork refused for want of a host that has just said that it restarts.
+func TestTheHostIsRestartingAlready(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8*boxMB)
+	parent := parentOn(p, h)
+	h.SetReady(false)
+	testcluster.Await(t, 5*time.Second, "the heartbeat to a leader that is not new", func() bool {
+		n := p.LeaderNode()
+		return !n.Hosts.Sessions()["h1"].Heartbeat.Ready && !n.Hosts.Warming(n.Store.View())
+	})
+	begun := restarting("capture")
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		err := begun(ctx, c)
+		if err == nil {
+			h.SetReady(true)
+		}
+		return err
+	})
+	f, r, err := run(t, p, parent, fork.Tree, 2)
+	if err != nil || len(r.Failed) != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if s := statuses(p, f.children); count(s, record.SandboxRunning) != 2 {
+		t.Fatalf("%v", s)
+	}
+	p.Settled(h)
+}
+
+func TestAChildIsDeletedOnItsWay(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8*boxMB)
+	parent := parentOn(p, h)
+	arrived, hold := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op == "put" && !c.Done {
+			once.Do(func() { close(arrived) })
+			select {
+			case <-hold:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	n := p.LeaderNode()
+	f, err := begin(n, parent, fork.Tree, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-arrived
+	p.Update(func(tx *raftstore.Tx) error {
+		s, _ := raftstore.Get(tx, record.Sandboxes, f.children[0])
+		_, err := sandbox.Resource.BeginDelete(tx, flow.NewID(), s, "req")
+		return err
+	})
+	testcluster.Await(t, 5*time.Second, "the child's end", func() bool { _, ok := p.Sandbox(f.children[0]); return !ok })
+	close(hold)
+	if err := n.Engine.Wait(t.Context(), f.flowID, nil); err != nil {
+		t.Fatal(err)
+	}
+	if s := statuses(p, f.children); s[0] != "" || s[1] != record.SandboxRunning {
+		t.Fatalf("%v", s)
+	}
+	p.Settled(h)
+}
+
+func TestPastItsDeadline(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8*boxMB)
+	parent := parentOn(p, h)
+	child := newID()
+	flowID := flow.NewID()
+	p.Update(func(tx *raftstore.Tx) error {
+		testcluster.PutSandbox(tx, &record.Sandbox{
+			Meta: record.Meta{ID: child}, WorkspaceID: "ws", Status: record.SandboxStarting, StartedBy: fork.Subject("g"), AgentID: "h1", Generation: 1,
+		})
+		return flow.Begin(tx, flow.New{
+			ID: flowID, Kind: fork.KindFork, Subject: fork.Subject("g"), Step: "start", Deadline: tx.Now().Add(-time.Second),
+			Data: fork.Fork{Mode: fork.Tree, ParentID: parent.ID, AgentID: "h1", Generation: 3, Children: []fork.Child{{ID: child}}},
+		})
+	})
+	if err := p.LeaderNode().Engine.Wait(t.Context(), flowID, nil); !errors.Is(err, sandbox.ErrNotStarted) {
+		t.Fatal(err)
+	}
+	if rows := p.Settled(h); len(rows) != 1 {
+		t.Fatalf("%d rows", len(rows))
+	}
+}
+
+// An event of a child is told when the child runs, not when the last one does, and
+// what a host does not take is told again.
+func TestEventsAreToldAsTheyHappenAndNoneIsLost(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 8*boxMB)
+	parent := parentOn(p, h)
+	var last atomic.Value
+	last.Store("")
+	begun, hold := make(chan struct{}), make(chan struct{})
+	var refusals atomic.Int32
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		<-begun
+		switch {
+		case c.Op == "put" && !c.Done && c.ID == last.Load():
+			<-hold
+		case c.Op == "events" && !c.Done && c.ID == last.Load() && refusals.Add(1) == 1:
+			return &hostapi.Error{Code: hostapi.CodeDraining, Message: "host is starting up"}
+		}
+		return nil
+	})
+	n := p.LeaderNode()
+	f, err := begin(n, parent, fork.Tree, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last.Store(f.children[3])
+	close(begun)
+	for deadline := time.After(20 * time.Second); count(types(h.Events(parent.ID)), hostapi.EventForkCompleted) < 3; {
+		select {
+		case <-deadline:
+			t.Fatalf("while one child is not there yet the events are %v", types(h.Events(parent.ID)))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	close(hold)
+	if err := n.Engine.Wait(t.Context(), f.flowID, nil); err != nil {
+		t.Fatal(err)
+	}
+	e := types(h.Events(parent.ID))
+	if len(e) != 6 || e[0] != hostapi.EventForkStaged || e[5] != hostapi.EventForkTreeCompleted || count(e, hostapi.EventForkCompleted) != 4 {
+		t.Errorf("the parent's events are %v", e)
+	}
+	for _, id := range f.children {
+		if e := types(h.Events(id)); !slices.Equal(e, []hostapi.EventType{hostapi.EventForked}) {
+			t.Errorf("a child's events are %v", e)
+		}
+	}
+	p.Settled(h)
+}
+
+// The stored copy of a capture goes although the parent's host does not answer.
+func TestReleaseWithoutTheParentsHost(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h1, h2 := p.Host("h1", 2*boxMB), p.Host("h2", 4*boxMB)
+	store := fakehost.NewStore()
+	h1.SetStore(store)
+	h2.SetStore(store)
+	testcluster.Await(t, 5*time.Second, "the stores", func() bool { return len(p.LeaderNode().Hosts.Stores()) == 2 })
+	h1.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "uncapture" {
+			return fakehost.ErrDrop
+		}
+		return nil
+	})
+	if _, _, err := run(t, p, parentOn(p, h1), fork.Cold, 3); err != nil {
+		t.Fatal(err)
+	}
+	if left := store.Captures(); len(left) != 0 || len(h1.Captures()) != 1 {
+		t.Errorf("left in the store %v, on the host %v", left, h1.Captures())
+	}
+}

@@ -1,0 +1,295 @@
+package fork
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// MaxFork is how many children one call makes at most.
+const MaxFork = 16
+
+// Forks are the use cases of forks.
+type Forks struct {
+	Flows     *Flows
+	core      *core.Core
+	sandboxes *sandbox.Sandboxes
+}
+
+// New makes the use cases.
+func New(c *core.Core, sandboxes *sandbox.Sandboxes) *Forks {
+	return &Forks{Flows: &Flows{Core: c, sandboxes: sandboxes.Flows}, core: c, sandboxes: sandboxes}
+}
+
+// forking is one call on its way.
+type forking struct {
+	mode     Mode
+	count    int
+	metadata json.RawMessage // of the children
+	route    string
+	key      core.Idempotency
+}
+
+// check checks how many children are asked for, if it is said.
+func (f *forking) check(count *int) error {
+	if count != nil {
+		f.count = *count
+	}
+	switch {
+	case f.count < 1 || f.count > MaxFork:
+		return &apierror.Error{Code: apierror.EInvalid, Message: "count must be from 1 to 16"}
+	case f.mode == Warm && f.count != 1:
+		return &apierror.Error{Code: apierror.EInvalid, Message: "warm fork requires count 1"}
+	}
+	return nil
+}
+
+// forked is what a fork came to.
+type forked struct {
+	group    string
+	children []api.Sandbox // that live, in the order of their index
+	failed   []api.FailedFork
+	pauseMS  int64
+}
+
+// Fork makes children with the disk of a running sandbox, or, warm, one child
+// that takes over its memory and its address too.
+func (s *Forks) Fork(ctx context.Context, c core.Caller, id string, in api.Fork, i core.Idempotency) (api.Forked, error) {
+	f := forking{mode: Cold, count: 1, route: "fork", key: i}
+	if !core.OneOf(in.Mode, api.ForkCold, api.ForkWarm) {
+		return api.Forked{}, apierror.Invalid("unknown mode", `mode is "cold" or "warm"`)
+	}
+	if in.Mode != nil {
+		f.mode = Mode(*in.Mode)
+	}
+	if err := f.check(in.Count); err != nil {
+		return api.Forked{}, err
+	}
+	out, err := s.run(ctx, c, id, f)
+	if err != nil {
+		return api.Forked{}, err
+	}
+	return api.Forked{ParentID: id, Mode: api.ForkMode(f.mode), Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}, nil
+}
+
+// ForkTree makes children with the disk and the memory of a running sandbox.
+func (s *Forks) ForkTree(ctx context.Context, c core.Caller, id string, in api.ForkTree, i core.Idempotency) (api.ForkedTree, error) {
+	f := forking{mode: Tree, count: 2, metadata: json.RawMessage(in.Metadata), route: "fork-tree", key: i}
+	if err := f.check(in.Count); err != nil {
+		return api.ForkedTree{}, err
+	}
+	if err := sandbox.ValidMetadata(in.Metadata); err != nil {
+		return api.ForkedTree{}, err
+	}
+	out, err := s.run(ctx, c, id, f)
+	if err != nil {
+		return api.ForkedTree{}, err
+	}
+	return api.ForkedTree{TreeID: out.group, ParentID: id, Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}, nil
+}
+
+func (s *Forks) run(ctx context.Context, c core.Caller, id string, f forking) (forked, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return forked{}, err
+	}
+	return core.Once(ctx, s.core, c, "POST /v1/sandboxes/"+id+"/"+f.route, f.key,
+		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (forked, error) {
+			group, children, _ := strings.Cut(key.ResourceID, " ")
+			live, _ := flow.Live(view, Subject(group))
+			if live == nil {
+				out, err := s.answer(view, c, group, strings.Fields(children), resultOf(key))
+				if err != nil {
+					return forked{}, core.ErrKeyGone("fork")
+				}
+				return out, nil
+			}
+			return s.awaitFork(ctx, c, group, strings.Fields(children), live.ID)
+		},
+		func(keyID string) (forked, error) { return s.begin(ctx, c, id, f, keyID) })
+}
+
+// maxForkBytes keeps what a fork writes within one transaction.
+const maxForkBytes = 384 << 10
+
+func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, keyID string) (forked, error) {
+	view, err := s.core.Current(ctx)
+	if err != nil {
+		return forked{}, err
+	}
+	parent, err := sandbox.Owned(view, c, id)
+	if err != nil {
+		return forked{}, err
+	}
+	if err := core.MayCreate(view, c); err != nil {
+		return forked{}, err
+	}
+	if err := sandbox.CanCapture(parent, f.mode != Cold); err != nil {
+		return forked{}, err
+	}
+	order := &Order{
+		FlowID: flow.NewID(), Group: f.newGroup(), RequestID: c.RequestID, IdempotencyKeyID: keyID,
+		Mode: f.mode, Parent: parent,
+	}
+	if order.Children, err = s.children(parent, order.Group, f); err != nil {
+		return forked{}, err
+	}
+	ids := make([]string, len(order.Children))
+	for i, child := range order.Children {
+		ids[i] = child.ID
+	}
+	if err := s.Flows.Place(view, order); err != nil {
+		var none *placement.Error
+		if errors.As(err, &none) {
+			return forked{}, core.NoNode(err)
+		}
+		return forked{}, core.StoreError(err)
+	}
+	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		if err := core.MayCreate(tx, c); err != nil {
+			return err
+		}
+		now, err := sandbox.Owned(tx, c, id)
+		if err != nil {
+			return err
+		}
+		if err := sandbox.CanCapture(now, f.mode != Cold); err != nil {
+			return err
+		}
+		if err := f.key.Claim(tx, keyID, strings.Join(append([]string{order.Group}, ids...), " ")); err != nil {
+			return err
+		}
+		return s.Flows.Begin(tx, order)
+	})
+	if err != nil {
+		s.Flows.Unplace(order)
+		return forked{}, err
+	}
+	return s.awaitFork(ctx, c, order.Group, ids, order.FlowID)
+}
+
+const groupRandom = 20 // characters of an id after its prefix
+
+// newGroup makes the id of a fork, which for a tree is the tree's.
+func (f forking) newGroup() string {
+	if f.mode == Tree {
+		return "tree-" + core.RandomText(groupRandom)
+	}
+	return "fork-" + core.RandomText(groupRandom)
+}
+
+// children are the rows of a fork's children. They inherit template,
+// environment, time to live and who may see their ports; not volumes, the
+// registered ports, nor that the parent is persistent.
+func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*record.Sandbox, error) {
+	env, err := s.sandboxes.Flows.OpenEnv(parent.ID, parent.EnvSealed)
+	if err != nil {
+		return nil, apierror.As(err)
+	}
+	out, size := make([]*record.Sandbox, f.count), 0
+	for i := range out {
+		row := &record.Sandbox{
+			Meta: record.Meta{ID: core.RandomText(hostapi.IDLength)}, WorkspaceID: parent.WorkspaceID, Status: record.SandboxStarting,
+			Template: parent.Template, TemplateKey: parent.TemplateKey, BuildID: parent.BuildID, CPU: parent.CPU, MemoryMB: parent.MemoryMB, DiskMB: parent.DiskMB,
+			ForkedFrom: parent.ID, TTLSeconds: parent.TTLSeconds, Preview: parent.Preview,
+		}
+		if f.mode == Tree {
+			row.ForkTree = group
+		}
+		if row.Metadata, err = Metadata(f.mode, f.metadata, parent.ID, group, i); err != nil {
+			return nil, apierror.As(err)
+		}
+		if row.EnvSealed, err = s.sandboxes.Flows.SealEnv(row.ID, env); err != nil {
+			return nil, apierror.As(err)
+		}
+		size += len(row.Metadata) + len(row.EnvSealed)*4/3 + 1024
+		out[i] = row
+	}
+	if size > maxForkBytes {
+		return nil, &apierror.Error{
+			Code: apierror.ETooLarge, Message: "request too large",
+			Detail: "environment and metadata of all children together are too large: make fewer children at once",
+		}
+	}
+	return out, nil
+}
+
+// awaitFork waits for a fork and answers with what it came to.
+func (s *Forks) awaitFork(ctx context.Context, c core.Caller, group string, children []string, flowID string) (forked, error) {
+	var result Result
+	if err := s.core.Await(ctx, flowID, &result); err != nil {
+		return forked{}, err
+	}
+	view, err := s.core.Current(ctx)
+	if err != nil {
+		return forked{}, err
+	}
+	return s.answer(view, c, group, children, result)
+}
+
+func resultOf(key *record.IdempotencyKey) (r Result) {
+	_ = json.Unmarshal(key.Result, &r) // it is ours; what is not there is zero
+	return r
+}
+
+// answer is what a fork that is over came to.
+func (s *Forks) answer(r raftstore.Reader, c core.Caller, group string, ids []string, result Result) (forked, error) {
+	out := forked{group: group, failed: core.Each(result.Failed, func(f Failed) api.FailedFork { return api.FailedFork(f) }), pauseMS: result.PauseMS}
+	for _, id := range ids {
+		if row, err := sandbox.Owned(r, c, id); err == nil {
+			out.children = append(out.children, s.sandboxes.Show(row))
+		}
+	}
+	if len(out.children) == 0 {
+		return forked{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox was deleted while it was being created"}
+	}
+	return out, nil
+}
+
+// Promote chooses a fork-tree's child, and deletes its siblings if it is asked to. It
+// answers once they are gone.
+func (s *Forks) Promote(ctx context.Context, c core.Caller, id string, in api.Promote) (api.Promoted, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return api.Promoted{}, err
+	}
+	if in.TreeID == "" {
+		return api.Promoted{}, &apierror.Error{Code: apierror.EInvalid, Message: "tree_id is required"}
+	}
+	flowID := flow.NewID()
+	var deleted []string
+	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		row, err := sandbox.Owned(tx, c, id)
+		switch {
+		case err != nil:
+			return err
+		case row.ForkTree != in.TreeID:
+			return &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"}
+		case row.Status == record.SandboxDeleting:
+			return apierror.NotFound()
+		}
+		ids, err := BeginPromote(tx, flowID, row, in.CleanupSiblings, c.RequestID)
+		deleted = append([]string{}, ids...) // never null in the answer
+		return err
+	})
+	if err != nil {
+		return api.Promoted{}, err
+	}
+	if err := s.core.AwaitRemoval(ctx, flowID); err != nil {
+		return api.Promoted{}, err
+	}
+	promoted, err := s.sandboxes.Get(ctx, c, id)
+	if err != nil {
+		return api.Promoted{}, err
+	}
+	return api.Promoted{Promoted: promoted, Deleted: deleted}, nil
+}

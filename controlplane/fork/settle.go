@@ -1,0 +1,194 @@
+package fork
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// settle does what children need not wait for: the upload of a tree's capture,
+// the events, and the end of the capture.
+func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var data Fork
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	ctx = hostCtx(ctx, data.RequestID)
+	alive := 0
+	for _, c := range data.Children {
+		if c.Error == "" {
+			alive++
+		}
+	}
+	var all errgroup.Group
+	var storing error
+	if data.Mode == Tree && alive > 0 && !data.Stored && f.hasStore(data.AgentID) {
+		all.Go(func() error {
+			_, storing = f.store(ctx, run, data.AgentID) // nothing is started from it any more
+			return nil
+		})
+	}
+	untold := f.tell(ctx, run, data)
+	_ = all.Wait() // storing is looked at below
+	if untold != nil && (hosts.Superseded(ctx, untold) || f.passing(run, data.AgentID, untold)) {
+		return nil, untold
+	}
+	if storing != nil {
+		if hosts.Superseded(ctx, storing) || f.passing(run, data.AgentID, storing) {
+			return nil, storing
+		}
+		f.Logger.WarnContext(ctx, "capture of a fork was not stored", "group", groupOf(run.Flow), "agent_id", data.AgentID,
+			"request_id", data.RequestID, "error", storing)
+	}
+	// What is stored of a tree stays while a sandbox of it is there.
+	f.release(ctx, run, data, data.Mode != Tree || alive == 0)
+	if alive == 0 {
+		return func(tx *raftstore.Tx) (flow.Next, error) {
+			f.drop(tx, run, data)
+			return flow.Fail(data.failure()), nil
+		}, nil
+	}
+	result := data.result()
+	raw, err := json.Marshal(result) // its idempotency key outlives the flow's outcome
+	if err != nil {
+		return nil, fmt.Errorf("encode result: %w", err)
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		if key, ok := raftstore.Get(tx, record.IdempotencyKeys, data.IdempotencyKeyID); ok {
+			key = key.Clone()
+			key.Result = raw
+			raftstore.Put(tx, record.IdempotencyKeys, key)
+		}
+		return flow.DoneWith(result), nil
+	}, nil
+}
+
+// failure is what a fork without a child fails with.
+func (d *Fork) failure() error {
+	var worst why
+	for _, c := range d.Children {
+		worst = max(worst, c.Why)
+	}
+	switch worst {
+	case whyFull:
+		return core.NoNode(&placement.Error{Reason: placement.NoCapacity})
+	case whyUnreachable:
+		return core.ErrUnreachable
+	}
+	return errNoChild
+}
+
+// releaseTime bounds each of the calls that release a capture.
+var releaseTime = timescale.Limit(10 * time.Second)
+
+// release deletes the capture wherever it is on hosts, and the stored copy, if it
+// may, by way of the parent's host or of another. What is not reached here the
+// inventory finds: no flow accounts for it any more.
+func (f *Flows) release(ctx context.Context, run flow.Run, data Fork, unstore bool) {
+	if data.Mode == Warm {
+		return
+	}
+	limited := func(do func(ctx context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, releaseTime)
+		defer cancel()
+		return do(ctx)
+	}
+	group := groupOf(run.Flow)
+	var calls errgroup.Group
+	for _, agentID := range append([]string{data.AgentID}, data.Copies...) {
+		calls.Go(func() error {
+			stored := unstore && agentID == data.AgentID
+			err := limited(func(ctx context.Context) error {
+				return f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, group, stored) })
+			})
+			if err == nil {
+				return nil
+			}
+			f.Logger.InfoContext(ctx, "capture of a fork is left to the inventory", "group", group, "agent_id", agentID, "error", err)
+			if !stored {
+				return nil
+			}
+			err = limited(func(ctx context.Context) error { return f.Hosts.DeleteStored(ctx, group, agentID) })
+			if err != nil && !errors.Is(err, hosts.ErrNoStore) {
+				f.Logger.InfoContext(ctx, "stored capture of a fork is left to the inventory", "group", group, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = calls.Wait() // what fails is logged
+}
+
+// expire gives up what has not come to life in time.
+func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
+	var data Fork
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	for _, c := range data.Children {
+		if _, ok := starting(run.View, run.Flow, c.ID); ok {
+			f.Hosts.Release(c.ID)
+		}
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		data := data.clone()
+		for i := range data.Children {
+			child := &data.Children[i]
+			if row, ok := starting(tx, run.Flow, child.ID); ok {
+				child.Error, child.Why = "it took too long to start", whyFailed
+				sandbox.DeleteRow(tx, row)
+			}
+		}
+		data.Ended = f.since(&data)
+		return flow.Goto(stepSettle, data), nil
+	}, nil
+}
+
+// parentState is what the parent's host says of it after a warm fork.
+type parentState struct {
+	id    string
+	state *hostapi.BoxState
+}
+
+// parentNow asks what a warm fork has made of its parent, which is not running
+// any more. If the host cannot say, its next heartbeat will.
+func (f *Flows) parentNow(ctx context.Context, data Fork) parentState {
+	p := parentState{id: data.ParentID}
+	if data.Mode != Warm {
+		return p
+	}
+	err := f.Hosts.Call(ctx, data.AgentID, func(ctx context.Context, c *hosts.Client) error {
+		b, err := c.GetBox(ctx, data.ParentID)
+		if err == nil {
+			state := b.State()
+			p.state = &state
+		}
+		return err
+	})
+	if err != nil {
+		f.Logger.InfoContext(ctx, "parent of a warm fork is left to the inventory", "sandbox_id", hostapi.ShortID(data.ParentID), "error", err)
+	}
+	return p
+}
+
+func (p parentState) follow(tx *raftstore.Tx) {
+	if p.state == nil {
+		return
+	}
+	if row, ok := raftstore.Get(tx, record.Sandboxes, p.id); ok {
+		sandbox.Follow(tx, row, *p.state)
+	}
+}

@@ -1,0 +1,166 @@
+package fork
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// store puts the capture into the snapshot store. It returns the digest of its
+// manifest there.
+func (f *Flows) store(ctx context.Context, run flow.Run, agentID string) (manifest string, err error) {
+	err = f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
+		made, err := c.StoreCapture(ctx, groupOf(run.Flow))
+		manifest = made.Manifest
+		return err
+	})
+	return manifest, err
+}
+
+// spread finds other hosts for the children that the ones before did not take.
+func (f *Flows) spread(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var data Fork
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	ctx = hostCtx(ctx, data.RequestID)
+	f.clean(ctx, run, data)
+	var failed error
+	if !data.Stored {
+		data.Manifest, failed = f.store(ctx, run, data.AgentID)
+		if failed != nil && (hosts.Superseded(ctx, failed) || f.passing(run, data.AgentID, failed)) {
+			return nil, failed
+		}
+		data.Stored = failed == nil
+	}
+	chosen := map[int]placement.Choice{}
+	for i := range data.Children {
+		child := &data.Children[i]
+		row, ok := starting(run.View, run.Flow, child.ID)
+		if !ok || row.AgentID != "" {
+			continue
+		}
+		if failed != nil {
+			child.Error = "no room on the host of its parent, and the capture could not be stored for another: " + reason(failed)
+			child.Why = max(child.Why, whyFull)
+			continue
+		}
+		req := f.elsewhere(row, child.Tried...)
+		req.Prefer = data.AgentID
+		choice, err := f.Hosts.Place(run.View, row.ID, row.Generation+1, req)
+		var none *placement.Error
+		switch {
+		case err == nil:
+			chosen[i] = choice
+		case !errors.As(err, &none):
+			return nil, err
+		case f.Hosts.Warming(run.View):
+			return nil, err // tried again when the hosts have been heard
+		default:
+			child.Error, child.Why = none.Error(), max(child.Why, whyFull)
+		}
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		data := data.clone()
+		for i := range data.Children {
+			child := &data.Children[i]
+			row, ok := starting(tx, run.Flow, child.ID)
+			choice, placed := chosen[i]
+			switch {
+			case !ok:
+				if child.Error == "" && child.MS == 0 {
+					child.Error = errDeleted
+				}
+			case placed:
+				c := row.Clone()
+				c.AgentID, c.Generation = choice.HostID, row.Generation+1
+				raftstore.Put(tx, record.Sandboxes, c)
+				if choice.HostID != data.AgentID && !slices.Contains(data.Copies, choice.HostID) {
+					data.Copies = append(data.Copies, choice.HostID)
+				}
+			case child.Error != "":
+				sandbox.DeleteRow(tx, row)
+			}
+		}
+		return flow.Goto(stepStart, data), nil
+	}, nil
+}
+
+// clean removes what hosts that did not answer may have made of children, before
+// they are made elsewhere.
+func (f *Flows) clean(ctx context.Context, run flow.Run, data Fork) {
+	var all errgroup.Group
+	for _, child := range data.Children {
+		row, ok := starting(run.View, run.Flow, child.ID)
+		if ok && row.AgentID == "" && child.Why == whyUnreachable && len(child.Tried) > 0 {
+			all.Go(func() error {
+				f.sandboxes.Clean(ctx, row.ID, child.Tried[len(child.Tried)-1], row.Generation)
+				return nil
+			})
+		}
+	}
+	_ = all.Wait() // what fails is logged
+}
+
+// warm lets the one child take over the parent's memory, disk and slot.
+func (f *Flows) warm(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var data Fork
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	ctx = hostCtx(ctx, data.RequestID)
+	outcomes := make([]outcome, 1)
+	if row, ok := starting(run.View, run.Flow, data.Children[0].ID); ok {
+		_ = f.announce(ctx, run, &data) // settle tells it again
+		outcomes[0] = f.put(ctx, run, &data, 0, row)
+	}
+	if err := f.undecided(ctx, run, &data, outcomes); err != nil {
+		return nil, err
+	}
+	if err := outcomes[0].err; refused(err) {
+		return f.abandon(ctx, run, data, err), nil
+	}
+	data.PauseMS = outcomes[0].box.PauseMS
+	return f.land(ctx, run, data, outcomes), nil
+}
+
+// refused reports whether a host finds that the parent cannot be forked as it is.
+func refused(err error) bool {
+	return hostapi.HasCode(err, hostapi.CodeIllegalState) || hostapi.HasCode(err, hostapi.CodeNotRunning) || hostapi.HasCode(err, hostapi.CodeNotFound)
+}
+
+// abandon ends a fork whose parent could not be captured.
+func (f *Flows) abandon(ctx context.Context, run flow.Run, data Fork, cause error) flow.Commit {
+	failure := sandbox.NotCaptured(cause, errNoChild)
+	for _, c := range data.Children {
+		f.Hosts.Release(c.ID)
+	}
+	f.release(ctx, run, data, true) // of a capture whose outcome is unknown
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		f.drop(tx, run, data)
+		return flow.Fail(failure), nil
+	}
+}
+
+// drop removes the rows of children that did not come to life, and what their
+// request left for a repetition.
+func (f *Flows) drop(tx *raftstore.Tx, run flow.Run, data Fork) {
+	for _, c := range data.Children {
+		if row, ok := starting(tx, run.Flow, c.ID); ok {
+			sandbox.DeleteRow(tx, row)
+		}
+	}
+	if data.IdempotencyKeyID != "" { // the same key may try again
+		raftstore.Delete(tx, record.IdempotencyKeys, data.IdempotencyKeyID)
+	}
+}

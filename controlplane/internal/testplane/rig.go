@@ -1,0 +1,101 @@
+package testplane
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/controlplane/template"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Rig is a plane with a host h1 that has the template base, two workspaces, and the
+// use cases of sandboxes on the replica that led when it was made.
+type Rig struct {
+	*Plane
+	*sandbox.Sandboxes
+	Node *Node // whose use cases these are
+	H1   *fakehost.Host
+}
+
+// Caller is of the workspace "ws", and Stranger of another one.
+var (
+	Caller   = core.Caller{WorkspaceID: "ws", KeyID: "k", RequestID: "req"}
+	Stranger = core.Caller{WorkspaceID: "other", KeyID: "k2", RequestID: "req"}
+)
+
+// NewRig makes a rig of so many replicas.
+func NewRig(t *testing.T, replicas int) *Rig {
+	t.Helper()
+	p := New(t, replicas, nil)
+	n := p.LeaderNode()
+	r := &Rig{Plane: p, Sandboxes: n.Sandboxes, Node: n, H1: p.Host("h1", 16<<10)}
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}})
+		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "other"}})
+		return nil
+	})
+	testcluster.Await(t, 10*time.Second, "the record of base", func() bool {
+		_, ok := template.Operators(p.Leader().Store.View(), "base")
+		return ok
+	})
+	return r
+}
+
+// Must makes a sandbox, of base unless it is said.
+func (r *Rig) Must(t *testing.T, in api.CreateSandbox) api.Sandbox {
+	t.Helper()
+	if in.Template == "" {
+		in.Template = "base"
+	}
+	sb, err := r.Create(t.Context(), Caller, in, core.Idempotency{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb
+}
+
+// Change edits a sandbox's row behind everyone's back.
+func (r *Rig) Change(id string, f func(s *record.Sandbox)) {
+	r.Update(func(tx *raftstore.Tx) error {
+		s, ok := raftstore.Get(tx, record.Sandboxes, id)
+		if !ok {
+			return errors.New("no such sandbox")
+		}
+		c := s.Clone()
+		f(c)
+		raftstore.Put(tx, record.Sandboxes, c)
+		return nil
+	})
+}
+
+// Want fails the test unless err is of a code and, unless that is "", has a message.
+func Want(t *testing.T, err error, code apierror.Code, message string) *apierror.Error {
+	t.Helper()
+	var e *apierror.Error
+	if !errors.As(err, &e) || e.Code != code || message != "" && e.Message != message {
+		t.Fatalf("error %v (%s), want %s %q", err, apierror.CodeOf(err), code, message)
+	}
+	return e
+}
+
+// Passes lets a number of heartbeats of h1, and so of passes of the inventory, go by.
+func (p *Plane) Passes(n int) {
+	p.t.Helper()
+	first := p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Sequence
+	testcluster.Await(p.t, 5*time.Second, "heartbeats", func() bool {
+		return p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Sequence >= first+uint64(n)
+	})
+}
+
+// Key makes a call repeatable.
+func Key(name, body string) core.Idempotency {
+	return core.Idempotency{Key: name, BodySHA256: []byte(body)}
+}

@@ -1,0 +1,47 @@
+package loops
+
+import (
+	"context"
+	"time"
+)
+
+// Garbage is what has been seen without a row, and since when.
+type Garbage[K comparable] struct {
+	term     *Term
+	describe func(K) (what, id, agentID string)
+	since    map[K]time.Time
+}
+
+// NewGarbage makes a collection in which nothing was seen. describe says of
+// something what logs may say of it.
+func NewGarbage[K comparable](t *Term, describe func(K) (what, id, agentID string)) *Garbage[K] {
+	return &Garbage[K]{term: t, describe: describe, since: map[K]time.Time{}}
+}
+
+// Due takes what a pass has seen without a row, forgets what it has not, and
+// returns what has been seen for longer than its grace. After a backup was
+// restored, which may not know the latest, nothing is due for a while.
+func (g *Garbage[K]) Due(ctx context.Context, seen map[K]bool, grace func(K) time.Duration) (due []K) {
+	now := g.term.Clock()
+	for k := range g.since {
+		if !seen[k] {
+			delete(g.since, k)
+		}
+	}
+	keep := Kept(g.term.Store.View()) > 0
+	for k := range seen {
+		since, known := g.since[k]
+		if !known {
+			g.since[k] = now
+			since = now
+		}
+		if keep && !known {
+			what, id, agentID := g.describe(k)
+			g.term.Logger.WarnContext(ctx, "what the restored backup does not know is kept for now", "what", what, "id", id, "agent_id", agentID)
+		}
+		if !keep && now.Sub(since) >= grace(k) {
+			due = append(due, k)
+		}
+	}
+	return due
+}

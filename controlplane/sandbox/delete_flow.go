@@ -1,0 +1,44 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// remove deletes the box on its host.
+func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.Sandbox) error {
+	if s.AgentID != "" {
+		if err := f.deleteBox(ctx, s); err != nil && resource.MayReturn(view, s.AgentID, err) {
+			return err
+		}
+	}
+	f.Hosts.Release(s.ID)
+	return nil
+}
+
+func (f *Flows) deleteBox(ctx context.Context, s *record.Sandbox) error {
+	client, err := f.Hosts.Client(s.AgentID)
+	if err != nil {
+		return err
+	}
+	hctx, cancel := f.Hosts.WhileUp(ctx, s.AgentID)
+	defer cancel()
+	err = client.DeleteBox(hctx, s.ID, s.Generation)
+	if hostapi.HasCode(err, hostapi.CodeStaleGeneration) {
+		// Only a control store that was put back from a backup is behind its hosts.
+		err = client.DeleteBox(hctx, s.ID, 0)
+	}
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("delete box: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// Pause stops a running sandbox's CPUs; its memory stays where it is.
+func (s *Sandboxes) Pause(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
+	return s.change(ctx, c, id, Pause)
+}
+
+// Resume lets a paused sandbox run on.
+func (s *Sandboxes) Resume(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
+	return s.change(ctx, c, id, Resume)
+}
+
+// Hibernate writes a running sandbox's memory to its host's disk.
+func (s *Sandboxes) Hibernate(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
+	return s.change(ctx, c, id, Hibernate)
+}
+
+// Wake lets a hibernated sandbox go on. One that runs is answered with as it is.
+func (s *Sandboxes) Wake(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
+	return s.change(ctx, c, id, Wake)
+}
+
+func (s *Sandboxes) change(ctx context.Context, c core.Caller, id string, m Transition) (api.Sandbox, error) {
+	row, err := s.find(ctx, c, id)
+	if err != nil {
+		return api.Sandbox{}, err
+	}
+	row, err = s.transitions.Do(hosts.WithRequestID(ctx, c.RequestID), row, m)
+	if err != nil {
+		return api.Sandbox{}, transitionError(err)
+	}
+	return s.Show(row), nil
+}
+
+// transitionError says why a transition was not made.
+func transitionError(err error) error {
+	var illegal *IllegalError
+	var refusal *hostapi.Error
+	switch {
+	case errors.As(err, &illegal):
+		return &apierror.Error{
+			Code: apierror.EConflict, Message: "sandbox is " + string(illegal.Status),
+			Detail: fmt.Sprintf("cannot %s it: %s", illegal.Transition, illegal.Remedy()), Err: err,
+		}
+	case errors.Is(err, ErrGone):
+		return apierror.NotFound()
+	case errors.Is(err, hostapi.ErrUnknownOutcome):
+		return apierror.Unreachable("it may or may not have happened", err)
+	case errors.As(err, &refusal):
+		switch refusal.Code {
+		case hostapi.CodeNoMemory, hostapi.CodeNoSlot:
+			return &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host memory for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
+		case hostapi.CodeNoDisk:
+			return &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
+		case hostapi.CodeIllegalState, hostapi.CodeInUse:
+			return &apierror.Error{Code: apierror.EConflict, Message: refusal.Message, Detail: refusal.Detail, Err: err}
+		}
+	case unwritten(err):
+		return apierror.Unavailable("it may or may not have happened", err)
+	}
+	return core.HostError(err)
+}
+
+// unwritten reports whether a transition failed with the store, and not with its host:
+// what the host did by then is done, whatever the store did with the record of it.
+func unwritten(err error) bool {
+	if hosts.Unreachable(err) {
+		return false
+	}
+	return slices.ContainsFunc([]error{
+		raftstore.ErrNotLeader, raftstore.ErrLeadershipLost, raftstore.ErrClosed, raftstore.ErrOverloaded, raftstore.ErrContention,
+		context.Canceled, context.DeadlineExceeded,
+	}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// Lifecycle tells how long a sandbox lives.
+func (s *Sandboxes) Lifecycle(ctx context.Context, c core.Caller, id string) (api.Lifecycle, error) {
+	row, err := s.find(ctx, c, id)
+	if err != nil {
+		return api.Lifecycle{}, err
+	}
+	return lifecycleOf(row), nil
+}
+
+// PatchLifecycle changes how long a sandbox lives, and what becomes of it then.
+// Its host is told first: it acts on persistence by itself when it is rebooted.
+// Where the row comes to say otherwise the inventory loop makes the host follow.
+func (s *Sandboxes) PatchLifecycle(ctx context.Context, c core.Caller, id string, in api.PatchLifecycle) (api.Lifecycle, error) {
+	row, err := s.find(ctx, c, id)
+	if err != nil {
+		return api.Lifecycle{}, err
+	}
+	ttl, persistent := in.TTLSeconds.Value, in.Persistent.Value
+	switch {
+	case !in.TTLSeconds.Set && persistent == nil:
+		return api.Lifecycle{}, &apierror.Error{Code: apierror.EInvalid, Message: "no updatable fields provided (supported: ttl_seconds, persistent)"}
+	case ttl != nil && (*ttl < 1 || *ttl > MaxTTLSeconds):
+		return api.Lifecycle{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d, or null for no end", MaxTTLSeconds)
+	case row.Status == record.SandboxDeleting:
+		return api.Lifecycle{}, &apierror.Error{Code: apierror.EConflict, Message: "sandbox is deleting", Detail: "it is being deleted"}
+	}
+	if persistent != nil && *persistent != row.Persistent && row.Status != record.SandboxStarting {
+		if err := s.tellPersistent(ctx, c, row, *persistent); err != nil {
+			return api.Lifecycle{}, err
+		}
+	}
+	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		row, err = Owned(tx, c, id)
+		if err != nil {
+			return err
+		}
+		row = applyPatch(in, row, tx.Now())
+		raftstore.Put(tx, record.Sandboxes, row)
+		return nil
+	})
+	if err != nil {
+		return api.Lifecycle{}, err
+	}
+	return lifecycleOf(row), nil
+}
+
+func (s *Sandboxes) tellPersistent(ctx context.Context, c core.Caller, row *record.Sandbox, persistent bool) error {
+	client, err := s.core.Hosts.Reach(ctx, row.AgentID)
+	if err == nil {
+		hctx, cancel := context.WithTimeout(hosts.WithRequestID(ctx, c.RequestID), updateTimeout)
+		defer cancel()
+		_, err = client.UpdateBox(hctx, row.ID, hostapi.BoxUpdate{Persistent: &persistent})
+	}
+	if err != nil {
+		return transitionError(err)
+	}
+	return nil
+}
+
+// updateTimeout bounds a call that a host answers once a small file is written.
+var updateTimeout = timescale.Limit(10 * time.Second)
+
+// applyPatch returns the row with the changes. A time to live that is given counts
+// from now; one that was there goes on, unless the sandbox hibernates and keeps
+// it for its wake.
+func applyPatch(in api.PatchLifecycle, row *record.Sandbox, now time.Time) *record.Sandbox {
+	c := row.Clone()
+	if in.Persistent.Value != nil {
+		c.Persistent = *in.Persistent.Value
+	}
+	if in.TTLSeconds.Set {
+		c.TTLSeconds, c.ExpiresAt = in.TTLSeconds.Value, time.Time{}
+	}
+	resting := c.Persistent && c.Status == record.SandboxHibernated
+	switch {
+	case resting:
+		c.ExpiresAt = time.Time{}
+	case c.TTLSeconds != nil && c.ExpiresAt.IsZero() && c.Status != record.SandboxStarting:
+		c.ExpiresAt = now.Add(time.Duration(*c.TTLSeconds) * time.Second)
+	}
+	return c
+}
+
+func lifecycleOf(row *record.Sandbox) api.Lifecycle {
+	return api.Lifecycle{Status: api.SandboxStatus(row.Status), TTLSeconds: row.TTLSeconds, ExpiresAt: api.NewTime(row.ExpiresAt), Persistent: row.Persistent}
+}

@@ -1,0 +1,143 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/template"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Config is what sandboxes need beside the core.
+type Config struct {
+	Templates     *template.Templates
+	PreviewURL    string // pattern with {port} and {id}; "" leaves preview_url empty
+	PreviewTokens PreviewTokens
+
+	// Observe is told how long each stage of a create took. engine: the time is
+	// the VMM's own.
+	Observe func(stage string, engine bool, took time.Duration)
+
+	// RestPause is how long a persistent sandbox that could not be hibernated at
+	// its end is left alone; default ten seconds.
+	RestPause time.Duration
+}
+
+// Sandboxes are the use cases of a sandbox's life. Those of what runs in it, and of
+// what it holds, are beside them.
+type Sandboxes struct {
+	Flows    *Flows
+	Commands *Commands
+	Files    *Files
+	Logs     *Logs
+	Ports    *Ports
+
+	*reach
+	cfg Config
+}
+
+// New makes the use cases.
+func New(c *core.Core, cfg Config) *Sandboxes {
+	if cfg.Observe == nil {
+		cfg.Observe = func(string, bool, time.Duration) {}
+	}
+	if cfg.RestPause == 0 {
+		cfg.RestPause = 10 * time.Second
+	}
+	r := &reach{core: c, transitions: &Transitions{Core: c}}
+	files := &Files{reach: r}
+	return &Sandboxes{
+		Flows: &Flows{Core: c}, Commands: &Commands{reach: r, files: files}, Files: files, Logs: &Logs{reach: r},
+		Ports: &Ports{reach: r, previewURL: cfg.PreviewURL, tokens: cfg.PreviewTokens},
+		reach: r, cfg: cfg,
+	}
+}
+
+// Get returns one sandbox of the caller's workspace.
+func (s *Sandboxes) Get(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
+	row, err := s.find(ctx, c, id)
+	if err != nil {
+		return api.Sandbox{}, err
+	}
+	return s.Show(row), nil
+}
+
+// Owned finds a sandbox of the caller's workspace. Another workspace's is no
+// different from none.
+func Owned(r raftstore.Reader, c core.Caller, id string) (*record.Sandbox, error) {
+	row, ok := raftstore.Get(r, record.Sandboxes, id)
+	if !ok || row.WorkspaceID != c.WorkspaceID {
+		return nil, apierror.NotFound()
+	}
+	return row, nil
+}
+
+// List returns a page of the workspace's sandboxes, newest first, and the
+// cursor of the next page ("" after the last). A long one is held within bounds
+// until ctx ends.
+func (s *Sandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Sandbox, next string, err error) {
+	view, err := s.core.View(ctx, c)
+	if err != nil {
+		return nil, "", err
+	}
+	rows, next, err := core.Paginate(raftstore.Find(view, record.Sandboxes, "workspace", c.WorkspaceID), o)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := s.admitList(ctx, c, rows); err != nil {
+		return nil, "", err
+	}
+	return core.Each(rows, s.Show), next, nil
+}
+
+// Delete removes a sandbox; it returns once it is gone from its host, or has waited
+// long for that: see core.AwaitRemoval.
+func (s *Sandboxes) Delete(ctx context.Context, c core.Caller, id string) error {
+	if err := c.RequireWorkspace(); err != nil {
+		return err
+	}
+	fresh := flow.NewID()
+	var flowID string
+	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		row, err := Owned(tx, c, id)
+		if err != nil {
+			return err
+		}
+		if row.Owner != nil {
+			return &apierror.Error{Code: apierror.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"}
+		}
+		flowID, err = Resource.BeginDelete(tx, fresh, row, c.RequestID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.core.AwaitRemoval(ctx, flowID)
+}
+
+// Show converts a row for its workspace.
+func (s *Sandboxes) Show(r *record.Sandbox) api.Sandbox {
+	out := api.Sandbox{
+		ID: r.ID, Status: api.SandboxStatus(r.Status), Template: r.Template, CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.AgentID,
+		FromSnapshot: core.OrNull(r.FromSnapshot), ForkedFrom: core.OrNull(r.ForkedFrom),
+		CreatedAt: api.Time{Time: r.CreatedAt}, StartedAt: api.NewTime(r.StartedAt), ExpiresAt: api.NewTime(r.ExpiresAt), TTLSeconds: r.TTLSeconds,
+		Persistent: r.Persistent, Error: core.OrNull(r.Error), PreviewURL: s.Ports.pattern(r.ID),
+		Preview: api.PreviewMode(cmp.Or(r.Preview, record.PreviewPublic)),
+		Volumes: core.Each(r.Volumes, func(v record.VolumeMount) api.VolumeMount {
+			return api.VolumeMount{Name: v.Name, MountPath: v.MountPath}
+		}),
+	}
+	if string(r.Metadata) != "null" {
+		out.Metadata = api.Object(r.Metadata)
+	}
+	if r.Owner != nil {
+		out.Owner = &api.Owner{Type: r.Owner.Type, ID: r.Owner.ID}
+	}
+	return out
+}

@@ -1,0 +1,128 @@
+package sandbox_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// hostIs waits until the host h1 is up or lost in the store.
+func hostIs(t *testing.T, p *testplane.Plane, want record.AgentState) {
+	t.Helper()
+	testcluster.Await(t, 10*time.Second, "host that is "+string(want), func() bool {
+		a, _ := raftstore.Get(p.Leader().Store.View(), record.Agents, "h1")
+		return a.State == want
+	})
+}
+
+// A host that was silent for longer than a lease comes back with what it has,
+// and each sandbox is what it was: the same box, in the state that it is in.
+func TestSilenceDestroysNothing(t *testing.T) {
+	for _, status := range []hostapi.Status{hostapi.StatusRunning, hostapi.StatusPaused, hostapi.StatusHibernated} {
+		t.Run(string(status), func(t *testing.T) {
+			p := testplane.New(t, 1, nil)
+			h := p.Host("h1", 4096)
+			running(p, h, id)
+			h.Become(id, status)
+			becomes(t, p, id, record.SandboxStatus(status))
+			end := time.Now().Add(time.Hour).UTC()
+			edit(p, id, func(s *record.Sandbox) { s.ExpiresAt = end })
+			h.Silence(true)
+			if s := becomes(t, p, id, record.SandboxFailed); s.Error != "its host is unreachable" {
+				t.Fatalf("its error is %q", s.Error)
+			}
+			hostIs(t, p, record.AgentLost)
+			h.Silence(false)
+			s := becomes(t, p, id, record.SandboxStatus(status))
+			if s.Error != "" || s.Unreachable || s.Generation != 1 || s.AgentID != "h1" || !s.ExpiresAt.Equal(end) {
+				t.Errorf("it came back as %+v", s)
+			}
+			hostIs(t, p, record.AgentUp)
+			p.Passes(5)
+			if b, there := h.Boxes()[id]; !there || b.Status != status {
+				t.Errorf("its box is %+v", h.Boxes())
+			}
+		})
+	}
+}
+
+// What a host returns with counts as it is then.
+func TestAHostThatReturnsWithout(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(p *testplane.Plane, boxes map[string]hostapi.Box)
+		error     string
+		boxes     int
+	}{
+		"the box": {func(_ *testplane.Plane, boxes map[string]hostapi.Box) { delete(boxes, id) }, "its virtual machine is gone from the host", 0},
+		"its VM": {func(_ *testplane.Plane, boxes map[string]hostapi.Box) {
+			b := boxes[id]
+			b.Status, b.Error, b.Seq = hostapi.StatusFailed, "VMM died", b.Seq+1
+			boxes[id] = b
+		}, "VMM died", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := testplane.New(t, 1, nil)
+			h := p.Host("h1", 4096)
+			running(p, h, id)
+			h.Silence(true)
+			becomes(t, p, id, record.SandboxFailed)
+			h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
+				c.meanwhile(p, boxes)
+			})
+			h.Silence(false)
+			testcluster.Await(t, 10*time.Second, "reason", func() bool {
+				s, _ := p.Sandbox(id)
+				return s.Status == record.SandboxFailed && s.Error == c.error && !s.Unreachable
+			})
+			p.Passes(5)
+			if n := len(h.Boxes()); n != c.boxes {
+				t.Errorf("the host has %d boxes, want %d", n, c.boxes)
+			}
+		})
+	}
+}
+
+// What was deleted or placed elsewhere while its host was silent goes when the
+// host returns, and so does what there must never be two of.
+func TestWhatIsGivenUpMeanwhileGoes(t *testing.T) {
+	for name, meanwhile := range map[string]func(p *testplane.Plane){
+		"deleted": func(p *testplane.Plane) {
+			p.Update(func(tx *raftstore.Tx) error {
+				s, _ := raftstore.Get(tx, record.Sandboxes, id)
+				_, err := sandbox.Resource.BeginDelete(tx, flow.NewID(), s, "")
+				return err
+			})
+			testcluster.Await(t, 10*time.Second, "end of the row", func() bool { _, ok := p.Sandbox(id); return !ok })
+		},
+		"placed elsewhere": func(p *testplane.Plane) {
+			edit(p, id, func(s *record.Sandbox) { s.AgentID, s.Generation = "h2", 2 })
+		},
+		"exclusive": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := testplane.New(t, 1, nil)
+			h := p.Host("h1", 4096)
+			running(p, h, id)
+			edit(p, id, func(s *record.Sandbox) { s.Exclusive = meanwhile == nil })
+			h.Silence(true)
+			s := becomes(t, p, id, record.SandboxFailed)
+			if meanwhile != nil {
+				meanwhile(p)
+			} else if s.Unreachable {
+				t.Error("an exclusive sandbox is only unreachable")
+			}
+			h.Silence(false)
+			testcluster.Await(t, 10*time.Second, "end of the box", func() bool { return len(h.Boxes()) == 0 })
+			if s, ok := p.Sandbox(id); ok && s.Status != record.SandboxFailed {
+				t.Errorf("it is %+v", s)
+			}
+		})
+	}
+}

@@ -1,0 +1,128 @@
+package sandbox
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/controlplane/volume"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// TemplateOf is the name by which hosts know a sandbox's template.
+func TemplateOf(s *record.Sandbox) string { return cmp.Or(s.TemplateKey, s.Template) }
+
+// request is what a sandbox asks of placement, as its row says it. It fails with
+// ErrSnapshot or a *placement.Error.
+func request(r raftstore.Reader, s *record.Sandbox, tried []string) (placement.Request, error) {
+	req := placement.Request{Template: TemplateOf(s), Builds: buildsOf(r, s), Exclude: tried}
+	if s.FromSnapshot != "" {
+		snap, ok := raftstore.Get(r, record.Snapshots, s.FromSnapshot)
+		if !ok || snap.Status == record.ResourceDeleting {
+			return req, ErrSnapshot.With("it has been deleted", nil)
+		}
+		req.Size = &placement.Template{CPU: snap.CPU, MemoryMB: snap.MemoryMB, DiskMB: snap.DiskMB}
+		if snap.Stored {
+			req.Prefer, req.Stored = snap.AgentID, true
+		} else {
+			req.Only = snap.AgentID
+		}
+	}
+	for _, v := range VolumesOf(r, s) {
+		if req.Only != "" && req.Only != v.AgentID {
+			return req, &placement.Error{Reason: placement.Apart}
+		}
+		req.Only = v.AgentID
+	}
+	return req, nil
+}
+
+// buildsOf are the digests by which hosts know the build that a sandbox is started
+// from.
+func buildsOf(r raftstore.Reader, s *record.Sandbox) []string {
+	b, ok := raftstore.Get(r, record.Builds, s.BuildID)
+	if s.FromSnapshot != "" || !ok {
+		return nil
+	}
+	return b.Digests()
+}
+
+// currentBuild is the one that a sandbox's template means now: its own may have
+// been replaced while the sandbox waited for a host.
+func currentBuild(r raftstore.Reader, s *record.Sandbox) string {
+	if s.BuildID == "" || s.FromSnapshot != "" {
+		return s.BuildID
+	}
+	own, ok := raftstore.Get(r, record.Builds, s.BuildID)
+	if !ok {
+		return s.BuildID
+	}
+	for _, t := range raftstore.Find(r, record.Templates, "name", own.WorkspaceID+"/"+own.Template) {
+		if t.BuildID != "" {
+			return t.BuildID
+		}
+	}
+	return s.BuildID
+}
+
+// VolumesOf finds the rows of a sandbox's volumes, in the order of its mounts.
+// One that is gone is left out.
+func VolumesOf(r raftstore.Reader, s *record.Sandbox) []*record.Volume {
+	out := make([]*record.Volume, 0, len(s.Volumes))
+	for _, m := range s.Volumes {
+		out = append(out, raftstore.Find(r, record.Volumes, "name", volume.Key(s.WorkspaceID, m.Name))...)
+	}
+	return out
+}
+
+// DeleteRow removes a sandbox's row and detaches its volumes. No row of a
+// sandbox goes in any other way.
+func DeleteRow(tx *raftstore.Tx, s *record.Sandbox) {
+	for _, v := range VolumesOf(tx, s) {
+		if v.AttachedTo == s.ID {
+			c := v.Clone()
+			c.AttachedTo = ""
+			raftstore.Put(tx, record.Volumes, c)
+		}
+	}
+	raftstore.Delete(tx, record.Sandboxes, s.ID)
+}
+
+// spec is what the host is asked for.
+func (f *Flows) spec(r raftstore.Reader, s *record.Sandbox, data Create) (hostapi.BoxSpec, error) {
+	env, err := f.OpenEnv(s.ID, s.EnvSealed)
+	if err != nil {
+		return hostapi.BoxSpec{}, err
+	}
+	spec := hostapi.BoxSpec{
+		Generation: s.Generation, WorkspaceID: s.WorkspaceID, Template: TemplateOf(s), Builds: buildsOf(r, s), Boot: data.Boot, Env: env,
+		Persistent: s.Persistent, Exclusive: s.Exclusive, Capture: s.FromSnapshot,
+	}
+	if s.FromSnapshot != "" {
+		if snap, ok := raftstore.Get(r, record.Snapshots, s.FromSnapshot); ok {
+			spec.Manifest = snap.Manifest
+		}
+		spec.Origin = map[string]any{"from_snapshot": s.FromSnapshot}
+	}
+	paths := make(map[string]string, len(s.Volumes))
+	for _, m := range s.Volumes {
+		paths[volume.Key(s.WorkspaceID, m.Name)] = m.MountPath
+	}
+	for _, v := range VolumesOf(r, s) {
+		spec.Volumes = append(spec.Volumes, hostapi.VolumeAttach{ID: v.ID, MountPath: paths[volume.Key(s.WorkspaceID, v.Name)]})
+	}
+	return spec, nil
+}
+
+// refusedSnapshot is why a host will not start a sandbox from its snapshot, if
+// that is what err says.
+func refusedSnapshot(err error) string {
+	var refusal *hostapi.Error
+	if !errors.As(err, &refusal) || refusal.Code != hostapi.CodeNoSnapshot && refusal.Code != hostapi.CodeBadSnapshot {
+		return ""
+	}
+	return fmt.Sprint(refusal)
+}

@@ -1,0 +1,194 @@
+package snapshot
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// loopInventory is the name of the loop that compares hosts with rows.
+const loopInventory = "snapshot inventory"
+
+// Claim is what some kind of thing wants of captures on hosts, and of what is in the
+// snapshot store. What nothing claims is removed.
+type Claim struct {
+	// Capture reports whether a capture is wanted. Hosts that fetched a copy of
+	// it keep that for the next time, until they want the disk for something else.
+	Capture func(r raftstore.Reader, id string) bool
+	// Stored returns what reports whether something in the snapshot store is wanted
+	// there, by its id.
+	Stored func(r raftstore.Reader) func(id string) bool
+}
+
+// own is the claim of snapshots.
+func own(r raftstore.Reader, id string) bool {
+	_, ok := raftstore.Get(r, record.Snapshots, id)
+	return ok
+}
+
+// captured reports whether a capture is wanted.
+func (s *Snapshots) captured(r raftstore.Reader, id string) bool {
+	for _, c := range s.cfg.Claims {
+		if c.Capture != nil && c.Capture(r, id) {
+			return true
+		}
+	}
+	return own(r, id)
+}
+
+// stored returns what reports whether something is wanted in the snapshot store.
+func (s *Snapshots) stored(r raftstore.Reader) func(id string) bool {
+	wanted := []func(id string) bool{func(id string) bool { return own(r, id) }}
+	for _, c := range s.cfg.Claims {
+		if c.Stored != nil {
+			wanted = append(wanted, c.Stored(r))
+		}
+	}
+	return func(id string) bool {
+		return slices.ContainsFunc(wanted, func(wants func(string) bool) bool { return wants(id) })
+	}
+}
+
+// keeper keeps true, in one term, what must hold of snapshots.
+type keeper struct {
+	*loops.Term
+	core     *core.Core
+	things   *Snapshots
+	captures *loops.Garbage[capture]
+	copies   *loops.Garbage[string] // in the snapshot store
+}
+
+// capture is one on a host, which no row accounts for.
+type capture struct{ agentID, id string }
+
+// Loops are what keeps snapshots true: hosts hold no capture that nothing wants, and
+// the snapshot store nothing at all; what is on a lost host alone is lost; what is
+// not stored is stored when it can be.
+func (s *Snapshots) Loops(t *loops.Term) []loops.Loop {
+	k := &keeper{
+		Term: t, core: s.core, things: s,
+		captures: loops.NewGarbage(t, func(c capture) (what, id, agentID string) { return "object", c.id, c.agentID }),
+		copies:   loops.NewGarbage(t, func(id string) (what, _, agentID string) { return "stored copy", id, "" }),
+	}
+	return []loops.Loop{
+		{Name: loopInventory, Pass: k.inventory},
+		{Name: "snapshot store", Every: max(t.Every, t.KeptGrace/storedLooks), Pass: k.collect},
+		resource.Strays(t, Resource, nil),
+	}
+}
+
+// inventory compares captures of the hosts with the rows, both ways.
+func (k *keeper) inventory(ctx context.Context) {
+	sessions := k.core.Hosts.Sessions()
+	// After the sessions: a row is written before its capture is asked for, so each
+	// that is reported above has its row in this view, if it has one at all.
+	view := k.Store.View()
+	seen := map[capture]bool{}
+	for agentID, session := range sessions {
+		for _, c := range session.Heartbeat.Captures {
+			if !k.things.captured(view, c.ID) {
+				seen[capture{agentID: agentID, id: c.ID}] = true
+			}
+		}
+	}
+	k.removeCaptures(ctx, seen)
+	k.lostSnapshots(ctx, sessions, view)
+	k.storeSnapshots(ctx, sessions, view)
+}
+
+// removeCaptures deletes what has had no row for a while. Snapshots are what people
+// keep: a control store that was put back from a backup may not know the latest, and
+// whoever did that is given time to notice.
+func (k *keeper) removeCaptures(ctx context.Context, seen map[capture]bool) {
+	grace := func(c capture) time.Duration {
+		if strings.HasPrefix(c.id, Prefix) {
+			return k.KeptGrace
+		}
+		return k.OrphanGrace
+	}
+	for _, c := range k.captures.Due(ctx, seen, grace) {
+		k.Begin(loops.Job{What: "capture", Host: c.agentID, ID: c.id}, loops.AtOnce, func() { k.removeCapture(ctx, c) })
+	}
+}
+
+func (k *keeper) removeCapture(ctx context.Context, c capture) {
+	ctx, cancel := context.WithTimeout(ctx, loops.CallTimeout)
+	defer cancel()
+	err := k.core.Hosts.Call(ctx, c.agentID, func(ctx context.Context, client *hosts.Client) error {
+		return client.DeleteCapture(ctx, c.id, !k.things.stored(k.Store.View())(c.id))
+	})
+	if err != nil {
+		k.Logger.WarnContext(ctx, "object without a row could not be deleted", "what", "capture", "id", c.id, "agent_id", c.agentID, "error", err)
+		return
+	}
+	k.Logger.InfoContext(ctx, "object without a row deleted", "what", "capture", "id", c.id, "agent_id", c.agentID)
+}
+
+// lostSnapshots marks snapshots lost that are not stored and whose host is lost
+// or has them no more, and takes them up again when they are back.
+func (k *keeper) lostSnapshots(ctx context.Context, sessions map[string]hosts.Session, view *raftstore.Snapshot) {
+	has := map[string]map[string]bool{} // of hosts whose inventory is complete
+	for id, session := range sessions {
+		if !session.Heartbeat.Ready {
+			continue
+		}
+		has[id] = map[string]bool{}
+		for _, c := range session.Heartbeat.Captures {
+			has[id][c.ID] = true
+		}
+	}
+	for _, s := range raftstore.All(view, record.Snapshots) {
+		status := s.Status
+		there, heard := has[s.AgentID][s.ID], has[s.AgentID] != nil
+		agent, known := raftstore.Get(view, record.Agents, s.AgentID)
+		switch {
+		case s.Status != record.ResourceReady && s.Status != record.ResourceLost:
+		case s.Stored, heard && there:
+			status = record.ResourceReady
+		case !known, agent.State == record.AgentLost, heard && k.Sure(record.Snapshots.Name, &s.Meta, sessions[s.AgentID].LastSeen):
+			status = record.ResourceLost
+		}
+		if status == s.Status {
+			continue
+		}
+		ok := k.Update(ctx, loopInventory, func(tx *raftstore.Tx) error {
+			now, ok := raftstore.Get(tx, record.Snapshots, s.ID)
+			if ok && now.ModifyIndex == s.ModifyIndex {
+				c := now.Clone()
+				c.Status = status
+				raftstore.Put(tx, record.Snapshots, c)
+			}
+			return nil
+		})
+		if ok {
+			k.Logger.WarnContext(ctx, "snapshot changed with its host", "snapshot_id", s.ID, "agent_id", s.AgentID, "status", string(status))
+		}
+	}
+}
+
+// storeSnapshots sees to it that what is not in the snapshot store and can be
+// put there is tried again: an upload failed, or the host had no store then.
+func (k *keeper) storeSnapshots(ctx context.Context, sessions map[string]hosts.Session, view *raftstore.Snapshot) {
+	for _, s := range raftstore.All(view, record.Snapshots) {
+		host := sessions[s.AgentID]
+		if !Unstored(view, s, host) {
+			continue
+		}
+		k.Update(ctx, loopInventory, func(tx *raftstore.Tx) error {
+			now, ok := raftstore.Get(tx, record.Snapshots, s.ID)
+			if !ok || !Unstored(tx, now, host) {
+				return nil
+			}
+			return BeginStore(tx, flow.NewID(), now)
+		})
+	}
+}

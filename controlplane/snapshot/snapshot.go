@@ -1,0 +1,209 @@
+// Package snapshot makes and removes snapshots as flows: a capture of a running
+// sandbox on its host, kept under a row and, where the host has a snapshot
+// store, put into it so that any host can start from it.
+package snapshot
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// Resource is the life of a snapshot.
+var Resource = &resource.Kind[*record.Snapshot]{
+	Name: "snapshot", Table: record.Snapshots,
+	Host:     func(s *record.Snapshot) string { return s.AgentID },
+	Creating: func(s *record.Snapshot) bool { return s.Status == record.ResourceCreating },
+	Deleting: func(s *record.Snapshot) bool { return s.Status == record.ResourceDeleting },
+	Delete: func(s *record.Snapshot) *record.Snapshot {
+		c := s.Clone()
+		c.Status = record.ResourceDeleting
+		return c
+	},
+}
+
+// KindStore is the flow that puts a snapshot into the store which its creation
+// could not put there.
+const KindStore = "snapshot.store"
+
+// Prefix begins the id of every snapshot.
+const Prefix = "snap-"
+
+// Deadline is how long a snapshot may take: its upload is as long as a
+// sandbox's memory and disk are.
+var Deadline = timescale.Limit(15 * time.Minute)
+
+// storeTimeout is how long one call to a host may take. An upload goes on there
+// after it, and is joined by the next.
+var storeTimeout = timescale.Limit(10 * time.Minute)
+
+// The steps.
+//
+//	capture ──► store ──► (ready)
+//
+// Past the deadline (expire) what is captured is ready without being stored,
+// and what is not is given up. What is ready and not stored has a flow of its own
+// that tries again.
+const (
+	stepCapture    = "capture"
+	stepStore      = "store"
+	stepExpire     = "expire"
+	stepStoreAgain = "store again"
+)
+
+// flows are the steps of all kinds.
+type flows struct {
+	*core.Core
+	pause time.Duration // see Config.StorePause
+}
+
+// Kinds are for the engine.
+func (s *Snapshots) Kinds() []flow.Kind {
+	f := &flows{Core: s.core, pause: s.cfg.StorePause}
+	return []flow.Kind{
+		{
+			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: storeTimeout, Host: Resource.HostOf(""),
+			Steps: map[string]flow.Step{stepCapture: f.capture, stepStore: f.store, stepExpire: f.expire},
+		},
+		Resource.Removal(f.remove),
+		{
+			Name: KindStore, ActTimeout: storeTimeout, Host: Resource.HostOf(""),
+			Steps: map[string]flow.Step{stepStoreAgain: f.storeAgain},
+		},
+	}
+}
+
+// Create is the data of a create.
+type Create struct {
+	resource.Data
+	Generation uint64 `json:"generation,omitempty"` // of the sandbox's box
+}
+
+// Begin puts a snapshot and what makes it into a transaction.
+func Begin(tx *raftstore.Tx, flowID string, s *record.Snapshot, data Create) error {
+	return Resource.Begin(tx, flowID, s, stepCapture, data, tx.Now().Add(Deadline))
+}
+
+// again reports whether a step that failed is to be run once more.
+func (f *flows) again(ctx context.Context, run flow.Run, agentID string, err error) bool {
+	return hosts.Superseded(ctx, err) || f.Hosts.Passing(run.View, agentID, run.Flow.Attempt, err)
+}
+
+// capture asks the sandbox's host for the capture.
+func (f *flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var data Create
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	s, ok := Resource.Made(run.View, run.Flow)
+	if !ok {
+		return resource.Finish, nil
+	}
+	ctx = hosts.WithRequestID(ctx, data.RequestID)
+	var made hostapi.Capture
+	err := f.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
+		var err error
+		made, err = c.PutCapture(ctx, s.ID, hostapi.CaptureSpec{
+			BoxID: s.SandboxID, Generation: data.Generation, Memory: true, After: hostapi.AfterResume,
+		})
+		return err
+	})
+	switch {
+	case err == nil:
+	case f.again(ctx, run, s.AgentID, err):
+		return nil, err
+	default:
+		f.Logger.WarnContext(ctx, "snapshot was not taken", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
+		f.discard(ctx, s) // of one whose outcome is unknown
+		return Resource.GiveUp(run, data.Data, sandbox.NotCaptured(err, ErrNotTaken)), nil
+	}
+	// Also where the host says that it is stored: this is how the digest is learnt.
+	store := f.Hosts.Sessions()[s.AgentID].Heartbeat.Store
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		s, ok := Resource.Made(tx, run.Flow)
+		if !ok {
+			return flow.Done(), nil
+		}
+		c := s.Clone()
+		c.CPU, c.MemoryMB, c.DiskMB = made.CPU, made.MemoryMB, made.DiskMB
+		c.MemoryBytes, c.DiskBytes, c.PauseMS, c.Stored = made.MemoryBytes, made.DiskBytes, made.PauseMS, made.Stored
+		if !store {
+			c.Status = record.ResourceReady
+		}
+		raftstore.Put(tx, record.Snapshots, c)
+		if !store {
+			return flow.Done(), nil
+		}
+		return flow.Goto(stepStore, nil), nil
+	}, nil
+}
+
+// store puts the capture into the snapshot store. One that cannot be stored is
+// as good on its own host, until it can be.
+func (f *flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var data Create
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	s, ok := Resource.Made(run.View, run.Flow)
+	if !ok {
+		return resource.Finish, nil
+	}
+	ctx = hosts.WithRequestID(ctx, data.RequestID)
+	made, err := f.upload(ctx, s)
+	if err != nil {
+		if f.again(ctx, run, s.AgentID, err) {
+			return nil, err
+		}
+		f.Logger.WarnContext(ctx, "snapshot was not stored", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
+	}
+	return ready(run, err == nil, made.Manifest), nil
+}
+
+func ready(run flow.Run, stored bool, manifest string) flow.Commit {
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		if s, ok := Resource.Made(tx, run.Flow); ok {
+			c := s.Clone()
+			c.Status, c.Stored, c.Manifest = record.ResourceReady, stored, manifest
+			raftstore.Put(tx, record.Snapshots, c)
+		}
+		return flow.Done(), nil
+	}
+}
+
+// expire ends a snapshot that took too long.
+func (f *flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var data Create
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	s, ok := Resource.Made(run.View, run.Flow)
+	if !ok {
+		return resource.Finish, nil
+	}
+	if s.MemoryMB > 0 { // it is captured
+		return ready(run, false, ""), nil
+	}
+	f.discard(ctx, s)
+	return Resource.GiveUp(run, data.Data, ErrNotTaken), nil
+}
+
+// discard tries once to remove a capture that may have been made. What it
+// misses the inventory finds.
+func (f *flows) discard(ctx context.Context, s *record.Snapshot) {
+	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(5*time.Second))
+	defer cancel()
+	err := f.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, true) })
+	if err != nil {
+		f.Logger.InfoContext(ctx, "capture is left to the inventory", "snapshot_id", s.ID, "agent_id", s.AgentID, "error", err)
+	}
+}

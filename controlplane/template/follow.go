@@ -1,0 +1,219 @@
+package template
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// followTime bounds one call of a host.
+var followTime = timescale.Limit(10 * time.Second)
+
+// stateReady is the status of a template that a host can start.
+const stateReady = "ready"
+
+// followed is one build that one run of a host's daemon was asked for.
+type followed struct{ agentID, bootID, buildID, how string }
+
+// Loops are what keeps templates where they belong.
+func (s *Templates) Loops(*loops.Term) []loops.Loop {
+	return []loops.Loop{{Name: "templates", Run: s.Flows.run}}
+}
+
+// run keeps templates where they belong until ctx ends: every host has what one
+// has built, and forgets what has no row any more. It looks at the whole state
+// each time; that a host was asked already only spares it the question.
+func (f *Flows) run(ctx context.Context) {
+	f.told = map[followed]time.Time{}
+	tick := time.NewTicker(f.cfg.Every)
+	defer tick.Stop()
+	for {
+		f.learn(ctx)
+		f.keep(ctx)
+		f.prune(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-f.look:
+		}
+	}
+}
+
+func (f *Flows) keep(ctx context.Context) {
+	view := f.Store.View()
+	templates := raftstore.All(view, record.Templates)
+	known := map[string]bool{}
+	for _, t := range templates {
+		known[t.Key] = true
+	}
+	// A backup that was restored may not know the latest.
+	cluster, ok := raftstore.Get(view, record.Clusters, record.ClusterID)
+	keeps := ok && cluster.Keep > 0
+	for id, s := range f.Hosts.Sessions() {
+		hb := s.Heartbeat
+		if !hb.Ready || hb.Draining {
+			continue
+		}
+		for _, state := range hb.Templates {
+			if IsKey(state.Name) && !known[state.Name] && !keeps {
+				f.forget(ctx, id, state.Name)
+			}
+		}
+		for _, t := range templates {
+			if t.BuildID != "" && t.Status == record.TemplateReady {
+				f.follow(ctx, view, id, hb, t)
+			}
+		}
+	}
+}
+
+// follow asks a host for the build that a template means: to fetch it, or, where
+// that cannot be, to build it as well.
+func (f *Flows) follow(ctx context.Context, view raftstore.Reader, agentID string, hb hostapi.Heartbeat, t *record.Template) {
+	b, ok := raftstore.Get(view, record.Builds, t.BuildID)
+	if !ok || isAt(hb, t.Key, b) {
+		return
+	}
+	spec, how, ok := f.wayTo(ctx, view, hb, t, b)
+	asked := followed{agentID, hb.BootID, t.BuildID, how}
+	now := f.Clock()
+	if !ok || now.Before(f.told[asked]) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, followTime)
+	defer cancel()
+	_, before := f.told[asked]
+	missing := false
+	err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
+		if before && spec.Fetch != "" {
+			if got, err := c.Build(ctx, b.ID); err == nil && got.Missing {
+				missing = true
+				return c.DeleteBuild(ctx, b.ID) // so that it is not met again
+			}
+		}
+		_, err := c.PutBuild(ctx, b.ID, spec)
+		return err
+	})
+	var refusal *hostapi.Error
+	switch {
+	case err == nil && missing:
+		f.told[asked] = now.Add(f.cfg.Again)
+		f.missing(ctx, b, spec.Fetch)
+	case err == nil:
+		f.told[asked] = now.Add(f.cfg.Again)
+	case errors.As(err, &refusal) && refusal.Code != hostapi.CodeDraining && refusal.Code != hostapi.CodeBusy && refusal.Code != hostapi.CodeStaleTerm:
+		f.told[asked] = now.Add(10 * f.cfg.Again) // most likely it never will
+		f.Logger.WarnContext(ctx, "host does not take a template", "template", t.Key, "agent_id", agentID, "error", err)
+	}
+}
+
+// missing notes that a product is not in the snapshot store. A host that has it
+// puts it there again, and says so; where there is none, it is built anew.
+func (f *Flows) missing(ctx context.Context, b *record.Build, digest string) {
+	f.Logger.WarnContext(ctx, "template is not in the snapshot store any more", "template", b.Key, "build_id", b.ID, "digest", digest)
+	f.write(ctx, "product that is not stored", true, func(tx *raftstore.Tx) error {
+		row, ok := raftstore.Get(tx, record.Builds, b.ID)
+		if !ok {
+			return nil
+		}
+		row = row.Clone()
+		for i := range row.Products {
+			row.Products[i].Stored = row.Products[i].Stored && row.Products[i].Digest != digest
+		}
+		raftstore.Put(tx, record.Builds, row)
+		return nil
+	})
+}
+
+// wayTo says how a host comes by a build, if it can now.
+func (f *Flows) wayTo(ctx context.Context, view raftstore.Reader, hb hostapi.Heartbeat, t *record.Template, b *record.Build) (spec hostapi.BuildSpec, how string, ok bool) {
+	awaited := false
+	for _, p := range b.Products {
+		if p.Engine != hb.Versions.Engine || !hb.Store {
+			continue
+		}
+		if p.Stored {
+			return hostapi.BuildSpec{Template: t.Key, WorkspaceID: t.WorkspaceID, Fetch: p.Digest}, "fetch", true
+		}
+		awaited = awaited || f.isStoring(p.Digest)
+	}
+	if awaited || b.WorkspaceID == "" && b.Recipe == "" || b.WorkspaceID != "" && len(b.SpecSealed) == 0 {
+		return spec, "", false // it will be in the store, or nobody knows how it was built
+	}
+	spec, err := f.open(b)
+	if err != nil {
+		f.Logger.ErrorContext(ctx, "specification of a template cannot be opened", "build_id", b.ID, "error", err)
+		return spec, "", false
+	}
+	return spec, "build", can(view, hb, b, spec) // what it is made from comes first
+}
+
+// isStoring reports whether a host that has a build is there to put it into the
+// snapshot store.
+func (f *Flows) isStoring(digest string) bool {
+	for _, s := range f.Hosts.Sessions() {
+		if s.Heartbeat.Store && slices.ContainsFunc(s.Heartbeat.Templates, func(t hostapi.TemplateState) bool { return t.BuildID == digest }) {
+			return true
+		}
+	}
+	return false
+}
+
+// isAt reports whether a template means a build's product on a host.
+func isAt(hb hostapi.Heartbeat, key string, b *record.Build) bool {
+	return slices.ContainsFunc(hb.Templates, func(s hostapi.TemplateState) bool {
+		return s.Name == key && s.Status == stateReady &&
+			slices.ContainsFunc(b.Products, func(p record.Product) bool { return p.Digest == s.BuildID })
+	})
+}
+
+// can reports whether a host has all that a build takes.
+func can(view raftstore.Reader, hb hostapi.Heartbeat, b *record.Build, spec hostapi.BuildSpec) bool {
+	if spec.Source != "" && !slices.ContainsFunc(hb.Sources, func(s hostapi.TemplateSource) bool {
+		return s.Name == spec.Template && s.Recipe == spec.Source
+	}) {
+		return false
+	}
+	if spec.FromOCI || spec.From == "" {
+		return true
+	}
+	if t, ok := byKey(view, b.WorkspaceID, spec.From); ok {
+		if parent, ok := raftstore.Get(view, record.Builds, t.BuildID); ok && len(parent.Products) > 0 {
+			return isAt(hb, t.Key, parent)
+		}
+	}
+	return slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool { return t.Name == spec.From && t.Status == stateReady })
+}
+
+// byKey finds the template that a workspace's build is made from.
+func byKey(r raftstore.Reader, workspaceID, key string) (*record.Template, bool) {
+	if !IsKey(key) {
+		return Operators(r, key)
+	}
+	for _, t := range raftstore.Find(r, record.Templates, "workspace", workspaceID) {
+		if t.Key == key {
+			return t, true
+		}
+	}
+	return nil, false
+}
+
+// forget removes from a host a template that has no row. One that is in use
+// there, or a host that does not answer, is asked again the next time.
+func (f *Flows) forget(ctx context.Context, agentID, name string) {
+	ctx, cancel := context.WithTimeout(ctx, followTime)
+	defer cancel()
+	err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteTemplate(ctx, name) })
+	if err == nil {
+		f.Logger.InfoContext(ctx, "template without a row removed", "template", name, "agent_id", agentID)
+	}
+}

@@ -1,0 +1,363 @@
+package template
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Errors of Ask.
+var (
+	ErrUnknown  = errors.New("no such template")
+	ErrNoSource = errors.New("no host that is there has its definition")
+)
+
+// aheadAgain is when a build that failed, and that nobody asked for, is tried again.
+const aheadAgain = 10 * time.Minute
+
+// Operators finds a template of the hosts' operator.
+func Operators(r raftstore.Reader, name string) (*record.Template, bool) {
+	for _, t := range raftstore.Find(r, record.Templates, "name", "/"+name) {
+		return t, true
+	}
+	return nil, false
+}
+
+// Known reports whether a host tells of an operator's template that may have no
+// row yet, and has the hosts looked at now.
+func (f *Flows) Known(name string) bool {
+	select {
+	case f.look <- struct{}{}:
+	default:
+	}
+	_, ok := f.heard()[name]
+	return ok
+}
+
+// heard is what the hosts tell of each of the operator's templates.
+type heard struct {
+	sources []hostapi.TemplateSource
+	states  []stateAt
+}
+
+type stateAt struct {
+	hostapi.TemplateState
+	engine string
+	store  bool
+}
+
+func (f *Flows) heard() map[string]*heard {
+	all := map[string]*heard{}
+	of := func(name string) *heard {
+		if all[name] == nil {
+			all[name] = &heard{}
+		}
+		return all[name]
+	}
+	for _, s := range f.Hosts.Sessions() {
+		hb := s.Heartbeat
+		for _, src := range hb.Sources {
+			if h := of(src.Name); !slices.Contains(h.sources, src) {
+				h.sources = append(h.sources, src)
+			}
+		}
+		for _, t := range hb.Templates {
+			if !IsKey(t.Name) && t.Status == stateReady {
+				h := of(t.Name)
+				h.states = append(h.states, stateAt{t, hb.Versions.Engine, hb.Store})
+			}
+		}
+	}
+	for _, h := range all {
+		slices.SortFunc(h.sources, func(a, b hostapi.TemplateSource) int { return strings.Compare(a.Recipe, b.Recipe) })
+		slices.SortStableFunc(h.states, func(a, b stateAt) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	}
+	return all
+}
+
+// learn writes down what the hosts tell: templates of the operator, products of
+// builds, and that they are stored. It begins the builds that nobody asks for.
+func (f *Flows) learn(ctx context.Context) {
+	all := f.heard()
+	for _, s := range f.Hosts.Sessions() {
+		for _, t := range s.Heartbeat.Templates {
+			if t.Status == stateReady {
+				f.learnProduct(ctx, stateAt{t, s.Heartbeat.Versions.Engine, s.Heartbeat.Store})
+			}
+		}
+	}
+	for name, h := range all {
+		f.learnTemplate(ctx, name, h)
+	}
+	f.dropUnheard(ctx, all)
+}
+
+// learnProduct notes what one of our builds is on a host, where it was built
+// there as well, and that it is in the snapshot store.
+func (f *Flows) learnProduct(ctx context.Context, s stateAt) {
+	edit := func(r raftstore.Reader) *record.Build {
+		b, ok := raftstore.Get(r, record.Builds, s.Build)
+		if t, own := Operators(r, s.Name); !ok && own {
+			b, ok = raftstore.Get(r, record.Builds, t.BuildID)
+		}
+		if !ok || b.Status != record.TemplateReady || b.Key != s.Name {
+			return nil
+		}
+		i := slices.IndexFunc(b.Products, func(p record.Product) bool { return p.Digest == s.BuildID })
+		switch {
+		case i < 0 && s.Build != b.ID:
+			return nil // made by hand: see adopt
+		case i < 0:
+			b = b.Clone()
+			b.Products = append(b.Products, record.Product{Digest: s.BuildID, Engine: s.engine, Stored: s.Stored, CreatedAt: s.CreatedAt})
+		case s.Stored && !b.Products[i].Stored, b.Products[i].Engine == "" && s.engine != "":
+			b = b.Clone()
+			b.Products[i].Stored, b.Products[i].Engine = b.Products[i].Stored || s.Stored, s.engine
+		default:
+			return nil
+		}
+		return b
+	}
+	f.write(ctx, "product of a template build", edit(f.Store.View()) != nil, func(tx *raftstore.Tx) error {
+		if b := edit(tx); b != nil {
+			raftstore.Put(tx, record.Builds, b)
+		}
+		return nil
+	})
+}
+
+// learnTemplate notes a template of the operator, and what was built of it by
+// hand, and begins its build where that is due.
+func (f *Flows) learnTemplate(ctx context.Context, name string, h *heard) {
+	for _, s := range h.states { // the latest first
+		// Also one of another cluster, or of before a backup was put back.
+		if _, ours := raftstore.Get(f.Store.View(), record.Builds, s.Build); !ours {
+			f.adopt(ctx, name, h, s)
+		}
+	}
+	_, there := Operators(f.Store.View(), name)
+	f.write(ctx, "template of the operator", !there, func(tx *raftstore.Tx) error {
+		if _, there := Operators(tx, name); !there {
+			raftstore.Put(tx, record.Templates, newTemplate(name, h))
+		}
+		return nil
+	})
+	if recipe, due := f.due(f.Store.View(), name, h); due {
+		f.write(ctx, "build of a template", true, func(tx *raftstore.Tx) error {
+			_, err := f.begin(tx, name, recipe, "")
+			return err
+		})
+	}
+}
+
+// newTemplate is a template of the operator of which nothing is built.
+func newTemplate(name string, h *heard) *record.Template {
+	t := &record.Template{Meta: record.Meta{ID: "tpl-" + strings.ToLower(rand.Text())}, Name: name, Key: name, Status: record.TemplateUnbuilt}
+	if len(h.sources) > 0 {
+		t.CPU, t.MemoryMB, t.DiskMB = h.sources[0].CPU, h.sources[0].MemoryMB, h.sources[0].DiskMB
+	}
+	return t
+}
+
+// adopt takes in what was built on a host by hand. The latest is what the
+// template means, and the other hosts fetch it; of a host without a snapshot
+// store whatever it has is taken.
+func (f *Flows) adopt(ctx context.Context, name string, h *heard, s stateAt) {
+	do := func(r raftstore.Reader, put func(*record.Template, *record.Build)) bool {
+		t, ok := Operators(r, name)
+		if !ok {
+			t = newTemplate(name, h)
+		}
+		for _, b := range raftstore.Find(r, record.Builds, "template", "/"+name) {
+			if slices.Contains(b.Digests(), s.BuildID) {
+				return false
+			}
+		}
+		made := record.Product{Digest: s.BuildID, Engine: s.engine, Stored: s.Stored, CreatedAt: s.CreatedAt}
+		if b, ok := raftstore.Get(r, record.Builds, t.BuildID); ok {
+			i := slices.IndexFunc(b.Products, func(p record.Product) bool { return p.Engine == s.engine })
+			if i < 0 || !s.store {
+				b = b.Clone()
+				b.Products = append(b.Products, made)
+				put(t, b)
+				return true
+			}
+			if !s.CreatedAt.After(b.Products[i].CreatedAt) {
+				return false // an older one: the host will fetch ours
+			}
+		}
+		t = t.Clone()
+		b := &record.Build{
+			Meta: record.Meta{ID: "bld-" + strings.ToLower(rand.Text())}, Template: name, Key: name, Status: record.TemplateReady,
+			FinishedAt: f.Clock(), Products: []record.Product{made},
+		}
+		t.Status, t.BuildID, t.Error = record.TemplateReady, b.ID, ""
+		t.CPU, t.MemoryMB, t.DiskMB, t.SizeBytes = s.CPU, s.MemoryMB, s.DiskMB, s.SizeBytes
+		put(t, b)
+		return true
+	}
+	wanted := do(f.Store.View(), func(*record.Template, *record.Build) {})
+	f.write(ctx, "template that was built by hand", wanted, func(tx *raftstore.Tx) error {
+		do(tx, func(t *record.Template, b *record.Build) {
+			raftstore.Put(tx, record.Templates, t)
+			raftstore.Put(tx, record.Builds, b)
+		})
+		return nil
+	})
+}
+
+// due says which recipe of a template is to be built though nobody asked. One
+// that was built already, from whatever recipe, is built again from a recipe that
+// is new, or when nobody has that of its build any more: a host that was not
+// updated yet must not turn it back.
+func (f *Flows) due(r raftstore.Reader, name string, h *heard) (recipe string, due bool) {
+	t, ok := Operators(r, name)
+	if !ok || len(h.sources) == 0 {
+		return "", false
+	}
+	if _, live := flow.Live(r, Subject(t.ID)); live {
+		return "", false
+	}
+	tried := map[string]time.Time{}
+	for _, b := range raftstore.Find(r, record.Builds, "template", "/"+name) {
+		if b.FinishedAt.After(tried[b.Recipe]) {
+			tried[b.Recipe] = b.FinishedAt
+		}
+	}
+	if t.BuildID == "" {
+		i := slices.IndexFunc(h.sources, func(s hostapi.TemplateSource) bool { return s.Ahead })
+		if i < 0 || f.Clock().Sub(tried[h.sources[i].Recipe]) < aheadAgain {
+			return "", false
+		}
+		return h.sources[i].Recipe, true
+	}
+	current, _ := raftstore.Get(r, record.Builds, t.BuildID)
+	if current == nil || slices.ContainsFunc(h.sources, func(s hostapi.TemplateSource) bool { return s.Recipe == current.Recipe }) && len(h.sources) == 1 {
+		return "", false
+	}
+	gone := !slices.ContainsFunc(h.sources, func(s hostapi.TemplateSource) bool { return s.Recipe == current.Recipe })
+	for _, s := range h.sources {
+		at, was := tried[s.Recipe]
+		if !was || gone && f.Clock().Sub(at) >= aheadAgain {
+			return s.Recipe, true
+		}
+	}
+	return "", false
+}
+
+// Ask begins the build of an operator's template that has none, and of those that
+// it is made from, and returns the flow that builds it; "" if it is built.
+func (f *Flows) Ask(tx *raftstore.Tx, name, requestID string) (flowID string, err error) {
+	t, ok := Operators(tx, name)
+	if !ok {
+		return "", ErrUnknown
+	}
+	if t.BuildID != "" {
+		return "", nil
+	}
+	h := f.heard()[name]
+	if h == nil || len(h.sources) == 0 {
+		if live, ok := flow.Live(tx, Subject(t.ID)); ok {
+			return live.ID, nil
+		}
+		return "", ErrNoSource
+	}
+	return f.begin(tx, name, h.sources[len(h.sources)-1].Recipe, requestID)
+}
+
+// begin begins the build of a recipe, unless one of the template goes on.
+func (f *Flows) begin(tx *raftstore.Tx, name, recipe, requestID string) (flowID string, err error) {
+	t, ok := Operators(tx, name)
+	if !ok {
+		return "", ErrUnknown
+	}
+	if live, ok := flow.Live(tx, Subject(t.ID)); ok {
+		return live.ID, nil
+	}
+	from := ""
+	if h := f.heard()[name]; h != nil {
+		for _, s := range h.sources {
+			if s.Recipe == recipe {
+				from = s.From
+			}
+		}
+	}
+	t = t.Clone()
+	if t.BuildID == "" {
+		t.Status, t.Error = record.TemplateBuilding, ""
+	}
+	flowID = flow.NewID()
+	err = Begin(tx, flowID, t, &record.Build{
+		Meta: record.Meta{ID: "bld-" + strings.ToLower(rand.Text())}, Template: name, Key: name, From: from, Recipe: recipe, Status: record.TemplateQueued,
+	}, requestID)
+	if err != nil || from == "" {
+		return flowID, err
+	}
+	// After its own flow, so that two that are made from each other end here.
+	if _, err := f.Ask(tx, from, requestID); err != nil && !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrNoSource) {
+		return "", err
+	}
+	return flowID, nil
+}
+
+// How it stands with what a build is made from.
+const (
+	parentReady = iota
+	parentBuilds
+	parentFailed
+)
+
+// parent looks at what a build is made from, if that is a template.
+func (f *Flows) parent(r raftstore.Reader, b *record.Build, spec hostapi.BuildSpec) (name string, state int) {
+	if spec.FromOCI || spec.From == "" {
+		return "", parentReady
+	}
+	t, ok := byKey(r, b.WorkspaceID, spec.From)
+	if !ok || t.BuildID != "" {
+		return "", parentReady
+	}
+	if _, live := flow.Live(r, Subject(t.ID)); live {
+		return t.Name, parentBuilds
+	}
+	return t.Name, parentFailed
+}
+
+// dropUnheard removes templates that the operator has taken from every host.
+func (f *Flows) dropUnheard(ctx context.Context, all map[string]*heard) {
+	view := f.Store.View()
+	agents, sessions := raftstore.All(view, record.Agents), f.Hosts.Sessions()
+	for _, a := range agents {
+		if s, ok := sessions[a.ID]; !ok || !s.Heartbeat.Ready {
+			return // it may have what the others have not
+		}
+	}
+	for _, t := range raftstore.Find(view, record.Templates, "workspace", "") {
+		if _, live := flow.Live(view, Subject(t.ID)); live || all[t.Name] != nil || len(agents) == 0 {
+			continue
+		}
+		f.write(ctx, "template that no host has", true, func(tx *raftstore.Tx) error {
+			if _, live := flow.Live(tx, Subject(t.ID)); !live {
+				Drop(tx, t)
+			}
+			return nil
+		})
+	}
+}
+
+// write runs a transaction that is wanted. What fails is tried again at the next look.
+func (f *Flows) write(ctx context.Context, what string, wanted bool, fn func(tx *raftstore.Tx) error) {
+	if !wanted {
+		return
+	}
+	if err := f.Store.Update(ctx, fn); err != nil && ctx.Err() == nil {
+		f.Logger.WarnContext(ctx, "a template's record was not written", "what", what, "error", err)
+	}
+}

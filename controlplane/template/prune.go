@@ -1,0 +1,119 @@
+package template
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+const (
+	// buildsKept is how many of a template's builds are remembered, and buildAge
+	// for how long. The one in use is beside that.
+	buildsKept = 20
+	buildAge   = 30 * 24 * time.Hour
+)
+
+// Drop removes a template. Its builds' rows go when the snapshot store has
+// nothing of them; nobody sees them until then.
+func Drop(tx *raftstore.Tx, t *record.Template) {
+	for _, b := range raftstore.Find(tx, record.Builds, "template", t.WorkspaceID+"/"+t.Name) {
+		b = b.Clone()
+		b.Dropped, b.SpecSealed = true, nil
+		if b.FinishedAt.IsZero() {
+			b.FinishedAt = tx.Now()
+		}
+		raftstore.Put(tx, record.Builds, b)
+	}
+	raftstore.Delete(tx, record.Templates, t.ID)
+}
+
+// prune bounds what is kept of builds that are over.
+func (f *Flows) prune(ctx context.Context) {
+	view := f.Store.View()
+	current, inUse := map[string]bool{}, map[string]bool{}
+	for _, t := range raftstore.All(view, record.Templates) {
+		current[t.BuildID] = true
+		if b, ok := raftstore.Get(view, record.Builds, t.BuildID); ok {
+			for _, digest := range b.Digests() {
+				inUse[digest] = true
+			}
+		}
+	}
+	held := map[string]bool{}
+	for _, s := range f.Hosts.Sessions() {
+		for _, t := range s.Heartbeat.Templates {
+			held[t.BuildID] = true
+		}
+	}
+	over := map[string][]*record.Build{}
+	for _, b := range raftstore.All(view, record.Builds) {
+		if !b.FinishedAt.IsZero() && !current[b.ID] {
+			of := b.WorkspaceID + "/" + b.Template
+			over[of] = append(over[of], b)
+		}
+	}
+	now := f.Clock()
+	for _, builds := range over {
+		slices.SortFunc(builds, func(a, b *record.Build) int { return b.FinishedAt.Compare(a.FinishedAt) })
+		kept := 0
+		for _, b := range builds {
+			if ctx.Err() != nil {
+				return
+			}
+			remove := b.Dropped || kept >= buildsKept || now.Sub(b.FinishedAt) > buildAge
+			if !remove {
+				kept++
+			}
+			f.retire(ctx, b, inUse, held, remove)
+		}
+	}
+}
+
+// retire takes from a build that no template means what is not needed any more,
+// or removes it. inUse are the products of builds that templates mean, held those
+// that some host still has under a template's name.
+func (f *Flows) retire(ctx context.Context, b *record.Build, inUse, held map[string]bool, remove bool) {
+	for i, p := range b.Products {
+		switch {
+		case !p.Stored, inUse[p.Digest]: // it is the other build's; a host may tell of it as this one's
+			continue
+		case held[p.Digest]:
+			remove = false // its host would store it again
+			continue
+		case !f.unstore(ctx, p.Digest):
+			return // again at the next look
+		}
+		f.write(ctx, "product of a build that is over", true, func(tx *raftstore.Tx) error {
+			if row, ok := raftstore.Get(tx, record.Builds, b.ID); ok && i < len(row.Products) {
+				row = row.Clone()
+				row.Products[i].Stored = false
+				raftstore.Put(tx, record.Builds, row)
+			}
+			return nil
+		})
+	}
+	f.write(ctx, "build that is over", remove || len(b.SpecSealed) > 0, func(tx *raftstore.Tx) error {
+		row, ok := raftstore.Get(tx, record.Builds, b.ID)
+		switch {
+		case !ok:
+		case remove:
+			raftstore.Delete(tx, record.Builds, row.ID)
+		default:
+			row = row.Clone()
+			row.SpecSealed = nil
+			raftstore.Put(tx, record.Builds, row)
+		}
+		return nil
+	})
+}
+
+// unstore removes a product from the snapshot store.
+func (f *Flows) unstore(ctx context.Context, digest string) bool {
+	ctx, cancel := context.WithTimeout(ctx, followTime)
+	defer cancel()
+	return f.Hosts.DeleteStored(ctx, hostapi.StoredBuild(digest)) == nil
+}

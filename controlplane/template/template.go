@@ -1,0 +1,486 @@
+// Package template builds templates as flows: workspaces', as they ask for it, and
+// those of the hosts' operator when they are first asked for. One host builds,
+// and the others fetch what it has built from the snapshot store.
+package template
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// KindBuild is the kind of the flow.
+const KindBuild = "template.build"
+
+// Deadline is how long a build may take, its wait for its turn included.
+var Deadline = timescale.Limit(6 * time.Hour)
+
+// The steps of a build.
+//
+//	place ──► build ──► (ready, failed)
+//	  ▲         │ refused, host lost: the next host
+//	  └─────────┘
+const (
+	stepPlace  = "place"
+	stepBuild  = "build"
+	stepExpire = "expire"
+)
+
+const (
+	pollEvery = 500 * time.Millisecond
+	// maxAttempts bounds how often a build is begun anew because the host's
+	// daemon ended.
+	maxAttempts = 3
+	// maxUnanswered is how often a host that sends heartbeats may not answer.
+	maxUnanswered = 6
+	placeAgain    = 2 * time.Second
+)
+
+// inventoryTime is how long a host that has built may take to say that it
+// has the template.
+var inventoryTime = timescale.Limit(15 * time.Second)
+
+var maxPlacing = timescale.Limit(10 * time.Minute) // until a host is free to build
+
+// watchTime is how long one step looks at a build before it writes down
+// that it goes on; pollEvery how often it looks.
+var watchTime = timescale.Limit(90 * time.Second)
+
+var actTime = timescale.Limit(2 * time.Minute)
+
+// Config is what templates need beside the core.
+type Config struct {
+	Every time.Duration // between two looks at what hosts lack; default 1 s
+	Again time.Duration // until a host that was asked for a template and has not got it is asked again; default 1 min
+}
+
+// Flows are the steps of a build, and what keeps templates on hosts.
+type Flows struct {
+	*core.Core
+	cfg  Config
+	told map[followed]time.Time // what hosts have been asked for, in this leadership
+	look chan struct{}
+}
+
+func newFlows(c *core.Core, cfg Config) *Flows {
+	if cfg.Every == 0 {
+		cfg.Every = time.Second
+	}
+	if cfg.Again == 0 {
+		cfg.Again = time.Minute
+	}
+	return &Flows{Core: c, cfg: cfg, look: make(chan struct{}, 1)}
+}
+
+// Kinds are for the engine.
+func (s *Templates) Kinds() []flow.Kind {
+	f := s.Flows
+	return []flow.Kind{{
+		Name: KindBuild, Expire: stepExpire, ActTimeout: actTime, Host: hostOf,
+		Steps: map[string]flow.Step{stepPlace: f.place, stepBuild: f.build, stepExpire: f.expire},
+	}}
+}
+
+// hostOf is the host that a flow calls.
+func hostOf(r raftstore.Reader, fl *record.Flow) string {
+	var d data
+	if err := flow.Decode(fl, &d); err != nil {
+		return "" // the step says so
+	}
+	b, ok := raftstore.Get(r, record.Builds, d.BuildID)
+	if !ok || fl.Step == stepPlace {
+		return ""
+	}
+	return b.AgentID
+}
+
+// Subject names a template for flows: one of its builds goes on at a time.
+func Subject(id string) string { return flow.Subject(record.Templates.Name, id) }
+
+// Key is the name under which hosts keep a workspace's template.
+func Key(workspaceID, name string) string {
+	sum := sha256.Sum256([]byte(workspaceID))
+	return "t-" + hex.EncodeToString(sum[:5]) + "." + name
+}
+
+var key = regexp.MustCompile(`^t-[0-9a-f]{10}\.`)
+
+// IsKey reports whether a name is a key, or looks like one: no operator's
+// template has such a name, and nobody asks for a template by it.
+func IsKey(name string) bool { return key.MatchString(name) }
+
+// data is that of a build.
+type data struct {
+	BuildID   string    `json:"build_id"`
+	RequestID string    `json:"request_id,omitempty"`
+	Since     time.Time `json:"since"`           // of the search for a host
+	Tried     []string  `json:"tried,omitempty"` // hosts that did not do it
+	Last      string    `json:"last,omitempty"`  // why the last one did not
+	Attempts  int       `json:"attempts,omitempty"`
+	Abandoned []string  `json:"abandoned,omitempty"` // hosts where it may go on all the same
+}
+
+// Begin puts a build, its template's row if it is the first, and what makes it
+// into a transaction. It fails with raftstore.ErrConflict while another build of
+// the template goes on.
+func Begin(tx *raftstore.Tx, flowID string, t *record.Template, b *record.Build, requestID string) error {
+	raftstore.Put(tx, record.Templates, t)
+	raftstore.Put(tx, record.Builds, b)
+	return flow.Begin(tx, flow.New{
+		ID: flowID, Kind: KindBuild, Subject: Subject(t.ID), Step: stepPlace, Deadline: tx.Now().Add(Deadline),
+		Data: data{BuildID: b.ID, RequestID: requestID, Since: tx.Now()},
+	})
+}
+
+// Seal seals a specification for its build's row.
+func (f *Flows) Seal(buildID string, spec hostapi.BuildSpec) ([]byte, error) {
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("encode build: %w", err)
+	}
+	sealed, err := f.Sealer.Seal(raw, specContext(buildID))
+	if err != nil {
+		return nil, fmt.Errorf("seal build: %w", err)
+	}
+	return sealed, nil
+}
+
+func (f *Flows) open(b *record.Build) (hostapi.BuildSpec, error) {
+	var spec hostapi.BuildSpec
+	if b.WorkspaceID == "" {
+		return hostapi.BuildSpec{Template: b.Key, From: b.From, Source: b.Recipe}, nil
+	}
+	raw, err := f.Sealer.Open(b.SpecSealed, specContext(b.ID))
+	if err != nil {
+		return spec, fmt.Errorf("open build: %w", err)
+	}
+	if err := json.Unmarshal(raw, &spec); err != nil {
+		return spec, fmt.Errorf("decode build: %w", err)
+	}
+	spec.WorkspaceID = b.WorkspaceID // also where it was sealed without
+	return spec, nil
+}
+
+// specContext binds a sealed specification to its row.
+func specContext(buildID string) []byte { return []byte("template.build/" + buildID) }
+
+func finish(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }
+
+// goingOn finds a flow's build while it has not ended.
+func goingOn(r raftstore.Reader, d data) (*record.Build, bool) {
+	b, ok := raftstore.Get(r, record.Builds, d.BuildID)
+	return b, ok && b.FinishedAt.IsZero()
+}
+
+// change edits a build that goes on, and says what follows.
+func change(d data, next flow.Next, edit func(b *record.Build)) flow.Commit {
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		b, ok := goingOn(tx, d)
+		if !ok {
+			return flow.Done(), nil
+		}
+		c := b.Clone()
+		edit(c)
+		raftstore.Put(tx, record.Builds, c)
+		return next, nil
+	}
+}
+
+// place chooses a host that has what the template is made from.
+func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var d data
+	if err := run.Data(&d); err != nil {
+		return nil, err
+	}
+	b, ok := goingOn(run.View, d)
+	if !ok {
+		return finish, nil
+	}
+	spec, err := f.open(b)
+	if err != nil {
+		return nil, err
+	}
+	parent, state := f.parent(run.View, b, spec)
+	switch state {
+	case parentFailed:
+		return f.giveUp(ctx, d, parent+", which it is made from, could not be built"), nil
+	case parentBuilds:
+		d.Since = f.Clock()
+		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(*record.Build) {}), nil
+	}
+	agentID := f.choose(run.View, b, spec, d.Tried)
+	if agentID != "" {
+		// One that goes on with it there is as good as a new one.
+		d.Abandoned = slices.DeleteFunc(slices.Clone(d.Abandoned), func(id string) bool { return id == agentID })
+		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.AgentID = agentID }), nil
+	}
+	if f.Clock().Sub(d.Since) < maxPlacing {
+		// Hosts may be yet to be heard, full, or restarting.
+		d.Tried = nil
+		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(b *record.Build) { b.AgentID = "" }), nil
+	}
+	why := "no available compute node"
+	if d.Last != "" {
+		why += ": " + d.Last
+	}
+	return f.giveUp(ctx, d, why), nil
+}
+
+// choose returns the host with the most memory free among those that can build.
+func (f *Flows) choose(view raftstore.Reader, b *record.Build, spec hostapi.BuildSpec, tried []string) string {
+	best, most := "", -1
+	sessions := f.Hosts.Sessions()
+	for id, s := range sessions {
+		agent, ok := raftstore.Get(view, record.Agents, id)
+		hb := s.Heartbeat
+		if !ok || agent.Draining || !hb.Ready || hb.Draining || slices.Contains(tried, id) || !can(view, hb, b, spec) {
+			continue
+		}
+		free := hb.Capacity.MemoryMB - hb.Capacity.ReservedMB - s.ReservedMB
+		if free > most || free == most && id < best {
+			best, most = id, free
+		}
+	}
+	return best
+}
+
+// build asks the host for the build and looks at it until it ends.
+func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var d data
+	if err := run.Data(&d); err != nil {
+		return nil, err
+	}
+	row, ok := goingOn(run.View, d)
+	if !ok {
+		return finish, nil
+	}
+	spec, err := f.open(row)
+	if err != nil {
+		return nil, err
+	}
+	var got hostapi.Build
+	err = f.Hosts.Call(hosts.WithRequestID(ctx, d.RequestID), row.AgentID, func(ctx context.Context, c *hosts.Client) error {
+		var err error
+		if got, err = c.PutBuild(ctx, row.ID, spec); err != nil {
+			return err
+		}
+		got, err = watch(ctx, c, row, got)
+		return err
+	})
+	switch {
+	case err == nil:
+	case hosts.Superseded(ctx, err):
+		return nil, err
+	case hosts.Unreachable(err):
+		// A host that is back within its lease goes on with it.
+		agent, known := raftstore.Get(run.View, record.Agents, row.AgentID)
+		if known && agent.State == record.AgentUp && run.Flow.Attempt < maxUnanswered {
+			return nil, err
+		}
+		return f.elsewhere(ctx, row, d, "its host does not answer"), nil
+	case hostapi.HasCode(err, hostapi.CodeInvalid):
+		return f.giveUp(ctx, d, err.Error()), nil
+	default:
+		f.Logger.WarnContext(ctx, "host does not build the template", "build_id", row.ID, "agent_id", row.AgentID, "error", err)
+		return f.elsewhere(ctx, row, d, err.Error()), nil
+	}
+	made := record.Product{Digest: got.BuildID, CreatedAt: f.Clock()}
+	if got.Status == hostapi.BuildSucceeded {
+		made.Engine = f.awaitInventory(ctx, row.AgentID, spec.Template, got.BuildID)
+	}
+	f.end(ctx, &d)
+	return f.conclude(ctx, row, d, spec, got, made)
+}
+
+// awaitInventory waits until a host's heartbeat has what it has built: who makes
+// a sandbox of a template that is ready must not hear that nobody knows it. It
+// returns the host's engine.
+func (f *Flows) awaitInventory(ctx context.Context, agentID, name, buildID string) string {
+	ctx, cancel := context.WithTimeout(ctx, inventoryTime)
+	defer cancel()
+	for {
+		changed := f.Hosts.Changed()
+		hb := f.Hosts.Sessions()[agentID].Heartbeat
+		if slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool {
+			return t.Name == name && t.BuildID == buildID && t.Status == stateReady
+		}) {
+			return hb.Versions.Engine
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return hb.Versions.Engine
+		}
+	}
+}
+
+// watch looks at a build until it ends, its row has to follow, or it is time to
+// write down that it goes on.
+func watch(ctx context.Context, c *hosts.Client, row *record.Build, b hostapi.Build) (hostapi.Build, error) {
+	end := time.NewTimer(watchTime)
+	defer end.Stop()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for b.FinishedAt.IsZero() && record.TemplateStatus(b.Status) == row.Status {
+		select {
+		case <-end.C:
+			return b, nil
+		case <-ctx.Done():
+			return b, ctx.Err()
+		case <-tick.C:
+		}
+		var err error
+		if b, err = c.Build(ctx, row.ID); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// conclude makes of a build as its host sees it what follows.
+func (f *Flows) conclude(ctx context.Context, row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build, made record.Product) (flow.Commit, error) {
+	switch {
+	case got.Status == hostapi.BuildSucceeded:
+		// From now on it means what was built, not what a tag may mean later.
+		if spec.FromOCI && got.From != "" {
+			spec.From = got.From
+		}
+		return f.ready(row, d, spec, got, made)
+	case got.Status == hostapi.BuildFailed && got.Interrupted:
+		if d.Attempts++; d.Attempts >= maxAttempts {
+			return fail(d, got.Error), nil
+		}
+		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.Status = record.TemplateQueued }), nil
+	case got.Status == hostapi.BuildFailed && got.Refused:
+		return f.elsewhere(ctx, row, d, got.Error), nil
+	case got.Status == hostapi.BuildFailed:
+		return fail(d, got.Error), nil
+	}
+	return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.Status = record.TemplateStatus(got.Status) }), nil
+}
+
+// elsewhere goes back to place without the host that did not do it.
+func (f *Flows) elsewhere(ctx context.Context, row *record.Build, d data, why string) flow.Commit {
+	d.Tried, d.Last = append(slices.Clone(d.Tried), row.AgentID), why
+	d.Abandoned = append(slices.Clone(d.Abandoned), row.AgentID)
+	f.end(ctx, &d)
+	return change(d, flow.Goto(stepPlace, d), func(b *record.Build) { b.AgentID, b.Status = "", record.TemplateQueued })
+}
+
+// end ends the build on hosts where it was given up, and leaves in d those that
+// could not be told, for the next time.
+func (f *Flows) end(ctx context.Context, d *data) {
+	ctx, cancel := context.WithTimeout(hosts.WithRequestID(ctx, d.RequestID), followTime)
+	defer cancel()
+	untold := make([]bool, len(d.Abandoned))
+	var calls errgroup.Group
+	for i, agentID := range d.Abandoned {
+		calls.Go(func() error {
+			err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteBuild(ctx, d.BuildID) })
+			if untold[i] = err != nil; err != nil {
+				f.Logger.InfoContext(ctx, "build may go on where it was given up", "build_id", d.BuildID, "agent_id", agentID, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = calls.Wait() // what fails is logged
+	var left []string
+	for i, agentID := range d.Abandoned {
+		if untold[i] {
+			left = append(left, agentID)
+		}
+	}
+	d.Abandoned = left
+}
+
+// ready makes a build that which its template means.
+func (f *Flows) ready(row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build, made record.Product) (flow.Commit, error) {
+	sealed := row.SpecSealed
+	if spec.FromOCI {
+		var err error
+		if sealed, err = f.Seal(row.ID, spec); err != nil {
+			return nil, err
+		}
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		b, ok := goingOn(tx, d)
+		t, known := templateOf(tx, row)
+		if !ok || !known {
+			return flow.Done(), nil
+		}
+		b, t = b.Clone(), t.Clone()
+		b.Status, b.FinishedAt, b.SpecSealed, b.Error = record.TemplateReady, tx.Now(), sealed, ""
+		b.Products = append(b.Products, made)
+		t.Status, t.BuildID, t.Error = record.TemplateReady, b.ID, ""
+		t.CPU, t.MemoryMB, t.DiskMB, t.SizeBytes = got.CPU, got.MemoryMB, got.DiskMB, got.SizeBytes
+		raftstore.Put(tx, record.Builds, b)
+		raftstore.Put(tx, record.Templates, t)
+		return flow.Done(), nil
+	}, nil
+}
+
+// giveUp ends a build, also where it was given up before.
+func (f *Flows) giveUp(ctx context.Context, d data, why string) flow.Commit {
+	f.end(ctx, &d)
+	return fail(d, why)
+}
+
+// Unbuildable is the answer for a template whose build has failed.
+func Unbuildable(name, why string) *apierror.Error {
+	return &apierror.Error{Code: apierror.EUnprocessable, Message: "template could not be built", Detail: name + ": " + why}
+}
+
+// fail ends a build. Its template goes on with an older build, if it has one.
+func fail(d data, why string) flow.Commit {
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		b, ok := goingOn(tx, d)
+		if !ok {
+			return flow.Done(), nil
+		}
+		b = b.Clone()
+		b.Status, b.Error, b.FinishedAt, b.SpecSealed = record.TemplateFailed, why, tx.Now(), nil
+		raftstore.Put(tx, record.Builds, b)
+		if t, known := templateOf(tx, b); known && t.BuildID == "" {
+			t = t.Clone()
+			t.Status, t.Error = record.TemplateFailed, why
+			raftstore.Put(tx, record.Templates, t)
+		}
+		return flow.Fail(Unbuildable(b.Template, why)), nil
+	}
+}
+
+// templateOf finds the template of a build.
+func templateOf(r raftstore.Reader, b *record.Build) (*record.Template, bool) {
+	for _, t := range raftstore.Find(r, record.Templates, "name", b.WorkspaceID+"/"+b.Template) {
+		return t, true
+	}
+	return nil, false
+}
+
+// expire ends a build that took too long.
+func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var d data
+	if err := run.Data(&d); err != nil {
+		return nil, err
+	}
+	if row, ok := goingOn(run.View, d); ok && row.AgentID != "" {
+		d.Abandoned = append(d.Abandoned, row.AgentID)
+	}
+	return f.giveUp(ctx, d, fmt.Sprintf("not done within %s", Deadline)), nil
+}

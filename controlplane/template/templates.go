@@ -1,0 +1,303 @@
+package template
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Templates are the use cases of templates and their builds. Those of the hosts'
+// operator are everybody's, the others are their workspace's.
+type Templates struct {
+	Flows *Flows
+	core  *core.Core
+}
+
+// New makes the use cases.
+func New(c *core.Core, cfg Config) *Templates {
+	return &Templates{Flows: newFlows(c, cfg), core: c}
+}
+
+// ownTemplate finds a template of a workspace.
+func ownTemplate(r raftstore.Reader, workspaceID, name string) (*record.Template, bool) {
+	for _, t := range raftstore.Find(r, record.Templates, "name", workspaceID+"/"+name) {
+		return t, true
+	}
+	return nil, false
+}
+
+// Resolve fills in which build of which template a sandbox is to be made
+// from, as its workspace means it: an own one goes first. A snapshot has brought
+// its own with it.
+func Resolve(r raftstore.Reader, row *record.Sandbox) error {
+	if row.FromSnapshot != "" {
+		return nil
+	}
+	t, ok := ownTemplate(r, row.WorkspaceID, row.Template)
+	if IsKey(row.Template) || !ok && row.TemplateKey != "" {
+		return apierror.Invalid("unknown template", "no template %q", row.Template)
+	}
+	if ok {
+		row.TemplateKey = t.Key
+	} else if t, ok = Operators(r, row.Template); !ok {
+		return nil // the hosts know what there is
+	}
+	if t.BuildID == "" {
+		return apierror.Invalid("template is not ready", "%s has no build that succeeded", row.Template)
+	}
+	row.BuildID = t.BuildID
+	return nil
+}
+
+// usable finds a template that a workspace may use.
+func usable(r raftstore.Reader, workspaceID, name string) (*record.Template, bool) {
+	if t, ok := ownTemplate(r, workspaceID, name); ok {
+		return t, true
+	}
+	return Operators(r, name)
+}
+
+// show converts a row for a workspace.
+func show(t *record.Template) api.Template {
+	return api.Template{
+		Name: t.Name, Status: api.TemplateStatus(t.Status), BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
+		CreatedAt: api.Time{Time: t.CreatedAt}, UpdatedAt: api.Time{Time: t.UpdatedAt}, SizeBytes: t.SizeBytes,
+	}
+}
+
+// showBuild converts a row for a workspace.
+func showBuild(b *record.Build) api.Build {
+	return api.Build{
+		ID: b.ID, Template: b.Template, Status: api.TemplateStatus(b.Status), Error: core.OrNull(b.Error),
+		CreatedAt: api.Time{Time: b.CreatedAt}, FinishedAt: api.NewTime(b.FinishedAt),
+	}
+}
+
+// Get returns one template.
+func (s *Templates) Get(ctx context.Context, c core.Caller, name string) (api.Template, error) {
+	view, err := s.core.View(ctx, c)
+	if err != nil {
+		return api.Template{}, err
+	}
+	return s.template(view, c, name)
+}
+
+func (s *Templates) template(view *raftstore.Snapshot, c core.Caller, name string) (api.Template, error) {
+	if t, ok := usable(view, c.WorkspaceID, name); ok {
+		return show(t), nil
+	}
+	if s.core.Hosts.Warming(view) {
+		return api.Template{}, apierror.Unavailable("the hosts are yet to be heard", nil)
+	}
+	return api.Template{}, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such template"}
+}
+
+// List returns a page of the workspace's own templates and of
+// everybody's, newest first.
+func (s *Templates) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Template, next string, err error) {
+	view, err := s.core.View(ctx, c)
+	if err != nil {
+		return nil, "", err
+	}
+	merged := map[string]*record.Template{}
+	for _, workspaceID := range []string{"", c.WorkspaceID} { // an own one goes first
+		for _, t := range raftstore.Find(view, record.Templates, "workspace", workspaceID) {
+			merged[t.Name] = t
+		}
+	}
+	rows, next, err := core.Paginate(slices.Collect(maps.Values(merged)), o)
+	if err != nil {
+		return nil, "", err
+	}
+	return core.Each(rows, show), next, nil
+}
+
+// Build begins a build of a template of the caller's workspace.
+func (s *Templates) Build(ctx context.Context, c core.Caller, in api.BuildTemplate, i core.Idempotency) (api.Build, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return api.Build{}, err
+	}
+	if err := validateBuild(in); err != nil {
+		return api.Build{}, err
+	}
+	return core.Once(ctx, s.core, c, "POST /v1/templates/build", i,
+		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Build, error) {
+			b, ok := raftstore.Get(view, record.Builds, key.ResourceID)
+			if !ok || b.WorkspaceID != c.WorkspaceID {
+				return api.Build{}, core.ErrKeyGone("build")
+			}
+			return showBuild(b), nil
+		},
+		func(keyID string) (api.Build, error) { return s.build(ctx, c, in, i, keyID) })
+}
+
+func (s *Templates) build(ctx context.Context, c core.Caller, in api.BuildTemplate, i core.Idempotency, keyID string) (api.Build, error) {
+	if !isImage(in.From) {
+		if err := s.awaitKnown(ctx, c, in.From); err != nil {
+			return api.Build{}, err
+		}
+	}
+	view, err := s.core.Current(ctx)
+	if err != nil {
+		return api.Build{}, err
+	}
+	from, err := s.ground(view, c, in)
+	if err != nil {
+		return api.Build{}, err
+	}
+	key := Key(c.WorkspaceID, in.Name)
+	build := &record.Build{
+		Meta: record.Meta{ID: "bld-" + core.RandomText(20)}, WorkspaceID: c.WorkspaceID, Template: in.Name, Key: key, From: in.From, Status: record.TemplateQueued,
+	}
+	if build.SpecSealed, err = s.Flows.Seal(build.ID, specOf(in, key, from)); err != nil {
+		return api.Build{}, apierror.As(err)
+	}
+	templateID, flowID := "tpl-"+core.RandomText(20), flow.NewID()
+	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		if err := core.MayCreate(tx, c); err != nil {
+			return err
+		}
+		if err := i.Claim(tx, keyID, build.ID); err != nil {
+			return err
+		}
+		if err := s.askFor(tx, c, from); err != nil {
+			return err
+		}
+		if err := mayBuild(tx, c, in.Name); err != nil {
+			return err
+		}
+		row, ok := ownTemplate(tx, c.WorkspaceID, in.Name)
+		switch {
+		case !ok:
+			row = &record.Template{Meta: record.Meta{ID: templateID}, WorkspaceID: c.WorkspaceID, Name: in.Name, Key: key, Status: record.TemplateBuilding}
+		case row.BuildID == "":
+			row = row.Clone()
+			row.Status, row.Error = record.TemplateBuilding, ""
+		}
+		return Begin(tx, flowID, row.Clone(), build.Clone(), c.RequestID)
+	})
+	if errors.Is(err, raftstore.ErrConflict) {
+		return api.Build{}, errBuilding(in.Name)
+	}
+	if err != nil {
+		return api.Build{}, err
+	}
+	return s.GetBuild(ctx, c, build.ID)
+}
+
+func errBuilding(name string) *apierror.Error {
+	return &apierror.Error{Code: apierror.EConflict, Message: "template is being built", Detail: "wait for the end of the build of " + name + " that is under way"}
+}
+
+// mayBuild refuses a build beside another one of the same template, and more
+// than a workspace may have.
+func mayBuild(tx *raftstore.Tx, c core.Caller, name string) error {
+	own := raftstore.Find(tx, record.Templates, "workspace", c.WorkspaceID)
+	building := 0
+	for _, t := range own {
+		if _, live := flow.Live(tx, Subject(t.ID)); !live {
+			continue
+		}
+		if t.Name == name {
+			return errBuilding(name)
+		}
+		building++
+	}
+	known := slices.ContainsFunc(own, func(t *record.Template) bool { return t.Name == name })
+	switch {
+	case !known && len(own) >= maxTemplates:
+		return &apierror.Error{Code: apierror.ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": len(own), "templates_max": maxTemplates}}
+	case building >= maxTemplateBuild:
+		return &apierror.Error{Code: apierror.ERateLimited, Message: "too many builds at once", RetryAfter: 30 * time.Second}
+	}
+	return nil
+}
+
+// ground says under which name hosts have what a template is made from, and
+// refuses names that the operator's templates have.
+func (s *Templates) ground(view *raftstore.Snapshot, c core.Caller, in api.BuildTemplate) (from string, err error) {
+	if _, taken := Operators(view, in.Name); taken {
+		return "", &apierror.Error{Code: apierror.EConflict, Message: "template name is taken", Detail: in.Name + " is one of everybody's templates"}
+	}
+	switch {
+	case in.From == in.Name: // and not everybody's, whose name is taken above all
+		return "", apierror.Invalid("invalid from", "a template is not made from itself")
+	case isImage(in.From):
+		return in.From, nil
+	}
+	if t, ok := ownTemplate(view, c.WorkspaceID, in.From); ok {
+		if t.BuildID == "" {
+			return "", apierror.Invalid("template is not ready", "%s has no build that succeeded", in.From)
+		}
+		return t.Key, nil
+	}
+	_, ok := Operators(view, in.From)
+	switch {
+	case ok:
+		return in.From, nil
+	case s.core.Hosts.Warming(view):
+		return "", apierror.Unavailable("the hosts are yet to be heard", nil)
+	}
+	return "", apierror.Invalid("unknown template", "no template %q; an image is written with its registry or its tag: docker.io/library/%s, %s:latest", in.From, in.From, in.From)
+}
+
+// Delete removes a template of the caller's workspace that nothing uses.
+func (s *Templates) Delete(ctx context.Context, c core.Caller, name string) error {
+	if err := c.RequireWorkspace(); err != nil {
+		return err
+	}
+	return s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		t, ok := usable(tx, c.WorkspaceID, name)
+		if !ok {
+			return apierror.NotFound()
+		}
+		if why := usedBy(tx, c.WorkspaceID, t); why != "" {
+			return &apierror.Error{Code: apierror.EConflict, Message: "template in use", Detail: why}
+		}
+		if t.WorkspaceID == "" {
+			return &apierror.Error{Code: apierror.EForbidden, Message: "template is not yours", Detail: name + " is one of everybody's templates: the hosts' operator removes it"}
+		}
+		Drop(tx, t) // the hosts follow
+		return nil
+	})
+}
+
+// usedBy says what of a workspace needs a template, "" when nothing does.
+func usedBy(r raftstore.Reader, workspaceID string, t *record.Template) string {
+	uses := func(name, key string) bool {
+		return key == t.Key || t.WorkspaceID == "" && key == "" && name == t.Name
+	}
+	for _, s := range raftstore.Find(r, record.Sandboxes, "workspace", workspaceID) {
+		if uses(s.Template, s.TemplateKey) {
+			return "a sandbox is made from it"
+		}
+	}
+	for _, s := range raftstore.Find(r, record.Snapshots, "workspace", workspaceID) {
+		if uses(s.Template, s.TemplateKey) {
+			return "a snapshot is made from it"
+		}
+	}
+	for _, o := range raftstore.Find(r, record.Templates, "workspace", workspaceID) {
+		if _, live := flow.Live(r, Subject(o.ID)); !live {
+			continue
+		}
+		if o.ID == t.ID {
+			return "it is being built"
+		}
+		for _, b := range raftstore.Find(r, record.Builds, "template", o.WorkspaceID+"/"+o.Name) {
+			if b.FinishedAt.IsZero() && b.From == t.Name {
+				return o.Name + ", which is being built, is made from it"
+			}
+		}
+	}
+	return ""
+}

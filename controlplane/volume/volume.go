@@ -1,0 +1,216 @@
+// Package volume makes and removes volumes as flows. A volume is a file system
+// on the one host that made it; sandboxes that have it go there.
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/placement"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// Resource is the life of a volume. It must not be attached when it is deleted.
+var Resource = &resource.Kind[*record.Volume]{
+	Name: "volume", Table: record.Volumes,
+	Host:     func(v *record.Volume) string { return v.AgentID },
+	Creating: func(v *record.Volume) bool { return v.Status == record.ResourceCreating },
+	Deleting: func(v *record.Volume) bool { return v.Status == record.ResourceDeleting },
+	Delete: func(v *record.Volume) *record.Volume {
+		c := v.Clone()
+		c.Status = record.ResourceDeleting
+		return c
+	},
+}
+
+// Prefix begins the id of every volume. With IDLength characters in all an id
+// is short enough to be the serial number of a disk.
+const (
+	Prefix   = "vol-"
+	IDLength = 20
+)
+
+// Deadline is how long a create may take, over all the hosts it tries.
+var Deadline = timescale.Limit(2 * time.Minute)
+
+// The steps of a create.
+//
+//	place ──► make ──► (ready)
+//	  ▲        │ refused, unreachable: the next host
+//	  └────────┘
+const (
+	stepPlace  = "place"
+	stepMake   = "make"
+	stepExpire = "expire"
+)
+
+// How a create fails, for errors.Is. It also fails with core.ErrNoHost and
+// core.ErrUnreachable.
+var (
+	ErrNoRoom  = &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for volume", RetryAfter: time.Second}
+	ErrNotMade = &apierror.Error{Code: apierror.EInternal, Message: "volume could not be made", Detail: "report the request id if a retry does not help"}
+)
+
+// flows are the steps of both kinds.
+type flows struct{ *core.Core }
+
+// Kinds are for the engine.
+func (s *Volumes) Kinds() []flow.Kind {
+	f := &flows{Core: s.core}
+	return []flow.Kind{
+		{
+			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: time.Minute, Host: Resource.HostOf(stepPlace),
+			Steps: map[string]flow.Step{stepPlace: f.place, stepMake: f.make, stepExpire: f.expire},
+		},
+		Resource.Removal(f.remove),
+	}
+}
+
+// Create is the data of a create.
+type Create struct {
+	resource.Data
+	Tried []string `json:"tried,omitempty"` // hosts that did not do it
+	Why   why      `json:"why,omitempty"`   // the weightiest reason of those
+}
+
+// why a host did not make a volume. A later one weighs more when no host is
+// left and something has to be said.
+type why int
+
+const (
+	whyFull why = iota + 1
+	whyUnreachable
+	whyFailed
+)
+
+// Begin puts a volume and what makes it into a transaction.
+func Begin(tx *raftstore.Tx, flowID string, v *record.Volume, data Create) error {
+	return Resource.Begin(tx, flowID, v, stepPlace, data, tx.Now().Add(Deadline))
+}
+
+// place chooses a host among those not yet tried.
+func (f *flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
+	var data Create
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	v, ok := Resource.Made(run.View, run.Flow)
+	if !ok {
+		return resource.Finish, nil
+	}
+	agentID, err := f.Hosts.PlaceVolume(run.View, v.SizeMB, data.Tried)
+	var none *placement.Error
+	switch {
+	case err == nil:
+	case !errors.As(err, &none), f.Hosts.Warming(run.View):
+		return nil, err // tried again when the hosts have been heard
+	default:
+		return Resource.GiveUp(run, data.Data, failure(data, none)), nil
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		v, ok := Resource.Made(tx, run.Flow)
+		if !ok {
+			return flow.Done(), nil
+		}
+		c := v.Clone()
+		c.AgentID = agentID
+		raftstore.Put(tx, record.Volumes, c)
+		return flow.Goto(stepMake, data), nil
+	}, nil
+}
+
+// make asks the host for the volume.
+func (f *flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var data Create
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	v, ok := Resource.Made(run.View, run.Flow)
+	if !ok {
+		return resource.Finish, nil
+	}
+	ctx = hosts.WithRequestID(ctx, data.RequestID)
+	err := f.Hosts.Call(ctx, v.AgentID, func(ctx context.Context, c *hosts.Client) error {
+		_, err := c.PutVolume(ctx, v.ID, hostapi.VolumeSpec{WorkspaceID: v.WorkspaceID, SizeMB: v.SizeMB})
+		return err
+	})
+	if err != nil {
+		if hosts.Superseded(ctx, err) || hosts.Unreachable(err) && f.Hosts.Warming(run.View) {
+			return nil, err // the next one to run this step decides, or the host is heard
+		}
+		f.Logger.WarnContext(ctx, "host did not make the volume", "volume_id", v.ID, "agent_id", v.AgentID, "request_id", data.RequestID, "error", err)
+		// A volume that was made all the same is on a host that its row does not
+		// name: the inventory removes it.
+		data.Tried, data.Why = append(slices.Clone(data.Tried), v.AgentID), max(data.Why, classify(err))
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		v, ok := Resource.Made(tx, run.Flow)
+		if !ok {
+			return flow.Done(), nil
+		}
+		c := v.Clone()
+		if err != nil {
+			c.AgentID = ""
+			raftstore.Put(tx, record.Volumes, c)
+			return flow.Goto(stepPlace, data), nil
+		}
+		c.Status = record.ResourceReady
+		raftstore.Put(tx, record.Volumes, c)
+		return flow.Done(), nil
+	}, nil
+}
+
+func classify(err error) why {
+	switch {
+	case hosts.Unreachable(err):
+		return whyUnreachable
+	case hostapi.HasCode(err, hostapi.CodeNoDisk), hostapi.HasCode(err, hostapi.CodeDraining):
+		return whyFull
+	}
+	return whyFailed
+}
+
+// failure is what a create with no host left fails with.
+func failure(data Create, none *placement.Error) error {
+	switch {
+	case data.Why == whyFailed:
+		return ErrNotMade
+	case data.Why == whyUnreachable:
+		return core.ErrUnreachable
+	case data.Why == whyFull, none.Reason == placement.NoCapacity:
+		return ErrNoRoom
+	}
+	return core.NoNode(none)
+}
+
+// expire ends a create that took too long.
+func (f *flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
+	var data Create
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	return Resource.GiveUp(run, data.Data, ErrNotMade), nil
+}
+
+// remove deletes the volume on its host.
+func (f *flows) remove(ctx context.Context, view *raftstore.Snapshot, v *record.Volume) error {
+	if v.AgentID == "" {
+		return nil
+	}
+	err := f.Hosts.Call(ctx, v.AgentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteVolume(ctx, v.ID) })
+	if err != nil && resource.MayReturn(view, v.AgentID, err) {
+		return fmt.Errorf("delete volume: %w", err)
+	}
+	return nil
+}

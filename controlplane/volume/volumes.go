@@ -1,0 +1,225 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Bounds of a volume, in MiB.
+const (
+	DefaultMB = 256
+	// MinMB is what an ext4 with a journal and some room takes.
+	MinMB = 16
+	MaxMB = 65536
+	// DefaultQuotaMB is how much a workspace's volumes may have together.
+	DefaultQuotaMB = 102400
+)
+
+func validateCreate(in api.CreateVolume) error {
+	switch size := sizeOf(in); {
+	case in.Name == "":
+		return &apierror.Error{Code: apierror.EInvalid, Message: "name is required"}
+	case !IsName(in.Name):
+		return apierror.Invalid("invalid name", NameRule)
+	case size < MinMB || size > MaxMB:
+		return &apierror.Error{Code: apierror.EInvalid, Message: "size_mb must be from 16 to 65536"}
+	}
+	return nil
+}
+
+func sizeOf(in api.CreateVolume) int {
+	if in.SizeMB == nil {
+		return DefaultMB
+	}
+	return *in.SizeMB
+}
+
+// Volumes are the use cases of volumes.
+type Volumes struct {
+	core    *core.Core
+	quotaMB int
+}
+
+// New makes the use cases. quotaMB bounds what a workspace's volumes have
+// together; 0: DefaultQuotaMB.
+func New(c *core.Core, quotaMB int) *Volumes {
+	if quotaMB == 0 {
+		quotaMB = DefaultQuotaMB
+	}
+	return &Volumes{core: c, quotaMB: quotaMB}
+}
+
+// Create makes a volume and returns once it can be attached.
+func (s *Volumes) Create(ctx context.Context, c core.Caller, in api.CreateVolume, i core.Idempotency) (api.Volume, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return api.Volume{}, err
+	}
+	if err := validateCreate(in); err != nil {
+		return api.Volume{}, err
+	}
+	return core.Once(ctx, s.core, c, "POST /v1/volumes", i,
+		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Volume, error) {
+			row, ok := raftstore.Get(view, record.Volumes, key.ResourceID)
+			if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.ResourceDeleting {
+				return api.Volume{}, core.ErrKeyGone("volume")
+			}
+			if live, ok := flow.Live(view, Resource.Subject(row.ID)); ok {
+				return s.awaitVolume(ctx, c, row.ID, live.ID)
+			}
+			return s.show(row), nil
+		},
+		func(keyID string) (api.Volume, error) { return s.create(ctx, c, in, i, keyID) })
+}
+
+func (s *Volumes) create(ctx context.Context, c core.Caller, in api.CreateVolume, i core.Idempotency, keyID string) (api.Volume, error) {
+	id, flowID := Prefix+core.RandomText(IDLength-len(Prefix)), flow.NewID()
+	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		if err := core.MayCreate(tx, c); err != nil {
+			return err
+		}
+		if err := i.Claim(tx, keyID, id); err != nil {
+			return err
+		}
+		used := 0
+		for _, v := range raftstore.Find(tx, record.Volumes, "workspace", c.WorkspaceID) {
+			if v.Name == in.Name {
+				return errVolumeExists
+			}
+			used += v.SizeMB
+		}
+		if used+sizeOf(in) > s.quotaMB {
+			return &apierror.Error{
+				Code: apierror.ERateLimited, Message: "volume quota exceeded",
+				Fields: map[string]any{"volume_mb_used": used, "volume_mb_max": s.quotaMB},
+			}
+		}
+		return Begin(tx, flowID, &record.Volume{
+			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Name: in.Name, Status: record.ResourceCreating, SizeMB: sizeOf(in),
+		}, Create{Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}})
+	})
+	switch {
+	case errors.Is(err, raftstore.ErrConflict): // another one came first
+		return api.Volume{}, errVolumeExists
+	case err != nil:
+		return api.Volume{}, err
+	}
+	return s.awaitVolume(ctx, c, id, flowID)
+}
+
+var errVolumeExists = &apierror.Error{Code: apierror.EConflict, Message: "volume already exists"}
+
+func (s *Volumes) awaitVolume(ctx context.Context, c core.Caller, id, flowID string) (api.Volume, error) {
+	if err := s.core.Await(ctx, flowID, nil); err != nil {
+		return api.Volume{}, err
+	}
+	view, err := s.core.Current(ctx)
+	if err != nil {
+		return api.Volume{}, err
+	}
+	row, ok := raftstore.Get(view, record.Volumes, id)
+	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status != record.ResourceReady {
+		return api.Volume{}, &apierror.Error{Code: apierror.EConflict, Message: "volume was deleted while it was being created"}
+	}
+	return s.show(row), nil
+}
+
+// Get returns one volume of the caller's workspace, by its name.
+func (s *Volumes) Get(ctx context.Context, c core.Caller, name string) (api.Volume, error) {
+	view, err := s.core.View(ctx, c)
+	if err != nil {
+		return api.Volume{}, err
+	}
+	row, err := ownedVolume(view, c, name)
+	if err != nil || row.Status != record.ResourceReady {
+		return api.Volume{}, apierror.NotFound()
+	}
+	return s.show(row), nil
+}
+
+func ownedVolume(r raftstore.Reader, c core.Caller, name string) (*record.Volume, error) {
+	for _, v := range raftstore.Find(r, record.Volumes, "name", Key(c.WorkspaceID, name)) {
+		return v, nil
+	}
+	return nil, apierror.NotFound()
+}
+
+// List returns a page of the workspace's volumes, newest first.
+func (s *Volumes) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Volume, next string, err error) {
+	view, err := s.core.View(ctx, c)
+	if err != nil {
+		return nil, "", err
+	}
+	rows := slices.DeleteFunc(raftstore.Find(view, record.Volumes, "workspace", c.WorkspaceID), func(v *record.Volume) bool {
+		return v.Status != record.ResourceReady
+	})
+	if rows, next, err = core.Paginate(rows, o); err != nil {
+		return nil, "", err
+	}
+	return core.Each(rows, s.show), next, nil
+}
+
+// Delete removes a volume and all that is in it. One that is attached is
+// left alone.
+func (s *Volumes) Delete(ctx context.Context, c core.Caller, name string) error {
+	if err := c.RequireWorkspace(); err != nil {
+		return err
+	}
+	fresh, flowID := flow.NewID(), ""
+	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		row, err := ownedVolume(tx, c, name)
+		switch {
+		case err != nil:
+			return err
+		case row.Status == record.ResourceCreating:
+			return apierror.NotFound()
+		case row.AttachedTo != "":
+			return &apierror.Error{Code: apierror.EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}
+		}
+		flowID, err = Resource.BeginDelete(tx, fresh, row, c.RequestID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.core.AwaitRemoval(ctx, flowID)
+}
+
+// show converts a row for its workspace.
+func (s *Volumes) show(v *record.Volume) api.Volume {
+	out := api.Volume{
+		Name: v.Name, SizeMB: v.SizeMB, AgentID: v.AgentID, AttachedTo: core.OrNull(v.AttachedTo), CreatedAt: api.Time{Time: v.CreatedAt},
+	}
+	for _, state := range s.core.Hosts.Sessions()[v.AgentID].Heartbeat.Volumes {
+		if state.ID == v.ID {
+			out.UsedBytes = state.UsedBytes
+		}
+	}
+	return out
+}
+
+// Key is under what the index "name" has a volume.
+func Key(workspaceID, name string) string { return workspaceID + "/" + name }
+
+const maxName = 128 // characters
+
+// NameRule says what a volume may be called.
+const NameRule = "a volume's name has 1 to 128 printable characters, and is neither . nor .."
+
+// IsName reports whether a volume may have the name: any that can be shown
+// and that a path can hold, for hosts never see it.
+func IsName(name string) bool {
+	return name != "" && name != "." && name != ".." && utf8.ValidString(name) && utf8.RuneCountInString(name) <= maxName &&
+		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+}

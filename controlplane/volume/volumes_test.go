@@ -1,0 +1,263 @@
+package volume_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/volume"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+func n(i int) *int { return &i }
+
+func mounts(pairs ...string) (out []api.VolumeMount) {
+	for i := 0; i < len(pairs); i += 2 {
+		out = append(out, api.VolumeMount{Name: pairs[i], MountPath: pairs[i+1]})
+	}
+	return out
+}
+
+func TestVolumes(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	v := volume.New(r.Node.Core, 1000)
+	make1 := func(c core.Caller, name string, size *int) (api.Volume, error) {
+		return v.Create(t.Context(), c, api.CreateVolume{Name: name, SizeMB: size}, core.Idempotency{})
+	}
+	for name, c := range map[string]struct {
+		size    *int
+		message string
+	}{
+		"":                       {nil, "name is required"},
+		".":                      {nil, "invalid name"},
+		"..":                     {nil, "invalid name"},
+		"a\nb":                   {nil, "invalid name"},
+		"a\xffb":                 {nil, "invalid name"},
+		strings.Repeat("ü", 129): {nil, "invalid name"},
+		"tiny":                   {n(15), "size_mb must be from 16 to 65536"},
+		"zero":                   {n(0), "size_mb must be from 16 to 65536"},
+		"negative":               {n(-1), "size_mb must be from 16 to 65536"},
+		"large":                  {n(65537), "size_mb must be from 16 to 65536"},
+	} {
+		_, err := make1(testplane.Caller, name, c.size)
+		testplane.Want(t, err, apierror.EInvalid, c.message)
+	}
+	data, err := make1(testplane.Caller, "data", nil)
+	if err != nil || data.SizeMB != 256 || data.AgentID != "h1" || core.OrZero(data.AttachedTo) != "" || data.CreatedAt.IsZero() {
+		t.Fatalf("%+v, %v", data, err)
+	}
+	for _, size := range []*int{nil, n(512)} { // nor is it resized
+		_, err = make1(testplane.Caller, "data", size)
+		testplane.Want(t, err, apierror.EConflict, "volume already exists")
+	}
+	if _, err := make1(testplane.Stranger, "data", n(16)); err != nil { // names are the workspace's own
+		t.Fatal(err)
+	}
+	_, err = make1(testplane.Caller, "more", n(745))
+	if e := testplane.Want(t, err, apierror.ERateLimited, "volume quota exceeded"); e.Fields["volume_mb_used"] != 256 || e.Fields["volume_mb_max"] != 1000 {
+		t.Errorf("%v", e.Fields)
+	}
+	repeat, key := api.CreateVolume{Name: "more", SizeMB: n(744)}, testplane.Key("k", "body")
+	for range 2 {
+		if more, err := v.Create(t.Context(), testplane.Caller, repeat, key); err != nil || more.SizeMB != 744 {
+			t.Fatalf("%+v, %v", more, err)
+		}
+	}
+	for id := range r.H1.Volumes() {
+		r.H1.UseVolume(id, 12345)
+	}
+	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
+		got, err := v.Get(t.Context(), testplane.Caller, "data")
+		return err == nil && got.UsedBytes == 12345
+	})
+	page, next, err := v.List(t.Context(), testplane.Caller, core.ListOptions{Limit: 1})
+	if err != nil || len(page) != 1 || page[0].Name != "more" || next == "" {
+		t.Fatalf("%+v, %q, %v", page, next, err)
+	}
+	_, err = v.Get(t.Context(), testplane.Stranger, "more")
+	testplane.Want(t, err, apierror.ENotFound, "not found")
+	testplane.Want(t, v.Delete(t.Context(), testplane.Stranger, "more"), apierror.ENotFound, "not found")
+	if err := v.Delete(t.Context(), testplane.Caller, "more"); err != nil {
+		t.Fatal(err)
+	}
+	testplane.Want(t, v.Delete(t.Context(), testplane.Caller, "more"), apierror.ENotFound, "not found")
+	r.Settled(r.H1)
+}
+
+func TestAVolumesHostHasNoRoom(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	v := volume.New(r.Node.Core, 0)
+	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "volume" && !c.Done {
+			return &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "no headroom"}
+		}
+		return nil
+	})
+	_, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{})
+	testplane.Want(t, err, apierror.EInsufficient, "insufficient host storage for volume")
+	r.H1.SetFault(nil)
+	if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{}); err != nil { // the name is free
+		t.Fatal(err)
+	}
+}
+
+func TestAttach(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	v := volume.New(r.Node.Core, 0)
+	f := r.Node.Forks
+	for _, name := range []string{"data", "logs"} {
+		if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: name}, core.Idempotency{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create := func(m []api.VolumeMount) (api.Sandbox, error) {
+		return r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", Volumes: m}, core.Idempotency{})
+	}
+	for name, m := range map[string][]api.VolumeMount{
+		"relative":              mounts("data", "mnt"),
+		"empty":                 mounts("data", ""),
+		"root":                  mounts("data", "/"),
+		"proc":                  mounts("data", "/proc"),
+		"below sys":             mounts("data", "/sys/x"),
+		"dev":                   mounts("data", "/dev"),
+		"below run":             mounts("data", "/run/berth"),
+		"etc":                   mounts("data", "/etc"),
+		"programs":              mounts("data", "/usr/bin"),
+		"the agent's own":       mounts("data", "/etc/berth/lsp"),
+		"dots":                  mounts("data", "/mnt/../etc"),
+		"a slash at the end":    mounts("data", "/mnt/"),
+		"two slashes":           mounts("data", "//mnt"),
+		"a NUL":                 mounts("data", "/mnt\x00"),
+		"too long":              mounts("data", "/"+strings.Repeat("a", 5000)),
+		"no name":               mounts("", "/mnt"),
+		"no such name":          mounts("a\nb", "/mnt"),
+		"a name twice":          mounts("data", "/a", "data", "/b"),
+		"a path twice":          mounts("data", "/a", "logs", "/a"),
+		"a path inside another": mounts("data", "/a", "logs", "/a/b"),
+	} {
+		_, err := create(m)
+		if e := testplane.Want(t, err, apierror.EInvalid, "invalid volumes"); e.Detail == "" {
+			t.Errorf("%s: no detail", name)
+		}
+	}
+	_, err := create(mounts("nope", "/mnt"))
+	if e := testplane.Want(t, err, apierror.ENotFound, "not found"); e.Detail != "no such volume: nope" {
+		t.Errorf("detail %q", e.Detail)
+	}
+	_, err = r.Create(t.Context(), testplane.Stranger, api.CreateSandbox{Template: "base", Volumes: mounts("data", "/mnt")}, core.Idempotency{})
+	testplane.Want(t, err, apierror.ENotFound, "not found")
+
+	sb, err := create(mounts("data", "/var/lib/data", "logs", "/logs"))
+	if err != nil || len(sb.Volumes) != 2 {
+		t.Fatalf("%+v, %v", sb, err)
+	}
+	if spec := r.H1.Spec(sb.ID); len(spec.Volumes) != 2 || spec.Volumes[0].MountPath != "/var/lib/data" || spec.Volumes[1].MountPath != "/logs" {
+		t.Fatalf("%+v", spec.Volumes)
+	}
+	if got, _ := v.Get(t.Context(), testplane.Caller, "data"); core.OrZero(got.AttachedTo) != sb.ID {
+		t.Fatalf("%+v", got)
+	}
+	_, err = create(mounts("logs", "/mnt"))
+	testplane.Want(t, err, apierror.EConflict, "volume in use")
+	testplane.Want(t, v.Delete(t.Context(), testplane.Caller, "data"), apierror.EConflict, "volume in use")
+	// Memory does not go with volumes, a disk does, without them.
+	_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{}, core.Idempotency{})
+	testplane.Want(t, err, apierror.EConflict, "volumes are attached")
+	_, err = f.Fork(t.Context(), testplane.Caller, sb.ID, api.Fork{Mode: new(api.ForkMode("warm"))}, core.Idempotency{})
+	testplane.Want(t, err, apierror.EConflict, "volumes are attached")
+	_, err = r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, api.CreateSnapshot{}, core.Idempotency{})
+	testplane.Want(t, err, apierror.EConflict, "volumes are attached")
+	cold, err := f.Fork(t.Context(), testplane.Caller, sb.ID, api.Fork{}, core.Idempotency{})
+	if err != nil || len(cold.Children[0].Volumes) != 0 {
+		t.Fatalf("%+v, %v", cold, err)
+	}
+
+	if err := r.Delete(t.Context(), testplane.Caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	again, err := create(mounts("data", "/mnt"))
+	if err != nil || again.Volumes[0].MountPath != "/mnt" {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	// A create that fails gives its volumes back.
+	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "put" && !c.Done {
+			return &hostapi.Error{Code: hostapi.CodeInternal, Message: "oops"}
+		}
+		return nil
+	})
+	_, err = create(mounts("logs", "/mnt"))
+	testplane.Want(t, err, apierror.EInternal, "sandbox failed to start")
+	if got, _ := v.Get(t.Context(), testplane.Caller, "logs"); core.OrZero(got.AttachedTo) != "" {
+		t.Fatalf("%+v", got)
+	}
+	r.H1.SetFault(nil)
+	r.Settled(r.H1)
+}
+
+// Where the volumes are, the sandbox goes.
+func TestVolumesChooseTheHost(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	v := volume.New(r.Node.Core, 0)
+	h2 := r.Host("h2", 2048) // less room than h1
+	for name, agentID := range map[string]string{"here": "h1", "there": "h2"} {
+		if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: name}, core.Idempotency{}); err != nil {
+			t.Fatal(err)
+		}
+		r.Update(func(tx *raftstore.Tx) error {
+			row := raftstore.Find(tx, record.Volumes, "name", "ws/"+name)[0].Clone()
+			row.AgentID = agentID
+			raftstore.Put(tx, record.Volumes, row)
+			h2.AddVolume(row.ID)
+			r.H1.AddVolume(row.ID)
+			return nil
+		})
+	}
+	sb := r.Must(t, api.CreateSandbox{Volumes: mounts("there", "/mnt")})
+	if sb.AgentID != "h2" {
+		t.Fatalf("it is on %s", sb.AgentID)
+	}
+	_, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", Volumes: mounts("here", "/a", "there", "/b")}, core.Idempotency{})
+	testplane.Want(t, err, apierror.EInvalid, "volumes are on different hosts")
+	if err := r.Delete(t.Context(), testplane.Caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	h2.Silence(true)
+	testcluster.Await(t, 10*time.Second, "the host's end", func() bool {
+		a, _ := raftstore.Get(r.Leader().Store.View(), record.Agents, "h2")
+		return a.State == record.AgentLost
+	})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", Volumes: mounts("there", "/mnt")}, core.Idempotency{})
+	if e := testplane.Want(t, err, apierror.EBadGateway, "no available compute node"); !strings.Contains(e.Detail, "not available") {
+		t.Errorf("detail %q", e.Detail)
+	}
+	if got, _ := v.Get(t.Context(), testplane.Caller, "there"); core.OrZero(got.AttachedTo) != "" {
+		t.Fatal("it stays attached to nothing")
+	}
+}
+
+// A host is not forgotten with what is on it alone.
+func TestAHostWithVolumesIsKept(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	v := volume.New(r.Node.Core, 0)
+	if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{}); err != nil {
+		t.Fatal(err)
+	}
+	replicas := r.Node.Replicas
+	testplane.Want(t, replicas.RemoveAgent(t.Context(), "h1"), apierror.EConflict, "agent has volumes or snapshots")
+	if err := v.Delete(t.Context(), testplane.Caller, "data"); err != nil {
+		t.Fatal(err)
+	}
+	if err := replicas.RemoveAgent(t.Context(), "h1"); err != nil {
+		t.Fatal(err)
+	}
+}

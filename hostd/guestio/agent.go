@@ -1,0 +1,90 @@
+package guestio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// agent is the agent in the guest of a slot.
+func (g *Guests) agent(slot int) *guestclient.Client {
+	return guestclient.New(func(ctx context.Context) (net.Conn, error) { return g.dialAgent(ctx, slot) })
+}
+
+// dialAgent connects to the agent of a guest, and tries again until ctx ends. A
+// guest that was resumed a moment ago may drop the first packet, and TCP itself
+// would wait a second before it sends another; a guest that boots refuses for
+// seconds.
+func (g *Guests) dialAgent(ctx context.Context, slot int) (net.Conn, error) {
+	patience := 100 * time.Millisecond
+	for {
+		dctx, cancel := context.WithTimeout(ctx, patience)
+		conn, err := g.cfg.Dial(dctx, slot, guestapi.Port)
+		cancel()
+		if err == nil {
+			return conn, nil
+		}
+		patience = min(2*patience, 2*time.Second)
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// guestError tells apart why a call to a guest failed: its use of the slot has
+// ended, the request was bad, or the guest is to blame.
+func guestError(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(cause, hosterr.ErrCutOff) && errors.Is(err, guestclient.ErrNotReached):
+		// %v and not %w: nothing had begun, so nothing was cut off.
+		return fmt.Errorf("%w: %v", hosterr.ErrNotRunning, cause) //nolint:errorlint // see above
+	case errors.Is(cause, hosterr.ErrCutOff), errors.Is(cause, hosterr.ErrGuest), errors.Is(cause, context.Canceled):
+		return cause
+	}
+	var refusal *guestclient.Error
+	if errors.As(err, &refusal) && (refusal.Status == 0 || refusal.Status == http.StatusBadRequest) {
+		return hosterr.Invalid("%s", refusal.Message)
+	}
+	return fmt.Errorf("%w: %w", hosterr.ErrGuest, err)
+}
+
+// Await returns once the agent of a guest that boots answers.
+func (g *Guests) Await(ctx context.Context, slot int) error {
+	if _, err := g.agent(slot).Await(ctx); err != nil {
+		return fmt.Errorf("%w: boot of the guest: %w", hosterr.ErrGuest, err)
+	}
+	return nil
+}
+
+// flushTimeout bounds how long a guest may take to flush its file systems.
+var flushTimeout = timescale.Limit(30 * time.Second)
+
+// Flush has the guest flush its file systems.
+func (g *Guests) Flush(ctx context.Context, slot int) error {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	if err := g.agent(slot).Sync(ctx); err != nil {
+		return fmt.Errorf("%w: flush its file systems: %w", hosterr.ErrGuest, err)
+	}
+	return nil
+}
+
+// Mount has the guest mount a disk that was plugged in. The guest waits for the
+// disk itself: only it knows when its kernel has found it.
+func (g *Guests) Mount(ctx context.Context, slot int, m guestapi.Mount) error {
+	if err := g.agent(slot).Mount(ctx, m); err != nil {
+		return fmt.Errorf("%w: mount volume %s at %s: %w", hosterr.ErrGuest, m.Serial, m.Path, err)
+	}
+	return nil
+}

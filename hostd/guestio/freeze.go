@@ -1,0 +1,44 @@
+package guestio
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+var (
+	// freezeTimeout bounds how long a guest may take to have its tenant's
+	// processes stand still before it is saved.
+	freezeTimeout = timescale.Limit(5 * time.Second)
+	// freezeWait is how long the guest waits for those that are in the midst of a
+	// call to its kernel.
+	freezeWait = timescale.Limit(time.Second)
+	// freezeHold is for how long, by its own clock, a guest stays frozen without an
+	// identity, in case the host died and let it run on. Guests accept ten minutes
+	// at most.
+	freezeHold = min(timescale.Limit(30*time.Second), 10*time.Minute)
+)
+
+// Freeze stops the tenant's processes in a guest whose memory is saved next: in
+// each copy they go on once that copy has entropy of its own. Every guest that
+// goes on is given an identity, which thaws it.
+//
+// A guest that does not answer is saved as it is: it may be hibernated for that
+// very reason. Its copies may draw the same random numbers until they have
+// their identities.
+func (g *Guests) Freeze(ctx context.Context, id string, slot int) {
+	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
+	defer cancel()
+	done, err := g.agent(slot).Freeze(ctx, guestapi.Freeze{
+		NotAfter: g.cfg.Now().Add(freezeTimeout).UnixNano(), HoldMS: freezeHold.Milliseconds(), WaitMS: freezeWait.Milliseconds(),
+	})
+	switch {
+	case err != nil:
+		g.cfg.Metrics.unfrozen.Inc()
+		g.cfg.Log.WarnContext(ctx, "sandbox is saved while its processes run", "sandbox_id", id, "error", err)
+	case len(done.Moving) > 0:
+		g.cfg.Log.InfoContext(ctx, "sandbox is saved with processes in the midst of calls to its kernel", "sandbox_id", id, "processes", done.Moving[:min(len(done.Moving), 8)])
+	}
+}
