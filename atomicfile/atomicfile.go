@@ -1,5 +1,5 @@
-// Package atomicfile replaces files whole: whoever reads one, also after a crash,
-// finds the old content or the new, and never a part.
+// Package atomicfile replaces files atomically: a reader, also after a crash, finds
+// the old content or the new, never a part.
 package atomicfile
 
 import (
@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 )
 
-// Write replaces the file at path, which then has the mode whatever the umask is,
-// and survives a power cut once Write has returned.
+// Write replaces the file at path. It sets the mode whatever the umask is, and the
+// new file survives a power cut once Write has returned.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	return WriteFrom(path, mode, content(data))
 }
 
-// WriteFrom is Write of what fill writes. If fill fails, what was there stays.
+// WriteFrom is Write of what fill writes. If fill fails, the old file stays.
 func WriteFrom(path string, mode fs.FileMode, fill func(w io.Writer) error) error {
 	if err := replace(path, mode, true, fill); err != nil {
 		return err
@@ -30,12 +30,12 @@ func Put(path string, data []byte, mode fs.FileMode) error {
 	return replace(path, mode, true, content(data))
 }
 
-// Swap is Write of what need not outlive the machine: a power cut may take it back.
+// Swap is Write without durability: a power cut may bring the old file back.
 func Swap(path string, data []byte, mode fs.FileMode) error {
 	return SwapFrom(path, mode, content(data))
 }
 
-// SwapFrom is Swap of what fill writes. If fill fails, what was there stays.
+// SwapFrom is Swap of what fill writes. If fill fails, the old file stays.
 func SwapFrom(path string, mode fs.FileMode, fill func(w io.Writer) error) error {
 	return replace(path, mode, false, fill)
 }
@@ -56,9 +56,9 @@ func content(data []byte) func(io.Writer) error {
 	}
 }
 
-// replace fills a file beside the one at path and renames it. Its name is of
-// chance and did not exist, so that writers at the same time do not meet, and
-// nobody who may write to the directory can have put a link there.
+// replace fills a file beside the one at path and renames it. Its name is random and
+// new, so that concurrent writers do not collide and another user of the directory
+// cannot have put a link there.
 func replace(path string, mode fs.FileMode, durable bool, fill func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // for the owner alone
 	if err != nil {

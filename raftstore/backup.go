@@ -37,8 +37,8 @@ func Amend[T record.Row](t record.Table[T], row T) Amendment { return Amendment{
 // RestoreBackup replaces the state of the whole cluster by a backup, on the
 // leader. The backup is read and checked in full before anything is changed.
 // Transactions under way are waited for; everything written after the backup
-// was taken is gone. The amendments are part of the restored state: nobody ever
-// sees it without them.
+// was taken is gone. The amendments are part of the restored state: it
+// is never seen without them.
 func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, amendments ...Amendment) (err error) {
 	f, err := os.CreateTemp(s.cfg.Dir, "restore-*.tmp")
 	if err != nil {

@@ -15,7 +15,7 @@ var errDiskHangs = errors.New("the disk under the log hangs")
 
 // disk is the log and Raft's own state, and knows how long the write under way
 // has taken. Raft's heartbeats do not pass its main loop: a leader whose disk
-// hangs would go on sending them for ever, and nobody would replace it.
+// hangs would send them for ever, and no other replica would replace it.
 type disk struct {
 	*raftboltdb.BoltStore
 	limit time.Duration

@@ -128,8 +128,8 @@ func (s *Store) watchLeadership(notify <-chan bool) {
 	}
 	barrier := make(chan passed, 1)
 	leading, asking, hung := false, false, false
-	look := time.NewTicker(s.cfg.HeartbeatTimeout)
-	defer look.Stop()
+	tick := time.NewTicker(s.cfg.HeartbeatTimeout)
+	defer tick.Stop()
 	ask := func() {
 		asking = s.waits.start(func() {
 			term := s.raft.CurrentTerm()
@@ -168,7 +168,7 @@ func (s *Store) watchLeadership(notify <-chan bool) {
 			case s.raft.State() == raft.Leader:
 				ask()
 			}
-		case <-look.C:
+		case <-tick.C:
 			switch hangs := s.acks.disk.hangs(); {
 			case hangs && !hung:
 				hung = true

@@ -1,6 +1,6 @@
-// Package redact keeps credentials out of logs. A sandbox id opens its ports to
-// whoever reads it, so a line has only its beginning, wherever it comes from: the
-// errors of HTTP calls have URLs in them.
+// Package redact keeps credentials out of logs. Whoever reads a sandbox id can reach
+// its ports, so a log line has only the beginning of one, also where an error has it
+// in a URL.
 package redact
 
 import (
@@ -10,14 +10,14 @@ import (
 	"regexp"
 )
 
-// shown is how much of a sandbox id tells two of them apart, and leaves 90 bits to
-// guess.
+// shown is how many characters of a sandbox id are logged: enough to tell two apart,
+// and 90 bits are left to guess.
 const shown = 8
 
 // whole is a sandbox id that stands alone: 26 characters of lower-case base32.
 var whole = regexp.MustCompile(`\b([a-z2-7]{8})[a-z2-7]{18}\b`)
 
-// ID is what of a sandbox id may be shown where people and logs read.
+// ID returns the part of a sandbox id that may be shown to people and in logs.
 func ID(id string) string {
 	if len(id) <= shown {
 		return id

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Read reads a struct whose fields are tagged with the names of their variables. An
-// error names the variable, and not the field.
+// Read reads a struct whose fields are tagged with the names of their variables.
+// Errors name the variable, not the field.
 func Read[T any]() (T, error) {
 	config, err := env.ParseAs[T]()
 	var wrong env.ParseError

@@ -1,8 +1,7 @@
-// Package timescale stretches time limits for slow machines. Limits on what a
-// guest, a VMM or another machine may take are chosen for a machine of today;
-// one that is many times slower, such as one that is emulated, sets
-// BERTH_TIME_SCALE. What users ask for (time-outs, times to live) is never
-// stretched.
+// Package timescale stretches time limits for slow machines. Limits on guests, VMMs
+// and other machines suit a machine of today; one that is many times slower, such as
+// an emulated one, sets BERTH_TIME_SCALE. What users ask for (time-outs, times to
+// live) is never stretched.
 package timescale
 
 import (
@@ -18,7 +17,7 @@ import (
 // multiplied; 1 when it is not set.
 const Env = "BERTH_TIME_SCALE"
 
-// most keeps a limit of hours from becoming one that no clock can hold.
+// most bounds a stretched limit, so that it fits a time.Duration.
 const most = 1000
 
 var setting = sync.OnceValues(func() (float64, error) { return parse(os.Getenv(Env)) })
@@ -34,14 +33,14 @@ func parse(s string) (float64, error) {
 	return n, nil
 }
 
-// Check returns an error when the setting is no such number; limits are then as
-// they are without it.
+// Check returns an error if the setting is no such number; limits are not stretched
+// then.
 func Check() error {
 	_, err := setting()
 	return err
 }
 
-// Default stretches a setting of another name that was left at its default.
+// Default stretches another setting if it has its default value.
 func Default(d *time.Duration, name string) {
 	if os.Getenv(name) == "" {
 		*d = Limit(*d)

@@ -77,9 +77,6 @@ type RestoreConfig struct {
 // vm.restore take: the path as it is, without escaping.
 func FileURL(dir string) string { return "file://" + dir }
 
-// Counters holds the counters of each device by id and name.
-type Counters map[string]map[string]uint64
-
 // Ping asks for the VMM's versions and process id.
 func (c *Client) Ping(ctx context.Context) (Pong, error) {
 	var out Pong
@@ -129,12 +126,6 @@ func (c *Client) Delete(ctx context.Context) error { return c.put(ctx, "vm.delet
 // PowerButton presses the ACPI power button.
 func (c *Client) PowerButton(ctx context.Context) error { return c.put(ctx, "vm.power-button", nil) }
 
-// Counters returns the counters of the devices.
-func (c *Client) Counters(ctx context.Context) (Counters, error) {
-	var out Counters
-	return out, c.call(ctx, http.MethodGet, "vm.counters", nil, &out)
-}
-
 // AddDisk adds a disk. The answer is empty when the VM is not booted yet.
 func (c *Client) AddDisk(ctx context.Context, disk DiskConfig) (PCIDevice, error) {
 	var out PCIDevice
@@ -145,14 +136,6 @@ func (c *Client) AddDisk(ctx context.Context, disk DiskConfig) (PCIDevice, error
 // has done so.
 func (c *Client) RemoveDevice(ctx context.Context, id string) error {
 	return c.put(ctx, "vm.remove-device", map[string]string{"id": id})
-}
-
-// ResizeDisk sets the size of a raw disk in bytes and tells the guest.
-func (c *Client) ResizeDisk(ctx context.Context, id string, size uint64) error {
-	return c.put(ctx, "vm.resize-disk", struct {
-		ID          string `json:"id"`
-		DesiredSize uint64 `json:"desired_size"`
-	}{id, size})
 }
 
 // ShutdownVMM deletes the VM and ends the VMM's process.

@@ -7,15 +7,14 @@ package vmm
 
 // VMConfig defines a VM.
 type VMConfig struct {
-	CPUs            CPUsConfig             `json:"cpus"`
-	Memory          MemoryConfig           `json:"memory"`
-	Payload         *PayloadConfig         `json:"payload,omitempty"`
-	RateLimitGroups []RateLimitGroupConfig `json:"rate_limit_groups,omitempty"`
-	Disks           []DiskConfig           `json:"disks,omitempty"`
-	Net             []NetConfig            `json:"net,omitempty"`
-	RNG             *RNGConfig             `json:"rng,omitempty"`
-	Serial          *ConsoleConfig         `json:"serial,omitempty"`
-	Console         *ConsoleConfig         `json:"console,omitempty"`
+	CPUs    CPUsConfig     `json:"cpus"`
+	Memory  MemoryConfig   `json:"memory"`
+	Payload *PayloadConfig `json:"payload,omitempty"`
+	Disks   []DiskConfig   `json:"disks,omitempty"`
+	Net     []NetConfig    `json:"net,omitempty"`
+	RNG     *RNGConfig     `json:"rng,omitempty"`
+	Serial  *ConsoleConfig `json:"serial,omitempty"`
+	Console *ConsoleConfig `json:"console,omitempty"`
 }
 
 // CPUsConfig counts the virtual processors.
@@ -61,11 +60,8 @@ type DiskConfig struct {
 	ReadOnly   bool   `json:"readonly,omitempty"`
 	NumQueues  int    `json:"num_queues,omitempty"`
 	QueueSize  uint16 `json:"queue_size,omitempty"`
-	// RateLimitGroup names one of VMConfig.RateLimitGroups.
-	RateLimitGroup    string             `json:"rate_limit_group,omitempty"`
-	RateLimiterConfig *RateLimiterConfig `json:"rate_limiter_config,omitempty"`
-	Serial            string             `json:"serial,omitempty"`
-	ImageType         string             `json:"image_type,omitempty"`
+	Serial     string `json:"serial,omitempty"`
+	ImageType  string `json:"image_type,omitempty"`
 }
 
 // NetConfig is a virtio network device on a tap that exists.
@@ -93,22 +89,4 @@ const (
 type ConsoleConfig struct {
 	Mode string `json:"mode"`
 	File string `json:"file,omitempty"`
-}
-
-// RateLimitGroupConfig is a limit that several disks share.
-type RateLimitGroupConfig struct {
-	ID                string            `json:"id"`
-	RateLimiterConfig RateLimiterConfig `json:"rate_limiter_config"`
-}
-
-// RateLimiterConfig bounds a device's bytes and operations.
-type RateLimiterConfig struct {
-	Bandwidth *TokenBucket `json:"bandwidth,omitempty"`
-	Ops       *TokenBucket `json:"ops,omitempty"`
-}
-
-// TokenBucket refills Size tokens in RefillTime milliseconds.
-type TokenBucket struct {
-	Size       uint64 `json:"size"`
-	RefillTime uint64 `json:"refill_time"`
 }

@@ -7,7 +7,7 @@
 // virtualization. Nothing in this package knows which of the two it talks to,
 // except Detect, which finds the binary and names its version.
 //
-// A VMM outlives the daemon that started it. Start writes who it is (process id,
+// A VMM outlives the daemon that started it. Start writes its identity (process id,
 // start time, boot id of the host) into its runtime directory, and Adopt finds
 // it again by those, never by the process id alone. The exit status of a VMM is
 // known only to its parent, so that of an adopted one is reported as unknown.

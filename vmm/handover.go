@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files are handed to an isolated VMM when it is told to open them. Each time, a
-// directory with a name by chance appears in its view, which holds the files
-// under names that say what they are for. Mounts are made in the VMM's own
-// namespace, so that they go with it and the host's table of mounts stays short.
+// Files are handed over to an isolated VMM with the request that names them. Each
+// time a directory with a random name appears in its view, with the files under
+// names that say what they are for. The mounts are made in the VMM's own namespace:
+// they end with it, and the host's mount table stays short.
 //
 // Paths here are the host's, for a VMM that is isolated and for one that is not.
 
@@ -114,7 +114,7 @@ func (p *Process) ended() bool {
 	}
 }
 
-// handover is what a VMM gets with one request.
+// handover is the files that a VMM gets with one request.
 type handover struct {
 	p      *Process
 	dir    string // in the view
@@ -144,8 +144,8 @@ func (h *handover) file(host, name string, write bool) (string, error) {
 	return at, h.mounts.add(host, at, attrs)
 }
 
-// config hands over the files that a configuration names, and has it name them
-// as the VMM sees them.
+// config hands over the files that a configuration names, and puts their paths in
+// the view in it.
 func (h *handover) config(e *ConfigEdit) error {
 	return e.eachFile(func(path, name string, write bool) (string, error) { return h.file(path, name, write) })
 }
@@ -177,7 +177,7 @@ func (h *handover) snapshot(dir string) error {
 	return nil
 }
 
-// deliver makes all of it appear in the VMM's view.
+// deliver attaches all of it in the VMM's view.
 func (h *handover) deliver() error {
 	return h.p.inView(func() error {
 		if err := os.Mkdir(h.dir, 0o755); err != nil {
@@ -192,9 +192,9 @@ func (h *handover) deliver() error {
 	})
 }
 
-// inView runs a function on a thread whose root is the VMM's. A VMM that was
-// taken over may have gone into a namespace that it made: what the function does
-// there, it does in what the VMM could see anyway.
+// inView runs a function on a thread whose root is the VMM's. A VMM that its guest
+// took over may have entered a namespace that it made; there, too, the function
+// reaches only what the VMM could see.
 func (p *Process) inView(f func() error) error {
 	err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {

@@ -38,7 +38,7 @@ func EventsPath(dir string) string { return filepath.Join(dir, eventsName) }
 // LogPath is the VMM's own log in a runtime directory.
 func LogPath(dir string) string { return filepath.Join(dir, logName) }
 
-// record is vmm.json: who the VMM of a runtime directory is.
+// record is vmm.json: which process the VMM of a runtime directory is.
 type record struct {
 	PID int `json:"pid"`
 	// StartTime is in clock ticks since the host's boot (field 22 of
@@ -77,8 +77,8 @@ func writeRecord(dir string, r record) error {
 	return atomicfile.Swap(filepath.Join(dir, recordName), raw, 0o600)
 }
 
-// OpenPlain opens a regular file in a directory that is not to be trusted: no
-// link is followed, and no pipe can hold up the caller.
+// OpenPlain opens a regular file in an untrusted directory: it follows no link, and
+// does not block on a pipe.
 func OpenPlain(path string, flags int, mode os.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
 	if err != nil {
@@ -117,7 +117,7 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// procStat is what /proc/<pid>/stat says that matters here.
+// procStat is the part of /proc/<pid>/stat that is used.
 type procStat struct {
 	State     byte
 	StartTime uint64

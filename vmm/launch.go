@@ -34,12 +34,12 @@ type Launch struct {
 	Groups   []int
 	Cgroup   Cgroup
 	// Isolated gives the VMM a root directory and a PID namespace of its own. It
-	// then sees nothing of the host but what its engine loads, Dir, and what the
-	// methods of Process hand over to it; the directories above those need not
-	// let UID pass. It takes a UID.
+	// then sees only its engine with its libraries, Dir, and what the methods of
+	// Process hand over; the directories above those need not let UID pass. It
+	// requires a UID.
 	Isolated bool
-	// MaxFile, in bytes, is how far the VMM may write into any file; 0 does not
-	// bound it. A write beyond fails, and does not end it.
+	// MaxFile is the size in bytes beyond which the VMM cannot write to any file; 0
+	// is no bound. A write beyond it fails, and does not end the VMM.
 	MaxFile int64
 	// ExtraEnv is added to an environment that otherwise holds PATH, and what the
 	// caller has of chvemu's settings (BERTH_CHVEMU_…, BERTH_TIME_SCALE).
@@ -50,8 +50,8 @@ type Launch struct {
 
 // MaxFile is the size of the largest file that the VMM of a guest with such a
 // disk and memory writes: its disk, or its memory when it is saved. Its state
-// beside that is a few MB. A log counts what was cut from its beginning, so one
-// that a guest has made as long falls silent.
+// beside that is a few MB. What was cut from the beginning of a log counts, so a log
+// that a guest has made that long gets no more lines.
 func MaxFile(diskMB, memoryMB int) int64 {
 	const step = 1 << 30
 	most := int64(max(diskMB, memoryMB+stateMB)) << 20
@@ -78,9 +78,9 @@ const (
 var defaultStartTimeout = timescale.Limit(10 * time.Second)
 
 // Start starts a VMM in a session of its own and waits until it answers. The
-// process does not depend on the caller's life: it holds no pipe to it and is
-// sent no signal when it ends. A socket or lock file left behind by an earlier
-// VMM does not stand in the way; a VMM that still runs there does.
+// process outlives the caller: it has no pipe to it, and gets no signal when it
+// ends. A socket or lock file of an earlier VMM is no obstacle; a VMM that still
+// runs there is.
 //
 // When Start fails, nothing it started is left.
 func Start(ctx context.Context, l Launch) (*Process, error) {
@@ -105,7 +105,7 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 		return nil, fmt.Errorf("socket path %s is longer than the %d bytes that a unix address holds", socket, maxSocketPath)
 	}
 	// The last VMM here may have been killed a moment ago and still be closing
-	// its files; one that does not let go is alive.
+	// its files; one that keeps them is alive.
 	lctx, lcancel := context.WithTimeout(ctx, releaseTimeout)
 	defer lcancel()
 	if err := awaitLock(lctx, socket+".lock"); err != nil {
@@ -159,8 +159,8 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 	}
 	if l.MaxFile > 0 {
-		// What this process ignores, a program that it starts does; the default
-		// of this signal is the end.
+		// A program that this process starts ignores it too. By default the signal
+		// would end it.
 		signal.Ignore(unix.SIGXFSZ)
 	}
 	if err := startConfined(cmd, l, v); err != nil {
@@ -206,10 +206,9 @@ func groups(ids []int) []uint32 {
 	return out
 }
 
-// startConfined forks from a thread that is already in the namespaces and the
-// cgroups and without privileges to gain, so that the child is from its first
-// instruction. The thread is thrown away afterwards: most of this cannot be
-// undone.
+// startConfined forks from a thread that is in the namespaces and control groups
+// and cannot gain privileges, so that the child is confined from its first
+// instruction. The thread ends afterwards: most of this cannot be undone.
 func startConfined(cmd *exec.Cmd, l Launch, v *view) error {
 	return onThread(func() error { return confineAndStart(cmd, l, v) })
 }
@@ -270,7 +269,7 @@ func confineAndStart(cmd *exec.Cmd, l Launch, v *view) error {
 		return err
 	}
 	if l.MaxFile > 0 {
-		// It has no guest yet, nor another process.
+		// It has no guest and no other process yet.
 		if err := boundFiles(cmd.Process.Pid, l); err != nil {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
@@ -298,8 +297,8 @@ func boundFiles(pid int, l Launch) error {
 	return unix.Prlimit(pid, unix.RLIMIT_FSIZE, &limit, nil)
 }
 
-// dropPrivileges sees to it that what the thread starts as another user has no
-// way back: a file capability or a set-uid bit on a program gives nothing.
+// dropPrivileges makes sure that what the thread starts as another user gains no
+// privilege from file capabilities or a set-uid bit.
 func dropPrivileges() error {
 	for c := uintptr(0); ; c++ {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)

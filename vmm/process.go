@@ -51,7 +51,7 @@ func (p *Process) EventsPath() string { return EventsPath(p.dir) }
 // Client returns the client of the VMM's API.
 func (p *Process) Client() *Client { return p.client }
 
-// Adopted reports whether the process was started by another one than this.
+// Adopted reports whether another process than this one started it.
 func (p *Process) Adopted() bool { return p.adopted }
 
 // Done is closed when the process has ended and everything it held (tap, disk
@@ -70,7 +70,7 @@ func (p *Process) Wait(ctx context.Context) error {
 
 // Exit returns how the process ended: an exit code, or the signal that killed
 // it. It is not known while the process runs, and never for an adopted one,
-// because only a parent is told.
+// because the kernel tells only the parent.
 func (p *Process) Exit() (code int, signal syscall.Signal, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,8 +206,8 @@ func adopt(dir string, rec record) (*Process, error) {
 	if rec.BootID != boot {
 		return nil, fmt.Errorf("%w: the host was rebooted since", ErrGone)
 	}
-	// The descriptor first, then the start time: whatever the pid means while
-	// the descriptor is open is what it means afterwards.
+	// The descriptor first, then the start time: while the descriptor is open, the
+	// pid is not reused.
 	pidfd, err := openPidfd(rec.PID)
 	if errors.Is(err, unix.ESRCH) {
 		return nil, fmt.Errorf("%w: no process %d", ErrGone, rec.PID)
@@ -242,8 +242,8 @@ func adopt(dir string, rec record) (*Process, error) {
 	return p, nil
 }
 
-// sameUser refuses a record that names somebody else's process: the directory
-// belongs to the VMM, which may have written what it likes.
+// sameUser refuses a record that names another user's process: the directory belongs
+// to the VMM, which may have written anything.
 func sameUser(dir string, pid int) error {
 	st, err := os.Lstat(dir)
 	if err != nil {

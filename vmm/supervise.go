@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// superviseInterval is how often the event monitor's file is looked at for a
-// reboot, and the end of the console kept. A kernel takes longer to boot, so that
-// no program of the new guest runs for long.
+// superviseInterval is how often the event monitor's file is read for a reboot, and
+// the end of the console saved. A kernel takes longer to boot, so no program of the
+// rebooted guest runs for long.
 const superviseInterval = 500 * time.Millisecond
 
 // consoleEnd is how much of the console is kept, in bytes.
 const consoleEnd = 4 << 10
 
-// rebootWatch finds out from a VMM's events whether its guest rebooted.
+// rebootWatch detects from a VMM's events that its guest rebooted.
 type rebootWatch struct {
 	seen atomic.Bool
 
@@ -26,9 +26,9 @@ type rebootWatch struct {
 	console string
 }
 
-// look reads the events that were added before it began: a VMM that writes without
-// end holds up nobody.
-func (w *rebootWatch) look() bool {
+// poll reads the events that were added before the call, so that it ends even if the
+// VMM writes without end, and reports whether one was a reboot.
+func (w *rebootWatch) poll() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if st, err := os.Lstat(w.log.path); err == nil {
@@ -37,13 +37,13 @@ func (w *rebootWatch) look() bool {
 	return w.seen.Load()
 }
 
-// follow keeps what a guest wrote last to its serial console, and reports whether
-// the guest has rebooted. A VMM makes the file anew when its guest reboots, after
-// it told of that (vm_reboot in vmm/src/lib.rs): what was read before the events
-// were is the rebooted guest's own.
+// follow saves the end of the guest's serial console, and reports whether the guest
+// has rebooted. At a reboot a VMM first writes the event, then makes the console's
+// file anew (vm_reboot in vmm/src/lib.rs): so a console that is read before the
+// events is from before the reboot.
 func (w *rebootWatch) follow(serial string) bool {
 	end := LogEnd(serial, consoleEnd)
-	if w.look() {
+	if w.poll() {
 		return true
 	}
 	w.mu.Lock()
@@ -52,9 +52,9 @@ func (w *rebootWatch) follow(serial string) bool {
 	return false
 }
 
-// readTo reads the events up to an offset, and some after it. A stream that cannot
-// be read tells nothing: it is the VMM's own file, and its end is seen in other
-// ways. The caller holds the lock.
+// readTo reads the events up to an offset, and some after it. A file that cannot be
+// read is ignored: it is the VMM's own, and the VMM's end is noticed in other ways.
+// The caller holds the lock.
 func (w *rebootWatch) readTo(end int64) {
 	for {
 		events, _ := w.log.Next()
@@ -69,26 +69,25 @@ func (w *rebootWatch) readTo(end int64) {
 	}
 }
 
-// trim gives back the space of what was read.
+// trim frees the space of the events that were read.
 func (w *rebootWatch) trim() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_ = trimLog(w.log.path, w.log.off)
 }
 
-// Supervise looks after the VMM until it ends. It is called once, by who started
-// or adopted the process.
+// Supervise watches the VMM until it ends. Whoever started or adopted the process
+// calls it once.
 //
-// It kills the VMM once its guest has rebooted, or has before this call. A VMM
-// would boot such a guest again in its place, from the kernel (Reset in
-// control_loop, vm_reboot in vmm/src/lib.rs; a triple fault is the same to it):
-// a machine without the memory and the identity that it is thought to have.
+// It kills the VMM once its guest has rebooted, also before this call. A VMM boots
+// such a guest again from the kernel (Reset in control_loop, vm_reboot in
+// vmm/src/lib.rs; a triple fault counts as one): a guest without the memory and the
+// identity that its sandbox should have.
 //
-// It keeps what the guest said last for LastConsole.
+// It saves the end of the console for LastConsole.
 //
-// It keeps the files short that grow with what the guest does: the log, the
-// serial console's and the events. One that cannot be cut is no file that the
-// VMM was given.
+// It trims the files that the guest can make grow: the log, the serial console's and
+// the events. One that cannot be trimmed is not a file that the VMM was given.
 func (p *Process) Supervise() {
 	w := &rebootWatch{log: NewEventLog(p.EventsPath())}
 	p.reboots.Store(w)
@@ -113,9 +112,9 @@ func (p *Process) Supervise() {
 	}()
 }
 
-// LastConsole returns what the guest wrote last to its serial console before it
-// rebooted, up to half a second before it did: a kernel that is to be understood
-// waits longer than that after it panicked (panic=1). At most 4 KiB.
+// LastConsole returns the end of the guest's serial console, at most 4 KiB, as of up
+// to half a second before the guest rebooted. A kernel with panic=1 waits longer than
+// that after a panic, so its message is there.
 func (p *Process) LastConsole() string {
 	w := p.reboots.Load()
 	if w == nil {
@@ -126,9 +125,8 @@ func (p *Process) LastConsole() string {
 	return w.console
 }
 
-// Rebooted reports whether the guest has rebooted, which Supervise must have
-// been told to look for.
+// Rebooted reports whether the guest has rebooted. Supervise must have been called.
 func (p *Process) Rebooted() bool {
 	w := p.reboots.Load()
-	return w != nil && w.look()
+	return w != nil && w.poll()
 }

@@ -104,7 +104,7 @@ func TestEventsGoOnAfterThoseReadAreGivenBack(t *testing.T) {
 	w := &rebootWatch{log: NewEventLog(path)}
 	for range 2 {
 		add(strings.Repeat(sampleEvent, 4*LogMax/len(sampleEvent)) + sampleRemoved[:40])
-		if w.look() {
+		if w.poll() {
 			t.Fatal("a reboot that was none")
 		}
 		w.trim()
@@ -116,7 +116,7 @@ func TestEventsGoOnAfterThoseReadAreGivenBack(t *testing.T) {
 	add(strings.Replace(sampleEvent, "booted", "rebooting", 1))
 	// One that begins now, as another daemon does, finds what is left.
 	for who, w := range map[string]*rebootWatch{"the same": w, "another": {log: NewEventLog(path)}} {
-		if !w.look() {
+		if !w.poll() {
 			t.Errorf("%s reader does not see the reboot", who)
 		}
 		w.trim()

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A log that takes more than LogMax bytes is cut to its last logKeep: its guest
-// has a say in how much is written, and must not fill what all hosts of the
-// machine keep their files in.
+// A log that takes more than LogMax bytes is cut to its last logKeep: a guest
+// decides how much is written, and must not fill the disk of the runtime
+// directories.
 const (
 	LogMax  = 1 << 20
 	logKeep = 256 << 10
@@ -55,6 +55,6 @@ func LogEnd(path string, n int64) string {
 		return ""
 	}
 	buf := make([]byte, min(st.Size(), n))
-	got, _ := f.ReadAt(buf, st.Size()-int64(len(buf))) // what was read before an error is told
+	got, _ := f.ReadAt(buf, st.Size()-int64(len(buf))) // what was read before an error counts
 	return strings.ToValidUTF8(strings.TrimSpace(string(buf[:got])), "?")
 }

@@ -1,12 +1,12 @@
 package vmm
 
-// shape is which keys of a JSON object are taken over: nil for a value, else the
-// shape of the object, or of each object of the list.
+// shape says which keys of a JSON object are kept: nil for a value, else the shape
+// of the object, or of each object of the list.
 type shape map[string]shape
 
-// inert is what of a VM's configuration names nothing outside the VM: sizes,
-// switches and the names of its own devices. Whatever has a path, a socket or a
-// descriptor, and every kind of device that Berth's VMs do not have, is not in it.
+// inert is the part of a VM's configuration that names nothing outside the VM:
+// sizes, switches and the names of its own devices. Paths, sockets, descriptors and
+// kinds of devices that Berth's VMs do not have are not in it.
 var inert = shape{
 	"cpus": {
 		"boot_vcpus": nil, "max_vcpus": nil, "kvm_hyperv": nil, "max_phys_bits": nil, "features": {"amx": nil},
@@ -38,10 +38,10 @@ var inert = shape{
 	"watchdog":      nil,
 }
 
-// Distrust takes everything out of the configuration that could make a VMM touch
-// what is not its own: a VMM wrote it, which may have been its guest's, or it
-// comes from a store that others can write to. What is missing then is for the
-// caller to set; consoles are off.
+// Distrust removes everything from the configuration that could make a VMM touch
+// files or sockets of others. The configuration was written by a VMM that its guest
+// may have taken over, or comes from a store that others can write to. The caller
+// sets what is missing then; consoles are off.
 func (e *ConfigEdit) Distrust() {
 	inert.prune(e.doc)
 	for _, name := range []string{"serial", "console", "debug_console"} {

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A VMM that is isolated has a root directory of its own, on a tmpfs of its own
-// mount namespace. In it are its engine with what that loads, a few devices, its
-// runtime directory, and what it was handed; nothing in it is named after a
-// sandbox. It is the first process of its own PID namespace, and its /proc shows
-// its own processes alone.
+// An isolated VMM has a root directory of its own: a tmpfs in its own mount
+// namespace. It holds the engine with its libraries, a few devices, the runtime
+// directory, and the files that were handed over; no name in it is a sandbox's. The
+// VMM is process 1 of its own PID namespace, and its /proc shows only its own
+// processes.
 const (
 	viewBin = "/bin"
 	// viewRun is the runtime directory.
 	viewRun = "/run"
-	// viewHanded holds a directory for each time that something is handed over.
+	// viewHanded has a directory for each handover.
 	viewHanded = "/vm"
 )
 
@@ -39,16 +39,16 @@ const (
 	mountWrite   = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 )
 
-// mount is a file or directory of the host on its way into a view: a mount that
-// is nowhere yet.
+// mount is a detached mount of a file or directory of the host, to be attached in
+// a view.
 type mount struct {
 	fd  int
 	dir bool
 	at  string // path in the view
 }
 
-// cloneMount takes hold of a file or a directory of the host. Whoever may open it
-// in the view is up to its own mode: the directories above it do not count there.
+// cloneMount makes a detached mount of a file or a directory of the host. In the
+// view its own mode decides who may open it, and no directory above it does.
 func cloneMount(host, at string, attrs uint64) (mount, error) {
 	fail := func(err error) (mount, error) { return mount{}, fmt.Errorf("take %s into the view: %w", host, err) }
 	fd, err := unix.OpenTree(unix.AT_FDCWD, host, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
@@ -67,7 +67,7 @@ func cloneMount(host, at string, attrs uint64) (mount, error) {
 	return mount{fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, at: at}, nil
 }
 
-// attach puts the mount to its place below the calling thread's root.
+// attach attaches the mount at a path below the calling thread's root.
 func (m mount) attach() error {
 	if err := makeTarget(m.at, m.dir); err != nil {
 		return fmt.Errorf("make %s in the view: %w", m.at, err)
@@ -92,8 +92,8 @@ func makeTarget(path string, dir bool) error {
 	return f.Close()
 }
 
-// mounts are closed together. A mount that was attached stays when its
-// descriptor goes; one that was not goes with it.
+// mounts are closed together. An attached mount outlives its descriptor; a detached
+// one ends with it.
 type mounts []mount
 
 func (ms *mounts) add(host, at string, attrs uint64) error {
@@ -161,7 +161,7 @@ func (v *view) collect(e Engine, dir string) error {
 	return v.addQEMU()
 }
 
-// addIfThere puts a path of the host to the same place in the view.
+// addIfThere adds a path of the host to the view, under the same name.
 func (v *view) addIfThere(path string, attrs uint64) error {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -169,8 +169,8 @@ func (v *view) addIfThere(path string, attrs uint64) error {
 	return v.mounts.add(path, path, attrs)
 }
 
-// addQEMU adds the program that chvemu starts, its firmware, and where it was
-// installed by itself its own libraries.
+// addQEMU adds the program that chvemu starts and its firmware, and its libraries
+// where it was installed with its own.
 func (v *view) addQEMU() error {
 	path, err := exec.LookPath(QEMU())
 	if err == nil {
@@ -196,8 +196,8 @@ func (v *view) addQEMU() error {
 }
 
 // enter makes the view the root of the calling thread, which must be locked and
-// is of no other use afterwards. Nothing of the host's mounts is left in its
-// namespace.
+// cannot be used for anything else afterwards. None of the host's mounts is left in
+// its namespace.
 func (v *view) enter(dir string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
@@ -227,7 +227,7 @@ func (v *view) enter(dir string) error {
 	return errors.Join(v.mounts.attach(), os.Mkdir(viewHanded, 0o755))
 }
 
-// newFilesystem mounts one nowhere yet. Options are key=value.
+// newFilesystem makes a detached mount of a new file system. Options are key=value.
 func newFilesystem(kind string, attrs int, options ...string) (int, error) {
 	fail := func(err error) (int, error) { return -1, fmt.Errorf("make a %s: %w", kind, err) }
 	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
@@ -251,8 +251,8 @@ func newFilesystem(kind string, attrs int, options ...string) (int, error) {
 	return fd, nil
 }
 
-// pivot makes the file system of root the root, over a directory of the old one,
-// and lets go of all that was mounted before.
+// pivot makes the file system of root the thread's root, over a directory of the
+// old one, and unmounts all that was mounted before.
 func pivot(root int, over string) error {
 	old, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -43,7 +43,7 @@ func waitPidfd(f *os.File) {
 	})
 }
 
-// awaitLock waits until nobody holds the lock that a VMM keeps on a file beside
+// awaitLock waits until no process holds the lock that a VMM keeps on a file beside
 // its socket (acquire_api_socket_lock in vmm/src/api/http/mod.rs: an open file
 // description lock on the whole file). The file itself may stay behind.
 func awaitLock(ctx context.Context, path string) error {

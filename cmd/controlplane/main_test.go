@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 // The help lists every setting and no others; the package's file has no others.
 func TestDocumentedSettingsAreTheSettings(t *testing.T) {
-	settingstest.Told[controlplane.Config](t, command().Long, "../../scripts/packaging/controlplane.env")
+	settingstest.Documented[controlplane.Config](t, command().Long, "../../scripts/packaging/controlplane.env")
 }
 
 func TestCommand(t *testing.T) {

@@ -22,7 +22,7 @@ func TestASettingThatCannotBeReadIsNamed(t *testing.T) {
 
 // The help lists every setting and no others; the package's file has no others.
 func TestDocumentedSettingsAreTheSettings(t *testing.T) {
-	settingstest.Told[hostd.Config](t, command().Long, "../../scripts/packaging/hostd.env")
+	settingstest.Documented[hostd.Config](t, command().Long, "../../scripts/packaging/hostd.env")
 }
 
 // An empty setting keeps the host's authorities out of guests.

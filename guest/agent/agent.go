@@ -1,5 +1,5 @@
-// Package agent is guestd's HTTP server: hostd's hand in the guest. It answers
-// the gateway only, so that no process of the guest can have it act for it.
+// Package agent is guestd's HTTP server, by which hostd controls the guest. It
+// answers the gateway alone, so that no process of the guest can use it.
 package agent
 
 import (
@@ -33,7 +33,7 @@ const (
 	readWait  = 30 * time.Second // for a request's header
 )
 
-// Config is what the agent needs of the guest it runs in.
+// Config is what an agent works with.
 type Config struct {
 	Version  string
 	Listen   netip.AddrPort
@@ -47,7 +47,7 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Guest takes on identities.
+// Guest applies identities.
 type Guest interface {
 	Apply(id *guestapi.Identity, received time.Time, keep netip.AddrPort) (guestapi.IdentityConfirmation, error)
 	Last() (identity.Last, error)
@@ -60,7 +60,7 @@ type Server struct {
 	disks    *disks.Guest
 
 	identityMu sync.Mutex // one identity at a time
-	life       life
+	current    incarnation
 
 	mu         sync.Mutex
 	generation uint64
@@ -69,8 +69,8 @@ type Server struct {
 	transfers  map[*func()]struct{} // each ends one; nil until the first
 }
 
-// New returns an agent that listens, and knows the identity that an agent
-// before it confirmed.
+// New returns an agent that listens. It knows the identity that the agent before
+// it confirmed.
 func New(cfg Config) (*Server, error) {
 	last, err := cfg.Guest.Last()
 	if err != nil {

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// goneGrace is how long a command lives on after its caller was lost. A
-	// guest that is restored finds all its callers lost before it is told that
-	// it was restored; see detachAll.
+	// goneGrace is how long a command runs on after its caller is lost. A restored
+	// guest loses all its callers before it gets its new identity; see detachAll.
 	goneGrace = 500 * time.Millisecond
 	// lingerTime is how long the end of an exec may take to reach the caller.
 	lingerTime = 5 * time.Second
 	// stdinFrames is how many frames of input are held for a command that does
 	// not read them.
 	stdinFrames = 4
-	// peerCheck is how often a caller is looked for whose input nobody takes.
+	// peerCheck is how often the agent checks that a caller is still connected
+	// while the command does not read its input.
 	peerCheck = 250 * time.Millisecond
 )
 
@@ -38,7 +38,7 @@ type session struct {
 	in      *bufio.Reader
 	process *proc.Process
 
-	detached   chan struct{} // closed: the caller is of another life of this guest
+	detached   chan struct{} // closed when the guest was restored
 	detachOnce sync.Once
 	ended      chan struct{} // closed: the command ended and its output is sent
 
@@ -117,10 +117,9 @@ func (s *Server) leave(e *session) {
 	delete(s.execs, e)
 }
 
-// detachAll parts every running command from its caller, and ends what else a
-// caller waits for. The guest was restored since they were started, so the
-// callers speak to the guest it was restored from, if they live at all; here
-// the commands go on without one.
+// detachAll detaches every running command from its caller, and ends all other
+// requests. The guest was restored since they began, so their callers, if there
+// still are any, talk to the guest that it was restored from. The commands run on.
 func (s *Server) detachAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +131,7 @@ func (s *Server) detachAll() {
 	}
 }
 
-// run has the command run and tells its caller how it ends.
+// run runs the command and reports its end to the caller.
 func (e *session) run(spec proc.Spec, req *guestapi.ExecRequest) {
 	leave, ok := e.server.cfg.Freezer.Enter(e.detached)
 	if !ok {
@@ -180,11 +179,11 @@ func (e *session) notStarted(err error, must bool) {
 		raw, _ := json.Marshal(guestapi.ExecExit{ExitCode: command.Code})
 		err = e.frame(guestapi.FrameExit, raw)
 	} else {
-		told := guestapi.Error{Error: "command not started", Detail: err.Error()}
+		refusal := guestapi.Error{Error: "command not started", Detail: err.Error()}
 		if isCommand {
-			told.Code = guestapi.CodeNoProgram
+			refusal.Code = guestapi.CodeNoProgram
 		}
-		raw, _ := json.Marshal(told)
+		raw, _ := json.Marshal(refusal)
 		err = e.frame(guestapi.FrameError, raw)
 	}
 	close(e.ended)
@@ -194,7 +193,7 @@ func (e *session) notStarted(err error, must bool) {
 	}
 }
 
-var errDetached = errors.New("the caller belongs to another life of this guest")
+var errDetached = errors.New("the guest was restored: the caller is of an earlier incarnation")
 
 // send is the sink of the command's output.
 func (e *session) send(stream guestapi.FrameType, frame []byte) error {
@@ -216,8 +215,8 @@ func (e *session) frame(t guestapi.FrameType, payload []byte) error {
 	return e.send(t, frame)
 }
 
-// receive takes the caller's frames until the connection ends. An end before
-// the command's own is the caller's death, and the command's.
+// receive reads the caller's frames until the connection ends. If it ends before
+// the command does, the caller is gone and the command is killed.
 func (e *session) receive(req *guestapi.ExecRequest) {
 	input := newStdin(e.process, req)
 	defer input.close()
@@ -227,7 +226,7 @@ func (e *session) receive(req *guestapi.ExecRequest) {
 		return
 	default:
 	}
-	// Frames are whole or the connection is of no more use in either direction.
+	// After a frame that is not whole the connection is useless both ways.
 	_ = e.conn.SetWriteDeadline(time.Now())
 	select {
 	case <-e.ended:
@@ -257,8 +256,8 @@ func (e *session) receiveFrames(input *stdin) {
 		case guestapi.FrameEOF:
 			err = e.offer(input, nil)
 		case guestapi.FrameSignal:
-			// A name that is no signal, and a command that ended meanwhile, have
-			// nobody left to tell.
+			// The name of no signal, or a command that has ended: there is no answer
+			// to a frame.
 			if sig := proc.ParseSignal(string(payload)); sig != 0 {
 				_ = e.process.Signal(sig)
 			}
@@ -279,8 +278,8 @@ func (e *session) receiveFrames(input *stdin) {
 var errPeerGone = errors.New("caller gone")
 
 // offer queues input. While the queue is full the caller's frames stay in the
-// connection, which is how it learns to wait; its death would stay unseen with
-// them, so it is looked for.
+// connection, which makes the caller wait. Its end would stay behind them, so the
+// connection is checked.
 func (e *session) offer(input *stdin, b []byte) error {
 	check := time.NewTicker(peerCheck)
 	defer check.Stop()
@@ -291,15 +290,15 @@ func (e *session) offer(input *stdin, b []byte) error {
 		case <-e.ended:
 			return nil
 		case <-check.C:
-			if !peerThere(e.conn) {
+			if !peerAlive(e.conn) {
 				return errPeerGone
 			}
 		}
 	}
 }
 
-// peerThere says whether the other end has neither reset nor ended the connection.
-func peerThere(conn net.Conn) bool {
+// peerAlive reports whether the peer has neither reset nor closed the connection.
+func peerAlive(conn net.Conn) bool {
 	socket, ok := conn.(syscall.Conn)
 	if !ok {
 		return true
@@ -328,8 +327,7 @@ func newStdin(to *proc.Process, req *guestapi.ExecRequest) *stdin {
 	in := &stdin{queue: make(chan []byte, stdinFrames), done: make(chan struct{})}
 	go func() {
 		defer close(in.done)
-		// A command that closed its input, or ended, needs no more of it: what
-		// comes is taken and dropped.
+		// The command has closed its input, or ended: the rest is dropped.
 		var closed bool
 		put := func(b []byte) {
 			if b == nil {

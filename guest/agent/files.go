@@ -53,8 +53,8 @@ func (s *Server) getFile(w http.ResponseWriter, r *http.Request, path string) er
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	if f.Size < 0 {
-		// One of the kernel's own files: how long it is shows at its end, and no
-		// two readings of it need be the same.
+		// A file of /proc or /sys: its length is known at its end, and two reads may
+		// differ.
 		h.Set("Last-Modified", f.Modified.UTC().Format(http.TimeFormat))
 		if r.Method == http.MethodHead {
 			return nil
@@ -108,14 +108,14 @@ func copyAll(to io.Writer, from io.Reader) error {
 	return err
 }
 
-// abortOn ends an answer that was begun so that the caller knows it for broken.
+// abortOn breaks off an answer that was begun, so that the caller sees an error.
 func abortOn(err error) {
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// putFile writes the body to a file, which is the old one until it is the new.
+// putFile replaces a file by the body, atomically.
 func (s *Server) putFile(w http.ResponseWriter, r *http.Request, path string) error {
 	mode, err := fileMode(r.URL.Query().Get("mode"))
 	if err != nil {

@@ -9,15 +9,14 @@ import (
 )
 
 const (
-	// FreezeHold is how long a frozen guest waits for its identity where the
-	// caller does not say.
+	// FreezeHold is how long a frozen guest waits for its identity by default.
 	FreezeHold = 30 * time.Second
 	maxHold    = 10 * time.Minute
 )
 
-var errTooLate = errors.New("whoever asked for it does not wait any more")
+var errTooLate = errors.New("the caller no longer waits")
 
-// freeze stops the tenant's processes, because the guest is saved next.
+// freeze stops the workload's processes before the guest is captured.
 func (s *Server) freeze(w http.ResponseWriter, r *http.Request) {
 	var f guestapi.Freeze
 	if err := decode(w, r, &f); err != nil {
@@ -28,7 +27,7 @@ func (s *Server) freeze(w http.ResponseWriter, r *http.Request) {
 		badRequest(w, errors.New("hold_ms and wait_ms: want at least 1, wait_ms no more than hold_ms, and ten minutes at most"))
 		return
 	}
-	// Not in the midst of an identity, whose end is a thaw.
+	// Not while an identity is applied, which ends with a thaw.
 	s.identityMu.Lock()
 	defer s.identityMu.Unlock()
 	if time.Now().UnixNano() > f.NotAfter {

@@ -20,11 +20,11 @@ func (s *Server) identity(w http.ResponseWriter, r *http.Request) {
 	}
 	s.identityMu.Lock()
 	defer s.identityMu.Unlock()
-	if s.life.outlived(id) {
-		fail(w, http.StatusConflict, fmt.Errorf("generation %d is over, this guest is at %d", id.Generation, s.life.generation))
+	if s.current.supersedes(id) {
+		fail(w, http.StatusConflict, fmt.Errorf("generation %d is over, this guest is at %d", id.Generation, s.current.generation))
 		return
 	}
-	if !id.Resumed && !s.life.began(id) {
+	if !id.Resumed && !s.current.is(id) {
 		s.detachAll()
 	}
 	done, err := s.cfg.Guest.Apply(id, received, remoteOf(r))
@@ -34,7 +34,7 @@ func (s *Server) identity(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.cfg.Freezer.Thaw()
-	s.life.begin(id)
+	s.current.begin(id)
 	s.mu.Lock()
 	s.generation, s.env = id.Generation, id.Env
 	s.mu.Unlock()

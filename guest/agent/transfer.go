@@ -8,15 +8,15 @@ import (
 )
 
 // maxTransfers bounds the requests that may wait for a disk or for a caller.
-// Each may hold a thread: a tenant can make a file system that never answers.
+// Each may hold a thread: a workload can make a file system that never answers.
 const maxTransfers = 128
 
 var errBusy = errors.New("too many requests at once")
 
-// transfer enters a request that may last. It ends when its caller goes away,
-// and at a new identity: the caller then is one of the guest that this one was
-// restored from, and its connection here would stay silent for ever. Where ok is
-// false, the request is answered.
+// transfer registers a request that may take long. Its context ends when the
+// caller disconnects, and at a new identity: the caller then belongs to the guest
+// that this one was restored from, and its connection would stay silent for ever.
+// Where ok is false, the request has been answered.
 func (s *Server) transfer(w http.ResponseWriter, r *http.Request) (ctx context.Context, leave func(), ok bool) {
 	ctx, cancel := context.WithCancel(r.Context())
 	conn := http.NewResponseController(w)

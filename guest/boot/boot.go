@@ -22,7 +22,7 @@ const diskWait = 10 * time.Second
 
 // DiskFD is the descriptor of the overlay's own file system, handed down from
 // the initramfs to `guestd init` and to the agent. It is the only way to that
-// file system: its mount is hidden below the root, where no tenant can change
+// file system: its mount is hidden below the root, where no workload can change
 // a layer under a mounted overlay.
 const DiskFD = 3
 
@@ -62,7 +62,7 @@ func Run() error {
 	if err != nil {
 		return errors.Join(err, moduleErr)
 	}
-	if err := moveIn(); err != nil {
+	if err := moveIntoRoot(); err != nil {
 		return err
 	}
 	return switchRoot(diskFD)
@@ -124,8 +124,8 @@ func mountDisk(device, dir string, flags uintptr, options string, fstypes ...str
 	return err
 }
 
-// awaitDevice waits for a device node. Drivers announce disks while their
-// module loads, so the first look nearly always finds it.
+// awaitDevice waits for a device node. Drivers announce disks while their module
+// loads, so it is nearly always there at once.
 func awaitDevice(device string) error {
 	deadline := time.Now().Add(diskWait)
 	for {
@@ -140,8 +140,8 @@ func awaitDevice(device string) error {
 	}
 }
 
-// moveIn moves what must survive the initramfs into the new root.
-func moveIn() error {
+// moveIntoRoot moves into the new root what is needed after the initramfs.
+func moveIntoRoot() error {
 	if err := mount("tmpfs", newRoot+"/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return err
 	}

@@ -31,12 +31,12 @@ const (
 	// maxSerial is all that virtio has room for, in bytes.
 	maxSerial = 20
 	fsType    = "ext4"
-	// As for the guest's own disk: the file behind it grows with what is in it only.
+	// As for the guest's own disk: the file behind it grows only with its content.
 	mountOptions = "discard,noinit_itable"
 )
 
-// Where nothing may be mounted: guestd, or the guest, would be without what it
-// needs. In trees everything below is meant as well.
+// Paths at which nothing may be mounted, because guestd or the guest needs them;
+// in trees, all paths below them too.
 var (
 	keptTrees = []string{"/proc", "/sys", "/dev", "/run", "/etc/berth", "/var/log/berth"}
 	kept      = []string{
@@ -79,7 +79,7 @@ func (g *Guest) Mount(ctx context.Context, m guestapi.Mount) error {
 	if err := files.MakeDir(path); err != nil {
 		return err
 	}
-	// From here on it is this directory, whatever becomes of the path.
+	// From here on the directory counts, and the path may change.
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -110,8 +110,8 @@ func (g *Guest) Mount(ctx context.Context, m guestapi.Mount) error {
 	return g.attach(ctx, filepath.Join(g.dev, name), target)
 }
 
-// attach mounts a device as soon as it is open to be used: the kernel shows a
-// new disk a moment before it answers for it.
+// attach mounts a device as soon as it can be opened: the kernel lists a new disk
+// a moment before.
 func (g *Guest) attach(ctx context.Context, device, target string) error {
 	deadline := time.Now().Add(deviceWait)
 	for {

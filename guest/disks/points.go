@@ -14,7 +14,7 @@ import (
 
 const mountinfo = "/proc/self/mountinfo"
 
-// maxPoints bounds how many mounts are looked at; a tenant may make any number.
+// maxPoints bounds how many mounts are read; a workload may make any number.
 const maxPoints = 100_000
 
 // point is one mount.
@@ -73,9 +73,9 @@ func unescape(s string) string {
 
 func octal(c, most byte) bool { return c >= '0' && c <= most }
 
-// Sync flushes every file system, and says so only if each disk took it.
+// Sync flushes every file system. It fails if a disk reports an error.
 func Sync() error {
-	// Those that lie in a file of another, too; but it tells of no error.
+	// This includes loop mounts, but reports no errors.
 	unix.Sync()
 	points, err := mountPoints()
 	failed := errors.Join(err, syncfs("/"))

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
 
-// Bounds of a listing. The names are held to be sorted, the rest is not.
+// Bounds of a listing. Only the names are held, to be sorted.
 const (
 	maxEntries   = 100_000
 	maxNameBytes = 8 << 20
@@ -92,10 +92,10 @@ func list(path string, limit int) (*Listing, error) {
 	}
 }
 
-// Close gives the directory back.
+// Close closes the directory.
 func (l *Listing) Close() { _ = l.dir.Close() }
 
-// Each describes the entries, sorted by name. One that went meanwhile is left out.
+// Each describes the entries, sorted by name. One that was removed meanwhile is left out.
 func (l *Listing) Each(ctx context.Context, visit func(guestapi.FileStat) error) error {
 	for _, name := range l.names {
 		if err := ctx.Err(); err != nil {

@@ -1,7 +1,7 @@
-// Package files reads and writes the guest's file system for callers outside
-// it. The guest is its tenant's, so nothing here protects one path from another;
-// what is here does not wait for ever, does not grow with what it finds, and
-// tells a caller plainly what is wrong.
+// Package files reads and writes the guest's file system for callers outside it.
+// The whole guest belongs to its workload, so no path is protected from another.
+// Calls are bounded in time and memory, whatever is at a path, and errors say
+// plainly what is wrong.
 package files
 
 import (

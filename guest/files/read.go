@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxHead is how much of a file is read before it is known how long the file
-// is, in bytes: the kernel's own files give any size, or none.
+// MaxHead is how much of a file is read before its length is announced, in bytes:
+// files of /proc and /sys have a wrong size, or none.
 const MaxHead = 64 << 10
 
-// File is a file to be read. Either all of it is in Head, or it is a File of
-// Size bytes, or, where Size is negative, Head and then what File has yet to give.
+// File is a file to be read: all of it is in Head; or it is File, of Size bytes;
+// or, where Size is negative, it is Head and then the rest of File.
 type File struct {
 	File     *os.File
 	Head     []byte
@@ -24,11 +24,11 @@ type File struct {
 	ETag     string
 }
 
-// Close gives the file back.
+// Close closes the file.
 func (f *File) Close() { _ = f.File.Close() }
 
-// Open opens a regular file. Nothing else is opened, not even for a moment: it
-// would start a watchdog, or wait for a pipe's other end.
+// Open opens a regular file. Nothing else is ever opened: that may start a
+// watchdog, or block until a pipe's other end is open.
 func Open(path string) (*File, error) {
 	handle, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -57,7 +57,7 @@ func Open(path string) (*File, error) {
 	if st.Size <= MaxHead {
 		err = f.readHead(fd)
 	} else {
-		// Of no meaning for a file on a disk, but to Go's poller.
+		// O_NONBLOCK means nothing for a file on a disk, except to Go's poller.
 		err = unix.SetNonblock(fd, false)
 	}
 	if err != nil {
@@ -92,8 +92,7 @@ func (f *File) readHead(fd int) error {
 	}
 }
 
-// read takes "not now" for the end: a log of the kernel's ends where the next
-// line is still to come.
+// read treats EAGAIN as the end: the kernel's log returns it after the last line.
 func read(fd int, b []byte) (int, error) {
 	for {
 		n, err := unix.Read(fd, b)

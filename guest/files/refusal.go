@@ -28,7 +28,7 @@ const (
 	TextInterrupted  = "upload interrupted"
 )
 
-// Refusal is what a caller is told of an error, with its HTTP status.
+// Refusal is an error as callers see it, with its HTTP status.
 type Refusal struct {
 	Status int
 	Text   string
@@ -50,7 +50,7 @@ var (
 	errTooDeep    = &Refusal{Status: http.StatusBadRequest, Text: TextTooDeep}
 )
 
-// kernel says what each of the kernel's errors is to a caller.
+// kernel maps the kernel's errors to refusals.
 var kernel = []struct {
 	errno  unix.Errno
 	status int
@@ -75,7 +75,7 @@ var kernel = []struct {
 	{unix.EPERM, http.StatusForbidden, TextPermission},
 }
 
-// Refuse turns any error of this package into what the caller is told.
+// Refuse turns any error of this package into a refusal.
 func Refuse(err error) *Refusal {
 	var known *Refusal
 	if errors.As(err, &known) {

@@ -19,8 +19,7 @@ const copyBuffer = 128 << 10
 // maxLinks is how many links the kernel follows.
 const maxLinks = 40
 
-// Write puts body in the file at path, which is the old one until it is the
-// new. It makes parent directories, writes through links, and keeps the owner
+// Write atomically replaces the file at path by body. It makes parent directories, writes through links, and keeps the owner
 // of the file that it replaces. size is the body's, or -1; a body that ends
 // before it, or with an error, changes nothing. created says that no file was
 // there.
@@ -86,12 +85,12 @@ func resolve(path string) (dir, name string, err error) {
 			return "", "", err
 		case strings.HasPrefix(target, guestapi.RunDir+"/"):
 			// The identity's files, in guestd's own directory. A file in the place of
-			// the link is the tenant's, and is written by the next identity, too.
+			// the link is the workload's, and is written by the next identity, too.
 			return dir, name, nil
 		case target[0] == '/':
 			path = target
 		default:
-			// Not cleaned: ".." after a link is not where it would seem to be.
+			// Not cleaned: ".." after a link is the parent of the link's target.
 			path = dir + target
 		}
 	}
@@ -105,8 +104,8 @@ type temp struct {
 	name string // empty: it has none, and goes with its last descriptor
 }
 
-// newTemp makes a file without a name, of which nothing is left when the guest
-// or its agent is killed meanwhile, or one with a name where that cannot be.
+// newTemp makes a file without a name, which disappears if the guest or its agent
+// is killed, or one with a name where the file system has no such files.
 func newTemp(dir *os.File) (*temp, error) {
 	t := &temp{dir: dir}
 	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
@@ -126,7 +125,7 @@ func newTemp(dir *os.File) (*temp, error) {
 
 func tempName() string { return ".berth-" + rand.Text() }
 
-// fill takes the body, and the room for it first: a file that does not fit is
+// fill reserves the space for the body, then writes it: a file that does not fit is
 // refused before it is sent.
 func (t *temp) fill(size int64, body io.Reader) error {
 	if size > 0 {
@@ -135,8 +134,8 @@ func (t *temp) fill(size int64, body io.Reader) error {
 			return err
 		}
 	}
-	buf := takeBuffer()
-	defer giveBuffer(buf)
+	buf := getBuffer()
+	defer putBuffer(buf)
 	var total int64
 	for {
 		n, err := body.Read(buf)
@@ -182,10 +181,10 @@ func (t *temp) discard() {
 	_ = t.file.Close()
 }
 
-// buffers are kept: the agent collects no garbage while it has little of it.
+// buffers are reused: the agent's garbage is rarely collected.
 var buffers = make(chan []byte, 4)
 
-func takeBuffer() []byte {
+func getBuffer() []byte {
 	select {
 	case b := <-buffers:
 		return b
@@ -194,7 +193,7 @@ func takeBuffer() []byte {
 	}
 }
 
-func giveBuffer(b []byte) {
+func putBuffer(b []byte) {
 	select {
 	case buffers <- b:
 	default:

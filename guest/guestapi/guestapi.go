@@ -6,8 +6,8 @@ package guestapi
 
 import "time"
 
-// Port is where guestd listens on the guest's address. It is privileged and
-// taken by no common service, so that a tenant's programs do not meet it.
+// Port is where guestd listens on the guest's address. It is privileged, and no
+// common service uses it, so it is free in a workload.
 const Port = 999
 
 // Addresses on the slot's link, the same in every slot. The link is a /30.
@@ -28,7 +28,7 @@ const (
 	PathFSDir    = "/v1/fs/dir"   // ?path=: GET → Directory; POST → 201, with parents
 	PathPorts    = "/v1/ports"    // GET → []ListeningPort
 	PathLogs     = "/v1/logs"     // GET ?stream=&tail=&follow= → the start command's output, one LogLine a line
-	PathFreeze   = "/v1/freeze"   // POST Freeze → Frozen: the tenant's processes stand still until the next identity
+	PathFreeze   = "/v1/freeze"   // POST Freeze → Frozen: stops the workload's processes until the next identity
 	PathMounts   = "/v1/mounts"   // POST Mount → 204 once it is mounted
 )
 
@@ -41,27 +41,27 @@ type Health struct {
 	Generation uint64 `json:"generation"` // of the last Identity; 0 before the first
 	UptimeMS   int64  `json:"uptime_ms"`  // since the guest's kernel booted
 	// Connections counts the open TCP connections to other machines, but for
-	// those to guestd: what Identity.ResetTCP is there to cut.
+	// those to guestd: those that Identity.ResetTCP aborts.
 	Connections int `json:"connections"`
 	// Start is absent in a template without a start command.
 	Start *StartState `json:"start,omitempty"`
 }
 
-// Freeze asks for the tenant's processes to stand still: the guest is saved next.
-// They go on when the guest has taken an identity, and have then random numbers
-// that no other copy of the guest has.
+// Freeze stops the workload's processes before the guest is captured. They run
+// again when the guest has taken an identity, and so draw random numbers that no
+// other copy of the guest has.
 type Freeze struct {
-	// NotAfter is when the caller no longer waits, in Unix nanoseconds: a request
-	// that is read in a copy of the guest must not stop that.
+	// NotAfter is when the caller gives up, in Unix nanoseconds: a copy of the
+	// guest that reads the request late must not freeze.
 	NotAfter int64 `json:"not_after"`
-	// HoldMS is after how much of its own time the guest lets them go on though no
-	// identity came, with numbers from its entropy device.
+	// HoldMS is how long, in the guest's own time, they stay stopped where no
+	// identity comes. Then the guest reseeds from its entropy device and resumes them.
 	HoldMS int64 `json:"hold_ms"`
 	WaitMS int64 `json:"wait_ms"` // how long to wait until they stand still
 }
 
-// Frozen says how a Freeze went. Those of Moving were in the midst of a call to
-// the kernel; they stand still where it ends.
+// Frozen is the result of a Freeze. Moving names processes in a system call that
+// cannot be interrupted; they stop when it returns.
 type Frozen struct {
 	Moving []string `json:"moving,omitempty"` // "pid name (state)"
 }
@@ -77,8 +77,8 @@ type ExecRequest struct {
 	TTY              *TTY              `json:"tty,omitempty"`
 	Timeout          time.Duration     `json:"timeout,omitempty"`            // nanoseconds; 0: none. Then the group is killed
 	OutputLimitBytes int64             `json:"output_limit_bytes,omitempty"` // per stream; past it output is drained and dropped; 0: none
-	// MustStart has a program that is missing, or not executable, answered by
-	// FrameError with CodeNoProgram instead of as a shell does it.
+	// MustStart makes a missing or not executable program a FrameError with
+	// CodeNoProgram, where otherwise it ends as in a shell.
 	MustStart bool `json:"must_start,omitempty"`
 }
 
@@ -111,7 +111,7 @@ type FileStat struct {
 	Target     string    `json:"target,omitempty"` // of a symlink
 }
 
-// Directory is what a directory holds, sorted by name.
+// Directory is a directory's entries, sorted by name.
 type Directory struct {
 	Path    string     `json:"path"`
 	Entries []FileStat `json:"entries"`
@@ -134,9 +134,9 @@ type Mount struct {
 	FSType string `json:"fstype"` // "ext4"
 }
 
-// What PathLogs takes: stream is one of these, tail how many of the kept lines
-// come first (all of them unless given), follow=true then goes on with new ones
-// until the caller goes.
+// The query of PathLogs: stream is one of these; tail is how many of the kept
+// lines come first (default: all); follow=true goes on with new lines until the
+// caller disconnects.
 const (
 	StreamStdout = "stdout"
 	StreamStderr = "stderr"
@@ -155,7 +155,7 @@ type LogLine struct {
 // MaxLine bounds LogLine.Line, in bytes of the command's.
 const MaxLine = 16 << 10
 
-// Codes of Error, for what a caller must tell apart.
+// Codes of Error, where a caller must choose.
 const (
 	CodeNoProgram = "no_such_program" // FrameError, with MustStart: argv[0] is not there or not executable
 )

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Identity makes a restored guest itself: two guests restored from one state
-// must share neither names, nor keys, nor random numbers, nor a stale clock.
+// Identity is what makes a restored guest distinct: two guests that were restored
+// from one state must share no names, keys or random numbers, nor a stale clock.
 type Identity struct {
 	Generation  uint64 // 0 while a template is built, then from 1
 	UnixNanos   int64  // host wall clock at sending
@@ -32,8 +32,8 @@ type SSHHostKey struct {
 	Public  string // one authorized_keys line
 }
 
-// IdentityConfirmation is sent only after every part of Identity took effect;
-// any part that failed is an error response instead.
+// IdentityConfirmation is sent when every part of an Identity is in effect. If a
+// part fails, the answer is an error.
 type IdentityConfirmation struct {
 	Generation      uint64 `json:"generation"`
 	EntropyBits     int    `json:"entropy_bits"`      // credited and reseeded
@@ -45,7 +45,7 @@ type IdentityConfirmation struct {
 // MaxIdentity bounds the message that an Identity is sent as, in bytes.
 const MaxIdentity = 1 << 20
 
-// ErrIdentityFormat is wrapped by errors about what is no such message.
+// ErrIdentityFormat is wrapped by errors about messages that cannot be decoded.
 var ErrIdentityFormat = errors.New("identity message")
 
 // The message is, in this order and big-endian:
@@ -59,8 +59,8 @@ var ErrIdentityFormat = errors.New("identity message")
 //	host keys     their number, then each one's type, private and public part
 //	variables     their number, then each one's name and value, sorted by name
 //
-// A number is 2 bytes. All else is its length in 4 bytes and what it says. An
-// identity has one encoding, and nothing follows it.
+// A number is 2 bytes. All else is a length in 4 bytes and as many bytes. An
+// identity has exactly one encoding, and nothing follows it.
 const (
 	identityVersion = 1
 
@@ -68,7 +68,7 @@ const (
 	identityResumed  = 1 << 1
 )
 
-// MarshalBinary returns the message. It fails for what is larger than MaxIdentity.
+// MarshalBinary returns the message. It fails where that is larger than MaxIdentity.
 func (id *Identity) MarshalBinary() ([]byte, error) {
 	if most := max(len(id.Nameservers), len(id.SSHHostKeys), len(id.Env)); most > math.MaxUint16 {
 		return nil, fmt.Errorf("%w: a list of %d entries", ErrIdentityFormat, most)
@@ -108,8 +108,8 @@ func appendStrings(b []byte, all ...string) []byte {
 	return b
 }
 
-// UnmarshalBinary reads what MarshalBinary returned, and nothing else. What it does
-// not read leaves id in no particular state.
+// UnmarshalBinary decodes what MarshalBinary returned, and refuses all else. After
+// an error the content of id is undefined.
 func (id *Identity) UnmarshalBinary(raw []byte) error {
 	r := identityReader{rest: raw}
 	if len(raw) > MaxIdentity {
@@ -140,16 +140,16 @@ func (id *Identity) UnmarshalBinary(raw []byte) error {
 	return r.err
 }
 
-// identityReader takes one part of a message after the other. After the first
-// error every part is empty.
+// identityReader decodes a message field by field. After the first error every
+// field is empty.
 type identityReader struct {
 	rest []byte
 	err  error
 }
 
-func (r *identityReader) fail(why string) {
+func (r *identityReader) fail(reason string) {
 	if r.err == nil {
-		r.err = fmt.Errorf("%w: %s", ErrIdentityFormat, why)
+		r.err = fmt.Errorf("%w: %s", ErrIdentityFormat, reason)
 	}
 	r.rest = nil
 }

@@ -92,7 +92,7 @@ func (c *Client) Sync(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, guestapi.PathSync, empty, nil)
 }
 
-// Freeze has the tenant's processes stand still until the next identity.
+// Freeze has the workload's processes stand still until the next identity.
 func (c *Client) Freeze(ctx context.Context, f guestapi.Freeze) (guestapi.Frozen, error) {
 	var done guestapi.Frozen
 	return done, c.call(ctx, http.MethodPost, guestapi.PathFreeze, func() ([]byte, error) { return json.Marshal(f) }, &done)

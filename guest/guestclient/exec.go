@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
 
-// Streams are the ends of a command that the caller holds. A nil one is absent.
-// Writers that are slow slow the command down.
+// Streams are the caller's ends of a command. A nil one is absent. A slow writer
+// slows the command down.
 type Streams struct {
 	Stdin   io.Reader // read to its end, or to the command's
 	Stdout  io.Writer // a terminal's output, too
@@ -32,8 +32,8 @@ type Result struct {
 // maxKept is how much of each stream Run keeps where the request does not say.
 const maxKept = 8 << 20
 
-// Run runs a command and keeps its output, up to the request's limit: here as
-// well, whatever the guest sends.
+// Run runs a command and keeps its output, up to the request's limit, which is
+// enforced here as well: the guest is not trusted.
 func (c *Client) Run(ctx context.Context, req guestapi.ExecRequest) (Result, error) {
 	limit := int(req.OutputLimitBytes)
 	if limit <= 0 {
@@ -74,14 +74,14 @@ func (c *Client) Exec(ctx context.Context, req guestapi.ExecRequest, s Streams) 
 	return command.Wait(ctx, s)
 }
 
-// Command is a command that the guest has taken on. As a connection it carries
+// Command is a command that the guest has accepted. As a connection it carries
 // the frames, both ways. Closing it kills the command.
 type Command struct {
 	net.Conn
 	in io.Reader // what was read ahead, then the connection
 }
 
-// Start hands a command to the guest and returns once the guest has taken it on:
+// Start sends a command to the guest and returns once the guest has accepted it:
 // from then on it runs, or has failed to start, and must not be started again.
 // A refusal is an *Error.
 func (c *Client) Start(ctx context.Context, req guestapi.ExecRequest) (*Command, error) {

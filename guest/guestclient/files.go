@@ -68,8 +68,7 @@ func (c *Client) ReadFile(ctx context.Context, path string) (content io.ReadClos
 	return resp.Body, resp.ContentLength, nil
 }
 
-// WriteFile writes a file, which is the old one until all of content arrived.
-// size is that of content, or -1. created says that no file was there.
+// WriteFile replaces a file atomically once all of content has arrived. size is that of content, or -1. created says that no file was there.
 func (c *Client) WriteFile(ctx context.Context, path string, mode uint32, content io.Reader, size int64) (created bool, err error) {
 	query := at(path)
 	query.Set("mode", strconv.FormatUint(uint64(mode), 8))

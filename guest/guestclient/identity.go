@@ -15,9 +15,8 @@ import (
 // identityTries is how often an identity is sent by a connection that is cut.
 const identityTries = 8
 
-// What a message takes to its guest is what the guest's clock is late by
-// afterwards, at most. A busy guest is told the time again, in the hope of a
-// moment in which it is not.
+// The guest's clock is late by what the message took, at most. Where that is too
+// much, because the guest was busy, the identity is sent again.
 const (
 	clockSlack = 30 * time.Millisecond
 	clockTries = 5
@@ -28,7 +27,7 @@ const (
 func (c *Client) Identity(ctx context.Context, id guestapi.Identity) (guestapi.IdentityConfirmation, error) {
 	done, slack, err := c.sendIdentity(ctx, &id)
 	for tries := 1; err == nil && slack > clockSlack && tries < clockTries; tries++ {
-		// The guest has its identity, and knows that this is the same.
+		// The guest has the identity, and recognizes a repeated one.
 		if _, slack, err = c.sendIdentity(ctx, &id); err != nil {
 			return done, fmt.Errorf("set the clock again: %w", err)
 		}
@@ -54,10 +53,10 @@ func (c *Client) sendIdentity(ctx context.Context, id *guestapi.Identity) (done 
 	}
 }
 
-// wasCut tells whether the guest ended the connection before it answered. An
-// identity with ResetTCP cuts every other connection there is: one by which the
-// host asks again meanwhile, too. A guest that had no processor for long finds
-// that the request took too long to come.
+// wasCut reports whether the guest ended the connection before it answered. An
+// identity with ResetTCP aborts every other connection, also one by which the host
+// asks again meanwhile. And a guest that got no CPU for long lets the request time
+// out.
 func wasCut(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

@@ -18,15 +18,14 @@ import (
 // short lines it takes fifty times that, for as long as its body lasts.
 const maxHead = 8 << 10
 
-// continueWait is how long a body is held back that its sender would rather have
-// refused first (Expect: 100-continue); then it is sent, in case that the answer
-// was lost.
+// continueWait is how long a body waits for the guest's answer to Expect:
+// 100-continue; then it is sent, in case the answer was lost.
 var continueWait = timescale.Limit(10 * time.Second)
 
 // Transport passes requests on to the guest as they are, whatever host their URL
-// names: for a relay that does not look into them. Bodies stream both ways. Each
-// request has a connection of its own, which ends with the request's context,
-// and with it what the guest does for it.
+// names: for a relay that does not interpret them. Bodies stream both ways. Each
+// request has a connection of its own, which ends with the request's context; the
+// guest then stops its work on it.
 func (c *Client) Transport() http.RoundTripper { return c.http }
 
 func newTransport(dial Dial) *http.Transport {

@@ -11,9 +11,9 @@ import (
 
 const randomDevice = "/dev/urandom"
 
-// addEntropy credits the bytes and makes the generator start over from its
-// pool at once; without the last call it may go on with the captured key for
-// minutes. The first two together are RNDADDENTROPY.
+// addEntropy credits the bytes and reseeds the generator from its pool at once;
+// otherwise it may use the captured key for minutes. The first two together are
+// RNDADDENTROPY.
 func addEntropy(b []byte) error {
 	random, err := os.OpenFile(randomDevice, os.O_WRONLY, 0)
 	if err != nil {
@@ -37,8 +37,8 @@ const (
 	entropyWait   = 2 * time.Second
 )
 
-// Reseed gives the kernel's generator what the host's entropy device has: for a
-// guest that goes on without an identity.
+// Reseed reseeds the kernel's generator from the entropy device, for a guest that is
+// thawed without an identity.
 func Reseed() error {
 	device, err := os.OpenFile(entropyDevice, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -56,7 +56,7 @@ func Reseed() error {
 		case time.Now().After(deadline):
 			return fmt.Errorf("%s has nothing", entropyDevice)
 		default:
-			time.Sleep(time.Millisecond) // the host's turn; such a device cannot be waited for
+			time.Sleep(time.Millisecond) // the device cannot be polled for readiness
 		}
 	}
 	return addEntropy(fresh)

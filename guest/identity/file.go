@@ -11,7 +11,7 @@ import (
 )
 
 // WriteFile puts data in a file so that a reader sees the old content or the
-// new. A file that already is as asked is left alone: writing it would copy it
+// new. A file that has the content already is not written: that would copy it
 // into the overlay, and a guest whose disk is full must still wake. On a full
 // disk a file is overwritten in place, which needs no room.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
@@ -69,7 +69,7 @@ func tempName(path string) string {
 }
 
 // overwrite puts data in the place of a file's content by one write, so that a
-// reader never finds the file empty. It waits for nobody, whatever the file is.
+// reader never finds the file empty. It does not block, even on a pipe.
 func overwrite(path string, data []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
 	if err != nil {
@@ -80,7 +80,7 @@ func overwrite(path string, data []byte, mode os.FileMode) error {
 	if err == nil {
 		st, err = f.Stat()
 	}
-	// Who watches the file is not told of what does not change.
+	// A file that does not change raises no inotify event.
 	if err == nil && st.Size() > int64(len(data)) {
 		err = f.Truncate(int64(len(data)))
 	}

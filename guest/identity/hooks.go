@@ -12,11 +12,10 @@ import (
 	"github.com/berth-cloud/berth/guest/proc"
 )
 
-// hookTime is how long one hook may take; the caller of the sandbox's create is
-// waiting.
+// hookTime is how long one hook may take; the create of the sandbox waits for it.
 const hookTime = 20 * time.Second
 
-// hookOutput is how much of a failed hook's output is told, in bytes.
+// hookOutput is how much of a failed hook's output is reported, in bytes.
 const hookOutput = 4 << 10
 
 // runHooks runs the executables of HookDir by name, one after the other. A hook that
@@ -37,8 +36,8 @@ func (g *Guest) runHooks(id *guestapi.Identity, number uint64) error {
 		if err != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
 			continue
 		}
-		// It has the tenant's programs draw anew, so they must run; the kernel's
-		// numbers are new already.
+		// Hooks make the workload's programs reseed, so these must run. The kernel
+		// has been reseeded.
 		g.system.thaw()
 		if err := g.runHook(path, id, number); err != nil {
 			return fmt.Errorf("hook %s: %w", path, err)

@@ -20,8 +20,8 @@ const (
 // ownAddress has the guest's own name in /etc/hosts, as Debian's installer has it.
 const ownAddress = "127.0.1.1"
 
-// readHosts reads what the tenant may have written, or put in the place of the
-// link. It waits for nobody, whatever the file is.
+// readHosts reads a file that the workload may have written or replaced. It does
+// not block, even on a pipe.
 func (g *Guest) readHosts() (string, error) {
 	path := g.root + etcDir + hosts
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -45,7 +45,7 @@ func (g *Guest) readHosts() (string, error) {
 	return string(raw), nil
 }
 
-// withoutOwn is the tenant's part of /etc/hosts.
+// withoutOwn is the workload's part of /etc/hosts.
 func withoutOwn(old string) string {
 	var b strings.Builder
 	for line := range strings.Lines(old) {

@@ -1,6 +1,6 @@
-// Package identity gives a guest its own identity. Two guests restored from one
-// state share everything until this ran: names, keys, the state of the random
-// number generator, and a clock that stopped when the state was captured.
+// Package identity gives a guest its own identity. Until then, two guests that
+// were restored from one state share everything: names, keys, the state of the
+// random number generator, and a clock that stopped when the state was captured.
 package identity
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/berth-cloud/berth/guest/proc"
 )
 
-// Guest is the guest that identities are given to. It is not for concurrent use.
+// Guest applies identities to the guest. It is not for concurrent use.
 type Guest struct {
 	root   string      // of its files; "" in a guest
 	groups proc.Groups // for the template's hooks
@@ -35,15 +35,15 @@ type Guest struct {
 // system is what an identity changes in the kernel.
 type system struct {
 	addEntropy     func([]byte) error
-	thaw           func() // the tenant's processes
+	thaw           func() // the workload's processes
 	setClock       func(unixNanos int64) error
 	setHostname    func([]byte) error
 	setGateway     func(mac string) error
 	cutConnections func(keep netip.AddrPort) (int, error)
 }
 
-// NewGuest prepares the guest for identities. thaw lets the tenant's processes go
-// on, for the hooks: they speak to them.
+// NewGuest prepares the guest for identities. thaw resumes the workload's processes
+// before the hooks run, which talk to them.
 func NewGuest(groups proc.Groups, thaw func()) (*Guest, error) {
 	return newGuest("", groups, system{
 		addEntropy:     addEntropy,
@@ -72,10 +72,10 @@ func newGuest(root string, groups proc.Groups, sys system) (*Guest, error) {
 	return g, nil
 }
 
-// next is the number of an identity: higher than any before it, though the
-// generation of a fork may be that of its parent, and that of a sandbox which
-// woke is what it was. Only the same identity again, by its entropy, and that of
-// a template's build have the same number again.
+// next is the number of an identity. It is higher than any before it, although a
+// fork may have its parent's generation, and a sandbox that woke keeps its own.
+// Only a repeated identity (its entropy tells) and that of a template's build
+// have a number twice.
 func (g *Guest) next(id *guestapi.Identity) uint64 {
 	if id.Generation == 0 || g.has(id) {
 		return max(g.number, id.Generation)
@@ -83,20 +83,20 @@ func (g *Guest) next(id *guestapi.Identity) uint64 {
 	return max(g.number+1, id.Generation)
 }
 
-// has reports whether the guest has this identity already, by its entropy.
+// has compares by entropy whether the guest already has this identity.
 func (g *Guest) has(id *guestapi.Identity) bool { return bytes.Equal(id.Entropy, g.entropy) }
 
-// Apply makes the guest id's. received is when the request arrived, so that the
-// time spent since is not lost to the clock; keep is the peer of the connection
-// that the identity came by. What it reports took effect; after an error some
-// of it may have, and the whole is to be applied again.
+// Apply gives the guest the identity. received is when the request arrived: the
+// time since is added to the clock. keep is the peer of the connection by which
+// the identity came. After an error a part of the identity may be in effect;
+// the caller applies the whole again.
 func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.AddrPort) (guestapi.IdentityConfirmation, error) {
 	done := guestapi.IdentityConfirmation{Generation: id.Generation}
 	if g.has(id) {
 		err := g.again(id, received, &done)
 		return done, err
 	}
-	// Random numbers come first: whatever runs meanwhile draws from them.
+	// Random numbers come first: other processes draw them meanwhile.
 	if err := g.system.addEntropy(id.Entropy); err != nil {
 		return done, err
 	}
@@ -128,8 +128,8 @@ func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.Addr
 	if err := g.remember(id); err != nil {
 		return done, err
 	}
-	// It never has fewer digits than the one before it, so that one write
-	// replaces it: who watches the file reads it whole.
+	// It never has fewer digits than the one before it, so one write replaces it
+	// and a reader never sees a part.
 	if err := overwrite(g.root+guestapi.GenerationPath, fmt.Appendln(nil, number), 0o644); err != nil {
 		return done, err
 	}
@@ -137,10 +137,9 @@ func (g *Guest) Apply(id *guestapi.Identity, received time.Time, keep netip.Addr
 	return done, nil
 }
 
-// again is an identity that took effect before: the host asks because an answer
-// was late, or because the clock can be no better than the message was quick.
-// All else stays as it is: what connected since belongs to the new life, among
-// it the host.
+// again applies an identity that is in effect: the host repeats it when an answer
+// was lost, or took so long that the clock is off by as much. Only the clock is
+// set. Connections that were opened since, the host's among them, stay.
 func (g *Guest) again(id *guestapi.Identity, received time.Time, done *guestapi.IdentityConfirmation) error {
 	done.EntropyBits = 8 * len(id.Entropy)
 	if id.UnixNanos <= g.sent { // it was overtaken
@@ -170,7 +169,7 @@ func setClock(unixNanos int64) error {
 	return nil
 }
 
-// Last is what an agent that starts again must know of the last identity.
+// Last is what a restarted agent must know of the last identity.
 type Last struct {
 	Generation uint64            `json:"generation"`
 	Env        map[string]string `json:"env,omitempty"`

@@ -210,7 +210,7 @@ func TestLaterIdentityReplacesTheWhole(t *testing.T) {
 	}
 }
 
-// Whatever the tenant changed since the last identity, the next one is in effect.
+// Whatever the workload changed since the last identity, the next one is in effect.
 func TestWhatChangedIsLookedAt(t *testing.T) {
 	write := func(path, content string) func(*testing.T, string) {
 		return func(t *testing.T, root string) {

@@ -8,16 +8,16 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
 
-// runEtc holds the files of the identity. It is on a tmpfs, so that neither a
-// full disk nor the template's image has a part in them.
+// runEtc holds the files of the identity. It is on a tmpfs: a full disk cannot
+// stop them, and they never get into a template's image.
 const (
 	runEtc = guestapi.RunDir + "/etc/"
 	etcDir = "/etc/"
 	sshDir = "/etc/ssh/"
 )
 
-// linked are the files of /etc that are links into runEtc, with what stands in
-// them until the first identity.
+// linked are the files of /etc that are links into runEtc, with their content
+// before the first identity.
 var linked = []struct{ name, initial string }{
 	{"hostname", "localhost\n"},
 	{hosts, defaultHosts},
@@ -25,7 +25,7 @@ var linked = []struct{ name, initial string }{
 	{"resolv.conf", "nameserver " + guestapi.GatewayAddr + "\n"},
 }
 
-// keyTypes are those of SSH host keys, as their files' names have them.
+// keyTypes are the types of SSH host keys, as in their files' names.
 var keyTypes = []string{"ed25519", "ecdsa", "rsa"}
 
 // prepareFiles makes the links, once for a root file system, and the files, once
@@ -78,7 +78,7 @@ func (g *Guest) writeNames(id *guestapi.Identity) error {
 }
 
 // place puts content where programs look for it in /etc: in runEtc, and in the
-// file itself if the tenant put one in the place of the link.
+// file itself where the workload has replaced the link by one.
 func (g *Guest) place(name, content string) error {
 	if err := overwrite(g.root+runEtc+name, []byte(content), 0o644); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (g *Guest) writeHostKeys(keys []guestapi.SSHHostKey) error {
 	return nil
 }
 
-// placeKey also makes the link: which types there are is the host's to say.
+// placeKey also makes the link: the host decides which types there are.
 func (g *Guest) placeKey(name, content string, mode os.FileMode) error {
 	if !strings.HasSuffix(content, "\n") {
 		content += "\n"
@@ -124,8 +124,7 @@ func (g *Guest) isLinked(dir, name string) bool {
 	return err == nil && target == g.root+runEtc+name
 }
 
-// link makes a name of dir the link to the file in runEtc, in the place of
-// whatever it is.
+// link replaces a name of dir by the link to the file in runEtc.
 func (g *Guest) link(dir, name string) error {
 	if err := os.MkdirAll(g.root+dir, 0o755); err != nil {
 		return err

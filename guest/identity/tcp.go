@@ -16,20 +16,20 @@ import (
 )
 
 // cutStates are the TCP states with a peer, as a bit mask by state number: all
-// but CLOSE (7), LISTEN (10) and TIME_WAIT (6), which needs no peer any more.
+// but CLOSE (7), LISTEN (10) and TIME_WAIT (6), which no longer needs its peer.
 const cutStates = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11 | 1<<12
 
 // errNoDiag says that the kernel cannot list or destroy sockets.
 var errNoDiag = errors.New("the kernel cannot destroy sockets (CONFIG_INET_DIAG_DESTROY)")
 
 // cutConnections aborts every TCP connection to another machine except keep, so
-// that programs of a restored guest see an error at once where they would wait
-// for a peer that does not know them. Connections inside the guest were
+// that programs of a restored guest get an error at once instead of waiting for a
+// peer that does not know them. Connections inside the guest were
 // captured with both their ends and go on.
 func cutConnections(keep netip.AddrPort) (int, error) {
 	cut, err := destroyConnections(keep)
 	if errors.Is(err, errNoDiag) {
-		// Nothing to cut is as good as having cut it.
+		// Without open connections nothing had to be aborted.
 		open, countErr := CountConnections(keep)
 		if countErr == nil && open == 0 {
 			return 0, nil

@@ -40,7 +40,7 @@ func Run(log *slog.Logger) error {
 	}
 	groups, err := proc.SetUpGroups()
 	if err != nil {
-		log.Error("no limits on the tenant's processes", "error", err)
+		log.Error("no limits on the workload's processes", "error", err)
 	}
 	spec, err := guestapi.ReadBootSpec()
 	if err != nil {
@@ -48,7 +48,7 @@ func Run(log *slog.Logger) error {
 	}
 	unix.CloseOnExec(boot.DiskFD)
 
-	// Every signal is taken and all but one ignored: a tenant's `kill 1` must not
+	// Every signal is taken and all but one ignored: a workload's `kill 1` must not
 	// end process 1, which would panic the kernel. Ignoring them in the kernel's
 	// sense instead would be inherited by every child.
 	signals := make(chan os.Signal, 8)

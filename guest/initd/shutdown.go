@@ -48,7 +48,7 @@ func shutDown(log *slog.Logger) {
 	os.Exit(0)
 }
 
-// othersRun reaps and says whether process 1 still has children. Orphans become
+// othersRun reaps, and reports whether process 1 still has children. Orphans become
 // its children, so this covers every user process.
 func othersRun() bool {
 	for {

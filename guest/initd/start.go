@@ -18,9 +18,9 @@ const (
 	startRetryMax = 30 * time.Second
 )
 
-// keepStart runs the template's start command. An end with exit code 0 is its
-// end; any other is a failure, after which it is started again with a pause
-// that doubles, and is reset once it ran for longer than the longest pause.
+// keepStart runs the template's start command until it exits with code 0. After any
+// other end it is restarted, with a pause that doubles and is reset once it ran for
+// longer than the longest pause.
 func keepStart(ctx context.Context, log *slog.Logger, reap *reaper, groups proc.Groups, spec guestapi.BootSpec) {
 	output := startlog.NewWriter(guestapi.StartLogPath)
 	retry := startRetryMin

@@ -71,7 +71,8 @@ func SetGatewayMAC(mac string) error {
 	return setGateway(link, mac)
 }
 
-// setGateway saves the first packet, and every restored guest, a round of ARP.
+// setGateway makes the gateway a permanent neighbour, which saves every restored
+// guest a round of ARP.
 func setGateway(link netlink.Link, mac string) error {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {
@@ -90,7 +91,7 @@ func setGateway(link netlink.Link, mac string) error {
 
 var errNoLink = errors.New("no network device: the VM lacks it, or the kernel has no virtio_net, built in or as a module")
 
-// findLink finds the one device that is neither lo nor made by the tenant.
+// findLink finds the one device that is neither lo nor made by the workload.
 func findLink() (netlink.Link, error) {
 	links, err := netlink.LinkList()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package ports finds what in the guest listens for connections.
+// Package ports lists the ports on which the guest listens, and its sockets.
 package ports
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
 
-// Bounds on what a tenant can have the agent hold or look at.
+// Bounds on what a workload can make the agent hold or read.
 const (
 	maxSockets     = 10_000  // listening ones
 	maxDescriptors = 500_000 // looked at for their owners
@@ -29,8 +29,8 @@ var tables = []struct {
 	{"net/tcp", "tcp", stateListen}, {"net/tcp6", "tcp", stateListen}, {"net/udp", "udp", stateClose}, {"net/udp6", "udp", stateClose},
 }
 
-// Listening lists what listens, by port, and which process it is; not what
-// listens at own, which is guestd itself. proc is /proc.
+// Listening lists the listening ports and their processes, by port, without own,
+// which is guestd's. proc is /proc.
 func Listening(proc string, own netip.AddrPort) ([]guestapi.ListeningPort, error) {
 	byInode := map[uint64]guestapi.ListeningPort{}
 	for _, t := range tables {
@@ -56,7 +56,7 @@ func Listening(proc string, own netip.AddrPort) ([]guestapi.ListeningPort, error
 	}), nil
 }
 
-// compare has a process that is known before one that is not.
+// compare puts a known process before an unknown one.
 func compare(a, b guestapi.ListeningPort) int {
 	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Address, b.Address),
 		cmp.Compare(uint(a.PID-1), uint(b.PID-1)))

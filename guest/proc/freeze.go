@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	freezePause = time.Millisecond
-	// maxUnfrozen is how many processes are named that did not stand still.
+	freezePause = time.Millisecond // between two looks at cgroup.events
+	// maxUnfrozen is how many processes that did not stop are named.
 	maxUnfrozen = 8
 )
 
-// Freezer stops everything of the tenant's and lets it go on. A guest is stored
-// while it stands still, so that nothing draws random numbers in a copy of it
-// before the copy has entropy of its own.
+// Freezer stops and resumes the whole workload. A guest is captured while its
+// workload is stopped, so that nothing in a copy draws random numbers before the
+// copy has entropy of its own.
 type Freezer struct {
 	dir    string       // "": there are no groups, and nothing to stop
-	reseed func() error // before a thaw that nobody asked for
+	reseed func() error // before a thaw without an identity
 
-	// starting is held, shared, while a command is started: one that is stopped
-	// between fork and exec would hold a thread of the agent.
+	// starting is read-locked while a command is started: one that is stopped
+	// between fork and exec would block a thread of the agent.
 	starting sync.RWMutex
 	thawed   chan struct{} // nil while nothing is frozen; changed under starting
 
@@ -32,8 +32,8 @@ type Freezer struct {
 	timer *time.Timer
 }
 
-// NewFreezer returns the freezer of the groups. What an agent before this one
-// left frozen is thawed after hold.
+// NewFreezer returns the freezer of the groups. What an earlier agent left frozen
+// is thawed after hold.
 func NewFreezer(groups Groups, hold time.Duration, reseed func() error) *Freezer {
 	f := &Freezer{dir: groups.dir, reseed: reseed}
 	for _, dir := range f.groups() {
@@ -81,10 +81,10 @@ func (f *Freezer) Enter(ended <-chan struct{}) (leave func(), ok bool) {
 	}
 }
 
-// Freeze stops the tenant's processes, and waits for that. It returns those that
-// did not stand still in time, which are in the midst of a call to the kernel:
-// none of them gets to its own code again before the thaw. That comes by Thaw, or
-// after hold, when the host that was to come has not.
+// Freeze stops the workload's processes and waits until they are stopped. It
+// returns those that are not in time: they are in a system call, and do not get
+// back to their own code before the thaw. Thaw ends it, or hold, where no identity
+// has come by then.
 func (f *Freezer) Freeze(hold, wait time.Duration) (moving []string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,14 +97,14 @@ func (f *Freezer) Freeze(hold, wait time.Duration) (moving []string, err error) 
 		}
 	}
 	for deadline := time.Now().Add(wait); ; {
-		groups = stillMoving(groups)
+		groups = unfrozenGroups(groups)
 		if len(groups) == 0 {
 			return nil, nil
 		}
 		if time.Now().After(deadline) {
 			return unfrozen(groups), nil
 		}
-		time.Sleep(freezePause) // of several groups; a watch would take longer to set up
+		time.Sleep(freezePause)
 	}
 }
 
@@ -120,14 +120,14 @@ func (f *Freezer) begin(hold time.Duration) {
 	}
 }
 
-// expire thaws what nobody came for. It may be a copy, so it is given numbers of
-// its own first.
+// expire thaws where no identity has come. This may be a copy of the guest, so the
+// kernel is reseeded first.
 func (f *Freezer) expire() {
 	_ = f.reseed() // there is no better source; and it cannot stay frozen
 	f.Thaw()
 }
 
-// Thaw lets everything go on.
+// Thaw resumes the workload.
 func (f *Freezer) Thaw() {
 	f.starting.RLock()
 	frozen := f.thawed != nil
@@ -156,8 +156,8 @@ func (f *Freezer) thaw() {
 	}
 }
 
-// stillMoving are those of the groups that are not frozen yet.
-func stillMoving(groups []string) []string {
+// unfrozenGroups returns those of the groups that are not frozen yet.
+func unfrozenGroups(groups []string) []string {
 	var out []string
 	for _, dir := range groups {
 		raw, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
@@ -168,7 +168,7 @@ func stillMoving(groups []string) []string {
 	return out
 }
 
-// unfrozen names the processes of groups that sleep where they cannot be stopped.
+// unfrozen names the processes of groups that are in uninterruptible sleep.
 func unfrozen(groups []string) []string {
 	out := []string{}
 	for _, dir := range groups {

@@ -18,31 +18,31 @@ import (
 // The guest's control groups (v2):
 //
 //	berth     process 1 and the agent: first on the CPU
-//	sandbox   everything of the tenant's: pids.max and memory.max leave room
-//	          for the agent, so that no command of a tenant can stop the next
+//	sandbox   all of the workload: pids.max and memory.max leave room
+//	          for the agent, so that no command of a workload can stop the next
 //	  exec-…  one command and what it left running, with a smaller pids.max,
 //	          so that the next command can clear up after a fork bomb
 //	  start   the template's start command
 const (
-	cgroupRoot  = "/sys/fs/cgroup"
-	agentGroup  = "berth"
-	tenantGroup = "sandbox"
+	cgroupRoot    = "/sys/fs/cgroup"
+	agentGroup    = "berth"
+	workloadGroup = "sandbox"
 )
 
 const (
-	tenantPIDsPercent = 80 // of the kernel's limit
-	execPIDsPercent   = 90 // of the tenant's
-	// The part of RAM that is not the tenant's: guestd's file on a tmpfs, its two
-	// processes, and what the kernel charges nobody for. With 32 MB a fork bomb
-	// ran the whole guest out of memory, where the kernel kills one process every
-	// two seconds; in its own group it ends at once.
+	workloadPIDsPercent = 80 // of the kernel's limit
+	execPIDsPercent     = 90 // of the workload's
+	// RAM that the workload cannot have: for guestd's file on a tmpfs, its two
+	// processes, and what the kernel charges to no group. With 32 MB a fork bomb ran
+	// the whole guest out of memory, and the kernel then kills one process every two
+	// seconds; a fork bomb that its own group stops ends at once.
 	reserveMinBytes = 56 << 20
 	reserveDivisor  = 16
 	reserveMost     = 3 // of so many parts of a small guest
 )
 
-// Groups makes control groups for commands. The zero value makes none: limits
-// are then absent, and a group is killed as a process group only.
+// Groups makes control groups for commands. The zero value makes none: there are
+// no limits then, and only process groups are killed.
 type Groups struct {
 	dir      string
 	execPIDs int // 0: the kernel has no limit to offer
@@ -51,15 +51,15 @@ type Groups struct {
 // SetUpGroups makes the guest's groups and moves process 1, the caller, into
 // the agent's. The agent is started later and inherits it.
 //
-// What the kernel lacks is missing from the groups; the error names it.
+// The error names what the kernel lacks; the groups work without it.
 func SetUpGroups() (Groups, error) {
 	var failed error
 	note := func(err error) { failed = errors.Join(failed, err) }
 	for _, controller := range []string{"+cpu", "+memory", "+pids"} {
 		note(write(cgroupRoot, "cgroup.subtree_control", controller))
 	}
-	own, tenant := filepath.Join(cgroupRoot, agentGroup), filepath.Join(cgroupRoot, tenantGroup)
-	for _, dir := range []string{own, tenant} {
+	own, workload := filepath.Join(cgroupRoot, agentGroup), filepath.Join(cgroupRoot, workloadGroup)
+	for _, dir := range []string{own, workload} {
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return Groups{}, errors.Join(failed, err)
 		}
@@ -71,10 +71,10 @@ func SetUpGroups() (Groups, error) {
 	total, err := memTotal()
 	note(err)
 	note(write(own, "memory.min", strconv.FormatInt(reserve(total), 10)))
-	note(write(tenant, "pids.max", strconv.Itoa(pids*tenantPIDsPercent/100)))
-	note(write(tenant, "memory.max", strconv.FormatInt(total-reserve(total), 10)))
+	note(write(workload, "pids.max", strconv.Itoa(pids*workloadPIDsPercent/100)))
+	note(write(workload, "memory.max", strconv.FormatInt(total-reserve(total), 10)))
 	for _, controller := range []string{"+cpu", "+pids"} {
-		note(write(tenant, "cgroup.subtree_control", controller))
+		note(write(workload, "cgroup.subtree_control", controller))
 	}
 	g, err := OpenGroups()
 	note(err)
@@ -83,7 +83,7 @@ func SetUpGroups() (Groups, error) {
 
 // OpenGroups finds the groups that process 1 made.
 func OpenGroups() (Groups, error) {
-	g, err := openGroups(filepath.Join(cgroupRoot, tenantGroup))
+	g, err := openGroups(filepath.Join(cgroupRoot, workloadGroup))
 	if err != nil {
 		return Groups{}, fmt.Errorf("control groups: %w", err)
 	}
@@ -119,8 +119,8 @@ type Group struct {
 
 var groupCount atomic.Uint64
 
-// NewExec makes a group of a name not used before, by this agent or by one
-// before it whose commands still run.
+// NewExec makes a group with a new name: neither this agent nor an earlier one,
+// whose commands may still run, has used it.
 func (g Groups) NewExec() (*Group, error) {
 	return g.New("exec-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(groupCount.Add(1), 10))
 }
@@ -164,7 +164,7 @@ func (g *Group) Kill() error {
 	return write(g.dir.Name(), "cgroup.kill", "1")
 }
 
-// Close forgets the group and leaves its processes alone.
+// Close closes the group's descriptor. Its processes run on.
 func (g *Group) Close() error {
 	if g == nil {
 		return nil
@@ -172,7 +172,7 @@ func (g *Group) Close() error {
 	return g.dir.Close()
 }
 
-// leftovers are the groups of ended commands that still had processes then.
+// leftovers are the groups of ended commands in which processes still ran.
 var leftovers struct {
 	mu   sync.Mutex
 	dirs map[string]struct{}

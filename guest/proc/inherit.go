@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A command begins with every signal but a C library's own at its default, and
-// with none blocked, whatever this process was started with. Exec resets what is
-// caught, keeps what is ignored, and keeps the mask of the thread that forks: a
-// shell without job control has its background jobs ignore interrupts, and nohup
-// hang-ups.
+// A command starts with the default action for every signal but the C library's
+// own, and with none blocked, whatever this process was started with. Exec resets
+// handlers, but keeps ignored signals and the mask of the thread that forks. A
+// shell without job control makes background jobs ignore interrupts, for example,
+// and nohup ignores hang-ups.
 
-// catchIgnored has this process catch what it was started to ignore, and drop
-// it: as good as ignored here, and no concern of its children.
+// catchIgnored catches and drops the signals that this process was started to
+// ignore. The effect here is the same, and children do not inherit it.
 var catchIgnored = sync.OnceFunc(func() {
 	status, _ := os.ReadFile("/proc/self/status")
 	dropped := make(chan os.Signal, 1)

@@ -17,22 +17,22 @@ const (
 	// chunk is the most output that is passed on at once, in bytes; it is also
 	// all that is held of a stream while its reader is slow.
 	chunk = 32 << 10
-	// outputGrace is how long output may still come after the command ended: what
-	// a process substitution is about to write. A daemon that keeps the pipe open
-	// holds the command up for this long and no longer.
+	// outputGrace is how long output is awaited after the command ended, such as that
+	// of a process substitution. A daemon that keeps the pipe open delays the
+	// command's result no longer than this.
 	outputGrace = 250 * time.Millisecond
-	// pipeSize is what may lie in a pipe when the grace is over.
+	// pipeSize is how much may be left in a pipe after the grace.
 	pipeSize = 64 << 10
 )
 
 // Sink takes output. frame has guestapi.FrameHeader free bytes before the
-// output, so that it can be made a frame in place. The call blocks for as long
-// as the reader is slow, and so, a pipe's worth later, does the command. After
-// an error further output is dropped and the sink not called again.
+// output, so that it can be made a frame in place. The call blocks while the
+// reader is slow, and with it, once its pipe is full, the command. After an error
+// further output is dropped, and the sink is not called again.
 type Sink func(stream guestapi.FrameType, frame []byte) error
 
 // Run passes output to the sink until the command's end and returns that end.
-// It must be called once for every Process. Time-outs are its work, too.
+// It must be called once for every Process. It also enforces the time-out.
 func (p *Process) Run(sink Sink) guestapi.ExecExit {
 	var exit guestapi.ExecExit
 	var timedOut atomic.Bool
@@ -107,8 +107,8 @@ func (p *Process) pump(from *os.File, stream guestapi.FrameType, sink Sink, trun
 	}
 }
 
-// last passes on what lies in the pipe when the grace is over. More than a
-// pipe's worth can only be the output of something that lives on.
+// last passes on what is left in the pipe after the grace. More than pipeSize can
+// only come from a process that still runs.
 func (p *Process) last(from *os.File, buf []byte, pass func(int)) {
 	raw, err := from.SyscallConn()
 	if err != nil {
@@ -124,9 +124,9 @@ func (p *Process) last(from *os.File, buf []byte, pass func(int)) {
 	}
 }
 
-// abandon leaves a stream to what the command left running. A terminal was hung
-// up with its session. A pipe is read for as long as it is open, and its
-// content dropped: closing it would kill a daemon at its next line of output.
+// abandon detaches a stream from the request. A terminal was hung up with its
+// session. A pipe is drained for as long as a process has it open: closing it would
+// kill a daemon at its next line of output.
 func (p *Process) abandon(from *os.File) {
 	if p.spec.TTY != nil {
 		_ = from.Close()

@@ -1,5 +1,5 @@
-// Package proc runs the tenant's commands: who they run as, what they see, how
-// they are limited, and how they and everything they started end.
+// Package proc runs the workload's commands: as which user, in which environment,
+// within which limits, and how they and everything they started are ended.
 package proc
 
 import (
@@ -37,7 +37,7 @@ var ErrLimit = errors.New("limit reached")
 // ErrEnded is returned for a signal to a command that ended.
 var ErrEnded = errors.New("command ended")
 
-// Check finds what no kernel would take, before anything is started.
+// Check refuses what no kernel would accept, before anything is started.
 func (s Spec) Check() error {
 	if len(s.Argv) == 0 && s.TTY == nil {
 		return fmt.Errorf("%w: argv is empty", ErrInvalid)
@@ -249,7 +249,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 }
 
 // Kill kills the command and everything it started that still runs. After the
-// command ended it does nothing: what it left behind was left on purpose.
+// command's end it does nothing: what still runs was left on purpose.
 func (p *Process) Kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -296,7 +296,7 @@ func (p *Process) awaitExit() {
 	}
 }
 
-// exited is asked whenever the pidfd may have become readable.
+// exited is called whenever the pidfd may have become readable.
 func (p *Process) exited(fd uintptr) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)

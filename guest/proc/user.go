@@ -128,7 +128,7 @@ func memberships(group, name string) ([]uint32, error) {
 	return gids, err
 }
 
-// maxUserFile bounds what is read of a file that the tenant may write.
+// maxUserFile bounds what is read of a file that the workload may write.
 const maxUserFile = 4 << 20
 
 func eachLine(path string, visit func(string) bool) error {

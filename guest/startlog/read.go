@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
 
-// lookEvery is how often a follower looks for more.
-const lookEvery = 200 * time.Millisecond
+// pollInterval is how often a follower reads what was added.
+const pollInterval = 200 * time.Millisecond
 
 // Query says which lines are wanted.
 type Query struct {
@@ -22,9 +22,9 @@ type Query struct {
 	Follow bool   // then those to come, until the context ends
 }
 
-// Read passes the lines of the log at path to emit, in their order; flush is
-// called when no more are there for now. A follower misses lines where the file
-// has become the old one twice since it looked last.
+// Read passes the lines of the log at path to emit, in order; flush is called when
+// all present lines were passed. A follower misses lines if the file is rotated
+// twice between two reads.
 func Read(ctx context.Context, path string, q Query, emit func(guestapi.LogLine) error, flush func() error) error {
 	r := &reader{path: path, stream: q.Stream, emit: emit}
 	defer func() { _ = r.f.Close() }()
@@ -38,7 +38,7 @@ func Read(ctx context.Context, path string, q Query, emit func(guestapi.LogLine)
 		select {
 		case <-ctx.Done():
 			return nil // the caller has seen enough
-		case <-time.After(lookEvery):
+		case <-time.After(pollInterval):
 		}
 		if err := r.news(); err != nil {
 			return err
@@ -57,8 +57,8 @@ type reader struct {
 
 // tail passes on the last n lines of both files.
 func (r *reader) tail(n int) error {
-	// In this order: a file that becomes the old one meanwhile is then known as
-	// the same, and its lines come once.
+	// In this order, so that a file that is rotated meanwhile is recognized and its
+	// lines come once.
 	r.f = openLog(r.path)
 	old := openLog(r.path + oldSuffix)
 	defer old.Close()
@@ -87,8 +87,8 @@ func (r *reader) tail(n int) error {
 
 // news passes on what was added since.
 func (r *reader) news() error {
-	// Opened before the rest is read: a file that has become the old one by then
-	// gets no more lines.
+	// Opened before the rest is read: a file that was rotated by then gets no more
+	// lines.
 	next := openLog(r.path)
 	end := size(r.f)
 	if end < r.at {
@@ -106,7 +106,7 @@ func (r *reader) news() error {
 	return err
 }
 
-// lines passes on the wanted lines of f between two places, and says where the
+// lines passes on the wanted lines of f between two offsets, and returns where the
 // last whole one ends.
 func (r *reader) lines(f *os.File, from, to int64, each func(guestapi.LogLine) error) (int64, error) {
 	if from >= to {
@@ -133,7 +133,7 @@ func (r *reader) lines(f *os.File, from, to int64, each func(guestapi.LogLine) e
 }
 
 // openLog opens a file of the log to read it: nil where none is there, or the
-// tenant has put something else in its place.
+// workload has put something else in its place.
 func openLog(path string) *os.File {
 	f, err := open(path, os.O_RDONLY)
 	if err != nil {
@@ -142,7 +142,7 @@ func openLog(path string) *os.File {
 	return f
 }
 
-// same tells whether both are there, and one file.
+// same reports whether both are there and are one file.
 func same(a, b *os.File) bool {
 	one, err1 := a.Stat()
 	two, err2 := b.Stat()

@@ -35,8 +35,8 @@ func appendRecord(b []byte, now time.Time, stream string, tag byte, text []byte)
 	return append(b, '\n')
 }
 
-// parseRecord reads a record. One that makes no sense, because the disk was full
-// or the tenant wrote it, is not ok.
+// parseRecord reads a record. A damaged one, after a full disk or written by the
+// workload, is not ok.
 func parseRecord(raw []byte) (line guestapi.LogLine, ok bool) {
 	raw, ended := bytes.CutSuffix(raw, []byte("\n"))
 	parts := bytes.SplitN(raw, []byte(" "), 4)

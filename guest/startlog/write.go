@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFile is how large the file gets, in bytes, before it becomes the old one.
-// There are two, so at most twice as much is kept.
+// maxFile is the size, in bytes, at which the file is rotated. With the old one, at
+// most twice as much is kept.
 const maxFile = 4 << 20
 
-// oldSuffix is that of the file before.
+// oldSuffix is that of the rotated file.
 const oldSuffix = ".1"
 
-// Writer writes down what comes out of pipes.
+// Writer writes the output that comes by pipes to the log.
 type Writer struct {
 	path string
 	max  int64
@@ -31,10 +31,10 @@ type Writer struct {
 // NewWriter returns a writer of the file at path.
 func NewWriter(path string) *Writer { return &Writer{path: path, max: maxFile, now: time.Now} }
 
-// Pipe returns what a command is to write to. The caller closes it once the
-// command has it; it is read until nobody has it.
+// Pipe returns the file that a command writes a stream to. The caller closes it once
+// the command has been started; it is read until every process has closed it.
 func (w *Writer) Pipe(stream string) (*os.File, error) {
-	// Not os.Pipe, whose ends do not block; the command's has to.
+	// Not os.Pipe: the command's end has to be a blocking one.
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("make a pipe for %s: %w", stream, err)
@@ -47,9 +47,8 @@ func (w *Writer) Pipe(stream string) (*os.File, error) {
 	return os.NewFile(uintptr(p[1]), stream), nil
 }
 
-// append writes records. What cannot be written, because the disk is full or the
-// tenant has put something else in the file's place, is lost: there is nobody to
-// tell, and the command must not wait for it.
+// append writes records. If the disk is full, or the workload has replaced the
+// file, they are lost: the command must not wait.
 func (w *Writer) append(records []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,8 +64,8 @@ func (w *Writer) append(records []byte) {
 	w.torn = err != nil && (n > 0 || w.torn)
 }
 
-// open opens the file, for each write anew: the tenant may have deleted or
-// replaced it. One without room for more bytes becomes the old one.
+// open opens the file, anew for each write: the workload may have deleted or
+// replaced it. A file without room for so many bytes is rotated.
 func (w *Writer) open(more int64) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(w.path), 0o755); err != nil {
 		return nil, err
@@ -86,7 +85,7 @@ func (w *Writer) open(more int64) (*os.File, error) {
 	return open(w.path, flags)
 }
 
-// open opens a regular file, and waits for nothing that is in its place.
+// open opens a regular file. It does not block, whatever is at the path.
 func open(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
 	if err != nil {

@@ -5,11 +5,6 @@
 // network slot it is known by its name, made by Ensure, found again by List,
 // and taken away by Remove; nothing about it is remembered elsewhere.
 //
-// Version 1 stays beside version 2, although Debian 12 and systemd's units use
-// version 2 alone: Linux machines without systemd, such as the microVMs in which
-// tests run, mount cpu, memory and pids under version 1, and a controller is in one
-// version only.
-//
 // The managers of containerd/cgroups are not used: they set no CPU burst, start
 // nothing inside a group, kill by pids that may have come to mean others, and
 // bring D-Bus and eBPF with them.
@@ -52,15 +47,14 @@ type Limits struct {
 // cpuPeriod is the kernel's default period of the CPU quota.
 const cpuPeriod = 100 * time.Millisecond
 
-// boxesCPUs is the weight of all boxes together against the daemons beside them,
-// as that of a group with so many CPUs. Guests that compute on every CPU must not
-// hold up what decides about them: a replica that gets to run too late to say
-// that it leads is replaced. What the daemons leave is the guests' whatever the
-// weight.
+// boxesCPUs is the weight of all boxes together against the daemons, as that of a
+// group with so many CPUs. Guests that compute on every CPU must not delay the
+// daemons: a replica whose heartbeats are late is replaced as leader. Guests get the
+// time that the daemons leave, whatever the weight.
 const boxesCPUs = 0.2
 
-// weight is what the kernel is told for so many CPUs: its own default for one,
-// and within its bounds.
+// weight is the kernel's value for so many CPUs: its default for one, and within its
+// bounds.
 func weight(cpus float64, one, most int64) string {
 	if cpus == 0 {
 		cpus = 1
@@ -80,12 +74,11 @@ func (l Limits) check() error {
 	return nil
 }
 
-// MemoryLimit is the limit for a VM of that much RAM whose engine takes
-// overhead for itself. Page cache that the VMM causes counts too, and capturing
-// a VM writes a file as large as its RAM: cache that is still dirty cannot be
-// given up in time, and where nothing can, the kernel kills the VMM. So there
-// is room for an eighth of the RAM beyond what the VM itself can touch, and for
-// no less than 128 MiB.
+// MemoryLimit is the limit for a VM with that much RAM whose engine takes overhead
+// for itself. The VMM's page cache counts too, and a capture writes a file as large
+// as the RAM: dirty cache cannot be freed at once, and if nothing can, the kernel
+// kills the VMM. So the limit is higher by an eighth of the RAM, and by no less than
+// 128 MiB.
 func MemoryLimit(ram, overhead int64) int64 {
 	return ram + overhead + max(ram/8, 128<<20)
 }

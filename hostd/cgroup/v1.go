@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// v1 is the older interface: one hierarchy a controller, or one for several. A
-// host has version 2. Machines on which the tests run may have the controllers of
-// version 1, and what the package is for must hold there as well: above all that
-// the daemons come before the guests (boxesCPUs), without which guests that
-// compute cost replicas their leadership and tests their time limits.
+// v1 is the older interface: one hierarchy a controller, or one for several. Hosts
+// in production have version 2. But machines without systemd, such as microVMs in
+// which tests run, mount cpu, memory and pids under version 1, and a controller is
+// in one version only. Limits must hold there as well, above all that daemons come
+// before guests (boxesCPUs): without it busy guests cost replicas their leadership
+// and tests their time limits.
 type v1 struct {
 	base string
 	// dirOf is the mount of each controller, with symbolic links resolved: cpu

@@ -24,8 +24,8 @@ const (
 
 	firstBackoff = 200 * time.Millisecond
 	lastBackoff  = 30 * time.Second
-	// askAgain is after how long a replica is asked anew what it has: it may have
-	// lost its store meanwhile, and would take what comes for all there is.
+	// askAgain is after how long of silence a replica is asked again what it has: it
+	// may have lost its store, and would not notice that earlier events are missing.
 	askAgain   = 10 * time.Second
 	pruneEvery = time.Minute
 	maxAnswer  = 64 << 10
@@ -42,8 +42,8 @@ type DeliveryConfig struct {
 	Log   *slog.Logger
 }
 
-// Delivery tells every replica of the control plane every event of the host,
-// each at its own pace: one that is away is told when it is back.
+// Delivery sends every event of the host to every replica of the control plane, to
+// each at its own pace: a replica that was away gets what it missed.
 type Delivery struct {
 	cfg     DeliveryConfig
 	changed chan struct{} // capacity 1
@@ -57,7 +57,7 @@ func NewDelivery(cfg DeliveryConfig) *Delivery {
 	return &Delivery{cfg: cfg, peers: slices.Clone(cfg.Peers), changed: make(chan struct{}, 1)}
 }
 
-// SetPeers says which replicas there are from now on.
+// SetPeers replaces the list of replicas.
 func (d *Delivery) SetPeers(peers []string) {
 	d.mu.Lock()
 	d.peers = slices.Clone(peers)
@@ -107,7 +107,7 @@ func (d *Delivery) Run(ctx context.Context) {
 	}
 }
 
-// sender tells one replica.
+// sender sends to one replica.
 type sender struct {
 	peer string
 	rec  *Recorder
@@ -116,7 +116,7 @@ type sender struct {
 
 	seq   uint64    // up to which the replica has all
 	asked time.Time // when it last said so
-	lost  bool      // it did not answer the last time
+	lost  bool      // the last call failed
 }
 
 func (d *Delivery) sender(peer string) *sender {
@@ -141,7 +141,7 @@ func (s *sender) run(ctx context.Context) {
 		case err == nil && s.lost:
 			s.log.Info("a replica takes events again", "peer", s.peer)
 		case err != nil && !s.lost:
-			s.log.Warn("a replica does not take events; it is told later", "peer", s.peer, "error", err)
+			s.log.Warn("a replica does not take events; they are sent later", "peer", s.peer, "error", err)
 		}
 		if s.lost = err != nil; s.lost {
 			s.asked = time.Time{}
@@ -162,15 +162,15 @@ func (s *sender) run(ctx context.Context) {
 	}
 }
 
-// step tells one batch. Where there is nothing to tell, it returns a channel that
-// is closed when there is.
+// step sends one batch. Where there is nothing to send, it returns a channel that is
+// closed when there is.
 func (s *sender) step(ctx context.Context) (changed <-chan struct{}, err error) {
 	if s.asked.IsZero() {
 		if err := s.send(ctx, hostapi.EventBatch{}); err != nil {
 			return nil, err
 		}
 	}
-	events, first, changed, err := s.rec.untold(s.seq)
+	events, first, changed, err := s.rec.unsent(s.seq)
 	if err != nil || len(events) == 0 {
 		return changed, err
 	}
@@ -194,7 +194,7 @@ func (s *sender) step(ctx context.Context) (changed <-chan struct{}, err error) 
 	return nil, nil
 }
 
-// send tells a batch and takes the replica's word for what it has then.
+// send sends a batch, and moves the place to what the replica then says it has.
 func (s *sender) send(ctx context.Context, b hostapi.EventBatch) error {
 	b.AgentID = s.rec.cfg.AgentID
 	if b.Events == nil {

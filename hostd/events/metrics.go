@@ -37,7 +37,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) recorded(t hostapi.EventType) { m.events.WithLabelValues(string(t)).Inc() }
-func (m *Metrics) drop(where string)            { m.dropped.WithLabelValues(where).Inc() }
+func (m *Metrics) drop(record string)           { m.dropped.WithLabelValues(record).Inc() }
 func (m *Metrics) spooled(bytes int64)          { m.spool.Set(float64(bytes)) }
 
 func (m *Metrics) deliver(peer string, n int) {

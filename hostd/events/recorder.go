@@ -1,6 +1,6 @@
 // Package events records what happens to a host's sandboxes: for each a ring in
-// memory and a journal on disk, and for all a spool from which every replica of the
-// control plane is told. See DESIGN.md.
+// memory and a journal on disk, and for all a spool from which they are sent to every
+// replica of the control plane. See DESIGN.md.
 package events
 
 import (
@@ -104,8 +104,8 @@ func (r *Recorder) Open(id, workspaceID, template string) {
 	s.workspace, s.template = workspaceID, template
 }
 
-// stream finds a sandbox's stream: hosterr.ErrNotFound where there is none, and none
-// is to be made.
+// stream returns a sandbox's stream, and makes it if begin is set; otherwise it is
+// hosterr.ErrNotFound where there is none.
 func (r *Recorder) stream(id string, begin bool) (*stream, error) {
 	if !hostapi.ValidID(id) {
 		return nil, fmt.Errorf("%w: id", hosterr.ErrInvalid)
@@ -130,9 +130,9 @@ func (r *Recorder) stream(id string, begin bool) (*stream, error) {
 	return s, nil
 }
 
-// Emit records an event. One of a sandbox that has no stream is told to the
-// control plane alone. What cannot be written is counted and given up: nothing
-// that happens to a sandbox waits for its record.
+// Emit records an event. One of a sandbox without a stream is only sent to the
+// control plane. What cannot be written is counted and dropped: no operation on a
+// sandbox waits for its record.
 func (r *Recorder) Emit(id string, t hostapi.EventType, message string, metadata map[string]any) {
 	e, err := r.entry(id, t, message, metadata)
 	if err != nil {
@@ -172,7 +172,7 @@ func (r *Recorder) entry(id string, t hostapi.EventType, message string, metadat
 // record adds an event to a stream, whose lock the caller holds.
 func (r *Recorder) record(s *stream, e *entry) {
 	if s.closed {
-		return // it came too late
+		return // the sandbox is gone
 	}
 	e.Time, e.WorkspaceID, e.Template = s.stamp(r.cfg.Now()), s.workspace, s.template
 	if line := r.number(e); line != nil {
@@ -204,9 +204,9 @@ func (r *Recorder) number(e *entry) []byte {
 	return line
 }
 
-func (r *Recorder) failed(where string, e *entry, err error) {
-	r.cfg.Metrics.drop(where)
-	r.cfg.Log.Error("event was not written", "where", where, "sandbox_id", e.SandboxID, "type", e.Type, "error", err)
+func (r *Recorder) failed(record string, e *entry, err error) {
+	r.cfg.Metrics.drop(record)
+	r.cfg.Log.Error("event was not written", "record", record, "sandbox_id", e.SandboxID, "type", e.Type, "error", err)
 }
 
 // Post adds an event of the control plane's. The same key again adds nothing.
@@ -328,9 +328,9 @@ func (r *Recorder) Follow(ctx context.Context, id string, q hostapi.EventQuery, 
 	}
 }
 
-// untold returns the next events for a replica that has all up to seq, the oldest
-// number that there is, and a channel that is closed when there are more.
-func (r *Recorder) untold(seq uint64) (found []hostapi.Event, first uint64, changed <-chan struct{}, err error) {
+// unsent returns the next events for a replica that has all up to seq, the oldest
+// number in the spool, and a channel that is closed when there are more.
+func (r *Recorder) unsent(seq uint64) (found []hostapi.Event, first uint64, changed <-chan struct{}, err error) {
 	r.numbering.Lock()
 	changed = r.spooled
 	r.numbering.Unlock()
@@ -339,9 +339,9 @@ func (r *Recorder) untold(seq uint64) (found []hostapi.Event, first uint64, chan
 	return found, first, changed, err
 }
 
-// seen is told that a replica has an event of this host with number n. One that
-// was never given is from before this host's disk was replaced: numbering goes
-// on after it, or what comes would be taken for what was.
+// seen records that a replica has an event of this host with number n. If n was never
+// given, this host's disk was replaced: numbering goes on after n, or the replica
+// would take new events for old ones.
 func (r *Recorder) seen(n uint64) {
 	r.numbering.Lock()
 	defer r.numbering.Unlock()

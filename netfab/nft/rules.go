@@ -24,8 +24,8 @@ const (
 // dnsPort is the one port of the gateway that answers a guest.
 const dnsPort = 53
 
-// Policy says which addresses guests may open connections to. Never beats
-// Allowed, Allowed beats Denied, and what is in none of them is open.
+// Policy says which addresses guests may open connections to. Never comes before
+// Allowed and Allowed before Denied; what is in none of them is open.
 // Prefixes may overlap; IPv6 ones are ignored, since a guest has no IPv6.
 type Policy struct {
 	Never, Allowed, Denied []netip.Prefix
@@ -141,8 +141,8 @@ func (h HostRules) Ruleset() *Ruleset {
 		r.sets = append(r.sets, set{name: setConnections, size: 1 << min(32-h.SlotCIDR.Bits(), maxSetBits)})
 	}
 	for _, c := range []*chain{from, host} {
-		// By source, and not in the slot alone: what has broken out of a guest
-		// into its VMM is behind the slot's own rules.
+		// By source on the host as well: a guest that broke out into its VMM is
+		// behind the slot's own rules.
 		if h.MaxConnections > 0 {
 			c.add(fresh(), moreThanOf(setConnections, h.MaxConnections), jump(chainRefuse))
 		}
@@ -215,7 +215,7 @@ func (s SlotRules) Ruleset() *Ruleset {
 	input.add(answers(), accept())
 	input.add(iif(s.Tap), jump(chainRefuse))
 
-	// The VMM has no socket of its own; what has broken out into it gets none.
+	// A VMM needs no socket, so one that its guest took over gets none.
 	output := r.base("output", nftables.ChainTypeFilter, nftables.ChainHookOutput, priorityFilter, nftables.ChainPolicyAccept)
 	output.add(notRoots(), jump(chainRefuse))
 
@@ -233,9 +233,9 @@ func (s SlotRules) Ruleset() *Ruleset {
 // hookARPInput is NF_ARP_IN of the kernel's netfilter_arp.h.
 const hookARPInput nftables.ChainHook = 0
 
-// ARP builds the slot's table for ARP, which no other family sees: the guest
-// speaks for nobody but itself. The kernel would remember each sender in the
-// one neighbour table that all namespaces of the machine share.
+// ARP builds the slot's table for ARP, which no other family sees: a guest may send
+// only its own address. The kernel enters each sender in the one neighbour table
+// that all namespaces of the machine share.
 func (s SlotRules) ARP() *Ruleset {
 	r := &Ruleset{Table: s.Table, family: nftables.TableFamilyARP}
 	hook := hookARPInput

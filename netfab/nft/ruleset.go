@@ -11,8 +11,8 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// markerPrefix begins the name of an empty chain that every table of ours
-// holds: the rest of the name is the table's fingerprint. A table is replaced
+// markerPrefix begins the name of an empty chain in each of our tables. The rest of
+// the name is the table's fingerprint. A table is replaced
 // in one transaction, so the marker is there only if all of it is.
 const markerPrefix = "spec_"
 

@@ -40,7 +40,7 @@ const (
 	DefaultNetNSDir       = "/run/netns"
 	DefaultStateDir       = "/run/berth/netfab"
 	DefaultMaxConnections = 8192
-	// maxMTU is what the guest's image was baked with; a host may say less.
+	// maxMTU is the MTU in the guests' images; a host may have less.
 	maxMTU = 1500
 	minMTU = 576
 )

@@ -19,14 +19,14 @@ var conntrackMax = "/proc/sys/net/netfilter/nf_conntrack_max"
 const (
 	// reservedConnections are the machine's own.
 	reservedConnections = 1 << 16
-	// connectionBytes is what the kernel takes for one, with what NAT adds.
+	// connectionBytes is the kernel's memory for one, with NAT.
 	connectionBytes = 512
 	// connectionMemory is the part of the machine's memory, one in so many, that
 	// a table that was raised may take.
 	connectionMemory = 16
-	// leastConnections are any guest's, in a table that they are at most one
-	// part in leastGuests of: most slots have no guest that runs, and with fewer a
-	// browser or a package manager fails in one that does.
+	// leastConnections is what any guest may have, unless that is more than one part
+	// in leastGuests of the table. Most slots have no running guest, and with fewer
+	// connections a browser or a package manager fails.
 	leastConnections = 512
 	leastGuests      = 16
 )
@@ -76,8 +76,8 @@ func (f *Fabric) ensureConnections() (changed bool, err error) {
 	return each != before, nil
 }
 
-// share is what a guest may have that may have each, where all that there may be
-// may have sum and the table holds limit.
+// share is how many connections a guest may have that is configured to have each,
+// where the configured numbers of all guests add up to sum and the table holds limit.
 func share(each, sum, limit int) int {
 	room := max(limit-reservedConnections, limit/2)
 	if limit == 0 || room >= sum {

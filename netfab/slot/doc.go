@@ -5,5 +5,5 @@
 // number and the Config: there is no record that could disagree with the
 // kernel. Ensure completes or repairs whatever is there, Remove takes away
 // whatever is there, List reads the kernel. A Pool keeps slots ready in
-// advance. netfab/DESIGN.md has the picture.
+// advance. See netfab/DESIGN.md.
 package slot

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cloud/berth/netfab/nft"
 )
 
-// keepInterval is how often Keep looks. It bounds how long guests are without
-// network after someone has flushed the machine's rules.
+// keepInterval is how often Keep checks. It bounds how long guests are without
+// network after the machine's rules were flushed.
 const keepInterval = 5 * time.Second
 
 // EnsureHost makes what all slots share: the host's rules and the forwarding
@@ -76,8 +76,8 @@ func (f *Fabric) Keep(ctx context.Context) error {
 	}
 }
 
-// ensureHost says whether it had to put rules or forwarding right: a share of the
-// connections that is another one, because a host came or went, is no such thing.
+// ensureHost reports whether it had to repair rules or forwarding. A new share of
+// the connections, because a host came or went, is no repair.
 func (f *Fabric) ensureHost(ctx context.Context) (changed bool, err error) {
 	if err := f.step(ctx, "host"); err != nil {
 		return false, err
@@ -96,7 +96,7 @@ func (f *Fabric) ensureHost(ctx context.Context) (changed bool, err error) {
 	f.mu.Lock()
 	first := !f.ready
 	if first {
-		// Slots keep the size that the first look at the host gave them.
+		// Slots keep the size that was found at the first call.
 		f.mtu = mtu
 	}
 	f.mu.Unlock()
@@ -166,7 +166,7 @@ func (f *Fabric) releaseHost() error {
 }
 
 // refuseOverlap finds another network of the machine in the slots' prefix:
-// traffic would go astray, silently.
+// its traffic would be misrouted silently.
 func (f *Fabric) refuseOverlap() error {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
@@ -300,7 +300,7 @@ func (f *Fabric) forwardSlots(ctx context.Context) error {
 
 // Forwarding is switched on for our own links and the uplinks, not for the
 // whole machine: the kernel decides by the link a packet comes in on, and the
-// host should become a router for nobody else.
+// host should not become a router for others.
 
 func forwardingPath(link string) string { return "/proc/sys/net/ipv4/conf/" + link + "/forwarding" }
 

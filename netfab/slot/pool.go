@@ -38,11 +38,11 @@ type PoolConfig struct {
 }
 
 // Pool keeps slots ready in advance. A slot that comes back is removed and
-// made anew before anyone else gets it: a fresh namespace has no connections,
-// neighbours or counters of the last guest. Numbers come round in turn, so
-// that one rests as long as it can.
+// made anew before another guest gets it: a fresh namespace has no connections,
+// neighbours or counters of the last guest. Numbers are used in turn, so that a
+// number is reused as late as possible.
 //
-// Run owns the work; the other methods only hand over, and never wait for the
+// Run does the work; the other methods only queue it, and never wait for the
 // kernel.
 type Pool struct {
 	slots Slots
@@ -82,8 +82,9 @@ func NewPool(slots Slots, cfg PoolConfig, log *slog.Logger) *Pool {
 	}
 }
 
-// Hold marks slots as taken by guests that were there before the pool. What
-// Run finds in the kernel and nobody holds, it removes: so Hold comes first.
+// Hold marks slots as taken by guests that were there before the pool. It must come
+// before Run, which removes the slots that it finds in the kernel and that are not
+// held.
 func (p *Pool) Hold(numbers ...int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,8 +93,8 @@ func (p *Pool) Hold(numbers ...int) {
 	}
 }
 
-// Take returns a slot that is nobody else's. Where none is ready it waits for
-// one, until ctx ends; where none can become ready it returns ErrExhausted.
+// Take returns a free slot. Where none is ready it waits for one, until ctx ends;
+// where none can become ready it returns ErrExhausted.
 func (p *Pool) Take(ctx context.Context) (Slot, error) {
 	p.mu.Lock()
 	p.waiting++
@@ -150,7 +151,7 @@ type PoolStatus struct {
 	Stuck int
 }
 
-// Status is the pool's picture of this moment.
+// Status counts the pool's slots at this moment.
 func (p *Pool) Status() PoolStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -238,7 +239,7 @@ func (p *Pool) renew(ctx context.Context, numbers []int) {
 	}
 }
 
-// work does one thing after the other: first what someone waits for.
+// work does one job after the other, first those that a caller waits for.
 func (p *Pool) work(ctx context.Context) {
 	for ctx.Err() == nil {
 		p.mu.Lock()

@@ -22,10 +22,10 @@ import (
 // parallelRemovals bounds Purge. Most of a removal waits for the kernel.
 const parallelRemovals = 16
 
-// Remove takes away whatever there is of slot n. It does not look whether a
-// guest runs in it: that guest loses its network. A process that still is in
-// the namespace keeps the namespace alive, unseen and unreachable, and cannot
-// hinder the slot from being made again.
+// Remove removes everything of slot n. It does not check whether a guest runs in
+// it: that guest loses its network. A process that is still in the namespace keeps
+// the namespace alive, but without a link or a name, and the slot can be made
+// again.
 func (f *Fabric) Remove(ctx context.Context, n int) error {
 	unlock, err := f.slots.lock(ctx, n)
 	if err != nil {
@@ -57,8 +57,8 @@ func (f *Fabric) remove(ctx context.Context, n int) error {
 }
 
 // deleteLink removes the link, if there is one, and with it the other end of
-// a veth pair, also out of a namespace that lives on. The kernel may come
-// before us: it removes the links of a namespace that ended in its own time.
+// a veth pair, also out of a namespace that is kept alive. The kernel may be first:
+// it removes the links of a namespace some time after its end.
 func deleteLink(link netlink.Link) error {
 	if link == nil {
 		return nil

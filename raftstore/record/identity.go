@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Workspace is a tenant.
+// Workspace is what owns resources, and whose members may use them.
 type Workspace struct {
 	Meta
 	Name      string `json:"name"`

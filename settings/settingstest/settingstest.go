@@ -1,4 +1,4 @@
-// Package settingstest tests the documentation of a daemon's settings.
+// Package settingstest tests that a daemon's settings are documented.
 package settingstest
 
 import (
@@ -15,9 +15,9 @@ import (
 
 var setting = regexp.MustCompile(`\bBERTH_[A-Z0-9_]+`)
 
-// Told fails the test if a help text lacks one of a configuration's settings, or if
-// the help or a file of settings has an unknown one.
-func Told[Config any](t *testing.T, help, file string) {
+// Documented fails the test if a help text lacks a setting of the configuration, or
+// if it or a file of settings names one that does not exist.
+func Documented[Config any](t *testing.T, help, file string) {
 	t.Helper()
 	there := []string{timescale.Env}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
@@ -26,10 +26,10 @@ func Told[Config any](t *testing.T, help, file string) {
 		}
 	}
 	slices.Sort(there)
-	told := setting.FindAllString(help, -1)
-	slices.Sort(told)
-	if diff := cmp.Diff(there, slices.Compact(told)); diff != "" {
-		t.Errorf("settings, and those in the help: %s", diff)
+	documented := setting.FindAllString(help, -1)
+	slices.Sort(documented)
+	if diff := cmp.Diff(there, slices.Compact(documented)); diff != "" {
+		t.Errorf("settings that there are, and those of the help: %s", diff)
 	}
 	raw, err := os.ReadFile(file)
 	if err != nil {

@@ -57,22 +57,11 @@ func query[T any](failed string, call func(*VMM, T) (any, error)) endpoint {
 	}}
 }
 
-// lacking refuses what Cloud Hypervisor does to a VM and this program does not.
-func lacking(what string) func(*VMM, struct{}) error {
-	return func(v *VMM, _ struct{}) error {
-		if v.config == nil {
-			return errNotCreated
-		}
-		return unsupported(what)
-	}
-}
-
 var endpoints = map[string]endpoint{
 	"vmm.ping":         get("", (*VMM).ping),
 	"vmm.shutdown":     put("The VMM could not shutdown", (*VMM).shutdownVMM),
 	"vm.create":        send("The VM could not be created", (*VMM).create),
 	"vm.info":          get("The VM info is not available", (*VMM).info),
-	"vm.counters":      get("The VM info is not available", (*VMM).counters), // sic
 	"vm.boot":          put("The VM could not boot", (*VMM).boot),
 	"vm.delete":        put("The VM could not be deleted", (*VMM).delete),
 	"vm.pause":         put("The VM could not be paused", (*VMM).pause),
@@ -80,15 +69,10 @@ var endpoints = map[string]endpoint{
 	"vm.reboot":        put("The VM could not reboot", (*VMM).reboot),
 	"vm.resume":        put("The VM could not resume", (*VMM).resume),
 	"vm.shutdown":      put("The VM could not shutdown", (*VMM).shutdown),
-	"vm.nmi":           put("Error triggering NMI", (*VMM).nmi),
 	"vm.restore":       send("The VM could not be restored", (*VMM).restore),
 	"vm.snapshot":      send("The VM could not be snapshotted", (*VMM).snapshot),
 	"vm.add-disk":      query("The disk could not be added to the VM", (*VMM).addDisk),
 	"vm.remove-device": send("The device could not be removed from the VM", (*VMM).removeDevice),
-	"vm.resize-disk":   send("The disk could not be resized", (*VMM).resizeDisk),
-	"vm.resize":        send("The VM could not be resized", lacking("resizing a VM")),
-	"vm.resize-zone":   send("The memory zone could not be resized", lacking("resizing a memory zone")),
-	"vm.add-net":       send("The network device could not be added to the VM", lacking("adding network devices")),
 }
 
 // ServeHTTP answers one request. Requests are answered one at a time, as by
@@ -142,7 +126,7 @@ func answer(w http.ResponseWriter, status int, value any) {
 		panic(err) // the answers are plain structs and maps
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) // the client has gone, which is its own affair
+	_, _ = w.Write(raw) // the client may have gone
 }
 
 func refuse(w http.ResponseWriter, status int, messages ...string) { answer(w, status, messages) }
@@ -168,11 +152,4 @@ func (v *VMM) info() (any, error) {
 		info.DeviceTree[d.ID] = vmm.DeviceNode{ID: d.ID, Parent: transport, Children: []string{}}
 	}
 	return info, nil
-}
-
-func (v *VMM) nmi() error {
-	if v.vm == nil {
-		return errNotRunning
-	}
-	return unsupported("interrupting a guest")
 }

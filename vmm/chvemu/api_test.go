@@ -33,7 +33,6 @@ func TestAPIWithoutAMachine(t *testing.T) {
 	}{
 		{"GET", "vm.info", "", 404, `["Error from API","The VM info is not available","VM is not created"]`},
 		{"PUT", "vm.boot", "", 404, `VM config is missing`},
-		{"PUT", "vm.nmi", "", 500, `VM is not running`},
 		{"PUT", "vm.delete", "", 204, ``},
 		{"PUT", "vm.create", strings.Replace(config, "Off", "Tty", 1), 400, `the mode of the console is not Off`},
 		{"PUT", "vm.create", `{"cpus":{}}`, 400, "missing field `boot_vcpus`"},
@@ -44,8 +43,6 @@ func TestAPIWithoutAMachine(t *testing.T) {
 		{"GET", "vm.info", "", 200, `"state":"Created"`},
 		{"PUT", "vm.pause", "", 500, `VM is not running`},
 		{"PUT", "vm.shutdown", "", 500, `VM is not running`},
-		{"PUT", "vm.resize", `{"desired_vcpus":2}`, 500, `chvemu does not support resizing a VM`},
-		{"PUT", "vm.add-net", `{"tap":"t"}`, 500, `chvemu does not support adding network devices`},
 		{"PUT", "vm.send-migration", `{}`, 404, `Not Found`},
 		{"POST", "vm.boot", "", 400, `Invalid HTTP Method`},
 		{"PUT", "vm.delete", "", 204, ``},

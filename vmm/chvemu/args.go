@@ -38,7 +38,7 @@ type device struct {
 	Kind string `json:"kind"`
 	Slot int    `json:"slot"`
 
-	// leaving says that the guest was asked to let go of it.
+	// leaving says that the guest was asked to release it.
 	leaving bool
 }
 
@@ -49,17 +49,15 @@ const (
 	kindRNG  = "rng"
 )
 
-// madeUpID is the name of a device that was given none (next_device_name).
-func (d device) madeUpID() string { return fmt.Sprintf("_%s%d", d.Kind, d.Slot) }
+// defaultID is the name of a device without one (next_device_name).
+func (d device) defaultID() string { return fmt.Sprintf("_%s%d", d.Kind, d.Slot) }
 
 func (d device) bdf() string { return fmt.Sprintf("0000:00:%02x.0", d.Slot) }
 
 // Names that QEMU knows a device's parts by. Identifiers of the configuration
 // may hold characters that QEMU's may not.
-func (d device) qdev() string     { return fmt.Sprintf("dev%d", d.Slot) }
-func (d device) node() string     { return fmt.Sprintf("blk%d", d.Slot) }
-func (d device) throttle() string { return fmt.Sprintf("thr%d", d.Slot) }
-func (d device) limits() string   { return fmt.Sprintf("limits-blk%d", d.Slot) }
+func (d device) qdev() string { return fmt.Sprintf("dev%d", d.Slot) }
+func (d device) node() string { return fmt.Sprintf("blk%d", d.Slot) }
 
 // pci is the device in QEMU, without what is its kind's own.
 func (d device) pci(driver string) map[string]any {
@@ -76,8 +74,8 @@ type commandLine struct {
 
 func (c *commandLine) add(args ...string) { c.args = append(c.args, args...) }
 
-// json adds an option whose value is a JSON object: what stands in it needs no
-// escaping, whatever path or identifier it is.
+// json adds an option whose value is a JSON object: no path or identifier in it
+// needs escaping.
 func (c *commandLine) json(option string, value map[string]any) {
 	raw, err := json.Marshal(value)
 	if err != nil {
@@ -189,27 +187,14 @@ func (c *commandLine) net(d device, cfg *vmm.NetConfig, tap *os.File) {
 	c.add("-netdev", fmt.Sprintf("tap,id=%s,fd=%s,vhost=off", name, c.file(tap)))
 	o := d.pci("virtio-net-pci")
 	o["netdev"], o["mac"], o["romfile"] = name, cfg.MAC, ""
-	// Cloud Hypervisor has a resumed guest announce itself, and so would QEMU. On
-	// a slot's link nobody listens, and under emulation the guest would be busy
-	// with it before it could answer anyone.
+	// Cloud Hypervisor makes a resumed guest announce itself, and so would QEMU. A
+	// slot's link needs no announcement, and an emulated guest would answer later
+	// for it.
 	o["guest_announce"] = false
 	c.json("-device", o)
 }
 
 func (c *commandLine) disk(d device, cfg *vmm.DiskConfig, image *os.File) {
-	path := c.fdset(image, d.Slot)
-	if cfg.RateLimiterConfig != nil {
-		c.json("-object", throttleGroup(d.limits(), *cfg.RateLimiterConfig))
-	}
-	for _, o := range diskNodes(d, cfg, path) {
-		c.json("-blockdev", o)
-	}
+	c.json("-blockdev", diskNode(d, cfg, c.fdset(image, d.Slot)))
 	c.json("-device", diskDevice(d, cfg))
-}
-
-// limiterGroups adds the limits that several disks share.
-func (c *commandLine) limiterGroups(groups []vmm.RateLimitGroupConfig) {
-	for _, g := range groups {
-		c.json("-object", throttleGroup(groupLimits(g.ID), g.RateLimiterConfig))
-	}
 }

@@ -1,7 +1,6 @@
 package chvemu
 
 import (
-	"encoding/json"
 	"os"
 	"slices"
 	"strings"
@@ -25,24 +24,6 @@ func TestDiskArgumentsNeedNoEscaping(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, line.args); diff != "" {
 		t.Errorf("arguments (-want +got):\n%s", diff)
-	}
-}
-
-func TestRateLimits(t *testing.T) {
-	d := device{ID: "d", Kind: kindDisk, Slot: 4}
-	limits := vmm.RateLimiterConfig{Bandwidth: &vmm.TokenBucket{Size: 1 << 20, RefillTime: 100}, Ops: &vmm.TokenBucket{Size: 0, RefillTime: 100}}
-	raw, err := json.Marshal(throttleGroup(d.limits(), limits))
-	if err != nil || string(raw) != `{"id":"limits-blk4","limits":{"bps-total":10485760},"qom-type":"throttle-group"}` {
-		t.Errorf("limiter %s, %v", raw, err)
-	}
-	for group, cfg := range map[string]*vmm.DiskConfig{
-		"limits-blk4":   {ID: "d", RateLimiterConfig: &limits},
-		"limits-612c62": {ID: "d", RateLimitGroup: "a,b"},
-	} {
-		nodes := diskNodes(d, cfg, "/x")
-		if len(nodes) != 2 || nodes[1]["throttle-group"] != group || nodes[1]["node-name"] != diskDevice(d, cfg)["drive"] {
-			t.Errorf("limiter %s is not between the disk and its image: %v", group, nodes)
-		}
 	}
 }
 

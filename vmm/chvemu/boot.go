@@ -109,8 +109,8 @@ func bootMemory(c vmm.MemoryConfig) (ram, error) {
 		return mem, errors.New("memory configuration is not valid: it has both a size and zones")
 	case len(c.Zones) != 0:
 		mem.size, mem.path = c.Zones[0].Size, c.Zones[0].File
-		// Shared memory without a file is for other processes to map, which there
-		// are none of here: it is as private as the rest.
+		// Shared memory without a file is for other processes to map. There are none
+		// here, so it is mapped privately.
 		mem.shared = c.Zones[0].Shared && mem.path != ""
 	}
 	if mem.size == 0 || mem.size%pageSize != 0 {
@@ -138,7 +138,7 @@ func checkRAMFile(mem ram) error {
 	}
 }
 
-// openable looks whether a file can be opened.
+// openable checks that a file can be opened.
 func openable(path string) error {
 	f, err := os.Open(path)
 	if err == nil {
@@ -154,7 +154,7 @@ func place(cfg *vmm.VMConfig) ([]device, error) {
 	add := func(id *string, kind string) {
 		d := device{Kind: kind, Slot: firstSlot + len(devices)}
 		if *id == "" {
-			*id = d.madeUpID()
+			*id = d.defaultID()
 		}
 		d.ID = *id
 		devices = append(devices, d)
@@ -192,7 +192,6 @@ func freeSlot(devices []device) int {
 // addDevices opens what the devices use and puts them on the command line. It
 // returns the images in the order of the disks.
 func (p *prepared) addDevices(cfg *vmm.VMConfig, devices []device) ([]*os.File, error) {
-	p.line.limiterGroups(cfg.RateLimitGroups)
 	var images []*os.File
 	for i := range cfg.Disks {
 		d := &cfg.Disks[i]

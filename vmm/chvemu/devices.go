@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -42,7 +41,7 @@ func (v *VMM) plugDisk(disk *vmm.DiskConfig) (device, error) {
 		return d, errNoSlot
 	}
 	if disk.ID == "" {
-		disk.ID = d.madeUpID()
+		disk.ID = d.defaultID()
 	}
 	d.ID = disk.ID
 	if find(v.vm.devices, d.ID) != nil {
@@ -69,15 +68,8 @@ func (m *machine) plug(d device, disk *vmm.DiskConfig, image *os.File) error {
 	if err != nil {
 		return err
 	}
-	if disk.RateLimiterConfig != nil {
-		if err := m.command("object-add", throttleGroup(d.limits(), *disk.RateLimiterConfig), nil); err != nil {
-			return err
-		}
-	}
-	for _, o := range diskNodes(d, disk, fmt.Sprintf("/dev/fdset/%d", d.Slot)) {
-		if err := m.command("blockdev-add", o, nil); err != nil {
-			return err
-		}
+	if err := m.command("blockdev-add", diskNode(d, disk, fmt.Sprintf("/dev/fdset/%d", d.Slot)), nil); err != nil {
+		return err
 	}
 	return m.command("device_add", diskDevice(d, disk), nil)
 }
@@ -85,10 +77,7 @@ func (m *machine) plug(d device, disk *vmm.DiskConfig, image *os.File) error {
 // unplug takes away what is below a disk's device, from the top down. Parts that
 // are not there are no error: it also clears up after half a plug.
 func (m *machine) unplug(d device) {
-	for _, node := range []string{d.throttle(), d.node()} {
-		_ = m.command("blockdev-del", map[string]string{"node-name": node}, nil)
-	}
-	_ = m.command("object-del", map[string]string{"id": d.limits()}, nil)
+	_ = m.command("blockdev-del", map[string]string{"node-name": d.node()}, nil)
 	// With the last descriptor goes the lock on the image.
 	_ = m.command("remove-fd", map[string]int{"fdset-id": d.Slot}, nil)
 }
@@ -97,8 +86,8 @@ type removal struct {
 	ID string `json:"id"`
 }
 
-// removeDevice takes a disk out of the definition, or asks the guest to let go
-// of it (vm_remove_device). It is gone when deviceRemoved is called.
+// removeDevice removes a disk from the definition, or asks the guest to release it
+// (vm_remove_device). deviceRemoved is called when the guest has.
 func (v *VMM) removeDevice(r removal) error {
 	if v.config == nil {
 		return errNotCreated
@@ -129,7 +118,7 @@ func errNoDevice(id string) error {
 	return fmt.Errorf("failed to find device corresponding to the given identifier: %s", id)
 }
 
-// deviceRemoved finishes what removeDevice began, when the guest has let go
+// deviceRemoved completes removeDevice when the guest has released the device
 // (eject_device in vmm/src/device_manager.rs).
 func (v *VMM) deviceRemoved(m *machine, qdev string) {
 	v.mu.Lock()
@@ -145,72 +134,4 @@ func (v *VMM) deviceRemoved(m *machine, qdev string) {
 	m.unplug(d)
 	v.vm.devices = slices.Delete(v.vm.devices, i, i+1)
 	v.events.event("vm", "device-removed", "id", d.ID, "bdf", d.bdf())
-}
-
-type resizing struct {
-	ID          string `json:"id"`
-	DesiredSize uint64 `json:"desired_size"`
-}
-
-// resizeDisk sets the size of a disk's image and tells the guest
-// (vm_resize_disk).
-func (v *VMM) resizeDisk(r resizing) error {
-	switch {
-	case v.config == nil:
-		return errNotCreated
-	case v.vm == nil:
-		return fmt.Errorf("failed resizing a disk image: %w", errNotRunning)
-	}
-	d, i := find(v.vm.devices, r.ID), diskIndex(v.config, r.ID)
-	if d == nil || i < 0 {
-		return fmt.Errorf("error from device manager: %w", errNoDevice(r.ID))
-	}
-	const sector = 512
-	if r.DesiredSize%sector != 0 || r.DesiredSize > 1<<62 {
-		return fmt.Errorf("error from device manager: disk resize error: %d bytes are no number of sectors", r.DesiredSize)
-	}
-	err := v.vm.m.command("block_resize", map[string]any{"node-name": topNode(*d, &v.config.Disks[i]), "size": r.DesiredSize}, nil)
-	if err != nil {
-		return fmt.Errorf("error from device manager: disk resize error: %w", v.vm.m.explain(err))
-	}
-	return nil
-}
-
-// counters returns what each device has counted (vm_counters). A tap's count from
-// when it was made.
-func (v *VMM) counters() (any, error) {
-	if v.vm == nil {
-		return nil, errNotRunning
-	}
-	var stats []struct {
-		QDev  string `json:"qdev"`
-		Stats struct {
-			ReadBytes  uint64 `json:"rd_bytes"`
-			WriteBytes uint64 `json:"wr_bytes"`
-			ReadOps    uint64 `json:"rd_operations"`
-			WriteOps   uint64 `json:"wr_operations"`
-		} `json:"stats"`
-	}
-	if err := v.vm.m.command("query-blockstats", nil, &stats); err != nil {
-		return nil, v.vm.m.explain(err)
-	}
-	out := vmm.Counters{}
-	for _, s := range stats {
-		i := slices.IndexFunc(v.vm.devices, func(d device) bool { return strings.Contains(s.QDev, "/"+d.qdev()+"/") })
-		if i < 0 {
-			continue
-		}
-		out[v.vm.devices[i].ID] = map[string]uint64{
-			"read_bytes": s.Stats.ReadBytes, "write_bytes": s.Stats.WriteBytes,
-			"read_ops": s.Stats.ReadOps, "write_ops": s.Stats.WriteOps,
-		}
-	}
-	for _, n := range v.config.Net {
-		c, err := tapCounters(n.Tap)
-		if err != nil {
-			return nil, fmt.Errorf("counters of tap %s: %w", n.Tap, err)
-		}
-		out[n.ID] = c
-	}
-	return out, nil
 }

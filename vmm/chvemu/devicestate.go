@@ -105,7 +105,7 @@ func (m *machine) load(state []byte) error {
 		return err
 	}
 	defer f.Close()
-	// The end is told by an event, which spares asking for it.
+	// An event reports the end, so it need not be polled for.
 	if err := m.command("migrate-set-capabilities", map[string]any{
 		"capabilities": []map[string]any{{"capability": "events", "state": true}},
 	}, nil); err != nil {

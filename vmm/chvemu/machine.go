@@ -55,8 +55,8 @@ type spec struct {
 	private string
 	// keep is passed on and never used: a lock that is to last as long as QEMU.
 	keep *os.File
-	// removed is called when the guest has let go of a device, by the goroutine
-	// that reads QEMU's answers: it must not wait for one.
+	// removed is called when the guest has released a device, by the goroutine that
+	// reads QEMU's answers: it must not wait for one.
 	removed func(m *machine, qdev string)
 }
 
@@ -84,8 +84,8 @@ func startMachine(ctx context.Context, log *slog.Logger, s spec) (*machine, erro
 	m.cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	m.cmd.ExtraFiles = s.line.files
 	m.cmd.Stdout, m.cmd.Stderr = m.stderr, m.stderr
-	// The kernel kills QEMU when the thread that started it ends, however that
-	// comes about; keep holds that thread for as long as QEMU lives.
+	// The kernel kills QEMU when the thread that started it ends, for whatever
+	// reason; keep holds that thread for as long as QEMU runs.
 	if s.private != "" {
 		if m.private, err = os.Open(s.private); err != nil {
 			ours.Close()
@@ -158,7 +158,7 @@ func (m *machine) event(e qmp.Event) {
 		Device string `json:"device"`
 	}
 	if len(e.Data) > 0 {
-		_ = json.Unmarshal(e.Data, &data) // an event without these fields is none of ours
+		_ = json.Unmarshal(e.Data, &data) // an event without these fields is not handled
 	}
 	switch e.Name {
 	case "SHUTDOWN":
@@ -219,7 +219,7 @@ func (m *machine) status() syscall.WaitStatus {
 	return ws
 }
 
-// explain adds what QEMU printed to an error that came of its death.
+// explain adds what QEMU printed to an error that its end caused.
 func (m *machine) explain(err error) error {
 	if !errors.Is(err, qmp.ErrClosed) && !errors.Is(err, context.DeadlineExceeded) && m.qmp != nil {
 		return err

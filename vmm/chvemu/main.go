@@ -42,10 +42,10 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	// Nothing this process makes is for anyone but its own user (main in
 	// cloud-hypervisor/src/main.rs).
 	unix.Umask(0o077)
-	// A write beyond the size that a file may have fails, here and in QEMU. Go
-	// would take the signal back from its parent.
+	// A write beyond the file size limit fails, here and in QEMU. Go resets the
+	// parent's setting of the signal.
 	signal.Ignore(unix.SIGXFSZ)
-	// The process is small and there is one for each VM: rather collect often.
+	// There is one process a VM: its size matters more than its speed.
 	debug.SetGCPercent(25)
 	ex, err := run(o, stderr)
 	if err != nil {
@@ -56,7 +56,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	case 0:
 		return ex.Code
 	case syscall.SIGKILL:
-		// Most likely for want of memory, which the parent is to see.
+		// Most likely the kernel's out-of-memory killer: the parent must see it.
 		_ = unix.Kill(os.Getpid(), syscall.SIGKILL)
 	}
 	// The runtime would make a dump of its own of most others.
@@ -134,7 +134,7 @@ func serve(v *VMM, l net.Listener) (Exit, error) {
 	case <-served:
 		err = failed
 	}
-	// The answer that says so is still on its way.
+	// The answer to vmm.shutdown is still being sent.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if srv.Shutdown(ctx) != nil {
@@ -163,5 +163,5 @@ func listen(path string) (net.Listener, *os.File, error) {
 		lock.Close()
 		return nil, nil, fmt.Errorf("create API socket: %w", err)
 	}
-	return &limitListener{Listener: l, free: make(chan struct{}, maxConnections)}, lock, nil
+	return l, lock, nil
 }

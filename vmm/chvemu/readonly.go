@@ -12,12 +12,12 @@ import (
 )
 
 // QEMU 7.2 opens the file behind the guest's RAM for writing even where it maps
-// it privately, and has no option that maps a file privately, writable, from a
-// descriptor that is not. A capture that many machines map must not be writable
-// by any of them: one guest that breaks out of its QEMU would own them all. So
-// the kernel asks this process about each open-for-writing that QEMU does
-// (seccomp user notification), and for that one file it gets a read-only
-// descriptor instead. Cloud Hypervisor opens such files read-only by itself
+// it privately, and has no option that makes a private, writable mapping from a
+// read-only descriptor. No machine may be able to write to a capture that many
+// machines map: one guest that breaks out of its QEMU would control them all. So
+// the kernel asks this process about each open for writing by QEMU (seccomp user
+// notification), and this process answers the open of that one file with a
+// read-only descriptor. Cloud Hypervisor opens such files read-only by itself
 // (open_backing_file in vmm/src/memory_manager.rs).
 
 // openGate answers for the opens of one child.
@@ -52,8 +52,8 @@ type addfd struct {
 	flags, src, new, newfdFlags uint32
 }
 
-// installGate puts the filter on the calling thread, which must be locked and is
-// of no other use afterwards, and on what it forks.
+// installGate puts the filter on the calling thread and on what it forks. The thread
+// must be locked, and cannot be used for anything else afterwards.
 func installGate(path string) (*openGate, error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, fmt.Errorf("no system call filter for %s", runtime.GOARCH)
@@ -127,7 +127,7 @@ func (g *openGate) serve() {
 				continue
 			}
 			if err != nil || pfd[0].Revents&unix.POLLHUP != 0 {
-				return true // nobody is left who could ask
+				return true // no process with the filter is left
 			}
 			if n == 0 {
 				return false
@@ -137,7 +137,7 @@ func (g *openGate) serve() {
 	})
 }
 
-// answer handles one question. It fails only when the one who asked has died.
+// answer handles one notification. It fails only when the process has died.
 func (g *openGate) answer(fd uintptr) {
 	var n notification
 	if ioctlPtr(fd, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)) != nil {

@@ -1,13 +1,9 @@
 package chvemu
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -48,25 +44,4 @@ func attachTap(name string) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), "tap:"+name), nil
-}
-
-// tapCounters reads the traffic of a tap, as the guest sees it: what a tap
-// receives is what the guest sends.
-func tapCounters(name string) (map[string]uint64, error) {
-	f, err := os.Open("/proc/thread-self/net/dev")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	sc := bufio.NewScanner(f)
-	for sc.Scan() {
-		link, rest, ok := strings.Cut(sc.Text(), ":")
-		v := strings.Fields(rest)
-		if !ok || strings.TrimSpace(link) != name || len(v) < 10 {
-			continue
-		}
-		num := func(i int) uint64 { n, _ := strconv.ParseUint(v[i], 10, 64); return n }
-		return map[string]uint64{"tx_bytes": num(0), "tx_frames": num(1), "rx_bytes": num(8), "rx_frames": num(9)}, nil
-	}
-	return nil, errors.Join(sc.Err(), os.ErrNotExist)
 }

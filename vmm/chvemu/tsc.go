@@ -9,12 +9,11 @@ import (
 
 const cpuinfoPath = "/proc/cpuinfo"
 
-// withTSC tells the kernel how fast its time stamp counter runs. An emulated
-// guest reads the host's, and has no other way to know its frequency than to
-// count while the timer of the PC runs down: a guest that the host did not let
-// run in between has counted too little, takes the least of what it counted, and
-// its clock then runs several times too fast, for as long as it lives and in
-// every copy of its state.
+// withTSC tells the kernel the frequency of its time stamp counter. An emulated
+// guest reads the host's counter, and can otherwise find its frequency only by
+// counting while the PC's timer runs down. A guest that does not get the CPU
+// meanwhile counts too little, and its clock then runs several times too fast, for
+// its whole life and in every copy of its state.
 //
 // The name is of the kernel's admin-guide/kernel-parameters. The kernel corrects
 // the value later, by up to a hundredth.

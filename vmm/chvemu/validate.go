@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"slices"
 	"strings"
 
 	"github.com/berth-cloud/berth/vmm"
@@ -38,9 +37,6 @@ func validate(c *vmm.VMConfig) error {
 // uniqueIDs checks the identifiers, which are of one space (validate_identifier).
 func uniqueIDs(c *vmm.VMConfig) error {
 	var ids []string
-	for _, g := range c.RateLimitGroups {
-		ids = append(ids, g.ID)
-	}
 	for _, d := range c.Disks {
 		ids = append(ids, d.ID)
 	}
@@ -68,10 +64,7 @@ func uniqueIDs(c *vmm.VMConfig) error {
 
 func validateDisk(c *vmm.VMConfig, d *vmm.DiskConfig) error {
 	const maxSerial = 20
-	group := func(g vmm.RateLimitGroupConfig) bool { return g.ID == d.RateLimitGroup }
 	switch {
-	case d.RateLimitGroup != "" && !slices.ContainsFunc(c.RateLimitGroups, group):
-		return fmt.Errorf("invalid rate-limiter group %s", d.RateLimitGroup)
 	case d.PCISegment != 0:
 		return fmt.Errorf("invalid PCI segment id: %d", d.PCISegment)
 	case d.NumQueues > int(c.CPUs.BootVCPUs):

@@ -224,8 +224,8 @@ func (v *VMM) powerButton() error {
 	return nil
 }
 
-// watch waits for a machine to end. When nobody here ended it, the guest did, or
-// QEMU broke (the Exit, Reset and GuestExit events of control_loop in
+// watch waits for a machine to end. If this VMM did not end it, the guest did, or
+// QEMU failed (the Exit, Reset and GuestExit events of control_loop in
 // vmm/src/lib.rs).
 func (v *VMM) watch(m *machine) {
 	v.watchers.Go(func() {

@@ -45,7 +45,6 @@ func TestConformanceBootRefused(t *testing.T) {
 		{"an odd queue size", disk(func(d *vmm.DiskConfig) { d.QueueSize = 100 }), []string{"Failed to validate config", "Queue size must be a power of 2"}},
 		{"a queue too small", disk(func(d *vmm.DiskConfig) { d.QueueSize = 2 }), []string{"Failed to validate config", "Block queue size must be greater than 2: 2"}},
 		{"a serial number too long", disk(func(d *vmm.DiskConfig) { d.Serial = "123456789012345678901" }), []string{"Failed to validate config", "Block device serial length (21) exceeds maximum allowed length (20)"}},
-		{"an unknown rate limit group", disk(func(d *vmm.DiskConfig) { d.RateLimitGroup = "none" }), []string{"Failed to validate config", "Invalid rate-limiter group"}},
 		{"a PCI segment that is not there", disk(func(d *vmm.DiskConfig) { d.PCISegment = 1 }), []string{"Failed to validate config", "Invalid PCI segment id: 1"}},
 		{"an MTU too small", func(_ *testing.T, c *vmm.VMConfig, _ files) {
 			c.Net = []vmm.NetConfig{{ID: "net", Tap: "no-such-tap", MTU: 1000}}
@@ -162,9 +161,6 @@ func TestConformanceTwoCPUsAndAnonymousMemory(t *testing.T) {
 	cfg := f.config()
 	cfg.CPUs = vmm.CPUsConfig{BootVCPUs: 2, MaxVCPUs: 2}
 	cfg.Memory = vmm.MemoryConfig{Size: ramSize}
-	// Limits that disks share (rate_limit_groups in vmm/src/vm_config.rs).
-	cfg.RateLimitGroups = []vmm.RateLimitGroupConfig{{ID: "limits", RateLimiterConfig: vmm.RateLimiterConfig{Bandwidth: &vmm.TokenBucket{Size: 10 << 20, RefillTime: 100}}}}
-	cfg.Disks[0].RateLimitGroup, cfg.Disks[1].RateLimitGroup = "limits", "limits"
 	g, first := boot(t, h, f, cfg)
 	if first.CPUs != 2 {
 		t.Errorf("the guest sees %d CPUs, want 2", first.CPUs)

@@ -1,6 +1,7 @@
-// Package cpio writes archives in the format that Linux unpacks its first file
-// system from ("newc", Documentation/driver-api/early-userspace/buffer-format.rst
-// in the kernel's source).
+// Package cpio writes archives in the format of Linux's initramfs ("newc",
+// Documentation/driver-api/early-userspace/buffer-format.rst in the kernel's
+// source). cavaliergopher/cpio, which the tests read them with, writes no device
+// numbers, and an initramfs needs /dev/console.
 package cpio
 
 import (
@@ -12,12 +13,12 @@ import (
 
 const trailer = "TRAILER!!!"
 
-// maxSize is what eight hexadecimal digits can say, in bytes.
+// maxSize is the largest size that eight hexadecimal digits can hold, in bytes.
 const maxSize = 1<<32 - 1
 
-// Writer writes an archive. Equal entries give equal bytes: it notes no times, no
-// owner but root, and numbers the entries as they come. The kernel makes entries
-// in their order, so a file's directory comes before it.
+// Writer writes an archive. Equal entries give equal bytes: there are no times, the
+// owner is root, and entries are numbered in order. The kernel makes them in that
+// order, so a directory comes before its files.
 type Writer struct {
 	out   io.Writer
 	inode uint32
