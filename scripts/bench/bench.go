@@ -33,8 +33,8 @@ type bench struct {
 // takes this long.
 const refill = 2 * time.Second
 
-// rest waits until the rate limit no longer affects the next measurement.
-func rest(ctx context.Context) error { return pause(ctx, refill) }
+// awaitRateLimit waits until the rate limit no longer affects the next measurement.
+func awaitRateLimit(ctx context.Context) error { return pause(ctx, refill) }
 
 // electionTime is how long a call is repeated while no replica leads. Guests
 // that compute on all CPUs also delay a leader; the call then takes that long.
@@ -54,27 +54,27 @@ func (b *bench) clear(ctx context.Context) error {
 }
 
 const (
-	restWithin  = 2 * time.Minute
-	restWindow  = time.Second
-	restCPUTime = 200 * time.Millisecond // in the window, of all daemons together
+	idleWithin  = 2 * time.Minute
+	idleWindow  = time.Second
+	idleCPUTime = 200 * time.Millisecond // in the window, of all daemons together
 )
 
-// settle waits until the daemons have no background work left:
+// awaitIdle waits until the daemons have no background work left:
 // a host that has just started puts its templates into the snapshot store.
-func (b *bench) settle(ctx context.Context) error {
-	deadline := time.Now().Add(restWithin)
+func (b *bench) awaitIdle(ctx context.Context) error {
+	deadline := time.Now().Add(idleWithin)
 	before, err := b.cpuTime()
 	for err == nil {
-		if err = pause(ctx, restWindow); err != nil {
+		if err = pause(ctx, idleWindow); err != nil {
 			break
 		}
 		var now time.Duration
-		if now, err = b.cpuTime(); err != nil || now-before < restCPUTime {
+		if now, err = b.cpuTime(); err != nil || now-before < idleCPUTime {
 			break
 		}
 		before = now
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the daemons have not come to rest within %s", restWithin)
+			return fmt.Errorf("the daemons are not idle after %s", idleWithin)
 		}
 	}
 	return err
@@ -107,8 +107,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// patiently repeats a call that the rate limit refused; not for measured calls.
-func patiently(ctx context.Context, do func() error) error {
+// retryLimited repeats a call that the rate limit refused; not for measured calls.
+func retryLimited(ctx context.Context, do func() error) error {
 	for {
 		err := do()
 		if api.StatusOf(err) != http.StatusTooManyRequests {
@@ -123,7 +123,7 @@ func patiently(ctx context.Context, do func() error) error {
 // exec runs a shell command in a sandbox, which has to succeed.
 func (b *bench) exec(ctx context.Context, id, command string) (time.Duration, error) {
 	var took time.Duration
-	err := patiently(ctx, func() error {
+	err := retryLimited(ctx, func() error {
 		began := time.Now()
 		result, err := b.c.Exec(ctx, id, api.Exec{Cmd: api.Shell(command)})
 		took = time.Since(began)
@@ -150,7 +150,7 @@ func (b *bench) create(ctx context.Context, host string) (*api.Sandbox, error) {
 	defer func() { _ = b.deleteAll(context.WithoutCancel(ctx), elsewhere) }()
 	for range 8 {
 		var made *api.Sandbox
-		err := patiently(ctx, func() (err error) {
+		err := retryLimited(ctx, func() (err error) {
 			made, err = b.c.CreateSandbox(ctx, api.CreateSandbox{Template: stack.BaseTemplate}, "")
 			return err
 		})
@@ -194,7 +194,7 @@ func (b *bench) deleteAll(ctx context.Context, ids []string) error {
 	var group sync.WaitGroup
 	for i, id := range ids {
 		group.Go(func() {
-			errs[i] = patiently(ctx, func() error { return b.c.DeleteSandbox(ctx, id) })
+			errs[i] = retryLimited(ctx, func() error { return b.c.DeleteSandbox(ctx, id) })
 		})
 	}
 	group.Wait()

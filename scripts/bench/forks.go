@@ -97,7 +97,7 @@ func (f *forks) warmUp(ctx context.Context, e *rawEngine, parent, state string) 
 
 // rawSixteen measures until the last of the VMs reaches each point.
 func (f *forks) rawSixteen(ctx context.Context, e *rawEngine, state string) error {
-	if err := rest(ctx); err != nil { // as before a fork
+	if err := awaitRateLimit(ctx); err != nil { // as before a fork
 		return err
 	}
 	vms, err := e.restoreAll(ctx, state, most)
@@ -131,7 +131,7 @@ func (f *forks) withStore(ctx context.Context) error {
 // forkTree measures one fork from the call until every child has answered an
 // exec. A fork with a failed child is counted but not measured.
 func (f *forks) forkTree(ctx context.Context, name, parent string, n int, memory *forkMemory) error {
-	if err := rest(ctx); err != nil {
+	if err := awaitRateLimit(ctx); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -176,7 +176,7 @@ type forkMemory struct {
 }
 
 func (m *forkMemory) look(ctx context.Context, b *bench, parent string, ids []string) error {
-	if err := rest(ctx); err != nil { // each one is a call of the API
+	if err := awaitRateLimit(ctx); err != nil { // each one is a call of the API
 		return err
 	}
 	f, err := footprintOf(ctx, b, parent)

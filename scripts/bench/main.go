@@ -152,7 +152,7 @@ func measureParts(ctx context.Context, b *bench, o options) (err error) {
 	}
 	for _, name := range parts {
 		if measure := measures[name]; measure != nil && o.parts[name] {
-			if rerr := errors.Join(rest(ctx), b.settle(ctx)); rerr != nil {
+			if rerr := errors.Join(awaitRateLimit(ctx), b.awaitIdle(ctx)); rerr != nil {
 				return errors.Join(err, rerr)
 			}
 			if ferr := measure(); ferr != nil {

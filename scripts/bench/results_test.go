@@ -63,7 +63,7 @@ func TestResults(t *testing.T) {
 
 func TestSharesOfACreate(t *testing.T) {
 	create := made{took: 150 * time.Millisecond, stages: []hostapi.Stage{
-		{Name: "files", Duration: 5 * time.Millisecond}, // beside the engine's start
+		{Name: "files", Duration: 5 * time.Millisecond}, // concurrent with the engine's start
 		{Name: "vmm_start", Duration: 20 * time.Millisecond, Engine: true},
 		{Name: "restore", Duration: 50 * time.Millisecond, Engine: true},
 		{Name: "identity", Duration: 60 * time.Millisecond},

@@ -205,8 +205,8 @@ func (k *soak) slowDisk(ctx context.Context, p *stack.Process, each, most time.D
 	delay := strconv.FormatInt(each.Microseconds(), 10)
 	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-p", strconv.Itoa(p.PID()),
 		"-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:delay_enter="+delay)
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C goes only to us
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("strace (a package of that name): %w", err)
@@ -219,7 +219,7 @@ func (k *soak) slowDisk(ctx context.Context, p *stack.Process, each, most time.D
 	select {
 	case <-bounded.Done():
 	case <-done:
-		return errors.Join(fmt.Errorf("strace of %s (which runs: %t) ended: %s", p.ID, p.Running(), strings.TrimSpace(said.String())), ended)
+		return errors.Join(fmt.Errorf("strace of %s (which runs: %t) ended: %s", p.ID, p.Running(), strings.TrimSpace(stderr.String())), ended)
 	}
 	// It lets go of the daemon when it is asked to end.
 	_ = cmd.Process.Signal(unix.SIGINT)

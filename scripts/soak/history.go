@@ -56,10 +56,10 @@ func (h *history) violate(format string, args ...any) {
 }
 
 // doom allows a sandbox to be failed from now on.
-func (h *history) doom(id, why string) {
+func (h *history) doom(id, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.doomed[id] = why
+	h.doomed[id] = reason
 }
 
 func (h *history) isDoomed(id string) bool {

@@ -20,17 +20,17 @@ import (
 // that it knows what each sandbox must contain.
 type worker struct {
 	*soak
-	name   string
-	client *api.Client
-	random *rand.Rand
-	boxes  map[string]marks
-	shots  map[string]marks // snapshots
-	count  int
+	name      string
+	client    *api.Client
+	random    *rand.Rand
+	boxes     map[string]marks
+	snapshots map[string]marks
+	count     int
 }
 
 const (
-	mostBoxes = 4
-	mostShots = 2
+	mostBoxes     = 4
+	mostSnapshots = 2
 	// callTime bounds one call; a call whose outcome must be known is repeated.
 	callTime = 40 * time.Second
 	// outcomeTime is when a repeated call has failed for good: it is longer than
@@ -51,7 +51,7 @@ func (k *soak) newWorker(ctx context.Context, i int) (*worker, error) {
 	}
 	return &worker{
 		soak: k, name: name, client: client, random: k.options.random(uint64(i) + 1),
-		boxes: map[string]marks{}, shots: map[string]marks{},
+		boxes: map[string]marks{}, snapshots: map[string]marks{},
 	}, nil
 }
 
@@ -100,11 +100,11 @@ func refusal(err error) string {
 // means that nothing was done. The call must be safe to repeat.
 func (w *worker) settled(ctx context.Context, kind string, call func(context.Context) error) error {
 	var final error
-	began, told := time.Now(), false
+	began, reported := time.Now(), false
 	err := stack.Await(ctx, outcomeTime, 500*time.Millisecond, kind+" has an outcome", func(ctx context.Context) error {
 		err := w.once(ctx, kind, call)
-		if notStarted(err) && !told && w.history.calmSince(began) {
-			told = true
+		if notStarted(err) && !reported && w.history.calmSince(began) {
+			reported = true
 			w.history.violate("%s: %s while nothing was broken: %v", w.name, kind, err)
 		}
 		switch status := api.StatusOf(err); {
@@ -289,14 +289,14 @@ func (w *worker) fork(ctx context.Context, id string) {
 
 // snapshot takes a snapshot, or creates a sandbox from an earlier one.
 func (w *worker) snapshot(ctx context.Context, id string) {
-	if len(w.shots) >= mostShots {
-		shot := pick(w.random, sortedKeys(w.shots))
+	if len(w.snapshots) >= mostSnapshots {
+		kept := pick(w.random, sortedKeys(w.snapshots))
 		if len(w.boxes) < mostBoxes {
-			w.makeOne(ctx, api.CreateSandbox{Template: stack.BaseTemplate, FromSnapshot: shot}, w.shots[shot].inherited())
+			w.makeOne(ctx, api.CreateSandbox{Template: stack.BaseTemplate, FromSnapshot: kept}, w.snapshots[kept].inherited())
 		}
-		err := w.settled(ctx, "rm snapshot", func(ctx context.Context) error { return w.client.DeleteSnapshot(ctx, shot) })
+		err := w.settled(ctx, "rm snapshot", func(ctx context.Context) error { return w.client.DeleteSnapshot(ctx, kept) })
 		if err == nil || api.StatusOf(err) == http.StatusNotFound {
-			delete(w.shots, shot)
+			delete(w.snapshots, kept)
 		}
 		return
 	}
@@ -313,7 +313,7 @@ func (w *worker) snapshot(ctx context.Context, id string) {
 		return err
 	})
 	if err == nil {
-		w.shots[made.ID] = has
+		w.snapshots[made.ID] = has
 	}
 }
 
@@ -424,7 +424,7 @@ func (w *worker) deleteAll(ctx context.Context) {
 		}
 		w.forget(ctx, s.ID)
 	}
-	for _, id := range sortedKeys(w.shots) {
+	for _, id := range sortedKeys(w.snapshots) {
 		_ = w.settled(ctx, "rm snapshot", func(ctx context.Context) error { return w.client.DeleteSnapshot(ctx, id) })
 	}
 }

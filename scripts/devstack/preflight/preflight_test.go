@@ -84,7 +84,7 @@ func TestPreflightRefusesWithOneSentence(t *testing.T) {
 	}
 }
 
-// openDir is a directory that every user may come to.
+// openDir returns a directory that every user may enter.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -110,7 +110,7 @@ func TestCloneThatVMMsCannotReachIsRefused(t *testing.T) {
 }
 
 // In a clone that VMMs cannot reach, or whose path has a space, bin and .berth
-// are links to where they can; elsewhere they are left alone.
+// become links to a reachable directory. In others they are left unchanged.
 func TestPlaceLinksOnlyWhatVMMsCannotReach(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("makes directories for other users: run as root")
@@ -148,7 +148,7 @@ func TestPlaceLinksOnlyWhatVMMsCannotReach(t *testing.T) {
 				}
 			}
 			place()
-			place() // the second time there is nothing to do
+			place() // a second run changes nothing
 			for _, name := range []string{"bin", ".berth"} {
 				real := Resolve(clone, name)
 				if linked := strings.HasPrefix(real, dev+"/"); linked != c.links {
@@ -176,7 +176,7 @@ func TestTakenPortIsRefusedByNameOfItsHolder(t *testing.T) {
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	// The listener stands where the first replica's public API would.
+	// The listener occupies the port of the first replica's public API.
 	err = CheckPorts(Ports(port-1, 3, 2))
 	if !IsRefusal(err) {
 		t.Fatalf("got %v, want a refusal", err)

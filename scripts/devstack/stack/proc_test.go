@@ -126,7 +126,7 @@ func TestSupervisorRestartsWhatDiesAndOnlyThat(t *testing.T) {
 		})
 	}()
 	first := p.PID()
-	if err := p.signal(9); err != nil { // as somebody else would
+	if err := p.signal(9); err != nil { // from outside
 		t.Fatal(err)
 	}
 	err := Await(t.Context(), 10*time.Second, 5*time.Millisecond, "it runs again", func(context.Context) error {
@@ -138,7 +138,7 @@ func TestSupervisorRestartsWhatDiesAndOnlyThat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Kill9(); err != nil { // on purpose
+	if err := p.Kill9(); err != nil { // intended
 		t.Fatal(err)
 	}
 	<-ended
