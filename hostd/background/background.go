@@ -4,10 +4,14 @@ package background
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
+
+// ErrClosing is why work ends that a part of the daemon began.
+var ErrClosing = errors.New("host daemon is shutting down")
 
 // Group is the background work of one part. Make one with New.
 type Group struct {

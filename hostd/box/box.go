@@ -186,7 +186,7 @@ func (h *Host) Ready() bool {
 // themselves, and waits for every goroutine. VMs live on.
 func (h *Host) Close() {
 	h.Drain()
-	h.work.End(errClosing) // before the waits: a capture may wait for a create
+	h.work.End(background.ErrClosing) // before the waits: a capture may wait for a create
 	h.captures.Close()
 	h.guests.Close()
 	h.work.Wait()

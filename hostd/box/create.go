@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/berth-cloud/berth/hostd/background"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
@@ -54,7 +55,7 @@ func (c *creation) run(ctx context.Context) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	switch {
-	case errors.Is(err, errClosing):
+	case errors.Is(err, background.ErrClosing):
 		err = fmt.Errorf("%w: %w", hosterr.ErrDraining, err)
 	case errors.Is(err, errDeleted):
 		err = fmt.Errorf("%w: %w", hosterr.ErrStaleGeneration, err)

@@ -22,6 +22,9 @@ const (
 
 var teardownTimeout = timescale.Limit(30 * time.Second)
 
+// errDeleted is why a delete cuts a create off.
+var errDeleted = errors.New("sandbox was deleted while it was created")
+
 // Delete removes a box and everything it had, and waits until it is gone. A
 // create that is under way is cut off. A generation above 0 gets a tombstone
 // even where no such box is here; a younger box is left alone. Delete goes on

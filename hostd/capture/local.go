@@ -87,9 +87,7 @@ func NewLocal(cfg Config) *Local {
 }
 
 // Close waits for the captures that are being made, and ends the fetches.
-func (l *Local) Close() { l.work.Close(errClosing) }
-
-var errClosing = errors.New("host daemon is shutting down")
+func (l *Local) Close() { l.work.Close(background.ErrClosing) }
 
 func (l *Local) path(id string) string { return filepath.Join(l.cfg.Dir, id) }
 

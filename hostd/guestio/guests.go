@@ -9,7 +9,6 @@ package guestio
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -73,9 +72,7 @@ func New(cfg Config, boxes Boxes) *Guests {
 	return &Guests{cfg: cfg, boxes: boxes, held: budget{of: map[string]int64{}}, probing: make(chan struct{}, sshProbes), work: background.New()}
 }
 
-var errClosing = errors.New("host daemon is shutting down")
-
 // Close ends what goes on in the background, and waits for it.
 func (g *Guests) Close() {
-	g.work.Close(errClosing)
+	g.work.Close(background.ErrClosing)
 }
