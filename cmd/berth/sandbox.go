@@ -93,7 +93,7 @@ Ctrl-C what was begun is deleted; with a key of yours it is not.`,
 	f.StringVar(&snapshot, "from-snapshot", "", "id of a snapshot to make it from")
 	f.StringArrayVar(&volumes, "volume", nil, "NAME:/path, a volume and where it is mounted; may be repeated")
 	f.BoolVar(&persistent, "persistent", false, "hibernate it when its time ends instead of deleting it")
-	f.StringVar(&preview, "preview", "", "who sees its ports: public (the rule), or token: berth port token")
+	f.StringVar(&preview, "preview", "", "who sees its ports: public (the default), or token: berth port token")
 	f.StringVar(&key, "idempotency-key", "", "the same key and flags again answer with the same sandbox, for 24 hours")
 	f.BoolVar(&cold, "cold", false, "boot the template's kernel instead of restoring its stored state")
 	f.BoolVarP(&quiet, "quiet", "q", false, "print the id and nothing else")

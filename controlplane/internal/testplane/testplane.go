@@ -96,8 +96,8 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 	})
 	for _, rep := range p.Replicas {
 		n := &Node{Replica: rep}
-		n.clients = hosts.NewClients(func(agentID, address string) *hostapi.Client {
-			return hostapi.NewClient(address, node.ClientTLS(pki.Exactly(pki.Identity{Role: pki.RoleHost, Name: agentID})))
+		n.clients = hosts.NewClients(func(hostID, address string) *hostapi.Client {
+			return hostapi.NewClient(address, node.ClientTLS(pki.Exactly(pki.Identity{Role: pki.RoleHost, Name: hostID})))
 		})
 		n.Hosts = hosts.NewRegistry(hosts.Config{
 			Store: rep.Store, Interval: Beat, Lease: Lease, Clock: time.Now, Logger: testcluster.Log(),
@@ -112,7 +112,7 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 		n.Templates = template.New(n.Core, template.Config{Every: 50 * time.Millisecond, Again: 200 * time.Millisecond})
 		n.Volumes = volume.New(n.Core, 0)
 		n.Sandboxes = sandbox.New(n.Core, sandbox.Config{
-			Templates: n.Templates, PreviewURL: "https://{port}-{id}.preview.test", RestPause: 200 * time.Millisecond,
+			Templates: n.Templates, PreviewURL: "https://{port}-{id}.preview.test", HibernateRetry: 200 * time.Millisecond,
 		})
 		n.Snapshots = snapshot.New(n.Core, snapshot.Config{
 			Sandboxes: n.Sandboxes, Claims: []snapshot.Claim{fork.Claim, {Stored: n.Templates.Flows.Stored}}, StorePause: 20 * time.Millisecond,
