@@ -163,8 +163,8 @@ func (r *Registry) Sessions() map[string]Session {
 // ErrUnknownAgent is returned for a host that never joined or was removed.
 var ErrUnknownAgent = errors.New("agent has not joined")
 
-// beat records a heartbeat; an out-of-date one only proves that the host lives.
-func (r *Registry) beat(hb hostapi.Heartbeat) error {
+// take notes a heartbeat; an out-of-date one only proves that the host lives.
+func (r *Registry) take(hb hostapi.Heartbeat) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.leads() {

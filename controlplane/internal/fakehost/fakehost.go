@@ -166,7 +166,7 @@ func (h *Host) announce() {
 	}
 }
 
-// Heartbeat is the host's picture now.
+// Heartbeat is what the host says of itself now.
 func (h *Host) Heartbeat() hostapi.Heartbeat {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,7 +185,7 @@ func (h *Host) heartbeat() hostapi.Heartbeat {
 		b := h.boxes[id]
 		hb.Boxes = append(hb.Boxes, b.State())
 	}
-	h.objects.beat(&hb)
+	h.objects.report(&hb)
 	return hb
 }
 
@@ -200,9 +200,9 @@ func (h *Host) reservedMB() int {
 	return sum
 }
 
-// Beat sends heartbeats, at once when something changes, until ctx ends. send
+// SendHeartbeats sends heartbeats, at once when something changes, until ctx ends. send
 // returns an error when nobody took it.
-func (h *Host) Beat(ctx context.Context, every time.Duration, send func(ctx context.Context, hb hostapi.Heartbeat) error) {
+func (h *Host) SendHeartbeats(ctx context.Context, every time.Duration, send func(ctx context.Context, hb hostapi.Heartbeat) error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
