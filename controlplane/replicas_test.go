@@ -398,7 +398,7 @@ func (s *stack) beat(h *fakehost.Host, joined hostapi.Joined) {
 	}
 	s.wg.Go(func() {
 		defer transport.CloseIdleConnections()
-		h.Beat(s.ctx, 50*time.Millisecond, send)
+		h.SendHeartbeats(s.ctx, 50*time.Millisecond, send)
 	})
 }
 

@@ -384,8 +384,8 @@ func (s *Server) forwarder(local http.Handler, change ...func(*forward.Config)) 
 	return forward.New(cfg)
 }
 
-func (s *Server) dialHost(agentID, address string) *hostapi.Client {
-	return hostapi.NewClient(address, s.me.node.ClientTLS(pki.Exactly(pki.Identity{Role: pki.RoleHost, Name: agentID})))
+func (s *Server) dialHost(hostID, address string) *hostapi.Client {
+	return hostapi.NewClient(address, s.me.node.ClientTLS(pki.Exactly(pki.Identity{Role: pki.RoleHost, Name: hostID})))
 }
 
 func (s *Server) servePublic() error {

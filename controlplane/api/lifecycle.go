@@ -49,7 +49,7 @@ type CreateSnapshot struct {
 // ForkMode says what a fork's children inherit.
 type ForkMode string
 
-// ForkCold, the rule: the disk, and a fresh boot. ForkWarm: disk and memory,
+// ForkCold, the default: the disk, and a fresh boot. ForkWarm: disk and memory,
 // for one child that takes over the parent's place on the network, while the
 // parent stops and must be resumed by the client.
 const (

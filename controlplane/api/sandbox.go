@@ -48,7 +48,7 @@ type Sandbox struct {
 // PreviewMode says who may see a sandbox's ports by their preview URLs.
 type PreviewMode string
 
-// PreviewPublic, the rule: whoever knows the URL, whose id is the credential.
+// PreviewPublic, the default: whoever knows the URL, whose id is the credential.
 // PreviewToken: whoever has a token of POST /v1/sandboxes/{id}/preview-tokens too.
 const (
 	PreviewPublic PreviewMode = "public"
@@ -99,7 +99,7 @@ type CreateSandbox struct {
 // Boot says how a new sandbox comes to life.
 type Boot string
 
-// BootRestore, the rule, restores the template's stored state. BootCold starts
+// BootRestore, the default, restores the template's stored state. BootCold starts
 // the guest's kernel on the template's disk, which is slower: it is there to be
 // measured against, and for a guest that must not share what was in memory.
 const (

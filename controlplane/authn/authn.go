@@ -1,6 +1,6 @@
 // Package authn finds out who a request is from, and how many requests a
 // workspace may make. httpapi calls Authenticator.Authenticate on each request
-// and, for a tenant, Limiter.Allow.
+// and, for a workspace, Limiter.Allow.
 package authn
 
 import (

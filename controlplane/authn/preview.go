@@ -6,13 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
-)
 
-// Sealer encrypts and authenticates with the cluster's keys (raftstore/seal).
-type Sealer interface {
-	Seal(plaintext, context []byte) ([]byte, error)
-	Open(ciphertext, context []byte) ([]byte, error)
-}
+	"github.com/berth-cloud/berth/controlplane/core"
+)
 
 // ErrPreviewToken is returned for a token that opens nothing: forged, of another
 // sandbox or port, or past its time.
@@ -23,7 +19,7 @@ var ErrPreviewToken = errors.New("preview token is not valid")
 // replica can check it by itself and nothing of it is stored. It is bound to
 // one sandbox and ends with its time, or when the keys are rotated out.
 type PreviewTokens struct {
-	Sealer Sealer
+	Sealer core.Sealer
 	Clock  func() time.Time
 }
 

@@ -37,7 +37,7 @@ type Config struct {
 
 // EventStore answers what happened on a host that belongs to no sandbox.
 type EventStore interface {
-	Unowned(ctx context.Context, agentID string, since time.Time, limit int) ([]hostapi.Event, error)
+	Unowned(ctx context.Context, hostID string, since time.Time, limit int) ([]hostapi.Event, error)
 }
 
 // Cluster are the operator's use cases. Every one needs Caller.Admin, which
@@ -371,9 +371,9 @@ func (s *Cluster) CreateJoinToken(ctx context.Context, in api.CreateJoinToken) (
 
 // kept counts what would be lost with a host: its volumes, and the snapshots
 // that are not stored.
-func kept(r raftstore.Reader, agentID string) int {
-	n := len(raftstore.Find(r, record.Volumes, "agent", agentID))
-	for _, s := range raftstore.Find(r, record.Snapshots, "agent", agentID) {
+func kept(r raftstore.Reader, hostID string) int {
+	n := len(raftstore.Find(r, record.Volumes, "agent", hostID))
+	for _, s := range raftstore.Find(r, record.Snapshots, "agent", hostID) {
 		if !s.Stored {
 			n++
 		}

@@ -24,7 +24,7 @@ const (
 const AdmitWait = 10 * time.Second
 
 // Budget bounds memory that waits for clients, as outputs of commands and long lists
-// do, whatever tenants run and however slowly they read. Who finds no room waits for
+// do, whatever workspaces run and however slowly they read. Who finds no room waits for
 // it; an output stays on its host meanwhile.
 type Budget struct {
 	all *semaphore.Weighted

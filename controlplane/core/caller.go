@@ -7,8 +7,8 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// Caller is who asks, as authn found out. An operator has no workspace; a
-// tenant always has one.
+// Caller is who asks, as authn found out. An operator has no workspace; everybody
+// else has one.
 type Caller struct {
 	WorkspaceID string
 	UserID      string // of a JWT, empty for an API key
@@ -18,7 +18,7 @@ type Caller struct {
 	RequestID   string // X-Request-Id of this request, passed on to hosts
 }
 
-// RequireWorkspace refuses a caller that is no tenant.
+// RequireWorkspace refuses a caller that has no workspace.
 func (c Caller) RequireWorkspace() error {
 	if c.WorkspaceID == "" {
 		return apierror.Unauthorized(apierror.DetailInvalidToken)

@@ -43,7 +43,7 @@ type Engine struct {
 	running  bool                 // Run is under way
 	notUntil map[string]time.Time // subjects whose commit failed: not at once again
 
-	lanes map[lane]chan struct{} // who is at a step, in this Run
+	limits map[limitKey]chan struct{} // who is at a step, in this Run
 	// inherited is the index of the state that this Run began with, at began. Times
 	// in rows up to it may be of another leader's clock.
 	inherited uint64
@@ -185,7 +185,7 @@ func (e *Engine) turn(running bool) {
 	if running {
 		e.inherited, e.began = e.cfg.Store.View().Index(), e.cfg.Clock()
 		e.notUntil = map[string]time.Time{}
-		e.lanes = map[lane]chan struct{}{}
+		e.limits = map[limitKey]chan struct{}{}
 	}
 	close(e.turned)
 	e.turned = make(chan struct{})

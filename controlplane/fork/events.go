@@ -21,15 +21,15 @@ var eventTimeout = timescale.Limit(3 * time.Second)
 // post adds an event to a sandbox's. A step may be run twice, so each has a key.
 // A sandbox that is gone has no events any more. What a host did not take is told
 // again with the step that returns the error.
-func (f *Flows) post(ctx context.Context, agentID, sandboxID string, e hostapi.NewEvent) error {
-	if agentID == "" {
+func (f *Flows) post(ctx context.Context, hostID, sandboxID string, e hostapi.NewEvent) error {
+	if hostID == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.PostEvent(ctx, sandboxID, e) })
+	err := f.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) error { return c.PostEvent(ctx, sandboxID, e) })
 	if err != nil {
-		f.Logger.InfoContext(ctx, "event could not be told", "type", string(e.Type), "sandbox_id", hostapi.ShortID(sandboxID), "agent_id", agentID, "error", err)
+		f.Logger.InfoContext(ctx, "event could not be told", "type", string(e.Type), "sandbox_id", hostapi.ShortID(sandboxID), "agent_id", hostID, "error", err)
 	}
 	return err
 }
@@ -42,8 +42,8 @@ func (d *Fork) about(group string) map[string]any {
 	return map[string]any{"mode": string(d.Mode)}
 }
 
-// announce says on the parent that children are on their way.
-func (f *Flows) announce(ctx context.Context, run flow.Run, data *Fork) error {
+// postStaged says on the parent that children are on their way.
+func (f *Flows) postStaged(ctx context.Context, run flow.Run, data *Fork) error {
 	group := groupOf(run.Flow)
 	e := hostapi.NewEvent{
 		Key: "fork/" + group + "/staged", Type: hostapi.EventForkStaged, Metadata: data.about(group),
@@ -59,8 +59,8 @@ func (f *Flows) announce(ctx context.Context, run flow.Run, data *Fork) error {
 	return f.post(ctx, data.AgentID, data.ParentID, e)
 }
 
-// tellRunning says on the parent that a child runs, ms after the fork began.
-func (f *Flows) tellRunning(ctx context.Context, run flow.Run, data *Fork, index int, ms int64) error {
+// postRunning says on the parent that a child runs, ms after the fork began.
+func (f *Flows) postRunning(ctx context.Context, run flow.Run, data *Fork, index int, ms int64) error {
 	group, id := groupOf(run.Flow), data.Children[index].ID
 	e := hostapi.NewEvent{
 		Key: "fork/" + group + "/" + id, Type: hostapi.EventForkCompleted, Message: fmt.Sprintf("child %d is running", index), Metadata: data.about(group),
@@ -69,11 +69,11 @@ func (f *Flows) tellRunning(ctx context.Context, run flow.Run, data *Fork, index
 	return f.post(ctx, data.AgentID, data.ParentID, e)
 }
 
-// tell says what became of every child, and of the whole. What was told as it
+// postOutcomes says what became of every child, and of the whole. What was told as it
 // happened is told again, in case that it was not heard.
-func (f *Flows) tell(ctx context.Context, run flow.Run, data Fork) error {
+func (f *Flows) postOutcomes(ctx context.Context, run flow.Run, data Fork) error {
 	group := groupOf(run.Flow)
-	if err := f.announce(ctx, run, &data); err != nil {
+	if err := f.postStaged(ctx, run, &data); err != nil {
 		return err
 	}
 	var posts errgroup.Group
@@ -81,8 +81,8 @@ func (f *Flows) tell(ctx context.Context, run flow.Run, data Fork) error {
 	for i, c := range data.Children {
 		if c.Error == "" {
 			running++
-			posts.Go(func() error { return f.tellRunning(ctx, run, &data, i, c.MS) })
-			posts.Go(func() error { return f.tellChild(ctx, run, data, i) })
+			posts.Go(func() error { return f.postRunning(ctx, run, &data, i, c.MS) })
+			posts.Go(func() error { return f.postChild(ctx, run, data, i) })
 			continue
 		}
 		e := hostapi.NewEvent{
@@ -103,8 +103,8 @@ func (f *Flows) tell(ctx context.Context, run flow.Run, data Fork) error {
 	})
 }
 
-// tellChild says on a child where it comes from.
-func (f *Flows) tellChild(ctx context.Context, run flow.Run, data Fork, index int) error {
+// postChild says on a child where it comes from.
+func (f *Flows) postChild(ctx context.Context, run flow.Run, data Fork, index int) error {
 	child := data.Children[index]
 	row, ok := raftstore.Get(run.View, record.Sandboxes, child.ID)
 	if !ok {

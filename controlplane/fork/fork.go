@@ -114,21 +114,21 @@ type Fork struct {
 
 // Child is one child on its way.
 type Child struct {
-	ID    string   `json:"id"`
-	Tried []string `json:"tried,omitempty"` // hosts that did not take it
-	MS    int64    `json:"ms,omitempty"`    // after Begun, when it ran
-	Error string   `json:"error,omitempty"` // why there is no such child
-	Why   why      `json:"why,omitempty"`
+	ID     string     `json:"id"`
+	Tried  []string   `json:"tried,omitempty"` // hosts that did not take it
+	MS     int64      `json:"ms,omitempty"`    // after Begun, when it ran
+	Error  string     `json:"error,omitempty"` // why there is no such child
+	Reason reasonKind `json:"why,omitempty"`
 }
 
-// why a child did not come to life. A later one weighs more when a fork without
-// any child has to say what was wrong.
-type why int
+// reasonKind is why a child did not come to life. A later one weighs more when a fork
+// without any child has to say what was wrong.
+type reasonKind int
 
 const (
-	whyFull why = iota + 1
-	whyUnreachable
-	whyFailed
+	reasonFull reasonKind = iota + 1
+	reasonUnreachable
+	reasonFailed
 )
 
 // Result is what became of a fork that left at least one child.
@@ -182,7 +182,7 @@ func (f *Flows) Place(view raftstore.Reader, n *Order) error {
 	for _, c := range n.Children {
 		_, err := f.Hosts.Place(view, c.ID, 1, placement.Request{Size: sizeOf(n.Parent), Only: n.Parent.AgentID})
 		if err != nil && store && !restarting {
-			if err = f.Hosts.Choosable(view, f.elsewhere(n.Parent, n.Parent.AgentID)); err == nil {
+			if err = f.Hosts.Choosable(view, f.requestElsewhere(n.Parent, n.Parent.AgentID)); err == nil {
 				continue
 			}
 		}
@@ -211,12 +211,12 @@ func (f *Flows) Unplace(n *Order) {
 	}
 }
 
-func (f *Flows) hasStore(agentID string) bool {
-	return f.Hosts.Sessions()[agentID].Heartbeat.Store
+func (f *Flows) hasStore(hostID string) bool {
+	return f.Hosts.Sessions()[hostID].Heartbeat.Store
 }
 
-// elsewhere asks for a host for a child that fetches the capture from the store.
-func (f *Flows) elsewhere(like *record.Sandbox, tried ...string) placement.Request {
+// requestElsewhere asks for a host for a child that fetches the capture from the store.
+func (f *Flows) requestElsewhere(like *record.Sandbox, tried ...string) placement.Request {
 	return placement.Request{Size: sizeOf(like), Stored: true, Exclude: tried}
 }
 
@@ -224,7 +224,7 @@ func sizeOf(s *record.Sandbox) *placement.Template {
 	return &placement.Template{CPU: s.CPU, MemoryMB: s.MemoryMB, DiskMB: s.DiskMB}
 }
 
-func placeOn(c *record.Sandbox, agentID string) { c.AgentID, c.Generation = agentID, 1 }
+func placeOn(c *record.Sandbox, hostID string) { c.AgentID, c.Generation = hostID, 1 }
 
 // Begin puts the children and their fork into a transaction.
 func (f *Flows) Begin(tx *raftstore.Tx, n *Order) error {
@@ -236,7 +236,7 @@ func (f *Flows) Begin(tx *raftstore.Tx, n *Order) error {
 	for _, c := range n.Children {
 		child := Child{ID: c.ID}
 		if why, none := n.Unplaced[c.ID]; none {
-			child.Error, child.Why = why, whyFull
+			child.Error, child.Reason = why, reasonFull
 		} else {
 			c.StartedBy = Subject(n.Group)
 			raftstore.Put(tx, record.Sandboxes, c)
@@ -266,8 +266,8 @@ func hostCtx(ctx context.Context, requestID string) context.Context {
 }
 
 // passing reports whether it is worth asking the same host once more.
-func (f *Flows) passing(run flow.Run, agentID string, err error) bool {
-	return f.Hosts.Passing(run.View, agentID, run.Flow.Attempt, err)
+func (f *Flows) passing(run flow.Run, hostID string, err error) bool {
+	return f.Hosts.Passing(run.View, hostID, run.Flow.Attempt, err)
 }
 
 func childName(i int, id string) string { return fmt.Sprintf("%d (%s)", i, hostapi.ShortID(id)) }

@@ -79,15 +79,15 @@ func (f *Flows) await(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	id := run.Flow.Subject[len(promotePrefix):]
 	if row, ok := raftstore.Get(run.View, record.Sandboxes, id); ok {
-		if err := f.tellPromoted(hostCtx(ctx, data.RequestID), run, data, row); err != nil && (hosts.Superseded(ctx, err) || f.passing(run, row.AgentID, err)) {
+		if err := f.postPromoted(hostCtx(ctx, data.RequestID), run, data, row); err != nil && (hosts.Superseded(ctx, err) || f.passing(run, row.AgentID, err)) {
 			return nil, err
 		}
 	}
 	return func(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }, nil
 }
 
-// tellPromoted says it on the promoted sandbox and on the parent, if that lives.
-func (f *Flows) tellPromoted(ctx context.Context, run flow.Run, data promotion, row *record.Sandbox) error {
+// postPromoted says it on the promoted sandbox and on the parent, if that lives.
+func (f *Flows) postPromoted(ctx context.Context, run flow.Run, data promotion, row *record.Sandbox) error {
 	e := hostapi.NewEvent{
 		Key: "promote/" + data.Tree + "/" + row.ID, Type: hostapi.EventForkTreePromoted, Message: "promoted",
 		Metadata: map[string]any{"tree_id": data.Tree, "child_id": row.ID, "deleted": len(data.Deleted)},

@@ -42,7 +42,7 @@ func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
 			return nil
 		})
 	}
-	untold := f.tell(ctx, run, data)
+	untold := f.postOutcomes(ctx, run, data)
 	_ = all.Wait() // storing is looked at below
 	if untold != nil && (hosts.Superseded(ctx, untold) || f.passing(run, data.AgentID, untold)) {
 		return nil, untold
@@ -79,14 +79,14 @@ func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
 
 // failure is what a fork without a child fails with.
 func (d *Fork) failure() error {
-	var worst why
+	var worst reasonKind
 	for _, c := range d.Children {
-		worst = max(worst, c.Why)
+		worst = max(worst, c.Reason)
 	}
 	switch worst {
-	case whyFull:
+	case reasonFull:
 		return core.NoNode(&placement.Error{Reason: placement.NoCapacity})
-	case whyUnreachable:
+	case reasonUnreachable:
 		return core.ErrUnreachable
 	}
 	return errNoChild
@@ -109,20 +109,20 @@ func (f *Flows) release(ctx context.Context, run flow.Run, data Fork, unstore bo
 	}
 	group := groupOf(run.Flow)
 	var calls errgroup.Group
-	for _, agentID := range append([]string{data.AgentID}, data.Copies...) {
+	for _, hostID := range append([]string{data.AgentID}, data.Copies...) {
 		calls.Go(func() error {
-			stored := unstore && agentID == data.AgentID
+			stored := unstore && hostID == data.AgentID
 			err := limited(func(ctx context.Context) error {
-				return f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, group, stored) })
+				return f.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, group, stored) })
 			})
 			if err == nil {
 				return nil
 			}
-			f.Logger.InfoContext(ctx, "capture of a fork is left to the inventory", "group", group, "agent_id", agentID, "error", err)
+			f.Logger.InfoContext(ctx, "capture of a fork is left to the inventory", "group", group, "agent_id", hostID, "error", err)
 			if !stored {
 				return nil
 			}
-			err = limited(func(ctx context.Context) error { return f.Hosts.DeleteStored(ctx, group, agentID) })
+			err = limited(func(ctx context.Context) error { return f.Hosts.DeleteStored(ctx, group, hostID) })
 			if err != nil && !errors.Is(err, hosts.ErrNoStore) {
 				f.Logger.InfoContext(ctx, "stored capture of a fork is left to the inventory", "group", group, "error", err)
 			}
@@ -148,7 +148,7 @@ func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 		for i := range data.Children {
 			child := &data.Children[i]
 			if row, ok := starting(tx, run.Flow, child.ID); ok {
-				child.Error, child.Why = "it took too long to start", whyFailed
+				child.Error, child.Reason = "it took too long to start", reasonFailed
 				sandbox.DeleteRow(tx, row)
 			}
 		}
@@ -163,9 +163,9 @@ type parentState struct {
 	state *hostapi.BoxState
 }
 
-// parentNow asks what a warm fork has made of its parent, which is not running
+// parentAfter asks what a warm fork has made of its parent, which is not running
 // any more. If the host cannot say, its next heartbeat will.
-func (f *Flows) parentNow(ctx context.Context, data Fork) parentState {
+func (f *Flows) parentAfter(ctx context.Context, data Fork) parentState {
 	p := parentState{id: data.ParentID}
 	if data.Mode != Warm {
 		return p

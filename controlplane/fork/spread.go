@@ -18,8 +18,8 @@ import (
 
 // store puts the capture into the snapshot store. It returns the digest of its
 // manifest there.
-func (f *Flows) store(ctx context.Context, run flow.Run, agentID string) (manifest string, err error) {
-	err = f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
+func (f *Flows) store(ctx context.Context, run flow.Run, hostID string) (manifest string, err error) {
+	err = f.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) error {
 		made, err := c.StoreCapture(ctx, groupOf(run.Flow))
 		manifest = made.Manifest
 		return err
@@ -52,10 +52,10 @@ func (f *Flows) spread(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		}
 		if failed != nil {
 			child.Error = "no room on the host of its parent, and the capture could not be stored for another: " + reason(failed)
-			child.Why = max(child.Why, whyFull)
+			child.Reason = max(child.Reason, reasonFull)
 			continue
 		}
-		req := f.elsewhere(row, child.Tried...)
+		req := f.requestElsewhere(row, child.Tried...)
 		req.Prefer = data.AgentID
 		choice, err := f.Hosts.Place(run.View, row.ID, row.Generation+1, req)
 		var none *placement.Error
@@ -67,7 +67,7 @@ func (f *Flows) spread(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		case f.Hosts.Warming(run.View):
 			return nil, err // tried again when the hosts have been heard
 		default:
-			child.Error, child.Why = none.Error(), max(child.Why, whyFull)
+			child.Error, child.Reason = none.Error(), max(child.Reason, reasonFull)
 		}
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -102,7 +102,7 @@ func (f *Flows) clean(ctx context.Context, run flow.Run, data Fork) {
 	var all errgroup.Group
 	for _, child := range data.Children {
 		row, ok := starting(run.View, run.Flow, child.ID)
-		if ok && row.AgentID == "" && child.Why == whyUnreachable && len(child.Tried) > 0 {
+		if ok && row.AgentID == "" && child.Reason == reasonUnreachable && len(child.Tried) > 0 {
 			all.Go(func() error {
 				f.sandboxes.Clean(ctx, row.ID, child.Tried[len(child.Tried)-1], row.Generation)
 				return nil
@@ -121,17 +121,17 @@ func (f *Flows) warm(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	ctx = hostCtx(ctx, data.RequestID)
 	outcomes := make([]outcome, 1)
 	if row, ok := starting(run.View, run.Flow, data.Children[0].ID); ok {
-		_ = f.announce(ctx, run, &data) // settle tells it again
+		_ = f.postStaged(ctx, run, &data) // settle tells it again
 		outcomes[0] = f.put(ctx, run, &data, 0, row)
 	}
-	if err := f.undecided(ctx, run, &data, outcomes); err != nil {
+	if err := f.mustRetry(ctx, run, &data, outcomes); err != nil {
 		return nil, err
 	}
 	if err := outcomes[0].err; refused(err) {
 		return f.abandon(ctx, run, data, err), nil
 	}
 	data.PauseMS = outcomes[0].box.PauseMS
-	return f.land(ctx, run, data, outcomes), nil
+	return f.commitWave(ctx, run, data, outcomes), nil
 }
 
 // refused reports whether a host finds that the parent cannot be forked as it is.

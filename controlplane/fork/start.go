@@ -64,7 +64,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	all.Go(func() error {
 		defer close(announced)
 		if first {
-			_ = f.announce(ctx, run, &data) // settle tells it again
+			_ = f.postStaged(ctx, run, &data) // settle tells it again
 		}
 		return nil
 	})
@@ -79,7 +79,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 			all.Go(func() error {
 				outcomes[i] = f.put(ctx, run, &data, i, row)
 				if <-announced; outcomes[i].err == nil {
-					_ = f.tellRunning(ctx, run, &data, i, outcomes[i].ends) // and this
+					_ = f.postRunning(ctx, run, &data, i, outcomes[i].ends) // and this
 				}
 				return nil
 			})
@@ -97,10 +97,10 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	_ = all.Wait() // each child has its own outcome
 	data.Stored, data.Manifest = stored, manifest
-	if err := f.undecided(ctx, run, &data, outcomes); err != nil {
+	if err := f.mustRetry(ctx, run, &data, outcomes); err != nil {
 		return nil, err
 	}
-	return f.land(ctx, run, data, outcomes), nil
+	return f.commitWave(ctx, run, data, outcomes), nil
 }
 
 // capture makes the capture, which is a single one however often it is asked for.
@@ -161,13 +161,13 @@ func (f *Flows) spec(data *Fork, index int, row *record.Sandbox) (hostapi.BoxSpe
 	}, nil
 }
 
-// undecided is why the wave has to be asked for once more, nil when it is over.
+// mustRetry returns why the wave has to be asked for once more, nil when it is over.
 // The parent's host is waited for while it restarts: its children belong there.
 // For those that went elsewhere another host is as good. Once the wave's own time
 // is over it is not asked for again: one host that hangs would keep from the record
 // what runs on the others, until the fork's time is over too. A warm fork has no
 // others, and its child is all that is left of its parent.
-func (f *Flows) undecided(ctx context.Context, run flow.Run, data *Fork, outcomes []outcome) error {
+func (f *Flows) mustRetry(ctx context.Context, run flow.Run, data *Fork, outcomes []outcome) error {
 	timeUp := data.Mode != Warm && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	for _, o := range outcomes {
 		switch {
@@ -183,25 +183,25 @@ func (f *Flows) undecided(ctx context.Context, run flow.Run, data *Fork, outcome
 	return nil
 }
 
-// land writes down what became of a wave: running children, children that go
+// commitWave writes down what became of a wave: running children, children that go
 // elsewhere, and children that there will not be.
-func (f *Flows) land(ctx context.Context, run flow.Run, data Fork, outcomes []outcome) flow.Commit {
+func (f *Flows) commitWave(ctx context.Context, run flow.Run, data Fork, outcomes []outcome) flow.Commit {
 	store := data.Stored || f.hasStore(data.AgentID)
 	for i, o := range outcomes {
 		if o.row == nil || o.err == nil {
 			continue
 		}
 		child := &data.Children[i]
-		child.Why = classify(o.err)
+		child.Reason = classify(o.err)
 		child.Tried = append(slices.Clone(child.Tried), o.row.AgentID)
-		if child.Why == whyFailed || !store || data.Mode == Warm {
+		if child.Reason == reasonFailed || !store || data.Mode == Warm {
 			child.Error = reason(o.err)
 		}
 		f.Hosts.Release(child.ID)
 		f.Logger.WarnContext(ctx, "host did not start a child of a fork", "group", groupOf(run.Flow), "child", childName(i, child.ID),
 			"agent_id", o.row.AgentID, "request_id", data.RequestID, "error", o.err)
 	}
-	parent := f.parentNow(ctx, data)
+	parent := f.parentAfter(ctx, data)
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		data, waiting := data.clone(), false
 		for i, o := range outcomes {
@@ -214,8 +214,8 @@ func (f *Flows) land(ctx context.Context, run flow.Run, data Fork, outcomes []ou
 			case o.row == nil:
 				waiting = true // it was not placed
 			case o.err == nil && row.Generation == o.row.Generation:
-				child.MS, child.Why = o.ends, 0
-				run1(tx, row, o.box)
+				child.MS, child.Reason = o.ends, 0
+				markRunning(tx, row, o.box)
 			case o.err == nil:
 				waiting = true
 			case child.Error != "":
@@ -238,8 +238,8 @@ func (f *Flows) land(ctx context.Context, run flow.Run, data Fork, outcomes []ou
 
 const errDeleted = "it was deleted while it was being made"
 
-// run1 makes one child running.
-func run1(tx *raftstore.Tx, row *record.Sandbox, box hostapi.Box) {
+// markRunning makes one child running.
+func markRunning(tx *raftstore.Tx, row *record.Sandbox, box hostapi.Box) {
 	c := row.Clone()
 	c.Status, c.StartedAt, c.HostSeq, c.StartedBy = record.SandboxRunning, tx.Now(), box.Seq, ""
 	c.CPU, c.MemoryMB, c.DiskMB = box.CPU, box.MemoryMB, box.DiskMB
@@ -253,19 +253,19 @@ func (d Fork) clone() Fork {
 }
 
 // classify says whether another host might do it.
-func classify(err error) why {
+func classify(err error) reasonKind {
 	var refusal *hostapi.Error
 	switch {
 	case hosts.Unreachable(err):
-		return whyUnreachable
+		return reasonUnreachable
 	case errors.As(err, &refusal):
 		switch refusal.Code {
 		case hostapi.CodeNoMemory, hostapi.CodeNoDisk, hostapi.CodeNoSlot, hostapi.CodeDraining, hostapi.CodeBusy,
 			hostapi.CodeTemplateMissing:
-			return whyFull
+			return reasonFull
 		}
 	}
-	return whyFailed
+	return reasonFailed
 }
 
 // reason is what a client is told of a child's end. What a host says in detail

@@ -13,12 +13,12 @@ import (
 )
 
 // Call makes calls to a host for as long as it is up and this replica leads.
-func (r *Registry) Call(ctx context.Context, agentID string, calls func(ctx context.Context, c *Client) error) error {
-	client, err := r.Client(agentID)
+func (r *Registry) Call(ctx context.Context, hostID string, calls func(ctx context.Context, c *Client) error) error {
+	client, err := r.Client(hostID)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := r.WhileUp(ctx, agentID)
+	ctx, cancel := r.WhileUp(ctx, hostID)
 	defer cancel()
 	return calls(ctx, client)
 }
@@ -41,11 +41,11 @@ func (r *Registry) Stores() []string {
 // has it, but for some. What that host itself has of it goes as well.
 func (r *Registry) DeleteStored(ctx context.Context, id string, except ...string) error {
 	err := ErrNoStore
-	for _, agentID := range r.Stores() {
-		if slices.Contains(except, agentID) {
+	for _, hostID := range r.Stores() {
+		if slices.Contains(except, hostID) {
 			continue
 		}
-		if err = r.Call(ctx, agentID, func(ctx context.Context, c *Client) error { return c.DeleteCapture(ctx, id, true) }); err == nil {
+		if err = r.Call(ctx, hostID, func(ctx context.Context, c *Client) error { return c.DeleteCapture(ctx, id, true) }); err == nil {
 			return nil
 		}
 	}
@@ -55,14 +55,14 @@ func (r *Registry) DeleteStored(ctx context.Context, id string, except ...string
 // Reach is Client for calls that somebody waits for. A host that a new leader has
 // yet to hear is given a moment for its first heartbeat: it looks for the leader,
 // too.
-func (r *Registry) Reach(ctx context.Context, agentID string) (*Client, error) {
+func (r *Registry) Reach(ctx context.Context, hostID string) (*Client, error) {
 	for {
 		changed := r.Changed()
-		client, err := r.Client(agentID)
+		client, err := r.Client(hostID)
 		if err == nil {
 			return client, nil
 		}
-		left := r.mayBeHeard(agentID)
+		left := r.mayBeHeard(hostID)
 		if left <= 0 {
 			return nil, err
 		}
@@ -83,14 +83,14 @@ var firstWord = timescale.Limit(5 * time.Second)
 
 // mayBeHeard is how much of that is left for a host that was up under the leader
 // before and has not been heard by this one.
-func (r *Registry) mayBeHeard(agentID string) time.Duration {
-	agent, ok := raftstore.Get(r.cfg.Store.View(), record.Agents, agentID)
+func (r *Registry) mayBeHeard(hostID string) time.Duration {
+	agent, ok := raftstore.Get(r.cfg.Store.View(), record.Agents, hostID)
 	if !ok || agent.State != record.AgentUp {
 		return 0
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.leading || r.sessions[agentID] != nil {
+	if !r.leading || r.sessions[hostID] != nil {
 		return 0
 	}
 	return firstWord - r.cfg.Clock().Sub(r.since)
@@ -108,12 +108,12 @@ const (
 // (from 0), may be over at the next: the host does not answer, or has yet to be
 // heard by a new leader, or refuses because it is starting up or shutting down,
 // and has begun nothing.
-func (r *Registry) Passing(view raftstore.Reader, agentID string, attempt int, err error) bool {
+func (r *Registry) Passing(view raftstore.Reader, hostID string, attempt int, err error) bool {
 	refused := hostapi.HasCode(err, hostapi.CodeDraining)
 	switch {
 	case !refused && !Unreachable(err):
 		return false
-	case refused, r.Restarting(agentID):
+	case refused, r.Restarting(hostID):
 		return attempt < restartPatience
 	}
 	return attempt < patience || r.Warming(view)
@@ -121,10 +121,10 @@ func (r *Registry) Passing(view raftstore.Reader, agentID string, attempt int, e
 
 // Restarting reports whether a host's last heartbeat said so. Between its end and
 // its start it does not answer at all.
-func (r *Registry) Restarting(agentID string) bool {
+func (r *Registry) Restarting(hostID string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.sessions[agentID]
+	s := r.sessions[hostID]
 	return s != nil && (s.heartbeat.Draining || !s.heartbeat.Ready)
 }
 

@@ -15,18 +15,18 @@ type Client = hostapi.Client
 
 // Client calls a host that is heard. For one that is not it fails with
 // hostapi.ErrUnreachable.
-func (r *Registry) Client(agentID string) (*Client, error) {
+func (r *Registry) Client(hostID string) (*Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.leading {
 		return nil, ErrNotLeading
 	}
-	s := r.sessions[agentID]
+	s := r.sessions[hostID]
 	if s == nil {
-		return nil, fmt.Errorf("host %s sends no heartbeats: %w", agentID, hostapi.ErrUnreachable)
+		return nil, fmt.Errorf("host %s sends no heartbeats: %w", hostID, hostapi.ErrUnreachable)
 	}
-	client := r.cfg.Clients.At(agentID, s.heartbeat.Address)
-	return client.Bind(hostapi.Binding{Host: agentID, Cluster: r.cluster(), Term: r.term}), nil
+	client := r.cfg.Clients.At(hostID, s.heartbeat.Address)
+	return client.Bind(hostapi.Binding{Host: hostID, Cluster: r.cluster(), Term: r.term}), nil
 }
 
 // cluster is whose terms these are. It changes when a backup is restored.

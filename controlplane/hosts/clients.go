@@ -9,7 +9,7 @@ import (
 // Clients are a replica's clients of hosts, one a host, whoever asks: what leads
 // and what serves previews on every replica. They outlive a leadership.
 type Clients struct {
-	dial func(agentID, address string) *hostapi.Client
+	dial func(hostID, address string) *hostapi.Client
 
 	mu   sync.Mutex
 	kept map[string]dialled // by agent id
@@ -21,7 +21,7 @@ type dialled struct {
 }
 
 // NewClients keeps what dial makes.
-func NewClients(dial func(agentID, address string) *hostapi.Client) *Clients {
+func NewClients(dial func(hostID, address string) *hostapi.Client) *Clients {
 	return &Clients{dial: dial, kept: map[string]dialled{}}
 }
 
@@ -29,34 +29,34 @@ func NewClients(dial func(agentID, address string) *hostapi.Client) *Clients {
 const maxKept = 1024
 
 // At returns the client of a host at an address, which is bound to no term.
-func (c *Clients) At(agentID, address string) *hostapi.Client {
+func (c *Clients) At(hostID, address string) *hostapi.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d := c.kept[agentID]; d.client != nil && d.address == address {
+	if d := c.kept[hostID]; d.client != nil && d.address == address {
 		return d.client
 	}
-	c.hangUp(agentID)
+	c.hangUp(hostID)
 	if len(c.kept) >= maxKept {
 		for id := range c.kept {
 			c.hangUp(id)
 		}
 	}
-	d := dialled{address: address, client: c.dial(agentID, address)}
-	c.kept[agentID] = d
+	d := dialled{address: address, client: c.dial(hostID, address)}
+	c.kept[hostID] = d
 	return d.client
 }
 
 // HangUp has the next call of a host dial it anew; what is under way goes on.
-func (c *Clients) HangUp(agentID string) {
+func (c *Clients) HangUp(hostID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hangUp(agentID)
+	c.hangUp(hostID)
 }
 
-func (c *Clients) hangUp(agentID string) {
-	if d := c.kept[agentID]; d.client != nil {
+func (c *Clients) hangUp(hostID string) {
+	if d := c.kept[hostID]; d.client != nil {
 		d.client.Close()
-		delete(c.kept, agentID)
+		delete(c.kept, hostID)
 	}
 }
 

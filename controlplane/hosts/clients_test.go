@@ -12,8 +12,8 @@ import (
 // terms, and what serves previews.
 func TestOneClientAHost(t *testing.T) {
 	var dialled []string
-	clients := hosts.NewClients(func(agentID, address string) *hostapi.Client {
-		dialled = append(dialled, agentID+"@"+address)
+	clients := hosts.NewClients(func(hostID, address string) *hostapi.Client {
+		dialled = append(dialled, hostID+"@"+address)
 		return hostapi.NewClient(address, &tls.Config{MinVersion: tls.VersionTLS13})
 	})
 	defer clients.Close()

@@ -16,7 +16,7 @@ import (
 
 var errBadHeartbeat = errors.New("bad heartbeat")
 
-// Heartbeat takes in a host's picture. The host is up from then on, which is
+// Heartbeat takes in what a host says of itself. The host is up from then on, which is
 // written down only when it was not.
 func (r *Registry) Heartbeat(ctx context.Context, hb hostapi.Heartbeat) (hostapi.HeartbeatReply, error) {
 	if err := checkHeartbeat(hb); err != nil {
@@ -26,7 +26,7 @@ func (r *Registry) Heartbeat(ctx context.Context, hb hostapi.Heartbeat) (hostapi
 	if !ok {
 		return hostapi.HeartbeatReply{}, fmt.Errorf("%w: %s", ErrUnknownAgent, hb.AgentID)
 	}
-	if err := r.beat(hb); err != nil {
+	if err := r.take(hb); err != nil {
 		return hostapi.HeartbeatReply{}, err
 	}
 	if agent.State != record.AgentUp || agent.Address != hb.Address {

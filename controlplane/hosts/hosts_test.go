@@ -421,9 +421,9 @@ func TestWhatMayPass(t *testing.T) {
 	r.now = r.now.Add(10 * time.Second) // nobody is waited for to be heard any more
 	draining := &hostapi.Error{Code: hostapi.CodeDraining, Message: "host is starting up or shutting down"}
 	for name, c := range map[string]struct {
-		agentID string
-		err     error
-		tries   int // that are worth another
+		hostID string
+		err    error
+		tries  int // that are worth another
 	}{
 		"refused by one that restarts":      {"steady", draining, 8}, // its heartbeat is older than the refusal
 		"refused by one that ends":          {"ending", draining, 8},
@@ -436,7 +436,7 @@ func TestWhatMayPass(t *testing.T) {
 		"no call at all":                    {"steady", hosts.ErrNotLeading, 0},
 	} {
 		tries := 0
-		for tries < 100 && r.Passing(r.store.View(), c.agentID, tries, c.err) {
+		for tries < 100 && r.Passing(r.store.View(), c.hostID, tries, c.err) {
 			tries++
 		}
 		if tries != c.tries {

@@ -66,7 +66,7 @@ type session struct {
 
 // reservation is memory given to a box that its host has not reported yet.
 type reservation struct {
-	agentID    string
+	hostID     string
 	generation uint64
 	needMB     int
 }
@@ -152,9 +152,9 @@ func (r *Registry) Sessions() map[string]Session {
 		out[id] = Session{Heartbeat: s.heartbeat, LastSeen: s.lastSeen}
 	}
 	for _, res := range r.reserved {
-		if s, ok := out[res.agentID]; ok {
+		if s, ok := out[res.hostID]; ok {
 			s.ReservedMB += res.needMB
-			out[res.agentID] = s
+			out[res.hostID] = s
 		}
 	}
 	return out
@@ -163,8 +163,8 @@ func (r *Registry) Sessions() map[string]Session {
 // ErrUnknownAgent is returned for a host that never joined or was removed.
 var ErrUnknownAgent = errors.New("agent has not joined")
 
-// beat records a heartbeat; an out-of-date one only proves that the host lives.
-func (r *Registry) beat(hb hostapi.Heartbeat) error {
+// take notes a heartbeat; an out-of-date one only proves that the host lives.
+func (r *Registry) take(hb hostapi.Heartbeat) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.leads() {
@@ -186,7 +186,7 @@ func (r *Registry) beat(hb hostapi.Heartbeat) error {
 	s.heartbeat, s.sequence = hb, hb.Sequence
 	for _, b := range hb.Boxes {
 		// The host counts this box itself now.
-		if res, ok := r.reserved[b.ID]; ok && res.agentID == hb.AgentID && b.Generation >= res.generation {
+		if res, ok := r.reserved[b.ID]; ok && res.hostID == hb.AgentID && b.Generation >= res.generation {
 			delete(r.reserved, b.ID)
 		}
 	}
@@ -240,15 +240,15 @@ func (r *Registry) Overdue(agents []*record.Agent) []string {
 const stalls = 4
 
 // Forget ends the session of an agent that was removed.
-func (r *Registry) Forget(agentID string) {
+func (r *Registry) Forget(hostID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s := r.sessions[agentID]; s != nil {
+	if s := r.sessions[hostID]; s != nil {
 		close(s.lost)
-		delete(r.sessions, agentID)
+		delete(r.sessions, hostID)
 		r.announce()
 	}
-	r.cfg.Clients.HangUp(agentID)
+	r.cfg.Clients.HangUp(hostID)
 }
 
 // Warming reports whether a host that the store has as up has yet to be heard
@@ -284,7 +284,7 @@ func (r *Registry) Place(view raftstore.Reader, sandboxID string, generation uin
 		}
 		return placement.Choice{}, err
 	}
-	r.reserved[sandboxID] = reservation{agentID: choice.HostID, generation: generation, needMB: choice.NeedMB}
+	r.reserved[sandboxID] = reservation{hostID: choice.HostID, generation: generation, needMB: choice.NeedMB}
 	return choice, nil
 }
 
@@ -322,7 +322,7 @@ func (r *Registry) Reserve(s *record.Sandbox) {
 	if _, had := r.reserved[s.ID]; had || slices.ContainsFunc(sess.heartbeat.Boxes, func(b hostapi.BoxState) bool { return b.ID == s.ID }) {
 		return
 	}
-	r.reserved[s.ID] = reservation{agentID: s.AgentID, generation: s.Generation, needMB: s.MemoryMB + sess.heartbeat.Capacity.OverheadMBPerBox}
+	r.reserved[s.ID] = reservation{hostID: s.AgentID, generation: s.Generation, needMB: s.MemoryMB + sess.heartbeat.Capacity.OverheadMBPerBox}
 }
 
 // Release gives a reservation back: the host refused, or the sandbox is gone.
@@ -340,8 +340,8 @@ const maxDiskStalledMS = 2000
 func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 	held, count := map[string]int{}, map[string]int{}
 	for _, res := range r.reserved {
-		held[res.agentID] += res.needMB
-		count[res.agentID]++
+		held[res.hostID] += res.needMB
+		count[res.hostID]++
 	}
 	now := r.cfg.Clock()
 	var out []placement.Host
@@ -379,23 +379,23 @@ func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 
 // WhileUp returns a context that ends with ctx, and also when the host is lost
 // or the leadership ends: a flow waits for no answer that is not its to use.
-func (r *Registry) WhileUp(ctx context.Context, agentID string) (context.Context, context.CancelFunc) {
+func (r *Registry) WhileUp(ctx context.Context, hostID string) (context.Context, context.CancelFunc) {
 	r.mu.Lock()
 	resigned := r.resigned
 	r.mu.Unlock()
-	return r.while(ctx, agentID, resigned)
+	return r.while(ctx, hostID, resigned)
 }
 
 // WhileHeard is WhileUp for what outlives the leadership, such as a command
 // that runs: its answer is as good when another replica leads.
-func (r *Registry) WhileHeard(ctx context.Context, agentID string) (context.Context, context.CancelFunc) {
-	return r.while(ctx, agentID, nil)
+func (r *Registry) WhileHeard(ctx context.Context, hostID string) (context.Context, context.CancelFunc) {
+	return r.while(ctx, hostID, nil)
 }
 
-func (r *Registry) while(ctx context.Context, agentID string, resigned <-chan struct{}) (context.Context, context.CancelFunc) {
+func (r *Registry) while(ctx context.Context, hostID string, resigned <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	r.mu.Lock()
-	s := r.sessions[agentID]
+	s := r.sessions[hostID]
 	r.mu.Unlock()
 	if s == nil {
 		cancel()
@@ -425,18 +425,18 @@ const (
 )
 
 // created notes how a create went on a host.
-func (r *Registry) created(agentID string, err error) {
+func (r *Registry) created(hostID string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case !r.leading:
 	case err == nil:
-		delete(r.trouble, agentID)
+		delete(r.trouble, hostID)
 	case hostsFault(err):
-		t := r.trouble[agentID]
+		t := r.trouble[hostID]
 		t.until = r.cfg.Clock().Add(min(firstTrouble<<min(t.failures, 10), lastTrouble))
 		t.failures++
-		r.trouble[agentID] = t
+		r.trouble[hostID] = t
 	}
 }
 

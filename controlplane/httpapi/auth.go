@@ -10,10 +10,10 @@ import (
 type access int
 
 const (
-	public   access = iota // anybody
-	tenant                 // an API key or a JWT
-	jwtOnly                // a JWT
-	operator               // an operator's token or client certificate
+	public    access = iota // anybody
+	workspace               // an API key or a JWT
+	jwtOnly                 // a JWT
+	operator                // an operator's token or client certificate
 )
 
 // admit lets the caller in or refuses it, and remembers who it is.
@@ -41,7 +41,7 @@ func (a *API) admit(c *gin.Context, rt route) error {
 		if err := caller.RequireJWT(); err != nil {
 			return err
 		}
-	case tenant:
+	case workspace:
 		if err := caller.RequireWorkspace(); err != nil {
 			return err
 		}

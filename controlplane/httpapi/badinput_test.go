@@ -248,7 +248,7 @@ func TestIDsThatCannotBe(t *testing.T) {
 		} else {
 			after = ""
 		}
-		bearer := map[access]string{tenant: "tenant", jwtOnly: "jwt", operator: "operator"}[rt.access]
+		bearer := map[access]string{workspace: "tenant", jwtOnly: "jwt", operator: "operator"}[rt.access]
 		body := ""
 		if rt.method == post {
 			body = "{}"

@@ -291,9 +291,9 @@ func TestAccess(t *testing.T) {
 		status                             int
 		message, detail                    string
 	}{
-		{"tenant route, nobody", "GET", "/v1/sandboxes", "", "", 401, "unauthorized", "missing bearer token"},
-		{"tenant route, unknown key", "GET", "/v1/sandboxes", "nobody", "", 401, "unauthorized", "invalid api token"},
-		{"tenant route, operator", "GET", "/v1/sandboxes", "operator", "", 401, "unauthorized", "invalid api token"},
+		{"workspace route, nobody", "GET", "/v1/sandboxes", "", "", 401, "unauthorized", "missing bearer token"},
+		{"workspace route, unknown key", "GET", "/v1/sandboxes", "nobody", "", 401, "unauthorized", "invalid api token"},
+		{"workspace route, operator", "GET", "/v1/sandboxes", "operator", "", 401, "unauthorized", "invalid api token"},
 		{"JWT route, nobody", "GET", "/v1/me", "", "", 401, "unauthorized", "missing bearer token"},
 		{"JWT route, API key", "GET", "/v1/me", "tenant", "", 401, "unauthorized", "jwt required"},
 		{"JWT route, operator", "GET", "/v1/me", "operator", "", 401, "unauthorized", "jwt required"},

@@ -130,9 +130,9 @@ func addOperation(r *openapi31.Reflector, rt route) error {
 		oc.SetDescription(d.detail)
 	}
 	for _, scheme := range map[access][]string{
-		tenant:   {schemeAPIKey, schemeJWT},
-		jwtOnly:  {schemeJWT},
-		operator: {schemeOperator, schemeCert},
+		workspace: {schemeAPIKey, schemeJWT},
+		jwtOnly:   {schemeJWT},
+		operator:  {schemeOperator, schemeCert},
 	}[rt.access] {
 		oc.AddSecurity(scheme)
 	}
@@ -284,7 +284,7 @@ func failuresOf(rt route) map[int][]apierror.Error {
 		list = append(list, *apierror.NotFound())
 	}
 	switch rt.access {
-	case tenant, jwtOnly:
+	case workspace, jwtOnly:
 		list = append(list, *errRateLimited)
 	case operator:
 		list = append(list, *errForbidden)

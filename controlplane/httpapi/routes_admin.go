@@ -21,7 +21,7 @@ func adminRoutes() []route {
 			failures: []apierror.Error{{Code: apierror.EInvalid, Message: "id is required"}},
 		}},
 		{del, "/v1/admin/raft/peers/:id", operator, (*API).removePeer, operation{
-			id: "removePeer", tag: "Administration", summary: "Take a replica out of the members", status: 204,
+			id: "removePeer", tag: "Administration", summary: "Remove a replica from the members", status: 204,
 			failures: []apierror.Error{{Code: apierror.EConflict, Message: "the last replica cannot be removed"}},
 		}},
 		{post, "/v1/admin/raft/transfer-leadership", operator, (*API).transferLeadership, operation{
@@ -31,7 +31,7 @@ func adminRoutes() []route {
 		}},
 		{get, "/v1/admin/raft/snapshot", operator, (*API).backup, operation{
 			id: "backup", tag: "Administration", summary: "Download a whole backup of the control store",
-			detail: "It holds every tenant's records. Secrets in it stay sealed with the cluster's key, which is not in it.",
+			detail: "It holds every workspace's records. Secrets in it stay sealed with the cluster's key, which is not in it.",
 			status: 200, answerType: backupType,
 		}},
 		{post, "/v1/admin/raft/restore", operator, (*API).restore, operation{
@@ -40,8 +40,8 @@ func adminRoutes() []route {
 			failures: []apierror.Error{{Code: apierror.EInvalid, Message: "invalid backup"}},
 		}},
 		{del, "/v1/admin/raft/restore", operator, (*API).acceptRestore, operation{
-			id: "acceptRestore", tag: "Administration", summary: "Let go what the restored backup does not know",
-			detail: "For an hour after a restore nothing is deleted that hosts have and the backup does not know. This ends that time.",
+			id: "acceptRestore", tag: "Administration", summary: "End the grace period after a restore",
+			detail: "For an hour after a restore, nothing that hosts have and the backup does not know is deleted. This ends that hour.",
 			status: 204,
 		}},
 		{get, "/v1/admin/agents", operator, (*API).listAgents, operation{
@@ -61,7 +61,7 @@ func adminRoutes() []route {
 		}},
 		{post, "/v1/admin/agents/:id/drain", operator, (*API).drainAgent, operation{
 			id: "drainAgent", tag: "Administration", summary: "Place no new sandbox on a host",
-			detail: "What runs on it goes on.",
+			detail: "What runs on it keeps running.",
 			body:   api.Empty{}, status: 200, answer: exampleAgent,
 		}},
 		{post, "/v1/admin/agents/:id/undrain", operator, (*API).undrainAgent, operation{

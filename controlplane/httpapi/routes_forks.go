@@ -47,11 +47,10 @@ func forkRoutes() []route {
 	})
 	volumes := apierror.Error{Code: apierror.EConflict, Message: "volumes are attached"}
 	return slices.Concat(snapshotRoutes(volumes), []route{
-		{method: post, path: "/v1/sandboxes/:id/fork", access: tenant, handle: (*API).fork, doc: operation{
+		{method: post, path: "/v1/sandboxes/:id/fork", access: workspace, handle: (*API).fork, doc: operation{
 			id: "forkSandbox", tag: "Snapshots and forks", summary: "Make children with the disk of a running sandbox",
-			detail: "Cold, the rule: each child boots from a copy of the disk. Warm, for one child: it goes on with memory and disk " +
-				"in the parent's place on the network, and the parent stops until it is resumed. A child that does not come to life is " +
-				"reported in `failed`, and the others live.",
+			detail: "Cold, the default: each child boots from a copy of the disk. Warm, for a single child: it takes over the parent's memory, " +
+				"disk and address, and the parent is paused until it is resumed. A child that fails to start is reported in `failed`; the others live.",
 			idempotent: true, body: exampleFork, status: 201, answer: exampleForked,
 			failures: slices.Concat(children, []apierror.Error{
 				{Code: apierror.EInvalid, Message: "warm fork requires count 1"},
@@ -59,16 +58,16 @@ func forkRoutes() []route {
 				volumes,
 			}),
 		}},
-		{method: post, path: "/v1/sandboxes/:id/fork-tree", access: tenant, handle: (*API).forkTree, doc: operation{
+		{method: post, path: "/v1/sandboxes/:id/fork-tree", access: workspace, handle: (*API).forkTree, doc: operation{
 			id: "forkTree", tag: "Snapshots and forks", summary: "Make children with the disk and the memory of a running sandbox",
-			detail: "Every process lives on in each child. The parent stands still for `pause_ms`. A child that does not come to " +
-				"life is reported in `failed`, and the others live.",
+			detail: "Every process lives on in each child. The parent is paused for `pause_ms`. A child that fails to start is " +
+				"reported in `failed`; the others live.",
 			idempotent: true, body: exampleForkTree, status: 201, answer: exampleForkedTree,
 			failures: append(slices.Clone(children), volumes),
 		}},
-		{method: post, path: "/v1/sandboxes/:id/promote", access: tenant, handle: (*API).promote, doc: operation{
+		{method: post, path: "/v1/sandboxes/:id/promote", access: workspace, handle: (*API).promote, doc: operation{
 			id: "promote", tag: "Snapshots and forks", summary: "Choose a fork-tree's child, and delete its siblings",
-			detail: "The parent is no sibling.",
+			detail: "The parent is not a sibling, and is kept.",
 			body:   examplePromote, status: 200, answer: examplePromoted,
 			failures: []apierror.Error{
 				{Code: apierror.EInvalid, Message: "tree_id is required"},

@@ -21,7 +21,7 @@ func identityRoutes() []route {
 		}},
 		{post, "/v1/me/tokens", jwtOnly, (*API).createToken, operation{
 			id: "createToken", tag: "Identity", summary: "Create an API key of the current organization",
-			detail:     "The key is shown this once, and for 24 hours to whom sends the same request with the same Idempotency-Key.",
+			detail:     "The key is shown only here, and for 24 hours to whoever repeats the request with the same Idempotency-Key.",
 			idempotent: true,
 			body:       api.CreateToken{Name: "laptop"}, status: 201,
 			answer: api.NewToken{Token: exampleToken, Key: "brt_k3v7q2xa_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk"},

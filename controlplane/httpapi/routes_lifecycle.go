@@ -31,40 +31,40 @@ func lifecycleRoutes() []route {
 	paused, hibernated := exampleSandbox, exampleSandbox
 	paused.Status, hibernated.Status = api.SandboxPaused, api.SandboxHibernated
 	return []route{
-		{method: post, path: "/v1/sandboxes/:id/pause", access: tenant, handle: (*API).pauseSandbox, doc: operation{
+		{method: post, path: "/v1/sandboxes/:id/pause", access: workspace, handle: (*API).pauseSandbox, doc: operation{
 			id: "pauseSandbox", tag: "Lifecycle", summary: "Stop a running sandbox's CPUs",
-			detail: "Its memory stays where it is, and its time to live goes on.",
+			detail: "Its memory stays on the host, and its time to live keeps counting.",
 			body:   api.Empty{}, status: 200, answer: paused,
 			failures: []apierror.Error{gone, is("hibernated", "cannot pause it: wake it first"), away},
 		}},
-		{method: post, path: "/v1/sandboxes/:id/resume", access: tenant, handle: (*API).resumeSandbox, doc: operation{
+		{method: post, path: "/v1/sandboxes/:id/resume", access: workspace, handle: (*API).resumeSandbox, doc: operation{
 			id: "resumeSandbox", tag: "Lifecycle", summary: "Let a paused sandbox run on",
-			detail: "Also the parent of a warm fork, which stands paused and gets memory and a network place again.",
+			detail: "Also resumes the parent of a warm fork, which is left paused, and gets memory and a network slot again.",
 			body:   api.Empty{}, status: 200, answer: exampleSandbox,
 			failures: []apierror.Error{gone, is("running", "cannot resume it: there is nothing to do"), away, full},
 		}},
-		{method: post, path: "/v1/sandboxes/:id/hibernate", access: tenant, handle: (*API).hibernateSandbox, doc: operation{
+		{method: post, path: "/v1/sandboxes/:id/hibernate", access: workspace, handle: (*API).hibernateSandbox, doc: operation{
 			id: "hibernateSandbox", tag: "Lifecycle", summary: "Write a running sandbox's memory to its host's disk and end its VM",
-			detail: "It keeps its disk and its place, but no memory and no CPU.",
+			detail: "It keeps its disk and its network slot, but takes no memory and no CPU.",
 			body:   api.Empty{}, status: 200, answer: hibernated,
 			failures: []apierror.Error{
 				gone, is("paused", "cannot hibernate it: resume it first"), away,
 				{Code: apierror.EInsufficient, Message: "insufficient host storage for sandbox"},
 			},
 		}},
-		{method: post, path: "/v1/sandboxes/:id/wake", access: tenant, handle: (*API).wakeSandbox, doc: operation{
+		{method: post, path: "/v1/sandboxes/:id/wake", access: workspace, handle: (*API).wakeSandbox, doc: operation{
 			id: "wakeSandbox", tag: "Lifecycle", summary: "Let a hibernated sandbox go on where it was",
-			detail: "One that runs is answered with as it is, so wakes at the same time are one wake.",
+			detail: "A sandbox that already runs is returned as it is, so wakes at the same time are one wake.",
 			body:   api.Empty{}, status: 200, answer: exampleSandbox,
 			failures: []apierror.Error{gone, is("paused", "cannot wake it: resume it first"), away, full},
 		}},
-		{method: get, path: "/v1/sandboxes/:id/lifecycle", access: tenant, handle: (*API).getLifecycle, doc: operation{
+		{method: get, path: "/v1/sandboxes/:id/lifecycle", access: workspace, handle: (*API).getLifecycle, doc: operation{
 			id: "getLifecycle", tag: "Lifecycle", summary: "Read how long a sandbox lives and what becomes of it then",
 			status: 200, answer: exampleLifecycle,
 		}},
-		{method: patch, path: "/v1/sandboxes/:id/lifecycle", access: tenant, handle: (*API).patchLifecycle, doc: operation{
+		{method: patch, path: "/v1/sandboxes/:id/lifecycle", access: workspace, handle: (*API).patchLifecycle, doc: operation{
 			id: "patchLifecycle", tag: "Lifecycle", summary: "Change how long a sandbox lives and what becomes of it then",
-			detail: "`ttl_seconds` counts from now, and null takes the end away. What is absent stays.",
+			detail: "`ttl_seconds` counts from now; null removes the end. What is absent stays as it is.",
 			body:   examplePatchLifecycle, status: 200, answer: exampleLifecycle,
 			failures: []apierror.Error{
 				{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 31536000, or null for no end"},

@@ -27,7 +27,7 @@ var exampleMetrics = api.SandboxMetrics{
 func metricsRoutes() []route {
 	day := map[string]any{"type": "string", "format": "date"}
 	return []route{
-		{get, "/v1/metrics/sandboxes", tenant, (*API).sandboxMetrics, operation{
+		{get, "/v1/metrics/sandboxes", workspace, (*API).sandboxMetrics, operation{
 			id: "sandboxMetrics", tag: "Metrics", summary: "Count and measure the workspace's sandboxes by day and template",
 			detail: "The newest day first. Events are kept for 90 days, and counted a moment after they happen.",
 			query: []parameter{

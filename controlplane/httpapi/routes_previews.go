@@ -16,10 +16,10 @@ var examplePreviewAccess = api.PreviewAccess{
 // host names of their own, which controlplane/edge serves.
 func previewRoutes() []route {
 	return []route{
-		{post, "/v1/sandboxes/:id/preview-tokens", tenant, (*API).createPreviewToken, operation{
+		{post, "/v1/sandboxes/:id/preview-tokens", workspace, (*API).createPreviewToken, operation{
 			id: "createPreviewToken", tag: "Ports", summary: "Make a token that shows a private sandbox's ports",
 			detail: "For a sandbox whose `preview` is `token`. A browser is given the `url`, which sets a cookie; a program sends the " +
-				"token as the header Berth-Preview-Token. A token cannot be taken back before its time.",
+				"token as the header Berth-Preview-Token. A token cannot be revoked before it expires.",
 			body: api.CreatePreviewToken{TTLSeconds: new(int64(3600)), Port: new(3000)}, status: 201, answer: examplePreviewAccess,
 			failures: []apierror.Error{
 				{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 604800"},

@@ -8,7 +8,7 @@ import (
 // sandboxRoutes make, show, use and delete sandboxes.
 func sandboxRoutes() []route {
 	return []route{
-		{post, "/v1/sandboxes", tenant, (*API).createSandbox, operation{
+		{post, "/v1/sandboxes", workspace, (*API).createSandbox, operation{
 			id: "createSandbox", tag: "Sandboxes", summary: "Create a sandbox",
 			detail: "Answers once the sandbox is running. CPU and memory are the template's: `cpu` and `memory_mb` are " +
 				"ignored if sent. Without an Idempotency-Key a create is not idempotent.",
@@ -35,22 +35,22 @@ func sandboxRoutes() []route {
 				{Code: apierror.EBadGateway, Message: "agent unreachable"},
 			},
 		}},
-		{get, "/v1/sandboxes", tenant, (*API).listSandboxes, operation{
+		{get, "/v1/sandboxes", workspace, (*API).listSandboxes, operation{
 			id: "listSandboxes", tag: "Sandboxes", summary: "List sandboxes, newest first", list: true,
 			status: 200, answer: []api.Sandbox{exampleSandbox},
 		}},
-		{get, "/v1/sandboxes/:id", tenant, (*API).getSandbox, operation{
+		{get, "/v1/sandboxes/:id", workspace, (*API).getSandbox, operation{
 			id: "getSandbox", tag: "Sandboxes", summary: "Read one sandbox",
 			status: 200, answer: exampleSandbox,
 		}},
-		{del, "/v1/sandboxes/:id", tenant, (*API).deleteSandbox, operation{
+		{del, "/v1/sandboxes/:id", workspace, (*API).deleteSandbox, operation{
 			id: "deleteSandbox", tag: "Sandboxes", summary: "Delete a sandbox, its memory and its disk",
 			status: 204,
 			failures: []apierror.Error{
 				{Code: apierror.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"},
 			},
 		}},
-		{post, "/v1/sandboxes/:id/exec", tenant, (*API).execInSandbox, operation{
+		{post, "/v1/sandboxes/:id/exec", workspace, (*API).execInSandbox, operation{
 			id: "exec", tag: "Sandboxes", summary: "Run a command and wait for its end",
 			detail: "A string runs under `sh -c`, an array is an argv. Past `timeout_seconds` the process group is killed " +
 				"and `timed_out` is true. A client that goes away kills the process group.",

@@ -10,7 +10,7 @@ func serviceRoutes() []route {
 	return []route{
 		{get, "/healthz", public, (*API).healthz, operation{
 			id: "healthz", tag: "Service", summary: "Tell whether this replica is well",
-			detail: "It stays 200 while sandboxes cannot be placed.",
+			detail: "It answers 200 even while no sandbox can be placed.",
 			status: 200, anyReplica: true, answer: api.Health{Status: "ok"},
 			failures: []apierror.Error{{Code: apierror.EUnavailable, Message: "unhealthy"}},
 		}},

@@ -13,10 +13,10 @@ import (
 // with beside what every capture may.
 func snapshotRoutes(more apierror.Error) []route {
 	return []route{
-		{method: post, path: "/v1/sandboxes/:id/snapshots", access: tenant, handle: (*API).createSnapshot, doc: operation{
+		{method: post, path: "/v1/sandboxes/:id/snapshots", access: workspace, handle: (*API).createSnapshot, doc: operation{
 			id: "createSnapshot", tag: "Snapshots and forks", summary: "Take a snapshot of a running sandbox: memory, device state and disk",
-			detail: "The sandbox stands still for `pause_ms` and runs on. Where its host has a snapshot store, the answer comes once " +
-				"the snapshot is in it, and any host can start from it. It is used by `from_snapshot` of a create.",
+			detail: "The sandbox is paused for `pause_ms`. If its host has a snapshot store, the answer comes once the snapshot is in it, " +
+				"and any host can start from it. Use it as `from_snapshot` of a create.",
 			idempotent: true, body: exampleCreateSnapshot, status: 201, answer: exampleSnapshot,
 			failures: slices.Concat(captureFailures, []apierror.Error{
 				{Code: apierror.EInvalid, Message: "invalid name", Detail: "name has at most 63 characters"},
@@ -25,15 +25,15 @@ func snapshotRoutes(more apierror.Error) []route {
 				{Code: apierror.EInternal, Message: "snapshot failed"},
 			}),
 		}},
-		{method: get, path: "/v1/snapshots", access: tenant, handle: (*API).listSnapshots, doc: operation{
+		{method: get, path: "/v1/snapshots", access: workspace, handle: (*API).listSnapshots, doc: operation{
 			id: "listSnapshots", tag: "Snapshots and forks", summary: "List snapshots, newest first", list: true,
 			query:  []parameter{{name: "sandbox_id", description: "Only those of this sandbox.", schema: aString}},
 			status: 200, answer: []api.Snapshot{exampleSnapshot},
 		}},
-		{method: get, path: "/v1/snapshots/:id", access: tenant, handle: (*API).getSnapshot, doc: operation{
+		{method: get, path: "/v1/snapshots/:id", access: workspace, handle: (*API).getSnapshot, doc: operation{
 			id: "getSnapshot", tag: "Snapshots and forks", summary: "Read one snapshot", status: 200, answer: exampleSnapshot,
 		}},
-		{method: del, path: "/v1/snapshots/:id", access: tenant, handle: (*API).deleteSnapshot, doc: operation{
+		{method: del, path: "/v1/snapshots/:id", access: workspace, handle: (*API).deleteSnapshot, doc: operation{
 			id: "deleteSnapshot", tag: "Snapshots and forks", summary: "Delete a snapshot and its stored copy",
 			detail: "Sandboxes that were made from it live on.", status: 204,
 		}},

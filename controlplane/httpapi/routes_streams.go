@@ -86,7 +86,7 @@ const bySubprotocol = " A browser, which can set no header on a WebSocket, offer
 
 func processRoutes() []route {
 	return []route{
-		{post, "/v1/sandboxes/:id/exec/stream", tenant, (*API).execStream, operation{
+		{post, "/v1/sandboxes/:id/exec/stream", workspace, (*API).execStream, operation{
 			id: "execStream", tag: "Streams", summary: "Run a command and stream what it writes",
 			detail: "Server-sent events: `stdout` and `stderr` with an Output, then one `exit` with an Exit, or `error` with an " +
 				"Error when the stream breaks off. A client that goes away kills the " +
@@ -96,7 +96,7 @@ func processRoutes() []route {
 			},
 			failures: needsRunning(refusals(apierror.EInvalid, "cmd required", "invalid timeout_seconds")...),
 		}},
-		{get, "/v1/sandboxes/:id/exec/pty", tenant, (*API).openTerminal, operation{
+		{get, "/v1/sandboxes/:id/exec/pty", workspace, (*API).openTerminal, operation{
 			id: "openTerminal", tag: "Streams", summary: "Open a terminal over a WebSocket", websocket: true,
 			detail: "Binary messages are the terminal's bytes, both ways. Text messages are Frames: `resize` and `signal` in, " +
 				"one `exit` out." + bySubprotocol,
@@ -109,13 +109,13 @@ func processRoutes() []route {
 			},
 			status: 101, failures: needsRunning(refusals(apierror.EInvalid, "invalid cols", "invalid rows", "invalid cwd", "invalid user")...),
 		}},
-		{get, "/v1/sandboxes/:id/exec/ws", tenant, (*API).execSocket, operation{
+		{get, "/v1/sandboxes/:id/exec/ws", workspace, (*API).execSocket, operation{
 			id: "execSocket", tag: "Streams", summary: "Run a command over a WebSocket, with its input open", websocket: true,
 			detail: "The first message is an Exec. After it Frames: `stdin`, `eof` and `signal` in; `stdout`, `stderr` and one " +
 				"`exit`, or `error`, out." + bySubprotocol,
 			status: 101, failures: needsRunning(),
 		}},
-		{get, "/v1/sandboxes/:id/lsp/:lang", tenant, (*API).openLanguageServer, operation{
+		{get, "/v1/sandboxes/:id/lsp/:lang", workspace, (*API).openLanguageServer, operation{
 			id: "openLanguageServer", tag: "Streams", summary: "Talk to a language server over a WebSocket", websocket: true,
 			detail: "One JSON-RPC message a text message, without the header." + bySubprotocol,
 			status: 101, failures: needsRunning(apierror.Error{Code: apierror.ENotFound, Message: "no language server for cobol"}),
@@ -135,16 +135,16 @@ func fileRoutes() []route {
 			apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"})...)
 	}
 	return []route{
-		{get, "/v1/sandboxes/:id/fs", tenant, (*API).readFile, operation{
+		{get, "/v1/sandboxes/:id/fs", workspace, (*API).readFile, operation{
 			id: "readFile", tag: "Files", summary: "Read a file",
-			detail: "With Range requests.",
+			detail: "Supports Range requests.",
 			query:  []parameter{file}, status: 200, answerType: typeBytes,
 			also: map[int]string{http.StatusPartialContent: "The range asked for.", http.StatusNotModified: "It has not changed since If-Modified-Since."},
 			failures: failures(
 				apierror.Error{Code: apierror.EInvalid, Message: "is a directory"},
 				apierror.Error{Code: apierror.ERange, Message: "invalid range"}),
 		}},
-		{put, "/v1/sandboxes/:id/fs", tenant, (*API).writeFile, operation{
+		{put, "/v1/sandboxes/:id/fs", workspace, (*API).writeFile, operation{
 			id: "writeFile", tag: "Files", summary: "Write a file",
 			detail: "The body is the bytes, of any number. Parent directories are made. The file is in its place once all of it is there: " +
 				"an upload that breaks off leaves what was there before.",
@@ -156,20 +156,20 @@ func fileRoutes() []route {
 				apierror.Error{Code: apierror.EInvalid, Message: "is a directory"},
 				apierror.Error{Code: apierror.EInsufficient, Message: "no space left on device"}),
 		}},
-		{del, "/v1/sandboxes/:id/fs", tenant, (*API).removeFile, operation{
+		{del, "/v1/sandboxes/:id/fs", workspace, (*API).removeFile, operation{
 			id: "removeFile", tag: "Files", summary: "Delete a file or a directory",
 			query: []parameter{file, {name: "recursive", description: "Also a directory that is not empty.", schema: aBoolean}}, status: 204,
 			failures: failures(apierror.Error{Code: apierror.EConflict, Message: "directory not empty"}),
 		}},
-		{get, "/v1/sandboxes/:id/fs/stat", tenant, (*API).statFile, operation{
+		{get, "/v1/sandboxes/:id/fs/stat", workspace, (*API).statFile, operation{
 			id: "statFile", tag: "Files", summary: "Describe a file, a directory or a link",
 			query: []parameter{path}, status: 200, answer: exampleStat, failures: failures(),
 		}},
-		{get, "/v1/sandboxes/:id/fs/dir", tenant, (*API).listDir, operation{
+		{get, "/v1/sandboxes/:id/fs/dir", workspace, (*API).listDir, operation{
 			id: "listDir", tag: "Files", summary: "List a directory",
 			query: []parameter{path}, status: 200, answer: exampleDir, failures: failures(),
 		}},
-		{post, "/v1/sandboxes/:id/fs/dir", tenant, (*API).makeDir, operation{
+		{post, "/v1/sandboxes/:id/fs/dir", workspace, (*API).makeDir, operation{
 			id: "makeDir", tag: "Files", summary: "Make a directory, with its parents",
 			query: []parameter{path}, body: api.Empty{}, status: 201,
 			failures: failures(apierror.Error{Code: apierror.EInsufficient, Message: "no space left on device"}),
@@ -180,7 +180,7 @@ func fileRoutes() []route {
 func logRoutes() []route {
 	follow := parameter{name: "follow", description: "Stream what is there and what comes.", schema: aFlag}
 	return []route{
-		{get, "/v1/sandboxes/:id/logs", tenant, (*API).showLogs, operation{
+		{get, "/v1/sandboxes/:id/logs", workspace, (*API).showLogs, operation{
 			id: "logs", tag: "Logs and events", summary: "Read what the template's start command and the console wrote",
 			detail: "Text, or with `follow` server-sent events named `stdout`, `stderr` or `console` with a LogLine.",
 			query: []parameter{
@@ -193,7 +193,7 @@ func logRoutes() []route {
 			},
 			failures: needsRunning(refusals(apierror.EInvalid, "invalid stream", "invalid tail", "invalid follow")...),
 		}},
-		{get, "/v1/sandboxes/:id/events", tenant, (*API).showEvents, operation{
+		{get, "/v1/sandboxes/:id/events", workspace, (*API).showEvents, operation{
 			id: "events", tag: "Logs and events", summary: "Read what happened to a sandbox, oldest first",
 			detail: "With `follow`, server-sent events named `ev`, each with an Event, its `id` the event's `ts`: pass it as `since`, " +
 				"or as Last-Event-ID, to go on from there without a gap or a double.",
@@ -212,11 +212,11 @@ func logRoutes() []route {
 
 func portRoutes() []route {
 	return []route{
-		{get, "/v1/sandboxes/:id/ports", tenant, (*API).listPorts, operation{
+		{get, "/v1/sandboxes/:id/ports", workspace, (*API).listPorts, operation{
 			id: "listPorts", tag: "Ports", summary: "List the ports that something listens on, and those that are registered",
 			status: 200, answer: []api.Port{examplePort}, failures: needsRunning(),
 		}},
-		{post, "/v1/sandboxes/:id/ports", tenant, (*API).addPort, operation{
+		{post, "/v1/sandboxes/:id/ports", workspace, (*API).addPort, operation{
 			id: "addPort", tag: "Ports", summary: "Register a port, with a label",
 			detail: "Any port can be reached at its preview URL, registered or not.",
 			body:   api.AddPort{Port: 3000, Label: "web"}, status: 201, answer: exampleNewPort,
@@ -226,8 +226,8 @@ func portRoutes() []route {
 				{Code: apierror.EConflict, Message: "too many ports"},
 			},
 		}},
-		{del, "/v1/sandboxes/:id/ports", tenant, (*API).removePort, operation{
-			id: "removePort", tag: "Ports", summary: "Take back the registration of a port",
+		{del, "/v1/sandboxes/:id/ports", workspace, (*API).removePort, operation{
+			id: "removePort", tag: "Ports", summary: "Remove the registration of a port",
 			query:  []parameter{{name: "port", description: "Which.", schema: anInteger(1, 65535), required: true}},
 			status: 204, failures: refusals(apierror.EInvalid, "port required", "invalid port"),
 		}},

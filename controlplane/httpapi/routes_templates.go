@@ -29,19 +29,19 @@ type Templates interface {
 // templateRoutes are the templates and their builds.
 func templateRoutes() []route {
 	return []route{
-		{method: get, path: "/v1/templates", access: tenant, handle: (*API).listTemplates, doc: operation{
+		{method: get, path: "/v1/templates", access: workspace, handle: (*API).listTemplates, doc: operation{
 			id: "listTemplates", tag: "Templates", summary: "List templates, newest first", list: true,
 			detail: "Those of the hosts' operator, which are everybody's, and the organization's own.",
 			status: 200, answer: []api.Template{exampleTemplate},
 		}},
-		{method: get, path: "/v1/templates/:name", access: tenant, handle: (*API).getTemplate, doc: operation{
+		{method: get, path: "/v1/templates/:name", access: workspace, handle: (*API).getTemplate, doc: operation{
 			id: "getTemplate", tag: "Templates", summary: "Read one template", status: 200, answer: exampleTemplate,
 		}},
-		{method: post, path: "/v1/templates/build", access: tenant, handle: (*API).buildTemplate, doc: operation{
+		{method: post, path: "/v1/templates/build", access: workspace, handle: (*API).buildTemplate, doc: operation{
 			id: "buildTemplate", tag: "Templates", summary: "Build a template",
-			detail: "From another template or an OCI image: files are put, the steps of `run` run in a guest, `start` is started, and when " +
-				"`ready` holds the guest is stored with its memory. What is not said is as in the template that it is made from. A build that fails " +
-				"leaves the template's earlier one in place. Answers before it is done: follow its log.",
+			detail: "Starts from another template or an OCI image: `files` are written, the steps of `run` run in a guest, `start` is started, and " +
+				"once `ready` holds the guest is stored with its memory. What is not given is as in the template that it is made from. A build that " +
+				"fails leaves the template's earlier one in place. The answer comes before the build is done: follow its log.",
 			idempotent: true, body: exampleBuildTemplate, status: 202, answer: exampleBuild,
 			failures: []apierror.Error{
 				{Code: apierror.EInvalid, Message: "name is required"},
@@ -66,21 +66,21 @@ func templateRoutes() []route {
 				{Code: apierror.ERateLimited, Message: "too many builds at once"},
 			},
 		}},
-		{method: del, path: "/v1/templates/:name", access: tenant, handle: (*API).deleteTemplate, doc: operation{
+		{method: del, path: "/v1/templates/:name", access: workspace, handle: (*API).deleteTemplate, doc: operation{
 			id: "deleteTemplate", tag: "Templates", summary: "Delete a template and its builds", status: 204,
 			failures: []apierror.Error{
 				{Code: apierror.EForbidden, Message: "template is not yours"},
 				{Code: apierror.EConflict, Message: "template in use", Detail: "a sandbox is made from it"},
 			},
 		}},
-		{method: get, path: "/v1/templates/:name/builds", access: tenant, handle: (*API).listBuilds, doc: operation{
+		{method: get, path: "/v1/templates/:name/builds", access: workspace, handle: (*API).listBuilds, doc: operation{
 			id: "listBuilds", tag: "Templates", summary: "List the builds of a template, newest first", list: true,
 			status: 200, answer: []api.Build{exampleBuild},
 		}},
-		{method: get, path: "/v1/builds/:id", access: tenant, handle: (*API).getBuild, doc: operation{
+		{method: get, path: "/v1/builds/:id", access: workspace, handle: (*API).getBuild, doc: operation{
 			id: "getBuild", tag: "Templates", summary: "Read one build", status: 200, answer: exampleBuild,
 		}},
-		{method: get, path: "/v1/builds/:id/logs", access: tenant, handle: (*API).showBuildLogs, doc: operation{
+		{method: get, path: "/v1/builds/:id/logs", access: workspace, handle: (*API).showBuildLogs, doc: operation{
 			id: "buildLogs", tag: "Templates", summary: "Follow what a build says, until it ends",
 			detail: "Server-sent events: `log` with a BuildLog for each line, then one `end` with a BuildEnd, or `error` with an Error when " +
 				"the stream breaks off. To a request that accepts `text/plain` and no events: the lines there are, as text.",

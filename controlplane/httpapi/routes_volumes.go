@@ -22,10 +22,10 @@ type Volumes interface {
 // volumeRoutes are the volumes.
 func volumeRoutes() []route {
 	return []route{
-		{method: post, path: "/v1/volumes", access: tenant, handle: (*API).createVolume, doc: operation{
+		{method: post, path: "/v1/volumes", access: workspace, handle: (*API).createVolume, doc: operation{
 			id: "createVolume", tag: "Volumes", summary: "Make a volume",
-			detail: "An ext4 file system on one host, where sandboxes that have it go. It is attached by `volumes` of a create, and " +
-				"free again when that sandbox is deleted. Its size does not change.",
+			detail: "An ext4 file system on one host, where sandboxes that attach it are placed. It is attached by `volumes` of a create, and " +
+				"is free again when that sandbox is deleted. Its size does not change.",
 			idempotent: true, body: exampleCreateVolume, status: 201, answer: exampleVolume,
 			failures: []apierror.Error{
 				{Code: apierror.EInvalid, Message: "name is required"},
@@ -41,14 +41,14 @@ func volumeRoutes() []route {
 				{Code: apierror.EInsufficient, Message: "insufficient host storage for volume"},
 			},
 		}},
-		{method: get, path: "/v1/volumes", access: tenant, handle: (*API).listVolumes, doc: operation{
+		{method: get, path: "/v1/volumes", access: workspace, handle: (*API).listVolumes, doc: operation{
 			id: "listVolumes", tag: "Volumes", summary: "List volumes, newest first", list: true,
 			status: 200, answer: []api.Volume{exampleVolume},
 		}},
-		{method: get, path: "/v1/volumes/:name", access: tenant, handle: (*API).getVolume, doc: operation{
+		{method: get, path: "/v1/volumes/:name", access: workspace, handle: (*API).getVolume, doc: operation{
 			id: "getVolume", tag: "Volumes", summary: "Read one volume", status: 200, answer: exampleVolume,
 		}},
-		{method: del, path: "/v1/volumes/:name", access: tenant, handle: (*API).deleteVolume, doc: operation{
+		{method: del, path: "/v1/volumes/:name", access: workspace, handle: (*API).deleteVolume, doc: operation{
 			id: "deleteVolume", tag: "Volumes", summary: "Delete a volume and all that is in it", status: 204,
 			failures: []apierror.Error{{Code: apierror.EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}},
 		}},

@@ -8,13 +8,13 @@ import (
 // Garbage is what has been seen without a row, and since when.
 type Garbage[K comparable] struct {
 	term     *Term
-	describe func(K) (what, id, agentID string)
+	describe func(K) (what, id, hostID string)
 	since    map[K]time.Time
 }
 
 // NewGarbage makes a collection in which nothing was seen. describe says of
 // something what logs may say of it.
-func NewGarbage[K comparable](t *Term, describe func(K) (what, id, agentID string)) *Garbage[K] {
+func NewGarbage[K comparable](t *Term, describe func(K) (what, id, hostID string)) *Garbage[K] {
 	return &Garbage[K]{term: t, describe: describe, since: map[K]time.Time{}}
 }
 
@@ -36,8 +36,8 @@ func (g *Garbage[K]) Due(ctx context.Context, seen map[K]bool, grace func(K) tim
 			since = now
 		}
 		if keep && !known {
-			what, id, agentID := g.describe(k)
-			g.term.Logger.WarnContext(ctx, "what the restored backup does not know is kept for now", "what", what, "id", id, "agent_id", agentID)
+			what, id, hostID := g.describe(k)
+			g.term.Logger.WarnContext(ctx, "what the restored backup does not know is kept for now", "what", what, "id", id, "agent_id", hostID)
 		}
 		if !keep && now.Sub(since) >= grace(k) {
 			due = append(due, k)

@@ -36,23 +36,24 @@ type Create struct {
 	Boot hostapi.Boot `json:"boot,omitempty"`
 
 	Tried  []string `json:"tried,omitempty"`  // hosts that did not do it
-	Why    why      `json:"why,omitempty"`    // the weightiest reason of those
-	Unsure *where   `json:"unsure,omitempty"` // a host that may have done it all the same
+	Reason reason   `json:"why,omitempty"`    // the weightiest reason of those
+	Unsure *boxRef  `json:"unsure,omitempty"` // a host that may have done it all the same
 	Detail string   `json:"detail,omitempty"` // why the snapshot was refused
 }
 
-// why a host did not start a sandbox. A later one weighs more when a create
+// reason is why a host did not start a sandbox. A later one weighs more when a create
 // that has no host left has to say what was wrong.
-type why int
+type reason int
 
 const (
-	whyFull why = iota
-	whyUnreachable
-	whyFailed
-	whySnapshot
+	reasonFull reason = iota
+	reasonUnreachable
+	reasonFailed
+	reasonSnapshot
 )
 
-type where struct {
+// boxRef is one generation of a box on a host.
+type boxRef struct {
 	AgentID    string `json:"agent_id"`
 	Generation uint64 `json:"generation"`
 }
@@ -161,15 +162,15 @@ const warmingCheck = 250 * time.Millisecond
 // Clean tries once to remove a box whose start has an unknown outcome, and to keep
 // a start of it that goes on from making it. What it misses the inventory loop
 // finds: the row no longer points there.
-func (f *Flows) Clean(ctx context.Context, id, agentID string, generation uint64) {
-	client, err := f.Hosts.Client(agentID)
+func (f *Flows) Clean(ctx context.Context, id, hostID string, generation uint64) {
+	client, err := f.Hosts.Client(hostID)
 	if err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(2*time.Second))
 	defer cancel()
 	if err := client.DeleteBox(ctx, id, generation); err != nil {
-		f.Logger.InfoContext(ctx, "box of an earlier placement is left to the inventory", "sandbox_id", hostapi.ShortID(id), "agent_id", agentID, "error", err)
+		f.Logger.InfoContext(ctx, "box of an earlier placement is left to the inventory", "sandbox_id", hostapi.ShortID(id), "agent_id", hostID, "error", err)
 	}
 }
 
@@ -203,15 +204,15 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	case errors.Is(ctx.Err(), context.Canceled), hostapi.HasCode(err, hostapi.CodeStaleTerm):
 		return nil, err // preempted, or deposed: the next one to run this step decides
 	}
-	return f.elsewhere(ctx, run, s, data, err), nil
+	return f.tryElsewhere(ctx, run, s, data, err), nil
 }
 
 // awaitHost gives the host of a placement by an earlier leader the time to be
 // heard by this one.
-func (f *Flows) awaitHost(ctx context.Context, view *raftstore.Snapshot, agentID string) error {
+func (f *Flows) awaitHost(ctx context.Context, view *raftstore.Snapshot, hostID string) error {
 	for {
 		changed := f.Hosts.Changed()
-		if _, err := f.Hosts.Client(agentID); err == nil || !f.Hosts.Warming(view) {
+		if _, err := f.Hosts.Client(hostID); err == nil || !f.Hosts.Warming(view) {
 			return nil
 		}
 		select {
@@ -256,19 +257,19 @@ func StartTTL(c *record.Sandbox, now time.Time) {
 	}
 }
 
-// elsewhere goes back to place without the host that did not do it.
-func (f *Flows) elsewhere(ctx context.Context, run flow.Run, placed *record.Sandbox, data Create, cause error) flow.Commit {
-	reason := classify(cause)
+// tryElsewhere goes back to place without the host that did not do it.
+func (f *Flows) tryElsewhere(ctx context.Context, run flow.Run, placed *record.Sandbox, data Create, cause error) flow.Commit {
+	why := classify(cause)
 	f.Logger.WarnContext(ctx, "host did not start the sandbox", "sandbox_id", hostapi.ShortID(placed.ID), "agent_id", placed.AgentID,
 		"request_id", data.RequestID, "error", cause)
 	f.Hosts.Release(placed.ID)
 	data.Tried = append(slices.Clone(data.Tried), placed.AgentID)
-	data.Why = max(data.Why, reason)
-	if reason == whySnapshot {
+	data.Reason = max(data.Reason, why)
+	if why == reasonSnapshot {
 		data.Detail = refusedSnapshot(cause)
 	}
 	if errors.Is(cause, hostapi.ErrUnknownOutcome) {
-		data.Unsure = &where{AgentID: placed.AgentID, Generation: placed.Generation}
+		data.Unsure = &boxRef{AgentID: placed.AgentID, Generation: placed.Generation}
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		s, ok := Resource.Made(tx, run.Flow)
@@ -284,31 +285,31 @@ func (f *Flows) elsewhere(ctx context.Context, run flow.Run, placed *record.Sand
 	}
 }
 
-func classify(err error) why {
+func classify(err error) reason {
 	var refusal *hostapi.Error
 	switch {
 	case refusedSnapshot(err) != "":
-		return whySnapshot
+		return reasonSnapshot
 	case hosts.Unreachable(err):
-		return whyUnreachable
+		return reasonUnreachable
 	case errors.As(err, &refusal):
 		switch refusal.Code {
 		case hostapi.CodeNoMemory, hostapi.CodeNoDisk, hostapi.CodeNoSlot, hostapi.CodeDraining,
 			hostapi.CodeTemplateMissing, hostapi.CodeBusy:
-			return whyFull
+			return reasonFull
 		}
 	}
-	return whyFailed
+	return reasonFailed
 }
 
 // outcome is what a create with no host left fails with.
 func outcome(data Create, none *placement.Error) error {
 	switch {
-	case data.Why == whySnapshot:
+	case data.Reason == reasonSnapshot:
 		return ErrSnapshot.With(data.Detail, nil)
-	case data.Why == whyFailed:
+	case data.Reason == reasonFailed:
 		return ErrNotStarted
-	case data.Why == whyUnreachable:
+	case data.Reason == reasonUnreachable:
 		return core.ErrUnreachable
 	default:
 		return NoHost(none)

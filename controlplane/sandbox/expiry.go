@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// ttl deletes sandboxes whose time has come.
+// ttl deletes sandboxes that have reached their end.
 func (k *keeper) ttl(ctx context.Context) {
 	now := k.Clock()
 	for _, s := range raftstore.All(k.Store.View(), record.Sandboxes) {
@@ -27,39 +27,39 @@ func (k *keeper) ttl(ctx context.Context) {
 	}
 }
 
-// rest hibernates persistent sandboxes whose time has come. One that is paused
-// runs on for a moment first: there is no other way from there. One that cannot
-// be hibernated now is paused again if it was, and tried again.
-func (k *keeper) rest(ctx context.Context) {
+// hibernateExpired hibernates persistent sandboxes that have reached their end. One
+// that is paused is resumed first: there is no other way from there. One that cannot
+// be hibernated now is paused again if it was, and tried again later.
+func (k *keeper) hibernateExpired(ctx context.Context) {
 	now := k.Clock()
 	for _, s := range raftstore.All(k.Store.View(), record.Sandboxes) {
-		if !restless(s, now) || !k.mayRest(s.ID, now) {
+		if !dueToHibernate(s, now) || !k.mayHibernate(s.ID, now) {
 			continue
 		}
-		k.Begin(loops.Job{What: "rest", Host: s.AgentID, ID: s.ID}, loops.AtOnce, func() {
-			k.rested(s.ID, k.hibernate(ctx, s))
+		k.Begin(loops.Job{What: "hibernate", Host: s.AgentID, ID: s.ID}, loops.AtOnce, func() {
+			k.noteHibernation(s.ID, k.hibernate(ctx, s))
 		})
 	}
 }
 
-// mayRest reports whether a sandbox is not one that was just tried in vain.
-func (k *keeper) mayRest(id string, now time.Time) bool {
+// mayHibernate reports whether a sandbox is not one that was just tried in vain.
+func (k *keeper) mayHibernate(id string, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return !now.Before(k.notYet[id])
+	return !now.Before(k.notBefore[id])
 }
 
-func (k *keeper) rested(id string, well bool) {
+func (k *keeper) noteHibernation(id string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.notYet, id)
-	if !well {
-		k.notYet[id] = k.Clock().Add(k.restPause)
+	delete(k.notBefore, id)
+	if !ok {
+		k.notBefore[id] = k.Clock().Add(k.hibernateRetry)
 	}
 }
 
-// restless reports whether the time of a persistent sandbox that is awake is over.
-func restless(s *record.Sandbox, now time.Time) bool {
+// dueToHibernate reports whether a persistent sandbox that is awake has reached its end.
+func dueToHibernate(s *record.Sandbox, now time.Time) bool {
 	awake := s.Status == record.SandboxRunning || s.Status == record.SandboxPaused
 	return awake && s.Persistent && !s.ExpiresAt.IsZero() && !now.Before(s.ExpiresAt)
 }
@@ -72,7 +72,7 @@ func (k *keeper) current(ctx context.Context, id string) (*record.Sandbox, bool)
 		return nil, false
 	}
 	s, ok := raftstore.Get(view, record.Sandboxes, id)
-	return s, ok && restless(s, k.Clock())
+	return s, ok && dueToHibernate(s, k.Clock())
 }
 
 func (k *keeper) hibernate(ctx context.Context, s *record.Sandbox) bool {

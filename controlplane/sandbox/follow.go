@@ -29,14 +29,14 @@ func Follows(s *record.Sandbox, b hostapi.BoxState) bool {
 	case record.SandboxRunning, record.SandboxPaused, record.SandboxHibernated:
 		return true
 	case record.SandboxFailed:
-		return Returns(s) && (s.Unreachable || b.Status != hostapi.StatusFailed)
+		return Recoverable(s) && (s.Unreachable || b.Status != hostapi.StatusFailed)
 	}
 	return false
 }
 
-// Returns reports whether a sandbox that failed is taken up again where its host
+// Recoverable reports whether a sandbox that failed is taken up again where its host
 // has its box still.
-func Returns(s *record.Sandbox) bool { return !s.Exclusive && (s.Persistent || s.Unreachable) }
+func Recoverable(s *record.Sandbox) bool { return !s.Exclusive && (s.Persistent || s.Unreachable) }
 
 // Follow puts what a host says into the row where it is news, and returns the
 // row as it is then.
@@ -47,7 +47,7 @@ func Follow(tx *raftstore.Tx, s *record.Sandbox, b hostapi.BoxState) *record.San
 	c := s.Clone()
 	c.Status, c.HostSeq, c.Error, c.Unreachable = record.SandboxStatus(b.Status), max(s.HostSeq, b.Seq), "", false
 	if b.Status == hostapi.StatusFailed {
-		c.Error = Why(b)
+		c.Error = FailureOf(b)
 	}
 	// Nobody woke what was unreachable: its end stays what it was.
 	if !s.Unreachable || c.Status == record.SandboxHibernated || c.ExpiresAt.IsZero() {
@@ -57,8 +57,8 @@ func Follow(tx *raftstore.Tx, s *record.Sandbox, b hostapi.BoxState) *record.San
 	return c
 }
 
-// Why is the error of a sandbox whose host says that it failed.
-func Why(b hostapi.BoxState) string {
+// FailureOf is the error of a sandbox whose host says that it failed.
+func FailureOf(b hostapi.BoxState) string {
 	if b.Error != "" {
 		return b.Error
 	}

@@ -52,26 +52,26 @@ func onLostHost(r raftstore.Reader, s *record.Sandbox) bool {
 
 // fail concludes that a sandbox has failed. No host said so, and whatever one
 // says later is later.
-func fail(tx *raftstore.Tx, s *record.Sandbox, why string, unreachable bool) {
+func fail(tx *raftstore.Tx, s *record.Sandbox, reason string, unreachable bool) {
 	c := s.Clone()
-	c.Status, c.Error, c.HostSeq, c.Unreachable = record.SandboxFailed, why, 0, unreachable
+	c.Status, c.Error, c.HostSeq, c.Unreachable = record.SandboxFailed, reason, 0, unreachable
 	raftstore.Put(tx, record.Sandboxes, c)
 }
 
 // unreachable concludes that a sandbox has failed with its host. An exclusive
 // one is given up with that: its host has ended it, or will not be believed.
 func unreachable(tx *raftstore.Tx, s *record.Sandbox) {
-	why := errHostLost
+	reason := errHostLost
 	if _, known := raftstore.Get(tx, record.Agents, s.AgentID); !known {
-		why = errRemoved
+		reason = errRemoved
 	}
-	fail(tx, s, why, !s.Exclusive)
+	fail(tx, s, reason, !s.Exclusive)
 }
 
 // orphan is a box that no row accounts for.
 type orphan struct {
-	agentID, id string
-	generation  uint64
+	hostID, id string
+	generation uint64
 }
 
 // inventory compares what each host reports with the rows, both ways.
@@ -83,12 +83,12 @@ func (k *keeper) inventory(ctx context.Context) {
 	seen := map[orphan]bool{}
 	var news []hostapi.BoxState
 	var drifted []*record.Sandbox
-	for agentID, session := range sessions {
+	for hostID, session := range sessions {
 		for _, b := range session.Heartbeat.Boxes {
 			s, ok := raftstore.Get(view, record.Sandboxes, b.ID)
 			switch {
-			case !accounts(s, ok, agentID, b):
-				seen[orphan{agentID, b.ID, b.Generation}] = true
+			case !accounts(s, ok, hostID, b):
+				seen[orphan{hostID, b.ID, b.Generation}] = true
 				continue
 			case Follows(s, b):
 				news = append(news, b)
@@ -98,11 +98,11 @@ func (k *keeper) inventory(ctx context.Context) {
 			}
 		}
 		if session.Heartbeat.Ready {
-			k.missing(ctx, view, agentID, session.Heartbeat)
+			k.missing(ctx, view, hostID, session.Heartbeat)
 		}
 	}
 	k.follow(ctx, news)
-	k.tellPersistent(ctx, drifted)
+	k.updateDrifted(ctx, drifted)
 	k.removeOrphans(ctx, seen)
 }
 
@@ -114,16 +114,16 @@ func (k *keeper) drifted(s *record.Sandbox, session hosts.Session, b hostapi.Box
 	return !moving && s.Generation == b.Generation && b.Persistent != nil && *b.Persistent != s.Persistent && k.Sure(record.Sandboxes.Name, &s.Meta, session.LastSeen)
 }
 
-// tellPersistent makes hosts follow the rows.
-func (k *keeper) tellPersistent(ctx context.Context, drifted []*record.Sandbox) {
+// updateDrifted makes hosts follow the rows.
+func (k *keeper) updateDrifted(ctx context.Context, drifted []*record.Sandbox) {
 	for _, s := range drifted {
-		k.Begin(loops.Job{What: "persistent", Host: s.AgentID, ID: s.ID}, loops.AtOnce, func() { k.tell(ctx, s) })
+		k.Begin(loops.Job{What: "persistent", Host: s.AgentID, ID: s.ID}, loops.AtOnce, func() { k.updatePersistent(ctx, s) })
 	}
 }
 
-func (k *keeper) tell(ctx context.Context, seen *record.Sandbox) {
-	s, ok := raftstore.Get(k.Store.View(), record.Sandboxes, seen.ID)
-	if !ok || s.ModifyIndex != seen.ModifyIndex {
+func (k *keeper) updatePersistent(ctx context.Context, known *record.Sandbox) {
+	s, ok := raftstore.Get(k.Store.View(), record.Sandboxes, known.ID)
+	if !ok || s.ModifyIndex != known.ModifyIndex {
 		return // somebody is at it
 	}
 	ctx, cancel := context.WithTimeout(ctx, loops.CallTimeout)
@@ -141,7 +141,7 @@ func (k *keeper) tell(ctx context.Context, seen *record.Sandbox) {
 }
 
 // follow writes down what hosts say of their boxes: what died, and what a
-// leader before this one had moved and not written down.
+// leader before this one had changed and not written down.
 func (k *keeper) follow(ctx context.Context, news []hostapi.BoxState) {
 	var changed []*record.Sandbox
 	loops.InParts(ctx, k.Term, loopInventory, news, func(tx *raftstore.Tx, part []hostapi.BoxState) error {
@@ -164,11 +164,11 @@ func (k *keeper) follow(ctx context.Context, news []hostapi.BoxState) {
 // accounts reports whether a row wants a box where it is. A failed sandbox's
 // box that still lives is one that was given up; nobody may use it any more, so
 // it must not run on. One that was only unreachable is taken up again.
-func accounts(s *record.Sandbox, known bool, agentID string, b hostapi.BoxState) bool {
+func accounts(s *record.Sandbox, known bool, hostID string, b hostapi.BoxState) bool {
 	switch {
-	case !known, s.AgentID != agentID, b.Generation < s.Generation:
+	case !known, s.AgentID != hostID, b.Generation < s.Generation:
 		return false
-	case s.Status == record.SandboxFailed && !Returns(s):
+	case s.Status == record.SandboxFailed && !Recoverable(s):
 		return b.Status == hostapi.StatusFailed || b.Status == hostapi.StatusDeleting
 	}
 	return true
@@ -176,20 +176,20 @@ func accounts(s *record.Sandbox, known bool, agentID string, b hostapi.BoxState)
 
 // missing fails sandboxes whose host has a complete inventory without them. The
 // heartbeat may be older than the box, so the host is asked once more.
-func (k *keeper) missing(ctx context.Context, view *raftstore.Snapshot, agentID string, hb hostapi.Heartbeat) {
+func (k *keeper) missing(ctx context.Context, view *raftstore.Snapshot, hostID string, hb hostapi.Heartbeat) {
 	reported := make(map[string]bool, len(hb.Boxes))
 	for _, b := range hb.Boxes {
 		reported[b.ID] = true
 	}
-	for _, s := range raftstore.Find(view, record.Sandboxes, "agent", agentID) {
+	for _, s := range raftstore.Find(view, record.Sandboxes, "agent", hostID) {
 		if reported[s.ID] || !mayFail(s) {
 			continue
 		}
-		k.Begin(loops.Job{What: "missing", Host: agentID, ID: s.ID}, loops.AtOnce, func() { k.ask(ctx, s) })
+		k.Begin(loops.Job{What: "missing", Host: hostID, ID: s.ID}, loops.AtOnce, func() { k.confirmMissing(ctx, s) })
 	}
 }
 
-func (k *keeper) ask(ctx context.Context, s *record.Sandbox) {
+func (k *keeper) confirmMissing(ctx context.Context, s *record.Sandbox) {
 	client, err := k.core.Hosts.Client(s.AgentID)
 	if err != nil {
 		return
@@ -213,34 +213,34 @@ func mayFail(s *record.Sandbox) bool {
 	return s.Status.CanBecome(record.SandboxFailed)
 }
 
-func (k *keeper) failBox(ctx context.Context, seen *record.Sandbox, why string) {
+func (k *keeper) failBox(ctx context.Context, known *record.Sandbox, reason string) {
 	ok := k.Update(ctx, loopInventory, func(tx *raftstore.Tx) error {
-		s, ok := raftstore.Get(tx, record.Sandboxes, seen.ID)
-		if ok && s.Generation == seen.Generation && s.AgentID == seen.AgentID && mayFail(s) {
-			fail(tx, s, why, false)
+		s, ok := raftstore.Get(tx, record.Sandboxes, known.ID)
+		if ok && s.Generation == known.Generation && s.AgentID == known.AgentID && mayFail(s) {
+			fail(tx, s, reason, false)
 		}
 		return nil
 	})
 	if ok {
-		k.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(seen.ID), "agent_id", seen.AgentID, "why", why)
+		k.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(known.ID), "agent_id", known.AgentID, "why", reason)
 	}
 }
 
 // removeOrphans deletes boxes that have had no row for a while.
 func (k *keeper) removeOrphans(ctx context.Context, seen map[orphan]bool) {
 	for _, o := range k.orphans.Due(ctx, seen, func(orphan) time.Duration { return k.OrphanGrace }) {
-		k.Begin(loops.Job{What: "orphan", Host: o.agentID, ID: o.id}, loops.AtOnce, func() { k.removeOrphan(ctx, o) })
+		k.Begin(loops.Job{What: "orphan", Host: o.hostID, ID: o.id}, loops.AtOnce, func() { k.removeOrphan(ctx, o) })
 	}
 }
 
 func (k *keeper) removeOrphan(ctx context.Context, o orphan) {
-	client, err := k.core.Hosts.Client(o.agentID)
+	client, err := k.core.Hosts.Client(o.hostID)
 	if err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, loops.CallTimeout)
 	defer cancel()
-	attrs := []any{"sandbox_id", hostapi.ShortID(o.id), "agent_id", o.agentID, "generation", o.generation}
+	attrs := []any{"sandbox_id", hostapi.ShortID(o.id), "agent_id", o.hostID, "generation", o.generation}
 	if err := client.DeleteBox(ctx, o.id, o.generation); err != nil {
 		k.Logger.WarnContext(ctx, "box without a sandbox could not be deleted", append(attrs, "error", err)...)
 		return

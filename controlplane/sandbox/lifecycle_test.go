@@ -242,7 +242,7 @@ func TestACrowdWakesOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := r.H1.Moves("wake"); n != 1 {
+	if n := r.H1.Transitions("wake"); n != 1 {
 		t.Errorf("%d wakes", n)
 	}
 	got, err := r.Get(t.Context(), testplane.Caller, sb.ID)

@@ -24,13 +24,13 @@ const (
 // keeper keeps true, in one term, what must hold of sandboxes.
 type keeper struct {
 	*loops.Term
-	core        *core.Core
-	transitions *Transitions
-	restPause   time.Duration // see Config.RestPause
-	orphans     *loops.Garbage[orphan]
+	core           *core.Core
+	transitions    *Transitions
+	hibernateRetry time.Duration // see Config.HibernateRetry
+	orphans        *loops.Garbage[orphan]
 
-	mu     sync.Mutex
-	notYet map[string]time.Time // sandboxes not to be hibernated before
+	mu        sync.Mutex
+	notBefore map[string]time.Time // sandboxes not to be hibernated before
 }
 
 // Loops are what keeps sandboxes true: hosts hold no box without a row, and rows
@@ -38,14 +38,14 @@ type keeper struct {
 // its end goes.
 func (s *Sandboxes) Loops(t *loops.Term) []loops.Loop {
 	k := &keeper{
-		Term: t, core: s.core, transitions: s.transitions, restPause: s.cfg.RestPause, notYet: map[string]time.Time{},
-		orphans: loops.NewGarbage(t, func(o orphan) (what, id, agentID string) { return "box", hostapi.ShortID(o.id), o.agentID }),
+		Term: t, core: s.core, transitions: s.transitions, hibernateRetry: s.cfg.HibernateRetry, notBefore: map[string]time.Time{},
+		orphans: loops.NewGarbage(t, func(o orphan) (what, id, hostID string) { return "box", hostapi.ShortID(o.id), o.hostID }),
 	}
 	return []loops.Loop{
 		{Name: loopInventory, Wake: s.core.Hosts.Changed, Pass: k.inventory},
 		{Name: loopUnreachable, Wake: func() <-chan struct{} { return s.core.Store.View().Changed(record.Agents.Name) }, Pass: k.failUnreachable},
 		{Name: loopTTL, Pass: k.ttl},
-		{Name: loopHibernate, Pass: k.rest},
+		{Name: loopHibernate, Pass: k.hibernateExpired},
 		resource.Strays(t, Resource, startedByNobody),
 	}
 }

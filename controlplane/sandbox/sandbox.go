@@ -24,9 +24,9 @@ type Config struct {
 	// the VMM's own.
 	Observe func(stage string, engine bool, took time.Duration)
 
-	// RestPause is how long a persistent sandbox that could not be hibernated at
+	// HibernateRetry is how long a persistent sandbox that could not be hibernated at
 	// its end is left alone; default ten seconds.
-	RestPause time.Duration
+	HibernateRetry time.Duration
 }
 
 // Sandboxes are the use cases of a sandbox's life. Those of what runs in it, and of
@@ -47,8 +47,8 @@ func New(c *core.Core, cfg Config) *Sandboxes {
 	if cfg.Observe == nil {
 		cfg.Observe = func(string, bool, time.Duration) {}
 	}
-	if cfg.RestPause == 0 {
-		cfg.RestPause = 10 * time.Second
+	if cfg.HibernateRetry == 0 {
+		cfg.HibernateRetry = 10 * time.Second
 	}
 	r := &reach{core: c, transitions: &Transitions{Core: c}}
 	files := &Files{reach: r}

@@ -21,7 +21,7 @@ import (
 // answer and the record is made up for by the next heartbeat.
 type Transition string
 
-// The moves, each from one status to another. A wake of what runs already
+// The transitions, each from one status to another. A wake of what runs already
 // changes nothing and succeeds: wakes at the same time are one wake.
 const (
 	Pause     Transition = "pause"     // running → paused
@@ -30,7 +30,7 @@ const (
 	Wake      Transition = "wake"      // hibernated → running
 )
 
-// From is the status that a move starts in.
+// From is the status that a transition starts in.
 func (m Transition) From() record.SandboxStatus {
 	switch m {
 	case Resume:
@@ -44,7 +44,7 @@ func (m Transition) From() record.SandboxStatus {
 // ErrGone means that the sandbox was deleted meanwhile.
 var ErrGone = errors.New("sandbox is gone")
 
-// IllegalError is a move that the sandbox's status does not allow.
+// IllegalError is a transition that the sandbox's status does not allow.
 type IllegalError struct {
 	Transition Transition
 	Status     record.SandboxStatus
@@ -97,16 +97,16 @@ type Transitions struct {
 	wakes singleflight.Group // by sandbox id
 }
 
-// Do asks the host of a sandbox for a move and returns the row as it is then.
+// Do asks the host of a sandbox for a transition and returns the row as it is then.
 // It fails with an *IllegalError, with ErrGone, or with what the host or the
-// store say. It does not end with ctx: a move that was asked for is seen
+// store say. It does not end with ctx: a transition that was asked for is seen
 // through, so that the record says what became of it.
-func (t *Transitions) Do(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
-	if move != Wake {
-		return t.do(ctx, seen, move)
+func (t *Transitions) Do(ctx context.Context, known *record.Sandbox, transition Transition) (*record.Sandbox, error) {
+	if transition != Wake {
+		return t.do(ctx, known, transition)
 	}
 	// A crowd that finds the sandbox asleep asks the host once.
-	row, err, _ := t.wakes.Do(seen.ID, func() (any, error) { return t.do(ctx, seen, move) })
+	row, err, _ := t.wakes.Do(known.ID, func() (any, error) { return t.do(ctx, known, transition) })
 	if err != nil {
 		return nil, err
 	}
@@ -115,45 +115,45 @@ func (t *Transitions) Do(ctx context.Context, seen *record.Sandbox, move Transit
 
 // While is Do for who leads: it ends with ctx. What the host does all the same it
 // says in its heartbeats, to whoever leads then.
-func (t *Transitions) While(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
-	return t.through(ctx, seen, move)
+func (t *Transitions) While(ctx context.Context, known *record.Sandbox, transition Transition) (*record.Sandbox, error) {
+	return t.through(ctx, known, transition)
 }
 
-func (t *Transitions) do(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
-	return t.through(context.WithoutCancel(ctx), seen, move)
+func (t *Transitions) do(ctx context.Context, known *record.Sandbox, transition Transition) (*record.Sandbox, error) {
+	return t.through(context.WithoutCancel(ctx), known, transition)
 }
 
-func (t *Transitions) through(ctx context.Context, seen *record.Sandbox, move Transition) (*record.Sandbox, error) {
-	switch seen.Status {
+func (t *Transitions) through(ctx context.Context, known *record.Sandbox, transition Transition) (*record.Sandbox, error) {
+	switch known.Status {
 	case record.SandboxStarting, record.SandboxFailed, record.SandboxDeleting:
-		return nil, &IllegalError{Transition: move, Status: seen.Status}
+		return nil, &IllegalError{Transition: transition, Status: known.Status}
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	box, err := t.ask(ctx, seen, move)
+	box, err := t.ask(ctx, known, transition)
 	for tries := 1; err != nil; tries++ {
 		var again bool
-		if again, err = t.refused(ctx, seen, move, err); !again || tries == maxTries {
+		if again, err = t.refused(ctx, known, transition, err); !again || tries == maxTries {
 			return nil, err
 		}
-		box, err = t.ask(ctx, seen, move)
+		box, err = t.ask(ctx, known, transition)
 	}
-	row, err := t.follow(ctx, seen, box.State())
-	if err == nil && move != Wake && seen.Status != move.From() && seen.HostSeq == box.Seq {
+	row, err := t.follow(ctx, known, box.State())
+	if err == nil && transition != Wake && known.Status != transition.From() && known.HostSeq == box.Seq {
 		// The host calls it done where nothing was to be done.
-		return nil, &IllegalError{Transition: move, Status: row.Status}
+		return nil, &IllegalError{Transition: transition, Status: row.Status}
 	}
 	return row, err
 }
 
-func (t *Transitions) ask(ctx context.Context, s *record.Sandbox, move Transition) (hostapi.Box, error) {
+func (t *Transitions) ask(ctx context.Context, s *record.Sandbox, transition Transition) (hostapi.Box, error) {
 	client, err := t.Hosts.Reach(ctx, s.AgentID)
 	if err != nil {
 		return hostapi.Box{}, err
 	}
 	ctx, release := t.Hosts.WhileHeard(ctx, s.AgentID)
 	defer release()
-	switch move {
+	switch transition {
 	case Pause:
 		return client.Pause(ctx, s.ID)
 	case Resume:
@@ -163,16 +163,16 @@ func (t *Transitions) ask(ctx context.Context, s *record.Sandbox, move Transitio
 	case Wake:
 		return client.Wake(ctx, s.ID)
 	}
-	return hostapi.Box{}, fmt.Errorf("no such move: %q", move)
+	return hostapi.Box{}, fmt.Errorf("no such transition: %q", transition)
 }
 
-// maxTries bounds how often a move is asked for that others keep undoing.
+// maxTries bounds how often a transition is asked for that others keep undoing.
 const maxTries = 3
 
 // refused says why the host did not do it, in the sandbox's terms where it is
-// about its status. again says that the status is the move's own by now: another
-// move has brought it back, unless the refusal is about something else.
-func (t *Transitions) refused(ctx context.Context, s *record.Sandbox, move Transition, err error) (again bool, why error) {
+// about its status. again says that the status is the transition's own by now: another
+// transition has brought it back, unless the refusal is about something else.
+func (t *Transitions) refused(ctx context.Context, s *record.Sandbox, transition Transition, err error) (again bool, why error) {
 	var refusal *hostapi.Error
 	if !errors.As(err, &refusal) || refusal.Code != hostapi.CodeIllegalState && refusal.Code != hostapi.CodeNotRunning {
 		return false, err
@@ -181,10 +181,10 @@ func (t *Transitions) refused(ctx context.Context, s *record.Sandbox, move Trans
 	if rerr != nil {
 		return false, errors.Join(err, rerr)
 	}
-	if row.Status == move.From() {
+	if row.Status == transition.From() {
 		return true, err
 	}
-	return false, &IllegalError{Transition: move, Status: row.Status}
+	return false, &IllegalError{Transition: transition, Status: row.Status}
 }
 
 // Refresh asks the host what the sandbox is doing and returns the row as it is
@@ -207,18 +207,18 @@ func (t *Transitions) Refresh(ctx context.Context, s *record.Sandbox) (*record.S
 var refreshTimeout = timescale.Limit(10 * time.Second)
 
 // follow writes down what a host said, and returns the row as it is then.
-func (t *Transitions) follow(ctx context.Context, seen *record.Sandbox, b hostapi.BoxState) (*record.Sandbox, error) {
+func (t *Transitions) follow(ctx context.Context, known *record.Sandbox, b hostapi.BoxState) (*record.Sandbox, error) {
 	var out *record.Sandbox
 	err := t.Store.Update(ctx, func(tx *raftstore.Tx) error {
-		row, ok := raftstore.Get(tx, record.Sandboxes, seen.ID)
-		if !ok || row.WorkspaceID != seen.WorkspaceID {
+		row, ok := raftstore.Get(tx, record.Sandboxes, known.ID)
+		if !ok || row.WorkspaceID != known.WorkspaceID {
 			return ErrGone
 		}
 		out = Follow(tx, row, b)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("write down that sandbox %s is %s: %w", hostapi.ShortID(seen.ID), b.Status, err)
+		return nil, fmt.Errorf("write down that sandbox %s is %s: %w", hostapi.ShortID(known.ID), b.Status, err)
 	}
 	return out, nil
 }

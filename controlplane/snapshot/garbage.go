@@ -66,9 +66,9 @@ func (k *keeper) eachStored(ctx context.Context, owner string, visit func(ids []
 
 // storedPage asks the hosts one after the other.
 func (k *keeper) storedPage(ctx context.Context, owner, after string) (page hostapi.StoredPage, ok bool) {
-	for _, agentID := range k.core.Hosts.Stores() {
+	for _, hostID := range k.core.Hosts.Stores() {
 		ctx, cancel := context.WithTimeout(ctx, listTime)
-		err := k.core.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) (err error) {
+		err := k.core.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) (err error) {
 			page, err = c.Stored(ctx, owner, after, hostapi.MaxStoredPage)
 			return err
 		})
@@ -76,7 +76,7 @@ func (k *keeper) storedPage(ctx context.Context, owner, after string) (page host
 		if err == nil && (!page.More || len(page.IDs) > 0) {
 			return page, true
 		}
-		k.Logger.WarnContext(ctx, "snapshot store could not be listed", "agent_id", agentID, "error", err)
+		k.Logger.WarnContext(ctx, "snapshot store could not be listed", "agent_id", hostID, "error", err)
 	}
 	return page, false
 }

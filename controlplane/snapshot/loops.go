@@ -68,7 +68,7 @@ type keeper struct {
 }
 
 // capture is one on a host, which no row accounts for.
-type capture struct{ agentID, id string }
+type capture struct{ hostID, id string }
 
 // Loops are what keeps snapshots true: hosts hold no capture that nothing wants, and
 // the snapshot store nothing at all; what is on a lost host alone is lost; what is
@@ -76,8 +76,8 @@ type capture struct{ agentID, id string }
 func (s *Snapshots) Loops(t *loops.Term) []loops.Loop {
 	k := &keeper{
 		Term: t, core: s.core, things: s,
-		captures: loops.NewGarbage(t, func(c capture) (what, id, agentID string) { return "object", c.id, c.agentID }),
-		copies:   loops.NewGarbage(t, func(id string) (what, _, agentID string) { return "stored copy", id, "" }),
+		captures: loops.NewGarbage(t, func(c capture) (what, id, hostID string) { return "object", c.id, c.hostID }),
+		copies:   loops.NewGarbage(t, func(id string) (what, _, hostID string) { return "stored copy", id, "" }),
 	}
 	return []loops.Loop{
 		{Name: loopInventory, Pass: k.inventory},
@@ -93,10 +93,10 @@ func (k *keeper) inventory(ctx context.Context) {
 	// that is reported above has its row in this view, if it has one at all.
 	view := k.Store.View()
 	seen := map[capture]bool{}
-	for agentID, session := range sessions {
+	for hostID, session := range sessions {
 		for _, c := range session.Heartbeat.Captures {
 			if !k.things.captured(view, c.ID) {
-				seen[capture{agentID: agentID, id: c.ID}] = true
+				seen[capture{hostID: hostID, id: c.ID}] = true
 			}
 		}
 	}
@@ -116,21 +116,21 @@ func (k *keeper) removeCaptures(ctx context.Context, seen map[capture]bool) {
 		return k.OrphanGrace
 	}
 	for _, c := range k.captures.Due(ctx, seen, grace) {
-		k.Begin(loops.Job{What: "capture", Host: c.agentID, ID: c.id}, loops.AtOnce, func() { k.removeCapture(ctx, c) })
+		k.Begin(loops.Job{What: "capture", Host: c.hostID, ID: c.id}, loops.AtOnce, func() { k.removeCapture(ctx, c) })
 	}
 }
 
 func (k *keeper) removeCapture(ctx context.Context, c capture) {
 	ctx, cancel := context.WithTimeout(ctx, loops.CallTimeout)
 	defer cancel()
-	err := k.core.Hosts.Call(ctx, c.agentID, func(ctx context.Context, client *hosts.Client) error {
+	err := k.core.Hosts.Call(ctx, c.hostID, func(ctx context.Context, client *hosts.Client) error {
 		return client.DeleteCapture(ctx, c.id, !k.things.stored(k.Store.View())(c.id))
 	})
 	if err != nil {
-		k.Logger.WarnContext(ctx, "object without a row could not be deleted", "what", "capture", "id", c.id, "agent_id", c.agentID, "error", err)
+		k.Logger.WarnContext(ctx, "object without a row could not be deleted", "what", "capture", "id", c.id, "agent_id", c.hostID, "error", err)
 		return
 	}
-	k.Logger.InfoContext(ctx, "object without a row deleted", "what", "capture", "id", c.id, "agent_id", c.agentID)
+	k.Logger.InfoContext(ctx, "object without a row deleted", "what", "capture", "id", c.id, "agent_id", c.hostID)
 }
 
 // lostSnapshots marks snapshots lost that are not stored and whose host is lost

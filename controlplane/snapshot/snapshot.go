@@ -94,8 +94,8 @@ func Begin(tx *raftstore.Tx, flowID string, s *record.Snapshot, data Create) err
 }
 
 // again reports whether a step that failed is to be run once more.
-func (f *flows) again(ctx context.Context, run flow.Run, agentID string, err error) bool {
-	return hosts.Superseded(ctx, err) || f.Hosts.Passing(run.View, agentID, run.Flow.Attempt, err)
+func (f *flows) again(ctx context.Context, run flow.Run, hostID string, err error) bool {
+	return hosts.Superseded(ctx, err) || f.Hosts.Passing(run.View, hostID, run.Flow.Attempt, err)
 }
 
 // capture asks the sandbox's host for the capture.

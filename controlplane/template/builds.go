@@ -67,7 +67,7 @@ func (s *Templates) BuildLogs(ctx context.Context, c core.Caller, id string) (io
 		return nil, err
 	}
 	if row.AgentID == "" {
-		return io.NopCloser(strings.NewReader(epitaph(row))), nil
+		return io.NopCloser(strings.NewReader(failureLine(row))), nil
 	}
 	client, err := s.core.Hosts.Reach(ctx, row.AgentID)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Templates) BuildLogs(ctx context.Context, c core.Caller, id string) (io
 	switch {
 	case hostapi.HasCode(err, hostapi.CodeNotFound): // not yet, or no more
 		release()
-		return io.NopCloser(strings.NewReader(epitaph(row))), nil
+		return io.NopCloser(strings.NewReader(failureLine(row))), nil
 	case err != nil:
 		release()
 		return nil, core.HostError(err)
@@ -86,8 +86,8 @@ func (s *Templates) BuildLogs(ctx context.Context, c core.Caller, id string) (io
 	return &core.Body{ReadCloser: text, Release: release}, nil
 }
 
-// epitaph is what is left to say of a build without a log.
-func epitaph(b *record.Build) string {
+// failureLine is the log of a build that left none.
+func failureLine(b *record.Build) string {
 	if b.Error == "" {
 		return ""
 	}
@@ -183,12 +183,12 @@ func (f *buildFollower) open() (line string, done bool, err error) {
 	return "", false, f.wait(view)
 }
 
-func (f *buildFollower) dial(agentID string) error {
-	client, err := f.core.Hosts.Client(agentID)
+func (f *buildFollower) dial(hostID string) error {
+	client, err := f.core.Hosts.Client(hostID)
 	if err != nil {
 		return err
 	}
-	ctx, release := f.core.Hosts.WhileHeard(f.ctx, agentID)
+	ctx, release := f.core.Hosts.WhileHeard(f.ctx, hostID)
 	from, err := client.FollowBuildLogs(ctx, f.id)
 	if err != nil {
 		release()

@@ -21,56 +21,61 @@ var followTime = timescale.Limit(10 * time.Second)
 const stateReady = "ready"
 
 // followed is one build that one run of a host's daemon was asked for.
-type followed struct{ agentID, bootID, buildID, how string }
+type followed struct{ hostID, bootID, buildID, how string }
+
+// keeper keeps templates, in one term, where they belong.
+type keeper struct {
+	*Flows
+	asked map[followed]time.Time // until when hosts that were asked for builds are left alone
+}
 
 // Loops are what keeps templates where they belong.
 func (s *Templates) Loops(*loops.Term) []loops.Loop {
-	return []loops.Loop{{Name: "templates", Run: s.Flows.run}}
+	k := &keeper{Flows: s.Flows, asked: map[followed]time.Time{}}
+	return []loops.Loop{{Name: "templates", Run: k.run}}
 }
 
 // run keeps templates where they belong until ctx ends: every host has what one
 // has built, and forgets what has no row any more. It looks at the whole state
 // each time; that a host was asked already only spares it the question.
-func (f *Flows) run(ctx context.Context) {
-	f.told = map[followed]time.Time{}
-	tick := time.NewTicker(f.cfg.Every)
+func (k *keeper) run(ctx context.Context) {
+	tick := time.NewTicker(k.cfg.Every)
 	defer tick.Stop()
 	for {
-		f.learn(ctx)
-		f.keep(ctx)
-		f.prune(ctx)
+		k.learn(ctx)
+		k.keep(ctx)
+		k.prune(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-f.look:
+		case <-k.look:
 		}
 	}
 }
 
-func (f *Flows) keep(ctx context.Context) {
-	view := f.Store.View()
+func (k *keeper) keep(ctx context.Context) {
+	view := k.Store.View()
 	templates := raftstore.All(view, record.Templates)
 	known := map[string]bool{}
 	for _, t := range templates {
 		known[t.Key] = true
 	}
 	// A backup that was restored may not know the latest.
-	cluster, ok := raftstore.Get(view, record.Clusters, record.ClusterID)
-	keeps := ok && cluster.Keep > 0
-	for id, s := range f.Hosts.Sessions() {
+	keeps := loops.Kept(view) > 0
+	for id, s := range k.Hosts.Sessions() {
 		hb := s.Heartbeat
 		if !hb.Ready || hb.Draining {
 			continue
 		}
 		for _, state := range hb.Templates {
 			if IsKey(state.Name) && !known[state.Name] && !keeps {
-				f.forget(ctx, id, state.Name)
+				k.forget(ctx, id, state.Name)
 			}
 		}
 		for _, t := range templates {
 			if t.BuildID != "" && t.Status == record.TemplateReady {
-				f.follow(ctx, view, id, hb, t)
+				k.follow(ctx, view, id, hb, t)
 			}
 		}
 	}
@@ -78,22 +83,22 @@ func (f *Flows) keep(ctx context.Context) {
 
 // follow asks a host for the build that a template means: to fetch it, or, where
 // that cannot be, to build it as well.
-func (f *Flows) follow(ctx context.Context, view raftstore.Reader, agentID string, hb hostapi.Heartbeat, t *record.Template) {
+func (k *keeper) follow(ctx context.Context, view raftstore.Reader, hostID string, hb hostapi.Heartbeat, t *record.Template) {
 	b, ok := raftstore.Get(view, record.Builds, t.BuildID)
 	if !ok || isAt(hb, t.Key, b) {
 		return
 	}
-	spec, how, ok := f.wayTo(ctx, view, hb, t, b)
-	asked := followed{agentID, hb.BootID, t.BuildID, how}
-	now := f.Clock()
-	if !ok || now.Before(f.told[asked]) {
+	spec, how, ok := k.sourceOf(ctx, view, hb, t, b)
+	asked := followed{hostID, hb.BootID, t.BuildID, how}
+	now := k.Clock()
+	if !ok || now.Before(k.asked[asked]) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, followTime)
 	defer cancel()
-	_, before := f.told[asked]
+	_, before := k.asked[asked]
 	missing := false
-	err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error {
+	err := k.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) error {
 		if before && spec.Fetch != "" {
 			if got, err := c.Build(ctx, b.ID); err == nil && got.Missing {
 				missing = true
@@ -106,21 +111,21 @@ func (f *Flows) follow(ctx context.Context, view raftstore.Reader, agentID strin
 	var refusal *hostapi.Error
 	switch {
 	case err == nil && missing:
-		f.told[asked] = now.Add(f.cfg.Again)
-		f.missing(ctx, b, spec.Fetch)
+		k.asked[asked] = now.Add(k.cfg.Again)
+		k.missing(ctx, b, spec.Fetch)
 	case err == nil:
-		f.told[asked] = now.Add(f.cfg.Again)
+		k.asked[asked] = now.Add(k.cfg.Again)
 	case errors.As(err, &refusal) && refusal.Code != hostapi.CodeDraining && refusal.Code != hostapi.CodeBusy && refusal.Code != hostapi.CodeStaleTerm:
-		f.told[asked] = now.Add(10 * f.cfg.Again) // most likely it never will
-		f.Logger.WarnContext(ctx, "host does not take a template", "template", t.Key, "agent_id", agentID, "error", err)
+		k.asked[asked] = now.Add(10 * k.cfg.Again) // most likely it never will
+		k.Logger.WarnContext(ctx, "host does not take a template", "template", t.Key, "agent_id", hostID, "error", err)
 	}
 }
 
 // missing notes that a product is not in the snapshot store. A host that has it
 // puts it there again, and says so; where there is none, it is built anew.
-func (f *Flows) missing(ctx context.Context, b *record.Build, digest string) {
-	f.Logger.WarnContext(ctx, "template is not in the snapshot store any more", "template", b.Key, "build_id", b.ID, "digest", digest)
-	f.write(ctx, "product that is not stored", true, func(tx *raftstore.Tx) error {
+func (k *keeper) missing(ctx context.Context, b *record.Build, digest string) {
+	k.Logger.WarnContext(ctx, "template is not in the snapshot store any more", "template", b.Key, "build_id", b.ID, "digest", digest)
+	k.write(ctx, "product that is not stored", true, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Builds, b.ID)
 		if !ok {
 			return nil
@@ -134,8 +139,8 @@ func (f *Flows) missing(ctx context.Context, b *record.Build, digest string) {
 	})
 }
 
-// wayTo says how a host comes by a build, if it can now.
-func (f *Flows) wayTo(ctx context.Context, view raftstore.Reader, hb hostapi.Heartbeat, t *record.Template, b *record.Build) (spec hostapi.BuildSpec, how string, ok bool) {
+// sourceOf says how a host comes by a build, if it can now.
+func (k *keeper) sourceOf(ctx context.Context, view raftstore.Reader, hb hostapi.Heartbeat, t *record.Template, b *record.Build) (spec hostapi.BuildSpec, how string, ok bool) {
 	awaited := false
 	for _, p := range b.Products {
 		if p.Engine != hb.Versions.Engine || !hb.Store {
@@ -144,14 +149,14 @@ func (f *Flows) wayTo(ctx context.Context, view raftstore.Reader, hb hostapi.Hea
 		if p.Stored {
 			return hostapi.BuildSpec{Template: t.Key, WorkspaceID: t.WorkspaceID, Fetch: p.Digest}, "fetch", true
 		}
-		awaited = awaited || f.isStoring(p.Digest)
+		awaited = awaited || k.isStoring(p.Digest)
 	}
 	if awaited || b.WorkspaceID == "" && b.Recipe == "" || b.WorkspaceID != "" && len(b.SpecSealed) == 0 {
 		return spec, "", false // it will be in the store, or nobody knows how it was built
 	}
-	spec, err := f.open(b)
+	spec, err := k.open(b)
 	if err != nil {
-		f.Logger.ErrorContext(ctx, "specification of a template cannot be opened", "build_id", b.ID, "error", err)
+		k.Logger.ErrorContext(ctx, "specification of a template cannot be opened", "build_id", b.ID, "error", err)
 		return spec, "", false
 	}
 	return spec, "build", can(view, hb, b, spec) // what it is made from comes first
@@ -159,8 +164,8 @@ func (f *Flows) wayTo(ctx context.Context, view raftstore.Reader, hb hostapi.Hea
 
 // isStoring reports whether a host that has a build is there to put it into the
 // snapshot store.
-func (f *Flows) isStoring(digest string) bool {
-	for _, s := range f.Hosts.Sessions() {
+func (k *keeper) isStoring(digest string) bool {
+	for _, s := range k.Hosts.Sessions() {
 		if s.Heartbeat.Store && slices.ContainsFunc(s.Heartbeat.Templates, func(t hostapi.TemplateState) bool { return t.BuildID == digest }) {
 			return true
 		}
@@ -209,11 +214,11 @@ func byKey(r raftstore.Reader, workspaceID, key string) (*record.Template, bool)
 
 // forget removes from a host a template that has no row. One that is in use
 // there, or a host that does not answer, is asked again the next time.
-func (f *Flows) forget(ctx context.Context, agentID, name string) {
+func (k *keeper) forget(ctx context.Context, hostID, name string) {
 	ctx, cancel := context.WithTimeout(ctx, followTime)
 	defer cancel()
-	err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteTemplate(ctx, name) })
+	err := k.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteTemplate(ctx, name) })
 	if err == nil {
-		f.Logger.InfoContext(ctx, "template without a row removed", "template", name, "agent_id", agentID)
+		k.Logger.InfoContext(ctx, "template without a row removed", "template", name, "agent_id", hostID)
 	}
 }

@@ -85,24 +85,24 @@ func (f *Flows) heard() map[string]*heard {
 
 // learn writes down what the hosts tell: templates of the operator, products of
 // builds, and that they are stored. It begins the builds that nobody asks for.
-func (f *Flows) learn(ctx context.Context) {
-	all := f.heard()
-	for _, s := range f.Hosts.Sessions() {
+func (k *keeper) learn(ctx context.Context) {
+	all := k.heard()
+	for _, s := range k.Hosts.Sessions() {
 		for _, t := range s.Heartbeat.Templates {
 			if t.Status == stateReady {
-				f.learnProduct(ctx, stateAt{t, s.Heartbeat.Versions.Engine, s.Heartbeat.Store})
+				k.learnProduct(ctx, stateAt{t, s.Heartbeat.Versions.Engine, s.Heartbeat.Store})
 			}
 		}
 	}
 	for name, h := range all {
-		f.learnTemplate(ctx, name, h)
+		k.learnTemplate(ctx, name, h)
 	}
-	f.dropUnheard(ctx, all)
+	k.dropUnheard(ctx, all)
 }
 
 // learnProduct notes what one of our builds is on a host, where it was built
 // there as well, and that it is in the snapshot store.
-func (f *Flows) learnProduct(ctx context.Context, s stateAt) {
+func (k *keeper) learnProduct(ctx context.Context, s stateAt) {
 	edit := func(r raftstore.Reader) *record.Build {
 		b, ok := raftstore.Get(r, record.Builds, s.Build)
 		if t, own := Operators(r, s.Name); !ok && own {
@@ -126,7 +126,7 @@ func (f *Flows) learnProduct(ctx context.Context, s stateAt) {
 		}
 		return b
 	}
-	f.write(ctx, "product of a template build", edit(f.Store.View()) != nil, func(tx *raftstore.Tx) error {
+	k.write(ctx, "product of a template build", edit(k.Store.View()) != nil, func(tx *raftstore.Tx) error {
 		if b := edit(tx); b != nil {
 			raftstore.Put(tx, record.Builds, b)
 		}
@@ -136,23 +136,23 @@ func (f *Flows) learnProduct(ctx context.Context, s stateAt) {
 
 // learnTemplate notes a template of the operator, and what was built of it by
 // hand, and begins its build where that is due.
-func (f *Flows) learnTemplate(ctx context.Context, name string, h *heard) {
+func (k *keeper) learnTemplate(ctx context.Context, name string, h *heard) {
 	for _, s := range h.states { // the latest first
 		// Also one of another cluster, or of before a backup was put back.
-		if _, ours := raftstore.Get(f.Store.View(), record.Builds, s.Build); !ours {
-			f.adopt(ctx, name, h, s)
+		if _, ours := raftstore.Get(k.Store.View(), record.Builds, s.Build); !ours {
+			k.adopt(ctx, name, h, s)
 		}
 	}
-	_, there := Operators(f.Store.View(), name)
-	f.write(ctx, "template of the operator", !there, func(tx *raftstore.Tx) error {
+	_, there := Operators(k.Store.View(), name)
+	k.write(ctx, "template of the operator", !there, func(tx *raftstore.Tx) error {
 		if _, there := Operators(tx, name); !there {
 			raftstore.Put(tx, record.Templates, newTemplate(name, h))
 		}
 		return nil
 	})
-	if recipe, due := f.due(f.Store.View(), name, h); due {
-		f.write(ctx, "build of a template", true, func(tx *raftstore.Tx) error {
-			_, err := f.begin(tx, name, recipe, "")
+	if recipe, due := k.due(k.Store.View(), name, h); due {
+		k.write(ctx, "build of a template", true, func(tx *raftstore.Tx) error {
+			_, err := k.begin(tx, name, recipe, "")
 			return err
 		})
 	}
@@ -170,7 +170,7 @@ func newTemplate(name string, h *heard) *record.Template {
 // adopt takes in what was built on a host by hand. The latest is what the
 // template means, and the other hosts fetch it; of a host without a snapshot
 // store whatever it has is taken.
-func (f *Flows) adopt(ctx context.Context, name string, h *heard, s stateAt) {
+func (k *keeper) adopt(ctx context.Context, name string, h *heard, s stateAt) {
 	do := func(r raftstore.Reader, put func(*record.Template, *record.Build)) bool {
 		t, ok := Operators(r, name)
 		if !ok {
@@ -197,15 +197,15 @@ func (f *Flows) adopt(ctx context.Context, name string, h *heard, s stateAt) {
 		t = t.Clone()
 		b := &record.Build{
 			Meta: record.Meta{ID: "bld-" + strings.ToLower(rand.Text())}, Template: name, Key: name, Status: record.TemplateReady,
-			FinishedAt: f.Clock(), Products: []record.Product{made},
+			FinishedAt: k.Clock(), Products: []record.Product{made},
 		}
 		t.Status, t.BuildID, t.Error = record.TemplateReady, b.ID, ""
 		t.CPU, t.MemoryMB, t.DiskMB, t.SizeBytes = s.CPU, s.MemoryMB, s.DiskMB, s.SizeBytes
 		put(t, b)
 		return true
 	}
-	wanted := do(f.Store.View(), func(*record.Template, *record.Build) {})
-	f.write(ctx, "template that was built by hand", wanted, func(tx *raftstore.Tx) error {
+	wanted := do(k.Store.View(), func(*record.Template, *record.Build) {})
+	k.write(ctx, "template that was built by hand", wanted, func(tx *raftstore.Tx) error {
 		do(tx, func(t *record.Template, b *record.Build) {
 			raftstore.Put(tx, record.Templates, t)
 			raftstore.Put(tx, record.Builds, b)
@@ -218,7 +218,7 @@ func (f *Flows) adopt(ctx context.Context, name string, h *heard, s stateAt) {
 // that was built already, from whatever recipe, is built again from a recipe that
 // is new, or when nobody has that of its build any more: a host that was not
 // updated yet must not turn it back.
-func (f *Flows) due(r raftstore.Reader, name string, h *heard) (recipe string, due bool) {
+func (k *keeper) due(r raftstore.Reader, name string, h *heard) (recipe string, due bool) {
 	t, ok := Operators(r, name)
 	if !ok || len(h.sources) == 0 {
 		return "", false
@@ -234,7 +234,7 @@ func (f *Flows) due(r raftstore.Reader, name string, h *heard) (recipe string, d
 	}
 	if t.BuildID == "" {
 		i := slices.IndexFunc(h.sources, func(s hostapi.TemplateSource) bool { return s.Ahead })
-		if i < 0 || f.Clock().Sub(tried[h.sources[i].Recipe]) < aheadAgain {
+		if i < 0 || k.Clock().Sub(tried[h.sources[i].Recipe]) < aheadAgain {
 			return "", false
 		}
 		return h.sources[i].Recipe, true
@@ -246,7 +246,7 @@ func (f *Flows) due(r raftstore.Reader, name string, h *heard) (recipe string, d
 	gone := !slices.ContainsFunc(h.sources, func(s hostapi.TemplateSource) bool { return s.Recipe == current.Recipe })
 	for _, s := range h.sources {
 		at, was := tried[s.Recipe]
-		if !was || gone && f.Clock().Sub(at) >= aheadAgain {
+		if !was || gone && k.Clock().Sub(at) >= aheadAgain {
 			return s.Recipe, true
 		}
 	}
@@ -331,9 +331,9 @@ func (f *Flows) parent(r raftstore.Reader, b *record.Build, spec hostapi.BuildSp
 }
 
 // dropUnheard removes templates that the operator has taken from every host.
-func (f *Flows) dropUnheard(ctx context.Context, all map[string]*heard) {
-	view := f.Store.View()
-	agents, sessions := raftstore.All(view, record.Agents), f.Hosts.Sessions()
+func (k *keeper) dropUnheard(ctx context.Context, all map[string]*heard) {
+	view := k.Store.View()
+	agents, sessions := raftstore.All(view, record.Agents), k.Hosts.Sessions()
 	for _, a := range agents {
 		if s, ok := sessions[a.ID]; !ok || !s.Heartbeat.Ready {
 			return // it may have what the others have not
@@ -343,7 +343,7 @@ func (f *Flows) dropUnheard(ctx context.Context, all map[string]*heard) {
 		if _, live := flow.Live(view, Subject(t.ID)); live || all[t.Name] != nil || len(agents) == 0 {
 			continue
 		}
-		f.write(ctx, "template that no host has", true, func(tx *raftstore.Tx) error {
+		k.write(ctx, "template that no host has", true, func(tx *raftstore.Tx) error {
 			if _, live := flow.Live(tx, Subject(t.ID)); !live {
 				Drop(tx, t)
 			}
@@ -353,11 +353,11 @@ func (f *Flows) dropUnheard(ctx context.Context, all map[string]*heard) {
 }
 
 // write runs a transaction that is wanted. What fails is tried again at the next look.
-func (f *Flows) write(ctx context.Context, what string, wanted bool, fn func(tx *raftstore.Tx) error) {
+func (k *keeper) write(ctx context.Context, what string, wanted bool, fn func(tx *raftstore.Tx) error) {
 	if !wanted {
 		return
 	}
-	if err := f.Store.Update(ctx, fn); err != nil && ctx.Err() == nil {
-		f.Logger.WarnContext(ctx, "a template's record was not written", "what", what, "error", err)
+	if err := k.Store.Update(ctx, fn); err != nil && ctx.Err() == nil {
+		k.Logger.WarnContext(ctx, "a template's record was not written", "what", what, "error", err)
 	}
 }

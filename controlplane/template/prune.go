@@ -32,8 +32,8 @@ func Drop(tx *raftstore.Tx, t *record.Template) {
 }
 
 // prune bounds what is kept of builds that are over.
-func (f *Flows) prune(ctx context.Context) {
-	view := f.Store.View()
+func (k *keeper) prune(ctx context.Context) {
+	view := k.Store.View()
 	current, inUse := map[string]bool{}, map[string]bool{}
 	for _, t := range raftstore.All(view, record.Templates) {
 		current[t.BuildID] = true
@@ -44,7 +44,7 @@ func (f *Flows) prune(ctx context.Context) {
 		}
 	}
 	held := map[string]bool{}
-	for _, s := range f.Hosts.Sessions() {
+	for _, s := range k.Hosts.Sessions() {
 		for _, t := range s.Heartbeat.Templates {
 			held[t.BuildID] = true
 		}
@@ -56,7 +56,7 @@ func (f *Flows) prune(ctx context.Context) {
 			over[of] = append(over[of], b)
 		}
 	}
-	now := f.Clock()
+	now := k.Clock()
 	for _, builds := range over {
 		slices.SortFunc(builds, func(a, b *record.Build) int { return b.FinishedAt.Compare(a.FinishedAt) })
 		kept := 0
@@ -68,7 +68,7 @@ func (f *Flows) prune(ctx context.Context) {
 			if !remove {
 				kept++
 			}
-			f.retire(ctx, b, inUse, held, remove)
+			k.retire(ctx, b, inUse, held, remove)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func (f *Flows) prune(ctx context.Context) {
 // retire takes from a build that no template means what is not needed any more,
 // or removes it. inUse are the products of builds that templates mean, held those
 // that some host still has under a template's name.
-func (f *Flows) retire(ctx context.Context, b *record.Build, inUse, held map[string]bool, remove bool) {
+func (k *keeper) retire(ctx context.Context, b *record.Build, inUse, held map[string]bool, remove bool) {
 	for i, p := range b.Products {
 		switch {
 		case !p.Stored, inUse[p.Digest]: // it is the other build's; a host may tell of it as this one's
@@ -84,10 +84,10 @@ func (f *Flows) retire(ctx context.Context, b *record.Build, inUse, held map[str
 		case held[p.Digest]:
 			remove = false // its host would store it again
 			continue
-		case !f.unstore(ctx, p.Digest):
+		case !k.unstore(ctx, p.Digest):
 			return // again at the next look
 		}
-		f.write(ctx, "product of a build that is over", true, func(tx *raftstore.Tx) error {
+		k.write(ctx, "product of a build that is over", true, func(tx *raftstore.Tx) error {
 			if row, ok := raftstore.Get(tx, record.Builds, b.ID); ok && i < len(row.Products) {
 				row = row.Clone()
 				row.Products[i].Stored = false
@@ -96,7 +96,7 @@ func (f *Flows) retire(ctx context.Context, b *record.Build, inUse, held map[str
 			return nil
 		})
 	}
-	f.write(ctx, "build that is over", remove || len(b.SpecSealed) > 0, func(tx *raftstore.Tx) error {
+	k.write(ctx, "build that is over", remove || len(b.SpecSealed) > 0, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Builds, b.ID)
 		switch {
 		case !ok:
@@ -112,8 +112,8 @@ func (f *Flows) retire(ctx context.Context, b *record.Build, inUse, held map[str
 }
 
 // unstore removes a product from the snapshot store.
-func (f *Flows) unstore(ctx context.Context, digest string) bool {
+func (k *keeper) unstore(ctx context.Context, digest string) bool {
 	ctx, cancel := context.WithTimeout(ctx, followTime)
 	defer cancel()
-	return f.Hosts.DeleteStored(ctx, hostapi.StoredBuild(digest)) == nil
+	return k.Hosts.DeleteStored(ctx, hostapi.StoredBuild(digest)) == nil
 }

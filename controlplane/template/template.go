@@ -70,11 +70,10 @@ type Config struct {
 	Again time.Duration // until a host that was asked for a template and has not got it is asked again; default 1 min
 }
 
-// Flows are the steps of a build, and what keeps templates on hosts.
+// Flows are the steps of a build.
 type Flows struct {
 	*core.Core
 	cfg  Config
-	told map[followed]time.Time // what hosts have been asked for, in this leadership
 	look chan struct{}
 }
 
@@ -224,11 +223,11 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		d.Since = f.Clock()
 		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(*record.Build) {}), nil
 	}
-	agentID := f.choose(run.View, b, spec, d.Tried)
-	if agentID != "" {
+	hostID := f.choose(run.View, b, spec, d.Tried)
+	if hostID != "" {
 		// One that goes on with it there is as good as a new one.
-		d.Abandoned = slices.DeleteFunc(slices.Clone(d.Abandoned), func(id string) bool { return id == agentID })
-		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.AgentID = agentID }), nil
+		d.Abandoned = slices.DeleteFunc(slices.Clone(d.Abandoned), func(id string) bool { return id == hostID })
+		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.AgentID = hostID }), nil
 	}
 	if f.Clock().Sub(d.Since) < maxPlacing {
 		// Hosts may be yet to be heard, full, or restarting.
@@ -311,12 +310,12 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 // awaitInventory waits until a host's heartbeat has what it has built: who makes
 // a sandbox of a template that is ready must not hear that nobody knows it. It
 // returns the host's engine.
-func (f *Flows) awaitInventory(ctx context.Context, agentID, name, buildID string) string {
+func (f *Flows) awaitInventory(ctx context.Context, hostID, name, buildID string) string {
 	ctx, cancel := context.WithTimeout(ctx, inventoryTime)
 	defer cancel()
 	for {
 		changed := f.Hosts.Changed()
-		hb := f.Hosts.Sessions()[agentID].Heartbeat
+		hb := f.Hosts.Sessions()[hostID].Heartbeat
 		if slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool {
 			return t.Name == name && t.BuildID == buildID && t.Status == stateReady
 		}) {
@@ -390,20 +389,20 @@ func (f *Flows) end(ctx context.Context, d *data) {
 	defer cancel()
 	untold := make([]bool, len(d.Abandoned))
 	var calls errgroup.Group
-	for i, agentID := range d.Abandoned {
+	for i, hostID := range d.Abandoned {
 		calls.Go(func() error {
-			err := f.Hosts.Call(ctx, agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteBuild(ctx, d.BuildID) })
+			err := f.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteBuild(ctx, d.BuildID) })
 			if untold[i] = err != nil; err != nil {
-				f.Logger.InfoContext(ctx, "build may go on where it was given up", "build_id", d.BuildID, "agent_id", agentID, "error", err)
+				f.Logger.InfoContext(ctx, "build may go on where it was given up", "build_id", d.BuildID, "agent_id", hostID, "error", err)
 			}
 			return nil
 		})
 	}
 	_ = calls.Wait() // what fails is logged
 	var left []string
-	for i, agentID := range d.Abandoned {
+	for i, hostID := range d.Abandoned {
 		if untold[i] {
-			left = append(left, agentID)
+			left = append(left, hostID)
 		}
 	}
 	d.Abandoned = left

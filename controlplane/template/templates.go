@@ -150,7 +150,7 @@ func (s *Templates) build(ctx context.Context, c core.Caller, in api.BuildTempla
 	if err != nil {
 		return api.Build{}, err
 	}
-	from, err := s.ground(view, c, in)
+	from, err := s.resolveFrom(view, c, in)
 	if err != nil {
 		return api.Build{}, err
 	}
@@ -222,9 +222,9 @@ func mayBuild(tx *raftstore.Tx, c core.Caller, name string) error {
 	return nil
 }
 
-// ground says under which name hosts have what a template is made from, and
+// resolveFrom finds the name under which hosts have what a template is made from, and
 // refuses names that the operator's templates have.
-func (s *Templates) ground(view *raftstore.Snapshot, c core.Caller, in api.BuildTemplate) (from string, err error) {
+func (s *Templates) resolveFrom(view *raftstore.Snapshot, c core.Caller, in api.BuildTemplate) (from string, err error) {
 	if _, taken := Operators(view, in.Name); taken {
 		return "", &apierror.Error{Code: apierror.EConflict, Message: "template name is taken", Detail: in.Name + " is one of everybody's templates"}
 	}

@@ -23,13 +23,13 @@ type keeper struct {
 }
 
 // orphan is a volume that a host has and no row accounts for.
-type orphan struct{ agentID, id string }
+type orphan struct{ hostID, id string }
 
 // Loops are what keeps volumes true: hosts hold none without a row, and none is
 // attached to a sandbox that is gone.
 func (s *Volumes) Loops(t *loops.Term) []loops.Loop {
-	k := &keeper{Term: t, core: s.core, orphans: loops.NewGarbage(t, func(o orphan) (what, id, agentID string) {
-		return "object", o.id, o.agentID
+	k := &keeper{Term: t, core: s.core, orphans: loops.NewGarbage(t, func(o orphan) (what, id, hostID string) {
+		return "object", o.id, o.hostID
 	})}
 	return []loops.Loop{
 		{Name: loopInventory, Pass: k.inventory},
@@ -44,19 +44,19 @@ func (k *keeper) inventory(ctx context.Context) {
 	// that is reported above has its row in this view, if it has one at all.
 	view := k.Store.View()
 	seen := map[orphan]bool{}
-	for agentID, session := range sessions {
+	for hostID, session := range sessions {
 		for _, v := range session.Heartbeat.Volumes {
 			// Where the row says that another host has it, this one's was of a
 			// create that went on there.
-			if row, ok := raftstore.Get(view, record.Volumes, v.ID); !ok || row.AgentID != agentID && row.AgentID != "" {
-				seen[orphan{agentID: agentID, id: v.ID}] = true
+			if row, ok := raftstore.Get(view, record.Volumes, v.ID); !ok || row.AgentID != hostID && row.AgentID != "" {
+				seen[orphan{hostID: hostID, id: v.ID}] = true
 			}
 		}
 	}
 	// Volumes are what people keep: a control store that was put back from a backup
 	// may not know the latest, and whoever did that is given time to notice.
 	for _, o := range k.orphans.Due(ctx, seen, func(orphan) time.Duration { return k.KeptGrace }) {
-		k.Begin(loops.Job{What: "volume", Host: o.agentID, ID: o.id}, loops.AtOnce, func() { k.remove(ctx, o) })
+		k.Begin(loops.Job{What: "volume", Host: o.hostID, ID: o.id}, loops.AtOnce, func() { k.remove(ctx, o) })
 	}
 	k.freeVolumes(ctx, view)
 }
@@ -64,12 +64,12 @@ func (k *keeper) inventory(ctx context.Context) {
 func (k *keeper) remove(ctx context.Context, o orphan) {
 	ctx, cancel := context.WithTimeout(ctx, loops.CallTimeout)
 	defer cancel()
-	err := k.core.Hosts.Call(ctx, o.agentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteVolume(ctx, o.id) })
+	err := k.core.Hosts.Call(ctx, o.hostID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteVolume(ctx, o.id) })
 	if err != nil {
-		k.Logger.WarnContext(ctx, "object without a row could not be deleted", "what", "volume", "id", o.id, "agent_id", o.agentID, "error", err)
+		k.Logger.WarnContext(ctx, "object without a row could not be deleted", "what", "volume", "id", o.id, "agent_id", o.hostID, "error", err)
 		return
 	}
-	k.Logger.InfoContext(ctx, "object without a row deleted", "what", "volume", "id", o.id, "agent_id", o.agentID)
+	k.Logger.InfoContext(ctx, "object without a row deleted", "what", "volume", "id", o.id, "agent_id", o.hostID)
 }
 
 // freeVolumes detaches volumes from sandboxes that there are not. No

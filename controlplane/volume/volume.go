@@ -80,18 +80,18 @@ func (s *Volumes) Kinds() []flow.Kind {
 // Create is the data of a create.
 type Create struct {
 	resource.Data
-	Tried []string `json:"tried,omitempty"` // hosts that did not do it
-	Why   why      `json:"why,omitempty"`   // the weightiest reason of those
+	Tried  []string `json:"tried,omitempty"` // hosts that did not do it
+	Reason reason   `json:"why,omitempty"`   // the weightiest reason of those
 }
 
-// why a host did not make a volume. A later one weighs more when no host is
+// reason is why a host did not make a volume. A later one weighs more when no host is
 // left and something has to be said.
-type why int
+type reason int
 
 const (
-	whyFull why = iota + 1
-	whyUnreachable
-	whyFailed
+	reasonFull reason = iota + 1
+	reasonUnreachable
+	reasonFailed
 )
 
 // Begin puts a volume and what makes it into a transaction.
@@ -109,7 +109,7 @@ func (f *flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	if !ok {
 		return resource.Finish, nil
 	}
-	agentID, err := f.Hosts.PlaceVolume(run.View, v.SizeMB, data.Tried)
+	hostID, err := f.Hosts.PlaceVolume(run.View, v.SizeMB, data.Tried)
 	var none *placement.Error
 	switch {
 	case err == nil:
@@ -124,7 +124,7 @@ func (f *flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 			return flow.Done(), nil
 		}
 		c := v.Clone()
-		c.AgentID = agentID
+		c.AgentID = hostID
 		raftstore.Put(tx, record.Volumes, c)
 		return flow.Goto(stepMake, data), nil
 	}, nil
@@ -152,7 +152,7 @@ func (f *flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		f.Logger.WarnContext(ctx, "host did not make the volume", "volume_id", v.ID, "agent_id", v.AgentID, "request_id", data.RequestID, "error", err)
 		// A volume that was made all the same is on a host that its row does not
 		// name: the inventory removes it.
-		data.Tried, data.Why = append(slices.Clone(data.Tried), v.AgentID), max(data.Why, classify(err))
+		data.Tried, data.Reason = append(slices.Clone(data.Tried), v.AgentID), max(data.Reason, classify(err))
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		v, ok := Resource.Made(tx, run.Flow)
@@ -171,24 +171,24 @@ func (f *flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}, nil
 }
 
-func classify(err error) why {
+func classify(err error) reason {
 	switch {
 	case hosts.Unreachable(err):
-		return whyUnreachable
+		return reasonUnreachable
 	case hostapi.HasCode(err, hostapi.CodeNoDisk), hostapi.HasCode(err, hostapi.CodeDraining):
-		return whyFull
+		return reasonFull
 	}
-	return whyFailed
+	return reasonFailed
 }
 
 // failure is what a create with no host left fails with.
 func failure(data Create, none *placement.Error) error {
 	switch {
-	case data.Why == whyFailed:
+	case data.Reason == reasonFailed:
 		return ErrNotMade
-	case data.Why == whyUnreachable:
+	case data.Reason == reasonUnreachable:
 		return core.ErrUnreachable
-	case data.Why == whyFull, none.Reason == placement.NoCapacity:
+	case data.Reason == reasonFull, none.Reason == placement.NoCapacity:
 		return ErrNoRoom
 	}
 	return core.NoNode(none)

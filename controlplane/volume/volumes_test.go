@@ -209,13 +209,13 @@ func TestVolumesChooseTheHost(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	v := volume.New(r.Node.Core, 0)
 	h2 := r.Host("h2", 2048) // less room than h1
-	for name, agentID := range map[string]string{"here": "h1", "there": "h2"} {
+	for name, hostID := range map[string]string{"here": "h1", "there": "h2"} {
 		if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: name}, core.Idempotency{}); err != nil {
 			t.Fatal(err)
 		}
 		r.Update(func(tx *raftstore.Tx) error {
 			row := raftstore.Find(tx, record.Volumes, "name", "ws/"+name)[0].Clone()
-			row.AgentID = agentID
+			row.AgentID = hostID
 			raftstore.Put(tx, record.Volumes, row)
 			h2.AddVolume(row.ID)
 			r.H1.AddVolume(row.ID)

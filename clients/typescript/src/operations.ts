@@ -6,8 +6,8 @@ import type * as m from "./models.js";
 const q = encodeURIComponent;
 
 /**
- * Let go what the restored backup does not know. For an hour after a restore nothing is deleted
- * that hosts have and the backup does not know. This ends that time.
+ * End the grace period after a restore. For an hour after a restore, nothing that hosts have and
+ * the backup does not know is deleted. This ends that hour.
  */
 export function acceptRestore(): Nothing {
   return {
@@ -40,8 +40,8 @@ export function addPort(id: string, body: m.AddPort): Call<m.Port> {
 }
 
 /**
- * Download a whole backup of the control store. It holds every tenant's records. Secrets in it stay
- * sealed with the cluster's key, which is not in it.
+ * Download a whole backup of the control store. It holds every workspace's records. Secrets in it
+ * stay sealed with the cluster's key, which is not in it.
  */
 export function backup(): Stream {
   return {
@@ -65,10 +65,10 @@ export function buildLogs(id: string): Stream {
 }
 
 /**
- * Build a template. From another template or an OCI image: files are put, the steps of `run` run in
- * a guest, `start` is started, and when `ready` holds the guest is stored with its memory. What is
- * not said is as in the template that it is made from. A build that fails leaves the template's
- * earlier one in place. Answers before it is done: follow its log.
+ * Build a template. Starts from another template or an OCI image: `files` are written, the steps of
+ * `run` run in a guest, `start` is started, and once `ready` holds the guest is stored with its
+ * memory. What is not given is as in the template that it is made from. A build that fails leaves
+ * the template's earlier one in place. The answer comes before the build is done: follow its log.
  */
 export function buildTemplate(body: m.BuildTemplate, options: { idempotencyKey?: string | undefined } = {}): Call<m.Build> {
   return {
@@ -94,7 +94,7 @@ export function createJoinToken(body: m.CreateJoinToken): Call<m.JoinToken> {
 /**
  * Make a token that shows a private sandbox's ports. For a sandbox whose `preview` is `token`. A
  * browser is given the `url`, which sets a cookie; a program sends the token as the header
- * Berth-Preview-Token. A token cannot be taken back before its time.
+ * Berth-Preview-Token. A token cannot be revoked before it expires.
  */
 export function createPreviewToken(id: string, body: m.CreatePreviewToken): Call<m.PreviewAccess> {
   return {
@@ -121,9 +121,9 @@ export function createSandbox(body: m.CreateSandbox, options: { idempotencyKey?:
 }
 
 /**
- * Take a snapshot of a running sandbox: memory, device state and disk. The sandbox stands still for
- * `pause_ms` and runs on. Where its host has a snapshot store, the answer comes once the snapshot
- * is in it, and any host can start from it. It is used by `from_snapshot` of a create.
+ * Take a snapshot of a running sandbox: memory, device state and disk. The sandbox is paused for
+ * `pause_ms`. If its host has a snapshot store, the answer comes once the snapshot is in it, and
+ * any host can start from it. Use it as `from_snapshot` of a create.
  */
 export function createSnapshot(id: string, body: m.CreateSnapshot, options: { idempotencyKey?: string | undefined } = {}): Call<m.Snapshot> {
   return {
@@ -137,8 +137,8 @@ export function createSnapshot(id: string, body: m.CreateSnapshot, options: { id
 }
 
 /**
- * Create an API key of the current organization. The key is shown this once, and for 24 hours to
- * whom sends the same request with the same Idempotency-Key.
+ * Create an API key of the current organization. The key is shown only here, and for 24 hours to
+ * whoever repeats the request with the same Idempotency-Key.
  */
 export function createToken(body: m.CreateToken, options: { idempotencyKey?: string | undefined } = {}): Call<m.NewToken> {
   return {
@@ -152,8 +152,9 @@ export function createToken(body: m.CreateToken, options: { idempotencyKey?: str
 }
 
 /**
- * Make a volume. An ext4 file system on one host, where sandboxes that have it go. It is attached
- * by `volumes` of a create, and free again when that sandbox is deleted. Its size does not change.
+ * Make a volume. An ext4 file system on one host, where sandboxes that attach it are placed. It is
+ * attached by `volumes` of a create, and is free again when that sandbox is deleted. Its size does
+ * not change.
  */
 export function createVolume(body: m.CreateVolume, options: { idempotencyKey?: string | undefined } = {}): Call<m.Volume> {
   return {
@@ -202,7 +203,7 @@ export function deleteVolume(name: string): Nothing {
   };
 }
 
-/** Place no new sandbox on a host. What runs on it goes on. */
+/** Place no new sandbox on a host. What runs on it keeps running. */
 export function drainAgent(id: string): Call<m.Agent> {
   return {
     kind: "call",
@@ -295,10 +296,10 @@ export function followLogs(id: string, options: { stream?: string | undefined; t
 }
 
 /**
- * Make children with the disk of a running sandbox. Cold, the rule: each child boots from a copy of
- * the disk. Warm, for one child: it goes on with memory and disk in the parent's place on the
- * network, and the parent stops until it is resumed. A child that does not come to life is reported
- * in `failed`, and the others live.
+ * Make children with the disk of a running sandbox. Cold, the default: each child boots from a copy
+ * of the disk. Warm, for a single child: it takes over the parent's memory, disk and address, and
+ * the parent is paused until it is resumed. A child that fails to start is reported in `failed`;
+ * the others live.
  */
 export function forkSandbox(id: string, body: m.Fork, options: { idempotencyKey?: string | undefined } = {}): Call<m.Forked> {
   return {
@@ -313,8 +314,8 @@ export function forkSandbox(id: string, body: m.Fork, options: { idempotencyKey?
 
 /**
  * Make children with the disk and the memory of a running sandbox. Every process lives on in each
- * child. The parent stands still for `pause_ms`. A child that does not come to life is reported in
- * `failed`, and the others live.
+ * child. The parent is paused for `pause_ms`. A child that fails to start is reported in `failed`;
+ * the others live.
  */
 export function forkTree(id: string, body: m.ForkTree, options: { idempotencyKey?: string | undefined } = {}): Call<m.ForkedTree> {
   return {
@@ -381,7 +382,7 @@ export function getVolume(name: string): Call<m.Volume> {
   };
 }
 
-/** Tell whether this replica is well. It stays 200 while sandboxes cannot be placed. */
+/** Tell whether this replica is well. It answers 200 even while no sandbox can be placed. */
 export function healthz(): Call<m.Health> {
   return {
     kind: "call",
@@ -392,7 +393,7 @@ export function healthz(): Call<m.Health> {
 
 /**
  * Write a running sandbox's memory to its host's disk and end its VM. It keeps its disk and its
- * place, but no memory and no CPU.
+ * network slot, but takes no memory and no CPU.
  */
 export function hibernateSandbox(id: string): Call<m.Sandbox> {
   return {
@@ -585,8 +586,8 @@ export function openapi(): Call<Record<string, unknown> | null> {
 }
 
 /**
- * Change how long a sandbox lives and what becomes of it then. `ttl_seconds` counts from now, and
- * null takes the end away. What is absent stays.
+ * Change how long a sandbox lives and what becomes of it then. `ttl_seconds` counts from now; null
+ * removes the end. What is absent stays as it is.
  */
 export function patchLifecycle(id: string, body: m.PatchLifecycle): Call<m.Lifecycle> {
   return {
@@ -597,7 +598,9 @@ export function patchLifecycle(id: string, body: m.PatchLifecycle): Call<m.Lifec
   };
 }
 
-/** Stop a running sandbox's CPUs. Its memory stays where it is, and its time to live goes on. */
+/**
+ * Stop a running sandbox's CPUs. Its memory stays on the host, and its time to live keeps counting.
+ */
 export function pauseSandbox(id: string): Call<m.Sandbox> {
   return {
     kind: "call",
@@ -606,7 +609,9 @@ export function pauseSandbox(id: string): Call<m.Sandbox> {
   };
 }
 
-/** Choose a fork-tree's child, and delete its siblings. The parent is no sibling. */
+/**
+ * Choose a fork-tree's child, and delete its siblings. The parent is not a sibling, and is kept.
+ */
 export function promote(id: string, body: m.Promote): Call<m.Promoted> {
   return {
     kind: "call",
@@ -628,7 +633,7 @@ export function raftStatus(): Call<m.RaftStatus> {
   };
 }
 
-/** Read a file. With Range requests. */
+/** Read a file. Supports Range requests. */
 export function readFile(id: string, options: { path: string }): Stream {
   return {
     kind: "stream",
@@ -657,7 +662,7 @@ export function removeFile(id: string, options: { path: string; recursive?: bool
   };
 }
 
-/** Take a replica out of the members. */
+/** Remove a replica from the members. */
 export function removePeer(id: string): Nothing {
   return {
     kind: "nothing",
@@ -666,7 +671,7 @@ export function removePeer(id: string): Nothing {
   };
 }
 
-/** Take back the registration of a port. */
+/** Remove the registration of a port. */
 export function removePort(id: string, options: { port: number }): Nothing {
   return {
     kind: "nothing",
@@ -687,8 +692,8 @@ export function restore(content: Body): Nothing {
 }
 
 /**
- * Let a paused sandbox run on. Also the parent of a warm fork, which stands paused and gets memory
- * and a network place again.
+ * Let a paused sandbox run on. Also resumes the parent of a warm fork, which is left paused, and
+ * gets memory and a network slot again.
  */
 export function resumeSandbox(id: string): Call<m.Sandbox> {
   return {
@@ -769,8 +774,8 @@ export function version(): Call<m.VersionInfo> {
 }
 
 /**
- * Let a hibernated sandbox go on where it was. One that runs is answered with as it is, so wakes at
- * the same time are one wake.
+ * Let a hibernated sandbox go on where it was. A sandbox that already runs is returned as it is, so
+ * wakes at the same time are one wake.
  */
 export function wakeSandbox(id: string): Call<m.Sandbox> {
   return {

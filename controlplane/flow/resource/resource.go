@@ -184,7 +184,7 @@ func (k *Kind[T]) drop(tx *raftstore.Tx, row T) {
 // MayReturn reports whether a host that did not do it is worth asking again: it
 // is up, or it answers. Nothing is expected of one that is lost: what no row has it
 // is told to remove when it comes back.
-func MayReturn(r raftstore.Reader, agentID string, err error) bool {
-	agent, known := raftstore.Get(r, record.Agents, agentID)
+func MayReturn(r raftstore.Reader, hostID string, err error) bool {
+	agent, known := raftstore.Get(r, record.Agents, hostID)
 	return !hosts.Unreachable(err) || known && agent.State == record.AgentUp
 }

@@ -60,10 +60,10 @@ type Host struct {
 	fault     Fault
 	execute   Execute
 
-	moved   map[string]int // moves made, by name
-	guest   guest
-	objects objects
-	builds  builds
+	transitions map[string]int // transitions made, by name
+	guest       guest
+	objects     objects
+	builds      builds
 }
 
 // Fault is asked before each call is done and again before it is answered. A
@@ -105,7 +105,7 @@ func New(t testing.TB, ca *pki.CA, id string, memoryMB int) *Host {
 		ID: id, bootID: rand.Text(), changed: make(chan struct{}, 1), ready: true,
 		capacity:  hostapi.Capacity{CPUs: 4, MemoryMB: memoryMB, Slots: 64, DiskFreeBytes: 1 << 40, OverheadMBPerBox: 32},
 		templates: []hostapi.TemplateState{{Name: "base", BuildID: "b1", Status: "ready", CPU: 1, MemoryMB: 512, DiskMB: 2048}},
-		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, puts: map[string]int{}, moved: map[string]int{},
+		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, puts: map[string]int{}, transitions: map[string]int{},
 	}
 	h.guest.init()
 	h.objects = newObjects()
@@ -166,7 +166,7 @@ func (h *Host) announce() {
 	}
 }
 
-// Heartbeat is the host's picture now.
+// Heartbeat is what the host says of itself now.
 func (h *Host) Heartbeat() hostapi.Heartbeat {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,7 +185,7 @@ func (h *Host) heartbeat() hostapi.Heartbeat {
 		b := h.boxes[id]
 		hb.Boxes = append(hb.Boxes, b.State())
 	}
-	h.objects.beat(&hb)
+	h.objects.report(&hb)
 	return hb
 }
 
@@ -200,9 +200,9 @@ func (h *Host) reservedMB() int {
 	return sum
 }
 
-// Beat sends heartbeats, at once when something changes, until ctx ends. send
+// SendHeartbeats sends heartbeats, at once when something changes, until ctx ends. send
 // returns an error when nobody took it.
-func (h *Host) Beat(ctx context.Context, every time.Duration, send func(ctx context.Context, hb hostapi.Heartbeat) error) {
+func (h *Host) SendHeartbeats(ctx context.Context, every time.Duration, send func(ctx context.Context, hb hostapi.Heartbeat) error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -327,7 +327,7 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 		h.announce()
 		return nil, nil
 	}
-	return h.move(r, c)
+	return h.transition(r, c)
 }
 
 func (h *Host) put(id string, spec hostapi.BoxSpec) (any, error) {

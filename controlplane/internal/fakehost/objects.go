@@ -160,7 +160,7 @@ func (h *Host) UseVolume(id string, bytes int64) {
 	h.announce()
 }
 
-func (o *objects) beat(hb *hostapi.Heartbeat) {
+func (o *objects) report(hb *hostapi.Heartbeat) {
 	hb.Store = o.store != nil
 	for _, id := range slices.Sorted(maps.Keys(o.captures)) {
 		hb.Captures = append(hb.Captures, hostapi.CaptureState{ID: id, Stored: o.captures[id].Stored})

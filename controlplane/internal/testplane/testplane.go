@@ -32,8 +32,8 @@ import (
 
 // Timing of a test plane: short, but longer than a busy machine's stalls.
 const (
-	Beat  = 50 * time.Millisecond
-	Lease = 1500 * time.Millisecond
+	HeartbeatInterval = 50 * time.Millisecond
+	Lease             = 1500 * time.Millisecond
 	// DeleteWait is how long a delete waits for its host.
 	DeleteWait = 300 * time.Millisecond
 )
@@ -96,11 +96,11 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 	})
 	for _, rep := range p.Replicas {
 		n := &Node{Replica: rep}
-		n.clients = hosts.NewClients(func(agentID, address string) *hostapi.Client {
-			return hostapi.NewClient(address, node.ClientTLS(pki.Exactly(pki.Identity{Role: pki.RoleHost, Name: agentID})))
+		n.clients = hosts.NewClients(func(hostID, address string) *hostapi.Client {
+			return hostapi.NewClient(address, node.ClientTLS(pki.Exactly(pki.Identity{Role: pki.RoleHost, Name: hostID})))
 		})
 		n.Hosts = hosts.NewRegistry(hosts.Config{
-			Store: rep.Store, Interval: Beat, Lease: Lease, Clock: time.Now, Logger: testcluster.Log(),
+			Store: rep.Store, Interval: HeartbeatInterval, Lease: Lease, Clock: time.Now, Logger: testcluster.Log(),
 			Clients: n.clients,
 		})
 		n.Engine = flow.NewEngine(flow.Config{
@@ -112,7 +112,7 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 		n.Templates = template.New(n.Core, template.Config{Every: 50 * time.Millisecond, Again: 200 * time.Millisecond})
 		n.Volumes = volume.New(n.Core, 0)
 		n.Sandboxes = sandbox.New(n.Core, sandbox.Config{
-			Templates: n.Templates, PreviewURL: "https://{port}-{id}.preview.test", RestPause: 200 * time.Millisecond,
+			Templates: n.Templates, PreviewURL: "https://{port}-{id}.preview.test", HibernateRetry: 200 * time.Millisecond,
 		})
 		n.Snapshots = snapshot.New(n.Core, snapshot.Config{
 			Sandboxes: n.Sandboxes, Claims: []snapshot.Claim{fork.Claim, {Stored: n.Templates.Flows.Stored}}, StorePause: 20 * time.Millisecond,
@@ -172,14 +172,14 @@ func (p *Plane) Host(id string, memoryMB int) *fakehost.Host {
 	return h
 }
 
-// Join makes a fake host known and lets its heart beat.
+// Join makes a fake host known and has it send heartbeats.
 func (p *Plane) Join(h *fakehost.Host) {
 	p.t.Helper()
 	p.Update(func(tx *raftstore.Tx) error {
 		raftstore.Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: h.ID}, State: record.AgentLost})
 		return nil
 	})
-	p.wg.Go(func() { h.Beat(p.ctx, Beat, p.send) })
+	p.wg.Go(func() { h.SendHeartbeats(p.ctx, HeartbeatInterval, p.send) })
 	testcluster.Await(p.t, 5*time.Second, "host "+h.ID, func() bool {
 		a, ok := raftstore.Get(p.Leader().Store.View(), record.Agents, h.ID)
 		_, heard := p.LeaderNode().Hosts.Sessions()[h.ID]

@@ -17,8 +17,8 @@ def _q(segment: str) -> str:
 
 
 def accept_restore() -> Nothing:
-    """Let go what the restored backup does not know. For an hour after a restore nothing is
-    deleted that hosts have and the backup does not know. This ends that time.
+    """End the grace period after a restore. For an hour after a restore, nothing that hosts have
+    and the backup does not know is deleted. This ends that hour.
     """
     return Nothing(
         method="DELETE",
@@ -48,8 +48,8 @@ def add_port(id: str, body: m.AddPort) -> Call[m.Port]:
 
 
 def backup() -> Stream:
-    """Download a whole backup of the control store. It holds every tenant's records. Secrets in it
-    stay sealed with the cluster's key, which is not in it.
+    """Download a whole backup of the control store. It holds every workspace's records. Secrets in
+    it stay sealed with the cluster's key, which is not in it.
     """
     return Stream(
         method="GET",
@@ -69,10 +69,11 @@ def build_logs(id: str) -> Stream:
 
 
 def build_template(body: m.BuildTemplate, *, idempotency_key: str | None = None) -> Call[m.Build]:
-    """Build a template. From another template or an OCI image: files are put, the steps of `run`
-    run in a guest, `start` is started, and when `ready` holds the guest is stored with its
-    memory. What is not said is as in the template that it is made from. A build that fails
-    leaves the template's earlier one in place. Answers before it is done: follow its log.
+    """Build a template. Starts from another template or an OCI image: `files` are written, the
+    steps of `run` run in a guest, `start` is started, and once `ready` holds the guest is
+    stored with its memory. What is not given is as in the template that it is made from. A
+    build that fails leaves the template's earlier one in place. The answer comes before the
+    build is done: follow its log.
     """
     return Call(
         method="POST",
@@ -97,7 +98,7 @@ def create_join_token(body: m.CreateJoinToken) -> Call[m.JoinToken]:
 def create_preview_token(id: str, body: m.CreatePreviewToken) -> Call[m.PreviewAccess]:
     """Make a token that shows a private sandbox's ports. For a sandbox whose `preview` is `token`.
     A browser is given the `url`, which sets a cookie; a program sends the token as the header
-    Berth-Preview-Token. A token cannot be taken back before its time.
+    Berth-Preview-Token. A token cannot be revoked before it expires.
     """
     return Call(
         method="POST",
@@ -123,10 +124,9 @@ def create_sandbox(body: m.CreateSandbox, *, idempotency_key: str | None = None)
 
 
 def create_snapshot(id: str, body: m.CreateSnapshot, *, idempotency_key: str | None = None) -> Call[m.Snapshot]:
-    """Take a snapshot of a running sandbox: memory, device state and disk. The sandbox stands
-    still for `pause_ms` and runs on. Where its host has a snapshot store, the answer comes once
-    the snapshot is in it, and any host can start from it. It is used by `from_snapshot` of a
-    create.
+    """Take a snapshot of a running sandbox: memory, device state and disk. The sandbox is paused
+    for `pause_ms`. If its host has a snapshot store, the answer comes once the snapshot is in
+    it, and any host can start from it. Use it as `from_snapshot` of a create.
     """
     return Call(
         method="POST",
@@ -139,8 +139,8 @@ def create_snapshot(id: str, body: m.CreateSnapshot, *, idempotency_key: str | N
 
 
 def create_token(body: m.CreateToken, *, idempotency_key: str | None = None) -> Call[m.NewToken]:
-    """Create an API key of the current organization. The key is shown this once, and for 24 hours
-    to whom sends the same request with the same Idempotency-Key.
+    """Create an API key of the current organization. The key is shown only here, and for 24 hours
+    to whoever repeats the request with the same Idempotency-Key.
     """
     return Call(
         method="POST",
@@ -153,9 +153,9 @@ def create_token(body: m.CreateToken, *, idempotency_key: str | None = None) -> 
 
 
 def create_volume(body: m.CreateVolume, *, idempotency_key: str | None = None) -> Call[m.Volume]:
-    """Make a volume. An ext4 file system on one host, where sandboxes that have it go. It is
-    attached by `volumes` of a create, and free again when that sandbox is deleted. Its size
-    does not change.
+    """Make a volume. An ext4 file system on one host, where sandboxes that attach it are placed.
+    It is attached by `volumes` of a create, and is free again when that sandbox is deleted. Its
+    size does not change.
     """
     return Call(
         method="POST",
@@ -200,7 +200,7 @@ def delete_volume(name: str) -> Nothing:
 
 
 def drain_agent(id: str) -> Call[m.Agent]:
-    """Place no new sandbox on a host. What runs on it goes on."""
+    """Place no new sandbox on a host. What runs on it keeps running."""
     return Call(
         method="POST",
         path=f"/v1/admin/agents/{_q(id)}/drain",
@@ -293,10 +293,10 @@ def follow_logs(id: str, *, stream: str | None = None, tail: int | None = None) 
 
 
 def fork_sandbox(id: str, body: m.Fork, *, idempotency_key: str | None = None) -> Call[m.Forked]:
-    """Make children with the disk of a running sandbox. Cold, the rule: each child boots from a
-    copy of the disk. Warm, for one child: it goes on with memory and disk in the parent's place
-    on the network, and the parent stops until it is resumed. A child that does not come to life
-    is reported in `failed`, and the others live.
+    """Make children with the disk of a running sandbox. Cold, the default: each child boots from a
+    copy of the disk. Warm, for a single child: it takes over the parent's memory, disk and
+    address, and the parent is paused until it is resumed. A child that fails to start is
+    reported in `failed`; the others live.
     """
     return Call(
         method="POST",
@@ -310,8 +310,8 @@ def fork_sandbox(id: str, body: m.Fork, *, idempotency_key: str | None = None) -
 
 def fork_tree(id: str, body: m.ForkTree, *, idempotency_key: str | None = None) -> Call[m.ForkedTree]:
     """Make children with the disk and the memory of a running sandbox. Every process lives on in
-    each child. The parent stands still for `pause_ms`. A child that does not come to life is
-    reported in `failed`, and the others live.
+    each child. The parent is paused for `pause_ms`. A child that fails to start is reported in
+    `failed`; the others live.
     """
     return Call(
         method="POST",
@@ -378,7 +378,7 @@ def get_volume(name: str) -> Call[m.Volume]:
 
 
 def healthz() -> Call[m.Health]:
-    """Tell whether this replica is well. It stays 200 while sandboxes cannot be placed."""
+    """Tell whether this replica is well. It answers 200 even while no sandbox can be placed."""
     return Call(
         method="GET",
         path="/healthz",
@@ -388,7 +388,7 @@ def healthz() -> Call[m.Health]:
 
 def hibernate_sandbox(id: str) -> Call[m.Sandbox]:
     """Write a running sandbox's memory to its host's disk and end its VM. It keeps its disk and
-    its place, but no memory and no CPU.
+    its network slot, but takes no memory and no CPU.
     """
     return Call(
         method="POST",
@@ -608,8 +608,8 @@ def openapi() -> Call[object]:
 
 
 def patch_lifecycle(id: str, body: m.PatchLifecycle) -> Call[m.Lifecycle]:
-    """Change how long a sandbox lives and what becomes of it then. `ttl_seconds` counts from now,
-    and null takes the end away. What is absent stays.
+    """Change how long a sandbox lives and what becomes of it then. `ttl_seconds` counts from now;
+    null removes the end. What is absent stays as it is.
     """
     return Call(
         method="PATCH",
@@ -620,7 +620,9 @@ def patch_lifecycle(id: str, body: m.PatchLifecycle) -> Call[m.Lifecycle]:
 
 
 def pause_sandbox(id: str) -> Call[m.Sandbox]:
-    """Stop a running sandbox's CPUs. Its memory stays where it is, and its time to live goes on."""
+    """Stop a running sandbox's CPUs. Its memory stays on the host, and its time to live keeps
+    counting.
+    """
     return Call(
         method="POST",
         path=f"/v1/sandboxes/{_q(id)}/pause",
@@ -629,7 +631,9 @@ def pause_sandbox(id: str) -> Call[m.Sandbox]:
 
 
 def promote(id: str, body: m.Promote) -> Call[m.Promoted]:
-    """Choose a fork-tree's child, and delete its siblings. The parent is no sibling."""
+    """Choose a fork-tree's child, and delete its siblings. The parent is not a sibling, and is
+    kept.
+    """
     return Call(
         method="POST",
         path=f"/v1/sandboxes/{_q(id)}/promote",
@@ -650,7 +654,7 @@ def raft_status() -> Call[m.RaftStatus]:
 
 
 def read_file(id: str, *, path: str) -> Stream:
-    """Read a file. With Range requests."""
+    """Read a file. Supports Range requests."""
     return Stream(
         method="GET",
         path=f"/v1/sandboxes/{_q(id)}/fs",
@@ -681,7 +685,7 @@ def remove_file(id: str, *, path: str, recursive: bool | None = None) -> Nothing
 
 
 def remove_peer(id: str) -> Nothing:
-    """Take a replica out of the members."""
+    """Remove a replica from the members."""
     return Nothing(
         method="DELETE",
         path=f"/v1/admin/raft/peers/{_q(id)}",
@@ -689,7 +693,7 @@ def remove_peer(id: str) -> Nothing:
 
 
 def remove_port(id: str, *, port: int) -> Nothing:
-    """Take back the registration of a port."""
+    """Remove the registration of a port."""
     return Nothing(
         method="DELETE",
         path=f"/v1/sandboxes/{_q(id)}/ports",
@@ -709,8 +713,8 @@ def restore(content: Body) -> Nothing:
 
 
 def resume_sandbox(id: str) -> Call[m.Sandbox]:
-    """Let a paused sandbox run on. Also the parent of a warm fork, which stands paused and gets
-    memory and a network place again.
+    """Let a paused sandbox run on. Also resumes the parent of a warm fork, which is left paused,
+    and gets memory and a network slot again.
     """
     return Call(
         method="POST",
@@ -793,8 +797,8 @@ def version() -> Call[m.VersionInfo]:
 
 
 def wake_sandbox(id: str) -> Call[m.Sandbox]:
-    """Let a hibernated sandbox go on where it was. One that runs is answered with as it is, so
-    wakes at the same time are one wake.
+    """Let a hibernated sandbox go on where it was. A sandbox that already runs is returned as it
+    is, so wakes at the same time are one wake.
     """
     return Call(
         method="POST",

@@ -7,14 +7,14 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// Moves is how many moves of a name ("pause", "wake", …) changed a box.
-func (h *Host) Moves(name string) int {
+// Transitions is how many transitions of a name ("pause", "wake", …) changed a box.
+func (h *Host) Transitions(name string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.moved[name]
+	return h.transitions[name]
 }
 
-// table is what a move starts from and ends in.
+// table is what a transition starts from and ends in.
 var table = map[string][2]hostapi.Status{
 	"pause":     {hostapi.StatusRunning, hostapi.StatusPaused},
 	"resume":    {hostapi.StatusPaused, hostapi.StatusRunning},
@@ -32,8 +32,8 @@ func (h *Host) Become(id string, status hostapi.Status) {
 	h.announce()
 }
 
-// move answers the calls that change a box or ask about it; the lock is held.
-func (h *Host) move(r *http.Request, c Call) (any, error) {
+// transition answers the calls that change a box or ask about it; the lock is held.
+func (h *Host) transition(r *http.Request, c Call) (any, error) {
 	b, ok := h.boxes[c.ID]
 	if !ok {
 		return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
@@ -68,7 +68,7 @@ func (h *Host) move(r *http.Request, c Call) (any, error) {
 	}
 	b.Status, b.Seq = m[1], b.Seq+1
 	h.boxes[c.ID] = b
-	h.moved[c.Op]++
+	h.transitions[c.Op]++
 	h.announce()
 	return b, nil
 }

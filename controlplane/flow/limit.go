@@ -8,11 +8,11 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// lane is what flows share that may hold each other up: those of one kind that
-// call the same host, or that call none.
-type lane struct{ kind, host string }
+// limitKey names flows that share a limit, because they may hold each other up: those
+// of one kind that call the same host, or that call none.
+type limitKey struct{ kind, host string }
 
-// How many flows of a lane are at a step at once; the others wait their turn. One
+// How many of them are at a step at once; the others wait their turn. One
 // that waits for a table to change is at none.
 const (
 	maxOnHost  = 64
@@ -56,7 +56,7 @@ func (e *Engine) queue(live context.Context, run Run, turns chan struct{}) chan 
 		case turns <- struct{}{}:
 			return turns
 		case <-late:
-			turns, late = e.turnsIn(lane{kind: run.Flow.Kind}), nil
+			turns, late = e.turnsIn(limitKey{kind: run.Flow.Kind}), nil
 		case <-live.Done():
 			return nil
 		}
@@ -72,24 +72,24 @@ func (e *Engine) due(id string) (Run, bool) {
 
 func (e *Engine) turns(run Run) chan struct{} {
 	kind := e.kinds[run.Flow.Kind]
-	in := lane{kind: run.Flow.Kind}
+	in := limitKey{kind: run.Flow.Kind}
 	if kind.Host != nil && run.Flow.Step != kind.Expire && !e.late(run.Flow) {
 		in.host = kind.Host(run.View, run.Flow)
 	}
 	return e.turnsIn(in)
 }
 
-func (e *Engine) turnsIn(in lane) chan struct{} {
+func (e *Engine) turnsIn(in limitKey) chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	turns := e.lanes[in]
+	turns := e.limits[in]
 	if turns == nil {
 		size := maxOnOther
 		if in.host != "" {
 			size = maxOnHost
 		}
 		turns = make(chan struct{}, size)
-		e.lanes[in] = turns
+		e.limits[in] = turns
 	}
 	return turns
 }
