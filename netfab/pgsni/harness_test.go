@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	// real.stop()
+	pg.stop()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			println(err.Error())
