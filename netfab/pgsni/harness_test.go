@@ -275,6 +275,7 @@ func (c *client) ended() {
 	if rest, err := io.ReadAll(c.Conn); len(rest) > 0 || isTimeout(err) {
 		c.t.Fatalf("not the end of the connection: %q, %v", rest, err)
 	}
+	c.Close()
 }
 
 // eventually waits until a condition holds.
