@@ -3,6 +3,7 @@ package pgsni
 import (
 	"regexp"
 	"strings"
+	"unicode"
 )
 
 // label is a DNS label in lower case (RFC 1123).
@@ -19,7 +20,7 @@ func databaseName(sni, domain string) (string, error) {
 		}
 	}
 	name, ok := strings.CutSuffix(strings.ToLower(sni), "."+domain)
-	if !ok || !label.MatchString(name) {
+	if !ok || !isASCII(sni) || !label.MatchString(name) {
 		return "", &Refusal{
 			Code:    codeRejectedConnection,
 			Message: "the connection names no database of this server",
@@ -27,4 +28,9 @@ func databaseName(sni, domain string) (string, error) {
 		}
 	}
 	return name, nil
+}
+
+// isASCII keeps ToLower from making letters of signs, such as k of the Kelvin sign.
+func isASCII(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
 }

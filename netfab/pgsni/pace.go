@@ -8,9 +8,11 @@ import (
 
 // remembered is how many of the last answers a pace keeps, and longestPace what
 // of them counts: more is a wake, and not what a wrong password usually takes.
+// A timer may be a millisecond late, by half of which it is set too early.
 const (
 	remembered  = 64
 	longestPace = time.Second
+	timerLate   = time.Millisecond / 2
 )
 
 // pace keeps how long real servers lately took to answer during a login, so that
@@ -41,4 +43,36 @@ func (p *pace) draw() time.Duration {
 		return 0
 	}
 	return p.kept[rand.IntN(min(p.count, remembered))] //nolint:gosec // G404: chance that nobody gains from guessing
+}
+
+// rhythm pauses in one played login where a server would answer. What a pause was
+// too long or too short is made up for by the next.
+type rhythm struct {
+	until        <-chan struct{} // ends pauses early
+	first, later *pace           // nil: no pauses
+	owed         time.Duration
+	begun        bool
+}
+
+// answer pauses before an answer. spent is what has passed already since the
+// client spoke.
+func (r *rhythm) answer(spent time.Duration) {
+	p := r.later
+	if !r.begun {
+		p, r.begun = r.first, true
+	}
+	if p == nil {
+		return
+	}
+	if r.owed += p.draw() - spent; r.owed <= timerLate {
+		return
+	}
+	began := time.Now()
+	t := time.NewTimer(r.owed - timerLate)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-r.until:
+	}
+	r.owed -= time.Since(began)
 }

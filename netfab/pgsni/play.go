@@ -21,16 +21,14 @@ const maxSASL = 1024
 func (c *conn) decoy(st *startup, name string, checks bool) error {
 	user := st.get("user")
 	s := &scramServer{user: user, verifier: decoyVerifier(c.router.cfg.DecoySecret, name, user)}
-	first, later := c.router.firstAnswer.draw, c.router.laterAnswer.draw
+	r := &rhythm{until: c.router.life.Done(), first: &c.router.firstAnswer, later: &c.router.laterAnswer}
 	if checks {
 		s.binding = endPointBinding(c.wire.leaf)
-		first, later = noDelay, noDelay
+		r = &rhythm{}
 	}
-	_, _, err := c.play(s, st, first, later)
+	_, _, err := c.play(s, st, r)
 	return err
 }
-
-func noDelay() time.Duration { return 0 }
 
 // checkLogin checks the client's password by the backend's verifier, without the
 // server. It answers nil where the server has to do it.
@@ -46,7 +44,7 @@ func (c *conn) checkLogin(v Verifying, st *startup, name string) (*checked, erro
 		return nil, err
 	}
 	s := &scramServer{user: user, verifier: verifier, binding: endPointBinding(c.wire.leaf)}
-	final, clientKey, err := c.play(s, st, noDelay, noDelay)
+	final, clientKey, err := c.play(s, st, &rhythm{})
 	if err != nil {
 		return nil, err
 	}
@@ -54,10 +52,10 @@ func (c *conn) checkLogin(v Verifying, st *startup, name string) (*checked, erro
 }
 
 // play does the server's part of a login up to the client's proof.
-func (c *conn) play(s *scramServer, st *startup, first, later func() time.Duration) (final string, clientKey []byte, err error) {
+func (c *conn) play(s *scramServer, st *startup, r *rhythm) (final string, clientKey []byte, err error) {
 	_ = c.wire.SetDeadline(time.Now().Add(c.router.cfg.AuthTimeout))
 	defer func() { _ = c.wire.SetDeadline(time.Time{}) }()
-	c.pause(first())
+	r.answer(time.Since(c.began))
 	opening := c.negotiation(st)
 	if err := c.send(append(opening, &pgproto3.AuthenticationSASL{AuthMechanisms: s.mechanisms()})...); err != nil {
 		return "", nil, err
@@ -66,7 +64,7 @@ func (c *conn) play(s *scramServer, st *startup, first, later func() time.Durati
 	if err != nil {
 		return "", nil, err
 	}
-	c.pause(later())
+	r.answer(0)
 	reply, err := s.first(mechanism, message)
 	if err != nil {
 		return "", nil, err
@@ -78,7 +76,7 @@ func (c *conn) play(s *scramServer, st *startup, first, later func() time.Durati
 	if err != nil {
 		return "", nil, err
 	}
-	c.pause(later())
+	r.answer(0)
 	return s.final(string(response))
 }
 

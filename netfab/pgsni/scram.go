@@ -51,7 +51,7 @@ func (s *scramServer) first(mechanism, message string) (string, error) {
 		return "", refuse(codeProtocolViolation, "client selected an invalid SASL authentication mechanism")
 	}
 	flag, rest, ok := strings.Cut(message, ",")
-	if !ok {
+	if !ok || hasNUL(message) {
 		return "", malformed("")
 	}
 	if err := s.checkFlag(flag); err != nil {
@@ -124,7 +124,7 @@ func firstNonce(bare string) (string, error) {
 // ClientKey that comes out of a right proof is what the router logs in with.
 func (s *scramServer) final(message string) (reply string, clientKey []byte, err error) {
 	withoutProof, proofText, ok := cutLast(message, ",p=")
-	if !ok {
+	if !ok || hasNUL(message) {
 		return "", nil, malformed("")
 	}
 	binding, rest, ok := strings.Cut(withoutProof, ",")
@@ -169,6 +169,9 @@ func (s *scramServer) checkBinding(encoded string) error {
 	}
 	return refuse(codeProtocolViolation, "unexpected SCRAM channel-binding attribute in client-final-message")
 }
+
+// hasNUL finds what would end a text early for whoever reads it in C.
+func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 
 func malformed(detail string) *Refusal {
 	r := refuse(codeProtocolViolation, "malformed SCRAM message")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"time"
 )
 
 var errWaitedTooLong = errors.New("the database did not become ready in time")
@@ -69,18 +68,5 @@ func keepAlive(c net.Conn, cfg net.KeepAliveConfig) {
 	}
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetKeepAliveConfig(cfg)
-	}
-}
-
-// pause waits as long as a server would take. A cut ends it.
-func (c *conn) pause(d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-c.router.life.Done():
 	}
 }
