@@ -23,8 +23,7 @@ func (f *framer) advance(p []byte) {
 			f.body -= n
 			p = p[n:]
 		case f.have == 0 && len(p) >= messageHead:
-			f.begin(p)
-			p = p[messageHead:]
+			p = f.whole(p)
 		default:
 			n := copy(f.head[f.have:], p)
 			f.have += n
@@ -34,6 +33,20 @@ func (f *framer) advance(p []byte) {
 			}
 		}
 	}
+}
+
+// whole skips the messages that p has whole, which are most, and begins the next
+// if its head is there.
+func (f *framer) whole(p []byte) (rest []byte) {
+	for len(p) >= messageHead {
+		end := 1 + int(binary.BigEndian.Uint32(p[1:]))
+		if end < messageHead || end > len(p) {
+			f.begin(p)
+			return p[messageHead:]
+		}
+		p = p[end:]
+	}
+	return p
 }
 
 func (f *framer) begin(head []byte) {

@@ -49,7 +49,10 @@ type pki struct {
 	pem  []byte
 }
 
-var certs = sync.OnceValue(func() pki {
+// certs is the router's, serverCerts that of a server behind it.
+var certs, serverCerts = sync.OnceValue(newPKI), sync.OnceValue(newPKI)
+
+func newPKI() pki {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
@@ -74,7 +77,7 @@ var certs = sync.OnceValue(func() pki {
 		cert: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf},
 		pool: pool, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 	}
-})
+}
 
 // caFile is the certificate authority in a file, for libpq.
 func caFile(t testing.TB) string {

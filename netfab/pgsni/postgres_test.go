@@ -2,6 +2,9 @@ package pgsni
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -27,7 +30,8 @@ const (
 )
 
 // postgres is one real PostgreSQL server for the tests of this package, started
-// by the first that needs it. Its only way to log in is SCRAM-SHA-256 without TLS.
+// by the first that needs it. Its only way to log in is SCRAM-SHA-256, with TLS of
+// its own for who asks for it.
 type postgres struct {
 	once sync.Once
 	err  error
@@ -74,18 +78,24 @@ func (p *postgres) start() (err error) {
 	if p.dir, err = os.MkdirTemp("", "berth-pgsni-"); err != nil {
 		return err
 	}
-	passwords := filepath.Join(p.dir, "password")
-	if err := os.WriteFile(passwords, []byte(password+"\n"), 0o600); err != nil {
+	key, err := x509.MarshalPKCS8PrivateKey(serverCerts().cert.PrivateKey)
+	if err != nil {
 		return err
 	}
-	if os.Geteuid() == 0 {
-		for _, path := range []string{p.dir, passwords} {
-			if err := os.Chown(path, nobody, nobody); err != nil {
+	for name, content := range map[string][]byte{
+		"password": []byte(password + "\n"), "server.crt": serverCerts().pem,
+		"server.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+	} {
+		if err := os.WriteFile(p.file(name), content, 0o600); err != nil {
+			return err
+		}
+		if os.Geteuid() == 0 {
+			if err := errors.Join(os.Chown(p.file(name), nobody, nobody), os.Chown(p.dir, nobody, nobody)); err != nil {
 				return err
 			}
 		}
 	}
-	initdb := p.command("initdb", "-D", p.data(), "-U", role, "--pwfile", passwords,
+	initdb := p.command("initdb", "-D", p.file("data"), "-U", role, "--pwfile", p.file("password"),
 		"--auth=scram-sha-256", "--no-sync", "-E", "UTF8", "--locale=C")
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, out)
@@ -96,8 +106,9 @@ func (p *postgres) start() (err error) {
 	}
 	p.port = l.Addr().(*net.TCPAddr).Port
 	l.Close()
-	p.run = p.command("postgres", "-D", p.data(), "-p", strconv.Itoa(p.port), "-k", p.dir, "-h", "127.0.0.1",
-		"-c", "fsync=off", "-c", "max_connections=200")
+	p.run = p.command("postgres", "-D", p.file("data"), "-p", strconv.Itoa(p.port), "-k", p.dir, "-h", "127.0.0.1",
+		"-c", "fsync=off", "-c", "max_connections=200",
+		"-c", "ssl=on", "-c", "ssl_cert_file="+p.file("server.crt"), "-c", "ssl_key_file="+p.file("server.key"))
 	if err := p.run.Start(); err != nil {
 		p.run = nil
 		return err
@@ -105,7 +116,7 @@ func (p *postgres) start() (err error) {
 	return p.await()
 }
 
-func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
+func (p *postgres) file(name string) string { return filepath.Join(p.dir, name) }
 
 func (p *postgres) command(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(p.bin, program), args...)

@@ -3,6 +3,9 @@ package pgsni
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -168,6 +171,32 @@ func TestPsqlWithoutTLSIsToldHow(t *testing.T) {
 	// With "allow" libpq tries plaintext first, and TLS after that was refused.
 	if out := p.must("sslmode=allow", "SELECT 1;"); out != "1" {
 		t.Errorf("sslmode=allow: %s", out)
+	}
+}
+
+// A link to the server with TLS of PostgreSQL's own does not do: the server offers
+// to bind to its certificate, and the client binds to the router's.
+func TestABackendMayNotBeReachedByPostgresTLS(t *testing.T) {
+	server := realPostgres(t)
+	router := serve(t, Config{}, only(dialFunc(func(ctx context.Context) (net.Conn, error) {
+		c, err := server.Dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := c.Write(framedBytes(codeSSL, "")); err != nil {
+			return nil, err
+		}
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			return nil, err
+		}
+		return tls.Client(c, &tls.Config{InsecureSkipVerify: true}), nil
+	})))
+	p := newPsql(t, router)
+	if out, err := p.run(known, "sslmode=require", "SELECT 1;"); err == nil || !strings.Contains(out, "channel binding check failed") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out := p.must("sslmode=require channel_binding=disable", "SELECT 1;"); out != "1" {
+		t.Error(out)
 	}
 }
 
