@@ -127,17 +127,19 @@ func TestTheServersLastWordReachesAClientThatIsWriting(t *testing.T) {
 
 // A Backend without a half-close is closed whole.
 func TestTheClientsEndAtABackendWithoutHalfClose(t *testing.T) {
-	ended := make(chan error, 1)
+	started, ended := make(chan struct{}), make(chan error, 1)
 	router := serve(t, Config{}, only(dialFunc(func(context.Context) (net.Conn, error) {
 		near, far := net.Pipe()
 		go func() {
 			_, _ = readPacket(far)
+			close(started)
 			_, err := io.Copy(io.Discard, far)
 			ended <- err
 		}()
 		return near, nil
 	})))
 	c := router.open(t, known)
+	<-started
 	c.Close()
 	if err := <-ended; err != nil {
 		t.Error(err)
