@@ -53,6 +53,7 @@ type conn struct {
 	addr    netip.AddrPort
 	visitor *visitor
 	began   time.Time // when the StartupMessage was there
+	name    string    // the database it is for, once that is known
 
 	mu      sync.Mutex
 	cutting bool

@@ -3,6 +3,7 @@ package pgsni
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 )
@@ -47,9 +48,10 @@ func (r *Refusal) Error() string { return fmt.Sprintf("refused (%s): %s", r.Code
 // response is the message as it goes to the client. Refusals end a connection,
 // so the severity is always FATAL.
 func (r *Refusal) response() *pgproto3.ErrorResponse {
+	text := strings.NewReplacer("\x00", "").Replace // which would end a field
 	return &pgproto3.ErrorResponse{
 		Severity: severityFatal, SeverityUnlocalized: severityFatal,
-		Code: r.Code, Message: r.Message, Detail: r.Detail, Hint: r.Hint,
+		Code: text(r.Code), Message: text(r.Message), Detail: text(r.Detail), Hint: text(r.Hint),
 	}
 }
 

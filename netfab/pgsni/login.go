@@ -85,11 +85,11 @@ func (r *relay) rewrite(out []byte, kind byte, body []byte) ([]byte, error) {
 	case 'K':
 		return r.swapKey(out, body)
 	case 'E':
+		refusal, err := r.readError(body)
+		if err != nil {
+			return out, err
+		}
 		if !r.loggedIn {
-			refusal, err := r.readError(body)
-			if err != nil {
-				return out, err
-			}
 			return refusal.Encode(out)
 		}
 	case 'Z':
@@ -97,7 +97,7 @@ func (r *relay) rewrite(out []byte, kind byte, body []byte) ([]byte, error) {
 		r.session.Opened = time.Now()
 	}
 	out = append(out, kind)
-	out = binary.BigEndian.AppendUint32(out, uint32(len(body)+4)) //nolint:gosec // at most maxLoginMessage
+	out = binary.BigEndian.AppendUint32(out, uint32(len(body)+4))
 	return append(out, body...), nil
 }
 
@@ -128,8 +128,8 @@ func (r *relay) swapKey(out, body []byte) ([]byte, error) {
 	return (&pgproto3.BackendKeyData{ProcessID: key.PID, SecretKey: key.Secret}).Encode(out)
 }
 
-// readError reads the server's refusal. File, line and routine of the server's
-// source are taken out: a login that is played could not have the right ones.
+// readError reads the server's refusal, without file, line and routine of the
+// server's source: a login that is played could not have the right ones.
 func (r *relay) readError(body []byte) (*pgproto3.ErrorResponse, error) {
 	var e pgproto3.ErrorResponse
 	if err := e.Decode(body); err != nil {

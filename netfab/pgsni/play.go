@@ -18,9 +18,9 @@ const maxSASL = 1024
 // decoy plays the login of a database that does not exist until the password is
 // refused, in the words and the time of one that does. checks says whether it is
 // the router that checks passwords there.
-func (c *conn) decoy(st *startup, name string, checks bool) error {
+func (c *conn) decoy(st *startup, checks bool) error {
 	user := st.get("user")
-	s := &scramServer{user: user, verifier: decoyVerifier(c.router.cfg.DecoySecret, name, user)}
+	s := &scramServer{user: user, verifier: decoyVerifier(c.router.cfg.DecoySecret, c.name, user)}
 	r := &rhythm{until: c.router.life.Done(), first: &c.router.firstAnswer, later: &c.router.laterAnswer}
 	if checks {
 		s.binding = endPointBinding(c.wire.leaf)
@@ -32,14 +32,14 @@ func (c *conn) decoy(st *startup, name string, checks bool) error {
 
 // checkLogin checks the client's password by the backend's verifier, without the
 // server. It answers nil where the server has to do it.
-func (c *conn) checkLogin(v Verifying, st *startup, name string) (*checked, error) {
+func (c *conn) checkLogin(v Verifying, st *startup) (*checked, error) {
 	user := st.get("user")
 	verifier, err := c.verifier(v, user)
 	switch {
 	case errors.Is(err, ErrPassThrough):
 		return nil, nil
 	case errors.Is(err, ErrUnknown):
-		return nil, c.decoy(st, name, true)
+		return nil, c.decoy(st, true)
 	case err != nil:
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (c *conn) initialResponse() (mechanism, message string, err error) {
 	if !ok || len(rest) < 4 {
 		return "", "", badMessage()
 	}
-	length := int32(binary.BigEndian.Uint32(rest)) //nolint:gosec // -1 says that there is none
+	length := int32(binary.BigEndian.Uint32(rest)) // -1 says that there is none
 	rest = rest[4:]
 	if length >= 0 {
 		if int(length) != len(rest) {

@@ -54,6 +54,28 @@ func (b *loopback) accept(t *testing.T) *net.TCPConn {
 	return server.(*net.TCPConn)
 }
 
+// refuse takes the router's connection, logs its client in and then ends it.
+func (b *loopback) refuse(t *testing.T) {
+	t.Helper()
+	server, err := b.l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if _, err := readPacket(server); err != nil {
+		t.Fatal(err)
+	}
+	out, err := encode[pgproto3.BackendMessage](&pgproto3.AuthenticationOk{}, &pgproto3.ErrorResponse{
+		Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "3D000", Message: "no such database", File: "postinit.c", Line: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Write(out); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // session is a client, logged in, and its server's side.
 func (b *loopback) session(t *testing.T, router *serving) (*client, *net.TCPConn) {
 	t.Helper()
@@ -156,13 +178,27 @@ func TestTheObserverIsTold(t *testing.T) {
 		Closed:  func(s Session, n Traffic) { mu.Lock(); defer mu.Unlock(); closed = append(closed, s); traffic = n },
 		Refused: func(code string) { mu.Lock(); defer mu.Unlock(); refused = append(refused, code) },
 	}
-	router := serve(t, Config{Observe: observe}, only(newFakeServer(t)))
+	server, late := newFakeServer(t), newLoopback(t)
+	router := serve(t, Config{Observe: observe}, resolverFunc(func(_ context.Context, name string) (Backend, error) {
+		if name == known {
+			return server, nil
+		}
+		return late, nil
+	}))
 	c := router.open(t, known)
 	c.ready()
 	c.query("SELECT 1")
 	plain := router.dial(t)
 	plain.start()
 	plain.refused("28000")
+	noDatabase := router.open(t, "other")
+	late.refuse(t)
+	receive[*pgproto3.AuthenticationOk](noDatabase)
+	if e := receive[*pgproto3.ErrorResponse](noDatabase); e.File == "" {
+		t.Errorf("after the login the server's words are not the router's to change: %+v", e)
+	}
+	noDatabase.Close()
+	eventually(t, "the second refusal is told", func() bool { mu.Lock(); defer mu.Unlock(); return len(refused) == 2 })
 	c.Close()
 	eventually(t, "the end is told", func() bool { mu.Lock(); defer mu.Unlock(); return len(closed) == 1 })
 	mu.Lock()
@@ -174,7 +210,7 @@ func TestTheObserverIsTold(t *testing.T) {
 	if len(closed) != 1 || closed[0] != opened[0] || !closed[0].Client.IsValid() || closed[0].Opened.IsZero() {
 		t.Errorf("opened %+v, closed %+v", opened, closed)
 	}
-	if !cmp.Equal(refused, []string{"28000"}) {
+	if !cmp.Equal(refused, []string{"28000", "3D000"}) {
 		t.Errorf("refused %q", refused)
 	}
 	startup := len(startupBytes(3<<16, "user", "alice", "database", "app"))

@@ -24,21 +24,20 @@ func (c *conn) serve() error {
 	if err != nil {
 		return err
 	}
-	name, err := databaseName(c.serverName(), c.router.cfg.Domain)
-	if err != nil {
+	if c.name, err = databaseName(c.serverName(), c.router.cfg.Domain); err != nil {
 		return err
 	}
 	if err := c.permit(st); err != nil {
 		return err
 	}
-	backend, err := c.resolve(name)
+	backend, err := c.resolve()
 	if errors.Is(err, ErrUnknown) {
-		return c.decoy(st, name, c.router.cfg.ChecksLogins)
+		return c.decoy(st, c.router.cfg.ChecksLogins)
 	}
 	if err != nil {
 		return err
 	}
-	return c.connect(backend, st, name)
+	return c.connect(backend, st)
 }
 
 // permit refuses what no database would be asked for.
@@ -57,11 +56,11 @@ func (c *conn) permit(st *startup) error {
 }
 
 // connect connects the client to its database, and relays.
-func (c *conn) connect(backend Backend, st *startup, name string) error {
+func (c *conn) connect(backend Backend, st *startup) error {
 	var login *checked
 	if v, ok := backend.(Verifying); ok {
 		var err error
-		if login, err = c.checkLogin(v, st, name); err != nil {
+		if login, err = c.checkLogin(v, st); err != nil {
 			return err
 		}
 	}
@@ -75,13 +74,13 @@ func (c *conn) connect(backend Backend, st *startup, name string) error {
 		opening = startupFor(st, c.router.cfg.ServerMinor)
 	}
 	if _, err := server.Write(opening); err != nil {
-		c.router.cfg.Log.Warn("server does not take the start-up", "client", c.addr, "name", name, "error", err)
+		c.router.cfg.Log.Warn("server does not take the start-up", "client", c.addr, "name", c.name, "error", err)
 		return refuse(codeCannotConnectNow, messageUnavailable)
 	}
 	if !c.attach(server) {
 		return errDraining
 	}
-	r := c.newRelay(backend, Session{Name: name, User: st.get("user"), Client: c.addr})
+	r := c.newRelay(backend, Session{Name: c.name, User: st.get("user"), Client: c.addr})
 	r.fromClient.Add(int64(len(st.raw)))
 	if login != nil {
 		if err := login.login(r); err != nil {
@@ -98,7 +97,7 @@ func (c *conn) loginFailed(err error) error {
 	if errors.As(err, &refusal) {
 		return err
 	}
-	c.router.cfg.Log.Warn("login not passed on", "client", c.addr, "error", err)
+	c.router.cfg.Log.Warn("login not passed on", "client", c.addr, "name", c.name, "error", err)
 	return refuse(codeCannotConnectNow, messageUnavailable)
 }
 

@@ -29,17 +29,17 @@ func (c *conn) wait(f func(ctx context.Context) error) error {
 	case errors.Is(cause, errDraining):
 		return refuse(codeCannotConnectNow, messageShuttingDown)
 	case errors.Is(cause, errWaitedTooLong):
-		c.router.cfg.Log.Warn("database not ready in time", "client", c.addr, "wait", c.router.cfg.WaitTimeout, "error", err)
+		c.router.cfg.Log.Warn("database not ready in time", "client", c.addr, "name", c.name, "wait", c.router.cfg.WaitTimeout, "error", err)
 		return refuse(codeCannotConnectNow, messageWaitTimeout)
 	}
-	c.router.cfg.Log.Warn("database not reachable", "client", c.addr, "error", err)
+	c.router.cfg.Log.Warn("database not reachable", "client", c.addr, "name", c.name, "error", err)
 	return refuse(codeCannotConnectNow, messageUnavailable)
 }
 
-// resolve asks for a name's backend.
-func (c *conn) resolve(name string) (backend Backend, err error) {
+// resolve asks for the name's backend.
+func (c *conn) resolve() (backend Backend, err error) {
 	err = c.wait(func(ctx context.Context) error {
-		backend, err = c.router.resolver.Resolve(ctx, name)
+		backend, err = c.router.resolver.Resolve(ctx, c.name)
 		return err
 	})
 	return backend, err
