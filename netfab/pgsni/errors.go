@@ -10,16 +10,19 @@ import (
 
 // SQLSTATE codes that the router itself answers with (manual, appendix A).
 const (
-	codeRejectedConnection  = "08004" // sqlserver_rejected_establishment_of_sqlconnection
-	codeProtocolViolation   = "08P01"
-	codeUnsupported         = "0A000" // feature_not_supported
-	codeInvalidAuth         = "28000" // invalid_authorization_specification
-	codeInvalidPassword     = "28P01"
-	codeTooManyConnections  = "53300"
-	codeQueryCanceled       = "57014" // what PostgreSQL says when authentication times out
-	codeAdminShutdown       = "57P01"
-	codeCannotConnectNow    = "57P03"
-	severityFatal           = "FATAL"
+	codeRejectedConnection = "08004" // sqlserver_rejected_establishment_of_sqlconnection
+	codeProtocolViolation  = "08P01"
+	codeUnsupported        = "0A000" // feature_not_supported
+	codeInvalidAuth        = "28000" // invalid_authorization_specification
+	codeInvalidPassword    = "28P01"
+	codeTooManyConnections = "53300"
+	codeQueryCanceled      = "57014" // what PostgreSQL says when authentication times out
+	codeAdminShutdown      = "57P01"
+	codeCannotConnectNow   = "57P03"
+)
+
+// What clients are told. Where PostgreSQL says the same, it is in its words.
+const (
 	messageWaitTimeout      = "the database did not become ready in time; try again"
 	messageUnavailable      = "the database cannot be reached now; try again"
 	messageTooMany          = "sorry, too many clients already"
@@ -32,6 +35,8 @@ const (
 	messageTLSHint          = "Set sslmode=require or sslmode=verify-full in the connection string, or your driver's option for TLS."
 	messageDoubleEncryption = "the connection is encrypted already"
 )
+
+const severityFatal = "FATAL"
 
 // Refusal is an ErrorResponse to the client that ends its connection. A Resolver
 // may return one (as a pointer, wrapped or not) for what a client should read.

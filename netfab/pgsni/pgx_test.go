@@ -202,7 +202,7 @@ func TestAVerifierThatIsOutOfDateIsAWrongPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer direct.Close(context.Background())
-	if _, err := direct.Exec(t.Context(), "CREATE ROLE rotated LOGIN PASSWORD '"+password+"'"); err != nil {
+	if _, err := direct.Exec(t.Context(), "DROP ROLE IF EXISTS rotated; CREATE ROLE rotated LOGIN PASSWORD '"+password+"'"); err != nil {
 		t.Fatal(err)
 	}
 	// The same password under another salt, as after a rotation that the router
@@ -222,7 +222,7 @@ func TestARoleThatTheServerChecksBesideOneThatTheRouterDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer direct.Close(context.Background())
-	if _, err := direct.Exec(t.Context(), "CREATE ROLE by_server LOGIN PASSWORD '"+password+"'"); err != nil {
+	if _, err := direct.Exec(t.Context(), "DROP ROLE IF EXISTS by_server; CREATE ROLE by_server LOGIN PASSWORD '"+password+"'"); err != nil {
 		t.Fatal(err)
 	}
 	router := serve(t, Config{ChecksLogins: true}, only(server.checked(t)))

@@ -11,12 +11,17 @@ import (
 )
 
 // Lengths of the relay's buffers. A direction that is idle or has short messages
-// holds a small one; one that fills it gets a large one from the pool until its
-// reads come up short.
+// holds a small one, as long as the one that PostgreSQL sends from. One that fills
+// it gets a large one from the pool, until a read comes up so short that another
+// is not to be expected at once.
 const (
-	smallBuffer = 4 << 10
+	smallBuffer = 8 << 10
 	largeBuffer = 64 << 10
+	shortRead   = largeBuffer / 4
 )
+
+// loginBuffer holds what a server says at once during a login, in bytes.
+const loginBuffer = 4 << 10
 
 var (
 	smallBuffers = sync.Pool{New: func() any { b := make([]byte, smallBuffer); return &b }}
@@ -41,7 +46,7 @@ type relay struct {
 
 // newRelay is a relay to a server that attach has been called with.
 func (c *conn) newRelay(b Backend, session Session) *relay {
-	return &relay{conn: c, backend: b, from: bufio.NewReaderSize(c.server, smallBuffer), session: session}
+	return &relay{conn: c, backend: b, from: bufio.NewReaderSize(c.server, loginBuffer), session: session}
 }
 
 // run relays until both sides are done. The client has been told its refusal.
@@ -189,7 +194,7 @@ func pump(to io.Writer, from io.Reader, written func(int)) (reading, writing err
 		case large == nil && n == len(buffer):
 			large = largeBuffers.Get().(*[]byte)
 			buffer = *large
-		case large != nil && n <= smallBuffer:
+		case large != nil && n < shortRead:
 			largeBuffers.Put(large)
 			large, buffer = nil, *small
 		}
