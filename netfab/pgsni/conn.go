@@ -103,7 +103,7 @@ func (c *conn) cut() {
 		c.wire.Close()
 		return
 	}
-	_ = c.server.SetReadDeadline(past)
+	_ = c.server.SetDeadline(past)
 	_ = c.wire.SetWriteDeadline(time.Now().Add(cutTimeout))
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -29,7 +30,7 @@ func (r *relay) login() error {
 	var out []byte
 	for said := false; !r.ready; said = true {
 		kind, body, err := readMessage(r.from, maxLoginMessage)
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 			return r.serverClosed(said)
 		}
 		if err != nil {

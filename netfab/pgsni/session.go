@@ -69,16 +69,15 @@ func (c *conn) connect(backend Backend, st *startup) error {
 		return err
 	}
 	defer server.Close()
+	if !c.attach(server) {
+		return errDraining
+	}
 	opening := st.raw
 	if login != nil {
 		opening = startupFor(st, c.router.cfg.ServerMinor)
 	}
-	if _, err := server.Write(opening); err != nil {
-		c.router.cfg.Log.Warn("server does not take the start-up", "client", c.addr, "name", c.name, "error", err)
-		return refuse(codeCannotConnectNow, messageUnavailable)
-	}
-	if !c.attach(server) {
-		return errDraining
+	if err := c.begin(opening); err != nil {
+		return err
 	}
 	r := c.newRelay(backend, Session{Name: c.name, User: st.get("user"), Client: c.addr})
 	r.fromClient.Add(int64(len(st.raw)))
@@ -88,6 +87,17 @@ func (c *conn) connect(backend Backend, st *startup) error {
 		}
 	}
 	return r.run()
+}
+
+// begin sends the server its StartupMessage.
+func (c *conn) begin(opening []byte) error {
+	_ = c.server.SetWriteDeadline(time.Now().Add(c.router.cfg.AuthTimeout))
+	if _, err := c.server.Write(opening); err != nil {
+		c.router.cfg.Log.Warn("server does not take the start-up", "client", c.addr, "name", c.name, "error", err)
+		return refuse(codeCannotConnectNow, messageUnavailable)
+	}
+	_ = c.server.SetWriteDeadline(time.Time{})
+	return nil
 }
 
 // loginFailed is what a client is told whose login was right for the router and

@@ -133,6 +133,28 @@ func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
 	router.open(t, known).refused("57014")
 }
 
+func TestAServerThatResetsIsUnavailable(t *testing.T) {
+	b := newLoopback(t)
+	router := serve(t, Config{}, only(b))
+	c := router.open(t, known)
+	server, err := b.l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = server.(*net.TCPConn).SetLinger(0)
+	server.Close()
+	c.refused("57P03")
+}
+
+func TestAServerThatReadsNothingIsGivenUp(t *testing.T) {
+	router := serve(t, Config{AuthTimeout: 50 * time.Millisecond}, only(dialFunc(func(context.Context) (net.Conn, error) {
+		near, far := net.Pipe()
+		t.Cleanup(func() { far.Close() })
+		return near, nil
+	})))
+	router.open(t, known).refused("57P03")
+}
+
 // A server that speaks another protocol, or lies about its lengths, breaks its
 // own session and nothing else.
 func TestAServerThatSpeaksNonsense(t *testing.T) {
