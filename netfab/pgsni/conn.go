@@ -2,11 +2,9 @@ package pgsni
 
 import (
 	"crypto/tls"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 )
@@ -19,6 +17,8 @@ const (
 	// and the word could be lost.
 	lingerTimeout = 2 * time.Second
 	lingerBytes   = 1 << 20
+	// maxEarly is how much of what a client says before its time is read, in bytes.
+	maxEarly = 4 << 10
 	// cutTimeout is how long a client has to take what was sent to it before its
 	// session is cut.
 	cutTimeout = time.Second
@@ -126,17 +126,22 @@ func (c *conn) isCutting() bool {
 }
 
 // watch notices that the client goes away while it has nothing to say, and calls
-// gone. A client may speak all the same; its byte is kept. stop ends the watch
-// and returns when it is over.
+// gone. A client may speak all the same; the first of it is kept. stop ends the
+// watch and returns when it is over.
 func (c *conn) watch(gone func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		var b [1]byte
-		n, err := c.stream.Read(b[:])
-		c.early = append(c.early, b[:n]...)
-		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			gone()
+		b := make([]byte, 512)
+		for len(c.early) < maxEarly {
+			n, err := c.stream.Read(b)
+			c.early = append(c.early, b[:n]...)
+			if err != nil {
+				if !isTimeout(err) {
+					gone()
+				}
+				return
+			}
 		}
 	}()
 	return func() {

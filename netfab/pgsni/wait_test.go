@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
 )
 
 // sleeping is a Resolver whose one database wakes when it is told.
@@ -54,7 +56,8 @@ func TestAClientThatGoesAwayEndsItsOwnWaitAlone(t *testing.T) {
 	router := serve(t, Config{}, s)
 	stays := router.open(t, known)
 	for name, leave := range map[string]func(c *client){
-		"in order": func(c *client) { c.Close() },
+		"in order":    func(c *client) { c.Close() },
+		"with a word": func(c *client) { c.message(&pgproto3.Terminate{}); c.Close() },
 		"by a reset": func(c *client) {
 			raw := c.Conn.(interface{ NetConn() net.Conn }).NetConn().(*net.TCPConn)
 			_ = raw.SetLinger(0)
@@ -82,6 +85,21 @@ func TestWhatAClientSaysWhileItWaitsIsKept(t *testing.T) {
 	}()
 	c.ready()
 	c.query("SELECT 1")
+}
+
+func TestMoreThanAWaitKeepsIsReadLater(t *testing.T) {
+	s := asleep(t)
+	router := serve(t, Config{}, s)
+	c := router.open(t, known)
+	text := strings.Repeat("x", 3*maxEarly)
+	go func() {
+		c.message(&pgproto3.Query{String: text})
+		close(s.awake)
+	}()
+	c.ready()
+	if tag := string(receive[*pgproto3.CommandComplete](c).CommandTag); tag != text {
+		t.Errorf("answered with %d bytes", len(tag))
+	}
 }
 
 func TestWhatTheResolverAnswersReachesTheClient(t *testing.T) {
