@@ -129,3 +129,6 @@ type FetchRequest struct {
 type FetchFailed struct {
 	Error string `json:"error"`
 }
+
+// Tenant is whose the credentials are.
+func (c Credentials) Tenant() Tenant { return Tenant{Database: c.Database, Username: c.Username} }

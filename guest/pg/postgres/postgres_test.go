@@ -75,11 +75,11 @@ func TestAServerIsAsItShouldBe(t *testing.T) {
 		"SHOW server_encoding":     "UTF8",
 		"SHOW password_encryption": "scram-sha-256",
 		"SELECT session_user":      "berth",
-		"SELECT count(*) FROM pg_settings WHERE pending_restart":                                                                           "0",
+		"SELECT count(*) FROM pg_settings WHERE pending_restart": "0",
 		"SELECT string_agg(datname, ' ' ORDER BY datname) FROM pg_database WHERE datallowconn AND has_database_privilege('pg_monitor', datname, 'CONNECT')": "",
-		"SELECT count(*) FROM pg_hba_file_rules WHERE error IS NOT NULL":                                                                   "0",
-		"SELECT count(*) FROM pg_ident_file_mappings WHERE error IS NOT NULL":                                                              "0",
-		"SELECT count(*) FROM pg_file_settings WHERE error IS NOT NULL":                                                                    "0",
+		"SELECT count(*) FROM pg_hba_file_rules WHERE error IS NOT NULL":                                                                                    "0",
+		"SELECT count(*) FROM pg_ident_file_mappings WHERE error IS NOT NULL":                                                                               "0",
+		"SELECT count(*) FROM pg_file_settings WHERE error IS NOT NULL":                                                                                     "0",
 	} {
 		if got := query(t, s, sql); got != want {
 			t.Errorf("%s: %q, want %q", sql, got, want)
