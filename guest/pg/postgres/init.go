@@ -95,3 +95,16 @@ func (c Config) run(ctx context.Context, input, program string, args ...string) 
 
 // locale is one that sorts by code point and knows all letters; every Debian has it.
 func locale() string { return "C.UTF-8" }
+
+// Version is that of the server's program: "16.14".
+func Version(c Config) (string, error) {
+	out, err := exec.Command(filepath.Join(c.Bin, "postgres"), "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("postgres --version: %w", err)
+	}
+	fields := strings.Fields(string(out)) // postgres (PostgreSQL) 16.14
+	if len(fields) < 3 {
+		return "", fmt.Errorf("postgres --version says %.100q", out)
+	}
+	return fields[2], nil
+}

@@ -27,13 +27,11 @@ var (
 	ErrOtherBytes = errors.New("the file has other bytes")
 )
 
-// Time limits of an archive.
-var (
-	// offerLimit is how long archive_command waits before it fails, and is called again.
-	offerLimit = timescale.Limit(5 * time.Minute)
-	// slow is after how long without an answer the archive counts as failing.
-	slow = timescale.Limit(30 * time.Second)
-)
+// offerLimit is how long archive_command waits before it fails, and is called again.
+var offerLimit = timescale.Limit(5 * time.Minute)
+
+// Slow is after how long without an answer an archive usually counts as failing.
+var Slow = timescale.Limit(30 * time.Second)
 
 // remembered is how many stored files are known by their bytes, so that the answer to
 // a call that was lost can be given again.
@@ -41,7 +39,8 @@ const remembered = 64
 
 // Archive offers WAL to the host and lets PostgreSQL go on when it is stored.
 type Archive struct {
-	data string // PostgreSQL's data directory
+	data string        // PostgreSQL's data directory
+	slow time.Duration // without an answer it counts as failing
 
 	mu       sync.Mutex
 	closed   bool // nothing is offered: a restore is not done
@@ -61,9 +60,10 @@ type offer struct {
 	done  chan struct{} // closed once it is stored
 }
 
-// NewArchive returns the archive of a data directory.
-func NewArchive(data string) *Archive {
-	return &Archive{data: data, stored: map[string]string{}, changed: make(chan struct{})}
+// NewArchive returns the archive of a data directory, which counts as failing when a
+// file has waited for longer than slow.
+func NewArchive(data string, slow time.Duration) *Archive {
+	return &Archive{data: data, slow: slow, stored: map[string]string{}, changed: make(chan struct{})}
 }
 
 // Hold says whether files are kept back: until a restore has succeeded, nothing that
@@ -252,7 +252,7 @@ func (a *Archive) Status() pgapi.ArchiveStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	st.LastArchived, st.LastArchivedAt = a.last, a.lastAt
-	if len(a.offers) > 0 && time.Since(a.offers[0].since) > slow {
+	if len(a.offers) > 0 && time.Since(a.offers[0].since) > a.slow {
 		st.FailingSince = a.offers[0].since
 		st.Error = fmt.Sprintf("the host has not stored %s", a.offers[0].file.Name)
 	}

@@ -3,6 +3,7 @@ package wal
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -128,6 +129,15 @@ func peer(conn *net.UnixConn) (uint32, error) {
 		return 0, err
 	}
 	return cred.Uid, nil
+}
+
+// Command is RunCommand with a command line: archive or restore, -socket S, two arguments.
+func Command(args []string, stderr io.Writer) int {
+	flags := flag.NewFlagSet("guestpg", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	socket := flags.String("socket", "", "")
+	_ = flags.Parse(args[1:]) // what is missing is said below
+	return RunCommand(args[0], *socket, flags.Args(), stderr)
 }
 
 // RunCommand is archive_command and restore_command: it asks guestpg at a socket,

@@ -67,7 +67,7 @@ func offer2(t *testing.T, a *Archive, name string) <-chan error {
 
 func TestAFileIsArchivedOnceTheHostHasStoredIt(t *testing.T) {
 	content := segment(7)
-	a := NewArchive(data(t, map[string][]byte{seg1: content}))
+	a := NewArchive(data(t, map[string][]byte{seg1: content}), Slow)
 	done := offer2(t, a, seg1)
 	file, ok := a.Next(ctx(t))
 	if want := (pgapi.WALFile{Name: seg1, Size: pgapi.SegmentBytes, SHA256: sum(content)}); !ok || file != want {
@@ -114,7 +114,7 @@ func TestAFileIsArchivedOnceTheHostHasStoredIt(t *testing.T) {
 }
 
 func TestAFileWhoseCommandEndedMayStillBeStored(t *testing.T) {
-	a := NewArchive(data(t, map[string][]byte{seg1: segment(1)}))
+	a := NewArchive(data(t, map[string][]byte{seg1: segment(1)}), Slow)
 	c, cancel := context.WithCancel(ctx(t))
 	done := make(chan error, 1)
 	go func() { done <- a.Offer(c, seg1) }()
@@ -139,7 +139,7 @@ func TestFilesThatAreNotArchived(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "pg_wal", "00000003.history"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	a := NewArchive(dir)
+	a := NewArchive(dir, Slow)
 	for _, name := range []string{seg1, seg2, seg3, "00000002.history", "00000003.history", "../PG_VERSION", "x"} {
 		if err := a.Offer(ctx(t), name); err == nil {
 			t.Errorf("%s was archived", name)
@@ -148,7 +148,7 @@ func TestFilesThatAreNotArchived(t *testing.T) {
 }
 
 func TestWhatWaitsIsLetGoWhenPostgreSQLStops(t *testing.T) {
-	a := NewArchive(data(t, map[string][]byte{seg1: segment(1)}))
+	a := NewArchive(data(t, map[string][]byte{seg1: segment(1)}), Slow)
 	done := offer2(t, a, seg1)
 	a.Next(ctx(t))
 	a.Stopping(true)
@@ -162,7 +162,7 @@ func TestWhatWaitsIsLetGoWhenPostgreSQLStops(t *testing.T) {
 }
 
 func TestNothingIsOfferedUntilARestoreIsDone(t *testing.T) {
-	a := NewArchive(data(t, map[string][]byte{seg1: segment(1)}))
+	a := NewArchive(data(t, map[string][]byte{seg1: segment(1)}), Slow)
 	a.Hold(true)
 	done := offer2(t, a, seg1)
 	short, cancel := context.WithTimeout(ctx(t), 20*time.Millisecond)
@@ -277,7 +277,7 @@ func TestASegmentThatIsCutShortEndsTheRestore(t *testing.T) {
 
 func TestCommands(t *testing.T) {
 	dir := data(t, map[string][]byte{seg1: segment(1)})
-	a, f := NewArchive(dir), NewFetch()
+	a, f := NewArchive(dir, Slow), NewFetch()
 	socket := filepath.Join(t.TempDir(), "s")
 	c, cancel := context.WithCancel(ctx(t))
 	served := make(chan error, 1)
