@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Dial connects to a guest's Port.
@@ -29,6 +31,7 @@ func NewClient(dial Dial) *Client {
 		DisableKeepAlives:      true,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 16 << 10,
+		ExpectContinueTimeout:  continueWait,
 		WriteBufferSize:        64 << 10,
 		ReadBufferSize:         64 << 10,
 	}}
@@ -37,6 +40,9 @@ func NewClient(dial Dial) *Client {
 // Transport passes requests on to the guest as they are, whatever host their URL names:
 // for the routes of the broker.
 func (c *Client) Transport() http.RoundTripper { return c.http }
+
+// continueWait is how long a body is held back that may be refused unread.
+var continueWait = timescale.Limit(time.Minute)
 
 // maxAnswer bounds what is read of an answer: the guest is not trusted.
 const maxAnswer = 1 << 20
@@ -141,7 +147,7 @@ func (c *Client) Backup(ctx context.Context, b Backup, w io.Writer) (BackupInfo,
 // RestoreBase puts a base backup in the place of the data.
 func (c *Client) RestoreBase(ctx context.Context, tar io.Reader) (RestoreBase, error) {
 	var done RestoreBase
-	resp, err := c.do(ctx, http.MethodPut, PathRestoreBase, tar, nil)
+	resp, err := c.do(ctx, http.MethodPut, PathRestoreBase, tar, http.Header{"Expect": {"100-continue"}})
 	if err != nil {
 		return done, err
 	}

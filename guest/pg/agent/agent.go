@@ -140,7 +140,7 @@ func (a *Agent) begin(ctx context.Context) error {
 	a.mu.Unlock()
 	switch {
 	case r == nil || r.status.Phase == pgapi.RestoreDone:
-		if err := postgres.Init(ctx, a.cfg.Postgres); err != nil {
+		if err := postgres.Init(ctx, a.cfg.Postgres); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("make the data: %w", err)
 		}
 		a.server.Start(a.mode(), false)

@@ -112,8 +112,8 @@ func (a *Agent) endRestore(cause error) {
 
 func (a *Agent) putRestoreBase(w http.ResponseWriter, r *http.Request) error {
 	a.endRestore(errGivenUp)
-	if !a.op.TryLock() {
-		return errBusy
+	if err := a.lock(r.Context()); err != nil {
+		return err
 	}
 	defer a.op.Unlock()
 	restore := &restore{}
@@ -134,6 +134,22 @@ func (a *Agent) putRestoreBase(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	answer(w, http.StatusOK, base)
+	return nil
+}
+
+// lockLimit is how long a restore waits for a start or a change that is under way.
+var lockLimit = timescale.Limit(30 * time.Second)
+
+func (a *Agent) lock(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lockLimit)
+	defer cancel()
+	for !a.op.TryLock() {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return errBusy
+		}
+	}
 	return nil
 }
 
