@@ -52,10 +52,11 @@ type Broker struct {
 
 // session is one of the tenant's role.
 type session struct {
-	conn   *pgconn.PgConn
-	life   int
-	types  map[uint32]typeInfo
-	expiry *time.Timer
+	conn       *pgconn.PgConn
+	life       int
+	types      map[uint32]typeInfo
+	statements int // that ran
+	expiry     *time.Timer
 }
 
 // New returns a broker for whomever tenant names.

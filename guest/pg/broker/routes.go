@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pg/tenant"
@@ -337,7 +338,7 @@ func explain(err error) (int, pgapi.Error) {
 		return set(http.StatusServiceUnavailable, pgapi.CodeNotReady, "")
 	case isPG:
 		return http.StatusBadRequest, e
-	case strings.Contains(err.Error(), "max body len"):
+	case errors.As(err, new(*pgproto3.ExceededMaxBodyLenErr)):
 		return set(http.StatusBadRequest, pgapi.CodeInvalid, fmt.Sprintf("a row has more than %d bytes", maxMessage))
 	}
 	return set(http.StatusServiceUnavailable, pgapi.CodeCut, "PostgreSQL ended the session")

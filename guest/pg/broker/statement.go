@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -75,12 +76,12 @@ func (s *session) cancelWith(ctx context.Context) func() bool {
 	}
 }
 
-// statement is the name of the one that runs.
-const statement = "broker"
-
 func (s *session) execute(q pgapi.Query, to sink) (outcome, error) {
-	background := context.Background() // cancelWith watches
-	sd, err := s.conn.Prepare(background, statement, q.SQL, nil)
+	// A name of its own: one that failed cannot be closed in the same breath. The
+	// session is cleaned of all of them.
+	s.statements++
+	name := "broker_" + strconv.Itoa(s.statements)
+	sd, err := s.conn.Prepare(context.Background(), name, q.SQL, nil) // cancelWith watches
 	if err != nil {
 		return outcome{}, err
 	}
@@ -90,7 +91,7 @@ func (s *session) execute(q pgapi.Query, to sink) (outcome, error) {
 	}
 	params, err := s.params(q.Params, sd.ParamOIDs)
 	if err != nil {
-		return outcome{}, errors.Join(err, s.conn.Deallocate(background, statement))
+		return outcome{}, err
 	}
 	if sd.Fields != nil {
 		if err := to.columns(columns); err != nil {
@@ -98,8 +99,8 @@ func (s *session) execute(q pgapi.Query, to sink) (outcome, error) {
 		}
 	}
 	f := s.conn.Frontend()
-	f.SendBind(&pgproto3.Bind{PreparedStatement: statement, Parameters: params})
-	p := portal{session: s, types: types, to: to}
+	f.SendBind(&pgproto3.Bind{PreparedStatement: name, Parameters: params})
+	p := portal{session: s, types: types, to: to, out: outcome{command: firstWord(q.SQL)}}
 	err = p.drain()
 	if errClosed := p.finish(); err == nil {
 		err = errClosed
@@ -158,17 +159,13 @@ func (p *portal) chunk() (more bool, err error) {
 			p.out.truncated = p.out.truncated || full
 		case *pgproto3.PortalSuspended:
 			if full {
-				p.out.command = "SELECT"
-				return false, nil
+				return false, nil // it has no tag: see execute
 			}
 			return true, nil
 		case *pgproto3.CommandComplete:
 			tag := pgconn.NewCommandTag(string(m.CommandTag))
 			p.out.affected = tag.RowsAffected()
-			p.out.command, _, _ = strings.Cut(strings.TrimRight(tag.String(), " 0123456789"), " ")
-			if full := strings.TrimRight(tag.String(), " 0123456789"); full != "" {
-				p.out.command = full
-			}
+			p.out.command = strings.TrimRight(tag.String(), " 0123456789") // "INSERT 0 1"
 			return false, nil
 		case *pgproto3.EmptyQueryResponse:
 			return false, nil
@@ -190,11 +187,10 @@ func (p *portal) encode(values [][]byte) ([]json.RawMessage, error) {
 	return row, nil
 }
 
-// finish closes what the statement left open, which makes its changes durable where no
-// transaction is open.
+// finish ends the statement, which makes its changes durable where no transaction is
+// open.
 func (p *portal) finish() error {
 	f := p.conn.Frontend()
-	f.SendClose(&pgproto3.Close{ObjectType: 'S', Name: statement})
 	f.SendSync(&pgproto3.Sync{})
 	if err := f.Flush(); err != nil {
 		return err
