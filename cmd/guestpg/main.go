@@ -12,9 +12,11 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/berth-cloud/berth/guest/pg/agent"
 	"github.com/berth-cloud/berth/guest/pg/postgres"
+	"github.com/berth-cloud/berth/guest/pg/tune"
 	"github.com/berth-cloud/berth/guest/pg/wal"
 	"github.com/berth-cloud/berth/guest/pgapi"
 )
@@ -25,6 +27,7 @@ const usage = `guestpg is Berth's program beside PostgreSQL in a database's gues
 
   guestpg serve [flags]                    keep PostgreSQL, and answer the host
   guestpg init [flags]                     make PostgreSQL's data where there is none
+  guestpg warm [flags]                     wait until PostgreSQL serves, and warm it
   guestpg archive -socket S PATH NAME      PostgreSQL's archive_command
   guestpg restore -socket S NAME PATH      PostgreSQL's restore_command
   guestpg version                          print the version
@@ -44,6 +47,8 @@ func main() {
 		err = run(log, os.Args[2:], serve)
 	case "init":
 		err = run(log, os.Args[2:], func(ctx context.Context, cfg agent.Config) error { return postgres.Init(ctx, cfg.Postgres) })
+	case "warm":
+		err = run(log, os.Args[2:], warm)
 	case "version", "--version":
 		fmt.Printf("guestpg %s\n", version)
 	default:
@@ -128,4 +133,35 @@ func makeRun(c postgres.Config) error {
 		return err
 	}
 	return os.Chown(c.Run, int(cred.Uid), int(cred.Gid))
+}
+
+// warmUp is what a database's first minutes need: its code and catalogs are then in
+// the memory that is stored.
+var warmUp = []string{
+	"SELECT count(*) FROM pg_stat_activity", "SELECT count(*) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid",
+	"CREATE TEMP TABLE warm (id int PRIMARY KEY, t text)", "INSERT INTO warm SELECT g, md5(g::text) FROM generate_series(1, 1000) g",
+	"UPDATE warm SET t = t || 'x' WHERE id < 100", "SELECT t FROM warm WHERE id = 500", "DROP TABLE warm",
+}
+
+// warm waits until PostgreSQL serves, and runs some statements.
+func warm(ctx context.Context, cfg agent.Config) error {
+	server := postgres.New(cfg.Postgres, tune.Default, nil) // of which nothing but its sessions is used
+	for {
+		conn, err := server.Connect(ctx)
+		if err != nil {
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+				return err
+			}
+		}
+		defer conn.Close(context.WithoutCancel(ctx))
+		for _, sql := range warmUp {
+			if _, err := conn.Exec(ctx, sql); err != nil {
+				return fmt.Errorf("%s: %w", sql, err)
+			}
+		}
+		return nil
+	}
 }

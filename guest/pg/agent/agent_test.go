@@ -96,13 +96,17 @@ func (g *guest) run(t *testing.T) *Agent {
 func (g *guest) await(t *testing.T, what string, ok func(pgapi.Status) bool) pgapi.Status {
 	t.Helper()
 	ctx := pgtest.Context(t)
+	var last pgapi.Status
 	for {
 		st, err := g.Status(ctx)
 		if err == nil && ok(st) {
 			return st
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("not %s: %+v, %v", what, st, err)
+			t.Fatalf("not %s: %+v %+v, %v", what, last, last.Server, err)
+		}
+		if err == nil {
+			last = st
 		}
 	}
 }

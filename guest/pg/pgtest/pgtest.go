@@ -124,7 +124,7 @@ func Config(t testing.TB) postgres.Config {
 // Context ends when a test has taken far too long.
 func Context(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), timescale.Limit(3*time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), timescale.Limit(90*time.Second))
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -166,7 +166,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if time.Since(began) > steady {
 			pause = retryMin
 		}
-		if !s.ended(err) {
+		if !s.ended(err) || ctx.Err() != nil {
 			continue
 		}
 		s.cfg.Log.Error("PostgreSQL ended", "error", err, "pause", pause)
