@@ -47,7 +47,8 @@ type Agent struct {
 	broker   *broker.Broker
 	version  string // PostgreSQL's
 
-	op sync.Mutex // who starts, stops or changes the server
+	op        sync.Mutex // who starts, stops or changes the server
+	reclaimed time.Time  // when archived WAL was last freed; under op
 
 	mu      sync.Mutex
 	writes  string // pgapi.WritesOpen and on

@@ -126,7 +126,7 @@ func (a *Agent) look(ctx context.Context) error {
 	a.writes, a.reason = next, reason
 	a.mu.Unlock()
 	if next == writes {
-		return nil
+		return a.reclaim(ctx, next, is)
 	}
 	a.cfg.Log.Warn("writes change", "from", writes, "to", next, "reason", reason)
 	return a.change(ctx, writes, next)
@@ -148,19 +148,40 @@ func (a *Agent) change(ctx context.Context, from, to string) error {
 		return err
 	}
 	a.broker.Reset()
-	if err := a.server.Restart(ctx, mode); err != nil {
+	if err := a.server.Restart(ctx, mode); err != nil || from != pgapi.WritesStopped {
 		return err
 	}
-	if from != pgapi.WritesStopped {
+	return a.freeWAL(ctx) // what was archived meanwhile counted as room
+}
+
+// reclaimAt is how much archived WAL is worth a checkpoint: a few segments are there
+// always.
+const reclaimAt = 4 * pgapi.SegmentBytes
+
+// reclaimPause is between two such checkpoints.
+const reclaimPause = 5 * time.Second
+
+// reclaim frees WAL that was archived late, while writes are limited for want of room:
+// the next checkpoint by itself may be long in coming. The caller holds op.
+func (a *Agent) reclaim(ctx context.Context, writes string, is room) error {
+	if writes != pgapi.WritesLimited || is.reclaimable < reclaimAt || time.Since(a.reclaimed) < reclaimPause {
 		return nil
 	}
+	return a.freeWAL(ctx)
+}
+
+// freeWAL makes a checkpoint, which removes WAL that is archived.
+func (a *Agent) freeWAL(ctx context.Context) error {
+	a.reclaimed = time.Now()
 	conn, err := a.server.Connect(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("free archived WAL: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	_, err = conn.Exec(ctx, "CHECKPOINT") // frees the WAL that was archived meanwhile
-	return err
+	if _, err = conn.Exec(ctx, "CHECKPOINT"); err != nil {
+		return fmt.Errorf("free archived WAL: %w", err)
+	}
+	return nil
 }
 
 func (a *Agent) ballast() string { return filepath.Join(a.cfg.Postgres.Dir, "ballast") }

@@ -84,10 +84,6 @@ func sqlState(err error) string {
 	return fmt.Sprint(err)
 }
 
-func writes(is string) func(pgapi.Status) bool {
-	return func(st pgapi.Status) bool { return st.Volume.Writes == is }
-}
-
 func TestABucketThatIsAwayFillsNoVolume(t *testing.T) {
 	dir := volume(t, 1000)
 	g := start(t, func(c *Config) {

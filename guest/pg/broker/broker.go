@@ -136,7 +136,7 @@ func (b *Broker) open(ctx context.Context) (*session, error) {
 		b.idle = b.idle[:n-1]
 		b.mu.Unlock()
 		s.expiry.Stop()
-		if s.conn.CheckConn() == nil { // it was not cut meanwhile
+		if s.conn.Ping(ctx) == nil { // it was not cut meanwhile
 			return s, nil
 		}
 		s.close()

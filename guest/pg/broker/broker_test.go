@@ -335,7 +335,7 @@ func TestAStatementEndsWithItsCaller(t *testing.T) {
 			defer close(done)
 			resp, err := http.DefaultClient.Do(req)
 			if err == nil {
-				bufio.NewReader(resp.Body).ReadString('\n') //nolint:errcheck // it is cut next
+				bufio.NewReader(resp.Body).ReadString('\n')
 				<-ctx.Done()
 				resp.Body.Close()
 			}

@@ -106,7 +106,7 @@ func Config(t testing.TB) postgres.Config {
 	c := postgres.Config{
 		Bin: Bin(t), Dir: dir(t), Run: dir(t), Port: freePort(t),
 		Listen: netip.MustParseAddr("127.0.0.1"), Gateway: netip.MustParseAddr("127.0.0.2"),
-		Program: "/bin/true", Output: io.Discard, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Program: "/bin/true", Output: io.Discard, Log: slog.New(slog.DiscardHandler),
 	}
 	if os.Geteuid() == 0 {
 		c.User = "nobody"

@@ -154,14 +154,15 @@ func RunCommand(mode, socket string, args []string, stderr io.Writer) int {
 		},
 	}}
 	defer client.CloseIdleConnections()
-	code, err := exitGiveUp, error(nil)
+	var code int
+	var err error
 	switch mode {
 	case "archive":
 		code, err = askArchive(client, args[1])
 	case "restore":
 		code, err = askRestore(client, args[0], args[1])
 	default:
-		err = errors.New("no such command")
+		code, err = exitGiveUp, errors.New("no such command")
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "guestpg %s: %v\n", mode, err)

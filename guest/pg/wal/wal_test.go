@@ -281,7 +281,7 @@ func TestCommands(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	c, cancel := context.WithCancel(ctx(t))
 	served := make(chan error, 1)
-	commands := &Commands{Archive: a, Fetch: func() *Fetch { return f }, UID: uint32(os.Getuid()), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	commands := &Commands{Archive: a, Fetch: func() *Fetch { return f }, UID: uint32(os.Getuid()), Log: slog.New(slog.DiscardHandler)}
 	go func() { served <- commands.Serve(c, socket) }()
 	for {
 		if _, err := os.Stat(socket); err == nil {
