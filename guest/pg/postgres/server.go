@@ -106,7 +106,19 @@ func (s *Server) Stop(ctx context.Context, immediate bool) error {
 	}
 	s.stopping(true)
 	defer s.stopping(false)
-	return p.stop(ctx, immediate)
+	if err := p.stop(ctx, immediate); err != nil {
+		return err
+	}
+	// Until Run has seen the end, a start would be taken for one of the old server.
+	for {
+		s.mu.Lock()
+		ended, changed := s.proc != p, s.changed
+		s.mu.Unlock()
+		if ended {
+			return nil
+		}
+		<-changed
+	}
 }
 
 // Restart stops the server and starts it in a mode.
