@@ -65,6 +65,9 @@ func start(t *testing.T, change ...func(*Config)) *guest {
 	for _, f := range change {
 		f(&cfg)
 	}
+	if t.Name() != "TestADatabaseFromItsFirstStart" { // which makes its data itself
+		pgtest.Init(t, cfg.Postgres)
+	}
 	g := &guest{cfg: cfg}
 	g.run(t)
 	t.Cleanup(func() { g.stop() })

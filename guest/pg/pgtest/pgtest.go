@@ -65,9 +65,11 @@ func open(path string) bool {
 	}
 }
 
+// place is what a package's tests share: the programs, and fresh data.
 var place struct {
 	sync.Mutex
-	dir string
+	dir  string
+	data string
 }
 
 func copied(from string) (string, error) {
@@ -93,10 +95,37 @@ func copied(from string) (string, error) {
 // Main runs a package's tests and removes what they share.
 func Main(m *testing.M) int {
 	code := m.Run()
-	if place.dir != "" {
-		_ = os.RemoveAll(place.dir)
+	for _, dir := range []string{place.dir, place.data} {
+		if dir != "" {
+			_ = os.RemoveAll(dir)
+		}
 	}
 	return code
+}
+
+// Init does as postgres.Init, by a copy of what that made for the first test.
+func Init(t testing.TB, c postgres.Config) {
+	t.Helper()
+	place.Lock()
+	defer place.Unlock()
+	if place.data == "" {
+		made, err := os.MkdirTemp("", "berth-data-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		place.data = made
+		if err := os.Chmod(made, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		first := c
+		first.Dir = made
+		if err := postgres.Init(Context(t), first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("cp", "-a", filepath.Join(place.data, "data"), c.Data()).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 }
 
 // Config is of a server that belongs to one test, has no data yet, and an address and
@@ -124,7 +153,7 @@ func Config(t testing.TB) postgres.Config {
 // Context ends when a test has taken far too long.
 func Context(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), timescale.Limit(90*time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), timescale.Limit(3*time.Minute))
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -158,9 +187,7 @@ func freePort(t testing.TB) uint16 {
 func Run(t testing.TB, c postgres.Config) *postgres.Server {
 	t.Helper()
 	ctx := Context(t)
-	if err := postgres.Init(ctx, c); err != nil {
-		t.Fatal(err)
-	}
+	Init(t, c)
 	s := postgres.New(c, Settings(), nil)
 	Keep(t, s.Run)
 	s.Start(postgres.Mode{}, false)
