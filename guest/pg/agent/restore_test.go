@@ -1,0 +1,266 @@
+package agent
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/guest/pg/pgtest"
+	"github.com/berth-cloud/berth/guest/pgapi"
+)
+
+// restored puts a base into a guest and recovers it.
+func restored(t *testing.T, g *guest, base []byte, target *time.Time) pgapi.Status {
+	t.Helper()
+	ctx := pgtest.Context(t)
+	if _, err := g.RestoreBase(ctx, bytes.NewReader(base)); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Restore(ctx, pgapi.Restore{TargetTime: target}); err != nil {
+		t.Fatal(err)
+	}
+	return g.await(t, "restored", func(st pgapi.Status) bool {
+		return st.Restore.Phase == pgapi.RestoreDone && st.Ready || st.Restore.Phase == pgapi.RestoreFailed
+	})
+}
+
+// flip changes a bit in the middle of the WAL that was written.
+func flip(content []byte) []byte {
+	out := bytes.Clone(content)
+	last := len(bytes.TrimRight(out, "\x00"))
+	out[last/2] ^= 0x40
+	return out
+}
+
+func TestADatabaseIsRestored(t *testing.T) {
+	source := start(t)
+	source.await(t, "ready", ready)
+	a := newArchive()
+	a.from(t, source)
+	source.credentials(t, app)
+	source.must(t, "CREATE TABLE a (n int, at timestamptz DEFAULT clock_timestamp()); INSERT INTO a VALUES (1)")
+	base := source.backup(t)
+	source.must(t, "INSERT INTO a VALUES (2)")
+	source.switchWAL(t)
+	source.must(t, "INSERT INTO a VALUES (3)")
+	at := source.must(t, "SELECT to_char(max(at) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.USZ') FROM a")
+	between, err := time.Parse(time.RFC3339, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	between = between.Add(time.Second)
+	for time.Now().Before(between) { // the target's clock is the commits'
+		source.must(t, "SELECT pg_sleep(0.1)")
+	}
+	source.must(t, "INSERT INTO a VALUES (4)")
+	source.switchWAL(t)
+	source.must(t, "INSERT INTO a VALUES (5)")
+	source.switchWAL(t)
+	source.must(t, "INSERT INTO a VALUES (6)") // not archived
+	source.stop()
+
+	const all = "SELECT string_agg(n::text, ' ' ORDER BY n) FROM a"
+	t.Run("to the end of the archive, and archives on", func(t *testing.T) {
+		g := start(t)
+		a.to(t, g)
+		st := restored(t, g, base, nil)
+		if !st.Ready || st.Server.Timeline != 2 || st.Restore.WALFiles == 0 || st.Restore.LastCommitAt.IsZero() {
+			t.Fatalf("%+v %+v", st, st.Restore)
+		}
+		g.credentials(t, app)
+		if got := g.must(t, all); got != "1 2 3 4 5" {
+			t.Errorf("rows %s", got)
+		}
+		own := newArchive()
+		own.from(t, g)
+		g.must(t, "INSERT INTO a VALUES (7)")
+		g.switchWAL(t)
+		own.mu.Lock()
+		defer own.mu.Unlock()
+		if _, ok := own.files["00000002.history"]; !ok {
+			t.Errorf("no history of timeline 2 was archived: %d files", len(own.files))
+		}
+		for name := range own.files {
+			if !strings.HasPrefix(name, "00000002") {
+				t.Errorf("%s was archived anew", name)
+			}
+		}
+	})
+	t.Run("to a moment", func(t *testing.T) {
+		g := start(t)
+		a.to(t, g)
+		st := restored(t, g, base, &between)
+		if !st.Ready || st.Restore.EndOfArchive {
+			t.Fatalf("%+v %+v", st, st.Restore)
+		}
+		g.credentials(t, app)
+		if got := g.must(t, all); got != "1 2 3" {
+			t.Errorf("rows %s", got)
+		}
+	})
+	t.Run("to a moment after all commits", func(t *testing.T) {
+		g := start(t)
+		a.to(t, g)
+		later := time.Now().Add(time.Hour)
+		st := restored(t, g, base, &later)
+		if !st.Ready || !st.Restore.EndOfArchive {
+			t.Fatalf("%+v %+v", st, st.Restore)
+		}
+		g.credentials(t, app)
+		if got := g.must(t, all); got != "1 2 3 4 5" {
+			t.Errorf("rows %s", got)
+		}
+	})
+	t.Run("for a smaller guest, under other names", func(t *testing.T) {
+		big := start(t)
+		a.to(t, big)
+		if st := restored(t, big, base, nil); !st.Ready {
+			t.Fatalf("%+v", st)
+		}
+		g := pgtest.Settings()
+		g.MemoryMB = 1024
+		if _, err := big.Settings(pgtest.Context(t), g); err != nil {
+			t.Fatal(err)
+		}
+		larger := newArchive()
+		larger.from(t, big)
+		big.credentials(t, pgapi.Credentials{Database: "renamed", Username: "renamed", Password: app.Password})
+		base := big.backup(t)
+		big.switchWAL(t)
+		big.stop()
+		small := start(t)
+		larger.to(t, small)
+		st := restored(t, small, base, nil)
+		if !st.Ready || st.Tenant == nil || st.Tenant.Database != "renamed" || st.Server.Timeline != 3 {
+			t.Fatalf("%+v %+v", st, st.Restore)
+		}
+		small.credentials(t, app)
+		if got := small.must(t, all); got != "1 2 3 4 5" {
+			t.Errorf("rows %s", got)
+		}
+	})
+	segments := func() (names []string) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for name := range a.files {
+			if w, err := pgapi.ParseWALName(name); err == nil && w.Kind == pgapi.WALSegment {
+				names = append(names, name)
+			}
+		}
+		return names
+	}()
+	newest, before := "", ""
+	for _, name := range segments {
+		switch {
+		case name > newest:
+			newest, before = name, newest
+		case name > before:
+			before = name
+		}
+	}
+	refused := func(t *testing.T, g *guest, st pgapi.Status, names string) {
+		t.Helper()
+		if st.Ready || st.State != pgapi.StateFailed || !strings.Contains(st.Error, names) {
+			t.Errorf("%+v %+v", st, st.Restore)
+		}
+		if _, err := g.sql(t, "SELECT 1"); err == nil {
+			t.Error("somebody got in")
+		}
+		if err := g.Start(pgtest.Context(t)); !pgapi.HasCode(err, pgapi.CodeBusy) {
+			t.Errorf("a start: %v", err)
+		}
+		g.stop()
+		g.run(t)
+		if st := g.await(t, "known", func(st pgapi.Status) bool { return st.Restore != nil }); st.Ready || st.State != pgapi.StateFailed {
+			t.Errorf("after a start of guestpg: %+v", st)
+		}
+	}
+	t.Run("not from WAL that is damaged", func(t *testing.T) {
+		damaged := newArchive()
+		a.mu.Lock()
+		for name, content := range a.files {
+			damaged.files[name] = content
+		}
+		a.mu.Unlock()
+		damaged.files[before] = flip(damaged.files[before])
+		for name, target := range map[string]*time.Time{"to the end": nil, "to a moment": ptr(time.Now())} {
+			t.Run(name, func(t *testing.T) {
+				g := start(t)
+				damaged.to(t, g)
+				refused(t, g, restored(t, g, base, target), before)
+			})
+		}
+	})
+	t.Run("not from WAL that is lost", func(t *testing.T) {
+		g := start(t)
+		a.to(t, g, before)
+		refused(t, g, restored(t, g, base, nil), before)
+	})
+	t.Run("not from a base that is damaged", func(t *testing.T) {
+		g := start(t)
+		g.await(t, "ready", ready)
+		broken := bytes.Clone(base)
+		at := bytes.Index(broken, []byte("base/1/1259\x00"))
+		broken[at+512+4000] ^= 1
+		_, err := g.RestoreBase(pgtest.Context(t), bytes.NewReader(broken))
+		if !pgapi.HasCode(err, pgapi.CodeDamaged) || !strings.Contains(err.Error(), "base/1/1259") {
+			t.Fatalf("%v", err)
+		}
+		refused(t, g, g.await(t, "failed", func(pgapi.Status) bool { return true }), "base/1/1259")
+		// And then from one that is whole.
+		a.to(t, g)
+		if st := restored(t, g, base, nil); !st.Ready {
+			t.Errorf("%+v", st)
+		}
+	})
+	t.Run("on by the guestpg that comes after", func(t *testing.T) {
+		g := start(t)
+		ctx := pgtest.Context(t)
+		if _, err := g.RestoreBase(ctx, bytes.NewReader(base)); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Restore(ctx, pgapi.Restore{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok, err := g.NextFetch(ctx, pgapi.MaxWait); !ok || err != nil {
+			t.Fatal(err)
+		}
+		g.stop()
+		g.run(t)
+		a.to(t, g)
+		g.await(t, "restored", ready)
+		g.credentials(t, app)
+		if got := g.must(t, all); got != "1 2 3 4 5" {
+			t.Errorf("rows %s", got)
+		}
+	})
+	t.Run("and is given up by its host", func(t *testing.T) {
+		g := start(t)
+		ctx := pgtest.Context(t)
+		if _, err := g.RestoreBase(ctx, bytes.NewReader(base)); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Restore(ctx, pgapi.Restore{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Stop(ctx, pgapi.Stop{}); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := g.Status(ctx); err != nil || st.Restore.Phase != pgapi.RestoreFailed {
+			t.Errorf("%+v, %v", st.Restore, err)
+		}
+		if err := g.Restore(ctx, pgapi.Restore{}); !pgapi.HasCode(err, pgapi.CodeNotReady) {
+			t.Errorf("without a base: %v", err)
+		}
+		if _, _, err := g.NextFetch(ctx, 0); err != nil && !pgapi.HasCode(err, pgapi.CodeNotReady) {
+			t.Errorf("%v", err)
+		}
+		if got, _ := filepath.Glob(g.cfg.Postgres.Data() + "/postmaster.pid"); len(got) > 0 {
+			t.Error("PostgreSQL still runs")
+		}
+	})
+}
+
+func ptr[T any](v T) *T { return &v }
