@@ -235,6 +235,24 @@ func TestAReplicaThatLostItsStoreIsToldAgain(t *testing.T) {
 	a.await(numbers(0, 4))
 }
 
+// What is lost of the spool while the daemon runs, be it an operator who empties a
+// file of a full disk, does not end the delivery of what comes after it.
+func TestDeliveryGoesOnAfterWhatCannotBeRead(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir)
+	r.Open(idA, "", "")
+	emit(r, idA, 0, 2*batchEvents)
+	parts, err := filepath.Glob(filepath.Join(dir, "spool", "*"+partSuffix))
+	if err != nil || len(parts) != 1 {
+		t.Fatalf("parts %v, %v", parts, err)
+	}
+	must(t, os.Truncate(parts[0], 0))
+	emit(r, idA, 2*batchEvents, 2*batchEvents+3)
+	a := newReplica(t)
+	deliver(t, r, a)
+	a.await(numbers(2*batchEvents, 2*batchEvents+3))
+}
+
 func TestPlacesInTheSpool(t *testing.T) {
 	r := open(t, t.TempDir(), func(c *Config) { c.SpoolBytes, c.SpoolParts = 4<<10, 99 })
 	r.Open(idA, "", "")
