@@ -287,6 +287,9 @@ func (r *Recorder) Query(id string, q hostapi.EventQuery) ([]hostapi.Event, erro
 		return nil, err
 	}
 	found, _, _, err := s.after(at, all)
+	if n, bounded := tail(q); bounded {
+		found = found[max(0, len(found)-n):] // some may have come since the start was found
+	}
 	return found, err
 }
 

@@ -157,6 +157,32 @@ func TestQueries(t *testing.T) {
 	}
 }
 
+// An event that comes while a query is answered does not make the tail longer.
+func TestATailIsNeverLongerThanAskedFor(t *testing.T) {
+	r := open(t, t.TempDir())
+	r.Open(idA, "", "")
+	emit(r, idA, 0, 5)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		emit(r, idA, 5, 5000)
+	}()
+	for open := true; open; {
+		select {
+		case <-ended:
+			open = false
+		default:
+		}
+		for _, q := range []hostapi.EventQuery{{Tail: new(2)}, {Tail: new(0)}, {Since: time.Unix(1, 0), Tail: new(2)}} {
+			got, err := r.Query(idA, q)
+			must(t, err)
+			if len(got) != *q.Tail {
+				t.Fatalf("%d events for a tail of %d", len(got), *q.Tail)
+			}
+		}
+	}
+}
+
 func TestTimeGoesOnWhenTheClockGoesBack(t *testing.T) {
 	c := newClock()
 	dir := t.TempDir()
