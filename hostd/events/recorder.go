@@ -84,7 +84,7 @@ func Open(cfg Config) (*Recorder, error) {
 		return nil, err
 	}
 	_, last, _ := r.spool.span()
-	r.last = firstNumber(filepath.Join(cfg.Dir, "sequence"), cfg.BootID, last, cfg.Log)
+	r.last = firstNumber(filepath.Join(cfg.Dir, "sequence"), cfg.BootID, last, cfg.Now(), cfg.Log)
 	r.prune()
 	return r, nil
 }
