@@ -297,6 +297,29 @@ func TestNumbersGoOnWhereTheirFileCannotBeWritten(t *testing.T) {
 	}
 }
 
+// A host must start with whatever its disk has.
+func TestASpoolThatCannotBeReadIsMovedAside(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir)
+	r.Open(idA, "", "")
+	emit(r, idA, 0, 3)
+	for range 2 {
+		must(t, os.Mkdir(filepath.Join(dir, "spool", "00000000000000000001"+partSuffix), 0o700)) // reading it is an error
+		r = open(t, dir)
+		emit(r, idA, 3, 5)
+	}
+	got, err := r.Query(idA, hostapi.EventQuery{})
+	must(t, err)
+	for i, e := range got[1:] {
+		if e.Seq <= got[i].Seq {
+			t.Errorf("number %d after %d", e.Seq, got[i].Seq)
+		}
+	}
+	if found, _, _, err := r.unsent(got[2].Seq); err != nil || messages(found) != "3 4" {
+		t.Errorf("to be sent are %q, %v", messages(found), err)
+	}
+}
+
 func TestDamagedLinesAreLeftOut(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, dir)
