@@ -6,17 +6,43 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/cluster"
 	"github.com/berth-cloud/berth/controlplane/peer"
 )
 
+// replicaStatus is what a replica tells the others of itself. During an upgrade two
+// versions ask each other, so fields are added and never renamed.
+type replicaStatus struct {
+	NodeID       string        `json:"NodeID"`
+	LeaderID     string        `json:"LeaderID"`
+	LastContact  time.Duration `json:"LastContact"` // in nanoseconds; -1 never
+	AppliedIndex uint64        `json:"AppliedIndex"`
+}
+
+func newReplicaStatus(st api.RaftStatus) replicaStatus {
+	out := replicaStatus{NodeID: st.NodeID, LeaderID: st.LeaderID, LastContact: -1, AppliedIndex: st.AppliedIndex}
+	if st.LastContactMS >= 0 {
+		out.LastContact = time.Duration(st.LastContactMS) * time.Millisecond
+	}
+	return out
+}
+
+func (st replicaStatus) status() api.RaftStatus {
+	out := api.RaftStatus{NodeID: st.NodeID, LeaderID: st.LeaderID, LastContactMS: -1, AppliedIndex: st.AppliedIndex}
+	if st.LastContact >= 0 {
+		out.LastContactMS = st.LastContact.Milliseconds()
+	}
+	return out
+}
+
 // statusHandler tells another replica how this one is.
 func statusHandler(replicas *cluster.Cluster) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(replicas.LocalStatus()) // the caller may have given up
+		_ = json.NewEncoder(w).Encode(newReplicaStatus(replicas.LocalStatus())) // the caller may have given up
 	})
 }
 
@@ -26,6 +52,7 @@ const maxStatus = 1 << 20
 // askPeer asks another replica for its status.
 func (s *Server) askPeer(ctx context.Context, address string) (api.RaftStatus, error) {
 	var out api.RaftStatus
+	var st replicaStatus
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+peer.PathStatus, http.NoBody)
 	if err != nil {
 		return out, fmt.Errorf("ask replica at %s: %w", address, err)
@@ -38,8 +65,8 @@ func (s *Server) askPeer(ctx context.Context, address string) (api.RaftStatus, e
 	if resp.StatusCode != http.StatusOK {
 		return out, fmt.Errorf("ask replica at %s: status %d", address, resp.StatusCode)
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxStatus)).Decode(&out); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxStatus)).Decode(&st); err != nil {
 		return out, fmt.Errorf("ask replica at %s: %w", address, err)
 	}
-	return out, nil
+	return st.status(), nil
 }

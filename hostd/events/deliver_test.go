@@ -180,17 +180,34 @@ func TestAReplicaNeedNotWaitForNumbersThatWereLeftOut(t *testing.T) {
 
 func TestAHostWhoseDiskWasReplacedGoesOnAfterWhatReplicasHave(t *testing.T) {
 	a := newReplica(t)
-	a.cursor = 5000
+	a.cursor = 1 << 60
 	r := open(t, t.TempDir())
 	deliver(t, r, a)
 	a.until("a call whose answer was heard", func() bool {
 		r.numbering.Lock()
 		defer r.numbering.Unlock()
-		return r.last >= 5000
+		return r.last >= 1<<60
 	})
 	r.Open(idA, "", "")
 	emit(r, idA, 0, 2)
 	a.until("the newest", func() bool { return strings.HasSuffix(messages(a.events), "1") })
+}
+
+// A host whose disk was replaced tells of the VMs that it finds at once: before it
+// knows which numbers replicas have had of it.
+func TestAHostWhoseDiskWasReplacedTellsWhatComesFirst(t *testing.T) {
+	c := newClock()
+	now := func(cfg *Config) { cfg.Now = c.Now }
+	a := newReplica(t)
+	r := open(t, t.TempDir(), now)
+	emit(r, idA, 0, 3)
+	deliver(t, r, a)
+	a.await(numbers(0, 3))
+	c.move(time.Hour)
+	r = open(t, t.TempDir(), now)
+	emit(r, idA, 3, 5)
+	deliver(t, r, a)
+	a.await(numbers(0, 5))
 }
 
 func TestTheSpoolIsBounded(t *testing.T) {
@@ -235,13 +252,32 @@ func TestAReplicaThatLostItsStoreIsToldAgain(t *testing.T) {
 	a.await(numbers(0, 4))
 }
 
+// What is lost of the spool while the daemon runs, be it an operator who empties a
+// file of a full disk, does not end the delivery of what comes after it.
+func TestDeliveryGoesOnAfterWhatCannotBeRead(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir)
+	r.Open(idA, "", "")
+	emit(r, idA, 0, 2*batchEvents)
+	parts, err := filepath.Glob(filepath.Join(dir, "spool", "*"+partSuffix))
+	if err != nil || len(parts) != 1 {
+		t.Fatalf("parts %v, %v", parts, err)
+	}
+	must(t, os.Truncate(parts[0], 0))
+	emit(r, idA, 2*batchEvents, 2*batchEvents+3)
+	a := newReplica(t)
+	deliver(t, r, a)
+	a.await(numbers(2*batchEvents, 2*batchEvents+3))
+}
+
 func TestPlacesInTheSpool(t *testing.T) {
 	r := open(t, t.TempDir(), func(c *Config) { c.SpoolBytes, c.SpoolParts = 4<<10, 99 })
 	r.Open(idA, "", "")
 	emit(r, idA, 0, 100)
+	base := r.last - 100
 	var got []string
 	for place := uint64(0); ; {
-		found, err := r.spool.read(place, 98, 7, 1<<20)
+		found, err := r.spool.read(place, base+98, 7, 1<<20)
 		must(t, err)
 		if len(found) > 7 {
 			t.Fatalf("%d events", len(found))
@@ -257,11 +293,11 @@ func TestPlacesInTheSpool(t *testing.T) {
 	if strings.Join(got, " ") != numbers(0, 97) {
 		t.Errorf("read %s", got)
 	}
-	found, err := r.spool.read(49, 1000, 500, 600) // bytes
+	found, err := r.spool.read(base+49, base+1000, 500, 600) // bytes
 	if err != nil || len(found) == 0 || len(found) > 5 || found[0].Message != "49" {
 		t.Errorf("a few bytes: %s, %v", messages(found), err)
 	}
-	if first, last, _ := r.spool.span(); first != 1 || last != 100 {
+	if first, last, _ := r.spool.span(); first != base+1 || last != base+100 {
 		t.Errorf("spool from %d to %d", first, last)
 	}
 }

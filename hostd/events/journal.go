@@ -178,10 +178,12 @@ func (j *journal) read(after, before uint64, most int, bytes int64) (found []hos
 	j.mu.Lock()
 	parts := slices.Clone(j.parts)
 	j.mu.Unlock()
-	for _, p := range parts {
+	for len(parts) > 0 {
+		p := &parts[0]
 		from := sort.Search(len(p.lines), func(i int) bool { return p.lines[i].key > after })
 		to := sort.Search(len(p.lines), func(i int) bool { return p.lines[i].key >= before })
 		if to = min(to, from+min(most-len(found), len(p.lines))); from >= to {
+			parts = parts[1:]
 			continue
 		}
 		start := int64(0)
@@ -193,15 +195,17 @@ func (j *journal) read(after, before uint64, most int, bytes int64) (found []hos
 		}
 		raw, err := readBetween(j.path(p.first), start, p.lines[to-1].end)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // dropped meanwhile
+			parts = parts[1:] // dropped meanwhile
+			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read events: %w", err)
 		}
 		scan(raw, func(e entry, _ int64) { found = append(found, e.Event) })
-		if to < len(p.lines) {
+		if len(found) > 0 && to < len(p.lines) {
 			break
 		}
+		after = p.lines[to-1].key // none of these, if they were damaged meanwhile
 	}
 	return found, nil
 }

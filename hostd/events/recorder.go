@@ -78,15 +78,32 @@ func Open(cfg Config) (*Recorder, error) {
 		return nil, fmt.Errorf("open events: %w", err)
 	}
 	var err error
-	bySeq := func(e *hostapi.Event) uint64 { return e.Seq }
-	r.spool, err = openJournal(filepath.Join(cfg.Dir, "spool"), limit{cfg.SpoolBytes, cfg.SpoolParts}, bySeq, cfg.Log.With("record", "spool"), func(entry) {})
-	if err != nil {
+	if r.spool, err = openSpool(cfg); err != nil {
 		return nil, err
 	}
 	_, last, _ := r.spool.span()
-	r.last = firstNumber(filepath.Join(cfg.Dir, "sequence"), cfg.BootID, last, cfg.Log)
+	r.last = firstNumber(filepath.Join(cfg.Dir, "sequence"), cfg.BootID, last, cfg.Now(), cfg.Log)
 	r.prune()
 	return r, nil
+}
+
+// openSpool moves a spool that cannot be read aside: the host must start.
+func openSpool(cfg Config) (*journal, error) {
+	dir := filepath.Join(cfg.Dir, "spool")
+	open := func() (*journal, error) {
+		bySeq := func(e *hostapi.Event) uint64 { return e.Seq }
+		return openJournal(dir, limit{cfg.SpoolBytes, cfg.SpoolParts}, bySeq, cfg.Log.With("record", "spool"), func(entry) {})
+	}
+	j, err := open()
+	if err == nil {
+		return j, nil
+	}
+	aside := dir + ".damaged"
+	cfg.Log.Error("the spool of events cannot be read and is moved aside; replicas are not told what is in it", "to", aside, "error", err)
+	if merr := errors.Join(os.RemoveAll(aside), os.Rename(dir, aside)); merr != nil {
+		return nil, errors.Join(err, merr)
+	}
+	return open()
 }
 
 func (r *Recorder) streamDir() string { return filepath.Join(r.cfg.Dir, "sandboxes") }
@@ -287,6 +304,9 @@ func (r *Recorder) Query(id string, q hostapi.EventQuery) ([]hostapi.Event, erro
 		return nil, err
 	}
 	found, _, _, err := s.after(at, all)
+	if n, bounded := tail(q); bounded {
+		found = found[max(0, len(found)-n):] // some may have come since the start was found
+	}
 	return found, err
 }
 

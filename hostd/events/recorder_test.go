@@ -95,7 +95,7 @@ func TestAnEventIsWholeAndInOrder(t *testing.T) {
 	got, err := r.Query(idA, hostapi.EventQuery{})
 	must(t, err)
 	e := got[0]
-	if e.Seq != 1 || e.SandboxID != idA || e.WorkspaceID != "ws1" || e.Template != "base" || e.AgentID != "h1" ||
+	if e.SandboxID != idA || e.WorkspaceID != "ws1" || e.Template != "base" || e.AgentID != "h1" ||
 		e.Code != hostapi.EventError || string(e.Metadata) != `{"exit_code":1,"signal":"KILL"}` {
 		t.Errorf("event = %+v", e)
 	}
@@ -157,6 +157,32 @@ func TestQueries(t *testing.T) {
 	}
 }
 
+// An event that comes while a query is answered does not make the tail longer.
+func TestATailIsNeverLongerThanAskedFor(t *testing.T) {
+	r := open(t, t.TempDir())
+	r.Open(idA, "", "")
+	emit(r, idA, 0, 5)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		emit(r, idA, 5, 5000)
+	}()
+	for open := true; open; {
+		select {
+		case <-ended:
+			open = false
+		default:
+		}
+		for _, q := range []hostapi.EventQuery{{Tail: new(2)}, {Tail: new(0)}, {Since: time.Unix(1, 0), Tail: new(2)}} {
+			got, err := r.Query(idA, q)
+			must(t, err)
+			if len(got) != *q.Tail {
+				t.Fatalf("%d events for a tail of %d", len(got), *q.Tail)
+			}
+		}
+	}
+}
+
 func TestTimeGoesOnWhenTheClockGoesBack(t *testing.T) {
 	c := newClock()
 	dir := t.TempDir()
@@ -210,31 +236,36 @@ func TestNumbersAreNeverGivenTwice(t *testing.T) {
 	r := open(t, dir)
 	r.Open(idA, "", "")
 	emit(r, idA, 0, 5)
+	before := last(r)
 	r = open(t, dir) // killed
 	emit(r, idA, 5, 6)
-	if got := last(r); got != 6 {
-		t.Errorf("after a kill: number %d, want 6", got)
+	if got := last(r); got != before+1 {
+		t.Errorf("after a kill: number %d, want %d", got, before+1)
 	}
+	before = last(r)
 	// A power cut takes what was not synced: all of the spool, at worst.
 	must(t, os.RemoveAll(filepath.Join(dir, "spool")))
 	r = open(t, dir, func(c *Config) { c.BootID = "boot-2" })
 	emit(r, idA, 6, 7)
-	if got := last(r); got <= 6 {
-		t.Errorf("after a power cut: number %d", got)
+	if got := last(r); got <= before {
+		t.Errorf("after a power cut: number %d after %d", got, before)
 	}
 	emit(r, idA, 0, 3000)
-	before := last(r)
+	before = last(r)
 	r = open(t, dir, func(c *Config) { c.BootID = "boot-3" })
 	emit(r, idA, 0, 1)
 	if got := last(r); got <= before {
 		t.Errorf("number %d after %d", got, before)
 	}
 	before = last(r)
-	must(t, os.RemoveAll(filepath.Join(dir, "spool"))) // in the same run of the machine
-	r = open(t, dir, func(c *Config) { c.BootID = "boot-4" })
-	emit(r, idA, 0, 1)
-	if got := last(r); got <= before {
-		t.Errorf("without a spool: number %d after %d", got, before)
+	for _, boot := range []string{"boot-4", "boot-4"} { // another run of the machine, and the same
+		must(t, os.RemoveAll(filepath.Join(dir, "spool")))
+		r = open(t, dir, func(c *Config) { c.BootID = boot })
+		emit(r, idA, 0, 1)
+		if got := last(r); got <= before {
+			t.Errorf("without a spool: number %d after %d", got, before)
+		}
+		before = last(r)
 	}
 	for name, damage := range map[string]func(path string) error{
 		"without its file":  os.Remove,
@@ -263,6 +294,29 @@ func TestNumbersGoOnWhereTheirFileCannotBeWritten(t *testing.T) {
 	got, err := r.Query(idA, hostapi.EventQuery{Tail: new(1)})
 	if err != nil || got[0].Seq <= 5 {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// A host must start with whatever its disk has.
+func TestASpoolThatCannotBeReadIsMovedAside(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir)
+	r.Open(idA, "", "")
+	emit(r, idA, 0, 3)
+	for range 2 {
+		must(t, os.Mkdir(filepath.Join(dir, "spool", "00000000000000000001"+partSuffix), 0o700)) // reading it is an error
+		r = open(t, dir)
+		emit(r, idA, 3, 5)
+	}
+	got, err := r.Query(idA, hostapi.EventQuery{})
+	must(t, err)
+	for i, e := range got[1:] {
+		if e.Seq <= got[i].Seq {
+			t.Errorf("number %d after %d", e.Seq, got[i].Seq)
+		}
+	}
+	if found, _, _, err := r.unsent(got[2].Seq); err != nil || messages(found) != "3 4" {
+		t.Errorf("to be sent are %q, %v", messages(found), err)
 	}
 }
 

@@ -99,12 +99,18 @@ func (s *stream) after(t time.Time, most int) (found []hostapi.Event, changed <-
 	return found, changed, closed, nil
 }
 
+// tail returns how many events are asked for at most, unless it is all since a time.
+func tail(q hostapi.EventQuery) (n int, bounded bool) {
+	if q.Tail != nil {
+		return *q.Tail, true
+	}
+	return hostapi.DefaultEventTail, q.Since.IsZero()
+}
+
 // start returns the time after which the events that are asked for come.
 func (s *stream) start(q hostapi.EventQuery) (time.Time, error) {
-	n := hostapi.DefaultEventTail
-	if q.Tail != nil {
-		n = *q.Tail
-	} else if !q.Since.IsZero() {
+	n, bounded := tail(q)
+	if !bounded {
 		return q.Since, nil
 	}
 	s.mu.Lock()
