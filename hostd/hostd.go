@@ -293,9 +293,8 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		d.log.Warn("requests were cut off", "error", err)
 	}
 	stopErr := errors.Join(startErr, <-served)
-	// c. What removes files; d. the boxes' own workers (they need the slots'
-	//    pool to take slots back); e. heartbeats, pool, templates.
-	rec.Wait()
+	// c. The boxes' own workers (they need the slots' pool to take slots back);
+	// d. heartbeats, pool, templates.
 	d.boxes.Close()
 	stop.end()
 	return stopErr
