@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,7 @@ type Daemon struct {
 	creds     credentials
 	engine    vmm.Engine
 	budgetMB  int
+	lock      *os.File // of the host
 	ledger    *ledger.Ledger
 	fabric    *slot.Fabric
 	pool      *slot.Pool
@@ -104,8 +106,12 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 		return nil, err
 	}
 	// The ledger first of what is shared with an earlier daemon: its lock says
-	// that there is no other one.
+	// that there is no other one with these data, and the host's that there is
+	// none with others.
 	if d.ledger, err = ledger.Open(cfg.paths().Ledger(), cfg.HostID); err != nil {
+		return nil, err
+	}
+	if d.lock, err = lockHost(cfg); err != nil {
 		return nil, err
 	}
 	if d.machineBoot, err = machineBoot(); err != nil {
@@ -317,6 +323,9 @@ func (d *Daemon) close() error {
 	}
 	if d.ledger != nil {
 		errs = append(errs, d.ledger.Close())
+	}
+	if d.lock != nil {
+		errs = append(errs, d.lock.Close())
 	}
 	return errors.Join(errs...)
 }
