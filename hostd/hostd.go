@@ -142,7 +142,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 		return nil, err
 	}
 	if err := removeBuildGroups(ctx, cgroups{d.tree}); err != nil {
-		return nil, err
+		log.Error("what a template build of an earlier daemon used is left", "error", err)
 	}
 	if d.volumes, err = openVolumes(cfg, d.ledger, d.promisedToBoxes, d.makeRoom, log); err != nil {
 		return nil, err
