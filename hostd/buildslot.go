@@ -10,20 +10,24 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // groupTime bounds the removal of a build's control group.
-const groupTime = 10 * time.Second
+var groupTime = timescale.Limit(10 * time.Second)
 
 // buildGroup begins the names of the control groups of builds' guests.
 const buildGroup = "build-"
 
-// removeBuildGroups removes those that a killed daemon left.
+// removeBuildGroups removes those that a killed daemon left. One whose processes
+// do not end holds up no start: its slot is in use, and goes to no other guest.
 func removeBuildGroups(ctx context.Context, groups cgroups) error {
 	names, err := groups.List()
 	for _, name := range names {
 		if strings.HasPrefix(name, buildGroup) {
-			err = errors.Join(err, groups.Remove(ctx, name))
+			rctx, cancel := context.WithTimeout(ctx, groupTime)
+			err = errors.Join(err, groups.Remove(rctx, name))
+			cancel()
 		}
 	}
 	return err

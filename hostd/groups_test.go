@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -123,4 +125,35 @@ func startIn(t *testing.T, g vmm.Cgroup) int {
 		}
 	}
 	return cmd.Process.Pid
+}
+
+// A process that cannot be killed, because its disk hangs, keeps no daemon from
+// starting.
+func TestABuildThatDoesNotEndHoldsUpNoStart(t *testing.T) {
+	mount := t.TempDir() // a version 1 hierarchy whose kernel does nothing
+	for _, controller := range []string{"cpu", "cpuacct", "memory", "pids"} {
+		group := filepath.Join(mount, controller, "berth", "h1", "build-3")
+		if err := os.MkdirAll(group, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		// No process has this number, so none is killed.
+		for path, content := range map[string]string{
+			filepath.Join(mount, controller, "berth", "cpu.shares"): "", filepath.Join(group, "pids.max"): "", filepath.Join(group, "cgroup.procs"): "4194304",
+		} {
+			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tree, err := cgroup.Open(cgroup.Config{Host: "h1", Mount: mount}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := removeBuildGroups(ctx, cgroups{tree}); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			t.Errorf("it returned %v; its caller's time: %v", err, ctx.Err())
+		}
+	})
 }

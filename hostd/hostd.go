@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,7 @@ type Daemon struct {
 	creds     credentials
 	engine    vmm.Engine
 	budgetMB  int
+	lock      *os.File // of the host
 	ledger    *ledger.Ledger
 	fabric    *slot.Fabric
 	pool      *slot.Pool
@@ -104,8 +106,12 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 		return nil, err
 	}
 	// The ledger first of what is shared with an earlier daemon: its lock says
-	// that there is no other one.
+	// that there is no other one with these data, and the host's that there is
+	// none with others.
 	if d.ledger, err = ledger.Open(cfg.paths().Ledger(), cfg.HostID); err != nil {
+		return nil, err
+	}
+	if d.lock, err = lockHost(cfg); err != nil {
 		return nil, err
 	}
 	if d.machineBoot, err = machineBoot(); err != nil {
@@ -136,7 +142,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 		return nil, err
 	}
 	if err := removeBuildGroups(ctx, cgroups{d.tree}); err != nil {
-		return nil, err
+		log.Error("what a template build of an earlier daemon used is left", "error", err)
 	}
 	if d.volumes, err = openVolumes(cfg, d.ledger, d.promisedToBoxes, d.makeRoom, log); err != nil {
 		return nil, err
@@ -293,9 +299,8 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		d.log.Warn("requests were cut off", "error", err)
 	}
 	stopErr := errors.Join(startErr, <-served)
-	// c. What removes files; d. the boxes' own workers (they need the slots'
-	//    pool to take slots back); e. heartbeats, pool, templates.
-	rec.Wait()
+	// c. The boxes' own workers (they need the slots' pool to take slots back);
+	// d. heartbeats, pool, templates.
 	d.boxes.Close()
 	stop.end()
 	return stopErr
@@ -318,6 +323,9 @@ func (d *Daemon) close() error {
 	}
 	if d.ledger != nil {
 		errs = append(errs, d.ledger.Close())
+	}
+	if d.lock != nil {
+		errs = append(errs, d.lock.Close())
 	}
 	return errors.Join(errs...)
 }

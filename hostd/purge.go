@@ -30,6 +30,11 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if l != nil {
 		defer l.Close()
 	}
+	lock, err := lockPurge(cfg)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // of a nil file is an error, and no harm
 	fabric, err := newFabric(ctx, cfg, nil, log)
 	if err != nil {
 		return err

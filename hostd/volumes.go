@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/berth-cloud/berth/hostd/ledger"
@@ -13,26 +14,25 @@ import (
 // openVolumes finds the host's volumes. Who has which is what the records of
 // boxes say, each written before its box attached anything.
 func openVolumes(cfg Config, records *ledger.Ledger, promised func() int64, makeRoom func(func() (int64, error)) error, log *slog.Logger) (*volume.Store, error) {
-	attached := map[string]string{}
-	boxes := records.Boxes()
-	for _, rec := range boxes {
-		for _, v := range rec.Volumes {
-			attached[v.ID] = rec.ID
-		}
-	}
-	for _, rec := range boxes {
-		// A create that was cut off may have named a volume that another box
-		// has, which would have been its end.
-		if rec.State != ledger.Creating {
-			for _, v := range rec.Volumes {
-				attached[v.ID] = rec.ID
-			}
-		}
-	}
 	return volume.Open(volume.Config{
-		Dir: filepath.Join(cfg.DataDir, "volumes"), HeadroomMB: cfg.DiskHeadroomMB, Attached: attached, Promised: promised, MakeRoom: makeRoom,
+		Dir: filepath.Join(cfg.DataDir, "volumes"), HeadroomMB: cfg.DiskHeadroomMB, Attached: attached(records.Boxes()), Promised: promised, MakeRoom: makeRoom,
 		Log: log,
 	})
+}
+
+// attached says which box has each volume. A create that was cut off, or whose
+// box was deleted before it ran, may have named a volume that another box has,
+// which would have been its end.
+func attached(boxes []ledger.Record) map[string]string {
+	rank := map[ledger.State]int{ledger.Deleting: 1, ledger.Creating: 2}
+	slices.SortStableFunc(boxes, func(a, b ledger.Record) int { return rank[b.State] - rank[a.State] })
+	out := map[string]string{}
+	for _, rec := range boxes {
+		for _, v := range rec.Volumes {
+			out[v.ID] = rec.ID // the last one: it ran
+		}
+	}
+	return out
 }
 
 // freeBytes is what an unprivileged user may still write below a path.

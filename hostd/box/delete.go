@@ -149,22 +149,15 @@ func (b *box) teardown(ctx context.Context) error {
 	if err := b.host.paths.Remove(b.id); err != nil {
 		return err
 	}
-	if err := b.finishRemoval(how); err != nil {
+	if err := b.finishRemoval(ctx, how, began); err != nil {
 		return err
-	}
-	if how == removalBury {
-		b.host.log.InfoContext(ctx, "sandbox is deleted", "event", "sandbox.deleted", "sandbox_id", b.id, "generation", b.generation,
-			"took_ms", b.host.now().Sub(began).Milliseconds())
-		rec := b.record()
-		b.host.events.Emit(b.id, hostapi.EventDeleted, "sandbox is deleted", map[string]any{"lifetime_seconds": int64(b.host.now().Sub(rec.CreatedAt).Seconds())})
-		b.host.events.Close(b.id)
 	}
 	b.host.notify()
 	return nil
 }
 
 // finishRemoval removes the record and the box, and gives the slot back.
-func (b *box) finishRemoval(how removal) error {
+func (b *box) finishRemoval(ctx context.Context, how removal, began time.Time) error {
 	var err error
 	if how == removalBury {
 		err = b.host.ledger.Bury(b.id, b.generation, b.host.now())
@@ -174,15 +167,27 @@ func (b *box) finishRemoval(how removal) error {
 	if err != nil {
 		return err
 	}
+	if how == removalBury {
+		b.emitDeleted(ctx, began)
+	}
 	slot := b.slotNumber()
 	b.host.mu.Lock()
-	delete(b.host.boxes, b.id)
+	delete(b.host.boxes, b.id) // its id, and so the stream of its events, may be another box's now
 	b.host.mu.Unlock()
 	if slot != ledger.NoSlot {
 		b.host.slots.Return(slot)
 	}
 	close(b.gone)
 	return nil
+}
+
+// emitDeleted emits a box's last event, and ends the stream of its events.
+func (b *box) emitDeleted(ctx context.Context, began time.Time) {
+	now, rec := b.host.now(), b.record()
+	b.host.log.InfoContext(ctx, "sandbox is deleted", "event", "sandbox.deleted", "sandbox_id", b.id, "generation", b.generation,
+		"took_ms", now.Sub(began).Milliseconds())
+	b.host.events.Emit(b.id, hostapi.EventDeleted, "sandbox is deleted", map[string]any{"lifetime_seconds": int64(now.Sub(rec.CreatedAt).Seconds())})
+	b.host.events.Close(b.id)
 }
 
 // killVMM ends the box's VMM, if it has one, and waits for its end. A VMM that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
@@ -152,4 +153,32 @@ func TestAFenceMeetsEveryState(t *testing.T) {
 		t.Error("it was made in spite of the fence")
 	}
 	w.SetStep(nil)
+}
+
+// A fence is the reason of one VMM's end. The next one may end for another.
+func TestAFenceExplainsOneEnd(t *testing.T) {
+	ctx := t.Context()
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	_, err := d.Put(ctx, idA, exclusive(1))
+	must(t, err)
+	_, err = d.Hibernate(ctx, idA)
+	must(t, err)
+	reached, proceed := make(chan struct{}), make(chan struct{})
+	w.SetStep(blockAt("restore", reached, proceed))
+	woken := make(chan error, 1)
+	go func() { _, err := d.Wake(ctx, idA); woken <- err }()
+	<-reached
+	d.Fence(ctx, fenceReason)
+	if err := <-woken; err == nil {
+		t.Error("it woke in spite of the fence")
+	}
+	close(proceed)
+	_, err = d.Wake(ctx, idA) // the leader is back
+	must(t, err)
+	w.VMM(idA).Die(syscall.SIGKILL)
+	await(t, func() bool { b, _ := d.Get(idA); return b.Status == hostapi.StatusFailed })
+	if b, _ := d.Get(idA); b.Error != "VMM died: killed by signal KILL" {
+		t.Errorf("it failed of %q", b.Error)
+	}
 }

@@ -166,6 +166,7 @@ func (l *launch) startVMM(ctx, gctx context.Context) error {
 	}
 	l.box.mu.Lock()
 	l.box.vmm = l.process
+	l.box.fenced = "" // was the last one's
 	l.box.mu.Unlock()
 	lap(stageVMMStart, true)
 	return nil

@@ -123,22 +123,25 @@ func (b *box) running() (ledger.Record, VMM) {
 	return b.rec, b.vmm
 }
 
-// enterState notes that a box has gone from one state to another, unless it
-// died meanwhile. If that cannot be written to disk, memory has the true state;
-// after a crash, the VM has.
+// enterState notes that a box has gone from one state to another. It refuses
+// where the box died meanwhile. If the change cannot be written to disk, memory has
+// the true state; after a crash, the VM has.
 func (b *box) enterState(from, to ledger.State) error {
+	entered := false
 	change := func(r *ledger.Record) bool {
-		if r.State != from {
-			return false
+		if entered = r.State == from; entered {
+			r.Enter(to)
 		}
-		r.Enter(to)
-		return true
+		return entered
 	}
 	err := b.commit(change)
 	if err != nil {
 		b.amend(func(r *ledger.Record) { change(r) })
 	}
 	b.host.notify()
+	if err == nil && !entered {
+		return &StateError{Status: b.status()}
+	}
 	return err
 }
 

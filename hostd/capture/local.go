@@ -190,6 +190,14 @@ func (l *Local) Delete(ctx context.Context, id string) error {
 	if !l.cfg.Ready() {
 		return hosterr.ErrDraining
 	}
+	for {
+		// One that cannot be evicted stays, and is deleted then.
+		if again, err := l.awaitEviction(ctx, id); err != nil {
+			return err
+		} else if !again {
+			break
+		}
+	}
 	l.mu.Lock()
 	c := l.byID[id]
 	l.mu.Unlock()

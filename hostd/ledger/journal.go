@@ -159,7 +159,9 @@ func (j *journal) append(lines []byte) error {
 	}
 	if err != nil {
 		// What reached the disk is not known, and a failed flush may not be
-		// tried again: the next write makes a new file.
+		// tried again: the next write makes a new file. A daemon that is started
+		// before that reads what the kernel has.
+		_ = j.file.Truncate(j.size)
 		j.broken = err
 		return err
 	}

@@ -143,3 +143,29 @@ func waitFor(t *testing.T, cond func() bool) {
 		unix.Select(0, nil, nil, nil, &unix.Timeval{Usec: 1000})
 	}
 }
+
+// Whoever was told that a change failed has undone it. A daemon that ends then must
+// not leave it to the next one.
+func TestAChangeThatFailedIsNotThereAfterReopening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	fails := false
+	l, err := ledger.OpenOn(path, "h1", func(f *os.File) error {
+		if fails {
+			return unix.EIO
+		}
+		return f.Sync()
+	})
+	must(t, err)
+	must(t, l.Put(ledger.Record{ID: "a", State: ledger.Running}))
+	fails = true
+	if err := l.Put(ledger.Record{ID: "a", State: ledger.Hibernated}); !errors.Is(err, unix.EIO) {
+		t.Errorf("Put = %v", err)
+	}
+	must(t, l.Close())
+	l, err = ledger.Open(path, "h1")
+	must(t, err)
+	if r, _ := l.Get("a"); r.State != ledger.Running {
+		t.Errorf("it is %s", r.State)
+	}
+	must(t, l.Close())
+}

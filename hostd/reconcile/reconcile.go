@@ -69,14 +69,13 @@ type Reconciler struct {
 	Machine  Machine
 	Events   box.Events // nil: nobody listens
 	Log      *slog.Logger
-
-	background sync.WaitGroup
 }
 
-// Run returns when every record is recovered and every VM without one is dead,
-// and then opens the boxes for service: the list is complete. Files without an
-// owner are removed in the background (Wait). One box that cannot be cleaned
-// does not keep the host from starting; a ledger that cannot be written does.
+// Run returns when every record is recovered and what has none is removed, and
+// then opens the boxes for service: the list is complete, and what is made from
+// now on is not taken for something that was left behind. One box that cannot be
+// cleaned does not keep the host from starting; a ledger that cannot be written
+// does.
 func (r *Reconciler) Run(ctx context.Context) (Report, error) {
 	began := time.Now()
 	var mu sync.Mutex
@@ -123,9 +122,6 @@ func (r *Reconciler) Run(ctx context.Context) (Report, error) {
 	return rep, nil
 }
 
-// Wait waits for what Run left to the background.
-func (r *Reconciler) Wait() { r.background.Wait() }
-
 // removeUnmanaged kills and removes what belongs to no record. Records are
 // written before anything is made for them, so this is what a lost or moved
 // ledger leaves.
@@ -166,9 +162,7 @@ func (r *Reconciler) killUnmanaged(ctx context.Context, id string) {
 		r.Events.Emit(id, hostapi.EventUnmanaged, "what belongs to no sandbox is removed", map[string]any{"vm_was_running": running})
 		r.Events.Close(id)
 	}
-	r.background.Go(func() {
-		if err := r.Machine.RemoveFiles(id); err != nil {
-			r.Log.Error("files of no sandbox could not be removed", "sandbox_id", id, "error", err)
-		}
-	})
+	if err := r.Machine.RemoveFiles(id); err != nil {
+		r.Log.Error("files of no sandbox could not be removed", "sandbox_id", id, "error", err)
+	}
 }

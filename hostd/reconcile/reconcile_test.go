@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -57,7 +58,6 @@ func start(t *testing.T, w *boxtest.World, change ...func(*box.Config)) *daemon 
 	r := &reconcile.Reconciler{Records: l.Boxes(), Boxes: d, Captures: d.Captures(), Machine: w, Events: d.events, Log: slog.New(slog.NewTextHandler(d.log, nil))}
 	d.report, err = r.Run(t.Context())
 	must(t, err)
-	r.Wait()
 	t.Cleanup(func() { d.Close(); _ = l.Close() })
 	return d
 }
@@ -411,6 +411,46 @@ func TestWhatHasNoRecordIsKilledAndRemoved(t *testing.T) {
 	if left := w.Left(); len(left) > 0 {
 		t.Errorf("left over: %v", left)
 	}
+}
+
+// A box that was made here before the ledger was lost may be made anew as soon as
+// the host serves. What is left of the old one is not removed after that.
+func TestNothingIsServedWhileFilesWithoutARecordAreThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := boxtest.NewWorld(t)
+		must(t, os.MkdirAll(w.Paths.Box(idA), 0o755))
+		l, err := ledger.Open(w.Paths.Ledger(), "h1")
+		must(t, err)
+		d := boxtest.Run(w, l)
+		m := &slowRemoval{World: w, proceed: make(chan struct{})}
+		r := &reconcile.Reconciler{Boxes: d, Captures: d.Captures(), Machine: m, Log: slog.New(slog.DiscardHandler)}
+		reconciled := make(chan error)
+		go func() {
+			_, err := r.Run(t.Context())
+			reconciled <- err
+		}()
+		synctest.Wait()
+		if d.Ready() {
+			t.Error("the host serves before what was left is removed")
+		}
+		close(m.proceed)
+		must(t, <-reconciled)
+		_, err = d.Put(t.Context(), idA, spec)
+		must(t, err)
+		d.Close()
+		must(t, l.Close())
+	})
+}
+
+// slowRemoval is a machine whose disk takes long to remove files.
+type slowRemoval struct {
+	*boxtest.World
+	proceed chan struct{}
+}
+
+func (m *slowRemoval) RemoveFiles(id string) error {
+	<-m.proceed
+	return m.World.RemoveFiles(id)
 }
 
 func TestALostLedgerLeavesNoVM(t *testing.T) {
