@@ -27,7 +27,7 @@ func (r *reach) find(ctx context.Context, c core.Caller, id string) (*record.San
 }
 
 // orNotFound answers for what is wrong with a request only to those who may
-// see the
+// see the sandbox.
 func (r *reach) orNotFound(ctx context.Context, c core.Caller, id string, err error) error {
 	if _, ferr := r.find(ctx, c, id); ferr != nil {
 		return ferr
