@@ -42,6 +42,8 @@ type Core struct {
 	// read it, and Inputs that of what clients send. They are two, because a command
 	// that holds some of its input waits for room for its output.
 	Outputs, Inputs *Budget
+
+	creates *turns // by the id of an idempotency key
 }
 
 // New fills in what is not given.
@@ -49,7 +51,7 @@ func New(c Core) *Core {
 	if c.DeleteWait == 0 {
 		c.DeleteWait = timescale.Limit(40 * time.Second)
 	}
-	c.Outputs, c.Inputs = NewBudget(), NewBudget()
+	c.Outputs, c.Inputs, c.creates = NewBudget(), NewBudget(), newTurns()
 	return &c
 }
 

@@ -29,7 +29,9 @@ var errKeyTaken = errors.New("idempotency key is taken")
 
 // Once runs a create, or answers with what an earlier one with the same key
 // made, waiting for it when it is still under way. create gets the id of the
-// key's row ("" without a key), which its transaction claims.
+// key's row ("" without a key), which its transaction claims. Before it does, it may
+// take what there is but once, such as the last room on a host, so of the requests
+// with one key one at a time creates.
 func Once[T any](ctx context.Context, core *Core, c Caller, route string, i Idempotency,
 	replay func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (T, error), create func(keyID string) (T, error),
 ) (T, error) {
@@ -38,7 +40,9 @@ func Once[T any](ctx context.Context, core *Core, c Caller, route string, i Idem
 		return create("")
 	}
 	keyID := idempotencyID(c.WorkspaceID, route, i.Key)
-	for {
+	leave := func() {}
+	defer func() { leave() }()
+	for mine := false; ; {
 		view, err := core.Current(ctx)
 		if err != nil {
 			return none, err
@@ -47,7 +51,17 @@ func Once[T any](ctx context.Context, core *Core, c Caller, route string, i Idem
 			if subtle.ConstantTimeCompare(key.BodySHA256, i.BodySHA256) != 1 {
 				return none, &apierror.Error{Code: apierror.EConflict, Message: "idempotency key reused", Detail: "this Idempotency-Key was sent with another body"}
 			}
+			leave()
 			return replay(ctx, view, key)
+		}
+		if !mine {
+			own, waited, err := core.creates.take(ctx, keyID)
+			if err != nil {
+				return none, StoreError(err)
+			}
+			if leave, mine = own, true; waited {
+				continue // whoever had it may have made it
+			}
 		}
 		out, err := create(keyID)
 		if !errors.Is(err, errKeyTaken) {

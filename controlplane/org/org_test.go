@@ -149,6 +149,33 @@ func TestATokenIsMadeOnceAKey(t *testing.T) {
 	}
 }
 
+// The same request gets the first one's answer for as long as its idempotency key
+// is kept, also once the token has expired.
+func TestAnExpiredTokenIsShownToWhoRepeatsItsRequest(t *testing.T) {
+	c := testcluster.New(t, 1)
+	now := time.Now()
+	ident := org.New(core.New(core.Core{
+		Store: c.Leader().Store, Sealer: testplane.Sealer{}, Clock: func() time.Time { return now }, Logger: testcluster.Log(),
+	}))
+	user, workspace, err := ident.SignIn(t.Context(), "iss", "ann", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann := core.Caller{UserID: user, WorkspaceID: workspace, ViaJWT: true}
+	in, key := api.CreateToken{ExpiresAt: api.NewTime(now.Add(time.Minute))}, testplane.Key("k1", "body")
+	first, err := ident.CreateToken(t.Context(), ann, in, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Hour)
+	if again, err := ident.CreateToken(t.Context(), ann, in, key); err != nil || again.Key != first.Key {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	if _, err := ident.CreateToken(t.Context(), ann, in, testplane.Key("k2", "body")); apierror.As(err).Message != "invalid expires_at" {
+		t.Fatalf("a new one that has expired already: %v", err)
+	}
+}
+
 func TestAPIKeyPrefix(t *testing.T) {
 	good := "brt_abcdefgh_" + strings.Repeat("a", 32)
 	if p, ok := org.APIKeyPrefix(good); !ok || p != "abcdefgh" {

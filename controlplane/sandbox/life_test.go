@@ -114,6 +114,34 @@ func TestCreateRefusesBadInput(t *testing.T) {
 	}
 }
 
+// The last room on a host is taken by the first of a request's repetitions, and the
+// others answer with what that one has made.
+func TestARepetitionIsNotInTheWayOfItsFirst(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	r.H1.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) { c.Slots = 1 })
+	r.Passes(2)
+	for round := range 5 {
+		ids, errs := make([]string, 8), make([]error, 8)
+		var wg sync.WaitGroup
+		for i := range ids {
+			wg.Go(func() {
+				sb, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, testplane.Key(fmt.Sprint("k", round), "body"))
+				ids[i], errs[i] = sb.ID, err
+			})
+		}
+		wg.Wait()
+		for i := range ids {
+			if errs[i] != nil || ids[i] != ids[0] {
+				t.Fatalf("round %d: %q and %q, %v", round, ids[0], ids[i], errs[i])
+			}
+		}
+		if err := r.Delete(t.Context(), testplane.Caller, ids[0]); err != nil {
+			t.Fatal(err)
+		}
+		r.Passes(2)
+	}
+}
+
 func TestIdempotentCreates(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	in, key := api.CreateSandbox{Template: "base"}, testplane.Key("k", "body")

@@ -131,8 +131,8 @@ func (s *Templates) Build(ctx context.Context, c core.Caller, in api.BuildTempla
 	}
 	return core.Once(ctx, s.core, c, "POST /v1/templates/build", i,
 		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Build, error) {
-			b, ok := raftstore.Get(view, record.Builds, key.ResourceID)
-			if !ok || b.WorkspaceID != c.WorkspaceID {
+			b, err := ownedBuild(view, c, key.ResourceID)
+			if err != nil {
 				return api.Build{}, core.ErrKeyGone("build")
 			}
 			return showBuild(b), nil

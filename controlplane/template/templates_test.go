@@ -158,6 +158,35 @@ func TestOneBuildOfATemplateAtATime(t *testing.T) {
 	buildEnded(t, r, b.ID)
 }
 
+// A deleted template's builds are gone for whoever repeats a request too, though
+// their rows stay until the snapshot store has nothing of them.
+func TestARepeatedRequestDoesNotFindTheBuildOfADeletedTemplate(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	s := r.Node.Templates
+	in, key := api.BuildTemplate{Name: "web", From: "base"}, testplane.Key("k", "body")
+	b, err := s.Build(t.Context(), testplane.Caller, in, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	buildEnded(t, r, b.ID)
+	r.Update(func(tx *raftstore.Tx) error {
+		for _, row := range raftstore.Find(tx, record.Templates, "name", "ws/web") {
+			template.Drop(tx, row)
+		}
+		row, _ := raftstore.Get(tx, record.Builds, b.ID)
+		row = row.Clone()
+		row.FinishedAt = time.Time{} // it would be removed at any moment
+		raftstore.Put(tx, record.Builds, row)
+		return nil
+	})
+	_, err = s.GetBuild(t.Context(), testplane.Caller, b.ID)
+	testplane.Want(t, err, apierror.ENotFound, "not found")
+	_, err = s.Build(t.Context(), testplane.Caller, in, key)
+	if e := testplane.Want(t, err, apierror.ENotFound, "not found"); e.Detail != "the build that this Idempotency-Key made has been deleted" {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestBuildsThatAreRefused(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	s := r.Node.Templates

@@ -105,7 +105,7 @@ class Sandboxes:
     ) -> Sandbox:
         """Creates a sandbox and waits until it runs.
 
-        The template is Default: base, or that of the Snapshot. volumes are
+        The default template is base, or that of the Snapshot. volumes are
         mount paths by the volume's name.
         """
         if isinstance(from_snapshot, models.Snapshot):
