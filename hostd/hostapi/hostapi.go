@@ -66,6 +66,8 @@ type Code string
 // The codes of Error.
 const (
 	CodeInvalid         Code = "invalid"             // 400
+	CodeInvalidCwd      Code = "invalid_cwd"         // 400: the guest has no such directory to run a command in
+	CodeInvalidUser     Code = "invalid_user"        // 400: the guest has no such user to run a command as
 	CodeUnauthorized    Code = "unauthorized"        // 401, 403: not a control-plane certificate
 	CodeNotFound        Code = "not_found"           // 404: no such box
 	CodeStaleTerm       Code = "stale_term"          // 409
