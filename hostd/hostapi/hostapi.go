@@ -210,6 +210,16 @@ type Stage struct {
 	Engine   bool          `json:"engine"`
 }
 
+// The stages in which the host waits for the guest's answer.
+const (
+	StageGuestBoot = "guest_boot" // cold: until the guest's agent answers
+	StageIdentity  = "identity"
+)
+
+// Guest reports whether the time of a stage is the guest's. Such a stage overlaps
+// no other, nor does one of the engine's.
+func (s Stage) Guest() bool { return s.Name == StageGuestBoot || s.Name == StageIdentity }
+
 // ExecRequest runs a command and waits for its end.
 type ExecRequest struct {
 	Argv             []string          `json:"argv"`
