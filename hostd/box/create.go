@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/berth-cloud/berth/hostd/background"
-	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
