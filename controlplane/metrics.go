@@ -24,7 +24,7 @@ func newMetrics(version, commit string) *metrics {
 		create: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_create_stage_seconds",
 			Help: "Where the time of a sandbox's create goes. engine=\"true\" is the VMM's own start, restore or resume; " +
-				"stage \"total\" is the whole, \"own\" the whole without the engine.",
+				"stage \"total\" is the whole, \"own\" the whole without the engine and the guest's answer.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .02, .04, .06, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"stage", "engine"}),
 	}

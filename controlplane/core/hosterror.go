@@ -38,7 +38,11 @@ func HostError(err error) error {
 	case hostapi.CodeCutOff:
 		return cutOff(refusal, err)
 	case hostapi.CodeInvalid:
-		return invalidThere(refusal, err)
+		return invalidRequest(refusal.Message, refusal, err)
+	case hostapi.CodeInvalidCwd:
+		return invalidRequest("invalid cwd", refusal, err)
+	case hostapi.CodeInvalidUser:
+		return invalidRequest("invalid user", refusal, err)
 	case hostapi.CodeTooLarge:
 		return &apierror.Error{Code: apierror.ETooLarge, Message: refusal.Message, Detail: refusal.Detail, Err: err}
 	case hostapi.CodeBusy:
@@ -65,25 +69,14 @@ func cutOff(refusal *hostapi.Error, err error) error {
 	}
 }
 
-// invalidThere is for what only the sandbox can tell to be wrong: a directory
-// or a user that it does not have.
-func invalidThere(refusal *hostapi.Error, err error) error {
-	e := &apierror.Error{Code: apierror.EInvalid, Message: refusal.Message, Detail: refusal.Detail, Err: err}
-	// Host and guest each say that it is invalid, before they say what.
+// invalidRequest passes on what the host or the guest found wrong.
+func invalidRequest(message string, refusal *hostapi.Error, err error) error {
+	detail := refusal.Detail
+	// Each part says that the request is invalid before it says what is.
 	for again := true; again; {
-		e.Detail, again = strings.CutPrefix(e.Detail, refusal.Message+": ")
-		if !again {
-			e.Detail, again = strings.CutPrefix(e.Detail, "invalid command: ")
-		}
+		detail, again = strings.CutPrefix(detail, refusal.Message+": ")
 	}
-	// Which part of the command is wrong guests say in words alone, also those that
-	// were stored by an earlier version. Nothing but the message depends on it.
-	for _, what := range []string{"cwd", "user"} {
-		if strings.HasPrefix(e.Detail, what+" ") {
-			e.Message = "invalid " + what
-		}
-	}
-	return e
+	return &apierror.Error{Code: apierror.EInvalid, Message: message, Detail: detail, Err: err}
 }
 
 // guestSays passes on the guest's own refusal with its status.

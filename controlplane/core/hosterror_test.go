@@ -9,16 +9,22 @@ import (
 )
 
 func TestWhatOnlyTheSandboxKnowsToBeWrong(t *testing.T) {
-	for detail, want := range map[string]string{
-		`invalid request: cwd "/nowhere": no such file or directory`:  `invalid cwd: cwd "/nowhere": no such file or directory`,
-		`invalid command: invalid command: cwd "/x": not a directory`: `invalid cwd: cwd "/x": not a directory`,
-		`user "nobody2": unknown`:                                     `invalid user: user "nobody2": unknown`,
-		"invalid request: invalid request: argv is empty":             "invalid request: argv is empty",
+	for _, c := range []struct {
+		code         hostapi.Code
+		detail, want string
+	}{
+		{hostapi.CodeInvalidCwd, `invalid request: command not started: invalid command: cwd "/nowhere": no such file or directory`,
+			`invalid cwd: command not started: invalid command: cwd "/nowhere": no such file or directory`},
+		{hostapi.CodeInvalidUser, `invalid request: command not started: no such user: "nobody2"`,
+			`invalid user: command not started: no such user: "nobody2"`},
+		// What a guest writes does not decide what is said of it.
+		{hostapi.CodeInvalid, `invalid request: cwd "/nowhere": no such file or directory`, `invalid request: cwd "/nowhere": no such file or directory`},
+		{hostapi.CodeInvalid, "invalid request: invalid request: argv is empty", "invalid request: argv is empty"},
 	} {
-		err := HostError(fmt.Errorf("host h1: %w", &hostapi.Error{Code: hostapi.CodeInvalid, Message: "invalid request", Detail: detail}))
+		err := HostError(fmt.Errorf("host h1: %w", &hostapi.Error{Code: c.code, Message: "invalid request", Detail: c.detail}))
 		e := apierror.As(err)
-		if got := e.Message + ": " + e.Detail; e.Code != apierror.EInvalid || got != want {
-			t.Errorf("%q: %s %q, want %q", detail, e.Code, got, want)
+		if got := e.Message + ": " + e.Detail; e.Code != apierror.EInvalid || got != c.want {
+			t.Errorf("%s %q: %s %q, want %q", c.code, c.detail, e.Code, got, c.want)
 		}
 	}
 }

@@ -44,7 +44,7 @@ const (
 // guests that boot under emulation on two processors take minutes.
 var Deadline = timescale.Limit(10 * time.Minute)
 
-// actTimeout is how long one wave of children may take.
+// actTimeout is how long one batch of children may take.
 var actTimeout = timescale.Limit(5 * time.Minute)
 
 // errNoChild is how a fork fails whose hosts tried and could not.
@@ -66,7 +66,7 @@ func (s *Forks) Kinds() []flow.Kind {
 		{
 			Name: KindFork, Expire: stepExpire, ActTimeout: actTimeout, Host: parentsHost,
 			Steps: map[string]flow.Step{
-				stepStart: f.start, stepWarm: f.warm, stepSpread: f.spread, stepSettle: f.settle, stepExpire: f.expire,
+				stepStart: f.start, stepWarm: f.warm, stepPlace: f.placeElsewhere, stepFinish: f.finish, stepExpire: f.expire,
 			},
 		},
 		{

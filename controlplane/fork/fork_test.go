@@ -382,8 +382,8 @@ func TestChildrenSpread(t *testing.T) {
 }
 
 // A host that hangs costs no child: those that run elsewhere are written down when
-// the wave's time is over, and its own are made elsewhere once it was told not to.
-func TestAHostThatHangsInAWave(t *testing.T) {
+// the batch's time is over, and its own are made elsewhere once it was told not to.
+func TestAHostThatHangsInABatch(t *testing.T) {
 	t.Cleanup(fork.SetLimits(3*time.Second, 9*time.Second))
 	p := testplane.New(t, 1, nil)
 	h1, h2, h3 := p.Host("h1", 2*boxMB), p.Host("h2", 8*boxMB), p.Host("h3", 8*boxMB)
@@ -458,7 +458,7 @@ func TestAHostThatIsSlowToWarm(t *testing.T) {
 	var asked atomic.Int64
 	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
 		if c.Op == "put" && !c.Done && asked.Add(1) == 1 {
-			<-ctx.Done() // the wave's time is over
+			<-ctx.Done() // the batch's time is over
 		}
 		return nil
 	})

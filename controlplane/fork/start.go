@@ -17,21 +17,21 @@ import (
 
 // The steps of a fork.
 //
-//	start ──────────► settle        captures, then starts every child where it is placed
+//	start ──────────► finish        captures, then starts every child where it is placed
 //	 │  ▲
 //	 ▼  │ a host refused, another is chosen
-//	spread                          the capture goes into the store for the others
+//	place                           the capture goes into the store for the others
 //
-//	warm ───────────► settle        one call does it all
+//	warm ───────────► finish        one call does it all
 //
-// A wave of children is one step: one transaction begins a fork, one makes the
+// A batch of children is one step: one transaction begins a fork, one makes the
 // children running, and one ends it. Past the deadline (expire) what has not
 // come to life is given up.
 const (
 	stepStart  = "start"
 	stepWarm   = "warm"
-	stepSpread = "spread"
-	stepSettle = "settle"
+	stepPlace  = "spread" // as in the flows of earlier versions
+	stepFinish = "settle" // as in the flows of earlier versions
 	stepExpire = "expire"
 )
 
@@ -55,7 +55,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		if hosts.Superseded(ctx, err) || f.passing(run, data.AgentID, err) {
 			return nil, err
 		}
-		return f.abandon(ctx, run, data, err), nil
+		return f.giveUp(ctx, run, data, err), nil
 	}
 	outcomes := make([]outcome, len(data.Children))
 	unplaced, stored, manifest := false, data.Stored, data.Manifest
@@ -64,7 +64,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	all.Go(func() error {
 		defer close(announced)
 		if first {
-			_ = f.postStaged(ctx, run, &data) // settle tells it again
+			_ = f.postStaged(ctx, run, &data) // finish tells it again
 		}
 		return nil
 	})
@@ -100,7 +100,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err := f.mustRetry(ctx, run, &data, outcomes); err != nil {
 		return nil, err
 	}
-	return f.commitWave(ctx, run, data, outcomes), nil
+	return f.commitOutcomes(ctx, run, data, outcomes), nil
 }
 
 // capture makes the capture, which is a single one however often it is asked for.
@@ -161,9 +161,9 @@ func (f *Flows) spec(data *Fork, index int, row *record.Sandbox) (hostapi.BoxSpe
 	}, nil
 }
 
-// mustRetry returns why the wave has to be asked for once more, nil when it is over.
+// mustRetry returns why the batch has to be asked for once more, nil when it is over.
 // The parent's host is waited for while it restarts: its children belong there.
-// For those that went elsewhere another host is as good. Once the wave's own time
+// For those that went elsewhere another host is as good. Once the batch's own time
 // is over it is not asked for again: one host that hangs would keep from the record
 // what runs on the others, until the fork's time is over too. A warm fork has no
 // others, and its child is all that is left of its parent.
@@ -183,9 +183,9 @@ func (f *Flows) mustRetry(ctx context.Context, run flow.Run, data *Fork, outcome
 	return nil
 }
 
-// commitWave writes down what became of a wave: running children, children that go
+// commitOutcomes records what became of a batch: running children, children that go
 // elsewhere, and children that there will not be.
-func (f *Flows) commitWave(ctx context.Context, run flow.Run, data Fork, outcomes []outcome) flow.Commit {
+func (f *Flows) commitOutcomes(ctx context.Context, run flow.Run, data Fork, outcomes []outcome) flow.Commit {
 	store := data.Stored || f.hasStore(data.AgentID)
 	for i, o := range outcomes {
 		if o.row == nil || o.err == nil {
@@ -229,10 +229,10 @@ func (f *Flows) commitWave(ctx context.Context, run flow.Run, data Fork, outcome
 		}
 		parent.follow(tx)
 		if waiting {
-			return flow.Goto(stepSpread, data), nil
+			return flow.Goto(stepPlace, data), nil
 		}
 		data.Ended = f.since(&data)
-		return flow.Goto(stepSettle, data), nil
+		return flow.Goto(stepFinish, data), nil
 	}
 }
 

@@ -153,25 +153,26 @@ type stages struct {
 // report tells of a create that went through. The stages
 // "admit", "placement", "dispatch", "host_call" and "commit" are the control
 // plane's own; those of the host begin with "host."; "total" is all of it, and
-// "own" is the part that was not the engine's start, restore and resume.
+// "own" is what our own processes take of it: everything but the engine's start,
+// restore and resume, and the guest's answer.
 func (t *stages) report(made Created) {
 	end := t.clock()
 	t.observe("admit", false, t.admitted.Sub(t.start)-t.placing)
 	t.observe("placement", false, t.placing)
 	t.observe("dispatch", false, max(0, made.Dispatched.Sub(t.admitted)))
-	var hostTotal, engine time.Duration
+	var hostTotal, others time.Duration
 	for _, st := range made.Stages {
 		t.observe("host."+st.Name, st.Engine, st.Duration)
 		hostTotal += st.Duration
-		if st.Engine {
-			engine += st.Duration
+		if st.Engine || st.Guest() {
+			others += st.Duration
 		}
 	}
-	if made.Took > 0 { // stages may overlap; the host knows better
-		hostTotal, engine = made.Took, made.Took-made.Own
+	if made.Took > 0 { // our stages may overlap; the host knows better
+		hostTotal = made.Took
 	}
 	t.observe("host_call", false, max(0, made.Answered.Sub(made.Dispatched)-hostTotal))
 	t.observe("commit", false, end.Sub(made.Answered))
 	t.observe("total", false, end.Sub(t.start))
-	t.observe("own", false, max(0, end.Sub(t.start)-engine))
+	t.observe("own", false, max(0, end.Sub(t.start)-others))
 }

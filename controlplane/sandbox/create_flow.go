@@ -197,7 +197,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	switch {
 	case err == nil && box.Status == hostapi.StatusRunning:
 		return f.run(run, s, box, Created{
-			Dispatched: dispatched, Answered: f.Clock(), Stages: box.Stages, Took: box.CreateDuration, Own: box.CreateOwnDuration,
+			Dispatched: dispatched, Answered: f.Clock(), Stages: box.Stages, Took: box.CreateDuration,
 		}), nil
 	case err == nil:
 		err = fmt.Errorf("box is %s: %s", box.Status, box.Error)

@@ -56,8 +56,7 @@ type Created struct {
 	Dispatched time.Time       `json:"dispatched"` // the host was asked
 	Answered   time.Time       `json:"answered"`   // and had it running
 	Stages     []hostapi.Stage `json:"stages,omitempty"`
-	Took       time.Duration   `json:"took_ns,omitempty"`     // of the host, all of it
-	Own        time.Duration   `json:"own_took_ns,omitempty"` // of that, not the engine's
+	Took       time.Duration   `json:"took_ns,omitempty"` // of the host, all of it
 }
 
 func hostCtx(ctx context.Context, requestID string) context.Context {

@@ -235,15 +235,17 @@ func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
 		code    apierror.Code
 		message string
 	}{
-		hostapi.CodeNotFound:   {apierror.ENotFound, "sandbox not found or not running"},
-		hostapi.CodeNotRunning: {apierror.ENotFound, "sandbox not found or not running"}, // and running, when it is asked again
-		hostapi.CodeBusy:       {apierror.ERateLimited, ""},
-		hostapi.CodeGuest:      {apierror.EBadGateway, "agent unreachable"},
-		hostapi.CodeDraining:   {apierror.EBadGateway, "agent unreachable"},
-		hostapi.CodeStaleTerm:  {apierror.EUnavailable, ""},
-		hostapi.CodeInternal:   {apierror.EInternal, "internal error"},
-		hostapi.CodeInvalid:    {apierror.EInvalid, "why"},
-		hostapi.CodeTooLarge:   {apierror.ETooLarge, "why"},
+		hostapi.CodeNotFound:    {apierror.ENotFound, "sandbox not found or not running"},
+		hostapi.CodeNotRunning:  {apierror.ENotFound, "sandbox not found or not running"}, // and running, when it is asked again
+		hostapi.CodeBusy:        {apierror.ERateLimited, ""},
+		hostapi.CodeGuest:       {apierror.EBadGateway, "agent unreachable"},
+		hostapi.CodeDraining:    {apierror.EBadGateway, "agent unreachable"},
+		hostapi.CodeStaleTerm:   {apierror.EUnavailable, ""},
+		hostapi.CodeInternal:    {apierror.EInternal, "internal error"},
+		hostapi.CodeInvalid:     {apierror.EInvalid, "why"},
+		hostapi.CodeInvalidCwd:  {apierror.EInvalid, "invalid cwd"},
+		hostapi.CodeInvalidUser: {apierror.EInvalid, "invalid user"},
+		hostapi.CodeTooLarge:    {apierror.ETooLarge, "why"},
 	} {
 		r.H1.SetExec(func(context.Context, string, hostapi.ExecRequest) (hostapi.ExecResult, error) {
 			return hostapi.ExecResult{}, &hostapi.Error{Code: code, Message: "why"}

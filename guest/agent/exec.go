@@ -173,17 +173,12 @@ func (e *session) finish(err error) {
 // unless it must, and anything else as an error.
 func (e *session) notStarted(err error, must bool) {
 	var command *proc.CommandError
-	isCommand := errors.As(err, &command)
-	if isCommand && !must {
+	if errors.As(err, &command) && !must {
 		_ = e.frame(guestapi.FrameStderr, []byte(command.Error()+"\n"))
 		raw, _ := json.Marshal(guestapi.ExecExit{ExitCode: command.Code})
 		err = e.frame(guestapi.FrameExit, raw)
 	} else {
-		refusal := guestapi.Error{Error: "command not started", Detail: err.Error()}
-		if isCommand {
-			refusal.Code = guestapi.CodeNoProgram
-		}
-		raw, _ := json.Marshal(refusal)
+		raw, _ := json.Marshal(guestapi.Error{Error: "command not started", Detail: err.Error(), Code: codeOf(err)})
 		err = e.frame(guestapi.FrameError, raw)
 	}
 	close(e.ended)
@@ -191,6 +186,21 @@ func (e *session) notStarted(err error, must bool) {
 	for err == nil {
 		_, _, err = guestapi.ReadFrame(e.in, nil)
 	}
+}
+
+// codeOf is the code of a command that was not started, "" for a cause that has
+// none.
+func codeOf(err error) string {
+	var command *proc.CommandError
+	switch {
+	case errors.As(err, &command):
+		return guestapi.CodeNoProgram
+	case errors.Is(err, proc.ErrCwd):
+		return guestapi.CodeInvalidCwd
+	case errors.Is(err, proc.ErrNoUser):
+		return guestapi.CodeNoUser
+	}
+	return ""
 }
 
 var errDetached = errors.New("the guest was restored: the caller is of an earlier incarnation")

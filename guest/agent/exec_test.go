@@ -99,17 +99,19 @@ func TestCommandThatIsNoneIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		req    guestapi.ExecRequest
 		status int // 0: refused when it is started
+		code   string
 	}{
-		"empty argv":   {guestapi.ExecRequest{}, http.StatusBadRequest},
-		"NUL in argv":  {guestapi.ExecRequest{Argv: []string{"a\x00"}}, http.StatusBadRequest},
-		"bad variable": {guestapi.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"A=": ""}}, http.StatusBadRequest},
-		"unknown user": {guestapi.ExecRequest{Argv: []string{"true"}, User: "nobody-here"}, 0},
-		"missing cwd":  {guestapi.ExecRequest{Argv: []string{"true"}, Cwd: "/no/such/dir"}, 0},
+		"empty argv":   {guestapi.ExecRequest{}, http.StatusBadRequest, ""},
+		"NUL in argv":  {guestapi.ExecRequest{Argv: []string{"a\x00"}}, http.StatusBadRequest, ""},
+		"bad variable": {guestapi.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"A=": ""}}, http.StatusBadRequest, ""},
+		"unknown user": {guestapi.ExecRequest{Argv: []string{"true"}, User: "nobody-here"}, 0, guestapi.CodeNoUser},
+		"missing cwd":  {guestapi.ExecRequest{Argv: []string{"true"}, Cwd: "/no/such/dir"}, 0, guestapi.CodeInvalidCwd},
+		"file as cwd":  {guestapi.ExecRequest{Argv: []string{"true"}, Cwd: "/etc/passwd"}, 0, guestapi.CodeInvalidCwd},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := w.client.Run(t.Context(), c.req)
 			var refused *guestclient.Error
-			if !errors.As(err, &refused) || refused.Status != c.status {
+			if !errors.As(err, &refused) || refused.Status != c.status || refused.Body.Code != c.code {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -132,7 +134,7 @@ func TestProgramThatMustStart(t *testing.T) {
 		t.Errorf("one that ends as if it were missing: %+v, %v", res, err)
 	}
 	var refused *guestclient.Error
-	if _, err := w.client.Run(t.Context(), guestapi.ExecRequest{Argv: sh("true"), User: "nobody-here", MustStart: true}); !errors.As(err, &refused) || refused.Body.Code != "" {
+	if _, err := w.client.Run(t.Context(), guestapi.ExecRequest{Argv: sh("true"), User: "nobody-here", MustStart: true}); !errors.As(err, &refused) || refused.Body.Code != guestapi.CodeNoUser {
 		t.Errorf("another error: %v", err)
 	}
 }

@@ -157,7 +157,9 @@ const MaxLine = 16 << 10
 
 // Codes of Error, where a caller must choose.
 const (
-	CodeNoProgram = "no_such_program" // FrameError, with MustStart: argv[0] is not there or not executable
+	CodeNoProgram  = "no_such_program" // FrameError, with MustStart: argv[0] is not there or not executable
+	CodeInvalidCwd = "invalid_cwd"     // FrameError: the directory is not there, or is none
+	CodeNoUser     = "no_such_user"    // FrameError: the guest has no such user
 )
 
 // Error is the body of every guestd response of status 400 and above, and of

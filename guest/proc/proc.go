@@ -31,6 +31,9 @@ type Spec struct {
 // ErrInvalid is wrapped by errors that say what a request got wrong.
 var ErrInvalid = errors.New("invalid command")
 
+// ErrCwd is the ErrInvalid of a directory in which no command can start.
+var ErrCwd = fmt.Errorf("%w: cwd", ErrInvalid)
+
 // ErrLimit is wrapped by errors that say which limit of the guest was reached.
 var ErrLimit = errors.New("limit reached")
 
@@ -48,7 +51,7 @@ func (s Spec) Check() error {
 		}
 	}
 	if strings.ContainsRune(s.Cwd, 0) {
-		return fmt.Errorf("%w: cwd contains a NUL byte", ErrInvalid)
+		return fmt.Errorf("%w contains a NUL byte", ErrCwd)
 	}
 	for _, env := range s.Env {
 		for k, v := range env {
@@ -81,7 +84,7 @@ type Process struct {
 }
 
 // Start starts a command in its own session, process group and control group.
-// Its errors are a *CommandError, or wrap ErrInvalid, ErrNoUser or ErrLimit, or
+// Its errors are a *CommandError, or wrap ErrInvalid, ErrCwd, ErrNoUser or ErrLimit, or
 // are the guest's own.
 func Start(groups Groups, spec Spec) (*Process, error) {
 	if err := spec.Check(); err != nil {
@@ -132,10 +135,10 @@ func workingDir(cwd string, user User) (string, error) {
 		if errors.As(err, &path) {
 			err = path.Err
 		}
-		return "", fmt.Errorf("%w: cwd %q: %w", ErrInvalid, cwd, err)
+		return "", fmt.Errorf("%w %q: %w", ErrCwd, cwd, err)
 	}
 	if !st.IsDir() {
-		return "", fmt.Errorf("%w: cwd %q: not a directory", ErrInvalid, cwd)
+		return "", fmt.Errorf("%w %q: not a directory", ErrCwd, cwd)
 	}
 	return dir, nil
 }

@@ -188,9 +188,9 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	}{
 		"no argv":               {Spec{}, ErrInvalid},
 		"NUL in argv":           {Spec{Argv: []string{"a\x00b"}}, ErrInvalid},
-		"NUL in cwd":            {Spec{Argv: []string{"true"}, Cwd: "/\x00"}, ErrInvalid},
-		"cwd that is missing":   {Spec{Argv: []string{"true"}, Cwd: "/no/such/dir"}, ErrInvalid},
-		"cwd that is a file":    {Spec{Argv: []string{"true"}, Cwd: "/etc/passwd"}, ErrInvalid},
+		"NUL in cwd":            {Spec{Argv: []string{"true"}, Cwd: "/\x00"}, ErrCwd},
+		"cwd that is missing":   {Spec{Argv: []string{"true"}, Cwd: "/no/such/dir"}, ErrCwd},
+		"cwd that is a file":    {Spec{Argv: []string{"true"}, Cwd: "/etc/passwd"}, ErrCwd},
 		"NUL in the env":        {Spec{Argv: []string{"true"}, Env: []map[string]string{{"A": "\x00"}}}, ErrInvalid},
 		"= in a variable":       {Spec{Argv: []string{"true"}, Env: []map[string]string{{"A=B": ""}}}, ErrInvalid},
 		"a variable of no name": {Spec{Argv: []string{"true"}, Env: []map[string]string{{"": "x"}}}, ErrInvalid},

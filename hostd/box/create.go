@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/berth-cloud/berth/hostd/background"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
@@ -21,11 +22,11 @@ const (
 	stageVMMStart  = "vmm_start"
 	stageCapture   = "capture" // warm fork: save and stop the parent
 	stageRestore   = "restore"
-	stageBoot      = "boot"       // cold: define the VM and start its kernel
-	stageGuestBoot = "guest_boot" // cold: until the guest's agent answers
+	stageBoot      = "boot" // cold: define the VM and start its kernel
+	stageGuestBoot = hostapi.StageGuestBoot
 	stageResume    = "resume"
 	stageVolumes   = "volumes"
-	stageIdentity  = "identity"
+	stageIdentity  = hostapi.StageIdentity
 	stageCommit    = "commit"
 )
 

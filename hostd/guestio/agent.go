@@ -54,9 +54,20 @@ func guestError(ctx context.Context, err error) error {
 	}
 	var refusal *guestclient.Error
 	if errors.As(err, &refusal) && (refusal.Status == 0 || refusal.Status == http.StatusBadRequest) {
-		return hosterr.Invalid("%s", refusal.Message)
+		return fmt.Errorf("%w: %s", invalidFor(refusal.Body.Code), refusal.Message)
 	}
 	return fmt.Errorf("%w: %w", hosterr.ErrGuest, err)
+}
+
+// invalidFor is what a guest's code finds wrong with a command.
+func invalidFor(code string) error {
+	switch code {
+	case guestapi.CodeInvalidCwd:
+		return hosterr.ErrCwd
+	case guestapi.CodeNoUser:
+		return hosterr.ErrUser
+	}
+	return hosterr.ErrInvalid
 }
 
 // Await returns once the agent of a guest that boots answers.

@@ -454,11 +454,28 @@ func TestHostileFrames(t *testing.T) {
 }
 
 func TestACommandThatCannotStartIsTheCallersError(t *testing.T) {
-	_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) {
-		_ = guestapi.WriteFrame(conn, guestapi.FrameError, []byte(`{"error":"no such user","detail":"nobody2"}`))
-	})
-	if _, err := run(d, t.Context()); !errors.Is(err, hosterr.ErrInvalid) || !strings.Contains(err.Error(), "no such user: nobody2") {
-		t.Errorf("exec = %v, want ErrInvalid with the guest's words", err)
+	for name, c := range map[string]struct {
+		refusal string
+		want    error
+	}{
+		"a user that is not there":      {`{"error":"command not started","detail":"no such user","code":"no_such_user"}`, hosterr.ErrUser},
+		"a directory that is not there": {`{"error":"command not started","detail":"cwd","code":"invalid_cwd"}`, hosterr.ErrCwd},
+		"another code":                  {`{"error":"command not started","detail":"cwd","code":"other"}`, hosterr.ErrInvalid},
+		"an agent without codes":        {`{"error":"command not started","detail":"cwd"}`, hosterr.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) {
+				_ = guestapi.WriteFrame(conn, guestapi.FrameError, []byte(c.refusal))
+			})
+			_, err := run(d, t.Context())
+			if !errors.Is(err, c.want) || !errors.Is(err, hosterr.ErrInvalid) || !strings.HasPrefix(err.Error(), "invalid request: command not started: ") {
+				t.Errorf("exec = %v, want %v with the guest's words", err, c.want)
+			}
+			special := errors.Is(err, hosterr.ErrUser) || errors.Is(err, hosterr.ErrCwd)
+			if special != (c.want != hosterr.ErrInvalid) { //nolint:errorlint // which of the sentinels the case names
+				t.Errorf("exec = %#v, want no more than %v", err, c.want)
+			}
+		})
 	}
 }
 

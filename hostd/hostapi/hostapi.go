@@ -66,6 +66,8 @@ type Code string
 // The codes of Error.
 const (
 	CodeInvalid         Code = "invalid"             // 400
+	CodeInvalidCwd      Code = "invalid_cwd"         // 400: the guest has no such directory to run a command in
+	CodeInvalidUser     Code = "invalid_user"        // 400: the guest has no such user to run a command as
 	CodeUnauthorized    Code = "unauthorized"        // 401, 403: not a control-plane certificate
 	CodeNotFound        Code = "not_found"           // 404: no such box
 	CodeStaleTerm       Code = "stale_term"          // 409
@@ -207,6 +209,16 @@ type Stage struct {
 	Duration time.Duration `json:"duration_ns"`
 	Engine   bool          `json:"engine"`
 }
+
+// The stages in which the host waits for the guest's answer.
+const (
+	StageGuestBoot = "guest_boot" // cold: until the guest's agent answers
+	StageIdentity  = "identity"
+)
+
+// Guest reports whether the time of a stage is the guest's. Such a stage overlaps
+// no other, nor does one of the engine's.
+func (s Stage) Guest() bool { return s.Name == StageGuestBoot || s.Name == StageIdentity }
 
 // ExecRequest runs a command and waits for its end.
 type ExecRequest struct {

@@ -11,6 +11,10 @@ import (
 var (
 	// ErrInvalid is a request that no host could serve.
 	ErrInvalid = errors.New("invalid request")
+	// ErrCwd and ErrUser are an ErrInvalid, with its text: a guest has not the
+	// directory or the user that a command names.
+	ErrCwd  = fmt.Errorf("%w", ErrInvalid)
+	ErrUser = fmt.Errorf("%w", ErrInvalid)
 	// ErrNotFound means that there is no such box.
 	ErrNotFound = errors.New("no such sandbox on this host")
 	// ErrStaleGeneration means that a younger box of the id is or was here.

@@ -31,6 +31,8 @@ var table = []struct {
 	status int
 	code   hostapi.Code
 }{
+	{hosterr.ErrCwd, http.StatusBadRequest, hostapi.CodeInvalidCwd},
+	{hosterr.ErrUser, http.StatusBadRequest, hostapi.CodeInvalidUser},
 	{hosterr.ErrInvalid, http.StatusBadRequest, hostapi.CodeInvalid},
 	{errNoTerm, http.StatusBadRequest, hostapi.CodeInvalid},
 	{errUnauthorized, http.StatusForbidden, hostapi.CodeUnauthorized},

@@ -242,6 +242,17 @@ func TestAProcessThatCannotStartSaysSo(t *testing.T) {
 			t.Errorf("%s: %v, want invalid", name, err)
 		}
 	}
+	for code, req := range map[hostapi.Code]hostapi.ExecRequest{
+		hostapi.CodeInvalid:     {Argv: []string{"a\x00"}},
+		hostapi.CodeInvalidUser: {Argv: sh("true"), User: "nobody-of-this-name"},
+		hostapi.CodeInvalidCwd:  {Argv: sh("true"), Cwd: "/no/such/dir"},
+	} {
+		req.Timeout = time.Minute
+		var e *hostapi.Error
+		if _, err := l.Exec(t.Context(), id, req); !errors.As(err, &e) || e.Code != code || e.HTTPStatus != http.StatusBadRequest || e.Message != "invalid request" {
+			t.Errorf("exec = %#v, want %s", err, code)
+		}
+	}
 	if _, err := l.ExecStream(t.Context(), strings.Repeat("z", 26), hostapi.ExecStream{Argv: sh("true")}); !hostapi.HasCode(err, hostapi.CodeNotFound) {
 		t.Errorf("a stranger's stream = %v, want not_found", err)
 	}

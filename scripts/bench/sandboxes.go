@@ -37,7 +37,7 @@ const (
 // spentBy returns who spends the time of a stage.
 func spentBy(s hostapi.Stage) string {
 	switch {
-	case s.Name == "identity" || s.Name == "guest_boot": // the host waits for the guest's answer
+	case s.Guest():
 		return guest
 	case s.Engine:
 		return engine

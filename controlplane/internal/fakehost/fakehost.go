@@ -393,7 +393,7 @@ func (h *Host) exec(r *http.Request, c Call) (any, error) {
 }
 
 var statuses = map[hostapi.Code]int{
-	hostapi.CodeInvalid: 400, hostapi.CodeUnauthorized: 403, hostapi.CodeNotFound: 404, hostapi.CodeStaleTerm: 409,
+	hostapi.CodeInvalid: 400, hostapi.CodeInvalidCwd: 400, hostapi.CodeInvalidUser: 400, hostapi.CodeUnauthorized: 403, hostapi.CodeNotFound: 404, hostapi.CodeStaleTerm: 409,
 	hostapi.CodeStaleGeneration: 409, hostapi.CodeNotRunning: 409, hostapi.CodeCutOff: 409, hostapi.CodeIllegalState: 409, hostapi.CodeTooLarge: 413,
 	hostapi.CodeBusy: 429, hostapi.CodeTemplateMissing: 422, hostapi.CodeInternal: 500, hostapi.CodeGuest: 502,
 	hostapi.CodeDraining: 503, hostapi.CodeNoMemory: 507, hostapi.CodeNoDisk: 507, hostapi.CodeNoSlot: 507, hostapi.CodePortClosed: 502,

@@ -20,9 +20,9 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// settle does what children need not wait for: the upload of a tree's capture,
+// finish does what children need not wait for: the upload of a tree's capture,
 // the events, and the end of the capture.
-func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
+func (f *Flows) finish(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Fork
 	if err := run.Data(&data); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 			}
 		}
 		data.Ended = f.since(&data)
-		return flow.Goto(stepSettle, data), nil
+		return flow.Goto(stepFinish, data), nil
 	}, nil
 }
 

@@ -27,8 +27,8 @@ func (f *Flows) store(ctx context.Context, run flow.Run, hostID string) (manifes
 	return manifest, err
 }
 
-// spread finds other hosts for the children that the ones before did not take.
-func (f *Flows) spread(ctx context.Context, run flow.Run) (flow.Commit, error) {
+// placeElsewhere finds other hosts for the children that the ones before did not take.
+func (f *Flows) placeElsewhere(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Fork
 	if err := run.Data(&data); err != nil {
 		return nil, err
@@ -121,17 +121,17 @@ func (f *Flows) warm(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	ctx = hostCtx(ctx, data.RequestID)
 	outcomes := make([]outcome, 1)
 	if row, ok := starting(run.View, run.Flow, data.Children[0].ID); ok {
-		_ = f.postStaged(ctx, run, &data) // settle tells it again
+		_ = f.postStaged(ctx, run, &data) // finish tells it again
 		outcomes[0] = f.put(ctx, run, &data, 0, row)
 	}
 	if err := f.mustRetry(ctx, run, &data, outcomes); err != nil {
 		return nil, err
 	}
 	if err := outcomes[0].err; refused(err) {
-		return f.abandon(ctx, run, data, err), nil
+		return f.giveUp(ctx, run, data, err), nil
 	}
 	data.PauseMS = outcomes[0].box.PauseMS
-	return f.commitWave(ctx, run, data, outcomes), nil
+	return f.commitOutcomes(ctx, run, data, outcomes), nil
 }
 
 // refused reports whether a host finds that the parent cannot be forked as it is.
@@ -139,8 +139,8 @@ func refused(err error) bool {
 	return hostapi.HasCode(err, hostapi.CodeIllegalState) || hostapi.HasCode(err, hostapi.CodeNotRunning) || hostapi.HasCode(err, hostapi.CodeNotFound)
 }
 
-// abandon ends a fork whose parent could not be captured.
-func (f *Flows) abandon(ctx context.Context, run flow.Run, data Fork, cause error) flow.Commit {
+// giveUp ends a fork whose parent could not be captured.
+func (f *Flows) giveUp(ctx context.Context, run flow.Run, data Fork, cause error) flow.Commit {
 	failure := sandbox.NotCaptured(cause, errNoChild)
 	for _, c := range data.Children {
 		f.Hosts.Release(c.ID)
