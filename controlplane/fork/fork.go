@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
@@ -94,14 +95,13 @@ func Subject(group string) string { return subjectPrefix + group }
 
 // Fork is the data of a fork.
 type Fork struct {
-	RequestID        string    `json:"request_id,omitempty"`
-	IdempotencyKeyID string    `json:"idempotency_key_id,omitempty"`
-	Mode             Mode      `json:"mode"`
-	ParentID         string    `json:"parent_id"`
-	AgentID          string    `json:"agent_id"`   // the parent's host, which makes the capture
-	Generation       uint64    `json:"generation"` // of the parent's box
-	Children         []Child   `json:"children"`   // by their index
-	Begun            time.Time `json:"begun"`
+	resource.Data
+	Mode       Mode      `json:"mode"`
+	ParentID   string    `json:"parent_id"`
+	AgentID    string    `json:"agent_id"`   // the parent's host, which makes the capture
+	Generation uint64    `json:"generation"` // of the parent's box
+	Children   []Child   `json:"children"`   // by their index
+	Begun      time.Time `json:"begun"`
 
 	Captured bool     `json:"captured,omitempty"`
 	PauseMS  int64    `json:"pause_ms,omitempty"`
@@ -229,7 +229,7 @@ func placeOn(c *record.Sandbox, hostID string) { c.AgentID, c.Generation = hostI
 // Begin puts the children and their fork into a transaction.
 func (f *Flows) Begin(tx *raftstore.Tx, n *Order) error {
 	data := Fork{
-		RequestID: n.RequestID, IdempotencyKeyID: n.IdempotencyKeyID, Mode: n.Mode,
+		Data: resource.Data{RequestID: n.RequestID, IdempotencyKeyID: n.IdempotencyKeyID}, Mode: n.Mode,
 		ParentID: n.Parent.ID, AgentID: n.Parent.AgentID, Generation: n.Parent.Generation,
 		Begun: tx.Now(), MemoryMB: n.Parent.MemoryMB,
 	}

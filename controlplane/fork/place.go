@@ -160,7 +160,5 @@ func (f *Flows) drop(tx *raftstore.Tx, run flow.Run, data Fork) {
 			sandbox.DeleteRow(tx, row)
 		}
 	}
-	if data.IdempotencyKeyID != "" { // the same key may try again
-		raftstore.Delete(tx, record.IdempotencyKeys, data.IdempotencyKeyID)
-	}
+	data.FreeKey(tx)
 }

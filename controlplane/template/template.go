@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
@@ -179,8 +180,6 @@ func (f *Flows) open(b *record.Build) (hostapi.BuildSpec, error) {
 // specContext binds a sealed specification to its row.
 func specContext(buildID string) []byte { return []byte("template.build/" + buildID) }
 
-func finish(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }
-
 // goingOn finds a flow's build while it has not ended.
 func goingOn(r raftstore.Reader, d data) (*record.Build, bool) {
 	b, ok := raftstore.Get(r, record.Builds, d.BuildID)
@@ -209,7 +208,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	b, ok := goingOn(run.View, d)
 	if !ok {
-		return finish, nil
+		return resource.Finish, nil
 	}
 	spec, err := f.open(b)
 	if err != nil {
@@ -267,7 +266,7 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	row, ok := goingOn(run.View, d)
 	if !ok {
-		return finish, nil
+		return resource.Finish, nil
 	}
 	spec, err := f.open(row)
 	if err != nil {
