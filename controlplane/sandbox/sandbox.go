@@ -113,7 +113,7 @@ func (s *Sandboxes) Delete(ctx context.Context, c core.Caller, id string) error 
 // Show converts a row for its workspace.
 func (s *Sandboxes) Show(r *record.Sandbox) api.Sandbox {
 	out := api.Sandbox{
-		ID: r.ID, Status: api.SandboxStatus(r.Status), Template: r.Template, CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.AgentID,
+		ID: r.ID, Status: api.SandboxStatus(r.Status), Template: r.Template, CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.HostID,
 		FromSnapshot: core.OrNull(r.FromSnapshot), ForkedFrom: core.OrNull(r.ForkedFrom),
 		CreatedAt: api.Time{Time: r.CreatedAt}, StartedAt: api.NewTime(r.StartedAt), ExpiresAt: api.NewTime(r.ExpiresAt), TTLSeconds: r.TTLSeconds,
 		Persistent: r.Persistent, Error: core.OrNull(r.Error), PreviewURL: s.Ports.pattern(r.ID),

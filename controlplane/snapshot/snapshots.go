@@ -102,7 +102,7 @@ func (s *Snapshots) create(ctx context.Context, c core.Caller, sandboxID string,
 		}
 		row := &record.Snapshot{
 			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Status: record.ResourceCreating, SandboxID: box.ID,
-			Template: box.Template, TemplateKey: box.TemplateKey, Name: in.Name, AgentID: box.AgentID,
+			Template: box.Template, TemplateKey: box.TemplateKey, Name: in.Name, HostID: box.HostID,
 		}
 		if row.EnvSealed, err = s.cfg.Sandboxes.Flows.ResealEnv(box, id); err != nil {
 			return err
@@ -189,6 +189,6 @@ func (s *Snapshots) Delete(ctx context.Context, c core.Caller, id string) error 
 func show(r *record.Snapshot) api.Snapshot {
 	return api.Snapshot{
 		ID: r.ID, Status: api.SnapshotStatus(r.Status), SandboxID: r.SandboxID, Template: r.Template, Name: r.Name, CreatedAt: api.Time{Time: r.CreatedAt},
-		SizeBytes: r.MemoryBytes + r.DiskBytes, MemoryBytes: r.MemoryBytes, DiskBytes: r.DiskBytes, AgentID: r.AgentID, Stored: r.Stored, PauseMS: r.PauseMS,
+		SizeBytes: r.MemoryBytes + r.DiskBytes, MemoryBytes: r.MemoryBytes, DiskBytes: r.DiskBytes, AgentID: r.HostID, Stored: r.Stored, PauseMS: r.PauseMS,
 	}
 }

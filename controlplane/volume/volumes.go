@@ -190,9 +190,9 @@ func (s *Volumes) Delete(ctx context.Context, c core.Caller, name string) error 
 // show converts a row for its workspace.
 func (s *Volumes) show(v *record.Volume) api.Volume {
 	out := api.Volume{
-		Name: v.Name, SizeMB: v.SizeMB, AgentID: v.AgentID, AttachedTo: core.OrNull(v.AttachedTo), CreatedAt: api.Time{Time: v.CreatedAt},
+		Name: v.Name, SizeMB: v.SizeMB, AgentID: v.HostID, AttachedTo: core.OrNull(v.AttachedTo), CreatedAt: api.Time{Time: v.CreatedAt},
 	}
-	for _, state := range s.core.Hosts.Sessions()[v.AgentID].Heartbeat.Volumes {
+	for _, state := range s.core.Hosts.Sessions()[v.HostID].Heartbeat.Volumes {
 		if state.ID == v.ID {
 			out.UsedBytes = state.UsedBytes
 		}

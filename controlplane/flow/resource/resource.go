@@ -190,6 +190,6 @@ func (k *Kind[T]) drop(tx *raftstore.Tx, row T) {
 // is up, or it answers. Nothing is expected of one that is lost: what no row has it
 // is told to remove when it comes back.
 func MayReturn(r raftstore.Reader, hostID string, err error) bool {
-	agent, known := raftstore.Get(r, record.Agents, hostID)
-	return !hosts.Unreachable(err) || known && agent.State == record.AgentUp
+	agent, known := raftstore.Get(r, record.Hosts, hostID)
+	return !hosts.Unreachable(err) || known && agent.State == record.HostUp
 }
