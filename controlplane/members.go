@@ -17,7 +17,7 @@ import (
 func (s *Server) trusted(id pki.Identity) bool {
 	switch id.Role {
 	case pki.RoleHost:
-		_, ok := raftstore.Get(s.store.View(), record.Agents, id.Name)
+		_, ok := raftstore.Get(s.store.View(), record.Hosts, id.Name)
 		return ok
 	case pki.RoleReplica:
 		row, ok := raftstore.Get(s.store.View(), record.Clusters, record.ClusterID)

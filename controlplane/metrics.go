@@ -141,8 +141,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for kind, n := range flows {
 		gauge(descFlows, float64(n), kind)
 	}
-	agents := map[record.AgentState]int{record.AgentUp: 0, record.AgentLost: 0}
-	for _, a := range raftstore.All(view, record.Agents) {
+	agents := map[record.HostState]int{record.HostUp: 0, record.HostLost: 0}
+	for _, a := range raftstore.All(view, record.Hosts) {
 		agents[a.State]++
 	}
 	for state, n := range agents {

@@ -40,7 +40,7 @@ func (s *Server) withPreviews(next http.Handler, ports *sandbox.Ports) http.Hand
 			if !ok {
 				return nil, "", false
 			}
-			agent, ok := raftstore.Get(view, record.Agents, row.AgentID)
+			agent, ok := raftstore.Get(view, record.Hosts, row.HostID)
 			if !ok {
 				return row, "", true
 			}

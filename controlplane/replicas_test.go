@@ -336,7 +336,7 @@ func (s *stack) askToJoin(peerAddress, token, id string) (hostapi.Joined, int) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	body, err := json.Marshal(hostapi.Join{Token: token, AgentID: id, CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))})
+	body, err := json.Marshal(hostapi.Join{Token: token, HostID: id, CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))})
 	if err != nil {
 		s.t.Fatal(err)
 	}

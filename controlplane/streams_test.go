@@ -407,7 +407,7 @@ func TestEventsAreFollowedAcrossALeadersEnd(t *testing.T) {
 	start := time.Now().UTC().Truncate(time.Millisecond)
 	add := func(n int) {
 		h.AddEvents(hostapi.Event{
-			Seq: uint64(n), Time: start.Add(time.Duration(n) * time.Millisecond), SandboxID: sb.ID, AgentID: "h1",
+			Seq: uint64(n), Time: start.Add(time.Duration(n) * time.Millisecond), SandboxID: sb.ID, HostID: "h1",
 			Type: hostapi.EventPaused, Code: hostapi.EventOK, Message: fmt.Sprint(n), Metadata: json.RawMessage(`{"n":1}`),
 		})
 	}

@@ -10,7 +10,7 @@ import (
 func (d *Daemon) report() hostapi.Heartbeat {
 	list := d.boxes.List()
 	hb := hostapi.Heartbeat{
-		AgentID: d.cfg.HostID, Address: d.cfg.Advertise, BootID: d.bootID, StartedAt: d.startedAt,
+		HostID: d.cfg.HostID, Address: d.cfg.Advertise, BootID: d.bootID, StartedAt: d.startedAt,
 		Ready: d.boxes.Ready(), Draining: d.draining.Load(),
 		Capacity: hostapi.Capacity{
 			CPUs: runtime.NumCPU(), MemoryMB: d.budgetMB, ReservedMB: d.boxes.ReservedMB(), Slots: d.cfg.Slots,

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 // recordTables is every table of the product, as the control plane opens them.
 func recordTables() []AnyTable {
 	return []AnyTable{
-		Register(record.Workspaces), Register(record.Users), Register(record.APIKeys), Register(record.Agents),
+		Register(record.Workspaces), Register(record.Users), Register(record.APIKeys), Register(record.Hosts),
 		Register(record.JoinTokens), Register(record.Sandboxes), Register(record.Flows), Register(record.Outcomes), Register(record.IdempotencyKeys),
 		Register(record.Snapshots), Register(record.Volumes), Register(record.Templates), Register(record.Builds), Register(record.Clusters),
 	}

@@ -118,10 +118,10 @@ func goldenEntries(t *testing.T, r *rig) [][]byte {
 	r.commit(first)
 
 	second := r.begin()
-	a, _ := Get(second, record.Agents, "agents.Meta.ID")
+	a, _ := Get(second, record.Hosts, "agents.Meta.ID")
 	a = clone(a)
-	a.Draining, a.State = false, record.AgentLost
-	Put(second, record.Agents, a)
+	a.Draining, a.State = false, record.HostLost
+	Put(second, record.Hosts, a)
 	Get(second, record.Workspaces, "not there")
 	Find(second, record.Sandboxes, "workspace", "sandboxes.WorkspaceID")
 	All(second, record.Users)

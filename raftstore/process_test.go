@@ -89,7 +89,7 @@ func replicaAPI(s *Store) http.Handler {
 		defer cancel()
 		if in[0] == "insert" {
 			err := s.Update(ctx, func(tx *Tx) error {
-				Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: in[1]}, Address: in[2], State: record.AgentLost})
+				Put(tx, record.Hosts, &record.Host{Meta: record.Meta{ID: in[1]}, Address: in[2], State: record.HostLost})
 				return nil
 			})
 			out = opAnswer{in[2], err == nil, !errors.Is(err, ErrLeadershipLost)}

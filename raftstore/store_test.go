@@ -164,14 +164,14 @@ func TestContendedTransactionsAllSucceedOnce(t *testing.T) {
 		wg.Go(func() {
 			for range each {
 				err := s.Update(bg, func(tx *Tx) error {
-					w, ok := Get(tx, record.Agents, "counter")
+					w, ok := Get(tx, record.Hosts, "counter")
 					if !ok {
-						w = &record.Agent{Meta: record.Meta{ID: "counter"}, State: record.AgentLost}
+						w = &record.Host{Meta: record.Meta{ID: "counter"}, State: record.HostLost}
 					} else {
 						w = w.Clone()
 					}
 					w.Address += "+"
-					Put(tx, record.Agents, w)
+					Put(tx, record.Hosts, w)
 					return nil
 				})
 				if err != nil {
@@ -181,7 +181,7 @@ func TestContendedTransactionsAllSucceedOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	got, _ := Get(s.View(), record.Agents, "counter")
+	got, _ := Get(s.View(), record.Hosts, "counter")
 	if got == nil || len(got.Address) != workers*each {
 		t.Errorf("counter %+v", got)
 	}

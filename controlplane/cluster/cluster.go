@@ -229,16 +229,16 @@ func (s *Cluster) Agents(ctx context.Context, o core.ListOptions) (page []api.Ag
 	if err != nil {
 		return nil, "", err
 	}
-	rows, next, err := core.Paginate(raftstore.All(view, record.Agents), o)
+	rows, next, err := core.Paginate(raftstore.All(view, record.Hosts), o)
 	if err != nil {
 		return nil, "", err
 	}
 	sessions := s.core.Hosts.Sessions()
-	return core.Each(rows, func(row *record.Agent) api.Agent { return show(view, row, sessions) }), next, nil
+	return core.Each(rows, func(row *record.Host) api.Agent { return show(view, row, sessions) }), next, nil
 }
 
 // show converts what is known of a host for the operator.
-func show(r raftstore.Reader, row *record.Agent, sessions map[string]hosts.Session) api.Agent {
+func show(r raftstore.Reader, row *record.Host, sessions map[string]hosts.Session) api.Agent {
 	out := api.Agent{
 		ID: row.ID, Address: row.Address, State: string(row.State), Draining: row.Draining, CreatedAt: api.Time{Time: row.CreatedAt},
 		Sandboxes: len(raftstore.Find(r, record.Sandboxes, "agent", row.ID)), Templates: []api.AgentTemplate{},
@@ -274,7 +274,7 @@ func (s *Cluster) UndrainAgent(ctx context.Context, id string) (api.Agent, error
 // AgentEvents returns what a host told that belongs to no workspace's sandbox,
 // such as recover.unmanaged, oldest first, as this replica's event store has it.
 func (s *Cluster) AgentEvents(ctx context.Context, id string, q api.EventQuery) ([]api.Event, error) {
-	if _, ok := raftstore.Get(s.core.Store.View(), record.Agents, id); !ok {
+	if _, ok := raftstore.Get(s.core.Store.View(), record.Hosts, id); !ok {
 		return nil, apierror.NotFound()
 	}
 	tail := core.DefaultEventTail
@@ -295,14 +295,14 @@ func (s *Cluster) setDraining(ctx context.Context, id string, draining bool) (ap
 	var out api.Agent
 	sessions := s.core.Hosts.Sessions()
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		row, ok := raftstore.Get(tx, record.Agents, id)
+		row, ok := raftstore.Get(tx, record.Hosts, id)
 		if !ok {
 			return apierror.NotFound()
 		}
 		if row.Draining != draining {
 			row = row.Clone()
 			row.Draining = draining
-			raftstore.Put(tx, record.Agents, row)
+			raftstore.Put(tx, record.Hosts, row)
 		}
 		out = show(tx.Snapshot(), row, sessions)
 		return nil
@@ -315,20 +315,20 @@ func (s *Cluster) setDraining(ctx context.Context, id string, draining bool) (ap
 // without it.
 func (s *Cluster) RemoveAgent(ctx context.Context, id string) error {
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		row, ok := raftstore.Get(tx, record.Agents, id)
+		row, ok := raftstore.Get(tx, record.Hosts, id)
 		if !ok {
 			return apierror.NotFound()
 		}
-		if n := len(raftstore.Find(tx, record.Sandboxes, "agent", id)); n > 0 && row.State == record.AgentUp {
+		if n := len(raftstore.Find(tx, record.Sandboxes, "agent", id)); n > 0 && row.State == record.HostUp {
 			return &apierror.Error{Code: apierror.EConflict, Message: "agent has sandboxes", Detail: "drain it and delete them first", Fields: map[string]any{"sandboxes": n}}
 		}
-		if n := kept(tx, id); n > 0 && row.State == record.AgentUp {
+		if n := kept(tx, id); n > 0 && row.State == record.HostUp {
 			return &apierror.Error{
 				Code: apierror.EConflict, Message: "agent has volumes or snapshots", Detail: "they are on this host alone: delete them first",
 				Fields: map[string]any{"volumes_and_snapshots": n},
 			}
 		}
-		raftstore.Delete(tx, record.Agents, id)
+		raftstore.Delete(tx, record.Hosts, id)
 		return nil
 	})
 	if err != nil {

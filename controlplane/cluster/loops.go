@@ -27,13 +27,13 @@ func (s *Cluster) Loops(t *loops.Term) []loops.Loop {
 
 // lostHosts concludes which hosts are lost. What was on them their things see to.
 func (s *Cluster) lostHosts(ctx context.Context, t *loops.Term) {
-	for _, id := range s.core.Hosts.Overdue(raftstore.All(s.core.Store.View(), record.Agents)) {
+	for _, id := range s.core.Hosts.Overdue(raftstore.All(s.core.Store.View(), record.Hosts)) {
 		s.core.Logger.WarnContext(ctx, "host is lost", "agent_id", id)
 		t.Update(ctx, loopLost, func(tx *raftstore.Tx) error {
-			if a, ok := raftstore.Get(tx, record.Agents, id); ok && a.State == record.AgentUp {
+			if a, ok := raftstore.Get(tx, record.Hosts, id); ok && a.State == record.HostUp {
 				c := a.Clone()
-				c.State = record.AgentLost
-				raftstore.Put(tx, record.Agents, c)
+				c.State = record.HostLost
+				raftstore.Put(tx, record.Hosts, c)
 			}
 			return nil
 		})

@@ -96,13 +96,26 @@ func (c *Core) Await(ctx context.Context, flowID string, result any) error {
 	return StoreError(err)
 }
 
-// AwaitRemoval waits for the end of a removal, for DeleteWait at most. Past that
-// the removal goes on without the caller: from the moment that it is marked there
-// is no way back, so a host that does not answer only delays it.
-func (c *Core) AwaitRemoval(ctx context.Context, flowID string) error {
+// Remove begins the removal of a resource of the caller's workspace and waits for
+// its end, for DeleteWait at most. Past that the removal goes on without the caller:
+// from the moment that it is marked there is no way back, so a host that does not
+// answer only delays it. begin is the transaction; it gets an id for a new flow, and
+// returns that of the flow to wait for.
+func (c *Core) Remove(ctx context.Context, caller Caller, begin func(tx *raftstore.Tx, flowID string) (string, error)) error {
+	if err := caller.RequireWorkspace(); err != nil {
+		return err
+	}
+	fresh, flowID := flow.NewID(), ""
+	err := c.Update(ctx, func(tx *raftstore.Tx) (err error) {
+		flowID, err = begin(tx, fresh)
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	wait, cancel := context.WithTimeout(ctx, c.DeleteWait)
 	defer cancel()
-	err := c.Await(wait, flowID, nil)
+	err = c.Await(wait, flowID, nil)
 	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return nil
 	}

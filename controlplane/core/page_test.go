@@ -67,7 +67,7 @@ func TestCursorsAndIDs(t *testing.T) {
 	}
 	var seen []string
 	for o := (ListOptions{Limit: 1}); ; {
-		hosts := []*record.Agent{ // that joined in one transaction
+		hosts := []*record.Host{ // that joined in one transaction
 			{Meta: record.Meta{ID: "host-eu-1.a", CreateIndex: 5}}, {Meta: record.Meta{ID: "host-eu-1.b", CreateIndex: 5}},
 			{Meta: record.Meta{ID: "host-eu-2", CreateIndex: 6}},
 		}

@@ -54,7 +54,7 @@ func (f *Converted[H, T]) Close() error {
 // Event converts an event of a host.
 func Event(e hostapi.Event) api.Event {
 	return api.Event{
-		TS: api.Time{Time: e.Time}, SandboxID: e.SandboxID, AgentID: e.AgentID, Type: string(e.Type), Code: api.EventCode(e.Code),
+		TS: api.Time{Time: e.Time}, SandboxID: e.SandboxID, AgentID: e.HostID, Type: string(e.Type), Code: api.EventCode(e.Code),
 		Message: e.Message, Metadata: api.Object(e.Metadata),
 	}
 }

@@ -153,7 +153,7 @@ func (plainSealer) Open(c, context []byte) ([]byte, error) {
 func newRig(t testing.TB, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{host: newHost(t), sandbox: record.Sandbox{
-		Meta: record.Meta{ID: box}, Status: record.SandboxRunning, AgentID: "h1", Generation: 1,
+		Meta: record.Meta{ID: box}, Status: record.SandboxRunning, HostID: "h1", Generation: 1,
 	}}
 	r.leading.Store(true)
 	client := r.client()

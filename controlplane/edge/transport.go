@@ -89,7 +89,7 @@ func (e *Edge) dial(ctx context.Context) (net.Conn, error) {
 	// Neither the request's end nor its trace are the connection's.
 	life, cancel := context.WithCancel(hostapi.WithRequestID(context.Background(), a.requestID))
 	giveUp := context.AfterFunc(a.ctx, cancel)
-	conn, err := e.cfg.Host(a.target.sandbox.AgentID, a.target.address).Dial(life, a.name.SandboxID, a.name.Port)
+	conn, err := e.cfg.Host(a.target.sandbox.HostID, a.target.address).Dial(life, a.name.SandboxID, a.name.Port)
 	if err != nil {
 		giveUp()
 		cancel()

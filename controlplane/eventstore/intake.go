@@ -48,7 +48,7 @@ func (i *Intake) ServeEvents(w http.ResponseWriter, r *http.Request, host string
 		reply(w, http.StatusBadRequest, hostapi.Error{Code: hostapi.CodeInvalid, Message: "event batch is not valid JSON"})
 		return
 	}
-	if b.AgentID != host {
+	if b.HostID != host {
 		reply(w, http.StatusForbidden, hostapi.Error{Code: hostapi.CodeUnauthorized, Message: "the certificate is of host " + host})
 		return
 	}
@@ -69,7 +69,7 @@ func (i *Intake) take(ctx context.Context, b hostapi.EventBatch) (uint64, error)
 		return 0, err
 	}
 	i.clip(b.Events)
-	have, err := i.Store.Cursor(ctx, b.AgentID)
+	have, err := i.Store.Cursor(ctx, b.HostID)
 	if err != nil || len(b.Events) == 0 {
 		return have, err
 	}
@@ -79,7 +79,7 @@ func (i *Intake) take(ctx context.Context, b hostapi.EventBatch) (uint64, error)
 			return have, nil
 		}
 		i.Log.WarnContext(ctx, "events of a host are lost: its spool is shorter than the time this store was away",
-			"agent_id", b.AgentID, "events", first-have-1)
+			"agent_id", b.HostID, "events", first-have-1)
 	}
 	return i.Store.Append(ctx, b)
 }

@@ -191,7 +191,7 @@ func (s *Store) Unowned(ctx context.Context, agentID string, since time.Time, li
 	defer rows.Close()
 	var out []hostapi.Event
 	for rows.Next() {
-		e := hostapi.Event{AgentID: agentID}
+		e := hostapi.Event{HostID: agentID}
 		var at int64
 		var metadata string
 		if err := rows.Scan(&e.Seq, &at, &e.SandboxID, &e.Type, &e.Code, &e.Message, &metadata); err != nil {
@@ -230,19 +230,19 @@ func (s *Store) Append(ctx context.Context, b hostapi.EventBatch) (cursor uint64
 		if metadata == "" {
 			metadata = "{}"
 		}
-		_, err = insert.ExecContext(ctx, b.AgentID, int64(e.Seq), at, at/dayMS, e.SandboxID, e.WorkspaceID, e.Template,
+		_, err = insert.ExecContext(ctx, b.HostID, int64(e.Seq), at, at/dayMS, e.SandboxID, e.WorkspaceID, e.Template,
 			string(e.Type), string(e.Code), text(e.Message), text(metadata), measured(e))
 		if err != nil {
-			return 0, fmt.Errorf("append event %d of host %s: %w", e.Seq, b.AgentID, err)
+			return 0, fmt.Errorf("append event %d of host %s: %w", e.Seq, b.HostID, err)
 		}
 		cursor = max(cursor, e.Seq)
 	}
 	err = tx.QueryRowContext(ctx, s.d.args(`
 		INSERT INTO cursors (agent_id, seq) VALUES ($1, $2)
 		ON CONFLICT (agent_id) DO UPDATE SET seq = CASE WHEN excluded.seq > cursors.seq THEN excluded.seq ELSE cursors.seq END
-		RETURNING seq`), b.AgentID, int64(cursor)).Scan(&cursor)
+		RETURNING seq`), b.HostID, int64(cursor)).Scan(&cursor)
 	if err != nil {
-		return 0, fmt.Errorf("move the cursor of host %s: %w", b.AgentID, err)
+		return 0, fmt.Errorf("move the cursor of host %s: %w", b.HostID, err)
 	}
 	if err := tx.Commit(); err != nil {
 		return 0, fmt.Errorf("append events: %w", err)

@@ -49,14 +49,14 @@ func opener(t *testing.T, cfg Config) func() *Store {
 
 func event(seq uint64, at time.Time, sandbox string, kind hostapi.EventType, metadata string) hostapi.Event {
 	return hostapi.Event{
-		Seq: seq, Time: at, SandboxID: sandbox, WorkspaceID: "w1", Template: "base", AgentID: "h1", Type: kind, Code: kind.Code(),
+		Seq: seq, Time: at, SandboxID: sandbox, WorkspaceID: "w1", Template: "base", HostID: "h1", Type: kind, Code: kind.Code(),
 		Message: string(kind), Metadata: json.RawMessage(metadata),
 	}
 }
 
 func appendAll(t *testing.T, s *Store, agent string, events ...hostapi.Event) uint64 {
 	t.Helper()
-	cursor, err := s.Append(t.Context(), hostapi.EventBatch{AgentID: agent, First: 1, Events: events})
+	cursor, err := s.Append(t.Context(), hostapi.EventBatch{HostID: agent, First: 1, Events: events})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestConcurrentHostsAndReplicas(t *testing.T) {
 						for n := range uint64(10) {
 							events = append(events, event(seq+n, noon, agent, hostapi.EventRunning, `{"boot_ms":5}`))
 						}
-						if _, err := s.Append(context.Background(), hostapi.EventBatch{AgentID: agent, Events: events}); err != nil {
+						if _, err := s.Append(context.Background(), hostapi.EventBatch{HostID: agent, Events: events}); err != nil {
 							t.Errorf("replica %d: %v", r, err)
 						}
 					}
@@ -231,7 +231,7 @@ func TestIntake(t *testing.T) {
 		return w.Code, c
 	}
 	batch := func(first uint64, events ...hostapi.Event) hostapi.EventBatch {
-		return hostapi.EventBatch{AgentID: "h1", First: first, Events: events}
+		return hostapi.EventBatch{HostID: "h1", First: first, Events: events}
 	}
 	at := func(seq uint64) hostapi.Event { return event(seq, noon, "s", hostapi.EventPaused, "") }
 
@@ -298,7 +298,7 @@ func TestWhatBelongsToNoSandbox(t *testing.T) {
 			var got []string
 			for _, e := range found {
 				got = append(got, e.SandboxID)
-				if e.Type != hostapi.EventUnmanaged || e.AgentID != "h1" || string(e.Metadata) != `{"vm_was_running":true}` || e.Code != hostapi.EventWarn {
+				if e.Type != hostapi.EventUnmanaged || e.HostID != "h1" || string(e.Metadata) != `{"vm_was_running":true}` || e.Code != hostapi.EventWarn {
 					t.Errorf("%+v", e)
 				}
 			}

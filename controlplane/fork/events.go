@@ -56,7 +56,7 @@ func (f *Flows) postStaged(ctx context.Context, run flow.Run, data *Fork) error 
 	} else {
 		e.Metadata["pause_ms"] = data.PauseMS
 	}
-	return f.post(ctx, data.AgentID, data.ParentID, e)
+	return f.post(ctx, data.HostID, data.ParentID, e)
 }
 
 // postRunning says on the parent that a child runs, ms after the fork began.
@@ -66,7 +66,7 @@ func (f *Flows) postRunning(ctx context.Context, run flow.Run, data *Fork, index
 		Key: "fork/" + group + "/" + id, Type: hostapi.EventForkCompleted, Message: fmt.Sprintf("child %d is running", index), Metadata: data.about(group),
 	}
 	e.Metadata["child_id"], e.Metadata["index"], e.Metadata["ms"] = id, index, ms
-	return f.post(ctx, data.AgentID, data.ParentID, e)
+	return f.post(ctx, data.HostID, data.ParentID, e)
 }
 
 // postOutcomes says what became of every child, and of the whole. What was told as it
@@ -89,12 +89,12 @@ func (f *Flows) postOutcomes(ctx context.Context, run flow.Run, data Fork) error
 			Key: "fork/" + group + "/" + c.ID, Type: hostapi.EventForkChildFailed, Message: fmt.Sprintf("child %d failed", i), Metadata: data.about(group),
 		}
 		e.Metadata["child_id"], e.Metadata["index"], e.Metadata["error"] = c.ID, i, c.Error
-		posts.Go(func() error { return f.post(ctx, data.AgentID, data.ParentID, e) })
+		posts.Go(func() error { return f.post(ctx, data.HostID, data.ParentID, e) })
 	}
 	if err := posts.Wait(); err != nil || data.Mode != Tree {
 		return err
 	}
-	return f.post(ctx, data.AgentID, data.ParentID, hostapi.NewEvent{
+	return f.post(ctx, data.HostID, data.ParentID, hostapi.NewEvent{
 		Key: "fork/" + group + "/completed", Type: hostapi.EventForkTreeCompleted,
 		Message: fmt.Sprintf("%d of %d children are running", running, len(data.Children)),
 		Metadata: map[string]any{
@@ -118,5 +118,5 @@ func (f *Flows) postChild(ctx context.Context, run flow.Run, data Fork, index in
 		e.Type = hostapi.EventWarmForked
 	}
 	e.Metadata["parent_id"], e.Metadata["index"], e.Metadata["ms"] = data.ParentID, index, child.MS
-	return f.post(ctx, row.AgentID, child.ID, e)
+	return f.post(ctx, row.HostID, child.ID, e)
 }

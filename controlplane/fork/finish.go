@@ -36,22 +36,22 @@ func (f *Flows) finish(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	var all errgroup.Group
 	var storing error
-	if data.Mode == Tree && alive > 0 && !data.Stored && f.hasStore(data.AgentID) {
+	if data.Mode == Tree && alive > 0 && !data.Stored && f.hasStore(data.HostID) {
 		all.Go(func() error {
-			_, storing = f.store(ctx, run, data.AgentID) // nothing is started from it any more
+			_, storing = f.store(ctx, run, data.HostID) // nothing is started from it any more
 			return nil
 		})
 	}
 	untold := f.postOutcomes(ctx, run, data)
 	_ = all.Wait() // storing is looked at below
-	if untold != nil && (hosts.Superseded(ctx, untold) || f.passing(run, data.AgentID, untold)) {
+	if untold != nil && (hosts.Superseded(ctx, untold) || f.passing(run, data.HostID, untold)) {
 		return nil, untold
 	}
 	if storing != nil {
-		if hosts.Superseded(ctx, storing) || f.passing(run, data.AgentID, storing) {
+		if hosts.Superseded(ctx, storing) || f.passing(run, data.HostID, storing) {
 			return nil, storing
 		}
-		f.Logger.WarnContext(ctx, "capture of a fork was not stored", "group", groupOf(run.Flow), "agent_id", data.AgentID,
+		f.Logger.WarnContext(ctx, "capture of a fork was not stored", "group", groupOf(run.Flow), "agent_id", data.HostID,
 			"request_id", data.RequestID, "error", storing)
 	}
 	// What is stored of a tree stays while a sandbox of it is there.
@@ -109,9 +109,9 @@ func (f *Flows) release(ctx context.Context, run flow.Run, data Fork, unstore bo
 	}
 	group := groupOf(run.Flow)
 	var calls errgroup.Group
-	for _, hostID := range append([]string{data.AgentID}, data.Copies...) {
+	for _, hostID := range append([]string{data.HostID}, data.Copies...) {
 		calls.Go(func() error {
-			stored := unstore && hostID == data.AgentID
+			stored := unstore && hostID == data.HostID
 			err := limited(func(ctx context.Context) error {
 				return f.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, group, stored) })
 			})
@@ -170,7 +170,7 @@ func (f *Flows) parentAfter(ctx context.Context, data Fork) parentState {
 	if data.Mode != Warm {
 		return p
 	}
-	err := f.Hosts.Call(ctx, data.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	err := f.Hosts.Call(ctx, data.HostID, func(ctx context.Context, c *hosts.Client) error {
 		b, err := c.GetBox(ctx, data.ParentID)
 		if err == nil {
 			state := b.State()

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
@@ -82,7 +83,7 @@ func parentsHost(_ raftstore.Reader, fl *record.Flow) string {
 	if err := flow.Decode(fl, &data); err != nil {
 		return "" // the step says so
 	}
-	return data.AgentID
+	return data.HostID
 }
 
 // subjectPrefix begins the subject of every fork.
@@ -94,14 +95,13 @@ func Subject(group string) string { return subjectPrefix + group }
 
 // Fork is the data of a fork.
 type Fork struct {
-	RequestID        string    `json:"request_id,omitempty"`
-	IdempotencyKeyID string    `json:"idempotency_key_id,omitempty"`
-	Mode             Mode      `json:"mode"`
-	ParentID         string    `json:"parent_id"`
-	AgentID          string    `json:"agent_id"`   // the parent's host, which makes the capture
-	Generation       uint64    `json:"generation"` // of the parent's box
-	Children         []Child   `json:"children"`   // by their index
-	Begun            time.Time `json:"begun"`
+	resource.Data
+	Mode       Mode      `json:"mode"`
+	ParentID   string    `json:"parent_id"`
+	HostID     string    `json:"agent_id"`   // the parent's host, which makes the capture
+	Generation uint64    `json:"generation"` // of the parent's box
+	Children   []Child   `json:"children"`   // by their index
+	Begun      time.Time `json:"begun"`
 
 	Captured bool     `json:"captured,omitempty"`
 	PauseMS  int64    `json:"pause_ms,omitempty"`
@@ -172,24 +172,24 @@ type Order struct {
 func (f *Flows) Place(view raftstore.Reader, n *Order) error {
 	n.Unplaced = map[string]string{}
 	if n.Mode == Warm { // takes over what the parent has
-		placeOn(n.Children[0], n.Parent.AgentID)
+		placeOn(n.Children[0], n.Parent.HostID)
 		return nil
 	}
-	restarting := f.Hosts.Restarting(n.Parent.AgentID)
+	restarting := f.Hosts.Restarting(n.Parent.HostID)
 	untold := restarting || f.Hosts.Warming(view)
-	store := f.hasStore(n.Parent.AgentID)
+	store := f.hasStore(n.Parent.HostID)
 	var last error
 	for _, c := range n.Children {
-		_, err := f.Hosts.Place(view, c.ID, 1, placement.Request{Size: sizeOf(n.Parent), Only: n.Parent.AgentID})
+		_, err := f.Hosts.Place(view, c.ID, 1, placement.Request{Size: sizeOf(n.Parent), Only: n.Parent.HostID})
 		if err != nil && store && !restarting {
-			if err = f.Hosts.Choosable(view, f.requestElsewhere(n.Parent, n.Parent.AgentID)); err == nil {
+			if err = f.Hosts.Choosable(view, f.requestElsewhere(n.Parent, n.Parent.HostID)); err == nil {
 				continue
 			}
 		}
 		var none *placement.Error
 		switch {
 		case err == nil, untold && errors.As(err, &none):
-			placeOn(c, n.Parent.AgentID)
+			placeOn(c, n.Parent.HostID)
 		case errors.As(err, &none):
 			last = err
 			n.Unplaced[c.ID] = none.Error()
@@ -224,13 +224,13 @@ func sizeOf(s *record.Sandbox) *placement.Template {
 	return &placement.Template{CPU: s.CPU, MemoryMB: s.MemoryMB, DiskMB: s.DiskMB}
 }
 
-func placeOn(c *record.Sandbox, hostID string) { c.AgentID, c.Generation = hostID, 1 }
+func placeOn(c *record.Sandbox, hostID string) { c.HostID, c.Generation = hostID, 1 }
 
 // Begin puts the children and their fork into a transaction.
 func (f *Flows) Begin(tx *raftstore.Tx, n *Order) error {
 	data := Fork{
-		RequestID: n.RequestID, IdempotencyKeyID: n.IdempotencyKeyID, Mode: n.Mode,
-		ParentID: n.Parent.ID, AgentID: n.Parent.AgentID, Generation: n.Parent.Generation,
+		Data: resource.Data{RequestID: n.RequestID, IdempotencyKeyID: n.IdempotencyKeyID}, Mode: n.Mode,
+		ParentID: n.Parent.ID, HostID: n.Parent.HostID, Generation: n.Parent.Generation,
 		Begun: tx.Now(), MemoryMB: n.Parent.MemoryMB,
 	}
 	for _, c := range n.Children {

@@ -364,7 +364,7 @@ func TestChildrenSpread(t *testing.T) {
 				if s.Status != record.SandboxRunning {
 					t.Fatalf("%+v", s)
 				}
-				on[s.AgentID]++
+				on[s.HostID]++
 			}
 			want := map[string]int{"h1": 3, "h2": 2}
 			if refuse {
@@ -443,8 +443,8 @@ func TestAHostThatHangsInABatch(t *testing.T) {
 	}
 	for _, id := range f.children {
 		s, _ := p.Sandbox(id)
-		if s.Status != record.SandboxRunning || s.AgentID == "h2" || h2.Made(id) != 0 || h1.Made(id)+h3.Made(id) != 1 {
-			t.Errorf("%s on %q; made %d times on the host that hangs, %d elsewhere", s.Status, s.AgentID, h2.Made(id), h1.Made(id)+h3.Made(id))
+		if s.Status != record.SandboxRunning || s.HostID == "h2" || h2.Made(id) != 0 || h1.Made(id)+h3.Made(id) != 1 {
+			t.Errorf("%s on %q; made %d times on the host that hangs, %d elsewhere", s.Status, s.HostID, h2.Made(id), h1.Made(id)+h3.Made(id))
 		}
 	}
 }
@@ -530,8 +530,8 @@ func TestTheHostRestarts(t *testing.T) {
 					t.Fatalf("%+v, %v", r, err)
 				}
 				for _, id := range f.children {
-					if s, _ := p.Sandbox(id); s.Status != record.SandboxRunning || s.AgentID != "h1" || h1.Made(id) != 1 {
-						t.Errorf("a child is %s on %q, made %d times", s.Status, s.AgentID, h1.Made(id))
+					if s, _ := p.Sandbox(id); s.Status != record.SandboxRunning || s.HostID != "h1" || h1.Made(id) != 1 {
+						t.Errorf("a child is %s on %q, made %d times", s.Status, s.HostID, h1.Made(id))
 					}
 				}
 				p.Settled(h1, h2)
@@ -614,11 +614,11 @@ func TestPastItsDeadline(t *testing.T) {
 	flowID := flow.NewID()
 	p.Update(func(tx *raftstore.Tx) error {
 		testcluster.PutSandbox(tx, &record.Sandbox{
-			Meta: record.Meta{ID: child}, WorkspaceID: "ws", Status: record.SandboxStarting, StartedBy: fork.Subject("g"), AgentID: "h1", Generation: 1,
+			Meta: record.Meta{ID: child}, WorkspaceID: "ws", Status: record.SandboxStarting, StartedBy: fork.Subject("g"), HostID: "h1", Generation: 1,
 		})
 		return flow.Begin(tx, flow.New{
 			ID: flowID, Kind: fork.KindFork, Subject: fork.Subject("g"), Step: "start", Deadline: tx.Now().Add(-time.Second),
-			Data: fork.Fork{Mode: fork.Tree, ParentID: parent.ID, AgentID: "h1", Generation: 3, Children: []fork.Child{{ID: child}}},
+			Data: fork.Fork{Mode: fork.Tree, ParentID: parent.ID, HostID: "h1", Generation: 3, Children: []fork.Child{{ID: child}}},
 		})
 	})
 	if err := p.LeaderNode().Engine.Wait(t.Context(), flowID, nil); !errors.Is(err, sandbox.ErrNotStarted) {

@@ -265,26 +265,22 @@ func (s *Forks) Promote(ctx context.Context, c core.Caller, id string, in api.Pr
 	if in.TreeID == "" {
 		return api.Promoted{}, &apierror.Error{Code: apierror.EInvalid, Message: "tree_id is required"}
 	}
-	flowID := flow.NewID()
 	var deleted []string
-	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+	err := s.core.Remove(ctx, c, func(tx *raftstore.Tx, flowID string) (string, error) {
 		row, err := sandbox.Owned(tx, c, id)
 		switch {
 		case err != nil:
-			return err
+			return "", err
 		case row.ForkTree != in.TreeID:
-			return &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"}
+			return "", &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"}
 		case row.Status == record.SandboxDeleting:
-			return apierror.NotFound()
+			return "", apierror.NotFound()
 		}
 		ids, err := BeginPromote(tx, flowID, row, in.CleanupSiblings, c.RequestID)
 		deleted = append([]string{}, ids...) // never null in the answer
-		return err
+		return flowID, err
 	})
 	if err != nil {
-		return api.Promoted{}, err
-	}
-	if err := s.core.AwaitRemoval(ctx, flowID); err != nil {
 		return api.Promoted{}, err
 	}
 	promoted, err := s.sandboxes.Get(ctx, c, id)

@@ -37,8 +37,8 @@ func (f *Flows) placeElsewhere(ctx context.Context, run flow.Run) (flow.Commit, 
 	f.clean(ctx, run, data)
 	var failed error
 	if !data.Stored {
-		data.Manifest, failed = f.store(ctx, run, data.AgentID)
-		if failed != nil && (hosts.Superseded(ctx, failed) || f.passing(run, data.AgentID, failed)) {
+		data.Manifest, failed = f.store(ctx, run, data.HostID)
+		if failed != nil && (hosts.Superseded(ctx, failed) || f.passing(run, data.HostID, failed)) {
 			return nil, failed
 		}
 		data.Stored = failed == nil
@@ -47,7 +47,7 @@ func (f *Flows) placeElsewhere(ctx context.Context, run flow.Run) (flow.Commit, 
 	for i := range data.Children {
 		child := &data.Children[i]
 		row, ok := starting(run.View, run.Flow, child.ID)
-		if !ok || row.AgentID != "" {
+		if !ok || row.HostID != "" {
 			continue
 		}
 		if failed != nil {
@@ -56,7 +56,7 @@ func (f *Flows) placeElsewhere(ctx context.Context, run flow.Run) (flow.Commit, 
 			continue
 		}
 		req := f.requestElsewhere(row, child.Tried...)
-		req.Prefer = data.AgentID
+		req.Prefer = data.HostID
 		choice, err := f.Hosts.Place(run.View, row.ID, row.Generation+1, req)
 		var none *placement.Error
 		switch {
@@ -83,9 +83,9 @@ func (f *Flows) placeElsewhere(ctx context.Context, run flow.Run) (flow.Commit, 
 				}
 			case placed:
 				c := row.Clone()
-				c.AgentID, c.Generation = choice.HostID, row.Generation+1
+				c.HostID, c.Generation = choice.HostID, row.Generation+1
 				raftstore.Put(tx, record.Sandboxes, c)
-				if choice.HostID != data.AgentID && !slices.Contains(data.Copies, choice.HostID) {
+				if choice.HostID != data.HostID && !slices.Contains(data.Copies, choice.HostID) {
 					data.Copies = append(data.Copies, choice.HostID)
 				}
 			case child.Error != "":
@@ -102,7 +102,7 @@ func (f *Flows) clean(ctx context.Context, run flow.Run, data Fork) {
 	var all errgroup.Group
 	for _, child := range data.Children {
 		row, ok := starting(run.View, run.Flow, child.ID)
-		if ok && row.AgentID == "" && child.Reason == reasonUnreachable && len(child.Tried) > 0 {
+		if ok && row.HostID == "" && child.Reason == reasonUnreachable && len(child.Tried) > 0 {
 			all.Go(func() error {
 				f.sandboxes.Clean(ctx, row.ID, child.Tried[len(child.Tried)-1], row.Generation)
 				return nil
@@ -160,7 +160,5 @@ func (f *Flows) drop(tx *raftstore.Tx, run flow.Run, data Fork) {
 			sandbox.DeleteRow(tx, row)
 		}
 	}
-	if data.IdempotencyKeyID != "" { // the same key may try again
-		raftstore.Delete(tx, record.IdempotencyKeys, data.IdempotencyKeyID)
-	}
+	data.FreeKey(tx)
 }

@@ -62,7 +62,7 @@ func promotedsHost(r raftstore.Reader, fl *record.Flow) string {
 	if !ok {
 		return ""
 	}
-	return row.AgentID
+	return row.HostID
 }
 
 func (f *Flows) await(ctx context.Context, run flow.Run) (flow.Commit, error) {
@@ -79,7 +79,7 @@ func (f *Flows) await(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	id := run.Flow.Subject[len(promotePrefix):]
 	if row, ok := raftstore.Get(run.View, record.Sandboxes, id); ok {
-		if err := f.postPromoted(hostCtx(ctx, data.RequestID), run, data, row); err != nil && (hosts.Superseded(ctx, err) || f.passing(run, row.AgentID, err)) {
+		if err := f.postPromoted(hostCtx(ctx, data.RequestID), run, data, row); err != nil && (hosts.Superseded(ctx, err) || f.passing(run, row.HostID, err)) {
 			return nil, err
 		}
 	}
@@ -93,9 +93,9 @@ func (f *Flows) postPromoted(ctx context.Context, run flow.Run, data promotion, 
 		Metadata: map[string]any{"tree_id": data.Tree, "child_id": row.ID, "deleted": len(data.Deleted)},
 	}
 	var posts errgroup.Group
-	posts.Go(func() error { return f.post(ctx, row.AgentID, row.ID, e) })
+	posts.Go(func() error { return f.post(ctx, row.HostID, row.ID, e) })
 	if parent, ok := raftstore.Get(run.View, record.Sandboxes, row.ForkedFrom); ok {
-		posts.Go(func() error { return f.post(ctx, parent.AgentID, parent.ID, e) })
+		posts.Go(func() error { return f.post(ctx, parent.HostID, parent.ID, e) })
 	}
 	return posts.Wait()
 }

@@ -52,7 +52,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	ctx = hostCtx(ctx, data.RequestID)
 	first := !data.Captured
 	if err := f.capture(ctx, run, &data); err != nil {
-		if hosts.Superseded(ctx, err) || f.passing(run, data.AgentID, err) {
+		if hosts.Superseded(ctx, err) || f.passing(run, data.HostID, err) {
 			return nil, err
 		}
 		return f.giveUp(ctx, run, data, err), nil
@@ -72,7 +72,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		row, ok := starting(run.View, run.Flow, data.Children[i].ID)
 		switch {
 		case !ok:
-		case row.AgentID == "":
+		case row.HostID == "":
 			unplaced = true
 		default:
 			f.Hosts.Reserve(row) // a leader before this one may have placed it
@@ -90,7 +90,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		// children, who then have the processors to themselves.
 		all.Go(func() error {
 			var err error
-			manifest, err = f.store(ctx, run, data.AgentID)
+			manifest, err = f.store(ctx, run, data.HostID)
 			stored = err == nil
 			return nil
 		})
@@ -108,7 +108,7 @@ func (f *Flows) capture(ctx context.Context, run flow.Run, data *Fork) error {
 	if data.Captured {
 		return nil
 	}
-	return f.Hosts.Call(ctx, data.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	return f.Hosts.Call(ctx, data.HostID, func(ctx context.Context, c *hosts.Client) error {
 		made, err := c.PutCapture(ctx, groupOf(run.Flow), hostapi.CaptureSpec{
 			BoxID: data.ParentID, Generation: data.Generation, Memory: data.Mode == Tree, After: hostapi.AfterResume,
 			// The children are there in a moment, and nothing needs it after them.
@@ -132,7 +132,7 @@ func (f *Flows) put(ctx context.Context, run flow.Run, data *Fork, index int, ro
 		} else if spec.Capture, spec.Manifest = groupOf(run.Flow), data.Manifest; data.Mode == Cold {
 			spec.Boot = hostapi.BootCold
 		}
-		err = f.Hosts.Call(ctx, row.AgentID, func(ctx context.Context, c *hosts.Client) error {
+		err = f.Hosts.Call(ctx, row.HostID, func(ctx context.Context, c *hosts.Client) error {
 			var err error
 			out.box, err = f.Hosts.PutBox(ctx, c, row.ID, spec)
 			return err
@@ -175,8 +175,8 @@ func (f *Flows) mustRetry(ctx context.Context, run flow.Run, data *Fork, outcome
 		case hosts.Superseded(ctx, o.err):
 			return o.err
 		case timeUp:
-		case hostapi.HasCode(o.err, hostapi.CodeDraining) && o.row.AgentID != data.AgentID:
-		case f.passing(run, o.row.AgentID, o.err):
+		case hostapi.HasCode(o.err, hostapi.CodeDraining) && o.row.HostID != data.HostID:
+		case f.passing(run, o.row.HostID, o.err):
 			return o.err
 		}
 	}
@@ -186,20 +186,20 @@ func (f *Flows) mustRetry(ctx context.Context, run flow.Run, data *Fork, outcome
 // commitOutcomes records what became of a batch: running children, children that go
 // elsewhere, and children that there will not be.
 func (f *Flows) commitOutcomes(ctx context.Context, run flow.Run, data Fork, outcomes []outcome) flow.Commit {
-	store := data.Stored || f.hasStore(data.AgentID)
+	store := data.Stored || f.hasStore(data.HostID)
 	for i, o := range outcomes {
 		if o.row == nil || o.err == nil {
 			continue
 		}
 		child := &data.Children[i]
 		child.Reason = classify(o.err)
-		child.Tried = append(slices.Clone(child.Tried), o.row.AgentID)
+		child.Tried = append(slices.Clone(child.Tried), o.row.HostID)
 		if child.Reason == reasonFailed || !store || data.Mode == Warm {
 			child.Error = reason(o.err)
 		}
 		f.Hosts.Release(child.ID)
 		f.Logger.WarnContext(ctx, "host did not start a child of a fork", "group", groupOf(run.Flow), "child", childName(i, child.ID),
-			"agent_id", o.row.AgentID, "request_id", data.RequestID, "error", o.err)
+			"agent_id", o.row.HostID, "request_id", data.RequestID, "error", o.err)
 	}
 	parent := f.parentAfter(ctx, data)
 	return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -222,7 +222,7 @@ func (f *Flows) commitOutcomes(ctx context.Context, run flow.Run, data Fork, out
 				sandbox.DeleteRow(tx, row)
 			default:
 				c := row.Clone()
-				c.AgentID = "" // the generation stays: the next placement counts on from it
+				c.HostID = "" // the generation stays: the next placement counts on from it
 				raftstore.Put(tx, record.Sandboxes, c)
 				waiting = true
 			}

@@ -84,8 +84,8 @@ var firstWord = timescale.Limit(5 * time.Second)
 // mayBeHeard is how much of that is left for a host that was up under the leader
 // before and has not been heard by this one.
 func (r *Registry) mayBeHeard(hostID string) time.Duration {
-	agent, ok := raftstore.Get(r.cfg.Store.View(), record.Agents, hostID)
-	if !ok || agent.State != record.AgentUp {
+	agent, ok := raftstore.Get(r.cfg.Store.View(), record.Hosts, hostID)
+	if !ok || agent.State != record.HostUp {
 		return 0
 	}
 	r.mu.Lock()

@@ -22,14 +22,14 @@ func (r *Registry) Heartbeat(ctx context.Context, hb hostapi.Heartbeat) (hostapi
 	if err := checkHeartbeat(hb); err != nil {
 		return hostapi.HeartbeatReply{}, err
 	}
-	agent, ok := raftstore.Get(r.cfg.Store.View(), record.Agents, hb.AgentID)
+	agent, ok := raftstore.Get(r.cfg.Store.View(), record.Hosts, hb.HostID)
 	if !ok {
-		return hostapi.HeartbeatReply{}, fmt.Errorf("%w: %s", ErrUnknownAgent, hb.AgentID)
+		return hostapi.HeartbeatReply{}, fmt.Errorf("%w: %s", ErrUnknownAgent, hb.HostID)
 	}
 	if err := r.take(hb); err != nil {
 		return hostapi.HeartbeatReply{}, err
 	}
-	if agent.State != record.AgentUp || agent.Address != hb.Address {
+	if agent.State != record.HostUp || agent.Address != hb.Address {
 		if err := r.concludeUp(ctx, hb); err != nil {
 			return hostapi.HeartbeatReply{}, err
 		}
@@ -64,22 +64,22 @@ func checkHeartbeat(hb hostapi.Heartbeat) error {
 
 func (r *Registry) concludeUp(ctx context.Context, hb hostapi.Heartbeat) error {
 	err := r.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
-		agent, ok := raftstore.Get(tx, record.Agents, hb.AgentID)
+		agent, ok := raftstore.Get(tx, record.Hosts, hb.HostID)
 		if !ok {
-			return fmt.Errorf("%w: %s", ErrUnknownAgent, hb.AgentID)
+			return fmt.Errorf("%w: %s", ErrUnknownAgent, hb.HostID)
 		}
-		if agent.State == record.AgentUp && agent.Address == hb.Address {
+		if agent.State == record.HostUp && agent.Address == hb.Address {
 			return nil
 		}
 		agent = agent.Clone()
-		agent.State, agent.Address = record.AgentUp, hb.Address
-		raftstore.Put(tx, record.Agents, agent)
+		agent.State, agent.Address = record.HostUp, hb.Address
+		raftstore.Put(tx, record.Hosts, agent)
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("note that host %s is up: %w", hb.AgentID, err)
+		return fmt.Errorf("note that host %s is up: %w", hb.HostID, err)
 	}
-	r.cfg.Logger.InfoContext(ctx, "host is up", "agent_id", hb.AgentID, "address", hb.Address, "engine", hb.Versions.Engine)
+	r.cfg.Logger.InfoContext(ctx, "host is up", "agent_id", hb.HostID, "address", hb.Address, "engine", hb.Versions.Engine)
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (r *Registry) ServeHeartbeat(w http.ResponseWriter, req *http.Request, host
 		answerError(w, http.StatusBadRequest, hostapi.CodeInvalid, "heartbeat is not valid JSON")
 		return
 	}
-	if hb.AgentID != host {
+	if hb.HostID != host {
 		answerError(w, http.StatusForbidden, hostapi.CodeUnauthorized, "the certificate is of host "+host)
 		return
 	}

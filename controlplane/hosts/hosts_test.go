@@ -46,7 +46,7 @@ func newRig(t *testing.T, agents ...string) *rig {
 	})
 	r.Cluster.Update(func(tx *raftstore.Tx) error {
 		for _, id := range agents {
-			raftstore.Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: id}, State: record.AgentLost})
+			raftstore.Put(tx, record.Hosts, &record.Host{Meta: record.Meta{ID: id}, State: record.HostLost})
 		}
 		return nil
 	})
@@ -56,7 +56,7 @@ func newRig(t *testing.T, agents ...string) *rig {
 
 func beat(id string, sequence uint64, boxes ...hostapi.BoxState) hostapi.Heartbeat {
 	return hostapi.Heartbeat{
-		AgentID: id, Address: "127.0.0.1:7443", BootID: "b1", Sequence: sequence, Ready: true, Boxes: boxes,
+		HostID: id, Address: "127.0.0.1:7443", BootID: "b1", Sequence: sequence, Ready: true, Boxes: boxes,
 		Capacity:  hostapi.Capacity{MemoryMB: 1000, Slots: 4, OverheadMBPerBox: 10},
 		Templates: []hostapi.TemplateState{{Name: "base", Status: "ready", MemoryMB: 300}},
 	}
@@ -69,9 +69,9 @@ func (r *rig) beat(t *testing.T, hb hostapi.Heartbeat) {
 	}
 }
 
-func (r *rig) agent(t *testing.T, id string) *record.Agent {
+func (r *rig) agent(t *testing.T, id string) *record.Host {
 	t.Helper()
-	a, ok := raftstore.Get(r.store.View(), record.Agents, id)
+	a, ok := raftstore.Get(r.store.View(), record.Hosts, id)
 	if !ok {
 		t.Fatalf("no agent %s", id)
 	}
@@ -85,7 +85,7 @@ func TestConclusionsAreWrittenOnlyWhenTheyChange(t *testing.T) {
 		t.Fatalf("%+v, %v", reply, err)
 	}
 	a := r.agent(t, "h1")
-	if a.State != record.AgentUp || a.Address != "127.0.0.1:7443" {
+	if a.State != record.HostUp || a.Address != "127.0.0.1:7443" {
 		t.Fatalf("%+v", a)
 	}
 	for i := range 5 {
@@ -106,7 +106,7 @@ func TestOverdueHosts(t *testing.T) {
 	r := newRig(t, "h1", "h2")
 	r.beat(t, beat("h1", 1))
 	r.beat(t, beat("h2", 1))
-	agents := func() []*record.Agent { return raftstore.All(r.store.View(), record.Agents) }
+	agents := func() []*record.Host { return raftstore.All(r.store.View(), record.Hosts) }
 	up, done := r.WhileUp(t.Context(), "h1")
 	defer done()
 	heard, done := r.WhileHeard(t.Context(), "h1")
@@ -170,7 +170,7 @@ func TestANewLeaderGivesEveryHostALease(t *testing.T) {
 	r.now = r.now.Add(time.Hour)
 	r.Lead(8)
 	view := r.store.View()
-	if !r.Warming(view) || len(r.Overdue(raftstore.All(view, record.Agents))) != 0 {
+	if !r.Warming(view) || len(r.Overdue(raftstore.All(view, record.Hosts))) != 0 {
 		t.Fatal("a host is overdue before it could be heard")
 	}
 	unready := beat("h1", 3)
@@ -227,8 +227,8 @@ func TestReservations(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What another leader placed.
-	r.Reserve(&record.Sandbox{Meta: record.Meta{ID: "e"}, AgentID: "h1", Generation: 1, MemoryMB: 300})
-	r.Reserve(&record.Sandbox{Meta: record.Meta{ID: "a"}, AgentID: "h1", Generation: 1, MemoryMB: 300}) // reported already
+	r.Reserve(&record.Sandbox{Meta: record.Meta{ID: "e"}, HostID: "h1", Generation: 1, MemoryMB: 300})
+	r.Reserve(&record.Sandbox{Meta: record.Meta{ID: "a"}, HostID: "h1", Generation: 1, MemoryMB: 300}) // reported already
 	if got := r.Sessions()["h1"].ReservedMB; got != 620 {
 		t.Fatalf("%d MB reserved", got)
 	}
@@ -265,10 +265,10 @@ func TestHostsThatTakeNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Cluster.Update(func(tx *raftstore.Tx) error {
-		a, _ := raftstore.Get(tx, record.Agents, "h1")
+		a, _ := raftstore.Get(tx, record.Hosts, "h1")
 		c := a.Clone()
 		c.Draining = true
-		raftstore.Put(tx, record.Agents, c)
+		raftstore.Put(tx, record.Hosts, c)
 		return nil
 	})
 	if try() == nil {
@@ -295,7 +295,7 @@ func TestAJoinLooksAtItsTokenFirst(t *testing.T) {
 	before := r.store.Status().LastLogIndex
 	j := &hosts.Joiner{Store: r.store, Clock: func() time.Time { return now }} // no CA: it could sign nothing
 	for _, token := range []string{"", "a guess", "used", "expired"} {
-		if _, err := j.Join(t.Context(), hostapi.Join{AgentID: "h2", Token: token, CSR: "none"}); !errors.Is(err, hosts.ErrJoinToken) {
+		if _, err := j.Join(t.Context(), hostapi.Join{HostID: "h2", Token: token, CSR: "none"}); !errors.Is(err, hosts.ErrJoinToken) {
 			t.Errorf("token %q: %v", token, err)
 		}
 	}
@@ -309,10 +309,10 @@ func TestAJoinLooksAtItsTokenFirst(t *testing.T) {
 func TestAHostThatANewLeaderHasYetToHearIsWaitedFor(t *testing.T) {
 	r := newRig(t, "h1", "h2")
 	r.Update(func(tx *raftstore.Tx) error {
-		h1, _ := raftstore.Get(tx, record.Agents, "h1")
+		h1, _ := raftstore.Get(tx, record.Hosts, "h1")
 		up := h1.Clone()
-		up.State = record.AgentUp
-		raftstore.Put(tx, record.Agents, up)
+		up.State = record.HostUp
+		raftstore.Put(tx, record.Hosts, up)
 		return nil
 	})
 	if _, err := r.Reach(t.Context(), "h2"); !errors.Is(err, hostapi.ErrUnreachable) {
@@ -450,7 +450,7 @@ func TestWhatMayPass(t *testing.T) {
 func TestAStalledLeaderGivesEveryHostALeaseAgain(t *testing.T) {
 	r := newRig(t, "h1")
 	r.beat(t, beat("h1", 1))
-	agents := func() []*record.Agent { return raftstore.All(r.store.View(), record.Agents) }
+	agents := func() []*record.Host { return raftstore.All(r.store.View(), record.Hosts) }
 	if got := r.Overdue(agents()); len(got) != 0 {
 		t.Fatal(got)
 	}

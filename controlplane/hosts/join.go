@@ -39,14 +39,14 @@ func JoinTokenID(token string) string {
 // Join signs the host's certificate and uses the token up. An id that is taken
 // stays with its holder: a token must not be enough to take over a host.
 func (j *Joiner) Join(ctx context.Context, in hostapi.Join) (hostapi.Joined, error) {
-	if err := pki.ValidName(in.AgentID); err != nil {
+	if err := pki.ValidName(in.HostID); err != nil {
 		return hostapi.Joined{}, fmt.Errorf("%w: agent_id: %w", errBadJoin, err)
 	}
 	// A stranger's guess costs a look-up, and nothing else.
 	if !joinable(j.Store.View(), in.Token, j.Clock()) {
-		return hostapi.Joined{}, fmt.Errorf("join of %s: %w", in.AgentID, ErrJoinToken)
+		return hostapi.Joined{}, fmt.Errorf("join of %s: %w", in.HostID, ErrJoinToken)
 	}
-	cert, err := j.CA.SignCSR([]byte(in.CSR), pki.Identity{Role: pki.RoleHost, Name: in.AgentID}, j.Clock())
+	cert, err := j.CA.SignCSR([]byte(in.CSR), pki.Identity{Role: pki.RoleHost, Name: in.HostID}, j.Clock())
 	if err != nil {
 		return hostapi.Joined{}, fmt.Errorf("%w: %w", errBadJoin, err)
 	}
@@ -55,18 +55,18 @@ func (j *Joiner) Join(ctx context.Context, in hostapi.Join) (hostapi.Joined, err
 			return ErrJoinToken
 		}
 		token, _ := raftstore.Get(tx, record.JoinTokens, JoinTokenID(in.Token))
-		if _, taken := raftstore.Get(tx, record.Agents, in.AgentID); taken {
+		if _, taken := raftstore.Get(tx, record.Hosts, in.HostID); taken {
 			return ErrAgentTaken
 		}
 		used := *token
-		used.UsedBy, used.UsedAt = in.AgentID, tx.Now()
+		used.UsedBy, used.UsedAt = in.HostID, tx.Now()
 		raftstore.Put(tx, record.JoinTokens, &used)
 		// Lost until its first heartbeat, which also tells the address.
-		raftstore.Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: in.AgentID}, State: record.AgentLost})
+		raftstore.Put(tx, record.Hosts, &record.Host{Meta: record.Meta{ID: in.HostID}, State: record.HostLost})
 		return nil
 	})
 	if err != nil {
-		return hostapi.Joined{}, fmt.Errorf("join of %s: %w", in.AgentID, err)
+		return hostapi.Joined{}, fmt.Errorf("join of %s: %w", in.HostID, err)
 	}
 	out := hostapi.Joined{Certificate: string(cert), CA: string(j.CA.CertPEM())}
 	for _, p := range j.Store.Status().Peers {

@@ -171,13 +171,13 @@ func (r *Registry) take(hb hostapi.Heartbeat) error {
 		return ErrNotLeading
 	}
 	now := r.cfg.Clock()
-	s := r.sessions[hb.AgentID]
+	s := r.sessions[hb.HostID]
 	if s == nil || now.Sub(s.lastSeen) > silence*r.cfg.Interval {
-		r.cfg.Clients.HangUp(hb.AgentID)
+		r.cfg.Clients.HangUp(hb.HostID)
 	}
 	if s == nil {
 		s = &session{lost: make(chan struct{})}
-		r.sessions[hb.AgentID] = s
+		r.sessions[hb.HostID] = s
 	}
 	s.lastSeen = now
 	if s.heartbeat.BootID == hb.BootID && hb.Sequence <= s.sequence && s.sequence != 0 {
@@ -186,7 +186,7 @@ func (r *Registry) take(hb hostapi.Heartbeat) error {
 	s.heartbeat, s.sequence = hb, hb.Sequence
 	for _, b := range hb.Boxes {
 		// The host counts this box itself now.
-		if res, ok := r.reserved[b.ID]; ok && res.hostID == hb.AgentID && b.Generation >= res.generation {
+		if res, ok := r.reserved[b.ID]; ok && res.hostID == hb.HostID && b.Generation >= res.generation {
 			delete(r.reserved, b.ID)
 		}
 	}
@@ -203,7 +203,7 @@ const silence = 3
 // unheard for a lease, and ends their sessions. It is to be asked often: a gap
 // between two questions is one in which this replica heard nobody, because it
 // was stopped or starved, and every host is given a whole lease again.
-func (r *Registry) Overdue(agents []*record.Agent) []string {
+func (r *Registry) Overdue(agents []*record.Host) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.leading {
@@ -229,7 +229,7 @@ func (r *Registry) Overdue(agents []*record.Agent) []string {
 			delete(r.sessions, a.ID)
 			r.announce()
 		}
-		if a.State == record.AgentUp {
+		if a.State == record.HostUp {
 			out = append(out, a.ID)
 		}
 	}
@@ -259,9 +259,9 @@ func (r *Registry) Warming(view raftstore.Reader) bool {
 	if !r.leading || r.cfg.Clock().Sub(r.since) >= r.cfg.Lease {
 		return false
 	}
-	return slices.ContainsFunc(raftstore.All(view, record.Agents), func(a *record.Agent) bool {
+	return slices.ContainsFunc(raftstore.All(view, record.Hosts), func(a *record.Host) bool {
 		s := r.sessions[a.ID]
-		return a.State == record.AgentUp && (s == nil || !s.heartbeat.Ready)
+		return a.State == record.HostUp && (s == nil || !s.heartbeat.Ready)
 	})
 }
 
@@ -315,14 +315,14 @@ func (r *Registry) PlaceVolume(view raftstore.Reader, sizeMB int, exclude []stri
 func (r *Registry) Reserve(s *record.Sandbox) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sess := r.sessions[s.AgentID]
+	sess := r.sessions[s.HostID]
 	if !r.leading || sess == nil {
 		return
 	}
 	if _, had := r.reserved[s.ID]; had || slices.ContainsFunc(sess.heartbeat.Boxes, func(b hostapi.BoxState) bool { return b.ID == s.ID }) {
 		return
 	}
-	r.reserved[s.ID] = reservation{hostID: s.AgentID, generation: s.Generation, needMB: s.MemoryMB + sess.heartbeat.Capacity.OverheadMBPerBox}
+	r.reserved[s.ID] = reservation{hostID: s.HostID, generation: s.Generation, needMB: s.MemoryMB + sess.heartbeat.Capacity.OverheadMBPerBox}
 }
 
 // Release gives a reservation back: the host refused, or the sandbox is gone.
@@ -347,7 +347,7 @@ func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 	var out []placement.Host
 	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
 		s := r.sessions[id]
-		agent, ok := raftstore.Get(view, record.Agents, id)
+		agent, ok := raftstore.Get(view, record.Hosts, id)
 		if !ok {
 			continue
 		}

@@ -54,7 +54,7 @@ const (
 
 // boxRef is one generation of a box on a host.
 type boxRef struct {
-	AgentID    string `json:"agent_id"`
+	HostID     string `json:"agent_id"`
 	Generation uint64 `json:"generation"`
 }
 
@@ -84,14 +84,14 @@ func (f *Flows) Unplace(s *record.Sandbox) { f.Hosts.Release(s.ID) }
 // Begin puts a sandbox and its create into a transaction.
 func (f *Flows) Begin(tx *raftstore.Tx, flowID string, s *record.Sandbox, data Create) error {
 	step := stepPlace
-	if s.AgentID != "" {
+	if s.HostID != "" {
 		step = stepStart
 	}
 	return Resource.Begin(tx, flowID, s, step, data, tx.Now().Add(CreateDeadline))
 }
 
 func placeOn(s *record.Sandbox, c placement.Choice, generation uint64) {
-	s.AgentID, s.Generation = c.HostID, generation
+	s.HostID, s.Generation = c.HostID, generation
 	s.CPU, s.MemoryMB, s.DiskMB = c.Template.CPU, c.Template.MemoryMB, c.Template.DiskMB
 }
 
@@ -106,7 +106,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return resource.Finish, nil
 	}
 	if data.Unsure != nil {
-		f.Clean(hostCtx(ctx, data.RequestID), s.ID, data.Unsure.AgentID, data.Unsure.Generation)
+		f.Clean(hostCtx(ctx, data.RequestID), s.ID, data.Unsure.HostID, data.Unsure.Generation)
 		data.Unsure = nil
 	}
 	s = s.Clone()
@@ -188,7 +188,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.awaitHost(ctx, run.View, s.AgentID); err != nil {
+	if err := f.awaitHost(ctx, run.View, s.HostID); err != nil {
 		return nil, err
 	}
 	f.Hosts.Reserve(s) // a leader before this one may have placed it
@@ -225,11 +225,11 @@ func (f *Flows) awaitHost(ctx context.Context, view *raftstore.Snapshot, hostID 
 }
 
 func (f *Flows) put(ctx context.Context, s *record.Sandbox, data Create, spec hostapi.BoxSpec) (hostapi.Box, error) {
-	client, err := f.Hosts.Client(s.AgentID)
+	client, err := f.Hosts.Client(s.HostID)
 	if err != nil {
 		return hostapi.Box{}, err
 	}
-	ctx, cancel := f.Hosts.WhileUp(hostCtx(ctx, data.RequestID), s.AgentID)
+	ctx, cancel := f.Hosts.WhileUp(hostCtx(ctx, data.RequestID), s.HostID)
 	defer cancel()
 	return f.Hosts.PutBox(ctx, client, s.ID, spec)
 }
@@ -260,16 +260,16 @@ func StartTTL(c *record.Sandbox, now time.Time) {
 // tryElsewhere goes back to place without the host that did not do it.
 func (f *Flows) tryElsewhere(ctx context.Context, run flow.Run, placed *record.Sandbox, data Create, cause error) flow.Commit {
 	why := classify(cause)
-	f.Logger.WarnContext(ctx, "host did not start the sandbox", "sandbox_id", hostapi.ShortID(placed.ID), "agent_id", placed.AgentID,
+	f.Logger.WarnContext(ctx, "host did not start the sandbox", "sandbox_id", hostapi.ShortID(placed.ID), "agent_id", placed.HostID,
 		"request_id", data.RequestID, "error", cause)
 	f.Hosts.Release(placed.ID)
-	data.Tried = append(slices.Clone(data.Tried), placed.AgentID)
+	data.Tried = append(slices.Clone(data.Tried), placed.HostID)
 	data.Reason = max(data.Reason, why)
 	if why == reasonSnapshot {
 		data.Detail = refusedSnapshot(cause)
 	}
 	if errors.Is(cause, hostapi.ErrUnknownOutcome) {
-		data.Unsure = &boxRef{AgentID: placed.AgentID, Generation: placed.Generation}
+		data.Unsure = &boxRef{HostID: placed.HostID, Generation: placed.Generation}
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		s, ok := Resource.Made(tx, run.Flow)
@@ -279,7 +279,7 @@ func (f *Flows) tryElsewhere(ctx context.Context, run flow.Run, placed *record.S
 		// The generation stays: the next placement counts on from it, so that
 		// what comes late to this host is older than what runs elsewhere.
 		c := s.Clone()
-		c.AgentID = ""
+		c.HostID = ""
 		raftstore.Put(tx, record.Sandboxes, c)
 		return flow.Goto(stepPlace, data), nil
 	}

@@ -13,8 +13,8 @@ import (
 
 // remove deletes the box on its host.
 func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.Sandbox) error {
-	if s.AgentID != "" {
-		if err := f.deleteBox(ctx, s); err != nil && resource.MayReturn(view, s.AgentID, err) {
+	if s.HostID != "" {
+		if err := f.deleteBox(ctx, s); err != nil && resource.MayReturn(view, s.HostID, err) {
 			return err
 		}
 	}
@@ -23,11 +23,11 @@ func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.
 }
 
 func (f *Flows) deleteBox(ctx context.Context, s *record.Sandbox) error {
-	client, err := f.Hosts.Client(s.AgentID)
+	client, err := f.Hosts.Client(s.HostID)
 	if err != nil {
 		return err
 	}
-	hctx, cancel := f.Hosts.WhileUp(ctx, s.AgentID)
+	hctx, cancel := f.Hosts.WhileUp(ctx, s.HostID)
 	defer cancel()
 	err = client.DeleteBox(hctx, s.ID, s.Generation)
 	if hostapi.HasCode(err, hostapi.CodeStaleGeneration) {

@@ -51,7 +51,7 @@ func (c *Commands) Exec(ctx context.Context, caller core.Caller, id string, in a
 	err = c.onRunning(ctx, caller, id, func(ctx context.Context, t target) error {
 		hctx, cancel := context.WithTimeout(ctx, req.Timeout+execGrace)
 		defer cancel()
-		hctx, release := c.core.Hosts.WhileHeard(hctx, t.row.AgentID)
+		hctx, release := c.core.Hosts.WhileHeard(hctx, t.row.HostID)
 		defer release()
 		client := t.client.Admitting(func(wait context.Context, bytes int64) error {
 			return c.core.Outputs.Admit(wait, ctx, t.row.WorkspaceID, outputCopies*bytes)

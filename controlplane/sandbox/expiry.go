@@ -36,7 +36,7 @@ func (k *keeper) hibernateExpired(ctx context.Context) {
 		if !dueToHibernate(s, now) || !k.mayHibernate(s.ID, now) {
 			continue
 		}
-		k.Begin(loops.Job{What: "hibernate", Host: s.AgentID, ID: s.ID}, loops.AtOnce, func() {
+		k.Begin(loops.Job{What: "hibernate", Host: s.HostID, ID: s.ID}, loops.AtOnce, func() {
 			k.noteHibernation(s.ID, k.hibernate(ctx, s))
 		})
 	}
@@ -76,7 +76,7 @@ func (k *keeper) current(ctx context.Context, id string) (*record.Sandbox, bool)
 }
 
 func (k *keeper) hibernate(ctx context.Context, s *record.Sandbox) bool {
-	attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.AgentID}
+	attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.HostID}
 	s, due := k.current(ctx, s.ID)
 	if !due {
 		return false

@@ -118,7 +118,7 @@ func (f *Files) Write(ctx context.Context, c core.Caller, id, name, mode string,
 		if source.begun.Load() {
 			return apierror.Unreachable("the sandbox stopped while the file was sent", nil)
 		}
-		ctx, release := f.core.Hosts.WhileHeard(ctx, t.row.AgentID)
+		ctx, release := f.core.Hosts.WhileHeard(ctx, t.row.HostID)
 		defer release()
 		var err error
 		resp, err = t.client.FS(ctx, http.MethodPut, id, hostapi.FSFile, query, header, source)
@@ -243,7 +243,7 @@ func (f *Files) fs(ctx context.Context, c core.Caller, method, id, sub string, q
 		return f.orNotFound(ctx, c, id, err)
 	}
 	return f.onRunning(ctx, c, id, func(ctx context.Context, t target) error {
-		ctx, release := f.core.Hosts.WhileHeard(ctx, t.row.AgentID)
+		ctx, release := f.core.Hosts.WhileHeard(ctx, t.row.HostID)
 		defer release()
 		resp, err := t.client.FS(ctx, method, id, sub, query, nil, nil)
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 // Resource is the life of a sandbox.
 var Resource = &resource.Kind[*record.Sandbox]{
 	Name: "sandbox", Table: record.Sandboxes,
-	Host:     func(s *record.Sandbox) string { return s.AgentID },
+	Host:     func(s *record.Sandbox) string { return s.HostID },
 	Creating: func(s *record.Sandbox) bool { return s.Status == record.SandboxStarting },
 	Deleting: func(s *record.Sandbox) bool { return s.Status == record.SandboxDeleting },
 	Delete: func(s *record.Sandbox) *record.Sandbox {

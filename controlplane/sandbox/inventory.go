@@ -43,11 +43,11 @@ func (k *keeper) failUnreachable(ctx context.Context) {
 }
 
 func onLostHost(r raftstore.Reader, s *record.Sandbox) bool {
-	if s.AgentID == "" || s.Status == record.SandboxStarting || !s.Status.CanBecome(record.SandboxFailed) {
+	if s.HostID == "" || s.Status == record.SandboxStarting || !s.Status.CanBecome(record.SandboxFailed) {
 		return false
 	}
-	a, ok := raftstore.Get(r, record.Agents, s.AgentID)
-	return !ok || a.State == record.AgentLost
+	a, ok := raftstore.Get(r, record.Hosts, s.HostID)
+	return !ok || a.State == record.HostLost
 }
 
 // fail concludes that a sandbox has failed. No host said so, and whatever one
@@ -62,7 +62,7 @@ func fail(tx *raftstore.Tx, s *record.Sandbox, reason string, unreachable bool) 
 // one is given up with that: its host has ended it, or will not be believed.
 func unreachable(tx *raftstore.Tx, s *record.Sandbox) {
 	reason := errHostLost
-	if _, known := raftstore.Get(tx, record.Agents, s.AgentID); !known {
+	if _, known := raftstore.Get(tx, record.Hosts, s.HostID); !known {
 		reason = errRemoved
 	}
 	fail(tx, s, reason, !s.Exclusive)
@@ -117,7 +117,7 @@ func (k *keeper) drifted(s *record.Sandbox, session hosts.Session, b hostapi.Box
 // updateDrifted makes hosts follow the rows.
 func (k *keeper) updateDrifted(ctx context.Context, drifted []*record.Sandbox) {
 	for _, s := range drifted {
-		k.Begin(loops.Job{What: "persistent", Host: s.AgentID, ID: s.ID}, loops.AtOnce, func() { k.updatePersistent(ctx, s) })
+		k.Begin(loops.Job{What: "persistent", Host: s.HostID, ID: s.ID}, loops.AtOnce, func() { k.updatePersistent(ctx, s) })
 	}
 }
 
@@ -128,8 +128,8 @@ func (k *keeper) updatePersistent(ctx context.Context, known *record.Sandbox) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, loops.CallTimeout)
 	defer cancel()
-	attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.AgentID, "persistent", s.Persistent}
-	err := k.core.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.HostID, "persistent", s.Persistent}
+	err := k.core.Hosts.Call(ctx, s.HostID, func(ctx context.Context, c *hosts.Client) error {
 		_, err := c.UpdateBox(ctx, s.ID, hostapi.BoxUpdate{Persistent: &s.Persistent})
 		return err
 	})
@@ -155,7 +155,7 @@ func (k *keeper) follow(ctx context.Context, news []hostapi.BoxState) {
 	}, func() {
 		for _, s := range changed {
 			if s.Status == record.SandboxFailed {
-				k.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.AgentID, "why", s.Error)
+				k.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.HostID, "why", s.Error)
 			}
 		}
 	})
@@ -166,7 +166,7 @@ func (k *keeper) follow(ctx context.Context, news []hostapi.BoxState) {
 // it must not run on. One that was only unreachable is taken up again.
 func accounts(s *record.Sandbox, known bool, hostID string, b hostapi.BoxState) bool {
 	switch {
-	case !known, s.AgentID != hostID, b.Generation < s.Generation:
+	case !known, s.HostID != hostID, b.Generation < s.Generation:
 		return false
 	case s.Status == record.SandboxFailed && !Recoverable(s):
 		return b.Status == hostapi.StatusFailed || b.Status == hostapi.StatusDeleting
@@ -190,7 +190,7 @@ func (k *keeper) missing(ctx context.Context, view *raftstore.Snapshot, hostID s
 }
 
 func (k *keeper) confirmMissing(ctx context.Context, s *record.Sandbox) {
-	client, err := k.core.Hosts.Client(s.AgentID)
+	client, err := k.core.Hosts.Client(s.HostID)
 	if err != nil {
 		return
 	}
@@ -216,13 +216,13 @@ func mayFail(s *record.Sandbox) bool {
 func (k *keeper) failBox(ctx context.Context, known *record.Sandbox, reason string) {
 	ok := k.Update(ctx, loopInventory, func(tx *raftstore.Tx) error {
 		s, ok := raftstore.Get(tx, record.Sandboxes, known.ID)
-		if ok && s.Generation == known.Generation && s.AgentID == known.AgentID && mayFail(s) {
+		if ok && s.Generation == known.Generation && s.HostID == known.HostID && mayFail(s) {
 			fail(tx, s, reason, false)
 		}
 		return nil
 	})
 	if ok {
-		k.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(known.ID), "agent_id", known.AgentID, "why", reason)
+		k.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(known.ID), "agent_id", known.HostID, "why", reason)
 	}
 }
 

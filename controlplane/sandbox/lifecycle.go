@@ -137,7 +137,7 @@ func (s *Sandboxes) PatchLifecycle(ctx context.Context, c core.Caller, id string
 }
 
 func (s *Sandboxes) tellPersistent(ctx context.Context, c core.Caller, row *record.Sandbox, persistent bool) error {
-	client, err := s.core.Hosts.Reach(ctx, row.AgentID)
+	client, err := s.core.Hosts.Reach(ctx, row.HostID)
 	if err == nil {
 		hctx, cancel := context.WithTimeout(hosts.WithRequestID(ctx, c.RequestID), updateTimeout)
 		defer cancel()

@@ -43,7 +43,7 @@ func (s *Sandboxes) Loops(t *loops.Term) []loops.Loop {
 	}
 	return []loops.Loop{
 		{Name: loopInventory, Wake: s.core.Hosts.Changed, Pass: k.inventory},
-		{Name: loopUnreachable, Wake: func() <-chan struct{} { return s.core.Store.View().Changed(record.Agents.Name) }, Pass: k.failUnreachable},
+		{Name: loopUnreachable, Wake: func() <-chan struct{} { return s.core.Store.View().Changed(record.Hosts.Name) }, Pass: k.failUnreachable},
 		{Name: loopTTL, Pass: k.ttl},
 		{Name: loopHibernate, Pass: k.hibernateExpired},
 		resource.Strays(t, Resource, startedByNobody),

@@ -35,7 +35,7 @@ func (p *Ports) List(ctx context.Context, c core.Caller, id string) ([]api.Port,
 	var listening []hostapi.Port
 	var row *record.Sandbox
 	err := p.onRunning(ctx, c, id, func(ctx context.Context, t target) error {
-		ctx, release := p.core.Hosts.WhileHeard(ctx, t.row.AgentID)
+		ctx, release := p.core.Hosts.WhileHeard(ctx, t.row.HostID)
 		defer release()
 		var err error
 		row = t.row

@@ -80,10 +80,10 @@ func (r *reach) onHost(ctx context.Context, c core.Caller, id string, fn func(ct
 }
 
 func (r *reach) client(ctx context.Context, row *record.Sandbox) (*hosts.Client, error) {
-	if row.AgentID == "" {
+	if row.HostID == "" {
 		return nil, apierror.NotRunning("its status is " + string(row.Status))
 	}
-	client, err := r.core.Hosts.Reach(ctx, row.AgentID)
+	client, err := r.core.Hosts.Reach(ctx, row.HostID)
 	if err != nil {
 		return nil, core.HostError(err)
 	}
@@ -136,7 +136,7 @@ type opened[T any] struct {
 // open calls fn under a context that lives until the result is closed.
 func open[T any](r *reach, out *opened[T], fn func(ctx context.Context, t target) (T, error)) func(context.Context, target) error {
 	return func(ctx context.Context, t target) error {
-		ctx, release := r.core.Hosts.WhileHeard(ctx, t.row.AgentID)
+		ctx, release := r.core.Hosts.WhileHeard(ctx, t.row.HostID)
 		it, err := fn(ctx, t)
 		if err != nil {
 			release()

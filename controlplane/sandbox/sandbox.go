@@ -8,7 +8,6 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -97,34 +96,24 @@ func (s *Sandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions)
 }
 
 // Delete removes a sandbox; it returns once it is gone from its host, or has waited
-// long for that: see core.AwaitRemoval.
+// long for that: see core.Remove.
 func (s *Sandboxes) Delete(ctx context.Context, c core.Caller, id string) error {
-	if err := c.RequireWorkspace(); err != nil {
-		return err
-	}
-	fresh := flow.NewID()
-	var flowID string
-	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+	return s.core.Remove(ctx, c, func(tx *raftstore.Tx, flowID string) (string, error) {
 		row, err := Owned(tx, c, id)
 		if err != nil {
-			return err
+			return "", err
 		}
 		if row.Owner != nil {
-			return &apierror.Error{Code: apierror.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"}
+			return "", &apierror.Error{Code: apierror.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"}
 		}
-		flowID, err = Resource.BeginDelete(tx, fresh, row, c.RequestID)
-		return err
+		return Resource.BeginDelete(tx, flowID, row, c.RequestID)
 	})
-	if err != nil {
-		return err
-	}
-	return s.core.AwaitRemoval(ctx, flowID)
 }
 
 // Show converts a row for its workspace.
 func (s *Sandboxes) Show(r *record.Sandbox) api.Sandbox {
 	out := api.Sandbox{
-		ID: r.ID, Status: api.SandboxStatus(r.Status), Template: r.Template, CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.AgentID,
+		ID: r.ID, Status: api.SandboxStatus(r.Status), Template: r.Template, CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.HostID,
 		FromSnapshot: core.OrNull(r.FromSnapshot), ForkedFrom: core.OrNull(r.ForkedFrom),
 		CreatedAt: api.Time{Time: r.CreatedAt}, StartedAt: api.NewTime(r.StartedAt), ExpiresAt: api.NewTime(r.ExpiresAt), TTLSeconds: r.TTLSeconds,
 		Persistent: r.Persistent, Error: core.OrNull(r.Error), PreviewURL: s.Ports.pattern(r.ID),

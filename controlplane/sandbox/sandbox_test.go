@@ -90,7 +90,7 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, ok := p.Sandbox(id)
-	if !ok || s.Status != record.SandboxRunning || s.AgentID != "h1" || s.Generation != 1 || s.MemoryMB != 512 || s.StartedAt.IsZero() {
+	if !ok || s.Status != record.SandboxRunning || s.HostID != "h1" || s.Generation != 1 || s.MemoryMB != 512 || s.StartedAt.IsZero() {
 		t.Fatalf("%+v", s)
 	}
 	if len(made.Stages) == 0 || made.Answered.Before(made.Dispatched) {
@@ -136,7 +136,7 @@ func TestAnotherHostIsTried(t *testing.T) {
 				t.Fatal(err)
 			}
 			s, _ := p.Sandbox(id)
-			if s.Status != record.SandboxRunning || s.AgentID != "h2" || s.Generation != 2 {
+			if s.Status != record.SandboxRunning || s.HostID != "h2" || s.Generation != 2 {
 				t.Fatalf("%+v", s)
 			}
 			p.Settled(first, second) // and nothing is left on the first
@@ -389,8 +389,8 @@ func TestANewLeaderWaitsForItsHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, _ := p.Sandbox(id); s.AgentID != "" {
-		t.Fatalf("placed on %s, which has not been heard", s.AgentID)
+	if s, _ := p.Sandbox(id); s.HostID != "" {
+		t.Fatalf("placed on %s, which has not been heard", s.HostID)
 	}
 	go func() { done <- n.Engine.Wait(context.Background(), flowID, nil) }()
 	h.Silence(false)

@@ -14,10 +14,10 @@ import (
 )
 
 // hostIs waits until the host h1 is up or lost in the store.
-func hostIs(t *testing.T, p *testplane.Plane, want record.AgentState) {
+func hostIs(t *testing.T, p *testplane.Plane, want record.HostState) {
 	t.Helper()
 	testcluster.Await(t, 10*time.Second, "host that is "+string(want), func() bool {
-		a, _ := raftstore.Get(p.Leader().Store.View(), record.Agents, "h1")
+		a, _ := raftstore.Get(p.Leader().Store.View(), record.Hosts, "h1")
 		return a.State == want
 	})
 }
@@ -38,13 +38,13 @@ func TestSilenceDestroysNothing(t *testing.T) {
 			if s := becomes(t, p, id, record.SandboxFailed); s.Error != "its host is unreachable" {
 				t.Fatalf("its error is %q", s.Error)
 			}
-			hostIs(t, p, record.AgentLost)
+			hostIs(t, p, record.HostLost)
 			h.Silence(false)
 			s := becomes(t, p, id, record.SandboxStatus(status))
-			if s.Error != "" || s.Unreachable || s.Generation != 1 || s.AgentID != "h1" || !s.ExpiresAt.Equal(end) {
+			if s.Error != "" || s.Unreachable || s.Generation != 1 || s.HostID != "h1" || !s.ExpiresAt.Equal(end) {
 				t.Errorf("it came back as %+v", s)
 			}
-			hostIs(t, p, record.AgentUp)
+			hostIs(t, p, record.HostUp)
 			p.Passes(5)
 			if b, there := h.Boxes()[id]; !there || b.Status != status {
 				t.Errorf("its box is %+v", h.Boxes())
@@ -102,7 +102,7 @@ func TestWhatIsGivenUpMeanwhileGoes(t *testing.T) {
 			testcluster.Await(t, 10*time.Second, "end of the row", func() bool { _, ok := p.Sandbox(id); return !ok })
 		},
 		"placed elsewhere": func(p *testplane.Plane) {
-			edit(p, id, func(s *record.Sandbox) { s.AgentID, s.Generation = "h2", 2 })
+			edit(p, id, func(s *record.Sandbox) { s.HostID, s.Generation = "h2", 2 })
 		},
 		"exclusive": nil,
 	} {

@@ -45,7 +45,7 @@ func (s *Sandboxes) source(ctx context.Context, c core.Caller, row *record.Sandb
 			return nil, err
 		}
 		if !snap.Stored {
-			at = snap.AgentID
+			at = snap.HostID
 		}
 	}
 	for i, m := range in.Volumes {
@@ -53,12 +53,12 @@ func (s *Sandboxes) source(ctx context.Context, c core.Caller, row *record.Sandb
 		switch {
 		case err != nil:
 			return nil, err
-		case at != "" && at != v.AgentID && i == 0:
+		case at != "" && at != v.HostID && i == 0:
 			return nil, apierror.Invalid("volumes are on different hosts", "the snapshot is not stored, and on another host than volume %q", m.Name)
-		case at != "" && at != v.AgentID:
+		case at != "" && at != v.HostID:
 			return nil, apierror.Invalid("volumes are on different hosts", "%q is on another host than %q", m.Name, in.Volumes[0].Name)
 		}
-		at = v.AgentID
+		at = v.HostID
 		row.Volumes = append(row.Volumes, record.VolumeMount{Name: m.Name, MountPath: m.MountPath})
 	}
 	return env, nil

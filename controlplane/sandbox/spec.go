@@ -26,16 +26,16 @@ func request(r raftstore.Reader, s *record.Sandbox, tried []string) (placement.R
 		}
 		req.Size = &placement.Template{CPU: snap.CPU, MemoryMB: snap.MemoryMB, DiskMB: snap.DiskMB}
 		if snap.Stored {
-			req.Prefer, req.Stored = snap.AgentID, true
+			req.Prefer, req.Stored = snap.HostID, true
 		} else {
-			req.Only = snap.AgentID
+			req.Only = snap.HostID
 		}
 	}
 	for _, v := range VolumesOf(r, s) {
-		if req.Only != "" && req.Only != v.AgentID {
+		if req.Only != "" && req.Only != v.HostID {
 			return req, &placement.Error{Reason: placement.Apart}
 		}
-		req.Only = v.AgentID
+		req.Only = v.HostID
 	}
 	return req, nil
 }

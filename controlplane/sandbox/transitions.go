@@ -147,11 +147,11 @@ func (t *Transitions) through(ctx context.Context, known *record.Sandbox, transi
 }
 
 func (t *Transitions) ask(ctx context.Context, s *record.Sandbox, transition Transition) (hostapi.Box, error) {
-	client, err := t.Hosts.Reach(ctx, s.AgentID)
+	client, err := t.Hosts.Reach(ctx, s.HostID)
 	if err != nil {
 		return hostapi.Box{}, err
 	}
-	ctx, release := t.Hosts.WhileHeard(ctx, s.AgentID)
+	ctx, release := t.Hosts.WhileHeard(ctx, s.HostID)
 	defer release()
 	switch transition {
 	case Pause:
@@ -190,7 +190,7 @@ func (t *Transitions) refused(ctx context.Context, s *record.Sandbox, transition
 // Refresh asks the host what the sandbox is doing and returns the row as it is
 // then.
 func (t *Transitions) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox, error) {
-	client, err := t.Hosts.Reach(ctx, s.AgentID)
+	client, err := t.Hosts.Reach(ctx, s.HostID)
 	if err != nil {
 		return nil, err
 	}

@@ -18,10 +18,10 @@ import (
 // told to delete when it returns.
 func (f *flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.Snapshot) error {
 	sessions := f.Hosts.Sessions()
-	owner := s.AgentID
-	agent, known := raftstore.Get(view, record.Agents, owner)
+	owner := s.HostID
+	agent, known := raftstore.Get(view, record.Hosts, owner)
 	host, heard := sessions[owner]
-	if !heard && (!known || agent.State == record.AgentLost) {
+	if !heard && (!known || agent.State == record.HostLost) {
 		owner = ""
 	}
 	if owner != "" {

@@ -148,13 +148,13 @@ func (k *keeper) lostSnapshots(ctx context.Context, sessions map[string]hosts.Se
 	}
 	for _, s := range raftstore.All(view, record.Snapshots) {
 		status := s.Status
-		there, heard := has[s.AgentID][s.ID], has[s.AgentID] != nil
-		agent, known := raftstore.Get(view, record.Agents, s.AgentID)
+		there, heard := has[s.HostID][s.ID], has[s.HostID] != nil
+		agent, known := raftstore.Get(view, record.Hosts, s.HostID)
 		switch {
 		case s.Status != record.ResourceReady && s.Status != record.ResourceLost:
 		case s.Stored, heard && there:
 			status = record.ResourceReady
-		case !known, agent.State == record.AgentLost, heard && k.Sure(record.Snapshots.Name, &s.Meta, sessions[s.AgentID].LastSeen):
+		case !known, agent.State == record.HostLost, heard && k.Sure(record.Snapshots.Name, &s.Meta, sessions[s.HostID].LastSeen):
 			status = record.ResourceLost
 		}
 		if status == s.Status {
@@ -170,7 +170,7 @@ func (k *keeper) lostSnapshots(ctx context.Context, sessions map[string]hosts.Se
 			return nil
 		})
 		if ok {
-			k.Logger.WarnContext(ctx, "snapshot changed with its host", "snapshot_id", s.ID, "agent_id", s.AgentID, "status", string(status))
+			k.Logger.WarnContext(ctx, "snapshot changed with its host", "snapshot_id", s.ID, "agent_id", s.HostID, "status", string(status))
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (k *keeper) lostSnapshots(ctx context.Context, sessions map[string]hosts.Se
 // put there is tried again: an upload failed, or the host had no store then.
 func (k *keeper) storeSnapshots(ctx context.Context, sessions map[string]hosts.Session, view *raftstore.Snapshot) {
 	for _, s := range raftstore.All(view, record.Snapshots) {
-		host := sessions[s.AgentID]
+		host := sessions[s.HostID]
 		if !Unstored(view, s, host) {
 			continue
 		}

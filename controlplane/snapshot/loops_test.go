@@ -26,9 +26,9 @@ func TestObjectsWithoutARow(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	p.Update(func(tx *raftstore.Tx) error {
-		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-kept"}, Status: record.ResourceReady, AgentID: "h1"})
-		testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-kept"}, Status: record.ResourceReady, AgentID: "h1"})
-		testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-elsewhere"}, Name: "e", Status: record.ResourceReady, AgentID: "h2"})
+		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-kept"}, Status: record.ResourceReady, HostID: "h1"})
+		testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-kept"}, Status: record.ResourceReady, HostID: "h1"})
+		testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-elsewhere"}, Name: "e", Status: record.ResourceReady, HostID: "h2"})
 		return flow.Begin(tx, flow.New{
 			ID: flow.NewID(), Kind: "asleep", Subject: fork.Subject("tree-live"), Step: "none",
 		})
@@ -85,7 +85,7 @@ func TestStoredCopiesWithoutARow(t *testing.T) {
 	h := p.Host("h1", 4096)
 	p.Update(func(tx *raftstore.Tx) error {
 		testcluster.PutSnapshot(tx, &record.Snapshot{
-			Meta: record.Meta{ID: "snap-kept"}, Status: record.ResourceReady, AgentID: "away", Stored: true,
+			Meta: record.Meta{ID: "snap-kept"}, Status: record.ResourceReady, HostID: "away", Stored: true,
 		})
 		raftstore.Put(tx, record.Templates, &record.Template{Meta: record.Meta{ID: "tpl-1"}, WorkspaceID: "ws", Name: "web", Status: record.TemplateReady, BuildID: "bld-2"})
 		for id, products := range map[string][]record.Product{
@@ -189,7 +189,7 @@ func TestSnapshotsOfAHostThatIsNotReady(t *testing.T) {
 	h.SetReady(false)
 	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Ready })
 	p.Update(func(tx *raftstore.Tx) error {
-		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: record.ResourceReady, AgentID: "h1"})
+		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: record.ResourceReady, HostID: "h1"})
 		return nil
 	})
 	status := func() record.ResourceStatus {
@@ -211,8 +211,8 @@ func TestObjectsInTransitionWithoutAFlow(t *testing.T) {
 	h := p.Host("h1", 4096)
 	for _, status := range []record.ResourceStatus{record.ResourceCreating, record.ResourceDeleting} {
 		p.Update(func(tx *raftstore.Tx) error {
-			testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: status, AgentID: "h1"})
-			testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-1"}, Status: status, AgentID: "h1", AttachedTo: "nobody"})
+			testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: status, HostID: "h1"})
+			testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-1"}, Status: status, HostID: "h1", AttachedTo: "nobody"})
 			return nil
 		})
 		testcluster.Await(t, 10*time.Second, "their end", func() bool {

@@ -21,7 +21,7 @@ import (
 // Resource is the life of a snapshot.
 var Resource = &resource.Kind[*record.Snapshot]{
 	Name: "snapshot", Table: record.Snapshots,
-	Host:     func(s *record.Snapshot) string { return s.AgentID },
+	Host:     func(s *record.Snapshot) string { return s.HostID },
 	Creating: func(s *record.Snapshot) bool { return s.Status == record.ResourceCreating },
 	Deleting: func(s *record.Snapshot) bool { return s.Status == record.ResourceDeleting },
 	Delete: func(s *record.Snapshot) *record.Snapshot {
@@ -110,7 +110,7 @@ func (f *flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 	}
 	ctx = hosts.WithRequestID(ctx, data.RequestID)
 	var made hostapi.Capture
-	err := f.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	err := f.Hosts.Call(ctx, s.HostID, func(ctx context.Context, c *hosts.Client) error {
 		var err error
 		made, err = c.PutCapture(ctx, s.ID, hostapi.CaptureSpec{
 			BoxID: s.SandboxID, Generation: data.Generation, Memory: true, After: hostapi.AfterResume,
@@ -119,15 +119,15 @@ func (f *flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 	})
 	switch {
 	case err == nil:
-	case f.again(ctx, run, s.AgentID, err):
+	case f.again(ctx, run, s.HostID, err):
 		return nil, err
 	default:
-		f.Logger.WarnContext(ctx, "snapshot was not taken", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
+		f.Logger.WarnContext(ctx, "snapshot was not taken", "snapshot_id", s.ID, "agent_id", s.HostID, "request_id", data.RequestID, "error", err)
 		f.discard(ctx, s) // of one whose outcome is unknown
 		return Resource.GiveUp(run, data.Data, sandbox.NotCaptured(err, ErrNotTaken)), nil
 	}
 	// Also where the host says that it is stored: this is how the digest is learnt.
-	store := f.Hosts.Sessions()[s.AgentID].Heartbeat.Store
+	store := f.Hosts.Sessions()[s.HostID].Heartbeat.Store
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		s, ok := Resource.Made(tx, run.Flow)
 		if !ok {
@@ -161,10 +161,10 @@ func (f *flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	ctx = hosts.WithRequestID(ctx, data.RequestID)
 	made, err := f.upload(ctx, s)
 	if err != nil {
-		if f.again(ctx, run, s.AgentID, err) {
+		if f.again(ctx, run, s.HostID, err) {
 			return nil, err
 		}
-		f.Logger.WarnContext(ctx, "snapshot was not stored", "snapshot_id", s.ID, "agent_id", s.AgentID, "request_id", data.RequestID, "error", err)
+		f.Logger.WarnContext(ctx, "snapshot was not stored", "snapshot_id", s.ID, "agent_id", s.HostID, "request_id", data.RequestID, "error", err)
 	}
 	return ready(run, err == nil, made.Manifest), nil
 }
@@ -202,8 +202,8 @@ func (f *flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 func (f *flows) discard(ctx context.Context, s *record.Snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(5*time.Second))
 	defer cancel()
-	err := f.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, true) })
+	err := f.Hosts.Call(ctx, s.HostID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteCapture(ctx, s.ID, true) })
 	if err != nil {
-		f.Logger.InfoContext(ctx, "capture is left to the inventory", "snapshot_id", s.ID, "agent_id", s.AgentID, "error", err)
+		f.Logger.InfoContext(ctx, "capture is left to the inventory", "snapshot_id", s.ID, "agent_id", s.HostID, "error", err)
 	}
 }

@@ -62,7 +62,7 @@ func (r *rig) begin() string {
 			return nil // it was written although the answer was lost
 		}
 		return snapshot.Begin(tx, flowID, &record.Snapshot{
-			Meta: record.Meta{ID: snapID}, WorkspaceID: "ws", Status: record.ResourceCreating, SandboxID: boxID, Template: "base", AgentID: "h1",
+			Meta: record.Meta{ID: snapID}, WorkspaceID: "ws", Status: record.ResourceCreating, SandboxID: boxID, Template: "base", HostID: "h1",
 		}, snapshot.Create{Data: resource.Data{RequestID: "req"}, Generation: 1})
 	})
 	return flowID
@@ -158,7 +158,7 @@ func TestTheStoreFails(t *testing.T) {
 	}
 	r.h.AddCapture(hangs)
 	r.p.Update(func(tx *raftstore.Tx) error {
-		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: hangs}, WorkspaceID: "ws", Status: record.ResourceReady, AgentID: "h1"})
+		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: hangs}, WorkspaceID: "ws", Status: record.ResourceReady, HostID: "h1"})
 		return nil
 	})
 	testcluster.Await(t, 10*time.Second, "some tries", func() bool { return tries.Load() >= 4 })
@@ -347,8 +347,8 @@ func TestDeleteWithoutItsHost(t *testing.T) {
 	h2.SetStore(r.store)
 	r.h.Silence(true)
 	testcluster.Await(t, 10*time.Second, "the host's end", func() bool {
-		a, _ := raftstore.Get(r.p.Leader().Store.View(), record.Agents, "h1")
-		return a.State == record.AgentLost
+		a, _ := raftstore.Get(r.p.Leader().Store.View(), record.Hosts, "h1")
+		return a.State == record.HostLost
 	})
 	if s, _ := r.row(); s.Status != record.ResourceReady {
 		t.Fatalf("a stored snapshot is %s with its host", s.Status)

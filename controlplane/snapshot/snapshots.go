@@ -102,7 +102,7 @@ func (s *Snapshots) create(ctx context.Context, c core.Caller, sandboxID string,
 		}
 		row := &record.Snapshot{
 			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Status: record.ResourceCreating, SandboxID: box.ID,
-			Template: box.Template, TemplateKey: box.TemplateKey, Name: in.Name, AgentID: box.AgentID,
+			Template: box.Template, TemplateKey: box.TemplateKey, Name: in.Name, HostID: box.HostID,
 		}
 		if row.EnvSealed, err = s.cfg.Sandboxes.Flows.ResealEnv(box, id); err != nil {
 			return err
@@ -174,33 +174,21 @@ func (s *Snapshots) List(ctx context.Context, c core.Caller, sandboxID string, o
 	return core.Each(rows, show), next, nil
 }
 
-// Delete removes a snapshot, from its host and from the store. From the
-// moment it is marked there is no way back, so what does not answer only delays
-// the removal.
+// Delete removes a snapshot, from its host and from the store.
 func (s *Snapshots) Delete(ctx context.Context, c core.Caller, id string) error {
-	if err := c.RequireWorkspace(); err != nil {
-		return err
-	}
-	fresh, flowID := flow.NewID(), ""
-	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+	return s.core.Remove(ctx, c, func(tx *raftstore.Tx, flowID string) (string, error) {
 		row, ok := raftstore.Get(tx, record.Snapshots, id)
 		if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.ResourceCreating {
-			return apierror.NotFound()
+			return "", apierror.NotFound()
 		}
-		var err error
-		flowID, err = Resource.BeginDelete(tx, fresh, row, c.RequestID)
-		return err
+		return Resource.BeginDelete(tx, flowID, row, c.RequestID)
 	})
-	if err != nil {
-		return err
-	}
-	return s.core.AwaitRemoval(ctx, flowID)
 }
 
 // show converts a row for its workspace.
 func show(r *record.Snapshot) api.Snapshot {
 	return api.Snapshot{
 		ID: r.ID, Status: api.SnapshotStatus(r.Status), SandboxID: r.SandboxID, Template: r.Template, Name: r.Name, CreatedAt: api.Time{Time: r.CreatedAt},
-		SizeBytes: r.MemoryBytes + r.DiskBytes, MemoryBytes: r.MemoryBytes, DiskBytes: r.DiskBytes, AgentID: r.AgentID, Stored: r.Stored, PauseMS: r.PauseMS,
+		SizeBytes: r.MemoryBytes + r.DiskBytes, MemoryBytes: r.MemoryBytes, DiskBytes: r.DiskBytes, AgentID: r.HostID, Stored: r.Stored, PauseMS: r.PauseMS,
 	}
 }

@@ -58,7 +58,7 @@ func (f *flows) storeAgain(ctx context.Context, run flow.Run) (flow.Commit, erro
 	}
 	pause := f.pause << min(data.Tries, maxDoubled)
 	if err != nil {
-		f.Logger.WarnContext(ctx, "snapshot is not stored yet", "snapshot_id", s.ID, "agent_id", s.AgentID,
+		f.Logger.WarnContext(ctx, "snapshot is not stored yet", "snapshot_id", s.ID, "agent_id", s.HostID,
 			"tries", data.Tries+1, "next_in", pause, "error", err)
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -76,7 +76,7 @@ func (f *flows) storeAgain(ctx context.Context, run flow.Run) (flow.Commit, erro
 
 // upload asks the host that has a snapshot to put it into the store.
 func (f *flows) upload(ctx context.Context, s *record.Snapshot) (made hostapi.Capture, err error) {
-	err = f.Hosts.Call(ctx, s.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	err = f.Hosts.Call(ctx, s.HostID, func(ctx context.Context, c *hosts.Client) error {
 		made, err = c.StoreCapture(ctx, s.ID)
 		return err
 	})

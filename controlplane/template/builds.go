@@ -66,14 +66,14 @@ func (s *Templates) BuildLogs(ctx context.Context, c core.Caller, id string) (io
 	if err != nil {
 		return nil, err
 	}
-	if row.AgentID == "" {
+	if row.HostID == "" {
 		return io.NopCloser(strings.NewReader(failureLine(row))), nil
 	}
-	client, err := s.core.Hosts.Reach(ctx, row.AgentID)
+	client, err := s.core.Hosts.Reach(ctx, row.HostID)
 	if err != nil {
 		return nil, core.HostError(err)
 	}
-	hctx, release := s.core.Hosts.WhileHeard(hosts.WithRequestID(ctx, c.RequestID), row.AgentID)
+	hctx, release := s.core.Hosts.WhileHeard(hosts.WithRequestID(ctx, c.RequestID), row.HostID)
 	text, err := client.BuildLogs(hctx, id)
 	switch {
 	case hostapi.HasCode(err, hostapi.CodeNotFound): // not yet, or no more
@@ -161,11 +161,11 @@ func (f *buildFollower) open() (line string, done bool, err error) {
 		return "", true, io.EOF
 	}
 	over := !row.FinishedAt.IsZero()
-	if row.AgentID != f.agent {
-		f.agent, f.read = row.AgentID, 0
+	if row.HostID != f.agent {
+		f.agent, f.read = row.HostID, 0
 	}
-	if row.AgentID != "" && !(over && f.read > 0) {
-		err := f.dial(row.AgentID)
+	if row.HostID != "" && !(over && f.read > 0) {
+		err := f.dial(row.HostID)
 		if err == nil {
 			return "", false, nil
 		}

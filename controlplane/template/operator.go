@@ -333,7 +333,7 @@ func (f *Flows) parent(r raftstore.Reader, b *record.Build, spec hostapi.BuildSp
 // dropUnheard removes templates that the operator has taken from every host.
 func (k *keeper) dropUnheard(ctx context.Context, all map[string]*heard) {
 	view := k.Store.View()
-	agents, sessions := raftstore.All(view, record.Agents), k.Hosts.Sessions()
+	agents, sessions := raftstore.All(view, record.Hosts), k.Hosts.Sessions()
 	for _, a := range agents {
 		if s, ok := sessions[a.ID]; !ok || !s.Heartbeat.Ready {
 			return // it may have what the others have not

@@ -94,7 +94,7 @@ func TestOperatorsTemplatesAreBuiltWhenAskedFor(t *testing.T) {
 	// What it is made from is built first.
 	ask(t, p, "jupyter")
 	row := awaitBuilt(t, p, "jupyter")
-	if b := buildOf(t, p, row.BuildID); b.Recipe != "jupyter-1" || len(b.Products) != 1 || b.AgentID != "h1" || len(b.SpecSealed) != 0 {
+	if b := buildOf(t, p, row.BuildID); b.Recipe != "jupyter-1" || len(b.Products) != 1 || b.HostID != "h1" || len(b.SpecSealed) != 0 {
 		t.Errorf("%+v", b)
 	}
 	if got := names(h); !slices.Equal(got, []string{"base", "jupyter", "python"}) {
@@ -117,7 +117,7 @@ func TestOneHostBuildsOnceACluster(t *testing.T) {
 	h2.SetStore(store)
 	row := awaitBuilt(t, p, "base")
 	first, second := h1, h2
-	if buildOf(t, p, row.BuildID).AgentID == "h2" {
+	if buildOf(t, p, row.BuildID).HostID == "h2" {
 		first, second = h2, h1
 	}
 	first.StoreTemplates()

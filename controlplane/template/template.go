@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
@@ -106,7 +107,7 @@ func hostOf(r raftstore.Reader, fl *record.Flow) string {
 	if !ok || fl.Step == stepPlace {
 		return ""
 	}
-	return b.AgentID
+	return b.HostID
 }
 
 // Subject names a template for flows: one of its builds goes on at a time.
@@ -179,8 +180,6 @@ func (f *Flows) open(b *record.Build) (hostapi.BuildSpec, error) {
 // specContext binds a sealed specification to its row.
 func specContext(buildID string) []byte { return []byte("template.build/" + buildID) }
 
-func finish(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }
-
 // goingOn finds a flow's build while it has not ended.
 func goingOn(r raftstore.Reader, d data) (*record.Build, bool) {
 	b, ok := raftstore.Get(r, record.Builds, d.BuildID)
@@ -209,7 +208,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	b, ok := goingOn(run.View, d)
 	if !ok {
-		return finish, nil
+		return resource.Finish, nil
 	}
 	spec, err := f.open(b)
 	if err != nil {
@@ -227,12 +226,12 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if hostID != "" {
 		// One that goes on with it there is as good as a new one.
 		d.Abandoned = slices.DeleteFunc(slices.Clone(d.Abandoned), func(id string) bool { return id == hostID })
-		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.AgentID = hostID }), nil
+		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.HostID = hostID }), nil
 	}
 	if f.Clock().Sub(d.Since) < maxPlacing {
 		// Hosts may be yet to be heard, full, or restarting.
 		d.Tried = nil
-		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(b *record.Build) { b.AgentID = "" }), nil
+		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(b *record.Build) { b.HostID = "" }), nil
 	}
 	why := "no available compute node"
 	if d.Last != "" {
@@ -246,7 +245,7 @@ func (f *Flows) choose(view raftstore.Reader, b *record.Build, spec hostapi.Buil
 	best, most := "", -1
 	sessions := f.Hosts.Sessions()
 	for id, s := range sessions {
-		agent, ok := raftstore.Get(view, record.Agents, id)
+		agent, ok := raftstore.Get(view, record.Hosts, id)
 		hb := s.Heartbeat
 		if !ok || agent.Draining || !hb.Ready || hb.Draining || slices.Contains(tried, id) || !can(view, hb, b, spec) {
 			continue
@@ -267,14 +266,14 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	row, ok := goingOn(run.View, d)
 	if !ok {
-		return finish, nil
+		return resource.Finish, nil
 	}
 	spec, err := f.open(row)
 	if err != nil {
 		return nil, err
 	}
 	var got hostapi.Build
-	err = f.Hosts.Call(hosts.WithRequestID(ctx, d.RequestID), row.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	err = f.Hosts.Call(hosts.WithRequestID(ctx, d.RequestID), row.HostID, func(ctx context.Context, c *hosts.Client) error {
 		var err error
 		if got, err = c.PutBuild(ctx, row.ID, spec); err != nil {
 			return err
@@ -288,20 +287,20 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return nil, err
 	case hosts.Unreachable(err):
 		// A host that is back within its lease goes on with it.
-		agent, known := raftstore.Get(run.View, record.Agents, row.AgentID)
-		if known && agent.State == record.AgentUp && run.Flow.Attempt < maxUnanswered {
+		agent, known := raftstore.Get(run.View, record.Hosts, row.HostID)
+		if known && agent.State == record.HostUp && run.Flow.Attempt < maxUnanswered {
 			return nil, err
 		}
 		return f.elsewhere(ctx, row, d, "its host does not answer"), nil
 	case hostapi.HasCode(err, hostapi.CodeInvalid):
 		return f.giveUp(ctx, d, err.Error()), nil
 	default:
-		f.Logger.WarnContext(ctx, "host does not build the template", "build_id", row.ID, "agent_id", row.AgentID, "error", err)
+		f.Logger.WarnContext(ctx, "host does not build the template", "build_id", row.ID, "agent_id", row.HostID, "error", err)
 		return f.elsewhere(ctx, row, d, err.Error()), nil
 	}
 	made := record.Product{Digest: got.BuildID, CreatedAt: f.Clock()}
 	if got.Status == hostapi.BuildSucceeded {
-		made.Engine = f.awaitInventory(ctx, row.AgentID, spec.Template, got.BuildID)
+		made.Engine = f.awaitInventory(ctx, row.HostID, spec.Template, got.BuildID)
 	}
 	f.end(ctx, &d)
 	return f.conclude(ctx, row, d, spec, got, made)
@@ -376,10 +375,10 @@ func (f *Flows) conclude(ctx context.Context, row *record.Build, d data, spec ho
 
 // elsewhere goes back to place without the host that did not do it.
 func (f *Flows) elsewhere(ctx context.Context, row *record.Build, d data, why string) flow.Commit {
-	d.Tried, d.Last = append(slices.Clone(d.Tried), row.AgentID), why
-	d.Abandoned = append(slices.Clone(d.Abandoned), row.AgentID)
+	d.Tried, d.Last = append(slices.Clone(d.Tried), row.HostID), why
+	d.Abandoned = append(slices.Clone(d.Abandoned), row.HostID)
 	f.end(ctx, &d)
-	return change(d, flow.Goto(stepPlace, d), func(b *record.Build) { b.AgentID, b.Status = "", record.TemplateQueued })
+	return change(d, flow.Goto(stepPlace, d), func(b *record.Build) { b.HostID, b.Status = "", record.TemplateQueued })
 }
 
 // end ends the build on hosts where it was given up, and leaves in d those that
@@ -478,8 +477,8 @@ func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err := run.Data(&d); err != nil {
 		return nil, err
 	}
-	if row, ok := goingOn(run.View, d); ok && row.AgentID != "" {
-		d.Abandoned = append(d.Abandoned, row.AgentID)
+	if row, ok := goingOn(run.View, d); ok && row.HostID != "" {
+		d.Abandoned = append(d.Abandoned, row.HostID)
 	}
 	return f.giveUp(ctx, d, fmt.Sprintf("not done within %s", Deadline)), nil
 }

@@ -75,7 +75,7 @@ func TestOneHostBuildsAndTheOthersFollow(t *testing.T) {
 	h1, h2 := p.Host("h1", 8192), p.Host("h2", 4096)
 	begin(t, p, "base")
 	b, tpl := ended(t, p)
-	if b.Status != record.TemplateReady || b.AgentID != "h1" || tpl.Status != record.TemplateReady || tpl.BuildID != buildID || tpl.MemoryMB != 768 {
+	if b.Status != record.TemplateReady || b.HostID != "h1" || tpl.Status != record.TemplateReady || tpl.BuildID != buildID || tpl.MemoryMB != 768 {
 		t.Errorf("%+v\n%+v", b, tpl)
 	}
 	testcluster.Await(t, 10*time.Second, "the other host's build", func() bool { _, ok := h2.Builds()[buildID]; return ok })
@@ -150,7 +150,7 @@ func TestAnotherHostIsTried(t *testing.T) {
 			h1, _ := p.Host("h1", 8192), p.Host("h2", 4096)
 			h1.SetFault(fault)
 			begin(t, p, "base")
-			if b, _ := ended(t, p); b.Status != record.TemplateReady || b.AgentID != "h2" {
+			if b, _ := ended(t, p); b.Status != record.TemplateReady || b.HostID != "h2" {
 				t.Errorf("%+v", b)
 			}
 		})
@@ -186,7 +186,7 @@ func TestABuildThatWasGivenUpIsEnded(t *testing.T) {
 			})
 			begin(t, p, "base")
 			b, _ := ended(t, p)
-			if b.Status != c.ends || b.AgentID != "h2" {
+			if b.Status != c.ends || b.HostID != "h2" {
 				t.Errorf("%+v", b)
 			}
 			if n := told.Load(); n < 2 {

@@ -48,7 +48,7 @@ func (k *keeper) inventory(ctx context.Context) {
 		for _, v := range session.Heartbeat.Volumes {
 			// Where the row says that another host has it, this one's was of a
 			// create that went on there.
-			if row, ok := raftstore.Get(view, record.Volumes, v.ID); !ok || row.AgentID != hostID && row.AgentID != "" {
+			if row, ok := raftstore.Get(view, record.Volumes, v.ID); !ok || row.HostID != hostID && row.HostID != "" {
 				seen[orphan{hostID: hostID, id: v.ID}] = true
 			}
 		}

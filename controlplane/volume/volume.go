@@ -24,7 +24,7 @@ import (
 // Resource is the life of a volume. It must not be attached when it is deleted.
 var Resource = &resource.Kind[*record.Volume]{
 	Name: "volume", Table: record.Volumes,
-	Host:     func(v *record.Volume) string { return v.AgentID },
+	Host:     func(v *record.Volume) string { return v.HostID },
 	Creating: func(v *record.Volume) bool { return v.Status == record.ResourceCreating },
 	Deleting: func(v *record.Volume) bool { return v.Status == record.ResourceDeleting },
 	Delete: func(v *record.Volume) *record.Volume {
@@ -124,7 +124,7 @@ func (f *flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 			return flow.Done(), nil
 		}
 		c := v.Clone()
-		c.AgentID = hostID
+		c.HostID = hostID
 		raftstore.Put(tx, record.Volumes, c)
 		return flow.Goto(stepMake, data), nil
 	}, nil
@@ -141,7 +141,7 @@ func (f *flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return resource.Finish, nil
 	}
 	ctx = hosts.WithRequestID(ctx, data.RequestID)
-	err := f.Hosts.Call(ctx, v.AgentID, func(ctx context.Context, c *hosts.Client) error {
+	err := f.Hosts.Call(ctx, v.HostID, func(ctx context.Context, c *hosts.Client) error {
 		_, err := c.PutVolume(ctx, v.ID, hostapi.VolumeSpec{WorkspaceID: v.WorkspaceID, SizeMB: v.SizeMB})
 		return err
 	})
@@ -149,10 +149,10 @@ func (f *flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		if hosts.Superseded(ctx, err) || hosts.Unreachable(err) && f.Hosts.Warming(run.View) {
 			return nil, err // the next one to run this step decides, or the host is heard
 		}
-		f.Logger.WarnContext(ctx, "host did not make the volume", "volume_id", v.ID, "agent_id", v.AgentID, "request_id", data.RequestID, "error", err)
+		f.Logger.WarnContext(ctx, "host did not make the volume", "volume_id", v.ID, "agent_id", v.HostID, "request_id", data.RequestID, "error", err)
 		// A volume that was made all the same is on a host that its row does not
 		// name: the inventory removes it.
-		data.Tried, data.Reason = append(slices.Clone(data.Tried), v.AgentID), max(data.Reason, classify(err))
+		data.Tried, data.Reason = append(slices.Clone(data.Tried), v.HostID), max(data.Reason, classify(err))
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		v, ok := Resource.Made(tx, run.Flow)
@@ -161,7 +161,7 @@ func (f *flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		}
 		c := v.Clone()
 		if err != nil {
-			c.AgentID = ""
+			c.HostID = ""
 			raftstore.Put(tx, record.Volumes, c)
 			return flow.Goto(stepPlace, data), nil
 		}
@@ -205,11 +205,11 @@ func (f *flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 
 // remove deletes the volume on its host.
 func (f *flows) remove(ctx context.Context, view *raftstore.Snapshot, v *record.Volume) error {
-	if v.AgentID == "" {
+	if v.HostID == "" {
 		return nil
 	}
-	err := f.Hosts.Call(ctx, v.AgentID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteVolume(ctx, v.ID) })
-	if err != nil && resource.MayReturn(view, v.AgentID, err) {
+	err := f.Hosts.Call(ctx, v.HostID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteVolume(ctx, v.ID) })
+	if err != nil && resource.MayReturn(view, v.HostID, err) {
 		return fmt.Errorf("delete volume: %w", err)
 	}
 	return nil

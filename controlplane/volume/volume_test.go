@@ -91,7 +91,7 @@ func TestAnotherHostIsTried(t *testing.T) {
 			if err := wait(t, p, begin(p)); err != nil {
 				t.Fatal(err)
 			}
-			if v, _ := row(p); v.Status != record.ResourceReady || v.AgentID != "h2" {
+			if v, _ := row(p); v.Status != record.ResourceReady || v.HostID != "h2" {
 				t.Fatalf("%+v", v)
 			}
 			h1.SetFault(nil)

@@ -173,35 +173,26 @@ func (s *Volumes) List(ctx context.Context, c core.Caller, o core.ListOptions) (
 // Delete removes a volume and all that is in it. One that is attached is
 // left alone.
 func (s *Volumes) Delete(ctx context.Context, c core.Caller, name string) error {
-	if err := c.RequireWorkspace(); err != nil {
-		return err
-	}
-	fresh, flowID := flow.NewID(), ""
-	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+	return s.core.Remove(ctx, c, func(tx *raftstore.Tx, flowID string) (string, error) {
 		row, err := ownedVolume(tx, c, name)
 		switch {
 		case err != nil:
-			return err
+			return "", err
 		case row.Status == record.ResourceCreating:
-			return apierror.NotFound()
+			return "", apierror.NotFound()
 		case row.AttachedTo != "":
-			return &apierror.Error{Code: apierror.EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}
+			return "", &apierror.Error{Code: apierror.EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}
 		}
-		flowID, err = Resource.BeginDelete(tx, fresh, row, c.RequestID)
-		return err
+		return Resource.BeginDelete(tx, flowID, row, c.RequestID)
 	})
-	if err != nil {
-		return err
-	}
-	return s.core.AwaitRemoval(ctx, flowID)
 }
 
 // show converts a row for its workspace.
 func (s *Volumes) show(v *record.Volume) api.Volume {
 	out := api.Volume{
-		Name: v.Name, SizeMB: v.SizeMB, AgentID: v.AgentID, AttachedTo: core.OrNull(v.AttachedTo), CreatedAt: api.Time{Time: v.CreatedAt},
+		Name: v.Name, SizeMB: v.SizeMB, AgentID: v.HostID, AttachedTo: core.OrNull(v.AttachedTo), CreatedAt: api.Time{Time: v.CreatedAt},
 	}
-	for _, state := range s.core.Hosts.Sessions()[v.AgentID].Heartbeat.Volumes {
+	for _, state := range s.core.Hosts.Sessions()[v.HostID].Heartbeat.Volumes {
 		if state.ID == v.ID {
 			out.UsedBytes = state.UsedBytes
 		}

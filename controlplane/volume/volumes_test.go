@@ -215,7 +215,7 @@ func TestVolumesChooseTheHost(t *testing.T) {
 		}
 		r.Update(func(tx *raftstore.Tx) error {
 			row := raftstore.Find(tx, record.Volumes, "name", "ws/"+name)[0].Clone()
-			row.AgentID = hostID
+			row.HostID = hostID
 			raftstore.Put(tx, record.Volumes, row)
 			h2.AddVolume(row.ID)
 			r.H1.AddVolume(row.ID)
@@ -233,8 +233,8 @@ func TestVolumesChooseTheHost(t *testing.T) {
 	}
 	h2.Silence(true)
 	testcluster.Await(t, 10*time.Second, "the host's end", func() bool {
-		a, _ := raftstore.Get(r.Leader().Store.View(), record.Agents, "h2")
-		return a.State == record.AgentLost
+		a, _ := raftstore.Get(r.Leader().Store.View(), record.Hosts, "h2")
+		return a.State == record.HostLost
 	})
 	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", Volumes: mounts("there", "/mnt")}, core.Idempotency{})
 	if e := testplane.Want(t, err, apierror.EBadGateway, "no available compute node"); !strings.Contains(e.Detail, "not available") {

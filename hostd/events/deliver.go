@@ -196,7 +196,7 @@ func (s *sender) step(ctx context.Context) (changed <-chan struct{}, err error) 
 
 // send sends a batch, and moves the place to what the replica then says it has.
 func (s *sender) send(ctx context.Context, b hostapi.EventBatch) error {
-	b.AgentID = s.rec.cfg.AgentID
+	b.HostID = s.rec.cfg.HostID
 	if b.Events == nil {
 		b.Events = []hostapi.Event{}
 	}

@@ -41,8 +41,8 @@ func (r *replica) addr() string { return strings.TrimPrefix(r.server.URL, "https
 
 func (r *replica) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	var b hostapi.EventBatch
-	if err := json.NewDecoder(req.Body).Decode(&b); err != nil || req.URL.Path != hostapi.PathEvents || b.AgentID != "h1" {
-		r.t.Errorf("%s %s: %+v, %v", req.Method, req.URL, b.AgentID, err)
+	if err := json.NewDecoder(req.Body).Decode(&b); err != nil || req.URL.Path != hostapi.PathEvents || b.HostID != "h1" {
+		r.t.Errorf("%s %s: %+v, %v", req.Method, req.URL, b.HostID, err)
 	}
 	if len(b.Events) > batchEvents {
 		r.t.Errorf("batch of %d", len(b.Events))

@@ -34,7 +34,7 @@ var validType = regexp.MustCompile(`^[a-z._]{1,64}$`)
 // Config is what a Recorder works with. Now and the bounds have defaults.
 type Config struct {
 	Dir     string // its own
-	AgentID string
+	HostID  string
 	BootID  string // of this run of the machine, not of the daemon
 	Metrics *Metrics
 	Log     *slog.Logger
@@ -170,7 +170,7 @@ func (r *Recorder) Emit(id string, t hostapi.EventType, message string, metadata
 // metadata, either.
 func (r *Recorder) entry(id string, t hostapi.EventType, message string, metadata map[string]any) (*entry, error) {
 	e := &entry{Event: hostapi.Event{
-		SandboxID: id, AgentID: r.cfg.AgentID, Type: t, Code: t.Code(),
+		SandboxID: id, HostID: r.cfg.HostID, Type: t, Code: t.Code(),
 		Message: strings.ToValidUTF8(message[:min(len(message), maxMessage)], ""),
 	}}
 	if len(metadata) == 0 {

@@ -56,7 +56,7 @@ func (c *clock) move(d time.Duration) {
 // open opens a recorder. It is not shut at the end: so would be one that is killed.
 func open(t testing.TB, dir string, change ...func(*Config)) *Recorder {
 	t.Helper()
-	cfg := Config{Dir: dir, AgentID: "h1", BootID: "boot-1", Log: slog.New(slog.DiscardHandler), Now: newClock().Now}
+	cfg := Config{Dir: dir, HostID: "h1", BootID: "boot-1", Log: slog.New(slog.DiscardHandler), Now: newClock().Now}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -95,7 +95,7 @@ func TestAnEventIsWholeAndInOrder(t *testing.T) {
 	got, err := r.Query(idA, hostapi.EventQuery{})
 	must(t, err)
 	e := got[0]
-	if e.SandboxID != idA || e.WorkspaceID != "ws1" || e.Template != "base" || e.AgentID != "h1" ||
+	if e.SandboxID != idA || e.WorkspaceID != "ws1" || e.Template != "base" || e.HostID != "h1" ||
 		e.Code != hostapi.EventError || string(e.Metadata) != `{"exit_code":1,"signal":"KILL"}` {
 		t.Errorf("event = %+v", e)
 	}

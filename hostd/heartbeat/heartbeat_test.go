@@ -54,7 +54,7 @@ func newReplica(t *testing.T, ca *testca.CA, commonName string) *replica {
 		defer r.mu.Unlock()
 		var hb hostapi.Heartbeat
 		_ = json.NewDecoder(req.Body).Decode(&hb)
-		if cn := req.TLS.VerifiedChains[0][0].Subject.CommonName; cn != "host:"+hb.AgentID || req.URL.Path != hostapi.PathHeartbeat {
+		if cn := req.TLS.VerifiedChains[0][0].Subject.CommonName; cn != "host:"+hb.HostID || req.URL.Path != hostapi.PathHeartbeat {
 			w.WriteHeader(http.StatusForbidden)
 			return
 		}
@@ -90,7 +90,7 @@ func run(t *testing.T, ca *testca.CA, peers ...string) *session {
 	t.Helper()
 	s := &session{changed: make(chan struct{}, 1), replies: make(chan hostapi.HeartbeatReply, 64)}
 	b := New(Config{
-		Report:  func() hostapi.Heartbeat { return hostapi.Heartbeat{AgentID: "h1"} },
+		Report:  func() hostapi.Heartbeat { return hostapi.Heartbeat{HostID: "h1"} },
 		Changed: s.changed, Peers: peers, Interval: time.Hour,
 		TLS: hostapi.PeerTLS(ca.Issue(t, "host:h1"), ca.Pool, hostapi.IsReplica),
 		OnReply: func(r hostapi.HeartbeatReply, _ time.Duration) error {
@@ -126,7 +126,7 @@ func TestAHeartbeatIsSentAtOnceAndAfterEachChange(t *testing.T) {
 	ca := testca.New(t)
 	r := newReplica(t, ca, "replica:r1")
 	s := run(t, ca, r.addr)
-	if hb := receive(t, r.got); hb.AgentID != "h1" || hb.Sequence != 1 {
+	if hb := receive(t, r.got); hb.HostID != "h1" || hb.Sequence != 1 {
 		t.Errorf("first = %+v", hb)
 	}
 	if reply := receive(t, s.replies); reply.Term != 3 {

@@ -61,7 +61,7 @@ func Join(ctx context.Context, in JoinRequest) (Credentials, error) {
 		return Credentials{}, fmt.Errorf("make certificate request: %w", err)
 	}
 	var joined hostapi.Joined
-	body := hostapi.Join{Token: in.Token, AgentID: in.HostID, CSR: encodePEM("CERTIFICATE REQUEST", csr)}
+	body := hostapi.Join{Token: in.Token, HostID: in.HostID, CSR: encodePEM("CERTIFICATE REQUEST", csr)}
 	if err := joinByAny(ctx, in.Peers, want, body, &joined); err != nil {
 		return Credentials{}, err
 	}

@@ -52,14 +52,14 @@ func (t EventType) Code() EventCode {
 }
 
 // Event is one thing that happened to one sandbox. Seq grows by one with every
-// event of the host, so (AgentID, Seq) names it for ever.
+// event of the host, so (HostID, Seq) names it for ever.
 type Event struct {
 	Seq         uint64          `json:"seq"`
 	Time        time.Time       `json:"ts"` // millisecond precision, UTC; never before an earlier event of the same sandbox
 	SandboxID   string          `json:"sandbox_id"`
 	WorkspaceID string          `json:"workspace_id,omitempty"`
 	Template    string          `json:"template,omitempty"`
-	AgentID     string          `json:"agent_id"`
+	HostID      string          `json:"agent_id"`
 	Type        EventType       `json:"type"`
 	Code        EventCode       `json:"code"`
 	Message     string          `json:"message"`
@@ -78,9 +78,9 @@ type NewEvent struct {
 // EventBatch is what a host tells a replica's event store: events in the order
 // of Seq. Events before First are gone for good: the host's spool is bounded.
 type EventBatch struct {
-	AgentID string  `json:"agent_id"`
-	First   uint64  `json:"first"` // oldest Seq that the host still has
-	Events  []Event `json:"events"`
+	HostID string  `json:"agent_id"`
+	First  uint64  `json:"first"` // oldest Seq that the host still has
+	Events []Event `json:"events"`
 }
 
 // EventCursor says up to which Seq a replica's store has the host's events; an

@@ -16,9 +16,9 @@ const (
 
 // Join trades a one-time token and a certificate request for a host certificate.
 type Join struct {
-	Token   string `json:"token"`
-	AgentID string `json:"agent_id"`
-	CSR     string `json:"csr"` // PEM
+	Token  string `json:"token"`
+	HostID string `json:"agent_id"`
+	CSR    string `json:"csr"` // PEM
 }
 
 // Joined carries the certificate, its subject's common name "host:<agent_id>".
@@ -31,7 +31,7 @@ type Joined struct {
 // Heartbeat is a host's whole state. It is sent every interval, and at once
 // when a box's state changes.
 type Heartbeat struct {
-	AgentID   string          `json:"agent_id"`
+	HostID    string          `json:"agent_id"`
 	Address   string          `json:"address"` // host:port of its HTTPS API
 	BootID    string          `json:"boot_id"` // of this run of the daemon
 	Sequence  uint64          `json:"sequence"`

@@ -19,7 +19,7 @@ import (
 
 func withEvents(t *testing.T, into **events.Recorder) func(*Config) {
 	return func(c *Config) {
-		r, err := events.Open(events.Config{Dir: t.TempDir(), AgentID: "h1", BootID: "b", Log: slog.New(slog.DiscardHandler)})
+		r, err := events.Open(events.Config{Dir: t.TempDir(), HostID: "h1", BootID: "b", Log: slog.New(slog.DiscardHandler)})
 		must(t, err)
 		c.Events, *into = r, r
 	}

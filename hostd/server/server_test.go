@@ -98,7 +98,7 @@ func serve(t *testing.T, b *boxes, commonName string) *fixture {
 	highest := uint64(5)
 	b.ready = true
 	f.server = New(Config{
-		Boxes: b, Guests: b.guests(), Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{AgentID: "h1"} },
+		Boxes: b, Guests: b.guests(), Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{HostID: "h1"} },
 		Member: func(replica string) bool { return replica != "removed" },
 		ObserveTerm: func(_ string, term uint64) error {
 			mu.Lock()
@@ -144,7 +144,7 @@ func TestEveryRouteReachesItsBox(t *testing.T) {
 	}
 	f := serve(t, b, "replica:r1")
 	must(t, f.Healthz(ctx))
-	if got, err := f.Info(ctx); err != nil || got.AgentID != "h1" {
+	if got, err := f.Info(ctx); err != nil || got.HostID != "h1" {
 		t.Errorf("info = %+v, %v", got, err)
 	}
 	if got, err := f.Boxes(ctx); err != nil || len(got) != 1 {

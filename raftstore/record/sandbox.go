@@ -70,7 +70,7 @@ type Sandbox struct {
 	CPU        int             `json:"cpu"`
 	MemoryMB   int             `json:"memory_mb"`
 	DiskMB     int             `json:"disk_mb"`
-	AgentID    string          `json:"agent_id,omitempty"` // empty until placed
+	HostID     string          `json:"agent_id,omitempty"` // empty until placed
 	Generation uint64          `json:"generation"`         // raised at each placement
 	Owner      *Owner          `json:"owner,omitempty"`
 

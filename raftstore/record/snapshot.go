@@ -27,7 +27,7 @@ type Snapshot struct {
 	Template    string         `json:"template"`
 	TemplateKey string         `json:"template_key,omitempty"` // as Sandbox.TemplateKey
 	Name        string         `json:"name,omitempty"`
-	AgentID     string         `json:"agent_id"` // which has it on its disk
+	HostID      string         `json:"agent_id"` // which has it on its disk
 	CPU         int            `json:"cpu"`
 	MemoryMB    int            `json:"memory_mb"`
 	DiskMB      int            `json:"disk_mb"`
@@ -53,7 +53,7 @@ type Volume struct {
 	Name        string         `json:"name"`
 	Status      ResourceStatus `json:"status"`
 	SizeMB      int            `json:"size_mb"`
-	AgentID     string         `json:"agent_id,omitempty"`
+	HostID      string         `json:"agent_id,omitempty"`
 	AttachedTo  string         `json:"attached_to,omitempty"` // sandbox
 }
 
@@ -110,7 +110,7 @@ type Build struct {
 	Key         string         `json:"key"`      // the template's name on the hosts
 	Status      TemplateStatus `json:"status"`
 	From        string         `json:"from,omitempty"`     // the template or the image that it is made from
-	AgentID     string         `json:"agent_id,omitempty"` // which builds it
+	HostID      string         `json:"agent_id,omitempty"` // which builds it
 	SpecSealed  []byte         `json:"spec_sealed"`        // hostapi.BuildSpec as JSON, sealed: files and env may hold secrets; empty once it is not needed any more
 	Recipe      string         `json:"recipe,omitempty"`   // of an operator's: which definition of a host's it was built from
 	Products    []Product      `json:"products,omitempty"`

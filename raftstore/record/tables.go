@@ -17,10 +17,10 @@ var (
 		},
 	}
 
-	Agents = Table[*Agent]{
+	Hosts = Table[*Host]{
 		Name:  "agents",
-		New:   func() *Agent { return &Agent{} },
-		Check: checked(agentTransitions, func(r *Agent) AgentState { return r.State }),
+		New:   func() *Host { return &Host{} },
+		Check: checked(hostTransitions, func(r *Host) HostState { return r.State }),
 	}
 
 	JoinTokens = Table[*JoinToken]{Name: "join_tokens", New: func() *JoinToken { return &JoinToken{} }}
@@ -31,7 +31,7 @@ var (
 		Check: checked(sandboxTransitions, func(r *Sandbox) SandboxStatus { return r.Status }),
 		Indexes: []Index[*Sandbox]{
 			{Name: "workspace", Keys: func(s *Sandbox) []string { return []string{s.WorkspaceID} }},
-			{Name: "agent", Keys: func(s *Sandbox) []string { return optional(s.AgentID) }},
+			{Name: "agent", Keys: func(s *Sandbox) []string { return optional(s.HostID) }},
 			{Name: "fork_tree", Keys: func(s *Sandbox) []string { return optional(s.ForkTree) }},
 		},
 	}
@@ -42,7 +42,7 @@ var (
 		Check: checked(snapshotTransitions, func(r *Snapshot) ResourceStatus { return r.Status }),
 		Indexes: []Index[*Snapshot]{
 			{Name: "workspace", Keys: func(s *Snapshot) []string { return []string{s.WorkspaceID} }},
-			{Name: "agent", Keys: func(s *Snapshot) []string { return []string{s.AgentID} }},
+			{Name: "agent", Keys: func(s *Snapshot) []string { return []string{s.HostID} }},
 		},
 	}
 
@@ -54,7 +54,7 @@ var (
 		Indexes: []Index[*Volume]{
 			{Name: "name", Unique: true, Keys: func(v *Volume) []string { return []string{v.WorkspaceID + "/" + v.Name} }},
 			{Name: "workspace", Keys: func(v *Volume) []string { return []string{v.WorkspaceID} }},
-			{Name: "agent", Keys: func(v *Volume) []string { return optional(v.AgentID) }},
+			{Name: "agent", Keys: func(v *Volume) []string { return optional(v.HostID) }},
 		},
 	}
 

@@ -83,8 +83,8 @@ var buildTransitions = transitions[TemplateStatus]{
 	TemplateFailed:   {},
 }
 
-var agentTransitions = transitions[AgentState]{
-	"":        {AgentLost}, // until it is heard
-	AgentUp:   {AgentLost},
-	AgentLost: {AgentUp},
+var hostTransitions = transitions[HostState]{
+	"":       {HostLost}, // until it is heard
+	HostUp:   {HostLost},
+	HostLost: {HostUp},
 }

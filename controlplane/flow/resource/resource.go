@@ -37,6 +37,13 @@ type Data struct {
 	IdempotencyKeyID string `json:"idempotency_key_id,omitempty"` // of the create's request
 }
 
+// FreeKey lets the same idempotency key try again after a create that failed.
+func (d Data) FreeKey(tx *raftstore.Tx) {
+	if d.IdempotencyKeyID != "" {
+		raftstore.Delete(tx, record.IdempotencyKeys, d.IdempotencyKeyID)
+	}
+}
+
 const stepRemove = "remove"
 
 // CreateKind is the name of the flow that makes one.
@@ -92,9 +99,7 @@ func (k *Kind[T]) GiveUp(run flow.Run, data Data, failure error) flow.Commit {
 			}
 			k.drop(tx, row)
 		}
-		if data.IdempotencyKeyID != "" {
-			raftstore.Delete(tx, record.IdempotencyKeys, data.IdempotencyKeyID)
-		}
+		data.FreeKey(tx)
 		return flow.Fail(failure), nil
 	}
 }
@@ -185,6 +190,6 @@ func (k *Kind[T]) drop(tx *raftstore.Tx, row T) {
 // is up, or it answers. Nothing is expected of one that is lost: what no row has it
 // is told to remove when it comes back.
 func MayReturn(r raftstore.Reader, hostID string, err error) bool {
-	agent, known := raftstore.Get(r, record.Agents, hostID)
-	return !hosts.Unreachable(err) || known && agent.State == record.AgentUp
+	agent, known := raftstore.Get(r, record.Hosts, hostID)
+	return !hosts.Unreachable(err) || known && agent.State == record.HostUp
 }

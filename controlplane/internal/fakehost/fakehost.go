@@ -176,7 +176,7 @@ func (h *Host) Heartbeat() hostapi.Heartbeat {
 func (h *Host) heartbeat() hostapi.Heartbeat {
 	h.sequence++
 	hb := hostapi.Heartbeat{
-		AgentID: h.ID, Address: h.server.Listener.Addr().String(), BootID: h.bootID, Sequence: h.sequence, Ready: h.ready,
+		HostID: h.ID, Address: h.server.Listener.Addr().String(), BootID: h.bootID, Sequence: h.sequence, Ready: h.ready,
 		Capacity: h.capacity, Templates: slices.Clone(h.templates), Sources: slices.Clone(h.sources),
 		Versions: hostapi.Versions{Hostd: "fake", Engine: "none", Kernel: "none"},
 	}

@@ -126,7 +126,7 @@ func (g *guest) addEvent(r *http.Request, id string) (any, error) {
 	if key := id + "/" + in.Key; !g.keys[key] {
 		g.keys[key] = true
 		g.events = append(g.events, hostapi.Event{
-			Seq: uint64(len(g.events) + 1), Time: time.Now().UTC().Truncate(time.Millisecond), SandboxID: id, AgentID: "fake",
+			Seq: uint64(len(g.events) + 1), Time: time.Now().UTC().Truncate(time.Millisecond), SandboxID: id, HostID: "fake",
 			Type: in.Type, Code: in.Type.Code(), Message: in.Message, Metadata: meta,
 		})
 		g.announce()

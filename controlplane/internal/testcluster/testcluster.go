@@ -19,7 +19,7 @@ import (
 func Tables() []raftstore.AnyTable {
 	return []raftstore.AnyTable{
 		raftstore.Register(record.Workspaces), raftstore.Register(record.Users), raftstore.Register(record.APIKeys),
-		raftstore.Register(record.Agents), raftstore.Register(record.JoinTokens), raftstore.Register(record.Sandboxes),
+		raftstore.Register(record.Hosts), raftstore.Register(record.JoinTokens), raftstore.Register(record.Sandboxes),
 		raftstore.Register(record.Flows), raftstore.Register(record.Outcomes), raftstore.Register(record.IdempotencyKeys),
 		raftstore.Register(record.Snapshots), raftstore.Register(record.Volumes),
 		raftstore.Register(record.Templates), raftstore.Register(record.Builds), raftstore.Register(record.Clusters),

@@ -176,14 +176,14 @@ func (p *Plane) Host(id string, memoryMB int) *fakehost.Host {
 func (p *Plane) Join(h *fakehost.Host) {
 	p.t.Helper()
 	p.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.Agents, &record.Agent{Meta: record.Meta{ID: h.ID}, State: record.AgentLost})
+		raftstore.Put(tx, record.Hosts, &record.Host{Meta: record.Meta{ID: h.ID}, State: record.HostLost})
 		return nil
 	})
 	p.wg.Go(func() { h.SendHeartbeats(p.ctx, HeartbeatInterval, p.send) })
 	testcluster.Await(p.t, 5*time.Second, "host "+h.ID, func() bool {
-		a, ok := raftstore.Get(p.Leader().Store.View(), record.Agents, h.ID)
+		a, ok := raftstore.Get(p.Leader().Store.View(), record.Hosts, h.ID)
 		_, heard := p.LeaderNode().Hosts.Sessions()[h.ID]
-		return ok && heard && a.State == record.AgentUp
+		return ok && heard && a.State == record.HostUp
 	})
 	testcluster.Await(p.t, 5*time.Second, "the templates of host "+h.ID, func() bool {
 		view := p.Leader().Store.View()
@@ -215,7 +215,7 @@ func (p *Plane) send(ctx context.Context, hb hostapi.Heartbeat) error {
 // would be deleted, or fail.
 func (p *Plane) Place(h *fakehost.Host, row *record.Sandbox) {
 	p.t.Helper()
-	row.Status, row.Template, row.AgentID = record.SandboxRunning, "base", h.ID
+	row.Status, row.Template, row.HostID = record.SandboxRunning, "base", h.ID
 	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
 		boxes[row.ID] = hostapi.Box{
 			ID: row.ID, Generation: row.Generation, Status: hostapi.StatusRunning, Seq: row.HostSeq,
@@ -266,7 +266,7 @@ func boxesAgree(rows []*record.Sandbox, hosts []holding) bool {
 	for _, s := range rows {
 		switch s.Status {
 		case record.SandboxRunning, record.SandboxPaused, record.SandboxHibernated:
-			want[s.ID] = s.AgentID
+			want[s.ID] = s.HostID
 		}
 	}
 	n := 0
@@ -284,7 +284,7 @@ func boxesAgree(rows []*record.Sandbox, hosts []holding) bool {
 func objectsAgree(view *raftstore.Snapshot, hosts []holding) bool {
 	volumes := map[string]string{}
 	for _, v := range raftstore.All(view, record.Volumes) {
-		volumes[v.ID] = v.AgentID
+		volumes[v.ID] = v.HostID
 	}
 	for _, h := range hosts {
 		for _, id := range h.captures {
