@@ -75,6 +75,7 @@ func New(cfg Config) *Lease {
 	if err == nil && json.Unmarshal(raw, &w) == nil && w.Format == format && w.BootID == cfg.BootID {
 		l.word = w
 	}
+	l.wasOut = l.Over() // no news of one that starts
 	return l
 }
 
@@ -128,8 +129,11 @@ func (l *Lease) Run(ctx context.Context) {
 		if over {
 			l.cfg.Fence(ctx)
 		}
-		if over != l.wasOut {
-			l.cfg.Log.Warn("lease of this host", "over", over)
+		switch {
+		case over && !l.wasOut:
+			l.cfg.Log.Warn("the lease of this host is over: the leader was not heard in time")
+		case !over && l.wasOut:
+			l.cfg.Log.Info("this host has a lease")
 		}
 		l.wasOut = over
 		t := time.NewTimer(l.tick())
