@@ -24,7 +24,7 @@ func (r *Registry) Heartbeat(ctx context.Context, hb hostapi.Heartbeat) (hostapi
 	}
 	agent, ok := raftstore.Get(r.cfg.Store.View(), record.Hosts, hb.HostID)
 	if !ok {
-		return hostapi.HeartbeatReply{}, fmt.Errorf("%w: %s", ErrUnknownAgent, hb.HostID)
+		return hostapi.HeartbeatReply{}, fmt.Errorf("%w: %s", ErrUnknownHost, hb.HostID)
 	}
 	if err := r.take(hb); err != nil {
 		return hostapi.HeartbeatReply{}, err
@@ -66,7 +66,7 @@ func (r *Registry) concludeUp(ctx context.Context, hb hostapi.Heartbeat) error {
 	err := r.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		agent, ok := raftstore.Get(tx, record.Hosts, hb.HostID)
 		if !ok {
-			return fmt.Errorf("%w: %s", ErrUnknownAgent, hb.HostID)
+			return fmt.Errorf("%w: %s", ErrUnknownHost, hb.HostID)
 		}
 		if agent.State == record.HostUp && agent.Address == hb.Address {
 			return nil
@@ -105,9 +105,9 @@ func (r *Registry) ServeHeartbeat(w http.ResponseWriter, req *http.Request, host
 		answer(w, http.StatusOK, reply)
 	case errors.Is(err, errBadHeartbeat):
 		answerError(w, http.StatusBadRequest, hostapi.CodeInvalid, err.Error())
-	case errors.Is(err, ErrUnknownAgent) && r.isLeading():
+	case errors.Is(err, ErrUnknownHost) && r.isLeading():
 		answerError(w, http.StatusForbidden, hostapi.CodeUnauthorized, err.Error())
-	case notLeading(err), errors.Is(err, ErrUnknownAgent): // a follower may not know the newest agents
+	case notLeading(err), errors.Is(err, ErrUnknownHost): // a follower may not know the newest hosts
 		id, address := r.cfg.Store.Leader()
 		answer(w, http.StatusMisdirectedRequest, hostapi.NotLeader{LeaderID: id, LeaderAddress: address})
 	default:

@@ -160,8 +160,8 @@ func (r *Registry) Sessions() map[string]Session {
 	return out
 }
 
-// ErrUnknownAgent is returned for a host that never joined or was removed.
-var ErrUnknownAgent = errors.New("agent has not joined")
+// ErrUnknownHost is returned for a host that never joined or was removed.
+var ErrUnknownHost = errors.New("agent has not joined")
 
 // take notes a heartbeat; an out-of-date one only proves that the host lives.
 func (r *Registry) take(hb hostapi.Heartbeat) error {

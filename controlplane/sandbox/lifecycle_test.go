@@ -97,7 +97,7 @@ func TestRemedies(t *testing.T) {
 
 // A host that does what it is asked without a change, as one of another version
 // might, does not make an illegal move legal.
-func TestAMoveThatChangesNothingIsRefused(t *testing.T) {
+func TestATransitionThatChangesNothingIsRefused(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	sb := r.Must(t, api.CreateSandbox{})
 	if _, err := r.Pause(t.Context(), testplane.Caller, sb.ID); err != nil {
@@ -111,7 +111,7 @@ func TestAMoveThatChangesNothingIsRefused(t *testing.T) {
 
 // Who refuses a move for a status that another move has ended meanwhile is asked
 // again, a few times.
-func TestAMoveIsAskedForAgainWhereItsStatusIsBack(t *testing.T) {
+func TestATransitionIsAskedForAgainWhereItsStatusIsBack(t *testing.T) {
 	for refusals, wantErr := range map[int32]bool{1: false, 2: false, 99: true} {
 		r := testplane.NewRig(t, 1)
 		sb := r.Must(t, api.CreateSandbox{})
@@ -135,7 +135,7 @@ func TestAMoveIsAskedForAgainWhereItsStatusIsBack(t *testing.T) {
 	}
 }
 
-func TestMovesThatHostsRefuse(t *testing.T) {
+func TestTransitionsThatHostsRefuse(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	sb := r.Must(t, api.CreateSandbox{})
 	if _, err := r.Hibernate(t.Context(), testplane.Caller, sb.ID); err != nil {
@@ -172,7 +172,7 @@ func TestMovesThatHostsRefuse(t *testing.T) {
 
 // A host has done what it was asked when its leader is cut off and cannot write it
 // down. The host's heartbeats tell the next leader.
-func TestAMoveThatCannotBeWrittenDown(t *testing.T) {
+func TestATransitionThatCannotBeWrittenDown(t *testing.T) {
 	for name, c := range map[string]struct {
 		op, becomes, detail string
 		asleep              bool
