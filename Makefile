@@ -32,9 +32,9 @@ COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 
 STAMPED := controlplane hostd berth
-# These two are inputs of every template and have no version stamp: a commit that
+# These are inputs of templates and have no version stamp: a commit that
 # does not change them must not rebuild every template.
-UNSTAMPED := guestd chvemu
+UNSTAMPED := guestd guestpg guestapp chvemu
 
 # The packages of both modules; ./... does not include those of controlplane/api.
 ALL := github.com/berth-cloud/berth/...
@@ -43,20 +43,29 @@ ALL := github.com/berth-cloud/berth/...
 # that SIGINT is ignored, so its default is restored.
 GO := env --default-signal=INT,QUIT go
 GO_RACE := env --default-signal=INT,QUIT CGO_ENABLED=1 go
-TEST := test -timeout 40m
+TEST := test -timeout 60m
 # Half of the packages spend most of their time waiting for elections and
 # timeouts, so more run than there are CPUs. `make lint` does the vetting. Without
 # debug information a test links in half the time.
 UNIT_TEST := $(GO_RACE) $(TEST) -race -vet=off -ldflags='-s -w' -p $(shell echo $$((1 + $$(nproc))))
 # The longest come first, so that they do not run alone at the end.
-UNIT = ./hostd ./hostd/image ./vmm/conformance ./hostd/snapshot ./hostd/server ./raftstore ./controlplane/fork \
-  $$(go list $(ALL) | grep -v /e2e)
+UNIT = ./controlplane ./guest/pg/agent ./controlplane/database ./vmm/conformance ./hostd/database ./hostd/pgarchive \
+  ./guest/app/agent ./hostd/snapshot ./hostd/server ./raftstore \
+  $$(go list $(ALL) | grep -v -e /e2e -e '/hostd$$' -e '/hostd/image$$')
+# Their guests have a sixth of the CPU beside busy processes (hostd/cgroup), as they should
+# on the local stack, so these tests run apart from the others.
+GUESTS := ./hostd ./hostd/image
 # A guest has one CPU, so one more of the end-to-end tests that share the stack
 # runs at once than there are CPUs.
 E2E_TEST := $(GO) $(TEST) -vet=off -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
-# Unit tests need only base: the other templates are built in the CPU time that
-# these tests leave.
-E2E_TEMPLATES := base,python,node,code-interpreter
+# Unit tests need only base, those of hostd and the end-to-end tests also app and
+# postgres-16, which are built beside the unit tests. What needs the languages' templates,
+# which take minutes each under emulation, is tested by `make e2e` alone.
+TEMPLATES := base,app,postgres-16
+LANGUAGES := python,node,code-interpreter
+
+# Templates that are built beside tests have the CPU time that these leave.
+BESIDE := BERTH_TIME_SCALE=$${BERTH_TIME_SCALE:-4} nice -n 15
 
 .PHONY: help
 help: ## list these commands
@@ -79,6 +88,8 @@ down: ## stop everything that `make up` started, also after a crash (root)
 # What must fail fails before anything slow begins.
 .PHONY: ready
 ready:
+	@((EUID == 0)) || { echo 'make: this needs root (network namespaces, taps, cgroups): run it with sudo' >&2; exit 1; }
+	@[[ $$(uname -m) == x86_64 ]] || { echo "make: Berth's guests are x86-64 and this machine is $$(uname -m): Berth cannot run here" >&2; exit 1; }
 	@scripts/install-deps go
 	@scripts/place
 	@go run -buildvcs=false ./scripts/preflight $(PREFLIGHT)
@@ -91,14 +102,15 @@ build: ## build every program into bin/
 	@scripts/build '$(LDFLAGS)' $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
 
 .PHONY: test
-test: ## every test: unit with -race, conformance, end-to-end (root; about 28 minutes on 2 cores)
+test: ## unit with -race, conformance, end-to-end (root; well over an hour on 2 cores)
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
-	@scripts/beside scripts/phase "compile the unit tests" bash -c 'CGO_ENABLED=1 go list -race -test -export $(UNIT) >/dev/null' \
+	@scripts/beside scripts/phase "compile the unit tests" bash -c 'CGO_ENABLED=1 go list -race -test -export $(GUESTS) $(UNIT) >/dev/null' \
 	  -- scripts/phase "base template" bin/devstack prepare
-	@scripts/beside scripts/phase "other templates" BERTH_TIME_SCALE=$${BERTH_TIME_SCALE:-4} nice -n 19 bin/devstack prepare --template $(E2E_TEMPLATES) \
+	@scripts/beside scripts/phase templates $(BESIDE) bin/devstack prepare --template $(TEMPLATES) \
 	  -- scripts/phase unit BERTH_TEST_ROOT=1 $(UNIT_TEST) $(UNIT)
+	@scripts/phase "unit tests with guests" BERTH_TEST_ROOT=1 $(UNIT_TEST) $(GUESTS)
 	@scripts/phase e2e BERTH_TEST_ROOT=1 $(E2E_TEST) ./e2e/...
 
 .PHONY: unit
@@ -115,12 +127,12 @@ conformance: ## the VMM conformance suite against BERTH_VMM (default: chvemu; ro
 	@BERTH_TEST_ROOT=1 $(GO) $(TEST) -count=1 -v ./vmm/conformance/
 
 .PHONY: e2e
-e2e: ## only the end-to-end tests: real processes, real guests, injected failures (root)
+e2e: ## only the end-to-end tests, with every language's: real processes, real guests, injected failures (root)
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
-	@bin/devstack prepare --template $(E2E_TEMPLATES)
-	@BERTH_TEST_ROOT=1 $(E2E_TEST) -v ./e2e/...
+	@bin/devstack prepare --template $(TEMPLATES),$(LANGUAGES)
+	@BERTH_TEST_ROOT=1 BERTH_TEST_LENGTH=1 $(E2E_TEST) -v ./e2e/...
 
 .PHONY: clients
 clients: ## regenerate the generated parts of the Python and TypeScript clients
@@ -132,8 +144,13 @@ clients-test: ## the clients' own tests; with BERTH_URL and BERTH_TOKEN set, aga
 	@scripts/install-deps clients
 	@scripts/clients-test
 
+.PHONY: drivers
+drivers: ## try the usual PostgreSQL drivers; with BERTH_URL and BERTH_TOKEN set, at a database of that Berth
+	@scripts/install-deps drivers
+	@BERTH_DRIVERS=1 $(GO) $(TEST) -count=1 -v ./e2e/drivers
+
 .PHONY: bench
-bench: ## run the benchmarks, print a table and write bench.json (root; about 9 minutes)
+bench: ## run the benchmarks, print a table and write bench.json (root; about 9 minutes, and 10 or more for databases)
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
@@ -141,8 +158,19 @@ bench: ## run the benchmarks, print a table and write bench.json (root; about 9 
 	@bin/devstack prepare
 	@exec bin/bench -o bench.json
 
+.PHONY: frameworks
+frameworks: ## deploy an app of each usual framework on the running Berth of BERTH_URL and BERTH_TOKEN
+	@BERTH_FRAMEWORKS=$${BERTH_FRAMEWORKS:-all} $(GO) test -timeout 5h -count=1 -v ./e2e/frameworks
+
+.PHONY: simulate
+simulate: ## three replicas with a thousand simulated hosts, 100,000 sandboxes and 1,000 templates (about 15 minutes, 8 GB); SIMULATE="-hosts 100 -sandboxes 5000" for less
+	@scripts/install-deps go
+	@scripts/place
+	@scripts/build '$(LDFLAGS)' ./cmd/controlplane ./scripts/simulate
+	@exec bin/simulate $(SIMULATE)
+
 .PHONY: soak
-soak: ## 30 minutes of random work under injected faults (root); SOAK="-for 5m" for less
+soak: ## 30 minutes of random work under injected faults (root); SOAK="-for 5m" for less, SOAK="-only databases" for databases
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps soak
 	@$(MAKE) --no-print-directory build
@@ -151,7 +179,7 @@ soak: ## 30 minutes of random work under injected faults (root); SOAK="-for 5m" 
 	@exec bin/soak $(SOAK)
 
 .PHONY: nested
-nested: ## the suite and every operation on the real Cloud Hypervisor (BERTH_VMM), in an emulated machine (root; half an hour to hours); NESTED="-parts suite -run Reboot" for less
+nested: ## the suite and every operation of a sandbox on the real Cloud Hypervisor (BERTH_VMM), in an emulated machine (root; half an hour to hours); NESTED="-parts suite -run Reboot" for less
 	@scripts/install-deps up
 	@scripts/place
 	@scripts/build '-s -w' ./scripts/nested
@@ -159,7 +187,7 @@ nested: ## the suite and every operation on the real Cloud Hypervisor (BERTH_VMM
 	@$(MAKE) --no-print-directory build
 	@scripts/build '-s -w' ./vmm/conformance/probe
 	@go test -c -o bin/conformance.test ./vmm/conformance/
-	@env -u BERTH_VMM bin/devstack prepare
+	@env -u BERTH_VMM bin/devstack prepare --template base,postgres-16
 	@exec nice -n 5 bin/nested $(NESTED)
 
 .PHONY: lint
@@ -167,13 +195,45 @@ lint: ## go vet and golangci-lint, with the import rules
 	@scripts/install-deps lint
 	@for module in . controlplane/api; do (cd $$module && go vet ./... && golangci-lint run ./...); done
 
-.PHONY: package
-package: build ## build the Debian packages berth-controlplane and berth-hostd into dist/
-	@scripts/install-deps package
-	@scripts/packaging/build $(VERSION)
+# The programs of each platform. Guests, their kernel and both engines are x86-64's, so
+# a host is.
+RELEASED := linux-amd64:controlplane,hostd,berth linux-arm64:controlplane,berth darwin-amd64:berth darwin-arm64:berth
+
+.PHONY: release-build
+release-build:
+	@scripts/install-deps go
+	@rm -rf dist
+	@for target in $(RELEASED); do \
+	  platform=$${target%%:*} programs=$${target#*:}; \
+	  GOOS=$${platform%-*} GOARCH=$${platform#*-} BERTH_BUILD_DIR=dist/build/$$platform \
+	    scripts/build '$(LDFLAGS)' $$(printf './cmd/%s ' $${programs//,/ }); \
+	done
+	@GOOS=linux GOARCH=amd64 BERTH_BUILD_DIR=dist/build/linux-amd64 scripts/build '-s -w' $(addprefix ./cmd/,$(UNSTAMPED))
+
+# The time in packages and archives is the commit's, so that they can be made again.
+EPOCH = $$(git log -1 --format=%ct 2>/dev/null || echo 0)
+
+.PHONY: packages
+packages: release-build ## build the .deb and .rpm packages of all parts into dist/
+	@scripts/install-deps packages
+	@SOURCE_DATE_EPOCH=$(EPOCH) scripts/packaging/build $(VERSION)
+
+.PHONY: release
+release: packages ## packages, archives of berth, bills of materials and checksums in dist/; a commit always makes the same bytes
+	@go run ./scripts/release -epoch $(EPOCH) -version $(VERSION) scripts/install.sh
+	@cat dist/SHA256SUMS
+
+.PHONY: systemd
+systemd: ## machines under systemd, emulated: packages, three replicas, a host, the leader's machine killed (root; 15 to 40 minutes)
+	@scripts/install-deps systemd
+	@scripts/place
+	@$(MAKE) --no-print-directory packages
+	@BERTH_HOSTD=dist/build/linux-amd64/hostd scripts/fetch-kernel .berth/kernel
+	@scripts/build '-s -w' ./scripts/machines
+	@exec bin/machines $(MACHINES)
 
 .PHONY: clean
 clean: ## remove build results and the caches of `make up` (kernel, templates)
-	@[[ ! -e .berth/run ]] || { echo "a stack may be running: make down first"; exit 1; }
+	@[[ ! -e .berth/run ]] && { [[ ! -e .berth/run.lock ]] || flock -n .berth/run.lock true; } || { echo "a stack may be running: make down first"; exit 1; }
 	@rm -rf dist bench.json
 	@scripts/place remove

@@ -1,6 +1,6 @@
-// Package controlplane assembles one replica of the control plane: it decides
-// which parts there are and in which order they start and stop. What they do is
-// in the packages below it; DESIGN.md in this folder draws how they meet.
+// Package controlplane assembles one replica of the control plane: which parts it
+// has, and in which order they start and stop. DESIGN.md in this folder describes
+// how the parts work together.
 package controlplane
 
 import (
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,51 +17,109 @@ import (
 	"github.com/berth-cloud/berth/controlplane/authn"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
 	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/sdnotify"
 )
 
-// Config is one replica's settings. The tags name the environment variables;
+// Config contains one replica's settings. The tags name the environment variables;
 // cmd/controlplane reads them.
 type Config struct {
-	NodeID     string   `env:"BERTH_NODE_ID"`     // default: of replica.json
+	NodeID     string   `env:"BERTH_NODE_ID"`     // default: from replica.json
 	DataDir    string   `env:"BERTH_DATA_DIR"`    // Raft's log and snapshots
-	PKIDir     string   `env:"BERTH_PKI_DIR"`     // what controlplane init wrote for this replica
+	PKIDir     string   `env:"BERTH_PKI_DIR"`     // the directory that "controlplane init" wrote for this replica
 	Listen     string   `env:"BERTH_LISTEN"`      // public API
 	PeerListen string   `env:"BERTH_PEER_LISTEN"` // default: the peer address itself
-	Peers      []string `env:"BERTH_PEERS"`       // id=host:port of the first members; default: of replica.json
-	TLSCert    string   `env:"BERTH_TLS_CERT"`    // of the public API; none: plain HTTP
+	Peers      []string `env:"BERTH_PEERS"`       // id=host:port of the cluster's first members; default: from replica.json
+	TLSCert    string   `env:"BERTH_TLS_CERT"`    // of the public API; empty: plain HTTP
 	TLSKey     string   `env:"BERTH_TLS_KEY"`
 
-	AdminToken    string `env:"BERTH_ADMIN_TOKEN"`
-	JWTKey        string `env:"BERTH_JWT_HS256_KEY"`
-	JWKSURL       string `env:"BERTH_JWT_JWKS_URL"`
-	JWTIssuer     string `env:"BERTH_JWT_ISSUER"`
-	JWTAudience   string `env:"BERTH_JWT_AUDIENCE"`
-	PreviewSuffix string `env:"BERTH_PREVIEW_SUFFIX"`
-	PreviewURL    string `env:"BERTH_PREVIEW_URL"` // as clients see previews; default https://{port}-{id}.<suffix>
+	AdminToken  string `env:"BERTH_ADMIN_TOKEN"`
+	JWTKey      string `env:"BERTH_JWT_HS256_KEY"`
+	JWKSURL     string `env:"BERTH_JWT_JWKS_URL"`
+	JWTIssuer   string `env:"BERTH_JWT_ISSUER"`
+	JWTAudience string `env:"BERTH_JWT_AUDIENCE"`
+	// OIDCIssuers are issuers of the form https://issuer=audience, whose keys are found
+	// by discovery.
+	OIDCIssuers   []string `env:"BERTH_OIDC_ISSUERS"`
+	PreviewSuffix string   `env:"BERTH_PREVIEW_SUFFIX"`
+	PreviewURL    string   `env:"BERTH_PREVIEW_URL"` // pattern of preview URLs; default https://{port}-{id}.<suffix>
 
-	// A host sends a heartbeat each interval and is lost when it has been
-	// unheard for a lease. Its sandboxes fail with it, so the lease is longer
-	// than a restart of the daemon takes on a loaded machine.
+	// An app is served at <id>.<AppSuffix>. A request that wakes one is held for
+	// AppWakeHold; 0: the default.
+	AppSuffix   string        `env:"BERTH_APP_SUFFIX"`
+	AppURL      string        `env:"BERTH_APP_URL"` // pattern of apps' URLs; default https://{id}.<suffix>/
+	AppWakeHold time.Duration `env:"BERTH_APP_WAKE_HOLD" envDefault:"10s"`
+
+	// A router at DBListen serves databases as <id>.<DBDomain>. Without a domain
+	// there is no router. DBRouterPort is the port that clients are told: it differs
+	// from DBListen behind a balancer.
+	DBDomain     string `env:"BERTH_DB_DOMAIN"`
+	DBListen     string `env:"BERTH_DB_LISTEN" envDefault:":5432"`
+	DBRouterPort int    `env:"BERTH_DB_ROUTER_PORT" envDefault:"5432"`
+	DBTLSCert    string `env:"BERTH_DB_TLS_CERT"` // of *.<DBDomain>; default: the public API's
+	DBTLSKey     string `env:"BERTH_DB_TLS_KEY"`
+	DBDevCA      string `env:"BERTH_DB_DEV_CA"` // directory of a development CA, which is created if missing
+
+	// ACME provides the certificates that no file provides: of the databases'
+	// domain, those of previews and apps, and ACMENames.
+	ACMEDirectory string   `env:"BERTH_ACME_DIRECTORY"` // URL; empty: no ACME
+	ACMEEmail     string   `env:"BERTH_ACME_EMAIL"`
+	ACMENames     []string `env:"BERTH_ACME_NAMES"`      // of the public API
+	ACMERoots     string   `env:"BERTH_ACME_CA"`         // PEM file with the CA of a private ACME server
+	ACMEDNSServer string   `env:"BERTH_ACME_DNS_SERVER"` // host:port of a server that accepts updates (RFC 2136)
+	ACMEResolvers []string `env:"BERTH_ACME_RESOLVERS"`  // default: the system's
+	ACMETSIGName  string   `env:"BERTH_ACME_TSIG_NAME"`
+	ACMETSIGKey   string   `env:"BERTH_ACME_TSIG_KEY"` // base64
+	ACMETSIGAlg   string   `env:"BERTH_ACME_TSIG_ALGORITHM" envDefault:"hmac-sha256"`
+
+	// A host sends a heartbeat each interval and is lost after a lease without one.
+	// Its sandboxes fail with it, so the lease is longer than a restart of the
+	// daemon on a loaded machine.
 	HeartbeatInterval time.Duration `env:"BERTH_HEARTBEAT_INTERVAL" envDefault:"1s"`
 	HostLease         time.Duration `env:"BERTH_HOST_LEASE" envDefault:"30s"`
 
-	// RaftTimeout is Raft's heartbeat and election time-out. 500 ms replaces a
-	// killed leader within a second at the median, and lets one be held up for
-	// half a second by a busy machine; 300 ms lost leaders that were alive.
-	// Replicas that are further apart than a few milliseconds want more.
+	// RaftTimeout is Raft's heartbeat and election timeout. With 500 ms the median
+	// time to replace a killed leader is below a second, and a busy machine may
+	// delay a leader for half a second; with 300 ms leaders were deposed that were
+	// alive. Replicas that are more than a few milliseconds apart need more.
 	RaftTimeout time.Duration `env:"BERTH_RAFT_TIMEOUT" envDefault:"500ms"`
 
-	// OrphanGrace is how long a box that no record accounts for is left alone.
+	// A replica that is added votes once it has been there, with every record, for
+	// ReplicaStableAfter. One that voted and was silent for ReplicaDeadAfter loses its
+	// place to it; 0: never. A machine that only restarts should be back before.
+	ReplicaStableAfter time.Duration `env:"BERTH_REPLICA_STABLE_AFTER" envDefault:"10s"`
+	ReplicaDeadAfter   time.Duration `env:"BERTH_REPLICA_DEAD_AFTER" envDefault:"5m"`
+
+	// OrphanGrace is how long a box without a record is kept.
 	OrphanGrace time.Duration `env:"BERTH_ORPHAN_GRACE" envDefault:"5s"`
 
-	// KeptGrace is the same for a volume or a snapshot that no record accounts
-	// for: somebody wanted to keep what is in it, and a control store put back
-	// from a backup does not know the latest. And for all that is in the snapshot
-	// store.
+	// KeptGrace is the same for volumes, snapshots, and all objects in the snapshot
+	// store. It is longer because a control store that was restored from a backup
+	// lacks the newest records.
 	KeptGrace time.Duration `env:"BERTH_KEPT_GRACE" envDefault:"1h"`
 
-	// VolumeQuotaMB is how much the volumes of a workspace may have together.
+	// VolumeQuotaMB is the total size of a workspace's volumes.
 	VolumeQuotaMB int `env:"BERTH_VOLUME_QUOTA_MB" envDefault:"102400"`
+
+	// Tiers is a file with the tiers of workspaces; DefaultTier the tier of those that
+	// have none of their own. docs/limits.md explains both.
+	Tiers       string `env:"BERTH_TIERS"`
+	DefaultTier string `env:"BERTH_DEFAULT_TIER" envDefault:"unlimited"`
+
+	Billing
+	Audit
+
+	Databases
+
+	Apps
+	Domains
+	GitHosts
+
+	// WebhookDelays are those between the attempts to deliver a webhook.
+	WebhookDelays []time.Duration `env:"BERTH_WEBHOOK_DELAYS" envDefault:"1m,5m,30m,2h,8h"`
+	// WebhookAllowPrivate lets webhooks go to any address, and without TLS: for
+	// development alone.
+	WebhookAllowPrivate bool `env:"BERTH_WEBHOOK_ALLOW_PRIVATE"`
 
 	// EventStore is a PostgreSQL URL; empty: an SQLite file in DataDir.
 	EventStore string `env:"BERTH_EVENT_STORE"`
@@ -72,21 +131,28 @@ type Config struct {
 	Commit  string       `env:"-"`
 	Logger  *slog.Logger `env:"-"`
 
-	// Limiter says how much a workspace may ask; default: what clients are told.
+	// Notifier tells systemd how the replica is; nil: nobody. Reload receives when
+	// settings are to be read again.
+	Notifier *sdnotify.Notifier `env:"-"`
+	Reload   <-chan os.Signal   `env:"-"`
+
+	// Limiter limits the requests of a workspace; default: the limits in
+	// docs/api.md.
 	Limiter httpapi.Limiter `env:"-"`
 
-	// Tests hand in listeners, on ports that the system chose.
+	// Listeners for tests, on ports that the system chose.
 	PublicListener net.Listener `env:"-"`
 	PeerListener   net.Listener `env:"-"`
+	DBListener     net.Listener `env:"-"`
 }
 
-// replica is what a Config becomes: checked, and with the keys read.
+// replica is a checked Config with the keys loaded.
 type replica struct {
 	node      *pki.Node
 	ca        *pki.CA
 	id        string
 	advertise string       // of the peer port
-	members   []pki.Member // to begin the cluster with; none: wait to be added
+	members   []pki.Member // the cluster's first members; empty: wait to be added
 }
 
 // load checks the settings and reads the replica's directory.
@@ -109,14 +175,26 @@ func (c *Config) load() (replica, error) {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return replica{}, errors.New("BERTH_TLS_CERT and BERTH_TLS_KEY go together")
 	}
+	if err := errors.Join(c.checkRouter(), c.checkACME(), c.checkApps(), c.checkDomains()); err != nil {
+		return replica{}, err
+	}
 	if c.HeartbeatInterval < 10*time.Millisecond {
 		return replica{}, fmt.Errorf("BERTH_HEARTBEAT_INTERVAL is %s, want at least 10ms", c.HeartbeatInterval)
 	}
 	if c.HostLease < 3*c.HeartbeatInterval {
 		return replica{}, fmt.Errorf("BERTH_HOST_LEASE is %s, want at least three heartbeats of %s: one may be late and one lost", c.HostLease, c.HeartbeatInterval)
 	}
+	if c.ReplicaStableAfter < 0 {
+		return replica{}, fmt.Errorf("BERTH_REPLICA_STABLE_AFTER is %s, want at least 0s", c.ReplicaStableAfter)
+	}
+	if d := c.ReplicaDeadAfter; d != 0 && d < leastDeadAfter {
+		return replica{}, fmt.Errorf("BERTH_REPLICA_DEAD_AFTER is %s, want at least %s, or 0 for never", d, leastDeadAfter)
+	}
 	if c.VolumeQuotaMB < 0 {
 		return replica{}, fmt.Errorf("BERTH_VOLUME_QUOTA_MB is %d, want at least 0", c.VolumeQuotaMB)
+	}
+	if err := errors.Join(c.Databases.validate(), c.Apps.validate(), c.Billing.validate(), c.Audit.validate(), c.checkWebhooks(), c.checkGitHosts()); err != nil {
+		return replica{}, err
 	}
 	if c.AdminToken != "" && len(c.AdminToken) < 16 {
 		return replica{}, fmt.Errorf("BERTH_ADMIN_TOKEN has %d characters, want at least 16", len(c.AdminToken))
@@ -124,9 +202,31 @@ func (c *Config) load() (replica, error) {
 	return c.identity()
 }
 
-// identity finds out which replica this is, from its certificate first.
+// leastDeadAfter is the least that BERTH_REPLICA_DEAD_AFTER may be: elections are over by
+// then, and what is only slow was heard.
+const leastDeadAfter = 10 * time.Second
+
+// maxWebhookDelays bounds how many attempts there are.
+const maxWebhookDelays = 20
+
+func (c *Config) checkWebhooks() error {
+	if n := len(c.WebhookDelays); n > maxWebhookDelays {
+		return fmt.Errorf("BERTH_WEBHOOK_DELAYS has %d delays, want at most %d", n, maxWebhookDelays)
+	}
+	for _, d := range c.WebhookDelays {
+		if d < time.Second {
+			return fmt.Errorf("BERTH_WEBHOOK_DELAYS has %s, want at least 1s", d)
+		}
+	}
+	return nil
+}
+
+// identity determines which replica this is, by its certificate.
 func (c *Config) identity() (replica, error) {
 	node, err := pki.LoadNode(c.PKIDir)
+	if errors.Is(err, pki.ErrForeign) { // it was off while the CA was exchanged, and has the new one by now
+		node, err = c.reissue()
+	}
 	if err != nil {
 		return replica{}, fmt.Errorf("%w (controlplane init makes these files)", err)
 	}
@@ -165,6 +265,18 @@ func (c *Config) identity() (replica, error) {
 	return r, nil
 }
 
+// reissue gives this replica a certificate of the CA that it has.
+func (c *Config) reissue() (*pki.Node, error) {
+	ca, err := pki.LoadCA(c.PKIDir)
+	if err != nil {
+		return nil, err
+	}
+	if err := pki.Reissue(c.PKIDir, ca, time.Now()); err != nil {
+		return nil, err
+	}
+	return pki.LoadNode(c.PKIDir)
+}
+
 // ParseMember reads id=host:port.
 func ParseMember(s string) (pki.Member, error) {
 	id, address, ok := strings.Cut(strings.TrimSpace(s), "=")
@@ -175,11 +287,25 @@ func ParseMember(s string) (pki.Member, error) {
 	return m, m.Validate()
 }
 
-func (c *Config) jwt() authn.JWTConfig {
-	return authn.JWTConfig{HS256Key: c.JWTKey, JWKSURL: c.JWKSURL, Issuer: c.JWTIssuer, Audience: c.JWTAudience}
+func (c *Config) jwt() (authn.JWTConfig, error) {
+	issuers, err := authn.ParseIssuers(c.OIDCIssuers)
+	if err != nil {
+		return authn.JWTConfig{}, fmt.Errorf("BERTH_OIDC_ISSUERS: %w", err)
+	}
+	return authn.JWTConfig{HS256Key: c.JWTKey, JWKSURL: c.JWKSURL, Issuer: c.JWTIssuer, Audience: c.JWTAudience, Issuers: issuers}, nil
 }
 
-// eventFile is the event store of a replica that has its own.
+// authenticator has neither store nor users if both are nil: it checks the settings.
+func (c *Config) authenticator(store *raftstore.Store, users authn.Users, log *slog.Logger) (*authn.Authenticator, error) {
+	tokens, err := c.jwt()
+	if err != nil {
+		return nil, err
+	}
+	return authn.New(authn.Config{Store: store, Users: users, AdminToken: c.AdminToken, JWT: tokens, Clock: time.Now, Logger: log})
+}
+
+// eventFile is the replica's own event store, unless BERTH_EVENT_STORE is set.
 func (c *Config) eventFile() string { return filepath.Join(c.DataDir, "events", "events.db") }
 
-func (c *Config) storeDir() string { return filepath.Join(c.DataDir, "raft") }
+// StoreDir is where the replica keeps Raft's log and snapshots.
+func (c *Config) StoreDir() string { return filepath.Join(c.DataDir, "raft") }

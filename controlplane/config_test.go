@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,12 +39,39 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{"peers without this one", func(c *Config) { c.Peers = []string{"b=127.0.0.1:1"} }, "does not name this replica"},
 		{"peers that are none", func(c *Config) { c.Peers = []string{"b"} }, "id=host:port"},
 		{"half of TLS", func(c *Config) { c.TLSCert = "x" }, "BERTH_TLS_KEY"},
+		{"half of the router's TLS", func(c *Config) { c.DBTLSCert = "x" }, "BERTH_DB_TLS_KEY"},
+		{"a router without a certificate", func(c *Config) { c.DBDomain, c.DBListen, c.DBRouterPort = "db.example.com", ":0", 5432 }, "BERTH_DB_DEV_CA"},
+		{"a router's port that is none", func(c *Config) { c.DBDomain, c.DBListen = "db.example.com", ":0" }, "BERTH_DB_ROUTER_PORT"},
+		{"a router without a port", func(c *Config) { c.DBDomain, c.DBListen = "db.example.com", "localhost" }, "BERTH_DB_LISTEN"},
+		{"a domain with a dot", func(c *Config) { c.DBDomain, c.DBListen = ".example.com", ":0" }, "BERTH_DB_DOMAIN"},
+		{"a suffix of apps with a dot", func(c *Config) { c.AppSuffix = "app.example.com." }, "BERTH_APP_SUFFIX"},
+		{"one suffix for previews and apps", func(c *Config) { c.AppSuffix, c.PreviewSuffix = "x.example.com", "X.example.com" }, "BERTH_PREVIEW_SUFFIX"},
+		{"a URL of apps that names none", func(c *Config) { c.AppURL = "https://app.example.com/" }, "BERTH_APP_URL"},
+		{"a hold that is none", func(c *Config) { c.AppWakeHold = time.Millisecond }, "BERTH_APP_WAKE_HOLD"},
+		{"a hold for ever", func(c *Config) { c.AppWakeHold = time.Hour }, "BERTH_APP_WAKE_HOLD"},
+		{"ACME in plaintext", func(c *Config) { c.ACMEDirectory = "http://acme.example/dir" }, "BERTH_ACME_DIRECTORY"},
+		{"ACME for nothing", func(c *Config) { c.ACMEDirectory = "https://acme.example/dir" }, "BERTH_ACME_NAMES"},
+		{"ACME without DNS", func(c *Config) {
+			c.ACMEDirectory, c.ACMENames = "https://acme.example/dir", []string{"api.example.com"}
+		}, "BERTH_ACME_TSIG_KEY"},
+		{"a short time until a replica is dead", func(c *Config) { c.ReplicaDeadAfter = time.Second }, "BERTH_REPLICA_DEAD_AFTER"},
+		{"a negative time until a replica is dead", func(c *Config) { c.ReplicaDeadAfter = -time.Minute }, "BERTH_REPLICA_DEAD_AFTER"},
+		{"a negative time until a replica votes", func(c *Config) { c.ReplicaStableAfter = -time.Second }, "BERTH_REPLICA_STABLE_AFTER"},
 		{"a short lease", func(c *Config) { c.HostLease = time.Second }, "BERTH_HOST_LEASE"},
 		{"no interval", func(c *Config) { c.HeartbeatInterval = 0 }, "BERTH_HEARTBEAT_INTERVAL"},
 		{"a weak admin token", func(c *Config) { c.AdminToken = "secret" }, "BERTH_ADMIN_TOKEN"},
 		{"a weak JWT key", func(c *Config) { c.JWTKey = "secret" }, "JWT key"},
 		{"keys without an issuer", func(c *Config) { c.JWKSURL = "https://issuer.example/keys" }, "issuer"},
 		{"keys in plaintext", func(c *Config) { c.JWKSURL, c.JWTIssuer = "http://issuer.example/keys", "x" }, "https"},
+		{"an issuer without an audience", func(c *Config) { c.OIDCIssuers = []string{"https://login.example.com"} }, "BERTH_OIDC_ISSUERS"},
+		{"an issuer in plaintext", func(c *Config) { c.OIDCIssuers = []string{"http://login.example.com=berth"} }, "https"},
+		{"an issuer of two kinds", func(c *Config) {
+			c.OIDCIssuers = []string{"https://login.example.com=berth"}
+			c.JWKSURL, c.JWTIssuer = "https://login.example.com/keys", "https://login.example.com"
+		}, "twice"},
+		{"subscriptions asked for all the time", func(c *Config) { c.BillingSync = time.Second }, "BERTH_BILLING_SYNC"},
+		{"a short pause between webhooks", func(c *Config) { c.WebhookDelays = []time.Duration{time.Minute, time.Millisecond} }, "BERTH_WEBHOOK_DELAYS"},
+		{"webhooks for ever", func(c *Config) { c.WebhookDelays = slices.Repeat([]time.Duration{time.Minute}, 21) }, "BERTH_WEBHOOK_DELAYS"},
 		{"an address without port", func(c *Config) { c.Listen = "localhost" }, "BERTH_LISTEN"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

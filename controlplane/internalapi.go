@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,12 +14,12 @@ import (
 	"github.com/berth-cloud/berth/controlplane/peer"
 )
 
-// replicaStatus is what a replica tells the others of itself. During an upgrade two
-// versions ask each other, so fields are added and never renamed.
+// replicaStatus is the status that replicas tell each other. During an upgrade the
+// replicas have two versions, so fields are added but never renamed.
 type replicaStatus struct {
 	NodeID       string        `json:"NodeID"`
 	LeaderID     string        `json:"LeaderID"`
-	LastContact  time.Duration `json:"LastContact"` // in nanoseconds; -1 never
+	LastContact  time.Duration `json:"LastContact"` // in nanoseconds; -1 if never
 	AppliedIndex uint64        `json:"AppliedIndex"`
 }
 
@@ -38,16 +39,19 @@ func (st replicaStatus) status() api.RaftStatus {
 	return out
 }
 
-// statusHandler tells another replica how this one is.
+// statusHandler returns this replica's status to another replica.
 func statusHandler(replicas *cluster.Cluster) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(newReplicaStatus(replicas.LocalStatus())) // the caller may have given up
+		_ = json.NewEncoder(w).Encode(newReplicaStatus(replicas.LocalStatus())) // the caller may be gone
 	})
 }
 
-// maxStatus bounds what is read of another replica's status.
+// maxStatus limits the size of another replica's status, in bytes.
 const maxStatus = 1 << 20
+
+// errRemoved is a replica's answer to one that was removed.
+var errRemoved = errors.New("this replica was removed from the cluster")
 
 // askPeer asks another replica for its status.
 func (s *Server) askPeer(ctx context.Context, address string) (api.RaftStatus, error) {
@@ -62,6 +66,9 @@ func (s *Server) askPeer(ctx context.Context, address string) (api.RaftStatus, e
 		return out, fmt.Errorf("ask replica at %s: %w", address, err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusGone {
+		return out, fmt.Errorf("ask replica at %s: %w", address, errRemoved)
+	}
 	if resp.StatusCode != http.StatusOK {
 		return out, fmt.Errorf("ask replica at %s: status %d", address, resp.StatusCode)
 	}

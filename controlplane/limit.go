@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// maxConnections bounds the connections to the public port, the API's and those
-// of previews: what each holds in memory is little, but not nothing.
+// maxConnections limits the connections to the public port, which serves the API and
+// previews: each takes a little memory.
 const maxConnections = 16 << 10
 
-// bounded is a listener of which only so many connections are open at once. One
-// more is closed unanswered, so that those who ask whether this replica is well
-// are not kept waiting.
+// bounded limits how many connections of a listener are open at once. It closes any
+// further one without an answer, so that a health check fails at once instead of
+// waiting.
 type bounded struct {
 	net.Listener
 	slots chan struct{}

@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// listen opens a port. One that is taken is reported with its holder, where
-// the system lets us see who that is.
+// listen opens a port. If the port is taken, the error names the process that has
+// it, if the system shows it.
 func listen(ctx context.Context, setting, address string) (net.Listener, error) {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", address)
@@ -42,7 +42,8 @@ func portHolder(port int) string {
 			continue
 		}
 		for _, line := range strings.Split(string(raw), "\n") {
-			// sl, local_address, rem_address, st, …, inode is the tenth; see proc(5).
+			// The fields are sl, local_address, rem_address, st, …; inode is the
+			// tenth. See proc(5).
 			f := strings.Fields(line)
 			if len(f) < 10 || f[3] != "0A" { // TCP_LISTEN
 				continue
@@ -56,7 +57,7 @@ func portHolder(port int) string {
 	if len(inodes) == 0 {
 		return ""
 	}
-	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*") // only those that we may read
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*") // only those that this process may read
 	for _, fd := range fds {
 		target, err := os.Readlink(fd)
 		if err != nil || !inodes[target] {

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-cloud/berth/redact"
 )
 
-// NewLogger makes the replica's logger, whose lines have no whole sandbox id.
+// NewLogger creates the replica's logger, which shortens sandbox ids.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {

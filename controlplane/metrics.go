@@ -12,28 +12,34 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// metrics are what /metrics shows besides the requests, which httpapi counts.
+// metrics are the replica's metrics, except those of requests, which httpapi has.
 type metrics struct {
-	registry *prometheus.Registry
-	create   *prometheus.HistogramVec
+	registry  *prometheus.Registry
+	operators *prometheus.Registry // what everybody is not shown
+	create    *prometheus.HistogramVec
+	failures  *prometheus.CounterVec
 }
 
 func newMetrics(version, commit string) *metrics {
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
+		registry:  prometheus.NewRegistry(),
+		operators: prometheus.NewRegistry(),
 		create: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_create_stage_seconds",
 			Help: "Where the time of a sandbox's create goes. engine=\"true\" is the VMM's own start, restore or resume; " +
 				"stage \"total\" is the whole, \"own\" the whole without the engine and the guest's answer.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .02, .04, .06, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02, .04, .06, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"stage", "engine"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_flow_step_failures_total", Help: "Attempts of the steps of flows that failed and are repeated.",
+		}, []string{"kind", "step"}),
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "berth_build_info", Help: "The running program; always 1.",
 		ConstLabels: prometheus.Labels{"version": version, "commit": commit, "go_version": runtime.Version()},
 	})
 	info.Set(1)
-	m.registry.MustRegister(m.create, info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.create, m.failures, info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -45,7 +51,9 @@ func (m *metrics) observeCreate(stage string, engine bool, took time.Duration) {
 	m.create.WithLabelValues(stage, label).Observe(took.Seconds())
 }
 
-// stateCollector reads the store and the registry when it is asked.
+func (m *metrics) flowFailed(kind, step string) { m.failures.WithLabelValues(kind, step).Inc() }
+
+// stateCollector reads the store and the registry on each scrape.
 type stateCollector struct {
 	store *raftstore.Store
 	hosts *hosts.Registry
@@ -71,6 +79,7 @@ var (
 	descCommitRetries   = describe("store_retries_total", "Attempts that found what they had read changed.")
 	descSandboxes       = describe("sandboxes", "Sandboxes by status, as this replica has them.", "status")
 	descFlows           = describe("flows", "Live flows by kind, as this replica has them.", "kind")
+	descFlowOldest      = describe("flow_oldest_seconds", "Age of the oldest live flow of a kind, as this replica has it.", "kind")
 	descAgents          = describe("agents", "Hosts by state, as this replica has them.", "state")
 	descAgentMemory     = describe("agent_memory_megabytes", "Memory for sandboxes on a host; on the leader only.", "agent_id")
 	descAgentReserved   = describe("agent_reserved_megabytes", "Memory of it that is given out, placements under way included; on the leader only.", "agent_id")
@@ -82,7 +91,7 @@ var (
 	allStateDescriptors = []*prometheus.Desc{
 		descRaftState, descRaftTerm, descRaftApplied, descRaftCommit, descRaftLast, descRaftSnapshot, descRaftContact, descRaftWon, descRaftLost,
 		descCommits, descCommitSeconds, descCommitFailures, descCommitRetries,
-		descSandboxes, descFlows, descAgents, descAgentMemory, descAgentReserved, descAgentSlots, descAgentBoxes, descAgentLastSeen,
+		descSandboxes, descFlows, descFlowOldest, descAgents, descAgentMemory, descAgentReserved, descAgentSlots, descAgentBoxes, descAgentLastSeen,
 	}
 )
 
@@ -134,12 +143,16 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, status := range allSandboxStatuses {
 		gauge(descSandboxes, float64(sandboxes[status]), string(status))
 	}
-	flows := map[string]int{}
+	flows, oldest := map[string]int{}, map[string]time.Time{}
 	for _, f := range raftstore.All(view, record.Flows) {
 		flows[f.Kind]++
+		if at, any := oldest[f.Kind]; !any || f.CreatedAt.Before(at) {
+			oldest[f.Kind] = f.CreatedAt
+		}
 	}
 	for kind, n := range flows {
 		gauge(descFlows, float64(n), kind)
+		gauge(descFlowOldest, max(0, time.Since(oldest[kind]).Seconds()), kind)
 	}
 	agents := map[record.HostState]int{record.HostUp: 0, record.HostLost: 0}
 	for _, a := range raftstore.All(view, record.Hosts) {

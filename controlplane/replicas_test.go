@@ -19,8 +19,10 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -37,11 +39,11 @@ import (
 	"github.com/berth-cloud/berth/raftstore/seal"
 )
 
-// A replica of these tests is this very program, run again with this variable
-// set, so that it can be killed like the real one.
+// The replicas of these tests are this program itself, run with this variable set,
+// so that they can be killed like real ones.
 const replicaEnv = "BERTH_TEST_REPLICA"
 
-// unlimitedEnv lets workspaces ask such a replica as much as they like.
+// unlimitedEnv disables such a replica's rate limit.
 const unlimitedEnv = "BERTH_TEST_UNLIMITED"
 
 type unlimited struct{}
@@ -52,7 +54,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(replicaEnv) != "" {
 		os.Exit(runReplica())
 	}
-	goleak.VerifyTestMain(m)
+	// The ACME server of the tests waits for tasks for ever.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/letsencrypt/pebble/v2/va.VAImpl.processTasks"))
 }
 
 func runReplica() int {
@@ -106,14 +109,25 @@ type process struct {
 	done chan struct{}
 }
 
+// ports counts those that freePort tried.
+var ports atomic.Uint32
+
+// freePort is an address of this process's own, which neither another program's
+// listener nor a connection takes before it is used: on a loopback address that nobody
+// else has, and below the ports of connections.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	pid := os.Getpid()
+	host := net.IPv4(127, byte(64+pid>>16), byte(pid>>8), byte(pid)).String()
+	for range 1000 {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(10_000+int(ports.Add(1))%20_000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 func sealKey(t *testing.T) []byte {
@@ -245,11 +259,11 @@ func (s *stack) client(token string, urls ...string) *api.Client {
 
 func (s *stack) admin(urls ...string) *api.Client { return s.client(adminToken, urls...) }
 
-// leader waits for a leader that every running replica knows.
+// leader waits until every running replica knows the same leader.
 func (s *stack) leader() *process {
 	s.t.Helper()
 	var found *process
-	testcluster.Await(s.t, 20*time.Second, "a leader that all know", func() bool {
+	testcluster.Await(s.t, "a leader that all know", func() bool {
 		found = nil
 		for _, p := range s.replicas {
 			if !p.running() {
@@ -297,7 +311,7 @@ func (s *stack) user(subject string) (token, key string) {
 	return token, created.Key
 }
 
-// join lets a fake host join over the wire, as hostd does, and beat.
+// join lets a fake host join as hostd does, and send heartbeats.
 func (s *stack) join(id string, memoryMB int) *fakehost.Host {
 	s.t.Helper()
 	token, err := s.admin().CreateJoinToken(s.t.Context(), api.CreateJoinToken{})
@@ -309,8 +323,8 @@ func (s *stack) join(id string, memoryMB int) *fakehost.Host {
 		s.t.Fatalf("join: status %d, %+v", status, joined)
 	}
 	h := fakehost.New(s.t, s.ca, id, memoryMB)
-	s.beat(h, joined)
-	testcluster.Await(s.t, 10*time.Second, "host "+id, func() bool {
+	s.sendHeartbeats(h, joined)
+	testcluster.Await(s.t, "host "+id, func() bool {
 		agents, _, err := s.admin().ListAgents(s.t.Context(), api.Page{})
 		for _, a := range agents {
 			if err == nil && a.ID == id && a.State == "up" && a.Ready {
@@ -356,8 +370,8 @@ func (s *stack) askToJoin(peerAddress, token, id string) (hostapi.Joined, int) {
 	return joined, resp.StatusCode
 }
 
-// beat sends the host's heartbeats to the leader, following 421.
-func (s *stack) beat(h *fakehost.Host, joined hostapi.Joined) {
+// sendHeartbeats sends the host's heartbeats to the leader, following 421.
+func (s *stack) sendHeartbeats(h *fakehost.Host, joined hostapi.Joined) {
 	der, err := x509.MarshalPKCS8PrivateKey(hostKey())
 	if err != nil {
 		s.t.Fatal(err)
@@ -402,7 +416,7 @@ func (s *stack) beat(h *fakehost.Host, joined hostapi.Joined) {
 	})
 }
 
-// raw makes one request without a client's help.
+// raw makes one request without the client.
 func raw(t *testing.T, method, url, token, body string) (*http.Response, string) {
 	t.Helper()
 	var in io.Reader

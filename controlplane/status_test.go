@@ -7,7 +7,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 )
 
-// During an upgrade replicas of two versions ask each other.
+// During an upgrade, replicas of two versions ask each other.
 func TestTheStatusBetweenReplicasKeepsItsForm(t *testing.T) {
 	for _, c := range []struct {
 		sent string

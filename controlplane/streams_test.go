@@ -25,8 +25,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// shout is a process that gives back its input in capitals, each signal by its
-// name, and each size as columns × rows, until its input ends.
+// shout is a process that returns its input in capitals, each signal by its name,
+// and each size as columns × rows, until its input ends.
 func shout(req hostapi.ExecStream, rw io.ReadWriter) {
 	out := func(s string) { _ = guestapi.WriteFrame(rw, guestapi.FrameStdout, []byte(s)) }
 	if len(req.Argv) == 3 && req.Argv[2] == "euro" { // in two halves
@@ -58,8 +58,8 @@ func shout(req hostapi.ExecStream, rw io.ReadWriter) {
 	}
 }
 
-// TestStreamsThroughAFollower uses everything that streams by the Go client,
-// through a replica that does not lead.
+// TestStreamsThroughAFollower uses all streaming calls of the Go client through a
+// follower.
 func TestStreamsThroughAFollower(t *testing.T) {
 	s := newStack(t)
 	h := s.join("h1", 8192)
@@ -73,7 +73,7 @@ func TestStreamsThroughAFollower(t *testing.T) {
 	h.SetProcess(shout)
 	none := func(t *testing.T) {
 		t.Helper()
-		testcluster.Await(t, 10*time.Second, "the end of every stream on the host", func() bool { return h.Streams() == 0 })
+		testcluster.Await(t, "the end of every stream on the host", func() bool { return h.Streams() == 0 })
 	}
 
 	t.Run("exec/stream", func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestStreamsThroughAFollower(t *testing.T) {
 		if err != nil || *exit != (api.Exit{ExitCode: 7, DurationMS: 3}) || stdout.String() != "€" || stderr.String() != "\xff\x00" {
 			t.Fatalf("%+v, %v, %q, %q", exit, err, stdout.String(), stderr.String())
 		}
-		// A client that goes away ends the command.
+		// A client that disconnects ends the command.
 		ctx, cancel := context.WithCancel(t.Context())
 		r, w := io.Pipe()
 		done := make(chan error, 1)
@@ -101,7 +101,7 @@ func TestStreamsThroughAFollower(t *testing.T) {
 		none(t)
 	})
 	t.Run("a preview of a path that replicas answer themselves", func(t *testing.T) {
-		// It must go to the leader once, and not round in circles here.
+		// It must be forwarded to the leader once, and not in circles.
 		for _, path := range []string{"/healthz", "/metrics", "/version", "/v1/admin/raft-status"} {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, follower.url+path, http.NoBody)
 			if err != nil {
@@ -291,7 +291,7 @@ func TestStreamsThroughAFollower(t *testing.T) {
 		if want := sha256.Sum256(content); err != nil || !bytes.Equal(sum.Sum(nil), want[:]) {
 			t.Fatalf("the file came back different, %v", err)
 		}
-		// An upload that breaks off changes nothing.
+		// An interrupted upload changes nothing.
 		broken := io.MultiReader(bytes.NewReader(content[:1<<20]), failing{})
 		if _, err := c.WriteFile(t.Context(), sb.ID, "/root/a b", "", broken, int64(len(content))); err == nil {
 			t.Fatal("no error")
@@ -366,13 +366,19 @@ func TestStreamsThroughAFollower(t *testing.T) {
 		none(t)
 	})
 	t.Run("ports", func(t *testing.T) {
-		h.SetPorts(hostapi.Port{Port: 22, Protocol: "tcp", Process: "sshd"}, hostapi.Port{Port: 22, Protocol: "tcp", Address: "::"}, hostapi.Port{Port: 53, Protocol: "udp"})
+		h.SetPorts(hostapi.Port{Port: 22, Protocol: "tcp", Process: "sshd"}, hostapi.Port{Port: 22, Protocol: "tcp", Address: "::"}, hostapi.Port{Port: 53, Protocol: "udp"},
+			hostapi.Port{Port: 5432, Protocol: "tcp", Address: "127.0.0.1"}, hostapi.Port{Port: 5432, Protocol: "tcp", Address: "::1"},
+			hostapi.Port{Port: 8080, Protocol: "tcp", Address: "::ffff:127.0.0.1"}, hostapi.Port{Port: 8080, Protocol: "tcp", Address: "0.0.0.0"})
 		if p, err := c.AddPort(t.Context(), sb.ID, api.AddPort{Port: 3000, Label: "web"}); err != nil || p.URL != "https://3000-"+sb.ID+".preview.test" {
 			t.Fatalf("%+v, %v", p, err)
 		}
 		ports, err := c.ListPorts(t.Context(), sb.ID)
-		if err != nil || len(ports) != 3 || ports[0].Process != "sshd" || ports[1].URL != "" || ports[2].Label != "web" {
+		if err != nil || len(ports) != 5 || ports[0].Process != "sshd" || ports[0].URL == "" || ports[1].URL != "" || ports[2].Label != "web" {
 			t.Fatalf("%+v, %v", ports, err)
+		}
+		// Previews do not reach what listens on loopback only.
+		if ports[2].URL == "" || ports[3].Port != 5432 || ports[3].URL != "" || ports[4].URL == "" {
+			t.Errorf("%+v", ports)
 		}
 		for _, bad := range []api.AddPort{{Port: 0}, {Port: 65536}, {Port: -1}, {Port: 80, Label: strings.Repeat("x", 64)}} {
 			if _, err := c.AddPort(t.Context(), sb.ID, bad); api.StatusOf(err) != 400 {
@@ -388,13 +394,13 @@ func TestStreamsThroughAFollower(t *testing.T) {
 	})
 }
 
-// failing is a body that breaks off.
+// failing is a body that fails.
 type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errors.New("the source has gone") }
 
 // TestEventsAreFollowedAcrossALeadersEnd follows a sandbox's events while the
-// replica that gives them is killed: without a gap or a double.
+// replica that sends them is killed: without gaps or duplicates.
 func TestEventsAreFollowedAcrossALeadersEnd(t *testing.T) {
 	s := newStack(t)
 	h := s.join("h1", 8192)
@@ -444,7 +450,8 @@ func TestEventsAreFollowedAcrossALeadersEnd(t *testing.T) {
 	if next != 8 {
 		t.Fatalf("it ended before event %d", next)
 	}
-	// One that is gone ends the stream, and one that was never there is an error.
+	// The deletion of a sandbox ends the stream; for an unknown one there is an
+	// error.
 	done := make(chan error, 1)
 	followed := make(chan struct{}, 1)
 	go func() {

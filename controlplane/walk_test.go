@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 )
@@ -13,8 +12,8 @@ import (
 // tenantRoute is one route of the document that a tenant may call.
 type tenantRoute struct{ method, path, body string }
 
-// tenantRoutes reads from a replica's own document every route that names
-// something of a tenant's, with the body that the document shows.
+// tenantRoutes returns every route in a replica's own document that names a tenant's
+// resource, with the example of its body.
 func tenantRoutes(t *testing.T, url string) []tenantRoute {
 	t.Helper()
 	_, raw := raw(t, http.MethodGet, url+"/openapi.json", "", "")
@@ -54,28 +53,31 @@ func tenantRoutes(t *testing.T, url string) []tenantRoute {
 	return out
 }
 
-// strangers puts into a route's path what belongs to somebody else, or, where
-// the test has made none of its kind, what nobody has. A kind that it does not
-// know has to be taught to it.
+// strangers fills a route's path with another tenant's ids or, for kinds that the
+// test has not created, with unknown ids; "" if nobody owns those. It fails for a kind that it does not know.
 func strangers(t *testing.T, path, sandboxID string) string {
 	t.Helper()
 	for prefix, id := range map[string]string{
 		"/v1/sandboxes/": sandboxID, "/v1/snapshots/": "snap-stranger", "/v1/volumes/": "stranger",
-		"/v1/templates/": "stranger", "/v1/builds/": "build-stranger",
+		"/v1/templates/": "stranger", "/v1/builds/": "build-stranger", "/v1/webhooks/endpoints/": "we-stranger", "/v1/apps/": "app-stranger", "/v1/functions/": "fn-stranger", "/v1/databases/": "7d0c9a52-3f5e-4b61-9c0d-2a8e4f6b1c37",
 	} {
 		if rest, ok := strings.CutPrefix(path, prefix); ok {
 			_, rest, _ = strings.Cut(rest, "}")
-			return prefix + id + strings.ReplaceAll(rest, "{lang}", "python") + "?path=/etc/passwd&port=80"
+			return prefix + id + strings.NewReplacer("{lang}", "python", "{delivery}", "wd_stranger", "{deploy}", "dep-stranger", "{key}", "A", "{rest}", "x").Replace(rest) + "?path=/etc/passwd&port=80"
 		}
 	}
-	t.Errorf("%s: whose is that?", path)
+	// A git host's ids are those that it gives: of a repository each workspace has
+	// variables of its own, and package githost tests whose an installation is.
+	if !strings.HasPrefix(path, "/v1/repos/") && !strings.HasPrefix(path, "/v1/github/") {
+		t.Errorf("%s: whose is that?", path)
+	}
 	return ""
 }
 
-// patiently makes a request again for as long as it is over the rate limit.
+// patiently repeats a request while it exceeds the rate limit.
 func patiently(t *testing.T, method, url, token, body string) (resp *http.Response, answer string) {
 	t.Helper()
-	testcluster.Await(t, 30*time.Second, "an answer within the rate limit", func() bool {
+	testcluster.Await(t, "an answer within the rate limit", func() bool {
 		resp, answer = raw(t, method, url, token, body)
 		return resp.StatusCode != http.StatusTooManyRequests
 	})

@@ -143,6 +143,7 @@ func TestNextWriteAfterTheLeaderIsKilled(t *testing.T) {
 // Fifty sandboxes come and go while daemons, VMMs and replicas are killed at
 // random moments. Afterwards the API, the hosts and the kernel agree.
 func TestFiftyCreatesAndDeletesUnderFire(t *testing.T) {
+	atLength(t)
 	const (
 		sandboxes = 50
 		workers   = 5

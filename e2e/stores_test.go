@@ -15,7 +15,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/eventstore/postgrestest"
-	"github.com/berth-cloud/berth/hostd/snapshot/s3test"
+	"github.com/berth-cloud/berth/hostd/bucket/s3test"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
@@ -76,6 +76,7 @@ func baseAlone(t *testing.T) string {
 // one PostgreSQL for all replicas, one S3 bucket for all hosts. The second host
 // has nothing of the snapshots' template but what the bucket has.
 func TestPostgreSQLAndS3(t *testing.T) {
+	atLength(t)
 	database, err := postgrestest.New()
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -35,6 +36,7 @@ func (c *tenant) put(t *testing.T, id, path, content string) {
 }
 
 func TestPythonTemplate(t *testing.T) {
+	atLength(t)
 	t.Parallel()
 	c := newTenant(t)
 	s := c.of(t, "python")
@@ -65,6 +67,7 @@ func TestPythonTemplate(t *testing.T) {
 }
 
 func TestNodeTemplate(t *testing.T) {
+	atLength(t)
 	t.Parallel()
 	c := newTenant(t)
 	c.knownEverywhere(t)
@@ -106,9 +109,21 @@ func TestNodeTemplate(t *testing.T) {
 	})
 }
 
+// atLength skips what make e2e tests and make test does not: what takes minutes under an
+// emulated processor, such as the templates of languages, and is tested otherwise, too.
+func atLength(t *testing.T) {
+	t.Helper()
+	if !length() {
+		t.Skip("make e2e tests it (BERTH_TEST_LENGTH=1)")
+	}
+}
+
+func length() bool { return os.Getenv("BERTH_TEST_LENGTH") == "1" }
+
 // A kernel that runs already executes cells at once, and goes on in each fork,
 // where it draws random numbers of its own.
 func TestCodeInterpreterTemplate(t *testing.T) {
+	atLength(t)
 	t.Parallel()
 	c := newTenant(t)
 	c.knownEverywhere(t)

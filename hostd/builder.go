@@ -14,11 +14,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/netfab/slot"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
+
+// appTemplate is the template in whose guests apps run: its size is a setting.
+const appTemplate = "app"
 
 // openImages opens the store of templates. lease is where a build's guest gets its
 // network.
@@ -30,6 +34,22 @@ func openImages(ctx context.Context, cfg Config, engine vmm.Engine, lease func(c
 	return image.Open(ctx, image.Config{
 		Dir: cfg.TemplateDir, Engine: engine, Kernel: cfg.Kernel, Guestd: guestd, Lease: lease, Logger: log,
 		OCIAllow: cfg.OCIAllow, OCIMaxMB: cfg.OCIMaxMB, GuestCAs: cfg.GuestCAs,
+		Sizes: map[string]image.Size{appTemplate: {CPU: cfg.AppCPU, MemoryMB: cfg.AppMemoryMB}},
+	})
+}
+
+// imageRoom refuses what of an image would fill the disk of the templates.
+func (d *Daemon) imageRoom(need int64) error {
+	return d.makeRoom(func() (missing int64, err error) {
+		free, err := freeBytes(d.cfg.TemplateDir)
+		if err != nil {
+			return 0, err
+		}
+		room := free - int64(d.cfg.DiskHeadroomMB)<<20
+		if missing = need - room; missing > 0 {
+			err = fmt.Errorf("%w: the image takes %d MB or more, and there is room for %d", hosterr.ErrNoDisk, need>>20, max(room, 0)>>20)
+		}
+		return missing, err
 	})
 }
 
@@ -107,7 +127,7 @@ func (b *builder) open(ctx context.Context) error {
 			return err
 		}
 	}
-	fabric, err := newFabric(ctx, b.cfg, peers, b.log)
+	fabric, err := newFabric(ctx, b.cfg, newReplicas(peers, b.log), b.log)
 	if err == nil {
 		err = errors.Join(openTun(b.log), fabric.EnsureHost(ctx))
 	}

@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/box"
+	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/image/oci"
+	"github.com/berth-cloud/berth/sdnotify"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -35,6 +37,10 @@ type Config struct {
 	TemplateSources string   `env:"BERTH_TEMPLATE_SOURCES"`                  // directory of <name>/template.yaml that are built here when they are asked for
 	TemplatesAhead  []string `env:"BERTH_TEMPLATES_AHEAD" envDefault:"base"` // those of them that are built before anybody asks
 
+	// Of the template named app, in whose guests apps run; 0: as its definition says.
+	AppCPU      int `env:"BERTH_APP_CPU"`
+	AppMemoryMB int `env:"BERTH_APP_MEMORY_MB"`
+
 	OCIAllow []string `env:"BERTH_OCI_ALLOW"`                                               // registries (host or host:port) and prefixes that tenants' images may come from though they are private
 	OCIMaxMB int      `env:"BERTH_OCI_MAX_MB" envDefault:"8192"`                            // of an image, unpacked
 	GuestCAs string   `env:"BERTH_GUEST_CAS" envDefault:"/usr/local/share/ca-certificates"` // directory of *.crt that bootstrapped templates trust, too
@@ -42,6 +48,13 @@ type Config struct {
 	// SnapshotStore is file:///directory or s3://bucket?region=…, where snapshots
 	// are kept for every host; empty: they stay on this one.
 	SnapshotStore string `env:"BERTH_SNAPSHOT_STORE"`
+
+	// ArchiveStore is where the WAL and the base backups of databases are kept, and
+	// from where any host restores them; default: SnapshotStore.
+	ArchiveStore string `env:"BERTH_ARCHIVE_STORE"`
+	// ArchiveQuota is how many times its disk the archive of a database may take; 0:
+	// any number.
+	ArchiveQuota int `env:"BERTH_ARCHIVE_QUOTA" envDefault:"20"`
 
 	VMM    string `env:"BERTH_VMM"`    // default: cloud-hypervisor with hardware virtualization, else chvemu
 	Kernel string `env:"BERTH_KERNEL"` // PVH vmlinux
@@ -54,11 +67,22 @@ type Config struct {
 	Resolvers    []string `env:"BERTH_RESOLVERS"`     // DNS servers of guests; default: the host's
 	AllowedCIDRs []string `env:"BERTH_ALLOWED_CIDRS"` // private addresses that guests may reach all the same
 
+	// How guests reach the PostgreSQL routers: the addresses and ports of routers; where
+	// DNS does not lead guests to them, the domain of databases and the port that clients
+	// are told, as the replicas have them; and the PEM file of an authority of
+	// development that guests trust too. DBConnections bounds one guest's.
+	DBRouters     []string `env:"BERTH_DB_ROUTERS"`
+	DBDomain      string   `env:"BERTH_DB_DOMAIN"`
+	DBRouterPort  int      `env:"BERTH_DB_ROUTER_PORT" envDefault:"5432"`
+	DBConnections int      `env:"BERTH_DB_GUEST_CONNECTIONS" envDefault:"100"`
+	DBCA          string   `env:"BERTH_DB_CA"`
+
 	MemoryMB       int `env:"BERTH_MEMORY_MB"`   // for sandboxes; default: 80 % of the machine's
 	OverheadMB     int `env:"BERTH_OVERHEAD_MB"` // of the engine, a sandbox; default: by engine
 	DiskHeadroomMB int `env:"BERTH_DISK_HEADROOM_MB" envDefault:"2048"`
 	DiskOvercommit int `env:"BERTH_DISK_OVERCOMMIT" envDefault:"20"`
 	OverlayPool    int `env:"BERTH_OVERLAY_POOL" envDefault:"16"`
+	MaxTunnels     int `env:"BERTH_MAX_CONNECTIONS" envDefault:"1024"` // that callers have to the ports of one sandbox
 
 	HeartbeatInterval time.Duration `env:"BERTH_HEARTBEAT_INTERVAL" envDefault:"1s"` // until the leader says another
 	CreateTimeout     time.Duration `env:"BERTH_CREATE_TIMEOUT" envDefault:"90s"`
@@ -68,6 +92,9 @@ type Config struct {
 	LogFormat string     `env:"BERTH_LOG_FORMAT" envDefault:"text"`
 
 	Version string // of the build
+	// Notifier tells systemd how the daemon is; nil: nobody.
+	Notifier *sdnotify.Notifier `env:"-"`
+	Guard    string             // program that is the guard, with the arguments "guard", RunDir, HostID; empty: none
 }
 
 const (
@@ -115,9 +142,16 @@ func (c Config) Complete() (Config, error) {
 	if c.Advertise == "" {
 		c.Advertise = c.Listen
 	}
+	if c.ArchiveStore == "" {
+		c.ArchiveStore = c.SnapshotStore
+	}
 	switch {
 	case c.MemoryMB < 0:
 		return c, fmt.Errorf("BERTH_MEMORY_MB is %d: want a number of megabytes, or 0 for %d %% of the machine's", c.MemoryMB, memoryShare)
+	case c.AppCPU < 0 || c.AppCPU > image.MaxCPU:
+		return c, fmt.Errorf("BERTH_APP_CPU is %d: want 1 to %d, or 0 for what the template says", c.AppCPU, image.MaxCPU)
+	case c.AppMemoryMB != 0 && (c.AppMemoryMB < image.MinMemoryMB || c.AppMemoryMB > image.MaxMemoryMB):
+		return c, fmt.Errorf("BERTH_APP_MEMORY_MB is %d: want %d to %d, or 0 for what the template says", c.AppMemoryMB, image.MinMemoryMB, image.MaxMemoryMB)
 	case c.Slots < 0 || c.Slots > 50000:
 		return c, fmt.Errorf("BERTH_SLOTS is %d: want 1 to 50000, or 0 for as many as fit", c.Slots)
 	case c.SlotPool < 1 || c.SlotPool > 256:
@@ -130,6 +164,10 @@ func (c Config) Complete() (Config, error) {
 		return c, fmt.Errorf("BERTH_DISK_HEADROOM_MB is %d: want 0 or more", c.DiskHeadroomMB)
 	case c.DiskOvercommit < 1 || c.DiskOvercommit > 1000:
 		return c, fmt.Errorf("BERTH_DISK_OVERCOMMIT is %d: want 1 (every sandbox's whole disk is kept for it) to 1000", c.DiskOvercommit)
+	case c.MaxTunnels < 1 || c.MaxTunnels > 65535:
+		return c, fmt.Errorf("BERTH_MAX_CONNECTIONS is %d: want 1 to 65535 connections to the ports of one sandbox", c.MaxTunnels)
+	case c.ArchiveQuota < 0 || c.ArchiveQuota > 1_000_000:
+		return c, fmt.Errorf("BERTH_ARCHIVE_QUOTA is %d: want how many times its disk a database's archive may take, or 0 for no quota", c.ArchiveQuota)
 	case c.HeartbeatInterval < 100*time.Millisecond:
 		return c, fmt.Errorf("BERTH_HEARTBEAT_INTERVAL is %s: want 100ms or more", c.HeartbeatInterval)
 	case c.CreateTimeout < time.Second:
@@ -165,6 +203,9 @@ func (c *Config) checkAddresses() error {
 		if _, err := netip.ParsePrefix(p); err != nil {
 			return fmt.Errorf("BERTH_ALLOWED_CIDRS: %q is no address prefix", p)
 		}
+	}
+	if _, err := c.databases(); err != nil {
+		return err
 	}
 	if err := (oci.Policy{Allow: c.OCIAllow}).Check(); err != nil {
 		return fmt.Errorf("BERTH_OCI_ALLOW: %w", err)

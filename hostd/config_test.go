@@ -66,9 +66,13 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		"agent id that is a path":  {func(c *Config) { c.HostID = "../x" }, "BERTH_AGENT_ID"},
 		"run dir too long":         {func(c *Config) { c.RunDir = "/" + strings.Repeat("x", 70) }, "BERTH_RUN_DIR"},
 		"negative memory":          {func(c *Config) { c.MemoryMB = -1 }, "BERTH_MEMORY_MB"},
+		"no CPU for apps":          {func(c *Config) { c.AppCPU = -1 }, "BERTH_APP_CPU"},
+		"little memory for apps":   {func(c *Config) { c.AppMemoryMB = 8 }, "BERTH_APP_MEMORY_MB"},
 		"no slots ready":           {func(c *Config) { c.SlotPool = 0 }, "BERTH_SLOT_POOL"},
 		"too many overlays":        {func(c *Config) { c.OverlayPool = 1000 }, "BERTH_OVERLAY_POOL"},
 		"negative headroom":        {func(c *Config) { c.DiskHeadroomMB = -1 }, "BERTH_DISK_HEADROOM_MB"},
+		"a quota below nothing":    {func(c *Config) { c.ArchiveQuota = -1 }, "BERTH_ARCHIVE_QUOTA"},
+		"no connections":           {func(c *Config) { c.MaxTunnels = 0 }, "BERTH_MAX_CONNECTIONS"},
 		"heartbeats without pause": {func(c *Config) { c.HeartbeatInterval = 0 }, "BERTH_HEARTBEAT_INTERVAL"},
 		"creates without time":     {func(c *Config) { c.CreateTimeout = 0 }, "BERTH_CREATE_TIMEOUT"},
 		"stop without time":        {func(c *Config) { c.StopTimeout = -time.Second }, "BERTH_STOP_TIMEOUT"},
@@ -76,6 +80,12 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		"slot cidr without length": {func(c *Config) { c.SlotCIDR = "10.0.0.0" }, "BERTH_SLOT_CIDR"},
 		"resolver by name":         {func(c *Config) { c.Resolvers = []string{"dns"} }, "BERTH_RESOLVERS"},
 		"allowed that is no CIDR":  {func(c *Config) { c.AllowedCIDRs = []string{"ten"} }, "BERTH_ALLOWED_CIDRS"},
+		"router by name":           {func(c *Config) { c.DBRouters = []string{"db.example.com:5432"} }, "BERTH_DB_ROUTERS"},
+		"router by IPv6":           {func(c *Config) { c.DBRouters = []string{"[::1]:5432"} }, "BERTH_DB_ROUTERS"},
+		"databases without router": {func(c *Config) { c.DBDomain = "db.example.com" }, "BERTH_DB_ROUTERS"},
+		"databases' port too high": {func(c *Config) { c.DBRouterPort = 70000 }, "BERTH_DB_ROUTER_PORT"},
+		"databases at DNS's port":  {func(c *Config) { c.DBRouterPort = 53 }, "BERTH_DB_ROUTERS"},
+		"no way to databases":      {func(c *Config) { c.DBConnections = -1 }, "BERTH_DB_GUEST_CONNECTIONS"},
 		"listen without a port":    {func(c *Config) { c.Listen = "127.0.0.1" }, "BERTH_LISTEN"},
 		"peer without a port":      {func(c *Config) { c.Peers = []string{"r1"} }, "BERTH_PEERS"},
 	} {
@@ -118,6 +128,32 @@ func TestCredentials(t *testing.T) {
 	}
 	if _, err := loadCredentials(dir, "h2"); err == nil || !strings.Contains(err.Error(), `"host:h1"`) {
 		t.Errorf("another host's certificate: %v", err)
+	}
+}
+
+func TestAHostTrustsAllOfItsAuthorities(t *testing.T) {
+	dir, ca, next := t.TempDir(), testca.New(t), testca.New(t)
+	ca.WriteDir(t, dir, "host:h1")
+	for name, c := range map[string]struct {
+		bundle []byte
+		trusts int // 0: it is refused
+	}{
+		"one":                 {ca.PEM(), 1},
+		"two":                 {append(next.PEM(), ca.PEM()...), 2},
+		"noise behind it":     {append(ca.PEM(), "noise"...), 0},
+		"one that is cut off": {append(ca.PEM(), next.PEM()[:100]...), 0},
+		"nothing":             {nil, 0},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, fileCA), c.bundle, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := loadCredentials(dir, "h1")
+		switch {
+		case c.trusts == 0 && (err == nil || !strings.Contains(err.Error(), fileCA)):
+			t.Errorf("%s: %v, want an error that names the file", name, err)
+		case c.trusts > 0 && (err != nil || len(got.trust.CAs()) != c.trusts || got.cert.KeptIssuer() == ""):
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -170,5 +206,24 @@ func TestAnEngineThatVMMsCannotRunIsNamed(t *testing.T) {
 	}
 	if err := executable(engine); err == nil || !strings.Contains(err.Error(), "chmod a+rx "+engine) {
 		t.Errorf("a private engine: %v", err)
+	}
+}
+
+func TestTheAuthorityOfDatabasesIsNoKey(t *testing.T) {
+	dir := t.TempDir()
+	testca.New(t).WriteDir(t, dir, "host:h1")
+	ca := filepath.Join(dir, "ca.crt")
+	got, err := Config{DBCA: ca}.databaseCA()
+	want, readErr := os.ReadFile(ca)
+	if err != nil || readErr != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, %v; want the %d of the file", len(got), err, len(want))
+	}
+	for _, path := range []string{filepath.Join(dir, "node.key"), filepath.Join(dir, "nothing.pem"), os.DevNull} {
+		if _, err := (Config{DBCA: path}).databaseCA(); err == nil || !strings.Contains(err.Error(), "BERTH_DB_CA") {
+			t.Errorf("%s: %v, want an error that names BERTH_DB_CA", path, err)
+		}
+	}
+	if got, err := (Config{}).databaseCA(); got != nil || err != nil {
+		t.Errorf("without one: %v, %v", got, err)
 	}
 }

@@ -3,38 +3,40 @@ package hostd
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/hostd/heartbeat"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/nodecert"
 )
 
 // The files of a PKI directory. They are the same for a replica.
 const (
-	fileCA    = "ca.crt"
-	fileCert  = "node.crt"
-	fileKey   = "node.key"
+	fileCA    = nodecert.FileCA
+	fileCert  = nodecert.FileCert
+	fileKey   = nodecert.FileKey
 	filePeers = "peers" // one host:port a line
 )
 
 // credentials are who the host is in the cluster.
 type credentials struct {
-	cert  tls.Certificate
-	ca    *x509.CertPool
+	cert  *nodecert.Certificate
+	trust *nodecert.Trust
 	peers []string // told at join, or by the leader since
 }
 
 func loadCredentials(dir, hostID string) (credentials, error) {
-	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, fileCert), filepath.Join(dir, fileKey))
+	cert, err := loadPair(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return credentials{}, fmt.Errorf("this host has not joined a cluster: there is no certificate in %s (make a join token on the control plane, then: hostd join --help)", dir)
 	}
@@ -44,19 +46,56 @@ func loadCredentials(dir, hostID string) (credentials, error) {
 	if cn := cert.Leaf.Subject.CommonName; !hostapi.IsHost(hostID)(cn) {
 		return credentials{}, fmt.Errorf("the certificate in %s is for %q and BERTH_AGENT_ID is %q: correct one of them, or join as this id", dir, cn, hostID)
 	}
-	raw, err := os.ReadFile(filepath.Join(dir, fileCA))
+	trust, err := nodecert.ReadTrust(dir)
 	if err != nil {
 		return credentials{}, fmt.Errorf("load the cluster's CA: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(raw) {
-		return credentials{}, fmt.Errorf("%s holds no PEM certificate", filepath.Join(dir, fileCA))
 	}
 	peers, err := loadPeers(dir)
 	if err != nil {
 		return credentials{}, err
 	}
-	return credentials{cert: cert, ca: pool, peers: peers}, nil
+	return credentials{cert: nodecert.New(dir, cert, trust), trust: trust, peers: peers}, nil
+}
+
+// loadPair reads the host's certificate, the renewed one if there is one.
+func loadPair(dir string) (tls.Certificate, error) {
+	cert, key, err := nodecert.Read(dir)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
+}
+
+// renewByHand is what an operator does for a host whose certificate has expired.
+const renewByHand = "on a machine with a replica's directory run controlplane init --dir DIR --ca PKI --host ID, " +
+	"copy ca.crt, node.crt and node.key of DIR/ID to BERTH_PKI_DIR here, and restart hostd"
+
+// renewer replaces the host's certificate before it expires, or when the cluster's authority
+// is another, and learns which authorities count.
+func (d *Daemon) renewer() *nodecert.Renewer {
+	return &nodecert.Renewer{
+		Certificate: d.creds.cert, Clock: time.Now, Jitter: rand.Float64, Remedy: renewByHand, Log: d.log,
+		Ask: func(ctx context.Context, csr []byte) ([]byte, error) {
+			return hostapi.AskRenewal(ctx, d.latestPeers(), d.toReplicas(), csr)
+		},
+		Authorities: func(ctx context.Context, known nodecert.Known) (nodecert.Authorities, error) {
+			told, err := hostapi.AskAuthorities(ctx, d.latestPeers(), d.toReplicas(), hostapi.AuthoritiesKnown{Trusts: known.Trusts, Issuer: known.Issuer})
+			return nodecert.Authorities{Bundle: []byte(told.Bundle), Signs: told.Signs}, err
+		},
+	}
+}
+
+// toReplicas is how the host calls the control plane.
+func (d *Daemon) toReplicas() *tls.Config {
+	return hostapi.PeerTLSBy(d.creds.cert.ForClient, d.creds.trust.Pool, hostapi.IsReplica)
+}
+
+// latestPeers are the replicas' peer ports, as the leader said last.
+func (d *Daemon) latestPeers() []string {
+	if peers, err := loadPeers(d.cfg.PKIDir); err == nil && len(peers) > 0 {
+		return peers
+	}
+	return d.peers
 }
 
 // loadPeers reads where the replicas are, as far as this host was told: none
@@ -71,7 +110,7 @@ func loadPeers(dir string) ([]string, error) {
 
 // hostIDOf reads the host's id from its certificate.
 func hostIDOf(dir string) (string, error) {
-	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, fileCert), filepath.Join(dir, fileKey))
+	cert, err := loadPair(dir)
 	if err != nil {
 		return "", err
 	}

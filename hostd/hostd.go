@@ -17,19 +17,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/berth-cloud/berth/hostd/blob"
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/build"
 	"github.com/berth-cloud/berth/hostd/capture"
 	"github.com/berth-cloud/berth/hostd/cgroup"
+	"github.com/berth-cloud/berth/hostd/database"
 	"github.com/berth-cloud/berth/hostd/events"
+	"github.com/berth-cloud/berth/hostd/guard"
 	"github.com/berth-cloud/berth/hostd/heartbeat"
-	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/lease"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/hostd/meter"
+	"github.com/berth-cloud/berth/hostd/pgarchive"
 	"github.com/berth-cloud/berth/hostd/reconcile"
 	"github.com/berth-cloud/berth/hostd/server"
 	"github.com/berth-cloud/berth/hostd/snapshot"
+	"github.com/berth-cloud/berth/hostd/stats"
 	"github.com/berth-cloud/berth/hostd/volume"
 	"github.com/berth-cloud/berth/netfab/slot"
 	"github.com/berth-cloud/berth/vmm"
@@ -46,13 +51,20 @@ type Daemon struct {
 	ledger    *ledger.Ledger
 	fabric    *slot.Fabric
 	pool      *slot.Pool
+	slots     *slots
 	tree      *cgroup.Tree
+	marks     guard.Marks
 	snapshots *snapshot.Store // nil: none
 	builds    *build.Builds
 	volumes   *volume.Store
-	stored    *capture.Stored // nil: no snapshot store
+	stored    *capture.Stored     // nil: no snapshot store
+	archives  *pgarchive.Store    // nil: no archive store, and no databases
+	databases *database.Databases // likewise
+	blobs     *blob.Store
 	boxes     *box.Host
+	stats     *stats.Stats
 	machine   *machine
+	meter     *meter.Meter
 	events    *events.Recorder
 	delivery  *events.Delivery
 	registry  *prometheus.Registry
@@ -66,6 +78,7 @@ type Daemon struct {
 	startedAt   time.Time
 
 	peers    []string // replicas, as they were known at the start
+	replicas *replicas
 	draining atomic.Bool
 }
 
@@ -76,8 +89,14 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if err := cfg.checkServe(); err != nil {
 		return nil, err
 	}
-	if err := failed(Preflight(ctx, cfg)); err != nil {
+	checks := checkHost(ctx, cfg)
+	if err := failed(checks); err != nil {
 		return nil, fmt.Errorf("this host is not ready (hostd doctor shows every check):\n%w", err)
+	}
+	for _, c := range checks {
+		if c.Err != nil {
+			log.WarnContext(ctx, "this host lacks something, and starts all the same", "check", c.Name, "error", c.Err)
+		}
 	}
 	d := &Daemon{cfg: cfg, log: log, startedAt: time.Now().UTC(), bootID: newBootID(), registry: newRegistry()}
 	defer func() {
@@ -95,7 +114,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if d.engine, err = vmm.Detect(ctx, cfg.VMM); err != nil {
 		return nil, err
 	}
-	log.Info("engine", "kind", d.engine.Kind, "version", d.engine.Version, "path", d.engine.Path,
+	log.Info("engine", "kind", d.engine.Kind, "version", vmm.ShortEngine(d.engine.Version), "path", d.engine.Path,
 		"software_emulation", d.engine.Kind == vmm.KindChvemu)
 	total, err := totalMemoryMB()
 	if err != nil {
@@ -120,10 +139,14 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if d.events, err = openEvents(cfg, d.machineBoot, d.registry, log); err != nil {
 		return nil, err
 	}
-	if d.fabric, err = newFabric(ctx, cfg, d.peers, log); err != nil {
+	d.replicas = newReplicas(d.peers, log)
+	if d.fabric, err = newFabric(ctx, cfg, d.replicas, log); err != nil {
 		return nil, err
 	}
-	if d.tree, err = cgroup.Open(cgroup.Config{Host: cfg.HostID}, log); err != nil {
+	if d.tree, err = openTree(cfg, log); err != nil {
+		return nil, err
+	}
+	if err := d.openGuard(); err != nil {
 		return nil, err
 	}
 	if err := openTun(log); err != nil {
@@ -136,8 +159,12 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if err != nil {
 		return nil, err
 	}
-	network := &slots{fabric: d.fabric, pool: d.pool}
-	images, err := openImages(ctx, cfg, d.engine, poolLease(network, engine.groups, cgroups{d.tree}, overheadMB), log)
+	d.slots = newSlots(d.fabric, d.pool, log)
+	ca, err := cfg.databaseCA()
+	if err != nil {
+		return nil, err
+	}
+	images, err := openImages(ctx, cfg, d.engine, poolLease(d.slots, engine.groups, cgroups{d.tree}, overheadMB), log)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +177,18 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err erro
 	if err := d.openBuilds(ctx, images); err != nil {
 		return nil, err
 	}
-	d.assemble(engine, network, overheadMB)
+	if err := d.openDatabases(ctx); err != nil {
+		return nil, err
+	}
+	if err := d.openBlobs(ctx); err != nil {
+		return nil, err
+	}
+	if err := d.openStats(); err != nil {
+		return nil, err
+	}
+	if err := d.assemble(engine, ca, overheadMB); err != nil {
+		return nil, err
+	}
 	return d, nil
 }
 
@@ -165,6 +203,7 @@ func (d *Daemon) openBuilds(ctx context.Context, images *image.Store) (err error
 		Dir: filepath.Join(d.cfg.DataDir, "builds"), Images: images, Sources: d.cfg.TemplateSources, Ahead: d.cfg.TemplatesAhead, Host: d.cfg.HostID,
 		Engine: engineName(d.engine), MemoryMB: d.budgetMB, Snapshots: d.snapshots, InUse: d.buildsInUse,
 		Admit:      func(g image.Guest) (func(), error) { return d.boxes.Reserve(g.MemoryMB, g.DiskMB) },
+		Room:       d.imageRoom,
 		AdmitFetch: func(m *snapshot.Manifest) error { return d.stored.Admit(m) },
 		Log:        d.log,
 	})
@@ -184,47 +223,56 @@ func (d *Daemon) room() (int64, error) {
 }
 
 // assemble makes the parts that need the others.
-func (d *Daemon) assemble(engine *engine, network *slots, overheadMB int) {
-	groups := cgroups{d.tree}
-	d.machine = &machine{paths: d.cfg.paths(), engine: engine, groups: groups, pool: d.pool}
+func (d *Daemon) assemble(engine *engine, databaseCA []byte, overheadMB int) (err error) {
+	groups := marked{cgroups{d.tree}, d.marks}
+	d.machine = &machine{paths: d.cfg.paths(), engine: engine, groups: groups, slots: d.slots}
 	deps := box.Deps{
-		Ledger: d.ledger, Slots: network, Engine: engine, Cgroups: groups, Templates: templates{d.builds.Templates},
+		Ledger: d.ledger, Slots: d.slots, Engine: engine, Cgroups: measured{groups, d.stats}, Templates: templates{d.builds.Templates},
 		Metrics: box.NewMetrics(d.registry), Events: d.events, Volumes: d.volumes, Promised: d.volumes.Promised, Log: d.log,
+		Leased: func() bool { return !d.lease.Over() }, Guarded: d.marks.Ended,
 	}
 	if d.stored != nil { // a nil one in the interface would not be nil
 		deps.Remote = d.stored
 	}
 	d.boxes = box.New(box.Config{
 		Paths: d.cfg.paths(), MemoryMB: d.budgetMB, OverheadMB: overheadMB, DiskHeadroomMB: d.cfg.DiskHeadroomMB, DiskOvercommit: d.cfg.DiskOvercommit,
-		OverlayPool: d.cfg.OverlayPool, CreateTimeout: d.cfg.CreateTimeout, MaxExecs: maxExecs, OutputBudget: outputBudget,
-		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, Engine: engineName(d.engine),
+		OverlayPool: d.cfg.OverlayPool, CreateTimeout: d.cfg.CreateTimeout, MaxExecs: maxExecs, MaxTunnels: d.cfg.MaxTunnels, OutputBudget: outputBudget,
+		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, DatabaseCA: databaseCA, Engine: engineName(d.engine),
 	}, deps)
-	d.registry.MustRegister(d.boxes.Collect())
+	d.registry.MustRegister(d.boxes.Collect(), diskFree(d.cfg.DataDir), ready(d.notReady))
+	d.assembleDatabases()
+	if d.meter, err = d.openMeter(); err != nil {
+		return err
+	}
 	d.lease = lease.New(lease.Config{
-		File: filepath.Join(d.cfg.paths().Run, "lease.json"), BootID: d.machineBoot, Log: d.log,
+		File: d.cfg.paths().Lease(), BootID: d.machineBoot, Log: d.log,
 		Fence: func(ctx context.Context) { d.boxes.Fence(ctx, "its host was without the control plane for a lease") },
 	})
 	d.replies = heartbeat.NewReplies(heartbeat.RepliesConfig{
 		Ledger: d.ledger, Renew: d.lease.Renew, Peers: d.peers, PeersFile: filepath.Join(d.cfg.PKIDir, filePeers),
-		MovedTo: func(peers []string) { d.delivery.SetPeers(peers) }, Log: d.log,
+		MovedTo: func(peers []string) { d.delivery.SetPeers(peers); d.replicas.moved(peers) }, Log: d.log,
 	})
 	config := server.Config{
-		Boxes: d.boxes, Guests: d.boxes.Guests(), Captures: d.boxes.Captures(), Volumes: d.volumes, Builds: d.builds.Queue, Events: d.events,
-		Info: d.report, ObserveTerm: d.ledger.ObserveTerm, Member: d.replies.IsMember,
+		Boxes: d.boxes, Guests: d.boxes.Guests(), Captures: d.boxes.Captures(), Volumes: d.volumes, Builds: d.builds.Queue, Events: d.events, Blobs: d.blobs, Usage: d.meter, Stats: d.stats,
+		Info: d.report, NotReady: d.notReady, ObserveTerm: d.ledger.ObserveTerm, Member: d.replies.IsMember, Router: d.replies.IsRouter,
 		Metrics: promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}), Log: d.log,
-		Certificate: d.creds.cert, CA: d.creds.ca,
+		GetCertificate: d.creds.cert.ForServer, CAs: d.creds.trust.Pool,
 	}
 	if d.stored != nil {
 		d.stored.Serve(d.boxes.Captures())
 		config.Stored = d.stored
 	}
+	if d.databases != nil {
+		config.Databases, config.Archives = d.databases, database.NewArchives(d.archives)
+	}
 	d.server = server.New(config)
-	toReplicas := hostapi.PeerTLS(d.creds.cert, d.creds.ca, hostapi.IsReplica)
+	toReplicas := d.toReplicas()
 	d.heartbeat = heartbeat.New(heartbeat.Config{
 		Report: d.report, Changed: d.boxes.Changed(), Peers: d.peers, Interval: d.cfg.HeartbeatInterval,
 		TLS: toReplicas, Clock: d.lease.Now, OnReply: d.replies.Take, Log: d.log,
 	})
 	d.delivery = events.NewDelivery(events.DeliveryConfig{Recorder: d.events, Peers: d.peers, TLS: toReplicas, Log: d.log})
+	return nil
 }
 
 // Run serves until ctx ends, and stops in an orderly way. VMs live on.
@@ -253,6 +301,15 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	stop.background(d.replies.Run)
 	stop.background(d.delivery.Run)
 	stop.background(d.lease.Run)
+	stop.background(d.renewer().Run)
+	if k := d.keeper(); k != nil {
+		stop.background(k.Run)
+	}
+	stop.background(d.warnOfStores)
+	// Each of them reports every box, which takes every lock that a call takes.
+	stop.background(func(ctx context.Context) {
+		d.cfg.Notifier.Watch(ctx, d.log, d.heartbeat.Progress)
+	})
 	// 4. Templates are looked through, so that the first create need not.
 	d.builds.Scan(ctx)
 	// 5. The ledger and the kernel are brought together; then Put is served.
@@ -260,6 +317,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	_, startErr := rec.Run(ctx)
 	if startErr == nil {
 		d.forgetEvents()
+		stop.background(d.meter.Run)
 		// 6. Only now: the pool removes every slot that no box holds.
 		stop.background(func(ctx context.Context) {
 			if err := d.pool.Run(ctx); err != nil {
@@ -277,8 +335,21 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		if d.stored != nil {
 			stop.background(d.stored.Run)
 		}
+		// 9. Databases go on being archived.
+		if d.databases != nil {
+			stop.background(d.databases.Run)
+		}
+		// 10. What boxes use is measured.
+		stop.background(d.stats.Run)
+		// 11. What earlier daemons left of blobs goes.
+		stop.background(func(ctx context.Context) {
+			if err := d.blobs.Sweep(ctx, time.Now()); err != nil && ctx.Err() == nil {
+				d.log.Warn("blobs were not swept", "error", err)
+			}
+		})
 		d.log.Info("hostd serves", "agent_id", d.cfg.HostID, "listen", listener.Addr().String(), "advertise", d.cfg.Advertise,
 			"memory_mb", d.budgetMB, "slots", d.cfg.Slots, "version", d.cfg.Version)
+		d.notified(d.cfg.Notifier.Ready("Serving as host " + d.cfg.HostID + " on " + listener.Addr().String()))
 		select {
 		case <-ctx.Done():
 		case startErr = <-served:
@@ -288,6 +359,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 
 	// Stop, the other way round:
 	d.log.Info("hostd stops, sandboxes go on")
+	d.notified(d.cfg.Notifier.Stopping())
 	// a. No new box, said in a last heartbeat, so that nothing is placed here.
 	d.draining.Store(true)
 	d.boxes.Drain()
@@ -306,6 +378,13 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	return stopErr
 }
 
+// notified logs that systemd was not told: the host serves all the same.
+func (d *Daemon) notified(err error) {
+	if err != nil {
+		d.log.Warn("systemd was not told", "error", err)
+	}
+}
+
 // close releases what New opened, in the opposite order.
 func (d *Daemon) close() error {
 	var errs []error
@@ -317,6 +396,9 @@ func (d *Daemon) close() error {
 	}
 	if d.snapshots != nil {
 		errs = append(errs, d.snapshots.Close())
+	}
+	if d.slots != nil {
+		d.slots.close()
 	}
 	if d.fabric != nil {
 		errs = append(errs, d.fabric.Close())

@@ -9,7 +9,6 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
-	"github.com/berth-cloud/berth/netfab/slot"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -17,8 +16,8 @@ import (
 type machine struct {
 	paths  box.Paths
 	engine box.Engine
-	groups cgroups
-	pool   *slot.Pool // nil for purge
+	groups marked
+	slots  *slots // nil for purge
 }
 
 // Traces lists every box of which something is there.
@@ -69,4 +68,4 @@ func (m *machine) RemoveCgroup(ctx context.Context, id string) error { return m.
 func (m *machine) RemoveFiles(id string) error { return m.paths.Remove(id) }
 
 // HoldSlot keeps the pool from a slot that a box has.
-func (m *machine) HoldSlot(n int) { m.pool.Hold(n) }
+func (m *machine) HoldSlot(n int) { m.slots.hold(n) }

@@ -3,6 +3,7 @@ package hostd
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,32 @@ func newRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
+}
+
+// diskFree is what is left of the disk of the host's data. Where that cannot be told, it
+// is NaN.
+func diskFree(dir string) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "berth_hostd_disk_free_bytes", Help: "Free space of the file system of the data directory.",
+	}, func() float64 {
+		free, err := freeBytes(dir)
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(free)
+	})
+}
+
+// ready is whether the host takes boxes, as /readyz tells it.
+func ready(missing func() string) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "berth_hostd_ready", Help: "1 if the host takes boxes, 0 otherwise; /readyz says why.",
+	}, func() float64 {
+		if missing() == "" {
+			return 1
+		}
+		return 0
+	})
 }
 
 // machineBoot says which run of the machine this is.

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/snapshot"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
@@ -35,10 +36,14 @@ type Check struct {
 // the data directory, and reports all of it rather than the first fault.
 func Preflight(ctx context.Context, c Config) []Check {
 	p := &preflight{ctx: ctx, cfg: c}
-	for _, check := range []struct {
-		name string
-		run  func() (string, error)
-	}{
+	return slices.Concat(checkHost(ctx, c), checkStores(ctx, c), run([]check{{"routers of databases", p.routers}}, true))
+}
+
+// checkHost looks at this machine alone. It waits for nobody: while serve starts, the
+// lease that the last daemon has left may run out.
+func checkHost(ctx context.Context, c Config) []Check {
+	p := &preflight{ctx: ctx, cfg: c}
+	needed := run([]check{
 		{"root", p.root},
 		{"architecture", p.architecture},
 		{"engine", p.findEngine},
@@ -46,15 +51,43 @@ func Preflight(ctx context.Context, c Config) []Check {
 		{"tap device", p.tun},
 		{"cgroups", p.cgroups},
 		{"memory", p.memory},
-		{"data directory", p.disk},
+		{"data directory", p.dataDir},
 		{"address", p.address},
 		{"certificate", p.certificate},
-		{"snapshot store", p.snapshots},
-	} {
-		detail, err := check.run()
-		p.checks = append(p.checks, Check{Name: check.name, Detail: detail, Err: err, Later: check.name == "snapshot store"})
+		{"authority of databases", p.databaseCA},
+	}, false)
+	// A host with too little must start: deletes make room, and its databases end with
+	// their lease if nobody renews it.
+	return append(needed, run([]check{{"free disk", p.disk}, {"templates", p.templates}}, true)...)
+}
+
+// checkStores looks at what is elsewhere.
+func checkStores(ctx context.Context, c Config) []Check {
+	p := &preflight{ctx: ctx, cfg: c}
+	return run([]check{{"snapshot store", p.snapshots}, {"archive store", p.archives}}, true)
+}
+
+type check struct {
+	name string
+	run  func() (string, error)
+}
+
+func run(checks []check, later bool) []Check {
+	var out []Check
+	for _, c := range checks {
+		detail, err := c.run()
+		out = append(out, Check{Name: c.name, Detail: detail, Err: err, Later: later})
 	}
-	return p.checks
+	return out
+}
+
+// warnOfStores logs which stores cannot be used now.
+func (d *Daemon) warnOfStores(ctx context.Context) {
+	for _, c := range checkStores(ctx, d.cfg) {
+		if c.Err != nil && ctx.Err() == nil {
+			d.log.WarnContext(ctx, "a store of this host cannot be used, what needs it waits or fails", "store", c.Name, "error", c.Err)
+		}
+	}
 }
 
 // failed joins the errors of checks that serve needs; nil when all passed.
@@ -72,7 +105,6 @@ type preflight struct {
 	ctx    context.Context
 	cfg    Config
 	engine vmm.Engine
-	checks []Check
 }
 
 func (p *preflight) root() (string, error) {
@@ -123,7 +155,10 @@ func (p *preflight) findEngine() (string, error) {
 	if _, err := newEngine(e); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s %s at %s", e.Kind, e.Version, e.Path), nil
+	if err := e.CheckHost(); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %s at %s", e.Kind, vmm.ShortEngine(e.Version), e.Path), nil
 }
 
 func (p *preflight) kernel() (string, error) {
@@ -209,19 +244,42 @@ func (p *preflight) memory() (string, error) {
 	return fmt.Sprintf("%d of %d MB for sandboxes, %d MB of each sandbox for its engine", budget, total, overhead), nil
 }
 
+func (p *preflight) dataDir() (string, error) { return p.cfg.DataDir, p.cfg.paths().Make() }
+
 func (p *preflight) disk() (string, error) {
-	if err := p.cfg.paths().Make(); err != nil {
-		return "", err
-	}
 	bytes, err := freeBytes(p.cfg.DataDir)
 	if err != nil {
 		return "", err
 	}
 	free := bytes >> 20
 	if free < int64(p.cfg.DiskHeadroomMB) {
-		return "", fmt.Errorf("%s has %d MB free and %d must stay free (BERTH_DISK_HEADROOM_MB): make room or move BERTH_DATA_DIR", p.cfg.DataDir, free, p.cfg.DiskHeadroomMB)
+		return "", fmt.Errorf("%s has %d MB free and %d must stay free (BERTH_DISK_HEADROOM_MB): no sandbox is taken until there is room; delete some, or move BERTH_DATA_DIR", p.cfg.DataDir, free, p.cfg.DiskHeadroomMB)
 	}
 	return fmt.Sprintf("%s, %d MB free", p.cfg.DataDir, free), nil
+}
+
+// templates looks for what those are built with that begin with a Debian.
+func (p *preflight) templates() (string, error) {
+	dir := p.cfg.TemplateSources
+	if dir == "" {
+		return "none are built here (BERTH_TEMPLATE_SOURCES)", nil
+	}
+	defs, err := image.ReadDefinitions(dir)
+	if err != nil {
+		return "", fmt.Errorf("BERTH_TEMPLATE_SOURCES: %w", err)
+	}
+	for _, d := range defs {
+		if d.Bootstrap == nil {
+			continue
+		}
+		if _, err := exec.LookPath("mmdebstrap"); err != nil {
+			return "", fmt.Errorf("the template %s cannot be built here: mmdebstrap is not installed (apt-get or dnf install mmdebstrap)", d.Name)
+		}
+		if _, err := image.HostSources(d.Bootstrap.Suite); err != nil {
+			return "", fmt.Errorf("the template %s cannot be built here: %w", d.Name, err)
+		}
+	}
+	return fmt.Sprintf("%d in %s can be built here", len(defs), dir), nil
 }
 
 // executable refuses an engine that an unprivileged VMM could not run. The
@@ -252,7 +310,11 @@ func (p *preflight) certificate() (string, error) {
 	if len(p.cfg.Peers) == 0 && len(c.peers) == 0 {
 		return "", fmt.Errorf("no replica is known: set BERTH_PEERS to the replicas' peer ports (%s is missing)", filepath.Join(p.cfg.PKIDir, filePeers))
 	}
-	return fmt.Sprintf("%s, valid until %s", c.cert.Leaf.Subject.CommonName, c.cert.Leaf.NotAfter.Format("2006-01-02")), nil
+	leaf := c.cert.Leaf()
+	if time.Now().After(leaf.NotAfter) {
+		return "", fmt.Errorf("the certificate of %s expired on %s, and replicas refuse it: %s", leaf.Subject.CommonName, leaf.NotAfter.Format("2006-01-02"), renewByHand)
+	}
+	return fmt.Sprintf("%s, valid until %s, renewed before", leaf.Subject.CommonName, leaf.NotAfter.Format("2006-01-02")), nil
 }
 
 // storeCheckTimeout bounds the question to a snapshot store.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cloud/berth/hostd/cgroup"
+	"github.com/berth-cloud/berth/hostd/guard"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -35,17 +36,18 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer lock.Close() // of a nil file is an error, and no harm
-	fabric, err := newFabric(ctx, cfg, nil, log)
+	fabric, err := newFabric(ctx, cfg, newReplicas(nil, log), log)
 	if err != nil {
 		return err
 	}
 	defer fabric.Close()
-	tree, err := cgroup.Open(cgroup.Config{Host: cfg.HostID}, log)
+	tree, err := cgroup.Open(treeConfig(cfg.RunDir, cfg.HostID), log)
 	if err != nil {
 		return err
 	}
-	m := &machine{paths: cfg.paths(), engine: &engine{}, groups: cgroups{tree}}
-	if err := errors.Join(m.removeAll(ctx), removeBuildGroups(ctx, m.groups)); err != nil {
+	marks := guard.Marks(cfg.paths().Guard())
+	m := &machine{paths: cfg.paths(), engine: &engine{}, groups: marked{cgroups{tree}, marks}}
+	if err := errors.Join(m.removeAll(ctx), removeBuildGroups(ctx, m.groups.cgroups), guard.Dismiss(ctx, guardLock(cfg.HostID), marks)); err != nil {
 		return errors.Join(err, tree.Close())
 	}
 	// After the VMs: a namespace whose tap is open does not go away.

@@ -29,14 +29,14 @@ while True:
 ' </dev/null >/dev/null 2>&1 &
 done; sleep 1`
 
-// TestRealRestores restores guests until 48 have come, or as many as
+// TestRealRestores restores guests until 32 have come, or as many as
 // BERTH_TEST_RESTORES says, by forks of 16 of a parent that is busy and, one round
 // in three, from the template. A long run is
 //
 //	BERTH_TEST_ROOT=1 BERTH_TEST_RESTORES=5000 go test ./hostd -run TestRealRestores -v -timeout 4h
 func TestRealRestores(t *testing.T) {
 	h := newHost(t)
-	want, err := strconv.Atoi(envOr("BERTH_TEST_RESTORES", "48"))
+	want, err := strconv.Atoi(envOr("BERTH_TEST_RESTORES", "32"))
 	must(t, err)
 	h.env = append(h.env, "BERTH_MEMORY_MB=14336", "BERTH_SLOT_POOL=20", "BERTH_LOG_LEVEL=info")
 	h.start()

@@ -72,6 +72,8 @@ func newHost(t testing.TB) *host {
 		"BERTH_AGENT_ID="+hostID, "BERTH_DATA_DIR="+h.data, "BERTH_PKI_DIR="+filepath.Join(dir, "pki"),
 		"BERTH_LISTEN="+listen, "BERTH_PEERS="+leader, "BERTH_SLOT_CIDR="+slotCIDR, "BERTH_SLOT_POOL=3",
 		"BERTH_BASE_UID="+strconv.Itoa(baseUID), "BERTH_MEMORY_MB=4096", "BERTH_DISK_HEADROOM_MB=512", "BERTH_LOG_LEVEL=debug",
+		// Sixteen guests start at once on machines of two CPUs that are emulated.
+		"BERTH_TIME_SCALE="+envOr("BERTH_TIME_SCALE", "4"),
 		"BERTH_TEMPLATE_DIR="+envOr("BERTH_TEMPLATE_DIR", filepath.Join(cache, "templates")),
 		"BERTH_KERNEL="+envOr("BERTH_KERNEL", filepath.Join(cache, "kernel", "vmlinux")),
 		"BERTH_VMM="+envOr("BERTH_VMM", firstOf(filepath.Join(root, "bin", "chvemu"), filepath.Join(h.bin, "chvemu"))),
@@ -106,7 +108,7 @@ func programs(t testing.TB, root string) string {
 		if built.err = os.Chmod(built.dir, 0o755); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-o", built.dir+"/", "./cmd/hostd", "./cmd/chvemu", "./cmd/guestd")
+		build := exec.Command("go", "build", "-o", built.dir+"/", "./cmd/hostd", "./cmd/chvemu", "./cmd/guestd", "./cmd/guestpg", "./cmd/guestapp")
 		build.Dir = root
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {

@@ -30,7 +30,11 @@ func (d *Daemon) report() hostapi.Heartbeat {
 		hb.Templates[i].Stored = d.stored != nil && d.builds.Stored.Has(t.BuildID)
 	}
 	for _, b := range list {
-		hb.Boxes = append(hb.Boxes, b.State())
+		state := b.State()
+		if d.databases != nil {
+			state.Database = d.databases.State(b.ID)
+		}
+		hb.Boxes = append(hb.Boxes, state)
 	}
 	hb.ShortenErrors()
 	for _, c := range d.boxes.Captures().List() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/raft"
@@ -27,12 +28,23 @@ var ErrBadBackup = errSnapshot
 
 // Amendment is a row that a restored backup is to have.
 type Amendment struct {
-	table string
-	row   record.Row
+	table, id string
+	row       func(was record.Row) record.Row // was: the backup's own; nil: it has none
 }
 
 // Amend makes an Amendment: the row takes the place of the one with its id.
-func Amend[T record.Row](t record.Table[T], row T) Amendment { return Amendment{t.Name, row} }
+func Amend[T record.Row](t record.Table[T], row T) Amendment {
+	return Amendment{t.Name, row.RowMeta().ID, func(record.Row) record.Row { return row }}
+}
+
+// AmendBy makes an Amendment of the row that the backup itself has with an id. ok is false
+// if it has none. change must return another one.
+func AmendBy[T record.Row](t record.Table[T], id string, change func(was T, ok bool) T) Amendment {
+	return Amendment{t.Name, id, func(was record.Row) record.Row {
+		row, ok := was.(T)
+		return change(row, ok)
+	}}
+}
 
 // RestoreBackup replaces the state of the whole cluster by a backup, on the
 // leader. The backup is read and checked in full before anything is changed.
@@ -58,7 +70,10 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, amendments ...Am
 		return fmt.Errorf("restore backup: %w", err)
 	}
 	if len(amendments) > 0 {
-		if size, err = s.amend(f, db, index, amendments); err != nil {
+		if err := s.fsm.set.amend(db, index, s.cfg.Clock().UTC(), amendments); err != nil {
+			return fmt.Errorf("restore backup: %w", err)
+		}
+		if size, err = s.rewrite(f, db, index); err != nil {
 			return fmt.Errorf("restore backup: %w", err)
 		}
 	}
@@ -78,35 +93,43 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, amendments ...Am
 	return s.changeError("restore backup", err)
 }
 
-// amend writes a state and what it is to have beyond into a file anew.
-func (s *Store) amend(f *os.File, db *memdb.MemDB, index uint64, amendments []Amendment) (size int64, err error) {
+// amend gives a state what it is to have beyond.
+func (ts *tableSet) amend(db *memdb.MemDB, index uint64, now time.Time, amendments []Amendment) error {
 	txn := db.Txn(true)
 	defer txn.Abort() // no effect after the commit below
-	now := s.cfg.Clock().UTC()
 	for _, a := range amendments {
-		t := s.fsm.set.byName[a.table]
+		t := ts.byName[a.table]
 		if t == nil {
-			return 0, fmt.Errorf("amend: no table %s", a.table)
+			return fmt.Errorf("amend: no table %s", a.table)
 		}
-		meta := record.Meta{ID: a.row.RowMeta().ID, CreatedAt: now, UpdatedAt: now, CreateIndex: index, ModifyIndex: index}
-		payload, err := encodeRow(a.row)
+		var was record.Row
+		if s := t.row(txn, a.id); s != nil {
+			was = s.row
+		}
+		meta := record.Meta{ID: a.id, CreatedAt: now, UpdatedAt: now, CreateIndex: index, ModifyIndex: index}
+		payload, err := encodeRow(a.row(was))
 		if err != nil {
-			return 0, fmt.Errorf("amend %s: %w", a.table, err)
+			return fmt.Errorf("amend %s: %w", a.table, err)
 		}
 		row, err := t.load(meta, payload)
 		if err != nil {
-			return 0, fmt.Errorf("amend %s: %w", a.table, err)
+			return fmt.Errorf("amend %s: %w", a.table, err)
 		}
 		if err := txn.Insert(a.table, row); err != nil {
-			return 0, fmt.Errorf("amend %s: %w", a.table, err)
+			return fmt.Errorf("amend %s: %w", a.table, err)
 		}
 	}
 	txn.Commit()
+	return nil
+}
+
+// rewrite writes a state into a file in place of what is in it.
+func (s *Store) rewrite(f *os.File, db *memdb.MemDB, index uint64) (size int64, err error) {
 	if err := f.Truncate(0); err != nil {
 		return 0, err
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return 0, err
 	}
-	return writeSnapshot(f, &Snapshot{state: &state{txn: db.Txn(false), index: index}, set: s.fsm.set})
+	return writeSnapshot(f, &Snapshot{state: newState(db, index, 0), set: s.fsm.set})
 }

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/raftstore/internal/plaintcp"
-	"github.com/berth-cloud/berth/raftstore/record"
 )
 
 func TestMain(m *testing.M) {
@@ -21,15 +20,6 @@ func TestMain(m *testing.M) {
 		os.Exit(runReplica())
 	}
 	goleak.VerifyTestMain(m)
-}
-
-// recordTables is every table of the product, as the control plane opens them.
-func recordTables() []AnyTable {
-	return []AnyTable{
-		Register(record.Workspaces), Register(record.Users), Register(record.APIKeys), Register(record.Hosts),
-		Register(record.JoinTokens), Register(record.Sandboxes), Register(record.Flows), Register(record.Outcomes), Register(record.IdempotencyKeys),
-		Register(record.Snapshots), Register(record.Volumes), Register(record.Templates), Register(record.Builds), Register(record.Clusters),
-	}
 }
 
 func quietLog() *slog.Logger {
@@ -94,7 +84,7 @@ func (c *cluster) start(r *replica) {
 		c.t.Fatal(err)
 	}
 	r.addr = stream.Addr().String()
-	cfg := Config{ID: r.id, Dir: r.dir, Tables: recordTables(), StreamLayer: stream, Logger: quietLog()}
+	cfg := Config{ID: r.id, Dir: r.dir, Tables: RecordTables(), StreamLayer: stream, Logger: quietLog()}
 	if c.conf != nil {
 		c.conf(&cfg)
 	}
@@ -123,7 +113,7 @@ func (c *cluster) up() []*replica {
 func (c *cluster) leader() *replica {
 	c.t.Helper()
 	var found *replica
-	await(c.t, 10*time.Second, "a leader", func() bool {
+	await(c.t, "a leader", func() bool {
 		for _, r := range c.up() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			_, err := r.VerifiedView(ctx)
@@ -147,7 +137,7 @@ func (c *cluster) followers() []*replica {
 // written because it did not.
 func (c *cluster) update(fn func(tx *Tx) error) {
 	c.t.Helper()
-	await(c.t, 15*time.Second, "a write", func() bool {
+	await(c.t, "a write", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		return c.leader().Update(ctx, fn) == nil
@@ -157,7 +147,7 @@ func (c *cluster) update(fn func(tx *Tx) error) {
 // converged waits until every running replica has the same state.
 func (c *cluster) converged() {
 	c.t.Helper()
-	await(c.t, 20*time.Second, "equal states", func() bool {
+	await(c.t, "equal states", func() bool {
 		want := dump(c.leader().View())
 		for _, r := range c.up() {
 			if dump(r.View()) != want {
@@ -169,14 +159,14 @@ func (c *cluster) converged() {
 }
 
 // await polls a condition.
-func await(t testing.TB, limit time.Duration, what string, ok func() bool) {
+func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(limit)
+	deadline := time.Now().Add(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("no %s within %s", what, limit)
+			t.Fatalf("no %s within a minute", what)
 		}
 		<-tick.C
 	}

@@ -95,13 +95,13 @@ func FuzzEntry(f *testing.F) {
 		} else if !errors.Is(err, errMalformed) {
 			t.Fatalf("error %v", err)
 		}
-		r := newRig(t, recordTables()...)
+		r := newRig(t, RecordTables()...)
 		_ = r.apply(data)
 		s := r.snapshot()
 		if r.fsm.hasFailed() {
 			return
 		}
-		if err := newRig(t, recordTables()...).restore(s); err != nil {
+		if err := newRig(t, RecordTables()...).restore(s); err != nil {
 			t.Fatalf("a state that cannot be restored: %v", err)
 		}
 	})
@@ -120,14 +120,14 @@ func FuzzSnapshot(f *testing.F) {
 			sum := sha256.Sum256(data)
 			data = append(data, sum[:]...)
 		}
-		r := newRig(t, recordTables()...)
+		r := newRig(t, RecordTables()...)
 		if err := r.restore(data); err != nil {
 			if !errors.Is(err, ErrBadBackup) {
 				t.Fatalf("error %v", err)
 			}
 			return
 		}
-		again := newRig(t, recordTables()...)
+		again := newRig(t, RecordTables()...)
 		if err := again.restore(r.snapshot()); err != nil {
 			t.Fatalf("what was accepted cannot be restored again: %v", err)
 		}

@@ -3,6 +3,8 @@ package raftstore
 import (
 	"context"
 	"errors"
+	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,15 +36,54 @@ func TestAHungDiskUnderTheLeader(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	writing := make(chan error, 1)
 	go func() { writing <- old.Update(ctx, putWorkspace("lost", "x")) }() // its disk is the first to be written to
-	await(t, 20*time.Second, "another leader", func() bool { return !old.IsLeader() && c.leaderOtherThan(old) != nil })
+	await(t, "another leader", func() bool { return !old.IsLeader() && c.leaderOtherThan(old) != nil })
 	next := c.leaderOtherThan(old)
-	await(t, 10*time.Second, "a write", func() bool { return next.Update(t.Context(), putWorkspace("after", "x")) == nil })
+	if err := progress(t, old, 100*time.Millisecond); err == nil {
+		t.Error("a replica whose disk hangs says that it makes progress")
+	}
+	if err := progress(t, next, 10*time.Second); err != nil {
+		t.Errorf("the leader: %v", err)
+	}
+	await(t, "a write", func() bool { return next.Update(t.Context(), putWorkspace("after", "x")) == nil })
 	cancel()
 	if err := <-writing; err == nil {
 		t.Error("a write on a disk that hangs was acknowledged")
 	}
 	close(answered)
 	c.converged()
+	if err := progress(t, old, 10*time.Second); err != nil {
+		t.Errorf("a replica whose disk answers again: %v", err)
+	}
+}
+
+func progress(t *testing.T, r *replica, wait time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	return r.Progress(ctx)
+}
+
+// While a snapshot is read, which stops the main loop, that it is read on is progress.
+func TestARestoreIsProgress(t *testing.T) {
+	s := &Store{fsm: &fsm{}}
+	s.alive.asked = make(chan struct{}) // the main loop restores
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Progress(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("before anything is read: %v", err)
+	}
+	r := counted{io.NopCloser(strings.NewReader("a snapshot")), &s.fsm.restored}
+	for range 2 {
+		if _, err := r.Read(make([]byte, 3)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Progress(over); err != nil {
+			t.Errorf("while it is read: %v", err)
+		}
+	}
+	if err := s.Progress(over); err == nil {
+		t.Error("a restore that hangs is progress")
+	}
 }
 
 func (c *cluster) leaderOtherThan(r *replica) *replica {
@@ -61,7 +102,7 @@ func TestWritesAreAdmitted(t *testing.T) {
 	for range maxQueued {
 		waiting.Go(func() { p.propose(ctx, []byte("x")) })
 	}
-	await(t, 20*time.Second, "full queue", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.queue) == maxQueued })
+	await(t, "full queue", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.queue) == maxQueued })
 	if out := p.propose(ctx, []byte("x")); !errors.Is(out.err, ErrOverloaded) {
 		t.Errorf("one too many: %v", out.err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/raft"
@@ -26,6 +27,7 @@ type fsm struct {
 	failed   chan struct{} // closed when an entry could not be understood
 
 	counters *counters
+	restored atomic.Int64 // bytes of snapshots that were read
 }
 
 // outcome is what became of one transaction of an entry.
@@ -364,7 +366,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 // Restore implements raft.FSM. The new state is complete before it replaces
 // the old one.
 func (f *fsm) Restore(r io.ReadCloser) error {
-	db, index, err := readSnapshot(r, f.set)
+	db, index, err := readSnapshot(counted{r, &f.restored}, f.set)
 	if err != nil {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}

@@ -211,6 +211,14 @@ func TestListingsAreOrderedAndExact(t *testing.T) {
 	if got := ids(Find(v, items, "tag", "t")); len(got) != 8 || !slices.IsSorted(got) {
 		t.Errorf("tag t: %q", got)
 	}
+	for value, want := range map[string][]string{
+		"": {"z"}, "f": {"z"}, "g": {"z", "\x00y", "a", "a\x00", "b", "ü/é"}, "g\x00": {"z", "\x00y", "a", "a\x00", "b", "ü/é", "x"},
+		"h": {"z", "\x00y", "a", "a\x00", "b", "ü/é", "x", "y"},
+	} {
+		if got := ids(UpTo(v, items, "group", value)); !slices.Equal(got, want) {
+			t.Errorf("up to group %q: %q", value, got)
+		}
+	}
 	if got := ids(All(v, items)); len(got) != 8 || !slices.IsSorted(got) {
 		t.Errorf("all: %q", got)
 	}

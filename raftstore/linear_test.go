@@ -90,7 +90,7 @@ func TestLinearizableWhileLeadersFall(t *testing.T) {
 	}
 	progress := func(n int64) {
 		from := acks.Load()
-		await(t, 20*time.Second, "progress", func() bool { return acks.Load() >= from+n })
+		await(t, "progress", func() bool { return acks.Load() >= from+n })
 	}
 	for round := range 9 {
 		progress(150)

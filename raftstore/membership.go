@@ -34,7 +34,18 @@ func (s *Store) Bootstrap(servers []Server) error {
 	return nil
 }
 
-// AddVoter adds a replica, or changes the address of one, on the leader.
+// AddNonvoter adds a replica that gets every record and has no vote, or changes the
+// address of a member, which keeps its vote if it has one, on the leader. So a replica
+// that is still empty, or never comes, does not count for the majority.
+func (s *Store) AddNonvoter(ctx context.Context, srv Server) error {
+	err := s.waits.call(ctx, func() error {
+		return s.raft.AddNonvoter(raft.ServerID(srv.ID), raft.ServerAddress(srv.Address), 0, 0).Error()
+	})
+	return s.changeError("add replica "+srv.ID, err)
+}
+
+// AddVoter adds a replica with a vote, gives a member its vote, or changes the address
+// of one, on the leader.
 func (s *Store) AddVoter(ctx context.Context, srv Server) error {
 	err := s.waits.call(ctx, func() error {
 		return s.raft.AddVoter(raft.ServerID(srv.ID), raft.ServerAddress(srv.Address), 0, 0).Error()

@@ -49,7 +49,7 @@ func runReplica() int {
 		return 1
 	}
 	s, err := Open(bg, Config{
-		ID: rc.ID, Dir: rc.Dir, StreamLayer: stream, Tables: recordTables(), Logger: quietLog(),
+		ID: rc.ID, Dir: rc.Dir, StreamLayer: stream, Tables: RecordTables(), Logger: quietLog(),
 		SnapshotThreshold: 256, SnapshotInterval: 200 * time.Millisecond, TrailingLogs: 64,
 	})
 	if err != nil {
@@ -244,7 +244,7 @@ func (f *fleet) get(p *process, path string) (string, bool) {
 
 func (f *fleet) leader() (lead *process) {
 	f.t.Helper()
-	await(f.t, 15*time.Second, "a leader", func() bool {
+	await(f.t, "a leader", func() bool {
 		i := slices.IndexFunc(f.all, func(p *process) bool { _, ok := f.get(p, "/leader"); return ok })
 		if i >= 0 {
 			lead = f.all[i]
@@ -310,7 +310,7 @@ func TestKill9OfTheLeaderUnderLoad(t *testing.T) {
 	progress := func(n int64) {
 		t.Helper()
 		from := acks.Load()
-		await(t, 20*time.Second, "progress", func() bool { return acks.Load() >= from+n })
+		await(t, "progress", func() bool { return acks.Load() >= from+n })
 	}
 	var gaps []time.Duration
 	for round := range 6 {
@@ -327,7 +327,7 @@ func TestKill9OfTheLeaderUnderLoad(t *testing.T) {
 		start := time.Now()
 		lead.kill()
 		after := acks.Load()
-		await(t, 20*time.Second, "a write after the kill", func() bool { return acks.Load() > after+20 })
+		await(t, "a write after the kill", func() bool { return acks.Load() > after+20 })
 		gaps = append(gaps, time.Since(start))
 		lead.start(t)
 	}
@@ -337,7 +337,7 @@ func TestKill9OfTheLeaderUnderLoad(t *testing.T) {
 
 	f.leader()
 	var dumps [3]string
-	await(t, 20*time.Second, "equal states", func() bool {
+	await(t, "equal states", func() bool {
 		for i, p := range f.all {
 			dumps[i], _ = f.get(p, "/dump")
 		}
@@ -363,10 +363,10 @@ func TestPausedLeaderGivesNoStaleRead(t *testing.T) {
 	}
 	for round := range 3 {
 		old := f.leader()
-		await(t, 10*time.Second, "a write", func() bool { return write(old, fmt.Sprintf("old-%d", round)) })
+		await(t, "a write", func() bool { return write(old, fmt.Sprintf("old-%d", round)) })
 		old.signal(t, syscall.SIGSTOP)
 		fresh := fmt.Sprintf("new-%d", round)
-		await(t, 10*time.Second, "a write by the next leader", func() bool {
+		await(t, "a write by the next leader", func() bool {
 			return slices.ContainsFunc(f.all, func(p *process) bool { return p != old && write(p, fresh) })
 		})
 		var reads, sent sync.WaitGroup

@@ -38,6 +38,18 @@ func Find[T record.Row](r Reader, t record.Table[T], index, value string) []T {
 	return rowsOf[T](r.find(tab, ix, value))
 }
 
+// UpTo lists the rows whose value in an index is at most value, in the order of the
+// values. A row has one value there, or none. It reads a snapshot alone: a transaction
+// notes what it has read by values, not by ranges.
+func UpTo[T record.Row](s *Snapshot, t record.Table[T], index, value string) []T {
+	tab := mustTable(s, t.Name)
+	ix, ok := tab.index(index)
+	if !ok {
+		panic(fmt.Sprintf("raftstore: table %s has no index %q", t.Name, index))
+	}
+	return rowsOf[T](tab.upTo(s.txn, ix, value))
+}
+
 // All lists every row of a table, ordered by id.
 func All[T record.Row](r Reader, t record.Table[T]) []T {
 	return rowsOf[T](r.all(mustTable(r, t.Name)))

@@ -62,7 +62,7 @@ func TestFollowerFarBehindGetsASnapshot(t *testing.T) {
 		c.update(putWorkspace(fmt.Sprintf("w%03d", i%50), strings.Repeat("v", i)))
 	}
 	lead := c.leader()
-	await(t, 10*time.Second, "a snapshot past what the follower has", func() bool { return lead.Status().LastSnapshotIndex > 100 })
+	await(t, "a snapshot past what the follower has", func() bool { return lead.Status().LastSnapshotIndex > 100 })
 	c.start(behind)
 	c.converged()
 	if n := behind.Status().Counters.Restores; n == 0 {
@@ -102,7 +102,7 @@ func TestDamagedSnapshotOnDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg := Config{ID: r.id, Dir: r.dir, Tables: recordTables(), StreamLayer: stream, Logger: quietLog()}
+		cfg := Config{ID: r.id, Dir: r.dir, Tables: RecordTables(), StreamLayer: stream, Logger: quietLog()}
 		if s, err := Open(bg, cfg); err == nil {
 			_ = s.Close()
 			t.Fatal("opened")
@@ -161,7 +161,7 @@ func TestMembership(t *testing.T) {
 	if len(st.Peers) != 3 {
 		t.Errorf("peers %+v", st.Peers)
 	}
-	await(t, 5*time.Second, "contact with every peer", func() bool {
+	await(t, "contact with every peer", func() bool {
 		return !slices.ContainsFunc(c.leader().Status().Peers, func(p Peer) bool {
 			return !p.Voter || p.LastContact.IsZero() || p.LastLogIndex == 0
 		})
@@ -171,7 +171,7 @@ func TestMembership(t *testing.T) {
 	if err := lead.RemovePeer(bg, lead.id); err != nil {
 		t.Fatal(err)
 	}
-	await(t, 5*time.Second, "the removed leader to step down", func() bool { return !lead.IsLeader() })
+	await(t, "the removed leader to step down", func() bool { return !lead.IsLeader() })
 	c.stop(lead)
 	c.all = slices.DeleteFunc(c.all, func(r *replica) bool { return r == lead })
 	c.update(putWorkspace("w3", ""))
@@ -266,12 +266,12 @@ func TestEntryNotUnderstoodStopsTheStore(t *testing.T) {
 		}
 		return out
 	}
-	await(t, 10*time.Second, "a majority to stop", func() bool { return len(stopped()) >= 2 })
+	await(t, "a majority to stop", func() bool { return len(stopped()) >= 2 })
 	for _, r := range stopped() {
 		if err := r.Err(); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "unknown format version 99") {
 			t.Errorf("%s: %v", r.id, err)
 		}
-		await(t, 5*time.Second, "raft to stop", func() bool { return r.Status().State == "shutdown" })
+		await(t, "raft to stop", func() bool { return r.Status().State == "shutdown" })
 		if dump(r.View()) != before {
 			t.Errorf("%s changed", r.id)
 		}
@@ -285,7 +285,7 @@ func TestEntryNotUnderstoodStopsTheStore(t *testing.T) {
 	for _, r := range c.all {
 		c.start(r)
 	}
-	await(t, 10*time.Second, "a majority to stop again", func() bool { return len(stopped()) >= 2 })
+	await(t, "a majority to stop again", func() bool { return len(stopped()) >= 2 })
 }
 
 // A leader that is cut off answers nothing once the others may have another.
@@ -342,7 +342,7 @@ func TestAmendmentsArePartOfARestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range c.all {
-		await(t, 10*time.Second, "restored state of "+r.id, func() bool {
+		await(t, "restored state of "+r.id, func() bool {
 			got, ok := Get(r.View(), record.Clusters, record.ClusterID)
 			other, there := Get(r.View(), record.Clusters, "other")
 			return ok && there && got.Name == "new" && got.Keep == time.Hour && other.Name == "stays"

@@ -74,7 +74,7 @@ func filled(t testing.TB, tab *table) record.Row {
 }
 
 func TestEveryRecordSurvivesLogAndSnapshot(t *testing.T) {
-	r := newRig(t, recordTables()...)
+	r := newRig(t, RecordTables()...)
 	want := map[string]record.Row{}
 	r.do(func(tx *Tx) {
 		for _, tab := range r.fsm.set.sorted {
@@ -83,7 +83,7 @@ func TestEveryRecordSurvivesLogAndSnapshot(t *testing.T) {
 			tx.put(tab, want[tab.name])
 		}
 	})
-	restored := newRig(t, recordTables()...)
+	restored := newRig(t, RecordTables()...)
 	if err := restored.restore(r.snapshot()); err != nil {
 		t.Fatal(err)
 	}
@@ -113,12 +113,15 @@ func TestEveryTableIsTested(t *testing.T) {
 	}
 	declared := 0
 	ast.Inspect(f, func(n ast.Node) bool {
+		if _, inside := n.(*ast.FuncLit); inside {
+			return false // what an index has of its own is no table
+		}
 		if v, ok := n.(*ast.ValueSpec); ok {
 			declared += len(v.Names)
 		}
 		return true
 	})
-	if n := len(recordTables()); n != declared {
+	if n := len(RecordTables()); n != declared {
 		t.Errorf("%d tables are tested, %d are declared", n, declared)
 	}
 }

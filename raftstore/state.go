@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -35,6 +36,21 @@ func (t *table) rows(txn *memdb.Txn, ix int, value string) []*stored {
 	}
 	it, err := txn.Get(t.name, t.indexes[ix].name, appendIndexPrefix(nil, value))
 	return collect(it, err)
+}
+
+// upTo lists the rows under the values of an index up to one, ordered by them.
+func (t *table) upTo(txn *memdb.Txn, ix int, value string) (rows []*stored) {
+	last := appendIndexPrefix(nil, value)
+	it, err := txn.LowerBound(t.name, t.indexes[ix].name, []byte{})
+	mustRead(err)
+	for obj := it.Next(); obj != nil; obj = it.Next() {
+		s := obj.(*stored)
+		if key := s.keys[ix][0]; bytes.Compare(key, last) > 0 && !bytes.HasPrefix(key, last) {
+			break
+		}
+		rows = append(rows, s)
+	}
+	return rows
 }
 
 // all lists every row, ordered by id.

@@ -33,6 +33,17 @@ type Peer struct {
 	LastLogIndex uint64    // of the peer, as of LastContact
 }
 
+// Voters returns how many members have a vote.
+func (st Status) Voters() int {
+	n := 0
+	for _, p := range st.Peers {
+		if p.Voter {
+			n++
+		}
+	}
+	return n
+}
+
 // Counters count since the store was opened.
 type Counters struct {
 	Updates        uint64 // transactions that were written

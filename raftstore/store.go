@@ -35,6 +35,7 @@ type Store struct {
 	// waited for before Raft is shut down, because afterwards some answers
 	// would never come.
 	waits waits
+	alive alive
 
 	ctx       context.Context // ends when Close begins
 	cancel    context.CancelFunc

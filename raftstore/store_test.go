@@ -316,7 +316,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	}
-	good := Config{ID: "n", Dir: dir, StreamLayer: stream(), Tables: recordTables(), Logger: quietLog()}
+	good := Config{ID: "n", Dir: dir, StreamLayer: stream(), Tables: RecordTables(), Logger: quietLog()}
 	s, err := Open(bg, good)
 	if err != nil {
 		t.Fatal(err)

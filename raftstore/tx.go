@@ -24,6 +24,7 @@ type Tx struct {
 	order  []*touch // as the rows were first touched
 	ranges []rangeGuard
 	err    error
+	trace  string
 }
 
 type rowKey struct{ table, id string }
@@ -44,6 +45,9 @@ func newTx(base *Snapshot, now time.Time) *Tx {
 // Now is the transaction's time, by the leader's clock: the rows it puts are
 // stamped with it.
 func (tx *Tx) Now() time.Time { return tx.now }
+
+// Trace names the span for which the transaction runs, for what it begins; "" for none.
+func (tx *Tx) Trace() string { return tx.trace }
 
 // Snapshot is the state that the transaction started from. What is read
 // through it is neither guarded nor does it show the transaction's own writes:
@@ -207,6 +211,9 @@ func (tx *Tx) overlay(t *table, rows []*stored, match func(*stored) bool) []*sto
 	slices.SortFunc(rows, func(a, b *stored) int { return strings.Compare(a.meta.ID, b.meta.ID) })
 	return rows
 }
+
+// Writes reports whether the transaction has written anything yet.
+func (tx *Tx) Writes() bool { return tx.writes() }
 
 // writes reports whether there is anything to log.
 func (tx *Tx) writes() bool {

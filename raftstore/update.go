@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/berth-cloud/berth/telemetry"
 )
 
 const (
@@ -32,44 +34,55 @@ const (
 // ErrNotLeader, ErrConflict, ErrOverloaded, ErrContention, ErrTooLarge and ErrClosed mean that
 // nothing was written; ErrLeadershipLost that it is unknown.
 func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
+	trace := telemetry.Parent(ctx)
+	ctx, span := telemetry.Start(ctx, "store.update")
+	tries, err := s.update(ctx, trace, fn)
+	span.SetInt(telemetry.KeyTries, tries)
+	span.End(err)
+	return err
+}
+
+// update returns how many attempts it took.
+func (s *Store) update(ctx context.Context, trace string, fn func(tx *Tx) error) (int, error) {
 	start := time.Now()
 	for try := 1; ; try++ {
 		weight := int64(1)
 		if try > optimisticTries {
 			weight = exclusive
 		}
-		err := s.inTurn(ctx, weight, fn)
+		err := s.inTurn(ctx, weight, trace, fn)
 		if !errors.Is(err, errStale) {
 			s.counters.updated(err, time.Since(start))
-			return err
+			return try, err
 		}
 		s.counters.retries.Add(1)
 		if try == maxTries {
-			return ErrContention
+			return try, ErrContention
 		}
 		if err := retryDelay(ctx, try); err != nil {
-			return fmt.Errorf("nothing written: %w", err)
+			return try, fmt.Errorf("nothing written: %w", err)
 		}
 	}
 }
 
 // inTurn is one attempt in its turn, which ends even if fn panics.
-func (s *Store) inTurn(ctx context.Context, weight int64, fn func(tx *Tx) error) error {
+func (s *Store) inTurn(ctx context.Context, weight int64, trace string, fn func(tx *Tx) error) error {
 	if err := s.turn.Acquire(ctx, weight); err != nil {
 		return fmt.Errorf("nothing written: %w", err)
 	}
 	defer s.turn.Release(weight)
-	return s.try(ctx, fn)
+	return s.try(ctx, trace, fn)
 }
 
 // try is one attempt.
-func (s *Store) try(ctx context.Context, fn func(tx *Tx) error) error {
+func (s *Store) try(ctx context.Context, trace string, fn func(tx *Tx) error) error {
 	term, err := s.lead.await(ctx, s)
 	if err != nil {
 		return err
 	}
 	// Without the monotonic reading, in UTC, as it will come out of the log.
 	tx := newTx(s.fsm.view(), time.Unix(0, s.cfg.Clock().UnixNano()).UTC())
+	tx.trace = trace
 	if err := fn(tx); err != nil {
 		if verr := s.verify(ctx, term); verr != nil {
 			return verr
@@ -86,7 +99,9 @@ func (s *Store) try(ctx context.Context, fn func(tx *Tx) error) error {
 	if len(data) > maxTxnBytes {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(data), maxTxnBytes)
 	}
-	out := s.proposer.propose(ctx, data)
+	pctx, span := telemetry.Start(ctx, "raft.commit") // proposed, on a majority, applied here
+	out := s.proposer.propose(pctx, data)
+	span.End(out.err)
 	if out.err == nil {
 		tx.settle(out.index)
 	}

@@ -11,9 +11,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/telemetry"
 )
 
 const (
@@ -127,8 +130,46 @@ func (e *Error) NoSpace() bool {
 	})
 }
 
+// lacking are the errors of system calls that say what a host has too little of, by the
+// words in which Rust writes them.
+var lacking = func() (words []string) {
+	for _, e := range []syscall.Errno{
+		syscall.EAGAIN, syscall.ENOMEM, syscall.EBUSY, syscall.ENFILE, syscall.EMFILE, syscall.ENOSPC, syscall.EDQUOT,
+	} {
+		words = append(words, fmt.Sprintf("(os error %d)", int(e)))
+	}
+	return words
+}()
+
+// Lacks reports whether the host lacked something that it may have at another time.
+func (e *Error) Lacks() bool {
+	return e.NoSpace() || slices.ContainsFunc(e.Messages, func(m string) bool {
+		return slices.ContainsFunc(lacking, func(words string) bool { return strings.Contains(m, words) })
+	})
+}
+
+// beforeStop is how Cloud Hypervisor refuses a pause before it has stopped anything
+// (Vm::pause in its vmm/src/vm.rs).
+var beforeStop = []string{"InvalidStateTransition", "Error activating pending virtio devices"}
+
+// Halfway reports whether a VM whose pause was refused may stand still although it is
+// said to run.
+func (e *Error) Halfway() bool {
+	return e.Status == http.StatusInternalServerError && !slices.ContainsFunc(e.Messages, func(m string) bool {
+		return slices.ContainsFunc(beforeStop, func(words string) bool { return strings.Contains(m, words) })
+	})
+}
+
+// BeforeRun reports whether a resume was refused before anything of the VM ran: Cloud
+// Hypervisor sets the guest's clock first (Vm::resume in its vmm/src/vm.rs).
+func (e *Error) BeforeRun() bool {
+	return slices.ContainsFunc(e.Messages, func(m string) bool { return strings.Contains(m, "Could not restore guest clock") })
+}
+
 // call sends one request and decodes the answer into out, which may be nil.
-func (c *Client) call(ctx context.Context, method, op string, in, out any) error {
+func (c *Client) call(ctx context.Context, method, op string, in, out any) (err error) {
+	ctx, span := telemetry.Call(ctx, "vmm ", op)
+	defer func() { span.End(err) }()
 	var body io.Reader = http.NoBody
 	if in != nil {
 		raw, err := json.Marshal(in)

@@ -34,8 +34,8 @@ func QEMU() string {
 type Engine struct {
 	Path string
 	Kind string
-	// Version is what a stored state is tied to. For chvemu it includes the
-	// version of its QEMU.
+	// Version is what a stored state is tied to; see Restores. For chvemu it includes
+	// the version of its QEMU, for Cloud Hypervisor what this host's processor has.
 	Version string
 }
 
@@ -78,6 +78,12 @@ func Detect(ctx context.Context, path string) (Engine, error) {
 		return Engine{}, fmt.Errorf("%s --version: %w", abs, err)
 	}
 	e.Path = abs
+	if e.Kind == KindCloudHypervisor {
+		// Where KVM does not work, no guest runs either.
+		if offered, err := kvmSupportedCPUID(); err == nil {
+			e.Version += cpuVersion(offered)
+		}
+	}
 	return e, nil
 }
 

@@ -67,13 +67,17 @@ func (p *Process) Restore(ctx context.Context, cfg RestoreConfig) error {
 }
 
 // AddDisk adds a disk.
-func (p *Process) AddDisk(ctx context.Context, disk DiskConfig) (PCIDevice, error) {
+func (p *Process) AddDisk(ctx context.Context, disk DiskConfig) (dev PCIDevice, err error) {
 	if !p.isolated {
 		return p.client.AddDisk(ctx, disk)
 	}
 	h := p.newHandover()
 	defer h.close()
-	var err error
+	defer func() {
+		if _, refused := errors.AsType[*Error](err); refused {
+			err = errors.Join(err, h.takeBack()) // after another error it may still be added
+		}
+	}()
 	if disk.Path, err = h.file(disk.Path, "disk", !disk.ReadOnly); err == nil {
 		err = h.deliver()
 	}
@@ -99,8 +103,8 @@ func (p *Process) Snapshot(ctx context.Context, dir string) error {
 		return fmt.Errorf("vm.snapshot: %w", err)
 	}
 	err = p.client.Snapshot(ctx, SnapshotConfig{DestinationURL: FileURL(in)})
-	if uerr := p.inView(func() error { return unix.Unmount(in, unix.MNT_DETACH) }); uerr != nil && !p.ended() {
-		err = errors.Join(err, fmt.Errorf("vm.snapshot: take the directory away: %w", uerr))
+	if e := h.takeBack(); e != nil {
+		err = errors.Join(err, fmt.Errorf("vm.snapshot: %w", e))
 	}
 	return err
 }
@@ -177,8 +181,16 @@ func (h *handover) snapshot(dir string) error {
 	return nil
 }
 
-// deliver attaches all of it in the VMM's view.
+// deliver attaches all of it in the VMM's view, or nothing.
 func (h *handover) deliver() error {
+	err := h.attach()
+	if err != nil {
+		err = errors.Join(err, h.takeBack())
+	}
+	return err
+}
+
+func (h *handover) attach() error {
 	return h.p.inView(func() error {
 		if err := os.Mkdir(h.dir, 0o755); err != nil {
 			return err
@@ -190,6 +202,37 @@ func (h *handover) deliver() error {
 		}
 		return h.mounts.attach()
 	})
+}
+
+// takeBack removes all of it from the VMM's view, names included: a view has room for
+// a thousand, and some VMMs are saved more often. What is open there stays so.
+func (h *handover) takeBack() error {
+	err := h.p.inView(func() error {
+		var errs []error
+		// Never what is below a name: where an unmount failed, that is the host's.
+		remove := func(path string) {
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+		for _, m := range h.mounts {
+			// EINVAL: it was not mounted yet.
+			if err := unix.Unmount(m.at, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("unmount %s: %w", m.at, err))
+				continue
+			}
+			remove(m.at)
+		}
+		for name := range h.text {
+			remove(filepath.Join(h.dir, name))
+		}
+		remove(h.dir)
+		return errors.Join(errs...)
+	})
+	if err == nil || h.p.ended() {
+		return nil
+	}
+	return fmt.Errorf("take back what it was handed: %w", err)
 }
 
 // inView runs a function on a thread whose root is the VMM's. A VMM that its guest

@@ -166,6 +166,8 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 	if err := startConfined(cmd, l, v); err != nil {
 		return nil, err
 	}
+	beAsNice(cmd.Process.Pid)
+	Expendable(cmd.Process.Pid)
 	p, err := newChild(cmd, l)
 	if err != nil {
 		// Cannot be waited for properly, so it must not stay.

@@ -36,6 +36,24 @@ func ReadConfig(dir string) ([]byte, error) {
 	return readAtMost(filepath.Join(dir, FileConfig), maxConfig)
 }
 
+// ErrDamaged means that a file of a snapshot is missing, or not as an engine writes it.
+var ErrDamaged = errors.New("saved state is damaged")
+
+// CheckState looks at the configuration and the state of a snapshot: ErrDamaged, or
+// os.ErrNotExist, where they are not whole.
+func CheckState(dir string) error {
+	for name, most := range map[string]int64{FileConfig: maxConfig, FileState: maxState} {
+		raw, err := readAtMost(filepath.Join(dir, name), most)
+		if err != nil {
+			return err
+		}
+		if !json.Valid(raw) {
+			return fmt.Errorf("%w: %s is cut off", ErrDamaged, name)
+		}
+	}
+	return nil
+}
+
 func readAtMost(path string, most int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -84,6 +84,7 @@ const (
 // The parts of the document that are used here.
 type document struct {
 	Paths      map[string]map[string]rawOperation `json:"paths"`
+	Webhooks   map[string]map[string]rawOperation `json:"webhooks"`
 	Components struct {
 		Schemas map[string]*schema `json:"schemas"`
 	} `json:"components"`
@@ -126,9 +127,16 @@ type schema struct {
 	AdditionalProperties any                `json:"additionalProperties"`
 	AnyOf                []*schema          `json:"anyOf"`
 	OneOf                []*schema          `json:"oneOf"`
+	AllOf                []*schema          `json:"allOf"`
 }
 
 var onlyInEvents = map[string]bool{"BuildEnd": true, "BuildLog": true, "Exit": true, "LogLine": true, "Output": true}
+
+// notForClients are the operations that browsers and git hosts call, and the types that
+// only these have.
+var notForClients = map[string]bool{
+	"githubCallback": true, "githubWebhook": true, "gitlabWebhook": true, "giteaWebhook": true, "GitEventReceipt": true, "GitEventStatus": true,
+}
 
 const (
 	refPrefix = "#/components/schemas/"
@@ -151,7 +159,13 @@ func read(text []byte) (*api, error) {
 		out.models = append(out.models, m)
 	}
 	for _, path := range slices.Sorted(maps.Keys(doc.Paths)) {
+		if strings.Contains(path, "{rest}") {
+			continue // any HTTP client passes requests on to a tenant's program
+		}
 		for _, method := range slices.Sorted(maps.Keys(doc.Paths[path])) {
+			if notForClients[doc.Paths[path][method].OperationID] {
+				continue
+			}
 			op, err := readOperation(strings.ToUpper(method), path, doc.Paths[path][method])
 			if err != nil {
 				return nil, fmt.Errorf("%s %s: %w", method, path, err)
@@ -171,8 +185,13 @@ func read(text []byte) (*api, error) {
 			out.mark(*op.answer, func(m *model) *bool { return &m.got })
 		}
 	}
+	for _, methods := range doc.Webhooks {
+		for _, hook := range methods {
+			out.markReceived(hook.RequestBody.Content[jsonType].Schema)
+		}
+	}
 	// The data of streamed events is decoded by hand-written code.
-	out.models = slices.DeleteFunc(out.models, func(m model) bool { return onlyInEvents[m.name] })
+	out.models = slices.DeleteFunc(out.models, func(m model) bool { return onlyInEvents[m.name] || notForClients[m.name] })
 	for i := range out.models {
 		out.models[i].forgetNulls()
 	}
@@ -210,6 +229,20 @@ func (a *api) mark(t typ, flag func(*model) *bool) {
 	}
 }
 
+// markReceived marks what a client is sent by a webhook: the models that its schema is
+// made of.
+func (a *api) markReceived(s *schema) {
+	if name, ok := strings.CutPrefix(s.Ref, refPrefix); ok {
+		a.mark(typ{kind: kindModel, name: modelName(name)}, func(m *model) *bool { return &m.got })
+	}
+	for _, part := range s.AllOf {
+		a.markReceived(part)
+	}
+	for _, p := range s.Properties {
+		a.markReceived(p)
+	}
+}
+
 func (a *api) model(name string) *model {
 	for i := range a.models {
 		if a.models[i].name == name {
@@ -230,6 +263,9 @@ func modelName(name string) string {
 func readModel(name string, s *schema) (model, error) {
 	m := model{name: modelName(name), doc: s.Description, values: s.Enum}
 	for _, property := range slices.Sorted(maps.Keys(s.Properties)) {
+		if err := nameable(property); err != nil {
+			return m, err
+		}
 		p := s.Properties[property]
 		t, err := typeOf(p)
 		if err != nil {
@@ -355,6 +391,9 @@ func readOperation(method, path string, raw rawOperation) (operation, error) {
 		t, err := typeOf(p.Schema)
 		if err != nil {
 			return op, fmt.Errorf("parameter %s: %w", p.Name, err)
+		}
+		if err := nameable(p.Name); err != nil {
+			return op, err
 		}
 		switch {
 		case p.In == "path":

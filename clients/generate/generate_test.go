@@ -38,6 +38,12 @@ func TestWhatIsCommittedIsWhatIsGenerated(t *testing.T) {
 
 const small = `{
   "paths": {
+    "/v1/kinds": {
+      "get": {
+        "operationId": "listKinds", "summary": "List the kinds",
+        "responses": {"200": {"content": {"application/json": {"schema": {"type": "array", "items": {"$ref": "#/components/schemas/Kind"}}}}}}
+      }
+    },
     "/v1/things/{id}": {
       "get": {
         "operationId": "getThing", "summary": "Read one",
@@ -56,7 +62,14 @@ const small = `{
       }
     }
   },
+  "webhooks": {
+    "thing.made": {"post": {"requestBody": {"content": {"application/json": {"schema": {"allOf": [
+      {"$ref": "#/components/schemas/Event"}, {"properties": {"data": {"$ref": "#/components/schemas/Made"}}}
+    ]}}}}}}
+  },
   "components": {"schemas": {
+    "Event": {"type": "object", "required": ["data"], "properties": {"data": {"type": "object"}}},
+    "Made": {"type": "object", "required": ["at"], "properties": {"at": {"type": "string", "format": "date-time"}}},
     "Thing": {
       "type": "object", "required": ["at", "of", "bytes"],
       "properties": {
@@ -64,7 +77,8 @@ const small = `{
         "at": {"type": "string", "format": "date-time", "description": "when, \"roughly\""},
         "bytes": {"type": "string", "contentEncoding": "base64"},
         "next": {"type": ["null", "array"], "items": {"$ref": "#/components/schemas/Thing"}},
-        "names": {"type": "object", "additionalProperties": {"type": "string"}}
+        "names": {"type": "object", "additionalProperties": {"type": "string"}},
+        "2xx": {"type": "integer"}
       }
     },
     "Kind": {"type": "string", "enum": ["a", "b"]},
@@ -86,7 +100,12 @@ func TestWhatIsMadeOfADocument(t *testing.T) {
 		"words of the language":        {pythonOperations(a), `from_: datetime | None = None`},
 		"their name in the URL":        {pythonOperations(a), `"from": from_`},
 		"segments are escaped":         {pythonOperations(a), `path=f"/v1/things/{_q(id)}"`},
+		"words are as they are":        {pythonOperations(a), `decode=lambda raw: raw,`},
+		"events are received":          {pythonModels(a), `def from_json(cls, raw: dict[str, Any]) -> Event:`},
+		"and so is their data":         {pythonModels(a), `def from_json(cls, raw: dict[str, Any]) -> Made:`},
 		"following is another call":    {pythonOperations(a), `def follow_get_thing(`},
+		"names begin with a letter":    {pythonModels(a), `field_2xx=raw.get("2xx")`},
+		"TypeScript: or are quoted":    {typescriptModels(a), `"2xx"?: number;`},
 		"TypeScript: what may be null": {typescriptModels(a), `of: Kind | null;`},
 		"TypeScript: what may be left": {typescriptModels(a), `names?: Record<string, string>;`},
 		"TypeScript: no answer":        {typescriptOperations(a), `patchThing(id: string, body: m.PatchThing): Nothing {`},
@@ -98,13 +117,37 @@ func TestWhatIsMadeOfADocument(t *testing.T) {
 	}
 }
 
+func TestNamesOfParameters(t *testing.T) {
+	a, err := read([]byte(`{"paths": {"/v1/{async}/{item-2}": {"delete": {
+		"operationId": "drop",
+		"parameters": [
+			{"name": "async", "in": "path", "required": true, "schema": {"type": "string"}},
+			{"name": "item-2", "in": "path", "required": true, "schema": {"type": "string"}}
+		],
+		"responses": {"204": {}}
+	}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		pythonOperations(a):     `path=f"/v1/{_q(async_)}/{_q(item_2)}"`,
+		typescriptOperations(a): "path: `/v1/${q(async)}/${q(item2)}`",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %s in\n%s", want, text)
+		}
+	}
+}
+
 func TestWhatNoClientCanBeMadeOf(t *testing.T) {
 	for name, text := range map[string]string{
-		"no JSON":           `{`,
-		"an unknown type":   `{"components": {"schemas": {"T": {"properties": {"a": {"type": "tuple"}}}}}}`,
-		"a choice of types": `{"components": {"schemas": {"T": {"properties": {"a": {"type": ["string", "integer"]}}}}}}`,
-		"another document":  `{"components": {"schemas": {"T": {"properties": {"a": {"$ref": "other.json#/T"}}}}}}`,
-		"an unknown answer": `{"paths": {"/": {"get": {"responses": {"200": {"content": {"application/json": {"schema": {"type": "tuple"}}}}}}}}}`,
+		"no JSON":             `{`,
+		"an unknown type":     `{"components": {"schemas": {"T": {"properties": {"a": {"type": "tuple"}}}}}}`,
+		"a choice of types":   `{"components": {"schemas": {"T": {"properties": {"a": {"type": ["string", "integer"]}}}}}}`,
+		"another document":    `{"components": {"schemas": {"T": {"properties": {"a": {"$ref": "other.json#/T"}}}}}}`,
+		"a name with a space": `{"components": {"schemas": {"T": {"properties": {"a b": {"type": "string"}}}}}}`,
+		"no name":             `{"paths": {"/{}": {"get": {"parameters": [{"name": "", "in": "path", "schema": {"type": "string"}}]}}}}`,
+		"an unknown answer":   `{"paths": {"/": {"get": {"responses": {"200": {"content": {"application/json": {"schema": {"type": "tuple"}}}}}}}}}`,
 	} {
 		if _, err := read([]byte(text)); err == nil {
 			t.Errorf("%s: no error", name)

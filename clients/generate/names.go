@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"regexp"
 	"strings"
 	"unicode"
 )
@@ -17,6 +19,16 @@ func snake(s string) string {
 		b.WriteRune(unicode.ToLower(r))
 	}
 	return strings.ReplaceAll(b.String(), "-", "_")
+}
+
+var identifier = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+
+// nameable refuses a name that no client could give to a field or a parameter.
+func nameable(name string) error {
+	if name == "" || !identifier.MatchString(pythonName(name)) {
+		return fmt.Errorf("%q cannot be made a name", name)
+	}
+	return nil
 }
 
 // camel is a snake_case name in camelCase.

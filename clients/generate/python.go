@@ -5,13 +5,24 @@ import (
 	"strings"
 )
 
-// pythonTaken are names that a field or a parameter cannot have in Python.
-var pythonTaken = map[string]bool{"from": true, "class": true, "import": true, "global": true, "lambda": true, "in": true}
+// pythonTaken are names that a field or a parameter cannot have in Python: those of
+// keyword.kwlist that are in lower case.
+var pythonTaken = map[string]bool{
+	"and": true, "as": true, "assert": true, "async": true, "await": true, "break": true,
+	"class": true, "continue": true, "def": true, "del": true, "elif": true, "else": true,
+	"except": true, "finally": true, "for": true, "from": true, "global": true, "if": true,
+	"import": true, "in": true, "is": true, "lambda": true, "nonlocal": true, "not": true, "or": true,
+	"pass": true, "raise": true, "return": true, "try": true, "while": true, "with": true,
+	"yield": true,
+}
 
 func pythonName(s string) string {
 	s = snake(s)
-	if pythonTaken[s] {
+	switch {
+	case pythonTaken[s]:
 		return s + "_"
+	case s[0] >= '0' && s[0] <= '9':
+		return "field_" + s
 	}
 	return s
 }
@@ -292,7 +303,7 @@ func (a *api) pythonDecoder(t typ) string {
 	if t.kind == kindModel && !a.plain(t) {
 		return "m." + t.name + ".from_json"
 	}
-	if t.kind == kindList && t.elem.kind == kindModel {
+	if t.kind == kindList && t.elem.kind == kindModel && !a.plain(t) {
 		return "lambda raw: [m." + t.elem.name + ".from_json(e) for e in raw]"
 	}
 	return "lambda raw: raw"

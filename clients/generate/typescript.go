@@ -36,6 +36,14 @@ func typescriptDoc(text, indent string) string {
 	return indent + "/**\n" + wrap(text, indent+" * ", 100) + indent + " */\n"
 }
 
+// typescriptName quotes what is no identifier.
+func typescriptName(s string) string {
+	if s[0] >= '0' && s[0] <= '9' {
+		return `"` + s + `"`
+	}
+	return s
+}
+
 func typescriptModels(a *api) string {
 	var b strings.Builder
 	b.WriteString("// The service's types. " + notice + "\n")
@@ -63,7 +71,7 @@ func typescriptModels(a *api) string {
 				case kindBase64:
 					doc = strings.TrimSpace(doc + " (base64)")
 				}
-				fmt.Fprintf(&b, "%s  %s%s: %s;\n", typescriptDoc(doc, "  "), f.name, optional, typescriptType(f.of))
+				fmt.Fprintf(&b, "%s  %s%s: %s;\n", typescriptDoc(doc, "  "), typescriptName(f.name), optional, typescriptType(f.of))
 			}
 			b.WriteString("}\n")
 		}
@@ -86,7 +94,7 @@ const q = encodeURIComponent;
 	return b.String()
 }
 
-var pathParam = regexp.MustCompile(`\{([a-z_]+)\}`)
+var pathParam = regexp.MustCompile(`\{([^}]+)\}`)
 
 func (op operation) typescript(b *strings.Builder) {
 	var params, options []string

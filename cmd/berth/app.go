@@ -33,9 +33,10 @@ type app struct {
 	stdout, stderr io.Writer
 	env            func(string) string
 
-	json    bool
-	urls    []string
-	failure int // exit code of a failure of this command
+	json        bool
+	urls        []string
+	contextFlag string
+	failure     int // exit code of a failure of this command
 }
 
 // The variables that hold credentials, each with what it is for.
@@ -49,21 +50,23 @@ const remedy = "on a local stack, load all settings: set -a; . .berth/dev.env; s
 
 // client returns a client with the first of the named credentials that is set.
 func (a *app) client(credentials ...string) (*api.Client, error) {
+	from, err := a.context()
+	if err != nil {
+		return nil, err
+	}
 	urls := a.baseURLs()
 	if len(urls) == 0 {
-		return nil, fmt.Errorf("BERTH_URL is not set; %s", remedy)
+		return nil, fmt.Errorf("BERTH_URL is not set, and you are not signed in: berth login --url URL; %s", remedy)
 	}
-	token := ""
-	for _, name := range credentials {
-		if token = a.env(name); token != "" {
-			break
-		}
-	}
+	token := a.credential(from, credentials)
 	if token == "" && len(credentials) > 0 {
+		if from != nil {
+			return nil, fmt.Errorf("the context %s has no %s: berth login --context %s", from.name, credentialName(credentials[0]), loginFlags(from.name, credentials[0]))
+		}
 		return nil, fmt.Errorf("%s is not set; %s", credentials[0], remedy)
 	}
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, fmt.Errorf("%s contains characters that no credential has", credentials[0])
+	if err := checkCredential(strings.Join(credentials, " or "), token); err != nil {
+		return nil, err
 	}
 	c, err := api.NewClient(nil, token, urls...)
 	if err != nil {
@@ -73,12 +76,49 @@ func (a *app) client(credentials ...string) (*api.Client, error) {
 	return c, nil
 }
 
+// checkCredential refuses what no HTTP header can hold.
+func checkCredential(name, credential string) error {
+	if strings.ContainsFunc(credential, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("%s contains characters that no credential has", name)
+	}
+	return nil
+}
+
+func credentialName(env string) string {
+	for _, k := range credentialKinds {
+		if k.env == env {
+			return k.name
+		}
+	}
+	return env
+}
+
+// loginFlags are those of a login that adds the credential to a context.
+func loginFlags(context, env string) string {
+	if env == envAdmin {
+		return context + " --operator"
+	}
+	return context
+}
+
 // electionTime is how long a command waits for a leader: several times the length
 // of an election.
 const electionTime = 10 * time.Second
 
-// baseURLs are the replicas to call, BERTH_URL first.
+// baseURLs are the replicas to call: those that are given, or the context's.
 func (a *app) baseURLs() []string {
+	from, err := a.context()
+	if err != nil { // client tells
+		return nil
+	}
+	if from != nil {
+		return from.URLs
+	}
+	return a.givenURLs()
+}
+
+// givenURLs are the replicas that the flags or the environment name, BERTH_URL first.
+func (a *app) givenURLs() []string {
 	urls := a.urls
 	if len(urls) == 0 {
 		urls = append([]string{a.env("BERTH_URL")}, strings.Split(a.env("BERTH_URLS"), ",")...)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -59,8 +60,10 @@ func TestScripts(t *testing.T) {
 			h, err := httpapi.New(httpapi.Config{
 				Sandboxes: p, Lifecycle: planeMoves{p}, Commands: planeCommands{plane: p}, Files: planeFiles{dir: p.dir}, Logs: planeLogs{},
 				Ports: planePorts{}, Inputs: planeInputs{}, Snapshots: planeForks{p}, Forks: planeForks{p}, Volumes: &planeVolumes{plane: p},
-				Templates: planeTemplates{}, Metrics: struct{ httpapi.Metrics }{},
-				Orgs: (*planeIdentity)(p), Cluster: (*planeCluster)(p), Authenticator: p,
+				Templates: planeTemplates{}, Databases: &planeDatabases{plane: p}, Metrics: planeMetrics{}, Broker: planeBroker{}, Webhooks: &planeWebhooks{}, Apps: &planeApps{plane: p}, Domains: &planeDomains{plane: p},
+				Functions: &planeFunctions{}, Invoke: invokePlane,
+				GitHosts: &planeGitHosts{},
+				Orgs:     (*planeIdentity)(p), Usage: planeBill{}, Billing: planeBill{}, Cluster: (*planeCluster)(p), Audit: planeAudit{}, Authenticator: p,
 				Version:    api.VersionInfo{Version: "v9", Commit: "abc", GoVersion: "go9"},
 				Registerer: registry, Gatherer: registry,
 				Logger: slog.New(slog.DiscardHandler),
@@ -68,7 +71,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			server := httptest.NewServer(h)
+			server := httptest.NewServer(keyed(h))
 			env.Defer(server.Close)
 			env.Setenv("BERTH_URL", server.URL)
 			env.Setenv("BERTH_TOKEN", "brt_tenant")
@@ -85,12 +88,28 @@ func TestScripts(t *testing.T) {
 	})
 }
 
+// creates are the paths of what would be made twice if a call was sent again.
+var creates = regexp.MustCompile(`^/v1/(sandboxes|volumes|databases|apps|functions|templates/build|webhooks/endpoints|` +
+	`sandboxes/[^/]+/(snapshots|fork|fork-tree)|databases/[^/]+/clone|apps/[^/]+/(deploys|rollback|domains))$`)
+
+// keyed refuses creates without an idempotency key: the client does not repeat them
+// when a replica goes away.
+func keyed(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && creates.MatchString(r.URL.Path) && r.Header.Get(api.HeaderIdempotencyKey) == "" {
+			http.Error(w, `{"error": "a create without an idempotency key"}`, http.StatusBadRequest)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
 // await waits until a file exists.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: await FILE")
 	}
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -118,8 +137,12 @@ type plane struct {
 	slow      chan struct{} // closed when the slow create is done
 	tokens    []api.Token
 	draining  bool
-	peers     []api.RaftPeer
-	leader    string
+
+	evacuation *api.AgentEvacuation
+	rebalanced *api.Rebalancing
+	stays      string // why something stays on a host that is evacuated
+	peers      []api.RaftPeer
+	leader     string
 }
 
 type (
@@ -295,17 +318,17 @@ func (p planeCommands) Exec(ctx context.Context, _ core.Caller, id string, in ap
 }
 
 func (p *planeIdentity) Me(context.Context, core.Caller) (api.Me, error) {
-	return api.Me{ID: "u", Orgs: []api.Org{}}, nil
+	return api.Me{ID: "u", CurrentOrg: &planeOrg, Orgs: []api.Org{planeOrg}}, nil
 }
 
 func (p *planeIdentity) SetCurrentOrg(context.Context, core.Caller, api.SetCurrentOrg) (api.Me, error) {
-	return api.Me{ID: "u", Orgs: []api.Org{}}, nil
+	return api.Me{ID: "u", CurrentOrg: &planeOrg, Orgs: []api.Org{planeOrg}}, nil
 }
 
 func (p *planeIdentity) CreateToken(_ context.Context, _ core.Caller, in api.CreateToken, _ core.Idempotency) (api.NewToken, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := api.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, CreatedAt: api.Time{Time: time.Now().Add(-3 * time.Hour)}, ExpiresAt: in.ExpiresAt}
+	t := api.Token{Prefix: fmt.Sprintf("prefix%02d", len(p.tokens)), Name: in.Name, Scopes: scopesOf(in), CreatedAt: api.Time{Time: time.Now().Add(-3 * time.Hour)}, ExpiresAt: in.ExpiresAt}
 	p.tokens = append(p.tokens, t)
 	return api.NewToken{Token: t, Key: "brt_" + t.Prefix + "_secret"}, nil
 }
@@ -350,6 +373,13 @@ func (p *planeCluster) AddPeer(_ context.Context, in api.AddPeer) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.peers = append(p.peers, api.RaftPeer{ID: in.ID, Address: in.Address})
+	return nil
+}
+
+func (p *planeCluster) RemoveRouter(_ context.Context, name string) error {
+	if name != "r1" {
+		return apierror.NotFound()
+	}
 	return nil
 }
 
@@ -414,6 +444,79 @@ func (p *planeCluster) DrainAgent(_ context.Context, id string) (api.Agent, erro
 	return p.change(id, true)
 }
 
+// EvacuateAgent begins an evacuation of which each look at the host shows more.
+func (p *planeCluster) EvacuateAgent(_ context.Context, id string, in api.EvacuateAgent) (api.Agent, error) {
+	if id == "host-c" {
+		return api.Agent{}, &apierror.Error{Code: apierror.EConflict, Message: "agent has no snapshot store", Detail: "configure one"}
+	}
+	p.mu.Lock()
+	p.evacuation = &api.AgentEvacuation{AtOnce: *in.AtOnce, Waiting: 1, Moving: 1, Stays: []api.AgentStay{}}
+	p.mu.Unlock()
+	return p.Agent(context.Background(), id)
+}
+
+func (p *planeCluster) Agent(_ context.Context, id string) (api.Agent, error) {
+	out, err := p.change(id, true)
+	if err != nil {
+		return out, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.evacuation != nil {
+		now := *p.evacuation
+		out.Evacuation = &now
+		switch e := p.evacuation; {
+		case e.Waiting > 0:
+			e.Waiting, e.Moved = 0, 1
+		default:
+			e.Moving, e.Moved, e.Done = 0, 2, true
+			if p.stays != "" {
+				e.Moved, e.Staying = 1, 1
+				e.Stays = []api.AgentStay{{Kind: "sandbox", ID: "q7w2e9r4", WorkspaceID: "ws-1", Reason: p.stays}}
+			}
+		}
+	}
+	return out, nil
+}
+
+// Rebalance begins a rebalancing of which each look shows more.
+func (p *planeCluster) Rebalance(_ context.Context, in api.Rebalance) (api.Rebalancing, error) {
+	move := api.RebalanceMove{Kind: "database", ID: "5f2a6c1e", WorkspaceID: "ws-1", From: "host-a", To: "host-b", DiskMB: 4096, State: "waiting"}
+	out := api.Rebalancing{
+		DryRun: in.DryRun, BeganAt: &api.Time{Time: time.Unix(1, 0)}, AtOnce: *in.AtOnce, Percent: *in.Percent, Planned: 2, Waiting: 2,
+		Hosts: []api.RebalancedHost{{ID: "host-a", Sandboxes: 4, DiskMB: 16384, Share: 200, ShareAfter: 100}},
+		Moves: []api.RebalanceMove{move}, Stays: []api.AgentStay{},
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !in.DryRun {
+		p.rebalanced = &out
+	}
+	return out, nil
+}
+
+func (p *planeCluster) Rebalancing(context.Context) (api.Rebalancing, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b := p.rebalanced; b.Waiting > 0 {
+		b.Waiting, b.Moving, b.Moved = 0, 1, 1
+	} else {
+		b.Moving, b.Moved, b.Done, b.Moves = 0, 2, true, []api.RebalanceMove{}
+		if b.AtOnce == 3 {
+			b.Moved, b.Failed = 1, 1
+			b.Stays = []api.AgentStay{{Kind: "sandbox", ID: "q7w2e9r4", WorkspaceID: "ws-1", Reason: "no host takes it: another engine"}}
+		}
+	}
+	return *p.rebalanced, nil
+}
+
+func (p *planeCluster) StopRebalancing(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rebalanced = nil
+	return nil
+}
+
 func (p *planeCluster) UndrainAgent(_ context.Context, id string) (api.Agent, error) {
 	return p.change(id, false)
 }
@@ -435,7 +538,7 @@ func (p *planeCluster) RemoveAgent(_ context.Context, id string) error {
 	return nil
 }
 
-func (p *planeCluster) CreateJoinToken(_ context.Context, in api.CreateJoinToken) (api.JoinToken, error) {
+func (p *planeCluster) CreateJoinToken(_ context.Context, in api.CreateJoinToken, _ core.Idempotency) (api.JoinToken, error) {
 	ttl := time.Hour
 	if in.TTLSeconds != nil {
 		ttl = time.Duration(*in.TTLSeconds) * time.Second
@@ -455,7 +558,7 @@ func TestTheJoinCommandIsWhereThePackagePutsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(raw), "{src: bin/hostd, dst: "+installedHostd+"}") {
+	if !strings.Contains(string(raw), "dst: "+installedHostd+",") {
 		t.Errorf("the package does not install %s", installedHostd)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,25 +132,42 @@ func (a *app) uploadDir(ctx context.Context, c *api.Client, from string, to plac
 	defer s.Close()
 	bar := a.bar(from, -1)
 	defer func() { _ = bar.Close() }()
-	sent := make(chan error, 1)
+	type sending struct{ local, remote error }
+	sent := make(chan sending, 1)
 	go func() {
-		err := writeTar(io.MultiWriter(s, bar), from)
-		if err == nil {
+		out := &sink{w: s}
+		err := writeTar(io.MultiWriter(out, bar), from)
+		switch {
+		case err == nil:
 			err = s.CloseInput()
+		case out.err == nil:
+			s.Close() // tar in the sandbox would wait for the rest
+			sent <- sending{local: err}
+			return
 		}
-		sent <- err
+		sent <- sending{remote: err}
 	}()
 	err = ended(s, nil)
 	s.Close()
-	return errors.Join(err, notClosed(<-sent, err))
+	// How the session ended says more than that it could not be written to, and less
+	// than why its end was brought about here.
+	how := <-sent
+	return cmp.Or(how.local, err, how.remote)
 }
 
-// notClosed drops a write error to a tar that has reported itself why it ended.
-func notClosed(sending, receiving error) error {
-	if receiving != nil {
-		return nil
+// sink remembers whether writing failed.
+type sink struct {
+	w   io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	if err != nil {
+		s.err = err
 	}
-	return sending
+	return n, err
 }
 
 // ended reads a session to its end. If the exit code is not 0, it fails with the

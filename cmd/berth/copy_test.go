@@ -3,11 +3,22 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/berth-cloud/berth/controlplane/api"
 )
 
 func TestTarComesBack(t *testing.T) {
@@ -68,6 +79,77 @@ func TestTarOfASandboxStaysInItsDirectory(t *testing.T) {
 		if _, err := os.Stat("/tmp/berth-evil"); err == nil {
 			t.Fatalf("%s: it left its directory", name)
 		}
+	}
+}
+
+// tarService is a service whose sandbox runs one command: it says frames, and reads
+// its input until the session is over.
+func tarService(t *testing.T, frames ...api.Frame) *api.Client {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/exec/ws") {
+			w.WriteHeader(http.StatusCreated)
+			return
+		}
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return // answered by Accept
+		}
+		defer ws.CloseNow()
+		for _, f := range frames {
+			raw, err := json.Marshal(f)
+			if err == nil {
+				err = ws.Write(r.Context(), websocket.MessageText, raw)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		for {
+			if _, _, err := ws.Read(r.Context()); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	c, err := api.NewClient(nil, "k", server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestACopyOfADirectoryThatCannotBeReadEnds(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	a := &app{stderr: io.Discard}
+	err := a.uploadDir(ctx, tarService(t), filepath.Join(t.TempDir(), "gone"), place{"k7m2qz4xw3v5n6a2j7p4t5r6sa", "/app"})
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestACopyThatTarInTheSandboxRefusesSaysWhy(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := tarService(t, api.Frame{Type: "stderr", Data: "no space left"}, api.Frame{Type: "exit", ExitCode: new(2)})
+	a := &app{stderr: io.Discard}
+	err := a.uploadDir(ctx, c, t.TempDir(), place{"k7m2qz4xw3v5n6a2j7p4t5r6sa", "/app"})
+	if err == nil || !strings.Contains(err.Error(), "exit code 2: no space left") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestALineThatContinuesSaysSo(t *testing.T) {
+	var b bytes.Buffer
+	a := &app{json: true, stdout: &b}
+	for _, l := range []api.LogLine{{Line: "a", Partial: true}, {Line: "b"}} {
+		if err := a.printLogLine("stdout", l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first, second, _ := strings.Cut(b.String(), "\n"); !strings.Contains(first, `"partial":true`) || strings.Contains(second, "partial") {
+		t.Errorf("%s", b.String())
 	}
 }
 

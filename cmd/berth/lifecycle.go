@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -142,7 +143,7 @@ func (a *app) snapshotCreate() *cobra.Command {
 				return err
 			}
 			stop := spin(a.stderr, "taking a snapshot")
-			snap, err := c.CreateSnapshot(cmd.Context(), args[0], api.CreateSnapshot{Name: name}, "")
+			snap, err := c.CreateSnapshot(cmd.Context(), args[0], api.CreateSnapshot{Name: name}, "berth-"+rand.Text())
 			stop()
 			if err != nil {
 				return err
@@ -276,7 +277,7 @@ the exit code is 1.`,
 
 func (a *app) plainFork(ctx context.Context, c *api.Client, id string, in api.Fork) error {
 	stop := spin(a.stderr, "forking")
-	out, err := c.Fork(ctx, id, in, "")
+	out, err := c.Fork(ctx, id, in, "berth-"+rand.Text())
 	stop()
 	if err != nil {
 		return err
@@ -314,7 +315,7 @@ func (a *app) printForked(out any, children []api.Sandbox, failed []api.FailedFo
 func (a *app) forkTree(ctx context.Context, c *api.Client, id string, in api.ForkTree) error {
 	start := time.Now()
 	stop := spin(a.stderr, "forking")
-	out, err := c.ForkTree(ctx, id, in, "")
+	out, err := c.ForkTree(ctx, id, in, "berth-"+rand.Text())
 	stop()
 	if err != nil {
 		return err

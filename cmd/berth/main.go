@@ -48,14 +48,16 @@ func (a *app) root() *cobra.Command {
 		Long: `berth runs commands in sandboxes: microVMs that start in a fraction of a
 second, each with its own kernel, memory, disk and network.
 
-It takes the service's address and your credentials from the environment:
+Sign in once with berth login: it keeps the service's address and your key as a
+context. Or set them in the environment, which comes before contexts:
 
   BERTH_URL          address of a replica, such as http://127.0.0.1:8080
   BERTH_URLS         addresses of several replicas, comma-separated: if one does
                      not answer, the next is tried
   BERTH_TOKEN        API key, for sandboxes
-  BERTH_JWT          JWT, for API keys (and for sandboxes if BERTH_TOKEN is not set)
-  BERTH_ADMIN_TOKEN  operator's token, for raft, agents and join-token
+  BERTH_JWT          JWT, for API keys and organizations (and for sandboxes if BERTH_TOKEN is not set)
+  BERTH_ADMIN_TOKEN  operator's token, for raft, agents, join-token and admin
+  BERTH_CONTEXT      name of the context to use, if BERTH_URL is not set
 
 A local stack (make up) writes all of them to one file:
 
@@ -72,11 +74,12 @@ A local stack (make up) writes all of them to one file:
 		RunE:          showHelp,
 	}
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, also for errors (on stderr)")
-	root.PersistentFlags().StringSliceVar(&a.urls, "url", nil, "address of a replica, instead of BERTH_URL and BERTH_URLS")
+	root.PersistentFlags().StringSliceVar(&a.urls, "url", nil, "address of a replica, instead of BERTH_URL and BERTH_URLS; credentials of the context go to its own only")
+	root.PersistentFlags().StringVar(&a.contextFlag, "context", "", "name of the context to use, whatever the environment says")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%s", err) })
 	root.AddCommand(a.lifecycle()...)
-	root.AddCommand(a.sandbox(), a.shell(), a.copy(), a.logs(), a.events(), a.port(), a.fork(), a.tree(), a.promote(), a.snapshot(),
-		a.template(), a.volume(), a.raft(), a.agents(), a.joinToken(), a.token(), a.version())
+	root.AddCommand(a.sandbox(), a.shell(), a.copy(), a.logs(), a.events(), a.metrics(), a.port(), a.fork(), a.tree(), a.promote(), a.snapshot(),
+		a.template(), a.volume(), a.database(), a.apps(), a.functions(), a.deployHere(), a.webhook(), a.github(), a.raft(), a.agents(), a.joinToken(), a.admin(), a.usage(), a.orgAudit(), a.org(), a.token(), a.login(), a.contextCommands(), a.version())
 	return root
 }
 

@@ -20,7 +20,7 @@ func (a *app) raft() *cobra.Command {
 	return group("raft", "Show and change the replicas of the control plane (operators)",
 		"The control plane keeps its records by Raft. These commands need BERTH_ADMIN_TOKEN.",
 		a.raftStatus(),
-		a.operate("add-peer ID ADDRESS", "Make a replica a voting member",
+		a.operate("add-peer ID ADDRESS", "Add a replica, which votes once it is stable",
 			`  berth raft add-peer r4 10.0.0.14:7001      # the address of its peer port`, 2,
 			func(ctx context.Context, c *api.Client, args []string) error { return c.AddPeer(ctx, args[0], args[1]) }),
 		a.operate("remove-peer ID", "Remove a replica from the members",
@@ -164,15 +164,14 @@ func (a *app) raftAcceptRestore() *cobra.Command {
 }
 
 func (a *app) agents() *cobra.Command {
-	g := group("agents", "Show, drain and remove hosts (operators)",
+	g := group("agents", "Show, drain, rebalance and remove hosts (operators)",
 		"An agent is the daemon on one host. These commands need BERTH_ADMIN_TOKEN.",
 		a.agentsList(),
-		a.changeAgents("drain ID…", "Place no new sandboxes on hosts; existing ones keep running",
-			`  berth agents drain host-a`, (*api.Client).DrainAgent),
+		a.agentsDrain(),
 		a.changeAgents("undrain ID…", "Place sandboxes on hosts again",
 			`  berth agents undrain host-a`, (*api.Client).UndrainAgent),
-		a.agentsEvents(), a.agentsRemove())
-	g.Aliases = []string{"agent"}
+		a.agentsRebalance(), a.agentsEvents(), a.agentsRemove())
+	g.Aliases = []string{"agent", "hosts", "host"}
 	return g
 }
 
@@ -247,6 +246,10 @@ func agentState(h api.Agent) string {
 		return h.State
 	case !h.Ready:
 		return "not ready"
+	case h.Evacuation != nil && h.Evacuation.Done && h.Evacuation.Staying == 0:
+		return "evacuated"
+	case h.Evacuation != nil:
+		return "evacuating"
 	case h.Draining:
 		return "draining"
 	}

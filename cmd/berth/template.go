@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"os"
@@ -73,7 +74,7 @@ bar is shown below it. Ctrl-C stops the output; the build continues.`,
 			if err != nil {
 				return err
 			}
-			b, err := c.BuildTemplate(cmd.Context(), in, "")
+			b, err := c.BuildTemplate(cmd.Context(), in, "berth-"+rand.Text())
 			if err != nil {
 				return err
 			}
@@ -240,7 +241,7 @@ when you create the sandbox: berth sandbox create --volume NAME:/path.`,
 			if err != nil {
 				return err
 			}
-			v, err := c.CreateVolume(cmd.Context(), in, "")
+			v, err := c.CreateVolume(cmd.Context(), in, "berth-"+rand.Text())
 			if err != nil {
 				return err
 			}

@@ -40,17 +40,27 @@ func (a *app) tokenCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(t)
-			}
-			a.note("store it now: it is not shown again; to revoke it: berth token rm %s", t.Prefix)
-			fmt.Fprintln(a.stdout, t.Key)
-			return nil
+			return a.printToken(t)
 		},
 	}
-	cmd.Flags().StringVar(&in.Name, "name", "", "what the key is for")
-	cmd.Flags().Var(&ttl, "ttl", "time until it expires, such as 720h (default never)")
+	tokenFlags(cmd, &in, &ttl)
 	return cmd
+}
+
+// tokenFlags adds the flags of a command that creates a key.
+func tokenFlags(cmd *cobra.Command, in *api.CreateToken, ttl *span) {
+	cmd.Flags().StringVar(&in.Name, "name", "", "what the key is for")
+	cmd.Flags().StringSliceVar(&in.Scopes, "scope", nil, "what it may do: all, read-only, sandboxes, databases, apps, volumes, webhooks or app:ID (default all)")
+	cmd.Flags().Var(ttl, "ttl", "time until it expires, such as 720h (default never)")
+}
+
+func (a *app) printToken(t *api.NewToken) error {
+	if a.json {
+		return a.printJSON(t)
+	}
+	a.note("store it now: it is not shown again; to revoke it: berth token rm %s", t.Prefix)
+	fmt.Fprintln(a.stdout, t.Key)
+	return nil
 }
 
 func (a *app) tokenList() *cobra.Command {
@@ -76,13 +86,17 @@ func (a *app) tokenList() *cobra.Command {
 			if a.json {
 				return a.printJSON(all)
 			}
-			rows := [][]string{{"PREFIX", "NAME", "AGE", "EXPIRES"}}
+			rows := [][]string{{"PREFIX", "NAME", "SCOPES", "AGE", "EXPIRES", "LAST USED"}}
 			for _, t := range all {
 				expires := ""
 				if t.ExpiresAt != nil {
 					expires = t.ExpiresAt.String()
 				}
-				rows = append(rows, []string{t.Prefix, orDash(t.Name), age(t.CreatedAt.Time), orDash(expires)})
+				used := "-"
+				if t.LastUsedAt != nil {
+					used = age(t.LastUsedAt.Time) + " ago"
+				}
+				rows = append(rows, []string{t.Prefix, orDash(t.Name), strings.Join(t.Scopes, ","), age(t.CreatedAt.Time), orDash(expires), used})
 			}
 			return a.table(rows)
 		},

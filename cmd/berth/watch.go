@@ -31,17 +31,7 @@ func (a *app) logs() *cobra.Command {
 			}
 			q := api.LogQuery{Stream: stream, Tail: tail}
 			if follow {
-				return c.FollowLogs(cmd.Context(), args[0], q, func(name string, l api.LogLine) error {
-					if a.json {
-						return a.printLine(map[string]any{"stream": name, "ts": l.TS, "line": l.Line})
-					}
-					out := a.stdout
-					if name == "stderr" {
-						out = a.stderr
-					}
-					_, err := fmt.Fprintln(out, l.Line)
-					return err
-				})
+				return c.FollowLogs(cmd.Context(), args[0], q, a.printLogLine)
 			}
 			body, err := c.Logs(cmd.Context(), args[0], q)
 			if err != nil {
@@ -57,6 +47,42 @@ func (a *app) logs() *cobra.Command {
 	f.IntVar(&tail, "tail", 0, "number of existing lines to show (default: all)")
 	f.StringVar(&stream, "stream", "both", "stdout, stderr, both or console")
 	return cmd
+}
+
+// printLogLine prints a line of a log to the stream that it is of.
+func (a *app) printLogLine(stream string, l api.LogLine) error {
+	if a.json {
+		line := map[string]any{"stream": stream, "ts": l.TS, "line": l.Line}
+		if l.Instance != "" {
+			line["instance"] = l.Instance
+		}
+		if l.Partial {
+			line["partial"] = true
+		}
+		return a.printLine(line)
+	}
+	out := a.stdout
+	if stream == "stderr" {
+		out = a.stderr
+	}
+	_, err := fmt.Fprintln(out, l.Line)
+	return err
+}
+
+// printInstances prints lines of an app's instances: once there are two, each line with
+// its own.
+func (a *app) printInstances() func(stream string, l api.LogLine) error {
+	first, several := "", false
+	return func(stream string, l api.LogLine) error {
+		if first == "" {
+			first = l.Instance
+		}
+		several = several || l.Instance != first
+		if several && !a.json {
+			l.Line = "[" + l.Instance + "] " + l.Line
+		}
+		return a.printLogLine(stream, l)
+	}
 }
 
 func (a *app) events() *cobra.Command {

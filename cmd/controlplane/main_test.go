@@ -9,6 +9,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/berth-cloud/berth/controlplane"
+	"github.com/berth-cloud/berth/controlplane/pgrouter"
 	"github.com/berth-cloud/berth/settings/settingstest"
 )
 
@@ -24,6 +25,7 @@ func TestMain(m *testing.M) {
 // The help lists every setting and no others; the package's file has no others.
 func TestDocumentedSettingsAreTheSettings(t *testing.T) {
 	settingstest.Documented[controlplane.Config](t, command().Long, "../../scripts/packaging/controlplane.env")
+	settingstest.Documented[pgrouter.Config](t, routerCommand().Long, "../../scripts/packaging/router.env")
 }
 
 func TestCommand(t *testing.T) {

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/pg/agent"
 	"github.com/berth-cloud/berth/guest/pg/postgres"
+	"github.com/berth-cloud/berth/guest/pg/tenant"
 	"github.com/berth-cloud/berth/guest/pg/tune"
 	"github.com/berth-cloud/berth/guest/pg/wal"
 	"github.com/berth-cloud/berth/guest/pgapi"
@@ -76,7 +78,7 @@ func run(log *slog.Logger, args []string, what func(context.Context, agent.Confi
 }
 
 func parse(args []string) (agent.Config, error) {
-	cfg := agent.Config{Version: version}
+	cfg := agent.Config{Version: version, Settings: tune.Default}
 	flags := flag.NewFlagSet("guestpg", flag.ContinueOnError)
 	addrPort := func(to *netip.AddrPort, name, value, usage string) {
 		*to = netip.MustParseAddrPort(value)
@@ -90,6 +92,7 @@ func parse(args []string) (agent.Config, error) {
 	flags.StringVar(&cfg.Postgres.Dir, "dir", "/var/lib/berth/postgres", "directory on the database's volume")
 	flags.StringVar(&cfg.Postgres.Run, "run", "/run/postgresql", "directory of the local sockets")
 	flags.StringVar(&cfg.Postgres.User, "user", "postgres", "whom PostgreSQL runs as")
+	flags.IntVar(&cfg.Settings.MemoryMB, "memory-mb", tune.Default.MemoryMB, "memory that PostgreSQL is tuned to until the host says otherwise")
 	flags.Int64Var(&cfg.Reserve.Limit, "limit-writes", 0, "free bytes below which writes are limited; 0: by the volume's size")
 	flags.Int64Var(&cfg.Reserve.Stop, "stop-writes", 0, "free bytes below which writes are stopped; 0: by the volume's size")
 	if err := flags.Parse(args); err != nil {
@@ -143,9 +146,11 @@ var warmUp = []string{
 	"UPDATE warm SET t = t || 'x' WHERE id < 100", "SELECT t FROM warm WHERE id = 500", "DROP TABLE warm",
 }
 
-// warm waits until PostgreSQL serves, and runs some statements.
+// warm waits until PostgreSQL serves, runs some statements, and makes the tenant's role
+// and database, with a password that nobody keeps: the first credentials of a database
+// then change a password, and need not copy a database.
 func warm(ctx context.Context, cfg agent.Config) error {
-	server := postgres.New(cfg.Postgres, tune.Default, nil) // of which nothing but its sessions is used
+	server := postgres.New(cfg.Postgres, cfg.Settings, nil) // of which nothing but its sessions is used
 	for {
 		conn, err := server.Connect(ctx)
 		if err != nil {
@@ -162,6 +167,7 @@ func warm(ctx context.Context, cfg agent.Config) error {
 				return fmt.Errorf("%s: %w", sql, err)
 			}
 		}
-		return nil
+		_, err = tenant.New(server).Set(ctx, pgapi.Credentials{Database: "app", Username: "app", Password: rand.Text()})
+		return err
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cloud/berth/hostd"
 	"github.com/berth-cloud/berth/settings/settingstest"
 )
@@ -33,5 +35,19 @@ func TestNoAuthoritiesForGuests(t *testing.T) {
 		if cfg, err := config(); err != nil || cfg.GuestCAs != want {
 			t.Errorf("BERTH_GUEST_CAS=%q: %q, %v", dir, cfg.GuestCAs, err)
 		}
+	}
+}
+
+// VMMs open the files that hostd writes as users of their own, and directories of
+// images become those of guests.
+func TestUmaskOfTheCallerIsNotOurs(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o077))
+	cmd := command()
+	cmd.SetArgs([]string{"kernel", "extract", t.TempDir(), t.TempDir()})
+	if err := cmd.Execute(); err == nil {
+		t.Error("a kernel was found in an empty directory")
+	}
+	if got := unix.Umask(0o077); got != 0o022 {
+		t.Errorf("it ran with umask %03o, want 022", got)
 	}
 }

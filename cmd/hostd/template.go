@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd"
 	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/vmm"
 )
 
 func templateCommand() *cobra.Command {
@@ -70,7 +71,7 @@ func buildTemplates(cmd *cobra.Command, args []string) error {
 		for _, d := range defs {
 			show := &progress{out: cmd.OutOrStdout()}
 			began := time.Now()
-			t, err := store.Ensure(cmd.Context(), d, show.tell)
+			t, err := store.Ensure(cmd.Context(), store.Fit(d), show.tell)
 			if err != nil {
 				return err
 			}
@@ -105,7 +106,7 @@ func listTemplates(cmd *cobra.Command, _ []string) error {
 		fmt.Fprintln(w, "NAME\tBUILD\tCPU\tMEMORY MB\tDISK MB\tSIZE MB\tENGINE\tKERNEL\tCREATED")
 		for _, t := range list {
 			fmt.Fprintf(w, "%s\t%.12s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", t.Name, t.BuildID, t.CPU, t.MemoryMB, t.DiskMB, t.SizeBytes>>20,
-				t.Engine, t.KernelVersion, t.CreatedAt.Format(time.RFC3339))
+				vmm.ShortEngine(t.Engine), t.KernelVersion, t.CreatedAt.Format(time.RFC3339))
 		}
 		return errors.Join(w.Flush(), err)
 	})

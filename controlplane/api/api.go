@@ -1,9 +1,9 @@
-// Package api is Berth's public interface as Go types: the body of every
-// request and response, and a Client that speaks it.
+// Package api contains Berth's public interface as Go types: the body of every
+// request and response, and a Client that sends and receives them.
 //
-// Sizes and durations carry their unit in the field's name. Where a field of a
-// response is a pointer, it is always present in the JSON and null when there
-// is nothing to tell. Fields may be added at any time; none is renamed.
+// The names of fields contain the unit of sizes and durations. A field of a response
+// that is a pointer is always present in the JSON, and null if it has no value.
+// Fields may be added at any time; none is renamed.
 package api
 
 import (
@@ -19,15 +19,15 @@ const Version = "v1"
 
 // Headers that the service reads or writes beyond HTTP's own.
 const (
-	HeaderRequestID      = "X-Request-Id"    // on every response; a request's own is reused up to MaxRequestIDLength
+	HeaderRequestID      = "X-Request-Id"    // on every response; a request's own id is reused if it has at most MaxRequestIDLength characters
 	HeaderIdempotencyKey = "Idempotency-Key" // on creates; kept 24 h per workspace
 )
 
-// QueryPreviewToken is the query parameter in which the link to a private preview
-// carries its token.
+// QueryPreviewToken is the query parameter that carries the token in the link to a
+// private preview.
 const QueryPreviewToken = "berth_token"
 
-// Limits of what a request may carry.
+// Limits of a request.
 const (
 	MaxRequestIDLength      = 64
 	MaxIdempotencyKeyLength = 255
@@ -35,13 +35,13 @@ const (
 	MaxListLimit            = 1000
 )
 
-// TimeLayout is how timestamps are written: RFC 3339 in UTC with milliseconds.
+// TimeLayout is the format of timestamps: RFC 3339 in UTC with milliseconds.
 const TimeLayout = "2006-01-02T15:04:05.000Z"
 
 // Time is an instant, written in TimeLayout and read from any RFC 3339 form.
 type Time struct{ time.Time }
 
-// NewTime returns t as a Time, or nil for the zero time, so that it renders as null.
+// NewTime returns t as a Time, or nil for the zero time, which becomes null in JSON.
 func NewTime(t time.Time) *Time {
 	if t.IsZero() {
 		return nil
@@ -74,8 +74,8 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Object is a JSON object kept exactly as its owner wrote it. Its zero value
-// renders as {}.
+// Object is a JSON object, kept exactly as its owner wrote it. The zero value
+// becomes {}.
 type Object json.RawMessage
 
 // MarshalJSON implements json.Marshaler.
@@ -86,7 +86,7 @@ func (o Object) MarshalJSON() ([]byte, error) {
 	return o, nil
 }
 
-// UnmarshalJSON implements json.Unmarshaler; it refuses all but an object or null.
+// UnmarshalJSON implements json.Unmarshaler. It accepts only an object or null.
 func (o *Object) UnmarshalJSON(b []byte) error {
 	switch kindOf(b) {
 	case "object":
@@ -102,8 +102,8 @@ func (o *Object) UnmarshalJSON(b []byte) error {
 // StringMap is an object whose values are all strings.
 type StringMap map[string]string
 
-// UnmarshalJSON implements json.Unmarshaler. Unlike a plain map it refuses a
-// null among the values instead of reading it as an empty string.
+// UnmarshalJSON implements json.Unmarshaler. Unlike a plain map, it refuses null as
+// a value instead of reading it as an empty string.
 func (m *StringMap) UnmarshalJSON(b []byte) error {
 	var values map[string]json.RawMessage
 	if err := json.Unmarshal(b, &values); err != nil {
@@ -123,11 +123,11 @@ func (m *StringMap) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Bytes is any bytes, in base64 in the JSON.
+// Bytes is arbitrary bytes, encoded as base64 in JSON.
 type Bytes []byte
 
-// UnmarshalJSON implements json.Unmarshaler. An array of numbers, which
-// encoding/json takes for bytes, is refused.
+// UnmarshalJSON implements json.Unmarshaler. It refuses an array of numbers, which
+// encoding/json accepts as bytes.
 func (b *Bytes) UnmarshalJSON(raw []byte) error {
 	var v []byte
 	if kind := kindOf(raw); kind != "string" && kind != "null" {
@@ -140,7 +140,7 @@ func (b *Bytes) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// kindOf names the JSON type that b begins.
+// kindOf returns the JSON type of the value that starts at b.
 func kindOf(b []byte) string {
 	if len(b) == 0 {
 		return "nothing"
@@ -160,7 +160,7 @@ func kindOf(b []byte) string {
 	return "number"
 }
 
-// wrongType is the error that encoding/json completes with the field's path.
+// wrongType returns an error to which encoding/json adds the field's path.
 func wrongType[T any](b []byte) error {
 	return &json.UnmarshalTypeError{Value: kindOf(b), Type: reflect.TypeFor[T]()}
 }
@@ -173,10 +173,10 @@ type VersionInfo struct {
 	API       string `json:"api"`        // "v1"
 }
 
-// Health is the answer of GET /healthz.
+// Health is the answer of GET /healthz and GET /readyz.
 type Health struct {
 	Status string `json:"status"` // "ok"
 }
 
-// Empty is the body of a POST that takes no parameters: {}.
+// Empty is the body of a POST without parameters: {}.
 type Empty struct{}

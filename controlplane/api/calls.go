@@ -10,18 +10,21 @@ import (
 	"strings"
 )
 
-// Version asks which build a replica runs.
+// Version returns the version of a replica.
 func (c *Client) Version(ctx context.Context) (*VersionInfo, error) {
 	return into[VersionInfo](ctx, c, get("version"))
 }
 
-// Healthz asks a replica whether it is up.
+// Healthz reports whether a replica is healthy.
 func (c *Client) Healthz(ctx context.Context) error { return c.done(ctx, get("healthz")) }
 
-// CreateSandbox makes a sandbox and waits until it is running. With a
-// non-empty idempotency key, the same call again answers with the same
-// sandbox for 24 hours; without one, a create whose answer was lost may have
-// made a sandbox.
+// Readyz reports whether a replica can serve requests now. The error's detail names what
+// is missing.
+func (c *Client) Readyz(ctx context.Context) error { return c.done(ctx, get("readyz")) }
+
+// CreateSandbox creates a sandbox and waits until it runs. If idempotencyKey is not
+// empty, repeating the call within 24 hours returns the same sandbox. Without it, a
+// create whose answer was lost may have created a sandbox.
 func (c *Client) CreateSandbox(ctx context.Context, in CreateSandbox, idempotencyKey string) (*Sandbox, error) {
 	return create[Sandbox](ctx, c, in, idempotencyKey, Version, "sandboxes")
 }
@@ -31,14 +34,14 @@ func (c *Client) GetSandbox(ctx context.Context, id string) (*Sandbox, error) {
 	return into[Sandbox](ctx, c, get(Version, "sandboxes", id))
 }
 
-// DeleteSandbox removes a sandbox; one that is already gone is a 404.
+// DeleteSandbox deletes a sandbox; if it is already gone, the error is a 404.
 func (c *Client) DeleteSandbox(ctx context.Context, id string) error {
 	return c.done(ctx, remove(Version, "sandboxes", id))
 }
 
-// Exec runs a command in a sandbox and waits for its end. A command that ends
-// with a code other than 0, or is killed by the time-out, is not an error.
-// Cancelling ctx kills the command's process group.
+// Exec runs a command in a sandbox and waits until it ends. An exit code other than
+// 0, or a timeout, is not an error. Cancelling ctx kills the command's process
+// group.
 func (c *Client) Exec(ctx context.Context, id string, in Exec) (*ExecResult, error) {
 	cl, err := post(in, Version, "sandboxes", id, "exec")
 	if err != nil {
@@ -47,11 +50,11 @@ func (c *Client) Exec(ctx context.Context, id string, in Exec) (*ExecResult, err
 	return into[ExecResult](ctx, c, cl)
 }
 
-// Page asks for a part of a list. The zero value is the first page at the
-// default size.
+// Page selects a part of a list. The zero value is the first page, with the default
+// limit.
 type Page struct {
 	Limit  int    // at most MaxListLimit; 0 means DefaultListLimit
-	Cursor string // from the page before
+	Cursor string // from the previous page
 }
 
 func (p Page) query() url.Values {
@@ -65,18 +68,18 @@ func (p Page) query() url.Values {
 	return q
 }
 
-// ListSandboxes reads one page, newest first, and the cursor of the next: empty
-// after the last.
+// ListSandboxes returns one page, newest first, and the cursor of the next page,
+// which is empty after the last.
 func (c *Client) ListSandboxes(ctx context.Context, p Page) ([]Sandbox, string, error) {
 	return page[Sandbox](ctx, c, p, Version, "sandboxes")
 }
 
-// Sandboxes reads every sandbox, newest first, page by page.
+// Sandboxes iterates over all sandboxes, newest first, page by page.
 func (c *Client) Sandboxes(ctx context.Context) iter.Seq2[Sandbox, error] {
 	return all(func(p Page) ([]Sandbox, string, error) { return c.ListSandboxes(ctx, p) })
 }
 
-// Me reads who the JWT belongs to.
+// Me returns the user of the JWT.
 func (c *Client) Me(ctx context.Context) (*Me, error) {
 	return into[Me](ctx, c, get(Version, "me"))
 }
@@ -90,7 +93,7 @@ func (c *Client) SetCurrentOrg(ctx context.Context, orgID string) (*Me, error) {
 	return into[Me](ctx, c, cl)
 }
 
-// CreateToken makes an API key for the current workspace (JWT only).
+// CreateToken creates an API key of the current workspace (JWT only).
 func (c *Client) CreateToken(ctx context.Context, in CreateToken) (*NewToken, error) {
 	cl, err := post(in, Version, "me", "tokens")
 	if err != nil {
@@ -99,17 +102,17 @@ func (c *Client) CreateToken(ctx context.Context, in CreateToken) (*NewToken, er
 	return into[NewToken](ctx, c, cl)
 }
 
-// ListTokens reads one page of the current workspace's API keys (JWT only).
+// ListTokens returns one page of the current workspace's API keys (JWT only).
 func (c *Client) ListTokens(ctx context.Context, p Page) ([]Token, string, error) {
 	return page[Token](ctx, c, p, Version, "me", "tokens")
 }
 
-// RevokeToken ends an API key by its prefix (JWT only).
+// RevokeToken revokes the API key with this prefix (JWT only).
 func (c *Client) RevokeToken(ctx context.Context, prefix string) error {
 	return c.done(ctx, remove(Version, "me", "tokens", prefix))
 }
 
-// page reads one page of a list and the cursor of the next.
+// page returns one page of a list and the cursor of the next.
 func page[T any](ctx context.Context, c *Client, p Page, segments ...string) ([]T, string, error) {
 	cl := get(segments...)
 	cl.query = p.query()
@@ -133,7 +136,7 @@ func pageOf[T any](ctx context.Context, c *Client, cl call) ([]T, string, error)
 	return items, next, nil
 }
 
-// all walks every page of a list.
+// all iterates over every page of a list.
 func all[T any](list func(Page) ([]T, string, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		p := Page{Limit: MaxListLimit}
@@ -157,7 +160,7 @@ func all[T any](list func(Page) ([]T, string, error)) iter.Seq2[T, error] {
 	}
 }
 
-// nextCursor reads the cursor out of a Link header with rel="next".
+// nextCursor returns the cursor from a Link header with rel="next".
 func nextCursor(h http.Header) (string, error) {
 	for _, line := range h.Values("Link") {
 		for _, link := range strings.Split(line, ",") {

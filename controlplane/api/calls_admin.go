@@ -6,12 +6,13 @@ import (
 	"net/http"
 )
 
-// RaftStatus asks one replica how it sees the control store (operators only).
+// RaftStatus returns the control store's status as one replica sees it (operators
+// only).
 func (c *Client) RaftStatus(ctx context.Context) (*RaftStatus, error) {
 	return into[RaftStatus](ctx, c, get(Version, "admin", "raft-status"))
 }
 
-// AddPeer makes a replica a voting member (operators only).
+// AddPeer adds a replica, which votes once it is stable (operators only).
 func (c *Client) AddPeer(ctx context.Context, id, address string) error {
 	cl, err := post(AddPeer{ID: id, Address: address}, Version, "admin", "raft", "peers")
 	if err != nil {
@@ -20,13 +21,18 @@ func (c *Client) AddPeer(ctx context.Context, id, address string) error {
 	return c.done(ctx, cl)
 }
 
-// RemovePeer takes a replica out of the members (operators only).
+// RemoveRouter refuses a router of databases from now on (operators only).
+func (c *Client) RemoveRouter(ctx context.Context, name string) error {
+	return c.done(ctx, remove(Version, "admin", "routers", name))
+}
+
+// RemovePeer removes a replica from the members (operators only).
 func (c *Client) RemovePeer(ctx context.Context, id string) error {
 	return c.done(ctx, remove(Version, "admin", "raft", "peers", id))
 }
 
-// TransferLeadership hands leadership to a member, or to the most up to date
-// one when to is empty (operators only).
+// TransferLeadership transfers leadership to a member, or to the most up-to-date one
+// if to is empty (operators only).
 func (c *Client) TransferLeadership(ctx context.Context, to string) error {
 	cl, err := post(TransferLeadership{To: to}, Version, "admin", "raft", "transfer-leadership")
 	if err != nil {
@@ -35,7 +41,7 @@ func (c *Client) TransferLeadership(ctx context.Context, to string) error {
 	return c.done(ctx, cl)
 }
 
-// Backup writes a whole backup of the control store to w (operators only).
+// Backup writes a backup of the control store to w (operators only).
 func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	resp, err := c.do(ctx, get(Version, "admin", "raft", "snapshot"))
 	if err != nil {
@@ -46,7 +52,7 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// Restore replaces the whole control store by a backup (operators only).
+// Restore replaces everything in the control store with a backup (operators only).
 func (c *Client) Restore(ctx context.Context, backup []byte) error {
 	return c.done(ctx, call{
 		method: http.MethodPost,
@@ -56,18 +62,18 @@ func (c *Client) Restore(ctx context.Context, backup []byte) error {
 	})
 }
 
-// AcceptRestore lets go what hosts have and the backup that was restored does not
-// know, which is kept for an hour otherwise (operators only).
+// AcceptRestore lets hosts remove at once what the restored backup does not know;
+// otherwise it is kept for an hour (operators only).
 func (c *Client) AcceptRestore(ctx context.Context) error {
 	return c.done(ctx, remove(Version, "admin", "raft", "restore"))
 }
 
-// ListAgents reads one page of the hosts (operators only).
+// ListAgents returns one page of the hosts (operators only).
 func (c *Client) ListAgents(ctx context.Context, p Page) ([]Agent, string, error) {
 	return page[Agent](ctx, c, p, Version, "admin", "agents")
 }
 
-// AgentEvents reads what a host found that belongs to no sandbox, newest last
+// AgentEvents returns a host's events that belong to no sandbox, oldest first
 // (operators only).
 func (c *Client) AgentEvents(ctx context.Context, id string, q EventQuery) ([]Event, error) {
 	out, err := into[[]Event](ctx, c, q.call(Version, "admin", "agents", id, "events"))
@@ -77,12 +83,52 @@ func (c *Client) AgentEvents(ctx context.Context, id string, q EventQuery) ([]Ev
 	return *out, nil
 }
 
-// DrainAgent stops new sandboxes from being placed on a host (operators only).
+// DrainAgent keeps new sandboxes away from a host (operators only).
 func (c *Client) DrainAgent(ctx context.Context, id string) (*Agent, error) {
 	return c.agentCall(ctx, id, "drain")
 }
 
-// UndrainAgent lets new sandboxes be placed on a host again (operators only).
+// GetAgent returns one host (operators only).
+func (c *Client) GetAgent(ctx context.Context, id string) (*Agent, error) {
+	return into[Agent](ctx, c, get(Version, "admin", "agents", id))
+}
+
+// EvacuateAgent drains a host and has what sleeps or can sleep on it moved to others.
+// It returns at once; GetAgent tells how far it has come. Again, it tries again what
+// could not be moved (operators only).
+func (c *Client) EvacuateAgent(ctx context.Context, id string, in EvacuateAgent) (*Agent, error) {
+	cl, err := post(in, Version, "admin", "agents", id, "evacuate")
+	if err != nil {
+		return nil, err
+	}
+	cl.safe = true // repeating it changes nothing
+	return into[Agent](ctx, c, cl)
+}
+
+// Rebalance begins to move what sleeps on the fuller hosts to the emptier ones, or only
+// tells what it would move. It returns at once; GetRebalancing tells how far it has come.
+// Again, it tries again what could not be moved (operators only).
+func (c *Client) Rebalance(ctx context.Context, in Rebalance) (*Rebalancing, error) {
+	cl, err := post(in, Version, "admin", "rebalance")
+	if err != nil {
+		return nil, err
+	}
+	cl.safe = true // repeating it changes nothing
+	return into[Rebalancing](ctx, c, cl)
+}
+
+// GetRebalancing returns how even hosts are, and how far the last rebalancing has come
+// (operators only).
+func (c *Client) GetRebalancing(ctx context.Context) (*Rebalancing, error) {
+	return into[Rebalancing](ctx, c, get(Version, "admin", "rebalance"))
+}
+
+// StopRebalancing gives up a rebalancing; what is under way still arrives (operators only).
+func (c *Client) StopRebalancing(ctx context.Context) error {
+	return c.done(ctx, remove(Version, "admin", "rebalance"))
+}
+
+// UndrainAgent allows new sandboxes on a host again (operators only).
 func (c *Client) UndrainAgent(ctx context.Context, id string) (*Agent, error) {
 	return c.agentCall(ctx, id, "undrain")
 }
@@ -92,8 +138,7 @@ func (c *Client) agentCall(ctx context.Context, id, verb string) (*Agent, error)
 	if err != nil {
 		return nil, err
 	}
-	// Draining twice is draining once.
-	cl.safe = true
+	cl.safe = true // repeating it changes nothing
 	return into[Agent](ctx, c, cl)
 }
 
@@ -102,7 +147,7 @@ func (c *Client) RemoveAgent(ctx context.Context, id string) error {
 	return c.done(ctx, remove(Version, "admin", "agents", id))
 }
 
-// CreateJoinToken makes a token with which one host can join (operators only).
+// CreateJoinToken creates a token with which one host can join (operators only).
 func (c *Client) CreateJoinToken(ctx context.Context, in CreateJoinToken) (*JoinToken, error) {
 	cl, err := post(in, Version, "admin", "join-tokens")
 	if err != nil {

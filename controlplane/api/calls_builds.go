@@ -8,20 +8,50 @@ import (
 	"time"
 )
 
-// FollowBuild calls line with what the build says, from its beginning, until
-// the build has ended, and returns how it ended. A stream that breaks off is
-// taken up where it was, on another replica if need be, without a gap or a
-// double. Of a build that another host has begun anew it gives what differs.
+// FollowBuild calls line with each line of a build's log, from the first, until the
+// build ends, and returns how it ended. If the stream breaks, it continues where it
+// was, on another replica if necessary, without gaps or duplicates. If another host
+// has started the build again, it skips the lines that are the same.
 func (c *Client) FollowBuild(ctx context.Context, id string, line func(BuildLog) error) (*BuildEnd, error) {
-	f := buildFollower{seed: maphash.MakeSeed(), line: line}
-	pause := firstPause
-	for {
-		said := len(f.said)
-		end, err := c.followBuild(ctx, id, &f)
-		if err == nil || f.over || ctx.Err() != nil || !passing(err, f.begun) {
-			return end, err
+	var end *BuildEnd
+	err := c.followToEnd(ctx, get(Version, "builds", id, "logs"), func(s *said, name string, data []byte) (over bool, err error) {
+		switch name {
+		case "log":
+			var l BuildLog
+			if err := decodeEvent(data, &l); err != nil {
+				return true, err
+			}
+			if s.again(l.Line) {
+				return false, nil
+			}
+			if err := line(l); err != nil {
+				return true, err
+			}
+		case "end":
+			end = new(BuildEnd)
+			return true, decodeEvent(data, end)
 		}
-		if len(f.said) > said {
+		return false, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return end, nil
+}
+
+// followToEnd hands each event of a stream to event, which says when it is over, with or
+// without an error. A stream that breaks before is opened again; every stream begins
+// with the first line.
+func (c *Client) followToEnd(ctx context.Context, cl call, event func(s *said, name string, data []byte) (over bool, err error)) error {
+	s := said{seed: maphash.MakeSeed()}
+	pause := firstPause
+	for begun := false; ; {
+		before := len(s.lines)
+		over, err := c.followOnce(ctx, cl, &s, &begun, event)
+		if over || ctx.Err() != nil || !passing(err, begun) {
+			return err
+		}
+		if len(s.lines) > before {
 			pause = firstPause
 		}
 		t := time.NewTimer(pause)
@@ -29,67 +59,50 @@ func (c *Client) FollowBuild(ctx context.Context, id string, line func(BuildLog)
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 		pause = min(2*pause, longPause)
 	}
 }
 
-// buildFollower is what is left of the streams of a build that broke off.
-type buildFollower struct {
-	line  func(BuildLog) error
-	begun bool // there was a stream
-	over  bool // what went wrong is not the stream's, and stays
-
-	seed maphash.Seed
-	said []uint64 // digests of the lines that were given
-	next int      // of those, which the present stream repeats next
-}
-
-// take gives a line, unless it is a repetition. Every stream begins with the
-// build's first line.
-func (f *buildFollower) take(l BuildLog) error {
-	digest := maphash.String(f.seed, l.Line)
-	if f.next < len(f.said) && f.said[f.next] == digest {
-		f.next++
-		return nil
-	}
-	f.said = append(f.said[:f.next], digest)
-	f.next++
-	return f.line(l)
-}
-
-func (c *Client) followBuild(ctx context.Context, id string, f *buildFollower) (*BuildEnd, error) {
-	s, err := c.listen(ctx, get(Version, "builds", id, "logs"))
+func (c *Client) followOnce(ctx context.Context, cl call, lines *said, begun *bool, event func(s *said, name string, data []byte) (bool, error)) (over bool, err error) {
+	s, err := c.listen(ctx, cl)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	defer s.close()
-	f.begun, f.next = true, 0
+	*begun, lines.next = true, 0
 	for {
 		name, data, err := s.next()
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil, io.ErrUnexpectedEOF
+			return false, io.ErrUnexpectedEOF
 		case err != nil:
-			return nil, err
+			return false, err
+		case name == "error":
+			return false, streamError(data)
 		}
-		switch name {
-		case "log":
-			var l BuildLog
-			if err = decodeEvent(data, &l); err == nil {
-				err = f.take(l)
-			}
-			if err != nil {
-				f.over = true
-				return nil, err
-			}
-		case "end":
-			f.over = true
-			end := new(BuildEnd)
-			return end, decodeEvent(data, end)
-		case "error":
-			return nil, streamError(data)
+		if over, err := event(lines, name, data); over || err != nil {
+			return over, err
 		}
 	}
+}
+
+// said are the lines that were delivered, which outlive a broken stream.
+type said struct {
+	seed  maphash.Seed
+	lines []uint64 // digests
+	next  int      // index of the line that the current stream should repeat next
+}
+
+// again reports whether a line repeats one. If not, it is one of them from now on.
+func (s *said) again(line string) bool {
+	digest := maphash.String(s.seed, line)
+	if s.next < len(s.lines) && s.lines[s.next] == digest {
+		s.next++
+		return true
+	}
+	s.lines = append(s.lines[:s.next], digest)
+	s.next++
+	return false
 }

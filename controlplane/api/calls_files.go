@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// FileBody is a file that is being read. The caller closes it.
+// FileBody is an open file. The caller closes it.
 type FileBody struct {
 	io.ReadCloser
-	Size       int64 // -1 where it is not known
+	Size       int64 // -1 if unknown
 	ModifiedAt time.Time
 }
 
-// ReadFile opens a file of a sandbox. A body that breaks off fails with
+// ReadFile opens a file of a sandbox. If the transfer breaks, reading fails with
 // io.ErrUnexpectedEOF.
 func (c *Client) ReadFile(ctx context.Context, id, path string) (*FileBody, error) {
 	resp, err := c.do(ctx, file(http.MethodGet, id, path, ""))
@@ -29,9 +29,9 @@ func (c *Client) ReadFile(ctx context.Context, id, path string) (*FileBody, erro
 	return f, nil
 }
 
-// WriteFile puts size bytes of body (-1: all there are) in place of whatever is
-// at path, in one step, and reports whether there was nothing before. mode is
-// octal; "" is 0644. What fails on the way leaves everything as it was.
+// WriteFile replaces the file at path, in one step, with size bytes of body (-1:
+// until its end), and reports whether the file is new. mode is octal; "" means 0644.
+// A failure leaves the former file in place.
 func (c *Client) WriteFile(ctx context.Context, id, path, mode string, body io.Reader, size int64) (isNew bool, err error) {
 	cl := file(http.MethodPut, id, path, "")
 	if mode != "" {
@@ -46,8 +46,8 @@ func (c *Client) WriteFile(ctx context.Context, id, path, mode string, body io.R
 	return resp.StatusCode == http.StatusCreated, resp.Body.Close()
 }
 
-// RemoveFile removes a file, or a directory, which has to be empty unless
-// recursive.
+// RemoveFile removes a file or a directory. A directory must be empty unless
+// recursive is set.
 func (c *Client) RemoveFile(ctx context.Context, id, path string, recursive bool) error {
 	cl := file(http.MethodDelete, id, path, "")
 	if recursive {
@@ -56,17 +56,17 @@ func (c *Client) RemoveFile(ctx context.Context, id, path string, recursive bool
 	return c.done(ctx, cl)
 }
 
-// StatFile describes an entry; a link itself, not what it points to.
+// StatFile describes an entry. It describes a symbolic link itself, not its target.
 func (c *Client) StatFile(ctx context.Context, id, path string) (*FileStat, error) {
 	return into[FileStat](ctx, c, file(http.MethodGet, id, path, "stat"))
 }
 
-// ListDir lists a directory, by name.
+// ListDir returns the content of a directory, sorted by name.
 func (c *Client) ListDir(ctx context.Context, id, path string) (*Directory, error) {
 	return into[Directory](ctx, c, file(http.MethodGet, id, path, "dir"))
 }
 
-// MakeDir makes a directory, with its parents.
+// MakeDir creates a directory and its parents.
 func (c *Client) MakeDir(ctx context.Context, id, path string) error {
 	cl := file(http.MethodPost, id, path, "dir")
 	cl.header, cl.body, cl.safe = http.Header{"Content-Type": {"application/json"}}, []byte("{}"), true

@@ -5,8 +5,8 @@ import (
 	"iter"
 )
 
-// create sends the body of a create. With a non-empty idempotency key, the same
-// call again answers with the same result for 24 hours.
+// create sends a create. If idempotencyKey is not empty, repeating the call within
+// 24 hours returns the same result.
 func create[T any](ctx context.Context, c *Client, in any, idempotencyKey string, segments ...string) (*T, error) {
 	cl, err := post(in, segments...)
 	if err != nil {
@@ -20,7 +20,7 @@ func create[T any](ctx context.Context, c *Client, in any, idempotencyKey string
 }
 
 // CreateSnapshot takes a snapshot of a running sandbox and waits until it can be
-// used. The idempotency key may be empty, as in CreateSandbox.
+// used. idempotencyKey may be empty, as in CreateSandbox.
 func (c *Client) CreateSnapshot(ctx context.Context, sandboxID string, in CreateSnapshot, idempotencyKey string) (*Snapshot, error) {
 	return create[Snapshot](ctx, c, in, idempotencyKey, Version, "sandboxes", sandboxID, "snapshots")
 }
@@ -30,15 +30,15 @@ func (c *Client) GetSnapshot(ctx context.Context, id string) (*Snapshot, error) 
 	return into[Snapshot](ctx, c, get(Version, "snapshots", id))
 }
 
-// DeleteSnapshot removes a snapshot and its stored copy; one that is already
-// gone is a 404.
+// DeleteSnapshot deletes a snapshot and its stored copy; if it is already gone, the
+// error is a 404.
 func (c *Client) DeleteSnapshot(ctx context.Context, id string) error {
 	return c.done(ctx, remove(Version, "snapshots", id))
 }
 
-// ListSnapshots reads one page of the snapshots of one sandbox or, with
-// sandboxID "", of all, newest first, and the cursor of the next: empty after
-// the last.
+// ListSnapshots returns one page of the snapshots of a sandbox, or of all if
+// sandboxID is empty, newest first, and the cursor of the next page, which is empty
+// after the last.
 func (c *Client) ListSnapshots(ctx context.Context, sandboxID string, p Page) ([]Snapshot, string, error) {
 	cl := get(Version, "snapshots")
 	cl.query = p.query()
@@ -48,27 +48,26 @@ func (c *Client) ListSnapshots(ctx context.Context, sandboxID string, p Page) ([
 	return pageOf[Snapshot](ctx, c, cl)
 }
 
-// Snapshots reads every snapshot of one sandbox or, with sandboxID "", of all,
-// newest first, page by page.
+// Snapshots iterates over the snapshots of a sandbox, or over all if sandboxID is
+// empty, newest first, page by page.
 func (c *Client) Snapshots(ctx context.Context, sandboxID string) iter.Seq2[Snapshot, error] {
 	return all(func(p Page) ([]Snapshot, string, error) { return c.ListSnapshots(ctx, sandboxID, p) })
 }
 
-// Fork makes children of a running sandbox with its disk or, warm, one child
-// that takes its place, and waits until they run. The idempotency key may be
+// Fork creates children of a running sandbox, which inherit its disk, or one warm
+// child, which takes its place, and waits until they run. idempotencyKey may be
 // empty, as in CreateSandbox.
 func (c *Client) Fork(ctx context.Context, sandboxID string, in Fork, idempotencyKey string) (*Forked, error) {
 	return create[Forked](ctx, c, in, idempotencyKey, Version, "sandboxes", sandboxID, "fork")
 }
 
-// ForkTree makes children of a running sandbox with its disk and its memory,
-// and waits until they run. The idempotency key may be empty, as in
-// CreateSandbox.
+// ForkTree creates children of a running sandbox, which inherit its disk and memory,
+// and waits until they run. idempotencyKey may be empty, as in CreateSandbox.
 func (c *Client) ForkTree(ctx context.Context, sandboxID string, in ForkTree, idempotencyKey string) (*ForkedTree, error) {
 	return create[ForkedTree](ctx, c, in, idempotencyKey, Version, "sandboxes", sandboxID, "fork-tree")
 }
 
-// Promote chooses a fork-tree's child, and with CleanupSiblings deletes the
+// Promote chooses a child of a fork-tree. With CleanupSiblings, it deletes the
 // others.
 func (c *Client) Promote(ctx context.Context, childID string, in Promote) (*Promoted, error) {
 	cl, err := post(in, Version, "sandboxes", childID, "promote")
@@ -78,8 +77,8 @@ func (c *Client) Promote(ctx context.Context, childID string, in Promote) (*Prom
 	return into[Promoted](ctx, c, cl)
 }
 
-// CreateVolume makes a volume and waits until it can be attached. The
-// idempotency key may be empty, as in CreateSandbox.
+// CreateVolume creates a volume and waits until it can be attached. idempotencyKey
+// may be empty, as in CreateSandbox.
 func (c *Client) CreateVolume(ctx context.Context, in CreateVolume, idempotencyKey string) (*Volume, error) {
 	return create[Volume](ctx, c, in, idempotencyKey, Version, "volumes")
 }
@@ -89,19 +88,19 @@ func (c *Client) GetVolume(ctx context.Context, name string) (*Volume, error) {
 	return into[Volume](ctx, c, get(Version, "volumes", name))
 }
 
-// DeleteVolume removes a volume and all that is in it. One that is attached is
+// DeleteVolume deletes a volume and its contents. While it is attached, the error is
 // a 409.
 func (c *Client) DeleteVolume(ctx context.Context, name string) error {
 	return c.done(ctx, remove(Version, "volumes", name))
 }
 
-// ListVolumes reads one page, newest first, and the cursor of the next: empty
-// after the last.
+// ListVolumes returns one page, newest first, and the cursor of the next page, which
+// is empty after the last.
 func (c *Client) ListVolumes(ctx context.Context, p Page) ([]Volume, string, error) {
 	return page[Volume](ctx, c, p, Version, "volumes")
 }
 
-// Volumes reads every volume, newest first, page by page.
+// Volumes iterates over all volumes, newest first, page by page.
 func (c *Client) Volumes(ctx context.Context) iter.Seq2[Volume, error] {
 	return all(func(p Page) ([]Volume, string, error) { return c.ListVolumes(ctx, p) })
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,25 +10,25 @@ import (
 
 // PauseSandbox stops a running sandbox's CPUs.
 func (c *Client) PauseSandbox(ctx context.Context, id string) (*Sandbox, error) {
-	return c.move(ctx, id, "pause")
+	return c.transition(ctx, id, "pause")
 }
 
-// ResumeSandbox lets a paused sandbox run on.
+// ResumeSandbox resumes a paused sandbox.
 func (c *Client) ResumeSandbox(ctx context.Context, id string) (*Sandbox, error) {
-	return c.move(ctx, id, "resume")
+	return c.transition(ctx, id, "resume")
 }
 
 // HibernateSandbox writes a running sandbox's memory to disk and ends its VM.
 func (c *Client) HibernateSandbox(ctx context.Context, id string) (*Sandbox, error) {
-	return c.move(ctx, id, "hibernate")
+	return c.transition(ctx, id, "hibernate")
 }
 
-// WakeSandbox lets a hibernated sandbox go on. One that runs is left as it is.
+// WakeSandbox wakes a hibernated sandbox. It leaves a running one unchanged.
 func (c *Client) WakeSandbox(ctx context.Context, id string) (*Sandbox, error) {
-	return c.move(ctx, id, "wake")
+	return c.transition(ctx, id, "wake")
 }
 
-func (c *Client) move(ctx context.Context, id, verb string) (*Sandbox, error) {
+func (c *Client) transition(ctx context.Context, id, verb string) (*Sandbox, error) {
 	cl, err := post(Empty{}, Version, "sandboxes", id, verb)
 	if err != nil {
 		return nil, err
@@ -38,14 +37,14 @@ func (c *Client) move(ctx context.Context, id, verb string) (*Sandbox, error) {
 	return into[Sandbox](ctx, c, cl)
 }
 
-// GetLifecycle reads how long a sandbox lives and what becomes of it then.
+// GetLifecycle returns when a sandbox expires, and what happens then.
 func (c *Client) GetLifecycle(ctx context.Context, id string) (*Lifecycle, error) {
 	return into[Lifecycle](ctx, c, get(Version, "sandboxes", id, "lifecycle"))
 }
 
-// PatchLifecycle changes how long a sandbox lives and what becomes of it then.
+// PatchLifecycle changes when a sandbox expires, and what happens then.
 func (c *Client) PatchLifecycle(ctx context.Context, id string, in PatchLifecycle) (*Lifecycle, error) {
-	b, err := json.Marshal(in)
+	b, err := encode(in)
 	if err != nil {
 		return nil, fmt.Errorf("encode request: %w", err)
 	}
@@ -55,8 +54,8 @@ func (c *Client) PatchLifecycle(ctx context.Context, id string, in PatchLifecycl
 	})
 }
 
-// ListPorts reads the ports that something in a sandbox listens on, and those
-// that are registered.
+// ListPorts returns the ports of a sandbox on which something listens, and the
+// registered ones.
 func (c *Client) ListPorts(ctx context.Context, id string) ([]Port, error) {
 	out, err := into[[]Port](ctx, c, get(Version, "sandboxes", id, "ports"))
 	if err != nil {
@@ -65,17 +64,17 @@ func (c *Client) ListPorts(ctx context.Context, id string) ([]Port, error) {
 	return *out, nil
 }
 
-// AddPort registers a port, or gives a registered one another label.
+// AddPort registers a port, or changes the label of a registered one.
 func (c *Client) AddPort(ctx context.Context, id string, in AddPort) (*Port, error) {
 	cl, err := post(in, Version, "sandboxes", id, "ports")
 	if err != nil {
 		return nil, err
 	}
-	cl.safe = true // the same again is the same
+	cl.safe = true // repeating it changes nothing
 	return into[Port](ctx, c, cl)
 }
 
-// RemovePort takes back the registration of a port.
+// RemovePort removes the registration of a port.
 func (c *Client) RemovePort(ctx context.Context, id string, port int) error {
 	cl := remove(Version, "sandboxes", id, "ports")
 	cl.query = url.Values{"port": {strconv.Itoa(port)}}

@@ -14,11 +14,11 @@ import (
 	"github.com/coder/websocket"
 )
 
-// maxMessage bounds what is read of one message: the largest piece of output,
-// as JSON, and the messages of language servers.
+// maxMessage limits the size of a message. The largest are pieces of output, as
+// JSON, and messages of language servers.
 const maxMessage = 16 << 20
 
-// dial opens a WebSocket on one replica after the other until one answers.
+// dial opens a WebSocket to the first replica that answers.
 func (c *Client) dial(ctx context.Context, query url.Values, segments ...string) (*websocket.Conn, error) {
 	first := int(c.last.Load())
 	header := http.Header{}
@@ -48,7 +48,10 @@ func (c *Client) dial(ctx context.Context, query url.Values, segments ...string)
 		if resp != nil && resp.StatusCode >= http.StatusBadRequest {
 			failure = errorFrom(resp)
 		}
-		// Nothing has begun before the upgrade, so any replica may be asked next.
+		if StatusOf(failure) == 0 {
+			c.away(ctx, at)
+		}
+		// Nothing starts before the upgrade, so the next replica may be asked.
 		if ctx.Err() != nil || StatusOf(failure) != 0 && StatusOf(failure) != http.StatusServiceUnavailable {
 			break
 		}
@@ -56,8 +59,8 @@ func (c *Client) dial(ctx context.Context, query url.Values, segments ...string)
 	return nil, failure
 }
 
-// Terminal is a program on a pseudo-terminal of a sandbox. Reading and writing
-// are its bytes; reading ends with io.EOF when the program has ended.
+// Terminal is a program on a pseudo-terminal of a sandbox. Read returns its output,
+// and io.EOF after it has ended.
 type Terminal struct {
 	ws   *websocket.Conn
 	ctx  context.Context
@@ -66,8 +69,8 @@ type Terminal struct {
 	exit *Exit
 }
 
-// OpenTerminal says what to run and how large the terminal is. The zero value
-// is a login shell on 80 columns and 24 rows.
+// OpenTerminal says what to run, and the size of the terminal. The zero value is a
+// login shell with 80 columns and 24 rows.
 type OpenTerminal struct {
 	Cmd        string // run by sh -c
 	Cwd        string
@@ -75,8 +78,8 @@ type OpenTerminal struct {
 	Cols, Rows uint16
 }
 
-// OpenTerminal starts a program on a pseudo-terminal. The caller closes it,
-// which ends the program, as does the end of ctx.
+// OpenTerminal starts a program on a pseudo-terminal. It ends when the caller closes
+// the Terminal or ctx ends.
 func (c *Client) OpenTerminal(ctx context.Context, id string, in OpenTerminal) (*Terminal, error) {
 	q := url.Values{}
 	for name, v := range map[string]string{"cmd": in.Cmd, "cwd": in.Cwd, "user": in.User} {
@@ -124,12 +127,12 @@ func (t *Terminal) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Exit is how the program ended; nil before Read has returned io.EOF.
+// Exit returns how the program ended, or nil before Read has returned io.EOF.
 func (t *Terminal) Exit() *Exit { return t.exit }
 
 // Write implements io.Writer.
 func (t *Terminal) Write(p []byte) (int, error) {
-	const most = 256 << 10 // well under what the service takes of one message
+	const most = 256 << 10 // well below the service's limit for a message
 	for done := 0; done < len(p); {
 		n := min(len(p)-done, most)
 		if err := t.ws.Write(t.ctx, websocket.MessageBinary, p[done:done+n]); err != nil {
@@ -157,8 +160,8 @@ func (t *Terminal) Close() error {
 	return nil
 }
 
-// Session is a command in a sandbox whose input is open. Next must not be
-// called by two goroutines at once; everything else may be called meanwhile.
+// Session is a command in a sandbox whose input is open. Only one goroutine may call
+// Next at a time; it is safe to call the other methods meanwhile.
 type Session struct {
 	ws    *websocket.Conn
 	ctx   context.Context
@@ -166,10 +169,10 @@ type Session struct {
 	write sync.Mutex
 }
 
-// OpenExec starts a command whose input stays open after what in has of it. The
-// caller closes it, which ends the command, as does the end of ctx.
+// OpenExec starts a command whose input stays open after the input that in contains.
+// The command ends when the caller closes the Session or ctx ends.
 func (c *Client) OpenExec(ctx context.Context, id string, in Exec) (*Session, error) {
-	raw, err := json.Marshal(in)
+	raw, err := encode(in)
 	if err != nil {
 		return nil, fmt.Errorf("encode request: %w", err)
 	}
@@ -185,8 +188,8 @@ func (c *Client) OpenExec(ctx context.Context, id string, in Exec) (*Session, er
 	return &Session{ws: ws, ctx: ctx, stop: stop}, nil
 }
 
-// Next waits for the next output, stream being "stdout" or "stderr", or for the
-// end, which is an Exit. After it there is nothing more.
+// Next waits for the next output on stream "stdout" or "stderr", or for the end of
+// the command, which is an Exit and the last result.
 func (s *Session) Next() (stream string, data []byte, exit *Exit, err error) {
 	_, raw, err := s.ws.Read(s.ctx)
 	if err != nil {
@@ -207,7 +210,7 @@ func (s *Session) Next() (stream string, data []byte, exit *Exit, err error) {
 func (s *Session) Write(p []byte) (int, error) {
 	s.write.Lock()
 	defer s.write.Unlock()
-	const most = 128 << 10 // in base64 well under what the service takes of one message
+	const most = 128 << 10 // as base64 well below the service's limit for a message
 	for done := 0; done < len(p); {
 		n := min(len(p)-done, most)
 		o := encodeData(p[done : done+n])
@@ -252,7 +255,7 @@ func (c *Client) OpenLanguageServer(ctx context.Context, id, lang string) (*Lang
 	return &LanguageServer{ws: ws, ctx: ctx, stop: stop}, nil
 }
 
-// Receive waits for the next JSON-RPC message of the server.
+// Receive waits for the server's next JSON-RPC message.
 func (l *LanguageServer) Receive() (json.RawMessage, error) {
 	_, data, err := l.ws.Read(l.ctx)
 	if err != nil {
@@ -277,7 +280,7 @@ func (l *LanguageServer) Close() error {
 }
 
 func sendFrame(ctx context.Context, ws *websocket.Conn, f Frame) error {
-	raw, err := json.Marshal(f)
+	raw, err := encode(f)
 	if err != nil {
 		return fmt.Errorf("encode frame: %w", err)
 	}
@@ -298,7 +301,8 @@ func decodeFrame(data []byte) (Frame, error) {
 	return f, nil
 }
 
-// socketError names a close in the service's words where it gave a reason.
+// socketError converts a close into io.EOF, or into an error with the service's
+// reason.
 func socketError(err error) error {
 	var closed websocket.CloseError
 	switch {

@@ -12,12 +12,11 @@ import (
 	"time"
 )
 
-// silence ends a stream of server-sent events on which nothing has come, not
-// even the comment that the service sends every 15 seconds.
+// silence is how long a stream of server-sent events may receive nothing, not even
+// the comment that the service sends every 15 seconds, before it is ended.
 const silence = 45 * time.Second
 
-// maxEventLine bounds a line of such a stream: the largest piece of output, as
-// JSON.
+// maxEventLine limits a line of a stream. The longest is a piece of output, as JSON.
 const maxEventLine = 4 << 20
 
 var errSilent = errors.New("the service is silent")
@@ -31,7 +30,7 @@ type serverEvents struct {
 	watch *time.Timer
 }
 
-// listen makes a call whose answer is a stream of events. The caller closes it.
+// listen opens a stream of server-sent events. The caller closes it.
 func (c *Client) listen(ctx context.Context, cl call) (*serverEvents, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	if cl.header == nil {
@@ -43,10 +42,15 @@ func (c *Client) listen(ctx context.Context, cl call) (*serverEvents, error) {
 		end(nil)
 		return nil, err
 	}
-	s := &serverEvents{body: resp.Body, lines: bufio.NewScanner(resp.Body), ctx: ctx, end: end}
+	return newServerEvents(ctx, end, resp.Body), nil
+}
+
+// newServerEvents reads body, which the end of ctx closes.
+func newServerEvents(ctx context.Context, end context.CancelCauseFunc, body io.ReadCloser) *serverEvents {
+	s := &serverEvents{body: body, lines: bufio.NewScanner(body), ctx: ctx, end: end}
 	s.lines.Buffer(make([]byte, 4<<10), maxEventLine)
 	s.watch = time.AfterFunc(silence, func() { end(errSilent) })
-	return s, nil
+	return s
 }
 
 func (s *serverEvents) close() {
@@ -57,6 +61,9 @@ func (s *serverEvents) close() {
 
 // next waits for the next event. io.EOF means that the service ended the stream.
 func (s *serverEvents) next() (name string, data []byte, err error) {
+	// How long the caller takes with an event says nothing of the service.
+	s.watch.Reset(silence)
+	defer s.watch.Stop()
 	var lines [][]byte
 	for s.lines.Scan() {
 		s.watch.Reset(silence)
@@ -89,7 +96,7 @@ func (s *serverEvents) next() (name string, data []byte, err error) {
 	return "", nil, io.EOF
 }
 
-// StreamError is how the service ends a stream that it cannot go on with.
+// StreamError is the error with which the service ends a stream.
 type StreamError struct {
 	Message string
 	Detail  string

@@ -14,9 +14,9 @@ import (
 	"unicode/utf8"
 )
 
-// ExecStream runs a command and writes what it writes as it comes; either
-// writer may be nil. A writer that is slow slows the command. Cancelling ctx,
-// or a writer that fails, kills the command's process group.
+// ExecStream runs a command and writes its output as it arrives; either writer may
+// be nil. A slow writer slows down the command. Cancelling ctx, or an error of a
+// writer, kills the command's process group.
 func (c *Client) ExecStream(ctx context.Context, id string, in Exec, stdout, stderr io.Writer) (*Exit, error) {
 	cl, err := post(in, Version, "sandboxes", id, "exec", "stream")
 	if err != nil {
@@ -60,10 +60,11 @@ func (c *Client) ExecStream(ctx context.Context, id string, in Exec, stdout, std
 	}
 }
 
-// Bytes returns exactly what the command wrote.
+// Bytes returns the exact bytes of the output.
 func (o Output) Bytes() ([]byte, error) { return decodeData(o.Data, o.Encoding) }
 
-// encodeData is the reverse of Bytes: text as it is, anything else in base64.
+// encodeData is the inverse of decodeData: UTF-8 stays text, anything else becomes
+// base64.
 func encodeData(p []byte) Output {
 	if utf8.Valid(p) {
 		return Output{Data: string(p)}
@@ -85,11 +86,11 @@ func decodeData(data, encoding string) ([]byte, error) {
 	return nil, fmt.Errorf("output in an unknown encoding %q", encoding)
 }
 
-// LogQuery says which lines are asked for. The zero value is all that the
-// template's start command wrote.
+// LogQuery selects lines of a log. The zero value selects all output of the
+// template's start command.
 type LogQuery struct {
 	Stream string // stdout, stderr, both or console; "" is both
-	Tail   int    // at most so many of the lines that are there; 0: all
+	Tail   int    // at most this many of the existing lines; 0: all
 }
 
 func (q LogQuery) call(id string) call {
@@ -104,7 +105,7 @@ func (q LogQuery) call(id string) call {
 	return cl
 }
 
-// Logs returns the lines that are there, as text. The caller closes it.
+// Logs returns the existing lines as text. The caller closes it.
 func (c *Client) Logs(ctx context.Context, id string, q LogQuery) (io.ReadCloser, error) {
 	resp, err := c.do(ctx, q.call(id))
 	if err != nil {
@@ -113,10 +114,13 @@ func (c *Client) Logs(ctx context.Context, id string, q LogQuery) (io.ReadCloser
 	return resp.Body, nil
 }
 
-// FollowLogs gives the lines that are there and those to come, each with the
-// stream it is of, until ctx ends, line fails, or the stream ends.
+// FollowLogs calls line with the existing lines and then with new ones, each with
+// the name of its stream, until ctx ends, line fails, or the stream ends.
 func (c *Client) FollowLogs(ctx context.Context, id string, q LogQuery, line func(stream string, l LogLine) error) error {
-	cl := q.call(id)
+	return c.followLines(ctx, q.call(id), line)
+}
+
+func (c *Client) followLines(ctx context.Context, cl call, line func(stream string, l LogLine) error) error {
 	cl.query.Set("follow", "true")
 	s, err := c.listen(ctx, cl)
 	if err != nil {
@@ -143,10 +147,10 @@ func (c *Client) FollowLogs(ctx context.Context, id string, q LogQuery, line fun
 	}
 }
 
-// EventQuery says which events are asked for; the zero value is the last 100.
+// EventQuery selects events. The zero value selects the last 100.
 type EventQuery struct {
-	Tail  *int      // the last so many; of those after Since where it is given
-	Since time.Time // only what came after it
+	Tail  *int      // only the last of them, after Since if it is given
+	Since time.Time // only events after it
 }
 
 func (q EventQuery) call(segments ...string) call {
@@ -161,7 +165,7 @@ func (q EventQuery) call(segments ...string) call {
 	return cl
 }
 
-// Events reads a sandbox's events, oldest first.
+// Events returns a sandbox's events, oldest first.
 func (c *Client) Events(ctx context.Context, id string, q EventQuery) ([]Event, error) {
 	out, err := into[[]Event](ctx, c, q.call(Version, "sandboxes", id, "events"))
 	if err != nil {
@@ -170,17 +174,17 @@ func (c *Client) Events(ctx context.Context, id string, q EventQuery) ([]Event, 
 	return *out, nil
 }
 
-// How long to wait before a stream that broke off is taken up again.
+// The delays before a broken stream is opened again.
 const (
 	firstPause = 100 * time.Millisecond
 	longPause  = 5 * time.Second
 )
 
-// FollowEvents gives the events asked for and then those to come, oldest first,
-// until the sandbox is deleted or ctx ends. A stream that breaks off is taken
-// up where it was, on another replica if need be, without a gap or a double. It
-// gives one error at most, as the last thing: when the sandbox cannot be
-// followed at all, or ctx ends.
+// FollowEvents iterates over the selected events and then over new ones, oldest
+// first, until the sandbox is deleted or ctx ends. If the stream breaks, it
+// continues where it was, on another replica if necessary, without gaps or
+// duplicates. It yields at most one error, as the last element: the sandbox cannot
+// be followed, or ctx has ended.
 func (c *Client) FollowEvents(ctx context.Context, id string, q EventQuery) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		begun, pause := false, firstPause
@@ -212,11 +216,11 @@ func (c *Client) FollowEvents(ctx context.Context, id string, q EventQuery) iter
 	}
 }
 
-// errEnough means that the reader wants no more.
+// errEnough means that the reader has stopped iterating.
 var errEnough = errors.New("enough")
 
-// passing reports whether what went wrong may be over soon. Before the stream
-// has ever begun only a service that is starting or electing is waited for.
+// passing reports whether an error may be temporary. Before a stream was ever
+// opened, only a service that is starting or electing a leader is waited for.
 func passing(err error, begun bool) bool {
 	status := StatusOf(err)
 	if !begun {

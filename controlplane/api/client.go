@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,37 +16,38 @@ import (
 	"time"
 )
 
-// Client calls the service. Its zero value is not usable; see NewClient. It is
-// safe for concurrent use.
+// Client calls the service. Create it with NewClient. It is safe for concurrent use.
 //
-// With several base URLs, a call goes to the one that answered last. When that
-// one refuses the connection, the next is tried, for any call, since nothing
-// was sent. When it answers 503 or the connection breaks, the next is tried
-// only for a call that may safely be sent twice: GET, DELETE, and a create
-// with an idempotency key.
+// With several base URLs, a call goes to the replica that answered last, or to the
+// next one if that did not answer the last call. If the replica refuses the connection,
+// the client tries the next, because nothing was sent. If it answers 503 or the
+// connection breaks, the client tries the next only if the call may be sent twice: a
+// GET, a DELETE, or a create with an idempotency key.
 type Client struct {
-	// Token is sent as the bearer: an API key, a JWT, or an operator's token.
+	// Token is the bearer token: an API key, a JWT, or an operator's token.
 	Token string
-	// UserAgent is sent with every call where it is not empty.
+	// UserAgent is sent with every call unless it is empty.
 	UserAgent string
-	// RequestID, when set, names each call; the service makes up a name otherwise.
+	// RequestID, if set, returns the id of each call; otherwise the service makes
+	// one.
 	RequestID func() string
-	// Patience is for how long a call that may be sent twice is tried again while
-	// every replica says that there is no leader, which an election takes a second
-	// or so to change. Zero: all replicas are asked once.
+	// Patience is for how long a call that may be sent twice is repeated while every
+	// replica says that there is no leader; an election takes about a second. Zero:
+	// each replica is asked once.
 	Patience time.Duration
 
 	http *http.Client
 	urls []*url.URL
-	last atomic.Uint32 // index into urls of the one that answered last
+	last atomic.Uint32 // index into urls of the one that is asked first
 }
 
-// dialTimeout is short because another replica may be waiting to be asked.
+// dialTimeout is short because another replica may answer.
 const dialTimeout = 5 * time.Second
 
 // NewClient returns a client of the service at one or more base URLs, each the
-// address of one replica, such as "http://127.0.0.1:8080". A nil hc means a
-// client of its own, without an overall time-out: bound calls by their context.
+// address of one replica, such as "http://127.0.0.1:8080". If hc is nil, the client
+// creates its own http.Client, which has no overall timeout: limit calls by their
+// context.
 func NewClient(hc *http.Client, token string, baseURLs ...string) (*Client, error) {
 	if len(baseURLs) == 0 {
 		return nil, errors.New("no base URL")
@@ -71,7 +73,8 @@ func NewClient(hc *http.Client, token string, baseURLs ...string) (*Client, erro
 				MaxIdleConnsPerHost: 16,
 				ForceAttemptHTTP2:   true,
 			},
-			// The service never redirects; following one could carry the token elsewhere.
+			// The service never redirects, and following a redirect could send the
+			// token elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
@@ -88,9 +91,11 @@ type call struct {
 	query  url.Values
 	header http.Header
 	body   []byte
-	reader io.Reader // instead of body, for what is sent once as it is read
-	size   int64     // of what reader gives; -1 where it is not known
+	reader io.Reader // instead of body, for a request that can be sent only once
+	size   int64     // of reader, in bytes; -1 if unknown
 	safe   bool      // may be sent twice
+	whole  bool      // its answer is wanted whatever the status is
+	token  string    // instead of the client's
 }
 
 // get, remove and post build the three kinds of call.
@@ -103,7 +108,7 @@ func remove(segments ...string) call {
 }
 
 func post(body any, segments ...string) (call, error) {
-	b, err := json.Marshal(body)
+	b, err := encode(body)
 	if err != nil {
 		return call{}, fmt.Errorf("encode request: %w", err)
 	}
@@ -111,7 +116,19 @@ func post(body any, segments ...string) (call, error) {
 	return call{method: http.MethodPost, path: join(segments), header: h, body: b}, nil
 }
 
-// join builds a path in which no segment can reach outside its place.
+// encode is json.Marshal without the escapes for HTML, six bytes for each '<', '>' and
+// '&', which would make a body at its limit too large.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// join builds a path. It escapes the segments, so that none can change the path.
 func join(segments []string) string {
 	var b strings.Builder
 	for _, s := range segments {
@@ -121,8 +138,8 @@ func join(segments []string) string {
 	return b.String()
 }
 
-// do sends the call to one replica after the other until one answers. The
-// caller closes the body of the response, whose status is below 400.
+// do sends the call to one replica after another until one answers. The caller
+// closes the body of the response, whose status is below 400.
 func (c *Client) do(ctx context.Context, cl call) (*http.Response, error) {
 	for until := time.Now().Add(c.Patience); ; {
 		resp, err := c.round(ctx, cl)
@@ -137,10 +154,10 @@ func (c *Client) do(ctx context.Context, cl call) (*http.Response, error) {
 	}
 }
 
-// retryPause is a part of what an election takes.
+// retryPause is a fraction of the duration of an election.
 const retryPause = 300 * time.Millisecond
 
-// round asks each replica once at most.
+// round asks each replica at most once.
 func (c *Client) round(ctx context.Context, cl call) (*http.Response, error) {
 	first := int(c.last.Load())
 	requestID := ""
@@ -153,12 +170,13 @@ func (c *Client) round(ctx context.Context, cl call) (*http.Response, error) {
 		resp, err := c.send(ctx, c.urls[at], cl, requestID)
 		if err != nil {
 			failure = err
+			c.away(ctx, at)
 			if ctx.Err() != nil || !(cl.safe || neverSent(err)) {
 				return nil, err
 			}
 			continue
 		}
-		if resp.StatusCode >= http.StatusMultipleChoices {
+		if resp.StatusCode >= http.StatusMultipleChoices && !cl.whole {
 			e := errorFrom(resp)
 			resp.Body.Close()
 			if e.Status == http.StatusServiceUnavailable && cl.safe {
@@ -174,6 +192,14 @@ func (c *Client) round(ctx context.Context, cl call) (*http.Response, error) {
 	return nil, failure
 }
 
+// away makes later calls begin with another replica than the one at an index, which did
+// not answer: it may be frozen, and would cost each of them its deadline.
+func (c *Client) away(ctx context.Context, at int) {
+	if !errors.Is(ctx.Err(), context.Canceled) { // that is the caller's doing
+		c.last.CompareAndSwap(uint32(at), uint32((at+1)%len(c.urls)))
+	}
+}
+
 func (c *Client) send(ctx context.Context, base *url.URL, cl call, requestID string) (*http.Response, error) {
 	target := base.String() + cl.path
 	if len(cl.query) > 0 {
@@ -183,7 +209,8 @@ func (c *Client) send(ctx context.Context, base *url.URL, cl call, requestID str
 	if cl.body != nil {
 		body = bytes.NewReader(cl.body)
 	} else if cl.reader != nil && cl.size != 0 {
-		// A transport that could not connect must not close it for the next.
+		// A transport that could not connect must not close it: the next one reads
+		// it.
 		body = io.NopCloser(cl.reader)
 	}
 	req, err := http.NewRequestWithContext(ctx, cl.method, target, body)
@@ -196,8 +223,8 @@ func (c *Client) send(ctx context.Context, base *url.URL, cl call, requestID str
 	for k, v := range cl.header {
 		req.Header[k] = v
 	}
-	if c.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.Token)
+	if token := cmp.Or(cl.token, c.Token); token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	if c.UserAgent != "" {
 		req.Header.Set("User-Agent", c.UserAgent)
@@ -212,8 +239,8 @@ func (c *Client) send(ctx context.Context, base *url.URL, cl call, requestID str
 	return resp, nil
 }
 
-// withoutPath says which replica failed without repeating the path, in which a
-// sandbox id, a credential, may stand.
+// withoutPath names the replica that failed, but not the path, which may contain a
+// sandbox id, a credential.
 func withoutPath(err error, base *url.URL) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {
@@ -222,8 +249,7 @@ func withoutPath(err error, base *url.URL) error {
 	return fmt.Errorf("call %s: %w", base.Host, err)
 }
 
-// neverSent reports whether err happened before the first byte of the request
-// left: the replica refused the connection or could not be reached.
+// neverSent reports whether err occurred before any byte of the request was sent.
 func neverSent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
@@ -243,8 +269,8 @@ func into[T any](ctx context.Context, c *Client, cl call) (*T, error) {
 	return out, nil
 }
 
-// decode reads one JSON value and the rest of the body, so that the connection
-// can be used again.
+// decode reads one JSON value and the rest of the body, so that the connection can
+// be reused.
 func decode(resp *http.Response, out any) error {
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
 		return fmt.Errorf("decode the answer of %s: %w", resp.Request.URL.Host, err)
@@ -253,7 +279,7 @@ func decode(resp *http.Response, out any) error {
 	return nil
 }
 
-// done sends the call and drops the answer.
+// done sends the call and discards the answer.
 func (c *Client) done(ctx context.Context, cl call) error {
 	resp, err := c.do(ctx, cl)
 	if err != nil {

@@ -264,17 +264,18 @@ func TestRequestsAreAsWritten(t *testing.T) {
 	for _, call := range []func() error{
 		func() error { _, err := c.Version(ctx); return err },
 		func() error { return c.Healthz(ctx) },
+		func() error { return c.Readyz(ctx) },
 		func() error {
-			_, err := c.CreateSandbox(ctx, CreateSandbox{Template: "base", TTLSeconds: &ttl, Metadata: Object(`{"a":1}`), Env: StringMap{"A": "b"}}, "key")
+			_, err := c.CreateSandbox(ctx, CreateSandbox{Template: "base", TTLSeconds: &ttl, Metadata: Object(`{"a":"<1>"}`), Env: StringMap{"A": "<b>"}}, "key")
 			return err
 		},
 		func() error { _, err := c.GetSandbox(ctx, "../a/b c"); return err },
 		func() error { return c.DeleteSandbox(ctx, "a") },
 		func() error {
-			_, err := c.Exec(ctx, "a", Exec{Cmd: Argv("x", "y"), StdinBase64: Bytes{0xff}})
+			_, err := c.Exec(ctx, "a", Exec{Cmd: Argv("x", "<y>"), StdinBase64: Bytes{0xff}})
 			return err
 		},
-		func() error { _, err := c.Exec(ctx, "a", Exec{Cmd: Shell("x | y"), TimeoutSeconds: &ttl}); return err },
+		func() error { _, err := c.Exec(ctx, "a", Exec{Cmd: Shell("x && y"), TimeoutSeconds: &ttl}); return err },
 		func() error { _, err := c.Me(ctx); return err },
 		func() error { _, err := c.SetCurrentOrg(ctx, "ws"); return err },
 		func() error { _, err := c.CreateToken(ctx, CreateToken{Name: "n"}); return err },
@@ -291,6 +292,11 @@ func TestRequestsAreAsWritten(t *testing.T) {
 			return err
 		},
 		func() error { _, err := c.DrainAgent(ctx, "h"); return err },
+		func() error { _, err := c.GetAgent(ctx, "h"); return err },
+		func() error { _, err := c.EvacuateAgent(ctx, "h", EvacuateAgent{}); return err },
+		func() error { _, err := c.Rebalance(ctx, Rebalance{DryRun: true}); return err },
+		func() error { _, err := c.GetRebalancing(ctx); return err },
+		func() error { return c.StopRebalancing(ctx) },
 		func() error { _, err := c.UndrainAgent(ctx, "h"); return err },
 		func() error { return c.RemoveAgent(ctx, "h") },
 		func() error { _, err := c.CreateJoinToken(ctx, CreateJoinToken{}); return err },
@@ -303,11 +309,12 @@ func TestRequestsAreAsWritten(t *testing.T) {
 	want := []string{
 		"GET|/version" + bearer + "|",
 		"GET|/healthz" + bearer + "|",
-		"POST|/v1/sandboxes" + bearer + `key|{"template":"base","ttl_seconds":60,"metadata":{"a":1},"env":{"A":"b"}}`,
+		"GET|/readyz" + bearer + "|",
+		"POST|/v1/sandboxes" + bearer + `key|{"template":"base","ttl_seconds":60,"metadata":{"a":"<1>"},"env":{"A":"<b>"}}`,
 		"GET|/v1/sandboxes/..%2Fa%2Fb%20c" + bearer + "|",
 		"DELETE|/v1/sandboxes/a" + bearer + "|",
-		"POST|/v1/sandboxes/a/exec" + bearer + `|{"cmd":["x","y"],"stdin_base64":"/w=="}`,
-		"POST|/v1/sandboxes/a/exec" + bearer + `|{"cmd":"x | y","timeout_seconds":60}`,
+		"POST|/v1/sandboxes/a/exec" + bearer + `|{"cmd":["x","<y>"],"stdin_base64":"/w=="}`,
+		"POST|/v1/sandboxes/a/exec" + bearer + `|{"cmd":"x && y","timeout_seconds":60}`,
 		"GET|/v1/me" + bearer + "|",
 		"POST|/v1/me/current-org" + bearer + `|{"org_id":"ws"}`,
 		"POST|/v1/me/tokens" + bearer + `|{"name":"n"}`,
@@ -321,6 +328,11 @@ func TestRequestsAreAsWritten(t *testing.T) {
 		"GET|/v1/admin/agents" + bearer + "|",
 		"GET|/v1/admin/agents/h/events?since=2027-01-15T08%3A00%3A00.000Z" + bearer + "|",
 		"POST|/v1/admin/agents/h/drain" + bearer + "|{}",
+		"GET|/v1/admin/agents/h" + bearer + "|",
+		"POST|/v1/admin/agents/h/evacuate" + bearer + "|{}",
+		"POST|/v1/admin/rebalance" + bearer + `|{"dry_run":true}`,
+		"GET|/v1/admin/rebalance" + bearer + "|",
+		"DELETE|/v1/admin/rebalance" + bearer + "|",
 		"POST|/v1/admin/agents/h/undrain" + bearer + "|{}",
 		"DELETE|/v1/admin/agents/h" + bearer + "|",
 		"POST|/v1/admin/join-tokens" + bearer + "|{}",

@@ -9,12 +9,11 @@ import (
 	"strings"
 )
 
-//go:embed admin.go api.go errors.go files.go identity.go lifecycle.go patch.go sandbox.go template.go
+//go:embed admin.go api.go app.go audit.go broker.go database.go domain.go errors.go files.go function.go githost.go identity.go lifecycle.go metrics.go org.go patch.go resourceusage.go sandbox.go template.go traffic.go usage.go webhook.go
 var source embed.FS
 
-// Docs returns what the comments of this package say of its types, under
-// "Type", and of their fields, under "Type.Field". The OpenAPI document is made
-// from it, so that a sentence about a field is written once.
+// Docs returns the comments on this package's types, under "Type", and on their
+// fields, under "Type.Field". They become descriptions in the OpenAPI document.
 func Docs() (map[string]string, error) {
 	files, err := source.ReadDir(".")
 	if err != nil {
@@ -58,5 +57,5 @@ func addDocs(docs map[string]string, g *ast.GenDecl) {
 	}
 }
 
-// sentence is a comment on one line.
+// sentence returns a comment as one line.
 func sentence(g *ast.CommentGroup) string { return strings.Join(strings.Fields(g.Text()), " ") }

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// ErrorBody is the JSON of every response of status 400 and above, except 411,
-// which has no body. Quota errors carry more fields beside these two.
+// ErrorBody is the JSON of every response with status 400 or above, except 411,
+// which has no body. Errors about quotas have more fields.
 type ErrorBody struct {
 	Error  string `json:"error"`
 	Detail string `json:"detail,omitempty"`
@@ -21,11 +21,11 @@ type ErrorBody struct {
 // Error is a refusal by the service. Branch on Status: texts may change.
 type Error struct {
 	Status     int            // HTTP status
-	Message    string         // "error" of the body; the status text where there was none
+	Message    string         // "error" of the body, or the status text if there is none
 	Detail     string         // "detail" of the body, may be empty
-	RequestID  string         // to quote when asking for help
-	RetryAfter time.Duration  // how long the service asks to wait; 0 when it does not say
-	Fields     map[string]any // what else the body had, such as "max" and "active"
+	RequestID  string         // quote it when you report a problem
+	RetryAfter time.Duration  // how long the service asks to wait; 0 if it does not say
+	Fields     map[string]any // the body's other members, such as "max" and "active"
 }
 
 // Error implements error.
@@ -43,8 +43,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// StatusOf returns the HTTP status that err carries, or 0 when the service did
-// not answer with one.
+// StatusOf returns the HTTP status of err, or 0 if the service did not answer.
 func StatusOf(err error) int {
 	var e *Error
 	if errors.As(err, &e) {
@@ -53,8 +52,7 @@ func StatusOf(err error) int {
 	return 0
 }
 
-// maxErrorBody bounds what is read of a body that may come from anything
-// between here and the service.
+// maxErrorBody limits the size of an error's body, which a proxy may have written.
 const maxErrorBody = 64 << 10
 
 // errorFrom reads a response of status 400 or above.

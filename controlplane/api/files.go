@@ -1,7 +1,7 @@
 package api
 
-// FileStat is one entry of a sandbox's file system. A link is described itself,
-// not what it points to.
+// FileStat is one entry of a sandbox's file system. It describes a symbolic link
+// itself, not its target.
 type FileStat struct {
 	Path       string   `json:"path"`
 	Name       string   `json:"name"`
@@ -14,7 +14,7 @@ type FileStat struct {
 	Target     string   `json:"target,omitempty"` // of a symlink
 }
 
-// FileType is what an entry is.
+// FileType is the type of an entry.
 type FileType string
 
 // FileOther is a device, a socket or a pipe.
@@ -25,19 +25,19 @@ const (
 	FileOther   FileType = "other"
 )
 
-// Directory is what a directory holds, sorted by name.
+// Directory is the content of a directory, sorted by name.
 type Directory struct {
 	Path    string     `json:"path"`
 	Entries []FileStat `json:"entries"`
 }
 
-// Port is a port of a sandbox: one that something listens on, one that the
-// client registered, or both.
+// Port is a port of a sandbox on which something listens, which was registered, or
+// both.
 type Port struct {
 	Port     int    `json:"port"`
 	Protocol string `json:"protocol"` // "tcp" or "udp"
-	Process  string `json:"process"`  // that listens; empty where none does, or it is not known
-	URL      string `json:"url"`      // its preview; empty for udp
+	Process  string `json:"process"`  // that listens; empty if there is none or it is unknown
+	URL      string `json:"url"`      // its preview; empty for udp, and if it is on loopback only
 	Label    string `json:"label"`    // as registered
 }
 
@@ -58,10 +58,10 @@ type Event struct {
 	Metadata  Object    `json:"metadata"`
 }
 
-// EventCode is how grave an event is.
+// EventCode is the severity of an event.
 type EventCode string
 
-// The codes.
+// The severities of events.
 const (
 	EventOK    EventCode = "ok"
 	EventError EventCode = "error"
@@ -72,15 +72,18 @@ const (
 // stderr and console.
 type LogLine struct {
 	Line    string `json:"line"`
-	TS      *Time  `json:"ts,omitempty"`      // when it was written, where that is known
-	Partial bool   `json:"partial,omitempty"` // it is very long and goes on in the next
+	TS      *Time  `json:"ts,omitempty"`      // when it was written, if known
+	Partial bool   `json:"partial,omitempty"` // the line is very long and continues in the next event
+	// Instance is the app's instance that wrote it: the beginning of its sandbox's id. It
+	// is empty in other logs.
+	Instance string `json:"instance,omitempty"`
 }
 
-// Output is one piece of what a command wrote: the data of the server-sent
-// events stdout and stderr.
+// Output is a piece of a command's output: the data of the server-sent events stdout
+// and stderr.
 type Output struct {
 	Data     string `json:"data"`
-	Encoding string `json:"encoding,omitempty"` // "base64" where the bytes are not UTF-8
+	Encoding string `json:"encoding,omitempty"` // "base64" if the bytes are not UTF-8
 }
 
 // Exit is how a command ended: the data of the server-sent event exit.
@@ -94,7 +97,7 @@ type Exit struct {
 type Frame struct {
 	Type       string `json:"type"`               // in: stdin, eof, signal, resize; out: stdout, stderr, exit, error
 	Data       string `json:"data,omitempty"`     // of stdin, stdout, stderr
-	Encoding   string `json:"encoding,omitempty"` // "base64" where data is
+	Encoding   string `json:"encoding,omitempty"` // "base64" if data is base64
 	Signal     string `json:"signal,omitempty"`   // of signal, without SIG: "INT"
 	Cols       uint16 `json:"cols,omitempty"`     // of resize
 	Rows       uint16 `json:"rows,omitempty"`
@@ -105,8 +108,8 @@ type Frame struct {
 	Detail     string `json:"detail,omitempty"`
 }
 
-// exit is what a frame of that type says, and nil of another. An older service
-// leaves out what is zero.
+// exit converts a frame of type exit, and returns nil for any other. Older services
+// omit fields that are zero.
 func (f *Frame) exit() *Exit {
 	if f.Type != "exit" || f.ExitCode == nil {
 		return nil

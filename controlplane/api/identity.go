@@ -4,15 +4,17 @@ package api
 type Org struct {
 	ID        string `json:"id"`
 	Name      string `json:"name"`
+	Role      Role   `json:"role"`      // of whom it is shown to
+	Tier      string `json:"tier"`      // names its limits
 	Suspended bool   `json:"suspended"` // creates are refused with 403
 	CreatedAt Time   `json:"created_at"`
 }
 
-// Me is the answer of GET /v1/me: the person behind a JWT.
+// Me is the answer to GET /v1/me: the user of a JWT.
 type Me struct {
 	ID         string `json:"id"`
-	Email      string `json:"email"`       // empty where the issuer does not tell it
-	CurrentOrg *Org   `json:"current_org"` // in which the JWT acts; null for a member of none
+	Email      string `json:"email"`       // empty if the issuer does not provide it
+	CurrentOrg *Org   `json:"current_org"` // the workspace in which the JWT acts; null if the user is a member of none
 	Orgs       []Org  `json:"orgs"`
 }
 
@@ -23,21 +25,23 @@ type SetCurrentOrg struct {
 
 // CreateToken is the body of POST /v1/me/tokens.
 type CreateToken struct {
-	Name      string   `json:"name,omitempty" maxLength:"100"` // for people; need not be unique
-	ExpiresAt *Time    `json:"expires_at,omitempty"`           // from then on the key is refused; default: never
-	Scopes    []string `json:"scopes,omitempty" maxItems:"0"`  // there are none yet: a key may do all that its workspace may
+	Name      string   `json:"name,omitempty" maxLength:"100"` // need not be unique
+	ExpiresAt *Time    `json:"expires_at,omitempty"`           // the key is refused from then on; default: never
+	Scopes    []string `json:"scopes,omitempty" maxItems:"20"` // "all", "read-only", "sandboxes", "databases", "apps", "volumes", "webhooks", or "app:" and an id; the key may do what any one allows; default: "all"
 }
 
 // Token is an API key as lists show it.
 type Token struct {
-	Prefix    string `json:"prefix"` // 8 characters: the key is brt_<prefix>_<secret>
-	Name      string `json:"name"`
-	CreatedAt Time   `json:"created_at"`
-	ExpiresAt *Time  `json:"expires_at"` // null: it is good until it is revoked
+	Prefix     string   `json:"prefix"` // 8 characters: the key is brt_<prefix>_<secret>
+	Name       string   `json:"name"`
+	Scopes     []string `json:"scopes"`
+	CreatedAt  Time     `json:"created_at"`
+	ExpiresAt  *Time    `json:"expires_at"`   // null: valid until it is revoked
+	LastUsedAt *Time    `json:"last_used_at"` // to the hour; null: it was never used
 }
 
-// NewToken is the answer of POST /v1/me/tokens. The key is shown this once.
+// NewToken is the answer to POST /v1/me/tokens. The key is shown only once.
 type NewToken struct {
 	Token
-	Key string `json:"token"` // the whole key, brt_<prefix>_<secret>
+	Key string `json:"token"` // the complete key, brt_<prefix>_<secret>
 }

@@ -1,25 +1,25 @@
 package api
 
-// Lifecycle is how long a sandbox lives and what becomes of it then.
+// Lifecycle describes when a sandbox expires, and what happens then.
 type Lifecycle struct {
 	Status     SandboxStatus `json:"status"`
 	TTLSeconds *int64        `json:"ttl_seconds"`
-	ExpiresAt  *Time         `json:"expires_at"` // null: it lives until it is deleted
-	Persistent bool          `json:"persistent"` // at its end it hibernates instead of being deleted
+	ExpiresAt  *Time         `json:"expires_at"` // null: never
+	Persistent bool          `json:"persistent"` // at expires_at it hibernates instead of being deleted
 }
 
-// PatchLifecycle is the body of PATCH /v1/sandboxes/{id}/lifecycle. What is
-// absent stays as it is.
+// PatchLifecycle is the body of PATCH /v1/sandboxes/{id}/lifecycle. Absent members
+// stay unchanged.
 type PatchLifecycle struct {
-	TTLSeconds Patch[int64] `json:"ttl_seconds,omitzero" minimum:"1" maximum:"31536000"` // counted from now; null: no end
+	TTLSeconds Patch[int64] `json:"ttl_seconds,omitzero" minimum:"1" maximum:"31536000"` // from now; null: it never expires
 	Persistent Patch[bool]  `json:"persistent,omitzero"`
 }
 
-// SnapshotStatus is where a snapshot stands.
+// SnapshotStatus is the status of a snapshot.
 type SnapshotStatus string
 
-// A lost snapshot is on a host that is gone and nowhere else; it is ready again
-// when the host comes back with it.
+// The only copy of a lost snapshot is on a host that is lost. It is ready again when
+// the host returns with it.
 const (
 	SnapshotReady SnapshotStatus = "ready"
 	SnapshotLost  SnapshotStatus = "lost"
@@ -38,7 +38,7 @@ type Snapshot struct {
 	DiskBytes   int64          `json:"disk_bytes"`
 	AgentID     string         `json:"agent_id"` // the host that has it
 	Stored      bool           `json:"stored"`   // it is in the snapshot store and can be restored on any host
-	PauseMS     int64          `json:"pause_ms"` // how long the sandbox stood still for it
+	PauseMS     int64          `json:"pause_ms"` // how long the sandbox was paused for it
 }
 
 // CreateSnapshot is the body of POST /v1/sandboxes/{id}/snapshots.
@@ -49,9 +49,9 @@ type CreateSnapshot struct {
 // ForkMode says what a fork's children inherit.
 type ForkMode string
 
-// ForkCold, the default: the disk, and a fresh boot. ForkWarm: disk and memory,
-// for one child that takes over the parent's place on the network, while the
-// parent stops and must be resumed by the client.
+// ForkCold, the default, copies the disk and boots it. ForkWarm copies disk and
+// memory, for one child that takes the parent's place on the network; the parent
+// stops until the client resumes it.
 const (
 	ForkCold ForkMode = "cold"
 	ForkWarm ForkMode = "warm"
@@ -59,36 +59,36 @@ const (
 
 // Fork is the body of POST /v1/sandboxes/{id}/fork.
 type Fork struct {
-	Count *int      `json:"count,omitempty" minimum:"1" maximum:"16"` // 1 to 16, default 1; warm allows 1 alone
+	Count *int      `json:"count,omitempty" minimum:"1" maximum:"16"` // 1 to 16, default 1; at most 1 if warm
 	Mode  *ForkMode `json:"mode,omitempty"`                           // default cold
 }
 
-// Forked is the answer of a fork.
+// Forked is the answer to a fork.
 type Forked struct {
 	ParentID string       `json:"parent_id"`
 	Mode     ForkMode     `json:"mode"`
 	Children []Sandbox    `json:"children"`
 	Failed   []FailedFork `json:"failed"`
-	PauseMS  int64        `json:"pause_ms"` // how long the parent stood still
+	PauseMS  int64        `json:"pause_ms"` // how long the parent was paused
 }
 
 // ForkTree is the body of POST /v1/sandboxes/{id}/fork-tree.
 type ForkTree struct {
 	Count    *int   `json:"count,omitempty" minimum:"1" maximum:"16"` // 1 to 16, default 2
-	Metadata Object `json:"metadata,omitempty"`                       // of every child, with the fork's own keys
+	Metadata Object `json:"metadata,omitempty"`                       // of every child, combined with the fork's own keys
 }
 
-// ForkedTree is the answer of a fork-tree: children with the parent's disk and
-// memory. One child that fails does not fail the call.
+// ForkedTree is the answer to a fork-tree: children with the parent's disk and
+// memory. The call succeeds even if some children fail.
 type ForkedTree struct {
 	TreeID   string       `json:"tree_id"`
 	ParentID string       `json:"parent_id"`
 	Children []Sandbox    `json:"children"`
 	Failed   []FailedFork `json:"failed"`
-	PauseMS  int64        `json:"pause_ms"` // how long the parent stood still
+	PauseMS  int64        `json:"pause_ms"` // how long the parent was paused
 }
 
-// FailedFork is a child that did not come to life.
+// FailedFork is a child that did not start.
 type FailedFork struct {
 	Index int    `json:"index"`
 	Error string `json:"error"`

@@ -19,7 +19,7 @@ func SetNull[T any]() Patch[T] { return Patch[T]{Set: true} }
 func (p Patch[T]) IsZero() bool { return !p.Set }
 
 // MarshalJSON implements json.Marshaler.
-func (p Patch[T]) MarshalJSON() ([]byte, error) { return json.Marshal(p.Value) }
+func (p Patch[T]) MarshalJSON() ([]byte, error) { return encode(p.Value) }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (p *Patch[T]) UnmarshalJSON(b []byte) error {

@@ -5,12 +5,12 @@ import (
 	"reflect"
 )
 
-// SandboxStatus is where a sandbox stands.
+// SandboxStatus is the status of a sandbox.
 type SandboxStatus string
 
-// A sandbox is starting until its guest confirmed its own identity. A create
-// answers only once it is running, so starting is seen in lists alone; and
-// deleting only while the host takes it apart.
+// A sandbox is starting until its guest has confirmed its identity. A create answers
+// only after that, so only lists show this status. deleting lasts while the host
+// removes the sandbox.
 const (
 	SandboxStarting   SandboxStatus = "starting"
 	SandboxRunning    SandboxStatus = "running"
@@ -20,13 +20,13 @@ const (
 	SandboxDeleting   SandboxStatus = "deleting"
 )
 
-// Sandbox is one microVM. Its id is a bearer credential: whoever has it
-// reaches the sandbox's ports through the preview URL.
+// Sandbox is one microVM. Its id is a bearer credential: whoever has it reaches the
+// sandbox's ports through the preview URL.
 type Sandbox struct {
 	ID           string        `json:"id"` // 26 characters of lower-case base32
 	Status       SandboxStatus `json:"status"`
 	Template     string        `json:"template"` // its name
-	Metadata     Object        `json:"metadata"` // the client's own object; {} when none was given
+	Metadata     Object        `json:"metadata"` // the client's own object; {} if it gave none
 	CPU          int           `json:"cpu"`      // virtual CPUs, from the template
 	MemoryMB     int           `json:"memory_mb"`
 	DiskMB       int           `json:"disk_mb"`
@@ -36,9 +36,9 @@ type Sandbox struct {
 	ForkedFrom   *string       `json:"forked_from"`   // id of the sandbox it was forked from
 	CreatedAt    Time          `json:"created_at"`
 	StartedAt    *Time         `json:"started_at"`  // when it first ran
-	ExpiresAt    *Time         `json:"expires_at"`  // null: it lives until it is deleted
-	TTLSeconds   *int64        `json:"ttl_seconds"` // as asked for at the create
-	Persistent   bool          `json:"persistent"`  // when its time ends it hibernates instead of being deleted
+	ExpiresAt    *Time         `json:"expires_at"`  // null: never
+	TTLSeconds   *int64        `json:"ttl_seconds"` // as requested
+	Persistent   bool          `json:"persistent"`  // at expires_at it hibernates instead of being deleted
 	Error        *string       `json:"error"`       // why it failed
 	Volumes      []VolumeMount `json:"volumes"`
 	PreviewURL   string        `json:"preview_url"` // a pattern: replace {port}
@@ -48,8 +48,9 @@ type Sandbox struct {
 // PreviewMode says who may see a sandbox's ports by their preview URLs.
 type PreviewMode string
 
-// PreviewPublic, the default: whoever knows the URL, whose id is the credential.
-// PreviewToken: whoever has a token of POST /v1/sandboxes/{id}/preview-tokens too.
+// PreviewPublic, the default, shows ports to whoever knows the URL, whose id is the
+// credential. PreviewToken also requires a token of POST
+// /v1/sandboxes/{id}/preview-tokens.
 const (
 	PreviewPublic PreviewMode = "public"
 	PreviewToken  PreviewMode = "token"
@@ -61,8 +62,8 @@ type CreatePreviewToken struct {
 	Port       *int   `json:"port,omitempty" minimum:"1" maximum:"65535"`         // default: every port
 }
 
-// PreviewAccess is a token for the preview URLs of one sandbox, to be sent once
-// as the query parameter berth_token, which sets a cookie, or with each request
+// PreviewAccess is a token for the preview URLs of one sandbox. A client sends it
+// once as the query parameter berth_token, which sets a cookie, or with each request
 // as the header Berth-Preview-Token.
 type PreviewAccess struct {
 	Token     string `json:"token"`
@@ -86,22 +87,22 @@ type VolumeMount struct {
 // the template; cpu and memory_mb are ignored if sent.
 type CreateSandbox struct {
 	Template     string        `json:"template" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$"`       // its name, such as "base"
-	TTLSeconds   *int64        `json:"ttl_seconds,omitempty" minimum:"1" maximum:"31536000"` // default: it lives until it is deleted
-	Metadata     Object        `json:"metadata,omitempty"`                                   // any object; kept and returned as it is
-	Env          StringMap     `json:"env,omitempty"`                                        // in the environment of every later exec
+	TTLSeconds   *int64        `json:"ttl_seconds,omitempty" minimum:"1" maximum:"31536000"` // default: it never expires
+	Metadata     Object        `json:"metadata,omitempty"`                                   // any object; returned unchanged
+	Env          StringMap     `json:"env,omitempty"`                                        // environment of every later exec
 	FromSnapshot string        `json:"from_snapshot,omitempty"`                              // id of a snapshot of the same template
 	Volumes      []VolumeMount `json:"volumes,omitempty"`                                    // at most 8
 	Boot         *Boot         `json:"boot,omitempty"`                                       // default restore
-	Persistent   bool          `json:"persistent,omitempty"`                                 // when its time ends it hibernates instead of being deleted
+	Persistent   bool          `json:"persistent,omitempty"`                                 // at expires_at it hibernates instead of being deleted
 	Preview      *PreviewMode  `json:"preview,omitempty"`                                    // default public
 }
 
-// Boot says how a new sandbox comes to life.
+// Boot says how a new sandbox starts.
 type Boot string
 
-// BootRestore, the default, restores the template's stored state. BootCold starts
-// the guest's kernel on the template's disk, which is slower: it is there to be
-// measured against, and for a guest that must not share what was in memory.
+// BootRestore, the default, restores the template's stored state. BootCold boots the
+// guest's kernel from the template's disk, which is slower. It is for measurements,
+// and for a guest that must not share the template's memory.
 const (
 	BootRestore Boot = "restore"
 	BootCold    Boot = "cold"
@@ -111,10 +112,10 @@ const (
 type Exec struct {
 	Cmd            Command   `json:"cmd"`                                                    // a string runs under sh -c, an array is an argv
 	Cwd            string    `json:"cwd,omitempty" pattern:"^(/.*)?$" maxLength:"4096"`      // default: the user's home
-	Env            StringMap `json:"env,omitempty"`                                          // over the sandbox's own
+	Env            StringMap `json:"env,omitempty"`                                          // added to the sandbox's own
 	User           string    `json:"user,omitempty" pattern:"^[^/ \\r\\n]*$" maxLength:"64"` // name or uid[:gid]; default root
-	Stdin          string    `json:"stdin,omitempty"`                                        // text
-	StdinBase64    Bytes     `json:"stdin_base64,omitempty"`                                 // instead of stdin, for any bytes
+	Stdin          string    `json:"stdin,omitempty"`                                        // the command's input, as text
+	StdinBase64    Bytes     `json:"stdin_base64,omitempty"`                                 // instead of stdin, for arbitrary bytes
 	TimeoutSeconds *int64    `json:"timeout_seconds,omitempty" minimum:"1" maximum:"3600"`   // default 60, at most 3600
 }
 
@@ -122,7 +123,7 @@ type Exec struct {
 // as an argv.
 type Command struct {
 	Shell string   // run by /bin/sh -c
-	Argv  []string // run as it is; wins over Shell
+	Argv  []string // run without a shell; takes precedence over Shell
 }
 
 // Shell is a Command that runs s under sh -c.
@@ -137,9 +138,9 @@ func (c Command) IsZero() bool { return c.Shell == "" && len(c.Argv) == 0 }
 // MarshalJSON implements json.Marshaler.
 func (c Command) MarshalJSON() ([]byte, error) {
 	if c.Argv != nil {
-		return json.Marshal(c.Argv)
+		return encode(c.Argv)
 	}
-	return json.Marshal(c.Shell)
+	return encode(c.Shell)
 }
 
 // UnmarshalJSON implements json.Unmarshaler: a string or an array of strings.
@@ -167,18 +168,19 @@ func (c *Command) UnmarshalJSON(b []byte) error {
 	return wrongType[Command](b)
 }
 
-// ExecResult is the end of an exec with what it wrote, up to 8 MiB a stream.
+// ExecResult is the result of an exec, with up to 8 MiB of each output stream.
 type ExecResult struct {
 	ExitCode   int    `json:"exit_code"` // 128+n when signal n ended it
 	Stdout     string `json:"stdout"`
 	Stderr     string `json:"stderr"`
 	DurationMS int64  `json:"duration_ms"` // in the guest
 	TimedOut   bool   `json:"timed_out"`   // timeout_seconds passed and the process group was killed
-	Truncated  bool   `json:"truncated"`   // a stream went past 8 MiB and the rest was dropped
+	Truncated  bool   `json:"truncated"`   // output was dropped: a stream exceeded 8 MiB, or the host's memory for outputs was full
 
-	// Present only where needed; the text then has U+FFFD for what it could not show.
-	StdoutBase64 Bytes `json:"stdout_base64,omitempty"` // the exact bytes, where stdout is not UTF-8
-	StderrBase64 Bytes `json:"stderr_base64,omitempty"` // the exact bytes, where stderr is not UTF-8
+	// Present only if the text is not exact, because U+FFFD replaces what is not
+	// UTF-8.
+	StdoutBase64 Bytes `json:"stdout_base64,omitempty"` // the exact bytes, if stdout is not UTF-8
+	StderrBase64 Bytes `json:"stderr_base64,omitempty"` // the exact bytes, if stderr is not UTF-8
 }
 
 // StdoutBytes returns exactly what the command wrote to stdout.

@@ -1,18 +1,18 @@
 package api
 
-// TemplateStatus is where a template or a build of it stands.
+// TemplateStatus is the status of a template or of one of its builds.
 type TemplateStatus string
 
-// TemplateQueued is for builds alone.
+// Only builds are queued.
 const (
-	TemplateUnbuilt  TemplateStatus = "unbuilt" // one of everybody's that nobody has asked for yet
+	TemplateUnbuilt  TemplateStatus = "unbuilt" // a shared template that has not been needed yet
 	TemplateQueued   TemplateStatus = "queued"
 	TemplateBuilding TemplateStatus = "building"
 	TemplateReady    TemplateStatus = "ready"
 	TemplateFailed   TemplateStatus = "failed"
 )
 
-// Template is what sandboxes are made from.
+// Template is what sandboxes are created from.
 type Template struct {
 	Name      string         `json:"name"`
 	Status    TemplateStatus `json:"status"`
@@ -29,17 +29,17 @@ type Template struct {
 type BuildTemplate struct {
 	Name     string         `json:"name" pattern:"^[a-z0-9][a-z0-9._-]{0,49}$"`
 	From     string         `json:"from" pattern:"^[!-~]{1,512}$"` // a template, or an OCI image reference
-	Run      []string       `json:"run,omitempty" maxItems:"100"`  // shell commands, in the guest, one after the other
-	Files    StringMap      `json:"files,omitempty"`               // absolute path to content, before run
-	Env      StringMap      `json:"env,omitempty"`                 // of run, start and every exec
-	Start    string         `json:"start,omitempty"`               // shell command that runs as long as the guest does
+	Run      []string       `json:"run,omitempty" maxItems:"100"`  // shell commands, run in the guest in sequence
+	Files    StringMap      `json:"files,omitempty"`               // absolute path to content, written before run
+	Env      StringMap      `json:"env,omitempty"`                 // environment of run, start and every exec
+	Start    string         `json:"start,omitempty"`               // shell command that runs as long as the guest
 	Ready    *TemplateCheck `json:"ready,omitempty"`               // what must hold before the guest is stored
 	CPU      *int           `json:"cpu,omitempty" minimum:"1" maximum:"32"`
 	MemoryMB *int           `json:"memory_mb,omitempty" minimum:"256" maximum:"262144"`
 	DiskMB   *int           `json:"disk_mb,omitempty" minimum:"256" maximum:"4194304"`
 }
 
-// TemplateCheck is when a new guest is ready; all that is given must hold.
+// TemplateCheck says when a new guest is ready; all given conditions must hold.
 type TemplateCheck struct {
 	Port           *int   `json:"port,omitempty" minimum:"1" maximum:"65535"` // accepts a TCP connection
 	Cmd            string `json:"cmd,omitempty"`                              // exits 0
@@ -81,26 +81,4 @@ type Volume struct {
 type CreateVolume struct {
 	Name   string `json:"name" minLength:"1" maxLength:"128"`
 	SizeMB *int   `json:"size_mb,omitempty" minimum:"16" maximum:"65536"` // default 256, at most 65536
-}
-
-// SandboxMetrics is one row of GET /v1/metrics/sandboxes: one template on one day.
-type SandboxMetrics struct {
-	Day       string  `json:"day"` // UTC, 2006-01-02
-	Template  string  `json:"template"`
-	Sandboxes int     `json:"sandboxes"` // that had an event
-	Starts    int     `json:"starts"`    // sandbox.running
-	Wakes     int     `json:"wakes"`
-	Forks     int     `json:"forks"` // children that came to life
-	Deaths    int     `json:"deaths"`
-	Boot      Summary `json:"boot_ms"`
-	Wake      Summary `json:"wake_ms"`
-}
-
-// Summary is a distribution in milliseconds; all zero where nothing was measured.
-type Summary struct {
-	Count int     `json:"count"`
-	P50   float64 `json:"p50"`
-	P90   float64 `json:"p90"`
-	P99   float64 `json:"p99"`
-	Max   float64 `json:"max"`
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/limits"
 	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -33,11 +34,24 @@ const (
 	admin  = "the-operator-of-the-tests"
 )
 
-type users struct{ fail error }
-
-func (u users) SignIn(_ context.Context, issuer, subject, _ string) (string, string, error) {
-	return "user of " + issuer + " " + subject, "ws of " + subject, u.fail
+type users struct {
+	fail  error
+	email *string // the address of the last who signed in
 }
+
+func (u users) SignIn(_ context.Context, issuer, subject, email string, _ time.Time) (core.Caller, error) {
+	if u.fail != nil {
+		return core.Caller{}, u.fail
+	}
+	if u.email != nil {
+		*u.email = email
+	}
+	return core.Caller{UserID: "user of " + issuer + " " + subject, WorkspaceID: "ws of " + subject, ViaJWT: true}, nil
+}
+
+func (users) Used(context.Context, *record.APIKey) {}
+
+func (users) SignedIn(context.Context, core.Caller, time.Time) {}
 
 func newAuth(t *testing.T, change func(*Config)) *Authenticator {
 	t.Helper()
@@ -105,7 +119,7 @@ func TestTheThree401s(t *testing.T) {
 	if c, err := ask(a, "bearer "+admin); err != nil || !c.Admin || c.WorkspaceID != "" {
 		t.Fatalf("operator: %+v, %v", c, err)
 	}
-	// No operator's token configured: none is good, not even an empty one.
+	// Without a configured operator token no token is valid, not even an empty one.
 	closed := newAuth(t, func(c *Config) { c.AdminToken = "" })
 	if c, err := ask(closed, "Bearer "+admin); err == nil {
 		t.Fatalf("%+v", c)
@@ -145,6 +159,59 @@ func TestAPIKeys(t *testing.T) {
 	}
 }
 
+// What a caller may do is asked again while something of theirs is open.
+func TestAgain(t *testing.T) {
+	now := time.Now()
+	store := testcluster.New(t, 1).Leader().Store
+	a := newAuth(t, func(c *Config) { c.Store, c.Clock = store, func() time.Time { return now } })
+	change := func(f func(tx *raftstore.Tx)) {
+		t.Helper()
+		if err := store.Update(t.Context(), func(tx *raftstore.Tx) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mel := &record.User{Meta: record.Meta{ID: "mel"}, Issuer: "iss", Subject: "mel"}
+	mel.Join("ws", record.RoleMember)
+	change(func(tx *raftstore.Tx) {
+		raftstore.Put(tx, record.Users, mel)
+		raftstore.Put(tx, record.APIKeys, &record.APIKey{Meta: record.Meta{ID: "own"}, WorkspaceID: "ws", Prefix: "aaaaaaaa", Scopes: []string{"apps"}, ExpiresAt: now.Add(time.Hour)})
+		raftstore.Put(tx, record.APIKeys, &record.APIKey{Meta: record.Meta{ID: "hers"}, WorkspaceID: "ws", Prefix: "bbbbbbbb", CreatedBy: "mel"})
+	})
+	person := core.Caller{WorkspaceID: "ws", UserID: "mel", ViaJWT: true, Role: record.RoleMember}
+	hers := core.Caller{WorkspaceID: "ws", UserID: "mel", KeyID: "hers", Role: record.RoleMember}
+	own := core.Caller{WorkspaceID: "ws", KeyID: "own", Scopes: []string{"apps"}}
+	want := func(what string, c core.Caller, allowed bool, role record.Role) {
+		t.Helper()
+		got, err := a.Again(c)
+		if (err == nil) != allowed || got.Role != role || err != nil && apierror.CodeOf(err) != apierror.EUnauthorized {
+			t.Errorf("%s: %+v, %v", what, got, err)
+		}
+	}
+	want("a member", person, true, record.RoleMember)
+	want("a member's key", hers, true, record.RoleMember)
+	want("the workspace's key", own, true, "")
+	want("an operator", core.Caller{Admin: true}, true, "")
+	change(func(tx *raftstore.Tx) {
+		n := mel.Clone()
+		n.Join("ws", record.RoleViewer)
+		raftstore.Put(tx, record.Users, n)
+	})
+	want("a viewer now", person, true, record.RoleViewer)
+	want("a viewer's key", hers, true, record.RoleViewer)
+	change(func(tx *raftstore.Tx) {
+		n := mel.Clone()
+		n.Leave("ws")
+		raftstore.Put(tx, record.Users, n)
+	})
+	want("removed", person, false, "")
+	want("the key of who was removed", hers, false, "")
+	now = now.Add(time.Hour)
+	want("an expired key", own, false, "")
+	now = now.Add(-time.Hour)
+	change(func(tx *raftstore.Tx) { raftstore.Delete(tx, record.APIKeys, "own") })
+	want("a revoked key", own, false, "")
+}
+
 func TestSharedKeyJWTs(t *testing.T) {
 	a := newAuth(t, nil)
 	good := sign(t, jwt.SigningMethodHS256, []byte(shared), jwt.MapClaims{})
@@ -180,6 +247,31 @@ func TestSharedKeyJWTs(t *testing.T) {
 	}
 }
 
+// An invitation is for an address: whoever can choose one at the issuer must not get it.
+func TestOnlyVerifiedAddressesCount(t *testing.T) {
+	for name, c := range map[string]struct {
+		verified any
+		want     string
+	}{
+		"verified":               {true, "ann@example.com"},
+		"as a text":              {"true", "ann@example.com"},
+		"not verified":           {false, ""},
+		"not verified, as text":  {"false", ""},
+		"neither":                {0, ""},
+		"an issuer without both": {nil, "ann@example.com"},
+	} {
+		email := "none"
+		a := newAuth(t, func(cfg *Config) { cfg.Users = users{email: &email} })
+		claims := jwt.MapClaims{"email": "ann@example.com"}
+		if c.verified != nil {
+			claims["email_verified"] = c.verified
+		}
+		if _, err := ask(a, "Bearer "+sign(t, jwt.SigningMethodHS256, []byte(shared), claims)); err != nil || email != c.want {
+			t.Errorf("%s: %q, %v", name, email, err)
+		}
+	}
+}
+
 func TestPublishedKeys(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -195,7 +287,6 @@ func TestPublishedKeys(t *testing.T) {
 		json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k1", Algorithm: "ES256", Use: "sig"}}})
 	}))
 	defer issuer.Close()
-	defer http.DefaultClient.CloseIdleConnections() // the key set's own client
 	a := newAuth(t, func(c *Config) {
 		c.JWT = JWTConfig{JWKSURL: issuer.URL, Issuer: "iss", Audience: "berth", HS256Key: shared}
 	})
@@ -228,7 +319,8 @@ func TestPublishedKeys(t *testing.T) {
 
 func TestLimiter(t *testing.T) {
 	now := time.Unix(1000, 0)
-	l := NewLimiter(func() time.Time { return now })
+	is := limits.DefaultRate
+	l := NewLimiter(func() time.Time { return now }, func(string) limits.Rate { return is })
 	take := func(ws string, n int) (ok int) {
 		for range n {
 			if l.Allow(ws) == nil {
@@ -251,6 +343,28 @@ func TestLimiter(t *testing.T) {
 	if e.Code != apierror.ERateLimited || e.RetryAfter != time.Second || e.Message != "rate limit: 50 req/burst, 25/sec sustained per workspace" {
 		t.Fatalf("%+v", e)
 	}
+	// Another tier counts from the next request on.
+	is = limits.Rate{Burst: 4, PerSecond: 2}
+	now = now.Add(time.Minute)
+	if got := take("a", 100); got != 4 {
+		t.Fatalf("%d of a burst of 4", got)
+	}
+	now = now.Add(time.Second)
+	if got := take("a", 100); got != 2 {
+		t.Fatalf("%d after a second, want 2", got)
+	}
+	if e := apierror.As(l.Allow("a")); e.Message != "rate limit: 4 req/burst, 2/sec sustained per workspace" || e.RetryAfter != time.Second {
+		t.Fatalf("%+v", e)
+	}
+	is = limits.Rate{None: true}
+	if got := take("a", 1000); got != 1000 {
+		t.Fatalf("%d without a limit", got)
+	}
+	is = limits.Rate{}
+	if got := take("d", 10); got != 0 {
+		t.Fatalf("%d of a rate of 0", got)
+	}
+	is = limits.DefaultRate
 	now = now.Add(time.Hour)
 	take("c", 1)
 	if len(l.buckets) != 1 {

@@ -10,20 +10,20 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 )
 
-// ErrPreviewToken is returned for a token that opens nothing: forged, of another
-// sandbox or port, or past its time.
+// ErrPreviewToken is returned for a token that is forged, expired, or for another
+// sandbox or port.
 var ErrPreviewToken = errors.New("preview token is not valid")
 
-// PreviewTokens are what shows a private sandbox's ports. A token carries all
-// that is to be checked and is sealed with the cluster's keys, so that any
-// replica can check it by itself and nothing of it is stored. It is bound to
-// one sandbox and ends with its time, or when the keys are rotated out.
+// PreviewTokens issues and checks tokens for private previews. A token contains all
+// that is to be checked, sealed with the cluster's keys, so any replica can check it
+// and none stores it. It is bound to one sandbox, and is valid until it expires or
+// its sealing key is removed.
 type PreviewTokens struct {
 	Sealer core.Sealer
 	Clock  func() time.Time
 }
 
-// previewClaims is what is sealed.
+// previewClaims is the sealed content of a token.
 type previewClaims struct {
 	Port    int   `json:"p,omitempty"` // 0: every port
 	Expires int64 `json:"e"`           // Unix seconds
@@ -31,7 +31,7 @@ type previewClaims struct {
 
 func previewContext(sandboxID string) []byte { return []byte("preview/" + sandboxID) }
 
-// Issue makes a token for one port of a sandbox, or for every port (0).
+// Issue returns a token for one port of a sandbox, or for every port (0).
 func (t PreviewTokens) Issue(sandboxID string, port int, expires time.Time) (string, error) {
 	raw, err := json.Marshal(previewClaims{Port: port, Expires: expires.Unix()})
 	if err != nil {
@@ -44,10 +44,10 @@ func (t PreviewTokens) Issue(sandboxID string, port int, expires time.Time) (str
 	return base64.RawURLEncoding.EncodeToString(sealed), nil
 }
 
-// maxPreviewToken is longer than any token, in characters.
+// maxPreviewToken is a length that no valid token reaches.
 const maxPreviewToken = 1024
 
-// Check returns when the token ends, or ErrPreviewToken.
+// Check returns when the token expires, or ErrPreviewToken.
 func (t PreviewTokens) Check(sandboxID string, port int, token string) (expires time.Time, err error) {
 	if len(token) > maxPreviewToken {
 		return time.Time{}, ErrPreviewToken

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ func TestJoinTokensAndMembers(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	n := p.LeaderNode()
 	replicas := n.Replicas
-	tok, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{})
+	tok, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{}, core.Idempotency{})
 	if err != nil || tok.CASHA256 != "f" || len(tok.Peers) != 1 ||
 		time.Until(tok.ExpiresAt.Time) > time.Hour || time.Until(tok.ExpiresAt.Time) < 59*time.Minute {
 		t.Fatalf("%+v, %v", tok, err)
@@ -74,8 +75,16 @@ func TestJoinTokensAndMembers(t *testing.T) {
 			t.Fatal("the token itself is in the store")
 		}
 	}
+	once := core.Idempotency{Key: "k", BodySHA256: []byte("body")}
+	first, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{}, once)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{}, once); err != nil || again.Token != first.Token || !again.ExpiresAt.Equal(first.ExpiresAt.Time) {
+		t.Errorf("with the same key %+v, %v; the first was %+v", again, err, first)
+	}
 	for _, ttl := range []int64{-1, 0, 25 * 60 * 60} {
-		_, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{TTLSeconds: &ttl})
+		_, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{TTLSeconds: &ttl}, core.Idempotency{})
 		testplane.Want(t, err, apierror.EInvalid, "")
 	}
 	for _, m := range [][2]string{{"B", "h:1"}, {"b", "h"}, {"b", "0.0.0.0:7001"}, {"b", ":7001"}} {
@@ -85,12 +94,47 @@ func TestJoinTokensAndMembers(t *testing.T) {
 	testplane.Want(t, replicas.AddPeer(t.Context(), api.AddPeer{ID: "b"}), apierror.EInvalid, "address is required")
 	testplane.Want(t, replicas.RemovePeer(t.Context(), "zz"), apierror.ENotFound, "")
 	testplane.Want(t, replicas.RemovePeer(t.Context(), "a"), apierror.EConflict, "")
+	for range 2 {
+		if err := replicas.RemoveRouter(t.Context(), "r1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if row, _ := raftstore.Get(n.Store.View(), record.Clusters, record.ClusterID); !slices.Equal(row.RemovedRouters, []string{"r1"}) {
+		t.Errorf("removed routers: %q", row.RemovedRouters)
+	}
+	testplane.Want(t, replicas.RemoveRouter(t.Context(), "R1"), apierror.ENotFound, "")
 	testplane.Want(t, replicas.TransferLeadership(t.Context(), api.TransferLeadership{To: "zz"}), apierror.ENotFound, "")
 	testplane.Want(t, replicas.Restore(t.Context(), strings.NewReader("no backup")), apierror.EInvalid, "invalid backup")
 }
 
-// Hosts obey a restored cluster as another one than it was, and what the one that
-// was backed up owned is still its own.
+// Neither what was removed after the backup was taken is trusted after its restore, nor what
+// was removed before, which the cluster that it is restored into may not know.
+func TestWhoWasRemovedStaysRemovedAfterARestore(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	replicas := p.LeaderNode().Replicas
+	removed := func(replicas, routers []string) {
+		p.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Name: "x", Removed: replicas, RemovedRouters: routers})
+			return nil
+		})
+	}
+	removed([]string{"x", "y"}, []string{"r1", "r2"})
+	var backup bytes.Buffer
+	if err := replicas.Backup(t.Context(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	removed([]string{"y", "z"}, []string{"r2", "r3"})
+	if err := replicas.Restore(t.Context(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	row, _ := raftstore.Get(p.LeaderNode().Store.View(), record.Clusters, record.ClusterID)
+	if !slices.Equal(row.Removed, []string{"x", "y", "z"}) || !slices.Equal(row.RemovedRouters, []string{"r1", "r2", "r3"}) {
+		t.Errorf("removed are the replicas %q and the routers %q", row.Removed, row.RemovedRouters)
+	}
+}
+
+// Hosts obey a restored cluster under its new name, and the restored cluster owns
+// what the original one owned.
 func TestNamesAfterARestore(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	n := p.LeaderNode()

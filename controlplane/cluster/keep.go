@@ -9,12 +9,11 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// countEvery is how much of the time after a restore is written off at once.
+// countEvery is the interval at which the remaining time is updated.
 const countEvery = time.Minute
 
-// countDown brings the time to its end in which what hosts have and a restored
-// backup does not know is left alone. Each leader counts what passes while it
-// leads, so that no clock is compared with another one's.
+// countDown counts down the time after a restore during which hosts keep what has no
+// row. Each leader counts the time that it leads, so that clocks need not agree.
 func countDown(ctx context.Context, t *loops.Term) {
 	last := t.Clock()
 	for {
@@ -27,7 +26,7 @@ func countDown(ctx context.Context, t *loops.Term) {
 			if t.Update(ctx, loopRestore, func(tx *raftstore.Tx) error {
 				row, ok := raftstore.Get(tx, record.Clusters, record.ClusterID)
 				if !ok || row.ModifyIndex > view.Index() {
-					return nil // restored again, or accepted
+					return nil // another restore, or accepted
 				}
 				row = row.Clone()
 				row.Keep = max(0, row.Keep-passed)

@@ -13,19 +13,22 @@ import (
 const (
 	loopLost    = "lost hosts"
 	loopRestore = "time after a restore"
+	loopVotes   = "votes of replicas"
 )
 
-// Loops are what keeps the cluster true: a host unheard for a lease is lost, the
-// time after a restore passes, and join tokens expire.
+// Loops returns the loops of the cluster. They declare hosts lost that have been
+// silent for a lease, count down the time after a restore, decide which replicas vote,
+// and remove expired join tokens.
 func (s *Cluster) Loops(t *loops.Term) []loops.Loop {
 	return []loops.Loop{
 		{Name: loopLost, Pass: func(ctx context.Context) { s.lostHosts(ctx, t) }},
 		{Name: loopRestore, Run: func(ctx context.Context) { countDown(ctx, t) }},
+		{Name: loopVotes, Pass: newVotes(s, t).pass},
 		loops.Expiry(t, record.JoinTokens, func(now time.Time, token *record.JoinToken) bool { return !now.Before(token.ExpiresAt) }),
 	}
 }
 
-// lostHosts concludes which hosts are lost. What was on them their things see to.
+// lostHosts marks hosts as lost. The loops of resources handle what was on them.
 func (s *Cluster) lostHosts(ctx context.Context, t *loops.Term) {
 	for _, id := range s.core.Hosts.Overdue(raftstore.All(s.core.Store.View(), record.Hosts)) {
 		s.core.Logger.WarnContext(ctx, "host is lost", "agent_id", id)

@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	// maxOutputs is what the outputs of commands that wait to be read may take of
-	// the leader's memory, and maxWorkspaceOutputs one workspace's share. The
-	// share holds two of the largest. In bytes. As much is there for inputs.
+	// maxOutputs limits the leader's memory for unread outputs of commands, in bytes,
+	// and maxWorkspaceOutputs one workspace's share, which holds two of the largest
+	// outputs. The same limits apply to inputs.
 	maxOutputs          = 512 << 20
 	maxWorkspaceOutputs = 128 << 20
 )
 
-// AdmitWait is how long a client with input waits for room before it is refused,
-// and one that asks for a long list.
+// AdmitWait is how long a client that sends input or requests a long list waits for
+// memory before it is refused.
 const AdmitWait = 10 * time.Second
 
-// Budget bounds memory that waits for clients, as outputs of commands and long lists
-// do, whatever workspaces run and however slowly they read. Who finds no room waits for
-// it; an output stays on its host meanwhile.
+// Budget limits the memory that waits for clients, such as outputs of commands and
+// long lists, whatever workspaces run and however slowly they read. Who finds no
+// memory waits for it; an output stays on its host meanwhile.
 type Budget struct {
 	all *semaphore.Weighted
 
 	mu sync.Mutex
-	of map[string]*share // by workspace, of those that have or want some
+	of map[string]*share // by workspace; those that have memory or wait for it
 }
 
 type share struct {
@@ -38,13 +38,12 @@ type share struct {
 	users int
 }
 
-// NewBudget makes a budget of which nothing is taken.
+// NewBudget returns an unused budget.
 func NewBudget() *Budget {
 	return &Budget{all: semaphore.NewWeighted(maxOutputs), of: map[string]*share{}}
 }
 
-// Admit waits for room of so many bytes until wait ends. The room is taken until
-// held ends.
+// Admit waits for memory, until wait ends. It releases the memory when held ends.
 func (o *Budget) Admit(wait, held context.Context, workspace string, bytes int64) error {
 	bytes = min(bytes, maxWorkspaceOutputs)
 	s := o.enter(workspace)
@@ -65,9 +64,8 @@ func (o *Budget) Admit(wait, held context.Context, workspace string, bytes int64
 	return nil
 }
 
-// AdmitInput waits for room for so many bytes that the caller's client is about to
-// send as input, and may hold for as long as a command runs. The room is taken
-// until release is called.
+// AdmitInput waits for memory for input that the caller's client is about to send. A
+// command may hold it until it ends; release frees it.
 func (c *Core) AdmitInput(ctx context.Context, caller Caller, bytes int64) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, AdmitWait)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// One workspace whose readers are slow waits for itself, and nobody for it.
+// A workspace whose readers are slow delays only itself.
 func TestOutputsAreHeldWithinBounds(t *testing.T) {
 	o := NewBudget()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -49,8 +49,7 @@ func TestOutputsAreHeldWithinBounds(t *testing.T) {
 	}
 }
 
-// A client whose input finds no room is refused after a while, and takes no room
-// from outputs.
+// Input that finds no room is refused after a while, and takes no room from outputs.
 func TestInputsAreHeldWithinBounds(t *testing.T) {
 	s := &Core{Inputs: NewBudget(), Outputs: NewBudget()}
 	c := Caller{WorkspaceID: "ws"}

@@ -5,28 +5,36 @@ import (
 	"encoding/base32"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Caller is who asks, as authn found out. An operator has no workspace; everybody
-// else has one.
+// Caller is the authenticated sender of a request. Everybody except an operator has
+// a workspace.
 type Caller struct {
 	WorkspaceID string
-	UserID      string // of a JWT, empty for an API key
-	KeyID       string // record id of the API key, empty for a JWT
-	Admin       bool   // operator token or operator client certificate
+	UserID      string      // of a JWT, empty for an API key
+	KeyID       string      // record id of the API key, empty for a JWT
+	Role        record.Role // of the person, or of who made the key; empty: a key of the workspace's own
+	Scopes      []string    // of the key; empty: it has none, which is all
+	Admin       bool        // operator token or operator client certificate
 	ViaJWT      bool
 	RequestID   string // X-Request-Id of this request, passed on to hosts
 }
 
-// RequireWorkspace refuses a caller that has no workspace.
+// RequireWorkspace refuses a caller without a workspace.
 func (c Caller) RequireWorkspace() error {
-	if c.WorkspaceID == "" {
-		return apierror.Unauthorized(apierror.DetailInvalidToken)
+	switch {
+	case c.WorkspaceID != "":
+		return nil
+	case c.ViaJWT: // a person who has left the last organization
+		return errNoOrg
 	}
-	return nil
+	return apierror.Unauthorized(apierror.DetailInvalidToken)
 }
 
-// RequireJWT refuses a caller that came without a JWT.
+var errNoOrg = forbidden("you are a member of no organization: create one, or accept an invitation")
+
+// RequireJWT refuses a caller without a JWT.
 func (c Caller) RequireJWT() error {
 	if !c.ViaJWT {
 		return apierror.Unauthorized(apierror.DetailJWTRequired)
@@ -34,7 +42,7 @@ func (c Caller) RequireJWT() error {
 	return nil
 }
 
-// RequireAdmin refuses a caller that is no operator.
+// RequireAdmin refuses a caller who is not an operator.
 func (c Caller) RequireAdmin() error {
 	if !c.Admin {
 		return apierror.Unauthorized(apierror.DetailInvalidToken)
@@ -42,12 +50,12 @@ func (c Caller) RequireAdmin() error {
 	return nil
 }
 
-// MaxRequestID is the longest X-Request-Id of a client that is kept.
+// MaxRequestID is the maximum length of a client's X-Request-Id.
 const MaxRequestID = 64
 
-// RequestID returns the client's X-Request-Id when it can be reused (1 to 64
-// visible ASCII characters, so that it cannot forge a log line or a header),
-// else a new one.
+// RequestID returns the client's X-Request-Id if it is valid, otherwise a new one. A
+// valid one has 1 to 64 visible ASCII characters, so that it cannot forge a log line
+// or a header.
 func RequestID(client string) string {
 	ok := len(client) > 0 && len(client) <= MaxRequestID
 	for i := 0; ok && i < len(client); i++ {
@@ -64,7 +72,7 @@ var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPad
 // RandomText returns n characters of lower-case base32, 5 random bits each.
 func RandomText(n int) string {
 	raw := make([]byte, (n*5+7)/8)
-	rand.Read(raw) // never fails: crypto/rand ends the process first
+	rand.Read(raw) // never fails: crypto/rand ends the process instead
 	return LowerBase32(raw)[:n]
 }
 

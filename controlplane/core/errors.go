@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cloud/berth/raftstore"
 )
 
-// StoreError says in the API's words why the control store did not do it.
+// StoreError converts an error of the control store to one of the API.
 func StoreError(err error) error {
 	switch {
 	case err == nil:
@@ -18,7 +18,7 @@ func StoreError(err error) error {
 	case errors.Is(err, raftstore.ErrNotLeader), errors.Is(err, raftstore.ErrClosed), errors.Is(err, hosts.ErrNotLeading):
 		return apierror.Unavailable("leadership is changing; nothing was done", err)
 	case errors.Is(err, raftstore.ErrLeadershipLost):
-		return apierror.Unavailable("leadership was lost while this was done; it may or may not have happened", err)
+		return lost(err)
 	case errors.Is(err, raftstore.ErrOverloaded):
 		return apierror.Unavailable("too many writes wait; nothing was done", err)
 	case errors.Is(err, raftstore.ErrContention):
@@ -31,8 +31,13 @@ func StoreError(err error) error {
 	return apierror.As(err)
 }
 
-// EventStoreError is for an event store that does not answer: it may be a server of
-// its own.
+// lost is the error for a change whose outcome only the next leader knows.
+func lost(err error) error {
+	return apierror.Unavailable("leadership was lost while this was done; it may or may not have happened", err)
+}
+
+// EventStoreError is the error of an event store that does not answer. It may be a
+// separate server.
 func EventStoreError(err error) error {
 	return &apierror.Error{Code: apierror.EUnavailable, Message: "event store unavailable", RetryAfter: time.Second, Err: err}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cloud/berth/raftstore"
 )
 
-// What the control store says to writes, in the API's words. Whatever may go
-// well a moment later asks to be tried again.
+// The control store's refusals in the API's words. A refusal that may pass soon asks
+// the client to retry.
 func TestWhatTheControlStoreRefuses(t *testing.T) {
 	for err, detail := range map[error]string{
 		raftstore.ErrOverloaded:     "too many writes wait; nothing was done",

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// HostError says why a host did not do what was asked of a sandbox that should
-// have run.
+// HostError converts a host's error about a sandbox that should be running to one of
+// the API.
 func HostError(err error) error {
 	var refusal *hostapi.Error
 	var own *apierror.Error
@@ -46,7 +46,7 @@ func HostError(err error) error {
 	case hostapi.CodeTooLarge:
 		return &apierror.Error{Code: apierror.ETooLarge, Message: refusal.Message, Detail: refusal.Detail, Err: err}
 	case hostapi.CodeBusy:
-		return &apierror.Error{Code: apierror.ERateLimited, Message: "too many commands at once in this sandbox", RetryAfter: time.Second, Err: err}
+		return TooBusy(strings.TrimPrefix(refusal.Detail, refusal.Message+": "), err)
 	case hostapi.CodeGuest:
 		return apierror.Unreachable("the sandbox does not answer", err)
 	case hostapi.CodeGuestSays:
@@ -59,8 +59,16 @@ func HostError(err error) error {
 	return apierror.As(err)
 }
 
-// cutOff answers for what had begun when its sandbox stopped. It is not done
-// again, whatever it was: nobody knows how far it had come.
+// TooBusy is the error of a sandbox that has no room for another command. detail says
+// which limit was reached.
+func TooBusy(detail string, cause error) *apierror.Error {
+	return &apierror.Error{
+		Code: apierror.ERateLimited, Message: "too many commands at once in this sandbox", Detail: detail, RetryAfter: time.Second, Err: cause,
+	}
+}
+
+// cutOff is the error of an operation during which the sandbox stopped. The
+// operation is not repeated, because nobody knows how far it came.
 func cutOff(refusal *hostapi.Error, err error) error {
 	detail := strings.TrimPrefix(refusal.Detail, refusal.Message+": ")
 	return &apierror.Error{
@@ -69,17 +77,17 @@ func cutOff(refusal *hostapi.Error, err error) error {
 	}
 }
 
-// invalidRequest passes on what the host or the guest found wrong.
+// invalidRequest converts a host's or a guest's complaint about a request.
 func invalidRequest(message string, refusal *hostapi.Error, err error) error {
 	detail := refusal.Detail
-	// Each part says that the request is invalid before it says what is.
+	// Each part on the way adds that the request is invalid.
 	for again := true; again; {
 		detail, again = strings.CutPrefix(detail, refusal.Message+": ")
 	}
 	return &apierror.Error{Code: apierror.EInvalid, Message: message, Detail: detail, Err: err}
 }
 
-// guestSays passes on the guest's own refusal with its status.
+// guestSays converts the guest's own refusal, according to its status.
 func guestSays(refusal *hostapi.Error, err error) error {
 	code, ok := map[int]apierror.Code{
 		http.StatusBadRequest: apierror.EInvalid, http.StatusForbidden: apierror.EForbidden, http.StatusNotFound: apierror.ENotFound,

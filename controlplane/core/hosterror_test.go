@@ -8,6 +8,16 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
+func TestASandboxWithoutRoomSaysWhichLimitItReached(t *testing.T) {
+	e := apierror.As(HostError(&hostapi.Error{
+		Code: hostapi.CodeBusy, Message: "too many commands run in this sandbox",
+		Detail: "too many commands run in this sandbox: command not started: limit reached: the sandbox has no memory left",
+	}))
+	if e.Code != apierror.ERateLimited || e.Detail != "command not started: limit reached: the sandbox has no memory left" || e.RetryAfter == 0 {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestWhatOnlyTheSandboxKnowsToBeWrong(t *testing.T) {
 	for _, c := range []struct {
 		code         hostapi.Code
@@ -17,7 +27,7 @@ func TestWhatOnlyTheSandboxKnowsToBeWrong(t *testing.T) {
 			`invalid cwd: command not started: invalid command: cwd "/nowhere": no such file or directory`},
 		{hostapi.CodeInvalidUser, `invalid request: command not started: no such user: "nobody2"`,
 			`invalid user: command not started: no such user: "nobody2"`},
-		// What a guest writes does not decide what is said of it.
+		// The guest's text does not decide the error's code or message.
 		{hostapi.CodeInvalid, `invalid request: cwd "/nowhere": no such file or directory`, `invalid request: cwd "/nowhere": no such file or directory`},
 		{hostapi.CodeInvalid, "invalid request: invalid request: argv is empty", "invalid request: argv is empty"},
 	} {

@@ -1,18 +1,78 @@
 package core
 
 import (
+	"context"
+	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Loops remove what all things leave behind: idempotency keys and outcomes of
-// flows that are of no more use.
+const loopKeys = "expired idempotency keys"
+
+// Loops remove old idempotency keys and outcomes of flows.
 func (c *Core) Loops(t *loops.Term) []loops.Loop {
 	return []loops.Loop{
-		loops.Expiry(t, record.IdempotencyKeys, func(now time.Time, k *record.IdempotencyKey) bool { return !now.Before(k.ExpiresAt) }),
+		{Name: loopKeys, Every: loops.ExpiryEvery, Pass: func(ctx context.Context) {
+			view := t.Store.View()
+			ids := expiredKeys(raftstore.All(view, record.IdempotencyKeys), t.Clock(), idempotencyMost, func(owner string) bool {
+				_, workspace := raftstore.Get(view, record.Workspaces, owner)
+				_, person := raftstore.Get(view, record.Users, owner)
+				return workspace || person
+			})
+			loops.InParts(ctx, t, loopKeys, ids, func(tx *raftstore.Tx, part []string) error {
+				for _, id := range part {
+					// Who claims it anew puts a row that is young.
+					if k, ok := raftstore.Get(tx, record.IdempotencyKeys, id); ok && mayExpire(k, tx.Now()) {
+						raftstore.Delete(tx, record.IdempotencyKeys, id)
+					}
+				}
+				return nil
+			}, nil)
+		}},
 		loops.Expiry(t, record.Outcomes, func(now time.Time, o *record.Outcome) bool { return now.Sub(o.CreatedAt) >= flow.OutcomeKept }),
 	}
+}
+
+func mayExpire(k *record.IdempotencyKey, now time.Time) bool {
+	return !now.Before(k.ExpiresAt) || now.Sub(keyedAt(k)) >= idempotencyLeast
+}
+
+// keyedAt is when a key was claimed, perhaps again, by what it says itself: the row may be
+// written later, with the create's result.
+func keyedAt(k *record.IdempotencyKey) time.Time { return k.ExpiresAt.Add(-idempotencyKept) }
+
+// expiredKeys returns the ids of keys that are to go: those that are over, the oldest of
+// workspaces that have more than most, and those of workspaces that are not there any more,
+// of which a person may have made and deleted any number.
+func expiredKeys(rows []*record.IdempotencyKey, now time.Time, most int, there func(owner string) bool) (ids []string) {
+	kept, allowed := map[string]int{}, map[string]int{} // by workspace
+	for _, k := range rows {
+		if !now.Before(k.ExpiresAt) {
+			ids = append(ids, k.ID)
+		} else if k.WorkspaceID != "" {
+			kept[k.WorkspaceID]++
+		}
+	}
+	for owner := range kept {
+		if there(owner) {
+			allowed[owner] = most
+		}
+	}
+	may := map[string][]*record.IdempotencyKey{}
+	for _, k := range rows {
+		if kept[k.WorkspaceID] > allowed[k.WorkspaceID] && now.Before(k.ExpiresAt) && mayExpire(k, now) {
+			may[k.WorkspaceID] = append(may[k.WorkspaceID], k)
+		}
+	}
+	for owner, keys := range may {
+		slices.SortFunc(keys, func(a, b *record.IdempotencyKey) int { return a.ExpiresAt.Compare(b.ExpiresAt) })
+		for _, k := range keys[:min(kept[owner]-allowed[owner], len(keys))] {
+			ids = append(ids, k.ID)
+		}
+	}
+	return ids
 }

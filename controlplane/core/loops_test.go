@@ -29,8 +29,8 @@ func TestExpiredRowsGo(t *testing.T) {
 		}
 		return nil
 	})
-	// The loop looks at once when it starts; another one beside the plane's own
-	// does no harm.
+	// The loop runs a pass as soon as it starts; a second loop beside the plane's
+	// own does no harm.
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	n := p.LeaderNode()
@@ -40,7 +40,7 @@ func TestExpiredRowsGo(t *testing.T) {
 		l.Register(n.Sources...)
 		l.Run(ctx)
 	}()
-	testcluster.Await(t, 5*time.Second, "end of the expired rows", func() bool {
+	testcluster.Await(t, "end of the expired rows", func() bool {
 		v := n.Store.View()
 		keys, tokens := raftstore.All(v, record.IdempotencyKeys), raftstore.All(v, record.JoinTokens)
 		_, there := raftstore.Get(v, record.APIKeys, "long ago")
@@ -53,7 +53,7 @@ func TestExpiredRowsGo(t *testing.T) {
 	<-done
 }
 
-// What a flow came to can be read for an hour.
+// The outcome of a flow is kept for an hour.
 func TestOutcomesOfFlowsGo(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	p.Update(func(tx *raftstore.Tx) error {

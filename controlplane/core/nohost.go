@@ -8,13 +8,13 @@ import (
 	"github.com/berth-cloud/berth/controlplane/placement"
 )
 
-// How what is placed on a host fails, for errors.Is; each has a detail of its own.
+// The errors of placements, for errors.Is; each occurrence has its own detail.
 var (
 	ErrNoHost      = &apierror.Error{Code: apierror.EBadGateway, Message: "no available compute node", RetryAfter: time.Second}
 	ErrUnreachable = apierror.Unreachable("", nil)
 )
 
-// NoNode is ErrNoHost with what placement says.
+// NoNode returns ErrNoHost with placement's reason.
 func NoNode(err error) *apierror.Error {
 	var none *placement.Error
 	if errors.As(err, &none) {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -14,24 +15,33 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// idempotencyKept is how long a key is remembered.
-const idempotencyKept = 24 * time.Hour
+// A key is valid for idempotencyKept. Of a workspace with more than idempotencyMost keys
+// the oldest go earlier, and of one that is gone all, but none before idempotencyLeast: kept
+// for a day, those of 500 creates a second would be 43 million, and take tens of gigabytes
+// on every replica.
+const (
+	idempotencyKept  = 24 * time.Hour
+	idempotencyLeast = time.Hour
+	idempotencyMost  = 10_000
+)
 
-// Idempotency is what makes a create repeatable: the Idempotency-Key header's
-// value, empty without one, and the digest of the request body as it came.
+// Idempotency makes a create repeatable. It contains the value of the header
+// Idempotency-Key, empty without one, the digest of the request's body, and the
+// workspace among whose keys it counts, or the person who has none.
 type Idempotency struct {
 	Key        string
 	BodySHA256 []byte
+	Owner      string
 }
 
-// errKeyTaken aborts a create whose key another one has just claimed.
+// errKeyTaken aborts a create whose key another one has claimed meanwhile.
 var errKeyTaken = errors.New("idempotency key is taken")
 
-// Once runs a create, or answers with what an earlier one with the same key
-// made, waiting for it when it is still under way. create gets the id of the
-// key's row ("" without a key), which its transaction claims. Before it does, it may
-// take what there is but once, such as the last room on a host, so of the requests
-// with one key one at a time creates.
+// Once runs a create. If a create with the same key has run, it returns that result;
+// if one is running, it waits for it. create gets the id of the key's row (""
+// without a key), which its transaction claims. Creates with the same key run one at
+// a time, because even before its transaction a create may take a resource that
+// exists only once, such as the last memory on a host.
 func Once[T any](ctx context.Context, core *Core, c Caller, route string, i Idempotency,
 	replay func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (T, error), create func(keyID string) (T, error),
 ) (T, error) {
@@ -60,24 +70,24 @@ func Once[T any](ctx context.Context, core *Core, c Caller, route string, i Idem
 				return none, StoreError(err)
 			}
 			if leave, mine = own, true; waited {
-				continue // whoever had it may have made it
+				continue // the other request may have created it
 			}
 		}
 		out, err := create(keyID)
 		if !errors.Is(err, errKeyTaken) {
 			return out, err
 		}
-		// Another request with the same key came first: its result is ours.
+		// Another request with the same key was first: return its result.
 	}
 }
 
-// Claim notes in a create's transaction what its key makes. Without a key it
+// Claim records in a create's transaction what the key creates. Without a key it
 // does nothing.
 func (i Idempotency) Claim(tx *raftstore.Tx, keyID, resourceID string) error {
 	return i.ClaimWith(tx, keyID, resourceID, nil)
 }
 
-// ClaimWith notes also what the answer says beyond the resource's own row.
+// ClaimWith also records the part of the answer that is not in the resource's row.
 func (i Idempotency) ClaimWith(tx *raftstore.Tx, keyID, resourceID string, result json.RawMessage) error {
 	if keyID == "" {
 		return nil
@@ -86,12 +96,35 @@ func (i Idempotency) ClaimWith(tx *raftstore.Tx, keyID, resourceID string, resul
 		return errKeyTaken
 	}
 	raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{
-		Meta: record.Meta{ID: keyID}, BodySHA256: i.BodySHA256, ResourceID: resourceID, Result: result, ExpiresAt: tx.Now().Add(idempotencyKept),
+		Meta: record.Meta{ID: keyID}, BodySHA256: i.BodySHA256, ResourceID: resourceID, Result: result, WorkspaceID: i.Owner, ExpiresAt: tx.Now().Add(idempotencyKept),
 	})
 	return nil
 }
 
-// ErrKeyGone is for a key whose resource has been deleted since.
+// SealAnswer seals a secret that only the answer to a create contains, as a result for
+// ClaimWith. The context, such as "api-key/" and the row's id, binds it to its row.
+func (c *Core) SealAnswer(secret, context string) (json.RawMessage, error) {
+	sealed, err := c.Sealer.Seal([]byte(secret), []byte(context))
+	if err != nil {
+		return nil, fmt.Errorf("seal an answer: %w", err)
+	}
+	return json.Marshal(sealed)
+}
+
+// OpenAnswer returns the secret that SealAnswer sealed for the same context.
+func (c *Core) OpenAnswer(result json.RawMessage, context string) (string, error) {
+	var sealed []byte
+	if err := json.Unmarshal(result, &sealed); err != nil {
+		return "", fmt.Errorf("decode a sealed answer: %w", err)
+	}
+	secret, err := c.Sealer.Open(sealed, []byte(context))
+	if err != nil {
+		return "", fmt.Errorf("open a sealed answer: %w", err)
+	}
+	return string(secret), nil
+}
+
+// ErrKeyGone is the error for a key whose resource has been deleted.
 func ErrKeyGone(what string) *apierror.Error {
 	return &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "the " + what + " that this Idempotency-Key made has been deleted"}
 }

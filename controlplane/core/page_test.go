@@ -55,8 +55,9 @@ func TestPagesAreTheWholeList(t *testing.T) {
 	})
 }
 
-// A cursor is logged with its URL, and a whole id of a sandbox is a credential.
-// Other ids may begin alike, and tell rows of one transaction apart to their end.
+// A cursor is logged with its URL, and a sandbox's whole id is a credential, so
+// cursors contain only its beginning. Other ids may begin alike, and are used whole
+// to order the rows of one transaction.
 func TestCursorsAndIDs(t *testing.T) {
 	sandboxes := []*record.Sandbox{
 		{Meta: record.Meta{ID: "k7m2qz4xw3v5n6a2j7p4t5r6sd", CreateIndex: 5}}, {Meta: record.Meta{ID: "l7m2qz4xw3v5n6a2j7p4t5r6sd", CreateIndex: 5}},

@@ -8,14 +8,13 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// Follower gives one thing after the other as they happen. io.EOF means that
-// there will be no more.
+// Follower returns items as they occur. io.EOF means that there will be no more.
 type Follower[T any] interface {
 	Next() (T, error)
 	io.Closer
 }
 
-// Body is what a host sends, under a context that Release ends.
+// Body is a host's response body, under a context that Release ends.
 type Body struct {
 	io.ReadCloser
 	Release context.CancelFunc
@@ -27,8 +26,7 @@ func (b *Body) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// Converted is a host's stream of messages in other terms, under a context that
-// Release ends.
+// Converted converts a host's stream of messages. Release ends its context.
 type Converted[H, T any] struct {
 	From    *hostapi.Follower[H]
 	Convert func(H) T

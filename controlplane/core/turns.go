@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// turns lets one at a time do what is of one key.
+// turns are mutexes by key. A wait for one ends with its context.
 type turns struct {
 	mu sync.Mutex
 	of map[string]*turn
 }
 
 type turn struct {
-	taken chan struct{} // has an element while it is somebody's
-	users int           // who have it or wait for it
+	taken chan struct{} // contains an element while it is locked
+	users int           // goroutines that have it or wait for it
 }
 
 func newTurns() *turns { return &turns{of: map[string]*turn{}} }
 
-// take waits for the turn until ctx ends, and reports whether it had to. The turn is
-// the caller's until leave is called; a second call of it does nothing.
+// take locks a key, or fails when ctx ends. It reports whether it had to wait. leave
+// unlocks the key; only its first call has an effect.
 func (t *turns) take(ctx context.Context, key string) (leave func(), waited bool, err error) {
 	one := t.enter(key)
 	leave = sync.OnceFunc(func() {

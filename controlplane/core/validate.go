@@ -9,16 +9,15 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// MaxEnv is how large an environment may be, names and values together, in bytes.
+// MaxEnv is the maximum size of an environment: names and values together, in bytes.
 const MaxEnv = 64 << 10
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
 
-// OneOf reports whether a choice is one of those that there are, or not given:
-// only then the default is meant.
+// OneOf reports whether v is one of the values, or nil, which means the default.
 func OneOf[T comparable](v *T, values ...T) bool { return v == nil || slices.Contains(values, *v) }
 
-// OrZero is the zero value for what is not given.
+// OrZero returns *v, or the zero value if v is nil.
 func OrZero[T any](v *T) (out T) {
 	if v != nil {
 		out = *v
@@ -26,7 +25,7 @@ func OrZero[T any](v *T) (out T) {
 	return out
 }
 
-// OrNull is nil for the zero value, so that it renders as null.
+// OrNull returns nil for the zero value, which becomes null in JSON.
 func OrNull[T comparable](v T) *T {
 	var zero T
 	if v == zero {
@@ -35,7 +34,7 @@ func OrNull[T comparable](v T) *T {
 	return &v
 }
 
-// Each converts a list; an empty one renders as [], never null.
+// Each converts a list. The result of an empty one is not nil, and so [] in JSON.
 func Each[A, B any](in []A, convert func(A) B) []B {
 	out := make([]B, len(in))
 	for i, v := range in {
@@ -44,8 +43,7 @@ func Each[A, B any](in []A, convert func(A) B) []B {
 	return out
 }
 
-// ValidEnv checks an environment. The values are never part of an error: they
-// may be secrets.
+// ValidEnv checks an environment. Errors never contain values, which may be secrets.
 func ValidEnv(env map[string]string) error {
 	size := 0
 	for name, value := range env {

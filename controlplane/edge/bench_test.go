@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Requests by a preview and directly, over connections that stay open. CPU is
-// that of all parts: client, edge, host and program.
+// The benchmark compares requests through a preview with direct ones, over kept
+// connections. CPU is that of all parts: client, edge, host and program.
 func BenchmarkRequest(b *testing.B) {
 	r := newRig(b)
 	page := []byte(strings.Repeat("x", 1<<10))
@@ -55,7 +55,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// used is the CPU time of this process.
+// used is the CPU time that this process has used.
 func used() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)

@@ -1,102 +1,89 @@
-// Package edge serves the previews of sandboxes: http(s)://<port>-<sandbox_id>.<suffix>
-// reaches that port of that sandbox, through any replica.
+// Package edge serves what runs in sandboxes by host names of its own:
+// http(s)://<port>-<sandbox_id>.<suffix> reaches that port of that sandbox, a preview,
+// and http(s)://<app_id>.<suffix> an app, as do the domains that workspaces have verified
+// for it, through any replica.
 //
-// A replica answers from its own copy of the control store and connects to the
-// sandbox's host itself, so previews go on while there is no leader. Only what
-// its copy does not settle goes to the leader: a sandbox that it does not know
-// yet, and one that must be woken.
+// A replica uses its own copy of the control store and connects to the sandbox's
+// host directly, so both work while there is no leader. It forwards a request to
+// the leader only if its copy does not know the sandbox or the app yet, or if a
+// preview's sandbox must be woken. It has the leader wake an app, and holds the
+// request meanwhile.
 package edge
 
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
-	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
-	"github.com/berth-cloud/berth/controlplane/authn"
-	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/controlplane/stall"
+	"github.com/berth-cloud/berth/controlplane/wake"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// errPaused is what a paused sandbox answers to everything that needs it to run.
-const errPaused = "sandbox not running (paused or hibernated) — resume/wake it first"
-
-// Config is what an Edge works with.
+// Config configures an Edge.
 type Config struct {
-	Suffix string // of preview host names
-	// Find looks a sandbox up in this replica's own copy of the store. address
-	// is its host's; empty where there is none.
+	// Find returns a sandbox from this replica's copy of the store, and its host's
+	// address, "" if there is none.
 	Find func(sandboxID string) (s *record.Sandbox, address string, ok bool)
-	// Host calls a host; the same client each time for the same address.
+	// Host returns the client of a host, always the same for the same address.
 	Host    func(agentID, address string) *hostapi.Client
 	Leading func() bool
-	// Forward sends a request to the leader's edge.
-	Forward http.Handler
-	// Awake returns once a hibernated sandbox runs. Only the leader is asked.
-	Awake  func(ctx context.Context, sandboxID string) error
-	Tokens authn.PreviewTokens
-	Log    *slog.Logger
+	// Forward forwards a request to the leader's edge.
+	Forward    http.Handler
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil: no metrics
 
-	// OpenWait is how long a request waits for the port to open; default 10 s.
-	// A server that has just been started, or woken, is given that long.
+	Previews *Previews // nil: there are none
+	Apps     *Apps     // nil: there are none
+
+	// OpenWait is how long a request waits for the port to open, because its server
+	// may have just been started or woken; default 10 s.
 	OpenWait time.Duration
-	// Stall is how long a client may take nothing of an answer; default one minute.
+	// Stall is how long a client may read nothing of a response; default one minute.
 	Stall time.Duration
-	// MaxRequests bounds the requests under way to one sandbox; default 512.
+	// MaxRequests limits the requests to one sandbox's previews at a time; default
+	// 512.
 	MaxRequests int
 }
 
 const (
 	defaultMaxRequests = 512
-	maxHeaderBytes     = 64 << 10
-	idleTimeout        = 30 * time.Second
-	idlePerPort        = 32
 	firstRetry         = 25 * time.Millisecond
 	lastRetry          = 400 * time.Millisecond
-	maxWakes           = 2
-	maxIdleOverall     = 1024
 	flushInterval      = time.Millisecond
-	// maxFields bounds the lines of a head: the shortest take four bytes of it, and
-	// a hundred of memory each.
-	maxFields       = 256
-	continueTimeout = time.Second
-	// stoppedCheck is how soon a request notices that its sandbox has stopped.
+	// stoppedCheck is the interval at which a request checks whether its sandbox has
+	// stopped.
 	stoppedCheck = 200 * time.Millisecond
 )
 
-// headerTimeout is how long a program may think before its response begins.
-// A response that has begun may last for ever.
-var headerTimeout = timescale.Limit(5 * time.Minute)
-
 var defaultOpenWait = timescale.Limit(10 * time.Second)
 
-// Edge is the handler of every request whose Host Belongs to it.
+// Edge handles every request whose Host Belongs to it.
 type Edge struct {
-	cfg   Config
-	proxy *httputil.ReverseProxy
+	cfg     Config
+	routes  routes
+	proxy   *httputil.ReverseProxy
+	apps    *apps // nil: there are none
+	metrics *metrics
 
-	unwoken rate.Sometimes // to be logged: a viewer may ask any number of times
+	unwoken rate.Sometimes // limits log lines: a viewer may cause any number
 
 	mu    sync.Mutex
-	count map[string]int // requests under way, by sandbox
+	count map[string]int // by sandbox or app: requests in progress
 }
 
-// New makes the handler.
+// New returns the handler. The caller closes it, and runs Run if there are apps.
 func New(cfg Config) *Edge {
 	if cfg.OpenWait == 0 {
 		cfg.OpenWait = defaultOpenWait
@@ -108,10 +95,19 @@ func New(cfg Config) *Edge {
 		cfg.MaxRequests = defaultMaxRequests
 	}
 	e := &Edge{cfg: cfg, count: map[string]int{}, unwoken: rate.Sometimes{First: 10, Interval: time.Second}}
+	if p := cfg.Previews; p != nil {
+		e.routes.add(p.Suffix, e.servePreview)
+	}
+	if cfg.Apps != nil {
+		e.apps = newApps(*cfg.Apps)
+		e.apps.wakes = wake.New(wakeLimit, e.wake)
+		e.routes.add(cfg.Apps.Suffix, e.serveApp)
+	}
+	e.metrics = newMetrics(cfg.Registerer, e.apps)
 	e.proxy = &httputil.ReverseProxy{
 		Transport: newTransport(e.dial),
-		// What has come of a response goes on, also where more of it is awaited. A
-		// short one that has come whole goes on in one write.
+		// The beginning of a response is sent on even if more is awaited, but a
+		// short response that arrives at once is sent in one write.
 		FlushInterval: flushInterval,
 		ErrorLog:      slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 		Rewrite:       rewrite,
@@ -121,7 +117,9 @@ func New(cfg Config) *Edge {
 			if err := fewFields(resp.Header); err != nil {
 				return err
 			}
-			disown(resp.Header)
+			a.clean(resp.Header)
+			cleanTrailers(resp)
+			a.answering(resp)
 			return nil
 		},
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
@@ -132,118 +130,169 @@ func New(cfg Config) *Edge {
 	return e
 }
 
+// Belongs reports whether a request's Host is under one of the edge's suffixes, or a
+// domain of an app. Such a request is always for the edge and never for the API.
+func (e *Edge) Belongs(host string) bool {
+	_, ok := e.find(host)
+	return ok
+}
+
+// find returns who serves a host name. The service's own suffixes count before domains,
+// so no domain can ever stand in for a preview or an app.
+func (e *Edge) find(host string) (http.HandlerFunc, bool) {
+	if serve, ok := e.routes.find(host); ok {
+		return serve, true
+	}
+	id, ok := e.domain(host)
+	if !ok {
+		return nil, false
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		e.visitApp(w, r, &visitApp{id: id, noun: nounApp, whole: r})
+	}, true
+}
+
+// IsDomain reports whether a host name, with or without a port number, is a domain of an
+// app.
+func (e *Edge) IsDomain(host string) bool {
+	if _, ok := e.routes.find(host); ok {
+		return false
+	}
+	_, ok := e.domain(host)
+	return ok
+}
+
+// Misdirected reports whether a request came over the TLS of a domain, and is for another
+// host name: its sender has been given a certificate that says nothing of that one.
+func (e *Edge) Misdirected(r *http.Request) bool {
+	return r.TLS != nil && DomainName(r.Host) != DomainName(r.TLS.ServerName) && e.IsDomain(r.TLS.ServerName)
+}
+
+// RefuseMisdirected answers such a request: its client may send it once more, on a
+// connection of its own (RFC 9110, 15.5.20).
+func (e *Edge) RefuseMisdirected(w http.ResponseWriter, r *http.Request) {
+	nameRequest(r)
+	e.refuse(w, r, http.StatusMisdirectedRequest, "misdirected request", "this connection is for "+DomainName(r.TLS.ServerName))
+}
+
 // ServeHTTP implements http.Handler.
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	nameRequest(r)
-	name, ok := Parse(r.Host, e.cfg.Suffix)
+	serve, ok := e.find(r.Host)
 	if !ok {
-		e.refuse(w, r, http.StatusNotFound, "not found", "a preview's host name is <port>-<sandbox_id>."+e.cfg.Suffix)
+		e.refuse(w, r, http.StatusNotFound, "not found", "")
 		return
 	}
-	if !e.enter(name.SandboxID) {
-		w.Header().Set("Retry-After", "1")
-		e.refuse(w, r, http.StatusServiceUnavailable, "too many requests at once to this sandbox", "")
-		return
-	}
-	defer e.leave(name.SandboxID)
-	e.serve(w, r, name)
+	serve(w, r)
 }
 
-// serve tries until the port answers, its time is over, or it is clear that it
-// never will. A request of which anything may have reached the sandbox is not
-// sent again.
-func (e *Edge) serve(w http.ResponseWriter, r *http.Request, name Name) {
-	deadline := time.Now().Add(e.cfg.OpenWait)
-	body := &body{ReadCloser: r.Body}
-	wakes, retry := 0, firstRetry
-	for {
-		to, status := e.find(name)
-		switch {
-		case status != ready && e.elsewhere(r):
-			// This copy may be behind: the sandbox may just have been made, or have
-			// been resumed.
-			e.cfg.Forward.ServeHTTP(w, r)
+// Close ends the waits for wakes.
+func (e *Edge) Close() {
+	if e.apps != nil {
+		e.apps.wakes.Close()
+	}
+}
+
+// visit is a request on its way to a sandbox. Previews and apps differ in where that
+// is, and in what they say if it is nowhere. The way is the same.
+type visit interface {
+	// find returns where the request goes now, unless it has answered the request or
+	// leaves it to the leader.
+	find(w http.ResponseWriter, r *http.Request) (target, step)
+	// serves reports whether a target may still answer.
+	serves(to target) bool
+	// again reports whether a request of which nothing was sent is worth another
+	// attempt: at once, or after a pause.
+	again(a *attempt) (now, later bool)
+	// forward lets the leader serve the request.
+	forward(w http.ResponseWriter, r *http.Request)
+	// fail answers if the program did not.
+	fail(w http.ResponseWriter, r *http.Request, a *attempt)
+}
+
+// step is what becomes of a request next.
+type step int
+
+const (
+	send  step = iota // it goes to the target
+	over              // it has been answered, or its client has left
+	away              // the leader may know more
+	again             // its visit looks once more
+)
+
+// serve repeats the request until the port answers, its time is over, or it is clear
+// that it never will. A request is not repeated if any part of it may have reached
+// the sandbox.
+func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v visit) {
+	body := newBody(w, r)
+	defer body.Leave()
+	var deadline time.Time
+	for retry := firstRetry; ; {
+		to, next := v.find(w, r)
+		switch next {
+		case over:
 			return
-		case status == unknown:
-			e.refuse(w, r, http.StatusNotFound, "not found", "")
+		case away:
+			v.forward(w, r)
 			return
-		case !e.authorized(w, r, name, to.sandbox):
-			return
-		case status == busy:
-			w.Header().Set("Retry-After", "1")
-			e.refuse(w, r, http.StatusServiceUnavailable, "sandbox is starting", "")
-			return
-		case status == gone:
-			e.refuse(w, r, http.StatusNotFound, "sandbox not found or not running", "its status is "+string(to.sandbox.Status))
-			return
-		case status == paused:
-			e.refuse(w, r, http.StatusConflict, errPaused, "")
-			return
-		case status == asleep:
-			wakes++
-			if err := e.cfg.Awake(hostapi.WithRequestID(r.Context(), r.Header.Get(headerRequestID)), name.SandboxID); err != nil || wakes > maxWakes {
-				e.unwoken.Do(func() {
-					e.cfg.Log.WarnContext(r.Context(), "preview could not wake the sandbox",
-						"request_id", r.Header.Get(headerRequestID), "sandbox_id", hostapi.ShortID(name.SandboxID), "error", err)
-				})
-				w.Header().Set("Retry-After", "1")
-				e.refuse(w, r, http.StatusServiceUnavailable, "sandbox could not be woken", "")
-				return
-			}
-			continue
 		}
-		a := &attempt{target: to, name: name, requestID: r.Header.Get(headerRequestID)}
-		e.try(w, r, a, body)
-		err := a.err
-		var notSent *dialError
+		a := &attempt{target: to, requestID: r.Header.Get(headerRequestID), shared: e.routes.name(r.Host), body: body, head: w.Header()}
+		if deadline.IsZero() { // whatever it has waited for until now
+			deadline = time.Now().Add(e.cfg.OpenWait)
+		}
+		e.try(w, r, a, v)
 		unsent := !a.sent.Load() && !body.begun.Load()
+		var notSent *dialError
 		switch {
-		case err == nil, r.Context().Err() != nil:
+		case a.err == nil, r.Context().Err() != nil:
 			return
 		case a.stopped.Load() && unsent:
-			continue // find says what has become of it
-		case a.stopped.Load():
-			if _, now := e.find(name); now == paused {
-				e.refuse(w, r, http.StatusConflict, errPaused, "")
+			continue // find returns its new status
+		case !a.stopped.Load() && unsent && errors.As(a.err, &notSent):
+			now, later := v.again(a)
+			switch {
+			case now:
+				continue
+			case a.stale() && e.elsewhere(r): // the host knows better than this copy
+				w.Header().Del(headerRequestID)
+				v.forward(w, r)
 				return
+			case later && time.Now().Before(deadline):
+				if !pause(r.Context(), retry) {
+					return
+				}
+				retry = min(2*retry, lastRetry)
+				continue
 			}
-		case errors.As(err, &notSent) && unsent && a.stale() && e.elsewhere(r):
-			w.Header().Del(headerRequestID)
-			e.cfg.Forward.ServeHTTP(w, r) // the host knows better than this copy
-			return
-		case errors.As(err, &notSent) && unsent && a.retryable() && time.Now().Before(deadline):
-			if !pause(r.Context(), retry) {
-				return
-			}
-			retry = min(2*retry, lastRetry)
-			continue
 		}
-		e.fail(w, r, name, err)
+		v.fail(w, r, a)
 		return
 	}
 }
 
-// try sends the request to the sandbox, and notes in a what came of it.
-func (e *Edge) try(w http.ResponseWriter, r *http.Request, a *attempt, body *body) {
+// try sends the request to the sandbox, and records the result in a.
+func (e *Edge) try(w http.ResponseWriter, r *http.Request, a *attempt, v visit) {
+	if a.target.leave != nil {
+		defer a.target.leave()
+	}
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), attemptKey{}, a))
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { a.sent.Store(true) }})
 	a.ctx = ctx
 	out := r.WithContext(ctx)
-	out.Body = body.again()
-	defer e.whileReady(ctx, cancel, a).Stop()
+	out.Body = a.body.again()
+	defer whileServing(ctx, cancel, a, v).Stop()
 	w.Header().Set(headerRequestID, r.Header.Get(headerRequestID))
 	answer := stall.New(w, e.cfg.Stall)
 	e.proxy.ServeHTTP(answer, out)
 	if a.err == nil {
-		answer.Complete() // here, where the request counts still
+		answer.Complete() // while the request still counts
 	}
 }
 
-// whileReady gives a request up that waits for a response of a sandbox that has
-// stopped meanwhile: one that is paused answers nothing, and its connections
-// stay open. A response that has begun is left alone.
-func (e *Edge) whileReady(ctx context.Context, cancel context.CancelFunc, a *attempt) *time.Timer {
+// whileServing cancels a request whose response has not begun if its sandbox has
+// stopped: a paused one does not answer, and its connections stay open.
+func whileServing(ctx context.Context, cancel context.CancelFunc, a *attempt, v visit) *time.Timer {
 	var watch *time.Timer
 	armed := make(chan struct{})
 	watch = time.AfterFunc(stoppedCheck, func() {
@@ -251,7 +300,7 @@ func (e *Edge) whileReady(ctx context.Context, cancel context.CancelFunc, a *att
 		if a.begun.Load() || ctx.Err() != nil {
 			return
 		}
-		if _, s := e.find(a.name); s != ready {
+		if !v.serves(a.target) {
 			a.stopped.Store(true)
 			cancel()
 			return
@@ -262,32 +311,16 @@ func (e *Edge) whileReady(ctx context.Context, cancel context.CancelFunc, a *att
 	return watch
 }
 
-// fail answers for a program that did not.
-func (e *Edge) fail(w http.ResponseWriter, r *http.Request, name Name, err error) {
-	e.cfg.Log.DebugContext(r.Context(), "preview failed", "request_id", r.Header.Get(headerRequestID), "sandbox_id", hostapi.ShortID(name.SandboxID), "port", name.Port, "error", err)
-	var timeout net.Error
-	switch {
-	case hostapi.HasCode(err, hostapi.CodePortClosed):
-		e.refuse(w, r, http.StatusBadGateway, "port is closed", "nothing in the sandbox listens on port "+strconv.Itoa(name.Port)+"; a server must listen on 0.0.0.0, not on 127.0.0.1")
-	case hosts.Unreachable(err):
-		w.Header().Set("Retry-After", "1")
-		e.refuse(w, r, http.StatusBadGateway, "agent unreachable", "")
-	case errors.As(err, &timeout) && timeout.Timeout():
-		e.refuse(w, r, http.StatusGatewayTimeout, "the sandbox does not answer", "no response began within "+headerTimeout.String())
-	default:
-		e.refuse(w, r, http.StatusBadGateway, "the sandbox broke off", "")
-	}
-}
-
 // elsewhere reports whether the leader may know more than this replica.
 func (e *Edge) elsewhere(r *http.Request) bool {
 	return !e.cfg.Leading() && !peer.Forwarded(r.Context())
 }
 
-func (e *Edge) enter(id string) bool {
+// enter counts a request, unless there are as many as may be.
+func (e *Edge) enter(id string, most int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.count[id] >= e.cfg.MaxRequests {
+	if e.count[id] >= most {
 		return false
 	}
 	e.count[id]++
@@ -302,48 +335,33 @@ func (e *Edge) leave(id string) {
 	}
 }
 
-// rewrite keeps the Host: programs make links of it.
+// rewrite keeps the Host header, because programs build links from it.
 func rewrite(pr *httputil.ProxyRequest) {
 	a := attemptOf(pr.In.Context())
 	pr.Out.URL.Scheme = "http"
-	pr.Out.URL.Host = a.target.key(a.name)
+	pr.Out.URL.Host = a.target.key()
 	pr.Out.URL.RawQuery = pr.In.URL.RawQuery
 	pr.Out.Host = pr.In.Host
+	if a.target.host != "" {
+		pr.Out.Host = a.target.host
+	}
+	pr.Out.Trailer = nil // their values do not pass; programs are not to wait for them
 	pr.Out.Header.Del(HeaderToken)
+	pr.Out.Header.Del(headerForwardedPrefix)
+	removeDisguised(pr.Out.Header)
+	if a.target.prefix != "" {
+		pr.Out.Header.Set(headerForwardedPrefix, a.target.prefix)
+	}
 	if peer.Forwarded(pr.In.Context()) {
-		// The replica in front has said who the client is.
-		for _, h := range []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		// The first replica has set these headers.
+		for _, h := range []string{"X-Forwarded-For", "X-Forwarded-Host"} {
 			pr.Out.Header[h] = pr.In.Header[h]
 		}
-		return
+	} else {
+		pr.SetXForwarded()
 	}
-	pr.SetXForwarded()
+	pr.Out.Header.Set(peer.HeaderProto, peer.ClientScheme(pr.In))
 }
-
-// body is a request's body that is read at most once, and may be offered again
-// while none of it was read.
-type body struct {
-	io.ReadCloser
-	begun atomic.Bool
-}
-
-// again is the body behind a Close that does nothing: a transport that could not
-// connect closes it. The server closes the real one.
-func (b *body) again() io.ReadCloser {
-	if b.ReadCloser == nil || b.ReadCloser == http.NoBody {
-		return http.NoBody
-	}
-	return &offered{b}
-}
-
-type offered struct{ b *body }
-
-func (o *offered) Read(p []byte) (int, error) {
-	o.b.begun.Store(true)
-	return o.b.ReadCloser.Read(p)
-}
-
-func (*offered) Close() error { return nil }
 
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
@@ -354,64 +372,4 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// buffers are shared by the bodies that pass through.
-type buffers struct{}
-
-const bufferSize = 32 << 10
-
-var pool = sync.Pool{New: func() any { return new([bufferSize]byte) }}
-
-func (buffers) Get() []byte { return pool.Get().(*[bufferSize]byte)[:] }
-
-func (buffers) Put(b []byte) {
-	if cap(b) >= bufferSize {
-		pool.Put((*[bufferSize]byte)(b[:bufferSize]))
-	}
-}
-
-// attempt is one try to reach the sandbox.
-type attempt struct {
-	target target
-	name   Name
-	// requestID is that of the request for which a connection is made; those that
-	// use it again later have others.
-	requestID string
-	ctx       context.Context // of this try
-	err       error
-
-	sent    atomic.Bool // the head of the request went out
-	begun   atomic.Bool // a response has begun
-	stopped atomic.Bool // it was given up: the sandbox had stopped
-}
-
-type attemptKey struct{}
-
-func attemptOf(ctx context.Context) *attempt { return ctx.Value(attemptKey{}).(*attempt) }
-
-// stale reports whether the host says otherwise than this copy of the store.
-func (a *attempt) stale() bool {
-	return hostapi.HasCode(a.err, hostapi.CodeNotRunning) || hostapi.HasCode(a.err, hostapi.CodeNotFound) || hosts.Unreachable(a.err)
-}
-
-// retryable reports whether waiting may help: a port that is about to open, or
-// a move of which the store will hear in a moment.
-func (a *attempt) retryable() bool {
-	return hostapi.HasCode(a.err, hostapi.CodePortClosed) || hostapi.HasCode(a.err, hostapi.CodeNotRunning)
-}
-
-// refuse answers a person with a page and a program with JSON. The address has
-// a credential in it, so it must not leave in a Referer.
-func (e *Edge) refuse(w http.ResponseWriter, r *http.Request, status int, message, detail string) {
-	h := w.Header()
-	h.Set(headerRequestID, r.Header.Get(headerRequestID))
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	if strings.Contains(r.Header.Get("Accept"), "text/html") {
-		writePage(w, status, message, detail)
-		return
-	}
-	writeJSON(w, status, message, detail)
 }

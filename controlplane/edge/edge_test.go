@@ -3,28 +3,22 @@ package edge
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/authn"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -34,106 +28,6 @@ const (
 	suffix = "preview.localhost"
 	box    = "k7m2qz4xw3v5n6a2j7p4t5r6sd"
 )
-
-// host is a host daemon that has one box, whose ports are backends of the test.
-type host struct {
-	t      testing.TB
-	server *httptest.Server
-
-	mu     sync.Mutex
-	ports  map[string]string // guest port to address
-	refuse *hostapi.Error    // answers every dial, if set
-	dials  int
-}
-
-func newHost(t testing.TB) *host {
-	h := &host{t: t, ports: map[string]string{}}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+hostapi.PathBoxes+"/{id}/dial/{port}", h.dial)
-	h.server = httptest.NewTLSServer(mux)
-	t.Cleanup(h.server.Close)
-	return h
-}
-
-func (h *host) serve(port int, backend http.Handler) {
-	h.t.Helper()
-	b := httptest.NewServer(backend)
-	h.t.Cleanup(b.Close)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.ports[strconv.Itoa(port)] = b.Listener.Addr().String()
-}
-
-func (h *host) set(e *hostapi.Error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.refuse = e
-}
-
-func (h *host) dialled() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.dials
-}
-
-func (h *host) dial(w http.ResponseWriter, r *http.Request) {
-	h.mu.Lock()
-	h.dials++
-	address, refuse := h.ports[r.PathValue("port")], h.refuse
-	h.mu.Unlock()
-	if refuse == nil && address == "" {
-		refuse = &hostapi.Error{Code: hostapi.CodePortClosed, Message: "port is closed"}
-	}
-	if refuse != nil {
-		w.WriteHeader(map[hostapi.Code]int{hostapi.CodePortClosed: 502, hostapi.CodeNotRunning: 409}[refuse.Code])
-		_ = json.NewEncoder(w).Encode(refuse)
-		return
-	}
-	guest, err := net.Dial("tcp", address)
-	if err != nil {
-		h.t.Error(err)
-		return
-	}
-	conn, rw, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		h.t.Error(err)
-		return
-	}
-	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", hostapi.UpgradeTCP)
-	rw.Flush()
-	go func() {
-		defer conn.Close()
-		defer guest.Close()
-		_, _ = io.Copy(guest, rw)
-	}()
-	go func() {
-		defer conn.Close()
-		defer guest.Close()
-		_, _ = io.Copy(conn, guest)
-	}()
-}
-
-func (h *host) client() *hostapi.Client {
-	roots := x509.NewCertPool()
-	roots.AddCert(h.server.Certificate())
-	return hostapi.NewClient(h.server.Listener.Addr().String(), &tls.Config{RootCAs: roots, ServerName: "example.com", MinVersion: tls.VersionTLS12})
-}
-
-// rig is an edge with one sandbox on one host.
-type rig struct {
-	*host
-	edge  *Edge
-	front *httptest.Server
-
-	mu        sync.Mutex
-	sandbox   record.Sandbox
-	leading   atomic.Bool
-	forwarded atomic.Int64
-	awake     func() error
-}
-
-// plainSealer keeps nothing secret, and is bound to its context all the same.
-type plainSealer struct{}
 
 func (plainSealer) Seal(p, context []byte) ([]byte, error) {
 	sum := sha256.Sum256(append(bytes.Clone(context), p...))
@@ -149,83 +43,6 @@ func (plainSealer) Open(c, context []byte) ([]byte, error) {
 	}
 	return c[sha256.Size:], nil
 }
-
-func newRig(t testing.TB, change ...func(*Config)) *rig {
-	t.Helper()
-	r := &rig{host: newHost(t), sandbox: record.Sandbox{
-		Meta: record.Meta{ID: box}, Status: record.SandboxRunning, HostID: "h1", Generation: 1,
-	}}
-	r.leading.Store(true)
-	client := r.client()
-	t.Cleanup(client.Close)
-	cfg := Config{
-		Suffix: suffix,
-		Find: func(id string) (*record.Sandbox, string, bool) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return r.sandbox.Clone(), "h1", id == box
-		},
-		Host:    func(string, string) *hostapi.Client { return client },
-		Leading: r.leading.Load,
-		Forward: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			r.forwarded.Add(1)
-			tokens, _ := takeTokens(req)
-			fmt.Fprintf(w, "from the leader, token %q", strings.Join(tokens, " "))
-		}),
-		Awake:  func(context.Context, string) error { return r.awake() },
-		Tokens: authn.PreviewTokens{Sealer: plainSealer{}, Clock: time.Now},
-		Log:    slog.New(slog.DiscardHandler), OpenWait: 5 * time.Second,
-	}
-	for _, c := range change {
-		c(&cfg)
-	}
-	e := New(cfg)
-	r.edge = e
-	r.front = httptest.NewUnstartedServer(e)
-	r.front.EnableHTTP2 = true
-	r.front.StartTLS()
-	t.Cleanup(r.front.Close)
-	return r
-}
-
-func (r *rig) become(s record.SandboxStatus) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.sandbox.Status = s
-}
-
-func (r *rig) request(t *testing.T, method, host, path string, body io.Reader) *http.Request {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, r.front.URL+path, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Host = host
-	return req
-}
-
-func (r *rig) do(t *testing.T, req *http.Request) (*http.Response, string) {
-	t.Helper()
-	client := *r.front.Client()
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp, string(raw)
-}
-
-func (r *rig) get(t *testing.T, port int, path string) (*http.Response, string) {
-	t.Helper()
-	return r.do(t, r.request(t, http.MethodGet, hostOf(port), path, http.NoBody))
-}
-
-func hostOf(port int) string { return strconv.Itoa(port) + "-" + box + "." + suffix }
 
 func TestRequestReachesThePort(t *testing.T) {
 	r := newRig(t)
@@ -278,6 +95,20 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q: %+v", host, n)
 		}
 	})
+}
+
+// A managed sandbox is reached only through what manages it: an app or a database.
+func TestAManagedSandboxIsUnknown(t *testing.T) {
+	r := newRig(t)
+	r.serve(80, http.NotFoundHandler())
+	r.mu.Lock()
+	r.sandbox.Owner = &record.Owner{Type: "database", ID: "d"}
+	r.mu.Unlock()
+	resp, managed := r.get(t, 80, "/")
+	other := "80-" + strings.Replace(box, "k", "a", 1) + "." + suffix
+	if _, unknown := r.do(t, r.request(t, http.MethodGet, other, "/", http.NoBody)); resp.StatusCode != http.StatusNotFound || managed != unknown || r.dialled() != 0 {
+		t.Errorf("%d %s, and an unknown one %s", resp.StatusCode, managed, unknown)
+	}
 }
 
 func TestSandboxThatCannotAnswer(t *testing.T) {
@@ -351,6 +182,12 @@ func TestHibernatedSandboxIsWoken(t *testing.T) {
 	if resp, _ := r.get(t, 80, "/"); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("a wake that fails: %s", resp.Status)
 	}
+	for code, wait := range map[apierror.Code]string{apierror.EUnprocessable: "3600", apierror.ERateLimited: "3600", apierror.EUnavailable: "1"} {
+		r.awake = func() error { return &apierror.Error{Code: code, Message: "refused"} }
+		if resp, _ := r.get(t, 80, "/"); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != wait {
+			t.Errorf("%s: %s, again in %s s", code, resp.Status, resp.Header.Get("Retry-After"))
+		}
+	}
 }
 
 func TestFollowerSendsWhatItCannotSettleToTheLeader(t *testing.T) {
@@ -378,7 +215,7 @@ func TestFollowerSendsWhatItCannotSettleToTheLeader(t *testing.T) {
 	}
 }
 
-// What has come of a response goes on, also where more of it is announced.
+// The part of a response that has arrived is passed on, even if more is announced.
 func TestResponseInPieces(t *testing.T) {
 	r := newRig(t)
 	more := make(chan struct{})
@@ -548,7 +385,8 @@ func TestPrivatePreview(t *testing.T) {
 	if resp, body := r.do(t, req); resp.StatusCode != 200 || body != `cookies=[app=1] token="" query=` {
 		t.Errorf("by cookie: %s %s", resp.Status, body)
 	}
-	// What another preview has set for all of them comes first, or last.
+	// A cookie that another preview has set for the whole domain may come first or
+	// last.
 	for _, foreign := range []string{"x", issue(strings.Replace(box, "k", "a", 1), 0, time.Hour)} {
 		for name, cookies := range map[string][]string{"before": {foreign, good}, "after": {good, foreign}} {
 			req = r.request(t, http.MethodGet, hostOf(80), "/x", http.NoBody)

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// A sandbox that stops over a request may have handled it: it is woken for the
-// next request and not for the same one again.
+// A sandbox that stops while it handles a request may have acted on it. The request
+// is not repeated; only the next one wakes the sandbox.
 func TestARequestThatWasCutOffIsNotSentAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		method  string
@@ -45,7 +45,7 @@ func TestARequestThatWasCutOffIsNotSentAgain(t *testing.T) {
 					}
 					<-req.Context().Done()
 				}))
-				// A connection that is kept open must make no difference.
+				// Whether the connection is kept open must make no difference.
 				req := r.request(t, c.method, hostOf(80), "/", http.NoBody)
 				if c.upgrade {
 					req.Header.Set("Connection", "Upgrade")
@@ -64,8 +64,9 @@ func TestARequestThatWasCutOffIsNotSentAgain(t *testing.T) {
 	}
 }
 
-// On a connection that was used before, an end looks like one that came before
-// the request; a sandbox that cannot be reached any more was cut off.
+// When a kept connection ends, the edge cannot tell whether the program had closed
+// it before the request. If the sandbox cannot be reached any more, the request
+// counts as cut off.
 func TestAKeptConnectionThatIsCutWakesNobody(t *testing.T) {
 	r := newRig(t)
 	var asked, wakes atomic.Int64
@@ -127,7 +128,8 @@ func TestWhatAProgramMayNotSay(t *testing.T) {
 	}
 }
 
-// A follower's copy of the store may be behind in either direction.
+// A follower's copy of the store may be behind, whether the sandbox was stopped or
+// started meanwhile.
 func TestFollowerThatIsBehind(t *testing.T) {
 	for _, s := range []record.SandboxStatus{record.SandboxStarting, record.SandboxPaused, record.SandboxFailed, record.SandboxDeleting, record.SandboxHibernated} {
 		r := newRig(t)
@@ -139,7 +141,7 @@ func TestFollowerThatIsBehind(t *testing.T) {
 	}
 }
 
-// A client that takes nothing does not keep its sandbox's connection for ever.
+// A client that stops reading does not keep its connection to the sandbox for ever.
 func TestAViewerWhoStopsReadingIsCutOff(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Stall = 300 * time.Millisecond })
 	gone := make(chan struct{})

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// pipes are connections without any buffer: what is written waits until it is read.
+// pipes are unbuffered connections: a write waits until it is read.
 type pipes struct {
 	conns chan net.Conn
 	quit  chan struct{}
@@ -30,8 +30,8 @@ func (p *pipes) Close() error { p.once.Do(func() { close(p.quit) }); return nil 
 
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
-// pipe sends a request whose answer is read by the test alone. closed is closed
-// when the edge gives the connection up.
+// pipe sends a request whose response only the test reads. closed is closed when the
+// edge gives the connection up.
 func (r *rig) pipe(t *testing.T, request string) (conn net.Conn, closed <-chan struct{}) {
 	t.Helper()
 	p := &pipes{conns: make(chan net.Conn), quit: make(chan struct{})}
@@ -55,7 +55,7 @@ func (r *rig) pipe(t *testing.T, request string) (conn net.Conn, closed <-chan s
 	return conn, gone
 }
 
-// Nothing of an answer waits for ever for a client that takes nothing.
+// No part of a response waits for ever for a client that does not read.
 func TestAHeadThatNobodyTakesIsGivenUp(t *testing.T) {
 	for _, c := range []struct{ name, method, answer string }{
 		{"no body", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
@@ -84,7 +84,7 @@ func TestAHeadThatNobodyTakesIsGivenUp(t *testing.T) {
 	}
 }
 
-// A request counts until all of its answer has been taken.
+// A request counts as open until its whole response has been read.
 func TestAHeadThatNobodyTakesCounts(t *testing.T) {
 	r := newRig(t)
 	r.raw(t, "8000", func(_ *http.Request, _ int, conn net.Conn) bool {

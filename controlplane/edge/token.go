@@ -6,20 +6,21 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Where a preview token may be. A browser is given it as a link and keeps it in
-// a cookie; a program sends the header.
+// Where a request may have a preview token. A browser gets it in a link and keeps it
+// in a cookie; a program sends the header.
 const (
 	HeaderToken = "Berth-Preview-Token"
 	QueryToken  = api.QueryPreviewToken
 	cookieToken = "berth_preview"
 )
 
-// authorized lets a request through whose sandbox is public, or which has a
-// token for it; otherwise it answers. It is asked before anything is woken, and
-// the token never reaches the sandbox.
+// authorized reports whether the sandbox is public or the request has a valid token;
+// otherwise it answers. It runs before anything is woken, and it removes the token,
+// so that it never reaches the sandbox.
 func (e *Edge) authorized(w http.ResponseWriter, r *http.Request, n Name, s *record.Sandbox) bool {
 	tokens, from := takeTokens(r)
 	if s.Preview != record.PreviewToken {
@@ -35,27 +36,25 @@ func (e *Edge) authorized(w http.ResponseWriter, r *http.Request, n Name, s *rec
 		return false
 	}
 	if from != fromQuery || r.Method != http.MethodGet || r.Header.Get("Upgrade") != "" {
-		// For the leader, or for another look at the same request; rewrite drops it.
+		// For the leader, or for another iteration of serve; rewrite removes it.
 		r.Header.Set(HeaderToken, token)
 		return true
 	}
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieToken, Value: token, Path: "/", Expires: expires, MaxAge: max(1, int(time.Until(expires).Seconds())),
-		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode,
+		HttpOnly: true, Secure: peer.ClientScheme(r) == "https", SameSite: http.SameSiteLaxMode,
 	})
-	w.Header().Set(headerRequestID, r.Header.Get(headerRequestID))
-	w.Header().Set("Referrer-Policy", "no-referrer")
-	w.Header().Set("Cache-Control", "no-store")
+	e.own(w, r)
 	to := *r.URL
 	to.Scheme, to.Host = "", ""
 	http.Redirect(w, r, to.RequestURI(), http.StatusFound)
 	return false
 }
 
-// valid returns the first of the tokens that opens a preview.
+// valid returns the first valid token.
 func (e *Edge) valid(n Name, tokens []string) (token string, expires time.Time, ok bool) {
 	for _, token := range tokens {
-		if expires, err := e.cfg.Tokens.Check(n.SandboxID, n.Port, token); err == nil {
+		if expires, err := e.cfg.Previews.Tokens.Check(n.SandboxID, n.Port, token); err == nil {
 			return token, expires, true
 		}
 	}
@@ -71,9 +70,9 @@ const (
 	fromCookie
 )
 
-// takeTokens removes the token from a request, wherever it is. Of cookies there may
-// be several: every preview under the suffix can set one for all of them, and a
-// browser does not say which is whose.
+// takeTokens removes the tokens from a request, wherever they are. There may be
+// several cookies: every preview under the suffix can set one for all of them, and a
+// browser does not say which preview a cookie is from.
 func takeTokens(r *http.Request) (tokens []string, from source) {
 	for _, c := range r.CookiesNamed(cookieToken) {
 		tokens, from = append(tokens, c.Value), fromCookie

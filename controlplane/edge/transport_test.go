@@ -17,8 +17,9 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// raw serves connections by hand, on a port of the sandbox. serve gets each
-// request, with its number on its connection, and says whether it goes on.
+// raw serves connections by hand on a port of the sandbox. serve receives each
+// request with its number on its connection, and reports whether to keep the
+// connection.
 func (r *rig) raw(t *testing.T, port string, serve func(req *http.Request, n int, conn net.Conn) bool) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -97,8 +98,8 @@ func TestRequestsShareAConnection(t *testing.T) {
 	}
 }
 
-// A server may close a connection at any time between two requests, and the one
-// that is on its way then is the edge's to repeat, if it may be.
+// A server may close a connection at any time between two requests. The edge repeats
+// a request that was under way then, if that is safe.
 func TestAConnectionThatWasClosedMeanwhile(t *testing.T) {
 	r := newRig(t)
 	r.raw(t, "8000", func(req *http.Request, n int, conn net.Conn) bool {
@@ -119,8 +120,8 @@ func TestAConnectionThatWasClosedMeanwhile(t *testing.T) {
 	}
 }
 
-// What a program may have begun to do is not asked of it again, whatever
-// connection it came by.
+// A request that the program may have acted on is not repeated, on a new connection
+// or a kept one.
 func TestOnlyReadsAreRepeated(t *testing.T) {
 	for _, c := range []struct {
 		method, body string
@@ -135,7 +136,7 @@ func TestOnlyReadsAreRepeated(t *testing.T) {
 		{method: "POST", want: 502, asked: 1, dials: 1},
 		{method: "POST", body: "once", want: 502, asked: 1, dials: 1},
 		{method: "DELETE", want: 502, asked: 1, dials: 1},
-		// net/http would repeat these, so they have connections of their own.
+		// net/http would repeat these itself, so each gets a connection of its own.
 		{method: "POST", header: []string{"Idempotency-Key"}, want: 200, asked: 1, dials: 2},
 		{method: "POST", header: []string{"X-Idempotency-Key"}, want: 200, asked: 1, dials: 2},
 		{method: "TRACE", want: 200, asked: 1, dials: 2},
@@ -174,7 +175,8 @@ func TestOnlyReadsAreRepeated(t *testing.T) {
 	}
 }
 
-// A new connection that ends without a word is an answer, and no reason to ask again.
+// A new connection that closes without a response is a failure of the program, not a
+// reason to repeat the request.
 func TestANewConnectionIsNotRepeated(t *testing.T) {
 	r := newRig(t)
 	var asked atomic.Int64
@@ -187,22 +189,22 @@ func TestANewConnectionIsNotRepeated(t *testing.T) {
 	}
 }
 
-// What a program sends behind its response is nobody's: least of all the next
-// visitor's. It comes with the response, or later.
+// What a program sends after its response, with it or later, ends the connection: it
+// is no answer to a later visitor. (http.Transport sees it when it reads on, which a
+// request that takes the connection in the same microseconds may precede.)
 func TestNothingIsLeftForTheNext(t *testing.T) {
 	r := newRig(t)
 	later, ended := make(chan struct{}), make(chan struct{})
 	r.raw(t, "8000", func(req *http.Request, n int, conn net.Conn) bool {
 		const second = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
 		first := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n%02d", n)
-		if req.URL.Path != "/later" {
+		if req.URL.Path == "/later" {
+			io.WriteString(conn, first)
+			<-later
+			io.WriteString(conn, second)
+		} else {
 			io.WriteString(conn, first+second)
-			return true
 		}
-		io.WriteString(conn, first)
-		<-later
-		io.WriteString(conn, second)
-		later <- struct{}{}
 		_, _ = conn.Read(make([]byte, 1))
 		ended <- struct{}{}
 		return false
@@ -211,12 +213,12 @@ func TestNothingIsLeftForTheNext(t *testing.T) {
 		if status, text := r.ask(t, "GET", "/", nil); status != 200 || text != "00" {
 			t.Errorf("%d %q", status, text)
 		}
+		<-ended
 		if status, text := r.ask(t, "GET", "/later", nil); status != 200 || text != "00" {
 			t.Errorf("later: %d %q", status, text)
 		}
 		later <- struct{}{}
-		<-later
-		<-ended // the edge has seen it
+		<-ended
 	}
 }
 
@@ -268,6 +270,7 @@ func TestEarlyHintsGoThrough(t *testing.T) {
 		return true
 	})
 	req := r.request(t, "GET", "8000-"+box+"."+suffix, "/", nil)
+	req.Header.Set("X-Request-Id", "mine")
 	hints := make(chan string, 1)
 	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
 		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
@@ -283,9 +286,13 @@ func TestEarlyHintsGoThrough(t *testing.T) {
 	if got := <-hints; got != "103 </style.css>; rel=preload" {
 		t.Error(got)
 	}
+	if ids := resp.Header.Values("X-Request-Id"); len(ids) != 1 || ids[0] != "mine" {
+		t.Errorf("the request's id is %q", ids)
+	}
 }
 
-// A client that leaves ends what is sent to it, also where nothing is sent.
+// When a client leaves, its connection to the sandbox ends, even while nothing is
+// sent.
 func TestAClientThatLeavesEndsItsConnection(t *testing.T) {
 	r := newRig(t)
 	arrived, ended := make(chan struct{}), make(chan error)
@@ -315,7 +322,7 @@ func TestAClientThatLeavesEndsItsConnection(t *testing.T) {
 	}
 }
 
-// What is kept for a placement of a sandbox is not used for the next one.
+// A connection kept for one placement of a sandbox is not used for the next.
 func TestConnectionsBelongToOnePlacement(t *testing.T) {
 	r := newRig(t)
 	r.raw(t, "8000", func(_ *http.Request, n int, conn net.Conn) bool {
@@ -335,7 +342,7 @@ func TestConnectionsBelongToOnePlacement(t *testing.T) {
 	}
 }
 
-// Who leaves while a connection is made for them leaves nothing behind.
+// A client that leaves during the dial leaves no connection behind.
 func TestAClientThatLeavesEndsItsDial(t *testing.T) {
 	r := newRig(t)
 	arrived, ended := make(chan struct{}), make(chan struct{})

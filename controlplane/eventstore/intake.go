@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// maxBatch bounds a batch's body: 500 events with metadata of a few
-	// kilobytes each.
+	// maxBatch limits a batch's body: 500 events with metadata of a few kilobytes
+	// each.
 	maxBatch  = 8 << 20
 	maxEvents = 2000
-	// maxID and maxMessage bound what is kept of one event.
+	// maxID, maxMessage and maxMeta limit the parts of an event.
 	maxID      = 128
 	maxMessage = 4 << 10
 	maxMeta    = 64 << 10
-	// maxAhead is how far ahead of our clock a host's may be.
+	// maxAhead is how far a host's clock may be ahead of ours.
 	maxAhead = time.Hour
 
 	pruneInterval = time.Hour
@@ -30,14 +30,14 @@ const (
 
 var errBadBatch = errors.New("bad event batch")
 
-// Intake takes in what hosts tell.
+// Intake stores the events that hosts send.
 type Intake struct {
 	Store *Store
 	Log   *slog.Logger
 }
 
-// ServeEvents is the handler of hostapi.PathEvents; host is the name on the
-// caller's certificate.
+// ServeEvents handles hostapi.PathEvents. host is the name in the caller's
+// certificate.
 func (i *Intake) ServeEvents(w http.ResponseWriter, r *http.Request, host string) {
 	if r.Method != http.MethodPost {
 		reply(w, http.StatusMethodNotAllowed, hostapi.Error{Code: hostapi.CodeInvalid, Message: "POST only"})
@@ -75,7 +75,8 @@ func (i *Intake) take(ctx context.Context, b hostapi.EventBatch) (uint64, error)
 	}
 	if first := b.Events[0].Seq; have > 0 && first > have+1 {
 		if b.First <= have+1 {
-			// They are to be had: the host sends from the cursor it is given.
+			// The host still has the missing ones, and sends them from the returned
+			// cursor.
 			return have, nil
 		}
 		i.Log.WarnContext(ctx, "events of a host are lost: its spool is shorter than the time this store was away",
@@ -84,7 +85,7 @@ func (i *Intake) take(ctx context.Context, b hostapi.EventBatch) (uint64, error)
 	return i.Store.Append(ctx, b)
 }
 
-// check refuses a batch that no host of ours sends.
+// check refuses a batch that no correct host sends.
 func check(b hostapi.EventBatch) error {
 	if len(b.Events) > maxEvents {
 		return fmt.Errorf("%w: %d events, at most %d", errBadBatch, len(b.Events), maxEvents)
@@ -100,9 +101,9 @@ func check(b hostapi.EventBatch) error {
 	return nil
 }
 
-// clip cuts what is too long and sets a clock right that is too far ahead. One
-// odd event is kept so, and not refused: a host that is refused tells it again,
-// and nothing behind it would ever arrive.
+// clip truncates what is too long, and corrects times that are too far ahead. It
+// does not refuse such an event: the host would send it again and again, and never
+// the events after it.
 func (i *Intake) clip(events []hostapi.Event) {
 	latest := i.Store.clock().Add(maxAhead)
 	for n := range events {
@@ -121,7 +122,7 @@ func (i *Intake) clip(events []hostapi.Event) {
 
 func first(s string, n int) string { return s[:min(n, len(s))] }
 
-// KeepPruned removes what is too old, every hour until ctx ends.
+// KeepPruned removes old events every hour until ctx ends.
 func (i *Intake) KeepPruned(ctx context.Context) {
 	tick := time.NewTicker(pruneInterval)
 	defer tick.Stop()

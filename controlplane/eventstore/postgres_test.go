@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cloud/berth/controlplane/eventstore/postgrestest"
 )
 
-// server is one PostgreSQL for the tests of this package, started by the first
-// that needs it; each test has a database of its own.
+// server is the PostgreSQL server shared by this package's tests, started by the
+// first that needs it; each test has a database of its own.
 var server struct {
 	once sync.Once
 	*postgrestest.Server

@@ -9,9 +9,10 @@ import (
 
 const dayMS = 24 * 60 * 60 * 1000
 
-// The same tables in both databases. day counts from 1970-01-01 in UTC, so that
-// grouping by day needs no date function; ms is the one duration that an event
-// of some types is about.
+// Both databases have the same tables. day is the number of days since 1970-01-01 in
+// UTC, so that grouping by day needs no date function. ms is the duration that an
+// event reports, if its type has one. owned says which sandboxes are those of an app or
+// a database, also of ones that are gone; deploys is 1 if a deployment has made it.
 const tables = `
 CREATE TABLE IF NOT EXISTS events (
 	agent_id     TEXT NOT NULL,
@@ -30,6 +31,26 @@ CREATE TABLE IF NOT EXISTS events (
 );
 CREATE INDEX IF NOT EXISTS events_workspace ON events (workspace_id, day, template, type);
 CREATE INDEX IF NOT EXISTS events_age ON events (ts_ms);
+CREATE TABLE IF NOT EXISTS owned (
+	sandbox_id   TEXT PRIMARY KEY,
+	workspace_id TEXT NOT NULL,
+	kind         TEXT NOT NULL,
+	resource_id  TEXT NOT NULL,
+	deploys      BIGINT NOT NULL,
+	ts_ms        BIGINT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS owned_age ON owned (ts_ms);
+CREATE TABLE IF NOT EXISTS deployments (
+	id           TEXT PRIMARY KEY,
+	workspace_id TEXT NOT NULL,
+	app_id       TEXT NOT NULL,
+	ts_ms        BIGINT NOT NULL,
+	day          BIGINT NOT NULL,
+	failed       BIGINT NOT NULL,
+	ms           BIGINT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS deployments_workspace ON deployments (workspace_id, day);
+CREATE INDEX IF NOT EXISTS deployments_age ON deployments (ts_ms);
 CREATE TABLE IF NOT EXISTS cursors (
 	agent_id TEXT PRIMARY KEY,
 	seq      BIGINT NOT NULL
@@ -41,13 +62,13 @@ var (
 	sqliteDialect = dialect{name: "sqlite", args: func(q string) string {
 		return placeholder.ReplaceAllString(q, "?$1")
 	}}
-	// Three replicas may make the tables at the same moment, which "IF NOT
-	// EXISTS" alone does not make safe: they take turns. The number is ours alone.
+	// Three replicas may create the tables at the same moment, for which "IF NOT
+	// EXISTS" alone is not safe, so they take a lock. The number is arbitrary.
 	postgresDialect = dialect{name: "postgres", lock: "SELECT pg_advisory_xact_lock(5246817351972)", args: func(q string) string { return q }}
 )
 
-// measured is the duration that an event's metadata tells, in milliseconds; nil
-// where its type has none.
+// measured returns the duration in an event's metadata, in milliseconds, or nil if
+// its type has none.
 func measured(e *hostapi.Event) any {
 	key := map[hostapi.EventType]string{
 		hostapi.EventRunning: "boot_ms", hostapi.EventWoken: "wake_ms", hostapi.EventHibernated: "snap_ms",

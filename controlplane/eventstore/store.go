@@ -1,12 +1,11 @@
-// Package eventstore keeps what happened to sandboxes for ninety days, to be
-// counted and measured: an embedded SQLite file on each replica, or one
-// PostgreSQL database for all of them. Events and usage are no metadata, so none
-// of it is in the Raft log.
+// Package eventstore keeps the events of sandboxes for ninety days and computes
+// metrics from them. It uses an embedded SQLite file on each replica, or one
+// PostgreSQL database for all replicas. Events are too many for the Raft log.
 //
-// Every host tells every replica (hostapi.PathEvents), each from where that
-// replica's store left off. With SQLite each replica thus has everything, also
-// what happened while it was down; with PostgreSQL the replicas share one store,
-// and whoever is told first writes.
+// Every host sends its events to every replica (hostapi.PathEvents), starting where
+// the replica's store ends. With SQLite, each replica so has all events, including
+// those from while it was down. With PostgreSQL the replicas share one store, and
+// the first one that receives an event writes it.
 package eventstore
 
 import (
@@ -33,43 +32,44 @@ import (
 // Retention is how long an event is kept.
 const Retention = 90 * 24 * time.Hour
 
-// Config says where the events are.
+// Config says where events are stored.
 type Config struct {
 	// DSN is a PostgreSQL connection URL (postgres://…). Empty: SQLite in File.
 	DSN string
-	// File is the path of the SQLite database. It is made with its directory.
+	// File is the path of the SQLite database. It is created with its directory.
 	File  string
 	Clock func() time.Time
 }
 
-// Store is a set of events. It is safe for concurrent use.
+// Store contains events. It is safe for concurrent use.
 type Store struct {
 	db    *sql.DB
 	d     dialect
 	clock func() time.Time
 
 	mu    sync.Mutex
-	ready bool // the tables are there
+	ready bool // the tables exist
 }
 
-// dialect is where the two databases differ.
+// dialect contains the differences between the databases.
 type dialect struct {
 	name string
-	lock string // statement that lets one replica at a time go on until its transaction ends
-	// args turns $1 into the database's own form.
+	lock string // statement after which other replicas wait until the transaction ends
+	// args converts placeholders such as $1 to the database's form.
 	args func(query string) string
 }
 
 const (
-	// A replica needs few connections: one host's batch, a query, the pruning.
+	// A replica needs few connections: for one host's batch, a query, and the
+	// pruning.
 	maxConnections = 4
 )
 
-// openTimeout bounds the first connection and the making of the tables.
+// openTimeout limits the first connection and the creation of the tables.
 var openTimeout = timescale.Limit(10 * time.Second)
 
-// Open checks the settings. Nothing is connected to yet: a replica serves
-// everything else while its event store is away.
+// Open checks the settings. It does not connect yet, because a replica must work
+// while its event store is unavailable.
 func Open(cfg Config) (*Store, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
@@ -91,7 +91,7 @@ func Open(cfg Config) (*Store, error) {
 
 func openPostgres(dsn string) (*sql.DB, error) {
 	if u, err := url.Parse(dsn); err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return nil, errors.New("the DSN is no postgres:// URL") // without the DSN: it has a password in it
+		return nil, errors.New("the DSN is no postgres:// URL") // the DSN contains a password
 	}
 	db, err := sql.Open("pgx", dsn)
 	if err != nil {
@@ -106,8 +106,9 @@ func openSQLite(file string) (*sql.DB, error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return nil, err
 	}
-	// WAL: a query does not wait for a batch that is being written. A batch that
-	// a power cut takes back is told again: its cursor goes with it.
+	// With WAL a query does not wait while a batch is written. If a power failure
+	// reverts a batch, it also reverts the cursor, and the host sends the batch
+	// again.
 	dsn := (&url.URL{Scheme: "file", Path: file, RawQuery: url.Values{
 		"_pragma": {"journal_mode(WAL)", "synchronous(NORMAL)", "busy_timeout(10000)"},
 		"_txlock": {"immediate"},
@@ -123,10 +124,10 @@ func openSQLite(file string) (*sql.DB, error) {
 // Close closes the connections.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Kind names the database: "sqlite" or "postgres".
+// Kind returns "sqlite" or "postgres".
 func (s *Store) Kind() string { return s.d.name }
 
-// open makes the tables where they are missing, once.
+// open creates missing tables, once.
 func (s *Store) open(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +148,7 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
 	for _, statement := range append([]string{s.d.lock}, strings.Split(tables, ";")...) {
 		if statement == "" {
 			continue
@@ -159,7 +160,7 @@ func (s *Store) migrate(ctx context.Context) error {
 	return tx.Commit()
 }
 
-// Cursor returns the Seq up to which a host's events are here; 0 for none.
+// Cursor returns the Seq up to which a host's events are stored; 0 for none.
 func (s *Store) Cursor(ctx context.Context, agentID string) (uint64, error) {
 	if err := s.open(ctx); err != nil {
 		return 0, err
@@ -204,8 +205,8 @@ func (s *Store) Unowned(ctx context.Context, agentID string, since time.Time, li
 	return out, rows.Err()
 }
 
-// Append takes a batch in, what is here already left out, and returns the new
-// cursor. Either all of it is written, or none.
+// Append stores the events of a batch that are new, all or none, and returns the new
+// cursor.
 func (s *Store) Append(ctx context.Context, b hostapi.EventBatch) (cursor uint64, err error) {
 	if err := s.open(ctx); err != nil {
 		return 0, err
@@ -214,7 +215,7 @@ func (s *Store) Append(ctx context.Context, b hostapi.EventBatch) (cursor uint64
 	if err != nil {
 		return 0, fmt.Errorf("append events: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
 	insert, err := tx.PrepareContext(ctx, s.d.args(`
 		INSERT INTO events (agent_id, seq, ts_ms, day, sandbox_id, workspace_id, template, type, code, message, metadata, ms)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
@@ -250,21 +251,35 @@ func (s *Store) Append(ctx context.Context, b hostapi.EventBatch) (cursor uint64
 	return cursor, nil
 }
 
-// text is s as PostgreSQL takes it: UTF-8 without NUL.
+// text makes s acceptable to PostgreSQL: UTF-8 without NUL.
 func text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// Prune removes what is older than Retention and returns how many events that
-// were.
+// Prune removes events older than Retention and returns their number.
 func (s *Store) Prune(ctx context.Context) (int64, error) {
 	if err := s.open(ctx); err != nil {
 		return 0, err
 	}
 	before := s.clock().Add(-Retention).UnixMilli()
-	res, err := s.db.ExecContext(ctx, s.d.args("DELETE FROM events WHERE ts_ms < $1"), before)
-	if err != nil {
-		return 0, fmt.Errorf("prune events: %w", err)
+	total := int64(0)
+	for _, table := range []string{"events", "deployments"} {
+		res, err := s.db.ExecContext(ctx, s.d.args("DELETE FROM "+table+" WHERE ts_ms < $1"), before)
+		if err != nil {
+			return 0, fmt.Errorf("prune %s: %w", table, err)
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return 0, fmt.Errorf("prune %s: %w", table, err)
+		}
+		total += n
 	}
-	return res.RowsAffected()
+	// A sandbox may be older than its latest events, but for them it has no use.
+	_, err := s.db.ExecContext(ctx, s.d.args(`
+		DELETE FROM owned WHERE ts_ms < $1 AND NOT EXISTS (
+			SELECT 1 FROM events e WHERE e.workspace_id = owned.workspace_id AND e.sandbox_id = owned.sandbox_id)`), before)
+	if err != nil {
+		return 0, fmt.Errorf("prune owned: %w", err)
+	}
+	return total, nil
 }

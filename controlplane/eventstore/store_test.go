@@ -91,18 +91,18 @@ func TestSandboxesAreCountedAndMeasured(t *testing.T) {
 		}
 		day := noon.Truncate(24 * time.Hour)
 		want := []Day{{
-			Date: day, Template: "base", Sandboxes: 100, Starts: 100, Wakes: 1, Forks: 1, Deaths: 1,
+			Date: day, Label: "base", Sandboxes: 100, Starts: 100, Wakes: 1, Forks: 1, Deaths: 1,
 			Boot: Summary{Count: 100, P50: 50, P90: 90, P99: 99, Max: 100},
 			Wake: Summary{Count: 1, P50: 7, P90: 7, P99: 7, Max: 7},
 		}, {
-			Date: day.Add(-24 * time.Hour), Template: "base", Sandboxes: 1, Starts: 1, Wakes: 1,
+			Date: day.Add(-24 * time.Hour), Label: "base", Sandboxes: 1, Starts: 1, Wakes: 1,
 			Boot: Summary{Count: 1, P50: 3, P90: 3, P99: 3, Max: 3},
 		}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
 		for name, q := range map[string]Query{
-			"another template": {WorkspaceID: "w1", From: yesterday, To: noon, Template: "node"},
+			"another template": {WorkspaceID: "w1", From: yesterday, To: noon, Label: "node"},
 			"another day":      {WorkspaceID: "w1", From: noon.Add(48 * time.Hour), To: noon.Add(72 * time.Hour)},
 			"nobody":           {From: yesterday, To: noon},
 		} {
@@ -143,7 +143,7 @@ func TestEventsToldAgainAreKeptOnce(t *testing.T) {
 func TestConcurrentHostsAndReplicas(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, open func() *Store) {
 		replicas := []*Store{open(), open(), open()}
-		// An SQLite file is one replica's alone, and nobody else makes it meanwhile.
+		// An SQLite file belongs to one replica, so nothing creates it concurrently.
 		if _, err := replicas[0].Cursor(t.Context(), "h0"); err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Whoever comes to lead knows what a flow came to under the leader before.
+// A new leader knows the outcome of a flow that ended under the previous one.
 func TestTheNextLeaderKnowsTheOutcome(t *testing.T) {
 	failure := apierror.Unreachable("h1", nil)
 	r := newRig(t, 3, nil, flow.Kind{Name: "k", Steps: map[string]flow.Step{
@@ -44,7 +44,7 @@ func TestTheNextLeaderKnowsTheOutcome(t *testing.T) {
 	}
 }
 
-// parent begins three children and ends with how many of them ended well.
+// parent starts three children and ends with the number of those that succeeded.
 func parent(expired error) flow.Kind {
 	return flow.Kind{Name: "parent", Expire: "expire", Steps: map[string]flow.Step{
 		"begin": func(_ context.Context, run flow.Run) (flow.Commit, error) {
@@ -92,7 +92,7 @@ func TestAParentWaitsForItsChildren(t *testing.T) {
 	}}
 	r := newRig(t, 3, nil, parent(nil), child)
 	r.begin(flow.New{ID: "p", Kind: "parent", Subject: "x/p", Step: "begin"})
-	testcluster.Await(t, 5*time.Second, "the parent to wait", func() bool {
+	testcluster.Await(t, "the parent to wait", func() bool {
 		f, ok := raftstore.Get(r.Leader().Store.View(), record.Flows, "p")
 		return ok && f.Join && f.Step == "count"
 	})
@@ -114,7 +114,7 @@ func TestAParentWaitsForItsChildren(t *testing.T) {
 	}
 }
 
-// A parent whose time is over waits for nobody.
+// A parent past its deadline does not wait for its children.
 func TestAParentExpiresBeforeItsChildren(t *testing.T) {
 	late := &apierror.Error{Code: apierror.EInternal, Message: "too late"}
 	r := newRig(t, 1, nil, parent(late), flow.Kind{Name: "child", Steps: map[string]flow.Step{

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// A time that another leader wrote is as far off as it was when it was written,
-// whatever that one's clock said.
+// A time written by another leader is as far ahead as it was when written, whatever
+// that leader's clock showed.
 func TestTimesOfAnotherLeadersClock(t *testing.T) {
 	began := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	e := &Engine{inherited: 10, began: began}

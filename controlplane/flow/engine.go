@@ -11,22 +11,25 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Config is what an Engine works with.
+// Config configures an Engine.
 type Config struct {
 	Store  *raftstore.Store
 	Clock  func() time.Time
 	Random func() float64 // in [0,1), for the jitter of retries
 	Logger *slog.Logger
 
-	// Fault, for tests, is asked at every point of every step. An error makes
-	// the engine drop the flow there as a crash would; it is then run again.
+	// Failed is told of every attempt of a step that failed, for metrics; nil: nobody is.
+	Failed func(kind, step string)
+
+	// Fault is called at every point of every step, in tests. If it returns an
+	// error, the engine drops the flow there, as a crash would, and runs it again.
 	Fault func(f *record.Flow, at Point) error
 }
 
-// Point is a place in the run of a step.
+// Point is a point in the execution of a step.
 type Point string
 
-// The points at which Config.Fault is asked.
+// The points at which Config.Fault is called.
 const (
 	BeforeAct    Point = "before act"
 	BeforeCommit Point = "before commit"
@@ -40,22 +43,23 @@ type Engine struct {
 
 	mu       sync.Mutex
 	turned   chan struct{}        // closed and replaced when Run begins or ends
-	running  bool                 // Run is under way
-	notUntil map[string]time.Time // subjects whose commit failed: not at once again
+	running  bool                 // Run is in progress
+	notUntil map[string]time.Time // subjects whose commit failed: when they may run again
 
-	limits map[limitKey]chan struct{} // who is at a step, in this Run
-	// inherited is the index of the state that this Run began with, at began. Times
-	// in rows up to it may be of another leader's clock.
+	limits map[limitKey]chan struct{} // flows that are at a step, in this Run
+	// inherited is the store's index when this Run began, and began the time. Rows
+	// up to it may contain times of another leader's clock.
 	inherited uint64
 	began     time.Time
 }
 
-// NewEngine makes an engine that knows no kind yet.
+// NewEngine creates an engine without kinds.
 func NewEngine(cfg Config) *Engine {
 	return &Engine{cfg: cfg, kinds: map[string]Kind{}, turned: make(chan struct{})}
 }
 
-// Register adds kinds, before Run. It refuses those that lack a step they name.
+// Register adds kinds. Call it before Run. It refuses a kind that lacks its expire
+// step.
 func (e *Engine) Register(kinds ...Kind) error {
 	for _, k := range kinds {
 		if _, twice := e.kinds[k.Name]; twice || k.Name == "" {
@@ -78,12 +82,12 @@ type worker struct {
 	cancel context.CancelFunc
 }
 
-// Run runs every flow until ctx ends, and returns once no step is under way. It
-// is for the leader, behind its barrier.
+// Run runs every flow until ctx ends, and returns once no step is in progress. The
+// leader calls it after its barrier.
 func (e *Engine) Run(ctx context.Context) {
 	e.turn(true)
 	defer e.turn(false)
-	workers := map[string]worker{} // by subject: never two on one
+	workers := map[string]worker{} // by subject: at most one flow runs on each
 	finished := make(chan string)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -122,7 +126,7 @@ func (e *Engine) Run(ctx context.Context) {
 			})
 		}
 		for _, w := range workers {
-			// Ended or preempted: what it is doing has no commit to come to.
+			// The flow has ended or was preempted, so its step can no longer commit.
 			if _, live := raftstore.Get(view, record.Flows, w.flowID); !live {
 				w.cancel()
 			}
@@ -147,10 +151,10 @@ func joining(r raftstore.Reader, f *record.Flow) bool {
 	return f.Join && len(raftstore.Find(r, record.Flows, "parent", f.ID)) > 0
 }
 
-// runnableAt is when a flow may run; ever is false while only the end of its
-// children can tell. One that waits for tables runs at once: a worker of this
-// engine holds on to it while it waits, so that here it is one left by another
-// leader, and whatever changed since is unknown.
+// runnableAt returns when a flow may run. ever is false if it waits for the end of
+// its children. A flow that waits for tables may run at once: while it waits, a
+// worker of this engine has it, so a flow seen here was left by another leader, and
+// the tables may have changed since.
 func (e *Engine) runnableAt(r raftstore.Reader, f *record.Flow) (at time.Time, ever bool) {
 	at = e.here(f, f.WakeAt)
 	switch {
@@ -169,8 +173,9 @@ func (e *Engine) runnableAt(r raftstore.Reader, f *record.Flow) (at time.Time, e
 	return at, true
 }
 
-// here is a time of a flow's row by this leader's clock. What another leader
-// wrote is as far off from when this one began as it was from the writing.
+// here converts a time in a flow's row to this leader's clock. A time that another
+// leader wrote is counted from when this leader began, as far ahead as it was when
+// it was written.
 func (e *Engine) here(f *record.Flow, at time.Time) time.Time {
 	if at.IsZero() || f.ModifyIndex > e.inherited {
 		return at

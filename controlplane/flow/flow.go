@@ -1,12 +1,11 @@
-// Package flow runs long operations as persisted step machines. A flow is a row
-// of the control store: which kind it is, on what, at which step. A step first
-// acts (calls to hosts, which may be repeated without harm) and then commits:
-// one transaction that changes the records and the flow's cursor together. The
-// leader runs the flows; one that dies leaves each of them at a step that its
-// successor runs again.
+// Package flow runs long operations as persisted step machines. A flow is a row of
+// the control store: its kind, its subject and its current step. A step first acts,
+// by calls to hosts that may be repeated without harm, and then commits: one
+// transaction changes the records and the flow's cursor together. The leader runs
+// the flows; when it dies, its successor runs each flow again from its current step.
 //
-// So every step runs at least once, "already done" is a success to it, and what
-// it must not do twice it does in its commit.
+// So every step runs at least once. It treats "already done" as success, and does
+// what must happen only once in its commit.
 package flow
 
 import (
@@ -28,34 +27,34 @@ type Kind struct {
 	Name  string
 	Steps map[string]Step
 
-	// Expire is the step to which a flow goes when its deadline passes. It has
-	// no deadline from there on.
+	// Expire is the step to which a flow goes when its deadline passes. From there
+	// on it has no deadline.
 	Expire string
 
-	// ActTimeout bounds one Act; default DefaultActTimeout.
+	// ActTimeout limits the duration of one Act; default DefaultActTimeout.
 	ActTimeout time.Duration
 
-	// Host names the host that the flow calls as it stands, "" for none: flows
-	// whose host hangs hold up those of the same host alone. nil is none.
+	// Host returns the host that the flow currently calls, or "" for none, so that
+	// flows whose host hangs delay only those of the same host. nil: none.
 	Host func(r raftstore.Reader, f *record.Flow) string
 }
 
-// DefaultActTimeout is how long an Act may take.
+// DefaultActTimeout is the default of Kind.ActTimeout.
 var DefaultActTimeout = timescale.Limit(2 * time.Minute)
 
-// Step acts, and returns what to commit. An error is for what may pass: the
-// step is tried again, later each time.
+// Step acts, and returns what to commit. After an error the step is repeated, with
+// increasing delays.
 type Step func(ctx context.Context, run Run) (Commit, error)
 
-// Commit changes records and says what follows. It runs in the transaction that
-// moves the flow's cursor, possibly several times; it must change nothing else.
-// Its error is a Step's error.
+// Commit changes records and says how the flow continues. It runs in the transaction
+// that moves the flow's cursor, possibly several times, and must have no other
+// effect. Its error has the same effect as the Step's.
 type Commit func(tx *raftstore.Tx) (Next, error)
 
-// Run is what a step is given.
+// Run is the input of a step.
 type Run struct {
-	Flow *record.Flow        // shared: not to be changed
-	View *raftstore.Snapshot // in which the flow stands at this step
+	Flow *record.Flow        // shared: must not be changed
+	View *raftstore.Snapshot // in which the flow is at this step
 }
 
 // Data decodes the flow's data.
@@ -72,69 +71,76 @@ func Decode(f *record.Flow, into any) error {
 	return nil
 }
 
-// Next says how a flow goes on.
+// Next says how a flow continues.
 type Next struct {
-	step  string // "" when it ends here
-	data  any    // nil: as it is
+	step  string // "" if the flow ends
+	data  any    // nil: unchanged
 	after time.Duration
 	wait  []string
 	join  bool
+	by    time.Time // zero: the deadline stays as it is
 
 	result any   // of the outcome
 	err    error // of the outcome
 }
 
-// Goto runs a step at once. Data that is not nil replaces the flow's data.
+// Goto runs a step at once. If data is not nil, it replaces the flow's data.
 func Goto(step string, data any) Next { return Next{step: step, data: data} }
 
-// Sleep runs a step after a while.
+// Sleep runs a step after a delay.
 func Sleep(step string, after time.Duration, data any) Next {
 	return Next{step: step, data: data, after: after}
 }
 
-// Wait runs a step when one of the tables has changed, or after atMost. The
-// commit that returns it must not change those tables each time it runs.
+// Wait runs a step when one of the tables has changed, or after atMost. The commit
+// that returns it must not change those tables every time, or the flow never waits.
 func Wait(step string, atMost time.Duration, data any, tables ...string) Next {
 	return Next{step: step, data: data, after: atMost, wait: tables}
 }
 
-// Join runs a step once every child of the flow has ended. Children has what
-// they came to.
+// Join runs a step once every child of the flow has ended. Children returns their
+// outcomes.
 func Join(step string, data any) Next { return Next{step: step, data: data, join: true} }
 
-// Done ends the flow well.
+// By gives the flow another deadline, for one whose time begins to run at a step.
+func (n Next) By(deadline time.Time) Next {
+	n.by = deadline
+	return n
+}
+
+// Done ends the flow with success.
 func Done() Next { return Next{} }
 
-// DoneWith ends the flow well. Whoever waits for it gets result, which is kept
-// as JSON.
+// DoneWith ends the flow with success. Whoever waits for it gets result, which is
+// stored as JSON.
 func DoneWith(result any) Next { return Next{result: result} }
 
-// Fail ends the flow. Whoever waits for it gets err as an *apierror.Error,
-// without the cause, which is logged here. The records have to be in a final
-// state by the same commit.
+// Fail ends the flow with an error. Whoever waits for it gets err as an
+// *apierror.Error without the cause, which is logged here. The same commit must
+// bring the records into a final state.
 func Fail(err error) Next { return Next{err: err} }
 
-// New is a flow to begin.
+// New describes a flow to begin.
 type New struct {
-	ID       string // unique for ever
+	ID       string // never used before
 	Kind     string
 	Subject  string // see Subject
 	Step     string
 	Data     any
 	Deadline time.Time // zero: none
-	Parent   string    // id of the flow that begins it and may wait for it; "" for none
+	Parent   string    // id of the flow that begins it and may join it; "" for none
 }
 
-// NewID makes an id for a flow.
+// NewID returns an id for a new flow.
 func NewID() string { return "flow-" + strings.ToLower(rand.Text()) }
 
-// Subject names the record that a flow is about.
+// Subject returns the name of the record that a flow works on.
 func Subject(table, id string) string { return table + "/" + id }
 
-// Begin puts a flow into a transaction. A live flow on the same subject makes
-// the transaction fail with raftstore.ErrConflict.
+// Begin adds a flow to a transaction. If a live flow has the same subject, the
+// transaction fails with raftstore.ErrConflict.
 func Begin(tx *raftstore.Tx, n New) error {
-	f := &record.Flow{Meta: record.Meta{ID: n.ID}, Kind: n.Kind, Subject: n.Subject, Step: n.Step, Deadline: n.Deadline, Parent: n.Parent}
+	f := &record.Flow{Meta: record.Meta{ID: n.ID}, Kind: n.Kind, Subject: n.Subject, Step: n.Step, Deadline: n.Deadline, Parent: n.Parent, Trace: tx.Trace()}
 	if n.Data != nil {
 		raw, err := json.Marshal(n.Data)
 		if err != nil {
@@ -146,9 +152,8 @@ func Begin(tx *raftstore.Tx, n New) error {
 	return nil
 }
 
-// Preempt begins a flow in place of the live one on its subject, if there is
-// one, which ends where it stands: an Act of it under way is cancelled and its
-// Commit finds nothing to move.
+// Preempt begins a flow and ends the live one on the same subject, if there is one:
+// its Act is cancelled, and its Commit finds the row gone.
 func Preempt(tx *raftstore.Tx, n New) error {
 	if f, ok := Live(tx, n.Subject); ok {
 		end(tx, f, &record.Outcome{Preempted: true})
@@ -156,13 +161,13 @@ func Preempt(tx *raftstore.Tx, n New) error {
 	return Begin(tx, n)
 }
 
-// Children returns what the flows that a flow has begun came to, in the order of
-// their ids. It leaves out those that are live.
+// Children returns the outcomes of a flow's children that have ended, in the order
+// of their ids.
 func Children(r raftstore.Reader, f *record.Flow) []*record.Outcome {
 	return raftstore.Find(r, record.Outcomes, "parent", f.ID)
 }
 
-// Live finds the flow on a subject.
+// Live returns the live flow on a subject.
 func Live(r raftstore.Reader, subject string) (*record.Flow, bool) {
 	for _, f := range raftstore.Find(r, record.Flows, "subject", subject) {
 		return f, true
@@ -170,10 +175,10 @@ func Live(r raftstore.Reader, subject string) (*record.Flow, bool) {
 	return nil, false
 }
 
-// errMoved means that the flow is no longer where the step found it.
+// errMoved means that the flow's row has changed since the step began.
 var errMoved = errors.New("flow has moved on")
 
-// move writes the new cursor, or the outcome of a flow that ends.
+// move writes the new cursor, or the outcome of a flow that has ended.
 func move(tx *raftstore.Tx, f *record.Flow, next Next) error {
 	if next.step == "" {
 		o, err := outcomeOf(next)
@@ -186,6 +191,9 @@ func move(tx *raftstore.Tx, f *record.Flow, next Next) error {
 	c := f.Clone()
 	c.Step, c.Attempt, c.Error = next.step, 0, ""
 	c.WakeAt, c.WaitFor, c.Join = time.Time{}, next.wait, next.join
+	if !next.by.IsZero() {
+		c.Deadline = next.by
+	}
 	if next.after > 0 {
 		c.WakeAt = tx.Now().Add(next.after)
 	}
@@ -200,7 +208,7 @@ func move(tx *raftstore.Tx, f *record.Flow, next Next) error {
 	return nil
 }
 
-// end removes a flow's row and writes what it came to.
+// end replaces a flow's row with its outcome.
 func end(tx *raftstore.Tx, f *record.Flow, o *record.Outcome) {
 	o.ID, o.Kind, o.Subject, o.Parent = f.ID, f.Kind, f.Subject, f.Parent
 	raftstore.Delete(tx, record.Flows, f.ID)

@@ -54,7 +54,7 @@ func (r *rig) begin(n flow.New) {
 	r.Update(func(tx *raftstore.Tx) error { return flow.Begin(tx, n) })
 }
 
-// wait waits for a flow where it runs.
+// wait waits for a flow on the replica that runs it.
 func (r *rig) wait(id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -63,7 +63,7 @@ func (r *rig) wait(id string) error {
 
 func (r *rig) gone(id string) {
 	r.t.Helper()
-	testcluster.Await(r.t, 20*time.Second, "end of flow "+id, func() bool {
+	testcluster.Await(r.t, "end of flow "+id, func() bool {
 		_, live := raftstore.Get(r.Leader().Store.View(), record.Flows, id)
 		return !live
 	})
@@ -139,8 +139,8 @@ func TestFailureIsToldToTheWaiter(t *testing.T) {
 	}
 }
 
-// Whatever is dropped where, and however often each step runs, the flow ends
-// once with every effect in place.
+// Wherever a flow is dropped, and however often each step runs, the flow ends once
+// with every effect in place.
 func TestDroppedAtEveryPoint(t *testing.T) {
 	for _, step := range []string{"a", "b", "c"} {
 		for _, at := range []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit} {
@@ -173,7 +173,7 @@ func TestDroppedAtEveryPoint(t *testing.T) {
 	}
 }
 
-// The leader goes at every point of every step; its successor ends the flow.
+// The leader is lost at every point of every step; its successor ends the flow.
 func TestLeaderChangesAtEveryPoint(t *testing.T) {
 	for _, step := range []string{"a", "b", "c"} {
 		for _, at := range []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit} {
@@ -216,7 +216,7 @@ func TestStepsThatFailAreTriedAgain(t *testing.T) {
 		return nil
 	}))
 	r.begin(three("f1"))
-	testcluster.Await(t, 5*time.Second, "attempt 2 written down", func() bool {
+	testcluster.Await(t, "attempt 2 written down", func() bool {
 		f, ok := raftstore.Get(r.Leader().Store.View(), record.Flows, "f1")
 		return ok && f.Attempt == 2 && f.Error != "" && f.WakeAt.After(f.UpdatedAt)
 	})
@@ -327,7 +327,7 @@ func waiting() flow.Kind {
 func TestWaitWakesOnAChange(t *testing.T) {
 	r := newRig(t, 1, nil, waiting())
 	r.begin(flow.New{ID: "f1", Kind: "w", Subject: "x/1", Step: "look"})
-	testcluster.Await(t, 5*time.Second, "the flow to wait", func() bool {
+	testcluster.Await(t, "the flow to wait", func() bool {
 		f, ok := raftstore.Get(r.Leader().Store.View(), record.Flows, "f1")
 		return ok && len(f.WaitFor) == 1
 	})
@@ -337,7 +337,7 @@ func TestWaitWakesOnAChange(t *testing.T) {
 	}
 }
 
-// However many flows wait, another one has its turn.
+// However many flows wait, another one gets its turn.
 func TestFlowsThatWaitHoldNobodyUp(t *testing.T) {
 	r := newRig(t, 1, nil, waiting(), threeSteps(func(string) error { return nil }))
 	const many = 600
@@ -350,7 +350,7 @@ func TestFlowsThatWaitHoldNobodyUp(t *testing.T) {
 		}
 		return nil
 	})
-	testcluster.Await(t, 30*time.Second, "all to wait", func() bool {
+	testcluster.Await(t, "all to wait", func() bool {
 		n := 0
 		for _, f := range raftstore.All(r.Leader().Store.View(), record.Flows) {
 			if len(f.WaitFor) > 0 {
@@ -363,8 +363,8 @@ func TestFlowsThatWaitHoldNobodyUp(t *testing.T) {
 	r.gone("f1")
 }
 
-// However many flows hang in calls to hosts, those of another host go on; so do
-// those of another kind on the same.
+// However many flows hang in calls to one host, those of other hosts continue, and
+// so do those of another kind on the same host.
 func TestFlowsThatHangHoldUpTheirOwnHostAlone(t *testing.T) {
 	var hanging atomic.Int64
 	host := func(_ raftstore.Reader, f *record.Flow) string { return strings.Split(f.Subject, "/")[1] }
@@ -393,7 +393,7 @@ func TestFlowsThatHangHoldUpTheirOwnHostAlone(t *testing.T) {
 			return nil
 		})
 	}
-	testcluster.Await(t, 30*time.Second, "many to hang", func() bool { return hanging.Load() >= dead*64 })
+	testcluster.Await(t, "many to hang", func() bool { return hanging.Load() >= dead*64 })
 	r.begin(flow.New{ID: "live", Kind: "hang", Subject: "x/live/1", Step: "call"})
 	r.gone("live")
 	same := three("same")
@@ -405,7 +405,7 @@ func TestFlowsThatHangHoldUpTheirOwnHostAlone(t *testing.T) {
 	}
 }
 
-// A flow that waits behind others that hang on its host is given up in time.
+// A flow that waits behind others that hang on its host still ends at its deadline.
 func TestADeadlineBehindFlowsThatHang(t *testing.T) {
 	tooLate := &apierror.Error{Code: apierror.EInternal, Message: "too late"}
 	var hanging atomic.Int64
@@ -432,7 +432,7 @@ func TestADeadlineBehindFlowsThatHang(t *testing.T) {
 		}
 		return nil
 	})
-	testcluster.Await(t, 10*time.Second, "all to hang", func() bool { return hanging.Load() == 64 })
+	testcluster.Await(t, "all to hang", func() bool { return hanging.Load() == 64 })
 	r.begin(flow.New{ID: "late", Kind: "hang", Subject: "x/late", Step: "call", Deadline: time.Now().Add(300 * time.Millisecond)})
 	if err := r.wait("late"); !errors.Is(err, tooLate) {
 		t.Fatalf("%v, want %v", err, tooLate)
@@ -442,7 +442,7 @@ func TestADeadlineBehindFlowsThatHang(t *testing.T) {
 func TestANewLeaderLooksAgainAtWhatWaits(t *testing.T) {
 	r := newRig(t, 3, nil, waiting())
 	r.begin(flow.New{ID: "f1", Kind: "w", Subject: "x/1", Step: "look"})
-	testcluster.Await(t, 5*time.Second, "the flow to wait", func() bool {
+	testcluster.Await(t, "the flow to wait", func() bool {
 		f, ok := raftstore.Get(r.Leader().Store.View(), record.Flows, "f1")
 		return ok && len(f.WaitFor) == 1
 	})

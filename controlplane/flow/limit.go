@@ -8,19 +8,19 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// limitKey names flows that share a limit, because they may hold each other up: those
-// of one kind that call the same host, or that call none.
+// limitKey identifies flows that share a limit because they can delay each other:
+// those of one kind that call the same host, or that call none.
 type limitKey struct{ kind, host string }
 
-// How many of them are at a step at once; the others wait their turn. One
-// that waits for a table to change is at none.
+// The number of flows of one limitKey that may be at a step at once; the others wait
+// for their turn. A flow that waits for a table to change is not at a step.
 const (
 	maxOnHost  = 64
 	maxOnOther = 512
 )
 
-// turnOf waits until a flow may be at a step, and returns it as it is then with
-// what ends its turn: nil when it has none to wait for.
+// turnOf waits until a flow may run its step. It returns the flow as it is then, and
+// a function that ends its turn, or nil if the flow is not to run now.
 func (e *Engine) turnOf(live context.Context, id string) (Run, func()) {
 	run, ok := e.due(id)
 	if !ok {
@@ -34,7 +34,7 @@ func (e *Engine) turnOf(live context.Context, id string) (Run, func()) {
 			return run, nil
 		}
 	}
-	// The wait may have been long.
+	// The flow may have changed during the wait.
 	if run, ok = e.due(id); !ok {
 		<-turns
 		return run, nil
@@ -42,8 +42,8 @@ func (e *Engine) turnOf(live context.Context, id string) (Run, func()) {
 	return run, func() { <-turns }
 }
 
-// queue waits for a turn among turns. A flow whose deadline passes meanwhile has
-// nothing more to ask of the host that the others wait for, and goes elsewhere.
+// queue waits for a turn. If the flow's deadline passes meanwhile, it no longer
+// needs the host that the others wait for, and waits for a turn without a host.
 func (e *Engine) queue(live context.Context, run Run, turns chan struct{}) chan struct{} {
 	var late <-chan time.Time
 	if e.expires(run.Flow) && !e.late(run.Flow) {
@@ -63,7 +63,7 @@ func (e *Engine) queue(live context.Context, run Run, turns chan struct{}) chan 
 	}
 }
 
-// due finds a flow that is to be at a step now.
+// due returns a flow, and whether its step is to run now.
 func (e *Engine) due(id string) (Run, bool) {
 	view := e.cfg.Store.View()
 	f, ok := raftstore.Get(view, record.Flows, id)
@@ -94,12 +94,12 @@ func (e *Engine) turnsIn(in limitKey) chan struct{} {
 	return turns
 }
 
-// expires reports whether a flow has a deadline and a step for what comes after.
+// expires reports whether a flow has a deadline and its kind an expire step.
 func (e *Engine) expires(f *record.Flow) bool {
 	return e.kinds[f.Kind].Expire != "" && !f.Deadline.IsZero()
 }
 
-// late reports whether a flow's deadline is over.
+// late reports whether a flow's deadline has passed.
 func (e *Engine) late(f *record.Flow) bool {
 	return e.expires(f) && !e.cfg.Clock().Before(e.here(f, f.Deadline))
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// OutcomeKept is how long what a flow came to is kept.
+// OutcomeKept is how long outcomes are kept.
 const OutcomeKept = time.Hour
 
-// How a flow ended that says nothing by itself.
+// The errors of flows that have no outcome of their own.
 var (
-	// ErrPreempted means that another flow took the flow's place.
+	// ErrPreempted means that another flow replaced this one.
 	ErrPreempted = errors.New("another flow took its place")
-	// ErrOutcomeUnknown means that there is no such flow, or that it ended longer
-	// than OutcomeKept ago.
+	// ErrOutcomeUnknown means that there is no such flow, or that it ended more than
+	// OutcomeKept ago.
 	ErrOutcomeUnknown = errors.New("the flow is over and its outcome is not known any more")
 )
 
@@ -39,8 +39,7 @@ func outcomeOf(next Next) (*record.Outcome, error) {
 	return o, nil
 }
 
-// Failure is the error that an outcome tells of: nil, ErrPreempted or an
-// *apierror.Error.
+// Failure returns the error in an outcome: nil, ErrPreempted or an *apierror.Error.
 func Failure(o *record.Outcome) error {
 	switch f := o.Failure; {
 	case o.Preempted:
@@ -51,9 +50,9 @@ func Failure(o *record.Outcome) error {
 	return nil
 }
 
-// Ended returns the error that a flow has ended with, nil for none, and decodes
-// its result into result unless that is nil. It returns ErrOutcomeUnknown where
-// the flow's end is not known.
+// Ended returns the error of a flow that has ended, nil for none, and decodes its
+// result into result unless that is nil. If the outcome is unknown, it returns
+// ErrOutcomeUnknown.
 func Ended(r raftstore.Reader, id string, result any) error {
 	o, ok := raftstore.Get(r, record.Outcomes, id)
 	if !ok {
@@ -71,11 +70,11 @@ func Ended(r raftstore.Reader, id string, result any) error {
 	return nil
 }
 
-// recheck is how often Wait makes sure that this replica may still come to lead.
+// recheck is how often Wait checks that this replica still leads, before Run begins.
 const recheck = 250 * time.Millisecond
 
-// Wait waits for a flow to end and returns what Ended returns. It returns
-// raftstore.ErrLeadershipLost when this replica stops leading first.
+// Wait waits for a flow to end and returns what Ended returns, or
+// raftstore.ErrLeadershipLost if this replica stops leading first.
 func (e *Engine) Wait(ctx context.Context, id string, result any) error {
 	led := false
 	for {

@@ -10,12 +10,14 @@ import (
 
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/telemetry"
 )
 
-// advance runs one flow step by step until it ends, sleeps, or cannot go on now.
-// live ends before ctx when the flow's row is gone, which cancels an Act of a
-// flow that was preempted. Commits are under ctx: they find out by themselves,
-// and the last one of a flow, which removes the row, must not be cut by it.
+// advance runs one flow step by step until it ends, sleeps, or cannot continue now.
+// live ends before ctx when the flow's row is gone: this cancels the Act of a
+// preempted flow. Commits use ctx, because they detect a preemption themselves, and
+// because the last commit of a flow, which removes the row, must not be cancelled by
+// its own effect.
 func (e *Engine) advance(ctx, live context.Context, id string) {
 	for live.Err() == nil {
 		run, release := e.turnOf(live, id)
@@ -29,12 +31,12 @@ func (e *Engine) advance(ctx, live context.Context, id string) {
 		case err == nil && len(next.wait) > 0:
 			await(live, run.View, next)
 		case err == nil && next.join:
-			return // Run takes it up again when the last child has ended
+			return // Run continues it when the last child has ended
 		case err == nil, errors.Is(err, errMoved):
 		case live.Err() != nil:
 		case errors.Is(err, raftstore.ErrNotLeader), errors.Is(err, raftstore.ErrLeadershipLost):
-			// The end of ctx is on its way. If leadership was lost and won again
-			// at once, Run starts the flow anew.
+			// ctx is about to end. If leadership was lost and won again at once, Run
+			// begins the flow again.
 			e.hold(f.Subject)
 			return
 		case errors.Is(err, errDropped):
@@ -49,8 +51,24 @@ func (e *Engine) advance(ctx, live context.Context, id string) {
 
 var errDropped = errors.New("dropped by a fault")
 
-// step runs one step: Act, then Commit.
+// step runs one step in the flow's trace: Act and Commit.
 func (e *Engine) step(ctx, live context.Context, run Run) (Next, error) {
+	f := run.Flow
+	spanCtx, span := telemetry.Start(telemetry.Under(ctx, f.Trace), "flow ", f.Kind, " ", f.Step)
+	span.Set(telemetry.KeyFlowID, f.ID)
+	span.Set(telemetry.KeyFlowKind, f.Kind)
+	span.Set(telemetry.KeyStep, f.Step)
+	span.SetInt(telemetry.KeyAttempt, f.Attempt)
+	next, err := e.perform(telemetry.Carry(ctx, spanCtx), telemetry.Carry(live, spanCtx), run)
+	if errors.Is(err, errMoved) {
+		span.End(nil)
+	} else {
+		span.End(err)
+	}
+	return next, err
+}
+
+func (e *Engine) perform(ctx, live context.Context, run Run) (Next, error) {
 	f := run.Flow
 	if err := e.fault(f, BeforeAct); err != nil {
 		return Next{}, err
@@ -83,8 +101,8 @@ func (e *Engine) step(ctx, live context.Context, run Run) (Next, error) {
 	return next, e.fault(f, AfterCommit)
 }
 
-// act calls a step. One that panics is tried again like one that fails: the
-// flow stays, and must not take down each leader in turn.
+// act calls a step. A panic counts as a failure, so that the flow stays and does not
+// crash one leader after another.
 func (e *Engine) act(ctx context.Context, act Step, run Run) (commit Commit, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -95,7 +113,7 @@ func (e *Engine) act(ctx context.Context, act Step, run Run) (commit Commit, err
 	return act(ctx, run)
 }
 
-// commit moves the flow from where the step found it.
+// commit runs a Commit if the flow's row has not changed since the step began.
 func (e *Engine) commit(ctx context.Context, f *record.Flow, commit Commit, expired bool) (Next, error) {
 	var next Next
 	err := e.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
@@ -123,8 +141,8 @@ func (e *Engine) commit(ctx context.Context, f *record.Flow, commit Commit, expi
 	return next, nil
 }
 
-// await holds a flow until one of its tables has changed since the view that
-// its step saw, so that no change is missed between the two.
+// await waits until one of the flow's tables has changed since the view that its
+// step saw, so that no change between the two is missed.
 func await(ctx context.Context, view *raftstore.Snapshot, next Next) {
 	atMost := time.NewTimer(next.after)
 	defer atMost.Stop()
@@ -135,9 +153,12 @@ func await(ctx context.Context, view *raftstore.Snapshot, next Next) {
 	}
 }
 
-// retry writes down that a step failed and when it is tried again. It reports
-// whether the flow's row is worth another look.
+// retry records that a step failed and when it is repeated. It reports whether the
+// worker should continue with the flow.
 func (e *Engine) retry(ctx context.Context, f *record.Flow, cause error) bool {
+	if e.cfg.Failed != nil {
+		e.cfg.Failed(f.Kind, f.Step)
+	}
 	wait := backoff(f.Attempt, e.cfg.Random())
 	e.cfg.Logger.WarnContext(ctx, "flow step failed", "flow_id", f.ID, "kind", f.Kind, "step", f.Step, "attempt", f.Attempt, "retry_in", wait, "error", cause)
 	err := e.cfg.Store.Update(ctx, func(tx *raftstore.Tx) error {
@@ -164,7 +185,8 @@ func (e *Engine) retry(ctx context.Context, f *record.Flow, cause error) bool {
 	return true
 }
 
-// hold keeps a flow that could not even be put off from being run in a tight loop.
+// hold delays a flow whose row could not be written, so that it does not run in a
+// tight loop.
 func (e *Engine) hold(subject string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -181,20 +203,20 @@ func (e *Engine) fault(f *record.Flow, at Point) error {
 	return nil
 }
 
-// The waits between the tries of a step.
+// The delays between the attempts of a step.
 const (
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 15 * time.Second
 )
 
-// backoff doubles with each attempt, and is spread so that flows that failed
-// together do not come back together. random is in [0,1).
+// backoff doubles with each attempt. The jitter keeps flows that failed together
+// from repeating together. random is in [0,1).
 func backoff(attempt int, random float64) time.Duration {
 	d := math.Min(float64(firstBackoff)*math.Pow(2, float64(min(attempt, 30))), float64(maxBackoff))
 	return time.Duration(d * (0.5 + random))
 }
 
-// clip keeps an error short enough for a row.
+// clip limits the length of an error in a row.
 func clip(s string) string {
 	const limit = 500
 	if len(s) > limit {

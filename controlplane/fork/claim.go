@@ -7,18 +7,18 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Claim is on the captures of forks that are under way, and on what is stored of a
-// fork-tree of which a sandbox is left.
+// Claim claims the captures of running forks, and the stored captures of fork-trees
+// of which a sandbox still exists.
 var Claim = snapshot.Claim{
-	Capture: underWay,
+	Capture: running,
 	Stored: func(r raftstore.Reader) func(id string) bool {
 		return func(id string) bool {
-			return underWay(r, id) || len(raftstore.Find(r, record.Sandboxes, "fork_tree", id)) > 0
+			return running(r, id) || len(raftstore.Find(r, record.Sandboxes, "fork_tree", id)) > 0
 		}
 	},
 }
 
-func underWay(r raftstore.Reader, group string) bool {
+func running(r raftstore.Reader, group string) bool {
 	_, live := flow.Live(r, Subject(group))
 	return live
 }

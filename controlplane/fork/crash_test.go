@@ -30,15 +30,15 @@ var cases = []struct {
 	step string
 }{{fork.Tree, "start"}, {fork.Tree, "spread"}, {fork.Tree, "settle"}, {fork.Cold, "start"}, {fork.Cold, "settle"}, {fork.Warm, "warm"}, {fork.Warm, "settle"}}
 
-// twoHosts are a full one with the parent and one that takes what it refuses, so
-// that every step is met.
+// twoHosts returns a full host with the parent and another that takes what the first
+// refuses, so that every step is reached.
 func twoHosts(t *testing.T, p *testplane.Plane, mode fork.Mode) (h1, h2 *fakehost.Host, children int) {
 	t.Helper()
 	store := fakehost.NewStore()
 	h1, h2 = p.Host("h1", 6*boxMB), p.Host("h2", 6*boxMB)
 	h1.SetStore(store)
 	h2.SetStore(store)
-	testcluster.Await(t, 5*time.Second, "the stores", func() bool {
+	testcluster.Await(t, "the stores", func() bool {
 		s := p.LeaderNode().Hosts.Sessions()
 		return s["h1"].Heartbeat.Store && s["h2"].Heartbeat.Store
 	})
@@ -55,7 +55,7 @@ func twoHosts(t *testing.T, p *testplane.Plane, mode fork.Mode) (h1, h2 *fakehos
 	return h1, h2, 3
 }
 
-// A crash at every point of every step: each child is made once, and nothing is
+// A crash at every point of every step: each child is created once, and nothing is
 // left over.
 func TestForkCrashesAtEveryPoint(t *testing.T) {
 	for _, c := range cases {
@@ -76,7 +76,7 @@ func TestForkCrashesAtEveryPoint(t *testing.T) {
 					t.Fatalf("%+v, %v", r, err)
 				}
 				// The last point of the last step comes after what ended the wait.
-				testcluster.Await(t, 5*time.Second, "the step", func() bool { return n.Load() > 0 })
+				testcluster.Await(t, "the step", func() bool { return n.Load() > 0 })
 				for i, id := range f.children {
 					if made := h1.Made(id) + h2.Made(id); made != 1 {
 						t.Errorf("child %d was made %d times", i, made)
@@ -88,7 +88,7 @@ func TestForkCrashesAtEveryPoint(t *testing.T) {
 	}
 }
 
-// The leader is cut off at every point of every step: the next one goes on, and
+// The leader is cut off at every point of every step: the next one continues, and
 // every child runs.
 func TestForkSurvivesItsLeader(t *testing.T) {
 	for _, c := range cases {
@@ -114,7 +114,7 @@ func TestForkSurvivesItsLeader(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				testcluster.Await(t, 10*time.Second, "the leader's end", func() bool { return old.Load() != nil })
+				testcluster.Await(t, "the leader's end", func() bool { return old.Load() != nil })
 				p.Settled(h1, h2)
 				for i, s := range statuses(p, f.children) {
 					if s != record.SandboxRunning {
@@ -176,9 +176,8 @@ func TestPromote(t *testing.T) {
 	}
 }
 
-// Forks, promotions and deletes at once, with hosts that fail at random and
-// leaders that come and go: in the end rows and hosts agree, and no capture is
-// left anywhere.
+// Simultaneous forks, promotions and deletes, with hosts that fail at random and
+// leaders that change: in the end rows and hosts agree, and no capture is left.
 func TestForkStorm(t *testing.T) {
 	p := testplane.New(t, 3, nil)
 	store := fakehost.NewStore()
@@ -225,9 +224,9 @@ func TestForkStorm(t *testing.T) {
 	}
 	for i := range 2 {
 		l := p.Leader()
-		testcluster.Await(t, 60*time.Second, "some of the storm", func() bool { return done.Load() >= int64(6*(i+1)) })
+		testcluster.Await(t, "some of the storm", func() bool { return done.Load() >= int64(6*(i+1)) })
 		p.Cut(l)
-		testcluster.Await(t, 10*time.Second, "another leader", func() bool { return p.Leader() != l })
+		testcluster.Await(t, "another leader", func() bool { return p.Leader() != l })
 		p.Heal(l)
 	}
 	wg.Wait()
@@ -239,14 +238,14 @@ func TestForkStorm(t *testing.T) {
 			t.Errorf("sandbox is %s, started by %q", s.Status, s.StartedBy)
 		}
 	}
-	testcluster.Await(t, 10*time.Second, "a store of living trees alone", func() bool {
+	testcluster.Await(t, "a store of living trees alone", func() bool {
 		return !slices.ContainsFunc(store.Captures(), func(id string) bool {
 			return len(raftstore.Find(p.Leader().Store.View(), record.Sandboxes, "fork_tree", id)) == 0
 		})
 	})
 }
 
-// storm does one thing at random to one sandbox.
+// storm makes one random call about one sandbox.
 func storm(p *testplane.Plane, pick func() string, made func([]string)) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

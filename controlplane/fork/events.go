@@ -15,11 +15,11 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// eventTimeout bounds how long an event may hold up what it tells of.
+// eventTimeout limits how long posting an event may delay the fork.
 var eventTimeout = timescale.Limit(3 * time.Second)
 
-// post adds an event to a sandbox's. A step may be run twice, so each has a key.
-// A sandbox that is gone has no events any more. What a host did not take is told
+// post adds an event to a sandbox's events. Steps may run twice, so each event has a
+// key. A sandbox without a host has no events. If post fails, the event is posted
 // again with the step that returns the error.
 func (f *Flows) post(ctx context.Context, hostID, sandboxID string, e hostapi.NewEvent) error {
 	if hostID == "" {
@@ -34,7 +34,7 @@ func (f *Flows) post(ctx context.Context, hostID, sandboxID string, e hostapi.Ne
 	return err
 }
 
-// about is what every event of a fork says.
+// about returns the metadata that every event of a fork contains.
 func (d *Fork) about(group string) map[string]any {
 	if d.Mode == Tree {
 		return map[string]any{"tree_id": group}
@@ -42,7 +42,7 @@ func (d *Fork) about(group string) map[string]any {
 	return map[string]any{"mode": string(d.Mode)}
 }
 
-// postStaged says on the parent that children are on their way.
+// postStaged posts on the parent that its children are being started.
 func (f *Flows) postStaged(ctx context.Context, run flow.Run, data *Fork) error {
 	group := groupOf(run.Flow)
 	e := hostapi.NewEvent{
@@ -59,7 +59,7 @@ func (f *Flows) postStaged(ctx context.Context, run flow.Run, data *Fork) error 
 	return f.post(ctx, data.HostID, data.ParentID, e)
 }
 
-// postRunning says on the parent that a child runs, ms after the fork began.
+// postRunning posts on the parent that a child runs, ms after the fork began.
 func (f *Flows) postRunning(ctx context.Context, run flow.Run, data *Fork, index int, ms int64) error {
 	group, id := groupOf(run.Flow), data.Children[index].ID
 	e := hostapi.NewEvent{
@@ -69,8 +69,8 @@ func (f *Flows) postRunning(ctx context.Context, run flow.Run, data *Fork, index
 	return f.post(ctx, data.HostID, data.ParentID, e)
 }
 
-// postOutcomes says what became of every child, and of the whole. What was told as it
-// happened is told again, in case that it was not heard.
+// postOutcomes posts the outcome of every child and of the fork. It repeats the
+// earlier events, in case they were lost.
 func (f *Flows) postOutcomes(ctx context.Context, run flow.Run, data Fork) error {
 	group := groupOf(run.Flow)
 	if err := f.postStaged(ctx, run, &data); err != nil {
@@ -103,7 +103,7 @@ func (f *Flows) postOutcomes(ctx context.Context, run flow.Run, data Fork) error
 	})
 }
 
-// postChild says on a child where it comes from.
+// postChild posts a child's origin on the child.
 func (f *Flows) postChild(ctx context.Context, run flow.Run, data Fork, index int) error {
 	child := data.Children[index]
 	row, ok := raftstore.Get(run.View, record.Sandboxes, child.ID)

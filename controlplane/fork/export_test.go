@@ -2,8 +2,8 @@ package fork
 
 import "time"
 
-// SetLimits changes how long one batch of children may take, and a whole fork, for
-// flows made from now on. It returns what puts them back.
+// SetLimits sets the time limits of one batch of children and of a whole fork, for
+// flows that are created from now on. It returns a function that restores them.
 func SetLimits(batch, whole time.Duration) (restore func()) {
 	was, wasWhole := actTimeout, Deadline
 	actTimeout, Deadline = batch, whole

@@ -20,14 +20,14 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// finish does what children need not wait for: the upload of a tree's capture,
-// the events, and the end of the capture.
+// finish is the step for what children need not wait for: the upload of a tree's
+// capture, the events, and the removal of the capture.
 func (f *Flows) finish(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Fork
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	ctx = hostCtx(ctx, data.RequestID)
+	ctx = hosts.WithRequestID(ctx, data.RequestID)
 	alive := 0
 	for _, c := range data.Children {
 		if c.Error == "" {
@@ -38,14 +38,14 @@ func (f *Flows) finish(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var storing error
 	if data.Mode == Tree && alive > 0 && !data.Stored && f.hasStore(data.HostID) {
 		all.Go(func() error {
-			_, storing = f.store(ctx, run, data.HostID) // nothing is started from it any more
+			_, storing = f.store(ctx, run, data.HostID) // nothing more starts from it
 			return nil
 		})
 	}
-	untold := f.postOutcomes(ctx, run, data)
-	_ = all.Wait() // storing is looked at below
-	if untold != nil && (hosts.Superseded(ctx, untold) || f.passing(run, data.HostID, untold)) {
-		return nil, untold
+	posting := f.postOutcomes(ctx, run, data)
+	_ = all.Wait() // storing is checked below
+	if posting != nil && (hosts.Superseded(ctx, posting) || f.passing(run, data.HostID, posting)) {
+		return nil, posting
 	}
 	if storing != nil {
 		if hosts.Superseded(ctx, storing) || f.passing(run, data.HostID, storing) {
@@ -54,7 +54,7 @@ func (f *Flows) finish(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		f.Logger.WarnContext(ctx, "capture of a fork was not stored", "group", groupOf(run.Flow), "agent_id", data.HostID,
 			"request_id", data.RequestID, "error", storing)
 	}
-	// What is stored of a tree stays while a sandbox of it is there.
+	// The stored capture of a tree stays while a sandbox of the tree exists.
 	f.release(ctx, run, data, data.Mode != Tree || alive == 0)
 	if alive == 0 {
 		return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -63,7 +63,7 @@ func (f *Flows) finish(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		}, nil
 	}
 	result := data.result()
-	raw, err := json.Marshal(result) // its idempotency key outlives the flow's outcome
+	raw, err := json.Marshal(result) // for the idempotency key, which outlives the flow's outcome
 	if err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
 	}
@@ -77,7 +77,7 @@ func (f *Flows) finish(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}, nil
 }
 
-// failure is what a fork without a child fails with.
+// failure returns the error of a fork without any running child.
 func (d *Fork) failure() error {
 	var worst reasonKind
 	for _, c := range d.Children {
@@ -92,12 +92,12 @@ func (d *Fork) failure() error {
 	return errNoChild
 }
 
-// releaseTime bounds each of the calls that release a capture.
+// releaseTime limits each call that releases a capture.
 var releaseTime = timescale.Limit(10 * time.Second)
 
-// release deletes the capture wherever it is on hosts, and the stored copy, if it
-// may, by way of the parent's host or of another. What is not reached here the
-// inventory finds: no flow accounts for it any more.
+// release deletes the capture from all hosts and, with unstore, from the store,
+// through the parent's host or another. If a call fails, the inventory deletes the
+// capture later, because no flow accounts for it any more.
 func (f *Flows) release(ctx context.Context, run flow.Run, data Fork, unstore bool) {
 	if data.Mode == Warm {
 		return
@@ -132,7 +132,7 @@ func (f *Flows) release(ctx context.Context, run flow.Run, data Fork, unstore bo
 	_ = calls.Wait() // what fails is logged
 }
 
-// expire gives up what has not come to life in time.
+// expire is the step that gives up the children that have not started in time.
 func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 	var data Fork
 	if err := run.Data(&data); err != nil {
@@ -157,14 +157,14 @@ func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 	}, nil
 }
 
-// parentState is what the parent's host says of it after a warm fork.
+// parentState is the parent's state after a warm fork, as its host reports it.
 type parentState struct {
 	id    string
 	state *hostapi.BoxState
 }
 
-// parentAfter asks what a warm fork has made of its parent, which is not running
-// any more. If the host cannot say, its next heartbeat will.
+// parentAfter asks for the parent's state after a warm fork, which stops the parent.
+// If the call fails, the next heartbeat reports the state.
 func (f *Flows) parentAfter(ctx context.Context, data Fork) parentState {
 	p := parentState{id: data.ParentID}
 	if data.Mode != Warm {

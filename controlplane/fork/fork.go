@@ -1,11 +1,10 @@
-// Package fork makes children of a running sandbox as one flow for all of them:
-// its disk, or disk and memory, are captured once, and the children start from
-// the capture in parallel. A child that does not come to life is reported, and
-// the others live. Promote picks one of a tree's children.
+// Package fork creates children of a running sandbox, all of them by one flow: its
+// disk, or its disk and memory, are captured once, and the children start from the
+// capture in parallel. A child that does not start is reported; the others continue.
+// Promote chooses one of a tree's children.
 package fork
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
-	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -30,37 +28,38 @@ const (
 	KindPromote = "fork.promote"
 )
 
-// Mode says what the children inherit.
+// Mode says what children inherit.
 type Mode string
 
-// Cold: the disk. Tree: disk and memory. Warm: disk and memory, for one child
-// that takes over the parent's place on the network while the parent stops.
+// Children inherit, with Cold, the disk; with Tree, disk and memory; with Warm, disk
+// and memory, for one child that takes the parent's place on the network while the
+// parent stops.
 const (
 	Cold Mode = "cold"
 	Tree Mode = "tree"
 	Warm Mode = "warm"
 )
 
-// Deadline is how long a fork may take, over all the hosts it tries. Sixteen
-// guests that boot under emulation on two processors take minutes.
+// Deadline limits a fork, over all the hosts that it tries. Sixteen guests that boot
+// under emulation on two processors take minutes.
 var Deadline = timescale.Limit(10 * time.Minute)
 
-// actTimeout is how long one batch of children may take.
+// actTimeout limits one batch of children.
 var actTimeout = timescale.Limit(5 * time.Minute)
 
-// errNoChild is how a fork fails whose hosts tried and could not.
+// errNoChild is the error of a fork if hosts tried and failed to start its children.
 var errNoChild = &apierror.Error{
 	Code: sandbox.ErrNotStarted.Code, Message: sandbox.ErrNotStarted.Message,
 	Detail: "no child came to life; report the request id if a retry does not help",
 }
 
-// Flows are the steps of both kinds.
+// Flows contains the steps of both kinds.
 type Flows struct {
 	*core.Core
 	sandboxes *sandbox.Flows
 }
 
-// Kinds are for the engine.
+// Kinds returns the kinds of flows, for the engine.
 func (s *Forks) Kinds() []flow.Kind {
 	f := s.Flows
 	return []flow.Kind{
@@ -77,11 +76,11 @@ func (s *Forks) Kinds() []flow.Kind {
 	}
 }
 
-// parentsHost is the host that a fork calls most.
+// parentsHost returns the host that most of a fork's calls go to.
 func parentsHost(_ raftstore.Reader, fl *record.Flow) string {
 	var data Fork
 	if err := flow.Decode(fl, &data); err != nil {
-		return "" // the step says so
+		return "" // the step reports the error
 	}
 	return data.HostID
 }
@@ -89,8 +88,8 @@ func parentsHost(_ raftstore.Reader, fl *record.Flow) string {
 // subjectPrefix begins the subject of every fork.
 const subjectPrefix = "forks/"
 
-// Subject names a fork for flows. The id of its group is that of its capture
-// too, and for a fork-tree the tree's.
+// Subject returns a fork's name as a subject of flows. The id of its group is also
+// that of its capture and, in a fork-tree, the tree's.
 func Subject(group string) string { return subjectPrefix + group }
 
 // Fork is the data of a fork.
@@ -100,7 +99,7 @@ type Fork struct {
 	ParentID   string    `json:"parent_id"`
 	HostID     string    `json:"agent_id"`   // the parent's host, which makes the capture
 	Generation uint64    `json:"generation"` // of the parent's box
-	Children   []Child   `json:"children"`   // by their index
+	Children   []Child   `json:"children"`   // by index
 	Begun      time.Time `json:"begun"`
 
 	Captured bool     `json:"captured,omitempty"`
@@ -108,21 +107,21 @@ type Fork struct {
 	MemoryMB int      `json:"memory_mb,omitempty"` // of a child
 	Stored   bool     `json:"stored,omitempty"`    // the capture is in the snapshot store
 	Manifest string   `json:"manifest,omitempty"`  // SHA-256 of its manifest there
-	Copies   []string `json:"copies,omitempty"`    // other hosts that may have fetched it
-	Ended    int64    `json:"ended_ms,omitempty"`  // when the last child was up or had failed, in ms after Begun
+	Copies   []string `json:"copies,omitempty"`    // other hosts that may have fetched the capture
+	Ended    int64    `json:"ended_ms,omitempty"`  // when the last child ran or had failed, in ms after Begun
 }
 
-// Child is one child on its way.
+// Child is the state of one child.
 type Child struct {
 	ID     string     `json:"id"`
-	Tried  []string   `json:"tried,omitempty"` // hosts that did not take it
-	MS     int64      `json:"ms,omitempty"`    // after Begun, when it ran
-	Error  string     `json:"error,omitempty"` // why there is no such child
+	Tried  []string   `json:"tried,omitempty"` // hosts that failed or refused
+	MS     int64      `json:"ms,omitempty"`    // when it ran, in ms after Begun
+	Error  string     `json:"error,omitempty"` // why it was not created
 	Reason reasonKind `json:"why,omitempty"`
 }
 
-// reasonKind is why a child did not come to life. A later one weighs more when a fork
-// without any child has to say what was wrong.
+// reasonKind is why a child did not start. A fork without any running child reports
+// the highest one.
 type reasonKind int
 
 const (
@@ -131,13 +130,13 @@ const (
 	reasonFailed
 )
 
-// Result is what became of a fork that left at least one child.
+// Result is the result of a fork with at least one running child.
 type Result struct {
 	PauseMS int64    `json:"pause_ms"`
 	Failed  []Failed `json:"failed,omitempty"`
 }
 
-// Failed is a child that did not come to life.
+// Failed is a child that did not start.
 type Failed struct {
 	Index int    `json:"index"`
 	Error string `json:"error"`
@@ -153,30 +152,30 @@ func (d *Fork) result() Result {
 	return r
 }
 
-// Order is a fork to begin.
+// Order describes a fork to begin.
 type Order struct {
 	FlowID, Group    string
 	RequestID        string
 	IdempotencyKeyID string
 	Mode             Mode
 	Parent           *record.Sandbox
-	Children         []*record.Sandbox // placed by Place; in the order of their index
-	Unplaced         map[string]string // by child's id: why there is no host for it
+	Children         []*record.Sandbox // placed by Place; by index
+	Unplaced         map[string]string // by child's id: why no host can take it
 }
 
-// Place reserves memory for each child on the parent's host, fills the rows in,
-// and leaves those unplaced for which another host, by way of the snapshot
-// store, has to be found. Those for which there is none are noted in Unplaced;
-// when that is all of them, it fails with a *placement.Error. What room there is
-// on a host that is restarting shows when the flow, which waits for it, asks.
+// Place reserves memory for each child on the parent's host and updates the rows. It
+// leaves a child's row unplaced if the child must start on another host, from the
+// snapshot store. It records children for which there is no host in Unplaced; if
+// there is none for any child, it returns a *placement.Error. If the parent's host
+// is restarting, the flow waits for it and learns then whether it has enough memory.
 func (f *Flows) Place(view raftstore.Reader, n *Order) error {
 	n.Unplaced = map[string]string{}
-	if n.Mode == Warm { // takes over what the parent has
+	if n.Mode == Warm { // the child takes the parent's place
 		placeOn(n.Children[0], n.Parent.HostID)
 		return nil
 	}
 	restarting := f.Hosts.Restarting(n.Parent.HostID)
-	untold := restarting || f.Hosts.Warming(view)
+	unknown := restarting || f.Hosts.Warming(view)
 	store := f.hasStore(n.Parent.HostID)
 	var last error
 	for _, c := range n.Children {
@@ -188,7 +187,7 @@ func (f *Flows) Place(view raftstore.Reader, n *Order) error {
 		}
 		var none *placement.Error
 		switch {
-		case err == nil, untold && errors.As(err, &none):
+		case err == nil, unknown && errors.As(err, &none):
 			placeOn(c, n.Parent.HostID)
 		case errors.As(err, &none):
 			last = err
@@ -204,7 +203,7 @@ func (f *Flows) Place(view raftstore.Reader, n *Order) error {
 	return nil
 }
 
-// Unplace gives back what Place reserved, when the rows were not written.
+// Unplace releases Place's reservations, if the rows were not committed.
 func (f *Flows) Unplace(n *Order) {
 	for _, c := range n.Children {
 		f.Hosts.Release(c.ID)
@@ -212,10 +211,12 @@ func (f *Flows) Unplace(n *Order) {
 }
 
 func (f *Flows) hasStore(hostID string) bool {
-	return f.Hosts.Sessions()[hostID].Heartbeat.Store
+	s, _ := f.Hosts.Session(hostID)
+	return s.Heartbeat.Store
 }
 
-// requestElsewhere asks for a host for a child that fetches the capture from the store.
+// requestElsewhere returns the requirements of a child that fetches the capture from
+// the store.
 func (f *Flows) requestElsewhere(like *record.Sandbox, tried ...string) placement.Request {
 	return placement.Request{Size: sizeOf(like), Stored: true, Exclude: tried}
 }
@@ -226,7 +227,7 @@ func sizeOf(s *record.Sandbox) *placement.Template {
 
 func placeOn(c *record.Sandbox, hostID string) { c.HostID, c.Generation = hostID, 1 }
 
-// Begin puts the children and their fork into a transaction.
+// Begin adds the children and their fork to a transaction.
 func (f *Flows) Begin(tx *raftstore.Tx, n *Order) error {
 	data := Fork{
 		Data: resource.Data{RequestID: n.RequestID, IdempotencyKeyID: n.IdempotencyKeyID}, Mode: n.Mode,
@@ -252,20 +253,16 @@ func (f *Flows) Begin(tx *raftstore.Tx, n *Order) error {
 	})
 }
 
-// groupOf is the id of the flow's group, and of its capture.
+// groupOf returns the id of a flow's group, which is also that of its capture.
 func groupOf(fl *record.Flow) string { return strings.TrimPrefix(fl.Subject, subjectPrefix) }
 
-// starting finds a child that the fork has still to bring to life.
+// starting returns a child that the fork has not started yet.
 func starting(r raftstore.Reader, fl *record.Flow, id string) (*record.Sandbox, bool) {
 	s, ok := raftstore.Get(r, record.Sandboxes, id)
 	return s, ok && s.Status == record.SandboxStarting && s.StartedBy == fl.Subject
 }
 
-func hostCtx(ctx context.Context, requestID string) context.Context {
-	return hosts.WithRequestID(ctx, requestID)
-}
-
-// passing reports whether it is worth asking the same host once more.
+// passing reports whether it is worth asking the same host again.
 func (f *Flows) passing(run flow.Run, hostID string, err error) bool {
 	return f.Hosts.Passing(run.View, hostID, run.Flow.Attempt, err)
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
-	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
@@ -39,10 +38,10 @@ func newID() string {
 	return string(id)
 }
 
-// boxMB is what a box of the fake host's template takes there.
+// boxMB is the memory of a box of the fake host's template.
 const boxMB = 512 + 32
 
-// parentOn makes a running sandbox on a host.
+// parentOn creates a running sandbox on a host.
 func parentOn(p *testplane.Plane, h *fakehost.Host) *record.Sandbox {
 	id, ttl := newID(), int64(3600)
 	p.Place(h, &record.Sandbox{
@@ -58,7 +57,7 @@ type forked struct {
 	children      []string
 }
 
-// begin begins a fork, as the service does.
+// begin begins a fork, like the use case.
 func begin(n *testplane.Node, parent *record.Sandbox, mode fork.Mode, count int) (forked, error) {
 	group := "tree-" + newID()
 	o := &fork.Order{FlowID: flow.NewID(), Group: group, RequestID: "req", Mode: mode, Parent: parent}
@@ -185,8 +184,8 @@ func TestForkTreeOfSixteen(t *testing.T) {
 	p.Settled(h)
 }
 
-// Three transactions, however many children: one begins, one makes them
-// running, one ends.
+// Three transactions for any number of children: one begins the fork, one commits
+// the running children, one ends it.
 func TestAForkWritesLittle(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 20*boxMB)
@@ -248,7 +247,7 @@ func TestWarmFork(t *testing.T) {
 	p.Settled(h)
 }
 
-// failChild refuses one child each time it is asked for.
+// failChild refuses one child at every attempt.
 func failChild(id *atomic.Value, err error) fakehost.Fault {
 	return func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "put" && !c.Done && c.ID == id.Load() {
@@ -329,245 +328,6 @@ func TestAForkWithoutAnyChild(t *testing.T) {
 	}
 }
 
-// With a store, what the parent's host has no room for goes elsewhere: what is
-// known before, and what the host refuses.
-func TestChildrenSpread(t *testing.T) {
-	for name, refuse := range map[string]bool{"known before": false, "refused": true} {
-		t.Run(name, func(t *testing.T) {
-			p := testplane.New(t, 1, nil)
-			h1, h2 := p.Host("h1", 4*boxMB), p.Host("h2", 3*boxMB)
-			store := fakehost.NewStore()
-			h1.SetStore(store)
-			h2.SetStore(store)
-			parent := parentOn(p, h1)
-			testcluster.Await(t, 5*time.Second, "the stores", func() bool {
-				s := p.LeaderNode().Hosts.Sessions()
-				return s["h1"].Heartbeat.Store && s["h2"].Heartbeat.Store && len(s["h1"].Heartbeat.Boxes) == 1
-			})
-			n := 5
-			if refuse {
-				n = 3
-				h1.SetFault(func(_ context.Context, c fakehost.Call) error {
-					if c.Op == "put" && !c.Done {
-						return &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}
-					}
-					return nil
-				})
-			}
-			f, r, err := run(t, p, parent, fork.Tree, n)
-			if err != nil || len(r.Failed) != 0 {
-				t.Fatalf("%+v, %v", r, err)
-			}
-			on := map[string]int{}
-			for _, id := range f.children {
-				s, _ := p.Sandbox(id)
-				if s.Status != record.SandboxRunning {
-					t.Fatalf("%+v", s)
-				}
-				on[s.HostID]++
-			}
-			want := map[string]int{"h1": 3, "h2": 2}
-			if refuse {
-				want = map[string]int{"h2": 3}
-			}
-			if on["h1"] != want["h1"] || on["h2"] != want["h2"] {
-				t.Errorf("they are on %v", on)
-			}
-			p.Settled(h1, h2)
-			if kept := store.Captures(); !slices.Equal(kept, []string{f.group}) {
-				t.Errorf("in the store is %v", kept)
-			}
-		})
-	}
-}
-
-// A host that hangs costs no child: those that run elsewhere are written down when
-// the batch's time is over, and its own are made elsewhere once it was told not to.
-func TestAHostThatHangsInABatch(t *testing.T) {
-	t.Cleanup(fork.SetLimits(3*time.Second, 9*time.Second))
-	p := testplane.New(t, 1, nil)
-	h1, h2, h3 := p.Host("h1", 2*boxMB), p.Host("h2", 8*boxMB), p.Host("h3", 8*boxMB)
-	store := fakehost.NewStore()
-	for _, h := range []*fakehost.Host{h1, h2, h3} {
-		h.SetStore(store)
-	}
-	over := make(chan struct{})
-	defer close(over) // the host's server waits for its calls
-	var mu sync.Mutex
-	hung := map[string]chan struct{}{} // by child: closed when its delete is done
-	h2.SetFault(func(_ context.Context, c fakehost.Call) error {
-		mu.Lock()
-		deleted := hung[c.ID]
-		switch {
-		case c.Op == "put" && !c.Done && deleted == nil:
-			deleted = make(chan struct{})
-			hung[c.ID] = deleted
-		case c.Op == "delete" && c.Done && deleted != nil:
-			close(deleted)
-		}
-		mu.Unlock()
-		if c.Op == "put" && !c.Done { // it goes on when its caller has gone
-			select {
-			case <-deleted:
-			case <-over:
-			}
-		}
-		return nil
-	})
-	h3.SetFault(func(_ context.Context, c fakehost.Call) error {
-		mu.Lock()
-		deleted := hung[c.ID]
-		mu.Unlock()
-		if c.Op == "put" && deleted != nil {
-			select {
-			case <-deleted:
-			default:
-				t.Error("a child is made elsewhere while the host that hangs may make it")
-			}
-		}
-		return nil
-	})
-	parent := parentOn(p, h1)
-	testcluster.Await(t, 5*time.Second, "the stores", func() bool {
-		s := p.LeaderNode().Hosts.Sessions()
-		return s["h1"].Heartbeat.Store && s["h2"].Heartbeat.Store && s["h3"].Heartbeat.Store && len(s["h1"].Heartbeat.Boxes) == 1
-	})
-	f, r, err := run(t, p, parent, fork.Tree, 5)
-	if err != nil || len(r.Failed) != 0 {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if len(hung) == 0 || len(hung) > 3 {
-		t.Fatalf("%d of the children met the host that hangs", len(hung))
-	}
-	for _, id := range f.children {
-		s, _ := p.Sandbox(id)
-		if s.Status != record.SandboxRunning || s.HostID == "h2" || h2.Made(id) != 0 || h1.Made(id)+h3.Made(id) != 1 {
-			t.Errorf("%s on %q; made %d times on the host that hangs, %d elsewhere", s.Status, s.HostID, h2.Made(id), h1.Made(id)+h3.Made(id))
-		}
-	}
-}
-
-// A warm fork is asked for again for as long as it may take: its child, which no
-// other host can make, has the parent's memory and disk.
-func TestAHostThatIsSlowToWarm(t *testing.T) {
-	t.Cleanup(fork.SetLimits(time.Second, time.Minute))
-	p := testplane.New(t, 1, nil)
-	h := p.Host("h1", 2*boxMB)
-	var asked atomic.Int64
-	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
-		if c.Op == "put" && !c.Done && asked.Add(1) == 1 {
-			<-ctx.Done() // the batch's time is over
-		}
-		return nil
-	})
-	f, r, err := run(t, p, parentOn(p, h), fork.Warm, 1)
-	if err != nil || len(r.Failed) != 0 {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	if s, _ := p.Sandbox(f.children[0]); s.Status != record.SandboxRunning || h.Made(s.ID) != 1 {
-		t.Errorf("the child is %s, made %d times", s.Status, h.Made(s.ID))
-	}
-	p.Settled(h)
-}
-
-func TestNoRoomAndNoStore(t *testing.T) {
-	p := testplane.New(t, 1, nil)
-	h := p.Host("h1", 3*boxMB)
-	p.Host("h2", 8*boxMB) // without a store it is of no use
-	parent := parentOn(p, h)
-	testcluster.Await(t, 5*time.Second, "the parent's box", func() bool {
-		return len(p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Boxes) == 1
-	})
-	f, r, err := run(t, p, parent, fork.Tree, 4)
-	if err != nil || len(r.Failed) != 2 {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	if s := statuses(p, f.children); count(s, record.SandboxRunning) != 2 {
-		t.Fatalf("%v", s)
-	}
-	p.Settled(h)
-	testcluster.Await(t, 5*time.Second, "the children's boxes", func() bool {
-		return len(p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Boxes) == 3
-	})
-	var none *placement.Error
-	if _, _, err := run(t, p, parent, fork.Tree, 2); !errors.As(err, &none) || none.Reason != placement.NoCapacity {
-		t.Fatalf("a fork that finds no room: %v", err)
-	}
-	p.Settled(h)
-}
-
-// restarting refuses a call the first few times, as a host does that starts.
-func restarting(op string) fakehost.Fault {
-	var n atomic.Int64
-	return func(_ context.Context, c fakehost.Call) error {
-		if c.Op == op && !c.Done && n.Add(1) <= 3 {
-			return &hostapi.Error{Code: hostapi.CodeDraining, Message: "host is starting up or shutting down"}
-		}
-		return nil
-	}
-}
-
-// A fork waits for its host where that has begun nothing, and sends nobody away.
-func TestTheHostRestarts(t *testing.T) {
-	for _, op := range []string{"capture", "put", "store"} {
-		for _, mode := range []fork.Mode{fork.Tree, fork.Cold, fork.Warm} {
-			t.Run(op+" "+string(mode), func(t *testing.T) {
-				p := testplane.New(t, 1, nil)
-				h1, h2 := p.Host("h1", 8*boxMB), p.Host("h2", 8*boxMB)
-				store := fakehost.NewStore()
-				h1.SetStore(store)
-				h2.SetStore(store)
-				parent := parentOn(p, h1)
-				h1.SetFault(restarting(op))
-				n := 3
-				if mode == fork.Warm {
-					n = 1
-				}
-				f, r, err := run(t, p, parent, mode, n)
-				if err != nil || len(r.Failed) != 0 {
-					t.Fatalf("%+v, %v", r, err)
-				}
-				for _, id := range f.children {
-					if s, _ := p.Sandbox(id); s.Status != record.SandboxRunning || s.HostID != "h1" || h1.Made(id) != 1 {
-						t.Errorf("a child is %s on %q, made %d times", s.Status, s.HostID, h1.Made(id))
-					}
-				}
-				p.Settled(h1, h2)
-			})
-		}
-	}
-}
-
-// Nor is a fork refused for want of a host that has just said that it restarts.
-func TestTheHostIsRestartingAlready(t *testing.T) {
-	p := testplane.New(t, 1, nil)
-	h := p.Host("h1", 8*boxMB)
-	parent := parentOn(p, h)
-	h.SetReady(false)
-	testcluster.Await(t, 5*time.Second, "the heartbeat to a leader that is not new", func() bool {
-		n := p.LeaderNode()
-		return !n.Hosts.Sessions()["h1"].Heartbeat.Ready && !n.Hosts.Warming(n.Store.View())
-	})
-	begun := restarting("capture")
-	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
-		err := begun(ctx, c)
-		if err == nil {
-			h.SetReady(true)
-		}
-		return err
-	})
-	f, r, err := run(t, p, parent, fork.Tree, 2)
-	if err != nil || len(r.Failed) != 0 {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	if s := statuses(p, f.children); count(s, record.SandboxRunning) != 2 {
-		t.Fatalf("%v", s)
-	}
-	p.Settled(h)
-}
-
 func TestAChildIsDeletedOnItsWay(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 8*boxMB)
@@ -595,7 +355,7 @@ func TestAChildIsDeletedOnItsWay(t *testing.T) {
 		_, err := sandbox.Resource.BeginDelete(tx, flow.NewID(), s, "req")
 		return err
 	})
-	testcluster.Await(t, 5*time.Second, "the child's end", func() bool { _, ok := p.Sandbox(f.children[0]); return !ok })
+	testcluster.Await(t, "the child's end", func() bool { _, ok := p.Sandbox(f.children[0]); return !ok })
 	close(hold)
 	if err := n.Engine.Wait(t.Context(), f.flowID, nil); err != nil {
 		t.Fatal(err)
@@ -629,8 +389,8 @@ func TestPastItsDeadline(t *testing.T) {
 	}
 }
 
-// An event of a child is told when the child runs, not when the last one does, and
-// what a host does not take is told again.
+// A child's event is posted when the child runs, not when the last one does, and
+// what a host does not accept is posted again.
 func TestEventsAreToldAsTheyHappenAndNoneIsLost(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 8*boxMB)
@@ -679,14 +439,14 @@ func TestEventsAreToldAsTheyHappenAndNoneIsLost(t *testing.T) {
 	p.Settled(h)
 }
 
-// The stored copy of a capture goes although the parent's host does not answer.
+// The stored copy of a capture is deleted even if the parent's host does not answer.
 func TestReleaseWithoutTheParentsHost(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h1, h2 := p.Host("h1", 2*boxMB), p.Host("h2", 4*boxMB)
 	store := fakehost.NewStore()
 	h1.SetStore(store)
 	h2.SetStore(store)
-	testcluster.Await(t, 5*time.Second, "the stores", func() bool { return len(p.LeaderNode().Hosts.Stores()) == 2 })
+	testcluster.Await(t, "the stores", func() bool { return len(p.LeaderNode().Hosts.Stores()) == 2 })
 	h1.SetFault(func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "uncapture" {
 			return fakehost.ErrDrop

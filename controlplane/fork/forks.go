@@ -10,6 +10,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/limits"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -17,22 +18,22 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// MaxFork is how many children one call makes at most.
+// MaxFork is the maximum number of children of one call.
 const MaxFork = 16
 
-// Forks are the use cases of forks.
+// Forks contains the use cases of forks.
 type Forks struct {
 	Flows     *Flows
 	core      *core.Core
 	sandboxes *sandbox.Sandboxes
 }
 
-// New makes the use cases.
+// New returns the use cases.
 func New(c *core.Core, sandboxes *sandbox.Sandboxes) *Forks {
 	return &Forks{Flows: &Flows{Core: c, sandboxes: sandboxes.Flows}, core: c, sandboxes: sandboxes}
 }
 
-// forking is one call on its way.
+// forking is a checked request for a fork.
 type forking struct {
 	mode     Mode
 	count    int
@@ -41,7 +42,7 @@ type forking struct {
 	key      core.Idempotency
 }
 
-// check checks how many children are asked for, if it is said.
+// check sets the number of children, if it is given, and checks it.
 func (f *forking) check(count *int) error {
 	if count != nil {
 		f.count = *count
@@ -55,16 +56,16 @@ func (f *forking) check(count *int) error {
 	return nil
 }
 
-// forked is what a fork came to.
+// forked is the outcome of a fork.
 type forked struct {
 	group    string
-	children []api.Sandbox // that live, in the order of their index
+	children []api.Sandbox // those that run, by index
 	failed   []api.FailedFork
 	pauseMS  int64
 }
 
-// Fork makes children with the disk of a running sandbox, or, warm, one child
-// that takes over its memory and its address too.
+// Fork creates children that inherit the disk of a running sandbox, or one warm
+// child that takes over its memory and address too.
 func (s *Forks) Fork(ctx context.Context, c core.Caller, id string, in api.Fork, i core.Idempotency) (api.Forked, error) {
 	f := forking{mode: Cold, count: 1, route: "fork", key: i}
 	if !core.OneOf(in.Mode, api.ForkCold, api.ForkWarm) {
@@ -83,7 +84,7 @@ func (s *Forks) Fork(ctx context.Context, c core.Caller, id string, in api.Fork,
 	return api.Forked{ParentID: id, Mode: api.ForkMode(f.mode), Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}, nil
 }
 
-// ForkTree makes children with the disk and the memory of a running sandbox.
+// ForkTree creates children that inherit the disk and memory of a running sandbox.
 func (s *Forks) ForkTree(ctx context.Context, c core.Caller, id string, in api.ForkTree, i core.Idempotency) (api.ForkedTree, error) {
 	f := forking{mode: Tree, count: 2, metadata: json.RawMessage(in.Metadata), route: "fork-tree", key: i}
 	if err := f.check(in.Count); err != nil {
@@ -119,7 +120,7 @@ func (s *Forks) run(ctx context.Context, c core.Caller, id string, f forking) (f
 		func(keyID string) (forked, error) { return s.begin(ctx, c, id, f, keyID) })
 }
 
-// maxForkBytes keeps what a fork writes within one transaction.
+// maxForkBytes limits the rows of a fork so that they fit into one transaction.
 const maxForkBytes = 384 << 10
 
 func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, keyID string) (forked, error) {
@@ -131,7 +132,8 @@ func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, 
 	if err != nil {
 		return forked{}, err
 	}
-	if err := core.MayCreate(view, c); err != nil {
+	need := limits.Need{Sandboxes: f.count, CPU: f.count * parent.CPU, MemoryMB: f.count * parent.MemoryMB, DiskMB: f.count * parent.DiskMB}
+	if err := s.core.Admissible(view, c, need); err != nil {
 		return forked{}, err
 	}
 	if err := sandbox.CanCapture(parent, f.mode != Cold); err != nil {
@@ -156,7 +158,7 @@ func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, 
 		return forked{}, core.StoreError(err)
 	}
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		if err := core.MayCreate(tx, c); err != nil {
+		if err := s.core.Admit(tx, c, need); err != nil {
 			return err
 		}
 		now, err := sandbox.Owned(tx, c, id)
@@ -180,7 +182,7 @@ func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, 
 
 const groupRandom = 20 // characters of an id after its prefix
 
-// newGroup makes the id of a fork, which for a tree is the tree's.
+// newGroup returns an id for a fork. In a fork-tree it is the tree's id.
 func (f forking) newGroup() string {
 	if f.mode == Tree {
 		return "tree-" + core.RandomText(groupRandom)
@@ -188,9 +190,9 @@ func (f forking) newGroup() string {
 	return "fork-" + core.RandomText(groupRandom)
 }
 
-// children are the rows of a fork's children. They inherit template,
-// environment, time to live and who may see their ports; not volumes, the
-// registered ports, nor that the parent is persistent.
+// children returns the rows of a fork's children. They inherit template,
+// environment, time to live and preview mode, but not volumes, registered ports or
+// persistence.
 func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*record.Sandbox, error) {
 	env, err := s.sandboxes.Flows.OpenEnv(parent.ID, parent.EnvSealed)
 	if err != nil {
@@ -224,13 +226,13 @@ func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*re
 	return out, nil
 }
 
-// awaitFork waits for a fork and answers with what it came to.
+// awaitFork waits for a fork and returns its outcome.
 func (s *Forks) awaitFork(ctx context.Context, c core.Caller, group string, children []string, flowID string) (forked, error) {
 	var result Result
 	if err := s.core.Await(ctx, flowID, &result); err != nil {
 		return forked{}, err
 	}
-	view, err := s.core.Current(ctx)
+	view, err := s.core.CurrentAfter(ctx)
 	if err != nil {
 		return forked{}, err
 	}
@@ -238,11 +240,11 @@ func (s *Forks) awaitFork(ctx context.Context, c core.Caller, group string, chil
 }
 
 func resultOf(key *record.IdempotencyKey) (r Result) {
-	_ = json.Unmarshal(key.Result, &r) // it is ours; what is not there is zero
+	_ = json.Unmarshal(key.Result, &r) // written by finish; missing members are zero
 	return r
 }
 
-// answer is what a fork that is over came to.
+// answer returns the outcome of a fork that has ended.
 func (s *Forks) answer(r raftstore.Reader, c core.Caller, group string, ids []string, result Result) (forked, error) {
 	out := forked{group: group, failed: core.Each(result.Failed, func(f Failed) api.FailedFork { return api.FailedFork(f) }), pauseMS: result.PauseMS}
 	for _, id := range ids {
@@ -256,8 +258,8 @@ func (s *Forks) answer(r raftstore.Reader, c core.Caller, group string, ids []st
 	return out, nil
 }
 
-// Promote chooses a fork-tree's child, and deletes its siblings if it is asked to. It
-// answers once they are gone.
+// Promote chooses a child of a fork-tree and, if requested, deletes its siblings. It
+// returns once they are gone.
 func (s *Forks) Promote(ctx context.Context, c core.Caller, id string, in api.Promote) (api.Promoted, error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return api.Promoted{}, err
@@ -271,6 +273,8 @@ func (s *Forks) Promote(ctx context.Context, c core.Caller, id string, in api.Pr
 		switch {
 		case err != nil:
 			return "", err
+		case row.Owner != nil:
+			return "", sandbox.Unmanaged(row)
 		case row.ForkTree != in.TreeID:
 			return "", &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "the sandbox is no child of this fork-tree"}
 		case row.Status == record.SandboxDeleting:
@@ -283,9 +287,13 @@ func (s *Forks) Promote(ctx context.Context, c core.Caller, id string, in api.Pr
 	if err != nil {
 		return api.Promoted{}, err
 	}
-	promoted, err := s.sandboxes.Get(ctx, c, id)
+	view, err := s.core.CurrentAfter(ctx)
 	if err != nil {
 		return api.Promoted{}, err
 	}
-	return api.Promoted{Promoted: promoted, Deleted: deleted}, nil
+	row, err := sandbox.Owned(view, c, id)
+	if err != nil {
+		return api.Promoted{}, err
+	}
+	return api.Promoted{Promoted: s.sandboxes.Show(row), Deleted: deleted}, nil
 }

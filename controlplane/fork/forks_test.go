@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -46,6 +45,7 @@ func TestForkRefusesBadInput(t *testing.T) {
 		"unknown mode":         {api.Fork{Mode: new(api.ForkMode("lukewarm"))}, nil, false, "unknown mode"},
 		"empty mode":           {api.Fork{Mode: new(api.ForkMode(""))}, nil, false, "unknown mode"},
 		"metadata is too long": {api.Fork{}, big, true, "invalid metadata"},
+		"metadata no double":   {api.Fork{}, api.Object(`{"a":1e999}`), true, "invalid metadata"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var err error
@@ -93,11 +93,11 @@ func TestForkOfWhatDoesNotRun(t *testing.T) {
 				testplane.Want(t, call(t.Context(), testplane.Caller, sb.ID), apierror.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
 			}
 			r.Change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxRunning })
-			// The record is behind its host.
+			// The record lags behind its host.
 			r.H1.Become(sb.ID, hostapi.StatusPaused)
 			testplane.Want(t, call(t.Context(), testplane.Caller, sb.ID), apierror.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
 			r.H1.Become(sb.ID, hostapi.StatusRunning)
-			testcluster.Await(t, 5*time.Second, "a running sandbox", func() bool { s, _ := r.Sandbox(sb.ID); return s.Status == record.SandboxRunning })
+			testcluster.Await(t, "a running sandbox", func() bool { s, _ := r.Sandbox(sb.ID); return s.Status == record.SandboxRunning })
 		})
 	}
 	r.Change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxFailed })
@@ -108,8 +108,8 @@ func TestForkOfWhatDoesNotRun(t *testing.T) {
 	}
 }
 
-// A tree of trees: a child is forked like any sandbox, and promotion deletes its
-// siblings, not its parent, not its own children.
+// A tree of trees: a child can be forked like any sandbox. Promotion deletes its
+// siblings, but neither its parent nor its own children.
 func TestATreeOfTrees(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	f := r.Node.Forks
@@ -159,7 +159,7 @@ func TestATreeOfTrees(t *testing.T) {
 	if rows := r.Settled(r.H1); len(rows) != 4 { // root, both children, the promoted one
 		t.Fatalf("%d rows", len(rows))
 	}
-	// Once more is the same again.
+	// Repeating it changes nothing.
 	if out, err := f.Promote(t.Context(), testplane.Caller, child, api.Promote{TreeID: second.TreeID, CleanupSiblings: true}); err != nil || len(out.Deleted) != 0 {
 		t.Fatalf("%v, %v", out.Deleted, err)
 	}
@@ -169,7 +169,6 @@ func TestForkIsRepeatable(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	f := r.Node.Forks
 	sb := r.Must(t, api.CreateSandbox{})
-	// The first fork fails with its only child.
 	fails := 1
 	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "put" && !c.Done && fails > 0 {
@@ -181,7 +180,7 @@ func TestForkIsRepeatable(t *testing.T) {
 	in, key := api.ForkTree{Count: n(1)}, testplane.Key("k", "body")
 	_, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, in, key)
 	testplane.Want(t, err, apierror.EInternal, "sandbox failed to start")
-	// The key of a fork that left nothing is free again.
+	// The key of a fork without any child can be used again.
 	first, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, in, key)
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +191,7 @@ func TestForkIsRepeatable(t *testing.T) {
 	}
 	_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{Count: n(2)}, testplane.Key("k", "another body"))
 	testplane.Want(t, err, apierror.EConflict, "idempotency key reused")
-	// Another route and another workspace have keys of their own.
+	// The same key for another route or workspace is independent.
 	if other, err := f.Fork(t.Context(), testplane.Caller, sb.ID, api.Fork{Count: n(1)}, key); err != nil || other.Children[0].ID == first.Children[0].ID {
 		t.Fatalf("%+v, %v", other, err)
 	}
@@ -206,7 +205,7 @@ func TestForkIsRepeatable(t *testing.T) {
 	testplane.Want(t, err, apierror.ENotFound, "not found") // as of any key whose resource is gone
 }
 
-// All who wait for one fork are told the same of it.
+// All who wait for one fork get the same result.
 func TestARepetitionOfAForkUnderWay(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	f := r.Node.Forks
@@ -239,7 +238,7 @@ func TestARepetitionOfAForkUnderWay(t *testing.T) {
 	go call()
 	<-begun
 	go call()
-	testcluster.Await(t, 10*time.Second, "two who wait", func() bool {
+	testcluster.Await(t, "two who wait", func() bool {
 		var stacks strings.Builder
 		if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
 			t.Error(err)
@@ -320,7 +319,7 @@ func TestSnapshots(t *testing.T) {
 	testplane.Want(t, err, apierror.ENotFound, "not found")
 	testplane.Want(t, r.Node.Snapshots.Delete(t.Context(), testplane.Stranger, snaps[0].ID), apierror.ENotFound, "not found")
 
-	// A sandbox from it, over its environment.
+	// A sandbox from the snapshot, with its environment overridden.
 	_, err = r.Create(t.Context(), testplane.Stranger, api.CreateSandbox{Template: "base", FromSnapshot: snaps[0].ID}, core.Idempotency{})
 	testplane.Want(t, err, apierror.ENotFound, "not found")
 	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "node", FromSnapshot: snaps[0].ID}, core.Idempotency{})
@@ -353,7 +352,7 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 	r.H1.SetStore(store)
 	h2 := r.Host("h2", 512+32)
 	h2.SetStore(store)
-	testcluster.Await(t, 5*time.Second, "the stores", func() bool {
+	testcluster.Await(t, "the stores", func() bool {
 		s := r.LeaderNode().Hosts.Sessions()
 		return s["h1"].Heartbeat.Store && s["h2"].Heartbeat.Store
 	})
@@ -363,7 +362,7 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 		t.Fatalf("%+v, %v", stored, err)
 	}
 	r.H1.SetStore(nil)
-	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
+	testcluster.Await(t, "the heartbeat", func() bool { return !r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
 	local, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, api.CreateSnapshot{}, core.Idempotency{})
 	if err != nil || local.Stored {
 		t.Fatalf("%+v, %v", local, err)
@@ -384,7 +383,7 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", FromSnapshot: local.ID}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EBadGateway, "no available compute node")
 
-	// A damaged one is refused, by name.
+	// A damaged snapshot is refused, with what is damaged.
 	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "put" && !c.Done {
 			return &hostapi.Error{Code: hostapi.CodeBadSnapshot, Message: "snapshot refused", Detail: "chunk 7 is damaged"}
@@ -398,7 +397,7 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 	r.H1.SetFault(nil)
 
 	r.H1.Silence(true)
-	testcluster.Await(t, 10*time.Second, "the snapshot's end", func() bool {
+	testcluster.Await(t, "the snapshot's end", func() bool {
 		s, err := r.Node.Snapshots.Get(t.Context(), testplane.Caller, local.ID)
 		return err == nil && s.Status == "lost"
 	})
@@ -407,13 +406,13 @@ func TestASnapshotsHostIsFullOrGone(t *testing.T) {
 		t.Error("no detail")
 	}
 	r.H1.Silence(false)
-	testcluster.Await(t, 10*time.Second, "the snapshot's return", func() bool {
+	testcluster.Await(t, "the snapshot's return", func() bool {
 		s, err := r.Node.Snapshots.Get(t.Context(), testplane.Caller, local.ID)
 		return err == nil && s.Status == "ready"
 	})
 	// The disk that had it is new.
 	r.H1.DropCapture(local.ID)
-	testcluster.Await(t, 10*time.Second, "the snapshot's end", func() bool {
+	testcluster.Await(t, "the snapshot's end", func() bool {
 		row, ok := raftstore.Get(r.Leader().Store.View(), record.Snapshots, local.ID)
 		return ok && row.Status == record.ResourceLost
 	})

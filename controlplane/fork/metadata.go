@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Metadata is that of one child: what the request gave, under the fork's own
-// keys, which win.
+// Metadata returns the metadata of one child: the request's, overridden by the
+// fork's own keys.
 func Metadata(mode Mode, given json.RawMessage, parentID, group string, index int) (json.RawMessage, error) {
 	if mode != Tree {
 		return withKeys(nil, map[string]any{"forked_from": parentID})
@@ -16,7 +16,7 @@ func Metadata(mode Mode, given json.RawMessage, parentID, group string, index in
 	})
 }
 
-// withKeys sets keys of an object and leaves the others as they are.
+// withKeys sets keys of a JSON object and leaves the others unchanged.
 func withKeys(object json.RawMessage, keys map[string]any) (json.RawMessage, error) {
 	out := map[string]json.RawMessage{}
 	if len(object) > 0 {

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// store puts the capture into the snapshot store. It returns the digest of its
-// manifest there.
+// store uploads the capture to the snapshot store and returns the digest of its
+// manifest.
 func (f *Flows) store(ctx context.Context, run flow.Run, hostID string) (manifest string, err error) {
 	err = f.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) error {
 		made, err := c.StoreCapture(ctx, groupOf(run.Flow))
@@ -27,13 +27,14 @@ func (f *Flows) store(ctx context.Context, run flow.Run, hostID string) (manifes
 	return manifest, err
 }
 
-// placeElsewhere finds other hosts for the children that the ones before did not take.
+// placeElsewhere is the step that chooses other hosts for the children that hosts
+// have refused.
 func (f *Flows) placeElsewhere(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Fork
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	ctx = hostCtx(ctx, data.RequestID)
+	ctx = hosts.WithRequestID(ctx, data.RequestID)
 	f.clean(ctx, run, data)
 	var failed error
 	if !data.Stored {
@@ -65,7 +66,7 @@ func (f *Flows) placeElsewhere(ctx context.Context, run flow.Run) (flow.Commit, 
 		case !errors.As(err, &none):
 			return nil, err
 		case f.Hosts.Warming(run.View):
-			return nil, err // tried again when the hosts have been heard
+			return nil, err // retried when the hosts have been heard
 		default:
 			child.Error, child.Reason = none.Error(), max(child.Reason, reasonFull)
 		}
@@ -96,8 +97,8 @@ func (f *Flows) placeElsewhere(ctx context.Context, run flow.Run) (flow.Commit, 
 	}, nil
 }
 
-// clean removes what hosts that did not answer may have made of children, before
-// they are made elsewhere.
+// clean deletes boxes that hosts that did not answer may have created, before the
+// children are created elsewhere.
 func (f *Flows) clean(ctx context.Context, run flow.Run, data Fork) {
 	var all errgroup.Group
 	for _, child := range data.Children {
@@ -112,16 +113,16 @@ func (f *Flows) clean(ctx context.Context, run flow.Run, data Fork) {
 	_ = all.Wait() // what fails is logged
 }
 
-// warm lets the one child take over the parent's memory, disk and slot.
+// warm is the step in which the child takes over the parent's memory, disk and slot.
 func (f *Flows) warm(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Fork
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	ctx = hostCtx(ctx, data.RequestID)
+	ctx = hosts.WithRequestID(ctx, data.RequestID)
 	outcomes := make([]outcome, 1)
 	if row, ok := starting(run.View, run.Flow, data.Children[0].ID); ok {
-		_ = f.postStaged(ctx, run, &data) // finish tells it again
+		_ = f.postStaged(ctx, run, &data) // finish repeats it
 		outcomes[0] = f.put(ctx, run, &data, 0, row)
 	}
 	if err := f.mustRetry(ctx, run, &data, outcomes); err != nil {
@@ -134,7 +135,7 @@ func (f *Flows) warm(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	return f.commitOutcomes(ctx, run, data, outcomes), nil
 }
 
-// refused reports whether a host finds that the parent cannot be forked as it is.
+// refused reports whether a host refused because of the parent's state.
 func refused(err error) bool {
 	return hostapi.HasCode(err, hostapi.CodeIllegalState) || hostapi.HasCode(err, hostapi.CodeNotRunning) || hostapi.HasCode(err, hostapi.CodeNotFound)
 }
@@ -145,15 +146,15 @@ func (f *Flows) giveUp(ctx context.Context, run flow.Run, data Fork, cause error
 	for _, c := range data.Children {
 		f.Hosts.Release(c.ID)
 	}
-	f.release(ctx, run, data, true) // of a capture whose outcome is unknown
+	f.release(ctx, run, data, true) // the capture may exist
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		f.drop(tx, run, data)
 		return flow.Fail(failure), nil
 	}
 }
 
-// drop removes the rows of children that did not come to life, and what their
-// request left for a repetition.
+// drop removes the rows of children that have not started, and the request's
+// idempotency key.
 func (f *Flows) drop(tx *raftstore.Tx, run flow.Run, data Fork) {
 	for _, c := range data.Children {
 		if row, ok := starting(tx, run.Flow, c.ID); ok {

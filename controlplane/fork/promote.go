@@ -15,7 +15,8 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// stepAwait waits until the siblings of a promoted child are gone, and says so.
+// stepAwait waits until the siblings of a promoted child are gone, and posts the
+// event.
 const stepAwait = "await"
 
 // RolePromoted is the fork_tree_role of the chosen child.
@@ -27,10 +28,9 @@ type promotion struct {
 	Deleted   []string `json:"deleted,omitempty"`
 }
 
-// BeginPromote marks a tree's child as the chosen one, and with cleanup starts
-// the deletion of its siblings, whose ids it returns. The flow ends when they
-// are gone. The parent is no sibling, and what an app or a database has taken
-// over is not deleted.
+// BeginPromote marks a child of a tree as chosen. With cleanup it also begins the
+// deletion of its siblings, and returns their ids; the flow ends when they are gone.
+// It deletes neither the parent nor a sandbox with an owner.
 func BeginPromote(tx *raftstore.Tx, flowID string, s *record.Sandbox, cleanup bool, requestID string) (deleted []string, err error) {
 	c := s.Clone()
 	if c.Metadata, err = withKeys(c.Metadata, map[string]any{"fork_tree_role": RolePromoted}); err != nil {
@@ -56,7 +56,7 @@ func BeginPromote(tx *raftstore.Tx, flowID string, s *record.Sandbox, cleanup bo
 
 const promotePrefix = "promotions/"
 
-// promotedsHost is the host that a promotion calls.
+// promotedsHost returns the host that a promotion calls.
 func promotedsHost(r raftstore.Reader, fl *record.Flow) string {
 	row, ok := raftstore.Get(r, record.Sandboxes, strings.TrimPrefix(fl.Subject, promotePrefix))
 	if !ok {
@@ -79,14 +79,15 @@ func (f *Flows) await(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	id := run.Flow.Subject[len(promotePrefix):]
 	if row, ok := raftstore.Get(run.View, record.Sandboxes, id); ok {
-		if err := f.postPromoted(hostCtx(ctx, data.RequestID), run, data, row); err != nil && (hosts.Superseded(ctx, err) || f.passing(run, row.HostID, err)) {
+		if err := f.postPromoted(hosts.WithRequestID(ctx, data.RequestID), run, data, row); err != nil && (hosts.Superseded(ctx, err) || f.passing(run, row.HostID, err)) {
 			return nil, err
 		}
 	}
 	return func(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }, nil
 }
 
-// postPromoted says it on the promoted sandbox and on the parent, if that lives.
+// postPromoted posts the promotion on the promoted sandbox, and on the parent if it
+// still exists.
 func (f *Flows) postPromoted(ctx context.Context, run flow.Run, data promotion, row *record.Sandbox) error {
 	e := hostapi.NewEvent{
 		Key: "promote/" + data.Tree + "/" + row.ID, Type: hostapi.EventForkTreePromoted, Message: "promoted",

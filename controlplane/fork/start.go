@@ -20,13 +20,13 @@ import (
 //	start ──────────► finish        captures, then starts every child where it is placed
 //	 │  ▲
 //	 ▼  │ a host refused, another is chosen
-//	place                           the capture goes into the store for the others
+//	place                           uploads the capture to the store for other hosts
 //
 //	warm ───────────► finish        one call does it all
 //
-// A batch of children is one step: one transaction begins a fork, one makes the
-// children running, and one ends it. Past the deadline (expire) what has not
-// come to life is given up.
+// A batch of children is one step: one transaction begins a fork, one commits the
+// running children, and one ends it. Past the deadline (expire), children that have
+// not started are given up.
 const (
 	stepStart  = "start"
 	stepWarm   = "warm"
@@ -35,21 +35,21 @@ const (
 	stepExpire = "expire"
 )
 
-// outcome is what a host said of one child.
+// outcome is a host's answer about one child.
 type outcome struct {
-	row  *record.Sandbox // as it was when the host was asked; nil: it was not
+	row  *record.Sandbox // at the time of the call; nil: there was no call
 	box  hostapi.Box
 	err  error
 	ends int64 // ms after Begun
 }
 
-// start captures the parent and starts every placed child from the capture.
+// start is the step that captures the parent and starts every placed child.
 func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Fork
 	if err := run.Data(&data); err != nil {
 		return nil, err
 	}
-	ctx = hostCtx(ctx, data.RequestID)
+	ctx = hosts.WithRequestID(ctx, data.RequestID)
 	first := !data.Captured
 	if err := f.capture(ctx, run, &data); err != nil {
 		if hosts.Superseded(ctx, err) || f.passing(run, data.HostID, err) {
@@ -64,7 +64,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	all.Go(func() error {
 		defer close(announced)
 		if first {
-			_ = f.postStaged(ctx, run, &data) // finish tells it again
+			_ = f.postStaged(ctx, run, &data) // finish repeats it
 		}
 		return nil
 	})
@@ -75,19 +75,19 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		case row.HostID == "":
 			unplaced = true
 		default:
-			f.Hosts.Reserve(row) // a leader before this one may have placed it
+			f.Hosts.Reserve(row) // an earlier leader may have placed it
 			all.Go(func() error {
 				outcomes[i] = f.put(ctx, run, &data, i, row)
 				if <-announced; outcomes[i].err == nil {
-					_ = f.postRunning(ctx, run, &data, i, outcomes[i].ends) // and this
+					_ = f.postRunning(ctx, run, &data, i, outcomes[i].ends) // finish repeats it, too
 				}
 				return nil
 			})
 		}
 	}
 	if unplaced && !stored {
-		// Those wait for the upload anyway. In any other case it comes after the
-		// children, who then have the processors to themselves.
+		// Unplaced children need the upload now. Otherwise it comes after the
+		// children, which then have the processors to themselves.
 		all.Go(func() error {
 			var err error
 			manifest, err = f.store(ctx, run, data.HostID)
@@ -103,7 +103,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	return f.commitOutcomes(ctx, run, data, outcomes), nil
 }
 
-// capture makes the capture, which is a single one however often it is asked for.
+// capture captures the parent. Repeating the call returns the same capture.
 func (f *Flows) capture(ctx context.Context, run flow.Run, data *Fork) error {
 	if data.Captured {
 		return nil
@@ -111,7 +111,7 @@ func (f *Flows) capture(ctx context.Context, run flow.Run, data *Fork) error {
 	return f.Hosts.Call(ctx, data.HostID, func(ctx context.Context, c *hosts.Client) error {
 		made, err := c.PutCapture(ctx, groupOf(run.Flow), hostapi.CaptureSpec{
 			BoxID: data.ParentID, Generation: data.Generation, Memory: data.Mode == Tree, After: hostapi.AfterResume,
-			// The children are there in a moment, and nothing needs it after them.
+			// Nothing needs the capture once the children have started.
 			Transient: true,
 		})
 		if err != nil {
@@ -122,7 +122,7 @@ func (f *Flows) capture(ctx context.Context, run flow.Run, data *Fork) error {
 	})
 }
 
-// put starts one child.
+// put starts one child on its host.
 func (f *Flows) put(ctx context.Context, run flow.Run, data *Fork, index int, row *record.Sandbox) outcome {
 	out := outcome{row: row}
 	spec, err := f.spec(data, index, row)
@@ -161,12 +161,12 @@ func (f *Flows) spec(data *Fork, index int, row *record.Sandbox) (hostapi.BoxSpe
 	}, nil
 }
 
-// mustRetry returns why the batch has to be asked for once more, nil when it is over.
-// The parent's host is waited for while it restarts: its children belong there.
-// For those that went elsewhere another host is as good. Once the batch's own time
-// is over it is not asked for again: one host that hangs would keep from the record
-// what runs on the others, until the fork's time is over too. A warm fork has no
-// others, and its child is all that is left of its parent.
+// mustRetry returns the error for which the batch must be repeated, or nil. It waits
+// for the parent's host while that restarts, because its children belong there;
+// those of other hosts can go to yet another. Once the batch's own time is over, it
+// is not repeated: one host that hangs would keep the running children of the others
+// out of the record until the fork's deadline. Only a warm fork is repeated even
+// then: no other host can take its child, which is all that is left of its parent.
 func (f *Flows) mustRetry(ctx context.Context, run flow.Run, data *Fork, outcomes []outcome) error {
 	timeUp := data.Mode != Warm && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	for _, o := range outcomes {
@@ -183,8 +183,8 @@ func (f *Flows) mustRetry(ctx context.Context, run flow.Run, data *Fork, outcome
 	return nil
 }
 
-// commitOutcomes records what became of a batch: running children, children that go
-// elsewhere, and children that there will not be.
+// commitOutcomes commits the outcomes of a batch: children that run, that go to
+// another host, or that have failed.
 func (f *Flows) commitOutcomes(ctx context.Context, run flow.Run, data Fork, outcomes []outcome) flow.Commit {
 	store := data.Stored || f.hasStore(data.HostID)
 	for i, o := range outcomes {
@@ -212,7 +212,7 @@ func (f *Flows) commitOutcomes(ctx context.Context, run flow.Run, data Fork, out
 				child.Error = errDeleted
 			case !ok:
 			case o.row == nil:
-				waiting = true // it was not placed
+				waiting = true // not placed yet
 			case o.err == nil && row.Generation == o.row.Generation:
 				child.MS, child.Reason = o.ends, 0
 				markRunning(tx, row, o.box)
@@ -222,7 +222,7 @@ func (f *Flows) commitOutcomes(ctx context.Context, run flow.Run, data Fork, out
 				sandbox.DeleteRow(tx, row)
 			default:
 				c := row.Clone()
-				c.HostID = "" // the generation stays: the next placement counts on from it
+				c.HostID = "" // the next placement increases the generation
 				raftstore.Put(tx, record.Sandboxes, c)
 				waiting = true
 			}
@@ -238,7 +238,7 @@ func (f *Flows) commitOutcomes(ctx context.Context, run flow.Run, data Fork, out
 
 const errDeleted = "it was deleted while it was being made"
 
-// markRunning makes one child running.
+// markRunning updates the row of a child that runs.
 func markRunning(tx *raftstore.Tx, row *record.Sandbox, box hostapi.Box) {
 	c := row.Clone()
 	c.Status, c.StartedAt, c.HostSeq, c.StartedBy = record.SandboxRunning, tx.Now(), box.Seq, ""
@@ -252,7 +252,8 @@ func (d Fork) clone() Fork {
 	return d
 }
 
-// classify says whether another host might do it.
+// classify returns why a host did not start a child. Another host may if it was full
+// or unreachable.
 func classify(err error) reasonKind {
 	var refusal *hostapi.Error
 	switch {
@@ -268,8 +269,8 @@ func classify(err error) reasonKind {
 	return reasonFailed
 }
 
-// reason is what a client is told of a child's end. What a host says in detail
-// is for its operator, but for what is wrong with a capture.
+// reason returns the text for clients about a child that failed. Details of hosts
+// are for operators, except about a damaged capture.
 func reason(err error) string {
 	var refusal *hostapi.Error
 	switch {

@@ -2,47 +2,45 @@ package forward
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/stall"
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// maxKept is the largest body that is kept to be sent again: nearly every JSON
-// body of the API is far smaller. A PUT carries a file, which may come slowly.
+// maxKept is the size of the largest body that is kept to be sent again. Nearly all
+// JSON bodies of the API are far smaller. A PUT carries a file, which may arrive
+// slowly.
 const maxKept = 256 << 10
 
-// maxKeptAtOnce bounds what is kept of all bodies, in bytes: they are read before
-// anybody knows who sent them.
+// maxKeptAtOnce limits the size of all kept bodies, in bytes: they are read before
+// their senders are authenticated.
 const maxKeptAtOnce = 64 << 20
 
-// keepTimeout bounds how long a client may take over a body that is kept.
+// keepTimeout is how long a client may take to send a body that is kept.
 var keepTimeout = timescale.Limit(30 * time.Second)
 
-// lingerTime is how long the client may take over the next piece of a body when
-// the request is answered: net/http sends no answer while the body is waited for.
+// lingerTime is how long the rest of a body may take to arrive once the request is refused
+// here: net/http sends no answer while it waits for the body.
 var lingerTime = timescale.Limit(time.Second)
 
-// body is a request's body that may have to be sent twice.
+// body is a request's body that may be sent more than once.
 type body struct {
 	kept   []byte
-	stream io.ReadCloser // the body itself, when it is not kept
-	begun  atomic.Bool   // some of the stream is gone
+	stream *stall.Body // the body, if it is not kept
+	begun  atomic.Bool // part of the stream has been read
 
-	control *http.ResponseController // of a stream over HTTP/1; others do not wait for it
-	mu      sync.Mutex
-	over    bool // all of the stream is gone, or the request is over
+	control *http.ResponseController // of a stream over HTTP/1; other protocols do not wait for it
 }
 
-// keep reads a body that is to be kept, until release is called. Where there is
-// no room it is not kept, and can be sent once.
+// keep reads a body and keeps it until release is called. If there is no room for
+// it, it is not kept, and can be sent only once.
 func (f *Forwarder) keep(w http.ResponseWriter, r *http.Request) (b *body, release func(), err error) {
 	size, control := r.ContentLength, http.NewResponseController(w)
-	streamed := &body{stream: r.Body}
+	streamed := &body{stream: stall.NewBody(w, r)}
 	if r.ProtoMajor == 1 {
 		streamed.control = control
 	}
@@ -55,16 +53,17 @@ func (f *Forwarder) keep(w http.ResponseWriter, r *http.Request) (b *body, relea
 		f.kept.Add(-size)
 		return streamed, func() {}, nil
 	}
-	// A server without deadlines has none to set, and none is needed in tests.
+	// Test servers without deadlines return an error, which does not matter.
 	_ = control.SetReadDeadline(time.Now().Add(keepTimeout))
 	kept, err := io.ReadAll(r.Body)
-	if err == nil { // else net/http reads on, before it sends what is answered
+	if err == nil { // after an error net/http reads on before it sends the answer
 		_ = control.SetReadDeadline(time.Time{})
 	}
 	return &body{kept: kept}, func() { f.kept.Add(-size) }, err
 }
 
-// reader is the body from its beginning; of a stream, only while replayable.
+// reader returns the body from its beginning; for a stream, only while it is
+// replayable.
 func (b *body) reader() io.ReadCloser {
 	switch {
 	case b.stream != nil:
@@ -75,49 +74,39 @@ func (b *body) reader() io.ReadCloser {
 	return io.NopCloser(bytes.NewReader(b.kept))
 }
 
-// replayable reports whether reader still gives all of it.
+// replayable reports whether reader still returns the whole body.
 func (b *body) replayable() bool { return b.stream == nil || !b.begun.Load() }
 
-// answered bounds the wait for what is left of a stream.
-func (b *body) answered() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.control != nil && !b.over {
+// answered prepares the head of the leader's answer. From then on the leader says how long
+// a stream may stand still.
+func (b *body) answered(head http.Header) {
+	if b.stream != nil {
+		b.stream.Answering(head)
+	}
+}
+
+// refused limits the wait for the rest of a stream.
+func (b *body) refused() {
+	if b.control != nil {
 		_ = b.control.SetReadDeadline(time.Now().Add(lingerTime))
 	}
 }
 
-// ended lifts that bound when the stream is at its end: the connection is read
-// on, to see that the client is still there.
-func (b *body) ended() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.control != nil && !b.over {
-		_ = b.control.SetReadDeadline(time.Time{})
-	}
-	b.over = true
-}
-
-// leave lets the connection alone from now on, which is the next request's: a
-// transport may still read when its round trip is over.
+// leave ends the reads of a stream, because the connection belongs to the next request
+// from now on, and a transport may still read after its round trip.
 func (b *body) leave() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.over = true
+	if b.stream != nil {
+		b.stream.Leave()
+	}
 }
 
-// streamed is the stream behind a Close that does nothing: a transport that
-// could not connect closes the body, and the next attempt still needs it. The
-// server closes the real one.
+// streamed is the stream. A transport that could not connect closes the body, which does
+// nothing, and the next attempt still needs it.
 type streamed struct{ *body }
 
 func (s *streamed) Read(p []byte) (int, error) {
 	s.begun.Store(true)
-	n, err := s.stream.Read(p)
-	if errors.Is(err, io.EOF) {
-		s.ended()
-	}
-	return n, err
+	return s.stream.Read(p)
 }
 
 func (*streamed) Close() error { return nil }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Bodies are kept within a bound, and past it are passed on as they come.
+// Bodies up to a limit are kept for a retry; larger ones are streamed.
 func TestBodiesAreKeptWhileThereIsRoom(t *testing.T) {
 	f := New(Config{Logger: slog.New(slog.DiscardHandler)})
 	const text = "{}"

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cluster is what the replicas of a test believe about who leads.
+// cluster is what the replicas of a test believe about the leader.
 type cluster struct {
 	mu      sync.Mutex
 	leader  string
@@ -52,6 +53,8 @@ type replica struct {
 	id       string
 	public   *httptest.Server
 	served   atomic.Int64 // requests that the API itself got
+	probed   atomic.Int64 // questions of others whether it is there
+	frozen   atomic.Bool  // its peer port answers nothing
 	believes func() (id, address string)
 }
 
@@ -96,7 +99,20 @@ func (c *cluster) add(t *testing.T, id string, api http.HandlerFunc) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	internal := &httptest.Server{Listener: l, Config: &http.Server{Handler: peer.Handler(peer.Routes{Public: f})}, TLS: node.ServerTLS("http/1.1")}
+	port := peer.Handler(peer.Routes{Public: f})
+	internal := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/healthz" {
+			r.probed.Add(1)
+		}
+		if r.frozen.Load() {
+			<-req.Context().Done()
+			return
+		}
+		port.ServeHTTP(w, req)
+	})}, TLS: &tls.Config{
+		// httptest has a certificate of its own for clients that name no server.
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return node.ServerTLS("http/1.1"), nil },
+	}}
 	internal.StartTLS()
 	c.mu.Lock()
 	c.address[id] = l.Addr().String()
@@ -153,7 +169,7 @@ func TestFollowerForwardsAsItCame(t *testing.T) {
 	if a.served.Load() != 1 || b.served.Load() != 0 {
 		t.Fatal("served in the wrong place")
 	}
-	// A POST without a body stays one.
+	// A POST without a body is passed on without one.
 	if _, body := do(t, b, "POST", "/v1/sandboxes", "", nil); body != "POST /v1/sandboxes  0" {
 		t.Fatal(body)
 	}
@@ -162,7 +178,27 @@ func TestFollowerForwardsAsItCame(t *testing.T) {
 	}
 }
 
-// What a client has to upgrade to is told of one hop, and told on.
+// Behind a proxy that ends TLS, the leader learns what the follower's client speaks.
+func TestTheClientsSchemeIsPassedOn(t *testing.T) {
+	c := newCluster(t)
+	tell := func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, peer.ClientScheme(r), " ", strings.Join(r.Header.Values(peer.HeaderProto), ","))
+	}
+	c.add(t, "a", tell)
+	b := c.add(t, "b", tell)
+	c.lead("a")
+	for said, want := range map[string]string{"": "http", "http": "http", "https": "https", "gopher": "http"} {
+		h := http.Header{}
+		if said != "" {
+			h.Set(peer.HeaderProto, said)
+		}
+		if _, got := do(t, b, "GET", "/", "", h); got != want+" "+want {
+			t.Errorf("%q became %q, want %q", said, got, want)
+		}
+	}
+}
+
+// The Upgrade header of a 426 is for one hop, and is still passed on.
 func TestUpgradeRequiredSaysToWhat(t *testing.T) {
 	c := newCluster(t)
 	c.add(t, "a", func(w http.ResponseWriter, _ *http.Request) {
@@ -223,8 +259,8 @@ func TestElectionIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A leader that is down has not been asked: once there is another one, also a
-// request that must not run twice goes there.
+// A leader that is down has not received the request, so a new leader gets it even
+// if it must not run twice.
 func TestDeadLeaderIsReplaced(t *testing.T) {
 	c := newCluster(t)
 	c.add(t, "a", echo)
@@ -246,7 +282,7 @@ func TestDeadLeaderIsReplaced(t *testing.T) {
 	}
 }
 
-// A leader that dies over a request may have done it.
+// A leader that dies during a request may have carried it out.
 func TestLeaderThatDiesOverARequest(t *testing.T) {
 	for _, tc := range []struct {
 		name, method, path string
@@ -280,8 +316,8 @@ func TestLeaderThatDiesOverARequest(t *testing.T) {
 	}
 }
 
-// Two replicas that take each other for the leader do not send a request in
-// circles, and the one that finds out later goes to the right place.
+// Two replicas that take each other for the leader do not forward a request in
+// circles. When one of them learns who leads, the request goes there.
 func TestForwardedAtMostOnce(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.add(t, "a", echo), c.add(t, "b", echo)
@@ -304,7 +340,7 @@ func TestForwardedAtMostOnce(t *testing.T) {
 	if resp.StatusCode != 503 || a.served.Load()+b.served.Load() != 0 {
 		t.Fatalf("%d", resp.StatusCode)
 	}
-	// Of a body that is not kept nothing was done either.
+	// A request whose body is streamed has not been carried out either.
 	if resp, got := do(t, b, "PUT", "/v1/sandboxes/x/fs?path=/a", "{}", nil); resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" {
 		t.Fatalf("%d %s", resp.StatusCode, got)
 	}

@@ -27,10 +27,10 @@ func (w patientWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return endingConn{conn}, rw, nil
 }
 
-// endingConn is an upgraded connection. When one side of a WebSocket has ended
-// the other has nothing more to say, so the end of either is an error: the
-// proxy then closes both at once instead of waiting for the other half. For the
-// same reason it has no CloseWrite.
+// endingConn is an upgraded connection. If one side of a WebSocket ends, the other
+// has nothing more to say, so Read reports the end as an error: the proxy then
+// closes both sides instead of waiting for the other half. For the same reason it
+// has no CloseWrite.
 type endingConn struct{ net.Conn }
 
 var errEnded = errors.New("the client has closed the connection")

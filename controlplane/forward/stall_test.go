@@ -15,7 +15,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// raw opens a connection to a replica on which a test says every byte itself.
+// raw opens a connection to a replica; the test writes and reads its bytes.
 func (r *replica) raw(t *testing.T, request string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(r.public.URL, "http://"))
@@ -32,7 +32,7 @@ func (r *replica) raw(t *testing.T, request string) net.Conn {
 	return conn
 }
 
-// A client that takes nothing of an endless answer ends it at the leader too.
+// A client that does not read an endless response ends it at the leader too.
 func TestStalledReaderEndsTheAnswer(t *testing.T) {
 	c := newCluster(t)
 	c.stall = 200 * time.Millisecond
@@ -56,8 +56,8 @@ func TestStalledReaderEndsTheAnswer(t *testing.T) {
 	}
 }
 
-// A client that is slow is told by a follower what the leader would tell it, and
-// has as long for a file.
+// A slow client gets the same answer from a follower as from the leader, and the
+// same time for a file.
 func TestSlowBodies(t *testing.T) {
 	before := keepTimeout
 	t.Cleanup(func() { keepTimeout = before })
@@ -106,8 +106,8 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
-// A file that stands still holds up no answer: not the leader's, and not that
-// there is none.
+// An upload that stalls delays neither the leader's answer nor the one that there is
+// no leader.
 func TestAFileThatStandsStill(t *testing.T) {
 	before := lingerTime
 	t.Cleanup(func() { lingerTime = before })
@@ -133,7 +133,7 @@ func TestAFileThatStandsStill(t *testing.T) {
 const upgrade = "GET /v1/sandboxes/x/exec/pty HTTP/1.1\r\nHost: b\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
 	"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 
-// A WebSocket ends at both ends whichever of them goes, and however.
+// A WebSocket is closed at both ends when either end closes it, in any way.
 func TestUpgradedConnectionsEndTogether(t *testing.T) {
 	c := newCluster(t)
 	c.stall = 200 * time.Millisecond
@@ -205,7 +205,7 @@ func TestUpgradedConnectionsEndTogether(t *testing.T) {
 	})
 }
 
-// zeros gives n bytes, in no memory.
+// zeros reads as n zero bytes and uses no memory.
 type zeros struct{ left int64 }
 
 func (z *zeros) Read(p []byte) (int, error) {
@@ -220,7 +220,7 @@ func (z *zeros) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Large bodies pass both ways without being kept anywhere.
+// Large bodies pass in both directions without being buffered.
 func TestLargeBodiesPassInConstantMemory(t *testing.T) {
 	const size = 256 << 20
 	c := newCluster(t)

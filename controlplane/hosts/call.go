@@ -12,7 +12,8 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Call makes calls to a host for as long as it is up and this replica leads.
+// Call makes calls to a host. They are cancelled when the host is lost or this
+// replica's leadership ends.
 func (r *Registry) Call(ctx context.Context, hostID string, calls func(ctx context.Context, c *Client) error) error {
 	client, err := r.Client(hostID)
 	if err != nil {
@@ -23,10 +24,10 @@ func (r *Registry) Call(ctx context.Context, hostID string, calls func(ctx conte
 	return calls(ctx, client)
 }
 
-// ErrNoStore: no host that is there has a snapshot store.
+// ErrNoStore means that no available host has a snapshot store.
 var ErrNoStore = errors.New("no host with a snapshot store answers")
 
-// Stores are the hosts that are there and have the snapshot store, in any order.
+// Stores returns the available hosts with a snapshot store, in any order.
 func (r *Registry) Stores() []string {
 	var ids []string
 	for id, s := range r.Sessions() {
@@ -37,8 +38,8 @@ func (r *Registry) Stores() []string {
 	return ids
 }
 
-// DeleteStored removes something from the snapshot store by way of any host that
-// has it, but for some. What that host itself has of it goes as well.
+// DeleteStored deletes an object from the snapshot store through any host except
+// some. That host also deletes its own copy.
 func (r *Registry) DeleteStored(ctx context.Context, id string, except ...string) error {
 	err := ErrNoStore
 	for _, hostID := range r.Stores() {
@@ -52,9 +53,8 @@ func (r *Registry) DeleteStored(ctx context.Context, id string, except ...string
 	return err
 }
 
-// Reach is Client for calls that somebody waits for. A host that a new leader has
-// yet to hear is given a moment for its first heartbeat: it looks for the leader,
-// too.
+// Reach is Client for calls that a user waits for. If a new leader has not heard the
+// host yet, it waits a moment for the first heartbeat.
 func (r *Registry) Reach(ctx context.Context, hostID string) (*Client, error) {
 	for {
 		changed := r.Changed()
@@ -78,11 +78,11 @@ func (r *Registry) Reach(ctx context.Context, hostID string) (*Client, error) {
 	}
 }
 
-// firstWord is how long after an election hosts may take to find the new leader.
+// firstWord is how long hosts may take to find a new leader.
 var firstWord = timescale.Limit(5 * time.Second)
 
-// mayBeHeard is how much of that is left for a host that was up under the leader
-// before and has not been heard by this one.
+// mayBeHeard returns how much of firstWord is left for a host that was up under the
+// former leader and has not been heard by this one.
 func (r *Registry) mayBeHeard(hostID string) time.Duration {
 	agent, ok := raftstore.Get(r.cfg.Store.View(), record.Hosts, hostID)
 	if !ok || agent.State != record.HostUp {
@@ -96,18 +96,17 @@ func (r *Registry) mayBeHeard(hostID string) time.Duration {
 	return firstWord - r.cfg.Clock().Sub(r.since)
 }
 
-// How often a step of a flow asks the same host again. With the pauses between
-// the tries of a flow, one that does not answer is given some seconds, and one
-// that has said that it is restarting most of a lease.
+// How often a step of a flow calls the same host again. With the delays between a
+// flow's attempts, a host that does not answer gets some seconds, and one that
+// reported a restart most of a lease.
 const (
 	patience        = 5
 	restartPatience = 8
 )
 
-// Passing reports whether what a call to a host failed with, at a step's attempt
-// (from 0), may be over at the next: the host does not answer, or has yet to be
-// heard by a new leader, or refuses because it is starting up or shutting down,
-// and has begun nothing.
+// Passing reports whether the error of a call at a step's attempt (from 0) may be
+// temporary: the host does not answer, has not been heard by a new leader yet, or
+// refuses because it is starting or stopping and has begun nothing.
 func (r *Registry) Passing(view raftstore.Reader, hostID string, attempt int, err error) bool {
 	refused := hostapi.HasCode(err, hostapi.CodeDraining)
 	switch {
@@ -119,8 +118,8 @@ func (r *Registry) Passing(view raftstore.Reader, hostID string, attempt int, er
 	return attempt < patience || r.Warming(view)
 }
 
-// Restarting reports whether a host's last heartbeat said so. Between its end and
-// its start it does not answer at all.
+// Restarting reports whether a host's last heartbeat announced a stop or a start. In
+// between it does not answer at all.
 func (r *Registry) Restarting(hostID string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,8 +127,9 @@ func (r *Registry) Restarting(hostID string) bool {
 	return s != nil && (s.heartbeat.Draining || !s.heartbeat.Ready)
 }
 
-// Superseded reports whether a call failed because the flow that made it under
-// ctx is over, or this leadership is: whoever comes next decides.
+// Superseded reports whether a call failed because the flow that made it under ctx,
+// or this leadership, has ended. The caller then leaves the decision to its
+// successor.
 func Superseded(ctx context.Context, err error) bool {
 	return errors.Is(ctx.Err(), context.Canceled) || hostapi.HasCode(err, hostapi.CodeStaleTerm) || errors.Is(err, ErrNotLeading)
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Client calls one host in the name of one term of leadership.
+// Client calls one host. It is bound to a term of leadership.
 type Client = hostapi.Client
 
-// Client calls a host that is heard. For one that is not it fails with
-// hostapi.ErrUnreachable.
+// Client returns a client of a host that sends heartbeats. For another host, the
+// error is hostapi.ErrUnreachable.
 func (r *Registry) Client(hostID string) (*Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -29,7 +29,8 @@ func (r *Registry) Client(hostID string) (*Client, error) {
 	return client.Bind(hostapi.Binding{Host: hostID, Cluster: r.cluster(), Term: r.term}), nil
 }
 
-// cluster is whose terms these are. It changes when a backup is restored.
+// cluster returns the cluster's name, which qualifies terms. It changes when a
+// backup is restored.
 func (r *Registry) cluster() string {
 	if c, ok := raftstore.Get(r.cfg.Store.View(), record.Clusters, record.ClusterID); ok {
 		return c.Name
@@ -37,21 +38,21 @@ func (r *Registry) cluster() string {
 	return ""
 }
 
-// PutBox has a host make a box, and remembers for the next placement how that
-// went.
+// PutBox creates a box on a host, and remembers whether that failed for the next
+// placement.
 func (r *Registry) PutBox(ctx context.Context, c *Client, id string, spec hostapi.BoxSpec) (hostapi.Box, error) {
 	box, err := c.PutBox(ctx, id, spec)
 	r.created(c.Host(), err)
 	return box, err
 }
 
-// Unreachable reports whether a host did not answer, whether or not it may have
-// done what it was asked.
+// Unreachable reports whether a host did not answer, whether or not it executed the
+// call.
 func Unreachable(err error) bool {
 	return errors.Is(err, hostapi.ErrUnreachable) || errors.Is(err, hostapi.ErrUnknownOutcome)
 }
 
-// WithRequestID makes the calls under ctx carry the public request's id.
+// WithRequestID adds the public request's id to the calls under ctx.
 func WithRequestID(ctx context.Context, id string) context.Context {
 	return hostapi.WithRequestID(ctx, id)
 }

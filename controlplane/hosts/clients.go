@@ -6,13 +6,13 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// Clients are a replica's clients of hosts, one a host, whoever asks: what leads
-// and what serves previews on every replica. They outlive a leadership.
+// Clients contains a replica's clients of hosts, one per host. The leader's work and
+// previews share them, and they outlive a leadership.
 type Clients struct {
 	dial func(hostID, address string) *hostapi.Client
 
 	mu   sync.Mutex
-	kept map[string]dialled // by agent id
+	kept map[string]dialled // by host id
 }
 
 type dialled struct {
@@ -20,15 +20,15 @@ type dialled struct {
 	client  *hostapi.Client
 }
 
-// NewClients keeps what dial makes.
+// NewClients returns Clients that creates clients with dial.
 func NewClients(dial func(hostID, address string) *hostapi.Client) *Clients {
 	return &Clients{dial: dial, kept: map[string]dialled{}}
 }
 
-// maxKept bounds the clients, of hosts that have gone as well.
+// maxKept limits the number of clients, including those of removed hosts.
 const maxKept = 1024
 
-// At returns the client of a host at an address, which is bound to no term.
+// At returns the client of a host at an address. It is not bound to a term.
 func (c *Clients) At(hostID, address string) *hostapi.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +46,8 @@ func (c *Clients) At(hostID, address string) *hostapi.Client {
 	return d.client
 }
 
-// HangUp has the next call of a host dial it anew; what is under way goes on.
+// HangUp closes idle connections, so that the next call to a host dials again. Calls
+// in progress continue.
 func (c *Clients) HangUp(hostID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +61,7 @@ func (c *Clients) hangUp(hostID string) {
 	}
 }
 
-// Close drops the idle connections to the hosts.
+// Close closes the idle connections.
 func (c *Clients) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

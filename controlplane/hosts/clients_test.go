@@ -8,8 +8,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// Whoever asks for a host has the same connections: what leads, in each of its
-// terms, and what serves previews.
+// The connections to a host are shared by the leader, in each of its terms, and the
+// edge.
 func TestOneClientAHost(t *testing.T) {
 	var dialled []string
 	clients := hosts.NewClients(func(hostID, address string) *hostapi.Client {

@@ -16,9 +16,22 @@ import (
 
 var errBadHeartbeat = errors.New("bad heartbeat")
 
-// Heartbeat takes in what a host says of itself. The host is up from then on, which is
-// written down only when it was not.
+// Heartbeat records a heartbeat. The host is up from then on; that is committed only
+// if it was not.
 func (r *Registry) Heartbeat(ctx context.Context, hb hostapi.Heartbeat) (hostapi.HeartbeatReply, error) {
+	return r.hear(ctx, hb, nil)
+}
+
+// HeartbeatPart is Heartbeat for the part that has changed since the one before. The error
+// is errGap if this leader has not heard that one.
+func (r *Registry) HeartbeatPart(ctx context.Context, p hostapi.HeartbeatPart) (hostapi.HeartbeatReply, error) {
+	return r.hear(ctx, p.Heartbeat, &p)
+}
+
+var errGap = errors.New("the heartbeat before this one is not known here; send a whole one")
+
+// hear records a heartbeat, or the one that a part stands for.
+func (r *Registry) hear(ctx context.Context, hb hostapi.Heartbeat, part *hostapi.HeartbeatPart) (hostapi.HeartbeatReply, error) {
 	if err := checkHeartbeat(hb); err != nil {
 		return hostapi.HeartbeatReply{}, err
 	}
@@ -26,7 +39,7 @@ func (r *Registry) Heartbeat(ctx context.Context, hb hostapi.Heartbeat) (hostapi
 	if !ok {
 		return hostapi.HeartbeatReply{}, fmt.Errorf("%w: %s", ErrUnknownHost, hb.HostID)
 	}
-	if err := r.take(hb); err != nil {
+	if err := r.take(hb, part); err != nil {
 		return hostapi.HeartbeatReply{}, err
 	}
 	if agent.State != record.HostUp || agent.Address != hb.Address {
@@ -44,6 +57,9 @@ func (r *Registry) Heartbeat(ctx context.Context, hb hostapi.Heartbeat) (hostapi
 	for _, p := range status.Peers {
 		reply.Peers = append(reply.Peers, p.Address)
 		reply.Replicas = append(reply.Replicas, p.ID)
+	}
+	if row, ok := raftstore.Get(r.cfg.Store.View(), record.Clusters, record.ClusterID); ok {
+		reply.RemovedRouters = row.RemovedRouters
 	}
 	return reply, nil
 }
@@ -79,28 +95,37 @@ func (r *Registry) concludeUp(ctx context.Context, hb hostapi.Heartbeat) error {
 	if err != nil {
 		return fmt.Errorf("note that host %s is up: %w", hb.HostID, err)
 	}
-	r.cfg.Logger.InfoContext(ctx, "host is up", "agent_id", hb.HostID, "address", hb.Address, "engine", hb.Versions.Engine)
+	r.cfg.Logger.InfoContext(ctx, "host is up", "agent_id", hb.HostID, "address", hb.Address, "engine", hb.Versions.ShortEngine())
 	return nil
 }
 
-// ServeHeartbeat is the handler of hostapi.PathHeartbeat; host is the name on
+// ServeHeartbeat handles hostapi.PathHeartbeat and PathHeartbeatPart. host is the name in
 // the caller's certificate.
 func (r *Registry) ServeHeartbeat(w http.ResponseWriter, req *http.Request, host string) {
 	if req.Method != http.MethodPost {
 		answerError(w, http.StatusMethodNotAllowed, hostapi.CodeInvalid, "POST only")
 		return
 	}
-	var hb hostapi.Heartbeat
-	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, hostapi.MaxHeartbeat)).Decode(&hb); err != nil {
+	// A whole heartbeat is a part that says all.
+	var in hostapi.HeartbeatPart
+	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, hostapi.MaxHeartbeat)).Decode(&in); err != nil {
 		answerError(w, http.StatusBadRequest, hostapi.CodeInvalid, "heartbeat is not valid JSON")
 		return
 	}
-	if hb.HostID != host {
+	if in.HostID != host {
 		answerError(w, http.StatusForbidden, hostapi.CodeUnauthorized, "the certificate is of host "+host)
 		return
 	}
-	reply, err := r.Heartbeat(req.Context(), hb)
+	var reply hostapi.HeartbeatReply
+	var err error
+	if req.URL.Path == hostapi.PathHeartbeatPart {
+		reply, err = r.HeartbeatPart(req.Context(), in)
+	} else {
+		reply, err = r.Heartbeat(req.Context(), in.Heartbeat)
+	}
 	switch {
+	case errors.Is(err, errGap):
+		answerError(w, http.StatusConflict, hostapi.CodeHeartbeatGap, err.Error())
 	case err == nil:
 		answer(w, http.StatusOK, reply)
 	case errors.Is(err, errBadHeartbeat):
@@ -129,7 +154,7 @@ func notLeading(err error) bool {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the caller may be gone; nothing is left to do then
+	_ = json.NewEncoder(w).Encode(v) // the caller may be gone
 }
 
 func answerError(w http.ResponseWriter, status int, code hostapi.Code, message string) {

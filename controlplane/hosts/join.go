@@ -16,33 +16,34 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Joiner trades one-time tokens for host certificates, on the leader.
+// Joiner exchanges one-time tokens for host certificates, on the leader.
 type Joiner struct {
 	Store *raftstore.Store
 	CA    *pki.CA
 	Clock func() time.Time
+	Audit func(tx *raftstore.Tx, hostID string) // writes that a host has joined; nil: nothing does
 }
 
-// Why a join is refused.
+// Errors of Join.
 var (
 	ErrJoinToken  = errors.New("join token is unknown, used or expired")
 	ErrAgentTaken = errors.New("an agent of this id has joined already; remove it first")
 	errBadJoin    = errors.New("bad join request")
 )
 
-// JoinTokenID is the id under which the store has a token.
+// JoinTokenID returns the id of a token's row.
 func JoinTokenID(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
 }
 
-// Join signs the host's certificate and uses the token up. An id that is taken
-// stays with its holder: a token must not be enough to take over a host.
+// Join signs the host's certificate and uses up the token. It refuses an id that is
+// in use, because a token must not be enough to take over a host.
 func (j *Joiner) Join(ctx context.Context, in hostapi.Join) (hostapi.Joined, error) {
 	if err := pki.ValidName(in.HostID); err != nil {
 		return hostapi.Joined{}, fmt.Errorf("%w: agent_id: %w", errBadJoin, err)
 	}
-	// A stranger's guess costs a look-up, and nothing else.
+	// Guessing a token must cost no more than a lookup.
 	if !joinable(j.Store.View(), in.Token, j.Clock()) {
 		return hostapi.Joined{}, fmt.Errorf("join of %s: %w", in.HostID, ErrJoinToken)
 	}
@@ -61,8 +62,11 @@ func (j *Joiner) Join(ctx context.Context, in hostapi.Join) (hostapi.Joined, err
 		used := *token
 		used.UsedBy, used.UsedAt = in.HostID, tx.Now()
 		raftstore.Put(tx, record.JoinTokens, &used)
-		// Lost until its first heartbeat, which also tells the address.
+		// It is lost until its first heartbeat, which contains the address.
 		raftstore.Put(tx, record.Hosts, &record.Host{Meta: record.Meta{ID: in.HostID}, State: record.HostLost})
+		if j.Audit != nil {
+			j.Audit(tx, in.HostID)
+		}
 		return nil
 	})
 	if err != nil {
@@ -75,16 +79,16 @@ func (j *Joiner) Join(ctx context.Context, in hostapi.Join) (hostapi.Joined, err
 	return out, nil
 }
 
-// joinable reports whether a token lets a host join.
+// joinable reports whether a token is valid and unused.
 func joinable(r raftstore.Reader, token string, now time.Time) bool {
 	row, ok := raftstore.Get(r, record.JoinTokens, JoinTokenID(token))
 	return ok && row.UsedBy == "" && now.Before(row.ExpiresAt)
 }
 
-// maxJoin bounds the body that a stranger may send.
+// maxJoin limits the body of an unauthenticated request, in bytes.
 const maxJoin = 64 << 10
 
-// ServeHTTP is the handler of hostapi.PathJoin.
+// ServeHTTP handles hostapi.PathJoin.
 func (j *Joiner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		answerError(w, http.StatusMethodNotAllowed, hostapi.CodeInvalid, "POST only")
@@ -105,7 +109,7 @@ func (j *Joiner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answerError(w, http.StatusUnauthorized, hostapi.CodeUnauthorized, ErrJoinToken.Error())
 	case errors.Is(err, ErrAgentTaken):
 		answerError(w, http.StatusConflict, hostapi.CodeIllegalState, ErrAgentTaken.Error())
-	default: // no leader, or its outcome is unknown: the token may be used up
+	default: // there is no leader, or the outcome is unknown and the token may be used up
 		w.Header().Set("Retry-After", "1")
 		answerError(w, http.StatusServiceUnavailable, hostapi.CodeInternal, "no leader answered; try again, with another token if this one is refused")
 	}

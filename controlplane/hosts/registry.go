@@ -1,14 +1,14 @@
-// Package hosts is what the leader knows of the host daemons: a session each,
-// fed by heartbeats and kept in memory alone, the memory that placements have
-// reserved, and clients to call them with. Only conclusions (a host is up, a
-// host is lost) reach the control store, and only when they change.
+// Package hosts contains what the leader knows of the host daemons: one session per
+// host, filled by heartbeats and only in memory, the memory that placements have
+// reserved, and clients. Only conclusions (a host is up, a host is lost) are
+// committed to the control store, when they change.
 package hosts
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -19,42 +19,46 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// ErrNotLeading is returned while this replica does not lead: it knows no hosts.
+// ErrNotLeading is returned while this replica does not lead, because it knows no
+// hosts.
 var ErrNotLeading = errors.New("not leading")
 
-// Config is what a Registry works with.
+// Config configures a Registry.
 type Config struct {
 	Store    *raftstore.Store
 	Clients  *Clients
 	Interval time.Duration // between a host's heartbeats
-	Lease    time.Duration // unheard this long, a host is lost
+	Lease    time.Duration // a host that is silent for this long is lost
 	Clock    func() time.Time
-	// Leads reports whether this replica still leads in a term, as far as it
-	// knows; nil: until it resigns.
+	// Leads reports whether this replica still leads in a term, as far as it knows.
+	// nil: it leads until Resign.
 	Leads  func(term uint64) bool
 	Logger *slog.Logger
 }
 
-// Registry holds the sessions of one leadership.
+// Registry contains the sessions of one leadership.
 type Registry struct {
 	cfg Config
 
 	mu       sync.Mutex
 	leading  bool
 	term     uint64
-	since    time.Time     // of this leadership, or of the end of a stall in it
-	looked   time.Time     // when Overdue was asked last
-	resigned chan struct{} // closed at its end; nil outside of one
+	since    time.Time     // start of this leadership, or end of a stall in it
+	looked   time.Time     // last call of Overdue
+	resigned chan struct{} // closed when the leadership ends; nil outside of one
 	sessions map[string]*session
 	reserved map[string]reservation // by sandbox id
-	trouble  map[string]trouble     // of hosts whose creates fail, by agent id
+	trouble  map[string]trouble     // by host id: hosts whose creates fail
 	changed  chan struct{}          // closed at the next heartbeat
+	shelves  []*shelf               // every set of templates that some session has
+	version  uint64                 // grows with each heartbeat
+	room     []placement.Host       // of candidates, used again
 }
 
-// trouble is a host's that failed creates one after the other.
+// trouble records consecutive failures of creates on a host.
 type trouble struct {
 	failures int
-	until    time.Time // other hosts are preferred
+	until    time.Time // until then other hosts are preferred
 }
 
 type session struct {
@@ -62,21 +66,24 @@ type session struct {
 	lastSeen  time.Time
 	sequence  uint64        // of the last heartbeat in this boot
 	lost      chan struct{} // closed when the host is lost or removed
+	shelf     *shelf        // of its templates
+	boxes     uint64        // Registry.version when its boxes changed
 }
 
-// reservation is memory given to a box that its host has not reported yet.
+// reservation is memory for a box that its host has not reported yet.
 type reservation struct {
 	hostID     string
 	generation uint64
 	needMB     int
 }
 
-// NewRegistry makes a registry that does not lead yet.
+// NewRegistry returns a registry that does not lead yet.
 func NewRegistry(cfg Config) *Registry {
 	return &Registry{cfg: cfg, changed: make(chan struct{})}
 }
 
-// Lead begins a leadership: every host has a whole lease to be heard.
+// Lead begins a leadership. Every host has a whole lease to send its first
+// heartbeat.
 func (r *Registry) Lead(term uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,11 +91,11 @@ func (r *Registry) Lead(term uint64) {
 	r.looked = r.since
 	r.trouble = map[string]trouble{}
 	r.resigned = make(chan struct{})
-	r.sessions, r.reserved = map[string]*session{}, map[string]reservation{}
+	r.sessions, r.reserved, r.shelves = map[string]*session{}, map[string]reservation{}, nil
 	r.announce()
 }
 
-// Resign ends the leadership. Contexts of WhileUp end.
+// Resign ends the leadership, and with it the contexts of WhileUp.
 func (r *Registry) Resign() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,13 +104,13 @@ func (r *Registry) Resign() {
 		close(r.resigned)
 		r.resigned = nil
 	}
-	r.sessions, r.reserved = nil, nil
+	r.sessions, r.reserved, r.shelves, r.room = nil, nil, nil, nil
 	r.announce()
 }
 
-// LeadWhile leads in a term until ctx ends, doing the work of a leader, and
-// returns when all of that has ended. It resigns at once: however long the work
-// takes to end, hosts find out that another replica leads.
+// LeadWhile leads in a term until ctx ends, does the leader's work, and returns when
+// all of it has ended. When ctx ends it resigns at once, so that hosts look for the
+// next leader however long the work takes to end.
 func (r *Registry) LeadWhile(ctx context.Context, term uint64, work ...func(ctx context.Context)) {
 	r.Lead(term)
 	var all sync.WaitGroup
@@ -117,8 +124,8 @@ func (r *Registry) LeadWhile(ctx context.Context, term uint64, work ...func(ctx 
 	all.Wait()
 }
 
-// leads reports whether heartbeats are this replica's to take. The caller holds
-// the lock.
+// leads reports whether this replica may accept heartbeats. The caller holds the
+// lock.
 func (r *Registry) leads() bool {
 	return r.leading && (r.cfg.Leads == nil || r.cfg.Leads(r.term))
 }
@@ -136,20 +143,26 @@ func (r *Registry) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// Session is a copy of what the leader knows of one host.
+// Session is a copy of a host's session.
 type Session struct {
 	Heartbeat  hostapi.Heartbeat // its slices are shared and must not be changed
 	LastSeen   time.Time
 	ReservedMB int // placed, and not yet in the heartbeat
+	// BoxesVersion changes whenever the heartbeat's boxes may have. Values of two hosts,
+	// or of two leaderships, do not compare.
+	BoxesVersion uint64
+	// Shelf is the same for hosts whose templates differ in nothing but when they came
+	// there and what they take.
+	Shelf uint64
 }
 
-// Sessions returns every host heard in this leadership, by id.
+// Sessions returns the sessions of all hosts heard in this leadership, by host id.
 func (r *Registry) Sessions() map[string]Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make(map[string]Session, len(r.sessions))
 	for id, s := range r.sessions {
-		out[id] = Session{Heartbeat: s.heartbeat, LastSeen: s.lastSeen}
+		out[id] = s.show()
 	}
 	for _, res := range r.reserved {
 		if s, ok := out[res.hostID]; ok {
@@ -160,11 +173,28 @@ func (r *Registry) Sessions() map[string]Session {
 	return out
 }
 
+func (s *session) show() Session {
+	return Session{Heartbeat: s.heartbeat, LastSeen: s.lastSeen, BoxesVersion: s.boxes, Shelf: s.shelf.id}
+}
+
+// Session returns the session of one host, if it was heard in this leadership. It does not
+// tell what is reserved.
+func (r *Registry) Session(hostID string) (Session, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sessions[hostID]
+	if s == nil {
+		return Session{}, false
+	}
+	return s.show(), true
+}
+
 // ErrUnknownHost is returned for a host that never joined or was removed.
 var ErrUnknownHost = errors.New("agent has not joined")
 
-// take notes a heartbeat; an out-of-date one only proves that the host lives.
-func (r *Registry) take(hb hostapi.Heartbeat) error {
+// take records a heartbeat. One that arrives out of order only proves that the host
+// lives.
+func (r *Registry) take(hb hostapi.Heartbeat, part *hostapi.HeartbeatPart) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.leads() {
@@ -172,6 +202,15 @@ func (r *Registry) take(hb hostapi.Heartbeat) error {
 	}
 	now := r.cfg.Clock()
 	s := r.sessions[hb.HostID]
+	if part != nil {
+		if s == nil || s.heartbeat.BootID != hb.BootID || s.sequence != part.Before {
+			return errGap
+		}
+		var err error
+		if hb, err = part.Whole(s.heartbeat); err != nil {
+			return fmt.Errorf("%w: %w", errBadHeartbeat, err)
+		}
+	}
 	if s == nil || now.Sub(s.lastSeen) > silence*r.cfg.Interval {
 		r.cfg.Clients.HangUp(hb.HostID)
 	}
@@ -183,9 +222,13 @@ func (r *Registry) take(hb hostapi.Heartbeat) error {
 	if s.heartbeat.BootID == hb.BootID && hb.Sequence <= s.sequence && s.sequence != 0 {
 		return nil
 	}
-	s.heartbeat, s.sequence = hb, hb.Sequence
+	r.note(s, hb, part)
+	if part != nil && slices.Contains(part.Same, hostapi.ListBoxes) {
+		r.announce()
+		return nil
+	}
 	for _, b := range hb.Boxes {
-		// The host counts this box itself now.
+		// The host's own numbers include this box now.
 		if res, ok := r.reserved[b.ID]; ok && res.hostID == hb.HostID && b.Generation >= res.generation {
 			delete(r.reserved, b.ID)
 		}
@@ -194,15 +237,42 @@ func (r *Registry) take(hb hostapi.Heartbeat) error {
 	return nil
 }
 
-// silence is after how many intervals without a heartbeat a host is dialled anew: a
-// connection of before may be dead, and the next call on it would learn that alone,
-// when it may have been carried out.
+// note replaces a session's heartbeat and notes what has changed.
+func (r *Registry) note(s *session, hb hostapi.Heartbeat, part *hostapi.HeartbeatPart) {
+	before := s.heartbeat
+	s.heartbeat, s.sequence = hb, hb.Sequence
+	r.version++
+	if part == nil || !slices.Contains(part.Same, hostapi.ListBoxes) || before.Ready != hb.Ready {
+		s.boxes = r.version
+	}
+	if s.shelf != nil && (part != nil && slices.Contains(part.Same, hostapi.ListTemplates) || slices.Equal(before.Templates, hb.Templates)) {
+		s.heartbeat.Templates = before.Templates // the other is garbage now
+		return
+	}
+	r.leave(s.shelf)
+	s.shelf = r.shelve(hb.Templates)
+	if slices.Equal(s.shelf.of, hb.Templates) {
+		s.heartbeat.Templates = s.shelf.of // one list for all that have the same
+	}
+}
+
+// drop ends the session of a host.
+func (r *Registry) drop(hostID string, s *session) {
+	close(s.lost)
+	delete(r.sessions, hostID)
+	r.leave(s.shelf)
+	r.announce()
+}
+
+// silence is the number of intervals without a heartbeat after which a host is
+// dialled again. Its old connections may be dead, and a call on a dead one has an
+// unknown outcome.
 const silence = 3
 
-// Overdue lists the agents, of those that the store has as up, that have been
-// unheard for a lease, and ends their sessions. It is to be asked often: a gap
-// between two questions is one in which this replica heard nobody, because it
-// was stopped or starved, and every host is given a whole lease again.
+// Overdue returns the hosts that the store has as up and that have been silent for a
+// lease, and ends their sessions. It must be called often: if there is a gap between
+// two calls, this replica was stopped or starved and heard nobody, so every host
+// gets a whole lease again.
 func (r *Registry) Overdue(agents []*record.Host) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -225,9 +295,7 @@ func (r *Registry) Overdue(agents []*record.Host) []string {
 			continue
 		}
 		if s != nil {
-			close(s.lost)
-			delete(r.sessions, a.ID)
-			r.announce()
+			r.drop(a.ID, s)
 		}
 		if a.State == record.HostUp {
 			out = append(out, a.ID)
@@ -236,23 +304,21 @@ func (r *Registry) Overdue(agents []*record.Host) []string {
 	return out
 }
 
-// stalls is the part of a lease by which Overdue may be late.
+// stalls: a gap longer than a lease divided by this counts as a stall.
 const stalls = 4
 
-// Forget ends the session of an agent that was removed.
+// Forget ends the session of a removed host.
 func (r *Registry) Forget(hostID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.sessions[hostID]; s != nil {
-		close(s.lost)
-		delete(r.sessions, hostID)
-		r.announce()
+		r.drop(hostID, s)
 	}
 	r.cfg.Clients.HangUp(hostID)
 }
 
-// Warming reports whether a host that the store has as up has yet to be heard
-// by this new leader, so that "no host" would be a guess.
+// Warming reports whether this leader is new and has not heard all hosts that the
+// store has as up, so that placement might wrongly find no host.
 func (r *Registry) Warming(view raftstore.Reader) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,10 +331,9 @@ func (r *Registry) Warming(view raftstore.Reader) bool {
 	})
 }
 
-// Place chooses a host and reserves its memory for the sandbox in one step, so
-// that two placements at once do not both take the last of it. It fails with a
-// *placement.Error or ErrNotLeading. An earlier reservation of the sandbox is
-// replaced.
+// Place chooses a host and reserves memory for the sandbox in one step, so that
+// simultaneous placements do not use the same memory. It replaces an earlier
+// reservation of the sandbox. The error is a *placement.Error or ErrNotLeading.
 func (r *Registry) Place(view raftstore.Reader, sandboxID string, generation uint64, req placement.Request) (placement.Choice, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -288,7 +353,7 @@ func (r *Registry) Place(view raftstore.Reader, sandboxID string, generation uin
 	return choice, nil
 }
 
-// Choosable reports what Place would say, without reserving anything.
+// Choosable returns the error that Place would return, without reserving anything.
 func (r *Registry) Choosable(view raftstore.Reader, req placement.Request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -299,8 +364,8 @@ func (r *Registry) Choosable(view raftstore.Reader, req placement.Request) error
 	return err
 }
 
-// PlaceVolume chooses a host for a new volume. It fails with a
-// *placement.Error or ErrNotLeading.
+// PlaceVolume chooses a host for a new volume. The error is a *placement.Error or
+// ErrNotLeading.
 func (r *Registry) PlaceVolume(view raftstore.Reader, sizeMB int, exclude []string) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -310,8 +375,8 @@ func (r *Registry) PlaceVolume(view raftstore.Reader, sizeMB int, exclude []stri
 	return placement.ChooseForVolume(r.candidates(view), sizeMB, exclude)
 }
 
-// Reserve holds memory for a sandbox that a leader before this one placed; the
-// box may exist already, unreported.
+// Reserve reserves memory for a sandbox that an earlier leader placed. Its box may
+// exist but not be reported yet.
 func (r *Registry) Reserve(s *record.Sandbox) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -325,18 +390,34 @@ func (r *Registry) Reserve(s *record.Sandbox) {
 	r.reserved[s.ID] = reservation{hostID: s.HostID, generation: s.Generation, needMB: s.MemoryMB + sess.heartbeat.Capacity.OverheadMBPerBox}
 }
 
-// Release gives a reservation back: the host refused, or the sandbox is gone.
+// Release removes a reservation, because the host refused or the sandbox is gone.
 func (r *Registry) Release(sandboxID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.reserved, sandboxID)
 }
 
-// maxDiskStalledMS is how long a host's disk may work on one write before nothing
-// is placed there.
-const maxDiskStalledMS = 2000
+// Rooms returns what placement knows of the hosts that this leader has heard, except for
+// their templates.
+func (r *Registry) Rooms(view raftstore.Reader) []placement.Host {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leading {
+		return nil
+	}
+	out := slices.Clone(r.candidates(view))
+	for i := range out {
+		out[i].Templates, out[i].Builds = nil, nil
+	}
+	return out
+}
 
-// candidates are the hosts as placement sees them.
+// MaxDiskStalledMS is how long a host's disk may take for one write before nothing
+// is placed there.
+const MaxDiskStalledMS = 2000
+
+// candidates converts the sessions for placement. What it returns is valid until its
+// next call.
 func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 	held, count := map[string]int{}, map[string]int{}
 	for _, res := range r.reserved {
@@ -344,41 +425,34 @@ func (r *Registry) candidates(view raftstore.Reader) []placement.Host {
 		count[res.hostID]++
 	}
 	now := r.cfg.Clock()
-	var out []placement.Host
-	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
-		s := r.sessions[id]
-		agent, ok := raftstore.Get(view, record.Hosts, id)
-		if !ok {
+	out := r.room[:0]
+	for _, agent := range raftstore.All(view, record.Hosts) {
+		s := r.sessions[agent.ID]
+		if s == nil {
 			continue
 		}
-		hb := s.heartbeat
-		h := placement.Host{
-			ID:         id,
-			Accepting:  hb.Ready && !hb.Draining && !agent.Draining && hb.Capacity.DiskStalledMS < maxDiskStalledMS && now.Sub(s.lastSeen) < r.cfg.Lease,
-			FreeMB:     hb.Capacity.MemoryMB - hb.Capacity.ReservedMB - held[id],
-			FreeSlots:  hb.Capacity.Slots - hb.Capacity.SlotsUsed - count[id],
+		hb := &s.heartbeat
+		out = append(out, placement.Host{
+			ID:         agent.ID,
+			Accepting:  hb.Ready && !hb.Draining && !agent.Draining && hb.Capacity.DiskStalledMS < MaxDiskStalledMS && now.Sub(s.lastSeen) < r.cfg.Lease,
+			MemoryMB:   hb.Capacity.MemoryMB,
+			FreeMB:     hb.Capacity.MemoryMB - hb.Capacity.ReservedMB - held[agent.ID],
+			FreeSlots:  hb.Capacity.Slots - hb.Capacity.SlotsUsed - count[agent.ID],
 			OverheadMB: hb.Capacity.OverheadMBPerBox,
-			Boxes:      len(hb.Boxes) + count[id],
+			Boxes:      len(hb.Boxes) + count[agent.ID],
 			Store:      hb.Store,
 			DiskFreeMB: hb.Capacity.DiskFreeBytes >> 20,
-			Troubled:   now.Before(r.trouble[id].until),
-			Templates:  make(map[string]placement.Template, len(hb.Templates)),
-			Builds:     make(map[string]placement.Template, len(hb.Templates)),
-		}
-		for _, t := range hb.Templates {
-			of := placement.Template{Ready: t.Status == "ready", CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB}
-			h.Templates[t.Name] = of
-			if of.Ready {
-				h.Builds[t.BuildID] = of
-			}
-		}
-		out = append(out, h)
+			Troubled:   now.Before(r.trouble[agent.ID].until),
+			Templates:  s.shelf.templates,
+			Builds:     s.shelf.builds,
+		})
 	}
+	r.room = out
 	return out
 }
 
-// WhileUp returns a context that ends with ctx, and also when the host is lost
-// or the leadership ends: a flow waits for no answer that is not its to use.
+// WhileUp returns a context that also ends when the host is lost or the leadership
+// ends, so that a flow does not wait for an answer that it cannot use.
 func (r *Registry) WhileUp(ctx context.Context, hostID string) (context.Context, context.CancelFunc) {
 	r.mu.Lock()
 	resigned := r.resigned
@@ -386,8 +460,8 @@ func (r *Registry) WhileUp(ctx context.Context, hostID string) (context.Context,
 	return r.while(ctx, hostID, resigned)
 }
 
-// WhileHeard is WhileUp for what outlives the leadership, such as a command
-// that runs: its answer is as good when another replica leads.
+// WhileHeard is WhileUp for calls that outlive the leadership, such as commands,
+// whose answers are useful whoever leads.
 func (r *Registry) WhileHeard(ctx context.Context, hostID string) (context.Context, context.CancelFunc) {
 	return r.while(ctx, hostID, nil)
 }
@@ -417,14 +491,14 @@ func (r *Registry) while(ctx context.Context, hostID string, resigned <-chan str
 	}
 }
 
-// How long a host is passed over whose creates fail: a broken host is empty, and
-// would be given every one of them.
+// How long a host whose creates fail is avoided. Otherwise a broken host, being
+// empty, would be given every create.
 const (
 	firstTrouble = 2 * time.Second
 	lastTrouble  = time.Minute
 )
 
-// created notes how a create went on a host.
+// created records whether a create on a host failed.
 func (r *Registry) created(hostID string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -440,8 +514,8 @@ func (r *Registry) created(hostID string, err error) {
 	}
 }
 
-// hostsFault reports whether a create failed for what is wrong with its host,
-// and not with what was asked for or with the room that there is.
+// hostsFault reports whether a create failed because of its host, and not because of
+// the request or a lack of memory.
 func hostsFault(err error) bool {
 	if errors.Is(err, context.Canceled) {
 		return false

@@ -3,12 +3,13 @@ package httpapi
 import (
 	"cmp"
 	"context"
+	"io"
 	"net/http"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/stall"
 )
 
 func (a *API) raftStatus(c *gin.Context) error {
@@ -41,6 +42,17 @@ func (a *API) removePeer(c *gin.Context) error {
 	return noContent(c)
 }
 
+func (a *API) removeRouter(c *gin.Context) error {
+	name, err := pathID(c, "name")
+	if err != nil {
+		return err
+	}
+	if err := a.cfg.Cluster.RemoveRouter(c.Request.Context(), name); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
 func (a *API) transferLeadership(c *gin.Context) error {
 	in, _, err := bind[api.TransferLeadership](c, maxJSONBody)
 	if err != nil {
@@ -54,20 +66,23 @@ func (a *API) transferLeadership(c *gin.Context) error {
 
 func (a *API) backup(c *gin.Context) error {
 	if c.Request.Method == http.MethodHead {
-		// A whole backup is not made only to tell its headers.
+		// Do not create a backup only to send its headers.
 		c.Header("Content-Type", backupType)
 		c.Status(http.StatusOK)
 		c.Writer.WriteHeaderNow()
 		return nil
 	}
-	return a.cfg.Cluster.Backup(c.Request.Context(), &backupWriter{c: c})
+	return a.cfg.Cluster.Backup(c.Request.Context(), &backupWriter{c: c, out: stall.New(c.Writer, stallTimeout)})
 }
 
 const backupType = "application/octet-stream"
 
-// backupWriter sends the header with the first byte, so that a backup that
-// fails before it can still be answered with an error.
-type backupWriter struct{ c *gin.Context }
+// backupWriter sends the header with the first byte, so that a backup that fails
+// before it is answered with an error.
+type backupWriter struct {
+	c   *gin.Context
+	out io.Writer
+}
 
 // Write implements io.Writer.
 func (w *backupWriter) Write(p []byte) (int, error) {
@@ -76,14 +91,14 @@ func (w *backupWriter) Write(p []byte) (int, error) {
 		w.c.Header("Content-Disposition", `attachment; filename="berth-backup"`)
 		w.c.Status(http.StatusOK)
 	}
-	_ = http.NewResponseController(w.c.Writer).SetWriteDeadline(time.Now().Add(stallTimeout))
-	return w.c.Writer.Write(p)
+	return w.out.Write(p)
 }
 
 func (a *API) restore(c *gin.Context) error {
-	body := &stream{c: c, limit: maxRestoreBody}
+	body := newStream(c, maxRestoreBody)
+	defer body.leave()
 	if err := a.cfg.Cluster.Restore(c.Request.Context(), body); err != nil {
-		// A backup that did not arrive is not one that is damaged.
+		// An incomplete upload must not be reported as a damaged backup.
 		return cmp.Or(body.failure(), err)
 	}
 	return noContent(c)
@@ -132,6 +147,61 @@ func (a *API) drainAgent(c *gin.Context) error {
 	return changeAgent(c, a.cfg.Cluster.DrainAgent)
 }
 
+func (a *API) getAgent(c *gin.Context) error {
+	id, err := pathID(c, "id")
+	if err != nil {
+		return err
+	}
+	agent, err := a.cfg.Cluster.Agent(c.Request.Context(), id)
+	if err != nil {
+		return err
+	}
+	return ok(c, agent)
+}
+
+func (a *API) evacuateAgent(c *gin.Context) error {
+	id, err := pathID(c, "id")
+	if err != nil {
+		return err
+	}
+	in, _, err := bind[api.EvacuateAgent](c, maxJSONBody)
+	if err != nil {
+		return err
+	}
+	agent, err := a.cfg.Cluster.EvacuateAgent(c.Request.Context(), id, in)
+	if err != nil {
+		return err
+	}
+	return ok(c, agent)
+}
+
+func (a *API) rebalance(c *gin.Context) error {
+	in, _, err := bind[api.Rebalance](c, maxJSONBody)
+	if err != nil {
+		return err
+	}
+	out, err := a.cfg.Cluster.Rebalance(c.Request.Context(), in)
+	if err != nil {
+		return err
+	}
+	return ok(c, out)
+}
+
+func (a *API) showRebalancing(c *gin.Context) error {
+	out, err := a.cfg.Cluster.Rebalancing(c.Request.Context())
+	if err != nil {
+		return err
+	}
+	return ok(c, out)
+}
+
+func (a *API) stopRebalancing(c *gin.Context) error {
+	if err := a.cfg.Cluster.StopRebalancing(c.Request.Context()); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
 func (a *API) undrainAgent(c *gin.Context) error {
 	return changeAgent(c, a.cfg.Cluster.UndrainAgent)
 }
@@ -148,19 +218,19 @@ func (a *API) removeAgent(c *gin.Context) error {
 }
 
 func (a *API) createJoinToken(c *gin.Context) error {
-	in, _, err := bind[api.CreateJoinToken](c, maxJSONBody)
+	in, key, err := bindCreate[api.CreateJoinToken](c)
 	if err != nil {
 		return err
 	}
-	token, err := a.cfg.Cluster.CreateJoinToken(c.Request.Context(), in)
+	token, err := a.cfg.Cluster.CreateJoinToken(c.Request.Context(), in, key)
 	if err != nil {
 		return err
 	}
 	return created(c, token)
 }
 
-// changeAgent is the body of drain and undrain. The request's own body says
-// nothing, but it has to be JSON like any other.
+// changeAgent handles drain and undrain. The request's body is empty, but it must be
+// JSON like any other.
 func changeAgent(c *gin.Context, change func(context.Context, string) (api.Agent, error)) error {
 	id, err := pathID(c, "id")
 	if err != nil {

@@ -166,10 +166,10 @@ func TestAgentJSON(t *testing.T) {
 		`"capacity":{"cpus":2,"memory_mb":1024,"reserved_mb":512,"slots":8,"slots_used":1,"disk_free_bytes":1099511627776},` +
 		`"versions":{"hostd":"v1","engine":"e","kernel":"k"},` +
 		`"templates":[{"name":"base","build_id":"b","status":"ready","error":null},{"name":"x","build_id":"","status":"failed","error":"no disk"}],` +
-		`"sandboxes":1,"created_at":"2026-11-20T10:00:00.000Z"},` +
+		`"sandboxes":1,"evacuation":null,"created_at":"2026-11-20T10:00:00.000Z"},` +
 		`{"id":"host-b","address":"","state":"lost","ready":false,"draining":false,"last_seen_at":null,` +
 		`"capacity":{"cpus":0,"memory_mb":0,"reserved_mb":0,"slots":0,"slots_used":0,"disk_free_bytes":0},` +
-		`"versions":{"hostd":"","engine":"","kernel":""},"templates":[],"sandboxes":0,"created_at":"0001-01-01T00:00:00.000Z"}]`
+		`"versions":{"hostd":"","engine":"","kernel":""},"templates":[],"sandboxes":0,"evacuation":null,"created_at":"0001-01-01T00:00:00.000Z"}]`
 	if diff := cmp.Diff(want, strings.TrimSpace(w.Body.String())); diff != "" {
 		t.Error(diff)
 	}
@@ -190,7 +190,13 @@ func TestChangeAgents(t *testing.T) {
 		status               int
 	}{
 		{"POST", "/v1/admin/agents/host-a/drain", "{}", 200},
+		{"POST", "/v1/admin/agents/host-a/evacuate", `{"at_once":2}`, 200},
+		{"GET", "/v1/admin/agents/host-a", "", 200},
+		{"GET", "/v1/admin/agents/gone", "", 404},
 		{"POST", "/v1/admin/agents/host-a/undrain", "{}", 200},
+		{"POST", "/v1/admin/rebalance", `{"dry_run":true}`, 200},
+		{"GET", "/v1/admin/rebalance", "", 200},
+		{"DELETE", "/v1/admin/rebalance", "", 204},
 		{"DELETE", "/v1/admin/agents/host-a", "", 204},
 		{"POST", "/v1/admin/agents/gone/drain", "{}", 404},
 		{"DELETE", "/v1/admin/agents/gone", "", 404},
@@ -199,7 +205,7 @@ func TestChangeAgents(t *testing.T) {
 			t.Errorf("%s %s: got %d %s", c.method, c.target, w.Code, w.Body)
 		}
 	}
-	if diff := cmp.Diff([]string{"drain host-a", "undrain host-a", "remove host-a", "drain gone", "remove gone"}, did); diff != "" {
+	if diff := cmp.Diff([]string{"drain host-a", "evacuate host-a", "get host-a", "get gone", "undrain host-a", "rebalance true", "rebalancing ", "stop rebalancing ", "remove host-a", "drain gone", "remove gone"}, did); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -226,9 +232,9 @@ func TestJoinToken(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	at := api.Time{Time: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)}
-	orgs := []api.Org{{ID: "ws-1", Name: "One", CreatedAt: at}, {ID: "ws-2", Name: "Two", Suspended: true, CreatedAt: at}}
+	orgs := []api.Org{{ID: "ws-1", Name: "One", Role: "owner", Tier: "free", CreatedAt: at}, {ID: "ws-2", Name: "Two", Role: "owner", Tier: "free", Suspended: true, CreatedAt: at}}
 	profile := api.Me{ID: "u-1", Email: "a@b", CurrentOrg: &orgs[1], Orgs: orgs}
-	token := api.Token{Prefix: "abcdefgh", Name: "n", CreatedAt: at}
+	token := api.Token{Prefix: "abcdefgh", Name: "n", Scopes: []string{"all"}, CreatedAt: at}
 	var did []string
 	r := newRig(t, func(c *Config) {
 		c.Orgs = &fakeIdentity{
@@ -247,9 +253,9 @@ func TestIdentity(t *testing.T) {
 			revoke: func(_ core.Caller, prefix string) error { did = append(did, "revoke "+prefix); return nil },
 		}
 	})
-	const me = `{"id":"u-1","email":"a@b","current_org":{"id":"ws-2","name":"Two","suspended":true,"created_at":"2026-11-20T10:00:00.000Z"},` +
-		`"orgs":[{"id":"ws-1","name":"One","suspended":false,"created_at":"2026-11-20T10:00:00.000Z"},` +
-		`{"id":"ws-2","name":"Two","suspended":true,"created_at":"2026-11-20T10:00:00.000Z"}]}`
+	const me = `{"id":"u-1","email":"a@b","current_org":{"id":"ws-2","name":"Two","role":"owner","tier":"free","suspended":true,"created_at":"2026-11-20T10:00:00.000Z"},` +
+		`"orgs":[{"id":"ws-1","name":"One","role":"owner","tier":"free","suspended":false,"created_at":"2026-11-20T10:00:00.000Z"},` +
+		`{"id":"ws-2","name":"Two","role":"owner","tier":"free","suspended":true,"created_at":"2026-11-20T10:00:00.000Z"}]}`
 	for _, c := range []struct {
 		method, target, body string
 		status               int
@@ -257,9 +263,9 @@ func TestIdentity(t *testing.T) {
 	}{
 		{"GET", "/v1/me", "", 200, me},
 		{"POST", "/v1/me/current-org", `{"org_id":"ws-2"}`, 200, me},
-		{"POST", "/v1/me/tokens", `{"name":"n"}`, 201, `{"prefix":"abcdefgh","name":"n","created_at":"2026-11-20T10:00:00.000Z","expires_at":null,"token":"brt_abcdefgh_secret"}`},
-		{"POST", "/v1/me/tokens", `{}`, 201, `{"prefix":"abcdefgh","name":"n","created_at":"2026-11-20T10:00:00.000Z","expires_at":null,"token":"brt_abcdefgh_secret"}`},
-		{"GET", "/v1/me/tokens", "", 200, `[{"prefix":"abcdefgh","name":"n","created_at":"2026-11-20T10:00:00.000Z","expires_at":null}]`},
+		{"POST", "/v1/me/tokens", `{"name":"n"}`, 201, `{"prefix":"abcdefgh","name":"n","scopes":["all"],"created_at":"2026-11-20T10:00:00.000Z","expires_at":null,"last_used_at":null,"token":"brt_abcdefgh_secret"}`},
+		{"POST", "/v1/me/tokens", `{}`, 201, `{"prefix":"abcdefgh","name":"n","scopes":["all"],"created_at":"2026-11-20T10:00:00.000Z","expires_at":null,"last_used_at":null,"token":"brt_abcdefgh_secret"}`},
+		{"GET", "/v1/me/tokens", "", 200, `[{"prefix":"abcdefgh","name":"n","scopes":["all"],"created_at":"2026-11-20T10:00:00.000Z","expires_at":null,"last_used_at":null}]`},
 		{"POST", "/v1/me/tokens", `{"expires_at":"soon"}`, 400, `{"detail":"expires_at must be an RFC 3339 time, not string","error":"invalid json"}`},
 		{"DELETE", "/v1/me/tokens/abcdefgh", "", 204, ""},
 	} {

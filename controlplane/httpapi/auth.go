@@ -3,24 +3,31 @@ package httpapi
 import (
 	"github.com/gin-gonic/gin"
 
-	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/limits"
 )
 
 // access says who may use a route.
 type access int
 
 const (
-	public    access = iota // anybody
-	workspace               // an API key or a JWT
-	jwtOnly                 // a JWT
-	operator                // an operator's token or client certificate
+	public      access = iota // anybody
+	workspace                 // an API key or a JWT
+	jwtOnly                   // a JWT
+	operator                  // an operator's token or client certificate
+	brokerToken               // the broker token of the database that the path names
+	signed                    // the secret of a git host's webhooks, which the use case checks
 )
 
-// admit lets the caller in or refuses it, and remembers who it is.
+// admit authenticates the caller, checks the route's access, and stores the caller
+// in the context.
 func (a *API) admit(c *gin.Context, rt route) error {
 	need := rt.access
-	if need == public {
+	switch need {
+	case public, signed:
 		return nil
+	case brokerToken:
+		return a.admitBroker(c)
 	}
 	if rt.doc.websocket {
 		bearerOfSocket(c.Request.Header)
@@ -46,14 +53,25 @@ func (a *API) admit(c *gin.Context, rt route) error {
 			return err
 		}
 	}
-	if a.cfg.Limiter != nil && caller.WorkspaceID != "" {
-		return a.cfg.Limiter.Allow(caller.WorkspaceID)
+	if a.cfg.Limiter != nil {
+		if err := a.cfg.Limiter.Allow(limitedAs(need, caller)); err != nil {
+			return err
+		}
 	}
-	return nil
+	caller, err = a.authorize(c, &rt, caller)
+	c.Set(keyCaller, caller)
+	return err
 }
 
-// errRateLimited is what a Limiter answers with; it is here for the document.
-var errRateLimited = &apierror.Error{
-	Code:    apierror.ERateLimited,
-	Message: "rate limit: 50 req/burst, 25/sec sustained per workspace",
+// limitedAs returns whose bucket a request takes from: the workspace's, but for what people
+// alone may do their own. Otherwise whoever uses up the workspace's with a stolen key would
+// keep its owner from revoking that key.
+func limitedAs(need access, caller core.Caller) string {
+	if need == jwtOnly {
+		return caller.UserID
+	}
+	return caller.WorkspaceID
 }
+
+// errRateLimited is a Limiter's error, for the OpenAPI document.
+var errRateLimited = limits.DefaultRate.Exceeded()

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// Limits of request bodies. What a create carries ends in the replicated log,
-// which is kept small; an exec may carry the command's input.
+// Limits of request bodies. The content of a create is stored in the replicated log,
+// which must stay small; an exec may contain the command's input.
 const (
 	maxJSONBody    = 1 << 20
 	maxExecBody    = 8 << 20
@@ -27,26 +27,25 @@ const (
 const (
 	// bodyTimeout is how long a JSON body may take to arrive.
 	bodyTimeout = 30 * time.Second
-	// stallTimeout is how long a stream may stand still, in either direction.
+	// stallTimeout is how long a stream may make no progress, in either direction.
 	stallTimeout = time.Minute
 	// answerTimeout is how long a client may take to read an answer.
 	answerTimeout = 5 * time.Minute
-	// maxDrain is how much of a refused body is read and dropped: a client that
-	// sends first and reads afterwards then sees the refusal, not a reset.
+	// maxDrain is how much of a refused body is read and discarded, so that a client
+	// that reads only after it has sent everything sees the refusal and not a reset.
 	maxDrain = 32 << 20
 )
 
-// Input that may be held for long, while a command runs or does not read, counts
-// against a budget where it is larger than freeInput, in bytes. inputCopies is how
-// often it is in memory at most: as it came, as what was read of it, and as what
-// the host is sent.
+// Input that may be in memory for long, while a command runs or does not read,
+// counts against a budget if it is larger than freeInput bytes. inputCopies is the
+// number of its copies in memory: as received, as decoded, and as sent to the host.
 const (
 	freeInput   = 64 << 10
 	inputCopies = 3
 )
 
-// admitBody waits for room for a body with input before any of it is read. A
-// larger one than limit is left to readBody.
+// admitBody waits for memory for a body with input before any of it is read. It
+// leaves a body that exceeds limit to readBody.
 func (a *API) admitBody(c *gin.Context, limit int64) (release func(), err error) {
 	n := c.Request.ContentLength
 	if n < 0 {
@@ -63,24 +62,28 @@ func (a *API) admitBody(c *gin.Context, limit int64) (release func(), err error)
 	return release, err
 }
 
-// awaitBody bounds how long a body may take to arrive, also one that no handler
-// reads: net/http reads what is left of it before it sends the answer. Whoever
-// reads the body whole lifts the bound.
+// awaitBody limits how long a body may take to arrive, even if no handler reads it,
+// because over HTTP/1 net/http reads the rest of a body before it sends the answer.
+// readBody removes the limit once it has read the whole body. HTTP/2 does not wait for
+// the rest, and there a deadline that passes while nobody reads ends the body for good.
 func awaitBody(c *gin.Context) {
-	if c.Request.ContentLength != 0 {
+	if c.Request.ProtoMajor == 1 && c.Request.ContentLength != 0 {
 		setReadDeadline(c, time.Now().Add(bodyTimeout))
 	}
 }
 
-// setReadDeadline acts on the connection. A recorder in a test has none; a
-// server always has.
+// setReadDeadline sets the deadline of the connection, and over HTTP/2 of the stream. A
+// test's recorder has none; a server's connection always has.
 func setReadDeadline(c *gin.Context, at time.Time) {
 	_ = http.NewResponseController(c.Writer).SetReadDeadline(at)
 }
 
-// readBody reads the whole body, of at most limit bytes.
+// readBody reads the whole body, which may have limit bytes.
 func readBody(c *gin.Context, limit int64) ([]byte, error) {
 	r := c.Request
+	if r.ContentLength != 0 {
+		setReadDeadline(c, time.Now().Add(bodyTimeout))
+	}
 	var body []byte
 	if r.ContentLength <= limit {
 		var err error
@@ -89,21 +92,21 @@ func readBody(c *gin.Context, limit int64) ([]byte, error) {
 		}
 	}
 	if r.ContentLength > limit || int64(len(body)) > limit {
-		// A client that awaits "100 Continue" has sent nothing yet.
+		// A client that waits for "100 Continue" has sent nothing yet.
 		if r.Header.Get("Expect") == "" {
 			_, _ = io.CopyN(io.Discard, r.Body, maxDrain)
 		}
-		return nil, &apierror.Error{
-			Code:    apierror.ETooLarge,
-			Message: "request body too large",
-			Detail:  fmt.Sprintf("at most %d bytes", limit),
-		}
+		return nil, tooLarge(limit)
 	}
-	setReadDeadline(c, time.Time{}) // an exec may now run for an hour
+	setReadDeadline(c, time.Time{}) // the exec may now run for an hour
 	return body, nil
 }
 
-// bodyError is what a body that ended early or stalled is answered with.
+func tooLarge(limit int64) error {
+	return &apierror.Error{Code: apierror.ETooLarge, Message: "request body too large", Detail: fmt.Sprintf("at most %d bytes", limit)}
+}
+
+// bodyError is the error for a body that ended early or stalled.
 func bodyError(err error, message string) error {
 	var timeout net.Error
 	if errors.Is(err, os.ErrDeadlineExceeded) || (errors.As(err, &timeout) && timeout.Timeout()) {
@@ -112,20 +115,42 @@ func bodyError(err error, message string) error {
 	return &apierror.Error{Code: apierror.EInvalid, Message: message, Detail: "the body ended early", Err: err}
 }
 
-// stream is a body that may be long: it is bounded in bytes and in how long it
-// may stand still, not in how long it takes.
+// pauseBody lifts the limit of a body that nobody reads for now. Over HTTP/1 it stays, for
+// the rest that net/http reads by itself.
+func pauseBody(c *gin.Context) {
+	if c.Request.ProtoMajor != 1 {
+		setReadDeadline(c, time.Time{})
+	}
+}
+
+// stream is a body that may be long. Its size and the duration of a stall are
+// limited, but not its total duration.
 type stream struct {
-	c     *gin.Context
+	from  io.Reader
 	limit int64
 	read  atomic.Int64
 	begun atomic.Bool
 
-	// A transport may still read when its round trip is over already.
+	// A transport may still read after its round trip, even after the handler has
+	// returned, when the context belongs to another request.
 	mu  sync.Mutex
+	c   *gin.Context // nil once the handler has returned
 	why error
 }
 
-// failure is why the body broke off, if it has.
+// newStream returns the body of a request. The handler calls leave before it returns.
+func newStream(c *gin.Context, limit int64) *stream {
+	return &stream{c: c, from: c.Request.Body, limit: limit}
+}
+
+// leave takes the request from the stream.
+func (s *stream) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.c = nil
+}
+
+// failure returns the error of the body, if it failed.
 func (s *stream) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,21 +164,43 @@ func (s *stream) fail(err error) error {
 	return err
 }
 
+// await limits how long the next piece may take to arrive.
+func (s *stream) await() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.c != nil {
+		setReadDeadline(s.c, time.Now().Add(stallTimeout))
+	}
+}
+
+// arrived lifts the limit of a piece, or of the whole body.
+func (s *stream) arrived(whole bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.c == nil:
+	case whole:
+		setReadDeadline(s.c, time.Time{})
+	default:
+		pauseBody(s.c)
+	}
+}
+
 // Read implements io.Reader.
 func (s *stream) Read(p []byte) (int, error) {
 	s.begun.Store(true)
 	if s.read.Load() > s.limit {
-		return 0, s.fail(&apierror.Error{
-			Code: apierror.ETooLarge, Message: "request body too large", Detail: fmt.Sprintf("at most %d bytes", s.limit),
-		})
+		return 0, s.fail(tooLarge(s.limit))
 	}
-	setReadDeadline(s.c, time.Now().Add(stallTimeout))
-	n, err := s.c.Request.Body.Read(p)
-	s.read.Add(int64(n))
+	s.await()
+	n, err := s.from.Read(p)
+	ended := errors.Is(err, io.EOF)
+	s.arrived(ended)
+	total := s.read.Add(int64(n))
 	switch {
-	case errors.Is(err, io.EOF):
-		setReadDeadline(s.c, time.Time{})
-	case err != nil:
+	case total > s.limit: // also where this was the last of it
+		return 0, s.fail(tooLarge(s.limit))
+	case err != nil && !ended:
 		err = s.fail(bodyError(err, "incomplete body"))
 	}
 	return n, err

@@ -151,8 +151,8 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
-// TestLargeBodyIsNotAskedFor: a client that awaits "100 Continue" learns of the
-// limit before it sends a byte.
+// TestLargeBodyIsNotAskedFor: a client that waits for "100 Continue" is refused
+// before it sends a byte.
 func TestLargeBodyIsNotAskedFor(t *testing.T) {
 	r := newRig(t)
 	resp := overWire(t, r.server(), "POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer tenant\r\n"+
@@ -290,7 +290,7 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// TestLongExec: no time-out of the connection cuts an exec of an hour short.
+// TestLongExec: no timeout of the connection ends an exec of an hour.
 func TestLongExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -348,7 +348,7 @@ func TestGoneClientEndsItsExec(t *testing.T) {
 	}
 }
 
-// deadlined is an answer that knows its deadline.
+// deadlined is a response writer that records its deadline.
 type deadlined struct {
 	*httptest.ResponseRecorder
 	at time.Time
@@ -359,8 +359,8 @@ func (d *deadlined) SetWriteDeadline(at time.Time) error {
 	return nil
 }
 
-// What the server sends after its handler has a limit, and begins without that
-// of the answer before.
+// What the server sends after the handler has returned has a deadline of its own; a
+// new response does not start with the previous one's.
 func TestTheRestOfAnAnswerHasALimit(t *testing.T) {
 	w := &deadlined{httptest.NewRecorder(), time.Now()}
 	NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {

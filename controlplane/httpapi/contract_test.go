@@ -81,8 +81,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestEveryCodeHasAStatus reads the codes off the table's own keys, so that a
-// code that the service adds is noticed by the test above, as 500.
+// TestEveryCodeHasAStatus reads the codes from the table itself, so a code that is
+// added without a status shows in the test above as a 500.
 func TestEveryCodeHasAStatus(t *testing.T) {
 	for _, code := range []apierror.Code{
 		apierror.EInvalid, apierror.EUnauthorized, apierror.EQuota, apierror.EForbidden, apierror.ENotFound,
@@ -354,8 +354,16 @@ func TestRateLimit(t *testing.T) {
 		t.Errorf("an operator is limited: %d", w.Code)
 	}
 	r.call(http.MethodGet, "/v1/sandboxes", "", "")
-	if len(asked) != 1 || asked[0] != "ws-1" {
-		t.Errorf("the limiter was asked for %q", asked)
+	// However many requests the workspace's keys make, its people can revoke them.
+	for _, c := range [][2]string{
+		{http.MethodGet, "/v1/sandboxes"}, {http.MethodGet, "/v1/me"}, {http.MethodDelete, "/v1/me/tokens/abcdefgh"}, {http.MethodDelete, "/v1/orgs/ws-1/members/u-2"},
+	} {
+		if w := r.call(c[0], c[1], "jwt", ""); w.Code != 429 {
+			t.Errorf("%s: %d", c, w.Code)
+		}
+	}
+	if want := []string{"ws-1", "ws-1", "u-1", "u-1", "u-1"}; !slices.Equal(asked, want) {
+		t.Errorf("the limiter was asked for %q, want %q", asked, want)
 	}
 }
 
@@ -396,8 +404,8 @@ func TestHealthAndVersion(t *testing.T) {
 	}
 }
 
-// TestClientGone counts a request whose client left as such, not as a failure
-// of ours.
+// TestClientGone: a request whose client left is counted as that, not as a server
+// error.
 func TestClientGone(t *testing.T) {
 	r := newRig(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -421,4 +429,15 @@ func sorted(list string) string {
 	parts := strings.Split(list, ", ")
 	slices.Sort(parts)
 	return strings.Join(parts, ", ")
+}
+
+// TestEveryCreateTakesAnIdempotencyKey: what is made again by the same request is the
+// same, or short-lived and without a limit on how many there are.
+func TestEveryCreateTakesAnIdempotencyKey(t *testing.T) {
+	without := map[string]bool{"makeDir": true, "addPort": true, "createPreviewToken": true}
+	for _, rt := range routes() {
+		if rt.method == post && rt.doc.status == http.StatusCreated && rt.doc.idempotent == without[rt.doc.id] {
+			t.Errorf("%s %s: idempotent is %t", rt.method, rt.path, rt.doc.idempotent)
+		}
+	}
 }

@@ -1,5 +1,5 @@
 package httpapi
 
-// Document is the OpenAPI document that /openapi.json serves, for the
-// generator of the clients, which needs no server.
+// Document returns the OpenAPI document that /openapi.json serves, for the generator
+// of the clients.
 func Document() ([]byte, error) { return theDocument() }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -13,14 +14,14 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// Codes of failures that only HTTP knows.
+// Codes of errors that only HTTP has.
 const (
 	codeMethodNotAllowed apierror.Code = "method_not_allowed"
 	codeTimeout          apierror.Code = "timeout"
 	codeUpgrade          apierror.Code = "upgrade"
 )
 
-// statusOf is the one table from an error's code to an HTTP status.
+// statusOf is the only table from error codes to HTTP statuses.
 var statusOf = map[apierror.Code]int{
 	apierror.EInvalid:        http.StatusBadRequest,
 	apierror.EUnauthorized:   http.StatusUnauthorized,
@@ -40,16 +41,18 @@ var statusOf = map[apierror.Code]int{
 	apierror.ENotImplemented: http.StatusNotImplemented,
 	apierror.EBadGateway:     http.StatusBadGateway,
 	apierror.EUnavailable:    http.StatusServiceUnavailable,
+	apierror.EUnwoken:        http.StatusServiceUnavailable,
 	apierror.EInsufficient:   http.StatusInsufficientStorage,
 }
 
-// statusClientGone is what the log and the metrics say of a request whose
-// client left before the answer; nobody receives it.
+// statusClientGone is the status in logs and metrics of a request whose client left
+// before the answer. Nobody receives it.
 const statusClientGone = 499
 
 var (
 	errMethodNotAllowed = &apierror.Error{Code: codeMethodNotAllowed, Message: "method not allowed"}
 	errUpgrade          = &apierror.Error{Code: codeUpgrade, Message: "upgrade required", Detail: "this route is a WebSocket"}
+	errMayNot           = &apierror.Error{Code: apierror.EForbidden, Message: "forbidden", Detail: "a viewer may only read"}
 	errForbidden        = &apierror.Error{Code: apierror.EForbidden, Message: "forbidden", Detail: "this route needs an operator's credential"}
 )
 
@@ -59,7 +62,7 @@ func invalid(message, detail string) error {
 
 func invalidJSON(detail string) error { return invalid("invalid json", detail) }
 
-// classify turns any error into the one that is rendered, and its status.
+// classify returns the error to render for err, and its status.
 func classify(ctx context.Context, err error) (*apierror.Error, int) {
 	var e *apierror.Error
 	switch {
@@ -78,7 +81,7 @@ func classify(ctx context.Context, err error) (*apierror.Error, int) {
 	return e, status
 }
 
-// fail answers with the error, and logs what the caller is not told.
+// fail sends the error, and logs what the caller must not see.
 func (a *API) fail(c *gin.Context, err error) {
 	e, status := classify(c.Request.Context(), err)
 	if status >= http.StatusInternalServerError {
@@ -90,8 +93,8 @@ func (a *API) fail(c *gin.Context, err error) {
 	}
 	c.Abort()
 	if c.Writer.Written() {
-		// The answer has begun: cutting the connection is the only way left to
-		// say that it is not whole.
+		// The answer has begun, so cutting the connection is the only way to show
+		// that it is incomplete.
 		panic(http.ErrAbortHandler)
 	}
 	if e.RetryAfter > 0 {
@@ -103,13 +106,16 @@ func (a *API) fail(c *gin.Context, err error) {
 	if status == http.StatusUnauthorized {
 		c.Header("WWW-Authenticate", "Bearer")
 	}
+	writeJSON(c, status, bodyOf(e))
+}
+
+// bodyOf is the body of an error's answer.
+func bodyOf(e *apierror.Error) map[string]any {
 	body := make(map[string]any, len(e.Fields)+2)
-	for k, v := range e.Fields {
-		body[k] = v
-	}
+	maps.Copy(body, e.Fields)
 	body["error"] = e.Message
 	if e.Detail != "" {
 		body["detail"] = e.Detail
 	}
-	writeJSON(c, status, body)
+	return body
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 )
 
-// The values that the document shows as examples. They are values of the types
-// that the handlers use, so an example cannot drift from the API.
+// The examples in the OpenAPI document. They are values of the handlers' types, so
+// they cannot differ from the API.
 var (
 	exampleAt      = api.Time{Time: time.Date(2026, time.November, 20, 13, 5, 9, 412e6, time.UTC)}
 	exampleStarted = api.Time{Time: exampleAt.Add(231 * time.Millisecond)}

@@ -17,10 +17,20 @@ var (
 		Capacity: api.AgentCapacity{
 			CPUs: 16, MemoryMB: 65536, ReservedMB: 9216, Slots: 128, SlotsUsed: 16, DiskFreeBytes: 412316860416,
 		},
-		Versions:  api.AgentVersions{Hostd: "v0.1.0", Engine: "cloud-hypervisor v53.0", Kernel: "6.12.57+deb12-cloud-amd64"},
+		Versions:  api.AgentVersions{Hostd: "v0.1.0", Engine: "cloud-hypervisor v53.0+cpu-1f0a96c2", Kernel: "6.12.57+deb12-cloud-amd64"},
 		Templates: []api.AgentTemplate{{Name: "base", BuildID: "b7c1f0e2", Status: "ready"}},
 		Sandboxes: 16,
 		CreatedAt: exampleAt,
+	}
+	exampleEvacuated   = evacuated(exampleAgent)
+	exampleRebalancing = api.Rebalancing{
+		DryRun: true, AtOnce: 4, Percent: 20, Planned: 1, Waiting: 1,
+		Hosts: []api.RebalancedHost{
+			{ID: "host-a", Sandboxes: 4, DiskMB: 8192, Share: 200, ShareAfter: 100},
+			{ID: "host-b", Share: 0, ShareAfter: 100},
+		},
+		Moves: []api.RebalanceMove{{Kind: "sandbox", ID: "q7w2e9r4", WorkspaceID: "ws-1", From: "host-a", To: "host-b", DiskMB: 4096, State: "waiting"}},
+		Stays: []api.AgentStay{},
 	}
 	exampleJoinToken = api.JoinToken{
 		Token: "bjt_w4n7x2k5q3z6", ExpiresAt: exampleExpires,
@@ -28,3 +38,12 @@ var (
 		Peers:    []string{"10.0.0.11:7001", "10.0.0.12:7001", "10.0.0.13:7001"},
 	}
 )
+
+func evacuated(a api.Agent) api.Agent {
+	a.Draining, a.Sandboxes = true, 5
+	a.Evacuation = &api.AgentEvacuation{
+		BeganAt: exampleAt, AtOnce: 4, Moved: 11, Moving: 4, Staying: 1,
+		Stays: []api.AgentStay{{Kind: "sandbox", ID: "q7w2e9r4", WorkspaceID: "ws-1", Reason: "it is paused: resume or hibernate it"}},
+	}
+	return a
+}

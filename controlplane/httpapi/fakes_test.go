@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/core"
@@ -21,16 +22,16 @@ var (
 )
 
 type fakeLifecycle struct {
-	move  func(name, id string) (api.Sandbox, error)
-	get   func(id string) (api.Lifecycle, error)
-	patch func(id string, in api.PatchLifecycle) (api.Lifecycle, error)
+	transition func(name, id string) (api.Sandbox, error)
+	get        func(id string) (api.Lifecycle, error)
+	patch      func(id string, in api.PatchLifecycle) (api.Lifecycle, error)
 }
 
 func (f *fakeLifecycle) moved(name, id string) (api.Sandbox, error) {
-	if f.move == nil {
+	if f.transition == nil {
 		return api.Sandbox{}, errUnexpected
 	}
-	return f.move(name, id)
+	return f.transition(name, id)
 }
 
 func (f *fakeLifecycle) Pause(_ context.Context, _ core.Caller, id string) (api.Sandbox, error) {
@@ -63,11 +64,11 @@ func (f *fakeLifecycle) PatchLifecycle(_ context.Context, _ core.Caller, id stri
 	return f.patch(id, in)
 }
 
-// fakeStreams answers with what a test set, and else as if nothing were there. What
-// a test does not set panics, as a 500.
+// fakeStreams answers with what a test has set. Methods that it has not set return
+// an empty result or an error, or panic, which shows as a 500.
 type fakeStreams struct {
 	exec     func(ctx context.Context, id string, in api.Exec) (api.ExecResult, error)
-	rouse    func(id string) error
+	wake     func(id string) error
 	admit    func(bytes int64) (release func(), err error)
 	stream   func(ctx context.Context, in api.Exec, openStdin bool) (sandbox.Process, error)
 	terminal func(in sandbox.Terminal) (sandbox.Process, error)
@@ -106,10 +107,10 @@ func (f fakeCommands) Exec(ctx context.Context, _ core.Caller, id string, in api
 }
 
 func (f fakeCommands) Wake(_ context.Context, _ core.Caller, id string) error {
-	if f.rouse == nil {
+	if f.wake == nil {
 		return nil
 	}
-	return f.rouse(id)
+	return f.wake(id)
 }
 
 func (f *fakeStreams) AdmitInput(_ context.Context, _ core.Caller, bytes int64) (func(), error) {
@@ -181,4 +182,32 @@ func (f fakePorts) Add(_ context.Context, _ core.Caller, _ string, in api.AddPor
 
 func (f fakePorts) Remove(_ context.Context, _ core.Caller, _ string, port int) error {
 	return f.delPort(port)
+}
+
+// fakeAudit remembers what it was to record. Its lists have what a test has set.
+type fakeAudit struct {
+	Audit
+	mu       sync.Mutex
+	recorded []string
+	list     func(q api.AuditQuery) ([]api.AuditEntry, error)
+}
+
+func (f *fakeAudit) Record(_ context.Context, _ *core.Act, outcome, message string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.recorded = append(f.recorded, outcome+" "+message)
+	return nil
+}
+
+func (f *fakeAudit) List(_ context.Context, q api.AuditQuery, _ core.ListOptions) ([]api.AuditEntry, string, error) {
+	if f.list == nil {
+		return nil, "", nil
+	}
+	out, err := f.list(q)
+	return out, "", err
+}
+
+func (f *fakeAudit) ListOf(ctx context.Context, _ core.Caller, orgID string, q api.AuditQuery, o core.ListOptions) ([]api.AuditEntry, string, error) {
+	q.WorkspaceID = orgID
+	return f.List(ctx, q, o)
 }

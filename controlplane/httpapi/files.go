@@ -9,15 +9,18 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/stall"
 )
 
-// queryOf reads the query and refuses what can be read in two ways.
+// queryOf parses the query. It refuses a malformed one, and repeated parameters
+// among names.
 func queryOf(c *gin.Context, names ...string) (url.Values, error) {
 	q, err := url.ParseQuery(c.Request.URL.RawQuery)
 	if err != nil {
@@ -31,7 +34,30 @@ func queryOf(c *gin.Context, names ...string) (url.Values, error) {
 	return q, nil
 }
 
-// integerOf is a parameter's number, or nil where it is not given.
+// filterOf returns the value by which a list is filtered, or "" if it is absent. An empty
+// one is refused: a script whose variable is not set would get everybody's.
+func filterOf(q url.Values, name string) (string, error) {
+	if q.Has(name) && q.Get(name) == "" {
+		return "", invalid("invalid "+name, name+" is empty; leave it out for all")
+	}
+	return q.Get(name), nil
+}
+
+// timeOf returns a parameter's time, or the zero time if it is absent. In a query, a
+// plus sign that is not escaped means a space, which no RFC 3339 time has: it is that
+// of an offset such as +00:00.
+func timeOf(q url.Values, name string) (time.Time, error) {
+	if !q.Has(name) {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, strings.ReplaceAll(q.Get(name), " ", "+"))
+	if err != nil {
+		return time.Time{}, invalid("invalid "+name, "want an RFC 3339 time such as 2026-11-20T13:05:09.412Z")
+	}
+	return t.UTC(), nil
+}
+
+// integerOf returns a parameter's number, or nil if it is absent.
 func integerOf(q url.Values, name string, least, most int) (*int, error) {
 	if !q.Has(name) {
 		return nil, nil
@@ -44,7 +70,7 @@ func integerOf(q url.Values, name string, least, most int) (*int, error) {
 	return &out, nil
 }
 
-// booleanOf is false where the parameter is not given.
+// booleanOf returns a parameter's value, false if it is absent.
 func booleanOf(q url.Values, name string) (bool, error) {
 	if !q.Has(name) {
 		return false, nil
@@ -58,9 +84,8 @@ func booleanOf(q url.Values, name string) (bool, error) {
 	return false, invalid("invalid "+name, name+" is true or false")
 }
 
-// fileTarget reads what every file route has: the sandbox and the path. What is
-// wrong with the path the use case says, once it is known that the caller may
-// see the sandbox.
+// fileTarget returns the sandbox's id and the query of a file route. The use case
+// checks the path, after it has checked that the caller may see the sandbox.
 func fileTarget(c *gin.Context, names ...string) (id string, q url.Values, err error) {
 	if id, err = sandboxParam(c); err != nil {
 		return "", nil, err
@@ -82,30 +107,32 @@ func (a *API) readFile(c *gin.Context) error {
 	for k, v := range f.Header {
 		c.Writer.Header()[k] = v
 	}
-	return passOn(c, f.Status, f.Body)
+	return passOn(c, f.Status, f.Body, false)
 }
 
-// passOn sends a body of a host as it comes, whatever its size. A client that
-// stalls ends it.
-func passOn(c *gin.Context, status int, body io.Reader) error {
+// passOn streams a host's body of any size to the client. It disconnects a client
+// that stalls. If flushed is set, it sends each piece at once.
+func passOn(c *gin.Context, status int, body io.Reader, flushed bool) error {
 	c.Status(status)
 	if c.Request.Method == http.MethodHead || status == http.StatusNotModified {
 		c.Writer.WriteHeaderNow()
 		return nil
 	}
-	control := http.NewResponseController(c.Writer)
+	out := stall.New(c.Writer, stallTimeout)
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := body.Read(buf)
 		if n > 0 {
-			_ = control.SetWriteDeadline(time.Now().Add(stallTimeout))
-			if _, werr := c.Writer.Write(buf[:n]); werr != nil {
-				panic(http.ErrAbortHandler) // the client has gone
+			if _, werr := out.Write(buf[:n]); werr != nil {
+				panic(http.ErrAbortHandler) // the client is gone
+			}
+			if flushed {
+				_ = out.FlushError() // it fails as the next write will
 			}
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			c.Writer.WriteHeaderNow() // of an empty body
+			c.Writer.WriteHeaderNow() // the body may be empty
 			return nil
 		case err != nil:
 			return &apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable", Detail: "the answer broke off", Err: err}
@@ -121,17 +148,14 @@ func (a *API) writeFile(c *gin.Context) error {
 	if q.Has("mode") && q.Get("mode") == "" {
 		return invalid("invalid mode", "mode is octal, such as 0644")
 	}
-	body := &stream{c: c, limit: math.MaxInt64}
+	body := newStream(c, math.MaxInt64)
+	defer body.leave()
 	isNew, err := a.cfg.Files.Write(c.Request.Context(), callerOf(c), id, q.Get("path"), q.Get("mode"), body, c.Request.ContentLength)
 	switch {
 	case err != nil && body.failure() != nil:
 		return body.failure()
 	case err != nil:
-		// A client that sends first and reads afterwards sees the refusal. A body
-		// of which some was passed on may be read by the other side still.
-		if c.GetHeader("Expect") == "" && !body.begun.Load() {
-			_, _ = io.CopyN(io.Discard, body, maxDrain)
-		}
+		drain(c, body)
 		return err
 	case isNew:
 		c.Status(http.StatusCreated)
@@ -139,6 +163,14 @@ func (a *API) writeFile(c *gin.Context) error {
 		return nil
 	}
 	return noContent(c)
+}
+
+// drain reads a refused body, so that a client that reads only after sending sees the
+// refusal. But if part of it was passed on, another goroutine may still read it.
+func drain(c *gin.Context, body *stream) {
+	if c.GetHeader("Expect") == "" && !body.begun.Load() {
+		_, _ = io.CopyN(io.Discard, body, maxDrain)
+	}
 }
 
 func (a *API) removeFile(c *gin.Context) error {

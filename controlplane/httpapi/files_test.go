@@ -62,7 +62,7 @@ func TestFileAnswers(t *testing.T) {
 	}
 }
 
-// A refusal of a range says how long the file is.
+// The refusal of a range states the file's length.
 func TestRangeThatCannotBe(t *testing.T) {
 	r := newRig(t)
 	r.streams.read = func(string, http.Header) (*sandbox.File, error) {
@@ -74,7 +74,7 @@ func TestRangeThatCannotBe(t *testing.T) {
 	}
 }
 
-// A download that breaks off is not taken for a whole one.
+// A download that breaks off must not look complete.
 func TestBrokenDownload(t *testing.T) {
 	r := newRig(t)
 	r.streams.read = func(string, http.Header) (*sandbox.File, error) {
@@ -142,8 +142,8 @@ func TestUploads(t *testing.T) {
 	}
 }
 
-// An upload may last, but not stand still; the use case sees an error and not
-// an end.
+// An upload may take long, but not stall; the use case then sees an error and not
+// the end of the file.
 func TestUploadThatStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -237,7 +237,7 @@ func TestPorts(t *testing.T) {
 func TestLifecycleRoutes(t *testing.T) {
 	r := newRig(t)
 	for _, verb := range []string{"pause", "resume", "hibernate", "wake"} {
-		r.lifecycle.move = func(name, id string) (api.Sandbox, error) {
+		r.lifecycle.transition = func(name, id string) (api.Sandbox, error) {
 			if name != verb || id != testID {
 				t.Errorf("%s of %s", name, id)
 			}

@@ -174,8 +174,8 @@ func TestForkRoutes(t *testing.T) {
 	}
 }
 
-// A choice that is given as "" goes to the use case as it is, which refuses it:
-// only one that is absent, or null, means the default.
+// An empty string is passed to the use case, which refuses it: only an absent or
+// null member means the default.
 func TestEmptyChoicesAreGiven(t *testing.T) {
 	r := newRig(t)
 	var mode *api.ForkMode
@@ -253,12 +253,46 @@ func TestSnapshotRoutes(t *testing.T) {
 		return []api.Snapshot{snap}, "more", nil
 	}
 	w = r.call(http.MethodGet, "/v1/snapshots?limit=1&sandbox_id="+testID, "tenant", "")
-	// The next page is of the same sandbox.
+	// The link to the next page keeps the filter.
 	if link := w.Header().Get("Link"); asked != testID || !strings.Contains(link, "sandbox_id="+testID) || !strings.Contains(link, "cursor=more") {
 		t.Fatalf("asked for %q, link %s", asked, link)
 	}
+	asked = "nothing"
+	w = r.call(http.MethodGet, "/v1/snapshots?sandbox_id=", "tenant", "")
+	if e := errorOf(t, w); w.Code != http.StatusBadRequest || e.Error != "invalid sandbox_id" || asked != "nothing" {
+		t.Fatalf("status %d, %+v, asked for %q", w.Code, e, asked)
+	}
 	if w := r.call(http.MethodGet, "/v1/snapshots?sandbox_id=a&sandbox_id=b", "tenant", ""); w.Code != http.StatusBadRequest {
 		t.Fatalf("status %d", w.Code)
+	}
+}
+
+// A name may have any printable character, and a client may escape those that need it, or
+// all: every spelling means the same volume.
+func TestAVolumesNameIsWhatThePathSays(t *testing.T) {
+	for path, name := range map[string]string{
+		"a+b":           "a+b",
+		"a+b,c":         "a+b,c",
+		"a+b%2Cc":       "a+b,c",
+		"a%2Bb%2Cc":     "a+b,c",
+		"disk+(old)":    "disk+(old)",
+		"disk%20(old)":  "disk (old)",
+		"%61+b":         "a+b",
+		"a%2Fb+c":       "a/b+c",
+		"50%25+(a%25b)": "50%+(a%b)",
+		"%252B(c)":      "%2B(c)",
+	} {
+		t.Run(path, func(t *testing.T) {
+			r := newRig(t)
+			var got, deleted string
+			r.volumes.get = func(name string) (api.Volume, error) { got = name; return api.Volume{}, apierror.NotFound() }
+			r.volumes.delete = func(name string) error { deleted = name; return nil }
+			r.call(http.MethodGet, "/v1/volumes/"+path, "tenant", "")
+			w := r.call(http.MethodDelete, "/v1/volumes/"+path, "tenant", "")
+			if got != name || deleted != name || w.Code != http.StatusNoContent {
+				t.Errorf("%d: got %q and deleted %q, want %q", w.Code, got, deleted, name)
+			}
+		})
 	}
 }
 
@@ -290,7 +324,7 @@ func TestVolumeRoutes(t *testing.T) {
 	if w := r.call(http.MethodDelete, "/v1/volumes/data", "tenant", ""); w.Code != http.StatusNoContent {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	// There is no way to change one.
+	// A volume cannot be changed.
 	for _, method := range []string{http.MethodPatch, http.MethodPut, http.MethodPost} {
 		if w := r.call(method, "/v1/volumes/data", "tenant", `{"size_mb":9}`); w.Code != http.StatusMethodNotAllowed {
 			t.Errorf("%s: %d", method, w.Code)

@@ -15,7 +15,7 @@ import (
 // that can be rendered, and what is decoded is what encoding/json makes of it.
 func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, in := range []any{&api.CreateSandbox{}, &api.Exec{}, &api.AddPeer{}, &api.Empty{}} {
+		for _, in := range []any{&api.CreateSandbox{}, &api.Exec{}, &api.AddPeer{}, &api.Empty{}, &api.CreateApp{}, &api.PatchApp{}} {
 			err := decodeJSON(body, in)
 			if err == nil {
 				if !json.Valid(body) || !utf8.Valid(body) || bytes.TrimSpace(body)[0] != '{' {

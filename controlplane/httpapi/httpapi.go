@@ -1,7 +1,7 @@
-// Package httpapi is the public HTTP API: it binds a request to a type of
-// package api, makes one call to a use case, and renders the answer. Every
-// route stands once, in the tables of routes*.go, from which both the router and the OpenAPI
-// document are made; every error becomes a status in one place, errors.go.
+// Package httpapi is the public HTTP API: it binds a request to a type of package
+// api, makes one call to a use case, and renders the answer. The tables in
+// routes*.go contain every route once; the router and the OpenAPI document are built
+// from them. Errors become statuses in one place, errors.go.
 package httpapi
 
 import (
@@ -31,8 +31,29 @@ type Sandboxes interface {
 	Delete(ctx context.Context, c core.Caller, id string) error
 }
 
-// Orgs are the use cases of /v1/me.
+// Orgs are the use cases of /v1/me, /v1/orgs and /v1/admin/workspaces.
 type Orgs interface {
+	// Enter returns the caller as a member of a workspace, which need not be the
+	// current one.
+	Enter(c core.Caller, orgID string) (core.Caller, error)
+	ListOrgs(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Org, next string, err error)
+	CreateOrg(ctx context.Context, c core.Caller, in api.CreateOrg, i core.Idempotency) (api.Org, error)
+	GetOrg(ctx context.Context, c core.Caller, id string) (api.Org, error)
+	PatchOrg(ctx context.Context, c core.Caller, id string, in api.PatchOrg) (api.Org, error)
+	DeleteOrg(ctx context.Context, c core.Caller, id string) error
+	ListMembers(ctx context.Context, c core.Caller, orgID string, o core.ListOptions) (page []api.Member, next string, err error)
+	Invite(ctx context.Context, c core.Caller, orgID string, in api.Invite, i core.Idempotency) (api.NewInvitation, error)
+	PatchMember(ctx context.Context, c core.Caller, orgID, userID string, in api.PatchMember) (api.Member, error)
+	RemoveMember(ctx context.Context, c core.Caller, orgID, userID string) error
+	ListInvitations(ctx context.Context, c core.Caller, orgID string, o core.ListOptions) (page []api.Invitation, next string, err error)
+	RevokeInvitation(ctx context.Context, c core.Caller, orgID, id string) error
+	AcceptInvitation(ctx context.Context, c core.Caller, token string) (api.Org, error)
+	ListTiers() []api.Tier
+	ListWorkspaces(ctx context.Context, o core.ListOptions) (page []api.Workspace, next string, err error)
+	CreateWorkspace(ctx context.Context, in api.CreateWorkspace, i core.Idempotency) (api.Workspace, error)
+	PatchWorkspace(ctx context.Context, id string, in api.PatchWorkspace) (api.Workspace, error)
+	CreateWorkspaceToken(ctx context.Context, id string, in api.CreateToken, i core.Idempotency) (api.NewToken, error)
+
 	Me(ctx context.Context, c core.Caller) (api.Me, error)
 	SetCurrentOrg(ctx context.Context, c core.Caller, in api.SetCurrentOrg) (api.Me, error)
 	CreateToken(ctx context.Context, c core.Caller, in api.CreateToken, i core.Idempotency) (api.NewToken, error)
@@ -45,31 +66,37 @@ type Cluster interface {
 	RaftStatus(ctx context.Context) (api.RaftStatus, error)
 	AddPeer(ctx context.Context, in api.AddPeer) error
 	RemovePeer(ctx context.Context, id string) error
+	RemoveRouter(ctx context.Context, name string) error
 	TransferLeadership(ctx context.Context, in api.TransferLeadership) error
 	Backup(ctx context.Context, w io.Writer) error
 	Restore(ctx context.Context, r io.Reader) error
 	AcceptRestore(ctx context.Context) error
 	Agents(ctx context.Context, o core.ListOptions) (page []api.Agent, next string, err error)
+	Agent(ctx context.Context, id string) (api.Agent, error)
 	DrainAgent(ctx context.Context, id string) (api.Agent, error)
+	EvacuateAgent(ctx context.Context, id string, in api.EvacuateAgent) (api.Agent, error)
+	Rebalance(ctx context.Context, in api.Rebalance) (api.Rebalancing, error)
+	Rebalancing(ctx context.Context) (api.Rebalancing, error)
+	StopRebalancing(ctx context.Context) error
 	AgentEvents(ctx context.Context, id string, q api.EventQuery) ([]api.Event, error)
 	UndrainAgent(ctx context.Context, id string) (api.Agent, error)
 	RemoveAgent(ctx context.Context, id string) error
-	CreateJoinToken(ctx context.Context, in api.CreateJoinToken) (api.JoinToken, error)
+	CreateJoinToken(ctx context.Context, in api.CreateJoinToken, i core.Idempotency) (api.JoinToken, error)
 }
 
-// Authenticator finds out who a request is from, by its bearer token or its
-// client certificate. It fails with an *apierror.Error.
+// Authenticator determines the caller of a request, by its bearer token or client
+// certificate. Its error is an *apierror.Error.
 type Authenticator interface {
 	Authenticate(r *http.Request) (core.Caller, error)
 }
 
-// Limiter says whether a workspace may make one more request now. It fails
-// with an *apierror.Error.
+// Limiter reports whether a workspace, or a person, may make another request now. Its error
+// is an *apierror.Error.
 type Limiter interface {
-	Allow(workspaceID string) error
+	Allow(id string) error
 }
 
-// Config is what the API stands on.
+// Config configures the API.
 type Config struct {
 	Sandboxes     Sandboxes
 	Lifecycle     Lifecycle
@@ -82,23 +109,45 @@ type Config struct {
 	Forks         Forks
 	Volumes       Volumes
 	Templates     Templates
+	Databases     Databases
 	Metrics       Metrics
+	Broker        Broker
+	Webhooks      Webhooks
+	Apps          Apps                                       // nil: no app is known
+	Domains       AppDomains                                 // nil: no app has any
+	AppProxy      func(appID, rest string) http.Handler      // of the requests to an app's program; nil: none is passed on
+	Functions     Functions                                  // nil: no function is known
+	Invoke        func(functionID, rest string) http.Handler // of the invocations of a function; nil: none is passed on
+	GitHosts      GitHosts
 	Orgs          Orgs
+	Usage         Usage
+	Billing       Billing
 	Cluster       Cluster
+	Audit         Audit
 	Authenticator Authenticator
 	Limiter       Limiter                         // nil: no limit
-	Health        func(ctx context.Context) error // of this replica, for /healthz; nil: always well
+	Health        func(ctx context.Context) error // of this replica, for /healthz; nil: always healthy
+	Ready         func() error                    // what keeps this replica from serving, for /readyz; its text is sent; nil: nothing does
 	Version       api.VersionInfo                 // of the running program
-	Registerer    prometheus.Registerer           // where the request metrics go
-	Gatherer      prometheus.Gatherer             // what /metrics shows
-	Logger        *slog.Logger                    // of package redact: the lines about requests have whole paths and errors
+	Registerer    prometheus.Registerer           // for the request metrics
+	Gatherer      prometheus.Gatherer             // for /metrics, to everybody
+
+	// Again returns what a caller may do now who was authenticated before; nil: the same.
+	Again func(c core.Caller) (core.Caller, error)
+
+	OperatorsGatherer prometheus.Gatherer // for /metrics, to operators alone; nil: nothing
+	Logger            *slog.Logger        // of package redact, because lines about requests contain whole paths and errors
 }
 
 func (c Config) validate() error {
 	switch {
 	case c.Sandboxes == nil, c.Lifecycle == nil, c.Commands == nil, c.Files == nil, c.Logs == nil, c.Ports == nil, c.Inputs == nil,
-		c.Snapshots == nil, c.Forks == nil, c.Volumes == nil, c.Templates == nil, c.Orgs == nil, c.Cluster == nil:
+		c.Snapshots == nil, c.Forks == nil, c.Volumes == nil, c.Templates == nil, c.Databases == nil, c.Broker == nil, c.Webhooks == nil, c.Orgs == nil, c.Usage == nil, c.Billing == nil, c.Cluster == nil:
 		return errors.New("httpapi: a use case is missing")
+	case c.Audit == nil:
+		return errors.New("httpapi: the audit log is missing")
+	case c.GitHosts == nil:
+		return errors.New("httpapi: the use cases of git hosts are missing")
 	case c.Authenticator == nil:
 		return errors.New("httpapi: no authenticator")
 	case c.Registerer == nil, c.Gatherer == nil:
@@ -115,11 +164,12 @@ type API struct {
 	log     *slog.Logger
 	engine  *gin.Engine
 	metrics *metrics
-	openapi func() ([]byte, error) // theDocument
-	allow   map[string]string      // of each path without parameters
+	openapi func() ([]byte, error) // theDocument, except in tests
+	allow   map[string]string      // by path, without parameters: its methods
+	hooks   *hookMemory            // of the large webhooks of git hosts
 }
 
-var releaseMode sync.Once // gin's mode is a global of the process
+var releaseMode sync.Once // gin's mode is global
 
 // New assembles the API.
 func New(cfg Config) (*API, error) {
@@ -129,6 +179,7 @@ func New(cfg Config) (*API, error) {
 	releaseMode.Do(func() { gin.SetMode(gin.ReleaseMode) })
 	cfg.Version.API = api.Version
 	a := &API{cfg: cfg, log: cfg.Logger, engine: gin.New(), openapi: theDocument, allow: allowed(routes())}
+	a.hooks = newHookMemory()
 
 	var err error
 	if a.metrics, err = newMetrics(cfg.Registerer); err != nil {
@@ -136,23 +187,23 @@ func New(cfg Config) (*API, error) {
 	}
 
 	e := a.engine
-	// A path is matched as it was sent, so that an id with an escaped slash
-	// stays one segment; only exact paths exist, so nothing is redirected.
+	// Paths are matched as they were sent, so that an id with an escaped slash stays
+	// one segment. Only exact paths exist; nothing is redirected.
 	e.UseRawPath = true
-	e.UnescapePathValues = true
+	e.UnescapePathValues = false // unescapeParams does it
 	e.RedirectTrailingSlash = false
 	e.RedirectFixedPath = false
 	e.HandleMethodNotAllowed = true
 
-	// Outermost first: a response always has its request id, and whatever
-	// happens further in is logged and counted with the status it led to.
-	e.Use(withRequestID, a.observe, a.recoverPanic, awaitBody)
+	// Outermost first: every response has a request id, and whatever happens inside
+	// is logged and counted with its status.
+	e.Use(unescapeParams, withRequestID, a.observe, a.recoverPanic, awaitBody)
 	e.NoRoute(requireBody, func(c *gin.Context) { a.fail(c, apierror.NotFound()) })
-	e.NoMethod(func(c *gin.Context) { a.fail(c, a.refuseMethod(c)) })
+	e.NoMethod(a.otherMethod)
 	for _, rt := range routes() {
 		e.Handle(rt.method, rt.path, requireBody, a.serve(rt))
 		if rt.method == http.MethodGet {
-			// net/http leaves the body out of the answer to a HEAD.
+			// net/http omits the body of the answer to a HEAD.
 			e.HEAD(rt.path, a.serve(rt))
 		}
 	}
@@ -168,9 +219,12 @@ func (a *API) serve(rt route) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		var err error
 		if hasParameters && a.allow[c.Request.URL.EscapedPath()] != "" {
-			err = a.refuseMethod(c) // another route has this very path
+			err = a.refuseMethod(c) // the path is another route's, without parameters
 		} else if err = a.admit(c, rt); err == nil {
-			err = rt.handle(a, c)
+			defer a.whileAllowed(c, &rt)()
+			err = a.perform(c, &rt)
+		} else if act := rt.actOf(c); act != nil {
+			a.recordError(c, &rt, act, err)
 		}
 		if err != nil {
 			a.fail(c, err)
@@ -178,8 +232,8 @@ func (a *API) serve(rt route) gin.HandlerFunc {
 	}
 }
 
-// allowed are the methods of each path without parameters, as the Allow header
-// lists them.
+// allowed returns the methods of each path without parameters, in the form of the
+// Allow header.
 func allowed(all []route) map[string]string {
 	out := map[string]string{}
 	for _, rt := range all {
@@ -198,8 +252,9 @@ func allowed(all []route) map[string]string {
 	return out
 }
 
-// refuseMethod answers for a path that has other methods. The router's own Allow
-// takes a path without parameters for a value of its sibling's parameter.
+// refuseMethod returns the error for a method that a path does not have, and
+// corrects Allow: the router takes a path without parameters for a value of another
+// route's parameter.
 func (a *API) refuseMethod(c *gin.Context) error {
 	if methods := a.allow[c.Request.URL.EscapedPath()]; methods != "" {
 		c.Header("Allow", methods)
@@ -207,30 +262,30 @@ func (a *API) refuseMethod(c *gin.Context) error {
 	return errMethodNotAllowed
 }
 
-// Limits of one connection. There is no limit on how long an answer may take
-// to begin: an exec lasts up to an hour. Bodies have deadlines of their own.
+// Limits of one connection. There is no limit on how long an answer may take to
+// begin, because an exec may run for an hour. Bodies have their own deadlines.
 const (
 	headerTimeout  = 10 * time.Second
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 64 << 10
 )
 
-// NewServer returns a server for the handler with the API's time-outs. The
-// caller sets its address and TLS, and shuts it down. It has no time-out for
-// whole requests or answers: streams last for hours, and bodies and answers
-// have deadlines of their own.
+// NewServer returns a server with the API's timeouts. The caller sets its address
+// and TLS, and shuts it down. Whole requests and answers have no timeout, because
+// streams last for hours; bodies and answers have their own deadlines.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
-	protocols.SetUnencryptedHTTP2(true) // for clients that know, and proxies in front
+	protocols.SetUnencryptedHTTP2(true) // for clients with prior knowledge, and proxies
 	return &http.Server{
 		Protocols: protocols,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			// One that an answer before this one set stays on the connection.
+			// Clear the deadline that the connection's previous answer left.
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 			h.ServeHTTP(w, r)
-			// For what is still held of the answer, which may be all of it.
+			// For the part of the answer that is still buffered, which may be all of
+			// it.
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(stallTimeout))
 		}),
 		ReadHeaderTimeout: headerTimeout,

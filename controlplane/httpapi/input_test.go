@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
-// room is a budget for input.
+// room is an input budget.
 type room struct {
 	mu   sync.Mutex
 	held int64
@@ -46,7 +46,8 @@ func (r *room) now() int64 {
 	return r.held
 }
 
-// The input of a command counts from before it is read until nobody holds it.
+// A command's input counts against the budget from before it is read until nothing
+// holds it any more.
 func TestLargeInputCounts(t *testing.T) {
 	const large = 1 << 20
 	body := func(stdin int) string { return `{"cmd":"cat","stdin":"` + strings.Repeat("x", stdin) + `"}` }
@@ -84,7 +85,8 @@ func TestLargeInputCounts(t *testing.T) {
 	}
 }
 
-// So does a large message on a WebSocket, either way, until it has been passed on.
+// A large WebSocket message counts too, in either direction, until it has been
+// passed on.
 func TestLargeMessagesCount(t *testing.T) {
 	const size = 200 << 10
 	message := `"` + strings.Repeat("x", size-2) + `"`
@@ -167,7 +169,7 @@ func TestLargeMessagesCount(t *testing.T) {
 	}
 }
 
-// What is held for a message that nobody takes is given up after a while.
+// Room held for a message that is not taken is given up after a while.
 func TestALargeMessageIsNotHeldForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, late := &room{}, make(chan struct{})

@@ -8,7 +8,10 @@ import (
 	"io"
 	"mime"
 	"reflect"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
@@ -17,17 +20,16 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// maxDepth bounds how deep a body may nest: what is stored is read again by
-// programs with less patience than ours.
+// maxDepth limits the nesting of a body, because programs with lower limits read
+// what is stored.
 const maxDepth = 64
 
-// mayHoldNUL are the fields whose text may hold U+0000. Anywhere else it would
-// cut a path, an argument or a variable short on its way into the guest.
+// mayHoldNUL are the fields that may contain U+0000. In any other it would truncate
+// a path, an argument or a variable in the guest.
 var mayHoldNUL = map[string]bool{"stdin": true}
 
-// bind reads the body as JSON into a T. raw is the body as it came. Members
-// that T does not have are ignored, so that a client may be newer than the
-// service.
+// bind decodes the body into a T. raw is the body as received. It ignores members
+// that T does not have, so that a client may be newer than the service.
 func bind[T any](c *gin.Context, limit int64) (in T, raw []byte, err error) {
 	raw, err = readBody(c, limit)
 	if err != nil {
@@ -39,8 +41,8 @@ func bind[T any](c *gin.Context, limit int64) (in T, raw []byte, err error) {
 	return in, raw, nil
 }
 
-// decodeJSON is strict about what JSON leaves open: one object, in UTF-8, each
-// member once, nothing after it.
+// decodeJSON accepts one object in UTF-8, with no repeated members, no halves of
+// characters and nothing after it.
 func decodeJSON(raw []byte, out any) error {
 	switch {
 	case len(bytes.TrimSpace(raw)) == 0:
@@ -57,6 +59,9 @@ func decodeJSON(raw []byte, out any) error {
 	if first := bytes.TrimSpace(raw)[0]; first != '{' {
 		return invalidJSON("the body must be an object")
 	}
+	if at := halfCharacter(raw); at >= 0 {
+		return invalidJSON(fmt.Sprintf("at byte %d: half a character (an unpaired surrogate)", at+1))
+	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	if err := walk(d, "", 0); err != nil {
@@ -65,16 +70,54 @@ func decodeJSON(raw []byte, out any) error {
 	if err := json.Unmarshal(raw, out); err != nil {
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) && wrong.Type == reflect.TypeFor[api.StringMap]() {
-			field, _, _ := strings.Cut(wrong.Field, ".")
-			return invalid(field+" must be a string map", describe(err))
+			// The contract has a text of its own for env, and for nothing else.
+			if field, _, _ := strings.Cut(wrong.Field, "."); field == "env" {
+				return invalid("env must be a string map", describe(err))
+			}
 		}
 		return invalidJSON(describe(err))
 	}
 	return nil
 }
 
-// walk reads one value and refuses what encoding/json would let through. path is
-// the beginning of the value's, as much as an answer may show.
+// halfCharacter returns where an escape of valid JSON is a surrogate without its other
+// half, or -1. JavaScript makes one when it cuts a string in a character. encoding/json
+// reads it as U+FFFD, but stricter readers refuse a document that contains one: what is
+// kept as it was sent would make a whole list unreadable for them.
+func halfCharacter(raw []byte) int {
+	for at := 0; ; {
+		next := bytes.IndexByte(raw[at:], '\\')
+		if next < 0 {
+			return -1
+		}
+		at += next
+		r, size := escaped(raw[at:])
+		if utf16.IsSurrogate(r) {
+			other, more := escaped(raw[at+size:])
+			if utf16.DecodeRune(r, other) == unicode.ReplacementChar {
+				return at
+			}
+			size += more
+		}
+		at += size
+	}
+}
+
+// escaped decodes an escape at the beginning of b, part of valid JSON, and returns its
+// size in bytes. The rune is 0 if it is not of the form \uXXXX.
+func escaped(b []byte) (r rune, size int) {
+	switch {
+	case b[0] != '\\':
+		return 0, 0
+	case b[1] != 'u':
+		return 0, 2
+	}
+	n, _ := strconv.ParseUint(string(b[2:6]), 16, 16) // valid JSON has four hexadecimal digits here
+	return rune(n), 6
+}
+
+// walk reads one value and refuses what encoding/json would accept. path is the
+// beginning of the value's path, as much as an answer may contain.
 func walk(d *json.Decoder, path string, depth int) error {
 	if depth > maxDepth {
 		return invalidJSON(fmt.Sprintf("%s nests deeper than %d levels", topOf(path), maxDepth))
@@ -121,7 +164,7 @@ func walkObject(d *json.Decoder, path string, depth int) error {
 			return invalidJSON(shorten(at) + " is given twice")
 		}
 		seen[name] = true
-		// Not all of it: it would be copied for each member, and names may be as long
+		// Only the beginning: it is copied for each member, and names may be as long
 		// as the body.
 		if err := walk(d, at[:min(len(at), maxShown+1)], depth+1); err != nil {
 			return err
@@ -131,7 +174,7 @@ func walkObject(d *json.Decoder, path string, depth int) error {
 	return err
 }
 
-// topOf names the top-level field of a path, or the body.
+// topOf returns the top-level field of a path, or "the body".
 func topOf(path string) string {
 	if path == "" {
 		return "the body"
@@ -140,10 +183,10 @@ func topOf(path string) string {
 	return shorten(field)
 }
 
-// maxShown is how much of a client's own words an answer shows, in bytes.
+// maxShown limits how much of a client's own text an answer contains, in bytes.
 const maxShown = 80
 
-// shorten keeps a client's own words in an answer short.
+// shorten truncates a client's text to maxShown.
 func shorten(s string) string {
 	if len(s) <= maxShown {
 		return s
@@ -151,7 +194,7 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:maxShown], "") + "…"
 }
 
-// describe says in a sentence what is wrong with a body, naming the field.
+// describe describes what is wrong with a body, and names the field.
 func describe(err error) string {
 	var wrong *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
@@ -174,7 +217,7 @@ func describe(err error) string {
 	return "the body cannot be read"
 }
 
-// wanted names what a field of this type takes.
+// wanted describes the values that a field of this type accepts.
 func wanted(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[api.Command]():
@@ -203,9 +246,9 @@ func wanted(t reflect.Type) string {
 	return "an object"
 }
 
-// withMediaType adds a hint to the refusal of a body that never claimed to be
-// JSON. A body that parses is taken whatever it is called: curl -d calls
-// everything a form.
+// withMediaType adds a hint to the error for a body that was not declared as JSON.
+// Valid JSON is accepted whatever its declared type, because curl -d declares
+// everything as a form.
 func withMediaType(c *gin.Context, err error) error {
 	var hint string
 	media, _, _ := mime.ParseMediaType(c.GetHeader("Content-Type"))

@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// Bounds of the base protocol of language servers, in which each message has a
-// header of a few lines.
+// Limits of the base protocol of language servers. Each message has a header of a
+// few lines.
 const (
 	maxRPCMessage = 16 << 20
-	maxRPCHeader  = 4 << 10 // all lines
+	maxRPCHeader  = 4 << 10 // all lines together
 )
 
 var errRPC = errors.New("not a message of the language server protocol")
 
-// readRPC reads the next message of a language server: a header with the
-// content's length, an empty line, the content. It returns io.EOF only between
-// messages. Once freeInput of a larger content is there, the rest is read when
-// hold, which is told its length, returns; release is called when the message is
-// not held any more.
+// readRPC reads the next message of a language server: a header with the content's
+// length, an empty line, and the content. It returns io.EOF only between messages.
+// If the content is larger than freeInput, it reads the rest only after hold, called
+// with the length, has returned. The caller calls release when it no longer needs
+// the message.
 func readRPC(r *bufio.Reader, hold func(bytes int64) (func(), error)) (content []byte, release func(), err error) {
 	length, read := -1, 0
 	for {
@@ -60,7 +60,7 @@ func readRPC(r *bufio.Reader, hold func(bytes int64) (func(), error)) (content [
 	if length < 0 {
 		return nil, nil, fmt.Errorf("%w: its header has no Content-Length", errRPC)
 	}
-	// What is announced is not believed before it is there.
+	// Do not allocate the announced length before the content has arrived.
 	release = func() {}
 	content, err = io.ReadAll(io.LimitReader(r, min(int64(length), freeInput)))
 	if err == nil && len(content) == freeInput && length > freeInput {
@@ -78,7 +78,7 @@ func readRPC(r *bufio.Reader, hold func(bytes int64) (func(), error)) (content [
 	return content, release, err
 }
 
-// frameRPC is a message as language servers read it.
+// frameRPC adds the header that language servers expect.
 func frameRPC(content []byte) []byte {
 	head := "Content-Length: " + strconv.Itoa(len(content)) + "\r\n\r\n"
 	return append(append(make([]byte, 0, len(head)+len(content)), head...), content...)

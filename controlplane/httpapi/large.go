@@ -7,29 +7,29 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/stall"
 )
 
-// heldAnswer is how much of an answer is held back in the hope that it is all
-// there is: then it has a length, and what goes wrong has a status. In bytes.
+// heldAnswer is how much of an answer is held back, in bytes: if that is all, the
+// answer has a length, and an error can still become a status.
 const heldAnswer = 64 << 10
 
-// large is a JSON answer that may be large: it goes out in pieces, each of which
-// the client has to take in time, and is never held as a whole.
+// large is a JSON answer that may be large. It is sent in pieces, each of which the
+// client must read in time, and is never in memory as a whole.
 type large struct {
 	c     *gin.Context
 	held  bytes.Buffer
-	begun bool // some of it went out
+	begun bool // part of it was sent
 }
 
 const typeJSON = "application/json; charset=utf-8"
 
-// Write implements io.Writer. A client that does not take it ends the request.
+// Write implements io.Writer. It aborts the request if the client does not read.
 func (l *large) Write(p []byte) (int, error) {
 	l.held.Write(p)
 	if l.held.Len() >= heldAnswer {
@@ -44,14 +44,14 @@ func (l *large) send() {
 		l.c.Header("Content-Type", typeJSON)
 		l.c.Status(http.StatusOK)
 	}
-	_ = http.NewResponseController(l.c.Writer).SetWriteDeadline(time.Now().Add(stallTimeout))
-	if _, err := l.c.Writer.Write(l.held.Bytes()); err != nil {
-		panic(http.ErrAbortHandler) // the client has gone, or does not read
+	// The next piece may be long in coming.
+	if _, err := stall.New(l.c.Writer, stallTimeout).Write(l.held.Bytes()); err != nil {
+		panic(http.ErrAbortHandler) // the client is gone or does not read
 	}
 	l.held.Reset()
 }
 
-// end sends what is left.
+// end sends the rest.
 func (l *large) end() {
 	if l.begun {
 		l.send()
@@ -60,8 +60,8 @@ func (l *large) end() {
 	writeBytes(l.c, http.StatusOK, typeJSON, l.held.Bytes())
 }
 
-// fail ends an answer that cannot be completed: with a status where nothing of it
-// went out.
+// fail ends an answer that cannot be completed. If nothing was sent, it returns err,
+// which becomes a status.
 func (l *large) fail(err error) error {
 	if l.begun {
 		panic(http.ErrAbortHandler)
@@ -71,24 +71,24 @@ func (l *large) fail(err error) error {
 
 func (l *large) json(v any) { l.held.Write(bytes.TrimSuffix(marshal(v), []byte("\n"))) }
 
-// marshal is v as JSON, with a line end.
+// marshal returns v as JSON with a final newline.
 func marshal(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	// Output of programs is easier to read as it is, and no answer is HTML.
+	// Programs' output is easier to read without escapes, and no answer is HTML.
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		panic(err) // one of our own types cannot be written: a bug, answered 500
+		panic(err) // one of our own types cannot be encoded: a bug, answered with 500
 	}
 	return b.Bytes()
 }
 
-// textPiece is how much of a text is encoded at once; JSON may make six bytes of
+// textPiece is how much of a text is encoded at once. JSON may need six bytes for
 // one.
 const textPiece = 16 << 10
 
-// text writes a program's output as a JSON string, with U+FFFD for what it cannot
-// hold.
+// text writes a program's output as a JSON string, with U+FFFD for what is not
+// UTF-8.
 func (l *large) text(s string) {
 	_, _ = l.Write([]byte{'"'})
 	for len(s) > 0 {
@@ -103,7 +103,7 @@ func (l *large) text(s string) {
 	_, _ = l.Write([]byte{'"'})
 }
 
-// exact writes a member with a stream's bytes where its text has lost some.
+// exact writes a member with a stream's exact bytes if it is not UTF-8.
 func (l *large) exact(name, s string) {
 	if utf8.ValidString(s) {
 		return
@@ -119,8 +119,8 @@ func (l *large) exact(name, s string) {
 	_, _ = l.Write([]byte{'"'})
 }
 
-// writeExec writes an api.ExecResult without making one: two streams of 8 MiB
-// may be a hundred as JSON.
+// writeExec writes an api.ExecResult in pieces: two streams of 8 MiB may become a
+// hundred as JSON.
 func writeExec(c *gin.Context, r api.ExecResult) {
 	l := &large{c: c}
 	fmt.Fprintf(l, `{"exit_code":%d,"stdout":`, r.ExitCode)

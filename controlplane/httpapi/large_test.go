@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// What goes out in pieces is what would have gone out in one.
+// A response written in pieces equals the one written at once.
 func TestLargeOutputIsWholeInPieces(t *testing.T) {
 	chance := rand.New(rand.NewPCG(1, 2))
 	noise := make([]byte, 3*textPiece+1)
@@ -87,7 +87,7 @@ func TestListingIsPassedOnEntryByEntry(t *testing.T) {
 	}()
 }
 
-// renderExec is the whole answer at once.
+// renderExec renders the whole response at once.
 func renderExec(r api.ExecResult) api.ExecResult {
 	out := api.ExecResult{
 		ExitCode:   r.ExitCode,
@@ -100,8 +100,8 @@ func renderExec(r api.ExecResult) api.ExecResult {
 	return out
 }
 
-// text is a program's output as JSON can hold it, and beside it the exact
-// bytes where that lost something.
+// text renders a program's output as a JSON string, and the exact bytes beside it if
+// the string cannot express them.
 func text(s string) (string, api.Bytes) {
 	if utf8.ValidString(s) {
 		return s, nil

@@ -16,9 +16,8 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_http_request_duration_seconds",
-			Help: "Time from a request's header to the end of its answer.",
-			// From a cached answer to an exec of minutes.
+			Name:    "berth_http_request_duration_seconds",
+			Help:    "Time from a request's header to the end of its answer.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600},
 		}, []string{"route", "method", "status"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -36,7 +35,7 @@ func (m *metrics) observe(route, method string, status int, took time.Duration) 
 	m.duration.WithLabelValues(route, method, strconv.Itoa(status)).Observe(took.Seconds())
 }
 
-// methodLabel keeps the label's values few whatever a client sends.
+// methodLabel limits the label's values to known methods.
 func methodLabel(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut,

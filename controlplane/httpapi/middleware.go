@@ -11,16 +11,17 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/telemetry"
 )
 
-// Keys of what the middleware leaves in the gin context.
+// Keys of the middleware's values in the gin context.
 const (
 	keyRequestID = "berth.request_id"
 	keyCaller    = "berth.caller"
 )
 
-// withRequestID names the request: by the client's own X-Request-Id where it
-// is usable, else by a new one.
+// withRequestID sets the request's id: the client's own X-Request-Id if it is valid,
+// otherwise a new one.
 func withRequestID(c *gin.Context) {
 	given := ""
 	if v := c.Request.Header.Values(api.HeaderRequestID); len(v) == 1 {
@@ -30,7 +31,7 @@ func withRequestID(c *gin.Context) {
 	c.Set(keyRequestID, id)
 	c.Header(api.HeaderRequestID, id)
 	c.Header("X-Content-Type-Options", "nosniff")
-	// Answers hold bearer credentials: sandbox ids and keys.
+	// Answers contain bearer credentials: sandbox ids and keys.
 	c.Header("Cache-Control", "no-store")
 	c.Header("Referrer-Policy", "no-referrer")
 }
@@ -43,7 +44,7 @@ func callerOf(c *gin.Context) core.Caller {
 	return out
 }
 
-// routeOf is the route's template: unlike the path it holds no id.
+// routeOf returns the route's pattern, which, unlike the path, contains no id.
 func routeOf(c *gin.Context) string {
 	if r := c.FullPath(); r != "" {
 		return r
@@ -51,7 +52,7 @@ func routeOf(c *gin.Context) string {
 	return "none"
 }
 
-// observe logs and counts the request once it is over.
+// observe logs and counts the request when it has ended.
 func (a *API) observe(c *gin.Context) {
 	start := time.Now()
 	route := routeOf(c)
@@ -64,7 +65,7 @@ func (a *API) observe(c *gin.Context) {
 		a.metrics.observe(route, method, status, took)
 
 		level := slog.LevelInfo
-		if route == "/healthz" || route == "/metrics" {
+		if route == "/healthz" || route == "/readyz" || route == "/metrics" {
 			level = slog.LevelDebug
 		}
 		caller := callerOf(c)
@@ -86,11 +87,19 @@ func (a *API) observe(c *gin.Context) {
 			attrs = append(attrs, slog.String("sandbox_id", id))
 		}
 		a.log.LogAttrs(c.Request.Context(), level, "request", attrs...)
+		if span := telemetry.Current(c.Request.Context()); span.On() {
+			span.Name(method + " " + route)
+			span.Set(telemetry.KeyMethod, method)
+			span.Set(telemetry.KeyRoute, route)
+			span.Set(telemetry.KeyWorkspaceID, caller.WorkspaceID)
+			span.SetSandbox(c.GetString(keySandboxID))
+			span.Status(status)
+		}
 	}()
 	c.Next()
 }
 
-// recoverPanic answers 500 in place of a handler that panicked.
+// recoverPanic answers 500 if a handler panics.
 func (a *API) recoverPanic(c *gin.Context) {
 	defer func() {
 		v := recover()
@@ -114,10 +123,10 @@ func (a *API) recoverPanic(c *gin.Context) {
 	c.Next()
 }
 
-// requireBody refuses a POST without a body, whoever it is from: 411 with an
-// empty body. Only where there is no POST at all the method is what is wrong.
+// requireBody refuses a POST without a body with 411 and an empty body, before the
+// caller is authenticated. On a path without a POST, the method is refused instead.
 func requireBody(c *gin.Context) {
-	// ContentLength is 0 both for none given and for 0, and -1 when chunked.
+	// ContentLength is 0 if it is 0 or absent, and -1 if the body is chunked.
 	if c.Request.Method == http.MethodPost && c.Request.ContentLength == 0 {
 		c.AbortWithStatus(http.StatusLengthRequired)
 		c.Writer.WriteHeaderNow()

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,9 +19,9 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// theDocument is that of the API's routes, which are the same in every API. It
-// is built when it is first asked for: that takes a third of a second, for which
-// no replica waits that starts.
+// theDocument returns the document of the API's routes, which are the same in every
+// API. It is built on first use, because that takes a third of a second, and would
+// delay a replica's start.
 var theDocument = sync.OnceValues(func() ([]byte, error) { return document(routes()) })
 
 // document builds the OpenAPI 3.1 document of the routes.
@@ -32,7 +33,7 @@ func document(all []route) ([]byte, error) {
 	sent := sentTypes(all)
 	r := openapi31.NewReflector()
 	describeService(r.SpecEns())
-	for _, plain := range []any{api.Time{}, api.Object{}, api.StringMap{}, api.Bytes{}, api.Patch[int64]{}} {
+	for _, plain := range []any{api.Time{}, api.Object{}, api.StringMap{}, api.Bytes{}, api.Patch[int64]{}, api.Patch[[]api.WebhookEventType]{}, api.Patch[int]{}, api.Patch[api.StringMap]{}} {
 		r.InlineDefinition(plain)
 	}
 	r.DefaultOptions = append(r.DefaultOptions,
@@ -55,6 +56,9 @@ func document(all []route) ([]byte, error) {
 			return nil, fmt.Errorf("%s %s: %w", rt.method, rt.path, err)
 		}
 	}
+	if err := addWebhooks(r); err != nil {
+		return nil, fmt.Errorf("webhooks: %w", err)
+	}
 	return json.MarshalIndent(r.Spec, "", "  ")
 }
 
@@ -63,6 +67,7 @@ const (
 	schemeAPIKey   = "apiKey"
 	schemeJWT      = "jwt"
 	schemeOperator = "operatorToken"
+	schemeBroker   = "brokerToken"
 	schemeCert     = "operatorCertificate"
 )
 
@@ -84,8 +89,15 @@ func describeService(s *openapi31.Spec) {
 		{"Snapshots and forks", "Sandboxes made from others. An API key or a JWT."},
 		{"Volumes", "File systems that outlive sandboxes. An API key or a JWT."},
 		{"Templates", "What sandboxes are made from. An API key or a JWT."},
+		{"Databases", "Managed PostgreSQL. An API key or a JWT."},
+		{"SQL", "Statements over HTTP, for programs that cannot speak PostgreSQL's protocol. The broker token of the database."},
+		{"Apps", "Programs that are built from a repository, or an upload, and served at a stable URL. An API key or a JWT."},
+		{"Functions", "Handlers in Python or JavaScript that run only while they are called. An API key or a JWT."},
+		{"Webhooks", "Events that are sent to URLs of a workspace's own. An API key or a JWT."},
+		{"Git hosting", "GitHub, GitLab and Gitea: what is deployed when somebody pushes. An API key or a JWT; the webhooks are signed."},
 		{"Metrics", "What became of sandboxes, counted. An API key or a JWT."},
 		{"Identity", "The person behind a JWT, and API keys. A JWT."},
+		{"Organizations", "Workspaces and their people. A JWT."},
 		{"Administration", "The control store and the hosts. An operator's token or client certificate."},
 	} {
 		tag := openapi31.Tag{Name: t[0]}
@@ -94,6 +106,7 @@ func describeService(s *openapi31.Spec) {
 	}
 	s.SetHTTPBearerTokenSecurity(schemeAPIKey, "", "An API key, brt_<prefix>_<secret>.")
 	s.SetHTTPBearerTokenSecurity(schemeJWT, "JWT", "A JWT of an issuer that the operator configured.")
+	s.SetHTTPBearerTokenSecurity(schemeBroker, "", "The broker token of the database.")
 	s.SetHTTPBearerTokenSecurity(schemeOperator, "", "The operator's token.")
 	s.Components.WithSecuritySchemesItem(schemeCert, openapi31.SecuritySchemeOrReference{
 		SecurityScheme: (&openapi31.SecurityScheme{}).WithMutualTLS(openapi31.MutualTLS{}).
@@ -114,9 +127,9 @@ func headerRef(name string) openapi31.HeaderOrReference {
 	return openapi31.HeaderOrReference{Reference: &openapi31.Reference{Ref: "#/components/headers/" + name}}
 }
 
-var ginParam = regexp.MustCompile(`:([a-z_]+)`)
+var ginParam = regexp.MustCompile(`[:*]([a-z_]+)`)
 
-// addOperation adds one route with all it takes and answers.
+// addOperation adds one route with its parameters, bodies and answers.
 func addOperation(r *openapi31.Reflector, rt route) error {
 	oc, err := r.NewOperationContext(rt.method, ginParam.ReplaceAllString(rt.path, "{$1}"))
 	if err != nil {
@@ -133,6 +146,8 @@ func addOperation(r *openapi31.Reflector, rt route) error {
 		workspace: {schemeAPIKey, schemeJWT},
 		jwtOnly:   {schemeJWT},
 		operator:  {schemeOperator, schemeCert},
+
+		brokerToken: {schemeBroker},
 	}[rt.access] {
 		oc.AddSecurity(scheme)
 	}
@@ -150,11 +165,14 @@ func addOperation(r *openapi31.Reflector, rt route) error {
 			body, _ := c.(*openapi31.RequestBodyOrReference)
 			body.RequestBody.WithRequired(true)
 			setExample(body.RequestBody.Content, d.body)
+			if d.bodyType != "" {
+				body.RequestBody.WithContentItem(d.bodyType, openapi31.MediaType{})
+			}
 		}))
 	case d.bodyType != "":
 		oc.AddReqStructure(nil, openapi.WithContentType(d.bodyType), openapi.WithCustomize(func(c openapi.ContentOrReference) {
 			body, _ := c.(*openapi31.RequestBodyOrReference)
-			body.RequestBody.WithRequired(rt.method == post) // no bytes are bytes too
+			body.RequestBody.WithRequired(rt.method == post) // an empty body is valid otherwise
 		}))
 	}
 	if err := addAnswer(r, oc, d); err != nil {
@@ -169,7 +187,7 @@ func addOperation(r *openapi31.Reflector, rt route) error {
 	return r.AddOperation(oc)
 }
 
-// parameters are those of the path, and what lists and creates take.
+// parameters returns the parameters of the path, the query and the headers.
 func parameters(rt route) []openapi31.ParameterOrReference {
 	var out []openapi31.ParameterOrReference
 	add := func(name string, in openapi31.ParameterIn, description string, schema map[string]any) {
@@ -195,7 +213,7 @@ func parameters(rt route) []openapi31.ParameterOrReference {
 	}
 	if rt.doc.idempotent {
 		add(api.HeaderIdempotencyKey, openapi31.ParameterInHeader,
-			"The same key and body answer with the first result for 24 hours; the same key with another body is a 409.",
+			"The same key and body answer with the first result for 24 hours, or for at least one hour if the workspace uses more than 10,000 keys; the same key with another body is a 409.",
 			map[string]any{"type": "string", "minLength": 1, "maxLength": api.MaxIdempotencyKeyLength})
 	}
 	add(api.HeaderRequestID, openapi31.ParameterInHeader, "Names the request; ignored unless it is 1 to 64 visible ASCII characters.",
@@ -237,8 +255,8 @@ func addAnswer(r *openapi31.Reflector, oc openapi.OperationContext, d operation)
 	return nil
 }
 
-// addOther documents another status of success. One of a stream of bytes has
-// the same kind of body.
+// addOther documents another success status. A partial stream of bytes has the same
+// kind of body.
 func addOther(oc openapi.OperationContext, d operation, status int, description string) {
 	options := []openapi.ContentOption{
 		openapi.WithHTTPStatus(status),
@@ -254,10 +272,10 @@ func addOther(oc openapi.OperationContext, d operation, status int, description 
 	oc.AddRespStructure(nil, options...)
 }
 
-// failuresOf groups by status what a route may fail with: its own failures and
-// those that come with its method and access.
+// failuresOf groups a route's errors by status: its own, and those that follow from
+// its method and access.
 func failuresOf(rt route) map[int][]apierror.Error {
-	list := append([]apierror.Error(nil), rt.doc.failures...)
+	list := slices.Concat(rt.doc.failures, quotaRefusals(rt.doc.id))
 	if rt.method == post || rt.method == patch || rt.doc.bodyType != "" {
 		if rt.doc.body != nil {
 			list = append(list, apierror.Error{Code: apierror.EInvalid, Message: "invalid json", Detail: "template must be a string, not number"})
@@ -283,16 +301,34 @@ func failuresOf(rt route) map[int][]apierror.Error {
 	if strings.Contains(rt.path, ":") {
 		list = append(list, *apierror.NotFound())
 	}
+	if slices.ContainsFunc(list, func(e apierror.Error) bool { return e.Code == apierror.EForbidden && e.Message == "account suspended" }) {
+		list = append(list, apierror.Error{
+			Code: apierror.EQuota, Message: "subscription not active", Detail: "what runs goes on, and nothing is deleted",
+			Fields: map[string]any{"subscription_status": "past_due"},
+		})
+		if !rt.doc.free {
+			list = append(list, spentRefusals("free quota exceeded")...)
+		}
+	}
+	if runs(rt.doc.id, list) {
+		list = append(list, spentRefusals("monthly free credit exhausted")...)
+	}
 	switch rt.access {
-	case workspace, jwtOnly:
+	case workspace, jwtOnly, brokerToken:
 		list = append(list, *errRateLimited)
+		if rt.access != brokerToken && rt.doc.action != personal {
+			list = append(list, *errMayNot)
+		}
 	case operator:
 		list = append(list, *errForbidden)
 	}
 	if rt.access != public {
 		detail := apierror.DetailMissingToken
-		if rt.access == jwtOnly {
+		switch rt.access {
+		case jwtOnly:
 			detail = apierror.DetailJWTRequired
+		case signed:
+			detail = "invalid signature"
 		}
 		list = append(list, *apierror.Unauthorized(detail),
 			apierror.Error{Code: apierror.EInternal, Message: "internal error"},
@@ -308,7 +344,7 @@ func failuresOf(rt route) map[int][]apierror.Error {
 	return out
 }
 
-// addFailure documents one status, with each error it may carry as an example.
+// addFailure documents one error status, with each error as an example.
 func addFailure(oc openapi.OperationContext, status int, list []apierror.Error) {
 	var structure any
 	if len(list) > 0 {
@@ -330,7 +366,7 @@ func addFailure(oc openapi.OperationContext, status int, list []apierror.Error) 
 		resp.Description = http.StatusText(status)
 		media := resp.Content["application/json"]
 		for i, e := range list {
-			value := toAny(api.ErrorBody{Error: e.Message, Detail: e.Detail})
+			value := toAny(bodyOf(&e))
 			media.WithExamplesItem("e"+strconv.Itoa(i+1), openapi31.ExampleOrReference{
 				Example: &openapi31.Example{Value: &value},
 			})
@@ -349,7 +385,8 @@ func setExample(content map[string]openapi31.MediaType, v any) {
 	content["application/json"] = media
 }
 
-// toAny is v as its JSON reads, which is how the document holds examples.
+// toAny converts v to the generic form of its JSON, which the document requires for
+// examples.
 func toAny(v any) any {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -44,7 +44,7 @@ func TestDocumentIsTheSameEachTime(t *testing.T) {
 	}
 }
 
-// TestRouterAndDocumentAgree walks what the router really serves.
+// TestRouterAndDocumentAgree compares the router's routes with the document's.
 func TestRouterAndDocumentAgree(t *testing.T) {
 	r := newRig(t)
 	var doc struct {
@@ -106,5 +106,49 @@ func TestDocumentIsServed(t *testing.T) {
 	w := r.call(http.MethodGet, "/openapi.json", "", "")
 	if w.Code != http.StatusOK || w.Body.String() != string(doc) {
 		t.Fatalf("status %d, %d bytes", w.Code, w.Body.Len())
+	}
+}
+
+// Examples of errors are whole: those of quotas have what is used, and how much may be.
+func TestExamplesOfErrorsHaveTheirFields(t *testing.T) {
+	raw, err := theDocument()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Paths map[string]map[string]struct {
+			Responses map[string]struct {
+				Content map[string]struct {
+					Examples map[string]struct{ Value map[string]any }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]string{
+		"max apps reached": {"max", "active"}, "max deployments reached": {"max", "active"}, "max webhook endpoints reached": {"max", "active"},
+		"too many deliveries wait": {"max", "active"}, "max keys reached": {"max", "active"}, "max installations reached": {"max", "active"},
+		"subscription not active": {"subscription_status"},
+	}
+	seen := map[string]bool{}
+	for path, methods := range doc.Paths {
+		for method, op := range methods {
+			for status, r := range op.Responses {
+				for _, x := range r.Content["application/json"].Examples {
+					message, _ := x.Value["error"].(string)
+					for _, field := range want[message] {
+						seen[message] = true
+						if _, there := x.Value[field]; !there {
+							t.Errorf("%s %s %s: %v has no %s", method, path, status, x.Value, field)
+						}
+					}
+				}
+			}
+		}
+	}
+	if len(seen) != len(want) {
+		t.Errorf("the document has only %v", seen)
 	}
 }

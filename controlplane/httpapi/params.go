@@ -14,14 +14,28 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 )
 
-// keySandboxID is set on routes of one sandbox, for the access log.
+// keySandboxID is the context key of the sandbox's id, for the access log.
 const keySandboxID = "berth.sandbox_id"
 
 // maxID is longer than any id, name or prefix of the service.
 const maxID = 128
 
-// pathID returns a path parameter. What cannot be an id, whatever its bytes,
-// is an unknown one and goes no further: 404.
+// unescapeParams decodes the parameters of a path that was matched as it was sent. The
+// router itself would decode them as parts of a query, where a plus sign is a space, and
+// "a+b%2Cc" would name another volume than "a+b,c".
+func unescapeParams(c *gin.Context) {
+	if c.Request.URL.RawPath == "" {
+		return // the router has matched the decoded path
+	}
+	for i := range c.Params {
+		if v, err := url.PathUnescape(c.Params[i].Value); err == nil { // net/http refuses what cannot be decoded
+			c.Params[i].Value = v
+		}
+	}
+}
+
+// pathID returns a path parameter. If it has characters that no id has, it is
+// unknown: 404.
 func pathID(c *gin.Context, name string) (string, error) {
 	id := c.Param(name)
 	if id == "" || len(id) > maxID {
@@ -39,7 +53,7 @@ func pathID(c *gin.Context, name string) (string, error) {
 	return id, nil
 }
 
-// sandboxParam is pathID for a sandbox, named in the access log.
+// sandboxParam is pathID for a sandbox's id, which it adds to the access log.
 func sandboxParam(c *gin.Context) (string, error) {
 	id, err := pathID(c, "id")
 	if err == nil {
@@ -68,17 +82,23 @@ func idempotencyKey(c *gin.Context) (string, error) {
 	return key, nil
 }
 
-// listOptions reads limit and cursor.
+// idempotency returns what makes a create repeatable, without the digest of its body.
+func idempotency(c *gin.Context) (core.Idempotency, error) {
+	key, err := idempotencyKey(c)
+	caller := callerOf(c)
+	of := caller.WorkspaceID
+	if of == "" && caller.ViaJWT { // who is a member of no organization
+		of = caller.UserID
+	}
+	return core.Idempotency{Key: key, Owner: of}, err
+}
+
+// listOptions parses limit and cursor.
 func listOptions(c *gin.Context) (core.ListOptions, error) {
 	o := core.ListOptions{Limit: core.DefaultLimit}
-	q, err := url.ParseQuery(c.Request.URL.RawQuery)
+	q, err := queryOf(c, "limit", "cursor")
 	if err != nil {
-		return o, invalid("invalid query", "the query string is malformed")
-	}
-	for _, name := range []string{"limit", "cursor"} {
-		if len(q[name]) > 1 {
-			return o, invalid("invalid "+name, name+" is given more than once")
-		}
+		return o, err
 	}
 	if q.Has("limit") {
 		n, err := strconv.ParseUint(q.Get("limit"), 10, 16)
@@ -98,9 +118,9 @@ func listOptions(c *gin.Context) (core.ListOptions, error) {
 
 var errCursor = invalid("invalid cursor", "want the cursor of a Link header, unchanged")
 
-// linkNext announces the next page. The target is relative, so that it holds
-// behind any proxy and under any name of the service. What else the list was asked
-// for comes as names and values; those that are empty were not given.
+// linkNext adds the header that names the next page. Its target is relative, so that
+// it is valid behind any proxy and under any name. filters are the names and values
+// of the list's other parameters; empty values were not given.
 func linkNext(c *gin.Context, o core.ListOptions, next string, filters ...string) {
 	if next == "" {
 		return

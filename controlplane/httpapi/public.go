@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/berth-cloud/berth/controlplane/api"
@@ -20,10 +21,27 @@ func (a *API) healthz(c *gin.Context) error {
 	return ok(c, api.Health{Status: "ok"})
 }
 
+// readyz does not log what it answers: a balancer asks every second.
+func (a *API) readyz(c *gin.Context) error {
+	if a.cfg.Ready != nil {
+		if err := a.cfg.Ready(); err != nil {
+			writeJSON(c, http.StatusServiceUnavailable, api.ErrorBody{Error: "not ready", Detail: err.Error()})
+			return nil
+		}
+	}
+	return ok(c, api.Health{Status: "ok"})
+}
+
 func (a *API) version(c *gin.Context) error { return ok(c, a.cfg.Version) }
 
+// showMetrics shows operators more than everybody: what all workspaces have together is
+// their business, and takes a walk over the whole store.
 func (a *API) showMetrics(c *gin.Context) error {
-	promhttp.HandlerFor(a.cfg.Gatherer, promhttp.HandlerOpts{}).ServeHTTP(c.Writer, c.Request)
+	shown := prometheus.Gatherers{a.cfg.Gatherer}
+	if caller, err := a.cfg.Authenticator.Authenticate(c.Request); err == nil && caller.Admin && a.cfg.OperatorsGatherer != nil {
+		shown = append(shown, a.cfg.OperatorsGatherer)
+	}
+	promhttp.HandlerFor(shown, promhttp.HandlerOpts{}).ServeHTTP(c.Writer, c.Request)
 	return nil
 }
 

@@ -10,19 +10,18 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 )
 
-// writeJSON sends the value with its length.
+// writeJSON sends a value as JSON, with its length.
 func writeJSON(c *gin.Context, status int, v any) {
 	writeBytes(c, status, typeJSON, marshal(v))
 }
 
 func writeBytes(c *gin.Context, status int, contentType string, body []byte) {
-	// A deadline stays on the connection until the next one is set, which
-	// every answer does.
+	// The deadline stays on the connection until the next answer sets one.
 	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(answerTimeout))
 	c.Header("Content-Type", contentType)
 	c.Header("Content-Length", strconv.Itoa(len(body)))
 	c.Status(status)
-	_, _ = c.Writer.Write(body) // the client may have gone; there is nobody else to tell
+	_, _ = c.Writer.Write(body) // the client may be gone
 }
 
 func noContent(c *gin.Context) error {
@@ -41,13 +40,18 @@ func created(c *gin.Context, v any) error {
 	return nil
 }
 
-// page answers with a page of a list, and announces the next.
+func accepted(c *gin.Context, v any) error {
+	writeJSON(c, http.StatusAccepted, v)
+	return nil
+}
+
+// page sends a page of a list, and names the next one.
 func page[T any](c *gin.Context, o core.ListOptions, rows []T, next string, filters ...string) error {
 	linkNext(c, o, next, filters...)
 	return ok(c, orEmpty(rows))
 }
 
-// orEmpty makes an empty list render as [], never null.
+// orEmpty makes an empty list [] in JSON, not null.
 func orEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -28,6 +29,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/redact"
 )
 
@@ -40,7 +42,7 @@ var (
 	_ Cluster   = (*cluster.Cluster)(nil)
 )
 
-// errUnexpected is what a use case fails with that a test did not set.
+// errUnexpected is the error of a use case that a test has not set.
 var errUnexpected = errors.New("the test expects no such call")
 
 type fakeSandboxes struct {
@@ -79,11 +81,37 @@ func (f *fakeSandboxes) Delete(ctx context.Context, c core.Caller, id string) er
 }
 
 type fakeIdentity struct {
+	Orgs   // panics where a test expects no call
 	me     func(core.Caller) (api.Me, error)
 	setOrg func(core.Caller, string) (api.Me, error)
 	create func(core.Caller, string) (api.NewToken, error)
 	list   func(core.Caller, core.ListOptions) ([]api.Token, string, error)
 	revoke func(core.Caller, string) error
+}
+
+// The tests of package org and the walk of every route cover what this leaves out.
+func (f *fakeIdentity) Enter(c core.Caller, orgID string) (core.Caller, error) {
+	if orgID != "ws-1" {
+		return core.Caller{}, apierror.NotFound()
+	}
+	c.WorkspaceID, c.Role = orgID, "owner"
+	return c, nil
+}
+
+func (f *fakeIdentity) AcceptInvitation(context.Context, core.Caller, string) (api.Org, error) {
+	return api.Org{}, apierror.NotFound()
+}
+
+func (f *fakeIdentity) PatchMember(context.Context, core.Caller, string, string, api.PatchMember) (api.Member, error) {
+	return api.Member{}, apierror.NotFound()
+}
+
+func (f *fakeIdentity) PatchWorkspace(context.Context, string, api.PatchWorkspace) (api.Workspace, error) {
+	return api.Workspace{}, apierror.NotFound()
+}
+
+func (f *fakeIdentity) CreateWorkspaceToken(context.Context, string, api.CreateToken, core.Idempotency) (api.NewToken, error) {
+	return api.NewToken{}, apierror.NotFound()
 }
 
 func (f *fakeIdentity) Me(_ context.Context, c core.Caller) (api.Me, error) {
@@ -122,6 +150,10 @@ func (f *fakeCluster) RaftStatus(context.Context) (api.RaftStatus, error) { retu
 func (f *fakeCluster) AddPeer(_ context.Context, in api.AddPeer) error {
 	return f.addPeer(in.ID, in.Address)
 }
+func (f *fakeCluster) RemoveRouter(_ context.Context, name string) error {
+	return f.removePeer("router " + name)
+}
+
 func (f *fakeCluster) RemovePeer(_ context.Context, id string) error { return f.removePeer(id) }
 func (f *fakeCluster) TransferLeadership(_ context.Context, in api.TransferLeadership) error {
 	return f.transfer(in.To)
@@ -144,6 +176,33 @@ func (f *fakeCluster) AgentEvents(_ context.Context, id string, _ api.EventQuery
 	return []api.Event{{SandboxID: "q7w2e9r4", AgentID: id, Type: "recover.unmanaged", Code: "warn"}}, nil
 }
 
+func (f *fakeCluster) Agent(_ context.Context, id string) (api.Agent, error) {
+	return f.changeAgent("get", id)
+}
+
+func (f *fakeCluster) EvacuateAgent(_ context.Context, id string, _ api.EvacuateAgent) (api.Agent, error) {
+	return f.changeAgent("evacuate", id)
+}
+
+var noRebalancing = api.Rebalancing{Hosts: []api.RebalancedHost{}, Moves: []api.RebalanceMove{}, Stays: []api.AgentStay{}}
+
+func (f *fakeCluster) Rebalance(_ context.Context, in api.Rebalance) (api.Rebalancing, error) {
+	a, err := f.changeAgent("rebalance", fmt.Sprint(in.DryRun))
+	out := noRebalancing
+	out.DryRun, out.AtOnce = in.DryRun, len(a.ID)
+	return out, err
+}
+
+func (f *fakeCluster) Rebalancing(context.Context) (api.Rebalancing, error) {
+	_, err := f.changeAgent("rebalancing", "")
+	return noRebalancing, err
+}
+
+func (f *fakeCluster) StopRebalancing(context.Context) error {
+	_, err := f.changeAgent("stop rebalancing", "")
+	return err
+}
+
 func (f *fakeCluster) DrainAgent(_ context.Context, id string) (api.Agent, error) {
 	return f.changeAgent("drain", id)
 }
@@ -157,11 +216,11 @@ func (f *fakeCluster) RemoveAgent(_ context.Context, id string) error {
 	return err
 }
 
-func (f *fakeCluster) CreateJoinToken(_ context.Context, in api.CreateJoinToken) (api.JoinToken, error) {
+func (f *fakeCluster) CreateJoinToken(_ context.Context, in api.CreateJoinToken, _ core.Idempotency) (api.JoinToken, error) {
 	return f.joinToken(in)
 }
 
-// fakeAuth knows four bearers.
+// fakeAuth knows these bearers.
 type fakeAuth struct{}
 
 func (fakeAuth) Authenticate(r *http.Request) (core.Caller, error) {
@@ -170,8 +229,12 @@ func (fakeAuth) Authenticate(r *http.Request) (core.Caller, error) {
 		return core.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
 	case "Bearer tenant":
 		return core.Caller{WorkspaceID: "ws-1", KeyID: "key-1"}, nil
+	case "Bearer viewer":
+		return core.Caller{WorkspaceID: "ws-1", UserID: "u-2", ViaJWT: true, Role: record.RoleViewer}, nil
 	case "Bearer jwt":
 		return core.Caller{WorkspaceID: "ws-1", UserID: "u-1", ViaJWT: true}, nil
+	case "Bearer nowhere": // a member of no organization
+		return core.Caller{UserID: "u-3", ViaJWT: true}, nil
 	case "Bearer operator":
 		return core.Caller{Admin: true}, nil
 	}
@@ -182,7 +245,7 @@ type limiterFunc func(string) error
 
 func (f limiterFunc) Allow(workspaceID string) error { return f(workspaceID) }
 
-// logBuffer is a log that a server's goroutines write and a test reads.
+// logBuffer is a log written by a server's goroutines and read by a test.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -212,6 +275,12 @@ type rig struct {
 	forks     *fakeForks
 	volumes   *fakeVolumes
 	templates *fakeTemplates
+	databases *fakeDatabases
+	broker    *fakeBroker
+	webhooks  *fakeWebhooks
+	apps      *fakeApps
+	functions *fakeFunctions
+	githosts  *fakeGitHosts
 	registry  *prometheus.Registry
 	log       *logBuffer
 	api       *API
@@ -222,13 +291,17 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, sandboxes: &fakeSandboxes{}, identity: &fakeIdentity{}, cluster: &fakeCluster{status: api.RaftStatus{Peers: []api.RaftPeer{}}},
-		lifecycle: &fakeLifecycle{}, streams: &fakeStreams{}, forks: &fakeForks{}, volumes: &fakeVolumes{}, templates: &fakeTemplates{},
-		registry: prometheus.NewRegistry(), log: &logBuffer{},
+		lifecycle: &fakeLifecycle{}, streams: &fakeStreams{}, forks: &fakeForks{}, volumes: &fakeVolumes{}, templates: &fakeTemplates{}, databases: &fakeDatabases{}, broker: &fakeBroker{}, webhooks: &fakeWebhooks{}, apps: &fakeApps{},
+		functions: &fakeFunctions{fakeApps: &fakeApps{}},
+		githosts:  &fakeGitHosts{},
+		registry:  prometheus.NewRegistry(), log: &logBuffer{},
 	}
 	cfg := Config{
 		Sandboxes: r.sandboxes, Lifecycle: r.lifecycle, Commands: fakeCommands{r.streams}, Files: fakeFiles{r.streams}, Logs: fakeLogs{r.streams},
-		Ports: fakePorts{fakeStreams: r.streams}, Inputs: r.streams, Snapshots: r.forks, Forks: r.forks, Volumes: r.volumes, Templates: r.templates,
-		Orgs: r.identity, Cluster: r.cluster, Authenticator: fakeAuth{},
+		Ports: fakePorts{fakeStreams: r.streams}, Inputs: r.streams, Snapshots: r.forks, Forks: r.forks, Volumes: r.volumes, Templates: r.templates, Databases: r.databases, Broker: r.broker, Webhooks: r.webhooks, Apps: r.apps, Domains: struct{ AppDomains }{},
+		Functions: r.functions,
+		GitHosts:  r.githosts,
+		Orgs:      r.identity, Usage: fakeUsage{}, Billing: fakeBilling{}, Cluster: r.cluster, Audit: &fakeAudit{}, Authenticator: fakeAuth{},
 		Registerer: r.registry, Gatherer: r.registry,
 		Version: api.VersionInfo{Version: "v0", Commit: "c", GoVersion: "go1"},
 		Logger:  slog.New(redact.NewHandler(r.log, slog.LevelDebug, true)),
@@ -250,6 +323,7 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 // docRouter finds the operation of the document that a request belongs to.
 var docRouter = sync.OnceValues(func() (routers.Router, error) {
 	openapi3filter.RegisterBodyDecoder(typeEvents, decodeEvents)
+	openapi3filter.RegisterBodyDecoder("text/html", openapi3filter.PlainBodyDecoder)
 	doc, err := theDocument()
 	if err != nil {
 		return nil, err
@@ -317,7 +391,7 @@ func (r *rig) send(req *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// conforms fails the test when the answer is not one that the document has.
+// conforms fails the test unless the response conforms to the document.
 func (r *rig) conforms(req *http.Request, w *httptest.ResponseRecorder) {
 	r.t.Helper()
 	if w.Header().Get(api.HeaderRequestID) == "" {

@@ -16,13 +16,20 @@ func adminRoutes() []route {
 			status: 200, anyReplica: true, answer: exampleRaftStatus,
 		}},
 		{post, "/v1/admin/raft/peers", operator, (*API).addPeer, operation{
-			id: "addPeer", tag: "Administration", summary: "Make a replica a voting member",
-			body: api.AddPeer{ID: "r4", Address: "10.0.0.14:7001"}, status: 204,
-			failures: []apierror.Error{{Code: apierror.EInvalid, Message: "id is required"}},
+			id: "addPeer", tag: "Administration", summary: "Add a replica, which votes once it is stable",
+			detail: "It gets every record. It votes once it has had them for a while and every other voter is there, or in the place of one that was silent for long. Of a member, it changes the address.",
+			body:   api.AddPeer{ID: "r4", Address: "10.0.0.14:7001"}, status: 204,
+			failures: append(refusals(apierror.EConflict, "another replica has this address", "no majority of the replicas would be left"),
+				apierror.Error{Code: apierror.EInvalid, Message: "id is required"}),
 		}},
 		{del, "/v1/admin/raft/peers/:id", operator, (*API).removePeer, operation{
 			id: "removePeer", tag: "Administration", summary: "Remove a replica from the members", status: 204,
-			failures: []apierror.Error{{Code: apierror.EConflict, Message: "the last replica cannot be removed"}},
+			failures: refusals(apierror.EConflict, "the last replica cannot be removed", "no majority of the replicas would be left"),
+		}},
+		{del, "/v1/admin/routers/:name", operator, (*API).removeRouter, operation{
+			id: "removeRouter", tag: "Administration", summary: "Refuse a router of databases from now on",
+			detail: "For ever: a router is known by its certificate alone, so that one that is to come back needs another name. One that never was is refused, too.",
+			status: 204, failures: []apierror.Error{{Code: apierror.EConflict, Message: "too many routers were removed"}},
 		}},
 		{post, "/v1/admin/raft/transfer-leadership", operator, (*API).transferLeadership, operation{
 			id: "transferLeadership", tag: "Administration", summary: "Hand leadership to another replica",
@@ -64,6 +71,37 @@ func adminRoutes() []route {
 			detail: "What runs on it keeps running.",
 			body:   api.Empty{}, status: 200, answer: exampleAgent,
 		}},
+		{get, "/v1/admin/agents/:id", operator, (*API).getAgent, operation{
+			id: "getAgent", tag: "Administration", summary: "Read a host, and how far it has been evacuated",
+			status: 200, answer: exampleEvacuated,
+		}},
+		{post, "/v1/admin/agents/:id/evacuate", operator, (*API).evacuateAgent, operation{
+			id: "evacuateAgent", tag: "Administration", summary: "Move what sleeps or can sleep on a host to others",
+			detail: "The host is drained. Its sandboxes are hibernated, moved through the snapshot store under the same id, and those that ran are woken there. " +
+				"The call returns at once; `evacuation` of the host says how far it has come, and what stays and why. Again, it tries again what could not be moved; undrain gives it up.",
+			body: api.EvacuateAgent{AtOnce: new(4)}, status: 200, answer: exampleEvacuated,
+			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "invalid at_once", Detail: "at_once must be from 1 to 64"},
+				{Code: apierror.EConflict, Message: "agent has no snapshot store"},
+			},
+		}},
+		{post, "/v1/admin/rebalance", operator, (*API).rebalance, operation{
+			id: "rebalance", tag: "Administration", summary: "Move what sleeps on the fuller hosts to the emptier ones",
+			detail: "Sandboxes and databases that sleep move through the snapshot store under the same id, until hosts differ by less than `percent` of an even share of the disk that is reserved. " +
+				"What runs is never touched, nor are hosts that are drained, have had trouble or have no snapshot store. With `dry_run` nothing moves, and `moves` tells what would. " +
+				"The call returns at once; GET tells how far it has come. Again, it tries again what could not be moved.",
+			body: api.Rebalance{DryRun: true, AtOnce: new(4), Percent: new(20)}, status: 200, answer: exampleRebalancing,
+			failures: append(refusals(apierror.EInvalid, "invalid at_once", "invalid percent"),
+				apierror.Error{Code: apierror.EUnavailable, Message: "this leader has not heard all hosts yet"}),
+		}},
+		{get, "/v1/admin/rebalance", operator, (*API).showRebalancing, operation{
+			id: "getRebalancing", tag: "Administration", summary: "Tell how even hosts are, and how far a rebalancing has come",
+			status: 200, answer: exampleRebalancing,
+		}},
+		{del, "/v1/admin/rebalance", operator, (*API).stopRebalancing, operation{
+			id: "stopRebalancing", tag: "Administration", summary: "Give up a rebalancing", status: 204,
+			detail: "What is under way still arrives.",
+		}},
 		{post, "/v1/admin/agents/:id/undrain", operator, (*API).undrainAgent, operation{
 			id: "undrainAgent", tag: "Administration", summary: "Place sandboxes on a host again",
 			body: api.Empty{}, status: 200, answer: exampleAgent,
@@ -77,7 +115,7 @@ func adminRoutes() []route {
 		}},
 		{post, "/v1/admin/join-tokens", operator, (*API).createJoinToken, operation{
 			id: "createJoinToken", tag: "Administration", summary: "Create a token with which one host can join",
-			body: api.CreateJoinToken{}, status: 201, answer: exampleJoinToken,
+			idempotent: true, body: api.CreateJoinToken{}, status: 201, answer: exampleJoinToken,
 			failures: []apierror.Error{{Code: apierror.EInvalid, Message: "invalid ttl_seconds", Detail: "ttl_seconds must be from 1 to 86400"}},
 		}},
 	}

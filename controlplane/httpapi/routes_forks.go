@@ -27,7 +27,7 @@ type Forks interface {
 	Promote(ctx context.Context, c core.Caller, id string, in api.Promote) (api.Promoted, error)
 }
 
-// What a call that captures a sandbox may fail with.
+// The errors of calls that capture a sandbox.
 var captureFailures = []apierror.Error{
 	{Code: apierror.EForbidden, Message: "account suspended"},
 	{Code: apierror.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
@@ -36,7 +36,7 @@ var captureFailures = []apierror.Error{
 	{Code: apierror.EInsufficient, Message: "insufficient host storage for snapshot"},
 }
 
-// forkRoutes are snapshots and forks.
+// forkRoutes are the routes of snapshots and forks.
 func forkRoutes() []route {
 	count := apierror.Error{Code: apierror.EInvalid, Message: "count must be from 1 to 16"}
 	children := slices.Concat(captureFailures, []apierror.Error{
@@ -77,9 +77,9 @@ func forkRoutes() []route {
 	})
 }
 
-// bindCreate reads the body of a create and what makes it repeatable.
+// bindCreate reads a create's body and its Idempotency-Key.
 func bindCreate[T any](c *gin.Context) (in T, i core.Idempotency, err error) {
-	key, err := idempotencyKey(c)
+	i, err = idempotency(c)
 	if err != nil {
 		return in, i, err
 	}
@@ -88,7 +88,8 @@ func bindCreate[T any](c *gin.Context) (in T, i core.Idempotency, err error) {
 		return in, i, err
 	}
 	digest := sha256.Sum256(raw)
-	return in, core.Idempotency{Key: key, BodySHA256: digest[:]}, nil
+	i.BodySHA256 = digest[:]
+	return in, i, nil
 }
 
 func (a *API) fork(c *gin.Context) error {

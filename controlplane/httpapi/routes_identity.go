@@ -5,14 +5,14 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// identityRoutes are about the person behind a JWT.
+// identityRoutes are the routes of the user of a JWT.
 func identityRoutes() []route {
 	return []route{
 		{get, "/v1/me", jwtOnly, (*API).getMe, operation{
-			id: "me", tag: "Identity", summary: "Read who the JWT belongs to", status: 200, answer: exampleMe,
+			action: personal, id: "me", tag: "Identity", summary: "Read who the JWT belongs to", status: 200, answer: exampleMe,
 		}},
 		{post, "/v1/me/current-org", jwtOnly, (*API).setCurrentOrg, operation{
-			id: "setCurrentOrg", tag: "Identity", summary: "Choose the organization in which the JWT acts from now on",
+			action: personal, id: "setCurrentOrg", tag: "Identity", summary: "Choose the organization in which the JWT acts from now on",
 			body: api.SetCurrentOrg{OrgID: exampleOrg.ID}, status: 200, answer: exampleMe,
 			failures: []apierror.Error{
 				{Code: apierror.EInvalid, Message: "org_id is required"},
@@ -23,11 +23,12 @@ func identityRoutes() []route {
 			id: "createToken", tag: "Identity", summary: "Create an API key of the current organization",
 			detail:     "The key is shown only here, and for 24 hours to whoever repeats the request with the same Idempotency-Key.",
 			idempotent: true,
-			body:       api.CreateToken{Name: "laptop"}, status: 201,
+			body:       api.CreateToken{Name: "laptop", Scopes: []string{"read-only", "sandboxes"}}, status: 201,
 			answer: api.NewToken{Token: exampleToken, Key: "brt_k3v7q2xa_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk"},
 			failures: []apierror.Error{
 				{Code: apierror.EInvalid, Message: "invalid expires_at", Detail: "expires_at must be in the future"},
-				{Code: apierror.EInvalid, Message: "invalid scopes", Detail: "keys have no scopes yet: a key may do all that its organization may"},
+				{Code: apierror.EInvalid, Message: "invalid scopes", Detail: "want all, read-only, sandboxes, databases, apps, volumes, webhooks, or app:<id>"},
+				{Code: apierror.ERateLimited, Message: "max keys reached", Fields: map[string]any{"max": 10, "active": 10}},
 			},
 		}},
 		{get, "/v1/me/tokens", jwtOnly, (*API).listTokens, operation{

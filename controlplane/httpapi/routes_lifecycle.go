@@ -20,7 +20,7 @@ type Lifecycle interface {
 	PatchLifecycle(ctx context.Context, c core.Caller, id string, in api.PatchLifecycle) (api.Lifecycle, error)
 }
 
-// lifecycleRoutes are pause, resume, hibernate and wake sandboxes.
+// lifecycleRoutes are the routes that pause, resume, hibernate and wake sandboxes.
 func lifecycleRoutes() []route {
 	away := apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"}
 	gone := apierror.Error{Code: apierror.ENotFound, Message: "sandbox not found or not running"}
@@ -56,7 +56,7 @@ func lifecycleRoutes() []route {
 			id: "wakeSandbox", tag: "Lifecycle", summary: "Let a hibernated sandbox go on where it was",
 			detail: "A sandbox that already runs is returned as it is, so wakes at the same time are one wake.",
 			body:   api.Empty{}, status: 200, answer: exampleSandbox,
-			failures: []apierror.Error{gone, is("paused", "cannot wake it: resume it first"), away, full},
+			failures: []apierror.Error{gone, is("paused", "cannot wake it: resume it first"), away, full, errMemoryLost},
 		}},
 		{method: get, path: "/v1/sandboxes/:id/lifecycle", access: workspace, handle: (*API).getLifecycle, doc: operation{
 			id: "getLifecycle", tag: "Lifecycle", summary: "Read how long a sandbox lives and what becomes of it then",
@@ -83,8 +83,8 @@ func (a *API) hibernateSandbox(c *gin.Context) error { return a.change(c, a.cfg.
 
 func (a *API) wakeSandbox(c *gin.Context) error { return a.change(c, a.cfg.Lifecycle.Wake) }
 
-// change is the body of the four transitions. The request's own body says nothing, but
-// it has to be JSON like any other.
+// change handles the four transitions. The request's body is empty, but it must be
+// JSON like any other.
 func (a *API) change(c *gin.Context, change func(context.Context, core.Caller, string) (api.Sandbox, error)) error {
 	id, err := sandboxParam(c)
 	if err != nil {

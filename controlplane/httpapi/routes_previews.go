@@ -12,8 +12,8 @@ var examplePreviewAccess = api.PreviewAccess{
 	URL: "https://3000-k7m2qz4xw3v5n6a2j7p4t5r6sd.preview.example.com/?berth_token=ASm4x7n0Qq3rYkz2",
 }
 
-// previewRoutes are the tokens of private previews. The previews themselves are
-// host names of their own, which controlplane/edge serves.
+// previewRoutes are the routes of tokens for private previews. controlplane/edge
+// serves the previews, which have host names of their own.
 func previewRoutes() []route {
 	return []route{
 		{post, "/v1/sandboxes/:id/preview-tokens", workspace, (*API).createPreviewToken, operation{

@@ -5,7 +5,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// sandboxRoutes make, show, use and delete sandboxes.
+// sandboxRoutes are the routes that create, show, use and delete sandboxes.
 func sandboxRoutes() []route {
 	return []route{
 		{post, "/v1/sandboxes", workspace, (*API).createSandbox, operation{
@@ -24,6 +24,7 @@ func sandboxRoutes() []route {
 				{Code: apierror.EForbidden, Message: "account suspended"},
 				{Code: apierror.EInvalid, Message: "template does not match the snapshot", Detail: `the snapshot is of template "base"`},
 				{Code: apierror.EInvalid, Message: "invalid volumes", Detail: "volumes[0]: mount_path must be an absolute path"},
+				{Code: apierror.EInvalid, Message: "invalid volumes", Detail: "mount_path /etc/passwd: not a directory"},
 				{Code: apierror.EInvalid, Message: "volumes are on different hosts", Detail: `"logs" is on another host than "data"`},
 				{Code: apierror.ENotFound, Message: "not found", Detail: "no such snapshot"},
 				{Code: apierror.EConflict, Message: "volume in use", Detail: "data is attached to another sandbox"},
@@ -63,6 +64,7 @@ func sandboxRoutes() []route {
 				{Code: apierror.ERateLimited, Message: "too much input at once"},
 				{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
 				{Code: apierror.EInsufficient, Message: "insufficient host memory for sandbox"},
+				errMemoryLost,
 				{Code: apierror.EBadGateway, Message: "agent unreachable"},
 			},
 		}},

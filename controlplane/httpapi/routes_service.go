@@ -5,7 +5,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// serviceRoutes are those of the replica itself.
+// serviceRoutes are the routes of the replica itself.
 func serviceRoutes() []route {
 	return []route{
 		{get, "/healthz", public, (*API).healthz, operation{
@@ -13,6 +13,12 @@ func serviceRoutes() []route {
 			detail: "It answers 200 even while no sandbox can be placed.",
 			status: 200, anyReplica: true, answer: api.Health{Status: "ok"},
 			failures: []apierror.Error{{Code: apierror.EUnavailable, Message: "unhealthy"}},
+		}},
+		{get, "/readyz", public, (*API).readyz, operation{
+			id: "readyz", tag: "Service", summary: "Tell whether this replica can serve requests now",
+			detail: "For load balancers. It is a member of the cluster that knows a leader and what was committed, and does not stop. The detail names what is missing.",
+			status: 200, anyReplica: true, answer: api.Health{Status: "ok"},
+			failures: []apierror.Error{{Code: apierror.EUnavailable, Message: "not ready", Detail: "leader: none is known"}},
 		}},
 		{get, "/version", public, (*API).version, operation{
 			id: "version", tag: "Service", summary: "Tell which build answers",

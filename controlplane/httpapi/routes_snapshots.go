@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// snapshotRoutes are the snapshots. more is what a capture of memory may fail
-// with beside what every capture may.
+// snapshotRoutes are the routes of snapshots. more is an additional error of
+// captures of memory.
 func snapshotRoutes(more apierror.Error) []route {
 	return []route{
 		{method: post, path: "/v1/sandboxes/:id/snapshots", access: workspace, handle: (*API).createSnapshot, doc: operation{
@@ -27,7 +27,7 @@ func snapshotRoutes(more apierror.Error) []route {
 		}},
 		{method: get, path: "/v1/snapshots", access: workspace, handle: (*API).listSnapshots, doc: operation{
 			id: "listSnapshots", tag: "Snapshots and forks", summary: "List snapshots, newest first", list: true,
-			query:  []parameter{{name: "sandbox_id", description: "Only those of this sandbox.", schema: aString}},
+			query:  []parameter{{name: "sandbox_id", description: "Only those of this sandbox.", schema: aFilter}},
 			status: 200, answer: []api.Snapshot{exampleSnapshot},
 		}},
 		{method: get, path: "/v1/snapshots/:id", access: workspace, handle: (*API).getSnapshot, doc: operation{
@@ -65,7 +65,10 @@ func (a *API) listSnapshots(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	sandboxID := q.Get("sandbox_id")
+	sandboxID, err := filterOf(q, "sandbox_id")
+	if err != nil {
+		return err
+	}
 	rows, next, err := a.cfg.Snapshots.List(c.Request.Context(), callerOf(c), sandboxID, o)
 	if err != nil {
 		return err

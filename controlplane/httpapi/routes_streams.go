@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
-// Commands are the use cases of what runs in a sandbox.
+// Commands are the use cases of commands in sandboxes.
 type Commands interface {
 	Wake(ctx context.Context, c core.Caller, id string) error
 	Exec(ctx context.Context, c core.Caller, id string, in api.Exec) (api.ExecResult, error)
@@ -47,7 +47,7 @@ type Ports interface {
 	PreviewToken(ctx context.Context, c core.Caller, id string, in api.CreatePreviewToken) (api.PreviewAccess, error)
 }
 
-// Inputs bound what clients send that may be held for long.
+// Inputs limits the memory for clients' input that may be held for long.
 type Inputs interface {
 	AdmitInput(ctx context.Context, c core.Caller, bytes int64) (release func(), err error)
 }
@@ -57,8 +57,8 @@ const (
 	typeBytes  = "application/octet-stream"
 )
 
-// needsRunning is what every route fails with that needs the sandbox to run.
-// Those of them that a hibernated one is woken for may find no memory for it.
+// needsRunning adds the errors of every route that needs a running sandbox. A route
+// that wakes a hibernated one may find no memory for it, or that it cannot be woken.
 func needsRunning(more ...apierror.Error) []apierror.Error {
 	return append(more,
 		apierror.Error{Code: apierror.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
@@ -66,7 +66,14 @@ func needsRunning(more ...apierror.Error) []apierror.Error {
 		apierror.Error{Code: apierror.EConflict, Message: "sandbox stopped while this was under way", Detail: "it is hibernated; what had begun is not done again"},
 		apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"},
 		apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host memory for sandbox"},
+		errMemoryLost,
 	)
+}
+
+// errMemoryLost is the error of each wake of a sandbox whose saved memory cannot be used.
+var errMemoryLost = apierror.Error{
+	Code: apierror.EUnprocessable, Message: "snapshot cannot be restored",
+	Detail: "its saved memory cannot be used: its memory was saved by cloud-hypervisor v52.0, this host has cloud-hypervisor v53.0",
 }
 
 func refusals(code apierror.Code, messages ...string) []apierror.Error {
@@ -77,7 +84,7 @@ func refusals(code apierror.Code, messages ...string) []apierror.Error {
 	return out
 }
 
-// streamRoutes are streams, files, logs, events and ports of sandboxes.
+// streamRoutes are the routes of streams, files, logs, events and ports.
 func streamRoutes() []route {
 	return append(append(processRoutes(), fileRoutes()...), append(logRoutes(), portRoutes()...)...)
 }
@@ -177,8 +184,10 @@ func fileRoutes() []route {
 	}
 }
 
+// toFollow is the parameter of routes that can be followed.
+var toFollow = parameter{name: "follow", description: "Stream what is there and what comes.", schema: aFlag}
+
 func logRoutes() []route {
-	follow := parameter{name: "follow", description: "Stream what is there and what comes.", schema: aFlag}
 	return []route{
 		{get, "/v1/sandboxes/:id/logs", workspace, (*API).showLogs, operation{
 			id: "logs", tag: "Logs and events", summary: "Read what the template's start command and the console wrote",
@@ -186,12 +195,12 @@ func logRoutes() []route {
 			query: []parameter{
 				{name: "stream", description: "Which; both unless given.", schema: map[string]any{"enum": []string{"stdout", "stderr", "both", "console"}}},
 				{name: "tail", description: "At most so many lines of those that are there.", schema: anInteger(1, math.MaxInt32)},
-				follow,
+				toFollow,
 			},
 			status: 200, answerType: "text/plain", acceptType: typeEvents, events: map[string]any{
 				"stdout": api.LogLine{}, "stderr": api.LogLine{}, "console": api.LogLine{}, "error": api.ErrorBody{},
 			},
-			failures: needsRunning(refusals(apierror.EInvalid, "invalid stream", "invalid tail", "invalid follow")...),
+			failures: needsRunning(append(refusals(apierror.EInvalid, "invalid stream", "invalid tail", "invalid follow"), manyStreams)...),
 		}},
 		{get, "/v1/sandboxes/:id/events", workspace, (*API).showEvents, operation{
 			id: "events", tag: "Logs and events", summary: "Read what happened to a sandbox, oldest first",
@@ -200,11 +209,11 @@ func logRoutes() []route {
 			query: []parameter{
 				{name: "tail", description: "The last so many, 10000 at most; of those after since where it is given. 100 unless either is given.", schema: anInteger(0, math.MaxInt32)},
 				{name: "since", description: "Only what came after this time.", schema: map[string]any{"type": "string", "format": "date-time"}},
-				follow,
+				toFollow,
 			},
 			status: 200, answer: []api.Event{exampleEvent}, acceptType: typeEvents,
 			events: map[string]any{"ev": api.Event{}, "error": api.ErrorBody{}},
-			failures: append(refusals(apierror.EInvalid, "invalid tail", "invalid since", "invalid follow"),
+			failures: append(refusals(apierror.EInvalid, "invalid tail", "invalid since", "invalid follow"), manyStreams,
 				apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"}),
 		}},
 	}

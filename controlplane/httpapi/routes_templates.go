@@ -26,7 +26,7 @@ type Templates interface {
 	FollowBuildLogs(ctx context.Context, c core.Caller, id string) (core.Follower[string], error)
 }
 
-// templateRoutes are the templates and their builds.
+// templateRoutes are the routes of templates and their builds.
 func templateRoutes() []route {
 	return []route{
 		{method: get, path: "/v1/templates", access: workspace, handle: (*API).listTemplates, doc: operation{
@@ -86,7 +86,7 @@ func templateRoutes() []route {
 				"the stream breaks off. To a request that accepts `text/plain` and no events: the lines there are, as text.",
 			status: 200, answerType: typeEvents, acceptType: "text/plain",
 			events:   map[string]any{"log": api.BuildLog{}, "end": api.BuildEnd{}, "error": api.ErrorBody{}},
-			failures: []apierror.Error{{Code: apierror.EBadGateway, Message: "agent unreachable"}},
+			failures: []apierror.Error{manyStreams, {Code: apierror.EBadGateway, Message: "agent unreachable"}},
 		}},
 	}
 }
@@ -124,8 +124,7 @@ func (a *API) buildTemplate(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	c.JSON(http.StatusAccepted, out)
-	return nil
+	return accepted(c, out)
 }
 
 func (a *API) deleteTemplate(c *gin.Context) error {
@@ -180,7 +179,7 @@ func (a *API) showBuildLogs(c *gin.Context) error {
 		}
 		defer text.Close()
 		c.Header("Content-Type", "text/plain; charset=utf-8")
-		return passOn(c, http.StatusOK, text)
+		return passOn(c, http.StatusOK, text, false)
 	}
 	lines, err := a.cfg.Templates.FollowBuildLogs(ctx, caller, id)
 	if err != nil {
@@ -190,13 +189,13 @@ func (a *API) showBuildLogs(c *gin.Context) error {
 	return follow(c, log, func(e *events, m buildMessage) error { return e.send(m.event, "", m.data) })
 }
 
-// buildMessage is one event of a build's log.
+// buildMessage is one event of a build's log stream.
 type buildMessage struct {
 	event string
 	data  any
 }
 
-// buildLog is a build's lines with its end.
+// buildLog follows a build's lines, and adds its end.
 type buildLog struct {
 	lines core.Follower[string]
 	end   func() (api.Build, error)

@@ -19,7 +19,7 @@ type Volumes interface {
 	Delete(ctx context.Context, c core.Caller, name string) error
 }
 
-// volumeRoutes are the volumes.
+// volumeRoutes are the routes of volumes.
 func volumeRoutes() []route {
 	return []route{
 		{method: post, path: "/v1/volumes", access: workspace, handle: (*API).createVolume, doc: operation{

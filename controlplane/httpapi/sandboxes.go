@@ -72,7 +72,7 @@ func (a *API) execInSandbox(c *gin.Context) error {
 	return nil
 }
 
-// bindExec reads an exec. release is called once it is not held any more.
+// bindExec reads an exec. The caller calls release when it no longer needs it.
 func (a *API) bindExec(c *gin.Context) (in api.Exec, release func(), err error) {
 	release, err = a.admitBody(c, maxExecBody)
 	if err != nil {

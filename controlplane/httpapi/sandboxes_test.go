@@ -142,6 +142,8 @@ func TestExecForms(t *testing.T) {
 		{"a string with newlines", `{"cmd":"set -e\nfalse\ntrue\r\n"}`, api.Exec{Cmd: api.Shell("set -e\nfalse\ntrue\r\n")}},
 		{"an array is an argv", `{"cmd":["echo","$HOME","a\nb",""]}`, api.Exec{Cmd: api.Argv("echo", "$HOME", "a\nb", "")}},
 		{"Unicode", `{"cmd":"echo ☃ \ud83d\ude00"}`, api.Exec{Cmd: api.Shell("echo ☃ 😀")}},
+		{"Unicode in capitals", `{"cmd":"\uD83D\uDE00\ud83d\ude00\\"}`, api.Exec{Cmd: api.Shell(`😀😀\`)}},
+		{"an escape of an escape", `{"cmd":"printf '\\ud83d'"}`, api.Exec{Cmd: api.Shell(`printf '\ud83d'`)}},
 		{"stdin may hold a NUL", `{"cmd":"cat","stdin":"a\u0000b"}`, api.Exec{Cmd: api.Shell("cat"), Stdin: "a\x00b"}},
 		{"stdin in base64", `{"cmd":"cat","stdin_base64":"/wA="}`, api.Exec{Cmd: api.Shell("cat"), StdinBase64: []byte{0xff, 0}}},
 		{"everything", `{"cmd":["a"],"cwd":"/tmp","env":{"A":"1"},"user":"1000:1000","stdin":"x","timeout_seconds":5}`,

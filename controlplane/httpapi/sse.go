@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"encoding/json"
 	"net/http"
 	"sync"
 	"time"
@@ -10,27 +9,27 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// pingEvery is how often a quiet stream says that it is still there: proxies
-// cut connections on which nothing passes.
+// pingEvery is the interval of pings on a quiet stream: proxies close idle
+// connections.
 const pingEvery = 15 * time.Second
 
-// events is an answer of server-sent events. Each is flushed at once, and one
-// that the client does not take in time ends the stream, so that a client that
-// stalls holds up nobody but what it listens to.
+// events is an answer of server-sent events. Each event is flushed at once. If the
+// client does not read one in time, the stream ends, so that a stalled client delays
+// only its own source.
 type events struct {
 	c    *gin.Context
 	out  *http.ResponseController
-	mu   sync.Mutex // of the connection: pings come from another goroutine
-	err  error      // of the first write that failed
+	mu   sync.Mutex // guards the connection: pings come from another goroutine
+	err  error      // of the first failed write
 	stop chan struct{}
 	done sync.WaitGroup
 }
 
-// beginEvents sends the header of a stream of events. The caller ends it.
+// beginEvents sends the header of a stream of events. The caller calls end.
 func beginEvents(c *gin.Context) *events {
 	e := &events{c: c, out: http.NewResponseController(c.Writer), stop: make(chan struct{})}
 	c.Header("Content-Type", "text/event-stream; charset=utf-8")
-	c.Header("X-Accel-Buffering", "no") // nginx would collect events before it passes them on
+	c.Header("X-Accel-Buffering", "no") // otherwise nginx buffers events
 	c.Status(http.StatusOK)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -41,7 +40,7 @@ func beginEvents(c *gin.Context) *events {
 	return e
 }
 
-// end stops the pings. Nothing is sent any more.
+// end stops the pings. Nothing may be sent after it.
 func (e *events) end() {
 	close(e.stop)
 	e.done.Wait()
@@ -55,8 +54,8 @@ func (e *events) ping() {
 		case <-e.stop:
 			return
 		case <-tick.C:
-			if e.mu.TryLock() { // else an event is on its way
-				_ = e.writeLocked([]byte(": ping\n\n")) // what sends the next event finds out
+			if e.mu.TryLock() { // otherwise an event is being sent
+				_ = e.writeLocked([]byte(": ping\n\n")) // the next event returns the error
 				e.mu.Unlock()
 			}
 		}
@@ -71,12 +70,8 @@ func (e *events) send(name, id string, data any) error {
 		b.WriteString("id: " + id + "\n")
 	}
 	b.WriteString("data: ")
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(data); err != nil {
-		panic(err) // one of our own types cannot be written
-	}
-	b.WriteByte('\n') // after the encoder's own
+	b.Write(marshal(data))
+	b.WriteByte('\n') // after marshal's own
 	return e.write(b.Bytes())
 }
 

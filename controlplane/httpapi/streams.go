@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -17,7 +16,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
-// execStream runs a command and sends what it writes as it comes.
+// execStream runs a command and streams its output.
 func (a *API) execStream(c *gin.Context) error {
 	id, err := sandboxParam(c)
 	if err != nil {
@@ -28,7 +27,7 @@ func (a *API) execStream(c *gin.Context) error {
 		return err
 	}
 	p, err := a.cfg.Commands.Stream(c.Request.Context(), callerOf(c), id, in, false)
-	release() // the host has it
+	release() // the host has the input
 	if err != nil {
 		return err
 	}
@@ -41,11 +40,12 @@ func (a *API) execStream(c *gin.Context) error {
 	return nil
 }
 
-// fail says in the stream what went wrong with it, to a client that is there.
+// fail sends an error event if the stream failed and the client is still there. After a
+// write that failed nothing is sent.
 func (e *events) fail(c *gin.Context, err error) {
 	var own *apierror.Error
 	switch {
-	case err == nil, e.err != nil, c.Request.Context().Err() != nil:
+	case err == nil, c.Request.Context().Err() != nil:
 	case errors.As(err, &own):
 		_ = e.send("error", "", api.ErrorBody{Error: own.Message, Detail: own.Detail})
 	default:
@@ -53,7 +53,7 @@ func (e *events) fail(c *gin.Context, err error) {
 	}
 }
 
-// maxLogTail is more lines than are kept of any log.
+// maxLogTail is more lines than any log keeps.
 const maxLogTail = 100_000
 
 func (a *API) showLogs(c *gin.Context) error {
@@ -74,15 +74,8 @@ func (a *API) showLogs(c *gin.Context) error {
 	default:
 		return invalid("invalid stream", "stream is stdout, stderr, both or console")
 	}
-	tail, err := integerOf(q, "tail", 1, math.MaxInt32)
-	if err != nil {
-		return err
-	}
-	if tail != nil {
-		in.Tail = min(*tail, maxLogTail)
-	}
-	following, err := booleanOf(q, "follow")
-	if err != nil {
+	var following bool
+	if in.Tail, following, err = linesOf(q); err != nil {
 		return err
 	}
 	if !following {
@@ -92,19 +85,66 @@ func (a *API) showLogs(c *gin.Context) error {
 		}
 		defer text.Close()
 		c.Header("Content-Type", "text/plain; charset=utf-8")
-		return passOn(c, http.StatusOK, text)
+		return passOn(c, http.StatusOK, text, false)
 	}
 	lines, err := a.cfg.Logs.Follow(c.Request.Context(), callerOf(c), id, in)
 	if err != nil {
 		return err
 	}
-	return follow(c, lines, func(e *events, l sandbox.LogLine) error {
-		return e.send(l.Stream, "", l.LogLine)
-	})
+	return followLines(c, lines)
 }
 
-// follow sends one event after the other until there are no more or the client
-// has gone. Over HEAD there is nothing to follow.
+// linesOf parses which lines of a log are requested.
+func linesOf(q url.Values) (tail int, following bool, err error) {
+	n, err := integerOf(q, "tail", 1, math.MaxInt32)
+	if err != nil {
+		return 0, false, err
+	}
+	if n != nil {
+		tail = min(*n, maxLogTail)
+	}
+	following, err = booleanOf(q, "follow")
+	return tail, following, err
+}
+
+// logs are the logs of what is known by an id: of databases, and of apps.
+type logs interface {
+	Logs(ctx context.Context, c core.Caller, id string, tail int) (io.ReadCloser, error)
+	FollowLogs(ctx context.Context, c core.Caller, id string, tail int) (core.Follower[sandbox.LogLine], error)
+}
+
+// showLines answers with the lines of a log that a request wants.
+func showLines(c *gin.Context, of logs, id string) error {
+	q, err := queryOf(c, "tail", "follow")
+	if err != nil {
+		return err
+	}
+	tail, following, err := linesOf(q)
+	if err != nil {
+		return err
+	}
+	if !following {
+		text, err := of.Logs(c.Request.Context(), callerOf(c), id, tail)
+		if err != nil {
+			return err
+		}
+		defer text.Close()
+		c.Header("Content-Type", "text/plain; charset=utf-8")
+		return passOn(c, http.StatusOK, text, false)
+	}
+	lines, err := of.FollowLogs(c.Request.Context(), callerOf(c), id, tail)
+	if err != nil {
+		return err
+	}
+	return followLines(c, lines)
+}
+
+func followLines(c *gin.Context, lines core.Follower[sandbox.LogLine]) error {
+	return follow(c, lines, func(e *events, l sandbox.LogLine) error { return e.send(l.Stream, "", l.LogLine) })
+}
+
+// follow sends events until there are no more or the client is gone. For HEAD it
+// sends only the header.
 func follow[T any](c *gin.Context, from core.Follower[T], send func(*events, T) error) error {
 	defer from.Close()
 	e := beginEvents(c)
@@ -112,8 +152,8 @@ func follow[T any](c *gin.Context, from core.Follower[T], send func(*events, T) 
 	if c.Request.Method == http.MethodHead {
 		return nil
 	}
-	// The host's connection may be quiet for long; the client's end is noticed
-	// by the server, which ends the context.
+	// The host's connection may be quiet for long. The server notices that the
+	// client has left and ends the context.
 	stop := context.AfterFunc(c.Request.Context(), func() { _ = from.Close() })
 	defer stop()
 	for {
@@ -126,7 +166,7 @@ func follow[T any](c *gin.Context, from core.Follower[T], send func(*events, T) 
 			return nil
 		}
 		if send(e, v) != nil {
-			return nil // the client has gone
+			return nil // the client is gone
 		}
 	}
 }
@@ -164,7 +204,7 @@ func (a *API) showEvents(c *gin.Context) error {
 	})
 }
 
-// eventQuery reads tail and since.
+// eventQuery parses tail and since, or Last-Event-ID, which takes precedence.
 func eventQuery(c *gin.Context, q url.Values) (in api.EventQuery, err error) {
 	if in.Tail, err = integerOf(q, "tail", 0, math.MaxInt32); err != nil {
 		return in, err
@@ -172,17 +212,13 @@ func eventQuery(c *gin.Context, q url.Values) (in api.EventQuery, err error) {
 	if in.Tail != nil {
 		*in.Tail = min(*in.Tail, core.MaxEventTail) // no more is kept
 	}
-	since, given := q.Get("since"), q.Has("since")
-	// A browser that connects again says itself how far it has come.
+	// A browser that reconnects sends the last id it has seen, to the same URL. It has
+	// the tail already, and wants all that came after it.
 	if last := c.GetHeader("Last-Event-ID"); last != "" {
-		since, given = last, true
+		q, in.Tail = url.Values{"since": {last}}, nil
 	}
-	if given {
-		if in.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
-			return in, invalid("invalid since", "want an RFC 3339 time, as an event's ts")
-		}
-	}
-	return in, nil
+	in.Since, err = timeOf(q, "since")
+	return in, err
 }
 
 func (a *API) listPorts(c *gin.Context) error {

@@ -14,8 +14,8 @@ import (
 
 func holdNothing(int64) (func(), error) { return func() {}, nil }
 
-// FuzzReadRPC: whatever a language server writes, what is read of it is
-// bounded, and what comes out of the framer goes through it unchanged.
+// FuzzReadRPC: whatever a language server writes, what is read from it is bounded,
+// and the framer's output passes through the framer unchanged.
 func FuzzReadRPC(f *testing.F) {
 	f.Add([]byte("Content-Length: 2\r\n\r\n{}"), 1)
 	f.Add([]byte("content-length:3\r\nContent-Type: x\r\n\r\n[1]Content-Length: 0\r\n\r\n"), 3)
@@ -70,8 +70,8 @@ func (p *piecewise) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// FuzzSplitter: the pieces together are what went in, each is UTF-8 or base64,
-// and text stays text wherever it is cut.
+// FuzzSplitter: the pieces together equal the input, each is UTF-8 or base64, and
+// text stays text wherever it is cut.
 func FuzzSplitter(f *testing.F) {
 	f.Add([]byte("naïve €uro 😀"), uint8(1))
 	f.Add([]byte{0xff, 0xe2, 0x82}, uint8(2))

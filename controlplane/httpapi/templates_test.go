@@ -104,7 +104,8 @@ func TestTemplateRoutes(t *testing.T) {
 		{"GET", "/v1/templates/none", "", nil, 404, "not found"},
 		{"POST", "/v1/templates/build", `{"name":"web","from":"base","env":{"A":"b"},"ready":{"port":80},"memory_mb":512}`, []string{"Idempotency-Key", "k"}, 202, `"error":null`},
 		{"POST", "/v1/templates/build", `{"name":1}`, nil, 400, "invalid json"},
-		{"POST", "/v1/templates/build", `{"name":"web","files":{"a":1}}`, nil, 400, "files must be a string map"},
+		{"POST", "/v1/templates/build", `{"name":"web","files":{"a":1}}`, nil, 400, `{"detail":"files.a must be a string, not number","error":"invalid json"}`},
+		{"POST", "/v1/templates/build", `{"name":"web","files":[]}`, nil, 400, `{"detail":"files must be an object whose values are strings, not array","error":"invalid json"}`},
 		{"POST", "/v1/templates/build", "", nil, 411, ""},
 		{"DELETE", "/v1/templates/used", "", nil, 409, "template in use"},
 		{"DELETE", "/v1/templates/web", "", nil, 204, ""},
@@ -120,8 +121,8 @@ func TestTemplateRoutes(t *testing.T) {
 	}
 }
 
-// A number that is given as 0 is a number, which the use case refuses: only one
-// that is absent, or null, is as in the template that the build is made from.
+// A 0 is passed to the use case, which refuses it: only an absent or null number
+// means the value of the template that the build starts from.
 func TestZeroesOfABuildAreGiven(t *testing.T) {
 	r := newRig(t)
 	var got api.BuildTemplate

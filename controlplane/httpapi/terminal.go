@@ -23,8 +23,8 @@ const (
 	maxTerminal              = 1000
 )
 
-// openTerminal bridges a WebSocket with a terminal: binary messages are its
-// bytes, both ways, and text messages are frames.
+// openTerminal connects a WebSocket with a terminal. Binary messages are its bytes,
+// in both directions; text messages are frames.
 func (a *API) openTerminal(c *gin.Context) error {
 	id, err := sandboxParam(c)
 	if err != nil {
@@ -79,7 +79,7 @@ func (a *API) openTerminal(c *gin.Context) error {
 	return nil
 }
 
-// execSocket bridges a WebSocket with a command, which its first message names.
+// execSocket connects a WebSocket with a command, which the first message describes.
 func (a *API) execSocket(c *gin.Context) error {
 	id, err := sandboxParam(c)
 	if err != nil {
@@ -88,7 +88,7 @@ func (a *API) execSocket(c *gin.Context) error {
 	if err := a.requireUpgrade(c, id); err != nil {
 		return err
 	}
-	// Whether there is a sandbox to run it in is told by a status.
+	// Check the sandbox before the upgrade, so that an error is a status.
 	if err := a.cfg.Commands.Wake(c.Request.Context(), callerOf(c), id); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (a *API) execSocket(c *gin.Context) error {
 		return nil
 	}
 	p, err := a.cfg.Commands.Stream(c.Request.Context(), callerOf(c), id, in, true)
-	release() // the host has it
+	release() // the host has the input
 	if err != nil {
 		s.close(apierror.As(err))
 		return nil
@@ -116,8 +116,8 @@ func (a *API) execSocket(c *gin.Context) error {
 	return nil
 }
 
-// firstFrame is the request of exec/ws. A client that sends none in time is
-// refused. release is called once the request is not held any more.
+// firstFrame reads the request of exec/ws, which must arrive in time. The caller
+// calls release when it no longer needs it.
 func (s *socket) firstFrame() (in api.Exec, release func(), err error) {
 	s.limit = maxExecBody
 	defer func() { s.limit = maxFrame }()
@@ -138,15 +138,15 @@ func (s *socket) firstFrame() (in api.Exec, release func(), err error) {
 	return in, release, err
 }
 
-// pump passes on what a command writes as frames, and its end.
+// pump sends a command's output and end as frames.
 func (s *socket) pump(p sandbox.Process) error {
 	return pump(p, func(stream string, o api.Output) error {
 		return s.send(api.Frame{Type: stream, Data: o.Data, Encoding: o.Encoding})
 	}, func(e *api.Exit) error { return s.send(exitFrame(e)) })
 }
 
-// pump gives what a command writes to output, in pieces of text where it is
-// text, and its end to exit.
+// pump calls output with a command's output, as text if it is UTF-8, and exit with
+// its end.
 func pump(p sandbox.Process, output func(stream string, o api.Output) error, exit func(*api.Exit) error) error {
 	texts := map[string]*splitter{sandbox.Stdout: {}, sandbox.Stderr: {}}
 	flush := func() error {
@@ -182,8 +182,7 @@ func exitFrame(e *api.Exit) api.Frame {
 	return api.Frame{Type: "exit", ExitCode: &e.ExitCode, DurationMS: &e.DurationMS, TimedOut: &e.TimedOut}
 }
 
-// control does what a text frame of the client says, if it is of one of the
-// types that the route takes.
+// control executes a client's text frame, if the route accepts its type.
 func control(p sandbox.Process, data []byte, types ...string) error {
 	var f api.Frame
 	if err := json.Unmarshal(data, &f); err != nil {
@@ -227,8 +226,8 @@ func control(p sandbox.Process, data []byte, types ...string) error {
 	return nil
 }
 
-// openLanguageServer bridges a WebSocket with a language server: each text
-// message is one message of its protocol, without the header.
+// openLanguageServer connects a WebSocket with a language server. Each text message
+// is one message of its protocol, without the header.
 func (a *API) openLanguageServer(c *gin.Context) error {
 	id, err := sandboxParam(c)
 	if err != nil {
@@ -281,7 +280,7 @@ func (a *API) openLanguageServer(c *gin.Context) error {
 	return nil
 }
 
-// stdoutOf reads what a process writes to its standard output.
+// stdoutOf reads a process's standard output.
 type stdoutOf struct {
 	p    sandbox.Process
 	left []byte

@@ -7,14 +7,14 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 )
 
-// splitter turns a stream of bytes that comes in pieces into pieces of text. A
-// character that is cut in two is held back until the rest of it has come, so
-// that only what is not UTF-8 at all is given as base64.
+// splitter converts a stream of bytes, which arrives in pieces, to pieces of text.
+// It holds back an incomplete character until the rest arrives, so that only what is
+// not UTF-8 becomes base64.
 type splitter struct {
-	held []byte // the beginning of a character, at most 3 bytes
+	held []byte // beginning of a character, at most 3 bytes
 }
 
-// next takes a piece. ok is false when there is nothing to give out yet.
+// next converts a piece. ok is false if there is no output yet.
 func (s *splitter) next(p []byte) (out api.Output, ok bool) {
 	if len(s.held) > 0 {
 		p = append(s.held, p...)
@@ -30,7 +30,7 @@ func (s *splitter) next(p []byte) (out api.Output, ok bool) {
 	return api.Output{Data: string(text)}, len(text) > 0
 }
 
-// end gives out what was held back when there is no more to come.
+// end returns what was held back, at the end of the stream.
 func (s *splitter) end() (out api.Output, ok bool) {
 	if len(s.held) == 0 {
 		return api.Output{}, false
@@ -40,7 +40,7 @@ func (s *splitter) end() (out api.Output, ok bool) {
 	return out, true
 }
 
-// cut splits off the beginning of a character at the end of p.
+// cut splits off an incomplete character at the end of p.
 func cut(p []byte) (text, rest []byte) {
 	for n := 1; n < utf8.UTFMax && n <= len(p); n++ {
 		at := len(p) - n

@@ -25,27 +25,27 @@ import (
 const (
 	socketPingEvery = 20 * time.Second
 	socketPongIn    = 20 * time.Second
-	firstFrameIn    = 30 * time.Second // of exec/ws: the request
-	maxFrame        = 1 << 20          // of a message from a client
-	messageTimeout  = 5 * time.Minute  // for a large message to arrive, and to be passed on
-	maxReason       = 120              // bytes; the protocol has room for 123
+	firstFrameIn    = 30 * time.Second // for the request of exec/ws to arrive
+	maxFrame        = 1 << 20          // message from a client, in bytes
+	messageTimeout  = 5 * time.Minute  // for a large message to arrive and to be passed on
+	maxReason       = 120              // bytes; the protocol allows 123
 
-	// Of a message that is too large, what is read on so that its client, which is
-	// still sending, gets to see why the socket is closed.
+	// After a message that is too large, this much more is read, so that a client
+	// that is still sending sees why the socket is closed.
 	maxExcess = 32 << 20
 	excessIn  = 5 * time.Second
 )
 
-// Subprotocols. A browser can set no header on a WebSocket, so it sends its
-// credential as a second subprotocol beside our own, which is the one selected:
-// the credential itself is repeated nowhere.
+// Subprotocols. A browser cannot set headers on a WebSocket, so it sends its
+// credential as a second subprotocol. The service selects the first one, so the
+// credential is not repeated.
 const (
 	subprotocol       = "berth.v1"
 	subprotocolBearer = "bearer."
 )
 
-// bearerOfSocket makes a credential that came as a subprotocol into one that
-// came in the header. Given twice, it counts as none.
+// bearerOfSocket moves a credential from a subprotocol to the header. If there are
+// two, it ignores both.
 func bearerOfSocket(h http.Header) {
 	if len(h.Values("Authorization")) > 0 {
 		return
@@ -79,8 +79,8 @@ func isUpgrade(h http.Header) bool {
 	return false
 }
 
-// requireUpgrade refuses a plain request to a WebSocket, to those who may see
-// the sandbox.
+// requireUpgrade refuses a request without an upgrade. Callers who may not see the
+// sandbox get not found.
 func (a *API) requireUpgrade(c *gin.Context, id string) error {
 	if isUpgrade(c.Request.Header) {
 		return nil
@@ -97,33 +97,33 @@ type socket struct {
 	ws    *websocket.Conn
 	ctx   context.Context
 	limit int64       // of a message from the client, in bytes
-	busy  atomic.Bool // what came in is being passed on, so nobody reads pongs
+	busy  atomic.Bool // a client's message is being passed on, so nobody reads pongs
 	admit func(bytes int64) (release func(), err error)
 }
 
-// accept upgrades the request. From here on errors are frames and close codes.
+// accept upgrades the request. After it, errors are frames and close codes.
 func (a *API) accept(c *gin.Context) (*socket, error) {
 	ws, err := websocket.Accept(c.Writer, c.Request, &websocket.AcceptOptions{
 		Subprotocols: []string{subprotocol},
-		// Browsers send no credential by themselves: there is no cookie, and
-		// whoever has the token may use it from any page.
+		// Any origin may connect: there is no cookie that browsers would send by
+		// themselves.
 		InsecureSkipVerify: true,
 	})
 	if err != nil {
-		// It has answered: the handshake was malformed.
+		// The library has answered: the handshake was malformed.
 		return nil, errAnswered
 	}
 	s := &socket{ws: ws, ctx: c.Request.Context(), admit: func(bytes int64) (func(), error) {
 		return a.cfg.Inputs.AdmitInput(c.Request.Context(), callerOf(c), bytes)
 	}}
 	s.limit = maxFrame
-	ws.SetReadLimit(-1) // receive has a limit
+	ws.SetReadLimit(-1) // receive enforces the limit
 	return s, nil
 }
 
-// receive reads a message of the client. A large one counts against the budget of
-// inputs until release is called; where that takes too long, late is. One beyond the
-// limit is a closing.
+// receive reads a client's message. A large one counts against the budget of inputs
+// until release is called; if that takes too long, late is called. The error for one
+// beyond the limit is a *closing.
 func (s *socket) receive(ctx context.Context, late func()) (kind websocket.MessageType, data []byte, release func(), err error) {
 	kind, r, err := s.ws.Reader(ctx)
 	if err != nil {
@@ -143,22 +143,22 @@ func (s *socket) receive(ctx context.Context, late func()) (kind websocket.Messa
 	case int64(len(data)) > s.limit:
 		s.discard(r)
 		err = refuse(websocket.StatusMessageTooBig, fmt.Sprintf("a message may have %d bytes", s.limit))
-	default: // and now its size is known
+	default: // now its size is known
 		release, err = s.hold(inputCopies*int64(len(data)), late)
 	}
 	return kind, data, release, err
 }
 
-// discard reads the rest of a message. A connection that is closed while there is
-// something to read is reset, and what was sent on it lost.
+// discard reads the rest of a message. If a connection is closed with unread data,
+// it is reset, and what was sent on it is lost.
 func (s *socket) discard(r io.Reader) {
 	late := time.AfterFunc(excessIn, func() { _ = s.ws.CloseNow() })
 	defer late.Stop()
 	_, _ = io.CopyN(io.Discard, r, maxExcess)
 }
 
-// hold takes so many bytes of the budget of inputs until release is called. late
-// is called where that takes longer than anybody may hold them.
+// hold takes bytes from the budget of inputs until release is called. If that takes
+// longer than messageTimeout, it calls late.
 func (s *socket) hold(bytes int64, late func()) (release func(), err error) {
 	free, err := s.admit(bytes)
 	if err != nil {
@@ -168,10 +168,10 @@ func (s *socket) hold(bytes int64, late func()) (release func(), err error) {
 	return func() { watch.Stop(); free() }, nil
 }
 
-// errAnswered ends a handler whose answer is complete.
+// errAnswered means that the request was answered already.
 var errAnswered = errors.New("answered already")
 
-// closing is an end of a WebSocket and what the client is told of it.
+// closing is a close code and the reason that the client gets.
 type closing struct {
 	code   websocket.StatusCode
 	reason string
@@ -184,9 +184,9 @@ func refuse(code websocket.StatusCode, reason string) error {
 	return &closing{code, reason[:min(len(reason), maxReason)]}
 }
 
-// bridge connects a socket with a process until either ends, and returns when
-// both have. in passes on one message of the client; out passes on what the
-// process writes and returns how it ended.
+// bridge connects a socket with a process until either ends, and returns when both
+// have. in passes on a client's message. out passes on the process's output and
+// returns how it ended.
 func (s *socket) bridge(p sandbox.Process, in func(kind websocket.MessageType, data []byte) error, out func() error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var work sync.WaitGroup
@@ -198,7 +198,7 @@ func (s *socket) bridge(p sandbox.Process, in func(kind websocket.MessageType, d
 		if err := s.read(ctx, in, late); err != nil {
 			s.close(err)
 		}
-		_ = p.Close() // and with it ends what waits for the process
+		_ = p.Close() // this also ends out
 	})
 	work.Go(func() { s.keepAlive(ctx) })
 	err := out()
@@ -209,7 +209,8 @@ func (s *socket) bridge(p sandbox.Process, in func(kind websocket.MessageType, d
 	work.Wait()
 }
 
-// read passes on what the client sends until it is gone, which is no error.
+// read passes on the client's messages until the client is gone, which is not an
+// error.
 func (s *socket) read(ctx context.Context, in func(kind websocket.MessageType, data []byte) error, late func()) error {
 	for {
 		kind, data, release, err := s.receive(ctx, late)
@@ -231,7 +232,7 @@ func (s *socket) read(ctx context.Context, in func(kind websocket.MessageType, d
 	}
 }
 
-// keepAlive ends the connection of a client that is gone without a word.
+// keepAlive closes the connection of a client that is gone without closing it.
 func (s *socket) keepAlive(ctx context.Context) {
 	tick := time.NewTicker(socketPingEvery)
 	defer tick.Stop()
@@ -242,7 +243,7 @@ func (s *socket) keepAlive(ctx context.Context) {
 		case <-tick.C:
 		}
 		if s.busy.Load() {
-			continue // its own input is what it waits for
+			continue // it waits for its own input to be read
 		}
 		pctx, cancel := context.WithTimeout(ctx, socketPongIn)
 		err := s.ws.Ping(pctx)
@@ -254,7 +255,7 @@ func (s *socket) keepAlive(ctx context.Context) {
 	}
 }
 
-// write sends a message. A client that does not take it in time is gone.
+// write sends a message. It fails if the client does not read it in time.
 func (s *socket) write(kind websocket.MessageType, data []byte) error {
 	ctx, cancel := context.WithTimeout(s.ctx, stallTimeout)
 	defer cancel()
@@ -269,8 +270,8 @@ func (s *socket) send(f api.Frame) error {
 	return s.write(websocket.MessageText, raw)
 }
 
-// close ends the socket: in good order for nil, with a closing's code, and else
-// with a frame that says what went wrong.
+// close closes the socket: normally for nil, with the code of a *closing, and for
+// other errors after a frame that describes them.
 func (s *socket) close(err error) {
 	var c *closing
 	var own *apierror.Error
@@ -291,6 +292,6 @@ func (s *socket) close(err error) {
 			_ = s.ws.Close(code, own.Message[:min(len(own.Message), maxReason)])
 		}
 	}
-	// Anything else is a client that is gone.
+	// Any other error means that the client is gone.
 	_ = s.ws.CloseNow()
 }

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// Garbage is what has been seen without a row, and since when.
+// Garbage tracks things without a row, and since when each has been seen.
 type Garbage[K comparable] struct {
 	term     *Term
 	describe func(K) (what, id, hostID string)
 	since    map[K]time.Time
 }
 
-// NewGarbage makes a collection in which nothing was seen. describe says of
-// something what logs may say of it.
+// NewGarbage returns an empty Garbage. describe returns what may be logged about a
+// thing.
 func NewGarbage[K comparable](t *Term, describe func(K) (what, id, hostID string)) *Garbage[K] {
 	return &Garbage[K]{term: t, describe: describe, since: map[K]time.Time{}}
 }
 
-// Due takes what a pass has seen without a row, forgets what it has not, and
-// returns what has been seen for longer than its grace. After a backup was
-// restored, which may not know the latest, nothing is due for a while.
+// Due records what a pass has seen without a row, forgets what it has not seen, and
+// returns what has been seen for longer than its grace. For some time after a backup
+// was restored it returns nothing, because the backup lacks the newest rows.
 func (g *Garbage[K]) Due(ctx context.Context, seen map[K]bool, grace func(K) time.Duration) (due []K) {
 	now := g.term.Clock()
 	for k := range g.since {

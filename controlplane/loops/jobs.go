@@ -2,12 +2,12 @@ package loops
 
 import "sync"
 
-// Job is a call to a host that a pass has begun.
+// Job identifies a call to a host that a pass has begun.
 type Job struct{ What, Host, ID string }
 
-// jobs run beside the passes, which do not wait for them: a box or a host that
-// hangs holds up none but its own host's. What did not find a place, or failed,
-// is seen again by a later pass.
+// jobs run beside the passes, which do not wait for them, so that a box or a host
+// that hangs delays only its own host. A later pass repeats a job that failed or
+// found no place.
 type jobs struct {
 	wg sync.WaitGroup
 
@@ -18,7 +18,8 @@ type jobs struct {
 
 func newJobs() *jobs { return &jobs{running: map[Job]bool{}, count: map[Job]int{}} }
 
-// Begin runs do, unless that is under way or its host has atMost of the same.
+// Begin runs do in the background, unless the same job is running or its host has
+// atMost jobs of the kind.
 func (j *jobs) Begin(is Job, atMost int, do func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

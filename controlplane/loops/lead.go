@@ -2,10 +2,10 @@ package loops
 
 import "context"
 
-// WhileLeading runs work each time this replica comes to lead, under a context
-// that ends when it stops leading, and waits for its end before anything else:
-// two leaderships never overlap in one process. It returns when ctx ends or
-// the channel of raftstore's Leadership is closed.
+// WhileLeading runs work each time this replica becomes leader, under a context that
+// ends with the leadership, and waits for it to return: two leaderships never
+// overlap in one process. It returns when ctx ends or the channel of raftstore's
+// Leadership is closed.
 func WhileLeading(ctx context.Context, leadership <-chan bool, work func(ctx context.Context)) {
 	stop := func() {}
 	defer func() { stop() }()
@@ -14,7 +14,8 @@ func WhileLeading(ctx context.Context, leadership <-chan bool, work func(ctx con
 		case <-ctx.Done():
 			return
 		case leading, open := <-leadership:
-			// True twice in a row: lost and won again in between.
+			// Two trues in a row mean that leadership was lost and won again in
+			// between.
 			stop()
 			stop = func() {}
 			if !open {
@@ -27,7 +28,7 @@ func WhileLeading(ctx context.Context, leadership <-chan bool, work func(ctx con
 	}
 }
 
-// start runs work and returns what ends it and waits.
+// start runs work, and returns a function that ends it and waits for it.
 func start(ctx context.Context, work func(ctx context.Context)) func() {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -33,9 +32,9 @@ func TestWhileLeading(t *testing.T) {
 	for _, leading := range []bool{false, true, false, false, true, true, true, false} {
 		leadership <- leading
 	}
-	testcluster.Await(t, 5*time.Second, "end of the last leadership", func() bool { return running.Load() == 0 })
+	testcluster.Await(t, "end of the last leadership", func() bool { return running.Load() == 0 })
 	leadership <- true
-	testcluster.Await(t, 5*time.Second, "another leadership", func() bool { return running.Load() == 1 })
+	testcluster.Await(t, "another leadership", func() bool { return running.Load() == 1 })
 	cancel()
 	<-done
 	if overlaps.Load() != 0 || running.Load() != 0 || runs.Load() != 5 {

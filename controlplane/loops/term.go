@@ -11,30 +11,29 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Term is what the loops of one leadership share.
+// Term is shared by the loops of one leadership.
 type Term struct {
 	Config
 	*jobs
 
 	mu        sync.Mutex
-	sightings map[string]sighting // of rows that a heartbeat does not agree with
+	sightings map[string]sighting // of rows that contradict a heartbeat
 }
 
-// NewTerm begins a term.
+// NewTerm returns the state of a new leadership.
 func NewTerm(cfg Config) *Term {
 	return &Term{Config: cfg, jobs: newJobs(), sightings: map[string]sighting{}}
 }
 
-// sighting is since when this leader has seen a row as it is. Times in the rows
-// are of whichever leader wrote them, by its clock.
+// sighting records since when this leader has seen a version of a row. Times in the
+// row itself are of the clock of the leader that wrote it.
 type sighting struct {
 	index uint64
 	since time.Time
 }
 
-// Sure reports whether a heartbeat that was heard at some time is younger than the
-// last change of a row that it does not agree with: of an older one nothing
-// follows.
+// Sure reports whether a heartbeat is newer than the last change of a row that
+// contradicts it. An older heartbeat proves nothing.
 func (t *Term) Sure(table string, row *record.Meta, heard time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,7 +46,7 @@ func (t *Term) Sure(table string, row *record.Meta, heard time.Time) bool {
 	return heard.Sub(s.since) > t.OrphanGrace
 }
 
-// forget drops the sightings of rows that were agreed on long since.
+// forget removes old sightings.
 func (t *Term) forget(context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,8 +57,8 @@ func (t *Term) forget(context.Context) {
 	}
 }
 
-// Kept is how much longer nothing without a row is deleted, after a backup was
-// restored.
+// Kept returns for how much longer nothing without a row is deleted, after the
+// restore of a backup.
 func Kept(r raftstore.Reader) time.Duration {
 	row, ok := raftstore.Get(r, record.Clusters, record.ClusterID)
 	if !ok {
@@ -68,8 +67,17 @@ func Kept(r raftstore.Reader) time.Duration {
 	return row.Keep
 }
 
-// Update runs a transaction of a loop. One that fails is logged and left to the
-// next pass.
+// Restored returns the index up to which rows are as a restored backup has them, for as
+// long as Kept says: what they ask for may have been done since. Else it is 0.
+func Restored(r raftstore.Reader) uint64 {
+	row, ok := raftstore.Get(r, record.Clusters, record.ClusterID)
+	if !ok || row.Keep == 0 {
+		return 0
+	}
+	return row.CreateIndex // it was written with the backup
+}
+
+// Update runs a loop's transaction. It logs an error; the next pass tries again.
 func (t *Term) Update(ctx context.Context, loop string, fn func(tx *raftstore.Tx) error) bool {
 	err := t.Store.Update(ctx, fn)
 	if err != nil {
@@ -84,13 +92,13 @@ func (t *Term) failed(ctx context.Context, loop string, err error) {
 	}
 }
 
-// chunk bounds how many rows one transaction of a loop changes.
+// chunk limits the rows that one transaction of a loop changes.
 const chunk = 200
 
-// InParts has change write rows, in transactions of at most chunk of them, and of
-// fewer where those are too large for one: with what its workspace has given it a
-// sandbox's row may take a fifth of it, and more. done, if there is one, is called
-// after each.
+// InParts calls change for parts of rows, each in its own transaction. A part has at
+// most chunk rows, and fewer if they are too large for one transaction: a single
+// sandbox's row may fill a fifth of it or more. If done is not nil, it is called
+// after each part.
 func InParts[T any](ctx context.Context, t *Term, loop string, rows []T, change func(tx *raftstore.Tx, part []T) error, done func()) {
 	for part := range slices.Chunk(rows, chunk) {
 		err := t.Store.Update(ctx, func(tx *raftstore.Tx) error { return change(tx, part) })
@@ -107,8 +115,7 @@ func InParts[T any](ctx context.Context, t *Term, loop string, rows []T, change 
 	}
 }
 
-// Expiry is the loop that removes the rows of a table that are due, then and when
-// they are written.
+// Expiry is the loop that removes the rows of a table for which due is true.
 func Expiry[T record.Row](t *Term, table record.Table[T], due func(now time.Time, row T) bool) Loop {
 	name := "expired " + table.Name
 	return Loop{Name: name, Every: ExpiryEvery, Pass: func(ctx context.Context) {

@@ -1,5 +1,5 @@
-// Package org is who uses the service: users, the workspaces (organizations) that
-// they are members of, and the API keys of those.
+// Package org contains users, the workspaces (organizations) of which they are
+// members, and the workspaces' API keys.
 package org
 
 import (
@@ -7,65 +7,146 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/limits"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Orgs are the use cases of /v1/me. Every one needs a JWT.
-type Orgs struct{ core *core.Core }
+// Orgs contains the use cases of /v1/me. All of them require a JWT.
+type Orgs struct {
+	core    *core.Core
+	marking sync.Map // ids of keys and users whose use is being recorded
+}
 
-// New makes the use cases.
+// New returns the use cases.
 func New(c *core.Core) *Orgs { return &Orgs{core: c} }
 
-// UserID is the id of the user whom an issuer knows by a subject.
+// UserID returns the id of an issuer's user.
 func UserID(issuer, subject string) string { return "usr-" + derived("user", issuer, subject) }
 
-// derived is the same text for the same parts, and says nothing of them.
+// derived returns a text that depends only on parts and does not reveal them.
 func derived(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return core.LowerBase32(sum[:])[:24]
 }
 
-// SignIn finds the user of a JWT, and makes one with a workspace of its own at
-// the first login. The ids follow from issuer and subject, so two first logins
-// at once make one user.
-func (s *Orgs) SignIn(ctx context.Context, issuer, subject, email string) (userID, workspaceID string, err error) {
+// SignIn returns the user of a JWT. The first login creates the user and a
+// workspace. Their ids are derived from issuer and subject, so simultaneous first
+// logins create one user. issued is when the JWT was; zero: it does not say.
+func (s *Orgs) SignIn(ctx context.Context, issuer, subject, email string, issued time.Time) (core.Caller, error) {
 	id := UserID(issuer, subject)
-	if u, ok := raftstore.Get(s.core.Store.View(), record.Users, id); ok && (email == "" || u.Email == email) {
-		return u.ID, u.CurrentWorkspaceID, nil
+	if u, ok := raftstore.Get(s.core.Store.View(), record.Users, id); ok && !s.moves(u, email, issued) {
+		return asUser(u), nil
 	}
-	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
+	var out core.Caller
+	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		u, ok := raftstore.Get(tx, record.Users, id)
 		if ok {
-			workspaceID = u.CurrentWorkspaceID
-			if email != "" && u.Email != email {
-				c := u.Clone()
-				c.Email = email
-				raftstore.Put(tx, record.Users, c)
+			out = asUser(u)
+			if s.moves(u, email, issued) {
+				n := u.Clone()
+				n.Email = email
+				signIn(tx, n, issued)
+				raftstore.Put(tx, record.Users, n)
 			}
 			return nil
 		}
-		workspaceID = "ws-" + derived("workspace", issuer, subject)
+		workspaceID := "ws-" + derived("workspace", issuer, subject)
 		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: workspaceID}, Name: workspaceName(email)})
-		raftstore.Put(tx, record.Users, &record.User{
-			Meta: record.Meta{ID: id}, Issuer: issuer, Subject: subject, Email: email,
-			WorkspaceIDs: []string{workspaceID}, CurrentWorkspaceID: workspaceID,
+		u = &record.User{Meta: record.Meta{ID: id}, Issuer: issuer, Subject: subject, Email: email}
+		u.Join(workspaceID, record.RoleOwner)
+		raftstore.Put(tx, record.Users, u)
+		core.PutAudit(tx, record.AuditEntry{
+			Chain: workspaceID, ActorType: core.ActorUser, ActorID: id, Action: "signUp", Resource: "orgs/" + workspaceID, Outcome: core.OutcomeOK,
 		})
+		out = asUser(u)
 		return nil
 	})
 	if err != nil {
-		return "", "", err
+		return core.Caller{}, err
 	}
-	return id, workspaceID, nil
+	return out, nil
+}
+
+// moves reports whether a JWT gives its user another address. Only one that is newer than
+// any before does: invitations are accepted by the address, which an older one must not
+// bring back, and two that were sent in turn would be a write each. One of the future, by
+// an issuer whose clock is ahead, does once it is not.
+func (s *Orgs) moves(u *record.User, email string, issued time.Time) bool {
+	if email == "" || u.Email == email {
+		return false
+	}
+	if issued.IsZero() { // an issuer that never says when cannot be told from one that is late
+		return u.SignedInAt.IsZero()
+	}
+	return issued.After(u.SignedInAt) && !issued.After(s.core.Clock())
+}
+
+// signInEvery is the least time between the issues of two JWTs that count as two logins:
+// some clients make one for each request.
+const signInEvery = time.Minute
+
+// isLogin reports whether a JWT that was issued then is of another login than the newest
+// one before.
+func isLogin(u *record.User, issued time.Time) bool { return issued.Sub(u.SignedInAt) >= signInEvery }
+
+// signIn makes a JWT the newest of its user's, whose row n is to be written.
+func signIn(tx *raftstore.Tx, n *record.User, issued time.Time) {
+	if isLogin(n, issued) {
+		core.PutAudit(tx, record.AuditEntry{
+			Chain: n.CurrentWorkspaceID, ActorType: core.ActorUser, ActorID: n.ID, Action: "signIn", Outcome: core.OutcomeOK,
+		})
+	}
+	if issued.After(n.SignedInAt) {
+		n.SignedInAt = issued.UTC()
+	}
+}
+
+// SignedIn records a login: that a person came with a JWT that was issued after the newest
+// one before. Only the leader can. That it fails is no reason to refuse the request; the
+// next one records it.
+func (s *Orgs) SignedIn(ctx context.Context, c core.Caller, issued time.Time) {
+	if now := s.core.Clock(); issued.After(now) {
+		issued = now // or a wrong clock at the issuer would hide the logins after it
+	}
+	if u, ok := raftstore.Get(s.core.Store.View(), record.Users, c.UserID); !ok || !isLogin(u, issued) || !s.core.Store.IsLeader() {
+		return
+	}
+	if _, busy := s.marking.LoadOrStore(c.UserID, nil); busy {
+		return
+	}
+	defer s.marking.Delete(c.UserID)
+	ctx, cancel := context.WithTimeout(ctx, usePatience)
+	defer cancel()
+	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+		u, ok := raftstore.Get(tx, record.Users, c.UserID)
+		if !ok || !isLogin(u, issued) {
+			return nil
+		}
+		n := u.Clone()
+		signIn(tx, n, issued)
+		raftstore.Put(tx, record.Users, n)
+		return nil
+	})
+	if err != nil {
+		s.core.Logger.WarnContext(ctx, "a login was not recorded", "user_id", c.UserID, "error", err)
+	}
+}
+
+// asUser returns the caller who a user is in the current workspace.
+func asUser(u *record.User) core.Caller {
+	role, _ := u.RoleIn(u.CurrentWorkspaceID)
+	return core.Caller{UserID: u.ID, WorkspaceID: u.CurrentWorkspaceID, Role: role, ViaJWT: true}
 }
 
 func workspaceName(email string) string {
@@ -84,11 +165,11 @@ func (s *Orgs) Me(ctx context.Context, c core.Caller) (api.Me, error) {
 	if err != nil {
 		return api.Me{}, err
 	}
-	return show(view, c)
+	return s.show(view, c)
 }
 
-// show is the signed-in user as they see themselves.
-func show(r raftstore.Reader, c core.Caller) (api.Me, error) {
+// show converts the caller's user.
+func (s *Orgs) show(r raftstore.Reader, c core.Caller) (api.Me, error) {
 	u, ok := raftstore.Get(r, record.Users, c.UserID)
 	if !ok {
 		return api.Me{}, apierror.NotFound()
@@ -96,7 +177,7 @@ func show(r raftstore.Reader, c core.Caller) (api.Me, error) {
 	out := api.Me{ID: u.ID, Email: u.Email, Orgs: []api.Org{}}
 	for _, id := range u.WorkspaceIDs {
 		if w, ok := raftstore.Get(r, record.Workspaces, id); ok {
-			org := api.Org{ID: w.ID, Name: w.Name, Suspended: w.Suspended, CreatedAt: api.Time{Time: w.CreatedAt}}
+			org := s.org(w, u)
 			if w.ID == u.CurrentWorkspaceID {
 				out.CurrentOrg = &org
 			}
@@ -106,8 +187,8 @@ func show(r raftstore.Reader, c core.Caller) (api.Me, error) {
 	return out, nil
 }
 
-// SetCurrentOrg makes one of the user's workspaces the one that later JWT
-// requests act in. A workspace that is not theirs is not found.
+// SetCurrentOrg sets the workspace in which later JWT requests act. A workspace of
+// which the user is not a member is not found.
 func (s *Orgs) SetCurrentOrg(ctx context.Context, c core.Caller, in api.SetCurrentOrg) (api.Me, error) {
 	if err := c.RequireJWT(); err != nil {
 		return api.Me{}, err
@@ -127,29 +208,22 @@ func (s *Orgs) SetCurrentOrg(ctx context.Context, c core.Caller, in api.SetCurre
 			raftstore.Put(tx, record.Users, n)
 		}
 		var err error
-		out, err = show(tx, c)
+		out, err = s.show(tx, c)
 		return err
 	})
 	return out, err
 }
 
-// CreateToken makes an API key of the current workspace; its Key is shown only
-// here, and to whom repeats the request with its idempotency key.
+// CreateToken creates an API key of the current workspace. Only its answer contains
+// the complete key, also if the request is repeated with its idempotency key.
 func (s *Orgs) CreateToken(ctx context.Context, c core.Caller, in api.CreateToken, i core.Idempotency) (api.NewToken, error) {
 	if err := c.RequireJWT(); err != nil {
 		return api.NewToken{}, err
 	}
-	// A key that may do more than was asked for is worse than none.
-	if len(in.Scopes) > 0 {
-		return api.NewToken{}, apierror.Invalid("invalid scopes", "keys have no scopes yet: a key may do all that its organization may")
+	if err := validToken(in); err != nil {
+		return api.NewToken{}, err
 	}
-	if !utf8.ValidString(in.Name) || utf8.RuneCountInString(in.Name) > maxTokenName || strings.ContainsFunc(in.Name, unicode.IsControl) {
-		return api.NewToken{}, apierror.Invalid("invalid name", "a token's name has at most %d printable characters", maxTokenName)
-	}
-	if at := in.ExpiresAt; at != nil && at.UTC().Year() > 9999 { // no record can have it
-		return api.NewToken{}, apierror.Invalid("invalid expires_at", "expires_at must be before the year 10000")
-	}
-	// Other members of the workspace do not get this one's secret.
+	// The user is part of the route: other members must not get this one's secret.
 	return core.Once(ctx, s.core, c, "POST /v1/me/tokens "+c.UserID, i,
 		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.NewToken, error) {
 			return s.sameToken(view, c, key)
@@ -157,8 +231,30 @@ func (s *Orgs) CreateToken(ctx context.Context, c core.Caller, in api.CreateToke
 		func(keyID string) (api.NewToken, error) { return s.createToken(ctx, c, in, i, keyID) })
 }
 
+// maxScopes limits the scopes of a key.
+const maxScopes = 20
+
+func validToken(in api.CreateToken) error {
+	for _, scope := range in.Scopes {
+		if !core.ValidScope(scope) {
+			return apierror.Invalid("invalid scopes", "want all, read-only, sandboxes, databases, apps, volumes, webhooks, or app:<id>")
+		}
+	}
+	if len(in.Scopes) > maxScopes {
+		return apierror.Invalid("invalid scopes", "a key has at most %d scopes", maxScopes)
+	}
+	if !utf8.ValidString(in.Name) || utf8.RuneCountInString(in.Name) > maxTokenName || strings.ContainsFunc(in.Name, unicode.IsControl) {
+		return apierror.Invalid("invalid name", "a token's name has at most %d printable characters", maxTokenName)
+	}
+	if at := in.ExpiresAt; at != nil && at.UTC().Year() > 9999 { // records cannot store later times
+		return apierror.Invalid("invalid expires_at", "expires_at must be before the year 10000")
+	}
+	return nil
+}
+
 func (s *Orgs) createToken(ctx context.Context, c core.Caller, in api.CreateToken, i core.Idempotency, keyID string) (api.NewToken, error) {
-	// Only of a new one: a request that is repeated may come after its token's end.
+	// Checked only for a new token: a repeated request may come after its token
+	// expired.
 	if at := in.ExpiresAt; at != nil && !at.After(s.core.Clock()) {
 		return api.NewToken{}, apierror.Invalid("invalid expires_at", "expires_at must be in the future")
 	}
@@ -166,7 +262,7 @@ func (s *Orgs) createToken(ctx context.Context, c core.Caller, in api.CreateToke
 		key, prefix := newAPIKey()
 		row := &record.APIKey{
 			Meta: record.Meta{ID: "key-" + core.RandomText(20)}, WorkspaceID: c.WorkspaceID, Name: in.Name,
-			Prefix: prefix, SHA256: APIKeyDigest(key), CreatedBy: c.UserID,
+			Prefix: prefix, SHA256: APIKeyDigest(key), CreatedBy: c.UserID, Scopes: in.Scopes,
 		}
 		if in.ExpiresAt != nil {
 			row.ExpiresAt = in.ExpiresAt.UTC()
@@ -174,18 +270,24 @@ func (s *Orgs) createToken(ctx context.Context, c core.Caller, in api.CreateToke
 		var sealed json.RawMessage
 		if keyID != "" {
 			var err error
-			if sealed, err = s.sealToken(row.ID, key); err != nil {
+			if sealed, err = s.core.SealAnswer(key, tokenContext(row.ID)); err != nil {
 				return api.NewToken{}, apierror.As(err)
 			}
 		}
 		err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
-			if _, ok := raftstore.Get(tx, record.Workspaces, c.WorkspaceID); !ok {
-				return apierror.NotFound()
+			ws, err := s.mayMakeKeys(tx, c)
+			if err != nil {
+				return err
+			}
+			dropExpired(tx, ws.ID)
+			if err := s.core.Tiers.Admit(tx, ws, limits.Need{Keys: 1}); err != nil {
+				return err
 			}
 			if err := i.ClaimWith(tx, keyID, row.ID, sealed); err != nil {
 				return err
 			}
 			raftstore.Put(tx, record.APIKeys, row)
+			core.Concerns(ctx, "tokens/"+row.Prefix)
 			return nil
 		})
 		if errors.Is(err, raftstore.ErrConflict) && attempt < tokenAttempts {
@@ -198,44 +300,63 @@ func (s *Orgs) createToken(ctx context.Context, c core.Caller, in api.CreateToke
 	}
 }
 
-// sameToken is what the first request with the same idempotency key made.
+// mayMakeKeys returns the workspace for which the caller makes a key. Who has been removed
+// meanwhile, or may only read, makes none: nobody would revoke it.
+func (s *Orgs) mayMakeKeys(tx *raftstore.Tx, c core.Caller) (*record.Workspace, error) {
+	if c.UserID != core.ByOperator {
+		w, _, err := acting(tx, c, c.WorkspaceID, core.Write)
+		return w, err
+	}
+	w, ok := raftstore.Get(tx, record.Workspaces, c.WorkspaceID)
+	if !ok {
+		return nil, apierror.NotFound()
+	}
+	return w, nil
+}
+
+// Of a workspace's expired keys the oldest go before their time if there are more than
+// expiredKept, because no quota counts them, and a create would look at any number. A create
+// removes dropAtOnce at most, and adds one.
+const (
+	expiredKept = 50
+	dropAtOnce  = 50
+)
+
+func dropExpired(tx *raftstore.Tx, workspaceID string) {
+	// What is seen a little late goes with the next create. So creates without a quota do not
+	// get in each other's way.
+	keys := raftstore.Find(tx.Snapshot(), record.APIKeys, "workspace", workspaceID)
+	expired := slices.DeleteFunc(keys, func(k *record.APIKey) bool { return k.ExpiresAt.IsZero() || tx.Now().Before(k.ExpiresAt) })
+	slices.SortFunc(expired, func(a, b *record.APIKey) int { return a.ExpiresAt.Compare(b.ExpiresAt) })
+	for _, k := range expired[:min(max(0, len(expired)-expiredKept), dropAtOnce)] {
+		raftstore.Delete(tx, record.APIKeys, k.ID)
+	}
+}
+
+// sameToken returns the result of the first request with the same idempotency key.
 func (s *Orgs) sameToken(view *raftstore.Snapshot, c core.Caller, key *record.IdempotencyKey) (api.NewToken, error) {
 	row, ok := raftstore.Get(view, record.APIKeys, key.ResourceID)
 	if !ok || row.WorkspaceID != c.WorkspaceID {
 		return api.NewToken{}, core.ErrKeyGone("token")
 	}
-	opened, err := s.openToken(row.ID, key.Result)
+	opened, err := s.core.OpenAnswer(key.Result, tokenContext(row.ID))
 	if err != nil {
 		return api.NewToken{}, apierror.As(err)
 	}
 	return api.NewToken{Token: token(row), Key: opened}, nil
 }
 
-func tokenContext(id string) []byte { return []byte("api-key/" + id) }
+func tokenContext(id string) string { return "api-key/" + id }
 
-func (s *Orgs) sealToken(id, key string) (json.RawMessage, error) {
-	sealed, err := s.core.Sealer.Seal([]byte(key), tokenContext(id))
-	if err != nil {
-		return nil, fmt.Errorf("seal API key: %w", err)
-	}
-	return json.Marshal(sealed)
-}
-
-func (s *Orgs) openToken(id string, result json.RawMessage) (string, error) {
-	var sealed []byte
-	if err := json.Unmarshal(result, &sealed); err != nil {
-		return "", fmt.Errorf("decode sealed API key: %w", err)
-	}
-	key, err := s.core.Sealer.Open(sealed, tokenContext(id))
-	if err != nil {
-		return "", fmt.Errorf("open API key: %w", err)
-	}
-	return string(key), nil
-}
-
-// token converts a row; the key itself is not in it.
+// token converts a row, which does not contain the key.
 func token(k *record.APIKey) api.Token {
-	return api.Token{Prefix: k.Prefix, Name: k.Name, CreatedAt: api.Time{Time: k.CreatedAt}, ExpiresAt: api.NewTime(k.ExpiresAt)}
+	scopes := k.Scopes
+	if len(scopes) == 0 {
+		scopes = []string{core.ScopeAll}
+	}
+	return api.Token{
+		Prefix: k.Prefix, Name: k.Name, Scopes: scopes, CreatedAt: api.Time{Time: k.CreatedAt}, ExpiresAt: api.NewTime(k.ExpiresAt), LastUsedAt: api.NewTime(k.LastUsedAt),
+	}
 }
 
 // ListTokens lists the current workspace's API keys, newest first.
@@ -262,6 +383,11 @@ func (s *Orgs) RevokeToken(ctx context.Context, c core.Caller, prefix string) er
 	return s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		for _, k := range raftstore.Find(tx, record.APIKeys, "prefix", prefix) {
 			if k.WorkspaceID == c.WorkspaceID {
+				if k.CreatedBy != c.UserID {
+					if err := core.Authorize(c, core.Manage, core.Resource{Area: core.AreaWorkspace}); err != nil {
+						return err
+					}
+				}
 				raftstore.Delete(tx, record.APIKeys, k.ID)
 				return nil
 			}

@@ -16,37 +16,62 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Headers by which a replica tells the leader about a request that it forwards.
-// They count only on a connection with a replica's certificate; on any other,
-// and on the public port, they are removed.
+// Headers in which a replica tells the leader about a forwarded request. They count only
+// on a connection with a replica's certificate. On all other connections, and on the
+// public port, they are removed.
 const (
-	HeaderForwarded = "Berth-Forwarded" // id of the replica that forwards
-	HeaderOperator  = "Berth-Operator"  // name on the operator certificate the client showed there
+	HeaderForwarded = "Berth-Forwarded" // id of the forwarding replica
+	HeaderOperator  = "Berth-Operator"  // name on the operator certificate that the client showed to that replica
 )
 
-// PathStatus answers a replica with the RaftStatus of the one it asks.
+// PathStatus is the route on which a replica returns its RaftStatus to other replicas.
 const PathStatus = "/internal/v1/status"
+
+// PathRate is the route on which a replica takes tokens from the leader's buckets.
+const PathRate = "/internal/v1/rate"
+
+// PathDatabases is the prefix of the routes about databases. Replicas call them on each
+// other, and routers that run as separate processes call them on replicas. Package pgedge
+// defines the routes.
+const PathDatabases = "/internal/v1/databases/"
+
+// PathApps is the prefix of the routes on which replicas report to the leader about apps
+// and ask it about them. Package edge defines the routes.
+const PathApps = "/internal/v1/apps/"
+
+// PathRotation is the route on which a replica tells other replicas, and the command that
+// exchanges the cluster's CA, who trusts which authority. Package rotation defines the answer.
+const PathRotation = "/internal/v1/rotation"
 
 const pathInternal = "/internal/"
 
-// Internal reports whether a request is for an internal route. None of them
-// is served on the public port, and none but a join is ever forwarded.
+// Internal reports whether a request is for an internal route. The public port serves
+// no internal route, and no internal request except a join is forwarded.
 func Internal(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, pathInternal) }
 
-// Routes are the handlers behind the port's HTTP side.
+// Routes holds the handlers of the port's HTTP side.
 type Routes struct {
 	Join      http.Handler                                              // needs no client certificate
-	Heartbeat func(w http.ResponseWriter, r *http.Request, host string) // from the host of that id
-	Events    func(w http.ResponseWriter, r *http.Request, host string) // from the host of that id
-	Status    http.Handler                                              // from replicas
-	Public    http.Handler                                              // forwarded by replicas, or an operator's own
+	Heartbeat func(w http.ResponseWriter, r *http.Request, host string) // from hosts; host is the caller's id
+	Events    func(w http.ResponseWriter, r *http.Request, host string) // from hosts; host is the caller's id
+	Renew     http.Handler                                              // from hosts and routers; nil: refused
+	// Authorities serves hosts and routers; nil: refused. id is the caller's.
+	Authorities func(w http.ResponseWriter, r *http.Request, id pki.Identity)
+	Rotation    http.Handler // from replicas; nil: refused
+	Status      http.Handler // from replicas
+	Rate        http.Handler // from replicas
+	Databases   http.Handler // from replicas and routers, below PathDatabases
+	// Apps serves replicas, below PathApps; replica is the caller's id.
+	Apps   func(w http.ResponseWriter, r *http.Request, replica string)
+	Public http.Handler // forwarded by replicas, or sent by an operator
 
-	// Trusted reports whether who shows a certificate is a member still; nil:
-	// everyone is. It is asked at each request.
-	Trusted func(id pki.Identity) bool
+	// Trusted is called for each request with a certificate; nil: every holder of a
+	// certificate is a member.
+	Trusted Trusted
 }
 
-// Handler checks who calls before it lets a request through.
+// Handler routes requests by path and refuses those that the caller's certificate does
+// not allow.
 func Handler(routes Routes) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, known := pki.PeerIdentity(r.TLS)
@@ -54,17 +79,28 @@ func Handler(routes Routes) http.Handler {
 		StripMarks(r)
 		r = r.WithContext(context.WithValue(r.Context(), marksKey{}, m))
 		switch {
-		case known && routes.Trusted != nil && !routes.Trusted(id):
-			w.Header().Set("Connection", "close")
-			refuse(w, true)
+		case known && routes.Trusted != nil && !routes.Trusted(id, r.TLS.PeerCertificates[0]):
+			refuseFormer(w, r, id)
 		case r.URL.Path == hostapi.PathJoin:
 			routes.Join.ServeHTTP(w, r)
-		case r.URL.Path == hostapi.PathHeartbeat && id.Role == pki.RoleHost:
+		case (r.URL.Path == hostapi.PathHeartbeat || r.URL.Path == hostapi.PathHeartbeatPart) && id.Role == pki.RoleHost:
 			routes.Heartbeat(w, r, id.Name)
 		case r.URL.Path == hostapi.PathEvents && id.Role == pki.RoleHost:
 			routes.Events(w, r, id.Name)
+		case r.URL.Path == hostapi.PathRenew && (id.Role == pki.RoleHost || id.Role == pki.RoleRouter) && routes.Renew != nil:
+			routes.Renew.ServeHTTP(w, r)
+		case r.URL.Path == hostapi.PathAuthorities && (id.Role == pki.RoleHost || id.Role == pki.RoleRouter) && routes.Authorities != nil:
+			routes.Authorities(w, r, id)
+		case r.URL.Path == PathRotation && id.Role == pki.RoleReplica && !m.forwarded && routes.Rotation != nil:
+			routes.Rotation.ServeHTTP(w, r)
 		case r.URL.Path == PathStatus && id.Role == pki.RoleReplica && !m.forwarded:
 			routes.Status.ServeHTTP(w, r)
+		case r.URL.Path == PathRate && id.Role == pki.RoleReplica && !m.forwarded && routes.Rate != nil:
+			routes.Rate.ServeHTTP(w, r)
+		case strings.HasPrefix(r.URL.Path, PathDatabases) && (id.Role == pki.RoleReplica || id.Role == pki.RoleRouter) && !m.forwarded:
+			routes.Databases.ServeHTTP(w, r)
+		case strings.HasPrefix(r.URL.Path, PathApps) && id.Role == pki.RoleReplica && !m.forwarded:
+			routes.Apps(w, r, id.Name)
 		case Internal(r):
 			refuse(w, known)
 		case m.forwarded, id.Role == pki.RoleOperator:
@@ -75,8 +111,9 @@ func Handler(routes Routes) http.Handler {
 	})
 }
 
-// marksOf believes a replica what it says of a request that it forwards, and
-// everyone else only their certificate.
+// marksOf returns the marks of a request from the holder of id. It trusts a replica's
+// headers about a request that the replica forwards. For all other callers only the
+// certificate counts.
 func marksOf(r *http.Request, id pki.Identity) marks {
 	switch {
 	case id.Role == pki.RoleReplica && r.Header.Get(HeaderForwarded) == id.Name:
@@ -87,8 +124,8 @@ func marksOf(r *http.Request, id pki.Identity) marks {
 	return marks{}
 }
 
-// refuse answers a caller that has no business here. A stranger's connection
-// ends with it.
+// refuse answers a caller that may not make this request: 403 to a known caller, 401 to
+// an unknown one. It also closes the connection of an unknown caller.
 func refuse(w http.ResponseWriter, known bool) {
 	w.Header().Set("Content-Type", "application/json")
 	if !known {
@@ -101,6 +138,23 @@ func refuse(w http.ResponseWriter, known bool) {
 	w.Write([]byte(`{"error":"forbidden","detail":"this certificate may not call this"}`))
 }
 
+// refuseFormer refuses a former member. A replica that asks for the status gets 410, so
+// that it can log that it was removed. What it forwards gets no answer at all, which its
+// client would take for the cluster's.
+func refuseFormer(w http.ResponseWriter, r *http.Request, id pki.Identity) {
+	w.Header().Set("Connection", "close")
+	switch {
+	case id.Role != pki.RoleReplica:
+		refuse(w, true)
+	case r.URL.Path == PathStatus:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusGone)
+		w.Write([]byte(`{"error":"removed","detail":"this replica was removed from the cluster"}`))
+	default:
+		panic(http.ErrAbortHandler)
+	}
+}
+
 type marksKey struct{}
 
 type marks struct {
@@ -108,13 +162,14 @@ type marks struct {
 	operator  string
 }
 
-// Forwarded says that another replica sent the request on; it is not sent on again.
+// Forwarded reports whether another replica forwarded the request. Such a request is not
+// forwarded again.
 func Forwarded(ctx context.Context) bool {
 	m, _ := ctx.Value(marksKey{}).(marks)
 	return m.forwarded
 }
 
-// Operator is the name on the operator certificate behind the request, or "".
+// Operator returns the name on the operator certificate behind the request, or "".
 func Operator(ctx context.Context) string {
 	m, _ := ctx.Value(marksKey{}).(marks)
 	return m.operator
@@ -126,12 +181,12 @@ func StripMarks(r *http.Request) {
 	r.Header.Del(HeaderOperator)
 }
 
-// NewTransport makes the HTTP client's side towards other replicas. HTTP/1.1
-// only: WebSockets have to pass, and one slow body must not hold up the rest.
+// NewTransport returns the transport for HTTP requests to other replicas. It uses only
+// HTTP/1.1: WebSockets must pass through, and one slow body must not delay other requests.
 func NewTransport(node *pki.Node) *Transport {
 	shared := &http.Transport{
 		TLSClientConfig: node.ClientTLS(pki.AnyOf(pki.RoleReplica), "http/1.1"),
-		// The kernel's own keep-alive settings, below, and not those of net.
+		// noticeDeadPeers sets the keep-alive options; package net must not change them.
 		DialContext:         (&net.Dialer{Timeout: timescale.Limit(2 * time.Second), KeepAlive: -1, Control: noticeDeadPeers}).DialContext,
 		TLSHandshakeTimeout: timescale.Limit(3 * time.Second),
 		MaxIdleConnsPerHost: 64,
@@ -142,9 +197,9 @@ func NewTransport(node *pki.Node) *Transport {
 	return &Transport{shared: shared, own: own}
 }
 
-// Transport sends requests that are upgraded on connections of their own. On one
-// that was used before, http.Transport sends a GET again when the connection
-// ends over it, as it may a read; an upgrade starts something each time.
+// Transport sends each upgrade request on a new connection. On a reused connection,
+// http.Transport repeats a GET if the connection closes during the request, because it
+// assumes that a GET only reads. But every upgrade starts something.
 type Transport struct {
 	shared, own *http.Transport
 }
@@ -157,14 +212,15 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.shared.RoundTrip(r)
 }
 
-// CloseIdleConnections closes those that nobody uses.
+// CloseIdleConnections closes the connections that are not in use.
 func (t *Transport) CloseIdleConnections() { t.shared.CloseIdleConnections() }
 
-// deadAfter is how long what was sent to a replica may stay unacknowledged.
+// deadAfter is how long data sent to a replica may stay unacknowledged.
 var deadAfter = timescale.Limit(5 * time.Second)
 
-// noticeDeadPeers ends connections to a machine that is gone without a word in
-// seconds: the kernel by itself would try for a quarter of an hour.
+// noticeDeadPeers makes the kernel drop a connection within seconds when the other
+// machine disappears without closing it. By default the kernel tries for a quarter of
+// an hour.
 func noticeDeadPeers(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {

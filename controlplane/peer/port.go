@@ -1,12 +1,13 @@
-// Package peer is the one TLS port of a replica, for everything that is not the
-// public API: Raft, heartbeats and joins of hosts, and requests that another
-// replica forwards. ALPN tells them apart, so that one certificate, one address
-// and one firewall rule serve all.
+// Package peer implements the single TLS port of a replica that serves everything except
+// the public API: Raft, heartbeats and joins of hosts, and requests that other replicas
+// forward. ALPN separates the protocols, so one certificate, one address and one firewall
+// rule are enough.
 package peer
 
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,12 +23,21 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// ProtoRaft is the ALPN name of Raft's stream; everything else is HTTP.
+// ProtoRaft is the ALPN protocol name of Raft's stream. Everything else is HTTP.
 const ProtoRaft = "berth-raft/1"
 
-// Strangers can make a replica spend at most this: so many unfinished
-// handshakes, each for so long, and so many connections without a certificate,
-// of which only hosts that join have need. One more is closed unanswered.
+// Trusted reports whether the holder of a certificate is still a member.
+type Trusted func(id pki.Identity, leaf *x509.Certificate) bool
+
+// holder is an identity and the certificate that proves it.
+type holder struct {
+	id   pki.Identity
+	leaf *x509.Certificate
+}
+
+// Limits on what strangers can make a replica spend: unfinished handshakes, each of which
+// may take handshakeTimeout, and connections without a certificate, which only joining
+// hosts need. Connections beyond these limits are closed without an answer.
 const (
 	maxHandshakes = 512
 	maxStrangers  = 128
@@ -35,7 +45,7 @@ const (
 
 var handshakeTimeout = timescale.Limit(5 * time.Second)
 
-// Port listens on the peer address and deals connections out by protocol.
+// Port listens on the peer address and hands out connections by protocol.
 type Port struct {
 	listener net.Listener
 	node     *pki.Node
@@ -46,54 +56,54 @@ type Port struct {
 	http *dealt
 
 	mu        sync.Mutex
-	trusted   func(pki.Identity) bool // nil: everyone with a certificate
-	open      map[*watched]pki.Identity
+	trusted   Trusted // nil: trusts every holder of a certificate
+	open      map[*watched]holder
 	strangers map[*watched]bool
-	refusals  rate.Sometimes // to be logged: whoever is refused may come again at once
+	refusals  rate.Sometimes // limits logging: a refused client may reconnect at once
 }
 
-// New makes a port of a listener; advertise is the address by which others
-// reach it.
+// New returns a Port on l. advertise is the address at which others reach it.
 func New(l net.Listener, advertise string, node *pki.Node, log *slog.Logger) *Port {
 	a := addr(advertise)
 	return &Port{
 		listener: l, node: node, log: log, timeout: handshakeTimeout,
-		raft: newDealt(a), http: newDealt(a), open: map[*watched]pki.Identity{}, strangers: map[*watched]bool{},
+		raft: newDealt(a), http: newDealt(a), open: map[*watched]holder{}, strangers: map[*watched]bool{},
 		refusals: rate.Sometimes{First: 10, Interval: time.Second},
 	}
 }
 
-// Trust says who is a member still. Connections of others are refused from now
-// on, and those there are end with the next Recheck.
-func (p *Port) Trust(trusted func(pki.Identity) bool) {
+// Trust sets the function that decides who is still a member. From now on the port refuses
+// connections of anyone else. Existing connections end at the next Recheck.
+func (p *Port) Trust(trusted Trusted) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.trusted = trusted
 }
 
-// Recheck ends the connections of those who are members no more.
+// Recheck closes the connections of former members.
 func (p *Port) Recheck() {
 	p.mu.Lock()
 	trusted, open := p.trusted, maps.Clone(p.open)
 	p.mu.Unlock()
-	for conn, id := range open {
-		if trusted != nil && !trusted(id) {
-			p.log.Info("connection of a former member is cut", "identity", id.CommonName(), "remote", conn.RemoteAddr().String())
+	for conn, who := range open {
+		if trusted != nil && !trusted(who.id, who.leaf) {
+			p.log.Info("connection of a former member is cut", "identity", who.id.CommonName(), "remote", conn.RemoteAddr().String())
 			conn.Close()
 		}
 	}
 }
 
-// admit notes whose a connection is, or refuses it.
-func (p *Port) admit(conn *watched, id pki.Identity) bool {
+// admit records the holder of a connection and reports whether the holder is trusted.
+func (p *Port) admit(conn *watched, who holder) bool {
 	p.mu.Lock()
 	trusted := p.trusted
-	p.open[conn] = id
+	p.open[conn] = who
 	p.mu.Unlock()
-	return trusted == nil || trusted(id)
+	return trusted == nil || trusted(who.id, who.leaf)
 }
 
-// admitStranger counts a connection without a certificate, or refuses it.
+// admitStranger counts a connection without a certificate. It returns false if there are
+// maxStrangers already.
 func (p *Port) admitStranger(conn *watched) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,6 +112,17 @@ func (p *Port) admitStranger(conn *watched) bool {
 	}
 	p.strangers[conn] = true
 	return true
+}
+
+// admitFormer lets a former replica ask why nobody talks to it, which Handler answers. Its
+// connection counts as a stranger's and can do no more than that. It returns false for all
+// others, and if there are too many.
+func (p *Port) admitFormer(conn *watched, id pki.Identity, proto string) bool {
+	if id.Role != pki.RoleReplica || proto == ProtoRaft {
+		return false
+	}
+	p.forget(conn) // Recheck must not cut it before it has its answer
+	return p.admitStranger(conn)
 }
 
 func (p *Port) forget(conn *watched) {
@@ -118,7 +139,7 @@ func (p *Port) refuse(ctx context.Context, conn *tls.Conn, why string, id pki.Id
 	conn.Close()
 }
 
-// watched is a connection below TLS that tells of its end.
+// watched is the connection below TLS. It tells the port when it closes.
 type watched struct {
 	net.Conn
 	port *Port
@@ -130,8 +151,8 @@ func (w *watched) Close() error {
 	return w.Conn.Close()
 }
 
-// Run accepts until ctx ends, then closes the port and returns once every
-// handshake is over. Connections already dealt out live on with their owners.
+// Run accepts connections until ctx ends. It then closes the port and returns once every
+// handshake is over. Connections that were handed out stay open; their owners close them.
 func (p *Port) Run(ctx context.Context) error {
 	config := p.node.ServerTLS(ProtoRaft, "h2", "http/1.1")
 	handshakes := make(chan struct{}, maxHandshakes)
@@ -152,7 +173,7 @@ func (p *Port) Run(ctx context.Context) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("peer port closed under its owner: %w", err)
-		case err != nil: // out of descriptors, most likely: others may give some back
+		case err != nil: // most likely out of file descriptors: wait until others release some
 			p.log.WarnContext(ctx, "accept on the peer port failed", "error", err)
 			select {
 			case <-ctx.Done():
@@ -191,7 +212,7 @@ func (p *Port) greet(ctx context.Context, below *watched, conn *tls.Conn) {
 	to := p.http
 	id, known := pki.PeerIdentity(&cs)
 	switch {
-	case known && !p.admit(below, id):
+	case known && !p.admit(below, holder{id, cs.PeerCertificates[0]}) && !p.admitFormer(below, id, cs.NegotiatedProtocol):
 		p.refuse(ctx, conn, "of a former member", id)
 		return
 	case !known && !p.admitStranger(below):
@@ -208,10 +229,11 @@ func (p *Port) greet(ctx context.Context, below *watched, conn *tls.Conn) {
 	to.deal(hctx, conn)
 }
 
-// HTTP is the listener of the HTTP connections, each a *tls.Conn after its handshake.
+// HTTP returns a listener for HTTP connections. Each is a *tls.Conn that has finished its
+// handshake.
 func (p *Port) HTTP() net.Listener { return p.http }
 
-// Raft is the stream layer of Raft's transport.
+// Raft returns the stream layer for Raft's transport.
 func (p *Port) Raft() raft.StreamLayer { return &stream{dealt: p.raft, node: p.node} }
 
 // stream is Raft's side of the port: it takes the connections dealt to Raft and
@@ -233,7 +255,7 @@ func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Co
 	return conn, nil
 }
 
-// dealt is a listener fed by Port.
+// dealt is a listener that Port feeds with connections.
 type dealt struct {
 	addr   addr
 	conns  chan net.Conn
@@ -245,7 +267,7 @@ func newDealt(a addr) *dealt {
 	return &dealt{addr: a, conns: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-// deal hands conn over, or closes it when nobody takes it in time.
+// deal passes conn to Accept. It closes conn if the listener is closed or ctx ends first.
 func (d *dealt) deal(ctx context.Context, conn net.Conn) {
 	select {
 	case d.conns <- conn:
@@ -277,7 +299,7 @@ func (d *dealt) Close() error {
 
 func (d *dealt) Addr() net.Addr { return d.addr }
 
-// addr is an advertised host:port.
+// addr is an advertised address, host:port.
 type addr string
 
 func (addr) Network() string  { return "tcp" }

@@ -1,11 +1,11 @@
-// Package pki is the cluster's own certificate authority: it creates it, issues
-// the certificates of replicas, hosts and operators, and makes the TLS
-// configurations in which both sides prove who they are.
+// Package pki implements the cluster's own certificate authority. It creates the CA,
+// issues the certificates of replicas, hosts, routers and operators, and builds TLS
+// configurations in which both sides prove their identity.
 //
-// A certificate's common name is its holder's identity ("replica:a",
-// "host:h1", "operator:ann"). Addresses in a certificate are a convenience for
-// clients outside this module; inside, the chain to the CA and the identity
-// decide, so a machine may change its address without a new certificate.
+// A certificate's common name is its holder's identity ("replica:a", "host:h1",
+// "operator:ann", "router:r1"). Addresses in a certificate are a convenience for clients
+// outside this module. Inside it, only the chain to the CA and the identity count, so a
+// machine may change its address without a new certificate.
 package pki
 
 import (
@@ -22,37 +22,38 @@ const (
 	RoleReplica  Role = "replica"
 	RoleHost     Role = "host"
 	RoleOperator Role = "operator"
+	RoleRouter   Role = "router" // a database router that runs as a separate process
 )
 
-// Identity is who a certificate was issued to.
+// Identity is the member or operator that a certificate was issued to.
 type Identity struct {
 	Role Role
 	Name string
 }
 
-// CommonName is the identity as it stands in a certificate.
+// CommonName returns the identity in the form used in certificates.
 func (i Identity) CommonName() string { return string(i.Role) + ":" + i.Name }
 
-// dnsName is the identity as a DNS name, in every certificate, so that standard
-// clients can verify a peer without knowing its address.
+// dnsName returns the identity as a DNS name. Every certificate contains it, so that
+// standard clients can verify a peer without knowing its address.
 func (i Identity) dnsName() string { return i.Name + "." + string(i.Role) + ".berth" }
 
-// ErrIdentity is returned for a common name that is no identity.
+// ErrIdentity is returned for a common name that is not an identity.
 var ErrIdentity = errors.New("not a berth identity")
 
-// ParseIdentity reads a common name.
+// ParseIdentity parses a common name.
 func ParseIdentity(commonName string) (Identity, error) {
 	role, name, ok := strings.Cut(commonName, ":")
 	id := Identity{Role: Role(role), Name: name}
 	switch {
 	case !ok, ValidName(name) != nil:
-	case id.Role == RoleReplica, id.Role == RoleHost, id.Role == RoleOperator:
+	case id.Role == RoleReplica, id.Role == RoleHost, id.Role == RoleOperator, id.Role == RoleRouter:
 		return id, nil
 	}
 	return Identity{}, fmt.Errorf("%w: %q", ErrIdentity, commonName)
 }
 
-// ValidName refuses a name that is no DNS label: names become host names, file
+// ValidName returns an error if name is not a DNS label. Names become host names, file
 // names and metric labels.
 func ValidName(name string) error {
 	ok := len(name) >= 1 && len(name) <= 63 && name[0] != '-' && name[len(name)-1] != '-'

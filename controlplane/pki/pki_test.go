@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,7 +53,7 @@ func handshake(t *testing.T, server, client *tls.Config) (id Identity, known boo
 		if err == nil {
 			cs := srv.ConnectionState()
 			id, known = PeerIdentity(&cs)
-			_, err = srv.Write([]byte("x")) // in TLS 1.3 the client's own verdict comes after the server is done
+			_, err = srv.Write([]byte("x")) // in TLS 1.3 the server finishes before the client has verified it
 		}
 		a.Close()
 		done <- err
@@ -154,7 +155,7 @@ func TestSignCSRTakesOnlyTheKey(t *testing.T) {
 
 func TestSignCSRRefusesBadInput(t *testing.T) {
 	ca := newCA(t)
-	t.Setenv("GODEBUG", "rsa1024min=0") // or Go itself refuses to make the weak key
+	t.Setenv("GODEBUG", "rsa1024min=0") // otherwise Go refuses to generate the weak key
 	weak, err := rsa.GenerateKey(rand.Reader, 1024)
 	if err != nil {
 		t.Fatal(err)
@@ -276,4 +277,88 @@ func TestParseNodeRefusesAForeignCertificate(t *testing.T) {
 	if _, err := ParseNode(ca.CertPEM(), cert, key); err == nil {
 		t.Fatal("a certificate of another CA was loaded")
 	}
+}
+
+func TestReplicasDeriveTheSameSecrets(t *testing.T) {
+	ca, err := NewCA(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyPEM, err := ca.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := ParseCA(ca.CertPEM(), keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	derive := func(ca *CA, purpose string) string {
+		secret, err := ca.Derive(purpose)
+		if err != nil || len(secret) != 32 {
+			t.Fatal(secret, err)
+		}
+		return string(secret)
+	}
+	if derive(ca, "a") != derive(other, "a") {
+		t.Error("two replicas have different secrets")
+	}
+	if derive(ca, "a") == derive(ca, "b") {
+		t.Error("two purposes have one secret")
+	}
+}
+
+func TestARenewalIsForTheSameIdentityAndAddresses(t *testing.T) {
+	ca := newCA(t)
+	n := newNode(t, ca, Identity{RoleReplica, "a"}, "10.0.0.1", "a.example.com")
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "operator:eve"}, DNSNames: []string{"eve"}}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().Add(20 * 24 * time.Hour)
+	certPEM, err := ca.RenewCSR(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), n.Leaf(), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := n.Leaf()
+	if err := n.Certificate().Replace(certPEM, keyPEM); err != nil {
+		t.Fatal(err)
+	}
+	after := n.Leaf()
+	if after.Subject.CommonName != "replica:a" || len(after.IPAddresses) != 1 || !slices.Equal(after.DNSNames, before.DNSNames) || after.NotAfter.Sub(now).Round(time.Hour) != leafValidity {
+		t.Errorf("%s, %v, %v, until %s", after.Subject, after.IPAddresses, after.DNSNames, after.NotAfter)
+	}
+	// Servers and clients present it from the next handshake on, followed by the CA's.
+	shown, err := n.ServerTLS().GetCertificate(nil)
+	if err != nil || shown.Leaf != after || len(shown.Certificate) != 2 {
+		t.Errorf("%v, %v", shown.Leaf.NotAfter, err)
+	}
+	if shown, err = n.ClientTLS(AnyOf(RoleHost)).GetClientCertificate(nil); err != nil || shown.Leaf != after {
+		t.Errorf("%v, %v", shown.Leaf.NotAfter, err)
+	}
+}
+
+// An operator's certificate is not renewed automatically, so it is valid for longer.
+func TestHowLongCertificatesAreValid(t *testing.T) {
+	ca, now := newCA(t), time.Now()
+	for role, want := range map[Role]time.Duration{RoleReplica: 30 * 24 * time.Hour, RoleHost: 30 * 24 * time.Hour, RoleRouter: 30 * 24 * time.Hour, RoleOperator: 3 * 365 * 24 * time.Hour} {
+		if got := newNode(t, ca, Identity{role, "n"}).Leaf().NotAfter.Sub(now).Round(time.Hour); got != want {
+			t.Errorf("%s: %s", role, got)
+		}
+	}
+}
+
+func parseCert(certPEM []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(certPEM)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, errors.New("no PEM certificate")
+	}
+	return x509.ParseCertificate(block.Bytes)
 }

@@ -5,25 +5,31 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"sync/atomic"
+
+	"github.com/berth-cloud/berth/nodecert"
 )
 
-// Node is one member's certificate with the CA that everyone is verified against.
+// Node is one member's certificate together with the authorities that verify all members.
 type Node struct {
 	Identity Identity
-	CAPEM    []byte
 
-	leaf *x509.Certificate
-	cert tls.Certificate
-	pool *x509.CertPool
-	ca   *x509.Certificate
+	cert  *nodecert.Certificate
+	trust *nodecert.Trust
+	joins atomic.Pointer[joins] // nil: it takes no joins
 }
 
-// ParseNode reads a member from its PEM files.
+// ErrForeign is returned for a certificate that is from none of the authorities beside it.
+var ErrForeign = errors.New("certificate is not from this CA")
+
+// ParseNode reads a member from its PEM files. Renewed certificates are not saved.
 func ParseNode(caPEM, certPEM, keyPEM []byte) (*Node, error) {
-	ca, err := parseCert(caPEM)
-	if err != nil {
-		return nil, fmt.Errorf("CA certificate: %w", err)
-	}
+	return parseNode("", caPEM, certPEM, keyPEM)
+}
+
+// parseNode is like ParseNode, but renewed certificates are saved in dir, unless dir is
+// empty, and, except of a replica, the authorities that count.
+func parseNode(dir string, caPEM, certPEM, keyPEM []byte) (*Node, error) {
 	cert, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
 		return nil, fmt.Errorf("certificate and key: %w", err)
@@ -32,53 +38,79 @@ func ParseNode(caPEM, certPEM, keyPEM []byte) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate: %w", err)
 	}
-	pool := x509.NewCertPool()
-	pool.AddCert(ca)
-	// Signature only: an expired certificate is reported by whoever meets it.
-	if err := cert.Leaf.CheckSignatureFrom(ca); err != nil {
-		return nil, fmt.Errorf("certificate is not from this CA: %w", err)
+	trustDir := dir
+	if id.Role == RoleReplica {
+		trustDir = "" // its operator changes the file
 	}
-	// The CA goes along in every handshake: a host that joins knows it by its
-	// digest alone, and must be sure of the cluster before it sends its token.
-	cert.Certificate = append(cert.Certificate, ca.Raw)
-	return &Node{Identity: id, CAPEM: caPEM, leaf: cert.Leaf, cert: cert, pool: pool, ca: ca}, nil
+	trust, err := nodecert.NewTrust(trustDir, caPEM)
+	if err != nil {
+		return nil, fmt.Errorf("CA certificate: %w", err)
+	}
+	// Check only the signature: an expired certificate is reported where it is used.
+	issuer := trust.Issuer(cert.Leaf)
+	if issuer == nil {
+		return nil, ErrForeign
+	}
+	// Send the CA's certificate in every handshake: a joining host knows only its
+	// fingerprint and must be sure of the cluster before it sends the join token.
+	cert.Certificate = append(cert.Certificate[:1:1], issuer.Raw)
+	return &Node{Identity: id, cert: nodecert.New(dir, cert, trust), trust: trust}, nil
 }
 
-// Leaf is the member's own certificate.
-func (n *Node) Leaf() *x509.Certificate { return n.leaf }
+// Leaf returns the member's current certificate.
+func (n *Node) Leaf() *x509.Certificate { return n.cert.Leaf() }
 
-// CAFingerprint is the lower-case hex SHA-256 of the CA's certificate.
-func (n *Node) CAFingerprint() string { return fingerprint(n.ca.Raw) }
+// Certificate returns the member's certificate, which can be replaced while in use, and the
+// authorities that the member trusts.
+func (n *Node) Certificate() *nodecert.Certificate { return n.cert }
 
-// ServerTLS is a server's configuration. A client certificate is verified when
-// one is sent; who must send one is decided per protocol, by PeerIdentity.
+// CAFingerprint returns the lower-case hex SHA-256 of the certificate of the authority that
+// signed the member's, or "" if it does not count any more.
+func (n *Node) CAFingerprint() string {
+	if ca := n.trust.Issuer(n.Leaf()); ca != nil {
+		return fingerprint(ca.Raw)
+	}
+	return ""
+}
+
+// ServerTLS returns a server's configuration. The server verifies a client certificate if
+// the client sends one. Each protocol decides with PeerIdentity who must send one.
 func (n *Node) ServerTLS(protocols ...string) *tls.Config {
-	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{n.cert},
-		ClientCAs:    n.pool,
-		ClientAuth:   tls.VerifyClientCertIfGiven,
-		NextProtos:   protocols,
+	base := &tls.Config{
+		MinVersion:     tls.VersionTLS13,
+		GetCertificate: n.certificateFor,
+		ClientCAs:      n.trust.Pool(),
+		ClientAuth:     tls.VerifyClientCertIfGiven,
+		NextProtos:     protocols,
+		// A resumed connection would count as if its authority still did. No member resumes any.
+		SessionTicketsDisabled: true,
 	}
+	config := base.Clone()
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := base.Clone()
+		now.ClientCAs = n.trust.Pool()
+		return now, nil
+	}
+	return config
 }
 
-// ClientTLS is a client's configuration. It presents the member's certificate
-// and speaks only to a server whose certificate chains to the CA and whose
-// identity accept allows.
+// ClientTLS returns a client's configuration. The client presents the member's certificate.
+// It talks to a server only if the server's certificate chains to the CA and accept
+// returns nil for the server's identity.
 func (n *Node) ClientTLS(accept func(Identity) error, protocols ...string) *tls.Config {
 	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{n.cert},
-		NextProtos:   protocols,
-		// The standard check compares the address dialled with the names in the
-		// certificate. Here the identity decides, so the chain is verified below
-		// and the address is not looked at.
+		MinVersion:           tls.VersionTLS13,
+		GetClientCertificate: n.cert.ForClient,
+		NextProtos:           protocols,
+		// The standard check compares the dialled address with the names in the
+		// certificate. Here the identity counts, so VerifyConnection verifies the chain
+		// and ignores the address.
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies chain and identity
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			if len(cs.PeerCertificates) == 0 {
 				return errors.New("server sent no certificate")
 			}
-			opts := x509.VerifyOptions{Roots: n.pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+			opts := x509.VerifyOptions{Roots: n.trust.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 			if _, err := cs.PeerCertificates[0].Verify(opts); err != nil {
 				return fmt.Errorf("server certificate: %w", err)
 			}
@@ -91,7 +123,7 @@ func (n *Node) ClientTLS(accept func(Identity) error, protocols ...string) *tls.
 	}
 }
 
-// Exactly accepts one identity.
+// Exactly returns a check for ClientTLS that accepts one identity.
 func Exactly(want Identity) func(Identity) error {
 	return func(got Identity) error {
 		if got != want {
@@ -101,7 +133,7 @@ func Exactly(want Identity) func(Identity) error {
 	}
 }
 
-// AnyOf accepts every holder of a role.
+// AnyOf returns a check for ClientTLS that accepts every holder of a role.
 func AnyOf(role Role) func(Identity) error {
 	return func(got Identity) error {
 		if got.Role != role {
@@ -111,8 +143,8 @@ func AnyOf(role Role) func(Identity) error {
 	}
 }
 
-// PeerIdentity is who the other side of a server's connection is: false without
-// a client certificate. The handshake has already verified the chain.
+// PeerIdentity returns the identity of the client on a server's connection, or false if
+// the client sent no certificate. The handshake has already verified the chain.
 func PeerIdentity(cs *tls.ConnectionState) (Identity, bool) {
 	if cs == nil || len(cs.VerifiedChains) == 0 {
 		return Identity{}, false

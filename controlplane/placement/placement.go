@@ -1,30 +1,31 @@
-// Package placement chooses the host of a sandbox or of a volume. It is pure:
-// what it knows of the hosts is passed in, and the same input gives the same
-// choice.
+// Package placement chooses the host of a sandbox or a volume. It is pure: hosts are
+// passed in, and the same input gives the same choice.
 package placement
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 )
 
-// Host is what placement looks at in one host.
+// Host contains what placement needs to know about a host.
 type Host struct {
 	ID         string
-	Accepting  bool // heard lately, its inventory complete, not draining
-	FreeMB     int  // memory not yet given to a box, worst case
+	Accepting  bool // it was heard recently, its inventory is complete, and it is not draining
+	MemoryMB   int  // memory that boxes may use in all
+	FreeMB     int  // memory that no box may use yet
 	FreeSlots  int
-	OverheadMB int // the engine's own memory, added to each box's
+	OverheadMB int // the engine's own memory, added to that of each box
 	Boxes      int
 	Store      bool // it has a snapshot store
 	DiskFreeMB int64
-	Troubled   bool                // creates have failed there lately: any other host is preferred
+	Troubled   bool                // creates have failed there recently: any other host is preferred
 	Templates  map[string]Template // by name
-	Builds     map[string]Template // those that are ready, by the digest of the build
+	Builds     map[string]Template // those that are ready, by digest
 }
 
-// Template is one template as a host reports it.
+// Template is a template on a host.
 type Template struct {
 	Ready    bool
 	CPU      int
@@ -32,45 +33,45 @@ type Template struct {
 	DiskMB   int
 }
 
-// Request is what to place.
+// Request describes what to place.
 type Request struct {
 	Template string
-	// Builds are the digests of builds that it may be started from; none:
-	// whatever the template's name means on the host.
+	// Builds are the digests of the builds that it may start from; empty: the host's
+	// own build of the template.
 	Builds  []string
 	Exclude []string // hosts that refused or did not answer
 
-	// Size is what it takes, when that is known without a host's template: a
-	// capture brings along all that it needs.
+	// Size is the size, if it does not depend on the host's template: a capture
+	// contains all that it needs.
 	Size *Template
-	// Only is the one host where what it needs is; empty: any.
+	// Only is the only host that has what it needs; empty: any.
 	Only string
-	// Prefer is taken before all others, as long as there is room.
+	// Prefer is the host that is chosen if it has room.
 	Prefer string
-	// Stored asks for a host with a snapshot store, unless it is Prefer.
+	// Stored requires a host with a snapshot store, unless it is Prefer.
 	Stored bool
 }
 
-// Choice is where it goes and what it takes there.
+// Choice is the chosen host and the memory that is needed there.
 type Choice struct {
 	HostID   string
 	Template Template
-	NeedMB   int // memory to reserve, the overhead included
+	NeedMB   int // including the overhead
 }
 
-// Reason says why there is no choice; a later one means that more hosts came
-// further.
+// Reason is why no host was chosen. A higher one means that a host met more of the
+// requirements.
 type Reason int
 
 // The reasons.
 const (
-	NoHost          Reason = iota // none accepts sandboxes
+	NoHost          Reason = iota // no host accepts sandboxes
 	Apart                         // what it needs is on more than one host
-	HostGone                      // the one that could take it is not there
-	UnknownTemplate               // none has heard of the template
-	TemplateUnready               // none has it ready
-	NoCapacity                    // those that have it are full
-	Excluded                      // those that could take it have been tried
+	HostGone                      // the only possible host is not available
+	UnknownTemplate               // no host has the template
+	TemplateUnready               // no host has it ready
+	NoCapacity                    // the hosts that have it are full
+	Excluded                      // the hosts that could take it have been tried
 )
 
 var reasons = [...]string{
@@ -93,24 +94,20 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("no host: %s", e.Reason) }
 
-// Choose picks the host with the most memory left after the placement, then the
-// one with the fewest boxes, then the first by id. Spreading keeps the loss of
-// one host small and lets creates that come at once run on several.
+// Choose returns the host with the most memory left after the placement, then the
+// one with the fewest boxes, then the first by id. Spreading limits the loss when a
+// host fails, and lets simultaneous creates run on several hosts.
 func Choose(hosts []Host, req Request) (Choice, error) {
 	none := &Error{Reason: NoHost}
 	if req.Only != "" {
 		none.Reason = HostGone
 	}
-	names := map[string]bool{}
 	var best *Host
 	var choice Choice
 	for i := range hosts {
 		h := &hosts[i]
 		if !h.Accepting {
 			continue
-		}
-		for name := range h.Templates {
-			names[name] = true
 		}
 		c, reason := req.on(h)
 		if reason == chosen {
@@ -124,17 +121,36 @@ func Choose(hosts []Host, req Request) (Choice, error) {
 	if best != nil {
 		return choice, nil
 	}
-	for name := range names {
-		none.Templates = append(none.Templates, name)
-	}
-	slices.Sort(none.Templates)
+	none.Templates = templatesOf(hosts)
 	return Choice{}, none
 }
 
-// chosen is no reason against a host.
+// templatesOf returns the names that some host accepting sandboxes reports, sorted. Hosts
+// that share their maps are looked at once.
+func templatesOf(hosts []Host) (sorted []string) {
+	names, seen := map[string]bool{}, map[uintptr]bool{}
+	for i := range hosts {
+		h := &hosts[i]
+		at := reflect.ValueOf(h.Templates).Pointer()
+		if !h.Accepting || seen[at] {
+			continue
+		}
+		seen[at] = true
+		for name := range h.Templates {
+			names[name] = true
+		}
+	}
+	for name := range names {
+		sorted = append(sorted, name)
+	}
+	slices.Sort(sorted)
+	return sorted
+}
+
+// chosen means that the host can take the request.
 const chosen Reason = -1
 
-// on says what the request takes on a host, or why it cannot go there.
+// on returns what the request needs on a host, or why it cannot go there.
 func (r Request) on(h *Host) (Choice, Reason) {
 	if r.Only != "" && h.ID != r.Only || r.Stored && !h.Store && h.ID != r.Prefer {
 		return Choice{}, HostGone
@@ -158,8 +174,8 @@ func (r Request) on(h *Host) (Choice, Reason) {
 	return c, chosen
 }
 
-// template finds what the request is made from. A host that knows only its name
-// is yet to get the build.
+// template returns the host's template for the request. If the host has only another
+// build of it, the template is not ready.
 func (r Request) template(h *Host) (t Template, known bool) {
 	for _, digest := range r.Builds {
 		if t, ok := h.Builds[digest]; ok {
@@ -190,8 +206,8 @@ func better(a *Host, ca Choice, b *Host, cb Choice, prefer string) bool {
 	return strings.Compare(a.ID, b.ID) < 0
 }
 
-// ChooseForVolume picks the host with the most free disk that has room for a
-// volume of sizeMB. What it keeps free for itself a host knows alone.
+// ChooseForVolume returns the host with the most free disk, if it has enough for a
+// volume of sizeMB. Only the host itself knows how much it keeps free.
 func ChooseForVolume(hosts []Host, sizeMB int, exclude []string) (string, error) {
 	none := &Error{Reason: NoHost}
 	best := -1

@@ -145,7 +145,7 @@ func TestChoiceProperties(t *testing.T) {
 	})
 }
 
-// Placing until nothing fits never gives out more than there is.
+// Placing until nothing fits never exceeds a host's memory.
 func TestPlacingNeverOvercommits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		hosts := genHosts(t)

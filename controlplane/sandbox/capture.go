@@ -10,21 +10,24 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// How a sandbox is not captured, for errors.Is.
+// The errors of captures, for errors.Is.
 var (
 	// ErrAsleep is for a sandbox that is paused or hibernated.
 	ErrAsleep = &apierror.Error{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"}
-	// ErrVolumes is for one whose volume would change beside the captured memory.
+	// ErrVolumes is for a sandbox with a volume, which would change after the memory
+	// is captured.
 	ErrVolumes = &apierror.Error{
 		Code: apierror.EConflict, Message: "volumes are attached",
 		Detail: "memory cannot be captured while a volume is attached: what is cached of it would not agree with it later",
 	}
 )
 
-// CanCapture refuses to capture what does not run, or memory beside which a
-// volume would change.
+// CanCapture refuses a sandbox that does not run or has an owner, and a capture of
+// memory while volumes are attached.
 func CanCapture(row *record.Sandbox, memory bool) error {
 	switch {
+	case row.Owner != nil:
+		return Unmanaged(row)
 	case row.Status == record.SandboxPaused, row.Status == record.SandboxHibernated:
 		return ErrAsleep
 	case row.Status != record.SandboxRunning:
@@ -35,8 +38,8 @@ func CanCapture(row *record.Sandbox, memory bool) error {
 	return nil
 }
 
-// NotCaptured says in the API's words why a host has not captured a sandbox, and
-// otherwise where that is nobody's business.
+// NotCaptured converts a host's error about a capture to one of the API. It returns
+// otherwise for causes that users should not see.
 func NotCaptured(cause error, otherwise *apierror.Error) *apierror.Error {
 	var refusal *hostapi.Error
 	switch {
@@ -49,7 +52,7 @@ func NotCaptured(cause error, otherwise *apierror.Error) *apierror.Error {
 	case hostapi.CodeNotFound, hostapi.CodeStaleGeneration:
 		return apierror.NotRunning("its host does not run it")
 	case hostapi.CodeNotRunning:
-		return ErrAsleep.With(ErrAsleep.Detail, cause) // the record was behind its host for a moment
+		return ErrAsleep.With(ErrAsleep.Detail, cause) // the record lagged behind its host
 	case hostapi.CodeIllegalState:
 		return ErrVolumes.With(ErrVolumes.Detail, cause)
 	case hostapi.CodeNoMemory:

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/controlplane/limits"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -18,13 +19,18 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Create makes a sandbox and returns once it runs.
+// Create creates a sandbox and returns once it runs.
 func (s *Sandboxes) Create(ctx context.Context, c core.Caller, in api.CreateSandbox, i core.Idempotency) (api.Sandbox, error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return api.Sandbox{}, err
 	}
 	if err := validateCreate(in); err != nil {
 		return api.Sandbox{}, err
+	}
+	if len(in.Volumes) > 0 { // who runs commands beside a volume reads and writes it
+		if err := core.Authorize(c, core.Write, core.Resource{Area: core.AreaVolumes}); err != nil {
+			return api.Sandbox{}, err
+		}
 	}
 	return core.Once(ctx, s.core, c, "POST /v1/sandboxes", i,
 		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Sandbox, error) {
@@ -56,12 +62,13 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in api.CreateSand
 	}
 	placing := s.core.Clock()
 	if err := s.Flows.Place(s.core.Store.View(), row); err != nil {
-		return api.Sandbox{}, s.placeError(ctx, c, err)
+		return api.Sandbox{}, s.placeError(ctx, c, row, err)
 	}
+	sizeUnplaced(s.core.Store.View(), row)
 	times.placing = s.core.Clock().Sub(placing)
 	flowID := flow.NewID()
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		if err := core.MayCreate(tx, c); err != nil {
+		if err := s.core.Admit(tx, c, needOf(row)); err != nil {
 			return err
 		}
 		if err := i.Claim(tx, keyID, row.ID); err != nil {
@@ -89,7 +96,7 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in api.CreateSand
 	return out, err
 }
 
-// awaitCreate waits for a create and answers with its sandbox.
+// awaitCreate waits for a create and returns its sandbox.
 func (s *Sandboxes) awaitCreate(ctx context.Context, c core.Caller, id, flowID string) (api.Sandbox, Created, error) {
 	var made Created
 	if err := s.core.Await(ctx, flowID, &made); err != nil {
@@ -97,10 +104,10 @@ func (s *Sandboxes) awaitCreate(ctx context.Context, c core.Caller, id, flowID s
 	}
 	view := s.core.Store.View()
 	if made.Answered.IsZero() {
-		// That the flow has ended was not committed after the call began: what is
-		// read needs another proof of being recent.
+		// The flow ended before this call began, so its commit does not prove that
+		// the view is current.
 		var err error
-		if view, err = s.core.Current(ctx); err != nil {
+		if view, err = s.core.CurrentAfter(ctx); err != nil {
 			return api.Sandbox{}, made, err
 		}
 	}
@@ -111,7 +118,7 @@ func (s *Sandboxes) awaitCreate(ctx context.Context, c core.Caller, id, flowID s
 	return s.Show(row), made, nil
 }
 
-// replay answers a create whose key was used before with what that one made.
+// replay returns what an earlier create with the same key created.
 func (s *Sandboxes) replay(ctx context.Context, c core.Caller, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Sandbox, error) {
 	row, ok := raftstore.Get(view, record.Sandboxes, key.ResourceID)
 	if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.SandboxDeleting {
@@ -124,9 +131,31 @@ func (s *Sandboxes) replay(ctx context.Context, c core.Caller, view *raftstore.S
 	return s.Show(row), nil
 }
 
-// placeError says why no host was found at once. Whether the caller may create
-// at all is found out first: it decides which error they get.
-func (s *Sandboxes) placeError(ctx context.Context, c core.Caller, err error) error {
+// needOf returns what a new sandbox takes of its workspace's quotas.
+func needOf(row *record.Sandbox) limits.Need {
+	return limits.Need{Sandboxes: 1, CPU: row.CPU, MemoryMB: row.MemoryMB, DiskMB: row.DiskMB}
+}
+
+// sizeUnplaced sets the size of a sandbox that waits for its first host by its
+// snapshot, or by its template's record, so that it counts from the beginning.
+func sizeUnplaced(view raftstore.Reader, row *record.Sandbox) {
+	if row.HostID != "" {
+		return
+	}
+	if row.FromSnapshot != "" { // its template may have another size by now
+		if snap, ok := raftstore.Get(view, record.Snapshots, row.FromSnapshot); ok {
+			row.CPU, row.MemoryMB, row.DiskMB = snap.CPU, snap.MemoryMB, snap.DiskMB
+		}
+		return
+	}
+	if t, ok := template.SizeOf(view, row); ok {
+		row.CPU, row.MemoryMB, row.DiskMB = t.CPU, t.MemoryMB, t.DiskMB
+	}
+}
+
+// placeError converts the error of a placement. It first checks whether the caller
+// may create the sandbox at all, because that error takes precedence.
+func (s *Sandboxes) placeError(ctx context.Context, c core.Caller, row *record.Sandbox, err error) error {
 	var none *placement.Error
 	if !errors.As(err, &none) {
 		return core.StoreError(err)
@@ -135,26 +164,26 @@ func (s *Sandboxes) placeError(ctx context.Context, c core.Caller, err error) er
 	if verr != nil {
 		return verr
 	}
-	if err := core.MayCreate(view, c); err != nil {
+	if err := s.core.Admissible(view, c, needOf(row)); err != nil {
 		return err
 	}
 	return NoHost(none)
 }
 
-// stages tells where the time of a create went.
+// stages measures the stages of a create.
 type stages struct {
 	observe  func(stage string, engine bool, took time.Duration)
 	clock    func() time.Time
 	start    time.Time
-	admitted time.Time // validated, placed, written
+	admitted time.Time // validated, placed and committed
 	placing  time.Duration
 }
 
-// report tells of a create that went through. The stages
-// "admit", "placement", "dispatch", "host_call" and "commit" are the control
-// plane's own; those of the host begin with "host."; "total" is all of it, and
-// "own" is what our own processes take of it: everything but the engine's start,
-// restore and resume, and the guest's answer.
+// report observes the stages of a successful create. "admit", "placement",
+// "dispatch", "host_call" and "commit" are the control plane's; those of the host
+// begin with "host.". "total" is the whole create, and "own" the part of our own
+// processes: everything except the engine's start, restore and resume, and the
+// guest's answer.
 func (t *stages) report(made Created) {
 	end := t.clock()
 	t.observe("admit", false, t.admitted.Sub(t.start)-t.placing)
@@ -168,7 +197,7 @@ func (t *stages) report(made Created) {
 			others += st.Duration
 		}
 	}
-	if made.Took > 0 { // our stages may overlap; the host knows better
+	if made.Took > 0 { // stages may overlap, so the host's total is more precise
 		hostTotal = made.Took
 	}
 	t.observe("host_call", false, max(0, made.Answered.Sub(made.Dispatched)-hostTotal))

@@ -23,7 +23,7 @@ import (
 //	place ──► start ──► (running)
 //	  ▲         │ refused, unreachable, failed: the next host
 //	  └─────────┘
-//	place finds no host left, or the deadline passes: every row goes (expire).
+//	If place finds no host, or the deadline passes, every row is removed (expire).
 const (
 	stepPlace  = "place"
 	stepStart  = "start"
@@ -34,15 +34,22 @@ const (
 type Create struct {
 	resource.Data
 	Boot hostapi.Boot `json:"boot,omitempty"`
+	Copy *Copy        `json:"copy,omitempty"`
 
-	Tried  []string `json:"tried,omitempty"`  // hosts that did not do it
-	Reason reason   `json:"why,omitempty"`    // the weightiest reason of those
-	Unsure *boxRef  `json:"unsure,omitempty"` // a host that may have done it all the same
+	Tried  []string `json:"tried,omitempty"`  // hosts that failed or refused
+	Reason reason   `json:"why,omitempty"`    // the most important reason of those
+	Unsure *boxRef  `json:"unsure,omitempty"` // a box that may exist all the same
 	Detail string   `json:"detail,omitempty"` // why the snapshot was refused
 }
 
-// reason is why a host did not start a sandbox. A later one weighs more when a create
-// that has no host left has to say what was wrong.
+// Copy is another sandbox. The new one boots from a copy of its disk, on its host.
+type Copy struct {
+	SandboxID string `json:"sandbox_id"`
+	HostID    string `json:"agent_id"`
+}
+
+// reason is why a host did not start a sandbox. If no host is left, the create
+// reports the highest one.
 type reason int
 
 const (
@@ -58,10 +65,9 @@ type boxRef struct {
 	Generation uint64 `json:"generation"`
 }
 
-// Place chooses the first host of a new sandbox, reserves its memory and fills
-// the row in. While the leader is too new to know its hosts the row is left
-// unplaced, for the flow to wait. It fails with a *placement.Error, or with
-// ErrSnapshot.
+// Place chooses the first host of a new sandbox, reserves its memory and updates the
+// row. If a new leader does not know its hosts yet, the row stays unplaced and the
+// flow waits. The error is a *placement.Error or ErrSnapshot.
 func (f *Flows) Place(view raftstore.Reader, s *record.Sandbox) error {
 	req, err := request(view, s, nil)
 	if err != nil {
@@ -78,16 +84,21 @@ func (f *Flows) Place(view raftstore.Reader, s *record.Sandbox) error {
 	return nil
 }
 
-// Unplace gives back what Place reserved, when the row was not written.
+// Unplace releases Place's reservation, if the row was not committed.
 func (f *Flows) Unplace(s *record.Sandbox) { f.Hosts.Release(s.ID) }
 
-// Begin puts a sandbox and its create into a transaction.
+// Begin adds a sandbox and its create to a transaction.
 func (f *Flows) Begin(tx *raftstore.Tx, flowID string, s *record.Sandbox, data Create) error {
+	return f.BeginFor(tx, "", flowID, s, data)
+}
+
+// BeginFor is Begin for a flow that creates the sandbox and joins the create.
+func (f *Flows) BeginFor(tx *raftstore.Tx, parent, flowID string, s *record.Sandbox, data Create) error {
 	step := stepPlace
 	if s.HostID != "" {
 		step = stepStart
 	}
-	return Resource.Begin(tx, flowID, s, step, data, tx.Now().Add(CreateDeadline))
+	return Resource.Begin(tx, parent, flowID, s, step, data, tx.Now().Add(CreateDeadline))
 }
 
 func placeOn(s *record.Sandbox, c placement.Choice, generation uint64) {
@@ -95,7 +106,7 @@ func placeOn(s *record.Sandbox, c placement.Choice, generation uint64) {
 	s.CPU, s.MemoryMB, s.DiskMB = c.Template.CPU, c.Template.MemoryMB, c.Template.DiskMB
 }
 
-// place chooses a host among those not yet tried.
+// place is the step that chooses a host among those not yet tried.
 func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
@@ -106,13 +117,15 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return resource.Finish, nil
 	}
 	if data.Unsure != nil {
-		f.Clean(hostCtx(ctx, data.RequestID), s.ID, data.Unsure.HostID, data.Unsure.Generation)
+		f.Clean(hosts.WithRequestID(ctx, data.RequestID), s.ID, data.Unsure.HostID, data.Unsure.Generation)
 		data.Unsure = nil
 	}
 	s = s.Clone()
-	s.BuildID = currentBuild(run.View, s)
+	if data.Copy == nil { // else the disk lies on the build that it was begun on
+		s.BuildID = currentBuild(run.View, s)
+	}
 	build, generation := s.BuildID, s.Generation+1
-	choice, err := f.choose(ctx, run.View, s, generation, data.Tried)
+	choice, err := f.choose(ctx, run.View, s, generation, data)
 	var none *placement.Error
 	switch {
 	case errors.As(err, &none):
@@ -135,11 +148,14 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}, nil
 }
 
-// choose places, and waits for hosts to be heard while the leader is new.
-func (f *Flows) choose(ctx context.Context, view *raftstore.Snapshot, s *record.Sandbox, generation uint64, tried []string) (placement.Choice, error) {
-	req, err := request(view, s, tried)
+// choose chooses a host. If the leader is new, it waits for the hosts' heartbeats.
+func (f *Flows) choose(ctx context.Context, view *raftstore.Snapshot, s *record.Sandbox, generation uint64, data Create) (placement.Choice, error) {
+	req, err := request(view, s, data.Tried)
 	if err != nil {
 		return placement.Choice{}, err
+	}
+	if data.Copy != nil {
+		req.Only, req.Size = data.Copy.HostID, &placement.Template{CPU: s.CPU, MemoryMB: s.MemoryMB, DiskMB: s.DiskMB}
 	}
 	for {
 		changed := f.Hosts.Changed()
@@ -150,7 +166,7 @@ func (f *Flows) choose(ctx context.Context, view *raftstore.Snapshot, s *record.
 		}
 		select {
 		case <-changed:
-		case <-time.After(warmingCheck): // warming also ends by itself
+		case <-time.After(warmingCheck): // warming may also end by time
 		case <-ctx.Done():
 			return placement.Choice{}, ctx.Err()
 		}
@@ -159,9 +175,9 @@ func (f *Flows) choose(ctx context.Context, view *raftstore.Snapshot, s *record.
 
 const warmingCheck = 250 * time.Millisecond
 
-// Clean tries once to remove a box whose start has an unknown outcome, and to keep
-// a start of it that goes on from making it. What it misses the inventory loop
-// finds: the row no longer points there.
+// Clean tries once to delete a box whose start has an unknown outcome, and to stop a
+// start that is still running. If it fails, the inventory loop finds the box, to
+// which no row points any more.
 func (f *Flows) Clean(ctx context.Context, id, hostID string, generation uint64) {
 	client, err := f.Hosts.Client(hostID)
 	if err != nil {
@@ -174,7 +190,7 @@ func (f *Flows) Clean(ctx context.Context, id, hostID string, generation uint64)
 	}
 }
 
-// start asks the host for the box.
+// start is the step that creates the box on the host.
 func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
@@ -191,7 +207,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err := f.awaitHost(ctx, run.View, s.HostID); err != nil {
 		return nil, err
 	}
-	f.Hosts.Reserve(s) // a leader before this one may have placed it
+	f.Hosts.Reserve(s) // an earlier leader may have placed it
 	dispatched := f.Clock()
 	box, err := f.put(ctx, s, data, spec)
 	switch {
@@ -202,13 +218,15 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	case err == nil:
 		err = fmt.Errorf("box is %s: %s", box.Status, box.Error)
 	case errors.Is(ctx.Err(), context.Canceled), hostapi.HasCode(err, hostapi.CodeStaleTerm):
-		return nil, err // preempted, or deposed: the next one to run this step decides
+		return nil, err // preempted or deposed: whoever runs this step next decides
+	case hostapi.HasCode(err, hostapi.CodeInvalidMount): // on any host
+		return f.giveUp(run, data, invalidMount(err)), nil
 	}
 	return f.tryElsewhere(ctx, run, s, data, err), nil
 }
 
-// awaitHost gives the host of a placement by an earlier leader the time to be
-// heard by this one.
+// awaitHost waits until this leader has heard from a host that an earlier leader
+// chose.
 func (f *Flows) awaitHost(ctx context.Context, view *raftstore.Snapshot, hostID string) error {
 	for {
 		changed := f.Hosts.Changed()
@@ -229,12 +247,12 @@ func (f *Flows) put(ctx context.Context, s *record.Sandbox, data Create, spec ho
 	if err != nil {
 		return hostapi.Box{}, err
 	}
-	ctx, cancel := f.Hosts.WhileUp(hostCtx(ctx, data.RequestID), s.HostID)
+	ctx, cancel := f.Hosts.WhileUp(hosts.WithRequestID(ctx, data.RequestID), s.HostID)
 	defer cancel()
 	return f.Hosts.PutBox(ctx, client, s.ID, spec)
 }
 
-// run makes the sandbox running.
+// run commits that the sandbox runs.
 func (f *Flows) run(run flow.Run, placed *record.Sandbox, box hostapi.Box, made Created) flow.Commit {
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		s, ok := Resource.Made(tx, run.Flow)
@@ -250,14 +268,14 @@ func (f *Flows) run(run flow.Run, placed *record.Sandbox, box hostapi.Box, made 
 	}
 }
 
-// StartTTL sets a sandbox's end, counted from the moment that it came to life.
+// StartTTL sets a sandbox's expiry, counted from its start.
 func StartTTL(c *record.Sandbox, now time.Time) {
 	if c.TTLSeconds != nil {
 		c.ExpiresAt = now.Add(time.Duration(*c.TTLSeconds) * time.Second)
 	}
 }
 
-// tryElsewhere goes back to place without the host that did not do it.
+// tryElsewhere returns to place, excluding the host.
 func (f *Flows) tryElsewhere(ctx context.Context, run flow.Run, placed *record.Sandbox, data Create, cause error) flow.Commit {
 	why := classify(cause)
 	f.Logger.WarnContext(ctx, "host did not start the sandbox", "sandbox_id", hostapi.ShortID(placed.ID), "agent_id", placed.HostID,
@@ -276,8 +294,8 @@ func (f *Flows) tryElsewhere(ctx context.Context, run flow.Run, placed *record.S
 		if !ok {
 			return flow.Done(), nil
 		}
-		// The generation stays: the next placement counts on from it, so that
-		// what comes late to this host is older than what runs elsewhere.
+		// The next placement increases the generation, so that a late call to this
+		// host has an older one than the box elsewhere.
 		c := s.Clone()
 		c.HostID = ""
 		raftstore.Put(tx, record.Sandboxes, c)
@@ -302,7 +320,7 @@ func classify(err error) reason {
 	return reasonFailed
 }
 
-// outcome is what a create with no host left fails with.
+// outcome returns the error of a create for which no host is left.
 func outcome(data Create, none *placement.Error) error {
 	switch {
 	case data.Reason == reasonSnapshot:
@@ -316,7 +334,7 @@ func outcome(data Create, none *placement.Error) error {
 	}
 }
 
-// expire ends a create that took too long.
+// expire is the step that ends a create past its deadline.
 func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
@@ -325,7 +343,7 @@ func (f *Flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 	return f.giveUp(run, data, ErrNotStarted), nil
 }
 
-// giveUp ends a create with nothing left of it.
+// giveUp ends a create and leaves nothing of it.
 func (f *Flows) giveUp(run flow.Run, data Create, failure error) flow.Commit {
 	f.Hosts.Release(Resource.ID(run.Flow))
 	return Resource.GiveUp(run, data.Data, failure)

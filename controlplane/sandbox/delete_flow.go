@@ -11,12 +11,15 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// remove deletes the box on its host.
+// remove deletes the box on the sandbox's host.
 func (f *Flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.Sandbox) error {
 	if s.HostID != "" {
 		if err := f.deleteBox(ctx, s); err != nil && resource.MayReturn(view, s.HostID, err) {
 			return err
 		}
+	}
+	if m := s.Move; m != nil && m.To != "" { // what is left of it there has no row, and the inventory finds it
+		f.Clean(ctx, s.ID, m.To, m.Generation)
 	}
 	f.Hosts.Release(s.ID)
 	return nil
@@ -31,7 +34,8 @@ func (f *Flows) deleteBox(ctx context.Context, s *record.Sandbox) error {
 	defer cancel()
 	err = client.DeleteBox(hctx, s.ID, s.Generation)
 	if hostapi.HasCode(err, hostapi.CodeStaleGeneration) {
-		// Only a control store that was put back from a backup is behind its hosts.
+		// Only a control store that was restored from a backup has an older
+		// generation than its hosts.
 		err = client.DeleteBox(hctx, s.ID, 0)
 	}
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {

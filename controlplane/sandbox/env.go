@@ -4,31 +4,32 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/berth-cloud/berth/plainjson"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// SealEnv seals the environment of a sandbox or a snapshot; none stays none.
+// SealEnv seals the environment of a sandbox or a snapshot. For none it returns nil.
 func (f *Flows) SealEnv(id string, env map[string]string) ([]byte, error) {
 	if len(env) == 0 {
 		return nil, nil
 	}
-	raw, err := json.Marshal(env)
+	raw, err := plainjson.Marshal(env)
 	if err != nil {
 		return nil, fmt.Errorf("encode environment: %w", err)
 	}
-	sealed, err := f.Sealer.Seal(raw, envContext(id))
+	sealed, err := f.Sealer.Seal(raw, record.EnvContext(id))
 	if err != nil {
 		return nil, fmt.Errorf("seal environment: %w", err)
 	}
 	return sealed, nil
 }
 
-// OpenEnv opens what SealEnv sealed for the same id.
+// OpenEnv is the inverse of SealEnv, for the same id.
 func (f *Flows) OpenEnv(id string, sealed []byte) (map[string]string, error) {
 	if len(sealed) == 0 {
 		return nil, nil
 	}
-	raw, err := f.Sealer.Open(sealed, envContext(id))
+	raw, err := f.Sealer.Open(sealed, record.EnvContext(id))
 	if err != nil {
 		return nil, fmt.Errorf("open environment: %w", err)
 	}
@@ -39,10 +40,7 @@ func (f *Flows) OpenEnv(id string, sealed []byte) (map[string]string, error) {
 	return env, nil
 }
 
-// envContext binds a sealed environment to its row: it opens in no other.
-func envContext(id string) []byte { return []byte("sandbox.env/" + id) }
-
-// ResealEnv seals a sandbox's environment anew, for a row that inherits it.
+// ResealEnv seals a sandbox's environment for another row, which inherits it.
 func (f *Flows) ResealEnv(from *record.Sandbox, forID string) ([]byte, error) {
 	env, err := f.OpenEnv(from.ID, from.EnvSealed)
 	if err != nil {

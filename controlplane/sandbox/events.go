@@ -10,12 +10,12 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// eventCopies is how often events are in memory at most: as they came, as a host's
-// and as ours, and as what the client is sent.
+// eventCopies is the number of copies of events in memory: as received, as the
+// host's type, as the API's type, and as sent.
 const eventCopies = 4
 
-// Events returns a sandbox's events, oldest first. Many of them are held within
-// bounds until ctx ends.
+// Events returns a sandbox's events, oldest first. Their memory is limited until ctx
+// ends.
 func (l *Logs) Events(ctx context.Context, c core.Caller, id string, q api.EventQuery) ([]api.Event, error) {
 	out := []api.Event{}
 	err := l.onHost(ctx, c, id, func(ctx context.Context, t target) error {
@@ -33,18 +33,22 @@ func (l *Logs) Events(ctx context.Context, c core.Caller, id string, q api.Event
 	return out, err
 }
 
-// eventsTimeout bounds a question that a host answers from memory or one file.
+// eventsTimeout limits a call that a host answers from memory or one file.
 var eventsTimeout = timescale.Limit(15 * time.Second)
 
-// FollowEvents returns the events asked for and then those to come, until the
-// sandbox is gone.
+// FollowEvents returns the selected events and then new ones, until the sandbox is
+// deleted.
 func (l *Logs) FollowEvents(ctx context.Context, c core.Caller, id string, q api.EventQuery) (core.Follower[api.Event], error) {
-	var out opened[*hostapi.Follower[hostapi.Event]]
-	err := l.onHost(ctx, c, id, open(l.reach, &out, func(ctx context.Context, t target) (*hostapi.Follower[hostapi.Event], error) {
-		return t.client.FollowEvents(ctx, id, hostapi.EventQuery{Tail: q.Tail, Since: q.Since})
-	}))
+	out, err := followed[hostapi.Event](l.reach, c)
 	if err != nil {
 		return nil, err
 	}
-	return &core.Converted[hostapi.Event, api.Event]{From: out.it, Release: out.release, Convert: core.Event}, nil
+	err = l.onHost(ctx, c, id, open(l.reach, &out.opened, func(ctx context.Context, t target) (*hostapi.Follower[hostapi.Event], error) {
+		return t.client.FollowEvents(ctx, id, hostapi.EventQuery{Tail: q.Tail, Since: q.Since})
+	}))
+	if err != nil {
+		out.leave()
+		return nil, err
+	}
+	return &core.Converted[hostapi.Event, api.Event]{From: out.it, Release: out.end, Convert: core.Event}, nil
 }

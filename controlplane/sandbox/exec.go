@@ -14,34 +14,35 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// execGrace is how much longer than the command's own time-out the host is given
-// to have a busy guest take the command on, to end it and to answer.
+// execGrace is the time that a host has beyond the command's own timeout, because a
+// busy guest may be slow to start the command, to kill it and to answer.
 var execGrace = timescale.Limit(time.Minute)
 
-// Commands are the use cases of what runs in a sandbox.
+// Commands contains the use cases of commands in sandboxes.
 type Commands struct {
 	*reach
 	files *Files
 }
 
-// Wake makes sure that a sandbox of the caller's runs, and wakes it if it
-// hibernates.
+// Wake ensures that a sandbox of the caller's workspace runs. It wakes a hibernated
+// one.
 func (c *Commands) Wake(ctx context.Context, caller core.Caller, id string) error {
-	row, err := c.find(ctx, caller, id)
+	row, err := c.own(ctx, caller, id)
 	if err != nil {
 		return err
 	}
-	return c.wake(hosts.WithRequestID(ctx, caller.RequestID), row)
+	_, err = c.wake(hosts.WithRequestID(ctx, caller.RequestID), row)
+	return err
 }
 
-// outputCopies is how often an output is in memory at most: as it came, and as
-// the bytes and the text made of it.
+// outputCopies is the number of copies of an output in memory: as received, and as
+// the bytes and the text made from it.
 const outputCopies = 2
 
-// Exec runs a command in a sandbox and waits for its end. A hibernated one is
-// woken for it. Large output is held within bounds until ctx ends. Stdout and Stderr
-// are the bytes that it wrote, whether or not they are UTF-8: whoever sends them makes
-// text of them, piece by piece.
+// Exec runs a command in a sandbox and waits until it ends. It wakes a hibernated
+// sandbox. The memory of large output is limited until ctx ends. Stdout and Stderr
+// are the exact bytes, whether or not they are UTF-8; httpapi converts them piece by
+// piece.
 func (c *Commands) Exec(ctx context.Context, caller core.Caller, id string, in api.Exec) (api.ExecResult, error) {
 	req, err := requestOf(in)
 	if err != nil {
@@ -69,23 +70,23 @@ func (c *Commands) Exec(ctx context.Context, caller core.Caller, id string, in a
 	}, nil
 }
 
-// Bounds of an exec.
+// Limits of an exec.
 const (
 	DefaultExecSeconds = 60
 	MaxExecSeconds     = 3600
 	ExecOutputBytes    = 8 << 20 // kept of each stream
 )
 
-// Bounds of a command. One argument of Linux holds 128 KiB (MAX_ARG_STRLEN).
+// Limits of a command. Linux allows 128 KiB for an argument (MAX_ARG_STRLEN).
 const (
 	maxArg  = 128<<10 - 1
-	maxArgs = 1 << 20 // all arguments together
+	maxArgs = 1 << 20 // all arguments together, with the NUL that ends each
 	maxUser = 64
 	maxCwd  = 4096
 )
 
-// commandOf checks a command, and is its argv. A string is run by a shell even where
-// it is one word; an array never is.
+// commandOf checks a command and returns its argv. A string always runs in a shell,
+// an array never does.
 func commandOf(cmd api.Command) (argv []string, err error) {
 	switch {
 	case cmd.IsZero(), cmd.Argv == nil && strings.TrimSpace(cmd.Shell) == "":
@@ -100,7 +101,7 @@ func commandOf(cmd api.Command) (argv []string, err error) {
 	return []string{"sh", "-c", cmd.Shell}, nil
 }
 
-// requestOf checks an exec and turns it into the host's terms.
+// requestOf checks an exec and converts it to the host's type.
 func requestOf(in api.Exec) (hostapi.ExecRequest, error) {
 	argv, err := commandOf(in.Cmd)
 	if err != nil {
@@ -119,12 +120,12 @@ func requestOf(in api.Exec) (hostapi.ExecRequest, error) {
 	}
 	total := 0
 	for _, a := range argv {
-		total += len(a)
+		total += len(a) + 1
 		if strings.ContainsRune(a, 0) {
 			return hostapi.ExecRequest{}, apierror.Invalid("invalid cmd", "a command cannot contain a NUL character")
 		}
 		if len(a) > maxArg || total > maxArgs {
-			return hostapi.ExecRequest{}, apierror.Invalid("invalid cmd", "an argument is at most %d bytes, all together at most %d; use stdin or a file for more", maxArg, maxArgs)
+			return hostapi.ExecRequest{}, apierror.Invalid("invalid cmd", "an argument is at most %d bytes, all together, with one more for each, at most %d; use stdin or a file for more", maxArg, maxArgs)
 		}
 	}
 	switch {

@@ -12,37 +12,38 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// ttl deletes sandboxes that have reached their end.
+// ttl deletes sandboxes that have expired.
 func (k *keeper) ttl(ctx context.Context) {
 	now := k.Clock()
-	for _, s := range raftstore.All(k.Store.View(), record.Sandboxes) {
-		if s.ExpiresAt.IsZero() || now.Before(s.ExpiresAt) || s.Persistent || s.Status == record.SandboxDeleting {
+	for _, s := range raftstore.UpTo(k.Store.View(), record.Sandboxes, "expires", record.SandboxExpiry(now)) {
+		if s.ExpiresAt.IsZero() || now.Before(s.ExpiresAt) || s.Persistent || s.Owner != nil || s.Status == record.SandboxDeleting {
 			continue
 		}
 		if k.remove(ctx, "ttl", s.ID, func(s *record.Sandbox) bool {
-			return !s.ExpiresAt.IsZero() && !k.Clock().Before(s.ExpiresAt) && !s.Persistent
+			return !s.ExpiresAt.IsZero() && !k.Clock().Before(s.ExpiresAt) && !s.Persistent && s.Owner == nil
 		}) {
 			k.Logger.InfoContext(ctx, "sandbox has reached its ttl", "sandbox_id", hostapi.ShortID(s.ID))
 		}
 	}
 }
 
-// hibernateExpired hibernates persistent sandboxes that have reached their end. One
-// that is paused is resumed first: there is no other way from there. One that cannot
-// be hibernated now is paused again if it was, and tried again later.
+// hibernateExpired hibernates persistent sandboxes that have expired. A paused one
+// must be resumed first. If the hibernation fails, the sandbox is paused again if it
+// was, and the next attempt is later.
 func (k *keeper) hibernateExpired(ctx context.Context) {
 	now := k.Clock()
-	for _, s := range raftstore.All(k.Store.View(), record.Sandboxes) {
+	for _, s := range raftstore.UpTo(k.Store.View(), record.Sandboxes, "expires", record.SandboxExpiry(now)) {
 		if !dueToHibernate(s, now) || !k.mayHibernate(s.ID, now) {
 			continue
 		}
 		k.Begin(loops.Job{What: "hibernate", Host: s.HostID, ID: s.ID}, loops.AtOnce, func() {
-			k.noteHibernation(s.ID, k.hibernate(ctx, s))
+			k.noteHibernation(s.ID, k.hibernate(ctx, s, "it has reached its ttl", func(_ raftstore.Reader, s *record.Sandbox) bool { return dueToHibernate(s, k.Clock()) }))
 		})
 	}
 }
 
-// mayHibernate reports whether a sandbox is not one that was just tried in vain.
+// mayHibernate reports whether no attempt to hibernate the sandbox has failed
+// recently.
 func (k *keeper) mayHibernate(id string, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -58,26 +59,52 @@ func (k *keeper) noteHibernation(id string, ok bool) {
 	}
 }
 
-// dueToHibernate reports whether a persistent sandbox that is awake has reached its end.
+// dueToHibernate reports whether a sandbox is persistent, awake and expired.
 func dueToHibernate(s *record.Sandbox, now time.Time) bool {
 	awake := s.Status == record.SandboxRunning || s.Status == record.SandboxPaused
-	return awake && s.Persistent && !s.ExpiresAt.IsZero() && !now.Before(s.ExpiresAt)
+	return awake && s.Persistent && s.Owner == nil && !s.ExpiresAt.IsZero() && !now.Before(s.ExpiresAt)
 }
 
-// current is a row as it is now, and whether its time is over still: it may have
-// waited for its turn, and its owner have given it more time meanwhile.
-func (k *keeper) current(ctx context.Context, id string) (*record.Sandbox, bool) {
+// hibernatePaused hibernates the sandboxes of workspaces that have spent their month's
+// free credit. Those of apps and databases are their owners'.
+func (k *keeper) hibernatePaused(ctx context.Context) {
+	now := k.Clock()
+	view := k.Store.View()
+	for _, w := range raftstore.Find(view, record.Workspaces, "paused", "yes") {
+		for _, s := range raftstore.Find(view, record.Sandboxes, "workspace", w.ID) {
+			if !runsPaused(view, s) || !k.mayHibernate(s.ID, now) {
+				continue
+			}
+			k.Begin(loops.Job{What: "hibernate", Host: s.HostID, ID: s.ID}, loops.AtOnce, func() {
+				k.noteHibernation(s.ID, k.hibernate(ctx, s, "its workspace is paused", runsPaused))
+			})
+		}
+	}
+}
+
+// runsPaused reports whether a sandbox uses compute though its workspace is paused.
+func runsPaused(r raftstore.Reader, s *record.Sandbox) bool {
+	if s.Owner != nil || s.Status != record.SandboxRunning && s.Status != record.SandboxPaused {
+		return false
+	}
+	w, ok := raftstore.Get(r, record.Workspaces, s.WorkspaceID)
+	return ok && !w.PausedAt.IsZero()
+}
+
+// current returns the current row, and whether it is still due to hibernate: while the
+// job waited for its turn, the owner may have extended the time to live.
+func (k *keeper) current(ctx context.Context, id string, due func(raftstore.Reader, *record.Sandbox) bool) (*record.Sandbox, bool) {
 	view, err := k.Store.VerifiedView(ctx)
 	if err != nil {
 		return nil, false
 	}
 	s, ok := raftstore.Get(view, record.Sandboxes, id)
-	return s, ok && dueToHibernate(s, k.Clock())
+	return s, ok && due(view, s)
 }
 
-func (k *keeper) hibernate(ctx context.Context, s *record.Sandbox) bool {
-	attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.HostID}
-	s, due := k.current(ctx, s.ID)
+func (k *keeper) hibernate(ctx context.Context, s *record.Sandbox, why string, still func(raftstore.Reader, *record.Sandbox) bool) bool {
+	attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.HostID, "why", why}
+	s, due := k.current(ctx, s.ID, still)
 	if !due {
 		return false
 	}
@@ -86,7 +113,7 @@ func (k *keeper) hibernate(ctx context.Context, s *record.Sandbox) bool {
 	if paused {
 		s, err = k.transitions.While(ctx, s, Resume)
 		if err == nil {
-			if _, due := k.current(ctx, s.ID); !due {
+			if _, due := k.current(ctx, s.ID, still); !due {
 				_, err = k.transitions.While(ctx, s, Pause)
 				return err == nil
 			}
@@ -101,11 +128,11 @@ func (k *keeper) hibernate(ctx context.Context, s *record.Sandbox) bool {
 	}
 	switch {
 	case err == nil:
-		k.Logger.InfoContext(ctx, "persistent sandbox has reached its ttl and hibernates", attrs...)
+		k.Logger.InfoContext(ctx, "sandbox is hibernated", attrs...)
 	case changedByOthers(err):
-	case ctx.Err() != nil: // this leadership is over
+	case ctx.Err() != nil: // the leadership has ended
 	default:
-		k.Logger.WarnContext(ctx, "persistent sandbox could not be hibernated at its ttl", append(attrs, "error", err)...)
+		k.Logger.WarnContext(ctx, "sandbox could not be hibernated", append(attrs, "error", err)...)
 	}
 	return err == nil
 }

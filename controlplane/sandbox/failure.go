@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -8,25 +9,44 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/template"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// How a create fails, for errors.Is; each has a detail of its own. It also fails with
-// core.ErrNoHost and core.ErrUnreachable.
+// The errors of creates, for errors.Is; each occurrence has its own detail. The
+// others are core.ErrNoHost and core.ErrUnreachable.
 var (
 	ErrNotStarted = &apierror.Error{Code: apierror.EInternal, Message: "sandbox failed to start", Detail: "report the request id if a retry does not help"}
-	// ErrSnapshot means that a sandbox cannot be made from its snapshot: it is
-	// gone, damaged, or of another engine.
+	// ErrSnapshot means that a sandbox cannot be created from its snapshot, or woken,
+	// because the snapshot or its saved memory is gone, damaged, or from another engine.
 	ErrSnapshot = &apierror.Error{Code: apierror.EUnprocessable, Message: "snapshot cannot be restored"}
 )
 
-// NoHost says that no host can take a sandbox, and why. That none has the
-// template is the caller's mistake, as far as anyone can tell.
+// invalidMount converts the refusal of a path that only the guest could find wrong.
+func invalidMount(err error) *apierror.Error {
+	e := &apierror.Error{Code: apierror.EInvalid, Message: "invalid volumes", Err: err}
+	var refusal *hostapi.Error
+	if errors.As(err, &refusal) {
+		e.Detail = whatIsWrong(refusal)
+	}
+	return e
+}
+
+// whatIsWrong returns the detail of a refusal without what the host was doing.
+func whatIsWrong(refusal *hostapi.Error) string {
+	if _, what, found := strings.Cut(refusal.Detail, refusal.Message+": "); found {
+		return what
+	}
+	return refusal.Detail
+}
+
+// NoHost converts the reason why no host can take a sandbox. If no host has the
+// template, the caller has probably misspelled its name.
 func NoHost(none *placement.Error) *apierror.Error {
 	if none.Reason != placement.UnknownTemplate {
 		return core.NoNode(none)
 	}
 	names := "none"
-	if known := slices.DeleteFunc(slices.Clone(none.Templates), template.IsKey); len(known) > 0 {
+	if known := slices.DeleteFunc(slices.Clone(none.Templates), func(name string) bool { return template.IsKey(name) || template.Reserved(name) }); len(known) > 0 {
 		names = strings.Join(known, ", ")
 	}
 	e := apierror.Invalid("unknown template", "available: %s", names)

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -22,24 +23,24 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// MaxPath is the longest path of Linux, without its NUL, in bytes.
+// MaxPath is Linux's limit for a path, without the final NUL, in bytes.
 const MaxPath = 4095
 
-// File is a file as its sandbox gives it out. Whoever has it closes it.
+// File is an open file of a sandbox. The caller closes Body.
 type File struct {
 	Status int         // 200, 206 or 304
 	Header http.Header // those of FileHeaders
 	Body   io.ReadCloser
 }
 
-// FileHeaders are the headers of a file that mean something to its reader.
+// FileHeaders are the response headers that describe a file.
 var FileHeaders = []string{"Content-Type", "Content-Length", "Content-Range", "Last-Modified", "Accept-Ranges"}
 
-// FileConditions are the headers of a request that a file's reader may set.
+// FileConditions are the request headers that a reader of a file may set.
 var FileConditions = []string{"Range", "If-Range", "If-Modified-Since"}
 
-// checkPath refuses what is no absolute path. One with ".." in it is refused
-// too: what it means depends on links that the caller does not see.
+// checkPath refuses paths that are not absolute, and those with "..", whose meaning
+// depends on links that the caller does not see.
 func checkPath(p string) error {
 	switch {
 	case p == "":
@@ -56,7 +57,7 @@ func checkPath(p string) error {
 	return nil
 }
 
-// Files are the use cases of a sandbox's file system.
+// Files contains the use cases of a sandbox's file system.
 type Files struct{ *reach }
 
 // Read opens a file.
@@ -91,9 +92,8 @@ func (f *Files) Read(ctx context.Context, c core.Caller, id, name string, condit
 
 var fileMode = regexp.MustCompile(`^[0-7]{3,4}$`)
 
-// Write puts a file in place of whatever was there, in one step once all
-// of it has arrived, and reports whether there was none. size is -1 where it is
-// not known. A body that fails leaves everything as it was.
+// Write replaces a file in one step once all of it has arrived, and reports whether
+// it is new. size is -1 if unknown. If the body fails, nothing changes.
 func (f *Files) Write(ctx context.Context, c core.Caller, id, name, mode string, body io.Reader, size int64) (isNew bool, err error) {
 	err = checkPath(name)
 	if err == nil && mode != "" && !fileMode.MatchString(mode) {
@@ -110,8 +110,8 @@ func (f *Files) Write(ctx context.Context, c core.Caller, id, name, mode string,
 	if size >= 0 {
 		header.Set("Content-Length", strconv.FormatInt(size, 10))
 	}
-	// The body can be read once: only what the host has not begun to take can be
-	// sent again.
+	// The body can be read only once, so the call may be repeated only if the host
+	// has read nothing of it.
 	source := &unread{r: body}
 	var resp *http.Response
 	err = f.onRunning(ctx, c, id, func(ctx context.Context, t target) error {
@@ -133,7 +133,7 @@ func (f *Files) Write(ctx context.Context, c core.Caller, id, name, mode string,
 	return resp.StatusCode == http.StatusCreated, nil
 }
 
-// unread knows whether some of it was read.
+// unread records whether its reader was ever read.
 type unread struct {
 	r     io.Reader
 	begun atomic.Bool
@@ -145,8 +145,8 @@ func (u *unread) Read(p []byte) (int, error) {
 	return u.r.Read(p)
 }
 
-// Remove removes a file, or a directory, which has to be empty unless
-// recursive.
+// Remove removes a file or a directory. A directory must be empty unless recursive
+// is set.
 func (f *Files) Remove(ctx context.Context, c core.Caller, id, name string, recursive bool) error {
 	query := url.Values{"path": {name}}
 	if recursive {
@@ -155,15 +155,15 @@ func (f *Files) Remove(ctx context.Context, c core.Caller, id, name string, recu
 	return f.fs(ctx, c, http.MethodDelete, id, hostapi.FSFile, query, nil)
 }
 
-// Stat describes an entry; a link itself, not what it points to.
+// Stat describes an entry. It describes a symbolic link itself, not its target.
 func (f *Files) Stat(ctx context.Context, c core.Caller, id, name string) (api.FileStat, error) {
-	var out guestapi.FileStat
+	var out entry
 	err := f.fs(ctx, c, http.MethodGet, id, hostapi.FSStat, url.Values{"path": {name}}, &out)
 	return fileStat(out), err
 }
 
-// List describes what is in a directory, by name, as it is read: a listing may
-// be larger than what is good to hold. An error of each ends it, and is returned.
+// List calls each for the entries of a directory, sorted by name, while it reads the
+// guest's answer, which may be large. An error of each ends it and is returned.
 func (f *Files) List(ctx context.Context, c core.Caller, id, name string, each func(api.FileStat) error) error {
 	if err := checkPath(name); err != nil {
 		return f.orNotFound(ctx, c, id, err)
@@ -180,8 +180,8 @@ func (f *Files) List(ctx context.Context, c core.Caller, id, name string, each f
 	return entries(io.LimitReader(out.it.Body, maxDirectory), each)
 }
 
-// entries reads a guestapi.Directory as it comes, and holds at most maxShort of
-// it for each of its parts.
+// entries decodes a guestapi.Directory as it arrives. It holds at most maxShort
+// bytes of each part.
 func entries(r io.Reader, each func(api.FileStat) error) error {
 	part := &io.LimitedReader{R: r}
 	decoder := json.NewDecoder(part)
@@ -189,7 +189,7 @@ func entries(r io.Reader, each func(api.FileStat) error) error {
 		part.N = maxShort
 		return decoder
 	}
-	nonsense := func(err error) error {
+	malformed := func(err error) error {
 		return apierror.Unreachable("the sandbox's answer makes no sense", fmt.Errorf("decode the guest's answer: %w", err))
 	}
 	for _, want := range []json.Token{json.Delim('{'), "path", nil, "entries", json.Delim('[')} {
@@ -198,13 +198,13 @@ func entries(r io.Reader, each func(api.FileStat) error) error {
 			err = fmt.Errorf("%v where %v should be", got, want)
 		}
 		if err != nil {
-			return nonsense(err)
+			return malformed(err)
 		}
 	}
 	for next().More() {
-		var st guestapi.FileStat
+		var st entry
 		if err := next().Decode(&st); err != nil {
-			return nonsense(err)
+			return malformed(err)
 		}
 		if err := each(fileStat(st)); err != nil {
 			return err
@@ -212,32 +212,63 @@ func entries(r io.Reader, each func(api.FileStat) error) error {
 	}
 	for _, want := range []json.Token{json.Delim(']'), json.Delim('}')} {
 		if got, err := next().Token(); err != nil || got != want {
-			return nonsense(errors.Join(err, errors.New("it has no end")))
+			return malformed(errors.Join(err, errors.New("it has no end")))
 		}
 	}
 	return nil
 }
 
-// fileStat converts what a guest says of an entry.
-func fileStat(s guestapi.FileStat) api.FileStat {
+// entry is a guestapi.FileStat of any time.
+type entry struct {
+	guestapi.FileStat
+	ModifiedAt fileTime `json:"modified_at"`
+}
+
+// fileTime is a file's time, the nearest of the years 1 to 9999: RFC 3339 has no others,
+// but file systems do, and one file must not make its directory unreadable. Agents of
+// older templates send them all the same.
+type fileTime struct{ time.Time }
+
+var (
+	earliest = time.Date(1, time.January, 1, 0, 0, 0, 0, time.UTC)
+	latest   = time.Date(9999, time.December, 31, 23, 59, 59, 999_999_999, time.UTC)
+	otherAge = regexp.MustCompile(`^"(?:(-[0-9]{4,})|[0-9]{5,})-[0-9]{2}-[0-9]{2}T`)
+)
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *fileTime) UnmarshalJSON(b []byte) error {
+	err := t.Time.UnmarshalJSON(b)
+	year := otherAge.FindSubmatch(b)
+	switch {
+	case year != nil && year[1] != nil, err == nil && t.Before(earliest):
+		t.Time = earliest
+	case year != nil, err == nil && t.After(latest):
+		t.Time = latest
+	default:
+		return err
+	}
+	return nil
+}
+
+func fileStat(s entry) api.FileStat {
 	return api.FileStat{
 		Path: s.Path, Name: s.Name, Type: api.FileType(s.Type), SizeBytes: s.SizeBytes, Mode: s.Mode, UID: s.UID, GID: s.GID,
-		ModifiedAt: api.Time{Time: s.ModifiedAt}, Target: s.Target,
+		ModifiedAt: api.Time{Time: s.ModifiedAt.Time}, Target: s.Target,
 	}
 }
 
-// MakeDir makes a directory, with its parents.
+// MakeDir creates a directory and its parents.
 func (f *Files) MakeDir(ctx context.Context, c core.Caller, id, name string) error {
 	return f.fs(ctx, c, http.MethodPost, id, hostapi.FSDir, url.Values{"path": {name}}, nil)
 }
 
-// maxDirectory and maxShort bound what is read of a guest's answer, in bytes.
+// maxDirectory and maxShort limit what is read of a guest's answer, in bytes.
 const (
 	maxDirectory = 256 << 20
 	maxShort     = 64 << 10
 )
 
-// fs makes a call about a path that has a short answer.
+// fs makes a call about a path. The answer is short.
 func (f *Files) fs(ctx context.Context, c core.Caller, method, id, sub string, query url.Values, out any) error {
 	if err := checkPath(query.Get("path")); err != nil {
 		return f.orNotFound(ctx, c, id, err)

@@ -8,9 +8,10 @@ import (
 	"testing"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// endless counts what is read of something that never ends.
+// endless counts the bytes that are read from it. It never ends.
 type endless struct{ read int }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -19,7 +20,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// What a guest says of one entry is never held beyond a bound.
+// The memory for a guest's description of one entry is limited.
 func TestAListingWithoutEndIsGivenUp(t *testing.T) {
 	const head = `{"path":"/a","entries":[`
 	for name, begun := range map[string]string{
@@ -43,7 +44,7 @@ func TestAListingWithoutEndIsGivenUp(t *testing.T) {
 	}
 }
 
-// A listing is longer than what one of its entries may take.
+// A listing may be longer than the limit for one entry.
 func TestALongListingIsReadToItsEnd(t *testing.T) {
 	const want = 5000
 	var b strings.Builder
@@ -65,5 +66,34 @@ func TestALongListingIsReadToItsEnd(t *testing.T) {
 	})
 	if err != nil || got != want {
 		t.Errorf("%d entries: %v", got, err)
+	}
+}
+
+// A file may have a time that RFC 3339 has not, and must not hide the others.
+func TestAFileOfAnyTimeIsListed(t *testing.T) {
+	for sent, want := range map[string]string{
+		"2026-11-20T13:05:09.412Z":      "2026-11-20T13:05:09.412Z",
+		"2026-11-20T13:05:09.412+01:00": "2026-11-20T12:05:09.412Z",
+		"11476-08-15T05:20:00.000Z":     "9999-12-31T23:59:59.999Z",
+		"292277026596-12-04T15:30:07Z":  "9999-12-31T23:59:59.999Z",
+		"9999-12-31T23:30:00.000-01:00": "9999-12-31T23:59:59.999Z",
+		"0000-02-29T00:00:00.000Z":      "0001-01-01T00:00:00.000Z",
+		"-0005-01-01T00:00:00.000Z":     "0001-01-01T00:00:00.000Z",
+		"-11476-01-01T00:00:00.000Z":    "0001-01-01T00:00:00.000Z",
+	} {
+		var got []string
+		err := entries(strings.NewReader(`{"path":"/a","entries":[{"name":"x","modified_at":"`+sent+`"},{"name":"y"}]}`), func(st api.FileStat) error {
+			got = append(got, st.Name+" "+st.ModifiedAt.String())
+			return nil
+		})
+		if err != nil || len(got) != 2 || got[0] != "x "+want {
+			t.Errorf("%s: %q, %v, want %s", sent, got, err, want)
+		}
+	}
+	for _, sent := range []string{`"yesterday"`, `"2026-13-20T13:05:09.412Z"`, `"11476"`, `"-5"`, `7`, `{}`} {
+		err := entries(strings.NewReader(`{"path":"/a","entries":[{"name":"x","modified_at":`+sent+`}]}`), func(api.FileStat) error { return nil })
+		if apierror.CodeOf(err) != apierror.EBadGateway {
+			t.Errorf("%s: %v", sent, err)
+		}
 	}
 }

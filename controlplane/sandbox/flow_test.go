@@ -36,7 +36,7 @@ func newID() string {
 	return string(id)
 }
 
-// create begins a create on the leader, as the service does.
+// create begins a create on the leader, like the use case.
 func create(p *testplane.Plane, n *testplane.Node, id string) (flowID string, err error) {
 	s := &record.Sandbox{Meta: record.Meta{ID: id}, WorkspaceID: "ws", Status: record.SandboxStarting, Template: "base"}
 	if s.EnvSealed, err = n.Sandboxes.Flows.SealEnv(id, map[string]string{"A": "1"}); err != nil {
@@ -102,7 +102,7 @@ func TestCreateAndDelete(t *testing.T) {
 	}
 }
 
-// refuseOnce makes a fault that hits the first call of an operation.
+// refuseOnce returns a fault that fails the first call of an operation.
 func refuseOnce(op string, done bool, err error) func(context.Context, fakehost.Call) error {
 	var n atomic.Int64
 	return func(_ context.Context, c fakehost.Call) error {
@@ -113,7 +113,7 @@ func refuseOnce(op string, done bool, err error) func(context.Context, fakehost.
 	}
 }
 
-// One host fails a create in every way there is; the other one gets it.
+// One host fails a create in every possible way; the other one takes it.
 func TestAnotherHostIsTried(t *testing.T) {
 	for name, fault := range map[string]func(context.Context, fakehost.Call) error{
 		"out of memory":             refuseOnce("put", false, &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}),
@@ -211,8 +211,8 @@ func TestMemoryIsReservedBeforeItIsUsed(t *testing.T) {
 
 var points = []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit}
 
-// A crash at every point of every step, with the first host refusing so that
-// every step is met: the sandbox runs once, and on one host.
+// A crash at every point of every step, where the first host refuses so that every
+// step is reached: the sandbox runs once, and on one host.
 func TestCreateCrashesAtEveryPoint(t *testing.T) {
 	for _, kind := range []string{sandbox.Resource.CreateKind(), sandbox.Resource.DeleteKind()} {
 		steps := []string{"start", "place"}
@@ -245,15 +245,15 @@ func TestCreateCrashesAtEveryPoint(t *testing.T) {
 						t.Fatal("rows left")
 					}
 					// The last point of the last step comes after the row's end.
-					testcluster.Await(t, 5*time.Second, "the step", func() bool { return n.Load() > 0 })
+					testcluster.Await(t, "the step", func() bool { return n.Load() > 0 })
 				})
 			}
 		}
 	}
 }
 
-// The leader is cut off at every point of every step: the sandbox ends running
-// or is cleaned away, never in between.
+// The leader is cut off at every point of every step: the sandbox ends up running or
+// is removed.
 func TestLeaderDiesAtEveryPoint(t *testing.T) {
 	for _, kind := range []string{sandbox.Resource.CreateKind(), sandbox.Resource.DeleteKind()} {
 		steps := []string{"start", "place"}
@@ -285,13 +285,13 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 						t.Fatal(err)
 					}
 					if kind == sandbox.Resource.DeleteKind() {
-						testcluster.Await(t, 10*time.Second, "a running sandbox", func() bool {
+						testcluster.Await(t, "a running sandbox", func() bool {
 							s, ok := p.Sandbox(id)
 							return ok && s.Status == record.SandboxRunning
 						})
 						remove(t, p, id)
 					}
-					testcluster.Await(t, 10*time.Second, "the leader's end", func() bool { return old.Load() != nil })
+					testcluster.Await(t, "the leader's end", func() bool { return old.Load() != nil })
 					rows := p.Settled(h1, h2)
 					if kind == sandbox.Resource.CreateKind() && (len(rows) != 1 || rows[0].Status != record.SandboxRunning) {
 						t.Fatalf("flow %s ended with %d rows", flowID, len(rows))
@@ -333,7 +333,7 @@ func TestDeletePreemptsACreate(t *testing.T) {
 	if rows := p.Settled(h); len(rows) != 0 {
 		t.Fatal("rows left")
 	}
-	// What arrives late of the create is refused.
+	// A late call of the create is refused.
 	client, err := n.Hosts.Client("h1")
 	if err != nil {
 		t.Fatal(err)
@@ -361,7 +361,7 @@ func TestDeleteOnALostHost(t *testing.T) {
 	})
 	h.Silence(true)
 	remove(t, p, id)
-	testcluster.Await(t, 20*time.Second, "the row's end", func() bool { _, ok := p.Sandbox(id); return !ok })
+	testcluster.Await(t, "the row's end", func() bool { _, ok := p.Sandbox(id); return !ok })
 	if len(h.Boxes()) != 1 {
 		t.Fatal("the box should still be there")
 	}
@@ -377,11 +377,11 @@ func TestANewLeaderWaitsForItsHosts(t *testing.T) {
 	old := p.Leader()
 	p.Cut(old)
 	defer p.Heal(old)
-	// The new leader has heard nobody. A create must wait, not fail.
+	// The new leader has heard no host. A create must wait, not fail.
 	done := make(chan error, 1)
 	id := newID()
 	var n *testplane.Node
-	testcluster.Await(t, 10*time.Second, "a new leadership", func() bool {
+	testcluster.Await(t, "a new leadership", func() bool {
 		n = p.LeaderNode()
 		return n.Hosts.Warming(n.Store.View())
 	})
@@ -400,8 +400,8 @@ func TestANewLeaderWaitsForItsHosts(t *testing.T) {
 	p.Settled(h)
 }
 
-// Creates and deletes at once, with hosts that fail at random and leaders that
-// come and go: in the end rows and boxes agree.
+// Simultaneous creates and deletes, with hosts that fail at random and leaders that
+// change: in the end rows and boxes agree.
 func TestStorm(t *testing.T) {
 	p := testplane.New(t, 3, nil)
 	var hosts []*fakehost.Host
@@ -449,13 +449,13 @@ func TestStorm(t *testing.T) {
 	}
 	for range 2 {
 		l := p.Leader()
-		testcluster.Await(t, 20*time.Second, "some creates", func() bool {
+		testcluster.Await(t, "some creates", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return len(ids) >= 4
 		})
 		p.Cut(l)
-		testcluster.Await(t, 10*time.Second, "another leader", func() bool { return p.Leader() != l })
+		testcluster.Await(t, "another leader", func() bool { return p.Leader() != l })
 		p.Heal(l)
 	}
 	wg.Wait()

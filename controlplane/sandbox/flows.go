@@ -1,24 +1,21 @@
-// Package sandbox is the life of a sandbox as flows: a create that ends with
-// the sandbox running or with nothing left of it, and a delete that is never
-// undone.
+// Package sandbox contains the use cases, flows and loops of sandboxes: their life,
+// the commands that run in them, and their files, logs, events and ports.
 package sandbox
 
 import (
-	"context"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
-	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Resource is the life of a sandbox.
+// Resource describes sandboxes to package resource.
 var Resource = &resource.Kind[*record.Sandbox]{
-	Name: "sandbox", Table: record.Sandboxes,
+	Name: "sandbox", Table: record.Sandboxes, Moving: "moving",
 	Host:     func(s *record.Sandbox) string { return s.HostID },
 	Creating: func(s *record.Sandbox) bool { return s.Status == record.SandboxStarting },
 	Deleting: func(s *record.Sandbox) bool { return s.Status == record.SandboxDeleting },
@@ -30,17 +27,20 @@ var Resource = &resource.Kind[*record.Sandbox]{
 	Drop: DeleteRow,
 }
 
-// CreateDeadline is how long a create may take, over all the hosts it tries. A
-// cold boot under emulation takes half a minute; sixteen at once take longer.
+// CreateDeadline limits a create, over all the hosts that it tries. A cold boot
+// under emulation takes half a minute; sixteen at once take longer.
 var CreateDeadline = timescale.Limit(5 * time.Minute)
 
-// actTimeout is how long one host may take.
+// actTimeout limits the call to one host.
 var actTimeout = timescale.Limit(3 * time.Minute)
 
-// Flows are the steps of a sandbox's flows.
-type Flows struct{ *core.Core }
+// Flows contains the steps of sandboxes' flows.
+type Flows struct {
+	*core.Core
+	moves map[string]Moves // by type of owner
+}
 
-// Kinds are for the engine.
+// Kinds returns the kinds of flows, for the engine.
 func (f *Flows) Kinds() []flow.Kind {
 	return []flow.Kind{
 		{
@@ -48,17 +48,14 @@ func (f *Flows) Kinds() []flow.Kind {
 			Steps: map[string]flow.Step{stepPlace: f.place, stepStart: f.start, stepExpire: f.expire},
 		},
 		Resource.Removal(f.remove),
+		f.moveKind(),
 	}
 }
 
-// Created is the result of a create: where its time went.
+// Created is the result of a create: how long its stages took.
 type Created struct {
-	Dispatched time.Time       `json:"dispatched"` // the host was asked
-	Answered   time.Time       `json:"answered"`   // and had it running
+	Dispatched time.Time       `json:"dispatched"` // when the host was called
+	Answered   time.Time       `json:"answered"`   // when the host answered that it runs
 	Stages     []hostapi.Stage `json:"stages,omitempty"`
-	Took       time.Duration   `json:"took_ns,omitempty"` // of the host, all of it
-}
-
-func hostCtx(ctx context.Context, requestID string) context.Context {
-	return hosts.WithRequestID(ctx, requestID)
+	Took       time.Duration   `json:"took_ns,omitempty"` // in total on the host
 }

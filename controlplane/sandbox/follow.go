@@ -8,10 +8,9 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Follows reports whether what a host says of its box changes the row. A
-// sandbox that is starting or being deleted has a flow that sees to it. What
-// failed stays failed, but for a persistent sandbox, and for one that was
-// unreachable and whose host has come back with it.
+// Follows reports whether a host's report about its box changes the row. A sandbox
+// that is starting or being deleted is left to its flow. A failed one stays failed,
+// unless it is persistent, or was unreachable and its host has returned with it.
 func Follows(s *record.Sandbox, b hostapi.BoxState) bool {
 	if s.Generation != b.Generation {
 		return false
@@ -21,7 +20,7 @@ func Follows(s *record.Sandbox, b hostapi.BoxState) bool {
 		if b.Seq <= s.HostSeq {
 			return false
 		}
-	case hostapi.StatusFailed: // the last word in any case
+	case hostapi.StatusFailed: // final, whatever its number
 	default:
 		return false
 	}
@@ -34,12 +33,18 @@ func Follows(s *record.Sandbox, b hostapi.BoxState) bool {
 	return false
 }
 
-// Recoverable reports whether a sandbox that failed is taken up again where its host
-// has its box still.
-func Recoverable(s *record.Sandbox) bool { return !s.Exclusive && (s.Persistent || s.Unreachable) }
+// Recoverable reports whether a failed sandbox is used again if its host still has
+// its box. An exclusive sandbox must never run twice, so it is given up, unless it
+// has an owner: the owner gives it up by deleting it before another takes its place.
+func Recoverable(s *record.Sandbox) bool {
+	if s.Exclusive {
+		return s.Persistent && s.Owner != nil
+	}
+	return s.Persistent || s.Unreachable
+}
 
-// Follow puts what a host says into the row where it is news, and returns the
-// row as it is then.
+// Follow applies a host's report to the row if it changes it, and returns the
+// resulting row.
 func Follow(tx *raftstore.Tx, s *record.Sandbox, b hostapi.BoxState) *record.Sandbox {
 	if !Follows(s, b) {
 		return s
@@ -49,7 +54,7 @@ func Follow(tx *raftstore.Tx, s *record.Sandbox, b hostapi.BoxState) *record.San
 	if b.Status == hostapi.StatusFailed {
 		c.Error = FailureOf(b)
 	}
-	// Nobody woke what was unreachable: its end stays what it was.
+	// An unreachable sandbox was not woken, so its expiry stays.
 	if !s.Unreachable || c.Status == record.SandboxHibernated || c.ExpiresAt.IsZero() {
 		Expire(c, tx.Now(), s.Status)
 	}
@@ -57,7 +62,7 @@ func Follow(tx *raftstore.Tx, s *record.Sandbox, b hostapi.BoxState) *record.San
 	return c
 }
 
-// FailureOf is the error of a sandbox whose host says that it failed.
+// FailureOf returns the error of a sandbox that its host reports as failed.
 func FailureOf(b hostapi.BoxState) string {
 	if b.Error != "" {
 		return b.Error
@@ -65,9 +70,9 @@ func FailureOf(b hostapi.BoxState) string {
 	return "its virtual machine ended unexpectedly"
 }
 
-// Expire keeps the row's end in step with its status, which was before. A
-// persistent sandbox has none while it hibernates, which is what its end would
-// bring, and from its wake it has its whole time to live again.
+// Expire updates the row's expiry after a change of its status from before. A
+// hibernated persistent sandbox has none; when it wakes, its whole time to live
+// begins again.
 func Expire(c *record.Sandbox, now time.Time, before record.SandboxStatus) {
 	switch {
 	case !c.Persistent:

@@ -26,6 +26,7 @@ func TestWhatARowFollows(t *testing.T) {
 		"one that was unreachable":         {record.Sandbox{Status: record.SandboxFailed, Unreachable: true}, hostapi.BoxState{Status: hostapi.StatusHibernated, Seq: 9}, true},
 		"one that died unreachable":        {record.Sandbox{Status: record.SandboxFailed, Unreachable: true}, hostapi.BoxState{Status: hostapi.StatusFailed, Seq: 9}, true},
 		"an exclusive one that comes back": {record.Sandbox{Status: record.SandboxFailed, Persistent: true, Exclusive: true}, hostapi.BoxState{Status: hostapi.StatusRunning, Seq: 9}, false},
+		"an exclusive one with an owner":   {record.Sandbox{Status: record.SandboxFailed, Persistent: true, Exclusive: true, Owner: &record.Owner{Type: "database", ID: "d"}}, hostapi.BoxState{Status: hostapi.StatusRunning, Seq: 9}, true},
 		"a persistent one that comes back": {record.Sandbox{Status: record.SandboxFailed, Persistent: true}, hostapi.BoxState{Status: hostapi.StatusRunning, Seq: 9}, true},
 		"a persistent one, once more":      {record.Sandbox{Status: record.SandboxFailed, Persistent: true}, hostapi.BoxState{Status: hostapi.StatusFailed, Seq: 9}, false},
 	} {

@@ -11,28 +11,25 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// errHostLost is the error of a sandbox whose host is lost, errRemoved of one
-// whose host was removed.
+// The errors of sandboxes whose host is lost, was removed, or no longer has the box.
 const (
 	errHostLost = "its host is unreachable"
 	errRemoved  = "its host was removed"
+	errBoxGone  = "its virtual machine is gone from the host"
 )
 
-// errBoxGone is the error of a sandbox whose host has no box of it.
-const errBoxGone = "its virtual machine is gone from the host"
-
-// failUnreachable fails what runs on hosts that are lost, or were removed, until
-// they return with it. A sandbox that is starting or being deleted has a flow that
-// sees to it.
+// failUnreachable fails the sandboxes on hosts that are lost or were removed, until
+// the hosts return with them. It leaves those that are starting or being deleted to
+// their flows.
 func (k *keeper) failUnreachable(ctx context.Context) {
 	view := k.Store.View()
-	var doomed []string
-	for _, s := range raftstore.All(view, record.Sandboxes) {
+	var unreachableIDs []string
+	for _, s := range k.onLostHosts(view) {
 		if onLostHost(view, s) {
-			doomed = append(doomed, s.ID)
+			unreachableIDs = append(unreachableIDs, s.ID)
 		}
 	}
-	loops.InParts(ctx, k.Term, loopUnreachable, doomed, func(tx *raftstore.Tx, part []string) error {
+	loops.InParts(ctx, k.Term, loopUnreachable, unreachableIDs, func(tx *raftstore.Tx, part []string) error {
 		for _, id := range part {
 			if s, ok := raftstore.Get(tx, record.Sandboxes, id); ok && onLostHost(tx, s) {
 				unreachable(tx, s)
@@ -40,6 +37,30 @@ func (k *keeper) failUnreachable(ctx context.Context) {
 		}
 		return nil
 	}, nil)
+}
+
+// wholePass is how often a pass looks for sandboxes of hosts that were removed, if no
+// host's row has changed.
+const wholePass = 10
+
+// onLostHosts returns the sandboxes on hosts that are lost, and sometimes all.
+func (k *keeper) onLostHosts(view *raftstore.Snapshot) (on []*record.Sandbox) {
+	changed := k.hostsChanged == nil
+	select {
+	case <-k.hostsChanged:
+		changed = true
+	default:
+	}
+	if k.passes++; changed || k.passes%wholePass == 0 {
+		k.hostsChanged = view.Changed(record.Hosts.Name)
+		return raftstore.All(view, record.Sandboxes)
+	}
+	for _, h := range raftstore.All(view, record.Hosts) {
+		if h.State == record.HostLost {
+			on = append(on, raftstore.Find(view, record.Sandboxes, "agent", h.ID)...)
+		}
+	}
+	return on
 }
 
 func onLostHost(r raftstore.Reader, s *record.Sandbox) bool {
@@ -50,16 +71,17 @@ func onLostHost(r raftstore.Reader, s *record.Sandbox) bool {
 	return !ok || a.State == record.HostLost
 }
 
-// fail concludes that a sandbox has failed. No host said so, and whatever one
-// says later is later.
+// fail marks a sandbox as failed. No host reported it, so any later report of a host
+// is newer.
 func fail(tx *raftstore.Tx, s *record.Sandbox, reason string, unreachable bool) {
 	c := s.Clone()
 	c.Status, c.Error, c.HostSeq, c.Unreachable = record.SandboxFailed, reason, 0, unreachable
 	raftstore.Put(tx, record.Sandboxes, c)
 }
 
-// unreachable concludes that a sandbox has failed with its host. An exclusive
-// one is given up with that: its host has ended it, or will not be believed.
+// unreachable marks a sandbox as failed because its host is gone. An exclusive one
+// is given up for good, because its host has ended it, unless its owner decides: see
+// Recoverable.
 func unreachable(tx *raftstore.Tx, s *record.Sandbox) {
 	reason := errHostLost
 	if _, known := raftstore.Get(tx, record.Hosts, s.HostID); !known {
@@ -68,53 +90,69 @@ func unreachable(tx *raftstore.Tx, s *record.Sandbox) {
 	fail(tx, s, reason, !s.Exclusive)
 }
 
-// orphan is a box that no row accounts for.
+// orphan is a box without a row.
 type orphan struct {
 	hostID, id string
 	generation uint64
 }
 
-// inventory compares what each host reports with the rows, both ways.
+// inventory compares the boxes that hosts report with the rows, in both directions. It
+// looks at the hosts whose boxes have changed, at those where something did not agree the
+// last time, and at some of the others: see looks.
 func (k *keeper) inventory(ctx context.Context) {
 	sessions := k.core.Hosts.Sessions()
-	// After the sessions: a row is written before its box is asked for, so each
-	// box reported above has its row in this view, if it has one at all.
+	// The view is taken after the sessions. A row is committed before its box is
+	// created, so the view contains the row of every reported box, if there is one.
 	view := k.Store.View()
-	seen := map[orphan]bool{}
 	var news []hostapi.BoxState
 	var drifted []*record.Sandbox
-	for hostID, session := range sessions {
+	for _, hostID := range k.looks.next(sessions) {
+		session := sessions[hostID]
+		found := look{version: session.BoxesVersion}
 		for _, b := range session.Heartbeat.Boxes {
 			s, ok := raftstore.Get(view, record.Sandboxes, b.ID)
 			switch {
+			case ok && movedSince(view, s, hostID, b, sessions):
+				k.followMoved(ctx, hostID, b, sessions)
+				found.unsettled = true
+				continue
 			case !accounts(s, ok, hostID, b):
-				seen[orphan{hostID, b.ID, b.Generation}] = true
+				found.orphans = append(found.orphans, orphan{hostID, b.ID, b.Generation})
 				continue
 			case Follows(s, b):
 				news = append(news, b)
+				found.unsettled = true
 			}
 			if k.drifted(s, session, b) {
 				drifted = append(drifted, s)
 			}
+			found.unsettled = found.unsettled || differs(s, b)
 		}
-		if session.Heartbeat.Ready {
-			k.missing(ctx, view, hostID, session.Heartbeat)
+		if session.Heartbeat.Ready && k.missing(ctx, view, hostID, session.Heartbeat) {
+			found.unsettled = true
 		}
+		k.looks.found(hostID, found)
 	}
 	k.follow(ctx, news)
 	k.updateDrifted(ctx, drifted)
-	k.removeOrphans(ctx, seen)
+	k.removeOrphans(ctx, k.looks.orphans())
 }
 
-// drifted reports whether a host has it otherwise than the row whether a sandbox
-// is persistent: a leader may have ended between telling the one and writing the
-// other, and a create takes what was true when it was asked for.
+// differs reports whether host and row disagree on whether a sandbox is persistent, which
+// is not acted on at once: see drifted.
+func differs(s *record.Sandbox, b hostapi.BoxState) bool {
+	return b.Persistent != nil && *b.Persistent != s.Persistent
+}
+
+// drifted reports whether host and row disagree on whether a sandbox is persistent.
+// A leader may have died between telling the host and committing the row, and a
+// create uses the value from its beginning.
 func (k *keeper) drifted(s *record.Sandbox, session hosts.Session, b hostapi.BoxState) bool {
 	moving := s.Status == record.SandboxStarting || s.Status == record.SandboxDeleting
-	return !moving && s.Generation == b.Generation && b.Persistent != nil && *b.Persistent != s.Persistent && k.Sure(record.Sandboxes.Name, &s.Meta, session.LastSeen)
+	return !moving && s.Generation == b.Generation && differs(s, b) && k.Sure(record.Sandboxes.Name, &s.Meta, session.LastSeen)
 }
 
-// updateDrifted makes hosts follow the rows.
+// updateDrifted sends the rows' values to the hosts.
 func (k *keeper) updateDrifted(ctx context.Context, drifted []*record.Sandbox) {
 	for _, s := range drifted {
 		k.Begin(loops.Job{What: "persistent", Host: s.HostID, ID: s.ID}, loops.AtOnce, func() { k.updatePersistent(ctx, s) })
@@ -124,7 +162,7 @@ func (k *keeper) updateDrifted(ctx context.Context, drifted []*record.Sandbox) {
 func (k *keeper) updatePersistent(ctx context.Context, known *record.Sandbox) {
 	s, ok := raftstore.Get(k.Store.View(), record.Sandboxes, known.ID)
 	if !ok || s.ModifyIndex != known.ModifyIndex {
-		return // somebody is at it
+		return // another change is in progress
 	}
 	ctx, cancel := context.WithTimeout(ctx, loops.CallTimeout)
 	defer cancel()
@@ -140,8 +178,8 @@ func (k *keeper) updatePersistent(ctx context.Context, known *record.Sandbox) {
 	k.Logger.InfoContext(ctx, "host is told again whether a sandbox is persistent", attrs...)
 }
 
-// follow writes down what hosts say of their boxes: what died, and what a
-// leader before this one had changed and not written down.
+// follow commits what hosts report about their boxes: those that died, and changes
+// that an earlier leader did not commit.
 func (k *keeper) follow(ctx context.Context, news []hostapi.BoxState) {
 	var changed []*record.Sandbox
 	loops.InParts(ctx, k.Term, loopInventory, news, func(tx *raftstore.Tx, part []hostapi.BoxState) error {
@@ -161,11 +199,12 @@ func (k *keeper) follow(ctx context.Context, news []hostapi.BoxState) {
 	})
 }
 
-// accounts reports whether a row wants a box where it is. A failed sandbox's
-// box that still lives is one that was given up; nobody may use it any more, so
-// it must not run on. One that was only unreachable is taken up again.
+// accounts reports whether a row accounts for a box. If a sandbox failed and cannot
+// recover, nobody may use its box any more, so a box that still lives must end.
 func accounts(s *record.Sandbox, known bool, hostID string, b hostapi.BoxState) bool {
 	switch {
+	case known && s.Move != nil && s.Move.To == hostID && s.Move.Generation == b.Generation:
+		return true // it arrives there
 	case !known, s.HostID != hostID, b.Generation < s.Generation:
 		return false
 	case s.Status == record.SandboxFailed && !Recoverable(s):
@@ -174,9 +213,10 @@ func accounts(s *record.Sandbox, known bool, hostID string, b hostapi.BoxState) 
 	return true
 }
 
-// missing fails sandboxes whose host has a complete inventory without them. The
-// heartbeat may be older than the box, so the host is asked once more.
-func (k *keeper) missing(ctx context.Context, view *raftstore.Snapshot, hostID string, hb hostapi.Heartbeat) {
+// missing fails sandboxes that are not in their host's complete inventory, and reports
+// whether there are any. The heartbeat may be older than the box, so the host is asked
+// again first.
+func (k *keeper) missing(ctx context.Context, view *raftstore.Snapshot, hostID string, hb hostapi.Heartbeat) (found bool) {
 	reported := make(map[string]bool, len(hb.Boxes))
 	for _, b := range hb.Boxes {
 		reported[b.ID] = true
@@ -185,8 +225,10 @@ func (k *keeper) missing(ctx context.Context, view *raftstore.Snapshot, hostID s
 		if reported[s.ID] || !mayFail(s) {
 			continue
 		}
+		found = true
 		k.Begin(loops.Job{What: "missing", Host: hostID, ID: s.ID}, loops.AtOnce, func() { k.confirmMissing(ctx, s) })
 	}
+	return found
 }
 
 func (k *keeper) confirmMissing(ctx context.Context, s *record.Sandbox) {
@@ -201,8 +243,8 @@ func (k *keeper) confirmMissing(ctx context.Context, s *record.Sandbox) {
 	}
 }
 
-// mayFail reports whether a host's word that it has no box of a sandbox is news.
-// One that is starting has a flow that sees to it.
+// mayFail reports whether a sandbox fails if its host has no box of it. One that is
+// starting is left to its flow.
 func mayFail(s *record.Sandbox) bool {
 	switch s.Status {
 	case record.SandboxStarting:
@@ -226,7 +268,7 @@ func (k *keeper) failBox(ctx context.Context, known *record.Sandbox, reason stri
 	}
 }
 
-// removeOrphans deletes boxes that have had no row for a while.
+// removeOrphans deletes boxes that have been without a row for OrphanGrace.
 func (k *keeper) removeOrphans(ctx context.Context, seen map[orphan]bool) {
 	for _, o := range k.orphans.Due(ctx, seen, func(orphan) time.Duration { return k.OrphanGrace }) {
 		k.Begin(loops.Job{What: "orphan", Host: o.hostID, ID: o.id}, loops.AtOnce, func() { k.removeOrphan(ctx, o) })

@@ -17,12 +17,12 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Pause stops a running sandbox's CPUs; its memory stays where it is.
+// Pause stops a running sandbox's CPUs and keeps its memory.
 func (s *Sandboxes) Pause(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
 	return s.change(ctx, c, id, Pause)
 }
 
-// Resume lets a paused sandbox run on.
+// Resume resumes a paused sandbox.
 func (s *Sandboxes) Resume(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
 	return s.change(ctx, c, id, Resume)
 }
@@ -32,13 +32,16 @@ func (s *Sandboxes) Hibernate(ctx context.Context, c core.Caller, id string) (ap
 	return s.change(ctx, c, id, Hibernate)
 }
 
-// Wake lets a hibernated sandbox go on. One that runs is answered with as it is.
+// Wake wakes a hibernated sandbox. It returns a running one unchanged.
 func (s *Sandboxes) Wake(ctx context.Context, c core.Caller, id string) (api.Sandbox, error) {
 	return s.change(ctx, c, id, Wake)
 }
 
 func (s *Sandboxes) change(ctx context.Context, c core.Caller, id string, m Transition) (api.Sandbox, error) {
-	row, err := s.find(ctx, c, id)
+	row, err := s.own(ctx, c, id)
+	if err == nil && (m == Wake || m == Resume) {
+		err = s.core.MayRun(s.core.Store.View(), row.WorkspaceID)
+	}
 	if err != nil {
 		return api.Sandbox{}, err
 	}
@@ -49,7 +52,7 @@ func (s *Sandboxes) change(ctx context.Context, c core.Caller, id string, m Tran
 	return s.Show(row), nil
 }
 
-// transitionError says why a transition was not made.
+// transitionError converts the error of a transition to one of the API.
 func transitionError(err error) error {
 	var illegal *IllegalError
 	var refusal *hostapi.Error
@@ -61,6 +64,8 @@ func transitionError(err error) error {
 		}
 	case errors.Is(err, ErrGone):
 		return apierror.NotFound()
+	case errors.Is(err, ErrMoving):
+		return apierror.Unreachable("it is being moved to another host", err)
 	case errors.Is(err, hostapi.ErrUnknownOutcome):
 		return apierror.Unreachable("it may or may not have happened", err)
 	case errors.As(err, &refusal):
@@ -71,6 +76,10 @@ func transitionError(err error) error {
 			return &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for sandbox", Detail: refusal.Detail, RetryAfter: time.Second, Err: err}
 		case hostapi.CodeIllegalState, hostapi.CodeInUse:
 			return &apierror.Error{Code: apierror.EConflict, Message: refusal.Message, Detail: refusal.Detail, Err: err}
+		case hostapi.CodeBadSnapshot:
+			return ErrSnapshot.With("its saved memory cannot be used: "+whatIsWrong(refusal), err)
+		case hostapi.CodeTemplateMissing:
+			return apierror.Unreachable("its template is not ready on its host", err)
 		}
 	case unwritten(err):
 		return apierror.Unavailable("it may or may not have happened", err)
@@ -78,8 +87,8 @@ func transitionError(err error) error {
 	return core.HostError(err)
 }
 
-// unwritten reports whether a transition failed with the store, and not with its host:
-// what the host did by then is done, whatever the store did with the record of it.
+// unwritten reports whether a transition failed in the store and not on the host.
+// What the host did by then is done, although it is not recorded.
 func unwritten(err error) bool {
 	if hosts.Unreachable(err) {
 		return false
@@ -90,7 +99,7 @@ func unwritten(err error) bool {
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// Lifecycle tells how long a sandbox lives.
+// Lifecycle returns when a sandbox expires.
 func (s *Sandboxes) Lifecycle(ctx context.Context, c core.Caller, id string) (api.Lifecycle, error) {
 	row, err := s.find(ctx, c, id)
 	if err != nil {
@@ -99,11 +108,11 @@ func (s *Sandboxes) Lifecycle(ctx context.Context, c core.Caller, id string) (ap
 	return lifecycleOf(row), nil
 }
 
-// PatchLifecycle changes how long a sandbox lives, and what becomes of it then.
-// Its host is told first: it acts on persistence by itself when it is rebooted.
-// Where the row comes to say otherwise the inventory loop makes the host follow.
+// PatchLifecycle changes when a sandbox expires, and what happens then. It tells the
+// host first, which acts on persistence by itself after a reboot. If the row then
+// differs, the inventory loop corrects the host.
 func (s *Sandboxes) PatchLifecycle(ctx context.Context, c core.Caller, id string, in api.PatchLifecycle) (api.Lifecycle, error) {
-	row, err := s.find(ctx, c, id)
+	row, err := s.own(ctx, c, id)
 	if err != nil {
 		return api.Lifecycle{}, err
 	}
@@ -149,12 +158,12 @@ func (s *Sandboxes) tellPersistent(ctx context.Context, c core.Caller, row *reco
 	return nil
 }
 
-// updateTimeout bounds a call that a host answers once a small file is written.
+// updateTimeout limits a call that a host answers after writing a small file.
 var updateTimeout = timescale.Limit(10 * time.Second)
 
-// applyPatch returns the row with the changes. A time to live that is given counts
-// from now; one that was there goes on, unless the sandbox hibernates and keeps
-// it for its wake.
+// applyPatch returns the changed row. A given time to live counts from now. An
+// existing one continues, unless the sandbox is hibernated and keeps it for its
+// wake.
 func applyPatch(in api.PatchLifecycle, row *record.Sandbox, now time.Time) *record.Sandbox {
 	c := row.Clone()
 	if in.Persistent.Value != nil {

@@ -22,13 +22,13 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-type moveFunc func(context.Context, core.Caller, string) (api.Sandbox, error)
+type transitionFunc func(context.Context, core.Caller, string) (api.Sandbox, error)
 
-func move(r *testplane.Rig, name string) moveFunc {
-	return map[string]moveFunc{"pause": r.Pause, "resume": r.Resume, "hibernate": r.Hibernate, "wake": r.Wake}[name]
+func transition(r *testplane.Rig, name string) transitionFunc {
+	return map[string]transitionFunc{"pause": r.Pause, "resume": r.Resume, "hibernate": r.Hibernate, "wake": r.Wake}[name]
 }
 
-// TestStateTable makes every move from every status.
+// TestStateTable tries every transition from every status.
 func TestStateTable(t *testing.T) {
 	to := map[string]map[string]string{
 		"running":    {"pause": "paused", "hibernate": "hibernated", "wake": "running"},
@@ -42,11 +42,11 @@ func TestStateTable(t *testing.T) {
 			t.Run(name+" of "+from, func(t *testing.T) {
 				sb := r.Must(t, api.CreateSandbox{})
 				for _, p := range path {
-					if _, err := move(r, p)(t.Context(), testplane.Caller, sb.ID); err != nil {
+					if _, err := transition(r, p)(t.Context(), testplane.Caller, sb.ID); err != nil {
 						t.Fatal(err)
 					}
 				}
-				got, err := move(r, name)(t.Context(), testplane.Caller, sb.ID)
+				got, err := transition(r, name)(t.Context(), testplane.Caller, sb.ID)
 				if next := to[from][name]; next != "" {
 					if err != nil || string(got.Status) != next {
 						t.Fatalf("%q, %v; want %q", got.Status, err, next)
@@ -63,6 +63,50 @@ func TestStateTable(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What can never be woken is no fault of the service, and no retry helps.
+func TestASavedMemoryThatCannotBeUsed(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	sb := r.Must(t, api.CreateSandbox{})
+	if _, err := r.Hibernate(t.Context(), testplane.Caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	uses := map[string]func() error{
+		"wake": func() error { _, err := r.Wake(t.Context(), testplane.Caller, sb.ID); return err },
+		"exec": func() error {
+			_, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, api.Exec{Cmd: api.Shell("true")})
+			return err
+		},
+		"preview": func() error { return r.Ports.WakeForPreview(t.Context(), sb.ID) },
+	}
+	refuse := func(e *hostapi.Error) {
+		r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
+			if c.Op == "wake" && !c.Done {
+				return e
+			}
+			return nil
+		})
+	}
+	refuse(&hostapi.Error{
+		Code: hostapi.CodeBadSnapshot, Message: "snapshot is refused", Detail: "wake sandbox: snapshot is refused: its memory was saved by v52, this host has v53",
+	})
+	for name, use := range uses {
+		e := testplane.Want(t, use(), apierror.EUnprocessable, "snapshot cannot be restored")
+		if e.Detail != "its saved memory cannot be used: its memory was saved by v52, this host has v53" || e.RetryAfter != 0 {
+			t.Errorf("%s: detail %q, retry after %s", name, e.Detail, e.RetryAfter)
+		}
+	}
+	refuse(&hostapi.Error{Code: hostapi.CodeTemplateMissing, Message: "template is not ready on this host"})
+	for name, use := range uses {
+		if e := testplane.Want(t, use(), apierror.EBadGateway, "agent unreachable"); e.Detail != "its template is not ready on its host" {
+			t.Errorf("%s: detail %q", name, e.Detail)
+		}
+	}
+	r.H1.SetFault(nil)
+	if err := uses["exec"](); err != nil {
+		t.Errorf("once it can be woken: %v", err)
 	}
 }
 
@@ -95,8 +139,8 @@ func TestRemedies(t *testing.T) {
 	testplane.Want(t, err, apierror.ENotFound, "not found")
 }
 
-// A host that does what it is asked without a change, as one of another version
-// might, does not make an illegal move legal.
+// If a host accepts an illegal transition without changing anything, as another
+// version might, the transition still fails.
 func TestATransitionThatChangesNothingIsRefused(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	sb := r.Must(t, api.CreateSandbox{})
@@ -109,8 +153,8 @@ func TestATransitionThatChangesNothingIsRefused(t *testing.T) {
 	}
 }
 
-// Who refuses a move for a status that another move has ended meanwhile is asked
-// again, a few times.
+// If a host refuses a transition because of a status that another transition has
+// ended meanwhile, it is asked again, a few times.
 func TestATransitionIsAskedForAgainWhereItsStatusIsBack(t *testing.T) {
 	for refusals, wantErr := range map[int32]bool{1: false, 2: false, 99: true} {
 		r := testplane.NewRig(t, 1)
@@ -170,15 +214,15 @@ func TestTransitionsThatHostsRefuse(t *testing.T) {
 	}
 }
 
-// A host has done what it was asked when its leader is cut off and cannot write it
-// down. The host's heartbeats tell the next leader.
+// A host has made a transition when its leader is cut off and cannot commit it. The
+// host's heartbeats tell the next leader.
 func TestATransitionThatCannotBeWrittenDown(t *testing.T) {
 	for name, c := range map[string]struct {
 		op, becomes, detail string
 		asleep              bool
 		call                func(r *testplane.Rig, id string) error
 	}{
-		"a move": {
+		"a transition": {
 			op: "hibernate", becomes: "hibernated", detail: "it may or may not have happened",
 			call: func(r *testplane.Rig, id string) error {
 				_, err := r.Hibernate(t.Context(), testplane.Caller, id)
@@ -212,7 +256,7 @@ func TestATransitionThatCannotBeWrittenDown(t *testing.T) {
 			if e.Detail != c.detail || e.RetryAfter == 0 {
 				t.Errorf("%+v", e)
 			}
-			testcluster.Await(t, 10*time.Second, "its record", func() bool {
+			testcluster.Await(t, "its record", func() bool {
 				row, ok := r.Sandbox(sb.ID)
 				return ok && string(row.Status) == c.becomes
 			})
@@ -251,12 +295,12 @@ func TestACrowdWakesOnce(t *testing.T) {
 	}
 }
 
-// The record is behind the host when a leader died between its answer and the
-// write: the next call finds out.
+// The record lags behind the host if a leader died between the host's answer and the
+// commit: the next call notices.
 func TestARecordThatIsBehind(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	sb := r.Must(t, api.CreateSandbox{})
-	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
+	testcluster.Await(t, "the heartbeat", func() bool {
 		return len(r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Boxes) == 1
 	})
 	r.H1.Silence(true)
@@ -313,10 +357,11 @@ func TestLifecycle(t *testing.T) {
 	if l := change(api.PatchLifecycle{Persistent: api.SetTo(yes)}); !inAnHour(l) || !l.Persistent {
 		t.Fatalf("%+v", l)
 	}
-	// The host is told before the row is written. Where that takes longer than the
-	// loops' grace, which is short here, they tell it what is in the row until then.
-	testcluster.Await(t, 10*time.Second, "a box that is persistent", func() bool { return r.H1.Boxes()[sb.ID].Persistent })
-	// It has no end while it hibernates, and its whole time again from its wake.
+	// The host is told before the row is committed. If that takes longer than the
+	// loops' grace, which is short here, they tell it the row's old value meanwhile.
+	testcluster.Await(t, "a box that is persistent", func() bool { return r.H1.Boxes()[sb.ID].Persistent })
+	// It does not expire while it hibernates, and has its whole time to live again
+	// when it wakes.
 	if _, err := r.Hibernate(t.Context(), testplane.Caller, sb.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +393,7 @@ func TestTheEndOfAPersistentSandbox(t *testing.T) {
 			}
 		}
 		for range 2 {
-			testcluster.Await(t, 10*time.Second, "its hibernation", func() bool {
+			testcluster.Await(t, "its hibernation", func() bool {
 				got, err := r.Get(t.Context(), testplane.Caller, sb.ID)
 				return err == nil && got.Status == "hibernated" && got.ExpiresAt == nil
 			})
@@ -358,18 +403,18 @@ func TestTheEndOfAPersistentSandbox(t *testing.T) {
 		}
 	}
 	sb := r.Must(t, api.CreateSandbox{TTLSeconds: &second})
-	testcluster.Await(t, 10*time.Second, "the end of another", func() bool {
+	testcluster.Await(t, "the end of another", func() bool {
 		_, err := r.Get(t.Context(), testplane.Caller, sb.ID)
 		return apierror.CodeOf(err) == apierror.ENotFound
 	})
 }
 
-// A VM that dies is seen by its host's next heartbeat, which is sent at once.
+// The death of a VM is in its host's next heartbeat, which is sent at once.
 func TestADeadVMFailsWithinASecond(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	sb := r.Must(t, api.CreateSandbox{})
 	r.H1.Become(sb.ID, hostapi.StatusFailed)
-	testcluster.Await(t, time.Second, "its failure", func() bool {
+	testcluster.Await(t, "its failure", func() bool {
 		got, err := r.Get(t.Context(), testplane.Caller, sb.ID)
 		return err == nil && got.Status == "failed" && strings.Contains(core.OrZero(got.Error), "virtual machine")
 	})

@@ -9,16 +9,17 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// A list of sandboxes counts as output where it is larger than freeList, in bytes:
-// with their metadata a thousand have sixteen megabytes. As JSON that grows it is in
-// memory listCopies times at most. restOfOne is what one has beside its metadata.
+// The memory of a list of sandboxes is limited if the list is larger than freeList
+// bytes: with their metadata, a thousand sandboxes take sixteen megabytes.
+// Converting it to JSON takes up to listCopies times its size. restOfOne is the size
+// of a sandbox without its metadata.
 const (
 	freeList   = 64 << 10
 	listCopies = 2
 	restOfOne  = 1 << 10
 )
 
-// admitList waits for room for a list of sandboxes, which is held until ctx ends.
+// admitList waits for memory for a list of sandboxes, and holds it until ctx ends.
 func (s *Sandboxes) admitList(ctx context.Context, c core.Caller, rows []*record.Sandbox) error {
 	size := 0
 	for _, r := range rows {

@@ -9,20 +9,20 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// LogLine is one line of a log, with the stream that it is of.
+// LogLine is a line of a log and the name of its stream.
 type LogLine struct {
 	Stream string
 	api.LogLine
 }
 
-// Logs are the use cases of what a sandbox has written, and of what happened to it.
+// Logs contains the use cases of a sandbox's logs and events.
 type Logs struct{ *reach }
 
-// Text returns the lines that are there, as text. What the console wrote can be
-// read whether or not the sandbox runs.
+// Text returns the existing lines as text. The console's can be read whether or not
+// the sandbox runs.
 func (l *Logs) Text(ctx context.Context, c core.Caller, id string, q api.LogQuery) (io.ReadCloser, error) {
 	var out opened[io.ReadCloser]
-	err := l.forLogs(q)(ctx, c, id, open(l.reach, &out, func(ctx context.Context, t target) (io.ReadCloser, error) {
+	err := l.onLogs(ctx, c, id, q, open(l.reach, &out, func(ctx context.Context, t target) (io.ReadCloser, error) {
 		return t.client.Logs(ctx, id, hostapi.LogQuery{Stream: q.Stream, Tail: q.Tail})
 	}))
 	if err != nil {
@@ -31,25 +31,51 @@ func (l *Logs) Text(ctx context.Context, c core.Caller, id string, q api.LogQuer
 	return &core.Body{ReadCloser: out.it, Release: out.release}, nil
 }
 
-// Follow returns the lines that are there, and those to come.
+// stream is what a client follows, which counts as one of its workspace's.
+type stream[T any] struct {
+	opened[*hostapi.Follower[T]]
+	leave func()
+}
+
+// followed counts a stream that is about to be opened.
+func followed[T any](r *reach, c core.Caller) (*stream[T], error) {
+	leave, err := r.core.Streams.Enter(c.WorkspaceID)
+	return &stream[T]{leave: leave}, err
+}
+
+func (s *stream[T]) end() {
+	s.release()
+	s.leave()
+}
+
+// Follow returns the existing lines, and then new ones.
 func (l *Logs) Follow(ctx context.Context, c core.Caller, id string, q api.LogQuery) (core.Follower[LogLine], error) {
-	var out opened[*hostapi.Follower[hostapi.LogLine]]
-	err := l.forLogs(q)(ctx, c, id, open(l.reach, &out, func(ctx context.Context, t target) (*hostapi.Follower[hostapi.LogLine], error) {
-		return t.client.FollowLogs(ctx, id, hostapi.LogQuery{Stream: q.Stream, Tail: q.Tail})
-	}))
+	out, err := followed[hostapi.LogLine](l.reach, c)
 	if err != nil {
 		return nil, err
 	}
-	return &core.Converted[hostapi.LogLine, LogLine]{From: out.it, Release: out.release, Convert: func(l hostapi.LogLine) LogLine {
+	err = l.onLogs(ctx, c, id, q, open(l.reach, &out.opened, func(ctx context.Context, t target) (*hostapi.Follower[hostapi.LogLine], error) {
+		return t.client.FollowLogs(ctx, id, hostapi.LogQuery{Stream: q.Stream, Tail: q.Tail})
+	}))
+	if err != nil {
+		out.leave()
+		return nil, err
+	}
+	return &core.Converted[hostapi.LogLine, LogLine]{From: out.it, Release: out.end, Convert: func(l hostapi.LogLine) LogLine {
 		return LogLine{l.Stream, api.LogLine{Line: l.Line, TS: api.NewTime(l.Time), Partial: l.Partial}}
 	}}, nil
 }
 
-type onHostFunc func(ctx context.Context, c core.Caller, id string, fn func(ctx context.Context, t target) error) error
-
-func (l *Logs) forLogs(q api.LogQuery) onHostFunc {
-	if q.Stream == "console" {
-		return l.onHost
+// onLogs calls fn with a sandbox's host. Except for the console, it wakes the
+// sandbox first, because the logs are in the guest; but only its owner wakes a
+// managed sandbox.
+func (l *Logs) onLogs(ctx context.Context, c core.Caller, id string, q api.LogQuery, fn func(ctx context.Context, t target) error) error {
+	row, err := l.find(ctx, c, id)
+	switch {
+	case err != nil:
+		return err
+	case q.Stream == "console", row.Owner != nil:
+		return l.onHost(ctx, c, id, fn)
 	}
-	return l.onRunning
+	return l.onRunning(ctx, c, id, fn)
 }

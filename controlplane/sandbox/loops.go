@@ -19,26 +19,35 @@ const (
 	loopUnreachable = "unreachable sandboxes"
 	loopTTL         = "sandbox ttl"
 	loopHibernate   = "persistent sandboxes"
+	loopPaused      = "sandboxes of paused workspaces"
+	loopEvacuate    = "evacuated hosts"
+	loopRebalance   = "rebalanced hosts"
 )
 
-// keeper keeps true, in one term, what must hold of sandboxes.
+// keeper contains the loops of sandboxes in one term.
 type keeper struct {
 	*loops.Term
 	core           *core.Core
+	flows          *Flows
 	transitions    *Transitions
 	hibernateRetry time.Duration // see Config.HibernateRetry
 	orphans        *loops.Garbage[orphan]
+	looks          looks // of the inventory's passes
+
+	// Of failUnreachable: closed when a host's row has changed since its last whole pass.
+	hostsChanged <-chan struct{}
+	passes       int
 
 	mu        sync.Mutex
-	notBefore map[string]time.Time // sandboxes not to be hibernated before
+	notBefore map[string]time.Time // by sandbox: the earliest time of the next attempt to hibernate it
 }
 
-// Loops are what keeps sandboxes true: hosts hold no box without a row, and rows
-// point at no box that is gone; what is on a lost host has failed; what has reached
-// its end goes.
+// Loops returns the loops of sandboxes. They delete boxes without a row, fail
+// sandboxes whose box is gone or whose host is lost, and end sandboxes that have
+// expired.
 func (s *Sandboxes) Loops(t *loops.Term) []loops.Loop {
 	k := &keeper{
-		Term: t, core: s.core, transitions: s.transitions, hibernateRetry: s.cfg.HibernateRetry, notBefore: map[string]time.Time{},
+		Term: t, core: s.core, flows: s.Flows, transitions: s.transitions, hibernateRetry: s.cfg.HibernateRetry, notBefore: map[string]time.Time{},
 		orphans: loops.NewGarbage(t, func(o orphan) (what, id, hostID string) { return "box", hostapi.ShortID(o.id), o.hostID }),
 	}
 	return []loops.Loop{
@@ -46,11 +55,14 @@ func (s *Sandboxes) Loops(t *loops.Term) []loops.Loop {
 		{Name: loopUnreachable, Wake: func() <-chan struct{} { return s.core.Store.View().Changed(record.Hosts.Name) }, Pass: k.failUnreachable},
 		{Name: loopTTL, Pass: k.ttl},
 		{Name: loopHibernate, Pass: k.hibernateExpired},
+		{Name: loopPaused, Pass: k.hibernatePaused},
+		{Name: loopEvacuate, Wake: func() <-chan struct{} { return s.core.Store.View().Changed(record.Hosts.Name) }, Pass: k.evacuate},
+		{Name: loopRebalance, Wake: func() <-chan struct{} { return s.core.Store.View().Changed(record.Clusters.Name) }, Pass: k.rebalance},
 		resource.Strays(t, Resource, startedByNobody),
 	}
 }
 
-// startedByNobody reports whether no fork is under way that makes the sandbox.
+// startedByNobody reports whether no running fork creates the sandbox.
 func startedByNobody(r raftstore.Reader, s *record.Sandbox) bool {
 	if s.StartedBy == "" {
 		return true

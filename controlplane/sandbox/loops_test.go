@@ -22,7 +22,7 @@ import (
 
 var id = strings.Repeat("a", 26)
 
-// running puts a sandbox that runs on a host into the store, and its box there.
+// running adds a running sandbox to the store, and its box to a host.
 func running(p *testplane.Plane, h *fakehost.Host, id string) {
 	p.Place(h, &record.Sandbox{Meta: record.Meta{ID: id}, WorkspaceID: "ws", Generation: 1, MemoryMB: 512})
 }
@@ -30,7 +30,7 @@ func running(p *testplane.Plane, h *fakehost.Host, id string) {
 func becomes(t *testing.T, p *testplane.Plane, id string, want record.SandboxStatus) *record.Sandbox {
 	t.Helper()
 	var s *record.Sandbox
-	testcluster.Await(t, 10*time.Second, "status "+string(want), func() bool {
+	testcluster.Await(t, "status "+string(want), func() bool {
 		var ok bool
 		s, ok = p.Sandbox(id)
 		return ok && s.Status == want
@@ -38,7 +38,6 @@ func becomes(t *testing.T, p *testplane.Plane, id string, want record.SandboxSta
 	return s
 }
 
-// edit changes a sandbox's row.
 func edit(p *testplane.Plane, id string, change func(*record.Sandbox)) {
 	p.Update(func(tx *raftstore.Tx) error {
 		s, _ := raftstore.Get(tx, record.Sandboxes, id)
@@ -49,8 +48,8 @@ func edit(p *testplane.Plane, id string, change func(*record.Sandbox)) {
 	})
 }
 
-// A host has it from the row whether a sandbox is persistent, whatever it was
-// told by a leader that did not come to write it down.
+// Whether a sandbox is persistent is corrected on its host by the row, even if a
+// leader told the host and did not commit.
 func TestAHostFollowsTheRowsPersistence(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -74,7 +73,7 @@ func TestAHostFollowsTheRowsPersistence(t *testing.T) {
 	}
 	follows := func(persistent bool) {
 		t.Helper()
-		testcluster.Await(t, 10*time.Second, "the host's word", func() bool { return h.Boxes()[id].Persistent == persistent })
+		testcluster.Await(t, "the host's word", func() bool { return h.Boxes()[id].Persistent == persistent })
 	}
 	become(true) // told, and not written down
 	follows(false)
@@ -86,8 +85,8 @@ func TestAHostFollowsTheRowsPersistence(t *testing.T) {
 		return nil
 	})
 	follows(true)
-	// Once they agree, nothing more is said.
-	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
+	// Once they agree, the host is not called again.
+	testcluster.Await(t, "the heartbeat", func() bool {
 		boxes := p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Boxes
 		return len(boxes) == 1 && boxes[0].Persistent != nil && *boxes[0].Persistent
 	})
@@ -98,7 +97,7 @@ func TestAHostFollowsTheRowsPersistence(t *testing.T) {
 	}
 }
 
-// A persistent sandbox is taken up again when its host comes back with it.
+// A persistent sandbox recovers when its host returns with it.
 func TestAPersistentSandboxOutlivesTheLossOfItsHost(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -122,39 +121,7 @@ func TestAPersistentSandboxOutlivesTheLossOfItsHost(t *testing.T) {
 	}
 }
 
-// After a restore what hosts have and no row accounts for is kept until its time
-// is over, however often the leader changes, or until the operator says so.
-func TestWhatARestoredBackupDoesNotKnowIsKept(t *testing.T) {
-	p := testplane.New(t, 1, nil)
-	keep := func(d time.Duration) {
-		p.Update(func(tx *raftstore.Tx) error {
-			raftstore.Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Keep: d})
-			return nil
-		})
-	}
-	keep(time.Hour)
-	h := p.Host("h1", 4096)
-	unknown := func() {
-		h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
-			boxes[id] = hostapi.Box{ID: id, Generation: 1, Status: hostapi.StatusRunning}
-		})
-	}
-	unknown()
-	p.Passes(10) // each longer than the grace of an orphan
-	if len(h.Boxes()) != 1 {
-		t.Fatal("it is gone")
-	}
-	keep(0)
-	testcluster.Await(t, 10*time.Second, "end of the box", func() bool { return len(h.Boxes()) == 0 })
-	keep(500 * time.Millisecond)
-	unknown()
-	testcluster.Await(t, 10*time.Second, "end of the time", func() bool { return len(h.Boxes()) == 0 })
-	if row, _ := raftstore.Get(p.Leader().Store.View(), record.Clusters, record.ClusterID); row.Keep != 0 {
-		t.Errorf("the box went with %s to keep it", row.Keep)
-	}
-}
-
-// A sandbox waits for its turn to hibernate. What its owner does meanwhile counts.
+// While a sandbox waits for its turn to hibernate, its owner may change it.
 func TestTheEndOfAPersistentSandboxIsLookedAtAgain(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 16384)
@@ -189,7 +156,7 @@ func TestTheEndOfAPersistentSandboxIsLookedAtAgain(t *testing.T) {
 		asked.Range(func(id, _ any) bool { ids = append(ids, id.(string)); return true })
 		return ids
 	}
-	testcluster.Await(t, 10*time.Second, "full house", func() bool { return len(under()) == 8 })
+	testcluster.Await(t, "full house", func() bool { return len(under()) == 8 })
 	var spared []string
 	for _, id := range all {
 		if _, on := asked.Load(id); !on {
@@ -209,8 +176,8 @@ func TestTheEndOfAPersistentSandboxIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// announcer lets a test into a loop: say is called with each message before the
-// loop goes on.
+// announcer lets a test act inside a loop: say is called with each message before
+// the loop continues.
 type announcer struct {
 	slog.Handler
 	say func(message string)
@@ -232,11 +199,11 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// What a pass has seen to be over may be so no more when its turn comes.
+// A sandbox that a pass found expired may no longer be when its turn comes.
 func TestTheEndOfASandboxIsLookedAtAgain(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
-	// Over by the clock of the loops below, and not by that of the plane's own.
+	// Expired by the clock of the loops below, but not by that of the plane's own.
 	now := func() time.Time { return time.Now().Add(2 * time.Hour) }
 	name := func(s string) string { return strings.Repeat(s, 26) }
 	first, extended, kept, last := name("a"), name("b"), name("c"), name("d") // in the order of a pass
@@ -262,11 +229,11 @@ func TestTheEndOfASandboxIsLookedAtAgain(t *testing.T) {
 		l.Run(ctx)
 	}()
 	defer func() { cancel(); goOn(); <-ended }()
-	testcluster.Await(t, 10*time.Second, "end of the first", func() bool { return closed(begun) })
+	testcluster.Await(t, "end of the first", func() bool { return closed(begun) })
 	edit(p, extended, func(s *record.Sandbox) { s.ExpiresAt = now().Add(time.Hour) })
 	edit(p, kept, func(s *record.Sandbox) { s.Persistent = true })
 	goOn()
-	testcluster.Await(t, 10*time.Second, "end of the last", func() bool {
+	testcluster.Await(t, "end of the last", func() bool {
 		_, there := p.Sandbox(last)
 		return !there
 	})
@@ -277,7 +244,8 @@ func TestTheEndOfASandboxIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// One that cannot be hibernated at its end is left alone for a moment, not for ever.
+// After a failed hibernation of an expired sandbox, the next attempt is soon, but
+// not at once.
 func TestAHibernationThatFailsIsTriedAgain(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -296,7 +264,7 @@ func TestAHibernationThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-// What its owner has paused does not run on because its host has no room for it.
+// A paused sandbox is paused again if its host has no room to hibernate it.
 func TestAPausedSandboxThatCannotHibernateIsPausedAgain(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -312,13 +280,13 @@ func TestAPausedSandboxThatCannotHibernateIsPausedAgain(t *testing.T) {
 		return &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "no room"}
 	})
 	edit(p, id, func(s *record.Sandbox) { s.Persistent, s.ExpiresAt = true, time.Now().Add(-time.Second) })
-	testcluster.Await(t, 10*time.Second, "refusal", refused.Load)
-	testcluster.Await(t, 5*time.Second, "pause", func() bool { return h.Boxes()[id].Status == hostapi.StatusPaused })
+	testcluster.Await(t, "refusal", refused.Load)
+	testcluster.Await(t, "pause", func() bool { return h.Boxes()[id].Status == hostapi.StatusPaused })
 	becomes(t, p, id, record.SandboxPaused)
 }
 
-// A box that hangs, whatever it is asked, holds up no other: neither those of its
-// own host nor, when they fill all its places, those of another.
+// A box that hangs in any call delays no other: neither those of its own host nor,
+// when such boxes fill all its places, those of another.
 func TestABoxThatHangsHoldsUpNoOther(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h1, h2 := p.Host("h1", 16384), p.Host("h2", 16384)
@@ -347,31 +315,31 @@ func TestABoxThatHangsHoldsUpNoOther(t *testing.T) {
 		})
 	}
 	gone := func(h *fakehost.Host, id string) {
-		testcluster.Await(t, 10*time.Second, "end of the orphan", func() bool { _, there := h.Boxes()[id]; return !there })
+		testcluster.Await(t, "end of the orphan", func() bool { _, there := h.Boxes()[id]; return !there })
 	}
-	// One of each hangs, and the host's others go on.
+	// One of each kind hangs, and the host's others continue.
 	rest(h1, box("h", 0))
 	orphan(h1, box("h", 1))
 	h1.AddCapture("hangs")
-	testcluster.Await(t, 10*time.Second, "calls that hang", func() bool { return hanging.Load() >= 3 })
+	testcluster.Await(t, "calls that hang", func() bool { return hanging.Load() >= 3 })
 	rest(h1, box("a", 0))
 	orphan(h1, box("a", 1))
 	h1.AddCapture("tree-gone")
 	becomes(t, p, box("a", 0), record.SandboxHibernated)
 	gone(h1, box("a", 1))
-	testcluster.Await(t, 10*time.Second, "end of the capture", func() bool { return len(h1.Captures()) == 1 })
-	// All places of the host are taken.
+	testcluster.Await(t, "end of the capture", func() bool { return len(h1.Captures()) == 1 })
+	// All places of the host are occupied.
 	for i := range 10 {
 		rest(h1, box("h", 2+i))
 	}
-	testcluster.Await(t, 10*time.Second, "a full host", func() bool { return hanging.Load() >= 10 })
+	testcluster.Await(t, "a full host", func() bool { return hanging.Load() >= 10 })
 	rest(h2, box("b", 0))
 	orphan(h2, box("b", 1))
 	becomes(t, p, box("b", 0), record.SandboxHibernated)
 	gone(h2, box("b", 1))
 }
 
-// A leader in the middle of a long move ends with its leadership all the same.
+// A leader in the middle of a long transition ends with its leadership all the same.
 func TestALongMoveEndsWithTheLeadership(t *testing.T) {
 	p := testplane.New(t, 3, nil)
 	h := p.Host("h1", 4096)
@@ -399,11 +367,11 @@ func TestALongMoveEndsWithTheLeadership(t *testing.T) {
 	old := p.LeaderNode()
 	p.Cut(old.Replica)
 	<-asked // the next leader has heard the host, and asks
-	testcluster.Await(t, 10*time.Second, "end of the old leader's work", func() bool {
+	testcluster.Await(t, "end of the old leader's work", func() bool {
 		_, err := old.Hosts.Heartbeat(t.Context(), h.Heartbeat())
 		return errors.Is(err, hosts.ErrNotLeading)
 	})
-	testcluster.Await(t, 10*time.Second, "end of the old leader's call", func() bool { return closed(ended) })
+	testcluster.Await(t, "end of the old leader's call", func() bool { return closed(ended) })
 	p.Heal(old.Replica)
 	becomes(t, p, id, record.SandboxRunning)
 }
@@ -425,8 +393,8 @@ func TestAVMThatDied(t *testing.T) {
 	}
 }
 
-// Rows of which a few are as large as a transaction may be do not keep what
-// happened to all the others from being written down.
+// A few rows that fill a transaction each do not prevent changes of the others from
+// being committed.
 func TestLargeRowsHoldUpNoOthers(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 65536)
@@ -464,9 +432,9 @@ func TestABoxThatIsGone(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	running(p, h, id)
-	// Without a complete inventory nothing follows from its absence.
+	// Without a complete inventory, a missing box proves nothing.
 	h.SetReady(false)
-	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Ready })
+	testcluster.Await(t, "the heartbeat", func() bool { return !p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Ready })
 	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) { delete(boxes, id) })
 	p.Passes(3)
 	becomes(t, p, id, record.SandboxRunning)
@@ -476,8 +444,8 @@ func TestABoxThatIsGone(t *testing.T) {
 	}
 }
 
-// A heartbeat that is older than the box it lacks must not fail the sandbox:
-// the host is asked before anything is concluded.
+// A heartbeat that is older than the box that it lacks must not fail the sandbox:
+// the host is asked first.
 func TestAHeartbeatOlderThanTheBox(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -490,7 +458,7 @@ func TestAHeartbeatOlderThanTheBox(t *testing.T) {
 	})
 	h.Silence(true) // the last heartbeat has no boxes
 	running(p, h, id)
-	testcluster.Await(t, 5*time.Second, "the question", func() bool { return asked.Load() >= 2 })
+	testcluster.Await(t, "the question", func() bool { return asked.Load() >= 2 })
 	becomes(t, p, id, record.SandboxRunning)
 	h.Silence(false)
 }
@@ -503,7 +471,7 @@ func TestBoxesWithoutARow(t *testing.T) {
 	h.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
 		boxes[other] = hostapi.Box{ID: other, Generation: 1, Status: hostapi.StatusRunning}
 	})
-	testcluster.Await(t, 10*time.Second, "end of the orphan", func() bool { _, there := h.Boxes()[other]; return !there })
+	testcluster.Await(t, "end of the orphan", func() bool { _, there := h.Boxes()[other]; return !there })
 	if _, there := h.Boxes()[id]; !there {
 		t.Fatal("a box with a row was deleted")
 	}
@@ -516,7 +484,7 @@ func TestABoxOnTheWrongHost(t *testing.T) {
 	h2.Change(func(_ *hostapi.Capacity, _ *[]hostapi.TemplateState, boxes map[string]hostapi.Box) {
 		boxes[id] = hostapi.Box{ID: id, Generation: 1, Status: hostapi.StatusRunning}
 	})
-	testcluster.Await(t, 10*time.Second, "end of the double", func() bool { return len(h2.Boxes()) == 0 })
+	testcluster.Await(t, "end of the double", func() bool { return len(h2.Boxes()) == 0 })
 	if len(h1.Boxes()) != 1 {
 		t.Fatal("the right one is gone")
 	}

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,21 +17,21 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Bounds of a registration.
+// Limits of registered ports.
 const (
 	MaxPorts     = 64 // of one sandbox
 	maxPortLabel = 63
 )
 
-// Ports are the use cases of a sandbox's ports and of their previews.
+// Ports contains the use cases of sandboxes' ports and previews.
 type Ports struct {
 	*reach
 	previewURL string // see Config
 	tokens     PreviewTokens
 }
 
-// List lists the ports that something in the sandbox listens on, and those
-// that were registered, by number.
+// List returns the ports on which something listens, and the registered ones, by
+// number.
 func (p *Ports) List(ctx context.Context, c core.Caller, id string) ([]api.Port, error) {
 	var listening []hostapi.Port
 	var row *record.Sandbox
@@ -48,30 +49,30 @@ func (p *Ports) List(ctx context.Context, c core.Caller, id string) ([]api.Port,
 	return p.merge(row, listening), nil
 }
 
-// merge is one entry for each port and protocol, whatever number of
-// addresses it is bound to.
+// merge returns one entry for each port and protocol, whatever number of addresses
+// it is bound to.
 func (p *Ports) merge(row *record.Sandbox, listening []hostapi.Port) []api.Port {
 	type key struct {
 		port     int
 		protocol string
 	}
 	found := map[key]*api.Port{}
-	at := func(port int, protocol string) *api.Port {
+	at := func(port int, protocol string, reachable bool) *api.Port {
 		k := key{port, protocol}
 		if found[k] == nil {
 			found[k] = &api.Port{Port: port, Protocol: protocol}
-			if protocol == "tcp" {
-				found[k].URL = p.url(row.ID, port)
-			}
+		}
+		if protocol == "tcp" && reachable {
+			found[k].URL = p.url(row.ID, port)
 		}
 		return found[k]
 	}
 	for _, l := range listening {
-		e := at(l.Port, l.Protocol)
+		e := at(l.Port, l.Protocol, !onLoopback(l))
 		e.Process = cmp.Or(e.Process, l.Process)
 	}
 	for _, registered := range row.Ports {
-		at(registered.Port, "tcp").Label = registered.Label
+		at(registered.Port, "tcp", true).Label = registered.Label
 	}
 	out := make([]api.Port, 0, len(found))
 	for _, one := range found {
@@ -83,11 +84,17 @@ func (p *Ports) merge(row *record.Sandbox, listening []hostapi.Port) []api.Port 
 	return out
 }
 
+// onLoopback reports whether something listens where no preview reaches it.
+func onLoopback(l hostapi.Port) bool {
+	address, err := netip.ParseAddr(l.Address)
+	return err == nil && address.Unmap().IsLoopback() // an older agent does not say the address
+}
+
 func (p *Ports) url(id string, port int) string {
 	return strings.Replace(p.pattern(id), "{port}", strconv.Itoa(port), 1)
 }
 
-// Add registers a port, or gives a registered one another label.
+// Add registers a port, or changes the label of a registered one.
 func (p *Ports) Add(ctx context.Context, c core.Caller, id string, in api.AddPort) (api.Port, error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return api.Port{}, err
@@ -111,7 +118,7 @@ func (p *Ports) Add(ctx context.Context, c core.Caller, id string, in api.AddPor
 	return api.Port{Port: in.Port, Protocol: "tcp", URL: p.url(id, in.Port), Label: in.Label}, nil
 }
 
-// Remove takes back a registration.
+// Remove removes a registration.
 func (p *Ports) Remove(ctx context.Context, c core.Caller, id string, port int) error {
 	if err := c.RequireWorkspace(); err != nil {
 		return err
@@ -129,6 +136,9 @@ func (p *Ports) change(ctx context.Context, c core.Caller, id string, change fun
 	return p.core.Update(ctx, func(tx *raftstore.Tx) error {
 		row, err := Owned(tx, c, id)
 		if err != nil {
+			return err
+		}
+		if err := Unmanaged(row); err != nil {
 			return err
 		}
 		row = row.Clone()

@@ -13,31 +13,30 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// The times that a preview token may last, in seconds.
+// Validity of preview tokens, in seconds.
 const (
 	DefaultPreviewSeconds = 3600
 	MaxPreviewSeconds     = 7 * 24 * 3600
 )
 
-// PreviewTokens makes the tokens that show a private sandbox's ports.
+// PreviewTokens creates the tokens for private previews.
 type PreviewTokens interface {
 	Issue(sandboxID string, port int, expires time.Time) (string, error)
 }
 
-// pattern is a sandbox's preview URLs with "{port}" for the port.
+// pattern returns the pattern of a sandbox's preview URLs, with "{port}" in it.
 func (p *Ports) pattern(id string) string { return strings.Replace(p.previewURL, "{id}", id, 1) }
 
-// PreviewToken makes a token for one port of a sandbox, or for every port.
+// PreviewToken creates a token for one port of a sandbox, or for every port.
 func (p *Ports) PreviewToken(ctx context.Context, c core.Caller, id string, in api.CreatePreviewToken) (api.PreviewAccess, error) {
 	switch {
-	case in.Port != nil && *in.Port == 0: // it must not become a token for every port
-		return api.PreviewAccess{}, errPreviewPort
+
 	case in.TTLSeconds != nil && (*in.TTLSeconds < 1 || *in.TTLSeconds > MaxPreviewSeconds):
 		return api.PreviewAccess{}, apierror.Invalid("invalid ttl_seconds", "ttl_seconds must be from 1 to %d", MaxPreviewSeconds)
-	case in.Port != nil && (*in.Port < 1 || *in.Port > 65535):
-		return api.PreviewAccess{}, errPreviewPort
+	case in.Port != nil && (*in.Port < 1 || *in.Port > 65535): // a port 0 would become a token for every port
+		return api.PreviewAccess{}, apierror.Invalid("invalid port", "port must be from 1 to 65535")
 	}
-	row, err := p.find(ctx, c, id)
+	row, err := p.own(ctx, c, id)
 	if err != nil {
 		return api.PreviewAccess{}, err
 	}
@@ -60,10 +59,8 @@ func (p *Ports) PreviewToken(ctx context.Context, c core.Caller, id string, in a
 	return out, nil
 }
 
-var errPreviewPort = apierror.Invalid("invalid port", "port must be from 1 to 65535")
-
-// WakeForPreview makes sure that a sandbox runs, whoever's it is: a preview's
-// caller is known by its host name and token, which the edge has checked.
+// WakeForPreview ensures that a sandbox of any workspace runs. The edge has checked
+// the preview's host name and token.
 func (p *Ports) WakeForPreview(ctx context.Context, id string) error {
 	view, err := p.core.Current(ctx)
 	if err != nil {
@@ -73,5 +70,6 @@ func (p *Ports) WakeForPreview(ctx context.Context, id string) error {
 	if !ok {
 		return apierror.NotFound()
 	}
-	return p.wake(ctx, row)
+	_, err = p.wake(ctx, row)
+	return err
 }

@@ -26,12 +26,12 @@ const (
 	Stderr = "stderr"
 )
 
-// Process is a command that runs in a sandbox. Whoever has it reads from it,
-// and closes it, which ends what still runs of it. A reader that is slow slows
-// the command. The methods that write may be called while Next waits.
+// Process is a running command. Its user reads from it and closes it, which ends the
+// command. A slow reader slows down the command. The writing methods may be called
+// while Next waits.
 type Process interface {
-	// Next waits for the next output or for the end. After an end there is
-	// nothing more. It fails when the command cannot be followed any longer.
+	// Next waits for the next output or the end, which is the last piece. It fails
+	// if the command can no longer be followed.
 	Next() (Piece, error)
 	Stdin(p []byte) error
 	CloseStdin() error
@@ -40,14 +40,14 @@ type Process interface {
 	io.Closer
 }
 
-// Piece is some output of a process, or its end.
+// Piece is output of a process, or its end.
 type Piece struct {
 	Stream string    // of output
 	Data   []byte    // valid until the next piece
 	Exit   *api.Exit // not nil: the process has ended
 }
 
-// Terminal asks for a program on a pseudo-terminal.
+// Terminal describes a program on a pseudo-terminal.
 type Terminal struct {
 	Cmd        string // run by sh -c; "": the user's login shell
 	Cwd        string
@@ -55,8 +55,7 @@ type Terminal struct {
 	Cols, Rows uint16
 }
 
-// Stream starts a command. With openStdin its input goes on after in.Stdin,
-// until it is closed.
+// Stream starts a command. With openStdin, its input stays open after in.Stdin.
 func (c *Commands) Stream(ctx context.Context, caller core.Caller, id string, in api.Exec, openStdin bool) (Process, error) {
 	req, err := requestOf(in)
 	if err != nil {
@@ -67,8 +66,7 @@ func (c *Commands) Stream(ctx context.Context, caller core.Caller, id string, in
 	})
 }
 
-// OpenTerminal starts a program on a pseudo-terminal. It runs until it ends or
-// is closed.
+// OpenTerminal starts a program on a pseudo-terminal, without a timeout.
 func (c *Commands) OpenTerminal(ctx context.Context, caller core.Caller, id string, in Terminal) (Process, error) {
 	req := hostapi.ExecStream{OpenStdin: true, TTY: &hostapi.TTY{Cols: in.Cols, Rows: in.Rows, Term: "xterm-256color"}}
 	checked := api.Exec{Cmd: api.Shell(cmp.Or(in.Cmd, ":")), Cwd: in.Cwd, User: in.User}
@@ -83,8 +81,8 @@ func (c *Commands) OpenTerminal(ctx context.Context, caller core.Caller, id stri
 	return c.process(ctx, caller, id, req)
 }
 
-// languageServers is where a template has its language servers: programs named
-// after what they know, which speak the protocol on their standard streams.
+// languageServers is the directory of a template's language servers: programs that
+// are named after the language and speak the protocol on their standard streams.
 const languageServers = "/etc/berth/lsp"
 
 var languageName = regexp.MustCompile(`^[a-z][a-z0-9+-]{0,31}$`)
@@ -94,15 +92,14 @@ func (c *Commands) LanguageServer(ctx context.Context, caller core.Caller, id, l
 	program := path.Join(languageServers, lang)
 	none := &apierror.Error{Code: apierror.ENotFound, Message: "no language server for " + lang}
 	if !languageName.MatchString(lang) {
-		if _, err := c.find(ctx, caller, id); err != nil {
+		if _, err := c.own(ctx, caller, id); err != nil {
 			return nil, err
 		}
 		return nil, none
 	}
-	// Whether there is one is found out before anything is started, so that the
-	// caller is told by a status.
+	// Check first whether the program exists, so that the answer is a status.
 	_, err := c.files.Stat(ctx, caller, id, program)
-	var says *hostapi.Error // the guest, of the file; the host would say that there is no guest
+	var says *hostapi.Error // the guest's answer; the host's own 404 would mean that there is no guest
 	if errors.As(err, &says) && says.Code == hostapi.CodeGuestSays && says.HTTPStatus == http.StatusNotFound {
 		return nil, none
 	}
@@ -123,7 +120,7 @@ func (c *Commands) process(ctx context.Context, caller core.Caller, id string, r
 	return &process{conn: out.it, release: out.release}, nil
 }
 
-// process is a Process over a host's connection.
+// process is a Process that runs through a host's connection.
 type process struct {
 	conn    *hostapi.Stream
 	release context.CancelFunc
@@ -155,10 +152,26 @@ func (p *process) Next() (Piece, error) {
 			if err := json.Unmarshal(data, &e); err != nil {
 				return Piece{}, apierror.Unreachable("the sandbox's answer makes no sense", err)
 			}
-			return Piece{}, &apierror.Error{Code: apierror.EInvalid, Message: e.Error, Detail: e.Detail}
+			return Piece{}, notStarted(e)
 		}
-		// A kind that a younger guest has added says nothing to us.
+		// Ignore kinds that a newer guest has added.
 	}
+}
+
+// notStarted converts a guest's refusal of a command as the host does for exec.
+func notStarted(e guestapi.Error) *apierror.Error {
+	detail := strings.TrimSuffix(e.Error+": "+e.Detail, ": ")
+	switch e.Code {
+	case guestapi.CodeInvalidCwd:
+		return &apierror.Error{Code: apierror.EInvalid, Message: "invalid cwd", Detail: detail}
+	case guestapi.CodeNoUser:
+		return &apierror.Error{Code: apierror.EInvalid, Message: "invalid user", Detail: detail}
+	case guestapi.CodeLimit:
+		return core.TooBusy(detail, nil)
+	case guestapi.CodeFault:
+		return apierror.Unreachable("the sandbox could not start the command", errors.New(detail))
+	}
+	return &apierror.Error{Code: apierror.EInvalid, Message: e.Error, Detail: e.Detail}
 }
 
 // Stdin implements Process.
@@ -173,8 +186,8 @@ func (p *process) Stdin(data []byte) error {
 	return nil
 }
 
-// stdinFrame is how much input goes into one frame: well under what the guest
-// takes, so that a signal sent after it need not wait long.
+// stdinFrame is the size of an input frame. It is well below the guest's limit, so
+// that a signal sent after it need not wait long.
 const stdinFrame = 64 << 10
 
 // CloseStdin implements Process.
@@ -207,14 +220,13 @@ func (p *process) Close() error {
 	return p.conn.Close()
 }
 
-// signals are those that may be sent to a command.
+// signals may be sent to a command.
 var signals = map[string]bool{
 	"HUP": true, "INT": true, "QUIT": true, "KILL": true, "USR1": true, "USR2": true, "TERM": true,
 	"CONT": true, "STOP": true, "TSTP": true, "WINCH": true, "ALRM": true, "PIPE": true,
 }
 
-// SignalName is the name of a signal as hosts take it, or false for none that
-// may be sent.
+// SignalName returns a signal's name as hosts expect it, and whether it may be sent.
 func SignalName(name string) (string, bool) {
 	name = strings.TrimPrefix(strings.ToUpper(name), "SIG")
 	return name, signals[name]

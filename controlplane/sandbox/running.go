@@ -11,13 +11,13 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// reach finds callers' sandboxes, and brings calls to their hosts.
+// reach finds callers' sandboxes and calls their hosts.
 type reach struct {
 	core        *core.Core
 	transitions *Transitions
 }
 
-// find reads one sandbox of the caller's workspace where it is current.
+// find returns a sandbox of the caller's workspace from a current view.
 func (r *reach) find(ctx context.Context, c core.Caller, id string) (*record.Sandbox, error) {
 	view, err := r.core.View(ctx, c)
 	if err != nil {
@@ -26,47 +26,50 @@ func (r *reach) find(ctx context.Context, c core.Caller, id string) (*record.San
 	return Owned(view, c, id)
 }
 
-// orNotFound answers for what is wrong with a request only to those who may
-// see the sandbox.
+// orNotFound returns err, but not found to callers who may not use the sandbox.
 func (r *reach) orNotFound(ctx context.Context, c core.Caller, id string, err error) error {
-	if _, ferr := r.find(ctx, c, id); ferr != nil {
+	if _, ferr := r.own(ctx, c, id); ferr != nil {
 		return ferr
 	}
 	return err
 }
 
-// wake makes sure that a sandbox runs. A paused one is not resumed.
-func (r *reach) wake(ctx context.Context, row *record.Sandbox) error {
+// wake ensures that a sandbox runs, and returns its row, which may have another host by
+// then. It does not resume a paused one.
+func (r *reach) wake(ctx context.Context, row *record.Sandbox) (*record.Sandbox, error) {
 	switch row.Status {
 	case record.SandboxRunning:
-		return nil
+		return row, nil
 	case record.SandboxPaused:
-		return ErrAsleep
+		return nil, ErrAsleep
 	case record.SandboxHibernated:
-		_, err := r.transitions.Do(ctx, row, Wake)
+		if err := r.core.MayRun(r.core.Store.View(), row.WorkspaceID); err != nil {
+			return nil, err
+		}
+		now, err := r.transitions.Do(ctx, row, Wake)
 		var illegal *IllegalError
 		switch {
 		case err == nil:
-			return nil
+			return now, nil
 		case errors.As(err, &illegal) && illegal.Status == record.SandboxRunning:
-			return nil
+			return row, nil
 		case errors.As(err, &illegal) && illegal.Status == record.SandboxPaused:
-			return ErrAsleep
+			return nil, ErrAsleep
 		case unwritten(err):
-			return apierror.Unavailable("the sandbox may have been woken; nothing else was done", err)
+			return nil, apierror.Unavailable("the sandbox may have been woken; nothing else was done", err)
 		}
-		return transitionError(err)
+		return nil, transitionError(err)
 	}
-	return apierror.NotRunning("its status is " + string(row.Status))
+	return nil, apierror.NotRunning("its status is " + string(row.Status))
 }
 
-// target is a sandbox that a call is for, and its host.
+// target is the sandbox that a call is for, and its host.
 type target struct {
 	row    *record.Sandbox
 	client *hosts.Client
 }
 
-// onHost calls fn with the host of a sandbox, whatever the sandbox is doing.
+// onHost calls fn with a sandbox's host, whatever the sandbox's status.
 func (r *reach) onHost(ctx context.Context, c core.Caller, id string, fn func(ctx context.Context, t target) error) error {
 	row, err := r.find(ctx, c, id)
 	if err != nil {
@@ -90,19 +93,22 @@ func (r *reach) client(ctx context.Context, row *record.Sandbox) (*hosts.Client,
 	return client, nil
 }
 
-// onRunning calls fn with the host of a sandbox that runs, waking it if it
-// hibernates. The record may be behind its host for a moment: when the host
-// refuses because the sandbox does not run (CodeNotRunning: nothing was begun),
-// it is asked what the sandbox does, and fn is called once more if it can be made
-// to run. What was cut off (CodeCutOff) had begun, and is not called again.
+// onRunning calls fn with the host of a running sandbox, and wakes a hibernated one
+// first. The record may lag behind the host: if the host refuses because the sandbox
+// does not run (CodeNotRunning: nothing was begun), onRunning asks for its status
+// and, if it can be made to run, calls fn once more. It does not repeat what was cut
+// off (CodeCutOff), because that had begun.
 func (r *reach) onRunning(ctx context.Context, c core.Caller, id string, fn func(ctx context.Context, t target) error) error {
-	row, err := r.find(ctx, c, id)
+	row, err := r.own(ctx, c, id)
+	if err == nil { // also of one that a paused workspace's end has not reached yet
+		err = r.core.MayGoOn(r.core.Store.View(), row.WorkspaceID)
+	}
 	if err != nil {
 		return err
 	}
 	hctx := hosts.WithRequestID(ctx, c.RequestID)
 	for last := false; ; last = true {
-		if err := r.wake(hctx, row); err != nil {
+		if row, err = r.wake(hctx, row); err != nil {
 			return err
 		}
 		client, err := r.client(hctx, row)
@@ -126,14 +132,13 @@ func (r *reach) onRunning(ctx context.Context, c core.Caller, id string, fn func
 	}
 }
 
-// opened is something that a host keeps open for us, such as a stream. It ends
-// when the host is lost.
+// opened is a stream or body that a host keeps open. It ends when the host is lost.
 type opened[T any] struct {
 	it      T
 	release context.CancelFunc
 }
 
-// open calls fn under a context that lives until the result is closed.
+// open calls fn with a context that lives until the result is released.
 func open[T any](r *reach, out *opened[T], fn func(ctx context.Context, t target) (T, error)) func(context.Context, target) error {
 	return func(ctx context.Context, t target) error {
 		ctx, release := r.core.Hosts.WhileHeard(ctx, t.row.HostID)

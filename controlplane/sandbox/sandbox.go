@@ -13,23 +13,23 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Config is what sandboxes need beside the core.
+// Config configures Sandboxes.
 type Config struct {
 	Templates     *template.Templates
 	PreviewURL    string // pattern with {port} and {id}; "" leaves preview_url empty
 	PreviewTokens PreviewTokens
 
-	// Observe is told how long each stage of a create took. engine: the time is
-	// the VMM's own.
+	// Observe is called with the duration of each stage of a create. engine means
+	// that the time is the VMM's own.
 	Observe func(stage string, engine bool, took time.Duration)
 
-	// HibernateRetry is how long a persistent sandbox that could not be hibernated at
-	// its end is left alone; default ten seconds.
+	// HibernateRetry is the delay after a failed hibernation of an expired
+	// persistent sandbox; default ten seconds.
 	HibernateRetry time.Duration
 }
 
-// Sandboxes are the use cases of a sandbox's life. Those of what runs in it, and of
-// what it holds, are beside them.
+// Sandboxes contains the use cases of a sandbox's life. Its fields contain those of
+// commands, files, logs and ports.
 type Sandboxes struct {
 	Flows    *Flows
 	Commands *Commands
@@ -41,7 +41,7 @@ type Sandboxes struct {
 	cfg Config
 }
 
-// New makes the use cases.
+// New returns the use cases.
 func New(c *core.Core, cfg Config) *Sandboxes {
 	if cfg.Observe == nil {
 		cfg.Observe = func(string, bool, time.Duration) {}
@@ -52,7 +52,7 @@ func New(c *core.Core, cfg Config) *Sandboxes {
 	r := &reach{core: c, transitions: &Transitions{Core: c}}
 	files := &Files{reach: r}
 	return &Sandboxes{
-		Flows: &Flows{Core: c}, Commands: &Commands{reach: r, files: files}, Files: files, Logs: &Logs{reach: r},
+		Flows: &Flows{Core: c, moves: map[string]Moves{}}, Commands: &Commands{reach: r, files: files}, Files: files, Logs: &Logs{reach: r},
 		Ports: &Ports{reach: r, previewURL: cfg.PreviewURL, tokens: cfg.PreviewTokens},
 		reach: r, cfg: cfg,
 	}
@@ -67,8 +67,8 @@ func (s *Sandboxes) Get(ctx context.Context, c core.Caller, id string) (api.Sand
 	return s.Show(row), nil
 }
 
-// Owned finds a sandbox of the caller's workspace. Another workspace's is no
-// different from none.
+// Owned returns a sandbox of the caller's workspace. For another workspace's, the
+// error is that of an unknown id.
 func Owned(r raftstore.Reader, c core.Caller, id string) (*record.Sandbox, error) {
 	row, ok := raftstore.Get(r, record.Sandboxes, id)
 	if !ok || row.WorkspaceID != c.WorkspaceID {
@@ -77,9 +77,9 @@ func Owned(r raftstore.Reader, c core.Caller, id string) (*record.Sandbox, error
 	return row, nil
 }
 
-// List returns a page of the workspace's sandboxes, newest first, and the
-// cursor of the next page ("" after the last). A long one is held within bounds
-// until ctx ends.
+// List returns a page of the workspace's sandboxes, newest first, and the cursor of
+// the next page ("" after the last). The memory of a long list is limited until ctx
+// ends.
 func (s *Sandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Sandbox, next string, err error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
@@ -95,8 +95,8 @@ func (s *Sandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions)
 	return core.Each(rows, s.Show), next, nil
 }
 
-// Delete removes a sandbox; it returns once it is gone from its host, or has waited
-// long for that: see core.Remove.
+// Delete deletes a sandbox. It returns once the host has deleted it, or after a
+// timeout: see core.Remove.
 func (s *Sandboxes) Delete(ctx context.Context, c core.Caller, id string) error {
 	return s.core.Remove(ctx, c, func(tx *raftstore.Tx, flowID string) (string, error) {
 		row, err := Owned(tx, c, id)
@@ -104,13 +104,13 @@ func (s *Sandboxes) Delete(ctx context.Context, c core.Caller, id string) error 
 			return "", err
 		}
 		if row.Owner != nil {
-			return "", &apierror.Error{Code: apierror.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"}
+			return "", ErrManaged
 		}
 		return Resource.BeginDelete(tx, flowID, row, c.RequestID)
 	})
 }
 
-// Show converts a row for its workspace.
+// Show converts a row to the public type.
 func (s *Sandboxes) Show(r *record.Sandbox) api.Sandbox {
 	out := api.Sandbox{
 		ID: r.ID, Status: api.SandboxStatus(r.Status), Template: r.Template, CPU: r.CPU, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, AgentID: r.HostID,
@@ -127,6 +127,7 @@ func (s *Sandboxes) Show(r *record.Sandbox) api.Sandbox {
 	}
 	if r.Owner != nil {
 		out.Owner = &api.Owner{Type: r.Owner.Type, ID: r.Owner.ID}
+		out.FromSnapshot = nil // its owner's, which clients do not see
 	}
 	return out
 }

@@ -16,14 +16,14 @@ import (
 // hostIs waits until the host h1 is up or lost in the store.
 func hostIs(t *testing.T, p *testplane.Plane, want record.HostState) {
 	t.Helper()
-	testcluster.Await(t, 10*time.Second, "host that is "+string(want), func() bool {
+	testcluster.Await(t, "host that is "+string(want), func() bool {
 		a, _ := raftstore.Get(p.Leader().Store.View(), record.Hosts, "h1")
 		return a.State == want
 	})
 }
 
-// A host that was silent for longer than a lease comes back with what it has,
-// and each sandbox is what it was: the same box, in the state that it is in.
+// A host that was silent for longer than a lease returns with its boxes, and each
+// sandbox has the same box again, in the box's current state.
 func TestSilenceDestroysNothing(t *testing.T) {
 	for _, status := range []hostapi.Status{hostapi.StatusRunning, hostapi.StatusPaused, hostapi.StatusHibernated} {
 		t.Run(string(status), func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestSilenceDestroysNothing(t *testing.T) {
 	}
 }
 
-// What a host returns with counts as it is then.
+// The state in which a box returns counts.
 func TestAHostThatReturnsWithout(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(p *testplane.Plane, boxes map[string]hostapi.Box)
@@ -77,7 +77,7 @@ func TestAHostThatReturnsWithout(t *testing.T) {
 				c.meanwhile(p, boxes)
 			})
 			h.Silence(false)
-			testcluster.Await(t, 10*time.Second, "reason", func() bool {
+			testcluster.Await(t, "reason", func() bool {
 				s, _ := p.Sandbox(id)
 				return s.Status == record.SandboxFailed && s.Error == c.error && !s.Unreachable
 			})
@@ -89,8 +89,8 @@ func TestAHostThatReturnsWithout(t *testing.T) {
 	}
 }
 
-// What was deleted or placed elsewhere while its host was silent goes when the
-// host returns, and so does what there must never be two of.
+// A box whose sandbox was deleted or placed elsewhere while its host was silent is
+// deleted when the host returns, and so is an exclusive one.
 func TestWhatIsGivenUpMeanwhileGoes(t *testing.T) {
 	for name, meanwhile := range map[string]func(p *testplane.Plane){
 		"deleted": func(p *testplane.Plane) {
@@ -99,7 +99,7 @@ func TestWhatIsGivenUpMeanwhileGoes(t *testing.T) {
 				_, err := sandbox.Resource.BeginDelete(tx, flow.NewID(), s, "")
 				return err
 			})
-			testcluster.Await(t, 10*time.Second, "end of the row", func() bool { _, ok := p.Sandbox(id); return !ok })
+			testcluster.Await(t, "end of the row", func() bool { _, ok := p.Sandbox(id); return !ok })
 		},
 		"placed elsewhere": func(p *testplane.Plane) {
 			edit(p, id, func(s *record.Sandbox) { s.HostID, s.Generation = "h2", 2 })
@@ -119,7 +119,7 @@ func TestWhatIsGivenUpMeanwhileGoes(t *testing.T) {
 				t.Error("an exclusive sandbox is only unreachable")
 			}
 			h.Silence(false)
-			testcluster.Await(t, 10*time.Second, "end of the box", func() bool { return len(h.Boxes()) == 0 })
+			testcluster.Await(t, "end of the box", func() bool { return len(h.Boxes()) == 0 })
 			if s, ok := p.Sandbox(id); ok && s.Status != record.SandboxFailed {
 				t.Errorf("it is %+v", s)
 			}

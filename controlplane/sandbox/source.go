@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// source fills in what a new sandbox takes from a snapshot and from volumes, and
-// returns its environment. That the volumes are free its transaction makes sure.
+// source sets what a new sandbox takes from its snapshot and volumes, and returns
+// its environment. The create's transaction checks that the volumes are free.
 func (s *Sandboxes) source(ctx context.Context, c core.Caller, row *record.Sandbox, in api.CreateSandbox) (map[string]string, error) {
 	if in.FromSnapshot == "" && len(in.Volumes) == 0 {
 		return in.Env, nil
@@ -64,16 +64,17 @@ func (s *Sandboxes) source(ctx context.Context, c core.Caller, row *record.Sandb
 	return env, nil
 }
 
-// usableSnapshot finds a snapshot of the caller's workspace, ready or lost.
+// usableSnapshot returns a snapshot of the caller's workspace that is ready or lost,
+// and not the artifact of an app.
 func usableSnapshot(r raftstore.Reader, c core.Caller, id string) (*record.Snapshot, error) {
 	s, ok := raftstore.Get(r, record.Snapshots, id)
-	if !ok || s.WorkspaceID != c.WorkspaceID || s.Status != record.ResourceReady && s.Status != record.ResourceLost {
+	if !ok || s.WorkspaceID != c.WorkspaceID || s.Owner != nil || s.Status != record.ResourceReady && s.Status != record.ResourceLost {
 		return nil, apierror.NotFound()
 	}
 	return s, nil
 }
 
-// readyVolume finds a volume that can be attached.
+// readyVolume returns a volume that can be attached.
 func readyVolume(r raftstore.Reader, workspaceID, name string) (*record.Volume, error) {
 	for _, v := range raftstore.Find(r, record.Volumes, "name", volume.Key(workspaceID, name)) {
 		if v.Status == record.ResourceReady {
@@ -83,7 +84,7 @@ func readyVolume(r raftstore.Reader, workspaceID, name string) (*record.Volume, 
 	return nil, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such volume: " + name}
 }
 
-// attachVolumes gives a new sandbox its volumes, in its transaction.
+// attachVolumes attaches a new sandbox's volumes, in its transaction.
 func attachVolumes(tx *raftstore.Tx, row *record.Sandbox) error {
 	for _, m := range row.Volumes {
 		v, err := readyVolume(tx, row.WorkspaceID, m.Name)
@@ -100,14 +101,14 @@ func attachVolumes(tx *raftstore.Tx, row *record.Sandbox) error {
 	return nil
 }
 
-// Bounds of a create's volumes.
+// Limits of a create's volumes.
 const (
 	maxVolumes   = 8
 	maxMountPath = 1024
 )
 
-// What a guest's kernel and its agent need where it is, and what programs are
-// started from: as guest/disks has it, which would refuse it too, but late.
+// Paths that the guest's kernel, its agent and the start of programs need.
+// guest/disks refuses them too, but only after the create has begun.
 var (
 	reservedTrees = []string{"/proc", "/sys", "/dev", "/run", "/etc/berth", "/var/log/berth"}
 	reservedPaths = []string{
@@ -139,7 +140,7 @@ func validMounts(mounts []api.VolumeMount) error {
 	return nil
 }
 
-// badMountPath says what is wrong with a mount path, "" when nothing is.
+// badMountPath returns what is wrong with a mount path, or "".
 func badMountPath(p string) string {
 	switch {
 	case !path.IsAbs(p):

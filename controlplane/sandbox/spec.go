@@ -12,11 +12,11 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// TemplateOf is the name by which hosts know a sandbox's template.
+// TemplateOf returns the name by which hosts know a sandbox's template.
 func TemplateOf(s *record.Sandbox) string { return cmp.Or(s.TemplateKey, s.Template) }
 
-// request is what a sandbox asks of placement, as its row says it. It fails with
-// ErrSnapshot or a *placement.Error.
+// request returns a sandbox's requirements for placement. The error is ErrSnapshot
+// or a *placement.Error.
 func request(r raftstore.Reader, s *record.Sandbox, tried []string) (placement.Request, error) {
 	req := placement.Request{Template: TemplateOf(s), Builds: buildsOf(r, s), Exclude: tried}
 	if s.FromSnapshot != "" {
@@ -40,8 +40,7 @@ func request(r raftstore.Reader, s *record.Sandbox, tried []string) (placement.R
 	return req, nil
 }
 
-// buildsOf are the digests by which hosts know the build that a sandbox is started
-// from.
+// buildsOf returns the digests by which hosts know the sandbox's build.
 func buildsOf(r raftstore.Reader, s *record.Sandbox) []string {
 	b, ok := raftstore.Get(r, record.Builds, s.BuildID)
 	if s.FromSnapshot != "" || !ok {
@@ -50,8 +49,8 @@ func buildsOf(r raftstore.Reader, s *record.Sandbox) []string {
 	return b.Digests()
 }
 
-// currentBuild is the one that a sandbox's template means now: its own may have
-// been replaced while the sandbox waited for a host.
+// currentBuild returns the current build of a sandbox's template. The one in its row
+// may have been replaced while the sandbox waited for a host.
 func currentBuild(r raftstore.Reader, s *record.Sandbox) string {
 	if s.BuildID == "" || s.FromSnapshot != "" {
 		return s.BuildID
@@ -68,8 +67,8 @@ func currentBuild(r raftstore.Reader, s *record.Sandbox) string {
 	return s.BuildID
 }
 
-// VolumesOf finds the rows of a sandbox's volumes, in the order of its mounts.
-// One that is gone is left out.
+// VolumesOf returns the rows of a sandbox's volumes, in the order of its mounts. It
+// omits those that are gone.
 func VolumesOf(r raftstore.Reader, s *record.Sandbox) []*record.Volume {
 	out := make([]*record.Volume, 0, len(s.Volumes))
 	for _, m := range s.Volumes {
@@ -78,8 +77,9 @@ func VolumesOf(r raftstore.Reader, s *record.Sandbox) []*record.Volume {
 	return out
 }
 
-// DeleteRow removes a sandbox's row and detaches its volumes. No row of a
-// sandbox goes in any other way.
+// DeleteRow removes a sandbox's row, detaches its volumes, and keeps for whom its last
+// use is counted. Sandboxes' rows must
+// not be removed in any other way.
 func DeleteRow(tx *raftstore.Tx, s *record.Sandbox) {
 	for _, v := range VolumesOf(tx, s) {
 		if v.AttachedTo == s.ID {
@@ -88,10 +88,16 @@ func DeleteRow(tx *raftstore.Tx, s *record.Sandbox) {
 			raftstore.Put(tx, record.Volumes, c)
 		}
 	}
+	if s.HostID != "" { // which may still tell what it has used
+		raftstore.Put(tx, record.EndedBoxes, &record.EndedBox{
+			Meta: record.Meta{ID: s.ID}, WorkspaceID: s.WorkspaceID, Product: s.Product(), HostID: s.HostID,
+			CPU: s.CPU, MemoryMB: s.MemoryMB, DiskMB: s.DiskMB, Began: s.CreatedAt,
+		})
+	}
 	raftstore.Delete(tx, record.Sandboxes, s.ID)
 }
 
-// spec is what the host is asked for.
+// spec returns the box that the host is to create.
 func (f *Flows) spec(r raftstore.Reader, s *record.Sandbox, data Create) (hostapi.BoxSpec, error) {
 	env, err := f.OpenEnv(s.ID, s.EnvSealed)
 	if err != nil {
@@ -107,6 +113,9 @@ func (f *Flows) spec(r raftstore.Reader, s *record.Sandbox, data Create) (hostap
 		}
 		spec.Origin = map[string]any{"from_snapshot": s.FromSnapshot}
 	}
+	if data.Copy != nil {
+		spec.DiskOf, spec.Boot = data.Copy.SandboxID, hostapi.BootCold
+	}
 	paths := make(map[string]string, len(s.Volumes))
 	for _, m := range s.Volumes {
 		paths[volume.Key(s.WorkspaceID, m.Name)] = m.MountPath
@@ -117,8 +126,8 @@ func (f *Flows) spec(r raftstore.Reader, s *record.Sandbox, data Create) (hostap
 	return spec, nil
 }
 
-// refusedSnapshot is why a host will not start a sandbox from its snapshot, if
-// that is what err says.
+// refusedSnapshot returns why a host refused a snapshot, or "" if err is another
+// error.
 func refusedSnapshot(err error) string {
 	var refusal *hostapi.Error
 	if !errors.As(err, &refusal) || refusal.Code != hostapi.CodeNoSnapshot && refusal.Code != hostapi.CodeBadSnapshot {

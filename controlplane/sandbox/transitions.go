@@ -15,14 +15,14 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Transition is one change of a living sandbox's status. None of them is a flow:
-// the host is the authority on a box's status, each of its words has a sequence
-// number, and the record follows the latest. A leader that dies between a host's
-// answer and the record is made up for by the next heartbeat.
+// Transition is a change of a sandbox's status. Transitions are not flows: the host
+// is the authority on a box's status, its reports are numbered, and the record
+// follows the latest. If a leader dies between a host's answer and the commit, the
+// next heartbeat repeats the report.
 type Transition string
 
-// The transitions, each from one status to another. A wake of what runs already
-// changes nothing and succeeds: wakes at the same time are one wake.
+// The transitions, each from one status to another. Waking a running sandbox changes
+// nothing and succeeds, so simultaneous wakes are one.
 const (
 	Pause     Transition = "pause"     // running → paused
 	Resume    Transition = "resume"    // paused → running
@@ -30,7 +30,7 @@ const (
 	Wake      Transition = "wake"      // hibernated → running
 )
 
-// From is the status that a transition starts in.
+// From returns the status that a transition starts from.
 func (m Transition) From() record.SandboxStatus {
 	switch m {
 	case Resume:
@@ -44,7 +44,7 @@ func (m Transition) From() record.SandboxStatus {
 // ErrGone means that the sandbox was deleted meanwhile.
 var ErrGone = errors.New("sandbox is gone")
 
-// IllegalError is a transition that the sandbox's status does not allow.
+// IllegalError means that the sandbox's status does not allow a transition.
 type IllegalError struct {
 	Transition Transition
 	Status     record.SandboxStatus
@@ -55,7 +55,7 @@ func (e *IllegalError) Error() string {
 	return fmt.Sprintf("%s: sandbox is %s", e.Transition, e.Status)
 }
 
-// Remedy says what to do about it.
+// Remedy says what the caller can do.
 func (e *IllegalError) Remedy() string {
 	switch e.Status {
 	case record.SandboxStarting:
@@ -87,49 +87,47 @@ func (e *IllegalError) target() record.SandboxStatus {
 	return record.SandboxRunning
 }
 
-// callTimeout bounds one transition: the memory of a large sandbox is written to a
-// slow disk in less.
+// callTimeout limits one transition. Writing the memory of a large sandbox to a slow
+// disk takes less.
 var callTimeout = timescale.Limit(2 * time.Minute)
 
-// Transitions has hosts change what sandboxes do.
+// Transitions asks hosts to change the status of sandboxes.
 type Transitions struct {
 	*core.Core
 	wakes singleflight.Group // by sandbox id
 }
 
-// Do asks the host of a sandbox for a transition and returns the row as it is then.
-// It fails with an *IllegalError, with ErrGone, or with what the host or the
-// store say. It does not end with ctx: a transition that was asked for is seen
-// through, so that the record says what became of it.
+// Do asks a sandbox's host for a transition and returns the resulting row. The error
+// is an *IllegalError, ErrGone, or the host's or the store's. It does not end with
+// ctx: a requested transition is completed, so that the record contains its outcome.
 func (t *Transitions) Do(ctx context.Context, known *record.Sandbox, transition Transition) (*record.Sandbox, error) {
+	ctx = context.WithoutCancel(ctx)
 	if transition != Wake {
-		return t.do(ctx, known, transition)
+		return t.While(ctx, known, transition)
 	}
-	// A crowd that finds the sandbox asleep asks the host once.
-	row, err, _ := t.wakes.Do(known.ID, func() (any, error) { return t.do(ctx, known, transition) })
+	// Simultaneous wakes ask the host once.
+	row, err, _ := t.wakes.Do(known.ID, func() (any, error) { return t.While(ctx, known, transition) })
 	if err != nil {
 		return nil, err
 	}
 	return row.(*record.Sandbox), nil
 }
 
-// While is Do for who leads: it ends with ctx. What the host does all the same it
-// says in its heartbeats, to whoever leads then.
+// While is Do, but ends with ctx, for the leader's own work. If the host completes the
+// transition all the same, its heartbeats report it to the next leader.
 func (t *Transitions) While(ctx context.Context, known *record.Sandbox, transition Transition) (*record.Sandbox, error) {
-	return t.through(ctx, known, transition)
-}
-
-func (t *Transitions) do(ctx context.Context, known *record.Sandbox, transition Transition) (*record.Sandbox, error) {
-	return t.through(context.WithoutCancel(ctx), known, transition)
-}
-
-func (t *Transitions) through(ctx context.Context, known *record.Sandbox, transition Transition) (*record.Sandbox, error) {
 	switch known.Status {
 	case record.SandboxStarting, record.SandboxFailed, record.SandboxDeleting:
 		return nil, &IllegalError{Transition: transition, Status: known.Status}
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	if transition == Wake {
+		var err error
+		if known, err = t.settled(ctx, known); err != nil {
+			return nil, err
+		}
+	}
 	box, err := t.ask(ctx, known, transition)
 	for tries := 1; err != nil; tries++ {
 		var again bool
@@ -140,7 +138,7 @@ func (t *Transitions) through(ctx context.Context, known *record.Sandbox, transi
 	}
 	row, err := t.follow(ctx, known, box.State())
 	if err == nil && transition != Wake && known.Status != transition.From() && known.HostSeq == box.Seq {
-		// The host calls it done where nothing was to be done.
+		// The host reports success without having changed anything.
 		return nil, &IllegalError{Transition: transition, Status: row.Status}
 	}
 	return row, err
@@ -166,12 +164,12 @@ func (t *Transitions) ask(ctx context.Context, s *record.Sandbox, transition Tra
 	return hostapi.Box{}, fmt.Errorf("no such transition: %q", transition)
 }
 
-// maxTries bounds how often a transition is asked for that others keep undoing.
+// maxTries limits how often a transition is repeated that others keep undoing.
 const maxTries = 3
 
-// refused says why the host did not do it, in the sandbox's terms where it is
-// about its status. again says that the status is the transition's own by now: another
-// transition has brought it back, unless the refusal is about something else.
+// refused returns why a host refused a transition: an *IllegalError if the reason is
+// the sandbox's status. again means that the status allows the transition by now,
+// for example because another transition has just ended.
 func (t *Transitions) refused(ctx context.Context, s *record.Sandbox, transition Transition, err error) (again bool, why error) {
 	var refusal *hostapi.Error
 	if !errors.As(err, &refusal) || refusal.Code != hostapi.CodeIllegalState && refusal.Code != hostapi.CodeNotRunning {
@@ -187,8 +185,7 @@ func (t *Transitions) refused(ctx context.Context, s *record.Sandbox, transition
 	return false, &IllegalError{Transition: transition, Status: row.Status}
 }
 
-// Refresh asks the host what the sandbox is doing and returns the row as it is
-// then.
+// Refresh asks the host for the sandbox's status and returns the resulting row.
 func (t *Transitions) Refresh(ctx context.Context, s *record.Sandbox) (*record.Sandbox, error) {
 	client, err := t.Hosts.Reach(ctx, s.HostID)
 	if err != nil {
@@ -203,10 +200,10 @@ func (t *Transitions) Refresh(ctx context.Context, s *record.Sandbox) (*record.S
 	return t.follow(ctx, s, box.State())
 }
 
-// refreshTimeout is long for a question that a host answers from memory.
+// refreshTimeout limits a call that a host answers from memory.
 var refreshTimeout = timescale.Limit(10 * time.Second)
 
-// follow writes down what a host said, and returns the row as it is then.
+// follow commits a host's report and returns the resulting row.
 func (t *Transitions) follow(ctx context.Context, known *record.Sandbox, b hostapi.BoxState) (*record.Sandbox, error) {
 	var out *record.Sandbox
 	err := t.Store.Update(ctx, func(tx *raftstore.Tx) error {

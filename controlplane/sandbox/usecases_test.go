@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,7 +46,7 @@ func TestTTLEndsTheSandbox(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	ttl := int64(1)
 	sb := r.Must(t, api.CreateSandbox{TTLSeconds: &ttl})
-	testcluster.Await(t, 10*time.Second, "the sandbox's end", func() bool { _, ok := r.Sandbox(sb.ID); return !ok })
+	testcluster.Await(t, "the sandbox's end", func() bool { _, ok := r.Sandbox(sb.ID); return !ok })
 	if len(r.H1.Boxes()) != 0 {
 		t.Fatal("its box is left")
 	}
@@ -82,6 +83,7 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"metadata array":          {Template: "base", Metadata: api.Object(`[]`)},
 		"metadata string":         {Template: "base", Metadata: api.Object(`"{}"`)},
 		"metadata broken":         {Template: "base", Metadata: api.Object(`{"a":`)},
+		"metadata not a double":   {Template: "base", Metadata: api.Object(`{"a":[{"b":-1e999}]}`)},
 		"metadata large":          {Template: "base", Metadata: api.Object(`{"a":"` + big + `"}`)},
 		"env name empty":          {Template: "base", Env: map[string]string{"": "x"}},
 		"env name with =":         {Template: "base", Env: map[string]string{"A=B": "x"}},
@@ -114,8 +116,37 @@ func TestCreateRefusesBadInput(t *testing.T) {
 	}
 }
 
-// The last room on a host is taken by the first of a request's repetitions, and the
-// others answer with what that one has made.
+func TestEveryCharacterOfAnEnvironmentCountsOnce(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	want := strings.Repeat("<", core.MaxEnv-len("A=")-1)
+	sb := r.Must(t, api.CreateSandbox{Env: map[string]string{"A": want}})
+	row, _ := r.Sandbox(sb.ID)
+	env, err := r.Node.Sandboxes.Flows.OpenEnv(sb.ID, row.EnvSealed)
+	if err != nil || env["A"] != want {
+		t.Errorf("%d bytes are left: %v", len(env["A"]), err)
+	}
+}
+
+// Who attaches a volume reads and writes it, so a key of sandboxes alone may not.
+func TestAKeyThatHasNoVolumesAttachesNone(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	in := api.CreateSandbox{Template: "base", Volumes: []api.VolumeMount{{Name: "data", MountPath: "/data"}}}
+	key := testplane.Caller
+	key.KeyID, key.Scopes = "k", []string{string(core.AreaSandboxes)}
+	_, err := r.Create(t.Context(), key, in, core.Idempotency{})
+	testplane.Want(t, err, apierror.EForbidden, "forbidden")
+	if _, err := r.Create(t.Context(), key, api.CreateSandbox{Template: "base"}, core.Idempotency{}); err != nil {
+		t.Errorf("without volumes: %v", err)
+	}
+	key.Scopes = append(key.Scopes, string(core.AreaVolumes))
+	_, err = r.Create(t.Context(), key, in, core.Idempotency{}) // there is none of that name
+	if apierror.CodeOf(err) == apierror.EForbidden {
+		t.Errorf("with both scopes: %v", err)
+	}
+}
+
+// The first of several identical requests takes the last memory on a host, and the
+// others return its sandbox.
 func TestARepetitionIsNotInTheWayOfItsFirst(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	r.H1.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) { c.Slots = 1 })
@@ -154,7 +185,7 @@ func TestIdempotentCreates(t *testing.T) {
 	}
 	_, err = r.Create(t.Context(), testplane.Caller, in, testplane.Key("k", "other"))
 	testplane.Want(t, err, apierror.EConflict, "idempotency key reused")
-	// In another workspace it is another key.
+	// The same key in another workspace is independent.
 	elsewhere, err := r.Create(t.Context(), core.Caller{WorkspaceID: "other"}, in, key)
 	if err != nil || elsewhere.ID == first.ID {
 		t.Fatalf("%v", err)
@@ -193,6 +224,10 @@ func TestExecRefusesBadInput(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	sb := r.Must(t, api.CreateSandbox{})
 	seconds := func(n int64) *int64 { return &n }
+	aMiB := slices.Repeat([]string{strings.Repeat("x", 128<<10-1)}, 8) // with the NULs
+	if _, err := r.Commands.Exec(t.Context(), testplane.Caller, sb.ID, api.Exec{Cmd: api.Command{Argv: aMiB}}); err != nil {
+		t.Errorf("a MiB: %v", err)
+	}
 	for name, in := range map[string]api.Exec{
 		"nothing":              {},
 		"spaces":               {Cmd: api.Shell(" \n")},
@@ -202,6 +237,7 @@ func TestExecRefusesBadInput(t *testing.T) {
 		"a NUL":                {Cmd: api.Shell("echo \x00")},
 		"a NUL in an argument": {Cmd: api.Command{Argv: []string{"echo", "\x00"}}},
 		"a huge argument":      {Cmd: api.Command{Argv: []string{"echo", strings.Repeat("x", 200<<10)}}},
+		"a byte too many":      {Cmd: api.Command{Argv: append(slices.Clone(aMiB), "")}},
 		"timeout 0":            {Cmd: api.Shell("x"), TimeoutSeconds: seconds(0)},
 		"timeout too long":     {Cmd: api.Shell("x"), TimeoutSeconds: seconds(3601)},
 		"a relative cwd":       {Cmd: api.Shell("x"), Cwd: "tmp"},
@@ -263,11 +299,11 @@ func TestDelete(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	sb := r.Must(t, api.CreateSandbox{})
 	testplane.Want(t, r.Delete(t.Context(), core.Caller{WorkspaceID: "other"}, sb.ID), apierror.ENotFound, "not found")
-	r.Change(sb.ID, func(s *record.Sandbox) { s.Owner = &record.Owner{Type: "app", ID: "a"} })
+	r.Change(sb.ID, func(s *record.Sandbox) { s.Owner = &record.Owner{Type: "other", ID: "a"} })
 	testplane.Want(t, r.Delete(t.Context(), testplane.Caller, sb.ID), apierror.EConflict, "managed sandbox: delete it from the feature that owns it (Databases or Apps)")
 	r.Change(sb.ID, func(s *record.Sandbox) { s.Owner = nil })
 
-	// A host that does not answer delays the answer only for so long.
+	// A host that does not answer delays the answer only for a limited time.
 	var down atomic.Bool
 	down.Store(true)
 	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
@@ -314,7 +350,7 @@ func TestManyDeletesAtOnceAreOne(t *testing.T) {
 		})
 	}
 	wg.Wait() // none waits for ever
-	testcluster.Await(t, 5*time.Second, "the host to be asked", func() bool { return asked.Load() > 0 })
+	testcluster.Await(t, "the host to be asked", func() bool { return asked.Load() > 0 })
 	if n := asked.Load(); n != 1 {
 		t.Errorf("the host was asked %d times", n)
 	}
@@ -358,7 +394,7 @@ func TestListPages(t *testing.T) {
 	}
 }
 
-// Lists that nobody reads take no more of the leader than outputs do.
+// The memory for unread lists is limited like that for outputs.
 func TestLongListsAreHeldWithinBounds(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	large := json.RawMessage(`{"a":"` + strings.Repeat("x", 400<<10) + `"}`)
@@ -405,7 +441,7 @@ func TestHostsThatDoNotAnswerAreSkippedOver(t *testing.T) {
 	}
 	r.H1.SetFault(nil)
 	r.H1.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) { c.MemoryMB = 100 })
-	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
+	testcluster.Await(t, "the heartbeat", func() bool {
 		return r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Capacity.MemoryMB == 100
 	})
 	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{})
@@ -431,4 +467,62 @@ func TestPreviewTokensAreForWhatWasAsked(t *testing.T) {
 	}
 	_, err := r.Ports.PreviewToken(t.Context(), testplane.Stranger, sb.ID, api.CreatePreviewToken{})
 	testplane.Want(t, err, apierror.ENotFound, "not found")
+}
+
+// The quotas of a workspace bound what is created at once, by creates and by forks.
+func TestQuotasOfSandboxes(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	change := func(f func(w *record.Workspace)) {
+		r.Update(func(tx *raftstore.Tx) error {
+			w, _ := raftstore.Get(tx, record.Workspaces, "ws")
+			c := w.Clone()
+			f(c)
+			raftstore.Put(tx, record.Workspaces, c)
+			return nil
+		})
+	}
+	change(func(w *record.Workspace) { w.Quotas.Sandboxes = new(3) })
+	var all sync.WaitGroup
+	var made, refused atomic.Int64
+	for range 8 {
+		all.Go(func() {
+			switch _, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{}); {
+			case err == nil:
+				made.Add(1)
+			case apierror.As(err).Message == "max sandboxes reached":
+				refused.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if made.Load() != 3 || refused.Load() != 5 {
+		t.Fatalf("%d made, %d refused", made.Load(), refused.Load())
+	}
+	list, _, err := r.List(t.Context(), testplane.Caller, core.ListOptions{})
+	if err != nil || len(list) != 3 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	_, err = r.Node.Forks.Fork(t.Context(), testplane.Caller, list[0].ID, api.Fork{}, core.Idempotency{})
+	testplane.Want(t, err, apierror.ERateLimited, "max sandboxes reached")
+	before := r.LeaderNode().Hosts.Sessions()["h1"].ReservedMB
+	change(func(w *record.Workspace) {
+		w.Quotas = record.Quotas{CPU: new(3 * list[0].CPU), MemoryMB: new(1 << 20)}
+	})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{})
+	if e := testplane.Want(t, err, apierror.ERateLimited, "workspace resource quota exceeded"); e.Fields["cpu_used"] != 3*list[0].CPU {
+		t.Errorf("%v", e.Fields)
+	}
+	if after := r.LeaderNode().Hosts.Sessions()["h1"].ReservedMB; after != before {
+		t.Errorf("a refused create keeps %d MB", after-before)
+	}
+	change(func(w *record.Workspace) {
+		w.Quotas = record.Quotas{}
+		w.SubscriptionStatus = record.SubscriptionPastDue
+	})
+	_, err = r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{})
+	if e := testplane.Want(t, err, apierror.EQuota, "subscription not active"); e.Fields["subscription_status"] != "past_due" {
+		t.Errorf("%v", e.Fields)
+	}
 }

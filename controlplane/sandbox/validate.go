@@ -3,6 +3,7 @@ package sandbox
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -10,13 +11,13 @@ import (
 	"github.com/berth-cloud/berth/controlplane/template"
 )
 
-// Bounds of a create.
+// Limits of a create.
 const (
 	MaxTTLSeconds = 365 * 24 * 60 * 60
 	maxMetadata   = 16 << 10
 )
 
-// validateCreate checks what can be checked without the control store.
+// validateCreate checks what does not need the control store.
 func validateCreate(in api.CreateSandbox) error {
 	switch {
 	case in.Template == "":
@@ -49,6 +50,13 @@ func ValidMetadata(raw api.Object) error {
 	}
 	if t := bytes.TrimLeft(raw, " \t\r\n"); len(t) == 0 || t[0] != '{' || !json.Valid(raw) {
 		return apierror.Invalid("invalid metadata", "metadata must be an object")
+	}
+	// Readers of JSON that hold numbers as doubles refuse a whole list for one that they
+	// cannot hold.
+	var wrong *json.UnmarshalTypeError
+	var all any
+	if err := json.Unmarshal(raw, &all); errors.As(err, &wrong) {
+		return apierror.Invalid("invalid metadata", "metadata contains a %.60s, which is outside the range of a double", wrong.Value)
 	}
 	return nil
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// remove deletes the capture and its stored copy. While its host may come back it
-// is asked again and again. The stored copy of a snapshot whose host is lost, or
-// has no store any more, is deleted by another; what the lost host has of it, it is
-// told to delete when it returns.
+// remove deletes the capture and its stored copy. It keeps asking the snapshot's
+// host while that may return. If the host is lost or no longer has a store, another
+// host deletes the stored copy; the lost host is told to delete its capture when it
+// returns.
 func (f *flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.Snapshot) error {
 	sessions := f.Hosts.Sessions()
 	owner := s.HostID
@@ -31,14 +31,14 @@ func (f *flows) remove(ctx context.Context, view *raftstore.Snapshot, s *record.
 		}
 	}
 	if owner == "" || !host.Heartbeat.Store {
-		// Also where its row does not say that it is stored: the answer to an
-		// upload may have been lost.
+		// Even if the row does not say that it is stored: the answer to an upload
+		// may have been lost.
 		err := f.Hosts.DeleteStored(ctx, s.ID, owner)
 		if err != nil && (!errors.Is(err, hosts.ErrNoStore) || owner == "" && s.Stored) {
 			return fmt.Errorf("delete stored copy: %w", err)
 		}
 	}
-	// Hosts that fetched it to start from it.
+	// Other hosts may have fetched it to start sandboxes.
 	for id, session := range sessions {
 		fetched := slices.ContainsFunc(session.Heartbeat.Captures, func(c hostapi.CaptureState) bool { return c.ID == s.ID })
 		if id == owner || !fetched {

@@ -13,19 +13,18 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// storedLooks is how often the snapshot store is looked through in the time that
-// a stored copy without a row is left there.
+// storedLooks is the number of passes over the snapshot store during KeptGrace.
 const storedLooks = 12
 
-// storedAtOnce bounds how many of them are deleted at once.
+// storedAtOnce limits how many stored copies are deleted at once.
 const storedAtOnce = 2
 
-// listTime bounds the listing of one page of the store.
+// listTime limits the listing of one page of the store.
 var listTime = 6 * loops.CallTimeout
 
-// collect deletes what is in the snapshot store and has had no row for a while:
-// the host that put it there was gone when it was given up, or the upload ended
-// later than that.
+// collect deletes objects in the snapshot store that have been without a row for
+// KeptGrace: their host was gone when they were deleted, or their upload ended later
+// than that.
 func (k *keeper) collect(ctx context.Context) {
 	origin, ok := raftstore.Get(k.Store.View(), record.Clusters, record.OriginID)
 	if !ok {
@@ -33,7 +32,8 @@ func (k *keeper) collect(ctx context.Context) {
 	}
 	seen := map[string]bool{}
 	if !k.eachStored(ctx, origin.Name, func(ids []string) {
-		// After the page: what is stored has its row before.
+		// The view is taken after the page: an object's row is older than the
+		// object.
 		wanted := k.things.stored(k.Store.View())
 		for _, id := range ids {
 			if !wanted(id) {
@@ -48,8 +48,8 @@ func (k *keeper) collect(ctx context.Context) {
 	}
 }
 
-// eachStored visits everything in the store, if it is the owner's, and reports
-// whether it saw it all.
+// eachStored visits every object in the store, if the store belongs to owner, and
+// reports whether it was complete.
 func (k *keeper) eachStored(ctx context.Context, owner string, visit func(ids []string)) bool {
 	for after := ""; ; {
 		page, ok := k.storedPage(ctx, owner, after)
@@ -64,7 +64,7 @@ func (k *keeper) eachStored(ctx context.Context, owner string, visit func(ids []
 	}
 }
 
-// storedPage asks the hosts one after the other.
+// storedPage returns a page of the store's listing from the first host that answers.
 func (k *keeper) storedPage(ctx context.Context, owner, after string) (page hostapi.StoredPage, ok bool) {
 	for _, hostID := range k.core.Hosts.Stores() {
 		ctx, cancel := context.WithTimeout(ctx, listTime)
@@ -81,8 +81,8 @@ func (k *keeper) storedPage(ctx context.Context, owner, after string) (page host
 	return page, false
 }
 
-// removeAllStored deletes what a pass found, however much it is: passes are far
-// apart. It takes a while, so each is looked at again before it goes.
+// removeAllStored deletes all the objects that a pass found, because passes are far
+// apart. It takes a while, so it checks each object again before deleting it.
 func (k *keeper) removeAllStored(ctx context.Context, ids []string) {
 	var all errgroup.Group
 	all.SetLimit(storedAtOnce)

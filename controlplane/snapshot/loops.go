@@ -18,24 +18,24 @@ import (
 // loopInventory is the name of the loop that compares hosts with rows.
 const loopInventory = "snapshot inventory"
 
-// Claim is what some kind of thing wants of captures on hosts, and of what is in the
-// snapshot store. What nothing claims is removed.
+// Claim says which captures on hosts, and which objects in the snapshot store,
+// another kind of resource needs. The rest is removed.
 type Claim struct {
-	// Capture reports whether a capture is wanted. Hosts that fetched a copy of
-	// it keep that for the next time, until they want the disk for something else.
+	// Capture reports whether a capture is needed. Hosts that fetched a copy of it
+	// keep the copy until they need the disk space.
 	Capture func(r raftstore.Reader, id string) bool
-	// Stored returns what reports whether something in the snapshot store is wanted
-	// there, by its id.
+	// Stored returns a function that reports whether the object with an id is needed
+	// in the snapshot store.
 	Stored func(r raftstore.Reader) func(id string) bool
 }
 
-// own is the claim of snapshots.
+// own reports whether a capture is a snapshot's.
 func own(r raftstore.Reader, id string) bool {
 	_, ok := raftstore.Get(r, record.Snapshots, id)
 	return ok
 }
 
-// captured reports whether a capture is wanted.
+// captured reports whether anything needs a capture.
 func (s *Snapshots) captured(r raftstore.Reader, id string) bool {
 	for _, c := range s.cfg.Claims {
 		if c.Capture != nil && c.Capture(r, id) {
@@ -45,7 +45,8 @@ func (s *Snapshots) captured(r raftstore.Reader, id string) bool {
 	return own(r, id)
 }
 
-// stored returns what reports whether something is wanted in the snapshot store.
+// stored returns a function that reports whether anything needs an object in the
+// snapshot store.
 func (s *Snapshots) stored(r raftstore.Reader) func(id string) bool {
 	wanted := []func(id string) bool{func(id string) bool { return own(r, id) }}
 	for _, c := range s.cfg.Claims {
@@ -58,7 +59,7 @@ func (s *Snapshots) stored(r raftstore.Reader) func(id string) bool {
 	}
 }
 
-// keeper keeps true, in one term, what must hold of snapshots.
+// keeper contains the loops of snapshots in one term.
 type keeper struct {
 	*loops.Term
 	core     *core.Core
@@ -67,12 +68,12 @@ type keeper struct {
 	copies   *loops.Garbage[string] // in the snapshot store
 }
 
-// capture is one on a host, which no row accounts for.
+// capture identifies a capture on a host.
 type capture struct{ hostID, id string }
 
-// Loops are what keeps snapshots true: hosts hold no capture that nothing wants, and
-// the snapshot store nothing at all; what is on a lost host alone is lost; what is
-// not stored is stored when it can be.
+// Loops returns the loops of snapshots. They remove captures and stored objects that
+// nothing needs, mark snapshots that exist only on a lost host as lost, and upload
+// those that are not stored yet.
 func (s *Snapshots) Loops(t *loops.Term) []loops.Loop {
 	k := &keeper{
 		Term: t, core: s.core, things: s,
@@ -86,11 +87,12 @@ func (s *Snapshots) Loops(t *loops.Term) []loops.Loop {
 	}
 }
 
-// inventory compares captures of the hosts with the rows, both ways.
+// inventory compares the captures on hosts with the rows, in both directions.
 func (k *keeper) inventory(ctx context.Context) {
 	sessions := k.core.Hosts.Sessions()
-	// After the sessions: a row is written before its capture is asked for, so each
-	// that is reported above has its row in this view, if it has one at all.
+	// The view is taken after the sessions. A row is committed before its capture is
+	// created, so the view contains the row of every reported capture, if there is
+	// one.
 	view := k.Store.View()
 	seen := map[capture]bool{}
 	for hostID, session := range sessions {
@@ -105,9 +107,9 @@ func (k *keeper) inventory(ctx context.Context) {
 	k.storeSnapshots(ctx, sessions, view)
 }
 
-// removeCaptures deletes what has had no row for a while. Snapshots are what people
-// keep: a control store that was put back from a backup may not know the latest, and
-// whoever did that is given time to notice.
+// removeCaptures deletes captures that have been without a row for a while.
+// Snapshots have a longer grace: a control store that was restored from a backup may
+// lack the newest ones, and the operator needs time to notice.
 func (k *keeper) removeCaptures(ctx context.Context, seen map[capture]bool) {
 	grace := func(c capture) time.Duration {
 		if strings.HasPrefix(c.id, Prefix) {
@@ -133,8 +135,8 @@ func (k *keeper) removeCapture(ctx context.Context, c capture) {
 	k.Logger.InfoContext(ctx, "object without a row deleted", "what", "capture", "id", c.id, "agent_id", c.hostID)
 }
 
-// lostSnapshots marks snapshots lost that are not stored and whose host is lost
-// or has them no more, and takes them up again when they are back.
+// lostSnapshots marks snapshots as lost that are not stored and whose host is lost
+// or no longer has them, and as ready when they are back.
 func (k *keeper) lostSnapshots(ctx context.Context, sessions map[string]hosts.Session, view *raftstore.Snapshot) {
 	has := map[string]map[string]bool{} // of hosts whose inventory is complete
 	for id, session := range sessions {
@@ -175,8 +177,8 @@ func (k *keeper) lostSnapshots(ctx context.Context, sessions map[string]hosts.Se
 	}
 }
 
-// storeSnapshots sees to it that what is not in the snapshot store and can be
-// put there is tried again: an upload failed, or the host had no store then.
+// storeSnapshots begins the upload of snapshots that are not stored although they
+// could be, because an upload failed or the host had no store before.
 func (k *keeper) storeSnapshots(ctx context.Context, sessions map[string]hosts.Session, view *raftstore.Snapshot) {
 	for _, s := range raftstore.All(view, record.Snapshots) {
 		host := sessions[s.HostID]

@@ -21,7 +21,7 @@ import (
 
 var id = strings.Repeat("a", 26)
 
-// What no row accounts for goes: a fork's capture soon, what people keep later.
+// Captures without a row are deleted: a fork's soon, a snapshot's later.
 func TestObjectsWithoutARow(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -39,11 +39,11 @@ func TestObjectsWithoutARow(t *testing.T) {
 	for _, id := range []string{"vol-kept", "vol-elsewhere", "vol-gone"} {
 		h.AddVolume(id)
 	}
-	testcluster.Await(t, 10*time.Second, "the fork's capture's end", func() bool { return len(h.Captures()) < 4 })
+	testcluster.Await(t, "the fork's capture's end", func() bool { return len(h.Captures()) < 4 })
 	if c := h.Captures(); len(c) != 3 || c[1] != "snap-kept" {
 		t.Fatalf("the first to go left %v", c)
 	}
-	testcluster.Await(t, 10*time.Second, "the others' end", func() bool { return len(h.Captures()) == 2 && len(h.Volumes()) == 1 })
+	testcluster.Await(t, "the others' end", func() bool { return len(h.Captures()) == 2 && len(h.Volumes()) == 1 })
 	p.Passes(5)
 	if c := h.Captures(); c[0] != "snap-kept" || c[1] != "tree-live" {
 		t.Fatalf("left are %v", c)
@@ -53,7 +53,7 @@ func TestObjectsWithoutARow(t *testing.T) {
 	}
 }
 
-// Another cluster's snapshots are not this one's to delete.
+// Another cluster's snapshots are not deleted.
 func TestTheStoreOfAnotherCluster(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -78,8 +78,8 @@ func TestTheStoreOfAnotherCluster(t *testing.T) {
 	}
 }
 
-// What is in the snapshot store and nobody knows of goes later, whoever put it
-// there.
+// An object in the snapshot store that nothing needs is deleted later, whoever
+// stored it.
 func TestStoredCopiesWithoutARow(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -92,7 +92,7 @@ func TestStoredCopiesWithoutARow(t *testing.T) {
 			"bld-1": {{Digest: "gone"}, {Digest: "yet-to-be-removed", Stored: true}}, // an older one
 			"bld-2": {{Digest: "meant"}},
 		} {
-			// Of nobody's name, so that nothing else takes care of them.
+			// Without a template's name, so that nothing else handles them.
 			raftstore.Put(tx, record.Builds, &record.Build{Meta: record.Meta{ID: id}, WorkspaceID: "ws", Template: id, Status: record.TemplateReady, Products: products})
 		}
 		testcluster.PutSandbox(tx, &record.Sandbox{Meta: record.Meta{ID: "child"}, Status: record.SandboxFailed, ForkTree: "tree-child"})
@@ -106,18 +106,18 @@ func TestStoredCopiesWithoutARow(t *testing.T) {
 	store.Put(kept...)
 	store.Put("snap-gone", "tpl-gone", "tpl-unknown", "tree-gone", "what-is-this")
 	h.SetStore(store)
-	testcluster.Await(t, 10*time.Second, "the others' end", func() bool { return len(store.Captures()) <= len(kept) })
+	testcluster.Await(t, "the others' end", func() bool { return len(store.Captures()) <= len(kept) })
 	p.Passes(5)
 	if left := store.Captures(); !slices.Equal(left, kept) {
 		t.Errorf("left are %v", left)
 	}
 	p.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Sandboxes, "child"); return nil })
-	testcluster.Await(t, 10*time.Second, "the end of what was stored of a tree", func() bool {
+	testcluster.Await(t, "the end of what was stored of a tree", func() bool {
 		return !slices.Contains(store.Captures(), "tree-child")
 	})
 }
 
-// Passes through the store are minutes apart: each deletes all that is due.
+// Passes over the store are minutes apart: each deletes everything that is due.
 func TestOnePassEmptiesTheStore(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -146,10 +146,10 @@ func TestOnePassEmptiesTheStore(t *testing.T) {
 		return nil
 	})
 	h.SetStore(store)
-	testcluster.Await(t, 10*time.Second, "an empty store", func() bool { return len(store.Captures()) == 0 })
+	testcluster.Await(t, "an empty store", func() bool { return len(store.Captures()) == 0 })
 }
 
-// What a restored backup does not know is left in the store, too.
+// What a restored backup does not know is kept in the store, too.
 func TestStoredCopiesAreKeptAfterARestore(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -179,15 +179,15 @@ func TestStoredCopiesAreKeptAfterARestore(t *testing.T) {
 		t.Fatal("it is gone")
 	}
 	keep(0)
-	testcluster.Await(t, 10*time.Second, "its end", func() bool { return len(store.Captures()) == 0 })
+	testcluster.Await(t, "its end", func() bool { return len(store.Captures()) == 0 })
 }
 
-// A host whose inventory is not complete says nothing by what it lacks.
+// A missing capture proves nothing if the host's inventory is incomplete.
 func TestSnapshotsOfAHostThatIsNotReady(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	h.SetReady(false)
-	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Ready })
+	testcluster.Await(t, "the heartbeat", func() bool { return !p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Ready })
 	p.Update(func(tx *raftstore.Tx) error {
 		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "snap-1"}, Status: record.ResourceReady, HostID: "h1"})
 		return nil
@@ -201,9 +201,9 @@ func TestSnapshotsOfAHostThatIsNotReady(t *testing.T) {
 		t.Fatalf("it is %s", s)
 	}
 	h.SetReady(true)
-	testcluster.Await(t, 10*time.Second, "the snapshot's end", func() bool { return status() == record.ResourceLost })
+	testcluster.Await(t, "the snapshot's end", func() bool { return status() == record.ResourceLost })
 	h.AddCapture("snap-1")
-	testcluster.Await(t, 10*time.Second, "the snapshot's return", func() bool { return status() == record.ResourceReady })
+	testcluster.Await(t, "the snapshot's return", func() bool { return status() == record.ResourceReady })
 }
 
 func TestObjectsInTransitionWithoutAFlow(t *testing.T) {
@@ -215,7 +215,7 @@ func TestObjectsInTransitionWithoutAFlow(t *testing.T) {
 			testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-1"}, Status: status, HostID: "h1", AttachedTo: "nobody"})
 			return nil
 		})
-		testcluster.Await(t, 10*time.Second, "their end", func() bool {
+		testcluster.Await(t, "their end", func() bool {
 			v := p.Leader().Store.View()
 			return len(raftstore.All(v, record.Snapshots)) == 0 && len(raftstore.All(v, record.Volumes)) == 0
 		})
@@ -223,7 +223,8 @@ func TestObjectsInTransitionWithoutAFlow(t *testing.T) {
 	p.Settled(h)
 }
 
-// A child of a fork has no flow of its own, and is no stray while its fork lives.
+// A child of a fork has no flow of its own, and is not a stray while its fork is
+// live.
 func TestAChildOnItsWayIsNoStray(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	p.Host("h1", 4096)
@@ -242,5 +243,5 @@ func TestAChildOnItsWayIsNoStray(t *testing.T) {
 		raftstore.Delete(tx, record.Flows, flowID)
 		return nil
 	})
-	testcluster.Await(t, 10*time.Second, "the stray's end", func() bool { _, ok := p.Sandbox(id); return !ok })
+	testcluster.Await(t, "the stray's end", func() bool { _, ok := p.Sandbox(id); return !ok })
 }

@@ -1,6 +1,6 @@
-// Package snapshot makes and removes snapshots as flows: a capture of a running
-// sandbox on its host, kept under a row and, where the host has a snapshot
-// store, put into it so that any host can start from it.
+// Package snapshot creates and deletes snapshots by flows. A snapshot is a capture
+// of a running sandbox on its host. If the host has a snapshot store, the capture is
+// uploaded, so that any host can start from it.
 package snapshot
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Resource is the life of a snapshot.
+// Resource describes snapshots to package resource.
 var Resource = &resource.Kind[*record.Snapshot]{
 	Name: "snapshot", Table: record.Snapshots,
 	Host:     func(s *record.Snapshot) string { return s.HostID },
@@ -31,28 +31,26 @@ var Resource = &resource.Kind[*record.Snapshot]{
 	},
 }
 
-// KindStore is the flow that puts a snapshot into the store which its creation
-// could not put there.
+// KindStore is the flow that uploads a snapshot whose creation could not.
 const KindStore = "snapshot.store"
 
-// Prefix begins the id of every snapshot.
+// Prefix is the beginning of every snapshot's id.
 const Prefix = "snap-"
 
-// Deadline is how long a snapshot may take: its upload is as long as a
-// sandbox's memory and disk are.
+// Deadline limits the creation of a snapshot. Its upload takes time in proportion to
+// the sandbox's memory and disk.
 var Deadline = timescale.Limit(15 * time.Minute)
 
-// storeTimeout is how long one call to a host may take. An upload goes on there
-// after it, and is joined by the next.
+// storeTimeout limits one call to a host. An upload continues after it, and the next
+// call joins it.
 var storeTimeout = timescale.Limit(10 * time.Minute)
 
 // The steps.
 //
 //	capture ──► store ──► (ready)
 //
-// Past the deadline (expire) what is captured is ready without being stored,
-// and what is not is given up. What is ready and not stored has a flow of its own
-// that tries again.
+// Past the deadline (expire), a captured snapshot is ready without being stored, and
+// any other is given up. A flow of kind KindStore tries to store it again.
 const (
 	stepCapture    = "capture"
 	stepStore      = "store"
@@ -60,13 +58,13 @@ const (
 	stepStoreAgain = "store again"
 )
 
-// flows are the steps of all kinds.
+// flows contains the steps of all kinds.
 type flows struct {
 	*core.Core
 	pause time.Duration // see Config.StorePause
 }
 
-// Kinds are for the engine.
+// Kinds returns the kinds of flows, for the engine.
 func (s *Snapshots) Kinds() []flow.Kind {
 	f := &flows{Core: s.core, pause: s.cfg.StorePause}
 	return []flow.Kind{
@@ -88,17 +86,17 @@ type Create struct {
 	Generation uint64 `json:"generation,omitempty"` // of the sandbox's box
 }
 
-// Begin puts a snapshot and what makes it into a transaction.
+// Begin adds a snapshot and its create to a transaction.
 func Begin(tx *raftstore.Tx, flowID string, s *record.Snapshot, data Create) error {
-	return Resource.Begin(tx, flowID, s, stepCapture, data, tx.Now().Add(Deadline))
+	return Resource.Begin(tx, "", flowID, s, stepCapture, data, tx.Now().Add(Deadline))
 }
 
-// again reports whether a step that failed is to be run once more.
+// again reports whether to repeat a failed step.
 func (f *flows) again(ctx context.Context, run flow.Run, hostID string, err error) bool {
 	return hosts.Superseded(ctx, err) || f.Hosts.Passing(run.View, hostID, run.Flow.Attempt, err)
 }
 
-// capture asks the sandbox's host for the capture.
+// capture is the step that captures the sandbox on its host.
 func (f *flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
@@ -123,11 +121,13 @@ func (f *flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 		return nil, err
 	default:
 		f.Logger.WarnContext(ctx, "snapshot was not taken", "snapshot_id", s.ID, "agent_id", s.HostID, "request_id", data.RequestID, "error", err)
-		f.discard(ctx, s) // of one whose outcome is unknown
+		f.discard(ctx, s) // the capture may exist
 		return Resource.GiveUp(run, data.Data, sandbox.NotCaptured(err, ErrNotTaken)), nil
 	}
-	// Also where the host says that it is stored: this is how the digest is learnt.
-	store := f.Hosts.Sessions()[s.HostID].Heartbeat.Store
+	// Even if the host says that it is stored, because the upload's answer has the
+	// digest.
+	session, _ := f.Hosts.Session(s.HostID)
+	store := session.Heartbeat.Store
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		s, ok := Resource.Made(tx, run.Flow)
 		if !ok {
@@ -147,8 +147,8 @@ func (f *flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 	}, nil
 }
 
-// store puts the capture into the snapshot store. One that cannot be stored is
-// as good on its own host, until it can be.
+// store is the step that uploads the capture. If it fails, the snapshot is usable on
+// its own host until an upload succeeds.
 func (f *flows) store(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
@@ -180,7 +180,7 @@ func ready(run flow.Run, stored bool, manifest string) flow.Commit {
 	}
 }
 
-// expire ends a snapshot that took too long.
+// expire is the step that ends a creation past its deadline.
 func (f *flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
@@ -197,8 +197,8 @@ func (f *flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	return Resource.GiveUp(run, data.Data, ErrNotTaken), nil
 }
 
-// discard tries once to remove a capture that may have been made. What it
-// misses the inventory finds.
+// discard tries once to delete a capture that may exist. If it fails, the inventory
+// deletes it.
 func (f *flows) discard(ctx context.Context, s *record.Snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(5*time.Second))
 	defer cancel()

@@ -51,7 +51,7 @@ func newRig(t *testing.T, replicas int, fault func(*testplane.Plane, *record.Flo
 	r.h = r.p.Host("h1", 4096)
 	r.h.SetStore(r.store)
 	r.p.Place(r.h, &record.Sandbox{Meta: record.Meta{ID: boxID}, WorkspaceID: "ws", Generation: 1, CPU: 1, MemoryMB: 512, DiskMB: 2048})
-	testcluster.Await(t, 5*time.Second, "the store", func() bool { return r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
+	testcluster.Await(t, "the store", func() bool { return r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
 	return r
 }
 
@@ -93,7 +93,7 @@ func (r *rig) row() (*record.Snapshot, bool) {
 func (r *rig) nothingLeft() {
 	r.t.Helper()
 	r.p.Settled(r.h)
-	testcluster.Await(r.t, 10*time.Second, "the end of it all", func() bool {
+	testcluster.Await(r.t, "the end of it all", func() bool {
 		_, ok := r.row()
 		return !ok && len(r.h.Captures()) == 0 && len(r.store.Captures()) == 0
 	})
@@ -118,7 +118,7 @@ func TestCreateAndDelete(t *testing.T) {
 func TestWithoutAStore(t *testing.T) {
 	r := newRig(t, 1, nil)
 	r.h.SetStore(nil)
-	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
+	testcluster.Await(t, "the heartbeat", func() bool { return !r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
 	if err := r.wait(r.begin()); err != nil {
 		t.Fatal(err)
 	}
@@ -127,8 +127,8 @@ func TestWithoutAStore(t *testing.T) {
 	}
 }
 
-// One that cannot be stored is kept where it is, and stored when it can be. A
-// snapshot whose upload hangs holds up no other.
+// A snapshot that cannot be stored is kept on its host, and stored when it can be.
+// An upload that hangs delays no other.
 func TestTheStoreFails(t *testing.T) {
 	r := newRig(t, 1, nil)
 	var broken atomic.Bool
@@ -161,7 +161,7 @@ func TestTheStoreFails(t *testing.T) {
 		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: hangs}, WorkspaceID: "ws", Status: record.ResourceReady, HostID: "h1"})
 		return nil
 	})
-	testcluster.Await(t, 10*time.Second, "some tries", func() bool { return tries.Load() >= 4 })
+	testcluster.Await(t, "some tries", func() bool { return tries.Load() >= 4 })
 	broken.Store(false)
 	r.stored()
 	if c := r.store.Captures(); len(c) != 1 || c[0] != snapID {
@@ -174,19 +174,19 @@ const hangs = snapshot.Prefix + "hangs"
 
 func (r *rig) stored() {
 	r.t.Helper()
-	testcluster.Await(r.t, 20*time.Second, "the stored snapshot", func() bool {
+	testcluster.Await(r.t, "the stored snapshot", func() bool {
 		s, ok := r.row()
 		_, live := flow.Live(r.p.Leader().Store.View(), snapshot.Resource.Subject(snapID))
 		return ok && s.Status == record.ResourceReady && s.Stored && !live
 	})
 }
 
-// A snapshot that was taken without a store is put into the one that its host
-// has later, whoever leads then, and not while its host is away.
+// A snapshot that was taken without a store is uploaded when its host has one,
+// whoever leads then, and not while its host is away.
 func TestAStoreThatComesLater(t *testing.T) {
 	r := newRig(t, 3, nil)
 	r.h.SetStore(nil)
-	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool { return !r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
+	testcluster.Await(t, "the heartbeat", func() bool { return !r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
 	if err := r.wait(r.begin()); err != nil {
 		t.Fatal(err)
 	}
@@ -198,14 +198,14 @@ func TestAStoreThatComesLater(t *testing.T) {
 		return nil
 	})
 	r.h.SetStore(r.store)
-	testcluster.Await(t, 10*time.Second, "a try", func() bool { return asked.Load() > 0 })
+	testcluster.Await(t, "a try", func() bool { return asked.Load() > 0 })
 	old := r.p.Leader()
 	r.p.Cut(old)
 	r.stored()
 	r.p.Heal(old)
 }
 
-// What is deleted while it is to be stored leaves nothing.
+// A snapshot that is deleted while it waits for its upload leaves nothing.
 func TestDeleteWhileItIsStored(t *testing.T) {
 	r := newRig(t, 1, nil)
 	var n atomic.Int64
@@ -221,7 +221,7 @@ func TestDeleteWhileItIsStored(t *testing.T) {
 	if err := r.wait(r.begin()); err != nil {
 		t.Fatal(err)
 	}
-	testcluster.Await(t, 10*time.Second, "the second try", func() bool { return n.Load() == 2 })
+	testcluster.Await(t, "the second try", func() bool { return n.Load() == 2 })
 	r.remove()
 	r.nothingLeft()
 }
@@ -300,7 +300,7 @@ func TestCrashesAtEveryPoint(t *testing.T) {
 				r.remove()
 				r.nothingLeft()
 				// The last point of the last step comes after the row's end.
-				testcluster.Await(t, 5*time.Second, "the step", func() bool { return n.Load() > 0 })
+				testcluster.Await(t, "the step", func() bool { return n.Load() > 0 })
 			})
 		}
 	}
@@ -324,13 +324,13 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 					return nil
 				})
 				r.begin()
-				testcluster.Await(t, time.Minute, "a snapshot", func() bool {
+				testcluster.Await(t, "a snapshot", func() bool {
 					s, ok := r.row()
 					return ok && s.Status == record.ResourceReady && s.Stored
 				})
 				r.remove()
 				r.nothingLeft() // which a commit shows before the hook behind it has run
-				testcluster.Await(t, 10*time.Second, "the leader's end", func() bool { return old.Load() != nil })
+				testcluster.Await(t, "the leader's end", func() bool { return old.Load() != nil })
 				r.p.Heal(old.Load())
 			})
 		}
@@ -346,7 +346,7 @@ func TestDeleteWithoutItsHost(t *testing.T) {
 	h2 := r.p.Host("h2", 4096)
 	h2.SetStore(r.store)
 	r.h.Silence(true)
-	testcluster.Await(t, 10*time.Second, "the host's end", func() bool {
+	testcluster.Await(t, "the host's end", func() bool {
 		a, _ := raftstore.Get(r.p.Leader().Store.View(), record.Hosts, "h1")
 		return a.State == record.HostLost
 	})
@@ -354,13 +354,13 @@ func TestDeleteWithoutItsHost(t *testing.T) {
 		t.Fatalf("a stored snapshot is %s with its host", s.Status)
 	}
 	r.remove()
-	testcluster.Await(t, 10*time.Second, "the stored copy's end", func() bool { _, ok := r.row(); return !ok && len(r.store.Captures()) == 0 })
+	testcluster.Await(t, "the stored copy's end", func() bool { _, ok := r.row(); return !ok && len(r.store.Captures()) == 0 })
 	r.h.Silence(false) // it comes back with the capture
-	testcluster.Await(t, 10*time.Second, "the capture's end", func() bool { return len(r.h.Captures()) == 0 })
+	testcluster.Await(t, "the capture's end", func() bool { return len(r.h.Captures()) == 0 })
 }
 
-// One that is in the store although its row does not say so, because the answer
-// to its upload was lost with the host.
+// A snapshot is stored although its row does not say so, because the answer to its
+// upload was lost with the host.
 func TestDeleteOfACopyThatNobodyKnowsOf(t *testing.T) {
 	r := newRig(t, 1, nil)
 	r.h.SetFault(func(_ context.Context, c fakehost.Call) error {
@@ -375,7 +375,7 @@ func TestDeleteOfACopyThatNobodyKnowsOf(t *testing.T) {
 	h2 := r.p.Host("h2", 4096)
 	h2.SetStore(r.store)
 	r.h.Silence(true)
-	testcluster.Await(t, 10*time.Second, "the host's end", func() bool {
+	testcluster.Await(t, "the host's end", func() bool {
 		s, ok := r.row()
 		return ok && s.Status == record.ResourceLost
 	})
@@ -383,10 +383,10 @@ func TestDeleteOfACopyThatNobodyKnowsOf(t *testing.T) {
 		t.Fatalf("%+v, in the store %v", s, r.store.Captures())
 	}
 	r.remove()
-	testcluster.Await(t, 10*time.Second, "the stored copy's end", func() bool { _, ok := r.row(); return !ok && len(r.store.Captures()) == 0 })
+	testcluster.Await(t, "the stored copy's end", func() bool { _, ok := r.row(); return !ok && len(r.store.Captures()) == 0 })
 }
 
-// What a host put into a store that it has no more, another removes.
+// Another host deletes what a host stored in a store that it no longer has.
 func TestDeleteByAHostWithoutAStore(t *testing.T) {
 	r := newRig(t, 1, nil)
 	if err := r.wait(r.begin()); err != nil {
@@ -395,7 +395,7 @@ func TestDeleteByAHostWithoutAStore(t *testing.T) {
 	h2 := r.p.Host("h2", 4096)
 	h2.SetStore(r.store)
 	r.h.SetStore(nil)
-	testcluster.Await(t, 5*time.Second, "the heartbeats", func() bool {
+	testcluster.Await(t, "the heartbeats", func() bool {
 		sessions := r.p.LeaderNode().Hosts.Sessions()
 		return !sessions["h1"].Heartbeat.Store && sessions["h2"].Heartbeat.Store
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/controlplane/limits"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -34,25 +35,24 @@ func validateCreate(in api.CreateSnapshot) error {
 	return nil
 }
 
-// Config is what snapshots need beside the core.
+// Config configures Snapshots.
 type Config struct {
 	Sandboxes *sandbox.Sandboxes
 
-	// Claims are those of other kinds of things on captures and on the snapshot store.
+	// Claims are the claims of other kinds of resources.
 	Claims []Claim
 
-	// StorePause is how long after a first failure a snapshot is tried to be
-	// stored again; default 10 s.
+	// StorePause is the delay after the first failed upload; default 10 s.
 	StorePause time.Duration
 }
 
-// Snapshots are the use cases of snapshots.
+// Snapshots contains the use cases of snapshots.
 type Snapshots struct {
 	core *core.Core
 	cfg  Config
 }
 
-// New makes the use cases.
+// New returns the use cases.
 func New(c *core.Core, cfg Config) *Snapshots {
 	if cfg.StorePause == 0 {
 		cfg.StorePause = firstPause
@@ -60,8 +60,8 @@ func New(c *core.Core, cfg Config) *Snapshots {
 	return &Snapshots{core: c, cfg: cfg}
 }
 
-// Create captures a running sandbox and returns once the snapshot can be
-// used; where its host has a snapshot store, once it is in there.
+// Create captures a running sandbox and returns once the snapshot can be used. If
+// the host has a snapshot store, it waits for the upload.
 func (s *Snapshots) Create(ctx context.Context, c core.Caller, sandboxID string, in api.CreateSnapshot, i core.Idempotency) (api.Snapshot, error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return api.Snapshot{}, err
@@ -87,11 +87,14 @@ func (s *Snapshots) Create(ctx context.Context, c core.Caller, sandboxID string,
 func (s *Snapshots) create(ctx context.Context, c core.Caller, sandboxID string, in api.CreateSnapshot, i core.Idempotency, keyID string) (api.Snapshot, error) {
 	id, flowID := Prefix+core.RandomText(snapshotRandom), flow.NewID()
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		if err := core.MayCreate(tx, c); err != nil {
+		if err := s.core.MayUse(tx, c); err != nil {
 			return err
 		}
 		box, err := sandbox.Owned(tx, c, sandboxID)
 		if err != nil {
+			return err
+		}
+		if err := s.core.Admit(tx, c, limits.Need{Snapshots: 1, DiskMB: box.MemoryMB + box.DiskMB}); err != nil {
 			return err
 		}
 		if err := sandbox.CanCapture(box, true); err != nil {
@@ -103,6 +106,7 @@ func (s *Snapshots) create(ctx context.Context, c core.Caller, sandboxID string,
 		row := &record.Snapshot{
 			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Status: record.ResourceCreating, SandboxID: box.ID,
 			Template: box.Template, TemplateKey: box.TemplateKey, Name: in.Name, HostID: box.HostID,
+			DiskMB: box.MemoryMB + box.DiskMB, // for the quota: the most that it may become, until it is captured
 		}
 		if row.EnvSealed, err = s.cfg.Sandboxes.Flows.ResealEnv(box, id); err != nil {
 			return err
@@ -119,7 +123,7 @@ func (s *Snapshots) awaitSnapshot(ctx context.Context, c core.Caller, id, flowID
 	if err := s.core.Await(ctx, flowID, nil); err != nil {
 		return api.Snapshot{}, err
 	}
-	view, err := s.core.Current(ctx)
+	view, err := s.core.CurrentAfter(ctx)
 	if err != nil {
 		return api.Snapshot{}, err
 	}
@@ -130,8 +134,8 @@ func (s *Snapshots) awaitSnapshot(ctx context.Context, c core.Caller, id, flowID
 	return show(row), nil
 }
 
-// ownedSnapshot finds a snapshot of the caller's workspace that is there: one
-// that is being made or deleted is not.
+// ownedSnapshot returns a snapshot of the caller's workspace, unless it is being
+// created or deleted.
 func ownedSnapshot(r raftstore.Reader, c core.Caller, id string) (*record.Snapshot, error) {
 	row, ok := raftstore.Get(r, record.Snapshots, id)
 	if !ok || row.WorkspaceID != c.WorkspaceID || !visible(row) {
@@ -140,8 +144,10 @@ func ownedSnapshot(r raftstore.Reader, c core.Caller, id string) (*record.Snapsh
 	return row, nil
 }
 
+// visible reports whether a workspace sees a snapshot. The artifact of an app is the
+// app's alone.
 func visible(row *record.Snapshot) bool {
-	return row.Status == record.ResourceReady || row.Status == record.ResourceLost
+	return row.Owner == nil && (row.Status == record.ResourceReady || row.Status == record.ResourceLost)
 }
 
 // Get returns one snapshot of the caller's workspace.
@@ -157,8 +163,8 @@ func (s *Snapshots) Get(ctx context.Context, c core.Caller, id string) (api.Snap
 	return show(row), nil
 }
 
-// List returns a page of the workspace's snapshots, newest first, of
-// one sandbox or, with sandboxID "", of all.
+// List returns a page of the workspace's snapshots, newest first: those of one
+// sandbox, or all if sandboxID is "".
 func (s *Snapshots) List(ctx context.Context, c core.Caller, sandboxID string, o core.ListOptions) (page []api.Snapshot, next string, err error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
@@ -174,18 +180,18 @@ func (s *Snapshots) List(ctx context.Context, c core.Caller, sandboxID string, o
 	return core.Each(rows, show), next, nil
 }
 
-// Delete removes a snapshot, from its host and from the store.
+// Delete deletes a snapshot from its host and from the store.
 func (s *Snapshots) Delete(ctx context.Context, c core.Caller, id string) error {
 	return s.core.Remove(ctx, c, func(tx *raftstore.Tx, flowID string) (string, error) {
 		row, ok := raftstore.Get(tx, record.Snapshots, id)
-		if !ok || row.WorkspaceID != c.WorkspaceID || row.Status == record.ResourceCreating {
+		if !ok || row.WorkspaceID != c.WorkspaceID || row.Owner != nil || row.Status == record.ResourceCreating {
 			return "", apierror.NotFound()
 		}
 		return Resource.BeginDelete(tx, flowID, row, c.RequestID)
 	})
 }
 
-// show converts a row for its workspace.
+// show converts a row to the public type.
 func show(r *record.Snapshot) api.Snapshot {
 	return api.Snapshot{
 		ID: r.ID, Status: api.SnapshotStatus(r.Status), SandboxID: r.SandboxID, Template: r.Template, Name: r.Name, CreatedAt: api.Time{Time: r.CreatedAt},

@@ -13,12 +13,11 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// The pauses between the tries to store a snapshot that its creation left
-// unstored; each is twice as long as the one before. An upload that failed goes
-// on where it was.
+// The delays between the attempts to upload a snapshot after its creation; each is
+// twice the one before. An upload that failed continues where it was.
 const (
 	firstPause = 10 * time.Second
-	maxDoubled = 6 // to some ten minutes
+	maxDoubled = 6 // up to about ten minutes
 )
 
 // again is the data of KindStore.
@@ -26,8 +25,8 @@ type again struct {
 	Tries int `json:"tries"`
 }
 
-// Unstored reports whether a snapshot is to be put into the store: its host has
-// it and a store, and nothing is under way with it.
+// Unstored reports whether a snapshot is to be uploaded: its host has it and a
+// store, and no flow is working on it.
 func Unstored(r raftstore.Reader, s *record.Snapshot, host hosts.Session) bool {
 	if s.Status != record.ResourceReady || s.Stored || !host.Heartbeat.Store {
 		return false
@@ -36,13 +35,13 @@ func Unstored(r raftstore.Reader, s *record.Snapshot, host hosts.Session) bool {
 	return !live && slices.ContainsFunc(host.Heartbeat.Captures, func(c hostapi.CaptureState) bool { return c.ID == s.ID })
 }
 
-// BeginStore starts what tries to store a snapshot until it is stored, lost or
-// deleted.
+// BeginStore begins the flow that repeats the upload until the snapshot is stored,
+// lost or deleted.
 func BeginStore(tx *raftstore.Tx, flowID string, s *record.Snapshot) error {
 	return flow.Begin(tx, flow.New{ID: flowID, Kind: KindStore, Subject: Resource.Subject(s.ID), Step: stepStoreAgain, Data: again{}})
 }
 
-// storeAgain tries once.
+// storeAgain is the step that tries the upload once.
 func (f *flows) storeAgain(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data again
 	if err := run.Data(&data); err != nil {
@@ -74,7 +73,18 @@ func (f *flows) storeAgain(ctx context.Context, run flow.Run) (flow.Commit, erro
 	}, nil
 }
 
-// upload asks the host that has a snapshot to put it into the store.
+// FailedUploads returns how often the upload of a snapshot has failed that is tried again
+// and again since its creation.
+func FailedUploads(r raftstore.Reader, id string) int {
+	fl, live := flow.Live(r, Resource.Subject(id))
+	var data again
+	if !live || fl.Kind != KindStore || flow.Decode(fl, &data) != nil {
+		return 0
+	}
+	return data.Tries
+}
+
+// upload asks the snapshot's host to upload it.
 func (f *flows) upload(ctx context.Context, s *record.Snapshot) (made hostapi.Capture, err error) {
 	err = f.Hosts.Call(ctx, s.HostID, func(ctx context.Context, c *hosts.Client) error {
 		made, err = c.StoreCapture(ctx, s.ID)

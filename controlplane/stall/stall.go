@@ -1,6 +1,6 @@
-// Package stall bounds how long a client may take nothing of an answer that may
-// itself last for hours: one that stands still is cut off, and with it what is
-// done for it.
+// Package stall limits how long a client may read nothing of an answer that may
+// itself take hours. It disconnects a client that stalls, which ends the work for
+// it. It also lets the body of a request go on while its answer has begun.
 package stall
 
 import (
@@ -14,13 +14,13 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Limit is how long a client may take nothing.
+// Limit is how long a client may read nothing.
 var Limit = timescale.Limit(time.Minute)
 
-// Writer is an answer whose writes end when the client takes nothing for a while.
-// Between them there is no deadline: HTTP/2 would reset a stream that is only
-// quiet. A proxy flushes from a goroutine of its own, so that it may be used by
-// several at once.
+// Writer is a response whose writes fail if the client reads nothing for a while.
+// Between writes it sets no deadline, because HTTP/2 would reset a stream that is
+// only idle. It is safe for concurrent use, because a proxy flushes from a goroutine
+// of its own.
 type Writer struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -30,12 +30,12 @@ type Writer struct {
 	hijacked bool
 }
 
-// New returns w with a limit.
+// New limits how long a client of w may read nothing.
 func New(w http.ResponseWriter, limit time.Duration) *Writer {
 	return &Writer{ResponseWriter: w, control: http.NewResponseController(w), limit: limit}
 }
 
-// Unwrap lets http.ResponseController find what the writer itself can do.
+// Unwrap gives http.ResponseController access to the underlying writer.
 func (w *Writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Write implements io.Writer.
@@ -52,15 +52,15 @@ func (w *Writer) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// FlushError is what http.ResponseController flushes with.
+// FlushError is called by http.ResponseController.
 func (w *Writer) FlushError() error {
 	w.begin()
 	defer w.end()
 	return w.control.Flush()
 }
 
-// Complete sends what is held of an answer to which nothing will be added, be it
-// the head alone. The limit stays for what the server itself sends after it.
+// Complete flushes a complete response, which may consist of a head only. The
+// deadline stays set for what the server itself sends afterwards.
 func (w *Writer) Complete() {
 	w.begin()
 	defer w.mu.Unlock()
@@ -71,7 +71,7 @@ func (w *Writer) Complete() {
 
 func (w *Writer) begin() {
 	w.mu.Lock()
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // a recorder in a test has none
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // a test's recorder has no deadlines
 }
 
 func (w *Writer) end() {
@@ -106,7 +106,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite says that nothing more will be written; reading goes on.
+// CloseWrite ends the writing side; reading continues.
 func (c *Conn) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {

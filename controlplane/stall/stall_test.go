@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// paced is an answer that knows its deadline.
+// paced is a response writer that records its deadline.
 type paced struct {
 	*httptest.ResponseRecorder
 	t        *testing.T
@@ -65,7 +65,7 @@ func TestTheLimitIsOfWhatIsSentOnly(t *testing.T) {
 	}
 }
 
-// What was upgraded is no answer any more.
+// An upgraded connection is no response any more.
 func TestAConnectionThatWasHijackedIsLeftAlone(t *testing.T) {
 	p := &paced{ResponseRecorder: httptest.NewRecorder(), t: t}
 	w := New(p, time.Minute)

@@ -11,14 +11,17 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Await waits until an operator's template that a sandbox is to be made
-// from is built, and begins its build if it has none yet. What it finds out about
-// templates that there are not, others say better.
+// Await waits until the shared template from which a sandbox is to be created is
+// built, and begins its build if it has none. If the template does not exist, it
+// returns nil, and the create reports the error.
 func (s *Templates) Await(ctx context.Context, c core.Caller, name string) error {
+	if Reserved(name) {
+		return nil
+	}
 	if err := s.awaitKnown(ctx, c, name); err != nil {
 		return err
 	}
-	for asked := false; ; asked = true {
+	for requested := false; ; requested = true {
 		view := s.core.Store.View()
 		if _, ok := ownTemplate(view, c.WorkspaceID, name); ok {
 			return nil
@@ -27,7 +30,7 @@ func (s *Templates) Await(ctx context.Context, c core.Caller, name string) error
 		switch {
 		case !ok, t.BuildID != "":
 			return nil
-		case asked && t.Status == record.TemplateFailed:
+		case requested && t.Status == record.TemplateFailed:
 			return Unbuildable(name, t.Error)
 		}
 		if err := s.buildOperators(ctx, c, name); err != nil {
@@ -36,12 +39,12 @@ func (s *Templates) Await(ctx context.Context, c core.Caller, name string) error
 	}
 }
 
-// awaitKnown waits, while hosts that were heard a moment ago tell of an
-// operator's template, until there is a record of it.
+// awaitKnown waits for the record of a shared template, as long as a host reports it
+// or a new leader has not heard from all hosts.
 func (s *Templates) awaitKnown(ctx context.Context, c core.Caller, name string) error {
 	for {
 		view := s.core.Store.View()
-		if _, ok := usable(view, c.WorkspaceID, name); ok || IsKey(name) {
+		if _, ok := usable(view, c.WorkspaceID, name); ok || IsKey(name) || Reserved(name) {
 			return nil
 		}
 		if !s.Flows.Known(name) && !s.core.Hosts.Warming(view) {
@@ -53,14 +56,14 @@ func (s *Templates) awaitKnown(ctx context.Context, c core.Caller, name string) 
 	}
 }
 
-// awaitChange waits for a change of the templates, or for a host to be heard.
+// awaitChange waits for a change of the templates or for a heartbeat.
 func (s *Templates) awaitChange(ctx context.Context, view *raftstore.Snapshot) error {
 	again := time.NewTimer(templatesAgain)
 	defer again.Stop()
 	select {
 	case <-view.Changed(record.Templates.Name):
 	case <-s.core.Hosts.Changed():
-	case <-again.C: // no longer leading, or no longer warming
+	case <-again.C: // leadership or warming may have ended
 		if !s.core.Store.IsLeader() {
 			return core.StoreError(raftstore.ErrLeadershipLost)
 		}
@@ -72,12 +75,12 @@ func (s *Templates) awaitChange(ctx context.Context, view *raftstore.Snapshot) e
 
 const templatesAgain = 250 * time.Millisecond
 
-// buildOperators joins the build of an operator's template, or begins it, and waits for
-// its end.
+// buildOperators joins or begins the build of a shared template, and waits for its
+// end.
 func (s *Templates) buildOperators(ctx context.Context, c core.Caller, name string) error {
 	flowID := ""
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) (err error) {
-		if err := core.MayCreate(tx, c); err != nil {
+		if err := s.core.MayUse(tx, c); err != nil {
 			return err
 		}
 		flowID, err = s.Flows.Ask(tx, name, c.RequestID)
@@ -94,8 +97,8 @@ func (s *Templates) buildOperators(ctx context.Context, c core.Caller, name stri
 	return s.core.Await(ctx, flowID, nil)
 }
 
-// askFor begins the build of an operator's template that a new one is made from,
-// if it has none.
+// askFor begins the build of the shared template that a new one is based on, if it
+// has none.
 func (s *Templates) askFor(tx *raftstore.Tx, c core.Caller, from string) error {
 	t, ok := Operators(tx, from)
 	if !ok || t.BuildID != "" {

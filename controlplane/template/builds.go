@@ -46,7 +46,7 @@ func (s *Templates) ListBuilds(ctx context.Context, c core.Caller, name string, 
 	}
 	t, ok := usable(view, c.WorkspaceID, name)
 	if !ok {
-		_, err := s.template(view, c, name) // which says why
+		_, err := s.template(view, c, name) // for its error
 		return nil, "", err
 	}
 	rows, next, err := core.Paginate(raftstore.Find(view, record.Builds, "template", t.WorkspaceID+"/"+name), o)
@@ -56,7 +56,7 @@ func (s *Templates) ListBuilds(ctx context.Context, c core.Caller, name string, 
 	return core.Each(rows, showBuild), next, nil
 }
 
-// BuildLogs returns what a build has said until now, as text.
+// BuildLogs returns the lines of a build's log so far, as text.
 func (s *Templates) BuildLogs(ctx context.Context, c core.Caller, id string) (io.ReadCloser, error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *Templates) BuildLogs(ctx context.Context, c core.Caller, id string) (io
 	hctx, release := s.core.Hosts.WhileHeard(hosts.WithRequestID(ctx, c.RequestID), row.HostID)
 	text, err := client.BuildLogs(hctx, id)
 	switch {
-	case hostapi.HasCode(err, hostapi.CodeNotFound): // not yet, or no more
+	case hostapi.HasCode(err, hostapi.CodeNotFound): // not yet, or no longer
 		release()
 		return io.NopCloser(strings.NewReader(failureLine(row))), nil
 	case err != nil:
@@ -86,7 +86,7 @@ func (s *Templates) BuildLogs(ctx context.Context, c core.Caller, id string) (io
 	return &core.Body{ReadCloser: text, Release: release}, nil
 }
 
-// failureLine is the log of a build that left none.
+// failureLine is the log of a build whose host has none.
 func failureLine(b *record.Build) string {
 	if b.Error == "" {
 		return ""
@@ -94,28 +94,35 @@ func failureLine(b *record.Build) string {
 	return "==> failed: " + b.Error + "\n"
 }
 
-// FollowBuildLogs returns what a build has said and will say. It ends with the
-// build.
+// FollowBuildLogs returns the existing lines of a build's log and then new ones. It
+// ends with the build.
 func (s *Templates) FollowBuildLogs(ctx context.Context, c core.Caller, id string) (core.Follower[string], error) {
 	if _, err := s.GetBuild(ctx, c, id); err != nil {
 		return nil, err
 	}
+	leave, err := s.core.Streams.Enter(c.WorkspaceID)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(hosts.WithRequestID(ctx, c.RequestID))
-	return &buildFollower{ctx: ctx, cancel: cancel, core: s.core, id: id}, nil
+	return &buildFollower{ctx: ctx, cancel: cancel, leave: leave, core: s.core, id: id}, nil
 }
 
-// buildFollower follows a build from one host to the next, should it change. A
-// stream that breaks off is taken up again behind the lines that were read.
+// buildFollower follows a build's log, even if the build moves to another host. If
+// the stream breaks, it continues after the lines that were read.
 type buildFollower struct {
 	ctx    context.Context
 	cancel context.CancelFunc
+	leave  func()
 	core   *core.Core
 	id     string
 
 	agent string
-	read  int  // lines of this agent's that were passed on
-	skip  int  // of those that the present stream still repeats
-	said  bool // that it failed
+	read  int  // lines of the host's log that were returned
+	skip  int  // of those, how many the current stream still repeats
+	whole bool // the last stream ended with the log, and was not cut
+	vain  int  // how often the host of a build that has ended was asked in vain
+	said  bool // the failure was returned, or that the rest cannot be read
 
 	mu      sync.Mutex
 	from    *hostapi.Follower[hostapi.LogLine]
@@ -138,7 +145,8 @@ func (f *buildFollower) Next() (string, error) {
 			if f.ctx.Err() != nil {
 				return "", f.ctx.Err()
 			}
-			if err := f.awaitChange(errors.Is(err, io.EOF)); err != nil {
+			f.whole = errors.Is(err, io.EOF)
+			if err := f.awaitChange(f.whole); err != nil {
 				return "", err
 			}
 			continue
@@ -152,8 +160,8 @@ func (f *buildFollower) Next() (string, error) {
 	}
 }
 
-// open begins to read from the host that has the build. done: there is a last
-// line, or there is nothing more.
+// open starts reading from the host that has the build. done means that line is the
+// last one, or that there is nothing more.
 func (f *buildFollower) open() (line string, done bool, err error) {
 	view := f.core.Store.View()
 	row, ok := raftstore.Get(view, record.Builds, f.id)
@@ -162,9 +170,10 @@ func (f *buildFollower) open() (line string, done bool, err error) {
 	}
 	over := !row.FinishedAt.IsZero()
 	if row.HostID != f.agent {
-		f.agent, f.read = row.HostID, 0
+		f.agent, f.read, f.whole = row.HostID, 0, false
 	}
-	if row.HostID != "" && !(over && f.read > 0) {
+	// Lines may follow the point where a stream was cut, even if the build has ended.
+	if row.HostID != "" && !(over && f.whole) && !f.said {
 		err := f.dial(row.HostID)
 		if err == nil {
 			return "", false, nil
@@ -172,15 +181,34 @@ func (f *buildFollower) open() (line string, done bool, err error) {
 		if f.ctx.Err() != nil {
 			return "", true, f.ctx.Err()
 		}
-	}
-	if over {
-		if f.read == 0 && row.Error != "" && !f.said {
-			f.said = true
-			return "==> failed: " + row.Error, true, nil
+		if f.vain++; over && f.read > 0 && f.vain < lookAgain && !hostapi.HasCode(err, hostapi.CodeNotFound) {
+			return "", false, f.wait(view)
 		}
-		return "", true, io.EOF
 	}
-	return "", false, f.wait(view)
+	if !over {
+		f.vain = 0
+		return "", false, f.wait(view)
+	}
+	if line := f.missing(row); line != "" && !f.said {
+		f.said = true
+		return line, true, nil
+	}
+	return "", true, io.EOF
+}
+
+// lookAgain is how often the host of a build that has ended is asked for the rest of
+// its log: as a rule only the connection broke.
+const lookAgain = 3
+
+// missing is said instead of the lines that the host did not give.
+func (f *buildFollower) missing(row *record.Build) string {
+	switch {
+	case f.read == 0 && row.Error != "":
+		return strings.TrimSuffix(failureLine(row), "\n")
+	case f.read > 0 && !f.whole:
+		return "==> the rest of the log cannot be read"
+	}
+	return ""
 }
 
 func (f *buildFollower) dial(hostID string) error {
@@ -206,8 +234,8 @@ func (f *buildFollower) current() *hostapi.Follower[hostapi.LogLine] {
 	return f.from
 }
 
-// awaitChange waits, after a stream's end, until the row knows of the build's
-// end, or it is time to look again.
+// awaitChange waits, after a stream has ended, until the row shows the build's end
+// or it is time to look again.
 func (f *buildFollower) awaitChange(orderly bool) error {
 	view := f.core.Store.View()
 	row, ok := raftstore.Get(view, record.Builds, f.id)
@@ -243,5 +271,6 @@ func (f *buildFollower) drop() {
 func (f *buildFollower) Close() error {
 	f.cancel()
 	f.drop()
+	f.leave()
 	return nil
 }

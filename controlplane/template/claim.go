@@ -8,8 +8,8 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Stored returns what reports whether something in the snapshot store is the product
-// of a build that somebody wants there.
+// Stored returns a function that reports whether an object in the snapshot store is
+// the product of a build that is needed there.
 func (f *Flows) Stored(r raftstore.Reader) func(id string) bool {
 	wanted := f.storedBuilds(r)
 	return func(id string) bool {
@@ -18,9 +18,10 @@ func (f *Flows) Stored(r raftstore.Reader) func(id string) bool {
 	}
 }
 
-// storedBuilds are the products of builds, by their digests, that are in the
-// store for somebody: a template means one, its row says that it is there and so
-// is yet to be removed, or a host would put it there again.
+// storedBuilds returns the digests of the products that are needed in the store:
+// those of a template's current build, those whose row says that they are stored,
+// because they are yet to be removed, and those that hosts have and would store
+// again.
 func (f *Flows) storedBuilds(view raftstore.Reader) map[string]bool {
 	wanted, current := map[string]bool{}, map[string]bool{}
 	for _, t := range raftstore.All(view, record.Templates) {
@@ -33,8 +34,8 @@ func (f *Flows) storedBuilds(view raftstore.Reader) map[string]bool {
 			}
 		}
 	}
-	for _, s := range f.Hosts.Sessions() {
-		for _, t := range s.Heartbeat.Templates {
+	for _, hb := range kinds(f.Hosts.Sessions()) {
+		for _, t := range hb.Templates {
 			wanted[t.BuildID] = true
 		}
 	}

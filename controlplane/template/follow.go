@@ -14,30 +14,30 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// followTime bounds one call of a host.
+// followTime limits one call to a host.
 var followTime = timescale.Limit(10 * time.Second)
 
-// stateReady is the status of a template that a host can start.
+// stateReady is a host's status of a template from which sandboxes can start.
 const stateReady = "ready"
 
-// followed is one build that one run of a host's daemon was asked for.
+// followed identifies a request for a build to one run of a host's daemon.
 type followed struct{ hostID, bootID, buildID, how string }
 
-// keeper keeps templates, in one term, where they belong.
+// keeper contains the loop of templates in one term.
 type keeper struct {
 	*Flows
-	asked map[followed]time.Time // until when hosts that were asked for builds are left alone
+	asked map[followed]time.Time // when a request may be repeated
 }
 
-// Loops are what keeps templates where they belong.
+// Loops returns the loop of templates.
 func (s *Templates) Loops(*loops.Term) []loops.Loop {
 	k := &keeper{Flows: s.Flows, asked: map[followed]time.Time{}}
 	return []loops.Loop{{Name: "templates", Run: k.run}}
 }
 
-// run keeps templates where they belong until ctx ends: every host has what one
-// has built, and forgets what has no row any more. It looks at the whole state
-// each time; that a host was asked already only spares it the question.
+// run distributes templates until ctx ends: every host gets the current builds, and
+// removes templates that have no row any more. It examines the whole state each
+// time; asked only saves calls.
 func (k *keeper) run(ctx context.Context) {
 	tick := time.NewTicker(k.cfg.Every)
 	defer tick.Stop()
@@ -61,31 +61,61 @@ func (k *keeper) keep(ctx context.Context) {
 	for _, t := range templates {
 		known[t.Key] = true
 	}
-	// A backup that was restored may not know the latest.
+	// A restored backup may lack the newest templates.
 	keeps := loops.Kept(view) > 0
-	for id, s := range k.Hosts.Sessions() {
+	sessions := k.Hosts.Sessions()
+	shelves := map[uint64]todo{}
+	for id, s := range sessions {
 		hb := s.Heartbeat
 		if !hb.Ready || hb.Draining {
 			continue
 		}
-		for _, state := range hb.Templates {
-			if IsKey(state.Name) && !known[state.Name] && !keeps {
-				k.forget(ctx, id, state.Name)
+		do, seen := shelves[s.Shelf]
+		if !seen {
+			do = compare(view, hb.Templates, templates, known)
+			shelves[s.Shelf] = do
+		}
+		for _, name := range do.unknown {
+			if !keeps {
+				k.forget(ctx, id, name)
 			}
 		}
-		for _, t := range templates {
-			if t.BuildID != "" && t.Status == record.TemplateReady {
-				k.follow(ctx, view, id, hb, t)
-			}
+		for _, t := range do.missing {
+			k.follow(ctx, view, id, hb, t)
 		}
 	}
 }
 
-// follow asks a host for the build that a template means: to fetch it, or, where
-// that cannot be, to build it as well.
+// todo is what a host must do to have the current templates.
+type todo struct {
+	unknown []string // names of templates without a row
+	missing []*record.Template
+}
+
+func compare(view raftstore.Reader, has []hostapi.TemplateState, templates []*record.Template, known map[string]bool) (do todo) {
+	at := make(map[string][]hostapi.TemplateState, len(has))
+	for _, state := range has {
+		at[state.Name] = append(at[state.Name], state)
+		if IsKey(state.Name) && !known[state.Name] {
+			do.unknown = append(do.unknown, state.Name)
+		}
+	}
+	for _, t := range templates {
+		if t.BuildID == "" || t.Status != record.TemplateReady {
+			continue
+		}
+		if b, ok := raftstore.Get(view, record.Builds, t.BuildID); ok && !isAt(at[t.Key], t.Key, b) {
+			do.missing = append(do.missing, t)
+		}
+	}
+	return do
+}
+
+// follow asks a host for a template's current build: to fetch it or, if that is
+// impossible, to build it.
 func (k *keeper) follow(ctx context.Context, view raftstore.Reader, hostID string, hb hostapi.Heartbeat, t *record.Template) {
 	b, ok := raftstore.Get(view, record.Builds, t.BuildID)
-	if !ok || isAt(hb, t.Key, b) {
+	if !ok {
 		return
 	}
 	spec, how, ok := k.sourceOf(ctx, view, hb, t, b)
@@ -102,7 +132,7 @@ func (k *keeper) follow(ctx context.Context, view raftstore.Reader, hostID strin
 		if before && spec.Fetch != "" {
 			if got, err := c.Build(ctx, b.ID); err == nil && got.Missing {
 				missing = true
-				return c.DeleteBuild(ctx, b.ID) // so that it is not met again
+				return c.DeleteBuild(ctx, b.ID) // so that the next request does not join it
 			}
 		}
 		_, err := c.PutBuild(ctx, b.ID, spec)
@@ -116,13 +146,13 @@ func (k *keeper) follow(ctx context.Context, view raftstore.Reader, hostID strin
 	case err == nil:
 		k.asked[asked] = now.Add(k.cfg.Again)
 	case errors.As(err, &refusal) && refusal.Code != hostapi.CodeDraining && refusal.Code != hostapi.CodeBusy && refusal.Code != hostapi.CodeStaleTerm:
-		k.asked[asked] = now.Add(10 * k.cfg.Again) // most likely it never will
+		k.asked[asked] = now.Add(10 * k.cfg.Again) // it will probably refuse again
 		k.Logger.WarnContext(ctx, "host does not take a template", "template", t.Key, "agent_id", hostID, "error", err)
 	}
 }
 
-// missing notes that a product is not in the snapshot store. A host that has it
-// puts it there again, and says so; where there is none, it is built anew.
+// missing records that a product is not in the snapshot store. A host that has it
+// stores it again and reports that; if there is none, it is built again.
 func (k *keeper) missing(ctx context.Context, b *record.Build, digest string) {
 	k.Logger.WarnContext(ctx, "template is not in the snapshot store any more", "template", b.Key, "build_id", b.ID, "digest", digest)
 	k.write(ctx, "product that is not stored", true, func(tx *raftstore.Tx) error {
@@ -139,7 +169,7 @@ func (k *keeper) missing(ctx context.Context, b *record.Build, digest string) {
 	})
 }
 
-// sourceOf says how a host comes by a build, if it can now.
+// sourceOf returns how a host can get a build, if it can now.
 func (k *keeper) sourceOf(ctx context.Context, view raftstore.Reader, hb hostapi.Heartbeat, t *record.Template, b *record.Build) (spec hostapi.BuildSpec, how string, ok bool) {
 	awaited := false
 	for _, p := range b.Products {
@@ -152,36 +182,36 @@ func (k *keeper) sourceOf(ctx context.Context, view raftstore.Reader, hb hostapi
 		awaited = awaited || k.isStoring(p.Digest)
 	}
 	if awaited || b.WorkspaceID == "" && b.Recipe == "" || b.WorkspaceID != "" && len(b.SpecSealed) == 0 {
-		return spec, "", false // it will be in the store, or nobody knows how it was built
+		return spec, "", false // it will be stored, or its specification is unknown
 	}
 	spec, err := k.open(b)
 	if err != nil {
 		k.Logger.ErrorContext(ctx, "specification of a template cannot be opened", "build_id", b.ID, "error", err)
 		return spec, "", false
 	}
-	return spec, "build", can(view, hb, b, spec) // what it is made from comes first
+	return spec, "build", can(view, hb, b, spec) // its base must be there first
 }
 
-// isStoring reports whether a host that has a build is there to put it into the
-// snapshot store.
+// isStoring reports whether a host has a build and will store it.
 func (k *keeper) isStoring(digest string) bool {
-	for _, s := range k.Hosts.Sessions() {
-		if s.Heartbeat.Store && slices.ContainsFunc(s.Heartbeat.Templates, func(t hostapi.TemplateState) bool { return t.BuildID == digest }) {
+	for _, hb := range kinds(k.Hosts.Sessions()) {
+		if hb.Store && slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool { return t.BuildID == digest }) {
 			return true
 		}
 	}
 	return false
 }
 
-// isAt reports whether a template means a build's product on a host.
-func isAt(hb hostapi.Heartbeat, key string, b *record.Build) bool {
-	return slices.ContainsFunc(hb.Templates, func(s hostapi.TemplateState) bool {
+// isAt reports whether a host that has these templates has a product of the build as its
+// template.
+func isAt(has []hostapi.TemplateState, key string, b *record.Build) bool {
+	return slices.ContainsFunc(has, func(s hostapi.TemplateState) bool {
 		return s.Name == key && s.Status == stateReady &&
 			slices.ContainsFunc(b.Products, func(p record.Product) bool { return p.Digest == s.BuildID })
 	})
 }
 
-// can reports whether a host has all that a build takes.
+// can reports whether a host has all that a build needs.
 func can(view raftstore.Reader, hb hostapi.Heartbeat, b *record.Build, spec hostapi.BuildSpec) bool {
 	if spec.Source != "" && !slices.ContainsFunc(hb.Sources, func(s hostapi.TemplateSource) bool {
 		return s.Name == spec.Template && s.Recipe == spec.Source
@@ -193,13 +223,13 @@ func can(view raftstore.Reader, hb hostapi.Heartbeat, b *record.Build, spec host
 	}
 	if t, ok := byKey(view, b.WorkspaceID, spec.From); ok {
 		if parent, ok := raftstore.Get(view, record.Builds, t.BuildID); ok && len(parent.Products) > 0 {
-			return isAt(hb, t.Key, parent)
+			return isAt(hb.Templates, t.Key, parent)
 		}
 	}
 	return slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool { return t.Name == spec.From && t.Status == stateReady })
 }
 
-// byKey finds the template that a workspace's build is made from.
+// byKey returns the template that a workspace's build is based on.
 func byKey(r raftstore.Reader, workspaceID, key string) (*record.Template, bool) {
 	if !IsKey(key) {
 		return Operators(r, key)
@@ -212,8 +242,8 @@ func byKey(r raftstore.Reader, workspaceID, key string) (*record.Template, bool)
 	return nil, false
 }
 
-// forget removes from a host a template that has no row. One that is in use
-// there, or a host that does not answer, is asked again the next time.
+// forget deletes a template without a row from a host. If it is in use there, or the
+// host does not answer, the next pass tries again.
 func (k *keeper) forget(ctx context.Context, hostID, name string) {
 	ctx, cancel := context.WithTimeout(ctx, followTime)
 	defer cancel()

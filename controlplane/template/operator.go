@@ -20,19 +20,16 @@ var (
 	ErrNoSource = errors.New("no host that is there has its definition")
 )
 
-// aheadAgain is when a build that failed, and that nobody asked for, is tried again.
+// aheadAgain is the delay after a failed build that nobody is waiting for.
 const aheadAgain = 10 * time.Minute
 
-// Operators finds a template of the hosts' operator.
+// Operators returns a shared template, which the hosts' operator defines.
 func Operators(r raftstore.Reader, name string) (*record.Template, bool) {
-	for _, t := range raftstore.Find(r, record.Templates, "name", "/"+name) {
-		return t, true
-	}
-	return nil, false
+	return ownTemplate(r, "", name)
 }
 
-// Known reports whether a host tells of an operator's template that may have no
-// row yet, and has the hosts looked at now.
+// Known reports whether a host reports a shared template, which may have no row yet,
+// and starts the next pass of the loop.
 func (f *Flows) Known(name string) bool {
 	select {
 	case f.look <- struct{}{}:
@@ -42,7 +39,7 @@ func (f *Flows) Known(name string) bool {
 	return ok
 }
 
-// heard is what the hosts tell of each of the operator's templates.
+// heard is what hosts report about one shared template.
 type heard struct {
 	sources []hostapi.TemplateSource
 	states  []stateAt
@@ -62,13 +59,15 @@ func (f *Flows) heard() map[string]*heard {
 		}
 		return all[name]
 	}
-	for _, s := range f.Hosts.Sessions() {
-		hb := s.Heartbeat
-		for _, src := range hb.Sources {
+	sessions := f.Hosts.Sessions()
+	for _, s := range sessions {
+		for _, src := range s.Heartbeat.Sources {
 			if h := of(src.Name); !slices.Contains(h.sources, src) {
 				h.sources = append(h.sources, src)
 			}
 		}
+	}
+	for _, hb := range kinds(sessions) {
 		for _, t := range hb.Templates {
 			if !IsKey(t.Name) && t.Status == stateReady {
 				h := of(t.Name)
@@ -83,14 +82,14 @@ func (f *Flows) heard() map[string]*heard {
 	return all
 }
 
-// learn writes down what the hosts tell: templates of the operator, products of
-// builds, and that they are stored. It begins the builds that nobody asks for.
+// learn records what hosts report: shared templates, products of builds, and which
+// products are stored. It begins the builds that are due without a request.
 func (k *keeper) learn(ctx context.Context) {
 	all := k.heard()
-	for _, s := range k.Hosts.Sessions() {
-		for _, t := range s.Heartbeat.Templates {
+	for _, hb := range kinds(k.Hosts.Sessions()) {
+		for _, t := range hb.Templates {
 			if t.Status == stateReady {
-				k.learnProduct(ctx, stateAt{t, s.Heartbeat.Versions.Engine, s.Heartbeat.Store})
+				k.learnProduct(ctx, stateAt{t, hb.Versions.Engine, hb.Store})
 			}
 		}
 	}
@@ -100,8 +99,8 @@ func (k *keeper) learn(ctx context.Context) {
 	k.dropUnheard(ctx, all)
 }
 
-// learnProduct notes what one of our builds is on a host, where it was built
-// there as well, and that it is in the snapshot store.
+// learnProduct records a product of a build on a host that built it too, and that a
+// product is stored.
 func (k *keeper) learnProduct(ctx context.Context, s stateAt) {
 	edit := func(r raftstore.Reader) *record.Build {
 		b, ok := raftstore.Get(r, record.Builds, s.Build)
@@ -114,7 +113,7 @@ func (k *keeper) learnProduct(ctx context.Context, s stateAt) {
 		i := slices.IndexFunc(b.Products, func(p record.Product) bool { return p.Digest == s.BuildID })
 		switch {
 		case i < 0 && s.Build != b.ID:
-			return nil // made by hand: see adopt
+			return nil // built by hand: see adopt
 		case i < 0:
 			b = b.Clone()
 			b.Products = append(b.Products, record.Product{Digest: s.BuildID, Engine: s.engine, Stored: s.Stored, CreatedAt: s.CreatedAt})
@@ -134,11 +133,11 @@ func (k *keeper) learnProduct(ctx context.Context, s stateAt) {
 	})
 }
 
-// learnTemplate notes a template of the operator, and what was built of it by
-// hand, and begins its build where that is due.
+// learnTemplate records a shared template and the builds of it that were made by
+// hand, and begins its build if that is due.
 func (k *keeper) learnTemplate(ctx context.Context, name string, h *heard) {
-	for _, s := range h.states { // the latest first
-		// Also one of another cluster, or of before a backup was put back.
+	for _, s := range h.states { // latest first
+		// It may also be from another cluster, or from before a backup was restored.
 		if _, ours := raftstore.Get(k.Store.View(), record.Builds, s.Build); !ours {
 			k.adopt(ctx, name, h, s)
 		}
@@ -158,7 +157,7 @@ func (k *keeper) learnTemplate(ctx context.Context, name string, h *heard) {
 	}
 }
 
-// newTemplate is a template of the operator of which nothing is built.
+// newTemplate returns a shared template without a build.
 func newTemplate(name string, h *heard) *record.Template {
 	t := &record.Template{Meta: record.Meta{ID: "tpl-" + strings.ToLower(rand.Text())}, Name: name, Key: name, Status: record.TemplateUnbuilt}
 	if len(h.sources) > 0 {
@@ -167,9 +166,9 @@ func newTemplate(name string, h *heard) *record.Template {
 	return t
 }
 
-// adopt takes in what was built on a host by hand. The latest is what the
-// template means, and the other hosts fetch it; of a host without a snapshot
-// store whatever it has is taken.
+// adopt records a build that was made by hand on a host. The latest one becomes the
+// template's current build, which the other hosts fetch. If the host has no snapshot
+// store, its build is accepted whatever its age.
 func (k *keeper) adopt(ctx context.Context, name string, h *heard, s stateAt) {
 	do := func(r raftstore.Reader, put func(*record.Template, *record.Build)) bool {
 		t, ok := Operators(r, name)
@@ -191,7 +190,7 @@ func (k *keeper) adopt(ctx context.Context, name string, h *heard, s stateAt) {
 				return true
 			}
 			if !s.CreatedAt.After(b.Products[i].CreatedAt) {
-				return false // an older one: the host will fetch ours
+				return false // an older one: the host will fetch the current one
 			}
 		}
 		t = t.Clone()
@@ -214,10 +213,9 @@ func (k *keeper) adopt(ctx context.Context, name string, h *heard, s stateAt) {
 	})
 }
 
-// due says which recipe of a template is to be built though nobody asked. One
-// that was built already, from whatever recipe, is built again from a recipe that
-// is new, or when nobody has that of its build any more: a host that was not
-// updated yet must not turn it back.
+// due returns the recipe from which a template is to be built without a request. A
+// template that has a build is built again from a new recipe, or when no host has
+// its build's recipe any more: a host that is not updated yet must not revert it.
 func (k *keeper) due(r raftstore.Reader, name string, h *heard) (recipe string, due bool) {
 	t, ok := Operators(r, name)
 	if !ok || len(h.sources) == 0 {
@@ -253,8 +251,8 @@ func (k *keeper) due(r raftstore.Reader, name string, h *heard) (recipe string, 
 	return "", false
 }
 
-// Ask begins the build of an operator's template that has none, and of those that
-// it is made from, and returns the flow that builds it; "" if it is built.
+// Ask begins the build of a shared template that has none, and of those that it is
+// based on. It returns the flow of the build, or "" if the template is built.
 func (f *Flows) Ask(tx *raftstore.Tx, name, requestID string) (flowID string, err error) {
 	t, ok := Operators(tx, name)
 	if !ok {
@@ -273,7 +271,7 @@ func (f *Flows) Ask(tx *raftstore.Tx, name, requestID string) (flowID string, er
 	return f.begin(tx, name, h.sources[len(h.sources)-1].Recipe, requestID)
 }
 
-// begin begins the build of a recipe, unless one of the template goes on.
+// begin begins the build of a recipe, unless a build of the template is in progress.
 func (f *Flows) begin(tx *raftstore.Tx, name, recipe, requestID string) (flowID string, err error) {
 	t, ok := Operators(tx, name)
 	if !ok {
@@ -301,21 +299,21 @@ func (f *Flows) begin(tx *raftstore.Tx, name, recipe, requestID string) (flowID 
 	if err != nil || from == "" {
 		return flowID, err
 	}
-	// After its own flow, so that two that are made from each other end here.
+	// After its own flow, so that a cycle of templates ends here.
 	if _, err := f.Ask(tx, from, requestID); err != nil && !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrNoSource) {
 		return "", err
 	}
 	return flowID, nil
 }
 
-// How it stands with what a build is made from.
+// The states of a build's base.
 const (
 	parentReady = iota
 	parentBuilds
 	parentFailed
 )
 
-// parent looks at what a build is made from, if that is a template.
+// parent returns the state of a build's base, and its name if it is a template.
 func (f *Flows) parent(r raftstore.Reader, b *record.Build, spec hostapi.BuildSpec) (name string, state int) {
 	if spec.FromOCI || spec.From == "" {
 		return "", parentReady
@@ -330,13 +328,13 @@ func (f *Flows) parent(r raftstore.Reader, b *record.Build, spec hostapi.BuildSp
 	return t.Name, parentFailed
 }
 
-// dropUnheard removes templates that the operator has taken from every host.
+// dropUnheard removes shared templates that no host has any more.
 func (k *keeper) dropUnheard(ctx context.Context, all map[string]*heard) {
 	view := k.Store.View()
 	agents, sessions := raftstore.All(view, record.Hosts), k.Hosts.Sessions()
 	for _, a := range agents {
 		if s, ok := sessions[a.ID]; !ok || !s.Heartbeat.Ready {
-			return // it may have what the others have not
+			return // that host may have templates that the others lack
 		}
 	}
 	for _, t := range raftstore.Find(view, record.Templates, "workspace", "") {
@@ -352,7 +350,7 @@ func (k *keeper) dropUnheard(ctx context.Context, all map[string]*heard) {
 	}
 }
 
-// write runs a transaction that is wanted. What fails is tried again at the next look.
+// write runs a transaction if wanted. If it fails, the next pass tries again.
 func (k *keeper) write(ctx context.Context, what string, wanted bool, fn func(tx *raftstore.Tx) error) {
 	if !wanted {
 		return

@@ -20,13 +20,13 @@ var (
 	jupyter = hostapi.TemplateSource{Name: "jupyter", From: "python", Recipe: "jupyter-1", CPU: 1, MemoryMB: 1024, DiskMB: 1024}
 )
 
-// bare starts a host that has no template yet, and these definitions.
+// bare starts a host that has these definitions and no built template.
 func bare(p *testplane.Plane, t *testing.T, id string, sources ...hostapi.TemplateSource) *fakehost.Host {
 	t.Helper()
 	return bareWithStore(p, t, id, nil, sources...)
 }
 
-// bareWithStore starts one that has a snapshot store as well, from its first heartbeat on.
+// bareWithStore is bare with a snapshot store from the first heartbeat on.
 func bareWithStore(p *testplane.Plane, t *testing.T, id string, store *fakehost.Store, sources ...hostapi.TemplateSource) *fakehost.Host {
 	t.Helper()
 	h := fakehost.New(t, p.CA, id, 8192)
@@ -51,7 +51,7 @@ func operators(p *testplane.Plane, name string) record.Template {
 
 func awaitBuilt(t *testing.T, p *testplane.Plane, name string) record.Template {
 	t.Helper()
-	testcluster.Await(t, 20*time.Second, "a build of "+name, func() bool { return operators(p, name).BuildID != "" })
+	testcluster.Await(t, "a build of "+name, func() bool { return operators(p, name).BuildID != "" })
 	return operators(p, name)
 }
 
@@ -64,7 +64,7 @@ func buildOf(t *testing.T, p *testplane.Plane, id string) *record.Build {
 	return b
 }
 
-// ask asks for a template as a create does.
+// ask requests a template as a create does.
 func ask(t *testing.T, p *testplane.Plane, name string) {
 	t.Helper()
 	p.Update(func(tx *raftstore.Tx) error {
@@ -87,11 +87,11 @@ func TestOperatorsTemplatesAreBuiltWhenAskedFor(t *testing.T) {
 	if row := awaitBuilt(t, p, "base"); row.Status != record.TemplateReady || row.WorkspaceID != "" || row.MemoryMB == 0 {
 		t.Errorf("%+v", row)
 	}
-	testcluster.Await(t, 10*time.Second, "the others' rows", func() bool { return operators(p, "jupyter").ID != "" })
+	testcluster.Await(t, "the others' rows", func() bool { return operators(p, "jupyter").ID != "" })
 	if row := operators(p, "python"); row.Status != record.TemplateUnbuilt || row.MemoryMB != 512 || len(h.Builds()) != 1 {
 		t.Errorf("%+v, builds of %v", row, names(h))
 	}
-	// What it is made from is built first.
+	// The template it is made from is built first.
 	ask(t, p, "jupyter")
 	row := awaitBuilt(t, p, "jupyter")
 	if b := buildOf(t, p, row.BuildID); b.Recipe != "jupyter-1" || len(b.Products) != 1 || b.HostID != "h1" || len(b.SpecSealed) != 0 {
@@ -108,7 +108,7 @@ func TestOperatorsTemplatesAreBuiltWhenAskedFor(t *testing.T) {
 	}
 }
 
-// The others take what one has built from the snapshot store.
+// One host builds; the others fetch the build from the snapshot store.
 func TestOneHostBuildsOnceACluster(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h1, h2 := bare(p, t, "h1", base), bare(p, t, "h2", base)
@@ -121,7 +121,7 @@ func TestOneHostBuildsOnceACluster(t *testing.T) {
 		first, second = h2, h1
 	}
 	first.StoreTemplates()
-	testcluster.Await(t, 10*time.Second, "the other host's copy", func() bool { return has(second, "base") })
+	testcluster.Await(t, "the other host's copy", func() bool { return has(second, "base") })
 	spec := second.Builds()[row.BuildID]
 	if digest := buildOf(t, p, row.BuildID).Products[0].Digest; spec.Fetch != digest || spec.Source != "" {
 		t.Errorf("the other host was asked for %+v, not to fetch %s", spec, digest)
@@ -138,14 +138,15 @@ func TestANewDefinitionIsBuiltAndAnOldOneIsNot(t *testing.T) {
 	newer := base
 	newer.Recipe = "base-2"
 	h1.SetSources(newer)
-	testcluster.Await(t, 20*time.Second, "the new build", func() bool { return operators(p, "base").BuildID != old.BuildID })
+	testcluster.Await(t, "the new build", func() bool { return operators(p, "base").BuildID != old.BuildID })
 	now := awaitBuilt(t, p, "base")
 	if b := buildOf(t, p, now.BuildID); b.Recipe != "base-2" {
 		t.Errorf("%+v", b)
 	}
-	// h2 still has the older definition, and h1 looks again: nothing is turned back.
+	// h2 still has the older definition and h1 reports its own again: the template
+	// is not turned back.
 	h1.SetSources(newer, python)
-	testcluster.Await(t, 10*time.Second, "python's row", func() bool { return operators(p, "python").ID != "" })
+	testcluster.Await(t, "python's row", func() bool { return operators(p, "python").ID != "" })
 	passed(t, p)
 	if got := operators(p, "base").BuildID; got != now.BuildID {
 		t.Errorf("base is turned back to %s", got)
@@ -165,25 +166,25 @@ func TestWhatWasBuiltByHandIsTakenIn(t *testing.T) {
 	}
 	h.SetStore(fakehost.NewStore())
 	h.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
-		// Made under another control store, of which nothing is known here.
+		// Built under another control store, whose rows are unknown here.
 		*templates = []hostapi.TemplateState{{Name: "base", BuildID: "b2", Build: "bld-elsewhere", Status: "ready", MemoryMB: 512, CreatedAt: time.Now()}}
 	})
-	testcluster.Await(t, 10*time.Second, "the rebuilt one", func() bool {
+	testcluster.Await(t, "the rebuilt one", func() bool {
 		row := operators(p, "base")
 		return row.BuildID != b.ID && slices.Equal(buildOf(t, p, row.BuildID).Digests(), []string{"b2"})
 	})
 }
 
-// A template goes when the operator has taken it from every host.
+// A template is removed when the operator has removed it from every host.
 func TestATemplateThatNoHostHasGoes(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := bare(p, t, "h1", python)
-	testcluster.Await(t, 10*time.Second, "its row", func() bool { return operators(p, "python").ID != "" })
+	testcluster.Await(t, "its row", func() bool { return operators(p, "python").ID != "" })
 	h.SetSources()
-	testcluster.Await(t, 10*time.Second, "that it goes", func() bool { return operators(p, "python").ID == "" })
+	testcluster.Await(t, "that it goes", func() bool { return operators(p, "python").ID == "" })
 }
 
-// What a build was made from is kept as long as it may be needed, and no longer.
+// A build's specification is kept as long as it may be needed, and no longer.
 func TestBuildsThatAreOverAreForgotten(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 8192)
@@ -218,7 +219,7 @@ func TestBuildsThatAreOverAreForgotten(t *testing.T) {
 	for i := range 25 {
 		put("many-"+string(rune('a'+i)), 2*time.Hour, none)
 	}
-	testcluster.Await(t, 10*time.Second, "that they are forgotten", func() bool {
+	testcluster.Await(t, "that they are forgotten", func() bool {
 		all := slices.DeleteFunc(raftstore.All(p.Leader().Store.View(), record.Builds), func(b *record.Build) bool { return b.WorkspaceID == "" })
 		for _, b := range all {
 			if b.ID != buildID && (len(b.SpecSealed) > 0 || b.ID == "old" || b.ID == "dropped" || slices.ContainsFunc(b.Products, func(p record.Product) bool { return p.Stored })) {
@@ -230,12 +231,12 @@ func TestBuildsThatAreOverAreForgotten(t *testing.T) {
 	if b := buildOf(t, p, buildID); len(b.SpecSealed) == 0 {
 		t.Error("what the build in use is made from is gone")
 	}
-	// That the second is there nobody knows; its upload ended too late.
-	testcluster.Await(t, 10*time.Second, "the end of what is stored", func() bool { return len(store.Captures()) == 0 })
+	// No row names the second capture, because its upload ended too late.
+	testcluster.Await(t, "the end of what is stored", func() bool { return len(store.Captures()) == 0 })
 }
 
-// What is not in the snapshot store though its row says so is stored again by a
-// host that has it, and built where there is none.
+// A product that its row says is stored, but is not, is stored again by a host that
+// has it, and rebuilt if no host has it.
 func TestAProductThatIsGoneFromTheStore(t *testing.T) {
 	for name, again := range map[string]bool{"it is stored again": true, "nobody has it": false} {
 		t.Run(name, func(t *testing.T) {
@@ -245,7 +246,7 @@ func TestAProductThatIsGoneFromTheStore(t *testing.T) {
 			h1.SetStore(store)
 			row := awaitBuilt(t, p, "base")
 			h1.StoreTemplates()
-			testcluster.Await(t, 10*time.Second, "the stored product", func() bool { return buildOf(t, p, row.BuildID).Products[0].Stored })
+			testcluster.Await(t, "the stored product", func() bool { return buildOf(t, p, row.BuildID).Products[0].Stored })
 			digest := buildOf(t, p, row.BuildID).Products[0].Digest
 			h1.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 				(*templates)[0].Stored = false // it has noticed
@@ -255,14 +256,14 @@ func TestAProductThatIsGoneFromTheStore(t *testing.T) {
 				store.Remove(hostapi.StoredBuild(digest))
 			})
 			h2 := bareWithStore(p, t, "h2", store, base)
-			testcluster.Await(t, 10*time.Second, "the fetch", func() bool { return h2.AskedToFetch(digest) })
+			testcluster.Await(t, "the fetch", func() bool { return h2.AskedToFetch(digest) })
 			if !again {
-				testcluster.Await(t, 10*time.Second, "a build", func() bool { return h2.Builds()[row.BuildID].Source == base.Recipe })
+				testcluster.Await(t, "a build", func() bool { return h2.Builds()[row.BuildID].Source == base.Recipe })
 				return
 			}
-			testcluster.Await(t, 10*time.Second, "that it is known", func() bool { return !buildOf(t, p, row.BuildID).Products[0].Stored })
+			testcluster.Await(t, "that it is known", func() bool { return !buildOf(t, p, row.BuildID).Products[0].Stored })
 			h1.StoreTemplates()
-			testcluster.Await(t, 10*time.Second, "the other host's copy", func() bool { return has(h2, "base") })
+			testcluster.Await(t, "the other host's copy", func() bool { return has(h2, "base") })
 			if spec := h2.Builds()[row.BuildID]; spec.Fetch != digest {
 				t.Errorf("it was asked for %+v", spec)
 			}
@@ -270,8 +271,8 @@ func TestAProductThatIsGoneFromTheStore(t *testing.T) {
 	}
 }
 
-// What a host has under a template's name stays in the store: it would put it
-// there again.
+// While a host has a product under a template's name, the product stays in the
+// snapshot store: the host would upload it again.
 func TestABuildThatAHostStillHasIsNotRemoved(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 8192)
@@ -286,7 +287,7 @@ func TestABuildThatAHostStillHasIsNotRemoved(t *testing.T) {
 	h.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 		*templates = append(*templates, hostapi.TemplateState{Name: key, BuildID: "d1", Status: "failed"})
 	})
-	testcluster.Await(t, 10*time.Second, "the heartbeat", func() bool {
+	testcluster.Await(t, "the heartbeat", func() bool {
 		return len(p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Templates) == 2
 	})
 	p.Update(func(tx *raftstore.Tx) error {
@@ -298,7 +299,7 @@ func TestABuildThatAHostStillHasIsNotRemoved(t *testing.T) {
 		}
 		return nil
 	})
-	testcluster.Await(t, 10*time.Second, "the other's end", func() bool {
+	testcluster.Await(t, "the other's end", func() bool {
 		_, there := raftstore.Get(p.Leader().Store.View(), record.Builds, "other")
 		return !there
 	})
@@ -307,18 +308,19 @@ func TestABuildThatAHostStillHasIsNotRemoved(t *testing.T) {
 		t.Errorf("the snapshot store has %v", got)
 	}
 	p.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Templates, templateID); return nil })
-	testcluster.Await(t, 10*time.Second, "its end", func() bool { return len(store.Captures()) == 0 })
+	testcluster.Await(t, "its end", func() bool { return len(store.Captures()) == 0 })
 }
 
-// A template that is built anew of the same is the same: hosts that had it go on
-// telling of it as of the older build's. Nothing of that is written again and again.
+// A rebuild of the same definition may give the same product. Hosts that have the
+// product then continue to report the older build's id, which must not cause a write
+// in every pass.
 func TestTwoBuildsOfOneProduct(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := bare(p, t, "h1", base)
 	h.SetStore(fakehost.NewStore())
 	row := awaitBuilt(t, p, "base")
 	h.StoreTemplates()
-	testcluster.Await(t, 10*time.Second, "the stored product", func() bool { return buildOf(t, p, row.BuildID).Products[0].Stored })
+	testcluster.Await(t, "the stored product", func() bool { return buildOf(t, p, row.BuildID).Products[0].Stored })
 	p.Update(func(tx *raftstore.Tx) error {
 		older := buildOf(t, p, row.BuildID).Clone()
 		older.Meta = record.Meta{ID: "older"}
@@ -328,7 +330,7 @@ func TestTwoBuildsOfOneProduct(t *testing.T) {
 	h.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 		(*templates)[0].Build = "older"
 	})
-	testcluster.Await(t, 10*time.Second, "the heartbeat", func() bool {
+	testcluster.Await(t, "the heartbeat", func() bool {
 		return p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Templates[0].Build == "older"
 	})
 	passed(t, p)
@@ -340,7 +342,7 @@ func TestTwoBuildsOfOneProduct(t *testing.T) {
 	}
 }
 
-// passed waits until the templates were looked at once more.
+// passed waits for one more pass of the loop over the templates.
 func passed(t *testing.T, p *testplane.Plane) {
 	t.Helper()
 	marker := template.Key("ws", "marker")
@@ -350,7 +352,7 @@ func passed(t *testing.T, p *testplane.Plane) {
 		})
 		return nil
 	})
-	testcluster.Await(t, 10*time.Second, "another look", func() bool {
+	testcluster.Await(t, "another look", func() bool {
 		_, there := raftstore.Get(p.Leader().Store.View(), record.Builds, marker)
 		return !there
 	})

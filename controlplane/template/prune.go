@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// buildsKept is how many of a template's builds are remembered, and buildAge
-	// for how long. The one in use is beside that.
+	// buildsKept is how many old builds of a template are kept, and buildAge for how
+	// long. The current build is kept in addition.
 	buildsKept = 20
 	buildAge   = 30 * 24 * time.Hour
 )
 
-// Drop removes a template. Its builds' rows go when the snapshot store has
-// nothing of them; nobody sees them until then.
+// Drop removes a template. The rows of its builds are hidden at once, and removed
+// when the snapshot store has none of their products.
 func Drop(tx *raftstore.Tx, t *record.Template) {
 	for _, b := range raftstore.Find(tx, record.Builds, "template", t.WorkspaceID+"/"+t.Name) {
 		b = b.Clone()
@@ -31,7 +31,7 @@ func Drop(tx *raftstore.Tx, t *record.Template) {
 	raftstore.Delete(tx, record.Templates, t.ID)
 }
 
-// prune bounds what is kept of builds that are over.
+// prune removes old builds.
 func (k *keeper) prune(ctx context.Context) {
 	view := k.Store.View()
 	current, inUse := map[string]bool{}, map[string]bool{}
@@ -44,8 +44,8 @@ func (k *keeper) prune(ctx context.Context) {
 		}
 	}
 	held := map[string]bool{}
-	for _, s := range k.Hosts.Sessions() {
-		for _, t := range s.Heartbeat.Templates {
+	for _, hb := range kinds(k.Hosts.Sessions()) {
+		for _, t := range hb.Templates {
 			held[t.BuildID] = true
 		}
 	}
@@ -73,19 +73,19 @@ func (k *keeper) prune(ctx context.Context) {
 	}
 }
 
-// retire takes from a build that no template means what is not needed any more,
-// or removes it. inUse are the products of builds that templates mean, held those
-// that some host still has under a template's name.
+// retire removes what is not needed any more of a build that is not current, or the
+// whole build. inUse are the products of current builds, held those that hosts still
+// have under a template's name.
 func (k *keeper) retire(ctx context.Context, b *record.Build, inUse, held map[string]bool, remove bool) {
 	for i, p := range b.Products {
 		switch {
-		case !p.Stored, inUse[p.Digest]: // it is the other build's; a host may tell of it as this one's
+		case !p.Stored, inUse[p.Digest]: // another build has the same product
 			continue
 		case held[p.Digest]:
 			remove = false // its host would store it again
 			continue
 		case !k.unstore(ctx, p.Digest):
-			return // again at the next look
+			return // the next pass tries again
 		}
 		k.write(ctx, "product of a build that is over", true, func(tx *raftstore.Tx) error {
 			if row, ok := raftstore.Get(tx, record.Builds, b.ID); ok && i < len(row.Products) {

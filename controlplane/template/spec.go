@@ -13,33 +13,34 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// Bounds of a build.
+// Limits of a build.
 const (
 	maxTemplateName  = 50
 	maxReference     = 512
 	maxPath          = 1024
-	maxCmd           = 128<<10 - 1 // MAX_ARG_STRLEN of Linux
+	maxCmd           = 128<<10 - 1 // Linux's MAX_ARG_STRLEN
 	maxBuildSteps    = 100
 	maxBuildFiles    = 1000
-	maxBuildSpec     = 256 << 10 // of all texts together: they go into the control store
+	maxBuildSpec     = 256 << 10 // all texts together: they are stored in the control store
+	maxSealedSpec    = 360 << 10 // 480 KiB in its row, in base64: a transaction may have 512, and the row grows
 	maxTemplateCPU   = 32
 	minTemplateMB    = 256
 	maxTemplateMB    = 256 << 10
 	maxTemplateDisk  = 4 << 20
 	maxReadySeconds  = 3600
-	maxTemplates     = 200 // of a workspace
-	maxTemplateBuild = 4   // at once, of a workspace
+	maxTemplates     = 200 // per workspace
+	maxTemplateBuild = 4   // at once, per workspace
 )
 
 var templateName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
-// IsName reports whether a template may have the name.
+// IsName reports whether name is a valid name of a template.
 func IsName(name string) bool { return templateName.MatchString(name) }
 
-// isImage tells an image reference from a template's name.
+// isImage reports whether from is an image reference and not a template's name.
 func isImage(from string) bool { return strings.ContainsAny(from, "/:@") }
 
-// validateBuild checks what can be checked without the control store.
+// validateBuild checks what does not need the control store.
 func validateBuild(in api.BuildTemplate) error {
 	switch {
 	case in.Name == "":
@@ -69,10 +70,10 @@ func validateBuild(in api.BuildTemplate) error {
 	return core.ValidEnv(in.Env)
 }
 
-// outside reports whether a number is given and out of bounds.
+// outside reports whether a number is given and not between least and most.
 func outside(v *int, least, most int) bool { return v != nil && (*v < least || *v > most) }
 
-// validSizes checks those that are given.
+// validSizes checks the sizes that are given.
 func validSizes(in api.BuildTemplate) error {
 	for _, v := range []struct {
 		field       string
@@ -98,9 +99,12 @@ func validSteps(in api.BuildTemplate) error {
 		if strings.TrimSpace(line) == "" || strings.ContainsRune(line, 0) {
 			return apierror.Invalid("invalid run", "run[%d] is empty or contains a NUL character", i)
 		}
+		if len(line) > maxCmd {
+			return apierror.Invalid("invalid run", "run[%d] has more than %d bytes; put what is longer into files", i, maxCmd)
+		}
 	}
-	if strings.ContainsRune(in.Start, 0) {
-		return apierror.Invalid("invalid start", "start contains a NUL character")
+	if strings.ContainsRune(in.Start, 0) || len(in.Start) > maxCmd {
+		return apierror.Invalid("invalid start", "start contains a NUL character or has more than %d bytes", maxCmd)
 	}
 	if len(in.Files) > maxBuildFiles {
 		return apierror.Invalid("invalid files", "at most %d", maxBuildFiles)
@@ -133,7 +137,7 @@ func validReady(r *api.TemplateCheck) error {
 	return nil
 }
 
-// specOf is what the host is asked for; key and from are names on hosts.
+// specOf returns the build that the host is to run. key and from are names on hosts.
 func specOf(in api.BuildTemplate, key, from string) hostapi.BuildSpec {
 	out := hostapi.BuildSpec{
 		Template: key, From: from, FromOCI: isImage(in.From), Run: in.Run, Files: in.Files, Env: in.Env, Start: in.Start,

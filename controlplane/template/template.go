@@ -1,6 +1,6 @@
-// Package template builds templates as flows: workspaces', as they ask for it, and
-// those of the hosts' operator when they are first asked for. One host builds,
-// and the others fetch what it has built from the snapshot store.
+// Package template builds templates by flows: those of workspaces on request, and
+// those of the hosts' operator (shared templates) when they are first needed. One
+// host builds, and the others fetch the result from the snapshot store.
 package template
 
 import (
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/plainjson"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/timescale"
@@ -29,7 +31,7 @@ import (
 // KindBuild is the kind of the flow.
 const KindBuild = "template.build"
 
-// Deadline is how long a build may take, its wait for its turn included.
+// Deadline limits a build, including the wait for its turn.
 var Deadline = timescale.Limit(6 * time.Hour)
 
 // The steps of a build.
@@ -45,33 +47,33 @@ const (
 
 const (
 	pollEvery = 500 * time.Millisecond
-	// maxAttempts bounds how often a build is begun anew because the host's
-	// daemon ended.
+	// maxAttempts limits how often a build is started because the host's daemon
+	// ended.
 	maxAttempts = 3
-	// maxUnanswered is how often a host that sends heartbeats may not answer.
+	// maxUnanswered limits the attempts to call a host that sends heartbeats but
+	// does not answer.
 	maxUnanswered = 6
 	placeAgain    = 2 * time.Second
 )
 
-// inventoryTime is how long a host that has built may take to say that it
-// has the template.
+// inventoryTime is how long a host may take to report a template that it has built.
 var inventoryTime = timescale.Limit(15 * time.Second)
 
-var maxPlacing = timescale.Limit(10 * time.Minute) // until a host is free to build
+var maxPlacing = timescale.Limit(10 * time.Minute) // how long a build waits for a host
 
-// watchTime is how long one step looks at a build before it writes down
-// that it goes on; pollEvery how often it looks.
+// watchTime is how long one step watches a build before it commits; pollEvery is the
+// interval of its calls.
 var watchTime = timescale.Limit(90 * time.Second)
 
 var actTime = timescale.Limit(2 * time.Minute)
 
-// Config is what templates need beside the core.
+// Config configures Templates.
 type Config struct {
-	Every time.Duration // between two looks at what hosts lack; default 1 s
-	Again time.Duration // until a host that was asked for a template and has not got it is asked again; default 1 min
+	Every time.Duration // interval of the loop's passes; default 1 s
+	Again time.Duration // delay before a host is asked again for a template that it still lacks; default 1 min
 }
 
-// Flows are the steps of a build.
+// Flows contains the steps of a build.
 type Flows struct {
 	*core.Core
 	cfg  Config
@@ -88,7 +90,7 @@ func newFlows(c *core.Core, cfg Config) *Flows {
 	return &Flows{Core: c, cfg: cfg, look: make(chan struct{}, 1)}
 }
 
-// Kinds are for the engine.
+// Kinds returns the kinds of flows, for the engine.
 func (s *Templates) Kinds() []flow.Kind {
 	f := s.Flows
 	return []flow.Kind{{
@@ -97,11 +99,11 @@ func (s *Templates) Kinds() []flow.Kind {
 	}}
 }
 
-// hostOf is the host that a flow calls.
+// hostOf returns the host that a flow calls.
 func hostOf(r raftstore.Reader, fl *record.Flow) string {
 	var d data
 	if err := flow.Decode(fl, &d); err != nil {
-		return "" // the step says so
+		return "" // the step reports the error
 	}
 	b, ok := raftstore.Get(r, record.Builds, d.BuildID)
 	if !ok || fl.Step == stepPlace {
@@ -110,10 +112,11 @@ func hostOf(r raftstore.Reader, fl *record.Flow) string {
 	return b.HostID
 }
 
-// Subject names a template for flows: one of its builds goes on at a time.
+// Subject returns a template's name as a subject of flows, so that it has one build
+// at a time.
 func Subject(id string) string { return flow.Subject(record.Templates.Name, id) }
 
-// Key is the name under which hosts keep a workspace's template.
+// Key returns the name under which hosts keep a workspace's template.
 func Key(workspaceID, name string) string {
 	sum := sha256.Sum256([]byte(workspaceID))
 	return "t-" + hex.EncodeToString(sum[:5]) + "." + name
@@ -121,24 +124,37 @@ func Key(workspaceID, name string) string {
 
 var key = regexp.MustCompile(`^t-[0-9a-f]{10}\.`)
 
-// IsKey reports whether a name is a key, or looks like one: no operator's
-// template has such a name, and nobody asks for a template by it.
+// IsKey reports whether a name has the form of a key. Shared templates have no such
+// names, and requests must not contain them.
 func IsKey(name string) bool { return key.MatchString(name) }
 
-// data is that of a build.
+// Postgres is the name of the template of the smallest databases. The names of the
+// others are this, '-' and their size.
+const Postgres = "postgres-16"
+
+// App is the name of the template in whose guests apps are built and run.
+const App = "app"
+
+// Reserved reports whether a template is the platform's own. Tenants do not see it,
+// and cannot create sandboxes or templates from it, or a template of that name.
+func Reserved(name string) bool {
+	return name == App || name == Postgres || strings.HasPrefix(name, Postgres+"-")
+}
+
+// data is the data of a build's flow.
 type data struct {
 	BuildID   string    `json:"build_id"`
 	RequestID string    `json:"request_id,omitempty"`
-	Since     time.Time `json:"since"`           // of the search for a host
-	Tried     []string  `json:"tried,omitempty"` // hosts that did not do it
-	Last      string    `json:"last,omitempty"`  // why the last one did not
+	Since     time.Time `json:"since"`           // when the search for a host began
+	Tried     []string  `json:"tried,omitempty"` // hosts that failed or refused
+	Last      string    `json:"last,omitempty"`  // why the last one did
 	Attempts  int       `json:"attempts,omitempty"`
-	Abandoned []string  `json:"abandoned,omitempty"` // hosts where it may go on all the same
+	Abandoned []string  `json:"abandoned,omitempty"` // hosts where the build may still run
 }
 
-// Begin puts a build, its template's row if it is the first, and what makes it
-// into a transaction. It fails with raftstore.ErrConflict while another build of
-// the template goes on.
+// Begin adds a build, its template's row if it is new, and the flow to a
+// transaction. It fails with raftstore.ErrConflict while another build of the
+// template runs.
 func Begin(tx *raftstore.Tx, flowID string, t *record.Template, b *record.Build, requestID string) error {
 	raftstore.Put(tx, record.Templates, t)
 	raftstore.Put(tx, record.Builds, b)
@@ -150,11 +166,11 @@ func Begin(tx *raftstore.Tx, flowID string, t *record.Template, b *record.Build,
 
 // Seal seals a specification for its build's row.
 func (f *Flows) Seal(buildID string, spec hostapi.BuildSpec) ([]byte, error) {
-	raw, err := json.Marshal(spec)
+	raw, err := plainjson.Marshal(spec)
 	if err != nil {
 		return nil, fmt.Errorf("encode build: %w", err)
 	}
-	sealed, err := f.Sealer.Seal(raw, specContext(buildID))
+	sealed, err := f.Sealer.Seal(raw, record.BuildContext(buildID))
 	if err != nil {
 		return nil, fmt.Errorf("seal build: %w", err)
 	}
@@ -166,27 +182,24 @@ func (f *Flows) open(b *record.Build) (hostapi.BuildSpec, error) {
 	if b.WorkspaceID == "" {
 		return hostapi.BuildSpec{Template: b.Key, From: b.From, Source: b.Recipe}, nil
 	}
-	raw, err := f.Sealer.Open(b.SpecSealed, specContext(b.ID))
+	raw, err := f.Sealer.Open(b.SpecSealed, record.BuildContext(b.ID))
 	if err != nil {
 		return spec, fmt.Errorf("open build: %w", err)
 	}
 	if err := json.Unmarshal(raw, &spec); err != nil {
 		return spec, fmt.Errorf("decode build: %w", err)
 	}
-	spec.WorkspaceID = b.WorkspaceID // also where it was sealed without
+	spec.WorkspaceID = b.WorkspaceID // older versions sealed it without
 	return spec, nil
 }
 
-// specContext binds a sealed specification to its row.
-func specContext(buildID string) []byte { return []byte("template.build/" + buildID) }
-
-// goingOn finds a flow's build while it has not ended.
+// goingOn returns a flow's build, and whether it has not ended.
 func goingOn(r raftstore.Reader, d data) (*record.Build, bool) {
 	b, ok := raftstore.Get(r, record.Builds, d.BuildID)
 	return b, ok && b.FinishedAt.IsZero()
 }
 
-// change edits a build that goes on, and says what follows.
+// change returns a commit that edits a running build and continues with next.
 func change(d data, next flow.Next, edit func(b *record.Build)) flow.Commit {
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		b, ok := goingOn(tx, d)
@@ -200,7 +213,7 @@ func change(d data, next flow.Next, edit func(b *record.Build)) flow.Commit {
 	}
 }
 
-// place chooses a host that has what the template is made from.
+// place is the step that chooses a host that has the build's base.
 func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var d data
 	if err := run.Data(&d); err != nil {
@@ -224,12 +237,13 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	hostID := f.choose(run.View, b, spec, d.Tried)
 	if hostID != "" {
-		// One that goes on with it there is as good as a new one.
+		// If the build still runs there, it is joined.
 		d.Abandoned = slices.DeleteFunc(slices.Clone(d.Abandoned), func(id string) bool { return id == hostID })
 		return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.HostID = hostID }), nil
 	}
-	if f.Clock().Sub(d.Since) < maxPlacing {
-		// Hosts may be yet to be heard, full, or restarting.
+	if f.Clock().Sub(d.Since) < maxPlacing || f.Hosts.Warming(run.View) {
+		// Hosts may be full or restarting, or may not have been heard yet, for which the
+		// time in which nobody led does not count.
 		d.Tried = nil
 		return change(d, flow.Sleep(stepPlace, placeAgain, d), func(b *record.Build) { b.HostID = "" }), nil
 	}
@@ -240,7 +254,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	return f.giveUp(ctx, d, why), nil
 }
 
-// choose returns the host with the most memory free among those that can build.
+// choose returns the host with the most free memory among those that can build.
 func (f *Flows) choose(view raftstore.Reader, b *record.Build, spec hostapi.BuildSpec, tried []string) string {
 	best, most := "", -1
 	sessions := f.Hosts.Sessions()
@@ -258,7 +272,7 @@ func (f *Flows) choose(view raftstore.Reader, b *record.Build, spec hostapi.Buil
 	return best
 }
 
-// build asks the host for the build and looks at it until it ends.
+// build is the step that starts the build on its host and watches it until it ends.
 func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var d data
 	if err := run.Data(&d); err != nil {
@@ -286,7 +300,7 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	case hosts.Superseded(ctx, err):
 		return nil, err
 	case hosts.Unreachable(err):
-		// A host that is back within its lease goes on with it.
+		// A host that returns within its lease continues the build.
 		agent, known := raftstore.Get(run.View, record.Hosts, row.HostID)
 		if known && agent.State == record.HostUp && run.Flow.Attempt < maxUnanswered {
 			return nil, err
@@ -306,15 +320,16 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	return f.conclude(ctx, row, d, spec, got, made)
 }
 
-// awaitInventory waits until a host's heartbeat has what it has built: who makes
-// a sandbox of a template that is ready must not hear that nobody knows it. It
-// returns the host's engine.
+// awaitInventory waits until a host's heartbeat reports the template that it has
+// built, so that a create right after the build finds it. It returns the host's
+// engine.
 func (f *Flows) awaitInventory(ctx context.Context, hostID, name, buildID string) string {
 	ctx, cancel := context.WithTimeout(ctx, inventoryTime)
 	defer cancel()
 	for {
 		changed := f.Hosts.Changed()
-		hb := f.Hosts.Sessions()[hostID].Heartbeat
+		session, _ := f.Hosts.Session(hostID)
+		hb := session.Heartbeat
 		if slices.ContainsFunc(hb.Templates, func(t hostapi.TemplateState) bool {
 			return t.Name == name && t.BuildID == buildID && t.Status == stateReady
 		}) {
@@ -328,8 +343,7 @@ func (f *Flows) awaitInventory(ctx context.Context, hostID, name, buildID string
 	}
 }
 
-// watch looks at a build until it ends, its row has to follow, or it is time to
-// write down that it goes on.
+// watch polls a build until it ends, its row must change, or watchTime has passed.
 func watch(ctx context.Context, c *hosts.Client, row *record.Build, b hostapi.Build) (hostapi.Build, error) {
 	end := time.NewTimer(watchTime)
 	defer end.Stop()
@@ -351,11 +365,11 @@ func watch(ctx context.Context, c *hosts.Client, row *record.Build, b hostapi.Bu
 	return b, nil
 }
 
-// conclude makes of a build as its host sees it what follows.
+// conclude returns the commit that follows from the build's state on its host.
 func (f *Flows) conclude(ctx context.Context, row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build, made record.Product) (flow.Commit, error) {
 	switch {
 	case got.Status == hostapi.BuildSucceeded:
-		// From now on it means what was built, not what a tag may mean later.
+		// Keep the digest that was built from, not a tag, which may change.
 		if spec.FromOCI && got.From != "" {
 			spec.From = got.From
 		}
@@ -373,7 +387,7 @@ func (f *Flows) conclude(ctx context.Context, row *record.Build, d data, spec ho
 	return change(d, flow.Goto(stepBuild, d), func(b *record.Build) { b.Status = record.TemplateStatus(got.Status) }), nil
 }
 
-// elsewhere goes back to place without the host that did not do it.
+// elsewhere returns to place, excluding the host.
 func (f *Flows) elsewhere(ctx context.Context, row *record.Build, d data, why string) flow.Commit {
 	d.Tried, d.Last = append(slices.Clone(d.Tried), row.HostID), why
 	d.Abandoned = append(slices.Clone(d.Abandoned), row.HostID)
@@ -381,17 +395,17 @@ func (f *Flows) elsewhere(ctx context.Context, row *record.Build, d data, why st
 	return change(d, flow.Goto(stepPlace, d), func(b *record.Build) { b.HostID, b.Status = "", record.TemplateQueued })
 }
 
-// end ends the build on hosts where it was given up, and leaves in d those that
-// could not be told, for the next time.
+// end ends the build on the hosts where it was given up. Hosts that could not be
+// told stay in d.Abandoned for the next attempt.
 func (f *Flows) end(ctx context.Context, d *data) {
 	ctx, cancel := context.WithTimeout(hosts.WithRequestID(ctx, d.RequestID), followTime)
 	defer cancel()
-	untold := make([]bool, len(d.Abandoned))
+	failed := make([]bool, len(d.Abandoned))
 	var calls errgroup.Group
 	for i, hostID := range d.Abandoned {
 		calls.Go(func() error {
 			err := f.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) error { return c.DeleteBuild(ctx, d.BuildID) })
-			if untold[i] = err != nil; err != nil {
+			if failed[i] = err != nil; err != nil {
 				f.Logger.InfoContext(ctx, "build may go on where it was given up", "build_id", d.BuildID, "agent_id", hostID, "error", err)
 			}
 			return nil
@@ -400,14 +414,14 @@ func (f *Flows) end(ctx context.Context, d *data) {
 	_ = calls.Wait() // what fails is logged
 	var left []string
 	for i, hostID := range d.Abandoned {
-		if untold[i] {
+		if failed[i] {
 			left = append(left, hostID)
 		}
 	}
 	d.Abandoned = left
 }
 
-// ready makes a build that which its template means.
+// ready commits a build as its template's current one.
 func (f *Flows) ready(row *record.Build, d data, spec hostapi.BuildSpec, got hostapi.Build, made record.Product) (flow.Commit, error) {
 	sealed := row.SpecSealed
 	if spec.FromOCI {
@@ -418,7 +432,7 @@ func (f *Flows) ready(row *record.Build, d data, spec hostapi.BuildSpec, got hos
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		b, ok := goingOn(tx, d)
-		t, known := templateOf(tx, row)
+		t, known := ownTemplate(tx, row.WorkspaceID, row.Template)
 		if !ok || !known {
 			return flow.Done(), nil
 		}
@@ -433,18 +447,22 @@ func (f *Flows) ready(row *record.Build, d data, spec hostapi.BuildSpec, got hos
 	}, nil
 }
 
-// giveUp ends a build, also where it was given up before.
+// giveUp ends a build, also on the hosts where it was given up before.
 func (f *Flows) giveUp(ctx context.Context, d data, why string) flow.Commit {
 	f.end(ctx, &d)
 	return fail(d, why)
 }
 
-// Unbuildable is the answer for a template whose build has failed.
+// BuildWait is how long what needs a template waits for it to be built.
+var BuildWait = timescale.Limit(30 * time.Minute)
+
+// Unbuildable is the error for a template whose build has failed.
 func Unbuildable(name, why string) *apierror.Error {
 	return &apierror.Error{Code: apierror.EUnprocessable, Message: "template could not be built", Detail: name + ": " + why}
 }
 
-// fail ends a build. Its template goes on with an older build, if it has one.
+// fail ends a build with an error. Its template keeps its earlier build, if it has
+// one.
 func fail(d data, why string) flow.Commit {
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		b, ok := goingOn(tx, d)
@@ -454,7 +472,7 @@ func fail(d data, why string) flow.Commit {
 		b = b.Clone()
 		b.Status, b.Error, b.FinishedAt, b.SpecSealed = record.TemplateFailed, why, tx.Now(), nil
 		raftstore.Put(tx, record.Builds, b)
-		if t, known := templateOf(tx, b); known && t.BuildID == "" {
+		if t, known := ownTemplate(tx, b.WorkspaceID, b.Template); known && t.BuildID == "" {
 			t = t.Clone()
 			t.Status, t.Error = record.TemplateFailed, why
 			raftstore.Put(tx, record.Templates, t)
@@ -463,15 +481,7 @@ func fail(d data, why string) flow.Commit {
 	}
 }
 
-// templateOf finds the template of a build.
-func templateOf(r raftstore.Reader, b *record.Build) (*record.Template, bool) {
-	for _, t := range raftstore.Find(r, record.Templates, "name", b.WorkspaceID+"/"+b.Template) {
-		return t, true
-	}
-	return nil, false
-}
-
-// expire ends a build that took too long.
+// expire is the step that ends a build past its deadline.
 func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var d data
 	if err := run.Data(&d); err != nil {

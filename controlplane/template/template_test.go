@@ -2,6 +2,7 @@ package template_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ const (
 
 var key = template.Key("ws", "web")
 
-// begin begins the build of "web" from base, or from an image.
+// begin starts the build of "web" from base, or from an image.
 func begin(t *testing.T, p *testplane.Plane, from string) string {
 	t.Helper()
 	image := strings.Contains(from, ":")
@@ -53,11 +54,11 @@ func begin(t *testing.T, p *testplane.Plane, from string) string {
 	return flowID
 }
 
-// ended waits for a build's end.
+// ended waits for the end of the build.
 func ended(t *testing.T, p *testplane.Plane) (*record.Build, *record.Template) {
 	t.Helper()
 	var b *record.Build
-	testcluster.Await(t, 20*time.Second, "the build's end", func() bool {
+	testcluster.Await(t, "the build's end", func() bool {
 		var ok bool
 		b, ok = raftstore.Get(p.Leader().Store.View(), record.Builds, buildID)
 		return ok && !b.FinishedAt.IsZero()
@@ -78,7 +79,7 @@ func TestOneHostBuildsAndTheOthersFollow(t *testing.T) {
 	if b.Status != record.TemplateReady || b.HostID != "h1" || tpl.Status != record.TemplateReady || tpl.BuildID != buildID || tpl.MemoryMB != 768 {
 		t.Errorf("%+v\n%+v", b, tpl)
 	}
-	testcluster.Await(t, 10*time.Second, "the other host's build", func() bool { _, ok := h2.Builds()[buildID]; return ok })
+	testcluster.Await(t, "the other host's build", func() bool { _, ok := h2.Builds()[buildID]; return ok })
 	if !has(h1, key) {
 		t.Error("the host that has built it lacks it")
 	}
@@ -87,14 +88,14 @@ func TestOneHostBuildsAndTheOthersFollow(t *testing.T) {
 		raftstore.Delete(tx, record.Builds, buildID)
 		return nil
 	})
-	testcluster.Await(t, 10*time.Second, "that it is forgotten", func() bool { return !has(h1, key) })
+	testcluster.Await(t, "that it is forgotten", func() bool { return !has(h1, key) })
 	if !has(h1, "base") {
 		t.Error("the operator's template is gone")
 	}
 }
 
-// A template is ready once a sandbox can be made of it: its host has built it,
-// and has said that it has it.
+// A template is ready when its host has built it and has reported it in a heartbeat,
+// so that a sandbox can be created from it.
 func TestReadyIsWhatCanBePlaced(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 8192)
@@ -125,7 +126,7 @@ func TestImageIsPinned(t *testing.T) {
 	if b, _ := ended(t, p); b.Status != record.TemplateReady {
 		t.Fatalf("%+v", b)
 	}
-	testcluster.Await(t, 10*time.Second, "the other host's build", func() bool { return h2.Builds()[buildID].From == pinned })
+	testcluster.Await(t, "the other host's build", func() bool { return h2.Builds()[buildID].From == pinned })
 }
 
 func TestAnotherHostIsTried(t *testing.T) {
@@ -157,7 +158,60 @@ func TestAnotherHostIsTried(t *testing.T) {
 	}
 }
 
-// A host that did not answer is told to end its build as soon as it does, at the
+// A search that a former leader began long ago does not end before the hosts could be heard.
+func TestANewLeaderLooksForAHostBeforeItGivesUp(t *testing.T) {
+	var p *testplane.Plane
+	var h *fakehost.Host
+	var began, searched atomic.Int32
+	long := make(chan struct{})
+	release := sync.OnceFunc(func() { close(long) })
+	defer release()
+	p = testplane.New(t, 1, func(f *record.Flow, at flow.Point) error {
+		if f.Kind != template.KindBuild || f.Step != "place" {
+			return nil
+		}
+		switch {
+		case at == flow.BeforeAct && began.Add(1) == 1:
+			h.Silence(true)
+			<-long
+			return errors.New("the leader dies")
+		case at == flow.BeforeAct && began.Load() == 2:
+			n := p.LeaderNode()
+			for len(n.Hosts.Sessions()) > 0 { // a heartbeat may be on its way
+				n.Hosts.Resign()
+				n.Hosts.Lead(n.Store.Term())
+				<-time.After(20 * time.Millisecond)
+			}
+		case at == flow.AfterCommit && searched.Add(1) == 1:
+			h.Silence(false)
+		}
+		return nil
+	})
+	h = p.Host("h1", 8192)
+	begin(t, p, "base")
+	p.Update(func(tx *raftstore.Tx) error {
+		fl, ok := flow.Live(tx, template.Subject(templateID))
+		if !ok {
+			return errors.New("no flow")
+		}
+		fl = fl.Clone()
+		var data map[string]any
+		if err := json.Unmarshal(fl.Data, &data); err != nil {
+			return err
+		}
+		data["since"] = time.Now().Add(-time.Hour)
+		var err error
+		fl.Data, err = json.Marshal(data)
+		raftstore.Put(tx, record.Flows, fl)
+		return err
+	})
+	release()
+	if b, _ := ended(t, p); b.Status != record.TemplateReady || searched.Load() < 2 {
+		t.Errorf("after %d searches: %+v", searched.Load(), b)
+	}
+}
+
+// A host that did not answer is told to end its build when it answers again, at the
 // latest when the build has ended elsewhere.
 func TestABuildThatWasGivenUpIsEnded(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -196,7 +250,7 @@ func TestABuildThatWasGivenUpIsEnded(t *testing.T) {
 	}
 }
 
-// Nor does a build go on that has taken too long.
+// A build that has taken too long is ended.
 func TestABuildPastItsDeadlineIsEnded(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 8192)
@@ -213,7 +267,7 @@ func TestABuildPastItsDeadlineIsEnded(t *testing.T) {
 		return nil
 	})
 	begin(t, p, "base")
-	testcluster.Await(t, 10*time.Second, "the build", func() bool {
+	testcluster.Await(t, "the build", func() bool {
 		b, ok := raftstore.Get(p.Leader().Store.View(), record.Builds, buildID)
 		return ok && b.Status == record.TemplateBuilding
 	})
@@ -299,8 +353,8 @@ func TestBuildsThatFail(t *testing.T) {
 	})
 }
 
-// TestCrashAtEachPoint drops the flow once at every point of every step, as the
-// death of the leader would, and expects one build all the same.
+// TestCrashAtEachPoint drops the flow once at every point of every step, as a
+// leader's death would, and expects exactly one build.
 func TestCrashAtEachPoint(t *testing.T) {
 	var mu sync.Mutex
 	dropped := map[string]bool{}

@@ -15,19 +15,21 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Templates are the use cases of templates and their builds. Those of the hosts'
-// operator are everybody's, the others are their workspace's.
+// Templates contains the use cases of templates and their builds. Shared templates,
+// which the hosts' operator defines, are for everybody; the others belong to their
+// workspace.
 type Templates struct {
 	Flows *Flows
 	core  *core.Core
 }
 
-// New makes the use cases.
+// New returns the use cases.
 func New(c *core.Core, cfg Config) *Templates {
 	return &Templates{Flows: newFlows(c, cfg), core: c}
 }
 
-// ownTemplate finds a template of a workspace.
+// ownTemplate returns a template of a workspace; "" is the workspace of shared
+// templates.
 func ownTemplate(r raftstore.Reader, workspaceID, name string) (*record.Template, bool) {
 	for _, t := range raftstore.Find(r, record.Templates, "name", workspaceID+"/"+name) {
 		return t, true
@@ -35,21 +37,21 @@ func ownTemplate(r raftstore.Reader, workspaceID, name string) (*record.Template
 	return nil, false
 }
 
-// Resolve fills in which build of which template a sandbox is to be made
-// from, as its workspace means it: an own one goes first. A snapshot has brought
-// its own with it.
+// Resolve sets the template and the build from which a sandbox is to be created. A
+// template of the workspace takes precedence over a shared one. A sandbox from a
+// snapshot has the snapshot's.
 func Resolve(r raftstore.Reader, row *record.Sandbox) error {
 	if row.FromSnapshot != "" {
 		return nil
 	}
 	t, ok := ownTemplate(r, row.WorkspaceID, row.Template)
-	if IsKey(row.Template) || !ok && row.TemplateKey != "" {
+	if IsKey(row.Template) || Reserved(row.Template) || !ok && row.TemplateKey != "" {
 		return apierror.Invalid("unknown template", "no template %q", row.Template)
 	}
 	if ok {
 		row.TemplateKey = t.Key
 	} else if t, ok = Operators(r, row.Template); !ok {
-		return nil // the hosts know what there is
+		return nil // placement checks whether hosts have it
 	}
 	if t.BuildID == "" {
 		return apierror.Invalid("template is not ready", "%s has no build that succeeded", row.Template)
@@ -58,15 +60,29 @@ func Resolve(r raftstore.Reader, row *record.Sandbox) error {
 	return nil
 }
 
-// usable finds a template that a workspace may use.
+// SizeOf returns the template of a sandbox that is to be created, of which only the
+// size is certain: it may be built anew before the sandbox has a host.
+func SizeOf(r raftstore.Reader, row *record.Sandbox) (*record.Template, bool) {
+	return usable(r, row.WorkspaceID, row.Template)
+}
+
+// usable returns a template that a workspace may use.
 func usable(r raftstore.Reader, workspaceID, name string) (*record.Template, bool) {
 	if t, ok := ownTemplate(r, workspaceID, name); ok {
 		return t, true
 	}
+	return forTenants(r, name)
+}
+
+// forTenants returns a shared template that is not the platform's own.
+func forTenants(r raftstore.Reader, name string) (*record.Template, bool) {
+	if Reserved(name) {
+		return nil, false
+	}
 	return Operators(r, name)
 }
 
-// show converts a row for a workspace.
+// show converts a row to the public type.
 func show(t *record.Template) api.Template {
 	return api.Template{
 		Name: t.Name, Status: api.TemplateStatus(t.Status), BuildID: t.BuildID, CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
@@ -74,7 +90,7 @@ func show(t *record.Template) api.Template {
 	}
 }
 
-// showBuild converts a row for a workspace.
+// showBuild converts a row to the public type.
 func showBuild(b *record.Build) api.Build {
 	return api.Build{
 		ID: b.ID, Template: b.Template, Status: api.TemplateStatus(b.Status), Error: core.OrNull(b.Error),
@@ -101,17 +117,19 @@ func (s *Templates) template(view *raftstore.Snapshot, c core.Caller, name strin
 	return api.Template{}, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such template"}
 }
 
-// List returns a page of the workspace's own templates and of
-// everybody's, newest first.
+// List returns a page of the workspace's own templates and the shared ones, newest
+// first.
 func (s *Templates) List(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Template, next string, err error) {
 	view, err := s.core.View(ctx, c)
 	if err != nil {
 		return nil, "", err
 	}
 	merged := map[string]*record.Template{}
-	for _, workspaceID := range []string{"", c.WorkspaceID} { // an own one goes first
+	for _, workspaceID := range []string{"", c.WorkspaceID} { // the workspace's own takes precedence
 		for _, t := range raftstore.Find(view, record.Templates, "workspace", workspaceID) {
-			merged[t.Name] = t
+			if !Reserved(t.Name) {
+				merged[t.Name] = t
+			}
 		}
 	}
 	rows, next, err := core.Paginate(slices.Collect(maps.Values(merged)), o)
@@ -161,9 +179,12 @@ func (s *Templates) build(ctx context.Context, c core.Caller, in api.BuildTempla
 	if build.SpecSealed, err = s.Flows.Seal(build.ID, specOf(in, key, from)); err != nil {
 		return api.Build{}, apierror.As(err)
 	}
+	if len(build.SpecSealed) > maxSealedSpec {
+		return api.Build{}, &apierror.Error{Code: apierror.ETooLarge, Message: "request too large", Detail: "as JSON, in which a quote or a newline has two bytes, the build has more than 360 KiB; fetch what is large in a run step"}
+	}
 	templateID, flowID := "tpl-"+core.RandomText(20), flow.NewID()
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		if err := core.MayCreate(tx, c); err != nil {
+		if err := s.core.MayUse(tx, c); err != nil {
 			return err
 		}
 		if err := i.Claim(tx, keyID, build.ID); err != nil {
@@ -172,7 +193,7 @@ func (s *Templates) build(ctx context.Context, c core.Caller, in api.BuildTempla
 		if err := s.askFor(tx, c, from); err != nil {
 			return err
 		}
-		if err := mayBuild(tx, c, in.Name); err != nil {
+		if err := s.mayBuild(tx, c, in.Name); err != nil {
 			return err
 		}
 		row, ok := ownTemplate(tx, c.WorkspaceID, in.Name)
@@ -198,9 +219,11 @@ func errBuilding(name string) *apierror.Error {
 	return &apierror.Error{Code: apierror.EConflict, Message: "template is being built", Detail: "wait for the end of the build of " + name + " that is under way"}
 }
 
-// mayBuild refuses a build beside another one of the same template, and more
+// mayBuild refuses a second build of the same template, and more builds or templates
 // than a workspace may have.
-func mayBuild(tx *raftstore.Tx, c core.Caller, name string) error {
+func (s *Templates) mayBuild(tx *raftstore.Tx, c core.Caller, name string) error {
+	ws, _ := raftstore.Get(tx, record.Workspaces, c.WorkspaceID) // MayUse found it
+	mostTemplates, mostBuilds := s.core.Tiers.Templates(ws, maxTemplates, maxTemplateBuild)
 	own := raftstore.Find(tx, record.Templates, "workspace", c.WorkspaceID)
 	building := 0
 	for _, t := range own {
@@ -214,22 +237,22 @@ func mayBuild(tx *raftstore.Tx, c core.Caller, name string) error {
 	}
 	known := slices.ContainsFunc(own, func(t *record.Template) bool { return t.Name == name })
 	switch {
-	case !known && len(own) >= maxTemplates:
-		return &apierror.Error{Code: apierror.ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": len(own), "templates_max": maxTemplates}}
-	case building >= maxTemplateBuild:
+	case !known && len(own) >= mostTemplates:
+		return &apierror.Error{Code: apierror.ERateLimited, Message: "template quota exceeded", Fields: map[string]any{"templates_used": len(own), "templates_max": mostTemplates}}
+	case building >= mostBuilds:
 		return &apierror.Error{Code: apierror.ERateLimited, Message: "too many builds at once", RetryAfter: 30 * time.Second}
 	}
 	return nil
 }
 
-// resolveFrom finds the name under which hosts have what a template is made from, and
-// refuses names that the operator's templates have.
+// resolveFrom returns the name under which hosts have a template's base, and refuses
+// names of shared templates.
 func (s *Templates) resolveFrom(view *raftstore.Snapshot, c core.Caller, in api.BuildTemplate) (from string, err error) {
-	if _, taken := Operators(view, in.Name); taken {
+	if _, taken := Operators(view, in.Name); taken || Reserved(in.Name) {
 		return "", &apierror.Error{Code: apierror.EConflict, Message: "template name is taken", Detail: in.Name + " is one of everybody's templates"}
 	}
 	switch {
-	case in.From == in.Name: // and not everybody's, whose name is taken above all
+	case in.From == in.Name: // a shared one cannot be meant: its name was refused above
 		return "", apierror.Invalid("invalid from", "a template is not made from itself")
 	case isImage(in.From):
 		return in.From, nil
@@ -240,7 +263,7 @@ func (s *Templates) resolveFrom(view *raftstore.Snapshot, c core.Caller, in api.
 		}
 		return t.Key, nil
 	}
-	_, ok := Operators(view, in.From)
+	_, ok := forTenants(view, in.From)
 	switch {
 	case ok:
 		return in.From, nil
@@ -266,12 +289,12 @@ func (s *Templates) Delete(ctx context.Context, c core.Caller, name string) erro
 		if t.WorkspaceID == "" {
 			return &apierror.Error{Code: apierror.EForbidden, Message: "template is not yours", Detail: name + " is one of everybody's templates: the hosts' operator removes it"}
 		}
-		Drop(tx, t) // the hosts follow
+		Drop(tx, t) // hosts remove it later
 		return nil
 	})
 }
 
-// usedBy says what of a workspace needs a template, "" when nothing does.
+// usedBy returns what in a workspace uses a template, or "".
 func usedBy(r raftstore.Reader, workspaceID string, t *record.Template) string {
 	uses := func(name, key string) bool {
 		return key == t.Key || t.WorkspaceID == "" && key == "" && name == t.Name

@@ -28,7 +28,7 @@ func built(t *testing.T, r *testplane.Rig, in api.BuildTemplate) api.Build {
 		t.Fatal(err)
 	}
 	b = buildEnded(t, r, b.ID)
-	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
+	testcluster.Await(t, "the heartbeat", func() bool {
 		for _, s := range r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Templates {
 			if s.Name == template.Key("ws", in.Name) {
 				return true
@@ -42,7 +42,7 @@ func built(t *testing.T, r *testplane.Rig, in api.BuildTemplate) api.Build {
 func buildEnded(t *testing.T, r *testplane.Rig, id string) api.Build {
 	t.Helper()
 	var b api.Build
-	testcluster.Await(t, 10*time.Second, "the build's end", func() bool {
+	testcluster.Await(t, "the build's end", func() bool {
 		var err error
 		if b, err = r.Node.Templates.GetBuild(t.Context(), testplane.Caller, id); err != nil {
 			t.Fatal(err)
@@ -80,7 +80,7 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 		t.Errorf("%+v, %v", builds, err)
 	}
 
-	// It is this workspace's own, by its name and by no other.
+	// Only this workspace can use it, and only by its name.
 	sb := r.Must(t, api.CreateSandbox{Template: "web"})
 	if sb.Template != "web" || sb.MemoryMB != 768 {
 		t.Errorf("%+v", sb)
@@ -112,7 +112,7 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 	if err := s.Delete(t.Context(), testplane.Caller, "web"); err != nil {
 		t.Fatal(err)
 	}
-	// The place in the list holds when what was there is gone.
+	// A cursor stays valid when the row it points at is gone.
 	page, next, err = s.List(t.Context(), testplane.Caller, core.ListOptions{Limit: 1, Cursor: next})
 	if err != nil || len(page) != 1 || page[0].Name != "base" || next != "" {
 		t.Errorf("the second page: %+v, %q, %v", page, next, err)
@@ -158,8 +158,8 @@ func TestOneBuildOfATemplateAtATime(t *testing.T) {
 	buildEnded(t, r, b.ID)
 }
 
-// A deleted template's builds are gone for whoever repeats a request too, though
-// their rows stay until the snapshot store has nothing of them.
+// The builds of a deleted template cannot be found by a repeated request either,
+// though their rows stay until their products are removed from the snapshot store.
 func TestARepeatedRequestDoesNotFindTheBuildOfADeletedTemplate(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	s := r.Node.Templates
@@ -211,6 +211,8 @@ func TestBuildsThatAreRefused(t *testing.T) {
 		"an image with NUL":  {api.BuildTemplate{Name: "a", From: "a/b\x00"}, apierror.EInvalid, "invalid from"},
 		"an empty step":      {api.BuildTemplate{Name: "a", From: "base", Run: []string{" "}}, apierror.EInvalid, "invalid run"},
 		"many steps":         {api.BuildTemplate{Name: "a", From: "base", Run: make([]string, 101)}, apierror.EInvalid, "invalid run"},
+		"a long step":        {api.BuildTemplate{Name: "a", From: "base", Run: []string{"true", strings.Repeat("x", 128<<10)}}, apierror.EInvalid, "invalid run"},
+		"a long start":       {api.BuildTemplate{Name: "a", From: "base", Start: strings.Repeat("x", 128<<10)}, apierror.EInvalid, "invalid start"},
 		"a relative file":    {api.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"a": ""}}, apierror.EInvalid, "invalid files"},
 		"a file with dots":   {api.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"/a/../b": ""}}, apierror.EInvalid, "invalid files"},
 		"large files":        {api.BuildTemplate{Name: "a", From: "base", Files: map[string]string{"/a": strings.Repeat("x", 300<<10)}}, apierror.ETooLarge, "request too large"},
@@ -239,6 +241,26 @@ func TestBuildsThatAreRefused(t *testing.T) {
 	})
 	_, err := s.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "a", From: "base"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EForbidden, "account suspended")
+}
+
+// JSON needs more bytes for some characters than a build's limit counts.
+func TestABuildIsAsLargeAsItMayBe(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	with := func(quotes int) api.BuildTemplate {
+		const path, most = "/a", 256 << 10
+		return api.BuildTemplate{Name: "web", From: "base", Files: map[string]string{
+			path: strings.Repeat(`"`, quotes) + strings.Repeat("<", most-len(path)-quotes),
+		}}
+	}
+	for _, quotes := range []int{0, 103 << 10} {
+		if b := built(t, r, with(quotes)); b.Status != "ready" {
+			t.Errorf("with %d quotes: %+v", quotes, b)
+		}
+	}
+	_, err := r.Node.Templates.Build(t.Context(), testplane.Caller, with(105<<10), core.Idempotency{})
+	if e := testplane.Want(t, err, apierror.ETooLarge, "request too large"); !strings.Contains(e.Detail, "360 KiB") {
+		t.Errorf("detail %q", e.Detail)
+	}
 }
 
 func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
@@ -282,6 +304,17 @@ func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
 	}
 	_, err = s.FollowBuildLogs(t.Context(), core.Caller{WorkspaceID: "other"}, b.ID)
 	testplane.Want(t, err, apierror.ENotFound, "not found")
+	t.Run("by so many at once", func(t *testing.T) {
+		for range 99 { // beside the one above
+			log, err := s.FollowBuildLogs(t.Context(), testplane.Caller, b.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+		}
+		_, err := s.FollowBuildLogs(t.Context(), testplane.Caller, b.ID)
+		testplane.Want(t, err, apierror.ERateLimited, "too many streams at once")
+	})
 	t.Run("and closed while it waits", func(t *testing.T) {
 		r.H1.SetBuild(func(id string, _ hostapi.BuildSpec) hostapi.Build {
 			return hostapi.Build{ID: id, Status: hostapi.BuildBuilding}
@@ -312,18 +345,18 @@ func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
 	})
 }
 
-// python is a definition of which nothing is built until it is asked for.
+// pythonSource is a definition that is built only on demand.
 var pythonSource = hostapi.TemplateSource{Name: "python", From: "base", Recipe: "r1", CPU: 1, MemoryMB: 512, DiskMB: 1024}
 
 func TestACreateBuildsTheTemplateThatItNames(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	s := r.Node.Templates
 	r.H1.SetSources(pythonSource)
-	testcluster.Await(t, 10*time.Second, "the template", func() bool { _, err := s.Get(t.Context(), testplane.Caller, "python"); return err == nil })
+	testcluster.Await(t, "the template", func() bool { _, err := s.Get(t.Context(), testplane.Caller, "python"); return err == nil })
 	if got, err := s.Get(t.Context(), testplane.Caller, "python"); err != nil || got.Status != "unbuilt" || got.BuildID != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// Two at once join one build, whoever asks.
+	// Two concurrent creates share one build, across workspaces.
 	other := core.Caller{WorkspaceID: "other", RequestID: "req"}
 	made := make(chan error, 1)
 	go func() {
@@ -338,7 +371,7 @@ func TestACreateBuildsTheTemplateThatItNames(t *testing.T) {
 	if err != nil || got.Status != "ready" || got.BuildID == "" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// It has builds as any other, which everybody sees.
+	// Every workspace can see its builds.
 	for _, c := range []core.Caller{testplane.Caller, other} {
 		builds, _, err := s.ListBuilds(t.Context(), c, "python", core.ListOptions{})
 		if err != nil || len(builds) != 1 || builds[0].ID != got.BuildID {
@@ -361,7 +394,7 @@ func TestACreateBuildsTheTemplateThatItNames(t *testing.T) {
 	if row, _ := r.Sandbox(sb.ID); row.BuildID != got.BuildID {
 		t.Errorf("the sandbox is of build %q", row.BuildID)
 	}
-	// It is in use by this workspace, and nobody's to delete.
+	// No workspace may delete it; this one is told first that it uses it.
 	testplane.Want(t, s.Delete(t.Context(), testplane.Caller, "python"), apierror.EConflict, "template in use")
 	if err := r.Delete(t.Context(), testplane.Caller, sb.ID); err != nil {
 		t.Fatal(err)
@@ -375,7 +408,7 @@ func TestATemplateThatCannotBeBuilt(t *testing.T) {
 	r.H1.SetBuild(func(id string, _ hostapi.BuildSpec) hostapi.Build {
 		return hostapi.Build{ID: id, Status: hostapi.BuildFailed, Error: "run[0]: exit code 1"}
 	})
-	testcluster.Await(t, 10*time.Second, "the template", func() bool {
+	testcluster.Await(t, "the template", func() bool {
 		_, err := r.Node.Templates.Get(t.Context(), testplane.Caller, "python")
 		return err == nil
 	})
@@ -383,12 +416,12 @@ func TestATemplateThatCannotBeBuilt(t *testing.T) {
 	if e := testplane.Want(t, err, apierror.EUnprocessable, "template could not be built"); !strings.Contains(e.Detail, "exit code 1") {
 		t.Errorf("detail %q", e.Detail)
 	}
-	// It is tried again for the next one.
+	// The next create tries again.
 	r.H1.SetBuild(nil)
 	r.Must(t, api.CreateSandbox{Template: "python"})
-	// Nobody can build it once its definition is gone.
+	// The client of a create leaves while the template is built.
 	r.H1.SetSources(hostapi.TemplateSource{Name: "node", Recipe: "r2"})
-	testcluster.Await(t, 10*time.Second, "node", func() bool { _, err := r.Node.Templates.Get(t.Context(), testplane.Caller, "node"); return err == nil })
+	testcluster.Await(t, "node", func() bool { _, err := r.Node.Templates.Get(t.Context(), testplane.Caller, "node"); return err == nil })
 	r.H1.SetBuild(func(id string, _ hostapi.BuildSpec) hostapi.Build {
 		return hostapi.Build{ID: id, Status: hostapi.BuildBuilding}
 	})
@@ -398,7 +431,7 @@ func TestATemplateThatCannotBeBuilt(t *testing.T) {
 		_, err := r.Create(ctx, testplane.Caller, api.CreateSandbox{Template: "node"}, core.Idempotency{})
 		gone <- err
 	}()
-	testcluster.Await(t, 10*time.Second, "its build", func() bool {
+	testcluster.Await(t, "its build", func() bool {
 		got, err := r.Node.Templates.Get(t.Context(), testplane.Caller, "node")
 		return err == nil && got.Status == "building"
 	})
@@ -407,13 +440,14 @@ func TestATemplateThatCannotBeBuilt(t *testing.T) {
 		t.Error("a create that was given up is answered")
 	}
 	r.H1.SetBuild(nil) // the build goes on without it
-	testcluster.Await(t, 20*time.Second, "the build's end", func() bool {
+	testcluster.Await(t, "the build's end", func() bool {
 		got, err := r.Node.Templates.Get(t.Context(), testplane.Caller, "node")
 		return err == nil && got.Status == "ready"
 	})
 }
 
-// After a rebuild no host starts the old one, whatever the name means there.
+// After a rebuild no host starts the old build, even one that still has it under the
+// same name.
 func TestPlacementIsByBuild(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	h2 := r.Host("h2", 64<<10) // with more room, and base as it was
@@ -423,7 +457,7 @@ func TestPlacementIsByBuild(t *testing.T) {
 	r.H1.Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 		*templates = []hostapi.TemplateState{{Name: "base", BuildID: "b2", Status: "ready", CPU: 1, MemoryMB: 512, CreatedAt: time.Now()}}
 	})
-	testcluster.Await(t, 10*time.Second, "the rebuilt one", func() bool {
+	testcluster.Await(t, "the rebuilt one", func() bool {
 		view := r.Leader().Store.View()
 		tpl, ok := template.Operators(view, "base")
 		b, there := raftstore.Get(view, record.Builds, tpl.BuildID)
@@ -434,10 +468,10 @@ func TestPlacementIsByBuild(t *testing.T) {
 			t.Errorf("started on %s, which has the old build", sb.AgentID)
 		}
 	}
-	// The other host fetches it, and takes sandboxes again.
+	// The other host fetches the build and takes sandboxes again.
 	r.H1.StoreTemplates()
-	testcluster.Await(t, 10*time.Second, "the other host's copy", func() bool { return h2.Heartbeat().Templates[0].BuildID == "b2" })
-	testcluster.Await(t, 10*time.Second, "its heartbeat", func() bool {
+	testcluster.Await(t, "the other host's copy", func() bool { return h2.Heartbeat().Templates[0].BuildID == "b2" })
+	testcluster.Await(t, "its heartbeat", func() bool {
 		return r.LeaderNode().Hosts.Sessions()["h2"].Heartbeat.Templates[0].BuildID == "b2"
 	})
 	if sb := r.Must(t, api.CreateSandbox{}); sb.AgentID != "h2" {

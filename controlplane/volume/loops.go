@@ -15,18 +15,18 @@ import (
 // loopInventory is the name of the loop that compares hosts with rows.
 const loopInventory = "volume inventory"
 
-// keeper keeps true, in one term, what must hold of volumes.
+// keeper contains the loops of volumes in one term.
 type keeper struct {
 	*loops.Term
 	core    *core.Core
 	orphans *loops.Garbage[orphan]
 }
 
-// orphan is a volume that a host has and no row accounts for.
+// orphan is a volume on a host without a row.
 type orphan struct{ hostID, id string }
 
-// Loops are what keeps volumes true: hosts hold none without a row, and none is
-// attached to a sandbox that is gone.
+// Loops returns the loops of volumes. They delete volumes without a row from hosts,
+// and detach volumes from sandboxes that no longer exist.
 func (s *Volumes) Loops(t *loops.Term) []loops.Loop {
 	k := &keeper{Term: t, core: s.core, orphans: loops.NewGarbage(t, func(o orphan) (what, id, hostID string) {
 		return "object", o.id, o.hostID
@@ -37,24 +37,25 @@ func (s *Volumes) Loops(t *loops.Term) []loops.Loop {
 	}
 }
 
-// inventory compares volumes of the hosts with the rows.
+// inventory compares the volumes on hosts with the rows.
 func (k *keeper) inventory(ctx context.Context) {
 	sessions := k.core.Hosts.Sessions()
-	// After the sessions: a row is written before its volume is asked for, so each
-	// that is reported above has its row in this view, if it has one at all.
+	// The view is taken after the sessions. A row is committed before its volume is
+	// created, so the view contains the row of every reported volume, if there is
+	// one.
 	view := k.Store.View()
 	seen := map[orphan]bool{}
 	for hostID, session := range sessions {
 		for _, v := range session.Heartbeat.Volumes {
-			// Where the row says that another host has it, this one's was of a
-			// create that went on there.
+			// If the row names another host, this one has the volume from a create
+			// that continued there.
 			if row, ok := raftstore.Get(view, record.Volumes, v.ID); !ok || row.HostID != hostID && row.HostID != "" {
 				seen[orphan{hostID: hostID, id: v.ID}] = true
 			}
 		}
 	}
-	// Volumes are what people keep: a control store that was put back from a backup
-	// may not know the latest, and whoever did that is given time to notice.
+	// A control store that was restored from a backup may lack the newest volumes,
+	// and the operator needs time to notice.
 	for _, o := range k.orphans.Due(ctx, seen, func(orphan) time.Duration { return k.KeptGrace }) {
 		k.Begin(loops.Job{What: "volume", Host: o.hostID, ID: o.id}, loops.AtOnce, func() { k.remove(ctx, o) })
 	}
@@ -72,8 +73,8 @@ func (k *keeper) remove(ctx context.Context, o orphan) {
 	k.Logger.InfoContext(ctx, "object without a row deleted", "what", "volume", "id", o.id, "agent_id", o.hostID)
 }
 
-// freeVolumes detaches volumes from sandboxes that there are not. No
-// transaction of ours leaves one; an old backup might.
+// freeVolumes detaches volumes from sandboxes that do not exist. No transaction
+// leaves such a row; an old backup might.
 func (k *keeper) freeVolumes(ctx context.Context, view *raftstore.Snapshot) {
 	held := func(r raftstore.Reader, v *record.Volume) bool {
 		_, ok := raftstore.Get(r, record.Sandboxes, v.AttachedTo)

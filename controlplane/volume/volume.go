@@ -1,5 +1,5 @@
-// Package volume makes and removes volumes as flows. A volume is a file system
-// on the one host that made it; sandboxes that have it go there.
+// Package volume creates and deletes volumes by flows. A volume is a file system on
+// one host; sandboxes that use it are placed there.
 package volume
 
 import (
@@ -21,7 +21,8 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Resource is the life of a volume. It must not be attached when it is deleted.
+// Resource describes volumes to package resource. An attached volume must not be
+// deleted.
 var Resource = &resource.Kind[*record.Volume]{
 	Name: "volume", Table: record.Volumes,
 	Host:     func(v *record.Volume) string { return v.HostID },
@@ -34,14 +35,14 @@ var Resource = &resource.Kind[*record.Volume]{
 	},
 }
 
-// Prefix begins the id of every volume. With IDLength characters in all an id
-// is short enough to be the serial number of a disk.
+// Prefix is the beginning of every volume's id. With IDLength characters, an id fits
+// into the serial number of a disk.
 const (
 	Prefix   = "vol-"
 	IDLength = 20
 )
 
-// Deadline is how long a create may take, over all the hosts it tries.
+// Deadline limits a create, over all the hosts that it tries.
 var Deadline = timescale.Limit(2 * time.Minute)
 
 // The steps of a create.
@@ -55,17 +56,17 @@ const (
 	stepExpire = "expire"
 )
 
-// How a create fails, for errors.Is. It also fails with core.ErrNoHost and
+// The errors of creates, for errors.Is. The others are core.ErrNoHost and
 // core.ErrUnreachable.
 var (
 	ErrNoRoom  = &apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host storage for volume", RetryAfter: time.Second}
 	ErrNotMade = &apierror.Error{Code: apierror.EInternal, Message: "volume could not be made", Detail: "report the request id if a retry does not help"}
 )
 
-// flows are the steps of both kinds.
+// flows contains the steps of both kinds.
 type flows struct{ *core.Core }
 
-// Kinds are for the engine.
+// Kinds returns the kinds of flows, for the engine.
 func (s *Volumes) Kinds() []flow.Kind {
 	f := &flows{Core: s.core}
 	return []flow.Kind{
@@ -80,12 +81,12 @@ func (s *Volumes) Kinds() []flow.Kind {
 // Create is the data of a create.
 type Create struct {
 	resource.Data
-	Tried  []string `json:"tried,omitempty"` // hosts that did not do it
-	Reason reason   `json:"why,omitempty"`   // the weightiest reason of those
+	Tried  []string `json:"tried,omitempty"` // hosts that failed or refused
+	Reason reason   `json:"why,omitempty"`   // the most important reason of those
 }
 
-// reason is why a host did not make a volume. A later one weighs more when no host is
-// left and something has to be said.
+// reason is why a host did not create a volume. If no host is left, the create
+// reports the highest one.
 type reason int
 
 const (
@@ -94,12 +95,12 @@ const (
 	reasonFailed
 )
 
-// Begin puts a volume and what makes it into a transaction.
+// Begin adds a volume and its create to a transaction.
 func Begin(tx *raftstore.Tx, flowID string, v *record.Volume, data Create) error {
-	return Resource.Begin(tx, flowID, v, stepPlace, data, tx.Now().Add(Deadline))
+	return Resource.Begin(tx, "", flowID, v, stepPlace, data, tx.Now().Add(Deadline))
 }
 
-// place chooses a host among those not yet tried.
+// place is the step that chooses a host among those not yet tried.
 func (f *flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
@@ -114,7 +115,7 @@ func (f *flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	switch {
 	case err == nil:
 	case !errors.As(err, &none), f.Hosts.Warming(run.View):
-		return nil, err // tried again when the hosts have been heard
+		return nil, err // retried when the hosts have been heard
 	default:
 		return Resource.GiveUp(run, data.Data, failure(data, none)), nil
 	}
@@ -130,7 +131,7 @@ func (f *flows) place(_ context.Context, run flow.Run) (flow.Commit, error) {
 	}, nil
 }
 
-// make asks the host for the volume.
+// make is the step that creates the volume on the host.
 func (f *flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
@@ -147,11 +148,11 @@ func (f *flows) make(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	})
 	if err != nil {
 		if hosts.Superseded(ctx, err) || hosts.Unreachable(err) && f.Hosts.Warming(run.View) {
-			return nil, err // the next one to run this step decides, or the host is heard
+			return nil, err // another leader decides, or the host has not been heard yet
 		}
 		f.Logger.WarnContext(ctx, "host did not make the volume", "volume_id", v.ID, "agent_id", v.HostID, "request_id", data.RequestID, "error", err)
-		// A volume that was made all the same is on a host that its row does not
-		// name: the inventory removes it.
+		// If the host created the volume all the same, its row names another host,
+		// and the inventory deletes it.
 		data.Tried, data.Reason = append(slices.Clone(data.Tried), v.HostID), max(data.Reason, classify(err))
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -181,7 +182,7 @@ func classify(err error) reason {
 	return reasonFailed
 }
 
-// failure is what a create with no host left fails with.
+// failure returns the error of a create for which no host is left.
 func failure(data Create, none *placement.Error) error {
 	switch {
 	case data.Reason == reasonFailed:
@@ -194,7 +195,7 @@ func failure(data Create, none *placement.Error) error {
 	return core.NoNode(none)
 }
 
-// expire ends a create that took too long.
+// expire is the step that ends a create past its deadline.
 func (f *flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 	var data Create
 	if err := run.Data(&data); err != nil {
@@ -203,7 +204,6 @@ func (f *flows) expire(_ context.Context, run flow.Run) (flow.Commit, error) {
 	return Resource.GiveUp(run, data.Data, ErrNotMade), nil
 }
 
-// remove deletes the volume on its host.
 func (f *flows) remove(ctx context.Context, view *raftstore.Snapshot, v *record.Volume) error {
 	if v.HostID == "" {
 		return nil

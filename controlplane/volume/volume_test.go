@@ -64,7 +64,7 @@ func row(p *testplane.Plane) (*record.Volume, bool) {
 
 func gone(t *testing.T, p *testplane.Plane, hosts ...*fakehost.Host) {
 	t.Helper()
-	testcluster.Await(t, 20*time.Second, "the volume's end", func() bool { _, ok := row(p); return !ok })
+	testcluster.Await(t, "the volume's end", func() bool { _, ok := row(p); return !ok })
 	p.Settled(hosts...)
 }
 
@@ -127,7 +127,7 @@ func TestNoHostIsLeft(t *testing.T) {
 		h.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 			c.DiskFreeBytes = 255 << 20
 		})
-		testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
+		testcluster.Await(t, "the heartbeat", func() bool {
 			return p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Capacity.DiskFreeBytes == 255<<20
 		})
 		if err := wait(t, p, begin(p)); !errors.Is(err, volume.ErrNoRoom) {
@@ -171,7 +171,7 @@ func TestCrashesAtEveryPoint(t *testing.T) {
 				remove(p)
 				gone(t, p, h)
 				// The last point of the last step comes after the row's end.
-				testcluster.Await(t, 5*time.Second, "the step", func() bool { return n.Load() > 0 })
+				testcluster.Await(t, "the step", func() bool { return n.Load() > 0 })
 			})
 		}
 	}
@@ -197,20 +197,21 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 				})
 				h := p.Host("h1", 4096)
 				begin(p)
-				testcluster.Await(t, 20*time.Second, "a volume", func() bool {
+				testcluster.Await(t, "a volume", func() bool {
 					v, ok := row(p)
 					return ok && v.Status == record.ResourceReady
 				})
 				remove(p)
 				gone(t, p, h) // which a commit shows before the hook behind it has run
-				testcluster.Await(t, 10*time.Second, "the leader's end", func() bool { return old.Load() != nil })
+				testcluster.Await(t, "the leader's end", func() bool { return old.Load() != nil })
 				p.Heal(old.Load())
 			})
 		}
 	}
 }
 
-// A lost host's volume goes from the list, and from the host when it returns.
+// A lost host's volume can be deleted from the list, and is deleted from the host
+// when it returns.
 func TestDeleteOnALostHost(t *testing.T) {
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
@@ -220,7 +221,7 @@ func TestDeleteOnALostHost(t *testing.T) {
 	h.SetFault(func(context.Context, fakehost.Call) error { return fakehost.ErrDrop })
 	h.Silence(true)
 	remove(p)
-	testcluster.Await(t, 10*time.Second, "the row's end", func() bool { _, ok := row(p); return !ok })
+	testcluster.Await(t, "the row's end", func() bool { _, ok := row(p); return !ok })
 	if len(h.Volumes()) != 1 {
 		t.Fatal("the volume should still be there")
 	}

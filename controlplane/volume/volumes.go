@@ -13,17 +13,18 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/controlplane/limits"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Bounds of a volume, in MiB.
+// Limits of a volume, in MiB.
 const (
 	DefaultMB = 256
-	// MinMB is what an ext4 with a journal and some room takes.
+	// MinMB is the size of an ext4 with a journal and some space.
 	MinMB = 16
 	MaxMB = 65536
-	// DefaultQuotaMB is how much a workspace's volumes may have together.
+	// DefaultQuotaMB is the total size of a workspace's volumes.
 	DefaultQuotaMB = 102400
 )
 
@@ -46,14 +47,14 @@ func sizeOf(in api.CreateVolume) int {
 	return *in.SizeMB
 }
 
-// Volumes are the use cases of volumes.
+// Volumes contains the use cases of volumes.
 type Volumes struct {
 	core    *core.Core
 	quotaMB int
 }
 
-// New makes the use cases. quotaMB bounds what a workspace's volumes have
-// together; 0: DefaultQuotaMB.
+// New returns the use cases. quotaMB limits the total size of a workspace's volumes;
+// 0 means DefaultQuotaMB.
 func New(c *core.Core, quotaMB int) *Volumes {
 	if quotaMB == 0 {
 		quotaMB = DefaultQuotaMB
@@ -61,7 +62,7 @@ func New(c *core.Core, quotaMB int) *Volumes {
 	return &Volumes{core: c, quotaMB: quotaMB}
 }
 
-// Create makes a volume and returns once it can be attached.
+// Create creates a volume and returns once it can be attached.
 func (s *Volumes) Create(ctx context.Context, c core.Caller, in api.CreateVolume, i core.Idempotency) (api.Volume, error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return api.Volume{}, err
@@ -86,7 +87,7 @@ func (s *Volumes) Create(ctx context.Context, c core.Caller, in api.CreateVolume
 func (s *Volumes) create(ctx context.Context, c core.Caller, in api.CreateVolume, i core.Idempotency, keyID string) (api.Volume, error) {
 	id, flowID := Prefix+core.RandomText(IDLength-len(Prefix)), flow.NewID()
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		if err := core.MayCreate(tx, c); err != nil {
+		if err := s.core.MayUse(tx, c); err != nil {
 			return err
 		}
 		if err := i.Claim(tx, keyID, id); err != nil {
@@ -94,23 +95,31 @@ func (s *Volumes) create(ctx context.Context, c core.Caller, in api.CreateVolume
 		}
 		used := 0
 		for _, v := range raftstore.Find(tx, record.Volumes, "workspace", c.WorkspaceID) {
-			if v.Name == in.Name {
+			switch {
+			case v.Name == in.Name && v.Status == record.ResourceDeleting:
+				return errVolumeLeaves
+			case v.Name == in.Name:
 				return errVolumeExists
+			case v.Status != record.ResourceDeleting:
+				used += v.SizeMB
 			}
-			used += v.SizeMB
 		}
-		if used+sizeOf(in) > s.quotaMB {
+		ws, _ := raftstore.Get(tx, record.Workspaces, c.WorkspaceID)
+		if most := s.core.Tiers.VolumeMB(ws, s.quotaMB); used+sizeOf(in) > most {
 			return &apierror.Error{
 				Code: apierror.ERateLimited, Message: "volume quota exceeded",
-				Fields: map[string]any{"volume_mb_used": used, "volume_mb_max": s.quotaMB},
+				Fields: map[string]any{"volume_mb_used": used, "volume_mb_max": most},
 			}
+		}
+		if err := s.core.Tiers.Admit(tx, ws, limits.Need{DiskMB: sizeOf(in)}); err != nil {
+			return err
 		}
 		return Begin(tx, flowID, &record.Volume{
 			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Name: in.Name, Status: record.ResourceCreating, SizeMB: sizeOf(in),
 		}, Create{Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}})
 	})
 	switch {
-	case errors.Is(err, raftstore.ErrConflict): // another one came first
+	case errors.Is(err, raftstore.ErrConflict): // another create was first
 		return api.Volume{}, errVolumeExists
 	case err != nil:
 		return api.Volume{}, err
@@ -118,13 +127,19 @@ func (s *Volumes) create(ctx context.Context, c core.Caller, in api.CreateVolume
 	return s.awaitVolume(ctx, c, id, flowID)
 }
 
-var errVolumeExists = &apierror.Error{Code: apierror.EConflict, Message: "volume already exists"}
+var (
+	errVolumeExists = &apierror.Error{Code: apierror.EConflict, Message: "volume already exists"}
+	// errVolumeLeaves says why a name is taken that no list shows.
+	errVolumeLeaves = &apierror.Error{
+		Code: apierror.EConflict, Message: "volume already exists", Detail: "one of this name is being deleted, which its host has not done yet; try again later",
+	}
+)
 
 func (s *Volumes) awaitVolume(ctx context.Context, c core.Caller, id, flowID string) (api.Volume, error) {
 	if err := s.core.Await(ctx, flowID, nil); err != nil {
 		return api.Volume{}, err
 	}
-	view, err := s.core.Current(ctx)
+	view, err := s.core.CurrentAfter(ctx)
 	if err != nil {
 		return api.Volume{}, err
 	}
@@ -170,8 +185,7 @@ func (s *Volumes) List(ctx context.Context, c core.Caller, o core.ListOptions) (
 	return core.Each(rows, s.show), next, nil
 }
 
-// Delete removes a volume and all that is in it. One that is attached is
-// left alone.
+// Delete deletes a volume and its contents. It refuses an attached one.
 func (s *Volumes) Delete(ctx context.Context, c core.Caller, name string) error {
 	return s.core.Remove(ctx, c, func(tx *raftstore.Tx, flowID string) (string, error) {
 		row, err := ownedVolume(tx, c, name)
@@ -187,12 +201,13 @@ func (s *Volumes) Delete(ctx context.Context, c core.Caller, name string) error 
 	})
 }
 
-// show converts a row for its workspace.
+// show converts a row to the public type.
 func (s *Volumes) show(v *record.Volume) api.Volume {
 	out := api.Volume{
 		Name: v.Name, SizeMB: v.SizeMB, AgentID: v.HostID, AttachedTo: core.OrNull(v.AttachedTo), CreatedAt: api.Time{Time: v.CreatedAt},
 	}
-	for _, state := range s.core.Hosts.Sessions()[v.HostID].Heartbeat.Volumes {
+	session, _ := s.core.Hosts.Session(v.HostID)
+	for _, state := range session.Heartbeat.Volumes {
 		if state.ID == v.ID {
 			out.UsedBytes = state.UsedBytes
 		}
@@ -200,16 +215,16 @@ func (s *Volumes) show(v *record.Volume) api.Volume {
 	return out
 }
 
-// Key is under what the index "name" has a volume.
+// Key returns a volume's key in the index "name".
 func Key(workspaceID, name string) string { return workspaceID + "/" + name }
 
 const maxName = 128 // characters
 
-// NameRule says what a volume may be called.
+// NameRule describes the valid names of volumes.
 const NameRule = "a volume's name has 1 to 128 printable characters, and is neither . nor .."
 
-// IsName reports whether a volume may have the name: any that can be shown
-// and that a path can hold, for hosts never see it.
+// IsName reports whether name is a valid name of a volume. Hosts never see names, so
+// any printable character is allowed.
 func IsName(name string) bool {
 	return name != "" && name != "." && name != ".." && utf8.ValidString(name) && utf8.RuneCountInString(name) <= maxName &&
 		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })

@@ -3,8 +3,8 @@ package volume_test
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -75,7 +75,7 @@ func TestVolumes(t *testing.T) {
 	for id := range r.H1.Volumes() {
 		r.H1.UseVolume(id, 12345)
 	}
-	testcluster.Await(t, 5*time.Second, "the heartbeat", func() bool {
+	testcluster.Await(t, "the heartbeat", func() bool {
 		got, err := v.Get(t.Context(), testplane.Caller, "data")
 		return err == nil && got.UsedBytes == 12345
 	})
@@ -93,6 +93,42 @@ func TestVolumes(t *testing.T) {
 	r.Settled(r.H1)
 }
 
+// A volume that is being deleted is not shown, but its name is taken.
+func TestTheNameOfAVolumeThatIsBeingDeleted(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	v := volume.New(r.Node.Core, 500)
+	create := func() error {
+		_, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{})
+		return err
+	}
+	if err := create(); err != nil {
+		t.Fatal(err)
+	}
+	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "unvolume" {
+			return fakehost.ErrDrop
+		}
+		return nil
+	})
+	if err := v.Delete(t.Context(), testplane.Caller, "data"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := v.Get(t.Context(), testplane.Caller, "data")
+	testplane.Want(t, err, apierror.ENotFound, "not found")
+	if e := testplane.Want(t, create(), apierror.EConflict, "volume already exists"); !strings.Contains(e.Detail, "is being deleted") {
+		t.Errorf("detail %q", e.Detail)
+	}
+	// It counts no more.
+	if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "other", SizeMB: n(256)}, core.Idempotency{}); err != nil {
+		t.Errorf("another volume: %v", err)
+	}
+	r.H1.SetFault(nil)
+	if err := v.Delete(t.Context(), testplane.Caller, "other"); err != nil {
+		t.Fatal(err)
+	}
+	testcluster.Await(t, "the name", func() bool { return create() == nil })
+}
+
 func TestAVolumesHostHasNoRoom(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	v := volume.New(r.Node.Core, 0)
@@ -107,6 +143,37 @@ func TestAVolumesHostHasNoRoom(t *testing.T) {
 	r.H1.SetFault(nil)
 	if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{}); err != nil { // the name is free
 		t.Fatal(err)
+	}
+}
+
+// Only the guest knows its files: what it says of a path is the answer, once, and no
+// host's fault.
+func TestAMountPathThatTheGuestRefuses(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	v := volume.New(r.Node.Core, 0)
+	if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{}); err != nil {
+		t.Fatal(err)
+	}
+	var refused atomic.Int32
+	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "put" && !c.Done {
+			refused.Add(1)
+			return &hostapi.Error{
+				Code: hostapi.CodeInvalidMount, Message: "invalid request", Detail: "create sandbox: invalid request: mount_path /etc/passwd: not a directory",
+			}
+		}
+		return nil
+	})
+	_, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base", Volumes: mounts("data", "/etc/passwd")}, core.Idempotency{})
+	if e := testplane.Want(t, err, apierror.EInvalid, "invalid volumes"); e.Detail != "mount_path /etc/passwd: not a directory" || refused.Load() != 1 {
+		t.Errorf("detail %q, asked %d times", e.Detail, refused.Load())
+	}
+	r.H1.SetFault(nil)
+	if rows := r.Settled(r.H1); len(rows) != 0 {
+		t.Errorf("%d rows are left", len(rows))
+	}
+	if got, err := v.Get(t.Context(), testplane.Caller, "data"); err != nil || core.OrZero(got.AttachedTo) != "" {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
@@ -169,7 +236,7 @@ func TestAttach(t *testing.T) {
 	_, err = create(mounts("logs", "/mnt"))
 	testplane.Want(t, err, apierror.EConflict, "volume in use")
 	testplane.Want(t, v.Delete(t.Context(), testplane.Caller, "data"), apierror.EConflict, "volume in use")
-	// Memory does not go with volumes, a disk does, without them.
+	// Memory cannot be captured with volumes attached; a disk can, without them.
 	_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EConflict, "volumes are attached")
 	_, err = f.Fork(t.Context(), testplane.Caller, sb.ID, api.Fork{Mode: new(api.ForkMode("warm"))}, core.Idempotency{})
@@ -188,7 +255,7 @@ func TestAttach(t *testing.T) {
 	if err != nil || again.Volumes[0].MountPath != "/mnt" {
 		t.Fatalf("%+v, %v", again, err)
 	}
-	// A create that fails gives its volumes back.
+	// A failed create detaches its volumes.
 	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "put" && !c.Done {
 			return &hostapi.Error{Code: hostapi.CodeInternal, Message: "oops"}
@@ -204,7 +271,7 @@ func TestAttach(t *testing.T) {
 	r.Settled(r.H1)
 }
 
-// Where the volumes are, the sandbox goes.
+// A sandbox is placed where its volumes are.
 func TestVolumesChooseTheHost(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	v := volume.New(r.Node.Core, 0)
@@ -232,7 +299,7 @@ func TestVolumesChooseTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	h2.Silence(true)
-	testcluster.Await(t, 10*time.Second, "the host's end", func() bool {
+	testcluster.Await(t, "the host's end", func() bool {
 		a, _ := raftstore.Get(r.Leader().Store.View(), record.Hosts, "h2")
 		return a.State == record.HostLost
 	})
@@ -245,7 +312,7 @@ func TestVolumesChooseTheHost(t *testing.T) {
 	}
 }
 
-// A host is not forgotten with what is on it alone.
+// A host that has the only copy of something is not removed.
 func TestAHostWithVolumesIsKept(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	v := volume.New(r.Node.Core, 0)

@@ -27,7 +27,7 @@ import (
 
 // Bounds on what a request may make the agent hold.
 const (
-	maxBody   = 4 << 20  // JSON bodies, in bytes; more stdin comes as frames
+	maxBody   = 8 << 20  // JSON bodies, in bytes: a command of 1 MiB, six bytes for each, and room; more stdin comes as frames
 	maxHeader = 32 << 10 // a path of 4 KB, each byte as %XX, and room
 	maxExecs  = 512
 	readWait  = 30 * time.Second // for a request's header

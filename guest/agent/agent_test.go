@@ -94,7 +94,7 @@ func (w *world) transfers() int {
 
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(15 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
@@ -303,7 +303,7 @@ func TestBadBodiesAreRefused(t *testing.T) {
 		"exec of no JSON":      {"POST", guestapi.PathExec, "{", 400},
 		"exec of a wrong type": {"POST", guestapi.PathExec, `{"argv":"ls"}`, 400},
 		"exec without upgrade": {"POST", guestapi.PathExec, `{"argv":["ls"]}`, 426},
-		"exec of 5 MiB":        {"POST", guestapi.PathExec, `{"argv":["` + strings.Repeat("x", 5<<20) + `"]}`, 413},
+		"exec of 9 MiB":        {"POST", guestapi.PathExec, `{"argv":["` + strings.Repeat("x", 9<<20) + `"]}`, 413},
 		"mount of no JSON":     {"POST", guestapi.PathMounts, "", 400},
 		"mount on the root":    {"POST", guestapi.PathMounts, `{"serial":"vol-1","path":"/"}`, 400},
 		"ports by POST":        {"POST", guestapi.PathPorts, "", 405},

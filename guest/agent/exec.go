@@ -64,7 +64,8 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 	}
 	session := &session{server: s, detached: make(chan struct{}), ended: make(chan struct{})}
 	if !s.enter(session) {
-		fail(w, http.StatusServiceUnavailable, fmt.Errorf("%w: %d commands run", proc.ErrLimit, maxExecs))
+		err := fmt.Errorf("%w: %d commands run", proc.ErrLimit, maxExecs)
+		reply(w, http.StatusServiceUnavailable, guestapi.Error{Error: err.Error(), Code: codeOf(err)})
 		return
 	}
 	defer s.leave(session)
@@ -188,8 +189,8 @@ func (e *session) notStarted(err error, must bool) {
 	}
 }
 
-// codeOf is the code of a command that was not started, "" for a cause that has
-// none.
+// codeOf is the code of a command that was not started. It is "" if the request is
+// wrong in another way than those that have a code.
 func codeOf(err error) string {
 	var command *proc.CommandError
 	switch {
@@ -199,8 +200,12 @@ func codeOf(err error) string {
 		return guestapi.CodeInvalidCwd
 	case errors.Is(err, proc.ErrNoUser):
 		return guestapi.CodeNoUser
+	case errors.Is(err, proc.ErrInvalid):
+		return ""
+	case errors.Is(err, proc.ErrLimit):
+		return guestapi.CodeLimit
 	}
-	return ""
+	return guestapi.CodeFault
 }
 
 var errDetached = errors.New("the guest was restored: the caller is of an earlier incarnation")

@@ -94,6 +94,22 @@ func TestExec(t *testing.T) {
 	}
 }
 
+// The request has up to six bytes for one of a command.
+func TestCommandOfAnyCharactersIsTaken(t *testing.T) {
+	w := start(t)
+	for _, char := range []string{"<", "\x01"} {
+		argv := []string{"/bin/sh", "-c", `printf %s "$@" | wc -c`, "sh"}
+		const size, each = 1_000_000, 100_000
+		for range size / each {
+			argv = append(argv, strings.Repeat(char, each))
+		}
+		got, err := w.client.Run(t.Context(), guestapi.ExecRequest{Argv: argv})
+		if err != nil || strings.TrimSpace(string(got.Stdout)) != strconv.Itoa(size) {
+			t.Errorf("of %q: %q, %q, %v", char, got.Stdout, got.Stderr, err)
+		}
+	}
+}
+
 func TestCommandThatIsNoneIsRefused(t *testing.T) {
 	w := start(t)
 	for name, c := range map[string]struct {
@@ -394,7 +410,7 @@ func TestTooManyCommandsAreRefused(t *testing.T) {
 	}
 	err := <-refused // the others run
 	var full *guestclient.Error
-	if !errors.As(err, &full) || full.Status != http.StatusServiceUnavailable {
+	if !errors.As(err, &full) || full.Status != http.StatusServiceUnavailable || full.Body.Code != guestapi.CodeLimit {
 		t.Errorf("got %v", err)
 	}
 	cancel()

@@ -209,7 +209,22 @@ type fileStat struct {
 
 const milliseconds = "2006-01-02T15:04:05.000Z07:00"
 
-func onWire(st guestapi.FileStat) fileStat { return fileStat{st, st.ModifiedAt.Format(milliseconds)} }
+// A file may have any time, but RFC 3339 has only the years 1 to 9999.
+var (
+	earliest = time.Date(1, time.January, 1, 0, 0, 0, 0, time.UTC)
+	latest   = time.Date(9999, time.December, 31, 23, 59, 59, 999_999_999, time.UTC)
+)
+
+func onWire(st guestapi.FileStat) fileStat {
+	at := st.ModifiedAt
+	switch {
+	case at.Before(earliest):
+		at = earliest
+	case at.After(latest):
+		at = latest
+	}
+	return fileStat{st, at.Format(milliseconds)}
+}
 
 func (s *Server) statFile(w http.ResponseWriter, _ *http.Request, path string) error {
 	st, err := files.Stat(path)

@@ -379,6 +379,26 @@ func TestListingAndMakingDirectories(t *testing.T) {
 	}
 }
 
+// File systems keep times that RFC 3339 has not.
+func TestAFilesTimeCanAlwaysBeRead(t *testing.T) {
+	for at, want := range map[time.Time]string{
+		time.Unix(1_700_000_000, 60_000_000).UTC(): "2023-11-14T22:13:20.060Z",
+		time.Unix(300_000_000_000, 0).UTC():        "9999-12-31T23:59:59.999Z",
+		time.Unix(253_402_300_799, 0).UTC():        "9999-12-31T23:59:59.000Z",
+		time.Unix(-62_135_596_801, 0).UTC():        "0001-01-01T00:00:00.000Z",
+		time.Unix(-300_000_000_000, 0).UTC():       "0001-01-01T00:00:00.000Z",
+	} {
+		raw, err := json.Marshal(onWire(guestapi.FileStat{Name: "x", ModifiedAt: at}))
+		var read guestapi.FileStat
+		if err == nil {
+			err = json.Unmarshal(raw, &read)
+		}
+		if err != nil || read.Name != "x" || !strings.Contains(string(raw), `"modified_at":"`+want+`"`) {
+			t.Errorf("%v: %s, %v, want %s", at, raw, err, want)
+		}
+	}
+}
+
 func TestRemoving(t *testing.T) {
 	w := start(t)
 	dir := t.TempDir()

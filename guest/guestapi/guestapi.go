@@ -160,6 +160,8 @@ const (
 	CodeNoProgram  = "no_such_program" // FrameError, with MustStart: argv[0] is not there or not executable
 	CodeInvalidCwd = "invalid_cwd"     // FrameError: the directory is not there, or is none
 	CodeNoUser     = "no_such_user"    // FrameError: the guest has no such user
+	CodeLimit      = "limit_reached"   // the guest has no room for another command; the same may work later
+	CodeFault      = "fault"           // FrameError: the guest is to blame, not the request
 )
 
 // Error is the body of every guestd response of status 400 and above, and of

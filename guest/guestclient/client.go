@@ -165,12 +165,14 @@ func roundTrip(ctx context.Context, conn net.Conn, method, target string, body f
 	if err := req.Write(&buf); err != nil {
 		return nil, err
 	}
-	if _, err := conn.Write(buf.Bytes()); err != nil {
-		return nil, err
-	}
+	// A guest that refuses what is too large answers, and does not read the rest.
+	_, unsent := conn.Write(buf.Bytes())
 	head := &io.LimitedReader{R: conn, N: maxHead}
 	r := bufio.NewReaderSize(head, 32<<10)
 	resp, err := http.ReadResponse(r, req)
+	if unsent != nil && (err != nil || resp.StatusCode < http.StatusBadRequest) {
+		return nil, unsent
+	}
 	if err != nil {
 		if head.N <= 0 {
 			err = fmt.Errorf("the head of the answer is larger than %d bytes", maxHead)

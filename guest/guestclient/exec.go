@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/plainjson"
 )
 
 // Streams are the caller's ends of a command. A nil one is absent. A slow writer
@@ -86,7 +87,7 @@ type Command struct {
 // A refusal is an *Error.
 func (c *Client) Start(ctx context.Context, req guestapi.ExecRequest) (*Command, error) {
 	conn, resp, err := c.request(ctx, http.MethodPost, guestapi.PathExec,
-		func() ([]byte, error) { return json.Marshal(&req) },
+		func() ([]byte, error) { return plainjson.Marshal(&req) },
 		http.Header{"Connection": {"Upgrade"}, "Upgrade": {guestapi.Upgrade}})
 	if err != nil {
 		return nil, err

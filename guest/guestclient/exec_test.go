@@ -1,18 +1,56 @@
 package guestclient_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 )
+
+// A guest that finds a request too large says so, and closes the connection on the rest.
+func TestARefusalOfWhatWasNotReadIsRead(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	refused := make(chan error, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			refused <- err
+			return
+		}
+		defer conn.Close()
+		const body = `{"error":"body over 100 bytes"}`
+		if _, err = http.ReadRequest(bufio.NewReader(conn)); err == nil {
+			_, err = fmt.Fprintf(conn, "HTTP/1.1 413 Too Large\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		}
+		refused <- err
+	}()
+	c := guestclient.New(func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", listener.Addr().String())
+	})
+	_, err = c.Run(t.Context(), guestapi.ExecRequest{Argv: []string{strings.Repeat("x", 16<<20)}})
+	var refusal *guestclient.Error
+	if !errors.As(err, &refusal) || refusal.Status != http.StatusRequestEntityTooLarge || refusal.Message != "body over 100 bytes" {
+		t.Errorf("got %v", err)
+	}
+	if err := <-refused; err != nil {
+		t.Error(err)
+	}
+}
 
 // A guest need not keep to the limit that it is told.
 func TestRunKeepsTheLimitAgainstAGuestThatDoesNot(t *testing.T) {

@@ -2,6 +2,11 @@ package pgapi
 
 import "encoding/json"
 
+// HeaderRetryAfter is in a refusal with status 503 if nothing was run, because PostgreSQL
+// does not serve: it may be starting, and the request may be sent again. A statement's own
+// error can have the same status and SQLSTATE.
+const HeaderRetryAfter = "Retry-After"
+
 // Query is one SQL statement with its parameters, $1 and on.
 type Query struct {
 	SQL            string            `json:"sql"`

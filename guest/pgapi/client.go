@@ -44,8 +44,27 @@ func (c *Client) Transport() http.RoundTripper { return c.http }
 // continueWait is how long a body is held back that may be refused unread.
 var continueWait = timescale.Limit(time.Minute)
 
-// maxAnswer bounds what is read of an answer: the guest is not trusted.
-const maxAnswer = 1 << 20
+// The guest is not trusted: maxAnswer bounds what is read of an answer, maxText what of
+// it comes into an error, which ends in logs, rows and heartbeats. In bytes.
+const (
+	maxAnswer = 1 << 20
+	maxText   = 1 << 10
+)
+
+// shorten is a text without what is too long of it.
+func shorten(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxText)], "") }
+
+// badAnswer is an answer that cannot be decoded. What encoding/json says of it quotes
+// it, whole.
+type badAnswer struct {
+	path  string
+	cause error
+}
+
+func (e *badAnswer) Error() string {
+	return shorten("guestpg " + e.path + ": decode answer: " + e.cause.Error())
+}
+func (e *badAnswer) Unwrap() error { return e.cause }
 
 // Refusal is guestpg's refusal of a call.
 type Refusal struct {
@@ -159,6 +178,11 @@ func (c *Client) Restore(ctx context.Context, r Restore) error {
 	return c.json(ctx, http.MethodPost, PathRestore, r, nil)
 }
 
+// Adopt makes data that came with a copied disk a database's own.
+func (c *Client) Adopt(ctx context.Context, as string) error {
+	return c.json(ctx, http.MethodPost, PathAdopt, Adopt{As: as}, nil)
+}
+
 // NextFetch waits until recovery asks for a file. False means that it did not meanwhile.
 func (c *Client) NextFetch(ctx context.Context, wait time.Duration) (string, bool, error) {
 	var f FetchRequest
@@ -216,7 +240,7 @@ func decodeAnswer(resp *http.Response, out any) error {
 		return nil
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
-		return fmt.Errorf("guestpg %s: decode answer: %w", resp.Request.URL.Path, err)
+		return &badAnswer{resp.Request.URL.Path, err}
 	}
 	return nil
 }
@@ -243,6 +267,9 @@ func (c *Client) do(ctx context.Context, method, target string, body io.Reader, 
 	refusal := &Refusal{Status: resp.StatusCode}
 	if json.Unmarshal(raw, &refusal.Body) != nil || refusal.Body.Error == "" {
 		refusal.Body.Error = "status " + strconv.Itoa(resp.StatusCode)
+	}
+	for _, text := range []*string{&refusal.Body.Error, &refusal.Body.SQLState, &refusal.Body.Detail, &refusal.Body.Code} {
+		*text = shorten(*text)
 	}
 	return nil, refusal
 }

@@ -30,6 +30,7 @@ const (
 
 	PathRestoreBase = "/v1/restore/base"        // PUT a tar stream of PathBackup → RestoreBase; PostgreSQL stops, its data is replaced
 	PathRestore     = "/v1/restore"             // POST Restore → 202; its progress is in Status
+	PathAdopt       = "/v1/restore/adopt"       // POST Adopt → 204: data that came with the disk is the database's own; the same again changes nothing
 	PathFetchNext   = "/v1/fetch/next"          // GET → FetchRequest; 204 when none came within ?wait_seconds=
 	PathFetch       = "/v1/fetch/{name}"        // PUT the bytes (SHA256Header) → 204; DELETE: it does not exist → 204
 	PathFetchFailed = "/v1/fetch/{name}/failed" // POST FetchFailed → 204: it is damaged or lost, and the restore ends
@@ -41,7 +42,7 @@ const (
 )
 
 // NDJSON is what a caller accepts in order to get a query's rows a line each: first
-// {"columns"}, then the rows, then {"row_count", "command"} or an Error.
+// {"columns"}, then the rows, then {"row_count", "command"} or a BatchError.
 const NDJSON = "application/x-ndjson"
 
 // SHA256Header says which bytes a PUT of PathFetch has, in lower-case hex.
@@ -53,7 +54,7 @@ const MaxWait = 60 * time.Second
 // Error is the body of every response of status 400 and above.
 type Error struct {
 	Error    string `json:"error"`
-	SQLState string `json:"sqlstate,omitempty"` // PostgreSQL's, where it refused
+	SQLState string `json:"sqlstate,omitempty"` // PostgreSQL's, or of the same kind; of the broker's there always is one
 	Detail   string `json:"detail,omitempty"`
 	Code     string `json:"code,omitempty"`
 	Failed   *int   `json:"failed,omitempty"` // of PathTransaction: index of the statement that failed
@@ -68,6 +69,7 @@ const (
 	CodeNotVerified = "not_verified"  // PathCredentials: the log-in failed; the old ones are in force again
 	CodeDamaged     = "damaged"       // PathRestoreBase: what it names does not have the bytes that it should
 	CodeUnsafe      = "unsafe"        // PathRestoreBase: an entry that no base backup has
+	CodeNoRoom      = "no_room"       // the volume is full; PathRestoreBase: what comes does not fit it
 	CodeNoTenant    = "no_tenant"     // no credentials were set yet
 	CodeTooManyCall = "too_many"      // the broker's sessions are all in use
 	CodeCut         = "cut"           // PostgreSQL ended the session

@@ -21,6 +21,10 @@ type Credentials struct {
 	Database string `json:"database"`
 	Username string `json:"username"`
 	Password string `json:"password"`
+	// Verifier is what PostgreSQL is to keep in the password's place (pgscram.Verifier):
+	// who checks log-ins before they reach PostgreSQL must have the same one. Empty:
+	// one is made.
+	Verifier string `json:"verifier,omitempty"`
 }
 
 // CredentialsApplied says that a log-in with them was made.
@@ -51,6 +55,10 @@ type WALFile struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"` // lower-case hex
+	// WrittenAt is when it was last written to, by the clock that commits are dated by.
+	// Commits that are clearly older are in it or in a file before it; how long it has
+	// waited since says nothing of them.
+	WrittenAt time.Time `json:"written_at"`
 }
 
 // Stored says that a file is durable in the archive.
@@ -98,6 +106,15 @@ type Restore struct {
 	TargetTime *time.Time `json:"target_time,omitempty"`
 }
 
+// Adopt says that the data came with the disk, which is a copy of another database's,
+// and belongs to a new one: what the other has yet to archive is not the new one's to.
+type Adopt struct {
+	As string `json:"as"` // the new one's archive, by which the guest knows that it has adopted
+}
+
+// MaxAs bounds Adopt.As, in bytes.
+const MaxAs = 128
+
 // Phases of a restore.
 const (
 	RestoreUnpacking  = "unpacking"
@@ -117,7 +134,9 @@ type RestoreStatus struct {
 	WALFiles     int        `json:"wal_files"`          // that came
 	ReachedLSN   string     `json:"reached_lsn,omitempty"`
 	LastCommitAt time.Time  `json:"last_commit_at,omitzero"`
-	EndOfArchive bool       `json:"end_of_archive"` // the archive ended before the target
+	EndOfArchive bool       `json:"end_of_archive"`      // the archive ended before the target
+	As           string     `json:"as,omitempty"`        // Adopt.As: the data came with the disk
+	Unclaimed    bool       `json:"unclaimed,omitempty"` // done, and no credentials were set since
 }
 
 // FetchRequest is a file of the archive that recovery needs to know about.

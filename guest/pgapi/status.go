@@ -49,6 +49,10 @@ type ServerStatus struct {
 	BaseBackups        int    `json:"base_backups"`
 	AutovacuumWorkers  int    `json:"autovacuum_workers"`
 	BrokerSessionsBusy int    `json:"broker_sessions_busy"`
+	// SwitchesInTime is whether PostgreSQL has looked as often as it should for a segment to
+	// be switched by archive_timeout: a checkpoint that waits for a slow disk keeps it from
+	// that. Absent where guestpg is of an earlier version.
+	SwitchesInTime *bool `json:"switches_in_time,omitempty"`
 	// LastActivityAt is when a client or the broker was last seen to do something;
 	// what happened between two calls of PathStatus counts as of the second.
 	LastActivityAt time.Time `json:"last_activity_at"`

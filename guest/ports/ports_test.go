@@ -121,13 +121,13 @@ func TestOwnListenersAreFound(t *testing.T) {
 func TestATableIsParsed(t *testing.T) {
 	table := heading + `   1: 0200A8C0:01BB 0100A8C0:C350 01 00000000:00000000 00:00000000 00000000     0        0 11 1 0
    2: 0000000000000000FFFF00000200A8C0:01BB 0000000000000000FFFF00000100A8C0:C350 08 0:0 0:0 0 0 0 12
-   3: 00000000000000000000000001000000:0016 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 13
+   3: 00000000000000000000000001000000:0016 00000000000000000000000000000000:0000 0A 0:0 0:0 0 1000 0 13
    4: 0100007F:1F90 0100007F:C001 100 0:0 0:0 0 0 0 14
 `
 	want := []Socket{
-		{netip.MustParseAddrPort("192.168.0.2:443"), netip.MustParseAddrPort("192.168.0.1:50000"), 1, 11},
-		{netip.MustParseAddrPort("192.168.0.2:443"), netip.MustParseAddrPort("192.168.0.1:50000"), 8, 12},
-		{netip.MustParseAddrPort("[::1]:22"), netip.MustParseAddrPort("[::]:0"), stateListen, 13},
+		{netip.MustParseAddrPort("192.168.0.2:443"), netip.MustParseAddrPort("192.168.0.1:50000"), 1, 11, 0},
+		{netip.MustParseAddrPort("192.168.0.2:443"), netip.MustParseAddrPort("192.168.0.1:50000"), 8, 12, 0},
+		{netip.MustParseAddrPort("[::1]:22"), netip.MustParseAddrPort("[::]:0"), stateListen, 13, 1000},
 	}
 	var got []Socket
 	if err := parse(strings.NewReader(table), func(s Socket) bool { got = append(got, s); return true }); err != nil || !slices.Equal(got, want) {

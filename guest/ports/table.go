@@ -16,6 +16,7 @@ type Socket struct {
 	Local, Remote netip.AddrPort
 	State         uint8 // as in linux/tcp_states.h
 	inode         uint64
+	UID           uint32 // of the process that made it
 }
 
 // States of sockets without a peer: of TCP, and of UDP.
@@ -39,6 +40,9 @@ func TCP(visit func(Socket) bool) error {
 	}
 	return nil
 }
+
+// Listens reports whether the socket takes connections.
+func (s Socket) Listens() bool { return s.State == stateListen }
 
 // readTable visits the sockets of one table. A table that is not there is empty:
 // the kernel has no IPv6.
@@ -70,10 +74,11 @@ func parse(table io.Reader, visit func(Socket) bool) error {
 		remote, ok2 := parseAddr(f[2])
 		state, err1 := strconv.ParseUint(f[3], 16, 8)
 		inode, err2 := strconv.ParseUint(f[9], 10, 64)
-		if !ok1 || !ok2 || err1 != nil || err2 != nil {
+		uid, err3 := strconv.ParseUint(f[7], 10, 32)
+		if !ok1 || !ok2 || err1 != nil || err2 != nil || err3 != nil {
 			continue
 		}
-		if !visit(Socket{local, remote, uint8(state), inode}) {
+		if !visit(Socket{local, remote, uint8(state), inode, uint32(uid)}) {
 			return nil
 		}
 	}

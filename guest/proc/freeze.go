@@ -12,6 +12,8 @@ import (
 
 const (
 	freezePause = time.Millisecond // between two looks at cgroup.events
+	// holdTick is the unit in which a hold is counted.
+	holdTick = time.Second
 	// maxUnfrozen is how many processes that did not stop are named.
 	maxUnfrozen = 8
 )
@@ -28,14 +30,21 @@ type Freezer struct {
 	starting sync.RWMutex
 	thawed   chan struct{} // nil while nothing is frozen; changed under starting
 
-	mu    sync.Mutex // one freeze or thaw at a time; taken before starting
-	timer *time.Timer
+	ticks func(every time.Duration) (c <-chan time.Time, stop func())
+
+	mu   sync.Mutex    // one freeze or thaw at a time; taken before starting
+	held chan struct{} // closed when what is frozen is held no longer; nil while nothing is
+}
+
+func ticks(every time.Duration) (<-chan time.Time, func()) {
+	t := time.NewTicker(every)
+	return t.C, t.Stop
 }
 
 // NewFreezer returns the freezer of the groups. What an earlier agent left frozen
 // is thawed after hold.
 func NewFreezer(groups Groups, hold time.Duration, reseed func() error) *Freezer {
-	f := &Freezer{dir: groups.dir, reseed: reseed}
+	f := &Freezer{dir: groups.dir, reseed: reseed, ticks: ticks}
 	for _, dir := range f.groups() {
 		if raw, err := os.ReadFile(filepath.Join(dir, "cgroup.freeze")); err == nil && strings.TrimSpace(string(raw)) == "1" {
 			f.begin(hold)
@@ -109,10 +118,9 @@ func (f *Freezer) Freeze(hold, wait time.Duration) (moving []string, err error) 
 }
 
 func (f *Freezer) begin(hold time.Duration) {
-	if f.timer != nil {
-		f.timer.Stop()
-	}
-	f.timer = time.AfterFunc(hold, f.expire)
+	f.release()
+	f.held = make(chan struct{})
+	go f.hold(f.held, hold)
 	f.starting.Lock()
 	defer f.starting.Unlock()
 	if f.thawed == nil {
@@ -120,11 +128,41 @@ func (f *Freezer) begin(hold time.Duration) {
 	}
 }
 
+// hold thaws where no identity comes in time. It counts ticks: where the guest's clock
+// is KVM's, that jumps, when a copy goes on, by all the time since the guest was saved.
+// A timer would end then, before the copy has its identity; a jump costs one tick.
+func (f *Freezer) hold(held chan struct{}, hold time.Duration) {
+	each := min(hold, holdTick)
+	c, stop := f.ticks(each)
+	defer stop()
+	for ; hold > 0; hold -= each {
+		select {
+		case <-c:
+		case <-held:
+			return
+		}
+	}
+	f.expire(held)
+}
+
 // expire thaws where no identity has come. This may be a copy of the guest, so the
 // kernel is reseeded first.
-func (f *Freezer) expire() {
+func (f *Freezer) expire(held chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.held != held {
+		return // it was thawed, or frozen anew, meanwhile
+	}
 	_ = f.reseed() // there is no better source; and it cannot stay frozen
-	f.Thaw()
+	f.thaw()
+}
+
+// release ends the hold of what is frozen.
+func (f *Freezer) release() {
+	if f.held != nil {
+		close(f.held)
+		f.held = nil
+	}
 }
 
 // Thaw resumes the workload.
@@ -141,10 +179,7 @@ func (f *Freezer) Thaw() {
 }
 
 func (f *Freezer) thaw() {
-	if f.timer != nil {
-		f.timer.Stop()
-		f.timer = nil
-	}
+	f.release()
 	for _, dir := range f.groups() {
 		_ = write(dir, "cgroup.freeze", "0") // it fails for a group that is gone
 	}

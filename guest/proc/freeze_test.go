@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -91,4 +92,60 @@ func TestWhatNobodyThawsIsReseededAndThawed(t *testing.T) {
 	at = <-reseeded
 	await(t, "it goes on", func() bool { return size(file) > at })
 	f.Thaw()
+}
+
+// Where KVM gives the guest its clock, a copy's clock jumps when it goes on, and its
+// ticker with it.
+func TestAClockThatJumpsCostsAHoldOneTick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reseeded := false
+		f := NewFreezer(Groups{}, time.Minute, func() error { reseeded = true; return nil })
+		tick := make(chan time.Time)
+		var stopped bool
+		f.ticks = func(every time.Duration) (<-chan time.Time, func()) {
+			if every != time.Second {
+				t.Errorf("it ticks every %s", every)
+			}
+			return tick, func() { stopped = true }
+		}
+		frozen := func() bool {
+			synctest.Wait()
+			f.starting.RLock()
+			defer f.starting.RUnlock()
+			return f.thawed != nil
+		}
+		if _, err := f.Freeze(30*time.Second, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		for n := range 29 {
+			now = now.Add(time.Second)
+			if n == 3 {
+				now = now.Add(24 * time.Hour) // it slept
+			}
+			tick <- now
+			if !frozen() {
+				t.Fatalf("it is thawed after %d ticks", n+1)
+			}
+		}
+		tick <- now.Add(time.Second)
+		if frozen() || !reseeded || !stopped {
+			t.Errorf("after the last tick: reseeded %v, stopped %v", reseeded, stopped)
+		}
+		reseeded, stopped = false, false
+
+		// An identity ends it, and so does another freeze.
+		for range 2 {
+			if _, err := f.Freeze(30*time.Second, time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !frozen() {
+			t.Error("it is thawed")
+		}
+		f.Thaw()
+		if frozen() || reseeded || !stopped {
+			t.Errorf("after a thaw: reseeded %v, stopped %v", reseeded, stopped)
+		}
+	})
 }

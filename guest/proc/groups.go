@@ -81,6 +81,12 @@ func SetUpGroups() (Groups, error) {
 	return g, failed
 }
 
+// LeaveWorkload moves the caller, a command, to the agent's group, where memory has no
+// limit.
+func LeaveWorkload() error {
+	return write(filepath.Join(cgroupRoot, agentGroup), "cgroup.procs", "0")
+}
+
 // OpenGroups finds the groups that process 1 made.
 func OpenGroups() (Groups, error) {
 	g, err := openGroups(filepath.Join(cgroupRoot, workloadGroup))

@@ -47,7 +47,7 @@ func sh(line string) []string { return []string{"/bin/sh", "-c", line} }
 // await polls until ok, which is asked at once and then every few milliseconds.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/telemetry"
 )
 
 // ErrClosing is why work ends that a part of the daemon began.
@@ -34,9 +35,9 @@ func New() *Group {
 func (g *Group) Life() context.Context { return g.life }
 
 // Detach returns a context for what goes on when its caller has gone: it ends with
-// the group, and knows the request that it is done for.
+// the group, and knows the request that it is done for, and its trace.
 func (g *Group) Detach(ctx context.Context) context.Context {
-	return hostapi.WithRequestID(g.life, hostapi.RequestID(ctx))
+	return telemetry.Carry(hostapi.WithRequestID(g.life, hostapi.RequestID(ctx)), ctx)
 }
 
 // Go begins work that Wait waits for, and reports whether it did: not after End.

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/ledger"
 )
 
@@ -43,12 +44,16 @@ type Config struct {
 	OverlayPool int
 	// CreateTimeout bounds a create.
 	CreateTimeout time.Duration
-	// MaxExecs and OutputBudget bound the commands in guests (guestio.Config).
+	// MaxExecs, MaxTunnels and OutputBudget bound what is done in guests
+	// (guestio.Config).
 	MaxExecs     int
+	MaxTunnels   int
 	OutputBudget int64
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
 	Nameservers []string
+	// DatabaseCA has PEM certificates that guests trust beside their own; nil: none.
+	DatabaseCA []byte
 	// Engine is noted in the ledger and with captures: a state is restored by
 	// the engine that saved it.
 	Engine string
@@ -70,6 +75,11 @@ type Deps struct {
 	Remote  capture.Remote
 	Now     func() time.Time
 	Random  io.Reader
+	// Leased reports whether the host may run what is exclusive; nil: it may.
+	Leased func() bool
+	// Guarded reports whether the guard of the host has ended a box's last VMM; nil:
+	// there is none.
+	Guarded func(id string) bool
 	// Promised, where it is not nil, is what others may still take of the disk, in
 	// bytes.
 	Promised func() int64
@@ -77,6 +87,8 @@ type Deps struct {
 	DiskFree func(path string) (int64, error)
 	// DiskSize returns the bytes that such a user could have under a path at all.
 	DiskSize func(path string) (int64, error)
+	// CloneDisk makes dst a copy of the disk src. Default: image.CloneOverlay.
+	CloneDisk func(src, dst string) error
 }
 
 // Host owns every box of this host.
@@ -98,9 +110,14 @@ type Host struct {
 	metrics   *Metrics
 	log       *slog.Logger
 	now       func() time.Time
+	leased    func() bool
+	guarded   func(id string) bool
+	clone     func(src, dst string) error
 
 	changed chan struct{} // capacity 1: something in List or Capacity changed
+	watch   chan struct{} // as changed
 	booting chan struct{} // capacity bootsAtOnce: who is booted again
+	asking  chan struct{} // capacity asksAtOnce: whose guest is asked whether it runs
 
 	work *background.Group // creates, deletes, watches, the sweep
 
@@ -121,16 +138,27 @@ func New(cfg Config, d Deps) *Host {
 	if d.DiskSize == nil {
 		d.DiskSize = diskSize
 	}
+	if d.CloneDisk == nil {
+		d.CloneDisk = image.CloneOverlay
+	}
 	if d.Events == nil {
 		d.Events = noEvents{}
 	}
+	if d.Leased == nil {
+		d.Leased = func() bool { return true }
+	}
+	if d.Guarded == nil {
+		d.Guarded = func(string) bool { return false }
+	}
 	h := &Host{
-		volumes: d.Volumes, events: d.Events,
+		leased: d.Leased, guarded: d.Guarded, volumes: d.Volumes, events: d.Events,
 		cfg: cfg, paths: cfg.Paths, ledger: d.Ledger, slots: d.Slots, engine: d.Engine, cgroups: d.Cgroups,
-		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now,
+		templates: d.Templates, metrics: d.Metrics, log: d.Log, now: d.Now, clone: d.CloneDisk,
 		overlays: capture.NewOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
+		watch:    make(chan struct{}, 1),
 		booting:  make(chan struct{}, bootsAtOnce),
+		asking:   make(chan struct{}, asksAtOnce),
 		memory:   memory{limit: cfg.MemoryMB},
 		disk:     newDisk(&cfg, &d),
 		boxes:    map[string]*box{},
@@ -138,7 +166,7 @@ func New(cfg Config, d Deps) *Host {
 		burying:  map[string][]uint64{},
 	}
 	h.guests = guestio.New(guestio.Config{
-		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers,
+		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, MaxTunnels: cfg.MaxTunnels, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers, Authority: cfg.DatabaseCA,
 		Emit: d.Events.Emit, Metrics: d.Metrics.guests, Log: d.Log, Now: d.Now, Random: d.Random,
 	}, h)
 	h.captures = capture.NewLocal(capture.Config{
@@ -204,9 +232,20 @@ func (h *Host) Guests() *guestio.Guests { return h.guests }
 // Changed receives after a change of something that heartbeats report.
 func (h *Host) Changed() <-chan struct{} { return h.changed }
 
+// Watch receives as Changed does, for a part of the host.
+func (h *Host) Watch() <-chan struct{} { return h.watch }
+
+// Notify has heartbeats report what another part knows of a box.
+func (h *Host) Notify() { h.notifyOne(h.changed) }
+
 func (h *Host) notify() {
+	h.notifyOne(h.changed)
+	h.notifyOne(h.watch)
+}
+
+func (h *Host) notifyOne(c chan<- struct{}) {
 	select {
-	case h.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -234,6 +273,27 @@ func (h *Host) List() []hostapi.Box {
 		}
 	}
 	slices.SortFunc(out, func(a, b hostapi.Box) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Brief is the part of a box that a meter looks at.
+type Brief struct {
+	ID        string
+	Status    hostapi.Status
+	StartedAt time.Time
+}
+
+// Briefs returns the boxes that List does, in any order.
+func (h *Host) Briefs() []Brief {
+	boxes := h.all()
+	out := make([]Brief, 0, len(boxes))
+	for _, b := range boxes {
+		b.mu.Lock()
+		if b.removal != removalForget {
+			out = append(out, Brief{ID: b.rec.ID, Status: b.statusLocked(), StartedAt: b.rec.StartedAt})
+		}
+		b.mu.Unlock()
+	}
 	return out
 }
 
@@ -280,9 +340,11 @@ type box struct {
 	// it can end.
 	op chan struct{}
 
+	memoryLost bool // the wake before has found that no VM can ever go on from its saved state; op guards it
+	refusals   int  // of the wakes before in a row, how often the VMM did not take the saved state; op guards it
+
 	created chan struct{} // closed when the create has ended; createErr is set then
 	gone    chan struct{} // closed when nothing of the box is left and the map forgot it
-	cancel  context.CancelCauseFunc
 
 	admitted *source // what its create was begun with; nil for a recovered box
 
@@ -294,20 +356,23 @@ type box struct {
 	writing sync.Mutex
 
 	mu         sync.Mutex
+	cancel     context.CancelCauseFunc // of the create or the boot that was begun last
 	createErr  error
 	rec        ledger.Record
 	vmm        VMM
-	net        *Slot   // the record's slot, once this daemon has made sure that it is complete
-	waking     *flight // the wake that is under way
-	deleting   *flight // the delete
-	unreleased bool    // what its last VMM used has not been released yet; see releaseResources
-	formerVM   VMM     // that VMM, where it is known
-	failing    string  // why the box has failed as soon as that VMM has ended
-	answersDue int     // answers of its VMM that are needed until its state is known; see markUncertain
-	reserved   int     // MB held in Host.memory for it
-	fenced     string  // why its VMM was ended here, if it was
-	removal    removal // removalNone while it is not being removed
-	retry      bool    // its removal failed; the sweep tries again
+	net        *Slot     // the record's slot, once this daemon has made sure that it is complete
+	waking     *flight   // the wake that is under way
+	restarting *flight   // the restart
+	deleting   *flight   // the delete
+	unreleased bool      // what its last VMM used has not been released yet; see releaseResources
+	formerVM   VMM       // that VMM, where it is known
+	failing    string    // why the box has failed as soon as that VMM has ended
+	answersDue int       // answers of its VMM that are needed until its state is known; see markUncertain
+	stillSince time.Time // since when its guest may stand still while its box runs; see markStill
+	reserved   int       // MB held in Host.memory for it
+	fenced     string    // why its VMM was ended here, if it was
+	removal    removal   // removalNone while it is not being removed
+	retry      bool      // its removal failed; the sweep tries again
 }
 
 // removal is what becomes of the record of a box that is being removed.
@@ -338,6 +403,21 @@ func (b *box) acquire(ctx context.Context) error {
 }
 
 func (b *box) release() { <-b.op }
+
+// endedBy notes how the create, or the boot, that begins is cut off.
+func (b *box) endedBy(cancel context.CancelCauseFunc) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cancel = cancel
+}
+
+// cutOff ends the create, or the boot, that is under way.
+func (b *box) cutOff(cause error) {
+	b.mu.Lock()
+	cancel := b.cancel
+	b.mu.Unlock()
+	cancel(cause)
+}
 
 func (b *box) slotNumber() int {
 	b.mu.Lock()

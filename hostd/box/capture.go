@@ -30,6 +30,8 @@ func (h *Host) snapshotInto(ctx context.Context, dir string, spec *hostapi.Captu
 		return rec, 0, fmt.Errorf("%w: generation %d", hosterr.ErrStaleGeneration, b.generation)
 	case b.removing() == removalForget:
 		return rec, 0, hosterr.ErrNotFound
+	case rec.Leaving && rec.State == ledger.Hibernated && spec.Memory && b.removing() == removalNone:
+		return rec, 0, b.copySaved(ctx, dir)
 	case p == nil || b.removing() != removalNone:
 		return rec, 0, fmt.Errorf("%w: it is %s", hosterr.ErrNotRunning, b.status())
 	case spec.Memory && len(rec.Volumes) > 0:
@@ -58,11 +60,13 @@ func (h *Host) snapshotInto(ctx context.Context, dir string, spec *hostapi.Captu
 		}
 	}
 	began := h.now()
-	if spec.Memory {
-		h.guests.Freeze(ctx, b.id, slot.Number)
-	}
 	vm := &saver{box: b, process: p}
-	if err := vm.pause(ctx); err != nil {
+	if spec.Memory {
+		err = vm.pauseFrozen(ctx, slot)
+	} else {
+		err = vm.pause(ctx)
+	}
+	if err != nil {
 		h.guests.SetClockSoon(b.guest())
 		return rec, 0, err
 	}

@@ -8,17 +8,23 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/telemetry"
 )
 
-// withCause says why a call was cut off, where ctx knows.
+// withCause says why a call was cut off, where ctx knows: also a call that had done its
+// work by then.
 func withCause(ctx context.Context, err error) error {
+	if err == nil {
+		return context.Cause(ctx)
+	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		return fmt.Errorf("%w: %w", cause, err)
 	}
 	return err
 }
 
-// stopwatch notes how long the stages of one create take. done measures from
+// stopwatch notes how long the stages of one create take, and adds them to its trace.
+// done measures from
 // the last done or skip; lap starts a measurement of its own, for stages that
 // run beside others.
 type stopwatch struct {
@@ -28,6 +34,7 @@ type stopwatch struct {
 	mu     sync.Mutex
 	last   time.Time
 	stages []ledger.Stage
+	trace  context.Context // for the span that it has; nil: none
 }
 
 func newStopwatch(now func() time.Time) *stopwatch {
@@ -35,11 +42,26 @@ func newStopwatch(now func() time.Time) *stopwatch {
 	return &stopwatch{now: now, began: t, last: t}
 }
 
+// in says below which span the stages are from now on.
+func (s *stopwatch) in(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trace = ctx
+}
+
+// traced adds a stage to the trace; the lock is held.
+func (s *stopwatch) traced(name string, from, to time.Time, engine bool) {
+	if s.trace != nil {
+		telemetry.Did(s.trace, from, to, engine, "stage ", name)
+	}
+}
+
 func (s *stopwatch) done(name string, engine bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.now()
 	s.add(name, t.Sub(s.last), engine)
+	s.traced(name, s.last, t, engine)
 	s.last = t
 }
 
@@ -65,7 +87,9 @@ func (s *stopwatch) lap() func(name string, engine bool) {
 	return func(name string, engine bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.add(name, s.now().Sub(from), engine)
+		to := s.now()
+		s.add(name, to.Sub(from), engine)
+		s.traced(name, from, to, engine)
 	}
 }
 

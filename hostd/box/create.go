@@ -10,6 +10,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/telemetry"
 )
 
 // The stages of a create, as metrics and a box's Stages name them.
@@ -41,7 +42,20 @@ type creation struct {
 func (c *creation) run(ctx context.Context) {
 	defer c.release()
 	defer c.source.release()
-	err := c.make(ctx)
+	do := c.make
+	if c.source.arriving != nil {
+		do = c.arrive
+	}
+	telemetry.Did(ctx, c.clock.began, c.clock.last, false, "stage ", stageAdmission)
+	ctx, span := telemetry.Start(ctx, "box.create")
+	span.SetSandbox(c.id)
+	c.clock.in(ctx)
+	err := do(ctx)
+	span.End(err)
+	if err == nil && c.source.arriving != nil {
+		c.arrived(ctx)
+		return
+	}
 	if err == nil {
 		c.host.metrics.created(string(c.rec.Boot), "ok")
 		c.host.log.InfoContext(ctx, "sandbox is running", "event", "sandbox.running", "sandbox_id", c.id, "generation", c.generation,

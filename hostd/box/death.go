@@ -1,12 +1,14 @@
 package box
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -27,18 +29,17 @@ func (b *box) watch() {
 
 func (b *box) died(p VMM) {
 	code, signal, known := exit(p)
-	expected := false
+	expected, reserved := false, 0
 	change := func(r *ledger.Record) bool {
 		if b.removal != removalNone || b.vmm != p || r.State == ledger.Failed || r.State == ledger.Hibernated || r.Stopped {
 			expected = true
 			return false
 		}
+		// With the state: what is booted again reserves its own.
+		reserved, b.reserved = reserved+b.reserved, 0
 		r.Enter(ledger.Failed)
 		r.FailedAt = b.host.now().UTC()
-		r.Error = endText(p)
-		if b.fenced != "" {
-			r.Error = b.fenced
-		}
+		r.Error = b.endReason(p)
 		if known {
 			r.ExitCode = &code
 			if signal != 0 {
@@ -55,8 +56,8 @@ func (b *box) died(p VMM) {
 	if expected {
 		return
 	}
+	b.host.memory.add(-reserved)
 	b.host.notify()
-	b.unreserve()
 	b.host.metrics.died()
 	b.reportDeath(p)
 }
@@ -65,7 +66,10 @@ func (b *box) died(p VMM) {
 // ended that an earlier daemon started is not known: only the parent of a
 // process learns its exit status.
 func (b *box) reportDeath(p VMM) {
-	attrs := []any{"event", "vm.died", "sandbox_id", b.id, "generation", b.generation}
+	b.mu.Lock()
+	reason := b.endReason(p)
+	b.mu.Unlock()
+	attrs := []any{"event", "vm.died", "sandbox_id", b.id, "generation", b.generation, "reason", reason}
 	meta := map[string]any{"exit_code": nil, "signal": nil}
 	if code, signal, known := exit(p); known {
 		attrs = append(attrs, "exit_code", code, "signal", signalName(signal))
@@ -83,7 +87,21 @@ func (b *box) reportDeath(p VMM) {
 		attrs = append(attrs, "console", console)
 	}
 	b.host.log.Error("VMM died", attrs...)
-	b.host.events.Emit(b.id, hostapi.EventVMDied, endText(p), meta)
+	b.host.events.Emit(b.id, hostapi.EventVMDied, reason, meta)
+}
+
+// guardReason is why a VMM has ended that the guard of the host has killed.
+const guardReason = "the guard of its host ended it: the lease was over, and the host's daemon did not end it"
+
+// endReason says why the box's VMM has ended. Its caller has mu.
+func (b *box) endReason(p VMM) string {
+	switch {
+	case b.fenced != "":
+		return b.fenced
+	case b.rec.Exclusive && b.host.guarded(b.id):
+		return guardReason
+	}
+	return endText(p)
 }
 
 // maxLastLogs bounds what is logged of a log of a dead VMM, in bytes.
@@ -103,10 +121,11 @@ func (b *box) lastLogs(p VMM) (log, console string) {
 const maxLogQuote = 1 << 10
 
 // withLogs adds to an error of a launch what the guest and its VMM logged last:
-// both files are removed with the box.
+// both files are removed with the box. About a bad request or a damaged capture they say
+// nothing, and those errors are told to tenants.
 func (b *box) withLogs(p VMM, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || errors.Is(err, hosterr.ErrInvalid) || errors.Is(err, hosterr.ErrBadSnapshot) {
+		return err
 	}
 	log, console := b.lastLogs(p)
 	for _, said := range []struct{ name, text string }{{"VMM's log", log}, {"console", console}} {

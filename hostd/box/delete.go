@@ -49,7 +49,7 @@ func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
 		}
 		generation = max(generation, b.generation)
 		b.beginRemoval(removalBury)
-		b.cancel(errDeleted)
+		b.cutOff(errDeleted)
 		h.notify()
 		if err := b.join(ctx, &b.deleting, b.deleteBox); err != nil {
 			return err
@@ -101,11 +101,11 @@ func (b *box) deleteBox(ctx context.Context) error {
 }
 
 // teardown removes everything that a box has, and then its record, in this
-// order: the intent is written to disk; the VMM is killed and its exit awaited;
-// what the VMM used is removed; the record is removed; and last the slot goes
-// back, so that two records never name one slot. Each step finds its resource
-// by the box's id and succeeds if it is gone, so teardown may be called again
-// after a failure or a crash.
+// order: the intent is written to disk; a guest that runs flushes its volumes;
+// the VMM is killed and its exit awaited; what the VMM used is removed; the record
+// is removed; and last the slot goes back, so that two records never name one
+// slot. Each step finds its resource by the box's id and succeeds if it is gone,
+// so teardown may be called again after a failure or a crash.
 //
 // The caller holds the operation lock and has called beginRemoval.
 func (b *box) teardown(ctx context.Context) error {
@@ -120,6 +120,7 @@ func (b *box) teardown(ctx context.Context) error {
 	defer cancel()
 	how := b.removing()
 	if how == removalBury {
+		_, running := b.running() // while the record says so
 		err := b.commit(func(r *ledger.Record) bool {
 			if r.State == ledger.Deleting {
 				return false
@@ -130,6 +131,7 @@ func (b *box) teardown(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		b.flushGuest(ctx, running)
 	}
 	if err := b.killVMM(ctx); err != nil {
 		return err

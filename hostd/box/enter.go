@@ -15,6 +15,10 @@ func (h *Host) Enter(ctx context.Context, id string, kind guestio.Kind) (*guesti
 	if err != nil {
 		return nil, err
 	}
+	return b.enter(ctx, kind)
+}
+
+func (b *box) enter(ctx context.Context, kind guestio.Kind) (*guestio.Link, error) {
 	// Under the lock, so that whoever removes the box finds the use.
 	b.mu.Lock()
 	defer b.mu.Unlock()

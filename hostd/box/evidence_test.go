@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -12,13 +13,16 @@ import (
 
 func TestACreateThatFailedQuotesItsLogs(t *testing.T) {
 	w := boxtest.NewWorld(t)
+	var once sync.Once // a slow machine tells the guest its identity again
 	w.Step = func(_ context.Context, name string) error {
 		if name != "identity" {
 			return nil
 		}
-		must(t, os.WriteFile(w.Paths.VMMLog(idA), []byte("the VMM gave up\n"), 0o600))
-		must(t, os.WriteFile(w.Paths.Serial(idA), []byte(strings.Repeat("x", 1<<20)+"Kernel panic - not syncing"), 0o600))
-		w.VMM(idA).Die(syscall.SIGKILL)
+		once.Do(func() {
+			must(t, os.WriteFile(w.Paths.VMMLog(idA), []byte("the VMM gave up\n"), 0o600))
+			must(t, os.WriteFile(w.Paths.Serial(idA), []byte(strings.Repeat("x", 1<<20)+"Kernel panic - not syncing"), 0o600))
+			w.VMM(idA).Die(syscall.SIGKILL)
+		})
 		return nil
 	}
 	d := start(t, w)

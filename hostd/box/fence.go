@@ -26,7 +26,7 @@ func (h *Host) Fence(ctx context.Context, reason string) {
 	defer ends.Wait()
 	for _, b := range exclusive {
 		if !b.createEnded() {
-			b.cancel(errFenced)
+			b.cutOff(errFenced)
 		}
 		b.mu.Lock()
 		p := b.vmm

@@ -3,10 +3,12 @@ package box_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/ledger"
@@ -181,4 +183,40 @@ func TestAFenceExplainsOneEnd(t *testing.T) {
 	if b, _ := d.Get(idA); b.Error != "VMM died: killed by signal KILL" {
 		t.Errorf("it failed of %q", b.Error)
 	}
+}
+
+// What the guard has ended says so, whether the daemon lived on or comes back; one that
+// is not exclusive was not ended by it.
+func TestABoxThatTheGuardHasEndedSaysSo(t *testing.T) {
+	const guarded = "the guard of its host ended it: the lease was over, and the host's daemon did not end it"
+	w := boxtest.NewWorld(t)
+	asked := func(_ *box.Config, deps *box.Deps) { deps.Guarded = func(string) bool { return true } }
+	l, err := ledger.Open(w.Paths.Ledger(), "h1")
+	must(t, err)
+	d := boxtest.Run(w, l, asked)
+	d.Open()
+	idC := strings.Repeat("c", len(idA))
+	for id, s := range map[string]hostapi.BoxSpec{idA: exclusive(1), idB: spec(1), idC: exclusive(1)} {
+		_, err := d.Put(t.Context(), id, s)
+		must(t, err)
+	}
+	for _, id := range []string{idA, idB} {
+		w.VMM(id).Die(syscall.SIGKILL)
+		await(t, func() bool { b, _ := d.Get(id); return b.Status == hostapi.StatusFailed })
+	}
+	d.Close()
+	w.VMM(idC).Die(syscall.SIGKILL)
+	d = boxtest.Run(w, l, asked)
+	for _, rec := range l.Boxes() {
+		_, err := d.Recover(t.Context(), rec)
+		must(t, err)
+	}
+	d.Open()
+	for id, want := range map[string]string{idA: guarded, idB: "VMM died: killed by signal KILL", idC: guarded} {
+		if b := wantStatus(t, d, id, hostapi.StatusFailed); b.Error != want {
+			t.Errorf("%s failed of %q, want %q", id, b.Error, want)
+		}
+	}
+	d.Close()
+	must(t, l.Close())
 }

@@ -4,8 +4,12 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
@@ -93,4 +97,53 @@ func TestMemoryIsSavedWhileTheTenantsProcessesStandStill(t *testing.T) {
 	_, err = d.Wake(ctx, idA)
 	must(t, err)
 	s.inOrder(t, "restore", "resume", "identity")
+}
+
+// A daemon that stood still before it noticed that a guest is frozen cannot know that the
+// guest has not gone on by the time that it is paused.
+func TestAGuestIsFrozenAnewWhereItMayGoOnTooSoon(t *testing.T) {
+	var stood atomic.Int64
+	w := boxtest.NewWorld(t)
+	d := start(t, w, func(_ *box.Config, deps *box.Deps) {
+		deps.Now = func() time.Time { return time.Now().Add(time.Duration(stood.Load())) }
+	})
+	put(t, d, idA)
+	var s steps
+	var freezes atomic.Int32
+	w.SetStep(func(ctx context.Context, name string) error {
+		if name == "freeze" && freezes.Add(1) == 1 {
+			stood.Add(int64(20 * time.Second))
+		}
+		return s.note(ctx, name)
+	})
+	_, err := d.Captures().Make(t.Context(), "c", hostapi.CaptureSpec{BoxID: idA, Generation: 1, Memory: true})
+	must(t, err)
+	s.inOrder(t, "freeze", "freeze", "pause", "snapshot")
+	_, err = d.Hibernate(t.Context(), idA)
+	must(t, err)
+	if s.inOrder(t, "freeze", "pause", "snapshot"); freezes.Load() != 3 {
+		t.Errorf("it was frozen %d times, want 3", freezes.Load())
+	}
+}
+
+// A pause that was not even begun in its time has let the guest go on.
+func TestAGuestIsFrozenAnewForASecondPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, d, _ := world(t)
+		put(t, d, idA)
+		var s steps
+		var pauses atomic.Int32
+		w.SetStep(func(ctx context.Context, name string) error {
+			_ = s.note(ctx, name)
+			if name == "pause" && pauses.Add(1) == 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		_, err := d.Hibernate(t.Context(), idA)
+		must(t, err)
+		s.inOrder(t, "freeze", "pause", "freeze", "pause", "snapshot")
+		d.Close()
+	})
 }

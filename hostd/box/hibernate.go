@@ -19,14 +19,18 @@ func (h *Host) Hibernate(ctx context.Context, id string) (hostapi.Box, error) {
 		if p == nil {
 			return b.illegal("hibernate")
 		}
-		began := h.now()
-		if err := b.hibernate(ctx, p, func(r *ledger.Record) { r.Enter(ledger.Hibernated) }); err != nil {
-			return fmt.Errorf("hibernate sandbox: %w", err)
-		}
-		b.emit(ctx, hostapi.EventHibernated, "memory is saved and the VMM has ended",
-			map[string]any{"snap_ms": h.now().Sub(began).Milliseconds(), "mem_mib": rec.MemoryMB})
-		return nil
+		return b.hibernateAndTell(ctx, rec, p)
 	})
+}
+
+func (b *box) hibernateAndTell(ctx context.Context, rec ledger.Record, p VMM) error {
+	began := b.host.now()
+	if err := b.hibernate(ctx, p, func(r *ledger.Record) { r.Enter(ledger.Hibernated) }); err != nil {
+		return fmt.Errorf("hibernate sandbox: %w", err)
+	}
+	b.emit(ctx, hostapi.EventHibernated, "memory is saved and the VMM has ended",
+		map[string]any{"snap_ms": b.host.now().Sub(began).Milliseconds(), "mem_mib": rec.MemoryMB})
+	return nil
 }
 
 // hibernate saves a running box's memory and ends its VMM. enter changes the
@@ -46,7 +50,7 @@ func (b *box) hibernate(ctx context.Context, p VMM, enter func(*ledger.Record)) 
 		}
 		enter(r)
 		r.SharedRAM = false
-		r.VMM = ledger.VMM{}
+		r.SavedBy, r.VMM = r.VMM.Engine, ledger.VMM{}
 		return true
 	})
 	if err == nil && b.record().State == ledger.Failed {

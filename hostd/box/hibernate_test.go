@@ -1,12 +1,15 @@
 package box_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/box"
@@ -94,6 +97,60 @@ func TestVolumesAreFlushedBeforeTheirBoxSleeps(t *testing.T) {
 	if want := []string{"vol-1", "vol-2"}; !slices.Equal(volumes.Flushed, want) {
 		t.Errorf("flushed %v, want %v", volumes.Flushed, want)
 	}
+}
+
+// A volume outlives its box: what a guest still has to write to it is written before the
+// guest is stopped, or ended.
+func TestAGuestFlushesItsVolumesBeforeItStops(t *testing.T) {
+	withVolumes := func(_ *box.Config, deps *box.Deps) { deps.Volumes = &boxtest.Volumes{} }
+	attached := func(s *hostapi.BoxSpec) { s.Volumes = []hostapi.VolumeAttach{{ID: "vol-1", MountPath: "/data"}} }
+	for before, stop := range map[string]func(*daemon) error{
+		"kill":   func(d *daemon) error { return d.Delete(t.Context(), idA, 1) },
+		"pause":  func(d *daemon) error { _, err := d.Pause(t.Context(), idA); return err },
+		"freeze": func(d *daemon) error { _, err := d.Hibernate(t.Context(), idA); return err },
+	} {
+		for flush, fails := range map[string]string{"works": "", "fails": "sync"} {
+			t.Run("the flush before "+before+" "+flush, func(t *testing.T) {
+				w, d, _ := world(t, withVolumes)
+				put(t, d, idA, attached)
+				put(t, d, idB)
+				seen := &steps{fail: fails}
+				w.SetStep(seen.note)
+				must(t, d.Delete(t.Context(), idB, 1))
+				if seen.saw("sync") {
+					t.Error("a guest without volumes is held up")
+				}
+				must(t, stop(d))
+				seen.inOrder(t, "sync", before)
+				must(t, d.Delete(t.Context(), idA, 1)) // once more, or of a guest that stands still
+				if seen.saw("sync") {
+					t.Error("a guest that does not run is asked")
+				}
+				nothingLeft(t, w, d)
+			})
+		}
+	}
+}
+
+// A guest that does not answer holds its delete up for a moment alone.
+func TestADeleteDoesNotWaitForAFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, d, _ := world(t, func(_ *box.Config, deps *box.Deps) { deps.Volumes = &boxtest.Volumes{} })
+		put(t, d, idA, func(s *hostapi.BoxSpec) { s.Volumes = []hostapi.VolumeAttach{{ID: "vol-1", MountPath: "/data"}} })
+		w.SetStep(func(ctx context.Context, name string) error {
+			if name == "sync" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		began := time.Now()
+		must(t, d.Delete(t.Context(), idA, 1))
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		nothingLeft(t, w, d)
+		d.Close()
+	})
 }
 
 // The whole table: from each state, each move.
@@ -271,11 +328,20 @@ func TestAStateIsSpentWhenItsVMMayHaveRun(t *testing.T) {
 	put(t, d, idA)
 	_, err := d.Hibernate(t.Context(), idA)
 	must(t, err)
-	f.At("resume")
-	if _, err := d.Wake(t.Context(), idA); err == nil {
-		t.Fatal("Wake succeeded")
+	w.SetStep(func(_ context.Context, name string) error {
+		if name != "resume" {
+			return nil
+		}
+		return errors.Join(os.WriteFile(w.Paths.VMMLog(idA), []byte("of the host"), 0o600), boxtest.ErrInjected)
+	})
+	if _, err := d.Wake(t.Context(), idA); err == nil || !strings.Contains(err.Error(), "of the host") {
+		t.Fatalf("wake = %v, want one with the VMM's log", err)
 	}
-	wantStatus(t, d, idA, hostapi.StatusFailed)
+	// The tenant reads why.
+	if b := wantStatus(t, d, idA, hostapi.StatusFailed); b.Error != "it did not go on from its saved memory" {
+		t.Errorf("error %q", b.Error)
+	}
+	w.SetStep(f.Run)
 	if w.VMM(idA) != nil || d.ReservedMB() != 0 {
 		t.Errorf("left: VMM %v, %d MB", w.VMM(idA), d.ReservedMB())
 	}
@@ -289,10 +355,17 @@ func TestAWokenGuestThatDoesNotAnswerRuns(t *testing.T) {
 	put(t, d, idA)
 	_, err := d.Hibernate(t.Context(), idA)
 	must(t, err)
+	before := w.Told("host-aa")
 	f.At("identity")
 	_, err = d.Wake(t.Context(), idA)
 	must(t, err)
 	wantStatus(t, d, idA, hostapi.StatusRunning)
+	// It is told once it does that its callers are gone.
+	f.At("")
+	await(t, func() bool { return !bytes.Equal(w.Told("host-aa").Entropy, before.Entropy) })
+	if told := w.Told("host-aa"); told.Resumed || len(told.SSHHostKeys) != 0 {
+		t.Errorf("it was told %+v", told)
+	}
 	w.VMM(idA).Die(9) // and is watched
 	await(t, func() bool { b, _ := d.Get(idA); return b.Status == hostapi.StatusFailed })
 }
@@ -355,5 +428,43 @@ func TestUpdateIsOnDisk(t *testing.T) {
 	rec, _ := d.Ledger.Get(idA)
 	if !b.Persistent || !rec.Persistent || rec.State != ledger.Running {
 		t.Errorf("box = %+v, record = %+v", b, rec)
+	}
+}
+
+// A VM that was refused its clock has not run: its memory still fits its disk. After any
+// other refusal a part of it may have.
+func TestAResumeThatWasRefusedTheClockKeepsTheMemory(t *testing.T) {
+	for words, kept := range map[string]bool{
+		"Failed to resume migratable component: Could not restore guest clock: Failed to set clock": true,
+		"Failed to resume migratable component: Could not resume the VM: x":                         false,
+	} {
+		w, d, _ := world(t)
+		put(t, d, idA)
+		w.VMM(idA).Remember("a thought")
+		_, err := d.Hibernate(t.Context(), idA)
+		must(t, err)
+		w.SetStep(func(_ context.Context, name string) error {
+			if name == "resume" {
+				return &vmm.Error{Op: "vm.resume", Status: 500, Messages: []string{"Cannot resume VM", words}}
+			}
+			return nil
+		})
+		if _, err := d.Wake(t.Context(), idA); err == nil {
+			t.Fatal("it woke")
+		}
+		w.SetStep(nil)
+		if !kept {
+			wantStatus(t, d, idA, hostapi.StatusFailed)
+			continue
+		}
+		wantStatus(t, d, idA, hostapi.StatusHibernated)
+		if got := d.ReservedMB(); got != 0 {
+			t.Errorf("%d MB are reserved", got)
+		}
+		_, err = d.Wake(t.Context(), idA)
+		must(t, err)
+		if got := w.VMM(idA).Memory(); got != "a thought" {
+			t.Errorf("its memory is %q", got)
+		}
 	}
 }

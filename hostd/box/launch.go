@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,13 +20,20 @@ import (
 // source is what a guest is started from: the stored state of a template, a
 // saved state, or a kernel.
 type source struct {
-	tpl  Template
-	cold bool   // boot the kernel
-	from string // directory of a saved state; empty: the template's
-	disk string // to be cloned; empty: the template's
+	tpl    Template
+	cold   bool   // boot the kernel
+	from   string // directory of a saved state; empty: the template's
+	disk   string // to be cloned; empty: the template's
+	diskOf *box   // or that box's, which may run
+	// savedBy is the engine that saved what is in from, where that is a capture.
+	savedBy string
 	// kept means that the box has its disk and its identity already.
 	kept     bool
 	resetTCP bool
+
+	// arriving is what a box of another host was, which this one goes on as; it is not
+	// started.
+	arriving *capture.Identity
 
 	warm     *box           // the parent, whose operation lock is held once taken over
 	tookOver bool           // the parent is stopped and its slot the child's
@@ -53,6 +62,7 @@ type launch struct {
 	process  VMM // nil where none was started
 	identity *guestapi.Identity
 	ran      bool // the guest may have run, whatever went wrong later
+	refused  bool // the VMM did not take the saved state
 }
 
 // launch starts a VMM in the slot, starts the guest in it, and gives it its
@@ -107,6 +117,7 @@ func (l *launch) settleIn(ctx context.Context) error {
 	if err := l.host.guests.Identify(ctx, l.slot.Number, l.identity); err != nil {
 		return err
 	}
+	l.host.work.Go(func() { l.host.guests.Trust(l.host.work.Life(), l.slot.Number) })
 	l.clock.done(stageIdentity, false)
 	if plug {
 		if err := l.mountVolumes(ctx); err != nil {
@@ -149,7 +160,9 @@ func (l *launch) prepare(ctx context.Context) error {
 func (l *launch) startVMM(ctx, gctx context.Context) error {
 	lap := l.clock.lap()
 	rec := l.box.record()
-	cg, release, err := l.host.cgroups.Create(gctx, rec.ID, Limits{CPUs: rec.CPU, MemoryMB: rec.MemoryMB, OverheadMB: l.host.cfg.OverheadMB})
+	cg, release, err := l.host.cgroups.Create(gctx, rec.ID, Limits{
+		CPUs: rec.CPU, MemoryMB: rec.MemoryMB, OverheadMB: l.host.cfg.OverheadMB, Exclusive: rec.Exclusive,
+	})
 	if err != nil {
 		return fmt.Errorf("make cgroup: %w", err)
 	}
@@ -221,6 +234,9 @@ func (l *launch) makeDisk(ctx context.Context) error {
 	}
 	if err := os.Mkdir(l.host.paths.Box(l.box.id), 0o700); err != nil {
 		return fmt.Errorf("make directory: %w", err)
+	}
+	if l.source.diskOf != nil {
+		return l.source.diskOf.copyDisk(ctx, l.host.paths.Overlay(l.box.id))
 	}
 	if l.source.disk != "" {
 		return image.CloneOverlay(l.source.disk, l.host.paths.Overlay(l.box.id))
@@ -295,6 +311,7 @@ func (l *launch) boot(ctx context.Context) error {
 // restore lets the guest go on from what makeRestore made.
 func (l *launch) restore(ctx context.Context) error {
 	if err := l.process.Restore(ctx, vmm.RestoreConfig{SourceURL: vmm.FileURL(l.host.paths.Restore(l.box.id))}); err != nil {
+		l.refused = refusedBy(l.process, err)
 		return fmt.Errorf("restore VM: %w", err)
 	}
 	l.clock.done(stageRestore, true)
@@ -303,11 +320,47 @@ func (l *launch) restore(ctx context.Context) error {
 			return err
 		}
 		l.clock.done(stageIntent, false)
+		// A disk that hung may have used up the time, or outlived the VMM.
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
 	}
 	l.ran = true
 	if err := l.process.Resume(ctx); err != nil {
+		l.ran = !l.stayedPaused(ctx, err)
 		return fmt.Errorf("resume VM: %w", err)
 	}
 	l.clock.done(stageResume, true)
 	return nil
+}
+
+// stayedPaused reports whether a VM whose resume was refused has never run, so that the
+// memory that it was restored from still fits its disk.
+func (l *launch) stayedPaused(ctx context.Context, err error) bool {
+	refusal, ok := errors.AsType[*vmm.Error](err)
+	if !ok || !refusal.BeforeRun() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	state, err := l.process.State(ctx)
+	return err == nil && state == vmm.StatePaused
+}
+
+// endSoon is how long after the end of its socket a VMM's own end is awaited.
+const endSoon = time.Second
+
+// refusedBy reports whether a VMM did not take a saved state for what that is: it says
+// so, or ends over it. One that was killed may have had too little memory.
+func refusedBy(p VMM, err error) bool {
+	if refusal, ok := errors.AsType[*vmm.Error](err); ok {
+		return !refusal.Lacks()
+	}
+	select {
+	case <-p.Done():
+	case <-time.After(endSoon):
+		return false
+	}
+	_, signal, known := p.Exit()
+	return known && signal != syscall.SIGKILL && signal != syscall.SIGTERM
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/telemetry"
 	"github.com/berth-cloud/berth/timescale"
-	"github.com/berth-cloud/berth/vmm"
 )
 
 // stateTimeout bounds the question to a VMM that may be adopted.
 var stateTimeout = timescale.Limit(5 * time.Second)
 
-// lifecycleTimeout bounds one call to a VMM.
+// lifecycleTimeout bounds one call to a VMM, but for those that have a limit of their own.
 var lifecycleTimeout = timescale.Limit(30 * time.Second)
 
 // Pause stops a running box's CPUs; its memory stays.
@@ -25,10 +25,8 @@ func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
 		if p == nil {
 			return b.illegal("pause")
 		}
-		ctx, cancel := context.WithTimeout(ctx, lifecycleTimeout)
-		defer cancel()
-		if err := p.Pause(ctx); err != nil {
-			b.markUncertain()
+		b.flushGuest(ctx, p) // it may be deleted while it stands still
+		if err := (&saver{box: b, process: p}).pause(ctx); err != nil {
 			return fmt.Errorf("pause sandbox: %w", err)
 		}
 		if err := b.enterState(rec.State, ledger.Paused); err != nil {
@@ -75,7 +73,12 @@ func (h *Host) Resume(ctx context.Context, id string) (hostapi.Box, error) {
 
 // Update changes what may change while a box lives.
 func (h *Host) Update(ctx context.Context, id string, u hostapi.BoxUpdate) (hostapi.Box, error) {
-	return h.transition(ctx, id, "update", func(_ context.Context, b *box) error {
+	return h.transition(ctx, id, "update", func(ctx context.Context, b *box) error {
+		if u.Leaving != nil {
+			if err := b.setLeaving(ctx, *u.Leaving); err != nil {
+				return err
+			}
+		}
 		return b.commit(func(r *ledger.Record) bool {
 			if u.Persistent == nil || r.Persistent == *u.Persistent {
 				return false
@@ -104,7 +107,10 @@ func (h *Host) transition(ctx context.Context, id, name string, act func(context
 		return hostapi.Box{}, b.illegal(name)
 	}
 	began := h.now()
+	ctx, span := telemetry.Start(ctx, "box.", name)
+	span.SetSandbox(id)
 	err = act(context.WithoutCancel(ctx), b)
+	span.End(err)
 	h.metrics.transition(name, h.now().Sub(began), err)
 	if err != nil {
 		return hostapi.Box{}, hosterr.AsNoDisk(err)
@@ -153,52 +159,4 @@ func (b *box) emit(ctx context.Context, t hostapi.EventType, message string, met
 	}
 	b.host.log.InfoContext(ctx, "sandbox moved", attrs...)
 	b.host.events.Emit(b.id, t, message, meta)
-}
-
-// answersAwaited is how many answers of a VMM are needed to know its state:
-// after the first one it may still carry out an earlier request.
-const answersAwaited = 2
-
-// markUncertain notes that it is not known whether a VM runs: a VMM that did
-// not answer in time may still carry out the request. The sweep finds out.
-func (b *box) markUncertain() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.answersDue = answersAwaited
-}
-
-// resolveState asks a VMM whether its VM runs. Once that is known, it makes
-// record and VM agree, as after a crash. The caller holds the operation lock.
-func (b *box) resolveState() error {
-	b.mu.Lock()
-	p := b.vmm
-	if p == nil || ended(p) {
-		b.answersDue = 0 // its watch tells the rest
-	}
-	due := b.answersDue
-	b.mu.Unlock()
-	if due == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(b.host.work.Life(), stateTimeout)
-	defer cancel()
-	state, err := p.State(ctx)
-	if err != nil {
-		return nil //nolint:nilerr // it is asked again
-	}
-	b.mu.Lock()
-	b.answersDue--
-	due = b.answersDue
-	b.mu.Unlock()
-	switch {
-	case due > 0:
-		return nil
-	case state != vmm.StateRunning && state != vmm.StatePaused:
-		return b.fail(b.host.work.Life(), p, fmt.Sprintf("its guest has ended (VM state %s)", state))
-	}
-	if err := b.settleState(b.host.work.Life(), p, state); err != nil {
-		b.markUncertain() // it is not in the ledger
-		return err
-	}
-	return nil
 }

@@ -19,6 +19,9 @@ import (
 //	<Data>/captures/<id>/          the same and a disk, and capture.json
 //	<Data>/overlays/<build>-<n>    clones made ahead of need
 //	<Run>/<id>/                    the VMM: api.sock, vmm.json, logs
+//	<Run>/lease.json               the leader's last word (hostd/lease)
+//	<Run>/guard/                   the exclusive boxes (hostd/guard)
+//	<Run>/usage/                   what boxes have used (hostd/stats)
 //
 // Data survives a reboot of the host. Run should not (it is on a tmpfs), and
 // its path is short: a socket's may have 107 bytes.
@@ -47,6 +50,15 @@ func (p Paths) Overlays() string { return filepath.Join(p.Data, "overlays") }
 
 // VMM is a box's runtime directory.
 func (p Paths) VMM(id string) string { return filepath.Join(p.Run, id) }
+
+// Lease is where the leader's last word is.
+func (p Paths) Lease() string { return filepath.Join(p.Run, "lease.json") }
+
+// Guard is the directory that daemon and guard share.
+func (p Paths) Guard() string { return filepath.Join(p.Run, "guard") }
+
+// Usage is the directory of what boxes have used.
+func (p Paths) Usage() string { return filepath.Join(p.Run, "usage") }
 
 // Restore is where vm.restore reads a box's state from.
 func (p Paths) Restore(id string) string { return filepath.Join(p.Box(id), "restore") }

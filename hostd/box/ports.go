@@ -77,6 +77,7 @@ type Limits struct {
 	CPUs       int
 	MemoryMB   int // guest RAM
 	OverheadMB int // the engine's own
+	Exclusive  bool
 }
 
 // Cgroups confine what runs for a box.
@@ -112,7 +113,8 @@ type Template struct {
 	// Restore writes into dir, an empty directory, what vm.restore reads.
 	Restore func(dir string, m Machine) error
 	// RestoreFrom writes into dir what vm.restore reads to go on from a state
-	// that a box of this build was saved in.
+	// that a box of this build was saved in: hosterr.ErrBadSnapshot where that is
+	// not whole.
 	RestoreFrom func(dir, state string, m Machine) error
 	// Cold returns the configuration of a boot from the kernel.
 	Cold func(m Machine) vmm.VMConfig
@@ -125,6 +127,9 @@ type Templates interface {
 	// Build finds a build that boxes or captures were made from, whatever its
 	// name means by now.
 	Build(ctx context.Context, id string) (Template, error)
+	// Bootable finds a build whichever engine made it. A box that has its disk
+	// already is booted with it, or goes on from its own saved state.
+	Bootable(ctx context.Context, id string) (Template, error)
 }
 
 // Volumes are the disks that outlive boxes. Every call may be repeated.

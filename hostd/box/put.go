@@ -106,6 +106,11 @@ func (h *Host) register(ctx context.Context, id string, spec *hostapi.BoxSpec, s
 		CPU: tpl.CPU, MemoryMB: tpl.MemoryMB, ReservedMB: tpl.MemoryMB + h.cfg.OverheadMB, DiskMB: tpl.DiskMB,
 		Slot: ledger.NoSlot, CreatedAt: h.now().UTC(),
 	}
+	if was := src.arriving; was != nil {
+		rec.Hostname, rec.MachineID, rec.HostKey, rec.Boot = was.Hostname, was.MachineID, was.HostKey, ledger.Boot(was.Boot)
+		rec.CreatedAt, rec.StartedAt = was.CreatedAt, was.StartedAt
+		rec.ResetTCP = true // its connections were through the other host
+	}
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,9 +138,13 @@ func (h *Host) register(ctx context.Context, id string, spec *hostapi.BoxSpec, s
 	h.boxes[id] = b
 	b.op <- struct{}{}
 	// It goes on without the caller: see Put.
-	cctx, cancelTimeout := context.WithTimeout(h.work.Detach(ctx), h.cfg.CreateTimeout)
+	limit := h.cfg.CreateTimeout
+	if src.arriving != nil {
+		limit = max(limit, arrivalTimeout)
+	}
+	cctx, cancelTimeout := context.WithTimeout(h.work.Detach(ctx), limit)
 	cctx, cancel := context.WithCancelCause(cctx)
-	b.cancel = cancel
+	b.endedBy(cancel)
 	clock.done("admission", false)
 	h.work.Go(func() {
 		defer cancelTimeout()

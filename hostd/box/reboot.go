@@ -44,9 +44,8 @@ func (b recovery) recoverPersistent(ctx context.Context) (Recovery, error) {
 	// Even where the budget is smaller now: it had this before.
 	b.adoptReserve()
 	b.op <- struct{}{}
-	// A delete ends it.
 	bctx, cancel := context.WithCancelCause(b.host.work.Life())
-	b.cancel = cancel
+	b.endedBy(cancel)
 	b.host.work.Go(func() {
 		defer cancel(nil)
 		defer b.release()
@@ -58,7 +57,10 @@ func (b recovery) recoverPersistent(ctx context.Context) (Recovery, error) {
 // reboot boots a box in its turn, until it runs or ctx ends.
 func (b recovery) reboot(ctx context.Context) {
 	for pause := firstBootPause; ; pause = min(2*pause, lastBootPause) {
-		err := b.rebootOnce(ctx)
+		err := b.awaitLease(ctx)
+		if err == nil {
+			err = b.rebootOnce(ctx)
+		}
 		if err == nil || ctx.Err() != nil {
 			return // the next daemon boots it, or it is being deleted
 		}
@@ -67,7 +69,7 @@ func (b recovery) reboot(ctx context.Context) {
 			return
 		}
 		b.host.log.Error("a persistent sandbox could not be booted again, it is tried again", "sandbox_id", b.id, "in", pause, "error", err)
-		b.amend(func(r *ledger.Record) { r.Error = "it could not be booted again yet: " + err.Error() })
+		b.amend(func(r *ledger.Record) { r.Error = "it could not be booted again yet" })
 		b.host.notify()
 		t := time.NewTimer(pause)
 		select {
@@ -79,9 +81,33 @@ func (b recovery) reboot(ctx context.Context) {
 	}
 }
 
+// leaseLook is how often a box that waits for its host's lease looks for it.
+const leaseLook = 200 * time.Millisecond
+
+// awaitLease holds an exclusive box back while the host has no lease: it may run
+// elsewhere by now. The leader's first answer, if it is to be deleted here, is
+// followed by that.
+func (b *box) awaitLease(ctx context.Context) error {
+	if !b.record().Exclusive || b.host.leased() {
+		return nil
+	}
+	b.amend(func(r *ledger.Record) { r.Error = "it is booted again when its host has heard the leader" })
+	b.host.notify()
+	tick := time.NewTicker(leaseLook)
+	defer tick.Stop()
+	for !b.host.leased() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 // rebootOnce ends what an earlier attempt left, waits for the box's turn, and then
 // boots it. When it fails nothing runs for the box.
-func (b recovery) rebootOnce(ctx context.Context) error {
+func (b *box) rebootOnce(ctx context.Context) error {
 	// Before its turn: a VMM that cannot be ended must not hold up other boxes.
 	if err := b.retryRelease(ctx); err != nil {
 		return fmt.Errorf("its last VMM could not be ended: %w", err)
@@ -96,6 +122,7 @@ func (b recovery) rebootOnce(ctx context.Context) error {
 	bctx, cancel := context.WithTimeoutCause(ctx, b.host.cfg.CreateTimeout, errBootTimeout)
 	defer cancel()
 	clock := newStopwatch(b.host.now)
+	clock.in(ctx)
 	p, err := b.bootAgain(bctx, clock)
 	if err != nil {
 		b.afterBoot(p)
@@ -111,7 +138,7 @@ func (b recovery) rebootOnce(ctx context.Context) error {
 
 // afterBoot removes what a failed boot has made. The box keeps its disk, its
 // slot and its memory reservation.
-func (b recovery) afterBoot(p VMM) {
+func (b *box) afterBoot(p VMM) {
 	b.mu.Lock()
 	b.vmm = nil
 	b.net = nil // whatever was wrong with it is repaired at the next attempt
@@ -129,16 +156,16 @@ func (b recovery) afterBoot(p VMM) {
 // rebootFailed fails a box whose disk is gone.
 func (b recovery) rebootFailed(cause error) {
 	b.host.log.Error("a persistent sandbox could not be booted again, its disk is gone", "sandbox_id", b.id, "error", cause)
-	if err := b.fail(b.host.work.Life(), nil, "its disk was gone when it was to be booted again: "+cause.Error()); err != nil {
+	if err := b.fail(b.host.work.Life(), nil, "its disk was gone when it was to be booted again"); err != nil {
 		b.host.log.Error("a failed sandbox is not in the ledger", "sandbox_id", b.id, "error", err)
 	}
 	b.unreserve()
-	b.host.events.Emit(b.id, hostapi.EventOrphaned, "its VM was gone and it could not be booted again", map[string]any{"reason": cause.Error()})
+	b.host.events.Emit(b.id, hostapi.EventOrphaned, "its VM was gone and it could not be booted again", map[string]any{"reason": "its disk was gone"})
 }
 
-func (b recovery) bootAgain(ctx context.Context, clock *stopwatch) (VMM, error) {
+func (b *box) bootAgain(ctx context.Context, clock *stopwatch) (VMM, error) {
 	rec := b.record()
-	tpl, err := b.host.templates.Build(ctx, rec.BuildID)
+	tpl, err := b.host.templates.Bootable(ctx, rec.BuildID)
 	if err != nil {
 		return nil, err
 	}

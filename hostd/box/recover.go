@@ -88,7 +88,11 @@ func (b recovery) recoverParked(ctx context.Context) (Recovery, error) {
 	if capture.HasState(b.host.paths.State(b.id)) {
 		return Kept, capture.OpenToVMMs(b.host.paths.State(b.id))
 	}
-	return b.handleLostVM(ctx, "its saved memory was gone when the host daemon started")
+	const gone = "its saved memory was gone when the host daemon started"
+	if b.record().Leaving {
+		return Orphaned, b.orphan(ctx, gone) // another host may have it: it is not booted
+	}
+	return b.handleLostVM(ctx, gone)
 }
 
 // recoverBooting kills what an earlier daemon had booted half-way.
@@ -136,17 +140,17 @@ func (b recovery) recoverRunning(ctx context.Context) (Recovery, error) {
 		if !errors.Is(err, vmm.ErrGone) {
 			b.host.log.Warn("VMM has no readable identity, its cgroup is killed", "sandbox_id", b.id, "error", err)
 		}
-		return b.handleLostVM(ctx, "its VM was gone when the host daemon started")
+		return b.handleLostVM(ctx, b.goneReason())
 	}
 	sctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	state, err := p.State(sctx)
 	cancel()
 	switch {
 	case err != nil:
-		// It lives and is at work, on a snapshot that was cut off maybe; what the
-		// ledger says is the best guess until it answers.
+		// It lives and is at work, on a pause or a snapshot that was cut off maybe; what
+		// the ledger says is the best guess until it answers.
 		b.host.log.Warn("an adopted VMM does not answer yet", "sandbox_id", b.id, "error", err)
-		b.markUncertain()
+		b.markStill()
 	case state == vmm.StateRunning || state == vmm.StatePaused:
 	default:
 		if err := b.releaseFormer(ctx, p); err != nil {
@@ -159,13 +163,42 @@ func (b recovery) recoverRunning(ctx context.Context) (Recovery, error) {
 	b.mu.Unlock()
 	// Even where the budget is smaller now: the memory is in use.
 	b.adoptReserve()
+	if b.record().State == ledger.Running && state != vmm.StateRunning {
+		if err := b.passOver(); err != nil {
+			return "", err
+		}
+	}
 	if err == nil {
 		if err := b.settleState(ctx, p, state); err != nil {
 			return "", err
 		}
 	}
 	b.watch()
+	if state == vmm.StateRunning {
+		b.askWhetherItRuns()
+	}
 	return Adopted, nil
+}
+
+// passOver gives the record of a box that runs a number that the last daemon has told of
+// no other state: it may have told that the box is paused, where it could not write that
+// down.
+func (b recovery) passOver() error {
+	return b.commit(func(r *ledger.Record) bool {
+		r.Enter(ledger.Paused)
+		r.Enter(ledger.Running)
+		return true
+	})
+}
+
+// goneReason says why a box has no VMM when the daemon starts.
+func (b recovery) goneReason() string {
+	if !b.rec.Exclusive || !b.host.guarded(b.id) {
+		return "its VM was gone when the host daemon started"
+	}
+	b.host.log.Warn("exclusive sandbox was ended", "event", "box.fenced", "sandbox_id", b.id, "generation", b.generation, "reason", guardReason)
+	b.host.events.Emit(b.id, hostapi.EventVMDied, guardReason, map[string]any{"exit_code": nil, "signal": "KILL"})
+	return guardReason
 }
 
 // settleState finishes, or undoes, the transition that a crash cut off. A VM
@@ -187,7 +220,9 @@ func (b *box) settleState(ctx context.Context, p VMM, state vmm.State) error {
 		}
 	}
 	if state == vmm.StatePaused || was != ledger.Running { // it has stood still
-		b.host.guests.SetClock(ctx, b.guest())
+		guest := b.guest()
+		guest.Woken = was == ledger.Waking
+		b.host.guests.SetClock(ctx, guest)
 	}
 	if was == ledger.Running {
 		return nil

@@ -20,10 +20,18 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// saveTimeout bounds the saving of a VM's memory.
+// saveTimeout bounds the saving of a VM's memory, once it is paused.
 var saveTimeout = timescale.Limit(2 * time.Minute)
 
-const resumeAttempts = 3
+const (
+	pauseAttempts  = 2
+	resumeAttempts = 3
+)
+
+// pauseTimeout bounds one attempt to pause a VM. Cloud Hypervisor waits 30 s for the
+// requests that a disk has under way, and only then refuses (wait_for_active_requests in
+// its virtio-devices/src/block.rs).
+var pauseTimeout = timescale.Limit(45 * time.Second)
 
 // resumeTimeout bounds each attempt.
 var resumeTimeout = timescale.Limit(5 * time.Second)
@@ -34,21 +42,81 @@ type saver struct {
 	process VMM
 }
 
-// pause pauses the VM, or leaves it running. After a call that was cut off, the
-// VM is asked.
+// pause pauses the VM, or leaves it running. After a call that failed or was cut off,
+// the VM is asked.
+//
+// Cloud Hypervisor stops the CPUs, then the disks. When a disk does not come to rest, it
+// refuses the pause and undoes nothing: the guest stands still, the VM is said to run, and
+// a resume is refused (Vm::pause in its vmm/src/vm.rs). A second pause goes on from there,
+// so it is asked for again; what is left after that is the sweep's.
 func (s *saver) pause(ctx context.Context) error {
-	err := s.process.Pause(ctx)
-	if err == nil {
-		return nil
-	}
-	err = fmt.Errorf("pause VM: %w", err)
-	sctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
-	defer cancel()
-	s.markUncertain()
-	if state, stateErr := s.process.State(sctx); stateErr == nil && state == vmm.StatePaused {
-		err = errors.Join(err, s.resume(ctx))
+	return s.pauseAfter(ctx, func(context.Context) {})
+}
+
+// pauseFrozen is pause with the tenant's processes standing still.
+func (s *saver) pauseFrozen(ctx context.Context, slot Slot) error {
+	return s.pauseAfter(ctx, func(ctx context.Context) { s.host.guests.Freeze(ctx, s.id, slot.Number) })
+}
+
+// pauseAfter is pause with a preparation, which is repeated where the guest may have run
+// for long since.
+func (s *saver) pauseAfter(ctx context.Context, prepare func(context.Context)) error {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	s.endedBy(cancel) // by a delete, which waits for the operation lock
+	var err error
+	for range pauseAttempts {
+		if _, refused := errors.AsType[*vmm.Error](err); !refused { // one that was refused stands still
+			prepare(ctx)
+		}
+		if err = pauseOnce(ctx, s.process); err == nil {
+			s.clearDoubt()
+			return nil
+		}
+		if state := s.stateAfterPause(err); state == vmm.StatePaused {
+			return errors.Join(err, s.resume(ctx))
+		} else if state != vmm.StateRunning || !mayStandStill(err) || context.Cause(ctx) != nil {
+			return err
+		}
 	}
 	return err
+}
+
+func pauseOnce(ctx context.Context, p VMM) error {
+	ctx, cancel := context.WithTimeout(ctx, pauseTimeout)
+	defer cancel()
+	if err := p.Pause(ctx); err != nil {
+		return fmt.Errorf("pause VM: %w", err)
+	}
+	return nil
+}
+
+// mayStandStill reports whether a guest may stand still although its pause failed.
+func mayStandStill(err error) bool {
+	refusal, ok := errors.AsType[*vmm.Error](err)
+	return !ok || refusal.Halfway()
+}
+
+// stateAfterPause notes what is not known after a pause that failed, and asks the VM for
+// its state, which is empty where it does not answer.
+func (s *saver) stateAfterPause(err error) vmm.State {
+	if mayStandStill(err) {
+		s.markStill()
+	} else {
+		s.markUncertain()
+	}
+	return s.state()
+}
+
+// state is the VM's state, empty where it does not answer.
+func (s *saver) state() vmm.State {
+	ctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
+	defer cancel()
+	state, err := s.process.State(ctx)
+	if err != nil {
+		return ""
+	}
+	return state
 }
 
 // resumeAfterSave resumes a VM whose hibernation failed.
@@ -58,19 +126,17 @@ func (s *saver) resumeAfterSave(ctx context.Context) error {
 	return err
 }
 
-// resume resumes a VM that was paused to be captured. If that fails, the box is
-// paused, and its record says so.
+// resume resumes a VM that was paused to be captured. If it says that it stays paused,
+// the box is paused, and its record says so. One that does not answer is at work, on what
+// took too long maybe: the box runs on as soon as it answers.
 func (s *saver) resume(ctx context.Context) error {
 	var err error
+	var state vmm.State
 	for range resumeAttempts {
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeTimeout)
-		if err = s.process.Resume(rctx); err != nil {
-			if state, stateErr := s.process.State(rctx); stateErr == nil && state == vmm.StateRunning {
-				err = nil
-			}
+		if err = s.resumeOnce(ctx); err == nil {
+			return nil
 		}
-		cancel()
-		if err == nil {
+		if state = s.state(); state == vmm.StateRunning {
 			return nil
 		}
 		select {
@@ -79,12 +145,22 @@ func (s *saver) resume(ctx context.Context) error {
 		default:
 		}
 	}
+	s.host.log.ErrorContext(ctx, "a sandbox that was captured does not run on", "sandbox_id", s.id, "vm_state", string(state), "error", err)
+	if state != vmm.StatePaused {
+		s.markStill()
+		return fmt.Errorf("resume sandbox: %w", err)
+	}
 	s.markUncertain()
-	s.host.log.ErrorContext(ctx, "a sandbox that was captured does not run on", "sandbox_id", s.id, "error", err)
 	if e := s.enterState(ledger.Running, ledger.Paused); e == nil {
 		s.emit(ctx, hostapi.EventPaused, "sandbox could not be resumed", nil)
 	}
 	return fmt.Errorf("resume sandbox: %w", err)
+}
+
+func (s *saver) resumeOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeTimeout)
+	defer cancel()
+	return s.process.Resume(ctx)
 }
 
 // save pauses the VM and saves it into the box's state directory. It returns
@@ -99,22 +175,22 @@ func (s *saver) save(ctx context.Context, slot Slot) (stood time.Duration, err e
 	if err := s.host.disk.room(need); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
-	defer cancel()
 	tmp, dir := s.host.paths.StateTmp(s.id), s.host.paths.State(s.id)
 	if err := errors.Join(capture.MakeStateDir(tmp, slot.UID, slot.GID), os.RemoveAll(dir)); err != nil {
 		return 0, err
 	}
+	s.flushGuest(ctx, s.process) // it may be deleted while it sleeps
 	began := s.host.now()
-	s.host.guests.Freeze(ctx, s.id, slot.Number)
-	if err := s.pause(ctx); err != nil {
+	if err := s.pauseFrozen(ctx, slot); err != nil {
 		s.host.guests.SetClockSoon(s.guest())
 		return 0, errors.Join(err, os.RemoveAll(tmp))
 	}
 	undo := func(err error) (time.Duration, error) {
 		return 0, errors.Join(hosterr.AsNoDisk(err), s.resumeAfterSave(ctx), os.RemoveAll(tmp), os.RemoveAll(dir))
 	}
-	if err := s.process.Snapshot(ctx, tmp); err != nil {
+	sctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	if err := s.process.Snapshot(sctx, tmp); err != nil {
 		return undo(fmt.Errorf("save VM: %w", err))
 	}
 	stood = s.host.now().Sub(began)

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // source finds what a new box is started from. The caller releases it.
@@ -20,11 +21,19 @@ func (h *Host) source(ctx context.Context, id string, spec *hostapi.BoxSpec) (*s
 		src, err = h.fromCapture(ctx, spec)
 	case spec.WarmFrom != "":
 		src, err = h.fromParent(ctx, id, spec)
+	case spec.DiskOf != "":
+		src, err = h.fromDisk(ctx, spec)
 	default:
 		src, err = h.fromTemplate(ctx, spec)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if spec.Asleep {
+		if err := src.arrives(id); err != nil {
+			src.release()
+			return nil, err
+		}
 	}
 	src.cold = spec.Boot == hostapi.BootCold
 	src.origin = spec.Origin
@@ -62,12 +71,14 @@ func (h *Host) fromCapture(ctx context.Context, spec *hostapi.BoxSpec) (*source,
 	}
 	src := &source{disk: filepath.Join(dir, capture.FileOverlay), done: []func(){release}}
 	if spec.Boot != hostapi.BootCold {
-		src.from, src.resetTCP = dir, true
+		src.from, src.resetTCP, src.savedBy = dir, true, info.Engine
 		switch {
 		case !info.Memory:
 			err = hosterr.Invalid("capture %s holds no memory: boot from it cold", info.ID)
-		case info.Engine != h.cfg.Engine:
-			err = fmt.Errorf("%w: made by %s, this host has %s", hosterr.ErrBadSnapshot, info.Engine, h.cfg.Engine)
+		default:
+			if e := vmm.Restores(h.cfg.Engine, info.Engine); e != nil {
+				err = fmt.Errorf("%w: %w", hosterr.ErrBadSnapshot, e)
+			}
 		}
 	}
 	if err == nil {

@@ -1,10 +1,13 @@
 package box_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -148,5 +151,85 @@ func TestADiskThatHangsStopsNothingButWhatItWrites(t *testing.T) {
 	}
 	if _, err := d.Put(ctx, idB, spec(7)); !errors.Is(err, hosterr.ErrStaleGeneration) {
 		t.Errorf("a create that its delete overtook: %v", err)
+	}
+}
+
+// A wake whose time is over before it is on disk that the saved memory is spent has not
+// begun to run.
+func TestAWakeThatTheDiskHoldsUpKeepsTheMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, disk := boxtest.NewWorld(t), &stallable{}
+		d := startOn(t, w, disk)
+		put(t, d, idA)
+		w.VMM(idA).Remember("a thought")
+		_, err := d.Hibernate(t.Context(), idA)
+		must(t, err)
+		stalled := make(chan func(), 1)
+		w.SetStep(func(_ context.Context, name string) error {
+			if name == "restore" {
+				_, release := disk.stall()
+				stalled <- release
+			}
+			return nil
+		})
+		woken := make(chan error, 1)
+		go func() {
+			_, err := d.Wake(context.Background(), idA)
+			woken <- err
+		}()
+		release := <-stalled
+		<-time.After(w.Config().CreateTimeout + time.Second)
+		release()
+		if err := <-woken; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("wake = %v", err)
+		}
+		w.SetStep(nil)
+		wantStatus(t, d, idA, hostapi.StatusHibernated)
+		if w.VMM(idA) != nil || d.ReservedMB() != 0 {
+			t.Errorf("left: VMM %v, %d MB", w.VMM(idA), d.ReservedMB())
+		}
+		_, err = d.Wake(t.Context(), idA)
+		must(t, err)
+		if got := w.VMM(idA).Memory(); got != "a thought" {
+			t.Errorf("its memory is %q", got)
+		}
+		d.Close()
+	})
+}
+
+// A pause that a disk did not take is told all the same: the VM is paused. The next daemon
+// knows nothing of it and lets the box run on, and what it tells then comes after it.
+func TestWhatIsToldAfterARestartIsNewer(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	var broken atomic.Bool
+	l, err := ledger.OpenOn(w.Paths.Ledger(), "h1", func(f *os.File) error {
+		if broken.Load() {
+			return unix.EIO
+		}
+		return unix.Fdatasync(int(f.Fd()))
+	})
+	must(t, err)
+	d := boxtest.Run(w, l)
+	d.Open()
+	put(t, d, idA)
+	broken.Store(true)
+	if _, err := d.Pause(t.Context(), idA); !errors.Is(err, unix.EIO) {
+		t.Errorf("pause = %v", err)
+	}
+	told := wantStatus(t, d, idA, hostapi.StatusPaused)
+	d.Close()
+	_ = l.Close()
+
+	broken.Store(false)
+	l, err = ledger.Open(w.Paths.Ledger(), "h1")
+	must(t, err)
+	next := boxtest.Run(w, l)
+	defer func() { next.Close(); _ = l.Close() }()
+	_, err = next.Recover(t.Context(), l.Boxes()[0])
+	must(t, err)
+	next.Open()
+	b := wantStatus(t, next, idA, hostapi.StatusRunning)
+	if rec := l.Boxes()[0]; b.Seq <= told.Seq || rec.Seq != b.Seq {
+		t.Errorf("running is number %d, %d on disk; paused was %d", b.Seq, rec.Seq, told.Seq)
 	}
 }

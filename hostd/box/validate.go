@@ -20,7 +20,7 @@ func validateSpec(id string, s *hostapi.BoxSpec) error {
 	switch {
 	case s.Generation < 1:
 		return hosterr.Invalid("generation starts at 1")
-	case s.Template == "" && (s.Capture != "" || s.WarmFrom != ""): // the source's
+	case s.Template == "" && (s.Capture != "" || s.WarmFrom != "" || s.DiskOf != ""): // the source's
 	case !validName(s.Template):
 		return hosterr.Invalid("template name: want 1 to %d characters of a-z, 0-9, '.', '_' and '-'", maxName)
 	case len(s.WorkspaceID) > maxName || strings.ContainsRune(s.WorkspaceID, 0):
@@ -52,8 +52,12 @@ func validateSource(id string, s *hostapi.BoxSpec) error {
 	switch {
 	case s.Capture != "" && s.WarmFrom != "":
 		return hosterr.Invalid("capture and warm_from exclude each other")
+	case s.Asleep && (s.Capture == "" || s.Boot != hostapi.BootRestore || len(s.Volumes) > 0):
+		return hosterr.Invalid("asleep: want a capture, its memory, and no volumes")
 	case s.Capture != "" && !capture.ValidID(s.Capture):
 		return hosterr.Invalid("capture: not an id")
+	case s.DiskOf != "":
+		return validateDiskOf(id, s)
 	case s.WarmFrom == "":
 		return nil
 	case !hostapi.ValidID(s.WarmFrom) || s.WarmFrom == id:
@@ -66,10 +70,22 @@ func validateSource(id string, s *hostapi.BoxSpec) error {
 	return nil
 }
 
+func validateDiskOf(id string, s *hostapi.BoxSpec) error {
+	switch {
+	case s.Capture != "" || s.WarmFrom != "":
+		return hosterr.Invalid("disk_of excludes capture and warm_from")
+	case !hostapi.ValidID(s.DiskOf) || s.DiskOf == id:
+		return hosterr.Invalid("disk_of: not the id of another sandbox")
+	case s.Boot != hostapi.BootCold:
+		return hosterr.Invalid("a copy of a disk is booted from: want boot %q", hostapi.BootCold)
+	}
+	return nil
+}
+
 const (
 	maxVolumes   = 8  // of one box
 	maxVolumeID  = 20 // bytes of a virtio block device's serial number
-	maxMountPath = 512
+	maxMountPath = 1024
 )
 
 func validateVolumes(volumes []hostapi.VolumeAttach) error {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -70,6 +72,25 @@ func (l *launch) mountVolumes(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// guestFlushTimeout bounds for how long whoever stops or ends a guest waits for what it
+// still has to write.
+var guestFlushTimeout = timescale.Limit(5 * time.Second)
+
+// flushGuest has a guest with volumes write to them what it holds in memory, before it is
+// stopped, or ended: they outlive it. A guest that does not answer loses what it would
+// lose in a power cut.
+func (b *box) flushGuest(ctx context.Context, p VMM) {
+	rec := b.record()
+	if p == nil || ended(p) || len(rec.Volumes) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, guestFlushTimeout)
+	defer cancel()
+	if err := b.host.guests.Flush(ctx, rec.Slot); err != nil {
+		b.host.log.WarnContext(ctx, "what a guest wrote last to its volumes may not be there", "sandbox_id", b.id, "error", err)
+	}
 }
 
 // detachVolumes takes the volumes of a box back whose VMM has ended.

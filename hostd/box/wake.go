@@ -8,7 +8,9 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/ledger"
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // flight is one wake, or one delete, that all its callers share.
@@ -18,13 +20,15 @@ type flight struct {
 }
 
 // Wake lets a hibernated box run on; a running one is left as it is. Whoever
-// asks while it wakes waits for the same wake. It goes on when ctx ends.
+// asks while it wakes waits for the same wake, and whoever asks while it is put to
+// sleep for the end of that first. It goes on when ctx ends.
 func (h *Host) Wake(ctx context.Context, id string) (hostapi.Box, error) {
 	b, err := h.lookup(id)
 	if err != nil {
 		return hostapi.Box{}, err
 	}
-	if _, p := b.running(); p == nil || b.removing() != removalNone {
+	shut, _ := b.line.IsShut()
+	if _, p := b.running(); p == nil || shut || b.removing() != removalNone {
 		if err := b.joinWake(ctx); err != nil {
 			return hostapi.Box{}, err
 		}
@@ -83,11 +87,15 @@ func (b *box) wake(ctx context.Context) error {
 	case ledger.Running:
 		return nil
 	case ledger.Hibernated:
+		if b.record().Leaving {
+			return errLeaving
+		}
 	default:
 		return b.illegal("wake")
 	}
 	began := b.host.now()
 	err := b.resumeFromState(ctx)
+	b.memoryLost = errors.Is(err, hosterr.ErrBadSnapshot)
 	took := b.host.now().Sub(began)
 	b.host.metrics.transition("wake", took, err)
 	if err != nil {
@@ -107,7 +115,7 @@ func (b *box) resumeFromState(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.host.cfg.CreateTimeout)
 	defer cancel()
 	rec := b.record()
-	tpl, err := b.host.templates.Build(ctx, rec.BuildID)
+	tpl, err := b.savedWith(ctx, &rec)
 	if err != nil {
 		return err
 	}
@@ -123,6 +131,7 @@ func (b *box) resumeFromState(ctx context.Context) error {
 		return err
 	}
 	clock := newStopwatch(b.host.now)
+	clock.in(ctx)
 	src := &source{tpl: tpl, from: b.host.paths.State(b.id), kept: true, resetTCP: rec.ResetTCP}
 	launched, err := b.launch(ctx, src, slot, clock, func() error {
 		return b.commit(func(r *ledger.Record) bool {
@@ -133,20 +142,63 @@ func (b *box) resumeFromState(ctx context.Context) error {
 	})
 	b.host.metrics.stages(clock.stages)
 	process := launched.process
+	late := false // its identity
 	switch {
 	case err != nil && !launched.ran:
-		return errors.Join(err, b.undoWake(ctx, rec))
+		return errors.Join(b.countRefusal(err, launched.refused), b.undoWake(ctx, rec))
 	case err != nil && process != nil && !ended(process) && errors.Is(err, hosterr.ErrGuest):
 		// It runs, and its agent may answer later.
+		late = true
 		b.host.log.WarnContext(ctx, "the guest of a sandbox that woke does not answer", "sandbox_id", b.id, "error", err)
 	case err != nil:
-		return errors.Join(err, b.fail(ctx, process, "it did not go on from its saved memory: "+err.Error()))
+		b.host.log.WarnContext(ctx, "a sandbox did not go on from its saved memory", "sandbox_id", b.id, "error", err)
+		return errors.Join(err, b.fail(ctx, process, "it did not go on from its saved memory"))
 	}
+	b.refusals = 0
 	b.noteRunning(ctx, process)
+	if late {
+		b.host.guests.IdentifySoon(b.guest(), launched.identity)
+	}
 	if err := os.RemoveAll(b.host.paths.State(b.id)); err != nil {
 		b.host.log.WarnContext(ctx, "spent state of a sandbox stays until its next transition", "sandbox_id", b.id, "error", err)
 	}
 	return nil
+}
+
+// maxRefusals is how often in a row a VMM refuses a saved state before that is given up.
+const maxRefusals = 2
+
+// countRefusal makes an error of a wake ErrBadSnapshot once the VMM will never take the
+// saved state of a box that can be booted from its disk instead: a database's, to which
+// its memory is no more than the time that a start takes.
+func (b *box) countRefusal(err error, refused bool) error {
+	if !refused {
+		return err
+	}
+	b.refusals++
+	if rec := b.record(); b.refusals < maxRefusals || !rec.Exclusive || !rec.Persistent {
+		return err
+	}
+	return fmt.Errorf("%w: its memory: %w", hosterr.ErrBadSnapshot, err)
+}
+
+// savedWith returns the build of a box whose memory was saved by this host's engine:
+// hosterr.ErrBadSnapshot where another one did.
+func (b *box) savedWith(ctx context.Context, rec *ledger.Record) (Template, error) {
+	tpl, err := b.host.templates.Bootable(ctx, rec.BuildID)
+	if err != nil {
+		return tpl, err
+	}
+	if rec.SavedBy == "" { // by an earlier hostd, which ran guests by the engine of their build alone
+		if _, err := b.host.templates.Build(ctx, rec.BuildID); errors.Is(err, image.ErrOtherEngine) {
+			return tpl, fmt.Errorf("%w: its memory: %w", hosterr.ErrBadSnapshot, err)
+		}
+		return tpl, nil
+	}
+	if err := vmm.Restores(b.host.cfg.Engine, rec.SavedBy); err != nil {
+		return tpl, fmt.Errorf("%w: its memory was %w", hosterr.ErrBadSnapshot, err)
+	}
+	return tpl, nil
 }
 
 func ended(p VMM) bool {

@@ -86,7 +86,7 @@ func (h *Host) handOver(parent, child *box, slot Slot, stoodMS int64) error {
 		}
 		p.Enter(ledger.Paused)
 		p.Stopped, p.ResetTCP, p.WarmChild = true, true, c.ID
-		p.SharedRAM, p.VMM, p.Slot = false, ledger.VMM{}, ledger.NoSlot
+		p.SharedRAM, p.SavedBy, p.VMM, p.Slot = false, p.VMM.Engine, ledger.VMM{}, ledger.NoSlot
 		c.Slot, c.PauseMS = slot.Number, stoodMS
 		return nil
 	}, func() { parent.net, child.net, parent.vmm = nil, &slot, nil })

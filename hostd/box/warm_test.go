@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -81,12 +82,15 @@ func TestTheParentOfAWarmForkThatFailsRunsOn(t *testing.T) {
 			w.VMM(idA).Remember("x")
 			// Only the child's steps fail: the parent's own way back is open.
 			var mu sync.Mutex
-			fails := true
+			failures := 1
+			if step == "overlay" || step == "pause" {
+				failures = 2 // asked for twice
+			}
 			w.SetStep(func(ctx context.Context, name string) error {
 				mu.Lock()
 				defer mu.Unlock()
-				if fails && f.Run(ctx, name) != nil {
-					fails = name == "overlay" // asked for twice
+				if failures > 0 && f.Run(ctx, name) != nil {
+					failures--
 					return boxtest.ErrInjected
 				}
 				return nil
@@ -263,6 +267,7 @@ func TestVolumesAreChecked(t *testing.T) {
 		"the root":        {{ID: "v", MountPath: "/"}},
 		"dots":            {{ID: "v", MountPath: "/a/../b"}},
 		"NUL":             {{ID: "v", MountPath: "/a\x00"}},
+		"a long path":     {{ID: "v", MountPath: longPath + "a"}},
 		"twice":           {{ID: "v", MountPath: "/a"}, {ID: "v", MountPath: "/b"}},
 		"one path":        {{ID: "v", MountPath: "/a"}, {ID: "w", MountPath: "/a"}},
 		"no volumes here": {{ID: "v", MountPath: "/a"}},
@@ -273,4 +278,21 @@ func TestVolumesAreChecked(t *testing.T) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
+	_, d, _ = world(t, func(_ *box.Config, deps *box.Deps) { deps.Volumes = &boxtest.Volumes{} })
+	put(t, d, idA, func(s *hostapi.BoxSpec) { s.Volumes = []hostapi.VolumeAttach{{ID: "v", MountPath: longPath}} })
+}
+
+// longPath is as long as the API allows, in parts that a file system has names for.
+var longPath = strings.Repeat("/"+strings.Repeat("a", 127), 8)
+
+// Its connections are its child's, also where it is slow to take that in.
+func TestAParentThatResumesLateIsToldOfItsConnections(t *testing.T) {
+	w, d, f := world(t)
+	put(t, d, idA)
+	put(t, d, idB, warm(idA))
+	f.At("identity")
+	_, err := d.Resume(t.Context(), idA)
+	must(t, err)
+	f.At("")
+	await(t, func() bool { return w.Told("host-aa").ResetTCP })
 }

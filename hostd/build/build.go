@@ -28,6 +28,8 @@ type Config struct {
 	InUse func() []string
 	// Admit takes what a build's guest needs, as a box of this size would.
 	Admit func(image.Guest) (release func(), err error)
+	// Room refuses what of an image would fill the disk.
+	Room func(bytes int64) error
 	// AdmitFetch refuses what would fill the disk.
 	AdmitFetch func(*snapshot.Manifest) error
 	Log        *slog.Logger
@@ -46,7 +48,7 @@ func Open(cfg Config) (*Builds, error) {
 	queue := queueConfig{
 		Dir: cfg.Dir, MemoryMB: cfg.MemoryMB, Parallel: runtime.NumCPU() / 2, Ensure: cfg.Images.EnsureWith, Source: b.Templates.source,
 		Have:  func(digest string) bool { _, err := cfg.Images.Build(digest); return err == nil },
-		Admit: cfg.Admit, Changed: b.Templates.Changed, Delete: b.Templates.Delete, Log: cfg.Log,
+		Admit: cfg.Admit, Room: cfg.Room, Changed: b.Templates.Changed, Delete: b.Templates.Delete, Log: cfg.Log,
 	}
 	if cfg.Snapshots != nil {
 		b.Stored = NewStored(StoredConfig{

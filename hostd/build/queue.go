@@ -52,6 +52,8 @@ type queueConfig struct {
 	Have func(digest string) bool
 	// Admit takes what a build's guest needs, as a box of this size would.
 	Admit func(image.Guest) (release func(), err error)
+	// Room refuses what would fill the disk.
+	Room func(bytes int64) error
 	// Changed is told that templates are not what they were.
 	Changed func()
 	// Delete removes a template that no box uses.
@@ -244,7 +246,7 @@ func (q *Queue) ensure(ctx context.Context, j *job) (image.Template, error) {
 	if j.fetch != "" {
 		return q.cfg.Fetch(ctx, j.fetch, j.build.Template, j.build.ID)
 	}
-	return q.cfg.Ensure(ctx, j.def, image.Options{Workspace: j.workspace, By: j.build.ID, Progress: j.log.progress(), Admit: q.cfg.Admit})
+	return q.cfg.Ensure(ctx, j.def, image.Options{Workspace: j.workspace, By: j.build.ID, Progress: j.log.progress(), Room: q.cfg.Room, Admit: q.cfg.Admit})
 }
 
 // finish writes down how a build ended.

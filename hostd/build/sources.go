@@ -57,6 +57,9 @@ func (t *Templates) readSources(ctx context.Context) {
 		t.log.Error("template definitions cannot be read", "dir", t.dir, "error", err)
 		return
 	}
+	for i := range defs {
+		defs[i] = t.store.Fit(defs[i])
+	}
 	complete := image.Complete(defs)
 	sources := map[string]definition{}
 	for i, d := range defs {

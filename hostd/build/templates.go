@@ -64,8 +64,15 @@ func (t *Templates) Get(name string) (image.Template, error) {
 }
 
 // Build returns a build that a box or a capture was made from.
-func (t *Templates) Build(id string) (image.Template, error) {
-	tpl, err := t.store.Build(id)
+func (t *Templates) Build(id string) (image.Template, error) { return asTemplate(t.store.Build(id)) }
+
+// Bootable returns a build, whichever engine stored it: a box that has its disk
+// already is booted with it, or goes on from its own saved state.
+func (t *Templates) Bootable(id string) (image.Template, error) {
+	return asTemplate(t.store.Bootable(id))
+}
+
+func asTemplate(tpl image.Template, err error) (image.Template, error) {
 	if err != nil {
 		return image.Template{}, fmt.Errorf("%w: %w", hosterr.ErrTemplate, err)
 	}

@@ -351,6 +351,8 @@ type manifest struct {
 	// TransientBoot is the host's boot that a capture does not outlive, of which
 	// nothing was flushed.
 	TransientBoot string `json:"transient_boot,omitempty"`
+	// Identity is that of a box that leaves its host, of which this is all.
+	Identity *Identity `json:"identity,omitempty"`
 }
 
 const manifestFormat = 1

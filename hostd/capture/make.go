@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,11 +82,15 @@ func (l *Local) make(ctx context.Context, id string, spec *hostapi.CaptureSpec) 
 		return hostapi.Capture{}, fmt.Errorf("capture sandbox: %w", err)
 	}
 	m := manifest{Format: manifestFormat, Capture: hostapi.Capture{
-		ID: id, BoxID: rec.ID, WorkspaceID: rec.WorkspaceID, Template: rec.Template, BuildID: rec.BuildID, Engine: l.cfg.Engine,
-		CPU: rec.CPU, MemoryMB: rec.MemoryMB, DiskMB: rec.DiskMB, Memory: spec.Memory,
+		ID: id, BoxID: rec.ID, WorkspaceID: rec.WorkspaceID, Template: rec.Template, BuildID: rec.BuildID,
+		Engine: cmp.Or(rec.VMM.Engine, rec.SavedBy, l.cfg.Engine), // it may be an earlier one than this daemon's
+		CPU:    rec.CPU, MemoryMB: rec.MemoryMB, DiskMB: rec.DiskMB, Memory: spec.Memory,
 		MemoryBytes: Allocated(Memory(dir)), DiskBytes: Allocated(filepath.Join(dir, FileOverlay)),
 		PauseMS: stood.Milliseconds(), CreatedAt: l.cfg.Now().UTC(),
 	}}
+	if rec.Leaving {
+		m.Identity = identityOf(&rec)
+	}
 	if spec.Transient {
 		m.TransientBoot = bootID()
 	}

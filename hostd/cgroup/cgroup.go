@@ -101,6 +101,9 @@ type Config struct {
 	// Base is the group of the mount that holds everything of Berth. By default
 	// it is the part of the tree that systemd delegated to us, or berth.
 	Base string
+	// Last is the Root of a Tree that held the host's groups before. They are
+	// there for as long as the host has a group there.
+	Last string
 }
 
 const (
@@ -171,6 +174,15 @@ func Open(cfg Config, log *slog.Logger) (*Tree, error) {
 	}
 	log.Info("cgroups are ready", "host", cfg.Host, "directories", h.roots())
 	return t, nil
+}
+
+// Root is the directory that holds the hosts' groups, empty in version 1, where it is
+// always the same.
+func (t *Tree) Root() string {
+	if !t.h.unified() {
+		return ""
+	}
+	return t.h.roots()[0]
 }
 
 // Ensure makes the box's group, or finds it, and gives it the limits.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,9 +62,9 @@ func (g *Group) Add(pid int) error {
 	return nil
 }
 
-// PIDs are the processes in the group, never our own: on version 1, the thread
-// that starts a VMM there is in the group until it has ended, and the kernel
-// lists the whole process for it. Killing the group would kill the daemon.
+// PIDs are the processes in the group, but not those that only visit it: on version 1,
+// the daemon's thread that starts a VMM there is in the group until it has ended, and
+// the kernel lists the whole process for it. Killing the group would kill the daemon.
 func (g *Group) PIDs() ([]int, error) {
 	var pids []int
 	seen := make(map[int]bool)
@@ -78,13 +79,40 @@ func (g *Group) PIDs() ([]int, error) {
 		for _, field := range strings.Fields(string(data)) {
 			pid, err := strconv.Atoi(field)
 			// The kernel shows a process that we cannot see as 0.
-			if err == nil && pid > 0 && pid != os.Getpid() && !seen[pid] {
+			if err == nil && pid > 0 && pid != os.Getpid() && !seen[pid] && !visits(pid, dir) {
 				seen[pid] = true
 				pids = append(pids, pid)
 			}
 		}
 	}
 	return pids, nil
+}
+
+// visits reports whether a process is in a group of version 1 with some of its threads
+// alone: the first one, which a VMM's never leaves, is elsewhere. Where that cannot be
+// known it is in the group. A mount may begin below the root of its hierarchy, so what
+// names the host and the box is compared.
+func visits(pid int, dir string) bool {
+	if _, err := os.Stat(filepath.Join(dir, "tasks")); err != nil {
+		return false // version 2 moves whole processes
+	}
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return false
+	}
+	box := "/" + filepath.Join(filepath.Base(filepath.Dir(dir)), filepath.Base(dir))
+	known := false
+	for line := range strings.Lines(string(raw)) { // <number>:<controllers>:<path>
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(fields) < 3 || fields[1] == "" {
+			continue
+		}
+		known = true
+		if strings.HasSuffix(fields[2], box) {
+			return false
+		}
+	}
+	return known
 }
 
 // Stats reads what the group used.
@@ -117,6 +145,22 @@ func (g *Group) Kill(ctx context.Context) error {
 			return false, fmt.Errorf("kill cgroup: %w", err)
 		}
 		return false, nil
+	})
+}
+
+// KillNow kills, once, the processes that are in the group now, and waits until they have
+// ended. What comes into the group later is left alone.
+func (g *Group) KillNow(ctx context.Context) error {
+	pids, err := g.PIDs()
+	if err != nil || len(pids) == 0 {
+		return err
+	}
+	if err := g.tree.h.kill(g.dirs); err != nil && !gone(err) {
+		return fmt.Errorf("kill cgroup: %w", err)
+	}
+	return poll(ctx, func() (bool, error) {
+		now, err := g.PIDs()
+		return !slices.ContainsFunc(now, func(pid int) bool { return slices.Contains(pids, pid) }), err
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -241,6 +242,83 @@ func TestAGroupThatForksForEverIsKilled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	check(t, tree.Remove(ctx, "fork"))
+}
+
+// The guard looks at groups from another process than the daemon, one of whose threads
+// may be in one while a VMM is started there.
+func TestAProcessThatOnlyVisitsAGroupIsNotKilled(t *testing.T) {
+	tree := openReal(t, "t1")
+	if tree.h.unified() {
+		t.Skip("version 2 moves whole processes")
+	}
+	g, err := tree.Ensure(t.Context(), "visited", Limits{CPUs: 1, PIDs: 100, MemoryBytes: 512 << 20})
+	check(t, err)
+	elsewhere, err := tree.Ensure(t.Context(), "home", Limits{CPUs: 1, PIDs: 100, MemoryBytes: 512 << 20})
+	check(t, err)
+	daemon, vmm := start(t, elsewhere, "sleep"), start(t, g, "sleep")
+	var thread string
+	await(t, "it has a second thread", func() bool {
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", daemon.Process.Pid))
+		check(t, err)
+		for _, task := range tasks {
+			if task.Name() != strconv.Itoa(daemon.Process.Pid) {
+				thread = task.Name()
+			}
+		}
+		return thread != ""
+	})
+	for _, dir := range g.dirs {
+		check(t, write(dir, "tasks", thread))
+	}
+	pids, err := g.PIDs()
+	check(t, err)
+	if !slices.Equal(pids, []int{vmm.Process.Pid}) {
+		t.Errorf("processes %v, want the one %d, not %d", pids, vmm.Process.Pid, daemon.Process.Pid)
+	}
+	check(t, g.KillNow(t.Context()))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", daemon.Process.Pid))
+	check(t, err)
+	if strings.Contains(string(status), "State:\tZ") {
+		t.Error("it was killed")
+	}
+	check(t, daemon.Process.Kill()) // a thread of it is in the group
+	_ = daemon.Wait()
+}
+
+// killer is a hierarchy that kills in a way of its own.
+type killer struct {
+	hierarchy
+	do func() error
+}
+
+func (k killer) kill([]string) error { return k.do() }
+
+// A box may be started again, in the group that it had, while somebody waits for the end
+// of its last VMM.
+func TestWhatComesAfterAKillLives(t *testing.T) {
+	tree := openReal(t, "t1")
+	g, err := tree.Ensure(t.Context(), "again", Limits{CPUs: 1, PIDs: 100, MemoryBytes: 512 << 20})
+	check(t, err)
+	last := start(t, g, "sleep")
+	var next *exec.Cmd
+	kills, own := 0, tree.h
+	tree.h = killer{own, func() error {
+		kills++
+		next = start(t, g, "sleep")
+		check(t, last.Process.Kill())
+		_ = last.Wait() // it was killed
+		return nil
+	}}
+	err = g.KillNow(t.Context())
+	tree.h = own
+	check(t, err)
+	pids, err := g.PIDs()
+	check(t, err)
+	if kills != 1 || !slices.Equal(pids, []int{next.Process.Pid}) {
+		t.Errorf("killed %d times, processes %v are left, want %d", kills, pids, next.Process.Pid)
+	}
+	check(t, g.KillNow(t.Context()))
+	check(t, g.KillNow(t.Context())) // of none
 }
 
 func TestManyGroupsAtOnce(t *testing.T) {

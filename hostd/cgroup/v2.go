@@ -37,6 +37,11 @@ func openV2(cfg Config, log *slog.Logger) (*v2, error) {
 	switch root, err := delegatedRoot(cfg.Mount); {
 	case cfg.Base != "":
 		h.base = cfg.Base
+	case cfg.Last != "" && exists(filepath.Join(cfg.Last, cfg.Host)):
+		// Who has started this process does not matter to the boxes.
+		if cfg.Last != h.roots()[0] {
+			h.top, h.base = cfg.Last, "" // was delegated
+		}
 	case err != nil:
 		return nil, err
 	case root != "":

@@ -213,3 +213,56 @@ func TestMemoryLimitLeavesRoomForACapture(t *testing.T) {
 		}
 	}
 }
+
+// A purge from a shell, or a daemon that is started by hand, is in another group than the
+// unit's daemon was, and looks for boxes where that has them.
+func TestVersion2LivesWhereItsBoxesAre(t *testing.T) {
+	mount := playKernel(t)
+	service := filepath.Join(mount, "berth-hostd.service")
+	check(t, makeDir(service, 0o755))
+	belongTo(t, "/berth-hostd.service/daemon", "berth-hostd.service")
+	tree := openFake(t, mount)
+	if tree.Root() != service {
+		t.Fatalf("the daemon's groups are in %s, want %s", tree.Root(), service)
+	}
+	_, err := tree.Ensure(t.Context(), "box", Limits{CPUs: 1})
+	check(t, err)
+
+	belongTo(t, "/user.slice", "")
+	later := func(last string) *Tree {
+		h, err := openV2(Config{Host: "h1", Mount: mount, Last: last}, quiet())
+		check(t, err)
+		return &Tree{host: "h1", h: h}
+	}
+	if got := later("").Root(); got != filepath.Join(mount, "berth") {
+		t.Errorf("who does not know where they are looks in %s", got)
+	}
+	tree = later(service)
+	ids, err := tree.List()
+	check(t, err)
+	if tree.Root() != service || !slices.Equal(ids, []string{"box"}) {
+		t.Errorf("who knows it finds %q in %s", ids, tree.Root())
+	}
+	check(t, tree.h.prepare("h1"))
+	if exists(filepath.Join(mount, "berth")) || content(t, mount, "cgroup.subtree_control") != "" {
+		t.Error("something was made above them")
+	}
+	check(t, tree.Remove(t.Context(), "box"))
+	check(t, tree.Close())
+	if got := later(service).Root(); got != filepath.Join(mount, "berth") {
+		t.Errorf("without a box groups are in %s", got)
+	}
+	// And the other way around: a daemon that was started by hand had them in berth.
+	tree = later("")
+	check(t, tree.h.prepare("h1"))
+	check(t, makeDir(service, 0o755))
+	belongTo(t, "/berth-hostd.service/daemon", "berth-hostd.service")
+	tree = later(filepath.Join(mount, "berth"))
+	check(t, tree.h.prepare("h1"))
+	if tree.Root() != filepath.Join(mount, "berth") || content(t, mount, "cgroup.subtree_control") != "+cpu +memory +pids" {
+		t.Errorf("groups of berth are then in %s", tree.Root())
+	}
+	if got := later(t.TempDir()).Root(); got != service {
+		t.Errorf("a directory that has none is taken for %s", got)
+	}
+}

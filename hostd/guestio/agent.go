@@ -19,15 +19,19 @@ func (g *Guests) agent(slot int) *guestclient.Client {
 	return guestclient.New(func(ctx context.Context) (net.Conn, error) { return g.dialAgent(ctx, slot) })
 }
 
-// dialAgent connects to the agent of a guest, and tries again until ctx ends. A
-// guest that was resumed a moment ago may drop the first packet, and TCP itself
-// would wait a second before it sends another; a guest that boots refuses for
-// seconds.
+// dialAgent connects to the agent of a guest.
 func (g *Guests) dialAgent(ctx context.Context, slot int) (net.Conn, error) {
+	return g.dialUntil(ctx, slot, guestapi.Port)
+}
+
+// dialUntil connects to a port of a guest, and tries again until ctx ends. A guest
+// that was resumed a moment ago may drop the first packet, and TCP itself would wait
+// a second before it sends another; a guest that boots refuses for seconds.
+func (g *Guests) dialUntil(ctx context.Context, slot, port int) (net.Conn, error) {
 	patience := 100 * time.Millisecond
 	for {
 		dctx, cancel := context.WithTimeout(ctx, patience)
-		conn, err := g.cfg.Dial(dctx, slot, guestapi.Port)
+		conn, err := g.cfg.Dial(dctx, slot, port)
 		cancel()
 		if err == nil {
 			return conn, nil
@@ -42,7 +46,7 @@ func (g *Guests) dialAgent(ctx context.Context, slot int) (net.Conn, error) {
 }
 
 // guestError tells apart why a call to a guest failed: its use of the slot has
-// ended, the request was bad, or the guest is to blame.
+// ended, the request was bad, the guest is full, or it is to blame.
 func guestError(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
@@ -53,13 +57,19 @@ func guestError(ctx context.Context, err error) error {
 		return cause
 	}
 	var refusal *guestclient.Error
-	if errors.As(err, &refusal) && (refusal.Status == 0 || refusal.Status == http.StatusBadRequest) {
+	switch {
+	case !errors.As(err, &refusal):
+	case refusal.Body.Code == guestapi.CodeLimit:
+		return fmt.Errorf("%w: %s", hosterr.ErrBusy, refusal.Message)
+	case refusal.Body.Code == guestapi.CodeFault:
+	case refusal.Status == 0, refusal.Status == http.StatusBadRequest, refusal.Status == http.StatusRequestEntityTooLarge:
 		return fmt.Errorf("%w: %s", invalidFor(refusal.Body.Code), refusal.Message)
 	}
 	return fmt.Errorf("%w: %w", hosterr.ErrGuest, err)
 }
 
-// invalidFor is what a guest's code finds wrong with a command.
+// invalidFor is what a guest's code finds wrong with a command. An agent that is
+// older than the codes of limits and faults gives them none, as it does to a bad request.
 func invalidFor(code string) error {
 	switch code {
 	case guestapi.CodeInvalidCwd:
@@ -78,6 +88,18 @@ func (g *Guests) Await(ctx context.Context, slot int) error {
 	return nil
 }
 
+// answerTimeout bounds how long a guest that runs may take to answer at all.
+var answerTimeout = timescale.Limit(10 * time.Second)
+
+// Answers reports whether the agent in the guest of a link says anything, whatever it is.
+func (g *Guests) Answers(l *Link) bool {
+	ctx, cancel := context.WithTimeout(l.ctx, answerTimeout)
+	defer cancel()
+	_, err := g.agent(l.slot).Health(ctx)
+	var refusal *guestclient.Error
+	return err == nil || errors.As(err, &refusal)
+}
+
 // flushTimeout bounds how long a guest may take to flush its file systems.
 var flushTimeout = timescale.Limit(30 * time.Second)
 
@@ -92,10 +114,19 @@ func (g *Guests) Flush(ctx context.Context, slot int) error {
 }
 
 // Mount has the guest mount a disk that was plugged in. The guest waits for the
-// disk itself: only it knows when its kernel has found it.
+// disk itself: only it knows when its kernel has found it. A path that cannot be one
+// because of the guest's own files is an ErrMount.
 func (g *Guests) Mount(ctx context.Context, slot int, m guestapi.Mount) error {
-	if err := g.agent(slot).Mount(ctx, m); err != nil {
-		return fmt.Errorf("%w: mount volume %s at %s: %w", hosterr.ErrGuest, m.Serial, m.Path, err)
+	err := g.agent(slot).Mount(ctx, m)
+	if err == nil {
+		return nil
 	}
-	return nil
+	var refusal *guestclient.Error
+	if errors.As(err, &refusal) {
+		switch refusal.Status {
+		case http.StatusBadRequest, http.StatusForbidden, http.StatusConflict:
+			return fmt.Errorf("%w: mount_path %s: %s", hosterr.ErrMount, m.Path, refusal.Message)
+		}
+	}
+	return fmt.Errorf("%w: mount volume %s at %s: %w", hosterr.ErrGuest, m.Serial, m.Path, err)
 }

@@ -30,7 +30,8 @@ var clockTimeout = timescale.Limit(3 * time.Second)
 //
 // The guest runs in any case: if this fails, its clock is late. So it is
 // retried in the background until it is done, the guest has been paused again,
-// or the VMM has ended. A wake gives the guest an identity of its own.
+// or the VMM has ended. A wake gives the guest an identity of its own; one that was cut
+// off is made up for in the same way.
 type clockSetting struct {
 	guests *Guests
 	guest  Guest
@@ -45,6 +46,9 @@ type Guest struct {
 	Record ledger.Record
 	Line   *Line
 	VMM    <-chan struct{} // closed when the VMM has ended
+	// Woken says that it went on from saved memory, whose callers are gone. Otherwise it
+	// only stood still.
+	Woken bool
 }
 
 // SetClock sets the clock of a guest that was resumed, and waits for it a
@@ -71,9 +75,18 @@ func (g *Guests) SetClockSoon(guest Guest) {
 	}
 }
 
-// beginClock ends the setting that was begun before, and returns a new one; nil
-// if there is no VMM.
-func (g *Guests) beginClock(guest Guest) *clockSetting {
+// IdentifySoon gives a guest that runs the identity that it was given and did not
+// confirm, as soon as it takes it.
+func (g *Guests) IdentifySoon(guest Guest, id *guestapi.Identity) {
+	if s := g.beginSetting(guest); s != nil {
+		s.id = id
+		s.runInBackground(firstClockPause)
+	}
+}
+
+// beginSetting ends the setting that was begun before, and returns a new one that lacks
+// its identity; nil if there is no VMM.
+func (g *Guests) beginSetting(guest Guest) *clockSetting {
 	s := &clockSetting{guests: g, guest: guest}
 	s.ctx, s.end = context.WithCancel(g.work.Life())
 	guest.Line.mu.Lock()
@@ -84,6 +97,15 @@ func (g *Guests) beginClock(guest Guest) *clockSetting {
 		s.end()
 		return nil
 	}
+	return s
+}
+
+// beginClock is beginSetting with an identity that sets the clock.
+func (g *Guests) beginClock(guest Guest) *clockSetting {
+	s := g.beginSetting(guest)
+	if s == nil {
+		return nil
+	}
 	var err error
 	if s.id, err = g.NewIdentity(&guest.Record); err != nil {
 		g.cfg.Log.Error("clock of a resumed sandbox was not set", "sandbox_id", guest.Record.ID, "error", err)
@@ -91,7 +113,7 @@ func (g *Guests) beginClock(guest Guest) *clockSetting {
 		return nil
 	}
 	s.id.SSHHostKeys = nil // it is the same guest and keeps those it has
-	s.id.Resumed = true
+	s.id.Resumed = !guest.Woken
 	s.id.ResetTCP = guest.Record.ResetTCP
 	return s
 }

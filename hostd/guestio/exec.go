@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/telemetry"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -40,10 +41,20 @@ func (g *Guests) Exec(ctx context.Context, id string, req hostapi.ExecRequest) (
 	defer l.Leave()
 
 	began := g.cfg.Now()
+	_, span := telemetry.Start(ctx, spanExec)
+	span.SetSandbox(id)
 	res, err := g.exec(ctx, l, &req)
+	if err == nil {
+		span.SetInt(telemetry.KeyExitCode, res.ExitCode)
+		span.SetBool(telemetry.KeyTimedOut, res.TimedOut)
+	}
+	span.End(err)
 	g.cfg.Metrics.exec(g.cfg.Now().Sub(began), err)
 	return res, err
 }
+
+// spanExec is a command of a guest: never its words, which are a tenant's.
+const spanExec = "guest.exec"
 
 var errOverdue = errors.New("the command's time is over")
 

@@ -479,6 +479,44 @@ func TestACommandThatCannotStartIsTheCallersError(t *testing.T) {
 	}
 }
 
+// Agents of templates that were built long ago take smaller requests.
+func TestACommandThatTheAgentFindsTooLargeIsTheCallersError(t *testing.T) {
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	_, err := d.Put(t.Context(), idA, spec(1))
+	must(t, err)
+	w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == guestapi.PathExec {
+			rw.WriteHeader(http.StatusRequestEntityTooLarge)
+			_, _ = io.WriteString(rw, `{"error":"body over 4194304 bytes"}`)
+			return
+		}
+		rw.WriteHeader(http.StatusNoContent)
+	})
+	if _, err := run(d, t.Context()); !errors.Is(err, hosterr.ErrInvalid) || !strings.Contains(err.Error(), "body over 4194304 bytes") {
+		t.Errorf("exec = %v, want ErrInvalid with the guest's words", err)
+	}
+}
+
+func TestAGuestThatCannotStartACommandIsToBlame(t *testing.T) {
+	for name, c := range map[string]struct {
+		refusal string
+		want    error
+	}{
+		"a limit": {`{"error":"command not started","detail":"limit reached: processes","code":"limit_reached"}`, hosterr.ErrBusy},
+		"a fault": {`{"error":"command not started","detail":"read /etc/passwd: input/output error","code":"fault"}`, hosterr.ErrGuest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) {
+				_ = guestapi.WriteFrame(conn, guestapi.FrameError, []byte(c.refusal))
+			})
+			if _, err := run(d, t.Context()); !errors.Is(err, c.want) || errors.Is(err, hosterr.ErrInvalid) || !strings.Contains(err.Error(), "command not started") {
+				t.Errorf("exec = %v, want %v with the guest's words", err, c.want)
+			}
+		})
+	}
+}
+
 func TestBadExecs(t *testing.T) {
 	_, d := withExec(t, func(conn net.Conn, _ guestapi.ExecRequest) { exit(conn, guestapi.ExecExit{}) })
 	for name, r := range map[string]hostapi.ExecRequest{

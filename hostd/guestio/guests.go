@@ -33,6 +33,8 @@ type Config struct {
 	Dial func(ctx context.Context, slot, port int) (net.Conn, error)
 	// MaxExecs bounds the commands that run at once in one box.
 	MaxExecs int
+	// MaxTunnels bounds the connections that callers have to the ports of one box.
+	MaxTunnels int
 	// OutputBudget bounds the input and output that is held in memory for all
 	// commands, in bytes. One box may hold a quarter of it, and the boxes of
 	// one workspace no more than they leave to others. What exceeds it is
@@ -42,6 +44,8 @@ type Config struct {
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
 	Nameservers []string
+	// Authority has PEM certificates that each guest trusts beside its own; nil: none.
+	Authority []byte
 	// Emit tells of an event of a box.
 	Emit    func(id string, t hostapi.EventType, message string, metadata map[string]any)
 	Metrics *Metrics

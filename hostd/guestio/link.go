@@ -11,11 +11,11 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/telemetry"
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// maxLinks bounds the connections into one box that are no commands: transfers,
-// logs, and those that callers have to its ports.
+// maxLinks bounds the transfers and logs of one box.
 const maxLinks = 1024
 
 // Kind is what a use of a slot is for.
@@ -24,26 +24,35 @@ type Kind int
 // The kinds of uses. Each is counted by itself.
 const (
 	Command    Kind = iota
-	Connection      // a transfer, a log, a connection to a port
+	Connection      // a transfer, a log
+	Tunnel          // a caller's connection to a port
+	Own             // a call of the host itself; not bounded
 )
 
 // Line counts who uses the slot of one box. Its workspace never changes.
 type Line struct {
 	workspace string
+	now       func() time.Time
 	commands  chan struct{} // capacity MaxExecs
 	consoles  atomic.Int64  // readers of its console
+	ports     int           // bound of the tunnels
 	held      int64         // bytes of input and output held by its commands; guarded by Guests.held
 
 	mu          sync.Mutex
 	uses        int           // of the slot
 	connections int           // of those
+	tunnels     int           // of those
+	tunnelAt    time.Time     // when the last of them ended; zero: none did
+	refused     int           // tunnels, since shut
+	shut        bool          // no tunnel is opened
+	came        func()        // called at the first tunnel refused; nil unless shut
 	unused      chan struct{} // closed when uses is 0 again; nil while nobody waits for that
 	clock       func()        // ends the setting of the guest's clock that was begun last
 }
 
 // NewLine returns the line of a new box.
 func (g *Guests) NewLine(workspace string) *Line {
-	return &Line{workspace: workspace, commands: make(chan struct{}, g.cfg.MaxExecs), clock: func() {}}
+	return &Line{workspace: workspace, now: g.cfg.Now, commands: make(chan struct{}, g.cfg.MaxExecs), ports: g.cfg.MaxTunnels, clock: func() {}}
 }
 
 // Link is one use of a box's slot: a command, a transfer, a connection. Its
@@ -61,7 +70,8 @@ type Link struct {
 	vmm    <-chan struct{} // closed when the VMM has ended
 	cancel context.CancelCauseFunc
 	stop   func()
-	free   func() // of what is held for it; nil: nothing is
+	free   func()         // of what is held for it; nil: nothing is
+	span   telemetry.Span // of a command that is followed; ends with the use
 }
 
 // Open begins a use of the slot, if the bounds allow one. ended is closed when
@@ -80,17 +90,30 @@ func (n *Line) Open(ctx context.Context, kind Kind, slot int, ended <-chan struc
 func (n *Line) admit(kind Kind) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if kind == Connection {
-		if n.connections >= maxLinks {
-			return fmt.Errorf("%w: %d connections", hosterr.ErrBusy, maxLinks)
-		}
-		n.connections++
-	} else {
+	switch kind {
+	case Command:
 		select {
 		case n.commands <- struct{}{}:
 		default:
 			return hosterr.ErrBusy
 		}
+	case Connection:
+		if n.connections >= maxLinks {
+			return fmt.Errorf("%w: %d transfers and logs", hosterr.ErrConnections, maxLinks)
+		}
+		n.connections++
+	case Tunnel:
+		if n.shut {
+			if n.refused++; n.refused == 1 {
+				n.came()
+			}
+			return fmt.Errorf("%w: it is about to sleep", hosterr.ErrNotRunning)
+		}
+		if n.tunnels >= n.ports {
+			return fmt.Errorf("%w: %d to its ports", hosterr.ErrConnections, n.ports)
+		}
+		n.tunnels++
+	case Own:
 	}
 	n.uses++
 	return nil
@@ -98,6 +121,7 @@ func (n *Line) admit(kind Kind) error {
 
 // Leave ends the use. It is called once.
 func (l *Link) Leave() {
+	l.span.End(context.Cause(l.ctx))
 	l.cancel(context.Canceled)
 	l.stop()
 	if l.free != nil {
@@ -109,8 +133,13 @@ func (l *Link) Leave() {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if l.kind == Connection {
+	switch l.kind {
+	case Connection:
 		n.connections--
+	case Tunnel:
+		n.tunnels--
+		n.tunnelAt = n.now()
+	case Command, Own:
 	}
 	if n.uses--; n.uses == 0 && n.unused != nil {
 		close(n.unused)

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/telemetry"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -36,6 +37,8 @@ func (g *Guests) ExecStream(ctx context.Context, id string, req hostapi.ExecStre
 		Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: req.Stdin, OpenStdin: req.OpenStdin,
 		Timeout: req.Timeout, MustStart: req.MustStart,
 	}
+	_, l.span = telemetry.Start(ctx, spanExec)
+	l.span.SetSandbox(id)
 	if req.TTY != nil {
 		r.TTY = &guestapi.TTY{Cols: req.TTY.Cols, Rows: req.TTY.Rows, Term: req.TTY.Term}
 	}
@@ -98,7 +101,7 @@ func (g *Guests) DialPort(ctx context.Context, id string, port int) (*Conn, erro
 	if port < 1 || port > math.MaxUint16 {
 		return nil, hosterr.Invalid("port: want 1 to 65535")
 	}
-	l, err := g.boxes.Enter(ctx, id, Connection)
+	l, err := g.boxes.Enter(ctx, id, Tunnel)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 // Package heartbeat is a host's side of its session with the control plane: the
-// host joins once, and then sends the leader its whole state, every interval
-// and soon after a change.
+// host joins once, and then sends the leader its state, every interval and soon
+// after a change. To a leader that has heard it before, it sends what has changed.
 package heartbeat
 
 import (
@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -68,12 +69,37 @@ type Sender struct {
 	interval time.Duration
 	sequence uint64
 	lost     bool // no leader answered the last time
+
+	taken *hostapi.Heartbeat // the last that the target has answered, if it was the last sent; nil: send a whole one
+	whole string             // a leader that takes no parts
+
+	began  time.Time
+	rounds atomic.Uint64 // heartbeats that were tried
+	due    atomic.Int64  // when the next one is, in nanoseconds since began
+	looked uint64        // rounds, when Progress looked last
+}
+
+// Progress returns nil if a heartbeat was tried since the last call, whatever became of
+// it, or the next one is not due yet. So it does as long as Run goes round and the host's
+// state, which takes the locks of every box, can be reported. It is called by one
+// goroutine alone.
+func (s *Sender) Progress(context.Context) error {
+	rounds := s.rounds.Load()
+	if rounds != s.looked {
+		s.looked = rounds
+		return nil
+	}
+	late := time.Since(s.began) - time.Duration(s.due.Load())
+	if late < 0 {
+		return nil
+	}
+	return fmt.Errorf("after %d heartbeats the next one is late by %s", rounds, late.Round(time.Millisecond))
 }
 
 // New returns a Sender that sends nothing yet.
 func New(cfg Config) *Sender {
 	return &Sender{
-		cfg: cfg, peers: slices.Clone(cfg.Peers), interval: cfg.Interval,
+		cfg: cfg, peers: slices.Clone(cfg.Peers), interval: cfg.Interval, began: time.Now(),
 		http: &http.Client{Transport: &http.Transport{
 			TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: sendTimeout,
 			MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
@@ -89,6 +115,7 @@ func (s *Sender) Run(ctx context.Context) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
 		err := s.sendOnce(ctx)
+		s.rounds.Add(1)
 		if err == nil {
 			backoff = firstBackoff
 			s.regained()
@@ -130,6 +157,7 @@ func (s *Sender) settled() {
 
 // wait returns when the time is over, or earlier and true with a change.
 func (s *Sender) wait(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
+	s.due.Store(int64(time.Since(s.began) + d))
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -150,17 +178,29 @@ func (s *Sender) sendOnce(ctx context.Context) error {
 	s.sequence++
 	report := s.cfg.Report()
 	report.Sequence = s.sequence
+	before := s.taken
+	s.taken = nil // until this one is answered
+	if before != nil && s.target != s.whole {
+		if done, err := s.sendPart(ctx, report.Since(*before)); err != nil {
+			s.target = ""
+			return err
+		} else if done {
+			s.taken = &report
+			return nil
+		}
+	}
 	body, err := json.Marshal(report)
 	if err != nil {
 		return err
 	}
 	for range maxHops {
-		leader, err := s.send(ctx, s.target, body)
+		leader, err := s.send(ctx, s.target, hostapi.PathHeartbeat, body)
 		if err != nil {
 			s.target = ""
 			return err
 		}
 		if leader == s.target {
+			s.taken = &report
 			return nil
 		}
 		s.cfg.Log.Debug("another replica leads", "asked", s.target, "leader", leader)
@@ -173,6 +213,42 @@ func (s *Sender) sendOnce(ctx context.Context) error {
 	return errNoLeader
 }
 
+// sendPart sends what has changed. If the leader does not take it, because it is another
+// one by now, is new or is older than this daemon, done is false, and the whole heartbeat
+// is to be sent.
+func (s *Sender) sendPart(ctx context.Context, part hostapi.HeartbeatPart) (done bool, err error) {
+	body, err := json.Marshal(part)
+	if err != nil {
+		return false, err
+	}
+	leader, err := s.send(ctx, s.target, hostapi.PathHeartbeatPart, body)
+	var no *refusedError
+	switch {
+	case errors.As(err, &no):
+		if no.status == http.StatusForbidden || no.status == http.StatusNotFound {
+			s.whole = s.target
+		}
+		return false, nil
+	case err != nil:
+		return false, err
+	case leader != s.target:
+		if leader == "" {
+			return false, errNoLeader
+		}
+		s.target = leader
+		return false, nil
+	}
+	return true, nil
+}
+
+// refusedError is the answer of a replica that has not taken a heartbeat.
+type refusedError struct {
+	status int
+	text   string
+}
+
+func (e *refusedError) Error() string { return e.text }
+
 var errNoLeader = errors.New("no replica leads")
 
 func (s *Sender) rotate() string {
@@ -182,10 +258,10 @@ func (s *Sender) rotate() string {
 }
 
 // send returns who leads: the target itself when it took the heartbeat.
-func (s *Sender) send(ctx context.Context, target string, body []byte) (leader string, err error) {
+func (s *Sender) send(ctx context.Context, target, path string, body []byte) (leader string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+target+hostapi.PathHeartbeat, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+target+path, bytes.NewReader(body))
 	if err != nil {
 		return "", err
 	}
@@ -215,7 +291,7 @@ func (s *Sender) send(ctx context.Context, target string, body []byte) (leader s
 		}
 		return hint.LeaderAddress, nil
 	case resp.StatusCode != http.StatusOK:
-		return "", fmt.Errorf("%s answered %s: %s", target, resp.Status, refusal(raw))
+		return "", &refusedError{resp.StatusCode, fmt.Sprintf("%s answered %s: %s", target, resp.Status, refusal(raw))}
 	}
 	var reply hostapi.HeartbeatReply
 	if err := json.Unmarshal(raw, &reply); err != nil {

@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/internal/testca"
+	"github.com/berth-cloud/berth/nodecert"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,11 +35,13 @@ type replica struct {
 	*httptest.Server
 	addr string
 	got  chan hostapi.Heartbeat
+	part chan hostapi.HeartbeatPart // those that it takes; nil: as an older leader, it knows no parts
 
 	mu     sync.Mutex
 	leader string // address it names; its own means that it leads
 	reply  hostapi.HeartbeatReply
-	status int // overrides
+	status int  // overrides
+	gap    bool // the next part is refused
 }
 
 func (r *replica) set(leader string) {
@@ -52,17 +56,27 @@ func newReplica(t *testing.T, ca *testca.CA, commonName string) *replica {
 	r.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		var hb hostapi.Heartbeat
-		_ = json.NewDecoder(req.Body).Decode(&hb)
-		if cn := req.TLS.VerifiedChains[0][0].Subject.CommonName; cn != "host:"+hb.HostID || req.URL.Path != hostapi.PathHeartbeat {
+		var in hostapi.HeartbeatPart
+		_ = json.NewDecoder(req.Body).Decode(&in)
+		hb := in.Heartbeat
+		isPart := r.part != nil && req.URL.Path == hostapi.PathHeartbeatPart
+		if cn := req.TLS.VerifiedChains[0][0].Subject.CommonName; cn != "host:"+hb.HostID || req.URL.Path != hostapi.PathHeartbeat && !isPart {
 			w.WriteHeader(http.StatusForbidden)
 			return
 		}
 		switch {
 		case r.status != 0:
 			w.WriteHeader(r.status)
+		case isPart && r.leader == r.addr && r.gap:
+			r.gap = false
+			w.WriteHeader(http.StatusConflict)
+			_ = json.NewEncoder(w).Encode(hostapi.Error{Code: hostapi.CodeHeartbeatGap, Message: "send a whole one"})
 		case r.leader == r.addr:
-			r.got <- hb
+			if isPart {
+				r.part <- in
+			} else {
+				r.got <- hb
+			}
 			_ = json.NewEncoder(w).Encode(r.reply)
 		default:
 			w.WriteHeader(http.StatusMisdirectedRequest)
@@ -80,6 +94,7 @@ func newReplica(t *testing.T, ca *testca.CA, commonName string) *replica {
 }
 
 type session struct {
+	sender  *Sender
 	term    atomic.Uint64 // the highest heard
 	changed chan struct{}
 	replies chan hostapi.HeartbeatReply
@@ -103,6 +118,7 @@ func run(t *testing.T, ca *testca.CA, peers ...string) *session {
 		},
 		Log: slog.New(slog.DiscardHandler),
 	})
+	s.sender = b
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); b.Run(ctx) }()
@@ -268,9 +284,14 @@ func TestAnImpostorIsToldNothing(t *testing.T) {
 	}
 }
 
-// joinServer is a peer port that signs requests with its CA.
-func joinServer(t *testing.T, ca *testca.CA, commonName, signAs string) string {
+// joinServer is a peer port that signs requests with its CA, or with the last of others, of
+// which it tells as well.
+func joinServer(t *testing.T, ca *testca.CA, commonName, signAs string, others ...*testca.CA) string {
 	t.Helper()
+	signs, bundle := ca, ca.PEM()
+	for _, other := range others {
+		signs, bundle = other, append(other.PEM(), bundle...)
+	}
 	cert := ca.Issue(t, commonName)
 	cert.Certificate = append(cert.Certificate, ca.DER)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -288,7 +309,7 @@ func joinServer(t *testing.T, ca *testca.CA, commonName, signAs string) string {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(hostapi.Joined{
-			Certificate: encodePEM("CERTIFICATE", ca.Sign(t, signAs, csr.PublicKey)), CA: string(ca.PEM()), Peers: []string{"a:1", "b:2"},
+			Certificate: encodePEM("CERTIFICATE", signs.Sign(t, signAs, csr.PublicKey)), CA: string(bundle), Peers: []string{"a:1", "b:2"},
 		})
 	}))
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
@@ -312,6 +333,39 @@ func TestJoin(t *testing.T) {
 	}
 	if _, err := tls.X509KeyPair(c.Certificate, c.Key); err != nil || len(c.Peers) != 2 {
 		t.Errorf("credentials: %v, peers %v", err, c.Peers)
+	}
+}
+
+// While the cluster's authority is exchanged, a host is told of both, and its certificate may
+// be of the one that its token does not name.
+func TestAJoinWhileTheAuthorityIsExchanged(t *testing.T) {
+	ca, next, other := testca.New(t), testca.New(t), testca.New(t)
+	in := JoinRequest{Peers: []string{joinServer(t, ca, "replica:r1", "host:h1", next)}, Token: "good", CASHA256: digest(ca), HostID: "h1"}
+	c, err := Join(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := nodecert.NewTrust("", c.CA)
+	if err != nil || len(trust.CAs()) != 2 {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(c.Certificate, c.Key)
+	if err != nil || trust.Issuer(pair.Leaf) == nil || !bytes.Equal(trust.Issuer(pair.Leaf).Raw, next.DER) {
+		t.Errorf("the certificate: %v", err)
+	}
+	// The replica chooses its certificate by the name that the host asks for.
+	raw := sha256.Sum256(ca.DER)
+	if got := pinned(raw[:]).ServerName; got != digest(ca)[:16]+hostapi.JoinServerSuffix {
+		t.Errorf("it asks for %q", got)
+	}
+	in.CASHA256 = digest(other)
+	if _, err := Join(t.Context(), in); !errors.Is(err, ErrWrongCA) {
+		t.Error(err)
+	}
+	for name, ca := range map[string][]byte{"nothing": nil, "noise": []byte("noise"), "another one alone": other.PEM(), "noise behind it": append(ca.PEM(), "noise"...)} {
+		if err := (Credentials{Certificate: c.Certificate, Key: c.Key, CA: ca}).check(raw[:], "h1"); err == nil {
+			t.Errorf("%s was taken for the CA", name)
+		}
 	}
 }
 

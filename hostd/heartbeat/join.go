@@ -17,10 +17,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/nodecert"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -133,7 +135,8 @@ func postJoin(ctx context.Context, peer string, caDigest []byte, in hostapi.Join
 func pinned(caDigest []byte) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies the chain against the pinned CA
+		ServerName:         hostapi.JoinServerName(caDigest), // only to choose the replica's certificate
+		InsecureSkipVerify: true,                             //nolint:gosec // VerifyConnection verifies the chain against the pinned CA
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			for _, c := range cs.PeerCertificates {
 				if sum := sha256.Sum256(c.Raw); bytes.Equal(sum[:], caDigest) {
@@ -156,11 +159,13 @@ func pinned(caDigest []byte) *tls.Config {
 
 // check makes sure that what was handed out fits together before it is stored.
 func (c Credentials) check(caDigest []byte, hostID string) error {
-	block, _ := pem.Decode(c.CA)
-	if block == nil {
-		return errors.New("the CA in the answer is no PEM")
+	// There are two while the cluster's authority is exchanged, and the certificate may be of
+	// the other one: the replica, which was certain, says so.
+	cas, err := nodecert.ParseCAs(c.CA)
+	if err != nil {
+		return fmt.Errorf("the CA in the answer: %w", err)
 	}
-	if sum := sha256.Sum256(block.Bytes); !bytes.Equal(sum[:], caDigest) {
+	if !slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { sum := sha256.Sum256(ca.Raw); return bytes.Equal(sum[:], caDigest) }) {
 		return fmt.Errorf("%w: the CA in the answer is another one", ErrWrongCA)
 	}
 	pair, err := tls.X509KeyPair(c.Certificate, c.Key)
@@ -168,7 +173,9 @@ func (c Credentials) check(caDigest []byte, hostID string) error {
 		return fmt.Errorf("the certificate in the answer is not for our key: %w", err)
 	}
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(c.CA)
+	for _, ca := range cas {
+		pool.AddCert(ca)
+	}
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		return fmt.Errorf("the certificate in the answer: %w", err)
 	}

@@ -36,6 +36,7 @@ type Replies struct {
 
 	mu       sync.Mutex
 	replicas []string // who may call, as the leader said last; none: every replica
+	routers  []string // who may not
 }
 
 // NewReplies returns what has heard of no leader yet.
@@ -53,7 +54,7 @@ func (r *Replies) Take(reply hostapi.HeartbeatReply, sent time.Duration) error {
 	}
 	r.cfg.Renew(sent, time.Duration(reply.LeaseSeconds*float64(time.Second)))
 	r.mu.Lock()
-	r.replicas = reply.Replicas
+	r.replicas, r.routers = reply.Replicas, reply.RemovedRouters
 	r.mu.Unlock()
 	select {
 	case <-r.pending:
@@ -71,6 +72,14 @@ func (r *Replies) IsMember(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.replicas) == 0 || slices.Contains(r.replicas, id)
+}
+
+// IsRouter reports whether a router of databases may call. One that the leader has not named
+// may: routers are known by their certificates alone.
+func (r *Replies) IsRouter(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !slices.Contains(r.routers, name)
 }
 
 // Run writes down what the leader says, until ctx ends.

@@ -22,3 +22,16 @@ func TestWhoMayCallIsWhomTheLeaderNamedLast(t *testing.T) {
 		}
 	}
 }
+
+func TestARemovedRouterMayNotCall(t *testing.T) {
+	r := NewReplies(RepliesConfig{Renew: func(time.Duration, time.Duration) {}})
+	if !r.IsRouter("r1") {
+		t.Error("refused before a leader was heard")
+	}
+	if err := r.Take(hostapi.HeartbeatReply{RemovedRouters: []string{"r1"}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if r.IsRouter("r1") || !r.IsRouter("r2") {
+		t.Errorf("r1 %t, r2 %t", r.IsRouter("r1"), r.IsRouter("r2"))
+	}
+}

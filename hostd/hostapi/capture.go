@@ -12,7 +12,8 @@ type After string
 const AfterResume After = "resume"
 
 // CaptureSpec asks for one capture. The same id again answers with the capture
-// that is there.
+// that is there. A box that is leaving (BoxUpdate.Leaving) sleeps: its capture is what
+// it was saved as, with its memory, and its identity.
 type CaptureSpec struct {
 	BoxID      string `json:"box_id"`
 	Generation uint64 `json:"generation"` // of the box

@@ -11,11 +11,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-cloud/berth/plainjson"
+	"github.com/berth-cloud/berth/telemetry"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -148,6 +151,12 @@ func (c *Client) Healthz(ctx context.Context) error {
 	return c.do(ctx, http.MethodGet, PathHealthz, nil, nil)
 }
 
+// Readyz returns nil when the host takes boxes; CodeDraining otherwise, with what is
+// missing.
+func (c *Client) Readyz(ctx context.Context) error {
+	return c.do(ctx, http.MethodGet, PathReadyz, nil, nil)
+}
+
 // Info returns the host's whole state, which is what its heartbeat carries.
 func (c *Client) Info(ctx context.Context) (Heartbeat, error) {
 	var out Heartbeat
@@ -231,7 +240,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 func (c *Client) exchange(ctx context.Context, method, path string, in, out any) error {
 	req := request{method: method, path: path}
 	if in != nil {
-		raw, err := json.Marshal(in)
+		raw, err := plainjson.Marshal(in)
 		if err != nil {
 			return fmt.Errorf("%s %s: encode request: %w", method, path, err)
 		}
@@ -285,7 +294,9 @@ type request struct {
 }
 
 // send makes a request and returns its answer, whose body the caller closes.
-func (c *Client) send(ctx context.Context, via *http.Client, r request) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, via *http.Client, r request) (_ *http.Response, err error) {
+	ctx, span := c.trace(ctx, &r)
+	defer func() { span.End(withoutURL(err)) }()
 	// A request that was never given to a connection cannot have been processed.
 	var connected atomic.Bool
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
@@ -301,6 +312,7 @@ func (c *Client) send(ctx context.Context, via *http.Client, r request) (*http.R
 		}
 		return nil, fmt.Errorf("%s: %w: %w", r.name(), kind, err)
 	}
+	span.Status(resp.StatusCode)
 	if resp.StatusCode < http.StatusBadRequest {
 		return resp, nil
 	}
@@ -308,10 +320,43 @@ func (c *Client) send(ctx context.Context, via *http.Client, r request) (*http.R
 	return nil, r.refusal(resp)
 }
 
+// trace begins the span of a request.
+func (c *Client) trace(ctx context.Context, r *request) (context.Context, telemetry.Span) {
+	ctx, span := telemetry.Call(ctx, "host")
+	if span.On() {
+		span.Name(r.route())
+		span.Set(telemetry.KeyAgentID, c.binding.Host)
+	}
+	return ctx, span
+}
+
+// withoutURL is why a request was not answered, without its URL: the query names a tenant's
+// files.
+func withoutURL(err error) error {
+	var whole *url.Error
+	if errors.As(err, &whole) {
+		return whole.Err
+	}
+	return err
+}
+
 // name is the request without its query, which names a tenant's files.
 func (r *request) name() string {
 	path, _, _ := strings.Cut(r.path, "?")
 	return r.method + " " + path
+}
+
+// route names the request without ids, ports and names, of which there are many: "host
+// POST /v1/boxes/{id}/exec".
+func (r *request) route() string {
+	path, _, _ := strings.Cut(r.path, "?")
+	parts := strings.Split(path, "/") // "", v1, collection, id, verb, …
+	for i, part := range parts {
+		if i == 3 || i > 3 && strings.Trim(part, "abcdefghijklmnopqrstuvwxyz") != "" {
+			parts[i] = "{id}"
+		}
+	}
+	return "host " + r.method + " " + strings.Join(parts[:min(len(parts), 6)], "/")
 }
 
 func (c *Client) build(ctx context.Context, r *request) (*http.Request, error) {
@@ -332,6 +377,7 @@ func (c *Client) build(ctx context.Context, r *request) (*http.Request, error) {
 	if id := RequestID(ctx); id != "" {
 		req.Header.Set(HeaderRequestID, id)
 	}
+	telemetry.Inject(ctx, req.Header)
 	if b := c.binding; b.Term > 0 {
 		req.Header.Set(HeaderTerm, strconv.FormatUint(b.Term, 10))
 		if b.Cluster != "" {

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-cloud/berth/plainjson"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -74,7 +74,7 @@ func (c *patientConn) end(reset bool) error {
 // (guestapi.ReadFrame and WriteFrame). Closing it kills the process group; not
 // reading from it makes the process wait.
 func (c *Client) ExecStream(ctx context.Context, id string, req ExecStream) (*Stream, error) {
-	raw, err := json.Marshal(req)
+	raw, err := plainjson.Marshal(req)
 	if err != nil {
 		return nil, fmt.Errorf("exec stream: encode request: %w", err)
 	}
@@ -101,8 +101,10 @@ func (c *Client) upgrade(ctx context.Context, protocol string, r request) (*Stre
 	return s, c.explain(err)
 }
 
-func (c *Client) upgraded(ctx context.Context, protocol string, r request) (*Stream, error) {
-	head, cancel := context.WithTimeout(ctx, maxHead)
+func (c *Client) upgraded(ctx context.Context, protocol string, r request) (_ *Stream, err error) {
+	spanCtx, span := c.trace(ctx, &r)
+	defer func() { span.End(err) }()
+	head, cancel := context.WithTimeout(spanCtx, maxHead)
 	defer cancel()
 	raw, err := c.dialer.DialContext(head, "tcp", c.addr)
 	if err != nil {

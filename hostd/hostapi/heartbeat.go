@@ -11,7 +11,11 @@ import (
 const (
 	PathJoin      = "/internal/v1/join"      // POST Join (no client certificate) → Joined
 	PathHeartbeat = "/internal/v1/heartbeat" // POST Heartbeat → HeartbeatReply
-	PathEvents    = "/internal/v1/events"    // POST EventBatch → EventCursor; every replica takes it for itself
+	PathRenew     = "/internal/v1/renew"     // POST Renew → Renewed; every replica answers
+	// PathHeartbeatPart is PathHeartbeat for what has changed alone: POST HeartbeatPart →
+	// HeartbeatReply, or 409 CodeHeartbeatGap. An older leader refuses it with 403.
+	PathHeartbeatPart = "/internal/v1/heartbeat/part"
+	PathEvents        = "/internal/v1/events" // POST EventBatch → EventCursor; every replica takes it for itself
 )
 
 // Join trades a one-time token and a certificate request for a host certificate.
@@ -57,19 +61,27 @@ const MaxHeartbeat = 8 << 20
 // may make six of one.
 const maxErrors = 1 << 20
 
-// ShortenErrors keeps what is said of boxes that failed within bounds: their guests
-// may have a say in it, and must not keep their host from being heard.
+// ShortenErrors keeps what is said of boxes and databases that fail within bounds:
+// their guests may have a say in it, and must not keep their host from being heard.
 func (hb *Heartbeat) ShortenErrors() {
-	failed := 0
-	for _, b := range hb.Boxes {
-		if b.Error != "" {
-			failed++
+	var said []*string
+	for i := range hb.Boxes {
+		b := &hb.Boxes[i]
+		texts := []*string{&b.Error}
+		if d := b.Database; d != nil {
+			texts = append(texts, &d.Error, &d.Archive.Error, &d.Volume.Reason)
+			if d.Restore != nil {
+				texts = append(texts, &d.Restore.Error)
+			}
+		}
+		for _, text := range texts {
+			if *text != "" {
+				said = append(said, text)
+			}
 		}
 	}
-	for i := range hb.Boxes {
-		if e := &hb.Boxes[i].Error; *e != "" {
-			*e = strings.ToValidUTF8((*e)[:min(len(*e), maxErrors/failed)], "")
-		}
+	for _, text := range said {
+		*text = strings.ToValidUTF8((*text)[:min(len(*text), maxErrors/len(said))], "")
 	}
 }
 
@@ -102,9 +114,17 @@ type Capacity struct {
 
 // Versions are what a stored state is bound to.
 type Versions struct {
-	Hostd  string `json:"hostd"`
-	Engine string `json:"engine"` // "cloud-hypervisor v53.0" or "chvemu v… (QEMU 7.2.22, tcg)"
+	Hostd string `json:"hostd"`
+	// Engine is "cloud-hypervisor v53.0+cpu-…:…", with what the host's processor has, or
+	// "chvemu v…+qemu-…".
+	Engine string `json:"engine"`
 	Kernel string `json:"kernel"`
+}
+
+// ShortEngine is Engine as people read it.
+func (v Versions) ShortEngine() string {
+	short, _, _ := strings.Cut(v.Engine, ":")
+	return short
 }
 
 // TemplateState is one template on this host.
@@ -141,6 +161,8 @@ type BoxState struct {
 	Seq        uint64 `json:"seq"`
 	Persistent *bool  `json:"persistent,omitempty"` // nil: a host that does not tell
 	Error      string `json:"error,omitempty"`
+
+	Database *DatabaseState `json:"database,omitempty"` // of a database's box that runs
 }
 
 // State is what a heartbeat tells of the box.
@@ -157,6 +179,8 @@ type HeartbeatReply struct {
 	IntervalSeconds float64  `json:"interval_seconds"`
 	LeaseSeconds    float64  `json:"lease_seconds"` // the host is lost when this long unheard
 	Peers           []string `json:"peers"`
+	// RemovedRouters are the names of routers of databases that may not call any more.
+	RemovedRouters []string `json:"removed_routers,omitempty"`
 	// Replicas are the ids of the members: no other replica may call the host.
 	// Empty: a leader that does not tell.
 	Replicas []string `json:"replicas,omitempty"`

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/berth-cloud/berth/guest/pgapi"
 )
 
 // A guest that refuses its identity says why, in up to 64 KB.
@@ -20,6 +22,16 @@ func TestErrorsOfGuestsKeepNoHeartbeatFromBeingTaken(t *testing.T) {
 	}
 	if e := hb.Boxes[999].Error; !strings.HasPrefix(e, "é<<<<") {
 		t.Errorf("the error is %q", e)
+	}
+	for i := range hb.Boxes {
+		long := strings.Repeat("<", 1<<10)
+		hb.Boxes[i].Database = &DatabaseState{
+			Error: long, Archive: ArchiveState{Error: long}, Volume: pgapi.VolumeStatus{Reason: long}, Restore: &pgapi.RestoreStatus{Error: long},
+		}
+	}
+	hb.ShortenErrors()
+	if raw, err = json.Marshal(hb); err != nil || len(raw) > MaxHeartbeat {
+		t.Errorf("with what is said of databases it has %d bytes, %v", len(raw), err)
 	}
 	few := Heartbeat{Boxes: []BoxState{{Error: strings.Repeat("x", 8<<10)}, {}}}
 	few.ShortenErrors()

@@ -9,14 +9,16 @@ import "time"
 // something also carries HeaderTerm.
 const (
 	PathHealthz = "/healthz"  // GET, no client certificate needed → 200
+	PathReadyz  = "/readyz"   // GET, no client certificate needed → 200, or 503 with what is missing
 	PathMetrics = "/metrics"  // GET → Prometheus text
 	PathInfo    = "/v1/info"  // GET → Heartbeat (the same state, on demand)
 	PathBoxes   = "/v1/boxes" // GET → []Box; PUT {id} BoxSpec → Box; GET {id} → Box;
 	// DELETE {id}?generation=N → 204, also when it is already gone; PATCH {id} BoxUpdate → Box;
-	// POST {id}/pause, /resume, /hibernate, /wake → Box;
+	// POST {id}/pause, /resume, /hibernate, /wake, /restart → Box;
 	// POST {id}/exec ExecRequest → ExecResult; POST {id}/exec/stream ExecStream → 101 UpgradeFrames;
 	// GET, PUT, DELETE {id}/fs?path=, GET {id}/fs/stat, GET and POST {id}/fs/dir: as guestd answers them;
 	// GET {id}/logs?stream=&tail=&follow= → text or, with follow, server-sent events;
+	// GET {id}/stats?history= → BoxStats;
 	// GET {id}/ports → []Port; GET {id}/dial/{port} → 101 UpgradeTCP;
 	// GET {id}/events?tail=&since=&follow= → []Event or server-sent events; POST {id}/events NewEvent → 204
 
@@ -29,6 +31,8 @@ const (
 
 	PathBuilds = "/v1/builds" // PUT {id} BuildSpec → Build, which goes on; GET {id} → Build; DELETE {id} → 204, ended;
 	// GET {id}/logs?follow= → text or, with follow, server-sent events
+
+	PathBlobs = "/v1/blobs" // PUT {name} bytes → BlobInfo; GET {name} → bytes; DELETE {name} → 204, also when it is already gone
 
 	PathTemplates = "/v1/templates" // DELETE {name} → 204, or CodeInUse
 )
@@ -68,6 +72,7 @@ const (
 	CodeInvalid         Code = "invalid"             // 400
 	CodeInvalidCwd      Code = "invalid_cwd"         // 400: the guest has no such directory to run a command in
 	CodeInvalidUser     Code = "invalid_user"        // 400: the guest has no such user to run a command as
+	CodeInvalidMount    Code = "invalid_mount"       // 400: the guest cannot mount a volume at its path, which Detail names
 	CodeUnauthorized    Code = "unauthorized"        // 401, 403: not a control-plane certificate
 	CodeNotFound        Code = "not_found"           // 404: no such box
 	CodeStaleTerm       Code = "stale_term"          // 409
@@ -76,7 +81,7 @@ const (
 	CodeCutOff          Code = "cut_off"             // 409: the box stopped while this was under way; it was begun, and is not done again
 	CodeIllegalState    Code = "illegal_state"       // 409: the state table has no such transition
 	CodeTooLarge        Code = "too_large"           // 413
-	CodeBusy            Code = "busy"                // 429: too many execs at once in this box
+	CodeBusy            Code = "busy"                // 429: too many execs or connections at once in this box
 	CodeTemplateMissing Code = "template_missing"    // 422: this host has no such template, ready to restore
 	CodeInternal        Code = "internal"            // 500
 	CodeGuest           Code = "guest_unreachable"   // 502: guestd did not answer
@@ -87,10 +92,11 @@ const (
 	CodeGuestSays       Code = "guest_says"          // the guest's own refusal, with its status: a path that is not there, a directory that is not empty
 	CodePortClosed      Code = "port_closed"         // 502: nothing in the guest listens there
 	CodeNoSnapshot      Code = "snapshot_missing"    // 404: no such capture here nor in the store
-	CodeBadSnapshot     Code = "snapshot_refused"    // 422: damaged, partial, or made by another engine; Detail names what
+	CodeBadSnapshot     Code = "snapshot_refused"    // 422: damaged, partial, or made by another engine, as may be the saved memory that a wake needs; Detail names what
 	CodeNoStore         Code = "no_snapshot_store"   // 422: this host has no snapshot store
 	CodeForeignStore    Code = "foreign_store"       // 409: the snapshot store belongs to another cluster
 	CodeInUse           Code = "in_use"              // 409: a template, volume or capture that something holds
+	CodeHeartbeatGap    Code = "heartbeat_gap"       // 409, to a host: the leader lacks the heartbeat that this one is a part to
 )
 
 // Error is the body of every response of status 400 and above.
@@ -158,7 +164,14 @@ type BoxSpec struct {
 	// Manifest is Capture.Manifest of that capture: one that is fetched must have
 	// it. Empty: any is good.
 	Manifest string `json:"manifest,omitempty"`
+	// Asleep, with the capture of a box that leaves another host (BoxUpdate.Leaving), makes
+	// this one that box: it keeps its identity, and is not started but hibernated.
+	Asleep   bool   `json:"asleep,omitempty"`
 	WarmFrom string `json:"warm_from,omitempty"` // id of a running box of this host, whose memory, disk and slot it takes over
+	// DiskOf is the id of a box of this host that runs, hibernates or has failed. Its disk
+	// is copied as a power cut would leave it, and booted from: what its guest has only in
+	// memory is not there. With BootCold.
+	DiskOf string `json:"disk_of,omitempty"`
 
 	// Origin goes into the event of its start as it is: from_snapshot, forked_from …
 	Origin map[string]any `json:"origin,omitempty"`
@@ -173,6 +186,9 @@ type VolumeAttach struct {
 // BoxUpdate changes what may change while a box lives; nil leaves it.
 type BoxUpdate struct {
 	Persistent *bool `json:"persistent,omitempty"`
+	// Leaving keeps a hibernated box from waking here, through any restart of the daemon,
+	// so that a capture of it stays all that it is; false ends that.
+	Leaving *bool `json:"leaving,omitempty"`
 }
 
 // Box is a host's view of one sandbox.

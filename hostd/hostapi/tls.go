@@ -13,6 +13,7 @@ const (
 	ReplicaPrefix  = "replica:"
 	HostPrefix     = "host:"
 	OperatorPrefix = "operator:"
+	RouterPrefix   = "router:" // of databases
 )
 
 // PeerTLS is the client side of a connection inside the cluster: cert is
@@ -20,15 +21,19 @@ const (
 // common name verify accepts. Names and addresses in certificates play no part:
 // a machine's address may change, its identity does not.
 func PeerTLS(cert tls.Certificate, ca *x509.CertPool, verify func(commonName string) bool) *tls.Config {
+	return PeerTLSBy(func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }, func() *x509.CertPool { return ca }, verify)
+}
+
+// PeerTLSBy is PeerTLS with a certificate and authorities that may be replaced.
+func PeerTLSBy(cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error), cas func() *x509.CertPool, verify func(commonName string) bool) *tls.Config {
 	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{cert},
-		RootCAs:      ca,
+		MinVersion:           tls.VersionTLS13,
+		GetClientCertificate: cert,
 		// Go's own check is of the name that was dialled; VerifyConnection below
 		// does the whole check instead, on resumed connections too.
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies chain and identity
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			return verifyPeer(cs, ca, x509.ExtKeyUsageServerAuth, verify)
+			return verifyPeer(cs, cas(), x509.ExtKeyUsageServerAuth, verify)
 		},
 	}
 }

@@ -12,9 +12,11 @@ var (
 	// ErrInvalid is a request that no host could serve.
 	ErrInvalid = errors.New("invalid request")
 	// ErrCwd and ErrUser are an ErrInvalid, with its text: a guest has not the
-	// directory or the user that a command names.
-	ErrCwd  = fmt.Errorf("%w", ErrInvalid)
-	ErrUser = fmt.Errorf("%w", ErrInvalid)
+	// directory or the user that a command names. ErrMount is one, too: a guest
+	// cannot mount anything at the path of a volume.
+	ErrCwd   = fmt.Errorf("%w", ErrInvalid)
+	ErrUser  = fmt.Errorf("%w", ErrInvalid)
+	ErrMount = fmt.Errorf("%w", ErrInvalid)
 	// ErrNotFound means that there is no such box.
 	ErrNotFound = errors.New("no such sandbox on this host")
 	// ErrStaleGeneration means that a younger box of the id is or was here.
@@ -36,10 +38,12 @@ var (
 	ErrPortClosed = errors.New("port is closed")
 	// ErrBusy means that too many execs run in the box.
 	ErrBusy = errors.New("too many commands run in this sandbox")
+	// ErrConnections means that too many connections into the box are open.
+	ErrConnections = errors.New("too many connections to this sandbox")
 	// ErrNoSnapshot means that there is no such capture, here or in the store.
 	ErrNoSnapshot = errors.New("no such snapshot")
-	// ErrBadSnapshot is a capture that is damaged, partial, or made by another
-	// engine.
+	// ErrBadSnapshot is a capture, or the saved memory of a box, that is damaged,
+	// partial, or made by another engine. Trying again does not help.
 	ErrBadSnapshot = errors.New("snapshot is refused")
 	// ErrInUse is a volume or capture that something else holds.
 	ErrInUse = errors.New("in use")
@@ -51,6 +55,21 @@ var (
 	// ErrDiskStalled refuses a new box while the disk does not end a write.
 	ErrDiskStalled = errors.New("the host's disk does not take writes")
 	ErrNoSlot      = errors.New("no free network slot on this host")
+
+	// ErrDatabaseBusy refuses what a database has no time for: it is not idle, or the
+	// same is under way.
+	ErrDatabaseBusy = errors.New("database is busy")
+	// ErrDatabaseUnready means that PostgreSQL does not serve yet, or not any more.
+	ErrDatabaseUnready = errors.New("database does not serve")
+	// ErrNotVerified means that a log-in with new credentials failed. The old ones are
+	// in force.
+	ErrNotVerified = errors.New("new credentials do not work")
+	// ErrNoArchive means that there is no such archive, or nothing to restore in it.
+	ErrNoArchive = errors.New("nothing is archived there")
+	// ErrArchiveDamaged is an archive with an object that is missing or has other bytes.
+	ErrArchiveDamaged = errors.New("archive is damaged")
+	// ErrArchiveFenced means that another incarnation of the database has taken over.
+	ErrArchiveFenced = errors.New("archive is fenced")
 )
 
 // Invalid is an ErrInvalid that says what is wrong.

@@ -14,11 +14,11 @@ import (
 	"github.com/berth-cloud/berth/hostd/image/oci"
 )
 
-// pullTime bounds the fetch of an image: builds are made one after the other.
+// pullTime limits the fetch of an image, because builds run one after another.
 const pullTime = 20 * time.Minute
 
-// baseLayers returns the layers that lie below a definition's own, and builds
-// those that are missing. The definition inherits from them.
+// baseLayers returns the layers below a definition's own, and builds those that are
+// missing. The definition inherits from them.
 func (s *Store) baseLayers(ctx context.Context, d *Definition, o Options, r *reporter) ([]string, error) {
 	if name, ok := d.fromTemplate(); ok {
 		rec, err := s.readName(name)
@@ -42,9 +42,9 @@ func (s *Store) baseLayers(ctx context.Context, d *Definition, o Options, r *rep
 	return []string{key}, err
 }
 
-// filesFromStart reports whether a definition's files are part of its bootstrap:
-// no step in a guest comes before or after them, so none need be booted, and
-// sandboxes have one disk less.
+// filesFromStart reports whether a definition's files are part of its bootstrap. If
+// there are no steps to run in a guest, none needs to be booted, and sandboxes have
+// one disk less.
 func (d *Definition) filesFromStart() bool { return d.Bootstrap != nil && len(d.Run) == 0 }
 
 func (s *Store) bootstrapBase(ctx context.Context, d *Definition, r *reporter) (string, error) {
@@ -64,8 +64,8 @@ func (s *Store) bootstrapBase(ctx context.Context, d *Definition, r *reporter) (
 	})
 }
 
-// putFiles writes a definition's files into a root file system on the host,
-// whose links are followed as long as they do not lead out of it.
+// putFiles writes a definition's files into a root file system on the host. It
+// follows links that stay in it.
 func putFiles(dir string, files map[string]string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -87,12 +87,13 @@ func putFiles(dir string, files map[string]string) error {
 	return nil
 }
 
-// imageBase resolves an image's tag for every build: what the tag means now is
-// built, and the layer's key is the image's digest.
+// imageBase resolves an image's tag for every build. It builds what the tag means
+// now; the layer's key is the image's digest.
 func (s *Store) imageBase(ctx context.Context, d *Definition, o Options, r *reporter) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, pullTime, fmt.Errorf("it was not fetched within %s", pullTime))
 	defer cancel()
 	limits := oci.Limits{Bytes: oci.DefaultMaxMB << 20, Entries: oci.DefaultEntries}
+	limits.Room = o.Room
 	if s.cfg.OCIMaxMB > 0 {
 		limits.Bytes = int64(s.cfg.OCIMaxMB) << 20
 	}
@@ -110,10 +111,15 @@ func (s *Store) imageBase(ctx context.Context, d *Definition, o Options, r *repo
 	})
 }
 
-// imageLayer makes the root image of an OCI image.
+// imageLayer creates the root image of an OCI image.
 func (s *Store) imageLayer(ctx context.Context, img *oci.Image, limits oci.Limits, dir, image string, r *reporter) error {
-	// Root alone may enter while it is unpacked on the host: it may hold setuid
-	// programs.
+	if limits.Room != nil {
+		if err := limits.Room(2 * img.Size); err != nil { // unpacked, and as a file system: no less
+			return err
+		}
+	}
+	// Only root may enter it while it is unpacked on the host, because it may
+	// contain setuid programs.
 	closed := filepath.Join(dir, "oci")
 	root := filepath.Join(closed, "root")
 	if err := os.Mkdir(closed, 0o700); err != nil {
@@ -122,7 +128,7 @@ func (s *Store) imageLayer(ctx context.Context, img *oci.Image, limits oci.Limit
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(closed) }() // the work directory goes with all that is in it
+	defer func() { _ = os.RemoveAll(closed) }() // the work directory is removed later anyway
 	began := time.Now()
 	err := img.Unpack(ctx, root, limits, func(done int64) {
 		if time.Since(began) < time.Second && done < img.Size {
@@ -141,11 +147,11 @@ func (s *Store) imageLayer(ctx context.Context, img *oci.Image, limits oci.Limit
 	return nil
 }
 
-// authority is a certificate that guests trust because their host does.
+// authority is a CA certificate that guests trust because their host does.
 type authority struct{ path, digest string }
 
-// authorities are the certificates in a directory, by name. Where a network
-// looks into TLS, nothing can be installed in a guest without its authority.
+// authorities returns the certificates in a directory, by name. On a network that
+// inspects TLS, nothing can be installed in a guest without its CA.
 func authorities(dir string) ([]authority, error) {
 	if dir == "" {
 		return nil, nil
@@ -160,7 +166,7 @@ func authorities(dir string) ([]authority, error) {
 		if err != nil {
 			return nil, fmt.Errorf("certificate authorities of guests: %w", err)
 		}
-		if !onlyCertificates(raw) || !plainPath.MatchString(path) {
+		if !OnlyCertificates(raw) || !plainPath.MatchString(path) {
 			return nil, fmt.Errorf("certificate authorities of guests: %s is not a file of PEM certificates alone with a plain name", path)
 		}
 		sum := sha256.Sum256(raw)
@@ -169,12 +175,12 @@ func authorities(dir string) ([]authority, error) {
 	return all, nil
 }
 
-// plainPath needs no quoting wherever it is put.
+// plainPath matches paths that need no quoting.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9._/+-]+$`)
 
-// onlyCertificates reports whether a file may be shown to every tenant: a key in
-// it may not.
-func onlyCertificates(raw []byte) bool {
+// OnlyCertificates reports whether a file may be shown to every tenant. It must not
+// contain a key.
+func OnlyCertificates(raw []byte) bool {
 	for n := 0; ; n++ {
 		var block *pem.Block
 		if block, raw = pem.Decode(raw); block == nil {
@@ -186,8 +192,8 @@ func onlyCertificates(raw []byte) bool {
 	}
 }
 
-// trustHooks are mmdebstrap's arguments that put the certificates where the
-// package ca-certificates finds them when it is set up.
+// trustHooks returns mmdebstrap's arguments that copy the certificates to where the
+// package ca-certificates finds them when it is configured.
 func trustHooks(cas []authority) []string {
 	if len(cas) == 0 {
 		return nil

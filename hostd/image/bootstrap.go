@@ -16,15 +16,19 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/berth-cloud/berth/vmm"
 )
 
-// Where the host's package sources are configured.
+// The configuration of the host's package sources.
 const (
 	aptSources    = "/etc/apt/sources.list"
 	aptSourcesDir = "/etc/apt/sources.list.d"
+	// debianKeys are those that Debian's archive is signed with, on any Linux.
+	debianKeys = "/usr/share/keyrings/debian-archive-keyring.gpg"
 )
 
-// excluded from every root file system: what nobody reads in a sandbox.
+// excluded are paths that no root file system needs.
 var excluded = []string{
 	"path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright",
 	"path-exclude=/usr/share/man/*", "path-exclude=/usr/share/info/*",
@@ -34,20 +38,20 @@ var excluded = []string{
 
 // bootstrapRoot fills dir, which must not exist, with a Debian root file system.
 func bootstrapRoot(ctx context.Context, b Bootstrap, cas []authority, dir string, tell func(part float64, detail string)) error {
-	sources, err := hostSources(b.Suite, aptSources, aptSourcesDir)
+	sources, err := HostSources(b.Suite)
 	if err != nil {
 		return err
 	}
 	args := []string{
 		"--variant=minbase", "--mode=root", "--format=directory", "--skip=cleanup/reproducible",
 		"--aptopt=APT::Install-Recommends \"false\"",
-		// A root that is not finished is thrown away, so nothing need be synced yet.
+		// An unfinished root is discarded, so nothing needs to be synced yet.
 		"--dpkgopt=force-unsafe-io",
 	}
 	for _, path := range excluded {
 		args = append(args, "--dpkgopt="+path)
 	}
-	for _, option := range hostAptOptions(ctx) {
+	for _, option := range HostAptOptions(ctx) {
 		args = append(args, "--aptopt="+option)
 	}
 	if len(b.Packages) > 0 {
@@ -63,10 +67,15 @@ func bootstrapRoot(ctx context.Context, b Bootstrap, cas []authority, dir string
 	return cleanRoot(dir)
 }
 
-// hostSources returns the host's package sources for a suite, in whichever of
-// apt's two formats they are. The host's other sources have no business in a
-// guest.
-func hostSources(suite, list, dir string) ([]byte, error) {
+// HostSources returns the host's package sources for a suite, as stanzas. On a host that
+// has none, because it is another Debian or another Linux, they are debian.org's.
+func HostSources(suite string) ([]byte, error) {
+	return hostSources(suite, aptSources, aptSourcesDir, debianKeys)
+}
+
+// hostSources reads sources in either of apt's formats. Guests do not need those of
+// other suites.
+func hostSources(suite, list, dir, keys string) ([]byte, error) {
 	var out bytes.Buffer
 	files := []string{list}
 	for _, pattern := range []string{"*.list", "*.sources"} {
@@ -90,8 +99,17 @@ func hostSources(suite, list, dir string) ([]byte, error) {
 			pickLines(&out, raw, suite)
 		}
 	}
-	if out.Len() == 0 {
-		return nil, fmt.Errorf("%s and %s have no package source for the suite %s", list, dir, suite)
+	if out.Len() > 0 {
+		return out.Bytes(), nil
+	}
+	if _, err := os.Stat(keys); err != nil {
+		return nil, fmt.Errorf("%s and %s have no package source for the suite %s, and Debian's own could not be verified: %w: install debian-archive-keyring, on Fedora debian-keyring",
+			list, dir, suite, err)
+	}
+	for _, s := range []struct{ archive, suites string }{
+		{"debian", suite + " " + suite + "-updates"}, {"debian-security", suite + "-security"},
+	} {
+		fmt.Fprintf(&out, "Types: deb\nURIs: http://deb.debian.org/%s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", s.archive, s.suites, keys)
 	}
 	return out.Bytes(), nil
 }
@@ -100,14 +118,14 @@ func ofSuite(word, suite string) bool {
 	return word == suite || word == suite+"-updates" || word == suite+"-security"
 }
 
-// pickLines takes "deb [options] uri suite component…".
+// pickLines selects lines of the form "deb [options] uri suite component…".
 func pickLines(out *bytes.Buffer, raw []byte, suite string) {
 	for line := range strings.Lines(string(raw)) {
 		text, _, _ := strings.Cut(line, "#")
 		text = optionList.ReplaceAllString(text, " ")
 		f := strings.Fields(text)
 		if len(f) >= 3 && f[0] == "deb" && ofSuite(f[2], suite) {
-			// A stanza, because the two formats do not mix in one file.
+			// Written as a stanza, because a file cannot mix the two formats.
 			options := optionList.FindString(line)
 			fmt.Fprintf(out, "Types: deb\nURIs: %s\nSuites: %s\n", f[1], f[2])
 			if len(f) > 3 {
@@ -128,7 +146,7 @@ func pickLines(out *bytes.Buffer, raw []byte, suite string) {
 
 var optionList = regexp.MustCompile(`\[[^\]]*\]`)
 
-// pickStanzas takes deb822 stanzas all of whose suites are this one's.
+// pickStanzas selects deb822 stanzas whose suites are all of this suite.
 func pickStanzas(out *bytes.Buffer, raw []byte, suite string) {
 	for stanza := range strings.SplitSeq(string(raw), "\n\n") {
 		var kept []string
@@ -158,14 +176,15 @@ func pickStanzas(out *bytes.Buffer, raw []byte, suite string) {
 	}
 }
 
-// aptOption is what of the host's apt configuration says how packages are
-// reached: proxies, time-outs, and what is not to be checked.
+// aptOption matches the host's apt options that say how packages are reached:
+// proxies, timeouts, and checks that are off.
 var aptOption = regexp.MustCompile(`^Acquire::(https?::|Retries|Check-Valid-Until|Check-Date|ForceIPv4)`)
 
-func hostAptOptions(ctx context.Context) []string {
+// HostAptOptions returns those of the host's apt.
+func HostAptOptions(ctx context.Context) []string {
 	out, err := exec.CommandContext(ctx, "apt-config", "dump", "--no-empty").Output()
 	if err != nil {
-		return nil // apt's own defaults then
+		return nil // apt's defaults apply
 	}
 	var options []string
 	for line := range strings.Lines(string(out)) {
@@ -176,11 +195,14 @@ func hostAptOptions(ctx context.Context) []string {
 	return options
 }
 
-// mmdebstrap runs it and tells its progress from the lines that it prints.
+// expendable is replaced by a test: only the privileged can be spared.
+var expendable = vmm.Expendable
+
+// mmdebstrap runs mmdebstrap and reports progress from the lines that it prints.
 func mmdebstrap(ctx context.Context, args []string, sources []byte, tell func(float64, string)) error {
 	cmd := exec.CommandContext(ctx, "mmdebstrap", args...)
-	// It ends with this program, and what it mounted and started ends with it. The
-	// kernel watches the thread that started it, so that thread must not end.
+	// It ends with this program, and so does what it mounted and started. The kernel
+	// watches the thread that started it, so that thread must not end.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -195,6 +217,7 @@ func mmdebstrap(ctx context.Context, args []string, sources []byte, tell func(fl
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("mmdebstrap: %w", err)
 	}
+	expendable(cmd.Process.Pid)
 	var last strings.Builder
 	lines := bufio.NewScanner(out)
 	lines.Split(scanLines)
@@ -224,8 +247,8 @@ func mmdebstrap(ctx context.Context, args []string, sources []byte, tell func(fl
 	return nil
 }
 
-// bootstrapStages are mmdebstrap's own, with the part of its time that each
-// begins at, measured.
+// bootstrapStages are mmdebstrap's stages, with the measured fraction of its time at
+// which each begins.
 var bootstrapStages = []struct {
 	prefix string
 	part   float64
@@ -234,7 +257,7 @@ var bootstrapStages = []struct {
 	{"installing essential", 0.16}, {"installing remaining", 0.3}, {"cleaning", 0.98},
 }
 
-// scanLines ends a line at \r, too: progress bars.
+// scanLines also ends a line at \r, for progress bars.
 func scanLines(data []byte, atEOF bool) (int, []byte, error) {
 	if i := bytes.IndexAny(data, "\r\n"); i >= 0 {
 		return i + 1, data[:i], nil
@@ -245,8 +268,8 @@ func scanLines(data []byte, atEOF bool) (int, []byte, error) {
 	return 0, nil, nil
 }
 
-// notShared must not be the same in all guests of a template, or be the build
-// host's; guestd makes them, or the host sends them.
+// notShared must not be the same in all guests of a template, or come from the host
+// that builds it. guestd creates these files, or the host sends them.
 var notShared = []string{
 	"etc/ssh/ssh_host_*_key", "etc/ssh/ssh_host_*_key.pub", "etc/hostname", "etc/hosts",
 	"etc/machine-id", "var/lib/dbus/machine-id", "etc/resolv.conf", "var/lib/systemd/random-seed",

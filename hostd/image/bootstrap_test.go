@@ -1,12 +1,16 @@
 package image
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-cloud/berth/vmm"
 )
 
 func TestSourcesOfTheSuiteAreTaken(t *testing.T) {
@@ -51,7 +55,7 @@ Suites: bookworm
 Components: main
 `)
 	write(t, filepath.Join(parts, "ignored.txt"), "deb http://mirror.example/ignored bookworm main\n")
-	got, err := hostSources("bookworm", list, parts)
+	got, err := hostSources("bookworm", list, parts, filepath.Join(dir, "no.gpg"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,9 +93,22 @@ Signed-By:
 
 func TestHostWithoutSourcesForTheSuite(t *testing.T) {
 	dir := t.TempDir()
-	_, err := hostSources("bookworm", filepath.Join(dir, "none"), filepath.Join(dir, "none.d"))
-	if err == nil || !strings.Contains(err.Error(), "bookworm") {
-		t.Errorf("got %v", err)
+	keys := filepath.Join(dir, "debian.gpg")
+	list, parts := filepath.Join(dir, "sources.list"), filepath.Join(dir, "none.d")
+	write(t, list, "deb http://mirror.example/debian trixie main\n") // of a newer Debian
+	_, err := hostSources("bookworm", list, parts, keys)
+	if err == nil || !strings.Contains(err.Error(), "bookworm") || !strings.Contains(err.Error(), keys) {
+		t.Errorf("without Debian's keys: %v", err)
+	}
+	write(t, keys, "keys")
+	got, err := hostSources("bookworm", list, parts, keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: bookworm bookworm-updates\nComponents: main\nSigned-By: " + keys + "\n\n" +
+		"Types: deb\nURIs: http://deb.debian.org/debian-security\nSuites: bookworm-security\nComponents: main\nSigned-By: " + keys + "\n\n"
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -143,8 +160,33 @@ func FuzzPickStanzas(f *testing.F) {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, "a.sources"), raw)
 		write(t, filepath.Join(dir, "list"), raw)
-		if got, err := hostSources("bookworm", filepath.Join(dir, "list"), dir); err == nil && !strings.Contains(string(got), "bookworm") {
+		if got, err := hostSources("bookworm", filepath.Join(dir, "list"), dir, filepath.Join(dir, "no.gpg")); err == nil && !strings.Contains(string(got), "bookworm") {
 			t.Errorf("%q gives %q", raw, got)
 		}
 	})
+}
+
+// The host's daemon is spared when memory runs out; what builds its templates is not.
+func TestABuildIsNotSparedWithItsHost(t *testing.T) {
+	dir := t.TempDir()
+	// It runs until it is known what it is.
+	write(t, filepath.Join(dir, "mmdebstrap"), "#!/bin/sh\nuntil [ -e "+dir+"/told ]; do :; done\n")
+	if err := os.Chmod(filepath.Join(dir, "mmdebstrap"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	var pids []int
+	expendable = func(pid int) {
+		pids = append(pids, pid)
+		write(t, filepath.Join(dir, "told"), "")
+	}
+	defer func() { expendable = vmm.Expendable }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := mmdebstrap(ctx, nil, nil, func(float64, string) {}); err != nil {
+		t.Error(err)
+	}
+	if len(pids) != 1 {
+		t.Errorf("%d processes are made expendable", len(pids))
+	}
 }

@@ -19,28 +19,36 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// stepTime bounds one run step.
+// stepTime limits one step of run.
 var stepTime = timescale.Limit(time.Hour)
 
 // Options say how a definition is built.
 type Options struct {
-	// Workspace is whose definition it is; empty: the host's operator's. For a
-	// workspace the host fetches no image from private networks, and none with
-	// its own credentials, and its steps share no layer with another's.
+	// Workspace owns the definition; empty: the host's operator. For a workspace,
+	// the host fetches no image from private networks or with its own credentials,
+	// and its steps share no layer with others.
 	Workspace string
-	By        string // noted with the name: for whom it was built; empty: by hand
+	By        string // recorded with the name: for whom it was built; empty: by hand
 	Progress  func(Progress)
-	// Admit is asked, once, before the first guest is booted, and may refuse it.
+	// Room, if not nil, refuses if so many bytes more have no room on the store's disk.
+	// It is asked before an image is unpacked, whose size is its author's choice, and
+	// during that.
+	Room func(bytes int64) error
+	// Admit is called once, before the first guest is booted, and may refuse it.
 	Admit func(Guest) (release func(), err error)
 }
+
+// errWorkspacePrograms refuses definitions that would give a host's files to a
+// tenant.
+var errWorkspacePrograms = fmt.Errorf("%w: programs are for the operator's templates alone", ErrInvalid)
 
 // Ensure is EnsureWith for the host's operator.
 func (s *Store) Ensure(ctx context.Context, d Definition, progress func(Progress)) (Template, error) {
 	return s.EnsureWith(ctx, d, Options{Progress: progress})
 }
 
-// EnsureWith returns the build of a definition. It makes what is missing of it:
-// layers, initramfs, stored state. Then the name means that build. If the build
+// EnsureWith returns the build of a definition, and creates what is missing: layers,
+// initramfs, stored state. Then it makes the name mean that build. If the build
 // fails or is cancelled, the name keeps its old build.
 func (s *Store) EnsureWith(ctx context.Context, d Definition, o Options) (Template, error) {
 	if _, inherits := d.fromTemplate(); !inherits {
@@ -49,6 +57,9 @@ func (s *Store) EnsureWith(ctx context.Context, d Definition, o Options) (Templa
 	d.setReadyDefaults()
 	if err := d.Validate(); err != nil {
 		return Template{}, err
+	}
+	if o.Workspace != "" && len(d.Programs) > 0 {
+		return Template{}, errWorkspacePrograms
 	}
 	r := newReporter(d.Name, o.Progress)
 	t, err := s.ensure(ctx, d, o, r)
@@ -59,9 +70,9 @@ func (s *Store) EnsureWith(ctx context.Context, d Definition, o Options) (Templa
 	return t, nil
 }
 
-// BuildError is why a build failed.
+// BuildError is the error of a build.
 type BuildError struct {
-	Template string // its name on this host
+	Template string // name on this host
 	Err      error
 }
 
@@ -73,7 +84,7 @@ func (e *BuildError) Unwrap() error { return e.Err }
 // buildInputs are the recipe of a build.
 type buildInputs struct {
 	Format     int          `json:"format"`
-	Definition Definition   `json:"definition"` // without what the layers stand for
+	Definition Definition   `json:"definition"` // without what the layers contain
 	Layers     []layerInput `json:"layers"`
 	Initramfs  string       `json:"initramfs"`
 	Kernel     string       `json:"kernel"`
@@ -115,7 +126,7 @@ func (s *Store) ensure(ctx context.Context, d Definition, o Options, r *reporter
 		Engine: s.engine(), Cmdline: cmdline,
 	}
 	inputs.Definition.From, inputs.Definition.Bootstrap = "", nil
-	inputs.Definition.Run, inputs.Definition.Files = nil, nil
+	inputs.Definition.Run, inputs.Definition.Files, inputs.Definition.Programs = nil, nil, nil
 	for _, key := range layers {
 		l, err := s.readLayer(key)
 		if err != nil {
@@ -133,8 +144,8 @@ func (s *Store) ensure(ctx context.Context, d Definition, o Options, r *reporter
 	return t, s.Point(ctx, d.Name, t.BuildID, o.By)
 }
 
-// ensureBuild returns a build that was made from these inputs, and makes one if
-// there is none that can be used.
+// ensureBuild returns a usable build from these inputs, and creates one if there is
+// none.
 func (s *Store) ensureBuild(ctx context.Context, inputs buildInputs, m manifest, ramdisk ramdisk, r *reporter) (Template, error) {
 	recipe, err := digest(inputs)
 	if err != nil {
@@ -175,15 +186,16 @@ func (s *Store) Point(ctx context.Context, name, id, by string) error {
 		return nil
 	}
 	if err == nil && rec.BuildID != id {
-		// From now on it is unused; see olderThan. A build that is gone has no time.
+		// From now on the old build is unused; see olderThan. It may be gone
+		// already.
 		now := time.Now()
 		_ = os.Chtimes(s.path(buildsDir, rec.BuildID), now, now)
 	}
 	return marshalFile(s.path(namesDir, name+".json"), nameRecord{BuildID: id, By: by, UpdatedAt: time.Now().UTC()})
 }
 
-// ensureKernel keeps the kernel in the store, so that a build goes on to work
-// when the one outside is replaced.
+// ensureKernel copies the kernel into the store, so that builds still work when the
+// original is replaced.
 func (s *Store) ensureKernel(ctx context.Context) (kernelID, error) {
 	var k kernelID
 	f, err := os.Open(s.cfg.Kernel)
@@ -242,7 +254,7 @@ func (s *Store) initramfs(k kernelID, spec guestapi.BootSpec) (ramdisk, error) {
 	return ramdisk{data, sum}, err
 }
 
-// stepLayer makes a layer by running a definition's steps in a guest.
+// stepLayer creates a layer by running a definition's steps in a guest.
 func (s *Store) stepLayer(ctx context.Context, d Definition, below []string, dir, image string, r *reporter) error {
 	kernel, err := s.ensureKernel(ctx)
 	if err != nil {
@@ -289,6 +301,12 @@ func (s *Store) steps(ctx context.Context, b *buildVM, d Definition, r *reporter
 			return fmt.Errorf("file %s: %w", path, err)
 		}
 	}
+	for _, path := range slices.Sorted(maps.Keys(d.Programs)) {
+		r.step(StepRun, 0, path)
+		if err := s.putProgram(ctx, b.guest, path, d.Programs[path]); err != nil {
+			return fmt.Errorf("program %s: %w", path, err)
+		}
+	}
 	for i, line := range d.Run {
 		part := float64(i) / float64(len(d.Run))
 		r.step(StepRun, part, line)
@@ -298,20 +316,20 @@ func (s *Store) steps(ctx context.Context, b *buildVM, d Definition, r *reporter
 		}
 	}
 	if len(d.Run) == 0 {
-		return nil // and there need not be a shell
+		return nil // there may be no shell
 	}
 	return forgetHostKeys(ctx, b.guest)
 }
 
-// forgetHostKeys removes the host keys that a package has made: every sandbox
-// would have the same. The guest does it itself, since an image need not have rm.
+// forgetHostKeys removes the host keys that a package has generated, because every
+// sandbox would have the same. It uses the agent, because an image may not have rm.
 func forgetHostKeys(ctx context.Context, guest *guestclient.Client) error {
 	const dir = "/etc/ssh"
 	list, err := guest.ReadDir(ctx, dir)
 	var refusal *guestclient.Error
 	switch {
 	case errors.As(err, &refusal) && (refusal.Status == http.StatusNotFound || refusal.Status == http.StatusBadRequest):
-		return nil // it is not there, or no directory
+		return nil // it does not exist, or is not a directory
 	case err != nil:
 		return fmt.Errorf("look for SSH host keys: %w", err)
 	}
@@ -326,7 +344,7 @@ func forgetHostKeys(ctx context.Context, guest *guestclient.Client) error {
 	return nil
 }
 
-// guestOf is a template that is not stored: enough of it to boot.
+// guestOf returns a template that is not stored yet, with enough of it to boot.
 func (s *Store) guestOf(d Definition, k kernelID, layers []string) Template {
 	t := Template{
 		Name: d.Name, CPU: d.CPU, MemoryMB: d.MemoryMB, DiskMB: d.DiskMB,

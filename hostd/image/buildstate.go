@@ -16,9 +16,9 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// warmUp are the commands that a guest runs before it is stored: the code of
-// guestd, of a shell and of the first programs of a sandbox is then in the
-// stored RAM, and not on a disk that has yet to be read.
+// warmUp are commands that a guest runs before it is stored, so that the code of
+// guestd, of a shell and of a sandbox's first programs is in the stored RAM and need
+// not be read from a disk.
 var warmUp = [][]string{
 	{"/bin/sh", "-c", "true"},
 	{"/bin/sh", "-c", "uname -a; id; ls / /tmp; cat /etc/os-release; command -v bash && bash -c true"},
@@ -27,15 +27,16 @@ var warmUp = [][]string{
 
 const (
 	readyPoll = 100 * time.Millisecond
-	// settleTime lets the guest end what it does after the last answer: closing
-	// connections, freeing memory, writing back. Every sandbox would do it again.
+	// settleTime lets the guest finish work after its last answer: closing
+	// connections, freeing memory, writing back. Otherwise every sandbox would
+	// repeat it.
 	settleTime = time.Second
 )
 
 var dialAttempt = timescale.Limit(5 * time.Second)
 
-// readyAttempt bounds one look. A command may be a template's way to have
-// its programs' code in memory, which takes a while under emulation.
+// readyAttempt limits one check. A template may use its command to load its
+// programs' code into memory, which takes a while under emulation.
 var readyAttempt = timescale.Limit(2 * time.Minute)
 
 var warmTime = timescale.Limit(time.Minute)
@@ -54,8 +55,7 @@ func (s *Store) buildState(ctx context.Context, m manifest, ramdisk ramdisk, r *
 	return m.BuildID, s.publishBuild(ctx, done, m.BuildID)
 }
 
-// publishBuild moves a finished build to its place, replacing one that is
-// damaged.
+// publishBuild moves a finished build to its place. It replaces a damaged one.
 func (s *Store) publishBuild(ctx context.Context, done, id string) error {
 	unlock, err := s.lock(ctx, "build-"+id)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Store) buildStateInto(ctx context.Context, dir, done string, m *manifes
 	return s.finish(ctx, m, done, vm.RAM, r)
 }
 
-// prepare brings a booted guest to where its sandboxes begin.
+// prepare brings a booted guest to the state in which its sandboxes start.
 func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporter) error {
 	d := m.Definition
 	if err := b.identity(ctx, d.Name, nil); err != nil {
@@ -137,11 +137,11 @@ func (s *Store) prepare(ctx context.Context, b *buildVM, m *manifest, r *reporte
 	return pause(ctx, settleTime)
 }
 
-// warmUp runs the commands that warm a guest up. They are the template's own
-// programs, which may print without end: nobody keeps what they print.
+// warmUp runs the commands that warm up a guest. They are the template's own
+// programs, which may print without end, so their output is discarded.
 func (b *buildVM) warmUp(ctx context.Context) error {
 	for _, argv := range warmUp {
-		// A program that the template does not have need not be loaded.
+		// The exit code does not matter: the template may not have the program.
 		if _, err := b.guest.Exec(ctx, guestapi.ExecRequest{Argv: argv, Timeout: warmTime}, guestclient.Streams{}); err != nil {
 			return fmt.Errorf("warm up: %w", err)
 		}
@@ -158,9 +158,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// awaitReady waits for a template's own conditions. A start command that failed
-// ends the wait: it would be started again, but not stored that way. One that
-// ended well may have left a daemon.
+// awaitReady waits for a template's conditions. It ends if the start command fails:
+// it would be restarted, but must not be stored that way. A start command that
+// succeeded may have left a daemon.
 func (b *buildVM) awaitReady(ctx context.Context, d Definition, r *reporter) error {
 	limit := timescale.Limit(time.Duration(d.Ready.TimeoutSeconds) * time.Second)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w after %s", errNotReady, limit))
@@ -188,7 +188,7 @@ func (b *buildVM) awaitReady(ctx context.Context, d Definition, r *reporter) err
 	}
 }
 
-// notReady says what was awaited in vain, and what the start command said.
+// notReady returns what was awaited, and the end of the start command's output.
 func (b *buildVM) notReady(cause, last error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), dialAttempt)
 	defer cancel()
@@ -198,8 +198,8 @@ func (b *buildVM) notReady(cause, last error) error {
 	return fmt.Errorf("%w: %w", cause, last)
 }
 
-// startFailed is an error if the start command ended badly, though it may have
-// been started again since.
+// startFailed returns an error if the start command failed, even if it has been
+// restarted since.
 func (b *buildVM) startFailed(ctx context.Context, h guestapi.Health) error {
 	if h.Start == nil || h.Start.ExitCode == 0 && h.Start.Restarts == 0 {
 		return nil
@@ -225,7 +225,7 @@ func (b *buildVM) ready(ctx context.Context, r *Ready) error {
 	return nil
 }
 
-// startOutput is the end of what the start command printed, on both streams.
+// startOutput returns the end of the start command's output, on both streams.
 func (b *buildVM) startOutput(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, dialAttempt)
 	defer cancel()
@@ -244,14 +244,13 @@ func (b *buildVM) startOutput(ctx context.Context) string {
 	return tail(out.String())
 }
 
-// startLines is how many lines of the start command's output are told.
+// startLines is how many lines of the start command's output are reported.
 const startLines = 20
 
-// errManyLines ends a log of more lines than were asked for.
+// errManyLines ends a log that has more lines than requested.
 var errManyLines = errors.New("more lines than were asked for")
 
-// store pauses the guest and writes its state. The RAM needs no writing: it is
-// the file.
+// store pauses the guest and writes its state. The RAM is in its file already.
 func store(ctx context.Context, b *buildVM, state string) error {
 	if err := b.process.Client().Pause(ctx); err != nil {
 		return err
@@ -266,8 +265,8 @@ func store(ctx context.Context, b *buildVM, state string) error {
 	return vmm.Reclaim(state, vmm.FileConfig, vmm.FileState)
 }
 
-// finish makes the files of a build read-only and durable and writes down what
-// they are, which names the build.
+// finish makes the files of a build read-only and durable, and writes the manifest,
+// which names the build.
 func (s *Store) finish(ctx context.Context, m *manifest, dir, ram string, r *reporter) error {
 	f, err := os.OpenFile(ram, os.O_RDWR, 0)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestclient"
 )
 
-// What crashes in a loop runs most of the time.
+// A command that crashes in a loop is running most of the time.
 func TestAStartCommandThatFailed(t *testing.T) {
 	b := &buildVM{guest: guestclient.New(func(context.Context) (net.Conn, error) { return nil, errors.New("no guest") })}
 	for name, c := range map[string]struct {
@@ -43,7 +43,7 @@ func TestAStartCommandThatFailed(t *testing.T) {
 	}
 }
 
-// agent is a guest's agent that answers as serve does.
+// agent is a VM under build whose agent answers with serve.
 func agent(t *testing.T, serve http.HandlerFunc) *buildVM {
 	t.Helper()
 	server := httptest.NewServer(serve)
@@ -53,7 +53,8 @@ func agent(t *testing.T, serve http.HandlerFunc) *buildVM {
 	})}
 }
 
-// The programs that warm a guest up are its template's.
+// The programs that the warm-up runs come from the template, so their output is not
+// trusted.
 func TestWhatTheWarmUpPrintsIsNotKept(t *testing.T) {
 	const printed = 32 << 20
 	piece := make([]byte, guestapi.FrameHeader+32<<10)
@@ -85,7 +86,7 @@ func TestWhatTheWarmUpPrintsIsNotKept(t *testing.T) {
 	}
 }
 
-// The agent of a template may be the template's own, too.
+// The template may also have replaced the agent.
 func TestALogOfTheStartCommandWithoutEndIsGivenUp(t *testing.T) {
 	const enough = 16 << 20
 	line, err := json.Marshal(guestapi.LogLine{Stream: guestapi.StreamStdout, Line: strings.Repeat("x", guestapi.MaxLine)})

@@ -88,8 +88,8 @@ var (
 	errRebooted = errors.New("the guest rebooted, or its kernel crashed")
 )
 
-// alive runs fn, and ends it if the VM ends first. Its error holds the end of
-// the console.
+// alive runs fn, and ends it if the VM ends first. Its error contains the end of the
+// console.
 func (b *buildVM) alive(ctx context.Context, fn func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -127,8 +127,7 @@ func (b *buildVM) console() string {
 	return tail(vmm.LogEnd(b.serial, consoleBytes))
 }
 
-// stop powers the guest off and waits for the VM's end, so that its disk is
-// clean.
+// stop powers off the guest and waits for the VM to end, so that its disk is clean.
 func (b *buildVM) stop(ctx context.Context) error {
 	defer b.kill()
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTime, fmt.Errorf("the guest did not power off within %s", stopTime))
@@ -152,7 +151,7 @@ func (b *buildVM) stop(ctx context.Context) error {
 	}
 }
 
-// kill ends the VM, however it stands, and gives the network back.
+// kill ends the VM in any state and releases the network.
 func (b *buildVM) kill() {
 	if b.process != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
@@ -165,8 +164,8 @@ func (b *buildVM) kill() {
 	}
 }
 
-// identity is the one that a guest of a build has: its clock is right, its
-// generation is 0, and the next identity replaces all of it.
+// identity gives a build's guest an identity: its clock is right, its generation is
+// 0, and the next identity replaces all of it.
 func (b *buildVM) identity(ctx context.Context, name string, env map[string]string) error {
 	random := make([]byte, 80)
 	if _, err := rand.Read(random); err != nil {
@@ -179,15 +178,15 @@ func (b *buildVM) identity(ctx context.Context, name string, env map[string]stri
 	return err
 }
 
-// The guest stands still for as long as it waits for its first sandbox's identity,
-// of its own time: less what passes here until it is stored.
+// The guest stays frozen while it waits for its first sandbox's identity, for this
+// long by its own clock, less the time until it is stored.
 var (
 	freezeWait = timescale.Limit(time.Second)
 	freezeHold = min(timescale.Limit(30*time.Second), 10*time.Minute)
 )
 
-// freeze has everything but the agent stand still: in each sandbox it goes on with
-// an identity and with random numbers of its own.
+// freeze stops everything except the agent. In each sandbox it continues with an
+// identity and random numbers of its own.
 func (b *buildVM) freeze(ctx context.Context) error {
 	_, err := b.guest.Freeze(ctx, guestapi.Freeze{
 		NotAfter: time.Now().Add(freezeHold).UnixNano(), HoldMS: freezeHold.Milliseconds(), WaitMS: freezeWait.Milliseconds(),
@@ -195,21 +194,22 @@ func (b *buildVM) freeze(ctx context.Context) error {
 	return err
 }
 
-// noHostKey is in the place of the host key that every sandbox gets. It is none:
-// an sshd of the template refuses it. The link to its file is in the template's disk
-// then, and a create writes nothing there.
+// noHostKey is a placeholder for each sandbox's host key. It is invalid, so an sshd
+// of the template refuses it. With it, the template's disk has the link to its file,
+// and a create writes nothing there.
 var noHostKey = guestapi.SSHHostKey{
 	Type:    "ed25519",
 	Private: "each sandbox is given a host key of its own",
 	Public:  "# each sandbox is given a host key of its own",
 }
 
-// hostname makes a host name of a template's name.
+// hostname converts a template's name to a host name.
 func hostname(name string) string {
 	return strings.Trim(strings.ReplaceAll(name, "_", "-"), "-.")
 }
 
-// run runs a command and tells its lines. Its error holds the end of the output.
+// run runs a command and reports its lines. Its error contains the end of the
+// output.
 func (b *buildVM) run(ctx context.Context, argv []string, timeout time.Duration, tell func(line string)) error {
 	out := &lineWriter{tell: tell}
 	exit, err := b.guest.Exec(ctx, guestapi.ExecRequest{Argv: argv, Cwd: "/", Timeout: timeout},
@@ -226,8 +226,8 @@ func (b *buildVM) run(ctx context.Context, argv []string, timeout time.Duration,
 	return nil
 }
 
-// lineWriter tells whole lines and keeps the last of the output. Frames come one
-// after the other, so it needs no lock.
+// lineWriter reports complete lines and keeps the end of the output. Frames arrive
+// one at a time, so it needs no lock.
 type lineWriter struct {
 	tell func(string)
 	line []byte
@@ -245,7 +245,7 @@ func (w *lineWriter) Write(b []byte) (int, error) {
 	for {
 		i := bytes.IndexByte(w.line, '\n')
 		if i < 0 && len(w.line) > tailBytes {
-			i = tailBytes // a line without an end is told in pieces
+			i = tailBytes // a very long line is reported in pieces
 		}
 		if i < 0 {
 			return len(b), nil
@@ -255,7 +255,7 @@ func (w *lineWriter) Write(b []byte) (int, error) {
 	}
 }
 
-// end tells what has no line end.
+// end reports a last line without a line end.
 func (w *lineWriter) end() {
 	if len(w.line) > 0 {
 		w.say(w.line)
@@ -263,8 +263,7 @@ func (w *lineWriter) end() {
 	w.line = nil
 }
 
-// say tells a line; of one that was written over by carriage returns, its last
-// state.
+// say reports a line. If carriage returns overwrote it, it reports its last state.
 func (w *lineWriter) say(line []byte) {
 	if w.tell == nil {
 		return

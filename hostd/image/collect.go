@@ -9,14 +9,19 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
-// What nothing refers to is kept for a while: a daemon may be between having
-// looked a build up and having said that it uses it, or a build may be under
-// way that begins with the layer.
+// How long objects without a reference are kept: a daemon may be between looking up
+// a build and recording that it uses it, and a build in progress may be based on the
+// layer.
 const (
 	buildGrace = 10 * time.Minute
 	layerGrace = 24 * time.Hour
+	// Tenants choose images, and their builds may fail. A tenant's build takes two
+	// hours at most.
+	imageGrace = 3 * time.Hour
 )
 
 // usersRecord is the content of users/<daemon>.json.
@@ -24,10 +29,9 @@ type usersRecord struct {
 	Builds []string `json:"builds"`
 }
 
-// Collect removes what nothing needs any more: builds that no name means and no
-// daemon uses, and layers and kernels of no build. inUse are the builds that
-// the calling daemon's sandboxes use; they are recorded for the other daemons'
-// collections.
+// Collect removes what is not needed any more: builds that no name means and no
+// daemon uses, and layers and kernels of no build. inUse are the builds of the
+// calling daemon's sandboxes; they are recorded for other daemons' collections.
 func (s *Store) Collect(ctx context.Context, daemon string, inUse []string) error {
 	if !validName.MatchString(daemon) {
 		return fmt.Errorf("collect templates: %q is not the name of a daemon", daemon)
@@ -68,7 +72,7 @@ func (s *Store) collect(now time.Time) error {
 			continue
 		}
 		if err != nil {
-			continue // damaged: what it needs is not known, and it cannot be used
+			continue // damaged: it cannot be used, and what it needs is unknown
 		}
 		needed[m.Kernel.SHA256] = true
 		for _, key := range m.Layers {
@@ -81,7 +85,11 @@ func (s *Store) collect(now time.Time) error {
 			return err
 		}
 		for _, e := range entries {
-			if needed[e.Name()] || !olderThan(e, now, layerGrace) {
+			grace := layerGrace
+			if sub == layersDir && s.isImage(e.Name()) {
+				grace = timescale.Limit(imageGrace)
+			}
+			if needed[e.Name()] || !olderThan(e, now, grace) {
 				continue
 			}
 			if err := os.RemoveAll(s.path(sub, e.Name())); err != nil {
@@ -92,7 +100,14 @@ func (s *Store) collect(now time.Time) error {
 	return s.forgetRecipes()
 }
 
-// olderThan says whether a directory has been as it is for longer than grace.
+// isImage reports whether a layer was made from an OCI image.
+func (s *Store) isImage(key string) bool {
+	l, err := s.readLayer(key)
+	inputs, _ := l.Inputs.(map[string]any)
+	return err == nil && inputs["digest"] != nil
+}
+
+// olderThan reports whether a directory has not changed for longer than grace.
 func olderThan(e os.DirEntry, now time.Time, grace time.Duration) bool {
 	info, err := e.Info()
 	return err == nil && now.Sub(info.ModTime()) > grace

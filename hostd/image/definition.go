@@ -19,29 +19,31 @@ import (
 	"github.com/berth-cloud/berth/hostd/image/oci"
 )
 
-// Definition is a template as a person writes it. It is the body of a template
-// build request, too; Bootstrap is for the host's operator alone.
+// Definition is a template as its author writes it. It is also the body of a
+// template build request; Bootstrap and Programs are only for the host's operator.
 type Definition struct {
 	Name      string            `json:"name" yaml:"name"`
 	From      string            `json:"from,omitempty" yaml:"from"` // another template, or an OCI image reference
 	Bootstrap *Bootstrap        `json:"bootstrap,omitempty" yaml:"bootstrap"`
-	Run       []string          `json:"run,omitempty" yaml:"run"`     // shell commands, in the guest
-	Files     map[string]string `json:"files,omitempty" yaml:"files"` // absolute path → content, before Run; what begins with #! is executable
-	Env       map[string]string `json:"env,omitempty" yaml:"env"`     // of Run, Start and every exec
-	Start     string            `json:"start,omitempty" yaml:"start"` // shell command that runs while the guest does
-	Ready     *Ready            `json:"ready,omitempty" yaml:"ready"` // when the guest may be stored
+	Run       []string          `json:"run,omitempty" yaml:"run"`           // shell commands, in the guest
+	Files     map[string]string `json:"files,omitempty" yaml:"files"`       // absolute path → content, before Run; content that begins with #! is executable
+	Programs  map[string]string `json:"programs,omitempty" yaml:"programs"` // absolute path → name of a program installed beside guestd, before Run
+	Env       map[string]string `json:"env,omitempty" yaml:"env"`           // environment of Run, Start and every exec
+	Start     string            `json:"start,omitempty" yaml:"start"`       // shell command that runs as long as the guest
+	Ready     *Ready            `json:"ready,omitempty" yaml:"ready"`       // when the guest may be stored
 	CPU       int               `json:"cpu,omitempty" yaml:"cpu"`
 	MemoryMB  int               `json:"memory_mb,omitempty" yaml:"memory_mb"`
 	DiskMB    int               `json:"disk_mb,omitempty" yaml:"disk_mb"` // writable, logical size
 }
 
-// Bootstrap makes a Debian root file system from the host's package sources.
+// Bootstrap describes a Debian root file system, made from the host's package
+// sources.
 type Bootstrap struct {
 	Suite    string   `json:"suite" yaml:"suite"`
 	Packages []string `json:"packages" yaml:"packages"`
 }
 
-// Ready is what must hold before the guest is stored; all that is given must.
+// Ready says when the guest may be stored; all given conditions must hold.
 type Ready struct {
 	Port           int    `json:"port,omitempty" yaml:"port"` // accepts a TCP connection
 	Cmd            string `json:"cmd,omitempty" yaml:"cmd"`   // exits 0
@@ -51,16 +53,17 @@ type Ready struct {
 // ErrInvalid is wrapped by errors about a definition.
 var ErrInvalid = errors.New("invalid template")
 
-// Defaults and bounds.
+// Defaults and limits.
 const (
+	MaxCPU      = 32
+	MinMemoryMB = 256
+	MaxMemoryMB = 256 << 10
+
 	DefaultCPU      = 1
 	DefaultMemoryMB = 512
 	DefaultDiskMB   = 10 << 10
 	defaultReady    = 60 // seconds
 
-	maxCPU        = 32
-	minMemoryMB   = 256
-	maxMemoryMB   = 256 << 10
 	minDiskMB     = 256
 	maxDiskMB     = 4 << 20
 	maxReady      = 3600 // seconds
@@ -69,14 +72,14 @@ const (
 	maxSteps      = 100
 )
 
-// DefinitionFile is the name of a template's file in its directory, and
-// filesDir that of the directory beside it whose files are Files, too.
+// DefinitionFile is the name of a template's file, and filesDir that of the
+// directory beside it whose files are added to Files.
 const (
 	DefinitionFile = "template.yaml"
 	filesDir       = "files"
 )
 
-// ReadDefinition reads a template's file, and the files beside it.
+// ReadDefinition reads a template's file and the files beside it.
 func ReadDefinition(file string) (Definition, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -97,7 +100,7 @@ func ReadDefinition(file string) (Definition, error) {
 	return d, nil
 }
 
-// addFiles adds what is below dir, which need not be there.
+// addFiles adds the files below dir, which may not exist.
 func (d *Definition) addFiles(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -125,7 +128,7 @@ func (d *Definition) addFiles(dir string) error {
 	return d.Validate()
 }
 
-// fileMode is that of one of a definition's files.
+// fileMode returns the mode of a definition's file.
 func fileMode(content string) os.FileMode {
 	if strings.HasPrefix(content, "#!") {
 		return 0o755
@@ -133,7 +136,7 @@ func fileMode(content string) os.FileMode {
 	return 0o644
 }
 
-// ReadDefinitions reads every template under dir, by name: dir/<name>/template.yaml.
+// ReadDefinitions reads every template below dir, by name: dir/<name>/template.yaml.
 func ReadDefinitions(dir string) ([]Definition, error) {
 	found, err := fs.Glob(os.DirFS(dir), "*/"+DefinitionFile)
 	if err != nil {
@@ -156,8 +159,7 @@ func ReadDefinitions(dir string) ([]Definition, error) {
 	return all, nil
 }
 
-// checkOrigins refuses templates that are made from each other: the build of each
-// would wait for the other's.
+// checkOrigins refuses cycles of templates, whose builds would wait for each other.
 func checkOrigins(defs []Definition) error {
 	from := map[string]string{}
 	for _, d := range defs {
@@ -175,8 +177,8 @@ func checkOrigins(defs []Definition) error {
 	return nil
 }
 
-// ParseDefinition parses YAML, or JSON, which is YAML. A field that no template
-// has is an error that names it.
+// ParseDefinition parses YAML, and JSON, which is a subset. An unknown field is an
+// error that names it.
 func ParseDefinition(raw []byte) (Definition, error) {
 	var d Definition
 	if len(raw) > maxDefinition {
@@ -200,13 +202,13 @@ func ParseDefinition(raw []byte) (Definition, error) {
 	return d, d.Validate()
 }
 
-// fromTemplate names the template that this one is made from, if it is one.
+// fromTemplate returns the template that this one is based on, if there is one.
 func (d *Definition) fromTemplate() (string, bool) {
 	return d.From, d.From != "" && !oci.IsReference(d.From)
 }
 
-// inherit fills in what is missing from the template that this one is made
-// from. A start command brings its own readiness, or none.
+// inherit sets missing fields from the template that this one is based on. If the
+// definition has a start command, it does not inherit a readiness condition.
 func (d *Definition) inherit(from Definition) {
 	setDefault(&d.CPU, from.CPU)
 	setDefault(&d.MemoryMB, from.MemoryMB)
@@ -221,7 +223,7 @@ func (d *Definition) inherit(from Definition) {
 	}
 }
 
-// under merges two environments, the second over the first.
+// under merges two environments; the second takes precedence.
 func under(below, above map[string]string) map[string]string {
 	if len(below) == 0 {
 		return above
@@ -254,9 +256,10 @@ var (
 	validSuite   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 	validPackage = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,127}$`)
 	validEnv     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	validProgram = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`) // only a name, so that it cannot lead to another directory
 )
 
-// Validate says what is wrong, all of it.
+// Validate returns everything that is wrong.
 func (d *Definition) Validate() error {
 	var all error
 	wrong := func(format string, args ...any) {
@@ -297,8 +300,8 @@ func (d *Definition) Validate() error {
 			wrong("%s is %d, not %d to %d", field, value, least, most)
 		}
 	}
-	between("cpu", d.CPU, 1, maxCPU)
-	between("memory_mb", d.MemoryMB, minMemoryMB, maxMemoryMB)
+	between("cpu", d.CPU, 1, MaxCPU)
+	between("memory_mb", d.MemoryMB, MinMemoryMB, MaxMemoryMB)
 	between("disk_mb", d.DiskMB, minDiskMB, maxDiskMB)
 	if r := d.Ready; r != nil {
 		if r.Port == 0 && r.Cmd == "" {
@@ -330,8 +333,16 @@ func (d *Definition) validateSteps(wrong func(string, ...any)) {
 	total := 0
 	for _, name := range slices.Sorted(maps.Keys(d.Files)) {
 		total += len(d.Files[name])
-		if !path.IsAbs(name) || path.Clean(name) != name || name == "/" || strings.ContainsRune(name, 0) {
+		if !isCleanAbs(name) {
 			wrong("files: %q is not a clean absolute path", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Programs)) {
+		if _, twice := d.Files[name]; twice || !isCleanAbs(name) {
+			wrong("programs: %q is not a clean absolute path, or in files as well", name)
+		}
+		if !validProgram.MatchString(d.Programs[name]) {
+			wrong("programs: %q is not the name of a program", d.Programs[name])
 		}
 	}
 	if total > maxFiles {
@@ -342,4 +353,9 @@ func (d *Definition) validateSteps(wrong func(string, ...any)) {
 			wrong("env: variable %q", k)
 		}
 	}
+}
+
+// isCleanAbs reports whether a path can be a file's in the guest.
+func isCleanAbs(name string) bool {
+	return path.IsAbs(name) && path.Clean(name) == name && name != "/" && !strings.ContainsRune(name, 0)
 }

@@ -21,6 +21,7 @@ run:
     echo lines
 files:
   /etc/motd: "hello\n"
+programs: {/usr/lib/berth/guestpg: guestpg}
 env: {PORT: "8080"}
 start: exec python3 -m http.server $PORT
 ready: {port: 8080, cmd: test -e /ready}
@@ -32,6 +33,7 @@ memory_mb: 1024
 	want := Definition{
 		Name: "web", From: "base", Run: []string{"apt-get update", "echo several\necho lines\n"},
 		Files: map[string]string{"/etc/motd": "hello\n"}, Env: map[string]string{"PORT": "8080"},
+		Programs: map[string]string{"/usr/lib/berth/guestpg": "guestpg"},
 		Start:    "exec python3 -m http.server $PORT",
 		Ready:    &Ready{Port: 8080, Cmd: "test -e /ready", TimeoutSeconds: 60},
 		MemoryMB: 1024, // the others are base's
@@ -44,7 +46,8 @@ memory_mb: 1024
 func TestWhatIsNotSaidIsInherited(t *testing.T) {
 	parent := Definition{
 		CPU: 2, MemoryMB: 1024, DiskMB: 4096, Start: "serve", Ready: &Ready{Port: 80, TimeoutSeconds: 9},
-		Env: map[string]string{"A": "parent", "B": "parent"},
+		Env:      map[string]string{"A": "parent", "B": "parent"},
+		Programs: map[string]string{"/in/its/layer": "guestpg"},
 	}
 	env := map[string]string{"A": "own", "B": "parent"}
 	own := &Ready{Cmd: "true", TimeoutSeconds: 1}
@@ -106,6 +109,11 @@ func TestWrongDefinitionsAreRefusedByField(t *testing.T) {
 		"empty step":              {"name: a\nfrom: base\nrun: ['']", "run[0]"},
 		"relative file":           {"name: a\nfrom: base\nfiles: {a: b}", `"a"`},
 		"file with dots":          {"name: a\nfrom: base\nfiles: {/a/../b: b}", `"/a/../b"`},
+		"program at no path":      {"name: a\nfrom: base\nprograms: {a: guestpg}", `"a"`},
+		"program of a directory":  {"name: a\nfrom: base\nprograms: {/a: ../../etc/shadow}", `"../../etc/shadow"`},
+		"program above all":       {"name: a\nfrom: base\nprograms: {/a: ..}", `".."`},
+		"program without a name":  {"name: a\nfrom: base\nprograms: {/a: ''}", `""`},
+		"program over a file":     {"name: a\nfrom: base\nfiles: {/a: b}\nprograms: {/a: guestpg}", "in files as well"},
 		"variable with a dash":    {"name: a\nfrom: base\nenv: {A-B: c}", "A-B"},
 		"negative cpu":            {"name: a\nfrom: base\ncpu: -1", "cpu is -1"},
 		"little memory":           {"name: a\nfrom: base\nmemory_mb: 8", "memory_mb is 8"},

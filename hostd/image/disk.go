@@ -49,6 +49,22 @@ func CloneOverlay(src, dst string) (err error) {
 	})
 }
 
+// SharesBlocks reports whether a clone of a file in dir shares its blocks.
+func SharesBlocks(src, dir string) bool {
+	from, err := os.Open(src)
+	if err != nil {
+		return false
+	}
+	defer from.Close()
+	to, err := os.CreateTemp(dir, ".clone-*")
+	if err != nil {
+		return false
+	}
+	defer to.Close()
+	defer os.Remove(to.Name())
+	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil
+}
+
 // eachExtent visits the ranges of a sparse file that hold data. On a file system
 // that knows no holes that is the whole file.
 func eachExtent(f *os.File, size int64, visit func(at, size int64) error) error {

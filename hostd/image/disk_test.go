@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// sparseFile makes a file of the size with these pages of data.
+// sparseFile makes a sparse file of the size with these pages of data.
 func sparseFile(t testing.TB, path string, size int64, pages map[int64]byte) {
 	t.Helper()
 	if err := sparse(path, size); err != nil {
@@ -126,7 +126,8 @@ func TestZeroPagesBecomeHolesAndNothingChanges(t *testing.T) {
 		if !bytes.Equal(data, got) {
 			r.Fatal("the content changed")
 		}
-		if n := blocksOf(t, path); n > int64(full+1)*page {
+		// The file system's own tree of extents counts as the file's, too.
+		if n, own := blocksOf(t, path), 8; n > int64(full+own)*page {
 			r.Fatalf("%d bytes are allocated for %d pages", n, full)
 		}
 		after, err := identify(t.Context(), path, true)

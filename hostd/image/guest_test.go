@@ -2,8 +2,10 @@ package image
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,8 +14,8 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
 
-// TestTemplatesAndTheirGuests goes one template's way, and looks at its guests:
-// a boot under emulation takes seconds, so the guests are shared by the cases.
+// TestTemplatesAndTheirGuests builds templates and tests their guests. A boot under
+// emulation takes seconds, so the cases share the guests.
 func TestTemplatesAndTheirGuests(t *testing.T) {
 	w := newWorld(t)
 	began := time.Now()
@@ -75,7 +77,7 @@ func TestTemplatesAndTheirGuests(t *testing.T) {
 	})
 }
 
-// twoGuests looks at what guests of one state must not share, and what each
+// twoGuests tests what guests restored from one state must not share, and what each
 // must have.
 func twoGuests(t *testing.T, w *world, base Template) {
 	before, err := identify(t.Context(), base.RAM, true)
@@ -150,8 +152,8 @@ func twoGuests(t *testing.T, w *world, base Template) {
 	})
 }
 
-// hostileGuest does what tenants do, by mistake or not. After each, a command
-// must run as if nothing had been.
+// hostileGuest does what tenants do, by mistake or on purpose. After each attempt a
+// command must run as if nothing had happened.
 func hostileGuest(t *testing.T, w *world, base Template) {
 	b := w.restore(t, base, 3)
 	for _, c := range []struct {
@@ -178,7 +180,7 @@ func hostileGuest(t *testing.T, w *world, base Template) {
 			res, err := b.Run(t.Context(), guestapi.ExecRequest{Argv: []string{"/bin/sh", "-c", c.line}, Timeout: c.timeout, OutputLimitBytes: 1 << 16})
 			switch {
 			case strings.HasPrefix(c.name, "kill of everything"):
-				// The agent goes with it and comes back.
+				// The agent is killed too, and is restarted.
 			case err != nil:
 				t.Fatal(err)
 			case c.check != nil:
@@ -203,25 +205,31 @@ func hostileGuest(t *testing.T, w *world, base Template) {
 	})
 }
 
-// steps builds a template from a template.
+// steps builds a template from another one.
 func steps(t *testing.T, w *world) {
 	var told []string
 	web, err := w.store.Ensure(t.Context(), Definition{
 		Name: "web", From: "tiny", MemoryMB: 256, DiskMB: 256,
 		Files: map[string]string{"/srv/hello": "hello\n", "/etc/berth/identity.d/mark": "#!/bin/sh\necho $BERTH_GENERATION > /run/hook\n"},
-		Run:   []string{"echo step one; cat /srv/hello > /srv/copy; echo $COLOUR >> /srv/copy; rm /bin/yes", "chmod 755 /etc/berth/identity.d/mark"},
-		Env:   map[string]string{"COLOUR": "green"},
-		Start: "echo started $COLOUR; touch /run/ready; exec sleep 100000",
-		Ready: &Ready{Cmd: "test -e /run/ready", TimeoutSeconds: 60},
+		// A program may be larger than a definition. It is looked up beside guestd,
+		// where this test has chvemu.
+		Programs: map[string]string{"/srv/bin/program": "chvemu"},
+		Run:      []string{"echo step one; cat /srv/hello > /srv/copy; echo $COLOUR >> /srv/copy; rm /bin/yes", "chmod 755 /etc/berth/identity.d/mark"},
+		Env:      map[string]string{"COLOUR": "green"},
+		Start:    "echo started $COLOUR; touch /run/ready; exec sleep 100000",
+		Ready:    &Ready{Cmd: "test -e /run/ready", TimeoutSeconds: 60},
 	}, func(p Progress) { told = append(told, p.Detail) })
 	must(t, err)
 	if !strings.Contains(strings.Join(told, "\n"), "step one") {
 		t.Errorf("the output of the steps was not told: %q", told)
 	}
 	b := w.restore(t, web, 9)
+	program, err := os.Stat(filepath.Join(w.dir, "chvemu"))
+	must(t, err)
 	for line, want := range map[string]string{
-		"cat /srv/copy":                 "hello\ngreen",
-		"test -e /bin/yes || echo gone": "gone",
+		"stat -c '%a %u %s' /srv/bin/program": fmt.Sprintf("755 0 %d", program.Size()),
+		"cat /srv/copy":                       "hello\ngreen",
+		"test -e /bin/yes || echo gone":       "gone",
 		"while read -r _ stream _ line; do echo $stream $line; done < " + guestapi.StartLogPath: "stdout started green",
 		"echo $COLOUR":  "green",
 		"cat /run/hook": "9",

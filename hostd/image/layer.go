@@ -15,15 +15,15 @@ import (
 	"github.com/berth-cloud/berth/atomicfile"
 )
 
-// layer is layer.json: one read-only disk. The lowest layer of a template is a
-// whole root file system. Each further one is the writable disk of a guest that
-// ran a template's steps, and holds what they changed. Its key is the digest of
-// its content: a layer that was damaged and is made anew from the same recipe
-// gets another key.
+// layer is layer.json, the description of one read-only disk. The lowest layer of a
+// template is a whole root file system. Each further one is the writable disk of a
+// guest that ran a template's steps, and contains their changes. Its key is the
+// digest of its content: if a damaged layer is made again from the same recipe, it
+// has another key.
 type layer struct {
 	Format    int       `json:"format"`
 	Key       string    `json:"key"`
-	Inputs    any       `json:"inputs"` // of its recipe, for a person
+	Inputs    any       `json:"inputs"` // of its recipe, for people
 	CreatedAt time.Time `json:"created_at"`
 	fileID
 }
@@ -51,7 +51,7 @@ func (s *Store) readLayer(key string) (layer, error) {
 	return l, nil
 }
 
-// haveLayer says whether a layer is there and of the right size.
+// haveLayer reports whether a layer exists and has the right size.
 func (s *Store) haveLayer(key string) bool {
 	l, err := s.readLayer(key)
 	if err != nil {
@@ -61,8 +61,8 @@ func (s *Store) haveLayer(key string) bool {
 	return err == nil && st.Size() == l.Size
 }
 
-// bootstrapInputs, imageInputs and stepInputs are the recipes of layers: what is
-// made from an equal one already is used, and not made again.
+// bootstrapInputs, imageInputs and stepInputs are the recipes of layers. If a layer
+// was made from an equal recipe, it is used again.
 type bootstrapInputs struct {
 	Format    int               `json:"format"`
 	Bootstrap Bootstrap         `json:"bootstrap"`
@@ -75,27 +75,27 @@ type imageInputs struct {
 	Digest string `json:"digest"`
 }
 
-// stepInputs have whose steps they are: what a workspace's steps have fetched
-// and made goes into no other's templates.
+// stepInputs contain the workspace, because what a workspace's steps fetched and
+// created must not get into another's templates.
 type stepInputs struct {
 	Format    int               `json:"format"`
 	Workspace string            `json:"workspace,omitempty"` // empty: the operator's
 	Below     []string          `json:"below"`
 	Run       []string          `json:"run"`
 	Files     map[string]string `json:"files"`
+	Programs  map[string]string `json:"programs,omitempty"` // path → SHA-256
 	Env       map[string]string `json:"env"`
 	DiskMB    int               `json:"disk_mb"`
 }
 
-// ensureLayers returns the keys of a definition's layers, the lowest first, and
-// builds those that are missing. It completes the definition by what it has of
-// the template or image that it is made from.
+// ensureLayers returns the keys of a definition's layers, lowest first, and builds
+// those that are missing. It completes the definition with what it inherits.
 func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *reporter) ([]string, error) {
 	keys, err := s.baseLayers(ctx, d, o, r)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.Validate(); err != nil { // as it is now
+	if err := d.Validate(); err != nil { // with what it inherited
 		return nil, err
 	}
 	if o.Admit != nil {
@@ -103,10 +103,16 @@ func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *r
 			return nil, err
 		}
 	}
-	if len(d.Run) == 0 && (len(d.Files) == 0 || d.filesFromStart()) {
+	if len(d.Run) == 0 && len(d.Programs) == 0 && (len(d.Files) == 0 || d.filesFromStart()) {
 		return keys, nil
 	}
-	inputs := stepInputs{Format: layerRecipe, Workspace: o.Workspace, Below: keys, Run: d.Run, Files: d.Files, Env: d.Env, DiskMB: d.DiskMB}
+	programs, err := s.programs(ctx, *d)
+	if err != nil {
+		return nil, err
+	}
+	inputs := stepInputs{
+		Format: layerRecipe, Workspace: o.Workspace, Below: keys, Run: d.Run, Files: d.Files, Programs: programs, Env: d.Env, DiskMB: d.DiskMB,
+	}
 	key, err := s.ensureLayer(ctx, inputs, func(ctx context.Context, dir, image string) error {
 		return s.stepLayer(ctx, *d, keys, dir, image, r)
 	})
@@ -116,9 +122,8 @@ func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *r
 	return append(append([]string(nil), keys...), key), nil
 }
 
-// ensureLayer returns the key of a layer that was made from these inputs, and
-// has build make its image if there is none. One daemon builds, the others wait
-// for it.
+// ensureLayer returns the key of a layer from these inputs, and calls build to
+// create its image if there is none. One daemon builds it, the others wait.
 func (s *Store) ensureLayer(ctx context.Context, inputs any, build func(ctx context.Context, dir, image string) error) (string, error) {
 	recipe, err := digest(inputs)
 	if err != nil {
@@ -130,9 +135,13 @@ func (s *Store) ensureLayer(ctx context.Context, inputs any, build func(ctx cont
 	}
 	defer unlock()
 	if key := s.made(recipe).Layer; key != "" && s.haveLayer(key) {
+		// Collect keeps what was used a while ago. It may be another daemon's
+		// collection that has removed it just now: then the build fails.
+		now := time.Now()
+		_ = os.Chtimes(s.path(layersDir, key), now, now)
 		return key, nil
 	}
-	if s.haveLayer(recipe) { // of a time when recipes were names
+	if s.haveLayer(recipe) { // from when recipes were names
 		build = func(_ context.Context, _, image string) error { return os.Link(s.layerPath(recipe), image) }
 	}
 	key, err := s.makeLayer(ctx, inputs, build)
@@ -164,8 +173,8 @@ func (s *Store) makeLayer(ctx context.Context, inputs any, build func(ctx contex
 	return l.Key, s.publishLayer(ctx, l, done)
 }
 
-// byContent returns the keys that layers have by their contents, where some were
-// named after their recipes.
+// byContent returns the keys of layers by their contents; older ones were named
+// after their recipes.
 func (s *Store) byContent(ctx context.Context, keys []string) ([]string, error) {
 	out := make([]string, len(keys))
 	for i, key := range keys {
@@ -184,7 +193,7 @@ func (s *Store) byContent(ctx context.Context, keys []string) ([]string, error) 
 	return out, nil
 }
 
-// layerKey is the key of a layer with this content.
+// layerKey returns the key of a layer with this content.
 func (f fileID) layerKey() string { return f.key()[:digestLen] }
 
 // publishLayer moves a finished layer to its place, unless it is there.
@@ -203,7 +212,7 @@ func (s *Store) publishLayer(ctx context.Context, l layer, done string) error {
 	return s.publish(done, s.path(layersDir, l.Key))
 }
 
-// seal makes a finished file read-only and durable, and returns what it is.
+// seal makes a finished file read-only and durable, and returns its identity.
 func (s *Store) seal(ctx context.Context, path string, sparse bool) (fileID, error) {
 	if err := os.Chown(path, 0, 0); err != nil && os.Geteuid() == 0 {
 		return fileID{}, err
@@ -217,14 +226,13 @@ func (s *Store) seal(ctx context.Context, path string, sparse bool) (fileID, err
 	return identify(ctx, path, sparse)
 }
 
-// publish moves a finished directory to its place, over one that is damaged.
+// publish moves a finished directory to its place. It replaces a damaged one.
 func (s *Store) publish(from, to string) error {
 	if err := atomicfile.Sync(from); err != nil {
 		return err
 	}
 	if err := os.Rename(from, to); err != nil {
-		// The place is taken by a directory that is not whole, or it would have
-		// been used.
+		// The existing directory is incomplete, or it would have been used.
 		if !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
 			return err
 		}
@@ -238,7 +246,7 @@ func (s *Store) publish(from, to string) error {
 	return atomicfile.Sync(filepath.Dir(to))
 }
 
-// bootstrapLayer makes a root file system on the host.
+// bootstrapLayer creates a root file system on the host.
 func (s *Store) bootstrapLayer(ctx context.Context, b Bootstrap, cas []authority, files map[string]string, dir, image string, r *reporter) error {
 	root := filepath.Join(dir, "root")
 	r.step(StepBootstrap, 0, b.Suite)
@@ -252,7 +260,7 @@ func (s *Store) bootstrapLayer(ctx context.Context, b Bootstrap, cas []authority
 	if err := makeImage(ctx, root, image); err != nil {
 		return fmt.Errorf("make the root image: %w", err)
 	}
-	// The tree is the larger half of what a build needs on disk.
+	// The tree takes more than half of a build's disk space.
 	return os.RemoveAll(root)
 }
 
@@ -261,13 +269,13 @@ const (
 	inodeSize = 256
 )
 
-// makeImage makes a read-only ext4 image of a directory, no larger than it must be.
+// makeImage creates a read-only ext4 image of a directory, as small as possible.
 func makeImage(ctx context.Context, root, image string) error {
 	blocks, inodes, err := measure(root)
 	if err != nil {
 		return err
 	}
-	// Tables and maps: the inodes, and about two blocks in a hundred.
+	// For tables and bitmaps: the inodes, and about two blocks in a hundred.
 	blocks += inodes*inodeSize/blockSize + blocks/50 + 2048
 	if err := sparse(image, blocks*blockSize); err != nil {
 		return err

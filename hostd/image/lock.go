@@ -13,12 +13,12 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// lockPoll is how often a lock of another daemon is tried: the kernel's own wait
-// for it cannot be ended by a context.
+// lockPoll is the interval of attempts to take a lock: the kernel's own wait cannot
+// be ended by a context.
 const lockPoll = 100 * time.Millisecond
 
 // lock takes a lock that all users of the directory share. The returned function
-// gives it back; so does the end of the process, however it ends.
+// releases it; so does the end of the process.
 func (s *Store) lock(ctx context.Context, name string) (func(), error) {
 	f, err := os.OpenFile(s.path(locksDir, name), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -52,14 +52,12 @@ func tryLock(f *os.File) (bool, error) {
 
 const sweepLock = "sweep"
 
-// lockName is the file in each entry of tmp that its worker holds locked.
+// lockName is the file in each entry of tmp that its owner keeps locked.
 const lockName = ".lock"
 
-// workDir makes a directory for unfinished work. The returned function removes
-// it, or what is left of it.
+// workDir creates a directory for unfinished work. The returned function removes it.
 func (s *Store) workDir(ctx context.Context) (string, func(), error) {
-	// Keep sweep away, which takes a directory that is not locked yet for one that
-	// nobody works in.
+	// Keep sweep away, which would remove a directory that is not locked yet.
 	unlock, err := s.lock(ctx, sweepLock)
 	if err != nil {
 		return "", nil, err
@@ -84,7 +82,7 @@ func (s *Store) workDir(ctx context.Context) (string, func(), error) {
 	}, nil
 }
 
-// sweep removes the work of daemons that are gone, after it ended their VMs.
+// sweep removes the work of daemons that have ended, after it has ended their VMs.
 func (s *Store) sweep(ctx context.Context) error {
 	unlock, err := s.lock(ctx, sweepLock)
 	if err != nil {
@@ -115,7 +113,7 @@ func (s *Store) sweep(ctx context.Context) error {
 func killLeft(ctx context.Context, dir string) error {
 	p, err := vmm.Adopt(ctx, dir)
 	if err != nil {
-		return nil //nolint:nilerr // there is none, which is what is wanted
+		return nil //nolint:nilerr // there is none
 	}
 	return p.Kill(ctx)
 }

@@ -16,22 +16,22 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/atomicfile"
+	"github.com/berth-cloud/berth/vmm"
 )
 
-// digestLen is the length of the ids here: the first 128 bits of a SHA-256.
+// digestLen is the length of ids: the first 128 bits of a SHA-256, in hexadecimal.
 const digestLen = 32
 
-// Formats of what is stored. A build of format 1 was named after its recipe, and
-// so were its layers. The agent in the guest of a build before format 3 does not
-// read the identity that this program sends: such a build is read for its layers,
-// and no guest is made of it.
+// Formats of stored files. Builds of format 1, and their layers, were named after
+// their recipes. The agent in a build before format 3 does not understand this
+// version's identity message: such a build is used only for its layers.
 const (
 	formatVersion = 3 // of template.json
 	oldestFormat  = 1
 	oldestGuest   = 3
 	layerFormat   = 1 // of layer.json
-	// layerRecipe and buildRecipe are part of the keys of recipes: what an older
-	// program made in another way is made anew.
+	// layerRecipe and buildRecipe are part of the keys of recipes, so that what an
+	// older version made differently is made again.
 	layerRecipe = 1
 	buildRecipe = 3
 )
@@ -43,7 +43,7 @@ type manifest struct {
 	Definition      Definition        `json:"definition"`
 	Engine          engineID          `json:"engine"`
 	Kernel          kernelID          `json:"kernel"`
-	Layers          []string          `json:"layers"` // keys, which are of their contents, the lowest first
+	Layers          []string          `json:"layers"` // keys, lowest first
 	Files           map[string]fileID `json:"files"`  // of the build's directory
 	OpenConnections int               `json:"open_connections"`
 	CreatedAt       time.Time         `json:"created_at"`
@@ -61,16 +61,16 @@ type kernelID struct {
 	fileID
 }
 
-// fileID is what a file must be. The digest of a sparse file covers its pages
-// that are not zero, each after its offset as eight big-endian bytes: so ten
-// gigabytes of holes need not be read, and holes equal zeros.
+// fileID identifies a file's content. The digest of a sparse file covers its pages
+// that are not zero, each after its offset as eight big-endian bytes, so that holes
+// need not be read and equal zeros.
 type fileID struct {
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 	Sparse bool   `json:"sparse,omitempty"`
 }
 
-// file is a file at its place, with what it must be.
+// file is a file's path and its expected content.
 type file struct {
 	path string
 	fileID
@@ -102,7 +102,7 @@ func (s *Store) readManifest(id string) (manifest, error) {
 	return m, nil
 }
 
-// check says why a manifest is not that of build id.
+// check returns why a manifest is not that of build id.
 func (m *manifest) check(id string) error {
 	if m.Format < oldestFormat || m.Format > formatVersion || m.BuildID != id {
 		return fmt.Errorf("it is of format %d, build %s", m.Format, m.BuildID)
@@ -117,15 +117,15 @@ func (m *manifest) check(id string) error {
 	return err
 }
 
-// contentID is the digest of all that a build holds: its description, and the
-// digests of its layers, its kernel and its files. Memory that was stored over
-// the one build is never resumed over another, though both have one recipe.
+// contentID is the digest of all that a build contains: its description, and the
+// digests of its layers, kernel and files. So memory that was stored over one build
+// is never resumed over another, even if both have the same recipe.
 func (m *manifest) contentID() (string, error) {
 	raw, err := json.Marshal(m)
 	if err != nil {
 		return "", err
 	}
-	// As it is read back: what is no UTF-8 is written as another character.
+	// As it will be read back: invalid UTF-8 is replaced when it is written.
 	var c manifest
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return "", err
@@ -134,24 +134,35 @@ func (m *manifest) contentID() (string, error) {
 	return digest(c)
 }
 
-// runs says why no guest can be made of a build on this host.
+// runs returns why no guest can be created from a build on this host.
 func (s *Store) runs(m manifest) error {
-	if m.Format < oldestGuest {
-		return fmt.Errorf("%w: format %d, want %d or later", ErrOtherGuest, m.Format, oldestGuest)
+	if err := hasGuest(m); err != nil {
+		return err
 	}
-	if own := s.engine(); m.Engine != own {
-		return fmt.Errorf("%w: stored by %s, this host has %s", ErrOtherEngine, m.Engine, own)
+	if err := vmm.Restores(s.engine().String(), m.Engine.String()); err != nil {
+		return fmt.Errorf("%w: %w", ErrOtherEngine, err)
 	}
 	return nil
 }
 
-// load returns a build whose files are there and of the right size.
-func (s *Store) load(id string) (Template, error) {
+// hasGuest returns why the guest of a build cannot be used.
+func hasGuest(m manifest) error {
+	if m.Format < oldestGuest {
+		return fmt.Errorf("%w: format %d, want %d or later", ErrOtherGuest, m.Format, oldestGuest)
+	}
+	return nil
+}
+
+// load returns a build from which guests can be created here, after checking that its
+// files exist and have the right size.
+func (s *Store) load(id string) (Template, error) { return s.loadIf(id, s.runs) }
+
+func (s *Store) loadIf(id string, good func(manifest) error) (Template, error) {
 	m, err := s.readManifest(id)
 	if err != nil {
 		return Template{}, err
 	}
-	if err := s.runs(m); err != nil {
+	if err := good(m); err != nil {
 		return Template{}, err
 	}
 	var size int64
@@ -187,7 +198,7 @@ func (s *Store) engine() engineID {
 	return engineID{Kind: s.cfg.Engine.Kind, Version: s.cfg.Engine.Version}
 }
 
-// allFiles lists a build's files, its kernel's and its layers'.
+// allFiles returns a build's files, including its kernel's and its layers'.
 func (s *Store) allFiles(m manifest) []file {
 	all := []file{{s.path(kernelsDir, m.Kernel.SHA256, "vmlinux"), m.Kernel.fileID}}
 	for _, key := range m.Layers {
@@ -203,7 +214,7 @@ func (s *Store) allFiles(m manifest) []file {
 	return all
 }
 
-// allocated is what a file takes on disk, in bytes.
+// allocated returns a file's size on disk, in bytes.
 func allocated(st os.FileInfo) int64 {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 		return sys.Blocks * 512
@@ -211,7 +222,7 @@ func allocated(st os.FileInfo) int64 {
 	return st.Size()
 }
 
-// verify reads the file.
+// verify reads the file and compares its content.
 func (f file) verify(ctx context.Context) error {
 	got, err := identify(ctx, f.path, f.Sparse)
 	if err != nil {
@@ -226,7 +237,7 @@ func (f file) verify(ctx context.Context) error {
 	return nil
 }
 
-// identify reads a file for its size and checksum.
+// identify returns a file's size and checksum.
 func identify(ctx context.Context, path string, sparse bool) (fileID, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -272,7 +283,7 @@ func hashPages(ctx context.Context, to hash.Hash, f *os.File, size int64) error 
 	})
 }
 
-// interrupted is a reader that a context ends.
+// interrupted is a reader that ends with a context.
 type interrupted struct {
 	ctx context.Context
 	r   io.Reader
@@ -285,8 +296,8 @@ func (i interrupted) Read(b []byte) (int, error) {
 	return i.r.Read(b)
 }
 
-// digest is the key of a set of inputs. encoding/json sorts maps, so that equal
-// inputs have equal keys.
+// digest returns the key of inputs. encoding/json sorts maps, so equal inputs have
+// equal keys.
 func digest(inputs any) (string, error) {
 	raw, err := json.Marshal(inputs)
 	if err != nil {

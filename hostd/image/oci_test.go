@@ -3,6 +3,7 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io"
 	"log"
 	"net/http/httptest"
@@ -23,8 +24,8 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 )
 
-// ociGuest builds a template from an image of a registry in this process, and
-// looks at a guest of it.
+// ociGuest builds a template from an image in a registry of this process, and tests
+// a guest of it.
 func ociGuest(t *testing.T, w *world) {
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
@@ -122,4 +123,39 @@ func tarOf(t *testing.T, root string) []byte {
 	}))
 	must(t, w.Close())
 	return buf.Bytes()
+}
+
+// A tenant chooses the image, and its builds are refused before the disk is full.
+func TestImageWithoutRoomIsNotUnpacked(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	reference := strings.TrimPrefix(server.URL, "http://") + "/team/tiny:v1"
+	var content bytes.Buffer
+	tw := tar.NewWriter(&content)
+	must(t, tw.WriteHeader(&tar.Header{Name: "a", Mode: 0o644}))
+	must(t, tw.Close())
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: "amd64"})
+	must(t, err)
+	img, err = mutate.AppendLayers(img, static.NewLayer(content.Bytes(), types.OCIUncompressedLayer))
+	must(t, err)
+	ref, err := name.ParseReference(reference)
+	must(t, err)
+	must(t, remote.Write(ref, img))
+
+	s := openStore(t, t.TempDir())
+	full := errors.New("the disk is full")
+	var asked int64
+	room := func(bytes int64) error {
+		asked = bytes
+		return full
+	}
+	_, err = s.imageBase(t.Context(), &Definition{From: reference}, Options{Room: room}, newReporter("x", nil))
+	if !errors.Is(err, full) || asked != int64(2*content.Len()) {
+		t.Errorf("asked for the room of %d bytes, got %v", asked, err)
+	}
+	for _, sub := range []string{layersDir, tmpDir} {
+		if left, err := os.ReadDir(s.path(sub)); err != nil || len(left) > 0 {
+			t.Errorf("left in %s: %v, %v", sub, left, err)
+		}
+	}
 }

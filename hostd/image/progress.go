@@ -2,19 +2,19 @@ package image
 
 import "time"
 
-// Progress is how far a build is. It is reported at the beginning and the end
-// of each step, and within a step where more is known.
+// Progress is the progress of a build. It is reported at the beginning and end of
+// each step, and within a step if more is known.
 type Progress struct {
 	Template string
 	Step     string        // "bootstrap", "pull", "root image", "run", "boot", "store"
-	Detail   string        // for a person: a package, a command, a line of output
-	Output   bool          // Detail is a line that a step, or the start command, has printed
+	Detail   string        // for people: a package, a command, a line of output
+	Output   bool          // Detail is a line that a step or the start command has printed
 	Percent  int           // of the whole build, 0 to 100
 	Elapsed  time.Duration // since the build began
 }
 
-// Steps of a build, with the part of the whole that each begins at. The
-// bootstrap is nearly all of a first build, and none of a second.
+// Steps of a build, with the percentage at which each begins. The bootstrap is
+// nearly all of a first build, and not part of a second one.
 const (
 	StepBootstrap = "bootstrap"
 	StepPull      = "pull"
@@ -40,12 +40,12 @@ func newReporter(template string, tell func(Progress)) *reporter {
 	return &reporter{template: template, began: time.Now(), tell: tell}
 }
 
-// step tells that a step is done by part (0 to 1).
+// step reports that a step is done by part (0 to 1).
 func (r *reporter) step(step string, part float64, detail string) {
 	r.report(step, part, detail, false)
 }
 
-// output tells a line that something in the guest has printed.
+// output reports a line that was printed in the guest.
 func (r *reporter) output(step string, part float64, line string) { r.report(step, part, line, true) }
 
 func (r *reporter) report(step string, part float64, detail string, output bool) {

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// services asks a guest for what its host passes on to clients.
+// services tests what a host passes on from a guest to clients.
 func services(t *testing.T, w *world) {
 	b := w.restore(t, w.ensure(Definition{
 		Name: "talker", From: "tiny", MemoryMB: 256, DiskMB: 256,
@@ -45,12 +45,15 @@ func services(t *testing.T, w *world) {
 	t.Run("volume", func(t *testing.T) { guestVolume(t, w, b) })
 }
 
-// guestReseeds has a program that seeded a generator of its own told of each new
-// life of its guest, by a hook and by the number that it may watch instead.
+// guestReseeds tests that a program with a random generator of its own is told of
+// each new generation of its guest: by a hook, and by a number that it can watch
+// instead.
 func guestReseeds(t *testing.T, b *box) {
-	before := b.out("wc -l < /run/seeds")
+	// The shell's trap runs some time after the signal.
+	b.out("n=0; until [ -s /run/seeds ] || [ $n -ge 200 ]; do sleep 0.1; n=$((n+1)); done")
+	before := b.out("cat /run/seeds | wc -l")
 	if before == "0" {
-		t.Error("it was not told of the restore")
+		t.Fatal("it was not told of the restore")
 	}
 	for i, want := range []string{"6", "6", "7"} {
 		_, err := b.Identity(t.Context(), guestapi.Identity{
@@ -68,7 +71,7 @@ func guestReseeds(t *testing.T, b *box) {
 	}
 }
 
-// counted is as many bytes as are asked for, which differ by their place.
+// counted is an endless stream of bytes that depend on their offset.
 type counted struct{ n uint32 }
 
 func (c *counted) Read(b []byte) (int, error) {
@@ -107,7 +110,7 @@ func guestFiles(t *testing.T, b *box) {
 		t.Errorf("then there is %q", got)
 	}
 	must(t, b.Remove(t.Context(), "/srv/new", true))
-	// A file of the image: it is on the lower layer, and its directory, too.
+	// A file of the image: the file and its directory are on the lower layer.
 	must(t, b.PutFile(t.Context(), "/etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\nnew:x:1:1::/:/bin/sh\n")))
 	if got := b.out("id -un 1"); got != "new" {
 		t.Errorf("a replaced file: %q", got)
@@ -184,7 +187,7 @@ func (s *terminalScreen) awaits(t *testing.T, text string) {
 	}
 }
 
-// guestTerminal leaves a login shell whose child ignores every hang-up.
+// guestTerminal leaves a login shell whose child ignores SIGHUP.
 func guestTerminal(t *testing.T, b *box) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -215,7 +218,7 @@ func guestTerminal(t *testing.T, b *box) {
 	}
 }
 
-// guestVolume plugs a disk into a running guest, and takes it to the next.
+// guestVolume plugs a disk into a running guest and then moves it to the next.
 func guestVolume(t *testing.T, w *world, b *box) {
 	image := filepath.Join(filepath.Dir(b.overlay), "volume")
 	must(t, os.WriteFile(image, nil, 0o644))

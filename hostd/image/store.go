@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// Errors that a caller tells apart.
+// Errors that callers distinguish.
 var (
 	ErrNoTemplate  = errors.New("no such template")
 	ErrCorrupt     = errors.New("template is damaged")
@@ -24,13 +24,13 @@ var (
 	ErrOtherGuest  = errors.New("template was stored with an older guest agent")
 )
 
-// Guest is what the guest of a build needs of the host.
+// Guest is the size of a build's guest.
 type Guest struct{ CPU, MemoryMB, DiskMB int }
 
-// Lease is a network slot for a guest of a build, and what confines its VMM.
+// Lease is a network slot for a build's guest, and the confinement of its VMM.
 type Lease struct {
 	NetNS    string // path
-	UID, GID int    // who runs the VMM and owns the tap
+	UID, GID int    // user that runs the VMM and owns the tap
 	Groups   []int
 	Cgroup   vmm.Cgroup // the zero value: none
 	Dial     func(ctx context.Context, port int) (net.Conn, error)
@@ -43,22 +43,27 @@ type Config struct {
 	Engine vmm.Engine
 	Kernel string // path of a PVH vmlinux; its modules lie in modules/ beside it
 	Guestd string // path of the static binary
-	// Lease takes a slot; builds ask for it when they boot a guest. Nil: the
-	// store is read-only, and a build fails.
+	// Lease takes a slot; builds call it before they boot a guest. Nil: the store is
+	// read-only, and builds fail.
 	Lease  func(ctx context.Context, g Guest) (Lease, error)
 	Logger *slog.Logger
 
-	// OCIAllow are the registries and networks that tenants' images may come
-	// from although they are not public; see oci.Policy.
+	// OCIAllow are registries and networks that are not public, but from which
+	// tenants' images may come; see oci.Policy.
 	OCIAllow []string
 	OCIMaxMB int // of an image, unpacked; 0: oci.DefaultMaxMB
-	// GuestCAs is a directory whose *.crt a bootstrapped root file system
-	// trusts, besides Debian's own; "": none.
+	// GuestCAs is a directory whose *.crt bootstrapped root file systems trust, in
+	// addition to Debian's own; "": none.
 	GuestCAs string
+	// Sizes are of the operator's templates, by name, over what their definitions say.
+	Sizes map[string]Size
 }
 
-// Store is a directory of templates. Several daemons may use one at a time, each
-// through a Store of its own.
+// Size is what a template's guests have; 0: as its definition says.
+type Size struct{ CPU, MemoryMB int }
+
+// Store is a directory of templates. Several daemons may use one at the same time,
+// each with its own Store.
 type Store struct {
 	cfg Config
 	log *slog.Logger
@@ -85,8 +90,8 @@ const (
 	tmpDir     = "tmp"
 )
 
-// Open opens a store, and makes it if it does not exist. It removes what
-// unfinished builds left, and the VMs of killed daemons.
+// Open opens a store, and creates it if it does not exist. It removes unfinished
+// builds, and the VMs of daemons that were killed.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -98,7 +103,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg.Dir = dir
 	s := &Store{cfg: cfg, log: cfg.Logger}
 	for _, sub := range []string{namesDir, buildsDir, layersDir, kernelsDir, recipesDir, usersDir, locksDir, tmpDir} {
-		// VMMs are handed what they may read: nobody else passes.
+		// Only root may enter: VMMs are given the files that they may read.
 		path := filepath.Join(dir, sub)
 		if err := errors.Join(os.MkdirAll(path, 0o700), os.Chmod(path, 0o700)); err != nil {
 			return nil, fmt.Errorf("template store: %w", err)
@@ -114,17 +119,17 @@ func (s *Store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.cfg.Dir}, parts...)...)
 }
 
-// Template is a stored build that sandboxes can be made from. Its files must
-// not be written to.
+// Template is a stored build from which sandboxes can be created. Its files must not
+// be changed.
 type Template struct {
 	Name, BuildID         string
-	By                    string // for whom the name was given to it, see Options
+	By                    string // for whom the name was set, see Options
 	Definition            Definition
 	CPU, MemoryMB, DiskMB int
 	Kernel                string   // path of the vmlinux
 	Initramfs             string   // path
-	Layers                []string // paths of the read-only disks, the lowest first
-	OverlaySeed           string   // path of the writable disk to clone, as the guest had it when it was stored
+	Layers                []string // paths of the read-only disks, lowest first
+	OverlaySeed           string   // path of the writable disk to clone, as it was when the guest was stored
 	RAM                   string   // path
 	SnapshotDir           string   // path of the stored state
 	Engine                string   // kind and version
@@ -141,9 +146,9 @@ type nameRecord struct {
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
-// Get returns the build that a name means, after it has looked at the files:
-// ErrCorrupt names a file that is missing or has another size, ErrOtherEngine
-// the engine that stored the build.
+// Get returns the build that a name means, after checking its files: ErrCorrupt
+// names a file that is missing or has another size, ErrOtherEngine the engine that
+// stored the build.
 func (s *Store) Get(name string) (Template, error) {
 	rec, err := s.readName(name)
 	if err != nil {
@@ -157,15 +162,21 @@ func (s *Store) Get(name string) (Template, error) {
 	return t, nil
 }
 
-// Build returns a build by its id, whether or not a name still means it.
-func (s *Store) Build(id string) (Template, error) {
+// Build returns a build by its id, whether or not a name means it.
+func (s *Store) Build(id string) (Template, error) { return s.build(id, s.runs) }
+
+// Bootable is Build for a guest that boots from its kernel or continues from a state of
+// its own, so that it does not matter which engine stored the build.
+func (s *Store) Bootable(id string) (Template, error) { return s.build(id, hasGuest) }
+
+func (s *Store) build(id string, good func(manifest) error) (Template, error) {
 	if !isDigest(id) {
 		return Template{}, fmt.Errorf("%w: build %q", ErrNoTemplate, id)
 	}
 	if _, err := os.Stat(s.path(buildsDir, id)); errors.Is(err, os.ErrNotExist) {
 		return Template{}, fmt.Errorf("%w: build %s", ErrNoTemplate, id)
 	}
-	t, err := s.load(id)
+	t, err := s.loadIf(id, good)
 	if err != nil {
 		return Template{}, fmt.Errorf("template build %s: %w", id, err)
 	}
@@ -190,8 +201,7 @@ func (s *Store) readName(name string) (nameRecord, error) {
 	return rec, nil
 }
 
-// List returns every intact template, by name, and what is wrong with the
-// others.
+// List returns every intact template, by name, and the errors of the others.
 func (s *Store) List() ([]Template, error) {
 	names, err := s.Names()
 	if err != nil {
@@ -204,14 +214,14 @@ func (s *Store) List() ([]Template, error) {
 		switch {
 		case err == nil:
 			all = append(all, t)
-		case !errors.Is(err, ErrNoTemplate): // removed meanwhile
+		case !errors.Is(err, ErrNoTemplate): // otherwise it was removed meanwhile
 			failed = errors.Join(failed, err)
 		}
 	}
 	return all, failed
 }
 
-// Names returns the names of all templates, sorted, whole or not.
+// Names returns the names of all templates, sorted, intact or not.
 func (s *Store) Names() ([]string, error) {
 	entries, err := os.ReadDir(s.path(namesDir))
 	if err != nil {
@@ -226,11 +236,11 @@ func (s *Store) Names() ([]string, error) {
 	return names, nil
 }
 
-// cutJSON is the name of a record without its ending.
+// cutJSON returns the name of a record's file without its extension.
 func cutJSON(file string) (string, bool) { return strings.CutSuffix(file, ".json") }
 
-// Remove forgets a name. The build's files go with the next Collect, once no
-// sandbox uses them.
+// Remove removes a name. Collect removes the build's files once no sandbox uses
+// them.
 func (s *Store) Remove(ctx context.Context, name string) error {
 	unlock, err := s.lock(ctx, "name-"+name)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +41,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// fakeBuild puts a build into a store that differs from others by its content.
+// fakeBuild adds a build to a store; builds with other content have other ids.
 func fakeBuild(t *testing.T, s *Store, name, content string) (id string) {
 	t.Helper()
 	sum := func(path string, sparse bool) fileID {
@@ -221,96 +222,16 @@ func TestTemplateOfAnotherEngineIsRefusedByName(t *testing.T) {
 	if !errors.Is(err, ErrOtherEngine) || !strings.Contains(err.Error(), "chvemu v53.0+qemu-7.2") || !strings.Contains(err.Error(), "cloud-hypervisor v54.0") {
 		t.Errorf("got %v", err)
 	}
-}
-
-func TestRemovedNameLeavesTheBuildToItsUsers(t *testing.T) {
-	s := openStore(t, t.TempDir())
-	id := fakeBuild(t, s, "base", "one")
-	if err := s.Remove(t.Context(), "base"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Get("base"); !errors.Is(err, ErrNoTemplate) {
-		t.Errorf("got %v", err)
-	}
-	if _, err := s.load(id); err != nil {
-		t.Errorf("the build is gone: %v", err)
-	}
-}
-
-// age makes a build unused for long.
-func age(t *testing.T, s *Store, id string) {
-	t.Helper()
-	old := time.Now().Add(-2 * buildGrace)
-	if err := os.Chtimes(s.path(buildsDir, id), old, old); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestCollectRemovesWhatNobodyUses(t *testing.T) {
-	dir := t.TempDir()
-	s, other := openStore(t, dir), openStore(t, dir)
-	there := func(id string) bool { _, err := os.Stat(s.path(buildsDir, id)); return err == nil }
-	collect := func(daemon string, inUse ...string) {
-		t.Helper()
-		if err := s.Collect(t.Context(), daemon, inUse); err != nil {
-			t.Fatal(err)
-		}
-	}
-	first := fakeBuild(t, s, "base", "one")
-	second := fakeBuild(t, s, "base", "two")
-	collect("h1")
-	if !there(first) || !there(second) {
-		t.Fatal("a build that was replaced a moment ago is gone")
-	}
-	age(t, s, first)
-	age(t, s, second)
-	collect("h1", first)
-	if !there(first) || !there(second) {
-		t.Fatal("a build in use, or the current one, is gone")
-	}
-	if err := other.Collect(t.Context(), "h2", []string{first, first}); err != nil {
-		t.Fatal(err)
-	}
-	age(t, s, first)
-	collect("h1")
-	if !there(first) {
-		t.Fatal("a build that another daemon uses is gone")
-	}
-	age(t, s, first)
-	if err := other.Collect(t.Context(), "h2", nil); err != nil {
-		t.Fatal(err)
-	}
-	if there(first) || !there(second) {
-		t.Errorf("old there: %v, current there: %v", there(first), there(second))
-	}
-	if err := s.Collect(t.Context(), "../h1", nil); err == nil {
-		t.Error("a daemon's name that is a path was taken")
-	}
-}
-
-func TestCollectKeepsLayersThatABuildNeeds(t *testing.T) {
-	s := openStore(t, t.TempDir())
-	fakeBuild(t, s, "base", "one")
-	unused, err := s.ensureLayer(t.Context(), "unused", func(_ context.Context, _, image string) error {
-		return os.WriteFile(image, []byte("x"), 0o644)
-	})
+	rec, err := other.readName("base")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.collect(time.Now()); err != nil {
-		t.Fatal(err)
+	if _, err := other.Build(rec.BuildID); !errors.Is(err, ErrOtherEngine) {
+		t.Errorf("build: %v", err)
 	}
-	if !s.haveLayer(unused) {
-		t.Error("a layer made a moment ago is gone")
-	}
-	if err := s.collect(time.Now().Add(2 * layerGrace)); err != nil {
-		t.Fatal(err)
-	}
-	if s.haveLayer(unused) {
-		t.Error("a layer of no build is kept")
-	}
-	if _, err := s.Get("base"); err != nil {
-		t.Errorf("what a build needs was removed: %v", err)
+	// What has its disk already is booted by any engine.
+	if tpl, err := other.Bootable(rec.BuildID); err != nil || tpl.BuildID != rec.BuildID {
+		t.Errorf("bootable: %+v, %v", tpl, err)
 	}
 }
 
@@ -379,8 +300,8 @@ func TestDamagedLayerIsBuiltAnew(t *testing.T) {
 	}
 }
 
-// A bootstrap takes the packages of the day. Memory that was stored over the
-// layer that was lost must not be resumed over the one that took its place.
+// A bootstrap installs the current packages, so a repeated one gives another layer.
+// Memory stored over a lost layer must not be resumed over its replacement.
 func TestALayerMadeAnewIsAnother(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	id := fakeBuild(t, s, "base", "a")
@@ -398,7 +319,7 @@ func TestALayerMadeAnewIsAnother(t *testing.T) {
 	if _, err := s.Build(id); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("a build whose layer is lost: %v", err)
 	}
-	// What was lost comes back from elsewhere, as it was.
+	// An import restores the lost layer from another host, unchanged.
 	from := openStore(t, t.TempDir())
 	if same := fakeBuild(t, from, "base", "a"); same != id {
 		t.Fatalf("the same content is build %s, and was %s", same, id)
@@ -419,7 +340,7 @@ func TestABuildIsNamedByItsContent(t *testing.T) {
 	}
 }
 
-// What a workspace's steps have made is in no other's templates.
+// A layer made by one workspace's steps is not used in another's templates.
 func TestStepsAreTheirWorkspacesOwn(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	s.cfg.Kernel = "/nowhere"
@@ -433,15 +354,16 @@ func TestStepsAreTheirWorkspacesOwn(t *testing.T) {
 	for workspace, cached := range map[string]bool{"a": true, "b": false, "": false} {
 		d := d
 		_, err := s.ensureLayers(t.Context(), &d, Options{Workspace: workspace}, newReporter("web", nil))
-		// It would make the layer, and there is no kernel for its guest.
+		// It would build the layer, and fails because there is no kernel for its
+		// guest.
 		if (err == nil) != cached || err != nil && !strings.Contains(err.Error(), "/nowhere") {
 			t.Errorf("workspace %q: %v", workspace, err)
 		}
 	}
 }
 
-// Stores of every format that was ever written are read for ever: templates are
-// built on their layers. No guest is made of a build whose agent is too old.
+// Stores of every earlier format stay readable, because templates are built on their
+// layers. A build whose agent is too old starts no guest.
 func TestStoresOfEarlierFormats(t *testing.T) {
 	dirs, err := filepath.Glob("testdata/store-*")
 	if err != nil || len(dirs) != formatVersion {
@@ -471,7 +393,8 @@ func TestStoresOfEarlierFormats(t *testing.T) {
 				must(t, err)
 				must(t, to.Import(t.Context(), rec.BuildID, deliver(partsOf(t, s, rec.BuildID))))
 			}
-			// What is built on it has layers with the keys of their contents.
+			// A template built on it has layers whose keys are derived from their
+			// contents.
 			d := Definition{Name: "web", From: "base"}
 			keys, err := s.ensureLayers(t.Context(), &d, Options{}, newReporter("web", nil))
 			must(t, err)
@@ -480,35 +403,12 @@ func TestStoresOfEarlierFormats(t *testing.T) {
 					t.Errorf("layer %s: %+v, %v", key, l, err)
 				}
 			}
-			// And its layers are found by their recipes.
+			// Its layers are found by their recipes.
 			key, err := s.ensureLayer(t.Context(), "layer of one", func(context.Context, string, string) error { return errors.New("made again") })
 			if err != nil || !slices.Contains(keys, key) {
 				t.Errorf("layer of the recipe: %s, %v", key, err)
 			}
 		})
-	}
-}
-
-func TestUnfinishedWorkOfAKilledDaemonIsRemoved(t *testing.T) {
-	dir := t.TempDir()
-	s := openStore(t, dir)
-	mine, remove, err := s.workDir(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	left := s.path(tmpDir, "123")
-	write(t, filepath.Join(left, "half"), "x")
-	write(t, filepath.Join(left, lockName), "") // its holder is gone
-	openStore(t, dir)
-	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("work of a killed daemon is left: %v", err)
-	}
-	if _, err := os.Stat(mine); err != nil {
-		t.Errorf("work that goes on was removed: %v", err)
-	}
-	remove()
-	if _, err := os.Stat(mine); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("finished work is left: %v", err)
 	}
 }
 
@@ -543,7 +443,8 @@ func TestStoreThatOnlyReadsDoesNotBuild(t *testing.T) {
 	}
 }
 
-// A build is found when no name means it any more: sandboxes go on with theirs.
+// A build stays available when no name refers to it any more, because sandboxes
+// still use it.
 func TestABuildIsFoundByItsID(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	id := fakeBuild(t, s, "base", "one")
@@ -556,6 +457,28 @@ func TestABuildIsFoundByItsID(t *testing.T) {
 	for _, other := range []string{"", "../x", strings.Repeat("0", digestLen)} {
 		if _, err := s.Build(other); !errors.Is(err, ErrNoTemplate) {
 			t.Errorf("Build(%q) = %v, want ErrNoTemplate", other, err)
+		}
+	}
+}
+
+func TestADefinitionFitsTheProcessorsOfSoftware(t *testing.T) {
+	most := max(2, runtime.NumCPU())
+	emulated, real := &Store{cfg: Config{Engine: testEngine}}, &Store{cfg: Config{Engine: vmm.Engine{Kind: vmm.KindCloudHypervisor}}}
+	for asked, want := range map[int]int{0: 0, 1: 1, most: most, most + 1: most} {
+		if got := emulated.Fit(Definition{CPU: asked}).CPU; got != want {
+			t.Errorf("%d CPUs become %d where software emulates them, want %d", asked, got, want)
+		}
+		if got := real.Fit(Definition{CPU: asked}).CPU; got != asked {
+			t.Errorf("%d CPUs become %d", asked, got)
+		}
+	}
+}
+
+func TestTheOperatorsSizeGoesBeforeTheDefinitions(t *testing.T) {
+	s := &Store{cfg: Config{Engine: vmm.Engine{Kind: vmm.KindCloudHypervisor}, Sizes: map[string]Size{"app": {CPU: 2}, "other": {MemoryMB: 1024}}}}
+	for name, want := range map[string]Size{"app": {2, 4096}, "other": {8, 1024}, "base": {8, 4096}} {
+		if got := s.Fit(Definition{Name: name, CPU: 8, MemoryMB: 4096}); got.CPU != want.CPU || got.MemoryMB != want.MemoryMB {
+			t.Errorf("%s: %d CPUs, %d MB, want %+v", name, got.CPU, got.MemoryMB, want)
 		}
 	}
 }

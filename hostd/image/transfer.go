@@ -17,19 +17,19 @@ import (
 	"github.com/berth-cloud/berth/atomicfile"
 )
 
-// A build can be copied to a store on another host. What was captured from its
-// sandboxes needs exactly the same disks, because the captured memory depends on
-// what is on them. Building the template there again would not give that, because
-// a bootstrap installs the packages of the day.
+// A build can be copied to another host's store. Captures of its sandboxes need
+// exactly the same disks, because the captured memory depends on them. Building the
+// template again there would not produce them, because a bootstrap installs the
+// current packages.
 
 // Part is one file of a build.
 type Part struct {
 	Name string // below the directory that Import reads
 	Path string
 	Size int64
-	// Key says what the file holds: equal ones are the same file, in whatever
-	// build. It is 64 hexadecimal digits, and empty for the small files that
-	// describe a build.
+	// Key identifies the file's content: parts with equal keys are the same file, in
+	// whatever build. It has 64 hexadecimal digits, and is empty for the small files
+	// that describe a build.
 	Key string
 }
 
@@ -46,8 +46,8 @@ func layerPart(i int) (image, description string) {
 	return filepath.Join(layersDir, strconv.Itoa(i)+".ext4"), filepath.Join(layersDir, strconv.Itoa(i)+".json")
 }
 
-// Parts lists what a build is made of, in a fixed order. The files stay as long
-// as the build is in use.
+// Parts returns the files of a build, in a fixed order. They exist as long as the
+// build is in use.
 func (s *Store) Parts(id string) ([]Part, error) {
 	if _, err := s.Build(id); err != nil {
 		return nil, err
@@ -85,11 +85,11 @@ func (f fileID) key() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Import adds a build of another store to this one. fetch is called only if the
-// build is not there: it fills an empty directory with the parts, by their
-// names. Every file is compared with what the build says of it: ErrCorrupt
-// names one that differs. The build has no name, so it stays for a while, and
-// then as long as a daemon says that it is in use (Collect).
+// Import adds a build of another store to this one. If the build is not there, it
+// calls fetch, which puts the parts into an empty directory, under their names. It
+// checks every file; ErrCorrupt names one that differs. The build has no name, so it
+// is kept for a while, and then as long as a daemon says that it is in use
+// (Collect).
 func (s *Store) Import(ctx context.Context, id string, fetch func(ctx context.Context, dir string) error) error {
 	if !isDigest(id) {
 		return fmt.Errorf("%w: build %q", ErrNoTemplate, id)
@@ -101,7 +101,8 @@ func (s *Store) Import(ctx context.Context, id string, fetch func(ctx context.Co
 	defer unlock()
 	switch _, err := s.load(id); {
 	case err == nil:
-		// The caller is about to use it, and has not said so yet; see olderThan.
+		// The caller is about to use it and has not recorded that yet; see
+		// olderThan.
 		now := time.Now()
 		return os.Chtimes(s.path(buildsDir, id), now, now)
 	case errors.Is(err, ErrOtherEngine), errors.Is(err, ErrOtherGuest):
@@ -185,8 +186,8 @@ func (s *Store) adoptKernel(ctx context.Context, from, done string, k kernelID) 
 	return s.publish(kernel, to)
 }
 
-// adoptLayer moves a layer into the store and returns its key there: the digest
-// of its content, whatever it was called on the other host.
+// adoptLayer moves a layer into the store and returns its key: the digest of its
+// content, whatever its name on the other host.
 func (s *Store) adoptLayer(ctx context.Context, from, done string, i int) (string, error) {
 	image, description := layerPart(i)
 	var l layer
@@ -207,8 +208,8 @@ func (s *Store) adoptLayer(ctx context.Context, from, done string, i int) (strin
 	return l.Key, s.publishLayer(ctx, l, done)
 }
 
-// adoptFile moves a file to its place in a directory that is being made, as
-// seal leaves it, and compares its content.
+// adoptFile moves a file to its place in a directory that is being prepared, seals
+// it, and compares its content.
 func (s *Store) adoptFile(ctx context.Context, from, to string, want fileID) error {
 	st, err := os.Lstat(from)
 	if err != nil {
@@ -251,7 +252,7 @@ func readDescription(path string, v any) error {
 	return nil
 }
 
-// isContentDigest is for the names that are a whole SHA-256.
+// isContentDigest reports whether s is a complete SHA-256.
 func isContentDigest(s string) bool {
 	raw, err := hex.DecodeString(s)
 	return err == nil && len(raw) == sha256.Size

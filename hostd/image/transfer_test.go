@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// deliver copies parts into a directory, as a fetch from elsewhere does.
+// deliver copies parts into a directory, as a fetch from another host does.
 func deliver(parts []Part) func(context.Context, string) error {
 	return func(_ context.Context, dir string) error {
 		for _, p := range parts {
@@ -65,12 +65,12 @@ func TestABuildIsTakenToAnotherStore(t *testing.T) {
 			t.Errorf("%s: %v", pair[0], err)
 		}
 	}
-	// It has no name, and a second import fetches nothing.
+	// The imported build has no name, and a second import fetches nothing.
 	if names, err := to.Names(); err != nil || len(names) > 0 {
 		t.Errorf("names = %v, %v", names, err)
 	}
 	must(t, to.Import(t.Context(), id, func(context.Context, string) error { return errors.New("fetched again") }))
-	// The same parts again, wherever they are now.
+	// The parts are the same except for their paths.
 	strip := func(parts []Part) []Part {
 		for i := range parts {
 			parts[i].Path = ""
@@ -103,7 +103,7 @@ func TestALayerOfTheSameRecipeAndOtherContentStaysApart(t *testing.T) {
 	if raw, err := os.ReadFile(to.layerPath(key)); err != nil || string(raw) != "other" {
 		t.Errorf("the layer that was there = %q, %v", raw, err)
 	}
-	// And from there on to a third.
+	// The importing host can pass the build on to a third.
 	third := openStore(t, t.TempDir())
 	must(t, third.Import(t.Context(), id, deliver(partsOf(t, to, id))))
 }
@@ -148,7 +148,7 @@ func TestABuildThatArrivesDamagedIsRefused(t *testing.T) {
 			if left, err := os.ReadDir(to.path(tmpDir)); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}
-			// The next one is not in the way of what this one left.
+			// The next import is not obstructed by what this one left.
 			must(t, to.Import(t.Context(), id, deliver(parts)))
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// The same in every VM: what the slot offers, and the names by which a stored
+// The same in every VM: what the slot provides, and the ids by which a stored
 // configuration is edited.
 const (
 	tapName   = "tap0"
@@ -23,26 +23,26 @@ const (
 
 func layerID(i int) string { return "layer" + strconv.Itoa(i) }
 
-// cmdline is the kernel's. Nothing that only protects the guest from itself, or
-// wakes it while it does nothing, is on: a guest is one tenant's, and its
-// processor may be emulated.
+// cmdline is the kernel's command line. It switches off what only protects the guest
+// from itself or wakes it while it is idle, because a guest belongs to one tenant
+// and its processor may be emulated.
 //
-// Of the security modules only those stay that a program can use by itself.
-// reboot=t ends the VM when the guest ends, and panic=1 a second after its kernel
-// panicked, so that what it said of that is kept (vmm.Process.LastConsole). The 8042
-// and the other serial ports are not probed for.
+// The security modules that remain are those that programs use by themselves.
+// reboot=t ends the VM when the guest ends, and panic=1 one second after its kernel
+// panicked, so that its last output is kept (vmm.Process.LastConsole). The 8042 and
+// the other serial ports are not probed.
 const cmdline = "console=ttyS0 quiet loglevel=4 reboot=t panic=1 mitigations=off init_on_alloc=0 " +
 	"hardened_usercopy=off psi=0 nosoftlockup noautogroup audit=0 lsm=landlock,yama tsc=reliable no_timer_check " +
 	"8250.nr_uarts=1 i8042.noaux i8042.nokbd i8042.nopnp random.trust_cpu=on cryptomgr.notests"
 
-// VM is what of a VM's configuration is one sandbox's own.
+// VM is the part of a VM's configuration that belongs to one sandbox.
 type VM struct {
 	Overlay string // path of the writable disk
-	// RAM is the path of a RAM file of the template's memory size: of a cold
-	// boot, whose guest writes to it, or of a saved state, which is only read.
+	// RAM is the path of a RAM file of the template's memory size. A cold boot's
+	// guest writes to it; that of a saved state is only read.
 	RAM    string
 	Serial string            // path of the serial console's log; empty: the console is off
-	Disks  map[string]string // paths of the disks that were plugged in, by id
+	Disks  map[string]string // paths of plugged disks, by id
 }
 
 // VMConfig is the configuration of a boot from the kernel.
@@ -76,11 +76,11 @@ func serial(path string) *vmm.ConsoleConfig {
 	return &vmm.ConsoleConfig{Mode: vmm.ConsoleFile, File: path}
 }
 
-// EditRestoreConfig makes the configuration of a restore for one sandbox: its own
-// disks and console, the RAM file mapped privately, and the template's files
-// where they are now. Of the config.json of the stored state, which a VMM wrote
-// that its guest may have owned, it takes what names nothing outside the VM.
-// Without a RAM file of its own the state is the template's.
+// EditRestoreConfig returns the configuration of a restore for one sandbox: its own
+// disks and console, the RAM file mapped privately, and the current paths of the
+// template's files. raw is the config.json of the stored state, which a VMM wrote
+// that its guest may have taken over; only what names nothing outside the VM is
+// used. If vm has no RAM file, the state is the template's.
 func (t Template) EditRestoreConfig(raw []byte, vm VM) ([]byte, error) {
 	edit, err := vmm.ParseConfig(raw)
 	if err != nil {
@@ -94,11 +94,11 @@ func (t Template) EditRestoreConfig(raw []byte, vm VM) ([]byte, error) {
 
 func (t Template) edit(edit *vmm.ConfigEdit, vm VM) error {
 	edit.Distrust()
-	// A private mapping: the file is read, and never written.
+	// A private mapping: the file is only read.
 	if err := edit.SetZone(zoneID, t.ramOf(vm), false); err != nil {
 		return err
 	}
-	// Those that the state was stored with may be gone: they were the build's.
+	// The paths that the state was stored with may be gone: they were the build's.
 	if err := edit.SetPayload(t.Kernel, t.Initramfs); err != nil {
 		return err
 	}
@@ -127,8 +127,8 @@ func (t Template) edit(edit *vmm.ConfigEdit, vm VM) error {
 	return t.check(edit)
 }
 
-// check refuses a configuration of another machine: what was set above are all
-// the disks, links and memory that it may have.
+// check refuses a configuration with other disks, links or memory than those that
+// were set above.
 func (t Template) check(edit *vmm.ConfigEdit) error {
 	cfg, err := edit.Config()
 	if err != nil {
@@ -167,8 +167,8 @@ func (t Template) ramOf(vm VM) string {
 	return t.RAM
 }
 
-// checkRAM refuses a RAM file that is cut off. A VMM would map it, and the guest
-// die of the first page that is not there.
+// checkRAM refuses a truncated RAM file. A VMM would map it, and the guest would die
+// when it used the first missing page.
 func (t Template) checkRAM(vm VM) error {
 	path := t.ramOf(vm)
 	st, err := os.Stat(path)
@@ -176,13 +176,13 @@ func (t Template) checkRAM(vm VM) error {
 		return err
 	}
 	if want := int64(t.MemoryMB) << 20; st.Size() != want {
-		return fmt.Errorf("%s has %d bytes, and the guest's memory %d", path, st.Size(), want)
+		return fmt.Errorf("%w: %s has %d bytes, and the guest's memory %d", vmm.ErrDamaged, path, st.Size(), want)
 	}
 	return nil
 }
 
-// WriteRestore fills dir with what vm.restore reads to start from the template's
-// stored state: the edited configuration, and links to the rest.
+// WriteRestore writes to dir what vm.restore reads to start from the template's
+// stored state: the edited configuration, and links to the other files.
 func (t Template) WriteRestore(dir string, vm VM) error {
 	vm.RAM = ""
 	if err := t.writeRestore(dir, t.SnapshotDir, vm); err != nil {
@@ -191,10 +191,18 @@ func (t Template) WriteRestore(dir string, vm VM) error {
 	return nil
 }
 
-// WriteRestoreFrom does the same for a state that a sandbox of this build was
-// saved in, with its RAM in vm.RAM.
+// WriteRestoreFrom does the same for the saved state of a sandbox of this build,
+// with its RAM in vm.RAM. If no VM can ever be restored from it, the error is
+// vmm.ErrDamaged.
 func (t Template) WriteRestoreFrom(dir, state string, vm VM) error {
-	if err := t.writeRestore(dir, state, vm); err != nil {
+	err := errors.Join(vmm.CheckState(state), t.checkRAM(vm))
+	switch {
+	case err == nil:
+		err = t.writeRestore(dir, state, vm)
+	case errors.Is(err, os.ErrNotExist) && !errors.Is(err, vmm.ErrDamaged):
+		err = fmt.Errorf("%w: %w", vmm.ErrDamaged, err)
+	}
+	if err != nil {
 		return fmt.Errorf("saved state %s: %w", state, err)
 	}
 	return nil
@@ -214,7 +222,7 @@ func (t Template) writeRestore(dir, state string, vm VM) error {
 	for _, name := range []string{vmm.FileState, vmm.FileMemory} {
 		path := filepath.Join(state, name)
 		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) && name == vmm.FileMemory {
-			continue // RAM was a shared file
+			continue // the RAM was a shared file
 		} else if err != nil {
 			return err
 		}

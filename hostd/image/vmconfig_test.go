@@ -80,9 +80,9 @@ func TestRestoreConfigurationIsEdited(t *testing.T) {
 	}
 }
 
-// A config.json is written by a VMM whose guest may have taken it over, or comes
-// from a store that others write to. Nothing that it names outside the VM is
-// taken: the daemon would open it, as root.
+// A config.json is written by a VMM that its guest may have taken over, or comes
+// from a store that others write to. No path outside the VM that it names is used,
+// because the daemon would open it as root.
 func TestNothingThatAStoredConfigurationNamesIsTaken(t *testing.T) {
 	raw, err := os.ReadFile("testdata/config.json")
 	if err != nil {
@@ -249,8 +249,8 @@ func TestRestoreDirectory(t *testing.T) {
 	}
 }
 
-// A state that a sandbox was saved in brings its own memory, and the disks that
-// were plugged in.
+// The saved state of a sandbox has its own memory, and the disks that were plugged
+// in.
 func TestRestoreDirectoryOfASavedState(t *testing.T) {
 	raw, err := os.ReadFile("testdata/config.json")
 	if err != nil {
@@ -262,7 +262,7 @@ func TestRestoreDirectoryOfASavedState(t *testing.T) {
 	}
 	state, tpl := t.TempDir(), testTemplate()
 	for name, content := range map[string]string{
-		"config.json": plugged, "state.json": "state", "capture.json": "{}", "overlay.img": "disk",
+		"config.json": plugged, "state.json": "{}", "capture.json": "{}", "overlay.img": "disk",
 	} {
 		if err := os.WriteFile(filepath.Join(state, name), []byte(content), 0o444); err != nil {
 			t.Fatal(err)
@@ -296,7 +296,41 @@ func TestRestoreDirectoryOfASavedState(t *testing.T) {
 	if err := tpl.WriteRestoreFrom(t.TempDir(), state, vm); err == nil {
 		t.Error("a disk that the state does not have was taken")
 	}
-	if err := tpl.WriteRestoreFrom(t.TempDir(), t.TempDir(), vm); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no state: %v", err)
+	if err := tpl.WriteRestoreFrom(t.TempDir(), state, vm); errors.Is(err, vmm.ErrDamaged) {
+		t.Errorf("what is not there to be attached damages the state: %v", err)
+	}
+}
+
+// A state that is not whole is told from what may be tried again.
+func TestASavedStateThatIsNotWhole(t *testing.T) {
+	for name, damage := range map[string]func(file func(string) string) error{
+		"no configuration": func(file func(string) string) error { return os.Remove(file("config.json")) },
+		"no state":         func(file func(string) string) error { return os.Remove(file("state.json")) },
+		"no memory":        func(file func(string) string) error { return os.Remove(file("memory-ranges")) },
+		"half a state":     func(file func(string) string) error { return os.WriteFile(file("state.json"), []byte(`{"a":`), 0o600) },
+		"half the memory":  func(file func(string) string) error { return os.Truncate(file("memory-ranges"), 1<<20) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			state, tpl := t.TempDir(), testTemplate()
+			file := func(name string) string { return filepath.Join(state, name) }
+			raw, err := os.ReadFile("testdata/config.json")
+			if err == nil {
+				err = errors.Join(os.WriteFile(file("config.json"), raw, 0o600), os.WriteFile(file("state.json"), []byte("{}"), 0o600))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			writeRAM(t, file("memory-ranges"), tpl.MemoryMB)
+			vm := VM{Overlay: "/box/overlay", RAM: file("memory-ranges")}
+			if err := tpl.WriteRestoreFrom(t.TempDir(), state, vm); err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(file); err != nil {
+				t.Fatal(err)
+			}
+			if err := tpl.WriteRestoreFrom(t.TempDir(), state, vm); !errors.Is(err, vmm.ErrDamaged) {
+				t.Errorf("%v, want ErrDamaged", err)
+			}
+		})
 	}
 }

@@ -25,9 +25,9 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// world is what tests with real guests share: an engine, a kernel, guest
-// networks, and a store whose lowest layer is a few programs of this machine,
-// so that nothing is downloaded.
+// world is what the tests with real guests share: an engine, a kernel, guest
+// networks, and a store. The store's lowest layer is a few programs of this machine,
+// so nothing is downloaded.
 type world struct {
 	t      *testing.T
 	dir    string
@@ -101,8 +101,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// oneAtATime waits for another run of these tests on this machine: the names and
-// addresses of the guests' networks are the same.
+// oneAtATime waits for another run of these tests on this machine, because the
+// guests' networks have fixed names and addresses.
 func oneAtATime(t *testing.T) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(os.TempDir(), "berth-image-test.lock"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -137,7 +137,7 @@ func (w *world) lease(ctx context.Context, _ Guest) (Lease, error) {
 	}, nil
 }
 
-// tinyPrograms are all that a guest of these tests has.
+// tinyPrograms are the only programs in these tests' guests.
 var tinyPrograms = []string{
 	"sh", "cat", "chmod", "date", "dd", "df", "env", "head", "hostname", "id", "ls", "mkdir", "nproc", "readlink", "rm", "setsid",
 	"sleep", "sort", "stat", "stty", "sync", "tail", "test", "touch", "true", "uname", "wc", "yes",
@@ -147,7 +147,7 @@ var tiny = Definition{
 	Name: "tiny", Bootstrap: &Bootstrap{Suite: "tiny"}, CPU: 1, MemoryMB: 256, DiskMB: 256,
 }
 
-// tinyLayer puts the layer where a bootstrap would.
+// tinyLayer puts the layer where a bootstrap would put it.
 func (w *world) tinyLayer() {
 	w.t.Helper()
 	inputs := bootstrapInputs{Format: layerRecipe, Bootstrap: *tiny.Bootstrap}
@@ -188,7 +188,7 @@ func tinyRoot(root string) error {
 
 var libraryPath = regexp.MustCompile(`/\S+\.so\S*`)
 
-// copyProgram copies a program and the libraries that it loads.
+// copyProgram copies a program and its shared libraries.
 func copyProgram(root, name string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -245,7 +245,7 @@ func (w *world) restore(t *testing.T, tpl Template, generation uint64) *box {
 	dir, err := os.MkdirTemp(w.dir, "b")
 	must(t, err)
 	must(t, os.Chmod(dir, 0o755))
-	// What a VMM is given is not in the directory that it owns.
+	// The files given to a VMM are outside the directory that it owns.
 	overlay, state, run := filepath.Join(dir, "overlay"), filepath.Join(dir, "restore"), filepath.Join(dir, "run")
 	must(t, CloneOverlay(tpl.OverlaySeed, overlay))
 	must(t, os.Chown(overlay, lease.UID, lease.GID))
@@ -290,7 +290,7 @@ func (b *box) run(line string, timeout time.Duration) guestclient.Result {
 	return res
 }
 
-// out is the output of a command that must succeed.
+// out returns the output of a command that must succeed.
 func (b *box) out(line string) string {
 	b.t.Helper()
 	res := b.run(line, time.Minute)
@@ -300,7 +300,7 @@ func (b *box) out(line string) string {
 	return strings.TrimSpace(string(res.Stdout))
 }
 
-// files lists the store's entries but for locks.
+// files lists the store's entries without locks.
 func (w *world) left() []string {
 	w.t.Helper()
 	var all []string

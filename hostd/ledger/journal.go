@@ -59,7 +59,7 @@ type journal struct {
 	path, host string
 	lock       *os.File // held for as long as the ledger is open
 	file       *os.File
-	size       int64
+	size       int64 // of what was read or written; of the lines alone that are whole
 	live       int64 // size after the last rewrite
 	flush      func(*os.File) error
 	broken     error // set when the file's end is unknown; the next write rewrites
@@ -121,7 +121,47 @@ func (j *journal) read(raw []byte, apply func(entry) error) error {
 			return err
 		}
 		raw = rest
+		j.size += int64(len(line))
+		if whole {
+			j.size++
+		}
 	}
+	return nil
+}
+
+// resume goes on with the file that was read, as it is.
+func (j *journal) resume() error {
+	f, err := os.OpenFile(j.path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("open ledger: %w", err)
+	}
+	if err := j.endLine(f); err != nil {
+		return errors.Join(fmt.Errorf("open ledger %s: %w", j.path, err), f.Close())
+	}
+	j.file, j.live = f, j.size
+	return nil
+}
+
+// endLine leaves nothing in the file behind its last whole line.
+func (j *journal) endLine(f *os.File) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	// Not if there is nothing to cut off: what the file has reserved would be freed, too.
+	if fi.Size() > j.size {
+		if err := f.Truncate(j.size); err != nil {
+			return err
+		}
+	}
+	last := make([]byte, 1)
+	if _, err := f.ReadAt(last, j.size-1); err != nil || last[0] == '\n' {
+		return err
+	}
+	if _, err := f.WriteAt([]byte{'\n'}, j.size); err != nil {
+		return err
+	}
+	j.size++
 	return nil
 }
 

@@ -20,6 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
@@ -76,7 +78,13 @@ func OpenOn(path, host string, flush func(*os.File) error) (*Ledger, error) {
 		return nil, err
 	}
 	log.flush = flush
-	if err := log.rewrite(l.state.entries()); err != nil {
+	err = log.rewrite(l.state.entries())
+	if errors.Is(err, unix.ENOSPC) && log.size > 0 {
+		// A full disk has no room for a second file. A daemon that does not start
+		// could make none: it could not even delete.
+		err = log.resume()
+	}
+	if err != nil {
 		return nil, errors.Join(err, log.close())
 	}
 	l.writer = newWriter(l, log)
@@ -279,6 +287,7 @@ func (r Record) clone() Record {
 	r.Stages = slices.Clone(r.Stages)
 	r.Volumes = slices.Clone(r.Volumes)
 	r.HostKey = slices.Clone(r.HostKey)
+	r.Database = r.Database.Clone()
 	if r.ExitCode != nil {
 		c := *r.ExitCode
 		r.ExitCode = &c

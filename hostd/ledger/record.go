@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // State is the state of a box, as far as the disk knows.
@@ -14,9 +16,9 @@ import (
 // and buried.
 //
 // Waking means that the box's saved memory is spent: a VM that was restored
-// from it may have run, so it must not be restored again. Booting is a
-// persistent box whose VM vanished and that is booted from its disk; if it
-// vanishes again, the box is booted again.
+// from it may have run, so it must not be restored again. Booting is a box whose
+// VM vanished and that is booted from its disk, because it is persistent or the
+// leader has said so; if it vanishes again, the box is booted again.
 type State string
 
 // The states.
@@ -33,13 +35,13 @@ const (
 
 // transitions are the states that follow each. Every state may be written again.
 var transitions = map[State][]State{
-	Creating:   {Running, Deleting},
+	Creating:   {Running, Hibernated, Deleting}, // Hibernated: it has come from another host
 	Running:    {Paused, Hibernated, Booting, Failed, Deleting},
 	Paused:     {Running, Waking, Booting, Failed, Deleting}, // Waking: its memory is saved (Stopped)
 	Hibernated: {Waking, Booting, Failed, Deleting},
 	Waking:     {Running, Hibernated, Paused, Booting, Failed, Deleting}, // what it was before, if it could not wake
 	Booting:    {Running, Failed, Deleting},
-	Failed:     {Deleting},
+	Failed:     {Booting, Deleting},
 	Deleting:   {},
 }
 
@@ -85,6 +87,8 @@ type Record struct {
 	Persistent  bool              `json:"persistent,omitempty"`
 	Exclusive   bool              `json:"exclusive,omitempty"` // see hostapi.BoxSpec
 	Volumes     []Volume          `json:"volumes,omitempty"`
+	// Database makes the box a database's. It has the key of its archive.
+	Database *hostapi.DatabaseSpec `json:"database,omitempty"`
 
 	CPU        int `json:"cpu"`
 	MemoryMB   int `json:"memory_mb"`
@@ -97,10 +101,15 @@ type Record struct {
 	// SharedRAM says that the VM's RAM is the box's own file, and not a private
 	// mapping of a saved one.
 	SharedRAM bool `json:"shared_ram,omitempty"`
+	// SavedBy is the engine that saved the box's memory, which alone goes on from it.
+	SavedBy string `json:"saved_by,omitempty"`
 	// Stopped is a Paused box without VMM and slot: its memory is saved, and
 	// WarmChild is the box that took its slot over.
 	Stopped   bool   `json:"stopped,omitempty"`
 	WarmChild string `json:"warm_child,omitempty"`
+	// Leaving is a Hibernated box that does not wake here: it is being moved to another
+	// host, which may have it already.
+	Leaving bool `json:"leaving,omitempty"`
 	// ResetTCP says that the guest's connections are to be cut when it goes on.
 	ResetTCP bool `json:"reset_tcp,omitempty"`
 

@@ -14,13 +14,13 @@ func TestTransitions(t *testing.T) {
 		ledger.Creating, ledger.Running, ledger.Paused, ledger.Hibernated, ledger.Waking, ledger.Booting, ledger.Failed, ledger.Deleting,
 	}
 	for i, want := range []string{
-		"creating: creating running deleting",
+		"creating: creating running hibernated deleting",
 		"running: running paused hibernated booting failed deleting",
 		"paused: running paused waking booting failed deleting",
 		"hibernated: hibernated waking booting failed deleting",
 		"waking: running paused hibernated waking booting failed deleting",
 		"booting: running booting failed deleting",
-		"failed: failed deleting",
+		"failed: booting failed deleting",
 		"deleting: deleting",
 	} {
 		got := string(states[i]) + ":"

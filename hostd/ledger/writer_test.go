@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -168,4 +169,49 @@ func TestAChangeThatFailedIsNotThereAfterReopening(t *testing.T) {
 		t.Errorf("it is %s", r.State)
 	}
 	must(t, l.Close())
+}
+
+// A daemon that starts on a full disk goes on with the file that there is, so that it can
+// delete, also where the last line was being written when the machine stopped.
+func TestAFullDiskIsStartedOn(t *testing.T) {
+	for name, tail := range map[string]string{"whole": "", "torn": "deadbeef {\"bo", "zeros": "\x00\x00\x00"} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "ledger")
+			l := open(t, path)
+			must(t, l.Put(golden[0]))
+			must(t, l.Put(golden[1]))
+			must(t, l.Close())
+			f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+			must(t, err)
+			_, err = f.WriteString(tail)
+			must(t, errors.Join(err, f.Close()))
+
+			full := true // for a second file
+			l, err = ledger.OpenOn(path, "h1", func(f *os.File) error {
+				if full && strings.HasSuffix(f.Name(), ".new") {
+					return unix.ENOSPC
+				}
+				return f.Sync()
+			})
+			must(t, err)
+			if got := l.Boxes(); len(got) != 2 {
+				t.Fatalf("it has %+v", got)
+			}
+			must(t, l.Forget(golden[1].ID))
+			must(t, l.Put(golden[2]))
+			must(t, l.Close())
+			full = false
+			again := open(t, path)
+			if got := again.Boxes(); len(got) != 2 || got[0].ID != golden[0].ID || got[1].ID != golden[2].ID {
+				t.Errorf("afterwards it has %+v", got)
+			}
+		})
+	}
+}
+
+func TestANewLedgerNeedsRoom(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	if _, err := ledger.OpenOn(path, "h1", func(*os.File) error { return unix.ENOSPC }); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("OpenOn = %v", err)
+	}
 }

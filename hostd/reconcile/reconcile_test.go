@@ -496,7 +496,7 @@ func TestNothingIsAnsweredBeforeTheListIsComplete(t *testing.T) {
 
 func await(t *testing.T, cond func() bool, say func() string) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {

@@ -102,12 +102,19 @@ func TestACrashAtAnyStepOfAWake(t *testing.T) {
 		t.Run(step, func(t *testing.T) {
 			w := boxtest.NewWorld(t)
 			d := start(t, w)
-			thinking(t, d, w, idA)
-			_, err := d.Hibernate(t.Context(), idA)
+			named := spec
+			named.Hostname = "a"
+			_, err := d.Put(t.Context(), idA, named)
+			must(t, err)
+			w.VMM(idA).Remember("x")
+			_, err = d.Hibernate(t.Context(), idA)
 			must(t, err)
 			d.stop()
 			w = crashAt(t, w, step, func(d *daemon) { _, _ = d.Wake(t.Context(), idA) })
 			d = start(t, w)
+			if told := w.Told("a"); want == hostapi.StatusRunning && (told.Resumed || len(told.Entropy) == 0) {
+				t.Errorf("a guest that slept was told that it only stood still: %v", told.Resumed)
+			}
 			isWell(t, d, w, idA, want)
 			nothingAfterDelete(t, d, w, idA)
 		})
@@ -291,6 +298,42 @@ func TestACrashWhileAPersistentBoxIsBootedAgain(t *testing.T) {
 	}
 }
 
+// The ledger says that it boots, so the next daemon boots it.
+func TestACrashAtAnyStepOfARestart(t *testing.T) {
+	for _, step := range []string{"cgroup", "start", "create", "boot", "identity"} {
+		for _, gone := range []bool{false, true} {
+			name := step
+			if gone {
+				name += " and the VMM is gone too"
+			}
+			t.Run(name, func(t *testing.T) {
+				w := boxtest.NewWorld(t)
+				d := start(t, w)
+				_, err := d.Put(t.Context(), idA, spec)
+				must(t, err)
+				must(t, os.WriteFile(w.Paths.Overlay(idA), []byte("kept"), 0o600))
+				w.VMM(idA).Die(syscall.SIGKILL)
+				await(t, func() bool { v, _ := d.Get(idA); return v.Status == hostapi.StatusFailed }, nil)
+				d.stop()
+				w = crashAt(t, w, step, func(d *daemon) { _, _ = d.Restart(t.Context(), idA) })
+				if v := w.VMM(idA); v != nil && gone {
+					v.Die(syscall.SIGKILL)
+				}
+				d = start(t, w)
+				await(t, func() bool { v, _ := d.Get(idA); return v.Status == hostapi.StatusRunning }, nil)
+				raw, err := os.ReadFile(w.Paths.Overlay(idA))
+				must(t, err)
+				if n := d.ReservedMB(); string(raw) != "kept" || n != 600 {
+					t.Errorf("disk = %q, %d MB are reserved", raw, n)
+				}
+				_, err = d.Restart(t.Context(), idA) // asked again by whoever did not hear
+				must(t, err)
+				nothingAfterDelete(t, d, w, idA)
+			})
+		}
+	}
+}
+
 func TestAPersistentBoxThatCannotBeBootedFails(t *testing.T) {
 	w := boxtest.NewWorld(t)
 	d := start(t, w)
@@ -381,7 +424,7 @@ func TestPersistentBoxesAreBootedInTheirTurnAndTriedAgain(t *testing.T) {
 		synctest.Wait() // no time has passed: what failed has not been tried again
 		v, err := d.Get(failed)
 		must(t, err)
-		if v.Status != hostapi.StatusStarting || !strings.Contains(v.Error, boxtest.ErrInjected.Error()) {
+		if v.Status != hostapi.StatusStarting || !strings.Contains(v.Error, "could not be booted again yet") {
 			t.Errorf("the box whose boot failed is %s, error %q", v.Status, v.Error)
 		}
 		runInTheEnd(t, d, ids[1:])
@@ -425,7 +468,7 @@ func TestABootIsTimedFromItsTurn(t *testing.T) {
 		for _, id := range ids {
 			v, err := d.Get(id)
 			must(t, err)
-			if late := held[id]; late != strings.Contains(v.Error, "it took too long") || late == (v.Status == hostapi.StatusRunning) {
+			if late := held[id]; late != strings.Contains(v.Error, "could not be booted again yet") || late == (v.Status == hostapi.StatusRunning) {
 				t.Errorf("held up: %v; it is %s, error %q", late, v.Status, v.Error)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
@@ -22,6 +23,12 @@ type Boxes interface {
 	Resume(ctx context.Context, id string) (hostapi.Box, error)
 	Hibernate(ctx context.Context, id string) (hostapi.Box, error)
 	Wake(ctx context.Context, id string) (hostapi.Box, error)
+	Restart(ctx context.Context, id string) (hostapi.Box, error)
+}
+
+// Stats measures boxes.
+type Stats interface {
+	Usage(ctx context.Context, id string, history time.Duration) (hostapi.BoxStats, error)
 }
 
 const boxPath = hostapi.PathBoxes + "/{id}"
@@ -46,9 +53,11 @@ func (s *Server) boxRoutes(route func(string, func(*http.Request) (any, error)))
 	transition("resume", boxes.Resume)
 	transition("hibernate", boxes.Hibernate)
 	transition("wake", boxes.Wake)
+	transition("restart", boxes.Restart)
 	route("POST "+boxPath+"/exec", s.exec)
 	route("GET "+boxPath+"/ports", s.ports)
 	route("POST "+boxPath+"/events", s.withTerm(s.postEvent))
+	route("GET "+boxPath+"/stats", s.stats)
 }
 
 func (s *Server) list(*http.Request) (any, error) {
@@ -128,4 +137,21 @@ func (s *Server) ports(r *http.Request) (any, error) {
 		return nil, errNotHere
 	}
 	return s.cfg.Guests.Ports(r.Context(), id)
+}
+
+func (s *Server) stats(r *http.Request) (any, error) {
+	id, err := pathID(r)
+	if err != nil {
+		return nil, err
+	}
+	var seconds int64
+	if q := r.URL.Query().Get(hostapi.QueryHistory); q != "" {
+		if seconds, err = strconv.ParseInt(q, 10, 32); err != nil {
+			return nil, fmt.Errorf("%w: history %q", hosterr.ErrInvalid, q)
+		}
+	}
+	if s.cfg.Stats == nil {
+		return nil, errNotHere
+	}
+	return s.cfg.Stats.Usage(r.Context(), id, time.Duration(seconds)*time.Second)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -145,5 +146,24 @@ func TestAUseOfTheSlotEndsWithTheVMM(t *testing.T) {
 			defer cancel()
 			must(t, l.DeleteBox(ctx, id, 1))
 		})
+	}
+}
+
+// A command's characters count as they are, whatever JSON could make of them.
+func TestALongCommandWithItsInputIsTaken(t *testing.T) {
+	l := goLive(t)
+	argv := []string{"sh", "-c", `printf %s "$@" | wc -c; wc -c`, "sh"}
+	for range 10 {
+		argv = append(argv, strings.Repeat("<", 100_000))
+	}
+	stdin := make([]byte, 6<<20)
+	const want = "1000000\n6291456\n"
+	res, err := l.Exec(t.Context(), id, hostapi.ExecRequest{Argv: argv, Stdin: stdin, Timeout: time.Minute})
+	if err != nil || string(res.Stdout) != want {
+		t.Errorf("exec: %q, %q, %v", res.Stdout, res.Stderr, err)
+	}
+	s := l.stream(t, hostapi.ExecStream{Argv: argv, Stdin: stdin, Timeout: time.Minute})
+	if out, _ := output(t, s, ""); out != want {
+		t.Errorf("stream: %q", out)
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/telemetry"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -37,16 +38,31 @@ type Config struct {
 	Volumes  Volumes
 	Builds   Builds
 	Events   Events
+	Blobs    Blobs
+	Usage    Usage
+	Stats    Stats
+	// Databases and Archives need a bucket: without one their routes answer 422.
+	Databases Databases
+	Archives  Archives
 	// Info is the host's whole state.
 	Info func() hostapi.Heartbeat
+	// NotReady says what keeps the host from taking boxes; "": nothing does. Everybody
+	// reads it. nil: never anything.
+	NotReady func() string
 	// ObserveTerm refuses a deposed leader's term.
 	ObserveTerm func(cluster string, term uint64) error
 	// Member reports whether a replica still is one; nil: every one is.
-	Member      func(replicaID string) bool
-	Metrics     http.Handler
-	Log         *slog.Logger
-	Certificate tls.Certificate
-	CA          *x509.CertPool
+	Member func(replicaID string) bool
+	// Router reports whether a router of databases was not removed; nil: none was.
+	Router  func(name string) bool
+	Metrics http.Handler
+	Log     *slog.Logger
+	// GetCertificate takes the place of Certificate, which stays the same, if it is set.
+	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	Certificate    tls.Certificate
+	// CAs takes the place of CA, which stays the same, if it is set.
+	CAs func() *x509.CertPool
+	CA  *x509.CertPool
 
 	// Stall is how long a caller may take nothing of an answer; default 2 minutes,
 	// twice what replicas give their own clients. MaxConnections bounds those that
@@ -83,14 +99,27 @@ func New(cfg Config) *Server {
 		MaxHeaderBytes: 16 << 10,
 		ErrorLog:       slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{
-			MinVersion:   tls.VersionTLS13,
-			Certificates: []tls.Certificate{cfg.Certificate},
+			MinVersion: tls.VersionTLS13,
 			// Health is for everybody; every other route checks for itself that
 			// a certificate was shown.
 			ClientAuth: tls.VerifyClientCertIfGiven,
 			ClientCAs:  cfg.CA,
 			NextProtos: []string{"h2", "http/1.1"},
+			// A resumed connection would count as if its authority still did. No caller
+			// resumes any.
+			SessionTicketsDisabled: true,
 		},
+	}
+	if s.http.TLSConfig.GetCertificate = cfg.GetCertificate; cfg.GetCertificate == nil {
+		s.http.TLSConfig.Certificates = []tls.Certificate{cfg.Certificate}
+	}
+	if cfg.CAs != nil {
+		base := s.http.TLSConfig.Clone()
+		s.http.TLSConfig.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			now := base.Clone()
+			now.ClientCAs = cfg.CAs()
+			return now, nil
+		}
 	}
 	return s
 }
@@ -121,6 +150,15 @@ func (s *Server) handler() http.Handler {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "ok\n")
 	})
+	mux.HandleFunc("GET "+hostapi.PathReadyz, func(w http.ResponseWriter, _ *http.Request) {
+		if s.cfg.NotReady != nil {
+			if missing := s.cfg.NotReady(); missing != "" {
+				reply(w, http.StatusServiceUnavailable, &hostapi.Error{Code: hostapi.CodeDraining, Message: "not ready", Detail: missing})
+				return
+			}
+		}
+		reply(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
 	// These are numbers and no tenant's data, so an operator's Prometheus may read
 	// them as well.
 	mux.Handle("GET "+hostapi.PathMetrics, s.only(s.cfg.Metrics, hostapi.ReplicaPrefix, hostapi.OperatorPrefix))
@@ -131,9 +169,14 @@ func (s *Server) handler() http.Handler {
 	route("GET "+hostapi.PathInfo, func(*http.Request) (any, error) { return s.cfg.Info(), nil })
 	s.boxRoutes(route)
 	s.objectRoutes(route)
-	s.streamRoutes(func(pattern string, h func(http.ResponseWriter, *http.Request) error) {
+	s.databaseRoutes(route)
+	s.usageRoutes(route)
+	stream := func(pattern string, h func(http.ResponseWriter, *http.Request) error) {
 		mux.Handle(pattern, s.only(s.stream(h), hostapi.ReplicaPrefix))
-	})
+	}
+	s.streamRoutes(stream)
+	mux.Handle("GET "+boxPath+"/dial/{port}", s.only(s.stream(s.dial), hostapi.ReplicaPrefix, hostapi.RouterPrefix))
+	s.blobRoutes(stream)
 	route("/", func(*http.Request) (any, error) { return nil, errNoRoute })
 	return s.recover(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p := newPacedWriter(w, s.cfg.Stall)
@@ -148,7 +191,7 @@ func (s *Server) only(next http.Handler, prefixes ...string) http.Handler {
 		if name := peerName(r); name != "" {
 			for _, p := range prefixes {
 				if strings.HasPrefix(name, p) && len(name) > len(p) && s.member(name) {
-					next.ServeHTTP(w, r)
+					s.traced(w, r, next)
 					return
 				}
 			}
@@ -160,9 +203,28 @@ func (s *Server) only(next http.Handler, prefixes ...string) http.Handler {
 	})
 }
 
-// member reports whether a caller is still a member: a replica that was removed
-// keeps its certificate.
+// traced serves a request of a member in the trace that it belongs to.
+func (s *Server) traced(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if r.Header.Get(telemetry.HeaderParent) == "" { // an inventory, a scrape
+		next.ServeHTTP(w, r)
+		return
+	}
+	ctx, span := telemetry.Serve(r.Context(), r.Header, r.Pattern)
+	defer span.End(nil)
+	span.Set(telemetry.KeyRequestID, hostapi.RequestID(ctx))
+	span.Set(telemetry.KeyRoute, r.Pattern)
+	if strings.Contains(r.Pattern, hostapi.PathBoxes) {
+		span.SetSandbox(r.PathValue("id"))
+	}
+	next.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// member reports whether a caller is still a member: a replica or a router that was
+// removed keeps its certificate.
 func (s *Server) member(name string) bool {
+	if router, ok := strings.CutPrefix(name, hostapi.RouterPrefix); ok {
+		return s.cfg.Router == nil || s.cfg.Router(router)
+	}
 	id, replica := strings.CutPrefix(name, hostapi.ReplicaPrefix)
 	return !replica || s.cfg.Member == nil || s.cfg.Member(id)
 }
@@ -189,6 +251,9 @@ func (s *Server) answer(h func(*http.Request) (any, error)) http.Handler {
 		case out == nil:
 			status = http.StatusNoContent
 			w.WriteHeader(status)
+		case out == accepted{}:
+			status = http.StatusAccepted
+			w.WriteHeader(status)
 		default:
 			reply(w, status, out)
 		}
@@ -197,6 +262,7 @@ func (s *Server) answer(h func(*http.Request) (any, error)) http.Handler {
 }
 
 func (s *Server) logged(r *http.Request, status int, began time.Time) {
+	telemetry.Current(r.Context()).Status(status)
 	level := slog.LevelDebug
 	if r.Method != http.MethodGet {
 		level = slog.LevelInfo
@@ -212,19 +278,23 @@ func (s *Server) logged(r *http.Request, status int, began time.Time) {
 // withTerm refuses callers that were deposed.
 func (s *Server) withTerm(h func(*http.Request) (any, error)) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
-		term, err := strconv.ParseUint(r.Header.Get(hostapi.HeaderTerm), 10, 64)
-		if err != nil || term == 0 {
-			return nil, errNoTerm
-		}
-		cluster := r.Header.Get(hostapi.HeaderCluster)
-		if len(cluster) > hostapi.MaxCluster {
-			return nil, errNoTerm
-		}
-		if err := s.cfg.ObserveTerm(cluster, term); err != nil {
+		if err := s.observeTerm(r); err != nil {
 			return nil, err
 		}
 		return h(r)
 	}
+}
+
+func (s *Server) observeTerm(r *http.Request) error {
+	term, err := strconv.ParseUint(r.Header.Get(hostapi.HeaderTerm), 10, 64)
+	if err != nil || term == 0 {
+		return errNoTerm
+	}
+	cluster := r.Header.Get(hostapi.HeaderCluster)
+	if len(cluster) > hostapi.MaxCluster {
+		return errNoTerm
+	}
+	return s.cfg.ObserveTerm(cluster, term)
 }
 
 // recover keeps a panic in one request from ending the daemon, and gives the

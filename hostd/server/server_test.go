@@ -61,6 +61,9 @@ func (b *boxes) Hibernate(_ context.Context, id string) (hostapi.Box, error) {
 func (b *boxes) Wake(_ context.Context, id string) (hostapi.Box, error) {
 	return b.move("wake " + id)
 }
+func (b *boxes) Restart(_ context.Context, id string) (hostapi.Box, error) {
+	return b.move("restart " + id)
+}
 func (b *boxes) Update(_ context.Context, id string, u hostapi.BoxUpdate) (hostapi.Box, error) {
 	return b.move(fmt.Sprintf("persistent=%v ", u.Persistent != nil && *u.Persistent) + id)
 }
@@ -82,6 +85,16 @@ func (g guests) Exec(ctx context.Context, id string, r hostapi.ExecRequest) (hos
 	return g.exec(ctx, id, r)
 }
 
+// stats has measured one box.
+type stats struct{}
+
+func (stats) Usage(_ context.Context, box string, history time.Duration) (hostapi.BoxStats, error) {
+	if box != id {
+		return hostapi.BoxStats{}, hosterr.ErrNotFound
+	}
+	return hostapi.BoxStats{CPU: 3, Every: history}, nil
+}
+
 type fixture struct {
 	*hostapi.Client
 	ca     *testca.CA
@@ -98,8 +111,9 @@ func serve(t *testing.T, b *boxes, commonName string) *fixture {
 	highest := uint64(5)
 	b.ready = true
 	f.server = New(Config{
-		Boxes: b, Guests: b.guests(), Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{HostID: "h1"} },
+		Boxes: b, Guests: b.guests(), Stats: stats{}, Info: func() hostapi.Heartbeat { return hostapi.Heartbeat{HostID: "h1"} },
 		Member: func(replica string) bool { return replica != "removed" },
+		Router: func(name string) bool { return name != "removed" },
 		ObserveTerm: func(_ string, term uint64) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -168,6 +182,15 @@ func TestEveryRouteReachesItsBox(t *testing.T) {
 	if got, err := f.Wake(ctx, id); err != nil || got.ID != "wake "+id {
 		t.Errorf("wake = %+v, %v", got, err)
 	}
+	if got, err := f.RestartBox(ctx, id); err != nil || got.ID != "restart "+id {
+		t.Errorf("restart = %+v, %v", got, err)
+	}
+	if got, err := f.BoxStats(ctx, id, time.Minute); err != nil || got.CPU != 3 || got.Every != time.Minute {
+		t.Errorf("usage = %+v, %v", got, err)
+	}
+	if _, err := f.BoxStats(ctx, strings.Repeat("b", 26), 0); !hostapi.HasCode(err, hostapi.CodeNotFound) {
+		t.Errorf("usage of no box: %v", err)
+	}
 	if got, err := f.UpdateBox(ctx, id, hostapi.BoxUpdate{Persistent: new(true)}); err != nil || got.ID != "persistent=true "+id {
 		t.Errorf("update = %+v, %v", got, err)
 	}
@@ -204,6 +227,7 @@ func TestOnlyReplicasAreServed(t *testing.T) {
 		"replica:r1": "", "replica:": hostapi.CodeUnauthorized, "host:h2": hostapi.CodeUnauthorized,
 		"operator:ann": hostapi.CodeUnauthorized, "xreplica:r1": hostapi.CodeUnauthorized, "": hostapi.CodeUnauthorized,
 		"replica:removed": hostapi.CodeUnauthorized,
+		"router:removed":  hostapi.CodeUnauthorized,
 	} {
 		t.Run(cn, func(t *testing.T) {
 			f := serve(t, b, cn)
@@ -229,12 +253,41 @@ func TestOnlyReplicasAreServed(t *testing.T) {
 	}
 }
 
+func TestARouterConnectsToPostgresAlone(t *testing.T) {
+	h := serve(t, &boxes{}, "replica:r1").server.handler()
+	caller := "router:r1"
+	status := func(path string) int {
+		r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+		r.Header.Set("Upgrade", hostapi.UpgradeTCP)
+		r.TLS = verified(caller)
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r)
+		return rec.Code
+	}
+	notHere, _ := classify(errNotHere)
+	for path, want := range map[string]int{
+		"/dial/5432": notHere, // these boxes have no guests: it was let in
+		"/dial/998":  403, "/dial/22": 403, "/dial/05433": 403, "": 403, "/logs": 403,
+	} {
+		if got := status(hostapi.PathBoxes + "/" + id + path); got != want {
+			t.Errorf("%s: %d, want %d", path, got, want)
+		}
+	}
+	if got := status(hostapi.PathInfo); got != 403 {
+		t.Errorf("info: %d", got)
+	}
+	caller = "router:removed"
+	if got := status(hostapi.PathBoxes + "/" + id + "/dial/5432"); got != 403 {
+		t.Errorf("a router that was removed: %d", got)
+	}
+}
+
 func TestStrangersGetHealthAlone(t *testing.T) {
 	f := serve(t, &boxes{}, "replica:r1")
 	other := testca.New(t)
 	noCert := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer noCert.CloseIdleConnections()
-	for path, want := range map[string]int{hostapi.PathHealthz: 200, hostapi.PathInfo: 403, hostapi.PathMetrics: 403, "/v1/boxes/" + id: 403, "/nowhere": 403} {
+	for path, want := range map[string]int{hostapi.PathHealthz: 200, hostapi.PathReadyz: 200, hostapi.PathInfo: 403, hostapi.PathMetrics: 403, "/v1/boxes/" + id: 403, "/nowhere": 403} {
 		resp, err := noCert.Get("https://" + f.addr + path)
 		must(t, err)
 		resp.Body.Close()

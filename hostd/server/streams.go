@@ -7,12 +7,15 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/telemetry"
 )
 
 // Guests is what the routes call that speak to a box's guest.
@@ -41,7 +44,6 @@ func (s *Server) streamRoutes(route func(string, func(http.ResponseWriter, *http
 		})
 	}
 	guest("POST "+boxPath+"/exec/stream", s.execStream)
-	guest("GET "+boxPath+"/dial/{port}", s.dial)
 	for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
 		guest(method+" "+boxPath+"/fs", s.files(guestapi.PathFS))
 	}
@@ -87,13 +89,24 @@ func (s *Server) execStream(w http.ResponseWriter, r *http.Request, id string) e
 	return s.upgrade(w, hostapi.UpgradeFrames, conn, first)
 }
 
-func (s *Server) dial(w http.ResponseWriter, r *http.Request, id string) error {
+// dial connects to a port of a guest. A router of databases gets PostgreSQL's alone.
+func (s *Server) dial(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathID(r)
+	if err != nil {
+		return err
+	}
 	if err := upgradable(r, hostapi.UpgradeTCP); err != nil {
 		return err
 	}
 	port, err := strconv.Atoi(r.PathValue("port"))
 	if err != nil {
 		return fmt.Errorf("%w: port is no number", hosterr.ErrInvalid)
+	}
+	if port != pgapi.PostgresPort && strings.HasPrefix(peerName(r), hostapi.RouterPrefix) {
+		return errUnauthorized
+	}
+	if s.cfg.Guests == nil {
+		return errNotHere
 	}
 	ctx, detach := detachable(r.Context())
 	defer detach()
@@ -102,6 +115,10 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request, id string) error {
 		return err
 	}
 	detach()
+	// The connection may stay for days; the trace is of how it was made.
+	span := telemetry.Current(ctx)
+	span.Status(http.StatusSwitchingProtocols)
+	span.End(nil)
 	return s.upgrade(w, hostapi.UpgradeTCP, conn, nil)
 }
 

@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/berth-cloud/berth/hostd/snapshot/s3test"
+	"github.com/berth-cloud/berth/hostd/bucket/s3test"
 )
 
-// benchRAM is that of a guest with 512 MB of which 116 are touched, in runs of
-// some pages; half of what is touched compresses well, as memory does.
+// benchRAM is the RAM of a guest with 512 MB, of which 116 MB are touched in runs of
+// a few pages; half of that compresses well, as memory does.
 func benchRAM(b *testing.B) (path string, touched int64) {
 	b.Helper()
 	path = filepath.Join(b.TempDir(), "memory-ranges")

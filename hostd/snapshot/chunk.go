@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chunkKey spreads chunks over 256 directories, which a file system and a
-// listing like better than one.
+// chunkKey spreads chunks over 256 directories, because large directories are slow
+// in file systems and listings.
 func chunkKey(sha string) string { return chunksDir + sha[:2] + "/" + sha }
 
 // page is the granularity of holes.
@@ -25,14 +25,14 @@ var zeros [ChunkSize]byte
 
 func isZero(b []byte) bool { return string(b) == string(zeros[:len(b)]) }
 
-// dataChunks lists the chunks of a file in which there is data, ascending. A
-// file system without holes has data everywhere.
+// dataChunks returns the indexes of a file's chunks that contain data, ascending. On
+// a file system without holes all do.
 func dataChunks(f *os.File, size int64) ([]int64, error) {
 	var list []int64
 	for at := int64(0); at < size; {
 		data, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			return list, nil // a hole up to the end
+			return list, nil // the rest is a hole
 		}
 		if err != nil {
 			return nil, fmt.Errorf("find data: %w", err)
@@ -53,11 +53,11 @@ func dataChunks(f *os.File, size int64) ([]int64, error) {
 	return list, nil
 }
 
-// chunkLen is the length of a file's chunk.
+// chunkLen returns the length of a file's chunk.
 func chunkLen(size, index, chunkSize int64) int { return int(min(chunkSize, size-index*chunkSize)) }
 
-// putChunk reads a chunk of a file and stores it, unless the store has it.
-// sha is empty if there are only zeros.
+// putChunk reads a chunk of a file and stores it, unless the store has it. sha is
+// empty if the chunk contains only zeros.
 func (s *Store) putChunk(ctx context.Context, f *os.File, size, index int64) (sha string, stored int, err error) {
 	buf := s.bufs.Get().(*[ChunkSize]byte)
 	defer s.bufs.Put(buf)
@@ -87,9 +87,8 @@ func (s *Store) putChunk(ctx context.Context, f *os.File, size, index int64) (sh
 	return sha, len(packed), nil
 }
 
-// pack compresses a chunk and appends a checksum of the result: some bits of a
-// zstd frame mean nothing, and a store that changes them is still one that
-// loses data.
+// pack compresses a chunk and appends a checksum of the result, because some bits of
+// a zstd frame have no meaning, and a store that changes them would go unnoticed.
 func (s *Store) pack(plain, into []byte) []byte {
 	packed := s.enc.EncodeAll(plain, into)
 	return binary.BigEndian.AppendUint32(packed, crc32.Checksum(packed, castagnoli))
@@ -108,13 +107,13 @@ func (s *Store) unpack(packed, into []byte) ([]byte, error) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// exists says whether an object is there. One without content is what a file
-// system may leave of a write that a power cut hit, and is not.
+// exists reports whether an object exists. An empty object counts as missing,
+// because a file system may leave one of a write that a power failure interrupted.
 func (s *Store) exists(ctx context.Context, key string) (bool, error) {
 	there := false
 	err := s.retry(ctx, func() error {
-		o, err := s.bucket.stat(ctx, key)
-		there = err == nil && o.size > 0
+		o, err := s.bucket.Stat(ctx, key)
+		there = err == nil && o.Size > 0
 		return err
 	})
 	if isNotFound(err) {
@@ -123,8 +122,8 @@ func (s *Store) exists(ctx context.Context, key string) (bool, error) {
 	return there, err
 }
 
-// getChunk reads a chunk, checks it, and writes it to its place in a file that
-// has only holes there: pages of zeros stay holes.
+// getChunk reads a chunk, checks it, and writes it to a file that has only holes
+// there. Pages of zeros stay holes.
 func (s *Store) getChunk(ctx context.Context, f *os.File, size int64, c Chunk, chunkSize int64) error {
 	packed, err := s.getKept(ctx, chunkKey(c.SHA256), maxStored)
 	if isNotFound(err) {
@@ -151,7 +150,7 @@ func (s *Store) getChunk(ctx context.Context, f *os.File, size int64, c Chunk, c
 	return writePages(f, plain, c.Index*chunkSize)
 }
 
-// writePages writes the pages that are not zero.
+// writePages writes the pages of b that are not zero.
 func writePages(f *os.File, b []byte, at int64) error {
 	from := -1
 	for i := 0; i < len(b)+page; i += page {

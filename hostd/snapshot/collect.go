@@ -10,25 +10,27 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/berth-cloud/berth/hostd/bucket"
 )
 
-// Collected tells what a collection did.
+// Collected reports what a collection did.
 type Collected struct {
-	Trashed  int64 // chunks and manifests of shared files that were put into the trash
-	Restored int64 // that were put back: a manifest names them by now
-	Removed  int64 // that were removed from the trash
-	Bytes    int64 // of those, as they were stored
+	Trashed  int64 // chunks and manifests of shared files that were moved to the trash
+	Restored int64 // those that were moved back, because a manifest names them now
+	Removed  int64 // those that were removed from the trash
+	Bytes    int64 // of the removed ones, as stored
 }
 
-// Delete removes a snapshot: its manifest. What no other names is left to
-// Collect. A snapshot that is gone is no error.
+// Delete deletes a snapshot's manifest. Collect removes what no other manifest
+// names. It is not an error if the snapshot does not exist.
 func (s *Store) Delete(ctx context.Context, id string) error {
 	if err := validID(id); err != nil {
 		return err
 	}
 	err := s.remove(ctx, manifestsDir+id)
 	if err == nil {
-		err = s.syncDirs(manifestsDir)
+		err = s.bucket.Sync(manifestsDir)
 	}
 	if err != nil {
 		return fmt.Errorf("delete snapshot %s: %w", id, err)
@@ -36,9 +38,10 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// Collect puts what no manifest names into the trash, once it is older than
-// Options.Grace, and removes what has been there for as long. Uploads, other
-// collections and its own death at any point are harmless: DESIGN.md says why.
+// Collect moves objects that no manifest names to the trash once they are older than
+// Options.Grace, and deletes them after the same time there. Uploads and other
+// collections may run at the same time, and it may be interrupted at any point:
+// DESIGN.md explains why.
 func (s *Store) Collect(ctx context.Context) (Collected, error) {
 	ctx, inTime, cancel := s.within(ctx, s.opt.Grace/collectPart)
 	defer cancel()
@@ -69,26 +72,26 @@ type collection struct {
 	trashed, restored, removed, bytes atomic.Int64
 }
 
-// directory collects what is right below a prefix. The proof in DESIGN.md needs
-// the order: objects are listed before the trash, copied before they are removed,
-// and what is put back stays in the trash as well.
+// directory collects the objects directly below a prefix. The proof in DESIGN.md
+// needs this order: objects are listed before the trash, and copied before they are
+// removed; what is restored stays in the trash too.
 func (c *collection) directory(ctx context.Context, dir string) error {
 	there := map[string]bool{}
 	var unnamed, lost []string
-	var gone []object
-	old := func(o object) bool { return c.began.Sub(o.written) > c.opt.Grace }
-	err := c.list(ctx, dir, func(o object) error {
-		there[o.key] = true
-		if !c.named[o.key] && old(o) { // or a write that was cut off
-			unnamed = append(unnamed, o.key)
+	var gone []bucket.Object
+	old := func(o bucket.Object) bool { return c.began.Sub(o.Written) > c.opt.Grace }
+	err := c.list(ctx, dir, func(o bucket.Object) error {
+		there[o.Key] = true
+		if !c.named[o.Key] && old(o) { // the newer ones may belong to an upload in progress
+			unnamed = append(unnamed, o.Key)
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	err = c.list(ctx, trashDir+dir, func(o object) error {
-		key := strings.TrimPrefix(o.key, trashDir)
+	err = c.list(ctx, trashDir+dir, func(o bucket.Object) error {
+		key := strings.TrimPrefix(o.Key, trashDir)
 		switch {
 		case there[key]:
 		case c.named[key]:
@@ -109,7 +112,7 @@ func (c *collection) directory(ctx context.Context, dir string) error {
 		return err
 	}
 	if len(copied) > 0 {
-		if err := c.syncDirs(trashDir + dir); err != nil {
+		if err := c.bucket.Sync(trashDir + dir); err != nil {
 			return err
 		}
 	}
@@ -119,17 +122,17 @@ func (c *collection) directory(ctx context.Context, dir string) error {
 		}
 	}
 	for _, o := range gone {
-		if err := c.removeInTime(ctx, o.key); err != nil {
+		if err := c.removeInTime(ctx, o.Key); err != nil {
 			return err
 		}
 		c.removed.Add(1)
-		c.bytes.Add(o.size)
+		c.bytes.Add(o.Size)
 	}
 	return nil
 }
 
-// copyAll copies objects from below one prefix to below another, and returns the
-// keys of those that were still there.
+// copyAll copies objects from one prefix to another, and returns the keys of those
+// that still existed.
 func (c *collection) copyAll(ctx context.Context, keys []string, from, to string, count *atomic.Int64) (copied []string, err error) {
 	for _, key := range keys {
 		err := c.copy(ctx, from+key, to+key)
@@ -152,18 +155,18 @@ func (c *collection) removeInTime(ctx context.Context, key string) error {
 	return c.remove(ctx, key)
 }
 
-// clock is the store's: the one that objects' times are told by.
+// clock returns the time by the store's clock, which also sets the times of objects.
 func (s *Store) clock(ctx context.Context) (time.Time, error) {
 	if err := s.put(ctx, clockKey, []byte("berth\n")); err != nil {
 		return time.Time{}, err
 	}
-	o, err := s.bucket.stat(ctx, clockKey)
-	return o.written, err
+	o, err := s.bucket.Stat(ctx, clockKey)
+	return o.Written, err
 }
 
-// references returns the keys of all objects that a manifest names. A manifest
-// that cannot be read ends it: what it names is not known. Those of shared files
-// count whether or not a snapshot names them, in the trash as well.
+// references returns the keys of all objects that manifests name. It fails if a
+// manifest cannot be read, because what that names is unknown. Manifests of shared
+// files count even if no snapshot names them, and even in the trash.
 func (s *Store) references(ctx context.Context) (map[string]bool, error) {
 	named := map[string]bool{}
 	var mu sync.Mutex
@@ -198,10 +201,11 @@ func (s *Store) references(ctx context.Context) (map[string]bool, error) {
 		return nil, err
 	}
 	found := map[string]bool{}
-	// One that moves meanwhile, either way, is met in one of three lists.
+	// A manifest that is moved meanwhile, in either direction, is in one of three
+	// lists.
 	for _, dir := range []string{sharedDir, trashDir + sharedDir, sharedDir} {
-		err := s.list(ctx, dir, func(o object) error {
-			if sha := strings.TrimPrefix(o.key, dir); isDigest(sha) {
+		err := s.list(ctx, dir, func(o bucket.Object) error {
+			if sha := strings.TrimPrefix(o.Key, dir); isDigest(sha) {
 				found[sha] = true
 			}
 			return nil

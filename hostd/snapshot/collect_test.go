@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// age makes every object of a store older.
+// age backdates every object of a store.
 func age(t *testing.T, dir string, by time.Duration) {
 	t.Helper()
 	for _, path := range objects(t, dir, "") {
@@ -91,7 +91,7 @@ func TestCollectTakesWhatIsOldAndUnused(t *testing.T) {
 	})
 }
 
-// A manifest is written while what it names goes into the trash.
+// A manifest is written while its chunks are moved to the trash.
 func TestWhatIsInTheTrashIsReadAndPutBack(t *testing.T) {
 	stores(t, func(t *testing.T, url, dir string) {
 		s := open(t, url, Options{Grace: time.Hour})
@@ -114,7 +114,7 @@ func TestWhatIsInTheTrashIsReadAndPutBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			fetched(t, s, "snap-1", c)
-			// However long it was there.
+			// It does not matter how long it was there.
 			age(t, dir, 2*time.Hour)
 			if done := collect(t, s); done.Restored == 0 || done.Removed != 0 {
 				t.Errorf("collected: %+v", done)
@@ -146,7 +146,7 @@ func TestNothingIsCollectedWhileAManifestCannotBeRead(t *testing.T) {
 	if after := len(objects(t, dir, chunksDir)); after != before {
 		t.Errorf("%d chunks of %d are left", after, before)
 	}
-	// The damaged one can be deleted, and then it goes on.
+	// Once the damaged snapshot is deleted, collection works again.
 	if err := s.Delete(t.Context(), "snap-1"); err != nil {
 		t.Fatal(err)
 	}

@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/berth-cloud/berth/hostd/snapshot/s3test"
+	"github.com/berth-cloud/berth/hostd/bucket/s3test"
 )
 
-// damaged does something to an object of a store's directory.
+// damaged changes an object in a store's directory.
 func damage(t *testing.T, path string, change func([]byte) []byte) {
 	t.Helper()
 	raw, err := os.ReadFile(path)

@@ -10,25 +10,27 @@ import (
 	"syscall"
 
 	"github.com/berth-cloud/berth/atomicfile"
+	"github.com/berth-cloud/berth/vmm"
 )
 
-// FetchOptions say what a host has already, and what it can use.
+// FetchOptions describe what a host has already, and what it can use.
 type FetchOptions struct {
-	// Engine is the host's, as Meta.Engine has it. Empty: any is fetched.
+	// Engine is the host's engine, in the form of Meta.Engine, which must restore what
+	// that one has saved. Empty: any is accepted.
 	Engine string
-	// Digest is what Manifest.Digest must be. Empty: any is fetched.
+	// Digest is the required Manifest.Digest. Empty: any is accepted.
 	Digest string
-	// Shared is asked for each shared file. Where it has a path, that file is
-	// linked instead of fetched; where need is false, the file is left out.
-	// Nil: all are fetched.
+	// Shared is called for each shared file. If it returns a path, that file is
+	// linked instead of fetched. If need is false, the file is omitted. Nil: all are
+	// fetched.
 	Shared func(f SharedFile) (path string, need bool)
 	// Admit, if set, may refuse the snapshot before anything is fetched.
 	Admit func(m *Manifest) error
 }
 
-// Fetch brings a snapshot's files to dest, which must not exist. Every chunk's
-// length and digest is compared, and the manifest's own checksum. dest appears
-// whole and durable, or not at all.
+// Fetch copies a snapshot's files to dest, which must not exist. It checks the
+// manifest's checksum, and the length and digest of every chunk. dest appears
+// complete and durable, or not at all.
 func (s *Store) Fetch(ctx context.Context, id, dest string, opt FetchOptions) (m Manifest, err error) {
 	m, err = s.Manifest(ctx, id)
 	if err != nil {
@@ -42,8 +44,10 @@ func (s *Store) Fetch(ctx context.Context, id, dest string, opt FetchOptions) (m
 	if opt.Digest != "" && m.Digest != opt.Digest {
 		return m, fmt.Errorf("%w: its manifest is not the one that was stored", ErrDamaged)
 	}
-	if opt.Engine != "" && m.Engine != opt.Engine {
-		return m, fmt.Errorf("%w: %s, this host has %s", ErrOtherEngine, m.Engine, opt.Engine)
+	if opt.Engine != "" {
+		if err := vmm.Restores(opt.Engine, m.Engine); err != nil {
+			return m, fmt.Errorf("%w: %w", ErrOtherEngine, err)
+		}
 	}
 	if opt.Admit != nil {
 		if err := opt.Admit(&m); err != nil {
@@ -57,7 +61,7 @@ func (s *Store) Fetch(ctx context.Context, id, dest string, opt FetchOptions) (m
 	if err != nil {
 		return m, err
 	}
-	defer func() { _ = os.RemoveAll(temp) }() // once it was renamed, there is none
+	defer func() { _ = os.RemoveAll(temp) }() // gone if it was renamed
 	if err := s.fetchInto(ctx, &m, temp, opt.Shared); err != nil {
 		return m, err
 	}
@@ -80,8 +84,8 @@ func (s *Store) fetchInto(ctx context.Context, m *Manifest, dir string, shared f
 	return s.FetchShared(ctx, m, dir, shared)
 }
 
-// FetchShared brings the shared files of a snapshot below dir, where none of
-// them may be; see FetchOptions.Shared. It does not clean up after itself.
+// FetchShared copies the shared files of a snapshot below dir, where none of them
+// may exist; see FetchOptions.Shared. It does not clean up after an error.
 func (s *Store) FetchShared(ctx context.Context, m *Manifest, dir string, shared func(SharedFile) (string, bool)) error {
 	for _, f := range m.Shared {
 		path, need := "", true
@@ -119,7 +123,7 @@ func (s *Store) fetchShared(ctx context.Context, to string, f SharedFile, have s
 	return s.fetchFile(ctx, to, &m.Content, int64(m.ChunkSize))
 }
 
-// fetchFile writes one file, durably but for its name.
+// fetchFile writes one file. Its content is durable, its name is not yet.
 func (s *Store) fetchFile(ctx context.Context, path string, c *Content, chunkSize int64) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

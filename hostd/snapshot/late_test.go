@@ -7,27 +7,29 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/berth-cloud/berth/hostd/bucket"
 )
 
-// slow is a bucket whose writes of some keys take a while, before or after they
-// take effect.
+// slow is a bucket whose writes of some keys are delayed, before or after they take
+// effect.
 type slow struct {
-	bucket
+	bucket.Bucket
 	prefix        string
 	before, after time.Duration
 }
 
-func (b slow) put(ctx context.Context, key string, content []byte) error {
+func (b slow) Put(ctx context.Context, key string, content []byte) error {
 	if !strings.HasPrefix(key, b.prefix) {
-		return b.bucket.put(ctx, key, content)
+		return b.Bucket.Put(ctx, key, content)
 	}
 	<-time.After(b.before)
-	err := b.bucket.put(context.WithoutCancel(ctx), key, content)
+	err := b.Bucket.Put(context.WithoutCancel(ctx), key, content)
 	<-time.After(b.after)
 	return err
 }
 
-// What it found in the store may have been removed by then.
+// An object that the upload found in the store may have been removed by then.
 func TestALateUploadIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		slow
@@ -40,7 +42,7 @@ func TestALateUploadIsRefused(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, dir := fileStore(t, Options{Grace: time.Hour})
 				src := newCapture(t, 1).Source
-				c.slow.bucket, s.bucket = s.bucket, nil
+				c.slow.Bucket, s.bucket = s.bucket, nil
 				s.bucket = c.slow
 				if _, _, err := s.Upload(t.Context(), "snap-1", src); !errors.Is(err, errTooLate) {
 					t.Errorf("upload = %v", err)

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// Manifest is what a snapshot is made of. It is stored after everything that it
-// names, so that a snapshot is there whole or not at all.
+// Manifest describes a snapshot. It is stored after everything that it names, so
+// that a snapshot is complete or absent.
 type Manifest struct {
 	ID        string    `json:"id"`
 	CreatedAt time.Time `json:"created_at"`
@@ -26,43 +26,42 @@ type Manifest struct {
 	Files     []File       `json:"files"`
 	Shared    []SharedFile `json:"shared,omitempty"`
 
-	// Digest is the SHA-256 of all this as it is stored, in hexadecimal: whoever
-	// keeps it elsewhere knows a manifest that was put in the place of this one.
+	// Digest is the SHA-256 of the manifest as stored, in hexadecimal. Who keeps it
+	// elsewhere can detect that the manifest was replaced.
 	Digest string `json:"-"`
 }
 
-// Meta is what a snapshot is bound to.
+// Meta describes what a snapshot depends on.
 type Meta struct {
-	Engine string            `json:"engine"` // and its version: another cannot read the state
+	Engine string            `json:"engine"` // with its version: another engine cannot read the state
 	Kernel string            `json:"kernel,omitempty"`
-	Labels map[string]string `json:"labels,omitempty"` // for a person who looks at the store
+	Labels map[string]string `json:"labels,omitempty"` // for people who inspect the store
 }
 
-// File is one file of the snapshot's own.
+// File is a file that only this snapshot has.
 type File struct {
 	Name string `json:"name"` // slash-separated, below the snapshot's directory
 	Content
 }
 
-// SharedFile is a file that other snapshots have too. It has a manifest of its
-// own, named by its digest.
+// SharedFile is a file that several snapshots have. It has a manifest of its own,
+// named by its digest.
 type SharedFile struct {
 	Name   string `json:"name"`
-	SHA256 string `json:"sha256"` // as its owner computes it; sparse files may skip their holes
+	SHA256 string `json:"sha256"` // as its owner computes it; a sparse file's may omit holes
 	Size   int64  `json:"size"`
 }
 
-// Content is a file's size and those of its chunks that are not all zeros,
-// ascending.
+// Content is a file's size and its chunks that are not all zeros, ascending.
 type Content struct {
 	Size   int64   `json:"size"`
 	Chunks []Chunk `json:"chunks"`
 }
 
-// Chunk is ChunkSize bytes of a file, or what is left of it at its end.
+// Chunk is ChunkSize bytes of a file, or the rest at its end.
 type Chunk struct {
 	Index  int64  `json:"n"`
-	SHA256 string `json:"sha256"` // of the plain content
+	SHA256 string `json:"sha256"` // of the uncompressed content
 }
 
 // sharedManifest is the object of a shared file.
@@ -76,7 +75,7 @@ const (
 	format        = 1
 	manifestMagic = "berth-snapshot"
 	sharedMagic   = "berth-shared"
-	maxManifest   = 64 << 20 // a disk of 64 GiB without a hole takes 6 MB
+	maxManifest   = 64 << 20 // a disk of 64 GiB without holes takes 6 MB
 	maxFiles      = 1000
 	maxSize       = 16 << 40
 	maxName       = 200
@@ -86,8 +85,7 @@ const (
 	minChunk      = 64 << 10
 )
 
-// encode puts a header before a document: what it is, its format, and the
-// SHA-256 of the rest.
+// encode adds a header to a document: its kind, its format, and its SHA-256.
 func encode(magic string, doc any) ([]byte, error) {
 	body, err := json.Marshal(doc)
 	if err != nil {
@@ -97,8 +95,8 @@ func encode(magic string, doc any) ([]byte, error) {
 	return append(fmt.Appendf(nil, "%s %d %x\n", magic, format, sum), body...), nil
 }
 
-// decode checks the header and reads the document. Fields that it does not
-// know are refused: a later format has another number.
+// decode checks the header and decodes the document. It refuses unknown fields: a
+// later format has another number.
 func decode(magic string, raw []byte, doc any) error {
 	line, body, ok := bytes.Cut(raw, []byte("\n"))
 	head := strings.Split(string(line[:min(len(line), 200)]), " ")
@@ -125,8 +123,8 @@ func decode(magic string, raw []byte, doc any) error {
 	return nil
 }
 
-// parseManifest reads and checks a manifest. Everything that a Fetch relies on
-// is checked here: names stay below the directory, sizes and indexes in bounds.
+// parseManifest decodes and checks a manifest. It checks everything that Fetch
+// relies on: names stay below the directory, and sizes and indexes are in range.
 func parseManifest(raw []byte) (Manifest, error) {
 	var m Manifest
 	if err := decode(manifestMagic, raw, &m); err != nil {
@@ -184,7 +182,7 @@ func (m *Manifest) check() error {
 	return checkNames(names)
 }
 
-// checkNames refuses what cannot all be files below one directory.
+// checkNames refuses names that cannot all be files below one directory.
 func checkNames(names []string) error {
 	if len(names) == 0 || len(names) > maxFiles {
 		return fmt.Errorf("%d files", len(names))
@@ -212,7 +210,8 @@ func checkNames(names []string) error {
 	return nil
 }
 
-// checkChunkSize is lenient about the size so that a later Berth may change it.
+// checkChunkSize accepts several sizes, so that a later version may change
+// ChunkSize.
 func checkChunkSize(n int) error {
 	if n < minChunk || n > ChunkSize || n&(n-1) != 0 {
 		return fmt.Errorf("chunks of %d bytes", n)
@@ -237,7 +236,7 @@ func (c *Content) check(chunkSize int) error {
 	return nil
 }
 
-// Bytes is at most what the snapshot's own files take on disk.
+// Bytes returns an upper limit of the disk space for the snapshot's own files.
 func (m *Manifest) Bytes() int64 {
 	var n int64
 	for _, f := range m.Files {
@@ -246,7 +245,7 @@ func (m *Manifest) Bytes() int64 {
 	return n
 }
 
-// Manifest reads and checks a snapshot's manifest.
+// Manifest returns a snapshot's manifest, checked.
 func (s *Store) Manifest(ctx context.Context, id string) (Manifest, error) {
 	if err := validID(id); err != nil {
 		return Manifest{}, err
@@ -268,7 +267,7 @@ func (s *Store) Manifest(ctx context.Context, id string) (Manifest, error) {
 	return m, nil
 }
 
-// shared reads and checks a shared file's manifest.
+// shared returns a shared file's manifest, checked.
 func (s *Store) shared(ctx context.Context, sha string, get func(context.Context, string, int64) ([]byte, error)) (sharedManifest, error) {
 	raw, err := get(ctx, sharedDir+sha, maxManifest)
 	if isNotFound(err) {
@@ -287,7 +286,7 @@ func (s *Store) shared(ctx context.Context, sha string, get func(context.Context
 	return m, nil
 }
 
-// validID guards every key that is made of an id.
+// validID checks an id that becomes part of a key.
 func validID(id string) error {
 	ok := id != "" && len(id) <= maxIDLength && id[0] != '-'
 	for i := range len(id) {

@@ -76,7 +76,7 @@ func TestAManifestComesBackAsItWas(t *testing.T) {
 	if diff := cmp.Diff(m, got); err != nil || diff != "" {
 		t.Errorf("parse: %v\n%s", err, diff)
 	}
-	// Whatever is cut off, or added, is noticed.
+	// Any truncation or addition is detected.
 	for i := range raw {
 		if _, err := parseManifest(raw[:i]); err == nil {
 			t.Fatalf("%d bytes of %d were taken", i, len(raw))
@@ -87,8 +87,8 @@ func TestAManifestComesBackAsItWas(t *testing.T) {
 	}
 }
 
-// TestFormatOfTheStore reads a manifest of the first release that had one: what
-// is in stores must stay readable.
+// TestFormatOfTheStore reads a manifest written by the first release with this
+// format: existing stores must stay readable.
 func TestFormatOfTheStore(t *testing.T) {
 	for name, parse := range map[string]func([]byte) error{
 		"snapshot-1": func(b []byte) error { _, err := parseManifest(b); return err },
@@ -115,7 +115,7 @@ func FuzzParseManifest(f *testing.F) {
 	}
 	f.Add([]byte("berth-snapshot 2 00\n{}"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		// As it is, and with a checksum that fits, to get past it.
+		// Once unchanged and once with a matching checksum, to get past the check.
 		for _, raw := range [][]byte{raw, sealed(raw)} {
 			m, err := parseManifest(raw)
 			if err != nil {
@@ -150,13 +150,12 @@ func sealed(body []byte) []byte {
 	return raw
 }
 
-// rawJSON is put into a document as it is.
+// rawJSON is inserted into a document unchanged.
 type rawJSON []byte
 
 func (r rawJSON) MarshalJSON() ([]byte, error) { return r, nil }
 
-// TestAnyFileComesBack is about the edges: sizes around pages and chunks, and
-// data anywhere.
+// TestAnyFileComesBack tests sizes around pages and chunks, and data at any offset.
 func TestAnyFileComesBack(t *testing.T) {
 	s, _ := fileStore(t, Options{})
 	n := 0

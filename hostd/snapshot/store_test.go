@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-cloud/berth/hostd/snapshot/s3test"
+	"github.com/berth-cloud/berth/hostd/bucket/s3test"
 )
 
-// stores are those that every behaviour is tested with.
+// stores are the kinds of store that every test runs on.
 func stores(t *testing.T, test func(t *testing.T, url, dir string)) {
 	t.Run("directory", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "store")
@@ -44,7 +44,7 @@ func TestASnapshotComesBackAsItWas(t *testing.T) {
 		if err := s.List(t.Context(), func(id string) error { ids = append(ids, id); return nil }); err != nil || strings.Join(ids, " ") != "snap-1" {
 			t.Errorf("list = %v, %v", ids, err)
 		}
-		// Another host, which has nothing.
+		// Another host, with an empty cache.
 		dest := filepath.Join(t.TempDir(), "fetched")
 		m, err := open(t, url, Options{}).Fetch(t.Context(), "snap-1", dest, FetchOptions{Engine: engine})
 		if err != nil {
@@ -77,8 +77,8 @@ func TestAStoreIsOneClusters(t *testing.T) {
 	})
 }
 
-// Before anything was stored, there is nothing: that is no error anywhere. A
-// store that is not there is not one without snapshots.
+// An empty store lists nothing and reports no error; a missing store is an error,
+// not an empty store.
 func TestAStoreThatHasNothingYet(t *testing.T) {
 	stores(t, func(t *testing.T, url, dir string) {
 		s := open(t, url, Options{})
@@ -164,7 +164,7 @@ func TestFilesThatTheHostHasAreNotFetched(t *testing.T) {
 	s, _ := fileStore(t, Options{})
 	c := newCapture(t, 1)
 	keep(t, s, "snap-1", c)
-	// Nothing of the image may be needed from the store.
+	// The image must not be needed from the store.
 	if err := s.remove(t.Context(), sharedDir+c.Shared[0].SHA256); err != nil {
 		t.Fatal(err)
 	}

@@ -12,42 +12,42 @@ import (
 	"time"
 )
 
-// Source is what an upload is made of. The files must not change meanwhile.
+// Source describes an upload. The files must not change meanwhile.
 type Source struct {
 	Files  []LocalFile
 	Shared []LocalShared
 	Meta   Meta
-	// Distrust compares a snapshot that the store has under the id already with
-	// these files, and writes it anew where it is another. Without it, that one is
-	// left as it is: for ids that are digests of what they name.
+	// Distrust compares an existing snapshot with the same id with these files, and
+	// replaces it if it differs. Without it, an existing snapshot is left unchanged,
+	// for ids that are digests of the content.
 	Distrust bool
 }
 
-// LocalFile is a file of the snapshot's own.
+// LocalFile is a file that only this snapshot has.
 type LocalFile struct {
 	Name string // in the snapshot
 	Path string // on this host
 }
 
-// LocalShared is a file of which the store keeps one, whichever snapshots have it.
+// LocalShared is a file that the store keeps once for all snapshots that have it.
 type LocalShared struct {
 	SharedFile
 	Path string
 }
 
-// Stats tell what an upload took.
+// Stats are the statistics of an upload.
 type Stats struct {
-	Chunks    int64 // of which the files consist
-	NewChunks int64 // that the store did not have
-	NewBytes  int64 // of those, as they are stored
+	Chunks    int64 // in all files
+	NewChunks int64 // those that the store did not have
+	NewBytes  int64 // of the new chunks, as stored
 	Took      time.Duration
 }
 
-// Upload stores a snapshot, and returns its manifest. When it fails, no snapshot
-// of that id is there that was not before, and the next Upload goes on with the
-// chunks that are. It may take half of Options.Grace; where that ended while the
-// manifest was written, it is there, and chunks of it may be missing until the
-// next Upload.
+// Upload stores a snapshot and returns its manifest. If it fails, it has not created
+// a snapshot with this id, and the next Upload continues with the chunks that are
+// stored. It may take half of Options.Grace. There is one exception: if that time
+// ends while the manifest is being written, the manifest exists, and some of its
+// chunks may be missing until the next Upload.
 func (s *Store) Upload(ctx context.Context, id string, src Source) (m Manifest, stats Stats, err error) {
 	began := time.Now()
 	defer func() {
@@ -107,16 +107,16 @@ func (s *Store) Upload(ctx context.Context, id string, src Source) (m Manifest, 
 	return m, stats, err
 }
 
-// isOf reports whether two manifests are of the same snapshot with the same files.
+// isOf reports whether two manifests describe the same snapshot with the same files.
 func (m *Manifest) isOf(o *Manifest) bool {
 	a, b := *m, *o
 	a.CreatedAt, a.Digest, b.CreatedAt, b.Digest = time.Time{}, "", time.Time{}, ""
 	return reflect.DeepEqual(a, b)
 }
 
-// Share stores files ahead of the snapshots that will have them, one chunk at a
-// time: nobody waits for it. What no snapshot has after Options.Grace is
-// collected, and stored again by the next that does.
+// Share stores files before the snapshots that will contain them, one chunk at a
+// time, because nobody waits for it. If no snapshot has them after Options.Grace,
+// they are collected, and the next upload stores them again.
 func (s *Store) Share(ctx context.Context, files []LocalShared) (stats Stats, err error) {
 	began := time.Now()
 	defer func() { stats.Took = time.Since(began) }()
@@ -135,16 +135,16 @@ func (s *Store) Share(ctx context.Context, files []LocalShared) (stats Stats, er
 	return stats, nil
 }
 
-// upload counts what one Upload stores.
+// upload is the state of one Upload or Share.
 type upload struct {
 	*Store
 	inTime                      func() error
-	parallel                    int // chunks worked on at once
+	parallel                    int // chunks processed at once
 	chunks, newChunks, newBytes atomic.Int64
-	touched                     [256]atomic.Bool // directories of chunks with a new name
+	touched                     [256]atomic.Bool // directories of chunks with new objects
 }
 
-// publish writes a manifest, once what it names is durable.
+// publish writes a manifest after what it names is durable.
 func (u *upload) publish(ctx context.Context, key string, raw []byte) error {
 	if len(raw) > maxManifest {
 		return fmt.Errorf("%w: its manifest has %d bytes", ErrInvalid, len(raw))
@@ -155,25 +155,25 @@ func (u *upload) publish(ctx context.Context, key string, raw []byte) error {
 			names = append(names, fmt.Sprintf("%s%02x/", chunksDir, i))
 		}
 	}
-	if err := u.syncDirs(names...); err != nil {
+	if err := u.bucket.Sync(names...); err != nil {
 		return err
 	}
-	// Later, a collection may have taken chunks that were skipped.
+	// After this time, a collection may have removed chunks that were skipped.
 	if err := u.inTime(); err != nil {
 		return err
 	}
 	if err := u.put(ctx, key, raw); err != nil {
 		return fmt.Errorf("write manifest: %w", err)
 	}
-	if err := u.syncDirs(key[:strings.LastIndexByte(key, '/')+1]); err != nil {
+	if err := u.bucket.Sync(key[:strings.LastIndexByte(key, '/')+1]); err != nil {
 		return err
 	}
-	return u.inTime() // this process may have been stopped between the two
+	return u.inTime() // the process may have been suspended between the two
 }
 
-// share stores a shared file, unless the store has it.
+// share stores a shared file unless the store has it.
 func (u *upload) share(ctx context.Context, f LocalShared) error {
-	have, err := u.shared(ctx, f.SHA256, u.get) // not what is in the trash
+	have, err := u.shared(ctx, f.SHA256, u.get) // not one in the trash
 	switch {
 	case err == nil && have.Size == f.Size:
 		return nil
@@ -241,7 +241,7 @@ func (u *upload) file(ctx context.Context, path string) (Content, error) {
 	return c, nil
 }
 
-// hexByte is the first byte of a digest.
+// hexByte returns the first byte of a digest.
 func hexByte(sha string) uint8 {
 	n, _ := strconv.ParseUint(sha[:2], 16, 8)
 	return uint8(n)

@@ -14,14 +14,14 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/berth-cloud/berth/hostd/snapshot/s3test"
+	"github.com/berth-cloud/berth/hostd/bucket/s3test"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const engine = "chvemu v1"
 
-// open opens a store that the test closes.
+// open opens a store that is closed at the end of the test.
 func open(t testing.TB, url string, opt Options) *Store {
 	t.Helper()
 	s, err := Open(t.Context(), url, opt)
@@ -36,15 +36,15 @@ func open(t testing.TB, url string, opt Options) *Store {
 	return s
 }
 
-// fileStore opens a store in a directory, and returns the directory.
+// fileStore opens a store in a directory and returns both.
 func fileStore(t testing.TB, opt Options) (*Store, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "store")
 	return open(t, "file://"+dir, opt), dir
 }
 
-// capture is a source as a host has it: RAM with holes and pages that repeat, a
-// sparse disk, small files, and a shared image.
+// capture is a source like a host's: RAM with holes and repeated pages, a sparse
+// disk, small files, and a shared image.
 type capture struct {
 	dir string
 	Source
@@ -54,7 +54,8 @@ func newCapture(t testing.TB, seed uint64) capture {
 	t.Helper()
 	c := capture{dir: t.TempDir(), Source: Source{Meta: Meta{Engine: engine, Kernel: "6.12", Labels: map[string]string{"template": "base"}}}}
 	random := rand.New(rand.NewPCG(seed, 1))
-	// A quarter is the same in every capture, as memory of one template is.
+	// A quarter is the same in every capture, like the memory of boxes of one
+	// template.
 	same := rand.New(rand.NewPCG(42, 1))
 	ram := sparse(t, filepath.Join(c.dir, "memory-ranges"), 16*ChunkSize)
 	scatter(t, ram, same, 0, 4*ChunkSize, 40)
@@ -118,7 +119,7 @@ func write(t testing.TB, path string, content []byte) {
 	}
 }
 
-// same fails the test unless the fetched directory has what was captured.
+// same fails the test unless the fetched directory equals what was captured.
 func (c capture) same(t testing.TB, dir string) {
 	t.Helper()
 	files := append([]LocalFile(nil), c.Files...)
@@ -149,7 +150,7 @@ func blocks(t testing.TB, path string) int64 {
 	return st.Blocks
 }
 
-// objects lists what lies in a store's directory below a prefix.
+// objects lists the files under a prefix of a store's directory.
 func objects(t testing.TB, dir, prefix string) []string {
 	t.Helper()
 	var all []string
@@ -165,7 +166,7 @@ func objects(t testing.TB, dir, prefix string) []string {
 	return all
 }
 
-// leftovers fails the test if something of a failed fetch is there.
+// leftovers fails the test if a failed fetch has left anything behind.
 func leftovers(t testing.TB, parent string) {
 	t.Helper()
 	entries, err := os.ReadDir(parent)
@@ -183,7 +184,7 @@ func newS3(t testing.TB) *s3test.Server {
 	return s3test.New(t)
 }
 
-// cutter is a proxy that cuts each connection for as long as told.
+// cutter is a proxy that cuts every connection while told to.
 type cutter struct {
 	net.Listener
 	to    string

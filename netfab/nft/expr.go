@@ -15,6 +15,9 @@ import (
 // reg is the register that every block loads into and compares from.
 const reg = unix.NFT_REG_1
 
+// portReg has a port beside an address in reg.
+const portReg = unix.NFT_REG_2
+
 // statusDNAT is IPS_DST_NAT of the kernel's nf_conntrack_common.h: the
 // destination of this connection was translated.
 const statusDNAT = 1 << 5
@@ -155,10 +158,20 @@ func proto(p byte) []expr.Any {
 }
 
 // dport: meta l4proto p, th dport port
-func dport(p byte, port uint16) []expr.Any {
+func dport(p byte, port uint16) []expr.Any { return port16(p, 2, port) }
+
+// sport: meta l4proto p, th sport port
+func sport(p byte, port uint16) []expr.Any { return port16(p, 0, port) }
+
+func port16(p byte, offset uint32, port uint16) []expr.Any {
 	return append(proto(p),
-		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2},
 		cmp(expr.CmpOpEq, binaryutil.BigEndian.PutUint16(port)))
+}
+
+// to: ip daddr addr, tcp dport port
+func to(a netip.AddrPort) []expr.Any {
+	return append(dst(a.Addr()), dport(unix.IPPROTO_TCP, a.Port())...)
 }
 
 func ctMask(key expr.CtKey, bits uint32) []expr.Any {
@@ -180,6 +193,9 @@ func answers() []expr.Any {
 // invalid: ct state invalid
 func invalid() []expr.Any { return ctMask(expr.CtKeySTATE, expr.CtStateBitINVALID) }
 
+// untracked: ct state untracked
+func untracked() []expr.Any { return ctMask(expr.CtKeySTATE, expr.CtStateBitUNTRACKED) }
+
 // fresh: ct state new
 func fresh() []expr.Any { return ctMask(expr.CtKeySTATE, expr.CtStateBitNEW) }
 
@@ -196,6 +212,11 @@ func moreThanOf(name string, n uint32) []expr.Any {
 	return append(loadAddr(srcOffset), &expr.Dynset{
 		SrcRegKey: reg, SetName: name, Operation: unix.NFT_DYNSET_OP_ADD, Exprs: moreThan(n),
 	})
+}
+
+// upTo: limit rate n/second burst n packets
+func upTo(n uint32) []expr.Any {
+	return []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(n), Unit: expr.LimitTimeSecond, Burst: n}}
 }
 
 // notRoots: meta skuid != 0. What no process sends does not match.
@@ -222,6 +243,9 @@ func clampMSS() []expr.Any {
 		&expr.Exthdr{Type: tcpOptionMSS, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt, SourceRegister: reg})
 }
 
+// notrack: notrack
+func notrack() []expr.Any { return []expr.Any{&expr.Notrack{}} }
+
 func accept() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}} }
 func drop() []expr.Any   { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
 
@@ -247,6 +271,15 @@ func nat(kind expr.NATType, a netip.Addr) []expr.Any {
 
 // dnat: dnat ip to addr
 func dnat(a netip.Addr) []expr.Any { return nat(expr.NATTypeDestNAT, a) }
+
+// dnatTo: dnat ip to addr:port
+func dnatTo(a netip.AddrPort) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: reg, Data: a.Addr().AsSlice()},
+		&expr.Immediate{Register: portReg, Data: binaryutil.BigEndian.PutUint16(a.Port())},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg, RegProtoMin: portReg, Specified: true},
+	}
+}
 
 // snat: snat ip to addr
 func snat(a netip.Addr) []expr.Any { return nat(expr.NATTypeSourceNAT, a) }

@@ -23,6 +23,8 @@ func prefixes(texts ...string) []netip.Prefix {
 	return ps
 }
 
+var routers = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:5432"), netip.MustParseAddrPort("10.0.0.9:5433")}
+
 func hostRules() HostRules {
 	return HostRules{
 		Table: "berth_t", LinkPrefix: "bt-", SlotCIDR: netip.MustParsePrefix("10.213.0.0/18"),
@@ -103,6 +105,11 @@ func TestFingerprintChangesWithEveryField(t *testing.T) {
 		"never":         func(h *HostRules) { h.Policy.Never = h.Policy.Never[1:] },
 		"allowed":       func(h *HostRules) { h.Policy.Allowed = nil },
 		"denied":        func(h *HostRules) { h.Policy.Denied = prefixes("10.0.0.0/7") },
+		"router":        func(h *HostRules) { h.Databases.Routers = routers[:1] },
+		"router's port": func(h *HostRules) { h.Databases.Routers = routers[1:2] },
+		"serving":       func(h *HostRules) { h.Databases.Port, h.Databases.Serving = 5432, routers[:1] },
+		"more serving":  func(h *HostRules) { h.Databases.Port, h.Databases.Serving = 5432, routers },
+		"gateway port":  func(h *HostRules) { h.Databases.Port, h.Databases.Serving = 5433, routers },
 	} {
 		h := hostRules()
 		change(&h)
@@ -118,6 +125,11 @@ func TestFingerprintChangesWithEveryField(t *testing.T) {
 		"address":     func(s *SlotRules) { s.NSAddr = netip.MustParseAddr("10.213.0.3") },
 		"tap":         func(s *SlotRules) { s.Tap = "tap1" },
 		"connections": func(s *SlotRules) { s.MaxConnections = 101 },
+		"router":      func(s *SlotRules) { s.Databases.Routers = routers[:1] },
+		"gateway":     func(s *SlotRules) { s.Databases.Port = 5432 },
+		"bounded":     func(s *SlotRules) { s.Databases = Databases{Port: 5432, MaxConnections: 10} },
+		"domain":      func(s *SlotRules) { s.Databases.Domain = "db.example.com" },
+		"longer one":  func(s *SlotRules) { s.Databases.Domain = "db.example.company" },
 	} {
 		s := slotRules()
 		change(&s)

@@ -76,6 +76,24 @@ func (r *Ruleset) addRefuse() {
 	c.add(prohibit())
 }
 
+// Databases is how guests reach the PostgreSQL routers. The zero value is that they
+// do not.
+type Databases struct {
+	// Routers are open to guests, whatever the policy says: these ports of these
+	// IPv4 addresses and no others.
+	Routers []netip.AddrPort
+	// Port of a guest's gateway leads to a router in turn; 0: none does.
+	Port uint16
+	// Serving are those of the Routers that connections to the gateway are led to.
+	// It is of the host alone: a slot sends them all to its host.
+	Serving []netip.AddrPort
+	// Domain is what follows a database's id in its name. A slot leaves a guest's
+	// questions for such names to who listens in its namespace; empty: none.
+	Domain string
+	// MaxConnections bounds what one guest may have open to routers; 0 does not.
+	MaxConnections uint32
+}
+
 // HostRules is what the host's own table is made from.
 type HostRules struct {
 	Table      string       // name of the table
@@ -83,6 +101,7 @@ type HostRules struct {
 	SlotCIDR   netip.Prefix // holds the addresses of all slots
 	Resolvers  []netip.Addr // upstream DNS servers, IPv4
 	Policy     Policy
+	Databases  Databases
 	// MaxConnections bounds what one slot can take of the connection tracking
 	// table; 0 does not.
 	MaxConnections uint32
@@ -111,6 +130,15 @@ func (h HostRules) Ruleset() *Ruleset {
 				match = append(match, everyNth(uint32(left)))
 			}
 			dns.add(append(match, dnat(a))...)
+		}
+	}
+	if h.Databases.Port > 0 {
+		for i, a := range h.Databases.Serving {
+			match := [][]expr.Any{iifPrefix(h.LinkPrefix), dstIn(h.SlotCIDR), dport(unix.IPPROTO_TCP, h.Databases.Port)}
+			if left := len(h.Databases.Serving) - i; left > 1 {
+				match = append(match, everyNth(uint32(left)))
+			}
+			dns.add(append(match, dnatTo(a))...)
 		}
 	}
 
@@ -151,6 +179,9 @@ func (h HostRules) Ruleset() *Ruleset {
 				c.add(translated(), dstInSet(setResolvers), dport(p, dnsPort), accept())
 			}
 		}
+		for _, a := range h.Databases.Routers {
+			c.add(to(a), accept())
+		}
 	}
 	host.add(jump(chainRefuse))
 	// A port that a container engine publishes on the host is a service of the
@@ -178,6 +209,7 @@ type SlotRules struct {
 	NSAddr    netip.Addr // the slot's address, which the host sees
 	HostAddr  netip.Addr // the host's end of the veth pair
 	Policy    Policy
+	Databases Databases
 	// MaxConnections bounds what one guest can take of the host's connection
 	// tracking table, which all slots share.
 	MaxConnections uint32
@@ -195,10 +227,14 @@ func (s SlotRules) Ruleset() *Ruleset {
 	spoof.add(iif(s.Tap), srcMACNot(s.GuestMAC), drop())
 	spoof.add(iif(s.Tap), srcNot(s.GuestAddr), drop())
 	spoof.add(iif(s.Uplink), dstNot(s.NSAddr), drop())
+	s.Databases.leaveNames(r, spoof, s)
 
 	dns := r.base("dns", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, priorityDNAT, nftables.ChainPolicyAccept)
 	for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		dns.add(iif(s.Tap), dst(s.Gateway), dport(p, dnsPort), dnat(s.HostAddr))
+	}
+	if s.Databases.Port > 0 {
+		dns.add(iif(s.Tap), dst(s.Gateway), dport(unix.IPPROTO_TCP, s.Databases.Port), dnat(s.HostAddr))
 	}
 
 	out := r.base("masquerade", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, prioritySNAT, nftables.ChainPolicyAccept)
@@ -213,6 +249,11 @@ func (s SlotRules) Ruleset() *Ruleset {
 	input := r.base("input", nftables.ChainTypeFilter, nftables.ChainHookInput, priorityFilter, nftables.ChainPolicyDrop)
 	input.add(iif("lo"), accept())
 	input.add(answers(), accept())
+	if s.Databases.Domain != "" {
+		question := [][]expr.Any{iif(s.Tap), dst(s.Gateway), dport(unix.IPPROTO_UDP, dnsPort), untracked()}
+		input.add(append(question, upTo(questionsPerSecond), accept())...)
+		input.add(append(question, drop())...)
+	}
 	input.add(iif(s.Tap), jump(chainRefuse))
 
 	// A VMM needs no socket, so one that its guest took over gets none.
@@ -223,6 +264,7 @@ func (s SlotRules) Ruleset() *Ruleset {
 	if s.MaxConnections > 0 {
 		from.add(fresh(), moreThan(s.MaxConnections), jump(chainRefuse))
 	}
+	s.Databases.open(r, from, s.HostAddr)
 	from.add(translated(), accept())
 	r.addPolicy(from, s.Policy)
 

@@ -16,6 +16,13 @@ type checked struct {
 	final  string // server-final-message for the client
 }
 
+// errBrokenOff means that the server went away during a login.
+var errBrokenOff = errors.New("the server broke off the login")
+
+// errStarting means that the server takes no logins yet: it was booted a moment ago, or
+// recovers from a crash. It comes with what the server said.
+var errStarting = errors.New("the server is starting")
+
 // login logs in at the server in the client's name, up to where the server says
 // AuthenticationOk, which the relay passes on.
 func (l *checked) login(r *relay) error {
@@ -26,7 +33,7 @@ func (l *checked) login(r *relay) error {
 		case isTimeout(err):
 			return refuse(codeCannotConnectNow, messageUnavailable)
 		case err != nil:
-			return fmt.Errorf("log in at the server: %w", err)
+			return fmt.Errorf("%w: %w", errBrokenOff, err)
 		case kind == 'E':
 			return l.refused(r, body)
 		case kind != 'R' || len(body) < 4: // NegotiateProtocolVersion, a notice
@@ -72,7 +79,11 @@ func (l *checked) refused(r *relay, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return &Refusal{Code: e.Code, Message: e.Message, Detail: e.Detail, Hint: e.Hint}
+	refusal := &Refusal{Code: e.Code, Message: e.Message, Detail: e.Detail, Hint: e.Hint}
+	if e.Code == codeCannotConnectNow {
+		return fmt.Errorf("%w: %w", errStarting, refusal)
+	}
+	return refusal
 }
 
 func (l *checked) send(r *relay, m pgproto3.FrontendMessage) error {
@@ -80,8 +91,10 @@ func (l *checked) send(r *relay, m pgproto3.FrontendMessage) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.server.Write(out)
-	return err
+	if _, err = r.server.Write(out); err != nil {
+		return fmt.Errorf("%w: %w", errBrokenOff, err)
+	}
+	return nil
 }
 
 // startupFor is the StartupMessage that the server gets after a login that the

@@ -21,6 +21,7 @@ const (
 	DefaultMaxSessions                  = 10_000
 	DefaultMaxUnauthenticated           = 2_000
 	DefaultMaxUnauthenticatedPerAddress = 200
+	DefaultMaxPerDatabase               = 500 // of which PostgreSQL takes fewer
 )
 
 // DefaultKeepAlive finds a peer that vanished within two minutes.
@@ -48,22 +49,28 @@ type Config struct {
 	// StartupMessage is complete.
 	HandshakeTimeout time.Duration
 	// WaitTimeout is how long a client is held while its database is resolved,
-	// woken and dialled. Only the waiting counts, before authentication.
+	// woken and dialled. Only the waiting counts, before authentication. A client whose
+	// password the router has checked is held as long again while its server starts.
 	WaitTimeout time.Duration
 	// AuthTimeout is how long authentication may take.
 	AuthTimeout time.Duration
 	// CancelTimeout bounds what is done for one cancel request.
 	CancelTimeout time.Duration
 
-	// MaxSessions is how many clients may be logged in.
+	// MaxSessions is how many clients may be logged in. One whose password the router
+	// has checked counts from then on, while it waits for its database.
 	MaxSessions int
 	// MaxUnauthenticated is how many connections there may be that are not
 	// logged in yet. Over it the one that has waited longest with its
-	// StartupMessage makes room.
+	// StartupMessage, or with its password where the router checks that, makes room.
+	// Those whose password the router has checked do not count.
 	MaxUnauthenticated int
 	// MaxUnauthenticatedPerAddress is the same for one remote address: an IPv4
 	// address, or an IPv6 prefix of 64 bits.
 	MaxUnauthenticatedPerAddress int
+	// MaxPerDatabase is how many clients whose password the router has checked may
+	// wait for one database, or be logged in.
+	MaxPerDatabase int
 	// KeepAlive is set on both sides' TCP connections.
 	KeepAlive net.KeepAliveConfig
 
@@ -121,6 +128,7 @@ func (c Config) complete() (Config, error) {
 		{&c.MaxSessions, DefaultMaxSessions},
 		{&c.MaxUnauthenticated, DefaultMaxUnauthenticated},
 		{&c.MaxUnauthenticatedPerAddress, DefaultMaxUnauthenticatedPerAddress},
+		{&c.MaxPerDatabase, DefaultMaxPerDatabase},
 	} {
 		if *d.value <= 0 {
 			*d.value = d.or

@@ -54,6 +54,7 @@ type conn struct {
 	visitor *visitor
 	began   time.Time // when the StartupMessage was there
 	name    string    // the database it is for, once that is known
+	traced  traced    // from then on, until it is logged in or refused
 
 	mu      sync.Mutex
 	cutting bool
@@ -91,6 +92,15 @@ func (c *conn) attach(server net.Conn) bool {
 	}
 	c.server = server
 	return true
+}
+
+// detach is for a client that waits for another server, in which a cut may end it at
+// once. It is false after a cut.
+func (c *conn) detach() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server = nil
+	return !c.cutting
 }
 
 // cut ends the connection from another goroutine: before there is a server at

@@ -1,6 +1,7 @@
 package pgsni
 
 import (
+	"context"
 	"crypto/tls"
 	"net"
 	"net/netip"
@@ -176,5 +177,53 @@ func TestAListenerThatFailsEndsServe(t *testing.T) {
 	l.Close()
 	if err := router.Serve(t.Context(), l); err == nil {
 		t.Error("no error")
+	}
+}
+
+// Strangers who name a database, and a user, and then say no more, keep nobody out.
+func TestLoginsThatStopAtThePassword(t *testing.T) {
+	v := decoyVerifier([]byte("secret"), known, "alice")
+	backend := verifying{newFakeServer(t), func(context.Context, string) (*Verifier, error) { return v, nil }}
+	router := serve(t, Config{ChecksLogins: true, MaxUnauthenticated: 4, MaxUnauthenticatedPerAddress: 4}, only(backend))
+	var flood []*client
+	for i := range 8 {
+		name := known
+		if i%2 == 0 {
+			name = "nothing-here"
+		}
+		c := router.open(t, name)
+		receive[*pgproto3.AuthenticationSASL](c)
+		flood = append(flood, c)
+	}
+	for _, c := range flood[:4] {
+		c.ended()
+	}
+	if n := router.Stats().Unauthenticated; n != 4 {
+		t.Errorf("%d that are not logged in, want 4", n)
+	}
+}
+
+func TestTheCrowdAtOneDatabase(t *testing.T) {
+	var c crowds
+	for i, want := range []bool{true, true, false} {
+		if got := c.enter("a", 2, 3); got != want {
+			t.Errorf("client %d of at most 2: %v", i+1, got)
+		}
+	}
+	if !c.enter("b", 2, 3) {
+		t.Error("another database has no room")
+	}
+	if c.enter("c", 2, 3) {
+		t.Error("more are inside than may be in all")
+	}
+	c.leave("a")
+	if !c.enter("a", 2, 3) {
+		t.Error("the place is not free")
+	}
+	c.leave("a")
+	c.leave("a")
+	c.leave("b")
+	if len(c.of) != 0 || c.all != 0 {
+		t.Errorf("%v is left", c.of)
 	}
 }

@@ -10,19 +10,25 @@ import (
 //
 // A bound that simply turned the next one away would let whoever holds the
 // places keep everybody out. So over a bound the oldest connection makes room
-// that has not yet sent its StartupMessage: an honest client needs a few round
-// trips for that, and one that is idle there has been for longer. Only where all
-// places are held by clients that wait for their database is the next turned away.
+// that has not yet sent its StartupMessage, or its password where the router checks
+// that: an honest client needs a few round trips for that, and one that is idle there
+// has been for longer. Only where all places are held by clients that wait for their
+// database is the next turned away.
+//
+// A client whose password the router has found right takes none of these places: one
+// address may be that of many tenants' clients, and one tenant's that wait must not keep
+// the others out. The crowds bound those.
 type gate struct {
 	max, maxPerAddress int
 
 	mu        sync.Mutex
-	count     int
-	silent    *list.List // of *visitor, oldest first: no StartupMessage yet
+	count     int        // that are not logged in
+	proved    int        // of these, whose password was right
+	silent    *list.List // of *visitor, oldest first: those that may be made to leave
 	addresses map[netip.Prefix]*address
 }
 
-// address is what is known of one remote address that has connections.
+// address is what is known of one remote address that has connections in a place.
 type address struct {
 	count  int
 	silent *list.List
@@ -34,9 +40,9 @@ type visitor struct {
 	from  netip.Prefix
 	evict func() // called without the lock
 
-	// Places in the two lists, nil once the StartupMessage is there.
+	// Places in the two lists, nil once it may stay.
 	inAll, inAddress *list.Element
-	gone             bool
+	proved, gone     bool
 }
 
 func newGate(limit, perAddress int) *gate {
@@ -87,7 +93,7 @@ func (g *gate) makeRoom(from netip.Prefix) (out []*visitor, ok bool) {
 		out = append(out, oldest.Value.(*visitor))
 		g.remove(out[0])
 	}
-	if g.count >= g.max {
+	if g.count-g.proved >= g.max {
 		oldest := g.silent.Front()
 		if oldest == nil {
 			return out, false
@@ -117,9 +123,17 @@ func (g *gate) remove(v *visitor) {
 	v.gone = true
 	g.unlist(v)
 	g.count--
-	a := g.addresses[v.from]
+	if v.proved {
+		g.proved--
+		return
+	}
+	g.leaveAddress(v.from)
+}
+
+func (g *gate) leaveAddress(from netip.Prefix) {
+	a := g.addresses[from]
 	if a.count--; a.count == 0 {
-		delete(g.addresses, v.from)
+		delete(g.addresses, from)
 	}
 }
 
@@ -132,13 +146,27 @@ func (g *gate) unlist(v *visitor) {
 	v.inAll, v.inAddress = nil, nil
 }
 
-// said notes that the StartupMessage is there: the connection keeps its place.
+// said notes that the client has said what it must: the connection keeps its place.
 func (v *visitor) said() {
 	v.gate.mu.Lock()
 	defer v.gate.mu.Unlock()
 	if !v.gone {
 		v.gate.unlist(v)
 	}
+}
+
+// prove notes that the client's password was right: it gives its place to another.
+func (v *visitor) prove() {
+	g := v.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if v.gone || v.proved {
+		return
+	}
+	g.unlist(v)
+	v.proved = true
+	g.proved++
+	g.leaveAddress(v.from)
 }
 
 // leave gives the place back, because the client is logged in or gone. A second
@@ -154,4 +182,36 @@ func (g *gate) size() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.count
+}
+
+// crowds are the connections that are past their password, by database: none may
+// have so many that others get no place.
+type crowds struct {
+	mu  sync.Mutex
+	of  map[string]int
+	all int
+}
+
+// enter counts one more, if there may be one: of a database, and in all.
+func (c *crowds) enter(name string, most, mostInAll int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of[name] >= most || c.all >= mostInAll {
+		return false
+	}
+	if c.of == nil {
+		c.of = map[string]int{}
+	}
+	c.of[name]++
+	c.all++
+	return true
+}
+
+func (c *crowds) leave(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.of[name]--; c.of[name] == 0 {
+		delete(c.of, name)
+	}
 }

@@ -74,6 +74,41 @@ func TestAnIPv6NetworkIsOneAddress(t *testing.T) {
 	origin(netip.Addr{}) // of a connection without one
 }
 
+// Behind one address there may be many: those of them whose password was right, and who
+// wait for their database, take no place that another needs.
+func TestAClientWhosePasswordWasRightGivesItsPlaceToAnother(t *testing.T) {
+	g := newGate(2, 1)
+	var waiting []*visitor
+	for range 3 {
+		v, out := mustEnter(t, g, "192.0.2.1")
+		v.prove()
+		v.prove()
+		v.said()
+		waiting = append(waiting, v)
+		defer func() {
+			if *out {
+				t.Error("one was put out that waits")
+			}
+		}()
+	}
+	last, out := mustEnter(t, g, "192.0.2.1")
+	if g.size() != 4 {
+		t.Errorf("%d inside", g.size())
+	}
+	mustEnter(t, g, "192.0.2.1")
+	if !*out {
+		t.Error("one address has two places")
+	}
+	last.prove() // its goroutine ends later
+	for _, v := range waiting {
+		v.leave()
+		v.leave()
+	}
+	if g.size() != 1 || g.proved != 0 || g.addresses[origin(addr("192.0.2.1"))].count != 1 {
+		t.Errorf("%d inside, %d of them proved", g.size(), g.proved)
+	}
+}
+
 func TestTheGateForgetsAddresses(t *testing.T) {
 	g := newGate(10, 10)
 	a, _ := mustEnter(t, g, "192.0.2.1")

@@ -48,6 +48,7 @@ func (r *relay) login() error {
 			out = out[:0]
 		}
 	}
+	r.endLogin(outcomeOK, "")
 	r.router.cfg.Observe.opened(r.session)
 	return nil
 }
@@ -96,6 +97,7 @@ func (r *relay) rewrite(out []byte, kind byte, body []byte) ([]byte, error) {
 	case 'Z':
 		r.ready = true
 		r.session.Opened = time.Now()
+		r.session.Login = r.session.Opened.Sub(r.began)
 	}
 	out = append(out, kind)
 	out = binary.BigEndian.AppendUint32(out, uint32(len(body)+4))

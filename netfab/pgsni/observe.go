@@ -25,6 +25,7 @@ type Session struct {
 	User   string         // the role that logged in
 	Client netip.AddrPort // where the client connected from
 	Opened time.Time
+	Login  time.Duration // from its StartupMessage until then, the wait for its server included
 }
 
 // Traffic is what a session carried, in bytes of the PostgreSQL protocol

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -215,6 +217,89 @@ func TestAVerifierThatIsOutOfDateIsAWrongPassword(t *testing.T) {
 	}
 }
 
+// A database that is put to sleep or moved in the middle of a login is logged in to anew;
+// a client that has shown its password need not come again. There is an end to that.
+func TestALoginThatTheServerBreaksOffBeginsAnew(t *testing.T) {
+	server := realPostgres(t)
+	for _, breaks := range []int32{maxLogins - 1, maxLogins} {
+		var dials atomic.Int32
+		checked := server.checked(t)
+		backend := verifying{
+			Backend: dialFunc(func(ctx context.Context) (net.Conn, error) {
+				if dials.Add(1) > breaks {
+					return server.Dial(ctx)
+				}
+				ours, theirs := net.Pipe()
+				go func() {
+					_, _ = theirs.Read(make([]byte, 4096)) // the start-up
+					theirs.Close()
+				}()
+				return ours, nil
+			}),
+			verify: checked.verify,
+		}
+		router := serve(t, Config{ChecksLogins: true}, only(backend))
+		c, err := pgx.ConnectConfig(t.Context(), pgxConfig(t, router, known, "sslmode=verify-full"))
+		if breaks < maxLogins {
+			if err != nil {
+				t.Fatalf("after %d breaks: %v", breaks, err)
+			}
+			c.Close(context.Background())
+		} else if err == nil || !strings.Contains(err.Error(), "57P03") {
+			t.Errorf("after %d breaks: %v", breaks, err)
+		}
+		if got := dials.Load(); got != maxLogins {
+			t.Errorf("%d breaks: dialled %d times", breaks, got)
+		}
+	}
+}
+
+// A server that is starting, as after a wake that had to boot it, is waited for. There is
+// an end to that, too, and then the server's own words.
+func TestALoginAtAServerThatIsStartingWaits(t *testing.T) {
+	server := realPostgres(t)
+	checked := server.checked(t)
+	starting := func() net.Conn {
+		ours, theirs := net.Pipe()
+		go func() {
+			defer theirs.Close()
+			if _, err := readPacket(theirs); err != nil {
+				return
+			}
+			out, err := encode[pgproto3.BackendMessage](&pgproto3.ErrorResponse{
+				Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "57P03", Message: "the database system is starting up",
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			_, _ = theirs.Write(out)
+		}()
+		return ours
+	}
+	dial := func(cfg Config, starts int32) error {
+		var dials atomic.Int32
+		backend := verifying{dialFunc(func(ctx context.Context) (net.Conn, error) {
+			if dials.Add(1) > starts {
+				return server.Dial(ctx)
+			}
+			return starting(), nil
+		}), checked.verify}
+		cfg.ChecksLogins = true
+		c, err := pgx.ConnectConfig(t.Context(), pgxConfig(t, serve(t, cfg, only(backend)), known, "sslmode=verify-full"))
+		if err == nil {
+			err = c.Close(context.Background())
+		}
+		return err
+	}
+	if err := dial(Config{}, maxLogins+1); err != nil {
+		t.Error(err)
+	}
+	err := dial(Config{WaitTimeout: 2 * firstLoginRetry}, 1<<30)
+	if e, ok := errors.AsType[*pgconn.PgError](err); !ok || e.Code != "57P03" || e.Message != "the database system is starting up" {
+		t.Errorf("one that never serves: %v", err)
+	}
+}
+
 func TestARoleThatTheServerChecksBesideOneThatTheRouterDoes(t *testing.T) {
 	server := realPostgres(t)
 	direct, err := pgx.ConnectConfig(t.Context(), server.direct())
@@ -233,4 +318,65 @@ func TestARoleThatTheServerChecksBesideOneThatTheRouterDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close(context.Background())
+}
+
+// All guests of a host have one address. Those that wait for a database that does not start
+// keep the others' clients out of no other database.
+func TestClientsOfADatabaseThatDoesNotStartKeepNobodyOut(t *testing.T) {
+	checked := realPostgres(t).checked(t)
+	var waiting atomic.Int32
+	stuck := verifying{dialFunc(func(ctx context.Context) (net.Conn, error) {
+		waiting.Add(1)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}), checked.verify}
+	const places = 3
+	router := serve(t, Config{ChecksLogins: true, MaxUnauthenticated: places, MaxUnauthenticatedPerAddress: places},
+		resolverFunc(func(_ context.Context, name string) (Backend, error) {
+			if name == known {
+				return stuck, nil
+			}
+			return checked, nil
+		}))
+	ctx, leave := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer leave()
+	for i := range int32(places) {
+		clients.Go(func() {
+			if _, err := pgx.ConnectConfig(ctx, pgxConfig(t, router, known, "sslmode=verify-full")); ctx.Err() == nil {
+				t.Errorf("client %d was not held: %v", i, err)
+			}
+		})
+		eventually(t, "it waits", func() bool { return waiting.Load() == i+1 })
+	}
+	c, err := pgx.ConnectConfig(t.Context(), pgxConfig(t, router, "another", "sslmode=verify-full"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if n := router.Stats().Unauthenticated; n != places {
+		t.Errorf("%d that are not logged in, want %d", n, places)
+	}
+}
+
+func TestOneDatabaseDoesNotUseTheRouterUp(t *testing.T) {
+	router := serve(t, Config{ChecksLogins: true, MaxPerDatabase: 1}, only(realPostgres(t).checked(t)))
+	first := connectPgx(t, router, "sslmode=verify-full")
+	second := pgxConfig(t, router, known, "sslmode=verify-full")
+	if _, err := pgx.ConnectConfig(t.Context(), second); err == nil || !strings.Contains(err.Error(), "53300") {
+		t.Errorf("a second one: %v", err)
+	}
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the place is free", func() bool {
+		c, err := pgx.ConnectConfig(t.Context(), second)
+		if err != nil {
+			return false
+		}
+		return c.Close(t.Context()) == nil
+	})
 }

@@ -95,7 +95,7 @@ func TestPsql(t *testing.T) {
 func TestCtrlCInPsqlCancelsTheQuery(t *testing.T) {
 	backends(t, func(t *testing.T, cfg Config, b Backend) {
 		p := newPsql(t, serve(t, cfg, only(b)))
-		cmd := p.command(known, "sslmode=verify-full", "-c", "SELECT 'asleep' FROM pg_sleep(0)", "-c", "SELECT pg_sleep(600)")
+		cmd := p.command(known, "sslmode=verify-full", "-c", "DO $$ BEGIN RAISE NOTICE 'asleep'; PERFORM pg_sleep(600); END $$")
 		var out syncBuffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := cmd.Start(); err != nil {
@@ -105,7 +105,7 @@ func TestCtrlCInPsqlCancelsTheQuery(t *testing.T) {
 		began := time.Now()
 		ended := make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()
-		tick := time.NewTicker(100 * time.Millisecond) // the first may come before the query has begun
+		tick := time.NewTicker(100 * time.Millisecond) // until psql has ended
 		defer tick.Stop()
 		for {
 			_ = cmd.Process.Signal(syscall.SIGINT)

@@ -27,6 +27,7 @@ type Router struct {
 	tls      *tls.Config
 	gate     *gate
 	keys     *keys
+	crowds   crowds
 	sessions atomic.Int64
 
 	// How long servers take to answer during a login: at first, and then.
@@ -232,6 +233,11 @@ func (r *Router) refuse(c *conn, err error) {
 // refused notes a connection that ended before it was a session.
 func (r *Router) refused(c *conn, sqlstate string, err error) {
 	r.cfg.Log.Debug("connection refused", "client", c.addr, "sqlstate", sqlstate, "error", err)
+	if sqlstate == "" {
+		c.endLogin(outcomeBroken, "")
+	} else {
+		c.endLogin(outcomeRefused, sqlstate)
+	}
 	r.cfg.Observe.refused(sqlstate)
 }
 

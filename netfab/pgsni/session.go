@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/berth-cloud/berth/telemetry"
 )
 
 // serve is a connection from its first byte to its last. The refusal that it may
@@ -14,7 +16,10 @@ func (c *conn) serve() error {
 	if err != nil {
 		return err
 	}
-	c.visitor.said()
+	// Where the router checks logins, saying something is not enough to keep a place.
+	if g.cancel != nil || !c.router.cfg.ChecksLogins {
+		c.visitor.said()
+	}
 	if g.cancel != nil {
 		c.cancelRequest(*g.cancel)
 		return nil
@@ -27,6 +32,7 @@ func (c *conn) serve() error {
 	if c.name, err = databaseName(c.serverName(), c.router.cfg.Domain); err != nil {
 		return err
 	}
+	c.beginLogin()
 	if err := c.permit(st); err != nil {
 		return err
 	}
@@ -64,6 +70,62 @@ func (c *conn) connect(backend Backend, st *startup) error {
 			return err
 		}
 	}
+	if login != nil {
+		if !c.router.crowds.enter(c.name, c.router.cfg.MaxPerDatabase, c.router.cfg.MaxSessions) {
+			return refuse(codeTooManyConnections, messageTooMany)
+		}
+		defer c.router.crowds.leave(c.name)
+		c.visitor.prove()
+	}
+	c.visitor.said()
+	return c.untilServed(backend, st, login)
+}
+
+// maxLogins is how often the router logs in at the server for one client. A database that
+// is put to sleep, restarted or moved at that moment breaks a login off; the client has
+// been told nothing by then.
+const maxLogins = 3
+
+// The pauses before another login at a server that is starting. They double from the
+// first to the last: each login is a process of the server's, which has enough to do.
+const (
+	firstLoginRetry = 50 * time.Millisecond
+	lastLoginRetry  = time.Second
+)
+
+// tracedHolds is how many of these pauses end in a login that is in the trace.
+const tracedHolds = 5
+
+// untilServed is session, again where the server broke the login off, and for as long as a
+// client is held where the server is still starting.
+func (c *conn) untilServed(backend Backend, st *startup, login *checked) error {
+	until := time.Now().Add(c.router.cfg.WaitTimeout)
+	retry := firstLoginRetry
+	for tries, holds := 1, 0; ; {
+		err := c.session(backend, st, login)
+		switch {
+		case errors.Is(err, errStarting) && time.Now().Before(until) && c.detach():
+			if err := c.hold(min(retry, time.Until(until))); err != nil {
+				return err
+			}
+			retry = min(2*retry, lastLoginRetry)
+			if holds++; holds == tracedHolds {
+				c.traced.ctx = telemetry.Without(c.traced.ctx)
+			}
+		case errors.Is(err, errBrokenOff) && tries < maxLogins && c.detach():
+			tries++
+		case errors.Is(err, errStarting), errors.Is(err, errBrokenOff):
+			return c.loginFailed(err)
+		default:
+			return err
+		}
+	}
+}
+
+// session connects to the server, logs in, and relays until the end. If the server breaks
+// off before the client was told of its login, the error is errBrokenOff; if it is still
+// starting, errStarting.
+func (c *conn) session(backend Backend, st *startup, login *checked) error {
 	server, err := c.dial(backend)
 	if err != nil {
 		return err
@@ -82,7 +144,9 @@ func (c *conn) connect(backend Backend, st *startup) error {
 	r := c.newRelay(backend, Session{Name: c.name, User: st.get("user"), Client: c.addr})
 	r.fromClient.Add(int64(len(st.raw)))
 	if login != nil {
-		if err := login.login(r); err != nil {
+		if err := login.login(r); errors.Is(err, errBrokenOff) || errors.Is(err, errStarting) {
+			return err
+		} else if err != nil {
 			return c.loginFailed(err)
 		}
 	}

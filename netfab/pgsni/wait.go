@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
+
+	"github.com/berth-cloud/berth/telemetry"
 )
 
 var errWaitedTooLong = errors.New("the database did not become ready in time")
@@ -11,7 +14,7 @@ var errWaitedTooLong = errors.New("the database did not become ready in time")
 // wait holds the client while f looks for its database, until WaitTimeout, or
 // until the client goes away or the router shuts down.
 func (c *conn) wait(f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(c.router.open)
+	ctx, cancel := context.WithCancelCause(telemetry.Carry(c.router.open, c.traced.ctx))
 	defer cancel(nil)
 	ctx, release := context.WithTimeoutCause(ctx, c.router.cfg.WaitTimeout, errWaitedTooLong)
 	defer release()
@@ -59,6 +62,20 @@ func (c *conn) dial(b Backend) (server net.Conn, err error) {
 	}
 	keepAlive(server, c.router.cfg.KeepAlive)
 	return server, nil
+}
+
+// hold lets the client wait for a moment.
+func (c *conn) hold(d time.Duration) error {
+	return c.wait(func(ctx context.Context) error {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
 }
 
 // keepAlive sets TCP's keep-alive where there is TCP below.

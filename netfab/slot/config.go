@@ -1,6 +1,7 @@
 package slot
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -94,11 +95,17 @@ type Config struct {
 
 	// ControlPlane is never reachable from a guest, whatever AllowedCIDRs says.
 	ControlPlane []netip.Prefix
+	// FindControlPlane, if not nil, is asked by Keep for what it is now.
+	FindControlPlane func(context.Context) []netip.Prefix
 	// DeniedCIDRs replaces DefaultDenied; use an empty, non-nil slice to deny
 	// nothing more than what is never reachable.
 	DeniedCIDRs []netip.Prefix
 	// AllowedCIDRs are exceptions to DeniedCIDRs.
 	AllowedCIDRs []netip.Prefix
+
+	// Databases is how guests reach the PostgreSQL routers; by default they do not,
+	// where their addresses are not open to them anyway.
+	Databases Databases
 
 	// MTU of the guests' links; by default that of the uplink, at most 1500.
 	MTU int
@@ -170,6 +177,10 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("limit of %d bit/s: want %d or more", bits, minRate)
 		}
 	}
+	var err error
+	if c.Databases, err = c.Databases.withDefaults(); err != nil {
+		return c, err
+	}
 	if c.MaxConnections == 0 {
 		c.MaxConnections = DefaultMaxConnections
 	}
@@ -185,9 +196,9 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-func (c Config) policy() nft.Policy {
+func (c Config) policy(controlPlane []netip.Prefix) nft.Policy {
 	return nft.Policy{
-		Never:   slices.Concat(neverReached, []netip.Prefix{c.CIDR}, c.ControlPlane),
+		Never:   slices.Concat(neverReached, []netip.Prefix{c.CIDR}, controlPlane),
 		Allowed: c.AllowedCIDRs,
 		Denied:  c.DeniedCIDRs,
 	}

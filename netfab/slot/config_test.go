@@ -128,7 +128,7 @@ func TestResolversComeFromTheHost(t *testing.T) {
 				}
 			}
 			got, err := c.cfg.resolvers()
-			if (err != nil) != (c.want == nil) || (err != nil && !errors.Is(err, ErrNoResolver)) {
+			if (err != nil) != (c.want == nil) || (err != nil && !errors.Is(err, errNoResolver)) {
 				t.Fatalf("error %v", err)
 			}
 			var texts []string

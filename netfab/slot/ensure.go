@@ -298,7 +298,10 @@ func (f *Fabric) assembleHostSide(ctx context.Context, n int) error {
 	if err := setForwarding(name); err != nil {
 		return err
 	}
-	if err := writeSysctls(map[string]string{"net/ipv6/conf/" + name + "/disable_ipv6": "1"}); err != nil {
+	if err := writeSysctls(map[string]string{
+		"net/ipv6/conf/" + name + "/disable_ipv6":   "1",
+		"net/ipv4/conf/" + name + "/route_localnet": f.cfg.Databases.onLoopback(),
+	}); err != nil {
 		return err
 	}
 	if err := setLink(link, f.linkMTU(), vethMAC(n, true)); err != nil {
@@ -314,6 +317,9 @@ func (f *Fabric) assembleHostSide(ctx context.Context, n int) error {
 }
 
 func (f *Fabric) slotRules(n int) nft.SlotRules {
+	f.mu.Lock()
+	controlPlane := f.controlPlane
+	f.mu.Unlock()
 	return nft.SlotRules{
 		Table:          slotTable,
 		Tap:            TapName,
@@ -323,7 +329,8 @@ func (f *Fabric) slotRules(n int) nft.SlotRules {
 		Gateway:        GatewayAddr,
 		NSAddr:         f.cfg.nsAddr(n),
 		HostAddr:       f.cfg.hostAddr(n),
-		Policy:         f.cfg.policy(),
+		Policy:         f.cfg.policy(controlPlane),
+		Databases:      f.cfg.Databases.slotRules(),
 		MaxConnections: uint32(f.cfg.MaxConnections),
 	}
 }

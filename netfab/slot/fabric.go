@@ -20,9 +20,6 @@ var (
 	ErrNoSuchSlot = errors.New("no such slot")
 	// ErrInUse: a process still has the slot's tap open.
 	ErrInUse = errors.New("slot is in use")
-	// ErrNoResolver: neither the host nor the configuration names a DNS server
-	// that guests' queries could be sent to.
-	ErrNoResolver = errors.New("no usable upstream DNS server")
 )
 
 // Slot is one network slot, complete and up.
@@ -51,6 +48,13 @@ type Fabric struct {
 	mtu   int
 	warns []string // chains last warned about
 
+	upstream   []netip.Addr // DNS servers that guests' queries are sent to
+	unresolved bool         // no such server is named now; that was logged
+
+	controlPlane []netip.Prefix // as it was found last
+
+	serving []netip.AddrPort // routers of databases that take connections
+
 	connections  int // of one guest, in the host's table
 	conntrackMax int // the kernel's, when that was decided
 	claimed      int // by all hosts of the machine, then
@@ -71,7 +75,8 @@ func NewFabric(cfg Config, log *slog.Logger) (*Fabric, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network slots: open the host's network namespace: %w", err)
 	}
-	return &Fabric{cfg: cfg, log: log.With("host", cfg.Host), hostNS: hostNS, keepEvery: keepInterval, connections: cfg.MaxConnections}, nil
+	return &Fabric{cfg: cfg, log: log.With("host", cfg.Host), hostNS: hostNS, keepEvery: keepInterval,
+		controlPlane: cfg.ControlPlane, serving: cfg.Databases.Routers, connections: cfg.MaxConnections}, nil
 }
 
 // Close releases the fabric's own descriptors; slots stay as they are.

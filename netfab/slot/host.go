@@ -45,7 +45,8 @@ func (f *Fabric) hostReady(ctx context.Context) error {
 
 // Keep runs EnsureHost again and again until ctx ends: rules that someone
 // flushed, resolvers and uplinks that changed, forwarding that was switched
-// off. What fails is logged, and tried again.
+// off; and routers of databases and replicas that came or went. What fails is
+// logged, and tried again.
 func (f *Fabric) Keep(ctx context.Context) error {
 	tick := time.NewTicker(f.keepEvery)
 	defer tick.Stop()
@@ -55,6 +56,10 @@ func (f *Fabric) Keep(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		}
+		moved := f.lookForRouters(ctx)
+		if f.lookForControlPlane(ctx) {
+			moved = true
 		}
 		f.host.Lock()
 		f.mu.Lock()
@@ -69,11 +74,32 @@ func (f *Fabric) Keep(ctx context.Context) error {
 		switch {
 		case err != nil && ctx.Err() == nil && !failing:
 			f.log.Error("network rules of the host could not be checked", "error", err)
-		case changed:
+		case changed && !moved:
 			f.log.Warn("network rules of the host had changed and were put right")
 		}
 		failing = err != nil
 	}
+}
+
+// lookForControlPlane says whether the control plane is elsewhere than before. Slots
+// that exist keep their own rules, which are the second of two: the host's, which
+// follow at once, are enough to refuse.
+func (f *Fabric) lookForControlPlane(ctx context.Context) (moved bool) {
+	if f.cfg.FindControlPlane == nil {
+		return false
+	}
+	found := f.cfg.FindControlPlane(ctx)
+	if ctx.Err() != nil {
+		return false
+	}
+	f.mu.Lock()
+	moved = !slices.Equal(f.controlPlane, found)
+	f.controlPlane = found
+	f.mu.Unlock()
+	if moved {
+		f.log.Info("addresses of the control plane that guests may not reach", "addresses", found)
+	}
+	return moved
 }
 
 // ensureHost reports whether it had to repair rules or forwarding. A new share of
@@ -85,7 +111,7 @@ func (f *Fabric) ensureHost(ctx context.Context) (changed bool, err error) {
 	if err := f.refuseOverlap(); err != nil {
 		return false, err
 	}
-	resolvers, err := f.cfg.resolvers()
+	resolvers, err := f.resolvers()
 	if err != nil {
 		return false, err
 	}
@@ -156,7 +182,8 @@ func (f *Fabric) hostRules(resolvers []netip.Addr) *nft.Ruleset {
 		LinkPrefix:     f.cfg.linkPrefix(),
 		SlotCIDR:       f.cfg.CIDR,
 		Resolvers:      resolvers,
-		Policy:         f.cfg.policy(),
+		Policy:         f.cfg.policy(f.controlPlane),
+		Databases:      f.cfg.Databases.hostRules(f.serving),
 		MaxConnections: uint32(f.connections),
 	}.Ruleset()
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,6 +157,89 @@ func TestKeepPutsTheHostRight(t *testing.T) {
 		t.Errorf("the changes are not logged:\n%s", log)
 	}
 	g.works(t)
+	g.end(t)
+}
+
+// A machine that is offline, or whose DNS is IPv6 alone, has its hosts and their
+// databases all the same.
+func TestHostWithoutAResolver(t *testing.T) {
+	f, log := newLoggedFabric(t)
+	f.keepEvery = 10 * time.Millisecond
+	check(t, os.WriteFile(resolvConf, []byte("nameserver 2001:db8::1\n"), 0o644))
+	defer os.WriteFile(resolvConf, []byte("nameserver "+dnsAddr+"\n"), 0o644)
+	g := newGuest(t, ensure(t, f, 0))
+	if seen, err := g.get(webAddr + ":80"); err != nil || seen != hostUplink {
+		t.Errorf("without DNS: %q, %v", seen, err)
+	}
+	if _, err := g.resolve("tcp"); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("a question that nobody can answer: %v, want a refusal at once", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- f.Keep(ctx) }()
+	conn := &nftables.Conn{}
+	conn.FlushRuleset()
+	check(t, conn.Flush())
+	await(t, "rules are restored after a flush", func() bool {
+		seen, err := g.get(webAddr + ":80")
+		return err == nil && seen == hostUplink
+	})
+	check(t, os.WriteFile(resolvConf, []byte("nameserver "+dnsAddr+"\n"), 0o644))
+	await(t, "questions are answered when there is a server", func() bool {
+		seen, err := g.resolve("udp")
+		return err == nil && seen == hostUplink
+	})
+	// It is gone again, as while a DHCP client writes the file anew.
+	check(t, os.WriteFile(resolvConf, nil, 0o644))
+	await(t, "that is logged", func() bool { return strings.Count(log.String(), "no usable upstream") == 2 })
+	conn.FlushRuleset()
+	check(t, conn.Flush())
+	await(t, "questions go to the server that was the last", func() bool {
+		seen, err := g.resolve("udp")
+		return err == nil && seen == hostUplink
+	})
+	stop()
+	check(t, <-done)
+	if n := strings.Count(log.String(), "no usable upstream"); n != 2 {
+		t.Errorf("it is logged %d times:\n%s", n, log)
+	}
+	g.end(t)
+}
+
+// A replica joins while guests run, at an address that they may reach otherwise.
+func TestKeepFollowsTheControlPlane(t *testing.T) {
+	var found atomic.Pointer[[]netip.Prefix]
+	f := newFabric(t, func(c *Config) {
+		c.AllowedCIDRs = prefixes(privateAddrs[0] + "/32")
+		found.Store(&c.ControlPlane)
+		c.FindControlPlane = func(context.Context) []netip.Prefix { return *found.Load() }
+	})
+	f.keepEvery = 10 * time.Millisecond
+	g := newGuest(t, ensure(t, f, 0))
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- f.Keep(ctx) }()
+	now := prefixes(controlAddr+"/32", privateAddrs[0]+"/32")
+	if _, err := g.get(privateAddrs[0] + ":80"); err != nil {
+		t.Errorf("before it joined: %v", err)
+	}
+	found.Store(&now)
+	await(t, "guests are refused", func() bool {
+		_, err := g.get(privateAddrs[0] + ":80")
+		return errors.Is(err, unix.ECONNREFUSED)
+	})
+	other := newGuest(t, ensure(t, f, 1))
+	other.refused(t, "the new replica", privateAddrs[0]+":80")
+	g.refused(t, "the old one", controlAddr+":80")
+	other.end(t)
+	left := prefixes(controlAddr + "/32")
+	found.Store(&left)
+	await(t, "it left", func() bool {
+		_, err := g.get(privateAddrs[0] + ":80")
+		return err == nil
+	})
+	stop()
+	check(t, <-done)
 	g.end(t)
 }
 

@@ -19,10 +19,36 @@ var (
 	systemdResolvConf = "/run/systemd/resolve/resolv.conf"
 )
 
+// errNoResolver: neither the host nor the configuration names a DNS server that
+// guests' queries could be sent to.
+var errNoResolver = errors.New("no usable upstream DNS server")
+
 // maxResolvers is what the C library uses of a longer list (MAXNS).
 const maxResolvers = 3
 
-// resolvers returns the servers that guests' DNS queries are sent to.
+// resolvers returns the servers that guests' DNS queries are sent to. Where none is
+// named now, it is those that were the last, or none: then the queries are refused,
+// and guests have all else.
+func (f *Fabric) resolvers() ([]netip.Addr, error) {
+	found, err := f.cfg.resolvers()
+	missing := errors.Is(err, errNoResolver)
+	if err != nil && !missing {
+		return nil, err
+	}
+	f.mu.Lock()
+	if !missing {
+		f.upstream = found
+	}
+	upstream, told := f.upstream, f.unresolved
+	f.unresolved = missing
+	f.mu.Unlock()
+	if missing && !told {
+		f.log.Warn("host names no DNS server for guests: their questions go to the last known, or are refused until it does", "known", upstream, "error", err)
+	}
+	return upstream, nil
+}
+
+// resolvers returns the servers that are named now.
 func (c Config) resolvers() ([]netip.Addr, error) {
 	if len(c.Resolvers) > 0 {
 		return firstResolvers(c.Resolvers), nil
@@ -44,7 +70,7 @@ func (c Config) resolvers() ([]netip.Addr, error) {
 	if len(c.FallbackResolvers) > 0 {
 		return firstResolvers(c.FallbackResolvers), nil
 	}
-	return nil, fmt.Errorf("%s names only loopback or IPv6 servers, and none is configured: %w", resolvConf, ErrNoResolver)
+	return nil, fmt.Errorf("%s names only loopback or IPv6 servers, and none is configured: %w", resolvConf, errNoResolver)
 }
 
 // firstResolvers returns the first few usable addresses, each once.

@@ -384,7 +384,7 @@ func ensure(t testing.TB, f *Fabric, n int) Slot {
 // await polls until ok holds, for what the kernel does in its own time.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within 10 s: %s", what)

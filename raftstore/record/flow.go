@@ -21,6 +21,7 @@ type Flow struct {
 	Deadline time.Time       `json:"deadline,omitzero"`  // of the whole flow
 	Parent   string          `json:"parent,omitempty"`   // id of the flow that began it, and may wait for it
 	Error    string          `json:"error,omitempty"`    // of the last attempt
+	Trace    string          `json:"trace,omitempty"`    // the span that began it, as in a traceparent header
 }
 
 // Clone returns a deep copy.

@@ -93,10 +93,36 @@ type Sandbox struct {
 	Preview   PreviewMode   `json:"preview,omitempty"` // empty: public
 	Ports     []SandboxPort `json:"ports,omitempty"`   // registered by the client
 
+	// Move is its move to another host, while that is under way. It does not wake then.
+	Move *Move `json:"move,omitempty"`
+	// MoveTried is the highest generation that a move has placed elsewhere in vain.
+	MoveTried uint64 `json:"move_tried,omitempty"`
+	// MoveError is why the last move left it where it is.
+	MoveError string `json:"move_error,omitempty"`
+
 	StartedAt  time.Time `json:"started_at,omitzero"`
 	TTLSeconds *int64    `json:"ttl_seconds,omitempty"`
 	ExpiresAt  time.Time `json:"expires_at,omitzero"`
 	Persistent bool      `json:"persistent,omitempty"`
+}
+
+// Move is where a sandbox that leaves its host may have a box already.
+type Move struct {
+	To         string `json:"to,omitempty"` // a host; empty until one is chosen
+	Generation uint64 `json:"generation,omitempty"`
+}
+
+// SandboxExpiry is a time as the index "expires" has it.
+func SandboxExpiry(t time.Time) string { return WebhookDue(t) }
+
+// expires is when it is to be deleted, or to hibernate, because its time to live is over;
+// empty: never, or it sleeps already.
+func (s *Sandbox) expires() string {
+	awake := s.Status == SandboxRunning || s.Status == SandboxPaused
+	if s.ExpiresAt.IsZero() || s.Owner != nil || s.Status == SandboxDeleting || s.Persistent && !awake {
+		return ""
+	}
+	return SandboxExpiry(s.ExpiresAt)
 }
 
 // Clone returns a deep copy.
@@ -106,6 +132,10 @@ func (s *Sandbox) Clone() *Sandbox {
 	c.EnvSealed = slices.Clone(s.EnvSealed)
 	c.Volumes = slices.Clone(s.Volumes)
 	c.Ports = slices.Clone(s.Ports)
+	if s.Move != nil {
+		m := *s.Move
+		c.Move = &m
+	}
 	if s.Owner != nil {
 		o := *s.Owner
 		c.Owner = &o

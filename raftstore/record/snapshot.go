@@ -24,6 +24,7 @@ type Snapshot struct {
 	WorkspaceID string         `json:"workspace_id"`
 	Status      ResourceStatus `json:"status"`
 	SandboxID   string         `json:"sandbox_id"`
+	Owner       *Owner         `json:"owner,omitempty"` // the app whose artifact it is: clients do not see it
 	Template    string         `json:"template"`
 	TemplateKey string         `json:"template_key,omitempty"` // as Sandbox.TemplateKey
 	Name        string         `json:"name,omitempty"`
@@ -43,6 +44,10 @@ type Snapshot struct {
 func (s *Snapshot) Clone() *Snapshot {
 	c := *s
 	c.EnvSealed = slices.Clone(s.EnvSealed)
+	if s.Owner != nil {
+		o := *s.Owner
+		c.Owner = &o
+	}
 	return &c
 }
 

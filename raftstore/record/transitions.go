@@ -65,6 +65,15 @@ var volumeTransitions = transitions[ResourceStatus]{
 	ResourceDeleting: {},
 }
 
+var databaseTransitions = transitions[DatabaseStatus]{
+	"":                   {DatabaseProvisioning},
+	DatabaseProvisioning: {DatabaseReady, DatabaseFailed, DatabaseDeleting},
+	DatabaseReady:        {DatabaseRestoring, DatabaseFailed, DatabaseDeleting},
+	DatabaseRestoring:    {DatabaseReady, DatabaseFailed, DatabaseDeleting},
+	DatabaseFailed:       {DatabaseReady, DatabaseRestoring, DatabaseDeleting},
+	DatabaseDeleting:     {},
+}
+
 // A template with a build stays ready during further builds. One that was built by
 // hand on a host is ready at once.
 var templateTransitions = transitions[TemplateStatus]{
@@ -81,6 +90,42 @@ var buildTransitions = transitions[TemplateStatus]{
 	TemplateBuilding: {TemplateQueued, TemplateReady, TemplateFailed},
 	TemplateReady:    {},
 	TemplateFailed:   {},
+}
+
+var webhookTransitions = transitions[WebhookStatus]{
+	"":               {WebhookPending},
+	WebhookPending:   {WebhookDelivered, WebhookFailed, WebhookDead},
+	WebhookFailed:    {WebhookPending, WebhookDelivered, WebhookDead},
+	WebhookDelivered: {WebhookPending},
+	WebhookDead:      {WebhookPending},
+}
+
+var appTransitions = transitions[AppStatus]{
+	"":            {AppCreated},
+	AppCreated:    {AppRunning, AppDeleting},
+	AppRunning:    {AppHibernated, AppWaking, AppFailed, AppDeleting},
+	AppHibernated: {AppWaking, AppRunning, AppDeleting},
+	AppWaking:     {AppRunning, AppHibernated, AppFailed, AppDeleting},
+	AppFailed:     {AppWaking, AppRunning, AppHibernated, AppDeleting},
+	AppDeleting:   {},
+}
+
+// A rollback has nothing to build. One whose artifact does not start is built all the
+// same, and so is any other whose host is lost before it is live.
+var deploymentTransitions = transitions[DeploymentStatus]{
+	"":                  {DeploymentQueued},
+	DeploymentQueued:    {DeploymentBuilding, DeploymentDeploying, DeploymentFailed},
+	DeploymentBuilding:  {DeploymentDeploying, DeploymentFailed},
+	DeploymentDeploying: {DeploymentLive, DeploymentBuilding, DeploymentFailed},
+	DeploymentLive:      {},
+	DeploymentFailed:    {},
+}
+
+var domainTransitions = transitions[DomainStatus]{
+	"":             {DomainPending},
+	DomainPending:  {DomainVerified, DomainFailed},
+	DomainVerified: {DomainFailed},
+	DomainFailed:   {DomainPending, DomainVerified},
 }
 
 var hostTransitions = transitions[HostState]{

@@ -116,8 +116,10 @@ func (k *Keyring) Keys() []KeyID {
 }
 
 func (k *Keyring) primary() key {
-	key, _ := k.key(k.Primary())
-	return key
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	i, _ := k.find(k.main) // it is there: see SetPrimary and Remove
+	return k.keys[i]
 }
 
 func (k *Keyring) key(id KeyID) (key, bool) {
@@ -174,6 +176,22 @@ func Load(path string) (*Keyring, error) {
 	return k, nil
 }
 
+// Reload makes a keyring what its file says now, and tells whether that is something
+// else. A file that cannot be read or understood changes nothing.
+func (k *Keyring) Reload(path string) (changed bool, err error) {
+	now, err := Load(path)
+	if err != nil {
+		return false, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	same := k.main == now.main && slices.EqualFunc(k.keys, now.keys, func(a, b key) bool {
+		return a.id == b.id && bytes.Equal(a.secret, b.secret)
+	})
+	k.keys, k.main = now.keys, now.main
+	return !same, nil
+}
+
 const maxFile = 1 << 20 // bytes; thousands of keys
 
 func parse(b []byte) (*Keyring, error) {
@@ -191,7 +209,7 @@ func parse(b []byte) (*Keyring, error) {
 	}
 	k := &Keyring{}
 	for _, fk := range in.Keys {
-		id, err := parseID(fk.ID)
+		id, err := ParseKeyID(fk.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -204,14 +222,15 @@ func parse(b []byte) (*Keyring, error) {
 		}
 		k.keys = append(k.keys, one)
 	}
-	id, err := parseID(in.Primary)
+	id, err := ParseKeyID(in.Primary)
 	if err != nil {
 		return nil, fmt.Errorf("primary: %w", err)
 	}
 	return k, k.SetPrimary(id)
 }
 
-func parseID(s string) (KeyID, error) {
+// ParseKeyID reads an id as String writes it.
+func ParseKeyID(s string) (KeyID, error) {
 	var id uint32
 	if n, err := fmt.Sscanf(s, "%08x", &id); err != nil || n != 1 || KeyID(id).String() != s || id == 0 {
 		return 0, fmt.Errorf("bad key id %q", s)

@@ -258,3 +258,36 @@ func FuzzKeyring(f *testing.F) {
 		}
 	})
 }
+
+func TestAKeyringIsReadAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	k, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	read, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := read.Reload(path); changed || err != nil {
+		t.Errorf("of the same file: changed %t, %v", changed, err)
+	}
+	if _, err := k.Add(); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := read.Reload(path); !changed || err != nil || len(read.Keys()) != 2 || read.Primary() != k.Primary() {
+		t.Errorf("changed %t, %v, keys %v", changed, err, read.Keys())
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := read.Reload(path); changed || err == nil || len(read.Keys()) != 2 {
+		t.Errorf("of a damaged file: changed %t, %v, keys %v", changed, err, read.Keys())
+	}
+}

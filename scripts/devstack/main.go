@@ -83,8 +83,9 @@ func command() *cobra.Command {
 	}
 	kernelOnly := prepare.Flags().Bool("kernel-only", false, "do not build the template")
 	templates := prepare.Flags().StringSlice("template", nil, "build these templates instead, each after the one it is based on")
+	builds := prepare.Flags().Int("at-once", 0, "build so many templates at once (default: one per CPU)")
 	prepare.RunE = func(cmd *cobra.Command, _ []string) error {
-		return stack.Prepare(cmd.Context(), stack.Options{Templates: *templates, Notify: notify}, *kernelOnly, os.Stderr)
+		return stack.Prepare(cmd.Context(), stack.Options{Templates: *templates, Builds: *builds, Notify: notify}, *kernelOnly, os.Stderr)
 	}
 	root.AddCommand(up, down, prepare)
 	return root
@@ -96,9 +97,11 @@ func notify(format string, args ...any) {
 }
 
 func runUp(ctx context.Context, o stack.Options, level slog.Level) (err error) {
-	if err := stack.CheckFree(o); err != nil {
+	claim, err := stack.NewClaim(ctx, o)
+	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, claim.Release()) }()
 	if err := stack.Prepare(ctx, o, false, os.Stderr); err != nil {
 		return err
 	}
@@ -108,7 +111,7 @@ func runUp(ctx context.Context, o stack.Options, level slog.Level) (err error) {
 	}
 	fmt.Println("Starting three control-plane replicas and", o.Hosts, "hosts …")
 	began := time.Now()
-	s, err := stack.Start(ctx, o)
+	s, err := claim.Start(ctx)
 	if err != nil {
 		return err
 	}
@@ -153,7 +156,7 @@ Berth is running.
   token    %[3]s
   all settings, with a JWT and the operator's token: .berth/dev.env
 
-In another terminal, in this directory:
+In another terminal, in this directory, as root:
   set -a; . .berth/dev.env; set +a
   bin/berth sandbox create base
   bin/berth sandbox ls
@@ -162,6 +165,7 @@ In another terminal, in this directory:
   bin/berth raft status
 
 Kill a replica or a host daemon (kill -9): sandboxes keep running, and the process is restarted.
+Databases boot from their disks if this machine was suspended for longer than the hosts' lease.
 Ctrl-C, or make down, stops everything. Complete logs are in .berth/log/. Warnings follow.
 
 `, s.URLs[0], joinURLs(s.URLs[1:]), s.Token)

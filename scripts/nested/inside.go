@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -58,8 +59,16 @@ func inside(ctx context.Context) error {
 		}
 	}
 	if slices.Contains(parts, partStack) {
-		if err := operations(ctx, root); err != nil {
+		o := stack.Options{Replicas: 1, HostMemoryMB: hostMemoryMB}
+		if err := onStack(ctx, root, o, perform); err != nil {
 			errs = append(errs, fmt.Errorf("the stack: %w", err))
+		}
+	}
+	if slices.Contains(parts, partDatabases) {
+		// With one replica there is neither clone, failover nor rotation.
+		o := stack.Options{Replicas: 3, HostMemoryMB: hostMemoryMB, Templates: []string{stack.BaseTemplate, template.Postgres}, ReplicaEnv: databaseSettings}
+		if err := onStack(ctx, root, o, performDatabases); err != nil {
+			errs = append(errs, fmt.Errorf("databases: %w", err))
 		}
 	}
 	return errors.Join(errs...)
@@ -88,16 +97,16 @@ func suite(ctx context.Context, root string) error {
 	return command(ctx, filepath.Join(root, "bin", "conformance.test"), args...)
 }
 
-// operations starts a stack of one replica and one host, performs every operation
-// and failure of sandboxes, and prints how long each took.
-func operations(ctx context.Context, root string) (err error) {
-	o := stack.Options{Root: root, Replicas: 1, Hosts: 1, HostMemoryMB: hostMemoryMB, Notify: say}
+// onStack starts a stack with one host, performs operations on it, and prints how
+// long each took.
+func onStack(ctx context.Context, root string, o stack.Options, perform func(context.Context, *stack.Stack, *table) error) (err error) {
+	o.Root, o.Hosts, o.Notify = root, 1, say
 	began := time.Now()
 	if err := stack.Prepare(ctx, o, false, os.Stdout); err != nil {
-		return fmt.Errorf("build the base template: %w", err)
+		return fmt.Errorf("build the templates: %w", err)
 	}
 	t := &table{}
-	t.add("build the template base, with its layer present", time.Since(began), "")
+	t.add("build the templates, with their layers present", time.Since(began), "")
 	began = time.Now()
 	s, err := stack.Start(ctx, o)
 	if err != nil {

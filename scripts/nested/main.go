@@ -12,11 +12,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
@@ -24,8 +25,9 @@ import (
 
 // The parts of a run.
 const (
-	partSuite = "suite"
-	partStack = "stack"
+	partSuite     = "suite"
+	partStack     = "stack"
+	partDatabases = "databases"
 )
 
 // slowness is the default of BERTH_TIME_SCALE in the outer guest.
@@ -58,15 +60,16 @@ func main() {
 
 func outside(ctx context.Context) error {
 	var o options
-	parts := flag.String("parts", partSuite+","+partStack, "parts to run: suite, stack")
+	all := []string{partSuite, partStack, partDatabases}
+	parts := flag.String("parts", partSuite+","+partStack, "parts to run, of "+strings.Join(all, ", "))
 	flag.StringVar(&o.run, "run", "", "only the suite's tests whose names match")
 	flag.IntVar(&o.memoryMB, "memory", 6144, "memory of the outer guest in MB")
 	flag.DurationVar(&o.time, "timeout", 6*time.Hour, "limit for the whole run")
 	flag.Parse()
 	o.parts = strings.Split(*parts, ",")
 	for _, p := range o.parts {
-		if p != partSuite && p != partStack {
-			return fmt.Errorf("-parts: %q is neither %s nor %s", p, partSuite, partStack)
+		if !slices.Contains(all, p) {
+			return fmt.Errorf("-parts: %q is none of %s", p, strings.Join(all, ", "))
 		}
 	}
 	if err := timescale.Check(); err != nil {
@@ -83,7 +86,11 @@ func outside(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.time, fmt.Errorf("not done within %s", o.time))
 	defer cancel()
 	dir := stack.Cache(root, "nested")
-	if err := command(ctx, filepath.Join(root, "scripts", "nested", "make-outer"), dir); err != nil {
+	sources, err := image.HostSources(outerSuite)
+	if err != nil {
+		return err
+	}
+	if err := makeOuter(ctx, root, dir, sources, image.HostAptOptions(ctx)); err != nil {
 		return fmt.Errorf("make the outer guest: %w", err)
 	}
 	if err := fillDisk(ctx, root, dir, engine, o); err != nil {

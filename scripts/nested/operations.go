@@ -26,8 +26,7 @@ type run struct {
 	parent *api.Sandbox
 }
 
-// perform runs the operations in sequence and stops at the first failure: each
-// depends on those before it.
+// perform runs the operations of a sandbox.
 func perform(ctx context.Context, s *stack.Stack, t *table) error {
 	client, err := s.Client()
 	if err != nil {
@@ -35,10 +34,7 @@ func perform(ctx context.Context, s *stack.Stack, t *table) error {
 	}
 	defer client.Close()
 	r := &run{stack: s, client: client}
-	for _, step := range []struct {
-		name string
-		do   func(context.Context) (detail string, err error)
-	}{
+	return t.perform(ctx, []operation{
 		{"create", r.create},
 		{"exec", func(ctx context.Context) (string, error) { return "", r.says(ctx, r.parent.ID, "echo $((6*7))", "42") }},
 		{"write and read a file", r.files},
@@ -54,15 +50,7 @@ func perform(ctx context.Context, s *stack.Stack, t *table) error {
 		{"kill -9 of the VMM: failed", r.killVMM},
 		{"the guest reboots: failed", r.guestReboots},
 		{"delete", r.remove},
-	} {
-		began := time.Now()
-		detail, err := step.do(ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", step.name, err)
-		}
-		t.add(step.name, time.Since(began), detail)
-	}
-	return nil
+	})
 }
 
 func (r *run) make(ctx context.Context, in api.CreateSandbox) (*api.Sandbox, error) {

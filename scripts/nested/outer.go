@@ -2,10 +2,13 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +24,21 @@ import (
 
 // command runs a program and shows all its output. It ends with this process.
 func command(ctx context.Context, name string, args ...string) error {
+	return commandWith(ctx, nil, name, args...)
+}
+
+// outerSuite is the Debian of the outer guest.
+const outerSuite = "bookworm"
+
+// makeOuter makes its kernel and its disk, from packages of these sources, which apt
+// reaches by these options.
+func makeOuter(ctx context.Context, root, dir string, sources []byte, aptOptions []string) error {
+	return commandWith(ctx, bytes.NewReader(sources), filepath.Join(root, "scripts", "nested", "make-outer"), append([]string{dir, outerSuite}, aptOptions...)...)
+}
+
+func commandWith(ctx context.Context, stdin io.Reader, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin = stdin
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -94,12 +111,15 @@ func fillDisk(ctx context.Context, root, dir string, engine vmm.Engine, o option
 const kernelLine = "root=/dev/vda rw console=ttyS0 init=/sbin/outer-init mitigations=off panic=-1 loglevel=4 " +
 	"tsc=reliable no_timer_check nokaslr audit=0 net.ifnames=0"
 
-// The program in the outer guest prints a sign of life at an interval. A guest
-// that is silent for stillLimit has stalled, as some do: its emulated processor
-// is busy, but nothing in it proceeds.
+// The program in the outer guest prints a sign of life at an interval. Some guests
+// fall silent: the emulated processor has halted although its interrupt controller
+// holds a timer interrupt, which it looks at again only when another device
+// interrupts. A key does that. A guest that is silent for stillLimit has stalled for
+// good.
 const (
 	aliveLine     = "@nested alive"
 	aliveInterval = 10 * time.Second
+	nudgeAfter    = 2 * aliveInterval
 	stillLimit    = 5 * time.Minute
 )
 
@@ -120,7 +140,7 @@ func runOuter(ctx context.Context, dir string, o options) error {
 		"-kernel", in("vmlinuz"), "-initrd", in("initrd.img"), "-append", kernelLine,
 		"-drive", "file="+in("rootfs.ext4")+",format=raw,if=virtio,cache=unsafe,snapshot=on",
 		"-drive", "file="+in("work.ext4")+",format=raw,if=virtio,cache=unsafe,discard=unmap",
-		"-device", "virtio-rng-pci", "-serial", "stdio", "-monitor", "none")
+		"-device", "virtio-rng-pci", "-serial", "stdio", "-monitor", "none", "-qmp", "unix:"+in("qmp.sock")+",server=on,wait=off")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // Ctrl-C goes only to us
 	cmd.Stderr = io.Discard                                                           // warnings about processor features
 	out, err := cmd.StdoutPipe()
@@ -137,9 +157,16 @@ func runOuter(ctx context.Context, dir string, o options) error {
 		_ = cmd.Process.Kill() // it may have ended
 	})
 	defer still.Stop()
+	nudge := time.AfterFunc(nudgeAfter, func() {
+		if err := pressKey(in("qmp.sock")); err != nil {
+			fmt.Println("the outer guest is silent, and could not be woken:", err)
+		}
+	})
+	defer nudge.Stop()
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		line := strings.TrimRight(lines.Text(), "\r")
 		still.Reset(stillLimit)
+		nudge.Reset(nudgeAfter)
 		switch {
 		case line == aliveLine:
 		case line == "@nested exit 0":
@@ -159,6 +186,37 @@ func runOuter(ctx context.Context, dir string, o options) error {
 	}
 	if ended != nil {
 		return errors.Join(ended, err)
+	}
+	return nil
+}
+
+// pressKey presses and releases a key of the guest's keyboard, to which nothing there
+// listens.
+func pressKey(socket string) error {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(nudgeAfter)); err != nil {
+		return err
+	}
+	answers := json.NewDecoder(conn)
+	for _, command := range []string{
+		"", // QEMU speaks first
+		`{"execute": "qmp_capabilities"}`,
+		`{"execute": "send-key", "arguments": {"keys": [{"type": "qcode", "data": "shift"}]}}`,
+	} {
+		if _, err := io.WriteString(conn, command); err != nil {
+			return err
+		}
+		var answer struct{ Error *struct{ Desc string } }
+		if err := answers.Decode(&answer); err != nil {
+			return err
+		}
+		if answer.Error != nil {
+			return errors.New(answer.Error.Desc)
+		}
 	}
 	return nil
 }

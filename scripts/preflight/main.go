@@ -17,9 +17,10 @@ func main() {
 	}
 }
 
-// check runs in the clone. It checks ports only for `make up`, and not if the
-// remains of an earlier stack may still occupy them.
-func check(ports bool) error {
+// check runs in the clone. For `make up` it checks ports, too. But then the remains
+// of an earlier stack may still occupy ports, memory and disk, or the stack may still
+// run: devstack finds out, and checks again.
+func check(up bool) error {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -28,8 +29,11 @@ func check(ports bool) error {
 	if err := preflight.This.Check(cache, preflight.Resolve(root, "bin")); err != nil {
 		return err
 	}
-	if _, err := os.Stat(filepath.Join(cache, "run")); err == nil || !ports {
+	if _, err := os.Stat(filepath.Join(cache, "run")); err == nil && up {
 		return nil
+	}
+	if err := preflight.This.CheckRoom(cache); err != nil || !up {
+		return err
 	}
 	base, err := preflight.PortBase()
 	if err != nil {

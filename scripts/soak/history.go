@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -39,11 +40,7 @@ var kinds = []string{
 }
 
 func newHistory() *history {
-	h := &history{doomed: map[string]string{}, calls: map[string]*tally{}, faults: map[string]int{}}
-	for _, kind := range kinds {
-		h.calls[kind] = &tally{refused: map[string]int{}}
-	}
-	return h
+	return &history{doomed: map[string]string{}, calls: map[string]*tally{}, faults: map[string]int{}}
 }
 
 // violate records a violation.
@@ -96,11 +93,15 @@ func (h *history) fault(name string) {
 	h.faults[name]++
 }
 
-// call counts a call of one of kinds; refused is empty if it succeeded.
+// call counts a call; refused is empty if it succeeded.
 func (h *history) call(kind, refused string, took time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.calls[kind]
+	if t == nil {
+		t = &tally{refused: map[string]int{}}
+		h.calls[kind] = t
+	}
 	if refused != "" {
 		t.refused[refused]++
 		return
@@ -115,7 +116,7 @@ func (h *history) never(faults []string) []string {
 	defer h.mu.Unlock()
 	var all []string
 	for _, kind := range kinds {
-		if h.calls[kind].done == 0 {
+		if t := h.calls[kind]; t == nil || t.done == 0 {
 			all = append(all, "call "+kind)
 		}
 	}
@@ -160,11 +161,11 @@ func (h *history) deaths(log io.Reader) ([]string, error) {
 func (h *history) print() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	fmt.Printf("\n%-12s %7s %9s %9s %9s   %s\n", "call", "done", "p50", "p99", "max", "refused, by status")
+	fmt.Printf("\n%-18s %7s %9s %9s %9s   %s\n", "call", "done", "p50", "p99", "max", "refused, by status")
 	for _, kind := range sortedKeys(h.calls) {
 		t := h.calls[kind]
 		slices.Sort(t.took)
-		fmt.Printf("%-12s %7d %9s %9s %9s   %s\n", kind, t.done, t.quantile(50), t.quantile(99), t.quantile(100), counts(t.refused))
+		fmt.Printf("%-18s %7d %9s %9s %9s   %s\n", kind, t.done, t.quantile(50), t.quantile(99), t.quantile(100), counts(t.refused))
 	}
 	fmt.Printf("\nfaults: %s\n", counts(h.faults))
 	if len(h.violations) == 0 {
@@ -174,11 +175,42 @@ func (h *history) print() {
 	fmt.Printf("violations: %d\n  %s\n", len(h.violations), strings.Join(h.violations, "\n  "))
 }
 
+// write writes the numbers of a run as JSON, times in milliseconds.
+func (h *history) write(path string, seed uint64) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	type call struct {
+		Done    int            `json:"done"`
+		P50     int64          `json:"p50_ms"`
+		P99     int64          `json:"p99_ms"`
+		Max     int64          `json:"max_ms"`
+		Refused map[string]int `json:"refused"`
+	}
+	calls := map[string]call{}
+	for kind, t := range h.calls {
+		slices.Sort(t.took)
+		calls[kind] = call{t.done, t.at(50).Milliseconds(), t.at(99).Milliseconds(), t.at(100).Milliseconds(), t.refused}
+	}
+	raw, err := json.MarshalIndent(map[string]any{"seed": seed, "calls": calls, "faults": h.faults, "violations": h.violations}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(raw, '\n'), 0o644)
+}
+
+// at is a quantile of the durations, which are in order; 0 if there are none.
+func (t *tally) at(percent int) time.Duration {
+	if len(t.took) == 0 {
+		return 0
+	}
+	return t.took[(len(t.took)-1)*percent/100]
+}
+
 func (t *tally) quantile(percent int) string {
 	if len(t.took) == 0 {
 		return "-"
 	}
-	return t.took[(len(t.took)-1)*percent/100].Round(time.Millisecond).String()
+	return t.at(percent).Round(time.Millisecond).String()
 }
 
 func counts(m map[string]int) string {

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // soak is one run.
@@ -20,11 +21,12 @@ type soak struct {
 	stack   *stack.Stack
 	options options
 	history *history
+	began   time.Time
 }
 
 // settleTime is how long everything may take to recover after the last fault:
 // elections, leases, and retries on hosts.
-const settleTime = 5 * time.Minute
+var settleTime = timescale.Limit(5 * time.Minute)
 
 // wholeRun is the length of a run, in leases, from which it must make every kind
 // of call and fault. A round of all faults takes at most 30 default leases.
@@ -57,7 +59,15 @@ func (k *soak) run(ctx context.Context) error {
 	if err == nil {
 		err = k.judge()
 	}
+	return k.outcome(err)
+}
+
+// outcome prints the tables of a run, and joins its violations to its error.
+func (k *soak) outcome(err error) error {
 	k.history.print()
+	if k.options.out != "" {
+		err = errors.Join(err, k.history.write(k.options.out, k.options.seed))
+	}
 	if n := len(k.history.violations); n > 0 {
 		err = errors.Join(err, fmt.Errorf("%d violations (seed %d); logs are in %s", n, k.options.seed, k.stack.Logs))
 	}

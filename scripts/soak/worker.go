@@ -33,11 +33,12 @@ const (
 	mostSnapshots = 2
 	// callTime bounds one call; a call whose outcome must be known is repeated.
 	callTime = 40 * time.Second
-	// outcomeTime is when a repeated call has failed for good: it is longer than
-	// every fault and the recovery from it.
-	outcomeTime = settleTime
-	journal     = "/root/journal"
+	journal  = "/root/journal"
 )
+
+// outcomeTime is when a repeated call has failed for good: it is longer than every
+// fault and the recovery from it.
+var outcomeTime = settleTime
 
 func (k *soak) newWorker(ctx context.Context, i int) (*worker, error) {
 	name := "soak" + strconv.Itoa(i)

@@ -32,7 +32,7 @@ http.server.HTTPServer(("127.0.0.1", 7000), Count).serve_forever()
 def start_counter(sandbox: Sandbox) -> None:
     sandbox.files.write("/srv/counter.py", COUNTER)
     sandbox.exec("nohup python3 /srv/counter.py >/dev/null 2>&1 &", check=True)
-    sandbox.exec("until curl -s localhost:7000 >/dev/null; do sleep 0.1; done", check=True)
+    sandbox.exec("until curl -s localhost:7000 >/dev/null; do sleep 0.1; done", check=True, timeout_seconds=300)
 
 
 def count(sandbox: Sandbox) -> int:

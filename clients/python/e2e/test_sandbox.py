@@ -146,7 +146,7 @@ until curl -s localhost:8000 >/dev/null; do sleep 0.1; done
 
 
 def test_a_preview(client: Berth, sandbox: Sandbox) -> None:
-    sandbox.exec(SERVE, check=True)
+    sandbox.exec(SERVE, check=True, timeout_seconds=300)
     answer = look(sandbox.preview_url(8000) + "/page")
     assert (answer.status_code, answer.text) == (200, "served\n")
     ports = {p.port: p for p in sandbox.ports.list()}
@@ -156,7 +156,7 @@ def test_a_preview(client: Berth, sandbox: Sandbox) -> None:
     sandbox.ports.remove(8000)
 
     with client.sandboxes.create("base", ttl_seconds=TTL, preview="token") as private:
-        private.exec(SERVE, check=True)
+        private.exec(SERVE, check=True, timeout_seconds=300)
         assert look(private.preview_url(8000) + "/page").status_code == 401
         access = private.preview_token(port=8000, ttl_seconds=60)
         answer = look(private.preview_url(8000) + "/page", {"Berth-Preview-Token": access.token})

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 import berth_client as berth
 from berth_client import APIError, AsyncBerth, Berth, operations
 
-from .fake import SANDBOX, Answer, Asked, Fake
+from .fake import SANDBOX, Answer, Asked, Fake, serve
 
 EXEC = {"exit_code": 0, "stdout": "hi\n", "stderr": "", "duration_ms": 3, "timed_out": False, "truncated": False}
 
@@ -181,6 +184,72 @@ def test_the_next_replica_is_asked_when_one_is_away(fake: Fake, hasty: list[floa
             client.version()
     assert away in str(caught.value)
     assert len(hasty) == 3
+
+
+def test_a_call_after_one_that_was_not_answered_begins_with_another_replica(fake: Fake) -> None:
+    fake.say(Answer(cut=True))
+    with serve() as other, Berth([fake.url, other.url], "k") as client:
+        sandbox = berth.Sandbox(client._transport, berth.models.Sandbox.from_json(SANDBOX))
+        with pytest.raises(berth.ConnectionFailed):
+            sandbox.exec("pay-once")
+        other.say(Answer(200, EXEC))
+        assert sandbox.exec("pay-once").ok
+        assert (len(fake.asked), len(other.asked)) == (1, 1)
+
+
+def test_a_call_after_a_deadline_begins_with_another_replica(fake: Fake) -> None:
+    over = threading.Event()
+
+    def frozen(asked: Asked) -> Answer:
+        over.wait(60)
+        return Answer(200, SANDBOX)
+
+    async def main(other: Fake) -> None:
+        async with AsyncBerth([fake.url, other.url], "k") as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await client.sandboxes.get("x")
+            await client.sandboxes.get("x")
+
+    fake.say(frozen)
+    with serve() as other:
+        other.say(Answer(200, SANDBOX))
+        asyncio.run(main(other))
+        assert (len(fake.asked), len(other.asked)) == (1, 1)
+    over.set()
+
+
+def test_a_call_may_be_used_again(client: Berth, fake: Fake) -> None:
+    def page(asked: Asked) -> Answer:
+        if "cursor=c2" in asked.path:
+            return Answer(200, [dict(SANDBOX, id="second")])
+        return Answer(200, [dict(SANDBOX, id="first")], headers={"Link": '</v1/sandboxes?cursor=c2>; rel="next"'})
+
+    fake.say(page)
+    listing = operations.list_sandboxes()
+    for _ in range(2):
+        assert [s.id for s in client.pages(listing)] == ["first", "second"]
+    fake.asked.clear()
+    fake.say(Answer(201, SANDBOX))
+    create = operations.create_sandbox(berth.models.CreateSandbox(template="base"))
+    for _ in range(2):
+        client.call(create)
+    assert len({a.headers["idempotency-key"] for a in fake.asked}) == 2
+
+
+def test_many_long_calls_leave_room_for_another(client: Berth, fake: Fake) -> None:
+    with contextlib.ExitStack() as stack:
+        together = threading.Barrier(111, timeout=60)
+
+        def answer(asked: Asked) -> Answer:
+            together.wait()
+            return Answer(200, SANDBOX)
+
+        fake.say(answer)
+        pool = stack.enter_context(ThreadPoolExecutor(110))
+        calls = [pool.submit(client.sandboxes.get, "x") for _ in range(110)]
+        together.wait()
+        assert {c.result().status for c in calls} == {"running"}
 
 
 def test_lists_are_read_page_by_page(client: Berth, fake: Fake) -> None:

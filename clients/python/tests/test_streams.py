@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -238,6 +239,22 @@ def test_files(fake: Fake, sandbox: Sandbox, tmp_path: Path) -> None:
     ]
 
 
+def test_pieces_go_to_the_next_replica_when_one_is_away(fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"abc")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        away = f"http://127.0.0.1:{s.getsockname()[1]}"
+        fake.say(Answer(201))
+        for _ in range(2):
+            with Berth([away, fake.url], "k", retries=0) as client:
+                sandbox = Sandbox(client._transport, berth.models.Sandbox.from_json(SANDBOX))
+                if not fake.asked:
+                    sandbox.files.upload(tmp_path / "in", "/x")
+                else:
+                    sandbox.files.write("/x", iter([b"ab", b"c"]))
+    assert [a.body for a in fake.asked] == [b"abc", b"abc"]
+
+
 def test_half_a_download_leaves_what_was_there(fake: Fake, sandbox: Sandbox, tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.write_text("old")
@@ -352,6 +369,31 @@ def test_a_command_with_open_input() -> None:
         with pytest.raises(berth.StreamBroken, match="agent unreachable"), sandbox.process("x") as process:
             process.signal("INT")
             list(process)
+
+
+def test_long_input_is_sent_in_pieces() -> None:
+    text, data = "a€𝄞" * 100_000, b"\x00\xff" * 600_000
+    with sockets() as sandbox:
+        with sandbox.process(["cat"]) as process:
+            process.recv(timeout=5)
+            for given, whole in ((text, text.encode()), (data, data)):
+                echoed = b""
+                writing = threading.Thread(target=process.write, args=(given,))
+                writing.start()
+                while len(echoed) < len(whole):
+                    piece = process.recv(timeout=60)
+                    assert isinstance(piece, Stderr)
+                    echoed += piece.data
+                writing.join()
+                assert echoed == whole
+        with sandbox.pty() as pty:
+            writing = threading.Thread(target=pty.send, args=(data,))
+            writing.start()
+            echoed = b""
+            while len(echoed) < len(data):
+                echoed += pty.recv(timeout=60)
+            writing.join()
+            assert echoed == data
 
 
 def test_a_socket_that_is_refused_is_told_by_its_status(fake: Fake, sandbox: Sandbox) -> None:

@@ -176,7 +176,7 @@ until curl -s localhost:8000 >/dev/null; do sleep 0.1; done
 `;
 
 test("a preview", async () => {
-  await sandbox.exec(serve, { check: true });
+  await sandbox.exec(serve, { check: true, timeoutSeconds: 300 });
   assert.deepEqual(await look(`${sandbox.previewUrl(8000)}/page`), { status: 200, body: "served\n" });
   assert.equal((await sandbox.ports.list()).find((p) => p.port === 8000)?.url, sandbox.previewUrl(8000));
   await sandbox.ports.add(8000, "web");
@@ -184,7 +184,7 @@ test("a preview", async () => {
   await sandbox.ports.remove(8000);
 
   await using hidden = await client.sandboxes.create({ ttlSeconds, preview: "token" });
-  await hidden.exec(serve, { check: true });
+  await hidden.exec(serve, { check: true, timeoutSeconds: 300 });
   assert.equal((await look(`${hidden.previewUrl(8000)}/page`)).status, 401);
   const { token } = await hidden.previewToken({ port: 8000, ttlSeconds: 60 });
   assert.equal((await look(`${hidden.previewUrl(8000)}/page`, { "berth-preview-token": token })).body, "served\n");

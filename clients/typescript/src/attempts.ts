@@ -1,5 +1,6 @@
 // Whether, where and when a call is tried again.
 import type { Request } from "./call.js";
+import { replayable } from "./content.js";
 import { retryAfter, type Refusal } from "./errors.js";
 
 /** Where and when a call is tried again, until it is given up.
@@ -25,8 +26,7 @@ export class Attempts {
   }
 
   private get replayable(): boolean {
-    const c = this.request.content;
-    return c === undefined || typeof c === "string" || c instanceof Uint8Array || c instanceof Blob;
+    return replayable(this.request.content);
   }
 
   private get safe(): boolean {
@@ -36,7 +36,7 @@ export class Attempts {
 
   /** Seconds to wait after a failed connection; undefined: give up. */
   afterBreak(sent: boolean): number | undefined {
-    return (sent ? this.safe : this.replayable) ? this.next(undefined) : undefined;
+    return sent && !this.safe ? undefined : this.next(undefined);
   }
 
   /** Seconds to wait after a refusal; undefined: the refusal is the answer. */

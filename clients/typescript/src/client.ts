@@ -1,6 +1,8 @@
 // The client, the entry point of the package.
+import { Apps } from "./app.js";
 import { backoff } from "./attempts.js";
 import type { Call, Nothing, Page, Stream } from "./call.js";
+import { Databases } from "./database.js";
 import { BerthError, BuildFailed } from "./errors.js";
 import type * as m from "./models.js";
 import * as op from "./operations.js";
@@ -18,6 +20,8 @@ export class Berth {
   readonly snapshots: Snapshots;
   readonly templates: Templates;
   readonly volumes: Volumes;
+  readonly databases: Databases;
+  readonly apps: Apps;
   private readonly transport: Transport;
 
   constructor(options: Options = {}) {
@@ -26,6 +30,8 @@ export class Berth {
     this.snapshots = new Snapshots(this.transport);
     this.templates = new Templates(this.transport);
     this.volumes = new Volumes(this.transport);
+    this.databases = new Databases(this.transport);
+    this.apps = new Apps(this.transport);
   }
 
   /** Returns the version of a replica. */

@@ -20,6 +20,12 @@ export class TimeoutError extends BerthError {}
 /** A template could not be built; the message says why. */
 export class BuildFailed extends BerthError {}
 
+/** A database could not be made, restored or woken; the message says why. */
+export class DatabaseFailed extends BerthError {}
+
+/** A version of an app could not be brought into service; the message says why. */
+export class DeploymentFailed extends BerthError {}
+
 /** A checked command failed. */
 export class CommandFailed extends BerthError {
   constructor(readonly result: ExecResult) {

@@ -1,5 +1,7 @@
 // Client of Berth: sandboxes that start in a moment and can be forked with their memory.
+export * from "./app.js";
 export * from "./client.js";
+export * from "./database.js";
 export * from "./errors.js";
 export { Files } from "./files.js";
 export type * as models from "./models.js";
@@ -9,3 +11,4 @@ export { LanguageServer, Process, Pty } from "./sockets.js";
 export { VERSION, type Options } from "./transport.js";
 export { ExecResult, type Command, type Exit, type LogLine, type Output, type OutputPiece, type Progress } from "./types.js";
 export type { Body } from "./call.js";
+export { InvalidSignature, WEBHOOK_TOLERANCE, verifyWebhook, type WebhookHeaders } from "./webhooks.js";

@@ -28,7 +28,9 @@ export class Pty extends Session {
 
   /** Sends input. A line ends with \r or \n; Ctrl-C is "\x03". */
   send(data: string | Uint8Array): void {
-    this.connection.send(typeof data === "string" ? utf8(data) : data);
+    for (const piece of pieces(typeof data === "string" ? utf8(data) : data)) {
+      this.connection.send(piece);
+    }
   }
 
   /** Changes the size of the terminal. */
@@ -73,7 +75,9 @@ export class Process extends Session {
 
   /** Sends input to the command. */
   write(data: string | Uint8Array): void {
-    this.say(typeof data === "string" ? { type: "stdin", data } : { type: "stdin", data: base64(data), encoding: "base64" });
+    for (const piece of pieces(data)) {
+      this.say(typeof piece === "string" ? { type: "stdin", data: piece } : { type: "stdin", data: base64(piece), encoding: "base64" });
+    }
   }
 
   /** Ends its input. */
@@ -117,6 +121,21 @@ export class LanguageServer extends Session {
   /** The next message. TimeoutError if none comes in time. */
   async recv(timeoutSeconds?: number): Promise<Record<string, unknown>> {
     return objectOf(await this.connection.receive(timeoutSeconds));
+  }
+}
+
+/** Bytes of input in one message; as JSON well below the service's limit, 1 MiB, whatever they are. */
+const MESSAGE = 48 << 10;
+
+/** Input in pieces that fit into a message; the code points of a text stay whole. */
+function* pieces<T extends string | Uint8Array>(data: T): Generator<T> {
+  for (let at = 0; at < data.length; ) {
+    let end = Math.min(at + (typeof data === "string" ? MESSAGE / 4 : MESSAGE), data.length);
+    if (typeof data === "string" && end < data.length && (data.codePointAt(end - 1) ?? 0) > 0xffff) {
+      end--; // between the halves of a surrogate pair
+    }
+    yield (typeof data === "string" ? data.slice(at, end) : data.subarray(at, end)) as T;
+    at = end;
   }
 }
 

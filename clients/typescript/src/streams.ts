@@ -107,6 +107,7 @@ export async function* logFeed(transport: Transport, call: Stream): AsyncGenerat
         stream: event,
         line: json["line"],
         partial: json["partial"] === true,
+        ...(typeof json["instance"] === "string" ? { instance: json["instance"] } : {}),
         ...(typeof ts === "string" ? { ts } : {}),
       };
     }

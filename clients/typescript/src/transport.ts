@@ -1,8 +1,9 @@
 // Sends calls to the replicas in turn until one answers.
 import { Attempts } from "./attempts.js";
 import type { Call, Nothing, Page, Request, Socket, Stream } from "./call.js";
+import { Content } from "./content.js";
 import { BerthError, ConnectionFailed, errorOf } from "./errors.js";
-import { connect, Refused, type Connection } from "./websocket.js";
+import { connect, Refused, Unexplained, type Connection } from "./websocket.js";
 
 export const VERSION = "0.1.0";
 
@@ -35,7 +36,7 @@ export class Transport {
 
   constructor(options: Options) {
     const env = globalThis.process?.env ?? {};
-    const url = options.url ?? env["BERTH_URLS"] ?? env["BERTH_URL"] ?? "";
+    const url = options.url ?? (env["BERTH_URLS"] || env["BERTH_URL"] || "");
     this.urls = (typeof url === "string" ? url.split(",") : url).map((u) => u.trim().replace(/\/+$/, "")).filter((u) => u !== "");
     if (this.urls.length === 0) {
       throw new BerthError("no URL: give one, or set BERTH_URL");
@@ -50,8 +51,14 @@ export class Transport {
       throw new BerthError("no token: give one, or set BERTH_TOKEN");
     }
     this.retries = options.retries ?? 4;
-    this.fetch = options.fetch ?? globalThis.fetch;
+    // A browser's fetch is refused as a method of anything but its window.
+    this.fetch = options.fetch ?? ((input, init) => globalThis.fetch(input, init));
     this.sleep = options.sleep ?? timer;
+  }
+
+  /** The same service, with another credential. */
+  withToken(token: string): Transport {
+    return new Transport({ url: this.urls, token, retries: this.retries, fetch: this.fetch, sleep: this.sleep });
   }
 
   async call<T>(call: Call<T>): Promise<T> {
@@ -83,22 +90,27 @@ export class Transport {
     return this.open(call, (r) => Promise.resolve(r));
   }
 
-  async socket(call: Socket): Promise<Connection> {
+  async socket(call: Socket, dial = connect): Promise<Connection> {
     const attempts = new Attempts(this.urls, this.retries, call, this.last);
     for (;;) {
       let wait: number | undefined;
       try {
         const url = address(attempts.url.replace(/^http/, "ws"), call);
-        const connection = await connect(url, this.token);
+        const connection = await dial(url, this.token);
         this.last = attempts.at;
         return connection;
-      } catch (e) {
+      } catch (thrown) {
+        const e = thrown instanceof Unexplained ? await this.explained(attempts.url, call, thrown) : thrown;
+        if (e instanceof BerthError) {
+          throw e;
+        }
         if (e instanceof Refused) {
           wait = attempts.afterAnswer(e.refusal);
           if (wait === undefined) {
             throw errorOf(e.refusal);
           }
         } else {
+          this.away(attempts.at);
           wait = attempts.afterBreak(!unsent.has(codeOf(e)));
           if (wait === undefined) {
             throw new ConnectionFailed(`open a WebSocket at ${attempts.url}: ${why(e)}`, { cause: e });
@@ -109,8 +121,31 @@ export class Transport {
     }
   }
 
+  /** Why a WebSocket was not opened, according to what a plain request for it is answered. */
+  private async explained(url: string, call: Socket, why: Unexplained): Promise<unknown> {
+    try {
+      const response = await this.fetch(address(url, call), this.init(call, new Content(undefined)));
+      const refusal = { status: response.status, header: (name: string) => response.headers.get(name), body: await response.text() };
+      if (refusal.status >= 400 && refusal.status !== 426) {
+        return new Refused(refusal);
+      }
+    } catch (e) {
+      return e;
+    }
+    return new ConnectionFailed(`open a WebSocket at ${url}: ${why.message}`);
+  }
+
   /** The result of read for the first answer that is not a failure. */
   private async open<T>(call: Request, read: (r: Response) => Promise<T>): Promise<T> {
+    const content = new Content(call.content);
+    try {
+      return await this.answered(call, content, read);
+    } finally {
+      content.release();
+    }
+  }
+
+  private async answered<T>(call: Request, content: Content, read: (r: Response) => Promise<T>): Promise<T> {
     if (call.idempotent && call.idempotencyKey === undefined) {
       call = { ...call, idempotencyKey: await newKey() };
     }
@@ -118,7 +153,7 @@ export class Transport {
     for (;;) {
       let wait: number | undefined;
       try {
-        const response = await this.fetch(address(attempts.url, call), this.init(call));
+        const response = await this.fetch(address(attempts.url, call), this.init(call, content));
         if (response.ok) {
           const value = await read(response);
           this.last = attempts.at;
@@ -138,7 +173,8 @@ export class Transport {
         if (e instanceof BerthError) {
           throw e;
         }
-        wait = attempts.afterBreak(!unsent.has(codeOf(e)));
+        this.away(attempts.at);
+        wait = attempts.afterBreak(!unsent.has(codeOf(e)) || !content.whole);
         if (wait === undefined) {
           throw new ConnectionFailed(`${call.method} at ${attempts.url}: ${why(e)}`, { cause: e });
         }
@@ -147,7 +183,14 @@ export class Transport {
     }
   }
 
-  private init(call: Request): RequestInit {
+  /** Later calls begin with another replica than the one that did not answer: it may be frozen. */
+  private away(at: number): void {
+    if (this.last === at) {
+      this.last = (at + 1) % this.urls.length;
+    }
+  }
+
+  private init(call: Request, content: Content): RequestInit {
     const headers: Record<string, string> = {
       authorization: `Bearer ${this.token}`,
       "user-agent": `berth-typescript/${VERSION}`,
@@ -158,8 +201,8 @@ export class Transport {
     const init: RequestInit & { duplex?: "half" } = { method: call.method, headers, redirect: "manual" };
     if (call.content !== undefined) {
       headers["content-type"] = "application/octet-stream";
-      init.body = call.content as BodyInit;
-      if (!(typeof call.content === "string" || call.content instanceof Uint8Array || call.content instanceof Blob)) {
+      init.body = content.body();
+      if (content.inPieces) {
         init.duplex = "half";
       }
     } else if (call.json !== undefined || call.method === "POST") {

@@ -35,6 +35,8 @@ export interface LogLine {
   ts?: string;
   /** The line is very long and continues in the next one. */
   partial: boolean;
+  /** The app's instance that wrote it; empty in other logs. */
+  instance?: string;
 }
 
 /** A command's end and its output, up to 8 MiB per stream. */

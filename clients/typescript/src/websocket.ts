@@ -8,6 +8,9 @@ export class Refused extends Error {
   }
 }
 
+/** A WebSocket that the platform could not open; it does not say why. */
+export class Unexplained extends Error {}
+
 /** One connection, with messages in both directions. */
 export class Connection {
   private readonly queue: (string | Uint8Array)[] = [];
@@ -118,9 +121,9 @@ export function connectPlatform(WS: typeof WebSocket, url: string, token: string
     socket.onopen = () => done(connection);
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) =>
       connection.push(typeof data === "string" ? data : new Uint8Array(data));
-    socket.onerror = () => fail(new Error("the WebSocket was refused; the platform does not say why"));
+    socket.onerror = () => fail(new Unexplained("the WebSocket was refused; the platform does not say why"));
     socket.onclose = ({ reason }) => {
-      fail(new Error("the WebSocket was closed before it was open"));
+      fail(new Unexplained("the WebSocket was closed before it was open"));
       connection.end(reason);
     };
   });

@@ -1,11 +1,9 @@
 // Requests, retries and errors.
 import assert from "node:assert/strict";
-import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
 import * as berth from "../src/index.js";
 import { Berth, operations } from "../src/index.js";
-import { Fake, SANDBOX, type Answer } from "./fake.js";
+import { Fake, refusing, SANDBOX, type Answer } from "./fake.js";
 
 const EXEC = { exit_code: 0, stdout: "hi\n", stderr: "", duration_ms: 3, timed_out: false, truncated: false };
 
@@ -151,10 +149,7 @@ test("a broken connection is made again for what may be done twice", async () =>
 });
 
 test("the next replica is asked when one is away", async () => {
-  const gone = createServer();
-  await new Promise<void>((done) => gone.listen(0, "127.0.0.1", done));
-  const away = `http://127.0.0.1:${(gone.address() as AddressInfo).port}`;
-  await new Promise((done) => gone.close(done));
+  const away = await refusing();
   fake.say({ json: SANDBOX });
   const sandbox = await fake.client({ url: `${away}, ${fake.url}/` }).sandboxes.get("x");
   fake.say({ json: EXEC });
@@ -165,6 +160,37 @@ test("the next replica is asked when one is away", async () => {
     return true;
   });
   assert.equal(fake.waits.length, 3);
+});
+
+test("a call after one that was not answered begins with another replica", async () => {
+  const other = await new Fake().start();
+  try {
+    fake.say({ json: SANDBOX });
+    const sandbox = await fake.client({ url: [fake.url, other.url] }).sandboxes.get("x");
+    fake.say({ cut: true });
+    await assert.rejects(sandbox.exec("pay-once"), berth.ConnectionFailed);
+    other.say({ json: EXEC });
+    assert.ok((await sandbox.exec("pay-once")).ok);
+    assert.deepEqual([fake.asked.length, other.asked.length], [2, 1]);
+  } finally {
+    other.stop();
+  }
+});
+
+test("the global fetch is called as a function", async () => {
+  const { fetch } = globalThis;
+  globalThis.fetch = function (this: unknown, input: RequestInfo | URL, init?: RequestInit) {
+    if (this !== undefined && this !== globalThis) {
+      throw new TypeError("Illegal invocation"); // as in browsers
+    }
+    return fetch(input, init);
+  };
+  try {
+    fake.say({ json: SANDBOX });
+    await fake.client().sandboxes.get("x");
+  } finally {
+    globalThis.fetch = fetch;
+  }
 });
 
 test("lists are read page by page", async () => {
@@ -190,6 +216,7 @@ test("settings come from the environment", async () => {
   assert.throws(() => new Berth({ token: "k" }), /no URL/);
   assert.throws(() => new Berth({ url: "ftp://x", token: "k" }), /want http/);
   assert.throws(() => new Berth({ url: fake.url }), /no token/);
+  process.env["BERTH_URLS"] = ""; // as good as none
   process.env["BERTH_URL"] = fake.url;
   process.env["BERTH_TOKEN"] = "from-env";
   fake.say({ json: SANDBOX });

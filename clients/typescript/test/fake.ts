@@ -106,12 +106,22 @@ export class Fake {
   }
 }
 
+/** An address that refuses connections. */
+export async function refusing(): Promise<string> {
+  const gone = createServer();
+  await new Promise<void>((done) => gone.listen(0, "127.0.0.1", done));
+  const url = `http://127.0.0.1:${(gone.address() as AddressInfo).port}`;
+  await new Promise((done) => gone.close(done));
+  return url;
+}
+
 /** A terminal or command that echoes its input until it is told to end. */
 export async function sockets(): Promise<{ url: string; protocols: string[]; stop: () => void }> {
   const protocols: string[] = [];
   const server = new WebSocketServer({
     port: 0,
     host: "127.0.0.1",
+    maxPayload: 1 << 20, // as the service
     handleProtocols: (offered) => {
       protocols.push(...offered);
       return "berth.v1";

@@ -8,9 +8,10 @@ import { afterEach, beforeEach, test } from "node:test";
 import { WebSocket } from "ws";
 import * as berth from "../src/index.js";
 import { messages } from "../src/sse.js";
+import { Transport } from "../src/transport.js";
 import { collect } from "../src/types.js";
 import { connectPlatform } from "../src/websocket.js";
-import { Fake, SANDBOX, sockets, type Answer } from "./fake.js";
+import { Fake, refusing, SANDBOX, sockets, type Answer } from "./fake.js";
 
 let fake: Fake;
 let sandbox: berth.Sandbox;
@@ -212,6 +213,82 @@ test("files", async () => {
   );
 });
 
+test("pieces go to the next replica when one is away", async () => {
+  const dir = await mkdtemp(join(tmpdir(), "berth-"));
+  try {
+    await writeFile(join(dir, "in"), "abc");
+    const away = await refusing();
+    const pieces = async function* (): AsyncGenerator<Uint8Array> {
+      yield new Uint8Array([97]);
+      yield new Uint8Array([98, 99]);
+    };
+    const whole = new Blob(["abc"]).stream() as ReadableStream<Uint8Array>;
+    for (const send of [
+      (at: berth.Sandbox) => at.files.upload(join(dir, "in"), "/x"),
+      (at: berth.Sandbox) => at.files.write("/x", pieces()),
+      (at: berth.Sandbox) => at.files.write("/x", whole),
+    ]) {
+      // The first replica goes away between two calls.
+      fake.say({ json: SANDBOX });
+      const routed: typeof fetch = (input, init) =>
+        fetch(init?.method === "GET" ? String(input).replace(away, fake.url) : input, init);
+      const at = await fake.client({ url: [away, fake.url], fetch: routed, retries: 0 }).sandboxes.get(SANDBOX.id);
+      fake.asked.length = 0;
+      fake.say({ status: 201 });
+      await send(at);
+      assert.deepEqual(fake.asked.map((a) => a.body.toString()), ["abc"]);
+    }
+  } finally {
+    await rm(dir, { recursive: true });
+  }
+});
+
+test("pieces that nobody takes are no longer read", async () => {
+  const client = fake.client({ url: await refusing(), retries: 0 });
+  let returned = false;
+  const pieces: AsyncIterable<Uint8Array> = {
+    [Symbol.asyncIterator]: () => ({
+      next: () => Promise.resolve({ value: new Uint8Array([1]), done: false }),
+      return: () => ((returned = true), Promise.resolve({ value: undefined, done: true })),
+    }),
+  };
+  await assert.rejects(client.run(berth.operations.writeFile("x", pieces, { path: "/x" })), berth.ConnectionFailed);
+  assert.ok(returned);
+});
+
+test("long input is sent in pieces", async () => {
+  const server = await sockets();
+  try {
+    sandbox = await atSockets(server.url);
+    const text = "a€𝄞".repeat(100_000);
+    const data = new Uint8Array(1_200_000).map((_, i) => i);
+    const process = await sandbox.process(["cat"]);
+    await process.recv(5);
+    for (const given of [text, data]) {
+      process.write(given);
+      const whole = Buffer.from(given);
+      const echoed: Uint8Array[] = [];
+      for (let n = 0; n < whole.length; n += echoed.at(-1)!.length) {
+        const piece = await process.recv(60);
+        assert.ok(piece.type === "stderr");
+        echoed.push(piece.data);
+      }
+      assert.ok(Buffer.concat(echoed).equals(whole));
+    }
+    process.close();
+    const pty = await sandbox.pty();
+    pty.send(data);
+    const echoed: Uint8Array[] = [];
+    for (let n = 0; n < data.length; n += echoed.at(-1)!.length) {
+      echoed.push((await pty.recv(60))!);
+    }
+    assert.ok(Buffer.concat(echoed).equals(data));
+    pty.close();
+  } finally {
+    server.stop();
+  }
+});
+
 test("a fork tells which children failed", async () => {
   const failed = [{ index: 1, error: "insufficient host memory for sandbox" }];
   fake.say({ status: 201, json: { parent_id: "p", mode: "cold", children: [SANDBOX], failed, pause_ms: 4 } });
@@ -315,6 +392,23 @@ test("the platform's WebSocket sends the credential as a subprotocol", async () 
   } finally {
     server.stop();
   }
+});
+
+test("what the platform's WebSocket does not say is asked for plainly", async () => {
+  const waits: number[] = [];
+  const transport = new Transport({ url: fake.url, token: "k", sleep: async (seconds) => void waits.push(seconds) });
+  const platform = WebSocket as unknown as typeof globalThis.WebSocket;
+  const open = (): Promise<unknown> =>
+    transport.socket(berth.operations.openTerminal("x"), (url, token) => connectPlatform(platform, url, token));
+  // To the fake, which knows no upgrade, both are plain requests.
+  fake.say({ status: 409, json: { error: "sandbox not running" } });
+  await assert.rejects(open(), berth.Conflict);
+  fake.say({ status: 426, json: { error: "upgrade required" } });
+  await assert.rejects(open(), berth.ConnectionFailed);
+  assert.deepEqual(waits, []);
+  fake.say({ status: 503, json: { error: "no leader" }, headers: { "Retry-After": "1" } });
+  await assert.rejects(open(), berth.Unavailable);
+  assert.ok(waits.length > 0);
 });
 
 /** A sandbox of a service that has only WebSockets. */

@@ -1,5 +1,4 @@
-// Package postgrestest runs a PostgreSQL server of a test's own, as the real
-// one behind an event store.
+// Package postgrestest runs a PostgreSQL server for tests of the event store.
 package postgrestest
 
 import (
@@ -18,10 +17,10 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 )
 
-// nobody is the unprivileged user that the server insists on.
+// nobody is an unprivileged user, because the server refuses to run as root.
 const nobody = 65534
 
-// startTimeout is how long a server has to take connections.
+// startTimeout is how long a server may take to accept connections.
 const startTimeout = 30 * time.Second
 
 // Server is a PostgreSQL server on the loopback. Its methods are not for
@@ -29,10 +28,10 @@ const startTimeout = 30 * time.Second
 type Server struct {
 	bin, dir string
 	port     int
-	run      *exec.Cmd // nil while it is stopped
+	run      *exec.Cmd // nil while stopped
 }
 
-// New makes an empty server on a free port, and starts it.
+// New creates an empty server on a free port and starts it.
 func New() (_ *Server, err error) {
 	s := &Server{}
 	if s.bin, err = programs(); err != nil {
@@ -71,8 +70,8 @@ func (s *Server) command(program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Start starts a server that was stopped, with the data that it had, and returns
-// when it takes connections.
+// Start starts a stopped server with its data, and returns when it accepts
+// connections.
 func (s *Server) Start() error {
 	s.run = s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1", "-c", "fsync=off")
 	if err := s.run.Start(); err != nil {
@@ -82,7 +81,7 @@ func (s *Server) Start() error {
 	return s.await()
 }
 
-// Stop ends the server as a crash would: connections are cut, and the next start
+// Stop ends the server like a crash: connections are cut, and the next start
 // recovers from the log.
 func (s *Server) Stop() {
 	if s.run == nil {
@@ -93,13 +92,13 @@ func (s *Server) Stop() {
 	s.run = nil
 }
 
-// Remove ends the server and removes its data.
+// Remove ends the server and deletes its data.
 func (s *Server) Remove() {
 	s.Stop()
 	_ = os.RemoveAll(s.dir)
 }
 
-// CreateDatabase makes a database.
+// CreateDatabase creates a database.
 func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 	db, err := sql.Open("pgx", s.URL("postgres"))
 	if err != nil {
@@ -112,12 +111,12 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 	return nil
 }
 
-// URL is where a database is connected to.
+// URL returns the URL of a database.
 func (s *Server) URL(database string) string {
 	return fmt.Sprintf("postgres://berth@127.0.0.1:%d/%s?sslmode=disable", s.port, database)
 }
 
-// await returns once the server takes connections.
+// await returns once the server accepts connections.
 func (s *Server) await() error {
 	db, err := sql.Open("pgx", s.URL("postgres"))
 	if err != nil {
@@ -140,8 +139,8 @@ func (s *Server) await() error {
 	}
 }
 
-// programs finds the directory of the server's programs: Debian keeps them off
-// the PATH.
+// programs returns the directory of the server's programs, which Debian does not put
+// on the PATH.
 func programs() (string, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package resource is the life that all have in common which a flow makes on a
-// host and another flow takes away: a row that is being made, a create that ends
-// with it in being or with nothing left of it, and a removal that is never
-// undone.
+// Package resource contains the flows that all resources on hosts have in common: a
+// row that is being created, a create that ends with the resource or with nothing
+// left of it, and a removal that is never undone.
 package resource
 
 import (
@@ -23,21 +22,22 @@ type Kind[T record.Row] struct {
 	Name  string
 	Table record.Table[T]
 
-	Host     func(T) string // that it is on, "" for none yet
-	Creating func(T) bool   // it is being made
-	Deleting func(T) bool   // it is being removed
-	Delete   func(T) T      // a copy of the row that is being removed
-	// Drop removes a row with what hangs on it; nil: the row alone.
+	Host     func(T) string // the host that it is on, "" for none yet
+	Moving   string         // index that has those that are being created or deleted under "yes"; empty: none
+	Creating func(T) bool   // it is being created
+	Deleting func(T) bool   // it is being deleted
+	Delete   func(T) T      // returns a copy of the row, marked as being deleted
+	// Drop removes a row and what depends on it; nil: only the row.
 	Drop func(tx *raftstore.Tx, row T)
 }
 
-// Data is what the data of every flow of a resource begins with.
+// Data is embedded in the data of every flow of a resource.
 type Data struct {
 	RequestID        string `json:"request_id,omitempty"`
 	IdempotencyKeyID string `json:"idempotency_key_id,omitempty"` // of the create's request
 }
 
-// FreeKey lets the same idempotency key try again after a create that failed.
+// FreeKey allows the same idempotency key again after a failed create.
 func (d Data) FreeKey(tx *raftstore.Tx) {
 	if d.IdempotencyKeyID != "" {
 		raftstore.Delete(tx, record.IdempotencyKeys, d.IdempotencyKeyID)
@@ -46,30 +46,31 @@ func (d Data) FreeKey(tx *raftstore.Tx) {
 
 const stepRemove = "remove"
 
-// CreateKind is the name of the flow that makes one.
+// CreateKind is the name of the flow that creates one.
 func (k *Kind[T]) CreateKind() string { return k.Name + ".create" }
 
-// DeleteKind is the name of the flow that removes one.
+// DeleteKind is the name of the flow that deletes one.
 func (k *Kind[T]) DeleteKind() string { return k.Name + ".delete" }
 
-// Subject names a resource for flows.
+// Subject returns a resource's name as a subject of flows.
 func (k *Kind[T]) Subject(id string) string { return flow.Subject(k.Table.Name, id) }
 
-// ID is that of the resource that a flow is about.
+// ID returns the id of a flow's resource.
 func (k *Kind[T]) ID(fl *record.Flow) string { return strings.TrimPrefix(fl.Subject, k.Table.Name+"/") }
 
-// Of finds the resource that a flow is about.
+// Of returns a flow's resource.
 func (k *Kind[T]) Of(r raftstore.Reader, fl *record.Flow) (T, bool) {
 	return raftstore.Get(r, k.Table, k.ID(fl))
 }
 
-// Made finds the resource that a create is about, while it is being made.
+// Made returns the resource of a create while it is being created.
 func (k *Kind[T]) Made(r raftstore.Reader, fl *record.Flow) (T, bool) {
 	row, ok := k.Of(r, fl)
 	return row, ok && k.Creating(row)
 }
 
-// HostOf is the host that a flow calls, "" at the step that looks for one.
+// HostOf returns a Kind.Host that returns the resource's host, except at the step
+// that chooses one.
 func (k *Kind[T]) HostOf(placing string) func(r raftstore.Reader, fl *record.Flow) string {
 	return func(r raftstore.Reader, fl *record.Flow) string {
 		row, ok := k.Of(r, fl)
@@ -80,17 +81,18 @@ func (k *Kind[T]) HostOf(placing string) func(r raftstore.Reader, fl *record.Flo
 	}
 }
 
-// Begin puts a resource and the flow that makes it into a transaction.
-func (k *Kind[T]) Begin(tx *raftstore.Tx, flowID string, row T, step string, data any, deadline time.Time) error {
+// Begin adds a resource and the flow that creates it to a transaction. parent is the
+// flow that begins it and joins it; "" for none.
+func (k *Kind[T]) Begin(tx *raftstore.Tx, parent, flowID string, row T, step string, data any, deadline time.Time) error {
 	raftstore.Put(tx, k.Table, row)
 	return flow.Begin(tx, flow.New{
-		ID: flowID, Kind: k.CreateKind(), Subject: k.Subject(row.RowMeta().ID), Step: step, Data: data, Deadline: deadline,
+		ID: flowID, Kind: k.CreateKind(), Subject: k.Subject(row.RowMeta().ID), Step: step, Data: data, Deadline: deadline, Parent: parent,
 	})
 }
 
-// GiveUp ends a create that failed, with nothing left of it: neither a row nor
-// the idempotency key, with which the request may then be sent again. What a host
-// may have made all the same has no row any more, and the inventory removes it.
+// GiveUp ends a failed create and leaves nothing of it: neither the row nor the
+// idempotency key, so that the request may be repeated. If a host created something
+// all the same, it has no row, and the inventory removes it.
 func (k *Kind[T]) GiveUp(run flow.Run, data Data, failure error) flow.Commit {
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		if row, ok := k.Of(tx, run.Flow); ok {
@@ -104,9 +106,9 @@ func (k *Kind[T]) GiveUp(run flow.Run, data Data, failure error) flow.Commit {
 	}
 }
 
-// BeginDelete marks a resource and starts its removal in a transaction, whatever
-// other flow is under way on it. It returns the id of the flow to wait for: the
-// one there is already, when the resource is being removed.
+// BeginDelete marks a resource as being deleted and begins its removal in a
+// transaction, preempting any other flow on it. It returns the id of the flow to
+// wait for, which is the existing one if the resource is being removed already.
 func (k *Kind[T]) BeginDelete(tx *raftstore.Tx, flowID string, row T, requestID string) (string, error) {
 	subject := k.Subject(row.RowMeta().ID)
 	if !k.Deleting(row) {
@@ -119,8 +121,8 @@ func (k *Kind[T]) BeginDelete(tx *raftstore.Tx, flowID string, row T, requestID 
 	})
 }
 
-// Removal is the flow that removes a resource: from its hosts, by remove, which is
-// asked again until it returns nil, then from the store.
+// Removal is the flow that removes a resource: first from its hosts, by repeating
+// remove until it returns nil, then from the store.
 func (k *Kind[T]) Removal(remove func(ctx context.Context, view *raftstore.Snapshot, row T) error) flow.Kind {
 	return flow.Kind{Name: k.DeleteKind(), ActTimeout: time.Minute, Host: k.HostOf(""), Steps: map[string]flow.Step{
 		stepRemove: func(ctx context.Context, run flow.Run) (flow.Commit, error) {
@@ -143,21 +145,29 @@ func (k *Kind[T]) Removal(remove func(ctx context.Context, view *raftstore.Snaps
 	}}
 }
 
-// stray reports whether a resource is on its way somewhere with no flow to take it
-// there. No transaction of ours leaves one; an old backup might.
+// stray reports whether a resource is being created or deleted without a flow that
+// does it. No transaction leaves such a row; an old backup might.
 func (k *Kind[T]) stray(r raftstore.Reader, row T) bool {
 	_, live := flow.Live(r, k.Subject(row.RowMeta().ID))
 	return !live && (k.Creating(row) || k.Deleting(row))
 }
 
-// Strays is the loop that removes resources that are on their way somewhere with no
-// flow to take them there, if they may be removed; may is nil where all may.
+// moving returns the rows among which strays are.
+func (k *Kind[T]) moving(view *raftstore.Snapshot) []T {
+	if k.Moving == "" {
+		return raftstore.All(view, k.Table)
+	}
+	return raftstore.Find(view, k.Table, k.Moving, "yes")
+}
+
+// Strays is the loop that removes resources that are being created or deleted
+// without a flow, if may allows it; a nil may allows all.
 func Strays[T record.Row](t *loops.Term, k *Kind[T], may func(raftstore.Reader, T) bool) loops.Loop {
 	name := "stray " + k.Table.Name
 	stray := func(r raftstore.Reader, row T) bool { return k.stray(r, row) && (may == nil || may(r, row)) }
 	return loops.Loop{Name: name, Pass: func(ctx context.Context) {
 		view := t.Store.View()
-		for _, row := range raftstore.All(view, k.Table) {
+		for _, row := range k.moving(view) {
 			if !stray(view, row) {
 				continue
 			}
@@ -175,7 +185,7 @@ func Strays[T record.Row](t *loops.Term, k *Kind[T], may func(raftstore.Reader, 
 	}}
 }
 
-// Finish ends a create that has nothing left to make.
+// Finish ends a create that is complete.
 func Finish(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }
 
 func (k *Kind[T]) drop(tx *raftstore.Tx, row T) {
@@ -186,9 +196,8 @@ func (k *Kind[T]) drop(tx *raftstore.Tx, row T) {
 	raftstore.Delete(tx, k.Table, row.RowMeta().ID)
 }
 
-// MayReturn reports whether a host that did not do it is worth asking again: it
-// is up, or it answers. Nothing is expected of one that is lost: what no row has it
-// is told to remove when it comes back.
+// MayReturn reports whether it is worth asking a host again after err: it is up, or
+// it answers. A lost host is told to remove what has no row when it returns.
 func MayReturn(r raftstore.Reader, hostID string, err error) bool {
 	agent, known := raftstore.Get(r, record.Hosts, hostID)
 	return !hosts.Unreachable(err) || known && agent.State == record.HostUp

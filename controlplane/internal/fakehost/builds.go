@@ -11,23 +11,33 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// builds are the template builds that a host was asked for.
+// builds are the template builds that the host was asked for.
 type builds struct {
 	made  map[string]hostapi.Build
 	specs map[string]hostapi.BuildSpec
 	asked []hostapi.BuildSpec
 	make  func(id string, spec hostapi.BuildSpec) hostapi.Build
+	say   func(line func(string)) (whole bool)
 }
 
-// SetBuild changes what becomes of builds: it is asked at each look at one that
-// has not ended. By default they succeed at the first.
+// SetBuild sets how builds progress. f is called whenever a build that has not ended
+// is polled. By default builds succeed at the first poll.
 func (h *Host) SetBuild(f func(id string, spec hostapi.BuildSpec) hostapi.Build) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.builds.make = f
 }
 
-// SetSources changes the definitions that the host can build by itself.
+// SetBuildLog sets what a client that follows a build's log is sent. If f returns
+// false, the connection breaks; before the first line, this is as if the host did not
+// answer.
+func (h *Host) SetBuildLog(f func(line func(string)) (whole bool)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.builds.say = f
+}
+
+// SetSources sets the definitions that the host can build by itself.
 func (h *Host) SetSources(sources ...hostapi.TemplateSource) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -35,7 +45,7 @@ func (h *Host) SetSources(sources ...hostapi.TemplateSource) {
 	h.announce()
 }
 
-// StoreTemplates puts the host's templates into its snapshot store.
+// StoreTemplates uploads the host's templates to its snapshot store.
 func (h *Host) StoreTemplates() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,7 +57,7 @@ func (h *Host) StoreTemplates() {
 	h.announce()
 }
 
-// Builds returns what the host was asked to build, by id.
+// Builds returns the builds that the host was asked for, by id.
 func (h *Host) Builds() map[string]hostapi.BuildSpec {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,8 +68,8 @@ func (h *Host) Builds() map[string]hostapi.BuildSpec {
 	return out
 }
 
-// AskedToFetch reports whether the host was ever asked for the build of a digest
-// from its snapshot store.
+// AskedToFetch reports whether the host was ever asked to fetch a digest from its
+// snapshot store.
 func (h *Host) AskedToFetch(digest string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,8 +94,8 @@ func (h *Host) build(r *http.Request, c Call) (any, error) {
 		b.specs[c.ID] = spec
 		b.asked = append(b.asked, spec)
 		b.made[c.ID] = hostapi.Build{ID: c.ID, Template: spec.Template, Status: hostapi.BuildBuilding, CreatedAt: time.Now()}
-		if spec.Fetch != "" { // nobody looks how it goes
-			b.made[c.ID] = h.goOn(b.made[c.ID], spec)
+		if spec.Fetch != "" { // nobody polls a fetch
+			b.made[c.ID] = h.progress(b.made[c.ID], spec)
 		}
 		return b.made[c.ID], nil
 	case "getbuild":
@@ -94,7 +104,7 @@ func (h *Host) build(r *http.Request, c Call) (any, error) {
 			return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such build"}
 		}
 		if got.FinishedAt.IsZero() {
-			got = h.goOn(got, b.specs[c.ID])
+			got = h.progress(got, b.specs[c.ID])
 			b.made[c.ID] = got
 		}
 		return got, nil
@@ -107,8 +117,8 @@ func (h *Host) build(r *http.Request, c Call) (any, error) {
 	return nil, nil
 }
 
-// goOn lets a build go on.
-func (h *Host) goOn(b hostapi.Build, spec hostapi.BuildSpec) hostapi.Build {
+// progress advances a build.
+func (h *Host) progress(b hostapi.Build, spec hostapi.BuildSpec) hostapi.Build {
 	created := b.CreatedAt
 	if _, there := h.objects.store.get(hostapi.StoredBuild(spec.Fetch)); spec.Fetch != "" && !there {
 		b.Status, b.Missing = hostapi.BuildFailed, true
@@ -133,10 +143,12 @@ func (h *Host) goOn(b hostapi.Build, spec hostapi.BuildSpec) hostapi.Build {
 	return b
 }
 
-// serveBuildLog answers with one line, and ends when the build has ended.
+// serveBuildLog sends one line, and ends when the build has ended, unless SetBuildLog
+// says otherwise.
 func (h *Host) serveBuildLog(w http.ResponseWriter, r *http.Request, c Call) {
 	h.mu.Lock()
 	b, ok := h.builds.made[c.ID]
+	say := h.builds.say
 	h.mu.Unlock()
 	if !ok {
 		reply(w, nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such build"})
@@ -148,9 +160,18 @@ func (h *Host) serveBuildLog(w http.ResponseWriter, r *http.Request, c Call) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	raw, _ := json.Marshal(hostapi.LogLine{Stream: "build", Line: line})
-	_, _ = fmt.Fprintf(w, "event: log\ndata: %s\n\n", raw)
-	_ = http.NewResponseController(w).Flush()
+	send := func(line string) {
+		raw, _ := json.Marshal(hostapi.LogLine{Stream: "build", Line: line})
+		_, _ = fmt.Fprintf(w, "event: log\ndata: %s\n\n", raw)
+		_ = http.NewResponseController(w).Flush()
+	}
+	if say != nil {
+		if !say(send) {
+			panic(http.ErrAbortHandler)
+		}
+		return
+	}
+	send(line)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for b.FinishedAt.IsZero() {

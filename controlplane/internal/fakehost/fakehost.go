@@ -1,11 +1,12 @@
-// Package fakehost is a host daemon without virtual machines: the real wire
-// contract over real TLS, boxes in a map, and faults where a test wants them.
+// Package fakehost is a host daemon without virtual machines: it has the real wire
+// contract over real TLS, keeps boxes in a map, and fails where a test wants it to.
 package fakehost
 
 import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -30,7 +31,7 @@ type Call struct {
 	ID        string
 	Term      uint64
 	RequestID string
-	Done      bool // the host has done it and is about to answer
+	Done      bool // the host has executed the call and is about to answer
 }
 
 // ErrDrop, from a Fault, makes the host cut the connection without an answer.
@@ -49,48 +50,61 @@ type Host struct {
 	templates []hostapi.TemplateState
 	sources   []hostapi.TemplateSource
 	ready     bool
-	silent    bool // sends no heartbeats
+	silent    bool // it sends no heartbeats
 	boxes     map[string]hostapi.Box
 	buried    map[string]uint64
 	term      uint64
-	cluster   string   // whose term it is
-	former    []string // clusters before it, refused
+	cluster   string   // of term
+	former    []string // former clusters, whose calls are refused
 	sequence  uint64
-	puts      map[string]int // boxes made, by id
+	puts      map[string]int // by id: how many boxes were created
 	fault     Fault
 	execute   Execute
 
-	transitions map[string]int // transitions made, by name
+	transitions map[string]int  // by name: how many were made
+	memoryLost  map[string]bool // boxes whose saved memory can never be restored
 	guest       guest
 	objects     objects
 	builds      builds
+	databases   databases
+	usage       usageLog
+	blobs       map[string][]byte
+	dialled     Dialled
+	stats       hostapi.BoxStats
 }
 
-// Fault is asked before each call is done and again before it is answered. A
-// *hostapi.Error refuses, ErrDrop cuts the connection. It may block until the
-// context ends, which is when the caller has gone.
+// Fault is called before each call is executed, and again before it is answered. If
+// it returns a *hostapi.Error, the call is refused; ErrDrop cuts the connection. It
+// may block until the context ends, which means that the caller is gone.
 type Fault func(ctx context.Context, c Call) error
 
-// Execute answers execs.
+// Execute executes an exec.
 type Execute func(ctx context.Context, id string, req hostapi.ExecRequest) (hostapi.ExecResult, error)
 
-// SetFault puts a fault in place of the one before; nil is none.
+// SetFault replaces the fault; nil: none.
 func (h *Host) SetFault(f Fault) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fault = f
 }
 
-// SetExec changes how execs are answered; by default with exit code 0 and the
-// arguments as output.
+// SetExec sets the result of execs. By default it is exit code 0 and the arguments
+// as output.
 func (h *Host) SetExec(f Execute) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.execute = f
 }
 
-// New starts a host with the template "base" and room for memoryMB. It is
-// stopped when the test ends.
+// SetStats sets what every box of the host uses.
+func (h *Host) SetStats(u hostapi.BoxStats) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stats = u
+}
+
+// New starts a host with the template "base" and memoryMB of memory. It stops when
+// the test ends.
 func New(t testing.TB, ca *pki.CA, id string, memoryMB int) *Host {
 	t.Helper()
 	cert, key, err := ca.Issue(pki.Identity{Role: pki.RoleHost, Name: id}, nil, time.Now())
@@ -101,26 +115,37 @@ func New(t testing.TB, ca *pki.CA, id string, memoryMB int) *Host {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return NewAs(t, node, memoryMB)
+}
+
+// NewAs is New with a certificate that may be replaced.
+func NewAs(t testing.TB, node *pki.Node, memoryMB int) *Host {
+	t.Helper()
 	h := &Host{
-		ID: id, bootID: rand.Text(), changed: make(chan struct{}, 1), ready: true,
+		ID: node.Identity.Name, bootID: rand.Text(), changed: make(chan struct{}, 1), ready: true,
 		capacity:  hostapi.Capacity{CPUs: 4, MemoryMB: memoryMB, Slots: 64, DiskFreeBytes: 1 << 40, OverheadMBPerBox: 32},
 		templates: []hostapi.TemplateState{{Name: "base", BuildID: "b1", Status: "ready", CPU: 1, MemoryMB: 512, DiskMB: 2048}},
-		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, puts: map[string]int{}, transitions: map[string]int{},
+		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, puts: map[string]int{}, transitions: map[string]int{}, memoryLost: map[string]bool{},
 	}
 	h.guest.init()
-	h.objects = newObjects()
+	h.objects, h.databases = newObjects(), newDatabases()
 	h.server = httptest.NewUnstartedServer(http.HandlerFunc(h.serve))
-	h.server.TLS = node.ServerTLS()
+	// httptest has a certificate of its own for clients that name no server.
+	h.server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return node.ServerTLS(), nil }}
 	h.server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	h.server.StartTLS()
 	t.Cleanup(h.server.Close)
 	return h
 }
 
-// Address is host:port of the host's API.
+// HangUp makes the host close each connection after one request: every call to it has a
+// handshake of its own.
+func (h *Host) HangUp() { h.server.Config.SetKeepAlivesEnabled(false) }
+
+// Address returns host:port of the host's API.
 func (h *Host) Address() string { return h.server.Listener.Addr().String() }
 
-// Change changes the host under its lock, and announces it.
+// Change calls f under the host's lock, and reports the result.
 func (h *Host) Change(f func(c *hostapi.Capacity, t *[]hostapi.TemplateState, boxes map[string]hostapi.Box)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,8 +161,8 @@ func (h *Host) Silence(silent bool) {
 	h.announce()
 }
 
-// SetReady says whether the heartbeats claim a complete inventory. Until they do,
-// nobody is told of a box that it is not here.
+// SetReady sets whether heartbeats claim a complete inventory. Until they do, the
+// host does not tell that it lacks a box.
 func (h *Host) SetReady(ready bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,14 +170,14 @@ func (h *Host) SetReady(ready bool) {
 	h.announce()
 }
 
-// Boxes returns what is on the host.
+// Boxes returns the host's boxes.
 func (h *Host) Boxes() map[string]hostapi.Box {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return maps.Clone(h.boxes)
 }
 
-// Made is how many boxes have been made of an id.
+// Made returns how many boxes were created with an id.
 func (h *Host) Made(id string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -166,7 +191,7 @@ func (h *Host) announce() {
 	}
 }
 
-// Heartbeat is what the host says of itself now.
+// Heartbeat returns the host's current heartbeat.
 func (h *Host) Heartbeat() hostapi.Heartbeat {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -183,7 +208,9 @@ func (h *Host) heartbeat() hostapi.Heartbeat {
 	hb.Capacity.ReservedMB, hb.Capacity.SlotsUsed = h.reservedMB(), len(h.boxes)
 	for _, id := range slices.Sorted(maps.Keys(h.boxes)) {
 		b := h.boxes[id]
-		hb.Boxes = append(hb.Boxes, b.State())
+		state := b.State()
+		h.databases.report(&state)
+		hb.Boxes = append(hb.Boxes, state)
 	}
 	h.objects.report(&hb)
 	return hb
@@ -200,8 +227,8 @@ func (h *Host) reservedMB() int {
 	return sum
 }
 
-// SendHeartbeats sends heartbeats, at once when something changes, until ctx ends. send
-// returns an error when nobody took it.
+// SendHeartbeats sends heartbeats, at once when something changes, until ctx ends.
+// send returns an error if no replica accepts one.
 func (h *Host) SendHeartbeats(ctx context.Context, every time.Duration, send func(ctx context.Context, hb hostapi.Heartbeat) error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -211,7 +238,7 @@ func (h *Host) SendHeartbeats(ctx context.Context, every time.Duration, send fun
 		hb := h.heartbeat()
 		h.mu.Unlock()
 		if !silent {
-			// A heartbeat that nobody takes is followed by the next.
+			// If no replica accepts it, the next one follows.
 			_ = send(ctx, hb)
 		}
 		select {
@@ -235,6 +262,15 @@ func (h *Host) serve(w http.ResponseWriter, r *http.Request) {
 		c.Op = action
 	}
 	op, object := objectCall(r)
+	if object == "" {
+		op, object = databaseCall(r)
+	}
+	if object == "" {
+		op, object = blobCall(r)
+	}
+	if r.URL.Path == hostapi.PathUsage {
+		op, object = "usage", h.ID
+	}
 	if object != "" {
 		c.Op, c.ID = op, object
 	}
@@ -245,7 +281,7 @@ func (h *Host) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	// Only once the body is read does the server notice that a caller has gone.
+	// The server notices that a caller is gone only after the body is read.
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
@@ -288,7 +324,7 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if c.Op != "get" {
+	if c.Op != "get" && c.Op != "database.get" {
 		cluster := r.Header.Get(hostapi.HeaderCluster)
 		if cluster != h.cluster && !slices.Contains(h.former, cluster) {
 			h.former, h.cluster, h.term = append(h.former, h.cluster), cluster, 0
@@ -301,7 +337,12 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 	if _, object := objectCall(r); object != "" {
 		return h.object(r, c)
 	}
+	if _, object := databaseCall(r); object != "" {
+		return h.database(r, c)
+	}
 	switch c.Op {
+	case "usage":
+		return h.usage.next(r.URL.Query())
 	case "put":
 		var spec hostapi.BoxSpec
 		if err := json.NewDecoder(r.Body).Decode(&spec); err != nil {
@@ -316,6 +357,11 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 			return b, nil
 		}
 		return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
+	case "stats":
+		if _, ok := h.boxes[c.ID]; !ok {
+			return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
+		}
+		return h.stats, nil
 	case "delete":
 		generation, _ := strconv.ParseUint(r.URL.Query().Get(hostapi.QueryGeneration), 10, 64)
 		if b, ok := h.boxes[c.ID]; ok && generation > 0 && b.Generation > generation {
@@ -324,6 +370,7 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 		h.buried[c.ID] = max(h.buried[c.ID], generation)
 		delete(h.boxes, c.ID)
 		h.objects.gone(c.ID)
+		h.databases.gone(c.ID)
 		h.announce()
 		return nil, nil
 	}
@@ -362,6 +409,9 @@ func (h *Host) put(id string, spec hostapi.BoxSpec) (any, error) {
 		CreatedAt: time.Now(), StartedAt: time.Now(), Boot: hostapi.BootRestore,
 		Stages: []hostapi.Stage{{Name: "overlay", Duration: time.Millisecond}, {Name: "restore", Duration: 2 * time.Millisecond, Engine: true}},
 	}
+	if spec.Asleep {
+		b.Status = hostapi.StatusHibernated
+	}
 	if source != nil && spec.WarmFrom != "" {
 		b.PauseMS = source.PauseMS
 	}
@@ -393,11 +443,13 @@ func (h *Host) exec(r *http.Request, c Call) (any, error) {
 }
 
 var statuses = map[hostapi.Code]int{
-	hostapi.CodeInvalid: 400, hostapi.CodeInvalidCwd: 400, hostapi.CodeInvalidUser: 400, hostapi.CodeUnauthorized: 403, hostapi.CodeNotFound: 404, hostapi.CodeStaleTerm: 409,
+	hostapi.CodeInvalid: 400, hostapi.CodeInvalidCwd: 400, hostapi.CodeInvalidUser: 400, hostapi.CodeInvalidMount: 400, hostapi.CodeUnauthorized: 403, hostapi.CodeNotFound: 404, hostapi.CodeStaleTerm: 409,
 	hostapi.CodeStaleGeneration: 409, hostapi.CodeNotRunning: 409, hostapi.CodeCutOff: 409, hostapi.CodeIllegalState: 409, hostapi.CodeTooLarge: 413,
 	hostapi.CodeBusy: 429, hostapi.CodeTemplateMissing: 422, hostapi.CodeInternal: 500, hostapi.CodeGuest: 502,
 	hostapi.CodeDraining: 503, hostapi.CodeNoMemory: 507, hostapi.CodeNoDisk: 507, hostapi.CodeNoSlot: 507, hostapi.CodePortClosed: 502,
 	hostapi.CodeNoSnapshot: 404, hostapi.CodeBadSnapshot: 422, hostapi.CodeNoStore: 422, hostapi.CodeForeignStore: 409, hostapi.CodeInUse: 409,
+	hostapi.CodeNoArchive: 404, hostapi.CodeArchiveDamaged: 422, hostapi.CodeArchiveFenced: 409, hostapi.CodeNotVerified: 502,
+	hostapi.CodeDatabaseBusy: 409, hostapi.CodeNotReady: 503,
 }
 
 func reply(w http.ResponseWriter, out any, err error) {

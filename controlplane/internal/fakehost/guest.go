@@ -16,8 +16,8 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// guest is what a host of this package has instead of guests: files, logs,
-// ports and events, the same for all boxes.
+// guest replaces guests: it has files, logs, ports and events, the same for all
+// boxes.
 type guest struct {
 	mu      sync.Mutex
 	files   map[string][]byte
@@ -27,7 +27,7 @@ type guest struct {
 	keys    map[string]bool
 	changed chan struct{} // closed at the next line or event
 	process Process
-	open    int           // streams
+	open    int           // number of open streams
 	ended   chan struct{} // closed by EndStreams
 }
 
@@ -36,7 +36,7 @@ func (g *guest) init() {
 	g.ended = make(chan struct{})
 }
 
-// EndStreams ends every stream of messages that is open, in good order.
+// EndStreams ends every open stream of messages normally.
 func (h *Host) EndStreams() {
 	h.guest.mu.Lock()
 	defer h.guest.mu.Unlock()
@@ -44,26 +44,26 @@ func (h *Host) EndStreams() {
 	h.guest.ended = make(chan struct{})
 }
 
-// Process plays a command: it reads the frames that come to it and writes
-// those of its streams. The connection ends when it returns.
+// Process imitates a command: it reads and writes frames. The connection ends when
+// it returns.
 type Process func(req hostapi.ExecStream, rw io.ReadWriter)
 
-// SetProcess changes what streamed execs run; by default one that writes its
-// arguments to stdout and exits.
+// SetProcess sets the process of streamed execs. The default writes its arguments to
+// stdout and exits.
 func (h *Host) SetProcess(p Process) {
 	h.guest.mu.Lock()
 	defer h.guest.mu.Unlock()
 	h.guest.process = p
 }
 
-// SetPorts says what listens in the guests.
+// SetPorts sets the ports on which guests listen.
 func (h *Host) SetPorts(ports ...hostapi.Port) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.guest.ports = ports
 }
 
-// File returns a file's bytes.
+// File returns the content of a file.
 func (h *Host) File(name string) ([]byte, bool) {
 	h.guest.mu.Lock()
 	defer h.guest.mu.Unlock()
@@ -100,7 +100,7 @@ func (h *Host) Events(id string) []hostapi.Event {
 	return out
 }
 
-// Streams is how many streams are open.
+// Streams returns the number of open streams.
 func (h *Host) Streams() int {
 	h.guest.mu.Lock()
 	defer h.guest.mu.Unlock()
@@ -134,7 +134,7 @@ func (g *guest) addEvent(r *http.Request, id string) (any, error) {
 	return nil, nil
 }
 
-// streaming returns what serves a call whose body or answer is a stream.
+// streaming returns the handler of a call whose body or answer is a stream, or nil.
 func (h *Host) streaming(r *http.Request, c Call) func(http.ResponseWriter, *http.Request, Call) {
 	switch {
 	case c.Op == "fs", strings.HasPrefix(c.Op, "fs/"):
@@ -143,6 +143,10 @@ func (h *Host) streaming(r *http.Request, c Call) func(http.ResponseWriter, *htt
 		return h.running(h.serveProcess)
 	case c.Op == "getbuild" && strings.HasSuffix(r.URL.Path, "/logs"):
 		return h.serveBuildLog
+	case strings.HasPrefix(c.Op, "blob."):
+		return h.serveBlob
+	case strings.HasPrefix(c.Op, "dial/"):
+		return h.running(h.serveDial)
 	case c.Op == "logs":
 		return h.serveLogs
 	case c.Op == "events" && r.Method == http.MethodGet:
@@ -174,7 +178,7 @@ func (h *Host) count(n int) {
 	h.guest.open += n
 }
 
-// guestSays refuses in the guest's name, with its own status.
+// guestSays refuses a call in the guest's name, with its own status.
 func guestSays(w http.ResponseWriter, status int, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -188,7 +192,7 @@ func (h *Host) serveFiles(w http.ResponseWriter, r *http.Request, c Call) {
 	case "fs PUT":
 		data, err := io.ReadAll(r.Body)
 		if err != nil {
-			return // as it was
+			return // nothing changes
 		}
 		g.mu.Lock()
 		_, there := g.files[name]
@@ -233,7 +237,7 @@ func (h *Host) serveFiles(w http.ResponseWriter, r *http.Request, c Call) {
 	}
 }
 
-// rangeRefusal words a 416 as a host does; http.ServeContent has set the header.
+// rangeRefusal writes a 416 like a host; http.ServeContent has set the header.
 type rangeRefusal struct {
 	http.ResponseWriter
 	refused bool
@@ -359,7 +363,7 @@ func (h *Host) serveEvents(w http.ResponseWriter, r *http.Request, c Call) {
 	follow(h, w, r, pick)
 }
 
-// follow sends what pick finds, now and whenever something is new.
+// follow sends the items that pick returns, now and after each change.
 func follow(h *Host, w http.ResponseWriter, r *http.Request, pick func(from int) ([]any, int)) {
 	h.count(1)
 	defer h.count(-1)

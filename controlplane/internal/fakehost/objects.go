@@ -22,7 +22,7 @@ type Store struct {
 	owner    string
 }
 
-// Claim makes the store an owner's, and reports whether it is.
+// Claim sets the store's owner if it has none, and reports whether owner owns it.
 func (s *Store) Claim(owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -30,17 +30,17 @@ func (s *Store) Claim(owner string) bool {
 	return s.owner == owner
 }
 
-// NewStore makes an empty store.
+// NewStore returns an empty store.
 func NewStore() *Store { return &Store{captures: map[string]hostapi.Capture{}} }
 
-// Put fills the store with captures of these ids.
+// Put adds captures with these ids.
 func (s *Store) Put(ids ...string) {
 	for _, id := range ids {
 		s.put(hostapi.Capture{ID: id})
 	}
 }
 
-// Captures lists what is in the store, by id.
+// Captures returns the ids in the store.
 func (s *Store) Captures() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,41 +63,39 @@ func (s *Store) put(c hostapi.Capture) {
 	s.captures[c.ID] = c
 }
 
-// page is small, so that it takes some to see all.
+// page returns a page of ids. It is small, so that a listing takes several.
 func (s *Store) page(after string) hostapi.StoredPage {
 	const size = 2
 	ids := slices.DeleteFunc(s.Captures(), func(id string) bool { return id <= after })
 	return hostapi.StoredPage{IDs: ids[:min(size, len(ids))], More: len(ids) > size}
 }
 
-// Remove takes something out of the store.
+// Remove removes an object from the store.
 func (s *Store) Remove(id string) {
-	s.remove(id)
-}
-
-func (s *Store) remove(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.captures, id)
 }
 
-// objects are what a host has beside boxes.
+// objects are a host's captures and volumes, and what it knows about boxes because
+// of them.
 type objects struct {
 	captures map[string]hostapi.Capture
 	volumes  map[string]hostapi.Volume
 	store    *Store
 	specs    map[string]hostapi.BoxSpec // of the boxes
-	stopped  map[string]bool            // parents of warm forks: no memory, no slot
+	leaving  map[string]bool            // boxes that do not wake here
+	stopped  map[string]bool            // parents of warm forks, which have no memory and no slot
 }
 
 func newObjects() objects {
 	return objects{
 		captures: map[string]hostapi.Capture{}, volumes: map[string]hostapi.Volume{},
-		specs: map[string]hostapi.BoxSpec{}, stopped: map[string]bool{},
+		specs: map[string]hostapi.BoxSpec{}, stopped: map[string]bool{}, leaving: map[string]bool{},
 	}
 }
 
-// SetStore gives the host a snapshot store.
+// SetStore sets the host's snapshot store.
 func (h *Host) SetStore(s *Store) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,7 +103,7 @@ func (h *Host) SetStore(s *Store) {
 	h.announce()
 }
 
-// Captures lists the host's captures.
+// Captures returns the ids of the host's captures.
 func (h *Host) Captures() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,14 +117,14 @@ func (h *Host) Volumes() map[string]hostapi.Volume {
 	return maps.Clone(h.objects.volumes)
 }
 
-// Spec is what a box was asked for with.
+// Spec returns the specification of a box.
 func (h *Host) Spec(id string) hostapi.BoxSpec {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.objects.specs[id]
 }
 
-// DropCapture loses a capture, as a disk does.
+// DropCapture loses a capture, as a failing disk would.
 func (h *Host) DropCapture(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -134,7 +132,7 @@ func (h *Host) DropCapture(id string) {
 	h.announce()
 }
 
-// AddCapture and AddVolume put an object there that nobody asked for.
+// AddCapture adds a capture that nobody asked for.
 func (h *Host) AddCapture(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -142,7 +140,7 @@ func (h *Host) AddCapture(id string) {
 	h.announce()
 }
 
-// AddVolume: see AddCapture.
+// AddVolume adds a volume that nobody asked for.
 func (h *Host) AddVolume(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -150,7 +148,7 @@ func (h *Host) AddVolume(id string) {
 	h.announce()
 }
 
-// UseVolume says how much of a volume is used.
+// UseVolume sets the used size of a volume.
 func (h *Host) UseVolume(id string, bytes int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,7 +168,8 @@ func (o *objects) report(hb *hostapi.Heartbeat) {
 	}
 }
 
-// objectCall tells the calls about captures and volumes from those about boxes.
+// objectCall returns the operation and id of a call about a capture, volume, build
+// or template, or "".
 func objectCall(r *http.Request) (op, id string) {
 	if r.URL.Path == hostapi.PathStored {
 		return "stored", "all"
@@ -189,7 +188,7 @@ func objectCall(r *http.Request) (op, id string) {
 	return "", ""
 }
 
-// object answers a call about a capture or a volume; the lock is held.
+// object executes a call about an object. The caller holds the lock.
 func (h *Host) object(r *http.Request, c Call) (any, error) {
 	o := &h.objects
 	switch c.Op {
@@ -222,7 +221,7 @@ func (h *Host) object(r *http.Request, c Call) (any, error) {
 	case "uncapture":
 		delete(o.captures, c.ID)
 		if o.store != nil && r.URL.Query().Get(hostapi.QueryStored) == "true" {
-			o.store.remove(c.ID)
+			o.store.Remove(c.ID)
 		}
 		h.announce()
 		return nil, nil
@@ -261,6 +260,7 @@ func (h *Host) capture(r *http.Request, id string) (any, error) {
 	switch {
 	case !ok:
 		return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
+	case spec.Memory && h.objects.leaving[spec.BoxID] && spec.Generation == b.Generation:
 	case b.Status != hostapi.StatusRunning:
 		return nil, &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: string(b.Status)}
 	case spec.Memory && len(h.objects.specs[spec.BoxID].Volumes) > 0:
@@ -278,8 +278,8 @@ func (h *Host) capture(r *http.Request, id string) (any, error) {
 	return made, nil
 }
 
-// sourceOf checks what a box is made from and returns the size that it gives;
-// the template's where it is nil.
+// sourceOf checks what a box is created from and returns its size, or nil for the
+// template's.
 func (h *Host) sourceOf(id string, spec hostapi.BoxSpec) (*hostapi.Capture, error) {
 	o := &h.objects
 	for _, v := range spec.Volumes {
@@ -303,6 +303,9 @@ func (h *Host) sourceOf(id string, spec hostapi.BoxSpec) (*hostapi.Capture, erro
 			made.Manifest = ""
 			o.captures[spec.Capture] = made
 		}
+		if spec.Asleep && made.BoxID != id {
+			return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: "the capture is of another sandbox"}
+		}
 		if !made.Memory && spec.Boot != hostapi.BootCold {
 			return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: "the capture has no memory"}
 		}
@@ -319,11 +322,25 @@ func (h *Host) sourceOf(id string, spec hostapi.BoxSpec) (*hostapi.Capture, erro
 		h.boxes[spec.WarmFrom] = parent
 		o.stopped[spec.WarmFrom] = true
 		return &hostapi.Capture{CPU: parent.CPU, MemoryMB: parent.MemoryMB, DiskMB: parent.DiskMB, PauseMS: 7}, nil
+	case spec.DiskOf != "":
+		other, ok := h.boxes[spec.DiskOf]
+		switch {
+		case !ok:
+			return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
+		case other.Status != hostapi.StatusRunning && other.Status != hostapi.StatusHibernated && other.Status != hostapi.StatusFailed:
+			return nil, &hostapi.Error{Code: hostapi.CodeIllegalState, Message: "illegal state", Detail: string(other.Status)}
+		case h.databases.uncopied:
+			return nil, &hostapi.Error{Code: hostapi.CodeIllegalState, Message: "the file system shares no blocks"}
+		case spec.Boot != hostapi.BootCold:
+			return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: "a copy of a disk is booted from"}
+		}
+		h.databases.copied(spec.DiskOf, id)
+		return &hostapi.Capture{CPU: other.CPU, MemoryMB: other.MemoryMB, DiskMB: other.DiskMB}, nil
 	}
 	return nil, nil
 }
 
-// made notes a new box.
+// made records a new box.
 func (o *objects) made(id string, spec hostapi.BoxSpec) {
 	o.specs[id] = spec
 	for _, a := range spec.Volumes {
@@ -333,10 +350,11 @@ func (o *objects) made(id string, spec hostapi.BoxSpec) {
 	}
 }
 
-// gone notes that a box was deleted.
+// gone records that a box was deleted.
 func (o *objects) gone(id string) {
 	delete(o.specs, id)
 	delete(o.stopped, id)
+	delete(o.leaving, id)
 	for vid, v := range o.volumes {
 		if v.AttachedTo == id {
 			v.AttachedTo = ""

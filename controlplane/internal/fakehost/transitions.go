@@ -7,14 +7,15 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// Transitions is how many transitions of a name ("pause", "wake", …) changed a box.
+// Transitions returns how many transitions of a name ("pause", "wake", …) changed a
+// box.
 func (h *Host) Transitions(name string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.transitions[name]
 }
 
-// table is what a transition starts from and ends in.
+// table contains the status before and after each transition.
 var table = map[string][2]hostapi.Status{
 	"pause":     {hostapi.StatusRunning, hostapi.StatusPaused},
 	"resume":    {hostapi.StatusPaused, hostapi.StatusRunning},
@@ -22,7 +23,7 @@ var table = map[string][2]hostapi.Status{
 	"wake":      {hostapi.StatusHibernated, hostapi.StatusRunning},
 }
 
-// Become changes a box's status as a host does, with a new Seq.
+// Become changes a box's status, with a new Seq.
 func (h *Host) Become(id string, status hostapi.Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -32,7 +33,15 @@ func (h *Host) Become(id string, status hostapi.Status) {
 	h.announce()
 }
 
-// transition answers the calls that change a box or ask about it; the lock is held.
+// LoseMemory makes the saved memory of a hibernated box impossible to restore, ever.
+func (h *Host) LoseMemory(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.memoryLost[id] = true
+}
+
+// transition executes a call that changes a box or asks about it. The caller holds
+// the lock.
 func (h *Host) transition(r *http.Request, c Call) (any, error) {
 	b, ok := h.boxes[c.ID]
 	if !ok {
@@ -46,6 +55,12 @@ func (h *Host) transition(r *http.Request, c Call) (any, error) {
 		}
 		if u.Persistent != nil {
 			b.Persistent = *u.Persistent
+		}
+		if u.Leaving != nil {
+			if *u.Leaving && (b.Status != hostapi.StatusHibernated || len(h.objects.specs[c.ID].Volumes) > 0) {
+				return nil, &hostapi.Error{Code: hostapi.CodeIllegalState, Message: "illegal state", Detail: string(b.Status)}
+			}
+			h.objects.leaving[c.ID] = *u.Leaving
 		}
 		h.boxes[c.ID] = b
 		return b, nil
@@ -63,8 +78,12 @@ func (h *Host) transition(r *http.Request, c Call) (any, error) {
 		return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: "no such call"}
 	case c.Op == "wake" && b.Status == m[1]:
 		return b, nil
+	case c.Op == "wake" && h.objects.leaving[c.ID]:
+		return nil, &hostapi.Error{Code: hostapi.CodeIllegalState, Message: "it is being moved to another host"}
 	case b.Status != m[0]:
 		return nil, &hostapi.Error{Code: hostapi.CodeIllegalState, Message: "illegal state", Detail: string(b.Status)}
+	case c.Op == "wake" && h.memoryLost[c.ID]:
+		return nil, &hostapi.Error{Code: hostapi.CodeBadSnapshot, Message: "snapshot is refused", Detail: "no memory-ranges"}
 	}
 	b.Status, b.Seq = m[1], b.Seq+1
 	h.boxes[c.ID] = b

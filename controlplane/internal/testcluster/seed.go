@@ -5,8 +5,8 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// PutSandbox puts a new sandbox into the store as if it had come to its status by
-// the way of all sandboxes.
+// PutSandbox puts a sandbox into the store, with the transitions that lead to its
+// status.
 func PutSandbox(tx *raftstore.Tx, row *record.Sandbox) {
 	put := func(status record.SandboxStatus) {
 		c := row.Clone()

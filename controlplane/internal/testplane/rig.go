@@ -3,7 +3,6 @@ package testplane
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -17,7 +16,7 @@ import (
 )
 
 // Rig is a plane with a host h1 that has the template base, two workspaces, and the
-// use cases of sandboxes on the replica that led when it was made.
+// use cases of sandboxes on the replica that led when it was created.
 type Rig struct {
 	*Plane
 	*sandbox.Sandboxes
@@ -25,13 +24,13 @@ type Rig struct {
 	H1   *fakehost.Host
 }
 
-// Caller is of the workspace "ws", and Stranger of another one.
+// Caller belongs to the workspace "ws", Stranger to another one.
 var (
 	Caller   = core.Caller{WorkspaceID: "ws", KeyID: "k", RequestID: "req"}
 	Stranger = core.Caller{WorkspaceID: "other", KeyID: "k2", RequestID: "req"}
 )
 
-// NewRig makes a rig of so many replicas.
+// NewRig returns a rig with a number of replicas.
 func NewRig(t *testing.T, replicas int) *Rig {
 	t.Helper()
 	p := New(t, replicas, nil)
@@ -42,14 +41,14 @@ func NewRig(t *testing.T, replicas int) *Rig {
 		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "other"}})
 		return nil
 	})
-	testcluster.Await(t, 10*time.Second, "the record of base", func() bool {
+	testcluster.Await(t, "the record of base", func() bool {
 		_, ok := template.Operators(p.Leader().Store.View(), "base")
 		return ok
 	})
 	return r
 }
 
-// Must makes a sandbox, of base unless it is said.
+// Must creates a sandbox, from base unless in says otherwise.
 func (r *Rig) Must(t *testing.T, in api.CreateSandbox) api.Sandbox {
 	t.Helper()
 	if in.Template == "" {
@@ -62,7 +61,7 @@ func (r *Rig) Must(t *testing.T, in api.CreateSandbox) api.Sandbox {
 	return sb
 }
 
-// Change edits a sandbox's row behind everyone's back.
+// Change edits a sandbox's row directly.
 func (r *Rig) Change(id string, f func(s *record.Sandbox)) {
 	r.Update(func(tx *raftstore.Tx) error {
 		s, ok := raftstore.Get(tx, record.Sandboxes, id)
@@ -76,7 +75,7 @@ func (r *Rig) Change(id string, f func(s *record.Sandbox)) {
 	})
 }
 
-// Want fails the test unless err is of a code and, unless that is "", has a message.
+// Want fails the test unless err has a code and, if it is not "", a message.
 func Want(t *testing.T, err error, code apierror.Code, message string) *apierror.Error {
 	t.Helper()
 	var e *apierror.Error
@@ -86,16 +85,17 @@ func Want(t *testing.T, err error, code apierror.Code, message string) *apierror
 	return e
 }
 
-// Passes lets a number of heartbeats of h1, and so of passes of the inventory, go by.
+// Passes waits for a number of heartbeats of h1, each of which starts a pass of the
+// inventory.
 func (p *Plane) Passes(n int) {
 	p.t.Helper()
 	first := p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Sequence
-	testcluster.Await(p.t, 5*time.Second, "heartbeats", func() bool {
+	testcluster.Await(p.t, "heartbeats", func() bool {
 		return p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Sequence >= first+uint64(n)
 	})
 }
 
-// Key makes a call repeatable.
+// Key returns an idempotency key.
 func Key(name, body string) core.Idempotency {
 	return core.Idempotency{Key: name, BodySHA256: []byte(body)}
 }

@@ -1,5 +1,5 @@
-// Package testplane runs the leader's work (host sessions, flows, loops) on
-// every replica of a test cluster, with fake hosts that find the leader.
+// Package testplane runs the leader's work (host sessions, flows, loops) on every
+// replica of a test cluster, with fake hosts that find the leader.
 package testplane
 
 import (
@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/controlplane/cluster"
 	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/database"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/fork"
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -24,19 +26,50 @@ import (
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/controlplane/snapshot"
 	"github.com/berth-cloud/berth/controlplane/template"
+	"github.com/berth-cloud/berth/controlplane/usage"
 	"github.com/berth-cloud/berth/controlplane/volume"
+	"github.com/berth-cloud/berth/controlplane/webhook"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Timing of a test plane: short, but longer than a busy machine's stalls.
+// Times of a test plane. They are short, but longer than the stalls of a busy
+// machine.
 const (
 	HeartbeatInterval = 50 * time.Millisecond
 	Lease             = 1500 * time.Millisecond
+	// DatabaseIdle is how long a database has no client before it sleeps.
+	DatabaseIdle = time.Second
+	// RestartPause is the delay after the first restart of a failed database.
+	RestartPause = 20 * time.Millisecond
+	// BootPatience is how long a host may boot a database before it counts as failed.
+	BootPatience = time.Second
+	// BucketTimeout is how long a host is asked about an archive.
+	BucketTimeout = 5 * time.Second
 	// DeleteWait is how long a delete waits for its host.
 	DeleteWait = 300 * time.Millisecond
 )
+
+// AppConfig is how a test plane configures apps. Their idle time is whole seconds.
+func AppConfig(sandboxes *sandbox.Sandboxes, templates *template.Templates) app.Config {
+	return app.Config{
+		Sandboxes: sandboxes, Templates: templates, URL: func(id string) string { return "https://" + id + ".app.test/" },
+		Budget: 20 * time.Second, Sweep: 100 * time.Millisecond, MinIdle: new(time.Second), Drain: 2 * time.Second, AllowHTTP: false,
+		Health: 2 * time.Second, HealthPause: 50 * time.Millisecond, GuestSilent: 2 * time.Second, Capture: 2 * time.Second,
+		DrainAtLeast: 200 * time.Millisecond, WriteRequests: time.Second, Look: 50 * time.Millisecond, Patience: time.Second, WakePause: 500 * time.Millisecond,
+		ReportKept: 2 * time.Second, ScaleUp: 200 * time.Millisecond, ScaleDown: 500 * time.Millisecond,
+	}
+}
+
+// UsageConfig is how a test plane counts usage: at the built-in prices.
+func UsageConfig() usage.Config {
+	prices, err := usage.LoadPrices("")
+	if err != nil {
+		panic(err)
+	}
+	return usage.Config{Prices: prices, Every: 50 * time.Millisecond, Storage: time.Second, Look: 50 * time.Millisecond}
+}
 
 // Node is one replica with its parts.
 type Node struct {
@@ -51,9 +84,13 @@ type Node struct {
 	Sandboxes *sandbox.Sandboxes
 	Snapshots *snapshot.Snapshots
 	Forks     *fork.Forks
+	Databases *database.Databases
+	Apps      *app.Apps
+	Webhooks  *webhook.Webhooks
 	Orgs      *org.Orgs
+	Usage     *usage.Usage
 	Replicas  *cluster.Cluster
-	Sources   []loops.Source // of all of them
+	Sources   []loops.Source // the loops of all of them
 
 	clients *hosts.Clients
 }
@@ -69,8 +106,9 @@ type Plane struct {
 	wg  sync.WaitGroup
 }
 
-// New starts a plane of n replicas. fault may be nil; see flow.Config.
-func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *Plane {
+// New starts a plane of n replicas. fault may be nil; see flow.Config. change
+// may change how apps are configured.
+func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error, change ...func(*app.Config)) *Plane {
 	t.Helper()
 	ca, err := pki.NewCA(time.Now())
 	if err != nil {
@@ -115,13 +153,26 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 			Templates: n.Templates, PreviewURL: "https://{port}-{id}.preview.test", HibernateRetry: 200 * time.Millisecond,
 		})
 		n.Snapshots = snapshot.New(n.Core, snapshot.Config{
-			Sandboxes: n.Sandboxes, Claims: []snapshot.Claim{fork.Claim, {Stored: n.Templates.Flows.Stored}}, StorePause: 20 * time.Millisecond,
+			Sandboxes: n.Sandboxes, Claims: []snapshot.Claim{fork.Claim, {Capture: sandbox.MoveNeeds, Stored: sandbox.MoveStored}, {Stored: n.Templates.Flows.Stored}}, StorePause: 20 * time.Millisecond,
 		})
 		n.Forks = fork.New(n.Core, n.Sandboxes)
+		n.Databases = database.New(n.Core, database.Config{
+			Sandboxes: n.Sandboxes, Templates: n.Templates, Domain: "db.test", Idle: DatabaseIdle, FactsEvery: 200 * time.Millisecond,
+			RestartPause: RestartPause, BootPatience: BootPatience, BucketTimeout: BucketTimeout, OriginTimeout: BucketTimeout,
+			PruneEvery: time.Second,
+		})
+		apps := AppConfig(n.Sandboxes, n.Templates)
+		apps.Databases = n.Databases
+		for _, c := range change {
+			c(&apps)
+		}
+		n.Apps = app.New(n.Core, apps)
+		n.Webhooks = webhook.New(n.Core, webhook.Config{AllowPrivate: true})
 		n.Orgs = org.New(n.Core)
-		n.Replicas = cluster.New(n.Core, cluster.Config{CAFingerprint: "f"})
+		n.Usage = usage.New(n.Core, UsageConfig())
+		n.Replicas = cluster.New(n.Core, cluster.Config{CAFingerprint: func() string { return "f" }, Evacuated: n.Sandboxes.Evacuated, Spread: n.Sandboxes.Spread})
 		err := n.Engine.Register(slices.Concat(
-			n.Templates.Kinds(), n.Volumes.Kinds(), n.Sandboxes.Flows.Kinds(), n.Snapshots.Kinds(), n.Forks.Kinds(),
+			n.Templates.Kinds(), n.Volumes.Kinds(), n.Sandboxes.Flows.Kinds(), n.Snapshots.Kinds(), n.Forks.Kinds(), n.Databases.Kinds(), n.Apps.Kinds(),
 		)...)
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +182,8 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 			Every: 50 * time.Millisecond, OrphanGrace: 100 * time.Millisecond, KeptGrace: 300 * time.Millisecond,
 		})
 		n.Sources = []loops.Source{
-			n.Core.Loops, n.Templates.Loops, n.Volumes.Loops, n.Sandboxes.Loops, n.Snapshots.Loops, n.Orgs.Loops, n.Replicas.Loops,
+			n.Core.Loops, n.Templates.Loops, n.Volumes.Loops, n.Sandboxes.Loops, n.Snapshots.Loops, n.Databases.Loops, n.Apps.Loops,
+			n.Webhooks.Loops, n.Orgs.Loops, n.Usage.Loops, n.Replicas.Loops,
 		}
 		n.Loops.Register(n.Sources...)
 		p.Nodes = append(p.Nodes, n)
@@ -141,7 +193,7 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error) *
 }
 
 func (n *Node) lead(ctx context.Context) {
-	// As a real one; where it cannot be written, another leads.
+	// Like a real leader. If the write fails, another replica leads.
 	_ = n.Store.Update(ctx, func(tx *raftstore.Tx) error {
 		if _, ok := raftstore.Get(tx, record.Clusters, record.OriginID); !ok {
 			raftstore.Put(tx, record.Clusters, &record.Cluster{Meta: record.Meta{ID: record.OriginID}, Name: "tests"})
@@ -172,7 +224,7 @@ func (p *Plane) Host(id string, memoryMB int) *fakehost.Host {
 	return h
 }
 
-// Join makes a fake host known and has it send heartbeats.
+// Join adds a fake host to the store and starts its heartbeats.
 func (p *Plane) Join(h *fakehost.Host) {
 	p.t.Helper()
 	p.Update(func(tx *raftstore.Tx) error {
@@ -180,12 +232,12 @@ func (p *Plane) Join(h *fakehost.Host) {
 		return nil
 	})
 	p.wg.Go(func() { h.SendHeartbeats(p.ctx, HeartbeatInterval, p.send) })
-	testcluster.Await(p.t, 5*time.Second, "host "+h.ID, func() bool {
+	testcluster.Await(p.t, "host "+h.ID, func() bool {
 		a, ok := raftstore.Get(p.Leader().Store.View(), record.Hosts, h.ID)
 		_, heard := p.LeaderNode().Hosts.Sessions()[h.ID]
 		return ok && heard && a.State == record.HostUp
 	})
-	testcluster.Await(p.t, 5*time.Second, "the templates of host "+h.ID, func() bool {
+	testcluster.Await(p.t, "the templates of host "+h.ID, func() bool {
 		view := p.Leader().Store.View()
 		for _, t := range h.Heartbeat().Templates {
 			if _, ok := template.Operators(view, t.Name); !ok && !template.IsKey(t.Name) && t.Status == "ready" {
@@ -196,7 +248,7 @@ func (p *Plane) Join(h *fakehost.Host) {
 	})
 }
 
-// send gives a heartbeat to whichever replica takes it.
+// send sends a heartbeat to the replica that accepts it.
 func (p *Plane) send(ctx context.Context, hb hostapi.Heartbeat) error {
 	err := errors.New("no replica")
 	for _, n := range p.Nodes {
@@ -210,9 +262,9 @@ func (p *Plane) send(ctx context.Context, hb hostapi.Heartbeat) error {
 	return err
 }
 
-// Place puts a sandbox that runs on a host into the store, and its box onto the
-// host. Meanwhile the host can tell nobody of the one without the other, which
-// would be deleted, or fail.
+// Place adds a running sandbox to the store and its box to the host. It does both
+// under the host's lock, so that the host never reports one without the other, which
+// would then be deleted or fail.
 func (p *Plane) Place(h *fakehost.Host, row *record.Sandbox) {
 	p.t.Helper()
 	row.Status, row.Template, row.HostID = record.SandboxRunning, "base", h.ID
@@ -228,20 +280,20 @@ func (p *Plane) Place(h *fakehost.Host, row *record.Sandbox) {
 	})
 }
 
-// Sandbox reads a sandbox where it is current.
+// Sandbox returns a sandbox from the leader's store.
 func (p *Plane) Sandbox(id string) (*record.Sandbox, bool) {
 	p.t.Helper()
 	return raftstore.Get(p.Leader().Store.View(), record.Sandboxes, id)
 }
 
-// Settled waits until no flow is live and every host has exactly the boxes, the
-// captures and the volumes that rows account for, and returns the sandboxes.
+// Settled waits until no flow is live and every host has exactly the boxes, captures
+// and volumes that rows account for. It returns the sandboxes.
 func (p *Plane) Settled(hosts ...*fakehost.Host) []*record.Sandbox {
 	p.t.Helper()
 	var rows []*record.Sandbox
-	testcluster.Await(p.t, 20*time.Second, "settled state", func() bool {
-		// Before the rows: what a flow does between the two looks is then seen
-		// in the rows, and is no agreement by chance.
+	testcluster.Await(p.t, "settled state", func() bool {
+		// The hosts are read before the rows, so that changes of a flow in between
+		// show in the rows, and the two do not agree by chance.
 		has := make([]holding, len(hosts))
 		for i, h := range hosts {
 			has[i] = holding{id: h.ID, boxes: h.Boxes(), captures: h.Captures(), volumes: h.Volumes()}
@@ -303,7 +355,7 @@ func objectsAgree(view *raftstore.Snapshot, hosts []holding) bool {
 	return len(volumes) == 0
 }
 
-// Sealer seals nothing, but shows when a sealed value is opened out of place.
+// Sealer does not encrypt, but detects when a value is opened in the wrong place.
 type Sealer struct{}
 
 // Seal implements core.Sealer.

@@ -21,7 +21,6 @@ import (
 	"github.com/berth-cloud/berth/guest/pg/broker"
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pg/tenant"
-	"github.com/berth-cloud/berth/guest/pg/tune"
 	"github.com/berth-cloud/berth/guest/pg/wal"
 	"github.com/berth-cloud/berth/guest/pgapi"
 )
@@ -32,6 +31,7 @@ type Config struct {
 	Listen   netip.AddrPort
 	Peer     netip.Addr // the only address that is answered
 	Postgres postgres.Config
+	Settings pgapi.Settings // in force until the host says others
 	Reserve  Reserve
 	Slow     time.Duration // without the host, the archive counts as failing; 0: wal.Slow
 	Log      *slog.Logger
@@ -47,7 +47,7 @@ type Agent struct {
 	broker   *broker.Broker
 	version  string // PostgreSQL's
 
-	op        sync.Mutex // who starts, stops or changes the server
+	op        sync.Mutex // who starts, stops or changes the server; New's until begin has begun
 	reclaimed time.Time  // when archived WAL was last freed; under op
 
 	mu      sync.Mutex
@@ -60,6 +60,7 @@ type Agent struct {
 // New returns an agent that listens.
 func New(cfg Config) (*Agent, error) {
 	a := &Agent{cfg: cfg, writes: pgapi.WritesOpen}
+	a.op.Lock()
 	if err := os.MkdirAll(a.stateDir(), 0o700); err != nil {
 		return nil, err
 	}
@@ -119,6 +120,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		<-ctx.Done()
+		a.op.Lock() // for good: nothing begins any more
 		a.endRestore(errEnds)
 		stop()
 		return nil
@@ -132,9 +134,9 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // begin starts PostgreSQL, on data that it makes where there is none, or goes on with
-// the restore that was under way.
+// the restore that was under way. It gives op back, which New took: no request is
+// to find PostgreSQL, or a restore, before that.
 func (a *Agent) begin(ctx context.Context) error {
-	a.op.Lock()
 	defer a.op.Unlock()
 	a.mu.Lock()
 	r := a.restore
@@ -197,8 +199,9 @@ func (a *Agent) mode() postgres.Mode {
 // restoring says whether the data is not the database's yet.
 func (a *Agent) restoring() bool {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.restore != nil && a.restore.status.Phase != pgapi.RestoreDone
+	r := a.restore
+	a.mu.Unlock()
+	return r != nil && r.view().Phase != pgapi.RestoreDone
 }
 
 func (a *Agent) stateDir() string { return filepath.Join(a.cfg.Postgres.Dir, "state") }
@@ -211,6 +214,3 @@ func (a *Agent) tenant(ctx context.Context) (pgapi.Tenant, error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	return tenant.Current(ctx, conn)
 }
-
-// defaultSettings are in force until the host says others.
-var defaultSettings = tune.Default

@@ -29,7 +29,6 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == "archive" || os.Args[1] == "restore") {
 		os.Exit(wal.Command(os.Args[1:], os.Stderr))
 	}
-	defaultSettings = pgtest.Settings()
 	code := pgtest.Main(m)
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
@@ -47,7 +46,7 @@ type guest struct {
 
 func start(t *testing.T, change ...func(*Config)) *guest {
 	t.Helper()
-	cfg := Config{Version: "test", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Peer: netip.MustParseAddr("127.0.0.1"), Postgres: pgtest.Config(t)}
+	cfg := Config{Version: "test", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Peer: netip.MustParseAddr("127.0.0.1"), Postgres: pgtest.Config(t), Settings: pgtest.Settings()}
 	cfg.Log = cfg.Postgres.Log
 	cfg.Reserve = Reserve{Limit: 1, Stop: 1, Ballast: 1} // the machine's own disk
 	cfg.Postgres.Program = filepath.Join(cfg.Postgres.Dir, "guestpg")
@@ -99,17 +98,21 @@ func (g *guest) run(t *testing.T) *Agent {
 func (g *guest) await(t *testing.T, what string, ok func(pgapi.Status) bool) pgapi.Status {
 	t.Helper()
 	ctx := pgtest.Context(t)
+	tick := time.NewTicker(20 * time.Millisecond) // the processors are for who is waited for
+	defer tick.Stop()
 	var last pgapi.Status
 	for {
 		st, err := g.Status(ctx)
 		if err == nil && ok(st) {
 			return st
 		}
-		if ctx.Err() != nil {
-			t.Fatalf("not %s: %+v %+v, %v", what, last, last.Server, err)
-		}
 		if err == nil {
 			last = st
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("not %s: %+v %+v, %v", what, last, last.Server, err)
 		}
 	}
 }
@@ -164,35 +167,37 @@ func newArchive() *archive { return &archive{files: map[string][]byte{}} }
 // from takes WAL from a guest until the test ends.
 func (a *archive) from(t *testing.T, g *guest) {
 	client := g.Client
-	pgtest.Keep(t, func(ctx context.Context) error {
-		for ctx.Err() == nil {
-			if a.isAway() {
-				continue
-			}
-			f, ok, err := client.NextWAL(ctx, time.Second)
-			if err != nil || !ok || a.isAway() {
-				continue
-			}
-			r, err := client.WAL(ctx, f.Name)
-			if err != nil {
-				continue
-			}
-			content, err := io.ReadAll(r)
-			r.Close()
-			if err != nil || hexSum(content) != f.SHA256 {
-				continue
-			}
-			a.mu.Lock()
-			if there, ok := a.files[f.Name]; ok && !bytes.Equal(there, content) {
-				a.mu.Unlock()
-				return fmt.Errorf("%s came with other bytes", f.Name)
-			}
-			a.files[f.Name] = content
-			a.mu.Unlock()
-			_ = client.WALStored(ctx, f) // else it comes again
+	pgtest.Repeat(t, func(ctx context.Context) bool {
+		f, content, ok := a.next(ctx, client)
+		if !ok {
+			return false
 		}
-		return nil
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if there, ok := a.files[f.Name]; ok && !bytes.Equal(there, content) {
+			t.Errorf("%s came with other bytes", f.Name)
+		}
+		a.files[f.Name] = content
+		return client.WALStored(ctx, f) == nil // else it comes again
 	})
+}
+
+// next is the next file that the guest has for the archive.
+func (a *archive) next(ctx context.Context, client *pgapi.Client) (f pgapi.WALFile, content []byte, ok bool) {
+	if a.isAway() {
+		return f, nil, false
+	}
+	f, ok, err := client.NextWAL(ctx, time.Second)
+	if err != nil || !ok || a.isAway() {
+		return f, nil, false
+	}
+	r, err := client.WAL(ctx, f.Name)
+	if err != nil {
+		return f, nil, false
+	}
+	defer r.Close()
+	content, err = io.ReadAll(r)
+	return f, content, err == nil && hexSum(content) == f.SHA256
 }
 
 func (a *archive) isAway() bool {
@@ -210,26 +215,23 @@ func (a *archive) setAway(away bool) {
 // to gives WAL to a guest until the test ends. What is named in lost cannot be had.
 func (a *archive) to(t *testing.T, g *guest, lost ...string) {
 	client := g.Client
-	pgtest.Keep(t, func(ctx context.Context) error {
-		for ctx.Err() == nil {
-			name, ok, err := client.NextFetch(ctx, time.Second)
-			if err != nil || !ok {
-				continue
-			}
-			a.mu.Lock()
-			content, found := a.files[name]
-			a.mu.Unlock()
-			switch {
-			case strings.Contains(strings.Join(lost, " "), name):
-				err = client.FetchFailed(ctx, name, "checksum of the object")
-			case found:
-				err = client.Provide(ctx, name, content, hexSum(content))
-			default:
-				err = client.Missing(ctx, name)
-			}
-			_ = err // it is asked for again
+	pgtest.Repeat(t, func(ctx context.Context) bool {
+		name, ok, err := client.NextFetch(ctx, time.Second)
+		if err != nil || !ok {
+			return false
 		}
-		return nil
+		a.mu.Lock()
+		content, found := a.files[name]
+		a.mu.Unlock()
+		switch {
+		case strings.Contains(strings.Join(lost, " "), name):
+			err = client.FetchFailed(ctx, name, "checksum of the object")
+		case found:
+			err = client.Provide(ctx, name, content, hexSum(content))
+		default:
+			err = client.Missing(ctx, name)
+		}
+		return err == nil // else it is asked for again
 	})
 }
 
@@ -276,6 +278,7 @@ func TestADatabaseFromItsFirstStart(t *testing.T) {
 	if st.Tenant == nil || *st.Tenant != app.Tenant() {
 		t.Errorf("tenant %v", st.Tenant)
 	}
+	g.await(t, "without a checkpoint to hold it up", func(st pgapi.Status) bool { return st.Server.SwitchesInTime != nil && *st.Server.SwitchesInTime })
 	// An idle database has nothing to switch.
 	g.switchWAL(t)
 
@@ -355,10 +358,15 @@ func TestTheHostWhoDoesNotComeIsSaid(t *testing.T) {
 	ctx := pgtest.Context(t)
 	g.await(t, "ready", ready)
 	g.credentials(t, app)
-	done, err := g.Switch(ctx, time.Second)
-	if err != nil || len(done.Pending) != 1 {
-		t.Fatalf("%+v, %v", done, err)
-	}
+	// What is switched to is not stored by then; the checkpoint before it may take
+	// longer than that.
+	pgtest.Await(t, "the switch", func() bool {
+		done, err := g.Switch(ctx, time.Second)
+		if err == nil && len(done.Pending) != 1 {
+			t.Fatalf("%+v", done)
+		}
+		return err == nil
+	})
 	st := g.await(t, "said", func(st pgapi.Status) bool { return !st.Archive.FailingSince.IsZero() })
 	if st.Archive.Pending != 1 || st.Archive.PendingBytes != pgapi.SegmentBytes || st.Archive.Error == "" || !st.Ready {
 		t.Errorf("%+v", st.Archive)

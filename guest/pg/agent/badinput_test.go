@@ -41,7 +41,6 @@ func TestRequestsThatAreNone(t *testing.T) {
 	}{
 		"settings that are no JSON":        {"PUT", pgapi.PathSettings, "{", 400},
 		"settings of another kind":         {"PUT", pgapi.PathSettings, `{"memory_mb":"1g"}`, 400},
-		"settings more":                    {"PUT", pgapi.PathSettings, `{"memory_mb":1024,"cpus":1,"archive_interval_seconds":60,"fsync":false}`, 400},
 		"settings that are large":          {"PUT", pgapi.PathSettings, `{"memory_mb":` + strings.Repeat(" ", maxBody) + `1}`, 400},
 		"no settings":                      {"PUT", pgapi.PathSettings, "", 400},
 		"credentials of the platform":      {"PUT", pgapi.PathCredentials, `{"database":"postgres","username":"berth","password":"some-password-1"}`, 400},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -124,17 +125,43 @@ func (a *Agent) putRestoreBase(w http.ResponseWriter, r *http.Request) error {
 	a.restore = restore
 	a.mu.Unlock()
 	base, err := a.unpack(r)
-	errNote := a.note(restore, func(s *pgapi.RestoreStatus) {
-		s.Phase = pgapi.RestoreUnpacked
-		if err != nil {
-			s.Phase, s.Error = pgapi.RestoreFailed, err.Error()
-		}
-	})
-	if err = errors.Join(err, errNote); err != nil {
-		return err
+	if err == nil {
+		err = a.note(restore, func(s *pgapi.RestoreStatus) { s.Phase = pgapi.RestoreUnpacked })
+	}
+	if err != nil {
+		a.failed(restore, err)
+		a.refuseUnread(w, r, err)
+		return nil
 	}
 	answer(w, http.StatusOK, base)
 	return nil
+}
+
+// hangUpLimit is how long a host may go on sending a body that was refused.
+var hangUpLimit = timescale.Limit(10 * time.Second)
+
+// refuseUnread is refuse where there may be more of the body than is worth reading. A
+// connection that is closed with that unread is reset, and the host may lose the answer:
+// so the host is the one to hang up.
+func (a *Agent) refuseUnread(w http.ResponseWriter, r *http.Request, err error) {
+	c := http.NewResponseController(w)
+	_ = c.EnableFullDuplex() // else the server itself reads on before it answers
+	_ = c.SetReadDeadline(time.Now().Add(hangUpLimit))
+	a.refuse(w, r, err)
+	_ = c.Flush()
+	_, _ = io.Copy(io.Discard, r.Body)
+}
+
+// failed notes that a restore has failed. Who asks is told so even if the volume is too
+// full to take a note of it; a guestpg after this one then finds the phase before.
+func (a *Agent) failed(r *restore, err error) {
+	change := func(s *pgapi.RestoreStatus) { s.Phase, s.Error = pgapi.RestoreFailed, err.Error() }
+	if errNote := a.note(r, change); errNote != nil {
+		a.cfg.Log.Error("failed restore not noted", "error", errNote)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		change(&r.status)
+	}
 }
 
 // lockLimit is how long a restore waits for a start or a change that is under way.
@@ -174,10 +201,14 @@ func (a *Agent) unpack(r *http.Request) (pgapi.RestoreBase, error) {
 		uid, gid = int(cred.Uid), int(cred.Gid)
 	}
 	base, err := basebackup.Unpack(r.Context(), r.Body, c.Data(), uid, gid)
-	if err != nil {
-		return base, err
+	if err == nil {
+		err = syncAll(c.Dir)
 	}
-	return base, syncAll(c.Dir)
+	if err != nil {
+		// What is not whole is worth nothing, and may fill the volume.
+		err = errors.Join(err, os.RemoveAll(c.Data()), c.MakeDir(c.Data()))
+	}
+	return base, err
 }
 
 func (a *Agent) postRestore(w http.ResponseWriter, req *http.Request) error {
@@ -185,8 +216,8 @@ func (a *Agent) postRestore(w http.ResponseWriter, req *http.Request) error {
 	if err := decode(w, req, &want); err != nil {
 		return err
 	}
-	if !a.op.TryLock() {
-		return errBusy
+	if err := a.lock(req.Context()); err != nil {
+		return err
 	}
 	defer a.op.Unlock()
 	a.mu.Lock()
@@ -208,11 +239,12 @@ func (a *Agent) postRestore(w http.ResponseWriter, req *http.Request) error {
 // recover begins a recovery. The caller holds op until it has begun.
 func (a *Agent) recover(r *restore) {
 	ctx, cancel := context.WithCancelCause(context.Background()) // endRestore ends it
+	done := make(chan struct{})
 	r.mu.Lock()
-	r.cancel, r.done = cancel, make(chan struct{})
+	r.cancel, r.done = cancel, done
 	r.mu.Unlock()
 	go func() {
-		defer close(r.done)
+		defer close(done)
 		defer cancel(nil)
 		err := a.recoverWhole(ctx, r)
 		if err == nil {
@@ -227,9 +259,7 @@ func (a *Agent) recover(r *restore) {
 		if errors.Is(err, errEnds) {
 			return // the next guestpg goes on
 		}
-		if errNote := a.note(r, func(s *pgapi.RestoreStatus) { s.Phase, s.Error = pgapi.RestoreFailed, err.Error() }); errNote != nil {
-			a.cfg.Log.Error("failed restore not noted", "error", errNote)
-		}
+		a.failed(r, err)
 	}()
 }
 
@@ -238,9 +268,6 @@ var (
 	errEnds    = errors.New("guestpg ends")
 	errGivenUp = errors.New("the host gave the restore up")
 )
-
-// settle is how long PostgreSQL may take to start when all is recovered.
-var settle = timescale.Limit(2 * time.Minute)
 
 // recoverWhole replays the archive and opens the database.
 func (a *Agent) recoverWhole(ctx context.Context, r *restore) error {
@@ -264,12 +291,18 @@ func (a *Agent) recoverWhole(ctx context.Context, r *restore) error {
 	if err := a.noteReached(ctx, r); err != nil {
 		return err
 	}
-	limit, cancel := context.WithTimeout(ctx, settle)
-	defer cancel()
-	if err := a.server.Restart(limit, a.mode()); err != nil {
+	if err := a.flush(ctx); err != nil && ctx.Err() == nil {
+		a.cfg.Log.Warn("what was recovered is not written before the restart", "error", err)
+	}
+	a.mu.Lock()
+	if a.writes == pgapi.WritesStopped { // as the data of before was; see restrained
+		a.writes = pgapi.WritesLimited
+	}
+	a.mu.Unlock()
+	if err := a.server.Restart(ctx, a.mode()); err != nil {
 		return err
 	}
-	if err := a.note(r, func(s *pgapi.RestoreStatus) { s.Phase, s.Waiting = pgapi.RestoreDone, "" }); err != nil {
+	if err := a.note(r, func(s *pgapi.RestoreStatus) { s.Phase, s.Waiting, s.Unclaimed = pgapi.RestoreDone, "", true }); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -277,6 +310,44 @@ func (a *Agent) recoverWhole(ctx context.Context, r *restore) error {
 	r.mu.Unlock()
 	a.archive.Hold(false)
 	return nil
+}
+
+// flush writes what recovery has left in memory. A stop would have to, and after a minute it
+// cuts PostgreSQL off, which then recovers once more.
+func (a *Agent) flush(ctx context.Context) error {
+	conn, err := a.server.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return checkpoint(ctx, conn)
+}
+
+// unclaimed says whether the data was restored, or adopted, and has the credentials of
+// before.
+func (a *Agent) unclaimed() bool {
+	a.mu.Lock()
+	r := a.restore
+	a.mu.Unlock()
+	return r != nil && r.view().Unclaimed
+}
+
+// claim notes that credentials were set.
+func (a *Agent) claim(ctx context.Context) error {
+	if !a.unclaimed() {
+		return nil
+	}
+	if err := a.lock(ctx); err != nil { // against the note of another restore
+		return err
+	}
+	defer a.op.Unlock()
+	if !a.unclaimed() {
+		return nil
+	}
+	a.mu.Lock()
+	r := a.restore
+	a.mu.Unlock()
+	return a.note(r, func(s *pgapi.RestoreStatus) { s.Unclaimed = false })
 }
 
 // errBeforeTarget means that the archive ended, as it should, before the target.

@@ -2,12 +2,19 @@ package agent
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/pg/pgtest"
+	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pgapi"
 )
 
@@ -236,6 +243,25 @@ func TestADatabaseIsRestored(t *testing.T) {
 			t.Errorf("rows %s", got)
 		}
 	})
+	t.Run("not twice by a guestpg that is asked before it has begun", func(t *testing.T) {
+		g := start(t)
+		if _, err := g.RestoreBase(pgtest.Context(t), bytes.NewReader(base)); err != nil {
+			t.Fatal(err)
+		}
+		g.stop()
+		next, err := New(g.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer next.listener.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		early := httptest.NewRecorder()
+		next.routes().ServeHTTP(early, httptest.NewRequestWithContext(ctx, http.MethodPost, pgapi.PathRestore, strings.NewReader("{}")))
+		if phase := next.restore.view().Phase; early.Code != http.StatusConflict || phase != pgapi.RestoreUnpacked {
+			t.Errorf("%d %s, phase %s", early.Code, early.Body, phase)
+		}
+	})
 	t.Run("and is given up by its host", func(t *testing.T) {
 		g := start(t)
 		ctx := pgtest.Context(t)
@@ -261,6 +287,118 @@ func TestADatabaseIsRestored(t *testing.T) {
 			t.Error("PostgreSQL still runs")
 		}
 	})
+}
+
+// written makes a database with a row, and returns a base backup of it and its archive.
+func written(t *testing.T) (base []byte, a *archive) {
+	t.Helper()
+	g := start(t)
+	g.await(t, "ready", ready)
+	a = newArchive()
+	a.from(t, g)
+	g.credentials(t, app)
+	g.must(t, "CREATE TABLE a AS SELECT 1 AS n")
+	base = g.backup(t)
+	g.switchWAL(t)
+	g.stop()
+	return base, a
+}
+
+// output is what PostgreSQL writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// What recovery left in memory may be gigabytes, and a stop has a minute for them.
+func TestWhatWasRecoveredIsWrittenBeforeTheLastStart(t *testing.T) {
+	base, a := written(t)
+	said := &output{}
+	g := start(t, func(c *Config) { c.Postgres.Output = said })
+	a.to(t, g)
+	if st := restored(t, g, base, nil); !st.Ready {
+		t.Fatalf("%+v %+v", st, st.Restore)
+	}
+	text := said.String()
+	written, stopped := strings.Index(text, "checkpoint starting: immediate force wait"), strings.LastIndex(text, "received fast shutdown request")
+	if written < 0 || stopped < written {
+		t.Errorf("a checkpoint at %d, the stop at %d of what it said:\n%s", written, stopped, text)
+	}
+}
+
+// A database that is restored because it has no room gets its credentials, which a standby
+// would not take, and then its writes are stopped.
+func TestARestoreOfADatabaseWithoutRoom(t *testing.T) {
+	base, a := written(t)
+	g := start(t, func(c *Config) { c.Reserve = Reserve{Limit: 1 << 60, Stop: 1 << 59, Ballast: 1} })
+	g.await(t, "without room", func(st pgapi.Status) bool { return st.Volume.Writes == pgapi.WritesStopped })
+	a.to(t, g)
+	if st := restored(t, g, base, nil); !st.Ready {
+		t.Fatalf("%+v %+v", st, st.Restore)
+	}
+	limited := func(st pgapi.Status) bool { return st.Volume.Writes == pgapi.WritesLimited && st.Ready }
+	g.await(t, "limited", limited)
+	g.stop()
+	g.run(t) // the guestpg after it knows
+	g.await(t, "limited", limited)
+	g.credentials(t, app)
+	g.await(t, "stopped", func(st pgapi.Status) bool {
+		return st.Volume.Writes == pgapi.WritesStopped && st.Server != nil && st.Server.InRecovery
+	})
+	if got := g.must(t, "SELECT n FROM a"); got != "1" {
+		t.Errorf("row %s", got)
+	}
+	g.stop()
+	g.run(t)
+	g.await(t, "stopped for good", func(st pgapi.Status) bool {
+		return st.Volume.Writes == pgapi.WritesStopped && st.Server != nil && st.Server.InRecovery
+	})
+}
+
+// What does not fit the volume is refused as that, and leaves room for what does.
+func TestABaseThatDoesNotFitTheVolume(t *testing.T) {
+	dir := volume(t, 160)
+	g := start(t, func(c *Config) { c.Postgres.Dir = dir })
+	g.await(t, "ready", ready)
+	base, a := written(t)
+	big := start(t)
+	big.await(t, "ready", ready)
+	big.credentials(t, app)
+	big.must(t, "CREATE TABLE a (x text STORAGE external); INSERT INTO a SELECT repeat(md5(g::text), 2500) FROM generate_series(1, 2000) g")
+	_, err := g.RestoreBase(pgtest.Context(t), bytes.NewReader(big.backup(t)))
+	if !pgapi.HasCode(err, pgapi.CodeNoRoom) {
+		t.Fatalf("%v", err)
+	}
+	st := g.await(t, "failed", func(st pgapi.Status) bool { return st.Restore != nil && st.Restore.Phase == pgapi.RestoreFailed })
+	if st.Ready || st.State != pgapi.StateFailed || st.Volume.FreeBytes < 140<<20 {
+		t.Errorf("%+v %+v", st, st.Volume)
+	}
+	a.to(t, g)
+	if st := restored(t, g, base, nil); !st.Ready {
+		t.Errorf("%+v %+v", st, st.Restore)
+	}
+}
+
+// A volume that is full takes no note of a restore that fails, and it is said all the same.
+func TestARestoreThatFailsOnAFullVolume(t *testing.T) {
+	a := &Agent{cfg: Config{Postgres: postgres.Config{Dir: filepath.Join(t.TempDir(), "none")}, Log: slog.New(slog.DiscardHandler)}}
+	r := &restore{status: pgapi.RestoreStatus{Phase: pgapi.RestoreRecovering}}
+	a.failed(r, errors.New("no space left on device"))
+	if got := r.view(); got.Phase != pgapi.RestoreFailed || got.Error != "no space left on device" {
+		t.Errorf("%+v", got)
+	}
 }
 
 func ptr[T any](v T) *T { return &v }

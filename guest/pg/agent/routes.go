@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cloud/berth/guest/pg/basebackup"
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pg/tenant"
@@ -49,6 +51,7 @@ func (a *Agent) routes() http.Handler {
 	handle("POST "+pgapi.PathBackup, a.postBackup)
 	handle("PUT "+pgapi.PathRestoreBase, a.putRestoreBase)
 	handle("POST "+pgapi.PathRestore, a.postRestore)
+	handle("POST "+pgapi.PathAdopt, a.postAdopt)
 	handle("GET "+pgapi.PathFetchNext, a.getFetchNext)
 	handle("PUT "+pgapi.PathFetch, a.putFetch)
 	handle("DELETE "+pgapi.PathFetch, a.deleteFetch)
@@ -80,6 +83,7 @@ var refusals = []struct {
 	{wal.ErrTooLarge, http.StatusRequestEntityTooLarge, pgapi.CodeInvalid},
 	{basebackup.ErrDamaged, http.StatusUnprocessableEntity, pgapi.CodeDamaged},
 	{basebackup.ErrUnsafe, http.StatusUnprocessableEntity, pgapi.CodeUnsafe},
+	{unix.ENOSPC, http.StatusInsufficientStorage, pgapi.CodeNoRoom},
 }
 
 // refuse answers with an error. The host is trusted with its text.
@@ -98,15 +102,20 @@ func (a *Agent) refuse(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func answer(w http.ResponseWriter, status int, body any) {
+	raw, err := json.Marshal(body)
+	if err != nil { // none of what is answered does that
+		status, raw = http.StatusInternalServerError, []byte("{}")
+	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // the host may have gone
+	_, _ = w.Write(raw) // the host may have gone
 }
 
-// decode reads a JSON body; none is an empty one.
+// decode reads a JSON body; none is an empty one. Fields of a younger host are passed
+// over: a database keeps the guestpg that its guest was made with.
 func decode(w http.ResponseWriter, r *http.Request, into any) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: %w", errInvalid, err)
 	}
@@ -152,6 +161,9 @@ func (a *Agent) putCredentials(w http.ResponseWriter, r *http.Request) error {
 	}
 	applied, err := a.roles.Set(r.Context(), c)
 	a.broker.Reset()
+	if err == nil {
+		err = a.claim(r.Context())
+	}
 	if err == nil {
 		answer(w, http.StatusOK, applied)
 	}

@@ -17,10 +17,10 @@ import (
 const settingsFile = "settings.json"
 
 func (a *Agent) readSettings() (pgapi.Settings, error) {
-	s := defaultSettings
+	s := a.cfg.Settings
 	raw, err := os.ReadFile(filepath.Join(a.stateDir(), settingsFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return s, nil
+		return s, tune.Check(s)
 	}
 	if err != nil {
 		return s, err
@@ -36,12 +36,16 @@ func (a *Agent) set(ctx context.Context, s pgapi.Settings) (pgapi.SettingsApplie
 	if err := tune.Check(s); err != nil {
 		return pgapi.SettingsApplied{}, fmt.Errorf("%w: %w", errInvalid, err)
 	}
+	// A server that is being started has no handler for the signal of a reload yet.
+	if v, _ := a.server.View(); v.Settings == s {
+		return pgapi.SettingsApplied{}, nil
+	}
 	if !a.op.TryLock() {
 		return pgapi.SettingsApplied{}, errBusy
 	}
 	defer a.op.Unlock()
 	v, _ := a.server.View()
-	applied := pgapi.SettingsApplied{Changed: v.Settings != s}
+	applied := pgapi.SettingsApplied{Changed: true}
 	raw, err := json.Marshal(s)
 	if err != nil {
 		return applied, err

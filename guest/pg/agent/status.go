@@ -23,7 +23,9 @@ func (a *Agent) getStatus(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-var statusLimit = timescale.Limit(5 * time.Second)
+// statusLimit is long because a guest does not know how slow its host is: a session that
+// is given up is begun again, and takes as long as the one before.
+var statusLimit = timescale.Limit(20 * time.Second)
 
 func (a *Agent) status(ctx context.Context) pgapi.Status {
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
@@ -65,7 +67,9 @@ func (a *Agent) status(ctx context.Context) pgapi.Status {
 }
 
 // statusQuery counts by where a session comes from, which no client chooses: by TCP
-// are the tenant's, by the local socket the platform's.
+// are the tenant's, by the local socket the platform's. The checkpointer looks at
+// archive_timeout (CheckArchiveTimeout) before each of these two waits, which are no longer
+// than what is left of it.
 const statusQuery = `
 SELECT pg_is_in_recovery(), s.system_identifier::text,
   CASE WHEN pg_is_in_recovery() THEN c.timeline_id ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
@@ -77,7 +81,8 @@ SELECT pg_is_in_recovery(), s.system_identifier::text,
   (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'),
   (SELECT coalesce(sum(sessions), 0)::int8 FROM pg_stat_database WHERE datname NOT IN ('postgres', 'template0', 'template1')),
   (SELECT max(greatest(state_change, backend_start)) FROM pg_stat_activity WHERE backend_type = 'client backend' AND client_addr IS NOT NULL),
-  coalesce(w.last_archived_wal, ''), w.last_archived_time
+  coalesce(w.last_archived_wal, ''), w.last_archived_time,
+  coalesce((SELECT wait_event IN ('CheckpointerMain', 'CheckpointWriteDelay') FROM pg_stat_activity WHERE backend_type = 'checkpointer'), false)
 FROM pg_control_system() s, pg_control_checkpoint() c, pg_stat_archiver w`
 
 func (a *Agent) ask(ctx context.Context, archive *pgapi.ArchiveStatus) (pgapi.ServerStatus, *pgapi.Tenant, error) {
@@ -92,15 +97,17 @@ func (a *Agent) ask(ctx context.Context, archive *pgapi.ArchiveStatus) (pgapi.Se
 		changed    *time.Time
 		archived   string
 		archivedAt *time.Time
+		inTime     bool
 	)
 	err = conn.QueryRow(ctx, statusQuery, pgx.QueryExecModeSimpleProtocol).Scan(&st.InRecovery, &st.SystemID, &st.Timeline, &st.WriteLSN, &st.ReplayLSN,
-		&st.Clients, &st.WALSenders, &st.BaseBackups, &st.AutovacuumWorkers, &sessions, &changed, &archived, &archivedAt)
+		&st.Clients, &st.WALSenders, &st.BaseBackups, &st.AutovacuumWorkers, &sessions, &changed, &archived, &archivedAt, &inTime)
 	if err != nil {
 		return st, nil, err
 	}
 	if archive.LastArchived == "" && archivedAt != nil { // by a guestpg before
 		archive.LastArchived, archive.LastArchivedAt = archived, archivedAt.UTC()
 	}
+	st.SwitchesInTime = &inTime
 	st.BrokerSessionsBusy = a.broker.Busy()
 	st.LastActivityAt = a.activity(st.Clients, sessions, changed)
 	if t, err := tenant.Current(ctx, conn); err == nil {

@@ -111,6 +111,7 @@ func (a *Agent) look(ctx context.Context) error {
 	writes := a.writes
 	a.mu.Unlock()
 	next, reason := decide(writes, reserve, is)
+	next = a.restrained(next)
 	if is.serverFailed && is.free < reserve.Ballast {
 		// It ended for want of room, and comes back only with some.
 		next, reason = pgapi.WritesStopped, "the volume is full"
@@ -130,6 +131,16 @@ func (a *Agent) look(ctx context.Context) error {
 	}
 	a.cfg.Log.Warn("writes change", "from", writes, "to", next, "reason", reason)
 	return a.change(ctx, writes, next)
+}
+
+// restrained is how much of what the room demands may be done now. Data that was restored
+// needs its credentials before its writes are stopped: a standby takes none, and a database
+// that is restored because it is full would never be one again.
+func (a *Agent) restrained(writes string) string {
+	if writes == pgapi.WritesStopped && a.unclaimed() {
+		return pgapi.WritesLimited
+	}
+	return writes
 }
 
 // change has the server follow. Limited and open differ by a setting, stopped by the

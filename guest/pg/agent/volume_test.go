@@ -109,7 +109,7 @@ func TestABucketThatIsAwayFillsNoVolume(t *testing.T) {
 		t.Fatal("writes were not stopped")
 	}
 	st := g.await(t, "read-only", func(st pgapi.Status) bool { return st.Server != nil && st.Server.InRecovery })
-	if st.Ready || st.Volume.FreeBytes < 100<<20 || !strings.Contains(st.Volume.Reason, "of WAL wait for the archive") || st.Archive.Pending == 0 {
+	if st.Ready || st.Volume.FreeBytes < 16<<20 || !strings.Contains(st.Volume.Reason, "of WAL wait for the archive") || st.Archive.Pending == 0 {
 		t.Errorf("%+v %+v", st.Volume, st.Archive)
 	}
 	if _, err := g.sql(t, "BEGIN READ WRITE; DELETE FROM a"); sqlState(err) != "25006" && sqlState(err) != "0A000" {
@@ -173,10 +173,12 @@ func TestAnEndForWantOfRoomIsSurvived(t *testing.T) {
 			break
 		}
 	}
-	g.await(t, "readable", func(st pgapi.Status) bool { return st.Server != nil && st.Volume.Writes == pgapi.WritesStopped })
-	if got := g.must(t, "SELECT n FROM a"); got != "1" {
-		t.Errorf("%s", got)
-	}
+	// What the ballast left is more than the bound of a stop, which is next to nothing
+	// here: it may be limited by the time that this looks.
+	g.await(t, "readable", func(st pgapi.Status) bool {
+		got, err := g.sql(t, "SELECT n FROM a")
+		return err == nil && got == "1" && st.Volume.Writes != pgapi.WritesOpen
+	})
 	grow(t, dir, 2000)
 	a := newArchive()
 	a.from(t, g)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/berth-cloud/berth/guest/pg/basebackup"
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pg/wal"
@@ -91,6 +93,16 @@ func (a *Agent) postSwitch(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
+// checkpoint makes a checkpoint, which may take longer than the platform's sessions have.
+func checkpoint(ctx context.Context, conn *pgx.Conn) error {
+	for _, sql := range []string{"SET statement_timeout = 0", "CHECKPOINT"} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
 // switchWAL ends the current segment and waits until all before it is stored.
 func (a *Agent) switchWAL(ctx context.Context) (pgapi.Switched, error) {
 	conn, err := a.server.Connect(ctx)
@@ -100,10 +112,8 @@ func (a *Agent) switchWAL(ctx context.Context) (pgapi.Switched, error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	done := pgapi.Switched{Pending: []string{}}
 	var last string
-	for _, sql := range []string{"SET statement_timeout = 0", "CHECKPOINT"} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return done, fmt.Errorf("%w: %s: %w", postgres.ErrNotServing, sql, err)
-		}
+	if err := checkpoint(ctx, conn); err != nil {
+		return done, fmt.Errorf("%w: %w", postgres.ErrNotServing, err)
 	}
 	// The name is that of the segment before where the position is the start of one.
 	if err := conn.QueryRow(ctx, "SELECT lsn::text, pg_walfile_name(lsn) FROM pg_switch_wal() lsn").Scan(&done.LSN, &last); err != nil {

@@ -56,7 +56,9 @@ func Stream(ctx context.Context, conn *pgconn.PgConn, b pgapi.Backup, w io.Write
 			conn.Conn().Close() // an orderly end would wait for all that is on its way
 		}
 	}()
-	options := "LABEL '" + b.Label + "', WAL false, CHECKPOINT 'fast', MANIFEST 'yes', MANIFEST_CHECKSUMS 'CRC32C'"
+	// It does not wait for the WAL up to its stop to be archived: an archive that has
+	// reached its quota takes that only once it has the base backup.
+	options := "LABEL '" + b.Label + "', WAL false, WAIT false, CHECKPOINT 'fast', MANIFEST 'yes', MANIFEST_CHECKSUMS 'CRC32C'"
 	if b.MaxRateK > 0 {
 		options += ", MAX_RATE " + strconv.Itoa(b.MaxRateK)
 	}

@@ -173,7 +173,7 @@ func (b *Broker) connect(ctx context.Context) (*session, error) {
 	}
 	conn, err := pgconn.ConnectConfig(ctx, cfg)
 	if err != nil {
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code != stateNotReady {
 			return nil, pg
 		}
 		return nil, fmt.Errorf("%w: %w", postgres.ErrNotServing, err)

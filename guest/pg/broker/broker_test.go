@@ -7,13 +7,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/jackc/pgx/v5/pgproto3"
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/guest/pg/pgtest"
@@ -252,13 +254,55 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 	}
 }
 
+// A connection that pgconn has given up is its own: a goroutine of it may still be
+// taking leave there, and whoever wrote as well would race with that.
+func TestAConnectionThatIsGivenUpIsLeftAlone(t *testing.T) {
+	s := serve(t)
+	ctx := pgtest.Context(t)
+	session, err := s.acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.release(session, false)
+	if err := session.conn.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&portal{session: session}).finish(); err != nil {
+		t.Errorf("something was sent on it: %v", err)
+	}
+}
+
+// What a batch has done before it is cut off stays done, so its answer says what that is.
+func TestABatchThatIsCutOffTellsWhatIsDone(t *testing.T) {
+	s := serve(t)
+	s.rows(t, "CREATE TABLE a (n int)")
+	inserted := `{"results":[{"columns":[],"rows":[],"row_count":1,"command":"INSERT","truncated":false},`
+	for name, c := range map[string]struct{ body, sqlstate string }{
+		"by its time-out":  {`{"timeout_seconds":3,"queries":[` + q("INSERT INTO a VALUES (1)") + `,` + q("SELECT pg_sleep(60)") + `,` + q("INSERT INTO a VALUES (2)") + `]}`, "57014"},
+		"by its session's": {qs("INSERT INTO a VALUES (1)", "SELECT pg_terminate_backend(pg_backend_pid())", "INSERT INTO a VALUES (2)"), "57P01"},
+	} {
+		status, body := s.post(t, pgapi.PathBatch, c.body)
+		notRun := `,{"error":"not run: a statement before it was cut off","sqlstate":"` + c.sqlstate + `"}]}`
+		if status != 200 || !strings.HasPrefix(body, inserted) || strings.Count(body, c.sqlstate) != 2 || !strings.HasSuffix(body, notRun) {
+			t.Errorf("%s: %d %s", name, status, body)
+		}
+	}
+	if got := s.rows(t, "SELECT string_agg(n::text, ' ') FROM a"); got != `[["1 1"]]` {
+		t.Errorf("it has %s", got)
+	}
+	// The first one has its status, as by itself.
+	if status, body := s.post(t, pgapi.PathBatch, `{"timeout_seconds":0.1,"queries":[`+q("SELECT pg_sleep(60)")+`]}`); status != 408 {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
 func TestBatchesAndTransactions(t *testing.T) {
 	s := serve(t)
 	status, body := s.post(t, pgapi.PathBatch, qs("CREATE TABLE a (n int PRIMARY KEY)", "INSERT INTO a VALUES (1)", "INSERT INTO a VALUES (1)", "BEGIN", "SELECT n FROM a"))
 	want := `{"results":[{"columns":[],"rows":[],"row_count":0,"command":"CREATE TABLE","truncated":false},` +
 		`{"columns":[],"rows":[],"row_count":1,"command":"INSERT","truncated":false},` +
 		`{"error":"duplicate key value violates unique constraint \"a_pkey\"","sqlstate":"23505","detail":"Key (n)=(1) already exists."},` +
-		`{"error":"refused: BEGIN: use the route transaction"},` +
+		`{"error":"refused: BEGIN: use the route transaction","sqlstate":"08P01"},` +
 		`{"columns":[{"name":"n","type":"int4"}],"rows":[[1]],"row_count":1,"command":"SELECT","truncated":false}]}`
 	if status != 200 || body != want {
 		t.Errorf("%d %s\nwant %s", status, body, want)
@@ -313,7 +357,7 @@ func TestRowsByTheLine(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 	got = lines("SELECT 1/(2-g) FROM generate_series(1, 9) g")
-	if last := got[len(got)-1]; !strings.Contains(last, `"sqlstate":"22012"`) {
+	if last := got[len(got)-1]; last != `{"error":"division by zero","sqlstate":"22012"}` {
 		t.Errorf("%s", got)
 	}
 	if status, body := s.post(t, pgapi.PathQuery, q("SELECT * FROM gone"), "Accept", pgapi.NDJSON); status != 400 || !strings.Contains(body, "42P01") {
@@ -351,14 +395,10 @@ func TestAStatementEndsWithItsCaller(t *testing.T) {
 			}
 			return n
 		}
-		for running() == 0 && pgtest.Context(t).Err() == nil {
-		}
+		pgtest.Await(t, "the statement", func() bool { return running() > 0 })
 		cancel()
 		<-done
-		for n := 1; n > 0; n = running() {
-		}
-		for s.Busy() > 0 {
-		}
+		pgtest.Await(t, "its end", func() bool { return running() == 0 && s.Busy() == 0 })
 		if got := s.rows(t, "SELECT 1"); got != "[[1]]" {
 			t.Errorf("%s: afterwards %s", name, got)
 		}
@@ -366,9 +406,6 @@ func TestAStatementEndsWithItsCaller(t *testing.T) {
 }
 
 func TestSessionsAreBounded(t *testing.T) {
-	before := acquireLimit
-	acquireLimit = 50 * time.Millisecond
-	defer func() { acquireLimit = before }()
 	s := serve(t)
 	ctx, cancel := context.WithCancel(pgtest.Context(t))
 	done := make(chan struct{})
@@ -381,8 +418,7 @@ func TestSessionsAreBounded(t *testing.T) {
 			}
 		}()
 	}
-	for s.Busy() < maxSessions {
-	}
+	pgtest.Await(t, "all sessions in use", func() bool { return s.Busy() == maxSessions })
 	if status, body := s.post(t, pgapi.PathQuery, q("SELECT 1")); status != 503 || !strings.Contains(body, pgapi.CodeTooManyCall) {
 		t.Errorf("%d %s", status, body)
 	}
@@ -390,8 +426,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	for range maxSessions {
 		<-done
 	}
-	for s.Busy() > 0 {
-	}
+	pgtest.Await(t, "no session in use", func() bool { return s.Busy() == 0 })
 }
 
 func TestTheSchema(t *testing.T) {
@@ -415,6 +450,60 @@ func TestTheSchema(t *testing.T) {
 		`{"name":"name","type":"character varying(20)","nullable":false,"default":"'x'::character varying","primary_key":false},{"name":"tags","type":"text[]","nullable":true,"primary_key":false}]}],"truncated":false}`
 	if got := strings.ReplaceAll(string(bytes.TrimSpace(raw)), `"estimated_rows":0`, `"estimated_rows":-1`); got != want {
 		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// Whoever is told that PostgreSQL does not serve may send the request again; not so after a
+// statement that says the same.
+func TestWhatMayBeSentAgain(t *testing.T) {
+	s := serve(t)
+	again := func(sql string) (status int, retry, body string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		s.query(w, httptest.NewRequestWithContext(pgtest.Context(t), http.MethodPost, pgapi.PathQuery, strings.NewReader(q(sql))))
+		return w.Code, w.Header().Get(pgapi.HeaderRetryAfter), w.Body.String()
+	}
+	raise := "DO 'BEGIN RAISE EXCEPTION USING ERRCODE = ''57P03''; END'"
+	if status, retry, body := again(raise); status != http.StatusServiceUnavailable || retry != "" || !strings.Contains(body, stateNotReady) {
+		t.Errorf("a statement that ran: %d %q %s", status, retry, body)
+	}
+	if err := s.server.Stop(pgtest.Context(t), false); err != nil {
+		t.Fatal(err)
+	}
+	if status, retry, body := again("SELECT 1"); status != http.StatusServiceUnavailable || retry == "" || !strings.Contains(body, stateNotReady) {
+		t.Errorf("a server that is stopped: %d %q %s", status, retry, body)
+	}
+}
+
+// A server that is starting refuses every session with a SQLSTATE.
+func TestAServerThatIsStarting(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, ".s.PGSQL.5432"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b := pgproto3.NewBackend(conn, conn)
+			if _, err := b.ReceiveStartupMessage(); err == nil {
+				b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: stateNotReady, Message: "the database system is starting up"})
+				_ = b.Flush()
+			}
+			conn.Close()
+		}
+	}()
+	defer func() { l.Close(); <-done }()
+	b := New(postgres.Config{Run: dir, Port: 5432}, func(context.Context) (pgapi.Tenant, error) { return app.Tenant(), nil })
+	w := httptest.NewRecorder()
+	b.query(w, httptest.NewRequest(http.MethodPost, pgapi.PathQuery, strings.NewReader(q("SELECT 1"))))
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get(pgapi.HeaderRetryAfter) == "" || !strings.Contains(w.Body.String(), stateNotReady) {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
 }
 

@@ -67,16 +67,23 @@ func (b *Broker) batch(w http.ResponseWriter, r *http.Request) {
 	b.several(w, r, func(ctx context.Context, s *session, qs pgapi.Queries) (pgapi.BatchResults, error) {
 		var done pgapi.BatchResults
 		room := maxBytes
-		for _, q := range qs.Queries {
+		for i, q := range qs.Queries {
 			rows := &collected{used: maxBytes - room}
 			out, err := s.run(ctx, q, rows)
 			room = maxBytes - rows.used
 			if err != nil {
-				if ctx.Err() != nil || s.conn.IsClosed() {
+				cut := ctx.Err() != nil || s.conn.IsClosed()
+				if cut && i == 0 {
 					return done, err
 				}
 				_, e := explain(err)
 				done.Results = append(done.Results, pgapi.BatchResult{BatchError: &pgapi.BatchError{Error: e.Error, SQLState: e.SQLState, Detail: e.Detail}})
+				if cut { // what is done stays so, and its caller is told
+					for range qs.Queries[i+1:] {
+						done.Results = append(done.Results, pgapi.BatchResult{BatchError: &pgapi.BatchError{Error: "not run: a statement before it was cut off", SQLState: e.SQLState}})
+					}
+					return done, nil
+				}
 				continue
 			}
 			result := rows.result(out)
@@ -246,7 +253,7 @@ func stream(ctx context.Context, w http.ResponseWriter, s *session, q pgapi.Quer
 		return err
 	case err != nil:
 		_, e := explain(err)
-		_ = l.line(e)
+		_ = l.line(pgapi.BatchError{Error: e.Error, SQLState: e.SQLState, Detail: e.Detail}) // it reaches the tenant as it is
 	default:
 		if !l.begun {
 			_ = l.columns([]pgapi.Column{})
@@ -295,9 +302,29 @@ func answer(w http.ResponseWriter, status int, body any) {
 }
 
 func refuse(w http.ResponseWriter, err error) {
+	if errors.Is(err, postgres.ErrNotServing) { // no session could be opened
+		w.Header().Set(pgapi.HeaderRetryAfter, "1")
+	}
 	status, body := explain(err)
 	answer(w, status, body)
 }
+
+// SQLSTATEs of what PostgreSQL has not said itself. A tenant's client tells errors apart
+// by them alone.
+const (
+	stateInvalid   = "08P01" // protocol_violation
+	stateTooMany   = "53300" // too_many_connections
+	stateTooLarge  = "54000" // program_limit_exceeded
+	stateNotReady  = "57P03" // cannot_connect_now
+	stateCancelled = "57014" // query_canceled
+	stateCut       = "08006" // connection_failure
+)
+
+// maxWords bounds what PostgreSQL's words of an error may have, in bytes: a function may
+// raise as much as it likes.
+const maxWords = 64 << 10
+
+func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxWords)], "") }
 
 // explain says what an error is to a caller, who is a tenant: PostgreSQL's words and
 // ours, and nothing from within.
@@ -312,9 +339,13 @@ func explain(err error) (int, pgapi.Error) {
 		if pg.Hint != "" {
 			e.Detail = strings.TrimSpace(e.Detail + "\n" + pg.Hint)
 		}
+		e.Error, e.Detail = short(e.Error), short(e.Detail)
 	}
-	set := func(status int, code, text string) (int, pgapi.Error) {
+	set := func(status int, code, state, text string) (int, pgapi.Error) {
 		e.Code = code
+		if state != "" {
+			e.SQLState = state
+		}
 		if text != "" {
 			e.Error = text
 		}
@@ -322,24 +353,23 @@ func explain(err error) (int, pgapi.Error) {
 	}
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
-		return set(http.StatusRequestEntityTooLarge, pgapi.CodeInvalid, fmt.Sprintf("the request has more than %d bytes", maxBody))
+		return set(http.StatusRequestEntityTooLarge, pgapi.CodeInvalid, stateTooLarge, fmt.Sprintf("the request has more than %d bytes", maxBody))
 	case errors.Is(err, errTimeout):
-		e.SQLState = "57014"
-		return set(http.StatusRequestTimeout, pgapi.CodeTimeout, "the statement took longer than its time-out")
+		return set(http.StatusRequestTimeout, pgapi.CodeTimeout, stateCancelled, "the statement took longer than its time-out")
 	case errors.Is(err, errRefused):
-		return set(http.StatusBadRequest, pgapi.CodeInvalid, err.Error())
+		return set(http.StatusBadRequest, pgapi.CodeInvalid, stateInvalid, err.Error())
 	case errors.Is(err, errTooMany):
-		return set(http.StatusServiceUnavailable, pgapi.CodeTooManyCall, errTooMany.Error())
+		return set(http.StatusServiceUnavailable, pgapi.CodeTooManyCall, stateTooMany, errTooMany.Error())
 	case errors.Is(err, tenant.ErrNone):
-		return set(http.StatusConflict, pgapi.CodeNoTenant, tenant.ErrNone.Error())
+		return set(http.StatusConflict, pgapi.CodeNoTenant, stateNotReady, tenant.ErrNone.Error())
 	case errors.Is(err, postgres.ErrNotServing):
-		return set(http.StatusServiceUnavailable, pgapi.CodeNotReady, postgres.ErrNotServing.Error())
+		return set(http.StatusServiceUnavailable, pgapi.CodeNotReady, stateNotReady, postgres.ErrNotServing.Error())
 	case isPG && (strings.HasPrefix(pg.Code, "53") || strings.HasPrefix(pg.Code, "57P")):
-		return set(http.StatusServiceUnavailable, pgapi.CodeNotReady, "")
+		return set(http.StatusServiceUnavailable, pgapi.CodeNotReady, "", "")
 	case isPG:
 		return http.StatusBadRequest, e
 	case errors.As(err, new(*pgproto3.ExceededMaxBodyLenErr)):
-		return set(http.StatusBadRequest, pgapi.CodeInvalid, fmt.Sprintf("a row has more than %d bytes", maxMessage))
+		return set(http.StatusBadRequest, pgapi.CodeInvalid, stateTooLarge, fmt.Sprintf("a row has more than %d bytes", maxMessage))
 	}
-	return set(http.StatusServiceUnavailable, pgapi.CodeCut, "PostgreSQL ended the session")
+	return set(http.StatusServiceUnavailable, pgapi.CodeCut, stateCut, "PostgreSQL ended the session")
 }

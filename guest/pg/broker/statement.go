@@ -190,6 +190,9 @@ func (p *portal) encode(values [][]byte) ([]json.RawMessage, error) {
 // finish ends the statement, which makes its changes durable where no transaction is
 // open.
 func (p *portal) finish() error {
+	if p.conn.IsClosed() { // pgconn may still be taking leave on it
+		return nil
+	}
 	f := p.conn.Frontend()
 	f.SendSync(&pgproto3.Sync{})
 	if err := f.Flush(); err != nil {

@@ -212,7 +212,41 @@ func Keep(t testing.TB, run func(ctx context.Context) error) {
 	})
 }
 
+// Repeat does something again and again until the test ends. It pauses when there was
+// nothing to do: a guest that has stopped refuses at once.
+func Repeat(t testing.TB, do func(ctx context.Context) (done bool)) {
+	t.Helper()
+	Keep(t, func(ctx context.Context) error {
+		tick := time.NewTicker(pollInterval)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			if !do(ctx) {
+				<-tick.C
+			}
+		}
+		return nil
+	})
+}
+
 // Settings are small, so that a test's server starts soon.
 func Settings() pgapi.Settings {
 	return pgapi.Settings{MemoryMB: 256, CPUs: 2, ArchiveIntervalSeconds: 60}
+}
+
+// pollInterval leaves the processors to who is waited for.
+const pollInterval = 10 * time.Millisecond
+
+// Await waits until ok, for as long as Context lasts.
+func Await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	ctx := Context(t)
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("%s: not within the test's time", what)
+		}
+	}
 }

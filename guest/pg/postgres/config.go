@@ -114,6 +114,8 @@ func (c Config) params(s pgapi.Settings, m Mode) (start, reload []tune.Param) {
 	reload = append(reload, []tune.Param{
 		{Name: "archive_command", Value: c.command("archive %p %f")},
 		{Name: "restore_command", Value: c.restoreCommand(m)},
+		// One call, and not one for each of some thousand files, before a recovery.
+		{Name: "recovery_init_sync_method", Value: "syncfs"},
 		{Name: "password_encryption", Value: "scram-sha-256"},
 		{Name: "ssl", Value: "off"}, // ends at the router; the link to the host is private
 		{Name: "authentication_timeout", Value: "20s"},

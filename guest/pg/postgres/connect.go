@@ -57,7 +57,7 @@ func (c Config) local(role, database string) string { return keywords(c.Run, c.P
 
 // keywords is a connection string that leaves nothing to the environment.
 func keywords(host string, port uint16, role, database string) string {
-	return fmt.Sprintf("host=%s port=%d user=%s dbname=%s sslmode=disable application_name=%s passfile=/dev/null servicefile=/dev/null connect_timeout=10",
+	return fmt.Sprintf("host=%s port=%d user=%s dbname=%s sslmode=disable application_name=%s passfile=/dev/null servicefile=/dev/null connect_timeout=20",
 		quote(host), port, quote(role), quote(database), AppName)
 }
 

@@ -25,6 +25,10 @@ var (
 	immediateStop = timescale.Limit(10 * time.Second)
 )
 
+// answerLimit bounds the question whether the server is in recovery; see statusLimit of
+// package agent.
+var answerLimit = timescale.Limit(20 * time.Second)
+
 // ErrNotServing means that PostgreSQL does not take connections now.
 var ErrNotServing = errors.New("PostgreSQL does not take connections")
 
@@ -155,14 +159,15 @@ func (s *Server) AwaitServing(ctx context.Context) error {
 func (s *Server) Reload(settings pgapi.Settings, m Mode) (needsRestart bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settings, s.mode = settings, m
 	if s.proc == nil {
+		s.settings, s.mode = settings, m
 		return false, nil // the next start reads them
 	}
 	startPart, err := s.cfg.writeConf(settings, m)
 	if err != nil {
 		return false, err
 	}
+	s.settings, s.mode = settings, m
 	return startPart != s.loaded, s.proc.signal(syscall.SIGHUP)
 }
 
@@ -305,7 +310,7 @@ func (s *Server) watch(ctx context.Context, p *process) {
 }
 
 func (s *Server) inRecovery(ctx context.Context) (recovering bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(5*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	conn, err := s.Connect(ctx)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pgapi"
+	"github.com/berth-cloud/berth/guest/pgscram"
 )
 
 // ErrInvalid is wrapped by what is wrong with credentials themselves.
@@ -39,6 +40,9 @@ func check(c pgapi.Credentials) error {
 		if b <= ' ' || b > '~' {
 			return fmt.Errorf("%w: the password has other characters than visible ASCII", ErrInvalid)
 		}
+	}
+	if c.Verifier != "" && !pgscram.Matches(c.Verifier, c.Password) {
+		return fmt.Errorf("%w: the verifier is not of the password", ErrInvalid)
 	}
 	return nil
 }

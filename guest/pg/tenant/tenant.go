@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pgapi"
+	"github.com/berth-cloud/berth/guest/pgscram"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -97,9 +98,11 @@ func (r *Roles) Set(ctx context.Context, c pgapi.Credentials) (pgapi.Credentials
 	if err != nil {
 		return pgapi.CredentialsApplied{}, fmt.Errorf("read the tenant: %w", err)
 	}
-	secret, err := verifier(c.Password)
-	if err != nil {
-		return pgapi.CredentialsApplied{}, err
+	secret := c.Verifier
+	if secret == "" {
+		if secret, err = pgscram.Verifier(c.Password); err != nil {
+			return pgapi.CredentialsApplied{}, err
+		}
 	}
 	cut, err := r.put(ctx, conn, c.Tenant(), secret)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/guest/pg/pgtest"
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pgapi"
+	"github.com/berth-cloud/berth/guest/pgscram"
 )
 
 func TestMain(m *testing.M) {
@@ -67,14 +68,14 @@ func TestAVerifierIsPostgreSQLs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	v, err := verifier("a password")
+	v, err := pgscram.Verifier("a password")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !regexp.MustCompile(`^SCRAM-SHA-256\$4096:[A-Za-z0-9+/=]{24}\$[A-Za-z0-9+/=]{44}:[A-Za-z0-9+/=]{44}$`).MatchString(v) {
 		t.Errorf("%s", v)
 	}
-	if other, _ := verifier("a password"); other == v {
+	if other, _ := pgscram.Verifier("a password"); other == v {
 		t.Error("two verifiers have one salt")
 	}
 	// PostgreSQL stores one as it is, and takes anything else for a password.
@@ -232,6 +233,31 @@ func TestAFailedRotationLeavesTheCredentialsOfBefore(t *testing.T) {
 	}
 }
 
+// Who checks log-ins before they reach PostgreSQL has the same verifier.
+func TestAVerifierThatIsGivenIsKept(t *testing.T) {
+	s := pgtest.Run(t, pgtest.Config(t))
+	ctx := pgtest.Context(t)
+	c := first
+	var err error
+	if c.Verifier, err = pgscram.Verifier(c.Password); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := New(s).Set(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	var stored string
+	if err := conn.QueryRow(ctx, "SELECT rolpassword FROM pg_authid WHERE rolname = $1", c.Username).Scan(&stored); err != nil || stored != c.Verifier {
+		t.Errorf("stored %s, %v; want %s", stored, err, c.Verifier)
+	}
+}
+
 func TestRotationsThatOverlapAreRefused(t *testing.T) {
 	s := pgtest.Run(t, pgtest.Config(t))
 	r := New(s)
@@ -245,18 +271,22 @@ func TestRotationsThatOverlapAreRefused(t *testing.T) {
 
 func TestCredentialsThatAreNone(t *testing.T) {
 	for name, change := range map[string]func(*pgapi.Credentials){
-		"no database":               func(c *pgapi.Credentials) { c.Database = "" },
-		"the platform's role":       func(c *pgapi.Credentials) { c.Username = "berth" },
-		"the platform's database":   func(c *pgapi.Credentials) { c.Database = "postgres" },
-		"a predefined role":         func(c *pgapi.Credentials) { c.Username = "pg_monitor" },
-		"a quote":                   func(c *pgapi.Credentials) { c.Username = `a"b` },
-		"a name that is too long":   func(c *pgapi.Credentials) { c.Username = strings.Repeat("a", 64) },
-		"capitals":                  func(c *pgapi.Credentials) { c.Username = "App" },
-		"a keyword of pg_hba.conf":  func(c *pgapi.Credentials) { c.Database = "replication" },
-		"a short password":          func(c *pgapi.Credentials) { c.Password = "short" },
-		"a long password":           func(c *pgapi.Credentials) { c.Password = strings.Repeat("a", 257) },
-		"a password with a space":   func(c *pgapi.Credentials) { c.Password = "with a space in it" },
-		"a password with a NUL":     func(c *pgapi.Credentials) { c.Password = "with-a-nul-\x00-in-it" },
+		"no database":              func(c *pgapi.Credentials) { c.Database = "" },
+		"the platform's role":      func(c *pgapi.Credentials) { c.Username = "berth" },
+		"the platform's database":  func(c *pgapi.Credentials) { c.Database = "postgres" },
+		"a predefined role":        func(c *pgapi.Credentials) { c.Username = "pg_monitor" },
+		"a quote":                  func(c *pgapi.Credentials) { c.Username = `a"b` },
+		"a name that is too long":  func(c *pgapi.Credentials) { c.Username = strings.Repeat("a", 64) },
+		"capitals":                 func(c *pgapi.Credentials) { c.Username = "App" },
+		"a keyword of pg_hba.conf": func(c *pgapi.Credentials) { c.Database = "replication" },
+		"a short password":         func(c *pgapi.Credentials) { c.Password = "short" },
+		"a long password":          func(c *pgapi.Credentials) { c.Password = strings.Repeat("a", 257) },
+		"a password with a space":  func(c *pgapi.Credentials) { c.Password = "with a space in it" },
+		"a password with a NUL":    func(c *pgapi.Credentials) { c.Password = "with-a-nul-\x00-in-it" },
+		"another password's verifier": func(c *pgapi.Credentials) {
+			c.Verifier, _ = pgscram.Verifier("another-password")
+		},
+		"a verifier that is none":   func(c *pgapi.Credentials) { c.Verifier = "md5abc" },
 		"a password with an umlaut": func(c *pgapi.Credentials) { c.Password = "mit-ümläuten-drin" },
 	} {
 		_, err := New(nil).Set(context.Background(), with(first, change))

@@ -18,7 +18,7 @@ const (
 	MaxInterval = time.Hour
 )
 
-// Default is what a template is tuned to: the smallest tier.
+// Default is the smallest tier.
 var Default = pgapi.Settings{MemoryMB: 1024, CPUs: 8, ArchiveIntervalSeconds: 60}
 
 // Check says what is wrong with settings.

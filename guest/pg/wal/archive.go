@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/timescale"
 )
@@ -47,7 +48,8 @@ type Archive struct {
 	stopping bool
 	offers   []*offer // oldest first
 	stored   map[string]string
-	order    []string // of stored
+	others   map[string]bool // files that are another database's to archive
+	order    []string        // of stored
 	last     string
 	lastAt   time.Time
 	changed  chan struct{} // closed at the next change
@@ -73,8 +75,55 @@ func (a *Archive) Hold(hold bool) {
 	defer a.mu.Unlock()
 	a.closed = hold
 	if hold {
-		a.offers, a.stored, a.order, a.last, a.lastAt = nil, map[string]string{}, nil, "", time.Time{}
+		a.offers, a.stored, a.order, a.others, a.last, a.lastAt = nil, map[string]string{}, nil, nil, "", time.Time{}
 	}
+	a.notify()
+}
+
+// Adopt begins the archive of a new database on the data of another one, of which the
+// disk is a copy: what that one has yet to archive is let go, for no base backup of the
+// new one will ask for it, and the histories of all timelines are archived anew, for
+// each of them will.
+func (a *Archive) Adopt() error {
+	pending, err := a.Pending()
+	if err != nil {
+		return err
+	}
+	a.letGo(pending)
+	dir := filepath.Join(a.data, "pg_wal", "archive_status")
+	done, err := filepath.Glob(filepath.Join(dir, "*.history.done"))
+	if err != nil {
+		return err
+	}
+	for _, path := range done {
+		if err := os.Rename(path, strings.TrimSuffix(path, ".done")+".ready"); err != nil {
+			return err
+		}
+	}
+	return atomicfile.Sync(dir)
+}
+
+// letGo has PostgreSQL take files for archived. A guestpg that comes after this one
+// does not know of it, and they are archived then: they are the same bytes, and in the
+// way of nothing.
+func (a *Archive) letGo(files []Pending) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.others = map[string]bool{}
+	for _, f := range files {
+		if w, err := pgapi.ParseWALName(f.Name); err == nil && w.Kind != pgapi.WALHistory {
+			a.others[f.Name] = true
+		}
+	}
+	kept := a.offers[:0]
+	for _, o := range a.offers {
+		if a.others[o.file.Name] {
+			close(o.done)
+		} else {
+			kept = append(kept, o)
+		}
+	}
+	a.offers = kept
 	a.notify()
 }
 
@@ -97,7 +146,7 @@ func (a *Archive) Offer(ctx context.Context, name string) error {
 		return err
 	}
 	a.mu.Lock()
-	if a.stored[name] == file.SHA256 { // PostgreSQL did not hear of it
+	if a.stored[name] == file.SHA256 || a.others[name] { // PostgreSQL did not hear of it
 		a.mu.Unlock()
 		return nil
 	}
@@ -136,7 +185,7 @@ func (a *Archive) enter(o *offer) *offer {
 		if there.file.Name != o.file.Name {
 			continue
 		}
-		if there.file == o.file {
+		if there.file.SHA256 == o.file.SHA256 {
 			return there
 		}
 		a.offers = append(a.offers[:i], a.offers[i+1:]...) // another file of that name, after a restore
@@ -223,13 +272,6 @@ func (a *Archive) remember(name, sha string) {
 	}
 }
 
-// Changed is closed when something is offered or stored.
-func (a *Archive) Changed() <-chan struct{} {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.changed
-}
-
 func (a *Archive) notify() {
 	close(a.changed)
 	a.changed = make(chan struct{})
@@ -298,6 +340,10 @@ func describe(path, name string) (pgapi.WALFile, error) {
 		return pgapi.WALFile{}, err
 	}
 	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return pgapi.WALFile{}, err
+	}
 	h := sha256.New()
 	n, err := io.Copy(h, io.LimitReader(f, pgapi.SegmentBytes+1))
 	if err != nil {
@@ -309,5 +355,5 @@ func describe(path, name string) (pgapi.WALFile, error) {
 	if w, err := pgapi.ParseWALName(name); err == nil && w.Kind == pgapi.WALSegment && n != pgapi.SegmentBytes {
 		return pgapi.WALFile{}, fmt.Errorf("%s has %d bytes: want %d", name, n, pgapi.SegmentBytes)
 	}
-	return pgapi.WALFile{Name: name, Size: n, SHA256: hex.EncodeToString(h.Sum(nil))}, nil
+	return pgapi.WALFile{Name: name, Size: n, SHA256: hex.EncodeToString(h.Sum(nil)), WrittenAt: st.ModTime().UTC()}, nil
 }

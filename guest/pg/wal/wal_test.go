@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,10 +68,15 @@ func offer2(t *testing.T, a *Archive, name string) <-chan error {
 
 func TestAFileIsArchivedOnceTheHostHasStoredIt(t *testing.T) {
 	content := segment(7)
-	a := NewArchive(data(t, map[string][]byte{seg1: content}), Slow)
+	dir := data(t, map[string][]byte{seg1: content})
+	written := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	if err := os.Chtimes(filepath.Join(dir, "pg_wal", seg1), written, written); err != nil {
+		t.Fatal(err)
+	}
+	a := NewArchive(dir, Slow)
 	done := offer2(t, a, seg1)
 	file, ok := a.Next(ctx(t))
-	if want := (pgapi.WALFile{Name: seg1, Size: pgapi.SegmentBytes, SHA256: sum(content)}); !ok || file != want {
+	if want := (pgapi.WALFile{Name: seg1, Size: pgapi.SegmentBytes, SHA256: sum(content), WrittenAt: written}); !ok || file != want {
 		t.Fatalf("%v, want %v", file, want)
 	}
 	f, _, err := a.Open(seg1)
@@ -181,6 +187,52 @@ func TestNothingIsOfferedUntilARestoreIsDone(t *testing.T) {
 }
 
 // need asks as recovery does and answers as a host that has some files.
+func TestACopyArchivesNothingThatIsAnothers(t *testing.T) {
+	content := map[string][]byte{seg1: segment(1), seg2: segment(2), seg3: segment(3), "00000002.history": []byte("x"), "00000003.history": []byte("y")}
+	dir := data(t, content)
+	status := func(name string) string { return filepath.Join(dir, "pg_wal", "archive_status", name) }
+	mark := func(name string) {
+		if err := os.WriteFile(status(name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{seg1 + ".ready", seg2 + ".ready", "00000002.history.done", "00000003.history.ready"} {
+		mark(name)
+	}
+	a := NewArchive(dir, Slow)
+	waits := offer2(t, a, seg1)
+	if _, ok := a.Next(ctx(t)); !ok {
+		t.Fatal("nothing is offered")
+	}
+	if err := a.Adopt(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waits; err != nil {
+		t.Errorf("%s, which waited: %v", seg1, err)
+	}
+	if err := a.Offer(ctx(t), seg2); err != nil {
+		t.Errorf("%s, which was to come: %v", seg2, err)
+	}
+	for _, name := range []string{"00000002.history", "00000003.history", seg3} {
+		done := offer2(t, a, name)
+		f, ok := a.Next(ctx(t))
+		if !ok || f.Name != name {
+			t.Fatalf("%v is offered, want %s", f, name)
+		}
+		if err := a.Stored(name, f.SHA256); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range []string{"00000002.history.ready", "00000003.history.ready"} {
+		if _, err := os.Stat(status(name)); err != nil {
+			t.Errorf("it is not archived anew: %v", err)
+		}
+	}
+}
+
 func need(t *testing.T, f *Fetch, has map[string][]byte, name string) ([]byte, bool, error) {
 	t.Helper()
 	type answer struct {
@@ -283,8 +335,10 @@ func TestCommands(t *testing.T) {
 	served := make(chan error, 1)
 	commands := &Commands{Archive: a, Fetch: func() *Fetch { return f }, UID: uint32(os.Getuid()), Log: slog.New(slog.DiscardHandler)}
 	go func() { served <- commands.Serve(c, socket) }()
-	for {
-		if _, err := os.Stat(socket); err == nil {
+	for { // the socket's name is there before anybody listens
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			conn.Close()
 			break
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -48,6 +49,8 @@ type World struct {
 	Step func(ctx context.Context, name string) error
 	// Guest, where it is set, answers for every guest instead of a good one.
 	Guest http.Handler
+	// Port, where it is set, connects to the other ports of every guest.
+	Port func(ctx context.Context, slot, port int) (net.Conn, error)
 	// Slots is how many there are.
 	Slots int
 }
@@ -101,7 +104,7 @@ func (w *World) Fork(t testing.TB) *World {
 		if err != nil {
 			t.Fatal(err)
 		}
-		dup := &VMM{world: c, dir: filepath.Join(c.Dir, rel), pid: v.pid, state: v.state, memory: v.memory, adopted: true, done: make(chan struct{})}
+		dup := &VMM{world: c, dir: filepath.Join(c.Dir, rel), slot: v.slot, pid: v.pid, state: v.state, still: v.still, memory: v.memory, adopted: true, done: make(chan struct{})}
 		if v.shared != "" {
 			if rel, err = filepath.Rel(w.Dir, v.shared); err != nil {
 				t.Fatal(err)
@@ -126,7 +129,7 @@ func (w *World) Deps(l *ledger.Ledger) box.Deps {
 func (w *World) Config() box.Config {
 	return box.Config{
 		Paths: w.Paths, MemoryMB: 4 * 600, OverheadMB: 88, CreateTimeout: 10 * time.Second,
-		MaxExecs: 4, OutputBudget: 64 << 20, Engine: "fake", DiskOvercommit: 20,
+		MaxExecs: 4, MaxTunnels: 64, OutputBudget: 64 << 20, Engine: "fake", DiskOvercommit: 20,
 	}
 }
 
@@ -174,9 +177,22 @@ func (w *World) AddVMM(t testing.TB, id string) *VMM {
 	defer w.mu.Unlock()
 	w.cgroups[id] = true
 	w.pids++
-	v := &VMM{world: w, dir: dir, pid: w.pids, state: vmm.StateRunning, done: make(chan struct{})}
+	v := &VMM{world: w, dir: dir, slot: ledger.NoSlot, pid: w.pids, state: vmm.StateRunning, done: make(chan struct{})}
 	w.vmms[dir] = v
 	return v
+}
+
+// standsStill reports whether the guest in a slot stands still.
+func (w *World) standsStill(slot int) bool {
+	w.mu.Lock()
+	var in *VMM
+	for _, v := range w.vmms {
+		if v.slot == slot {
+			in = v
+		}
+	}
+	w.mu.Unlock()
+	return in != nil && in.StandsStill()
 }
 
 // Told is the last identity that the guest of a hostname was given.
@@ -301,12 +317,15 @@ func (s slots) Return(n int) {
 	delete(s.w.slots, n)
 }
 
-func (s slots) Dial(_ context.Context, _, port int) (net.Conn, error) {
+func (s slots) Dial(ctx context.Context, slot, port int) (net.Conn, error) {
+	if port != guestapi.Port && s.w.Port != nil {
+		return s.w.Port(ctx, slot, port)
+	}
 	if port != guestapi.Port {
 		return nil, syscall.ECONNREFUSED
 	}
 	host, guest := net.Pipe()
-	go s.w.serveGuest(guest)
+	go s.w.serveGuest(slot, guest)
 	return host, nil
 }
 
@@ -351,9 +370,9 @@ func (t templates) Get(_ context.Context, name string) (box.Template, error) {
 			if err := t.w.step(context.Background(), "configure"); err != nil {
 				return err
 			}
-			for _, name := range []string{vmm.FileConfig, vmm.FileState} {
-				if _, err := os.Stat(filepath.Join(state, name)); err != nil {
-					return err
+			for _, path := range []string{filepath.Join(state, vmm.FileConfig), filepath.Join(state, vmm.FileState), m.RAM} {
+				if _, err := os.Stat(path); err != nil {
+					return fmt.Errorf("%w: %w", hosterr.ErrBadSnapshot, err)
 				}
 			}
 			return writeConfig(dir, config{Overlay: m.Overlay, RAM: m.RAM, Volumes: m.Volumes})
@@ -364,7 +383,15 @@ func (t templates) Get(_ context.Context, name string) (box.Template, error) {
 	}, nil
 }
 
+// Build refuses the build where another engine is said to have stored it.
 func (t templates) Build(ctx context.Context, id string) (box.Template, error) {
+	if err := t.w.step(ctx, "build"); err != nil {
+		return box.Template{}, fmt.Errorf("%w: %w: %w", hosterr.ErrTemplate, image.ErrOtherEngine, err)
+	}
+	return t.Bootable(ctx, id)
+}
+
+func (t templates) Bootable(ctx context.Context, id string) (box.Template, error) {
 	if id != "build1" {
 		return box.Template{}, fmt.Errorf("%w: no build %q", hosterr.ErrTemplate, id)
 	}

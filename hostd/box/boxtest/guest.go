@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,10 +13,16 @@ import (
 	"strings"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/guestclient"
 )
 
-// serveGuest answers one request as guestd does.
-func (w *World) serveGuest(conn net.Conn) {
+// serveGuest answers one request as guestd does: not at all while its guest stands still.
+func (w *World) serveGuest(slot int, conn net.Conn) {
+	if w.standsStill(slot) {
+		_, _ = io.Copy(io.Discard, conn) // until the host hangs up
+		conn.Close()
+		return
+	}
 	req, err := http.ReadRequest(bufio.NewReader(conn))
 	if err != nil {
 		conn.Close()
@@ -83,8 +90,10 @@ func (w *World) goodGuest(ctx context.Context) http.Handler {
 			_ = json.NewEncoder(rw).Encode(confirmation(id))
 		case guestapi.PathSync, guestapi.PathMounts:
 			if err := w.step(ctx, strings.TrimPrefix(req.URL.Path, "/v1/")); err != nil {
-				rw.WriteHeader(http.StatusInternalServerError)
-				_ = json.NewEncoder(rw).Encode(guestapi.Error{Error: err.Error()})
+				says := &guestclient.Error{Status: http.StatusInternalServerError, Body: guestapi.Error{Error: err.Error()}}
+				_ = errors.As(err, &says) // a refusal of its own
+				rw.WriteHeader(says.Status)
+				_ = json.NewEncoder(rw).Encode(says.Body)
 				return
 			}
 			rw.WriteHeader(http.StatusNoContent)

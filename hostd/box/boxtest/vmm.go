@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,7 +29,7 @@ func (e engine) Start(ctx context.Context, l box.Launch) (box.VMM, error) {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
 	e.w.pids++
-	v := &VMM{world: e.w, dir: l.Dir, maxFile: l.MaxFile, pid: e.w.pids, state: vmm.StateCreated, done: make(chan struct{})}
+	v := &VMM{world: e.w, dir: l.Dir, slot: l.Slot.Number, maxFile: l.MaxFile, pid: e.w.pids, state: vmm.StateCreated, done: make(chan struct{})}
 	e.w.vmms[l.Dir] = v
 	return v, nil
 }
@@ -56,6 +57,7 @@ func BoxID(ctx context.Context) string {
 type VMM struct {
 	world   *World
 	dir     string
+	slot    int
 	pid     int
 	adopted bool
 	maxFile int64
@@ -63,6 +65,7 @@ type VMM struct {
 
 	mu     sync.Mutex
 	state  vmm.State
+	still  bool // the CPUs stand still
 	memory string
 	shared string // the file that is the memory
 	disks  map[string]string
@@ -182,8 +185,42 @@ func (v *VMM) Restore(ctx context.Context, cfg vmm.RestoreConfig) error {
 	v.memory, v.disks = string(memory), c.Volumes
 	return nil
 }
-func (v *VMM) Pause(ctx context.Context) error  { return v.enter(ctx, "pause", vmm.StatePaused) }
-func (v *VMM) Resume(ctx context.Context) error { return v.enter(ctx, "resume", vmm.StateRunning) }
+
+// Pause stops the CPUs before the disks, which is a step of its own, "drain". Like Cloud
+// Hypervisor's, a VM whose disks do not come to rest stands still and is said to run.
+func (v *VMM) Pause(ctx context.Context) error {
+	if err := v.world.step(context.WithValue(ctx, boxKey{}, filepath.Base(v.dir)), "pause"); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	v.still = true
+	v.mu.Unlock()
+	return v.enter(ctx, "drain", vmm.StatePaused)
+}
+
+// Resume lets the CPUs of a paused VM run on. It is refused for one that is said to run.
+func (v *VMM) Resume(ctx context.Context) error {
+	v.mu.Lock()
+	running := v.state == vmm.StateRunning
+	v.mu.Unlock()
+	if running {
+		return &vmm.Error{Op: "vm.resume", Status: http.StatusInternalServerError, Messages: []string{"Invalid transition: InvalidStateTransition(Running, Running)"}}
+	}
+	if err := v.enter(ctx, "resume", vmm.StateRunning); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.still = false
+	return nil
+}
+
+// StandsStill reports whether the CPUs stand still, whatever State says.
+func (v *VMM) StandsStill() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.still
+}
 
 // Snapshot writes the memory into memory-ranges, unless it is shared with a file.
 func (v *VMM) Snapshot(ctx context.Context, dir string) error {
@@ -286,5 +323,5 @@ func (v *VMM) State(ctx context.Context) (vmm.State, error) {
 func (v *VMM) SetState(s vmm.State) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.state = s
+	v.state, v.still = s, s == vmm.StatePaused
 }

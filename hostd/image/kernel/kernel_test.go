@@ -64,7 +64,7 @@ func pvhKernel() []byte {
 	return image(elf.EM_X86_64, notes, ".rodata", []byte("Linux version %s\x00Linux version 6.12.117+deb12-cloud-amd64 (x) #1\x00"))
 }
 
-// bzImage packs a kernel as its build does.
+// bzImage packs a kernel as the kernel's build does.
 func bzImage(t testing.TB, payload []byte, size int) []byte {
 	t.Helper()
 	raw := make([]byte, 2*sectorSize)

@@ -18,16 +18,16 @@ import (
 	"github.com/berth-cloud/berth/atomicfile"
 )
 
-// Modules are what a guest needs beyond what is built in nearly everywhere:
-// disks, network and overlayfs to be there at all, the entropy device, the socket
-// diagnosis by which a restored guest drops its old connections, and the power
-// button, so that vm.power-button reaches the guest.
+// Modules are the modules that a guest needs, unless they are built in: for disks,
+// network, overlayfs and entropy; for socket diagnosis, by which a restored guest
+// ends its old connections; and for the power button, so that vm.power-button
+// reaches the guest.
 var Modules = []string{
 	"virtio_blk", "virtio_net", "overlay", "virtio-rng", "tcp_diag", "button",
 }
 
 // Extract writes dir/vmlinux and dir/modules/<release>/ from an unpacked kernel
-// package, whose root holds boot/vmlinuz-<release> and lib/modules/<release>.
+// package, which contains boot/vmlinuz-<release> and lib/modules/<release>.
 func Extract(root, dir string) (release string, err error) {
 	images, err := filepath.Glob(filepath.Join(root, "boot", "vmlinuz-*"))
 	if err != nil {
@@ -56,12 +56,12 @@ func Extract(root, dir string) (release string, err error) {
 	if err := extractModules(from, to, Modules); err != nil {
 		return "", err
 	}
-	// The kernel comes last: where it is, all is.
+	// The kernel is written last: if it exists, everything does.
 	return release, atomicfile.Swap(filepath.Join(dir, "vmlinux"), vmlinux, 0o644)
 }
 
-// extractModules writes the named modules and what they depend on, uncompressed,
-// and modules.order with dependencies first.
+// extractModules writes the named modules and their dependencies, uncompressed, and
+// modules.order, which lists dependencies first.
 func extractModules(from, to string, names []string) error {
 	index, err := indexModules(from)
 	if err != nil {
@@ -106,7 +106,7 @@ func extractModules(from, to string, names []string) error {
 	return os.WriteFile(filepath.Join(to, "modules.order"), []byte(list), 0o644)
 }
 
-// canonical maps the two spellings of a module's name onto one.
+// canonical maps both spellings of a module's name to one.
 func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 func indexModules(from string) (map[string]string, error) {
@@ -127,7 +127,7 @@ func indexModules(from string) (map[string]string, error) {
 	return index, err
 }
 
-// maxModule bounds a decompressed module, in bytes.
+// maxModule limits a decompressed module, in bytes.
 const maxModule = 64 << 20
 
 func readModule(file string) ([]byte, error) {
@@ -145,8 +145,8 @@ func readModule(file string) ([]byte, error) {
 	return raw, nil
 }
 
-// dependencies reads depends= of a module's .modinfo, which is a sequence of
-// NUL-terminated strings.
+// dependencies returns the value of depends= in a module's .modinfo, which is a
+// sequence of NUL-terminated strings.
 func dependencies(module []byte) ([]string, error) {
 	info, err := section(module, ".modinfo")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package kernel turns a distribution's kernel into what a VM boots: an
-// uncompressed vmlinux with a PVH entry, and the few modules that the initramfs
-// loads, with the order to load them in.
+// Package kernel converts a distribution's kernel to what a VM boots: an
+// uncompressed vmlinux with a PVH entry, the few modules that the initramfs loads,
+// and their order.
 package kernel
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// maxVmlinux bounds a decompressed kernel, in bytes.
+// maxVmlinux limits a decompressed kernel, in bytes.
 const maxVmlinux = 512 << 20
 
 // Offsets in a bzImage's setup header (Documentation/arch/x86/boot.rst).
@@ -30,10 +30,10 @@ const (
 	sectorSize          = 512
 )
 
-// ErrNotKernel is wrapped by errors about files that are no usable kernel.
+// ErrNotKernel is wrapped by errors about files that are not usable kernels.
 var ErrNotKernel = errors.New("not a bootable kernel")
 
-// Vmlinux returns the ELF image inside a bzImage. An ELF image is returned as it is.
+// Vmlinux returns the ELF image in a bzImage. It returns an ELF image unchanged.
 func Vmlinux(image []byte) ([]byte, error) {
 	if bytes.HasPrefix(image, []byte(elf.ELFMAG)) {
 		return image, CheckPVH(bytes.NewReader(image))
@@ -43,7 +43,7 @@ func Vmlinux(image []byte) ([]byte, error) {
 	}
 	setup := int(image[setupSectsOffset])
 	if setup == 0 {
-		setup = 4 // what 0 means there
+		setup = 4 // 0 means 4
 	}
 	from := uint64(setup+1)*sectorSize + uint64(binary.LittleEndian.Uint32(image[payloadOffsetOffset:]))
 	size := uint64(binary.LittleEndian.Uint32(image[payloadLengthOffset:]))
@@ -90,10 +90,10 @@ func decompress(payload []byte, want int64) ([]byte, error) {
 	return raw, nil
 }
 
-// pvhNote is XEN_ELFNOTE_PHYS32_ENTRY: where a PVH boot begins.
+// pvhNote is XEN_ELFNOTE_PHYS32_ENTRY, the address of the PVH entry.
 const pvhNote = 18
 
-// CheckPVH says whether an ELF image can be booted by PVH.
+// CheckPVH checks whether an ELF image can be booted by PVH.
 func CheckPVH(r io.ReaderAt) error {
 	f, err := elf.NewFile(r)
 	if err != nil {
@@ -114,7 +114,7 @@ func CheckPVH(r io.ReaderAt) error {
 	return fmt.Errorf("%w: it has no PVH entry (CONFIG_PVH)", ErrNotKernel)
 }
 
-// hasNote walks ELF notes: name size, descriptor size, type, name, descriptor,
+// hasNote searches ELF notes: name size, descriptor size, type, name, descriptor,
 // each padded to four bytes.
 func hasNote(notes []byte, name string, kind uint32) bool {
 	for len(notes) >= 12 {
@@ -133,7 +133,8 @@ func hasNote(notes []byte, name string, kind uint32) bool {
 	return false
 }
 
-// versionMark begins the kernel's banner, which stands in its read-only data.
+// versionMark is the beginning of the kernel's banner, which is in its read-only
+// data.
 var versionMark = []byte("Linux version ")
 
 // Release returns the release (uname -r) of a vmlinux.

@@ -17,13 +17,16 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Limits bound an image.
+// Limits limit an image.
 type Limits struct {
-	Bytes   int64 // of files, unpacked; also of the layers as they are sent
-	Entries int   // of all layers
+	Bytes   int64 // of unpacked files; also of the layers as sent
+	Entries int   // in all layers
+	// Room, if not nil, refuses if so many bytes more have no room: those that are
+	// unpacked next, and a file system of all that were.
+	Room func(bytes int64) error
 }
 
-// The bounds that nobody has a reason to set.
+// Fixed limits and defaults.
 const (
 	DefaultMaxMB   = 8 << 10
 	DefaultEntries = 1_000_000
@@ -35,11 +38,11 @@ const (
 // ErrReference is wrapped by errors about an image reference itself.
 var ErrReference = errors.New("invalid image reference")
 
-// IsReference tells an image reference from a template's name: it names a
-// registry, a repository with a path, a tag or a digest.
+// IsReference reports whether from is an image reference and not a template's name:
+// it contains a registry, a path, a tag or a digest.
 func IsReference(from string) bool { return strings.ContainsAny(from, "/:@") }
 
-// Check says what is wrong with a reference, without looking it up.
+// Check checks a reference without looking it up.
 func Check(reference string) error {
 	_, err := parse(reference)
 	return err
@@ -56,13 +59,13 @@ func parse(reference string) (name.Reference, error) {
 	return ref, nil
 }
 
-// Image is an image of a registry, of which the layers are yet to be read.
+// Image is an image in a registry. Its layers have not been read yet.
 type Image struct {
 	Reference string
-	Pinned    string            // the reference, by digest
-	Digest    string            // of the manifest for this platform: what a tag meant at this moment
-	Env       map[string]string // of its configuration
-	Size      int64             // of its layers, as they are sent
+	Pinned    string            // the reference, with its digest
+	Digest    string            // of the manifest for this platform, resolved now
+	Env       map[string]string // from its configuration
+	Size      int64             // of its layers, as sent
 	layers    []v1.Layer
 	close     func()
 }
@@ -70,8 +73,8 @@ type Image struct {
 // Close ends the connections to the registry.
 func (i *Image) Close() { i.close() }
 
-// Resolve looks an image up, for linux/amd64. ctx is that of the whole pull:
-// the layers are read under it.
+// Resolve looks up an image for linux/amd64. ctx must live until the layers have
+// been read.
 func Resolve(ctx context.Context, reference string, p Policy, limits Limits) (_ *Image, err error) {
 	ref, err := parse(reference)
 	if err != nil {
@@ -107,7 +110,7 @@ func describe(img v1.Image, limits Limits) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Of one whose size is not told, all that comes would be held.
+	// If its size were not declared, all of it would be kept in memory.
 	if manifest.Config.Size < 0 || manifest.Config.Size > maxConfig {
 		return nil, fmt.Errorf("its configuration has %d bytes, at most %d", manifest.Config.Size, maxConfig)
 	}
@@ -141,8 +144,8 @@ func describe(img v1.Image, limits Limits) (*Image, error) {
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// environment leaves out what a shell could not have set. PATH is kept: an
-// image may have its programs in a place of its own.
+// environment omits variables that a shell could not set. It keeps PATH, because an
+// image may have programs in unusual directories.
 func environment(list []string) map[string]string {
 	out := map[string]string{}
 	for _, kv := range list {
@@ -154,12 +157,12 @@ func environment(list []string) map[string]string {
 	return out
 }
 
-// clean keeps what a registry said short, and says why a context ended.
+// clean shortens a registry's error, and returns why the context ended, if it did.
 func clean(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	var u *url.Error // without the URL: it may carry a token
+	var u *url.Error // omit the URL, which may contain a token
 	if errors.As(err, &u) {
 		err = u.Err
 	}
@@ -170,8 +173,8 @@ func clean(ctx context.Context, err error) error {
 	return err
 }
 
-// Unpack fills the directory with the image's files. tell is told how many
-// bytes of Size have come.
+// Unpack writes the image's files into the directory. It calls tell with the number
+// of bytes of Size that have arrived.
 func (i *Image) Unpack(ctx context.Context, dir string, limits Limits, tell func(done int64)) error {
 	u, err := newUnpacker(dir, limits)
 	if err != nil {
@@ -198,10 +201,11 @@ func (u *unpacker) fromRegistry(ctx context.Context, l v1.Layer, tell func(done 
 		return err
 	}
 	if !slices.Contains(readable, kind) {
-		// Others are no file systems, or lie where their manifest's author says.
+		// Other types are not file systems, or are located wherever the manifest's
+		// author says.
 		return fmt.Errorf("its media type is %q, not one of %v", string(kind), readable)
 	}
-	packed, err := l.Compressed() // checked against its digest as it is read
+	packed, err := l.Compressed() // checked against its digest while it is read
 	if err != nil {
 		return err
 	}
@@ -214,7 +218,7 @@ func (u *unpacker) fromRegistry(ctx context.Context, l v1.Layer, tell func(done 
 	if err := u.layer(plain); err != nil {
 		return err
 	}
-	// To the end: only then is the digest compared.
+	// The digest is compared only at the end of the stream.
 	_, err = io.Copy(io.Discard, io.LimitReader(plain, maxManifest))
 	if err == nil {
 		_, err = io.Copy(io.Discard, packed)
@@ -222,7 +226,7 @@ func (u *unpacker) fromRegistry(ctx context.Context, l v1.Layer, tell func(done 
 	return err
 }
 
-// readable are the media types of layers that a registry itself serves.
+// readable are the media types of layers that the registry itself serves.
 var readable = []types.MediaType{
 	types.OCILayer, types.OCILayerZStd, types.OCIUncompressedLayer, types.DockerLayer, types.DockerUncompressedLayer,
 }

@@ -36,7 +36,7 @@ func serve(t *testing.T, wrap func(http.Handler) http.Handler) string {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// push puts an image of layers into a registry and returns its reference.
+// push pushes an image with the layers to a registry and returns its reference.
 func push(t *testing.T, host string, config v1.ConfigFile, layers ...[]byte) string {
 	t.Helper()
 	img, err := mutate.ConfigFile(empty.Image, &config)
@@ -139,8 +139,8 @@ func TestImagesThatAreNotTaken(t *testing.T) {
 	}
 }
 
-// TestTenantsDoNotReachTheHost is about server-side request forgery: what a
-// tenant names, the host connects to.
+// TestTenantsDoNotReachTheHost tests against server-side request forgery: the host
+// connects to addresses that tenants name.
 func TestTenantsDoNotReachTheHost(t *testing.T) {
 	reached := false
 	host := serve(t, func(next http.Handler) http.Handler {
@@ -262,7 +262,7 @@ func TestManifestsThatWouldTakeMuchMemory(t *testing.T) {
 	}
 }
 
-// Registries keep blobs elsewhere, at addresses of any form.
+// Registries redirect to blobs elsewhere, at addresses of any form.
 func TestALargeLayerIsPulledFromElsewhere(t *testing.T) {
 	needRoot(t)
 	const size = maxManifest + 1

@@ -18,31 +18,31 @@ import (
 // ErrForbidden is wrapped by refusals of an address or a scheme.
 var ErrForbidden = errors.New("registry not allowed")
 
-// Policy says which registries may be spoken to, and how long.
+// Policy says which registries may be contacted.
 type Policy struct {
-	// Trusted is for the host's operator: every address may be reached, through
-	// the host's proxy if it has one, with the operator's own credentials.
+	// Trusted is for the host's operator: every address is allowed, through the
+	// host's proxy if it has one, and with the operator's credentials.
 	Trusted bool
-	// Allow are exceptions for everybody else: a registry's host, host:port, or
-	// an address prefix. They may be private.
+	// Allow are exceptions for everybody else: a registry's host, host:port, or an
+	// address prefix, which may be private.
 	Allow []string
 }
 
 const (
 	dialTime   = 15 * time.Second
 	headerTime = 30 * time.Second
-	// stallTime ends a download that brings nothing: one image after the other
-	// is pulled, and a registry that falls asleep would hold up all of them.
+	// stallTime ends a download that makes no progress. Images are pulled one after
+	// another, so a registry that stalls would delay all of them.
 	stallTime = time.Minute
-	// maxManifest bounds every answer that is kept in memory, where it may take
+	// maxManifest limits every answer that is kept in memory, where it may take
 	// fifty times its size.
 	maxManifest = 1 << 20
 )
 
-// closed are the prefixes in which a host's own and its neighbours' services
-// are: "this" network, private and shared space, loopback, link local with the
-// cloud's metadata, protocol assignments, benchmarking, multicast, reserved,
-// and the IPv6 forms that carry an IPv4 address inside.
+// closed are the prefixes of a host's own and its neighbours' services: "this"
+// network, private and shared space, loopback, link local with the cloud's metadata,
+// protocol assignments, benchmarking, multicast, reserved, and the IPv6 forms that
+// contain an IPv4 address.
 var closed = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
 	"192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
@@ -57,7 +57,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return out
 }
 
-// Check says what is wrong with the exceptions.
+// Check checks the exceptions.
 func (p Policy) Check() error {
 	for _, a := range p.Allow {
 		if strings.Contains(a, "/") {
@@ -73,7 +73,7 @@ func (p Policy) Check() error {
 	return nil
 }
 
-// allowsHost reports whether an exception names the address as it was dialled.
+// allowsHost reports whether an exception contains the address as it was dialled.
 func (p Policy) allowsHost(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && (slices.Contains(p.Allow, address) || slices.Contains(p.Allow, host))
@@ -91,9 +91,9 @@ func (p Policy) allowsAddr(addr netip.Addr) bool {
 	})
 }
 
-// transport makes the connections of one pull. The address is looked at when
-// it is connected to, after the name was resolved: a name may mean another
-// address at each look, and a redirect another registry.
+// transport returns the transport of one pull. It checks addresses when it connects,
+// after the name was resolved, because a name may resolve differently each time and
+// a redirect may lead to another registry.
 func (p Policy) transport() (http.RoundTripper, func()) {
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
 		d := net.Dialer{Timeout: dialTime}
@@ -118,7 +118,8 @@ func (p Policy) transport() (http.RoundTripper, func()) {
 	return &guarded{next: t}, t.CloseIdleConnections
 }
 
-// guarded refuses unencrypted registries, and bounds answers in time and size.
+// guarded refuses unencrypted registries, and limits the duration and size of
+// answers.
 type guarded struct{ next http.RoundTripper }
 
 func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -137,14 +138,14 @@ func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {
 		watch: time.AfterFunc(stallTime, func() { cancel(stalled) }),
 	}
 	if isBlob(r) {
-		b.left = -1 // read as a stream, against the size that the manifest says
+		b.left = -1 // a stream, limited by the size in the manifest
 	}
 	resp.Body = b
 	return resp, nil
 }
 
-// isBlob reports whether a request is for a blob, also where a redirect led it to
-// another place. A repository may be called blobs.
+// isBlob reports whether a request is for a blob, even after a redirect. (A
+// repository may be called blobs.)
 func isBlob(r *http.Request) bool {
 	for r.Response != nil && r.Response.Request != nil {
 		r = r.Response.Request
@@ -159,7 +160,7 @@ func isLoopback(host string) bool {
 
 type boundedBody struct {
 	body   io.ReadCloser
-	left   int64 // -1: no bound
+	left   int64 // -1: no limit
 	watch  *time.Timer
 	cancel context.CancelCauseFunc
 	ctx    context.Context

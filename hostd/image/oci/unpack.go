@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors about what an image holds. Each names the entry.
+// Errors about an image's content. Each names the entry.
 var (
 	ErrTooLarge = errors.New("image is too large")
 	ErrHostile  = errors.New("image refused")
@@ -35,24 +35,44 @@ const (
 	whiteoutMeta = ".wh..wh."
 	opaque       = ".wh..wh..opq"
 
-	// capability is the one extended attribute that programs need: what lets
-	// ping work for everybody.
+	// capability is the only extended attribute that programs need: with it, all
+	// users can use ping.
 	capability = "security.capability"
 )
 
-// unpacker writes layers, the lowest first, into one directory. Every access
-// goes through root, which refuses to leave the directory whatever links are in
-// it; parent resolves links first, so that an image's own, which often are
-// absolute, mean what they mean in a guest.
+// unpacker writes layers, lowest first, into one directory. Every access goes
+// through root, which never leaves the directory, whatever links it contains.
+// resolve follows links first, so that the image's own, which are often absolute,
+// have the meaning that they have in a guest.
 type unpacker struct {
 	root  *os.Root
 	left  Limits
 	limit Limits
 	layer func(io.Reader) error
-	made  map[pathKey]bool // paths of the layer at hand, and all above them
+	made  map[pathKey]bool // paths of the current layer and their parents
+
+	written int64 // bytes of files, and a block of an entry
+	unasked int64 // of them, for which Limits.Room was not asked
 }
 
-// pathKey stands for a path, of which an image may have a million of 4 KiB each.
+const (
+	entryBytes = 4096     // the least that an entry takes
+	roomStep   = 64 << 20 // Limits.Room is asked again after so many bytes
+)
+
+// take counts bytes that are written next, and asks for their room now and then: what
+// an image takes is known only at its end, and by then the disk may be full.
+func (u *unpacker) take(bytes int64) error {
+	u.written += bytes
+	u.unasked += bytes
+	if u.limit.Room == nil || u.unasked < roomStep {
+		return nil
+	}
+	u.unasked = 0
+	return u.limit.Room(bytes + u.written)
+}
+
+// pathKey is a digest of a path. An image may have a million paths of 4 KiB each.
 type pathKey [16]byte
 
 func keyOf(p string) pathKey {
@@ -70,7 +90,8 @@ func newUnpacker(dir string, limits Limits) (*unpacker, error) {
 	return u, nil
 }
 
-// decompress recognizes gzip and zstd by their first bytes; media types lie.
+// decompress recognizes gzip and zstd by their first bytes, because media types may
+// be wrong.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	magic, err := b.Peek(4)
@@ -92,7 +113,7 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 
 func (u *unpacker) unpack(r io.Reader) error {
 	u.made = map[pathKey]bool{}
-	// What is not files counts, too: headers alone can be a bomb.
+	// The rest counts too, because headers alone could fill memory or take for ever.
 	entries := tar.NewReader(&budget{r: r, left: u.left.Bytes + int64(u.left.Entries)*1024 + 1<<20, limit: u.limit.Bytes})
 	for {
 		h, err := entries.Next()
@@ -105,13 +126,16 @@ func (u *unpacker) unpack(r io.Reader) error {
 		if u.left.Entries--; u.left.Entries < 0 {
 			return fmt.Errorf("%w: more than %d entries", ErrTooLarge, u.limit.Entries)
 		}
+		if err := u.take(entryBytes); err != nil {
+			return err
+		}
 		if err := u.entry(h, entries); err != nil {
 			return fmt.Errorf("%q: %w", shown(h.Name), err)
 		}
 	}
 }
 
-// budget ends a stream that is longer than it may be.
+// budget fails if a stream is too long.
 type budget struct {
 	r           io.Reader
 	left, limit int64
@@ -128,7 +152,7 @@ func (b *budget) Read(p []byte) (int, error) {
 
 func shown(name string) string { return name[:min(len(name), 200)] }
 
-// entry makes one entry of a layer.
+// entry creates one entry of a layer.
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
@@ -140,7 +164,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	dir, base := path.Split(name)
 	device := h.Typeflag == tar.TypeChar || h.Typeflag == tar.TypeBlock
 	if device && (strings.HasPrefix(name, "dev/") || h.Devmajor == 0 && h.Devminor == 0 && h.Typeflag == tar.TypeChar) {
-		return nil // a guest's /dev is its kernel's, and 0:0 is overlayfs's mark of a removal
+		return nil // a guest's /dev is its kernel's, and overlayfs marks removed files with 0:0
 	}
 	if h.Uid < 0 || h.Uid > maxID || h.Gid < 0 || h.Gid > maxID {
 		return fmt.Errorf("%w: its owner is %d:%d", ErrHostile, h.Uid, h.Gid)
@@ -173,7 +197,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// cleanPath returns a path relative to the image's root.
+// cleanPath returns the path relative to the image's root.
 func cleanPath(name string) (string, error) {
 	if len(name) > maxPath || strings.ContainsRune(name, 0) {
 		return "", fmt.Errorf("%w: its path has more than %d characters or a NUL", ErrHostile, maxPath)
@@ -189,8 +213,8 @@ func cleanPath(name string) (string, error) {
 	return path.Clean(strings.TrimLeft(path.Clean("/"+name), "/")), nil
 }
 
-// resolve follows the links in a directory's path as a guest would, whose root
-// this is, and makes what is missing if it may.
+// resolve follows the links in a directory's path as a guest would, whose root this
+// is. With create, it creates missing directories.
 func (u *unpacker) resolve(dir string, create bool) (string, error) {
 	at, rest := ".", strings.Split(strings.Trim(dir, "/"), "/")
 	for links := 0; len(rest) > 0; {
@@ -199,7 +223,7 @@ func (u *unpacker) resolve(dir string, create bool) (string, error) {
 		switch part {
 		case "", ".":
 			continue
-		case "..": // of a link
+		case "..": // from a link's target
 			at = path.Dir(at)
 			continue
 		}
@@ -212,6 +236,9 @@ func (u *unpacker) resolve(dir string, create bool) (string, error) {
 		case errors.Is(err, fs.ErrNotExist) && create:
 			if u.left.Entries--; u.left.Entries < 0 {
 				return "", fmt.Errorf("%w: more than %d entries", ErrTooLarge, u.limit.Entries)
+			}
+			if err := u.take(entryBytes); err != nil {
+				return "", err
 			}
 			if err := u.root.Mkdir(next, 0o755); err != nil {
 				return "", err
@@ -239,14 +266,14 @@ func (u *unpacker) resolve(dir string, create bool) (string, error) {
 	return at, nil
 }
 
-// whiteout removes what a layer below has. What this layer itself has stays,
-// whichever comes first.
+// whiteout removes what lower layers have. What this layer has stays, whatever the
+// order of entries.
 func (u *unpacker) whiteout(dir, base string) error {
 	if base == opaque {
 		return u.clear(dir)
 	}
 	if strings.HasPrefix(base, whiteoutMeta) {
-		return nil // notes of aufs to itself
+		return nil // aufs's own metadata
 	}
 	name := strings.TrimPrefix(base, whiteout)
 	if name == "" || name == "." || name == ".." {
@@ -262,7 +289,7 @@ func (u *unpacker) whiteout(dir, base string) error {
 	return nil
 }
 
-// clear removes from a directory what is not of this layer.
+// clear removes from a directory what this layer does not have.
 func (u *unpacker) clear(dir string) error {
 	entries, err := fs.ReadDir(u.root.FS(), dir)
 	if err != nil {
@@ -302,6 +329,9 @@ func (u *unpacker) file(full string, h *tar.Header, content io.Reader) error {
 		return fmt.Errorf("%w: unpacked it has more than %d bytes", ErrTooLarge, u.limit.Bytes)
 	}
 	u.left.Bytes -= h.Size
+	if err := u.take(h.Size); err != nil {
+		return err
+	}
 	if err := u.root.RemoveAll(full); err != nil {
 		return err
 	}
@@ -316,7 +346,7 @@ func (u *unpacker) file(full string, h *tar.Header, content io.Reader) error {
 	if value := h.PAXRecords["SCHILY.xattr."+capability]; err == nil && value != "" {
 		if len(value) > maxXattr {
 			err = fmt.Errorf("%w: its %s has %d bytes", ErrHostile, capability, len(value))
-		} else if err = f.Chown(h.Uid, h.Gid); err == nil { // a change of owner would take it away
+		} else if err = f.Chown(h.Uid, h.Gid); err == nil { // changing the owner later would remove it
 			err = unix.Fsetxattr(int(f.Fd()), capability, []byte(value), 0)
 		}
 	}
@@ -332,8 +362,8 @@ func (u *unpacker) file(full string, h *tar.Header, content io.Reader) error {
 	return u.attributes(full, h)
 }
 
-// attributes are a file's or a directory's owner, mode and time. The owner
-// first: a change of it clears the set-user-id bit.
+// attributes sets the owner, mode and time of a file or directory. It sets the owner
+// first, because changing it clears the set-user-id bit.
 func (u *unpacker) attributes(full string, h *tar.Header) error {
 	if err := u.root.Lchown(full, h.Uid, h.Gid); err != nil {
 		return err
@@ -347,8 +377,8 @@ func (u *unpacker) attributes(full string, h *tar.Header) error {
 	return nil
 }
 
-// symlink makes a link with any target: it is followed by resolve and in the
-// guest, where an absolute one means the guest's root.
+// symlink creates a link with any target. Links are followed by resolve and in the
+// guest, where an absolute target starts at the guest's root.
 func (u *unpacker) symlink(full string, h *tar.Header) error {
 	if h.Linkname == "" || len(h.Linkname) >= maxPath || strings.ContainsRune(h.Linkname, 0) {
 		return fmt.Errorf("%w: its target has 0 or more than %d characters, or a NUL", ErrHostile, maxPath-1)
@@ -391,13 +421,13 @@ func (u *unpacker) hardLink(full string, h *tar.Header) error {
 	return u.root.Link(from, full)
 }
 
-// standard are the directories that a guest mounts on or that programs rely on.
+// standard are the directories that a guest mounts on or that programs expect.
 var standard = map[string]fs.FileMode{
 	"dev": 0o755, "etc": 0o755, "proc": 0o555, "root": 0o700, "run": 0o755, "sys": 0o555, "tmp": 0o777 | fs.ModeSticky, "var": 0o755,
 }
 
-// finish makes the tree a root file system: with the directories that every
-// guest has, and without the SSH host keys, which all guests would share.
+// finish completes the root file system: it adds the directories that every guest
+// has, and removes SSH host keys, which all guests would share.
 func (u *unpacker) finish() error {
 	for dir, mode := range standard {
 		if _, err := u.root.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -412,7 +442,7 @@ func (u *unpacker) finish() error {
 	}
 	ssh, err := u.resolve("etc/ssh", false)
 	if err != nil {
-		return nil //nolint:nilerr // it has none
+		return nil //nolint:nilerr // there is none
 	}
 	keys, err := fs.ReadDir(u.root.FS(), ssh)
 	if err != nil {

@@ -83,7 +83,7 @@ func unpackAll(t testing.TB, limits Limits, layers ...[]byte) (string, error) {
 	return dir, u.finish()
 }
 
-// needRoot skips where a file cannot be given to others.
+// needRoot skips the test if files cannot be given to other users.
 func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 && os.Getenv("BERTH_TEST_ROOT") != "1" {
@@ -91,7 +91,8 @@ func needRoot(t testing.TB) {
 	}
 }
 
-// tree is what a directory holds: path → content, or what else it is.
+// tree is the content of a directory: path → file content, or a description of other
+// types.
 func tree(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -279,7 +280,7 @@ func TestHostileLayersAreRefusedByName(t *testing.T) {
 	}
 }
 
-// The paths of a layer are remembered, not held.
+// The paths of a layer are remembered as digests, not as text.
 func TestLongPathsTakeLittleMemory(t *testing.T) {
 	needRoot(t)
 	deep := strings.Repeat(strings.Repeat("d", 250)+"/", 15)
@@ -358,4 +359,42 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatalf("beside the directory there is now %v", left)
 		}
 	})
+}
+
+// What an image takes is known at its end: a small layer may unpack to much.
+func TestRoomIsAskedForWhileAnImageIsUnpacked(t *testing.T) {
+	noRoom := errors.New("no room")
+	body := strings.Repeat("x", 24<<20)
+	layer := layerOf(t, entry{name: "a", body: body}, entry{name: "b", body: body}, entry{name: "c", body: body}, entry{name: "d", body: body})
+	var asked []int64
+	limits := Limits{Bytes: 1 << 30, Entries: 1000, Room: func(bytes int64) error {
+		asked = append(asked, bytes)
+		return noRoom
+	}}
+	dir, err := unpackAll(t, limits, layer)
+	if !errors.Is(err, noRoom) || len(asked) != 1 {
+		t.Fatalf("asked for %v, got %v", asked, err)
+	}
+	// The third file, and a file system of all three.
+	if least, most := int64(4*24<<20), int64(4*24<<20+1<<20); asked[0] < least || asked[0] > most {
+		t.Errorf("asked for %d bytes, want %d to %d", asked[0], least, most)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "c")); err == nil {
+		t.Error("what has no room was written")
+	}
+	limits.Room = func(int64) error { return nil }
+	if _, err := unpackAll(t, limits, layer); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+	// Empty files and directories take a block each.
+	u, err := newUnpacker(t.TempDir(), Limits{Bytes: 1 << 20, Entries: 1000, Room: func(int64) error { return noRoom }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.root.Close()
+	u.unasked = roomStep - 4*entryBytes
+	err = u.unpack(bytes.NewReader(layerOf(t, entry{name: "one"}, entry{name: "made/on/the/way"})))
+	if !errors.Is(err, noRoom) {
+		t.Errorf("many empty files: got %v", err)
+	}
 }

@@ -25,8 +25,11 @@ func CheckPorts(ports []Port) error {
 			continue
 		}
 		who := portOwner(p.Number)
-		if who == "" {
+		switch {
+		case who == "":
 			who = "another process"
+		case strings.HasPrefix(who, "controlplane ("), strings.HasPrefix(who, "hostd ("):
+			return Refusef("port %d, needed for %s, is taken by the Berth of another clone, %s, and a machine can have one: stop it with make down there", p.Number, p.Use, who)
 		}
 		return Refusef("port %d, needed for %s, is taken by %s; end that process, or choose other ports with BERTH_PORT_BASE=<first port>", p.Number, p.Use, who)
 	}
@@ -51,13 +54,21 @@ func PortBase() (int, error) {
 
 // Offsets of a stack's ports from its first one.
 const (
-	apiOffset  = 1
-	peerOffset = 11
-	hostOffset = 21
+	apiOffset    = 1
+	routerOffset = 6
+	peerOffset   = 11
+	domainOffset = 16
+	hostOffset   = 21
 )
 
 // APIPort is a replica's port for users.
 func APIPort(base, i int) int { return base + apiOffset + i }
+
+// RouterPort is a replica's port for clients of databases.
+func RouterPort(base, i int) int { return base + routerOffset + i }
+
+// DomainPort is a replica's port for domains of apps, by TLS.
+func DomainPort(base, i int) int { return base + domainOffset + i }
 
 // PeerPort is a replica's port for other replicas and hosts.
 func PeerPort(base, i int) int { return base + peerOffset + i }
@@ -70,7 +81,7 @@ func Ports(base, replicas, hosts int) []Port {
 	var out []Port
 	for i := range replicas {
 		id := "r" + strconv.Itoa(i+1)
-		out = append(out, Port{APIPort(base, i), "the public API of replica " + id}, Port{PeerPort(base, i), "the peer port of replica " + id})
+		out = append(out, Port{APIPort(base, i), "the public API of replica " + id}, Port{RouterPort(base, i), "the PostgreSQL router of replica " + id}, Port{DomainPort(base, i), "the domains of apps of replica " + id}, Port{PeerPort(base, i), "the peer port of replica " + id})
 	}
 	for i := range hosts {
 		out = append(out, Port{HostPort(base, i), "the API of host h" + strconv.Itoa(i+1)})

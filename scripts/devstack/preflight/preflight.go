@@ -19,13 +19,14 @@ import (
 
 // What a stack requires of its machine.
 const (
-	// Two hosts with two sandboxes each: 512 MB per guest, about 100 MB per
-	// emulator, and 500 MB for the replicas and daemons.
+	// Two hosts, each with one sandbox of 512 MB and its emulator, and a gigabyte for
+	// the replicas, the daemons and what else the machine does. The remainder is divided
+	// between the hosts, and a database or an app takes 1.2 GB of one.
 	needMemoryMB = 3 * 1024
 	// The base template takes about 2 GB while it is built, and the size of its
 	// root file system and RAM afterwards.
 	needDiskMB       = 6 * 1024
-	needDiskCachedMB = 2 * 1024
+	needDiskCachedMB = 3 * 1024 // the headroom below, and half a gigabyte for a sandbox
 	// A host refuses a sandbox whose disk (10 GB for base) can never fit next to
 	// its headroom of 2 GB.
 	needDiskSizeMB = 12 * 1024
@@ -73,7 +74,7 @@ var This = Machine{
 	env: os.Getenv,
 }
 
-// Check refuses a machine that cannot run a stack with its caches, disks and
+// Check refuses a machine that can never run a stack with its caches, disks and
 // programs in the given directories. They need not exist yet.
 func (m Machine) Check(cache, bin string) error {
 	if m.uid != 0 {
@@ -85,18 +86,22 @@ func (m Machine) Check(cache, bin string) error {
 	if !m.deviceExists("/dev/net/tun") {
 		return Refusef("/dev/net/tun is missing, and guests have no network without it: modprobe tun, or give this container the device")
 	}
-	if err := m.checkReach(cache, bin); err != nil {
-		return err
-	}
+	return m.checkReach(cache, bin)
+}
+
+// CheckRoom refuses a machine that has too little memory or disk for a stack now.
+// What runs of an earlier stack takes some of both.
+func (m Machine) CheckRoom(cache string) error {
 	free, err := m.memoryMB()
 	if err != nil {
 		return err
 	}
 	if free < needMemoryMB {
-		return Refusef("too little memory: %d MB are available and %d MB are needed (two hosts with two 512 MB sandboxes each)", free, needMemoryMB)
+		return Refusef("too little memory: %d MB are available and %d MB are needed (two hosts with a sandbox of 512 MB each)", free, needMemoryMB)
 	}
 	need := needDiskMB
-	if cached, _ := filepath.Glob(filepath.Join(cache, "templates", "*")); len(cached) > 0 {
+	// The directories of templates are there from the beginning of the first build.
+	if _, err := os.Stat(filepath.Join(cache, "templates", "names", "base.json")); err == nil {
 		need = needDiskCachedMB
 	}
 	disk, err := m.diskMB(existing(cache))

@@ -70,7 +70,11 @@ func TestPreflightRefusesWithOneSentence(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := good
 			c.spoil(&m)
-			err := m.Check(filepath.Join(dir, ".berth"), filepath.Join(dir, "bin"))
+			cache := filepath.Join(dir, ".berth")
+			err := m.Check(cache, filepath.Join(dir, "bin"))
+			if err == nil {
+				err = m.CheckRoom(cache)
+			}
 			if c.want == "" {
 				if err != nil {
 					t.Fatalf("refused: %v", err)
@@ -123,12 +127,16 @@ func TestPlaceLinksOnlyWhatVMMsCannotReach(t *testing.T) {
 		name  string
 		clone string
 		mode  os.FileMode // of the directory above the clone
+		umask string
 		links bool
 	}{
-		{"open", "clone", 0o755, false},
-		{"closed", "clone", 0o700, true},
-		{"space", "some clone", 0o755, true},
-		{"quote and comma", "a'b,c", 0o755, true},
+		{"open", "clone", 0o755, "022", false},
+		{"open private", "clone", 0o755, "077", false},
+		{"closed", "clone", 0o700, "022", true},
+		{"closed private", "clone", 0o700, "077", true},
+		{"closed group", "clone", 0o700, "027", true},
+		{"space", "some clone", 0o755, "022", true},
+		{"quote and comma", "a'b,c", 0o755, "022", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := openDir(t)
@@ -141,7 +149,7 @@ func TestPlaceLinksOnlyWhatVMMsCannotReach(t *testing.T) {
 			}
 			place := func(args ...string) {
 				t.Helper()
-				cmd := exec.Command(filepath.Join(clone, "scripts", "place"), args...)
+				cmd := exec.Command("sh", append([]string{"-c", `umask "$0"; exec "$@"`, c.umask, filepath.Join(clone, "scripts", "place")}, args...)...)
 				cmd.Env = append(os.Environ(), "BERTH_DEV_DIR="+dev)
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Fatalf("%v: %s", err, out)
@@ -149,12 +157,21 @@ func TestPlaceLinksOnlyWhatVMMsCannotReach(t *testing.T) {
 			}
 			place()
 			place() // a second run changes nothing
+			for _, shut := range []string{filepath.Join(dev, "."), filepath.Join(clone, ".berth")} {
+				if _, err := os.Stat(shut); err != nil {
+					continue
+				}
+				if err := os.Chmod(shut, 0o700); err != nil { // as an umask may have made it
+					t.Fatal(err)
+				}
+			}
+			place()
 			for _, name := range []string{"bin", ".berth"} {
 				real := Resolve(clone, name)
 				if linked := strings.HasPrefix(real, dev+"/"); linked != c.links {
 					t.Errorf("%s is at %s, want it below %s: %v", name, real, dev, c.links)
 				}
-				if closed := ClosedDir(real); c.links && closed != "" {
+				if closed := ClosedDir(real); closed != "" {
 					t.Errorf("%s is closed at %s", real, closed)
 				}
 			}
@@ -185,5 +202,27 @@ func TestTakenPortIsRefusedByNameOfItsHolder(t *testing.T) {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the refusal %q lacks %q", err, part)
 		}
+	}
+}
+
+// A build that was interrupted left the directories of templates and no template.
+func TestOnlyABuiltTemplateNeedsNoRoom(t *testing.T) {
+	cache := t.TempDir()
+	m := This
+	m.memoryMB = func() (int, error) { return 8192, nil }
+	m.diskMB = func(string) (int, error) { return needDiskCachedMB, nil }
+	m.diskSizeMB = func(string) (int, error) { return needDiskSizeMB, nil }
+	names := filepath.Join(cache, "templates", "names")
+	if err := os.MkdirAll(names, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.CheckRoom(cache); !IsRefusal(err) || !strings.Contains(err.Error(), strconv.Itoa(needDiskMB)+" MB are needed") {
+		t.Errorf("nothing is built: got %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(names, "base.json"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.CheckRoom(cache); err != nil {
+		t.Errorf("base is built: %v", err)
 	}
 }

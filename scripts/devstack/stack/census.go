@@ -64,8 +64,9 @@ func (o Options) processes() ([]Thing, error) {
 	var out []Thing
 	inside := [][]byte{[]byte(o.Dir + "/")}
 	for _, id := range o.HostIDs() {
-		inside = append(inside, []byte(runDir(id)+"/"))
+		inside = append(inside, inRunDir(id)...)
 	}
+	uids := uidRange{o.baseUID(0), o.baseUID(o.Hosts)}
 	for _, dir := range dirs {
 		pid, _ := strconv.Atoi(filepath.Base(dir))
 		if pid == os.Getpid() || pid == os.Getppid() {
@@ -76,7 +77,7 @@ func (o Options) processes() ([]Thing, error) {
 			continue // gone, or a kernel thread, or a zombie
 		}
 		names := slices.ContainsFunc(inside, func(dir []byte) bool { return bytes.Contains(cmdline, dir) })
-		if !recorded[pid] && !names && !o.ownsUID(dir) {
+		if !recorded[pid] && !names && !uids.owns(dir) {
 			continue
 		}
 		words := strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")
@@ -86,9 +87,18 @@ func (o Options) processes() ([]Thing, error) {
 	return out, nil
 }
 
-// ownsUID reports whether the process of a /proc directory runs as a user that
-// one of the hosts gives to a VMM.
-func (o Options) ownsUID(procDir string) bool {
+// inRunDir is what the command line of a process contains that names a host's runtime
+// directory, or something in it.
+func inRunDir(id string) [][]byte {
+	return [][]byte{[]byte(runDir(id) + "/"), []byte(runDir(id) + "\x00")}
+}
+
+// uidRange are the user ids that hosts give to VMMs: from the first one up to the
+// second.
+type uidRange [2]int
+
+// owns reports whether the process of a /proc directory runs as one of the users.
+func (u uidRange) owns(procDir string) bool {
 	status, err := os.ReadFile(filepath.Join(procDir, "status"))
 	if err != nil {
 		return false
@@ -99,7 +109,7 @@ func (o Options) ownsUID(procDir string) bool {
 			continue
 		}
 		uid, err := strconv.Atoi(strings.Fields(uids)[0])
-		return err == nil && uid >= o.baseUID(0) && uid < o.baseUID(o.Hosts)
+		return err == nil && uid >= u[0] && uid < u[1]
 	}
 	return false
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/certs"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -90,6 +92,15 @@ func (s *Stack) client(token string) (*api.Client, error) {
 // an election on a busy machine.
 var electionTime = timescale.Limit(20 * time.Second)
 
+// DBCA is the file with the certificate that clients of databases are to trust.
+func (s *Stack) DBCA() string { return s.dbCA() }
+
+// DomainCA is the file with the certificate that clients of apps' domains are to trust.
+func (s *Stack) DomainCA() string { return filepath.Join(s.domainCADir(), certs.DevDomainCAFile) }
+
+// DomainAddr is where a replica serves domains of apps.
+func (s *Stack) DomainAddr() string { return s.address(s.replicaID(0), s.domainPort(0)) }
+
 // WriteEnv writes what a shell needs to use the stack; only root may read it.
 func (s *Stack) WriteEnv(path string) error {
 	var b strings.Builder
@@ -101,6 +112,13 @@ func (s *Stack) WriteEnv(path string) error {
 		{"BERTH_JWT", s.JWT},
 		{"BERTH_ADMIN_TOKEN", s.AdminToken},
 		{"BERTH_PREVIEW_SUFFIX", previewSuffix},
+		{"BERTH_APP_SUFFIX", appSuffix},
+		{"BERTH_DB_DOMAIN", DBDomain},
+		{"BERTH_DB_ADDR", s.Routers()[0]},
+		{"BERTH_DB_ADDRS", strings.Join(s.Routers(), ",")},
+		{"BERTH_DB_CA", s.DBCA()},
+		{"BERTH_DOMAIN_ADDR", s.DomainAddr()},
+		{"BERTH_DOMAIN_CA", s.DomainCA()},
 	} {
 		fmt.Fprintf(&b, "%s=%s\n", v[0], v[1])
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -36,6 +37,11 @@ func Down(ctx context.Context, o Options) error {
 		return err
 	}
 	defer lock.Close()
+	ids, err := o.takeHosts()
+	if err != nil {
+		return err
+	}
+	defer ids.Close()
 	return o.takeDown(ctx)
 }
 
@@ -71,6 +77,9 @@ func (o Options) takeDown(ctx context.Context) error {
 		return err
 	}
 	if err := o.purgeHosts(ctx); err != nil {
+		return err
+	}
+	if err := o.purgeBuilds(ctx); err != nil {
 		return err
 	}
 	if err := o.removeMachines(); err != nil {
@@ -149,4 +158,51 @@ func (o Options) purgeHosts(ctx context.Context) error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// purgeBuilds removes what builds of templates that were killed left: guests,
+// networks and rules. They do not belong to one stack.
+func (o Options) purgeBuilds(ctx context.Context) error {
+	var failed error
+	for i := range maxHosts {
+		failed = errors.Join(failed, o.purgeBuild(ctx, i, runDir(buildPrefix+strconv.Itoa(i+1))))
+	}
+	return failed
+}
+
+// purgeBuild purges the host of one build, whose runtime directory a build makes
+// first and removes last. It leaves a build that runs alone, whoever runs it, and
+// keeps new ones waiting, by holding their lock (hostd/builder.go).
+func (o Options) purgeBuild(ctx context.Context, i int, dir string) error {
+	lock, err := os.OpenFile(filepath.Join(dir, "build.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil
+		}
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	ours, err := lock.Stat()
+	if err != nil {
+		return err
+	}
+	if now, err := os.Stat(lock.Name()); err != nil || !os.SameFile(ours, now) {
+		return nil // the build ended meanwhile, and perhaps another began
+	}
+	o.Notify("removing what a killed build of a template left (%s)", filepath.Base(dir))
+	// To open the store of templates is to end the guests of killed builds in it.
+	for _, args := range [][]string{openStoreArgs, purgeArgs} {
+		cmd := exec.CommandContext(ctx, o.bin("hostd"), args...)
+		cmd.Env = o.buildEnv(i)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("purge %s: %w: %s", filepath.Base(dir), err, strings.TrimSpace(string(out)))
+		}
+	}
+	return nil
 }

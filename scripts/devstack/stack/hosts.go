@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -8,15 +9,24 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/nodecert"
 )
 
 // HostClient calls one host as a replica does, with the first replica's
 // certificate, so that tests can bypass the control plane.
 func (s *Stack) HostClient(id string) (*hostapi.Client, error) {
 	dir := s.pkiDir(s.replicaID(0))
-	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "node.crt"), filepath.Join(dir, "node.key"))
+	certPEM, keyPEM, err := nodecert.Read(dir)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of replica %s: %w", s.replicaID(0), err)
+	}
+	cert, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
 		return nil, fmt.Errorf("certificate of replica %s: %w", s.replicaID(0), err)
 	}
@@ -52,4 +62,36 @@ func (s *Stack) Boxes(ctx context.Context) (map[string][]hostapi.Box, error) {
 		all[p.ID] = boxes
 	}
 	return all, nil
+}
+
+// KillHost kills the daemon of a host and everything that runs for it, as a loss of
+// power does. Start of its process brings the host back.
+func (s *Stack) KillHost(id string) error {
+	i := slices.Index(s.HostIDs(), id)
+	if i < 0 {
+		return fmt.Errorf("no host %s", id)
+	}
+	if err := s.Process(id).Kill9(); err != nil {
+		return err
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return err
+	}
+	uids := uidRange{s.baseUID(i), s.baseUID(i + 1)}
+	for _, dir := range dirs {
+		cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		names := slices.ContainsFunc(inRunDir(id), func(dir []byte) bool { return bytes.Contains(cmdline, dir) })
+		if err != nil || !names && !uids.owns(dir) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err == nil {
+			err = unix.Kill(pid, unix.SIGKILL)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill process %d of host %s: %w", pid, id, err)
+		}
+	}
+	return nil
 }

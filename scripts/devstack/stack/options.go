@@ -7,16 +7,22 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 
+	"github.com/berth-cloud/berth/controlplane/certs"
 	"github.com/berth-cloud/berth/scripts/devstack/preflight"
 )
 
 // DefaultPortBase is the first of a stack's ports; see Options.PortBase.
 const DefaultPortBase = preflight.DefaultPortBase
 
-// buildRange is the HostRange in which templates are built.
-const buildRange = 7
+// buildRange is the HostRange in which templates are built, and buildPrefix the
+// HostPrefix.
+const (
+	buildRange  = 7
+	buildPrefix = "build"
+)
 
 // maxHosts is the number of hosts in a range.
 const maxHosts = 8
@@ -29,7 +35,8 @@ type Options struct {
 	Logs string // one log file per process; default <Root>/.berth/log
 
 	// PortBase is the first of 30 ports: the replicas' public API is at +1, +2
-	// and +3, their peer ports at +11 and on, the hosts' API at +21 and on.
+	// and +3, their PostgreSQL routers at +6 and on, their peer ports at +11 and
+	// on, the hosts' API at +21 and on.
 	// Default BERTH_PORT_BASE, else 7500.
 	PortBase int
 
@@ -60,6 +67,11 @@ type Options struct {
 	// builds use CPU.
 	Templates    []string
 	AllTemplates bool
+
+	// Builds is how many templates Prepare builds at once. Default: as many as
+	// there are CPUs, because a build's guest has one CPU and does not use it all
+	// the time.
+	Builds int
 
 	// Machines gives each replica and each host its own network namespace, so
 	// that Cut can disconnect it. By default all are on loopback.
@@ -109,6 +121,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Hosts == 0 {
 		o.Hosts = 2
 	}
+	if o.Builds <= 0 {
+		o.Builds = runtime.NumCPU()
+	}
 	if o.HostPrefix == "" {
 		o.HostPrefix = "h"
 	}
@@ -155,9 +170,11 @@ func (o Options) bin(name string) string {
 	return filepath.Join(preflight.Resolve(o.Root, "bin"), name)
 }
 
-func (o Options) preflight(m preflight.Machine) error {
+func (o Options) checkMachine(m preflight.Machine) error {
 	return m.Check(o.cache(), preflight.Resolve(o.Root, "bin"))
 }
+
+func (o Options) checkRoom(m preflight.Machine) error { return m.CheckRoom(o.cache()) }
 
 func (o Options) checkPorts() error {
 	if o.Machines {
@@ -182,7 +199,14 @@ func (o Options) apiPort(i int) int  { return preflight.APIPort(o.PortBase, i) }
 func (o Options) peerPort(i int) int { return preflight.PeerPort(o.PortBase, i) }
 func (o Options) hostPort(i int) int { return preflight.HostPort(o.PortBase, i) }
 
+func (o Options) routerPort(i int) int { return preflight.RouterPort(o.PortBase, i) }
+
+func (o Options) domainPort(i int) int { return preflight.DomainPort(o.PortBase, i) }
+
 func (o Options) pkiDir(id string) string  { return filepath.Join(o.Dir, "pki", id) }
+func (o Options) dbCADir() string          { return filepath.Join(o.Dir, "db") }
+func (o Options) domainCADir() string      { return filepath.Join(o.Dir, "domains") }
+func (o Options) dbCA() string             { return filepath.Join(o.dbCADir(), certs.DevCAFile) }
 func (o Options) dataDir(id string) string { return filepath.Join(o.Dir, "data", id) }
 func (o Options) logFile(id string) string { return filepath.Join(o.Logs, id+".log") }
 

@@ -8,15 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/scripts/devstack/preflight"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Prepare creates what stacks share and keep: the guest kernel and the base
@@ -27,7 +28,11 @@ func Prepare(ctx context.Context, o Options, kernelOnly bool, w io.Writer) error
 	if err != nil {
 		return err
 	}
-	if err := o.preflight(preflight.This); err != nil {
+	unix.Umask(openUmask)
+	if err := o.checkMachine(preflight.This); err != nil {
+		return err
+	}
+	if err := o.checkRoom(preflight.This); err != nil {
 		return err
 	}
 	if err := o.fetchKernel(ctx, w); err != nil {
@@ -40,14 +45,13 @@ func Prepare(ctx context.Context, o Options, kernelOnly bool, w io.Writer) error
 }
 
 // buildTemplates builds the templates, each after the one it is based on, and
-// otherwise as many at once as there are CPUs: a build's guest has one CPU and
-// does not use it all the time.
+// otherwise Options.Builds at once.
 func (o Options) buildTemplates(ctx context.Context, w io.Writer) error {
 	names := o.Templates
 	if len(names) == 0 {
 		names = []string{BaseTemplate}
 	}
-	hosts := make(chan int, min(runtime.NumCPU(), maxHosts))
+	hosts := make(chan int, min(o.Builds, maxHosts))
 	for i := range cap(hosts) {
 		hosts <- i
 	}
@@ -93,9 +97,11 @@ func (o Options) buildTemplate(ctx context.Context, host int, name string, w io.
 	cmd := exec.CommandContext(ctx, o.bin("hostd"), "template", "build", o.definition(name))
 	cmd.Env = o.buildEnv(host)
 	cmd.Stdout, cmd.Stderr = w, w
-	// It removes its guest and its network before it ends.
+	// It removes its guest and its network before it ends, unless a second signal
+	// ends it at once: Ctrl-C at the terminal goes only to us.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 30 * time.Second
+	cmd.WaitDelay = timescale.Limit(30 * time.Second)
 	return cmd.Run()
 }
 
@@ -136,6 +142,10 @@ func (o Options) fetchKernel(ctx context.Context, w io.Writer) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(o.Root, "scripts", "fetch-kernel"), o.kernelDir())
 	cmd.Env = append(os.Environ(), "BERTH_HOSTD="+o.bin("hostd"))
 	cmd.Stdout, cmd.Stderr = w, w
+	// The script removes what it has downloaded; it waits for the command that it runs.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
+	cmd.WaitDelay = timescale.Limit(10 * time.Second)
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("fetch the guest kernel: %w", err)
 	}

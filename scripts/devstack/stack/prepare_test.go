@@ -28,7 +28,7 @@ func fakeBuilder(t *testing.T, script string) Options {
 	if err := os.Mkdir(filepath.Join(root, "bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	program := "#!/bin/sh\nset -eu\ncd " + root + "\nname=$(basename $(dirname $3))\n" + script + "\n"
+	program := "#!/bin/sh\nset -eu\ncd " + root + "\nname=$(basename $(dirname ${3:-.}))\n" + script + "\n"
 	if err := os.WriteFile(filepath.Join(root, "bin", "hostd"), []byte(program), 0o755); err != nil {
 		t.Fatal(err)
 	}

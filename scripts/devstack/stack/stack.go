@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/scripts/devstack/preflight"
 	"github.com/berth-cloud/berth/timescale"
@@ -31,7 +29,7 @@ type Stack struct {
 	HostProc []*Process // "h1", "h2", …
 
 	secrets secrets
-	lock    *os.File
+	lock    locks
 
 	stopSupervising context.CancelFunc
 	supervised      sync.WaitGroup
@@ -40,19 +38,18 @@ type Stack struct {
 // Start starts a stack with an empty control store and empty hosts, and returns
 // when every replica and host is healthy. It first removes what an earlier stack
 // of the same directory left. After an error nothing is left.
-func Start(ctx context.Context, o Options) (_ *Stack, err error) {
-	o, err = o.withDefaults()
+func Start(ctx context.Context, o Options) (*Stack, error) {
+	c, err := NewClaim(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.preflight(preflight.This); err != nil {
-		return nil, err
-	}
-	lock, err := o.takeLock()
-	if err != nil {
-		return nil, err
-	}
-	s := &Stack{Options: o, lock: lock, secrets: newSecrets()}
+	return c.Start(ctx)
+}
+
+// Start is Start in the claimed directory. The claim becomes the stack's.
+func (c *Claim) Start(ctx context.Context) (_ *Stack, err error) {
+	s := &Stack{Options: c.options, lock: c.lock, secrets: newSecrets()}
+	c.lock = nil
 	s.AdminToken = s.secrets.adminToken
 	defer func() {
 		if err != nil {
@@ -60,10 +57,7 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 			err = errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 		}
 	}()
-	if err := o.takeDown(ctx); err != nil {
-		return nil, fmt.Errorf("clean up after the last run: %w", err)
-	}
-	if err := o.checkPorts(); err != nil {
+	if err := s.checkPorts(); err != nil { // again: preparations may have taken minutes
 		return nil, err
 	}
 	if s.HostMemoryMB == 0 {
@@ -109,58 +103,6 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 // IsRefusal reports whether err is one sentence for a person, to be shown without
 // context.
 func IsRefusal(err error) bool { return preflight.IsRefusal(err) }
-
-// CheckFree refuses if a stack runs in the directory or the machine cannot run
-// one, as Start would, but before slow preparations.
-func CheckFree(o Options) error {
-	o, err := o.withDefaults()
-	if err != nil {
-		return err
-	}
-	if err := o.preflight(preflight.This); err != nil {
-		return err
-	}
-	lock, err := o.takeLock()
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	// The remains of an earlier stack may occupy the ports; they are removed
-	// before the ports are needed.
-	if _, err := os.Stat(o.Dir); err == nil {
-		return nil
-	}
-	return o.checkPorts()
-}
-
-// takeLock locks the stack's directory for this process. The kernel releases the
-// lock however we die.
-func (o Options) takeLock() (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(o.Dir), 0o755); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(o.Dir+".lock", os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		defer f.Close()
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
-		holder, _ := os.ReadFile(f.Name())
-		return nil, preflight.Refusef("a stack already runs here (pid %s): use it with .berth/dev.env, or stop it with make down", strings.TrimSpace(string(holder)))
-	}
-	if err := errors.Join(f.Truncate(0), writeAt(f, fmt.Sprintln(os.Getpid()))); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-func writeAt(f *os.File, s string) error {
-	_, err := f.WriteAt([]byte(s), 0)
-	return err
-}
 
 func (s *Stack) newProcess(id, program string, args, env []string) *Process {
 	return &Process{

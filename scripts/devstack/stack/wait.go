@@ -46,7 +46,7 @@ func Await(ctx context.Context, most, every time.Duration, what string, check fu
 	}
 }
 
-// WaitLeader waits until every replica that should run knows a leader.
+// WaitLeader waits until every replica that should run is ready: it knows a leader.
 func (s *Stack) WaitLeader(ctx context.Context) error {
 	return s.await(ctx, "the replicas have a leader", s.Replicas, func(ctx context.Context) error {
 		for i, p := range s.Replicas {
@@ -57,13 +57,10 @@ func (s *Stack) WaitLeader(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			status, err := client.RaftStatus(ctx)
+			err = client.Readyz(ctx)
 			client.Close()
 			if err != nil {
 				return fmt.Errorf("replica %s: %w", p.ID, err)
-			}
-			if status.LeaderID == "" {
-				return fmt.Errorf("replica %s knows no leader", p.ID)
 			}
 		}
 		return nil
@@ -118,12 +115,8 @@ func (s *Stack) AskHost(ctx context.Context, id string) error {
 	defer host.Close()
 	ctx, cancel := context.WithTimeout(ctx, timescale.Limit(2*time.Second))
 	defer cancel()
-	info, err := host.Info(ctx)
-	switch {
-	case err != nil:
+	if err := host.Readyz(ctx); err != nil {
 		return fmt.Errorf("host %s: %w", id, err)
-	case !info.Ready:
-		return fmt.Errorf("host %s is still adopting its sandboxes", id)
 	}
 	return nil
 }
@@ -139,14 +132,14 @@ func (s *Stack) WaitHealthy(ctx context.Context) error {
 }
 
 // await fails early, with the end of its log, if one of the awaited processes has
-// died.
+// died and nothing starts it again: supervision begins when the stack is healthy.
 func (s *Stack) await(ctx context.Context, what string, procs []*Process, check func(context.Context) error) error {
 	dead := errors.New("a process ended")
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	err := Await(ctx, healthTimeout, 50*time.Millisecond, what, func(ctx context.Context) error {
 		for _, p := range procs {
-			if p.Wanted() && !p.Running() && !s.Supervise {
+			if p.Wanted() && !p.Running() && s.stopSupervising == nil {
 				err := fmt.Errorf("%w: %s (%s); the end of its log:\n%s", dead, p.ID, describeExit(p.Exit()), tail(p.logFile, 12))
 				cancel(err)
 				return err

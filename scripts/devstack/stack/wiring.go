@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -14,6 +15,17 @@ import (
 // URLs need no DNS.
 const previewSuffix = "preview.localhost"
 
+const appSuffix = "app.localhost"
+
+// What an app's guest has here; on hosts it is four times as much.
+const (
+	appCPU      = "2"
+	appMemoryMB = "1024"
+)
+
+// DBDomain is what follows a database's id in its name.
+const DBDomain = "db.localhost"
+
 // This file has everything that this package passes to Berth's programs:
 // subcommands, flags and environment.
 
@@ -23,8 +35,17 @@ func inherited() []string {
 	var env []string
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "BERTH_GITHUB_") {
+			env = append(env, kv)
+			continue
+		}
 		switch name {
-		case "PATH", "HOME", "TMPDIR", "LANG", "BERTH_VMM", "BERTH_KERNEL", "BERTH_ALLOWED_CIDRS", "BERTH_HOST_LEASE", timescale.Env,
+		case "PATH", "HOME", "TMPDIR", "LANG", "BERTH_VMM", "BERTH_KERNEL", "BERTH_ALLOWED_CIDRS", "BERTH_RESOLVERS", "BERTH_HOST_LEASE", timescale.Env,
+			"BERTH_DB_IDLE", "BERTH_DB_FIRST_BACKUP", "BERTH_DB_ARCHIVE_INTERVAL", "BERTH_DB_TARGET_TIME_MIN_AGE",
+			"BERTH_DB_BACKUP_INTERVAL", "BERTH_DB_RETENTION", "BERTH_ARCHIVE_QUOTA", "BERTH_DB_MAX_PER_WORKSPACE", "BERTH_TIERS", "BERTH_DEFAULT_TIER", "BERTH_WEBHOOK_DELAYS", "BERTH_WEBHOOK_ALLOW_PRIVATE",
+			"BERTH_APP_SWEEP", "BERTH_APP_MIN_IDLE", "BERTH_APP_WAKE_HOLD", "BERTH_APP_HEALTH", "BERTH_APP_DRAIN", "BERTH_APP_MAX_PER_WORKSPACE", "BERTH_FUNCTION_IDLE", "BERTH_APP_CACHE_MB", "BERTH_DEPLOY_BUDGET", "BERTH_GIT_ALLOW_HTTP", "BERTH_DOMAIN_RESOLVERS",
+			"BERTH_PRICES", "BERTH_USAGE_INTERVAL", "BERTH_BILLING_SYNC", "BERTH_STRIPE_KEY", "BERTH_STRIPE_URL", "BERTH_OIDC_ISSUERS",
+			"BERTH_GITLAB_WEBHOOK_SECRET", "BERTH_GITEA_WEBHOOK_SECRET",
 			"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY":
 			env = append(env, kv)
 		}
@@ -59,6 +80,15 @@ func (o Options) replicaEnv(i int, s secrets) []string {
 		"BERTH_JWT_ISSUER="+devIssuer,
 		"BERTH_PREVIEW_SUFFIX="+previewSuffix,
 		"BERTH_PREVIEW_URL=http://{port}-{id}."+previewSuffix+":"+strconv.Itoa(o.apiPort(i)),
+		"BERTH_APP_SUFFIX="+appSuffix,
+		"BERTH_APP_URL=http://{id}."+appSuffix+":"+strconv.Itoa(o.apiPort(i))+"/",
+		"BERTH_DB_DOMAIN="+DBDomain,
+		"BERTH_DB_LISTEN="+o.address(id, o.routerPort(i)),
+		"BERTH_DB_ROUTER_PORT="+strconv.Itoa(o.routerPort(0)),
+		"BERTH_DB_DEV_CA="+o.dbCADir(),
+		"BERTH_DOMAIN_LISTEN="+o.address(id, o.domainPort(i)),
+		"BERTH_DOMAIN_URL=https://{domain}:"+strconv.Itoa(o.domainPort(i))+"/",
+		"BERTH_DOMAIN_DEV_CA="+o.domainCADir(),
 		"BERTH_LOG_FORMAT=json",
 	)
 	return append(env, o.ReplicaEnv...)
@@ -74,7 +104,19 @@ func (o Options) joinArgs(i int, token, caSHA256 string) []string {
 	}
 }
 
+// hostEnv returns the environment of a host. HostEnv may overrule it.
 func (o Options) hostEnv(i int) []string {
+	env := append(o.machineEnv(i),
+		"BERTH_DB_ROUTERS="+strings.Join(o.Routers(), ","),
+		"BERTH_DB_DOMAIN="+DBDomain,
+		"BERTH_DB_ROUTER_PORT="+strconv.Itoa(o.routerPort(0)),
+		"BERTH_DB_CA="+o.dbCA(),
+	)
+	return append(env, o.HostEnv[o.hostID(i)]...)
+}
+
+// machineEnv is what a host needs to build templates, too.
+func (o Options) machineEnv(i int) []string {
 	id := o.hostID(i)
 	peers := make([]string, o.Replicas)
 	for j := range peers {
@@ -89,10 +131,13 @@ func (o Options) hostEnv(i int) []string {
 		"BERTH_PEERS="+strings.Join(peers, ","),
 		"BERTH_TEMPLATE_DIR="+o.templateDir(),
 		"BERTH_SNAPSHOT_STORE="+o.snapshotStore(),
+		"BERTH_ARCHIVE_STORE="+o.archiveStore(),
 		"BERTH_SLOT_CIDR="+o.slotCIDR(i).String(),
 		"BERTH_BASE_UID="+strconv.Itoa(o.baseUID(i)),
 		"BERTH_MEMORY_MB="+strconv.Itoa(o.HostMemoryMB),
 		"BERTH_LOG_FORMAT=json",
+		"BERTH_APP_CPU="+cmp.Or(os.Getenv("BERTH_APP_CPU"), appCPU),
+		"BERTH_APP_MEMORY_MB="+cmp.Or(os.Getenv("BERTH_APP_MEMORY_MB"), appMemoryMB),
 	)
 	if os.Getenv("BERTH_KERNEL") == "" {
 		env = append(env, "BERTH_KERNEL="+filepath.Join(o.kernelDir(), "vmlinux"))
@@ -100,7 +145,7 @@ func (o Options) hostEnv(i int) []string {
 	if o.AllTemplates && i == 0 {
 		env = append(env, "BERTH_TEMPLATE_SOURCES="+filepath.Join(o.Root, "templates"))
 	}
-	return append(env, o.HostEnv[id]...)
+	return env
 }
 
 // snapshotStore returns the directory that all hosts of the stack share.
@@ -108,21 +153,41 @@ func (o Options) snapshotStore() string {
 	return (&url.URL{Scheme: "file", Path: o.Snapshots}).String()
 }
 
+// archiveStore returns the directory of the databases' archives, which all hosts
+// share. They end with the stack that has their keys.
+func (o Options) archiveStore() string {
+	return (&url.URL{Scheme: "file", Path: o.Archives()}).String()
+}
+
+// Archives is the directory of archiveStore.
+func (o Options) Archives() string { return filepath.Join(o.Dir, "archives") }
+
+// Routers returns where the replicas' PostgreSQL routers are.
+func (o Options) Routers() []string {
+	out := make([]string, o.Replicas)
+	for i := range out {
+		out[i] = o.address(o.replicaID(i), o.routerPort(i))
+	}
+	return out
+}
+
 // runDir contains a host's sockets, whose paths must be short.
 func runDir(id string) string { return "/run/berth/" + id }
 
 func (o Options) recordDir() string { return filepath.Join(o.Dir, "procs") }
 
-// The subcommands that run a daemon, and that remove its sandboxes.
+// The subcommands that run a daemon, that remove its sandboxes, and that open the
+// store of templates.
 var (
-	replicaArgs = []string{"serve"}
-	hostArgs    = []string{"serve"}
-	purgeArgs   = []string{"purge"}
+	replicaArgs   = []string{"serve"}
+	hostArgs      = []string{"serve"}
+	purgeArgs     = []string{"purge"}
+	openStoreArgs = []string{"template", "list"}
 )
 
 // buildEnv returns the environment of a separate host for one build. Its one slot
 // is removed when the build ends, and it shares nothing with a running stack.
 func (o Options) buildEnv(host int) []string {
-	o.HostPrefix, o.Hosts, o.HostRange, o.AllTemplates, o.Machines = "build", maxHosts, buildRange, false, false
-	return o.hostEnv(host)
+	o.HostPrefix, o.Hosts, o.HostRange, o.AllTemplates, o.Machines = buildPrefix, maxHosts, buildRange, false, false
+	return append(o.machineEnv(host), o.HostEnv[o.hostID(host)]...)
 }

@@ -1,14 +1,18 @@
 """Client of Berth: sandboxes that start in a moment and can be forked with their memory."""
 
 from . import models, operations
+from ._async._app import AsyncApp, AsyncApps, AsyncDeployment
 from ._async._client import AsyncBerth, AsyncBuild
+from ._async._database import AsyncDatabase, AsyncDatabases
 from ._async._files import AsyncFiles
 from ._async._forks import AsyncFork, AsyncForkTree
 from ._async._sandbox import AsyncSandbox
 from ._async._sockets import AsyncLanguageServer, AsyncProcess, AsyncPty
 from ._async._streams import AsyncFeed
 from ._core import VERSION as __version__
+from ._sync._app import App, Apps, Deployment
 from ._sync._client import Berth, Build
+from ._sync._database import Database, Databases
 from ._sync._files import Files
 from ._sync._forks import Fork, ForkTree
 from ._sync._sandbox import Sandbox
@@ -23,6 +27,8 @@ from .errors import (
     CommandFailed,
     Conflict,
     ConnectionFailed,
+    DatabaseFailed,
+    DeploymentFailed,
     Forbidden,
     InsufficientCapacity,
     LimitExceeded,
@@ -35,12 +41,20 @@ from .errors import (
     Unreachable,
 )
 from .types import Command, ExecResult, Exit, LogLine, Output, Progress, Stderr, Stdout
+from .webhooks import InvalidSignature, verify_webhook
 
 __all__ = [
     "UNSET",
     "APIError",
+    "App",
+    "Apps",
+    "AsyncApp",
+    "AsyncApps",
     "AsyncBerth",
     "AsyncBuild",
+    "AsyncDatabase",
+    "AsyncDatabases",
+    "AsyncDeployment",
     "AsyncFeed",
     "AsyncFiles",
     "AsyncFork",
@@ -58,6 +72,11 @@ __all__ = [
     "CommandFailed",
     "Conflict",
     "ConnectionFailed",
+    "Database",
+    "DatabaseFailed",
+    "Databases",
+    "Deployment",
+    "DeploymentFailed",
     "ExecResult",
     "Exit",
     "Feed",
@@ -66,6 +85,7 @@ __all__ = [
     "Fork",
     "ForkTree",
     "InsufficientCapacity",
+    "InvalidSignature",
     "LanguageServer",
     "LimitExceeded",
     "LogLine",
@@ -86,4 +106,5 @@ __all__ = [
     "__version__",
     "models",
     "operations",
+    "verify_webhook",
 ]

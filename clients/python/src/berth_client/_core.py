@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import random
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
+
+import httpx
 
 from ._call import Request
 from .errors import BerthError, retry_after
@@ -26,6 +29,12 @@ STREAM_TIMEOUT = 60.0
 """seconds without a byte of a stream, which has a ping every 15"""
 CHUNK = 256 << 10
 """bytes of a file that are sent at once"""
+MESSAGE = 48 << 10
+"""bytes of input in one message; as JSON well below the service's limit, 1 MiB, whatever they are"""
+CONNECTIONS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+"""without a limit: a long call must not keep others waiting"""
+UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+"""failures before anything was sent"""
 
 
 @dataclass(frozen=True)
@@ -64,12 +73,30 @@ class Config:
         return out
 
 
-def prepare(request: Request) -> None:
-    """Completes a request before it is first sent."""
-    if request.idempotent and request.idempotency_key is None:
-        request.idempotency_key = uuid.uuid4().hex
-    if request.method == "POST" and request.json is None and request.content is None:
-        request.json = {}  # a POST without a body is refused
+R = TypeVar("R", bound=Request)
+
+
+def prepared(request: R) -> R:
+    """The request as it is sent. The caller's may be sent again, as another one."""
+    out = replace(request)
+    if out.idempotent and out.idempotency_key is None:
+        out.idempotency_key = uuid.uuid4().hex
+    if out.method == "POST" and out.json is None and out.content is None:
+        out.json = {}  # a POST without a body is refused
+    return out
+
+
+def pieces(data: bytes | str) -> Iterator[bytes | str]:
+    """Input in pieces that fit into a message; the code points of a text stay whole."""
+    if isinstance(data, str):
+        step = MESSAGE // 4  # a code point has up to four bytes
+        yield from (data[at : at + step] for at in range(0, len(data), step))
+    else:
+        yield from byte_pieces(data)
+
+
+def byte_pieces(data: bytes) -> Iterator[bytes]:
+    return (data[at : at + MESSAGE] for at in range(0, len(data), MESSAGE))
 
 
 class Attempts:
@@ -94,7 +121,7 @@ class Attempts:
 
     def after_break(self, sent: bool) -> float | None:
         """Seconds to wait after a failed connection; None: give up."""
-        if not (self._request.safe if sent else self._request.replayable):
+        if sent and not self._request.safe:
             return None
         return self._next(None)
 

@@ -36,6 +36,14 @@ class BuildFailed(BerthError):
     """A template could not be built; the message says why."""
 
 
+class DatabaseFailed(BerthError):
+    """A database could not be made, restored or woken; the message says why."""
+
+
+class DeploymentFailed(BerthError):
+    """A version of an app could not be brought into service; the message says why."""
+
+
 class APIError(BerthError):
     """The service refused. Branch on the class or on status: texts may change."""
 

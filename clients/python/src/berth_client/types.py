@@ -103,6 +103,8 @@ class LogLine:
     """when it was written, if known"""
     partial: bool = False
     """the line is very long and continues in the next one"""
+    instance: str = ""
+    """the app's instance that wrote it; empty in other logs"""
 
 
 def output_of(kind: str, raw: dict[str, Any]) -> Output | None:

@@ -16,6 +16,8 @@ from .._call import Call, Nothing, Page, Stream
 from .._core import Config, backoff
 from ..errors import BerthError, BuildFailed
 from . import _io
+from ._app import AsyncApps
+from ._database import AsyncDatabases
 from ._sandbox import AsyncSandbox
 from ._streams import AsyncFeed, build_feed
 from ._transport import AsyncTransport
@@ -46,6 +48,8 @@ class AsyncBerth:
         self.snapshots = AsyncSnapshots(self._transport)
         self.templates = AsyncTemplates(self._transport)
         self.volumes = AsyncVolumes(self._transport)
+        self.databases = AsyncDatabases(self._transport)
+        self.apps = AsyncApps(self._transport)
 
     async def aclose(self) -> None:
         """Closes the connections."""

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from .. import models
 from .. import operations as op
 from .._call import Socket
+from .._core import byte_pieces, pieces
 from ..errors import BerthError, StreamBroken
 from ..types import Exit, Output, Stderr, Stdout, output_of
 from . import _io
@@ -78,7 +79,8 @@ class AsyncPty(AsyncSocketSession):
 
     async def send(self, data: bytes | str) -> None:
         """Sends input. A line ends with \\r or \\n; Ctrl-C is b"\\x03"."""
-        await self._send(data.encode() if isinstance(data, str) else data)
+        for piece in byte_pieces(data.encode() if isinstance(data, str) else data):
+            await self._send(piece)
 
     async def resize(self, cols: int, rows: int) -> None:
         """Changes the size of the terminal."""
@@ -121,10 +123,11 @@ class AsyncProcess(AsyncSocketSession):
 
     async def write(self, data: bytes | str) -> None:
         """Sends input to the command."""
-        if isinstance(data, str):
-            await self._send({"type": "stdin", "data": data})
-        else:
-            await self._send({"type": "stdin", "data": b64encode(data).decode(), "encoding": "base64"})
+        for piece in pieces(data):
+            if isinstance(piece, str):
+                await self._send({"type": "stdin", "data": piece})
+            else:
+                await self._send({"type": "stdin", "data": b64encode(piece).decode(), "encoding": "base64"})
 
     async def close_stdin(self) -> None:
         """Ends its input."""

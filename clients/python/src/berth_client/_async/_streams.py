@@ -110,6 +110,7 @@ async def log_feed(transport: AsyncTransport, call: Stream) -> AsyncIterator[Log
                     raw["line"],
                     None if ts is None else datetime.fromisoformat(ts),
                     raw.get("partial", False),
+                    raw.get("instance", ""),
                 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx
@@ -11,7 +12,17 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from .._call import Call, Nothing, Page, Request, Socket, Stream
-from .._core import CONNECT_TIMEOUT, READ_TIMEOUT, STREAM_TIMEOUT, Attempts, Config, next_cursor, prepare
+from .._core import (
+    CONNECT_TIMEOUT,
+    CONNECTIONS,
+    READ_TIMEOUT,
+    STREAM_TIMEOUT,
+    UNSENT,
+    Attempts,
+    Config,
+    next_cursor,
+    prepared,
+)
 from .._sse import Decoder, Message
 from ..errors import BerthError, ConnectionFailed, error_of
 from . import _io
@@ -28,13 +39,17 @@ class AsyncTransport:
 
     def __init__(self, config: Config, http: httpx.AsyncClient | None) -> None:
         self.config = config
-        self._http = http or httpx.AsyncClient(follow_redirects=False)
+        self._http = http or httpx.AsyncClient(follow_redirects=False, limits=CONNECTIONS)
         self._own = http is None
         self._last = 0
 
     async def aclose(self) -> None:
         if self._own:
             await self._http.aclose()
+
+    def with_token(self, token: str) -> AsyncTransport:
+        """The same connections, with another credential."""
+        return AsyncTransport(replace(self.config, token=token), self._http)
 
     async def call(self, call: Call[T], read_timeout: float = READ_TIMEOUT) -> T:
         response = await self._open(call, read_timeout, whole=True)
@@ -50,6 +65,7 @@ class AsyncTransport:
 
     async def pages(self, call: Page[T]) -> AsyncIterator[T]:
         """Iterates over the elements of a list, page by page."""
+        call = replace(call, query=dict(call.query))
         while True:
             elements, cursor = await self.page(call)
             for element in elements:
@@ -97,6 +113,7 @@ class AsyncTransport:
                 if wait is None:
                     raise error_of(status, headers, bytes(e.response.body or b"")) from None
             except (OSError, InvalidHandshake, TimeoutError) as e:
+                self._away(attempts.at)
                 wait = attempts.after_break(sent=not isinstance(e, ConnectionRefusedError))
                 if wait is None:
                     raise ConnectionFailed(f"open a WebSocket at {attempts.url}: {_why(e)}") from e
@@ -107,7 +124,7 @@ class AsyncTransport:
 
     async def _open(self, call: Request, read_timeout: float, whole: bool) -> httpx.Response:
         """The first answer that is not a failure, with its body read or still open."""
-        prepare(call)
+        call = prepared(call)
         attempts = Attempts(self.config, call, self._last)
         timeout = httpx.Timeout(read_timeout, connect=CONNECT_TIMEOUT)
         while True:
@@ -121,10 +138,13 @@ class AsyncTransport:
                     await response.aclose()
                     raise
             except httpx.TransportError as e:
-                sent = not isinstance(e, (httpx.ConnectError, httpx.ConnectTimeout))
-                wait = attempts.after_break(sent)
+                self._away(attempts.at)
+                wait = attempts.after_break(sent=not isinstance(e, UNSENT))
                 if wait is None:
                     raise ConnectionFailed(f"{call.method} at {url}: {_why(e)}") from e
+            except BaseException:  # the caller's deadline, for one
+                self._away(attempts.at)
+                raise
             else:
                 if response.status_code < 300:
                     self._last = attempts.at
@@ -136,6 +156,11 @@ class AsyncTransport:
                     body = response.content if response.is_error else b""
                     raise error_of(response.status_code, response.headers, body)
             await _io.sleep(wait)
+
+    def _away(self, at: int) -> None:
+        """Later calls begin with another replica than the one that did not answer: it may be frozen."""
+        if self._last == at:
+            self._last = (at + 1) % len(self.config.urls)
 
     def _build(self, call: Request, url: str, timeout: httpx.Timeout) -> httpx.Request:
         content: Any = call.content

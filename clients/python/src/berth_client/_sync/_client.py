@@ -17,6 +17,8 @@ from .._call import Call, Nothing, Page, Stream
 from .._core import Config, backoff
 from ..errors import BerthError, BuildFailed
 from . import _io
+from ._app import Apps
+from ._database import Databases
 from ._sandbox import Sandbox
 from ._streams import Feed, build_feed
 from ._transport import Transport
@@ -47,6 +49,8 @@ class Berth:
         self.snapshots = Snapshots(self._transport)
         self.templates = Templates(self._transport)
         self.volumes = Volumes(self._transport)
+        self.databases = Databases(self._transport)
+        self.apps = Apps(self._transport)
 
     def close(self) -> None:
         """Closes the connections."""

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from .. import models
 from .. import operations as op
 from .._call import Socket
+from .._core import byte_pieces, pieces
 from ..errors import BerthError, StreamBroken
 from ..types import Exit, Output, Stderr, Stdout, output_of
 from . import _io
@@ -79,7 +80,8 @@ class Pty(SocketSession):
 
     def send(self, data: bytes | str) -> None:
         """Sends input. A line ends with \\r or \\n; Ctrl-C is b"\\x03"."""
-        self._send(data.encode() if isinstance(data, str) else data)
+        for piece in byte_pieces(data.encode() if isinstance(data, str) else data):
+            self._send(piece)
 
     def resize(self, cols: int, rows: int) -> None:
         """Changes the size of the terminal."""
@@ -122,10 +124,11 @@ class Process(SocketSession):
 
     def write(self, data: bytes | str) -> None:
         """Sends input to the command."""
-        if isinstance(data, str):
-            self._send({"type": "stdin", "data": data})
-        else:
-            self._send({"type": "stdin", "data": b64encode(data).decode(), "encoding": "base64"})
+        for piece in pieces(data):
+            if isinstance(piece, str):
+                self._send({"type": "stdin", "data": piece})
+            else:
+                self._send({"type": "stdin", "data": b64encode(piece).decode(), "encoding": "base64"})
 
     def close_stdin(self) -> None:
         """Ends its input."""

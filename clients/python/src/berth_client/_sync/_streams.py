@@ -111,6 +111,7 @@ def log_feed(transport: Transport, call: Stream) -> Iterator[LogLine]:
                     raw["line"],
                     None if ts is None else datetime.fromisoformat(ts),
                     raw.get("partial", False),
+                    raw.get("instance", ""),
                 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx
@@ -12,7 +13,17 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from .._call import Call, Nothing, Page, Request, Socket, Stream
-from .._core import CONNECT_TIMEOUT, READ_TIMEOUT, STREAM_TIMEOUT, Attempts, Config, next_cursor, prepare
+from .._core import (
+    CONNECT_TIMEOUT,
+    CONNECTIONS,
+    READ_TIMEOUT,
+    STREAM_TIMEOUT,
+    UNSENT,
+    Attempts,
+    Config,
+    next_cursor,
+    prepared,
+)
 from .._sse import Decoder, Message
 from ..errors import BerthError, ConnectionFailed, error_of
 from . import _io
@@ -29,13 +40,17 @@ class Transport:
 
     def __init__(self, config: Config, http: httpx.Client | None) -> None:
         self.config = config
-        self._http = http or httpx.Client(follow_redirects=False)
+        self._http = http or httpx.Client(follow_redirects=False, limits=CONNECTIONS)
         self._own = http is None
         self._last = 0
 
     def close(self) -> None:
         if self._own:
             self._http.close()
+
+    def with_token(self, token: str) -> Transport:
+        """The same connections, with another credential."""
+        return Transport(replace(self.config, token=token), self._http)
 
     def call(self, call: Call[T], read_timeout: float = READ_TIMEOUT) -> T:
         response = self._open(call, read_timeout, whole=True)
@@ -51,6 +66,7 @@ class Transport:
 
     def pages(self, call: Page[T]) -> Iterator[T]:
         """Iterates over the elements of a list, page by page."""
+        call = replace(call, query=dict(call.query))
         while True:
             elements, cursor = self.page(call)
             for element in elements:
@@ -98,6 +114,7 @@ class Transport:
                 if wait is None:
                     raise error_of(status, headers, bytes(e.response.body or b"")) from None
             except (OSError, InvalidHandshake, TimeoutError) as e:
+                self._away(attempts.at)
                 wait = attempts.after_break(sent=not isinstance(e, ConnectionRefusedError))
                 if wait is None:
                     raise ConnectionFailed(f"open a WebSocket at {attempts.url}: {_why(e)}") from e
@@ -108,7 +125,7 @@ class Transport:
 
     def _open(self, call: Request, read_timeout: float, whole: bool) -> httpx.Response:
         """The first answer that is not a failure, with its body read or still open."""
-        prepare(call)
+        call = prepared(call)
         attempts = Attempts(self.config, call, self._last)
         timeout = httpx.Timeout(read_timeout, connect=CONNECT_TIMEOUT)
         while True:
@@ -122,10 +139,13 @@ class Transport:
                     response.close()
                     raise
             except httpx.TransportError as e:
-                sent = not isinstance(e, (httpx.ConnectError, httpx.ConnectTimeout))
-                wait = attempts.after_break(sent)
+                self._away(attempts.at)
+                wait = attempts.after_break(sent=not isinstance(e, UNSENT))
                 if wait is None:
                     raise ConnectionFailed(f"{call.method} at {url}: {_why(e)}") from e
+            except BaseException:  # the caller's deadline, for one
+                self._away(attempts.at)
+                raise
             else:
                 if response.status_code < 300:
                     self._last = attempts.at
@@ -137,6 +157,11 @@ class Transport:
                     body = response.content if response.is_error else b""
                     raise error_of(response.status_code, response.headers, body)
             _io.sleep(wait)
+
+    def _away(self, at: int) -> None:
+        """Later calls begin with another replica than the one that did not answer: it may be frozen."""
+        if self._last == at:
+            self._last = (at + 1) % len(self.config.urls)
 
     def _build(self, call: Request, url: str, timeout: httpx.Timeout) -> httpx.Request:
         content: Any = call.content

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+)
+
+func (a *app) appEnv() *cobra.Command {
+	return group("env", "Show and change the environment variables of an app",
+		`Deployments from now on have the variables as they are then. Secret ones are stored
+encrypted, masked when they are read, and left out of the logs of builds.`,
+		a.appEnvList(), a.appEnvSet(), a.appEnvImport(), a.appEnvRemove())
+}
+
+func (a *app) appEnvList() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls APP", Aliases: []string{"list"}, Short: "List the variables of an app, with secret values masked",
+		Args: wants(1, 1, "APP"), ValidArgsFunction: a.completeApps,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, one, err := a.theApp(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			env, err := c.AppEnv(cmd.Context(), one.ID)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(env)
+			}
+			rows := [][]string{{"NAME", "VALUE", "SECRET", "SCOPE", "UPDATED"}}
+			for _, v := range env {
+				rows = append(rows, []string{v.Key, v.Value, yes(v.Secret), orDash(v.Scope), age(v.UpdatedAt.Time)})
+			}
+			return a.table(rows)
+		},
+	}
+}
+
+func (a *app) appEnvSet() *cobra.Command {
+	var in api.PutAppVariable
+	cmd := &cobra.Command{
+		Use:   "set APP NAME=VALUE…",
+		Short: "Set variables of an app",
+		Long: `Set variables of an app. A NAME alone takes its value from your environment, so that
+a secret need not be in the command's arguments.`,
+		Example: `  berth app env set shop LOG_LEVEL=info
+  berth app env set shop STRIPE_KEY --secret`,
+		Args: wants(2, -1, "APP and NAME=VALUE"), ValidArgsFunction: a.completeApps,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			vars, err := assignments(args[1:], a.env)
+			if err != nil {
+				return usage(cmd, "%s", err)
+			}
+			c, one, err := a.theApp(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			set := []api.AppVariable{}
+			for _, name := range sortedKeys(vars) {
+				in.Value = vars[name]
+				v, err := c.PutAppVariable(cmd.Context(), one.ID, name, in)
+				if err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				set = append(set, *v)
+			}
+			if a.json {
+				return a.printJSON(set)
+			}
+			a.note("set; the next deployment has it: berth app deploy %s", one.ID)
+			return nil
+		},
+	}
+	secretFlags(cmd, &in.Secret, &in.Scope)
+	return cmd
+}
+
+func secretFlags(cmd *cobra.Command, secret *bool, scope *string) {
+	cmd.Flags().BoolVar(secret, "secret", false, "mask the value when it is read, and leave it out of the logs of builds")
+	cmd.Flags().StringVar(scope, "scope", "", `"production" keeps it out of previews`)
+}
+
+// maxDotenv bounds what is read of a .env file, in bytes. The service takes less.
+const maxDotenv = 4 << 20
+
+func (a *app) appEnvImport() *cobra.Command {
+	var in api.ImportAppEnv
+	cmd := &cobra.Command{
+		Use: "import APP FILE", Short: `Set the variables of a .env file; "-" is stdin`, Example: "  berth app env import shop .env --secret",
+		Args: wants(2, 2, "APP and FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var from io.Reader = a.stdin
+			if args[1] != "-" {
+				f, err := os.Open(args[1])
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				from = f
+			}
+			text, err := io.ReadAll(io.LimitReader(from, maxDotenv))
+			if err != nil {
+				return err
+			}
+			c, one, err := a.theApp(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			in.Dotenv = string(text)
+			env, err := c.ImportAppEnv(cmd.Context(), one.ID, in)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(env)
+			}
+			a.note("imported; the app has %d variables, from its next deployment on", len(env))
+			return nil
+		},
+	}
+	secretFlags(cmd, &in.Secret, &in.Scope)
+	return cmd
+}
+
+func (a *app) appEnvRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm APP NAME…", Aliases: []string{"delete"}, Short: "Remove variables of an app",
+		Args: wants(2, -1, "APP and NAME"), ValidArgsFunction: a.completeApps,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, one, err := a.theApp(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.removeEach(args[1:], func(name string) error { return c.DeleteAppVariable(cmd.Context(), one.ID, name) })
+		},
+	}
+}

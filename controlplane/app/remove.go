@@ -1,0 +1,182 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/controlplane/snapshot"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// The steps of a delete. The first removes deployments, sandboxes and artifacts; the second
+// removes the blobs and, after the last blob, the rows.
+const (
+	stepClear = "clear"
+	stepBlobs = "blobs"
+)
+
+// blobTries is how often the deletion of blobs is tried before the rest is left on the
+// hosts.
+const blobTries = 8
+
+// Delete removes an app with everything that belongs to it; see core.Remove for how long it
+// waits.
+func (s *Apps) Delete(ctx context.Context, c core.Caller, id string) error {
+	return s.core.Remove(ctx, c, func(tx *raftstore.Tx, flowID string) (string, error) {
+		a, ok := raftstore.Get(tx, record.Apps, id)
+		if !ok || a.WorkspaceID != c.WorkspaceID || a.Kind != s.kind {
+			return "", apierror.NotFound()
+		}
+		return beginDelete(tx, flowID, a, c.RequestID)
+	})
+}
+
+// beginDelete marks an app as deleting and begins its removal, whatever is under way for the
+// app. It returns the id of the flow to wait for.
+func beginDelete(tx *raftstore.Tx, flowID string, a *record.App, requestID string) (string, error) {
+	if a.Status != record.AppDeleting {
+		c := a.Clone()
+		c.Status, c.Draining, c.Instances = record.AppDeleting, nil, nil
+		raftstore.Put(tx, record.Apps, c)
+		for _, d := range raftstore.Find(tx, record.Domains, "app", a.ID) {
+			raftstore.Delete(tx, record.Domains, d.ID)
+		}
+	} else if live, ok := flow.Live(tx, Subject(a.ID)); ok && live.Kind == KindDelete {
+		return live.ID, nil
+	}
+	if err := clearApp(tx, a); err != nil {
+		return "", err
+	}
+	return flowID, flow.Preempt(tx, flow.New{
+		ID: flowID, Kind: KindDelete, Subject: Subject(a.ID), Step: stepClear, Data: resource.Data{RequestID: requestID},
+	})
+}
+
+// clearApp ends an app's deployments and begins to delete its sandboxes and snapshots.
+func clearApp(tx *raftstore.Tx, a *record.App) error {
+	for _, d := range unfinished(tx, a.ID) {
+		if err := abandon(tx, d, whyDeleted, false); err != nil {
+			return err
+		}
+	}
+	for _, box := range boxesOf(tx, a) {
+		if err := deleteBox(tx, box.ID); err != nil {
+			return err
+		}
+	}
+	for _, s := range snapshotsOf(tx, a) {
+		if s.Status == record.ResourceDeleting {
+			continue
+		}
+		if _, err := snapshot.Resource.BeginDelete(tx, flow.NewID(), s, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cleared reports whether only rows and blobs are left of an app.
+func cleared(r raftstore.Reader, a *record.App) bool {
+	if len(boxesOf(r, a)) > 0 || len(snapshotsOf(r, a)) > 0 {
+		return false
+	}
+	for _, d := range deploymentsOf(r, a.ID) {
+		if _, under := flow.Live(r, DeploymentSubject(d.ID)); under || !d.Status.Ended() {
+			return false
+		}
+	}
+	return true
+}
+
+// clear waits until only rows and blobs are left of an app.
+func (f *Flows) clear(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	a, ok := of(run.View, run.Flow)
+	if !ok {
+		return resource.Finish, nil
+	}
+	late := time.NewTimer(f.patience(run))
+	defer late.Stop()
+	for waiting := true; waiting; {
+		view := f.Store.View()
+		if cleared(view, a) {
+			break
+		}
+		select {
+		case <-view.Changed(record.Sandboxes.Name, record.Snapshots.Name, record.Flows.Name):
+		case <-late.C:
+			waiting = false // the commit checks again
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		if !cleared(tx, a) {
+			return flow.Goto(stepClear, nil), clearApp(tx, a)
+		}
+		return flow.Goto(stepBlobs, nil), nil
+	}, nil
+}
+
+// removeBlobs deletes an app's blobs and then its rows. A host that does not answer for a
+// long time keeps its blobs.
+func (f *Flows) removeBlobs(ctx context.Context, run flow.Run) (flow.Commit, error) {
+	var data resource.Data
+	if err := run.Data(&data); err != nil {
+		return nil, err
+	}
+	a, ok := of(run.View, run.Flow)
+	if !ok {
+		return resource.Finish, nil
+	}
+	hctx := hosts.WithRequestID(ctx, data.RequestID)
+	for name, at := range blobsOf(run.View, a) {
+		err := f.deleteBlob(hctx, at, name)
+		switch {
+		case err == nil:
+		case run.Flow.Attempt < blobTries || ctx.Err() != nil:
+			return nil, err
+		default:
+			f.Logger.WarnContext(ctx, "blob of a deleted app is left on its host", "app_id", a.ID, "blob", name, "error", err)
+		}
+	}
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		rows := deploymentsOf(tx, a.ID)
+		for _, d := range rows[:min(len(rows), manyRows)] {
+			raftstore.Delete(tx, record.Deployments, d.ID)
+		}
+		if len(rows) > manyRows {
+			return flow.Goto(stepBlobs, nil), nil
+		}
+		raftstore.Delete(tx, record.Apps, a.ID)
+		return flow.Done(), nil
+	}, nil
+}
+
+// manyRows limits the rows that are deleted in one transaction.
+const manyRows = 200
+
+// blobsOf returns the places of an app's blobs, by name.
+func blobsOf(r raftstore.Reader, a *record.App) map[string]blobPlace {
+	blobs := map[string]blobPlace{}
+	for _, u := range a.Uploads {
+		blobs[u.ID] = placeOf(u)
+	}
+	if a.Cache != nil {
+		blobs[a.Cache.ID] = placeOf(*a.Cache)
+	}
+	if a.Log != nil {
+		blobs[a.Log.ID] = placeOf(*a.Log)
+	}
+	for _, d := range deploymentsOf(r, a.ID) {
+		if !d.StartedAt.IsZero() { // an interrupted step may have kept its log
+			blobs[logBlob(d)] = logPlace(d)
+		}
+	}
+	return blobs
+}

@@ -1,0 +1,202 @@
+package app_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/app"
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// unhear has the leader be a new one that no host has found yet.
+func (r *rig) unhear() {
+	for _, h := range r.hosts {
+		h.Silence(true)
+	}
+	n := r.LeaderNode()
+	for { // until no heartbeat is on its way any more
+		n.Hosts.Resign()
+		n.Hosts.Lead(n.Store.Term())
+		<-time.After(20 * time.Millisecond)
+		if len(n.Hosts.Sessions()) == 0 {
+			return
+		}
+	}
+}
+
+func (r *rig) speak() {
+	for _, h := range r.hosts {
+		h.Silence(false)
+	}
+}
+
+// TestNewLeaderHasHeardNoHost: time limits that ran out while nobody led end nothing before
+// the host could be asked.
+func TestNewLeaderHasHeardNoHost(t *testing.T) {
+	t.Parallel()
+	// deaf has the hosts be unheard at the first run of a step, and speak at the second.
+	deaf := func(r **rig, kind, step string, before func()) (fault func(f *record.Flow, at flow.Point) error, runs *atomic.Int64) {
+		runs = new(atomic.Int64)
+		return func(f *record.Flow, at flow.Point) error {
+			if f.Kind != kind || f.Step != step || at != flow.BeforeAct {
+				return nil
+			}
+			switch runs.Add(1) {
+			case 1:
+				before()
+				(*r).unhear()
+			case 2:
+				(*r).speak()
+			}
+			return nil
+		}, runs
+	}
+	t.Run("wake", func(t *testing.T) {
+		t.Parallel()
+		var r *rig
+		fault, runs := deaf(&r, app.KindWake, "health", func() {})
+		r = newRig(t, 1, 1, fault, func(c *app.Config) { c.Health, c.Patience = time.Millisecond, 400*time.Millisecond })
+		a, d := r.asleep()
+		r.edit(a.ID, func(a *record.App) { a.AutoHibernate = false })
+		if err := r.apps().Awake(t.Context(), a.ID); err != nil {
+			t.Fatal(err)
+		}
+		if row := r.becomes(a.ID, record.AppRunning); row.DeploymentID != d.ID || runs.Load() < 2 {
+			t.Errorf("after %d runs of the step it was built anew: %+v", runs.Load(), row)
+		}
+		r.settled(1)
+	})
+	t.Run("build", func(t *testing.T) {
+		t.Parallel()
+		var r *rig
+		fault, runs := deaf(&r, app.KindDeploy, "poll", func() {})
+		r = newRig(t, 1, 1, fault, func(c *app.Config) { c.GuestSilent = -1 }) // its first silence would be too long
+		a := r.create()
+		r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
+		if runs.Load() < 2 {
+			t.Error("the step was not repeated")
+		}
+		r.settled(1)
+	})
+	t.Run("capture", func(t *testing.T) {
+		t.Parallel()
+		var r *rig
+		free := make(chan struct{})
+		const limit = 2 * time.Second
+		fault, runs := deaf(&r, app.KindDeploy, "flip", func() { <-time.After(limit) })
+		r = newRig(t, 1, 1, fault, func(c *app.Config) { c.Capture = limit })
+		r.hosts[0].SetFault(func(ctx context.Context, c fakehost.Call) error {
+			if c.Op == "capture" && !c.Done {
+				select {
+				case <-free:
+				case <-ctx.Done():
+				}
+			}
+			return nil
+		})
+		a := r.create()
+		d := r.deploy(a.ID)
+		r.await("a second look at the capture", func() bool { return runs.Load() > 1 || r.deployment(d.ID).Status.Ended() })
+		close(free)
+		if d := r.ends(d.ID, record.DeploymentLive); d.SnapshotID == "" {
+			t.Error("it has no artifact")
+		}
+		r.settled(1)
+	})
+}
+
+// TestExpiredDeploymentWithoutItsSandbox: a deployment that is past its deadline does not
+// begin again, without any.
+func TestExpiredDeploymentWithoutItsSandbox(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]bool{"gone before": true, "gone meanwhile": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			expires, lost := make(chan struct{}), make(chan struct{})
+			release := sync.OnceFunc(func() { close(lost) })
+			defer release()
+			var once sync.Once
+			r := newRig(t, 1, 2, func(f *record.Flow, at flow.Point) (err error) {
+				if f.Kind == app.KindDeploy && f.Step == "expire" && at == flow.BeforeAct {
+					once.Do(func() {
+						close(expires)
+						<-lost
+						if again {
+							err = errCrash
+						}
+					})
+				}
+				return err
+			})
+			for _, h := range r.hosts { // no artifact is ever captured
+				h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+					if c.Op == "capture" && !c.Done {
+						<-ctx.Done()
+					}
+					return nil
+				})
+			}
+			a := r.create()
+			d := r.deploy(a.ID)
+			r.at(d.ID, "flip")
+			r.late(d.ID)
+			<-expires
+			box := r.deployment(d.ID).SandboxID
+			h := r.host(box)
+			h.Silence(true)
+			r.await("the loss of its host", func() bool {
+				row, ok := r.Sandbox(box)
+				up, _ := raftstore.Get(r.Leader().Store.View(), record.Hosts, h.ID)
+				return ok && row.Status == record.SandboxFailed && up.State == record.HostLost
+			})
+			release()
+			if d := r.ends(d.ID, record.DeploymentFailed); !strings.HasPrefix(d.Error, "it took longer than 20s") {
+				t.Errorf("error %q", d.Error)
+			}
+			h.Silence(false)
+			r.settled(0)
+		})
+	}
+}
+
+// TestCachesOfALeaderThatDies: what a host was given of them goes, though the time of the
+// deployment is over before anybody can name it.
+func TestCachesOfALeaderThatDies(t *testing.T) {
+	t.Parallel()
+	kept, late := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(late) })
+	defer release()
+	var once sync.Once
+	r := newRig(t, 1, 1, func(f *record.Flow, at flow.Point) (err error) {
+		if f.Kind == app.KindDeploy && f.Step == "cache" && at == flow.BeforeCommit {
+			once.Do(func() {
+				close(kept)
+				<-late
+				err = errCrash
+			})
+		}
+		return err
+	})
+	r.guests.set(func(g *guests) { g.cache = "caches" })
+	a := r.create()
+	d := r.deploy(a.ID)
+	<-kept
+	if len(r.caches()) != 1 {
+		t.Error("no host has the caches")
+	}
+	r.late(d.ID)
+	release()
+	r.over(d.ID)
+	r.await("that nothing is left of them", func() bool { return len(r.caches()) == 0 && len(r.row(a.ID).Uploads) == 0 })
+	if r.row(a.ID).Cache != nil {
+		t.Error("the app has a cache")
+	}
+	r.settled(1)
+}

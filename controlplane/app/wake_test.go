@@ -1,0 +1,424 @@
+package app_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/app"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/guest/appapi"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// sleepy is an app that sleeps after a second.
+func sleepy(in *api.CreateApp) { in.AutoHibernate, in.IdleTimeoutSeconds = nil, new(1) }
+
+// asleep makes an app that sleeps.
+func (r *rig) asleep() (api.App, api.Deployment) {
+	r.t.Helper()
+	a, d := r.live(sleepy)
+	r.becomes(a.ID, record.AppHibernated)
+	r.await("the end of its sandbox", func() bool { return len(r.row(a.ID).Draining) == 0 })
+	return a, d
+}
+
+// TestSleepAndWake: an idle app has no sandbox, and comes back from its artifact, once
+// for all who ask.
+func TestSleepAndWake(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, d := r.asleep()
+	r.settled(0)
+	out, err := r.apps().Get(t.Context(), caller, a.ID)
+	if err != nil || out.Status != api.AppHibernated || out.SandboxID != "" || out.DeploymentID != d.ID {
+		t.Errorf("asleep: %+v, %v", out, err)
+	}
+	_, err = r.apps().Logs(t.Context(), caller, a.ID, 0)
+	want(t, err, apierror.EConflict, "app is not running")
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if err := r.apps().Awake(t.Context(), a.ID); err != nil {
+				t.Errorf("wake: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	row := r.row(a.ID)
+	if row.Status != record.AppRunning || len(row.Instances) != 1 || row.Instances[0].Port != 3000 {
+		t.Fatalf("awake: %+v", row)
+	}
+	box, _ := r.Sandbox(row.Instances[0].SandboxID)
+	if g := r.guests.at(box.ID); box.FromSnapshot != r.deployment(d.ID).SnapshotID || g.builds+g.starts != 0 {
+		t.Errorf("its sandbox: %+v, %+v", box, g)
+	}
+	if n := len(raftstore.All(r.Leader().Store.View(), record.Deployments)); n != 1 {
+		t.Errorf("%d deployments", n)
+	}
+	if err := r.apps().Awake(t.Context(), a.ID); err != nil {
+		t.Errorf("wake what is awake: %v", err)
+	}
+}
+
+func TestAwakeRefuses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a := r.create()
+	want(t, r.apps().Awake(t.Context(), a.ID), apierror.EConflict, "app has no live deployment")
+	want(t, r.apps().Awake(t.Context(), "app-none"), apierror.ENotFound, "not found")
+	b, _ := r.asleep()
+	r.edit(b.ID, func(a *record.App) { a.Paused = true })
+	want(t, r.apps().Awake(t.Context(), b.ID), apierror.EQuota, "app is paused")
+	if s := r.row(b.ID).Status; s != record.AppHibernated {
+		t.Errorf("it is %s", s)
+	}
+}
+
+// TestActivityKeepsAwake: requests and open connections do, and old ones do not.
+func TestActivityKeepsAwake(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, _ := r.live(sleepy)
+	box := r.row(a.ID).Instances[0].SandboxID
+	begun := time.Now()
+	hear := func(act app.Activity) {
+		act.AppID = a.ID
+		r.apps().Heard("edge", []app.Activity{act})
+	}
+	r.await("three seconds of connections", func() bool {
+		hear(app.Activity{Open: map[string]int{box: 1}})
+		return time.Since(begun) > 3*time.Second
+	})
+	if s := r.row(a.ID).Status; s != record.AppRunning {
+		t.Fatalf("with an open connection it is %s", s)
+	}
+	begun = time.Now()
+	r.await("two seconds of requests", func() bool {
+		hear(app.Activity{LastRequest: time.Now()})
+		return time.Since(begun) > 2*time.Second
+	})
+	row := r.row(a.ID)
+	if row.Status != record.AppRunning || row.LastRequestAt.IsZero() || time.Since(row.LastRequestAt) > 3*time.Second {
+		t.Errorf("with requests it is %s, last at %s", row.Status, row.LastRequestAt)
+	}
+	hear(app.Activity{LastRequest: time.Now().Add(time.Hour)}) // by a clock that goes ahead
+	last := r.becomes(a.ID, record.AppHibernated).LastRequestAt
+	if last.After(time.Now()) {
+		t.Errorf("last request at %s", last)
+	}
+}
+
+// TestStaleIsDeployed: a wake after a change of settings builds anew, with a row.
+func TestStaleIsDeployed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, d := r.asleep()
+	if _, err := r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{StartCommand: api.SetTo("node other.js")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.apps().Awake(t.Context(), a.ID); err != nil {
+		t.Fatal(err)
+	}
+	row := r.row(a.ID)
+	now := r.deployment(row.DeploymentID)
+	if now.ID == d.ID || now.Trigger != "wake" || now.Status != record.DeploymentLive || row.Stale {
+		t.Errorf("awake: %+v, %+v", row, now)
+	}
+	if g := r.guests.at(now.SandboxID); g.build.StartCommand != "node other.js" {
+		t.Errorf("built with %+v", g.build)
+	}
+}
+
+// TestArtifactGone: what cannot be restored is built anew.
+func TestArtifactGone(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(r *rig, snapshot string){
+		"capture": func(r *rig, snapshot string) { r.hosts[0].DropCapture(snapshot) },
+		"row": func(r *rig, snapshot string) {
+			r.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Snapshots, snapshot); return nil })
+		},
+		"answer": func(r *rig, _ string) {
+			r.guests.set(func(g *guests) { g.port = 4711 }) // the restored app is not where it was
+			r.await("the end of the restore", func() bool {
+				_, ok := find(r, "wake")
+				return ok
+			})
+			r.guests.set(func(g *guests) { g.port = 0 })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 1, 1, nil)
+			a, d := r.asleep()
+			done := make(chan error, 1)
+			if name == "answer" {
+				r.guests.set(func(g *guests) { g.port = 4711 })
+				go func() { done <- r.LeaderNode().Apps.Awake(context.Background(), a.ID) }()
+				lose(r, "")
+			} else {
+				lose(r, r.deployment(d.ID).SnapshotID)
+				go func() { done <- r.LeaderNode().Apps.Awake(context.Background(), a.ID) }()
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			now := r.deployment(r.row(a.ID).DeploymentID)
+			if now.Trigger != "wake" || r.guests.at(now.SandboxID).builds != 1 {
+				t.Errorf("awake: %+v", now)
+			}
+		})
+	}
+}
+
+// find returns a deployment with a trigger.
+func find(r *rig, trigger string) (*record.Deployment, bool) {
+	for _, d := range raftstore.All(r.Leader().Store.View(), record.Deployments) {
+		if d.Trigger == trigger {
+			return d, true
+		}
+	}
+	return nil, false
+}
+
+// TestWakeFails: the app says so, is left alone for a while, and wakes then.
+func TestWakeFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, _ := r.asleep()
+	room := func(mb int) {
+		r.hosts[0].Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) { c.MemoryMB = mb })
+		r.await("the news", func() bool { return r.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Capacity.MemoryMB == mb })
+	}
+	room(100)
+	err := r.apps().Awake(t.Context(), a.ID)
+	hasText(t, err, apierror.EUnwoken, "no available compute node")
+	if row := r.row(a.ID); row.Status != record.AppFailed || !strings.HasPrefix(row.Error, "no available compute node") {
+		t.Errorf("it is %s: %s", row.Status, row.Error)
+	}
+	version := r.row(a.ID).ModifyIndex
+	if err := r.apps().Awake(t.Context(), a.ID); apierror.CodeOf(err) != apierror.EUnwoken || r.row(a.ID).ModifyIndex != version {
+		t.Errorf("at once again: %v", err)
+	}
+	room(16 << 10)
+	r.await("a wake that goes well", func() bool { return r.apps().Awake(t.Context(), a.ID) == nil })
+	if row := r.row(a.ID); row.Error != "" || row.Status != record.AppRunning {
+		t.Errorf("it is %s: %s", row.Status, row.Error)
+	}
+}
+
+// TestWakeBuildFails: no artifact, and no build.
+func TestWakeBuildFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, d := r.asleep()
+	r.edit(a.ID, func(a *record.App) { a.Stale = true })
+	r.guests.set(func(g *guests) { g.plan = appapi.BuildStatus{State: appapi.StateFailed, Error: "no such branch"} })
+	hasText(t, r.apps().Awake(t.Context(), a.ID), apierror.EUnwoken, "no such branch")
+	if row := r.row(a.ID); row.Status != record.AppFailed || row.DeploymentID != d.ID {
+		t.Errorf("%+v", row)
+	}
+	r.settled(0)
+}
+
+// TestLostInstance: it is replaced at once, without being asked.
+func TestLostInstance(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(r *rig, box string){
+		"failed": func(r *rig, box string) { r.host(box).Become(box, hostapi.StatusFailed) },
+		"host": func(r *rig, box string) {
+			h := r.host(box)
+			h.Silence(true)
+			r.t.Cleanup(func() { h.Silence(false) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 1, 2, nil)
+			store := fakehost.NewStore()
+			for _, h := range r.hosts {
+				h.SetStore(store)
+			}
+			r.await("the store", func() bool { return len(r.LeaderNode().Hosts.Stores()) == 2 })
+			a, d := r.live()
+			r.await("the upload", func() bool {
+				s, ok := raftstore.Get(r.Leader().Store.View(), record.Snapshots, r.deployment(d.ID).SnapshotID)
+				return ok && s.Stored && s.Status == record.ResourceReady
+			})
+			box := r.row(a.ID).Instances[0].SandboxID
+			lose(r, box)
+			r.await("another instance", func() bool {
+				row := r.row(a.ID)
+				return row.Status == record.AppRunning && len(row.Instances) == 1 && row.Instances[0].SandboxID != box
+			})
+			if n := len(raftstore.All(r.Leader().Store.View(), record.Deployments)); n != 1 {
+				t.Errorf("%d deployments: it is not from its artifact", n)
+			}
+		})
+	}
+}
+
+// TestLostWithItsArtifact: the host had both; the app is built anew.
+func TestLostWithItsArtifact(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 2, nil)
+	a, _ := r.live()
+	h := r.host(r.row(a.ID).Instances[0].SandboxID)
+	h.Silence(true)
+	r.await("a deployment in its place", func() bool {
+		d, ok := find(r, "wake")
+		return ok && d.Status == record.DeploymentLive && r.row(a.ID).DeploymentID == d.ID
+	})
+	h.Silence(false)
+	r.settled(1)
+}
+
+// TestAlwaysOn: an app that never sleeps is tried again after a failure.
+func TestAlwaysOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, _ := r.live()
+	r.edit(a.ID, func(a *record.App) { a.Stale = true })
+	r.guests.set(func(g *guests) { g.plan.State = appapi.StateFailed })
+	box := r.row(a.ID).Instances[0].SandboxID
+	r.host(box).Become(box, hostapi.StatusFailed)
+	r.becomes(a.ID, record.AppFailed)
+	r.guests.set(func(g *guests) { g.plan.State = appapi.StateSucceeded })
+	r.becomes(a.ID, record.AppRunning)
+	r.settled(1)
+}
+
+// TestDrainHasALimit: a connection that never ends does not keep an old instance.
+func TestDrainHasALimit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, _ := r.live()
+	old := r.row(a.ID).Instances[0].SandboxID
+	r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
+	r.await("its end", func() bool {
+		r.apps().Heard("edge", []app.Activity{{AppID: a.ID, Open: map[string]int{old: 1}}})
+		_, ok := r.Sandbox(old)
+		return !ok
+	})
+	r.settled(1)
+}
+
+// TestOrphans: what no app has goes.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, d := r.live()
+	second := r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
+	r.settled(1)
+	r.Update(func(tx *raftstore.Tx) error {
+		row, _ := raftstore.Get(tx, record.Deployments, d.ID)
+		row = row.Clone()
+		row.SnapshotID = ""
+		raftstore.Put(tx, record.Deployments, row)
+		return nil
+	})
+	r.await("the artifact's end", func() bool { return len(raftstore.All(r.Leader().Store.View(), record.Snapshots)) == 1 })
+	r.Update(func(tx *raftstore.Tx) error {
+		raftstore.Delete(tx, record.Apps, a.ID)
+		raftstore.Delete(tx, record.Deployments, d.ID)
+		raftstore.Delete(tx, record.Deployments, second.ID)
+		return nil
+	})
+	r.await("the sandbox's end", func() bool {
+		view := r.Leader().Store.View()
+		return len(raftstore.All(view, record.Sandboxes))+len(raftstore.All(view, record.Snapshots)) == 0
+	})
+}
+
+// TestInterrupted: rows that an old backup has in the middle of something end.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, d := r.live()
+	r.Update(func(tx *raftstore.Tx) error {
+		row := r.row(a.ID).Clone()
+		row.Instances, row.Status = nil, record.AppWaking
+		raftstore.Put(tx, record.Apps, row)
+		raftstore.Put(tx, record.Deployments, &record.Deployment{Meta: record.Meta{ID: "dep-stray"}, WorkspaceID: "ws", AppID: a.ID, Status: record.DeploymentQueued})
+		return nil
+	})
+	if row := r.ends("dep-stray", record.DeploymentFailed); row.Error != "what made it was interrupted" {
+		t.Errorf("error %q", row.Error)
+	}
+	if row := r.becomes(a.ID, record.AppRunning); row.DeploymentID != d.ID {
+		t.Errorf("%+v", row)
+	}
+	r.edit(a.ID, func(a *record.App) { a.Status = record.AppDeleting })
+	r.await("its end", func() bool { return len(raftstore.All(r.Leader().Store.View(), record.Apps)) == 0 })
+	r.settled(0)
+}
+
+// TestPushes: of those that wait the latest is deployed.
+func TestPushes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a := r.create()
+	r.guests.set(func(g *guests) { g.hold = true })
+	first := r.deploy(a.ID)
+	r.at(first.ID, "poll")
+	var ids []string
+	for i := range 3 {
+		d, err := r.apps().Pushed(t.Context(), "ws", a.ID, app.Push{GitRef: fmt.Sprint("c", i)})
+		if err != nil || d.Trigger != api.TriggerPush {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		ids = append(ids, d.ID)
+	}
+	for _, id := range ids[:2] {
+		if d := r.deployment(id); d.Status != record.DeploymentFailed || d.Error != "superseded by a newer push" {
+			t.Errorf("%+v", d)
+		}
+	}
+	r.guests.set(func(g *guests) { g.hold = false })
+	r.ends(first.ID, record.DeploymentLive)
+	if d := r.ends(ids[2], record.DeploymentLive); d.GitRef != "c2" {
+		t.Errorf("%+v", d)
+	}
+	if _, err := r.apps().Pushed(t.Context(), "other", a.ID, app.Push{GitRef: "x"}); apierror.CodeOf(err) != apierror.ENotFound {
+		t.Errorf("another workspace's push: %v", err)
+	}
+	if _, err := r.apps().Pushed(t.Context(), "ws", a.ID, app.Push{GitRef: "-x"}); apierror.CodeOf(err) != apierror.EInvalid {
+		t.Errorf("a bad ref: %v", err)
+	}
+	r.settled(1)
+}
+
+// errCrash drops a flow where it is.
+var errCrash = errors.New("crash")
+
+// TestRecalled: an app that is asked for while its sandbox is there still is served by
+// that at once.
+func TestRecalled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, _ := r.live(sleepy)
+	box := r.row(a.ID).Instances[0].SandboxID
+	open := []app.Activity{{AppID: a.ID, Open: map[string]int{box: 1}}}
+	r.await("sleep, with a request in the old sandbox", func() bool {
+		row := r.row(a.ID)
+		if len(row.Draining) > 0 {
+			r.apps().Heard("edge", open)
+			return true
+		}
+		return false
+	})
+	if err := r.apps().Awake(t.Context(), a.ID); err != nil {
+		t.Fatal(err)
+	}
+	if row := r.row(a.ID); row.Status != record.AppRunning || len(row.Draining) != 0 || row.Instances[0].SandboxID != box {
+		t.Errorf("%+v", row)
+	}
+}

@@ -1,0 +1,125 @@
+package controlplane
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/certs"
+)
+
+// certificates are the certificates of the ports that clients connect to.
+type certificates struct {
+	public certs.Source // of the public API; nil: plain HTTP
+	router certs.Source // of the PostgreSQL router; nil: no router
+}
+
+// certificates opens the certificates that have files.
+func (c *Config) certificates(log *slog.Logger) (out certificates, err error) {
+	files := func(name, cert, key string) (certs.Source, error) {
+		f, err := certs.OpenFiles(cert, key, time.Now, log)
+		if err != nil {
+			return nil, fmt.Errorf("%s_CERT and %s_KEY: %w", name, name, err)
+		}
+		return f, nil
+	}
+	if c.TLSCert != "" {
+		if out.public, err = files("BERTH_TLS", c.TLSCert, c.TLSKey); err != nil {
+			return out, err
+		}
+	}
+	switch {
+	case c.DBDomain == "":
+	case c.DBTLSCert != "":
+		out.router, err = files("BERTH_DB_TLS", c.DBTLSCert, c.DBTLSKey)
+	case c.DBDevCA != "":
+		if out.router, err = certs.OpenDev(c.DBDevCA, c.DBDomain, time.Now); err == nil {
+			log.Warn("databases have certificates of an authority for development", "ca", filepath.Join(c.DBDevCA, certs.DevCAFile))
+		}
+	case len(c.dnsNames()) == 0:
+		out.router, err = out.public, certs.Covers(out.public, "any."+c.DBDomain)
+	}
+	return out, err
+}
+
+func (c *Config) checkACME() error {
+	switch {
+	case c.ACMEDirectory == "":
+		return nil
+	case !strings.HasPrefix(c.ACMEDirectory, "https://"):
+		return fmt.Errorf("BERTH_ACME_DIRECTORY is %q, want an https URL", c.ACMEDirectory)
+	case !c.acmeDNS() && len(c.ACMENames) == 0 && (c.TLSCert != "" || c.ownDomainPort()):
+		return nil // for domains of apps alone
+	case len(c.acmeNames()) == 0 && c.TLSCert == "":
+		return errors.New("BERTH_ACME_DIRECTORY: there is nothing to get a certificate for: set BERTH_DB_DOMAIN, BERTH_PREVIEW_SUFFIX, BERTH_APP_SUFFIX or BERTH_ACME_NAMES")
+	case c.ACMETSIGName == "" || c.ACMETSIGKey == "":
+		return errors.New("BERTH_ACME_DIRECTORY needs BERTH_ACME_DNS_SERVER, BERTH_ACME_TSIG_NAME and BERTH_ACME_TSIG_KEY: names are proven in DNS")
+	}
+	if _, _, err := net.SplitHostPort(c.ACMEDNSServer); err != nil {
+		return fmt.Errorf("BERTH_ACME_DNS_SERVER: %w", err)
+	}
+	if _, err := base64.StdEncoding.DecodeString(c.ACMETSIGKey); err != nil {
+		return errors.New("BERTH_ACME_TSIG_KEY is not base64")
+	}
+	return nil
+}
+
+// acmeDNS reports whether names can be proven in DNS. Without that, ACME is for domains of
+// apps alone.
+func (c *Config) acmeDNS() bool {
+	return c.ACMEDNSServer != "" || c.ACMETSIGName != "" || c.ACMETSIGKey != ""
+}
+
+// dnsNames are those of acmeNames that ACME gets.
+func (c *Config) dnsNames() []string {
+	if c.ACMEDirectory == "" || !c.acmeDNS() {
+		return nil
+	}
+	return c.acmeNames()
+}
+
+// acmeNames returns the names that need a certificate from ACME, because no file has
+// one.
+func (c *Config) acmeNames() (out []string) {
+	if c.TLSCert == "" {
+		out = append(out, c.ACMENames...)
+		for _, suffix := range []string{c.PreviewSuffix, c.AppSuffix} {
+			if suffix != "" {
+				out = append(out, "*."+strings.ToLower(suffix))
+			}
+		}
+	}
+	if c.DBDomain != "" && c.DBTLSCert == "" && c.DBDevCA == "" {
+		out = append(out, "*."+strings.ToLower(c.DBDomain))
+	}
+	return out
+}
+
+// openACME gives ACME's certificates to the ports that have none from a file.
+func (s *Server) openACME() (err error) {
+	names := s.cfg.dnsNames()
+	if len(names) == 0 {
+		return nil
+	}
+	s.acme, err = certs.NewACME(certs.ACMEConfig{
+		Directory: s.cfg.ACMEDirectory, Email: s.cfg.ACMEEmail, Roots: s.cfg.ACMERoots, Names: names,
+		DNSServer: s.cfg.ACMEDNSServer, DNSResolvers: s.cfg.ACMEResolvers,
+		TSIGName: s.cfg.ACMETSIGName, TSIGKey: s.cfg.ACMETSIGKey, TSIGAlg: s.cfg.ACMETSIGAlg,
+		Store: s.store, Sealer: s.sealer, Clock: time.Now, Log: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	if s.certs.public == nil {
+		s.certs.public = s.acme
+	}
+	if s.certs.router == nil {
+		s.certs.router = s.acme
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+var errNoArchive = &apierror.Error{Code: apierror.ENoArchive, Message: "no restorable archive"}
+
+// origin is where a restore starts.
+type origin struct {
+	archive string // the archive's name
+	info    hostapi.ArchiveInfo
+	end     time.Time // the last moment that is archived
+}
+
+// origin finds the archive from which a database can be restored to a moment; nil means
+// the latest. It tries the latest incarnation first. It fails with errNoArchive, with
+// errBeyond, or with a host's error.
+func (f *Flows) origin(ctx context.Context, d *record.Database, at *time.Time) (origin, error) {
+	limit := f.cfg.OriginTimeout
+	ctx, cancel := asking(ctx, limit)
+	defer cancel()
+	var newest origin
+	first := time.Time{}
+	for i := len(d.Archives) - 1; i >= 0; i-- {
+		a := &d.Archives[i]
+		if a.Removing {
+			continue
+		}
+		info, err := f.info(ctx, a, limit)
+		if err != nil {
+			return origin{}, err
+		}
+		if info.FirstRestorable.IsZero() {
+			continue
+		}
+		o := origin{archive: a.Name, info: info, end: info.LastRestorable}
+		if fact, ok := f.heard.fact(d.ID, d.SandboxID); ok && i == len(d.Archives)-1 && fact.state.Archive.LastRestorable.After(o.end) {
+			o.end = fact.state.Archive.LastRestorable // nothing was written since: the host's end advances, the bucket's does not
+		}
+		switch {
+		case at == nil:
+			return o, nil
+		case newest.archive == "" && at.After(o.end):
+			return o, errBeyond
+		case !at.Before(info.FirstRestorable) && !at.After(o.end):
+			return o, nil
+		}
+		if newest.archive == "" {
+			newest = o
+		}
+		first = info.FirstRestorable
+	}
+	if first.IsZero() {
+		return origin{}, errNoArchive.With("the first base backup is yet to be made", nil)
+	}
+	return origin{}, errNoArchive.With("nothing of that moment is archived; the first that can be restored is "+api.Time{Time: first}.String(), nil)
+}
+
+// latest returns the origin of a restore to the latest archived state. While a database
+// is alive, only its current archive has the writes since its last failover. An earlier
+// archive would pass for the latest state and lack them, so latest refuses it.
+func (s *Databases) latest(ctx context.Context, r raftstore.Reader, d *record.Database) (origin, error) {
+	found, err := s.flows.origin(ctx, d, nil)
+	if err != nil || found.archive == d.Archive().Name {
+		return found, err
+	}
+	switch status, _ := s.standing(r, d).status(); status {
+	case api.DatabaseRunning, api.DatabaseHibernated, api.DatabaseWaking:
+		return origin{}, errNoArchive.With("the first base backup since its failover is yet to be made; a clone at a target_time of before can be", nil)
+	}
+	return found, nil
+}
+
+// stillThere refuses a restore if the removal of its archive has begun since the archive
+// was found.
+func stillThere(d *record.Database, archive string) error {
+	for i := range d.Archives {
+		if a := &d.Archives[i]; a.Name == archive && !a.Removing {
+			return nil
+		}
+	}
+	return errNoArchive.With("the archive of that moment is being removed: it is older than all that is kept", nil)
+}
+
+// errBeyond means that a moment is later than everything in the archive.
+var errBeyond = errors.New("beyond the last archived WAL")
+
+// restorable returns the latest archive that a database can be restored from, judging by
+// its row alone.
+func restorable(d *record.Database) (*record.DatabaseArchive, bool) {
+	for i := len(d.Archives) - 1; i >= 0; i-- {
+		if a := &d.Archives[i]; !a.FirstRestorable.IsZero() && !a.Removing {
+			return a, true
+		}
+	}
+	return nil, false
+}
+
+// errStale is the error shown with an archive whose facts are as a host last reported
+// them.
+var errStale = errNoBucket.Error() + ": this is what was told last"
+
+// Archive returns what a database can be restored from. If no host that reaches the
+// bucket answers, it returns what a host last reported, and the answer says so.
+func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.DatabaseArchive, error) {
+	_, d, err := s.find(ctx, c, id)
+	if err != nil {
+		return api.DatabaseArchive{}, err
+	}
+	out := api.DatabaseArchive{BaseBackups: []api.DatabaseBaseBackup{}}
+	var last hostapi.ArchiveInfo
+	asking, cancel := asking(ctx, s.cfg.BucketTimeout)
+	defer cancel()
+	away := false // no host answers, so do not ask about the other archives
+	for i := range d.Archives {
+		a := &d.Archives[i]
+		if a.Removing {
+			continue
+		}
+		info := hostapi.ArchiveInfo{FirstRestorable: a.FirstRestorable, LastRestorable: a.LastRestorable, LastLSN: a.LastLSN}
+		if !away {
+			found, err := s.flows.info(asking, a, s.cfg.BucketTimeout)
+			switch {
+			case err == nil:
+				info = found
+			case errors.Is(err, errNoBucket):
+				s.core.Logger.WarnContext(ctx, "archive is shown as it was told last", "database_id", d.ID, "archive", a.Name, "error", err)
+				away, out.Error = true, &errStale
+			default:
+				return out, hostRefusal(err)
+			}
+		}
+		for _, b := range info.BaseBackups {
+			out.BaseBackups = append(out.BaseBackups, api.DatabaseBaseBackup{ID: b.ID, StartedAt: api.Time{Time: b.StartedAt}, SizeBytes: b.SizeBytes})
+		}
+		out.SizeBytes += info.SizeBytes
+		if info.Damage != "" {
+			out.Error = &info.Damage
+		}
+		if out.FirstRestorable == nil {
+			out.FirstRestorable = api.NewTime(info.FirstRestorable)
+		}
+		if !info.LastRestorable.IsZero() || info.LastLSN != "" {
+			last = info
+		}
+	}
+	if fact, ok := s.heard.fact(d.ID, d.SandboxID); ok {
+		st := fact.state.Archive
+		if st.LastRestorable.After(last.LastRestorable) && !last.LastRestorable.IsZero() {
+			last.LastRestorable = st.LastRestorable
+		}
+		if st.LastLSN != "" {
+			last.LastLSN = st.LastLSN
+		}
+		out.LagSeconds, out.FailingSince = st.LagSeconds, api.NewTime(st.FailingSince)
+		if st.Error != "" {
+			out.Error = &st.Error
+		}
+	}
+	out.LastRestorable, out.LastArchivedLSN = api.NewTime(last.LastRestorable), core.OrNull(last.LastLSN)
+	return out, nil
+}

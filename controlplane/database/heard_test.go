@@ -1,0 +1,54 @@
+package database
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/berth-cloud/berth/telemetry"
+)
+
+// A leader may lead for months, so it forgets databases and sandboxes that are gone.
+func TestWhatIsGoneIsForgotten(t *testing.T) {
+	h := newHeard(time.Now)
+	h.lead()
+	for _, id := range []string{"kept", "gone"} {
+		h.tell(id, fact{box: id})
+		h.want(t.Context(), id)
+		h.ended(id, errors.New("no room"))
+		h.restartFailed(id, "boot", time.Second, errors.New("no kernel"))
+	}
+	kept := func(id string) bool { return id == "kept" }
+	h.forget(kept, kept)
+	if len(h.facts) != 1 || len(h.troubles) != 1 || len(h.restarts) != 1 || len(h.wakes) != 0 {
+		t.Errorf("%d facts, %d troubles, %d restarts, %d wakes", len(h.facts), len(h.troubles), len(h.restarts), len(h.wakes))
+	}
+	if r := h.restart("kept", "boot"); r.failures != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A wake is in the trace of the first who wants it, and the others' traces name that.
+func TestAWakeHasTheTraceOfTheFirst(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	telemetry.Use(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
+	defer telemetry.Use(nil)
+	h := newHeard(time.Now)
+	h.lead()
+	first, a := telemetry.Serve(t.Context(), nil, "first")
+	second, b := telemetry.Serve(t.Context(), nil, "second")
+	h.want(first, "d")
+	h.want(second, "d")
+	a.End(nil)
+	b.End(nil)
+	if begun := h.toBegin(); len(begun) != 1 || begun[0].id != "d" || begun[0].trace != telemetry.Parent(first) {
+		t.Errorf("%+v begin, want that of %s", begun, telemetry.Parent(first))
+	}
+	ended := spans.Ended()
+	if links := ended[1].Links(); len(ended[0].Links()) != 0 || len(links) != 1 || links[0].SpanContext.SpanID() != ended[0].SpanContext().SpanID() {
+		t.Errorf("links %v and %v", ended[0].Links(), links)
+	}
+}

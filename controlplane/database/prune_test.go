@@ -1,0 +1,57 @@
+package database_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/database"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+)
+
+// A failed prune, or one whose room is needed, does not wait for the next interval.
+func TestWhenArchivesArePruned(t *testing.T) {
+	r := newRig(t, 1, 1, nil)
+	d := r.running()
+	var broken atomic.Bool
+	r.hosts[0].SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "archive.prune" && broken.Load() {
+			return &hostapi.Error{Code: hostapi.CodeInternal, Message: "the bucket is away"}
+		}
+		return nil
+	})
+	// The plane's own loop keeps a week of archives; this loop keeps a day.
+	n := r.LeaderNode()
+	s := database.New(n.Core, database.Config{Sandboxes: n.Sandboxes, Templates: n.Templates, Idle: time.Hour, Retention: 24 * time.Hour, PruneEvery: time.Hour})
+	pass := map[string]func(context.Context){}
+	for _, l := range s.Loops(loops.NewTerm(loops.Config{Store: r.Leader().Store, Clock: time.Now, Logger: testcluster.Log()})) {
+		pass[l.Name] = l.Pass
+	}
+	pruned := func() time.Time {
+		pass["database archives"](t.Context())
+		return r.archives.Pruned(d.ID + "/1")
+	}
+	const day = 25 * time.Hour
+	broken.Store(true)
+	if at := pruned(); time.Since(at) < day {
+		t.Fatalf("pruned before %s", at)
+	}
+	broken.Store(false)
+	at := pruned()
+	if time.Since(at) > day {
+		t.Errorf("after one that failed it is pruned before %s", at)
+	}
+	if again := pruned(); !again.Equal(at) {
+		t.Errorf("pruned again, before %s", again)
+	}
+	box, h := r.box(d.ID)
+	h.ChangeDatabase(box.ID, func(s *hostapi.DatabaseState) { s.Archive.Error = hostapi.ArchiveCauseFull })
+	testcluster.Await(t, "a prune of what is full", func() bool {
+		pass["databases"](t.Context())
+		return pruned().After(at)
+	})
+}

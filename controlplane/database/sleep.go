@@ -1,0 +1,114 @@
+package database
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/hosts"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
+)
+
+// sleepDue reports whether a database has been idle for long enough, and can archive what
+// it has written before it sleeps.
+func (k *keeper) sleepDue(r raftstore.Reader, d *record.Database, box *record.Sandbox, session hosts.Session, now time.Time) bool {
+	if d.Status != record.DatabaseReady || d.AlwaysOn || box.Status != record.SandboxRunning || !k.naps.due(d.ID, now) {
+		return false
+	}
+	if _, under := flow.Live(r, Subject(d.ID)); under {
+		return false
+	}
+	f, ok := k.heard.fact(d.ID, box.ID)
+	if !ok || f.at.Before(session.LastSeen) || !f.state.Archive.FailingSince.IsZero() {
+		return false
+	}
+	return !f.state.IdleSince.IsZero() && now.Sub(f.state.IdleSince) >= k.cfg.Idle
+}
+
+// wakeDue reports whether a database sleeps that never does: its workspace was paused, or
+// it could not be woken after a move to another host.
+func (k *keeper) wakeDue(r raftstore.Reader, d *record.Database, box *record.Sandbox, now time.Time) bool {
+	if d.Status != record.DatabaseReady || !d.AlwaysOn || box.Status != record.SandboxHibernated || arriving(r, box) {
+		return false
+	}
+	_, under := flow.Live(r, Subject(d.ID))
+	return !under && !paused(r, d.WorkspaceID) && k.flows.MayRun(r, d.WorkspaceID) == nil && k.naps.due(d.ID, now)
+}
+
+// sleepPause is the time from the end of one attempt to put a database to sleep to the
+// next. An attempt may take minutes, and the database's ports are closed meanwhile.
+const sleepPause = 15 * time.Second
+
+// naps records when databases may next be put to sleep. It has a lock because attempts
+// end in the background, outside of the loop's passes.
+type naps struct {
+	mu    sync.Mutex
+	until map[string]time.Time // by database id
+}
+
+func newNaps() *naps { return &naps{until: map[string]time.Time{}} }
+
+func (n *naps) due(id string, now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !now.Before(n.until[id])
+}
+
+func (n *naps) pause(id string, until time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.until[id] = until
+}
+
+// keep forgets databases that are gone.
+func (n *naps) keep(known func(id string) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.until, func(id string, _ time.Time) bool { return !known(id) })
+}
+
+// sleepTimeout bounds one attempt, in which the rest of the WAL is archived first.
+var sleepTimeout = timescale.Limit(2 * time.Minute)
+
+// sleep hibernates a database if it is still idle, which its host decides.
+func (k *keeper) sleep(ctx context.Context, id string) {
+	view, err := k.Store.VerifiedView(ctx)
+	if err != nil {
+		return
+	}
+	d, ok := raftstore.Get(view, record.Databases, id)
+	if !ok || d.Status != record.DatabaseReady || d.AlwaysOn {
+		return
+	}
+	if _, under := flow.Live(view, Subject(id)); under {
+		return
+	}
+	box, ok := raftstore.Get(view, record.Sandboxes, d.SandboxID)
+	if !ok || box.Status != record.SandboxRunning {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, sleepTimeout)
+	defer cancel()
+	attrs := []any{"database_id", id, "sandbox_id", hostapi.ShortID(box.ID), "agent_id", box.HostID}
+	var asleep hostapi.Box
+	err = k.flows.Hosts.Call(ctx, box.HostID, func(ctx context.Context, c *hosts.Client) error {
+		var err error
+		asleep, err = c.SleepDatabase(ctx, box.ID, hostapi.DatabaseSleep{IdleSeconds: seconds(k.cfg.Idle)})
+		return err
+	})
+	if err == nil {
+		_, err = k.flows.sandboxes.Note(ctx, box, asleep)
+	}
+	switch {
+	case err == nil:
+		k.Logger.InfoContext(ctx, "idle database sleeps", attrs...)
+	case hostapi.HasCode(err, hostapi.CodeDatabaseBusy), hostapi.HasCode(err, hostapi.CodeNotRunning), ctx.Err() != nil:
+	default:
+		k.Logger.WarnContext(ctx, "idle database could not be put to sleep", append(attrs, "error", err)...)
+	}
+}

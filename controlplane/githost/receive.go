@@ -1,0 +1,240 @@
+package githost
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+const (
+	// receiptTime is how long a delivery is remembered. What comes again later is older
+	// than what is known of its branch.
+	receiptTime = 24 * time.Hour
+	// maxReceipts bounds those that are remembered.
+	maxReceipts = 20000
+	// maxSeen bounds the commits that a branch has left.
+	maxSeen = 32
+)
+
+// CheckHook refuses, before its body is read, a webhook of a git host that is not set up,
+// and one that cannot be the git host's whatever its body is.
+func (g *GitHosts) CheckHook(provider string, header http.Header) error {
+	p := g.providers[provider]
+	switch {
+	case p == nil:
+		return errNoHook(provider)
+	case !p.Bears(header):
+		return errSignature
+	}
+	return nil
+}
+
+var errSignature = apierror.Unauthorized("invalid signature")
+
+// Receive takes a webhook of a git host. What is to be done is written down and then done
+// by a loop, so that the git host has its answer at once.
+func (g *GitHosts) Receive(ctx context.Context, provider string, header http.Header, body []byte) (api.GitEventReceipt, error) {
+	if err := g.CheckHook(provider, header); err != nil {
+		return api.GitEventReceipt{}, err
+	}
+	p := g.providers[provider]
+	if !p.Verify(header, body) {
+		return api.GitEventReceipt{}, errSignature
+	}
+	e, err := p.Parse(header, body)
+	if err == nil {
+		err = e.checkTimes()
+	}
+	if err != nil {
+		return api.GitEventReceipt{}, &apierror.Error{Code: apierror.EInvalid, Message: "invalid payload", Detail: oneLine(err.Error(), 200), Err: err}
+	}
+	status := api.GitEventIgnored
+	err = g.core.Update(ctx, func(tx *raftstore.Tx) error {
+		status = g.accept(tx, provider, e, body)
+		return nil
+	})
+	if err != nil {
+		return api.GitEventReceipt{}, err
+	}
+	if e.Installation != nil && g.github != nil {
+		g.github.forget(e.Installation.ID)
+	}
+	g.core.Logger.InfoContext(ctx, "event of a git host", "provider", provider, "status", string(status))
+	return api.GitEventReceipt{Status: status}, nil
+}
+
+// accept writes an event down. It leaves no trace of one that is of no interest, so that
+// what is remembered is bounded by what apps follow.
+func (g *GitHosts) accept(tx *raftstore.Tx, provider string, e Event, body []byte) api.GitEventStatus {
+	if e.Installation != nil {
+		return acceptInstallation(tx, e.Installation)
+	}
+	head, ok := g.headOf(tx, e)
+	if !ok {
+		return api.GitEventIgnored
+	}
+	receipts := receiptsOf(provider, e, body)
+	for _, id := range receipts {
+		if r, known := raftstore.Get(tx, record.GitReceipts, id); known && tx.Now().Before(r.ExpiresAt) {
+			return api.GitEventDuplicate
+		}
+	}
+	before, known := raftstore.Get(tx, record.GitHeads, head.ID)
+	if known && stale(before, head, e) {
+		return api.GitEventStale
+	}
+	if known {
+		head.Seen = before.Seen
+		if before.Commit != head.Commit {
+			head.Seen = leave(head.Seen, before.Commit)
+		}
+	}
+	switch {
+	case e.Push != nil:
+		head.Seen = leave(head.Seen, e.Push.Before)
+	case e.PullRequest != nil:
+		head.Seen = leave(head.Seen, e.PullRequest.Before)
+	}
+	head.Seen = slices.DeleteFunc(slices.Clone(head.Seen), func(c string) bool { return c == head.Commit })
+	head.AcceptedAt, head.Pending, head.NextAttemptAt = tx.Now(), true, tx.Now()
+	raftstore.Put(tx, record.GitHeads, head)
+	for _, id := range receipts {
+		raftstore.Put(tx, record.GitReceipts, &record.GitReceipt{Meta: record.Meta{ID: id}, ExpiresAt: tx.Now().Add(receiptTime), About: head.ID})
+	}
+	return api.GitEventAccepted
+}
+
+// receiptsOf are the names under which a delivery is remembered.
+func receiptsOf(provider string, e Event, body []byte) []string {
+	digest := func(raw []byte) string {
+		sum := sha256.Sum256(raw)
+		return hex.EncodeToString(sum[:])
+	}
+	var out []string
+	if e.Delivery != "" {
+		out = append(out, provider+":id:"+digest([]byte(e.Delivery)))
+	}
+	if e.Signed {
+		out = append(out, provider+":body:"+digest(body))
+	}
+	return out
+}
+
+// headOf is the row that an event is about, as it says. There is none for an event that
+// no app follows.
+func (g *GitHosts) headOf(r raftstore.Reader, e Event) (*record.GitHead, bool) {
+	switch {
+	case e.Push != nil:
+		p := *e.Push
+		if _, _, ok := g.splitURL(p.URL); ok && p.Provider != GitHub {
+			return nil, false // only GitHub speaks for its repositories
+		}
+		if !scope(r, &p.Repo, &p.Workspaces) || len(g.followers(r, p)) == 0 {
+			return nil, false
+		}
+		if p.Private && p.InstallationID == "" {
+			p.Message, p.Author = "", "" // who only knows the URL may not know them
+		}
+		h := headRow(p.Repo, "refs/heads/"+p.Branch)
+		h.Branch, h.Commit, h.Message, h.Author, h.At = p.Branch, p.Commit, p.Message, p.Author, p.At
+		return h, true
+	case e.PullRequest != nil:
+		p := *e.PullRequest
+		// The branch of a fork is of who has no right to the repository: its commits must
+		// not run with what its previews know.
+		if !scope(r, &p.Repo, &p.Workspaces) || (p.Fork || len(g.parents(r, p)) == 0) && len(g.previews(r, p)) == 0 {
+			return nil, false
+		}
+		p.Closed = p.Closed || p.Fork // its repository may have been given away since
+		h := headRow(p.Repo, "pull/"+strconv.Itoa(p.Number))
+		h.Branch, h.Commit, h.Message, h.Author, h.At = p.Branch, p.Commit, p.Message, p.Author, p.At
+		h.PullRequest, h.Closed = p.Number, p.Closed
+		return h, true
+	}
+	return nil, false
+}
+
+func headRow(r Repo, ref string) *record.GitHead {
+	return &record.GitHead{
+		Meta: record.Meta{ID: r.URL + "#" + ref}, Provider: r.Provider, Repo: r.URL, RepoID: r.ID, FullName: r.FullName,
+		DefaultBranch: r.DefaultBranch, InstallationID: r.InstallationID, Private: r.Private,
+	}
+}
+
+// scope says whose apps an event is for: those of the workspace that has connected the
+// installation that it comes through; or, where it comes through none, any.
+func scope(r raftstore.Reader, repo *Repo, workspaces *[]string) bool {
+	if repo.InstallationID == "" {
+		return true
+	}
+	i, ok := raftstore.Get(r, record.GitInstallations, repo.InstallationID)
+	if !ok || i.Suspended {
+		return false
+	}
+	*workspaces = []string{i.WorkspaceID}
+	return true
+}
+
+// stale reports whether an event is older than what is known. Events arrive in any order,
+// and nothing must bring a branch back to what it has left.
+func stale(before, now *record.GitHead, e Event) bool {
+	timed := !before.At.IsZero() && !now.At.IsZero() && !before.At.Equal(now.At)
+	if e.PullRequest != nil {
+		switch {
+		case timed:
+			return now.At.Before(before.At)
+		case before.Closed != now.Closed: // in the same second; the end counts, unless it was undone
+			return before.Closed && !e.PullRequest.Reopened
+		}
+		return before.Commit == now.Commit || slices.Contains(before.Seen, now.Commit)
+	}
+	switch {
+	case timed && now.At.After(before.At):
+		return false
+	case before.Commit == now.Commit:
+		return true
+	case timed && now.Provider == GitHub: // whose time is of the push; elsewhere it is of the commit
+		return true
+	case before.Commit != "" && e.Push.Before == before.Commit: // it follows what is known
+		return false
+	}
+	return timed || slices.Contains(before.Seen, now.Commit)
+}
+
+// leave adds a commit that a branch has left.
+func leave(seen []string, commit string) []string {
+	if commit == "" || slices.Contains(seen, commit) {
+		return seen
+	}
+	seen = append(slices.Clone(seen), commit)
+	return seen[max(0, len(seen)-maxSeen):]
+}
+
+// acceptInstallation writes down what became of an installation.
+func acceptInstallation(tx *raftstore.Tx, e *installationEvent) api.GitEventStatus {
+	i, ok := raftstore.Get(tx, record.GitInstallations, e.ID)
+	switch {
+	case !ok:
+		return api.GitEventIgnored
+	case e.Gone: // for good: the next one has another id
+		raftstore.Delete(tx, record.GitInstallations, e.ID)
+		return api.GitEventAccepted
+	case e.At.Before(i.ChangedAt):
+		return api.GitEventStale
+	case i.Suspended == e.Suspended:
+		return api.GitEventDuplicate
+	}
+	i = i.Clone()
+	i.Suspended, i.ChangedAt = e.Suspended, e.At
+	raftstore.Put(tx, record.GitInstallations, i)
+	return api.GitEventAccepted
+}

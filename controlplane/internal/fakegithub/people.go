@@ -1,0 +1,140 @@
+package fakegithub
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func (g *GitHub) exchange(w http.ResponseWriter, r *http.Request) {
+	var in map[string]string
+	_ = json.NewDecoder(r.Body).Decode(&in)
+	p := g.people[in["code"]]
+	if in["client_id"] != ClientID || in["client_secret"] != ClientSecret || p == nil {
+		// GitHub answers with 200 here.
+		answer(w, 200, map[string]any{"error": "bad_verification_code", "error_description": "The code passed is incorrect or expired."})
+		return
+	}
+	delete(g.people, in["code"])
+	g.people[p.tokenFor] = p
+	answer(w, 200, map[string]any{"access_token": p.tokenFor, "scope": "", "token_type": "bearer"})
+}
+
+func (g *GitHub) whose(w http.ResponseWriter, r *http.Request) *person {
+	p := g.people[bearer(r)]
+	if p == nil || !strings.HasPrefix(bearer(r), "gho_") {
+		refuse(w, 401, "Bad credentials")
+		return nil
+	}
+	return p
+}
+
+func (g *GitHub) user(w http.ResponseWriter, r *http.Request) {
+	if p := g.whose(w, r); p != nil {
+		answer(w, 200, map[string]any{"id": p.id, "login": fmt.Sprint("user", p.id), "type": "User"})
+	}
+}
+
+func (g *GitHub) userInstallations(w http.ResponseWriter, r *http.Request) {
+	p := g.whose(w, r)
+	if p == nil {
+		return
+	}
+	list := []any{}
+	for _, id := range p.sees {
+		if i := g.installations[id]; i != nil {
+			list = append(list, i.json())
+		}
+	}
+	perPage, _ := strconv.Atoi(r.FormValue("per_page"))
+	page, _ := strconv.Atoi(r.FormValue("page"))
+	from := min((page-1)*perPage, len(list))
+	answer(w, 200, map[string]any{"total_count": len(list), "installations": list[from:min(from+perPage, len(list))]})
+}
+
+func (g *GitHub) membership(w http.ResponseWriter, r *http.Request) {
+	p := g.whose(w, r)
+	if p == nil {
+		return
+	}
+	role := "member"
+	if slices.Contains(p.admins, r.PathValue("org")) {
+		role = "admin"
+	}
+	answer(w, 200, map[string]any{"state": "active", "role": role})
+}
+
+func (g *GitHub) setStatus(w http.ResponseWriter, r *http.Request) {
+	if _, ok := g.asInstallation(w, r, "statuses", "write"); !ok {
+		return
+	}
+	var in struct {
+		State       string `json:"state"`
+		TargetURL   string `json:"target_url"`
+		Description string `json:"description"`
+		Context     string `json:"context"`
+	}
+	_ = json.NewDecoder(r.Body).Decode(&in)
+	if !slices.Contains([]string{"error", "failure", "pending", "success"}, in.State) || len([]rune(in.Description)) > 140 {
+		refuse(w, 422, "Validation Failed")
+		return
+	}
+	g.statuses = append(g.statuses, Status{r.PathValue("owner") + "/" + r.PathValue("repo"), r.PathValue("sha"), in.State, in.TargetURL, in.Description, in.Context})
+	answer(w, 201, map[string]any{"id": len(g.statuses), "state": in.State})
+}
+
+func (g *GitHub) listComments(w http.ResponseWriter, r *http.Request) {
+	if _, ok := g.asInstallation(w, r, "pull_requests", "write"); !ok {
+		return
+	}
+	list := []*Comment{}
+	for _, c := range g.comments {
+		if c.Repo == r.PathValue("owner")+"/"+r.PathValue("repo") && strconv.Itoa(c.Number) == r.PathValue("number") {
+			list = append(list, c)
+		}
+	}
+	perPage, _ := strconv.Atoi(r.FormValue("per_page"))
+	page, _ := strconv.Atoi(r.FormValue("page"))
+	from := min((page-1)*perPage, len(list))
+	answer(w, 200, list[from:min(from+perPage, len(list))])
+}
+
+func (g *GitHub) createComment(w http.ResponseWriter, r *http.Request) {
+	if _, ok := g.asInstallation(w, r, "pull_requests", "write"); !ok {
+		return
+	}
+	g.last++
+	c := &Comment{ID: g.last, Repo: r.PathValue("owner") + "/" + r.PathValue("repo")}
+	c.Number, _ = strconv.Atoi(r.PathValue("number"))
+	c.User.Type = "Bot"
+	_ = json.NewDecoder(r.Body).Decode(c)
+	c.ID = g.last
+	g.comments = append(g.comments, c)
+	if g.lose != nil && g.lose() {
+		panic(http.ErrAbortHandler)
+	}
+	answer(w, 201, c)
+}
+
+func (g *GitHub) editComment(w http.ResponseWriter, r *http.Request) {
+	if _, ok := g.asInstallation(w, r, "pull_requests", "write"); !ok {
+		return
+	}
+	for _, c := range g.comments {
+		if strconv.FormatInt(c.ID, 10) != r.PathValue("id") {
+			continue
+		}
+		var in struct {
+			Body string `json:"body"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&in)
+		c.Body = in.Body
+		c.Edits++
+		answer(w, 200, c)
+		return
+	}
+	refuse(w, 404, "Not Found")
+}

@@ -1,0 +1,85 @@
+package org_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// Keys that have expired count for no quota, so there may not be any number of them.
+func TestAWorkspaceKeepsAFewExpiredKeys(t *testing.T) {
+	for _, tier := range []string{"free", ""} {
+		r := newOrgRig(t, tier)
+		ann := r.login("ann")
+		const made = 130
+		r.Update(func(tx *raftstore.Tx) error {
+			for i := range made {
+				for j, ws := range []string{ann.WorkspaceID, "ws-other"} {
+					raftstore.Put(tx, record.APIKeys, &record.APIKey{
+						Meta: record.Meta{ID: fmt.Sprintf("%s-%03d", ws, i)}, WorkspaceID: ws, Prefix: fmt.Sprintf("%d-%03d", j, i), ExpiresAt: r.now.Add(time.Duration(i-made) * time.Second),
+					})
+				}
+			}
+			raftstore.Put(tx, record.APIKeys, &record.APIKey{Meta: record.Meta{ID: "for ever"}, WorkspaceID: ann.WorkspaceID, Prefix: "ever"})
+			return nil
+		})
+		names := func(ws string) (out []string) {
+			for _, k := range raftstore.Find(r.Leader().Store.View(), record.APIKeys, "workspace", ws) {
+				out = append(out, k.ID)
+			}
+			slices.Sort(out)
+			return out
+		}
+		for range 4 {
+			if _, err := r.CreateToken(t.Context(), ann, api.CreateToken{}, core.Idempotency{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		left := slices.DeleteFunc(names(ann.WorkspaceID), func(id string) bool { return id[:4] == "key-" || id == "for ever" })
+		if len(left) != 50 || left[0] != fmt.Sprintf("%s-%03d", ann.WorkspaceID, made-50) {
+			t.Errorf("tier %q: %d expired keys are left, the first is %q", tier, len(left), left[:min(1, len(left))])
+		}
+		if all := names(ann.WorkspaceID); len(all) != 50+1+4 {
+			t.Errorf("tier %q: %d keys are left", tier, len(all))
+		}
+		if others := names("ws-other"); len(others) != made {
+			t.Errorf("tier %q: another workspace has lost %d keys", tier, made-len(others))
+		}
+	}
+}
+
+// Who was let in before the removal makes no key after it: nobody would know of it.
+func TestWhoIsRemovedMeanwhileMakesNoKey(t *testing.T) {
+	r := newOrgRig(t, "")
+	ann := r.login("ann")
+	mel := r.join(ann, "mel", api.RoleMember)
+	create := func() error {
+		_, err := r.CreateToken(t.Context(), mel, api.CreateToken{}, core.Idempotency{})
+		return err
+	}
+	if err := create(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.PatchMember(t.Context(), ann, ann.WorkspaceID, mel.UserID, api.PatchMember{Role: api.RoleViewer}); err != nil {
+		t.Fatal(err)
+	}
+	want(t, create(), apierror.EForbidden, "forbidden")
+	if err := r.RemoveMember(t.Context(), ann, ann.WorkspaceID, mel.UserID); err != nil {
+		t.Fatal(err)
+	}
+	want(t, create(), apierror.ENotFound, "not found")
+	if n := len(raftstore.Find(r.Leader().Store.View(), record.APIKeys, "workspace", ann.WorkspaceID)); n != 0 {
+		t.Errorf("%d keys are left", n)
+	}
+	// A workspace's own keys are the operator's to make.
+	if _, err := r.CreateWorkspaceToken(t.Context(), ann.WorkspaceID, api.CreateToken{}, core.Idempotency{}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,77 @@
+package pgrouter
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/pgedge"
+)
+
+// What counts is that the port's owner answers: that the kernel takes the connection is
+// not enough.
+func TestProgressIsAnAnswerAtThePort(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer func(net.Conn)
+		good   bool
+	}{
+		"yes to TLS":        {func(c net.Conn) { _, _ = c.Write([]byte("S")) }, true},
+		"an error":          {func(c net.Conn) { _, _ = c.Write([]byte("E\x00\x00\x00\x05\x00")) }, true},
+		"closed for others": {func(c net.Conn) { c.Close() }, true},
+		"nothing":           {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			p := &parts{Server: &Server{port: l}}
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			if err := p.progress(ctx); err != nil {
+				t.Errorf("while it waits for a replica: %v", err)
+			}
+			p.router.Store(&pgedge.Router{})
+			if c.answer != nil {
+				var long context.CancelFunc
+				ctx, long = context.WithTimeout(t.Context(), 20*time.Second)
+				defer long()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					conn, err := l.Accept()
+					if err != nil {
+						return
+					}
+					defer conn.Close()
+					_, _ = conn.Read(make([]byte, len(sslRequest)))
+					c.answer(conn)
+				}()
+				defer func() { <-done }()
+			}
+			if err := p.progress(ctx); (err == nil) != c.good {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestDialable(t *testing.T) {
+	for listen, want := range map[string]string{"127.0.0.1:0": "127.0.0.1", "0.0.0.0:0": "127.0.0.1", "[::]:0": "::1"} {
+		network := "tcp"
+		if listen == "0.0.0.0:0" {
+			network = "tcp4"
+		}
+		l, err := net.Listen(network, listen)
+		if err != nil {
+			t.Skip(err) // no IPv6
+		}
+		host, _, err := net.SplitHostPort((&parts{Server: &Server{port: l}}).dialable())
+		l.Close()
+		if err != nil || host != want {
+			t.Errorf("%s: %s, %v", listen, host, err)
+		}
+	}
+}

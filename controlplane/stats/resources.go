@@ -1,0 +1,80 @@
+package stats
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/eventstore"
+)
+
+// DatabasesOverTime returns the metrics of the workspace's databases by time and
+// database, newest first.
+func (m *Metrics) DatabasesOverTime(ctx context.Context, c core.Caller, q Query) ([]api.DatabaseMetrics, error) {
+	days, err := m.resources(ctx, c, q, eventstore.KindDatabase, nil)
+	return core.Each(days, func(d eventstore.Day) api.DatabaseMetrics {
+		return api.DatabaseMetrics{
+			At: api.Time{Time: d.Date}, DatabaseID: d.Label, Starts: d.Starts, Hibernations: d.Hibernations, Wakes: d.Wakes, Deaths: d.Deaths,
+			Boot: api.Summary(d.Boot), Hibernate: api.Summary(d.Hibernate), Wake: api.Summary(d.Wake),
+		}
+	}), err
+}
+
+// AppsOverTime returns the metrics of the workspace's apps by time and app, newest first.
+func (m *Metrics) AppsOverTime(ctx context.Context, c core.Caller, q Query) ([]api.AppsMetrics, error) {
+	var deployed []eventstore.Deployed
+	days, err := m.resources(ctx, c, q, eventstore.KindApp, &deployed)
+	if err != nil {
+		return nil, err
+	}
+	type key struct {
+		at int64
+		id string
+	}
+	found := map[key]*api.AppsMetrics{}
+	of := func(at time.Time, id string) *api.AppsMetrics {
+		k := key{at.Unix(), id}
+		if found[k] == nil {
+			found[k] = &api.AppsMetrics{At: api.Time{Time: at}, AppID: id}
+		}
+		return found[k]
+	}
+	for _, d := range days {
+		one := of(d.Date, d.Label)
+		one.Wakes, one.Deaths, one.Wake = d.Wakes, d.Deaths, api.Summary(d.Wake)
+	}
+	for _, d := range deployed {
+		one := of(d.Date, d.AppID)
+		one.Deployments, one.FailedDeployments, one.Deploy = d.Deployments, d.Failed, api.Summary(d.Took)
+	}
+	out := make([]api.AppsMetrics, 0, len(found))
+	for _, one := range found {
+		out = append(out, *one)
+	}
+	slices.SortFunc(out, func(a, b api.AppsMetrics) int {
+		return cmp.Or(b.At.Compare(a.At.Time), strings.Compare(a.AppID, b.AppID))
+	})
+	return out, nil
+}
+
+func (m *Metrics) resources(ctx context.Context, c core.Caller, q Query, kind string, deployed *[]eventstore.Deployed) (days []eventstore.Day, err error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return nil, err
+	}
+	of, err := m.query(c, q)
+	if err != nil {
+		return nil, err
+	}
+	of.Kind = kind
+	err = m.ask(ctx, c, func(ctx context.Context) (err error) {
+		if days, err = m.cfg.Events.Sandboxes(ctx, of); err == nil && deployed != nil {
+			*deployed, err = m.cfg.Events.Deployments(ctx, of)
+		}
+		return err
+	})
+	return days, err
+}

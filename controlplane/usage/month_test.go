@@ -1,0 +1,113 @@
+package usage
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// A month of a thousand workspaces, each with one box that runs a share of its time. What
+// each is charged is right to the micro-USD, those that spend their credit are warned and
+// told so once each, and in the next month all begin anew.
+func TestAMonthOfAThousandWorkspaces(t *testing.T) {
+	const workspaces, hosts = 1000, 4
+	b := newBench(t, 1, "2026-04-01T00:00:00Z")
+	b.ledger.prices.Own = false                          // the tier has a credit
+	share := func(i int) int64 { return int64(i % 101) } // percent of the time
+	box := func(i int) string { return fmt.Sprintf("box%04d", i) }
+	for from := 0; from < workspaces; from += 100 {
+		b.Update(func(tx *raftstore.Tx) error {
+			for i := from; i < from+100; i++ {
+				ws := fmt.Sprintf("ws%04d", i)
+				raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: ws}})
+				raftstore.Put(tx, record.WebhookEndpoints, &record.WebhookEndpoint{Meta: record.Meta{ID: "we-" + ws}, WorkspaceID: ws, URL: "https://example.com"})
+				testcluster.PutSandbox(tx, &record.Sandbox{
+					Meta: record.Meta{ID: box(i)}, WorkspaceID: ws, HostID: fmt.Sprint("h", i%hosts), Status: record.SandboxRunning, CPU: 1, MemoryMB: 1024 + i,
+				})
+			}
+			return nil
+		})
+	}
+	store := b.Leader().Store
+	k := &keeper{
+		Term: loops.NewTerm(loops.Config{Store: store, Clock: b.now, Logger: testcluster.Log()}),
+		core: core.New(core.Core{Store: store, Tiers: b.ledger.tiers, Clock: b.now}), ledger: &b.ledger,
+	}
+	rnd := rand.New(rand.NewPCG(4, 4))
+	const step = 48 * time.Hour
+	end := b.now().AddDate(0, 1, 0)
+	for n := uint64(1); b.now().Before(end); n++ {
+		b.pass(step)
+		for h := range hosts {
+			var list []hostapi.BoxUsage
+			for i := h; i < workspaces; i += hosts {
+				ms := step.Milliseconds() * share(i) / 100
+				list = append(list, hostapi.BoxUsage{ID: box(i), RunMS: ms, MemoryMS: ms, DiskMS: ms, CPUMS: ms / 7})
+			}
+			batch := hostapi.UsageBatch{Epoch: "e", Sequence: n, From: b.now().Add(-step), To: b.now(), Boxes: list}
+			host := fmt.Sprint("h", h)
+			b.take(host, batch)
+			if rnd.IntN(3) == 0 { // its answer was lost
+				b.take(host, batch)
+			}
+		}
+		if b.now().Equal(end) {
+			b.ns.Add(-int64(time.Second)) // the month's last look
+			k.credits(t.Context())
+			b.ns.Add(int64(time.Second))
+			break
+		}
+		k.credits(t.Context())
+		k.credits(t.Context())
+	}
+	view := store.View()
+	told := map[string]int{}
+	for _, d := range raftstore.All(view, record.WebhookDeliveries) {
+		told[d.EndpointID+" "+d.Type]++
+	}
+	paused := 0
+	for i := range workspaces {
+		ws := fmt.Sprintf("ws%04d", i)
+		ms := step.Milliseconds() * share(i) / 100
+		var cpu, memory, want int64
+		for range 15 {
+			cpu, memory = cpu+ms/7, memory+ms*int64(1024+i)
+		}
+		want = cpu*25000/perCPUHour + memory*7500/perGiBHour
+		row, ok := raftstore.Get(view, record.Usages, record.UsageID(ws, "2026-04"))
+		if !ok || row.MicroUSD() != want {
+			t.Fatalf("%s was charged %d, want %d", ws, row.MicroUSD(), want)
+		}
+		w, _ := raftstore.Get(view, record.Workspaces, ws)
+		wants := map[string]bool{
+			string(api.WebhookQuotaWarning): want*100 >= 5_400_000*80, string(api.WebhookQuotaExhausted): want >= 5_400_000,
+		}
+		for event, should := range wants {
+			if n := told["we-"+ws+" "+event]; n != map[bool]int{true: 1}[should] {
+				t.Errorf("%s: cost %d, %d of %s", ws, want, n, event)
+			}
+		}
+		if spent := want >= 5_400_000; w.PausedAt.IsZero() == spent {
+			t.Errorf("%s: cost %d, paused at %s", ws, want, w.PausedAt)
+		} else if spent {
+			paused++
+		}
+	}
+	if paused == 0 || paused == workspaces {
+		t.Errorf("%d are paused: the test shows nothing", paused)
+	}
+	b.pass(time.Second) // a new month
+	k.credits(t.Context())
+	if left := raftstore.Find(store.View(), record.Workspaces, "paused", "yes"); len(left) > 0 {
+		t.Errorf("%d are paused in the next month", len(left))
+	}
+}

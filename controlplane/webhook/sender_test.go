@@ -1,0 +1,243 @@
+package webhook_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/webhook"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
+)
+
+// failed waits for an attempt to fail and returns the reason and the status.
+func (r *rig) failed(id string) (why string, status int) {
+	r.t.Helper()
+	d := r.becomes(id, api.WebhookFailed, 1)
+	a := d.Attempts[0]
+	if a.Error == nil {
+		r.t.Fatalf("%+v", d)
+	}
+	if a.StatusCode != nil {
+		status = *a.StatusCode
+	}
+	return *a.Error, status
+}
+
+func TestWhatIsNoSuccess(t *testing.T) {
+	r := newRig(t, 1, webhook.Config{})
+	target := newReceiver(t, nil)
+	tls := httptest.NewTLSServer(target)
+	defer tls.Close()
+	nobody := httptest.NewServer(nil)
+	nobody.Close()
+	redirect := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, target.URL, code) }
+	}
+	for name, c := range map[string]struct {
+		url    string
+		status int
+		why    string
+	}{
+		"301":                     {newReceiver(t, redirect(301)).URL, 301, "redirects are not followed"},
+		"302":                     {newReceiver(t, redirect(302)).URL, 302, "redirects are not followed"},
+		"307":                     {newReceiver(t, redirect(307)).URL, 307, "redirects are not followed"},
+		"308":                     {newReceiver(t, redirect(308)).URL, 308, "redirects are not followed"},
+		"304":                     {newReceiver(t, status(304)).URL, 304, "redirects are not followed"},
+		"404":                     {newReceiver(t, status(404)).URL, 404, "the status is not 2xx"},
+		"503":                     {newReceiver(t, status(503)).URL, 503, "the status is not 2xx"},
+		"nobody":                  {nobody.URL, 0, "the connection was refused"},
+		"unknown authority":       {tls.URL, 0, "the certificate is not valid"},
+		"TLS where there is none": {strings.Replace(target.URL, "http:", "https:", 1), 0, "the connection failed, or was no HTTP"},
+		"long headers": {newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X", strings.Repeat("x", 1<<20))
+		}).URL, 0, "the connection failed, or was no HTTP"},
+		"cut off": {newReceiver(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }).URL, 0, "the connection failed, or was no HTTP"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := r.register(c.url)
+			r.test(e.ID)
+			if why, status := r.failed(e.ID); why != c.why || status != c.status {
+				t.Errorf("%q with status %d, want %q with %d", why, status, c.why, c.status)
+			}
+			if err := r.webhooks().Delete(t.Context(), caller, e.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if n := len(target.requests()); n != 0 {
+		t.Errorf("%d redirects were followed", n)
+	}
+}
+
+func TestPrivateAddressesAreNotDialled(t *testing.T) {
+	r := newRig(t, 1, webhook.Config{Allowed: webhook.Public})
+	hook := newReceiver(t, nil)
+	for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]"} {
+		e := r.register(strings.Replace(hook.URL, "127.0.0.1", host, 1))
+		r.test(e.ID)
+		if why, _ := r.failed(e.ID); why != "the address is not public" {
+			t.Errorf("%s: %s", host, why)
+		}
+	}
+	if n := len(hook.requests()); n != 0 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// The endpoint was registered when every address was allowed.
+func TestNothingIsSentInPlaintext(t *testing.T) {
+	r := newRigOf(t, 1, webhook.Config{Allowed: func(netip.Addr) bool { return true }})
+	hook := newReceiver(t, nil)
+	e := r.register("https://example.com")
+	r.Update(func(tx *raftstore.Tx) error {
+		row, _ := raftstore.Get(tx, record.WebhookEndpoints, e.ID)
+		row = row.Clone()
+		row.URL = hook.URL
+		raftstore.Put(tx, record.WebhookEndpoints, row)
+		return nil
+	})
+	r.test(e.ID)
+	if why, _ := r.failed(e.ID); why != "the URL does not begin with https://" || len(hook.requests()) != 0 {
+		t.Errorf("%s, %d requests", why, len(hook.requests()))
+	}
+}
+
+// rebinding runs a name server that answers with the next address each time. It returns a
+// resolver and the number of questions.
+func rebinding(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64) {
+	t.Helper()
+	var asked atomic.Int64
+	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg)
+		m.SetReply(q)
+		if q.Question[0].Qtype == dns.TypeA {
+			n := min(int(asked.Add(1)), len(addresses)) - 1
+			m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.ParseIP(addresses[n])}}
+		}
+		_ = w.WriteMsg(m)
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.ActivateAndServe()
+	}()
+	t.Cleanup(func() { _ = packets.Close(); <-done })
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", packets.LocalAddr().String())
+	}
+	return &net.Resolver{PreferGo: true, Dial: dial}, &asked
+}
+
+// 127.0.0.1 stands for a public address and 127.0.0.2 for a private one. The receiver
+// listens on both.
+func TestANameThatIsPublicFirstAndThenPrivate(t *testing.T) {
+	resolver, asked := rebinding(t, "127.0.0.1", "127.0.0.2")
+	r := newRig(t, 1, webhook.Config{Resolver: resolver, Allowed: func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.1") }})
+	hook := &receiver{}
+	server := httptest.NewUnstartedServer(hook)
+	server.Listener.Close()
+	var err error
+	if server.Listener, err = net.Listen("tcp4", "0.0.0.0:0"); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	defer server.Close()
+	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+	e := r.register("http://hook.example.com:" + port)
+	r.test(e.ID)
+	r.becomes(e.ID, api.WebhookDelivered, 1)
+	r.test(e.ID)
+	if why, _ := r.failed(e.ID); why != "the address is not public" || asked.Load() != 2 {
+		t.Errorf("%s, after %d questions", why, asked.Load())
+	}
+	if n := len(hook.requests()); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// slow returns a handler that sends head and then one byte after another, without end.
+func slow(head string) http.HandlerFunc {
+	return func(w http.ResponseWriter, q *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte(head)); err != nil {
+			return
+		}
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for range tick.C {
+			if _, err := conn.Write([]byte("x")); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func TestSlowAnswersEnd(t *testing.T) {
+	r := newRig(t, 1, webhook.Config{Timeout: 300 * time.Millisecond})
+	for name, head := range map[string]string{
+		"no status": "", "no end of the header": "HTTP/1.1 200 OK\r\nX: ", "informational": "HTTP/1.1 103 Early Hints\r\nX: ",
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := r.register(newReceiver(t, slow(head)).URL)
+			r.test(e.ID)
+			if why, status := r.failed(e.ID); why == "" || status != 0 {
+				t.Errorf("%q, status %d", why, status)
+			}
+		})
+	}
+	t.Run("no end of the body", func(t *testing.T) {
+		e := r.register(newReceiver(t, slow("HTTP/1.1 200 OK\r\n\r\n")).URL)
+		r.test(e.ID)
+		r.becomes(e.ID, api.WebhookDelivered, 1)
+	})
+}
+
+func TestADeadEndpointDelaysNoOther(t *testing.T) {
+	r := newRig(t, 1, webhook.Config{Timeout: time.Hour})
+	release := make(chan struct{})
+	dead := newReceiver(t, func(http.ResponseWriter, *http.Request) { <-release })
+	defer close(release)
+	live := newReceiver(t, nil)
+	d, l := r.register(dead.URL), r.register(live.URL)
+	for range 3 {
+		r.enqueue("ws", api.WebhookQuotaWarning, api.WebhookQuota{})
+	}
+	testcluster.Await(t, "what the live one is to get", func() bool { return len(live.times()) == 3 && len(dead.requests()) == 1 })
+	for i, got := range r.deliveries(d.ID) {
+		if got.Status != api.WebhookPending || i < 2 && len(got.Attempts) != 0 || i == 2 && (len(got.Attempts) != 1 || got.Attempts[0].DurationMS != nil) {
+			t.Errorf("%d: %+v", i, got)
+		}
+	}
+	r.becomes(l.ID, api.WebhookDelivered, 1)
+}
+
+// The limit on a response applies as it arrives, so the response is not decompressed.
+func TestAnswersAreNotDecompressed(t *testing.T) {
+	r := newRig(t, 1, webhook.Config{})
+	hook := newReceiver(t, nil)
+	e := r.register(hook.URL)
+	r.test(e.ID)
+	r.becomes(e.ID, api.WebhookDelivered, 1)
+	if got := hook.requests()[0].header.Values("Accept-Encoding"); len(got) > 0 {
+		t.Errorf("asks for %q", got)
+	}
+}

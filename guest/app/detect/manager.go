@@ -1,0 +1,113 @@
+package detect
+
+import (
+	"io/fs"
+	"path"
+	"strings"
+)
+
+// manager is what installs the packages of package.json.
+type manager struct {
+	name string // "npm", "pnpm", "yarn", "bun"
+	lock string // its lock file; "": there is none
+	new  bool   // yarn, of version 2 or later
+}
+
+// locks are the managers by their lock files. Of several, the first counts.
+var locks = []struct{ file, manager string }{
+	{"bun.lock", "bun"}, {"bun.lockb", "bun"}, {"pnpm-lock.yaml", "pnpm"}, {"yarn.lock", "yarn"}, {"package-lock.json", "npm"}, {"npm-shrinkwrap.json", "npm"},
+}
+
+// manager finds the app's package manager: by its lock file, that of the workspace that
+// it is in, or package.json's field packageManager.
+func (s *source) manager(p packageJSON) manager {
+	named, version, _ := strings.Cut(p.PackageManager, "@")
+	modern := named == "yarn" && version != "" && !strings.HasPrefix(version, "1.") && version != "1"
+	dirs := []string{s.dir}
+	for dir := s.dir; dir != "."; {
+		dir = path.Dir(dir)
+		if isWorkspace(s.repo, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	for _, dir := range dirs {
+		for _, l := range locks {
+			if isFile(s.repo, path.Join(dir, l.file)) {
+				return manager{name: l.manager, lock: l.file, new: modern || isFile(s.repo, path.Join(dir, ".yarnrc.yml"))}
+			}
+		}
+	}
+	switch named {
+	case "pnpm", "yarn", "bun":
+		return manager{name: named, new: modern}
+	}
+	if s.set.Framework == "bun" {
+		return manager{name: "bun"}
+	}
+	return manager{name: "npm"}
+}
+
+// isWorkspace reports whether a directory's packages are installed together.
+func isWorkspace(repo fs.FS, dir string) bool {
+	if pnpmWorkspace(readFile(repo, path.Join(dir, "pnpm-workspace.yaml"))) {
+		return true
+	}
+	p, err := parsePackage(readFile(repo, path.Join(dir, "package.json")))
+	return err == nil && p.Workspaces
+}
+
+// runtime is what runs the programs.
+func (m manager) runtime() string {
+	if m.name == "bun" {
+		return "bun"
+	}
+	return "node"
+}
+
+// install is the command that installs what the lock file says, or without one what
+// package.json does. Build tools are dev dependencies: they come in any case.
+func (m manager) install() string {
+	switch {
+	case m.name == "npm" && m.lock != "":
+		return "npm ci"
+	case m.name == "npm":
+		return "npm install"
+	case m.name == "pnpm" && m.lock != "":
+		return "pnpm install --frozen-lockfile --prod=false"
+	case m.name == "pnpm":
+		return "pnpm install --prod=false"
+	case m.name == "yarn" && m.new && m.lock != "":
+		return "yarn install --immutable"
+	case m.name == "yarn" && !m.new && m.lock != "":
+		return "yarn install --frozen-lockfile --production=false"
+	case m.name == "bun" && m.lock != "":
+		return "bun install --frozen-lockfile"
+	}
+	return m.name + " install"
+}
+
+// run is the command that runs a script of package.json.
+func (m manager) run(script string) string { return m.name + " run " + script }
+
+// start is the command that runs a script for as long as the app runs: what the script
+// says, if that means the same. A package manager around it takes time to start, memory
+// while it runs, and signals that are the app's.
+func (m manager) start(p packageJSON, script string) string {
+	line := p.Scripts[script]
+	wrapped := p.Scripts["pre"+script] != "" || p.Scripts["post"+script] != "" || strings.Contains(line, "npm_") || strings.Contains(line, "INIT_CWD")
+	if wrapped || m.new || m.name == "bun" {
+		return m.run(script)
+	}
+	return line
+}
+
+// exec is the command that runs a program of a package. npm's is found by PATH.
+func (m manager) exec(command string) string {
+	switch m.name {
+	case "yarn":
+		return "yarn " + command // with yarn's newer way of installing there is no node_modules
+	case "bun":
+		return "bun --bun x " + command
+	}
+	return command
+}

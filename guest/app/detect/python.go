@@ -1,0 +1,214 @@
+package detect
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// programs are where a Python app's program usually is.
+var programs = []string{
+	"main.py", "app.py", "server.py", "api.py", "run.py", "application.py", "wsgi.py", "asgi.py", "index.py",
+	"app/main.py", "app/app.py", "app/__init__.py", "src/main.py", "src/app.py", "api/main.py", "api/app.py", "backend/main.py",
+}
+
+func python(s *source) (Result, bool, error) {
+	manifest := s.has("requirements.txt", "pyproject.toml", "Pipfile", "manage.py")
+	program := s.first(programs[:6]...)
+	if !manifest && (program == "" || s.has("package.json")) {
+		return Result{}, false, nil
+	}
+	deps := s.requirements()
+	framework := s.pythonFramework(deps)
+	if framework == "python" && families[s.set.Framework] != "python" && s.has("package.json") {
+		// Scripts of a web front end, or a front end of its scripts: one that has a
+		// known framework counts.
+		if p, err := parsePackage(s.read("package.json")); err == nil && (s.framework(p).name != "node" || p.Scripts["start"] != "") {
+			return Result{}, false, nil
+		}
+	}
+	r := Result{Tools: []Tool{s.pythonTool()}}
+	r.Plan.Framework = framework
+	r.Plan.InstallCommand = s.pythonInstall()
+	r.Venv = r.Plan.InstallCommand != "" || s.set.InstallCommand != ""
+	var extra string
+	r.Plan.StartCommand, extra = s.pythonStart(framework, deps)
+	if extra != "" && r.Plan.InstallCommand != "" {
+		r.Plan.InstallCommand += " && pip install " + extra
+	}
+	return r, true, nil
+}
+
+func (s *source) pythonTool() Tool {
+	t := s.tool("python")
+	if t.Version == "" {
+		if v := strings.TrimPrefix(strings.TrimSpace(s.read("runtime.txt")), "python-"); v != "" && validVersion.MatchString(v) {
+			t = Tool{Name: "python", Version: v, From: "runtime.txt"}
+		}
+	}
+	return t
+}
+
+func (s *source) pythonFramework(deps []string) string {
+	if families[s.set.Framework] == "python" {
+		return s.set.Framework
+	}
+	if s.has("manage.py") && (slices.Contains(deps, "django") || strings.Contains(s.read("manage.py"), "django")) {
+		return "django"
+	}
+	for _, name := range []string{"fastapi", "flask", "streamlit", "django"} {
+		if slices.Contains(deps, name) {
+			return name
+		}
+	}
+	return "python"
+}
+
+var requirement = regexp.MustCompile(`^\s*([A-Za-z0-9][A-Za-z0-9._-]*)`)
+
+// requirements lists the packages that an app names, normalized (PEP 503), with the
+// extras that matter here as "fastapi[standard]".
+func (s *source) requirements() []string {
+	var out []string
+	add := func(text string) {
+		m := requirement.FindStringSubmatch(text)
+		if m == nil {
+			return
+		}
+		name := strings.ToLower(regexp.MustCompile(`[-_.]+`).ReplaceAllString(m[1], "-"))
+		out = append(out, name)
+		if rest := strings.TrimSpace(text[len(m[0]):]); strings.HasPrefix(rest, "[") {
+			extras, _, _ := strings.Cut(rest[1:], "]")
+			for extra := range strings.SplitSeq(extras, ",") {
+				out = append(out, name+"["+strings.TrimSpace(extra)+"]")
+			}
+		}
+	}
+	for line := range strings.Lines(s.read("requirements.txt")) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != '-' {
+			add(line)
+		}
+	}
+	project := s.read("pyproject.toml")
+	for _, dep := range tomlStrings(tomlTable(project, "project")["dependencies"]) {
+		add(dep)
+	}
+	for _, table := range []struct{ text, name string }{{project, "tool.poetry.dependencies"}, {s.read("Pipfile"), "packages"}} {
+		for name, value := range tomlTable(table.text, table.name) {
+			if strings.Contains(value, "standard") {
+				name += "[standard]"
+			}
+			add(name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func (s *source) pythonInstall() string {
+	switch {
+	case s.has("uv.lock"):
+		return "pip install uv && uv sync --frozen --active"
+	case s.has("poetry.lock"):
+		return "pip install poetry && poetry install --no-root --no-interaction"
+	case s.has("requirements.txt"):
+		return "pip install -r requirements.txt"
+	case s.has("Pipfile.lock"):
+		return "pip install pipenv && pipenv install --deploy"
+	case s.has("Pipfile"):
+		return "pip install pipenv && pipenv install --skip-lock"
+	case s.has("pyproject.toml") && strings.Contains(s.read("pyproject.toml"), "[project]"):
+		return "pip install ."
+	}
+	return ""
+}
+
+// pythonStart returns the command that serves the app, and a package that it needs
+// beside those that the app names.
+func (s *source) pythonStart(framework string, deps []string) (command, extra string) {
+	has := func(name string) bool { return slices.Contains(deps, name) }
+	switch framework {
+	case "django":
+		return s.djangoStart(has), ""
+	case "fastapi":
+		return s.asgiStart(has)
+	case "flask":
+		module, object, _ := s.pythonObject("Flask")
+		if has("gunicorn") {
+			return "gunicorn --bind 0.0.0.0:$PORT " + shellWord(module+":"+object), ""
+		}
+		return "flask --app " + shellWord(module) + " run --host 0.0.0.0 --port $PORT", ""
+	case "streamlit":
+		if file := s.first(append([]string{"streamlit_app.py", "app.py"}, programs...)...); file != "" {
+			return "streamlit run " + shellWord(file) + " --server.address 0.0.0.0 --server.port $PORT --server.headless true", ""
+		}
+		return "", ""
+	}
+	if file := s.first(programs...); file != "" && !strings.HasSuffix(file, "__init__.py") {
+		return "python " + shellWord(file), ""
+	}
+	return "", ""
+}
+
+func (s *source) djangoStart(has func(string) bool) string {
+	project := ""
+	for _, file := range append(s.glob("*/wsgi.py"), s.glob("*/asgi.py")...) {
+		project = path.Dir(file)
+		break
+	}
+	// manage.py names the project's settings: of several directories that one.
+	if m := regexp.MustCompile(`["']([A-Za-z0-9_]+)(?:\.[A-Za-z0-9_.]+)?\.?settings`).FindStringSubmatch(s.read("manage.py")); m != nil && s.has(m[1]+"/wsgi.py", m[1]+"/asgi.py") {
+		project = m[1]
+	}
+	switch {
+	case has("gunicorn") && s.has(project+"/wsgi.py"):
+		return "gunicorn --bind 0.0.0.0:$PORT " + shellWord(project+".wsgi")
+	case has("uvicorn") && s.has(project+"/asgi.py"):
+		return "uvicorn --host 0.0.0.0 --port $PORT " + shellWord(project+".asgi:application")
+	case has("daphne") && s.has(project+"/asgi.py"):
+		return "daphne -b 0.0.0.0 -p $PORT " + shellWord(project+".asgi:application")
+	}
+	return "python manage.py runserver --noreload 0.0.0.0:$PORT"
+}
+
+func (s *source) asgiStart(has func(string) bool) (command, extra string) {
+	module, object, file := s.pythonObject("FastAPI")
+	target := shellWord(module + ":" + object)
+	switch {
+	case has("uvicorn"):
+	case has("hypercorn"):
+		return "hypercorn --bind 0.0.0.0:$PORT " + target, ""
+	case (has("fastapi[standard]") || has("fastapi-cli")) && file != "":
+		return "fastapi run --host 0.0.0.0 --port $PORT " + shellWord(file), ""
+	default:
+		extra = "uvicorn"
+	}
+	return "uvicorn --host 0.0.0.0 --port $PORT " + target, extra
+}
+
+var object = regexp.MustCompile(`(?m)^([A-Za-z_][A-Za-z0-9_]*)\s*(?::\s*[A-Za-z0-9_.]+\s*)?=\s*(?:[A-Za-z_][A-Za-z0-9_]*\.)?([A-Z][A-Za-z0-9]*)\(`)
+
+// pythonObject finds the module that makes an object of a class, and the object's name.
+func (s *source) pythonObject(class string) (module, name, file string) {
+	for _, file := range programs {
+		text := s.read(file)
+		for _, m := range object.FindAllStringSubmatch(text, -1) {
+			if m[2] == class {
+				return moduleOf(file), m[1], file
+			}
+		}
+		if class == "Flask" && regexp.MustCompile(`(?m)^def create_app\(`).MatchString(text) {
+			return moduleOf(file), "create_app()", file
+		}
+	}
+	if file = s.first(programs...); file != "" {
+		return moduleOf(file), "app", file
+	}
+	return "app", "app", ""
+}
+
+func moduleOf(file string) string {
+	name := strings.TrimSuffix(strings.TrimSuffix(file, ".py"), "/__init__")
+	return strings.ReplaceAll(name, "/", ".")
+}

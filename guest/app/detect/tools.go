@@ -1,0 +1,172 @@
+package detect
+
+import (
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// aliases are other names of the tools.
+var aliases = map[string]string{"nodejs": "node", "golang": "go", "python3": "python", "core:node": "node", "core:python": "python", "core:go": "go", "core:bun": "bun", "core:deno": "deno", "core:rust": "rust"}
+
+func toolName(name string) string {
+	name = strings.ToLower(strings.TrimSpace(name))
+	if known, ok := aliases[name]; ok {
+		return known
+	}
+	return name
+}
+
+// validVersion is what a version may look like: it becomes an argument of a command.
+var validVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
+
+// pins reads the versions that a repository asks for: of mise.toml, .mise.toml and
+// .tool-versions the first that names a tool counts, as mise does it. .nvmrc is not
+// read.
+func pins(repo fs.FS) (map[string]Tool, error) {
+	found := map[string]Tool{}
+	note := func(file, name string, versions []string) error {
+		name = toolName(name)
+		if _, ok := found[name]; ok || len(versions) == 0 {
+			return nil
+		}
+		version := strings.TrimPrefix(versions[0], "v")
+		if !validVersion.MatchString(version) {
+			return fmt.Errorf("%w: %s: %.80q is not a version of %.40q", ErrUnknown, file, versions[0], name)
+		}
+		if version == "latest" || version == "system" {
+			version = ""
+		}
+		found[name] = Tool{Name: name, Version: version, From: file}
+		return nil
+	}
+	for _, file := range []string{"mise.toml", ".mise.toml"} {
+		for name, v := range tomlTable(readFile(repo, file), "tools") {
+			if err := note(file, name, toolVersions(v)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	const file = ".tool-versions"
+	for line := range strings.Lines(readFile(repo, file)) {
+		line, _, _ = strings.Cut(line, "#")
+		if f := strings.Fields(line); len(f) > 1 {
+			if err := note(file, f[0], f[1:]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// toolVersions reads a tool's value in mise.toml: "20", ["20", "22"], { version = "20" }.
+func toolVersions(value string) []string {
+	if inner, ok := strings.CutPrefix(value, "{"); ok {
+		m := regexp.MustCompile(`\bversion\s*=\s*["']([^"']*)["']`).FindStringSubmatch(inner)
+		if m == nil {
+			return nil
+		}
+		return m[1:2]
+	}
+	return tomlStrings(value)
+}
+
+var tomlKey = regexp.MustCompile(`^\s*("[^"]*"|'[^']*'|[A-Za-z0-9_.:-]+)\s*=\s*(.*)$`)
+
+// tomlTable returns the keys of one table of a TOML file with the text of their values;
+// of arrays also what is on more lines. That is as much TOML as detection needs, and a
+// file that is wrong elsewhere still says what it can.
+func tomlTable(text, table string) map[string]string {
+	out := map[string]string{}
+	in, open := table == "", ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(stripComment(line))
+		if open != "" {
+			out[open] += " " + line
+			if strings.HasSuffix(line, "]") {
+				open = ""
+			}
+			continue
+		}
+		if strings.HasPrefix(line, "[") {
+			in = strings.Trim(line, "[] ") == table
+			continue
+		}
+		m := tomlKey.FindStringSubmatch(line)
+		if !in || m == nil {
+			continue
+		}
+		key := strings.Trim(m[1], `"'`)
+		out[key] = m[2]
+		if strings.HasPrefix(m[2], "[") && !strings.HasSuffix(m[2], "]") {
+			open = key
+		}
+	}
+	return out
+}
+
+// stripComment cuts a comment off, which begins with a # outside quotes.
+func stripComment(line string) string {
+	quote := rune(0)
+	for i, c := range line {
+		switch {
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '"' || c == '\'':
+			quote = c
+		case c == '#':
+			return line[:i]
+		}
+	}
+	return line
+}
+
+var tomlString = regexp.MustCompile(`"((?:[^"\\]|\\.)*)"|'([^']*)'`)
+
+// tomlStrings returns the strings in a value.
+func tomlStrings(value string) []string {
+	var out []string
+	for _, m := range tomlString.FindAllStringSubmatch(value, -1) {
+		out = append(out, m[1]+m[2])
+	}
+	if len(out) == 0 && value != "" && !strings.ContainsAny(value, "[{\"'") {
+		out = append(out, value) // a number without quotes, which people write
+	}
+	return out
+}
+
+var runtimeSetting = regexp.MustCompile(`^([a-z]+)[ @-]?v?([0-9][A-Za-z0-9.+-]*)?$`)
+
+// parseRuntime reads the setting runtime: "node", "node 20", "node@20", "python-3.12".
+func parseRuntime(s string) (name, version string) {
+	m := runtimeSetting.FindStringSubmatch(strings.ToLower(strings.TrimSpace(s)))
+	if m == nil {
+		return "", ""
+	}
+	return toolName(m[1]), m[2]
+}
+
+// replaceTool puts a tool in the place of one with its name, or adds it.
+func replaceTool(tools []Tool, t Tool) []Tool {
+	if i := slices.IndexFunc(tools, func(other Tool) bool { return other.Name == t.Name }); i >= 0 {
+		if t.Version != "" {
+			tools[i] = t
+		}
+		return tools
+	}
+	return append(tools, t)
+}
+
+// pnpmWorkspace reports whether a file lists packages of a workspace.
+func pnpmWorkspace(text string) bool {
+	var w struct {
+		Packages []string `yaml:"packages"`
+	}
+	return yaml.Unmarshal([]byte(text), &w) == nil && len(w.Packages) > 0
+}

@@ -1,0 +1,59 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/berth-cloud/berth/guest/pgapi"
+	"github.com/berth-cloud/berth/hostd/bucket"
+	"github.com/berth-cloud/berth/hostd/pgarchive"
+)
+
+// held is a bucket of which each read of a segment takes for ever that is no multiple
+// of 16, whether or not it is still wanted.
+type held struct {
+	bucket.Bucket
+	release   chan struct{}
+	now, most atomic.Int32
+}
+
+func (h *held) Get(ctx context.Context, key string) (io.ReadCloser, int64, error) {
+	if strings.HasSuffix(key, "0") {
+		return nil, 0, bucket.ErrNotFound
+	}
+	n := h.now.Add(1)
+	defer h.now.Add(-1)
+	for most := h.most.Load(); n > most && !h.most.CompareAndSwap(most, n); most = h.most.Load() {
+	}
+	<-h.release
+	return nil, 0, bucket.ErrNotFound
+}
+
+// A guest may ask for any file: no more is held of them than of those in their order.
+func TestReadingAheadOfAGuestThatJumps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := bucket.Open(t.Context(), &url.URL{Scheme: "file", Path: t.TempDir()})
+		must(t, err)
+		slow := &held{Bucket: b, release: make(chan struct{})}
+		a, err := pgarchive.New(slow).Open(archive(one))
+		must(t, err)
+		files := newAhead(t.Context(), a)
+		for i := range uint64(20) {
+			if _, _, err := files.get(t.Context(), pgapi.SegmentName(1, 16*i)); !errors.Is(err, pgarchive.ErrNotArchived) {
+				t.Fatal(err)
+			}
+			synctest.Wait() // the reads have begun
+		}
+		close(slow.release)
+		files.close()
+		if n := slow.most.Load(); n != aheadBy {
+			t.Errorf("%d files were read at once, want %d at most", n, aheadBy)
+		}
+	})
+}
