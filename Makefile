@@ -38,34 +38,36 @@ UNSTAMPED := guestd guestpg guestapp chvemu
 
 # The packages of both modules; ./... does not include those of controlplane/api.
 ALL := github.com/berth-cloud/berth/...
-# Tests that need root skip themselves unless BERTH_TEST_ROOT=1. Tests send SIGINT
-# to programs that they start. In the background of a script they would inherit
-# that SIGINT is ignored, so its default is restored.
+# Tests send SIGINT to programs that they start. In the background of a script they
+# would inherit that SIGINT is ignored, so its default is restored.
 GO := env --default-signal=INT,QUIT go
-GO_RACE := env --default-signal=INT,QUIT CGO_ENABLED=1 go
 TEST := test -timeout 60m
-# Half of the packages spend most of their time waiting for elections and
-# timeouts, so more run than there are CPUs. `make lint` does the vetting. Without
-# debug information a test links in half the time.
-UNIT_TEST := $(GO_RACE) $(TEST) -race -vet=off -ldflags='-s -w' -p $(shell echo $$((1 + $$(nproc))))
-# The longest come first, so that they do not run alone at the end.
-UNIT = ./controlplane ./guest/pg/agent ./controlplane/database ./vmm/conformance ./hostd/database ./hostd/pgarchive \
-  ./guest/app/agent ./hostd/snapshot ./hostd/server ./raftstore \
-  $$(go list $(ALL) | grep -v -e /e2e -e '/hostd$$' -e '/hostd/image$$')
-# Their guests have a sixth of the CPU beside busy processes (hostd/cgroup), as they should
-# on the local stack, so these tests run apart from the others.
-GUESTS := ./hostd ./hostd/image
-# A guest has one CPU, so one more of the end-to-end tests that share the stack
-# runs at once than there are CPUs.
-E2E_TEST := $(GO) $(TEST) -vet=off -count=1 -parallel $(shell echo $$((1 + $$(nproc))))
-# Unit tests need only base, those of hostd and the end-to-end tests also app and
-# postgres-16, which are built beside the unit tests. What needs the languages' templates,
-# which take minutes each under emulation, is tested by `make e2e` alone.
+# Without debug information a test links in half the time.
+FAST := -ldflags='-s -w'
+
+# What changes the kernel's state (namespaces, nftables, cgroups, mounts) is tested with
+# nothing beside it.
+KERNEL := ./netfab/... ./vmm ./vmm/chvemu ./hostd ./hostd/cgroup ./hostd/guard ./hostd/lease ./hostd/volume ./hostd/image/oci \
+  ./guest/agent ./guest/app/agent ./guest/app/contain ./guest/disks ./guest/identity ./guest/pg/agent ./guest/proc ./guest/startlog ./scripts/machines
+# The other packages without guests. Most of their time they wait, for elections and
+# time limits of their own, so more run at once than there are CPUs. The longest come
+# first, so that they do not run alone at the end.
+UNIT = ./controlplane/app ./controlplane ./controlplane/sandbox ./controlplane/database \
+  $$(go list $(ALL) | grep -v -x -F -f <(go list $(KERNEL) ./e2e/... ./hostd/image ./vmm/conformance))
+AT_ONCE := $(shell echo $$((2 * $$(nproc))))
+
+# The templates of the tests on real guests. Those of the languages take minutes each
+# under emulation and are built by `make e2e` alone.
 TEMPLATES := base,app,postgres-16
 LANGUAGES := python,node,code-interpreter
-
 # Templates that are built beside tests have the CPU time that these leave.
-BESIDE := BERTH_TIME_SCALE=$${BERTH_TIME_SCALE:-4} nice -n 15
+BESIDE := BERTH_TIME_SCALE=$${BERTH_TIME_SCALE:-4} nice -n 19
+# Limits on machines and guests suit a machine that does nothing else. (Tests without
+# guests await the ends of such limits, and do not stretch them.)
+BUSY := BERTH_TIME_SCALE=$${BERTH_TIME_SCALE:-4}
+# A guest has one CPU, so one more of the end-to-end tests that share the stack
+# runs at once than there are CPUs.
+GUESTS_AT_ONCE := $(shell echo $$((1 + $$(nproc))))
 
 .PHONY: help
 help: ## list these commands
@@ -102,21 +104,32 @@ build: ## build every program into bin/
 	@scripts/build '$(LDFLAGS)' $(addprefix ./cmd/,$(STAMPED)) ./scripts/devstack
 
 .PHONY: test
-test: ## unit with -race, conformance, end-to-end (root; well over an hour on 2 cores)
+test: ## the gate: format, vet, import rules, quick tests, the kernel's parts, a first hour on real guests (root; 10 to 20 minutes)
+	@$(MAKE) --no-print-directory ready
+	@scripts/install-deps gate
+	@scripts/phase build $(MAKE) --no-print-directory build
+	@scripts/beside scripts/phase templates $(BESIDE) bin/devstack prepare --template $(TEMPLATES) \
+	  -- $(MAKE) --no-print-directory test-beside-templates
+	@scripts/phase kernel BERTH_TEST_ROOT=1 scripts/run-tests kernel -short -timeout 10m -p 1 $(FAST) $(KERNEL)
+	@scripts/phase "first hour" $(BUSY) BERTH_TEST_GUESTS=1 scripts/run-tests smoke -count=1 -timeout 20m -run '^TestFirstHour$$' $(FAST) ./e2e
+	@scripts/slowest 20 unit kernel smoke
+
+.PHONY: test-beside-templates
+test-beside-templates:
+	@scripts/phase check scripts/check
+	@scripts/phase unit BERTH_TEST_ROOT=1 scripts/run-tests unit -short -timeout 10m -p $(AT_ONCE) $(FAST) $(UNIT)
+
+.PHONY: test-all
+test-all: ## every test, with -race, all real guests, faults, servers, clients: in parts, one after the other (root; hours); PART="raft e2e" for some
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
-	@scripts/beside scripts/phase "compile the unit tests" bash -c 'CGO_ENABLED=1 go list -race -test -export $(GUESTS) $(UNIT) >/dev/null' \
-	  -- scripts/phase "base template" bin/devstack prepare
-	@scripts/beside scripts/phase templates $(BESIDE) bin/devstack prepare --template $(TEMPLATES) \
-	  -- scripts/phase unit BERTH_TEST_ROOT=1 $(UNIT_TEST) $(UNIT)
-	@scripts/phase "unit tests with guests" BERTH_TEST_ROOT=1 $(UNIT_TEST) $(GUESTS)
-	@scripts/phase e2e BERTH_TEST_ROOT=1 $(E2E_TEST) ./e2e/...
+	@scripts/test-all $(PART)
 
 .PHONY: unit
-unit: ## the tests that need neither root nor network, with -race if there is a C compiler
+unit: ## the quick tests that need neither root nor network
 	@scripts/install-deps go
-	@$(if $(shell command -v gcc),$(GO_RACE) $(TEST) -race,$(GO) $(TEST)) $(ALL)
+	@$(GO) $(TEST) -short $(ALL)
 
 .PHONY: conformance
 conformance: ## the VMM conformance suite against BERTH_VMM (default: chvemu; root)
@@ -124,7 +137,7 @@ conformance: ## the VMM conformance suite against BERTH_VMM (default: chvemu; ro
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build
 	@bin/devstack prepare --kernel-only
-	@BERTH_TEST_ROOT=1 $(GO) $(TEST) -count=1 -v ./vmm/conformance/
+	@BERTH_TEST_GUESTS=1 $(GO) $(TEST) -count=1 -v ./vmm/conformance/
 
 .PHONY: e2e
 e2e: ## only the end-to-end tests, with every language's: real processes, real guests, injected failures (root)
@@ -132,7 +145,7 @@ e2e: ## only the end-to-end tests, with every language's: real processes, real g
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build
 	@bin/devstack prepare --template $(TEMPLATES),$(LANGUAGES)
-	@BERTH_TEST_ROOT=1 BERTH_TEST_LENGTH=1 $(E2E_TEST) -v ./e2e/...
+	@BERTH_TEST_ROOT=1 BERTH_TEST_GUESTS=1 BERTH_TEST_LENGTH=1 $(GO) $(TEST) -vet=off -count=1 -parallel $(GUESTS_AT_ONCE) -v ./e2e/...
 
 .PHONY: clients
 clients: ## regenerate the generated parts of the Python and TypeScript clients
@@ -191,7 +204,7 @@ nested: ## the suite and every operation of a sandbox on the real Cloud Hypervis
 	@exec nice -n 5 bin/nested $(NESTED)
 
 .PHONY: lint
-lint: ## go vet and golangci-lint, with the import rules
+lint: ## go vet and the whole golangci-lint; `make test` only checks format, vet and import rules
 	@scripts/install-deps lint
 	@for module in . controlplane/api; do (cd $$module && go vet ./... && golangci-lint run ./...); done
 

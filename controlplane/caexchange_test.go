@@ -31,6 +31,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/rotation"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/nodecert"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // exchange is a stack whose CA is exchanged, and what went wrong meanwhile.
@@ -268,6 +269,7 @@ func (x *exchange) done(step func(out io.Writer) error) {
 // replica is killed after each step, when its files are not yet those of the others: no request
 // and no heartbeat fails. In the end nobody accepts certificates of the old CA.
 func TestTheCAIsExchangedUnderLoad(t *testing.T) {
+	tier.Slow(t)
 	s := newStack(t, unlimitedEnv+"=1", "BERTH_RAFT_TIMEOUT=2s")
 	x := &exchange{stack: s}
 	leader := s.leader()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // Every route gets requests at and just beyond the limits of what /openapi.json
@@ -21,9 +22,8 @@ import (
 // Routes that change the members or restore a backup are excluded: an invented
 // replica would cost the cluster its majority, and invented bytes are no backup.
 func TestTheDocumentIsTheService(t *testing.T) {
-	if os.Getenv("BERTH_TEST_ROOT") == "" {
-		t.Skip("needs schemathesis, which scripts/install-deps test installs; set BERTH_TEST_ROOT=1")
-	}
+	tier.Slow(t)
+	tier.Root(t)
 	s := newStack(t, unlimitedEnv+"=1") // one workspace makes thousands of requests
 	s.join("h1", 256<<10).Change(func(_ *hostapi.Capacity, templates *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 		// The document's example of a build is made from it.

@@ -30,6 +30,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // nameServer answers for all names: with one TXT record of a name, and with this machine.
@@ -257,6 +258,7 @@ func TestDomainsWithADevelopmentAuthority(t *testing.T) {
 }
 
 func TestDomainsWithACME(t *testing.T) {
+	tier.Slow(t)
 	var authority func() *x509.CertPool
 	r := runDomains(t, func(c *Config, r *domainRig) {
 		c.ACMEDirectory, c.ACMERoots, authority = pebble(t, r.dns, r.plain.Addr().(*net.TCPAddr).Port)

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/loops"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // gitRig is a plane whose apps are joined with a GitHub. It has no host, so that
@@ -136,6 +137,7 @@ func (r *gitRig) previews(parentID string) (out []*record.App) {
 // From what GitHub says to what is in the rows of apps, with nothing but GitHub and the
 // hosts stood in for.
 func TestGitHostsDeployApps(t *testing.T) {
+	tier.Slow(t)
 	r := newGitRig(t)
 	i := r.connect("acme", "shop")
 	mine := r.create(testplane.Caller, map[string]string{"PLAIN": "p", "API_URL": "https://prod.test"})

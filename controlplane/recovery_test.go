@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/pki"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // All three replicas are lost, created again with their keys, and restored from a
@@ -22,6 +23,7 @@ import (
 // the new cluster. What the backup contains continues to run; the rest is kept until
 // the operator has had time to look.
 func TestRecoveryFromABackup(t *testing.T) {
+	tier.Slow(t)
 	for name, ending := range map[string]struct {
 		keep string
 		end  func(t *testing.T, s *stack)
@@ -271,6 +273,7 @@ func must(t *testing.T, err error) {
 // A removed member is refused at once, whatever its certificate says, and its
 // connections are closed.
 func TestWhatWasRemovedIsTrustedNoMore(t *testing.T) {
+	tier.Slow(t)
 	s := newStack(t)
 	h := s.join("h1", 8192)
 	removed := s.follower()

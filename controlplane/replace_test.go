@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // another creates one more replica with the cluster's keys, as controlplane init --ca does,
@@ -68,6 +69,7 @@ func (s *stack) votersAre(among *api.Client, want ...*process) {
 // A replica is lost and another added, as in docs/operations.md: it takes the place of the
 // lost one by itself. That one comes back, says what became of it, and can be added again.
 func TestALostReplicaIsReplaced(t *testing.T) {
+	tier.Slow(t)
 	s := newStack(t, "BERTH_REPLICA_DEAD_AFTER=10s", "BERTH_REPLICA_STABLE_AFTER=1s")
 	_, key := s.user("ann")
 	lost := s.follower()

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/controlplane/pki"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestThreeReplicasServeAsOne(t *testing.T) {
@@ -103,6 +104,7 @@ func TestThreeReplicasServeAsOne(t *testing.T) {
 // Another workspace's credential gets 404 on each route of a sandbox, through
 // each replica, and changes nothing.
 func TestOtherWorkspacesFindNothing(t *testing.T) {
+	tier.Slow(t)
 	s := newStack(t)
 	h := s.join("h1", 8192)
 	_, ann := s.user("ann")
@@ -385,6 +387,7 @@ func TestRateLimit(t *testing.T) {
 
 // A client that spreads over all replicas gets no more than one that does not.
 func TestRateLimitAcrossReplicas(t *testing.T) {
+	tier.Slow(t)
 	s := newStack(t)
 	_, key := s.user("ann")
 	var passed atomic.Int64

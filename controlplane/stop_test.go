@@ -18,11 +18,13 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // Leaders are killed while sandboxes are created and deleted. Every acknowledged
 // create is present, and in the end the list and the hosts agree.
 func TestKilledLeaders(t *testing.T) {
+	tier.Slow(t)
 	s := newStack(t)
 	hosts := []*fakehost.Host{s.join("h1", 64<<10), s.join("h2", 64<<10)}
 	_, key := s.user("ann")

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // theStack is what every test runs against.
@@ -32,8 +33,8 @@ const hostMemoryMB = 12288
 const volumeQuotaMB = 4096
 
 func TestMain(m *testing.M) {
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		fmt.Println("e2e: skipped: these tests start real guests and need root; run them with make e2e, or set BERTH_TEST_ROOT=1")
+	if !tier.HasGuests() {
+		fmt.Println("e2e: skipped: these tests start real guests and need root; run them with make e2e, or set " + tier.EnvGuests + "=1")
 		os.Exit(0)
 	}
 	os.Exit(run(m))

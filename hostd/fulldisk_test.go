@@ -18,15 +18,14 @@ import (
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/hostd/volume"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // smallDisk mounts a file system of its own, of which nothing is kept for root,
 // and has temporary directories made there.
 func smallDisk(t *testing.T, sizeMB int) string {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root, to mount a file system: set BERTH_TEST_ROOT=1 (make test does)")
-	}
+	tier.Root(t)
 	image, dir := filepath.Join(t.TempDir(), "image"), filepath.Join(t.TempDir(), "disk")
 	try := func(name string, args ...string) {
 		t.Helper()

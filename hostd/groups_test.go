@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/tier"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -40,9 +41,7 @@ func (p *onePool) Dial(context.Context, int, int) (net.Conn, error) { return nil
 // A build's guest has the limits and the weight of a sandbox of its size, in a
 // group that goes with it.
 func TestABuildsGuestIsConfinedAsASandboxIs(t *testing.T) {
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root and BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	tree, err := cgroup.Open(cgroup.Config{Host: "lease1", Base: "berth-test-hostd"}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package hostd
 
 import (
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,14 +10,13 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/hostd/guard"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // The guard knows an exclusive box before anything can run in its cgroup, and until
 // nothing can.
 func TestTheGuardKnowsExclusiveBoxesAlone(t *testing.T) {
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root and BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	tree, err := cgroup.Open(cgroup.Config{Host: "guard1", Base: "berth-test-hostd"}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 // children with its memory, and beside it n boxes from the template, which have
 // the same to restore:
 //
-//	BERTH_TEST_ROOT=1 go test ./hostd -run xxx -bench RealFork -benchtime 3x
+//	BERTH_TEST_GUESTS=1 go test ./hostd -run xxx -bench RealFork -benchtime 3x
 func BenchmarkRealFork(b *testing.B) {
 	h := newHost(b)
 	h.env = append(h.env, "BERTH_MEMORY_MB=14336", "BERTH_SLOT_POOL=20")

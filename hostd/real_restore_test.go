@@ -33,7 +33,7 @@ done; sleep 1`
 // BERTH_TEST_RESTORES says, by forks of 16 of a parent that is busy and, one round
 // in three, from the template. A long run is
 //
-//	BERTH_TEST_ROOT=1 BERTH_TEST_RESTORES=5000 go test ./hostd -run TestRealRestores -v -timeout 4h
+//	BERTH_TEST_GUESTS=1 BERTH_TEST_RESTORES=5000 go test ./hostd -run TestRealRestores -v -timeout 4h
 func TestRealRestores(t *testing.T) {
 	h := newHost(t)
 	want, err := strconv.Atoi(envOr("BERTH_TEST_RESTORES", "32"))

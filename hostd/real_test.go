@@ -22,6 +22,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/internal/testca"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // These tests run the real daemon with real guests: root, the engine, a kernel
@@ -50,9 +51,7 @@ type host struct {
 
 func newHost(t testing.TB) *host {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root, the engine and the base template: set BERTH_TEST_ROOT=1 (make test does)")
-	}
+	tier.Guests(t)
 	root, err := filepath.Abs("..")
 	must(t, err)
 	// Behind the link, if it is one: VMMs may not be able to enter the clone.
@@ -392,7 +391,7 @@ func TestRealSixteenAtOnce(t *testing.T) {
 
 // BenchmarkRealCreate reports the medians of a create's stages:
 //
-//	BERTH_TEST_ROOT=1 go test ./hostd -run xxx -bench RealCreate -benchtime 20x
+//	BERTH_TEST_GUESTS=1 go test ./hostd -run xxx -bench RealCreate -benchtime 20x
 func BenchmarkRealCreate(b *testing.B) {
 	h := newHost(b)
 	h.start()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-cloud/berth/raftstore/internal/plaintcp"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // register reads and writes one, through a store that may not be the leader.
@@ -42,6 +43,7 @@ func register(ctx context.Context, s *Store, op registerOp) (value string, happe
 // The leader is crashed, cut off or deposed again and again while clients read
 // and write through whichever replica they happen to ask.
 func TestLinearizableWhileLeadersFall(t *testing.T) {
+	tier.Slow(t)
 	var mu sync.Mutex // guards streams and the replicas' stores
 	streams := map[string]*plaintcp.Stream{}
 	c := newCluster(t, 3, func(cfg *Config) {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-cloud/berth/raftstore/internal/plaintcp"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // replicaEnv makes the test binary be a replica instead; it holds replicaConf.
@@ -258,6 +259,7 @@ func (f *fleet) leader() (lead *process) {
 // while) the leader's process while clients write and read: at the end every
 // acknowledged write is on every replica, and what was seen is linearizable.
 func TestKill9OfTheLeaderUnderLoad(t *testing.T) {
+	tier.Slow(t)
 	f := newFleet(t)
 	f.leader()
 	h := newHistory()
@@ -356,6 +358,7 @@ func TestKill9OfTheLeaderUnderLoad(t *testing.T) {
 // A leader that slept through its own deposition is asked at the moment it
 // wakes: it must not answer from what it knew before.
 func TestPausedLeaderGivesNoStaleRead(t *testing.T) {
+	tier.Slow(t)
 	f := newFleet(t)
 	write := func(p *process, value string) bool {
 		_, happened, _ := f.op(bg, p.address(), registerOp{"write", "r", value})

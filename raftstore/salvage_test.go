@@ -10,11 +10,13 @@ import (
 	"testing"
 
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // Two of three replicas are lost. What was acknowledged is in the third's directory, in its
 // snapshot or the log behind it, and is put into a new cluster.
 func TestSalvageOfTheLastReplica(t *testing.T) {
+	tier.Slow(t)
 	for name, conf := range map[string]func(*Config){"log alone": nil, "snapshot and log": small} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 3, conf)

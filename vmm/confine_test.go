@@ -8,17 +8,13 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 func needRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("BERTH_TEST_ROOT=1 is set, but this is not root")
-	}
-	t.Skip("needs root")
+	tier.Root(t)
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

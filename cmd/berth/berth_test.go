@@ -29,6 +29,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) {
@@ -51,6 +52,7 @@ func (l leakChecked) Run() int {
 // TestScripts runs the program like a user, against the real HTTP API in front of
 // a small fake control plane; see testdata/script.
 func TestScripts(t *testing.T) {
+	tier.Slow(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,

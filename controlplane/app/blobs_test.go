@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // drops has a host cut off the next calls of an operation.
@@ -93,6 +94,7 @@ func TestLogOfAGuestThatIsCutOff(t *testing.T) {
 // TestLogOfTheLastAttempt: of a deployment that began again, that of its last build is
 // kept.
 func TestLogOfTheLastAttempt(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil)
 	for _, h := range r.hosts { // no artifact is ever captured
@@ -232,6 +234,7 @@ func TestUploadWhereOneHostRefuses(t *testing.T) {
 // TestUploadAvoidsHosts that would likely refuse it, or hang on it, and asks them when there
 // is no other.
 func TestUploadAvoidsHosts(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, spoil := range map[string]func(r *rig){
 		"stalled": func(r *rig) {

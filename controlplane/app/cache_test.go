@@ -8,6 +8,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // over waits until a deployment is live and all of its work is done.
@@ -35,6 +36,7 @@ func (r *rig) caches() (names []string) {
 
 // TestCaches: what a build keeps is the next one's, wherever that runs, and no other's.
 func TestCaches(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil)
 	s, ctx := r.apps(), t.Context()
@@ -92,6 +94,7 @@ func TestCaches(t *testing.T) {
 // TestCachesOfPreviews: a preview reads its parent's cache until it has its own, and never
 // writes the parent's.
 func TestCachesOfPreviews(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	s, ctx := r.apps(), t.Context()
@@ -137,6 +140,7 @@ func TestCachesOfPreviews(t *testing.T) {
 
 // TestCachesThatFail: a deployment is live whatever becomes of caches.
 func TestCachesThatFail(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	r.guests.set(func(g *guests) { g.cache, g.cutCache = "caches", true })

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // withDatabase adds a database that can be cloned, and returns it with its credentials.
@@ -115,6 +116,7 @@ func withURL(d api.Database) func(in *api.CreateApp) {
 
 // A pull request has a clone of its app's database, and the app's own is never reached.
 func TestPreviewsHaveClonesOfDatabases(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 3, 1, nil)
 	d := r.withDatabase()
@@ -266,6 +268,7 @@ func TestPreviewsBeyondTheQuotaOfDatabases(t *testing.T) {
 // Whoever leads goes on: at each step of a deployment with a clone, and of their end, a
 // leader dies, or every step is cut off at each of its points.
 func TestClonesOfPreviewsSurviveTheirLeader(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	kinds := map[string]bool{app.KindDeploy: true, app.KindDelete: true, database.KindCreate: true, database.KindDelete: true}
 	var r *rig
@@ -313,6 +316,7 @@ func TestClonesOfPreviewsSurviveTheirLeader(t *testing.T) {
 
 // A pull request that is closed while its clone is made leaves nothing, whoever leads.
 func TestPreviewIsClosedDuringItsClone(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 3, 1, nil)
 	d := r.withDatabase()

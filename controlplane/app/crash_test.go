@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // twice drops every step of the flows of apps once at each point, as a leader's death
@@ -38,6 +39,7 @@ func twice() func(f *record.Flow, at flow.Point) error {
 // TestEachStepTwice: a deploy, a wake, a rollback, a failure and a delete, each of whose
 // steps is cut off before it acts, before it commits and after that.
 func TestEachStepTwice(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, twice())
 	a, d := r.live(sleepy)
@@ -81,6 +83,7 @@ func TestEachStepTwice(t *testing.T) {
 // TestEachCallFails: every kind of call to a host fails once, before it is done and after
 // that.
 func TestEachCallFails(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, failure := range map[string]error{
 		"cut off": fakehost.ErrDrop, "draining": &hostapi.Error{Code: hostapi.CodeDraining, Message: "host is stopping"},
@@ -126,6 +129,7 @@ func TestEachCallFails(t *testing.T) {
 
 // TestLeaderDies in the middle of a build: the next one ends it.
 func TestLeaderDies(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 3, 1, nil)
 	a := r.create()

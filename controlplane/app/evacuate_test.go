@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // served makes an app that serves, and whose artifact any host can have.
@@ -55,6 +56,7 @@ func (r *rig) evacuation(h *fakehost.Host) api.AgentEvacuation {
 // An app that serves is served from elsewhere first; what it is answering is answered
 // where it is.
 func TestAnAppLeavesAnEvacuatedHost(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r, a, box := served(t, 1, nil)
 	from := r.host(box)
@@ -95,6 +97,7 @@ func TestAnAppLeavesAnEvacuatedHost(t *testing.T) {
 // One of which there is no artifact, and one that no host has room for, serve on, and say
 // why they stay. The next evacuation tries again.
 func TestAnAppThatCannotLeaveServesOn(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		prevent, allow func(r *rig, a api.App, other *fakehost.Host)
@@ -159,6 +162,7 @@ func TestAnAppThatCannotLeaveServesOn(t *testing.T) {
 
 // An artifact that is on its way to the snapshot store is waited for.
 func TestAnAppWhoseArtifactIsBeingStoredWaitsForThat(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r, a, box := served(t, 1, nil)
 	from := r.host(box)
@@ -202,6 +206,7 @@ func TestAnAppWhoseArtifactIsBeingStoredWaitsForThat(t *testing.T) {
 // One whose artifact cannot be stored is not waited for without end: it serves on and says
 // why, and the next evacuation tries again.
 func TestAnAppWhoseArtifactIsNeverStoredServesOn(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r, a, box := served(t, 1, nil)
 	from := r.host(box)
@@ -240,6 +245,7 @@ func TestAnAppWhoseArtifactIsNeverStoredServesOn(t *testing.T) {
 
 // Whatever fails and however often, an app is served all the time, and by one in the end.
 func TestLeavingAHostCrashesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"restore", "health"} {
 		for _, pt := range []flow.Point{flow.BeforeCommit, flow.AfterCommit} {
 			t.Run(step+" "+string(pt), func(t *testing.T) {

@@ -18,11 +18,13 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // TestFailures: a deployment that fails says why, leaves the one before serving, and
 // leaves nothing of itself.
 func TestFailures(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		behave func(g *guests)
@@ -221,6 +223,7 @@ func TestDeploymentsOf(t *testing.T) {
 
 // TestRollBack: from the artifact, without a build; and by a build where that is gone.
 func TestRollBack(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	s, ctx := r.apps(), t.Context()
@@ -285,6 +288,7 @@ func TestRollBack(t *testing.T) {
 
 // TestArtifactsAreDropped: five deployments keep theirs.
 func TestArtifactsAreDropped(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, first := r.live()
@@ -303,6 +307,7 @@ func TestArtifactsAreDropped(t *testing.T) {
 
 // TestHostLost: a deployment begins again on another host, once.
 func TestHostLost(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil)
 	a := r.create()
@@ -322,6 +327,7 @@ func TestHostLost(t *testing.T) {
 }
 
 func TestBothHostsLost(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil)
 	a := r.create()

@@ -10,10 +10,12 @@ import (
 	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // A host that fails costs what is new of a function's log, and never what was kept.
 func TestAKeptLogOutlivesTheFailuresOfHosts(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil, func(cfg *app.Config) { cfg.FunctionIdle = new(time.Second) })
 	f, _ := r.deployed("thumbs")

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/guest/appapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 var hello = map[string]string{"handler.py": "def handler(request):\n    return 'hello'\n"}
@@ -356,6 +357,7 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // A function sleeps when the operator's time is over, and each invocation wakes it.
 func TestAFunctionSleeps(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil, func(cfg *app.Config) { cfg.FunctionIdle = new(time.Second) })
 	f, d := r.deployed("thumbs")
@@ -373,6 +375,7 @@ func TestAFunctionSleeps(t *testing.T) {
 
 // What a function has written outlives its sandboxes.
 func TestLogsOfAFunction(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil, func(cfg *app.Config) { cfg.FunctionIdle = new(time.Second) })
 	f, _ := r.deployed("thumbs")
@@ -438,6 +441,7 @@ func TestLogsOfAFunction(t *testing.T) {
 
 // The leader's death in each step of a deploy, a wake and a delete is not seen.
 func TestEachStepOfAFunctionTwice(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, twice(), func(cfg *app.Config) { cfg.FunctionIdle = new(time.Second) })
 	f, d := r.deployed("thumbs")
@@ -457,6 +461,7 @@ func TestEachStepOfAFunctionTwice(t *testing.T) {
 
 // TestLeaderDiesInADeployOfAFunction: the next one ends it.
 func TestLeaderDiesInADeployOfAFunction(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 3, 1, nil, awake)
 	f := r.function("thumbs")

@@ -7,12 +7,14 @@ import (
 	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/guest/appapi"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // TestNewLeaderWaitsForReports: neither a drained instance goes nor an app to sleep while
 // a replica that has their requests may yet report them, which takes as long as it counts
 // when it is silent.
 func TestNewLeaderWaitsForReports(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, prepare := range map[string]func(r *rig, id string) (box string){
 		"drain": func(r *rig, id string) string {
@@ -57,6 +59,7 @@ func (r *rig) hear(id, box string) {
 // TestFailuresAreForgotten once an app runs, also where nobody waits for it any more: the
 // next failure is the first.
 func TestFailuresAreForgotten(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil, func(c *app.Config) { c.WakePause = time.Second })
 	a, _ := r.live()

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // read reads a log to its end.
@@ -47,6 +48,7 @@ func (r *rig) log(appID, id string) core.Follower[sandbox.LogLine] {
 
 // TestDeploymentLogs: live from the guest, and from the blob afterwards.
 func TestDeploymentLogs(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil)
 	a := r.create()

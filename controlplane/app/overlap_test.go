@@ -9,12 +9,14 @@ import (
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/guest/appapi"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // TestWakeBehindADeployment: an app that is asked for while another version of it is
 // built is served by that, if it can be. What was live before does not come back after
 // it.
 func TestWakeBehindADeployment(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, succeeds := range map[string]bool{"live": true, "failed": false} {
 		t.Run(name, func(t *testing.T) {
@@ -60,6 +62,7 @@ func TestWakeBehindADeployment(t *testing.T) {
 // TestPushWhileItWakes: an app that waits for a push's deployment waits for the next one,
 // when that takes its place.
 func TestPushWhileItWakes(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, _ := r.asleep()
@@ -131,6 +134,7 @@ func TestWakeOfAnUpload(t *testing.T) {
 
 // TestSettingsChangeDuringARollback: they are those of the next wake.
 func TestSettingsChangeDuringARollback(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	restored, changed := make(chan struct{}), make(chan struct{})
 	r := newRig(t, 1, 1, func(f *record.Flow, at flow.Point) error {
@@ -170,6 +174,7 @@ func TestSettingsChangeDuringARollback(t *testing.T) {
 
 // TestArtifactOfARollbackThatWaits is kept, however many come before it.
 func TestArtifactOfARollbackThatWaits(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, first := r.live()

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cloud/berth/guest/appapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 const token = "ghs_of-one-clone"
@@ -101,6 +102,7 @@ func TestCloneWithoutAToken(t *testing.T) {
 
 // A git host that is out of order for a moment is waited for.
 func TestTokenIsWaitedFor(t *testing.T) {
+	tier.Slow(t)
 	var asked atomic.Int32
 	r := newRig(t, 1, 1, nil, withToken(func() error {
 		if asked.Add(1) == 1 {

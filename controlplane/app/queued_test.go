@@ -7,11 +7,13 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // TestQueuedInAWorkspaceThatStops: what is being built when a workspace may run nothing any
 // more goes on to its end, and what waits for its turn does not begin.
 func TestQueuedInAWorkspaceThatStops(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		becomes record.Workspace

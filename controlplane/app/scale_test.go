@@ -13,11 +13,13 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // TestScale: many open requests get instances, few lose them, and none goes with a
 // request in it.
 func TestScale(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil)
 	store := fakehost.NewStore()
@@ -123,6 +125,7 @@ func TestScale(t *testing.T) {
 // A ceiling of the month refuses to wake what sleeps. What ran and is brought up again is
 // awaited.
 func TestAppsBeyondTheMonthsBudget(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, _ := r.live()

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // TestUploadsAtOnceAreBounded: what is being uploaded counts until it has ended, however
@@ -50,6 +51,7 @@ func TestUploadsAtOnceAreBounded(t *testing.T) {
 // A source that one host alone has is deleted there: later, if the host is away, and never
 // if it was removed. What a row remembers of those is bounded.
 func TestUploadsOfHostsThatAreAway(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil)
 	a := r.create(func(in *api.CreateApp) { in.GitURL, in.Source = "", new(api.AppFromUpload) })

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // unhear has the leader be a new one that no host has found yet.
@@ -40,6 +41,7 @@ func (r *rig) speak() {
 // TestNewLeaderHasHeardNoHost: time limits that ran out while nobody led end nothing before
 // the host could be asked.
 func TestNewLeaderHasHeardNoHost(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	// deaf has the hosts be unheard at the first run of a step, and speak at the second.
 	deaf := func(r **rig, kind, step string, before func()) (fault func(f *record.Flow, at flow.Point) error, runs *atomic.Int64) {
@@ -115,6 +117,7 @@ func TestNewLeaderHasHeardNoHost(t *testing.T) {
 // TestExpiredDeploymentWithoutItsSandbox: a deployment that is past its deadline does not
 // begin again, without any.
 func TestExpiredDeploymentWithoutItsSandbox(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, again := range map[string]bool{"gone before": true, "gone meanwhile": false} {
 		t.Run(name, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // bare adds a host that has no template of apps, and builds one once release is closed.
@@ -92,6 +93,7 @@ func (r *rig) buildsTemplate() bool {
 
 // A template that is never built fails the deployment, which says so.
 func TestADeploymentWhoseTemplateIsNotBuilt(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 0, nil)
 	r.bare(make(chan struct{}))

@@ -9,11 +9,13 @@ import (
 	"github.com/berth-cloud/berth/guest/appapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // TestLongReasonsAreTold: whatever a build wrote last, its deployment ends, and webhooks
 // hear why. In JSON a character may take six bytes.
 func TestLongReasonsAreTold(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, said := range map[string]string{
 		"plain":       strings.Repeat("y", 100<<10),

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestCreateRefuses(t *testing.T) {
@@ -353,6 +354,7 @@ func TestEnv(t *testing.T) {
 }
 
 func TestSources(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil)
 	s, ctx := r.apps(), t.Context()

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // sleepy is an app that sleeps after a second.
@@ -34,6 +35,7 @@ func (r *rig) asleep() (api.App, api.Deployment) {
 // TestSleepAndWake: an idle app has no sandbox, and comes back from its artifact, once
 // for all who ask.
 func TestSleepAndWake(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, d := r.asleep()
@@ -70,6 +72,7 @@ func TestSleepAndWake(t *testing.T) {
 }
 
 func TestAwakeRefuses(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a := r.create()
@@ -85,6 +88,7 @@ func TestAwakeRefuses(t *testing.T) {
 
 // TestActivityKeepsAwake: requests and open connections do, and old ones do not.
 func TestActivityKeepsAwake(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, _ := r.live(sleepy)
@@ -119,6 +123,7 @@ func TestActivityKeepsAwake(t *testing.T) {
 
 // TestStaleIsDeployed: a wake after a change of settings builds anew, with a row.
 func TestStaleIsDeployed(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, d := r.asleep()
@@ -140,6 +145,7 @@ func TestStaleIsDeployed(t *testing.T) {
 
 // TestArtifactGone: what cannot be restored is built anew.
 func TestArtifactGone(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, lose := range map[string]func(r *rig, snapshot string){
 		"capture": func(r *rig, snapshot string) { r.hosts[0].DropCapture(snapshot) },
@@ -191,6 +197,7 @@ func find(r *rig, trigger string) (*record.Deployment, bool) {
 
 // TestWakeFails: the app says so, is left alone for a while, and wakes then.
 func TestWakeFails(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, _ := r.asleep()
@@ -217,6 +224,7 @@ func TestWakeFails(t *testing.T) {
 
 // TestWakeBuildFails: no artifact, and no build.
 func TestWakeBuildFails(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, d := r.asleep()
@@ -231,6 +239,7 @@ func TestWakeBuildFails(t *testing.T) {
 
 // TestLostInstance: it is replaced at once, without being asked.
 func TestLostInstance(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for name, lose := range map[string]func(r *rig, box string){
 		"failed": func(r *rig, box string) { r.host(box).Become(box, hostapi.StatusFailed) },
@@ -268,6 +277,7 @@ func TestLostInstance(t *testing.T) {
 
 // TestLostWithItsArtifact: the host had both; the app is built anew.
 func TestLostWithItsArtifact(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 2, nil)
 	a, _ := r.live()
@@ -283,6 +293,7 @@ func TestLostWithItsArtifact(t *testing.T) {
 
 // TestAlwaysOn: an app that never sleeps is tried again after a failure.
 func TestAlwaysOn(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, _ := r.live()
@@ -298,6 +309,7 @@ func TestAlwaysOn(t *testing.T) {
 
 // TestDrainHasALimit: a connection that never ends does not keep an old instance.
 func TestDrainHasALimit(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, _ := r.live()
@@ -313,6 +325,7 @@ func TestDrainHasALimit(t *testing.T) {
 
 // TestOrphans: what no app has goes.
 func TestOrphans(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, d := r.live()
@@ -363,6 +376,7 @@ func TestInterrupted(t *testing.T) {
 
 // TestPushes: of those that wait the latest is deployed.
 func TestPushes(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a := r.create()
@@ -402,6 +416,7 @@ var errCrash = errors.New("crash")
 // TestRecalled: an app that is asked for while its sandbox is there still is served by
 // that at once.
 func TestRecalled(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a, _ := r.live(sleepy)

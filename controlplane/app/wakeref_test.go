@@ -8,11 +8,13 @@ import (
 	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // What a wake builds anew is of the app's settings as they are. A ref that somebody asked
 // for stays, in the repository for which it was.
 func TestWhichRefAWakeBuilds(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	const other = "https://git.example.com/team/store.git"
 	for name, c := range map[string]struct {

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -94,6 +95,7 @@ func sign(t *testing.T, method jwt.SigningMethod, key any, claims jwt.MapClaims)
 }
 
 func TestTheThree401s(t *testing.T) {
+	tier.Slow(t)
 	a := newAuth(t, nil)
 	for name, c := range map[string]struct {
 		headers []string
@@ -213,6 +215,7 @@ func TestAgain(t *testing.T) {
 }
 
 func TestSharedKeyJWTs(t *testing.T) {
+	tier.Slow(t)
 	a := newAuth(t, nil)
 	good := sign(t, jwt.SigningMethodHS256, []byte(shared), jwt.MapClaims{})
 	c, err := ask(a, "Bearer "+good)
@@ -249,6 +252,7 @@ func TestSharedKeyJWTs(t *testing.T) {
 
 // An invitation is for an address: whoever can choose one at the issuer must not get it.
 func TestOnlyVerifiedAddressesCount(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct {
 		verified any
 		want     string

@@ -21,6 +21,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // provider stands in for an OpenID provider.
@@ -394,6 +395,7 @@ func TestRunFetchesKeys(t *testing.T) {
 }
 
 func TestSeveralIssuers(t *testing.T) {
+	tier.Slow(t)
 	r, other := newOIDCRig(t), newProvider(t)
 	mine, theirs := ecKey(t), ecKey(t)
 	r.publish(jwk("1", mine))

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/limits"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -252,6 +253,7 @@ func TestAnyCustomerOfAWorkspaceMayPay(t *testing.T) {
 // A checkout that is begun and abandoned makes a customer without a subscription, which
 // takes nothing back of what has ended: the tier that was paid for would be free.
 func TestACustomerWithoutASubscriptionLiftsNothing(t *testing.T) {
+	tier.Slow(t)
 	for _, last := range []string{"active", "unpaid"} {
 		stripe, ask := stripeRig(t)
 		stripe.customer("cus_1", "ws")

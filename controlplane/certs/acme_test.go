@@ -30,6 +30,7 @@ import (
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/raftstore/seal"
+	"github.com/berth-cloud/berth/tier"
 )
 
 const (
@@ -197,6 +198,7 @@ func keyring(t *testing.T) *seal.Keyring {
 }
 
 func TestACertificateIsIssuedAndRenewedWhileItIsServed(t *testing.T) {
+	tier.Slow(t)
 	z := newZone(t)
 	directory, roots := newPebble(t, z)
 	store := testcluster.New(t, 1).Leader().Store

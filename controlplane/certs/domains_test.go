@@ -24,6 +24,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/loops"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 const shop = "shop.example.com"
@@ -243,6 +244,7 @@ func (r *rig) everywhere(name string) *x509.Certificate {
 }
 
 func TestADomainGetsACertificateThroughAnotherReplica(t *testing.T) {
+	tier.Slow(t)
 	for name, only := range map[string]func(*DomainsConfig){
 		"at port 80": func(c *DomainsConfig) { c.TLS = false }, "in the handshake": func(c *DomainsConfig) { c.HTTP = false },
 	} {
@@ -281,6 +283,7 @@ func TestADomainGetsACertificateThroughAnotherReplica(t *testing.T) {
 }
 
 func TestNobodyOrdersForANameThatIsNotVerified(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, nil)
 	r.put("pending.example.com", record.DomainPending, "ws")
 	for i := range r.Replicas {
@@ -305,6 +308,7 @@ func TestNobodyOrdersForANameThatIsNotVerified(t *testing.T) {
 }
 
 func TestAnOrderThatFailsIsRepeatedEverLater(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, nil)
 	r.pointAt(-1)
 	r.verify(shop)
@@ -334,6 +338,7 @@ func TestAnOrderThatFailsIsRepeatedEverLater(t *testing.T) {
 // The leader is lost while the ACME server asks for the answer. The next leader sees that
 // and orders again without waiting.
 func TestALeaderThatIsLostDuringAnOrder(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, func(c *DomainsConfig) { c.TLS = false })
 	lost := r.Leader()
 	var once sync.Once
@@ -354,6 +359,7 @@ func TestALeaderThatIsLostDuringAnOrder(t *testing.T) {
 }
 
 func TestHowManyOrdersThereAre(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, func(c *DomainsConfig) { c.PerHour, c.Each = 12, 4 }) // bursts of 3 and 1
 	for i, ws := range []string{"a", "a", "a", "b", "c", "d"} {
 		name := fmt.Sprintf("n%d.example.com", i)
@@ -388,6 +394,7 @@ func TestHowManyOrdersThereAre(t *testing.T) {
 }
 
 func TestACertificateGoesWithItsDomain(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, nil)
 	r.verify(shop)
 	r.verify("kept.example.com")
@@ -426,6 +433,7 @@ func TestACertificateGoesWithItsDomain(t *testing.T) {
 
 // If the ACME server has lost its state, a new account is created.
 func TestAnACMEServerThatKnowsTheAccountNoMore(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, nil)
 	r.verify(shop)
 	r.everywhere(shop)

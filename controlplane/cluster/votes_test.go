@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/loops"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // The tests' settings, in passes: each is a second of the tests' clock.
@@ -173,6 +174,7 @@ func (r *voting) wantRemoved(ids ...string) {
 }
 
 func TestANewReplicaVotesOnceItIsStable(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newVoting(t, 3)
 	d := r.add()
@@ -205,6 +207,7 @@ func TestANewReplicaVotesOnceItIsStable(t *testing.T) {
 }
 
 func TestADeadReplicaLosesItsPlaceToANewOne(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newVoting(t, 3)
 	dead := r.followers()[0]
@@ -232,6 +235,7 @@ func TestADeadReplicaLosesItsPlaceToANewOne(t *testing.T) {
 // As long as a replica may come back, a new one waits: four votes, of which one is silent,
 // are worse than three.
 func TestANewReplicaWaitsForOneThatIsSilent(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newVoting(t, 3)
 	silent := r.followers()[0]
@@ -245,6 +249,7 @@ func TestANewReplicaWaitsForOneThatIsSilent(t *testing.T) {
 }
 
 func TestAReplicaThatIsOnlySlowKeepsItsVote(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newVoting(t, 3)
 	slow := r.followers()[0]
@@ -262,6 +267,7 @@ func TestAReplicaThatIsOnlySlowKeepsItsVote(t *testing.T) {
 
 // Of five, two are dead, which is no majority. Each loses its place to one newcomer.
 func TestADeadReplicaForEachNewOne(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newVoting(t, 5)
 	dead := r.followers()[:2]
@@ -294,6 +300,7 @@ func TestADeadReplicaForEachNewOne(t *testing.T) {
 
 // A leader that has just begun knows nothing of what was before.
 func TestANewLeaderBeginsToCount(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newVoting(t, 3)
 	dead, live := r.followers()[0], r.followers()[1]
@@ -330,6 +337,7 @@ func (r *voting) hand(to *testcluster.Replica) {
 
 // A leader that was frozen has not heard anybody meanwhile.
 func TestTimeThatTheLeaderMissedDoesNotCount(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newVoting(t, 3)
 	silent := r.followers()[0]
@@ -346,6 +354,7 @@ func TestTimeThatTheLeaderMissedDoesNotCount(t *testing.T) {
 }
 
 func TestDeadReplicasStayIfTheOperatorWantsIt(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newVoting(t, 3)
 	r.use.cfg.DeadAfter = 0
@@ -378,6 +387,7 @@ func (r *voting) silence(p *testcluster.Replica) {
 // A removal that those who stay could not commit would end the cluster: it is refused before
 // anything is written. So is another address of a voter that is needed.
 func TestARemovalLeavesAMajority(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newVoting(t, 3)
 	r.pass() // all are heard
@@ -468,6 +478,7 @@ func TestAnAddressThatIsTakenIsRefused(t *testing.T) {
 
 // The last one that votes is not removed, whoever else is a member.
 func TestTheLastVoteStays(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newVoting(t, 1)
 	r.add()

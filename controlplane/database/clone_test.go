@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func (r *rig) clone(id string, in api.CloneDatabase) (out api.Database, err error) {
@@ -139,6 +140,7 @@ func TestClones(t *testing.T) {
 
 // A sleeping database, or a failed one, is cloned as it is.
 func TestClonesOfWhatDoesNotRun(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 2, nil)
 	r.archiveOnly()
 	d := r.running()
@@ -186,6 +188,7 @@ func TestASourceIsKeptForItsClone(t *testing.T) {
 
 // A restore that cannot finish leaves a failed clone that says what is wrong.
 func TestACloneThatCannotBeRestored(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 1, nil)
 	r.archiveOnly()
 	d := r.running()
@@ -215,6 +218,7 @@ func TestACloneThatCannotBeRestored(t *testing.T) {
 // A restore that does not go on says why, and so does its end. A failover says so after
 // which writes it loses.
 func TestARestoreThatDoesNotGoOn(t *testing.T) {
+	tier.Slow(t)
 	const cause = "the archive's bucket does not answer"
 	for name, begin := range map[string]func(r *rig, d api.Database) (id, hint string){
 		"clone": func(r *rig, d api.Database) (string, string) {
@@ -262,6 +266,7 @@ func TestARestoreThatDoesNotGoOn(t *testing.T) {
 
 // A clone that takes too long fails, and says how far it came.
 func TestACloneThatTakesTooLong(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 1, nil)
 	r.archiveOnly()
 	d := r.running()
@@ -281,6 +286,7 @@ func TestACloneThatTakesTooLong(t *testing.T) {
 }
 
 func TestCloneCrashesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"switch", "template", "sandbox", "tell", "ready", "login"} {
 		for _, pt := range points {
 			t.Run(fmt.Sprint(step, " ", pt), func(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // copySteps are the steps of a clone that starts with a copy of its source's disk.
@@ -74,6 +75,7 @@ func (r *rig) isRestored(clone, of api.Database) {
 }
 
 func TestACloneByACopyOfTheDisk(t *testing.T) {
+	tier.Slow(t)
 	for name, become := range map[string]func(r *rig, id string){
 		"of what runs": func(*rig, string) {},
 		"of what sleeps": func(r *rig, id string) {
@@ -153,6 +155,7 @@ func TestClonesThatBeginWithTheArchive(t *testing.T) {
 // Any failure of a copy leads to a restore from the archive, and nothing of the copy is
 // kept.
 func TestACopyIsGivenUpForTheArchive(t *testing.T) {
+	tier.Slow(t)
 	refuse := func(op string, code hostapi.Code) func(r *rig, id string) {
 		return func(r *rig, _ string) {
 			var once atomic.Bool
@@ -247,6 +250,7 @@ func (r *rig) outOfTime(id string) {
 
 // A copy that lasts until the deadline of the whole clone fails the clone.
 func TestACopyAtItsLastMoment(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 1, nil)
 	d := r.origin()
 	r.slow(true)
@@ -260,6 +264,7 @@ func TestACopyAtItsLastMoment(t *testing.T) {
 }
 
 func TestACopyCrashesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range append([]string{"cleared"}, copySteps...) {
 		for _, pt := range points {
 			t.Run(fmt.Sprint(step, " ", pt), func(t *testing.T) {
@@ -290,6 +295,7 @@ func TestACopyCrashesAtEveryPoint(t *testing.T) {
 
 // The leader is cut off during a copy, and the next leader completes the clone.
 func TestACopySurvivesItsLeader(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range append([]string{"cleared"}, copySteps...) {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
@@ -317,6 +323,7 @@ func TestACopySurvivesItsLeader(t *testing.T) {
 
 // A clone can be deleted at any step of its copy, and then so can its source.
 func TestADeleteDuringACopy(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range append([]string{"cleared"}, copySteps...) {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func retriable(err error) bool {
@@ -241,6 +242,7 @@ func TestACreateWithoutRoomFails(t *testing.T) {
 // A create, clone or failover that loses its host goes on with another one. What the lost
 // host has is removed when it returns.
 func TestAHostThatIsLostWhileADatabaseIsMade(t *testing.T) {
+	tier.Slow(t)
 	for name, begin := range map[string]func(r *rig, now func()) string{
 		"create": func(r *rig, now func()) string {
 			now()
@@ -326,6 +328,7 @@ func TestAHostThatIsLostWhileADatabaseIsMade(t *testing.T) {
 
 // While no other host can take the database, the create waits, and says why.
 func TestTheHostOfACreateIsLostAndNoOtherHasRoom(t *testing.T) {
+	tier.Slow(t)
 	for name, hosts := range map[string]int{"full": 2, "none": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -383,6 +386,7 @@ var points = []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit}
 // The engine stops twice at each point of each step. In the end there is one database,
 // and nothing else is left.
 func TestCreateCrashesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"template", "sandbox", "tell", "ready", "login"} {
 		for _, at := range points {
 			t.Run(fmt.Sprint(step, " ", at), func(t *testing.T) {
@@ -412,6 +416,7 @@ func TestCreateCrashesAtEveryPoint(t *testing.T) {
 
 // A delete preempts a create at any step.
 func TestADeleteDuringACreate(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"template", "sandbox", "tell", "ready", "login"} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func (r *rig) failOver(id string, force bool) (api.DatabaseFailover, error) {
@@ -41,6 +42,7 @@ func (r *rig) lost(id string) (old *record.Sandbox, h *fakehost.Host) {
 // A database whose host is lost is restored on another host as the same database. When
 // the first host returns later, what it still has is removed.
 func TestAFailover(t *testing.T) {
+	tier.Slow(t)
 	began := time.Now()
 	r := newRig(t, 3, 2, nil)
 	d := r.running()
@@ -109,6 +111,7 @@ func TestAFailover(t *testing.T) {
 // A forced failover restores a running database, with everything that it could still
 // archive.
 func TestAForcedFailover(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 1, nil)
 	d := r.running()
 	_, err := r.failOver(d.ID, false)
@@ -130,6 +133,7 @@ func TestAForcedFailover(t *testing.T) {
 // If the database's own host is up, another host is preferred. If no other has room, the
 // outlook says so.
 func TestWhereAFailoverGoes(t *testing.T) {
+	tier.Slow(t)
 	for name, hosts := range map[string]int{"another host": 2, "its own host": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -166,6 +170,7 @@ func TestWhereAFailoverGoes(t *testing.T) {
 // Hosts reported their room a while ago. If the others refuse, the database's own host
 // takes it.
 func TestAFailoverThatTheOthersRefuse(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 2, nil)
 	d := r.running()
 	r.archived(d.ID, time.Now().Add(-time.Hour), time.Now())
@@ -194,6 +199,7 @@ func TestAFailoverThatTheOthersRefuse(t *testing.T) {
 // Only a running database's own archive has what it has written since its failover. An
 // earlier incarnation's archive must not replace that data, nor be cloned in its place.
 func TestWhatRunsIsRestoredFromItsOwnArchive(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 2, nil)
 	d := r.running()
 	_, h := r.lost(d.ID)
@@ -220,6 +226,7 @@ func TestWhatRunsIsRestoredFromItsOwnArchive(t *testing.T) {
 }
 
 func TestFailoversThatAreRefused(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 1, nil)
 	d := r.running()
 	r.archived(d.ID, time.Now().Add(-time.Hour), time.Now())
@@ -250,6 +257,7 @@ func TestFailoversThatAreRefused(t *testing.T) {
 
 // A database can be failed over again after a failover has failed.
 func TestAFailoverThatFails(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 2, nil)
 	d := r.running()
 	_, lost := r.lost(d.ID)
@@ -280,6 +288,7 @@ func TestAFailoverThatFails(t *testing.T) {
 }
 
 func TestFailoverCrashesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"switch", "fence", "fenced", "template", "sandbox", "tell", "ready", "login"} {
 		for _, pt := range points {
 			t.Run(fmt.Sprint(step, " ", pt), func(t *testing.T) {
@@ -316,6 +325,7 @@ func TestFailoverCrashesAtEveryPoint(t *testing.T) {
 
 // The leader is cut off during a failover, and the next leader completes it.
 func TestAFailoverSurvivesItsLeader(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"fence", "fenced", "sandbox", "tell", "login"} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
@@ -344,6 +354,7 @@ func TestAFailoverSurvivesItsLeader(t *testing.T) {
 
 // A delete preempts a failover at any step.
 func TestADeleteDuringAFailover(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"fence", "fenced", "sandbox", "tell", "login"} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
@@ -380,6 +391,7 @@ func TestADeleteDuringAFailover(t *testing.T) {
 // While no host reaches the bucket, the last known facts of an archive are shown, and
 // nothing that needs the archive is begun.
 func TestABucketThatIsAway(t *testing.T) {
+	tier.Slow(t)
 	for name, refusal := range map[string]error{
 		"it answers nobody": &hostapi.Error{Code: hostapi.CodeInternal, Message: "internal error", Detail: "connection refused"},
 		"no host has it":    &hostapi.Error{Code: hostapi.CodeNoStore, Message: "this host has no snapshot store"},

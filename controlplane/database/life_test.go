@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // idle makes a database's host report that it has been idle since a moment.
@@ -104,6 +105,7 @@ func TestADatabaseThatCannotBeArchivedDoesNotSleep(t *testing.T) {
 // An attempt to put a database to sleep closes its ports for as long as it lasts, so the
 // pause starts after the attempt.
 func TestTriesToSleepHaveAPauseBetweenThem(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 1, 1, nil)
 	d := r.running()
 	var mu sync.Mutex
@@ -223,6 +225,7 @@ func TestADatabaseThatDiedIsStartedAgain(t *testing.T) {
 
 // A database that cannot be started again fails and says why, and the attempts go on.
 func TestADatabaseThatCannotBeStarted(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 2, nil)
 	d := r.running()
 	r.archived(d.ID, time.Now().Add(-time.Hour), time.Now())
@@ -314,6 +317,7 @@ func TestADatabaseThatHasLostItsMemory(t *testing.T) {
 // it is not shown as running, and its clients are held. After a while it counts as
 // failed.
 func TestADatabaseThatItsHostBoots(t *testing.T) {
+	tier.Slow(t)
 	for name, sleeps := range map[string]bool{"running": false, "asleep": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -364,6 +368,7 @@ func TestADatabaseThatItsHostBoots(t *testing.T) {
 // While its host is lost, a database has failed. When the host returns with it, it is
 // available again.
 func TestADatabaseWhoseHostIsLost(t *testing.T) {
+	tier.Slow(t)
 	for name, sleeps := range map[string]bool{"running": false, "asleep": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -473,6 +478,7 @@ func TestArchiveFacts(t *testing.T) {
 // A host may be lost before it reports the first base backup. The control plane then
 // finds it in the bucket.
 func TestTheArchiveOfADatabaseWhoseHostIsLost(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 2, nil)
 	d := r.running()
 	_, h := r.box(d.ID)
@@ -514,6 +520,7 @@ func TestStraysOfDatabases(t *testing.T) {
 // The leader is cut off while a database is being created, and the next leader completes
 // it.
 func TestACreateSurvivesItsLeader(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"template", "sandbox", "tell", "ready", "login"} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()

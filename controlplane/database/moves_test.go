@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // newMoveRig returns a rig whose hosts share a snapshot store.
@@ -220,6 +221,7 @@ func TestADatabaseThatNoHostTakesStays(t *testing.T) {
 // Whatever fails while a database arrives, and however often, it ends up on one host with
 // its archive.
 func TestADatabasesArrivalCrashesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, pt := range points {
 		t.Run(string(pt), func(t *testing.T) {
 			t.Parallel()
@@ -249,6 +251,7 @@ func TestADatabasesArrivalCrashesAtEveryPoint(t *testing.T) {
 // The database goes on without a failover, and the box that returns with the lost host
 // never runs.
 func TestADatabaseMovesThoughItsHostIsLost(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r, arriving, goOn := heldMove(t, 3)
 	d := r.running()
@@ -273,6 +276,7 @@ func TestADatabaseMovesThoughItsHostIsLost(t *testing.T) {
 // A clone of the latest of a database that moves has what was committed before the move,
 // though it is on the disk alone that moves.
 func TestACloneWaitsForItsSourceToArrive(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r, arriving, goOn := heldMove(t, 3)
 	d := r.running()

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // quotas sets the quotas of the workspace.
@@ -109,6 +110,7 @@ func TestADatabaseThatDiesBeyondTheMonthsBudget(t *testing.T) {
 // While it is paused, a workspace's failed database is not restored: that would run it. A
 // ceiling, which stops nothing, does not keep it from being restored.
 func TestAFailoverInAMonthThatIsSpent(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 2, nil)
 	d := r.running()
 	r.lost(d.ID)

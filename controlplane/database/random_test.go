@@ -10,12 +10,14 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // Random events hit a database, one after the other or at once. Afterwards it can be
 // brought to run, has one box and one open archive, and accepts the credentials that are
 // shown.
 func TestRandomLives(t *testing.T) {
+	tier.Slow(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestRotation(t *testing.T) {
@@ -85,6 +86,7 @@ func TestARotationThatIsNotProven(t *testing.T) {
 
 // Of two concurrent rotations one is refused.
 func TestRotationsDoNotOverlap(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 1, nil)
 	d := r.running()
 	asked, goOn := make(chan struct{}), make(chan struct{})
@@ -148,6 +150,7 @@ func TestAFailoverInPlaceOfARotation(t *testing.T) {
 // A rotation ends with one pair of credentials in force, whatever happens in the middle:
 // its host does not answer, its leader is lost, or the engine stops.
 func TestARotationEndsWithOnePair(t *testing.T) {
+	tier.Slow(t)
 	for _, pt := range points {
 		t.Run("crash "+string(pt), func(t *testing.T) {
 			t.Parallel()

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 var postgresSource = hostapi.TemplateSource{Name: "postgres-16", Recipe: "r1", CPU: 8, MemoryMB: 1024, DiskMB: 10240}
@@ -106,6 +107,7 @@ func TestOldArchivesAreRemoved(t *testing.T) {
 
 // A clone that begins while archives are being checked keeps what it needs until it runs.
 func TestOldArchivesOutliveAClone(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 1, nil)
 	r.archiveOnly()
 	d := r.running()
@@ -160,6 +162,7 @@ func TestOldArchivesOutliveAClone(t *testing.T) {
 // Nothing is restored from an archive that is being removed. The archive goes even though
 // its first removal did not finish.
 func TestAnArchiveThatIsBeingRemoved(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 1, nil)
 	r.archiveOnly()
 	d := r.running()
@@ -215,6 +218,7 @@ func (r *rig) had(id string, archives []archive) {
 
 // At most two hosts ask a bucket that hangs, however many archives there are.
 func TestABucketThatHangs(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newRig(t, 3, 3, nil)
 	d := r.running()
@@ -273,6 +277,7 @@ func TestTheOneHostThatReachesTheBucket(t *testing.T) {
 // A running database cannot be failed over forever, because each failover leaves an
 // archive. A failed database always can.
 func TestTooManyFailovers(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, 2, nil)
 	d := r.running()
 	r.archived(d.ID, time.Now().Add(-time.Hour), time.Now())

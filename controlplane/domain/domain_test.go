@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestADomainIsClaimedAndProven(t *testing.T) {
@@ -393,6 +394,7 @@ func TestALookOfAClaimThatIsReplaced(t *testing.T) {
 
 // The leader is lost while it looks: the next one looks again, and commits it once.
 func TestALeaderThatIsLostWhileItLooks(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, true)
 	d := r.must(caller, "app-1", shop)
 	r.zone.set(shop, d.DNS[0].Value)

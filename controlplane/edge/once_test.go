@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // A sandbox that stops while it handles a request may have acted on it. The request
@@ -95,6 +96,7 @@ func TestAKeptConnectionThatIsCutWakesNobody(t *testing.T) {
 }
 
 func TestWhatAProgramMayNotSay(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t)
 	var got http.Header
 	r.serve(80, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/berth-cloud/berth/controlplane/eventstore/postgrestest"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // server is the PostgreSQL server shared by this package's tests, started by the
@@ -30,9 +31,7 @@ func TestMain(m *testing.M) {
 // postgres returns the DSN of a new database.
 func postgres(t *testing.T) string {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("starts a PostgreSQL server; run with BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	server.once.Do(func() { server.Server, server.err = postgrestest.New() })
 	if server.err != nil {
 		t.Fatal(server.err)

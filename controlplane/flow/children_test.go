@@ -13,10 +13,12 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // A new leader knows the outcome of a flow that ended under the previous one.
 func TestTheNextLeaderKnowsTheOutcome(t *testing.T) {
+	tier.Slow(t)
 	failure := apierror.Unreachable("h1", nil)
 	r := newRig(t, 3, nil, flow.Kind{Name: "k", Steps: map[string]flow.Step{
 		"well": func(context.Context, flow.Run) (flow.Commit, error) {
@@ -74,6 +76,7 @@ func parent(expired error) flow.Kind {
 }
 
 func TestAParentWaitsForItsChildren(t *testing.T) {
+	tier.Slow(t)
 	release := make(chan struct{})
 	child := flow.Kind{Name: "child", Steps: map[string]flow.Step{
 		"go": func(ctx context.Context, run flow.Run) (flow.Commit, error) {

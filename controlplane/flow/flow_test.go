@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/loops"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -142,6 +143,7 @@ func TestFailureIsToldToTheWaiter(t *testing.T) {
 // Wherever a flow is dropped, and however often each step runs, the flow ends once
 // with every effect in place.
 func TestDroppedAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"a", "b", "c"} {
 		for _, at := range []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit} {
 			t.Run(step+" "+string(at), func(t *testing.T) {
@@ -175,6 +177,7 @@ func TestDroppedAtEveryPoint(t *testing.T) {
 
 // The leader is lost at every point of every step; its successor ends the flow.
 func TestLeaderChangesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"a", "b", "c"} {
 		for _, at := range []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit} {
 			t.Run(step+" "+string(at), func(t *testing.T) {
@@ -440,6 +443,7 @@ func TestADeadlineBehindFlowsThatHang(t *testing.T) {
 }
 
 func TestANewLeaderLooksAgainAtWhatWaits(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, nil, waiting())
 	r.begin(flow.New{ID: "f1", Kind: "w", Subject: "x/1", Step: "look"})
 	testcluster.Await(t, "the flow to wait", func() bool {

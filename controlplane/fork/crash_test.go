@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 var points = []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit}
@@ -58,6 +59,7 @@ func twoHosts(t *testing.T, p *testplane.Plane, mode fork.Mode) (h1, h2 *fakehos
 // A crash at every point of every step: each child is created once, and nothing is
 // left over.
 func TestForkCrashesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.mode, " ", c.step, " ", at), func(t *testing.T) {
@@ -91,6 +93,7 @@ func TestForkCrashesAtEveryPoint(t *testing.T) {
 // The leader is cut off at every point of every step: the next one continues, and
 // every child runs.
 func TestForkSurvivesItsLeader(t *testing.T) {
+	tier.Slow(t)
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.mode, " ", c.step, " ", at), func(t *testing.T) {
@@ -128,6 +131,7 @@ func TestForkSurvivesItsLeader(t *testing.T) {
 }
 
 func TestPromote(t *testing.T) {
+	tier.Slow(t)
 	for _, cleanup := range []bool{true, false} {
 		t.Run(fmt.Sprint("cleanup ", cleanup), func(t *testing.T) {
 			var crashes atomic.Int64
@@ -179,6 +183,7 @@ func TestPromote(t *testing.T) {
 // Simultaneous forks, promotions and deletes, with hosts that fail at random and
 // leaders that change: in the end rows and hosts agree, and no capture is left.
 func TestForkStorm(t *testing.T) {
+	tier.Slow(t)
 	p := testplane.New(t, 3, nil)
 	store := fakehost.NewStore()
 	var hosts []*fakehost.Host

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -293,6 +294,7 @@ func TestAFailingChildIsReported(t *testing.T) {
 }
 
 func TestAForkWithoutAnyChild(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct {
 		op   string
 		err  error

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func n(i int) *int { return &i }
@@ -347,6 +348,7 @@ func TestSnapshots(t *testing.T) {
 }
 
 func TestASnapshotsHostIsFullOrGone(t *testing.T) {
+	tier.Slow(t)
 	r := testplane.NewRig(t, 1)
 	store := fakehost.NewStore()
 	r.H1.SetStore(store)

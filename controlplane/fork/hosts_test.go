@@ -16,11 +16,13 @@ import (
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // With a store, children for which the parent's host has no room start elsewhere:
 // those known before, and those that the host refuses.
 func TestChildrenSpread(t *testing.T) {
+	tier.Slow(t)
 	for name, refuse := range map[string]bool{"known before": false, "refused": true} {
 		t.Run(name, func(t *testing.T) {
 			p := testplane.New(t, 1, nil)
@@ -73,6 +75,7 @@ func TestChildrenSpread(t *testing.T) {
 // A host that hangs costs no child: those that run elsewhere are committed when the
 // batch's time is over, and its own are created elsewhere after it was told to stop.
 func TestAHostThatHangsInABatch(t *testing.T) {
+	tier.Slow(t)
 	t.Cleanup(fork.SetLimits(3*time.Second, 9*time.Second))
 	p := testplane.New(t, 1, nil)
 	h1, h2, h3 := p.Host("h1", 2*boxMB), p.Host("h2", 8*boxMB), p.Host("h3", 8*boxMB)
@@ -200,6 +203,7 @@ func restarting(op string) fakehost.Fault {
 
 // A fork waits for a host that has begun nothing, and refuses nobody.
 func TestTheHostRestarts(t *testing.T) {
+	tier.Slow(t)
 	for _, op := range []string{"capture", "put", "store"} {
 		for _, mode := range []fork.Mode{fork.Tree, fork.Cold, fork.Warm} {
 			t.Run(op+" "+string(mode), func(t *testing.T) {
@@ -231,6 +235,7 @@ func TestTheHostRestarts(t *testing.T) {
 
 // Nor is a fork refused because its host has just announced a restart.
 func TestTheHostIsRestartingAlready(t *testing.T) {
+	tier.Slow(t)
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 8*boxMB)
 	parent := parentOn(p, h)

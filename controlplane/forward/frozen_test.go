@@ -5,10 +5,13 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // A leader that is frozen keeps its connections, and never answers.
 func TestFrozenLeaderIsReplaced(t *testing.T) {
+	tier.Slow(t)
 	for _, tc := range []struct {
 		name, method, path string
 		status             int

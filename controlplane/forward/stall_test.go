@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // raw opens a connection to a replica; the test writes and reads its bytes.
@@ -222,6 +224,7 @@ func (z *zeros) Read(p []byte) (int, error) {
 
 // Large bodies pass in both directions without being buffered.
 func TestLargeBodiesPassInConstantMemory(t *testing.T) {
+	tier.Slow(t)
 	const size = 256 << 20
 	c := newCluster(t)
 	c.add(t, "a", func(w http.ResponseWriter, r *http.Request) {

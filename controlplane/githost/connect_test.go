@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestConnect(t *testing.T) {
@@ -334,6 +335,7 @@ func TestCloneToken(t *testing.T) {
 
 // While GitHub refuses calls it is not asked, and callers are told for how long.
 func TestRateLimits(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct {
 		status int
 		header map[string]string
@@ -387,6 +389,7 @@ func TestRateLimits(t *testing.T) {
 }
 
 func TestDeadGitHub(t *testing.T) {
+	tier.Slow(t)
 	for name, fault := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
 		"connections break": func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) },
 		"500":               func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true },

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestPushDeploysWhatFollows(t *testing.T) {
@@ -196,6 +197,7 @@ func TestReplays(t *testing.T) {
 }
 
 func TestPushesOutOfOrder(t *testing.T) {
+	tier.Slow(t)
 	type push struct {
 		before, after byte
 		at            int // seconds; -1: the git host does not say
@@ -297,6 +299,7 @@ func TestFailuresOfApps(t *testing.T) {
 // A leader that dies between the receipt and the deployment leaves it to the next, which
 // does it once.
 func TestLeaderDies(t *testing.T) {
+	tier.Slow(t)
 	r := newRigOf(t, 3)
 	i := r.connect(caller, "acme", "shop")
 	r.app("ws", "app-a", r.github.URL+"/acme/shop", "main")

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func (r *rig) pull(i *fakegithub.Installation, p fakegithub.PullRequest) api.GitEventStatus {
@@ -296,6 +297,7 @@ func TestCommitStatuses(t *testing.T) {
 // A commit that is served again before GitHub was told how its own deployment has ended is
 // not left waiting: of a wake and a rollback GitHub hears nothing.
 func TestCommitThatIsServedAgain(t *testing.T) {
+	tier.Slow(t)
 	for _, trigger := range []string{"wake", "rollback"} {
 		t.Run(trigger, func(t *testing.T) {
 			r := newRig(t)

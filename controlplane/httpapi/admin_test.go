@@ -13,9 +13,11 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestRaftStatus(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t)
 	r.cluster.status = api.RaftStatus{
 		NodeID: "r2", State: "follower", LeaderID: "r1", LeaderAddress: "h1:7001", Term: 3,

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/controlplane/volume"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // postRoutes are the routes with a JSON body, each with the credential it
@@ -251,6 +252,7 @@ func TestFieldsOfTheWrongKind(t *testing.T) {
 
 // TestIDsThatCannotBe sends impossible ids to every route that takes one.
 func TestIDsThatCannotBe(t *testing.T) {
+	tier.Slow(t)
 	ids := map[string]string{
 		"an escaped slash":        "a%2Fb",
 		"an escaped slash first":  "%2Fetc%2Fpasswd",

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestDocumentIsValid(t *testing.T) {
@@ -29,6 +31,7 @@ func TestDocumentIsValid(t *testing.T) {
 }
 
 func TestDocumentIsTheSameEachTime(t *testing.T) {
+	tier.Slow(t)
 	first, err := document(routes())
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/limits"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // Many create, delete, hibernate and wake at once while leaders come and go. No state
@@ -21,6 +22,7 @@ import (
 // what was created.
 // Without an hourly quota, no row that all creates write puts them in order.
 func TestQuotasHoldWhateverHappensAtOnce(t *testing.T) {
+	tier.Slow(t)
 	t.Run("with an hourly quota", func(t *testing.T) { quotasHold(t, new(70)) })
 	t.Run("without one", func(t *testing.T) { quotasHold(t, nil) })
 }

@@ -11,10 +11,12 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // Keys that have expired count for no quota, so there may not be any number of them.
 func TestAWorkspaceKeepsAFewExpiredKeys(t *testing.T) {
+	tier.Slow(t)
 	for _, tier := range []string{"free", ""} {
 		r := newOrgRig(t, tier)
 		ann := r.login("ann")

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/limits"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 const freeOrgLimit = "org limit reached: your free plan allows 1 org(s). Upgrade to create more."
@@ -75,6 +76,7 @@ func TestWhoBecomesAnOwnerIsBoundByThePlan(t *testing.T) {
 // Who hands an organization over that has used something of the month, or is suspended,
 // gets no other in its place in that month.
 func TestWhoGivesUpAnOrganizationHasHadIt(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct {
 		had  func(r *orgRig, id string)
 		free bool // to create another
@@ -128,6 +130,7 @@ func TestWhoGivesUpAnOrganizationHasHadIt(t *testing.T) {
 // What an organization has used counts from its first second, and not only once its hosts
 // have told it.
 func TestADeletedWorkspaceCountsBeforeItsUseIsWrittenDown(t *testing.T) {
+	tier.Slow(t)
 	for name, had := range map[string]func(r *orgRig, tx *raftstore.Tx, id string){
 		"a box that has ended": func(_ *orgRig, tx *raftstore.Tx, id string) {
 			raftstore.Put(tx, record.EndedBoxes, &record.EndedBox{Meta: record.Meta{ID: "box"}, WorkspaceID: id, HostID: "h1", CPU: 16})

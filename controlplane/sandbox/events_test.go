@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // What is followed holds a connection to the sandbox's host for as long as its client likes.
@@ -74,6 +75,7 @@ func TestAWorkspaceFollowsSoManyStreamsAtOnce(t *testing.T) {
 
 // The memory for unread lists of events is limited like that for outputs.
 func TestLongListsOfEventsAreHeldWithinBounds(t *testing.T) {
+	tier.Slow(t)
 	r := testplane.NewRig(t, 1)
 	sb := r.Must(t, api.CreateSandbox{})
 	// The rig's host does not announce the length of its answer, so it counts as the

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -115,6 +116,7 @@ func refuseOnce(op string, done bool, err error) func(context.Context, fakehost.
 
 // One host fails a create in every possible way; the other one takes it.
 func TestAnotherHostIsTried(t *testing.T) {
+	tier.Slow(t)
 	for name, fault := range map[string]func(context.Context, fakehost.Call) error{
 		"out of memory":             refuseOnce("put", false, &hostapi.Error{Code: hostapi.CodeNoMemory, Message: "full"}),
 		"draining":                  refuseOnce("put", false, &hostapi.Error{Code: hostapi.CodeDraining, Message: "going down"}),
@@ -145,6 +147,7 @@ func TestAnotherHostIsTried(t *testing.T) {
 }
 
 func TestNoHostIsLeft(t *testing.T) {
+	tier.Slow(t)
 	for _, c := range []struct {
 		name string
 		err  error
@@ -214,6 +217,7 @@ var points = []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit}
 // A crash at every point of every step, where the first host refuses so that every
 // step is reached: the sandbox runs once, and on one host.
 func TestCreateCrashesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, kind := range []string{sandbox.Resource.CreateKind(), sandbox.Resource.DeleteKind()} {
 		steps := []string{"start", "place"}
 		if kind == sandbox.Resource.DeleteKind() {
@@ -255,6 +259,7 @@ func TestCreateCrashesAtEveryPoint(t *testing.T) {
 // The leader is cut off at every point of every step: the sandbox ends up running or
 // is removed.
 func TestLeaderDiesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, kind := range []string{sandbox.Resource.CreateKind(), sandbox.Resource.DeleteKind()} {
 		steps := []string{"start", "place"}
 		if kind == sandbox.Resource.DeleteKind() {
@@ -345,6 +350,7 @@ func TestDeletePreemptsACreate(t *testing.T) {
 }
 
 func TestDeleteOnALostHost(t *testing.T) {
+	tier.Slow(t)
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	id := newID()
@@ -371,6 +377,7 @@ func TestDeleteOnALostHost(t *testing.T) {
 }
 
 func TestANewLeaderWaitsForItsHosts(t *testing.T) {
+	tier.Slow(t)
 	p := testplane.New(t, 3, nil)
 	h := p.Host("h1", 4096)
 	h.Silence(true)
@@ -403,6 +410,7 @@ func TestANewLeaderWaitsForItsHosts(t *testing.T) {
 // Simultaneous creates and deletes, with hosts that fail at random and leaders that
 // change: in the end rows and boxes agree.
 func TestStorm(t *testing.T) {
+	tier.Slow(t)
 	p := testplane.New(t, 3, nil)
 	var hosts []*fakehost.Host
 	for i := range 3 {

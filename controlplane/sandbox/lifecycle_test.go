@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 type transitionFunc func(context.Context, core.Caller, string) (api.Sandbox, error)
@@ -156,6 +157,7 @@ func TestATransitionThatChangesNothingIsRefused(t *testing.T) {
 // If a host refuses a transition because of a status that another transition has
 // ended meanwhile, it is asked again, a few times.
 func TestATransitionIsAskedForAgainWhereItsStatusIsBack(t *testing.T) {
+	tier.Slow(t)
 	for refusals, wantErr := range map[int32]bool{1: false, 2: false, 99: true} {
 		r := testplane.NewRig(t, 1)
 		sb := r.Must(t, api.CreateSandbox{})
@@ -217,6 +219,7 @@ func TestTransitionsThatHostsRefuse(t *testing.T) {
 // A host has made a transition when its leader is cut off and cannot commit it. The
 // host's heartbeats tell the next leader.
 func TestATransitionThatCannotBeWrittenDown(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct {
 		op, becomes, detail string
 		asleep              bool
@@ -383,6 +386,7 @@ func TestLifecycle(t *testing.T) {
 }
 
 func TestTheEndOfAPersistentSandbox(t *testing.T) {
+	tier.Slow(t)
 	r := testplane.NewRig(t, 1)
 	second := int64(1)
 	for _, paused := range []bool{false, true} {

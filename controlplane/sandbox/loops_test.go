@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 var id = strings.Repeat("a", 26)
@@ -99,6 +100,7 @@ func TestAHostFollowsTheRowsPersistence(t *testing.T) {
 
 // A persistent sandbox recovers when its host returns with it.
 func TestAPersistentSandboxOutlivesTheLossOfItsHost(t *testing.T) {
+	tier.Slow(t)
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	running(p, h, id)
@@ -341,6 +343,7 @@ func TestABoxThatHangsHoldsUpNoOther(t *testing.T) {
 
 // A leader in the middle of a long transition ends with its leadership all the same.
 func TestALongMoveEndsWithTheLeadership(t *testing.T) {
+	tier.Slow(t)
 	p := testplane.New(t, 3, nil)
 	h := p.Host("h1", 4096)
 	asked, over, ended := make(chan struct{}, 16), make(chan struct{}), make(chan struct{})
@@ -396,6 +399,7 @@ func TestAVMThatDied(t *testing.T) {
 // A few rows that fill a transaction each do not prevent changes of the others from
 // being committed.
 func TestLargeRowsHoldUpNoOthers(t *testing.T) {
+	tier.Slow(t)
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 65536)
 	var ids []string

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // moveRig is a plane with a host h1 that is to be emptied and a larger one, h2, which
@@ -172,6 +173,7 @@ func TestAMoveBeyondTheMonthsBudget(t *testing.T) {
 }
 
 func TestAMoveSurvivesACrashAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for _, step := range []string{"sleep", "leave", "choose", "arrive", "settle"} {
 		for _, point := range []flow.Point{flow.BeforeAct, flow.BeforeCommit, flow.AfterCommit} {
@@ -199,6 +201,7 @@ func TestAMoveSurvivesACrashAtEveryPoint(t *testing.T) {
 }
 
 func TestTheNextLeaderGoesOnWithAMove(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for _, op := range []string{"hibernate", "patch", "store", "put", "wake"} {
 		t.Run(op, func(t *testing.T) {
@@ -231,6 +234,7 @@ func TestTheNextLeaderGoesOnWithAMove(t *testing.T) {
 }
 
 func TestAnotherHostTakesWhatTheTargetDoesNot(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newMoveRig(t, 1, nil)
 	id := r.running("t")
@@ -257,6 +261,7 @@ func TestAnotherHostTakesWhatTheTargetDoesNot(t *testing.T) {
 }
 
 func TestTheHostDiesThatIsLeft(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for _, c := range []struct {
 		op   string

@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // Nothing arrives on a host that is taken out of service as well: its operator may have
@@ -47,6 +49,7 @@ func TestNothingArrivesOnAHostThatDrains(t *testing.T) {
 // Once everything is in the store and the host that is left is lost, there is no way back:
 // what nobody has room for waits for room, whatever becomes of the evacuation and the host.
 func TestAMoveWaitsForRoomWhereThereIsNoWayBack(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newMoveRig(t, 1, nil)
 	id := r.running("b")
@@ -76,9 +79,14 @@ func TestAMoveWaitsForRoomWhereThereIsNoWayBack(t *testing.T) {
 	if _, err := r.LeaderNode().Replicas.UndrainAgent(t.Context(), "h1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.LeaderNode().Replicas.RemoveAgent(t.Context(), "h1"); err != nil {
-		t.Fatal(err)
-	}
+	// The move leaves h1 in a transaction that follows the store.
+	testcluster.Await(t, "removal of the host", func() bool {
+		err := r.LeaderNode().Replicas.RemoveAgent(t.Context(), "h1")
+		if err != nil && apierror.CodeOf(err) != apierror.EConflict {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	h2.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) { c.MemoryMB = 16 << 10 })
 	r.on(id, h2, record.SandboxRunning)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // lives makes a sandbox persistent, with a time to live that is over at a time.
@@ -35,6 +36,7 @@ func TestAMoveDoesNotBeginTheTimeToLiveAgain(t *testing.T) {
 }
 
 func TestASandboxWhoseTimeEndsWhileItMovesStaysAsleep(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	var until time.Time
 	r := newMoveRig(t, 1, func(f *record.Flow, at flow.Point) error {

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // asleep places sandboxes that sleep on h1.
@@ -128,6 +129,7 @@ func TestARebalancingLeavesOtherHostsAlone(t *testing.T) {
 }
 
 func TestTheNextLeaderGoesOnWithARebalancing(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	r := newMoveRig(t, 3, nil)
 	r.asleep("a", "b", "c", "d")

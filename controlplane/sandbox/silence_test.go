@@ -11,6 +11,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // hostIs waits until the host h1 is up or lost in the store.
@@ -25,6 +26,7 @@ func hostIs(t *testing.T, p *testplane.Plane, want record.HostState) {
 // A host that was silent for longer than a lease returns with its boxes, and each
 // sandbox has the same box again, in the box's current state.
 func TestSilenceDestroysNothing(t *testing.T) {
+	tier.Slow(t)
 	for _, status := range []hostapi.Status{hostapi.StatusRunning, hostapi.StatusPaused, hostapi.StatusHibernated} {
 		t.Run(string(status), func(t *testing.T) {
 			p := testplane.New(t, 1, nil)
@@ -55,6 +57,7 @@ func TestSilenceDestroysNothing(t *testing.T) {
 
 // The state in which a box returns counts.
 func TestAHostThatReturnsWithout(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct {
 		meanwhile func(p *testplane.Plane, boxes map[string]hostapi.Box)
 		error     string
@@ -92,6 +95,7 @@ func TestAHostThatReturnsWithout(t *testing.T) {
 // A box whose sandbox was deleted or placed elsewhere while its host was silent is
 // deleted when the host returns, and so is an exclusive one.
 func TestWhatIsGivenUpMeanwhileGoes(t *testing.T) {
+	tier.Slow(t)
 	for name, meanwhile := range map[string]func(p *testplane.Plane){
 		"deleted": func(p *testplane.Plane) {
 			p.Update(func(tx *raftstore.Tx) error {

@@ -9,11 +9,13 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // A sandbox that waits for the hosts of a new leader is of its snapshot's size, which
 // its template may no longer have.
 func TestASandboxThatWaitsForAHostCountsAsItsSnapshot(t *testing.T) {
+	tier.Slow(t)
 	r := testplane.NewRig(t, 3)
 	r.Update(func(tx *raftstore.Tx) error {
 		testcluster.PutSnapshot(tx, &record.Snapshot{

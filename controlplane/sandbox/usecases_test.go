@@ -22,6 +22,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestCreateShowsTheWholeRecord(t *testing.T) {
@@ -396,6 +397,7 @@ func TestListPages(t *testing.T) {
 
 // The memory for unread lists is limited like that for outputs.
 func TestLongListsAreHeldWithinBounds(t *testing.T) {
+	tier.Slow(t)
 	r := testplane.NewRig(t, 1)
 	large := json.RawMessage(`{"a":"` + strings.Repeat("x", 400<<10) + `"}`)
 	for i := range 50 { // 20 MB; the workspace may have 128, and a list takes twice its size

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -184,6 +185,7 @@ func (r *rig) stored() {
 // A snapshot that was taken without a store is uploaded when its host has one,
 // whoever leads then, and not while its host is away.
 func TestAStoreThatComesLater(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, nil)
 	r.h.SetStore(nil)
 	testcluster.Await(t, "the heartbeat", func() bool { return !r.p.LeaderNode().Hosts.Sessions()["h1"].Heartbeat.Store })
@@ -227,6 +229,7 @@ func TestDeleteWhileItIsStored(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct{ err, want error }{
 		"gone":        {&hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}, apierror.NotRunning("")},
 		"paused":      {&hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: "paused"}, sandbox.ErrAsleep},
@@ -252,6 +255,7 @@ func TestRefusals(t *testing.T) {
 
 // A host that is restarting has begun nothing, and is asked again.
 func TestTheHostRestarts(t *testing.T) {
+	tier.Slow(t)
 	for _, op := range []string{"capture", "store"} {
 		t.Run(op, func(t *testing.T) {
 			r := newRig(t, 1, nil)
@@ -280,6 +284,7 @@ var (
 )
 
 func TestCrashesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.kind, " ", c.step, " ", at), func(t *testing.T) {
@@ -307,6 +312,7 @@ func TestCrashesAtEveryPoint(t *testing.T) {
 }
 
 func TestLeaderDiesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.kind, " ", c.step, " ", at), func(t *testing.T) {
@@ -339,6 +345,7 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 
 // The stored copy of a snapshot whose host is lost is deleted by another host.
 func TestDeleteWithoutItsHost(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 1, nil)
 	if err := r.wait(r.begin()); err != nil {
 		t.Fatal(err)
@@ -362,6 +369,7 @@ func TestDeleteWithoutItsHost(t *testing.T) {
 // A snapshot is stored although its row does not say so, because the answer to its
 // upload was lost with the host.
 func TestDeleteOfACopyThatNobodyKnowsOf(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 1, nil)
 	r.h.SetFault(func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "store" && c.Done {

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/traffic"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // replicas are books of several replicas.
@@ -110,6 +111,7 @@ func TestRequestsToAnAppAreThoseOfAllReplicas(t *testing.T) {
 }
 
 func TestRequestsAreFollowed(t *testing.T) {
+	tier.Slow(t)
 	r, to, m := appRig(t)
 	for _, path := range []string{"/1", "/2", "/3"} {
 		to.books["r1"].Record("blog", traffic.Request{Path: path, Method: "GET", Status: 200})

@@ -10,9 +10,11 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestABuildLogIsReadToItsEndAfterACut(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct {
 		again func(line func(string)) bool // what the host sends when it is asked again
 		want  []string

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 var (
@@ -82,6 +83,7 @@ func names(h *fakehost.Host) (out []string) {
 }
 
 func TestOperatorsTemplatesAreBuiltWhenAskedFor(t *testing.T) {
+	tier.Slow(t)
 	p := testplane.New(t, 1, nil)
 	h := bare(p, t, "h1", base, python, jupyter)
 	if row := awaitBuilt(t, p, "base"); row.Status != record.TemplateReady || row.WorkspaceID != "" || row.MemoryMB == 0 {
@@ -238,6 +240,7 @@ func TestBuildsThatAreOverAreForgotten(t *testing.T) {
 // A product that its row says is stored, but is not, is stored again by a host that
 // has it, and rebuilt if no host has it.
 func TestAProductThatIsGoneFromTheStore(t *testing.T) {
+	tier.Slow(t)
 	for name, again := range map[string]bool{"it is stored again": true, "nobody has it": false} {
 		t.Run(name, func(t *testing.T) {
 			p := testplane.New(t, 1, nil)

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -130,6 +131,7 @@ func TestImageIsPinned(t *testing.T) {
 }
 
 func TestAnotherHostIsTried(t *testing.T) {
+	tier.Slow(t)
 	on := func(ops ...string) func(err error) fakehost.Fault {
 		return func(err error) fakehost.Fault {
 			return func(_ context.Context, c fakehost.Call) error {
@@ -160,6 +162,7 @@ func TestAnotherHostIsTried(t *testing.T) {
 
 // A search that a former leader began long ago does not end before the hosts could be heard.
 func TestANewLeaderLooksForAHostBeforeItGivesUp(t *testing.T) {
+	tier.Slow(t)
 	var p *testplane.Plane
 	var h *fakehost.Host
 	var began, searched atomic.Int32
@@ -214,6 +217,7 @@ func TestANewLeaderLooksForAHostBeforeItGivesUp(t *testing.T) {
 // A host that did not answer is told to end its build when it answers again, at the
 // latest when the build has ended elsewhere.
 func TestABuildThatWasGivenUpIsEnded(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct {
 		fault error // of the host that is tried next
 		ends  record.TemplateStatus
@@ -285,6 +289,7 @@ func TestABuildPastItsDeadlineIsEnded(t *testing.T) {
 }
 
 func TestBuildsThatFail(t *testing.T) {
+	tier.Slow(t)
 	failed := func(why string, interrupted bool) func(string, hostapi.BuildSpec) hostapi.Build {
 		return func(id string, _ hostapi.BuildSpec) hostapi.Build {
 			return hostapi.Build{ID: id, Status: hostapi.BuildFailed, Error: why, Interrupted: interrupted}

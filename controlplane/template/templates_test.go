@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // built builds a template and waits until it can be used.
@@ -264,6 +265,7 @@ func TestABuildIsAsLargeAsItMayBe(t *testing.T) {
 }
 
 func TestBuildLogIsFollowedToItsEnd(t *testing.T) {
+	tier.Slow(t)
 	r := testplane.NewRig(t, 1)
 	s := r.Node.Templates
 	proceed := make(chan struct{})
@@ -403,6 +405,7 @@ func TestACreateBuildsTheTemplateThatItNames(t *testing.T) {
 }
 
 func TestATemplateThatCannotBeBuilt(t *testing.T) {
+	tier.Slow(t)
 	r := testplane.NewRig(t, 1)
 	r.H1.SetSources(pythonSource)
 	r.H1.SetBuild(func(id string, _ hostapi.BuildSpec) hostapi.Build {

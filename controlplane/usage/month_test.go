@@ -13,12 +13,14 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // A month of a thousand workspaces, each with one box that runs a share of its time. What
 // each is charged is right to the micro-USD, those that spend their credit are warned and
 // told so once each, and in the next month all begin anew.
 func TestAMonthOfAThousandWorkspaces(t *testing.T) {
+	tier.Slow(t)
 	const workspaces, hosts = 1000, 4
 	b := newBench(t, 1, "2026-04-01T00:00:00Z")
 	b.ledger.prices.Own = false                          // the tier has a credit

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // spend sets what the workspace has spent this month.
@@ -161,6 +162,7 @@ func TestMonthlyCeilings(t *testing.T) {
 // The leader dies after a sandbox ended and before its use was written down: the next one
 // asks the host, and the use is written down once, for the sandbox that is gone.
 func TestALeaderDiesBetweenTheEndAndTheRecord(t *testing.T) {
+	tier.Slow(t)
 	r := testplane.NewRig(t, 3)
 	workspace(r, func(w *record.Workspace) { w.Quotas.BudgetCents = new(10_000) })
 	deaf := make(chan struct{})

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -195,6 +196,7 @@ func TestAHostThatWasRestoredCountsOn(t *testing.T) {
 // The leader dies between the parts of a batch, answers are lost, batches come again and
 // out of order: every millisecond counts once.
 func TestEveryMillisecondCountsOnce(t *testing.T) {
+	tier.Slow(t)
 	for seed := range uint64(2) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
 		b := newBench(t, 1, "2026-01-31T20:00:00Z")

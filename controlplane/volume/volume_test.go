@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,6 +79,7 @@ func refuse(op string, done bool, err error) fakehost.Fault {
 }
 
 func TestAnotherHostIsTried(t *testing.T) {
+	tier.Slow(t)
 	for name, fault := range map[string]fakehost.Fault{
 		"no disk":               refuse("volume", false, &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "full"}),
 		"fails":                 refuse("volume", false, &hostapi.Error{Code: hostapi.CodeInternal, Message: "oops"}),
@@ -103,6 +105,7 @@ func TestAnotherHostIsTried(t *testing.T) {
 }
 
 func TestNoHostIsLeft(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct {
 		fault fakehost.Fault
 		want  error
@@ -150,6 +153,7 @@ var (
 )
 
 func TestCrashesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.kind, " ", c.step, " ", at), func(t *testing.T) {
@@ -178,6 +182,7 @@ func TestCrashesAtEveryPoint(t *testing.T) {
 }
 
 func TestLeaderDiesAtEveryPoint(t *testing.T) {
+	tier.Slow(t)
 	for _, c := range cases {
 		for _, at := range points {
 			t.Run(fmt.Sprint(c.kind, " ", c.step, " ", at), func(t *testing.T) {
@@ -213,6 +218,7 @@ func TestLeaderDiesAtEveryPoint(t *testing.T) {
 // A lost host's volume can be deleted from the list, and is deleted from the host
 // when it returns.
 func TestDeleteOnALostHost(t *testing.T) {
+	tier.Slow(t)
 	p := testplane.New(t, 1, nil)
 	h := p.Host("h1", 4096)
 	if err := wait(t, p, begin(p)); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func n(i int) *int { return &i }
@@ -273,6 +274,7 @@ func TestAttach(t *testing.T) {
 
 // A sandbox is placed where its volumes are.
 func TestVolumesChooseTheHost(t *testing.T) {
+	tier.Slow(t)
 	r := testplane.NewRig(t, 1)
 	v := volume.New(r.Node.Core, 0)
 	h2 := r.Host("h2", 2048) // less room than h1

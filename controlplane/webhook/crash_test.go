@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/webhook"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 const events = 5
@@ -48,6 +49,7 @@ func (r *rig) cut() func() {
 
 // The leader is lost after it has recorded an attempt and before it sends the request.
 func TestALeaderThatIsLostBeforeItSendsLosesNothing(t *testing.T) {
+	tier.Slow(t)
 	var lose func()
 	var once sync.Once
 	enqueued := make(chan struct{})
@@ -76,6 +78,7 @@ func TestALeaderThatIsLostBeforeItSendsLosesNothing(t *testing.T) {
 
 // The leader is lost after a request has arrived and before it sees the response.
 func TestALeaderThatIsLostBeforeItHearsSendsOneTwice(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 3, webhook.Config{Timeout: time.Hour})
 	lose := r.cut()
 	hook := newReceiver(t, nil)

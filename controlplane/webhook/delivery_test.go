@@ -24,6 +24,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/webhook"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestADeliveryIsSigned(t *testing.T) {
@@ -225,6 +226,7 @@ func TestADeletedEndpointGetsNothing(t *testing.T) {
 
 // The numbers of kept and of waiting deliveries are limited.
 func TestOldDeliveriesAreForgotten(t *testing.T) {
+	tier.Slow(t)
 	r := newRig(t, 1, webhook.Config{})
 	hook := newReceiver(t, nil)
 	e, gone := r.register("http://127.0.0.1:9"), r.register("http://127.0.0.1:9")

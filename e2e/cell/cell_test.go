@@ -31,6 +31,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/e2e/cell/wire"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
+	"github.com/berth-cloud/berth/tier"
 )
 
 const (
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(envHosts) != "":
 		os.Exit(runHosts())
-	case os.Getenv("BERTH_TEST_ROOT") != "1":
+	case !tier.HasRoot():
 		fmt.Println("cell: skipped: these tests make network namespaces and need root; set BERTH_TEST_ROOT=1")
 		os.Exit(0)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func sh(line string) []string { return []string{"/bin/sh", "-c", line} }
@@ -242,6 +243,7 @@ func (b blocked) Write(p []byte) (int, error) { <-b.until; return len(p), nil }
 // TestNewIdentityPartsCommandsFromTheirCallers also has a fork, whose generation
 // is that of its parent or a lower one.
 func TestNewIdentityPartsCommandsFromTheirCallers(t *testing.T) {
+	tier.Slow(t)
 	first := testIdentity(2)
 	woken, fork := first, testIdentity(1)
 	woken.Entropy = bytes.Repeat([]byte{1}, 64)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // do sends a request as a relay would.
@@ -482,9 +483,7 @@ func TestLargeFilesTakeNoMemory(t *testing.T) {
 }
 
 func TestUploadThatDoesNotFit(t *testing.T) {
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("mounts file systems: needs root; set BERTH_TEST_ROOT=1 (make test does)")
-	}
+	tier.Root(t)
 	w := start(t)
 	dir := t.TempDir()
 	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))

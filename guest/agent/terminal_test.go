@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // console is a command on a terminal, driven as a person would.
@@ -102,13 +102,7 @@ func TestTerminalsEndTakesItsProcesses(t *testing.T) {
 
 // TestFullScreenProgram edits a file with vim.
 func TestFullScreenProgram(t *testing.T) {
-	path, err := exec.LookPath("vim")
-	if err != nil {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs vim; scripts/install-deps installs it")
-		}
-		t.Skip("needs vim")
-	}
+	path := tier.Program(t, "vim")
 	w := start(t)
 	dir := t.TempDir()
 	c := w.console(t, guestapi.ExecRequest{Argv: []string{path, "-N", "-u", "NONE", "-i", "NONE", "+set showmode",

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/files"
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func must(t *testing.T, err error) {
@@ -136,9 +137,7 @@ func TestDiskThatIsNotThereQuiteYet(t *testing.T) {
 
 // TestRealDisk mounts a loop device; only its serial number is made up.
 func TestRealDisk(t *testing.T) {
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("mounts file systems: needs root; set BERTH_TEST_ROOT=1 (make test does)")
-	}
+	tier.Root(t)
 	dir := t.TempDir()
 	image := filepath.Join(dir, "image")
 	must(t, os.WriteFile(image, nil, 0o644))

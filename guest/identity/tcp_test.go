@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
 	"syscall"
 	"testing"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // inNetwork runs fn in a network namespace of its own, on a thread of its own
@@ -22,12 +23,7 @@ import (
 // and another.
 func inNetwork(t *testing.T, fn func(t *testing.T)) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root for a network namespace")
-	}
+	tier.Root(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -299,9 +300,7 @@ func TestWhatAWorkloadDoesToTheLog(t *testing.T) {
 }
 
 func TestFullDiskLosesLinesOnly(t *testing.T) {
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("mounts a file system: needs root; set BERTH_TEST_ROOT=1 (make test does)")
-	}
+	tier.Root(t)
 	dir := t.TempDir()
 	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
 	defer func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) }()

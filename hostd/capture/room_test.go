@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // full is a host whose disk is full, with captures that a snapshot store has.
@@ -205,6 +206,7 @@ func TestACaptureThatCannotBeGivenUp(t *testing.T) {
 
 // A box that is made of a capture while it is given up has it fetched again.
 func TestACaptureThatIsWantedWhileItIsGivenUp(t *testing.T) {
+	tier.Slow(t)
 	f := newFull(t, "c1")
 	must(t, f.Captures().MarkStored("c1", true))
 	f.pass(time.Hour)

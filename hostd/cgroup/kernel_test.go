@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // base keeps the tests' groups apart from those of a daemon on this machine.
@@ -24,9 +26,7 @@ const base = "berth-test"
 // openReal opens the machine's own hierarchies, of whichever version.
 func openReal(t *testing.T, host string) *Tree {
 	t.Helper()
-	if os.Getenv(rootEnv) != "1" {
-		t.Skip("needs root and " + rootEnv + "=1")
-	}
+	tier.Root(t)
 	tree, err := Open(Config{Host: host, Base: base}, quiet())
 	check(t, err)
 	t.Cleanup(func() { cleared(t, tree) })
@@ -413,9 +413,7 @@ func (h coreV2) prepare(host string) error {
 }
 
 func TestVersion2StartsAndKillsInTheGroup(t *testing.T) {
-	if os.Getenv(rootEnv) != "1" {
-		t.Skip("needs root and " + rootEnv + "=1")
-	}
+	tier.Root(t)
 	mount := ""
 	for _, path := range []string{defaultMount, defaultMount + "/unified"} {
 		var st unix.Statfs_t

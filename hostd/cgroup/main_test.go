@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	rootEnv   = "BERTH_TEST_ROOT"   // "1" asks for the tests that need root
 	helperEnv = "BERTH_TEST_HELPER" // what a copy of this program does in a group
 )
 

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/hostd/bucket"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // withDisk is a database whose data came with a copied disk.
@@ -44,6 +45,7 @@ func copyOf(t *testing.T, g *guest) *guest {
 // A copy of a disk becomes a database of its own, also one of a database that was
 // itself restored, and under the next daemon it still is.
 func TestADatabaseThatCameWithItsDisk(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	h := newHost(t)
 	written(t, h)

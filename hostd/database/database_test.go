@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/pgarchive"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // live is a database that serves, has its credentials, and can be restored.
@@ -29,6 +30,7 @@ func live(t *testing.T, h *host, id, name string) *guest {
 }
 
 func TestADatabaseIsTunedArchivedAndBackedUp(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	h := newHost(t)
 	g := h.database(t, idA, spec(one))
@@ -87,6 +89,7 @@ func TestADatabaseIsTunedArchivedAndBackedUp(t *testing.T) {
 }
 
 func TestABucketThatIsAwayIsSaidAndMadeUpFor(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	h := newHost(t)
 	g := live(t, h, idA, one)
@@ -130,6 +133,7 @@ func TestAFencedArchiveEndsItsWriter(t *testing.T) {
 }
 
 func TestSleepWaitsForClientsAndArchivesTheRest(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	h := newHost(t)
 	g := live(t, h, idA, one)
@@ -266,6 +270,7 @@ func written(t *testing.T, h *host) (between time.Time) {
 }
 
 func TestARestoreToTheEndAndToAMoment(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	h := newHost(t)
 	between := written(t, h)
@@ -289,6 +294,7 @@ func TestARestoreToTheEndAndToAMoment(t *testing.T) {
 
 // The daemon is started again at each step; the guest knows how far it was.
 func TestARestoreOutlivesTheDaemon(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for what, at := range map[string]string{"the base backup is read": "/base/", "WAL is read": "/wal/"} {
 		t.Run(what, func(t *testing.T) {
@@ -330,6 +336,7 @@ func TestARestoreOutlivesTheDaemon(t *testing.T) {
 
 // What is damaged is named, and never restored around.
 func TestARestoreOfADamagedArchiveFails(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	for what, damage := range map[string]struct{ in, want string }{
 		"a part of the base backup": {"base", "/base/"},
@@ -376,6 +383,7 @@ func TestARestoreOfADamagedArchiveFails(t *testing.T) {
 }
 
 func TestABucketThatIsAwayDelaysARestore(t *testing.T) {
+	tier.Slow(t)
 	t.Parallel()
 	h := newHost(t)
 	written(t, h)
@@ -423,6 +431,7 @@ func TestArchivesByTheirNames(t *testing.T) {
 
 // What is damaged of an archive is told beside what is left of it.
 func TestInfoOfADamagedArchive(t *testing.T) {
+	tier.Slow(t)
 	h := newHost(t)
 	written(t, h)
 	base := filepath.Join(h.dir, "pg", filepath.FromSlash(one), "backups")

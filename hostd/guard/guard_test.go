@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/hostd/lease"
+	"github.com/berth-cloud/berth/tier"
 )
 
 var (
@@ -168,9 +169,7 @@ func TestMarksAreThoseOfTheLedger(t *testing.T) {
 
 // The file system of the marks may be full, of whatever.
 func TestMarksOnAFullFileSystem(t *testing.T) {
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root and BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	dir := t.TempDir()
 	if err := unix.Mount("berth-test", dir, "tmpfs", 0, "size=16k"); err != nil {
 		t.Fatal(err)

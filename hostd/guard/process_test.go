@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/cgroup"
 	"github.com/berth-cloud/berth/hostd/lease"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // What a copy of this program does: it is a daemon that renews its lease and keeps a
@@ -110,9 +111,7 @@ func (b *box) lives() bool {
 
 func newMachine(t *testing.T, host string) *machine {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root and BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	tree, err := cgroup.Open(cgroup.Config{Host: host, Base: "berth-test-guard"}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -232,6 +231,7 @@ func TestTheGuardOutlivesItsDaemon(t *testing.T) {
 // A daemon that comes back in time has a guard of its own, in place of the other one,
 // and nothing ends.
 func TestASuccessorTakesTheGuardOver(t *testing.T) {
+	tier.Slow(t)
 	m := newMachine(t, "again1")
 	before := m.startDaemon(t)
 	old := m.guard(t)

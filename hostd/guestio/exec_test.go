@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // withExec starts a box whose guest answers execs with serve.
@@ -306,6 +307,7 @@ func (s *unanswered) Dial(ctx context.Context, n, port int) (net.Conn, error) {
 }
 
 func TestWhatNeverReachedTheGuestWasNotBegun(t *testing.T) {
+	tier.Slow(t)
 	slots := &unanswered{dialled: make(chan struct{}, 1)}
 	_, d := withExec(t, func(net.Conn, guestapi.ExecRequest) {}, func(_ *box.Config, deps *box.Deps) {
 		slots.Slots, deps.Slots = deps.Slots, slots

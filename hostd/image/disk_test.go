@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // sparseFile makes a sparse file of the size with these pages of data.
@@ -158,12 +160,7 @@ func TestSparseDigestTellsContentAndPlace(t *testing.T) {
 
 func needMke2fs(t *testing.T) {
 	t.Helper()
-	if _, err := exec.LookPath("/sbin/mke2fs"); err != nil {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("needs mke2fs")
-	}
+	tier.Program(t, "/sbin/mke2fs")
 }
 
 func TestEmptyOverlayTakesNearlyNothing(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
 	"github.com/berth-cloud/berth/netfab/slot"
+	"github.com/berth-cloud/berth/tier"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -47,9 +48,7 @@ const (
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("starts guests: needs root, an engine and a kernel; set BERTH_TEST_ROOT=1 (make test does)")
-	}
+	tier.Guests(t)
 	root, err := filepath.Abs("../..")
 	must(t, err)
 	oneAtATime(t)

@@ -14,6 +14,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -162,9 +164,7 @@ func TestAnObserverActsBetweenDaemonAndLeader(t *testing.T) {
 // full mounts a file system that has room for so many pages.
 func full(t *testing.T) string {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root and BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	dir := t.TempDir()
 	if err := unix.Mount("berth-test", dir, "tmpfs", 0, "size=16k"); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cloud/berth/guest/pg/pgtest"
 	"github.com/berth-cloud/berth/guest/pg/wal"
 	"github.com/berth-cloud/berth/guest/pgapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // PostgreSQL runs this test as its archive_command and restore_command.
@@ -186,6 +187,7 @@ func restore(t *testing.T, a *Archive, target *time.Time) (*guest, pgapi.Status)
 }
 
 func TestADatabaseComesBackFromItsArchive(t *testing.T) {
+	tier.Slow(t)
 	pgtest.Bin(t)
 	b, dir := directory(t)
 	a := open(t, New(b), first, key)

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/hostd/reconcile"
+	"github.com/berth-cloud/berth/tier"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -219,6 +220,7 @@ func TestTheVMsOwnStateWins(t *testing.T) {
 // A snapshot that was cut off by the daemon's end goes on in the VMM, which answers
 // nothing until it is done.
 func TestAVMMThatAnswersLateIsTakenUpThen(t *testing.T) {
+	tier.Slow(t)
 	for step, status := range map[string]hostapi.Status{
 		"snapshot": hostapi.StatusRunning, // of a hibernation
 		"resume":   hostapi.StatusHibernated,
@@ -264,6 +266,7 @@ func TestAVMMThatAnswersLateIsTakenUpThen(t *testing.T) {
 // A VMM that cannot be killed, or a cgroup that stays, costs its own box and none
 // of the others.
 func TestOneVMMThatCannotBeEnded(t *testing.T) {
+	tier.Slow(t)
 	persistent := spec
 	persistent.Persistent = true
 	for name, c := range map[string]struct {

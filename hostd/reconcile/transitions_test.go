@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/tier"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -164,6 +165,7 @@ func TestACrashAtAnyStepOfACapture(t *testing.T) {
 }
 
 func TestACrashAtAnyStepOfAWarmFork(t *testing.T) {
+	tier.Slow(t)
 	child := hostapi.BoxSpec{Generation: 1, WarmFrom: idA}
 	for step, parent := range map[string]hostapi.Status{
 		"pause": hostapi.StatusRunning, "snapshot": hostapi.StatusRunning, "detach": hostapi.StatusRunning,
@@ -278,6 +280,7 @@ func TestAfterAReboot(t *testing.T) {
 }
 
 func TestACrashWhileAPersistentBoxIsBootedAgain(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"cgroup", "start", "create", "boot", "identity"} {
 		t.Run(step, func(t *testing.T) {
 			w := boxtest.NewWorld(t)
@@ -300,6 +303,7 @@ func TestACrashWhileAPersistentBoxIsBootedAgain(t *testing.T) {
 
 // The ledger says that it boots, so the next daemon boots it.
 func TestACrashAtAnyStepOfARestart(t *testing.T) {
+	tier.Slow(t)
 	for _, step := range []string{"cgroup", "start", "create", "boot", "identity"} {
 		for _, gone := range []bool{false, true} {
 			name := step

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // endless writes until nobody has taken anything for a while, and tells so.
@@ -36,6 +37,7 @@ func endless(stuck chan<- struct{}) func(*net.TCPConn) {
 // Whoever takes nothing of what a sandbox sends must hold up neither its end nor
 // anything else that is done to it.
 func TestReadersWhoStopHoldNothingUp(t *testing.T) {
+	tier.Slow(t)
 	ends := map[string]func(context.Context, *live) error{
 		"a delete":    func(ctx context.Context, l *live) error { return l.DeleteBox(ctx, id, 1) },
 		"a hibernate": func(ctx context.Context, l *live) error { _, err := l.Hibernate(ctx, id); return err },

@@ -33,6 +33,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/internal/testca"
 	"github.com/berth-cloud/berth/hostd/ledger"
 	"github.com/berth-cloud/berth/telemetry"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // live is a host whose kernel is in memory and whose guest is this machine: the
@@ -367,6 +368,7 @@ func cut(t *testing.T, s *hostapi.Stream) {
 }
 
 func TestWhatEndsStreams(t *testing.T) {
+	tier.Slow(t)
 	for name, end := range map[string]func(*testing.T, *live){
 		"the VMM's death": func(_ *testing.T, l *live) { l.world.VMM(id).Die(syscall.SIGKILL) },
 		"a delete":        func(t *testing.T, l *live) { must(t, l.DeleteBox(t.Context(), id, 1)) },

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func at(path string) url.Values { return url.Values{"path": {path}} }
@@ -155,7 +156,7 @@ func TestADownloadThatBreaksOffIsNotWhole(t *testing.T) {
 // is in this one.
 func TestLargeFilesNeedNoMemory(t *testing.T) {
 	size := int64(96 << 20)
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
+	if tier.HasRoot() {
 		size = 384 << 20
 	}
 	l := goLive(t)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // age backdates every object of a store.
@@ -42,6 +44,7 @@ func fetched(t *testing.T, s *Store, id string, c capture) {
 }
 
 func TestCollectTakesWhatIsOldAndUnused(t *testing.T) {
+	tier.Slow(t)
 	stores(t, func(t *testing.T, url, dir string) {
 		s := open(t, url, Options{Grace: time.Hour})
 		one, two := newCapture(t, 1), newCapture(t, 2)
@@ -93,6 +96,7 @@ func TestCollectTakesWhatIsOldAndUnused(t *testing.T) {
 
 // A manifest is written while its chunks are moved to the trash.
 func TestWhatIsInTheTrashIsReadAndPutBack(t *testing.T) {
+	tier.Slow(t)
 	stores(t, func(t *testing.T, url, dir string) {
 		s := open(t, url, Options{Grace: time.Hour})
 		c := newCapture(t, 1)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/bucket/s3test"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // stores are the kinds of store that every test runs on.
@@ -195,6 +196,7 @@ func TestFilesThatTheHostHasAreNotFetched(t *testing.T) {
 }
 
 func TestAnUploadThatWasCutOffGoesOn(t *testing.T) {
+	tier.Slow(t)
 	stores(t, func(t *testing.T, url, dir string) {
 		s := open(t, url, Options{Parallel: 2})
 		c := newCapture(t, 1)

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -270,12 +271,7 @@ func TestAVolumeHasOneBoxAtATime(t *testing.T) {
 }
 
 func TestAnImageBelongsToItsBoxsUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("not root")
-		}
-		t.Skip("needs root")
-	}
+	tier.Root(t)
 	dir := t.TempDir()
 	s := open(t, dir, nil)
 	put(t, s, id, 64)

@@ -5,7 +5,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
 	"slices"
 	"testing"
@@ -13,6 +12,8 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -145,9 +146,7 @@ func TestFingerprintChangesWithEveryField(t *testing.T) {
 // ends with the thread.
 func inNetNS(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root and BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // nobody is the unprivileged user that the server insists on.
@@ -48,10 +50,7 @@ var pg postgres
 func realPostgres(t testing.TB) *postgres {
 	t.Helper()
 	if pg.bin = postgresPrograms(); pg.bin == "" {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("no PostgreSQL; scripts/install-deps test installs it")
-		}
-		t.Skip("no PostgreSQL; scripts/install-deps test installs it")
+		tier.Missing(t, "PostgreSQL")
 	}
 	pg.once.Do(func() { pg.err = pg.start() })
 	if pg.err != nil {

@@ -26,13 +26,14 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // The tests that need root run in a copy of the test program that has network
 // and mount namespaces of its own, so that the machine's are left alone. There
 // the test's "host" has one uplink, to a namespace that plays the internet.
 const (
-	rootEnv   = "BERTH_TEST_ROOT"   // "1" asks for the tests that need root
 	innerEnv  = "BERTH_TEST_INNER"  // set in the copy
 	helperEnv = "BERTH_TEST_HELPER" // set in a child that plays a VMM
 )
@@ -41,10 +42,10 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(helperEnv) != "":
 		os.Exit(playVMM())
-	case os.Getenv(rootEnv) != "1":
+	case !tier.HasRoot():
 		goleak.VerifyTestMain(m)
 	case os.Geteuid() != 0:
-		fmt.Fprintln(os.Stderr, rootEnv+"=1 needs root")
+		fmt.Fprintln(os.Stderr, tier.EnvRoot+"=1 needs root")
 		os.Exit(1)
 	case os.Getenv(innerEnv) == "":
 		os.Exit(unshared())
@@ -60,7 +61,7 @@ func TestMain(m *testing.M) {
 func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Getenv(innerEnv) == "" {
-		t.Skip("needs root and " + rootEnv + "=1")
+		t.Skip("it needs root: " + tier.EnvRoot + "=1")
 	}
 }
 

@@ -2,22 +2,21 @@ package tap
 
 import (
 	"errors"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // inNetNS runs the test on a thread in a network namespace of its own, which
 // ends with the thread.
 func inNetNS(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root and BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

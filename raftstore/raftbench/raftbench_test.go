@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // TestComparison runs the measurement briefly: it must work, and say something
@@ -37,6 +39,7 @@ func BenchmarkComparison(b *testing.B) {
 }
 
 func TestFailover(t *testing.T) {
+	tier.Slow(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	took, err := Failover(ctx, t.TempDir(), 7)

@@ -6,14 +6,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // The names of the replicas are a letter, which ip takes for the beginning of one of its
 // words wherever it may stand for one.
 func TestMachinesOfAnyNameGetATap(t *testing.T) {
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("makes network interfaces; needs root and BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	ctx := t.Context()
 	f := &fleet{dir: t.TempDir(), space: "berth-machines-" + strconv.Itoa(os.Getpid())}
 	if err := os.WriteFile(filepath.Join(f.dir, "base.ext4"), []byte("disk"), 0o600); err != nil {

@@ -36,11 +36,11 @@ func inside(ctx context.Context) error {
 		}
 	}
 	for name, value := range map[string]string{
-		vmm.EnvVMM:        filepath.Join(root, "bin", vmm.KindCloudHypervisor),
-		"BERTH_KERNEL":    filepath.Join(root, ".berth", "kernel", "vmlinux"),
-		"BERTH_PROBE":     filepath.Join(root, "bin", "probe"),
-		"BERTH_TEST_ROOT": "1",
-		"TMPDIR":          tmp, // on ext4: the engine treats files on a tmpfs differently
+		vmm.EnvVMM:          filepath.Join(root, "bin", vmm.KindCloudHypervisor),
+		"BERTH_KERNEL":      filepath.Join(root, ".berth", "kernel", "vmlinux"),
+		"BERTH_PROBE":       filepath.Join(root, "bin", "probe"),
+		"BERTH_TEST_GUESTS": "1",
+		"TMPDIR":            tmp, // on ext4: the engine treats files on a tmpfs differently
 	} {
 		if err := os.Setenv(name, value); err != nil {
 			return err

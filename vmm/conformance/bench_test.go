@@ -16,10 +16,10 @@ import (
 // of a restored VM of 512 MiB, in milliseconds: the floor under everything that
 // is built on it.
 //
-//	BERTH_TEST_ROOT=1 go test ./vmm/conformance/ -run '^$' -bench Engine -benchtime 20x
+//	BERTH_TEST_GUESTS=1 go test ./vmm/conformance/ -run '^$' -bench Engine -benchtime 20x
 func BenchmarkEngine(b *testing.B) {
 	if !wanted() {
-		b.Skip("starts virtual machines; set BERTH_TEST_ROOT=1 and be root")
+		b.Skip("starts virtual machines; set BERTH_TEST_GUESTS=1 and be root")
 	}
 	const size = 512 << 20
 	e := &bench{b: b, ctx: context.Background(), total: map[string]time.Duration{}}
@@ -87,7 +87,7 @@ func BenchmarkEngine(b *testing.B) {
 // the last guest reports.
 func BenchmarkParallel(b *testing.B) {
 	if !wanted() {
-		b.Skip("starts virtual machines; set BERTH_TEST_ROOT=1 and be root")
+		b.Skip("starts virtual machines; set BERTH_TEST_GUESTS=1 and be root")
 	}
 	const size, children = 512 << 20, 16
 	e := &bench{b: b, ctx: context.Background(), total: map[string]time.Duration{}}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/tier"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -49,16 +50,11 @@ func run(m *testing.M) int {
 }
 
 // wanted reports whether the suite can run: it starts VMMs, as root.
-func wanted() bool { return os.Getenv("BERTH_TEST_ROOT") == "1" && os.Geteuid() == 0 }
+func wanted() bool { return tier.HasGuests() && os.Geteuid() == 0 }
 
 func need(t *testing.T) {
 	t.Helper()
-	if !wanted() {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("BERTH_TEST_ROOT=1 is set, but this is not root")
-		}
-		t.Skip("starts virtual machines; set BERTH_TEST_ROOT=1 and be root")
-	}
+	tier.Guests(t)
 }
 
 func (f *fixture) prepare(dir string) error {

@@ -34,9 +34,10 @@ type Replica struct {
 
 // Cluster contains several replicas.
 type Cluster struct {
-	t        testing.TB
-	clock    func() time.Time
-	Replicas []*Replica
+	t         testing.TB
+	clock     func() time.Time
+	heartbeat time.Duration // how long a replica waits for a leader before it asks for votes
+	Replicas  []*Replica
 }
 
 // New starts n replicas, which stop when the test ends, and waits for a leader.
@@ -48,7 +49,12 @@ func New(t testing.TB, n int) *Cluster {
 // NewAt is New with a clock for the transactions.
 func NewAt(t testing.TB, n int, clock func() time.Time) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, clock: clock}
+	// Many clusters run at once, on CPUs that are busy. A replica that is alone has
+	// nobody to wait for.
+	c := &Cluster{t: t, clock: clock, heartbeat: time.Second}
+	if n == 1 {
+		c.heartbeat = 20 * time.Millisecond
+	}
 	var servers []raftstore.Server
 	for range n {
 		r := c.Another()
@@ -72,8 +78,7 @@ func (c *Cluster) Another() *Replica {
 	var err error
 	r.Store, err = raftstore.Open(c.t.Context(), raftstore.Config{
 		ID: r.ID, Dir: c.t.TempDir(), Transport: r.transport, Tables: raftstore.RecordTables(), Logger: Log(), Clock: c.clock,
-		// Many clusters run at once, on CPUs that are busy.
-		HeartbeatTimeout: time.Second,
+		HeartbeatTimeout: c.heartbeat,
 	})
 	if err != nil {
 		c.t.Fatal(err)

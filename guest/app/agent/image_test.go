@@ -9,14 +9,13 @@ import (
 	"testing"
 
 	"github.com/berth-cloud/berth/guest/appapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // dockerfiles is an app with a Dockerfile, and its program compiled.
 func dockerfiles(t *testing.T) map[string]string {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root, to make namespaces, and buildah: BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	if _, err := exec.LookPath("buildah"); err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +38,7 @@ func dockerfiles(t *testing.T) map[string]string {
 }
 
 func TestAnAppWithADockerfileRunsInItsImage(t *testing.T) {
+	tier.Slow(t)
 	files := dockerfiles(t)
 	g := start(t)
 	env := map[string]string{"GREETING": "hunter-222", "UNASKED": "x"}
@@ -101,6 +101,7 @@ func TestAnAppWithADockerfileRunsInItsImage(t *testing.T) {
 }
 
 func TestImagesThatCannotBeBuilt(t *testing.T) {
+	tier.Slow(t)
 	files := dockerfiles(t)
 	for id, c := range map[string]struct{ dockerfile, want string }{
 		"a command fails": {"FROM scratch\nCOPY --chmod=755 program /p\nRUN [\"/p\"]", "the build of the Dockerfile failed with exit code 1\n"},

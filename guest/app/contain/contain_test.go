@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/guest/app/command"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) {
@@ -33,9 +34,7 @@ func TestMain(m *testing.M) {
 // run runs a Spec as nobody, and returns what it says.
 func run(t *testing.T, ctx context.Context, s Spec) (string, command.Ended) {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("needs root, to make namespaces: BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	c, err := Command(executable(t), filepath.Join(t.TempDir(), "spec"), "nobody", s)
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/tier"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -402,6 +403,7 @@ func TestCopiesOfAFunctionHaveRandomNumbersOfTheirOwn(t *testing.T) {
 
 // One that never returns is cut off, and the rest goes on.
 func TestAFunctionTakesTooLong(t *testing.T) {
+	tier.Slow(t)
 	each(t, func(t *testing.T, runtime string, files map[string]string) {
 		f := startFunction(t, runtime, 2, files).up()
 		got := make(chan answered, 1)
@@ -484,6 +486,7 @@ func TestWhoInvokesAFunctionLeaves(t *testing.T) {
 
 // A handler that cannot be loaded ends the runner, which says why.
 func TestAFunctionThatCannotBeLoaded(t *testing.T) {
+	tier.Slow(t)
 	for name, c := range map[string]struct {
 		runtime string
 		files   map[string]string

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"path"
 	"strings"
@@ -16,17 +15,13 @@ import (
 	"testing"
 
 	"github.com/berth-cloud/berth/guest/appapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // needLFS skips where there is no git-lfs, which `make test` has.
 func needLFS(t *testing.T) {
 	t.Helper()
-	if _, err := exec.LookPath("git-lfs"); err != nil {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	tier.Program(t, "git-lfs")
 }
 
 // large is a server of large files: its batch API, and their bytes.
@@ -142,6 +137,7 @@ func TestFilesOfGitLFSAreFetched(t *testing.T) {
 }
 
 func TestWhereFilesOfGitLFSMayNotCome(t *testing.T) {
+	tier.Slow(t)
 	needLFS(t)
 	oid, file := pointer("text", 4)
 	wrong, wrongFile := pointer("what it should be", 4)

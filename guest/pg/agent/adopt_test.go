@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/pg/pgtest"
 	"github.com/berth-cloud/berth/guest/pgapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // copyOf starts a guest on a copy of another one's disk, which stands still.
@@ -41,6 +42,7 @@ func (a *archive) names() (names []string) {
 // A copy of a disk goes on as a database of its own, which can be restored by what it
 // archives alone, although it is on the timeline of the one that it is a copy of.
 func TestACopyOfADiskBecomesADatabaseOfItsOwn(t *testing.T) {
+	tier.Slow(t)
 	ctx := pgtest.Context(t)
 	first := start(t)
 	first.await(t, "ready", ready)

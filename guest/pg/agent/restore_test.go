@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/guest/pg/pgtest"
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pgapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // restored puts a base into a guest and recovers it.
@@ -42,6 +43,7 @@ func flip(content []byte) []byte {
 }
 
 func TestADatabaseIsRestored(t *testing.T) {
+	tier.Slow(t)
 	source := start(t)
 	source.await(t, "ready", ready)
 	a := newArchive()
@@ -324,6 +326,7 @@ func (o *output) String() string {
 
 // What recovery left in memory may be gigabytes, and a stop has a minute for them.
 func TestWhatWasRecoveredIsWrittenBeforeTheLastStart(t *testing.T) {
+	tier.Slow(t)
 	base, a := written(t)
 	said := &output{}
 	g := start(t, func(c *Config) { c.Postgres.Output = said })
@@ -341,6 +344,7 @@ func TestWhatWasRecoveredIsWrittenBeforeTheLastStart(t *testing.T) {
 // A database that is restored because it has no room gets its credentials, which a standby
 // would not take, and then its writes are stopped.
 func TestARestoreOfADatabaseWithoutRoom(t *testing.T) {
+	tier.Slow(t)
 	base, a := written(t)
 	g := start(t, func(c *Config) { c.Reserve = Reserve{Limit: 1 << 60, Stop: 1 << 59, Ballast: 1} })
 	g.await(t, "without room", func(st pgapi.Status) bool { return st.Volume.Writes == pgapi.WritesStopped })
@@ -369,6 +373,7 @@ func TestARestoreOfADatabaseWithoutRoom(t *testing.T) {
 
 // What does not fit the volume is refused as that, and leaves room for what does.
 func TestABaseThatDoesNotFitTheVolume(t *testing.T) {
+	tier.Slow(t)
 	dir := volume(t, 160)
 	g := start(t, func(c *Config) { c.Postgres.Dir = dir })
 	g.await(t, "ready", ready)

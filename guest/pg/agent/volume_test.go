@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/pg/pgtest"
 	"github.com/berth-cloud/berth/guest/pgapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestWritesFollowTheRoom(t *testing.T) {
@@ -51,9 +52,7 @@ func TestWritesFollowTheRoom(t *testing.T) {
 // volume mounts a file system of a size for a guest's data.
 func volume(t *testing.T, mb int) string {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("mounts a file system: BERTH_TEST_ROOT=1")
-	}
+	tier.Root(t)
 	dir, err := os.MkdirTemp("", "vol")
 	if err != nil {
 		t.Fatal(err)
@@ -85,6 +84,7 @@ func sqlState(err error) string {
 }
 
 func TestABucketThatIsAwayFillsNoVolume(t *testing.T) {
+	tier.Slow(t)
 	dir := volume(t, 1000)
 	g := start(t, func(c *Config) {
 		c.Postgres.Dir, c.Reserve = dir, Reserve{Limit: 400 << 20, Stop: 300 << 20, Ballast: 8 << 20}
@@ -125,6 +125,7 @@ func TestABucketThatIsAwayFillsNoVolume(t *testing.T) {
 }
 
 func TestATenantWhoFillsTheVolume(t *testing.T) {
+	tier.Slow(t)
 	dir := volume(t, 500)
 	g := start(t, func(c *Config) {
 		c.Postgres.Dir, c.Reserve = dir, Reserve{Limit: 120 << 20, Stop: 60 << 20, Ballast: 40 << 20}
@@ -158,6 +159,7 @@ func TestATenantWhoFillsTheVolume(t *testing.T) {
 }
 
 func TestAnEndForWantOfRoomIsSurvived(t *testing.T) {
+	tier.Slow(t)
 	dir := volume(t, 500)
 	g := start(t, func(c *Config) {
 		c.Postgres.Dir, c.Reserve = dir, Reserve{Limit: 200 << 20, Stop: 1, Ballast: 80 << 20} // it is not stopped in time

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pg/tenant"
 	"github.com/berth-cloud/berth/guest/pgapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) {
@@ -406,6 +407,7 @@ func TestAStatementEndsWithItsCaller(t *testing.T) {
 }
 
 func TestSessionsAreBounded(t *testing.T) {
+	tier.Slow(t)
 	s := serve(t)
 	ctx, cancel := context.WithCancel(pgtest.Context(t))
 	done := make(chan struct{})

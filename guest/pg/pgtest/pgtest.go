@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pgapi"
+	"github.com/berth-cloud/berth/tier"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -36,10 +37,7 @@ func Bin(t testing.TB) string {
 	root := filepath.Join(filepath.Dir(file), "..", "..", "..")
 	from := filepath.Join(root, ".tools", "postgres-16")
 	if _, err := os.Stat(filepath.Join(from, "bin", "postgres")); err != nil {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatalf("no PostgreSQL 16: %v; scripts/install-deps test fetches it", err)
-		}
-		t.Skip("no PostgreSQL 16: scripts/install-deps test fetches it")
+		tier.Missing(t, "PostgreSQL 16")
 	}
 	if os.Geteuid() != 0 || open(from) {
 		return filepath.Join(from, "bin")

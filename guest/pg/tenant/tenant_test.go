@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cloud/berth/guest/pg/postgres"
 	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/guest/pgscram"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) {
@@ -89,6 +90,7 @@ func TestAVerifierIsPostgreSQLs(t *testing.T) {
 }
 
 func TestCredentials(t *testing.T) {
+	tier.Slow(t)
 	c := pgtest.Config(t)
 	var log strings.Builder
 	var mu sync.Mutex

@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // entry is one entry of a layer, a file unless it says otherwise.
@@ -86,9 +88,7 @@ func unpackAll(t testing.TB, limits Limits, layers ...[]byte) (string, error) {
 // needRoot skips the test if files cannot be given to other users.
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 && os.Getenv("BERTH_TEST_ROOT") != "1" {
-		t.Skip("changes owners: needs root; set BERTH_TEST_ROOT=1 (make test does)")
-	}
+	tier.Root(t)
 }
 
 // tree is the content of a directory: path → file content, or a description of other
@@ -223,6 +223,7 @@ func TestModesAndOwnersAreKept(t *testing.T) {
 }
 
 func TestHostileLayersAreRefusedByName(t *testing.T) {
+	tier.Slow(t)
 	needRoot(t)
 	var many []entry
 	for i := range 1200 {
