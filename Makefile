@@ -45,10 +45,10 @@ TEST := test -timeout 60m
 # Without debug information a test links in half the time.
 FAST := -ldflags='-s -w'
 
-# What changes the kernel's state (namespaces, nftables, cgroups, mounts) is tested with
-# nothing beside it.
-KERNEL := ./netfab/... ./vmm ./vmm/chvemu ./hostd ./hostd/cgroup ./hostd/guard ./hostd/lease ./hostd/volume ./hostd/image/oci \
-  ./guest/agent ./guest/app/agent ./guest/app/contain ./guest/disks ./guest/identity ./guest/pg/agent ./guest/proc ./guest/startlog ./scripts/machines
+# What changes what all programs share (cgroups, links, nftables) is tested with nothing
+# beside it. Mounts and namespaces that a test has for itself may be beside others.
+KERNEL := ./netfab/nft ./netfab/slot ./netfab/tap ./vmm ./vmm/chvemu ./hostd ./hostd/cgroup ./hostd/guard ./hostd/lease \
+  ./guest/identity ./guest/proc ./scripts/machines
 # The other packages without guests. Most of their time they wait, for elections and
 # time limits of their own, so more run at once than there are CPUs. The longest come
 # first, so that they do not run alone at the end.

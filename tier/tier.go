@@ -31,8 +31,9 @@ func Slow(t testing.TB) {
 	}
 }
 
-// Root begins a test that changes the kernel's state: namespaces, mounts, nftables,
-// cgroups. Nothing else of Berth's tests runs beside it.
+// Root begins a test that needs root: it makes namespaces, mounts, nftables rules or
+// cgroups. If these are not its own alone, its package is in KERNEL of the Makefile, so
+// that no other test runs beside it.
 func Root(t testing.TB) {
 	t.Helper()
 	if !HasRoot() {
