@@ -52,7 +52,7 @@ KERNEL := ./netfab/nft ./netfab/slot ./netfab/tap ./vmm ./vmm/chvemu ./hostd ./h
 # The other packages without guests. Most of their time they wait, for elections and
 # time limits of their own, so more run at once than there are CPUs. The longest come
 # first, so that they do not run alone at the end.
-UNIT = ./controlplane/app ./controlplane ./controlplane/sandbox ./controlplane/database \
+UNIT = ./controlplane/app ./guest/pg/agent ./controlplane ./hostd/server ./hostd/database ./controlplane/database ./hostd/pgarchive ./controlplane/sandbox \
   $$(go list $(ALL) | grep -v -x -F -f <(go list $(KERNEL) ./e2e/... ./hostd/image ./vmm/conformance))
 AT_ONCE := $(shell echo $$((2 * $$(nproc))))
 
