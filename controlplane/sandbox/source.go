@@ -40,7 +40,7 @@ func (s *Sandboxes) source(ctx context.Context, c core.Caller, row *record.Sandb
 			env = map[string]string{}
 		}
 		maps.Copy(env, in.Env)
-		if err := core.ValidEnv(env); err != nil {
+		if err := core.ValidEnv(env, hostapi.MaxEnv); err != nil {
 			return nil, err
 		}
 		if !snap.Stored {

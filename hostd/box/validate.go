@@ -44,7 +44,7 @@ func validateSpec(id string, s *hostapi.BoxSpec) error {
 	if !validHostname(s.Hostname) {
 		return hosterr.Invalid("hostname: want 1 to 63 characters of a-z, 0-9 and '-'")
 	}
-	return guestio.ValidateEnv(s.Env)
+	return guestio.ValidateEnv(s.Env, hostapi.MaxEnv)
 }
 
 func validateSource(id string, s *hostapi.BoxSpec) error {
