@@ -46,7 +46,7 @@ func sandboxRoutes() []route {
 		}},
 		{del, "/v1/sandboxes/:id", workspace, (*API).deleteSandbox, operation{
 			id: "deleteSandbox", tag: "Sandboxes", summary: "Delete a sandbox, its memory and its disk",
-			status: 204,
+			status: 204, also: goesOn,
 			failures: []apierror.Error{
 				{Code: apierror.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"},
 			},

@@ -48,10 +48,7 @@ func (a *API) deleteSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Sandboxes.Delete(c.Request.Context(), callerOf(c), id); err != nil {
-		return err
-	}
-	return noContent(c)
+	return removed(c, a.cfg.Sandboxes.Delete(c.Request.Context(), callerOf(c), id))
 }
 
 func (a *API) execInSandbox(c *gin.Context) error {

@@ -123,6 +123,10 @@ func TestDelete(t *testing.T) {
 	if w.Code != 204 || w.Body.Len() != 0 {
 		t.Errorf("got %d %q", w.Code, w.Body)
 	}
+	r.sandboxes.delete = func(context.Context, core.Caller, string) error { return core.ErrRemoving }
+	if w := r.call(http.MethodDelete, "/v1/sandboxes/"+testID, "tenant", ""); w.Code != 202 || w.Body.Len() != 0 {
+		t.Errorf("while it is still there: %d %q", w.Code, w.Body)
+	}
 	const managed = "managed sandbox: delete it from the feature that owns it (Databases or Apps)"
 	r.sandboxes.delete = func(context.Context, core.Caller, string) error {
 		return &apierror.Error{Code: apierror.EConflict, Message: managed}
