@@ -142,10 +142,15 @@ func (a *app) create(ctx context.Context, in api.CreateSandbox, key string, quie
 }
 
 // undo deletes the sandbox of an interrupted create, which the service continues
-// without its client. The key, which only this call has, finds it.
+// without its client. The key, which only this call has, finds it. A create that waits
+// for its template's build has no sandbox yet, and ends with its client.
 func (a *app) undo(c *api.Client, in api.CreateSandbox, key string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	if building(ctx, c, in) {
+		a.note("berth: the build of template %s goes on without this command; no sandbox was created", in.Template)
+		return
+	}
 	defer spin(a.stderr, "interrupted, deleting the sandbox")()
 	sb, err := c.CreateSandbox(ctx, in, key)
 	if err == nil {
