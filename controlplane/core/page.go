@@ -17,6 +17,8 @@ import (
 type ListOptions struct {
 	Limit  int    // 0: DefaultLimit; more than MaxLimit is invalid
 	Cursor string // "next" of the previous page; "" for the first
+
+	Metadata string // of sandboxes: NAME=VALUE of those to list; "" for all
 }
 
 // Bounds of ListOptions.Limit.
