@@ -39,6 +39,11 @@ links; the sandbox needs tar for that.`,
 		Args: wants(2, 2, "SOURCE and DESTINATION"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, to := parsePlace(args[0]), parsePlace(args[1])
+			for i, p := range []place{from, to} {
+				if why := misspelt(p, args[i]); why != "" {
+					return usage(cmd, "%s", why)
+				}
+			}
 			if (from.id == "") == (to.id == "") {
 				return usage(cmd, "exactly one side must be in a sandbox, written ID:/path")
 			}
@@ -61,6 +66,28 @@ links; the sandbox needs tar for that.`,
 type place struct{ id, path string }
 
 var inSandbox = regexp.MustCompile(`^([a-z2-7]{26}):(/.*)$`)
+
+// What may have been meant as a place in a sandbox: an id without an absolute path, and an
+// absolute path without an id.
+var (
+	relative  = regexp.MustCompile(`^[a-z2-7]{26}:`)
+	noSandbox = regexp.MustCompile(`^([A-Za-z0-9_-]*):/`)
+)
+
+// misspelt says what is wrong with an argument that looks like a place in a sandbox, and
+// names no local file; else "".
+func misspelt(p place, text string) string {
+	if _, err := os.Lstat(text); p.id != "" || err == nil {
+		return ""
+	}
+	if relative.MatchString(text) {
+		return fmt.Sprintf("%s: a path in a sandbox is absolute: ID:/path", text)
+	}
+	if m := noSandbox.FindStringSubmatch(text); m != nil {
+		return fmt.Sprintf("%s: %q is not the id of a sandbox, which has 26 characters", text, m[1])
+	}
+	return ""
+}
 
 func parsePlace(text string) place {
 	if m := inSandbox.FindStringSubmatch(text); m != nil {

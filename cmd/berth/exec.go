@@ -33,8 +33,8 @@ code become those of berth.
 A command after -- runs without a shell. A string after -c is run by sh -c in
 the sandbox: quote it, so that your own shell does not expand it.
 
-The output is printed when the command ends, up to 8 MiB per stream. Ctrl-C ends
-the command and everything that it started.
+The output is printed as it comes; with --json when the command ends, up to 8 MiB
+per stream. Ctrl-C ends the command and everything that it started.
 
 Exit codes:
   0–255  the command's own; 128+n when signal n ended it
@@ -129,29 +129,31 @@ func (a *app) exec(ctx context.Context, id string, in api.Exec) error {
 	if err != nil {
 		return err
 	}
+	if !a.json {
+		end, err := c.ExecStream(ctx, id, in, a.stdout, a.stderr)
+		if err != nil {
+			return err
+		}
+		return a.ended(end.ExitCode, end.TimedOut, end.DurationMS)
+	}
 	res, err := c.Exec(ctx, id, in)
 	if err != nil {
 		return err
 	}
-	if a.json {
-		if err := a.printJSON(res); err != nil {
-			return err
-		}
-	} else {
-		if _, err := a.stdout.Write(res.StdoutBytes()); err != nil {
-			return fmt.Errorf("write the command's output: %w", err)
-		}
-		fmt.Fprintf(a.stderr, "%s", res.StderrBytes())
+	if err := a.printJSON(res); err != nil {
+		return err
 	}
-	if res.Truncated {
-		a.note("berth: the output exceeded 8 MiB; the rest was dropped")
-	}
-	if res.TimedOut {
-		a.note("berth: timed out after %s; the command was killed", time.Duration(res.DurationMS)*time.Millisecond)
+	return a.ended(res.ExitCode, res.TimedOut, res.DurationMS)
+}
+
+// ended turns the end of a command into that of the program.
+func (a *app) ended(code int, timedOut bool, tookMS int64) error {
+	switch {
+	case timedOut:
+		a.note("berth: timed out after %s; the command was killed", time.Duration(tookMS)*time.Millisecond)
 		return exit(exitTimedOut)
-	}
-	if res.ExitCode != 0 {
-		return exit(res.ExitCode & 0xff)
+	case code != 0:
+		return exit(code & 0xff)
 	}
 	return nil
 }

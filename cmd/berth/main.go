@@ -78,7 +78,7 @@ A local stack (make up) writes all of them to one file:
 	root.PersistentFlags().StringVar(&a.contextFlag, "context", "", "name of the context to use, whatever the environment says")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%s", err) })
 	root.AddCommand(a.lifecycle()...)
-	root.AddCommand(a.sandbox(), a.shell(), a.copy(), a.logs(), a.events(), a.metrics(), a.port(), a.fork(), a.tree(), a.promote(), a.snapshot(),
+	root.AddCommand(a.sandbox(), a.sandboxExec(), a.sandboxList(), a.sandboxRemove(), a.shell(), a.copy(), a.logs(), a.events(), a.metrics(), a.port(), a.fork(), a.tree(), a.promote(), a.snapshot(),
 		a.template(), a.volume(), a.database(), a.apps(), a.functions(), a.deployHere(), a.webhook(), a.github(), a.raft(), a.agents(), a.joinToken(), a.admin(), a.usage(), a.orgAudit(), a.org(), a.token(), a.login(), a.contextCommands(), a.version())
 	return root
 }

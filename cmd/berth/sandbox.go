@@ -142,10 +142,15 @@ func (a *app) create(ctx context.Context, in api.CreateSandbox, key string, quie
 }
 
 // undo deletes the sandbox of an interrupted create, which the service continues
-// without its client. The key, which only this call has, finds it.
+// without its client. The key, which only this call has, finds it. A create that waits
+// for its template's build has no sandbox yet, and ends with its client.
 func (a *app) undo(c *api.Client, in api.CreateSandbox, key string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	if building(ctx, c, in) {
+		a.note("berth: the build of template %s goes on without this command; no sandbox was created", in.Template)
+		return
+	}
 	defer spin(a.stderr, "interrupted, deleting the sandbox")()
 	sb, err := c.CreateSandbox(ctx, in, key)
 	if err == nil {
@@ -180,12 +185,14 @@ func metadataOf(pairs []string, object string) (api.Object, error) {
 
 func (a *app) sandboxList() *cobra.Command {
 	var quiet bool
+	var member string
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List sandboxes, newest first",
 		Example: `  berth sandbox ls
   berth sandbox rm $(berth sandbox ls -q)      # all of them
+  berth sandbox ls --metadata job=42
   berth sandbox ls --json | jq -r '.[] | select(.status == "failed") | .id'`,
 		Args: wants(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -193,8 +200,16 @@ func (a *app) sandboxList() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			list := c.Sandboxes(cmd.Context())
+			if cmd.Flags().Changed("metadata") {
+				name, value, ok := strings.Cut(member, "=")
+				if !ok || name == "" {
+					return usage(cmd, "--metadata %q: want NAME=VALUE", member)
+				}
+				list = c.SandboxesWith(cmd.Context(), name, value)
+			}
 			all := []api.Sandbox{}
-			for sb, err := range c.Sandboxes(cmd.Context()) {
+			for sb, err := range list {
 				if err != nil {
 					return err
 				}
@@ -217,6 +232,7 @@ func (a *app) sandboxList() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the ids")
+	cmd.Flags().StringVar(&member, "metadata", "", "NAME=VALUE: only those that have it in their metadata")
 	return cmd
 }
 

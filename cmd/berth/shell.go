@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -21,7 +22,7 @@ func (a *app) shell() *cobra.Command {
 		Short: "Open a terminal in a sandbox",
 		Long: `Open a terminal in a sandbox, with a login shell or the command of -c. Keys,
 including Ctrl-C, go to the program in the sandbox. Its exit code becomes that of
-berth.`,
+berth. Where stdin is no terminal, Ctrl-D is typed when it ends.`,
 		Example: `  berth shell $id
   berth shell $id -c 'vim /etc/hosts'`,
 		Args:              wants(1, 1, "ID"),
@@ -63,8 +64,15 @@ func (a *app) runShell(ctx context.Context, c *api.Client, id string, in api.Ope
 		stop := followSize(t, fd)
 		defer stop()
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	// Reading a terminal cannot be interrupted; the process ends while it waits.
-	go func() { _, _ = io.Copy(t, a.stdin) }()
+	go func() {
+		last := &lastByte{w: t}
+		if _, err := io.Copy(last, a.stdin); err == nil && !term.IsTerminal(fd) {
+			endInput(ctx, last)
+		}
+	}()
 	_, err = io.Copy(a.stdout, t)
 	switch end := t.Exit(); {
 	case err != nil:
@@ -75,6 +83,44 @@ func (a *app) runShell(ctx context.Context, c *api.Client, id string, in api.Ope
 		return exit(end.ExitCode)
 	}
 	return nil
+}
+
+// eofEvery is how often the end of the input is repeated.
+const eofEvery = 300 * time.Millisecond
+
+// endInput types Ctrl-D, on a line of its own, until ctx ends: a terminal has no other end
+// of input. One is not enough, because a shell that changes the terminal's mode while it
+// starts takes the first for a character.
+func endInput(ctx context.Context, w *lastByte) {
+	if w.last != '\n' && w.last != 0 {
+		_, _ = w.Write([]byte{'\n'})
+	}
+	tick := time.NewTicker(eofEvery)
+	defer tick.Stop()
+	for {
+		if _, err := w.Write([]byte{4}); err != nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lastByte remembers the last byte that was written.
+type lastByte struct {
+	w    io.Writer
+	last byte
+}
+
+// Write implements io.Writer.
+func (l *lastByte) Write(p []byte) (int, error) {
+	if len(p) > 0 {
+		l.last = p[len(p)-1]
+	}
+	return l.w.Write(p)
 }
 
 // followSize tells the sandbox when the size of our terminal changes.

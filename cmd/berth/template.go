@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -127,7 +130,7 @@ func (a *app) readBuild(file string) (in api.BuildTemplate, err error) {
 	dec := yaml.NewDecoder(io.LimitReader(r, maxBuildFile))
 	dec.KnownFields(true)
 	if err := dec.Decode(&def); err != nil {
-		return in, fmt.Errorf("%s: %w", file, err)
+		return in, fmt.Errorf("%s: %w", file, plainYAML(err))
 	}
 	in = api.BuildTemplate{
 		Name: def.Name, From: def.From, Run: def.Run, Files: def.Files, Env: def.Env, Start: def.Start,
@@ -137,6 +140,38 @@ func (a *app) readBuild(file string) (in api.BuildTemplate, err error) {
 		in.Ready = &api.TemplateCheck{Port: r.Port, Cmd: r.Cmd, TimeoutSeconds: r.TimeoutSeconds}
 	}
 	return in, nil
+}
+
+// Errors of YAML that contain Go's types.
+var (
+	unknownField = regexp.MustCompile(`^(line \d+): field (.*) not found in type `)
+	wrongType    = regexp.MustCompile(`^(line \d+): cannot unmarshal !!\w+ (.*) ?into (.*)$`)
+)
+
+// plainYAML says in one line and without Go's types what is wrong with a file.
+func plainYAML(err error) error {
+	var bad *yaml.TypeError
+	if !errors.As(err, &bad) || len(bad.Errors) == 0 {
+		return err
+	}
+	if m := unknownField.FindStringSubmatch(bad.Errors[0]); m != nil {
+		return fmt.Errorf("%s: unknown field %q", m[1], m[2])
+	}
+	if m := wrongType.FindStringSubmatch(bad.Errors[0]); m != nil {
+		want := "an object"
+		switch {
+		case m[3] == "int":
+			want = "an integer"
+		case m[3] == "string":
+			want = "a string"
+		case strings.HasPrefix(m[3], "[]"):
+			want = "a list of strings"
+		case strings.HasPrefix(m[3], "map["):
+			want = "an object of strings"
+		}
+		return fmt.Errorf("%s: want %s", m[1], want)
+	}
+	return errors.New(bad.Errors[0])
 }
 
 func (a *app) followBuild(ctx context.Context, c *api.Client, id string) error {

@@ -14,11 +14,7 @@ const buildPoll = 300 * time.Millisecond
 // showTemplateBuild prints the steps of the build that a create waits for, until
 // it is stopped; nil if there is no such build.
 func (a *app) showTemplateBuild(ctx context.Context, c *api.Client, in api.CreateSandbox) (stop func()) {
-	if in.FromSnapshot != "" {
-		return nil
-	}
-	t, err := c.GetTemplate(ctx, in.Template)
-	if err != nil || t.BuildID != "" || t.Status != api.TemplateUnbuilt && t.Status != api.TemplateBuilding {
+	if !building(ctx, c, in) {
 		return nil // the create itself reports what is wrong
 	}
 	a.note("building template %s first, once; this takes minutes", in.Template)
@@ -40,6 +36,15 @@ func (a *app) showTemplateBuild(ctx context.Context, c *api.Client, in api.Creat
 		cancel()
 		<-done
 	}
+}
+
+// building reports whether a create waits for its template's build.
+func building(ctx context.Context, c *api.Client, in api.CreateSandbox) bool {
+	if in.FromSnapshot != "" {
+		return false
+	}
+	t, err := c.GetTemplate(ctx, in.Template)
+	return err == nil && t.BuildID == "" && (t.Status == api.TemplateUnbuilt || t.Status == api.TemplateBuilding)
 }
 
 // awaitBuild returns a template's unfinished build, or "" when ctx ends.

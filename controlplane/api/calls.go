@@ -79,6 +79,17 @@ func (c *Client) Sandboxes(ctx context.Context) iter.Seq2[Sandbox, error] {
 	return all(func(p Page) ([]Sandbox, string, error) { return c.ListSandboxes(ctx, p) })
 }
 
+// SandboxesWith iterates over the sandboxes whose metadata has a member, newest first,
+// page by page.
+func (c *Client) SandboxesWith(ctx context.Context, name, value string) iter.Seq2[Sandbox, error] {
+	return all(func(p Page) ([]Sandbox, string, error) {
+		cl := get(Version, "sandboxes")
+		cl.query = p.query()
+		cl.query.Set("metadata", name+"="+value)
+		return pageOf[Sandbox](ctx, c, cl)
+	})
+}
+
 // Me returns the user of the JWT.
 func (c *Client) Me(ctx context.Context) (*Me, error) {
 	return into[Me](ctx, c, get(Version, "me"))

@@ -202,7 +202,7 @@ func (c *Core) Await(ctx context.Context, flowID string, result any) error {
 // Remove begins the removal of a resource of the caller's workspace and waits for
 // its end, at most for DeleteWait. A removal cannot be undone once the resource is
 // marked, so if the host does not answer in time, the removal continues without the
-// caller. begin is the transaction: it gets an id for a new flow and returns the id
+// caller, who gets ErrRemoving. begin is the transaction: it gets an id for a new flow and returns the id
 // of the flow to wait for.
 func (c *Core) Remove(ctx context.Context, caller Caller, begin func(tx *raftstore.Tx, flowID string) (string, error)) error {
 	if err := caller.RequireWorkspace(); err != nil {
@@ -218,9 +218,14 @@ func (c *Core) Remove(ctx context.Context, caller Caller, begin func(tx *raftsto
 	}
 	wait, cancel := context.WithTimeout(ctx, c.DeleteWait)
 	defer cancel()
-	err = c.Await(wait, flowID, nil)
-	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return nil
+	err = c.Engine.Wait(wait, flowID, nil)
+	late := ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded)
+	if late || errors.Is(err, flow.ErrOutcomeUnknown) || errors.Is(err, flow.ErrPreempted) {
+		return ErrRemoving
 	}
-	return err
+	return StoreError(err)
 }
+
+// ErrRemoving says that a removal has begun, cannot be undone, and goes on. It is no
+// failure: the edge answers 202.
+var ErrRemoving = errors.New("the removal goes on")

@@ -17,6 +17,8 @@ import (
 type ListOptions struct {
 	Limit  int    // 0: DefaultLimit; more than MaxLimit is invalid
 	Cursor string // "next" of the previous page; "" for the first
+
+	Metadata string // of sandboxes: NAME=VALUE of those to list; "" for all
 }
 
 // Bounds of ListOptions.Limit.
@@ -38,8 +40,8 @@ func Paginate[T record.Row](rows []T, o ListOptions) (page []T, next string, err
 			return nil, "", err
 		}
 		rows = slices.DeleteFunc(rows, func(r T) bool {
-			index := r.RowMeta().CreateIndex
-			return index > last.index || index == last.index && positionOf(r).compare(last) <= 0
+			at := r.RowMeta().CreatedAt.UnixMilli()
+			return at > last.at || at == last.at && positionOf(r).compare(last) <= 0
 		})
 	}
 	page, more := newest(rows, limit)
@@ -74,42 +76,52 @@ func newest[T record.Row](rows []T, limit int) (page []T, more bool) {
 
 // newerFirst compares positions. Ids are looked at only where they decide.
 func newerFirst[T record.Row](a, b T) int {
-	if c := cmp.Compare(b.RowMeta().CreateIndex, a.RowMeta().CreateIndex); c != 0 {
+	if c := cmp.Compare(b.RowMeta().CreatedAt.UnixMilli(), a.RowMeta().CreatedAt.UnixMilli()); c != 0 {
 		return c
 	}
 	return positionOf(a).compare(positionOf(b))
 }
 
-// position is a row's place in the order of creation: the index of its transaction,
-// and its id among the rows of one transaction. For a sandbox it contains only the
-// beginning of the id, because the whole is a credential, and URLs are logged.
+// position is a row's place in the order of creation: the time that the list shows, in
+// milliseconds, among rows of the same time the index of its transaction, and its id
+// among the rows of one transaction. The index alone is another order than the one shown:
+// transactions get their time before their place in the log. For a sandbox it contains
+// only the beginning of the id, because the whole is a credential, and URLs are logged.
 type position struct {
+	at    int64
 	index uint64
 	id    string
 }
 
 func positionOf[T record.Row](row T) position {
 	m := row.RowMeta()
+	p := position{m.CreatedAt.UnixMilli(), m.CreateIndex, m.ID}
 	if hostapi.ValidID(m.ID) {
-		return position{m.CreateIndex, hostapi.ShortID(m.ID)}
+		p.id = hostapi.ShortID(m.ID)
 	}
-	return position{m.CreateIndex, m.ID}
+	return p
 }
 
 func (p position) compare(q position) int {
-	return cmp.Or(cmp.Compare(q.index, p.index), strings.Compare(p.id, q.id))
+	return cmp.Or(cmp.Compare(q.at, p.at), cmp.Compare(q.index, p.index), strings.Compare(p.id, q.id))
 }
 
 func (p position) cursor() string {
-	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d.%s", p.index, p.id))
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d.%d.%s", p.at, p.index, p.id))
 }
 
 func readCursor(cursor string) (position, error) {
 	raw, err := base64.RawURLEncoding.DecodeString(cursor)
-	first, id, ok := strings.Cut(string(raw), ".")
-	index, notANumber := strconv.ParseUint(first, 10, 64)
-	if err != nil || !ok || notANumber != nil {
-		return position{}, &apierror.Error{Code: apierror.EInvalid, Message: "invalid cursor"}
+	parts := strings.SplitN(string(raw), ".", 3)
+	if err != nil || len(parts) != 3 {
+		return position{}, errCursor
 	}
-	return position{index, id}, nil
+	at, badTime := strconv.ParseInt(parts[0], 10, 64)
+	index, badIndex := strconv.ParseUint(parts[1], 10, 64)
+	if badTime != nil || badIndex != nil {
+		return position{}, errCursor
+	}
+	return position{at, index, parts[2]}, nil
 }
+
+var errCursor = &apierror.Error{Code: apierror.EInvalid, Message: "invalid cursor"}

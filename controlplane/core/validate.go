@@ -7,10 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
-
-// MaxEnv is the maximum size of an environment: names and values together, in bytes.
-const MaxEnv = 64 << 10
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
 
@@ -43,24 +41,31 @@ func Each[A, B any](in []A, convert func(A) B) []B {
 	return out
 }
 
-// ValidEnv checks an environment. Errors never contain values, which may be secrets.
-func ValidEnv(env map[string]string) error {
-	size := 0
+// ValidEnv checks an environment of at most limit bytes. Errors never contain values,
+// which may be secrets.
+func ValidEnv(env map[string]string, limit int) error {
 	for name, value := range env {
-		size += len(name) + len(value) + 2
 		if !envName.MatchString(name) {
-			shown := name
-			if len(shown) > 40 || !utf8.ValidString(shown) {
-				shown = strings.ToValidUTF8(shown[:min(len(shown), 40)], "\uFFFD") + "…"
-			}
-			return apierror.Invalid("invalid env", "%q is no name of a variable: letters, digits and '_', not beginning with a digit", shown)
+			return apierror.Invalid("invalid env", "%q is no name of a variable: letters, digits and '_', not beginning with a digit", shortened(name))
 		}
 		if strings.ContainsRune(value, 0) {
-			return apierror.Invalid("invalid env", "the value of %s contains a NUL character", name)
+			return apierror.Invalid("invalid env", "the value of %s contains a NUL character", shortened(name))
 		}
 	}
-	if size > MaxEnv {
-		return apierror.Invalid("invalid env", "names and values are at most %d bytes together", MaxEnv)
+	switch name, exceeded := hostapi.EnvExcess(env, limit); {
+	case name == "":
+		return nil
+	case exceeded < limit || len(env) == 1:
+		return apierror.Invalid("invalid env", "%s has more than %d bytes, with its name", shortened(name), exceeded)
+	default:
+		return apierror.Invalid("invalid env", "names and values are at most %d bytes together; the largest is %s", limit, shortened(name))
 	}
-	return nil
+}
+
+// shortened returns a name of any length and content for an error.
+func shortened(name string) string {
+	if len(name) > 40 || !utf8.ValidString(name) {
+		return strings.ToValidUTF8(name[:min(len(name), 40)], "\uFFFD") + "…"
+	}
+	return name
 }

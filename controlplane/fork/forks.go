@@ -284,7 +284,7 @@ func (s *Forks) Promote(ctx context.Context, c core.Caller, id string, in api.Pr
 		deleted = append([]string{}, ids...) // never null in the answer
 		return flowID, err
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, core.ErrRemoving) {
 		return api.Promoted{}, err
 	}
 	view, err := s.core.CurrentAfter(ctx)

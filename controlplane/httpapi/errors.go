@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
@@ -84,6 +85,9 @@ func classify(ctx context.Context, err error) (*apierror.Error, int) {
 // fail sends the error, and logs what the caller must not see.
 func (a *API) fail(c *gin.Context, err error) {
 	e, status := classify(c.Request.Context(), err)
+	if e.Code == apierror.ENotFound && e.Message == apierror.NotFound().Message && e.Detail == "" {
+		e = e.With(notFoundDetail(routeOf(c)), e.Err)
+	}
 	if status >= http.StatusInternalServerError {
 		a.log.LogAttrs(c.Request.Context(), slog.LevelError, "request failed",
 			slog.String("request_id", requestID(c)),
@@ -107,6 +111,31 @@ func (a *API) fail(c *gin.Context, err error) {
 		c.Header("WWW-Authenticate", "Bearer")
 	}
 	writeJSON(c, status, bodyOf(e))
+}
+
+// kinds name what the first parameter below a collection identifies.
+var kinds = map[string]string{
+	"sandboxes": "sandbox", "snapshots": "snapshot", "volumes": "volume", "templates": "template", "builds": "build",
+	"databases": "database", "apps": "app", "functions": "function", "orgs": "organization", "members": "member",
+	"invitations": "invitation", "endpoints": "webhook endpoint", "deliveries": "delivery", "deployments": "deployment",
+	"domains": "domain", "env": "variable", "tokens": "API key", "agents": "host", "installations": "installation",
+	"workspaces": "workspace", "commands": "command",
+}
+
+// notFoundDetail says what kinds of things a route names, one of which is unknown; "" if
+// it names none.
+func notFoundDetail(route string) string {
+	var named []string
+	parts := strings.Split(route, "/")
+	for i := 1; i < len(parts); i++ {
+		if kind := kinds[parts[i-1]]; kind != "" && strings.HasPrefix(parts[i], ":") {
+			named = append(named, kind)
+		}
+	}
+	if len(named) == 0 {
+		return ""
+	}
+	return "no such " + strings.Join(named, " or ")
 }
 
 // bodyOf is the body of an error's answer.

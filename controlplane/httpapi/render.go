@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -29,6 +30,22 @@ func noContent(c *gin.Context) error {
 	c.Writer.WriteHeaderNow()
 	return nil
 }
+
+// removed answers a DELETE: 204 once the thing is gone, 202 while its removal goes on.
+func removed(c *gin.Context, err error) error {
+	if errors.Is(err, core.ErrRemoving) {
+		c.Status(http.StatusAccepted)
+		c.Writer.WriteHeaderNow()
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+// goesOn documents the other answer of removed.
+var goesOn = map[int]string{http.StatusAccepted: "Its removal has begun and goes on; until its end it is still listed."}
 
 func ok(c *gin.Context, v any) error {
 	writeJSON(c, http.StatusOK, v)

@@ -101,7 +101,7 @@ func appRoutes() []route {
 					"root_directory, env, port, cpu, memory_mb, max_instances, auto_hibernate, idle_timeout_seconds, auto_deploy)"}),
 		}},
 		{del, "/v1/apps/:id", workspace, ofApp((*API).deleteApp), operation{
-			id: "deleteApp", tag: "Apps", summary: "Delete an app with its deployments, variables and uploaded sources", status: 204,
+			id: "deleteApp", tag: "Apps", summary: "Delete an app with its deployments, variables and uploaded sources", status: 204, also: goesOn,
 		}},
 		{put, "/v1/apps/:id/source", workspace, ofApp((*API).putAppSource), operation{
 			id: "putAppSource", tag: "Apps", summary: "Upload the source of an app, a tar.gz of up to 512 MiB",
@@ -268,10 +268,7 @@ func (a *API) patchApp(c *gin.Context, id string) error {
 }
 
 func (a *API) deleteApp(c *gin.Context, id string) error {
-	if err := a.deployed(c).Delete(c.Request.Context(), callerOf(c), id); err != nil {
-		return err
-	}
-	return noContent(c)
+	return removed(c, a.deployed(c).Delete(c.Request.Context(), callerOf(c), id))
 }
 
 // putAppSource passes the body on as it comes. One that is known to be too large is

@@ -79,7 +79,7 @@ func databaseRoutes() []route {
 		}},
 		{del, "/v1/databases/:id", workspace, (*API).deleteDatabase, operation{
 			id: "deleteDatabase", tag: "Databases", summary: "Delete a database and everything that it could be restored from",
-			status:   204,
+			status: 204, also: goesOn,
 			failures: []apierror.Error{conflict("database is being cloned", "its clone is provisioning: wait until it runs, or delete it first")},
 		}},
 		{post, "/v1/databases/:id/wake", workspace, (*API).wakeDatabase, operation{
@@ -242,10 +242,7 @@ func (a *API) deleteDatabase(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Databases.Delete(c.Request.Context(), callerOf(c), id); err != nil {
-		return err
-	}
-	return noContent(c)
+	return removed(c, a.cfg.Databases.Delete(c.Request.Context(), callerOf(c), id))
 }
 
 func (a *API) wakeDatabase(c *gin.Context) error {

@@ -73,7 +73,7 @@ func functionRoutes() []route {
 			body:   examplePatchFunction, status: 200, answer: exampleFunction, failures: settings,
 		}},
 		{del, "/v1/functions/:id", workspace, ofFunction((*API).deleteApp), operation{
-			id: "deleteFunction", tag: "Functions", summary: "Delete a function with its code, deployments and variables", status: 204,
+			id: "deleteFunction", tag: "Functions", summary: "Delete a function with its code, deployments and variables", status: 204, also: goesOn,
 		}},
 		{post, "/v1/functions/:id/deploy", workspace, ofFunction((*API).deployFunction), operation{
 			id: "deployFunction", tag: "Functions", summary: "Deploy the code of a function",

@@ -38,7 +38,12 @@ func sandboxRoutes() []route {
 		}},
 		{get, "/v1/sandboxes", workspace, (*API).listSandboxes, operation{
 			id: "listSandboxes", tag: "Sandboxes", summary: "List sandboxes, newest first", list: true,
-			status: 200, answer: []api.Sandbox{exampleSandbox},
+			query: []parameter{{
+				name: "metadata", schema: map[string]any{"type": "string", "pattern": "^[^=]+="},
+				description: "`NAME=VALUE`: only those whose metadata has this member, a string, or another value that is written so in JSON.",
+			}},
+			failures: []apierror.Error{{Code: apierror.EInvalid, Message: "invalid metadata", Detail: "want NAME=VALUE"}},
+			status:   200, answer: []api.Sandbox{exampleSandbox},
 		}},
 		{get, "/v1/sandboxes/:id", workspace, (*API).getSandbox, operation{
 			id: "getSandbox", tag: "Sandboxes", summary: "Read one sandbox",
@@ -46,7 +51,7 @@ func sandboxRoutes() []route {
 		}},
 		{del, "/v1/sandboxes/:id", workspace, (*API).deleteSandbox, operation{
 			id: "deleteSandbox", tag: "Sandboxes", summary: "Delete a sandbox, its memory and its disk",
-			status: 204,
+			status: 204, also: goesOn,
 			failures: []apierror.Error{
 				{Code: apierror.EConflict, Message: "managed sandbox: delete it from the feature that owns it (Databases or Apps)"},
 			},

@@ -35,7 +35,7 @@ func snapshotRoutes(more apierror.Error) []route {
 		}},
 		{method: del, path: "/v1/snapshots/:id", access: workspace, handle: (*API).deleteSnapshot, doc: operation{
 			id: "deleteSnapshot", tag: "Snapshots and forks", summary: "Delete a snapshot and its stored copy",
-			detail: "Sandboxes that were made from it live on.", status: 204,
+			detail: "Sandboxes that were made from it live on.", status: 204, also: goesOn,
 		}},
 	}
 }
@@ -93,8 +93,5 @@ func (a *API) deleteSnapshot(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Snapshots.Delete(c.Request.Context(), callerOf(c), id); err != nil {
-		return err
-	}
-	return noContent(c)
+	return removed(c, a.cfg.Snapshots.Delete(c.Request.Context(), callerOf(c), id))
 }

@@ -49,7 +49,7 @@ func volumeRoutes() []route {
 			id: "getVolume", tag: "Volumes", summary: "Read one volume", status: 200, answer: exampleVolume,
 		}},
 		{method: del, path: "/v1/volumes/:name", access: workspace, handle: (*API).deleteVolume, doc: operation{
-			id: "deleteVolume", tag: "Volumes", summary: "Delete a volume and all that is in it", status: 204,
+			id: "deleteVolume", tag: "Volumes", summary: "Delete a volume and all that is in it", status: 204, also: goesOn,
 			failures: []apierror.Error{{Code: apierror.EConflict, Message: "volume in use", Detail: "it is attached to a sandbox; delete that first"}},
 		}},
 	}
@@ -96,8 +96,5 @@ func (a *API) deleteVolume(c *gin.Context) error {
 	if !volume.IsName(name) {
 		return apierror.NotFound()
 	}
-	if err := a.cfg.Volumes.Delete(c.Request.Context(), callerOf(c), name); err != nil {
-		return err
-	}
-	return noContent(c)
+	return removed(c, a.cfg.Volumes.Delete(c.Request.Context(), callerOf(c), name))
 }

@@ -24,11 +24,18 @@ func (a *API) listSandboxes(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
+	q, err := queryOf(c, "metadata")
+	if err != nil {
+		return err
+	}
+	if o.Metadata, err = filterOf(q, "metadata"); err != nil {
+		return err
+	}
 	rows, next, err := a.cfg.Sandboxes.List(c.Request.Context(), callerOf(c), o)
 	if err != nil {
 		return err
 	}
-	return page(c, o, rows, next)
+	return page(c, o, rows, next, "metadata", o.Metadata)
 }
 
 func (a *API) getSandbox(c *gin.Context) error {
@@ -48,10 +55,7 @@ func (a *API) deleteSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Sandboxes.Delete(c.Request.Context(), callerOf(c), id); err != nil {
-		return err
-	}
-	return noContent(c)
+	return removed(c, a.cfg.Sandboxes.Delete(c.Request.Context(), callerOf(c), id))
 }
 
 func (a *API) execInSandbox(c *gin.Context) error {

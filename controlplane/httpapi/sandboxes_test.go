@@ -123,6 +123,10 @@ func TestDelete(t *testing.T) {
 	if w.Code != 204 || w.Body.Len() != 0 {
 		t.Errorf("got %d %q", w.Code, w.Body)
 	}
+	r.sandboxes.delete = func(context.Context, core.Caller, string) error { return core.ErrRemoving }
+	if w := r.call(http.MethodDelete, "/v1/sandboxes/"+testID, "tenant", ""); w.Code != 202 || w.Body.Len() != 0 {
+		t.Errorf("while it is still there: %d %q", w.Code, w.Body)
+	}
 	const managed = "managed sandbox: delete it from the feature that owns it (Databases or Apps)"
 	r.sandboxes.delete = func(context.Context, core.Caller, string) error {
 		return &apierror.Error{Code: apierror.EConflict, Message: managed}
@@ -198,5 +202,33 @@ func TestExecAnswer(t *testing.T) {
 				t.Errorf("read back as %q and %q", back.StdoutBytes(), back.StderrBytes())
 			}
 		})
+	}
+}
+
+func TestListByMetadata(t *testing.T) {
+	r := newRig(t)
+	asked := ""
+	r.sandboxes.list = func(_ context.Context, _ core.Caller, o core.ListOptions) ([]api.Sandbox, string, error) {
+		asked = o.Metadata
+		return nil, "more", nil
+	}
+	w := r.call(http.MethodGet, "/v1/sandboxes?metadata=job%3D42", "tenant", "")
+	if link := w.Header().Get("Link"); w.Code != 200 || asked != "job=42" || !strings.Contains(link, "metadata=job%3D42") {
+		t.Errorf("got %d, asked for %q, link %q", w.Code, asked, link)
+	}
+	for _, bad := range []string{"metadata=", "metadata=a%3D1&metadata=b%3D2"} {
+		if w := r.call(http.MethodGet, "/v1/sandboxes?"+bad, "tenant", ""); w.Code != 400 {
+			t.Errorf("%s: got %d", bad, w.Code)
+		}
+	}
+}
+
+func TestDetailsOf404(t *testing.T) {
+	for route, want := range map[string]string{
+		"/v1/sandboxes/:id/exec": "no such sandbox", "/v1/apps/:id/domains/:domain": "no such app or domain", "/v1/webhooks/endpoints/:id": "no such webhook endpoint", "": "",
+	} {
+		if got := notFoundDetail(route); got != want {
+			t.Errorf("%s: %q", route, got)
+		}
 	}
 }

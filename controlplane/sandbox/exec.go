@@ -136,7 +136,7 @@ func requestOf(in api.Exec) (hostapi.ExecRequest, error) {
 	case len(in.User) > maxUser || strings.ContainsAny(in.User, "\x00\n\r/ "):
 		return hostapi.ExecRequest{}, apierror.Invalid("invalid user", "user is a name or uid[:gid]")
 	}
-	if err := core.ValidEnv(in.Env); err != nil {
+	if err := core.ValidEnv(in.Env, hostapi.MaxExecEnv); err != nil {
 		return hostapi.ExecRequest{}, err
 	}
 	return hostapi.ExecRequest{

@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"context"
+	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -18,6 +20,27 @@ const (
 	listCopies = 2
 	restOfOne  = 1 << 10
 )
+
+// withMetadata returns the rows whose metadata has a member, given as NAME=VALUE: a string,
+// or another value that is written so in JSON.
+func withMetadata(rows []*record.Sandbox, member string) ([]*record.Sandbox, error) {
+	name, value, ok := strings.Cut(member, "=")
+	if !ok || name == "" {
+		return nil, apierror.Invalid("invalid metadata", "want NAME=VALUE")
+	}
+	var with []*record.Sandbox
+	for _, r := range rows {
+		var all map[string]json.RawMessage
+		var text string
+		if json.Unmarshal(r.Metadata, &all) != nil || all[name] == nil {
+			continue
+		}
+		if json.Unmarshal(all[name], &text) == nil && text == value || string(all[name]) == value {
+			with = append(with, r)
+		}
+	}
+	return with, nil
+}
 
 // admitList waits for memory for a list of sandboxes, and holds it until ctx ends.
 func (s *Sandboxes) admitList(ctx context.Context, c core.Caller, rows []*record.Sandbox) error {

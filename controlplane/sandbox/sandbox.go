@@ -85,7 +85,13 @@ func (s *Sandboxes) List(ctx context.Context, c core.Caller, o core.ListOptions)
 	if err != nil {
 		return nil, "", err
 	}
-	rows, next, err := core.Paginate(raftstore.Find(view, record.Sandboxes, "workspace", c.WorkspaceID), o)
+	all := raftstore.Find(view, record.Sandboxes, "workspace", c.WorkspaceID)
+	if o.Metadata != "" {
+		if all, err = withMetadata(all, o.Metadata); err != nil {
+			return nil, "", err
+		}
+	}
+	rows, next, err := core.Paginate(all, o)
 	if err != nil {
 		return nil, "", err
 	}

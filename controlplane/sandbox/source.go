@@ -3,13 +3,12 @@ package sandbox
 import (
 	"context"
 	"maps"
-	"path"
-	"strings"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/volume"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -41,7 +40,7 @@ func (s *Sandboxes) source(ctx context.Context, c core.Caller, row *record.Sandb
 			env = map[string]string{}
 		}
 		maps.Copy(env, in.Env)
-		if err := core.ValidEnv(env); err != nil {
+		if err := core.ValidEnv(env, hostapi.MaxEnv); err != nil {
 			return nil, err
 		}
 		if !snap.Stored {
@@ -101,67 +100,25 @@ func attachVolumes(tx *raftstore.Tx, row *record.Sandbox) error {
 	return nil
 }
 
-// Limits of a create's volumes.
-const (
-	maxVolumes   = 8
-	maxMountPath = 1024
-)
-
-// Paths that the guest's kernel, its agent and the start of programs need.
-// guest/disks refuses them too, but only after the create has begun.
-var (
-	reservedTrees = []string{"/proc", "/sys", "/dev", "/run", "/etc/berth", "/var/log/berth"}
-	reservedPaths = []string{
-		"/", "/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin",
-		"/usr", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/sbin", "/var", "/var/log",
-	}
-)
-
 func validMounts(mounts []api.VolumeMount) error {
-	if len(mounts) > maxVolumes {
-		return apierror.Invalid("invalid volumes", "at most %d", maxVolumes)
+	if len(mounts) > hostapi.MaxVolumes {
+		return apierror.Invalid("invalid volumes", "at most %d", hostapi.MaxVolumes)
 	}
 	for i, m := range mounts {
 		if !volume.IsName(m.Name) {
 			return apierror.Invalid("invalid volumes", "volumes[%d]: %s", i, volume.NameRule)
 		}
-		if why := badMountPath(m.MountPath); why != "" {
+		if why := hostapi.BadMountPath(m.MountPath); why != "" {
 			return apierror.Invalid("invalid volumes", "volumes[%d]: mount_path %s", i, why)
 		}
 		for j, other := range mounts[:i] {
 			switch {
 			case other.Name == m.Name:
 				return apierror.Invalid("invalid volumes", "volumes[%d]: %s is given twice", i, m.Name)
-			case below(m.MountPath, other.MountPath), below(other.MountPath, m.MountPath):
+			case hostapi.PathBelow(m.MountPath, other.MountPath), hostapi.PathBelow(other.MountPath, m.MountPath):
 				return apierror.Invalid("invalid volumes", "volumes[%d]: its mount_path and that of volumes[%d] are one inside the other", i, j)
 			}
 		}
 	}
 	return nil
 }
-
-// badMountPath returns what is wrong with a mount path, or "".
-func badMountPath(p string) string {
-	switch {
-	case !path.IsAbs(p):
-		return "must be an absolute path"
-	case len(p) > maxMountPath, strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return "has control characters or is too long"
-	case path.Clean(p) != p && p != "/":
-		return `must have no "..", "." or "//" in it and no "/" at its end`
-	}
-	for _, r := range reservedPaths {
-		if p == r {
-			return "is reserved: " + r
-		}
-	}
-	for _, r := range reservedTrees {
-		if below(p, r) {
-			return "is reserved: " + r
-		}
-	}
-	return ""
-}
-
-// below reports whether p is dir or in it.
-func below(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/template"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // Limits of a create.
@@ -37,7 +38,7 @@ func validateCreate(in api.CreateSandbox) error {
 	if err := ValidMetadata(in.Metadata); err != nil {
 		return err
 	}
-	return core.ValidEnv(in.Env)
+	return core.ValidEnv(in.Env, hostapi.MaxEnv)
 }
 
 // ValidMetadata checks the metadata of a sandbox.

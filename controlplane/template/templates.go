@@ -82,6 +82,19 @@ func forTenants(r raftstore.Reader, name string) (*record.Template, bool) {
 	return Operators(r, name)
 }
 
+// Usable returns the names of the templates that a workspace may use, also of those that
+// are yet to be built.
+func Usable(r raftstore.Reader, workspaceID string) (names []string) {
+	for _, of := range []string{"", workspaceID} {
+		for _, t := range raftstore.Find(r, record.Templates, "workspace", of) {
+			if !Reserved(t.Name) {
+				names = append(names, t.Name)
+			}
+		}
+	}
+	return names
+}
+
 // show converts a row to the public type.
 func show(t *record.Template) api.Template {
 	return api.Template{

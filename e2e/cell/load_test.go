@@ -272,10 +272,10 @@ func (t *client) remove(ctx context.Context) {
 		return
 	}
 	switch status {
-	case http.StatusNoContent, http.StatusNotFound:
+	case http.StatusNoContent, http.StatusAccepted, http.StatusNotFound:
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.history = append(t.history, operation{kind: "delete", key: key, found: status == http.StatusNoContent, again: first != last, call: first, ret: t.now()})
+		t.history = append(t.history, operation{kind: "delete", key: key, found: status != http.StatusNotFound, again: first != last, call: first, ret: t.now()})
 		if !slices.Contains(t.gone, id) {
 			t.gone = append(t.gone, id)
 		}

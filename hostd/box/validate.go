@@ -3,7 +3,6 @@ package box
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"path"
 	"strings"
 
 	"github.com/berth-cloud/berth/hostd/capture"
@@ -45,7 +44,7 @@ func validateSpec(id string, s *hostapi.BoxSpec) error {
 	if !validHostname(s.Hostname) {
 		return hosterr.Invalid("hostname: want 1 to 63 characters of a-z, 0-9 and '-'")
 	}
-	return guestio.ValidateEnv(s.Env)
+	return guestio.ValidateEnv(s.Env, hostapi.MaxEnv)
 }
 
 func validateSource(id string, s *hostapi.BoxSpec) error {
@@ -82,24 +81,20 @@ func validateDiskOf(id string, s *hostapi.BoxSpec) error {
 	return nil
 }
 
-const (
-	maxVolumes   = 8  // of one box
-	maxVolumeID  = 20 // bytes of a virtio block device's serial number
-	maxMountPath = 1024
-)
+const maxVolumeID = 20 // bytes of a virtio block device's serial number
 
 func validateVolumes(volumes []hostapi.VolumeAttach) error {
-	if len(volumes) > maxVolumes {
-		return hosterr.Invalid("at most %d volumes", maxVolumes)
+	if len(volumes) > hostapi.MaxVolumes {
+		return hosterr.Invalid("at most %d volumes", hostapi.MaxVolumes)
 	}
 	ids, paths := map[string]bool{}, map[string]bool{}
 	for _, v := range volumes {
+		why := hostapi.BadMountPath(v.MountPath)
 		switch {
 		case !capture.ValidID(v.ID) || len(v.ID) > maxVolumeID:
 			return hosterr.Invalid("volume id %q", v.ID)
-		case !path.IsAbs(v.MountPath) || path.Clean(v.MountPath) != v.MountPath || v.MountPath == "/" ||
-			len(v.MountPath) > maxMountPath || strings.ContainsRune(v.MountPath, 0):
-			return hosterr.Invalid("mount path of volume %s: want a clean absolute path below /", v.ID)
+		case why != "":
+			return hosterr.Invalid("mount path of volume %s: it %s", v.ID, why)
 		case ids[v.ID] || paths[v.MountPath]:
 			return hosterr.Invalid("volume %s or its mount path is there twice", v.ID)
 		}

@@ -9,8 +9,7 @@ import (
 )
 
 const (
-	maxEnvBytes  = 64 << 10 // names and values together
-	maxArgvBytes = 1 << 20  // half of what Linux passes to execve by default
+	maxArgvBytes = 1 << 20 // half of what Linux passes to execve by default
 	// MaxTimeout is the longest that an exec may run.
 	MaxTimeout = time.Hour
 	// MaxOutput is the most that is kept of each output stream, in bytes.
@@ -40,20 +39,19 @@ func validateExec(r *hostapi.ExecRequest) error {
 	if r.OutputLimitBytes <= 0 || r.OutputLimitBytes > MaxOutput {
 		r.OutputLimitBytes = MaxOutput
 	}
-	return ValidateEnv(r.Env)
+	return ValidateEnv(r.Env, hostapi.MaxExecEnv)
 }
 
-// ValidateEnv checks the environment of a guest, or of a command in one.
-func ValidateEnv(env map[string]string) error {
-	total := 0
+// ValidateEnv checks the environment of a guest, or of a command in one, of at most limit
+// bytes.
+func ValidateEnv(env map[string]string, limit int) error {
 	for k, v := range env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
 			return hosterr.Invalid("environment: a name is empty or holds '=', or something holds NUL")
 		}
-		total += len(k) + len(v) + 2
 	}
-	if total > maxEnvBytes {
-		return hosterr.Invalid("environment is larger than %d bytes", maxEnvBytes)
+	if name, exceeded := hostapi.EnvExcess(env, limit); name != "" {
+		return hosterr.Invalid("environment: with %.256s it is larger than %d bytes", name, exceeded)
 	}
 	return nil
 }

@@ -289,7 +289,7 @@ def test_fork_tree_keeps_the_winner(fake: Fake, sandbox: Sandbox) -> None:
     fake.say(answer)
     with sandbox.fork_tree(3, metadata={"try": 1}) as tree:
         assert (tree.pause_ms, [c.id for c in tree.children]) == (4, ["one", "two", "three"])
-        winner = tree.promote(tree.children[1])
+        winner = tree.promote(tree.children[1], cleanup_siblings=True)
     assert winner.id == "two"
     assert [(a.method, a.path) for a in fake.asked] == [
         ("POST", f"/v1/sandboxes/{SANDBOX['id']}/fork-tree"),

@@ -1329,12 +1329,12 @@ export function listPreviewEnv(repo: string): Call<m.RepoVariable[]> {
 }
 
 /** List sandboxes, newest first. */
-export function listSandboxes(options: { limit?: number | undefined; cursor?: string | undefined } = {}): Page<m.Sandbox> {
+export function listSandboxes(options: { limit?: number | undefined; cursor?: string | undefined; metadata?: string | undefined } = {}): Page<m.Sandbox> {
   return {
     kind: "page",
     method: "GET",
     path: "/v1/sandboxes",
-    query: { limit: options.limit, cursor: options.cursor },
+    query: { limit: options.limit, cursor: options.cursor, metadata: options.metadata },
   };
 }
 

@@ -247,10 +247,10 @@ export class ForkTree {
     this.pauseMs = forked.pause_ms;
   }
 
-  /** Keeps the child and, by default, deletes the others. */
+  /** Keeps the child and, with `cleanupSiblings`, deletes the others at once. */
   async promote(child: Sandbox, options: { cleanupSiblings?: boolean } = {}): Promise<Sandbox> {
     const answer = await this.transport.call(
-      op.promote(child.id, { tree_id: this.treeId, cleanup_siblings: options.cleanupSiblings ?? true }),
+      op.promote(child.id, { tree_id: this.treeId, cleanup_siblings: options.cleanupSiblings ?? false }),
     );
     child.info = answer.promoted;
     this.promoted = child;

@@ -309,7 +309,7 @@ test("a fork tree keeps the winner", async () => {
   {
     await using tree = await sandbox.forkTree(3, { metadata: { try: 1 } });
     assert.deepEqual([tree.pauseMs, tree.children.map((c) => c.id)], [4, ["one", "two", "three"]]);
-    assert.equal((await tree.promote(tree.children[1]!)).id, "two");
+    assert.equal((await tree.promote(tree.children[1]!, { cleanupSiblings: true })).id, "two");
   }
   assert.deepEqual(
     fake.asked.map((a) => a.path.split("/").slice(-2).join("/")),

@@ -1360,7 +1360,7 @@ def list_preview_env(repo: str) -> Call[list[m.RepoVariable]]:
     )
 
 
-def list_sandboxes(*, limit: int | None = None, cursor: str | None = None) -> Page[m.Sandbox]:
+def list_sandboxes(*, limit: int | None = None, cursor: str | None = None, metadata: str | None = None) -> Page[m.Sandbox]:
     """List sandboxes, newest first."""
     return Page(
         method="GET",
@@ -1368,6 +1368,7 @@ def list_sandboxes(*, limit: int | None = None, cursor: str | None = None) -> Pa
         query=query({
             "limit": limit,
             "cursor": cursor,
+            "metadata": metadata,
         }),
         decode=m.Sandbox.from_json,
     )

@@ -42,8 +42,8 @@ class AsyncForkTree:
         """how long the parent was paused"""
         self.promoted: AsyncSandbox | None = None
 
-    async def promote(self, child: AsyncSandbox, *, cleanup_siblings: bool = True) -> AsyncSandbox:
-        """Keeps the child and, by default, deletes the others."""
+    async def promote(self, child: AsyncSandbox, *, cleanup_siblings: bool = False) -> AsyncSandbox:
+        """Keeps the child and, with `cleanup_siblings`, deletes the others at once."""
         answer = await self._transport.call(
             op.promote(child.id, models.Promote(tree_id=self.tree_id, cleanup_siblings=cleanup_siblings))
         )

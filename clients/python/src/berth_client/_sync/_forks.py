@@ -43,8 +43,8 @@ class ForkTree:
         """how long the parent was paused"""
         self.promoted: Sandbox | None = None
 
-    def promote(self, child: Sandbox, *, cleanup_siblings: bool = True) -> Sandbox:
-        """Keeps the child and, by default, deletes the others."""
+    def promote(self, child: Sandbox, *, cleanup_siblings: bool = False) -> Sandbox:
+        """Keeps the child and, with `cleanup_siblings`, deletes the others at once."""
         answer = self._transport.call(
             op.promote(child.id, models.Promote(tree_id=self.tree_id, cleanup_siblings=cleanup_siblings))
         )
