@@ -122,7 +122,9 @@ func firstDatabase(t *testing.T) {
 	if x := query[int](t, db.connect(t), "SELECT x FROM t"); x != 41 {
 		t.Errorf("woken it has %d", x)
 	}
-	c.call(t, "DELETE", "/v1/databases/"+db.ID, "", http.StatusNoContent, nil)
+	if err := c.DeleteDatabase(t.Context(), db.ID); err != nil {
+		t.Errorf("delete: %v", err)
+	}
 }
 
 func firstApp(t *testing.T) {
