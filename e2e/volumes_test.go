@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -32,6 +33,18 @@ func (c *tenant) volume(t *testing.T, name string, sizeMB int) *api.Volume {
 
 func at(name, path string) []api.VolumeMount {
 	return []api.VolumeMount{{Name: name, MountPath: path}}
+}
+
+// isFree waits until a volume is attached to no sandbox.
+func (c *tenant) isFree(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, 20*time.Second, "the volume is free", func(ctx context.Context) error {
+		v, err := c.GetVolume(ctx, name)
+		if err == nil && v.AttachedTo != nil {
+			err = errors.New("it is attached")
+		}
+		return err
+	})
 }
 
 func TestVolumeOutlivesItsSandboxes(t *testing.T) {
@@ -89,13 +102,7 @@ d = os.open("/mnt/data", os.O_RDONLY); os.fsync(d); print("synced")'`); got != "
 	if err := c.DeleteSandbox(t.Context(), first.ID); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the volume is free", func(ctx context.Context) error {
-		v, err := c.GetVolume(ctx, "data")
-		if err == nil && v.AttachedTo != nil {
-			err = errors.New("it is attached")
-		}
-		return err
-	})
+	c.isFree(t, "data")
 	second := c.make(t, api.CreateSandbox{Volumes: at("data", "/srv/deep/er")})
 	if got := c.run(t, second.ID, "cd /srv/deep/er && cat f && tr -d x < synced | wc -c && stat -c %s synced"); got != "one\n0\n3000000" {
 		t.Errorf("the next sandbox finds %q", got)
@@ -199,5 +206,57 @@ func TestVolumeNeedsHeadroom(t *testing.T) {
 	left, _, err := c.ListVolumes(t.Context(), api.Page{})
 	if err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// Whatever way a volume leaves a sandbox, what a command wrote before it ended with
+// code 0 is there for the next sandbox, although nothing in the guest was synced.
+func TestVolumeKeepsWhatWasWrittenWithoutSync(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	remove := func(t *testing.T, id string) {
+		t.Helper()
+		if err := c.DeleteSandbox(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, way := range map[string]struct {
+		ttl   *int64
+		leave func(t *testing.T, id string)
+		want  string // other than keep
+	}{
+		"running": {leave: remove},
+		"paused": {want: "keep\nthis", leave: func(t *testing.T, id string) {
+			moved(t, api.SandboxPaused)(c.PauseSandbox(t.Context(), id))
+			moved(t, api.SandboxRunning)(c.ResumeSandbox(t.Context(), id))
+			c.exec(t, id, "echo this >> /data/f") // its processes run again
+			moved(t, api.SandboxPaused)(c.PauseSandbox(t.Context(), id))
+			remove(t, id)
+		}},
+		"hibernated": {leave: func(t *testing.T, id string) {
+			moved(t, api.SandboxHibernated)(c.HibernateSandbox(t.Context(), id))
+			remove(t, id)
+		}},
+		"time to live": {ttl: new(int64(30)), leave: func(t *testing.T, id string) { c.gone(t, id, time.Minute) }},
+		"forked": {leave: func(t *testing.T, id string) {
+			_, err := c.CreateSnapshot(t.Context(), id, api.CreateSnapshot{}, "")
+			refusal(t, err, 409, "volumes are attached")
+			c.fork(t, id, api.Fork{})
+			remove(t, id)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			volume := strings.ReplaceAll(name, " ", "-")
+			c.volume(t, volume, 64)
+			first := c.make(t, api.CreateSandbox{Volumes: at(volume, "/data"), TTLSeconds: way.ttl})
+			c.exec(t, first.ID, "echo keep > /data/f")
+			way.leave(t, first.ID)
+			c.isFree(t, volume)
+			next := c.make(t, api.CreateSandbox{Volumes: at(volume, "/data")})
+			if got := c.run(t, next.ID, "cat /data/f"); got != cmp.Or(way.want, "keep") {
+				t.Errorf("the next sandbox finds %q", got)
+			}
+			remove(t, next.ID)
+		})
 	}
 }

@@ -36,7 +36,11 @@ func countDown(ctx context.Context, t *loops.Term) {
 				last = t.Clock()
 			}
 		}
-		if !loops.Pause(ctx, min(t.Every, max(step, time.Millisecond)), nil) {
+		pause := t.Every
+		if keep > 0 { // its end is not passed over by much
+			pause = min(pause, max(step, pause/10))
+		}
+		if !loops.Pause(ctx, pause, nil) {
 			return
 		}
 	}

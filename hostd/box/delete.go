@@ -101,9 +101,9 @@ func (b *box) deleteBox(ctx context.Context) error {
 }
 
 // teardown removes everything that a box has, and then its record, in this
-// order: the intent is written to disk; a guest that runs flushes its volumes;
-// the VMM is killed and its exit awaited; what the VMM used is removed; the record
-// is removed; and last the slot goes back, so that two records never name one
+// order: the intent is written to disk; its guest flushes its volumes; the VMM
+// is killed and its exit awaited; what the VMM used is removed; the record is
+// removed; and last the slot goes back, so that two records never name one
 // slot. Each step finds its resource by the box's id and succeeds if it is gone,
 // so teardown may be called again after a failure or a crash.
 //
@@ -120,10 +120,10 @@ func (b *box) teardown(ctx context.Context) error {
 	defer cancel()
 	how := b.removing()
 	if how == removalBury {
-		_, running := b.running() // while the record says so
+		was := ledger.Deleting
 		err := b.commit(func(r *ledger.Record) bool {
-			if r.State == ledger.Deleting {
-				return false
+			if was = r.State; was == ledger.Deleting {
+				return false // an earlier daemon may have ended before the flush
 			}
 			r.Enter(ledger.Deleting)
 			return true
@@ -131,7 +131,9 @@ func (b *box) teardown(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.flushGuest(ctx, running)
+		if was == ledger.Running || was == ledger.Paused || was == ledger.Deleting {
+			b.flushBeforeEnd(ctx)
+		}
 	}
 	if err := b.killVMM(ctx); err != nil {
 		return err
@@ -192,12 +194,11 @@ func (b *box) emitDeleted(ctx context.Context, began time.Time) {
 	b.host.events.Close(b.id)
 }
 
-// killVMM ends the box's VMM, if it has one, and waits for its end. A VMM that
-// does not end in time is kept in formerVM: no other is started beside it, and
-// the next attempt need not find and watch it again.
-func (b *box) killVMM(ctx context.Context) error {
+// lastVMM is the box's VMM, nil if it has none, and whether it was killed before and did
+// not end in time.
+func (b *box) lastVMM(ctx context.Context) (p VMM, killed bool) {
 	b.mu.Lock()
-	p := b.vmm
+	p, killed = b.vmm, b.unreleased
 	if p == nil {
 		p = b.formerVM
 	}
@@ -205,6 +206,14 @@ func (b *box) killVMM(ctx context.Context) error {
 	if p == nil {
 		p = b.formerVMM(ctx)
 	}
+	return p, killed
+}
+
+// killVMM ends the box's VMM, if it has one, and waits for its end. A VMM that
+// does not end in time is kept in formerVM: no other is started beside it, and
+// the next attempt need not find and watch it again.
+func (b *box) killVMM(ctx context.Context) error {
+	p, _ := b.lastVMM(ctx)
 	if p == nil {
 		return nil
 	}

@@ -121,9 +121,11 @@ func TestAGuestFlushesItsVolumesBeforeItStops(t *testing.T) {
 					t.Error("a guest without volumes is held up")
 				}
 				must(t, stop(d))
-				seen.inOrder(t, "sync", before)
-				must(t, d.Delete(t.Context(), idA, 1)) // once more, or of a guest that stands still
-				if seen.saw("sync") {
+				seen.inOrder(t, "freeze", "sync", before)
+				must(t, d.Delete(t.Context(), idA, 1))
+				if before == "pause" { // no matter what came of the flush before it
+					seen.inOrder(t, "resume", "freeze", "sync", "kill")
+				} else if seen.saw("sync") { // once more, or of a guest that sleeps
 					t.Error("a guest that does not run is asked")
 				}
 				nothingLeft(t, w, d)
@@ -145,12 +147,75 @@ func TestADeleteDoesNotWaitForAFlush(t *testing.T) {
 		})
 		began := time.Now()
 		must(t, d.Delete(t.Context(), idA, 1))
-		if took := time.Since(began); took > 10*time.Second {
+		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("it took %s", took)
 		}
 		nothingLeft(t, w, d)
 		d.Close()
 	})
+}
+
+// Nor does it where the guest, or the VMM, says nothing at all.
+func TestAFlushOfAGuestThatIsSilentEndsInTime(t *testing.T) {
+	for name, silent := range map[string][]string{"guest": {"freeze", "sync"}, "VMM": {"state", "resume"}} {
+		synctest.Test(t, func(t *testing.T) {
+			w, d, _ := world(t, func(_ *box.Config, deps *box.Deps) { deps.Volumes = &boxtest.Volumes{} })
+			put(t, d, idA, withVolume)
+			_, err := d.Pause(t.Context(), idA)
+			must(t, err)
+			w.SetStep(func(ctx context.Context, step string) error {
+				if slices.Contains(silent, step) {
+					<-ctx.Done()
+				}
+				return ctx.Err()
+			})
+			began := time.Now()
+			must(t, d.Delete(t.Context(), idA, 1))
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("silent %s: it took %s", name, took)
+			}
+			nothingLeft(t, w, d)
+			d.Close()
+		})
+	}
+}
+
+// A daemon that ended between the intent to delete and the flush leaves it to the next one.
+func TestADeleteThatIsFinishedLaterFlushesFirst(t *testing.T) {
+	withVolumes := func(_ *box.Config, deps *box.Deps) { deps.Volumes = &boxtest.Volumes{} }
+	w := boxtest.NewWorld(t)
+	l, err := ledger.Open(w.Paths.Ledger(), "h1")
+	must(t, err)
+	last := boxtest.Run(w, l, withVolumes)
+	last.Open()
+	put(t, last, idA, withVolume)
+	last.Close()
+	rec, _ := l.Get(idA)
+	rec.Enter(ledger.Deleting)
+	must(t, l.Put(rec))
+	var seen steps
+	w.SetStep(seen.note)
+	next := boxtest.Run(w, l, withVolumes)
+	_, err = next.Recover(t.Context(), rec)
+	must(t, err)
+	next.Open()
+	t.Cleanup(func() { next.Close(); _ = l.Close() })
+	await(t, func() bool { return len(l.Boxes()) == 0 })
+	seen.inOrder(t, "freeze", "sync", "kill")
+	await(t, func() bool { return len(next.List()) == 0 })
+	nothingLeft(t, w, next)
+}
+
+func TestAPauseThatFailsThawsTheGuest(t *testing.T) {
+	w, d, _ := world(t, func(_ *box.Config, deps *box.Deps) { deps.Volumes = &boxtest.Volumes{} })
+	put(t, d, idA, withVolume)
+	seen := &steps{fail: "pause"}
+	w.SetStep(seen.note)
+	if _, err := d.Pause(t.Context(), idA); err == nil {
+		t.Fatal("it is said to be paused")
+	}
+	await(t, func() bool { return seen.saw("identity") })
+	seen.inOrder(t, "freeze", "sync", "pause", "identity")
 }
 
 // The whole table: from each state, each move.

@@ -25,8 +25,8 @@ func (h *Host) Pause(ctx context.Context, id string) (hostapi.Box, error) {
 		if p == nil {
 			return b.illegal("pause")
 		}
-		b.flushGuest(ctx, p) // it may be deleted while it stands still
-		if err := (&saver{box: b, process: p}).pause(ctx); err != nil {
+		if err := (&saver{box: b, process: p}).pauseFlushed(ctx); err != nil {
+			h.guests.SetClockSoon(b.guest())
 			return fmt.Errorf("pause sandbox: %w", err)
 		}
 		if err := b.enterState(rec.State, ledger.Paused); err != nil {

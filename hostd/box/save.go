@@ -53,9 +53,17 @@ func (s *saver) pause(ctx context.Context) error {
 	return s.pauseAfter(ctx, func(context.Context) {})
 }
 
-// pauseFrozen is pause with the tenant's processes standing still.
+// pauseFlushed is pause of a guest that may be deleted while it stands still.
+func (s *saver) pauseFlushed(ctx context.Context) error {
+	return s.pauseAfter(ctx, func(ctx context.Context) { s.flushGuest(ctx, s.process) })
+}
+
+// pauseFrozen is pauseFlushed with the tenant's processes standing still.
 func (s *saver) pauseFrozen(ctx context.Context, slot Slot) error {
-	return s.pauseAfter(ctx, func(ctx context.Context) { s.host.guests.Freeze(ctx, s.id, slot.Number) })
+	return s.pauseAfter(ctx, func(ctx context.Context) {
+		s.flushGuest(ctx, s.process)
+		s.host.guests.Freeze(ctx, s.id, slot.Number) // anew: the flush took some of its time
+	})
 }
 
 // pauseAfter is pause with a preparation, which is repeated where the guest may have run
@@ -179,7 +187,6 @@ func (s *saver) save(ctx context.Context, slot Slot) (stood time.Duration, err e
 	if err := errors.Join(capture.MakeStateDir(tmp, slot.UID, slot.GID), os.RemoveAll(dir)); err != nil {
 		return 0, err
 	}
-	s.flushGuest(ctx, s.process) // it may be deleted while it sleeps
 	began := s.host.now()
 	if err := s.pauseFrozen(ctx, slot); err != nil {
 		s.host.guests.SetClockSoon(s.guest())

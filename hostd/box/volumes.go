@@ -76,11 +76,13 @@ func (l *launch) mountVolumes(ctx context.Context) error {
 
 // guestFlushTimeout bounds for how long whoever stops or ends a guest waits for what it
 // still has to write.
-var guestFlushTimeout = timescale.Limit(5 * time.Second)
+var guestFlushTimeout = timescale.Limit(15 * time.Second)
 
 // flushGuest has a guest with volumes write to them what it holds in memory, before it is
-// stopped, or ended: they outlive it. A guest that does not answer loses what it would
-// lose in a power cut.
+// stopped, or ended: they outlive it. The tenant's processes stand still from then on, so
+// that no command ends and is answered whose writes come too late. Where the guest runs
+// on, an identity thaws them. A guest that does not answer loses what it would lose in a
+// power cut.
 func (b *box) flushGuest(ctx context.Context, p VMM) {
 	rec := b.record()
 	if p == nil || ended(p) || len(rec.Volumes) == 0 {
@@ -88,9 +90,30 @@ func (b *box) flushGuest(ctx context.Context, p VMM) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, guestFlushTimeout)
 	defer cancel()
-	if err := b.host.guests.Flush(ctx, rec.Slot); err != nil {
+	if err := b.host.guests.FlushFrozen(ctx, rec.Slot); err != nil {
 		b.host.log.WarnContext(ctx, "what a guest wrote last to its volumes may not be there", "sandbox_id", b.id, "error", err)
 	}
+}
+
+// flushBeforeEnd is flushGuest of a guest that is ended next. One that is paused is
+// resumed for it: the flush before its pause may have failed, and not every pause has one.
+// Its processes stand still all the while, since that flush, if it froze them.
+func (b *box) flushBeforeEnd(ctx context.Context) {
+	if len(b.record().Volumes) == 0 {
+		return
+	}
+	p, killed := b.lastVMM(ctx)
+	if p == nil || killed || ended(p) {
+		return
+	}
+	vm := &saver{box: b, process: p}
+	if vm.state() == vmm.StatePaused {
+		if err := vm.resumeOnce(ctx); err != nil {
+			b.host.log.WarnContext(ctx, "a paused guest cannot write what it has for its volumes", "sandbox_id", b.id, "error", err)
+			return
+		}
+	}
+	b.flushGuest(ctx, p)
 }
 
 // detachVolumes takes the volumes of a box back whose VMM has ended.

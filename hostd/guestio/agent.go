@@ -113,6 +113,17 @@ func (g *Guests) Flush(ctx context.Context, slot int) error {
 	return nil
 }
 
+// FlushFrozen is Flush with the tenant's processes standing still from before it until the
+// guest takes an identity, so that no command is answered whose writes come after it. A
+// guest that does not freeze them flushes all the same: it may only be busy.
+func (g *Guests) FlushFrozen(ctx context.Context, slot int) error {
+	_, err := g.freeze(ctx, slot)
+	if err != nil {
+		err = fmt.Errorf("%w: freeze its processes: %w", hosterr.ErrGuest, err)
+	}
+	return errors.Join(err, g.Flush(ctx, slot))
+}
+
 // Mount has the guest mount a disk that was plugged in. The guest waits for the
 // disk itself: only it knows when its kernel has found it. A path that cannot be one
 // because of the guest's own files is an ErrMount.

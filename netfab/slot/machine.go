@@ -148,29 +148,14 @@ func (m *machine) claim(host string, uplinks []string) error {
 	return nil
 }
 
-// claimMount makes dir a shared mount point, as ip-netns(8) does: later
-// mounts then stay visible in every mount namespace of the machine, and ip
-// netns does not cover ours with a mount of its own.
+// claimMount makes the directory of namespaces a shared mount point, and records it if
+// it was none.
 func (m *machine) claimMount(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make directory of namespaces: %w", err)
+	mounted, err := ShareNetNSDir(dir)
+	if mounted {
+		m.Mounted = append(m.Mounted, dir)
 	}
-	share := func() error { return unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
-	err := share()
-	if err == nil {
-		return nil
-	}
-	if !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("share %s: %w", dir, err)
-	}
-	if err := unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("mount %s on itself: %w", dir, err)
-	}
-	m.Mounted = append(m.Mounted, dir)
-	if err := share(); err != nil {
-		return fmt.Errorf("share %s: %w", dir, err)
-	}
-	return nil
+	return err
 }
 
 // release takes the host off the record; the last one puts everything back.

@@ -25,6 +25,29 @@ func isNetNS(path string) (bool, error) {
 	return st.Type == unix.NSFS_MAGIC, nil
 }
 
+// ShareNetNSDir makes dir a shared mount point, as ip-netns(8) does, and reports whether
+// it had to be mounted on itself. Later mounts then stay visible in every mount namespace
+// of the machine. Whoever makes a namespace in dir calls it first: a mount of dir that
+// came later would cover the namespace, which could not be removed any more.
+func ShareNetNSDir(dir string) (mounted bool, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return false, fmt.Errorf("make directory of namespaces: %w", err)
+	}
+	share := func() error {
+		if err := unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("share %s: %w", dir, err)
+		}
+		return nil
+	}
+	if err := share(); !errors.Is(err, unix.EINVAL) { // which says that it is no mount point
+		return false, err
+	}
+	if err := unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return false, fmt.Errorf("mount %s on itself: %w", dir, err)
+	}
+	return true, share()
+}
+
 // makeNetNS creates an empty namespace and mounts it at path.
 func makeNetNS(path string) error {
 	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o444)

@@ -19,6 +19,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/netfab/slot"
 )
 
 // Quality is what becomes of packets in one direction.
@@ -175,6 +177,9 @@ func (m *Machine) make() error {
 			runtime.UnlockOSThread() // else the thread ends with the goroutine
 		}
 	}()
+	if _, err := slot.ShareNetNSDir(slot.DefaultNetNSDir); err != nil {
+		return err
+	}
 	if m.ns, err = netns.NewNamed(m.Name); err != nil {
 		return err
 	}

@@ -14,7 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+
+	"github.com/berth-cloud/berth/netfab/slot"
 )
 
 // With Options.Machines each replica and each host has its own network namespace.
@@ -79,6 +80,9 @@ func (o Options) command(ctx context.Context, id string, argv ...string) *exec.C
 func (o Options) makeMachines() error {
 	if !o.Machines {
 		return nil
+	}
+	if _, err := slot.ShareNetNSDir(slot.DefaultNetNSDir); err != nil {
+		return err
 	}
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: o.bridgeName()}}
 	if err := netlink.LinkAdd(bridge); err != nil {
@@ -174,10 +178,6 @@ func (o Options) removeMachines() error {
 		// the next stack needs the name now.
 		failed = errors.Join(failed, removeLink(o.portName(id)))
 		err := netns.DeleteNamed(o.machineName(id))
-		// It is mounted twice if a host made /run/netns a shared mount.
-		for tries := 0; errors.Is(err, unix.EBUSY) && tries < 8; tries++ {
-			err = netns.DeleteNamed(o.machineName(id))
-		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			failed = errors.Join(failed, fmt.Errorf("remove namespace %s: %w", o.machineName(id), err))
 		}
