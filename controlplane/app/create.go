@@ -36,7 +36,7 @@ func create[T any](ctx context.Context, s *Apps, c core.Caller, a *record.App, e
 			if err != nil {
 				return out, core.ErrKeyGone(n.one)
 			}
-			return show(a)
+			return core.Answered(s.core, key, func() (T, error) { return show(a) })
 		},
 		func(keyID string) (out T, err error) {
 			a := a.Clone()
@@ -51,18 +51,15 @@ func create[T any](ctx context.Context, s *Apps, c core.Caller, a *record.App, e
 				if err := s.unnamed(tx, a); err != nil {
 					return err
 				}
-				if err := i.Claim(tx, keyID, a.ID); err != nil {
-					return err
-				}
 				a := a.Clone()
 				a.InstallationID = s.installation(tx, a)
 				raftstore.Put(tx, record.Apps, a)
-				return nil
+				if out, err = show(a); err != nil {
+					return err
+				}
+				return core.ClaimAnswer(tx, s.core, i, keyID, a.ID, out)
 			})
-			if err != nil {
-				return out, err
-			}
-			return written(s, c, a.ID, show)
+			return out, err
 		})
 }
 

@@ -76,22 +76,17 @@ func (s *Apps) beginOnce(
 			if err != nil {
 				return api.Deployment{}, core.ErrKeyGone("deployment")
 			}
-			return showDeployment(a, d), nil
+			return core.Answered(s.core, key, func() (api.Deployment, error) { return showDeployment(a, d), nil })
 		},
-		func(keyID string) (api.Deployment, error) {
-			return s.begin(ctx, c, id, d, func(tx *raftstore.Tx, a *record.App) error {
-				if err := prepare(tx, a); err != nil {
-					return err
-				}
-				return i.Claim(tx, keyID, d.ID)
-			})
-		})
+		func(keyID string) (api.Deployment, error) { return s.begin(ctx, c, id, d, i, keyID, prepare) })
 }
 
 // begin adds a deployment of an app. prepare may complete or refuse it.
-func (s *Apps) begin(ctx context.Context, c core.Caller, id string, d *record.Deployment, prepare func(tx *raftstore.Tx, a *record.App) error) (api.Deployment, error) {
+func (s *Apps) begin(
+	ctx context.Context, c core.Caller, id string, d *record.Deployment, i core.Idempotency, keyID string, prepare func(tx *raftstore.Tx, a *record.App) error,
+) (out api.Deployment, err error) {
 	d.ID = newDeploymentID()
-	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		a, err := s.owned(tx, c, id)
 		if err != nil {
 			return err
@@ -106,16 +101,14 @@ func (s *Apps) begin(ctx context.Context, c core.Caller, id string, d *record.De
 		if err := prepare(tx, a); err != nil {
 			return err
 		}
-		return beginDeploy(tx, a, d.Clone(), c.RequestID)
+		row := d.Clone()
+		if err := beginDeploy(tx, a, row, c.RequestID); err != nil {
+			return err
+		}
+		out = showDeployment(a, row)
+		return core.ClaimAnswer(tx, s.core, i, keyID, d.ID, out)
 	})
-	if err != nil {
-		return api.Deployment{}, err
-	}
-	row, a, err := s.deploymentOf(s.core.Store.View(), c, id, d.ID)
-	if err != nil {
-		return api.Deployment{}, err
-	}
-	return showDeployment(a, row), nil
+	return out, err
 }
 
 func newDeploymentID() string { return deploymentPrefix + core.RandomText(idRandom) }

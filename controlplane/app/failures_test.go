@@ -251,7 +251,7 @@ func TestRollBack(t *testing.T) {
 		t.Errorf("its sandbox is from %q", box.FromSnapshot)
 	}
 	// Asked for again, because the answer was lost, it is not undone.
-	if again, err := s.RollBack(ctx, caller, a.ID, api.RollBackApp{}, once); err != nil || again.ID != back.ID || again.Status != api.DeploymentLive {
+	if again, err := s.RollBack(ctx, caller, a.ID, api.RollBackApp{}, once); err != nil || again.ID != back.ID || again.Status != api.DeploymentQueued {
 		t.Errorf("again: %+v, %v", again, err)
 	}
 	_, err = s.RollBack(ctx, caller, a.ID, api.RollBackApp{DeploymentID: second.ID}, testplane.Key("once", "another"))

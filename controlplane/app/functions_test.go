@@ -288,6 +288,10 @@ func TestCodeIsDeployedOnceForAKey(t *testing.T) {
 	if again, err := archive(tarball); err != nil || again.ID != first.ID {
 		t.Errorf("again: %+v, %v", again, err)
 	}
+	r.ends(first.ID, record.DeploymentLive)
+	if again, err := archive(tarball); err != nil || again.Status != api.DeploymentQueued { // the first answer, whatever is since
+		t.Errorf("after its end: %+v, %v", again, err)
+	}
 	_, err = archive(other)
 	want(t, err, apierror.EConflict, "idempotency key reused")
 	second, err := files(key("files"))

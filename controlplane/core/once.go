@@ -101,6 +101,41 @@ func (i Idempotency) ClaimWith(tx *raftstore.Tx, keyID, resourceID string, resul
 	return nil
 }
 
+// ClaimAnswer is Claim for a create that answers before what it creates is there. It keeps
+// the answer, sealed, because the resource's row soon says something else.
+func ClaimAnswer[T any](tx *raftstore.Tx, core *Core, i Idempotency, keyID, resourceID string, answer T) error {
+	if keyID == "" {
+		return nil
+	}
+	raw, err := json.Marshal(answer)
+	if err != nil {
+		return fmt.Errorf("encode an answer: %w", err)
+	}
+	result, err := core.SealAnswer(string(raw), answerContext(keyID))
+	if err != nil {
+		return err
+	}
+	return i.ClaimWith(tx, keyID, resourceID, result)
+}
+
+// Answered returns the answer that ClaimAnswer has kept. A key of an earlier version has
+// none: then it is what the resource's row says now.
+func Answered[T any](core *Core, key *record.IdempotencyKey, now func() (T, error)) (out T, err error) {
+	if len(key.Result) == 0 {
+		return now()
+	}
+	raw, err := core.OpenAnswer(key.Result, answerContext(key.ID))
+	if err != nil {
+		return out, err
+	}
+	if err := json.Unmarshal([]byte(raw), &out); err != nil {
+		return out, fmt.Errorf("decode an answer: %w", err)
+	}
+	return out, nil
+}
+
+func answerContext(keyID string) string { return "answer/" + keyID }
+
 // SealAnswer seals a secret that only the answer to a create contains, as a result for
 // ClaimWith. The context, such as "api-key/" and the row's id, binds it to its row.
 func (c *Core) SealAnswer(secret, context string) (json.RawMessage, error) {

@@ -69,15 +69,15 @@ func (s *Databases) Create(ctx context.Context, c core.Caller, in api.CreateData
 	})
 }
 
-// replay answers a request with a used idempotency key: with the database that the first
-// request created.
+// replay answers a request with a used idempotency key as the first request was answered,
+// while the database is there.
 func (s *Databases) replay(c core.Caller) func(context.Context, *raftstore.Snapshot, *record.IdempotencyKey) (api.Database, error) {
 	return func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Database, error) {
 		d, err := Owned(view, c, key.ResourceID)
 		if err != nil {
 			return api.Database{}, core.ErrKeyGone("database")
 		}
-		return s.show(view, d)
+		return core.Answered(s.core, key, func() (api.Database, error) { return s.show(view, d) })
 	}
 }
 
@@ -105,6 +105,7 @@ func (s *Databases) begin(
 	if t, known := template.Operators(view, templateOf(d.Size)); !known || t.BuildID == "" {
 		limit += template.BuildWait
 	}
+	var answer api.Database
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := s.core.Admit(tx, c, need); err != nil {
 			return err
@@ -117,10 +118,14 @@ func (s *Databases) begin(
 				return err
 			}
 		}
-		if err := i.Claim(tx, keyID, d.ID); err != nil {
+		row := d.Clone()
+		raftstore.Put(tx, record.Databases, row)
+		if answer, err = s.show(tx, row); err != nil {
 			return err
 		}
-		raftstore.Put(tx, record.Databases, d.Clone())
+		if err := core.ClaimAnswer(tx, s.core, i, keyID, d.ID, answer); err != nil {
+			return err
+		}
 		step := stepTemplate
 		switch {
 		case data.Copy != nil:
@@ -135,7 +140,7 @@ func (s *Databases) begin(
 	if err != nil {
 		return api.Database{}, err
 	}
-	return s.written(c, d.ID)
+	return answer, nil
 }
 
 // mayHaveAnother refuses a database beyond the workspace's limit.

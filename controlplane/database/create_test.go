@@ -3,6 +3,7 @@ package database_test
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -486,4 +487,35 @@ func TestTheQuotaOfDatabases(t *testing.T) {
 	if e := testplane.Want(t, err, apierror.ERateLimited, "max databases reached"); e.Fields["max"] != 1 || e.Fields["active"] != 1 {
 		t.Errorf("%v", e.Fields)
 	}
+}
+
+func TestAKeyRepeatsTheFirstAnswer(t *testing.T) {
+	r := newRig(t, 1, 1, nil)
+	key := core.Idempotency{Key: "k", BodySHA256: []byte("body")}
+	create := func() string {
+		t.Helper()
+		d, err := r.databases().Create(t.Context(), caller, api.CreateDatabase{Label: "orders"}, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := json.Marshal(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	first := create()
+	var d api.Database
+	if err := json.Unmarshal([]byte(first), &d); err != nil {
+		t.Fatal(err)
+	}
+	r.becomes(d.ID, api.DatabaseRunning)
+	if again := create(); again != first {
+		t.Errorf("%s after %s", again, first)
+	}
+	if err := r.databases().Delete(t.Context(), caller, d.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.databases().Create(t.Context(), caller, api.CreateDatabase{Label: "orders"}, key)
+	testplane.Want(t, err, apierror.ENotFound, "not found")
 }

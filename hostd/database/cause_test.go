@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,6 +56,41 @@ func TestWhatIsSaidOfAnArchiveThatFails(t *testing.T) {
 		t.Errorf("what a guest sends: %v", err)
 	}
 }
+
+// A guest that refuses a base backup before its end closes the stream: the bucket is not
+// to blame.
+func TestWhatIsSaidOfARefusedBaseBackup(t *testing.T) {
+	said := &pgapi.Refusal{Status: 500, Body: pgapi.Error{Error: "PostgreSQL (process 190) does not end"}}
+	guest := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer guest.Close()
+	tar, w := io.Pipe()
+	read := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(w, endless{})
+		read <- err
+	}()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, guest.URL, tar)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := guest.Client().Do(req); err == nil {
+		_ = resp.Body.Close()
+	}
+	readErr := <-read
+	if got := trouble(notBrought(readErr, said)); got != said.Error() {
+		t.Errorf("after %v: %q", readErr, got)
+	}
+	if got := trouble(notBrought(os.ErrPermission, said)); got != hostapi.ArchiveCauseRefused {
+		t.Errorf("of the bucket: %q", got)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
 type errReader struct{ err error }
 

@@ -189,11 +189,16 @@ func (a *agent) putBase(ctx context.Context, r *hostapi.DatabaseRestore) error {
 	case pgapi.HasCode(err, pgapi.CodeDamaged), pgapi.HasCode(err, pgapi.CodeUnsafe):
 		return errRestoreFailed{fmt.Sprintf("base backup %s of archive %s: %v", base.ID, r.From.Name, err)}
 	}
-	err = errors.Join(context.Cause(ctx), err)
-	if readErr != nil && !errors.Is(readErr, errNoMore) {
-		err = &bucketFault{errors.Join(readErr, err)}
+	return fmt.Errorf("bring base backup %s: %w", base.ID, notBrought(readErr, errors.Join(context.Cause(ctx), err)))
+}
+
+// notBrought tells apart why a guest did not get a base backup: reading it failed, or the
+// guest took no more of it. HTTP closes the pipe as soon as a guest refuses.
+func notBrought(readErr, err error) error {
+	if readErr == nil || errors.Is(readErr, errNoMore) || errors.Is(readErr, io.ErrClosedPipe) {
+		return err
 	}
-	return fmt.Errorf("bring base backup %s: %w", base.ID, err)
+	return &bucketFault{errors.Join(readErr, err)}
 }
 
 // fits fails if a base backup surely is too large for the disk. Whether one fits beside
