@@ -298,7 +298,7 @@ func (w *walker) walkPeople(rt walked, viewer, member, stranger string) {
 		}
 		return
 	}
-	w.want("a stranger", rt, stranger, 404, "not found", "")
+	w.exactly("a stranger", rt, w.fill(rt), stranger, 404, w.nobodys(rt, strings.Replace(w.fill(rt), "/v1/orgs/ws", "/v1/orgs/nobodys", 1), stranger))
 	switch rt.name() {
 	case "GET /v1/orgs/{id}", "GET /v1/orgs/{id}/members":
 		w.passes("a viewer", rt, viewer)
