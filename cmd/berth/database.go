@@ -35,15 +35,21 @@ func (a *app) dbCreate() *cobra.Command {
 	var size string
 	var detach bool
 	cmd := &cobra.Command{
-		Use:   "create",
+		Use:   "create [LABEL]",
 		Short: "Create a database and print its id",
 		Long: `Create a database, wait until it runs, and print its id. Ctrl-C ends the waiting;
 the database is created all the same.`,
-		Example: `  db=$(berth db create)
-  berth db create --size 4g --label orders --always-on
+		Example: `  db=$(berth db create shop)
+  berth db create orders --size 4g --always-on
   psql "$(berth db url $db)?sslmode=require"`,
-		Args: wants(0, 0, ""),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: wants(0, 1, "a label"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				if in.Label != "" && in.Label != args[0] {
+					return fmt.Errorf("the label is %q or %q: give one", args[0], in.Label)
+				}
+				in.Label = args[0]
+			}
 			c, err := a.client(envToken, envJWT)
 			if err != nil {
 				return err
