@@ -59,6 +59,7 @@ func (s *appSettings) flags(cmd *cobra.Command) {
 func (a *app) appCreate() *cobra.Command {
 	var s appSettings
 	var env []string
+	var name string
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create an app and print its id",
@@ -66,8 +67,16 @@ func (a *app) appCreate() *cobra.Command {
 --git its source is uploaded from a folder.`,
 		Example: `  berth app create shop --git https://github.com/example/shop --auto-deploy
   berth app create api --start 'uvicorn main:app --host 0.0.0.0 --port $PORT' --env LOG_LEVEL=info`,
-		Args: wants(1, 1, "NAME"),
+		Args: wants(0, 1, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 1 && name != "" && name != args[0]:
+				return usage(cmd, "the name is %q or %q: give one", args[0], name)
+			case len(args) == 1:
+				name = args[0]
+			case name == "":
+				return usage(cmd, "NAME is missing")
+			}
 			vars, err := assignments(env, a.env)
 			if err != nil {
 				return usage(cmd, "--env %s", err)
@@ -76,7 +85,7 @@ func (a *app) appCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			made, err := c.CreateApp(cmd.Context(), s.create(cmd, args[0], vars), "berth-"+rand.Text())
+			made, err := c.CreateApp(cmd.Context(), s.create(cmd, name, vars), "berth-"+rand.Text())
 			if err != nil {
 				return err
 			}
@@ -89,6 +98,7 @@ func (a *app) appCreate() *cobra.Command {
 		},
 	}
 	s.flags(cmd)
+	cmd.Flags().StringVar(&name, "name", "", "its name, if it is no argument")
 	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "environment variable, NAME=VALUE, or NAME for this one's value (repeatable)")
 	return cmd
 }

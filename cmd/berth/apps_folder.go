@@ -33,17 +33,32 @@ func (a *app) deployHere() *cobra.Command {
 	var name string
 	var detach bool
 	cmd := &cobra.Command{
-		Use:   "deploy [DIR]",
-		Short: "Deploy a folder and print its URL",
+		Use:   "deploy [DIR | APP]",
+		Short: "Deploy a folder or an app and print its URL",
 		Long: `Deploy a folder, by default this one, show the log until it is live, and print its
 URL. The first time, an app is made that is named after the folder; its id is kept
 in .berth-app there, so that the next deployment is of the same app. "berth app"
-changes and removes it.`,
+changes and removes it.
+
+Where there is no such folder, an app of that name is deployed again, from its
+repository or its last upload.`,
 		Example: `  berth deploy
-  curl $(berth deploy ./shop)`,
+  curl $(berth deploy ./shop)
+  berth app env set shop GREETING=hi && berth deploy shop`,
 		Args: wants(0, 1, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.deployFolder(cmd.Context(), append(args, ".")[0], name, detach)
+			what := append(args, ".")[0]
+			if _, err := os.Stat(what); !errors.Is(err, fs.ErrNotExist) || isPath(what) {
+				return a.deployFolder(cmd.Context(), what, name, detach)
+			}
+			c, one, err := a.theApp(cmd.Context(), what)
+			if api.StatusOf(err) == http.StatusNotFound {
+				return fmt.Errorf("there is no folder %s and no app of that name: berth app ls", what)
+			}
+			if err != nil {
+				return err
+			}
+			return a.deploy(cmd.Context(), c, one, api.CreateDeployment{}, "", detach)
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of the app, if it is made now (default: the folder's)")
