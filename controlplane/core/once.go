@@ -65,13 +65,12 @@ func Once[T any](ctx context.Context, core *Core, c Caller, route string, i Idem
 			return replay(ctx, view, key)
 		}
 		if !mine {
-			own, waited, err := core.creates.take(ctx, keyID)
-			if err != nil {
+			if leave, err = core.creates.take(ctx, keyID); err != nil {
+				leave = func() {}
 				return none, StoreError(err)
 			}
-			if leave, mine = own, true; waited {
-				continue // the other request may have created it
-			}
+			mine = true
+			continue // another request may have had its turn since the view, and created it
 		}
 		out, err := create(keyID)
 		if !errors.Is(err, errKeyTaken) {

@@ -18,9 +18,9 @@ type turn struct {
 
 func newTurns() *turns { return &turns{of: map[string]*turn{}} }
 
-// take locks a key, or fails when ctx ends. It reports whether it had to wait. leave
-// unlocks the key; only its first call has an effect.
-func (t *turns) take(ctx context.Context, key string) (leave func(), waited bool, err error) {
+// take locks a key, or fails when ctx ends. leave unlocks the key; only its first call has
+// an effect.
+func (t *turns) take(ctx context.Context, key string) (leave func(), err error) {
 	one := t.enter(key)
 	leave = sync.OnceFunc(func() {
 		<-one.taken
@@ -28,15 +28,10 @@ func (t *turns) take(ctx context.Context, key string) (leave func(), waited bool
 	})
 	select {
 	case one.taken <- struct{}{}:
-		return leave, false, nil
-	default:
-	}
-	select {
-	case one.taken <- struct{}{}:
-		return leave, true, nil
+		return leave, nil
 	case <-ctx.Done():
 		t.leave(key)
-		return nil, true, ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 
