@@ -185,6 +185,7 @@ func TestAppSleepsAndWakes(t *testing.T) {
 	}
 
 	c.gone(t, before.SandboxID, 2*time.Minute) // while its old sandbox is there, that would serve at once
+	c.call(t, "PUT", "/v1/apps/"+app.ID+"/env/GREETING", `{"value":"hi","secret":true}`, 200, nil)
 
 	// Ten at once are one wake, and all are answered in the end.
 	began := time.Now()
@@ -208,6 +209,13 @@ func TestAppSleepsAndWakes(t *testing.T) {
 	awake := c.appBecomes(t, app.ID, appWait, api.AppRunning)
 	if awake.SandboxID == "" || awake.Instances != 1 {
 		t.Errorf("awake it is %+v", awake)
+	}
+	if a := asks(t, 0, app, "/env?name=GREETING"); a.body != "hi" {
+		t.Errorf("a variable that was set while it slept is %q", a.body)
+	}
+	var deploys []api.Deployment
+	if c.call(t, "GET", "/v1/apps/"+app.ID+"/deploys", "", 200, &deploys); len(deploys) != 1 {
+		t.Errorf("the wake was a build: %+v", deploys)
 	}
 
 	// A long answer keeps it awake.
@@ -242,7 +250,6 @@ func TestAppSleepsAndWakes(t *testing.T) {
 		}
 		return nil
 	})
-	var deploys []api.Deployment
 	c.call(t, "GET", "/v1/apps/"+app.ID+"/deploys", "", 200, &deploys)
 	if deploys[0].Trigger != api.TriggerWake || deploys[0].StartCommand != "node server.js changed" {
 		t.Errorf("the newest deployment is %+v", deploys[0])

@@ -89,12 +89,14 @@ func rouse(tx *raftstore.Tx, appID string) error {
 	return beginWake(tx, a, false)
 }
 
-// recall makes a sleeping app be served again by an instance that still drains and runs.
+// recall makes a sleeping app be served again by an instance that still drains and runs,
+// with the present settings and variables.
 // It reports whether there was one.
 func recall(tx *raftstore.Tx, a *record.App) bool {
 	for i, in := range a.Draining {
 		box, ok := raftstore.Get(tx, record.Sandboxes, in.SandboxID)
-		if !ok || box.Status != record.SandboxRunning || in.DeploymentID != a.DeploymentID || a.Stale || a.Status != record.AppHibernated {
+		current := in.DeploymentID == a.DeploymentID && in.EnvRevision == a.EnvRevision && !a.Stale
+		if !ok || box.Status != record.SandboxRunning || !current || a.Status != record.AppHibernated {
 			continue
 		}
 		in.Since = tx.Now()
@@ -124,7 +126,7 @@ func (s *Apps) awaitAwake(ctx context.Context, appID string) error {
 		case a.Status == record.AppFailed:
 			return unavailable(a, a.Error, s.heard.wakeFailed(a))
 		case a.Status == record.AppHibernated:
-			return apierror.Unavailable("the app was put to sleep meanwhile", nil)
+			return apierror.Unavailable("the "+nounsOf[a.Kind].one+" was put to sleep meanwhile", nil)
 		case !s.core.Store.IsLeader():
 			return apierror.Unavailable("leadership has changed", nil)
 		}

@@ -107,7 +107,7 @@ func TestLogOfTheLastAttempt(t *testing.T) {
 	}
 	a := r.create()
 	d := r.deploy(a.ID)
-	r.at(d.ID, "flip")
+	r.at(d.ID, "captured")
 	r.guests.set(func(g *guests) { g.lines, g.plan.State = "second\n", appapi.StateFailed })
 	r.host(r.deployment(d.ID).SandboxID).Silence(true)
 	r.ends(d.ID, record.DeploymentFailed)

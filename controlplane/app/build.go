@@ -135,14 +135,10 @@ func (f *Flows) handOver(ctx context.Context, requestID string, box *record.Sand
 // unanswered continues after a failed call to a guest. It repeats the step as long as the
 // guest may still answer, and otherwise fails the deployment.
 func (f *Flows) unanswered(ctx context.Context, run flow.Run, data deploy, err error) (flow.Commit, error) {
-	var own *apierror.Error
-	var said *appapi.Refusal
 	switch {
 	case hosts.Superseded(ctx, err):
 		return nil, err
-	case asOwn(err, &own):
-		return f.fail(data, own), nil
-	case errors.As(err, &said) && said.Body.Code != appapi.CodeBusy && said.Body.Code != appapi.CodeInternal:
+	case refused(err):
 		return f.fail(data, err), nil
 	}
 	// If the host is silent, its lease decides. If the guest is silent, its sandbox and
@@ -159,6 +155,13 @@ func (f *Flows) unanswered(ctx context.Context, run flow.Run, data deploy, err e
 	}
 	f.Logger.InfoContext(ctx, "guest of an app does not answer", "flow_id", run.Flow.ID, "step", run.Flow.Step, "error", err)
 	return going(flow.Sleep(run.Flow.Step, silence, data)), nil
+}
+
+// refused reports whether a call to a guest fails however often it is repeated.
+func refused(err error) bool {
+	var own *apierror.Error
+	said, ok := errors.AsType[*appapi.Refusal](err)
+	return asOwn(err, &own) || ok && said.Body.Code != appapi.CodeBusy && said.Body.Code != appapi.CodeInternal
 }
 
 // poll waits until the build has ended.
@@ -211,8 +214,7 @@ func (f *Flows) built(run flow.Run, data deploy, b appapi.BuildStatus) flow.Comm
 		heardOf(d, b)
 		d.Status, d.Port = record.DeploymentDeploying, a.Port
 		data.Since, data.Cache = tx.Now(), b.CacheBytes > 0
-		data.HealthBy = tx.Now().Add(f.cfg.Health)
-		return flow.Goto(stepRun, data), nil
+		return flow.Goto(stepArtifact, data), nil
 	})
 }
 
@@ -234,7 +236,7 @@ func (f *Flows) notBuilt(run flow.Run, data deploy, b appapi.BuildStatus) flow.C
 	})
 }
 
-// start makes guestapp start the app.
+// start makes guestapp start the app, with the environment of this moment.
 func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data deploy
 	d, a, ok, err := step(run, &data)
@@ -245,19 +247,24 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err != nil {
 		return f.boxless(run, data, lost, err), nil
 	}
-	env, secrets, err := f.envOf(d, a)
-	if err != nil {
-		return f.fail(data, err), nil
-	}
-	err = f.onGuest(ctx, data.RequestID, box, guestTime, func(ctx context.Context, g *appapi.Client) error {
-		_, err := g.Run(ctx, appapi.Run{ID: d.ID, Env: env, Secrets: secrets, Port: d.Port, StartCommand: a.StartCommand})
-		return err
-	})
-	if err != nil {
+	if err := f.startIn(ctx, data.RequestID, box, d, a, d.Port); err != nil {
 		return f.unanswered(ctx, run, data, err)
 	}
 	return func(tx *raftstore.Tx) (flow.Next, error) {
-		data.Silent, data.HealthBy = time.Time{}, tx.Now().Add(f.cfg.Health)
+		data.Silent, data.HealthBy, data.EnvRevision = time.Time{}, tx.Now().Add(f.cfg.Health), a.EnvRevision
 		return flow.Goto(stepHealth, data), nil
 	}, nil
+}
+
+// startIn makes guestapp start the app in a sandbox, unless it has been started there with
+// the same environment.
+func (f *Flows) startIn(ctx context.Context, requestID string, box *record.Sandbox, d *record.Deployment, a *record.App, port int) error {
+	env, secrets, err := f.envOf(d, a)
+	if err != nil {
+		return err
+	}
+	return f.onGuest(ctx, requestID, box, guestTime, func(ctx context.Context, g *appapi.Client) error {
+		_, err := g.Run(ctx, appapi.Run{ID: fmt.Sprintf("%s.%d", box.ID, a.EnvRevision), Env: env, Secrets: secrets, Port: port})
+		return err
+	})
 }

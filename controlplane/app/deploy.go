@@ -21,10 +21,10 @@ import (
 // The steps of a deployment.
 //
 //	(clone ──► cloned ──►)
-//	queue ──► template ──► sandbox ──► box ──► build ──► poll ──► run ──► health ──► artifact ──► flip ──► (live) ──► cache
-//	  │                       ▲          └──────────┴────────┴───────┴───────┤ its host is lost, once
-//	  │                       └──────────────────────────────────────────────┘
-//	  └► restore ──► restored ──► health (a rollback with a usable artifact)
+//	queue ──► template ──► sandbox ──► box ──► build ──► poll ──► artifact ──► captured ──► run ──► health ──► (live) ──► cache
+//	  │                       ▲          └──────────┴────────┴──────────┴────────────┴─────────┤ its host is lost, once
+//	  │                       └────────────────────────────────────────────────────────────────┘
+//	  └► restore ──► restored ──► run (a rollback with a usable artifact)
 //
 // All other failures, an exceeded budget (expire) and a cancel lead to end, which keeps the
 // log, deletes the sandbox and records the reason in the row.
@@ -37,12 +37,12 @@ const (
 	stepBox      = "box"      // wait until the sandbox runs
 	stepBuild    = "build"    // give guestapp the source and start the build
 	stepPoll     = "poll"     // wait for the build
-	stepRun      = "run"      // start the app
 	stepRestore  = "restore"  // create a sandbox from an artifact, in a child flow
 	stepRestored = "restored" // wait until the sandbox runs
-	stepHealth   = "health"   // wait until the app answers
 	stepArtifact = "artifact" // keep the log and begin a snapshot
-	stepFlip     = "flip"     // wait for the snapshot, then send requests to the sandbox
+	stepCaptured = "captured" // wait for the snapshot
+	stepRun      = "run"      // start the app
+	stepHealth   = "health"   // wait until the app answers, then send requests to the sandbox
 	stepCache    = "cache"    // live already: keep the build's caches
 	stepEnd      = "end"
 	stepExpire   = "expire"
@@ -60,7 +60,7 @@ type deploy struct {
 	SandboxID string `json:"sandbox_id,omitempty"`
 	ChildID   string `json:"child_id,omitempty"` // the flow that creates the sandbox
 	Restored  bool   `json:"restored,omitempty"` // the sandbox was restored from an artifact
-	Print     string `json:"print,omitempty"`    // fingerprint of the settings at the build, or when a rollback was requested
+	Revision  uint64 `json:"revision,omitempty"` // of the settings at the build, or when a rollback was requested
 	Cache     bool   `json:"cache,omitempty"`    // the build has caches to keep
 	Private   bool   `json:"private,omitempty"`  // the build was given variables that are not for previews
 
@@ -71,6 +71,8 @@ type deploy struct {
 	Silent    time.Time `json:"silent,omitzero"`     // since when the guest has not answered
 	HealthBy  time.Time `json:"health_by,omitzero"`  // until when the app must answer
 	CaptureBy time.Time `json:"capture_by,omitzero"` // until when to wait for the artifact
+
+	EnvRevision uint64 `json:"env_revision,omitempty"` // that the app was started with
 
 	Why string `json:"why,omitempty"` // why it fails
 }
@@ -242,7 +244,7 @@ func (f *Flows) makeSandbox(_ context.Context, run flow.Run) (flow.Commit, error
 	return changing(run, func(tx *raftstore.Tx, d *record.Deployment, a *record.App) (flow.Next, error) {
 		box := newBox(a)
 		box.BuildID = t.BuildID
-		data.Print = fingerprint(a)
+		data.Revision = a.Revision
 		return f.beginBox(tx, run, d, data, box, stepBox)
 	}), nil
 }
@@ -273,7 +275,7 @@ func (f *Flows) restore(_ context.Context, run flow.Run) (flow.Commit, error) {
 			return building(tx, d, data)
 		}
 		d.Port, d.Framework, d.Runtime, d.StartCommand = to.Port, to.Framework, to.Runtime, to.StartCommand
-		d.SnapshotID, d.RunLogBytes = to.SnapshotID, to.RunLogBytes
+		d.SnapshotID = to.SnapshotID
 		data.Restored = true
 		return f.beginBox(tx, run, d, data, restored(tx, a, to), stepRestored)
 	}), nil
@@ -290,11 +292,10 @@ func (f *Flows) awaitBox(_ context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	return changing(run, func(tx *raftstore.Tx, d *record.Deployment, _ *record.App) (flow.Next, error) {
 		data.phase(d, phaseSandbox, tx.Now())
-		if !data.Restored {
-			return flow.Goto(stepBuild, data), nil
+		if data.Restored {
+			return flow.Goto(stepRun, data), nil
 		}
-		data.HealthBy = tx.Now().Add(f.cfg.Health)
-		return flow.Goto(stepHealth, data), nil
+		return flow.Goto(stepBuild, data), nil
 	}), nil
 }
 
@@ -324,7 +325,7 @@ func (f *Flows) again(run flow.Run, data deploy, lost bool) flow.Commit {
 		}
 		to, known := raftstore.Get(tx, record.Deployments, d.RollbackTo)
 		restorable := lost && data.Restored && known && usable(tx, to)
-		data = deploy{RequestID: data.RequestID, Since: tx.Now(), Begun: data.Begun, Asked: data.Asked, Lost: data.Lost || lost, Print: data.Print}
+		data = deploy{RequestID: data.RequestID, Since: tx.Now(), Begun: data.Begun, Asked: data.Asked, Lost: data.Lost || lost, Revision: data.Revision}
 		keptLog{}.note(d)
 		d.SandboxID, d.SnapshotID, d.Phases = "", "", d.Phases[:min(len(d.Phases), 1)]
 		if restorable {
@@ -340,8 +341,8 @@ func (f *Flows) fail(data deploy, why error) flow.Commit {
 	return going(flow.Goto(stepEnd, data))
 }
 
-// expire ends a deployment that took too long. If it waits only for its artifact, it goes
-// live without one. If it is live already, its caches are not kept.
+// expire ends a deployment that took too long. If it is live already, its caches are not
+// kept.
 func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data deploy
 	d, _, ok, err := step(run, &data)
@@ -352,10 +353,6 @@ func (f *Flows) expire(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		return f.forgetCache(run, data), nil
 	case !ok:
 		return resource.Finish, nil
-	}
-	box, there := raftstore.Get(run.View, record.Sandboxes, data.SandboxID)
-	if !data.CaptureBy.IsZero() && there && box.Status == record.SandboxRunning {
-		return f.goLive(run, data), nil
 	}
 	if data.Why == "" && data.Waits {
 		data.Why = fmt.Sprintf("the template %s was not built within %s", template.App, template.BuildWait)

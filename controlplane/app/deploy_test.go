@@ -37,7 +37,7 @@ func TestDeploy(t *testing.T) {
 			t.Errorf("phase %+v", p)
 		}
 	}
-	if got := len(names); got != 6 || names[0] != "queue" || names[1] != "sandbox" || names[2] != "source" || names[3] != "build" || names[4] != "start" || names[5] != "artifact" {
+	if got := len(names); got != 6 || names[0] != "queue" || names[1] != "sandbox" || names[2] != "source" || names[3] != "build" || names[4] != "artifact" || names[5] != "start" {
 		t.Errorf("phases %q", names)
 	}
 	g := r.guests.at(d.SandboxID)

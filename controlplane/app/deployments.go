@@ -159,7 +159,7 @@ func beginDeploy(tx *raftstore.Tx, a *record.App, d *record.Deployment, requestI
 	}
 	return flow.Begin(tx, flow.New{
 		ID: flow.NewID(), Kind: KindDeploy, Subject: DeploymentSubject(d.ID), Step: first,
-		Data: deploy{RequestID: requestID, Since: tx.Now(), Print: fingerprint(a)},
+		Data: deploy{RequestID: requestID, Since: tx.Now(), Revision: a.Revision},
 	})
 }
 

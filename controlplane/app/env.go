@@ -334,8 +334,8 @@ func (s *Apps) DeleteVariable(ctx context.Context, c core.Caller, id, key string
 	return err
 }
 
-// changeEnv changes an app's variables and returns the app. The app's artifact, which has
-// the former variables, becomes stale and is not used again.
+// changeEnv changes an app's variables and returns the app. The artifact stays usable: an
+// app gets its variables when it is started.
 func (s *Apps) changeEnv(ctx context.Context, c core.Caller, id string, change func(tx *raftstore.Tx, a *record.App) error) (*record.App, error) {
 	var after *record.App
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
@@ -347,8 +347,8 @@ func (s *Apps) changeEnv(ctx context.Context, c core.Caller, id string, change f
 		if err := change(tx, after); err != nil {
 			return err
 		}
-		if invalidates(before, after) {
-			after.Stale = after.DeploymentID != ""
+		if !slices.EqualFunc(before.Env, after.Env, sameVariable) {
+			after.EnvRevision++
 		}
 		raftstore.Put(tx, record.Apps, after.Clone())
 		return nil

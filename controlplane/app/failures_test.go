@@ -395,7 +395,8 @@ func TestNoArtifact(t *testing.T) {
 	r.settled(1)
 }
 
-// TestSettingsChangeMeanwhile: what is built with the former ones is stale at once.
+// TestSettingsChangeMeanwhile: an app starts with the variables of that moment, and what is
+// built with former settings is stale at once.
 func TestSettingsChangeMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
@@ -406,6 +407,9 @@ func TestSettingsChangeMeanwhile(t *testing.T) {
 	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "1", Secret: true}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{BuildCommand: api.SetTo("make")}); err != nil {
+		t.Fatal(err)
+	}
 	r.guests.set(func(g *guests) { g.hold = false })
 	if run := r.guests.at(r.ends(d.ID, record.DeploymentLive).SandboxID).run; run.Env["A"] != "1" || !slices.Contains(run.Secrets, "A") {
 		t.Errorf("its log would show what became secret during the build: %+v", run)
@@ -413,9 +417,16 @@ func TestSettingsChangeMeanwhile(t *testing.T) {
 	if !r.row(a.ID).Stale {
 		t.Error("its artifact would be used")
 	}
-	r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
+	r.guests.set(func(g *guests) { g.hold = true })
+	d = r.deploy(a.ID)
+	r.at(d.ID, "poll")
+	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "2"}); err != nil {
+		t.Fatal(err)
+	}
+	r.guests.set(func(g *guests) { g.hold = false })
+	r.ends(d.ID, record.DeploymentLive)
 	if r.row(a.ID).Stale {
-		t.Error("a new one would not be used")
+		t.Error("a new one would not be used, for a variable")
 	}
 }
 

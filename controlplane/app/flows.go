@@ -2,10 +2,7 @@ package app
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"time"
 
@@ -45,7 +42,7 @@ func (s *Apps) Kinds() []flow.Kind {
 		{Name: KindDeploy, Expire: stepExpire, ActTimeout: max(f.cfg.Budget, timescale.Limit(time.Minute)), Host: f.hostOf, Steps: map[string]flow.Step{
 			stepClone: f.cloneDatabases, stepCloned: f.awaitClones,
 			stepQueue: f.queue, stepTemplate: f.awaitTemplate, stepSandbox: f.makeSandbox, stepBox: f.awaitBox, stepBuild: f.build, stepPoll: f.poll,
-			stepRun: f.start, stepRestore: f.restore, stepRestored: f.awaitBox, stepHealth: f.awaitHealth, stepArtifact: f.capture, stepFlip: f.flip, stepCache: f.saveCache,
+			stepRun: f.start, stepRestore: f.restore, stepRestored: f.awaitBox, stepHealth: f.awaitHealth, stepArtifact: f.capture, stepCaptured: f.awaitCapture, stepCache: f.saveCache,
 			stepEnd: f.end, stepExpire: f.expire,
 		}},
 		{Name: KindWake, ActTimeout: timescale.Limit(time.Minute), Host: f.hostOf, Steps: map[string]flow.Step{
@@ -145,21 +142,6 @@ func deleteBox(tx *raftstore.Tx, id string) error {
 func hostUp(r raftstore.Reader, id string) bool {
 	h, ok := raftstore.Get(r, record.Hosts, id)
 	return ok && h.State == record.HostUp
-}
-
-// fingerprint returns a digest of the settings that an app's artifact depends on; see
-// invalidates.
-func fingerprint(a *record.App) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%q %d %q %q %q %q", a.StartCommand, a.Port, a.RootDirectory, a.Framework, a.InstallCommand, a.BuildCommand)
-	for _, v := range a.Env {
-		// Not the sealed value, which changes with the sealing key.
-		fmt.Fprintf(h, " %q %d", v.Key, v.UpdatedAt.UnixNano())
-		if v.DatabaseID != "" {
-			fmt.Fprintf(h, " %q", v.DatabaseID)
-		}
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 // boxError returns an app's sandbox, or an error if the sandbox cannot be used. lost is true

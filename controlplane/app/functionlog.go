@@ -14,7 +14,6 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
-	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/loops"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/guest/appapi"
@@ -79,18 +78,6 @@ func (f *Flows) written(ctx context.Context, r raftstore.Reader, a *record.App) 
 	return before.add(ctx, f, r, a)
 }
 
-// begins returns the offset in an instance's log at which the output begins that is not kept
-// yet. The log of a restored instance also contains the log of its artifact.
-func (k kept) begins(r raftstore.Reader, in record.AppInstance) int64 {
-	if at, known := k.Boxes[in.SandboxID]; known {
-		return at
-	}
-	if d, ok := raftstore.Get(r, record.Deployments, in.DeploymentID); ok && d.SandboxID != in.SandboxID {
-		return d.RunLogBytes
-	}
-	return 0
-}
-
 // add returns k extended by what the instances of a function have written since.
 func (k kept) add(ctx context.Context, f *Flows, r raftstore.Reader, a *record.App) (kept, error) {
 	out := kept{Boxes: map[string]int64{}, text: k.text}
@@ -99,7 +86,7 @@ func (k kept) add(ctx context.Context, f *Flows, r raftstore.Reader, a *record.A
 		if !ok || box.Status != record.SandboxRunning {
 			continue
 		}
-		text, end, err := f.readRunLog(ctx, box, k.begins(r, in))
+		text, end, err := f.readRunLog(ctx, box, k.Boxes[in.SandboxID])
 		if err != nil {
 			return k, err
 		}
@@ -324,7 +311,7 @@ func (l *functionLog) follow(view *raftstore.Snapshot, a *record.App) bool {
 		if !ok || box.Status != record.SandboxRunning {
 			continue
 		}
-		from := l.told.begins(view, in)
+		from := l.told.Boxes[in.SandboxID]
 		body, err := l.s.openLog(l.ctx, l.c.RequestID, box, func(ctx context.Context, g *appapi.Client) (io.ReadCloser, error) {
 			body, at, err := g.RunLog(ctx, appapi.LogQuery{From: from, Follow: true})
 			from = max(from, at)
@@ -338,17 +325,4 @@ func (l *functionLog) follow(view *raftstore.Snapshot, a *record.App) bool {
 		return true
 	}
 	return false
-}
-
-// wroteUntil returns how many bytes a started function has written when its artifact is
-// captured. Instances restored from the artifact have these bytes in their logs too.
-func (f *Flows) wroteUntil(ctx context.Context, run flow.Run, box *record.Sandbox, a *record.App) int64 {
-	if a.Kind != record.KindFunction {
-		return 0
-	}
-	st, err := f.status(ctx, "", box)
-	if err != nil {
-		f.Logger.InfoContext(ctx, "log of a function has an end that is not known", "flow_id", run.Flow.ID, "error", err)
-	}
-	return max(0, st.Run.LogBytes)
 }

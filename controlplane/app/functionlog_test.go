@@ -26,7 +26,7 @@ func TestAKeptLogOutlivesTheFailuresOfHosts(t *testing.T) {
 	}
 	wakes := func(writes string) {
 		t.Helper()
-		r.guests.set(func(g *guests) { g.wrote = "the app writes\n" + writes })
+		r.guests.set(func(g *guests) { g.wrote = writes })
 		if err := r.apps().Awake(t.Context(), f.ID); err != nil {
 			t.Fatal(err)
 		}

@@ -111,16 +111,16 @@ func (s *Functions) Patch(ctx context.Context, c core.Caller, id string, in api.
 	if err := c.RequireWorkspace(); err != nil {
 		return api.Function{}, err
 	}
-	if !in.Name.Set && !in.Env.Set && !in.TimeoutSeconds.Set {
-		return api.Function{}, errNoFunctionFields
-	}
 	env := core.OrZero(in.Env.Value) // null means the default
-	if err := validEnv(env); err != nil {
-		return api.Function{}, err
-	}
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		before, err := s.owned(tx, c, id)
 		if err != nil {
+			return err
+		}
+		if !in.Name.Set && !in.Env.Set && !in.TimeoutSeconds.Set {
+			return errNoFunctionFields
+		}
+		if err := validEnv(env); err != nil {
 			return err
 		}
 		a := before.Clone()
@@ -137,9 +137,7 @@ func (s *Functions) Patch(ctx context.Context, c core.Caller, id string, in api.
 				return err
 			}
 		}
-		if invalidates(before, a) {
-			a.Stale = a.DeploymentID != ""
-		}
+		changed(before, a)
 		raftstore.Put(tx, record.Apps, a)
 		return nil
 	})

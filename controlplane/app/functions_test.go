@@ -118,6 +118,11 @@ func TestFunctionsArePatched(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for name, in := range map[string]api.PatchFunction{"nothing": {}, "a variable": {Env: api.SetTo(api.StringMap{"A-B": ""})}} {
+		if _, err := r.functions().Patch(t.Context(), caller, "fn-none", in); apierror.CodeOf(err) != apierror.ENotFound {
+			t.Errorf("%s, no such function: %v", name, err)
+		}
+	}
 	out, err := r.functions().Patch(t.Context(), caller, f.ID, api.PatchFunction{Name: api.SetTo("three")})
 	if err != nil || out.Name != "three" || r.row(f.ID).Stale {
 		t.Errorf("%+v, %v", out, err)
@@ -398,8 +403,8 @@ func TestLogsOfAFunction(t *testing.T) {
 		t.Errorf("asleep: %q", got)
 	}
 	r.settled(0)
-	// What wakes has that in its log, and writes more.
-	r.guests.set(func(g *guests) { g.wrote += "called\nagain\n" })
+	// What wakes starts with a log of its own.
+	r.guests.set(func(g *guests) { g.wrote = "called\nagain\n" })
 	if err := r.apps().Awake(t.Context(), f.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +427,7 @@ func TestLogsOfAFunction(t *testing.T) {
 	if l, err := follow.Next(); err != nil || l.Line != "again" {
 		t.Errorf("%+v, %v", l, err)
 	}
-	r.guests.set(func(g *guests) { g.wrote = "the app writes\nonce more\n" })
+	r.guests.set(func(g *guests) { g.wrote = "once more\n" })
 	if err := r.apps().Awake(t.Context(), f.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -486,6 +491,23 @@ func TestLeaderDiesInADeployOfAFunction(t *testing.T) {
 		t.Error(err)
 	}
 	r.settled(1)
+}
+
+// What a function's owner reads speaks of a function.
+func TestAFunctionThatDoesNotAnswerIsAFunction(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	f := r.function("thumbs")
+	r.guests.set(func(g *guests) {
+		g.port, g.status = 1, func(r *appapi.RunStatus) { r.Listening = nil }
+	})
+	d, err := r.functions().DeployFiles(t.Context(), caller, f.ID, hello, noKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row := r.ends(d.ID, record.DeploymentFailed); !strings.HasPrefix(row.Error, "the function does not answer on port ") {
+		t.Errorf("error %q", row.Error)
+	}
 }
 
 func TestTooManyFunctions(t *testing.T) {

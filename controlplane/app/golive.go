@@ -26,11 +26,11 @@ const maxLog = 4 << 20
 // keptArtifacts is how many of the deployments that were live keep their artifacts.
 const keptArtifacts = 5
 
-// capture keeps the log and begins the snapshot of the started app. A restored rollback
-// needs no snapshot: it has the artifact that it was restored from.
+// capture keeps the log and begins the snapshot of the built app. The app is not started in
+// it: no variable of its environment is in the artifact, and each instance starts anew.
 func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data deploy
-	d, a, ok, err := step(run, &data)
+	d, _, ok, err := step(run, &data)
 	if err != nil || !ok {
 		return resource.Finish, err
 	}
@@ -38,36 +38,33 @@ func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 	if err != nil {
 		return f.boxless(run, data, lost, err), nil
 	}
-	if data.Restored {
-		return f.goLive(run, data), nil
-	}
 	kept, err := f.keepLog(ctx, run, data.RequestID, box, d)
 	if err != nil {
 		return nil, err
 	}
-	wrote := f.wroteUntil(ctx, run, box, a)
 	return changing(run, func(tx *raftstore.Tx, d *record.Deployment, a *record.App) (flow.Next, error) {
 		box, ok := raftstore.Get(tx, record.Sandboxes, data.SandboxID)
 		if !ok {
-			return flow.Goto(stepHealth, data), nil
+			return flow.Goto(stepArtifact, data), nil // which finds out what happened to it
 		}
 		kept.note(d)
-		d.RunLogBytes = wrote
 		d.SnapshotID = snapshot.Prefix + core.RandomText(idRandom)
 		data.CaptureBy = tx.Now().Add(f.cfg.Capture)
+		if last := run.Flow.Deadline.Add(-f.cfg.Health); last.Before(data.CaptureBy) { // the app needs time to start
+			data.CaptureBy = last
+		}
 		row := &record.Snapshot{
 			Meta: record.Meta{ID: d.SnapshotID}, WorkspaceID: a.WorkspaceID, Status: record.ResourceCreating, SandboxID: box.ID,
 			Owner: &record.Owner{Type: sandbox.OwnerApp, ID: a.ID}, Template: box.Template, TemplateKey: box.TemplateKey, HostID: box.HostID,
 		}
 		err := snapshot.Begin(tx, flow.NewID(), row, snapshot.Create{Data: resource.Data{RequestID: data.RequestID}, Generation: box.Generation})
-		return flow.Goto(stepFlip, data), err
+		return flow.Goto(stepCaptured, data), err
 	}), nil
 }
 
-// flip waits until the snapshot is on its host and then sends requests to the new sandbox.
-// It does not wait for the upload of the snapshot. An app that cannot be captured is built
-// again when it wakes.
-func (f *Flows) flip(_ context.Context, run flow.Run) (flow.Commit, error) {
+// awaitCapture waits until the snapshot is on its host. It does not wait for the upload of
+// the snapshot. An app that cannot be captured is built again when it wakes.
+func (f *Flows) awaitCapture(_ context.Context, run flow.Run) (flow.Commit, error) {
 	var data deploy
 	d, _, ok, err := step(run, &data)
 	if err != nil || !ok {
@@ -80,11 +77,20 @@ func (f *Flows) flip(_ context.Context, run flow.Run) (flow.Commit, error) {
 	switch pending := ok && !captured(snap); {
 	case pending && f.unheard(data.SandboxID):
 		data.CaptureBy = f.Clock().Add(f.cfg.Capture)
-		return going(flow.Wait(stepFlip, silence, data, record.Snapshots.Name)), nil
+		return going(flow.Wait(stepCaptured, silence, data, record.Snapshots.Name)), nil
 	case pending && f.Clock().Before(data.CaptureBy):
-		return going(flow.Wait(stepFlip, data.CaptureBy.Sub(f.Clock()), data, record.Snapshots.Name)), nil
+		return going(flow.Wait(stepCaptured, data.CaptureBy.Sub(f.Clock()), data, record.Snapshots.Name)), nil
 	}
-	return f.goLive(run, data), nil
+	return changing(run, func(tx *raftstore.Tx, d *record.Deployment, _ *record.App) (flow.Next, error) {
+		if snap, ok := raftstore.Get(tx, record.Snapshots, d.SnapshotID); !ok || !captured(snap) {
+			if err := deleteArtifact(tx, d); err != nil {
+				return flow.Next{}, err
+			}
+			d.SnapshotID = ""
+		}
+		data.phase(d, phaseArtifact, tx.Now())
+		return flow.Goto(stepRun, data), nil
+	}), nil
 }
 
 // goLive makes a deployment live, in one transaction: its sandbox becomes the app's
@@ -93,32 +99,20 @@ func (f *Flows) goLive(run flow.Run, data deploy) flow.Commit {
 	f.Logger.Info("deployment goes live", "deployment_id", id(run.Flow, record.Deployments.Name), "sandbox_id", hostapi.ShortID(data.SandboxID))
 	return changing(run, func(tx *raftstore.Tx, d *record.Deployment, a *record.App) (flow.Next, error) {
 		box, ok := raftstore.Get(tx, record.Sandboxes, data.SandboxID)
-		switch gone := !ok || box.Status != record.SandboxRunning; {
-		case gone && run.Flow.Deadline.IsZero(): // it has expired: nothing would limit it if it began again
-			data.Why = f.tooLong(d)
-			return flow.Goto(stepEnd, data), nil
-		case gone:
+		if !ok || box.Status != record.SandboxRunning {
 			return flow.Goto(stepHealth, data), nil // which finds out what happened to the sandbox
 		}
 		now := tx.Now()
-		if !data.Restored {
-			if snap, ok := raftstore.Get(tx, record.Snapshots, d.SnapshotID); !ok || !captured(snap) {
-				if err := deleteArtifact(tx, d); err != nil {
-					return flow.Next{}, err
-				}
-				d.SnapshotID = ""
-			}
-			data.phase(d, phaseArtifact, now)
-		}
+		data.phase(d, phaseStart, now)
 		d.Status, d.FinishedAt, d.Error = record.DeploymentLive, now, ""
 		if d.Port == 0 {
 			d.Port = a.Port
 		}
 		a = a.Clone()
 		a.Draining = append(a.Draining, draining(a.Instances, now)...)
-		a.Instances = []record.AppInstance{{SandboxID: box.ID, DeploymentID: d.ID, Since: now, Port: d.Port}}
+		a.Instances = []record.AppInstance{{SandboxID: box.ID, DeploymentID: d.ID, Since: now, Port: d.Port, EnvRevision: data.EnvRevision}}
 		a.DeploymentID, a.Status, a.Error = d.ID, record.AppRunning, ""
-		a.Stale = data.Print != fingerprint(a)
+		a.Stale = data.Revision != a.Revision
 		raftstore.Put(tx, record.Apps, a)
 		raftstore.Put(tx, record.Deployments, d.Clone())
 		if err := dropArtifacts(tx, a); err != nil {

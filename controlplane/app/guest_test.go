@@ -110,8 +110,8 @@ func (g *guests) dial(h *fakehost.Host) fakehost.Dialled {
 		b := g.boxes[box]
 		if b == nil {
 			b = &guest{}
-			if from := h.Spec(box).Capture; from != "" { // the app runs in it, from its first moment on
-				b.port = max(g.port, 3000)
+			if h.Spec(box).Capture != "" { // the app is built in it, and does not run
+				b.build.ID = "restored"
 			}
 			g.boxes[box] = b
 		}

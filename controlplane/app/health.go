@@ -14,7 +14,6 @@ import (
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/guest/appapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
-	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/timescale"
 )
@@ -23,7 +22,7 @@ import (
 var answerTime = timescale.Limit(5 * time.Second)
 
 // healthEvery is the interval between the probes of an app that does not answer yet.
-// wokenEvery is that of a restored app, which usually answers at once.
+// wokenEvery is the interval of an app that requests wait for.
 const (
 	healthEvery = 250 * time.Millisecond
 	wokenEvery  = 50 * time.Millisecond
@@ -70,7 +69,7 @@ func (f *Flows) probe(ctx context.Context, requestID string, box *record.Sandbox
 	return out, err
 }
 
-// awaitHealth waits until the app of a deployment answers, twice.
+// awaitHealth waits until the app of a deployment answers, twice, and then lets it serve.
 func (f *Flows) awaitHealth(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data deploy
 	d, a, ok, err := step(run, &data)
@@ -96,15 +95,11 @@ func (f *Flows) awaitHealth(ctx context.Context, run flow.Run) (flow.Commit, err
 		case got == answered && firstAnswer.IsZero():
 			firstAnswer = now
 		case got == answered && now.Sub(firstAnswer) >= f.cfg.HealthPause:
-			return changing(run, func(tx *raftstore.Tx, d *record.Deployment, _ *record.App) (flow.Next, error) {
-				data.phase(d, phaseStart, tx.Now())
-				return flow.Goto(stepArtifact, data), nil
-			}), nil
+			return f.goLive(run, data), nil
 		case got != answered:
 			firstAnswer = time.Time{}
-			st, serr := f.status(ctx, data.RequestID, box)
-			if over || serr == nil && st.Run.State == appapi.StateExited && st.Run.Starts >= manyStarts {
-				return f.unhealthy(run, data, unwell(st.Run, serr, got, d.Port, f.cfg.Health)), nil
+			if why := f.hopeless(ctx, data.RequestID, box, a.Kind, got, d.Port, over); why != nil {
+				return f.unhealthy(run, data, why), nil
 			}
 		}
 		select {
@@ -117,6 +112,16 @@ func (f *Flows) awaitHealth(ctx context.Context, run flow.Run) (flow.Commit, err
 	}
 }
 
+// hopeless returns why an app that does not answer is given up: its time is over, or it has
+// ended again and again. nil: it may still answer.
+func (f *Flows) hopeless(ctx context.Context, requestID string, box *record.Sandbox, kind record.AppKind, got answer, port int, over bool) error {
+	st, err := f.status(ctx, requestID, box)
+	if over || err == nil && st.Run.State == appapi.StateExited && st.Run.Starts >= manyStarts {
+		return unwell(nounsOf[kind].one, st.Run, err, got, port, f.cfg.Health)
+	}
+	return nil
+}
+
 // unhealthy continues with an app that does not answer. A restored rollback is built
 // instead.
 func (f *Flows) unhealthy(run flow.Run, data deploy, why error) flow.Commit {
@@ -126,19 +131,20 @@ func (f *Flows) unhealthy(run flow.Run, data deploy, why error) flow.Commit {
 	return f.fail(data, why)
 }
 
-// unwell explains to the author of an app why the app is not healthy.
-func unwell(r appapi.RunStatus, unknown error, got answer, port int, limit time.Duration) error {
-	why := &apierror.Error{Code: apierror.EUnprocessable, Message: fmt.Sprintf("the app does not answer on port %d within %s", port, limit)}
+// unwell explains to the author of an app or a function, which noun says, why it is not
+// healthy.
+func unwell(noun string, r appapi.RunStatus, unknown error, got answer, port int, limit time.Duration) error {
+	why := &apierror.Error{Code: apierror.EUnprocessable, Message: fmt.Sprintf("the %s does not answer on port %d within %s", noun, port, limit)}
 	if unknown != nil {
 		return why.With(reasonOf(unknown), unknown)
 	}
 	switch {
 	case got == silent:
-		why.Message = fmt.Sprintf("the app takes connections on port %d, and answers nothing within %s", port, limit)
+		why.Message = fmt.Sprintf("the %s takes connections on port %d, and answers nothing within %s", noun, port, limit)
 	case r.State == appapi.StateExited || r.State == appapi.StateStopped:
-		why.Message = "the app " + exited(r)
+		why.Message = "the " + noun + " " + exited(r)
 	default:
-		why.Message = misplaced(r.Listening, port, why.Message)
+		why.Message = misplaced(noun, r.Listening, port, why.Message)
 	}
 	if lines := lastLines(r.LastLines); lines != "" {
 		why.Message += "; it wrote last:\n" + lines
@@ -161,15 +167,15 @@ func exited(r appapi.RunStatus) string {
 
 // misplaced returns a message if an app listens on the wrong port or address, and otherwise
 // the given text.
-func misplaced(listening []appapi.Listen, port int, otherwise string) string {
+func misplaced(noun string, listening []appapi.Listen, port int, otherwise string) string {
 	for _, l := range listening {
 		if l.Port == port && l.Loopback {
-			return fmt.Sprintf("the app listens on 127.0.0.1:%d only: bind 0.0.0.0", port)
+			return fmt.Sprintf("the %s listens on 127.0.0.1:%d only: bind 0.0.0.0", noun, port)
 		}
 	}
 	for _, l := range listening {
 		if l.Port != port && l.Port > 0 && l.Port <= maxPort {
-			return fmt.Sprintf("the app listens on port %d, not on $PORT (%d)", l.Port, port)
+			return fmt.Sprintf("the %s listens on port %d, not on $PORT (%d)", noun, l.Port, port)
 		}
 	}
 	return otherwise

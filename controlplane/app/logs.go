@@ -49,12 +49,12 @@ func (s *Apps) openLog(ctx context.Context, requestID string, box *record.Sandbo
 func guestError(err error) error {
 	var said *appapi.Refusal
 	if errors.As(err, &said) {
-		return apierror.Unreachable("the app's sandbox refuses", err)
+		return apierror.Unreachable("its sandbox refuses", err)
 	}
 	if own := apierror.As(core.HostError(err)); own.Code != apierror.EInternal {
 		return own
 	}
-	return apierror.Unreachable("the app's sandbox does not answer", err)
+	return apierror.Unreachable("its sandbox does not answer", err)
 }
 
 // lines reads a log line by line. The text comes from a guest, so invalid UTF-8 is replaced.

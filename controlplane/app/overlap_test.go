@@ -155,9 +155,16 @@ func TestSettingsChangeDuringARollback(t *testing.T) {
 	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "TOKEN", api.PutAppVariable{Value: "new", Secret: true}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{BuildCommand: api.SetTo("make")}); err != nil {
+		t.Fatal(err)
+	}
 	changed <- struct{}{}
-	if d := r.ends(back.ID, record.DeploymentLive); r.guests.at(d.SandboxID).builds != 0 || !r.row(a.ID).Stale {
-		t.Error("the artifact without the variable would be used again")
+	d := r.ends(back.ID, record.DeploymentLive)
+	if g := r.guests.at(d.SandboxID); g.builds != 0 || g.run.Env["TOKEN"] != "new" {
+		t.Errorf("it was started with %q, after %d builds", g.run.Env, g.builds)
+	}
+	if !r.row(a.ID).Stale {
+		t.Error("the artifact that the former command built would be used again")
 	}
 	// One during which nothing changes is used again.
 	forth, err := r.apps().RollBack(t.Context(), caller, a.ID, api.RollBackApp{}, noKey)

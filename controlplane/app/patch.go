@@ -23,20 +23,16 @@ func (s *Apps) Patch(ctx context.Context, c core.Caller, id string, in api.Patch
 	if err := c.RequireWorkspace(); err != nil {
 		return api.App{}, err
 	}
-	if !changes(in) {
-		return api.App{}, errNoFields
-	}
-	if in.Env.Set {
-		if in.Env.Value == nil {
-			in.Env.Value = new(api.StringMap) // null means the default
-		}
-		if err := validEnv(*in.Env.Value); err != nil {
-			return api.App{}, err
-		}
-	}
+	env := core.OrZero(in.Env.Value) // null means the default
 	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		before, err := s.owned(tx, c, id)
 		if err != nil {
+			return err
+		}
+		if !changes(in) {
+			return errNoFields
+		}
+		if err := validEnv(env); err != nil {
 			return err
 		}
 		a := before.Clone()
@@ -53,13 +49,11 @@ func (s *Apps) Patch(ctx context.Context, c core.Caller, id string, in api.Patch
 			a.InstallationID = s.installation(tx, a)
 		}
 		if in.Env.Set {
-			if a.Env, err = s.flows.replaceEnv(before, *in.Env.Value, tx.Now()); err != nil {
+			if a.Env, err = s.flows.replaceEnv(before, env, tx.Now()); err != nil {
 				return err
 			}
 		}
-		if invalidates(before, a) {
-			a.Stale = a.DeploymentID != ""
-		}
+		changed(before, a)
 		if a.GitURL != before.GitURL || a.Framework != before.Framework || a.Runtime != before.Runtime || a.RootDirectory != before.RootDirectory {
 			dropCache(a) // little of it would be useful
 		}
@@ -103,6 +97,17 @@ func (s *Apps) apply(a *record.App, in api.PatchApp) {
 func set[T any](to *T, p api.Patch[T], otherwise T) {
 	if p.Set {
 		*to = or(p.Value, otherwise)
+	}
+}
+
+// changed notes in a row that its settings and variables differ from the former ones.
+func changed(before, after *record.App) {
+	if !slices.EqualFunc(before.Env, after.Env, sameVariable) {
+		after.EnvRevision++
+	}
+	if invalidates(before, after) {
+		after.Revision++
+		after.Stale = after.DeploymentID != ""
 	}
 }
 

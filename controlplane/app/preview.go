@@ -55,9 +55,7 @@ func (s *Apps) OpenPreview(ctx context.Context, parentID string, pullRequest int
 		if known && reflect.DeepEqual(before, a) {
 			return nil
 		}
-		if invalidates(before, a) {
-			a.Stale = a.DeploymentID != ""
-		}
+		changed(before, a)
 		raftstore.Put(tx, record.Apps, a)
 		return nil
 	})

@@ -2,7 +2,6 @@ package app_test
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
-	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/tier"
 )
@@ -92,7 +90,7 @@ func TestNewLeaderHasHeardNoHost(t *testing.T) {
 		var r *rig
 		free := make(chan struct{})
 		const limit = 2 * time.Second
-		fault, runs := deaf(&r, app.KindDeploy, "flip", func() { <-time.After(limit) })
+		fault, runs := deaf(&r, app.KindDeploy, "captured", func() { <-time.After(limit) })
 		r = newRig(t, 1, 1, fault, func(c *app.Config) { c.Capture = limit })
 		r.hosts[0].SetFault(func(ctx context.Context, c fakehost.Call) error {
 			if c.Op == "capture" && !c.Done {
@@ -114,59 +112,21 @@ func TestNewLeaderHasHeardNoHost(t *testing.T) {
 	})
 }
 
-// TestExpiredDeploymentWithoutItsSandbox: a deployment that is past its deadline does not
-// begin again, without any.
-func TestExpiredDeploymentWithoutItsSandbox(t *testing.T) {
+// TestALateCaptureLeavesTimeToStart: a deployment does not spend its budget on its artifact.
+func TestALateCaptureLeavesTimeToStart(t *testing.T) {
 	tier.Slow(t)
 	t.Parallel()
-	for name, again := range map[string]bool{"gone before": true, "gone meanwhile": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			expires, lost := make(chan struct{}), make(chan struct{})
-			release := sync.OnceFunc(func() { close(lost) })
-			defer release()
-			var once sync.Once
-			r := newRig(t, 1, 2, func(f *record.Flow, at flow.Point) (err error) {
-				if f.Kind == app.KindDeploy && f.Step == "expire" && at == flow.BeforeAct {
-					once.Do(func() {
-						close(expires)
-						<-lost
-						if again {
-							err = errCrash
-						}
-					})
-				}
-				return err
-			})
-			for _, h := range r.hosts { // no artifact is ever captured
-				h.SetFault(func(ctx context.Context, c fakehost.Call) error {
-					if c.Op == "capture" && !c.Done {
-						<-ctx.Done()
-					}
-					return nil
-				})
-			}
-			a := r.create()
-			d := r.deploy(a.ID)
-			r.at(d.ID, "flip")
-			r.late(d.ID)
-			<-expires
-			box := r.deployment(d.ID).SandboxID
-			h := r.host(box)
-			h.Silence(true)
-			r.await("the loss of its host", func() bool {
-				row, ok := r.Sandbox(box)
-				up, _ := raftstore.Get(r.Leader().Store.View(), record.Hosts, h.ID)
-				return ok && row.Status == record.SandboxFailed && up.State == record.HostLost
-			})
-			release()
-			if d := r.ends(d.ID, record.DeploymentFailed); !strings.HasPrefix(d.Error, "it took longer than 20s") {
-				t.Errorf("error %q", d.Error)
-			}
-			h.Silence(false)
-			r.settled(0)
-		})
+	r := newRig(t, 1, 1, nil, func(c *app.Config) { c.Budget, c.Health, c.Capture = 10*time.Second, 7*time.Second, time.Hour })
+	r.hosts[0].SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op == "capture" && !c.Done {
+			<-ctx.Done()
+		}
+		return nil
+	})
+	if _, d := r.live(); r.deployment(d.ID).SnapshotID != "" {
+		t.Errorf("it has an artifact: %+v", r.deployment(d.ID))
 	}
+	r.settled(1)
 }
 
 // TestCachesOfALeaderThatDies: what a host was given of them goes, though the time of the

@@ -239,6 +239,15 @@ func TestPatch(t *testing.T) {
 		_, err := r.apps().Patch(t.Context(), caller, a.ID, in)
 		hasText(t, err, apierror.EInvalid, text)
 	}
+	// Whose app it is comes before what is wrong with the fields.
+	for name, in := range map[string]api.PatchApp{"nothing": {}, "a variable": {Env: api.SetTo(api.StringMap{"HOST": "x"})}} {
+		for _, id := range []string{"app-none", r.function("f-" + name[:1]).ID} {
+			_, err := r.apps().Patch(t.Context(), caller, id, in)
+			want(t, err, apierror.ENotFound, "not found")
+		}
+		_, err := r.apps().Patch(t.Context(), core.Caller{WorkspaceID: "other", KeyID: "k2"}, a.ID, in)
+		want(t, err, apierror.ENotFound, "not found")
+	}
 	out, err := r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{Port: api.SetNull[int](), IdleTimeoutSeconds: api.SetNull[int](), MaxInstances: api.SetNull[int]()})
 	if err != nil || out.Port != 3000 || out.IdleTimeoutSeconds != 900 || out.MaxInstances != 1 {
 		t.Errorf("defaults: %+v, %v", out, err)
@@ -251,20 +260,25 @@ func TestEnv(t *testing.T) {
 	s, ctx := r.apps(), t.Context()
 	a := r.create(func(in *api.CreateApp) { in.Env = map[string]string{"B": "2"} })
 	r.edit(a.ID, func(a *record.App) { a.DeploymentID = "dep-x" })
-	fresh := func() {
+	var revision uint64
+	// changed checks that the next wake starts the app anew, and from the artifact unless
+	// stale is true.
+	changed := func(stale bool) {
 		t.Helper()
-		if !r.row(a.ID).Stale {
-			t.Error("the artifact is used still")
+		row := r.row(a.ID)
+		if row.Stale != stale || row.EnvRevision <= revision {
+			t.Errorf("stale %v, revision %d after %d", row.Stale, row.EnvRevision, revision)
 		}
+		revision = row.EnvRevision
 		r.edit(a.ID, func(a *record.App) { a.Stale = false })
 	}
 	v, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: true, Scope: "production"})
 	if err != nil || v.Value != "********" || !v.Secret || v.Scope != "production" || v.UpdatedAt.IsZero() {
 		t.Errorf("put: %+v, %v", v, err)
 	}
-	fresh()
-	if _, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: true, Scope: "production"}); err != nil || r.row(a.ID).Stale {
-		t.Errorf("the same again: %v, stale %v", err, r.row(a.ID).Stale)
+	changed(false)
+	if _, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: true, Scope: "production"}); err != nil || r.row(a.ID).EnvRevision != revision {
+		t.Errorf("the same again: %v, revision %d", err, r.row(a.ID).EnvRevision)
 	}
 	for _, stored := range r.row(a.ID).Env {
 		if bytes.HasPrefix(stored.ValueSealed, []byte("hush")) {
@@ -275,7 +289,7 @@ func TestEnv(t *testing.T) {
 	if err != nil || len(vars) != 4 || vars[1].Value != "9" || vars[3].Value != "3\n4!" || vars[0].Value != "********" {
 		t.Errorf("import: %+v, %v", vars, err)
 	}
-	fresh()
+	changed(false)
 	// What was read is written back, with one change.
 	env, err := s.Get(ctx, caller, a.ID)
 	if err != nil {
@@ -286,7 +300,7 @@ func TestEnv(t *testing.T) {
 	if _, err := s.Patch(ctx, caller, a.ID, api.PatchApp{Env: api.SetTo(api.StringMap(env.Env))}); err != nil {
 		t.Fatal(err)
 	}
-	fresh()
+	changed(true) // as the specification says of this route alone
 	row := r.row(a.ID)
 	var keys []string
 	for _, v := range row.Env {
@@ -298,7 +312,7 @@ func TestEnv(t *testing.T) {
 	if err := s.DeleteVariable(ctx, caller, a.ID, "A"); err != nil {
 		t.Fatal(err)
 	}
-	fresh()
+	changed(false)
 	want(t, s.DeleteVariable(ctx, caller, a.ID, "A"), apierror.ENotFound, "not found")
 	for _, tc := range []struct {
 		name, message, detail string

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -18,7 +19,7 @@ import (
 
 // The steps of a wake, which brings up one more instance of an app.
 //
-//	restore ──► restored ──► health ──► (running)
+//	restore ──► restored ──► health, which starts the app ──► (running)
 //	   ▲           └───────────┤ its host is lost, once
 //	   └───────────────────────┘
 //
@@ -37,6 +38,7 @@ type waking struct {
 	SandboxID    string    `json:"sandbox_id,omitempty"`
 	ChildID      string    `json:"child_id,omitempty"`
 	HealthBy     time.Time `json:"health_by,omitzero"`
+	EnvRevision  uint64    `json:"env_revision,omitempty"` // that the app is started with
 }
 
 // beginWake begins a wake of an app, unless a flow is already under way for the app. An app
@@ -217,7 +219,8 @@ func (f *Flows) redeploy(tx *raftstore.Tx, run flow.Run, data waking) (flow.Next
 	return flow.Done(), beginDeploy(tx, a, d, data.RequestID)
 }
 
-// awaitServing waits until the restored app answers, and then lets it serve.
+// awaitServing starts the app, with the environment of this moment, waits until it answers,
+// and then lets it serve.
 func (f *Flows) awaitServing(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data waking
 	a, ok, err := waken(run, &data)
@@ -228,26 +231,40 @@ func (f *Flows) awaitServing(ctx context.Context, run flow.Run) (flow.Commit, er
 	if err != nil {
 		return f.unwoken(run, data, lost, err), nil
 	}
-	port := a.Port
-	if d, ok := raftstore.Get(run.View, record.Deployments, data.DeploymentID); ok && d.Port != 0 {
-		port = d.Port
+	d, ok := raftstore.Get(run.View, record.Deployments, data.DeploymentID)
+	if !ok {
+		return f.unwoken(run, data, false, errBoxGone), nil
 	}
+	port := cmp.Or(d.Port, a.Port)
 	late := time.NewTimer(f.patience(run))
 	defer late.Stop()
 	tick := time.NewTicker(wokenEvery)
 	defer tick.Stop()
-	for {
+	var looked time.Time // at an app that did not answer
+	for started := false; ; {
 		over := !f.Clock().Before(data.HealthBy) // before the probe: this replica may be stopped during it
-		got, err := f.probe(ctx, data.RequestID, box, a.ID, port)
-		switch {
+		var got answer
+		if !started {
+			err = f.startIn(ctx, data.RequestID, box, d, a, port)
+			started, data.EnvRevision = err == nil, a.EnvRevision
+		}
+		if started {
+			got, err = f.probe(ctx, data.RequestID, box, a.ID, port)
+		}
+		switch now := f.Clock(); {
 		case err == nil && got == answered:
 			return f.serve(run, data, port), nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err != nil && f.unheard(box.ID):
-			data.HealthBy = f.Clock().Add(f.cfg.Health)
-		case over:
-			return f.unwoken(run, data, false, &apierror.Error{Code: apierror.EUnprocessable, Message: "the restored app does not answer", Err: err}), nil
+			data.HealthBy = now.Add(f.cfg.Health)
+		case err != nil && (over || refused(err)):
+			return f.unwoken(run, data, false, err), nil
+		case err == nil && (over || now.Sub(looked) >= healthEvery):
+			looked = now
+			if why := f.hopeless(ctx, data.RequestID, box, a.Kind, got, port, over); why != nil {
+				return f.unwoken(run, data, false, why), nil
+			}
 		}
 		select {
 		case <-tick.C:
@@ -273,7 +290,7 @@ func (f *Flows) serve(run flow.Run, data waking, port int) flow.Commit {
 		}
 		a = a.Clone()
 		a.Status, a.Error = record.AppRunning, ""
-		a.Instances = append(a.Instances, record.AppInstance{SandboxID: box.ID, DeploymentID: data.DeploymentID, Since: tx.Now(), Port: port})
+		a.Instances = append(a.Instances, record.AppInstance{SandboxID: box.ID, DeploymentID: data.DeploymentID, Since: tx.Now(), Port: port, EnvRevision: data.EnvRevision})
 		if data.Leaves != "" {
 			replace(tx, a, data.Leaves)
 		}

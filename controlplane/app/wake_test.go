@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -60,7 +61,7 @@ func TestSleepAndWake(t *testing.T) {
 		t.Fatalf("awake: %+v", row)
 	}
 	box, _ := r.Sandbox(row.Instances[0].SandboxID)
-	if g := r.guests.at(box.ID); box.FromSnapshot != r.deployment(d.ID).SnapshotID || g.builds+g.starts != 0 {
+	if g := r.guests.at(box.ID); box.FromSnapshot != r.deployment(d.ID).SnapshotID || g.builds != 0 || g.starts != 1 {
 		t.Errorf("its sandbox: %+v, %+v", box, g)
 	}
 	if n := len(raftstore.All(r.Leader().Store.View(), record.Deployments)); n != 1 {
@@ -143,6 +144,59 @@ func TestStaleIsDeployed(t *testing.T) {
 	}
 }
 
+// TestVariablesReachTheNextWake: the artifact is used, and the app started in it has the
+// variables of that moment, whichever route changed them.
+func TestVariablesReachTheNextWake(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, d := r.live(sleepy, func(in *api.CreateApp) { in.Env = map[string]string{"A": "1", "B": "1"} })
+	for name, change := range map[string]func() error{
+		"put": func() error {
+			_, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "put"})
+			return err
+		},
+		"import": func() error {
+			_, err := r.apps().ImportEnv(t.Context(), caller, a.ID, api.ImportAppEnv{Dotenv: "A=import", Secret: true})
+			return err
+		},
+		"": func() error { return r.apps().DeleteVariable(t.Context(), caller, a.ID, "A") },
+	} {
+		r.becomes(a.ID, record.AppHibernated)
+		r.settled(0)
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.apps().Awake(t.Context(), a.ID); err != nil {
+			t.Fatal(err)
+		}
+		row := r.row(a.ID)
+		g := r.guests.at(row.Instances[0].SandboxID)
+		if row.DeploymentID != d.ID || g.builds != 0 || g.run.Env["A"] != name || g.run.Env["B"] != "1" || (name == "import") != slices.Contains(g.run.Secrets, "A") {
+			t.Errorf("%q: started with %q after %d builds, by %s", name, g.run.Env, g.builds, row.DeploymentID)
+		}
+	}
+}
+
+// TestAWokenAppThatExits is not waited for to the end of its time: the wake builds it anew,
+// and says why that does not help.
+func TestAWokenAppThatExits(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil, func(c *app.Config) { c.Health = time.Hour })
+	a, d := r.asleep()
+	r.guests.set(func(g *guests) {
+		g.port = 4711
+		g.status = func(st *appapi.RunStatus) {
+			st.State, st.Starts, st.ExitCode, st.LastLines = appapi.StateExited, 3, new(7), []string{"no DATABASE_URL"}
+		}
+	})
+	hasText(t, r.apps().Awake(t.Context(), a.ID), apierror.EUnwoken, "the app exited with code 7; it wrote last:\nno DATABASE_URL")
+	if row := r.row(a.ID); row.Status != record.AppFailed || row.DeploymentID != d.ID {
+		t.Errorf("%+v", row)
+	}
+}
+
 // TestArtifactGone: what cannot be restored is built anew.
 func TestArtifactGone(t *testing.T) {
 	tier.Slow(t)
@@ -153,7 +207,7 @@ func TestArtifactGone(t *testing.T) {
 			r.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Snapshots, snapshot); return nil })
 		},
 		"answer": func(r *rig, _ string) {
-			r.guests.set(func(g *guests) { g.port = 4711 }) // the restored app is not where it was
+			r.guests.set(func(g *guests) { g.port = 4711 }) // the restored app listens elsewhere
 			r.await("the end of the restore", func() bool {
 				_, ok := find(r, "wake")
 				return ok
@@ -434,6 +488,33 @@ func TestRecalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if row := r.row(a.ID); row.Status != record.AppRunning || len(row.Draining) != 0 || row.Instances[0].SandboxID != box {
+		t.Errorf("%+v", row)
+	}
+}
+
+// TestNotRecalled: an instance that was started with former variables is not the next wake.
+func TestNotRecalled(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, _ := r.live(sleepy)
+	box := r.row(a.ID).Instances[0].SandboxID
+	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "1"}); err != nil {
+		t.Fatal(err)
+	}
+	open := []app.Activity{{AppID: a.ID, Open: map[string]int{box: 1}}}
+	r.await("sleep, with a request in the old sandbox", func() bool {
+		if row := r.row(a.ID); len(row.Draining) == 0 {
+			return false
+		}
+		r.apps().Heard("edge", open)
+		return true
+	})
+	if err := r.apps().Awake(t.Context(), a.ID); err != nil {
+		t.Fatal(err)
+	}
+	row := r.row(a.ID)
+	if in := row.Instances[0]; in.SandboxID == box || r.guests.at(in.SandboxID).run.Env["A"] != "1" {
 		t.Errorf("%+v", row)
 	}
 }

@@ -60,7 +60,7 @@ type Build struct {
 	// NoImage has a Dockerfile passed over, whatever is set.
 	NoImage bool `json:"no_image,omitempty"`
 
-	Env     map[string]string `json:"env,omitempty"`      // of the install and build commands, and of the app
+	Env     map[string]string `json:"env,omitempty"`      // of the install and build commands
 	CacheMB int               `json:"cache_mb,omitempty"` // of caches that may be kept for the next build; 0: none
 	Secrets []string          `json:"secrets,omitempty"`  // names of Env whose values never appear in a log
 	Port    int               `json:"port"`               // that the app will bind; a PORT for the build's commands
@@ -77,13 +77,11 @@ type Git struct {
 	AllowHTTP bool   `json:"allow_http,omitempty"`
 }
 
-// Run starts the app that was built.
+// Run starts the app that was built. Of the Build's environment nothing is left in it.
 type Run struct {
-	ID   string            `json:"id"` // of the deployment
+	ID   string            `json:"id"` // of the instance and its environment
 	Env  map[string]string `json:"env,omitempty"`
 	Port int               `json:"port"`
-	// StartCommand overrides the plan's, if it is not empty.
-	StartCommand string `json:"start_command,omitempty"`
 	// Secrets are more names of Env whose values never appear in a log: those of the
 	// Build are masked in any case.
 	Secrets []string `json:"secrets,omitempty"`

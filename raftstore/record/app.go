@@ -78,6 +78,10 @@ type App struct {
 	// Stale says that a setting has changed since that was built: its artifact is not
 	// used again.
 	Stale bool `json:"stale,omitempty"`
+	// Revision counts the changes of settings on which artifacts depend, and EnvRevision
+	// those of Env.
+	Revision    uint64 `json:"revision,omitempty"`
+	EnvRevision uint64 `json:"env_revision,omitempty"`
 	// Instances are the sandboxes that serve it.
 	Instances []AppInstance `json:"instances,omitempty"`
 	// Draining are those that get no new request, and go when the open ones have ended.
@@ -94,6 +98,8 @@ type AppInstance struct {
 	Since        time.Time `json:"since"` // when it came to serve, or to drain
 	// Port is the one that it binds: the app's own may have been changed since.
 	Port int `json:"port"`
+	// EnvRevision is the app's, of the environment that it was started with.
+	EnvRevision uint64 `json:"env_revision,omitempty"`
 }
 
 // AppUpload is a source that was uploaded, what a build has kept, or what a function has
@@ -188,14 +194,13 @@ type Deployment struct {
 
 	// SandboxID is the one that it is built in, and first served from.
 	SandboxID string `json:"sandbox_id,omitempty"`
-	// SnapshotID is its artifact: a snapshot of the started app; "": none, or gone.
+	// SnapshotID is its artifact: a snapshot of the built app, which is not started in it;
+	// "": none, or gone.
 	SnapshotID string `json:"snapshot_id,omitempty"`
 	// LogBlob is the blob with its log, once it has ended.
 	LogBlob string `json:"log_blob,omitempty"`
 	// LogFrom is the offset in the log of the blob's first byte.
 	LogFrom int64 `json:"log_from,omitempty"`
-	// RunLogBytes is how much a function had written when its artifact was captured.
-	RunLogBytes int64 `json:"run_log_bytes,omitempty"`
 	// LogHost is the only host that has it; "": those that share a bucket do.
 	LogHost string `json:"log_agent_id,omitempty"`
 }

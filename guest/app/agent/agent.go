@@ -351,18 +351,14 @@ func (a *Agent) command() (command.Command, error) {
 	plan, in, made := a.state.Status.Plan, a.state.Run, a.state.Made
 	if made.Image != nil {
 		var argv []string
-		if in.StartCommand != "" {
-			argv = command.Shell(in.StartCommand)
+		if line := a.state.Build.StartCommand; line != "" {
+			argv = command.Shell(line)
 		}
 		return made.Image.Command(a.cfg.Program, a.path(imageFile), a.cfg.Runner.User, argv, in.Env, build.Ports(in.Port))
 	}
 	c := command.Command{Dir: made.Dir, Env: []map[string]string{made.Environ(a.cfg.Home), in.Env, build.Ports(in.Port)}}
-	line := in.StartCommand
-	if line == "" {
-		line = plan.StartCommand
-	}
-	if line != "" {
-		c.Argv = command.Shell(line)
+	if plan.StartCommand != "" {
+		c.Argv = command.Shell(plan.StartCommand)
 		return c, nil
 	}
 	c.Argv = []string{a.cfg.Program, "static", "-listen", fmt.Sprintf("0.0.0.0:%d", in.Port), "-dir", filepath.Join(made.Dir, plan.StaticDir), fmt.Sprintf("-spa=%t", plan.SPA)}

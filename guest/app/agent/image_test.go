@@ -91,7 +91,10 @@ func TestAnAppWithADockerfileRunsInItsImage(t *testing.T) {
 	}
 	g.await("silent", func(st appapi.Status) bool { return !listens(st) })
 	// There is no shell in the image, and the app's log says so.
-	if _, err := g.Run(t.Context(), appapi.Run{ID: "d2", Port: port, StartCommand: "echo x"}); err != nil {
+	if st = g.build(appapi.Build{ID: "d2", Port: 3000, StartCommand: "echo x"}, files); st.Build.State != appapi.StateSucceeded {
+		t.Fatalf("%+v", st.Build)
+	}
+	if _, err := g.Run(t.Context(), appapi.Run{ID: "d2", Port: port}); err != nil {
 		t.Fatal(err)
 	}
 	st = g.await("ended", func(st appapi.Status) bool { return st.Run.ExitCode != nil })

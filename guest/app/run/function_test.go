@@ -31,11 +31,10 @@ var runtimes = map[string]struct {
 	handler string
 }{
 	"python": {[]string{"python3", "-u", "function.py"}, "handler.py", `
-import os, random, time, sys
+import os, time, sys
 from lib import words
 
 secret = os.environ["SECRET"]
-random.seed(7)
 
 def parts():
     yield "one,"
@@ -50,7 +49,6 @@ def handler(request):
     if at == "/echo":
         return {"id": request.id, "method": request.method, "path": request.path, "query": request.query, "body": request.text, "key": request.headers["X-KEY"],
                 "host": "host" in request.headers, "connection": request.headers.get("connection"), "words": words, "pid": os.getpid()}
-    if at == "/random": return str(random.random())
     if at == "/text": return "hällo"
     if at == "/bytes": return b"\x00\xff"
     if at == "/none": return None
@@ -94,7 +92,6 @@ export default async (request, { requestId }) => {
     case '/echo':
       return { id: requestId, method: request.method, path: url.pathname, query: Object.fromEntries(url.searchParams), body: await request.text(), key: request.headers.get('X-KEY'),
                host: request.headers.has('host'), connection: request.headers.get('connection'), words, pid: process.pid };
-    case '/random': return String(process.pid); // each process has its own
     case '/text': return 'hällo';
     case '/bytes': return new Uint8Array([0, 255]);
     case '/none': return;
@@ -151,9 +148,7 @@ func (f *function) log() string {
 func startFunction(t *testing.T, runtime string, timeout int, files map[string]string) *function {
 	t.Helper()
 	rt := runtimes[runtime]
-	if _, err := exec.LookPath(rt.argv[0]); err != nil {
-		t.Skip("there is no " + rt.argv[0])
-	}
+	tier.Program(t, rt.argv[0])
 	dir := t.TempDir()
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -170,7 +165,7 @@ func startFunction(t *testing.T, runtime string, timeout int, files map[string]s
 	}
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	_ = l.Close()
-	argv := append(append([]string{}, rt.argv[:len(rt.argv)-1]...), runner, "--timeout", fmt.Sprint(timeout), "--generation", filepath.Join(dir, "generation"))
+	argv := append(append([]string{}, rt.argv[:len(rt.argv)-1]...), runner, "--timeout", fmt.Sprint(timeout))
 	f := &function{t: t, url: "http://127.0.0.1:" + port, cmd: exec.Command(argv[0], argv[1:]...), end: make(chan error, 1)} //nolint:noctx // a test's; it is killed below
 	f.cmd.Dir, f.cmd.Stdout, f.cmd.Stderr = dir, f, f
 	f.cmd.Env = append(os.Environ(), "PORT="+port, "HOST=127.0.0.1", "SECRET=hush-hush", "PYTHONDONTWRITEBYTECODE=1")
@@ -367,36 +362,6 @@ func TestAFunctionFails(t *testing.T) {
 		f.await("traces", func() bool {
 			log := f.log()
 			return strings.Contains(log, "hush-hush") && strings.Contains(log, runtimes[runtime].file) && strings.Contains(log, "req-1 failed\n") && strings.Contains(log, "req-1 POST /die 500 ")
-		})
-	})
-}
-
-// A function is stored once it is loaded, and each wake is a copy of that: its random
-// numbers are not.
-func TestCopiesOfAFunctionHaveRandomNumbersOfTheirOwn(t *testing.T) {
-	each(t, func(t *testing.T, runtime string, files map[string]string) {
-		files["generation"] = "one\n"
-		f := startFunction(t, runtime, 30, files).up()
-		first := f.call("GET", "/random", nil).body
-		if runtime == "python" && first != "0.32383276483316237" {
-			t.Errorf("it was seeded anew without a reason: %s", first)
-		}
-		if second := f.call("GET", "/random", nil).body; runtime == "node" && second != first {
-			t.Errorf("its process was replaced without a reason: %s, %s", first, second)
-		}
-		if err := os.WriteFile(filepath.Join(f.cmd.Dir, "generation"), []byte("two\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		third := f.call("GET", "/random", nil)
-		if third.status != 200 || third.body == first || third.body == "0.6509344730398537" {
-			t.Errorf("a copy says what the others say: %+v", third)
-		}
-		if again := f.call("GET", "/random", nil); runtime == "node" && again.body != third.body {
-			t.Errorf("its process was replaced again: %s, %s", third.body, again.body)
-		}
-		f.await("the end of the former process", func() bool {
-			out, _ := exec.CommandContext(t.Context(), "ps", "-o", "pid=", "--ppid", fmt.Sprint(f.cmd.Process.Pid)).Output()
-			return len(strings.Fields(string(out))) == 1
 		})
 	})
 }

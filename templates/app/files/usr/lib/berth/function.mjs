@@ -8,7 +8,7 @@
 // hears nothing: somebody looks whether the function is up.
 
 import { fork } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -19,7 +19,6 @@ const MAX_PART = 256 << 10; // bytes of a streamed answer between the two proces
 const MAX_AT_ONCE = 100; // invocations
 const MAX_HEADERS = 32 << 10; // bytes
 const MAX_LOADING = 60_000; // milliseconds
-const GENERATION = '/run/berth/generation'; // is another one in each copy of this machine
 const HANDLERS = ['handler.mjs', 'handler.js', 'handler.cjs'];
 
 const HOP = new Set(['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'content-length']);
@@ -136,8 +135,7 @@ class Worker {
   retired = false;
   gone = false;
 
-  constructor(generation) {
-    this.generation = generation;
+  constructor() {
     this.child = fork(fileURLToPath(import.meta.url), ['--worker'], { serialization: 'advanced', stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
     this.ready = new Promise((ready) => {
       this.child.on('message', (m) => {
@@ -200,22 +198,13 @@ class Failure extends Error {
 class Front {
   running = 0;
 
-  constructor(timeout, generation) {
+  constructor(timeout) {
     this.timeout = timeout;
-    this.file = generation;
     this.worker = this.start();
   }
 
-  generation() {
-    try {
-      return readFileSync(this.file, 'latin1');
-    } catch {
-      return undefined;
-    }
-  }
-
   async start() {
-    const worker = new Worker(this.generation());
+    const worker = new Worker();
     const late = setTimeout(() => {
       console.error(`the handler has not been loaded within ${MAX_LOADING / 1000} s`);
       worker.child.kill('SIGKILL');
@@ -225,12 +214,10 @@ class Front {
     return worker;
   }
 
-  // current is the worker that can be asked. One that was stored and restored, with what
-  // its generators will say next, is replaced: no process of Node's can seed them anew.
+  // current is the worker that can be asked.
   async current() {
     const at = this.worker;
     const worker = await at;
-    if (worker.generation !== this.generation()) worker.retire();
     if (!worker.retired && !worker.gone) return worker;
     if (this.worker === at) this.worker = this.start(); // else somebody else has
     return this.current();
@@ -356,7 +343,7 @@ class Front {
 
 async function main() {
   const option = (name, otherwise) => (process.argv.includes(name) ? process.argv[process.argv.indexOf(name) + 1] : otherwise);
-  const front = new Front(Number(option('--timeout', 30)), option('--generation', GENERATION));
+  const front = new Front(Number(option('--timeout', 30)));
   await front.current();
   const server = createServer({ keepAliveTimeout: 65_000, requestTimeout: 0, maxHeaderSize: 64 << 10 }, (req, res) => front.serve(req, res));
   server.listen(Number(process.env.PORT), process.env.HOST ?? '0.0.0.0');

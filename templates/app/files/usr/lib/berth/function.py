@@ -32,7 +32,6 @@ MAX_AT_ONCE = 100  # invocations
 MAX_HEADERS = 32 << 10  # bytes
 MAX_LOADING = 60  # seconds
 HANDLER = "handler.py"
-GENERATION = "/run/berth/generation"  # is another one in each copy of this machine
 
 SIZES = struct.Struct(">II")
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -186,41 +185,10 @@ def trace(e):
     return "".join(traceback.format_exception(type(e), e, tb))
 
 
-class Randomness:
-    """Has each copy of this process have random numbers of its own: it is restored from
-    what was stored once the handler had been loaded, and generators are part of that.
-    Those that a handler made itself stay as they are."""
-
-    def __init__(self, file):
-        self.file, self.lock = file, threading.Lock()
-        self.seen = self.generation()
-
-    def generation(self):
-        try:
-            with open(self.file, "rb") as f:
-                return f.read()
-        except OSError:
-            return None
-
-    def renew(self):
-        with self.lock:
-            now = self.generation()
-            if now == self.seen:
-                return
-            self.seen = now
-            if "random" in sys.modules:
-                sys.modules["random"].seed()
-            if "numpy.random" in sys.modules:
-                sys.modules["numpy.random"].seed()
-            if "ssl" in sys.modules:  # of OpenSSL, which asks the kernel now and then only
-                sys.modules["ssl"].RAND_add(os.urandom(32), 0)
-
-
 class Worker:
     """What runs in the worker's process."""
 
-    def __init__(self, inward, outward, generation):
-        self.randomness = Randomness(generation)
+    def __init__(self, inward, outward):
         self.stream = socket.socket(fileno=inward).makefile("rb")
         self.out, self.lock = socket.socket(fileno=outward), threading.Lock()
         self.acks, self.handler = {}, None
@@ -247,7 +215,6 @@ class Worker:
     def invoke(self, head, body):
         number = head["id"]
         try:
-            self.randomness.renew()
             result = self.handler(Request(head, body))
             if inspect.iscoroutine(result):
                 import asyncio
@@ -285,7 +252,7 @@ class Worker:
 class Process:
     """A worker, as the front sees it."""
 
-    def __init__(self, timeout, generation):
+    def __init__(self, timeout):
         mine, theirs = socket.socketpair()
         mine2, theirs2 = socket.socketpair()
         mine.settimeout(timeout)  # a worker that does not even read is stuck
@@ -295,7 +262,7 @@ class Process:
         self.ready, self.gone, self.retired = threading.Event(), False, False
         self.count = 0
         fds = (theirs.fileno(), theirs2.fileno())
-        argv = [sys.executable, "-u", __file__, "--generation", generation, "--worker", str(fds[0]), str(fds[1])]
+        argv = [sys.executable, "-u", __file__, "--worker", str(fds[0]), str(fds[1])]
         self.child = subprocess.Popen(argv, pass_fds=fds, stdin=subprocess.DEVNULL)
         theirs.close()
         theirs2.close()
@@ -368,13 +335,13 @@ class Process:
 class Front:
     """Who keeps a worker that can be asked."""
 
-    def __init__(self, timeout, generation):
-        self.timeout, self.generation, self.guard = timeout, generation, threading.Lock()
+    def __init__(self, timeout):
+        self.timeout, self.guard = timeout, threading.Lock()
         self.slots = threading.BoundedSemaphore(MAX_AT_ONCE)
         self.process = self.start()
 
     def start(self):
-        p = Process(self.timeout, self.generation)
+        p = Process(self.timeout)
         if not p.ready.wait(MAX_LOADING):
             say(f"{HANDLER} has not been loaded within {MAX_LOADING} s", sys.stderr)
             p.kill()
@@ -579,13 +546,12 @@ class Server(ThreadingHTTPServer):
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("--timeout", type=int, default=30, help="of an invocation, in seconds")
-    args.add_argument("--generation", default=GENERATION, help="the file that tells copies of the machine apart")
     args.add_argument("--worker", type=int, nargs=2)
     args = args.parse_args()
     if args.worker:
-        Worker(*args.worker, args.generation).run()
+        Worker(*args.worker).run()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    Handler.front = Front(args.timeout, args.generation)
+    Handler.front = Front(args.timeout)
     Server((os.environ.get("HOST", "0.0.0.0"), int(os.environ["PORT"])), Handler).serve_forever()
 
 
